@@ -1,0 +1,107 @@
+"""The contract: what a kernel folder and an implementation file must offer.
+
+`implementations/<kernel>/kernel.py` is the mathematics; it imports NumPy and SciPy alone:
+
+    DIMENSIONS = ("M", "K", "N")         names of the sizes, each a positive integer
+    BATCH = "M"                          the dimension that `batch=` sets
+    CASES = {"batch": {"M": 1024, …}}    named cases, append-only; the first is the default
+    OPTIONS = {"w_layout": ("kn", "nk")} options with their values, the default first (may be absent)
+    ROWS = ("x",)                        inputs whose rows (axis 0) alone decide the same rows of the output (may be absent)
+    def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32
+    def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
+    def formula(case, r, *inputs): …     the outputs in float64; `r` names the rounding points (rounding.py)
+    def flops(case): …                   floating-point operations of one call
+    def moved_bytes(case): …             compulsory traffic: every input read once, every output written once
+
+`implementations/<kernel>/<implementation>.py` is one framework's program. Its upper-case constants are literals, because
+discovery reads them without importing the file:
+
+    BACKEND = "torch"                    or "jax": whose arrays it takes and which worker runs it
+    VARIANTS = {"default": ("product",)} variant → the formula's points that it rounds to the storage dtype
+    REQUIRES = {"triton": "triton"}      module → what to `pip install` for it, beyond the back end (may be absent)
+    WITHOUT_GPU = "timed"                or "interpreted" (parity only) or "unavailable" (may be absent: "timed")
+    def skip(case, variant, device): …   why it cannot do this cell, or None (may be absent)
+    def prepare(case, variant, *inputs)  a tuple made once from the weights, such as column sums (may be absent)
+    def build(case, variant, device): …  → call(*inputs, *prepared) → one output or a tuple of them
+
+Only `call` is timed; it must be pure and may return before the device is done. Inputs come in the order of `inputs`, then
+`weights`. Nothing in these folders times, prints, asserts or reads configuration; an implementation that cannot do what it
+is asked for says so in `skip` and never does something else instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+DTYPES = ("float32", "float16", "bfloat16")
+PRECISIONS = ("ieee", "tf32")
+STATUSES = ("ok", "skipped", "wrong", "failed", "crashed", "timeout", "implausible")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel with everything fixed but the implementation.
+
+    `sizes` maps each of the kernel's dimensions to a positive integer, `options` each of its options to a value.
+    `precision` says how a float32 product is computed; 16-bit products always accumulate in float32, so there it is "ieee".
+    """
+
+    kernel: str
+    sizes: Mapping[str, int]
+    dtype: str
+    precision: str = "ieee"
+    options: Mapping[str, str] = field(default_factory=dict)
+    direction: str = "forward"
+    name: str = ""
+
+    def size(self, *dimensions: str) -> tuple[int, ...]:
+        """The sizes in the order asked for: `M, K, N = case.size("M", "K", "N")`."""
+        return tuple(self.sizes[d] for d in dimensions)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element of the storage dtype."""
+        return 4 if self.dtype == "float32" else 2
+
+    @property
+    def id(self) -> str:
+        """What identifies the case in records, tables and asv: `batch/bfloat16`, or its sizes where it has no name."""
+        sizes = self.name or ",".join(f"{d}={n}" for d, n in self.sizes.items())
+        precision = [self.precision] if self.dtype == "float32" else []
+        return "/".join([sizes, self.dtype, *precision, *(f"{k}={v}" for k, v in self.options.items())])
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One case on one implementation and variant, with the seed of its inputs."""
+
+    case: Case
+    implementation: str
+    variant: str
+    seed: int = 0
+
+    @property
+    def label(self) -> str:
+        """`triton:multirow_ws`, or the bare implementation where it has only the variant "default"."""
+        return self.implementation if self.variant == "default" else f"{self.implementation}:{self.variant}"
+
+    @property
+    def id(self) -> str:
+        """Unique within a run; a resumed run repeats no cell whose id is on record."""
+        return f"{self.case.kernel}/{self.case.id}/{self.label}/seed={self.seed}"
+
+
+@dataclass(frozen=True)
+class Device:
+    """What an implementation may know of where it runs. `capability` is (9, 0) on an H200 and (0, 0) on a CPU."""
+
+    type: str
+    name: str
+    capability: tuple[int, int] = (0, 0)
+    multiprocessors: int = 0
+    l2_bytes: int = 0

@@ -1,0 +1,31 @@
+"""launch: a copy of N elements, y = x: the floor of what one launch costs in each framework.
+
+x (N,) → y (N,), a new array.
+"""
+
+import numpy as np
+
+DIMENSIONS = ("N",)
+BATCH = "N"
+ROWS = ("x",)
+CASES = {"floor": {"N": 1024}, "one": {"N": 1}, "odd": {"N": 4099}}
+
+
+def inputs(case, rng):
+    """x (N,): standard normal."""
+    return {"x": rng.standard_normal(case.sizes["N"], dtype=np.float32)}
+
+
+def formula(case, r, x):
+    """(x,) in float64. A copy rounds nowhere."""
+    return (x,)
+
+
+def flops(case):
+    """None: a copy computes nothing."""
+    return 0
+
+
+def moved_bytes(case):
+    """x read once, y written once."""
+    return 2 * case.sizes["N"] * case.itemsize

@@ -1,0 +1,74 @@
+"""lola: Layer nOrm, Linear, Activation: y = act(LN(x) @ W + b), where LN has no scale and no shift.
+
+x (M, K), W (K, N) or (N, K), b (N,) → y (M, N), all of one dtype; statistics and sums in float32 at least.
+
+The identity that lets one pass over x and W do it, with s any shift of the row (0, or close to its mean):
+
+    LN(x) @ W = ((x - s) @ W - (mean(x) - s) * colsum(W)) / sqrt(var(x) + eps)
+
+The bias is added after the division. A variance from mean(x²) - mean(x)² can come out negative and must be clamped.
+"""
+
+import math
+
+import numpy as np
+from scipy.special import erf
+
+DIMENSIONS = ("M", "K", "N")
+BATCH = "M"
+EPS = 1e-5
+OPTIONS = {"activation": ("gelu_tanh", "gelu_erf", "relu", "none"), "w_layout": ("kn", "nk")}
+ROWS = ("x",)
+CASES = {
+    "batch": {"M": 1024, "K": 1024, "N": 4096},
+    "token": {"M": 1, "K": 1024, "N": 4096},
+    "wide_token": {"M": 1, "K": 8192, "N": 32768},  # the weights are 20 times an H200's L2
+    "large": {"M": 8192, "K": 4096, "N": 16384},  # 1.1 TFLOP: limited by the power of the card
+    "odd": {"M": 37, "K": 131, "N": 203},  # no tile divides it
+    "odd_token": {"M": 1, "K": 131, "N": 203},
+}
+
+
+def inputs(case, rng):
+    """x (M, K): standard normal rows around 0.5, so that the mean matters."""
+    M, K = case.size("M", "K")
+    return {"x": rng.standard_normal((M, K), dtype=np.float32) + 0.5}
+
+
+def weights(case, rng):
+    """W (K, N), or (N, K) with w_layout=nk, scaled so that LN(x) @ W is near 1; b (N,), not 0: its place in the formula shows."""
+    K, N = case.size("K", "N")
+    W = rng.standard_normal((K, N) if case.options["w_layout"] == "kn" else (N, K), dtype=np.float32)
+    return {"W": W / np.float32(math.sqrt(K)), "b": rng.standard_normal(N, dtype=np.float32)}
+
+
+def formula(case, r, x, W, b):
+    """(y,) in float64. Points: `layernorm`, `product`, `bias`, `output`; `one_pass` where the identity above is used."""
+    W = W if case.options["w_layout"] == "kn" else W.T
+    mean = r.compute(x.mean(axis=1, keepdims=True))
+    deviation = r.compute(x - mean)
+    rstd = r.compute(1 / np.sqrt((deviation**2).mean(axis=1, keepdims=True) + EPS))
+    normed = r.round("layernorm", deviation * rstd)
+    product = r.round("product", r.one_pass("one_pass", r.dot(normed, W), x, W, rstd))
+    return (r.round("output", activate(case.options["activation"], r.round("bias", product + b), r)),)
+
+
+def activate(name, z, r):
+    """The activation in float64; `gelu_tanh` is Flax's default, `gelu_erf` Torch's. relu keeps NaN."""
+    if name == "gelu_tanh":
+        return 0.5 * z * (1 + r.compute(np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))))
+    if name == "gelu_erf":
+        return 0.5 * z * (1 + r.compute(erf(z / math.sqrt(2))))
+    return np.maximum(z, 0) if name == "relu" else z
+
+
+def flops(case):
+    """2 M K N of the product; the rest is below a percent of it and does not count."""
+    M, K, N = case.size("M", "K", "N")
+    return 2 * M * K * N
+
+
+def moved_bytes(case):
+    """x, W and b read once, y written once."""
+    M, K, N = case.size("M", "K", "N")
+    return (M * K + K * N + N + M * N) * case.itemsize

@@ -16,7 +16,7 @@ import numpy as np
 from fusebench.contract import Case
 
 # Unit roundoffs, half the spacing of 1.0.
-UNIT = {"float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8 / 2}
+UNIT = {"float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 # Tensor cores align and truncate the products of one instruction instead of rounding each sum (Fasi et al. 2021).
 TENSOR_CORE_UNIT = 2.0**-22
 

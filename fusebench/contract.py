@@ -104,4 +104,3 @@ class Device:
     name: str
     capability: tuple[int, int] = (0, 0)
     multiprocessors: int = 0
-    l2_bytes: int = 0

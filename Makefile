@@ -1,0 +1,83 @@
+# `make bench` and `make test` work in a fresh clone: what they need is installed in .venv first.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DEFAULT_GOAL := help
+.PHONY: help bench parity list asv test lint install clean
+
+ARGS ?=
+BIN := .venv/bin
+# Lies in .venv and is written last, so that an interrupted install leaves none.
+STAMP := .venv/.installed
+
+# torch.compile looks for g++ alone unless CXX names another compiler.
+ifeq ($(origin CXX),default)
+export CXX := $(shell for c in g++ c++ clang++; do if command -v $$c; then break; fi; done)
+endif
+
+help: ## this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+	echo '  PYTHON=…      the interpreter to install with, for example PYTHON=python3.13'
+
+bench: $(STAMP) ## time implementations: make bench ARGS="kernel=lola implementation=[triton,torch_compile]"
+	@$(BIN)/fusebench bench $(ARGS)
+
+parity: $(STAMP) ## compare implementations with the float64 reference, without timing them
+	@$(BIN)/fusebench parity $(ARGS)
+
+list: $(STAMP) ## kernels, implementations and cases
+	@$(BIN)/fusebench list $(ARGS)
+
+asv: $(STAMP) ## run the asv suite on the present commit
+	@$(BIN)/asv run --environment existing:$(BIN)/python --set-commit-hash $$(git rev-parse HEAD) $(ARGS)
+
+test: $(STAMP) ## run the tests: make test ARGS="-k lola"
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP) ## ruff and mypy
+	@$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+install: $(STAMP) ## only make .venv
+
+clean: ## remove what make made; results stay
+	@rm -rf .venv .asv/env .asv/html build dist *.egg-info .pytest_cache .hypothesis .ruff_cache .mypy_cache
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+# Told to use another Python than .venv has: make it anew.
+ifdef PYTHON
+version = $(shell $(1) -c 'import sys; print(sys.version_info[:2])' 2>/dev/null)
+ifneq ($(call version,$(PYTHON)),$(call version,$(BIN)/python))
+.PHONY: $(STAMP)
+endif
+endif
+
+$(STAMP): pyproject.toml $(wildcard constraints/*.txt)
+	@fail() { echo "make: $$*" >&2; exit 1; }
+	# A python3.x on PATH may be a shim that does not run, so each is tried.
+	python=
+	candidates="$(or $(PYTHON),python3.12 python3.13 python3.11 python3)"
+	for p in $$candidates; do
+	    if "$$p" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' 2>/dev/null; then python=$$p; break; fi
+	done
+	[ -n "$$python" ] || fail "Python 3.11, 3.12 or 3.13 is needed; none of these is one that runs: $$candidates." \
+	    "Install one, or name it: make PYTHON=/path/to/python3.12"
+	v=$$("$$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+	"$$python" -c 'import ensurepip, venv' 2>/dev/null \
+	    || fail "$$python has no venv with pip: install it (Debian and Ubuntu: python$$v-venv)"
+	[ -n "$(CXX)" ] || fail "no C++ compiler, which torch.compile needs: install g++ or clang++, or set CXX"
+	"$$python" -c 'import os, sys, sysconfig; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' \
+	    || fail "$$python has no Python.h, which torch.compile and Triton need: install it (Debian and Ubuntu: python$$v-dev)"
+	if nvidia-smi >/dev/null 2>&1; then extras=dev,gpu; else extras=dev; fi
+	echo "Installing in .venv with $$python ($$v) and the extras $$extras: some minutes, up to 9 GB"
+	# A finished .venv of the same Python is brought up to date, anything else made anew.
+	if [ -e $@ ] && [ "$$($(BIN)/python -c 'import sys; print("%d.%d" % sys.version_info[:2])')" = "$$v" ]; then
+	    rm $@
+	else
+	    "$$python" -m venv --clear .venv
+	fi
+	$(BIN)/python -m pip install --quiet --constraint constraints/py$$v.txt --editable ".[$$extras]"
+	# jax-triton imports the CUDA plugin's lowering rules even where there is no GPU; without one, its CUDA libraries can stay away.
+	[ $$extras != dev ] || $(BIN)/python -m pip install --quiet --no-deps --constraint constraints/py$$v.txt jax-cuda13-plugin
+	touch $@

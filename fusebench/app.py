@@ -1,0 +1,113 @@
+"""The Hydra application that `bench` and `parity` are: overrides checked, configuration composed, cells run, tables shown."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from fusebench import cases, config, records, report
+from fusebench.discovery import Kernel
+from fusebench.errors import UsageError
+from fusebench.run import Run, Settings, run
+
+RESULTS = Path("results")
+CONFIG_FILE = "config.yaml"
+
+
+def run_app(command: str, arguments: Sequence[str]) -> int:
+    """Runs the command and returns its exit code; with -m, of all its jobs together."""
+    codes: list[int] = []
+    try:
+        overrides = config.parse(arguments)
+        resumed = _resumed(overrides)
+        roots, kernels = config.find(config.parse([f"path={p}" for p in _paths(resumed)]) if resumed else overrides)
+        config.check(command, overrides, kernels)
+        _check_values(kernels, overrides)
+    except UsageError as error:
+        return config.fail(error)
+    config.store(command, kernels)
+    OmegaConf.register_new_resolver("run_dir", _run_dir, replace=True, use_cache=True)
+
+    def task(composed: DictConfig) -> None:
+        try:
+            folder = Path(HydraConfig.get().runtime.output_dir)
+            codes.append(_run(command, composed, folder, roots, kernels))
+        except UsageError as error:
+            codes.append(config.fail(error))
+
+    sys.argv = [f"fusebench {command}", *arguments]
+    try:
+        hydra.main(version_base="1.3", config_path=str(config.CONF), config_name=command)(task)()
+    except SystemExit as end:  # Hydra's own errors end with 1, which here means a cell that is not well
+        return 2 if end.code else 0
+    return max(codes, default=0)
+
+
+def _run(command: str, composed: DictConfig, folder: Path, roots: Sequence[Path], kernels: Mapping[str, Kernel]) -> int:
+    begin = time.perf_counter()
+    chosen = config.as_plain(composed)
+    if chosen["resume"] is not None:
+        chosen = config.as_plain(OmegaConf.load(folder / CONFIG_FILE))  # type: ignore[arg-type]
+    device = config.resolve_device(chosen["device"])
+    cells = cases.select_cells(kernels, chosen)
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / CONFIG_FILE).exists():
+        (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(composed))
+    finished = records.read(folder)
+    done = {r["cell"] for r in finished}
+    settings = Settings(
+        device, chosen.get("time_s", 0.0), chosen["timeout_s"], chosen["worker"]["inline"], chosen["worker"]["python"]
+    )  # fmt: skip
+    with report.progress() as bar:
+        task = bar.add_task("starting", total=len(cells), completed=len(done))
+        this = Run(kernels, roots, folder, settings, on_phase=lambda c, phase: bar.update(task, description=f"{c.label} {c.case.id}: {phase}"))
+        try:
+            for record in run(this, [c for c in cells if c.id not in done]):
+                finished.append(record)
+                bar.advance(task)
+        except KeyboardInterrupt:
+            bar.stop()
+            print(f"interrupted: {len(finished)} of {len(cells)} cells are kept; go on with resume={folder}", file=sys.stderr)
+            return 130
+    report.show(finished, timed=command == "bench")
+    report.footer(finished, this.clock, time.perf_counter() - begin, folder)
+    return 0 if all(r["status"] in ("ok", "skipped") for r in finished) else 1
+
+
+def _check_values(kernels: Mapping[str, Kernel], overrides: Sequence[Any]) -> None:
+    """Looks at every value of a sweep before its first job runs, so that a wrong name in the last one costs nothing."""
+
+
+def _resumed(overrides: Sequence[Any]) -> Path | None:
+    """The folder of the run to go on with, or None. Raises UsageError if it is none, or if other keys are set beside it."""
+    value = next((o.value() for o in overrides if o.key_or_group == "resume"), None)
+    if value is None:
+        return None
+    if others := [o.input_line for o in overrides if o.key_or_group != "resume" and not o.key_or_group.startswith("hydra")]:
+        raise UsageError(f"resume={value} goes on with that run as it was configured: leave out {' '.join(others)}")
+    folder = Path(_run_dir(str(value)))
+    if not (folder / CONFIG_FILE).is_file():
+        runs = ", ".join(p.parent.name for p in sorted(RESULTS.glob(f"*/{CONFIG_FILE}"))[-5:])
+        raise UsageError(f"resume={value}: no run there; the latest runs in {RESULTS}/ are: {runs or 'none'}")
+    return folder
+
+
+def _paths(folder: Path) -> list[str]:
+    return [str(p) for p in cases.as_list(OmegaConf.load(folder / CONFIG_FILE).path) if p is not None]  # type: ignore[union-attr]
+
+
+def _run_dir(resume: str | None) -> str:
+    """Where a run's records go: a folder of its own, named by the moment, or the one that is resumed."""
+    if resume in (None, "null", "None"):
+        return str(RESULTS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S.%f")[:-3])
+    if resume == "latest":
+        return str(max((p.parent for p in RESULTS.glob(f"**/{CONFIG_FILE}")), key=lambda p: p.stat().st_mtime, default=RESULTS / "none"))
+    return str(resume) if Path(str(resume)).is_dir() else str(RESULTS / str(resume))

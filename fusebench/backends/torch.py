@@ -1,0 +1,106 @@
+"""PyTorch as a back end: its arrays, its synchronisation, its L2 flush, its memory. Siblings offer the same functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+from fusebench.contract import Device
+from fusebench.machine import cpu_name
+
+FLUSH_BYTES = 256 * 2**20  # five times an H200's L2
+_scratch: dict[str, torch.Tensor] = {}
+
+
+def start(device: str) -> Device:
+    """Takes hold of `device` ("cpu" or "cuda") and describes it.
+
+    Raises RuntimeError where Torch sees no GPU.
+    """
+    if device == "cpu":
+        return Device("cpu", cpu_name())
+    if not torch.cuda.is_available():
+        raise RuntimeError("torch sees no CUDA device (is this a CPU build of torch?)")
+    properties = torch.cuda.get_device_properties(0)
+    return Device("cuda", properties.name, (properties.major, properties.minor), properties.multi_processor_count)
+
+
+def configure(precision: str) -> None:
+    """Fresh compiler state, and float32 products in IEEE float32 or TF32: Torch and JAX default differently."""
+    torch.compiler.reset()
+    torch.set_float32_matmul_precision("highest" if precision == "ieee" else "high")
+    # cuBLAS may split a 16-bit sum over K into partial sums of 16 bits; the contract says float32
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
+    torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+
+
+def put(array: np.ndarray, device: Device) -> torch.Tensor:
+    """The same bits on the device."""
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(device.type)
+    return torch.from_numpy(np.ascontiguousarray(array).reshape(array.shape)).to(device.type)
+
+
+def get(tensor: torch.Tensor) -> np.ndarray:
+    """The same bits in NumPy."""
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def is_array(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def wait(outputs: Any) -> None:
+    """Returns when the device has finished all it was given."""
+    if torch.cuda.is_initialized():
+        torch.cuda.synchronize()
+
+
+def flush() -> None:
+    """Queues a kernel on the current stream that overwrites more than the L2 holds, and that no kernel under test uses."""
+    if "flush" not in _scratch:
+        _scratch["flush"] = torch.zeros(FLUSH_BYTES, dtype=torch.int8, device="cuda")
+    _scratch["flush"].bitwise_not_()
+
+
+def reset_peak() -> None:
+    if torch.cuda.is_initialized():
+        torch.cuda.reset_peak_memory_stats()
+
+
+def peak_bytes() -> int | None:
+    """Device memory at its highest since `reset_peak`, or None on the CPU."""
+    return torch.cuda.max_memory_allocated() - _flush_bytes() if torch.cuda.is_initialized() else None
+
+
+def release() -> int:
+    """Gives unused device memory back and returns the bytes still held."""
+    torch.compiler.reset()
+    if not torch.cuda.is_initialized():
+        return 0
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()
+
+
+def copy_call(elements: int, device: Device) -> tuple[Any, Sequence[Any]]:
+    """A copy of `elements` float32 and its arguments, for the yardstick."""
+    source = torch.ones(elements, device=device.type)
+    return torch.Tensor.copy_, (torch.empty_like(source), source)
+
+
+def product_call(n: int, dtype: str, device: Device) -> tuple[Any, Sequence[Any]]:
+    """An n×n×n product of random data and its arguments, for the yardstick; on zeros it would run faster."""
+    a, b = (torch.randn(n, n, device=device.type).to(getattr(torch, dtype)) for _ in range(2))
+    return torch.mm, (a, b)
+
+
+def _flush_bytes() -> int:
+    return sum(t.numel() for t in _scratch.values())
+

@@ -1,0 +1,161 @@
+"""Configuration → cases → cells: which kernels, sizes, dtypes and implementations a request means, checked name by name."""
+
+from __future__ import annotations
+
+import csv
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fusebench.contract import DTYPES, PRECISIONS, Case, Cell
+from fusebench.discovery import Kernel
+from fusebench.errors import UsageError, unknown
+
+
+def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> list[Cell]:
+    """The cells that a configuration asks for, those of one case together.
+
+    Keys as in conf/bench.yaml; each takes one value, a list, or (for names) `all`. Raises UsageError for any name that does
+    not exist and any size that is not a positive integer.
+    """
+    names = [check_name("kernel", k, kernels) for k in chosen(config["kernel"], kernels)]
+    asked = [kernels[n] for n in names]
+    for key in ("shape", "option"):
+        check_keys(key, config[key], {d for k in asked for d in (k.dimensions if key == "shape" else k.options)}, names)
+    implementations = chosen(config["implementation"], {i: None for k in asked for i in k.implementations})
+    for request in implementations:
+        check_implementation(asked, request)
+    return [
+        Cell(case, implementation, variant, positive("seed", config["seed"], least=0))
+        for kernel in asked
+        for case in select_cases(kernel, config)
+        for implementation, variant in _variants(kernel, implementations)
+    ]
+
+
+def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
+    """The cases of one kernel: its named cases or the rows of a shapes file, with `shape`, `batch` and `option` set on top,
+    times the dtypes and precisions. A case whose sizes were changed loses its name."""
+    named = kernel.module.CASES
+    if config["shapes"] is not None:
+        starts = [("", row) for row in read_shapes(Path(config["shapes"]), kernel)]
+    else:
+        default = next(iter(named))
+        starts = [(c, named[c]) for c in (_case_name(kernel, c) for c in chosen(config["case"] or default, named))]
+    changes: dict[str, list[int]] = {}
+    for dimension in kernel.dimensions:
+        value = config["shape"].get(dimension)
+        if value is None and dimension == kernel.module.BATCH:
+            value = config["batch"]
+        if value is not None:
+            changes[dimension] = [positive(f"size {dimension}", v) for v in as_list(value)]
+    options = [
+        [(name, _option(kernel, name, v)) for v in as_list(config["option"].get(name) or values[0])]
+        for name, values in kernel.options.items()
+    ]
+    dtypes = [check_name("dtype", d, DTYPES) for d in chosen(config["dtype"], DTYPES)]
+    precisions = [check_name("precision", p, PRECISIONS) for p in chosen(config["precision"], PRECISIONS)]
+    cases: dict[str, Case] = {}
+    for (name, start), sizes, dtype, precision, option in itertools.product(
+        starts, itertools.product(*changes.values()), dtypes, precisions, itertools.product(*options)
+    ):
+        new = dict(start) | dict(zip(changes, sizes, strict=True))
+        case = Case(
+            kernel.name, new, dtype, precision if dtype == "float32" else "ieee", dict(option), name=name if new == start else ""
+        )
+        cases.setdefault(case.id, case)  # tf32 says nothing of 16-bit data: one case, not two
+    return list(cases.values())
+
+
+def read_shapes(path: Path, kernel: Kernel) -> list[dict[str, int]]:
+    """Sizes from a CSV file (a header of dimensions, a row a case) or a YAML file (a list of mappings), checked."""
+    if not path.is_file():
+        raise UsageError(f"shapes={path}: no such file; expected a .csv or .yaml file with the columns {', '.join(kernel.dimensions)}")
+    if path.suffix == ".csv":
+        with open(path, newline="") as file:
+            rows: Any = list(csv.DictReader(file))
+    elif path.suffix in (".yaml", ".yml"):
+        import yaml
+
+        try:
+            rows = yaml.safe_load(path.read_text())
+        except yaml.YAMLError as error:
+            raise UsageError(f"shapes={path}: not YAML: {' '.join(str(error).split())}") from error
+    else:
+        raise UsageError(f"shapes={path}: expected a file that ends in .csv, .yaml or .yml")
+    if not isinstance(rows, list) or not rows or not all(isinstance(r, dict) for r in rows):
+        raise UsageError(f"shapes={path}: expected a list of sizes, such as {_example(kernel)}")
+    for row in rows:
+        if set(row) != set(kernel.dimensions):
+            names = ", ".join(map(str, row))
+            raise UsageError(f"shapes={path}: a row has {names}, but {kernel.name} has the dimensions {', '.join(kernel.dimensions)}")
+    return [{d: positive(f"size {d} in {path}", row[d]) for d in kernel.dimensions} for row in rows]
+
+
+def chosen(value: Any, known: Iterable[str]) -> list[str]:
+    """The names a value means: `all`, one name or a list of names; each once, in the order given."""
+    names = [name for v in as_list(value) for name in (known if v == "all" else [str(v)])]
+    if not names:
+        raise UsageError(f"nothing was chosen by {value!r}; expected a name, a list of names or all")
+    return list(dict.fromkeys(names))
+
+
+def as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+
+
+def check_name(what: str, name: str, known: Iterable[str]) -> str:
+    if name not in known:
+        raise unknown(what, name, known)
+    return name
+
+
+def check_keys(what: str, values: Mapping[str, Any], known: Iterable[str], kernels: Sequence[str]) -> None:
+    """Every dimension or option that is set must belong to one of the chosen kernels."""
+    for name, value in values.items():
+        if value is not None and name not in known:
+            raise unknown(f"{what} of {', '.join(kernels)}", name, known)
+
+
+def check_implementation(kernels: Sequence[Kernel], request: str) -> None:
+    """`triton` or `triton:multirow_ws` must exist for one of the chosen kernels."""
+    name, _, variant = request.partition(":")
+    having = [k.implementations[name] for k in kernels if name in k.implementations]
+    if not having:
+        raise unknown("implementation", name, {i for k in kernels for i in k.implementations})
+    if variant and not any(variant in i.variants for i in having):
+        raise unknown(f"variant of {name}", variant, {v for i in having for v in i.variants})
+
+
+def positive(what: str, value: Any, least: int = 1) -> int:
+    """The value as an integer of at least `least`. Raises UsageError for anything else."""
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = least - 1
+    if number < least or isinstance(value, bool):
+        raise UsageError(f"{what} is {value!r}: expected {'a positive integer' if least else 'an integer of 0 or more'}")
+    return number
+
+
+def _variants(kernel: Kernel, requests: Sequence[str]) -> list[tuple[str, str]]:
+    """(implementation, variant) of each request that this kernel has, in a stable order, each once."""
+    pairs: dict[tuple[str, str], None] = {}
+    for request in requests:
+        name, _, variant = request.partition(":")
+        if implementation := kernel.implementations.get(name):
+            pairs |= {(name, v): None for v in implementation.variants if variant in ("", v)}
+    return list(pairs)
+
+
+def _case_name(kernel: Kernel, name: str) -> str:
+    return check_name(f"case of {kernel.name}", name, kernel.module.CASES)
+
+
+def _option(kernel: Kernel, name: str, value: Any) -> str:
+    return check_name(f"value of option {name} of {kernel.name}", str(value), kernel.options[name])
+
+
+def _example(kernel: Kernel) -> str:
+    return "- {" + ", ".join(f"{d}: 64" for d in kernel.dimensions) + "}"

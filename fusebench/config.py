@@ -1,0 +1,158 @@
+"""The structured configs of the commands, and the checks that answer a wrong override with one line and exit code 2."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+
+from fusebench import discovery, machine
+from fusebench.discovery import Kernel
+from fusebench.errors import UsageError, unknown
+
+CONF = next(p for p in (Path(__file__).parent / "conf", discovery.HOME.parent / "conf") if p.is_dir())
+
+
+@dataclass
+class WorkerConfig:
+    """`inline` runs cells in this process; `python` maps an implementation or a back end to another interpreter."""
+
+    inline: bool = False
+    python: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class BaseConfig:
+    """What `bench` and `parity` share; conf/*.yaml gives the values, these the types."""
+
+    kernel: Any = "all"
+    implementation: Any = "all"
+    case: Any = None
+    dtype: Any = "float32"
+    precision: Any = "ieee"
+    batch: Any = None
+    shape: Any = None
+    option: Any = None
+    shapes: str | None = None
+    device: str = "auto"
+    path: Any = None
+    seed: int = 0
+    timeout_s: float = 300.0
+    resume: str | None = None
+    worker: WorkerConfig = field(default_factory=WorkerConfig)
+
+
+@dataclass
+class BenchConfig(BaseConfig):
+    """`time_s` is the sampling budget of a cell in seconds."""
+
+    time_s: float = 0.5
+
+
+@dataclass
+class ParityConfig(BaseConfig):
+    """Nothing is timed."""
+
+
+SCHEMAS: dict[str, type[BaseConfig]] = {"bench": BenchConfig, "parity": ParityConfig}
+
+
+def find(overrides: Sequence[Override]) -> tuple[list[Path], dict[str, Kernel]]:
+    """The roots and kernels that the overrides' `path=` leads to."""
+    value = next((o.value() for o in overrides if o.key_or_group == "path"), None)
+    paths = [] if value is None else value if isinstance(value, list) else [value]
+    roots = discovery.roots_of([str(p) for p in paths])
+    return roots, discovery.find_kernels(roots)
+
+
+def store(command: str, kernels: Mapping[str, Kernel]) -> None:
+    """Registers the schema of a command. The dimensions and options known from discovery are its keys, so they need no `+`."""
+    shape = make_dataclass("Shape", [(d, Any, None) for d in sorted({d for k in kernels.values() for d in k.dimensions})])
+    option = make_dataclass("Option", [(o, Any, None) for o in sorted({o for k in kernels.values() for o in k.options})])
+    python = make_dataclass("Python", [(n, Any, None) for n in _python_keys(kernels)])
+    worker = make_dataclass("Worker", [("inline", bool, False), ("python", python, field(default_factory=python))])
+    schema = make_dataclass(
+        "Schema",
+        [("shape", shape, field(default_factory=shape)), ("option", option, field(default_factory=option)),
+         ("worker", worker, field(default_factory=worker))],
+        bases=(SCHEMAS[command],),
+    )  # fmt: skip
+    ConfigStore.instance().store(name=f"{command}_schema", node=schema)
+
+
+def parse(arguments: Sequence[str]) -> list[Override]:
+    """The overrides among the arguments of a command, flags left out. Raises UsageError for one that does not parse."""
+    try:
+        words = [a for a in arguments if not a.startswith("-") and ("=" in a or a.startswith("~"))]
+        return OverridesParser.create().parse_overrides(words)
+    except HydraException as error:
+        raise UsageError(" ".join(str(error).split("\n")[0].split())) from error
+
+
+def check(command: str, overrides: Sequence[Override], kernels: Mapping[str, Kernel]) -> None:
+    """Raises UsageError for a key that the command does not have, naming the nearest that exist."""
+    plain = [f for f in SCHEMAS[command].__dataclass_fields__ if f not in ("shape", "option", "worker")]
+    shapes = sorted({d for k in kernels.values() for d in k.dimensions})
+    options = sorted({o for k in kernels.values() for o in k.options})
+    keys = [*plain, "worker", "worker.inline", *(f"worker.python.{n}" for n in _python_keys(kernels))]
+    keys += ["experiment", *(f"shape.{d}" for d in shapes), *(f"option.{o}" for o in options)]
+    for override in overrides:
+        key = override.key_or_group
+        if key.split(".")[0].split("/")[0] == "hydra":
+            continue  # Hydra's own
+        if key not in keys:
+            if key.startswith("shape."):
+                raise unknown("dimension", key.removeprefix("shape."), shapes)
+            shown = [*plain, "worker", "worker.python.NAME", "experiment", "shape.DIM", "option.NAME"]
+            raise unknown("key", key, shown) if "." in key else unknown("key", key, shown)
+        for group in ("experiment", "worker"):
+            if key == group and override.value() is not None:
+                for value in _values(override):
+                    _check_group(group, str(value))
+
+
+def _check_group(group: str, value: str) -> None:
+    names = sorted(f.stem for f in (CONF / group).glob("*.yaml"))
+    if value not in names:
+        raise unknown(group, value, names)
+
+
+def _values(override: Override) -> list[Any]:
+    return list(override.sweep_string_iterator()) if override.is_sweep_override() else [override.value()]
+
+
+def _python_keys(kernels: Mapping[str, Kernel]) -> list[str]:
+    return sorted({*discovery.BACKENDS, *(i for k in kernels.values() for i in k.implementations)})
+
+
+def resolve_device(value: str) -> str:
+    """`auto` becomes "cuda" where the driver sees a GPU, else "cpu". Raises UsageError for another name or a missing GPU."""
+    if value not in ("auto", "cpu", "cuda"):
+        raise unknown("device", value, ("auto", "cpu", "cuda"))
+    if value == "cuda" and machine.gpu() is None:
+        raise UsageError("device=cuda: no NVIDIA driver with a GPU answers here; device=cpu and device=auto work")
+    return ("cuda" if machine.gpu() else "cpu") if value == "auto" else value
+
+
+def as_plain(config: DictConfig) -> dict[str, Any]:
+    """The configuration as plain Python. Raises UsageError where an interpolation or a missing value does not resolve."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
+    except OmegaConfBaseException as error:
+        raise UsageError(str(error).split("\n")[0]) from error
+
+
+def fail(error: UsageError) -> int:
+    """Prints the one line of bad input and returns its exit code."""
+    print(f"fusebench: {error}", file=sys.stderr)
+    return 2

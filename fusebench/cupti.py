@@ -1,0 +1,85 @@
+"""GPU kernel records from CUPTI, through torch.profiler, which sees the kernels of JAX and jax-triton in its process too.
+
+A call is found in the stream of records by the flush kernels queued before it: `flushes` in a row of the marker's name and
+about its duration, which no kernel under test is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel, copy or memset on the device; times in seconds on one clock."""
+
+    name: str
+    start: float
+    end: float
+
+
+def record(work: Callable[[], None]) -> list[Kernel]:
+    """What the device did while `work` ran (it must wait for the device itself), in order of start.
+
+    Raises RuntimeError if CUPTI recorded nothing: another profiler may hold it.
+    """
+    from torch.autograd import DeviceType
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+        work()
+    kernels = [
+        Kernel(event.name, event.time_range.start / 1e6, event.time_range.end / 1e6)
+        for event in profiler.events() or ()
+        if event.device_type == DeviceType.CUDA
+    ]
+    if not kernels:
+        raise RuntimeError("CUPTI recorded no kernel: is another profiler attached, or profiling forbidden on this machine?")
+    return sorted(kernels, key=lambda k: k.start)
+
+
+def marker(backend: Any) -> tuple[str, float]:
+    """Name and duration in seconds of the back end's flush kernel."""
+
+    def flushes() -> None:
+        for _ in range(4):
+            backend.flush()
+        backend.wait(None)
+
+    flushes()
+    longest = max(record(flushes), key=lambda k: k.end - k.start)
+    return longest.name, longest.end - longest.start
+
+
+def split(kernels: Sequence[Kernel], name: str, marker_s: float, flushes: int, calls: int) -> list[list[Kernel]]:
+    """The kernels of each call: what stands between one run of `flushes` markers and the next.
+
+    Raises RuntimeError if the number of runs is not `calls`, or a call left no kernel.
+    """
+    found: list[list[Kernel]] = []
+    run = 0
+    for kernel in kernels:
+        if kernel.name == name and kernel.end - kernel.start > marker_s / 2:
+            run += 1
+            if run == flushes:
+                found.append([])
+                run = 0
+        elif found and run == 0:
+            found[-1].append(kernel)
+        else:
+            raise RuntimeError(f"CUPTI's records are out of order: {kernel.name} stands among the flushes of a call")
+    if len(found) != calls or not all(found):
+        empty = sum(not k for k in found)
+        raise RuntimeError(f"CUPTI recorded {len(found)} calls, {empty} of them without a kernel; expected {calls}")
+    return found
+
+
+def busy(kernels: Sequence[Kernel]) -> float:
+    """Seconds in which at least one of the kernels ran: the length of the union of their intervals."""
+    total, end = 0.0, float("-inf")
+    for kernel in sorted(kernels, key=lambda k: k.start):
+        total += max(0.0, kernel.end - max(kernel.start, end))
+        end = max(end, kernel.end)
+    return total

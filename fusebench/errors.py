@@ -1,0 +1,18 @@
+"""What a user is told when the input is wrong: one line that names it, what was expected and what would work."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UsageError(ValueError):
+    """Bad input. The command line prints its one line and exits with 2; the library raises it."""
+
+
+def unknown(what: str, name: object, known: Iterable[str]) -> UsageError:
+    """`unknown kernel 'lolla': did you mean lola? There are: launch, lola`."""
+    names = sorted(known)
+    near = difflib.get_close_matches(str(name), names, n=1)
+    hint = f" did you mean {near[0]}?" if near else ""
+    return UsageError(f"unknown {what} {str(name)!r}:{hint} There are: {', '.join(names) or 'none'}")

@@ -1,0 +1,102 @@
+"""What this machine is: its GPU, its CPU, its packages and the commit, as the records keep them. Loads no framework."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "fusebench", "torch", "triton", "jax", "jaxlib", "flax", "jax-triton", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "numpy"
+)  # fmt: skip
+
+# Datasheet peaks (dense): GB/s, TFLOP/s and bytes of L2, from the vendor's pages. No kernel on such a card can be faster.
+DATASHEETS: dict[str, dict[str, float]] = {
+    "H200": {"GB/s": 4800, "L2": 50e6, "float16": 989.5, "bfloat16": 989.5, "tf32": 494.7, "float32": 66.9},
+    "H100 80GB HBM3": {"GB/s": 3352, "L2": 50e6, "float16": 989.5, "bfloat16": 989.5, "tf32": 494.7, "float32": 66.9},
+    "A100-SXM4-80GB": {"GB/s": 2039, "L2": 40e6, "float16": 312, "bfloat16": 312, "tf32": 156, "float32": 19.5},
+    "A100-SXM4-40GB": {"GB/s": 1555, "L2": 40e6, "float16": 312, "bfloat16": 312, "tf32": 156, "float32": 19.5},
+}
+
+
+def datasheet(device_name: str) -> dict[str, float] | None:
+    """The peaks of the card of that name, or None where we have no datasheet and so know no bound."""
+    return next((peaks for name, peaks in DATASHEETS.items() if name in device_name), None)
+
+
+@cache
+def gpu() -> dict[str, str] | None:
+    """Name and driver version of the first NVIDIA GPU that is visible, or None; asks the driver, not a framework."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
+        return None
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
+        return {"name": str(name), "driver": str(pynvml.nvmlSystemGetDriverVersion())}
+    except (ImportError, OSError, pynvml.NVMLError):
+        return None
+
+
+def cpu_name() -> str:
+    """The processor's model, as Linux names it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor() or "CPU")
+
+
+@cache
+def packages() -> dict[str, str]:
+    """Versions of the packages that decide a figure, of those that are installed."""
+    found = {}
+    for name in PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+@cache
+def git_commit(folder: Path) -> str | None:
+    """The commit that `folder` is at, with `+` behind it where tracked files differ; None outside a checkout."""
+    ask = ["git", "-C", str(folder)]
+    try:
+        head = subprocess.run([*ask, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        dirty = subprocess.run([*ask, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=True)
+        return head + ("+" if dirty.stdout.strip() else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def reset_peak_rss() -> None:
+    """Makes `peak_rss` start anew; Linux only."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pass  # not Linux, or a container that forbids it: the peak is then the process's
+
+
+def peak_rss() -> int | None:
+    """The highest resident set of this process in bytes since `reset_peak_rss`, or None where /proc does not tell."""
+    try:
+        status = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")), None)
+
+
+def describe(device: Any) -> dict[str, Any]:
+    """The device of a record: type, name, capability, driver."""
+    driver = (gpu() or {}).get("driver") if device.type == "cuda" else platform.release()
+    return {
+        "type": device.type, "name": device.name, "capability": list(device.capability), "driver": driver,
+        "multiprocessors": device.multiprocessors, "cores": os.cpu_count(),
+    }  # fmt: skip

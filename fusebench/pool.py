@@ -1,0 +1,200 @@
+"""The parent's side of the workers: one process a back end and interpreter, restarted after a crash or a time-out.
+
+Messages go over a pipe of their own, because libraries print to stdout; that goes to `worker-<back end>.log` in the run's folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from fusebench.worker import Bench, answer
+
+HARNESS = Path(__file__).resolve().parent.parent
+START_S = 180.0
+HELD_BYTES = 2**31  # an idle worker that holds more than this is ended before another back end's turn
+
+
+class WorkerLost(Exception):
+    """The worker ended or was ended in the middle of a message: `status` is "crashed" or "timeout"."""
+
+    def __init__(self, status: str, reason: str):
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+@dataclass
+class Worker:
+    """A running child: its process, its pipe, what it said of itself, and the device memory it holds while idle."""
+
+    process: subprocess.Popen[bytes]
+    pipe: Connection
+    log: Path
+    hello: dict[str, Any] | None = None
+    held_bytes: int = 0
+
+    def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        """Sends one message and waits for its answer. Raises WorkerLost, after which the worker is dead."""
+        try:
+            self.pipe.send_bytes(json.dumps(message).encode())
+        except OSError as error:
+            raise self._lost() from error
+        return self.receive(timeout_s)
+
+    def receive(self, timeout_s: float) -> dict[str, Any]:
+        try:
+            if self.pipe.poll(timeout_s):
+                return json.loads(self.pipe.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise self._lost() from error
+        self.kill()
+        raise WorkerLost("timeout", f"no answer within {timeout_s:g} s (timeout_s sets the limit)")
+
+    def alive(self) -> bool:
+        return self.process.poll() is None and not self.pipe.closed
+
+    def kill(self) -> None:
+        """Ends the child and whatever it started."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            pass
+        self.process.wait()
+        self.pipe.close()
+
+    def _lost(self) -> WorkerLost:
+        try:
+            code = self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            code = 0
+        self.kill()
+        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return WorkerLost("crashed", f"the worker ended: {how}" + (f" ({lines[-1].strip()[:200]})" if lines and code >= 0 else ""))
+
+
+class Pool:
+    """The workers of a run, by back end and interpreter. Use as a context manager: leaving it ends them all."""
+
+    def __init__(self, device: str, roots: Sequence[Path], log_folder: Path):
+        self.device, self.roots, self.log_folder = device, [str(r) for r in roots], log_folder
+        self.workers: dict[tuple[str, str], Worker] = {}
+        self.rates: dict[tuple[str, str], dict[str, Any]] = {}  # the yardsticks, by dtype and precision
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers.values():
+            worker.kill()
+
+    def start(self, backend: str, python: str) -> None:
+        """Starts the worker without waiting for it, so that several can import their frameworks side by side."""
+        ours, theirs = socket.socketpair()
+        log = self.log_folder / f"worker-{backend}.log"
+        with open(log, "ab") as output:
+            process = subprocess.Popen(
+                [python, "-m", "fusebench.worker", backend, self.device, str(theirs.fileno()), *self.roots],
+                stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()], start_new_session=True,
+                env=environment(self.device),
+            )  # fmt: skip
+        theirs.close()
+        self.workers[backend, python] = Worker(process, Connection(ours.detach()), log)
+
+    def get(self, backend: str, python: str) -> Worker:
+        """The worker, started if need be and ready. Raises WorkerLost if it cannot start."""
+        for key, other in list(self.workers.items()):
+            if key != (backend, python) and other.held_bytes > HELD_BYTES:
+                self.drop(*key)
+        if (backend, python) not in self.workers:
+            self.start(backend, python)
+        worker = self.workers[backend, python]
+        if worker.hello is None:
+            try:
+                hello = worker.receive(START_S)
+                if "error" in hello:
+                    raise WorkerLost("failed", f"the {backend} worker does not start: {hello['error']}")
+            except WorkerLost:
+                self.drop(backend, python)
+                raise
+            worker.hello = hello
+        return worker
+
+    def drop(self, backend: str, python: str) -> None:
+        """Ends that worker, if it runs; the next `get` starts a fresh one."""
+        if worker := self.workers.pop((backend, python), None):
+            worker.kill()
+
+
+class InlineWorker:
+    """The same conversation within this process, for a debugger, ncu or compute-sanitizer: no isolation, no time-out."""
+
+    held_bytes = 0
+
+    def __init__(self, backend: str, device: str, roots: Sequence[str]):
+        self.bench = Bench(backend, device, roots)
+        self.hello = self.bench.hello()
+
+    def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
+        return answer(self.bench, dict(message))
+
+    def alive(self) -> bool:
+        return True
+
+
+class InlinePool:
+    """`Pool`'s stand-in for `worker=inline`."""
+
+    def __init__(self, device: str, roots: Sequence[Path]):
+        self.device, self.roots = device, [str(r) for r in roots]
+        self.workers: dict[str, InlineWorker] = {}
+        self.rates: dict[tuple[str, str], dict[str, Any]] = {}
+        os.environ.update(environment(device))
+
+    def __enter__(self) -> InlinePool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to end."""
+
+    def start(self, backend: str, python: str) -> None:
+        """Frameworks load at the first `get`."""
+
+    def get(self, backend: str, python: str) -> InlineWorker:
+        """The back end in this process. Raises WorkerLost if it cannot start."""
+        if backend not in self.workers:
+            try:
+                self.workers[backend] = InlineWorker(backend, self.device, self.roots)
+            except (ImportError, RuntimeError) as error:
+                raise WorkerLost("failed", f"the {backend} back end does not start: {error}") from error
+        return self.workers[backend]
+
+    def drop(self, backend: str, python: str) -> None:
+        """An inline worker cannot be lost."""
+
+
+def environment(device: str) -> dict[str, str]:
+    """A worker's environment: the harness on its path, and what has to be set before a framework is imported."""
+    env = dict(os.environ)
+    env["PYTHONPATH"] = os.pathsep.join([str(HARNESS), *filter(None, [env.get("PYTHONPATH")])])
+    env["PYTHONUNBUFFERED"] = "1"
+    env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # both frameworks share the card
+    env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compile processes that could outlive a killed worker
+    env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    if device == "cpu":
+        env.update(TRITON_INTERPRET="1", JAX_PLATFORMS="cpu", CUDA_VISIBLE_DEVICES="")
+    return env
+
+
+def interpreter(pythons: Mapping[str, str | None], implementation: str, backend: str) -> str:
+    """Which Python runs it: `worker.python.<implementation>`, else `worker.python.<back end>`, else this one."""
+    return pythons.get(implementation) or pythons.get(backend) or sys.executable

@@ -1,0 +1,122 @@
+"""What a user sees of a run: progress while it goes, a table per case, and where the wall time went."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fusebench.contract import STATUSES
+from fusebench.run import Clock
+
+BASELINE = "torch_eager"
+COLOURS = {"ok": "green", "skipped": "dim"}
+WIDTH = 150  # of a table that goes to a file or a pipe
+
+
+def console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=WIDTH)
+
+
+def progress() -> Progress:
+    """Cells done, the cell in hand and its phase, time left; on stderr, and silent where that is no terminal."""
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True,
+    )  # fmt: skip
+
+
+def show(records: Sequence[Mapping[str, Any]], timed: bool = True) -> None:
+    """Prints one table per case, in the order of the records."""
+    out = console()
+    for (kernel, case_id), group in itertools.groupby(records, key=lambda r: (r["kernel"], r["case_id"])):
+        rows = list(group)
+        out.print(_time_table(kernel, case_id, rows) if timed else _parity_table(kernel, case_id, rows))
+
+
+def _title(kernel: str, case_id: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    sizes = " ".join(f"{d}={n}" for d, n in rows[0]["case"]["sizes"].items())
+    device = next((r["device"]["name"] for r in rows if "name" in r["device"]), rows[0]["device"]["type"])
+    return f"{kernel}  {case_id}  ({sizes})  on {device}"
+
+
+def _time_table(kernel: str, case_id: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    timer = "GPU" if rows[0]["device"]["type"] == "cuda" else "CPU"
+    table = Table(title=_title(kernel, case_id, rows), title_justify="left", title_style="bold")
+    table.add_column("implementation", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    for heading in (f"{timer} time", "q1 … q3", "host", "launches", "TFLOP/s", "GB/s", "yardstick", f"× {BASELINE}", "error/budget"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("note", overflow="fold")
+    baseline = next((_median(r) for r in rows if r["label"] == BASELINE and r["status"] == "ok"), None)
+    for r in rows:
+        cells = [""] * 8
+        if r["status"] == "ok" and (median := _median(r)):
+            timing = r["timing"]
+            share = r.get("yardstick_share")
+            cells = [
+                seconds(median), f"{seconds(timing['q1'])} … {seconds(timing['q3'])}", seconds(timing["host_median"]) if timing["host_median"] else "",
+                str(timing["launches"] or ""), f"{r['tflops']:.3g}" if r["flops"] else "", f"{r['gbps']:.3g}",
+                f"{share:.0%}" if share else "", f"{baseline / median:.2f}" if baseline else "",
+            ]  # fmt: skip
+        table.add_row(r["label"], _status(r), *cells, _ratio(r), _note(r))
+    return table
+
+
+def _parity_table(kernel: str, case_id: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(title=_title(kernel, case_id, rows), title_justify="left", title_style="bold")
+    table.add_column("implementation", no_wrap=True)
+    table.add_column("status", no_wrap=True)
+    for heading in ("error/budget", "max |error|", "worst at", "got", "expected", "± budget"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("note", overflow="fold")
+    for r in rows:
+        cells = [""] * 5
+        if (p := r.get("parity")) and p["checked"]:
+            cells = [f"{float(p['max_abs']):.2g}", str(p["index"]), *(f"{float(p[k]):.7g}" for k in ("got", "expected")), f"{float(p['budget']):.2g}"]
+        table.add_row(r["label"], _status(r), _ratio(r), *cells, _note(r))
+    return table
+
+
+def footer(records: Sequence[Mapping[str, Any]], clock: Clock, wall_s: float, folder: object) -> None:
+    """One line of counts, one of where the wall time went, one of where the records are."""
+    out = console()
+    counts = [f"{n} {status}" for status in STATUSES if (n := sum(r["status"] == status for r in records))]
+    phases = {name: spent for name, spent in asdict(clock).items()}
+    phases["other"] = max(0.0, wall_s - sum(phases.values()))
+    out.print(f"{len(records)} cells: {', '.join(counts) or 'none'}")
+    out.print(f"wall time {wall_s:.1f} s: " + ", ".join(f"{name.replace('_', '-')} {spent:.1f} s" for name, spent in phases.items()))
+    out.print(f"records: {folder}/records.jsonl", soft_wrap=True)
+
+
+def seconds(value: float) -> str:
+    """Three significant digits with a unit: `17.4 µs`."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}" if value / scale < 1000 else f"{value / scale:.0f} {unit}"
+    return f"{value * 1e9:.3g} ns"
+
+
+def _median(record: Mapping[str, Any]) -> float | None:
+    return record["timing"]["median"] if "timing" in record else None
+
+
+def _status(record: Mapping[str, Any]) -> str:
+    status = record["status"]
+    return f"[{COLOURS.get(status, 'bold red')}]{status}[/]"
+
+
+def _ratio(record: Mapping[str, Any]) -> str:
+    """The larger of the first output's and the timed one's error, in budgets."""
+    found = [float(record[k]["ratio"]) for k in ("parity", "parity_timed") if k in record]
+    return f"{max(found):.2g}" if found else ""
+
+
+def _note(record: Mapping[str, Any]) -> str:
+    return str(record["reason"] or "").replace("[", r"\[")

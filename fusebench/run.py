@@ -1,0 +1,267 @@
+"""The one path of a cell: inputs → build → first output → parity → timing → a timed output checked again → record.
+
+`bench`, `parity`, asv, the tests and the library are thin callers of `run`; there is no second path.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fusebench import discovery, inputs, machine, records, yardstick
+from fusebench.contract import Case, Cell
+from fusebench.discovery import Kernel
+from fusebench.parity import Judge, Verdict
+from fusebench.pool import InlinePool, Pool, WorkerLost, interpreter
+
+SETS = 3  # input sets in the ring; L2 is flushed explicitly, so the ring only has to keep outputs from being reused
+INTERPRETER_FLOPS = 2.5e8  # Triton's interpreter takes 2 to 4 ms a tile: beyond this a cell takes minutes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How cells are run. `time_s` is the sampling budget of one cell in seconds, 0 for parity alone."""
+
+    device: str = "cpu"
+    time_s: float = 0.5
+    timeout_s: float = 300.0
+    inline: bool = False
+    pythons: Mapping[str, str | None] = field(default_factory=dict)
+
+
+@dataclass
+class Clock:
+    """Where the wall time of a run went, in seconds."""
+
+    start_up: float = 0.0
+    inputs: float = 0.0
+    compile: float = 0.0
+    parity: float = 0.0
+    timing: float = 0.0
+
+    def add(self, phase: str, begin: float) -> None:
+        setattr(self, phase, getattr(self, phase) + time.perf_counter() - begin)
+
+
+@dataclass
+class Run:
+    """A run in hand: its settings, the folders it searches, where its records go and its clock."""
+
+    kernels: Mapping[str, Kernel]
+    roots: Sequence[Path]
+    folder: Path
+    settings: Settings
+    clock: Clock = field(default_factory=Clock)
+    on_phase: Callable[[Cell, str], None] = lambda cell, phase: None
+
+
+def run(this: Run, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+    """Runs the cells in order and yields each one's record once it is on disk.
+
+    Cells of one case stand together. Whatever one cell does, the others get their records.
+    """
+    this.folder.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix=".inputs-", dir=this.folder))
+    try:
+        with _pool(this) as pool:
+            _start_workers(this, pool, cells)
+            for (case, seed), group in itertools.groupby(cells, key=lambda c: (c.case, c.seed)):
+                yield from _run_case(this, pool, case, seed, list(group), scratch)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _pool(this: Run) -> Pool | InlinePool:
+    if this.settings.inline:
+        return InlinePool(this.settings.device, this.roots)
+    return Pool(this.settings.device, this.roots, this.folder)
+
+
+def _start_workers(this: Run, pool: Any, cells: Sequence[Cell]) -> None:
+    """All at once, because importing a framework takes seconds; and all ready before anything is timed."""
+    begin = time.perf_counter()
+    wanted = {_home(this, cell) for cell in cells if not _cannot(this, cell)}
+    if this.settings.device == "cuda" or this.settings.time_s:
+        wanted |= {("torch", interpreter(this.settings.pythons, "torch", "torch"))} if wanted else set()
+    for home in sorted(wanted):
+        pool.start(*home)
+    for home in sorted(wanted):
+        try:
+            pool.get(*home)
+        except WorkerLost:
+            pass  # its cells will say so, one by one
+    this.clock.add("start_up", begin)
+
+
+def _run_case(this: Run, pool: Any, case: Case, seed: int, cells: Sequence[Cell], scratch: Path) -> Iterator[dict[str, Any]]:
+    module = this.kernels[case.kernel].module
+    rates = None
+    sets: list[dict[str, Any]] = []
+    files: list[list[list[str]]] = []
+    judges: dict[int, Judge] = {}
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+
+    def judge(outputs: Sequence[Sequence[str]], points: Sequence[str], set_: int) -> Verdict:
+        begin = time.perf_counter()
+        if set_ not in judges:
+            judges[set_] = Judge(module, case, sets[set_], seed)
+        verdict = judges[set_].judge(inputs.load(outputs, folder), points)
+        this.clock.add("parity", begin)
+        return verdict
+
+    for cell in cells:
+        record = _new_record(this, cell)
+        reason = _cannot(this, cell)
+        if reason:
+            record |= {"status": "skipped", "reason": reason}
+        else:
+            if not sets:
+                this.on_phase(cell, "inputs")
+                begin = time.perf_counter()
+                sets = inputs.make_sets(module, case, seed, SETS)
+                files = inputs.save_sets(sets, folder)
+                this.clock.add("inputs", begin)
+            if rates is None and this.settings.time_s:
+                this.on_phase(cell, "yardstick")
+                rates = _rates(this, pool, case)
+            try:
+                worker = pool.get(*_home(this, cell))
+                record |= {"device": worker.hello["device"]["describe"], "packages": worker.hello["packages"], "python": worker.hello["python"]}
+                _measure(this, worker, cell, record, files, folder, judge, rates or {})
+            except WorkerLost as lost:
+                record |= {"status": lost.status, "reason": lost.reason}
+                pool.drop(*_home(this, cell))
+        record["ended"] = datetime.now(UTC).isoformat()
+        records.append(this.folder, record)
+        yield records.plain(record)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _measure(
+    this: Run, worker: Any, cell: Cell, record: dict[str, Any], files: Any, folder: Path, judge: Any, rates: dict[str, Any]
+) -> None:
+    """Fills the record of a cell that can run. Raises WorkerLost if its worker dies of it."""
+    timeout = this.settings.timeout_s
+    try:
+        this.on_phase(cell, "compile")
+        begin = time.perf_counter()
+        built = worker.ask(
+            {"do": "build", "case": cell.case.as_dict(), "implementation": cell.implementation, "variant": cell.variant,
+             "sets": files, "folder": str(folder)}, timeout,
+        )  # fmt: skip
+        this.clock.add("compile", begin)
+        record |= {k: built[k] for k in ("status", "reason", "traceback", "prepare_s") if k in built}
+        if built["status"] != "ok":
+            return
+        record["compile_s"] = built["first_s"]
+        this.on_phase(cell, "parity")
+        verdict = judge(built["outputs"], built["points"], 0)
+        record["parity"] = asdict(verdict)
+        if not verdict.ok:
+            record |= {"status": "wrong", "reason": wrong_reason(verdict)}
+            return
+        if not this.settings.time_s:
+            return
+        if _interpreted(this, cell):
+            record |= {"status": "skipped", "reason": "interpreted on the CPU: right, but never timed"}
+            return
+        this.on_phase(cell, "timing")
+        begin = time.perf_counter()
+        timed = worker.ask({"do": "time", "budget_s": this.settings.time_s, "folder": str(folder)}, timeout)
+        this.clock.add("timing", begin)
+        if timed["status"] != "ok":
+            record |= timed
+            return
+        verdict = judge(timed["outputs"], built["points"], timed["last_set"])
+        record |= {"parity_timed": asdict(verdict), "peak_memory_bytes": timed["peak_memory_bytes"]}
+        if not verdict.ok:
+            record |= {"status": "wrong", "reason": "a timed call: " + wrong_reason(verdict)}
+            return
+        record["timing"] = timed["timing"]
+        record["compile_s"] = max(0.0, built["first_s"] - timed["timing"]["median"])
+        _judge_time(record, rates)
+    finally:
+        if worker.alive():
+            worker.held_bytes = worker.ask({"do": "release"}, timeout).get("held_bytes", 0)
+
+
+def _judge_time(record: dict[str, Any], rates: dict[str, Any]) -> None:
+    """Adds the rates of a measured cell, and turns a time that no device of its kind can reach into `implausible`."""
+    seconds, case = record["timing"]["median"], record["case"]
+    record["tflops"] = record["flops"] / seconds / 1e12
+    record["gbps"] = record["moved_bytes"] / seconds / 1e9
+    record["yardstick"] = rates or None
+    record["yardstick_share"] = yardstick.share(record["flops"], record["moved_bytes"], seconds, rates)
+    floor = yardstick.bound(record["flops"], record["moved_bytes"], case["dtype"], case["precision"], record["device"])
+    if floor is not None and seconds < floor:
+        record |= {"status": "implausible", "reason": f"{seconds * 1e6:.2f} µs is below {floor * 1e6:.2f} µs, which no such card can beat"}
+
+
+def wrong_reason(verdict: Verdict) -> str:
+    """One line: how far off, where, what was got and what was expected."""
+    if verdict.problem:
+        return verdict.problem
+    where = f"output {verdict.output}{list(verdict.index)}"
+    return f"error is {verdict.ratio:.3g} × budget at {where}: got {verdict.got:.9g}, expected {verdict.expected:.9g} ± {verdict.budget:.2g}"
+
+
+def _new_record(this: Run, cell: Cell) -> dict[str, Any]:
+    module = this.kernels[cell.case.kernel].module
+    return {
+        "schema": records.SCHEMA, "cell": cell.id, "case": cell.case.as_dict(), "case_id": cell.case.id, "label": cell.label,
+        "kernel": cell.case.kernel, "implementation": cell.implementation, "variant": cell.variant, "seed": cell.seed,
+        "status": "ok", "reason": None, "flops": int(module.flops(cell.case)), "moved_bytes": int(module.moved_bytes(cell.case)),
+        "device": {"type": this.settings.device}, "packages": machine.packages(), "python": sys.version.split()[0],
+        "git_commit": machine.git_commit(discovery.HOME.parent), "began": datetime.now(UTC).isoformat(),
+    }  # fmt: skip
+
+
+def _cannot(this: Run, cell: Cell) -> str | None:
+    """Why the cell cannot run here, as far as can be told without loading a framework."""
+    implementation = this.kernels[cell.case.kernel].implementations[cell.implementation]
+    if reason := implementation.broken:
+        return reason
+    if this.settings.device == "cpu":
+        if implementation.without_gpu == "unavailable":
+            return "needs an NVIDIA GPU"
+        if cell.case.precision == "tf32":
+            return "tf32 is a precision of tensor cores: the CPU has none"
+        flops = max(this.kernels[cell.case.kernel].module.flops(cell.case), this.kernels[cell.case.kernel].module.moved_bytes(cell.case))
+        if implementation.without_gpu == "interpreted" and flops > INTERPRETER_FLOPS:
+            return f"interpreted on the CPU, where {flops:.1e} FLOPs take minutes (at most {INTERPRETER_FLOPS:.1e}): try case=odd"
+    return None
+
+
+def _interpreted(this: Run, cell: Cell) -> bool:
+    implementation = this.kernels[cell.case.kernel].implementations[cell.implementation]
+    return this.settings.device == "cpu" and implementation.without_gpu == "interpreted"
+
+
+def _home(this: Run, cell: Cell) -> tuple[str, str]:
+    backend = this.kernels[cell.case.kernel].implementations[cell.implementation].backend
+    return backend, interpreter(this.settings.pythons, cell.implementation, backend)
+
+
+def _rates(this: Run, pool: Any, case: Case) -> dict[str, Any]:
+    """The yardsticks for the case's dtype and precision, measured once a run; {} where Torch cannot measure them."""
+    key = (case.dtype, case.precision)
+    if key not in pool.rates:
+        begin = time.perf_counter()
+        home = ("torch", interpreter(this.settings.pythons, "torch", "torch"))
+        try:
+            rates = pool.get(*home).ask({"do": "yardstick", "dtype": key[0], "precision": key[1], "budget_s": 0.2}, this.settings.timeout_s)
+        except WorkerLost:
+            pool.drop(*home)
+            rates = {}
+        pool.rates[key] = rates if "copy" in rates else {}
+        this.clock.add("timing", begin)
+    return pool.rates[key]
+

@@ -1,0 +1,133 @@
+"""The child process that builds and times cells of one framework: `python -m fusebench.worker` with two pipe ends.
+
+It reads one JSON message at a time and answers each with one. The reference is not its business: it never imports a
+kernel.py, so an implementation cannot borrow the answer. `Bench` is the same path for `worker=inline` and `fusebench.measure`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from fusebench import discovery, inputs, machine, timing
+from fusebench.contract import Case, Device
+
+
+class Bench:
+    """One back end taken hold of, and at most one cell in hand. Every method takes and returns what JSON can carry."""
+
+    def __init__(self, backend: str, device: str, roots: Sequence[str]):
+        discovery.use_roots([Path(r) for r in roots])
+        self.backend = importlib.import_module(f"fusebench.backends.{backend}")
+        self.name = backend
+        self.device: Device = self.backend.start(device)
+        self.call: Any = None
+        self.ring: list[list[Any]] = []
+
+    def hello(self) -> dict[str, Any]:
+        return {"device": asdict(self.device) | {"describe": machine.describe(self.device)}, "packages": machine.packages(),
+                "python": sys.version.split()[0]}  # fmt: skip
+
+    def build(self, case: dict[str, Any], implementation: str, variant: str, sets: list[list[list[str]]], folder: str) -> dict[str, Any]:
+        """Builds the cell and runs it once: `skipped` with a reason, or `ok` with the seconds and the output's files."""
+        the_case = Case(**case)
+        found = self._implementation(the_case.kernel, implementation)
+        if reason := found.missing():
+            return {"status": "skipped", "reason": reason}
+        module = discovery.load_implementation(the_case.kernel, implementation)
+        if reason := getattr(module, "skip", lambda *_: None)(the_case, variant, self.device):
+            return {"status": "skipped", "reason": reason}
+        self.backend.configure(the_case.precision)
+        self.backend.reset_peak()
+        machine.reset_peak_rss()
+        arrays: dict[str, Any] = {}
+        for name, dtype in {tuple(file) for files in sets for file in files}:
+            arrays[name] = self.backend.put(inputs.load([[name, dtype]], Path(folder))[0], self.device)
+        self.ring = [[arrays[name] for name, _ in files] for files in sets]
+        self.backend.wait(list(arrays.values()))
+        begin = time.perf_counter()
+        prepared = list(getattr(module, "prepare", lambda *_: ())(the_case, variant, *self.ring[0]))
+        self.backend.wait(prepared)
+        prepare_s = time.perf_counter() - begin
+        begin = time.perf_counter()
+        self.call = module.build(the_case, variant, self.device)
+        self.ring = [[*set_, *prepared] for set_ in self.ring]
+        output = self.call(*self.ring[0])
+        self.backend.wait(output)
+        first_s = time.perf_counter() - begin
+        return {"status": "ok", "prepare_s": prepare_s, "first_s": first_s, "points": list(found.variants[variant]),
+                "outputs": self._save(output, Path(folder), "first")}  # fmt: skip
+
+    def time(self, budget_s: float, folder: str) -> dict[str, Any]:
+        """Times the cell in hand; the last timed output and the number of its input set come back to be checked."""
+        samples = timing.measure(self.backend, self.call, self.ring, self.device, budget_s)
+        peak = self.backend.peak_bytes() if self.device.type == "cuda" else machine.peak_rss()
+        return {"status": "ok", "timing": samples.summary(), "peak_memory_bytes": peak, "last_set": samples.last_set,
+                "outputs": self._save(samples.last_output, Path(folder), "timed")}  # fmt: skip
+
+    def release(self) -> dict[str, Any]:
+        """Lets go of the cell in hand and says how much device memory stays held all the same."""
+        self.call, self.ring = None, []
+        return {"held_bytes": self.backend.release()}
+
+    def yardstick(self, dtype: str, precision: str, budget_s: float) -> dict[str, Any]:
+        """What this device was measured to do: copy in GB/s, n×n×n product in TFLOP/s at this dtype and precision."""
+        from fusebench import yardstick
+
+        return yardstick.measure(self.backend, self.device, dtype, precision, budget_s)
+
+    def _implementation(self, kernel: str, name: str) -> discovery.Implementation:
+        package = sys.modules["implementations"]
+        file = next(f for root in package.__path__ if (f := Path(root) / kernel / f"{name}.py").exists())
+        return discovery.read_implementation(kernel, file)
+
+    def _save(self, output: Any, folder: Path, stem: str) -> list[list[str]]:
+        outputs = output if isinstance(output, tuple | list) else (output,)
+        return inputs.save([self.backend.get(o) for o in outputs], folder, stem)
+
+
+def answer(bench: Bench, message: dict[str, Any]) -> dict[str, Any]:
+    """Does what a message asks; an exception of the implementation's becomes `failed`, with its last lines."""
+    try:
+        return getattr(bench, message.pop("do"))(**message)
+    except Exception as error:  # an implementation may raise anything; the cell fails, the worker lives
+        text = f"{type(error).__name__}: {error}".strip()
+        return {"status": "failed", "reason": text.splitlines()[0][:500], "traceback": traceback.format_exc()[-8000:]}
+
+
+def main() -> None:
+    """Serves messages until the parent closes the pipe or dies."""
+    backend, device, fd, *roots = sys.argv[1:]
+    # SIGKILL of the parent must leave no orphan, not even one in an endless loop
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    pipe = Connection(int(fd))
+    try:
+        bench = Bench(backend, device, roots)
+        pipe.send_bytes(json.dumps(bench.hello()).encode())
+    except Exception as error:  # the parent shows the line; the log has the traceback
+        traceback.print_exc()
+        pipe.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        return
+    while True:
+        try:
+            message = json.loads(pipe.recv_bytes())
+        except EOFError:
+            os._exit(0)  # frameworks' own exit handlers may hang on a broken device
+        pipe.send_bytes(json.dumps(answer(bench, message)).encode())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What this device was measured to do, by Torch's copy and matrix product, timed like every other call.
+
+A kernel's share of the yardstick is the larger of bytes ÷ copy rate and FLOPs ÷ matrix rate, over its time. It may pass
+100 %: a yardstick is what one library reached, not a bound.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fusebench import timing
+from fusebench.contract import Device
+from fusebench.machine import datasheet
+
+COPY_BYTES = {"cpu": 2**27, "cuda": 2**30}  # well past any cache
+LARGEST_PRODUCT = 8192
+
+
+def measure(backend: Any, device: Device, dtype: str, precision: str, budget_s: float) -> dict[str, Any]:
+    """{"copy": bytes/s read plus written, "matrix": FLOP/s} of this device; `backend` must be Torch's."""
+    backend.configure(precision)
+    size = COPY_BYTES[device.type]
+    call, arguments = backend.copy_call(size // 4, device)
+    copy_s = timing.quartiles(timing.measure(backend, call, [arguments], device, budget_s).span)[1]
+    n = 256
+    while n < LARGEST_PRODUCT:  # large enough to fill the device, small enough to end: some CPUs crawl in float16
+        call, arguments = backend.product_call(n, dtype, device)
+        backend.wait(call(*arguments))
+        begin = time.perf_counter()
+        backend.wait(call(*arguments))
+        if time.perf_counter() - begin > (0.02 if device.type == "cpu" else 0.002):
+            break
+        n *= 2
+    call, arguments = backend.product_call(n, dtype, device)
+    matrix_s = timing.quartiles(timing.measure(backend, call, [arguments], device, budget_s).span)[1]
+    backend.release()
+    return {"copy": 2 * size / copy_s, "matrix": 2 * n**3 / matrix_s, "n": n}
+
+
+def share(flops: int, moved_bytes: int, seconds: float, rates: dict[str, Any] | None) -> float | None:
+    """The best possible time by the yardsticks ÷ the time taken, or None without yardsticks."""
+    if not rates:
+        return None
+    return max(moved_bytes / rates["copy"], flops / rates["matrix"]) / seconds
+
+
+def bound(flops: int, moved_bytes: int, dtype: str, precision: str, device: dict[str, Any]) -> float | None:
+    """The seconds below which no time is possible on this card: datasheet peaks, and bytes less what L2 may hold.
+
+    None where we have no datasheet of the device.
+    """
+    peaks = datasheet(device["name"])
+    if peaks is None:
+        return None
+    rate = peaks["tf32"] if dtype == "float32" and precision == "tf32" else peaks[dtype]
+    return max((moved_bytes - peaks["L2"]) / (peaks["GB/s"] * 1e9), flops / (rate * 1e12), 0.0)

@@ -1,0 +1,173 @@
+// Device code that several kernels share: storage types, 16-byte vectors, asynchronous copies, tensor-core wrappers,
+// reductions and activations. It includes no header, so NVRTC alone compiles it. Needs compute capability 8.0.
+#pragma once
+
+// ---- storage types -------------------------------------------------------------------------------------------------
+// 16-bit floats are their bits; arithmetic is always float32, so conversions are all that is needed of them.
+struct float16 {
+    unsigned short bits;
+};
+struct bfloat16 {
+    unsigned short bits;
+};
+
+__device__ __forceinline__ float to_float(float v) { return v; }
+__device__ __forceinline__ float to_float(bfloat16 v) { return __uint_as_float(static_cast<unsigned>(v.bits) << 16); }
+__device__ __forceinline__ float to_float(float16 v) {
+    float f;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(f) : "h"(v.bits));
+    return f;
+}
+
+template <typename T>
+__device__ __forceinline__ T from_float(float v);
+template <>
+__device__ __forceinline__ float from_float<float>(float v) {
+    return v;
+}
+template <>
+__device__ __forceinline__ float16 from_float<float16>(float v) {
+    float16 h;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h.bits) : "f"(v));
+    return h;
+}
+template <>
+__device__ __forceinline__ bfloat16 from_float<bfloat16>(float v) {
+    bfloat16 h;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h.bits) : "f"(v));
+    return h;
+}
+
+// ---- 16-byte vectors -----------------------------------------------------------------------------------------------
+template <typename T>
+struct alignas(16) Vector {
+    static constexpr int SIZE = 16 / sizeof(T);
+    T at[SIZE];
+};
+
+__device__ __forceinline__ bool aligned16(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15) == 0; }
+
+// A read-only 16-byte load that will be used once: it does not displace anything in L1.
+template <typename T>
+__device__ __forceinline__ Vector<T> load_streaming(const T* p) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p));
+    return reinterpret_cast<Vector<T>&>(v);
+}
+
+// `count` elements from p[0], the others 0: one load where all are wanted and `vectors` says that p is aligned.
+template <typename T>
+__device__ __forceinline__ Vector<T> load_part(const T* p, int count, bool vectors) {
+    if (vectors && count >= Vector<T>::SIZE) return *reinterpret_cast<const Vector<T>*>(p);
+    Vector<T> v;
+#pragma unroll
+    for (int i = 0; i < Vector<T>::SIZE; ++i) v.at[i] = i < count ? p[i] : T{};
+    return v;
+}
+
+template <typename T>
+__device__ __forceinline__ void store_part(T* p, const Vector<T>& v, int count, bool vectors) {
+    if (vectors && count >= Vector<T>::SIZE) {
+        *reinterpret_cast<Vector<T>*>(p) = v;
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < Vector<T>::SIZE; ++i)
+        if (i < count) p[i] = v.at[i];
+}
+
+// ---- copies from global to shared memory that run beside the computation --------------------------------------------
+__device__ __forceinline__ unsigned shared_address(const void* p) {
+    return static_cast<unsigned>(__cvta_generic_to_shared(p));
+}
+
+// Copies 16 bytes, or writes 16 zero bytes where `valid` is false (then `from` is not read).
+__device__ __forceinline__ void copy_async(unsigned to, const void* from, bool valid) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ __forceinline__ void copy_wait() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+// ---- tensor cores --------------------------------------------------------------------------------------------------
+// With g = lane / 4 and t = lane % 4, a warp's fragments of one product A (16, KS) @ B (KS, 8), KS being 32 bytes of K:
+//   16 bit: a0 (g, 2t..)  a1 (g+8, 2t..)  a2 (g, 2t+8..)  a3 (g+8, 2t+8..)   b0 (2t.., g)  b1 (2t+8.., g), two a register
+//   tf32:   a0 (g, t)     a1 (g+8, t)     a2 (g, t+4)     a3 (g+8, t+4)      b0 (t, g)     b1 (t+4, g)
+//   sums:   c0 c1 (g, 2t..2t+1)   c2 c3 (g+8, 2t..2t+1)
+// Four 8×16-byte matrices; lane l gives the address of row l % 8 of matrix l / 8 and gets 4 bytes (row g, word t) of each.
+__device__ __forceinline__ void load_matrices(unsigned (&r)[4], unsigned address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+// The same for 16-bit elements with each matrix transposed: a lane gets (row 2t, column g) and (row 2t+1, column g).
+__device__ __forceinline__ void load_matrices_transposed(unsigned (&r)[4], unsigned address) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(address)
+                 : "memory");
+}
+
+#define FUSEBENCH_MMA(SHAPE_AND_TYPES)                                              \
+    asm volatile("mma.sync.aligned." SHAPE_AND_TYPES                                \
+                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                   \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
+
+// c += a @ b, summed in float32. The last argument only names the type; float means tf32, rounded by `to_tf32`.
+__device__ __forceinline__ void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], float) {
+    FUSEBENCH_MMA("m16n8k8.row.col.f32.tf32.tf32.f32");
+}
+__device__ __forceinline__ void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], float16) {
+    FUSEBENCH_MMA("m16n8k16.row.col.f32.f16.f16.f32");
+}
+__device__ __forceinline__ void multiply_add(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2], bfloat16) {
+    FUSEBENCH_MMA("m16n8k16.row.col.f32.bf16.bf16.f32");
+}
+#undef FUSEBENCH_MMA
+
+// Round to nearest; without it the tensor cores cut the low bits off, which doubles the error and biases it.
+__device__ __forceinline__ unsigned to_tf32(float v) {
+    unsigned r;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
+    return r;
+}
+
+// The two 16-bit elements of a fragment's register.
+template <typename T>
+__device__ __forceinline__ float low_half(unsigned r) {
+    return to_float(T{static_cast<unsigned short>(r)});
+}
+template <typename T>
+__device__ __forceinline__ float high_half(unsigned r) {
+    return to_float(T{static_cast<unsigned short>(r >> 16)});
+}
+
+// ---- reductions ----------------------------------------------------------------------------------------------------
+// The sum over each group of LANES neighbouring lanes, in all of them; STRIDE > 1 sums lanes that far apart.
+template <int LANES, int STRIDE = 1>
+__device__ __forceinline__ float lane_sum(float v) {
+#pragma unroll
+    for (int step = STRIDE; step < LANES * STRIDE; step *= 2) v += __shfl_xor_sync(0xffffffffu, v, step);
+    return v;
+}
+
+// ---- activations ---------------------------------------------------------------------------------------------------
+enum Activation { NONE, RELU, GELU_TANH, GELU_ERF };
+
+template <Activation A>
+__device__ __forceinline__ float activate(float z) {
+    if constexpr (A == RELU) return z < 0.0f ? 0.0f : z;  // NaN stays NaN
+    if constexpr (A == GELU_ERF) return 0.5f * z * (1.0f + erff(0.70710678f * z));
+    if constexpr (A == GELU_TANH) {
+        // z/2 (1 + tanh u) = z / (1 + exp(-2u)): nothing cancels, so the fast exp and division cost a few ulps at most.
+        float u2 = z * fmaf(0.071354816f * z, z, 1.5957691f);  // 2 sqrt(2/pi) (z + 0.044715 z³)
+        return __fdividef(z, 1.0f + __expf(-u2));
+    }
+    return z;
+}

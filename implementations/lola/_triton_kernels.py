@@ -1,0 +1,257 @@
+"""lola in Triton: the kernels that triton.py and jax_triton.py both launch, and the choice of their tiles.
+
+    row_kernel      a program has one row and a block of columns. It takes the statistics of the row first, while the first
+                    block of W is on its way, and then sums (x - mean) * W: two passes over x, which is small and cached,
+                    and one over W, of which the next block is always on its way.
+    multirow,       a program has a tile of rows and a tile of columns, and goes through x and W once: from the same
+    multirow_ws     tiles it feeds the tensor cores and sums the statistics, shifted by s, the mean of the row's first
+                    block. At the end, with d = mean - s:  (x - s) @ W - d * colsum(W).  `multirow_ws` is given
+                    colsum(W), `multirow` sums it from its tiles.
+
+float32 products take x - s, which float32 holds; 16-bit products must take x itself, so there s is 0 in the product alone.
+K and N are those of the layer and compile-time constants: masks and strides fold away where the tiles divide them. M may
+change from call to call without compiling anew.
+"""
+
+import triton
+import triton.language as tl
+
+from implementations.launch import _triton_kernels as common
+from implementations.launch._triton_kernels import TYPES, Launch
+
+EPS = tl.constexpr(1e-5)
+SHARED_KIB = {(8, 0): 163, (9, 0): 227, (10, 0): 227}  # shared memory of one program; other GPUs have 99 at least
+
+
+def skip(case, variant, device):
+    """Why Triton cannot run this cell, or None."""
+    if variant == "row" and case.sizes["M"] != 1:
+        return "row takes one token; batched_row takes many"
+    return common.skip(case, variant, device)
+
+
+def launches(case, variant, device):
+    """The one launch of every variant."""
+    M, K, N = case.size("M", "K", "N")
+    pointer = TYPES[case.dtype]
+    by_row, prepared = variant in ("row", "batched_row"), variant == "multirow_ws"
+    kernel = row_kernel if by_row else multirow_ws if prepared else multirow
+    tile, num_warps, num_stages = (row_tile if by_row else multirow_tile)(case, device)
+    signature = {"x": pointer, "W": pointer, "b": pointer} | ({"colsum": "*fp32"} if prepared else {})
+    signature |= {"M": "i32", "y": pointer}
+    options = {"K": K, "N": N, "NK": case.options["w_layout"] == "nk", "ACTIVATION": case.options["activation"]}
+    blocks = M if by_row else triton.cdiv(M, tile["BLOCK_M"])
+    if not by_row:
+        options["PRECISION"] = case.precision
+    grid = (blocks * triton.cdiv(N, tile["BLOCK_N"]),)
+    return (Launch(kernel, signature, options | tile, grid, num_warps, num_stages),)
+
+
+def row_tile(case, device):
+    """The tile of `row_kernel`, 256 threads with UNROLL loads of 16 bytes in flight each, twice: 64 KB a program.
+
+    4 TB/s times a latency of 0.8 µs is 25 KB in flight on each of 132 multiprocessors, so one program there is enough.
+    """
+    K, N = case.size("K", "N")
+    vector = 16 // case.itemsize
+    if case.options["w_layout"] == "nk":
+        BLOCK_K, BLOCK_N = 32 * vector, 16  # a warp reads 512 bytes of one column; two columns a warp
+        UNROLL = 4  # times two columns
+    else:
+        # 64 bytes of a row of W are what DRAM hands over at least; 128 where that leaves programs enough
+        BLOCK_N = (8 if N >= 8192 else 4) * vector
+        BLOCK_K, UNROLL = 256 * vector // BLOCK_N, 8
+    UNROLL = min(UNROLL, triton.next_power_of_2(triton.cdiv(K, BLOCK_K)))
+    return {"UNROLL": UNROLL, "BLOCK_K": BLOCK_K, "BLOCK_N": BLOCK_N}, 8, 1
+
+
+def multirow_tile(case, device):
+    """The tile of `multirow`: the widest that gives every multiprocessor a program, in as many stages as fit."""
+    M, N = case.size("M", "N")
+    if case.dtype != "float32":
+        rows, columns, BLOCK_K = 128, 256, 64  # 128 KB of float32 sums, half the registers: fewest bytes loaded per FLOP
+    elif case.precision == "tf32":
+        rows, columns, BLOCK_K = 128, 128, 32  # 32 elements are 128 bytes, the widest swizzle of shared memory
+    else:
+        rows, columns, BLOCK_K = 128, 128, 16  # without tensor cores a thread multiplies 8 × 8 from registers
+    BLOCK_M = max(16, min(rows, triton.next_power_of_2(M)))  # a dot has 16 rows at least
+    # a tenth of the multiprocessors may idle: 128 programs on an H200's 132 beat two uneven rounds of smaller ones
+    enough = 0.9 * (device.multiprocessors or 132)
+    BLOCK_N = columns
+    while BLOCK_N > 32 and triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N) < enough:
+        BLOCK_N //= 2
+    num_warps = 8 if BLOCK_M * BLOCK_N >= 128 * 128 else 4
+    stage = (BLOCK_M + BLOCK_N) * BLOCK_K * case.itemsize
+    spare = 8 << 10  # for the reductions
+    num_stages = max(1, min(4, ((SHARED_KIB.get(device.capability, 99) << 10) - spare) // stage))
+    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K}
+    # 16 bytes are what a thread loads at once; 8 row blocks together keep their x and the W that passes by in L2
+    return tile | {"VECTOR": 16 // case.itemsize, "GROUP": 8}, num_warps, num_stages
+
+
+@triton.jit
+def activate(z, ACTIVATION: tl.constexpr):
+    """The activation in float32. z sigmoid(2u) is 0.5 z (1 + tanh(u)) without its cancellation at u < 0."""
+    if ACTIVATION == "gelu_tanh":
+        z = z * tl.sigmoid(1.5957691216057308 * (z + 0.044715 * z * z * z))  # 2 sqrt(2 / pi)
+    elif ACTIVATION == "gelu_erf":
+        z = 0.5 * z * (1 + tl.erf(0.7071067811865476 * z))  # 1 / sqrt(2)
+    elif ACTIVATION == "relu":
+        z = tl.where(z < 0, 0.0, z)  # keeps NaN, which a maximum with 0 loses
+    return z
+
+
+@triton.jit
+def moments(total, squares, K: tl.constexpr):
+    """Mean and 1 / sqrt(variance + eps) from the sums of K values and of their squares."""
+    mean = total / K
+    return mean, tl.rsqrt(tl.maximum(squares / K - mean * mean, 0.0) + EPS)
+
+
+@triton.jit
+def statistics(x, K: tl.constexpr, BLOCK: tl.constexpr):
+    """Mean and 1 / sqrt(variance + eps) of the K values at x, shifted by the mean of the first BLOCK."""
+    k = tl.arange(0, BLOCK)
+    shift = tl.sum(tl.load(x + k, mask=k < K, other=0.0).to(tl.float32), 0) / min(K, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    squares = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, K, BLOCK):
+        inside = start + k < K
+        deviation = tl.where(inside, tl.load(x + start + k, mask=inside, other=0.0).to(tl.float32) - shift, 0.0)
+        total += deviation
+        squares += deviation * deviation
+    mean, rstd = moments(tl.sum(total, 0), tl.sum(squares, 0), K)
+    return shift + mean, rstd
+
+
+@triton.jit
+def row_kernel(
+    x, W, b, M, y,
+    K: tl.constexpr, N: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr,
+    UNROLL: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """One row, BLOCK_N columns. Neighbouring programs have the same columns of W and different rows.
+
+    The tile of W is UNROLL × the order in memory, so that a thread sums over UNROLL in its own registers, and threads
+    exchange their sums only once, at the end.
+    """
+    row = (tl.program_id(0) % M).to(tl.int64)
+    columns = (tl.program_id(0) // M) * BLOCK_N + tl.arange(0, BLOCK_N)
+    STEP: tl.constexpr = UNROLL * BLOCK_K
+    unrolled = tl.arange(0, UNROLL)[:, None, None] * BLOCK_K
+    if NK:
+        k = unrolled + tl.arange(0, BLOCK_K)[None, None, :]
+        n = columns[None, :, None]
+        W_tile = W + n.to(tl.int64) * K + k
+        SUM_AXIS: tl.constexpr = 1
+        acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
+    else:
+        k = unrolled + tl.arange(0, BLOCK_K)[None, :, None]
+        n = columns[None, None, :]
+        W_tile = W + k.to(tl.int64) * N + n
+        SUM_AXIS: tl.constexpr = 0
+        acc = tl.zeros([BLOCK_K, BLOCK_N], tl.float32)
+    x += row * K
+    w = tl.load(W_tile, mask=(k < K) & (n < N), other=0.0)
+    mean, rstd = statistics(x, K, 1024)
+    for start in range(0, K, STEP):
+        W_tile += STEP if NK else STEP * N
+        ahead = tl.load(W_tile, mask=(start + STEP + k < K) & (n < N), other=0.0)
+        x_tile = tl.load(x + start + k, mask=start + k < K, other=0.0).to(tl.float32)
+        acc += tl.sum((x_tile - mean) * w.to(tl.float32), 0)  # w is 0 past K
+        w = ahead
+    bias = tl.load(b + columns, mask=columns < N, other=0.0).to(tl.float32)
+    z = activate(tl.sum(acc, SUM_AXIS) * rstd + bias, ACTIVATION)
+    tl.store(y + row * N + columns, z.to(y.dtype.element_ty), mask=columns < N)
+
+
+@triton.jit
+def grouped(pid, rows, columns, GROUP: tl.constexpr):
+    """The pid-th of rows × columns blocks, in bands of GROUP rows: programs that run together share x and W in L2."""
+    first = pid // (GROUP * columns) * GROUP
+    height = tl.minimum(rows - first, GROUP)
+    place = pid % (GROUP * columns)
+    return first + place % height, place // height
+
+
+@triton.jit
+def multirow_tiles(
+    x, W, b, colsum, M, y,
+    K: tl.constexpr, N: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """The body of `multirow` (colsum is None) and `multirow_ws`."""
+    row_block, column_block = grouped(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP)
+    rows = (row_block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    columns = column_block * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    # rows past M read the last row again, and are not stored: their loads need no mask
+    x_tile = x + tl.minimum(rows, M - 1)[:, None] * K + k[None, :]
+    if NK:
+        W_tile = W + columns.to(tl.int64)[None, :] * K + k[:, None]
+    else:
+        W_tile = W + k.to(tl.int64)[:, None] * N + columns[None, :]
+    n_inside = (columns < N) | (N % BLOCK_N == 0)  # a constant where the tile divides N, and the mask folds away
+
+    first = tl.load(x_tile, mask=k[None, :] < K, other=0.0).to(tl.float32)
+    shift = tl.sum(first, 1) / min(K, BLOCK_K)
+    # a thread sums the VECTOR elements that it loads at once; threads exchange their sums only after the loop
+    total = tl.zeros([BLOCK_M, BLOCK_K // VECTOR], tl.float32)
+    squares = tl.zeros([BLOCK_M, BLOCK_K // VECTOR], tl.float32)
+    W_sum = tl.zeros([BLOCK_K // VECTOR, BLOCK_N], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, K, BLOCK_K):
+        k_inside = (start + k < K) | (K % BLOCK_K == 0)
+        xs = tl.load(x_tile, mask=k_inside[None, :], other=0.0)
+        w = tl.load(W_tile, mask=k_inside[:, None] & n_inside[None, :], other=0.0)
+        shifted = tl.where(k_inside[None, :], xs.to(tl.float32) - shift[:, None], 0.0)
+        in_vectors = tl.reshape(shifted, [BLOCK_M, BLOCK_K // VECTOR, VECTOR])
+        total += tl.sum(in_vectors, 2)
+        squares += tl.sum(in_vectors * in_vectors, 2)
+        if colsum is None:
+            if NK:
+                W_sum += tl.sum(tl.reshape(w.to(tl.float32), [BLOCK_K // VECTOR, VECTOR, BLOCK_N]), 1)
+            else:
+                W_sum += tl.sum(tl.reshape(w.to(tl.float32), [VECTOR, BLOCK_K // VECTOR, BLOCK_N]), 0)
+        if x.dtype.element_ty == tl.float32:
+            acc = tl.dot(shifted, w, acc, input_precision=PRECISION)
+        else:
+            acc = tl.dot(xs, w, acc)
+        x_tile += BLOCK_K
+        W_tile += BLOCK_K if NK else BLOCK_K * N
+
+    mean, rstd = moments(tl.sum(total, 1), tl.sum(squares, 1), K)
+    if x.dtype.element_ty != tl.float32:
+        mean += shift
+    if colsum is None:
+        sums = tl.sum(W_sum, 0)
+    else:
+        sums = tl.load(colsum + columns, mask=n_inside, other=0.0)
+    bias = tl.load(b + columns, mask=n_inside, other=0.0).to(tl.float32)
+    z = activate((acc - mean[:, None] * sums[None, :]) * rstd[:, None] + bias[None, :], ACTIVATION)
+    y_tile = y + rows[:, None] * N + columns[None, :]
+    tl.store(y_tile, z.to(y.dtype.element_ty), mask=(rows < M)[:, None] & n_inside[None, :])
+
+
+@triton.jit(do_not_specialize=["M"])
+def multirow(
+    x, W, b, M, y,
+    K: tl.constexpr, N: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """A tile of y in one pass over x and W."""
+    multirow_tiles(
+        x, W, b, None, M, y, K, N, NK, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, VECTOR, GROUP
+    )  # fmt: skip
+
+
+@triton.jit(do_not_specialize=["M"])
+def multirow_ws(
+    x, W, b, colsum, M, y,
+    K: tl.constexpr, N: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """A tile of y in one pass over x and W, with colsum(W) prepared (N,) in float32."""
+    multirow_tiles(
+        x, W, b, colsum, M, y, K, N, NK, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, VECTOR, GROUP
+    )  # fmt: skip

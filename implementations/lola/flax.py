@@ -1,0 +1,73 @@
+"""lola in Flax and plain JAX.
+
+- `module`: a linen module of LayerNorm and Dense, as most users write it.
+- `transposed`: the same with the kernel kept as (N, K), so that the product reads W by rows of K.
+- `pieces`: the one-pass identity of kernel.py, for one row and vmapped over the batch; the row is shifted by its mean, so
+  that nothing cancels.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+BACKEND = "jax"
+REQUIRES = {"flax": "flax"}
+VARIANTS = {
+    "module": ("layernorm", "product", "bias"),
+    "transposed": ("layernorm", "product", "bias"),
+    "pieces": ("layernorm",),
+}
+
+ACTIVATIONS = {
+    "gelu_tanh": lambda z: jax.nn.gelu(z, approximate=True),
+    "gelu_erf": lambda z: jax.nn.gelu(z, approximate=False),
+    "relu": lambda z: jax.nn.relu(z),
+    "none": lambda z: z,
+}
+
+
+class Lola(nn.Module):
+    """LayerNorm without scale and shift (two-pass variance, as Torch's), Dense, activation."""
+
+    features: int
+    activation: str
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x):
+        normed = nn.LayerNorm(epsilon=1e-5, use_bias=False, use_scale=False, use_fast_variance=False, dtype=self.dtype)(x)
+        return ACTIVATIONS[self.activation](nn.Dense(self.features, dtype=self.dtype)(normed))
+
+
+def prepare(case, variant, x, W, b):
+    """(W in the variant's layout,), and its float32 column sums for `pieces`."""
+    stored = case.options["w_layout"]
+    W = jnp.array(W if stored == ("nk" if variant == "transposed" else "kn") else W.T)
+    return (W, W.astype(jnp.float32).sum(axis=0)) if variant == "pieces" else (W,)
+
+
+def build(case, variant, device):
+    """call(x (M, K), W, b (N,), *prepared) → (M, N), jitted."""
+    activate = ACTIVATIONS[case.options["activation"]]
+    module = Lola(case.sizes["N"], case.options["activation"], jnp.dtype(case.dtype))
+
+    def apply(x, _, b, W):
+        return module.apply({"params": {"Dense_0": {"kernel": W, "bias": b}}}, x)
+
+    def transposed(x, _, b, W):
+        normed = nn.LayerNorm(epsilon=1e-5, use_bias=False, use_scale=False, use_fast_variance=False, dtype=x.dtype).apply({}, x)
+        return activate(jnp.einsum("mk,nk->mn", normed, W) + b)
+
+    def pieces(x, _, b, W, colsum):
+        def row(x_row):
+            wide = x_row.astype(jnp.float32)
+            mean = wide.mean()
+            shifted = wide - mean
+            rest = shifted.mean()  # what rounding left of the mean
+            rstd = jax.lax.rsqrt(jnp.maximum((shifted**2).mean() - rest**2, 0) + 1e-5)
+            product = jnp.dot(shifted.astype(x_row.dtype), W, preferred_element_type=jnp.float32)
+            return activate((product - rest * colsum) * rstd + b).astype(x_row.dtype)
+
+        return jax.vmap(row)(x)
+
+    return jax.jit({"module": apply, "transposed": transposed, "pieces": pieces}[variant])

@@ -1,0 +1,32 @@
+"""lola through torch.compile: Inductor fuses LayerNorm into one kernel and activation into another, around the product.
+
+`default` keeps the library's product; `max_autotune` lets Inductor choose among its own Triton products, without CUDA
+graphs, which would copy the inputs.
+"""
+
+import torch
+import torch.nn.functional as F
+
+BACKEND = "torch"
+VARIANTS = {"default": ("layernorm", "product", "bias"), "max_autotune": ("layernorm", "product", "bias")}
+
+
+def skip(case, variant, device):
+    if variant == "max_autotune" and device.type == "cpu":
+        return "max_autotune searches GPU kernels"
+    return None
+
+
+def build(case, variant, device):
+    """call(x (M, K), W, b (N,)) → (M, N). Raises on a graph break or a second compilation."""
+    K = case.sizes["K"]
+    activation, transposed = case.options["activation"], case.options["w_layout"] == "nk"
+
+    def lola(x, W, b):
+        z = F.linear(F.layer_norm(x, (K,), eps=1e-5), W if transposed else W.T, b)
+        if activation == "relu":
+            return F.relu(z)
+        return z if activation == "none" else F.gelu(z, approximate="tanh" if activation == "gelu_tanh" else "none")
+
+    mode = "max-autotune-no-cudagraphs" if variant == "max_autotune" else None
+    return torch.compile(lola, fullgraph=True, dynamic=False, mode=mode)

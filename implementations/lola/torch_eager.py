@@ -1,0 +1,26 @@
+"""lola as PyTorch's own operators, one after the other: four launches, each result rounded to the storage dtype."""
+
+import torch
+import torch.nn.functional as F
+
+BACKEND = "torch"
+VARIANTS = {"default": ("layernorm", "product", "bias")}
+
+ACTIVATIONS = {
+    "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
+    "gelu_erf": F.gelu,
+    "relu": F.relu,
+    "none": lambda z: z,
+}
+
+
+def build(case, variant, device):
+    """call(x (M, K), W, b (N,)) → (M, N)."""
+    K = case.sizes["K"]
+    activate = ACTIVATIONS[case.options["activation"]]
+    transposed = case.options["w_layout"] == "nk"
+
+    def call(x: torch.Tensor, W: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return activate(F.linear(F.layer_norm(x, (K,), eps=1e-5), W if transposed else W.T, b))
+
+    return call

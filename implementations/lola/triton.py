@@ -1,0 +1,32 @@
+"""lola in Triton, one launch in every variant: _triton_kernels.py says how they work.
+
+row: one token. batched_row: the same kernel for any number of tokens. multirow: tiles of rows on the tensor cores.
+multirow_ws: multirow with the column sums of W prepared.
+"""
+
+import torch
+
+from implementations.lola._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+VARIANTS = {"row": (), "batched_row": (), "multirow": ("one_pass",), "multirow_ws": ("one_pass",)}
+
+
+def prepare(case, variant, x, W, b):
+    """multirow_ws: the column sums of W in float32."""
+    return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=torch.float32),) if variant == "multirow_ws" else ()
+
+
+def build(case, variant, device):
+    (launch,) = launches(case, variant, device)
+    run, shape = launch.bind(), case.size("M", "N")
+    M = shape[0]
+
+    def call(x, W, b, *colsum):
+        y = torch.empty(shape, dtype=x.dtype, device=x.device)
+        run(x, W, b, *colsum, M, y)
+        return y
+
+    return call

@@ -7,6 +7,7 @@ SHELL := bash
 
 ARGS ?=
 BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 # Lies in .venv and is written last, so that an interrupted install leaves none.
 STAMP := .venv/.installed
 
@@ -29,7 +30,9 @@ list: $(STAMP) ## kernels, implementations and cases
 	@$(BIN)/fusebench list $(ARGS)
 
 asv: $(STAMP) ## run the asv suite on the present commit
-	@$(BIN)/asv run --environment existing:$(BIN)/python --set-commit-hash $$(git rev-parse HEAD) $(ARGS)
+	@[ -e ~/.asv-machine.json ] || $(BIN)/asv machine --yes
+	# asv takes the first python3.x on PATH for environments of its own.
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/asv run --environment existing:$(BIN)/python --set-commit-hash $$(git rev-parse HEAD) $(ARGS)
 
 test: $(STAMP) ## run the tests: make test ARGS="-k lola"
 	@$(BIN)/python -m pytest $(ARGS)
@@ -77,7 +80,7 @@ $(STAMP): pyproject.toml $(wildcard constraints/*.txt)
 	else
 	    "$$python" -m venv --clear .venv
 	fi
-	$(BIN)/python -m pip install --quiet --constraint constraints/py$$v.txt --editable ".[$$extras]"
+	$(PIP) --constraint constraints/py$$v.txt --editable ".[$$extras]"
 	# jax-triton imports the CUDA plugin's lowering rules even where there is no GPU; without one, its CUDA libraries can stay away.
-	[ $$extras != dev ] || $(BIN)/python -m pip install --quiet --no-deps --constraint constraints/py$$v.txt jax-cuda13-plugin
+	[ $$extras != dev ] || $(PIP) --no-deps --constraint constraints/py$$v.txt jax-cuda13-plugin
 	touch $@

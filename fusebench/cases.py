@@ -23,6 +23,8 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
     asked = [kernels[n] for n in names]
     for key in ("shape", "option"):
         check_keys(key, config[key], {d for k in asked for d in (k.dimensions if key == "shape" else k.options)}, names)
+    for case in chosen(config["case"] or "all", {c: None for k in asked for c in k.module.CASES}):
+        check_name("case", case, {c: None for k in asked for c in k.module.CASES})
     implementations = chosen(config["implementation"], {i: None for k in asked for i in k.implementations})
     for request in implementations:
         check_implementation(asked, request)
@@ -36,13 +38,13 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
 
 def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
     """The cases of one kernel: its named cases or the rows of a shapes file, with `shape`, `batch` and `option` set on top,
-    times the dtypes and precisions. A case whose sizes were changed loses its name."""
+    times the dtypes and precisions."""
     named = kernel.module.CASES
     if config["shapes"] is not None:
-        starts = [("", row) for row in read_shapes(Path(config["shapes"]), kernel)]
+        starts = read_shapes(Path(config["shapes"]), kernel)
     else:
-        default = next(iter(named))
-        starts = [(c, named[c]) for c in (_case_name(kernel, c) for c in chosen(config["case"] or default, named))]
+        wanted = chosen(config["case"] or next(iter(named)), named)
+        starts = [named[c] for c in wanted if c in named]
     changes: dict[str, list[int]] = {}
     for dimension in kernel.dimensions:
         value = config["shape"].get(dimension)
@@ -50,22 +52,37 @@ def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
             value = config["batch"]
         if value is not None:
             changes[dimension] = [positive(f"size {dimension}", v) for v in as_list(value)]
-    options = [
-        [(name, _option(kernel, name, v)) for v in as_list(config["option"].get(name) or values[0])]
-        for name, values in kernel.options.items()
-    ]
-    dtypes = [check_name("dtype", d, DTYPES) for d in chosen(config["dtype"], DTYPES)]
-    precisions = [check_name("precision", p, PRECISIONS) for p in chosen(config["precision"], PRECISIONS)]
+    options = [[(name, v) for v in as_list(config["option"].get(name) or values[0])] for name, values in kernel.options.items()]
+    dtypes, precisions = chosen(config["dtype"], DTYPES), chosen(config["precision"], PRECISIONS)
     cases: dict[str, Case] = {}
-    for (name, start), sizes, dtype, precision, option in itertools.product(
+    for start, sizes, dtype, precision, option in itertools.product(
         starts, itertools.product(*changes.values()), dtypes, precisions, itertools.product(*options)
     ):
-        new = dict(start) | dict(zip(changes, sizes, strict=True))
-        case = Case(
-            kernel.name, new, dtype, precision if dtype == "float32" else "ieee", dict(option), name=name if new == start else ""
-        )
+        case = make_case(kernel, start | dict(zip(changes, sizes, strict=True)), dtype, precision, dict(option))
         cases.setdefault(case.id, case)  # tf32 says nothing of 16-bit data: one case, not two
     return list(cases.values())
+
+
+def make_case(
+    kernel: Kernel, sizes: Mapping[str, int] | str, dtype: str = "float32", precision: str = "ieee", options: Mapping[str, str] | None = None
+) -> Case:
+    """A checked case: `sizes` is one of the kernel's named cases or all its sizes, options left out have their defaults.
+
+    Its id is stable over the history, because a default that is added later does not stand in it. Raises UsageError.
+    """
+    if isinstance(sizes, str):
+        sizes = kernel.module.CASES[check_name(f"case of {kernel.name}", sizes, kernel.module.CASES)]
+    check_name("dtype", dtype, DTYPES)
+    check_name("precision", precision, PRECISIONS)
+    for name, value in (options or {}).items():
+        check_name(f"option of {kernel.name}", name, kernel.options)
+        check_name(f"value of option {name} of {kernel.name}", str(value), kernel.options[name])
+    precision = precision if dtype == "float32" else "ieee"
+    filled = {name: str((options or {}).get(name, values[0])) for name, values in kernel.options.items()}
+    changed = [f"{n}={v}" for n, v in filled.items() if v != kernel.options[n][0]]
+    named = next((name for name, known in kernel.module.CASES.items() if known == sizes), ",".join(f"{d}={n}" for d, n in sizes.items()))
+    case_id = "/".join([named, dtype, *([precision] if dtype == "float32" else []), *changed])
+    return Case(kernel.name, dict(sizes), dtype, precision, filled, id=case_id)
 
 
 def read_shapes(path: Path, kernel: Kernel) -> list[dict[str, int]]:
@@ -147,14 +164,6 @@ def _variants(kernel: Kernel, requests: Sequence[str]) -> list[tuple[str, str]]:
         if implementation := kernel.implementations.get(name):
             pairs |= {(name, v): None for v in implementation.variants if variant in ("", v)}
     return list(pairs)
-
-
-def _case_name(kernel: Kernel, name: str) -> str:
-    return check_name(f"case of {kernel.name}", name, kernel.module.CASES)
-
-
-def _option(kernel: Kernel, name: str, value: Any) -> str:
-    return check_name(f"value of option {name} of {kernel.name}", str(value), kernel.options[name])
 
 
 def _example(kernel: Kernel) -> str:

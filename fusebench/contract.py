@@ -44,7 +44,8 @@ STATUSES = ("ok", "skipped", "wrong", "failed", "crashed", "timeout", "implausib
 class Case:
     """A kernel with everything fixed but the implementation.
 
-    `sizes` maps each of the kernel's dimensions to a positive integer, `options` each of its options to a value.
+    `sizes` maps each of the kernel's dimensions to a positive integer, `options` each of its options to a value. `id` is what
+    records, tables and asv call it, made by `cases.make_case`: `batch/bfloat16`, or its sizes where it has no name.
     `precision` says how a float32 product is computed; 16-bit products always accumulate in float32, so there it is "ieee".
     """
 
@@ -54,7 +55,7 @@ class Case:
     precision: str = "ieee"
     options: Mapping[str, str] = field(default_factory=dict)
     direction: str = "forward"
-    name: str = ""
+    id: str = ""
 
     def size(self, *dimensions: str) -> tuple[int, ...]:
         """The sizes in the order asked for: `M, K, N = case.size("M", "K", "N")`."""
@@ -64,13 +65,6 @@ class Case:
     def itemsize(self) -> int:
         """Bytes of one element of the storage dtype."""
         return 4 if self.dtype == "float32" else 2
-
-    @property
-    def id(self) -> str:
-        """What identifies the case in records, tables and asv: `batch/bfloat16`, or its sizes where it has no name."""
-        sizes = self.name or ",".join(f"{d}={n}" for d, n in self.sizes.items())
-        precision = [self.precision] if self.dtype == "float32" else []
-        return "/".join([sizes, self.dtype, *precision, *(f"{k}={v}" for k, v in self.options.items())])
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -16,7 +16,7 @@ from fusebench.contract import Case
 from fusebench.inputs import numpy_dtype
 from fusebench.rounding import Exact, Noisy
 
-DRAWS = 8  # noisy evaluations; each costs as much as the reference, twice over
+DRAWS = 8  # noisy evaluations; each costs about as much as the reference
 SIGMAS = 6.0
 SHRINK = 4.0  # weight of the row's mean variance beside an element's own, whose estimate from 8 draws scatters
 FULL_FLOPS = 1.0e9  # up to here all rows are checked element by element
@@ -49,7 +49,7 @@ class Judge:
 
     def __init__(self, module: Any, case: Case, inputs: Mapping[str, np.ndarray], seed: int = 0):
         self.module, self.case, self.seed = module, case, seed
-        self.inputs = list(inputs.values())
+        self.inputs = [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in inputs.values()]
         self.row_inputs = [name in getattr(module, "ROWS", ()) for name in inputs]
         flops = max(module.flops(case), module.moved_bytes(case))
         height = next((a.shape[0] for a, r in zip(self.inputs, self.row_inputs, strict=True) if r), 0)
@@ -60,10 +60,7 @@ class Judge:
 
     def _evaluate(self, r: Exact, rows: np.ndarray | None) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
-            chosen = [
-                (a if rows is None or not of_rows else a[rows]).astype(np.float64 if a.dtype.kind not in "iub" else a.dtype)
-                for a, of_rows in zip(self.inputs, self.row_inputs, strict=True)
-            ]
+            chosen = [a if rows is None or not of_rows else a[rows] for a, of_rows in zip(self.inputs, self.row_inputs, strict=True)]
             return [np.asarray(o, dtype=np.float64) for o in self.module.formula(self.case, r, *chosen)]
 
     def reference(self) -> list[np.ndarray]:
@@ -79,13 +76,13 @@ class Judge:
         """Per output, how far a correct implementation that rounds at `points` may be off on each sampled element."""
         key = tuple(sorted(points))
         if key not in self._budgets:
-            rng = np.random.default_rng([self.seed, 77])
+            noisy = Noisy(self.case, points, np.random.default_rng([self.seed, 77]))
             exact = self.sampled_reference()
             variances = [np.zeros_like(e) for e in exact]
             for _ in range(DRAWS):
-                for total, noisy, e in zip(variances, self._evaluate(Noisy(self.case, points, rng), self.sampled), exact, strict=True):
+                for total, drawn, e in zip(variances, self._evaluate(noisy.again(), self.sampled), exact, strict=True):
                     with np.errstate(all="ignore"):
-                        total += np.nan_to_num((noisy - e) ** 2, nan=0.0, posinf=0.0, neginf=0.0)
+                        total += np.nan_to_num((drawn - e) ** 2, nan=0.0, posinf=0.0, neginf=0.0)
             self._budgets[key] = [
                 spacing(e, self.case.dtype) / 2 + SIGMAS * np.sqrt((v + SHRINK * _row_mean(v) / DRAWS) / (DRAWS + SHRINK))
                 for v, e in zip(variances, exact, strict=True)

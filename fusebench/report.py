@@ -8,7 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -17,7 +19,7 @@ from fusebench.run import Clock
 
 BASELINE = "torch_eager"
 COLOURS = {"ok": "green", "skipped": "dim"}
-WIDTH = 150  # of a table that goes to a file or a pipe
+WIDTH = 140  # of a table that goes to a file or a pipe
 
 
 def console() -> Console:
@@ -33,54 +35,61 @@ def progress() -> Progress:
 
 
 def show(records: Sequence[Mapping[str, Any]], timed: bool = True) -> None:
-    """Prints one table per case, in the order of the records."""
+    """Prints a block per case, in the order of the records: the table, then the cells without figures and why."""
     out = console()
     for (kernel, case_id), group in itertools.groupby(records, key=lambda r: (r["kernel"], r["case_id"])):
         rows = list(group)
-        out.print(_time_table(kernel, case_id, rows) if timed else _parity_table(kernel, case_id, rows))
+        sizes = " ".join(f"{d}={n}" for d, n in rows[0]["case"]["sizes"].items())
+        device = next((r["device"]["name"] for r in rows if "name" in r["device"]), rows[0]["device"]["type"])
+        out.print(f"\n[bold]{kernel}  {case_id}[/]  {sizes}  on {device}", highlight=False)
+        shown = [r for r in rows if ("timing" if timed else "parity") in r]
+        if shown:
+            out.print(_time_table(shown) if timed else _parity_table(shown))
+        if others := [r for r in rows if r not in shown or r["reason"]]:
+            out.print(_reasons(others, with_error=timed))
 
 
-def _title(kernel: str, case_id: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    sizes = " ".join(f"{d}={n}" for d, n in rows[0]["case"]["sizes"].items())
-    device = next((r["device"]["name"] for r in rows if "name" in r["device"]), rows[0]["device"]["type"])
-    return f"{kernel}  {case_id}  ({sizes})  on {device}"
-
-
-def _time_table(kernel: str, case_id: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    timer = "GPU" if rows[0]["device"]["type"] == "cuda" else "CPU"
-    table = Table(title=_title(kernel, case_id, rows), title_justify="left", title_style="bold")
-    table.add_column("implementation", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    for heading in (f"{timer} time", "q1 … q3", "host", "launches", "TFLOP/s", "GB/s", "yardstick", f"× {BASELINE}", "error/budget"):
+def _columns(left: Sequence[str], right: Sequence[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in left:
+        table.add_column(heading, no_wrap=True)
+    for heading in right:
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("note", overflow="fold")
-    baseline = next((_median(r) for r in rows if r["label"] == BASELINE and r["status"] == "ok"), None)
-    for r in rows:
-        cells = [""] * 8
-        if r["status"] == "ok" and (median := _median(r)):
-            timing = r["timing"]
-            share = r.get("yardstick_share")
-            cells = [
-                seconds(median), f"{seconds(timing['q1'])} … {seconds(timing['q3'])}", seconds(timing["host_median"]) if timing["host_median"] else "",
-                str(timing["launches"] or ""), f"{r['tflops']:.3g}" if r["flops"] else "", f"{r['gbps']:.3g}",
-                f"{share:.0%}" if share else "", f"{baseline / median:.2f}" if baseline else "",
-            ]  # fmt: skip
-        table.add_row(r["label"], _status(r), *cells, _ratio(r), _note(r))
     return table
 
 
-def _parity_table(kernel: str, case_id: str, rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(title=_title(kernel, case_id, rows), title_justify="left", title_style="bold")
-    table.add_column("implementation", no_wrap=True)
-    table.add_column("status", no_wrap=True)
-    for heading in ("error/budget", "max |error|", "worst at", "got", "expected", "± budget"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("note", overflow="fold")
+def _time_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    timer = "GPU" if rows[0]["device"]["type"] == "cuda" else "CPU"
+    headings = (f"{timer} time", "q1 … q3", "host", "launches", "TFLOP/s", "GB/s", "yardstick", f"× {BASELINE}", "error/budget")
+    table = _columns(("implementation", "status"), headings)
+    baseline = next((r["timing"]["median"] for r in rows if r["label"] == BASELINE and r["status"] == "ok"), None)
     for r in rows:
-        cells = [""] * 5
-        if (p := r.get("parity")) and p["checked"]:
-            cells = [f"{float(p['max_abs']):.2g}", str(p["index"]), *(f"{float(p[k]):.7g}" for k in ("got", "expected")), f"{float(p['budget']):.2g}"]
-        table.add_row(r["label"], _status(r), _ratio(r), *cells, _note(r))
+        timing, share = r["timing"], r["yardstick_share"]
+        cells = [
+            seconds(timing["median"]), f"{seconds(timing['q1'])} … {seconds(timing['q3'])}",
+            seconds(timing["host_median"]) if timing["host_median"] else "–", str(timing["launches"] or "–"),
+            f"{r['tflops']:.3g}" if r["flops"] else "–", f"{r['gbps']:.3g}", f"{share:.0%}" if share else "–",
+            f"{baseline / timing['median']:.2f}" if baseline else "–",
+        ]  # fmt: skip
+        # an implausible time is no time: it stands in the record, not beside times that can be believed
+        table.add_row(r["label"], _status(r), *(cells if r["status"] == "ok" else ["–"] * len(cells)), _ratio(r))
+    return table
+
+
+def _parity_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = _columns(("implementation", "status"), ("error/budget", "max |error|", "worst at", "got", "expected", "± budget"))
+    for r in rows:
+        p = r["parity"]
+        figures = [f"{float(p[k]):.7g}" for k in ("got", "expected")]
+        table.add_row(r["label"], _status(r), _ratio(r), f"{float(p['max_abs']):.2g}", str(p["index"]), *figures, f"{float(p['budget']):.2g}")
+    return table
+
+
+def _reasons(rows: Sequence[Mapping[str, Any]], with_error: bool) -> Table:
+    table = Table.grid(padding=(0, 2))
+    for r in rows:
+        error = f" (error/budget {_ratio(r)})" if with_error and _ratio(r) else ""
+        table.add_row(r["label"], _status(r), escape(str(r["reason"]) + error))
     return table
 
 
@@ -103,10 +112,6 @@ def seconds(value: float) -> str:
     return f"{value * 1e9:.3g} ns"
 
 
-def _median(record: Mapping[str, Any]) -> float | None:
-    return record["timing"]["median"] if "timing" in record else None
-
-
 def _status(record: Mapping[str, Any]) -> str:
     status = record["status"]
     return f"[{COLOURS.get(status, 'bold red')}]{status}[/]"
@@ -117,6 +122,3 @@ def _ratio(record: Mapping[str, Any]) -> str:
     found = [float(record[k]["ratio"]) for k in ("parity", "parity_timed") if k in record]
     return f"{max(found):.2g}" if found else ""
 
-
-def _note(record: Mapping[str, Any]) -> str:
-    return str(record["reason"] or "").replace("[", r"\[")

@@ -16,7 +16,10 @@ import numpy as np
 from fusebench.contract import Case
 
 # Unit roundoffs, half the spacing of 1.0.
-UNIT = {"float32": 2.0**-24, "tf32": 2.0**-11, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+# Tensor cores read the upper 19 bits of a float32: unless a program rounds first, that truncates towards zero (seen on an
+# H200: Triton's products come out up to 2^-10 smaller, cuBLAS's do not).
+TF32_TRUNCATION = 2.0**-10
 # Tensor cores align and truncate the products of one instruction instead of rounding each sum (Fasi et al. 2021).
 TENSOR_CORE_UNIT = 2.0**-22
 
@@ -53,17 +56,29 @@ class Noisy(Exact):
         self.storage = UNIT[case.dtype]
         # 16-bit data and tf32 go through tensor cores; their elementwise arithmetic is float32 all the same
         self.accumulate = UNIT["float32"] if case.precision == "ieee" and case.dtype == "float32" else TENSOR_CORE_UNIT
-        self.operand = UNIT["tf32"] if case.precision == "tf32" else 0.0
+        self.tf32 = case.precision == "tf32"
+        self.sizes: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}  # of the products, in the order of the formula
+        self.dots = 0
+
+    def again(self) -> Noisy:
+        """Begins another draw; the sizes of the products, which noise changes to second order, are kept."""
+        self.dots = 0
+        return self
 
     def _uniform(self, value: np.ndarray) -> np.ndarray:
         return self.rng.uniform(-1.0, 1.0, np.shape(value))
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        if self.operand:
-            a = a * (1 + self.operand * self._uniform(a))
-            b = b * (1 + self.operand * self._uniform(b))
         product = a @ b
-        return product + self.accumulate * math.sqrt(a.shape[-1]) * (np.abs(a) @ np.abs(b)) * self._uniform(product)
+        if self.dots not in self.sizes:
+            self.sizes[self.dots] = (np.abs(a) @ np.abs(b), np.sqrt((a**2) @ (b**2)) if self.tf32 else None)
+        size, root_square = self.sizes[self.dots]
+        self.dots += 1
+        noise = self.accumulate * math.sqrt(a.shape[-1]) * size * self._uniform(product)
+        if root_square is not None:
+            # each operand loses between 0 and 2^-10 of itself: a mean of 2^-11, and a variance of 2^-20 / 12, for each of the two
+            noise += TF32_TRUNCATION * (root_square * math.sqrt(2 / 12) * self.rng.standard_normal(product.shape) - product)
+        return product + noise
 
     def round(self, point: str, value: np.ndarray) -> np.ndarray:
         unit = self.storage if point in self.points else UNIT["float32"]
@@ -75,5 +90,8 @@ class Noisy(Exact):
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         if point not in self.points:
             return value
-        terms = math.sqrt(a.shape[-1]) * (np.abs(a) @ np.abs(b)) * np.abs(scale)
-        return value + self.accumulate * terms * self._uniform(value)
+        if self.dots not in self.sizes:
+            self.sizes[self.dots] = (np.abs(a) @ np.abs(b), None)
+        size = self.sizes[self.dots][0]
+        self.dots += 1
+        return value + self.accumulate * math.sqrt(a.shape[-1]) * size * np.abs(scale) * self._uniform(value)

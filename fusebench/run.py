@@ -158,7 +158,7 @@ def _measure(
              "sets": files, "folder": str(folder)}, timeout,
         )  # fmt: skip
         this.clock.add("compile", begin)
-        record |= {k: built[k] for k in ("status", "reason", "traceback", "prepare_s") if k in built}
+        record |= {k: built[k] for k in ("status", "reason", "traceback", "prepare_s", "peak_memory_bytes") if k in built}
         if built["status"] != "ok":
             return
         record["compile_s"] = built["first_s"]
@@ -181,7 +181,7 @@ def _measure(
             record |= timed
             return
         verdict = judge(timed["outputs"], built["points"], timed["last_set"])
-        record |= {"parity_timed": asdict(verdict), "peak_memory_bytes": timed["peak_memory_bytes"]}
+        record["parity_timed"] = asdict(verdict)
         if not verdict.ok:
             record |= {"status": "wrong", "reason": "a timed call: " + wrong_reason(verdict)}
             return

@@ -66,14 +66,14 @@ class Bench:
         output = self.call(*self.ring[0])
         self.backend.wait(output)
         first_s = time.perf_counter() - begin
+        peak = self.backend.peak_bytes() if self.device.type == "cuda" else machine.peak_rss()
         return {"status": "ok", "prepare_s": prepare_s, "first_s": first_s, "points": list(found.variants[variant]),
-                "outputs": self._save(output, Path(folder), "first")}  # fmt: skip
+                "peak_memory_bytes": peak, "outputs": self._save(output, Path(folder), "first")}  # fmt: skip
 
     def time(self, budget_s: float, folder: str) -> dict[str, Any]:
         """Times the cell in hand; the last timed output and the number of its input set come back to be checked."""
         samples = timing.measure(self.backend, self.call, self.ring, self.device, budget_s)
-        peak = self.backend.peak_bytes() if self.device.type == "cuda" else machine.peak_rss()
-        return {"status": "ok", "timing": samples.summary(), "peak_memory_bytes": peak, "last_set": samples.last_set,
+        return {"status": "ok", "timing": samples.summary(), "last_set": samples.last_set,
                 "outputs": self._save(samples.last_output, Path(folder), "timed")}  # fmt: skip
 
     def release(self) -> dict[str, Any]:

@@ -45,8 +45,6 @@ struct alignas(16) Vector {
     T at[SIZE];
 };
 
-__device__ __forceinline__ bool aligned16(const void* p) { return (reinterpret_cast<unsigned long long>(p) & 15) == 0; }
-
 // A read-only 16-byte load that will be used once: it does not displace anything in L1.
 template <typename T>
 __device__ __forceinline__ Vector<T> load_streaming(const T* p) {
@@ -57,24 +55,22 @@ __device__ __forceinline__ Vector<T> load_streaming(const T* p) {
     return reinterpret_cast<Vector<T>&>(v);
 }
 
-// `count` elements from p[0], the others 0: one load where all are wanted and `vectors` says that p is aligned.
-template <typename T>
-__device__ __forceinline__ Vector<T> load_part(const T* p, int count, bool vectors) {
-    if (vectors && count >= Vector<T>::SIZE) return *reinterpret_cast<const Vector<T>*>(p);
-    Vector<T> v;
+// `count` elements from p[0], the others 0. ALIGNED promises that p is 16-byte aligned and that count is no part of a vector.
+template <bool ALIGNED, typename T>
+__device__ __forceinline__ Vector<T> load_part(const T* p, int count) {
+    if (ALIGNED && count > 0) return *reinterpret_cast<const Vector<T>*>(p);
+    Vector<T> v = {};
 #pragma unroll
-    for (int i = 0; i < Vector<T>::SIZE; ++i) v.at[i] = i < count ? p[i] : T{};
+    for (int i = 0; i < Vector<T>::SIZE && !ALIGNED; ++i)
+        if (i < count) v.at[i] = p[i];
     return v;
 }
 
-template <typename T>
-__device__ __forceinline__ void store_part(T* p, const Vector<T>& v, int count, bool vectors) {
-    if (vectors && count >= Vector<T>::SIZE) {
-        *reinterpret_cast<Vector<T>*>(p) = v;
-        return;
-    }
+template <bool ALIGNED, typename T>
+__device__ __forceinline__ void store_part(T* p, const Vector<T>& v, int count) {
+    if (ALIGNED && count > 0) *reinterpret_cast<Vector<T>*>(p) = v;
 #pragma unroll
-    for (int i = 0; i < Vector<T>::SIZE; ++i)
+    for (int i = 0; i < Vector<T>::SIZE && !ALIGNED; ++i)
         if (i < count) p[i] = v.at[i];
 }
 
@@ -114,7 +110,7 @@ __device__ __forceinline__ void load_matrices_transposed(unsigned (&r)[4], unsig
 }
 
 #define FUSEBENCH_MMA(SHAPE_AND_TYPES)                                              \
-    asm volatile("mma.sync.aligned." SHAPE_AND_TYPES                                \
+    asm("mma.sync.aligned." SHAPE_AND_TYPES                                         \
                  " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                   \
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]))
@@ -131,12 +127,10 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const unsigned (&a)[
 }
 #undef FUSEBENCH_MMA
 
-// Round to nearest; without it the tensor cores cut the low bits off, which doubles the error and biases it.
-__device__ __forceinline__ unsigned to_tf32(float v) {
-    unsigned r;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(v));
-    return r;
-}
+// Rounds to nearest, ties away from 0, given that the tensor cores ignore the 13 low bits: half of the last bit they see is
+// added. cvt.rna.tf32 does the same in three instructions, and keeps the NaN whose bits overflow here; a caller that needs
+// it must have it from elsewhere.
+__device__ __forceinline__ unsigned to_tf32(float v) { return __float_as_uint(v) + 0x1000u; }
 
 // The two 16-bit elements of a fragment's register.
 template <typename T>

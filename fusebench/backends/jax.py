@@ -13,7 +13,7 @@ from fusebench.machine import cpu_name
 
 FLUSH_BYTES = 256 * 2**20  # five times an H200's L2
 _scratch: dict[str, jax.Array] = {}
-_highest = {"peak": 0, "grown": 0}
+_before = {"bytes": 0, "peak": 0}
 
 
 def start(device: str) -> Device:
@@ -67,21 +67,23 @@ def flush() -> None:
 
 
 def reset_peak() -> None:
-    _highest["peak"] = _peak()
+    """Begins the count of `peak_bytes`."""
+    _before.update(bytes=_memory("bytes_in_use"), peak=_memory("peak_bytes_in_use"))
 
 
 def peak_bytes() -> int | None:
-    """Device memory at its highest, where this cell raised the process's peak; else None, because JAX cannot reset it."""
-    peak = _peak()
-    return peak if peak > _highest["peak"] else None
+    """Device memory at its highest since `reset_peak` beyond what was held then. JAX cannot reset its peak: None where an
+    earlier cell's was higher."""
+    peak = _memory("peak_bytes_in_use")
+    return peak - _before["bytes"] if peak > _before["peak"] else None
 
 
 def release() -> int:
     """Drops the compiled programs and returns the bytes still held: JAX gives pooled memory back only by ending."""
     jax.clear_caches()
     _scratch.clear()
-    return (jax.devices()[0].memory_stats() or {}).get("pool_bytes", 0)
+    return _memory("pool_bytes")
 
 
-def _peak() -> int:
-    return (jax.devices()[0].memory_stats() or {}).get("peak_bytes_in_use", 0)
+def _memory(name: str) -> int:
+    return (jax.devices()[0].memory_stats() or {}).get(name, 0)

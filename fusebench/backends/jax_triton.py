@@ -50,7 +50,7 @@ def _jax_triton() -> tuple[Callable, str]:
 
 def _interpret(args, kernel, out_shape, grid, meta) -> Any:
     """The kernel in Triton's interpreter, as a callback that jit can hold."""
-    is_array = [isinstance(arg, jax.Array) for arg in args]
+    is_array = [isinstance(arg, (jax.Array, np.ndarray)) for arg in args]
     leaves, structure = jax.tree.flatten(out_shape)
 
     def run(*arrays):

@@ -14,6 +14,7 @@ from fusebench.machine import cpu_name
 
 FLUSH_BYTES = 256 * 2**20  # five times an H200's L2
 _scratch: dict[str, torch.Tensor] = {}
+_before = {"bytes": 0}
 
 
 def start(device: str) -> Device:
@@ -71,13 +72,15 @@ def flush() -> None:
 
 
 def reset_peak() -> None:
+    """Begins the count of `peak_bytes`."""
     if torch.cuda.is_initialized():
         torch.cuda.reset_peak_memory_stats()
+        _before["bytes"] = torch.cuda.memory_allocated()
 
 
 def peak_bytes() -> int | None:
-    """Device memory at its highest since `reset_peak`, or None on the CPU."""
-    return torch.cuda.max_memory_allocated() - _flush_bytes() if torch.cuda.is_initialized() else None
+    """Device memory at its highest since `reset_peak` beyond what was held then, or None on the CPU."""
+    return torch.cuda.max_memory_allocated() - _before["bytes"] if torch.cuda.is_initialized() else None
 
 
 def release() -> int:
@@ -99,8 +102,4 @@ def product_call(n: int, dtype: str, device: Device) -> tuple[Any, Sequence[Any]
     """An n×n×n product of random data and its arguments, for the yardstick; on zeros it would run faster."""
     a, b = (torch.randn(n, n, device=device.type).to(getattr(torch, dtype)) for _ in range(2))
     return torch.mm, (a, b)
-
-
-def _flush_bytes() -> int:
-    return sum(t.numel() for t in _scratch.values())
 

@@ -36,7 +36,7 @@ def launches(case, variant, device):
     pointer = TYPES[case.dtype]
     by_row, prepared = variant in ("row", "batched_row"), variant == "multirow_ws"
     kernel = row_kernel if by_row else multirow_ws if prepared else multirow
-    tile, num_warps, num_stages = (row_tile if by_row else multirow_tile)(case, device)
+    tile, num_warps, num_stages = row_tile(case) if by_row else multirow_tile(case, device, prepared)
     signature = {"x": pointer, "W": pointer, "b": pointer} | ({"colsum": "*fp32"} if prepared else {})
     signature |= {"M": "i32", "y": pointer}
     options = {"K": K, "N": N, "NK": case.options["w_layout"] == "nk", "ACTIVATION": case.options["activation"]}
@@ -47,7 +47,7 @@ def launches(case, variant, device):
     return (Launch(kernel, signature, options | tile, grid, num_warps, num_stages),)
 
 
-def row_tile(case, device):
+def row_tile(case):
     """The tile of `row_kernel`, 256 threads with UNROLL loads of 16 bytes in flight each, twice: 64 KB a program.
 
     4 TB/s times a latency of 0.8 µs is 25 KB in flight on each of 132 multiprocessors, so one program there is enough.
@@ -65,11 +65,12 @@ def row_tile(case, device):
     return {"UNROLL": UNROLL, "BLOCK_K": BLOCK_K, "BLOCK_N": BLOCK_N}, 8, 1
 
 
-def multirow_tile(case, device):
-    """The tile of `multirow`: the widest that gives every multiprocessor a program, in as many stages as fit."""
+def multirow_tile(case, device, prepared):
+    """The tile of `multirow` or, `prepared`, `multirow_ws`: the widest that leaves no multiprocessor without a program."""
     M, N = case.size("M", "N")
     if case.dtype != "float32":
-        rows, columns, BLOCK_K = 128, 256, 64  # 128 KB of float32 sums, half the registers: fewest bytes loaded per FLOP
+        # float32 sums in half the registers: fewest bytes loaded per FLOP; the sums of W beside them need room
+        rows, columns, BLOCK_K = 128, 256 if prepared else 128, 64
     elif case.precision == "tf32":
         rows, columns, BLOCK_K = 128, 128, 32  # 32 elements are 128 bytes, the widest swizzle of shared memory
     else:
@@ -152,14 +153,16 @@ def row_kernel(
         SUM_AXIS: tl.constexpr = 0
         acc = tl.zeros([BLOCK_K, BLOCK_N], tl.float32)
     x += row * K
+    # x is loaded before w: Triton takes the layout of the last load for the product, and x is cheaper to rearrange
+    x_tile = tl.load(x + k, mask=k < K, other=0.0)
     w = tl.load(W_tile, mask=(k < K) & (n < N), other=0.0)
     mean, rstd = statistics(x, K, 1024)
-    for start in range(0, K, STEP):
+    for start in range(STEP, K + STEP, STEP):
         W_tile += STEP if NK else STEP * N
-        ahead = tl.load(W_tile, mask=(start + STEP + k < K) & (n < N), other=0.0)
-        x_tile = tl.load(x + start + k, mask=start + k < K, other=0.0).to(tl.float32)
-        acc += tl.sum((x_tile - mean) * w.to(tl.float32), 0)  # w is 0 past K
-        w = ahead
+        x_ahead = tl.load(x + start + k, mask=start + k < K, other=0.0)
+        w_ahead = tl.load(W_tile, mask=(start + k < K) & (n < N), other=0.0)
+        acc += tl.sum((x_tile.to(tl.float32) - mean) * w.to(tl.float32), 0)  # w is 0 past K
+        x_tile, w = x_ahead, w_ahead
     bias = tl.load(b + columns, mask=columns < N, other=0.0).to(tl.float32)
     z = activate(tl.sum(acc, SUM_AXIS) * rstd + bias, ACTIVATION)
     tl.store(y + row * N + columns, z.to(y.dtype.element_ty), mask=columns < N)
@@ -172,6 +175,12 @@ def grouped(pid, rows, columns, GROUP: tl.constexpr):
     height = tl.minimum(rows - first, GROUP)
     place = pid % (GROUP * columns)
     return first + place % height, place // height
+
+
+@triton.jit
+def nearest_tf32(v):
+    """v rounded to TF32. Tensor cores drop the low 13 bits instead, always towards 0, and such errors add up over K."""
+    return ((v.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -213,10 +222,12 @@ def multirow_tiles(
                 W_sum += tl.sum(tl.reshape(w.to(tl.float32), [BLOCK_K // VECTOR, VECTOR, BLOCK_N]), 1)
             else:
                 W_sum += tl.sum(tl.reshape(w.to(tl.float32), [VECTOR, BLOCK_K // VECTOR, BLOCK_N]), 0)
-        if x.dtype.element_ty == tl.float32:
-            acc = tl.dot(shifted, w, acc, input_precision=PRECISION)
-        else:
+        if x.dtype.element_ty != tl.float32:
             acc = tl.dot(xs, w, acc)
+        elif PRECISION == "tf32":
+            acc = tl.dot(nearest_tf32(shifted), nearest_tf32(w), acc, input_precision="tf32")
+        else:
+            acc = tl.dot(shifted, w, acc, input_precision="ieee")
         x_tile += BLOCK_K
         W_tile += BLOCK_K if NK else BLOCK_K * N
 

@@ -1,0 +1,615 @@
+// lola: y = act((x @ W - mean * colsum(W)) / sqrt(var + eps) + b), each variant one launch.
+//
+//   row_kn, row_nk   one row (M = 1), limited by how fast W streams in; two kernels because W's contiguous axis decides
+//                    who sums what: a lane owns columns (kn), or a warp owns columns and its lanes share their K (nk).
+//   tile_simt        a tile of y per block on the float32 units (precision "ieee").
+//   tile_tensor      a tile of y per block on the tensor cores: float16, bfloat16, and float32 as tf32.
+//
+// Where the statistics come from. Nobody reads x or W a second time:
+//   - `row` and `tile_simt` pass every element through registers anyway; they add it up there.
+//   - `tile_tensor` copies asynchronously, past the registers. Its warps add up the fragments that they load for the
+//     products: the warps that share rows of x (or columns of W) take every so-many-th step of K each, so no element is
+//     added twice and none is read from shared memory for its sum alone.
+//   With PREPARED, colsum(W) was summed beforehand; only the sums over x remain.
+//
+// Accuracy. Each row is shifted by s, the mean of its first elements, so that sum (x-s)^2 / K - (sum (x-s) / K)^2 does not
+// cancel where |mean| is large against the deviation. float32 and tf32 multiply x - s as well, and correct by
+// (mean - s) * colsum(W). 16-bit elements go to the tensor cores as they are, since x - s would have to be rounded again;
+// there the correction is mean * colsum(W), with sums in float32. A NaN that rounding to tf32 loses comes back with the sums.
+//
+// Sizes are arbitrary: what an edge tile has outside of x or W is filled with zeros and never stored. ALIGNED promises that
+// K and N are multiples of a 16-byte vector; without it, elements are loaded one by one.
+#include "_device.cuh"
+
+constexpr float EPS = 1e-5f;
+
+// Variance from the sums of d = x - s over K elements. Rounding may make it negative; NaN must stay NaN.
+__device__ __forceinline__ float inverse_deviation(float mean_d, float mean_d2) {
+    float variance = mean_d2 - mean_d * mean_d;
+    return 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + EPS);
+}
+
+// Block p of the launch → tile (row, column). Sixteen rows of tiles share a pass over W, so that both stay in L2.
+__device__ __forceinline__ void tile_of_block(long long M, long long N, int BM, int BN, long long& m0, long long& n0) {
+    constexpr unsigned GROUP = 16;
+    unsigned rows = (M + BM - 1) / BM, columns = (N + BN - 1) / BN, p = blockIdx.x;
+    unsigned first = p / (GROUP * columns) * GROUP, height = min(GROUP, rows - first), inside = p - first * columns;
+    m0 = static_cast<long long>(first + inside % height) * BM;
+    n0 = static_cast<long long>(inside / height) * BN;
+}
+
+// ---- one row -------------------------------------------------------------------------------------------------------
+
+// The mean of the row's first elements, the same in every warp and block.
+template <typename T>
+__device__ __forceinline__ float row_shift(const T* x, long long K) {
+    int lane = threadIdx.x % 32;
+    float first = lane < K ? to_float(x[lane]) : 0.0f;
+    return lane_sum<32>(first) / static_cast<float>(min(K, 32LL));
+}
+
+// W (K, N). LANES lanes of a warp sit side by side on 16-byte vectors of one row of W, 32 / LANES rows at a time; the
+// warps of a block share K. Few LANES make many blocks (small N), many make long contiguous reads (large N).
+template <typename T, Activation ACT, bool ALIGNED, int LANES, int WARPS>
+__global__ void __launch_bounds__(WARPS * 32)
+    row_kn(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K,
+           long long N) {
+    constexpr int SIZE = Vector<T>::SIZE, AHEAD = 4;  // vectors that a thread requests before it uses the previous ones
+    constexpr int COLUMNS = LANES * SIZE, ROWS = WARPS * 32 / LANES;
+    int column = threadIdx.x % LANES, group = threadIdx.x / LANES;
+    long long n = static_cast<long long>(blockIdx.x) * COLUMNS + column * SIZE;
+    int count = static_cast<int>(min(N - n, static_cast<long long>(SIZE)));
+
+    // A thread finishes the column of its number; its bias is asked for now, so that nobody waits for it at the end.
+    static_assert(COLUMNS <= WARPS * 32, "one thread a column");
+    long long own = static_cast<long long>(blockIdx.x) * COLUMNS + threadIdx.x;
+    bool finishes = threadIdx.x < COLUMNS && own < N;
+    float bias = finishes ? to_float(b[own]) : 0.0f;
+
+    Vector<T> w[AHEAD];
+    float v[AHEAD], sum = 0.0f, sum2 = 0.0f, product[SIZE] = {}, colsum[SIZE] = {};
+    auto request = [&](long long k0) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            long long k = k0 + i * ROWS;
+            if (k >= K) continue;
+            if (ALIGNED && count > 0) w[i] = load_streaming(W + k * N + n);
+            else w[i] = load_part<false>(W + k * N + n, count);
+            v[i] = to_float(x[k]);
+        }
+    };
+    request(group);
+    float shift = row_shift(x, K);
+    for (long long k0 = group; k0 < K; k0 += AHEAD * ROWS) {
+        Vector<T> wi[AHEAD];
+        float vi[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) wi[i] = w[i], vi[i] = v[i];
+        request(k0 + AHEAD * ROWS);
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            if (k0 + i * ROWS >= K) continue;
+            float d = vi[i] - shift;
+            sum += d;
+            sum2 = fmaf(d, d, sum2);
+#pragma unroll
+            for (int j = 0; j < SIZE; ++j) {
+                float wj = to_float(wi[i].at[j]);
+                product[j] = fmaf(d, wj, product[j]);
+                colsum[j] += wj;
+            }
+        }
+    }
+
+    // Lanes on the same columns first, then warps.
+    __shared__ float products[WARPS][COLUMNS], colsums[WARPS][COLUMNS], sums[WARPS], sums2[WARPS];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < SIZE; ++j) {
+        float p = lane_sum<32 / LANES, LANES>(product[j]), c = lane_sum<32 / LANES, LANES>(colsum[j]);
+        if (lane < LANES) products[warp][column * SIZE + j] = p, colsums[warp][column * SIZE + j] = c;
+    }
+    sum = lane_sum<32 / LANES, LANES>(sum);
+    sum2 = lane_sum<32 / LANES, LANES>(sum2);
+    if (lane == 0) sums[warp] = sum, sums2[warp] = sum2;
+    __syncthreads();
+    if (!finishes) return;
+    float p = 0.0f, c = 0.0f, total = 0.0f, total2 = 0.0f;
+#pragma unroll
+    for (int i = 0; i < WARPS; ++i) {
+        p += products[i][threadIdx.x], c += colsums[i][threadIdx.x];
+        total += sums[i], total2 += sums2[i];
+    }
+    float mean = total / K;
+    y[own] = from_float<T>(activate<ACT>((p - mean * c) * inverse_deviation(mean, total2 / K) + bias));
+}
+
+// W (N, K). A warp owns COLUMNS rows of W and reads them, and x, 32 vectors at a time.
+template <typename T, Activation ACT, bool ALIGNED, int COLUMNS, int WARPS>
+__global__ void __launch_bounds__(WARPS * 32, 2)
+    row_nk(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K,
+           long long N) {
+    constexpr int SIZE = Vector<T>::SIZE, AHEAD = 2;
+    int lane = threadIdx.x % 32;
+    long long n0 = (static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32) * COLUMNS;
+    if (n0 >= N) return;
+    const T* rows[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) rows[c] = W + min(n0 + c, N - 1) * K;
+
+    float bias = lane < COLUMNS && n0 + lane < N ? to_float(b[n0 + lane]) : 0.0f;
+
+    Vector<T> w[AHEAD][COLUMNS], v[AHEAD];
+    float shift, sum = 0.0f, sum2 = 0.0f, product[COLUMNS] = {}, colsum[COLUMNS] = {};
+    auto request = [&](long long k0) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            long long k = k0 + i * 32 * SIZE;
+            if (k >= K) continue;
+            int count = static_cast<int>(min(K - k, static_cast<long long>(SIZE)));
+#pragma unroll
+            for (int c = 0; c < COLUMNS; ++c) {
+                if constexpr (ALIGNED) w[i][c] = load_streaming(rows[c] + k);
+                else w[i][c] = load_part<false>(rows[c] + k, count);
+            }
+            v[i] = load_part<ALIGNED>(x + k, count);
+        }
+    };
+    auto add = [&](long long k0) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            long long k = k0 + i * 32 * SIZE;
+            if (k >= K) continue;
+#pragma unroll
+            for (int j = 0; j < SIZE; ++j) {
+                float d = ALIGNED || k + j < K ? to_float(v[i].at[j]) - shift : 0.0f;  // past the end W is 0 too
+                sum += d;
+                sum2 = fmaf(d, d, sum2);
+#pragma unroll
+                for (int c = 0; c < COLUMNS; ++c) {
+                    float wj = to_float(w[i][c].at[j]);
+                    product[c] = fmaf(d, wj, product[c]);
+                    colsum[c] += wj;
+                }
+            }
+        }
+    };
+    request(lane * SIZE);
+    shift = row_shift(x, K);
+    for (long long k0 = lane * SIZE; k0 < K; k0 += AHEAD * 32 * SIZE) {
+        if (k0 != lane * SIZE) request(k0);
+        add(k0);
+    }
+
+    float mean = lane_sum<32>(sum) / K, rstd = inverse_deviation(mean, lane_sum<32>(sum2) / K);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+        float p = lane_sum<32>(product[c]), cs = lane_sum<32>(colsum[c]);
+        if (lane == c && n0 + c < N)
+            y[n0 + c] = from_float<T>(activate<ACT>((p - mean * cs) * rstd + bias));
+    }
+}
+
+// ---- a tile of rows, float32 units ----------------------------------------------------------------------------------
+
+// Adds the sums of the same row, which 4 neighbouring lanes hold, and leaves what the epilogue needs of it.
+__device__ __forceinline__ void finish_row(float sum, float sum2, long long K, float& mean_d, float& rstd) {
+    mean_d = lane_sum<4>(sum) / K;
+    rstd = inverse_deviation(mean_d, lane_sum<4>(sum2) / K);
+}
+
+// A thread computes 8×8 of y as 2×2 blocks of 4×4, so that neighbouring lanes read neighbouring 16 bytes of shared memory.
+// Slabs of 16 in K: while one is multiplied, the next is on its way to registers; there x is shifted and both are summed.
+template <Activation ACT, bool ALIGNED, bool NK, bool PREPARED, int BM, int BN>
+__global__ void __launch_bounds__(BM* BN / 64, 128 * 128 * 2 / (BM * BN))
+    tile_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
+              const float* __restrict__ prepared, float* __restrict__ y, long long M, long long K, long long N) {
+    constexpr int BK = 16, THREADS = BM * BN / 64, PAD = 4;
+    constexpr int X_LOADS = BM * 4 / THREADS, W_LOADS = BN * 4 / THREADS;  // vectors a thread brings in per slab
+    constexpr int QUADS = THREADS / 4, W_GROUPS = THREADS / (BN / 4);
+    __shared__ float xs[2][BK][BM + PAD], ws[2][BK][BN + PAD];
+    __shared__ float row_mean[BM], row_rstd[BM];
+
+    int tid = threadIdx.x, quad = tid / 4, part = tid % 4 * 4;
+    long long m0, n0;
+    tile_of_block(M, N, BM, BN, m0, n0);
+    int w_column = tid % (BN / 4) * 4, w_k = tid / (BN / 4);  // of a (K, N) slab
+
+    const float* x_from = x + (m0 + quad) * K + part;
+    const float* w_from = NK ? W + (n0 + quad) * K + part : W + w_k * N + n0 + w_column;
+    int rows = static_cast<int>(min(M - m0, static_cast<long long>(BM))) - quad;
+    int columns = static_cast<int>(min(N - n0, static_cast<long long>(BN))) - (NK ? quad : w_column);
+
+    Vector<float> xv[X_LOADS], wv[W_LOADS];
+    auto request = [&](int k_left) {  // the next slab; what lies outside of x or W becomes 0
+#pragma unroll
+        for (int i = 0; i < X_LOADS; ++i)
+            xv[i] = load_part<ALIGNED>(x_from + i * QUADS * K, i * QUADS < rows ? k_left - part : 0);
+#pragma unroll
+        for (int i = 0; i < W_LOADS; ++i) {
+            if constexpr (NK) {
+                wv[i] = load_part<ALIGNED>(w_from + i * QUADS * K, i * QUADS < columns ? k_left - part : 0);
+            } else {
+                int count = w_k + i * W_GROUPS < k_left ? columns : 0;
+                wv[i] = load_part<ALIGNED>(w_from + i * W_GROUPS * N, count);
+            }
+        }
+        x_from += BK;
+        w_from += NK ? BK : BK * N;
+    };
+
+    float shift[X_LOADS], sum[X_LOADS] = {}, sum2[X_LOADS] = {}, colsum[NK ? W_LOADS : 4] = {};
+    auto deposit = [&](int k_left, int stage) {
+#pragma unroll
+        for (int i = 0; i < X_LOADS; ++i)
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                float d = part + (ALIGNED ? 0 : j) < k_left ? xv[i].at[j] - shift[i] : 0.0f;
+                sum[i] += d;
+                sum2[i] = fmaf(d, d, sum2[i]);
+                xs[stage][part + j][quad + i * QUADS] = d;
+            }
+#pragma unroll
+        for (int i = 0; i < W_LOADS; ++i)
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                if constexpr (NK) ws[stage][part + j][quad + i * QUADS] = wv[i].at[j];
+                if constexpr (!PREPARED) colsum[NK ? i : j] += wv[i].at[j];
+            }
+        if constexpr (!NK) {
+#pragma unroll
+            for (int i = 0; i < W_LOADS; ++i)
+                *reinterpret_cast<Vector<float>*>(&ws[stage][w_k + i * W_GROUPS][w_column]) = wv[i];
+        }
+    };
+
+    // The thread's place in the tile: a warp covers 4×8 threads.
+    constexpr int WARPS_ACROSS = BN / 64;
+    int warp = tid / 32, lane = tid % 32;
+    int row = (warp / WARPS_ACROSS * 4 + lane / 8) * 4, column = (warp % WARPS_ACROSS * 8 + lane % 8) * 4;
+    float c[8][8] = {};
+    auto multiply = [&](int stage) {
+#pragma unroll
+        for (int k = 0; k < BK; ++k) {
+            float av[8], bv[8];
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                *reinterpret_cast<float4*>(&av[h * 4]) = *reinterpret_cast<const float4*>(&xs[stage][k][row + h * BM / 2]);
+                *reinterpret_cast<float4*>(&bv[h * 4]) = *reinterpret_cast<const float4*>(&ws[stage][k][column + h * BN / 2]);
+            }
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+#pragma unroll
+                for (int j = 0; j < 8; ++j) c[i][j] = fmaf(av[i], bv[j], c[i][j]);
+        }
+    };
+
+    int k_left = static_cast<int>(K);
+    request(k_left);
+#pragma unroll
+    for (int i = 0; i < X_LOADS; ++i) {  // elements past the end of a short row were loaded as 0
+        float first = xv[i].at[0] + xv[i].at[1] + xv[i].at[2] + xv[i].at[3];
+        shift[i] = lane_sum<4>(first) / static_cast<float>(min(K, static_cast<long long>(BK)));
+    }
+    deposit(k_left, 0);
+    __syncthreads();
+    int stage = 0;
+    for (k_left -= BK; k_left > 0; k_left -= BK, stage ^= 1) {
+        request(k_left);
+        multiply(stage);
+        deposit(k_left, stage ^ 1);
+        __syncthreads();
+    }
+    multiply(stage);
+
+    // Statistics of rows and columns; the column sums go through the operands' memory.
+#pragma unroll
+    for (int i = 0; i < X_LOADS; ++i) {
+        float mean, rstd;
+        finish_row(sum[i], sum2[i], K, mean, rstd);
+        if (part == 0) row_mean[quad + i * QUADS] = mean, row_rstd[quad + i * QUADS] = rstd;
+    }
+    __syncthreads();
+    float* column_sums = &ws[0][0][0];  // (W_GROUPS, BN), or (1, BN)
+    if constexpr (!PREPARED && NK) {
+#pragma unroll
+        for (int i = 0; i < W_LOADS; ++i) {
+            float total = lane_sum<4>(colsum[i]);
+            if (part == 0) column_sums[quad + i * QUADS] = total;
+        }
+    }
+    if constexpr (!PREPARED && !NK) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) column_sums[w_k * BN + w_column + j] = colsum[j];
+    }
+    __syncthreads();
+
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        int at = column + h * BN / 2;
+        int count = static_cast<int>(min(N - n0 - at, 4LL));
+        float cs[4] = {}, bias[4] = {};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            if (j >= count) continue;
+            bias[j] = b[n0 + at + j];
+            if constexpr (PREPARED) cs[j] = prepared[n0 + at + j];
+            else
+                for (int g = 0; g < (NK ? 1 : W_GROUPS); ++g) cs[j] += column_sums[g * BN + at + j];
+        }
+#pragma unroll
+        for (int i = 0; i < 8; ++i) {
+            int r = row + i / 4 * BM / 2 + i % 4;
+            if (m0 + r >= M) continue;
+            Vector<float> out;
+#pragma unroll
+            for (int j = 0; j < 4; ++j)
+                out.at[j] = activate<ACT>((c[i][h * 4 + j] - row_mean[r] * cs[j]) * row_rstd[r] + bias[j]);
+            store_part<ALIGNED>(y + (m0 + r) * N + n0 + at, out, count);
+        }
+    }
+}
+
+// ---- a tile of rows, tensor cores -----------------------------------------------------------------------------------
+
+// Shared memory of a stage, all in 16-byte chunks: x as (BM rows, 8 chunks), W as (BN rows, 8 chunks) in the layout (N, K) or
+// (BK rows, BN / SIZE chunks) in (K, N). A chunk's place is exclusive-ored with its row so that what a warp reads at once,
+// the same chunk of 8 rows, lies in different banks; float32 in (K, N), which is read word by word, needs another pattern.
+template <typename T, bool NK>
+__device__ __forceinline__ int w_swizzle(int row) {
+    return sizeof(T) == 4 && !NK ? (row & 3) << 1 : row & 7;
+}
+
+// WM × WN warps, each with BM / WM × BN / WN of the tile; STAGES slabs of 128 bytes of K in flight.
+template <typename T, Activation ACT, bool ALIGNED, bool NK, bool PREPARED, int BM, int BN, int WM, int WN, int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32, 1)
+    tile_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b,
+                const float* __restrict__ prepared, T* __restrict__ y, long long M, long long K, long long N) {
+    constexpr int SIZE = Vector<T>::SIZE, BK = 8 * SIZE, STEP = 2 * SIZE, THREADS = WM * WN * 32;
+    constexpr int TM = BM / WM, TN = BN / WN, FM = TM / 16, FN = TN / 8;  // a warp's tile, and its fragments
+    constexpr int STAGE = (BM + BN) * 128, OUT = BM * (BN + 8) * sizeof(T);
+    constexpr bool SHIFTED = sizeof(T) == 4;  // the product is of x - s
+    extern __shared__ __align__(128) unsigned char memory[];
+    // Behind the stages, which the output tile uses again:
+    float* shift = reinterpret_cast<float*>(memory + (STAGES * STAGE > OUT ? STAGES * STAGE : OUT));
+    float* row_mean = shift + BM;
+    float* row_rstd = row_mean + BM;
+    float* column_sum = row_rstd + BM;
+    float* bias = column_sum + BN;
+    float* row_parts = bias + BN;                // (WN, 2, BM)
+    float* column_parts = row_parts + WN * 2 * BM;  // (WM, BN)
+
+    int tid = threadIdx.x, lane = tid % 32, g = lane / 4, t = lane % 4;
+    int warp_m = tid / 32 / WN, warp_n = tid / 32 % WN;
+    long long m0, n0;
+    tile_of_block(M, N, BM, BN, m0, n0);
+    unsigned base = shared_address(memory);
+
+    // A thread brings the same chunk of every X_ROWS-th row of x, and of every W_ROWS-th row of W as it is stored. The row
+    // steps keep the swizzle, so that addresses advance by constants. What lies outside of x or W becomes 0.
+    constexpr int W_CHUNKS = NK ? 8 : BN / SIZE, X_ROWS = THREADS / 8, W_ROWS = THREADS / W_CHUNKS;
+    static_assert(X_ROWS % 8 == 0 && W_ROWS % (sizeof(T) == 4 && !NK ? 4 : 8) == 0, "the swizzle repeats every 4 or 8 rows");
+    int x_row = tid / 8, x_k = tid % 8 * SIZE, w_row = tid / W_CHUNKS, w_chunk = tid % W_CHUNKS;
+    int x_to = (x_row * 8 + (tid % 8 ^ (x_row & 7))) * 16;
+    int w_to = BM * 128 + (w_row * W_CHUNKS + (w_chunk ^ w_swizzle<T, NK>(w_row))) * 16;
+    const T* x_from = x + (m0 + x_row) * K + x_k;
+    const T* w_from = NK ? W + (n0 + w_row) * K + w_chunk * SIZE : W + w_row * N + n0 + w_chunk * SIZE;
+    int x_rows = static_cast<int>(min(M - m0, static_cast<long long>(BM))) - x_row;
+    int columns = static_cast<int>(min(N - n0, static_cast<long long>(BN)));
+    int k_left = static_cast<int>(K);
+
+    auto request = [&](int stage) {  // the next slab
+        int x_count = k_left - x_k, to = stage * STAGE;
+        if constexpr (ALIGNED) {
+#pragma unroll
+            for (int i = 0; i < BM / X_ROWS; ++i)
+                copy_async(base + to + x_to + i * X_ROWS * 128, x_from + i * X_ROWS * K, x_count > 0 && i * X_ROWS < x_rows);
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < BM / X_ROWS; ++i)
+                *reinterpret_cast<Vector<T>*>(memory + to + x_to + i * X_ROWS * 128) =
+                    load_part<false>(x_from + i * X_ROWS * K, i * X_ROWS < x_rows ? x_count : 0);
+        }
+        constexpr int ROWS = NK ? BN : BK;
+        int w_count = NK ? k_left - w_chunk * SIZE : columns - w_chunk * SIZE;
+        int w_rows = (NK ? columns : k_left) - w_row;
+        long long pitch = NK ? K : N;
+        if constexpr (ALIGNED) {
+#pragma unroll
+            for (int i = 0; i < ROWS / W_ROWS; ++i)
+                copy_async(base + to + w_to + i * W_ROWS * W_CHUNKS * 16, w_from + i * W_ROWS * pitch,
+                           w_count > 0 && i * W_ROWS < w_rows);
+        } else {
+#pragma unroll 1
+            for (int i = 0; i < ROWS / W_ROWS; ++i)
+                *reinterpret_cast<Vector<T>*>(memory + to + w_to + i * W_ROWS * W_CHUNKS * 16) =
+                    load_part<false>(w_from + i * W_ROWS * pitch, i * W_ROWS < w_rows ? w_count : 0);
+        }
+        x_from += BK;
+        w_from += NK ? BK : BK * N;
+        k_left -= BK;
+    };
+
+    float c[FM][FN][4] = {}, sum[FM][2] = {}, sum2[FM][2] = {}, colsum[FN] = {}, s[FM][2];
+
+    // x's fragments of one step of K, shifted and rounded where that is due, and their sums where it is this warp's turn.
+    auto load_x = [&](unsigned (&a)[FM][4], int left, int stage, int step) {
+        bool mine = step % WN == warp_n;
+#pragma unroll
+        for (int f = 0; f < FM; ++f) {
+            int row = warp_m * TM + f * 16 + lane % 16, chunk = step * 2 + lane / 16;
+            load_matrices(a[f], base + stage * STAGE + row * 128 + ((chunk ^ (row & 7)) << 4));
+        }
+        if constexpr (SHIFTED) {
+#pragma unroll
+            for (int f = 0; f < FM; ++f)
+#pragma unroll
+                for (int r = 0; r < 4; ++r) a[f][r] = __float_as_uint(__uint_as_float(a[f][r]) - s[f][r % 2]);
+        }
+        if (mine) {
+#pragma unroll
+            for (int r = 0; r < 4; ++r)  // registers 0 and 2 are row g, 1 and 3 row g + 8; 2 and 3 the second chunk
+#pragma unroll
+                for (int e = 0; e < (SHIFTED ? 1 : 2); ++e) {
+                    // K's filling is 0, not s: it must not count.
+                    bool counts = step * STEP + r / 2 * SIZE + (SHIFTED ? t : 2 * t + e) < left;
+#pragma unroll
+                    for (int f = 0; f < FM; ++f) {
+                        float d = __uint_as_float(a[f][r]);
+                        if constexpr (!SHIFTED) d = (e ? high_half<T>(a[f][r]) : low_half<T>(a[f][r])) - s[f][r % 2];
+                        d = counts ? d : 0.0f;
+                        sum[f][r % 2] += d;
+                        sum2[f][r % 2] = fmaf(d, d, sum2[f][r % 2]);
+                    }
+                }
+        }
+        if constexpr (SHIFTED) {
+#pragma unroll
+            for (int f = 0; f < FM; ++f)
+#pragma unroll
+                for (int r = 0; r < 4; ++r) a[f][r] = to_tf32(__uint_as_float(a[f][r]));
+        }
+    };
+
+    // W's fragments of one step of K, two of them (16 columns) at a time, and their sums; K's filling is 0 and counts as such.
+    auto load_w = [&](unsigned (&w)[FN][2], int stage, int step) {
+        bool mine = !PREPARED && step % WM == warp_m;
+        int start = stage * STAGE + BM * 128, column = warp_n * TN;
+#pragma unroll
+        for (int f = 0; f < FN; f += 2) {
+            int i = lane / 8, j = lane % 8;  // this lane addresses row j of matrix i
+            unsigned r[4];
+            if constexpr (NK) {
+                int row = column + f * 8 + i / 2 * 8 + j, chunk = step * 2 + i % 2;
+                load_matrices(r, base + start + row * 128 + ((chunk ^ (row & 7)) << 4));
+            } else if constexpr (sizeof(T) == 2) {
+                int row = step * STEP + i % 2 * 8 + j, chunk = (column + f * 8) / SIZE + i / 2;
+                load_matrices_transposed(r, base + start + (row * (BN / SIZE) + (chunk ^ (row & 7))) * 16);
+            } else {
+#pragma unroll
+                for (int q = 0; q < 4; ++q) {  // word by word: (t, g), (t + 4, g), and the same 8 columns on
+                    int row = step * STEP + q % 2 * 4 + t, n = column + (f + q / 2) * 8 + g;
+                    int at = (row * (BN / SIZE) + (n / 4 ^ w_swizzle<T, NK>(row))) * 16 + n % 4 * 4;
+                    r[q] = *reinterpret_cast<const unsigned*>(memory + start + at);
+                }
+            }
+#pragma unroll
+            for (int q = 0; q < 4; ++q) {
+                if (mine) {
+                    if constexpr (SHIFTED) colsum[f + q / 2] += __uint_as_float(r[q]);
+                    else colsum[f + q / 2] += low_half<T>(r[q]) + high_half<T>(r[q]);
+                }
+                w[f + q / 2][q % 2] = SHIFTED ? to_tf32(__uint_as_float(r[q])) : r[q];
+            }
+        }
+    };
+
+    int slabs = static_cast<int>((K + BK - 1) / BK);
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; ++i) {
+        if (i < slabs) request(i);
+        copy_commit();
+    }
+    for (int i = tid; i < BN; i += THREADS) {
+        bias[i] = n0 + i < N ? to_float(b[n0 + i]) : 0.0f;
+        if constexpr (PREPARED) column_sum[i] = n0 + i < N ? prepared[n0 + i] : 0.0f;
+    }
+    copy_wait<STAGES - 2>();
+    __syncthreads();
+    // The shift is the mean of what the first slab has of the row, 8 lanes a row.
+#pragma unroll
+    for (int i = 0; i < BM * 8 / THREADS; ++i) {
+        int row = tid / 8 + i * (THREADS / 8), chunk = tid % 8;
+        auto v = *reinterpret_cast<const Vector<T>*>(memory + row * 128 + chunk * 16);
+        float first = 0.0f;
+#pragma unroll
+        for (int j = 0; j < SIZE; ++j) first += to_float(v.at[j]);
+        first = lane_sum<8>(first) / static_cast<float>(min(K, static_cast<long long>(BK)));
+        if (chunk == 0) shift[row] = first;
+    }
+    __syncthreads();
+#pragma unroll
+    for (int f = 0; f < FM; ++f) {
+        s[f][0] = shift[warp_m * TM + f * 16 + g];
+        s[f][1] = shift[warp_m * TM + f * 16 + g + 8];
+    }
+
+    int stage = 0, next = STAGES - 1;
+    for (int slab = 0; slab < slabs; ++slab) {
+        copy_wait<STAGES - 2>();
+        __syncthreads();
+        if (slab + STAGES - 1 < slabs) request(next);
+        copy_commit();
+#pragma unroll
+        for (int step = 0; step < 4; ++step) {
+            unsigned a[FM][4], w[FN][2];
+            load_x(a, static_cast<int>(K) - slab * BK, stage, step);
+            load_w(w, stage, step);
+#pragma unroll
+            for (int i = 0; i < FM; ++i)
+#pragma unroll
+                for (int j = 0; j < FN; ++j) multiply_add(c[i][j], a[i], w[j], T{});
+        }
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        next = next + 1 == STAGES ? 0 : next + 1;
+    }
+    copy_wait<0>();
+
+    // Lanes that hold the same row or column, then the warps that took turns.
+#pragma unroll
+    for (int f = 0; f < FM; ++f)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float total = lane_sum<4>(sum[f][h]), total2 = lane_sum<4>(sum2[f][h]);
+            int row = warp_m * TM + f * 16 + h * 8 + g;
+            if (t == 0) row_parts[warp_n * 2 * BM + row] = total, row_parts[(warp_n * 2 + 1) * BM + row] = total2;
+        }
+#pragma unroll
+    for (int f = 0; f < FN && !PREPARED; ++f) {
+        float total = lane_sum<4>(colsum[f]);
+        if (t == 0) column_parts[warp_m * BN + warp_n * TN + f * 8 + g] = total;
+    }
+    __syncthreads();
+    for (int row = tid; row < BM; row += THREADS) {
+        float total = 0.0f, total2 = 0.0f;
+#pragma unroll
+        for (int i = 0; i < WN; ++i) total += row_parts[i * 2 * BM + row], total2 += row_parts[(i * 2 + 1) * BM + row];
+        float mean = total / K;
+        row_rstd[row] = inverse_deviation(mean, total2 / K);
+        row_mean[row] = SHIFTED ? mean : shift[row] + mean;
+    }
+    for (int column = tid; column < BN && !PREPARED; column += THREADS) {
+        float total = 0.0f;
+#pragma unroll
+        for (int i = 0; i < WM; ++i) total += column_parts[i * BN + column];
+        column_sum[column] = total;
+    }
+    __syncthreads();
+
+    // Through shared memory (the stages' bytes), so that y is written in 16-byte vectors, whole rows of the tile at a time.
+    T* out = reinterpret_cast<T*>(memory);
+#pragma unroll
+    for (int i = 0; i < FM; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            int row = warp_m * TM + i * 16 + h * 8 + g;
+            float mean = row_mean[row], rstd = row_rstd[row];
+#pragma unroll
+            for (int j = 0; j < FN; ++j) {
+                int column = warp_n * TN + j * 8 + 2 * t;
+                struct alignas(2 * sizeof(T)) { T at[2]; } pair;
+#pragma unroll
+                for (int e = 0; e < 2; ++e)
+                    pair.at[e] = from_float<T>(activate<ACT>(
+                        (c[i][j][h * 2 + e] - mean * column_sum[column + e]) * rstd + bias[column + e]));
+                *reinterpret_cast<decltype(pair)*>(out + row * (BN + 8) + column) = pair;
+            }
+        }
+    __syncthreads();
+    for (int i = tid; i < BM * (BN / SIZE); i += THREADS) {
+        int row = i / (BN / SIZE), column = i % (BN / SIZE) * SIZE;
+        if (m0 + row >= M) continue;
+        auto v = *reinterpret_cast<const Vector<T>*>(out + row * (BN + 8) + column);
+        store_part<ALIGNED>(y + (m0 + row) * N + n0 + column, v, columns - column);
+    }
+}

@@ -14,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from fusebench import cases, config, records, report
+from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError
 from fusebench.run import Run, Settings, run
@@ -30,11 +31,13 @@ def run_app(command: str, arguments: Sequence[str]) -> int:
         resumed = _resumed(overrides)
         roots, kernels = config.find(config.parse([f"path={p}" for p in _paths(resumed)]) if resumed else overrides)
         config.check(command, overrides, kernels)
-        _check_values(kernels, overrides)
+        config.store(command, kernels)
+        OmegaConf.register_new_resolver("run_dir", _run_dir, replace=True, use_cache=True)
+        if not resumed and not config.only_shows(arguments):
+            for composed in config.compose_jobs(command, arguments, overrides):
+                _plan(composed, kernels)  # a wrong name in the last job of a sweep must not cost the first ones
     except UsageError as error:
         return config.fail(error)
-    config.store(command, kernels)
-    OmegaConf.register_new_resolver("run_dir", _run_dir, replace=True, use_cache=True)
 
     def task(composed: DictConfig) -> None:
         try:
@@ -56,8 +59,7 @@ def _run(command: str, composed: DictConfig, folder: Path, roots: Sequence[Path]
     chosen = config.as_plain(composed)
     if chosen["resume"] is not None:
         chosen = config.as_plain(OmegaConf.load(folder / CONFIG_FILE))  # type: ignore[arg-type]
-    device = config.resolve_device(chosen["device"])
-    cells = cases.select_cells(kernels, chosen)
+    device, cells = _plan(chosen, kernels)
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / CONFIG_FILE).exists():
         (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(composed))
@@ -82,8 +84,12 @@ def _run(command: str, composed: DictConfig, folder: Path, roots: Sequence[Path]
     return 0 if all(r["status"] in ("ok", "skipped") for r in finished) else 1
 
 
-def _check_values(kernels: Mapping[str, Kernel], overrides: Sequence[Any]) -> None:
-    """Looks at every value of a sweep before its first job runs, so that a wrong name in the last one costs nothing."""
+def _plan(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> tuple[str, list[Cell]]:
+    """The device and the cells of a configuration. Raises UsageError for whatever in it cannot be done."""
+    for key in ("time_s", "timeout_s"):
+        if chosen.get(key, 1) <= 0:
+            raise UsageError(f"{key} is {chosen[key]!r}: expected a number of seconds above 0")
+    return config.resolve_device(chosen["device"]), cases.select_cells(kernels, chosen)
 
 
 def _resumed(overrides: Sequence[Any]) -> Path | None:

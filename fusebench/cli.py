@@ -35,7 +35,12 @@ def main(argv: list[str] | None = None) -> int:
 
         print(f"fusebench: {unknown('command', command, COMMANDS)}", file=sys.stderr)
         return 2
-    return importlib.import_module(f"fusebench.commands.{command}").main(arguments[1:])
+    rest = arguments[1:]
+    if command in ("bench", "parity") and "--resume" in rest:  # Hydra would refuse a flag that it does not know
+        at = rest.index("--resume")
+        named = at + 1 < len(rest) and "=" not in rest[at + 1] and not rest[at + 1].startswith("-")
+        rest[at : at + 1 + named] = [f"resume={rest[at + 1] if named else 'latest'}"]
+    return importlib.import_module(f"fusebench.commands.{command}").main(rest)
 
 
 if __name__ == "__main__":

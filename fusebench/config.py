@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any
 
+from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 
 from fusebench import discovery, machine
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 
+VALUED_FLAGS = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--package", "-p", "--cfg", "-c", "--info", "-i")
+SHOWING_FLAGS = ("--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i", "--shell-completion", "-sc")
 CONF = next(p for p in (Path(__file__).parent / "conf", discovery.HOME.parent / "conf") if p.is_dir())
 
 
@@ -90,11 +95,41 @@ def store(command: str, kernels: Mapping[str, Kernel]) -> None:
 
 def parse(arguments: Sequence[str]) -> list[Override]:
     """The overrides among the arguments of a command, flags left out. Raises UsageError for one that does not parse."""
+    words = [a for a, before in zip(arguments, ["", *arguments], strict=False) if not a.startswith("-") and before not in VALUED_FLAGS]
+    if stray := [w for w in words if "=" not in w and not w.startswith("~")]:
+        raise UsageError(f"unexpected {stray[0]!r}: expected KEY=VALUE, such as kernel=lola")
     try:
-        words = [a for a in arguments if not a.startswith("-") and ("=" in a or a.startswith("~"))]
         return OverridesParser.create().parse_overrides(words)
     except HydraException as error:
-        raise UsageError(" ".join(str(error).split("\n")[0].split())) from error
+        raise UsageError(one_line(error)) from error
+
+
+def only_shows(arguments: Sequence[str]) -> bool:
+    """Whether Hydra will print something instead of running."""
+    return any(a.split("=")[0] in SHOWING_FLAGS for a in arguments)
+
+
+def compose_jobs(command: str, arguments: Sequence[str], overrides: Sequence[Override]) -> Iterator[dict[str, Any]]:
+    """The configuration of each job that Hydra is going to start. Raises UsageError where one does not compose."""
+    own = [o for o in overrides if not o.key_or_group.startswith("hydra")]
+    if any(a in ("-m", "--multirun") for a in arguments):
+        choices = [[f"{o.key_or_group}={v}" for v in o.sweep_string_iterator()] if o.is_sweep_override() else [o.input_line] for o in own]
+        jobs = [list(job) for job in itertools.product(*choices)]
+    else:
+        jobs = [[o.input_line for o in own]]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        for job in jobs:
+            try:
+                yield as_plain(compose(command, overrides=job))
+            except HydraException as error:
+                raise UsageError(one_line(error)) from error
+
+
+def one_line(error: Exception) -> str:
+    """The lines of a Hydra error that say what is wrong, without the hints for its own developers."""
+    text = f"{error}\n{error.__cause__ or ''}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(line for line in lines if not line.startswith(("full_key", "object_type", "reference_type", "Set the environment")))
 
 
 def check(command: str, overrides: Sequence[Override], kernels: Mapping[str, Kernel]) -> None:
@@ -106,13 +141,16 @@ def check(command: str, overrides: Sequence[Override], kernels: Mapping[str, Ker
     keys += ["experiment", *(f"shape.{d}" for d in shapes), *(f"option.{o}" for o in options)]
     for override in overrides:
         key = override.key_or_group
+        if override.is_delete():
+            raise UsageError(f"{override.input_line}: no key can be taken away; {key}=null or another value sets it")
         if key.split(".")[0].split("/")[0] == "hydra":
             continue  # Hydra's own
         if key not in keys:
-            if key.startswith("shape."):
-                raise unknown("dimension", key.removeprefix("shape."), shapes)
+            for prefix, what, known in (("shape.", "dimension", shapes), ("option.", "option", options)):
+                if key.startswith(prefix):
+                    raise unknown(what, key.removeprefix(prefix), known)
             shown = [*plain, "worker", "worker.python.NAME", "experiment", "shape.DIM", "option.NAME"]
-            raise unknown("key", key, shown) if "." in key else unknown("key", key, shown)
+            raise unknown("key", key, shown)
         for group in ("experiment", "worker"):
             if key == group and override.value() is not None:
                 for value in _values(override):
@@ -144,12 +182,10 @@ def resolve_device(value: str) -> str:
 
 def as_plain(config: DictConfig) -> dict[str, Any]:
     """The configuration as plain Python. Raises UsageError where an interpolation or a missing value does not resolve."""
-    from omegaconf.errors import OmegaConfBaseException
-
     try:
         return OmegaConf.to_container(config, resolve=True, throw_on_missing=True)  # type: ignore[return-value]
     except OmegaConfBaseException as error:
-        raise UsageError(str(error).split("\n")[0]) from error
+        raise UsageError(one_line(error)) from error
 
 
 def fail(error: UsageError) -> int:

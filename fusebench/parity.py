@@ -127,7 +127,7 @@ def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
     mantissa, smallest = {"float32": (23, -126), "float16": (10, -14), "bfloat16": (7, -126)}[dtype]
     with np.errstate(all="ignore"):
         exponent = np.frexp(np.where(np.isfinite(values), values, 1.0))[1] - 1
-    return np.exp2(np.maximum(exponent, smallest).astype(np.float64) - mantissa)
+    return np.exp2(np.where(values == 0, smallest, np.maximum(exponent, smallest)).astype(np.float64) - mantissa)
 
 
 def _compare(got: np.ndarray, expected: np.ndarray, budget: np.ndarray, rows: np.ndarray | None, output: int) -> Verdict:

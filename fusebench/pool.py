@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from fusebench import discovery
 from fusebench.worker import Bench, answer
 
 HARNESS = Path(__file__).resolve().parent.parent
@@ -98,16 +99,24 @@ class Pool:
             worker.kill()
 
     def start(self, backend: str, python: str) -> None:
-        """Starts the worker without waiting for it, so that several can import their frameworks side by side."""
+        """Starts the worker without waiting for it, so that several can import their frameworks side by side.
+
+        Raises WorkerLost if its interpreter cannot be run.
+        """
+        if (backend, python) in self.workers:
+            return
         ours, theirs = socket.socketpair()
         log = self.log_folder / f"worker-{backend}.log"
-        with open(log, "ab") as output:
-            process = subprocess.Popen(
-                [python, "-m", "fusebench.worker", backend, self.device, str(theirs.fileno()), *self.roots],
-                stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()], start_new_session=True,
-                env=environment(self.device),
-            )  # fmt: skip
-        theirs.close()
+        command = [python, "-m", "fusebench.worker", backend, self.device, str(theirs.fileno()), *self.roots]
+        with open(log, "ab") as output, theirs:
+            try:
+                process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],
+                    start_new_session=True, env=environment(self.device),
+                )  # fmt: skip
+            except OSError as error:
+                ours.close()
+                raise WorkerLost("failed", f"the {backend} worker does not start: {error}") from error
         self.workers[backend, python] = Worker(process, Connection(ours.detach()), log)
 
     def get(self, backend: str, python: str) -> Worker:
@@ -140,8 +149,8 @@ class InlineWorker:
 
     held_bytes = 0
 
-    def __init__(self, backend: str, device: str, roots: Sequence[str]):
-        self.bench = Bench(backend, device, roots)
+    def __init__(self, backend: str, device: str):
+        self.bench = Bench(backend, device)
         self.hello = self.bench.hello()
 
     def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
@@ -155,7 +164,8 @@ class InlinePool:
     """`Pool`'s stand-in for `worker=inline`."""
 
     def __init__(self, device: str, roots: Sequence[Path]):
-        self.device, self.roots = device, [str(r) for r in roots]
+        self.device = device
+        discovery.use_roots(roots)
         self.workers: dict[str, InlineWorker] = {}
         self.rates: dict[tuple[str, str], dict[str, Any]] = {}
         os.environ.update(environment(device))
@@ -173,7 +183,7 @@ class InlinePool:
         """The back end in this process. Raises WorkerLost if it cannot start."""
         if backend not in self.workers:
             try:
-                self.workers[backend] = InlineWorker(backend, self.device, self.roots)
+                self.workers[backend] = InlineWorker(backend, self.device)
             except (ImportError, RuntimeError) as error:
                 raise WorkerLost("failed", f"the {backend} back end does not start: {error}") from error
         return self.workers[backend]

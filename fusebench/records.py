@@ -5,12 +5,28 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fusebench import machine
+from fusebench.contract import Cell
+
 FILE = "records.jsonl"
 SCHEMA = 1
+
+
+def new(cell: Cell, flops: int, moved_bytes: int, device: str) -> dict[str, Any]:
+    """A record before anything happened to its cell."""
+    return {
+        "schema": SCHEMA, "cell": cell.id, "case": cell.case.as_dict(), "case_id": cell.case.id, "label": cell.label,
+        "kernel": cell.case.kernel, "implementation": cell.implementation, "variant": cell.variant, "seed": cell.seed,
+        "status": "ok", "reason": None, "flops": flops, "moved_bytes": moved_bytes,
+        "device": {"type": device}, "packages": machine.packages(), "python": sys.version.split()[0],
+        "git_commit": machine.git_commit(Path(__file__).resolve().parent.parent), "began": datetime.now(UTC).isoformat(),
+    }  # fmt: skip
 
 
 def append(folder: Path, record: dict[str, Any]) -> None:

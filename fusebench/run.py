@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fusebench import discovery, inputs, machine, records, yardstick
+from fusebench import inputs, records, yardstick
 from fusebench.contract import Case, Cell
 from fusebench.discovery import Kernel
 from fusebench.parity import Judge, Verdict
@@ -63,18 +63,21 @@ class Run:
     on_phase: Callable[[Cell, str], None] = lambda cell, phase: None
 
 
-def run(this: Run, cells: Sequence[Cell]) -> Iterator[dict[str, Any]]:
+def run(this: Run, cells: Sequence[Cell], pool: Pool | InlinePool | None = None) -> Iterator[dict[str, Any]]:
     """Runs the cells in order and yields each one's record once it is on disk.
 
-    Cells of one case stand together. Whatever one cell does, the others get their records.
+    Cells of one case stand together. Whatever one cell does, the others get their records. A `pool` that is handed in stays
+    open for the next run; without one, the workers end with this run.
     """
     this.folder.mkdir(parents=True, exist_ok=True)
+    for left in this.folder.glob(".inputs-*"):  # by a run that was killed
+        shutil.rmtree(left, ignore_errors=True)
     scratch = Path(tempfile.mkdtemp(prefix=".inputs-", dir=this.folder))
     try:
-        with _pool(this) as pool:
-            _start_workers(this, pool, cells)
+        with contextlib.nullcontext(pool) if pool else _pool(this) as workers:
+            _start_workers(this, workers, cells)
             for (case, seed), group in itertools.groupby(cells, key=lambda c: (c.case, c.seed)):
-                yield from _run_case(this, pool, case, seed, list(group), scratch)
+                yield from _run_case(this, workers, case, seed, list(group), scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -91,13 +94,10 @@ def _start_workers(this: Run, pool: Any, cells: Sequence[Cell]) -> None:
     wanted = {_home(this, cell) for cell in cells if not _cannot(this, cell)}
     if this.settings.device == "cuda" or this.settings.time_s:
         wanted |= {("torch", interpreter(this.settings.pythons, "torch", "torch"))} if wanted else set()
-    for home in sorted(wanted):
-        pool.start(*home)
-    for home in sorted(wanted):
-        try:
-            pool.get(*home)
-        except WorkerLost:
-            pass  # its cells will say so, one by one
+    for take in (pool.start, pool.get):
+        for home in sorted(wanted):
+            with contextlib.suppress(WorkerLost):  # its cells will say so, one by one
+                take(*home)
     this.clock.add("start_up", begin)
 
 
@@ -118,7 +118,7 @@ def _run_case(this: Run, pool: Any, case: Case, seed: int, cells: Sequence[Cell]
         return verdict
 
     for cell in cells:
-        record = _new_record(this, cell)
+        record = records.new(cell, int(module.flops(case)), int(module.moved_bytes(case)), this.settings.device)
         reason = _cannot(this, cell)
         if reason:
             record |= {"status": "skipped", "reason": reason}
@@ -187,13 +187,13 @@ def _measure(
             return
         record["timing"] = timed["timing"]
         record["compile_s"] = max(0.0, built["first_s"] - timed["timing"]["median"])
-        _judge_time(record, rates)
+        add_rates(record, rates)
     finally:
         if worker.alive():
             worker.held_bytes = worker.ask({"do": "release"}, timeout).get("held_bytes", 0)
 
 
-def _judge_time(record: dict[str, Any], rates: dict[str, Any]) -> None:
+def add_rates(record: dict[str, Any], rates: dict[str, Any]) -> None:
     """Adds the rates of a measured cell, and turns a time that no device of its kind can reach into `implausible`."""
     seconds, case = record["timing"]["median"], record["case"]
     record["tflops"] = record["flops"] / seconds / 1e12
@@ -211,17 +211,6 @@ def wrong_reason(verdict: Verdict) -> str:
         return verdict.problem
     where = f"output {verdict.output}{list(verdict.index)}"
     return f"error is {verdict.ratio:.3g} × budget at {where}: got {verdict.got:.9g}, expected {verdict.expected:.9g} ± {verdict.budget:.2g}"
-
-
-def _new_record(this: Run, cell: Cell) -> dict[str, Any]:
-    module = this.kernels[cell.case.kernel].module
-    return {
-        "schema": records.SCHEMA, "cell": cell.id, "case": cell.case.as_dict(), "case_id": cell.case.id, "label": cell.label,
-        "kernel": cell.case.kernel, "implementation": cell.implementation, "variant": cell.variant, "seed": cell.seed,
-        "status": "ok", "reason": None, "flops": int(module.flops(cell.case)), "moved_bytes": int(module.moved_bytes(cell.case)),
-        "device": {"type": this.settings.device}, "packages": machine.packages(), "python": sys.version.split()[0],
-        "git_commit": machine.git_commit(discovery.HOME.parent), "began": datetime.now(UTC).isoformat(),
-    }  # fmt: skip
 
 
 def _cannot(this: Run, cell: Cell) -> str | None:

@@ -27,8 +27,7 @@ from fusebench.contract import Case, Device
 class Bench:
     """One back end taken hold of, and at most one cell in hand. Every method takes and returns what JSON can carry."""
 
-    def __init__(self, backend: str, device: str, roots: Sequence[str]):
-        discovery.use_roots([Path(r) for r in roots])
+    def __init__(self, backend: str, device: str):
         self.backend = importlib.import_module(f"fusebench.backends.{backend}")
         self.name = backend
         self.device: Device = self.backend.start(device)
@@ -72,9 +71,13 @@ class Bench:
 
     def time(self, budget_s: float, folder: str) -> dict[str, Any]:
         """Times the cell in hand; the last timed output and the number of its input set come back to be checked."""
-        samples = timing.measure(self.backend, self.call, self.ring, self.device, budget_s)
+        samples = self.sample(self.call, self.ring, budget_s)
         return {"status": "ok", "timing": samples.summary(), "last_set": samples.last_set,
                 "outputs": self._save(samples.last_output, Path(folder), "timed")}  # fmt: skip
+
+    def sample(self, call: Any, ring: Sequence[Sequence[Any]], budget_s: float) -> timing.Samples:
+        """Times any callable on this back end."""
+        return timing.measure(self.backend, call, ring, self.device, budget_s)
 
     def release(self) -> dict[str, Any]:
         """Lets go of the cell in hand and says how much device memory stays held all the same."""
@@ -115,7 +118,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     pipe = Connection(int(fd))
     try:
-        bench = Bench(backend, device, roots)
+        discovery.use_roots([Path(root) for root in roots])
+        bench = Bench(backend, device)
         pipe.send_bytes(json.dumps(bench.hello()).encode())
     except Exception as error:  # the parent shows the line; the log has the traceback
         traceback.print_exc()

@@ -48,10 +48,10 @@ def share(flops: int, moved_bytes: int, seconds: float, rates: dict[str, Any] | 
 def bound(flops: int, moved_bytes: int, dtype: str, precision: str, device: dict[str, Any]) -> float | None:
     """The seconds below which no time is possible on this card: datasheet peaks, and bytes less what L2 may hold.
 
-    None where we have no datasheet of the device.
+    None where we have no datasheet of the device, or it names no rate for the dtype.
     """
     peaks = datasheet(device["name"])
-    if peaks is None:
+    if peaks is None or dtype not in peaks:
         return None
     rate = peaks["tf32"] if dtype == "float32" and precision == "tf32" else peaks[dtype]
     return max((moved_bytes - peaks["L2"]) / (peaks["GB/s"] * 1e9), flops / (rate * 1e12), 0.0)

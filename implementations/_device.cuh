@@ -45,6 +45,24 @@ struct alignas(16) Vector {
     T at[SIZE];
 };
 
+// The two 16-bit elements of a register, which costs less than taking them out as shorts first.
+template <typename T>
+__device__ __forceinline__ float low_half(unsigned r) {
+    return to_float(T{static_cast<unsigned short>(r)});
+}
+template <typename T>
+__device__ __forceinline__ float high_half(unsigned r) {
+    return to_float(T{static_cast<unsigned short>(r >> 16)});
+}
+
+// Element i of a vector, as a float.
+__device__ __forceinline__ float element(const Vector<float>& v, int i) { return v.at[i]; }
+template <typename T>
+__device__ __forceinline__ float element(const Vector<T>& v, int i) {
+    unsigned word = reinterpret_cast<const unsigned(&)[4]>(v)[i / 2];
+    return i % 2 ? high_half<T>(word) : low_half<T>(word);
+}
+
 // A read-only 16-byte load that will be used once: it does not displace anything in L1.
 template <typename T>
 __device__ __forceinline__ Vector<T> load_streaming(const T* p) {
@@ -131,16 +149,6 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const unsigned (&a)[
 // added. cvt.rna.tf32 does the same in three instructions, and keeps the NaN whose bits overflow here; a caller that needs
 // it must have it from elsewhere.
 __device__ __forceinline__ unsigned to_tf32(float v) { return __float_as_uint(v) + 0x1000u; }
-
-// The two 16-bit elements of a fragment's register.
-template <typename T>
-__device__ __forceinline__ float low_half(unsigned r) {
-    return to_float(T{static_cast<unsigned short>(r)});
-}
-template <typename T>
-__device__ __forceinline__ float high_half(unsigned r) {
-    return to_float(T{static_cast<unsigned short>(r >> 16)});
-}
 
 // ---- reductions ----------------------------------------------------------------------------------------------------
 // The sum over each group of LANES neighbouring lanes, in all of them; STRIDE > 1 sums lanes that far apart.

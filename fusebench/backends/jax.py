@@ -51,6 +51,10 @@ def is_array(value: Any) -> bool:
     return isinstance(value, jax.Array)
 
 
+def device_of(array: jax.Array) -> str:
+    return "cpu" if next(iter(array.devices())).platform == "cpu" else "cuda"
+
+
 def wait(outputs: Any) -> None:
     """Returns when the device has finished making `outputs` and the last flush."""
     jax.block_until_ready((outputs, _scratch))

@@ -58,6 +58,10 @@ def is_array(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
+def device_of(tensor: torch.Tensor) -> str:
+    return tensor.device.type
+
+
 def wait(outputs: Any) -> None:
     """Returns when the device has finished all it was given."""
     if torch.cuda.is_initialized():

@@ -47,44 +47,50 @@ def launches(case, variant, device):
     return (Launch(kernel, signature, options | tile, grid, num_warps, num_stages),)
 
 
+def aligned(case):
+    """Whether every row starts on 16 bytes. If not, a thread loads element by element, with a pointer for each."""
+    K, N = case.size("K", "N")
+    return K * case.itemsize % 16 == 0 and N * case.itemsize % 16 == 0
+
+
 def row_tile(case):
-    """The tile of `row_kernel`, 256 threads with UNROLL loads of 16 bytes in flight each, twice: 64 KB a program.
+    """The tile of `row_kernel`: 256 threads with 8 loads of 16 bytes in flight each, twice, which is 64 KB a program.
 
     4 TB/s times a latency of 0.8 µs is 25 KB in flight on each of 132 multiprocessors, so one program there is enough.
     """
     K, N = case.size("K", "N")
     vector = 16 // case.itemsize
     if case.options["w_layout"] == "nk":
-        BLOCK_K, BLOCK_N = 32 * vector, 16  # a warp reads 512 bytes of one column; two columns a warp
-        UNROLL = 4  # times two columns
+        BLOCK_K, BLOCK_N, UNROLL = 32 * vector, 16, 4  # a warp reads 512 bytes of a column, and has two columns
     else:
         # 64 bytes of a row of W are what DRAM hands over at least; 128 where that leaves programs enough
         BLOCK_N = (8 if N >= 8192 else 4) * vector
         BLOCK_K, UNROLL = 256 * vector // BLOCK_N, 8
-    UNROLL = min(UNROLL, triton.next_power_of_2(triton.cdiv(K, BLOCK_K)))
+    UNROLL = min(UNROLL if aligned(case) else UNROLL // 2, triton.next_power_of_2(triton.cdiv(K, BLOCK_K)))
     return {"UNROLL": UNROLL, "BLOCK_K": BLOCK_K, "BLOCK_N": BLOCK_N}, 8, 1
 
 
 def multirow_tile(case, device, prepared):
     """The tile of `multirow` or, `prepared`, `multirow_ws`: the widest that leaves no multiprocessor without a program."""
     M, N = case.size("M", "N")
+    BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))  # a dot has 16 rows at least
     if case.dtype != "float32":
-        # float32 sums in half the registers: fewest bytes loaded per FLOP; the sums of W beside them need room
-        rows, columns, BLOCK_K = 128, 256 if prepared else 128, 64
+        # 256 columns load the fewest bytes per FLOP, but their float32 sums take half the registers: not beside the sums
+        # of W, nor on Blackwell, where the end of the kernel would spill. 64 elements are the 128 bytes of one swizzle
+        BLOCK_N, BLOCK_K = 256 if prepared and device.capability < (10, 0) else 128, 64
     elif case.precision == "tf32":
-        rows, columns, BLOCK_K = 128, 128, 32  # 32 elements are 128 bytes, the widest swizzle of shared memory
+        BLOCK_N, BLOCK_K = 128, 32  # again 128 bytes
     else:
-        rows, columns, BLOCK_K = 128, 128, 16  # without tensor cores a thread multiplies 8 × 8 from registers
-    BLOCK_M = max(16, min(rows, triton.next_power_of_2(M)))  # a dot has 16 rows at least
+        BLOCK_N, BLOCK_K = 128, 16  # without tensor cores a thread multiplies 8 × 8 from registers
+    if not aligned(case):
+        BLOCK_N, BLOCK_K = 64, min(BLOCK_K, 32)  # room for the pointers
     # a tenth of the multiprocessors may idle: 128 programs on an H200's 132 beat two uneven rounds of smaller ones
-    enough = 0.9 * (device.multiprocessors or 132)
-    BLOCK_N = columns
-    while BLOCK_N > 32 and triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N) < enough:
+    while BLOCK_N > 32 and triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N) < 0.9 * (device.multiprocessors or 132):
         BLOCK_N //= 2
-    num_warps = 8 if BLOCK_M * BLOCK_N >= 128 * 128 else 4
+    num_warps = 4 if BLOCK_M < 128 else 8  # one warpgroup for every 64 rows
     stage = (BLOCK_M + BLOCK_N) * BLOCK_K * case.itemsize
     spare = 8 << 10  # for the reductions
-    num_stages = max(1, min(4, ((SHARED_KIB.get(device.capability, 99) << 10) - spare) // stage))
+    num_stages = min(4, ((SHARED_KIB.get(device.capability, 99) << 10) - spare) // stage)
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K}
     # 16 bytes are what a thread loads at once; 8 row blocks together keep their x and the W that passes by in L2
     return tile | {"VECTOR": 16 // case.itemsize, "GROUP": 8}, num_warps, num_stages
@@ -125,7 +131,7 @@ def statistics(x, K: tl.constexpr, BLOCK: tl.constexpr):
     return shift + mean, rstd
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def row_kernel(
     x, W, b, M, y,
     K: tl.constexpr, N: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr,

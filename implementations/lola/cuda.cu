@@ -68,19 +68,20 @@ __global__ void __launch_bounds__(WARPS * 32)
 
     Vector<T> w[AHEAD];
     float v[AHEAD], sum = 0.0f, sum2 = 0.0f, product[SIZE] = {}, colsum[SIZE] = {};
-    auto request = [&](long long k0) {
+    const T* w_from = W + group * N + n;
+    auto request = [&](int k0) {
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) {
-            long long k = k0 + i * ROWS;
-            if (k >= K) continue;
-            if (ALIGNED && count > 0) w[i] = load_streaming(W + k * N + n);
-            else w[i] = load_part<false>(W + k * N + n, count);
-            v[i] = to_float(x[k]);
+            if (k0 + i * ROWS >= K) break;
+            if constexpr (ALIGNED) w[i] = count > 0 ? load_streaming(w_from + i * ROWS * N) : Vector<T>{};
+            else w[i] = load_part<false>(w_from + i * ROWS * N, count);
+            v[i] = to_float(x[k0 + i * ROWS]);
         }
+        w_from += AHEAD * ROWS * N;
     };
     request(group);
     float shift = row_shift(x, K);
-    for (long long k0 = group; k0 < K; k0 += AHEAD * ROWS) {
+    for (int k0 = group; k0 < K; k0 += AHEAD * ROWS) {
         Vector<T> wi[AHEAD];
         float vi[AHEAD];
 #pragma unroll
@@ -88,13 +89,13 @@ __global__ void __launch_bounds__(WARPS * 32)
         request(k0 + AHEAD * ROWS);
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) {
-            if (k0 + i * ROWS >= K) continue;
+            if (k0 + i * ROWS >= K) break;
             float d = vi[i] - shift;
             sum += d;
             sum2 = fmaf(d, d, sum2);
 #pragma unroll
             for (int j = 0; j < SIZE; ++j) {
-                float wj = to_float(wi[i].at[j]);
+                float wj = element(wi[i], j);
                 product[j] = fmaf(d, wj, product[j]);
                 colsum[j] += wj;
             }
@@ -162,12 +163,12 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
             if (k >= K) continue;
 #pragma unroll
             for (int j = 0; j < SIZE; ++j) {
-                float d = ALIGNED || k + j < K ? to_float(v[i].at[j]) - shift : 0.0f;  // past the end W is 0 too
+                float d = ALIGNED || k + j < K ? element(v[i], j) - shift : 0.0f;  // past the end W is 0 too
                 sum += d;
                 sum2 = fmaf(d, d, sum2);
 #pragma unroll
                 for (int c = 0; c < COLUMNS; ++c) {
-                    float wj = to_float(w[i][c].at[j]);
+                    float wj = element(w[i][c], j);
                     product[c] = fmaf(d, wj, product[c]);
                     colsum[c] += wj;
                 }
@@ -494,13 +495,22 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
                 }
             }
 #pragma unroll
-            for (int q = 0; q < 4; ++q) {
-                if (mine) {
-                    if constexpr (SHIFTED) colsum[f + q / 2] += __uint_as_float(r[q]);
-                    else colsum[f + q / 2] += low_half<T>(r[q]) + high_half<T>(r[q]);
+            for (int q = 0; q < 4; ++q) w[f + q / 2][q % 2] = r[q];
+        }
+        if (mine) {
+#pragma unroll
+            for (int f = 0; f < FN; ++f)
+#pragma unroll
+                for (int q = 0; q < 2; ++q) {
+                    if constexpr (SHIFTED) colsum[f] += __uint_as_float(w[f][q]);
+                    else colsum[f] += low_half<T>(w[f][q]) + high_half<T>(w[f][q]);
                 }
-                w[f + q / 2][q % 2] = SHIFTED ? to_tf32(__uint_as_float(r[q])) : r[q];
-            }
+        }
+        if constexpr (SHIFTED) {
+#pragma unroll
+            for (int f = 0; f < FN; ++f)
+#pragma unroll
+                for (int q = 0; q < 2; ++q) w[f][q] = to_tf32(__uint_as_float(w[f][q]));
         }
     };
 
@@ -523,7 +533,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
         auto v = *reinterpret_cast<const Vector<T>*>(memory + row * 128 + chunk * 16);
         float first = 0.0f;
 #pragma unroll
-        for (int j = 0; j < SIZE; ++j) first += to_float(v.at[j]);
+        for (int j = 0; j < SIZE; ++j) first += element(v, j);
         first = lane_sum<8>(first) / static_cast<float>(min(K, static_cast<long long>(BK)));
         if (chunk == 0) shift[row] = first;
     }

@@ -1,0 +1,199 @@
+"""CUDA C++ without nvcc or a host compiler: NVRTC through cuda-core, launched on Torch's current stream.
+
+`compile_cubin` needs neither a GPU nor a driver. `load` and what it returns do; cuda-core deadlocks when it is asked for a
+device without a driver, so nothing here asks before Torch has found one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SHARED = Path(__file__).resolve().parents[2] / "implementations"  # kernels anywhere may include "_device.cuh"
+PACKAGES = "nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt"
+DEFAULT_SHARED_MEMORY = 48 * 1024  # what a block gets without asking for more
+
+
+class CompileError(RuntimeError):
+    """NVRTC refused a source file; the message has its log."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One kernel of a `.cu` file: `name` is a name expression such as "copy<float>", or an extern "C" name."""
+
+    file: Path
+    name: str
+    defines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Cubin:
+    """Machine code for one architecture, and the symbol of each name expression in it."""
+
+    code: bytes
+    symbols: dict[str, str]
+
+
+def compile_cubin(path: str | Path, arch: str, names: Sequence[str], defines: Iterable[str] = ()) -> Cubin:
+    """Compiles `path` for `arch` ("sm_90") with the kernels `names`; `defines` are "NAME" or "NAME=VALUE".
+
+    Results are kept on disk, keyed by everything they depend on; without a writable cache it compiles each time.
+    """
+    path, names, defines = Path(path), list(names), list(defines)
+    key, store = _key(path, arch, names, defines), _store()
+    try:
+        header, _, code = store[key].partition(b"\n")
+        return Cubin(code, json.loads(header))
+    except (KeyError, OSError, TypeError, ValueError):  # not there, not readable, no cache at all, or damaged
+        pass
+    cubin = _compile(path, arch, names, defines)
+    try:
+        store[key] = json.dumps(cubin.symbols).encode() + b"\n" + cubin.code
+    except (OSError, TypeError):
+        pass
+    return cubin
+
+
+def load(program: Program, index: int = 0) -> Any:
+    """The program as a cuda-core kernel on CUDA device `index`."""
+    import torch
+
+    if not torch.cuda.is_available():
+        raise RuntimeError(f"{program.name} of {program.file.name} needs an NVIDIA GPU and its driver")
+    from cuda.core import Device, ObjectCode
+
+    major, minor = torch.cuda.get_device_capability(index)
+    cubin = compile_cubin(program.file, f"sm_{major}{minor}", [program.name], program.defines)
+    torch.cuda.current_stream(index)  # Torch makes the context that all share
+    Device(index).set_current()
+    return ObjectCode.from_cubin(cubin.code, symbol_mapping=cubin.symbols).get_kernel(program.name)
+
+
+class Launch:
+    """A kernel with its grid, block and dynamic shared memory fixed: `launch(*arguments)` queues it on Torch's stream.
+
+    Arguments are tensors, or numbers: an int is passed as 64 bits, a float as a double; for others use NumPy scalars.
+    Kernels read 16-byte vectors, so that every tensor must start at a multiple of 16 bytes, as Torch's own do.
+    """
+
+    def __init__(self, program: Program, grid: int | tuple[int, ...], block: int, shared_memory: int = 0, index: int = 0):
+        self.kernel = load(program, index)
+        import torch
+        from cuda.core import LaunchConfig, launch
+
+        if shared_memory > DEFAULT_SHARED_MEMORY:
+            _allow_shared_memory(self.kernel, shared_memory, index)
+        self.config = LaunchConfig(grid=grid, block=block, shmem_size=shared_memory)
+        self.index, self._launch, self._tensor = index, launch, torch.Tensor
+        self._raw_stream = torch._C._cuda_getCurrentRawStream  # what torch.compile's own launchers call
+
+    def __call__(self, *arguments: Any) -> None:
+        values, bits = [], 0
+        for argument in arguments:
+            if isinstance(argument, self._tensor):
+                argument = argument.data_ptr()
+                bits |= argument
+            values.append(argument)
+        if bits & 15:
+            raise ValueError("a tensor does not start at a multiple of 16 bytes; pass a copy of it")
+        self._launch(_stream(self._raw_stream(self.index), self.index), self.config, self.kernel, *values)
+
+
+class _TorchStream:
+    """cuda-core's protocol for the streams of others."""
+
+    def __init__(self, pointer: int):
+        self.pointer = pointer
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.pointer
+
+
+@cache
+def _stream(pointer: int, index: int) -> Any:
+    """cuda-core's object for one of Torch's streams; Torch never gives its pooled streams back, so it stays valid."""
+    from cuda.core import Device
+
+    return Device(index).create_stream(_TorchStream(pointer))
+
+
+def _allow_shared_memory(kernel: Any, size: int, index: int) -> None:
+    from cuda.bindings import driver
+
+    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    (error,) = driver.cuKernelSetAttribute(attribute, size, kernel.handle, driver.CUdevice(index))
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"this device gives a block less than {size} bytes of shared memory ({error.name})")
+
+
+def _compile(path: Path, arch: str, names: list[str], defines: list[str]) -> Cubin:
+    from cuda.core import Program as Source
+    from cuda.core import ProgramOptions
+
+    options = ProgramOptions(
+        name=path.name, arch=arch, std="c++17", include_path=[str(p) for p in (path.parent, SHARED, *header_folders())],
+        define_macro=[tuple(d.split("=", 1)) if "=" in d else d for d in defines] or None,
+    )  # fmt: skip
+    try:
+        compiled = Source(path.read_text(encoding="utf-8"), "c++", options).compile("cubin", name_expressions=tuple(names))
+    except Exception as error:  # cuda-core's own classes differ from version to version
+        missing = re.search(r'(?:could not|cannot) open source file "([^"]+)"', str(error))
+        hint = f"\n{missing[1]} was not found: pip install {PACKAGES}, or set CUDA_HOME" if missing else ""
+        hint = hint or ("\npip install nvidia-cuda-nvrtc" if "nvrtc" in str(error) and "find" in str(error).lower() else "")
+        raise CompileError(f"{path} for {arch}: {error}{hint}") from error
+    symbols = {str(_text(k)): str(_text(v)) for k, v in compiled.symbol_mapping.items()}
+    return Cubin(bytes(compiled.code), symbols)
+
+
+def header_folders() -> list[Path]:
+    """Where CUDA's headers are: in NVIDIA's wheels, whose layout varies, or in a toolkit. Our own kernels need none."""
+    patterns = ("nvidia/cu*/include", "nvidia/cu*/include/cccl", "nvidia/cuda_runtime/include", "nvidia/cuda_cccl/include")
+    found = [p for entry in sys.path if entry and os.path.isdir(entry) for pattern in patterns for p in sorted(Path(entry).glob(pattern))]
+    toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    return list(dict.fromkeys(found or [p for t in toolkits if t for p in (Path(t) / "include", Path(t) / "include/cccl")]))
+
+
+@cache
+def _store() -> Any:
+    """cuda-core's on-disk cache in the user's cache folder, or None where that cannot be written."""
+    try:
+        from cuda.core.utils import FileStreamProgramCache
+
+        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return FileStreamProgramCache(root / "fusebench" / "cuda", max_size_bytes=256 * 2**20)
+    except (ImportError, OSError, RuntimeError):
+        return None
+
+
+def _key(path: Path, arch: str, names: list[str], defines: list[str]) -> str:
+    from cuda.bindings import nvrtc
+
+    parts = [str(nvrtc.nvrtcVersion()), arch, *names, "-D", *defines, "-I", *map(str, header_folders())]
+    digest = hashlib.sha256("\0".join(parts).encode())
+    for file in _sources(path):
+        digest.update(b"\0" + file.read_bytes())
+    return digest.hexdigest()
+
+
+def _sources(path: Path) -> list[Path]:
+    """The file and all of our own headers that it includes, directly or not."""
+    found = [path]
+    for file in found:  # grows while it is read
+        for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', file.read_text(encoding="utf-8"), re.MULTILINE):
+            inner = next((p for p in (file.parent / name, path.parent / name, SHARED / name) if p.is_file()), None)
+            if inner and inner not in found:
+                found.append(inner)
+    return found
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

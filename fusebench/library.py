@@ -1,0 +1,62 @@
+"""`fusebench.measure`: the timing of the harness for any callable, from a script of one's own."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from fusebench import machine, records
+from fusebench.contract import Case, Cell
+from fusebench.run import add_rates
+from fusebench.worker import Bench
+
+
+def measure(
+    call: Callable[..., Any], *arguments: Any, name: str | None = None, time_s: float = 0.5, flops: int = 0, moved_bytes: int = 0
+) -> dict[str, Any]:
+    """Times `call(*arguments)` as `fusebench bench` times a cell and returns the same record.
+
+    The arguments decide the back end and the device: Torch tensors, JAX arrays, or anything else as plain Python on the CPU.
+    On a GPU the time is CUPTI's, each call queued behind an L2 flush; on the CPU it is the synchronised wall clock. `time_s`
+    is the sampling budget in seconds; `flops` and `moved_bytes` of one call, where given, add TFLOP/s and GB/s. The record's
+    `parity` is absent: nothing is known of what the call should compute. Precision and compiler settings stay as they are.
+
+    Raises what the call raises, and RuntimeError if CUPTI recorded nothing.
+    """
+    backend, device = _home(arguments)
+    bench = Bench(backend, device)
+    case = Case(name or getattr(call, "__name__", "call"), {}, _dtype(arguments), id=name or getattr(call, "__name__", "call"))
+    record = records.new(Cell(case, case.id, "default"), flops, moved_bytes, device)
+    bench.backend.reset_peak()
+    machine.reset_peak_rss()
+    begin = time.perf_counter()
+    bench.backend.wait(call(*arguments))
+    first_s = time.perf_counter() - begin
+    peak = bench.backend.peak_bytes() if device == "cuda" else machine.peak_rss()
+    timing = bench.sample(call, [list(arguments)], time_s).summary()
+    record |= {
+        "device": machine.describe(bench.device), "prepare_s": 0.0, "compile_s": max(0.0, first_s - timing["median"]),
+        "peak_memory_bytes": peak, "timing": timing, "ended": datetime.now(UTC).isoformat(),
+    }  # fmt: skip
+    add_rates(record, {})
+    return records.plain(record)
+
+
+def _home(arguments: tuple[Any, ...]) -> tuple[str, str]:
+    """Back end and device of the first argument that belongs to a framework which is loaded already."""
+
+    for name in ("torch", "jax"):
+        if name in sys.modules:
+            backend = importlib.import_module(f"fusebench.backends.{name}")
+            for argument in filter(backend.is_array, arguments):
+                return name, backend.device_of(argument)
+    return "numpy", "cpu"
+
+
+def _dtype(arguments: tuple[Any, ...]) -> str:
+    """The first argument's dtype by name, or "" where it has none."""
+    return str(getattr(arguments[0], "dtype", "")).removeprefix("torch.") if arguments else ""

@@ -1,0 +1,55 @@
+"""What the tests share: the GPU marker, the project's kernels, and worker processes that stay for the whole session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fusebench import discovery, machine
+from fusebench.contract import Cell
+from fusebench.pool import Pool
+from fusebench.run import Run, Settings, run
+
+FIXTURES = Path(__file__).parent / "fixtures"
+DEVICE = "cuda" if machine.gpu() else "cpu"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skips elsewhere")
+
+
+def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("gpu") and DEVICE == "cpu":
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture(scope="session")
+def roots() -> list[Path]:
+    """The project's kernels and the fixtures'."""
+    return discovery.roots_of([FIXTURES / "kernels", FIXTURES / "extra", FIXTURES / "faults"])
+
+
+@pytest.fixture(scope="session")
+def kernels(roots: list[Path]) -> dict[str, discovery.Kernel]:
+    return discovery.find_kernels(roots)
+
+
+@pytest.fixture(scope="session")
+def pool(roots: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    with Pool(DEVICE, roots, tmp_path_factory.mktemp("workers")) as workers:
+        yield workers
+
+
+@pytest.fixture
+def run_cells(kernels: dict[str, discovery.Kernel], roots: list[Path], pool: Pool, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """Runs cells on the session's workers and returns their records: `run_cells(cells, time_s=0)`."""
+
+    def run_them(cells: Sequence[Cell], time_s: float = 0.0, timeout_s: float = 120.0) -> list[dict[str, Any]]:
+        settings = Settings(DEVICE, time_s, timeout_s)
+        return list(run(Run(kernels, roots, tmp_path / "run", settings), cells, pool))
+
+    return run_them

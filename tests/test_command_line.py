@@ -1,0 +1,182 @@
+"""The command line: bad input ends with one line and exit code 2, help is quick, and a run leaves what it should."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import FIXTURES
+
+REPOSITORY = Path(__file__).parent.parent
+
+
+def fusebench(*arguments, cwd, **options):
+    """Runs the command as a user does, in a folder of its own."""
+    command = [sys.executable, "-m", "fusebench.cli", *map(str, arguments)]
+    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, **options)
+
+
+def records_of(folder):
+    """The records of the only run in folder/results."""
+    (file,) = Path(folder).glob("results/**/records.jsonl")
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("override", "named"),
+    [
+        ("kernl=lola", "did you mean kernel"),
+        ("kernel=lolla", "did you mean lola"),
+        ("kernel=[lola,nosuch]", "launch, lola"),
+        ("kernel=null", "launch, lola"),
+        ("implementation=tritn", "did you mean triton"),
+        ("implementation=triton:nosuch", "multirow_ws"),
+        ("case=nosuch", "batch"),
+        ("dtype=fp16", "bfloat16, float16, float32"),
+        ("precision=tf64", "ieee, tf32"),
+        ("shape.Q=3", "K, M, N"),
+        ("shape.K=0", "positive integer"),
+        ("shape.K=-3", "positive integer"),
+        ("shape.K=1.5", "positive integer"),
+        ("shape.K=many", "positive integer"),
+        ("batch=true", "positive integer"),
+        ("option.w_layout=xx", "kn, nk"),
+        ("option.nosuch=1", "w_layout"),
+        ("device=tpu", "auto, cpu, cuda"),
+        ("seed=abc", "abc"),
+        ("time_s=0", "above 0"),
+        ("experiment=nosuch", "published"),
+        ("worker=nosuch", "inline, process"),
+        ("worker.python.nosuch=python3", "worker.python.NAME"),
+        ("resume=nosuch", "no run there"),
+        ("shapes=nosuch.csv", "nosuch.csv"),
+        ("path=nosuch", "no such folder"),
+        ("kernel=[", "input"),
+        ("lola", "KEY=VALUE"),
+        ("~kernel", "~kernel"),
+        ("kernel=lola,launch", "--multirun"),
+    ],
+)
+def test_a_wrong_override_is_answered_by_one_line(tmp_path, monkeypatch, capfd, override, named):
+    from fusebench.cli import main
+
+    monkeypatch.chdir(tmp_path)
+    assert main(["bench", override]) == 2
+    captured = capfd.readouterr()
+    assert len(captured.err.splitlines()) == 1 and named in captured.err and "Traceback" not in captured.err
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_a_wrong_name_in_the_last_job_of_a_sweep_costs_nothing(tmp_path):
+    done = fusebench("bench", "-m", "kernel=launch,nosuch", cwd=tmp_path)
+    assert done.returncode == 2 and "nosuch" in done.stderr and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", ["nosuch", "bnech"])
+def test_an_unknown_command_is_named(command):
+    done = fusebench(command, cwd=".")
+    assert done.returncode == 2 and command in done.stderr and "bench" in done.stderr
+
+
+def test_help_loads_no_framework_and_is_quick():
+    code = "import sys; from fusebench.cli import main; main(['--help']); print([m for m in ('torch', 'jax', 'triton', 'hydra') if m in sys.modules])"
+    begin = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert time.perf_counter() - begin < 10, "a second on an idle machine; the limit only catches an import gone wrong"
+
+
+def test_bench_help_shows_the_keys():
+    done = fusebench("bench", "--help", cwd=".")
+    assert done.returncode == 0 and "implementation:" in done.stdout
+
+
+def test_bench_times_what_it_is_asked_for(tmp_path):
+    done = fusebench(
+        "bench", "kernel=lola", "implementation=[torch_eager,flax:pieces]", "batch=[1,3]", "shape.K=17", "shape.N=9", "time_s=0.02", cwd=tmp_path
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    records = records_of(tmp_path)
+    assert [(r["label"], r["case"]["sizes"]) for r in records] == [
+        (label, {"M": m, "K": 17, "N": 9}) for m in (1, 3) for label in ("torch_eager", "flax:pieces")
+    ]
+    for record in records:
+        assert record["status"] == "ok" and len(record["timing"]["samples"]) >= 3
+        assert 0 < record["timing"]["q1"] <= record["timing"]["median"] <= record["timing"]["q3"]
+        assert record["parity"]["ratio"] <= 1 and record["parity_timed"]["ratio"] <= 1
+        assert record["packages"]["numpy"] and record["device"]["name"] and record["seed"] == 0 and record["compile_s"] >= 0
+    assert "torch_eager" in done.stdout and "wall time" in done.stdout
+
+
+def test_a_multirun_runs_every_job(tmp_path):
+    done = fusebench("bench", "-m", "kernel=launch", "implementation=torch_eager", "dtype=float32,bfloat16", "time_s=0.02", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(f.read_text())["case"]["dtype"] for f in sorted(tmp_path.glob("results/*/[01]/records.jsonl"))]
+    assert found == ["float32", "bfloat16"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "sizes"),
+    [
+        ("mine.csv", "M,K,N\n2,3,4\n5,6,7\n", [{"M": 2, "K": 3, "N": 4}, {"M": 5, "K": 6, "N": 7}]),
+        ("mine.yaml", "- {M: 2, K: 3, N: 4}\n", [{"M": 2, "K": 3, "N": 4}]),
+    ],
+)
+def test_sizes_come_from_a_file(tmp_path, name, text, sizes):
+    (tmp_path / name).write_text(text)
+    done = fusebench("parity", "kernel=lola", "implementation=torch_eager", f"shapes={name}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [r["case"]["sizes"] for r in records_of(tmp_path)] == sizes
+
+
+@pytest.mark.parametrize(("text", "named"), [("M,K\n1,2\n", "dimensions M, K, N"), ("M,K,N\n1,x,2\n", "'x'"), ("", "expected a list of sizes")])
+def test_a_wrong_file_of_sizes_is_named(tmp_path, text, named):
+    (tmp_path / "mine.csv").write_text(text)
+    done = fusebench("bench", "kernel=lola", "shapes=mine.csv", cwd=tmp_path)
+    assert done.returncode == 2 and named in done.stderr and "mine.csv" in done.stderr
+
+
+def test_the_exit_code_tells_of_a_cell_that_is_not_well(tmp_path):
+    done = fusebench("parity", f"path={FIXTURES / 'faults'}", "kernel=fault", "implementation=[a_fine,wrong]", cwd=tmp_path)
+    assert done.returncode == 1 and "budget" in done.stdout
+
+
+def test_inline_runs_in_the_calling_process(tmp_path):
+    done = fusebench("bench", "worker=inline", "kernel=launch", "implementation=torch_eager", "time_s=0.02", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert records_of(tmp_path)[0]["status"] == "ok" and not list(tmp_path.glob("results/*/worker-*.log"))
+
+
+def test_another_interpreter_is_used_where_it_is_named(tmp_path):
+    wrapper = tmp_path / "python"
+    wrapper.write_text(f'#!/bin/sh\ntouch {tmp_path}/used\nexec {sys.executable} "$@"\n')
+    wrapper.chmod(0o755)
+    done = fusebench("parity", "kernel=launch", "implementation=[torch_eager]", f"worker.python.torch={wrapper}", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "used").exists()
+
+
+def test_an_interpreter_that_does_not_exist_fails_its_cells_alone(tmp_path):
+    done = fusebench("parity", "kernel=launch", "case=odd", "implementation=[flax,torch_eager]", "worker.python.flax=/nonexistent/python", cwd=tmp_path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert [r["status"] for r in records_of(tmp_path)] == ["failed", "ok"]
+
+
+def test_list_shows_what_there_is():
+    done = fusebench("list", "--json", cwd=".")
+    found = json.loads(done.stdout)
+    assert set(found["lola"]) == {"flax", "torch_eager", "torch_compile", "triton", "jax_triton", "cuda"}
+    assert found["lola"]["triton"]["variants"] == ["row", "batched_row", "multirow", "multirow_ws"]
+    assert found["lola"]["torch_eager"] == {"variants": ["default"], "unavailable": None}
+
+
+@pytest.mark.parametrize("experiment", sorted(f.stem for f in (REPOSITORY / "conf" / "experiment").glob("*.yaml")))
+def test_every_experiment_composes(experiment):
+    done = fusebench("bench", f"experiment={experiment}", "--cfg", "job", cwd=".")
+    assert done.returncode == 0 and "case:" in done.stdout

@@ -1,0 +1,46 @@
+"""Adding a kernel is adding one folder, adding an implementation is adding one file: every command finds them, nothing else is edited."""
+
+from __future__ import annotations
+
+import json
+
+from conftest import FIXTURES
+from test_command_line import fusebench, records_of
+
+KERNELS, EXTRA = FIXTURES / "kernels", FIXTURES / "extra"
+
+
+def test_a_new_kernel_is_benched(tmp_path):
+    done = fusebench("bench", f"path={KERNELS}", "kernel=double", "batch=5", "dtype=float16", "time_s=0.02", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [(r["label"], r["status"], r["case"]["sizes"]["N"]) for r in records_of(tmp_path)] == [
+        ("torch_eager:plus", "ok", 5), ("torch_eager:times", "ok", 5)
+    ]  # fmt: skip
+
+
+def test_a_new_kernel_is_checked_when_its_own_folder_is_named(tmp_path):
+    done = fusebench("parity", f"path={KERNELS / 'double'}", "kernel=double", cwd=tmp_path)
+    assert done.returncode == 0 and all(r["parity"]["ratio"] <= 1 for r in records_of(tmp_path))
+
+
+def test_a_new_implementation_joins_its_kernel(tmp_path):
+    done = fusebench("parity", f"path={EXTRA}", "kernel=lola", "implementation=[torch_eager,torch_addmm]", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [(r["label"], r["status"]) for r in records_of(tmp_path)] == [("torch_eager", "ok"), ("torch_addmm", "ok")]
+
+
+def test_they_are_listed_and_named_among_the_valid_overrides(tmp_path):
+    found = json.loads(fusebench("list", "--json", f"path={KERNELS}", f"path={EXTRA}", cwd=tmp_path).stdout)
+    assert found["double"]["torch_eager"]["variants"] == ["plus", "times"] and "torch_addmm" in found["lola"]
+    done = fusebench("bench", f"path=[{KERNELS},{EXTRA}]", "kernel=dubble", cwd=tmp_path)
+    assert done.returncode == 2 and "double, launch, lola" in done.stderr
+    done = fusebench("bench", f"path=[{KERNELS},{EXTRA}]", "implementation=torch_adm", cwd=tmp_path)
+    assert done.returncode == 2 and "did you mean torch_addmm" in done.stderr
+
+
+def test_a_broken_kernel_file_is_named(tmp_path):
+    folder = tmp_path / "mine" / "half"
+    folder.mkdir(parents=True)
+    (folder / "kernel.py").write_text("DIMENSIONS = ('N',)\n")
+    done = fusebench("bench", f"path={tmp_path / 'mine'}", cwd=tmp_path)
+    assert done.returncode == 2 and "kernel.py lacks BATCH" in done.stderr

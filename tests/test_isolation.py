@@ -1,0 +1,51 @@
+"""One bad cell costs one record: crashes, hangs, exceptions and wrong answers, with good cells around them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusebench.cases import make_case
+from fusebench.contract import Cell
+
+
+@pytest.fixture(scope="module")
+def results(kernels, roots, pool, tmp_path_factory):
+    """The records of all implementations of the fault kernel, by name, in one run."""
+    from conftest import DEVICE
+
+    from fusebench.run import Run, Settings, run
+
+    kernel = kernels["fault"]
+    cells = [Cell(make_case(kernel, "small"), name, "default") for name in kernel.implementations]
+    folder = tmp_path_factory.mktemp("faults")
+    return {r["implementation"]: r for r in run(Run(kernels, roots, folder, Settings(DEVICE, 0.02, 8.0)), cells, pool)}
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason"),
+    [
+        ("a_fine", "ok", None),
+        ("exits", "crashed", "exit code 7"),
+        ("segfaults", "crashed", "SIGSEGV"),
+        ("hangs", "timeout", "8 s"),
+        ("raises", "failed", "ValueError: no such tile"),
+        ("wrong", "wrong", "[99]"),
+        ("misshapen", "wrong", "shape (99,), expected (100,)"),
+        ("stale", "wrong", "a timed call"),
+        ("refuses", "skipped", "only on Sundays"),
+        ("unreadable", "skipped", "unreadable.py cannot be read"),
+        ("prints", "ok", None),
+        ("z_fine", "ok", None),
+    ],
+)
+def test_each_cell_gets_its_own_status(results, name, status, reason):
+    assert results[name]["status"] == status
+    assert (results[name]["reason"] is None) if reason is None else (reason in results[name]["reason"])
+
+
+def test_only_ok_cells_have_a_time(results):
+    assert all(("timing" in r) == (r["status"] == "ok") for r in results.values())
+
+
+def test_a_failed_cell_keeps_its_traceback(results):
+    assert "no such tile" in results["raises"]["traceback"]

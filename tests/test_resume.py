@@ -1,0 +1,84 @@
+"""A run that is killed leaves readable records and no orphans, and goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import FIXTURES
+from test_command_line import REPOSITORY, fusebench, records_of
+
+from fusebench import records
+
+
+def wait_until(true, seconds=60.0):
+    """Polls until `true()`; fails the test after `seconds`."""
+    end = time.monotonic() + seconds
+    while not (found := true()):
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+    return found
+
+
+def workers_of(marker):
+    """Process ids of workers whose command line holds `marker`."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes().decode()
+        except OSError:
+            continue
+        if "fusebench.worker" in line and marker in line:
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_kill_9_leaves_records_and_no_orphans_and_the_run_goes_on(tmp_path):
+    faults = tmp_path / "faults"
+    faults.mkdir()
+    (faults / "fault").symlink_to(FIXTURES / "faults" / "fault")
+    arguments = ["bench", f"path={faults}", "kernel=fault", "implementation=[a_fine,prints,hangs,z_fine]", "time_s=0.02", "timeout_s=5"]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "fusebench.cli", *arguments], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_until(lambda: any(f.read_bytes().count(b"\n") == 2 for f in tmp_path.glob("results/*/records.jsonl")))
+    assert workers_of(str(faults))
+    run.send_signal(signal.SIGKILL)  # now, with `hangs` in an endless loop
+    run.wait()
+    wait_until(lambda: not workers_of(str(faults)), 10)
+    first = records_of(tmp_path)
+    assert [r["implementation"] for r in first] == ["a_fine", "prints"]
+
+    done = fusebench("bench", "--resume", cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    after = records_of(tmp_path)
+    assert after[:2] == first, "finished cells are not repeated"
+    assert [(r["implementation"], r["status"]) for r in after[2:]] == [("hangs", "timeout"), ("z_fine", "ok")]
+    assert "4 cells" in done.stdout and not list(tmp_path.glob("results/*/.inputs-*"))
+
+
+def test_resume_takes_no_other_keys(tmp_path):
+    assert fusebench("bench", "kernel=launch", "implementation=torch_eager", "time_s=0.02", cwd=tmp_path).returncode == 0
+    (folder,) = (tmp_path / "results").iterdir()
+    done = fusebench("bench", f"resume={folder.name}", "dtype=bfloat16", cwd=tmp_path)
+    assert done.returncode == 2 and "dtype=bfloat16" in done.stderr
+    done = fusebench("bench", f"resume={folder.name}", cwd=tmp_path)
+    assert done.returncode == 0 and len(records_of(tmp_path)) == 1, "a finished run has nothing left to do"
+
+
+def test_a_line_that_was_cut_off_is_dropped(tmp_path):
+    records.append(tmp_path, {"cell": "a", "value": float("nan")})
+    with open(tmp_path / records.FILE, "a") as file:
+        file.write('{"cell": "b", "val')
+    assert [r["cell"] for r in records.read(tmp_path)] == ["a"]
+    records.append(tmp_path, {"cell": "c"})
+    lines = (tmp_path / records.FILE).read_text().splitlines()
+    assert [json.loads(line)["cell"] for line in lines] == ["a", "c"]

@@ -70,14 +70,23 @@ def _run(command: str, composed: DictConfig, folder: Path, roots: Sequence[Path]
     )  # fmt: skip
     with report.progress() as bar:
         task = bar.add_task("starting", total=len(cells), completed=len(done))
-        this = Run(kernels, roots, folder, settings, on_phase=lambda c, phase: bar.update(task, description=f"{c.label} {c.case.id}: {phase}"))
+        this = Run(
+            kernels,
+            roots,
+            folder,
+            settings,
+            on_phase=lambda c, phase: bar.update(task, description=f"{c.label} {c.case.id}: {phase}"),
+        )
         try:
             for record in run(this, [c for c in cells if c.id not in done]):
                 finished.append(record)
                 bar.advance(task)
         except KeyboardInterrupt:
             bar.stop()
-            print(f"interrupted: {len(finished)} of {len(cells)} cells are kept; go on with resume={folder}", file=sys.stderr)
+            print(
+                f"interrupted: {len(finished)} of {len(cells)} cells are kept; go on with resume={folder}",
+                file=sys.stderr,
+            )
             return 130
     report.show(finished, timed=command == "bench")
     report.footer(finished, this.clock, time.perf_counter() - begin, folder)
@@ -97,7 +106,9 @@ def _resumed(overrides: Sequence[Any]) -> Path | None:
     value = next((o.value() for o in overrides if o.key_or_group == "resume"), None)
     if value is None:
         return None
-    if others := [o.input_line for o in overrides if o.key_or_group != "resume" and not o.key_or_group.startswith("hydra")]:
+    if others := [
+        o.input_line for o in overrides if o.key_or_group != "resume" and not o.key_or_group.startswith("hydra")
+    ]:
         raise UsageError(f"resume={value} goes on with that run as it was configured: leave out {' '.join(others)}")
     folder = Path(_run_dir(str(value)))
     if not (folder / CONFIG_FILE).is_file():
@@ -107,7 +118,7 @@ def _resumed(overrides: Sequence[Any]) -> Path | None:
 
 
 def _paths(folder: Path) -> list[str]:
-    return [str(p) for p in cases.as_list(OmegaConf.load(folder / CONFIG_FILE).path) if p is not None]  # type: ignore[union-attr]
+    return [str(p) for p in cases.as_list(OmegaConf.load(folder / CONFIG_FILE).path) if p is not None]
 
 
 def _run_dir(resume: str | None) -> str:
@@ -115,5 +126,11 @@ def _run_dir(resume: str | None) -> str:
     if resume in (None, "null", "None"):
         return str(RESULTS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S.%f")[:-3])
     if resume == "latest":
-        return str(max((p.parent for p in RESULTS.glob(f"**/{CONFIG_FILE}")), key=lambda p: p.stat().st_mtime, default=RESULTS / "none"))
+        return str(
+            max(
+                (p.parent for p in RESULTS.glob(f"**/{CONFIG_FILE}")),
+                key=lambda p: p.stat().st_mtime,
+                default=RESULTS / "none",
+            )
+        )
     return str(resume) if Path(str(resume)).is_dir() else str(RESULTS / str(resume))

@@ -52,7 +52,9 @@ def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
             value = config["batch"]
         if value is not None:
             changes[dimension] = [positive(f"size {dimension}", v) for v in as_list(value)]
-    options = [[(name, v) for v in as_list(config["option"].get(name) or values[0])] for name, values in kernel.options.items()]
+    options = [
+        [(name, v) for v in as_list(config["option"].get(name) or values[0])] for name, values in kernel.options.items()
+    ]
     dtypes, precisions = chosen(config["dtype"], DTYPES), chosen(config["precision"], PRECISIONS)
     cases: dict[str, Case] = {}
     for start, sizes, dtype, precision, option in itertools.product(
@@ -64,14 +66,19 @@ def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
 
 
 def make_case(
-    kernel: Kernel, sizes: Mapping[str, int] | str, dtype: str = "float32", precision: str = "ieee", options: Mapping[str, str] | None = None
+    kernel: Kernel,
+    sizes: Mapping[str, int] | str,
+    dtype: str = "float32",
+    precision: str = "ieee",
+    options: Mapping[str, str] | None = None,
 ) -> Case:
     """A checked case: `sizes` is one of the kernel's named cases or all its sizes, options left out have their defaults.
 
     Its id is stable over the history, because a default that is added later does not stand in it. Raises UsageError.
     """
+    known: Mapping[str, Mapping[str, int]] = kernel.module.CASES
     if isinstance(sizes, str):
-        sizes = kernel.module.CASES[check_name(f"case of {kernel.name}", sizes, kernel.module.CASES)]
+        sizes = known[check_name(f"case of {kernel.name}", sizes, known)]
     check_name("dtype", dtype, DTYPES)
     check_name("precision", precision, PRECISIONS)
     for name, value in (options or {}).items():
@@ -80,7 +87,8 @@ def make_case(
     precision = precision if dtype == "float32" else "ieee"
     filled = {name: str((options or {}).get(name, values[0])) for name, values in kernel.options.items()}
     changed = [f"{n}={v}" for n, v in filled.items() if v != kernel.options[n][0]]
-    named = next((name for name, known in kernel.module.CASES.items() if known == sizes), ",".join(f"{d}={n}" for d, n in sizes.items()))
+    listed = ",".join(f"{d}={n}" for d, n in sizes.items())
+    named = next((name for name, theirs in known.items() if theirs == sizes), listed)
     case_id = "/".join([named, dtype, *([precision] if dtype == "float32" else []), *changed])
     return Case(kernel.name, dict(sizes), dtype, precision, filled, id=case_id)
 
@@ -88,9 +96,11 @@ def make_case(
 def read_shapes(path: Path, kernel: Kernel) -> list[dict[str, int]]:
     """Sizes from a CSV file (a header of dimensions, a row a case) or a YAML file (a list of mappings), checked."""
     if not path.is_file():
-        raise UsageError(f"shapes={path}: no such file; expected a .csv or .yaml file with the columns {', '.join(kernel.dimensions)}")
+        raise UsageError(
+            f"shapes={path}: no such file; expected a .csv or .yaml file with the columns {', '.join(kernel.dimensions)}"
+        )
     if path.suffix == ".csv":
-        with open(path, newline="") as file:
+        with path.open(newline="") as file:
             rows: Any = list(csv.DictReader(file))
     elif path.suffix in (".yaml", ".yml"):
         import yaml
@@ -106,7 +116,9 @@ def read_shapes(path: Path, kernel: Kernel) -> list[dict[str, int]]:
     for row in rows:
         if set(row) != set(kernel.dimensions):
             names = ", ".join(map(str, row))
-            raise UsageError(f"shapes={path}: a row has {names}, but {kernel.name} has the dimensions {', '.join(kernel.dimensions)}")
+            raise UsageError(
+                f"shapes={path}: a row has {names}, but {kernel.name} has the dimensions {', '.join(kernel.dimensions)}"
+            )
     return [{d: positive(f"size {d} in {path}", row[d]) for d in kernel.dimensions} for row in rows]
 
 
@@ -152,7 +164,9 @@ def positive(what: str, value: Any, least: int = 1) -> int:
     except ValueError:
         number = least - 1
     if number < least or isinstance(value, bool):
-        raise UsageError(f"{what} is {value!r}: expected {'a positive integer' if least else 'an integer of 0 or more'}")
+        raise UsageError(
+            f"{what} is {value!r}: expected {'a positive integer' if least else 'an integer of 0 or more'}"
+        )
     return number
 
 

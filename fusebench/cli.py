@@ -15,7 +15,15 @@ COMMANDS = {
 def usage() -> str:
     width = max(map(len, COMMANDS))
     lines = [f"  {name.ljust(width)}  {text}" for name, text in COMMANDS.items()]
-    return "\n".join(["usage: fusebench COMMAND [KEY=VALUE …]", "", *lines, "", "fusebench COMMAND --help shows the keys of a command."])
+    return "\n".join(
+        [
+            "usage: fusebench COMMAND [KEY=VALUE …]",
+            "",
+            *lines,
+            "",
+            "fusebench COMMAND --help shows the keys of a command.",
+        ]
+    )
 
 
 def main(argv: list[str] | None = None) -> int:

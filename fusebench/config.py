@@ -21,8 +21,32 @@ from fusebench import discovery, machine
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 
-VALUED_FLAGS = ("--config-path", "-cp", "--config-name", "-cn", "--config-dir", "-cd", "--package", "-p", "--cfg", "-c", "--info", "-i")
-SHOWING_FLAGS = ("--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i", "--shell-completion", "-sc")
+VALUED_FLAGS = (
+    "--config-path",
+    "-cp",
+    "--config-name",
+    "-cn",
+    "--config-dir",
+    "-cd",
+    "--package",
+    "-p",
+    "--cfg",
+    "-c",
+    "--info",
+    "-i",
+)
+SHOWING_FLAGS = (
+    "--help",
+    "-h",
+    "--hydra-help",
+    "--version",
+    "--cfg",
+    "-c",
+    "--info",
+    "-i",
+    "--shell-completion",
+    "-sc",
+)
 CONF = next(p for p in (Path(__file__).parent / "conf", discovery.HOME.parent / "conf") if p.is_dir())
 
 
@@ -80,8 +104,12 @@ def find(overrides: Sequence[Override]) -> tuple[list[Path], dict[str, Kernel]]:
 
 def store(command: str, kernels: Mapping[str, Kernel]) -> None:
     """Registers the schema of a command. The dimensions and options known from discovery are its keys, so they need no `+`."""
-    shape = make_dataclass("Shape", [(d, Any, None) for d in sorted({d for k in kernels.values() for d in k.dimensions})])
-    option = make_dataclass("Option", [(o, Any, None) for o in sorted({o for k in kernels.values() for o in k.options})])
+    shape = make_dataclass(
+        "Shape", [(d, Any, None) for d in sorted({d for k in kernels.values() for d in k.dimensions})]
+    )
+    option = make_dataclass(
+        "Option", [(o, Any, None) for o in sorted({o for k in kernels.values() for o in k.options})]
+    )
     python = make_dataclass("Python", [(n, Any, None) for n in _python_keys(kernels)])
     worker = make_dataclass("Worker", [("inline", bool, False), ("python", python, field(default_factory=python))])
     schema = make_dataclass(
@@ -95,7 +123,11 @@ def store(command: str, kernels: Mapping[str, Kernel]) -> None:
 
 def parse(arguments: Sequence[str]) -> list[Override]:
     """The overrides among the arguments of a command, flags left out. Raises UsageError for one that does not parse."""
-    words = [a for a, before in zip(arguments, ["", *arguments], strict=False) if not a.startswith("-") and before not in VALUED_FLAGS]
+    words = [
+        a
+        for a, before in zip(arguments, ["", *arguments], strict=False)
+        if not a.startswith("-") and before not in VALUED_FLAGS
+    ]
     if stray := [w for w in words if "=" not in w and not w.startswith("~")]:
         raise UsageError(f"unexpected {stray[0]!r}: expected KEY=VALUE, such as kernel=lola")
     try:
@@ -112,11 +144,15 @@ def only_shows(arguments: Sequence[str]) -> bool:
 def compose_jobs(command: str, arguments: Sequence[str], overrides: Sequence[Override]) -> Iterator[dict[str, Any]]:
     """The configuration of each job that Hydra is going to start. Raises UsageError where one does not compose."""
     own = [o for o in overrides if not o.key_or_group.startswith("hydra")]
+    lines = [str(o.input_line) for o in own]
     if any(a in ("-m", "--multirun") for a in arguments):
-        choices = [[f"{o.key_or_group}={v}" for v in o.sweep_string_iterator()] if o.is_sweep_override() else [o.input_line] for o in own]
+        choices = [
+            [f"{o.key_or_group}={v}" for v in o.sweep_string_iterator()] if o.is_sweep_override() else [line]
+            for o, line in zip(own, lines, strict=True)
+        ]
         jobs = [list(job) for job in itertools.product(*choices)]
     else:
-        jobs = [[o.input_line for o in own]]
+        jobs = [lines]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         for job in jobs:
             try:
@@ -129,7 +165,11 @@ def one_line(error: Exception) -> str:
     """The lines of a Hydra error that say what is wrong, without the hints for its own developers."""
     text = f"{error}\n{error.__cause__ or ''}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return "; ".join(line for line in lines if not line.startswith(("full_key", "object_type", "reference_type", "Set the environment")))
+    return "; ".join(
+        line
+        for line in lines
+        if not line.startswith(("full_key", "object_type", "reference_type", "Set the environment"))
+    )
 
 
 def check(command: str, overrides: Sequence[Override], kernels: Mapping[str, Kernel]) -> None:

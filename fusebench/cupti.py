@@ -36,7 +36,9 @@ def record(work: Callable[[], None]) -> list[Kernel]:
         if event.device_type == DeviceType.CUDA
     ]
     if not kernels:
-        raise RuntimeError("CUPTI recorded no kernel: is another profiler attached, or profiling forbidden on this machine?")
+        raise RuntimeError(
+            "CUPTI recorded no kernel: is another profiler attached, or profiling forbidden on this machine?"
+        )
     return sorted(kernels, key=lambda k: k.start)
 
 

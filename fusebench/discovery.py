@@ -77,7 +77,9 @@ def roots_of(paths: Iterable[str | Path] = (), home: Path | None = None) -> list
             raise UsageError(f"path={path}: no such folder; expected a folder of kernels (DIR/<kernel>/kernel.py)")
         folder = path.resolve()
         if not any(folder.glob("*.py")) and not any(folder.glob("*/*.py")):
-            raise UsageError(f"path={path}: no kernel there; expected DIR/<kernel>/kernel.py or DIR/<kernel>/<implementation>.py")
+            raise UsageError(
+                f"path={path}: no kernel there; expected DIR/<kernel>/kernel.py or DIR/<kernel>/<implementation>.py"
+            )
         roots.append(folder)
     return roots
 
@@ -97,11 +99,17 @@ def find_kernels(roots: Sequence[Path]) -> dict[str, Kernel]:
         found = [read_implementation(name, f) for f in files if f.stem != "kernel" and not f.stem.startswith("_")]
         try:
             module = importlib.import_module(f"implementations.{name}.kernel")
-            missing = [need for need in ("DIMENSIONS", "BATCH", "CASES", "inputs", "formula", "flops", "moved_bytes") if not hasattr(module, need)]
+            missing = [
+                need
+                for need in ("DIMENSIONS", "BATCH", "CASES", "inputs", "formula", "flops", "moved_bytes")
+                if not hasattr(module, need)
+            ]
         except Exception as error:  # whatever a kernel's author wrote: name the file, not our import
             raise UsageError(f"{home / 'kernel.py'} does not import: {type(error).__name__}: {error}") from error
         if missing:
-            raise UsageError(f"{home / 'kernel.py'} lacks {', '.join(missing)} (fusebench/contract.py says what each is)")
+            raise UsageError(
+                f"{home / 'kernel.py'} lacks {', '.join(missing)} (fusebench/contract.py says what each is)"
+            )
         kernels[name] = Kernel(name, home, module, {i.name: i for i in found})
     return kernels
 

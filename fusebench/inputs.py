@@ -5,7 +5,7 @@ bfloat16 exists in NumPy only through ml_dtypes and not in .npy files, so it is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from fusebench.contract import Case
 def make_sets(module: Any, case: Case, seed: int, count: int) -> list[dict[str, np.ndarray]]:
     """`count` sets of inputs by name, in the order of the contract: `inputs`, which differ from set to set, then
     `weights`, which are the same arrays in all. Floats are rounded to `case.dtype`; other dtypes are left alone."""
-    weights = getattr(module, "weights", lambda case, rng: {})
+    weights: Callable[..., dict[str, np.ndarray]] = getattr(module, "weights", lambda case, rng: {})
     shared = _rounded(weights(case, np.random.default_rng([seed, 0])), case.dtype)
-    return [_rounded(module.inputs(case, np.random.default_rng([seed, i + 1])), case.dtype) | shared for i in range(count)]
+    return [
+        _rounded(module.inputs(case, np.random.default_rng([seed, i + 1])), case.dtype) | shared for i in range(count)
+    ]
 
 
 def _rounded(arrays: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:

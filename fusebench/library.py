@@ -16,7 +16,12 @@ from fusebench.worker import Bench
 
 
 def measure(
-    call: Callable[..., Any], *arguments: Any, name: str | None = None, time_s: float = 0.5, flops: int = 0, moved_bytes: int = 0
+    call: Callable[..., Any],
+    *arguments: Any,
+    name: str | None = None,
+    time_s: float = 0.5,
+    flops: int = 0,
+    moved_bytes: int = 0,
 ) -> dict[str, Any]:
     """Times `call(*arguments)` as `fusebench bench` times a cell and returns the same record.
 
@@ -29,8 +34,9 @@ def measure(
     """
     backend, device = _home(arguments)
     bench = Bench(backend, device)
-    case = Case(name or getattr(call, "__name__", "call"), {}, _dtype(arguments), id=name or getattr(call, "__name__", "call"))
-    record = records.new(Cell(case, case.id, "default"), flops, moved_bytes, device)
+    label = str(name or getattr(call, "__name__", "call"))
+    case = Case(label, {}, _dtype(arguments), id=label)
+    record = records.new(Cell(case, label, "default"), flops, moved_bytes, device)
     bench.backend.reset_peak()
     machine.reset_peak_rss()
     begin = time.perf_counter()

@@ -49,7 +49,10 @@ def cpu_name() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor() or "CPU")
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.processor() or "CPU",
+    )
 
 
 @cache
@@ -70,7 +73,9 @@ def git_commit(folder: Path) -> str | None:
     ask = ["git", "-C", str(folder)]
     try:
         head = subprocess.run([*ask, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        dirty = subprocess.run([*ask, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=True)
+        dirty = subprocess.run(
+            [*ask, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=True
+        )
         return head + ("+" if dirty.stdout.strip() else "")
     except (OSError, subprocess.CalledProcessError):
         return None

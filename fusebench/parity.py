@@ -60,7 +60,10 @@ class Judge:
 
     def _evaluate(self, r: Exact, rows: np.ndarray | None) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
-            chosen = [a if rows is None or not of_rows else a[rows] for a, of_rows in zip(self.inputs, self.row_inputs, strict=True)]
+            chosen = [
+                a if rows is None or not of_rows else a[rows]
+                for a, of_rows in zip(self.inputs, self.row_inputs, strict=True)
+            ]
             return [np.asarray(o, dtype=np.float64) for o in self.module.formula(self.case, r, *chosen)]
 
     def reference(self) -> list[np.ndarray]:
@@ -70,7 +73,11 @@ class Judge:
         return self._exact
 
     def sampled_reference(self) -> list[np.ndarray]:
-        return self.reference() if self.sampled is None or not self.all_rows else [e[self.sampled] for e in self.reference()]
+        return (
+            self.reference()
+            if self.sampled is None or not self.all_rows
+            else [e[self.sampled] for e in self.reference()]
+        )
 
     def budgets(self, points: Sequence[str]) -> list[np.ndarray]:
         """Per output, how far a correct implementation that rounds at `points` may be off on each sampled element."""
@@ -84,7 +91,8 @@ class Judge:
                     with np.errstate(all="ignore"):
                         total += np.nan_to_num((drawn - e) ** 2, nan=0.0, posinf=0.0, neginf=0.0)
             self._budgets[key] = [
-                spacing(e, self.case.dtype) / 2 + SIGMAS * np.sqrt((v + SHRINK * _row_mean(v) / DRAWS) / (DRAWS + SHRINK))
+                spacing(e, self.case.dtype) / 2
+                + SIGMAS * np.sqrt((v + SHRINK * _row_mean(v) / DRAWS) / (DRAWS + SHRINK))
                 for v, e in zip(variances, exact, strict=True)
             ]
         return self._budgets[key]
@@ -94,7 +102,8 @@ class Judge:
         exact = self.sampled_reference()
         problem = self._shape_problem(outputs)
         if problem:
-            return Verdict(float("inf"), *[float("nan")] * 2, (), *[float("nan")] * 3, 0, 0, problem)
+            nan = float("nan")
+            return Verdict(float("inf"), nan, nan, (), nan, nan, nan, 0, 0, problem)
         worst: Verdict | None = None
         for number, (output, e, budget) in enumerate(zip(outputs, exact, self.budgets(points), strict=True)):
             rows = self.sampled
@@ -130,7 +139,9 @@ def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
     return np.exp2(np.where(values == 0, smallest, np.maximum(exponent, smallest)).astype(np.float64) - mantissa)
 
 
-def _compare(got: np.ndarray, expected: np.ndarray, budget: np.ndarray, rows: np.ndarray | None, output: int) -> Verdict:
+def _compare(
+    got: np.ndarray, expected: np.ndarray, budget: np.ndarray, rows: np.ndarray | None, output: int
+) -> Verdict:
     got = got.astype(np.float64)
     budget = np.broadcast_to(budget, expected.shape)
     if not got.size:
@@ -159,4 +170,3 @@ def _sample(height: int, seed: int) -> np.ndarray:
     edges = [r for block in (16, 32, 64, 128, 256) for r in (block - 1, block) if r < height]
     random = np.random.default_rng([seed, height]).integers(0, height, 32)
     return np.unique(np.array([0, 1, height - 2, height - 1, *edges, *random]))
-

@@ -80,7 +80,9 @@ class Worker:
         self.kill()
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return WorkerLost("crashed", f"the worker ended: {how}" + (f" ({lines[-1].strip()[:200]})" if lines and code >= 0 else ""))
+        return WorkerLost(
+            "crashed", f"the worker ended: {how}" + (f" ({lines[-1].strip()[:200]})" if lines and code >= 0 else "")
+        )
 
 
 class Pool:
@@ -108,7 +110,7 @@ class Pool:
         ours, theirs = socket.socketpair()
         log = self.log_folder / f"worker-{backend}.log"
         command = [python, "-m", "fusebench.worker", backend, self.device, str(theirs.fileno()), *self.roots]
-        with open(log, "ab") as output, theirs:
+        with log.open("ab") as output, theirs:
             try:
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],

@@ -32,7 +32,7 @@ def new(cell: Cell, flops: int, moved_bytes: int, device: str) -> dict[str, Any]
 def append(folder: Path, record: dict[str, Any]) -> None:
     """Adds one record; a line that an interrupted run left unfinished is cut off first. Raises OSError on a full disk."""
     line = (json.dumps(plain(record), allow_nan=False) + "\n").encode()
-    with open(folder / FILE, "ab+") as file:
+    with (folder / FILE).open("ab+") as file:
         _drop_partial_line(file)
         file.write(line)
         file.flush()

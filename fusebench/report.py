@@ -60,7 +60,17 @@ def _columns(left: Sequence[str], right: Sequence[str]) -> Table:
 
 def _time_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     timer = "GPU" if rows[0]["device"]["type"] == "cuda" else "CPU"
-    headings = (f"{timer} time", "q1 … q3", "host", "launches", "TFLOP/s", "GB/s", "yardstick", f"× {BASELINE}", "error/budget")
+    headings = (
+        f"{timer} time",
+        "q1 … q3",
+        "host",
+        "launches",
+        "TFLOP/s",
+        "GB/s",
+        "yardstick",
+        f"× {BASELINE}",
+        "error/budget",
+    )
     table = _columns(("implementation", "status"), headings)
     baseline = next((r["timing"]["median"] for r in rows if r["label"] == BASELINE and r["status"] == "ok"), None)
     for r in rows:
@@ -77,11 +87,21 @@ def _time_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _parity_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _columns(("implementation", "status"), ("error/budget", "max |error|", "worst at", "got", "expected", "± budget"))
+    table = _columns(
+        ("implementation", "status"), ("error/budget", "max |error|", "worst at", "got", "expected", "± budget")
+    )
     for r in rows:
         p = r["parity"]
         figures = [f"{float(p[k]):.7g}" for k in ("got", "expected")]
-        table.add_row(r["label"], _status(r), _ratio(r), f"{float(p['max_abs']):.2g}", str(p["index"]), *figures, f"{float(p['budget']):.2g}")
+        table.add_row(
+            r["label"],
+            _status(r),
+            _ratio(r),
+            f"{float(p['max_abs']):.2g}",
+            str(p["index"]),
+            *figures,
+            f"{float(p['budget']):.2g}",
+        )
     return table
 
 
@@ -97,10 +117,13 @@ def footer(records: Sequence[Mapping[str, Any]], clock: Clock, wall_s: float, fo
     """One line of counts, one of where the wall time went, one of where the records are."""
     out = console()
     counts = [f"{n} {status}" for status in STATUSES if (n := sum(r["status"] == status for r in records))]
-    phases = {name: spent for name, spent in asdict(clock).items()}
+    phases = asdict(clock)
     phases["other"] = max(0.0, wall_s - sum(phases.values()))
     out.print(f"{len(records)} cells: {', '.join(counts) or 'none'}")
-    out.print(f"wall time {wall_s:.1f} s: " + ", ".join(f"{name.replace('_', '-')} {spent:.1f} s" for name, spent in phases.items()))
+    out.print(
+        f"wall time {wall_s:.1f} s: "
+        + ", ".join(f"{name.replace('_', '-')} {spent:.1f} s" for name, spent in phases.items())
+    )
     out.print(f"records: {folder}/records.jsonl", soft_wrap=True)
 
 
@@ -121,4 +144,3 @@ def _ratio(record: Mapping[str, Any]) -> str:
     """The larger of the first output's and the timed one's error, in budgets."""
     found = [float(record[k]["ratio"]) for k in ("parity", "parity_timed") if k in record]
     return f"{max(found):.2g}" if found else ""
-

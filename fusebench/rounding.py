@@ -77,7 +77,9 @@ class Noisy(Exact):
         noise = self.accumulate * math.sqrt(a.shape[-1]) * size * self._uniform(product)
         if root_square is not None:
             # each operand loses between 0 and 2^-10 of itself: a mean of 2^-11, and a variance of 2^-20 / 12, for each of the two
-            noise += TF32_TRUNCATION * (root_square * math.sqrt(2 / 12) * self.rng.standard_normal(product.shape) - product)
+            noise += TF32_TRUNCATION * (
+                root_square * math.sqrt(2 / 12) * self.rng.standard_normal(product.shape) - product
+            )
         return product + noise
 
     def round(self, point: str, value: np.ndarray) -> np.ndarray:

@@ -101,7 +101,9 @@ def _start_workers(this: Run, pool: Any, cells: Sequence[Cell]) -> None:
     this.clock.add("start_up", begin)
 
 
-def _run_case(this: Run, pool: Any, case: Case, seed: int, cells: Sequence[Cell], scratch: Path) -> Iterator[dict[str, Any]]:
+def _run_case(
+    this: Run, pool: Any, case: Case, seed: int, cells: Sequence[Cell], scratch: Path
+) -> Iterator[dict[str, Any]]:
     module = this.kernels[case.kernel].module
     rates = None
     sets: list[dict[str, Any]] = []
@@ -134,7 +136,11 @@ def _run_case(this: Run, pool: Any, case: Case, seed: int, cells: Sequence[Cell]
                 rates = _rates(this, pool, case)
             try:
                 worker = pool.get(*_home(this, cell))
-                record |= {"device": worker.hello["device"]["describe"], "packages": worker.hello["packages"], "python": worker.hello["python"]}
+                record |= {
+                    "device": worker.hello["device"]["describe"],
+                    "packages": worker.hello["packages"],
+                    "python": worker.hello["python"],
+                }
                 _measure(this, worker, cell, record, files, folder, judge, rates or {})
             except WorkerLost as lost:
                 record |= {"status": lost.status, "reason": lost.reason}
@@ -146,7 +152,14 @@ def _run_case(this: Run, pool: Any, case: Case, seed: int, cells: Sequence[Cell]
 
 
 def _measure(
-    this: Run, worker: Any, cell: Cell, record: dict[str, Any], files: Any, folder: Path, judge: Any, rates: dict[str, Any]
+    this: Run,
+    worker: Any,
+    cell: Cell,
+    record: dict[str, Any],
+    files: Any,
+    folder: Path,
+    judge: Any,
+    rates: dict[str, Any],
 ) -> None:
     """Fills the record of a cell that can run. Raises WorkerLost if its worker dies of it."""
     timeout = this.settings.timeout_s
@@ -158,7 +171,9 @@ def _measure(
              "sets": files, "folder": str(folder)}, timeout,
         )  # fmt: skip
         this.clock.add("compile", begin)
-        record |= {k: built[k] for k in ("status", "reason", "traceback", "prepare_s", "peak_memory_bytes") if k in built}
+        record |= {
+            k: built[k] for k in ("status", "reason", "traceback", "prepare_s", "peak_memory_bytes") if k in built
+        }
         if built["status"] != "ok":
             return
         record["compile_s"] = built["first_s"]
@@ -202,7 +217,10 @@ def add_rates(record: dict[str, Any], rates: dict[str, Any]) -> None:
     record["yardstick_share"] = yardstick.share(record["flops"], record["moved_bytes"], seconds, rates)
     floor = yardstick.bound(record["flops"], record["moved_bytes"], case["dtype"], case["precision"], record["device"])
     if floor is not None and seconds < floor:
-        record |= {"status": "implausible", "reason": f"{seconds * 1e6:.2f} µs is below {floor * 1e6:.2f} µs, which no such card can beat"}
+        record |= {
+            "status": "implausible",
+            "reason": f"{seconds * 1e6:.2f} µs is below {floor * 1e6:.2f} µs, which no such card can beat",
+        }
 
 
 def wrong_reason(verdict: Verdict) -> str:
@@ -223,7 +241,10 @@ def _cannot(this: Run, cell: Cell) -> str | None:
             return "needs an NVIDIA GPU"
         if cell.case.precision == "tf32":
             return "tf32 is a precision of tensor cores: the CPU has none"
-        flops = max(this.kernels[cell.case.kernel].module.flops(cell.case), this.kernels[cell.case.kernel].module.moved_bytes(cell.case))
+        flops = max(
+            this.kernels[cell.case.kernel].module.flops(cell.case),
+            this.kernels[cell.case.kernel].module.moved_bytes(cell.case),
+        )
         if implementation.without_gpu == "interpreted" and flops > INTERPRETER_FLOPS:
             return f"interpreted on the CPU, where {flops:.1e} FLOPs take minutes (at most {INTERPRETER_FLOPS:.1e}): try case=odd"
     return None
@@ -246,11 +267,12 @@ def _rates(this: Run, pool: Any, case: Case) -> dict[str, Any]:
         begin = time.perf_counter()
         home = ("torch", interpreter(this.settings.pythons, "torch", "torch"))
         try:
-            rates = pool.get(*home).ask({"do": "yardstick", "dtype": key[0], "precision": key[1], "budget_s": 0.2}, this.settings.timeout_s)
+            rates = pool.get(*home).ask(
+                {"do": "yardstick", "dtype": key[0], "precision": key[1], "budget_s": 0.2}, this.settings.timeout_s
+            )
         except WorkerLost:
             pool.drop(*home)
             rates = {}
         pool.rates[key] = rates if "copy" in rates else {}
         this.clock.add("timing", begin)
     return pool.rates[key]
-

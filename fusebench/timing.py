@@ -62,7 +62,9 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
     return float(q1), float(median), float(q3)
 
 
-def measure(backend: Backend, call: Callable[..., Any], ring: Sequence[Sequence[Any]], device: Device, budget_s: float) -> Samples:
+def measure(
+    backend: Backend, call: Callable[..., Any], ring: Sequence[Sequence[Any]], device: Device, budget_s: float
+) -> Samples:
     """Times `call` on the ring's input sets in turn until `budget_s` seconds or enough samples.
 
     Raises RuntimeError if CUPTI recorded nothing or lost a call.
@@ -116,7 +118,9 @@ def host(backend: Backend, call: Callable[..., Any], ring: Sequence[Sequence[Any
     return times
 
 
-def device_calls(backend: Backend, call: Callable[..., Any], ring: Sequence[Sequence[Any]], budget_s: float, samples: Samples) -> None:
+def device_calls(
+    backend: Backend, call: Callable[..., Any], ring: Sequence[Sequence[Any]], budget_s: float, samples: Samples
+) -> None:
     """Fills `samples` from CUPTI's records of calls that are queued behind L2 flushes."""
     from fusebench import cupti
 

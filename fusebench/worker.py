@@ -38,7 +38,9 @@ class Bench:
         return {"device": asdict(self.device) | {"describe": machine.describe(self.device)}, "packages": machine.packages(),
                 "python": sys.version.split()[0]}  # fmt: skip
 
-    def build(self, case: dict[str, Any], implementation: str, variant: str, sets: list[list[list[str]]], folder: str) -> dict[str, Any]:
+    def build(
+        self, case: dict[str, Any], implementation: str, variant: str, sets: list[list[list[str]]], folder: str
+    ) -> dict[str, Any]:
         """Builds the cell and runs it once: `skipped` with a reason, or `ok` with the seconds and the output's files."""
         the_case = Case(**case)
         found = self._implementation(the_case.kernel, implementation)

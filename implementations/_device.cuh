@@ -73,7 +73,8 @@ __device__ __forceinline__ Vector<T> load_streaming(const T* p) {
     return reinterpret_cast<Vector<T>&>(v);
 }
 
-// `count` elements from p[0], the others 0. ALIGNED promises that p is 16-byte aligned and that count is no part of a vector.
+// `count` elements from p[0], the others 0. ALIGNED promises that p is 16-byte aligned and that count is no part of a
+// vector.
 template <bool ALIGNED, typename T>
 __device__ __forceinline__ Vector<T> load_part(const T* p, int count) {
     if (ALIGNED && count > 0) return *reinterpret_cast<const Vector<T>*>(p);
@@ -109,10 +110,11 @@ __device__ __forceinline__ void copy_wait() {
 
 // ---- tensor cores --------------------------------------------------------------------------------------------------
 // With g = lane / 4 and t = lane % 4, a warp's fragments of one product A (16, KS) @ B (KS, 8), KS being 32 bytes of K:
-//   16 bit: a0 (g, 2t..)  a1 (g+8, 2t..)  a2 (g, 2t+8..)  a3 (g+8, 2t+8..)   b0 (2t.., g)  b1 (2t+8.., g), two a register
+//   16 bit: a0 (g, 2t..)  a1 (g+8, 2t..)  a2 (g, 2t+8..)  a3 (g+8, 2t+8..)   b0 (2t.., g)  b1 (2t+8.., g), two each
 //   tf32:   a0 (g, t)     a1 (g+8, t)     a2 (g, t+4)     a3 (g+8, t+4)      b0 (t, g)     b1 (t+4, g)
 //   sums:   c0 c1 (g, 2t..2t+1)   c2 c3 (g+8, 2t..2t+1)
-// Four 8×16-byte matrices; lane l gives the address of row l % 8 of matrix l / 8 and gets 4 bytes (row g, word t) of each.
+// Four 8×16-byte matrices; lane l gives the address of row l % 8 of matrix l / 8 and gets 4 bytes (row g, word t) of
+// each.
 __device__ __forceinline__ void load_matrices(unsigned (&r)[4], unsigned address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -145,9 +147,9 @@ __device__ __forceinline__ void multiply_add(float (&c)[4], const unsigned (&a)[
 }
 #undef FUSEBENCH_MMA
 
-// Rounds to nearest, ties away from 0, given that the tensor cores ignore the 13 low bits: half of the last bit they see is
-// added. cvt.rna.tf32 does the same in three instructions, and keeps the NaN whose bits overflow here; a caller that needs
-// it must have it from elsewhere.
+// Rounds to nearest, ties away from 0, given that the tensor cores ignore the 13 low bits: half of the last bit they
+// see is added. cvt.rna.tf32 does the same in three instructions, and keeps the NaN whose bits overflow here; a caller
+// that needs it must have it from elsewhere.
 __device__ __forceinline__ unsigned to_tf32(float v) { return __float_as_uint(v) + 0x1000u; }
 
 // ---- reductions ----------------------------------------------------------------------------------------------------

@@ -45,7 +45,9 @@ def pool(roots: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 
 @pytest.fixture
-def run_cells(kernels: dict[str, discovery.Kernel], roots: list[Path], pool: Pool, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+def run_cells(
+    kernels: dict[str, discovery.Kernel], roots: list[Path], pool: Pool, tmp_path: Path
+) -> Callable[..., list[dict[str, Any]]]:
     """Runs cells on the session's workers and returns their records: `run_cells(cells, time_s=0)`."""
 
     def run_them(cells: Sequence[Cell], time_s: float = 0.0, timeout_s: float = 120.0) -> list[dict[str, Any]]:

@@ -110,12 +110,25 @@ def test_bench_times_what_it_is_asked_for(tmp_path):
         assert record["status"] == "ok" and len(record["timing"]["samples"]) >= 3
         assert 0 < record["timing"]["q1"] <= record["timing"]["median"] <= record["timing"]["q3"]
         assert record["parity"]["ratio"] <= 1 and record["parity_timed"]["ratio"] <= 1
-        assert record["packages"]["numpy"] and record["device"]["name"] and record["seed"] == 0 and record["compile_s"] >= 0
+        assert (
+            record["packages"]["numpy"]
+            and record["device"]["name"]
+            and record["seed"] == 0
+            and record["compile_s"] >= 0
+        )
     assert "torch_eager" in done.stdout and "wall time" in done.stdout
 
 
 def test_a_multirun_runs_every_job(tmp_path):
-    done = fusebench("bench", "-m", "kernel=launch", "implementation=torch_eager", "dtype=float32,bfloat16", "time_s=0.02", cwd=tmp_path)
+    done = fusebench(
+        "bench",
+        "-m",
+        "kernel=launch",
+        "implementation=torch_eager",
+        "dtype=float32,bfloat16",
+        "time_s=0.02",
+        cwd=tmp_path,
+    )
     assert done.returncode == 0, done.stderr
     found = [json.loads(f.read_text())["case"]["dtype"] for f in sorted(tmp_path.glob("results/*/[01]/records.jsonl"))]
     assert found == ["float32", "bfloat16"]
@@ -135,7 +148,10 @@ def test_sizes_come_from_a_file(tmp_path, name, text, sizes):
     assert [r["case"]["sizes"] for r in records_of(tmp_path)] == sizes
 
 
-@pytest.mark.parametrize(("text", "named"), [("M,K\n1,2\n", "dimensions M, K, N"), ("M,K,N\n1,x,2\n", "'x'"), ("", "expected a list of sizes")])
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [("M,K\n1,2\n", "dimensions M, K, N"), ("M,K,N\n1,x,2\n", "'x'"), ("", "expected a list of sizes")],
+)
 def test_a_wrong_file_of_sizes_is_named(tmp_path, text, named):
     (tmp_path / "mine.csv").write_text(text)
     done = fusebench("bench", "kernel=lola", "shapes=mine.csv", cwd=tmp_path)
@@ -143,12 +159,16 @@ def test_a_wrong_file_of_sizes_is_named(tmp_path, text, named):
 
 
 def test_the_exit_code_tells_of_a_cell_that_is_not_well(tmp_path):
-    done = fusebench("parity", f"path={FIXTURES / 'faults'}", "kernel=fault", "implementation=[a_fine,wrong]", cwd=tmp_path)
+    done = fusebench(
+        "parity", f"path={FIXTURES / 'faults'}", "kernel=fault", "implementation=[a_fine,wrong]", cwd=tmp_path
+    )
     assert done.returncode == 1 and "budget" in done.stdout
 
 
 def test_inline_runs_in_the_calling_process(tmp_path):
-    done = fusebench("bench", "worker=inline", "kernel=launch", "implementation=torch_eager", "time_s=0.02", cwd=tmp_path)
+    done = fusebench(
+        "bench", "worker=inline", "kernel=launch", "implementation=torch_eager", "time_s=0.02", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert records_of(tmp_path)[0]["status"] == "ok" and not list(tmp_path.glob("results/*/worker-*.log"))
 
@@ -157,13 +177,22 @@ def test_another_interpreter_is_used_where_it_is_named(tmp_path):
     wrapper = tmp_path / "python"
     wrapper.write_text(f'#!/bin/sh\ntouch {tmp_path}/used\nexec {sys.executable} "$@"\n')
     wrapper.chmod(0o755)
-    done = fusebench("parity", "kernel=launch", "implementation=[torch_eager]", f"worker.python.torch={wrapper}", cwd=tmp_path)
+    done = fusebench(
+        "parity", "kernel=launch", "implementation=[torch_eager]", f"worker.python.torch={wrapper}", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "used").exists()
 
 
 def test_an_interpreter_that_does_not_exist_fails_its_cells_alone(tmp_path):
-    done = fusebench("parity", "kernel=launch", "case=odd", "implementation=[flax,torch_eager]", "worker.python.flax=/nonexistent/python", cwd=tmp_path)
+    done = fusebench(
+        "parity",
+        "kernel=launch",
+        "case=odd",
+        "implementation=[flax,torch_eager]",
+        "worker.python.flax=/nonexistent/python",
+        cwd=tmp_path,
+    )
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert [r["status"] for r in records_of(tmp_path)] == ["failed", "ok"]
 

@@ -11,7 +11,9 @@ KERNELS, EXTRA = FIXTURES / "kernels", FIXTURES / "extra"
 
 
 def test_a_new_kernel_is_benched(tmp_path):
-    done = fusebench("bench", f"path={KERNELS}", "kernel=double", "batch=5", "dtype=float16", "time_s=0.02", cwd=tmp_path)
+    done = fusebench(
+        "bench", f"path={KERNELS}", "kernel=double", "batch=5", "dtype=float16", "time_s=0.02", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert [(r["label"], r["status"], r["case"]["sizes"]["N"]) for r in records_of(tmp_path)] == [
         ("torch_eager:plus", "ok", 5), ("torch_eager:times", "ok", 5)

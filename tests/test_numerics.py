@@ -49,7 +49,9 @@ MISTAKES = {
     "erf for tanh": lambda x, W, b: lola(x, W, b, tanh=False),
     "mean not taken off": lambda x, W, b: lola(np.hstack([x, -x]), np.vstack([W, 0 * W]), b),
     "last K left out": lambda x, W, b: lola(x, edit(W, -1, 0), b),
-    "colsum in float16": lambda x, W, b: lola(x, W, b, colsum=np.add.accumulate(W.astype(np.float16), 0, np.float16)[-1].astype(float)),
+    "colsum in float16": lambda x, W, b: lola(
+        x, W, b, colsum=np.add.accumulate(W.astype(np.float16), 0, np.float16)[-1].astype(float)
+    ),
     "last row missing": lambda x, W, b: edit(lola(x, W, b), -1, 0),
     "last column missing": lambda x, W, b: edit(lola(x, W, b), (slice(None), -1), 0),
     "columns shifted": lambda x, W, b: np.roll(lola(x, W, b), 1, axis=1),
@@ -59,7 +61,9 @@ MISTAKES = {
     "zeros": lambda x, W, b: 0 * lola(x, W, b),
     "NaN": lambda x, W, b: edit(lola(x, W, b), (3, 5), np.nan),
     "infinity": lambda x, W, b: edit(lola(x, W, b), (3, 5), np.inf),
-    "one element off by a part in ten thousand": lambda x, W, b: edit(lola(x, W, b), (3, 5), lola(x, W, b)[3, 5] * 1.0001),
+    "one element off by a part in ten thousand": lambda x, W, b: edit(
+        lola(x, W, b), (3, 5), lola(x, W, b)[3, 5] * 1.0001
+    ),
     "no activation": lambda x, W, b: lola(x, W, b) + 1e-3,
 }
 
@@ -74,7 +78,11 @@ def judged(kernels):
         if key not in made:
             case = make_case(kernels["lola"], dict(zip("MKN", sizes, strict=True)), dtype, precision)
             inputs = make_sets(kernels["lola"].module, case, 0, 1)[0]
-            made[key] = Judge(kernels["lola"].module, case, inputs), [a.astype(np.float64) for a in inputs.values()], numpy_dtype(dtype)
+            made[key] = (
+                Judge(kernels["lola"].module, case, inputs),
+                [a.astype(np.float64) for a in inputs.values()],
+                numpy_dtype(dtype),
+            )
         return made[key]
 
     return judge_of
@@ -121,7 +129,11 @@ def test_shape_dtype_and_count_of_outputs_are_checked(judged):
     judge, inputs, dtype = judged()
     right = lola(*inputs).astype(dtype)
     assert judge.judge([right], FUSED).ok
-    for outputs, problem in (([right[:-1]], "shape"), ([right.astype(np.float64)], "dtype"), ([right, right], "2 outputs")):
+    for outputs, problem in (
+        ([right[:-1]], "shape"),
+        ([right.astype(np.float64)], "dtype"),
+        ([right, right], "2 outputs"),
+    ):
         verdict = judge.judge(outputs, FUSED)
         assert not verdict.ok and problem in verdict.problem
 
@@ -142,7 +154,9 @@ def test_large_cases_are_judged_on_sampled_rows_and_screened_elsewhere(judged):
     assert not verdict.ok and verdict.index[0] == unsampled
 
 
-@pytest.mark.parametrize(("dtype", "type_"), [("float32", np.float32), ("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)])
+@pytest.mark.parametrize(
+    ("dtype", "type_"), [("float32", np.float32), ("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)]
+)
 def test_spacing_is_that_of_the_dtype(dtype, type_):
     for value in (1.0, 1.5, 3.0, 1000.0, 2.0**-14, 0.0):
         v = np.array(value, dtype=type_)

@@ -42,7 +42,9 @@ def test_lola_is_right_for_chosen_sizes(kernels, run_cells, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_launch_is_right_for_chosen_sizes(kernels, run_cells, dtype):
-    records = run_cells(list(cells_of(kernels, "launch", [(n,) for n in LAUNCH_SIZES], [dtype], without=["torch_compile"])))
+    records = run_cells(
+        list(cells_of(kernels, "launch", [(n,) for n in LAUNCH_SIZES], [dtype], without=["torch_compile"]))
+    )
     assert_right(records)
     assert all(r["parity"]["max_abs"] == 0 for r in records if "parity" in r), "a copy rounds nothing"
 
@@ -51,7 +53,9 @@ def test_launch_is_right_for_chosen_sizes(kernels, run_cells, dtype):
 @pytest.mark.parametrize("layout", ["kn", "nk"])
 def test_lola_is_right_for_every_option(kernels, run_cells, activation, layout):
     options = [{"activation": activation, "w_layout": layout}]
-    assert_right(run_cells(list(cells_of(kernels, "lola", [(5, 70, 41)], ["float32"], options, without=["torch_compile"]))))
+    assert_right(
+        run_cells(list(cells_of(kernels, "lola", [(5, 70, 41)], ["float32"], options, without=["torch_compile"])))
+    )
 
 
 def test_torch_compile_is_right_for_two_sizes(kernels, run_cells):
@@ -60,7 +64,9 @@ def test_torch_compile_is_right_for_two_sizes(kernels, run_cells):
 
 
 @settings(max_examples=8, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(M=st.integers(1, 70), K=st.integers(1, 200), N=st.integers(1, 200), dtype=st.sampled_from(DTYPES), nk=st.booleans())
+@given(
+    M=st.integers(1, 70), K=st.integers(1, 200), N=st.integers(1, 200), dtype=st.sampled_from(DTYPES), nk=st.booleans()
+)
 def test_lola_is_right_for_drawn_sizes(kernels, run_cells, M, K, N, dtype, nk):
     options = [{"w_layout": "nk" if nk else "kn"}]
     assert_right(run_cells(list(cells_of(kernels, "lola", [(M, K, N)], [dtype], options, without=["torch_compile"]))))
@@ -68,7 +74,9 @@ def test_lola_is_right_for_drawn_sizes(kernels, run_cells, M, K, N, dtype, nk):
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="says what happens without a GPU")
 def test_without_a_gpu_triton_is_interpreted_and_never_timed(kernels, run_cells):
-    cells = [c for c in cells_of(kernels, "launch", [(100,)], ["float32"]) if c.implementation in ("triton", "jax_triton")]
+    cells = [
+        c for c in cells_of(kernels, "launch", [(100,)], ["float32"]) if c.implementation in ("triton", "jax_triton")
+    ]
     for record in run_cells(cells, time_s=0.01):
         assert record["status"] == "skipped" and "interpreted" in record["reason"]
         assert record["parity"]["ratio"] <= 1 and "timing" not in record

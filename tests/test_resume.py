@@ -44,7 +44,14 @@ def test_kill_9_leaves_records_and_no_orphans_and_the_run_goes_on(tmp_path):
     faults = tmp_path / "faults"
     faults.mkdir()
     (faults / "fault").symlink_to(FIXTURES / "faults" / "fault")
-    arguments = ["bench", f"path={faults}", "kernel=fault", "implementation=[a_fine,prints,hangs,z_fine]", "time_s=0.02", "timeout_s=5"]
+    arguments = [
+        "bench",
+        f"path={faults}",
+        "kernel=fault",
+        "implementation=[a_fine,prints,hangs,z_fine]",
+        "time_s=0.02",
+        "timeout_s=5",
+    ]
     run = subprocess.Popen(
         [sys.executable, "-m", "fusebench.cli", *arguments], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -66,7 +73,9 @@ def test_kill_9_leaves_records_and_no_orphans_and_the_run_goes_on(tmp_path):
 
 
 def test_resume_takes_no_other_keys(tmp_path):
-    assert fusebench("bench", "kernel=launch", "implementation=torch_eager", "time_s=0.02", cwd=tmp_path).returncode == 0
+    assert (
+        fusebench("bench", "kernel=launch", "implementation=torch_eager", "time_s=0.02", cwd=tmp_path).returncode == 0
+    )
     (folder,) = (tmp_path / "results").iterdir()
     done = fusebench("bench", f"resume={folder.name}", "dtype=bfloat16", cwd=tmp_path)
     assert done.returncode == 2 and "dtype=bfloat16" in done.stderr
@@ -76,7 +85,7 @@ def test_resume_takes_no_other_keys(tmp_path):
 
 def test_a_line_that_was_cut_off_is_dropped(tmp_path):
     records.append(tmp_path, {"cell": "a", "value": float("nan")})
-    with open(tmp_path / records.FILE, "a") as file:
+    with (tmp_path / records.FILE).open("a") as file:
         file.write('{"cell": "b", "val')
     assert [r["cell"] for r in records.read(tmp_path)] == ["a"]
     records.append(tmp_path, {"cell": "c"})

@@ -90,7 +90,9 @@ def test_measure_knows_torch_and_jax():
     import jax.numpy as jnp
     import torch
 
-    assert fusebench.measure(torch.relu, torch.zeros(10, dtype=torch.bfloat16), time_s=0.01)["case"]["dtype"] == "bfloat16"
+    assert (
+        fusebench.measure(torch.relu, torch.zeros(10, dtype=torch.bfloat16), time_s=0.01)["case"]["dtype"] == "bfloat16"
+    )
     assert fusebench.measure(jnp.sin, jnp.zeros(10), time_s=0.01)["device"]["type"] in ("cpu", "cuda")
     with pytest.raises(ZeroDivisionError):
         fusebench.measure(lambda: 1 / 0)

@@ -1,6 +1,6 @@
 """CUDA C++ without nvcc or a host compiler: NVRTC through cuda-core, launched on Torch's current stream.
 
-`compile_cubin` needs neither a GPU nor a driver. `load` and what it returns do; cuda-core deadlocks when it is asked for a
+`compile_cubin` needs neither a GPU nor a driver. `load` and `Launch` do; cuda-core deadlocks when it is asked for a
 device without a driver, so nothing here asks before Torch has found one.
 """
 
@@ -85,7 +85,7 @@ class Launch:
     Kernels read 16-byte vectors, so that every tensor must start at a multiple of 16 bytes, as Torch's own do.
     """
 
-    def __init__(self, program: Program, grid: int | tuple[int, ...], block: int, shared_memory: int = 0, index: int = 0):
+    def __init__(self, program: Program, grid: Any, block: int, shared_memory: int = 0, index: int = 0):
         self.kernel = load(program, index)
         import torch
         from cuda.core import LaunchConfig, launch
@@ -144,11 +144,13 @@ def _compile(path: Path, arch: str, names: list[str], defines: list[str]) -> Cub
         define_macro=[tuple(d.split("=", 1)) if "=" in d else d for d in defines] or None,
     )  # fmt: skip
     try:
-        compiled = Source(path.read_text(encoding="utf-8"), "c++", options).compile("cubin", name_expressions=tuple(names))
+        source = Source(path.read_text(encoding="utf-8"), "c++", options)
+        compiled = source.compile("cubin", name_expressions=tuple(names))
     except Exception as error:  # cuda-core's own classes differ from version to version
         missing = re.search(r'(?:could not|cannot) open source file "([^"]+)"', str(error))
         hint = f"\n{missing[1]} was not found: pip install {PACKAGES}, or set CUDA_HOME" if missing else ""
-        hint = hint or ("\npip install nvidia-cuda-nvrtc" if "nvrtc" in str(error) and "find" in str(error).lower() else "")
+        if "NotFound" in type(error).__name__:
+            hint = "\nNVRTC itself was not found: pip install nvidia-cuda-nvrtc"
         raise CompileError(f"{path} for {arch}: {error}{hint}") from error
     symbols = {str(_text(k)): str(_text(v)) for k, v in compiled.symbol_mapping.items()}
     return Cubin(bytes(compiled.code), symbols)
@@ -156,10 +158,11 @@ def _compile(path: Path, arch: str, names: list[str], defines: list[str]) -> Cub
 
 def header_folders() -> list[Path]:
     """Where CUDA's headers are: in NVIDIA's wheels, whose layout varies, or in a toolkit. Our own kernels need none."""
-    patterns = ("nvidia/cu*/include", "nvidia/cu*/include/cccl", "nvidia/cuda_runtime/include", "nvidia/cuda_cccl/include")
-    found = [p for entry in sys.path if entry and os.path.isdir(entry) for pattern in patterns for p in sorted(Path(entry).glob(pattern))]
-    toolkits = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
-    return list(dict.fromkeys(found or [p for t in toolkits if t for p in (Path(t) / "include", Path(t) / "include/cccl")]))
+    layouts = ("cu[0-9]*/include", "cu[0-9]*/include/cccl", "cuda_runtime/include", "cuda_cccl/include")
+    sites = [Path(entry) for entry in sys.path if entry and Path(entry).is_dir()]
+    wheels = [folder for site in sites for layout in layouts for folder in sorted(site.glob(f"nvidia/{layout}"))]
+    toolkits = [t for t in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if t]
+    return list(dict.fromkeys(wheels or [Path(t) / sub for t in toolkits for sub in ("include", "include/cccl")]))
 
 
 @cache

@@ -106,4 +106,3 @@ def product_call(n: int, dtype: str, device: Device) -> tuple[Any, Sequence[Any]
     """An n×n×n product of random data and its arguments, for the yardstick; on zeros it would run faster."""
     a, b = (torch.randn(n, n, device=device.type).to(getattr(torch, dtype)) for _ in range(2))
     return torch.mm, (a, b)
-

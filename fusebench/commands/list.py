@@ -27,7 +27,10 @@ def main(arguments: list[str]) -> int:
         return fail(error)
     device = "cuda" if machine.gpu() else "cpu"
     found = {
-        name: {i.name: {"variants": list(i.variants), "unavailable": i.unavailable(device)} for i in kernel.implementations.values()}
+        name: {
+            i.name: {"variants": list(i.variants), "unavailable": i.unavailable(device)}
+            for i in kernel.implementations.values()
+        }
         for name, kernel in kernels.items()
     }
     if options.json:

@@ -12,13 +12,14 @@
 //     added twice and none is read from shared memory for its sum alone.
 //   With PREPARED, colsum(W) was summed beforehand; only the sums over x remain.
 //
-// Accuracy. Each row is shifted by s, the mean of its first elements, so that sum (x-s)^2 / K - (sum (x-s) / K)^2 does not
-// cancel where |mean| is large against the deviation. float32 and tf32 multiply x - s as well, and correct by
-// (mean - s) * colsum(W). 16-bit elements go to the tensor cores as they are, since x - s would have to be rounded again;
-// there the correction is mean * colsum(W), with sums in float32. A NaN that rounding to tf32 loses comes back with the sums.
+// Accuracy. Each row is shifted by s, the mean of its first elements, so that sum (x-s)^2 / K - (sum (x-s) / K)^2 does
+// not cancel where |mean| is large against the deviation. float32 and tf32 multiply x - s as well, and correct by (mean
+// - s) * colsum(W). 16-bit elements go to the tensor cores as they are, since x - s would have to be rounded again;
+// there the correction is mean * colsum(W), with sums in float32. A NaN that rounding to tf32 loses comes back with the
+// sums.
 //
-// Sizes are arbitrary: what an edge tile has outside of x or W is filled with zeros and never stored. ALIGNED promises that
-// K and N are multiples of a 16-byte vector; without it, elements are loaded one by one.
+// Sizes are arbitrary: what an edge tile has outside of x or W is filled with zeros and never stored. ALIGNED promises
+// that K and N are multiples of a 16-byte vector; without it, elements are loaded one by one.
 #include "_device.cuh"
 
 constexpr float EPS = 1e-5f;
@@ -199,8 +200,9 @@ __device__ __forceinline__ void finish_row(float sum, float sum2, long long K, f
     rstd = inverse_deviation(mean_d, lane_sum<4>(sum2) / K);
 }
 
-// A thread computes 8×8 of y as 2×2 blocks of 4×4, so that neighbouring lanes read neighbouring 16 bytes of shared memory.
-// Slabs of 16 in K: while one is multiplied, the next is on its way to registers; there x is shifted and both are summed.
+// A thread computes 8×8 of y as 2×2 blocks of 4×4, so that neighbouring lanes read neighbouring 16 bytes of shared
+// memory. Slabs of 16 in K: while one is multiplied, the next is on its way to registers; there x is shifted and both
+// are summed.
 template <Activation ACT, bool ALIGNED, bool NK, bool PREPARED, int BM, int BN>
 __global__ void __launch_bounds__(BM* BN / 64, 128 * 128 * 2 / (BM * BN))
     tile_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
@@ -275,8 +277,9 @@ __global__ void __launch_bounds__(BM* BN / 64, 128 * 128 * 2 / (BM * BN))
             float av[8], bv[8];
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                *reinterpret_cast<float4*>(&av[h * 4]) = *reinterpret_cast<const float4*>(&xs[stage][k][row + h * BM / 2]);
-                *reinterpret_cast<float4*>(&bv[h * 4]) = *reinterpret_cast<const float4*>(&ws[stage][k][column + h * BN / 2]);
+                const float *a = &xs[stage][k][row + h * BM / 2], *b4 = &ws[stage][k][column + h * BN / 2];
+                *reinterpret_cast<float4*>(&av[h * 4]) = *reinterpret_cast<const float4*>(a);
+                *reinterpret_cast<float4*>(&bv[h * 4]) = *reinterpret_cast<const float4*>(b4);
             }
 #pragma unroll
             for (int i = 0; i < 8; ++i)
@@ -353,9 +356,10 @@ __global__ void __launch_bounds__(BM* BN / 64, 128 * 128 * 2 / (BM * BN))
 
 // ---- a tile of rows, tensor cores -----------------------------------------------------------------------------------
 
-// Shared memory of a stage, all in 16-byte chunks: x as (BM rows, 8 chunks), W as (BN rows, 8 chunks) in the layout (N, K) or
-// (BK rows, BN / SIZE chunks) in (K, N). A chunk's place is exclusive-ored with its row so that what a warp reads at once,
-// the same chunk of 8 rows, lies in different banks; float32 in (K, N), which is read word by word, needs another pattern.
+// Shared memory of a stage, all in 16-byte chunks: x as (BM rows, 8 chunks), W as (BN rows, 8 chunks) in the layout (N,
+// K) or (BK rows, BN / SIZE chunks) in (K, N). A chunk's place is exclusive-ored with its row so that what a warp reads
+// at once, the same chunk of 8 rows, lies in different banks; float32 in (K, N), which is read word by word, needs
+// another pattern.
 template <typename T, bool NK>
 __device__ __forceinline__ int w_swizzle(int row) {
     return sizeof(T) == 4 && !NK ? (row & 3) << 1 : row & 7;
@@ -386,10 +390,10 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     tile_of_block(M, N, BM, BN, m0, n0);
     unsigned base = shared_address(memory);
 
-    // A thread brings the same chunk of every X_ROWS-th row of x, and of every W_ROWS-th row of W as it is stored. The row
-    // steps keep the swizzle, so that addresses advance by constants. What lies outside of x or W becomes 0.
+    // A thread brings the same chunk of every X_ROWS-th row of x, and of every W_ROWS-th row of W as it is stored. The
+    // row steps keep the swizzle, so that addresses advance by constants. What lies outside of x or W becomes 0.
     constexpr int W_CHUNKS = NK ? 8 : BN / SIZE, X_ROWS = THREADS / 8, W_ROWS = THREADS / W_CHUNKS;
-    static_assert(X_ROWS % 8 == 0 && W_ROWS % (sizeof(T) == 4 && !NK ? 4 : 8) == 0, "the swizzle repeats every 4 or 8 rows");
+    static_assert(X_ROWS % 8 == 0 && W_ROWS % (sizeof(T) == 4 && !NK ? 4 : 8) == 0, "keeps the swizzle");
     int x_row = tid / 8, x_k = tid % 8 * SIZE, w_row = tid / W_CHUNKS, w_chunk = tid % W_CHUNKS;
     int x_to = (x_row * 8 + (tid % 8 ^ (x_row & 7))) * 16;
     int w_to = BM * 128 + (w_row * W_CHUNKS + (w_chunk ^ w_swizzle<T, NK>(w_row))) * 16;
@@ -404,7 +408,8 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
         if constexpr (ALIGNED) {
 #pragma unroll
             for (int i = 0; i < BM / X_ROWS; ++i)
-                copy_async(base + to + x_to + i * X_ROWS * 128, x_from + i * X_ROWS * K, x_count > 0 && i * X_ROWS < x_rows);
+                copy_async(base + to + x_to + i * X_ROWS * 128, x_from + i * X_ROWS * K,
+                           x_count > 0 && i * X_ROWS < x_rows);
         } else {
 #pragma unroll 1
             for (int i = 0; i < BM / X_ROWS; ++i)
@@ -433,7 +438,8 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
 
     float c[FM][FN][4] = {}, sum[FM][2] = {}, sum2[FM][2] = {}, colsum[FN] = {}, s[FM][2];
 
-    // x's fragments of one step of K, shifted and rounded where that is due, and their sums where it is this warp's turn.
+    // x's fragments of one step of K, shifted and rounded where that is due, and their sums where it is this warp's
+    // turn.
     auto load_x = [&](unsigned (&a)[FM][4], int left, int stage, int step) {
         bool mine = step % WN == warp_n;
 #pragma unroll
@@ -472,7 +478,8 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
         }
     };
 
-    // W's fragments of one step of K, two of them (16 columns) at a time, and their sums; K's filling is 0 and counts as such.
+    // W's fragments of one step of K, two of them (16 columns) at a time, and their sums; K's filling is 0 and counts
+    // as such.
     auto load_w = [&](unsigned (&w)[FN][2], int stage, int step) {
         bool mine = !PREPARED && step % WM == warp_m;
         int start = stage * STAGE + BM * 128, column = warp_n * TN;
@@ -596,7 +603,8 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     }
     __syncthreads();
 
-    // Through shared memory (the stages' bytes), so that y is written in 16-byte vectors, whole rows of the tile at a time.
+    // Through shared memory (the stages' bytes), so that y is written in 16-byte vectors, whole rows of the tile at a
+    // time.
     T* out = reinterpret_cast<T*>(memory);
 #pragma unroll
     for (int i = 0; i < FM; ++i)

@@ -17,7 +17,7 @@ WITHOUT_GPU = "unavailable"
 
 FILE = Path(__file__).with_suffix(".cu")
 TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
-SHARED_MEMORY = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}  # KiB a block; else 99
+SHARED_MEMORY = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}  # KiB; else 99
 ROW_WARPS = {"kn": 16, "nk": 8}
 
 
@@ -90,12 +90,13 @@ def plan(case, variant, device):
     fitting = [t for t in TENSOR_TILES if _stages(t, case.itemsize, limit) >= 2]
     tile = _best(fitting, M, N, multiprocessors)
     stages = _stages(tile, case.itemsize, limit)
-    name = f"tile_tensor<{TYPES[case.dtype]}, {head}, {tile.rows}, {tile.columns}, {tile.warps_m}, {tile.warps_n}, {stages}>"
+    shape = f"{tile.rows}, {tile.columns}, {tile.warps_m}, {tile.warps_n}, {stages}"
+    name = f"tile_tensor<{TYPES[case.dtype]}, {head}, {shape}>"
     return _planned(name, tile, M, N, _shared_memory(tile, stages, case.itemsize))
 
 
 def _plan_row(dtype, head, layout, N, vector, multiprocessors):
-    """The longest contiguous reads (kn), or the most columns to a warp (nk), that still make two blocks a multiprocessor."""
+    """The longest contiguous reads (kn) or the most columns a warp (nk) that still make two blocks a multiprocessor."""
     if layout == "kn":
         choices = {lanes: -(-N // (lanes * vector)) for lanes in (32, 16, 8, 4)}
     else:

@@ -35,7 +35,9 @@ class Lola(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        normed = nn.LayerNorm(epsilon=1e-5, use_bias=False, use_scale=False, use_fast_variance=False, dtype=self.dtype)(x)
+        normed = nn.LayerNorm(epsilon=1e-5, use_bias=False, use_scale=False, use_fast_variance=False, dtype=self.dtype)(
+            x
+        )
         return ACTIVATIONS[self.activation](nn.Dense(self.features, dtype=self.dtype)(normed))
 
 
@@ -55,7 +57,9 @@ def build(case, variant, device):
         return module.apply({"params": {"Dense_0": {"kernel": W, "bias": b}}}, x)
 
     def transposed(x, _, b, W):
-        normed = nn.LayerNorm(epsilon=1e-5, use_bias=False, use_scale=False, use_fast_variance=False, dtype=x.dtype).apply({}, x)
+        normed = nn.LayerNorm(
+            epsilon=1e-5, use_bias=False, use_scale=False, use_fast_variance=False, dtype=x.dtype
+        ).apply({}, x)
         return activate(jnp.einsum("mk,nk->mn", normed, W) + b)
 
     def pieces(x, _, b, W, colsum):

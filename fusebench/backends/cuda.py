@@ -152,7 +152,7 @@ def _compile(path: Path, arch: str, names: list[str], defines: list[str]) -> Cub
         if "NotFound" in type(error).__name__:
             hint = "\nNVRTC itself was not found: pip install nvidia-cuda-nvrtc"
         raise CompileError(f"{path} for {arch}: {error}{hint}") from error
-    symbols = {str(_text(k)): str(_text(v)) for k, v in compiled.symbol_mapping.items()}
+    symbols = {k: v.decode() if isinstance(v, bytes) else v for k, v in compiled.symbol_mapping.items()}
     return Cubin(bytes(compiled.code), symbols)
 
 
@@ -196,7 +196,3 @@ def _sources(path: Path) -> list[Path]:
             if inner and inner not in found:
                 found.append(inner)
     return found
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value

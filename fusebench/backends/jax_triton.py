@@ -16,19 +16,28 @@ import jax
 import numpy as np
 
 
-def triton_call(*args, kernel, out_shape, grid, num_warps=4, num_stages=3, compute_capability=None, **meta) -> Any:
+def triton_call(
+    *args: Any,
+    kernel: Any,
+    out_shape: Any,
+    grid: tuple[int, ...],
+    num_warps: int = 4,
+    num_stages: int = 3,
+    compute_capability: int | None = None,
+    **meta: Any,
+) -> Any:
     """Calls `kernel` with `args` (arrays and Python scalars), then one pointer for each of `out_shape`, then `meta`.
 
     `out_shape` is a jax.ShapeDtypeStruct or a list of them, and the result has its structure. `meta` are the kernel's
     constexpr arguments. A `compute_capability` such as 90 lowers for a GPU that need not be there.
     """
     # jax-triton takes a Python float for float64
-    args = [np.float32(arg) if isinstance(arg, float) else arg for arg in args]
+    values = [np.float32(arg) if isinstance(arg, float) else arg for arg in args]
     if jax.default_backend() == "cpu" and compute_capability is None:
-        return _interpret(args, kernel, out_shape, grid, meta)
+        return _interpret(values, kernel, out_shape, grid, meta)
     call, outputs = _jax_triton()
     options = {"num_warps": num_warps, "num_stages": num_stages, "compute_capability": compute_capability}
-    return call(*args, kernel=kernel, grid=grid, **{outputs: out_shape}, **options, **meta)
+    return call(*values, kernel=kernel, grid=grid, **{outputs: out_shape}, **options, **meta)
 
 
 @functools.cache
@@ -48,19 +57,21 @@ def _jax_triton() -> tuple[Callable, str]:
     return triton_call, "out_type" if "out_type" in known else "out_shape"
 
 
-def _interpret(args, kernel, out_shape, grid, meta) -> Any:
+def _interpret(args: list[Any], kernel: Any, out_shape: Any, grid: tuple[int, ...], meta: dict[str, Any]) -> Any:
     """The kernel in Triton's interpreter, as a callback that jit can hold."""
     is_array = [isinstance(arg, (jax.Array, np.ndarray)) for arg in args]
     leaves, structure = jax.tree.flatten(out_shape)
 
-    def run(*arrays):
+    def run(*arrays: Any) -> list[np.ndarray]:
         import torch
 
         values = iter(arrays)
-        inputs = [torch.from_numpy(np.array(next(values))) if held else arg for held, arg in zip(is_array, args)]
+        inputs = [
+            torch.from_numpy(np.array(next(values))) if held else arg for held, arg in zip(is_array, args, strict=True)
+        ]
         outputs = [np.empty(leaf.shape, leaf.dtype) for leaf in leaves]
         kernel[grid](*inputs, *map(torch.from_numpy, outputs), **meta)
         return outputs
 
-    arrays = [arg for arg, held in zip(args, is_array) if held]
+    arrays = [arg for arg, held in zip(args, is_array, strict=True) if held]
     return jax.tree.unflatten(structure, jax.pure_callback(run, leaves, *arrays))

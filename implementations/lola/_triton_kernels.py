@@ -16,8 +16,8 @@ change from call to call without compiling anew.
 import triton
 import triton.language as tl
 
-from implementations.launch import _triton_kernels as common
-from implementations.launch._triton_kernels import TYPES, Launch
+from implementations import _triton
+from implementations._triton import TYPES, Launch
 
 EPS = tl.constexpr(1e-5)
 SHARED_KIB = {(8, 0): 163, (9, 0): 227, (10, 0): 227}  # shared memory of one program; other GPUs have 99 at least
@@ -27,7 +27,9 @@ def skip(case, variant, device):
     """Why Triton cannot run this cell, or None."""
     if variant == "row" and case.sizes["M"] != 1:
         return "row takes one token; batched_row takes many"
-    return common.skip(case, variant, device)
+    if variant in ("row", "batched_row") and case.precision == "tf32":
+        return "multiplies in IEEE float32, without tensor cores: precision=ieee runs it"
+    return _triton.skip(case, variant, device)
 
 
 def launches(case, variant, device):
@@ -150,13 +152,11 @@ def row_kernel(
         k = unrolled + tl.arange(0, BLOCK_K)[None, None, :]
         n = columns[None, :, None]
         W_tile = W + n.to(tl.int64) * K + k
-        SUM_AXIS: tl.constexpr = 1
         acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
     else:
         k = unrolled + tl.arange(0, BLOCK_K)[None, :, None]
         n = columns[None, None, :]
         W_tile = W + k.to(tl.int64) * N + n
-        SUM_AXIS: tl.constexpr = 0
         acc = tl.zeros([BLOCK_K, BLOCK_N], tl.float32)
     x += row * K
     # x is loaded before w: Triton takes the layout of the last load for the product, and x is cheaper to rearrange
@@ -170,7 +170,7 @@ def row_kernel(
         acc += tl.sum((x_tile.to(tl.float32) - mean) * w.to(tl.float32), 0)  # w is 0 past K
         x_tile, w = x_ahead, w_ahead
     bias = tl.load(b + columns, mask=columns < N, other=0.0).to(tl.float32)
-    z = activate(tl.sum(acc, SUM_AXIS) * rstd + bias, ACTIVATION)
+    z = activate(tl.sum(acc, 1 if NK else 0) * rstd + bias, ACTIVATION)
     tl.store(y + row * N + columns, z.to(y.dtype.element_ty), mask=columns < N)
 
 

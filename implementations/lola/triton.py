@@ -16,7 +16,9 @@ VARIANTS = {"row": (), "batched_row": (), "multirow": ("one_pass",), "multirow_w
 
 def prepare(case, variant, x, W, b):
     """multirow_ws: the column sums of W in float32."""
-    return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=torch.float32),) if variant == "multirow_ws" else ()
+    return (
+        (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=torch.float32),) if variant == "multirow_ws" else ()
+    )
 
 
 def build(case, variant, device):

@@ -1,0 +1,93 @@
+"""Every Triton and CUDA kernel compiles for real targets without a GPU: sm_80, sm_90 and sm_100, every dtype and precision.
+
+This process never interprets Triton: the switch is read when a kernel is decorated, and the workers alone set it.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from fusebench.cases import make_case
+from fusebench.contract import Device
+
+triton = pytest.importorskip("triton")
+
+# Multiprocessors and shared memory of an A100, an H200 and a B200
+DEVICES = {
+    arch: Device("cuda", f"sm_{arch}", divmod(arch, 10), sms) for arch, sms in ((80, 108), (90, 132), (100, 148))
+}
+SHARED_BYTES = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
+DTYPES = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee"))
+KERNELS = ("launch", "lola")
+
+
+def cases_of(kernel, names):
+    return [make_case(kernel, name, dtype, precision) for name in names for dtype, precision in DTYPES]
+
+
+def compile_triton(launch, arch):
+    """The compiled kernel of one launch; pointers are aligned to 16 bytes, as the frameworks' are."""
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    names = launch.kernel.arg_names
+    signature = {n: "constexpr" if n in launch.constexprs else launch.signature[n] for n in names}
+    aligned = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if signature[n].startswith("*")}
+    source = ASTSource(launch.kernel, signature, {(names.index(n),): v for n, v in launch.constexprs.items()}, aligned)
+    options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
+    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("name", KERNELS)
+def test_triton_compiles(kernels, name, arch):
+    shared = importlib.import_module(f"implementations.{name}._triton_kernels")
+    variants = kernels[name].implementations["triton"].variants
+    compiled = 0
+    for case in cases_of(kernels[name], ["odd"] if name == "launch" else ["odd", "batch"]):
+        for variant in variants:
+            if shared.skip(case, variant, DEVICES[arch]) is None:
+                for launch in shared.launches(case, variant, DEVICES[arch]):
+                    result = compile_triton(launch, arch)
+                    compiled += 1
+                    assert f".target sm_{arch}" in result.asm["ptx"] and result.asm["cubin"]
+                    assert result.metadata.shared <= SHARED_BYTES[arch], f"{case.id} {variant}"
+    assert compiled
+
+
+def test_lola_uses_the_tensor_cores_of_hopper(kernels):
+    from implementations.lola._triton_kernels import launches
+
+    for case in cases_of(kernels["lola"], ["batch"])[1:]:
+        (launch,) = launches(case, "multirow_ws", DEVICES[90])
+        assert "wgmma.mma_async" in compile_triton(launch, 90).asm["ptx"], case.id
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("name", KERNELS)
+def test_cuda_compiles(kernels, name, arch):
+    pytest.importorskip("cuda.core")
+    from fusebench.backends.cuda import compile_cubin
+
+    module = importlib.import_module(f"implementations.{name}.cuda")
+    found = {}
+    for case in cases_of(kernels[name], ["odd"] if name == "launch" else ["odd_token", "batch"]):
+        for variant in module.VARIANTS:
+            if module.skip(case, variant, DEVICES[arch]) is None:
+                for program in module.programs(case, variant, DEVICES[arch]):
+                    found.setdefault((program.file, program.defines), []).append(program.name)
+    assert found
+    for (file, defines), names in found.items():
+        cubin = compile_cubin(file, f"sm_{arch}", list(dict.fromkeys(names)), defines)
+        assert cubin.code[:4] == b"\x7fELF" and set(cubin.symbols) >= set(names)
+
+
+def test_a_cuda_file_that_does_not_compile_is_named_with_its_log(tmp_path):
+    pytest.importorskip("cuda.core")
+    from fusebench.backends.cuda import CompileError, compile_cubin
+
+    (tmp_path / "broken.cu").write_text('extern "C" __global__ void f() { nonsense; }\n')
+    with pytest.raises(CompileError, match=r"(?s)broken\.cu.*nonsense"):
+        compile_cubin(tmp_path / "broken.cu", "sm_90", ["f"])

@@ -61,7 +61,7 @@ def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
         starts, itertools.product(*changes.values()), dtypes, precisions, itertools.product(*options)
     ):
         case = make_case(kernel, start | dict(zip(changes, sizes, strict=True)), dtype, precision, dict(option))
-        cases.setdefault(case.id, case)  # tf32 says nothing of 16-bit data: one case, not two
+        cases.setdefault(case.id, case)  # tf32 says nothing of 16-bit data or of a copy: one case, not two
     return list(cases.values())
 
 
@@ -84,12 +84,13 @@ def make_case(
     for name, value in (options or {}).items():
         check_name(f"option of {kernel.name}", name, kernel.options)
         check_name(f"value of option {name} of {kernel.name}", str(value), kernel.options[name])
-    precision = precision if dtype == "float32" else "ieee"
+    products = dtype == "float32" and len(getattr(kernel.module, "PRECISIONS", ())) > 1
+    precision = precision if products else "ieee"
     filled = {name: str((options or {}).get(name, values[0])) for name, values in kernel.options.items()}
     changed = [f"{n}={v}" for n, v in filled.items() if v != kernel.options[n][0]]
     listed = ",".join(f"{d}={n}" for d, n in sizes.items())
     named = next((name for name, theirs in known.items() if theirs == sizes), listed)
-    case_id = "/".join([named, dtype, *([precision] if dtype == "float32" else []), *changed])
+    case_id = "/".join([named, dtype, *([precision] if products else []), *changed])
     return Case(kernel.name, dict(sizes), dtype, precision, filled, id=case_id)
 
 

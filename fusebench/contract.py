@@ -6,6 +6,7 @@
     BATCH = "M"                          the dimension that `batch=` sets
     CASES = {"batch": {"M": 1024, …}}    named cases, append-only; the first is the default
     OPTIONS = {"w_layout": ("kn", "nk")} options with their values, the default first (may be absent)
+    PRECISIONS = ("ieee", "tf32")        how its float32 products can be asked for (absent: it has none, and is always ieee)
     ROWS = ("x",)                        inputs whose rows (axis 0) alone decide the same rows of the output (may be absent)
     def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)

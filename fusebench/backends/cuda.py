@@ -75,7 +75,8 @@ def load(program: Program, index: int = 0) -> Any:
     cubin = compile_cubin(program.file, f"sm_{major}{minor}", [program.name], program.defines)
     torch.cuda.current_stream(index)  # Torch makes the context that all share
     Device(index).set_current()
-    return ObjectCode.from_cubin(cubin.code, symbol_mapping=cubin.symbols).get_kernel(program.name)
+    symbols = {name: symbol.encode() for name, symbol in cubin.symbols.items()}
+    return ObjectCode.from_cubin(cubin.code, symbol_mapping=symbols).get_kernel(program.name)
 
 
 class Launch:

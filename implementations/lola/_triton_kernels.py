@@ -3,12 +3,14 @@
     row_kernel      a program has one row and a block of columns. It takes the statistics of the row first, while the first
                     block of W is on its way, and then sums (x - mean) * W: two passes over x, which is small and cached,
                     and one over W, of which the next block is always on its way.
-    multirow,       a program has a tile of rows and a tile of columns, and goes through x and W once: from the same
-    multirow_ws     tiles it feeds the tensor cores and sums the statistics, shifted by s, the mean of the row's first
-                    block. At the end, with d = mean - s:  (x - s) @ W - d * colsum(W).  `multirow_ws` is given
-                    colsum(W), `multirow` sums it from its tiles.
+    multirow,       a program has a tile of rows and a tile of columns. While it feeds the tensor cores it sums the
+    multirow_ws     statistics, shifted by s, the mean of the row's first block. At the end, with d = mean - s:
+                    (x - s) @ W - d * colsum(W).  `multirow_ws` is given colsum(W), `multirow` sums it.
 
 float32 products take x - s, which float32 holds; 16-bit products must take x itself, so there s is 0 in the product alone.
+What is summed comes from loads of its own, one block ahead, wherever the tensor cores read the tile from shared memory:
+Triton 3.6 overwrites a tile that both a dot and a sum use while the dot still reads it (seen on an H200: errors of 3,
+different each time).
 K and N are those of the layer and compile-time constants: masks and strides fold away where the tiles divide them. M may
 change from call to call without compiling anew.
 """
@@ -56,20 +58,21 @@ def aligned(case):
 
 
 def row_tile(case):
-    """The tile of `row_kernel`: 256 threads with 8 loads of 16 bytes in flight each, twice, which is 64 KB a program.
+    """The tile of `row_kernel`, its warps and its stages: a thread has UNROLL loads of 16 bytes in flight, and UNROLL more.
 
-    4 TB/s times a latency of 0.8 µs is 25 KB in flight on each of 132 multiprocessors, so one program there is enough.
+    4 TB/s times a latency of 0.8 µs is 25 KB in flight on each of 132 multiprocessors.
     """
     K, N = case.size("K", "N")
     vector = 16 // case.itemsize
     if case.options["w_layout"] == "nk":
-        BLOCK_K, BLOCK_N, UNROLL = 32 * vector, 16, 4  # a warp reads 512 bytes of a column, and has two columns
+        BLOCK_K, BLOCK_N, UNROLL, num_warps = 32 * vector, 16, 4, 8  # a warp reads 512 bytes of a column, and has two
+    elif N >= 8192:
+        # many small programs: on an H200 265 µs against 384 for one program of 64 KB a multiprocessor (1×8192→32768)
+        BLOCK_K, BLOCK_N, UNROLL, num_warps = 4 * vector, 32, 2, 4
     else:
-        # 64 bytes of a row of W are what DRAM hands over at least; 128 where that leaves programs enough
-        BLOCK_N = (8 if N >= 8192 else 4) * vector
-        BLOCK_K, UNROLL = 256 * vector // BLOCK_N, 8
-    UNROLL = min(UNROLL if aligned(case) else UNROLL // 2, triton.next_power_of_2(triton.cdiv(K, BLOCK_K)))
-    return {"UNROLL": UNROLL, "BLOCK_K": BLOCK_K, "BLOCK_N": BLOCK_N}, 8, 1
+        BLOCK_K, BLOCK_N, UNROLL, num_warps = 64, 4 * vector, 8, 8  # 64 bytes of a row, the least that DRAM hands over
+    UNROLL = min(UNROLL if aligned(case) else max(1, UNROLL // 2), triton.next_power_of_2(triton.cdiv(K, BLOCK_K)))
+    return {"UNROLL": UNROLL, "BLOCK_K": BLOCK_K, "BLOCK_N": BLOCK_N}, num_warps, 1
 
 
 def multirow_tile(case, device, prepared):
@@ -89,7 +92,8 @@ def multirow_tile(case, device, prepared):
     # a tenth of the multiprocessors may idle: 128 programs on an H200's 132 beat two uneven rounds of smaller ones
     while BLOCK_N > 32 and triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N) < 0.9 * (device.multiprocessors or 132):
         BLOCK_N //= 2
-    num_warps = 4 if BLOCK_M < 128 else 8  # one warpgroup for every 64 rows
+    # one warpgroup for every 64 rows; without tensor cores a thread does better with twice the tile
+    num_warps = 4 if BLOCK_M < 128 or (case.dtype == "float32" and case.precision == "ieee") else 8
     stage = (BLOCK_M + BLOCK_N) * BLOCK_K * case.itemsize
     spare = 8 << 10  # for the reductions
     num_stages = min(4, ((SHARED_KIB.get(device.capability, 99) << 10) - spare) // stage)
@@ -208,34 +212,40 @@ def multirow_tiles(
         W_tile = W + k.to(tl.int64)[:, None] * N + columns[None, :]
     n_inside = (columns < N) | (N % BLOCK_N == 0)  # a constant where the tile divides N, and the mask folds away
 
-    first = tl.load(x_tile, mask=k[None, :] < K, other=0.0).to(tl.float32)
-    shift = tl.sum(first, 1) / min(K, BLOCK_K)
+    HALF: tl.constexpr = x.dtype.element_ty != tl.float32
+    ahead = tl.load(x_tile, mask=k[None, :] < K, other=0.0)
+    shift = tl.sum(ahead.to(tl.float32), 1) / min(K, BLOCK_K)
     # a thread sums the VECTOR elements that it loads at once; threads exchange their sums only after the loop
     total = tl.zeros([BLOCK_M, BLOCK_K // VECTOR], tl.float32)
     squares = tl.zeros([BLOCK_M, BLOCK_K // VECTOR], tl.float32)
-    W_sum = tl.zeros([BLOCK_K // VECTOR, BLOCK_N], tl.float32)
+    W_sum = tl.zeros([BLOCK_K, BLOCK_N], tl.float32)
+    if colsum is None:
+        W_ahead = tl.load(W_tile, mask=(k < K)[:, None] & n_inside[None, :], other=0.0)
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for start in range(0, K, BLOCK_K):
         k_inside = (start + k < K) | (K % BLOCK_K == 0)
         xs = tl.load(x_tile, mask=k_inside[None, :], other=0.0)
         w = tl.load(W_tile, mask=k_inside[:, None] & n_inside[None, :], other=0.0)
-        shifted = tl.where(k_inside[None, :], xs.to(tl.float32) - shift[:, None], 0.0)
+        source = ahead if HALF else xs
+        shifted = tl.where(k_inside[None, :], source.to(tl.float32) - shift[:, None], 0.0)
         in_vectors = tl.reshape(shifted, [BLOCK_M, BLOCK_K // VECTOR, VECTOR])
         total += tl.sum(in_vectors, 2)
         squares += tl.sum(in_vectors * in_vectors, 2)
-        if colsum is None:
-            if NK:
-                W_sum += tl.sum(tl.reshape(w.to(tl.float32), [BLOCK_K // VECTOR, VECTOR, BLOCK_N]), 1)
-            else:
-                W_sum += tl.sum(tl.reshape(w.to(tl.float32), [VECTOR, BLOCK_K // VECTOR, BLOCK_N]), 0)
-        if x.dtype.element_ty != tl.float32:
+        if HALF:
             acc = tl.dot(xs, w, acc)
         elif PRECISION == "tf32":
-            acc = tl.dot(nearest_tf32(shifted), nearest_tf32(w), acc, input_precision="tf32")
+            acc = tl.dot(nearest_tf32(shifted), w, acc, input_precision="tf32")
         else:
             acc = tl.dot(shifted, w, acc, input_precision="ieee")
+        if colsum is None:
+            W_sum += W_ahead.to(tl.float32)
         x_tile += BLOCK_K
         W_tile += BLOCK_K if NK else BLOCK_K * N
+        k_ahead = start + BLOCK_K + k < K
+        if HALF:
+            ahead = tl.load(x_tile, mask=k_ahead[None, :], other=0.0)
+        if colsum is None:
+            W_ahead = tl.load(W_tile, mask=k_ahead[:, None] & n_inside[None, :], other=0.0)
 
     mean, rstd = moments(tl.sum(total, 1), tl.sum(squares, 1), K)
     if x.dtype.element_ty != tl.float32:

@@ -96,12 +96,17 @@ def plan(case, variant, device):
 
 
 def _plan_row(dtype, head, layout, N, vector, multiprocessors):
-    """The longest contiguous reads (kn) or the most columns a warp (nk) that still make two blocks a multiprocessor."""
+    """The longest contiguous reads (kn) or the most columns a warp (nk) that still give all multiprocessors work.
+
+    On an H200 one block of kn on each was best at every size, and two of nk.
+    """
     if layout == "kn":
         choices = {lanes: -(-N // (lanes * vector)) for lanes in (32, 16, 8, 4)}
+        enough = 0.9 * multiprocessors
     else:
         choices = {columns: -(-N // (columns * ROW_WARPS["nk"])) for columns in (4, 2, 1)}
-    width = next((w for w, grid in choices.items() if grid >= 2 * multiprocessors), min(choices))
+        enough = 2 * multiprocessors
+    width = next((w for w, grid in choices.items() if grid >= enough), min(choices))
     name = f"row_{layout}<{dtype}, {head}, {width}, {ROW_WARPS[layout]}>"
     return Plan(Program(FILE, name), choices[width], ROW_WARPS[layout] * 32)
 

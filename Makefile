@@ -30,9 +30,7 @@ list: $(STAMP) ## kernels, implementations and cases
 	@$(BIN)/fusebench list $(ARGS)
 
 asv: $(STAMP) ## run the asv suite on the present commit
-	@[ -e ~/.asv-machine.json ] || $(BIN)/asv machine --yes
-	# asv takes the first python3.x on PATH for environments of its own.
-	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/asv run --environment existing:$(BIN)/python --set-commit-hash $$(git rev-parse HEAD) $(ARGS)
+	@$(BIN)/asv run $(ARGS)
 
 test: $(STAMP) ## run the tests: make test ARGS="-k lola"
 	@$(BIN)/python -m pytest $(ARGS)

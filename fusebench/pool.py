@@ -54,7 +54,11 @@ class Worker:
     def receive(self, timeout_s: float) -> dict[str, Any]:
         try:
             if self.pipe.poll(timeout_s):
-                return json.loads(self.pipe.recv_bytes())
+                reply = json.loads(self.pipe.recv_bytes())
+                if reply.get("fatal"):
+                    self.kill()
+                    raise WorkerLost("crashed", reply["reason"])
+                return reply
         except (EOFError, OSError) as error:
             raise self._lost() from error
         self.kill()

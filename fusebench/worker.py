@@ -20,6 +20,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fusebench import discovery, inputs, machine, timing
 from fusebench.contract import Case, Device
 
@@ -81,6 +83,14 @@ class Bench:
         """Times any callable on this back end."""
         return timing.measure(self.backend, call, ring, self.device, budget_s)
 
+    def usable(self) -> bool:
+        """Whether the device still does what it is told."""
+        try:
+            self.backend.get(self.backend.put(np.ones(1, np.float32), self.device))
+            return True
+        except Exception:  # each framework has an error of its own for a lost device
+            return False
+
     def release(self) -> dict[str, Any]:
         """Lets go of the cell in hand and says how much device memory stays held all the same."""
         self.call, self.ring = None, []
@@ -103,12 +113,16 @@ class Bench:
 
 
 def answer(bench: Bench, message: dict[str, Any]) -> dict[str, Any]:
-    """Does what a message asks; an exception of the implementation's becomes `failed`, with its last lines."""
+    """Does what a message asks; an exception of the implementation's becomes `failed`, with its last lines.
+
+    After an illegal memory access nothing more runs on the device in this process: then the answer is `fatal`.
+    """
     try:
         return getattr(bench, message.pop("do"))(**message)
     except Exception as error:  # an implementation may raise anything; the cell fails, the worker lives
         text = f"{type(error).__name__}: {error}".strip()
-        return {"status": "failed", "reason": text.splitlines()[0][:500], "traceback": traceback.format_exc()[-8000:]}
+        failed = {"status": "failed", "reason": text.splitlines()[0][:500], "traceback": traceback.format_exc()[-8000:]}
+        return failed | {"fatal": not bench.usable()}
 
 
 def main() -> None:
@@ -132,7 +146,10 @@ def main() -> None:
             message = json.loads(pipe.recv_bytes())
         except EOFError:
             os._exit(0)  # frameworks' own exit handlers may hang on a broken device
-        pipe.send_bytes(json.dumps(answer(bench, message)).encode())
+        reply = answer(bench, message)
+        pipe.send_bytes(json.dumps(reply).encode())
+        if reply.get("fatal"):
+            os._exit(1)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,18 @@
-"""One bad cell costs one record: crashes, hangs, exceptions and wrong answers, with good cells around them."""
+"""One bad cell costs one record: crashes, hangs, exceptions, wrong answers and, on a GPU, a bad access, with good cells around them."""
 
 from __future__ import annotations
 
 import pytest
+from conftest import DEVICE
 
 from fusebench.cases import make_case
 from fusebench.contract import Cell
+from fusebench.run import Run, Settings, run
 
 
 @pytest.fixture(scope="module")
 def results(kernels, roots, pool, tmp_path_factory):
     """The records of all implementations of the fault kernel, by name, in one run."""
-    from conftest import DEVICE
-
-    from fusebench.run import Run, Settings, run
-
     kernel = kernels["fault"]
     cells = [Cell(make_case(kernel, "small"), name, "default") for name in kernel.implementations]
     folder = tmp_path_factory.mktemp("faults")
@@ -33,12 +31,15 @@ def results(kernels, roots, pool, tmp_path_factory):
         ("misshapen", "wrong", "shape (99,), expected (100,)"),
         ("stale", "wrong", "a timed call"),
         ("refuses", "skipped", "only on Sundays"),
+        ("bad_access", "skipped", "needs an NVIDIA GPU"),
         ("unreadable", "skipped", "unreadable.py cannot be read"),
         ("prints", "ok", None),
         ("z_fine", "ok", None),
     ],
 )
 def test_each_cell_gets_its_own_status(results, name, status, reason):
+    if name == "bad_access" and DEVICE == "cuda":
+        status, reason = "crashed", "illegal"
     assert results[name]["status"] == status
     assert (results[name]["reason"] is None) if reason is None else (reason in results[name]["reason"])
 

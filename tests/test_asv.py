@@ -1,0 +1,136 @@
+"""The asv suite: a class for every kernel, the commit's kernels under the working tree's harness, our samples' statistics."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import FIXTURES
+from test_command_line import REPOSITORY
+
+from fusebench import discovery, suite
+
+
+def command(*arguments, cwd, **environment):
+    """Runs a command as a user without a terminal or GPU does, and returns what it printed; it must end well."""
+    env = os.environ | {"HOME": str(cwd.parent), "CUDA_VISIBLE_DEVICES": "", "FUSEBENCH_PATH": "", **environment}
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "stdin": subprocess.DEVNULL, "text": True}
+    done = subprocess.run([*map(str, arguments)], cwd=cwd, env=env, timeout=300, **options)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def discover(cwd, **environment):
+    """The benchmarks that asv finds in suites/, by name; `cwd` is not the repository, as it is not when asv runs them."""
+    command(
+        sys.executable, "-m", "asv.benchmark", "discover", REPOSITORY / "suites", "found.json", cwd=cwd, **environment
+    )
+    return {b["name"]: b for b in json.loads((cwd / "found.json").read_text())}
+
+
+def test_every_kernel_is_a_class_with_a_cache_of_its_own(tmp_path):
+    found = discover(tmp_path)
+    kernels = [f.parent.name for f in discovery.HOME.glob("*/kernel.py")]
+    names = {k: "".join(word.capitalize() for word in k.split("_")) for k in kernels}
+    assert set(found) == {f"benchmarks.{n}.track_{t}" for n in names.values() for t in ("latency", "parity_error")}
+    assert len({b["setup_cache_key"] for b in found.values()}) == len(kernels)
+    lola = found["benchmarks.Lola.track_latency"]
+    assert "'torch_eager'" in lola["params"][0] and "'odd/float32/ieee'" in lola["params"][1]
+    assert (lola["type"], lola["unit"], lola["version"]) == ("time", "seconds", "1")  # or the history is thrown away
+
+
+def test_a_kernel_outside_the_repository_joins_by_its_folder_alone(tmp_path):
+    shutil.copytree(FIXTURES / "kernels" / "double", tmp_path / "mine" / "twice_as_much")
+    for path in (str(tmp_path / "mine"), "mine"):  # asv's processes run elsewhere: relative to where asv was started
+        found = discover(tmp_path, FUSEBENCH_PATH=path, ASV_CONF_DIR=str(tmp_path))
+        assert found["benchmarks.TwiceAsMuch.track_latency"]["params"] == [
+            ["'torch_eager:plus'", "'torch_eager:times'"],
+            ["'small/float32'", "'small/float16'", "'small/bfloat16'", "'odd/float32'"],
+        ]
+        assert "benchmarks.Lola.track_latency" in found
+
+
+def record(status, ratio=0.5, **more):
+    return {"status": status, "reason": "why", "parity": {"ratio": ratio, "problem": ""}} | more
+
+
+@pytest.mark.parametrize(
+    ("cell", "latency", "parity_error"),
+    [
+        (record("ok", timing={"samples": [1.0, 2.0]}), {"samples": [1.0, 2.0], "number": 1}, 0.5),
+        (record("skipped"), math.nan, 0.5),  # interpreted: right, but never timed
+        ({"status": "skipped", "reason": "needs an NVIDIA GPU"}, math.nan, math.nan),
+        (record("wrong", 3.0), RuntimeError, 3.0),
+        (record("wrong", parity_timed={"ratio": 4.0, "problem": ""}), RuntimeError, 4.0),
+        (record("wrong", "inf"), RuntimeError, RuntimeError),
+        (record("wrong", parity={"ratio": "inf", "problem": "the shape is wrong"}), RuntimeError, RuntimeError),
+        ({"status": "crashed", "reason": "SIGSEGV"}, RuntimeError, RuntimeError),
+        (None, math.nan, math.nan),  # the measured commit does not have it
+    ],
+)
+def test_what_cannot_be_measured_is_na_and_what_went_wrong_fails(cell, latency, parity_error):
+    outcomes = {("triton", "odd", "float32"): suite._read(cell)} if cell else {}
+    benchmarks = suite.Benchmarks()
+    for method, expected in ((benchmarks.track_latency, latency), (benchmarks.track_parity_error, parity_error)):
+        if expected is RuntimeError:
+            with pytest.raises(RuntimeError, match=cell["reason"]):
+                method(outcomes, "triton", "odd/float32/ieee")
+        else:
+            got = method(outcomes, "triton", "odd/float32/ieee")
+            assert got == expected or (math.isnan(got) and math.isnan(expected))
+
+
+def test_asv_measures_the_kernels_of_each_commit_and_keeps_the_statistics_of_our_samples(tmp_path):
+    """About 10 s. Two commits: in the second, one variant sleeps, the other is gone, and the harness is broken."""
+    repository = tmp_path / "repository"
+    kernel = repository / "implementations" / "double"
+    shutil.copytree(FIXTURES / "kernels" / "double", kernel)
+    for folder in ("fusebench", "suites"):
+        shutil.copytree(REPOSITORY / folder, repository / folder, symlinks=True)
+    shutil.copy(REPOSITORY / "asv.conf.json", repository)
+    (repository / ".gitignore").write_text(".asv/\n__pycache__/\n")
+
+    def git(*arguments):
+        return command("git", "-c", "user.name=t", "-c", "user.email=t@t", *arguments, cwd=repository)
+
+    def asv(*arguments):
+        return command(sys.executable, "-m", "asv", *arguments, cwd=repository)
+
+    git("init", "-q")
+    git("add", ".")
+    git("commit", "-qm", "fast")
+    sleeping = 'import time\n\nBACKEND = "torch"\nVARIANTS = {"plus": ()}\n\n\ndef build(case, variant, device):\n'
+    sleeping += "    return lambda x: (time.sleep(0.002), x + x)[1]\n"
+    harness, implementation = repository / "fusebench" / "run.py", kernel / "torch_eager.py"
+    good, fast = harness.read_text(), implementation.read_text()
+    harness.write_text("raise SystemExit('this is not the harness of the working tree')\n")
+    implementation.write_text(sleeping)
+    git("commit", "-qam", "slow")
+    harness.write_text(good)
+    implementation.write_text(fast)
+
+    assert "implementations/double/torch_eager.py" in asv("run")  # which differs from the commit, and is not measured
+    asv("run", "HEAD~1^!")
+
+    (results,) = (repository / ".asv" / "results").glob(f"*/{git('rev-parse', 'HEAD')[:8]}-*.json")
+    stored = json.loads(results.read_text())
+    latency = dict(zip(stored["result_columns"], stored["results"]["benchmarks.Double.track_latency"], strict=False))
+    plus, times = latency["result"][0], latency["result"][4]  # four cases each
+    assert plus > 0.002 and math.isnan(times)
+    assert latency["stats_repeat"][0] >= 5 and latency["stats_number"][0] == 1
+    assert 0.002 < latency["stats_q_25"][0] <= plus <= latency["stats_q_75"][0]
+    assert latency["stats_ci_99_a"][0] <= plus <= latency["stats_ci_99_b"][0]
+    assert stored["params"]["torch"] and stored["params"]["device"]
+
+    shown = asv("show", "HEAD")
+    assert "benchmarks.Double.track_latency" in shown and "benchmarks.Double.track_parity_error" in shown
+    changed = [line for line in asv("compare", "HEAD~1", "HEAD", "--only-changed").splitlines() if line[:3] == "| +"]
+    assert changed and all("track_latency('torch_eager:plus'" in line for line in changed)
+    asv("publish")
+    index = json.loads((repository / ".asv" / "html" / "index.json").read_text())
+    assert len(index["revision_to_hash"]) == 2 and "benchmarks.Double.track_latency" in index["benchmarks"]

@@ -1,0 +1,42 @@
+"""Every command of the README runs, and its table of keys is that of the configuration."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+from test_command_line import REPOSITORY, fusebench
+
+TEXT = (REPOSITORY / "README.md").read_text()
+BLOCKS = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
+COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith("fusebench ")]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_of_the_readme_runs(tmp_path, command):
+    words = shlex.split(command)[1:]
+    quick = ["time_s=0.02"] if words[0] == "bench" else []
+    done = fusebench(*words, *quick, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_make_targets_of_the_readme_exist():
+    makefile = (REPOSITORY / "Makefile").read_text()
+    for target in re.findall(r"^make (\w+)", "\n".join(BLOCKS), re.MULTILINE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_script_of_the_readme_runs(capsys):
+    (script,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    exec(script, {})
+    median, rate = map(float, capsys.readouterr().out.split())
+    assert median > 0 and rate > 0
+
+
+def test_the_keys_of_the_readme_are_those_of_bench():
+    from fusebench.config import SCHEMAS
+
+    named = set(re.findall(r"`([a-z_]+)(?:\.[\w.]+)?=", TEXT.split("## Choosing")[1].split("## How")[0]))
+    fields = set(SCHEMAS["bench"].__dataclass_fields__) | {"experiment"}
+    assert named <= fields and fields - named <= {"seed", "timeout_s"}

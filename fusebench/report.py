@@ -18,8 +18,9 @@ from fusebench.contract import STATUSES
 from fusebench.run import Clock
 
 BASELINE = "torch_eager"
+UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 COLOURS = {"ok": "green", "skipped": "dim"}
-WIDTH = 140  # of a table that goes to a file or a pipe
+WIDTH = 150  # of a table that goes to a file or a pipe
 
 
 def console() -> Console:
@@ -59,31 +60,29 @@ def _columns(left: Sequence[str], right: Sequence[str]) -> Table:
 
 
 def _time_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    timer = "GPU" if rows[0]["device"]["type"] == "cuda" else "CPU"
-    headings = (
-        f"{timer} time",
-        "q1 … q3",
-        "host",
-        "launches",
-        "TFLOP/s",
-        "GB/s",
-        "yardstick",
-        f"× {BASELINE}",
-        "error/budget",
-    )
-    table = _columns(("implementation", "status"), headings)
     baseline = next((r["timing"]["median"] for r in rows if r["label"] == BASELINE and r["status"] == "ok"), None)
-    for r in rows:
-        timing, share = r["timing"], r["yardstick_share"]
-        cells = [
-            seconds(timing["median"]), f"{seconds(timing['q1'])} … {seconds(timing['q3'])}",
-            seconds(timing["host_median"]) if timing["host_median"] else "–", str(timing["launches"] or "–"),
-            f"{r['tflops']:.3g}" if r["flops"] else "–", f"{r['gbps']:.3g}", f"{share:.0%}" if share else "–",
-            f"{baseline / timing['median']:.2f}" if baseline else "–",
-        ]  # fmt: skip
+    figures = [_figures(r, baseline) for r in rows]
+    headings = [h for h in figures[0] if any(f[h] for f in figures)]  # a CPU has no launches, a copy no FLOPs
+    table = _columns(("implementation", "status"), [*headings, "error/budget"])
+    for r, figure in zip(rows, figures, strict=True):
         # an implausible time is no time: it stands in the record, not beside times that can be believed
-        table.add_row(r["label"], _status(r), *(cells if r["status"] == "ok" else ["–"] * len(cells)), _ratio(r))
+        table.add_row(r["label"], _status(r), *(figure[h] if r["status"] == "ok" else "" for h in headings), _ratio(r))
     return table
+
+
+def _figures(record: Mapping[str, Any], baseline: float | None) -> dict[str, str]:
+    """What the columns of a timed cell say, empty where there is nothing to say."""
+    timing, share = record["timing"], record["yardstick_share"]
+    return {
+        ("GPU" if record["device"]["type"] == "cuda" else "CPU") + " time": seconds(timing["median"]),
+        "q1 … q3": quartiles(timing),
+        "host": seconds(timing["host_median"]) if timing["host_median"] else "",
+        "launches": str(timing["launches"] or ""),
+        "TFLOP/s": f"{record['tflops']:.3g}" if record["flops"] else "",
+        "GB/s": f"{record['gbps']:.3g}",
+        "yardstick": f"{share:.0%}" if share else "",
+        f"× {BASELINE}": f"{baseline / timing['median']:.2f}" if baseline else "",
+    }
 
 
 def _parity_table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -129,10 +128,14 @@ def footer(records: Sequence[Mapping[str, Any]], clock: Clock, wall_s: float, fo
 
 def seconds(value: float) -> str:
     """Three significant digits with a unit: `17.4 µs`."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}" if value / scale < 1000 else f"{value / scale:.0f} {unit}"
-    return f"{value * 1e9:.3g} ns"
+    unit, scale = next(((u, s) for u, s in UNITS if value >= s), UNITS[-1])
+    return f"{value / scale:.3g} {unit}" if value / scale < 1000 else f"{value / scale:.0f} {unit}"
+
+
+def quartiles(timing: Mapping[str, Any]) -> str:
+    """First and third quartile in the unit of the median: `17.1 … 17.6`."""
+    scale = next((s for _, s in UNITS if timing["median"] >= s), UNITS[-1][1])
+    return f"{timing['q1'] / scale:.3g} … {timing['q3'] / scale:.3g}"
 
 
 def _status(record: Mapping[str, Any]) -> str:

@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fusebench import inputs, records, yardstick
+from fusebench import discovery, inputs, records, yardstick
 from fusebench.contract import Case, Cell
 from fusebench.discovery import Kernel
 from fusebench.parity import Judge, Verdict
@@ -92,8 +93,8 @@ def _start_workers(this: Run, pool: Any, cells: Sequence[Cell]) -> None:
     """All at once, because importing a framework takes seconds; and all ready before anything is timed."""
     begin = time.perf_counter()
     wanted = {_home(this, cell) for cell in cells if not _cannot(this, cell)}
-    if this.settings.device == "cuda" or this.settings.time_s:
-        wanted |= {("torch", interpreter(this.settings.pythons, "torch", "torch"))} if wanted else set()
+    if wanted and this.settings.time_s:
+        wanted.add(("torch", interpreter(this.settings.pythons, "torch", "torch")))  # for the yardsticks
     for take in (pool.start, pool.get):
         for home in sorted(wanted):
             with contextlib.suppress(WorkerLost):  # its cells will say so, one by one
@@ -105,104 +106,102 @@ def _run_case(
     this: Run, pool: Any, case: Case, seed: int, cells: Sequence[Cell], scratch: Path
 ) -> Iterator[dict[str, Any]]:
     module = this.kernels[case.kernel].module
-    rates = None
-    sets: list[dict[str, Any]] = []
-    files: list[list[list[str]]] = []
-    judges: dict[int, Judge] = {}
-    folder = Path(tempfile.mkdtemp(dir=scratch))
+    with tempfile.TemporaryDirectory(dir=scratch) as folder:
+        shared = CaseData(this, case, seed, Path(folder))
+        for cell in cells:
+            record = records.new(cell, int(module.flops(case)), int(module.moved_bytes(case)), this.settings.device)
+            if broken := _implementation(this, cell).broken:
+                record |= {"status": "failed", "reason": broken}
+            elif reason := _cannot(this, cell):
+                record |= {"status": "skipped", "reason": reason}
+            else:
+                try:
+                    rates = _rates(this, pool, case)
+                    _run_cell(this, pool.get(*_home(this, cell)), cell, record, shared, rates)
+                except WorkerLost as lost:
+                    record |= {"status": lost.status, "reason": lost.reason}
+                    pool.drop(*_home(this, cell))
+            record["ended"] = datetime.now(UTC).isoformat()
+            records.append(this.folder, record)
+            yield records.plain(record)
 
-    def judge(outputs: Sequence[Sequence[str]], points: Sequence[str], set_: int) -> Verdict:
+
+class CaseData:
+    """What the cells of one case share: the input sets on disk, and the judge of each set, made when first asked for."""
+
+    def __init__(self, this: Run, case: Case, seed: int, folder: Path):
+        self.this, self.case, self.seed, self.folder = this, case, seed, folder
+        self.module = this.kernels[case.kernel].module
+        self.judges: dict[int, Judge] = {}
+
+    @cached_property
+    def sets(self) -> list[dict[str, Any]]:
         begin = time.perf_counter()
-        if set_ not in judges:
-            judges[set_] = Judge(module, case, sets[set_], seed)
-        verdict = judges[set_].judge(inputs.load(outputs, folder), points)
-        this.clock.add("parity", begin)
+        made = inputs.make_sets(self.module, self.case, self.seed, SETS)
+        self.this.clock.add("inputs", begin)
+        return made
+
+    @cached_property
+    def files(self) -> list[list[list[str]]]:
+        """Of each set, the file and dtype of each input."""
+        sets, begin = self.sets, time.perf_counter()
+        saved = inputs.save_sets(sets, self.folder)
+        self.this.clock.add("inputs", begin)
+        return saved
+
+    def judge(self, outputs: Sequence[Sequence[str]], points: Sequence[str], set_: int) -> Verdict:
+        """The verdict on the outputs in those files, which were computed from that input set."""
+        sets, begin = self.sets, time.perf_counter()
+        if set_ not in self.judges:
+            self.judges[set_] = Judge(self.module, self.case, sets[set_], self.seed)
+        verdict = self.judges[set_].judge(inputs.load(outputs, self.folder), points)
+        self.this.clock.add("parity", begin)
         return verdict
 
-    for cell in cells:
-        record = records.new(cell, int(module.flops(case)), int(module.moved_bytes(case)), this.settings.device)
-        reason = _cannot(this, cell)
-        if reason:
-            record |= {"status": "skipped", "reason": reason}
-        else:
-            if not sets:
-                this.on_phase(cell, "inputs")
-                begin = time.perf_counter()
-                sets = inputs.make_sets(module, case, seed, SETS)
-                files = inputs.save_sets(sets, folder)
-                this.clock.add("inputs", begin)
-            if rates is None and this.settings.time_s:
-                this.on_phase(cell, "yardstick")
-                rates = _rates(this, pool, case)
-            try:
-                worker = pool.get(*_home(this, cell))
-                record |= {
-                    "device": worker.hello["device"]["describe"],
-                    "packages": worker.hello["packages"],
-                    "python": worker.hello["python"],
-                }
-                _measure(this, worker, cell, record, files, folder, judge, rates or {})
-            except WorkerLost as lost:
-                record |= {"status": lost.status, "reason": lost.reason}
-                pool.drop(*_home(this, cell))
-        record["ended"] = datetime.now(UTC).isoformat()
-        records.append(this.folder, record)
-        yield records.plain(record)
-    shutil.rmtree(folder, ignore_errors=True)
 
-
-def _measure(
-    this: Run,
-    worker: Any,
-    cell: Cell,
-    record: dict[str, Any],
-    files: Any,
-    folder: Path,
-    judge: Any,
-    rates: dict[str, Any],
+def _run_cell(
+    this: Run, worker: Any, cell: Cell, record: dict[str, Any], shared: CaseData, rates: dict[str, Any]
 ) -> None:
     """Fills the record of a cell that can run. Raises WorkerLost if its worker dies of it."""
     timeout = this.settings.timeout_s
-    try:
-        this.on_phase(cell, "compile")
+    record |= {"device": worker.hello["device"], "packages": worker.hello["packages"], "python": worker.hello["python"]}
+
+    def ask(phase: str, **message: Any) -> dict[str, Any]:
+        this.on_phase(cell, phase)
         begin = time.perf_counter()
-        built = worker.ask(
-            {"do": "build", "case": cell.case.as_dict(), "implementation": cell.implementation, "variant": cell.variant,
-             "sets": files, "folder": str(folder)}, timeout,
+        reply = worker.ask(message | {"folder": str(shared.folder)}, timeout)
+        this.clock.add(phase, begin)
+        return reply
+
+    try:
+        files = shared.files
+        built = ask(
+            "compile", do="build", case=cell.case.as_dict(), implementation=cell.implementation, variant=cell.variant, sets=files
         )  # fmt: skip
-        this.clock.add("compile", begin)
-        record |= {
-            k: built[k] for k in ("status", "reason", "traceback", "prepare_s", "peak_memory_bytes") if k in built
-        }
+        kept = ("status", "reason", "traceback", "prepare_s", "compile_s", "peak_memory_bytes")
+        record |= {key: built[key] for key in kept if key in built}
         if built["status"] != "ok":
             return
-        record["compile_s"] = built["first_s"]
         this.on_phase(cell, "parity")
-        verdict = judge(built["outputs"], built["points"], 0)
+        verdict = shared.judge(built["outputs"], built["points"], 0)
         record["parity"] = asdict(verdict)
         if not verdict.ok:
             record |= {"status": "wrong", "reason": wrong_reason(verdict)}
-            return
-        if not this.settings.time_s:
-            return
-        if _interpreted(this, cell):
+        elif this.settings.time_s and _interpreted(this, cell):
             record |= {"status": "skipped", "reason": "interpreted on the CPU: right, but never timed"}
-            return
-        this.on_phase(cell, "timing")
-        begin = time.perf_counter()
-        timed = worker.ask({"do": "time", "budget_s": this.settings.time_s, "folder": str(folder)}, timeout)
-        this.clock.add("timing", begin)
-        if timed["status"] != "ok":
-            record |= timed
-            return
-        verdict = judge(timed["outputs"], built["points"], timed["last_set"])
-        record["parity_timed"] = asdict(verdict)
-        if not verdict.ok:
-            record |= {"status": "wrong", "reason": "a timed call: " + wrong_reason(verdict)}
-            return
-        record["timing"] = timed["timing"]
-        record["compile_s"] = max(0.0, built["first_s"] - timed["timing"]["median"])
-        add_rates(record, rates)
+        elif this.settings.time_s:
+            timed = ask("timing", do="time", budget_s=this.settings.time_s)
+            if timed["status"] != "ok":
+                record |= timed
+                return
+            verdict = shared.judge(timed["outputs"], built["points"], SETS - 1)
+            record["parity_timed"] = asdict(verdict)
+            if not verdict.ok:
+                record |= {"status": "wrong", "reason": "a timed call: " + wrong_reason(verdict)}
+                return
+            record["timing"] = timed["timing"]
+            record["compile_s"] = max(0.0, built["compile_s"] - timed["timing"]["median"])
+            add_rates(record, rates)
     finally:
         if worker.alive():
             worker.held_bytes = worker.ask({"do": "release"}, timeout).get("held_bytes", 0)
@@ -233,36 +232,37 @@ def wrong_reason(verdict: Verdict) -> str:
 
 def _cannot(this: Run, cell: Cell) -> str | None:
     """Why the cell cannot run here, as far as can be told without loading a framework."""
-    implementation = this.kernels[cell.case.kernel].implementations[cell.implementation]
-    if reason := implementation.broken:
-        return reason
+    implementation = _implementation(this, cell)
     if this.settings.device == "cpu":
         if implementation.without_gpu == "unavailable":
             return "needs an NVIDIA GPU"
         if cell.case.precision == "tf32":
             return "tf32 is a precision of tensor cores: the CPU has none"
-        flops = max(
-            this.kernels[cell.case.kernel].module.flops(cell.case),
-            this.kernels[cell.case.kernel].module.moved_bytes(cell.case),
-        )
+        module = this.kernels[cell.case.kernel].module
+        flops = max(module.flops(cell.case), module.moved_bytes(cell.case))
         if implementation.without_gpu == "interpreted" and flops > INTERPRETER_FLOPS:
             return f"interpreted on the CPU, where {flops:.1e} FLOPs take minutes (at most {INTERPRETER_FLOPS:.1e}): try case=odd"
     return None
 
 
 def _interpreted(this: Run, cell: Cell) -> bool:
-    implementation = this.kernels[cell.case.kernel].implementations[cell.implementation]
-    return this.settings.device == "cpu" and implementation.without_gpu == "interpreted"
+    return this.settings.device == "cpu" and _implementation(this, cell).without_gpu == "interpreted"
+
+
+def _implementation(this: Run, cell: Cell) -> discovery.Implementation:
+    return this.kernels[cell.case.kernel].implementations[cell.implementation]
 
 
 def _home(this: Run, cell: Cell) -> tuple[str, str]:
-    backend = this.kernels[cell.case.kernel].implementations[cell.implementation].backend
+    backend = _implementation(this, cell).backend
     return backend, interpreter(this.settings.pythons, cell.implementation, backend)
 
 
 def _rates(this: Run, pool: Any, case: Case) -> dict[str, Any]:
-    """The yardsticks for the case's dtype and precision, measured once a run; {} where Torch cannot measure them."""
+    """The yardsticks for the case's dtype and precision, measured once a run; {} for parity alone, or without Torch."""
     key = (case.dtype, case.precision)
+    if not this.settings.time_s:
+        return {}
     if key not in pool.rates:
         begin = time.perf_counter()
         home = ("torch", interpreter(this.settings.pythons, "torch", "torch"))

@@ -42,8 +42,9 @@ class Samples:
     host: list[float] = field(default_factory=list)
     launches: int | None = None
     kernels: list[str] = field(default_factory=list)
-    last_set: int = 0
-    last_output: Any = None
+    output: Any = (
+        None  # of the last timed call on the ring's last set, never the one that the first call was checked on
+    )
 
     def summary(self) -> dict[str, Any]:
         """What a record keeps: the raw samples and their quartiles, in seconds."""
@@ -91,13 +92,13 @@ def wall(backend: Backend, call: Callable[..., Any], ring: Sequence[Sequence[Any
     """Synchronised wall clock of each call, for the CPU."""
     samples = Samples("wall", "warm")
     end = time.perf_counter() + budget_s
-    while len(samples.span) < MAX_SAMPLES:
-        samples.last_set = len(samples.span) % len(ring)
+    for number in range(MAX_SAMPLES):
         begin = time.perf_counter_ns()
-        output = call(*ring[samples.last_set])
+        output = call(*ring[number % len(ring)])
         backend.wait(output)
         samples.span.append((time.perf_counter_ns() - begin) / 1e9)
-        samples.last_output = output
+        if number % len(ring) == len(ring) - 1:
+            samples.output = output
         slow = samples.span[-1] > budget_s  # one call is the whole budget: three samples must do
         if time.perf_counter() >= end and len(samples.span) >= (3 if slow else MIN_SAMPLES):
             break
@@ -134,12 +135,14 @@ def device_calls(
         begin = time.perf_counter()
 
         def chunk(count: int = count) -> None:
-            for _ in range(count):
+            output = None
+            for number in range(len(samples.span), len(samples.span) + count):
                 for _ in range(flushes):
                     backend.flush()
-                samples.last_set = (samples.last_set + 1) % len(ring)
-                samples.last_output = call(*ring[samples.last_set])
-            backend.wait(samples.last_output)
+                output = call(*ring[number % len(ring)])
+                if number % len(ring) == len(ring) - 1:
+                    samples.output = output
+            backend.wait(output)
 
         for kernels in cupti.split(cupti.record(chunk), marker, marker_s, flushes, count):
             samples.span.append(max(k.end for k in kernels) - min(k.start for k in kernels))

@@ -15,7 +15,6 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -37,8 +36,8 @@ class Bench:
         self.ring: list[list[Any]] = []
 
     def hello(self) -> dict[str, Any]:
-        return {"device": asdict(self.device) | {"describe": machine.describe(self.device)}, "packages": machine.packages(),
-                "python": sys.version.split()[0]}  # fmt: skip
+        python = sys.version.split()[0]
+        return {"device": machine.describe(self.device), "packages": machine.packages(), "python": python}
 
     def build(
         self, case: dict[str, Any], implementation: str, variant: str, sets: list[list[list[str]]], folder: str
@@ -68,16 +67,16 @@ class Bench:
         self.ring = [[*set_, *prepared] for set_ in self.ring]
         output = self.call(*self.ring[0])
         self.backend.wait(output)
-        first_s = time.perf_counter() - begin
+        compile_s = time.perf_counter() - begin
         peak = self.backend.peak_bytes() if self.device.type == "cuda" else machine.peak_rss()
-        return {"status": "ok", "prepare_s": prepare_s, "first_s": first_s, "points": list(found.variants[variant]),
+        return {"status": "ok", "prepare_s": prepare_s, "compile_s": compile_s, "points": list(found.variants[variant]),
                 "peak_memory_bytes": peak, "outputs": self._save(output, Path(folder), "first")}  # fmt: skip
 
     def time(self, budget_s: float, folder: str) -> dict[str, Any]:
-        """Times the cell in hand; the last timed output and the number of its input set come back to be checked."""
+        """Times the cell in hand; the output of the last timed call on the last input set comes back to be checked."""
         samples = self.sample(self.call, self.ring, budget_s)
-        return {"status": "ok", "timing": samples.summary(), "last_set": samples.last_set,
-                "outputs": self._save(samples.last_output, Path(folder), "timed")}  # fmt: skip
+        outputs = self._save(samples.output, Path(folder), "timed")
+        return {"status": "ok", "timing": samples.summary(), "outputs": outputs}
 
     def sample(self, call: Any, ring: Sequence[Sequence[Any]], budget_s: float) -> timing.Samples:
         """Times any callable on this back end."""

@@ -34,20 +34,12 @@ def test_fused_kernels_are_one_launch_by_cupti(kernels, run_cells, dtype):
 def test_large_and_odd_sizes_are_right(kernels, run_cells, dtype, precision, layout):
     if dtype != "float32" and precision == "tf32":
         pytest.skip("16-bit products have one precision")
+    labels = [(n, v) for n in ("triton", "cuda") for v in kernels["lola"].implementations[n].variants]
+    labels = [*(label for label in labels if label[1] != "batched_row"), ("jax_triton", "multirow_ws")]
     cells = []
-    for sizes in (
-        "batch",
-        {"M": 515, "K": 1031, "N": 2053},
-        {"M": 1, "K": 4099, "N": 1025},
-        {"M": 300, "K": 8, "N": 8},
-    ):
+    for sizes in ("batch", {"M": 515, "K": 1031, "N": 2053}, {"M": 1, "K": 4099, "N": 1025}):
         case = make_case(kernels["lola"], sizes, dtype, precision, {"w_layout": layout})
-        cells += [
-            Cell(case, name, v)
-            for name in FUSED
-            for v in kernels["lola"].implementations[name].variants
-            if v != "batched_row"
-        ]
+        cells += [Cell(case, name, variant) for name, variant in labels]
     assert_right(run_cells(cells))
 
 

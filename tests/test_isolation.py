@@ -32,7 +32,7 @@ def results(kernels, roots, pool, tmp_path_factory):
         ("stale", "wrong", "a timed call"),
         ("refuses", "skipped", "only on Sundays"),
         ("bad_access", "skipped", "needs an NVIDIA GPU"),
-        ("unreadable", "skipped", "unreadable.py cannot be read"),
+        ("unreadable", "failed", "unreadable.py cannot be read"),
         ("prints", "ok", None),
         ("z_fine", "ok", None),
     ],

@@ -7,6 +7,7 @@ from test_parity import assert_right, cells_of
 
 from fusebench.cases import make_case
 from fusebench.contract import DTYPES, Cell
+from fusebench.cupti import record
 
 pytestmark = pytest.mark.gpu
 
@@ -47,3 +48,8 @@ def test_flax_and_torch_agree_on_the_clock(kernels, run_cells):
     cells = [Cell(make_case(kernels["launch"], "floor"), name, "default") for name in ("flax", "torch_eager")]
     medians = [r["timing"]["median"] for r in run_cells(cells, time_s=0.1)]
     assert max(medians) < 3 * min(medians), "one copy kernel of 4 KB each"
+
+
+def test_a_recorder_that_records_nothing_fails():
+    with pytest.raises(RuntimeError, match="CUPTI recorded no kernel"):
+        record(lambda: None)

@@ -30,6 +30,7 @@ def results(kernels, roots, pool, tmp_path_factory):
         ("wrong", "wrong", "[99]"),
         ("misshapen", "wrong", "shape (99,), expected (100,)"),
         ("stale", "wrong", "a timed call"),
+        ("recompiles", "failed", "Recompile"),
         ("refuses", "skipped", "only on Sundays"),
         ("bad_access", "skipped", "needs an NVIDIA GPU"),
         ("unreadable", "failed", "unreadable.py cannot be read"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -32,7 +33,7 @@ def start(device: str) -> Device:
 
 def configure(precision: str) -> None:
     """Fresh compiler state, and float32 products in IEEE float32 or TF32: Torch and JAX default differently."""
-    torch.compiler.reset()
+    _forget_compiled()
     torch.set_float32_matmul_precision("highest" if precision == "ieee" else "high")
     # cuBLAS may split a 16-bit sum over K into partial sums of 16 bits; the contract says float32
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -89,7 +90,7 @@ def peak_bytes() -> int | None:
 
 def release() -> int:
     """Gives unused device memory back and returns the bytes still held."""
-    torch.compiler.reset()
+    _forget_compiled()
     if not torch.cuda.is_initialized():
         return 0
     torch.cuda.empty_cache()
@@ -106,3 +107,8 @@ def product_call(n: int, dtype: str, device: Device) -> tuple[Any, Sequence[Any]
     """An n×n×n product of random data and its arguments, for the yardstick; on zeros it would run faster."""
     a, b = (torch.randn(n, n, device=device.type).to(getattr(torch, dtype)) for _ in range(2))
     return torch.mm, (a, b)
+
+
+def _forget_compiled() -> None:
+    if "torch._dynamo" in sys.modules:  # to load it for nothing takes seconds
+        torch.compiler.reset()

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,20 @@ from fusebench.errors import UsageError
 from fusebench.run import Run, Settings, run
 
 RESULTS = Path("results")
-CONFIG_FILE = "config.yaml"
+INTERRUPTED = 130  # as shells have it for Ctrl-C
 
 
 def run_app(command: str, arguments: Sequence[str]) -> int:
-    """Runs the command and returns its exit code; with -m, of all its jobs together."""
+    """Runs the command and returns its exit code: 0 if every cell is ok or skipped, 1 if not, 2 for bad input; with -m,
+    of all its jobs together."""
     codes: list[int] = []
     try:
         overrides = config.parse(arguments)
-        resumed = _resumed(overrides)
+        resumed = _resumed(command, overrides)
         roots, kernels = config.find(config.parse([f"path={p}" for p in _paths(resumed)]) if resumed else overrides)
         config.check(command, overrides, kernels)
         config.store(command, kernels)
-        OmegaConf.register_new_resolver("run_dir", _run_dir, replace=True, use_cache=True)
+        OmegaConf.register_new_resolver("run_dir", partial(_run_dir, command), replace=True, use_cache=True)
         if not resumed and not config.only_shows(arguments):
             for composed in config.compose_jobs(command, arguments, overrides):
                 _plan(composed, kernels)  # a wrong name in the last job of a sweep must not cost the first ones
@@ -45,12 +47,14 @@ def run_app(command: str, arguments: Sequence[str]) -> int:
             codes.append(_run(command, composed, folder, roots, kernels))
         except UsageError as error:
             codes.append(config.fail(error))
+        if codes[-1] == INTERRUPTED:
+            sys.exit(INTERRUPTED)  # the other jobs of a multirun as well
 
     sys.argv = [f"fusebench {command}", *arguments]
     try:
         hydra.main(version_base="1.3", config_path=str(config.CONF), config_name=command)(task)()
     except SystemExit as end:  # Hydra's own errors end with 1, which here means a cell that is not well
-        return 2 if end.code else 0
+        return end.code if end.code == INTERRUPTED else 2 if end.code else 0
     return max(codes, default=0)
 
 
@@ -58,11 +62,11 @@ def _run(command: str, composed: DictConfig, folder: Path, roots: Sequence[Path]
     begin = time.perf_counter()
     chosen = config.as_plain(composed)
     if chosen["resume"] is not None:
-        chosen = config.as_plain(OmegaConf.load(folder / CONFIG_FILE))  # type: ignore[arg-type]
+        chosen = config.as_plain(OmegaConf.load(folder / f"{command}.yaml"))  # type: ignore[arg-type]
     device, cells = _plan(chosen, kernels)
     folder.mkdir(parents=True, exist_ok=True)
-    if not (folder / CONFIG_FILE).exists():
-        (folder / CONFIG_FILE).write_text(OmegaConf.to_yaml(composed))
+    if composed.resume is None:
+        (folder / f"{command}.yaml").write_text(OmegaConf.to_yaml(composed))
     finished = records.read(folder)
     done = {r["cell"] for r in finished}
     settings = Settings(
@@ -87,7 +91,7 @@ def _run(command: str, composed: DictConfig, folder: Path, roots: Sequence[Path]
                 f"interrupted: {len(finished)} of {len(cells)} cells are kept; go on with resume={folder}",
                 file=sys.stderr,
             )
-            return 130
+            return INTERRUPTED
     report.show(finished, timed=command == "bench")
     report.footer(finished, this.clock, time.perf_counter() - begin, folder)
     return 0 if all(r["status"] in ("ok", "skipped") for r in finished) else 1
@@ -101,8 +105,8 @@ def _plan(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> tuple[str
     return config.resolve_device(chosen["device"]), cases.select_cells(kernels, chosen)
 
 
-def _resumed(overrides: Sequence[Any]) -> Path | None:
-    """The folder of the run to go on with, or None. Raises UsageError if it is none, or if other keys are set beside it."""
+def _resumed(command: str, overrides: Sequence[Any]) -> Path | None:
+    """The configuration of the run to go on with, or None. Raises UsageError if it is none, or if other keys are set beside it."""
     value = next((o.value() for o in overrides if o.key_or_group == "resume"), None)
     if value is None:
         return None
@@ -110,27 +114,22 @@ def _resumed(overrides: Sequence[Any]) -> Path | None:
         o.input_line for o in overrides if o.key_or_group != "resume" and not o.key_or_group.startswith("hydra")
     ]:
         raise UsageError(f"resume={value} goes on with that run as it was configured: leave out {' '.join(others)}")
-    folder = Path(_run_dir(str(value)))
-    if not (folder / CONFIG_FILE).is_file():
-        runs = ", ".join(p.parent.name for p in sorted(RESULTS.glob(f"*/{CONFIG_FILE}"))[-5:])
-        raise UsageError(f"resume={value}: no run there; the latest runs in {RESULTS}/ are: {runs or 'none'}")
-    return folder
+    file = Path(_run_dir(command, str(value))) / f"{command}.yaml"
+    if not file.is_file():
+        runs = ", ".join(p.parent.name for p in sorted(RESULTS.glob(f"*/{command}.yaml"))[-5:])
+        raise UsageError(f"resume={value}: no {command} run there; the latest in {RESULTS}/ are: {runs or 'none'}")
+    return file
 
 
-def _paths(folder: Path) -> list[str]:
-    return [str(p) for p in cases.as_list(OmegaConf.load(folder / CONFIG_FILE).path) if p is not None]
+def _paths(file: Path) -> list[str]:
+    return [str(p) for p in cases.as_list(OmegaConf.load(file).path) if p is not None]
 
 
-def _run_dir(resume: str | None) -> str:
+def _run_dir(command: str, resume: str | None) -> str:
     """Where a run's records go: a folder of its own, named by the moment, or the one that is resumed."""
     if resume in (None, "null", "None"):
         return str(RESULTS / datetime.now().strftime("%Y-%m-%d_%H-%M-%S.%f")[:-3])
     if resume == "latest":
-        return str(
-            max(
-                (p.parent for p in RESULTS.glob(f"**/{CONFIG_FILE}")),
-                key=lambda p: p.stat().st_mtime,
-                default=RESULTS / "none",
-            )
-        )
+        runs = (file.parent for file in RESULTS.glob(f"**/{command}.yaml"))
+        return str(max(runs, key=lambda folder: folder.stat().st_mtime, default=RESULTS / "latest"))
     return str(resume) if Path(str(resume)).is_dir() else str(RESULTS / str(resume))

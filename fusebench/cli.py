@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import os
 import sys
 
 COMMANDS = {
@@ -27,28 +27,49 @@ def usage() -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command and returns the exit code: 0 all well, 1 a cell is not, 2 bad input."""
-    arguments = sys.argv[1:] if argv is None else argv
+    """Runs one command and returns the exit code: 0 all well, 1 a cell is not, 2 bad input, 130 interrupted."""
+    try:
+        return _dispatch(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _dispatch(arguments: list[str]) -> int:
     if not arguments or arguments[0] in ("-h", "--help", "help"):
         print(usage())
         return 0 if arguments else 2
-    if arguments[0] == "--version":
+    command, *rest = arguments
+    if command == "--version":
         from importlib.metadata import version
 
         print(version("fusebench"))
         return 0
-    command = arguments[0]
     if command not in COMMANDS:
         from fusebench.errors import unknown
 
         print(f"fusebench: {unknown('command', command, COMMANDS)}", file=sys.stderr)
         return 2
-    rest = arguments[1:]
-    if command in ("bench", "parity") and "--resume" in rest:  # Hydra would refuse a flag that it does not know
-        at = rest.index("--resume")
-        named = at + 1 < len(rest) and "=" not in rest[at + 1] and not rest[at + 1].startswith("-")
-        rest[at : at + 1 + named] = [f"resume={rest[at + 1] if named else 'latest'}"]
-    return importlib.import_module(f"fusebench.commands.{command}").main(rest)
+    if command == "list":
+        from fusebench.listing import main as show
+
+        return show(rest)
+    from fusebench.app import run_app
+
+    return run_app(command, _resume_as_key(rest))
+
+
+def _resume_as_key(arguments: list[str]) -> list[str]:
+    """`--resume [RUN]` as the key that it stands for: Hydra refuses flags that it does not know."""
+    if "--resume" not in arguments:
+        return arguments
+    at = arguments.index("--resume")
+    after = arguments[at + 1 : at + 2]
+    named = bool(after) and "=" not in after[0] and not after[0].startswith("-")
+    return [*arguments[:at], f"resume={after[0] if named else 'latest'}", *arguments[at + 1 + named :]]
 
 
 if __name__ == "__main__":

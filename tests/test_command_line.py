@@ -54,7 +54,7 @@ def records_of(folder):
         ("experiment=nosuch", "published"),
         ("worker=nosuch", "inline, process"),
         ("worker.python.nosuch=python3", "worker.python.NAME"),
-        ("resume=nosuch", "no run there"),
+        ("resume=nosuch", "no bench run there"),
         ("shapes=nosuch.csv", "nosuch.csv"),
         ("path=nosuch", "no such folder"),
         ("kernel=[", "input"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,7 +16,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from fusebench import cases, config, records, report
+from fusebench import cases, config, discovery, records, report
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError
@@ -31,15 +33,19 @@ def run_app(command: str, arguments: Sequence[str]) -> int:
     try:
         overrides = config.parse(arguments)
         resumed = _resumed(command, overrides)
-        roots, kernels = config.find(config.parse([f"path={p}" for p in _paths(resumed)]) if resumed else overrides)
+        roots = discovery.roots_of(_paths(resumed) if resumed else config.paths_of(overrides))
+        kernels = discovery.find_kernels(roots)
         config.check(command, overrides, kernels)
         config.store(command, kernels)
         OmegaConf.register_new_resolver("run_dir", partial(_run_dir, command), replace=True, use_cache=True)
         if not resumed and not config.only_shows(arguments):
             for composed in config.compose_jobs(command, arguments, overrides):
                 _plan(composed, kernels)  # a wrong name in the last job of a sweep must not cost the first ones
+            RESULTS.mkdir(exist_ok=True)
     except UsageError as error:
         return config.fail(error)
+    except OSError as error:
+        return config.fail(UsageError(f"results cannot be written here: {error}"))
 
     def task(composed: DictConfig) -> None:
         try:
@@ -47,6 +53,9 @@ def run_app(command: str, arguments: Sequence[str]) -> int:
             codes.append(_run(command, composed, folder, roots, kernels))
         except UsageError as error:
             codes.append(config.fail(error))
+        except OSError as error:  # a full disk: what was measured is kept, and the run can go on later
+            print(f"fusebench: the run ends here: {error}; go on with resume={folder}", file=sys.stderr)
+            codes.append(1)
         if codes[-1] == INTERRUPTED:
             sys.exit(INTERRUPTED)  # the other jobs of a multirun as well
 
@@ -66,7 +75,13 @@ def _run(command: str, composed: DictConfig, folder: Path, roots: Sequence[Path]
     device, cells = _plan(chosen, kernels)
     folder.mkdir(parents=True, exist_ok=True)
     if composed.resume is None:
-        (folder / f"{command}.yaml").write_text(OmegaConf.to_yaml(composed))
+        kept = chosen | {key: _absolute(chosen[key]) for key in ("path", "shapes")}
+        (folder / f"{command}.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(kept)))
+    lock = (folder / ".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise UsageError(f"another process is at work in {folder}: wait for it, or start a run of its own") from error
     finished = records.read(folder)
     done = {r["cell"] for r in finished}
     settings = Settings(
@@ -87,10 +102,8 @@ def _run(command: str, composed: DictConfig, folder: Path, roots: Sequence[Path]
                 bar.advance(task)
         except KeyboardInterrupt:
             bar.stop()
-            print(
-                f"interrupted: {len(finished)} of {len(cells)} cells are kept; go on with resume={folder}",
-                file=sys.stderr,
-            )
+            kept = f"{len(records.read(folder))} of {len(cells)} cells are kept"
+            print(f"interrupted: {kept}; go on with resume={folder}", file=sys.stderr)
             return INTERRUPTED
     report.show(finished, timed=command == "bench")
     report.footer(finished, this.clock, time.perf_counter() - begin, folder)
@@ -100,7 +113,7 @@ def _run(command: str, composed: DictConfig, folder: Path, roots: Sequence[Path]
 def _plan(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> tuple[str, list[Cell]]:
     """The device and the cells of a configuration. Raises UsageError for whatever in it cannot be done."""
     for key in ("time_s", "timeout_s"):
-        if chosen.get(key, 1) <= 0:
+        if not 0 < chosen.get(key, 1) < math.inf:
             raise UsageError(f"{key} is {chosen[key]!r}: expected a number of seconds above 0")
     return config.resolve_device(chosen["device"]), cases.select_cells(kernels, chosen)
 
@@ -122,7 +135,14 @@ def _resumed(command: str, overrides: Sequence[Any]) -> Path | None:
 
 
 def _paths(file: Path) -> list[str]:
-    return [str(p) for p in cases.as_list(OmegaConf.load(file).path) if p is not None]
+    return [str(p) for p in cases.as_list(OmegaConf.to_container(OmegaConf.load(file))["path"]) if p is not None]  # type: ignore[call-overload, index]
+
+
+def _absolute(value: Any) -> Any:
+    """Paths as a resumed run must find them, whichever folder it is started from."""
+    if value is None:
+        return None
+    return [str(Path(p).resolve()) for p in value] if isinstance(value, list) else str(Path(value).resolve())
 
 
 def _run_dir(command: str, resume: str | None) -> str:

@@ -21,19 +21,24 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
     """
     names = [check_name("kernel", k, kernels) for k in chosen(config["kernel"], kernels)]
     asked = [kernels[n] for n in names]
-    for key in ("shape", "option"):
-        check_keys(key, config[key], {d for k in asked for d in (k.dimensions if key == "shape" else k.options)}, names)
-    for case in chosen(config["case"] or "all", {c: None for k in asked for c in k.module.CASES}):
-        check_name("case", case, {c: None for k in asked for c in k.module.CASES})
+    check_keys("dimension", config["shape"], {d for k in asked for d in k.dimensions}, names)
+    check_keys("option", config["option"], {o for k in asked for o in k.options}, names)
+    if config["case"] is not None:
+        for case in chosen(config["case"], {c: None for k in asked for c in k.module.CASES}):
+            check_name("case", case, {c: None for k in kernels.values() for c in k.module.CASES})
     implementations = chosen(config["implementation"], {i: None for k in asked for i in k.implementations})
     for request in implementations:
         check_implementation(asked, request)
-    return [
+    cells = [
         Cell(case, implementation, variant, positive("seed", config["seed"], least=0))
         for kernel in asked
         for case in select_cases(kernel, config)
         for implementation, variant in _variants(kernel, implementations)
     ]
+    if not cells:
+        have = ", ".join(c for k in asked for c in k.module.CASES)
+        raise UsageError(f"no cells: {', '.join(names)} has no case {config['case']}. There are: {have}")
+    return cells
 
 
 def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
@@ -43,7 +48,7 @@ def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
     if config["shapes"] is not None:
         starts = read_shapes(Path(config["shapes"]), kernel)
     else:
-        wanted = chosen(config["case"] or next(iter(named)), named)
+        wanted = chosen(next(iter(named)) if config["case"] is None else config["case"], named)
         starts = [named[c] for c in wanted if c in named]
     changes: dict[str, list[int]] = {}
     for dimension in kernel.dimensions:
@@ -51,10 +56,9 @@ def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
         if value is None and dimension == kernel.module.BATCH:
             value = config["batch"]
         if value is not None:
-            changes[dimension] = [positive(f"size {dimension}", v) for v in as_list(value)]
-    options = [
-        [(name, v) for v in as_list(config["option"].get(name) or values[0])] for name, values in kernel.options.items()
-    ]
+            changes[dimension] = [positive(f"size {dimension}", v) for v in some(value)]
+    asked = {name: config["option"].get(name) for name in kernel.options}
+    options = [[(n, v) for v in some(kernel.options[n][0] if o is None else o)] for n, o in asked.items()]
     dtypes, precisions = chosen(config["dtype"], DTYPES), chosen(config["precision"], PRECISIONS)
     cases: dict[str, Case] = {}
     for start, sizes, dtype, precision, option in itertools.product(
@@ -84,7 +88,7 @@ def make_case(
     for name, value in (options or {}).items():
         check_name(f"option of {kernel.name}", name, kernel.options)
         check_name(f"value of option {name} of {kernel.name}", str(value), kernel.options[name])
-    products = dtype == "float32" and len(getattr(kernel.module, "PRECISIONS", ())) > 1
+    products = dtype == "float32" and "tf32" in getattr(kernel.module, "PRECISIONS", PRECISIONS)
     precision = precision if products else "ieee"
     filled = {name: str((options or {}).get(name, values[0])) for name, values in kernel.options.items()}
     changed = [f"{n}={v}" for n, v in filled.items() if v != kernel.options[n][0]]
@@ -101,34 +105,45 @@ def read_shapes(path: Path, kernel: Kernel) -> list[dict[str, int]]:
             f"shapes={path}: no such file; expected a .csv or .yaml file with the columns {', '.join(kernel.dimensions)}"
         )
     if path.suffix == ".csv":
-        with path.open(newline="") as file:
-            rows: Any = list(csv.DictReader(file))
+        rows: Any = list(csv.DictReader(_text(path).splitlines(), skipinitialspace=True))
     elif path.suffix in (".yaml", ".yml"):
         import yaml
 
         try:
-            rows = yaml.safe_load(path.read_text())
+            rows = yaml.safe_load(_text(path))
         except yaml.YAMLError as error:
             raise UsageError(f"shapes={path}: not YAML: {' '.join(str(error).split())}") from error
     else:
         raise UsageError(f"shapes={path}: expected a file that ends in .csv, .yaml or .yml")
     if not isinstance(rows, list) or not rows or not all(isinstance(r, dict) for r in rows):
         raise UsageError(f"shapes={path}: expected a list of sizes, such as {_example(kernel)}")
-    for row in rows:
+    sizes = []
+    for number, row in enumerate(rows, 1):
         if set(row) != set(kernel.dimensions):
-            names = ", ".join(map(str, row))
-            raise UsageError(
-                f"shapes={path}: a row has {names}, but {kernel.name} has the dimensions {', '.join(kernel.dimensions)}"
-            )
-    return [{d: positive(f"size {d} in {path}", row[d]) for d in kernel.dimensions} for row in rows]
+            names, known = ", ".join(map(str, row)), ", ".join(kernel.dimensions)
+            raise UsageError(f"shapes={path}: row {number} has {names}, but {kernel.name} has the dimensions {known}")
+        sizes.append({d: positive(f"shapes={path}: size {d} of row {number}", row[d]) for d in kernel.dimensions})
+    return sizes
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8-sig")  # spreadsheets put a byte order mark in front
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"shapes={path}: cannot be read as text: {error}") from error
 
 
 def chosen(value: Any, known: Iterable[str]) -> list[str]:
     """The names a value means: `all`, one name or a list of names; each once, in the order given."""
-    names = [name for v in as_list(value) for name in (known if v == "all" else [str(v)])]
-    if not names:
-        raise UsageError(f"nothing was chosen by {value!r}; expected a name, a list of names or all")
-    return list(dict.fromkeys(names))
+    return list(dict.fromkeys(name for v in some(value) for name in (known if v == "all" else [str(v)])))
+
+
+def some(value: Any) -> list[Any]:
+    """The value or values as a list of at least one. Raises UsageError for an empty one."""
+    values = as_list(value)
+    if not values:
+        raise UsageError(f"nothing was chosen by {value!r}; expected a value or a list of values")
+    return values
 
 
 def as_list(value: Any) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 COMMANDS = {
@@ -28,6 +29,7 @@ def usage() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0 all well, 1 a cell is not, 2 bad input, 130 interrupted."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # ends as tidily as Ctrl-C
     try:
         return _dispatch(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
@@ -64,6 +66,7 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _resume_as_key(arguments: list[str]) -> list[str]:
     """`--resume [RUN]` as the key that it stands for: Hydra refuses flags that it does not know."""
+    arguments = [a.removeprefix("--") if a.startswith("--resume=") else a for a in arguments]
     if "--resume" not in arguments:
         return arguments
     at = arguments.index("--resume")

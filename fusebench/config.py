@@ -94,12 +94,10 @@ class ParityConfig(BaseConfig):
 SCHEMAS: dict[str, type[BaseConfig]] = {"bench": BenchConfig, "parity": ParityConfig}
 
 
-def find(overrides: Sequence[Override]) -> tuple[list[Path], dict[str, Kernel]]:
-    """The roots and kernels that the overrides' `path=` leads to."""
+def paths_of(overrides: Sequence[Override]) -> list[str]:
+    """The folders that `path=` names."""
     value = next((o.value() for o in overrides if o.key_or_group == "path"), None)
-    paths = [] if value is None else value if isinstance(value, list) else [value]
-    roots = discovery.roots_of([str(p) for p in paths])
-    return roots, discovery.find_kernels(roots)
+    return [] if value is None else [str(p) for p in (value if isinstance(value, list) else [value])]
 
 
 def store(command: str, kernels: Mapping[str, Kernel]) -> None:
@@ -157,8 +155,17 @@ def compose_jobs(command: str, arguments: Sequence[str], overrides: Sequence[Ove
         for job in jobs:
             try:
                 yield as_plain(compose(command, overrides=job))
-            except HydraException as error:
-                raise UsageError(one_line(error)) from error
+            except (HydraException, OmegaConfBaseException, ValueError) as error:
+                raise UsageError(_ambiguous(own, arguments) or one_line(error)) from error
+
+
+def _ambiguous(overrides: Sequence[Override], arguments: Sequence[str]) -> str:
+    """What to write instead of a bare `kernel=a,b`, or ""."""
+    for o in overrides:
+        if o.is_sweep_override() and "-m" not in arguments and "--multirun" not in arguments:
+            key, values = str(o.input_line).split("=", 1)
+            return f"{o.input_line}: write {key}=[{values}] for a list in one run, or add --multirun for a run each"
+    return ""
 
 
 def one_line(error: Exception) -> str:

@@ -6,7 +6,7 @@
     BATCH = "M"                          the dimension that `batch=` sets
     CASES = {"batch": {"M": 1024, …}}    named cases, append-only; the first is the default
     OPTIONS = {"w_layout": ("kn", "nk")} options with their values, the default first (may be absent)
-    PRECISIONS = ("ieee", "tf32")        how its float32 products can be asked for (absent: it has none, and is always ieee)
+    PRECISIONS = ("ieee", "tf32")        how its float32 products can be asked for (absent: these two; ("ieee",) if it has none)
     ROWS = ("x",)                        inputs whose rows (axis 0) alone decide the same rows of the output (may be absent)
     def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
@@ -22,7 +22,7 @@ discovery reads them without importing the file:
     REQUIRES = {"triton": "triton"}      module → what to `pip install` for it, beyond the back end (may be absent)
     WITHOUT_GPU = "timed"                or "interpreted" (parity only) or "unavailable" (may be absent: "timed")
     def skip(case, variant, device): …   why it cannot do this cell, or None (may be absent)
-    def prepare(case, variant, *inputs)  a tuple made once from the weights, such as column sums (may be absent)
+    def prepare(case, variant, *inputs)  a tuple made once from the weights alone, such as column sums (may be absent)
     def build(case, variant, device): …  → call(*inputs, *prepared) → one output or a tuple of them
 
 Only `call` is timed; it must be pure and may return before the device is done. Inputs come in the order of `inputs`, then

@@ -19,6 +19,7 @@ from typing import Any
 from fusebench.errors import UsageError
 
 HOME = Path(__file__).resolve().parent.parent / "implementations"
+WITHOUT_GPU = ("timed", "interpreted", "unavailable")
 BACKENDS = {"torch": {"torch": "torch"}, "jax": {"jax": "jax"}}  # back end → module → what to pip install
 
 
@@ -85,33 +86,42 @@ def roots_of(paths: Iterable[str | Path] = (), home: Path | None = None) -> list
 
 
 def find_kernels(roots: Sequence[Path]) -> dict[str, Kernel]:
-    """All kernels under the roots, by name; a later root may add implementations to a kernel of an earlier one."""
+    """All kernels under the roots, by name; a later root may add implementations to a kernel of an earlier one.
+
+    Raises UsageError for a kernel.py that is not one, and for two files that claim one name.
+    """
     folders: dict[str, list[Path]] = {}
     for folder in (f for root in roots for f in _kernel_folders(root)):
         folders.setdefault(folder.name, []).append(folder)
     use_roots(roots)
     kernels = {}
     for name, parts in sorted(folders.items()):
-        home = next((part for part in parts if (part / "kernel.py").exists()), None)
-        if home is None:
-            continue
-        files = [file for part in parts for file in sorted(part.glob("*.py"))]
-        found = [read_implementation(name, f) for f in files if f.stem != "kernel" and not f.stem.startswith("_")]
-        try:
-            module = importlib.import_module(f"implementations.{name}.kernel")
-            missing = [
-                need
-                for need in ("DIMENSIONS", "BATCH", "CASES", "inputs", "formula", "flops", "moved_bytes")
-                if not hasattr(module, need)
-            ]
-        except Exception as error:  # whatever a kernel's author wrote: name the file, not our import
-            raise UsageError(f"{home / 'kernel.py'} does not import: {type(error).__name__}: {error}") from error
-        if missing:
-            raise UsageError(
-                f"{home / 'kernel.py'} lacks {', '.join(missing)} (fusebench/contract.py says what each is)"
-            )
-        kernels[name] = Kernel(name, home, module, {i.name: i for i in found})
+        files: dict[str, Path] = {}
+        for file in (f for part in dict.fromkeys(parts) for f in sorted(part.glob("*.py")) if f.stem[0] != "_"):
+            if file.stem in files:
+                raise UsageError(f"{file} and {files[file.stem]} are both {name}'s {file.stem}: give one another name")
+            files[file.stem] = file
+        if home := files.pop("kernel", None):
+            found = {stem: read_implementation(name, file) for stem, file in files.items()}
+            kernels[name] = Kernel(name, home.parent, _mathematics(name, home), found)
     return kernels
+
+
+def _mathematics(name: str, file: Path) -> types.ModuleType:
+    """The kernel.py, imported and checked for what everything else takes for granted."""
+    try:
+        module = importlib.import_module(f"implementations.{name}.kernel")
+    except Exception as error:  # whatever a kernel's author wrote: name the file, not our import
+        raise UsageError(f"{file} does not import: {type(error).__name__}: {error}") from error
+    needed = ("DIMENSIONS", "BATCH", "CASES", "inputs", "formula", "flops", "moved_bytes")
+    if missing := [need for need in needed if not hasattr(module, need)]:
+        raise UsageError(f"{file} lacks {', '.join(missing)} (fusebench/contract.py says what each is)")
+    if module.BATCH not in module.DIMENSIONS:
+        raise UsageError(f"{file}: BATCH is {module.BATCH!r}, not one of DIMENSIONS: {', '.join(module.DIMENSIONS)}")
+    for case, sizes in module.CASES.items():
+        if set(sizes) != set(module.DIMENSIONS):
+            raise UsageError(f"{file}: case {case} has {', '.join(sizes)}, expected {', '.join(module.DIMENSIONS)}")
+    return module
 
 
 def use_roots(roots: Sequence[Path]) -> None:
@@ -128,25 +138,41 @@ def use_roots(roots: Sequence[Path]) -> None:
 def read_implementation(kernel: str, file: Path) -> Implementation:
     """Reads the constants of one implementation file; a file that cannot be read becomes a `broken` implementation."""
     try:
-        tree = ast.parse(file.read_text(encoding="utf-8"), str(file))
-        constants = {
-            target.id: ast.literal_eval(node.value)
-            for node in tree.body
-            if isinstance(node, ast.Assign)
-            for target in node.targets
-            if isinstance(target, ast.Name) and target.id in ("BACKEND", "VARIANTS", "REQUIRES", "WITHOUT_GPU")
-        }
+        constants = _constants(file)
         backend, variants = constants["BACKEND"], constants["VARIANTS"]
-        if backend not in BACKENDS:
-            raise ValueError(f"BACKEND is {backend!r}, not one of {', '.join(BACKENDS)}")
-        return Implementation(
-            kernel, file.stem, file, backend, {v: tuple(points) for v, points in variants.items()},
-            constants.get("REQUIRES", {}), constants.get("WITHOUT_GPU", "timed"),
-        )  # fmt: skip
+        requires, without_gpu = constants.get("REQUIRES", {}), constants.get("WITHOUT_GPU", "timed")
+        for name, value, known in (("BACKEND", backend, BACKENDS), ("WITHOUT_GPU", without_gpu, WITHOUT_GPU)):
+            if value not in known:
+                raise ValueError(f"{name} is {value!r}, not one of {', '.join(known)}")
+        if not isinstance(variants, dict) or not variants or not all(map(_is_points, variants.values())):
+            raise ValueError('VARIANTS must map each variant to a tuple of points, such as {"default": ("product",)}')
+        if not isinstance(requires, dict):
+            raise ValueError('REQUIRES must map modules to packages, such as {"triton": "triton"}')
+        return Implementation(kernel, file.stem, file, backend, variants, requires, without_gpu)
     except KeyError as error:
         return Implementation(kernel, file.stem, file, broken=f"{file.name} sets no {error.args[0]}")
-    except (SyntaxError, ValueError, AttributeError, TypeError, OSError) as error:
+    except (SyntaxError, ValueError, OSError) as error:
         return Implementation(kernel, file.stem, file, broken=f"{file.name} cannot be read: {error}")
+
+
+def _constants(file: Path) -> dict[str, Any]:
+    """The literals that the file gives to the names of the contract. Raises ValueError where one is no literal."""
+    found = {}
+    for node in ast.parse(file.read_text(encoding="utf-8"), str(file)).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        for target in targets:
+            if isinstance(target, ast.Name) and target.id in ("BACKEND", "VARIANTS", "REQUIRES", "WITHOUT_GPU"):
+                try:
+                    found[target.id] = ast.literal_eval(node.value)  # type: ignore[attr-defined]
+                except (ValueError, TypeError) as error:
+                    raise ValueError(f"{target.id} must be a literal, because it is read without an import") from error
+    return found
+
+
+def _is_points(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(isinstance(point, str) for point in value)
 
 
 def load_implementation(kernel: str, name: str) -> types.ModuleType:

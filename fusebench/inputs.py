@@ -26,7 +26,8 @@ def make_sets(module: Any, case: Case, seed: int, count: int) -> list[dict[str, 
 
 
 def _rounded(arrays: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:
-    return {n: a.astype(numpy_dtype(dtype)) if a.dtype == np.float32 else a for n, a in arrays.items()}
+    floats = {n: np.asarray(a) for n, a in arrays.items()}
+    return {n: a.astype(numpy_dtype(dtype)) if a.dtype.kind == "f" else a for n, a in floats.items()}
 
 
 def numpy_dtype(name: str) -> np.dtype:

@@ -36,7 +36,7 @@ def measure(
     bench = Bench(backend, device)
     label = str(name or getattr(call, "__name__", "call"))
     case = Case(label, {}, _dtype(arguments), id=label)
-    record = records.new(Cell(case, label, "default"), flops, moved_bytes, device)
+    record = records.new(Cell(case, label, "default"), device) | {"flops": flops, "moved_bytes": moved_bytes}
     bench.backend.reset_peak()
     machine.reset_peak_rss()
     begin = time.perf_counter()

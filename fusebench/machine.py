@@ -68,13 +68,14 @@ def packages() -> dict[str, str]:
 
 
 @cache
-def git_commit(folder: Path) -> str | None:
-    """The commit that `folder` is at, with `+` behind it where tracked files differ; None outside a checkout."""
+def git_commit(folder: Path, *parts: str) -> str | None:
+    """The commit that `folder` is at, with `+` behind it where its files (or those of its `parts`) differ from it, new
+    ones included; None outside a checkout."""
     ask = ["git", "-C", str(folder)]
     try:
         head = subprocess.run([*ask, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
         dirty = subprocess.run(
-            [*ask, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True, check=True
+            [*ask, "status", "--porcelain", "--", *(parts or ".")], capture_output=True, text=True, check=True
         )
         return head + ("+" if dirty.stdout.strip() else "")
     except (OSError, subprocess.CalledProcessError):

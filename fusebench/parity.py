@@ -56,6 +56,7 @@ class Judge:
         self.sampled = _sample(height, seed) if flops > FULL_FLOPS and height > 80 else None
         self.all_rows = self.sampled is None or flops <= REFERENCE_FLOPS
         self._exact: list[np.ndarray] | None = None
+        self.points: set[str] = set()  # that the formula has
         self._budgets: dict[tuple[str, ...], list[np.ndarray]] = {}
 
     def _evaluate(self, r: Exact, rows: np.ndarray | None) -> list[np.ndarray]:
@@ -64,12 +65,16 @@ class Judge:
                 a if rows is None or not of_rows else a[rows]
                 for a, of_rows in zip(self.inputs, self.row_inputs, strict=True)
             ]
-            return [np.asarray(o, dtype=np.float64) for o in self.module.formula(self.case, r, *chosen)]
+            outputs = self.module.formula(self.case, r, *chosen)
+        outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        return [np.asarray(o, dtype=np.float64) for o in outputs]
 
     def reference(self) -> list[np.ndarray]:
         """The formula in float64, over all rows, or over the sampled ones where all would take too long."""
         if self._exact is None:
-            self._exact = self._evaluate(Exact(), None if self.all_rows else self.sampled)
+            exact = Exact()
+            self._exact = self._evaluate(exact, None if self.all_rows else self.sampled)
+            self.points = exact.seen
         return self._exact
 
     def sampled_reference(self) -> list[np.ndarray]:
@@ -101,6 +106,8 @@ class Judge:
         """Compares the outputs (any float dtype, the reference's shapes) of an implementation that rounds at `points`."""
         exact = self.sampled_reference()
         problem = self._shape_problem(outputs)
+        if undeclared := sorted(set(points) - self.points):
+            problem = f"VARIANTS names the point {undeclared[0]!r}; the formula has {', '.join(sorted(self.points)) or 'none'}"
         if problem:
             nan = float("nan")
             return Verdict(float("inf"), nan, nan, (), nan, nan, nan, 0, 0, problem)

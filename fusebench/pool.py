@@ -42,9 +42,11 @@ class Worker:
     log: Path
     hello: dict[str, Any] | None = None
     held_bytes: int = 0
+    log_begins: int = 0  # where in the log the present message's output begins
 
     def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         """Sends one message and waits for its answer. Raises WorkerLost, after which the worker is dead."""
+        self.log_begins = self.log.stat().st_size
         try:
             self.pipe.send_bytes(json.dumps(message).encode())
         except OSError as error:
@@ -83,7 +85,8 @@ class Worker:
             code = 0
         self.kill()
         how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        printed = self.log.read_bytes()[self.log_begins :].decode(errors="replace")
+        lines = [line for line in printed.splitlines() if line.strip()]
         return WorkerLost(
             "crashed", f"the worker ended: {how}" + (f" ({lines[-1].strip()[:200]})" if lines and code >= 0 else "")
         )
@@ -96,6 +99,7 @@ class Pool:
         self.device, self.roots, self.log_folder = device, [str(r) for r in roots], log_folder
         self.workers: dict[tuple[str, str], Worker] = {}
         self.rates: dict[tuple[str, str], dict[str, Any]] = {}  # the yardsticks, by dtype and precision
+        self.hopeless: dict[tuple[str, str], WorkerLost] = {}  # workers that never came up: not tried for every cell
 
     def __enter__(self) -> Pool:
         return self
@@ -130,6 +134,8 @@ class Pool:
         for key, other in list(self.workers.items()):
             if key != (backend, python) and other.held_bytes > HELD_BYTES:
                 self.drop(*key)
+        if lost := self.hopeless.get((backend, python)):
+            raise lost
         if (backend, python) not in self.workers:
             self.start(backend, python)
         worker = self.workers[backend, python]
@@ -138,8 +144,9 @@ class Pool:
                 hello = worker.receive(START_S)
                 if "error" in hello:
                     raise WorkerLost("failed", f"the {backend} worker does not start: {hello['error']}")
-            except WorkerLost:
+            except WorkerLost as lost:
                 self.drop(backend, python)
+                self.hopeless[backend, python] = lost
                 raise
             worker.hello = hello
         return worker

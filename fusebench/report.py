@@ -20,11 +20,12 @@ from fusebench.run import Clock
 BASELINE = "torch_eager"
 UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 COLOURS = {"ok": "green", "skipped": "dim"}
-WIDTH = 150  # of a table that goes to a file or a pipe
+WIDTH = 150  # of the widest table
 
 
 def console() -> Console:
-    return Console() if sys.stdout.isatty() else Console(width=WIDTH)
+    """Never narrower than a table: a figure that is cut off is a wrong one; a narrow terminal wraps the lines."""
+    return Console(width=max(WIDTH, Console().width))
 
 
 def progress() -> Progress:
@@ -60,7 +61,9 @@ def _columns(left: Sequence[str], right: Sequence[str]) -> Table:
 
 
 def _time_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    baseline = next((r["timing"]["median"] for r in rows if r["label"] == BASELINE and r["status"] == "ok"), None)
+    baseline = next(
+        (r["timing"]["median"] for r in rows if r["implementation"] == BASELINE and r["status"] == "ok"), None
+    )
     figures = [_figures(r, baseline) for r in rows]
     headings = [h for h in figures[0] if any(f[h] for f in figures)]  # a CPU has no launches, a copy no FLOPs
     table = _columns(("implementation", "status"), [*headings, "error/budget"])
@@ -105,10 +108,14 @@ def _parity_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _reasons(rows: Sequence[Mapping[str, Any]], with_error: bool) -> Table:
+    """The cells without figures, those with one reason together."""
     table = Table.grid(padding=(0, 2))
+    together: dict[tuple[str, str], list[str]] = {}
     for r in rows:
-        error = f" (error/budget {_ratio(r)})" if with_error and _ratio(r) else ""
-        table.add_row(r["label"], _status(r), escape(str(r["reason"]) + error))
+        error = f" (error/budget {_ratio(r)})" if with_error and _ratio(r) and r["status"] == "skipped" else ""
+        together.setdefault((_status(r), str(r["reason"])), []).append(r["label"] + error)
+    for (status, reason), labels in together.items():
+        table.add_row(status, escape(reason), ", ".join(labels))
     return table
 
 
@@ -118,7 +125,7 @@ def footer(records: Sequence[Mapping[str, Any]], clock: Clock, wall_s: float, fo
     counts = [f"{n} {status}" for status in STATUSES if (n := sum(r["status"] == status for r in records))]
     phases = asdict(clock)
     phases["other"] = max(0.0, wall_s - sum(phases.values()))
-    out.print(f"{len(records)} cells: {', '.join(counts) or 'none'}")
+    out.print(f"{len(records)} {'cell' if len(records) == 1 else 'cells'}: {', '.join(counts) or 'none'}")
     out.print(
         f"wall time {wall_s:.1f} s: "
         + ", ".join(f"{name.replace('_', '-')} {spent:.1f} s" for name, spent in phases.items())

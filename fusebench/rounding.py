@@ -25,7 +25,10 @@ TENSOR_CORE_UNIT = 2.0**-22
 
 
 class Exact:
-    """The reference: every point returns what it is given."""
+    """The reference: every point returns what it is given. `seen` are the names of the points that it came to."""
+
+    def __init__(self) -> None:
+        self.seen: set[str] = set()
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Matrix product a (…, K) @ b (K, N)."""
@@ -33,6 +36,7 @@ class Exact:
 
     def round(self, point: str, value: np.ndarray) -> np.ndarray:
         """A point that an implementation may round to the storage dtype."""
+        self.seen.add(point)
         return value
 
     def compute(self, value: np.ndarray) -> np.ndarray:
@@ -41,6 +45,7 @@ class Exact:
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """A point where an implementation may have computed `value` from a @ b, times `scale`, through a cancellation."""
+        self.seen.add(point)
         return value
 
 
@@ -52,6 +57,7 @@ class Noisy(Exact):
     """
 
     def __init__(self, case: Case, points: Collection[str], rng: np.random.Generator):
+        super().__init__()
         self.points, self.rng = frozenset(points), rng
         self.storage = UNIT[case.dtype]
         # 16-bit data and tf32 go through tensor cores; their elementwise arithmetic is float32 all the same

@@ -22,6 +22,7 @@ from fusebench.contract import Case, Cell
 from fusebench.discovery import Kernel
 from fusebench.parity import Judge, Verdict
 from fusebench.pool import InlinePool, Pool, WorkerLost, interpreter
+from fusebench.worker import describe
 
 SETS = 3  # input sets in the ring; L2 is flushed explicitly, so the ring only has to keep outputs from being reused
 INTERPRETER_FLOPS = 2.5e8  # Triton's interpreter takes 2 to 4 ms a tile: beyond this a cell takes minutes
@@ -48,8 +49,14 @@ class Clock:
     parity: float = 0.0
     timing: float = 0.0
 
-    def add(self, phase: str, begin: float) -> None:
-        setattr(self, phase, getattr(self, phase) + time.perf_counter() - begin)
+    @contextlib.contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        """Adds the time of the block to that phase, however the block ends."""
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            setattr(self, phase, getattr(self, phase) + time.perf_counter() - begin)
 
 
 @dataclass
@@ -91,15 +98,13 @@ def _pool(this: Run) -> Pool | InlinePool:
 
 def _start_workers(this: Run, pool: Any, cells: Sequence[Cell]) -> None:
     """All at once, because importing a framework takes seconds; and all ready before anything is timed."""
-    begin = time.perf_counter()
     wanted = {_home(this, cell) for cell in cells if not _cannot(this, cell)}
     if wanted and this.settings.time_s:
         wanted.add(("torch", interpreter(this.settings.pythons, "torch", "torch")))  # for the yardsticks
     for take in (pool.start, pool.get):
         for home in sorted(wanted):
-            with contextlib.suppress(WorkerLost):  # its cells will say so, one by one
+            with this.clock.during("start_up"), contextlib.suppress(WorkerLost):  # its cells will say so, one by one
                 take(*home)
-    this.clock.add("start_up", begin)
 
 
 def _run_case(
@@ -109,18 +114,26 @@ def _run_case(
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
         shared = CaseData(this, case, seed, Path(folder))
         for cell in cells:
-            record = records.new(cell, int(module.flops(case)), int(module.moved_bytes(case)), this.settings.device)
-            if broken := _implementation(this, cell).broken:
-                record |= {"status": "failed", "reason": broken}
-            elif reason := _cannot(this, cell):
-                record |= {"status": "skipped", "reason": reason}
-            else:
-                try:
+            record = records.new(cell, this.settings.device, _implementation(this, cell).file)
+            record |= {"time_s": this.settings.time_s, "timeout_s": this.settings.timeout_s}
+            try:
+                record |= {"flops": int(module.flops(case)), "moved_bytes": int(module.moved_bytes(case))}
+                if broken := _implementation(this, cell).broken:
+                    record |= {"status": "failed", "reason": broken}
+                elif reason := _cannot(this, cell):
+                    record |= {"status": "skipped", "reason": reason}
+                else:
                     rates = _rates(this, pool, case)
-                    _run_cell(this, pool.get(*_home(this, cell)), cell, record, shared, rates)
-                except WorkerLost as lost:
-                    record |= {"status": lost.status, "reason": lost.reason}
-                    pool.drop(*_home(this, cell))
+                    with this.clock.during("start_up"):
+                        worker = pool.get(*_home(this, cell))
+                    _run_cell(this, worker, cell, record, shared, rates)
+            except WorkerLost as lost:
+                record |= {"status": lost.status, "reason": lost.reason}
+                pool.drop(*_home(this, cell))
+            except OSError:
+                raise  # no disk, no record
+            except Exception as error:  # a kernel.py that raises, or inputs that do not fit in memory, cost their cells
+                record |= describe(error)
             record["ended"] = datetime.now(UTC).isoformat()
             records.append(this.folder, record)
             yield records.plain(record)
@@ -136,27 +149,22 @@ class CaseData:
 
     @cached_property
     def sets(self) -> list[dict[str, Any]]:
-        begin = time.perf_counter()
-        made = inputs.make_sets(self.module, self.case, self.seed, SETS)
-        self.this.clock.add("inputs", begin)
-        return made
+        with self.this.clock.during("inputs"):
+            return inputs.make_sets(self.module, self.case, self.seed, SETS)
 
     @cached_property
     def files(self) -> list[list[list[str]]]:
         """Of each set, the file and dtype of each input."""
-        sets, begin = self.sets, time.perf_counter()
-        saved = inputs.save_sets(sets, self.folder)
-        self.this.clock.add("inputs", begin)
-        return saved
+        sets = self.sets
+        with self.this.clock.during("inputs"):
+            return inputs.save_sets(sets, self.folder)
 
     def judge(self, outputs: Sequence[Sequence[str]], points: Sequence[str], set_: int) -> Verdict:
         """The verdict on the outputs in those files, which were computed from that input set."""
-        sets, begin = self.sets, time.perf_counter()
-        if set_ not in self.judges:
-            self.judges[set_] = Judge(self.module, self.case, sets[set_], self.seed)
-        verdict = self.judges[set_].judge(inputs.load(outputs, self.folder), points)
-        self.this.clock.add("parity", begin)
-        return verdict
+        with self.this.clock.during("parity"):
+            if set_ not in self.judges:
+                self.judges[set_] = Judge(self.module, self.case, self.sets[set_], self.seed)
+            return self.judges[set_].judge(inputs.load(outputs, self.folder), points)
 
 
 def _run_cell(
@@ -168,10 +176,8 @@ def _run_cell(
 
     def ask(phase: str, **message: Any) -> dict[str, Any]:
         this.on_phase(cell, phase)
-        begin = time.perf_counter()
-        reply = worker.ask(message | {"folder": str(shared.folder)}, timeout)
-        this.clock.add(phase, begin)
-        return reply
+        with this.clock.during(phase):
+            return worker.ask(message | {"folder": str(shared.folder)}, timeout)
 
     try:
         files = shared.files
@@ -192,7 +198,7 @@ def _run_cell(
         elif this.settings.time_s:
             timed = ask("timing", do="time", budget_s=this.settings.time_s)
             if timed["status"] != "ok":
-                record |= timed
+                record |= {key: timed[key] for key in kept if key in timed}
                 return
             verdict = shared.judge(timed["outputs"], built["points"], SETS - 1)
             record["parity_timed"] = asdict(verdict)
@@ -238,6 +244,8 @@ def _cannot(this: Run, cell: Cell) -> str | None:
             return "needs an NVIDIA GPU"
         if cell.case.precision == "tf32":
             return "tf32 is a precision of tensor cores: the CPU has none"
+        if implementation.without_gpu == "interpreted" and cell.case.dtype == "bfloat16":
+            return "interpreted on the CPU, where Triton computes bfloat16 wrongly"
         module = this.kernels[cell.case.kernel].module
         flops = max(module.flops(cell.case), module.moved_bytes(cell.case))
         if implementation.without_gpu == "interpreted" and flops > INTERPRETER_FLOPS:
@@ -264,15 +272,13 @@ def _rates(this: Run, pool: Any, case: Case) -> dict[str, Any]:
     if not this.settings.time_s:
         return {}
     if key not in pool.rates:
-        begin = time.perf_counter()
         home = ("torch", interpreter(this.settings.pythons, "torch", "torch"))
-        try:
-            rates = pool.get(*home).ask(
-                {"do": "yardstick", "dtype": key[0], "precision": key[1], "budget_s": 0.2}, this.settings.timeout_s
-            )
-        except WorkerLost:
-            pool.drop(*home)
-            rates = {}
-        pool.rates[key] = rates if "copy" in rates else {}
-        this.clock.add("timing", begin)
+        message = {"do": "yardstick", "dtype": key[0], "precision": key[1], "budget_s": 0.2}
+        with this.clock.during("timing"):
+            try:
+                rates = pool.get(*home).ask(message, this.settings.timeout_s)
+            except WorkerLost:
+                pool.drop(*home)
+                rates = {}
+        pool.rates[key] = rates if "copy_gbps" in rates else {}
     return pool.rates[key]

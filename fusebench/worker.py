@@ -1,4 +1,4 @@
-"""The child process that builds and times cells of one framework: `python -m fusebench.worker` with two pipe ends.
+"""The child process that builds and times cells of one framework: `python -m fusebench.worker` with one end of a pipe.
 
 It reads one JSON message at a time and answers each with one. The reference is not its business: it never imports a
 kernel.py, so an implementation cannot borrow the answer. `Bench` is the same path for `worker=inline` and `fusebench.measure`.
@@ -45,18 +45,18 @@ class Bench:
         """Builds the cell and runs it once: `skipped` with a reason, or `ok` with the seconds and the output's files."""
         the_case = Case(**case)
         found = self._implementation(the_case.kernel, implementation)
-        if reason := found.missing():
-            return {"status": "skipped", "reason": reason}
-        module = discovery.load_implementation(the_case.kernel, implementation)
-        if reason := getattr(module, "skip", lambda *_: None)(the_case, variant, self.device):
-            return {"status": "skipped", "reason": reason}
+        reason = found.missing()
+        if reason is None:
+            module = discovery.load_implementation(the_case.kernel, implementation)
+            reason = getattr(module, "skip", lambda *_: None)(the_case, variant, self.device)
+        if reason:
+            return {"status": "skipped", "reason": str(reason)}
         self.backend.configure(the_case.precision)
         self.backend.reset_peak()
         machine.reset_peak_rss()
-        arrays: dict[str, Any] = {}
-        for name, dtype in {tuple(file) for files in sets for file in files}:
-            arrays[name] = self.backend.put(inputs.load([[name, dtype]], Path(folder))[0], self.device)
-        self.ring = [[arrays[name] for name, _ in files] for files in sets]
+        distinct = {tuple(file) for files in sets for file in files}
+        arrays = {f: self.backend.put(inputs.load([f], Path(folder))[0], self.device) for f in distinct}
+        self.ring = [[arrays[tuple(file)] for file in files] for files in sets]
         self.backend.wait(list(arrays.values()))
         begin = time.perf_counter()
         prepared = list(getattr(module, "prepare", lambda *_: ())(the_case, variant, *self.ring[0]))
@@ -69,6 +69,9 @@ class Bench:
         self.backend.wait(output)
         compile_s = time.perf_counter() - begin
         peak = self.backend.peak_bytes() if self.device.type == "cuda" else machine.peak_rss()
+        for number, file in enumerate(sets[0]):
+            if self.backend.get(arrays[tuple(file)]).tobytes() != inputs.load([file], Path(folder))[0].tobytes():
+                return {"status": "wrong", "reason": f"the call changed its input {number}; it must leave them alone"}
         return {"status": "ok", "prepare_s": prepare_s, "compile_s": compile_s, "points": list(found.variants[variant]),
                 "peak_memory_bytes": peak, "outputs": self._save(output, Path(folder), "first")}  # fmt: skip
 
@@ -118,10 +121,17 @@ def answer(bench: Bench, message: dict[str, Any]) -> dict[str, Any]:
     """
     try:
         return getattr(bench, message.pop("do"))(**message)
-    except Exception as error:  # an implementation may raise anything; the cell fails, the worker lives
-        text = f"{type(error).__name__}: {error}".strip()
-        failed = {"status": "failed", "reason": text.splitlines()[0][:500], "traceback": traceback.format_exc()[-8000:]}
-        return failed | {"fatal": not bench.usable()}
+    except (Exception, SystemExit) as error:  # an implementation may raise anything; the cell fails, the worker lives
+        return describe(error) | {"fatal": not bench.usable()}
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """`failed` with one line that names the error and where it was raised, and the end of the traceback."""
+    where = traceback.extract_tb(error.__traceback__)[-1]
+    message = (str(error).strip().splitlines() or [f"at {Path(where.filename).name}:{where.lineno}"])[0]
+    reason = f"{type(error).__name__}: {message}"[:500]
+    text = "".join(traceback.format_exception(error))
+    return {"status": "failed", "reason": reason, "traceback": text[-8000:]}
 
 
 def main() -> None:

@@ -18,11 +18,12 @@ LARGEST_PRODUCT = 8192
 
 
 def measure(backend: Any, device: Device, dtype: str, precision: str, budget_s: float) -> dict[str, Any]:
-    """{"copy": bytes/s read plus written, "matrix": FLOP/s} of this device; `backend` must be Torch's."""
+    """{"copy_gbps": GB/s read plus written, "matrix_tflops": TFLOP/s of an n×n×n product, "n": n} of this device at its
+    best; `backend` must be Torch's."""
     backend.configure(precision)
     size = COPY_BYTES[device.type]
     call, arguments = backend.copy_call(size // 4, device)
-    copy_s = timing.quartiles(timing.measure(backend, call, [arguments], device, budget_s).span)[1]
+    copy_s = min(timing.measure(backend, call, [arguments], device, budget_s).span)
     n = 256
     while n < LARGEST_PRODUCT:  # large enough to fill the device, small enough to end: some CPUs crawl in float16
         call, arguments = backend.product_call(n, dtype, device)
@@ -33,16 +34,16 @@ def measure(backend: Any, device: Device, dtype: str, precision: str, budget_s: 
             break
         n *= 2
     call, arguments = backend.product_call(n, dtype, device)
-    matrix_s = timing.quartiles(timing.measure(backend, call, [arguments], device, budget_s).span)[1]
+    matrix_s = min(timing.measure(backend, call, [arguments], device, budget_s).span)
     backend.release()
-    return {"copy": 2 * size / copy_s, "matrix": 2 * n**3 / matrix_s, "n": n}
+    return {"copy_gbps": 2 * size / copy_s / 1e9, "matrix_tflops": 2 * n**3 / matrix_s / 1e12, "n": n}
 
 
 def share(flops: int, moved_bytes: int, seconds: float, rates: dict[str, Any] | None) -> float | None:
     """The best possible time by the yardsticks ÷ the time taken, or None without yardsticks."""
     if not rates:
         return None
-    return max(moved_bytes / rates["copy"], flops / rates["matrix"]) / seconds
+    return max(moved_bytes / rates["copy_gbps"] / 1e9, flops / rates["matrix_tflops"] / 1e12) / seconds
 
 
 def bound(flops: int, moved_bytes: int, dtype: str, precision: str, device: dict[str, Any]) -> float | None:

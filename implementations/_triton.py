@@ -29,10 +29,3 @@ class Launch(NamedTuple):
         return functools.partial(
             self.kernel[self.grid], **self.constexprs, num_warps=self.num_warps, num_stages=self.num_stages
         )
-
-
-def skip(case, variant, device):
-    """Why Triton cannot run this cell, or None; a kernel with limits of its own asks this first."""
-    if device.type == "cpu" and case.dtype == "bfloat16":
-        return "Triton's interpreter computes bfloat16 wrongly"
-    return None

@@ -48,7 +48,7 @@ def test_triton_compiles(kernels, name, arch):
     compiled = 0
     for case in cases_of(kernels[name], ["odd"] if name == "launch" else ["odd", "batch"]):
         for variant in variants:
-            if shared.skip(case, variant, DEVICES[arch]) is None:
+            if getattr(shared, "skip", lambda *_: None)(case, variant, DEVICES[arch]) is None:
                 for launch in shared.launches(case, variant, DEVICES[arch]):
                     result = compile_triton(launch, arch)
                     compiled += 1

@@ -51,6 +51,10 @@ def records_of(folder):
         ("device=tpu", "auto, cpu, cuda"),
         ("seed=abc", "abc"),
         ("time_s=0", "above 0"),
+        ("timeout_s=inf", "above 0"),
+        ("batch=[]", "nothing was chosen"),
+        ("case=[]", "nothing was chosen"),
+        ("experiment=null", "group"),
         ("experiment=nosuch", "published"),
         ("worker=nosuch", "inline, process"),
         ("worker.python.nosuch=python3", "worker.python.NAME"),
@@ -163,6 +167,14 @@ def test_the_exit_code_tells_of_a_cell_that_is_not_well(tmp_path):
         "parity", f"path={FIXTURES / 'faults'}", "kernel=fault", "implementation=[a_fine,wrong]", cwd=tmp_path
     )
     assert done.returncode == 1 and "budget" in done.stdout
+
+
+def test_inputs_that_fit_nowhere_cost_their_cells_alone(tmp_path):
+    done = fusebench(
+        "parity", "kernel=launch", "implementation=torch_eager", "batch=[1000000000000000,3]", cwd=tmp_path
+    )
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert [r["status"] for r in records_of(tmp_path)] == ["failed", "ok"]
 
 
 def test_inline_runs_in_the_calling_process(tmp_path):

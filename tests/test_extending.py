@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from conftest import FIXTURES
 from test_command_line import fusebench, records_of
 
@@ -38,6 +39,47 @@ def test_they_are_listed_and_named_among_the_valid_overrides(tmp_path):
     assert done.returncode == 2 and "double, launch, lola" in done.stderr
     done = fusebench("bench", f"path=[{KERNELS},{EXTRA}]", "implementation=torch_adm", cwd=tmp_path)
     assert done.returncode == 2 and "did you mean torch_addmm" in done.stderr
+
+
+def test_two_files_of_one_name_are_refused(tmp_path):
+    (tmp_path / "mine" / "lola").mkdir(parents=True)
+    (tmp_path / "mine" / "lola" / "torch_eager.py").write_text('BACKEND = "torch"\nVARIANTS = {"default": ()}\n')
+    done = fusebench("parity", f"path={tmp_path / 'mine'}", "kernel=lola", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.count("torch_eager.py") == 2 and "another name" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ('BACKEND = "torch"\nVARIANTS = {}\n', "VARIANTS must map"),
+        ('BACKEND = "torch"\nVARIANTS = {"default": "output"}\n', "VARIANTS must map"),
+        ('BACKEND = "torch"\nVARIANTS = dict(default=())\n', "VARIANTS must be a literal"),
+        ('BACKEND = "tensorflow"\nVARIANTS = {"default": ()}\n', "BACKEND is 'tensorflow'"),
+        ('BACKEND = "torch"\nVARIANTS = {"default": ()}\nREQUIRES = ["x"]\n', "REQUIRES must map"),
+        ('BACKEND = "torch"\nVARIANTS = {"default": ()}\nWITHOUT_GPU = "maybe"\n', "WITHOUT_GPU is 'maybe'"),
+        ("BACKEND = 'torch'\n", "sets no VARIANTS"),
+    ],
+)
+def test_a_wrong_constant_costs_its_file_alone(tmp_path, text, named):
+    (tmp_path / "mine" / "launch").mkdir(parents=True)
+    (tmp_path / "mine" / "launch" / "odd_one.py").write_text(text)
+    found = json.loads(fusebench("list", "--json", f"path={tmp_path / 'mine'}", cwd=tmp_path).stdout)["launch"]
+    assert named in found["odd_one"]["unavailable"] and found["torch_eager"]["unavailable"] is None
+
+
+def test_a_formula_that_raises_costs_its_own_cells(tmp_path):
+    folder = tmp_path / "mine" / "half"
+    folder.mkdir(parents=True)
+    text = (KERNELS / "double" / "kernel.py").read_text()
+    (folder / "kernel.py").write_text(
+        text.replace("return (r.round", "raise ArithmeticError('half done')\n    return (r.round")
+    )
+    (folder / "torch_eager.py").write_text((KERNELS / "double" / "torch_eager.py").read_text())
+    arguments = [f"path={tmp_path / 'mine'}", "kernel=[half,launch]", "implementation=torch_eager"]
+    done = fusebench("parity", *arguments, cwd=tmp_path)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert [(r["kernel"], r["status"]) for r in records_of(tmp_path)] == [("half", "failed")] * 2 + [("launch", "ok")]
+    assert "half done" in records_of(tmp_path)[0]["reason"]
 
 
 def test_a_broken_kernel_file_is_named(tmp_path):

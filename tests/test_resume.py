@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -70,6 +71,37 @@ def test_kill_9_leaves_records_and_no_orphans_and_the_run_goes_on(tmp_path):
     assert after[:2] == first, "finished cells are not repeated"
     assert [(r["implementation"], r["status"]) for r in after[2:]] == [("hangs", "timeout"), ("z_fine", "ok")]
     assert "4 cells" in done.stdout and not list(tmp_path.glob("results/*/.inputs-*"))
+
+
+def test_ctrl_c_keeps_what_was_measured_and_ends_a_whole_sweep(tmp_path):
+    arguments = [
+        "bench",
+        "-m",
+        f"path={FIXTURES / 'faults'}",
+        "kernel=fault",
+        "implementation=[a_fine,hangs]",
+        "batch=1,2",
+    ]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "fusebench.cli", *arguments], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_until(lambda: any(f.read_bytes().count(b"\n") == 1 for f in tmp_path.glob("results/*/0/records.jsonl")))
+    run.send_signal(signal.SIGINT)
+    _, told = run.communicate(timeout=30)
+    assert run.returncode == 130 and "1 of 2 cells are kept" in told and "Traceback" not in told
+    assert not list(tmp_path.glob("results/*/1")) and not list(tmp_path.glob("results/**/.inputs-*"))
+
+
+def test_two_processes_do_not_resume_one_run(tmp_path):
+    assert (
+        fusebench("bench", "kernel=launch", "implementation=torch_eager", "time_s=0.02", cwd=tmp_path).returncode == 0
+    )
+    (folder,) = (tmp_path / "results").iterdir()
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = fusebench("bench", "resume=latest", cwd=tmp_path)
+    assert done.returncode == 2 and "another process is at work" in done.stderr
 
 
 def test_resume_takes_no_other_keys(tmp_path):

@@ -74,9 +74,9 @@ def test_the_bound_is_what_the_datasheet_allows():
 
 
 def test_a_share_of_the_yardstick_takes_the_tighter_limit():
-    rates = {"copy": 100.0, "matrix": 1000.0}
-    assert yardstick.share(1000, 10, 2.0, rates) == 0.5
-    assert yardstick.share(0, 100, 4.0, rates) == 0.25
+    rates = {"copy_gbps": 100e-9, "matrix_tflops": 1000e-12}
+    assert yardstick.share(1000, 10, 2.0, rates) == pytest.approx(0.5)
+    assert yardstick.share(0, 100, 4.0, rates) == pytest.approx(0.25)
 
 
 def test_measure_gives_a_record_for_any_callable():

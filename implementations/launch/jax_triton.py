@@ -3,7 +3,7 @@
 import jax
 
 from fusebench.backends.jax_triton import triton_call
-from implementations.launch._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations.launch._triton_kernels import launches
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}

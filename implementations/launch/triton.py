@@ -2,7 +2,7 @@
 
 import torch
 
-from implementations.launch._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations.launch._triton_kernels import launches
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}

@@ -18,7 +18,6 @@ DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
 EPS = 1e-5
 OPTIONS = {"activation": ("gelu_tanh", "gelu_erf", "relu", "none"), "w_layout": ("kn", "nk")}
-PRECISIONS = ("ieee", "tf32")
 ROWS = ("x",)
 CASES = {
     "batch": {"M": 1024, "K": 1024, "N": 4096},

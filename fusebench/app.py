@@ -102,8 +102,8 @@ def _run(command: str, composed: DictConfig, folder: Path, roots: Sequence[Path]
                 bar.advance(task)
         except KeyboardInterrupt:
             bar.stop()
-            kept = f"{len(records.read(folder))} of {len(cells)} cells are kept"
-            print(f"interrupted: {kept}; go on with resume={folder}", file=sys.stderr)
+            count = f"{len(records.read(folder))} of {len(cells)}"
+            print(f"interrupted: {count} cells are kept; go on with resume={folder}", file=sys.stderr)
             return INTERRUPTED
     report.show(finished, timed=command == "bench")
     report.footer(finished, this.clock, time.perf_counter() - begin, folder)

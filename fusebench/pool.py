@@ -66,9 +66,6 @@ class Worker:
         self.kill()
         raise WorkerLost("timeout", f"no answer within {timeout_s:g} s (timeout_s sets the limit)")
 
-    def alive(self) -> bool:
-        return self.process.poll() is None and not self.pipe.closed
-
     def kill(self) -> None:
         """Ends the child and whatever it started."""
         try:
@@ -168,9 +165,6 @@ class InlineWorker:
 
     def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
         return answer(self.bench, dict(message))
-
-    def alive(self) -> bool:
-        return True
 
 
 class InlinePool:

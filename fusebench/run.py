@@ -127,6 +127,7 @@ def _run_case(
                     with this.clock.during("start_up"):
                         worker = pool.get(*_home(this, cell))
                     _run_cell(this, worker, cell, record, shared, rates)
+                    worker.held_bytes = worker.ask({"do": "release"}, this.settings.timeout_s).get("held_bytes", 0)
             except WorkerLost as lost:
                 record |= {"status": lost.status, "reason": lost.reason}
                 pool.drop(*_home(this, cell))
@@ -179,38 +180,34 @@ def _run_cell(
         with this.clock.during(phase):
             return worker.ask(message | {"folder": str(shared.folder)}, timeout)
 
-    try:
-        files = shared.files
-        built = ask(
-            "compile", do="build", case=cell.case.as_dict(), implementation=cell.implementation, variant=cell.variant, sets=files
-        )  # fmt: skip
-        kept = ("status", "reason", "traceback", "prepare_s", "compile_s", "peak_memory_bytes")
-        record |= {key: built[key] for key in kept if key in built}
-        if built["status"] != "ok":
+    files = shared.files
+    built = ask(
+        "compile", do="build", case=cell.case.as_dict(), implementation=cell.implementation, variant=cell.variant, sets=files
+    )  # fmt: skip
+    kept = ("status", "reason", "traceback", "prepare_s", "compile_s", "peak_memory_bytes")
+    record |= {key: built[key] for key in kept if key in built}
+    if built["status"] != "ok":
+        return
+    this.on_phase(cell, "parity")
+    verdict = shared.judge(built["outputs"], built["points"], 0)
+    record["parity"] = asdict(verdict)
+    if not verdict.ok:
+        record |= {"status": "wrong", "reason": wrong_reason(verdict)}
+    elif this.settings.time_s and _interpreted(this, cell):
+        record |= {"status": "skipped", "reason": "interpreted on the CPU: right, but never timed"}
+    elif this.settings.time_s:
+        timed = ask("timing", do="time", budget_s=this.settings.time_s)
+        if timed["status"] != "ok":
+            record |= {key: timed[key] for key in kept if key in timed}
             return
-        this.on_phase(cell, "parity")
-        verdict = shared.judge(built["outputs"], built["points"], 0)
-        record["parity"] = asdict(verdict)
+        verdict = shared.judge(timed["outputs"], built["points"], SETS - 1)
+        record["parity_timed"] = asdict(verdict)
         if not verdict.ok:
-            record |= {"status": "wrong", "reason": wrong_reason(verdict)}
-        elif this.settings.time_s and _interpreted(this, cell):
-            record |= {"status": "skipped", "reason": "interpreted on the CPU: right, but never timed"}
-        elif this.settings.time_s:
-            timed = ask("timing", do="time", budget_s=this.settings.time_s)
-            if timed["status"] != "ok":
-                record |= {key: timed[key] for key in kept if key in timed}
-                return
-            verdict = shared.judge(timed["outputs"], built["points"], SETS - 1)
-            record["parity_timed"] = asdict(verdict)
-            if not verdict.ok:
-                record |= {"status": "wrong", "reason": "a timed call: " + wrong_reason(verdict)}
-                return
-            record["timing"] = timed["timing"]
-            record["compile_s"] = max(0.0, built["compile_s"] - timed["timing"]["median"])
-            add_rates(record, rates)
-    finally:
-        if worker.alive():
-            worker.held_bytes = worker.ask({"do": "release"}, timeout).get("held_bytes", 0)
+            record |= {"status": "wrong", "reason": "a timed call: " + wrong_reason(verdict)}
+            return
+        record["timing"] = timed["timing"]
+        record["compile_s"] = max(0.0, built["compile_s"] - timed["timing"]["median"])
+        add_rates(record, rates)
 
 
 def add_rates(record: dict[str, Any], rates: dict[str, Any]) -> None:

@@ -43,6 +43,7 @@ class Bench:
         self, case: dict[str, Any], implementation: str, variant: str, sets: list[list[list[str]]], folder: str
     ) -> dict[str, Any]:
         """Builds the cell and runs it once: `skipped` with a reason, or `ok` with the seconds and the output's files."""
+        self.call, self.ring = None, []
         the_case = Case(**case)
         found = self._implementation(the_case.kernel, implementation)
         reason = found.missing()

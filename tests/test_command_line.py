@@ -13,13 +13,15 @@ import pytest
 from conftest import FIXTURES
 
 REPOSITORY = Path(__file__).parent.parent
+ENVIRONMENT = os.environ | {
+    "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
+}
 
 
 def fusebench(*arguments, cwd, **options):
     """Runs the command as a user does, in a folder of its own."""
     command = [sys.executable, "-m", "fusebench.cli", *map(str, arguments)]
-    env = os.environ | {"PYTHONPATH": str(REPOSITORY)}
-    return subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=300, **options)
+    return subprocess.run(command, cwd=cwd, env=ENVIRONMENT, capture_output=True, text=True, timeout=300, **options)
 
 
 def records_of(folder):

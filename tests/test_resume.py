@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import FIXTURES
-from test_command_line import REPOSITORY, fusebench, records_of
+from test_command_line import ENVIRONMENT, fusebench, records_of
 
 from fusebench import records
 
@@ -54,7 +53,7 @@ def test_kill_9_leaves_records_and_no_orphans_and_the_run_goes_on(tmp_path):
         "timeout_s=5",
     ]
     run = subprocess.Popen(
-        [sys.executable, "-m", "fusebench.cli", *arguments], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        [sys.executable, "-m", "fusebench.cli", *arguments], cwd=tmp_path, env=ENVIRONMENT,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     wait_until(lambda: any(f.read_bytes().count(b"\n") == 2 for f in tmp_path.glob("results/*/records.jsonl")))
@@ -83,7 +82,7 @@ def test_ctrl_c_keeps_what_was_measured_and_ends_a_whole_sweep(tmp_path):
         "batch=1,2",
     ]
     run = subprocess.Popen(
-        [sys.executable, "-m", "fusebench.cli", *arguments], cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(REPOSITORY)},
+        [sys.executable, "-m", "fusebench.cli", *arguments], cwd=tmp_path, env=ENVIRONMENT,
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     wait_until(lambda: any(f.read_bytes().count(b"\n") == 1 for f in tmp_path.glob("results/*/0/records.jsonl")))

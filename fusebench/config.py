@@ -21,46 +21,33 @@ from fusebench import discovery, machine
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 
-VALUED_FLAGS = (
-    "--config-path",
-    "-cp",
-    "--config-name",
-    "-cn",
-    "--config-dir",
-    "-cd",
-    "--package",
-    "-p",
-    "--cfg",
-    "-c",
-    "--info",
-    "-i",
+# Hydra's flags that take a value of their own, and those with which it prints something instead of running
+VALUED_FLAGS = frozenset(
+    [
+        "--config-path",
+        "-cp",
+        "--config-name",
+        "-cn",
+        "--config-dir",
+        "-cd",
+        "--package",
+        "-p",
+        "--cfg",
+        "-c",
+        "--info",
+        "-i",
+    ]
 )
-SHOWING_FLAGS = (
-    "--help",
-    "-h",
-    "--hydra-help",
-    "--version",
-    "--cfg",
-    "-c",
-    "--info",
-    "-i",
-    "--shell-completion",
-    "-sc",
+SHOWING_FLAGS = frozenset(
+    ["--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i", "--shell-completion", "-sc"]
 )
 CONF = next(p for p in (Path(__file__).parent / "conf", discovery.HOME.parent / "conf") if p.is_dir())
 
 
 @dataclass
-class WorkerConfig:
-    """`inline` runs cells in this process; `python` maps an implementation or a back end to another interpreter."""
-
-    inline: bool = False
-    python: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
 class BaseConfig:
-    """What `bench` and `parity` share; conf/*.yaml gives the values, these the types."""
+    """What `bench` and `parity` share; conf/*.yaml gives the values, these the types. `store` adds `shape`, `option` and
+    `worker`, whose keys discovery knows."""
 
     kernel: Any = "all"
     implementation: Any = "all"
@@ -68,15 +55,12 @@ class BaseConfig:
     dtype: Any = "float32"
     precision: Any = "ieee"
     batch: Any = None
-    shape: Any = None
-    option: Any = None
     shapes: str | None = None
     device: str = "auto"
     path: Any = None
     seed: int = 0
     timeout_s: float = 300.0
     resume: str | None = None
-    worker: WorkerConfig = field(default_factory=WorkerConfig)
 
 
 @dataclass
@@ -181,7 +165,7 @@ def one_line(error: Exception) -> str:
 
 def check(command: str, overrides: Sequence[Override], kernels: Mapping[str, Kernel]) -> None:
     """Raises UsageError for a key that the command does not have, naming the nearest that exist."""
-    plain = [f for f in SCHEMAS[command].__dataclass_fields__ if f not in ("shape", "option", "worker")]
+    plain = list(SCHEMAS[command].__dataclass_fields__)
     shapes = sorted({d for k in kernels.values() for d in k.dimensions})
     options = sorted({o for k in kernels.values() for o in k.options})
     keys = [*plain, "worker", "worker.inline", *(f"worker.python.{n}" for n in _python_keys(kernels))]

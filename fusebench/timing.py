@@ -8,6 +8,7 @@ only the synchronised wall clock.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 import time
@@ -82,7 +83,7 @@ def measure(
 def warm_up(backend: Backend, call: Callable[..., Any], ring: Sequence[Sequence[Any]], budget_s: float) -> None:
     """Calls for a time, not a count: a fresh jax-triton call is slow for its first 500 calls, which is still under a second."""
     end = time.perf_counter() + budget_s
-    for i in range(MAX_SAMPLES * 5):
+    for i in itertools.count():
         backend.wait(call(*ring[i % len(ring)]))
         if time.perf_counter() >= end:
             return

@@ -38,5 +38,5 @@ def test_the_keys_of_the_readme_are_those_of_bench():
     from fusebench.config import SCHEMAS
 
     named = set(re.findall(r"`([a-z_]+)(?:\.[\w.]+)?=", TEXT.split("## Choosing")[1].split("## How")[0]))
-    fields = set(SCHEMAS["bench"].__dataclass_fields__) | {"experiment"}
+    fields = set(SCHEMAS["bench"].__dataclass_fields__) | {"experiment", "shape", "option", "worker"}
     assert named <= fields and fields - named <= {"seed", "timeout_s"}

@@ -7,10 +7,12 @@
     CASES = {"batch": {"M": 1024, …}}    named cases, append-only; the first is the default
     OPTIONS = {"w_layout": ("kn", "nk")} options with their values, the default first (may be absent)
     PRECISIONS = ("ieee", "tf32")        how its float32 products can be asked for (absent: these two; ("ieee",) if it has none)
-    ROWS = ("x",)                        inputs whose rows (axis 0) alone decide the same rows of the output (may be absent)
+    ROWS = ("x",)                        inputs whose rows alone decide the same rows of the outputs (may be absent)
+    ROW_AXIS = 0                         the axis of these rows, in those inputs and in the outputs (absent: 0)
     def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
     def formula(case, r, *inputs): …     the outputs in float64; `r` names the rounding points (rounding.py)
+    def hard(case): …                    {kind of hard inputs: names of the inputs that get it} (hard.py; absent: all kinds, all float inputs)
     def flops(case): …                   floating-point operations of one call
     def moved_bytes(case): …             compulsory traffic: every input read once, every output written once
 
@@ -20,6 +22,7 @@ discovery reads them without importing the file:
     BACKEND = "torch"                    or "jax": whose arrays it takes and which worker runs it
     VARIANTS = {"default": ("product",)} variant → the formula's points that it rounds to the storage dtype
     REQUIRES = {"triton": "triton"}      module → what to `pip install` for it, beyond the back end (may be absent)
+    IN_PLACE = {"in_place": ("x",)}      variant → the inputs that its call overwrites (may be absent: none)
     WITHOUT_GPU = "timed"                or "interpreted" (parity only) or "unavailable" (may be absent: "timed")
     def skip(case, variant, device): …   why it cannot do this cell, or None (may be absent)
     def prepare(case, variant, *inputs)  a tuple made once from the weights alone, such as column sums (may be absent)

@@ -33,6 +33,7 @@ class Implementation:
     backend: str = "torch"
     variants: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: {"default": ()})
     requires: Mapping[str, str] = field(default_factory=dict)
+    in_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     without_gpu: str = "timed"
     broken: str = ""
 
@@ -148,7 +149,10 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
             raise ValueError('VARIANTS must map each variant to a tuple of points, such as {"default": ("product",)}')
         if not isinstance(requires, dict):
             raise ValueError('REQUIRES must map modules to packages, such as {"triton": "triton"}')
-        return Implementation(kernel, file.stem, file, backend, variants, requires, without_gpu)
+        in_place = constants.get("IN_PLACE", {})
+        if not isinstance(in_place, dict) or not all(map(_is_points, in_place.values())) or set(in_place) - set(variants):
+            raise ValueError('IN_PLACE must map variants to tuples of inputs, such as {"in_place": ("x",)}')
+        return Implementation(kernel, file.stem, file, backend, variants, requires, in_place, without_gpu)
     except KeyError as error:
         return Implementation(kernel, file.stem, file, broken=f"{file.name} sets no {error.args[0]}")
     except (SyntaxError, ValueError, OSError) as error:
@@ -163,7 +167,7 @@ def _constants(file: Path) -> dict[str, Any]:
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
         for target in targets:
-            if isinstance(target, ast.Name) and target.id in ("BACKEND", "VARIANTS", "REQUIRES", "WITHOUT_GPU"):
+            if isinstance(target, ast.Name) and target.id in ("BACKEND", "VARIANTS", "REQUIRES", "IN_PLACE", "WITHOUT_GPU"):
                 try:
                     found[target.id] = ast.literal_eval(node.value)  # type: ignore[attr-defined]
                 except (ValueError, TypeError) as error:

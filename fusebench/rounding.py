@@ -1,105 +1,194 @@
-"""How a formula is evaluated: exactly (the reference) or with rounding noise at its named points (the budget).
+"""How a formula is evaluated: exactly (the reference), as its declared points store it, or with rounding noise (the budget).
 
-A formula calls `r.dot` for its products, `r.round(point, value)` where an implementation may store an intermediate in the
-storage dtype, and `r.compute(value)` where every implementation rounds to the precision it computes in. `Exact` leaves the
-float64 values alone; `Noisy` draws a perturbation of the size that rounding has there, which is Monte Carlo arithmetic
-(Parker 1997).
+A formula names what rounding its programs do: `r.dot` and `r.sum` for sums, `r.compute` where every program rounds to
+float32, `r.function` for an elementary function, `r.round(point, value)` where a program may store an intermediate in the
+storage dtype. `Exact` leaves float64 alone. `Stored` rounds at the declared points and nowhere else. `Noisy` draws at random
+what rounding may do there: Monte Carlo arithmetic (Parker 1997). Inputs are exact and never perturbed: an ill-conditioned
+case would accept anything. docs/numerics.md derives each size.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 
 from fusebench.contract import Case
 
-# Unit roundoffs, half the spacing of 1.0.
-UNIT = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+# dtype → bits of the mantissa that are stored, exponent of the smallest normal number, largest number
+FORMATS = {
+    "float32": (23, -126, float(np.finfo(np.float32).max)),
+    "float16": (10, -14, 65504.0),
+    "bfloat16": (7, -126, (2 - 2.0**-7) * 2.0**127),
+}
+# An elementary function in float32 is off by up to 2 units in the last place (CUDA C++ Programming Guide, mathematical
+# functions: expf, tanhf, erff, rsqrtf); a correctly rounded one by half a unit.
+FUNCTION_SPACINGS = 4.0
 # Tensor cores read the upper 19 bits of a float32: unless a program rounds first, that truncates towards zero (seen on an
 # H200: Triton's products come out up to 2^-10 smaller, cuBLAS's do not).
 TF32_TRUNCATION = 2.0**-10
-# Tensor cores align and truncate the products of one instruction instead of rounding each sum (Fasi et al. 2021).
-TENSOR_CORE_UNIT = 2.0**-22
+# Tensor cores align the products of one instruction, 8 or more of K, to the largest and cut off what hangs over, instead of
+# rounding each sum (Fasi, Higham, Mikaitis, Pranesh 2021).
+TENSOR_CORE_UNIT, TENSOR_CORE_STEP = 2.0**-22, 8
+FLUSHED = "subnormals"  # the point of programs, or of back ends, that flush float32 subnormals to zero
 
 
 class Exact:
-    """The reference: every point returns what it is given. `seen` are the names of the points that it came to."""
+    """The reference: every point returns what it is given. `seen` are the names of the points that it came to; `chosen` are
+    the numbers of the rows that are evaluated, None for all."""
 
-    def __init__(self) -> None:
+    def __init__(self, chosen: np.ndarray | None = None) -> None:
+        self.chosen = chosen
         self.seen: set[str] = set()
 
+    def rows(self, count: int) -> np.ndarray:
+        """The numbers of the `count` rows at hand, (count,): for formulas in which a row's number matters."""
+        return np.arange(count) if self.chosen is None else self.chosen
+
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """Matrix product a (…, K) @ b (K, N)."""
+        """Matrix product a (…, M, K) @ b (…, K, N), summed in float32 at least."""
         return a @ b
 
+    def sum(self, value: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
+        """Sum along an axis in float32."""
+        return value.sum(axis=axis, keepdims=keepdims)
+
     def round(self, point: str, value: np.ndarray) -> np.ndarray:
-        """A point that an implementation may round to the storage dtype."""
+        """A point that a program may round to the storage dtype; others keep it in float32."""
         self.seen.add(point)
         return value
 
     def compute(self, value: np.ndarray) -> np.ndarray:
-        """A point that is rounded to the precision of the computation everywhere."""
+        """The result of one float32 operation."""
+        return value
+
+    def function(self, value: np.ndarray) -> np.ndarray:
+        """The value of an elementary function (exp, tanh, erf, 1/sqrt, division) in float32."""
         return value
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        """A point where an implementation may have computed `value` from a @ b, times `scale`, through a cancellation."""
+        """A point where a program may have computed `value` from a @ b, times `scale`, through a cancellation."""
         self.seen.add(point)
         return value
+
+
+class Stored(Exact):
+    """What the declared points make of the inputs at hand, without any other rounding.
+
+    Noise is independent from element to element; real rounding repeats itself where values repeat, and adds up.
+    """
+
+    def __init__(self, case: Case, points: Collection[str], chosen: np.ndarray | None = None):
+        super().__init__(chosen)
+        self.points, self.dtype = frozenset(points), case.dtype
+
+    def round(self, point: str, value: np.ndarray) -> np.ndarray:
+        return stored(value, self.dtype) if point in self.points else value
 
 
 class Noisy(Exact):
-    """One draw of the rounding that an implementation with the declared points does.
+    """One draw of the rounding that a program with the declared points does.
 
-    Elementwise noise is uniform within the unit roundoff; a K-long sum has noise within sqrt(K) u (|a| @ |b|), the
-    probabilistic bound of Higham and Mary (2019).
+    Noise has a part of its own in each element, and a part that all elements of a point share, because a truncation or an
+    approximated function errs the same way everywhere; rounding to the storage dtype has only the former.
     """
 
-    def __init__(self, case: Case, points: Collection[str], rng: np.random.Generator):
-        super().__init__()
-        self.points, self.rng = frozenset(points), rng
-        self.storage = UNIT[case.dtype]
-        # 16-bit data and tf32 go through tensor cores; their elementwise arithmetic is float32 all the same
-        self.accumulate = UNIT["float32"] if case.precision == "ieee" and case.dtype == "float32" else TENSOR_CORE_UNIT
+    def __init__(self, case: Case, points: Collection[str], rng: np.random.Generator, chosen: np.ndarray | None = None):
+        super().__init__(chosen)
+        self.points, self.rng, self.dtype = frozenset(points), rng, case.dtype
+        self.tensor_cores = case.dtype != "float32" or case.precision == "tf32"
         self.tf32 = case.precision == "tf32"
-        self.sizes: dict[int, tuple[np.ndarray, np.ndarray | None]] = {}  # of the products, in the order of the formula
-        self.dots = 0
+        self.sizes: list[Any] = []  # of the sums, in the order of the formula
+        self.sums = 0
 
     def again(self) -> Noisy:
-        """Begins another draw; the sizes of the products, which noise changes to second order, are kept."""
-        self.dots = 0
+        """Begins another draw; the sizes of the sums, which noise changes to second order, are kept."""
+        self.sums = 0
         return self
 
     def _uniform(self, value: np.ndarray) -> np.ndarray:
-        return self.rng.uniform(-1.0, 1.0, np.shape(value))
+        """Uniform in [-1/2, 1/2), for each element of the value."""
+        return self.rng.random(np.shape(value), np.float32) - np.float32(0.5)
+
+    def _noise(self, value: np.ndarray, spacings: float) -> np.ndarray:
+        own, shared = self._uniform(value), self.rng.uniform(-0.5, 0.5)
+        drawn = value + spacings * spacing(value, "float32") * (own + shared)
+        return np.where(np.abs(value) < 2.0**-126, 0.0, drawn) if FLUSHED in self.points else drawn
+
+    def compute(self, value: np.ndarray) -> np.ndarray:
+        return self._noise(value, 1.0)
+
+    def function(self, value: np.ndarray) -> np.ndarray:
+        return self._noise(value, FUNCTION_SPACINGS)
+
+    def round(self, point: str, value: np.ndarray) -> np.ndarray:
+        if point not in self.points:
+            return self.compute(value)
+        drawn = value + spacing(value, self.dtype) * self._uniform(value)
+        return np.where(np.abs(value) > FORMATS[self.dtype][2], stored(value, self.dtype), drawn)
+
+    def _deviation(self, total: np.ndarray, squares: np.ndarray, unit: float, steps: int) -> np.ndarray:
+        """Standard deviation of a sum of K terms added in random order, in `steps` additions of relative error `unit`.
+
+        Each addition errs by a uniform share of `unit` times the partial sum; in random order the squares of the partial
+        sums have the mean total²/3 + squares/6 (docs/numerics.md).
+        """
+        return unit * np.sqrt(steps / 3 * (total**2 / 3 + squares / 6))
+
+    def _size(self, make: Any) -> Any:
+        if self.sums == len(self.sizes):
+            self.sizes.append(make())
+        self.sums += 1
+        return self.sizes[self.sums - 1]
+
+    def _accumulated(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:
+        """The noise of summing a @ b = `product` over K."""
+        squares, K = self._size(lambda: (a**2) @ (b**2)), a.shape[-1]
+        if not self.tensor_cores:
+            return self._deviation(product, squares, 2.0**-24, K) * self.rng.standard_normal(product.shape, np.float32)
+        steps = math.ceil(K / TENSOR_CORE_STEP)
+        noise = self._deviation(product, squares, TENSOR_CORE_UNIT, steps) * self.rng.standard_normal(
+            product.shape, np.float32
+        )
+        # what is cut off is always towards zero: half of it adds up along the way to the sum
+        noise += self.rng.uniform(-0.5, 0.5) * TENSOR_CORE_UNIT * steps * product
+        if self.tf32:
+            # each operand loses between 0 and 2^-10 of itself: a mean of half that, and a variance of its square / 12
+            noise += TF32_TRUNCATION * np.sqrt(squares / 6) * self.rng.standard_normal(product.shape, np.float32)
+            noise += TF32_TRUNCATION * self.rng.uniform(-1, 1) * product
+        return noise
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         product = a @ b
-        if self.dots not in self.sizes:
-            self.sizes[self.dots] = (np.abs(a) @ np.abs(b), np.sqrt((a**2) @ (b**2)) if self.tf32 else None)
-        size, root_square = self.sizes[self.dots]
-        self.dots += 1
-        noise = self.accumulate * math.sqrt(a.shape[-1]) * size * self._uniform(product)
-        if root_square is not None:
-            # each operand loses between 0 and 2^-10 of itself: a mean of 2^-11, and a variance of 2^-20 / 12, for each of the two
-            noise += TF32_TRUNCATION * (
-                root_square * math.sqrt(2 / 12) * self.rng.standard_normal(product.shape) - product
-            )
-        return product + noise
+        return product + self._accumulated(a, b, product)
 
-    def round(self, point: str, value: np.ndarray) -> np.ndarray:
-        unit = self.storage if point in self.points else UNIT["float32"]
-        return value * (1 + unit * self._uniform(value))
-
-    def compute(self, value: np.ndarray) -> np.ndarray:
-        return value * (1 + UNIT["float32"] * self._uniform(value))
+    def sum(self, value: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
+        total = value.sum(axis=axis, keepdims=keepdims)
+        squares = self._size(lambda: (value**2).sum(axis=axis, keepdims=keepdims))
+        deviation = self._deviation(total, squares, 2.0**-24, value.shape[axis])
+        return total + deviation * self.rng.standard_normal(np.shape(total), np.float32)
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
-        if point not in self.points or self.storage == UNIT["float32"]:
+        if point not in self.points or self.dtype == "float32":
             return value  # float32 can shift a row by its mean, so that nothing cancels: it is owed no allowance
-        if self.dots not in self.sizes:
-            self.sizes[self.dots] = (np.abs(a) @ np.abs(b), None)
-        size = self.sizes[self.dots][0]
-        self.dots += 1
-        return value + self.accumulate * math.sqrt(a.shape[-1]) * size * np.abs(scale) * self._uniform(value)
+        return value + self._accumulated(a, b, a @ b) * np.abs(scale)
+
+
+def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
+    """The distance between neighbours of the dtype at each value (float64 in, float64 out), subnormals included; 0 where the
+    value is not finite."""
+    mantissa, smallest, _ = FORMATS[dtype]
+    power = (np.asarray(values, np.float64).view(np.int64) & 0x7FF0000000000000).view(
+        np.float64
+    )  # of 2, at most |value|
+    return np.where(np.isfinite(power), np.maximum(power, 2.0**smallest) * 2.0**-mantissa, 0.0)
+
+
+def stored(values: np.ndarray, dtype: str) -> np.ndarray:
+    """The values rounded to the nearest of the dtype, ties to even, in float64; past the largest they are infinite."""
+    unit = np.maximum(spacing(values, dtype), 2.0**-1000)
+    with np.errstate(all="ignore"):
+        rounded = np.where(np.isfinite(values), np.rint(values / unit) * unit, values)
+        return np.where(np.abs(rounded) > FORMATS[dtype][2], np.copysign(np.inf, rounded), rounded)

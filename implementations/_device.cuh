@@ -162,11 +162,14 @@ __device__ __forceinline__ float lane_sum(float v) {
 }
 
 // ---- activations ---------------------------------------------------------------------------------------------------
-enum Activation { NONE, RELU, GELU_TANH, GELU_ERF };
+enum Activation { NONE, RELU, SIGMOID, TANH, GELU_TANH, GELU_ERF, SILU };
 
 template <Activation A>
 __device__ __forceinline__ float activate(float z) {
     if constexpr (A == RELU) return z < 0.0f ? 0.0f : z;  // NaN stays NaN
+    if constexpr (A == SIGMOID) return __fdividef(1.0f, 1.0f + __expf(-z));
+    if constexpr (A == TANH) return tanhf(z);
+    if constexpr (A == SILU) return __fdividef(z, 1.0f + __expf(-z));
     if constexpr (A == GELU_ERF) return 0.5f * z * (1.0f + erff(0.70710678f * z));
     if constexpr (A == GELU_TANH) {
         // z/2 (1 + tanh u) = z / (1 + exp(-2u)): nothing cancels, so the fast exp and division cost a few ulps at most.

@@ -18,7 +18,7 @@ change from call to call without compiling anew.
 import triton
 import triton.language as tl
 
-from implementations._triton import TYPES, Launch
+from implementations._triton import TYPES, Launch, activate
 
 EPS = tl.constexpr(1e-5)
 SHARED_KIB = {(8, 0): 163, (9, 0): 227, (10, 0): 227}  # shared memory of one program; other GPUs have 99 at least
@@ -99,18 +99,6 @@ def multirow_tile(case, device, prepared):
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K}
     # 16 bytes are what a thread loads at once; 8 row blocks together keep their x and the W that passes by in L2
     return tile | {"VECTOR": 16 // case.itemsize, "GROUP": 8}, num_warps, num_stages
-
-
-@triton.jit
-def activate(z, ACTIVATION: tl.constexpr):
-    """The activation in float32. z sigmoid(2u) is 0.5 z (1 + tanh(u)) without its cancellation at u < 0."""
-    if ACTIVATION == "gelu_tanh":
-        z = z * tl.sigmoid(1.5957691216057308 * (z + 0.044715 * z * z * z))  # 2 sqrt(2 / pi)
-    elif ACTIVATION == "gelu_erf":
-        z = 0.5 * z * (1 + tl.erf(0.7071067811865476 * z))  # 1 / sqrt(2)
-    elif ACTIVATION == "relu":
-        z = tl.where(z < 0, 0.0, z)  # keeps NaN, which a maximum with 0 loses
-    return z
 
 
 @triton.jit

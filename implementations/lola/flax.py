@@ -10,19 +10,14 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from implementations._jax import ACTIVATIONS
+
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
 VARIANTS = {
     "module": ("layernorm", "product", "bias"),
     "transposed": ("layernorm", "product", "bias"),
     "pieces": ("layernorm",),
-}
-
-ACTIVATIONS = {
-    "gelu_tanh": lambda z: jax.nn.gelu(z, approximate=True),
-    "gelu_erf": lambda z: jax.nn.gelu(z, approximate=False),
-    "relu": lambda z: jax.nn.relu(z),
-    "none": lambda z: z,
 }
 
 

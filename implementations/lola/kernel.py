@@ -12,7 +12,8 @@ The bias is added after the division. A variance from mean(x²) - mean(x)² can 
 import math
 
 import numpy as np
-from scipy.special import erf
+
+from implementations._mathematics import activate
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
@@ -45,21 +46,13 @@ def weights(case, rng):
 def formula(case, r, x, W, b):
     """(y,) in float64. Points: `layernorm`, `product`, `bias`, `output`; `one_pass` where the identity above is used."""
     W = W if case.options["w_layout"] == "kn" else W.T
-    mean = r.compute(x.mean(axis=1, keepdims=True))
+    K = case.sizes["K"]
+    mean = r.compute(r.sum(x, axis=1, keepdims=True) / K)
     deviation = r.compute(x - mean)
-    rstd = r.compute(1 / np.sqrt((deviation**2).mean(axis=1, keepdims=True) + EPS))
+    rstd = r.function(1 / np.sqrt(r.sum(deviation**2, axis=1, keepdims=True) / K + EPS))
     normed = r.round("layernorm", deviation * rstd)
     product = r.round("product", r.one_pass("one_pass", r.dot(normed, W), x, W, rstd))
     return (r.round("output", activate(case.options["activation"], r.round("bias", product + b), r)),)
-
-
-def activate(name, z, r):
-    """The activation in float64; `gelu_tanh` is Flax's default, `gelu_erf` Torch's. relu keeps NaN."""
-    if name == "gelu_tanh":
-        return 0.5 * z * (1 + r.compute(np.tanh(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))))
-    if name == "gelu_erf":
-        return 0.5 * z * (1 + r.compute(erf(z / math.sqrt(2))))
-    return np.maximum(z, 0) if name == "relu" else z
 
 
 def flops(case):

@@ -7,6 +7,7 @@ graphs, which would copy the inputs.
 import torch.nn.functional as F
 
 from implementations._compile import compiled
+from implementations._torch import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": ("layernorm", "product", "bias"), "max_autotune": ("layernorm", "product", "bias")}
@@ -21,12 +22,9 @@ def skip(case, variant, device):
 def build(case, variant, device):
     """call(x (M, K), W, b (N,)) → (M, N)."""
     K = case.sizes["K"]
-    activation, transposed = case.options["activation"], case.options["w_layout"] == "nk"
+    activate, transposed = ACTIVATIONS[case.options["activation"]], case.options["w_layout"] == "nk"
 
     def lola(x, W, b):
-        z = F.linear(F.layer_norm(x, (K,), eps=1e-5), W if transposed else W.T, b)
-        if activation == "relu":
-            return F.relu(z)
-        return z if activation == "none" else F.gelu(z, approximate="tanh" if activation == "gelu_tanh" else "none")
+        return activate(F.linear(F.layer_norm(x, (K,), eps=1e-5), W if transposed else W.T, b))
 
     return compiled(lola, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)

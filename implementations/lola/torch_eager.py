@@ -3,15 +3,10 @@
 import torch
 import torch.nn.functional as F
 
+from implementations._torch import ACTIVATIONS
+
 BACKEND = "torch"
 VARIANTS = {"default": ("layernorm", "product", "bias")}
-
-ACTIVATIONS = {
-    "gelu_tanh": lambda z: F.gelu(z, approximate="tanh"),
-    "gelu_erf": F.gelu,
-    "relu": F.relu,
-    "none": lambda z: z,
-}
 
 
 def build(case, variant, device):

@@ -1,0 +1,38 @@
+"""What the formulas of several kernels share, in float64 NumPy; `r` names the rounding points (fusebench/rounding.py)."""
+
+import math
+
+import numpy as np
+from scipy.special import erf, expit
+
+ACTIVATIONS = ("none", "relu", "sigmoid", "tanh", "gelu_tanh", "gelu_erf", "silu")
+
+
+def activate(name, z, r):
+    """The activation `name` of z. `gelu_tanh` is Flax's default GELU, `gelu_erf` Torch's. relu keeps NaN."""
+    if name == "none":
+        return z
+    if name == "relu":
+        return np.where(z < 0, 0.0, z)
+    if name == "sigmoid":
+        return r.function(expit(z))
+    if name == "tanh":
+        return r.function(np.tanh(z))
+    if name == "silu":
+        return r.compute(z * r.function(expit(z)))
+    if name == "gelu_tanh":
+        inner = r.compute(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))
+        return r.compute(0.5 * z * r.compute(1 + r.function(np.tanh(inner))))
+    if name == "gelu_erf":
+        return r.compute(0.5 * z * r.compute(1 + r.function(erf(r.compute(z / math.sqrt(2))))))
+    raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTIVATIONS)}")
+
+
+def softmax(scores, visible, r):
+    """Softmax over the last axis of `scores` where `visible` (broadcast to it), 0 elsewhere and in rows that see nothing."""
+    hidden = np.where(visible, scores, -np.inf)
+    highest = hidden.max(axis=-1, keepdims=True)
+    shifted = r.compute(scores - np.where(np.isneginf(highest) & ~visible.any(axis=-1, keepdims=True), 0.0, highest))
+    exponentials = np.where(visible, r.function(np.exp(shifted)), 0.0)
+    total = r.sum(exponentials, axis=-1, keepdims=True)
+    return np.where(visible, r.function(exponentials / np.where(total == 0, 1.0, total)), 0.0)

@@ -150,7 +150,11 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         if not isinstance(requires, dict):
             raise ValueError('REQUIRES must map modules to packages, such as {"triton": "triton"}')
         in_place = constants.get("IN_PLACE", {})
-        if not isinstance(in_place, dict) or not all(map(_is_points, in_place.values())) or set(in_place) - set(variants):
+        if (
+            not isinstance(in_place, dict)
+            or not all(map(_is_points, in_place.values()))
+            or set(in_place) - set(variants)
+        ):
             raise ValueError('IN_PLACE must map variants to tuples of inputs, such as {"in_place": ("x",)}')
         return Implementation(kernel, file.stem, file, backend, variants, requires, in_place, without_gpu)
     except KeyError as error:
@@ -167,7 +171,13 @@ def _constants(file: Path) -> dict[str, Any]:
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
         for target in targets:
-            if isinstance(target, ast.Name) and target.id in ("BACKEND", "VARIANTS", "REQUIRES", "IN_PLACE", "WITHOUT_GPU"):
+            if isinstance(target, ast.Name) and target.id in (
+                "BACKEND",
+                "VARIANTS",
+                "REQUIRES",
+                "IN_PLACE",
+                "WITHOUT_GPU",
+            ):
                 try:
                     found[target.id] = ast.literal_eval(node.value)  # type: ignore[attr-defined]
                 except (ValueError, TypeError) as error:

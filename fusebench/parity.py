@@ -1,179 +1,220 @@
-"""Whether an output is right: its error against the float64 reference, measured in its own rounding budget.
+"""Whether an output is right: its error against the float64 reference, measured by what rounding alone may do (allowance.py).
 
-The budget of an element is half a spacing of the storage dtype there, plus `SIGMAS` standard deviations of what rounding
-noise at the implementation's declared points does to the formula (rounding.py). No tolerance is set by hand anywhere.
+No tolerance is set by hand anywhere. Of a large case only some rows are judged so, others are compared with the reference
+alone, and what is left over with a reference on the device, where there is one (device_reference.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from fusebench import pattern
+from fusebench.allowance import DRAWS, Allowance, derive, errors, limit_of, together
 from fusebench.contract import Case
 from fusebench.inputs import numpy_dtype
-from fusebench.rounding import Exact, Noisy
+from fusebench.rounding import FLUSHED, Exact, Noisy, Stored, spacing
 
-DRAWS = 8  # noisy evaluations; each costs about as much as the reference
-SIGMAS = 6.0
-SHRINK = 4.0  # weight of the row's mean variance beside an element's own, whose estimate from 8 draws scatters
-FULL_FLOPS = 1.0e9  # up to here all rows are checked element by element
-REFERENCE_FLOPS = 1.0e10  # up to here the other rows have a reference too, and are screened
-SCREEN = 4.0  # how far beyond the largest budget seen an unsampled row's element may be
+JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case gets noisy evaluations: rows are chosen beyond
+REFERENCE_FLOPS, REFERENCE_BYTES = 1e10, 1e9  # what of a case gets a reference on the CPU: rows are chosen beyond
+RANDOM_ROWS, FEWEST_ROWS = 64, 8
+BLOCKS = (16, 32, 64, 128, 256)  # of the usual tiles: a mistake shows at their edges
+SCREEN = 4.0  # reaches of the judged rows, at the same place in the row, that an element of another row may be off
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """How far an output is off. `ratio` is the largest error ÷ budget; the output is right if it is at most 1."""
+    """How far an output is off. `ratio` is the largest error ÷ budget of an element, `ulps` its error in spacings.
+
+    `rms` and `mean` are of error ÷ standard deviation over all elements, with their limits. The worst element is at `index`
+    of output number `output`; `pattern` says which elements are beyond their budget.
+    """
 
     ratio: float
     max_abs: float
     max_rel: float
+    ulps: float
     index: tuple[int, ...]
     got: float
     expected: float
     budget: float
     output: int
     checked: int
+    rms: float = 0.0
+    rms_limit: float = 0.0
+    mean: float = 0.0
+    mean_limits: tuple[float, float] = (0.0, 0.0)
+    pattern: str = ""
     problem: str = ""
 
     @property
     def ok(self) -> bool:
-        return not self.problem and self.ratio <= 1
+        together = self.rms <= self.rms_limit and self.mean_limits[0] <= self.mean <= self.mean_limits[1]
+        return not self.problem and self.ratio <= 1 and together
+
+    def reason(self) -> str:
+        """One line: how far off, where, what was got and what was expected."""
+        if self.problem:
+            return self.problem
+        if self.ratio > 1:
+            return (
+                f"error is {self.ratio:.3g} × budget at output {self.output}{list(self.index)}: got {self.got:.9g}, expected "
+                f"{self.expected:.9g} ± {self.budget:.2g}, {self.ulps:.3g} ulps off; wrong: {self.pattern}"
+            )
+        low, high = self.mean_limits
+        return (
+            f"every element is within its budget, but not all together: error ÷ its standard deviation has the root mean "
+            f"square {self.rms:.4g} (right: at most {self.rms_limit:.4g}) and the mean {self.mean:.4g} ({low:.4g} to {high:.4g})"
+        )
 
 
+@dataclass
 class Judge:
-    """The reference and budgets of one case on one input set, each computed once and kept for all its cells."""
+    """The reference and the allowances of one case on one input set, each computed once and kept for all its cells."""
 
-    def __init__(self, module: Any, case: Case, inputs: Mapping[str, np.ndarray], seed: int = 0):
-        self.module, self.case, self.seed = module, case, seed
-        self.inputs = [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in inputs.values()]
-        self.row_inputs = [name in getattr(module, "ROWS", ()) for name in inputs]
-        flops = max(module.flops(case), module.moved_bytes(case))
-        height = next((a.shape[0] for a, r in zip(self.inputs, self.row_inputs, strict=True) if r), 0)
-        self.sampled = _sample(height, seed) if flops > FULL_FLOPS and height > 80 else None
-        self.all_rows = self.sampled is None or flops <= REFERENCE_FLOPS
-        self._exact: list[np.ndarray] | None = None
-        self.points: set[str] = set()  # that the formula has
-        self._budgets: dict[tuple[str, ...], list[np.ndarray]] = {}
+    module: Any
+    case: Case
+    arrays: Mapping[str, np.ndarray]
+    seed: int = 0
+    exact: list[np.ndarray] = field(default_factory=list)
+    points: set[str] = field(default_factory=set)  # that the formula has
+    allowances: dict[tuple[str, ...], list[Allowance]] = field(default_factory=dict)
 
-    def _evaluate(self, r: Exact, rows: np.ndarray | None) -> list[np.ndarray]:
+    def __post_init__(self) -> None:
+        self.axis = getattr(self.module, "ROW_AXIS", 0)
+        self.inputs = [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in self.arrays.values()]
+        self.row_inputs = [name in getattr(self.module, "ROWS", ()) for name in self.arrays]
+        heights = [a.shape[self.axis] for a, r in zip(self.inputs, self.row_inputs, strict=True) if r]
+        self.height = heights[0] if heights else 0
+        flops, moved = self.module.flops(self.case), self.module.moved_bytes(self.case)
+        self.referenced = self._rows(flops / REFERENCE_FLOPS, moved / REFERENCE_BYTES, fewest=2 * RANDOM_ROWS)
+        self.judged = self._rows(flops / JUDGED_FLOPS, moved / self.case.itemsize / JUDGED_ELEMENTS, fewest=FEWEST_ROWS)
+
+    def _rows(self, *excess: float, fewest: int) -> np.ndarray | None:
+        """Numbers of rows to look at, or None for all: the first and last, those at the edges of the usual blocks, random
+        ones, in this order, as many as fit."""
+        fit = self.height / max(1.0, *excess)
+        if fit >= self.height or self.height <= fewest:
+            return None
+        random = np.random.default_rng([self.seed, self.height]).integers(0, self.height, RANDOM_ROWS)
+        edges = [r for block in BLOCKS for r in (block - 1, block, self.height // block * block)]
+        wanted = [0, self.height - 1, *random[:4], *edges, *random]
+        inside = list(dict.fromkeys(int(r) for r in wanted if r < self.height))
+        return np.sort(inside[: max(fewest, int(fit))])
+
+    def _evaluate(self, r: Exact) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
             chosen = [
-                a if rows is None or not of_rows else a[rows]
+                a if r.chosen is None or not of_rows else np.take(a, r.chosen, axis=self.axis)
                 for a, of_rows in zip(self.inputs, self.row_inputs, strict=True)
             ]
             outputs = self.module.formula(self.case, r, *chosen)
         outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        if not outputs:
+            raise ValueError(f"{self.case.kernel}: the formula returned no output")
         return [np.asarray(o, dtype=np.float64) for o in outputs]
 
     def reference(self) -> list[np.ndarray]:
-        """The formula in float64, over all rows, or over the sampled ones where all would take too long."""
-        if self._exact is None:
-            exact = Exact()
-            self._exact = self._evaluate(exact, None if self.all_rows else self.sampled)
-            self.points = exact.seen
-        return self._exact
+        """The outputs in float64, of all rows or of the `referenced` ones."""
+        if not self.exact:
+            exact = Exact(self.referenced)
+            self.exact, self.points = self._evaluate(exact), exact.seen
+        return self.exact
 
-    def sampled_reference(self) -> list[np.ndarray]:
-        return (
-            self.reference()
-            if self.sampled is None or not self.all_rows
-            else [e[self.sampled] for e in self.reference()]
-        )
-
-    def budgets(self, points: Sequence[str]) -> list[np.ndarray]:
-        """Per output, how far a correct implementation that rounds at `points` may be off on each sampled element."""
+    def allowed(self, points: Sequence[str]) -> list[Allowance]:
+        """Per output, what a correct program that rounds at `points` may do to the judged rows."""
         key = tuple(sorted(points))
-        if key not in self._budgets:
-            noisy = Noisy(self.case, points, np.random.default_rng([self.seed, 77]))
-            exact = self.sampled_reference()
-            variances = [np.zeros_like(e) for e in exact]
-            for _ in range(DRAWS):
-                for total, drawn, e in zip(variances, self._evaluate(noisy.again(), self.sampled), exact, strict=True):
-                    with np.errstate(all="ignore"):
-                        total += np.nan_to_num((drawn - e) ** 2, nan=0.0, posinf=0.0, neginf=0.0)
-            self._budgets[key] = [
-                spacing(e, self.case.dtype) / 2
-                + SIGMAS * np.sqrt((v + SHRINK * _row_mean(v) / DRAWS) / (DRAWS + SHRINK))
-                for v, e in zip(variances, exact, strict=True)
+        if key not in self.allowances:
+            noisy = Noisy(self.case, points, np.random.default_rng([self.seed, 77]), self.judged)
+            draws = [self._evaluate(noisy.again()) for _ in range(DRAWS)]
+            staged = self._evaluate(Stored(self.case, points, self.judged))
+            judged = self._judged(self.reference())
+            self.allowances[key] = [
+                derive(exact, drawn, kept, self.case.dtype)
+                for exact, drawn, kept in zip(judged, zip(*draws, strict=True), staged, strict=True)
             ]
-        return self._budgets[key]
+        return self.allowances[key]
+
+    def _judged(self, referenced: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The judged rows of arrays that hold the referenced ones."""
+        if self.judged is None:
+            return list(referenced)
+        at = self.judged if self.referenced is None else np.searchsorted(self.referenced, self.judged)
+        return [np.take(array, at, axis=self.axis) for array in referenced]
 
     def judge(self, outputs: Sequence[np.ndarray], points: Sequence[str]) -> Verdict:
-        """Compares the outputs (any float dtype, the reference's shapes) of an implementation that rounds at `points`."""
-        exact = self.sampled_reference()
-        problem = self._shape_problem(outputs)
-        if undeclared := sorted(set(points) - self.points):
-            problem = f"VARIANTS names the point {undeclared[0]!r}; the formula has {', '.join(sorted(self.points)) or 'none'}"
-        if problem:
+        """Compares the outputs (of the storage dtype, in the reference's shapes) of a program that rounds at `points`."""
+        if problem := self._problem(outputs, points):
             nan = float("nan")
-            return Verdict(float("inf"), nan, nan, (), nan, nan, nan, 0, 0, problem)
-        worst: Verdict | None = None
-        for number, (output, e, budget) in enumerate(zip(outputs, exact, self.budgets(points), strict=True)):
-            rows = self.sampled
-            verdict = _compare(output if rows is None else output[rows], e, budget, rows, number)
-            if self.sampled is not None and self.all_rows:
-                allowed = np.full(1, SCREEN * budget.max(initial=0.0))
-                screened = _compare(output, self.reference()[number], allowed, None, number)
-                verdict = max(verdict, screened, key=lambda v: v.ratio) if screened.ratio > 1 else verdict
-            worst = verdict if worst is None or verdict.ratio > worst.ratio else worst
-        if worst is None:
-            raise ValueError(f"{self.case.kernel}: the formula returned no output")
-        return worst
+            return Verdict(float("inf"), nan, nan, nan, (), nan, nan, nan, 0, 0, problem=problem)
+        referenced = [
+            o.astype(np.float64)
+            if self.referenced is None
+            else np.take(o, self.referenced, self.axis).astype(np.float64)
+            for o in outputs
+        ]
+        verdicts = []
+        for number, (got, allowance) in enumerate(zip(self._judged(referenced), self.allowed(points), strict=True)):
+            expected = self._judged(self.reference())[number]
+            error = errors(got, expected, allowance.nonfinite)
+            rms, mean = together(error, allowance.deviation)
+            verdict = self._worst(number, got, expected, error, allowance.limit, self.judged)
+            verdicts.append(
+                replace(verdict, rms=rms, rms_limit=allowance.rms_limit, mean=mean, mean_limits=allowance.mean_limits)
+            )
+            if self.judged is not None and len(self.judged) < referenced[number].shape[self.axis]:
+                screened = self._screen(number, referenced[number], allowance)
+                verdicts += [screened] if screened.ratio > 1 else []
+        return max(verdicts, key=lambda v: (not v.ok, v.ratio))
 
-    def _shape_problem(self, outputs: Sequence[np.ndarray]) -> str:
-        if len(outputs) != len(self.reference()):
-            return f"{len(outputs)} outputs, expected {len(self.reference())}"
-        for output, e in zip(outputs, self.reference(), strict=True):
-            height = e.shape[:1] if self.all_rows else next(
-                a.shape[:1] for a, r in zip(self.inputs, self.row_inputs, strict=True) if r
-            )  # fmt: skip
-            if output.shape != (*height, *e.shape[1:]):
-                return f"shape {output.shape}, expected {(*height, *e.shape[1:])}"
+    def _screen(self, number: int, got: np.ndarray, allowance: Allowance) -> Verdict:
+        """All referenced rows, by the reaches that the judged rows have at the same place."""
+        expected = self.reference()[number]
+        reach = SCREEN * allowance.reach.max(axis=self.axis, keepdims=True)
+        limit = limit_of(expected, np.broadcast_to(reach, expected.shape), self.case.dtype)
+        overflow = {
+            v: np.broadcast_to(w.any(self.axis, keepdims=True), got.shape) for v, w in allowance.nonfinite.items()
+        }
+        return self._worst(number, got, expected, errors(got, expected, overflow), limit, self.referenced)
+
+    def _worst(
+        self, number: int, got: np.ndarray, expected: np.ndarray, error: np.ndarray, limit: np.ndarray, rows: np.ndarray | None
+    ) -> Verdict:  # fmt: skip
+        """The verdict on the elements of output `number`, one by one; `rows` are the numbers of its rows."""
+        if not got.size:
+            return Verdict(0.0, 0.0, 0.0, 0.0, (), 0.0, 0.0, 0.0, number, 0)
+        size = np.abs(error)
+        with np.errstate(all="ignore"):
+            ratio = np.where(size == 0, 0.0, size / np.where(limit > 0, limit, np.finfo(float).tiny))
+            relative = np.where(size == 0, 0.0, size / np.where(expected == 0, np.inf, np.abs(expected)))
+        place = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+        index = [int(i) for i in place]
+        numbers: list[np.ndarray | None] = [None] * got.ndim
+        if rows is not None:
+            index[self.axis], numbers[self.axis] = int(rows[index[self.axis]]), rows
+        step = float(spacing(expected[place], self.case.dtype)) or float("nan")
+        return Verdict(
+            float(ratio[place]), float(size.max()), float(np.nanmax(relative)), float(size[place]) / step, tuple(index),
+            float(got[place]), float(expected[place]), float(limit[place]), number, got.size,
+            pattern=pattern.describe(ratio > 1, numbers) if ratio[place] > 1 else "",
+        )  # fmt: skip
+
+    def _problem(self, outputs: Sequence[np.ndarray], points: Sequence[str]) -> str:
+        """What makes a comparison pointless: an unknown point, another number, shape or dtype of outputs."""
+        expected = self.reference()
+        if undeclared := sorted(set(points) - self.points - {FLUSHED}):
+            return f"VARIANTS names the point {undeclared[0]!r}; the formula has {', '.join(sorted(self.points)) or 'none'}"
+        if len(outputs) != len(expected):
+            return f"{len(outputs)} outputs, expected {len(expected)}"
+        for output, exact in zip(outputs, expected, strict=True):
+            shape = list(exact.shape)
+            if self.referenced is not None:
+                shape[self.axis] = self.height
+            if output.shape != tuple(shape):
+                return f"shape {output.shape}, expected {tuple(shape)}"
             if output.dtype != numpy_dtype(self.case.dtype):
                 return f"dtype {output.dtype.name}, expected {self.case.dtype}"
         return ""
-
-
-def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
-    """The distance between neighbours of the storage dtype at each value (float64 in, float64 out), subnormals included."""
-    mantissa, smallest = {"float32": (23, -126), "float16": (10, -14), "bfloat16": (7, -126)}[dtype]
-    with np.errstate(all="ignore"):
-        exponent = np.frexp(np.where(np.isfinite(values), values, 1.0))[1] - 1
-    return np.exp2(np.where(values == 0, smallest, np.maximum(exponent, smallest)).astype(np.float64) - mantissa)
-
-
-def _compare(
-    got: np.ndarray, expected: np.ndarray, budget: np.ndarray, rows: np.ndarray | None, output: int
-) -> Verdict:
-    got = got.astype(np.float64)
-    budget = np.broadcast_to(budget, expected.shape)
-    if not got.size:
-        return Verdict(0.0, 0.0, 0.0, (), 0.0, 0.0, 0.0, output, 0)
-    with np.errstate(all="ignore"):
-        error = np.abs(got - expected)
-        same = (got == expected) | (np.isnan(got) & np.isnan(expected))
-        error = np.where(same, 0.0, np.where(np.isnan(error), np.inf, error))
-        ratio = np.where(error == 0, 0.0, error / budget)
-        at = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-        relative = error / np.where(expected == 0, np.inf, np.abs(expected))
-    index = tuple(int(i) for i in at)
-    shown = (int(rows[index[0]]), *index[1:]) if rows is not None else index
-    return Verdict(
-        float(ratio[at]), float(error.max()), float(np.nanmax(relative)), shown, float(got[at]), float(expected[at]),
-        float(budget[at]), output, got.size,
-    )  # fmt: skip
-
-
-def _row_mean(variance: np.ndarray) -> np.ndarray:
-    return variance.mean(axis=-1, keepdims=True) if variance.ndim else variance
-
-
-def _sample(height: int, seed: int) -> np.ndarray:
-    """First and last rows, the edges of the usual blocks, and 32 random rows."""
-    edges = [r for block in (16, 32, 64, 128, 256) for r in (block - 1, block) if r < height]
-    random = np.random.default_rng([seed, height]).integers(0, height, 32)
-    return np.unique(np.array([0, 1, height - 2, height - 1, *edges, *random]))

@@ -192,7 +192,7 @@ def _run_cell(
     verdict = shared.judge(built["outputs"], built["points"], 0)
     record["parity"] = asdict(verdict)
     if not verdict.ok:
-        record |= {"status": "wrong", "reason": wrong_reason(verdict)}
+        record |= {"status": "wrong", "reason": verdict.reason()}
     elif this.settings.time_s and _interpreted(this, cell):
         record |= {"status": "skipped", "reason": "interpreted on the CPU: right, but never timed"}
     elif this.settings.time_s:
@@ -203,7 +203,7 @@ def _run_cell(
         verdict = shared.judge(timed["outputs"], built["points"], SETS - 1)
         record["parity_timed"] = asdict(verdict)
         if not verdict.ok:
-            record |= {"status": "wrong", "reason": "a timed call: " + wrong_reason(verdict)}
+            record |= {"status": "wrong", "reason": "a timed call: " + verdict.reason()}
             return
         record["timing"] = timed["timing"]
         record["compile_s"] = max(0.0, built["compile_s"] - timed["timing"]["median"])
@@ -223,14 +223,6 @@ def add_rates(record: dict[str, Any], rates: dict[str, Any]) -> None:
             "status": "implausible",
             "reason": f"{seconds * 1e6:.2f} µs is below {floor * 1e6:.2f} µs, which no such card can beat",
         }
-
-
-def wrong_reason(verdict: Verdict) -> str:
-    """One line: how far off, where, what was got and what was expected."""
-    if verdict.problem:
-        return verdict.problem
-    where = f"output {verdict.output}{list(verdict.index)}"
-    return f"error is {verdict.ratio:.3g} × budget at {where}: got {verdict.got:.9g}, expected {verdict.expected:.9g} ± {verdict.budget:.2g}"
 
 
 def _cannot(this: Run, cell: Cell) -> str | None:

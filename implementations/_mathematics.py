@@ -9,22 +9,30 @@ ACTIVATIONS = ("none", "relu", "sigmoid", "tanh", "gelu_tanh", "gelu_erf", "silu
 
 
 def activate(name, z, r):
-    """The activation `name` of z. `gelu_tanh` is Flax's default GELU, `gelu_erf` Torch's. relu keeps NaN."""
+    """The activation `name` of z. `gelu_tanh` is Flax's default GELU, `gelu_erf` Torch's. relu keeps NaN.
+
+    Its steps, constants included, have the point `activation`: XLA on the CPU rounds each of them to the storage dtype.
+    """
+
+    def step(value):
+        return r.round("activation", np.asarray(value))
+
     if name == "none":
         return z
     if name == "relu":
         return np.where(z < 0, 0.0, z)
     if name == "sigmoid":
-        return r.function(expit(z))
+        return step(r.function(expit(z)))
     if name == "tanh":
-        return r.function(np.tanh(z))
+        return step(r.function(np.tanh(z)))
     if name == "silu":
-        return r.compute(z * r.function(expit(z)))
+        return z * step(r.function(expit(z)))
     if name == "gelu_tanh":
-        inner = r.compute(math.sqrt(2 / math.pi) * (z + 0.044715 * z**3))
-        return r.compute(0.5 * z * r.compute(1 + r.function(np.tanh(inner))))
+        cube = step(z * step(z * z))
+        inner = step(step(math.sqrt(2 / math.pi)) * step(z + step(step(0.044715) * cube)))
+        return z * step(0.5 * step(1 + step(r.function(np.tanh(inner)))))
     if name == "gelu_erf":
-        return r.compute(0.5 * z * r.compute(1 + r.function(erf(r.compute(z / math.sqrt(2))))))
+        return step(0.5 * z) * step(1 + step(r.function(erf(step(step(math.sqrt(0.5)) * z)))))
     raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTIVATIONS)}")
 
 

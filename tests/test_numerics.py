@@ -9,7 +9,8 @@ from scipy.special import erf
 
 from fusebench.cases import make_case
 from fusebench.inputs import make_sets, numpy_dtype
-from fusebench.parity import Judge, spacing
+from fusebench.parity import Judge
+from fusebench.rounding import spacing
 
 STAGED, FUSED = ("layernorm", "product", "bias"), ()
 

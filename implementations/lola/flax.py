@@ -15,8 +15,8 @@ from implementations._jax import ACTIVATIONS
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
 VARIANTS = {
-    "module": ("layernorm", "product", "bias"),
-    "transposed": ("layernorm", "product", "bias"),
+    "module": ("layernorm", "product", "bias", "activation"),
+    "transposed": ("layernorm", "product", "bias", "activation"),
     "pieces": ("layernorm",),
 }
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fusebench.errors import UsageError
+from fusebench.guard import foreign
 
 HOME = Path(__file__).resolve().parent.parent / "implementations"
 WITHOUT_GPU = ("timed", "interpreted", "unavailable")
@@ -156,6 +157,8 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
             or set(in_place) - set(variants)
         ):
             raise ValueError('IN_PLACE must map variants to tuples of inputs, such as {"in_place": ("x",)}')
+        if other := next((name for name in _imported(file) if foreign(name, backend)), None):
+            raise ValueError(f"it imports {other}, but its BACKEND is {backend}")
         return Implementation(kernel, file.stem, file, backend, variants, requires, in_place, without_gpu)
     except KeyError as error:
         return Implementation(kernel, file.stem, file, broken=f"{file.name} sets no {error.args[0]}")
@@ -183,6 +186,13 @@ def _constants(file: Path) -> dict[str, Any]:
                 except (ValueError, TypeError) as error:
                     raise ValueError(f"{target.id} must be a literal, because it is read without an import") from error
     return found
+
+
+def _imported(file: Path) -> list[str]:
+    """The modules that a file imports by a statement, wherever it stands."""
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    return names + [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
 
 
 def _is_points(value: Any) -> bool:

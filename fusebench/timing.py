@@ -23,6 +23,7 @@ from fusebench.contract import Device
 MIN_SAMPLES, MAX_SAMPLES = 5, 200
 CHUNK = 20  # calls in one profile: few enough for CUPTI's buffers, many enough to pay for starting it
 FLUSHES = 3  # kernels that overwrite L2 before each call, about 0.1 ms each on an H200
+COPIES_BYTES = 4 * 2**30  # of inputs that wait for their calls at one time
 
 
 class Backend(Protocol):
@@ -30,6 +31,27 @@ class Backend(Protocol):
 
     def wait(self, outputs: Any) -> None: ...
     def flush(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The input sets of a cell. `ring[i]` are arguments that no call has seen: copies of set i's inputs at the places in
+    `copied`, so that a call may overwrite or donate them, and cannot remember a result by where its input lies."""
+
+    sets: Sequence[Sequence[Any]]
+    copied: frozenset[int]
+    copy: Callable[[Any], Any]
+
+    def __len__(self) -> int:
+        return len(self.sets)
+
+    def __getitem__(self, number: int) -> list[Any]:
+        return [self.copy(a) if place in self.copied else a for place, a in enumerate(self.sets[number])]
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that one call's copies take."""
+        return sum(int(self.sets[0][place].nbytes) for place in self.copied)
 
 
 @dataclass
@@ -43,9 +65,9 @@ class Samples:
     host: list[float] = field(default_factory=list)
     launches: int | None = None
     kernels: list[str] = field(default_factory=list)
-    output: Any = (
-        None  # of the last timed call on the ring's last set, never the one that the first call was checked on
-    )
+    # of the last timed call on the ring's last set, never the one that the first call was checked on
+    arguments: Sequence[Any] = ()
+    output: Any = None
 
     def summary(self) -> dict[str, Any]:
         """What a record keeps: the raw samples and their quartiles, in seconds."""
@@ -65,9 +87,10 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
 
 
 def measure(
-    backend: Backend, call: Callable[..., Any], ring: Sequence[Sequence[Any]], device: Device, budget_s: float
+    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], device: Device, budget_s: float
 ) -> Samples:
-    """Times `call` on the ring's input sets in turn until `budget_s` seconds or enough samples.
+    """Times `call` on the ring's input sets in turn until `budget_s` seconds or enough samples; to take a set from the ring is
+    never timed.
 
     Raises RuntimeError if CUPTI recorded nothing or lost a call.
     """
@@ -80,7 +103,7 @@ def measure(
     return samples
 
 
-def warm_up(backend: Backend, call: Callable[..., Any], ring: Sequence[Sequence[Any]], budget_s: float) -> None:
+def warm_up(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], budget_s: float) -> None:
     """Calls for a time, not a count: a fresh jax-triton call is slow for its first 500 calls, which is still under a second."""
     end = time.perf_counter() + budget_s
     for i in itertools.count():
@@ -89,39 +112,45 @@ def warm_up(backend: Backend, call: Callable[..., Any], ring: Sequence[Sequence[
             return
 
 
-def wall(backend: Backend, call: Callable[..., Any], ring: Sequence[Sequence[Any]], budget_s: float) -> Samples:
+def wall(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], budget_s: float) -> Samples:
     """Synchronised wall clock of each call, for the CPU."""
     samples = Samples("wall", "warm")
     end = time.perf_counter() + budget_s
     for number in range(MAX_SAMPLES):
+        arguments = ring[number % len(ring)]
+        backend.wait(arguments)
         begin = time.perf_counter_ns()
-        output = call(*ring[number % len(ring)])
+        output = call(*arguments)
         backend.wait(output)
         samples.span.append((time.perf_counter_ns() - begin) / 1e9)
         if number % len(ring) == len(ring) - 1:
-            samples.output = output
+            samples.arguments, samples.output = arguments, output
         slow = samples.span[-1] > budget_s  # one call is the whole budget: three samples must do
         if time.perf_counter() >= end and len(samples.span) >= (3 if slow else MIN_SAMPLES):
             break
     return samples
 
 
-def host(backend: Backend, call: Callable[..., Any], ring: Sequence[Sequence[Any]], budget_s: float) -> list[float]:
+def host(
+    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], budget_s: float
+) -> list[float]:
     """Seconds of the calling thread a call, in runs of ten without waiting; the queue is emptied between the runs."""
     times: list[float] = []
     end = time.perf_counter() + budget_s
     while len(times) < 10 or (time.perf_counter() < end and len(times) < MAX_SAMPLES):
         output = None
-        for i in range(10):
+        waiting = [ring[i % len(ring)] for i in range(_together(ring, 10))]
+        backend.wait(waiting)
+        for arguments in waiting:
             begin = time.perf_counter_ns()
-            output = call(*ring[i % len(ring)])
+            output = call(*arguments)
             times.append((time.perf_counter_ns() - begin) / 1e9)
         backend.wait(output)
     return times
 
 
 def device_calls(
-    backend: Backend, call: Callable[..., Any], ring: Sequence[Sequence[Any]], budget_s: float, samples: Samples
+    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], budget_s: float, samples: Samples
 ) -> None:
     """Fills `samples` from CUPTI's records of calls that are queued behind L2 flushes."""
     from fusebench import cupti
@@ -133,16 +162,20 @@ def device_calls(
     per_call = 0.0
     while len(samples.span) < MAX_SAMPLES:
         count = CHUNK if not per_call else max(1, min(CHUNK, int((end - time.perf_counter()) / per_call)))
+        count = _together(ring, count)
         begin = time.perf_counter()
+        places = [number % len(ring) for number in range(len(samples.span), len(samples.span) + count)]
+        waiting = [ring[place] for place in places]
+        backend.wait(waiting)
 
-        def chunk(count: int = count) -> None:
+        def chunk(places: list[int] = places, waiting: list[Sequence[Any]] = waiting) -> None:
             output = None
-            for number in range(len(samples.span), len(samples.span) + count):
+            for place, arguments in zip(places, waiting, strict=True):
                 for _ in range(flushes):
                     backend.flush()
-                output = call(*ring[number % len(ring)])
-                if number % len(ring) == len(ring) - 1:
-                    samples.output = output
+                output = call(*arguments)
+                if place == len(ring) - 1:
+                    samples.arguments, samples.output = arguments, output
             backend.wait(output)
 
         for kernels in cupti.split(cupti.record(chunk), marker, marker_s, flushes, count):
@@ -152,3 +185,9 @@ def device_calls(
         per_call = (time.perf_counter() - begin) / count
         if time.perf_counter() >= end and len(samples.span) >= MIN_SAMPLES:
             break
+
+
+def _together(ring: Ring | Sequence[Sequence[Any]], count: int) -> int:
+    """How many calls, `count` at most, can have their arguments made beforehand."""
+    size = ring.copied_bytes if isinstance(ring, Ring) else 0
+    return max(1, min(count, COPIES_BYTES // size)) if size else count

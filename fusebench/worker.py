@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebench import discovery, inputs, machine, timing
+from fusebench import discovery, guard, inputs, machine, timing
 from fusebench.contract import Case, Device
 
 
@@ -33,17 +33,28 @@ class Bench:
         self.name = backend
         self.device: Device = self.backend.start(device)
         self.call: Any = None
-        self.ring: list[list[Any]] = []
+        self.ring = timing.Ring([], frozenset(), self.backend.copy)
+        self.unchanged: list[int] = []  # places of the arguments that a call must leave alone
 
     def hello(self) -> dict[str, Any]:
-        python = sys.version.split()[0]
-        return {"device": machine.describe(self.device), "packages": machine.packages(), "python": python}
+        flushed = (
+            float(self.backend.get(self.backend.half(self.backend.put(np.array([2e-40], np.float32), self.device)))[0])
+            == 0
+        )
+        return {
+            "device": machine.describe(self.device), "packages": machine.packages(),
+            "python": sys.version.split()[0], "flushes_subnormals": flushed,
+        }  # fmt: skip
 
     def build(
-        self, case: dict[str, Any], implementation: str, variant: str, sets: list[list[list[str]]], folder: str
-    ) -> dict[str, Any]:
-        """Builds the cell and runs it once: `skipped` with a reason, or `ok` with the seconds and the output's files."""
-        self.call, self.ring = None, []
+        self, case: dict[str, Any], implementation: str, variant: str, names: list[str],
+        sets: list[list[list[str]]], folder: str,
+    ) -> dict[str, Any]:  # fmt: skip
+        """Builds the cell and runs it once: `skipped` with a reason, or `ok` with the seconds and the output's files.
+
+        `names` are those of the inputs, `sets` their files in each set; one that is the same in all sets is a weight.
+        """
+        self.call = None
         the_case = Case(**case)
         found = self._implementation(the_case.kernel, implementation)
         reason = found.missing()
@@ -57,32 +68,59 @@ class Bench:
         machine.reset_peak_rss()
         distinct = {tuple(file) for files in sets for file in files}
         arrays = {f: self.backend.put(inputs.load([f], Path(folder))[0], self.device) for f in distinct}
-        self.ring = [[arrays[tuple(file)] for file in files] for files in sets]
+        stored = [[arrays[tuple(file)] for file in files] for files in sets]
+        in_place = [names.index(name) for name in found.in_place.get(variant, ())]
+        varying = [place for place, files in enumerate(zip(*sets, strict=True)) if files[0] != files[-1]]
         self.backend.wait(list(arrays.values()))
         begin = time.perf_counter()
-        prepared = list(getattr(module, "prepare", lambda *_: ())(the_case, variant, *self.ring[0]))
+        prepared = list(getattr(module, "prepare", lambda *_: ())(the_case, variant, *stored[0]))
         self.backend.wait(prepared)
         prepare_s = time.perf_counter() - begin
+        self.ring = timing.Ring([[*s, *prepared] for s in stored], frozenset(varying + in_place), self.backend.copy)
+        self.unchanged = [place for place in range(len(stored[0]) + len(prepared)) if place not in in_place]
+        arguments, kept = self.ring[0], [self.backend.copy(a) for a in self.ring.sets[0]]
         begin = time.perf_counter()
         self.call = module.build(the_case, variant, self.device)
-        self.ring = [[*set_, *prepared] for set_ in self.ring]
-        output = self.call(*self.ring[0])
+        own_kernels = {"triton", "cuda.core"} & set(found.requires)  # it is here for these, not for operators
+        output, borrowed = self.backend.watch(self.call, arguments) if own_kernels else (self.call(*arguments), [])
         self.backend.wait(output)
         compile_s = time.perf_counter() - begin
+        if borrowed:
+            reason = f"computes with {', '.join(borrowed)} beside its own kernels, which are what it is here for"
+            return {"status": "failed", "reason": reason}
         peak = self.backend.peak_bytes() if self.device.type == "cuda" else machine.peak_rss()
-        for number, file in enumerate(sets[0]):
-            if self.backend.get(arrays[tuple(file)]).tobytes() != inputs.load([file], Path(folder))[0].tobytes():
-                return {"status": "wrong", "reason": f"the call changed its input {number}; it must leave them alone"}
+        if changed := self._changed(arguments, kept):
+            return {"status": "wrong", "reason": f"the call changed {changed}; it must leave it alone"}
         return {"status": "ok", "prepare_s": prepare_s, "compile_s": compile_s, "points": list(found.variants[variant]),
                 "peak_memory_bytes": peak, "outputs": self._save(output, Path(folder), "first")}  # fmt: skip
+
+    def again(self, folder: str) -> dict[str, Any]:
+        """Runs the cell in hand twice more: on the first set, to see whether the output is the same bit for bit, and on the
+        last set written over the first one's buffers, which a call that remembers results does not notice."""
+        first = self._list(self.call(*self.ring[0]))
+        arguments = self.ring[0]
+        second = self._list(self.call(*arguments))
+        self.backend.wait([first, second])
+        differing = [pair for pair in zip(first, second, strict=True) if not self.backend.same(*pair)]
+        spread = _spread([(self.backend.get(a), self.backend.get(b)) for a, b in differing])
+        last = self.ring.sets[-1]
+        arguments = [
+            self.backend.overwrite(a, last[place]) if place in self.ring.copied else a
+            for place, a in enumerate(arguments)
+        ]
+        output = self.call(*arguments)
+        self.backend.wait(output)
+        return {"status": "ok", "nondeterministic": spread, "outputs": self._save(output, Path(folder), "again")}
 
     def time(self, budget_s: float, folder: str) -> dict[str, Any]:
         """Times the cell in hand; the output of the last timed call on the last input set comes back to be checked."""
         samples = self.sample(self.call, self.ring, budget_s)
+        if changed := self._changed(samples.arguments, self.ring.sets[-1]):
+            return {"status": "wrong", "reason": f"a timed call changed {changed}; it must leave it alone"}
         outputs = self._save(samples.output, Path(folder), "timed")
         return {"status": "ok", "timing": samples.summary(), "outputs": outputs}
 
-    def sample(self, call: Any, ring: Sequence[Sequence[Any]], budget_s: float) -> timing.Samples:
+    def sample(self, call: Any, ring: timing.Ring | Sequence[Sequence[Any]], budget_s: float) -> timing.Samples:
         """Times any callable on this back end."""
         return timing.measure(self.backend, call, ring, self.device, budget_s)
 
@@ -96,7 +134,7 @@ class Bench:
 
     def release(self) -> dict[str, Any]:
         """Lets go of the cell in hand and says how much device memory stays held all the same."""
-        self.call, self.ring = None, []
+        self.call, self.ring = None, timing.Ring([], frozenset(), self.backend.copy)
         return {"held_bytes": self.backend.release()}
 
     def yardstick(self, dtype: str, precision: str, budget_s: float) -> dict[str, Any]:
@@ -110,9 +148,30 @@ class Bench:
         file = next(f for root in package.__path__ if (f := Path(root) / kernel / f"{name}.py").exists())
         return discovery.read_implementation(kernel, file)
 
+    def _changed(self, arguments: Sequence[Any], kept: Sequence[Any]) -> str:
+        """Which argument a call changed that it must leave alone, or ""."""
+        for place in self.unchanged:
+            if not self.backend.same(arguments[place], kept[place]):
+                return f"its argument {place}"
+        return ""
+
+    def _list(self, output: Any) -> list[Any]:
+        return list(output) if isinstance(output, tuple | list) else [output]
+
     def _save(self, output: Any, folder: Path, stem: str) -> list[list[str]]:
-        outputs = output if isinstance(output, tuple | list) else (output,)
-        return inputs.save([self.backend.get(o) for o in outputs], folder, stem)
+        return inputs.save([self.backend.get(o) for o in self._list(output)], folder, stem)
+
+
+def _spread(differing: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any] | None:
+    """How far outputs of two calls on the same inputs are apart, or None if they are the same bit for bit."""
+    if not differing:
+        return None
+    wide = [(a.astype(np.float64), b.astype(np.float64)) for a, b in differing]
+    with np.errstate(all="ignore"):
+        return {
+            "elements": int(sum((~((a == b) | (np.isnan(a) & np.isnan(b)))).sum() for a, b in wide)),
+            "max_abs": float(max(np.nanmax(np.abs(a - b), initial=0.0) for a, b in wide)),
+        }
 
 
 def answer(bench: Bench, message: dict[str, Any]) -> dict[str, Any]:
@@ -145,6 +204,7 @@ def main() -> None:
     pipe = Connection(int(fd))
     try:
         discovery.use_roots([Path(root) for root in roots])
+        sys.meta_path.insert(0, guard.Guard(backend, [Path(root) for root in roots]))
         bench = Bench(backend, device)
         pipe.send_bytes(json.dumps(bench.hello()).encode())
     except Exception as error:  # the parent shows the line; the log has the traceback

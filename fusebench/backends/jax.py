@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -45,6 +46,56 @@ def put(array: np.ndarray, device: Device) -> jax.Array:
 def get(array: jax.Array) -> np.ndarray:
     """The same bits in NumPy."""
     return np.asarray(array)
+
+
+def copy(array: jax.Array) -> jax.Array:
+    """The same bits in memory of its own."""
+    return jnp.array(array, copy=True)
+
+
+def overwrite(array: jax.Array, value: jax.Array) -> jax.Array:
+    """An array with the bits of `value`; JAX's arrays are never written to, so it cannot be `array` itself."""
+    return copy(value)
+
+
+def same(a: jax.Array, b: jax.Array) -> bool:
+    """Whether two arrays have the same bits, compared where they are."""
+    return a.shape == b.shape and a.dtype == b.dtype and bool(_same_bits(a, b))
+
+
+@jax.jit
+def _same_bits(a: jax.Array, b: jax.Array) -> jax.Array:
+    if jnp.issubdtype(a.dtype, jnp.floating):
+        bits = {2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}[a.dtype.itemsize]
+        a, b = jax.lax.bitcast_convert_type(a, bits), jax.lax.bitcast_convert_type(b, bits)
+    return (a == b).all()
+
+
+@jax.jit
+def half(array: jax.Array) -> jax.Array:
+    """The array times one half: shows whether subnormals survive."""
+    return array * 0.5
+
+
+# What may stand beside a kernel of one's own in a jaxpr: calls, shapes, and the callback that interprets Triton on the CPU.
+_QUIET = {"pjit", "jit", "closed_call", "core_call", "triton_kernel_call", "pure_callback", "reshape", "broadcast_in_dim",
+          "squeeze", "convert_element_type", "copy", "copy_p", "slice", "transpose"}  # fmt: skip
+
+
+def watch(call: Any, arguments: Sequence[Any]) -> tuple[Any, list[str]]:
+    """The output of a call, and the JAX primitives that it computes with."""
+    names: dict[str, None] = {}
+
+    def walk(jaxpr: Any) -> None:
+        for equation in jaxpr.eqns:
+            inner = [v for v in equation.params.values() if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
+            for value in inner:
+                walk(getattr(value, "jaxpr", value))
+            if equation.primitive.name not in _QUIET:
+                names[f"jax's {equation.primitive.name}"] = None
+
+    walk(jax.make_jaxpr(call)(*arguments).jaxpr)
+    return call(*arguments), list(names)
 
 
 def is_array(value: Any) -> bool:

@@ -26,6 +26,14 @@ def get(array: Any) -> np.ndarray:
     return np.asarray(array)
 
 
+def copy(array: np.ndarray) -> np.ndarray:
+    return array.copy()
+
+
+def half(array: np.ndarray) -> np.ndarray:
+    return array * np.float32(0.5)
+
+
 def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray)
 

@@ -9,6 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusebench.contract import Device
 from fusebench.machine import cpu_name
@@ -53,6 +54,54 @@ def get(tensor: torch.Tensor) -> np.ndarray:
     if tensor.dtype == torch.bfloat16:
         return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
     return tensor.numpy()
+
+
+def copy(tensor: torch.Tensor) -> torch.Tensor:
+    """The same bits in memory of its own."""
+    return tensor.clone()
+
+
+def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """`tensor` with the bits of `value`, in the memory that it has."""
+    return tensor.copy_(value)
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors have the same bits, compared where they are."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    return torch.equal(a.reshape(-1).view(bits), b.reshape(-1).view(bits))
+
+
+def half(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor times one half: shows whether subnormals survive."""
+    return tensor * 0.5
+
+
+class _Operators(TorchDispatchMode):
+    """Notes the operators that compute, which allocations and views do not."""
+
+    QUIET = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "view", "_unsafe_view", "reshape", "detach",
+             "alias", "t", "transpose", "permute", "expand", "select", "slice", "squeeze", "unsqueeze", "as_strided",
+             "lift_fresh", "_to_copy", "clone", "copy_", "_local_scalar_dense", "is_pinned", "set_")  # fmt: skip
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        if name not in self.QUIET and name not in self.names:
+            self.names.append(name)
+        return function(*args, **(kwargs or {}))
+
+
+def watch(call: Any, arguments: Sequence[Any]) -> tuple[Any, list[str]]:
+    """The output of a call, and the Torch operators that it computed with."""
+    with _Operators() as operators:
+        output = call(*arguments)
+    return output, [f"torch's {name}" for name in operators.names]
 
 
 def is_array(value: Any) -> bool:

@@ -1,0 +1,43 @@
+"""What an implementation may not import: the reference, whose answer it would borrow, and another framework than its own."""
+
+from __future__ import annotations
+
+import importlib.abc
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import FrameType, ModuleType
+
+FRAMEWORKS = {"torch": ("torch",), "jax": ("jax", "jaxlib", "flax"), "": ("cupy", "numba", "tensorflow", "tvm")}
+
+
+class Guard(importlib.abc.MetaPathFinder):
+    """Stands in front of a worker's importers. A library may import what it likes; a file under the roots may not."""
+
+    def __init__(self, backend: str, roots: Sequence[Path]):
+        self.backend = backend
+        self.roots = [str(root.resolve()) for root in roots]
+
+    def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """None, which lets the next importer look. Raises ImportError for what an implementation may not have."""
+        if name.startswith("implementations.") and name.endswith(".kernel"):
+            raise ImportError(f"{name} is the reference: an implementation may not import it")
+        if foreign(name, self.backend) and self._asked_by_implementation():
+            raise ImportError(f"{name} is another framework than {self.backend}, which this implementation declares")
+        return None
+
+    def _asked_by_implementation(self) -> bool:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            file = frame.f_code.co_filename
+            if "importlib" not in file and file != __file__:
+                return any(file.startswith(root) for root in self.roots)
+            frame = frame.f_back
+        return False
+
+
+def foreign(module: str, backend: str) -> bool:
+    """Whether the module belongs to another framework than `backend`."""
+    name = module.partition(".")[0]
+    return any(name in names for framework, names in FRAMEWORKS.items() if framework != backend)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fusebench import hard
 from fusebench.contract import DTYPES, PRECISIONS, Case, Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
@@ -29,10 +30,15 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
     implementations = chosen(config["implementation"], {i: None for k in asked for i in k.implementations})
     for request in implementations:
         check_implementation(asked, request)
+    seeds = [positive("seed", seed, least=0) for seed in some(config["seed"])]
+    wanted = [check_name("inputs", kind, hard.KINDS) for kind in chosen(config["inputs"], hard.KINDS)]
     cells = [
-        Cell(case, implementation, variant, positive("seed", config["seed"], least=0))
+        Cell(case, implementation, variant, seed, kind)
         for kernel in asked
         for case in select_cases(kernel, config)
+        for seed in seeds
+        for kind in wanted
+        if config["inputs"] != "all" or kind in hard.kinds(kernel.module, case)
         for implementation, variant in _variants(kernel, implementations)
     ]
     if not cells:
@@ -96,6 +102,20 @@ def make_case(
     named = next((name for name, theirs in known.items() if theirs == sizes), listed)
     case_id = "/".join([named, dtype, *([precision] if products else []), *changed])
     return Case(kernel.name, dict(sizes), dtype, precision, filled, id=case_id)
+
+
+def command(kernel: Kernel, cell: Cell, device: str, paths: Sequence[object] = ()) -> str:
+    """The command line that checks just this cell again."""
+    case, name = cell.case, cell.case.id.split("/")[0]
+    named = kernel.module.CASES.get(name) == case.sizes
+    words = [f"case={name}"] if named else [f"shape.{d}={n}" for d, n in case.sizes.items()]
+    words += [f"dtype={case.dtype}", f"precision={case.precision}"]
+    words += [f"option.{n}={v}" for n, v in case.options.items() if v != kernel.options[n][0]]
+    words += [f"seed={cell.seed}", f"inputs={cell.inputs}", f"device={device}"]
+    words += [f"path=[{','.join(map(str, paths))}]"] if paths else []
+    return (
+        f"fusebench parity kernel={case.kernel} implementation={cell.implementation}:{cell.variant} {' '.join(words)}"
+    )
 
 
 def read_shapes(path: Path, kernel: Kernel) -> list[dict[str, int]]:

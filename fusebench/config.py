@@ -58,7 +58,8 @@ class BaseConfig:
     shapes: str | None = None
     device: str = "auto"
     path: Any = None
-    seed: int = 0
+    seed: Any = 0
+    inputs: Any = "plain"
     timeout_s: float = 300.0
     resume: str | None = None
 

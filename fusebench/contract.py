@@ -76,12 +76,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Cell:
-    """One case on one implementation and variant, with the seed of its inputs."""
+    """One case on one implementation and variant, with the seed and the kind (hard.py) of its inputs."""
 
     case: Case
     implementation: str
     variant: str
     seed: int = 0
+    inputs: str = "plain"
 
     @property
     def label(self) -> str:
@@ -91,7 +92,8 @@ class Cell:
     @property
     def id(self) -> str:
         """Unique within a run; a resumed run repeats no cell whose id is on record."""
-        return f"{self.case.kernel}/{self.case.id}/{self.label}/seed={self.seed}"
+        kind = "" if self.inputs == "plain" else f"/inputs={self.inputs}"
+        return f"{self.case.kernel}/{self.case.id}/{self.label}/seed={self.seed}{kind}"
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,21 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from fusebench import hard
 from fusebench.contract import Case
 
 
-def make_sets(module: Any, case: Case, seed: int, count: int) -> list[dict[str, np.ndarray]]:
-    """`count` sets of inputs by name, in the order of the contract: `inputs`, which differ from set to set, then
-    `weights`, which are the same arrays in all. Floats are rounded to `case.dtype`; other dtypes are left alone."""
+def make_sets(module: Any, case: Case, seed: int, count: int, kind: str = "plain") -> list[dict[str, np.ndarray]]:
+    """`count` sets of inputs by name, in the order of the contract: `inputs`, which differ from set to set and are made hard
+    in the way of `kind`, then `weights`, which are the same arrays in all. Floats are rounded to `case.dtype`; other dtypes
+    are left alone."""
     weights: Callable[..., dict[str, np.ndarray]] = getattr(module, "weights", lambda case, rng: {})
     shared = _rounded(weights(case, np.random.default_rng([seed, 0])), case.dtype)
-    return [
-        _rounded(module.inputs(case, np.random.default_rng([seed, i + 1])), case.dtype) | shared for i in range(count)
-    ]
+    sets = []
+    for number in range(1, count + 1):
+        made = module.inputs(case, np.random.default_rng([seed, number]))
+        sets.append(_rounded(hard.change(module, case, kind, made, [seed, number]), case.dtype) | shared)
+    return sets
 
 
 def _rounded(arrays: dict[str, np.ndarray], dtype: str) -> dict[str, np.ndarray]:

@@ -62,7 +62,8 @@ class Verdict:
         if self.ratio > 1:
             return (
                 f"error is {self.ratio:.3g} × budget at output {self.output}{list(self.index)}: got {self.got:.9g}, expected "
-                f"{self.expected:.9g} ± {self.budget:.2g}, {self.ulps:.3g} ulps off; wrong: {self.pattern}"
+                f"{self.expected:.9g} ± {self.budget:.2g}, {self.ulps:.3g} ulps off; largest differences {self.max_abs:.2g} "
+                f"absolute, {self.max_rel:.2g} relative; beyond their budget: {self.pattern}"
             )
         low, high = self.mean_limits
         return (

@@ -26,7 +26,7 @@ def new(cell: Cell, device: str, source: Path | None = None) -> dict[str, Any]:
     home = Path(__file__).resolve().parent.parent
     return {
         "schema": SCHEMA, "cell": cell.id, "case": cell.case.as_dict(), "case_id": cell.case.id, "label": cell.label,
-        "kernel": cell.case.kernel, "implementation": cell.implementation, "variant": cell.variant, "seed": cell.seed,
+        "kernel": cell.case.kernel, "implementation": cell.implementation, "variant": cell.variant, "seed": cell.seed, "inputs": cell.inputs,
         "status": "ok", "reason": None, "source": _source(source),
         "device": {"type": device}, "packages": machine.packages(), "python": sys.version.split()[0],
         "git_commit": machine.git_commit(home, "fusebench", "implementations"), "host": platform.node(), "began": datetime.now(UTC).isoformat(),

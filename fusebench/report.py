@@ -39,16 +39,23 @@ def progress() -> Progress:
 def show(records: Sequence[Mapping[str, Any]], timed: bool = True) -> None:
     """Prints a block per case, in the order of the records: the table, then the cells without figures and why."""
     out = console()
-    for (kernel, case_id), group in itertools.groupby(records, key=lambda r: (r["kernel"], r["case_id"])):
+    for (kernel, case_id, kind, _), group in itertools.groupby(
+        records, key=lambda r: (r["kernel"], r["case_id"], r["inputs"], r["seed"])
+    ):
         rows = list(group)
         sizes = " ".join(f"{d}={n}" for d, n in rows[0]["case"]["sizes"].items())
         device = next((r["device"]["name"] for r in rows if "name" in r["device"]), rows[0]["device"]["type"])
-        out.print(f"\n[bold]{kernel}  {case_id}[/]  {sizes}  on {device}", highlight=False)
+        hard = "" if kind == "plain" else f"  {kind} inputs"
+        out.print(f"\n[bold]{kernel}  {case_id}[/]  {sizes}{hard}  on {device}", highlight=False)
         shown = [r for r in rows if ("timing" if timed else "parity") in r]
         if shown:
             out.print(_time_table(shown) if timed else _parity_table(shown))
         if others := [r for r in rows if r not in shown or r["reason"]]:
             out.print(_reasons(others, with_error=timed))
+        for r in rows:
+            if spread := r.get("nondeterministic"):
+                differs = f"{spread['elements']} elements, by up to {float(spread['max_abs']):.2g}"
+                out.print(f"nondeterministic  {r['label']}: two calls on the same inputs differ in {differs}")
 
 
 def _columns(left: Sequence[str], right: Sequence[str]) -> Table:
@@ -111,11 +118,15 @@ def _reasons(rows: Sequence[Mapping[str, Any]], with_error: bool) -> Table:
     """The cells without figures, those with one reason together."""
     table = Table.grid(padding=(0, 2))
     together: dict[tuple[str, str], list[str]] = {}
+    commands: dict[str, str] = {}
     for r in rows:
         error = f" (error/budget {_ratio(r)})" if with_error and _ratio(r) and r["status"] == "skipped" else ""
         together.setdefault((_status(r), str(r["reason"])), []).append(r["label"] + error)
+        commands.setdefault(str(r["reason"]), r.get("reproduce", ""))
     for (status, reason), labels in together.items():
         table.add_row(status, escape(reason), ", ".join(labels))
+        if commands[reason]:
+            table.add_row("", f"[dim]again: {escape(commands[reason])}[/]", "")
     return table
 
 

@@ -17,7 +17,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fusebench import discovery, inputs, records, yardstick
+from fusebench import discovery, hard, inputs, records, yardstick
+from fusebench.cases import command
 from fusebench.contract import Case, Cell
 from fusebench.discovery import Kernel
 from fusebench.parity import Judge, Verdict
@@ -85,8 +86,8 @@ def run(this: Run, cells: Sequence[Cell], pool: Pool | InlinePool | None = None)
     try:
         with contextlib.nullcontext(pool) if pool else _pool(this) as workers:
             _start_workers(this, workers, cells)
-            for (case, seed), group in itertools.groupby(cells, key=lambda c: (c.case, c.seed)):
-                yield from _run_case(this, workers, case, seed, list(group), scratch)
+            for _, group in itertools.groupby(cells, key=lambda c: (c.case, c.seed, c.inputs)):
+                yield from _run_case(this, workers, list(group), scratch)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
@@ -108,12 +109,12 @@ def _start_workers(this: Run, pool: Any, cells: Sequence[Cell]) -> None:
                 take(*home)
 
 
-def _run_case(
-    this: Run, pool: Any, case: Case, seed: int, cells: Sequence[Cell], scratch: Path
-) -> Iterator[dict[str, Any]]:
+def _run_case(this: Run, pool: Any, cells: Sequence[Cell], scratch: Path) -> Iterator[dict[str, Any]]:
+    """The cells of one case on the same inputs."""
+    case = cells[0].case
     module = this.kernels[case.kernel].module
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        shared = CaseData(this, case, seed, Path(folder))
+        shared = CaseData(this, cells[0], Path(folder))
         for cell in cells:
             record = records.new(cell, this.settings.device, _implementation(this, cell).file)
             record |= {"time_s": this.settings.time_s, "timeout_s": this.settings.timeout_s}
@@ -136,6 +137,8 @@ def _run_case(
                 raise  # no disk, no record
             except Exception as error:  # a kernel.py that raises, or inputs that do not fit in memory, cost their cells
                 record |= describe(error)
+            if record["status"] == "wrong":
+                record["reproduce"] = command(this.kernels[case.kernel], cell, this.settings.device, this.roots[1:])
             record["ended"] = datetime.now(UTC).isoformat()
             records.append(this.folder, record)
             yield records.plain(record)
@@ -144,15 +147,15 @@ def _run_case(
 class CaseData:
     """What the cells of one case share: the input sets on disk, and the judge of each set, made when first asked for."""
 
-    def __init__(self, this: Run, case: Case, seed: int, folder: Path):
-        self.this, self.case, self.seed, self.folder = this, case, seed, folder
-        self.module = this.kernels[case.kernel].module
+    def __init__(self, this: Run, cell: Cell, folder: Path):
+        self.this, self.case, self.seed, self.kind, self.folder = this, cell.case, cell.seed, cell.inputs, folder
+        self.module = this.kernels[cell.case.kernel].module
         self.judges: dict[int, Judge] = {}
 
     @cached_property
     def sets(self) -> list[dict[str, Any]]:
         with self.this.clock.during("inputs"):
-            return inputs.make_sets(self.module, self.case, self.seed, SETS)
+            return inputs.make_sets(self.module, self.case, self.seed, SETS, self.kind)
 
     @cached_property
     def files(self) -> list[list[list[str]]]:
@@ -243,6 +246,8 @@ def add_rates(record: dict[str, Any], rates: dict[str, Any]) -> None:
 def _cannot(this: Run, cell: Cell) -> str | None:
     """Why the cell cannot run here, as far as can be told without loading a framework."""
     implementation = _implementation(this, cell)
+    if cell.inputs not in hard.kinds(this.kernels[cell.case.kernel].module, cell.case):
+        return f"the formula of {cell.case.kernel} leaves open what {cell.inputs} inputs give in {cell.case.dtype}"
     if this.settings.device == "cpu":
         if implementation.without_gpu == "unavailable":
             return "needs an NVIDIA GPU"

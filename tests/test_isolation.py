@@ -31,8 +31,18 @@ def results(kernels, roots, pool, tmp_path_factory):
         ("raises", "failed", "ValueError: no such tile"),
         ("wrong", "wrong", "[99]"),
         ("misshapen", "wrong", "shape (99,), expected (100,)"),
-        ("stale", "wrong", "a timed call"),
-        ("mutates", "wrong", "changed its input 0"),
+        ("stale", "wrong", "a later call"),
+        ("mutates", "wrong", "changed its argument 0"),
+        ("mutates_later", "wrong", "a timed call changed its argument 0"),
+        ("once", "wrong", "a later call, on other inputs in the same memory"),
+        ("from_reference", "failed", "implementations.fault.kernel is the reference"),
+        ("other_framework", "failed", "it imports jax, but its BACKEND is torch"),
+        ("on_the_sly", "failed", "jax is another framework than torch"),
+        ("triton_in_name", "failed", "computes with torch's add beside its own kernels"),
+        ("jax_triton_in_name", "failed", "computes with jax's add beside its own kernels"),
+        ("in_place", "ok", None),
+        ("in_place_jax", "ok", None),
+        ("wavers", "ok", None),
         ("misdeclared", "wrong", "names the point 'outptu'; the formula has output"),
         ("leaves", "failed", "SystemExit"),
         ("refuses", "skipped", "only on Sundays"),
@@ -51,6 +61,17 @@ def test_each_cell_gets_its_own_status(results, name, status, reason):
 
 def test_only_ok_cells_have_a_time(results):
     assert all(("timing" in r) == (r["status"] == "ok") for r in results.values())
+
+
+def test_outputs_that_differ_from_call_to_call_are_flagged(results):
+    assert results["wavers"]["nondeterministic"] == {"elements": 1, "max_abs": pytest.approx(0, abs=1e-6)}
+    assert all(r.get("nondeterministic") is None for name, r in results.items() if name != "wavers")
+
+
+def test_a_wrong_cell_says_how_to_see_it_again(results):
+    assert results["wrong"]["reproduce"].startswith(
+        "fusebench parity kernel=fault implementation=wrong:default case=small"
+    )
 
 
 def test_a_failed_cell_keeps_its_traceback(results):

@@ -1,0 +1,64 @@
+"""Hard inputs: what breaks a kernel that is right on plain ones. Each kind changes some of a kernel's inputs.
+
+    large_mean   every row moved by 100 standard deviations: differences cancel
+    equal        every row has one value throughout: its variance is 0
+    subnormal    all values below the smallest normal number of the dtype
+    nan          every third row has one NaN
+    inf          every third row has one inf, every third one -inf
+    extreme      all values within a factor of 2 of the largest finite number of the dtype
+
+A kernel.py says in `hard(case)` which kinds its formula defines, and for which inputs; without it, all for all floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fusebench.contract import Case
+from fusebench.rounding import FORMATS
+
+KINDS = ("plain", "large_mean", "equal", "subnormal", "nan", "inf", "extreme")
+
+
+def kinds(module: Any, case: Case) -> tuple[str, ...]:
+    """The kinds that the kernel defines for the case, `plain` first."""
+    hard = getattr(module, "hard", None)
+    return KINDS if hard is None else tuple(k for k in KINDS if k == "plain" or k in hard(case))
+
+
+def change(module: Any, case: Case, kind: str, arrays: Mapping[str, np.ndarray], seed: Sequence[int]) -> dict[str, Any]:
+    """The inputs of the case made hard in the way of `kind`; scalars and integers stay as they are."""
+    if kind == "plain":
+        return dict(arrays)
+    hard = getattr(module, "hard", None)
+    names = arrays if hard is None else hard(case)[kind]
+    rng = np.random.default_rng([*seed, KINDS.index(kind)])
+    return {name: _changed(np.asarray(a), kind, case.dtype, rng) if name in names else a for name, a in arrays.items()}
+
+
+def _changed(array: np.ndarray, kind: str, dtype: str, rng: np.random.Generator) -> np.ndarray:
+    """`array` as float32 with its last axis as rows; it is rounded to the storage dtype later."""
+    if array.dtype.kind != "f" or array.ndim == 0:
+        return array
+    _, smallest, largest = FORMATS[dtype]
+    rows = array.astype(np.float32).reshape(-1, array.shape[-1])  # a copy
+    number, column = np.arange(len(rows)), rng.integers(0, rows.shape[1], len(rows))
+    if kind == "large_mean":
+        rows += 100 * rows.std()
+    elif kind == "equal":
+        rows[:] = rows[:, :1]
+    elif kind == "subnormal":
+        rows = (rows.astype(np.float64) * 2.0 ** (smallest - 4)).astype(np.float32)
+    elif kind == "nan":
+        rows[number[::3], column[::3]] = np.nan
+    elif kind == "inf":
+        rows[number[::3], column[::3]] = np.inf
+        rows[number[1::3], column[1::3]] = -np.inf
+    elif kind == "extreme":
+        rows = (np.copysign(rng.uniform(0.5, 1, rows.shape), rows) * largest).astype(np.float32)
+    else:
+        raise ValueError(f"inputs {kind!r}: expected one of {', '.join(KINDS)}")
+    return rows.reshape(array.shape)

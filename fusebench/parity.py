@@ -30,7 +30,7 @@ class Verdict:
     """How far an output is off. `ratio` is the largest error ÷ budget of an element, `ulps` its error in spacings.
 
     `rms` and `mean` are of error ÷ standard deviation over all elements, with their limits. The worst element is at `index`
-    of output number `output`; `pattern` says which elements are beyond their budget.
+    of output number `output`; `pattern` says which elements are beyond their budget, `unseen` why some rows were not compared.
     """
 
     ratio: float
@@ -48,6 +48,7 @@ class Verdict:
     mean: float = 0.0
     mean_limits: tuple[float, float] = (0.0, 0.0)
     pattern: str = ""
+    unseen: str = ""
     problem: str = ""
 
     @property
@@ -170,6 +171,22 @@ class Judge:
                 screened = self._screen(number, referenced[number], allowance)
                 verdicts += [screened] if screened.ratio > 1 else []
         return max(verdicts, key=lambda v: (not v.ok, v.ratio))
+
+    def reaches(self, points: Sequence[str]) -> list[np.ndarray]:
+        """Per output, how far a value of any row may be off, at each place of a row: what judged rows say of the others."""
+        return [SCREEN * allowance.reach.max(axis=self.axis, keepdims=True) for allowance in self.allowed(points)]
+
+    def widened(self, verdict: Verdict, found: Mapping[str, Any]) -> Verdict:
+        """The verdict after the reference on the device saw all rows and `found` the worst (reference.py)."""
+        shape = list(self.reference()[0].shape)
+        shape[self.axis] = self.height
+        if found["ratio"] <= 1:
+            return replace(verdict, checked=int(np.prod(shape)))
+        worst = {k: found[k] for k in ("ratio", "max_abs", "ulps", "got", "expected", "budget", "output")}
+        return replace(
+            verdict, **worst, index=tuple(found["index"]), max_rel=float("nan"), checked=int(np.prod(shape)),
+            pattern=f"{found['beyond']} elements of all rows",
+        )  # fmt: skip
 
     def _screen(self, number: int, got: np.ndarray, allowance: Allowance) -> Verdict:
         """All referenced rows, by the reaches that the judged rows have at the same place."""

@@ -126,10 +126,13 @@ class Pool:
                 raise WorkerLost("failed", f"the {backend} worker does not start: {error}") from error
         self.workers[backend, python] = Worker(process, Connection(ours.detach()), log)
 
-    def get(self, backend: str, python: str) -> Worker:
-        """The worker, started if need be and ready. Raises WorkerLost if it cannot start."""
+    def get(self, backend: str, python: str, beside: bool = False) -> Worker:
+        """The worker, started if need be and ready. Others give their device memory back, unless it is to work `beside` them.
+
+        Raises WorkerLost if it cannot start.
+        """
         for key, other in list(self.workers.items()):
-            if key != (backend, python) and other.held_bytes > HELD_BYTES:
+            if not beside and key != (backend, python) and other.held_bytes > HELD_BYTES:
                 self.drop(*key)
         if lost := self.hopeless.get((backend, python)):
             raise lost
@@ -186,8 +189,10 @@ class InlinePool:
     def start(self, backend: str, python: str) -> None:
         """Frameworks load at the first `get`."""
 
-    def get(self, backend: str, python: str) -> InlineWorker:
-        """The back end in this process. Raises WorkerLost if it cannot start."""
+    def get(self, backend: str, python: str, beside: bool = False) -> InlineWorker:
+        """The back end in this process. Raises WorkerLost if it cannot start, or is the reference, which has its own."""
+        if backend == "reference":
+            raise WorkerLost("skipped", "the reference on the device has a process of its own")
         if backend not in self.workers:
             try:
                 self.workers[backend] = InlineWorker(backend, self.device)

@@ -11,7 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -128,7 +128,7 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], scratch: Path) -> Ite
                     rates = _rates(this, pool, case)
                     with this.clock.during("start_up"):
                         worker = pool.get(*_home(this, cell))
-                    _run_cell(this, worker, cell, record, shared, rates)
+                    _run_cell(this, pool, worker, cell, record, shared, rates)
                     worker.held_bytes = worker.ask({"do": "release"}, this.settings.timeout_s).get("held_bytes", 0)
             except WorkerLost as lost:
                 record |= {"status": lost.status, "reason": lost.reason}
@@ -169,17 +169,48 @@ class CaseData:
         """Of the inputs, in their order."""
         return list(self.sets[0])
 
-    def judge(self, outputs: Sequence[Sequence[str]], points: Sequence[str], set_: int) -> Verdict:
+    def judge(self, outputs: Sequence[Sequence[str]], points: Sequence[str], set_: int, pool: Any) -> Verdict:
         """The verdict on the outputs in those files, which were computed from that input set."""
         with self.this.clock.during("parity"):
             if set_ not in self.judges:
                 self.judges[set_] = Judge(self.module, self.case, self.sets[set_], self.seed)
-            return self.judges[set_].judge(inputs.load(outputs, self.folder), points)
+            judge = self.judges[set_]
+            verdict = judge.judge(inputs.load(outputs, self.folder), points)
+            if verdict.ok and judge.referenced is not None:
+                return self._all_rows(judge, verdict, outputs, points, set_, pool)
+            return verdict
+
+    def _all_rows(
+        self, judge: Judge, verdict: Verdict, outputs: Sequence[Sequence[str]], points: Sequence[str], set_: int, pool: Any
+    ) -> Verdict:  # fmt: skip
+        """The verdict with the rows that are too many for the CPU, by the reference on the device where there is one."""
+        if self.this.settings.device != "cuda":
+            return replace(verdict, unseen="without a GPU, rows beyond these have no reference")
+        home = ("reference", interpreter(self.this.settings.pythons, "torch", "torch"))
+        case = judge.case.as_dict()
+        reaches = inputs.save(judge.reaches(points), self.folder, "reach")
+        message: dict[str, Any] = {
+            "do": "check",
+            "case": case,
+            "files": self.files[set_],
+            "outputs": outputs,
+            "reaches": reaches,
+        }
+        message |= {"row_inputs": judge.row_inputs, "axis": judge.axis, "folder": str(self.folder)}
+        try:
+            answer = pool.get(*home, beside=True).ask(message, self.this.settings.timeout_s)
+            pool.get(*home, beside=True).ask({"do": "release"}, self.this.settings.timeout_s)
+        except WorkerLost as lost:
+            pool.drop(*home)
+            return replace(verdict, unseen=f"the reference on the device: {lost.reason}")
+        if answer["status"] != "ok":
+            return replace(verdict, unseen=f"the reference on the device: {answer['reason']}")
+        return judge.widened(verdict, answer)
 
 
 def _run_cell(
-    this: Run, worker: Any, cell: Cell, record: dict[str, Any], shared: CaseData, rates: dict[str, Any]
-) -> None:
+    this: Run, pool: Any, worker: Any, cell: Cell, record: dict[str, Any], shared: CaseData, rates: dict[str, Any]
+) -> None:  # fmt: skip
     """Fills the record of a cell that can run. Raises WorkerLost if its worker dies of it."""
     timeout = this.settings.timeout_s
     record |= {"device": worker.hello["device"], "packages": worker.hello["packages"], "python": worker.hello["python"]}
@@ -202,7 +233,7 @@ def _run_cell(
             return False
         this.on_phase(cell, "parity")
         flushed = (FLUSHED,) if worker.hello["flushes_subnormals"] else ()
-        verdict = shared.judge(answer["outputs"], (*built["points"], *flushed), set_)
+        verdict = shared.judge(answer["outputs"], (*built["points"], *flushed), set_, pool)
         record[key] = asdict(verdict)
         if not verdict.ok:
             record.update(status="wrong", reason=which + verdict.reason())

@@ -174,7 +174,7 @@ def _spread(differing: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any
         }
 
 
-def answer(bench: Bench, message: dict[str, Any]) -> dict[str, Any]:
+def answer(bench: Any, message: dict[str, Any]) -> dict[str, Any]:
     """Does what a message asks; an exception of the implementation's becomes `failed`, with its last lines.
 
     After an illegal memory access nothing more runs on the device in this process: then the answer is `fatal`.
@@ -204,8 +204,11 @@ def main() -> None:
     pipe = Connection(int(fd))
     try:
         discovery.use_roots([Path(root) for root in roots])
-        sys.meta_path.insert(0, guard.Guard(backend, [Path(root) for root in roots]))
-        bench = Bench(backend, device)
+        if backend == "reference":
+            bench: Any = importlib.import_module("fusebench.reference").Reference(device)
+        else:
+            sys.meta_path.insert(0, guard.Guard(backend, [Path(root) for root in roots]))
+            bench = Bench(backend, device)
         pipe.send_bytes(json.dumps(bench.hello()).encode())
     except Exception as error:  # the parent shows the line; the log has the traceback
         traceback.print_exc()

@@ -15,7 +15,7 @@ def activate(name, z, r):
     """
 
     def step(value):
-        return r.round("activation", np.asarray(value))
+        return r.round("activation", value)
 
     if name == "none":
         return z

@@ -15,7 +15,7 @@ import numpy as np
 from fusebench import pattern
 from fusebench.allowance import DRAWS, Allowance, derive, errors, limit_of, together
 from fusebench.contract import Case
-from fusebench.inputs import numpy_dtype
+from fusebench.inputs import make_sets, numpy_dtype
 from fusebench.rounding import FLUSHED, Exact, Noisy, Stored, spacing
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case gets noisy evaluations: rows are chosen beyond
@@ -223,8 +223,11 @@ class Judge:
     def _problem(self, outputs: Sequence[np.ndarray], points: Sequence[str]) -> str:
         """What makes a comparison pointless: an unknown point, another number, shape or dtype of outputs."""
         expected = self.reference()
-        if undeclared := sorted(set(points) - self.points - {FLUSHED}):
-            return f"VARIANTS names the point {undeclared[0]!r}; the formula has {', '.join(sorted(self.points)) or 'none'}"
+        if undeclared := set(points) - self.points - {FLUSHED}:
+            self.points |= every_point(self.module, self.case)
+            if undeclared := undeclared - self.points:
+                known = ", ".join(sorted(self.points)) or "none"
+                return f"VARIANTS names the point {min(undeclared)!r}; the formula has {known}"
         if len(outputs) != len(expected):
             return f"{len(outputs)} outputs, expected {len(expected)}"
         for output, exact in zip(outputs, expected, strict=True):
@@ -236,3 +239,16 @@ class Judge:
             if output.dtype != numpy_dtype(self.case.dtype):
                 return f"dtype {output.dtype.name}, expected {self.case.dtype}"
         return ""
+
+
+def every_point(module: Any, case: Case) -> set[str]:
+    """The names of the formula's points, whichever options lead to them, by evaluating the smallest named case."""
+    sizes = min(module.CASES.values(), key=lambda sizes: module.moved_bytes(replace(case, sizes=sizes)))
+    seen: set[str] = set()
+    for option, values in {"": ("",), **getattr(module, "OPTIONS", {})}.items():
+        for value in values:
+            changed = replace(case, sizes=sizes, options={**case.options, **({option: value} if option else {})})
+            judge = Judge(module, changed, make_sets(module, changed, 0, 1)[0])
+            judge.reference()
+            seen |= judge.points
+    return seen

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,10 @@ def kernels(roots: list[Path]) -> dict[str, discovery.Kernel]:
 
 @pytest.fixture(scope="session")
 def pool(roots: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    # hard inputs run the same programs over and over: JAX may keep what it compiled
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("jax")))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
     with Pool(DEVICE, roots, tmp_path_factory.mktemp("workers")) as workers:
         yield workers
 

@@ -27,6 +27,7 @@ CASES = {
     "large": {"M": 8192, "K": 4096, "N": 16384},  # 1.1 TFLOP: limited by the power of the card
     "odd": {"M": 37, "K": 131, "N": 203},  # no tile divides it
     "odd_token": {"M": 1, "K": 131, "N": 203},
+    "one": {"M": 1, "K": 1, "N": 1},
 }
 
 

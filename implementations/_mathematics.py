@@ -37,10 +37,14 @@ def activate(name, z, r):
 
 
 def softmax(scores, visible, r):
-    """Softmax over the last axis of `scores` where `visible` (broadcast to it), 0 elsewhere and in rows that see nothing."""
-    hidden = np.where(visible, scores, -np.inf)
-    highest = hidden.max(axis=-1, keepdims=True)
-    shifted = r.compute(scores - np.where(np.isneginf(highest) & ~visible.any(axis=-1, keepdims=True), 0.0, highest))
-    exponentials = np.where(visible, r.function(np.exp(shifted)), 0.0)
-    total = r.sum(exponentials, axis=-1, keepdims=True)
-    return np.where(visible, r.function(exponentials / np.where(total == 0, 1.0, total)), 0.0)
+    """Softmax over the last axis of `scores` where `visible` (of the same shape, or of the last axis alone), 0 elsewhere.
+
+    What is hidden, NaN or not, reaches nothing; a row that sees nothing is 0. As in Torch and JAX a visible NaN or +inf, or
+    nothing but -inf, makes what the row sees NaN. Points: `shifted`, `exponentials`, `total`, `inverse`.
+    """
+    highest = np.where(visible, scores, -np.inf).max(axis=-1, keepdims=True)
+    shifted = r.round("shifted", np.where(visible, scores - highest, -np.inf))
+    exponentials = r.round("exponentials", r.function(np.exp(shifted)))
+    total = r.round("total", r.sum(exponentials, axis=-1, keepdims=True))
+    inverse = r.round("inverse", r.function(1 / total))
+    return np.where(visible, r.compute(exponentials * inverse), 0.0)

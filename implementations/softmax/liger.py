@@ -1,0 +1,22 @@
+"""softmax by Liger's Triton kernel: a program a row, the whole row in its registers, float32 inside."""
+
+from liger_kernel.ops.softmax import LigerSoftmaxFunction
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton", "liger_kernel": "liger-kernel"}
+WITHOUT_GPU = "unavailable"
+VARIANTS = {"default": ()}
+LONGEST = 65536  # columns: what Liger's calculate_settings allows a program
+
+
+def skip(case, variant, device):
+    if device.type != "cuda":
+        return "needs an NVIDIA GPU"
+    if case.sizes["C"] > LONGEST:
+        return f"Liger, up to 0.8.5, refuses rows of more than {LONGEST} columns"
+    return None
+
+
+def build(case, variant, device):
+    """call(x (R, C)) → (R, C)."""
+    return LigerSoftmaxFunction.apply

@@ -1,0 +1,23 @@
+"""softmax through torch.compile: Inductor writes one Triton kernel, which keeps short rows on chip and re-reads long ones.
+
+`default` takes Inductor's heuristics; `max_autotune` lets it search tiles, without CUDA graphs, which would copy the input.
+"""
+
+import torch
+
+from implementations._compile import compiled
+
+BACKEND = "torch"
+VARIANTS = {"default": (), "max_autotune": ()}
+
+
+def skip(case, variant, device):
+    if variant == "max_autotune" and device.type == "cpu":
+        return "max_autotune searches GPU kernels"
+    return None
+
+
+def build(case, variant, device):
+    """call(x (R, C)) → (R, C)."""
+    mode = "max-autotune-no-cudagraphs" if variant == "max_autotune" else None
+    return compiled(lambda x: torch.softmax(x, dim=-1), mode)

@@ -1,0 +1,28 @@
+"""padded_softmax in Triton, one launch in every variant: _triton_kernels.py says how they work.
+
+row: a whole row in registers. online: rows of any length, whose visible part is read twice.
+"""
+
+import torch
+
+from implementations.padded_softmax._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+VARIANTS = {"row": (), "online": ()}
+
+
+def build(case, variant, device):
+    """call(att (T, T), n_padd () int32) → (T, T)."""
+    (launch,) = launches(case, variant, device)
+    run = launch.bind()
+
+    def call(att, n_padd):
+        if not att.is_contiguous():
+            raise ValueError("att is not contiguous; pass att.contiguous()")
+        y = torch.empty_like(att)
+        run(att, n_padd, y)
+        return y
+
+    return call

@@ -1,0 +1,28 @@
+"""softmax in Triton, one launch in every variant: _triton_kernels.py says how they work.
+
+row: whole rows in registers. persistent: the same with the next rows on their way. online: rows of any length, read twice.
+"""
+
+import torch
+
+from implementations.softmax._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+VARIANTS = {"row": (), "persistent": (), "online": ()}
+
+
+def build(case, variant, device):
+    """call(x (R, C)) → (R, C)."""
+    (launch,) = launches(case, variant, device)
+    run, R = launch.bind(), case.sizes["R"]
+
+    def call(x):
+        if not x.is_contiguous():
+            raise ValueError("x is not contiguous; pass x.contiguous()")
+        y = torch.empty_like(x)
+        run(x, R, y)
+        return y
+
+    return call

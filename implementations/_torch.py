@@ -12,3 +12,14 @@ ACTIVATIONS = {
     "gelu_erf": F.gelu,
     "silu": F.silu,
 }
+
+# each overwrites its argument and returns it
+ACTIVATIONS_IN_PLACE = {
+    "none": lambda z: z,
+    "relu": torch.relu_,
+    "sigmoid": torch.sigmoid_,
+    "tanh": torch.tanh_,
+    "gelu_tanh": lambda z: torch.ops.aten.gelu_(z, approximate="tanh"),  # torch.nn has none
+    "gelu_erf": torch.ops.aten.gelu_,
+    "silu": lambda z: F.silu(z, inplace=True),
+}

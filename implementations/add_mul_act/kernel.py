@@ -1,0 +1,67 @@
+"""add_mul_act: y = act(x + multiplier * z + b), the bias added to every row.
+
+x, z (M, N), multiplier (), b (N,) → y (M, N), all of one dtype. The multiplier is a run-time value on the device. The sums
+are taken in the order written: in another, what cancels would cancel differently.
+"""
+
+import numpy as np
+
+from implementations._mathematics import ACTIVATIONS, activate
+
+DIMENSIONS = ("M", "N")
+BATCH = "M"
+OPTIONS = {"activation": ("relu", *(a for a in ACTIVATIONS if a != "relu"))}
+PRECISIONS = ("ieee",)  # there is no matrix product
+ROWS = ("x", "z")
+CASES = {
+    "small": {"M": 128, "N": 512},  # limited by the latency of one launch
+    "large": {"M": 65536, "N": 4096},  # limited by memory
+    "tiny": {"M": 8, "N": 10},  # rows that are no multiple of 16 bytes
+    "one": {"M": 1, "N": 1},
+    "odd": {"M": 37, "N": 203},  # no block divides it
+    "tall": {"M": 5000, "N": 3},  # several rows in one vector of 16 bytes
+    "wide": {"M": 3, "N": 5000},  # several blocks in one row
+    "column": {"M": 4099, "N": 1},
+}
+
+
+def inputs(case, rng):
+    """x, z (M, N): standard normal; multiplier (): between 1/4 and 3/4, another one each time."""
+    M, N = case.size("M", "N")
+    return {
+        "x": rng.standard_normal((M, N), dtype=np.float32),
+        "z": rng.standard_normal((M, N), dtype=np.float32),
+        "multiplier": np.array(rng.uniform(0.25, 0.75), np.float32),
+    }
+
+
+def weights(case, rng):
+    """b (N,): standard normal."""
+    return {"b": rng.standard_normal(case.sizes["N"], dtype=np.float32)}
+
+
+def hard(case):
+    """Extreme values in x alone: the largest number plus another one is past float32, where a program overflows before a
+    negative bias can bring the sum back, which float64 does."""
+    everything = ("x", "z", "b")
+    kinds = {kind: everything for kind in ("large_mean", "equal", "subnormal", "nan", "inf")}
+    return kinds | {"extreme": ("x",)}
+
+
+def formula(case, r, x, z, multiplier, b):
+    """(y,) in float64. Points: `product`, `sum` and `bias`, after each of the three operations before the activation."""
+    product = r.round("product", multiplier * z)
+    biased = r.round("bias", r.round("sum", x + product) + b)
+    return (activate(case.options["activation"], biased, r),)
+
+
+def flops(case):
+    """A product, two sums and the activation, counted as one operation, for each element."""
+    M, N = case.size("M", "N")
+    return 4 * M * N
+
+
+def moved_bytes(case):
+    """x, z, the multiplier and b read once, y written once."""
+    M, N = case.size("M", "N")
+    return (3 * M * N + N + 1) * case.itemsize

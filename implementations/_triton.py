@@ -35,6 +35,29 @@ class Launch(NamedTuple):
 
 
 @triton.jit
+def vectors(BLOCK: tl.constexpr, VECTOR: tl.constexpr):
+    """0 … BLOCK - 1 as (BLOCK / VECTOR, VECTOR): a thread takes whole rows of it, 16 bytes each."""
+    return tl.arange(0, BLOCK // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
+
+
+@triton.jit
+def vector_columns(start, N: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
+    """The columns of elements start, start + 1, … of a matrix with rows of N, in the form of `vectors`.
+
+    There is one division for the block, in 64 bits, and one for each vector, in 32 unless a row is longer than that.
+    """
+    first = start % N
+    if N < 2**30:
+        first = first.to(tl.int32)
+    column = ((first + tl.arange(0, BLOCK // VECTOR) * VECTOR) % N)[:, None] + tl.arange(0, VECTOR)[None, :]
+    if N % VECTOR == 0:  # no vector goes past the end of a row
+        return column
+    if N < VECTOR:
+        return column % N
+    return tl.where(column < N, column, column - N)
+
+
+@triton.jit
 def activate(z, ACTIVATION: tl.constexpr):
     """The activation of float32 z by name (_mathematics.py). z sigmoid(2u) is 0.5 z (1 + tanh(u)) without its cancellation
     at u < 0."""

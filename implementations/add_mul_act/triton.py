@@ -1,0 +1,26 @@
+"""add_mul_act in Triton, one launch: _triton_kernels.py says how it works. `in_place` writes y where x was."""
+
+import torch
+
+from implementations.add_mul_act._triton_kernels import launches
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+VARIANTS = {"default": (), "in_place": ()}
+IN_PLACE = {"in_place": ("x",)}
+
+
+def build(case, variant, device):
+    """call(x (M, N), z (M, N), multiplier (), b (N,)) → (M, N); x itself where `in_place`."""
+    (launch,) = launches(case, variant, device)
+    run, in_place = launch.bind(), variant == "in_place"
+
+    def call(x, z, multiplier, b):
+        if not (x.is_contiguous() and z.is_contiguous() and b.is_contiguous()):
+            raise ValueError("x, z and b must be contiguous")
+        y = x if in_place else torch.empty_like(x)
+        run(x, z, multiplier, b, x.numel(), y)
+        return y
+
+    return call

@@ -1,0 +1,40 @@
+"""add_relu in Triton: the kernel that triton.py and jax_triton.py both launch, for both variants."""
+
+import triton
+import triton.language as tl
+
+from implementations._pointwise import VECTOR_BYTES, share
+from implementations._triton import TYPES, Launch, activate, vector_columns, vectors
+
+
+def launches(case, variant, device):
+    """One launch. `in_place` passes x as y."""
+    M, N = case.size("M", "N")
+    pointer, vector = TYPES[case.dtype], VECTOR_BYTES // case.itemsize
+    per_thread, threads = share(M * N, case.itemsize, device.multiprocessors or 132)
+    block = per_thread * threads * vector
+    signature = {"x": pointer, "b": pointer, "count": "i32" if M * N < 2**31 else "i64", "y": pointer}
+    options = {"N": N, "BLOCK": block, "VECTOR": vector}
+    return (Launch(add_relu, signature, options, (triton.cdiv(M * N, block),), threads // 32, 1),)
+
+
+@triton.jit(do_not_specialize=["count"])
+def add_relu(x, b, count, y, N: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
+    """BLOCK of the `count` elements of x and y, which may be the same array; y is None for x.
+
+    Only the last program has a mask, because a mask for each element would split the vectors.
+    """
+    if y is None:
+        y = x
+    start = tl.program_id(0).to(tl.int64) * BLOCK
+    i = vectors(BLOCK, VECTOR)
+    x += start
+    y += start
+    bias = tl.load(b + vector_columns(start, N, BLOCK, VECTOR)).to(tl.float32)
+    left = count - start
+    if left >= BLOCK:
+        value = activate(tl.load(x + i).to(tl.float32) + bias, "relu")
+        tl.store(y + i, value.to(y.dtype.element_ty))
+    else:
+        value = activate(tl.load(x + i, mask=i < left, other=0.0).to(tl.float32) + bias, "relu")
+        tl.store(y + i, value.to(y.dtype.element_ty), mask=i < left)

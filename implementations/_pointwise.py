@@ -1,6 +1,6 @@
-"""How kernels of one step for each element share out their work, in Triton and in CUDA.
+"""How kernels that do one step for each element share out their work, in Triton and in CUDA.
 
-They see x as M * N elements in a row, so that every 16-byte vector is aligned whatever N is; a vector needs its first column
+They see x as M * N elements in a row, so that every 16-byte vector is aligned whatever N is. A vector needs its first column
 alone, one division, to know its biases.
 """
 
@@ -8,12 +8,12 @@ VECTOR_BYTES = 16
 
 
 def share(elements, itemsize, multiprocessors):
-    """(vectors of a thread, threads of a block): the most of both that still give every multiprocessor two blocks.
+    """(vectors of a thread, threads of a block): the most of both that still give every multiprocessor a block.
 
-    Four vectors a thread, all requested before the first is used, and 16 blocks of 128 threads are 128 KiB in flight on a
-    multiprocessor, five times what its share of 4 TB/s at a latency of 0.8 µs takes. Few elements are spread thin instead:
+    Four vectors a thread, all requested before the first is used, and 12 blocks of 128 threads are 96 KiB in flight on a
+    multiprocessor, four times what its share of 4 TB/s at a latency of 0.8 µs takes. Few elements are spread thin instead:
     then the latency of one load is all there is, and nobody should wait for a second.
     """
     vectors = -(-elements * itemsize // VECTOR_BYTES)
     choices = ((4, 128), (2, 128), (1, 128), (1, 64), (1, 32))
-    return next((c for c in choices if vectors >= 2 * multiprocessors * c[0] * c[1]), choices[-1])
+    return next((c for c in choices if vectors >= multiprocessors * c[0] * c[1]), choices[-1])

@@ -35,26 +35,37 @@ class Launch(NamedTuple):
 
 
 @triton.jit
-def vectors(BLOCK: tl.constexpr, VECTOR: tl.constexpr):
-    """0 … BLOCK - 1 as (BLOCK / VECTOR, VECTOR): a thread takes whole rows of it, 16 bytes each."""
-    return tl.arange(0, BLOCK // VECTOR)[:, None] * VECTOR + tl.arange(0, VECTOR)[None, :]
+def whole_vectors(start, count, N: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
+    """Places and columns of elements start … start + BLOCK - 1 of a matrix of `count` with rows of N, and a mask, all
+    (BLOCK / VECTOR, VECTOR): a thread moves whole rows of it, 16 bytes each, however long a row of the matrix is.
 
-
-@triton.jit
-def vector_columns(start, N: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
-    """The columns of elements start, start + 1, … of a matrix with rows of N, in the form of `vectors`.
-
-    There is one division for the block, in 64 bits, and one for each vector, in 32 unless a row is longer than that.
+    Places count from `start`. The mask leaves out vectors that go past `count`, as a whole, or Triton would split them all:
+    `last_elements` are what is left over. The columns take one division for the block, in 64 bits, and one for each vector,
+    in 32 unless a row of the matrix is longer than that.
     """
+    vector = tl.arange(0, BLOCK // VECTOR) * VECTOR
     first = start % N
     if N < 2**30:
         first = first.to(tl.int32)
-    column = ((first + tl.arange(0, BLOCK // VECTOR) * VECTOR) % N)[:, None] + tl.arange(0, VECTOR)[None, :]
+    column = (first + vector) % N
     if N % VECTOR == 0:  # no vector goes past the end of a row
-        return column
-    if N < VECTOR:
-        return column % N
-    return tl.where(column < N, column, column - N)
+        columns = tl.multiple_of(column, VECTOR)[:, None] + tl.arange(0, VECTOR)[None, :]
+    else:
+        columns = column[:, None] + tl.arange(0, VECTOR)[None, :]
+        if N < VECTOR:
+            columns = columns % N
+        else:
+            columns = tl.where(columns < N, columns, columns - N)
+    inside = (vector + VECTOR <= count - start)[:, None]
+    return vector[:, None] + tl.arange(0, VECTOR)[None, :], columns, inside
+
+
+@triton.jit
+def last_elements(start, count, N: tl.constexpr, VECTOR: tl.constexpr):
+    """Places, columns and mask (VECTOR,) of the elements that fill no vector, in the block from `start` that holds them."""
+    left = count - start
+    place = left // VECTOR * VECTOR + tl.arange(0, VECTOR)
+    return place, (start + place) % N, place < left
 
 
 @triton.jit

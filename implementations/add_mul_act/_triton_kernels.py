@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from implementations._pointwise import VECTOR_BYTES, share
-from implementations._triton import TYPES, Launch, activate, vector_columns, vectors
+from implementations._triton import TYPES, Launch, activate, last_elements, whole_vectors
 
 
 def launches(case, variant, device):
@@ -19,30 +19,28 @@ def launches(case, variant, device):
     return (Launch(add_mul_act, signature, options, (triton.cdiv(M * N, block),), threads // 32, 1),)
 
 
+@triton.jit
+def step(x, z, scale, b, y, i, columns, inside, ACTIVATION: tl.constexpr):
+    """The elements at x + i and z + i, which are in these columns."""
+    bias = tl.load(b + columns).to(tl.float32)
+    total = tl.load(x + i, mask=inside, other=0.0).to(tl.float32)
+    total += scale * tl.load(z + i, mask=inside, other=0.0).to(tl.float32)
+    tl.store(y + i, activate(total + bias, ACTIVATION).to(y.dtype.element_ty), mask=inside)
+
+
 @triton.jit(do_not_specialize=["count"])
 def add_mul_act(
     x, z, multiplier, b, count, y,
     N: tl.constexpr, ACTIVATION: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK of the `count` elements of x, z and y; x and y may be the same array, and y is None for x.
-
-    Only the last program has a mask, because a mask for each element would split the vectors.
-    """
+    """BLOCK of the `count` elements of x, z and y; x and y may be the same array, and y is None for x."""
     if y is None:
         y = x
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    i = vectors(BLOCK, VECTOR)
-    x += start
-    z += start
-    y += start
     scale = tl.load(multiplier).to(tl.float32)
-    bias = tl.load(b + vector_columns(start, N, BLOCK, VECTOR)).to(tl.float32)
-    left = count - start
-    if left >= BLOCK:
-        total = tl.load(x + i).to(tl.float32) + scale * tl.load(z + i).to(tl.float32) + bias
-        tl.store(y + i, activate(total, ACTIVATION).to(y.dtype.element_ty))
-    else:
-        inside = i < left
-        total = tl.load(x + i, mask=inside, other=0.0).to(tl.float32)
-        total += scale * tl.load(z + i, mask=inside, other=0.0).to(tl.float32)
-        tl.store(y + i, activate(total + bias, ACTIVATION).to(y.dtype.element_ty), mask=inside)
+    i, columns, inside = whole_vectors(start, count, N, BLOCK, VECTOR)
+    step(x + start, z + start, scale, b, y + start, i, columns, inside, ACTIVATION)
+    if N % VECTOR != 0:  # noqa: SIM102 (one test when compiled, one in the kernel)
+        if start + BLOCK > count:
+            rest, rest_columns, rest_inside = last_elements(start, count, N, VECTOR)
+            step(x + start, z + start, scale, b, y + start, rest, rest_columns, rest_inside, ACTIVATION)

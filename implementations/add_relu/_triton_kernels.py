@@ -4,7 +4,7 @@ import triton
 import triton.language as tl
 
 from implementations._pointwise import VECTOR_BYTES, share
-from implementations._triton import TYPES, Launch, activate, vector_columns, vectors
+from implementations._triton import TYPES, Launch, activate, last_elements, whole_vectors
 
 
 def launches(case, variant, device):
@@ -18,23 +18,23 @@ def launches(case, variant, device):
     return (Launch(add_relu, signature, options, (triton.cdiv(M * N, block),), threads // 32, 1),)
 
 
+@triton.jit
+def step(x, b, y, i, columns, inside):
+    """The elements at x + i, which are in these columns."""
+    bias = tl.load(b + columns).to(tl.float32)
+    value = activate(tl.load(x + i, mask=inside, other=0.0).to(tl.float32) + bias, "relu")
+    tl.store(y + i, value.to(y.dtype.element_ty), mask=inside)
+
+
 @triton.jit(do_not_specialize=["count"])
 def add_relu(x, b, count, y, N: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
-    """BLOCK of the `count` elements of x and y, which may be the same array; y is None for x.
-
-    Only the last program has a mask, because a mask for each element would split the vectors.
-    """
+    """BLOCK of the `count` elements of x and y, which may be the same array; y is None for x."""
     if y is None:
         y = x
     start = tl.program_id(0).to(tl.int64) * BLOCK
-    i = vectors(BLOCK, VECTOR)
-    x += start
-    y += start
-    bias = tl.load(b + vector_columns(start, N, BLOCK, VECTOR)).to(tl.float32)
-    left = count - start
-    if left >= BLOCK:
-        value = activate(tl.load(x + i).to(tl.float32) + bias, "relu")
-        tl.store(y + i, value.to(y.dtype.element_ty))
-    else:
-        value = activate(tl.load(x + i, mask=i < left, other=0.0).to(tl.float32) + bias, "relu")
-        tl.store(y + i, value.to(y.dtype.element_ty), mask=i < left)
+    i, columns, inside = whole_vectors(start, count, N, BLOCK, VECTOR)
+    step(x + start, b, y + start, i, columns, inside)
+    if N % VECTOR != 0:  # noqa: SIM102 (one test when compiled, one in the kernel)
+        if start + BLOCK > count:
+            rest, rest_columns, rest_inside = last_elements(start, count, N, VECTOR)
+            step(x + start, b, y + start, rest, rest_columns, rest_inside)

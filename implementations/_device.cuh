@@ -73,6 +73,17 @@ __device__ __forceinline__ Vector<T> load_streaming(const T* p) {
     return reinterpret_cast<Vector<T>&>(v);
 }
 
+// The same of memory that the kernel itself may overwrite afterwards.
+template <typename T>
+__device__ __forceinline__ Vector<T> load_once(const T* p) {
+    uint4 v;
+    asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(p)
+                 : "memory");
+    return reinterpret_cast<Vector<T>&>(v);
+}
+
 // `count` elements from p[0], the others 0. ALIGNED promises that p is 16-byte aligned and that count is no part of a
 // vector.
 template <bool ALIGNED, typename T>

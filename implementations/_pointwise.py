@@ -17,3 +17,8 @@ def share(elements, itemsize, multiprocessors):
     vectors = -(-elements * itemsize // VECTOR_BYTES)
     choices = ((4, 128), (2, 128), (1, 128), (1, 64), (1, 32))
     return next((c for c in choices if vectors >= multiprocessors * c[0] * c[1]), choices[-1])
+
+
+def rows(elements, N, stride):
+    """The arguments of _pointwise.cuh's `Rows` in order; a thread's vectors are `stride` elements apart."""
+    return elements, N, stride % N, (2**63 - 1) // N

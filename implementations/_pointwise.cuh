@@ -1,6 +1,6 @@
 // What kernels share that do one step for each element of a matrix and the bias of its column (_pointwise.py says how
-// they share out the work). The matrix is taken as one row of elements, so every 16-byte vector is aligned whatever N is.
-// A thread divides once, for the column of its first vector; from there on columns count up and wrap at N.
+// they share out the work). The matrix is taken as one row of elements, so every 16-byte vector is aligned whatever N
+// is. A thread divides once, for the column of its first vector; from there on columns count up and wrap at N.
 #pragma once
 #include "_device.cuh"
 
@@ -29,24 +29,19 @@ __device__ __forceinline__ Vector<T> load_bias(const T* b, long long column, con
     return v;
 }
 
-// The elements of a thread: UNROLL vectors from `first`, BLOCK vectors apart. WHOLE: all of them are inside. Everything is
-// requested before anything is used, and x may be y, because a thread writes nothing that another one reads.
-template <bool WHOLE, bool ALIGNED, int UNROLL, int BLOCK, typename T, int INPUTS, typename F>
-__device__ __forceinline__ void pointwise_part(const T* const (&in)[INPUTS], const T* b, T* y, const Rows& rows,
-                                               long long first, F f) {
+// y = f(elements of the inputs at the same place, the bias of their column). A block has UNROLL * BLOCK vectors, a
+// thread every BLOCK-th of them. Everything is requested before anything is used. An input may be y, because a thread
+// writes nothing that another one reads.
+template <bool ALIGNED, int UNROLL, int BLOCK, typename T, int INPUTS, typename F>
+__device__ __forceinline__ void pointwise(const T* const (&in)[INPUTS], const T* b, T* y, const Rows& rows, F f) {
     constexpr int SIZE = Vector<T>::SIZE, STRIDE = BLOCK * SIZE;
+    long long start = static_cast<long long>(blockIdx.x) * (UNROLL * STRIDE), first = start + threadIdx.x * SIZE;
     Vector<T> v[UNROLL][INPUTS], bias[UNROLL];
-    int left[UNROLL];  // elements of the vector that are inside, if positive
 #pragma unroll
-    for (int i = 0; i < UNROLL; ++i) {
-        long long at = first + i * STRIDE;
-        left[i] = WHOLE ? SIZE : static_cast<int>(min(rows.count - at, static_cast<long long>(SIZE)));
+    for (int i = 0; i < UNROLL; ++i)
 #pragma unroll
-        for (int k = 0; k < INPUTS; ++k) {
-            if constexpr (WHOLE) v[i][k] = load_once(in[k] + at);
-            else v[i][k] = load_part<false>(in[k] + at, left[i]);
-        }
-    }
+        for (int k = 0; k < INPUTS; ++k)
+            if (first + i * STRIDE + SIZE <= rows.count) v[i][k] = load_once(in[k] + first + i * STRIDE);
     long long column = rows.column(first);
 #pragma unroll
     for (int i = 0; i < UNROLL; ++i) {
@@ -55,6 +50,7 @@ __device__ __forceinline__ void pointwise_part(const T* const (&in)[INPUTS], con
     }
 #pragma unroll
     for (int i = 0; i < UNROLL; ++i) {
+        if (first + i * STRIDE + SIZE > rows.count) break;
         Vector<T> result;
 #pragma unroll
         for (int j = 0; j < SIZE; ++j) {
@@ -63,16 +59,15 @@ __device__ __forceinline__ void pointwise_part(const T* const (&in)[INPUTS], con
             for (int k = 0; k < INPUTS; ++k) values[k] = element(v[i][k], j);
             result.at[j] = from_float<T>(f(values, element(bias[i], j)));
         }
-        store_part<WHOLE>(y + first + i * STRIDE, result, left[i]);
+        *reinterpret_cast<Vector<T>*>(y + first + i * STRIDE) = result;
     }
-}
-
-// y = f(elements of the inputs at the same place, the bias of their column). One thread's first vector is thread after
-// thread, block after block.
-template <bool ALIGNED, int UNROLL, int BLOCK, typename T, int INPUTS, typename F>
-__device__ __forceinline__ void pointwise(const T* const (&in)[INPUTS], const T* b, T* y, const Rows& rows, F f) {
-    constexpr int SIZE = Vector<T>::SIZE;
-    long long start = static_cast<long long>(blockIdx.x) * (UNROLL * BLOCK * SIZE), first = start + threadIdx.x * SIZE;
-    if (start + UNROLL * BLOCK * SIZE <= rows.count) pointwise_part<true, ALIGNED, UNROLL, BLOCK>(in, b, y, rows, first, f);
-    else pointwise_part<false, ALIGNED, UNROLL, BLOCK>(in, b, y, rows, first, f);
+    if constexpr (ALIGNED) return;
+    // What fills no vector, fewer than SIZE elements, is in the last block: one of its threads for each.
+    static_assert(BLOCK >= SIZE, "one thread for each element");
+    long long last = rows.count - rows.count % SIZE + threadIdx.x;
+    if (last >= rows.count || last >= start + UNROLL * STRIDE) return;
+    float values[INPUTS];
+#pragma unroll
+    for (int k = 0; k < INPUTS; ++k) values[k] = to_float(in[k][last]);
+    y[last] = from_float<T>(f(values, to_float(b[rows.column(last)])));
 }

@@ -11,7 +11,7 @@ def launches(case, variant, device):
     """One launch. `in_place` passes x as y."""
     M, N = case.size("M", "N")
     pointer, vector = TYPES[case.dtype], VECTOR_BYTES // case.itemsize
-    per_thread, threads = share(M * N, case.itemsize, device.multiprocessors or 132)
+    per_thread, threads = share(M * N, case.itemsize, device.multiprocessors or 132, inputs=2)
     block = per_thread * threads * vector
     signature = dict.fromkeys(("x", "z", "multiplier", "b"), pointer)
     signature |= {"count": "i32" if M * N < 2**31 else "i64", "y": pointer}

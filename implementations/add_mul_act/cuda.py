@@ -26,7 +26,7 @@ def skip(case, variant, device):
 def programs(case, variant, device):
     """What `build` compiles; needs no GPU."""
     M, N = case.size("M", "N")
-    unroll, block = share(M * N, case.itemsize, device.multiprocessors or 132)
+    unroll, block = share(M * N, case.itemsize, device.multiprocessors or 132, inputs=2)
     aligned = str(N * case.itemsize % VECTOR_BYTES == 0).lower()
     head = f"{TYPES[case.dtype]}, {case.options['activation'].upper()}"
     return [Program(FILE, f"add_mul_act<{head}, {aligned}, {unroll}, {block}>")]
@@ -37,7 +37,7 @@ def build(case, variant, device):
     import torch
 
     M, N = case.size("M", "N")
-    unroll, block = share(M * N, case.itemsize, device.multiprocessors or 132)
+    unroll, block = share(M * N, case.itemsize, device.multiprocessors or 132, inputs=2)
     stride = block * VECTOR_BYTES // case.itemsize
     (program,) = programs(case, variant, device)
     launch, matrix = Launch(program, -(-M * N // (unroll * stride)), block), rows(M * N, N, stride)

@@ -1,0 +1,114 @@
+"""embedding: F hashed look-ups, then a gather from each feature's table: y[m, f] = table_f[row of ids[m, f]].
+
+ids (M, F) int64, tables (sum V_f + 1, D), offsets (F + 1,) int64, known (sum V_f,) int64 → y (M, F, D), of the tables' dtype.
+
+Tables. Every feature has its own number of rows V_f, so the tables stand below one another in one array: feature f has the
+rows offsets[f] … offsets[f + 1] - 1, and offsets[F] = sum V_f. V is the largest V_f; the others follow from it (`cardinalities`).
+
+Hashing, an option:
+  modulus   row (id + 1) mod V_f of the feature's table
+  lookup    the position of the id among the feature's known values, the first of duplicates; an unknown id has the table's
+            last row. `known` gives each row the value that it stands for, and -1, which is no id, for that last row: a
+            feature with L_f known values has V_f = L_f + 1 rows.
+
+Ids are 0 … 2³² - 1; any other is an error. A check that raised would have to wait for the device in every call. Instead the
+array of tables has one row beyond all tables, row offsets[F], which is NaN: such an id gets it in every implementation, so that
+the error shows in the output, costs no synchronisation, and never indexes past a table.
+"""
+
+import numpy as np
+
+DIMENSIONS = ("M", "F", "V", "D")
+BATCH = "M"
+OPTIONS = {"hashing": ("modulus", "lookup")}
+PRECISIONS = ("ieee",)  # nothing is multiplied
+ROWS = ("ids",)
+CASES = {
+    "small": {"M": 128, "F": 26, "V": 20_000, "D": 16},  # DLRM's batch; the default on any machine
+    "main": {"M": 2048, "F": 26, "V": 100_000, "D": 16},
+    "large": {"M": 65536, "F": 26, "V": 1_000_000, "D": 16},  # tables of 155 MB in float32, three times an H200's L2
+    "large_wide": {"M": 65536, "F": 26, "V": 100_000, "D": 128},
+    "one": {"M": 1, "F": 1, "V": 1, "D": 1},  # no known value at all
+    "odd": {"M": 37, "F": 5, "V": 211, "D": 13},  # rows that are no multiple of any vector
+    "long_rows": {"M": 5, "F": 3, "V": 67, "D": 1031},  # a row is longer than a block
+    "many_features": {"M": 3, "F": 37, "V": 9, "D": 6},
+    "tall": {"M": 1500, "F": 2, "V": 3, "D": 8},
+}
+LAST_ID = 2**32 - 1
+
+
+def cardinalities(case):
+    """V_f (F,) int64: from a few rows to V in equal ratios, as the columns of Criteo's data run from 3 values to 10 million."""
+    F, V = case.size("F", "V")
+    return np.maximum(1, np.rint(float(V) ** (np.arange(1, F + 1) / F))).astype(np.int64)
+
+
+def known_values(case):
+    """The V_f - 1 known values of each feature, int64, the same for every seed, so that `inputs` can draw from them.
+
+    They are random, with duplicates; every other feature knows the least and the greatest id.
+    """
+    found = []
+    for f, rows in enumerate(cardinalities(case)):
+        values = np.random.default_rng([2017, f]).integers(0, LAST_ID + 1, rows - 1)
+        if len(values) > 2 and f % 2 == 0:
+            values[len(values) // 2], values[len(values) // 3] = LAST_ID, 0
+        if len(values) > 5:
+            values[-1], values[len(values) // 4] = values[1], values[2]
+        found.append(values)
+    return found
+
+
+def inputs(case, rng):
+    """ids (M, F): long-tailed over the known values (value number n as often as 1/n); one in 16 is drawn from all ids, and one
+    in 32 is an edge of signed or unsigned 32 bits. The last is always 2³² - 1."""
+    M, F = case.size("M", "F")
+    ids = rng.integers(0, LAST_ID + 1, (M, F))
+    for f, values in enumerate(known_values(case)):
+        if len(values):
+            rank = (len(values) + 1.0) ** rng.random(M) - 1  # log-uniform
+            known = values[np.minimum(rank.astype(np.int64), len(values) - 1)]
+            ids[:, f] = np.where(rng.random(M) < 1 / 16, ids[:, f], known)
+    edges = rng.choice(np.array([0, 2**31 - 1, 2**31, LAST_ID]), (M, F))
+    ids = np.where(rng.random((M, F)) < 1 / 32, edges, ids)
+    ids[-1, -1] = LAST_ID
+    return {"ids": ids}
+
+
+def weights(case, rng):
+    """tables (sum V_f + 1, D), standard normal but for the last row, NaN; offsets (F + 1,); with hashing=lookup also known."""
+    offsets = np.concatenate([[0], np.cumsum(cardinalities(case))])
+    tables = rng.standard_normal((int(offsets[-1]) + 1, case.sizes["D"]), dtype=np.float32)
+    tables[-1] = np.nan
+    arrays = {"tables": tables, "offsets": offsets}
+    if case.options["hashing"] == "lookup":
+        arrays["known"] = np.concatenate([part for values in known_values(case) for part in (values, [-1])])
+    return arrays
+
+
+def formula(case, r, ids, tables, offsets, known=None):
+    """(y,) in float64. A copy rounds nowhere."""
+    rows = np.empty(ids.shape, np.int64)
+    for f in range(ids.shape[1]):
+        begin, end = offsets[f : f + 2]
+        if known is None:
+            rows[:, f] = begin + (ids[:, f] + 1) % (end - begin)
+        else:
+            values, first = np.unique(known[begin : end - 1], return_index=True)
+            rows[:, f] = end - 1
+            if len(values):
+                at = np.minimum(np.searchsorted(values, ids[:, f]), len(values) - 1)
+                rows[:, f] = np.where(values[at] == ids[:, f], begin + first[at], end - 1)
+    return (tables[np.where((ids >= 0) & (ids <= LAST_ID), rows, offsets[-1])],)
+
+
+def flops(case):
+    """None: hashing is integer arithmetic."""
+    return 0
+
+
+def moved_bytes(case):
+    """ids read and y written once. The rows that are read are at most as many bytes as y, but ids repeat, and how often is a
+    matter of the data: they do not count."""
+    M, F, D = case.size("M", "F", "D")
+    return M * F * (8 + D * case.itemsize)

@@ -1,0 +1,71 @@
+"""embedding as PyTorch's own operators.
+
+modulus     one remainder for all features, one gather from all tables.
+naive       as published: each feature's list of known values moves to the device in every call (which waits for the device,
+            because the list lies in pageable memory) and is compared as a whole with all ids.
+improved    the lists stay on the device as one sorted list; one binary search for all features.
+"""
+
+import torch
+import torch.nn.functional as F
+
+from implementations.embedding import _limits
+from implementations.embedding._torch import FEATURE_BIT, search_list, valid
+
+BACKEND = "torch"
+VARIANTS = {"modulus": (), "naive": (), "improved": ()}
+TABLE_BYTES = 2**34  # of comparisons held at once
+
+
+def skip(case, variant, device):
+    M, V = case.size("M", "V")
+    if variant == "naive" and M * V > TABLE_BYTES:
+        return f"naive holds M × V comparisons at once, a byte each: {M * V / 2**30:.0f} GiB"
+    return _limits.skip(case, variant, device)
+
+
+def prepare(case, variant, ids, tables, offsets, known=None):
+    """naive: the feature's lists in the host's memory, F tensors. improved: the sorted list and its table rows."""
+    if variant == "naive":
+        return tuple(known.cpu().split((offsets[1:] - offsets[:-1]).tolist()))
+    return search_list(offsets, known) if variant == "improved" else ()
+
+
+def modulus(ids, offsets):
+    """Table rows (M, F)."""
+    begin = offsets[:-1]
+    return (ids + 1) % (offsets[1:] - begin) + begin
+
+
+def naive(ids, offsets, lists):
+    """Table rows (M, F). The list's last entry stands for all unknown ids, so there every comparison is true; of several
+    that are true, argmax takes the first."""
+    positions = []
+    for f, host_list in enumerate(lists):
+        same = ids[:, f, None] == host_list.to(ids.device)
+        same[:, -1] = True
+        positions.append(same.view(torch.uint8).argmax(dim=1))
+    return torch.stack(positions, dim=1) + offsets[:-1]
+
+
+def improved(ids, offsets, keys, rows):
+    """Table rows (M, F). An id out of range is searched as 0, so that the place found always exists."""
+    feature = torch.arange(ids.shape[1], device=ids.device)
+    wanted = (feature << FEATURE_BIT) + torch.where(valid(ids), ids, 0)
+    place = torch.searchsorted(keys, wanted)
+    return torch.where(keys[place] == wanted, rows[place], offsets[1:] - 1)
+
+
+def build(case, variant, device):
+    """call(ids (M, F), tables, offsets, …) → (M, F, D)."""
+
+    def call(ids, tables, offsets, known=None, *prepared):
+        if variant == "modulus":
+            rows = modulus(ids, offsets)
+        elif variant == "naive":
+            rows = naive(ids, offsets, prepared)
+        else:
+            rows = improved(ids, offsets, *prepared)
+        return F.embedding(torch.where(valid(ids), rows, len(tables) - 1), tables)
+
+    return call

@@ -1,0 +1,26 @@
+"""interaction in JAX, jitted. Flax has no layer for it; DLRMs written in Flax call such a function between their modules."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from implementations.interaction._limits import skip  # noqa: F401 (`skip` is part of the contract)
+
+BACKEND = "jax"
+VARIANTS = {"default": ()}
+
+
+def build(case, variant, device):
+    """call(dense (M, D), sparse (M, F, D)) → (M, D + F (F + 1) / 2) or (M, ((F + 1) D)²)."""
+    i, j = np.tril_indices(case.sizes["F"] + 1, -1)
+
+    def dot(dense, sparse):
+        stack = jnp.concatenate([dense[:, None], sparse], axis=1)
+        products = jnp.einsum("mid,mjd->mij", stack, stack)
+        return jnp.concatenate([dense, products[:, i, j]], axis=1)
+
+    def outer(dense, sparse):
+        x = jnp.concatenate([dense, sparse.reshape(len(dense), -1)], axis=1)
+        return (x[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+
+    return jax.jit(dot if case.options["form"] == "dot" else outer)

@@ -1,0 +1,60 @@
+"""interaction: DLRM's feature interaction of one dense vector and F sparse ones for each sample.
+
+dense (M, D), sparse (M, F, D) → y, of one dtype, in one of two forms:
+
+  dot     the vectors x_0 = dense, x_1 … x_F = sparse; y (M, D + F (F + 1) / 2) is dense, then the products x_i · x_j with
+          j < i, row by row: (1,0), (2,0), (2,1), (3,0), … Sums in float32 at least.
+  outer   x = dense and all sparse vectors side by side, N = (F + 1) D values; y (M, N²), y[i N + j] = x[i] x[j].
+"""
+
+import numpy as np
+
+DIMENSIONS = ("M", "F", "D")
+BATCH = "M"
+OPTIONS = {"form": ("dot", "outer")}
+ROWS = ("dense", "sparse")
+CASES = {
+    "main": {"M": 128, "F": 26, "D": 16},  # 26 is the number of Criteo's categorical columns
+    "batch": {"M": 2048, "F": 26, "D": 16},
+    "large": {"M": 65536, "F": 26, "D": 128},  # dot only: outer would write 1.6 TB even in 16 bits
+    "one": {"M": 1, "F": 1, "D": 1},
+    "odd": {"M": 37, "F": 5, "D": 7},
+    "odd_main": {"M": 13, "F": 26, "D": 9},  # as many vectors as DLRM, rows that are no multiple of a vector
+    "many_features": {"M": 2, "F": 67, "D": 5},  # more vectors than one tile has
+    "long_rows": {"M": 3, "F": 2, "D": 133},
+    "edge": {"M": 9, "F": 31, "D": 8},  # exactly 32 vectors, and one sample more than a block of eight
+}
+
+
+def inputs(case, rng):
+    """dense (M, D), sparse (M, F, D): standard normal."""
+    M, F, D = case.size("M", "F", "D")
+    return {
+        "dense": rng.standard_normal((M, D), dtype=np.float32),
+        "sparse": rng.standard_normal((M, F, D), dtype=np.float32),
+    }
+
+
+def formula(case, r, dense, sparse):
+    """(y,) in float64. A single product is rounded once, in the output."""
+    stack = np.concatenate([dense[:, None, :], sparse], axis=1)
+    if case.options["form"] == "outer":
+        x = stack.reshape(len(dense), -1)
+        return ((x[:, :, None] * x[:, None, :]).reshape(len(dense), -1),)
+    products = r.dot(stack, stack.transpose(0, 2, 1))
+    i, j = np.tril_indices(stack.shape[1], -1)
+    return (np.concatenate([dense, products[:, i, j]], axis=1),)
+
+
+def flops(case):
+    """Only the products that are asked for: dot 2 D of each of the F (F + 1) / 2 pairs, outer one of each output."""
+    M, F, D = case.size("M", "F", "D")
+    return M * F * (F + 1) * D if case.options["form"] == "dot" else M * ((F + 1) * D) ** 2
+
+
+def moved_bytes(case):
+    """dense and sparse read once, y written once."""
+    M, F, D = case.size("M", "F", "D")
+    N = (F + 1) * D
+    written = D + F * (F + 1) // 2 if case.options["form"] == "dot" else N * N
+    return M * (N + written) * case.itemsize

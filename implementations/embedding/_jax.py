@@ -15,7 +15,7 @@ def search_list(offsets, known):
     """(keys, rows), both (sum V_f,) int64, for `improved`: all features' known values in one ascending list, and the table row
     of each. Equal values stay in their order. The entry of unknown ids is the last of its feature, so that a search always ends
     within the feature."""
-    feature = jnp.searchsorted(offsets, jnp.arange(len(known)), side="right") - 1
+    feature = jnp.searchsorted(offsets, jnp.arange(len(known)), side="right").astype(jnp.int64) - 1  # it returns int32
     keys = (feature << FEATURE_BIT) + jnp.where(known < 0, 2**32, known)
     rows = jnp.argsort(keys, stable=True)
     return keys[rows], rows

@@ -6,23 +6,10 @@ import torch.nn.functional as F
 
 from implementations._compile import compiled
 from implementations.embedding._limits import skip  # noqa: F401 (`skip` is part of the contract)
-from implementations.embedding._torch import FEATURE_BIT, search_list, valid
+from implementations.embedding._torch import improved, modulus, prepare, valid  # noqa: F401 (so is `prepare`)
 
 BACKEND = "torch"
 VARIANTS = {"modulus": (), "naive": (), "improved": ()}
-
-
-def prepare(case, variant, ids, tables, offsets, known=None):
-    """naive: the feature's lists in the host's memory, F tensors. improved: the sorted list and its table rows."""
-    if variant == "naive":
-        return tuple(known.cpu().split((offsets[1:] - offsets[:-1]).tolist()))
-    return search_list(offsets, known) if variant == "improved" else ()
-
-
-def modulus(ids, offsets):
-    """Table rows (M, F)."""
-    begin = offsets[:-1]
-    return (ids + 1) % (offsets[1:] - begin) + begin
 
 
 def naive(ids, offsets, *lists):
@@ -33,13 +20,6 @@ def naive(ids, offsets, *lists):
         same = ids[:, f, None] == values[None, :]
         positions.append(torch.where(same, torch.arange(last + 1, device=ids.device), last).amin(dim=1))
     return torch.stack(positions, dim=1) + offsets[:-1]
-
-
-def improved(ids, offsets, keys, rows):
-    """Table rows (M, F). An id out of range is searched as 0, so that the place found always exists."""
-    wanted = (torch.arange(ids.shape[1], device=ids.device) << FEATURE_BIT) + torch.where(valid(ids), ids, 0)
-    place = torch.searchsorted(keys, wanted)
-    return torch.where(keys[place] == wanted, rows[place], offsets[1:] - 1)
 
 
 def build(case, variant, device):

@@ -10,34 +10,21 @@ import torch
 import torch.nn.functional as F
 
 from implementations.embedding import _limits
-from implementations.embedding._torch import FEATURE_BIT, search_list, valid
+from implementations.embedding._torch import improved, modulus, prepare, valid  # noqa: F401 (`prepare` is the contract's)
 
 BACKEND = "torch"
 VARIANTS = {"modulus": (), "naive": (), "improved": ()}
-TABLE_BYTES = 2**34  # of comparisons held at once
+COMPARED_BYTES = 2**34  # of comparisons held at once
 
 
 def skip(case, variant, device):
     M, V = case.size("M", "V")
-    if variant == "naive" and M * V > TABLE_BYTES:
+    if variant == "naive" and M * V > COMPARED_BYTES:
         return f"naive holds M × V comparisons at once, a byte each: {M * V / 2**30:.0f} GiB"
     return _limits.skip(case, variant, device)
 
 
-def prepare(case, variant, ids, tables, offsets, known=None):
-    """naive: the feature's lists in the host's memory, F tensors. improved: the sorted list and its table rows."""
-    if variant == "naive":
-        return tuple(known.cpu().split((offsets[1:] - offsets[:-1]).tolist()))
-    return search_list(offsets, known) if variant == "improved" else ()
-
-
-def modulus(ids, offsets):
-    """Table rows (M, F)."""
-    begin = offsets[:-1]
-    return (ids + 1) % (offsets[1:] - begin) + begin
-
-
-def naive(ids, offsets, lists):
+def naive(ids, offsets, *lists):
     """Table rows (M, F). The list's last entry stands for all unknown ids, so there every comparison is true; of several
     that are true, argmax takes the first."""
     positions = []
@@ -48,24 +35,12 @@ def naive(ids, offsets, lists):
     return torch.stack(positions, dim=1) + offsets[:-1]
 
 
-def improved(ids, offsets, keys, rows):
-    """Table rows (M, F). An id out of range is searched as 0, so that the place found always exists."""
-    feature = torch.arange(ids.shape[1], device=ids.device)
-    wanted = (feature << FEATURE_BIT) + torch.where(valid(ids), ids, 0)
-    place = torch.searchsorted(keys, wanted)
-    return torch.where(keys[place] == wanted, rows[place], offsets[1:] - 1)
-
-
 def build(case, variant, device):
     """call(ids (M, F), tables, offsets, …) → (M, F, D)."""
+    hashing = {"modulus": modulus, "naive": naive, "improved": improved}[variant]
 
     def call(ids, tables, offsets, known=None, *prepared):
-        if variant == "modulus":
-            rows = modulus(ids, offsets)
-        elif variant == "naive":
-            rows = naive(ids, offsets, prepared)
-        else:
-            rows = improved(ids, offsets, *prepared)
+        rows = hashing(ids, offsets, *prepared)
         return F.embedding(torch.where(valid(ids), rows, len(tables) - 1), tables)
 
     return call

@@ -1,0 +1,130 @@
+"""embedding in Triton: the kernels that triton.py and jax_triton.py both launch, and the choice of their tiles.
+
+    modulus, improved   a program has BLOCK look-ups side by side in the output, of any features. It finds their table rows
+                        and copies them, so that what it writes is one piece of memory.
+    naive               a program has BLOCK samples of one feature and compares them with BLOCK_LIST known values at a time.
+
+An id outside of 0 … 2³² - 1 gets row offsets[F], which is NaN. Look-ups past the last repeat the last and are not stored.
+"""
+
+import triton
+import triton.language as tl
+
+from implementations._triton import TYPES, Launch
+from implementations.embedding import _limits
+
+
+def skip(case, variant, device):
+    """Why Triton cannot run this cell, or None."""
+    M, F, V = case.size("M", "F", "V")
+    if variant == "naive" and device.type == "cpu" and M * F * V > 2e7:
+        return "interpreted on the CPU, where so many comparisons take minutes: try case=odd"
+    return _limits.skip(case, variant, device)
+
+
+def launches(case, variant, device):
+    """The one launch of every variant."""
+    M, F, V, D = case.size("M", "F", "V", "D")
+    pointer = TYPES[case.dtype]
+    tile, num_warps = tile_of(case, variant, device)
+    signature = {"ids": "*i64", "tables": pointer, "offsets": "*i64"}
+    constexprs = {"F": F, "D": D} | tile
+    if variant == "naive":
+        signature |= {"known": "*i64", "M": "i32", "y": pointer}
+        return (Launch(naive, signature, constexprs, (F * triton.cdiv(M, tile["BLOCK"]),), num_warps, 2),)
+    if variant == "improved":
+        signature |= {"keys": "*i32", "positions": "*i32"}
+        constexprs |= {"STEPS": (V - 1).bit_length()}  # halvings until nothing is left of V - 1 known values
+    signature |= {"count": "i32" if M * F < 2**31 else "i64", "y": pointer}
+    kernel = improved if variant == "improved" else modulus
+    return (Launch(kernel, signature, constexprs, (triton.cdiv(M * F, tile["BLOCK"]),), num_warps, 1),)
+
+
+def tile_of(case, variant, device):
+    """The tile of a program and its warps: 4096 elements, fewer where that leaves multiprocessors without two programs."""
+    M, F, D = case.size("M", "F", "D")
+    BLOCK_D = min(triton.next_power_of_2(D), 256)
+    if variant == "naive":
+        return {"BLOCK": 32, "BLOCK_LIST": 128, "BLOCK_D": min(BLOCK_D, 128)}, 4
+    BLOCK = max(16, 4096 // BLOCK_D)
+    while BLOCK > 16 and triton.cdiv(M * F, BLOCK) < 2 * (device.multiprocessors or 132):
+        BLOCK //= 2
+    return {"BLOCK": BLOCK, "BLOCK_D": BLOCK_D}, max(1, min(4, BLOCK * BLOCK_D // 512))
+
+
+@triton.jit
+def copy_rows(tables, rows, y, lookups, inside, D: tl.constexpr, BLOCK_D: tl.constexpr):
+    """y[lookup] = tables[row], D elements each, where `inside`."""
+    for start in range(0, D, BLOCK_D):
+        d = start + tl.arange(0, BLOCK_D)
+        mask = inside[:, None] & (d < D)[None, :]
+        vectors = tl.load(tables + rows[:, None] * D + d[None, :], mask=mask)
+        # y is read by nobody here: it should displace no table row in L2
+        tl.store(y + lookups[:, None] * D + d[None, :], vectors, mask=mask, cache_modifier=".cs")
+
+
+@triton.jit(do_not_specialize=["count"])
+def modulus(
+    ids, tables, offsets, count, y,
+    F: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Row (id + 1) mod V_f."""
+    lookups = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.minimum(lookups, count - 1)
+    id = tl.load(ids + at)
+    feature = at % F
+    begin = tl.load(offsets + feature)
+    size = (tl.load(offsets + feature + 1) - begin).to(tl.uint32)
+    position = id.to(tl.uint32) % size + 1  # a division in 32 bits: 1 is added behind it
+    rows = begin + tl.where(position == size, 0, position).to(tl.int64)
+    rows = tl.where((id >> 32) == 0, rows, tl.load(offsets + F))
+    copy_rows(tables, rows, y, lookups, lookups < count, D, BLOCK_D)
+
+
+@triton.jit(do_not_specialize=["count"])
+def improved(
+    ids, tables, offsets, keys, positions, count, y,
+    F: tl.constexpr, D: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """Binary search for the first of the feature's sorted values that is not below the id; its position is the row."""
+    lookups = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    at = tl.minimum(lookups, count - 1)
+    id = tl.load(ids + at)
+    feature = at % F
+    begin = tl.load(offsets + feature)
+    known = (tl.load(offsets + feature + 1) - begin - 1).to(tl.int32)
+    key = (id - 2147483648).to(tl.int32)  # in the order of the ids
+    low = tl.zeros([BLOCK], tl.int32)
+    left = known
+    for _ in range(STEPS):
+        half = left // 2
+        below = tl.load(keys + begin + low + half, mask=left > 0, other=2147483647) < key
+        low = tl.where(below, low + half + 1, low)
+        left = tl.where(below, left - half - 1, half)
+    found = (low < known) & (tl.load(keys + begin + low) == key)  # low is `known` at most, which is in the list
+    position = tl.load(positions + begin + low, mask=found, other=0)
+    rows = begin + tl.where(found, position, known)
+    rows = tl.where((id >> 32) == 0, rows, tl.load(offsets + F))
+    copy_rows(tables, rows, y, lookups, lookups < count, D, BLOCK_D)
+
+
+@triton.jit(do_not_specialize=["M"])
+def naive(
+    ids, tables, offsets, known, M, y,
+    F: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_LIST: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """The least position in the feature's list that has the id, or else the last; the whole list is read."""
+    feature = tl.program_id(0) % F
+    samples = (tl.program_id(0) // F).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    id = tl.load(ids + tl.minimum(samples, M - 1) * F + feature)
+    begin = tl.load(offsets + feature)
+    last = (tl.load(offsets + feature + 1) - begin - 1).to(tl.int32)
+    least = tl.zeros([BLOCK, BLOCK_LIST], tl.int32) + last
+    for start in range(0, last, BLOCK_LIST):
+        position = start + tl.arange(0, BLOCK_LIST)
+        values = tl.load(known + begin + position, mask=position < last, other=-1)
+        same = (id[:, None] == values[None, :]) & (position < last)[None, :]
+        least = tl.where(same, tl.minimum(least, position[None, :]), least)
+    rows = begin + tl.min(least, 1)
+    rows = tl.where((id >> 32) == 0, rows, tl.load(offsets + F))
+    copy_rows(tables, rows, y, samples * F + feature, samples < M, D, BLOCK_D)

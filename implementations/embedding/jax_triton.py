@@ -1,0 +1,40 @@
+"""embedding in JAX through jax-triton: triton.py's kernels and variants."""
+
+import jax
+import numpy as np
+
+from fusebench.backends.jax_triton import triton_call
+from implementations.embedding._jax import narrow_search_list
+from implementations.embedding._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+
+BACKEND = "jax"
+REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
+WITHOUT_GPU = "interpreted"
+VARIANTS = {"modulus": (), "naive": (), "improved": ()}
+
+
+def prepare(case, variant, ids, tables, offsets, known=None):
+    """naive: the known values in the host's memory, which jit moves to the device in every call. improved: the sorted values
+    and their positions."""
+    if variant == "naive":
+        return (np.asarray(known),)
+    return narrow_search_list(offsets, known) if variant == "improved" else ()
+
+
+def build(case, variant, device):
+    (launch,) = launches(case, variant, device)
+    shape = case.size("M", "F", "D")
+    count = shape[0] if variant == "naive" else shape[0] * shape[1]
+
+    def call(ids, tables, offsets, known=None, *prepared):
+        return triton_call(
+            *(ids, tables, offsets, *prepared, count),
+            kernel=launch.kernel,
+            out_shape=jax.ShapeDtypeStruct(shape, tables.dtype),
+            grid=launch.grid,
+            num_warps=launch.num_warps,
+            num_stages=launch.num_stages,
+            **launch.constexprs,
+        )
+
+    return jax.jit(call)

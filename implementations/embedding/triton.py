@@ -1,0 +1,37 @@
+"""embedding in Triton, hashing and gather in one launch in every variant: _triton_kernels.py says how they work.
+
+modulus: the remainder. naive: the known values move to the device in every call and are compared one by one. improved: they
+stay there, sorted, and are searched.
+"""
+
+import torch
+
+from implementations.embedding._torch import narrow_search_list
+from implementations.embedding._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+VARIANTS = {"modulus": (), "naive": (), "improved": ()}
+
+
+def prepare(case, variant, ids, tables, offsets, known=None):
+    """naive: the known values in the host's memory. improved: the sorted values and their positions."""
+    if variant == "naive":
+        return (known.cpu(),)
+    return narrow_search_list(offsets, known) if variant == "improved" else ()
+
+
+def build(case, variant, device):
+    (launch,) = launches(case, variant, device)
+    run, shape = launch.bind(), case.size("M", "F", "D")
+    count = shape[0] if variant == "naive" else shape[0] * shape[1]
+
+    def call(ids, tables, offsets, known=None, *prepared):
+        y = torch.empty(shape, dtype=tables.dtype, device=tables.device)
+        if variant == "naive":
+            prepared = (prepared[0].to(ids.device),)
+        run(ids, tables, offsets, *prepared, count, y)
+        return y
+
+    return call

@@ -1,0 +1,24 @@
+"""interaction in Triton, one launch in either form: _triton_kernels.py says how they work."""
+
+import torch
+
+from implementations.interaction._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+VARIANTS = {"default": ()}
+
+
+def build(case, variant, device):
+    (launch,) = launches(case, variant, device)
+    run = launch.bind()
+    M, F, D = case.size("M", "F", "D")
+    width = D + F * (F + 1) // 2 if case.options["form"] == "dot" else ((F + 1) * D) ** 2
+
+    def call(dense, sparse):
+        y = torch.empty((M, width), dtype=dense.dtype, device=dense.device)
+        run(dense, sparse, y)
+        return y
+
+    return call

@@ -1,0 +1,101 @@
+"""interaction in CUDA C++ (cuda.cu, which describes the algorithms): one launch in either form."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fusebench.backends.cuda import Launch, Program
+from implementations.interaction import _limits
+
+BACKEND = "torch"
+VARIANTS = {"default": ()}
+REQUIRES = {"cuda.core": "cuda-core"}
+WITHOUT_GPU = "unavailable"
+
+FILE = Path(__file__).with_suffix(".cu")
+TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
+STAGED_BYTES = 48 << 10  # of a block's rows of y: beyond, they are stored where they belong, element by element
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compiled and how it is launched. `sizes` are the kernel's last arguments, by dimension."""
+
+    program: Program
+    grid: int
+    block: int
+    shared_memory: int = 0
+    sizes: str = "MFD"
+
+
+def skip(case, variant, device):
+    if device.type != "cuda":
+        return "needs an NVIDIA GPU"
+    if device.capability < (8, 0):
+        return "needs compute capability 8.0 (bfloat16 and asynchronous copies)"
+    if case.options["form"] == "dot" and case.precision == "tf32" and case.sizes["F"] > 31:
+        return "multiplies more than 32 vectors without tensor cores: precision=ieee runs it"
+    return _limits.skip(case, variant, device)
+
+
+def programs(case, variant, device):
+    """What `build` compiles; needs no GPU."""
+    return [plan(case, variant, device).program]
+
+
+def plan(case, variant, device):
+    """Chooses the kernel, its tile and its grid from the sizes."""
+    return _plan_outer(case) if case.options["form"] == "outer" else _plan_dot(case)
+
+
+def _plan_dot(case):
+    M, F, D = case.size("M", "F", "D")
+    dtype, vector = TYPES[case.dtype], 16 // case.itemsize
+    if F > 31:
+        bands = F // 32 + 1
+        return Plan(Program(FILE, f"dot_wide<{dtype}>"), M * (bands * (bands + 1) // 2), 256, sizes="FD")
+    width = D + F * (F + 1) // 2
+    samples = 8 if case.dtype != "float32" else 4  # the rows of so many samples are whole vectors
+    staged = samples * width * case.itemsize <= STAGED_BYTES
+    head = f"{str(D % vector == 0).lower()}, {str(staged).lower()}"
+    shared_memory = samples * width * case.itemsize if staged else 0
+    if case.dtype == "float32" and case.precision == "ieee":
+        depth = min(128, max(16, 1 << (D - 1).bit_length()))
+        shared_memory += samples * 4 * (F // 4 + 1) * (depth | 4) * 4
+        name = f"dot_simt<{head}, {depth}, {samples}>"
+    else:
+        steps = -(-D // (4 * vector)) if D % vector == 0 else 1
+        unroll = min(4, 1 << (steps - 1).bit_length())  # 4 of 4 bands: 64 registers of loads
+        name = f"dot_tensor<{dtype}, {head}, {F // 8 + 1}, {unroll}, {samples}>"
+    return Plan(Program(FILE, name), -(-M // samples), samples * 32, shared_memory)
+
+
+def _plan_outer(case):
+    M, F, D = case.size("M", "F", "D")
+    dtype, vector, rows = TYPES[case.dtype], 16 // case.itemsize, 16
+    N = (F + 1) * D
+    if D % vector:
+        return Plan(Program(FILE, f"outer_flat<{dtype}>"), -(-M * N * N // (256 * vector)), 256)
+    vectors = N // vector
+    blocks = -(-vectors // 256)
+    share = -(-vectors // blocks)
+    block = -(-share // 32) * 32
+    return Plan(Program(FILE, f"outer_rows<{dtype}, {rows}>"), M * blocks * -(-N // rows), block, sizes="FD")
+
+
+def build(case, variant, device):
+    import torch
+
+    M, F, D = case.size("M", "F", "D")
+    planned = plan(case, variant, device)
+    launch = Launch(planned.program, planned.grid, planned.block, planned.shared_memory)
+    width = D + F * (F + 1) // 2 if case.options["form"] == "dot" else ((F + 1) * D) ** 2
+    sizes = (*([M] if "M" in planned.sizes else []), np.int32(F), np.int32(D))
+
+    def call(dense, sparse):
+        y = torch.empty((M, width), dtype=dense.dtype, device=dense.device)
+        launch(dense, sparse, y, *sizes)
+        return y
+
+    return call

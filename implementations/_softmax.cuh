@@ -29,7 +29,7 @@ __device__ __forceinline__ unsigned minus_infinity_word(bfloat16) { return 0xff8
 
 // A load of what nobody reads again.
 template <typename T>
-__device__ __forceinline__ Vector<T> load_once(const T* p) {
+__device__ __forceinline__ Vector<T> load_for_the_last_time(const T* p) {
     uint4 v;
     asm volatile("ld.global.cs.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return reinterpret_cast<Vector<T>&>(v);
@@ -188,7 +188,7 @@ struct Row {
             return r;
         }
         int c = head + v * SIZE;
-        r = load_once(x + c);
+        r = load_for_the_last_time(x + c);
         if (MASKED && (c < first || c + SIZE > end)) {
             constexpr int EACH = SIZE / 4;  // elements of a word
 #pragma unroll

@@ -152,7 +152,8 @@ def _compile(path: Path, arch: str, names: list[str], defines: list[str]) -> Cub
         hint = f"\n{missing[1]} was not found: pip install {PACKAGES}, or set CUDA_HOME" if missing else ""
         if "NotFound" in type(error).__name__:
             hint = "\nNVRTC itself was not found: pip install nvidia-cuda-nvrtc"
-        raise CompileError(f"{path} for {arch}: {error}{hint}") from error
+        first = next((line for line in str(error).splitlines() if ": error:" in line), type(error).__name__)
+        raise CompileError(f"{first.strip()} ({path.name} for {arch})\n{error}{hint}") from error
     symbols = {k: v.decode() if isinstance(v, bytes) else v for k, v in compiled.symbol_mapping.items()}
     return Cubin(bytes(compiled.code), symbols)
 

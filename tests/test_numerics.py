@@ -1,11 +1,10 @@
-"""What the judge accepts and rejects: rounding passes, wrong programs do not. Everything here is NumPy."""
+"""What the judge makes of rounding that is declared, and of what is not; test_mistakes.py and test_alarms.py have the programs."""
 
 from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
 import pytest
-from scipy.special import erf
 
 from fusebench.cases import make_case
 from fusebench.inputs import make_sets, numpy_dtype
@@ -19,16 +18,13 @@ def store(a, dtype):
     return np.asarray(a).astype(numpy_dtype(dtype)).astype(np.float64)
 
 
-def lola(x, W, b, *, eps=1e-5, ddof=0, after=True, tanh=True, dtype=None, colsum=None):
-    """lola in float64, with one thing wrong at a time; `dtype` rounds each stage to storage."""
+def lola(x, W, b, *, dtype=None):
+    """lola in float64; `dtype` rounds each stage to storage."""
     keep = (lambda a: store(a, dtype)) if dtype else (lambda a: a)
-    rstd = 1 / np.sqrt(x.var(axis=1, keepdims=True, ddof=ddof) + eps)
-    if colsum is not None:
-        product = (x @ W - x.mean(axis=1, keepdims=True) * colsum) * (1 if not after else rstd)
-    else:
-        product = keep(keep((x - x.mean(axis=1, keepdims=True)) * (1 if not after else rstd)) @ W)
-    z = keep(product + b) if after else (product + b) * rstd
-    return 0.5 * z * (1 + (np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)) if tanh else erf(z / np.sqrt(2))))
+    deviation = x - x.mean(axis=1, keepdims=True)
+    normed = keep(deviation / np.sqrt((deviation**2).mean(axis=1, keepdims=True) + 1e-5))
+    z = keep(keep(normed @ W) + b)
+    return 0.5 * z * (1 + np.tanh(np.sqrt(2 / np.pi) * (z + 0.044715 * z**3)))
 
 
 def edit(a, at, value):
@@ -40,33 +36,6 @@ def edit(a, at, value):
 def truncated(a):
     """The upper 19 bits: what a tensor core reads of a float32 in tf32."""
     return (a.astype(np.float32).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
-
-
-MISTAKES = {
-    "bias before the division": lambda x, W, b: lola(x, W, b, after=False),
-    "bias forgotten": lambda x, W, b: lola(x, W, 0 * b),
-    "eps of 1e-3": lambda x, W, b: lola(x, W, b, eps=1e-3),
-    "unbiased variance": lambda x, W, b: lola(x, W, b, ddof=1),
-    "erf for tanh": lambda x, W, b: lola(x, W, b, tanh=False),
-    "mean not taken off": lambda x, W, b: lola(np.hstack([x, -x]), np.vstack([W, 0 * W]), b),
-    "last K left out": lambda x, W, b: lola(x, edit(W, -1, 0), b),
-    "colsum in float16": lambda x, W, b: lola(
-        x, W, b, colsum=np.add.accumulate(W.astype(np.float16), 0, np.float16)[-1].astype(float)
-    ),
-    "last row missing": lambda x, W, b: edit(lola(x, W, b), -1, 0),
-    "last column missing": lambda x, W, b: edit(lola(x, W, b), (slice(None), -1), 0),
-    "columns shifted": lambda x, W, b: np.roll(lola(x, W, b), 1, axis=1),
-    "rows swapped": lambda x, W, b: lola(x[::-1], W, b),
-    "W transposed": lambda x, W, b: lola(x, W.T.reshape(W.shape), b),
-    "tf32 where ieee was asked": lambda x, W, b: lola(x, truncated(W), b),
-    "zeros": lambda x, W, b: 0 * lola(x, W, b),
-    "NaN": lambda x, W, b: edit(lola(x, W, b), (3, 5), np.nan),
-    "infinity": lambda x, W, b: edit(lola(x, W, b), (3, 5), np.inf),
-    "one element off by a part in ten thousand": lambda x, W, b: edit(
-        lola(x, W, b), (3, 5), lola(x, W, b)[3, 5] * 1.0001
-    ),
-    "no activation": lambda x, W, b: lola(x, W, b) + 1e-3,
-}
 
 
 @pytest.fixture(scope="module")
@@ -87,13 +56,6 @@ def judged(kernels):
         return made[key]
 
     return judge_of
-
-
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_wrong_program_is_rejected(judged, mistake):
-    judge, inputs, dtype = judged()
-    verdict = judge.judge([MISTAKES[mistake](*inputs).astype(dtype)], FUSED)
-    assert not verdict.ok
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -147,12 +109,12 @@ def test_the_worst_element_is_named(judged):
 
 def test_large_cases_are_judged_on_sampled_rows_and_screened_elsewhere(judged):
     judge, inputs, dtype = judged(sizes=(600, 1024, 1024))
-    assert judge.sampled is not None and judge.all_rows
+    assert judge.judged is not None and judge.referenced is None  # the reference has all rows
     right = lola(*inputs).astype(dtype)
     assert judge.judge([right], FUSED).ok
-    unsampled = next(r for r in range(600) if r not in judge.sampled)
-    verdict = judge.judge([edit(right, unsampled, 0)], FUSED)
-    assert not verdict.ok and verdict.index[0] == unsampled
+    screened = next(r for r in range(600) if r not in judge.judged)
+    verdict = judge.judge([edit(right, screened, 0)], FUSED)
+    assert not verdict.ok and verdict.index[0] == screened
 
 
 @pytest.mark.parametrize(

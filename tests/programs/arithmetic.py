@@ -1,0 +1,274 @@
+"""Float32 as programs do it: sums and products in several orders, what tensor cores leave out, storage, activations."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from scipy.special import erf, expit
+
+from fusebench.inputs import numpy_dtype
+
+SMALLEST = np.float32(2.0**-126)  # normal number of float32
+
+
+def wide(a):
+    return np.asarray(a).astype(np.float32)
+
+
+def store(case, a):
+    """An output: `a` in the storage dtype."""
+    return np.asarray(a).astype(numpy_dtype(case.dtype))
+
+
+def keep(case, a):
+    """An intermediate that was stored on the way."""
+    return wide(store(case, a))
+
+
+def same(a):
+    return a
+
+
+def edit(a, at, value):
+    """A copy with some of its elements changed."""
+    a = np.array(a)
+    a[at] = value
+    return a
+
+
+def first_again(run):
+    """The program that returns its first outputs whatever it is called with later."""
+    outputs = []
+
+    def again(*inputs):
+        outputs.append(run(*inputs))
+        return outputs[0]
+
+    return again
+
+
+def flush(a):
+    """Subnormals of float32 as zero, which fast code makes of them."""
+    return np.where(np.abs(a) < SMALLEST, np.float32(0), wide(a))
+
+
+# Sums over the last axis, which stays with length 1.
+
+
+def pairwise(a):
+    return a.sum(axis=-1, keepdims=True, dtype=np.float32)
+
+
+def sequential(a):
+    return np.cumsum(a, axis=-1, dtype=np.float32)[..., -1:]
+
+
+def lanes(a, width=32):
+    """Every 32nd element by one lane, then the lanes by halves, as a warp does it."""
+    padded = np.pad(a, [(0, 0)] * (a.ndim - 1) + [(0, -a.shape[-1] % width)])
+    partial_sums = sequential(padded.reshape(*a.shape[:-1], -1, width).swapaxes(-1, -2))[..., 0]
+    while partial_sums.shape[-1] > 1:
+        half = partial_sums.shape[-1] // 2
+        partial_sums = partial_sums[..., :half] + partial_sums[..., half:]
+    return partial_sums
+
+
+def backwards(a):
+    return sequential(a[..., ::-1])
+
+
+def in_halves(a):
+    """Summed in float16 throughout."""
+    return wide(np.cumsum(a.astype(np.float16), axis=-1, dtype=np.float16)[..., -1:])
+
+
+# Products a (…, M, K) @ b (…, K, N) of float32.
+
+
+def library(a, b):
+    return a @ b
+
+
+def rank_one(a, b):
+    """One k after the other, product and sum rounded apart."""
+    total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.float32)
+    for k in range(a.shape[-1]):
+        total += a[..., k : k + 1] * b[..., k : k + 1, :]
+    return total
+
+
+def multiply_add(a, b):
+    """One k after the other, rounded once a step."""
+    total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.float32)
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    for k in range(a.shape[-1]):
+        total = (total + a[..., k : k + 1] * b[..., k : k + 1, :]).astype(np.float32)
+    return total
+
+
+def blocked(a, b, block=32):
+    """Blocks of K one after the other."""
+    return sum((a[..., k : k + block] @ b[..., k : k + block, :] for k in range(block, a.shape[-1], block)),
+               a[..., :block] @ b[..., :block, :])  # fmt: skip
+
+
+def split_k(a, b, parts=4):
+    """Parts of K apart, added at the end, the last first."""
+    edges = np.linspace(0, a.shape[-1], parts + 1).astype(int)
+    return sum(a[..., i:j] @ b[..., i:j, :] for i, j in zip(edges[-2::-1], edges[:0:-1], strict=True))
+
+
+def halving(a, b):
+    """K by halves, down to one."""
+    K = a.shape[-1]
+    if K == 1:
+        return a * b
+    return halving(a[..., : K // 2], b[..., : K // 2, :]) + halving(a[..., K // 2 :], b[..., K // 2 :, :])
+
+
+def tensor_core(a, b, step=8, extra=1):
+    """Groups of `step` exact products and the sum so far, aligned to the largest, cut off `extra` bits below float32's last."""
+    K = a.shape[-1]
+    total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]))
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    for k in range(0, K, step):
+        terms = a[..., :, None, k : k + step] * b.swapaxes(-1, -2)[..., None, :, k : k + step]
+        terms = np.concatenate([terms, total[..., None]], axis=-1)
+        unit = 2.0 ** (np.frexp(np.abs(terms).max(axis=-1, keepdims=True))[1] - 24 - extra)
+        total = (np.trunc(terms / unit) * unit).sum(axis=-1)
+        total = truncated(total, np.frexp(total)[1] - 24)
+    return wide(total)
+
+
+def truncated(a, exponent):
+    unit = 2.0**exponent
+    return np.where(np.isfinite(a), np.trunc(a / unit) * unit, a)
+
+
+def tf32_cut(a):
+    """The upper 19 bits, which a tensor core reads of a float32."""
+    return (wide(a).view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def tf32_nearest(a):
+    return ((wide(a).view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
+
+
+def bfloat16_cut(a):
+    return (wide(a).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def of(change, product=library):
+    """The product of changed operands."""
+    return lambda a, b: product(change(a), change(b))
+
+
+def half_sums(a, b):
+    """Summed in float16, as the first tensor cores could."""
+    total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.float16)
+    for k in range(a.shape[-1]):
+        total = (total + a[..., k : k + 1] * b[..., k : k + 1, :]).astype(np.float16)
+    return wide(total)
+
+
+PRODUCTS = {
+    "library": library,
+    "rank one": rank_one,
+    "multiply-add": multiply_add,
+    "blocked": blocked,
+    "split-K": split_k,
+    "halving": halving,
+}
+TENSOR_CORES = {  # for 16-bit operands, whose products float32 holds
+    "tensor core of 4": partial(tensor_core, step=4, extra=0),
+    "tensor core of 8": tensor_core,
+    "tensor core of 16": partial(tensor_core, step=16, extra=2),
+}
+TF32 = {
+    "tf32 cut off": of(tf32_cut),
+    "tf32 nearest": of(tf32_nearest),
+    "tf32 cut off, tensor core": of(tf32_cut, tensor_core),
+    "tf32 nearest, tensor core": of(tf32_nearest, partial(tensor_core, step=4)),
+}
+SUMS = {"pairwise": pairwise, "sequential": sequential, "lanes": lanes, "backwards": backwards}
+
+
+def products(case):
+    """Does a case have products of 16-bit operands, or of tf32, or neither?"""
+    return "16" if case.dtype != "float32" else case.precision
+
+
+def is_16(case):
+    return case.dtype != "float32"
+
+
+def is_32(case):
+    return case.dtype == "float32"
+
+
+def is_ieee(case):
+    return case.dtype == "float32" and case.precision == "ieee"
+
+
+def is_tf32(case):
+    return case.precision == "tf32"
+
+
+# Activations of float32. `step` stores every step where a program does.
+
+
+def relu(z):
+    return np.maximum(z, np.float32(0))  # keeps NaN
+
+
+def gelu_tanh(z, step=same, tanh=np.tanh, cubic=0.044715, root=0.7978845608028654, half=0.5):
+    cubic, root = step(np.float32(cubic)), step(np.float32(root))
+    inner = step(root * step(z + step(cubic * step(z * step(z * z)))))
+    return z * step(np.float32(half) * step(1 + step(tanh(inner))))
+
+
+def gelu_erf(z, step=same):
+    return step(np.float32(0.5) * z) * step(1 + step(erf(step(step(np.float32(0.7071067811865476)) * z))))
+
+
+def sigmoid_exp(z):
+    return 1 / (1 + np.exp(-z))
+
+
+def tanh_exp(z):
+    """By an exponential, as a GPU without a tanh does it; near 0 by the series, where the quotient would cancel."""
+    size = np.abs(z)
+    e = np.exp(-2 * size)
+    square = z * z
+    near = z * (1 + square * (-1 / 3 + square * (2 / 15 + square * (-17 / 315 + square * (62 / 2835)))))
+    return np.where(size < np.float32(0.3), near, np.copysign((1 - e) / (1 + e), z))
+
+
+def activate(name, z, step=same):
+    """The activation with the libraries' functions."""
+    return {
+        "none": lambda: z,
+        "relu": lambda: relu(z),
+        "sigmoid": lambda: step(expit(z)),
+        "tanh": lambda: step(np.tanh(z)),
+        "silu": lambda: z * step(expit(z)),
+        "gelu_tanh": lambda: gelu_tanh(z, step),
+        "gelu_erf": lambda: gelu_erf(z, step),
+    }[name]()
+
+
+def activate_exp(name, z):
+    """The same by way of exp alone."""
+    other = {
+        "sigmoid": lambda: sigmoid_exp(z),
+        "tanh": lambda: tanh_exp(z),
+        "silu": lambda: z / (1 + np.exp(-z)),
+        "gelu_tanh": lambda: gelu_tanh(z, tanh=tanh_exp),
+    }
+    return other[name]() if name in other else activate(name, z)
+
+
+def loses_nan(name, z):
+    """max(0, z) as Triton and C have it: NaN becomes 0."""
+    return np.fmax(z, np.float32(0)) if name == "relu" else activate(name, z)

@@ -1,0 +1,301 @@
+"""lola: LayerNorm, linear, activation."""
+
+from functools import partial
+
+import numpy as np
+
+from programs import Mistake, Program
+from programs.arithmetic import (
+    PRODUCTS,
+    SUMS,
+    TENSOR_CORES,
+    TF32,
+    activate,
+    activate_exp,
+    backwards,
+    bfloat16_cut,
+    edit,
+    first_again,
+    flush,
+    gelu_tanh,
+    half_sums,
+    in_halves,
+    is_16,
+    is_32,
+    is_ieee,
+    is_tf32,
+    keep,
+    library,
+    loses_nan,
+    of,
+    pairwise,
+    same,
+    sequential,
+    store,
+    tf32_cut,
+    tf32_nearest,
+    wide,
+)  # fmt: skip
+
+STAGED = ("layernorm", "product", "bias")
+EPS = np.float32(1e-5)
+
+
+def read(case, x, W, b):
+    """All in float32, W as (K, N)."""
+    return wide(x), wide(W) if case.options["w_layout"] == "kn" else wide(W).T, wide(b)
+
+
+def rstd_of(variance, eps=EPS):
+    return 1 / np.sqrt(variance + eps)
+
+
+def fused(case, x, W, b, product=library, total=pairwise, eps=EPS, ddof=0, act=activate, bias=same, weights=same,
+          rstd=rstd_of, columns=same):  # fmt: skip
+    """Mean, then variance, then the product of normed values; nothing is stored but the end."""
+    x, W, b = read(case, x, W, b)
+    K = x.shape[1]
+    deviation = x - total(x) / K
+    normed = deviation * rstd(total(deviation**2) / np.float32(max(K - ddof, 1)), eps)
+    return store(case, act(case.options["activation"], product(columns(normed), weights(W)) + bias(b)))
+
+
+def staged(case, x, W, b, product=library, total=pairwise, act=activate):
+    """One operator after the other, each result stored."""
+    x, W, b = read(case, x, W, b)
+    deviation = x - total(x) / x.shape[1]
+    normed = keep(case, deviation * rstd_of(total(deviation**2) / x.shape[1]))
+    return store(case, act(case.options["activation"], keep(case, keep(case, product(normed, W)) + b)))
+
+
+def each_step(case, x, W, b):
+    return staged(case, x, W, b, act=partial(activate, step=partial(keep, case)))
+
+
+def normed_in_storage(case, x, W, b, product=library):
+    """The normed rows stored, for the tensor cores; bias and activation in float32."""
+    x, W, b = read(case, x, W, b)
+    deviation = x - pairwise(x) / x.shape[1]
+    normed = keep(case, deviation * rstd_of(pairwise(deviation**2) / x.shape[1]))
+    return store(case, activate(case.options["activation"], product(normed, W) + b))
+
+
+def clamped(square, mean):
+    return np.maximum(square - mean * mean, np.float32(0))
+
+
+def one_pass(case, x, W, b, product=library, total=pairwise, block=16, shift=True, colsum=None, variance=clamped,
+             after=True, act=activate, squares=same):  # fmt: skip
+    """The identity: sums of the row, shifted by the mean of its first block, beside the product, and W's column sums."""
+    x, W, b = read(case, x, W, b)
+    K = x.shape[1]
+    first = total(x[:, :block]) / min(K, block) if shift else np.float32(0)
+    shifted = x - first
+    mean = total(shifted) / K
+    rstd = rstd_of(variance(total(squares(shifted * shifted)) / K, mean))
+    colsum = total(W.T).T if colsum is None else colsum(W)
+    if case.dtype == "float32":
+        core = product(shifted, W) - mean * colsum
+    else:  # tensor cores take x itself: 16 bits do not hold the shifted row
+        core = product(x, W) - (mean + first) * colsum
+    return store(case, act(case.options["activation"], core * rstd + b if after else (core + b) * rstd))
+
+
+def row_by_row(case, x, W, b):
+    """One row at a time, K in lanes, as a kernel for one token does it."""
+    return np.concatenate([fused(case, row, W, b, backwards_dot) for row in x[:, None, :]])
+
+
+def backwards_dot(a, b):
+    return backwards((a * b.T)[:, None, :])[..., 0].T if a.shape[0] == 1 else a @ b
+
+
+def flushed(case, x, W, b):
+    return store(case, flush(wide(fused(case, flush(wide(x)), flush(wide(W)), flush(wide(b))))))
+
+
+CORRECT = {
+    **{f"fused, {n}": Program(partial(fused, product=p), (), is_ieee) for n, p in PRODUCTS.items()},
+    **{f"fused, rows {n}": Program(partial(fused, total=t), (), is_ieee) for n, t in SUMS.items()},
+    **{f"fused, {n}": Program(partial(fused, product=p), (), is_tf32) for n, p in TF32.items()},
+    "fused, 16 bits": Program(fused, (), is_16),
+    "fused, by exp": Program(partial(fused, act=activate_exp)),
+    "row by row": Program(row_by_row, (), is_ieee),
+    "staged": Program(staged, STAGED, lambda case: not is_tf32(case)),
+    "staged, lanes": Program(partial(staged, total=SUMS["lanes"]), STAGED),
+    **{f"staged, {n}": Program(partial(staged, product=p), STAGED, is_16) for n, p in TENSOR_CORES.items()},
+    "staged, tf32": Program(partial(staged, product=of(tf32_nearest)), STAGED, is_tf32),
+    "each step": Program(each_step, (*STAGED, "activation"), is_16),
+    "normed in storage": Program(normed_in_storage, ("layernorm",), is_16),
+    **{f"normed in storage, {n}": Program(partial(normed_in_storage, product=p), ("layernorm",), is_16)
+       for n, p in TENSOR_CORES.items()},
+    "one pass": Program(one_pass, ("one_pass",)),
+    **{f"one pass, {n}": Program(partial(one_pass, product=p), ("one_pass",), is_ieee) for n, p in PRODUCTS.items()},
+    **{f"one pass, {n}": Program(partial(one_pass, product=p), ("one_pass",), is_16) for n, p in TENSOR_CORES.items()},
+    **{f"one pass, {n}": Program(partial(one_pass, product=p), ("one_pass",), is_tf32) for n, p in TF32.items()},
+    "one pass, rows sequential": Program(partial(one_pass, total=sequential, block=64), ("one_pass",)),
+    "subnormals flushed": Program(flushed, ("subnormals",), is_32),
+}  # fmt: skip
+
+ODD = {"M": 37, "K": 131, "N": 203}
+SQUARE = {"M": 48, "K": 48, "N": 48}
+RELU, ERF = {"activation": "relu"}, {"activation": "gelu_erf"}
+
+
+def near_constant(arrays):
+    """Rows of one value, so large that the rounding of mean(x²) - mean(x)² passes eps."""
+    return arrays | {"x": (np.zeros_like(arrays["x"]) + arrays["x"][:, :1] * 64).astype(arrays["x"].dtype)}
+
+
+def kept_blocks(a, block):
+    """Zero past the last whole block."""
+    return edit(a, np.s_[..., a.shape[-1] // block * block :], 0)
+
+
+def padded_variance(case, x, W, b):
+    """K padded to a block with zeros, from which the mean is taken off before they are squared."""
+    x, W, b = read(case, x, W, b)
+    K = x.shape[1]
+    mean = pairwise(x) / K
+    squares = pairwise((x - mean) ** 2) + (-K % 64) * mean**2
+    return store(case, activate("gelu_tanh", (x - mean) * rstd_of(squares / K) @ W + b))
+
+
+def mean_over_padding(case, x, W, b):
+    x, W, b = read(case, x, W, b)
+    deviation = x - pairwise(x) / (x.shape[1] + -x.shape[1] % 64)
+    return store(case, activate("gelu_tanh", deviation * rstd_of(pairwise(deviation**2) / x.shape[1]) @ W + b))
+
+
+def wrong_stride(case, x, W, b, stride):
+    """Rows of x as if they were `stride` apart; past the end, the start again."""
+    at = (np.arange(x.shape[0])[:, None] * stride + np.arange(x.shape[1])) % x.size
+    return fused(case, x.ravel()[at], W, b)
+
+
+def product_of_normed_in_bfloat16(a, b):
+    return bfloat16_cut(a) @ b
+
+
+def approximate(variance, eps):
+    """1/sqrt from the 12 bits of a fast instruction, without the Newton step."""
+    exact = 1 / np.sqrt(variance + eps)
+    return (exact.view(np.uint32) & np.uint32(0xFFFFF000)).view(np.float32)
+
+
+def twice_rounded(case, x, W, b):
+    """Stored through float16 first."""
+    return store(case, fused(case, x, W, b).astype(np.float16))
+
+
+def cut_off(case, x, W, b):
+    """Stored by dropping bits instead of rounding: the upper half of a float32."""
+    as_float32 = type(case)(**case.as_dict() | {"dtype": "float32"})
+    return store(case, bfloat16_cut(fused(as_float32, x, W, b)))
+
+
+def whole(result, change):
+    return lambda case, *inputs: change(result(case, *inputs))
+
+
+def clipped(z):
+    return np.tanh(np.clip(z, -3, 3))
+
+
+def gelu(**constants):
+    return lambda name, z: gelu_tanh(z, **constants)
+
+
+def with_(**hooks):
+    return partial(fused, **hooks)
+
+
+def passed(**hooks):
+    return partial(one_pass, **hooks)
+
+
+F, S, O, O16 = "fused, library", "staged", "one pass", "one pass, tensor core of 8"
+
+MISTAKES = {
+    "bias before the division": Mistake(passed(after=False), O, ODD),
+    "bias forgotten": Mistake(with_(bias=np.zeros_like), F, ODD),
+    "bias one column off": Mistake(with_(bias=lambda b: np.roll(b, 1)), F, ODD),
+    "bias by row": Mistake(with_(bias=lambda b: b[:, None]), F, SQUARE),
+    "bias added twice": Mistake(with_(bias=lambda b: 2 * b), F, ODD),
+    "last row missing": Mistake(whole(fused, lambda y: edit(y, -1, 0)), F, ODD),
+    "last column missing": Mistake(whole(fused, lambda y: edit(y, np.s_[:, -1], 0)), F, ODD),
+    "rows past the last whole block missing": Mistake(whole(fused, lambda y: edit(y, np.s_[32:], 0)), F, ODD),
+    "last K missing": Mistake(with_(columns=lambda a: edit(a, np.s_[:, -1], 0)), F, ODD),
+    "last K-block missing": Mistake(with_(columns=lambda a: kept_blocks(a, 64)), F, ODD),
+    "first K-block twice": Mistake(with_(columns=lambda a: np.hstack([2 * a[:, :32], a[:, 32:]])), F, ODD),
+    "K-block missing from the statistics": Mistake(with_(total=lambda a: pairwise(a[:, :128])), F, ODD),
+    "K-block missing from the column sums": Mistake(passed(colsum=lambda W: W[:128].sum(axis=0)), O, ODD),
+    "eps missing": Mistake(with_(eps=np.float32(0)), F, ODD, inputs="subnormal"),
+    "eps missing, rows of one value": Mistake(with_(eps=np.float32(0)), F, ODD, inputs="equal"),
+    "eps 1e-6": Mistake(with_(eps=np.float32(1e-6)), F, ODD),
+    "eps 1e-6, float16": Mistake(with_(eps=np.float32(1e-6)), "fused, 16 bits", ODD, "float16", inputs="subnormal"),
+    "eps outside the root": Mistake(with_(rstd=lambda v, eps: 1 / (np.sqrt(v) + eps)), F, ODD),
+    "eps 1e-3": Mistake(with_(eps=np.float32(1e-3)), F, ODD),
+    "unbiased variance": Mistake(with_(ddof=1), F, ODD),
+    "unbiased variance, bfloat16": Mistake(with_(ddof=1), "fused, 16 bits", ODD, "bfloat16"),
+    "standard deviation for its inverse": Mistake(with_(rstd=lambda v, eps: np.sqrt(v + eps)), F, ODD, inputs="large_mean"),
+    "1/sqrt of 12 bits": Mistake(with_(rstd=approximate), F, ODD),
+    "mean not taken off": Mistake(passed(colsum=lambda W: 0 * W[0]), O, ODD),
+    "mean over padded K": Mistake(mean_over_padding, F, ODD),
+    "variance over padded K": Mistake(padded_variance, F, ODD),
+    "negative variance to NaN": Mistake(
+        passed(shift=False, variance=lambda square, mean: square - mean * mean), "one pass, rows sequential", ODD, "float16",
+        change=near_constant),
+    "no shift: squares cancel": Mistake(passed(shift=False), O, ODD, inputs="large_mean"),
+    "no shift, tf32": Mistake(passed(shift=False, product=of(tf32_nearest)), "one pass, tf32 nearest", ODD, precision="tf32",
+                              inputs="large_mean"),
+    "column sums in float16": Mistake(passed(colsum=lambda W: in_halves(W.T).T), O, ODD, "float16", inputs="large_mean"),
+    "column sums in bfloat16": Mistake(passed(colsum=lambda W: bfloat16_cut(W.sum(axis=0))), O, ODD, "bfloat16",
+                                       inputs="large_mean"),
+    "squares in float16": Mistake(passed(squares=lambda a: wide(a.astype(np.float16))), O, ODD),
+    "statistics in float16": Mistake(with_(total=in_halves), "fused, 16 bits", ODD, "float16"),
+    "erf for tanh": Mistake(with_(act=lambda name, z: activate("gelu_erf", z)), F, ODD),
+    "tanh for erf": Mistake(with_(act=lambda name, z: activate("gelu_tanh", z)), F, ODD, options=ERF),
+    "tanh for erf, bfloat16": Mistake(with_(act=lambda name, z: activate("gelu_tanh", z)), "fused, 16 bits", ODD, "bfloat16",
+                                      options=ERF),
+    "no activation": Mistake(with_(act=lambda name, z: z), F, ODD),
+    "activation twice": Mistake(with_(act=lambda name, z: activate(name, activate(name, z))), F, ODD),
+    "0.44715 for 0.044715": Mistake(with_(act=gelu(cubic=0.44715)), F, ODD),
+    "sqrt(2/pi) of three digits": Mistake(with_(act=gelu(root=0.798)), F, ODD),
+    "tanh cut off at 3": Mistake(with_(act=gelu(tanh=clipped)), F, ODD),
+    "tanh in float16": Mistake(with_(act=gelu(tanh=lambda z: wide(np.tanh(z.astype(np.float16))))), F, ODD),
+    "sigmoid form of gelu": Mistake(with_(act=lambda name, z: z / (1 + np.exp(-1.702 * z))), "fused, 16 bits", ODD, "bfloat16"),
+    "relu loses NaN": Mistake(with_(act=loses_nan), F, ODD, options=RELU, inputs="nan"),
+    "NaN made 0": Mistake(whole(fused, np.nan_to_num), F, ODD, inputs="nan"),
+    "leaky relu": Mistake(with_(act=lambda name, z: np.where(z > 0, z, np.float32(0.01) * z)), F, ODD, options=RELU),
+    "float16 accumulation": Mistake(with_(product=half_sums), "fused, 16 bits", ODD, "float16"),
+    "float16 accumulation of float32": Mistake(with_(product=half_sums), F, ODD),
+    "tf32 where ieee was asked": Mistake(with_(product=of(tf32_cut)), F, ODD),
+    "nearest tf32 where ieee was asked": Mistake(with_(product=of(tf32_nearest)), F, ODD),
+    "tf32 weights where ieee was asked": Mistake(with_(weights=tf32_nearest), F, ODD),
+    "bfloat16 where tf32 was asked": Mistake(with_(product=of(bfloat16_cut)), "fused, tf32 cut off", ODD, precision="tf32"),
+    "normed rows cut to bfloat16": Mistake(with_(product=product_of_normed_in_bfloat16), "fused, 16 bits", ODD, "bfloat16"),
+    "partial sums stored, float16": Mistake(
+        lambda case, *a: fused(case, *a, product=lambda p, q: keep(case, p[:, :64] @ q[:64]) + p[:, 64:] @ q[64:]),
+        "fused, 16 bits", ODD, "float16"),
+    "stored on the way but not declared": Mistake(staged, "fused, 16 bits", ODD, "bfloat16"),
+    "stored on the way but not declared, float16": Mistake(staged, "fused, 16 bits", ODD, "float16"),
+    "stored through float16": Mistake(twice_rounded, F, ODD),
+    "bits dropped at the end": Mistake(cut_off, "fused, 16 bits", ODD, "bfloat16"),
+    "zeros": Mistake(whole(fused, np.zeros_like), F, ODD),
+    "one element a part in ten thousand off": Mistake(
+        whole(fused, lambda y: edit(y, (3, 5), y[3, 5] * np.float32(1.0001))), F, ODD),
+    "one element without its last K": Mistake(
+        lambda case, x, W, b: edit(fused(case, x, W, b), (3, 5), fused(case, x, edit(W, -1, 0), b)[3, 5]), F, ODD),
+    "all a part in a million off": Mistake(whole(fused, lambda y: y * np.float32(1 + 1e-6)), F, ODD),
+    "columns shifted": Mistake(whole(fused, lambda y: np.roll(y, 1, axis=1)), F, ODD),
+    "columns of a tile swapped": Mistake(whole(fused, lambda y: y[:, np.arange(y.shape[1]) ^ 1]), F, SQUARE),
+    "rows the other way round": Mistake(lambda case, x, W, b: fused(case, x[::-1], W, b), F, ODD),
+    "last tile of rows from the tile before": Mistake(whole(fused, lambda y: edit(y, np.s_[32:], y[16:21])), F, ODD),
+    "transposed square output": Mistake(whole(fused, lambda y: y.T.copy()), F, SQUARE),
+    "W transposed": Mistake(lambda case, x, W, b: fused(case, x, W.T.reshape(W.shape), b), F, ODD),
+    "layout of W ignored": Mistake(lambda case, x, W, b: fused(case, x, W.T, b), F, SQUARE, options={"w_layout": "nk"}),
+    "stride one too long": Mistake(lambda case, x, W, b: wrong_stride(case, x, W, b, x.shape[1] + 1), F, ODD),
+    "stride of N": Mistake(lambda case, x, W, b: wrong_stride(case, x, W, b, W.shape[1]), F, ODD),
+    "first output again": Mistake(first_again(fused), F, ODD, calls=2),
+}  # fmt: skip

@@ -58,10 +58,11 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Programs:
-    """The programs of one kernel."""
+    """The programs of one kernel, and the largest sizes that they are run on at random (LARGEST)."""
 
     correct: Mapping[str, Program]
     mistakes: Mapping[str, Mistake]
+    largest: Mapping[str, int]
 
 
 def find(kernels: Mapping[str, Kernel]) -> dict[str, Programs]:
@@ -71,7 +72,7 @@ def find(kernels: Mapping[str, Kernel]) -> dict[str, Programs]:
     for name, kernel in kernels.items():
         if (home / f"{name}.py").exists():
             module = importlib.import_module(f"programs.{name}")
-            found[name] = Programs(module.CORRECT, module.MISTAKES)
+            found[name] = Programs(module.CORRECT, module.MISTAKES, getattr(module, "LARGEST", {}))
         elif kernel.folder.parent.name == "implementations":
             raise FileNotFoundError(
                 f"tests/programs/{name}.py: every kernel needs correct programs and planted mistakes"

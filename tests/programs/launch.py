@@ -21,6 +21,7 @@ CORRECT = {
     "subnormals flushed": Program(lambda case, x: flush(x), ("subnormals",), is_32),
 }
 
+LARGEST = {"N": 5000}
 ODD = {"N": 4099}
 
 MISTAKES = {

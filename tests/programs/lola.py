@@ -137,6 +137,7 @@ CORRECT = {
     "subnormals flushed": Program(flushed, ("subnormals",), is_32),
 }  # fmt: skip
 
+LARGEST = {"M": 48, "K": 400, "N": 130}
 ODD = {"M": 37, "K": 131, "N": 203}
 SQUARE = {"M": 48, "K": 48, "N": 48}
 RELU, ERF = {"activation": "relu"}, {"activation": "gelu_erf"}

@@ -1,0 +1,244 @@
+"""False alarms: correct programs on random cells, all of which the judge must accept.
+
+    python tests/alarms.py --cells 10000       judges them and shows every alarm, and how near the others came
+    python tests/alarms.py --cell 4711         one cell again
+    python tests/alarms.py --table             errors by mean/std of the inputs, up to 1000, where nothing is judged
+
+A cell is a kernel, sizes, dtype, precision, options, inputs (hard ones, or plain ones with a mean of up to 100 standard
+deviations) and a program: one of programs/<kernel>.py, or Torch's own operators. The seed and its number decide it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import programs
+
+from fusebench import discovery, hard
+from fusebench.cases import make_case
+from fusebench.contract import DTYPES, PRECISIONS, Case, Device
+from fusebench.inputs import make_sets, numpy_dtype
+from fusebench.parity import Judge, Verdict
+from fusebench.rounding import spacing
+
+CPU = Device("cpu", "cpu")
+LARGEST = 64  # of a dimension, unless the kernel's programs say otherwise
+MEANS = (0, 1, 10, 100, 1000)  # of --table, in standard deviations
+
+
+@dataclass(frozen=True)
+class Result:
+    """A judged cell: its number, what it was, and the verdict."""
+
+    number: int
+    case: Case
+    program: str
+    inputs: str
+    verdict: Verdict
+
+    @property
+    def line(self) -> str:
+        return f"cell {self.number}: {self.case.kernel}/{self.case.id} {self.program}, {self.inputs}"
+
+    @property
+    def shares(self) -> tuple[float, float, float]:
+        """How much of its limit each test used: the worst element, beyond its last rounding, the root mean square, the mean."""
+        v = self.verdict
+        low, high = v.mean_limits
+        width, middle = (high - low) / 2, (high + low) / 2
+        with np.errstate(invalid="ignore"):
+            half = float(spacing(np.abs(v.expected) + v.budget, self.case.dtype)) / 2
+        reach = v.budget - half
+        return (
+            max(0.0, v.ratio * v.budget - half) / reach if reach > 0 else v.ratio,
+            v.rms / v.rms_limit if v.rms_limit else 0.0,
+            abs(v.mean - middle) / width if width else 0.0,
+        )
+
+
+@cache
+def everything() -> tuple[dict[str, discovery.Kernel], dict[str, programs.Programs]]:
+    kernels = discovery.find_kernels([discovery.HOME])
+    return kernels, programs.find(kernels)
+
+
+def size(rng: np.random.Generator, largest: int) -> int:
+    """1, a few, a multiple of 16, or anything; each of these often."""
+    kind = rng.random()
+    if kind < 0.1:
+        return 1
+    if kind < 0.25:
+        return int(rng.integers(2, min(8, largest) + 1))
+    if kind < 0.45:
+        return min(largest, 16 * int(rng.integers(1, largest // 16 + 2)))
+    return int(np.exp(rng.uniform(0, np.log(largest + 1))))
+
+
+def draw_case(rng: np.random.Generator, kernel: discovery.Kernel, largest: dict[str, int]) -> Case:
+    return make_case(
+        kernel,
+        {d: size(rng, largest.get(d, LARGEST)) for d in kernel.dimensions},
+        str(rng.choice(DTYPES)),
+        str(rng.choice(PRECISIONS)),
+        {name: str(rng.choice(values)) for name, values in kernel.options.items()},
+    )
+
+
+def draw_inputs(rng: np.random.Generator, module: Any, case: Case) -> tuple[str, dict[str, np.ndarray]]:
+    """What the inputs are, in words, and the inputs."""
+    seed = int(rng.integers(2**31))
+    kind = str(rng.choice(hard.kinds(module, case))) if rng.random() < 0.4 else "plain"
+    if kind != "plain":
+        return kind, make_sets(module, case, seed, 1, kind)[0]
+    mean = 0.0 if rng.random() < 0.4 else float(10 ** rng.uniform(-1, 2))
+    return f"mean/std {mean:.3g}", moved(module, case, make_sets(module, case, seed, 1)[0], mean)
+
+
+def moved(module: Any, case: Case, arrays: dict[str, np.ndarray], mean: float) -> dict[str, np.ndarray]:
+    """The inputs that may have a large mean, moved by that many standard deviations."""
+    may = module.hard(case).get("large_mean", ()) if hasattr(module, "hard") else tuple(arrays)
+    return {n: _moved(a, mean, case.dtype) if n in may and mean else a for n, a in arrays.items()}
+
+
+def _moved(array: np.ndarray, mean: float, dtype: str) -> np.ndarray:
+    if array.dtype != numpy_dtype(dtype) or not array.ndim:
+        return array
+    wide = array.astype(np.float32)
+    finite = wide[np.isfinite(wide)]
+    return (wide + mean * (finite.std() or 1.0)).astype(array.dtype) if finite.size else array
+
+
+def candidates(kernel: discovery.Kernel, case: Case) -> dict[str, programs.Program]:
+    """The correct programs for the case, those of Torch among them where it is installed."""
+    found = {n: p for n, p in everything()[1][kernel.name].correct.items() if p.where(case)}
+    if importlib.util.find_spec("torch") and (eager := kernel.implementations.get("torch_eager")):
+        module = discovery.load_implementation(kernel.name, "torch_eager")
+        skip = getattr(module, "skip", lambda *_: None)
+        found |= {
+            f"torch_eager:{variant}": programs.Program(_torch(module, variant), points)
+            for variant, points in eager.variants.items()
+            if not skip(case, variant, CPU)
+        }
+    return found
+
+
+def _torch(module: Any, variant: str) -> programs.Run:
+    def run(case: Case, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        import torch
+
+        from fusebench.backends import torch as backend
+
+        torch.set_num_threads(1)
+        tensors = [backend.put(a.copy(), CPU) for a in arrays]
+        prepared = module.prepare(case, variant, *tensors) if hasattr(module, "prepare") else ()
+        outputs = module.build(case, variant, CPU)(*tensors, *prepared)
+        return tuple(backend.get(o) for o in (outputs if isinstance(outputs, tuple) else (outputs,)))
+
+    return run
+
+
+def judge(number: int, seed: int = 0) -> Result:
+    """The cell of that number."""
+    rng = np.random.default_rng([seed, number])
+    kernels, found = everything()
+    kernel = kernels[str(rng.choice(sorted(found), p=_weights(found)))]
+    case = draw_case(rng, kernel, dict(found[kernel.name].largest))
+    inputs, arrays = draw_inputs(rng, kernel.module, case)
+    programs_ = candidates(kernel, case)
+    name = str(rng.choice(sorted(programs_)))
+    outputs = programs.run(programs_[name].run, case, arrays)
+    verdict = Judge(kernel.module, case, arrays, seed).judge(outputs, programs_[name].points)
+    return Result(number, case, name, inputs, verdict)
+
+
+def _weights(found: dict[str, programs.Programs]) -> np.ndarray:
+    """Kernels with more programs are drawn more often."""
+    counts = np.sqrt([len(found[name].correct) for name in sorted(found)])
+    return counts / counts.sum()
+
+
+def judge_all(numbers: Iterable[int], seed: int, processes: int) -> Iterator[Result]:
+    os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")  # of the processes that follow
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield from pool.imap(_of, ((n, seed) for n in numbers), chunksize=25)
+
+
+def _of(pair: tuple[int, int]) -> Result:
+    return judge(*pair)
+
+
+def report(results: list[Result]) -> str:
+    """Counts, alarms, and the quantiles of how much of each limit was used."""
+    alarms = [r for r in results if not r.verdict.ok]
+    lines = [f"{r.line}\n    {r.verdict.reason()}" for r in alarms]
+    counts = Counter(r.case.kernel for r in results)
+    lines.append(", ".join(f"{kernel} {count}" for kernel, count in sorted(counts.items())))
+    shares = np.array([r.shares for r in results if np.isfinite(r.shares).all()])
+    is_32 = np.array([r.case.dtype == "float32" for r in results if np.isfinite(r.shares).all()], bool)
+    lines.append(f"{'share of the limit used':36}   median     99 %   99.9 %  largest")
+    for bits, chosen in (("float32", shares[is_32]), ("16 bits", shares[~is_32])):
+        for name, column in zip(("worst element", "root mean square", "mean"), chosen.T, strict=True):
+            quantiles = np.quantile(column, [0.5, 0.99, 0.999, 1]) if len(column) else []
+            lines.append(f"{f'{bits}, {name}':36}" + "".join(f"{q:9.3f}" for q in quantiles))
+    nearest = sorted((r for r in results if r.verdict.ok), key=lambda r: -max(r.shares))[:5]
+    lines += ["nearest to an alarm:", *(f"  {max(r.shares):.3f} {r.line}" for r in nearest)]
+    different = len({(r.case.kernel, r.case.id, r.program, r.inputs) for r in results})
+    lines.append(f"{len(results)} cells ({different} different), {len(alarms)} false alarms")
+    return "\n".join(lines)
+
+
+def table(seed: int) -> Iterator[str]:
+    """The worst error of each kernel's correct programs by the mean of its inputs, in spacings of the reference and in
+    budgets: at 1000 standard deviations inputs of 16 bits have little left to compute with."""
+    yield f"{'kernel':18}{'dtype':10}" + "".join(f"{f'mean/std {m}':>22}" for m in MEANS)
+    kernels, found = everything()
+    for name in found:
+        kernel = kernels[name]
+        sizes = {d: min(found[name].largest.get(d, LARGEST), 61) for d in kernel.dimensions}
+        for dtype in DTYPES:
+            case = make_case(kernel, sizes, dtype)
+            plain = make_sets(kernel.module, case, seed, 1)[0]
+            shown = []
+            for mean in MEANS:
+                arrays = moved(kernel.module, case, plain, mean)
+                judge = Judge(kernel.module, case, arrays, seed)
+                verdicts = [
+                    judge.judge(programs.run(p.run, case, arrays), p.points) for p in candidates(kernel, case).values()
+                ]
+                worst = max(verdicts, key=lambda v: v.max_abs)
+                shown.append(f"{worst.max_abs:.1e} ({max(v.ratio for v in verdicts):.2f})")
+            yield f"{name:18}{dtype:10}" + "".join(f"{s:>22}" for s in shown)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cells", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--cell", type=int, help="the number of one cell to judge again")
+    parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--table", action="store_true", help="largest error (and ÷ budget) by mean/std")
+    asked = parser.parse_args()
+    if asked.table:
+        for line in table(asked.seed):
+            print(line, flush=True)
+        return 0
+    began = time.monotonic()
+    numbers = [asked.cell] if asked.cell is not None else range(asked.cells)
+    results = list(judge_all(numbers, asked.seed, asked.processes))
+    print(f"{report(results)}, {time.monotonic() - began:.0f} s")
+    return 1 if any(not r.verdict.ok for r in results) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,6 +1,6 @@
 """Hard inputs: what breaks a kernel that is right on plain ones. Each kind changes some of a kernel's inputs.
 
-    large_mean   every row moved by 100 standard deviations: differences cancel
+    large_mean   every row moved by 100 standard deviations of what is finite: differences cancel
     equal        every row has one value throughout: its variance is 0
     subnormal    all values below the smallest normal number of the dtype
     nan          every third row has one NaN
@@ -47,7 +47,8 @@ def _changed(array: np.ndarray, kind: str, dtype: str, rng: np.random.Generator)
     rows = array.astype(np.float32).reshape(-1, array.shape[-1])  # a copy
     number, column = np.arange(len(rows)), rng.integers(0, rows.shape[1], len(rows))
     if kind == "large_mean":
-        rows += 100 * rows.std()
+        finite = rows[np.isfinite(rows)]  # -inf and NaN, as masks leave them, have no deviation, and stay as they are
+        rows += 100 * finite.std() if finite.size else 0
     elif kind == "equal":
         rows[:] = rows[:, :1]
     elif kind == "subnormal":

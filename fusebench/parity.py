@@ -208,6 +208,7 @@ class Judge:
         with np.errstate(all="ignore"):
             ratio = np.where(size == 0, 0.0, size / np.where(limit > 0, limit, np.finfo(float).tiny))
             relative = np.where(size == 0, 0.0, size / np.where(expected == 0, np.inf, np.abs(expected)))
+            relative = np.where(np.isnan(relative), np.inf, relative)  # something finite where NaN is expected
         place = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
         index = [int(i) for i in place]
         numbers: list[np.ndarray | None] = [None] * got.ndim
@@ -215,7 +216,7 @@ class Judge:
             index[self.axis], numbers[self.axis] = int(rows[index[self.axis]]), rows
         step = float(spacing(expected[place], self.case.dtype)) or float("nan")
         return Verdict(
-            float(ratio[place]), float(size.max()), float(np.nanmax(relative)), float(size[place]) / step, tuple(index),
+            float(ratio[place]), float(size.max()), float(relative.max()), float(size[place]) / step, tuple(index),
             float(got[place]), float(expected[place]), float(limit[place]), number, got.size,
             pattern=pattern.describe(ratio > 1, numbers) if ratio[place] > 1 else "",
         )  # fmt: skip

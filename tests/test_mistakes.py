@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import programs
 import pytest
-from programs import Mistake
 
 from fusebench import discovery
 
@@ -27,5 +26,6 @@ def test_there_are_enough_mistakes():
 
 
 def test_every_kernel_has_programs():
-    assert set(PROGRAMS) == set(KERNELS)
-    assert all(isinstance(m, Mistake) for m in PLANTED.values())
+    assert set(PROGRAMS) == set(KERNELS), (
+        "tests/programs/<kernel>.py has a kernel's correct programs and planted mistakes"
+    )

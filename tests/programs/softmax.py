@@ -1,0 +1,179 @@
+"""softmax of rows, and what the kernels with a softmax inside share."""
+
+import numpy as np
+
+from programs import Mistake, Program
+from programs.arithmetic import (
+    SUMS,
+    edit,
+    first_again,
+    flush,
+    in_halves,
+    is_16,
+    is_32,
+    keep,
+    lanes,
+    pairwise,
+    store,
+    wide,
+)
+
+LOG2E = np.float32(1.4426950408889634)
+STEPS = ("shifted", "exponentials", "total", "inverse")
+
+
+def highest(scores):
+    """The row's maximum, NaN if it has one; 0 where all is -inf, so that the difference is -inf and not NaN."""
+    top = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    return np.where(np.isneginf(top), np.float32(0), top)
+
+
+def exp2(a):
+    return np.exp2(a * LOG2E)
+
+
+def softmax(scores, total=pairwise, exp=np.exp, top=highest, inverse=False):
+    """Softmax over the last axis of float32 scores; what is hidden is -inf. A row of nothing but -inf is 0/0: NaN."""
+    exponentials = exp(scores - top(scores))
+    if inverse:
+        return exponentials * (1 / total(exponentials))
+    return exponentials / total(exponentials)
+
+
+def online(scores, block=32, values=None, exp=np.exp, rescale=True, safe=True, skipped=0):
+    """One pass in blocks, what is summed so far scaled down whenever the maximum rises; with `values`, the weighted values."""
+    top = np.full((*scores.shape[:-1], 1), -np.inf, np.float32)
+    total, weighted = np.zeros_like(top), 0
+    for begin in range(0, scores.shape[-1] - skipped, block):
+        part = scores[..., begin : begin + block]
+        raised = np.maximum(top, part.max(axis=-1, keepdims=True))
+        finite = np.where(np.isneginf(raised), np.float32(0), raised) if safe else raised
+        shrink = exp(top - finite) if rescale else np.float32(1)
+        exponentials = exp(part - finite)
+        total = total * shrink + pairwise(exponentials)
+        if values is not None:
+            weighted = weighted * shrink + exponentials @ values[..., begin : begin + block, :]
+        top = raised
+    if values is not None:
+        return weighted / total
+    return exp(scores - np.where(np.isneginf(top), np.float32(0), top)) / total
+
+
+def each_step(case, scores):
+    """Every intermediate stored."""
+    exponentials = keep(case, np.exp(keep(case, scores - highest(scores))))
+    return exponentials * keep(case, 1 / keep(case, pairwise(exponentials)))
+
+
+def program(of_rows, **hooks):
+    return lambda case, x: store(case, of_rows(wide(x), **hooks))
+
+
+def flushed(case, x):
+    return flush(softmax(flush(x)))
+
+
+CORRECT = {
+    **{f"whole rows, {n}": Program(program(softmax, total=t)) for n, t in SUMS.items()},
+    "by exp2": Program(program(softmax, exp=exp2)),
+    "times the inverse": Program(program(softmax, inverse=True)),
+    "online": Program(program(online)),
+    "online, blocks of 7": Program(program(online, block=7)),
+    "online by exp2": Program(program(online, exp=exp2)),
+    "each step": Program(lambda case, x: store(case, each_step(case, wide(x))), STEPS, is_16),
+    "subnormals flushed": Program(flushed, ("subnormals",), is_32),
+}
+
+LARGEST = {"R": 40, "C": 500}
+ODD, SQUARE = {"R": 37, "C": 131}, {"R": 40, "C": 40}
+W, O = "whole rows, pairwise", "online"
+
+
+def changed(change, of_rows=softmax):
+    return lambda case, x: store(case, change(of_rows(wide(x))))
+
+
+def local(scores, block=64):
+    """Each block normalised by itself."""
+    return np.concatenate([softmax(scores[:, i : i + block]) for i in range(0, scores.shape[1], block)], axis=1)
+
+
+def first_block_top(scores):
+    return highest(scores[:, :32])
+
+
+def padded_with(value, block=64):
+    """Columns past the end read as `value`, and summed."""
+
+    def rows(scores):
+        padding = np.full((scores.shape[0], -scores.shape[1] % block), value, np.float32)
+        return softmax(np.hstack([scores, padding]))[:, : scores.shape[1]]
+
+    return rows
+
+
+def by_logarithm(scores):
+    """exp(x - log(sum exp)): the logarithm added to a large maximum loses its last bits."""
+    top = highest(scores)
+    return np.exp(scores - (top + np.log(pairwise(np.exp(scores - top)))))
+
+
+def cubic_exp(a):
+    """2^fraction by a polynomial of third degree, as a fast approximation has it."""
+    t = np.maximum(a * LOG2E, -126)
+    fraction = t - np.floor(t)
+    return np.ldexp(
+        1 + fraction * (0.69583282 + fraction * (0.22606716 + fraction * 0.07802448)), np.floor(t).astype(int)
+    )
+
+
+MISTAKES = {
+    "maximum not taken off": Mistake(program(softmax, top=lambda s: np.float32(0)), W, ODD, inputs="large_mean"),
+    "maximum of the first block": Mistake(program(softmax, top=first_block_top), W, ODD, inputs="extreme"),
+    "maximum of all rows": Mistake(program(softmax, top=lambda s: np.nanmax(s)), W, ODD, inputs="inf"),
+    "maximum without NaN, which becomes 0": Mistake(changed(lambda y: np.nan_to_num(y)), W, ODD, inputs="nan"),
+    "not normalised": Mistake(program(softmax, total=lambda e: np.float32(1)), W, ODD),
+    "normalised in each block": Mistake(program(local), W, ODD),
+    "last element missing from the sum": Mistake(program(softmax, total=lambda e: pairwise(e[:, :-1])), W, ODD),
+    "last block missing from the sum": Mistake(program(softmax, total=lambda e: pairwise(e[:, :128])), W, ODD),
+    "columns past the end read as 0": Mistake(program(padded_with(0)), W, ODD),
+    "columns past the end read as the last": Mistake(
+        lambda case, x: store(case, softmax(np.hstack([wide(x), wide(x)[:, -1:]]))[:, :-1]), W, ODD),
+    "sum in float16": Mistake(program(softmax, total=in_halves), W, ODD, "float16"),
+    "sum in float16 of float32": Mistake(program(softmax, total=in_halves), W, ODD),
+    "exponentials in float16": Mistake(
+        program(softmax, exp=lambda a: wide(np.exp(a).astype(np.float16))), W, ODD),
+    "exponentials stored, not declared": Mistake(
+        lambda case, x: store(case, softmax(wide(x), exp=lambda a: keep(case, np.exp(a)))), W, ODD, "bfloat16"),
+    "difference stored, not declared": Mistake(
+        lambda case, x: store(case, softmax(wide(x), exp=lambda a: np.exp(keep(case, a)))), W, ODD, "float16"),
+    "exp2 for exp": Mistake(program(softmax, exp=np.exp2), W, ODD),
+    "log2(e) of three digits": Mistake(program(softmax, exp=lambda a: np.exp2(a * np.float32(1.443))), W, ODD),
+    "log2(e) in float16": Mistake(program(softmax, exp=lambda a: np.exp2(a * np.float32(np.float16(LOG2E)))), W, ODD),
+    "exp by a cubic": Mistake(program(softmax, exp=cubic_exp), W, ODD),
+    "logarithm added to a large maximum": Mistake(program(by_logarithm), W, ODD, inputs="large_mean"),
+    "logarithm of the result": Mistake(changed(np.log), W, ODD),
+    "earlier blocks not scaled down": Mistake(program(online, rescale=False), O, ODD),
+    "-inf less -inf": Mistake(program(online, safe=False), O, ODD),
+    "last block missing from the online sum": Mistake(program(online, skipped=3), O, ODD),
+    "a row of -inf made 0": Mistake(changed(lambda y: np.where(np.isnan(y), np.float32(0), y)), W, ODD),
+    "a row of -inf made uniform": Mistake(
+        changed(lambda y: np.where(np.isnan(y), np.float32(1 / y.shape[1]), y)), W, ODD),
+    "-inf as -1e4": Mistake(lambda case, x: store(case, softmax(np.maximum(wide(x), -1e4))), W, ODD),
+    "along the columns": Mistake(lambda case, x: store(case, softmax(wide(x).T).T), W, SQUARE),
+    "transposed": Mistake(changed(lambda y: y.T.copy()), W, SQUARE),
+    "last row missing": Mistake(changed(lambda y: edit(y, -1, 0)), W, ODD),
+    "last column missing": Mistake(changed(lambda y: edit(y, np.s_[:, -1], 0)), W, ODD),
+    "one element too many in a row": Mistake(
+        lambda case, x: store(case, softmax(wide(x).ravel()[(np.arange(37)[:, None] * 132 + np.arange(131)) % x.size])), W, ODD),
+    "temperature of 1.001": Mistake(lambda case, x: store(case, softmax(wide(x) / np.float32(1.001))), W, ODD),
+    "all a part in a million off": Mistake(changed(lambda y: y * np.float32(1 + 1e-6)), W, ODD),
+    "first output again": Mistake(first_again(program(softmax)), W, ODD, calls=2),
+    "sum of another row": Mistake(program(softmax, total=lambda e: np.roll(pairwise(e), 1, axis=0)), W, ODD),
+    "one lane's sum missing": Mistake(program(softmax, total=lambda e: lanes(edit(e, np.s_[:, 31::32], 0))), W, ODD),
+    "bits dropped at the end": Mistake(
+        lambda case, x: store(case, (softmax(wide(x)).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)), W, ODD,
+        "bfloat16"),
+    "sum never ends: running total as is": Mistake(
+        program(softmax, total=lambda e: np.cumsum(e, axis=1, dtype=np.float32)), W, ODD),
+}  # fmt: skip

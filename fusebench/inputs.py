@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -57,7 +57,11 @@ def save_sets(sets: Sequence[Mapping[str, np.ndarray]], folder: Path) -> list[li
     return [files[i : i + len(sets[0])] for i in range(0, len(files), len(sets[0]))]
 
 
-def load(files: Sequence[Sequence[str]], folder: Path) -> list[np.ndarray]:
-    """Reads what `save` wrote; a file that is named twice is read once and shared."""
-    arrays = {name: np.load(folder / name).view(numpy_dtype(dtype)) for name, dtype in {tuple(f) for f in files}}
+def load(files: Sequence[Sequence[str]], folder: Path, mapped: bool = False) -> list[np.ndarray]:
+    """Reads what `save` wrote; a file that is named twice is read once and shared. With `mapped` only what is looked at."""
+    mode: Literal["r"] | None = "r" if mapped else None
+    arrays = {
+        name: np.asarray(np.load(folder / name, mmap_mode=mode)).view(numpy_dtype(dtype))
+        for name, dtype in {tuple(f) for f in files}
+    }
     return [arrays[name] for name, _ in files]

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fusebench import pattern
-from fusebench.allowance import DRAWS, Allowance, derive, errors, limit_of, together
+from fusebench.allowance import DRAWS, Allowance, derive, envelope, errors, exponent_of, limit_of, together
 from fusebench.contract import Case
 from fusebench.inputs import make_sets, numpy_dtype
 from fusebench.rounding import FLUSHED, Exact, Noisy, Stored, spacing
@@ -22,7 +22,7 @@ JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case gets noisy evaluati
 REFERENCE_FLOPS, REFERENCE_BYTES = 1e10, 1e9  # what of a case gets a reference on the CPU: rows are chosen beyond
 RANDOM_ROWS, FEWEST_ROWS = 64, 8
 BLOCKS = (16, 32, 64, 128, 256)  # of the usual tiles: a mistake shows at their edges
-SCREEN = 4.0  # reaches of the judged rows, at the same place in the row, that an element of another row may be off
+SCREEN = 2.0  # times what a judged element of its size may be off, an element of another row may be
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,7 @@ class Judge:
     case: Case
     arrays: Mapping[str, np.ndarray]
     seed: int = 0
+    on_device: bool = False  # whether the reference on the device will see all rows: then the CPU need not
     exact: list[np.ndarray] = field(default_factory=list)
     points: set[str] = field(default_factory=set)  # that the formula has
     allowances: dict[tuple[str, ...], list[Allowance]] = field(default_factory=dict)
@@ -92,8 +93,10 @@ class Judge:
         heights = [a.shape[self.axis] for a, r in zip(self.inputs, self.row_inputs, strict=True) if r]
         self.height = heights[0] if heights else 0
         flops, moved = self.module.flops(self.case), self.module.moved_bytes(self.case)
-        self.referenced = self._rows(flops / REFERENCE_FLOPS, moved / REFERENCE_BYTES, fewest=2 * RANDOM_ROWS)
         self.judged = self._rows(flops / JUDGED_FLOPS, moved / self.case.itemsize / JUDGED_ELEMENTS, fewest=FEWEST_ROWS)
+        self.referenced = self._rows(flops / REFERENCE_FLOPS, moved / REFERENCE_BYTES, fewest=2 * RANDOM_ROWS)
+        if self.on_device:
+            self.referenced = self.judged
 
     def _rows(self, *excess: float, fewest: int) -> np.ndarray | None:
         """Numbers of rows to look at, or None for all: the first and last, those at the edges of the usual blocks, random
@@ -168,13 +171,14 @@ class Judge:
                 replace(verdict, rms=rms, rms_limit=allowance.rms_limit, mean=mean, mean_limits=allowance.mean_limits)
             )
             if self.judged is not None and len(self.judged) < referenced[number].shape[self.axis]:
-                screened = self._screen(number, referenced[number], allowance)
+                screened = self._screen(number, referenced[number], allowance, self.envelopes(points)[number])
                 verdicts += [screened] if screened.ratio > 1 else []
         return max(verdicts, key=lambda v: (not v.ok, v.ratio))
 
-    def reaches(self, points: Sequence[str]) -> list[np.ndarray]:
-        """Per output, how far a value of any row may be off, at each place of a row: what judged rows say of the others."""
-        return [SCREEN * allowance.reach.max(axis=self.axis, keepdims=True) for allowance in self.allowed(points)]
+    def envelopes(self, points: Sequence[str]) -> list[np.ndarray]:
+        """Per output, how far elements of rows that are not judged may be off, by their size (allowance.envelope)."""
+        judged = self._judged(self.reference())
+        return [SCREEN * envelope(e, a.reach) for e, a in zip(judged, self.allowed(points), strict=True)]
 
     def widened(self, verdict: Verdict, found: Mapping[str, Any]) -> Verdict:
         """The verdict after the reference on the device saw all rows and `found` the worst (reference.py)."""
@@ -188,11 +192,10 @@ class Judge:
             pattern=f"{found['beyond']} elements of all rows",
         )  # fmt: skip
 
-    def _screen(self, number: int, got: np.ndarray, allowance: Allowance) -> Verdict:
-        """All referenced rows, by the reaches that the judged rows have at the same place."""
+    def _screen(self, number: int, got: np.ndarray, allowance: Allowance, reaches: np.ndarray) -> Verdict:
+        """All referenced rows, by what judged elements of the same size may be off."""
         expected = self.reference()[number]
-        reach = SCREEN * allowance.reach.max(axis=self.axis, keepdims=True)
-        limit = limit_of(expected, np.broadcast_to(reach, expected.shape), self.case.dtype)
+        limit = limit_of(expected, reaches[exponent_of(expected)], self.case.dtype)
         overflow = {
             v: np.broadcast_to(w.any(self.axis, keepdims=True), got.shape) for v, w in allowance.nonfinite.items()
         }

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from fusebench import inputs
+from fusebench.allowance import EXPONENTS, LOWEST
 from fusebench.contract import Case
 from fusebench.rounding import FORMATS, Exact
 
@@ -33,29 +34,29 @@ class Reference:
 
     def check(
         self, case: dict[str, Any], row_inputs: list[bool], axis: int, files: list[list[str]], outputs: list[list[str]],
-        reaches: list[list[str]], folder: str,
+        reaches: list[list[float]], folder: str,
     ) -> dict[str, Any]:  # fmt: skip
-        """Compares all rows of the outputs with the formula. `reaches` are files with how far a value may be off, at each
-        place of a row. Returns, for the worst element, what a Verdict says of it, and how many elements are off."""
+        """Compares all rows of the outputs with the formula. `reaches` say how far a value may be off, by its size
+        (allowance.envelope). Returns, for the worst element, what a Verdict says of it, and how many elements are off."""
         the_case, where = Case(**case), Path(folder)
         module = importlib.import_module(f"implementations.{the_case.kernel}.kernel")
         arrays, got = inputs.load(files, where), inputs.load(outputs, where)
-        whole = [None if rows else self._put(a) for a, rows in zip(arrays, row_inputs, strict=True)]
+        whole = [None if rows else self._argument(a) for a, rows in zip(arrays, row_inputs, strict=True)]
         height = next(a.shape[axis] for a, rows in zip(arrays, row_inputs, strict=True) if rows)
-        limits = [self._put(a) for a in inputs.load(reaches, where)]
+        tables = [torch.tensor(table, dtype=torch.float64, device=self.device) for table in reaches]
         chunk = _rows_at_once(module.flops(the_case), module.moved_bytes(the_case) // the_case.itemsize, height)
         worst: dict[str, Any] = {"ratio": 0.0, "beyond": 0, "max_abs": 0.0}
         for first in range(0, height, chunk):
             rows = np.arange(first, min(first + chunk, height))
             chosen = [
-                Tensor(self._put(np.take(a, rows, axis=axis)) if w is None else w)
+                self._argument(np.take(a, rows, axis=axis)) if w is None else w
                 for a, w in zip(arrays, whole, strict=True)
             ]
             exact = module.formula(the_case, Exact(rows), *chosen)
             exact = exact if isinstance(exact, tuple | list) else (exact,)
             for number, (e, o) in enumerate(zip(exact, got, strict=True)):
                 part = self._put(np.take(o, rows, axis=axis))
-                _merge(worst, number, first, axis, part, _of(e, part), limits[number], the_case.dtype)
+                _merge(worst, number, first, axis, part, _of(e, part), tables[number], the_case.dtype)
         return {"status": "ok", **worst}
 
     def usable(self) -> bool:
@@ -66,6 +67,10 @@ class Reference:
             torch.cuda.empty_cache()
             return {"held_bytes": torch.cuda.memory_reserved()}
         return {"held_bytes": 0}
+
+    def _argument(self, array: np.ndarray) -> Any:
+        """What the formula gets: floats on the device; integers stay, because masks and indices are little work."""
+        return array if array.dtype.kind in "iub" else Tensor(self._put(array))
 
     def _put(self, array: np.ndarray) -> torch.Tensor:
         wide = array if array.dtype.kind in "iub" else array.astype(np.float64)
@@ -78,9 +83,12 @@ def _rows_at_once(flops: int, elements: int, height: int) -> int:
 
 
 def _merge(
-    worst: dict[str, Any], number: int, first: int, axis: int, got: torch.Tensor, exact: torch.Tensor, reach: torch.Tensor, dtype: str
+    worst: dict[str, Any], number: int, first: int, axis: int, got: torch.Tensor, exact: torch.Tensor, table: torch.Tensor, dtype: str
 ) -> None:  # fmt: skip
     mantissa, smallest, _ = FORMATS[dtype]
+    finite = exact.nan_to_num(1.0, 1.0, 1.0)
+    power = torch.where(finite == 0, -LOWEST, torch.frexp(finite)[1])
+    reach = table[(power + LOWEST).clamp(0, EXPONENTS - 1).long()]
     largest = (exact.abs() + reach).nan_to_num(0.0, 0.0, 0.0)
     exponent = torch.frexp(largest)[1].double() - 1
     step = torch.exp2(torch.where(largest == 0, smallest, exponent.clamp(min=smallest)) - mantissa)
@@ -177,6 +185,9 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
 
     def swapaxes(self, a: int, b: int) -> Tensor:
         return Tensor(self.tensor.transpose(a, b))
+
+    def transpose(self, *axes: int) -> Tensor:
+        return Tensor(self.tensor.permute(*axes))
 
     def astype(self, dtype: Any) -> Tensor:
         return Tensor(self.tensor.to(getattr(torch, np.dtype(dtype).name)))

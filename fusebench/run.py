@@ -173,9 +173,10 @@ class CaseData:
         """The verdict on the outputs in those files, which were computed from that input set."""
         with self.this.clock.during("parity"):
             if set_ not in self.judges:
-                self.judges[set_] = Judge(self.module, self.case, self.sets[set_], self.seed)
+                on_device = self.this.settings.device == "cuda"
+                self.judges[set_] = Judge(self.module, self.case, self.sets[set_], self.seed, on_device)
             judge = self.judges[set_]
-            verdict = judge.judge(inputs.load(outputs, self.folder), points)
+            verdict = judge.judge(inputs.load(outputs, self.folder, mapped=True), points)
             if verdict.ok and judge.referenced is not None:
                 return self._all_rows(judge, verdict, outputs, points, set_, pool)
             return verdict
@@ -188,7 +189,7 @@ class CaseData:
             return replace(verdict, unseen="without a GPU, rows beyond these have no reference")
         home = ("reference", interpreter(self.this.settings.pythons, "torch", "torch"))
         case = judge.case.as_dict()
-        reaches = inputs.save(judge.reaches(points), self.folder, "reach")
+        reaches = [table.tolist() for table in judge.envelopes(points)]
         message: dict[str, Any] = {
             "do": "check",
             "case": case,

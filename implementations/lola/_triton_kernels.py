@@ -105,7 +105,8 @@ def multirow_tile(case, device, prepared):
 def moments(total, squares, K: tl.constexpr):
     """Mean and 1 / sqrt(variance + eps) from the sums of K values and of their squares."""
     mean = total / K
-    return mean, tl.rsqrt(tl.maximum(squares / K - mean * mean, 0.0) + EPS)
+    variance = squares / K - mean * mean
+    return mean, tl.rsqrt(tl.where(variance < 0, 0.0, variance) + EPS)  # keeps NaN, which a maximum with 0 loses
 
 
 @triton.jit

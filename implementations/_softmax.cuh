@@ -83,11 +83,16 @@ __device__ __forceinline__ float exponential(float x, float m) {
     return e;
 }
 
-template <typename T>
-__device__ __forceinline__ float exponential_sum(const Vector<T>& v, float m) {
+// The sum of exp(v - m), which float32 can keep in place of v.
+template <bool KEEP, typename T>
+__device__ __forceinline__ float exponential_sum(Vector<T>& v, float m) {
     float s = 0.0f;
 #pragma unroll
-    for (int j = 0; j < Vector<T>::SIZE; ++j) s += exponential(element(v, j), m);
+    for (int j = 0; j < Vector<T>::SIZE; ++j) {
+        float e = exponential(element(v, j), m);
+        if constexpr (KEEP) v.at[j] = e;
+        s += e;
+    }
     return s;
 }
 
@@ -201,14 +206,15 @@ struct Row {
         return r;
     }
 
-    // exp(held - m) * inverse where visible, 0 elsewhere in the vector.
+    // exp(held - m) * inverse where visible, 0 elsewhere in the vector. EXPONENTIALS: `held` is exp(held - m) already.
+    template <bool EXPONENTIALS>
     __device__ __forceinline__ void store(int v, const Vector<T>& held, float m, float inverse) const {
         if (v >= vectors) return;
         int c = head + v * SIZE;
         float z[SIZE];
 #pragma unroll
         for (int j = 0; j < SIZE; ++j) {
-            z[j] = exponential(element(held, j), m) * inverse;
+            z[j] = (EXPONENTIALS ? element(held, j) : exponential(element(held, j), m)) * inverse;
             if (!visible(c + j)) z[j] = 0.0f;
         }
         *reinterpret_cast<Vector<T>*>(y + c) = as_vector(z, T{});
@@ -241,6 +247,7 @@ __device__ constexpr int blocks_that_fit(int threads, int V, bool aligned) {
 // another's.
 template <int LANES, int V, int CLUSTER, typename T, bool ALIGNED, bool MASKED>
 __device__ __forceinline__ void softmax_on_chip(const Row<T, ALIGNED, MASKED>& row, bool writes, float* parts) {
+    constexpr bool KEEPS = sizeof(T) == 4;  // exponentials, in place of the elements
     constexpr int EDGES = Row<T, ALIGNED, MASKED>::edges(LANES * CLUSTER);
     if constexpr (CLUSTER > 1) cluster_arrive();
     int rank = CLUSTER > 1 ? cluster_rank() : 0;
@@ -260,13 +267,13 @@ __device__ __forceinline__ void softmax_on_chip(const Row<T, ALIGNED, MASKED>& r
     float s = 0.0f;
 #pragma unroll
     for (int i = 0; i < V; ++i)
-        if (!MASKED || !row.hidden(v0 + i * LANES)) s += exponential_sum(held[i], m);
+        if (!MASKED || !row.hidden(v0 + i * LANES)) s += exponential_sum<KEEPS>(held[i], m);
 #pragma unroll
     for (int i = 0; i < EDGES; ++i) s += exponential(edges[i], m);
     s = row_reduce<false, LANES, CLUSTER>(s, parts + LANES / 32 * CLUSTER);
 
     // Behind this line the compiler takes 16-bit elements for new ones, else it would keep their exponentials.
-    if constexpr (sizeof(T) == 2 && V > 3) {
+    if constexpr (!KEEPS && V > 3) {
 #pragma unroll
         for (int i = 0; i < V; ++i)
 #pragma unroll
@@ -275,7 +282,7 @@ __device__ __forceinline__ void softmax_on_chip(const Row<T, ALIGNED, MASKED>& r
     if (!writes) return;
     float inverse = __frcp_rn(s);
 #pragma unroll
-    for (int i = 0; i < V; ++i) row.store(v0 + i * LANES, held[i], m, inverse);
+    for (int i = 0; i < V; ++i) row.template store<KEEPS>(v0 + i * LANES, held[i], m, inverse);
 #pragma unroll
     for (int i = 0; i < EDGES; ++i) row.store_edge(edge0 + i * LANES * CLUSTER, edges[i], m, inverse);
 }
@@ -298,7 +305,7 @@ __device__ __forceinline__ void softmax_re_read(const Row<T, ALIGNED, MASKED>& r
         s *= exponential(m, higher);
         m = higher;
 #pragma unroll
-        for (int i = 0; i < AHEAD; ++i) s += exponential_sum(part[i], m);
+        for (int i = 0; i < AHEAD; ++i) s += exponential_sum<false>(part[i], m);
     }
     float own = m;
     m = row_reduce<true, LANES, 1>(m, parts);
@@ -310,6 +317,6 @@ __device__ __forceinline__ void softmax_re_read(const Row<T, ALIGNED, MASKED>& r
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) part[i] = row.load(v + i * LANES);
 #pragma unroll
-        for (int i = 0; i < AHEAD; ++i) row.store(v + i * LANES, part[i], m, inverse);
+        for (int i = 0; i < AHEAD; ++i) row.template store<false>(v + i * LANES, part[i], m, inverse);
     }
 }

@@ -52,23 +52,23 @@ def online_tile(T):
 
 
 @triton.jit
-def visible_scores(att, columns, n, i, T: tl.constexpr, VECTOR: tl.constexpr):
+def visible_scores(att, columns, n, i, T: tl.constexpr, VECTOR: tl.constexpr, POLICY: tl.constexpr = ""):
     """The scores (BLOCK,) of row i, which begins at att, in float32, -inf where hidden; and what is visible."""
     vectors = columns // VECTOR
     touched = (vectors >= n // VECTOR) & (vectors <= i // VECTOR) & (columns < T)
     visible = (columns >= n) & (columns <= i)
-    v = tl.load(att + columns, mask=touched, other=float("-inf")).to(tl.float32)
+    v = tl.load(att + columns, mask=touched, other=float("-inf"), eviction_policy=POLICY).to(tl.float32)
     return tl.where(visible, v, float("-inf")), visible
 
 
 @triton.jit
 def row(att, n_padd, y, T: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
-    """Row T - 1 - program."""
+    """Row T - 1 - program. What is read leaves L2 first, which keeps y for whoever reads it next."""
     i = T - 1 - tl.program_id(0)
     n = tl.maximum(tl.load(n_padd), 0)
     columns = tl.arange(0, BLOCK)
     start = i.to(tl.int64) * T
-    v, visible = visible_scores(att + start, columns, n, i, T, VECTOR)
+    v, visible = visible_scores(att + start, columns, n, i, T, VECTOR, "evict_first")
     e = tl.exp(v - tl.max(v, 0))  # NaN in a row that sees nothing, or nothing but -inf; the former is all hidden
     z = tl.where(visible, e * (1.0 / tl.sum(e, 0)), 0.0)
     tl.store(y + start + columns, z.to(y.dtype.element_ty), mask=columns < T)

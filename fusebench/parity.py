@@ -16,7 +16,7 @@ from fusebench import pattern
 from fusebench.allowance import DRAWS, Allowance, derive, envelope, errors, exponent_of, limit_of, together
 from fusebench.contract import Case
 from fusebench.inputs import make_sets, numpy_dtype
-from fusebench.rounding import FLUSHED, Exact, Noisy, Stored, spacing
+from fusebench.rounding import FLUSHED, FORMATS, Exact, Noisy, Stored, spacing
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case gets noisy evaluations: rows are chosen beyond
 REFERENCE_FLOPS, REFERENCE_BYTES = 1e10, 1e9  # what of a case gets a reference on the CPU: rows are chosen beyond
@@ -199,6 +199,11 @@ class Judge:
         overflow = {
             v: np.broadcast_to(w.any(self.axis, keepdims=True), got.shape) for v, w in allowance.nonfinite.items()
         }
+        largest = FORMATS[self.case.dtype][2]
+        above, below = expected + reach > largest, expected - reach < -largest
+        # other rows need not overflow where the judged ones do, nor to the same side
+        overflow[np.inf] = above | overflow.get(np.inf, False) & ~below
+        overflow[-np.inf] = below | overflow.get(-np.inf, False) & ~above
         return self._worst(number, got, expected, errors(got, expected, overflow), limit, self.referenced)
 
     def _worst(

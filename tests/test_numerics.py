@@ -117,6 +117,18 @@ def test_large_cases_are_judged_on_sampled_rows_and_screened_elsewhere(judged):
     assert not verdict.ok and verdict.index[0] == screened
 
 
+def test_overflow_in_screened_rows_is_accepted_on_the_side_where_it_is(kernels):
+    case = make_case(kernels["add_mul_act"], {"M": 5000, "N": 100}, "bfloat16", options={"activation": "none"})
+    arrays = make_sets(kernels["add_mul_act"].module, case, 0, 1, "extreme")[0] | {"multiplier": np.array(1.0)}
+    arrays["z"] = arrays["x"]  # twice the largest number, of either sign
+    judge = Judge(kernels["add_mul_act"].module, case, arrays)
+    with np.errstate(over="ignore"):
+        y = (2 * arrays["x"].astype(np.float64)).astype(numpy_dtype("bfloat16"))
+    assert judge.judged is not None and judge.judge([y], FUSED).ok
+    row = next(r for r in range(5000) if r not in judge.judged and np.isinf(y[r, 3]))
+    assert not judge.judge([edit(y, (row, 3), -y[row, 3])], FUSED).ok
+
+
 @pytest.mark.parametrize(
     ("dtype", "type_"), [("float32", np.float32), ("float16", np.float16), ("bfloat16", ml_dtypes.bfloat16)]
 )

@@ -61,7 +61,7 @@ class Result:
             half = float(spacing(np.abs(v.expected) + v.budget, self.case.dtype)) / 2
         reach = v.budget - half
         return (
-            max(0.0, v.ratio * v.budget - half) / reach if reach > 0 else v.ratio,
+            max(0.0, v.ratio * v.budget - half) / reach if reach > 1e-9 * half else max(0.0, v.ratio - 1),
             v.rms / v.rms_limit if v.rms_limit else 0.0,
             abs(v.mean - middle) / width if width else 0.0,
         )

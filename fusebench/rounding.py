@@ -115,6 +115,7 @@ class Noisy(Exact):
     def _noise(self, value: np.ndarray, spacings: float) -> np.ndarray:
         own, shared = self._uniform(value), self.rng.uniform(-0.5, 0.5)
         drawn = value + spacings * spacing(value, "float32") * (own + shared)
+        drawn = np.where(np.abs(drawn) > FORMATS["float32"][2], np.copysign(np.inf, drawn), drawn)
         return np.where(np.abs(value) < 2.0**-126, 0.0, drawn) if FLUSHED in self.points else drawn
 
     def compute(self, value: np.ndarray) -> np.ndarray:

@@ -147,12 +147,14 @@ class Noisy(Exact):
     def _accumulated(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:
         """The noise of summing a @ b = `product` over K."""
         squares, K = self._size(lambda: (a**2) @ (b**2)), a.shape[-1]
+        # once for each k, in the product or in the sum, half of the smallest subnormal may be lost at most
+        lost = 2.0**-150 * math.sqrt(K / 3)
         if not self.tensor_cores:
-            return self._deviation(product, squares, 2.0**-24, K) * self.rng.standard_normal(product.shape, np.float32)
+            deviation = self._deviation(product, squares, 2.0**-24, K)
+            return np.hypot(deviation, lost) * self.rng.standard_normal(product.shape, np.float32)
         steps = math.ceil(K / TENSOR_CORE_STEP)
-        noise = self._deviation(product, squares, TENSOR_CORE_UNIT, steps) * self.rng.standard_normal(
-            product.shape, np.float32
-        )
+        deviation = self._deviation(product, squares, TENSOR_CORE_UNIT, steps)
+        noise = np.hypot(deviation, lost) * self.rng.standard_normal(product.shape, np.float32)
         # what is cut off is always towards zero: half of it adds up along the way to the sum
         noise += self.rng.uniform(-0.5, 0.5) * TENSOR_CORE_UNIT * steps * product
         if self.tf32:

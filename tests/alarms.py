@@ -60,8 +60,10 @@ class Result:
         with np.errstate(invalid="ignore"):
             half = float(spacing(np.abs(v.expected) + v.budget, self.case.dtype)) / 2
         reach = v.budget - half
+        if not reach > 1e-9 * half:  # nothing is rounded but the output: its elements are right or wrong
+            return max(0.0, v.ratio - 1), 0.0, 0.0
         return (
-            max(0.0, v.ratio * v.budget - half) / reach if reach > 1e-9 * half else max(0.0, v.ratio - 1),
+            max(0.0, v.ratio * v.budget - half) / reach,
             v.rms / v.rms_limit if v.rms_limit else 0.0,
             abs(v.mean - middle) / width if width else 0.0,
         )

@@ -130,13 +130,18 @@ class Noisy(Exact):
         drawn = value + spacing(value, self.dtype) * self._uniform(value)
         return np.where(np.abs(value) > FORMATS[self.dtype][2], stored(value, self.dtype), drawn)
 
-    def _deviation(self, total: np.ndarray, squares: np.ndarray, unit: float, steps: int) -> np.ndarray:
+    def _deviation(self, total: np.ndarray, squares: np.ndarray, unit: float, steps: int, terms: int = 0) -> np.ndarray:
         """Standard deviation of a sum of K terms added in random order, in `steps` additions of relative error `unit`.
 
         Each addition errs by a uniform share of `unit` times the partial sum; in random order the squares of the partial
-        sums have the mean total²/3 + squares/6 (docs/numerics.md).
+        sums have the mean total²/3 + squares/6 (docs/numerics.md). Of `terms` that are all equal, which total² = terms
+        squares shows, every addition between two powers of 2 errs by the same amount: the errors add up instead of
+        averaging, to the variance (unit terms total)²/45.
         """
-        return unit * np.sqrt(steps / 3 * (total**2 / 3 + squares / 6))
+        variance = steps / 3 * (total**2 / 3 + squares / 6)
+        if terms > 5:  # from where the latter is the larger
+            variance = np.where(total**2 > (1 - 1e-9) * terms * squares, (terms * total) ** 2 / 45, variance)
+        return unit * np.sqrt(variance)
 
     def _size(self, make: Any) -> Any:
         if self.sums == len(self.sizes):
@@ -150,7 +155,7 @@ class Noisy(Exact):
         # once for each k, in the product or in the sum, half of the smallest subnormal may be lost at most
         lost = 2.0**-150 * math.sqrt(K / 3)
         if not self.tensor_cores:
-            deviation = self._deviation(product, squares, 2.0**-24, K)
+            deviation = self._deviation(product, squares, 2.0**-24, K, K)
             return np.hypot(deviation, lost) * self.rng.standard_normal(product.shape, np.float32)
         steps = math.ceil(K / TENSOR_CORE_STEP)
         deviation = self._deviation(product, squares, TENSOR_CORE_UNIT, steps)
@@ -170,7 +175,8 @@ class Noisy(Exact):
     def sum(self, value: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
         total = value.sum(axis=axis, keepdims=keepdims)
         squares = self._size(lambda: (value**2).sum(axis=axis, keepdims=keepdims))
-        deviation = self._deviation(total, squares, 2.0**-24, value.shape[axis])
+        K = value.shape[axis]
+        deviation = self._deviation(total, squares, 2.0**-24, K, K)
         return total + deviation * self.rng.standard_normal(np.shape(total), np.float32)
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:

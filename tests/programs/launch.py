@@ -3,7 +3,7 @@
 import numpy as np
 
 from programs import Mistake, Program
-from programs.arithmetic import edit, flush, is_32, store, tf32_cut, wide
+from programs.arithmetic import edit, flush, store, tf32_cut, wide
 
 
 def copy(case, x):
@@ -17,14 +17,15 @@ def by_blocks(case, x):
 CORRECT = {
     "copy": Program(copy),
     "by blocks": Program(by_blocks),
+    "in a flushing back end": Program(copy, ("subnormals",)),  # it computes nothing that could be flushed
     "by float32": Program(lambda case, x: store(case, wide(x))),
-    "subnormals flushed": Program(lambda case, x: flush(x), ("subnormals",), is_32),
 }
 
 LARGEST = {"N": 5000}
 ODD = {"N": 4099}
 
 MISTAKES = {
+    "subnormals lost where programs may flush them": Mistake(lambda case, x: flush(x), "in a flushing back end", ODD, inputs="subnormal"),
     "last element missing": Mistake(lambda case, x: edit(x, -1, 0), "copy", ODD),
     "last block missing": Mistake(lambda case, x: edit(x, np.s_[4096:], 0), "copy", ODD),
     "zeros": Mistake(lambda case, x: np.zeros_like(x), "copy", ODD),

@@ -101,11 +101,13 @@ class Noisy(Exact):
         self.tensor_cores = case.dtype != "float32" or case.precision == "tf32"
         self.tf32 = case.precision == "tf32"
         self.sizes: list[Any] = []  # of the sums, in the order of the formula
-        self.sums = 0
+        self.again()
 
     def again(self) -> Noisy:
         """Begins another draw; the sizes of the sums, which noise changes to second order, are kept."""
         self.sums = 0
+        # a program that cuts off does so in every product: from layer to layer the loss adds up
+        self.towards_zero = self.rng.uniform(-1, 1)
         return self
 
     def _uniform(self, value: np.ndarray) -> np.ndarray:
@@ -161,11 +163,12 @@ class Noisy(Exact):
         deviation = self._deviation(product, squares, TENSOR_CORE_UNIT, steps)
         noise = np.hypot(deviation, lost) * self.rng.standard_normal(product.shape, np.float32)
         # what is cut off is always towards zero: half of it adds up along the way to the sum
-        noise += self.rng.uniform(-0.5, 0.5) * TENSOR_CORE_UNIT * steps * product
+        noise += self.towards_zero / 2 * TENSOR_CORE_UNIT * steps * product
         if self.tf32:
             # each operand loses between 0 and 2^-10 of itself: a mean of half that, and a variance of its square / 12
-            noise += TF32_TRUNCATION * np.sqrt(squares / 6) * self.rng.standard_normal(product.shape, np.float32)
-            noise += TF32_TRUNCATION * self.rng.uniform(-1, 1) * product
+            cut = self._size(lambda: (_tf32_size(a) ** 2) @ (_tf32_size(b) ** 2))
+            noise += TF32_TRUNCATION * np.sqrt(cut / 6) * self.rng.standard_normal(product.shape, np.float32)
+            noise += TF32_TRUNCATION * self.towards_zero * product
         return noise
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -183,6 +186,12 @@ class Noisy(Exact):
         if point not in self.points or self.dtype == "float32":
             return value  # float32 can shift a row by its mean, so that nothing cancels: it is owed no allowance
         return value + self._accumulated(a, b, a @ b) * np.abs(scale)
+
+
+def _tf32_size(operand: np.ndarray) -> np.ndarray:
+    """What TF32's relative error applies to: a subnormal loses as much as the smallest normal number."""
+    small = (np.abs(operand) < 2.0**-126) & (operand != 0)
+    return np.where(small, 2.0**-126, operand)
 
 
 def spacing(values: np.ndarray, dtype: str) -> np.ndarray:

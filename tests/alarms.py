@@ -30,7 +30,7 @@ from fusebench.cases import make_case
 from fusebench.contract import DTYPES, PRECISIONS, Case, Device
 from fusebench.inputs import make_sets, numpy_dtype
 from fusebench.parity import Judge, Verdict
-from fusebench.rounding import spacing
+from fusebench.rounding import FLUSHED, spacing
 
 CPU = Device("cpu", "cpu")
 LARGEST = 64  # of a dimension, unless the kernel's programs say otherwise
@@ -127,8 +127,10 @@ def candidates(kernel: discovery.Kernel, case: Case) -> dict[str, programs.Progr
     if importlib.util.find_spec("torch") and (eager := kernel.implementations.get("torch_eager")):
         module = discovery.load_implementation(kernel.name, "torch_eager")
         skip = getattr(module, "skip", lambda *_: None)
+        # oneDNN multiplies bfloat16 by instructions (AVX512_BF16) that flush subnormals
+        flushed = (FLUSHED,) if case.dtype == "bfloat16" else ()
         found |= {
-            f"torch_eager:{variant}": programs.Program(_torch(module, variant), points)
+            f"torch_eager:{variant}": programs.Program(_torch(module, variant), (*points, *flushed))
             for variant, points in eager.variants.items()
             if not skip(case, variant, CPU)
         }

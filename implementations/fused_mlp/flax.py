@@ -1,0 +1,58 @@
+"""fused_mlp in Flax.
+
+- `module`: a linen module of Dense layers, as most users write it.
+- `transposed`: the same with the kernels kept as (N, K), so that the products read them by rows of K.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from implementations._jax import ACTIVATIONS
+
+BACKEND = "jax"
+REQUIRES = {"flax": "flax"}
+VARIANTS = {"module": ("product", "bias", "activation"), "transposed": ("product", "bias", "activation")}
+
+
+class MLP(nn.Module):
+    """Dense layers of the given widths, ReLU between them, `last` after the last."""
+
+    widths: tuple[int, ...]
+    last: str
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x):
+        for i, width in enumerate(self.widths):
+            x = nn.Dense(width, dtype=self.dtype)(x)
+            x = ACTIVATIONS[self.last](x) if i + 1 == len(self.widths) else nn.relu(x)
+        return x
+
+
+def prepare(case, variant, x, *layers):
+    """(W1, W2, …) in the variant's layout."""
+    kept = case.options["w_layout"] == ("nk" if variant == "transposed" else "kn")
+    return tuple(jnp.array(W if kept else W.T) for W in layers[::2])
+
+
+def build(case, variant, device):
+    """call(x (M, N0), W1, b1, W2, b2, …, W1, W2, … in the variant's layout) → (M, N of the last layer), jitted."""
+    layers, last = case.sizes["LAYERS"], case.options["last"]
+    module = MLP(case.size("N1", "N2", "N3", "N4")[:layers], last, jnp.dtype(case.dtype))
+
+    def apply(x, *arrays):
+        biases, Ws = arrays[1 : 2 * layers : 2], arrays[2 * layers :]
+        params = {
+            f"Dense_{i}": {"kernel": W, "bias": b} for i, (W, b) in enumerate(zip(Ws, biases, strict=True))
+        }
+        return module.apply({"params": params}, x)
+
+    def transposed(x, *arrays):
+        biases, Ws = arrays[1 : 2 * layers : 2], arrays[2 * layers :]
+        for i, (W, b) in enumerate(zip(Ws, biases, strict=True)):
+            x = jnp.einsum("mk,nk->mn", x, W) + b
+            x = ACTIVATIONS[last](x) if i + 1 == layers else jax.nn.relu(x)
+        return x
+
+    return jax.jit(transposed if variant == "transposed" else apply)

@@ -1,0 +1,98 @@
+"""fused_mlp: a whole multilayer perceptron: LAYERS linear layers with a ReLU between them, and a last activation.
+
+x (M, N0), W1 (N0, N1), b1 (N1,), W2 (N1, N2), b2 (N2,) … → y (M, N of the last layer), all of one dtype; sums in float32
+at least. With w_layout=nk each W is stored (N, K).
+
+The number of layers is a size, LAYERS from 1 to 4, so that a named case has all that it needs; widths past the last layer's
+mean nothing (the cases say 1) and no array has them.
+
+Can it be one launch? Layer 2 needs the whole rows of layer 1, but no others: so a tile of rows goes through all layers and
+never leaves the chip, while every tile reads all weights anew, from L2.
+"""
+
+import math
+
+import numpy as np
+
+from implementations._mathematics import activate
+
+DIMENSIONS = ("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
+BATCH = "M"
+OPTIONS = {"last": ("none", "relu", "sigmoid"), "w_layout": ("kn", "nk")}
+ROWS = ("x",)
+
+
+def _sizes(M, *widths):
+    """The sizes of a case from its rows and the widths from its input to its output."""
+    padded = (*widths, 1, 1, 1, 1)[:5]
+    return {"M": M, "LAYERS": len(widths) - 1} | {f"N{i}": n for i, n in enumerate(padded)}
+
+
+CASES = {
+    "bottom": _sizes(128, 13, 512, 256, 64, 16),  # DLRM's dense features
+    "bottom_2048": _sizes(2048, 13, 512, 256, 64, 16),
+    "bottom_65536": _sizes(65536, 13, 512, 256, 64, 16),
+    "top": _sizes(128, 367, 512, 256, 1),  # DLRM's prediction from dot interactions
+    "top_outer": _sizes(128, 186624, 512, 256, 1),  # the same from outer products: a stream over W1
+    "synthetic": _sizes(128, 512, 512, 256, 1),
+    "synthetic_2048": _sizes(2048, 512, 512, 256, 1),
+    "synthetic_65536": _sizes(65536, 512, 512, 256, 1),
+    "one": _sizes(1, 1, 1, 1, 1, 1),
+    "odd": _sizes(37, 13, 131, 67, 5),  # no tile divides it
+    "one_layer": _sizes(5, 70, 41),
+    "two_layers": _sizes(3, 17, 130, 3),
+    "widening": _sizes(33, 5, 7, 150),  # the last layer is the widest
+    "four_layers": _sizes(19, 40, 33, 72, 9, 21),
+}
+
+
+def widths(case):
+    """(N0, N1, …) as far as the last layer. Raises ValueError for a number of layers that is not 1 to 4."""
+    layers = case.sizes["LAYERS"]
+    if layers > 4:
+        raise ValueError(f"LAYERS is {layers}: expected 1 to 4")
+    return case.size("N0", "N1", "N2", "N3", "N4")[: layers + 1]
+
+
+def inputs(case, rng):
+    """x (M, N0): standard normal."""
+    return {"x": rng.standard_normal(case.size("M", "N0"), dtype=np.float32)}
+
+
+def weights(case, rng):
+    """W of each layer scaled so that ReLUs keep the size of what passes through (He), and biases that are not 0."""
+    sizes, arrays = widths(case), {}
+    for i, (K, N) in enumerate(zip(sizes, sizes[1:]), 1):
+        W = rng.standard_normal((K, N) if case.options["w_layout"] == "kn" else (N, K), dtype=np.float32)
+        arrays[f"W{i}"] = W * np.float32(math.sqrt((1 if i == 1 else 2) / K))
+        arrays[f"b{i}"] = np.float32(0.5) * rng.standard_normal(N, dtype=np.float32)
+    return arrays
+
+
+def hard(case):
+    """All kinds but extremes, whose sums overflow: float32's everywhere, and float16's where a layer is stored."""
+    return dict.fromkeys(("large_mean", "equal", "subnormal", "nan", "inf"), ("x",))
+
+
+def formula(case, r, x, *layers):
+    """(y,) in float64. Points: `product` and `bias` of each layer as Torch's operators round them, `hidden` where a fused
+    kernel stores what goes from one layer to the next."""
+    h = x
+    for i in range(0, len(layers), 2):
+        W, b = layers[i], layers[i + 1]
+        z = r.round("bias", r.round("product", r.dot(h, W if case.options["w_layout"] == "kn" else W.T)) + b)
+        if i + 2 < len(layers):
+            h = r.round("hidden", activate("relu", z, r))
+    return (activate(case.options["last"], z, r),)
+
+
+def flops(case):
+    """2 M K N of each layer's product."""
+    sizes = widths(case)
+    return 2 * case.sizes["M"] * sum(K * N for K, N in zip(sizes, sizes[1:]))
+
+
+def moved_bytes(case):
+    """x, weights and biases read once, y written once."""
+    M, sizes = case.sizes["M"], widths(case)
+    return (M * sizes[0] + sum((K + 1) * N for K, N in zip(sizes, sizes[1:])) + M * sizes[-1]) * case.itemsize

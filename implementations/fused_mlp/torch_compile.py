@@ -1,0 +1,32 @@
+"""fused_mlp through torch.compile: the library's products, with ReLU as a kernel after each or in Inductor's own products.
+
+`default` keeps the library's products; `max_autotune` lets Inductor choose among its own Triton products, without CUDA
+graphs, which would copy the inputs.
+"""
+
+import torch.nn.functional as F
+
+from implementations._compile import compiled
+from implementations._torch import ACTIVATIONS
+
+BACKEND = "torch"
+VARIANTS = {"default": ("product", "bias"), "max_autotune": ("product", "bias")}
+
+
+def skip(case, variant, device):
+    if variant == "max_autotune" and device.type == "cpu":
+        return "max_autotune searches GPU kernels"
+    return None
+
+
+def build(case, variant, device):
+    """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer)."""
+    last, transposed = ACTIVATIONS[case.options["last"]], case.options["w_layout"] == "nk"
+
+    def fused_mlp(x, *layers):
+        *hidden, (W_last, b_last) = zip(layers[::2], layers[1::2], strict=True)
+        for W, b in hidden:
+            x = F.relu(F.linear(x, W if transposed else W.T, b))
+        return last(F.linear(x, W_last if transposed else W_last.T, b_last))
+
+    return compiled(fused_mlp, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)

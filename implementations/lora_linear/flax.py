@@ -1,0 +1,55 @@
+"""lora_linear in Flax.
+
+- `module`: a linen Dense and two more without bias, the adapter as most users write it.
+- `transposed`: the same with the frozen kernel kept as (N, K), so that the product reads W by rows of K.
+"""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from implementations._jax import ACTIVATIONS
+
+BACKEND = "jax"
+REQUIRES = {"flax": "flax"}
+VARIANTS = {
+    "module": ("product", "bias", "xa", "xab", "scaled", "sum", "activation"),
+    "transposed": ("product", "bias", "xa", "xab", "scaled", "sum", "activation"),
+}
+
+
+class LoraLinear(nn.Module):
+    """Dense with a low-rank adapter whose scale is an argument."""
+
+    features: int
+    rank: int
+    activation: str
+    dtype: jnp.dtype
+
+    @nn.compact
+    def __call__(self, x, scale):
+        straight = nn.Dense(self.features, dtype=self.dtype, name="frozen")(x)
+        down = nn.Dense(self.rank, use_bias=False, dtype=self.dtype, name="A")(x)
+        return ACTIVATIONS[self.activation](
+            straight + scale * nn.Dense(self.features, use_bias=False, dtype=self.dtype, name="B")(down)
+        )
+
+
+def prepare(case, variant, x, scale, W, b, A, B):
+    """(W in the variant's layout,)."""
+    return (jnp.array(W if case.options["w_layout"] == ("nk" if variant == "transposed" else "kn") else W.T),)
+
+
+def build(case, variant, device):
+    """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N), W in the variant's layout) → (M, N), jitted."""
+    activation = case.options["activation"]
+    module = LoraLinear(*case.size("N", "R"), activation, jnp.dtype(case.dtype))
+
+    def apply(x, scale, _, b, A, B, W):
+        params = {"frozen": {"kernel": W, "bias": b}, "A": {"kernel": A}, "B": {"kernel": B}}
+        return module.apply({"params": params}, x, scale)
+
+    def transposed(x, scale, _, b, A, B, W):
+        return ACTIVATIONS[activation](jnp.einsum("mk,nk->mn", x, W) + b + scale * ((x @ A) @ B))
+
+    return jax.jit(transposed if variant == "transposed" else apply)

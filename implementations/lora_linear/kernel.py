@@ -1,0 +1,80 @@
+"""lora_linear: a linear layer with a low-rank adapter: y = act(x @ W + b + scale * (x @ A) @ B).
+
+x (M, K), scale (), W (K, N) or (N, K), b (N,), A (K, R), B (R, N) → y (M, N), all of one dtype; sums in float32 at least.
+scale is read at run time, from the device.
+
+Fused, x @ A is summed beside x @ W while x passes by, and meets B only at the end: the adapter costs no second pass over x
+and no (M, N) intermediate, but each block of columns sums x @ A anew. `two_launches` sums it once, in a kernel of its own.
+"""
+
+import math
+
+import numpy as np
+
+from implementations._mathematics import ACTIVATIONS, activate
+
+DIMENSIONS = ("M", "K", "N", "R")
+BATCH = "M"
+OPTIONS = {"activation": ACTIVATIONS, "w_layout": ("kn", "nk")}
+ROWS = ("x",)
+CASES = {
+    "batch": {"M": 1024, "K": 1024, "N": 1024, "R": 16},
+    "rank8": {"M": 2048, "K": 4096, "N": 4096, "R": 8},
+    "rank16": {"M": 2048, "K": 4096, "N": 4096, "R": 16},
+    "rank64": {"M": 2048, "K": 4096, "N": 4096, "R": 64},
+    "large": {"M": 8192, "K": 4096, "N": 16384, "R": 16},
+    "token": {"M": 1, "K": 4096, "N": 4096, "R": 16},  # a stream over W
+    "one": {"M": 1, "K": 1, "N": 1, "R": 1},
+    "odd": {"M": 37, "K": 131, "N": 203, "R": 8},  # no tile divides it
+    "tall": {"M": 301, "K": 17, "N": 5, "R": 16},  # N is less than any tile
+    "flat": {"M": 3, "K": 70, "N": 515, "R": 64},  # more columns than a tile, fewer rows
+    "odd_rank": {"M": 33, "K": 64, "N": 72, "R": 13},  # aligned but for A, whose rows are 13 long
+}
+
+
+def inputs(case, rng):
+    """x (M, K): standard normal; scale (): around 0.5, another at each call."""
+    M, K = case.size("M", "K")
+    return {"x": rng.standard_normal((M, K), dtype=np.float32), "scale": np.float32(rng.uniform(0.25, 0.75))}
+
+
+def weights(case, rng):
+    """W and A scaled so that their products are near 1, B so that the adapter's share is; b is not 0."""
+    K, N, R = case.size("K", "N", "R")
+
+    def normal(*shape):
+        return rng.standard_normal(shape, dtype=np.float32)
+
+    return {
+        "W": normal(*((K, N) if case.options["w_layout"] == "kn" else (N, K))) / np.float32(math.sqrt(K)),
+        "b": normal(N),
+        "A": normal(K, R) / np.float32(math.sqrt(K)),
+        "B": normal(R, N) / np.float32(math.sqrt(R)),
+    }
+
+
+def hard(case):
+    """All kinds, but no extremes where float32 cannot hold their sums."""
+    kinds = ("large_mean", "equal", "subnormal", "nan", "inf", *(("extreme",) if case.dtype == "float16" else ()))
+    return dict.fromkeys(kinds, ("x",))
+
+
+def formula(case, r, x, scale, W, b, A, B):
+    """(y,) in float64. Points, in the order of Torch's operators: `product`, `bias`, `xa`, `xab`, `scaled`, `sum`."""
+    W = W if case.options["w_layout"] == "kn" else W.T
+    straight = r.round("bias", r.round("product", r.dot(x, W)) + b)
+    adapter = r.round("xab", r.dot(r.round("xa", r.dot(x, A)), B))
+    z = r.round("sum", straight + r.round("scaled", scale * adapter))
+    return (activate(case.options["activation"], z, r),)
+
+
+def flops(case):
+    """2 M K N of the product, 2 M R (K + N) of the adapter."""
+    M, K, N, R = case.size("M", "K", "N", "R")
+    return 2 * M * (K * N + R * (K + N))
+
+
+def moved_bytes(case):
+    """x, scale, W, b, A and B read once, y written once."""
+    M, K, N, R = case.size("M", "K", "N", "R")
+    return (M * K + 1 + K * N + N + R * (K + N) + M * N) * case.itemsize

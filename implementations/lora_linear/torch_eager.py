@@ -1,0 +1,20 @@
+"""lora_linear as PyTorch's own operators, in the order of the usual adapter libraries: the frozen layer, then the adapter."""
+
+import torch
+import torch.nn.functional as F
+
+from implementations._torch import ACTIVATIONS
+
+BACKEND = "torch"
+VARIANTS = {"default": ("product", "bias", "xa", "xab", "scaled", "sum")}
+
+
+def build(case, variant, device):
+    """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N)) → (M, N)."""
+    activate = ACTIVATIONS[case.options["activation"]]
+    transposed = case.options["w_layout"] == "nk"
+
+    def call(x: torch.Tensor, scale: torch.Tensor, W, b, A, B) -> torch.Tensor:
+        return activate(F.linear(x, W if transposed else W.T, b) + (x @ A) @ B * scale)
+
+    return call

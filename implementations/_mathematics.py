@@ -17,6 +17,7 @@ def activate(name, z, r):
     def step(value):
         return r.round("activation", value)
 
+    step(np.zeros(()))  # the point exists whatever the activation, though none and relu round nothing at it
     if name == "none":
         return z
     if name == "relu":
@@ -34,6 +35,16 @@ def activate(name, z, r):
     if name == "gelu_erf":
         return step(0.5 * z) * step(1 + step(r.function(erf(step(step(math.sqrt(0.5)) * z)))))
     raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTIVATIONS)}")
+
+
+def linear(case, x, W, b, r):
+    """x (M, K) @ W (K, N) + b (N,), with the points `product` and `bias`.
+
+    In IEEE float32 b is one more term of the sum: some libraries begin with it, and it may be larger than all the rest.
+    """
+    if case.dtype == "float32" and case.precision == "ieee":
+        x, W, b = np.column_stack([x, np.ones(len(x))]), np.vstack([W, b]), 0.0
+    return r.round("bias", r.round("product", r.dot(x, W)) + b)
 
 
 def softmax(scores, visible, r):

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from implementations._mathematics import activate
+from implementations._mathematics import activate, linear
 
 DIMENSIONS = ("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
 BATCH = "M"
@@ -77,10 +77,11 @@ def hard(case):
 def formula(case, r, x, *layers):
     """(y,) in float64. Points: `product` and `bias` of each layer as Torch's operators round them, `hidden` where a fused
     kernel stores what goes from one layer to the next."""
+    r.round("hidden", np.zeros(()))  # the point exists also where one layer leaves nothing hidden
     h = x
     for i in range(0, len(layers), 2):
         W, b = layers[i], layers[i + 1]
-        z = r.round("bias", r.round("product", r.dot(h, W if case.options["w_layout"] == "kn" else W.T)) + b)
+        z = linear(case, h, W if case.options["w_layout"] == "kn" else W.T, b, r)
         if i + 2 < len(layers):
             h = r.round("hidden", activate("relu", z, r))
     return (activate(case.options["last"], z, r),)

@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from implementations._mathematics import ACTIVATIONS, activate
+from implementations._mathematics import ACTIVATIONS, activate, linear
 
 DIMENSIONS = ("M", "K", "N", "R")
 BATCH = "M"
@@ -62,9 +62,8 @@ def hard(case):
 def formula(case, r, x, scale, W, b, A, B):
     """(y,) in float64. Points, in the order of Torch's operators: `product`, `bias`, `xa`, `xab`, `scaled`, `sum`."""
     W = W if case.options["w_layout"] == "kn" else W.T
-    straight = r.round("bias", r.round("product", r.dot(x, W)) + b)
     adapter = r.round("xab", r.dot(r.round("xa", r.dot(x, A)), B))
-    z = r.round("sum", straight + r.round("scaled", scale * adapter))
+    z = r.round("sum", linear(case, x, W, b, r) + r.round("scaled", scale * adapter))
     return (activate(case.options["activation"], z, r),)
 
 

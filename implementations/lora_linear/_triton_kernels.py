@@ -1,0 +1,200 @@
+"""lora_linear in Triton: the kernels that triton.py and jax_triton.py both launch, and the choice of their tiles.
+
+    fused    a program has a tile of rows and of columns. In one pass over K it feeds the tensor cores x @ W and, beside it,
+             x @ A, which has few columns. At the end x @ A, scaled, is multiplied by its columns of B onto the same sums.
+    down     x @ A alone, a tile of rows a program: the first launch of `two_launches`.
+    up       the second one: x @ W, and at the end the tile's rows of x @ A by its columns of B.
+
+K, N and R are those of the layer and compile-time constants: masks fold away where the tiles divide them. M may change from
+call to call without compiling anew, and scale is read by every program.
+"""
+
+import triton
+import triton.language as tl
+
+from implementations._triton import TYPES, Launch, activate
+
+SHARED_KIB = {(8, 0): 163, (9, 0): 227, (10, 0): 227}  # shared memory of one program; other GPUs have 99 at least
+LARGEST_RANK = 256
+
+
+def skip(case, variant, device):
+    """Why Triton cannot run this cell, or None."""
+    if case.sizes["R"] > LARGEST_RANK:
+        return f"a program holds its rows of x @ A: at most {LARGEST_RANK} columns, not R = {case.sizes['R']}"
+    return None
+
+
+def launches(case, variant, device):
+    """One launch (`fused`), or `down` and `up`. The inputs of `up` begin with what `down` made."""
+    M, K, N, R = case.size("M", "K", "N", "R")
+    pointer = TYPES[case.dtype]
+    tile, num_warps, num_stages = product_tile(case, device, variant == "fused")
+    options = {"K": K, "N": N, "R": R, "BLOCK_R": max(16, triton.next_power_of_2(R)), "PRECISION": case.precision}
+    layer = {"NK": case.options["w_layout"] == "nk", "ACTIVATION": case.options["activation"]}
+    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+    names = ("x", "scale", "W", "b", "A", "B") if variant == "fused" else ("xa", "x", "scale", "W", "b", "B")
+    signature = dict.fromkeys(names, pointer) | {"M": "i32", "y": pointer}
+    kernel = fused if variant == "fused" else up
+    main = Launch(kernel, signature, options | layer | tile, grid, num_warps, num_stages)
+    if variant == "fused":
+        return (main,)
+    tile, num_warps, num_stages = down_tile(case)
+    signature = {"x": pointer, "A": pointer, "M": "i32", "xa": pointer}
+    options = {name: options[name] for name in ("K", "R", "BLOCK_R", "PRECISION")}
+    grid = (triton.cdiv(M, tile["BLOCK_M"]),)
+    return Launch(down, signature, options | tile, grid, num_warps, num_stages), main
+
+
+def aligned(case):
+    """Whether every row starts on 16 bytes. If not, a thread loads element by element, with a pointer for each."""
+    K, N = case.size("K", "N")
+    return K * case.itemsize % 16 == 0 and N * case.itemsize % 16 == 0
+
+
+def product_tile(case, device, fused):
+    """The tile of `fused` and `up`: the widest that leaves no multiprocessor without a program."""
+    M, N, R = case.size("M", "N", "R")
+    ieee = case.dtype == "float32" and case.precision == "ieee"
+    BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))  # a dot has 16 rows at least
+    # 256 columns load the fewest bytes per FLOP, and sum x @ A the fewest times; wide ranks leave no registers for them
+    BLOCK_N = 256 if case.itemsize == 2 and (R <= 16 or not fused) and device.capability < (10, 0) else 128
+    BLOCK_K = 64 if case.itemsize == 2 else 16 if ieee else 32  # 128 bytes of one swizzle; ieee multiplies from registers
+    if ieee and R > 64:
+        BLOCK_M = min(BLOCK_M, 64)
+    if not aligned(case):
+        BLOCK_N, BLOCK_K = 64, min(BLOCK_K, 32)  # room for the pointers
+    while BLOCK_N > 32 and triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N) < 0.9 * (device.multiprocessors or 132):
+        BLOCK_N //= 2
+    num_warps = 4 if BLOCK_M < 128 or ieee else 8
+    BLOCK_R = max(16, triton.next_power_of_2(R))
+    stage = (BLOCK_M + BLOCK_N + (BLOCK_R if fused else 0)) * BLOCK_K * case.itemsize
+    spare = (BLOCK_M + BLOCK_N) * BLOCK_R * case.itemsize + (8 << 10)  # for the last product
+    num_stages = max(1, min(4, ((SHARED_KIB.get(device.capability, 99) << 10) - spare) // stage))
+    return {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "GROUP": 8}, num_warps, num_stages
+
+
+def down_tile(case):
+    """The tile of `down`, which reads x once and is over when x has passed: many programs of few rows."""
+    return {"BLOCK_M": 16, "BLOCK_K": 256 // case.itemsize if case.sizes["R"] <= 64 else 32}, 4, 4
+
+
+@triton.jit
+def grouped(pid, rows, columns, GROUP: tl.constexpr):
+    """The pid-th of rows × columns blocks, in bands of GROUP rows: programs that run together share x and W in L2."""
+    first = pid // (GROUP * columns) * GROUP
+    height = tl.minimum(rows - first, GROUP)
+    place = pid % (GROUP * columns)
+    return first + place % height, place // height
+
+
+@triton.jit
+def multiply(a, b, acc, PRECISION: tl.constexpr):
+    """acc + a @ b, where PRECISION is that of float32."""
+    if a.dtype == tl.float32:
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    else:
+        acc = tl.dot(a, b, acc)
+    return acc
+
+
+@triton.jit
+def tile_of_y(
+    xa, x, scale, W, b, A, B, M, y,
+    K: tl.constexpr, N: tl.constexpr, R: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
+    GROUP: tl.constexpr,
+):  # fmt: skip
+    """The body of `fused` (xa is None) and of `up` (A is None)."""
+    row_block, column_block = grouped(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP)
+    rows = (row_block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    inside = tl.minimum(rows, M - 1)  # rows past M are the last row again, and are not stored: their loads need no mask
+    columns = column_block * BLOCK_N + tl.arange(0, BLOCK_N)
+    n_inside = (columns < N) | (N % BLOCK_N == 0)  # a constant where the tile divides N, and the mask folds away
+    k, r = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_R)
+    r_inside = (r < R) | (R == BLOCK_R)
+    x_tile = x + inside[:, None] * K + k[None, :]
+    if NK:
+        W_tile = W + columns.to(tl.int64)[None, :] * K + k[:, None]
+    else:
+        W_tile = W + k.to(tl.int64)[:, None] * N + columns[None, :]
+    if xa is None:
+        A_tile = A + k[:, None] * R + r[None, :]
+
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    low = tl.zeros([BLOCK_M, BLOCK_R], tl.float32)
+    for start in range(0, K, BLOCK_K):
+        k_inside = (start + k < K) | (K % BLOCK_K == 0)
+        xs = tl.load(x_tile, mask=k_inside[None, :], other=0.0)
+        w = tl.load(W_tile, mask=k_inside[:, None] & n_inside[None, :], other=0.0)
+        acc = multiply(xs, w, acc, PRECISION)
+        if xa is None:
+            a = tl.load(A_tile, mask=k_inside[:, None] & r_inside[None, :], other=0.0)
+            low = multiply(xs, a, low, PRECISION)
+            A_tile += BLOCK_K * R
+        x_tile += BLOCK_K
+        W_tile += BLOCK_K if NK else BLOCK_K * N
+
+    if xa is not None:
+        low = tl.load(xa + inside[:, None] * R + r[None, :], mask=r_inside[None, :], other=0.0).to(tl.float32)
+    # Columns past R are inf * 0 where x has an inf: they must not meet B.
+    low = tl.where(r_inside[None, :], low * tl.load(scale).to(tl.float32), 0.0)
+    up_tile = B + r.to(tl.int64)[:, None] * N + columns[None, :]
+    up_tile = tl.load(up_tile, mask=r_inside[:, None] & n_inside[None, :], other=0.0)
+    acc = multiply(low.to(x.dtype.element_ty), up_tile, acc, PRECISION)
+    bias = tl.load(b + columns, mask=n_inside, other=0.0).to(tl.float32)
+    z = activate(acc + bias[None, :], ACTIVATION)
+    tl.store(
+        y + rows[:, None] * N + columns[None, :], z.to(y.dtype.element_ty), mask=(rows < M)[:, None] & n_inside[None, :]
+    )
+
+
+@triton.jit(do_not_specialize=["M"])
+def fused(
+    x, scale, W, b, A, B, M, y,
+    K: tl.constexpr, N: tl.constexpr, R: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
+    GROUP: tl.constexpr,
+):  # fmt: skip
+    """A tile of y in one pass over x, W and A."""
+    tile_of_y(
+        None, x, scale, W, b, A, B, M, y, K, N, R, NK, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_R, GROUP
+    )
+
+
+@triton.jit(do_not_specialize=["M"])
+def up(
+    xa, x, scale, W, b, B, M, y,
+    K: tl.constexpr, N: tl.constexpr, R: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
+    GROUP: tl.constexpr,
+):  # fmt: skip
+    """A tile of y in one pass over x and W, given x @ A (M, R)."""
+    tile_of_y(
+        xa, x, scale, W, b, None, B, M, y, K, N, R, NK, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_R, GROUP
+    )
+
+
+@triton.jit(do_not_specialize=["M"])
+def down(
+    x, A, M, xa,
+    K: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_M rows of x @ A."""
+    rows = (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    k, r = tl.arange(0, BLOCK_K), tl.arange(0, BLOCK_R)
+    r_inside = (r < R) | (R == BLOCK_R)
+    x_tile = x + tl.minimum(rows, M - 1)[:, None] * K + k[None, :]
+    A_tile = A + k[:, None] * R + r[None, :]
+    acc = tl.zeros([BLOCK_M, BLOCK_R], tl.float32)
+    for start in range(0, K, BLOCK_K):
+        k_inside = (start + k < K) | (K % BLOCK_K == 0)
+        xs = tl.load(x_tile, mask=k_inside[None, :], other=0.0)
+        a = tl.load(A_tile, mask=k_inside[:, None] & r_inside[None, :], other=0.0)
+        acc = multiply(xs, a, acc, PRECISION)
+        x_tile += BLOCK_K
+        A_tile += BLOCK_K * R
+    tl.store(
+        xa + rows[:, None] * R + r[None, :], acc.to(xa.dtype.element_ty), mask=(rows < M)[:, None] & r_inside[None, :]
+    )

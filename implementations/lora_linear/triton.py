@@ -1,0 +1,33 @@
+"""lora_linear in Triton: _triton_kernels.py says how the kernels work.
+
+fused: one launch. two_launches: x @ A first, then the layer with it.
+"""
+
+import torch
+
+from implementations.lora_linear._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+VARIANTS = {"fused": ("scaled_xa",), "two_launches": ("xa", "scaled_xa")}
+
+
+def build(case, variant, device):
+    """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N)) → (M, N)."""
+    *first, last = (launch.bind() for launch in launches(case, variant, device))
+    M, N, R = case.size("M", "N", "R")
+
+    def fused(x, scale, W, b, A, B):
+        y = torch.empty((M, N), dtype=x.dtype, device=x.device)
+        last(x, scale, W, b, A, B, M, y)
+        return y
+
+    def two_launches(x, scale, W, b, A, B):
+        xa = torch.empty((M, R), dtype=x.dtype, device=x.device)
+        first[0](x, A, M, xa)
+        y = torch.empty((M, N), dtype=x.dtype, device=x.device)
+        last(xa, x, scale, W, b, B, M, y)
+        return y
+
+    return two_launches if first else fused

@@ -1,0 +1,238 @@
+"""fused_mlp in Triton: the kernels that triton.py and jax_triton.py both launch, and the choice of their tiles.
+
+A program takes a tile of rows through all layers, two at a time: a block of columns of the first layer's output, once its
+ReLU is done, is at once a block of K for the second, whose sums alone stay in registers. So of every other layer no more
+than a block ever exists, and the rest of what is on chip are x's rows, where they fit, and one layer's output.
+
+    layers 1 and 2:   sums2 += relu(x @ W1[:, block] + b1[block]) @ W2[block, :]      for all blocks of N1
+    layers 3 and 4:   sums4 += relu(h2 @ W3[:, block] + b3[block]) @ W4[block, :]     with h2 = relu(sums2 + b2)
+
+A last layer without a partner is stored block by block. Columns past a layer's width are set to 0 before they are
+multiplied: an inf in x makes them NaN (inf * 0), and NaN * 0 would reach every output of the row.
+
+Widths are compile-time constants: masks fold away where the tiles divide them. M may change without compiling anew.
+"""
+
+import triton
+import triton.language as tl
+
+from implementations._triton import TYPES, Launch, activate
+
+SHARED_KIB = {(8, 0): 163, (9, 0): 227, (10, 0): 227}  # shared memory of one program; other GPUs have 99 at least
+WIDEST = 1024  # of layers 2 and 4, whose sums 16 rows still have room for in the registers
+
+
+def skip(case, variant, device):
+    """Why Triton cannot run this cell, or None."""
+    for layer in (2, 4):
+        if case.sizes["LAYERS"] >= layer and case.sizes[f"N{layer}"] > WIDEST:
+            return f"layer {layer} is wider than {WIDEST}: the sums of 16 rows do not fit in the registers"
+    return None
+
+
+def launches(case, variant, device):
+    """The one launch."""
+    M, layers = case.size("M", "LAYERS")
+    pointer = TYPES[case.dtype]
+    tile, num_warps, num_stages = mlp_tile(case, device)
+    signature = {"x": pointer}
+    for i in range(1, layers + 1):
+        signature |= {f"W{i}": pointer, f"b{i}": pointer}
+    signature |= {"M": "i32", "y": pointer}
+    options = {f"N{i}": case.sizes[f"N{i}"] for i in range(layers + 1)}
+    options |= {"NK": case.options["w_layout"] == "nk", "LAST": case.options["last"], "PRECISION": case.precision}
+    if layers < 4:
+        tile.pop("PADDED4")
+    if layers < 3:
+        tile.pop("BLOCK3")
+    if layers < 2:
+        tile.pop("PADDED2")
+    kernel = (one_layer, two_layers, three_layers, four_layers)[layers - 1]
+    return (Launch(kernel, signature, options | tile, (triton.cdiv(M, tile["BLOCK_M"]),), num_warps, num_stages),)
+
+
+def padded(width):
+    """The width of a tile that holds `width` columns: a power of two, and no less than a dot takes."""
+    return max(16, triton.next_power_of_2(width))
+
+
+def mlp_tile(case, device):
+    """The tile: as many rows as leave no multiprocessor without a program, since every program reads all weights."""
+    M, layers, N0, N1, N2, N3, N4 = case.size("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
+    P0, P2, P4 = padded(N0), padded(N2) if layers > 1 else 16, padded(N4) if layers > 3 else 16
+    ieee = case.dtype == "float32" and case.precision == "ieee"
+    BLOCK_M = 32 if ieee else 128 if case.itemsize == 2 else 64
+    while BLOCK_M > 16 and (
+        triton.cdiv(M, BLOCK_M) < 0.9 * (device.multiprocessors or 132) or BLOCK_M * max(P2, P4) > 128 * 256
+    ):
+        BLOCK_M //= 2
+    num_warps = 8 if BLOCK_M == 128 or BLOCK_M * max(P2, P4) >= 16 * 256 else 4
+    if ieee:
+        BLOCK1 = 32
+    else:
+        BLOCK1 = 64 if case.itemsize == 2 else 32
+    # x's rows stay on chip where they leave room for the weights that pass by
+    whole = 128 << 10 if BLOCK_M == 128 else 16 << 10
+    BLOCK_K = P0 if BLOCK_M * P0 * case.itemsize <= whole and not (ieee and P0 > 64) else 128 // case.itemsize
+    limit = (SHARED_KIB.get(device.capability, 99) << 10) - (4 << 10)
+    held = BLOCK_M * P0 * case.itemsize if BLOCK_K == P0 else 0
+
+    def stage(block):
+        return (BLOCK_K + P2) * block * case.itemsize
+
+    while BLOCK1 > 16 and held + 2 * stage(BLOCK1) > limit:
+        BLOCK1 //= 2
+    num_stages = max(1, min(4, (limit - held) // stage(BLOCK1)))
+    BLOCK1 = min(BLOCK1, padded(N1))
+    BLOCK3 = min(64 if P2 * 64 * case.itemsize <= 32 << 10 else 32 if P2 <= 256 else 16, padded(N3))
+    tile = {"BLOCK_M": BLOCK_M, "BLOCK_K": BLOCK_K, "BLOCK1": BLOCK1, "PADDED2": P2, "BLOCK3": BLOCK3, "PADDED4": P4}
+    return tile, num_warps, num_stages
+
+
+@triton.jit
+def multiply(a, b, acc, PRECISION: tl.constexpr):
+    """acc + a @ b, where PRECISION is that of float32."""
+    if a.dtype == tl.float32:
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    else:
+        acc = tl.dot(a, b, acc)
+    return acc
+
+
+@triton.jit
+def weights(
+    W, k0, n0, K: tl.constexpr, N: tl.constexpr, NK: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr
+):
+    """The tile of W from (k0, n0), (BLOCK_K, BLOCK_N), 0 outside of W."""
+    k, n = k0 + tl.arange(0, BLOCK_K), n0 + tl.arange(0, BLOCK_N)
+    # each is a constant where the tile divides the size, and the mask folds away
+    inside = ((k < K) | (K % BLOCK_K == 0))[:, None] & ((n < N) | (N % BLOCK_N == 0))[None, :]
+    if NK:
+        place = n.to(tl.int64)[None, :] * K + k[:, None]
+    else:
+        place = k.to(tl.int64)[:, None] * N + n[None, :]
+    return tl.load(W + place, mask=inside, other=0.0)
+
+
+@triton.jit
+def hidden(z, b, n0, N: tl.constexpr, BLOCK_N: tl.constexpr, dtype: tl.constexpr):
+    """relu(z + b) as the next layer multiplies it: of the storage dtype, and 0 past the layer's width."""
+    n = n0 + tl.arange(0, BLOCK_N)
+    inside = (n < N) | (N % BLOCK_N == 0)
+    z += tl.load(b + n, mask=inside, other=0.0).to(tl.float32)[None, :]
+    return tl.where(inside[None, :], activate(z, "relu"), 0.0).to(dtype)
+
+
+@triton.jit
+def store(y, z, b, rows, n0, M, N: tl.constexpr, BLOCK_N: tl.constexpr, LAST: tl.constexpr):
+    """The last layer's output, columns n0 … n0 + BLOCK_N - 1."""
+    n = n0 + tl.arange(0, BLOCK_N)
+    inside = (n < N) | (N % BLOCK_N == 0)
+    z = activate(z + tl.load(b + n, mask=inside, other=0.0).to(tl.float32)[None, :], LAST)
+    tl.store(y + rows[:, None] * N + n[None, :], z.to(y.dtype.element_ty), mask=(rows < M)[:, None] & inside[None, :])
+
+
+@triton.jit
+def x_rows(x, rows, k0, M, K: tl.constexpr, BLOCK_K: tl.constexpr):
+    """The tile of x from column k0. Rows past M are the last row again, and are not stored."""
+    k = k0 + tl.arange(0, BLOCK_K)
+    return tl.load(
+        x + tl.minimum(rows, M - 1)[:, None] * K + k[None, :], mask=((k < K) | (K % BLOCK_K == 0))[None, :], other=0.0
+    )
+
+
+@triton.jit
+def first_layer(
+    x, x_tile, W1, rows, n0, M, N0: tl.constexpr, N1: tl.constexpr, NK: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK1: tl.constexpr,
+):  # fmt: skip
+    """x @ W1 of BLOCK1 columns; x_tile are the rows of x as far as BLOCK_K goes."""
+    z = tl.zeros([BLOCK_M, BLOCK1], tl.float32)
+    if N0 <= BLOCK_K:
+        z = multiply(x_tile, weights(W1, 0, n0, N0, N1, NK, BLOCK_K, BLOCK1), z, PRECISION)
+    else:
+        for k0 in range(0, N0, BLOCK_K):
+            tile = x_rows(x, rows, k0, M, N0, BLOCK_K)
+            z = multiply(tile, weights(W1, k0, n0, N0, N1, NK, BLOCK_K, BLOCK1), z, PRECISION)
+    return z
+
+
+@triton.jit
+def two_sums(
+    x, W1, b1, W2, rows, M, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, NK: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK1: tl.constexpr, PADDED2: tl.constexpr,
+):  # fmt: skip
+    """relu(x @ W1 + b1) @ W2, (BLOCK_M, PADDED2)."""
+    x_tile = x_rows(x, rows, 0, M, N0, BLOCK_K)
+    acc = tl.zeros([BLOCK_M, PADDED2], tl.float32)
+    for n0 in range(0, N1, BLOCK1):
+        z = first_layer(x, x_tile, W1, rows, n0, M, N0, N1, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1)
+        h = hidden(z, b1, n0, N1, BLOCK1, x.dtype.element_ty)
+        acc = multiply(h, weights(W2, n0, 0, N1, N2, NK, BLOCK1, PADDED2), acc, PRECISION)
+    return acc
+
+
+@triton.jit
+def rows_of_program(BLOCK_M: tl.constexpr):
+    return (tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+
+
+@triton.jit(do_not_specialize=["M"])
+def one_layer(
+    x, W1, b1, M, y,
+    N0: tl.constexpr, N1: tl.constexpr, NK: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK1: tl.constexpr,
+):  # fmt: skip
+    rows = rows_of_program(BLOCK_M)
+    x_tile = x_rows(x, rows, 0, M, N0, BLOCK_K)
+    for n0 in range(0, N1, BLOCK1):
+        z = first_layer(x, x_tile, W1, rows, n0, M, N0, N1, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1)
+        store(y, z, b1, rows, n0, M, N1, BLOCK1, LAST)
+
+
+@triton.jit(do_not_specialize=["M"])
+def two_layers(
+    x, W1, b1, W2, b2, M, y,
+    N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr,
+    NK: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK1: tl.constexpr, PADDED2: tl.constexpr,
+):  # fmt: skip
+    rows = rows_of_program(BLOCK_M)
+    z = two_sums(x, W1, b1, W2, rows, M, N0, N1, N2, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1, PADDED2)
+    store(y, z, b2, rows, 0, M, N2, PADDED2, LAST)
+
+
+@triton.jit(do_not_specialize=["M"])
+def three_layers(
+    x, W1, b1, W2, b2, W3, b3, M, y,
+    N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, N3: tl.constexpr,
+    NK: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK1: tl.constexpr, PADDED2: tl.constexpr, BLOCK3: tl.constexpr,
+):  # fmt: skip
+    rows = rows_of_program(BLOCK_M)
+    z = two_sums(x, W1, b1, W2, rows, M, N0, N1, N2, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1, PADDED2)
+    h2 = hidden(z, b2, 0, N2, PADDED2, x.dtype.element_ty)
+    for n0 in range(0, N3, BLOCK3):
+        z = tl.zeros([BLOCK_M, BLOCK3], tl.float32)
+        z = multiply(h2, weights(W3, 0, n0, N2, N3, NK, PADDED2, BLOCK3), z, PRECISION)
+        store(y, z, b3, rows, n0, M, N3, BLOCK3, LAST)
+
+
+@triton.jit(do_not_specialize=["M"])
+def four_layers(
+    x, W1, b1, W2, b2, W3, b3, W4, b4, M, y,
+    N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, N3: tl.constexpr, N4: tl.constexpr,
+    NK: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK1: tl.constexpr, PADDED2: tl.constexpr, BLOCK3: tl.constexpr,
+    PADDED4: tl.constexpr,
+):  # fmt: skip
+    rows = rows_of_program(BLOCK_M)
+    z = two_sums(x, W1, b1, W2, rows, M, N0, N1, N2, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1, PADDED2)
+    h2 = hidden(z, b2, 0, N2, PADDED2, x.dtype.element_ty)
+    acc = tl.zeros([BLOCK_M, PADDED4], tl.float32)
+    for n0 in range(0, N3, BLOCK3):
+        z = tl.zeros([BLOCK_M, BLOCK3], tl.float32)
+        z = multiply(h2, weights(W3, 0, n0, N2, N3, NK, PADDED2, BLOCK3), z, PRECISION)
+        h3 = hidden(z, b3, n0, N3, BLOCK3, x.dtype.element_ty)
+        acc = multiply(h3, weights(W4, n0, 0, N3, N4, NK, BLOCK3, PADDED4), acc, PRECISION)
+    store(y, acc, b4, rows, 0, M, N4, PADDED4, LAST)

@@ -1,0 +1,24 @@
+"""fused_mlp in Triton, one launch: a tile of rows goes through all layers on chip. _triton_kernels.py says how."""
+
+import torch
+
+from implementations.fused_mlp._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+VARIANTS = {"default": ("hidden",)}
+
+
+def build(case, variant, device):
+    """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer)."""
+    (launch,) = launches(case, variant, device)
+    run, M, layers = launch.bind(), *case.size("M", "LAYERS")
+    shape = (M, case.sizes[f"N{layers}"])
+
+    def call(x, *weights):
+        y = torch.empty(shape, dtype=x.dtype, device=x.device)
+        run(x, *weights, M, y)
+        return y
+
+    return call

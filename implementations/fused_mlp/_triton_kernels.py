@@ -67,14 +67,13 @@ def mlp_tile(case, device):
     ):
         BLOCK_M //= 2
     num_warps = 8 if BLOCK_M == 128 or BLOCK_M * max(P2, P4) >= 16 * 256 else 4
-    if ieee:
-        BLOCK1 = 32
-    else:
-        BLOCK1 = 64 if case.itemsize == 2 else 32
     # x's rows stay on chip where they leave room for the weights that pass by
     whole = 128 << 10 if BLOCK_M == 128 else 16 << 10
     BLOCK_K = P0 if BLOCK_M * P0 * case.itemsize <= whole and not (ieee and P0 > 64) else 128 // case.itemsize
-    limit = (SHARED_KIB.get(device.capability, 99) << 10) - (4 << 10)
+    BLOCK1 = 32 if ieee else 128 // case.itemsize
+    if BLOCK_K < P0:  # x passes once for each block
+        BLOCK1 *= 2 if BLOCK_M <= 64 else 1
+    limit = (SHARED_KIB.get(device.capability, 99) << 10) - (3 << 10)
     held = BLOCK_M * P0 * case.itemsize if BLOCK_K == P0 else 0
 
     def stage(block):
@@ -210,8 +209,8 @@ def three_layers(
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK1: tl.constexpr, PADDED2: tl.constexpr, BLOCK3: tl.constexpr,
 ):  # fmt: skip
     rows = rows_of_program(BLOCK_M)
-    z = two_sums(x, W1, b1, W2, rows, M, N0, N1, N2, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1, PADDED2)
-    h2 = hidden(z, b2, 0, N2, PADDED2, x.dtype.element_ty)
+    sums2 = two_sums(x, W1, b1, W2, rows, M, N0, N1, N2, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1, PADDED2)
+    h2 = hidden(sums2, b2, 0, N2, PADDED2, x.dtype.element_ty)
     for n0 in range(0, N3, BLOCK3):
         z = tl.zeros([BLOCK_M, BLOCK3], tl.float32)
         z = multiply(h2, weights(W3, 0, n0, N2, N3, NK, PADDED2, BLOCK3), z, PRECISION)
@@ -227,12 +226,12 @@ def four_layers(
     PADDED4: tl.constexpr,
 ):  # fmt: skip
     rows = rows_of_program(BLOCK_M)
-    z = two_sums(x, W1, b1, W2, rows, M, N0, N1, N2, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1, PADDED2)
-    h2 = hidden(z, b2, 0, N2, PADDED2, x.dtype.element_ty)
-    acc = tl.zeros([BLOCK_M, PADDED4], tl.float32)
+    sums2 = two_sums(x, W1, b1, W2, rows, M, N0, N1, N2, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1, PADDED2)
+    h2 = hidden(sums2, b2, 0, N2, PADDED2, x.dtype.element_ty)
+    sums4 = tl.zeros([BLOCK_M, PADDED4], tl.float32)
     for n0 in range(0, N3, BLOCK3):
         z = tl.zeros([BLOCK_M, BLOCK3], tl.float32)
         z = multiply(h2, weights(W3, 0, n0, N2, N3, NK, PADDED2, BLOCK3), z, PRECISION)
         h3 = hidden(z, b3, n0, N3, BLOCK3, x.dtype.element_ty)
-        acc = multiply(h3, weights(W4, n0, 0, N3, N4, NK, BLOCK3, PADDED4), acc, PRECISION)
-    store(y, acc, b4, rows, 0, M, N4, PADDED4, LAST)
+        sums4 = multiply(h3, weights(W4, n0, 0, N3, N4, NK, BLOCK3, PADDED4), sums4, PRECISION)
+    store(y, sums4, b4, rows, 0, M, N4, PADDED4, LAST)

@@ -3,7 +3,7 @@
 import math
 
 import numpy as np
-from scipy.special import erf, expit
+from scipy.special import erf
 
 ACTIVATIONS = ("none", "relu", "sigmoid", "tanh", "gelu_tanh", "gelu_erf", "silu")
 
@@ -17,17 +17,20 @@ def activate(name, z, r):
     def step(value):
         return r.round("activation", value)
 
-    step(np.zeros(()))  # the point exists whatever the activation, though none and relu round nothing at it
+    def sigmoid():
+        with np.errstate(over="ignore"):
+            return step(r.function(1 / step(1 + step(r.function(np.exp(-z))))))
+
     if name == "none":
         return z
     if name == "relu":
         return np.where(z < 0, 0.0, z)
     if name == "sigmoid":
-        return step(r.function(expit(z)))
+        return sigmoid()
     if name == "tanh":
         return step(r.function(np.tanh(z)))
     if name == "silu":
-        return z * step(r.function(expit(z)))
+        return z * sigmoid()
     if name == "gelu_tanh":
         cube = step(z * step(z * z))
         inner = step(step(math.sqrt(2 / math.pi)) * step(z + step(step(0.044715) * cube)))

@@ -1,0 +1,17 @@
+"""The product x @ W alone, by Torch's library (cuBLAS on a GPU): what a fused geglu has to be measured by, not a geglu."""
+
+import torch
+
+BACKEND = "torch"
+VARIANTS = {"default": ()}
+COMPUTES = "product"  # of kernel.py's PARTS
+
+
+def build(case, variant, device):
+    """call(x (M, K), W, b (2N,)) → (M, 2N)."""
+    transposed = case.options["w_layout"] == "nk"
+
+    def call(x: torch.Tensor, W: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.mm(x, W.T if transposed else W)
+
+    return call

@@ -1,0 +1,70 @@
+"""splacc: C = A @ B, y = sigmoid(left half of C's columns) * tanh(right half).
+
+A (M, K), B (K, 2N) or, column-major as published (w_layout=nk), (2N, K) → y (M, N), all of one dtype; sums in float32 at least.
+"""
+
+import math
+
+import numpy as np
+
+from implementations._mathematics import activate
+
+DIMENSIONS = ("M", "K", "N")
+BATCH = "M"
+OPTIONS = {"w_layout": ("kn", "nk")}
+ROWS = ("A",)
+CASES = {
+    "small": {"M": 256, "K": 512, "N": 512},
+    "batch": {"M": 1024, "K": 2048, "N": 2048},  # the published size
+    "large": {"M": 8192, "K": 4096, "N": 8192},  # 1.1 TFLOP: limited by the power of the card
+    "token": {"M": 1, "K": 2048, "N": 2048},
+    "one": {"M": 1, "K": 1, "N": 1},
+    "odd": {"M": 37, "K": 131, "N": 83},  # no tile divides it
+    "tall": {"M": 300, "K": 17, "N": 3},  # the halves lie within one vector of a row of B
+    "flat": {"M": 2, "K": 24, "N": 520},  # N divides into vectors, but into no tile
+}
+
+
+def inputs(case, rng):
+    """A (M, K): standard normal."""
+    return {"A": rng.standard_normal(case.size("M", "K"), dtype=np.float32)}
+
+
+def weights(case, rng):
+    """B (K, 2N), or (2N, K) with w_layout=nk, scaled so that A @ B is near 1: neither function is linear or constant there."""
+    K, N = case.size("K", "N")
+    B = rng.standard_normal((K, 2 * N) if case.options["w_layout"] == "kn" else (2 * N, K), dtype=np.float32)
+    return {"B": B / np.float32(math.sqrt(K))}
+
+
+def hard(case):
+    """All kinds, but no extremes whose partial sums overflow float32: what is left of them depends on the order of the sum."""
+    kinds = ("large_mean", "equal", "subnormal", "nan", "inf", *(("extreme",) if case.dtype == "float16" else ()))
+    return dict.fromkeys(kinds, ("A",))
+
+
+def formula(case, r, A, B):
+    """(y,) in float64. Points: `product`, `activation` for the steps of the sigmoid, `sigmoid` and `tanh` for the results."""
+    left, right = np.split(r.round("product", product(case, r, A, B)[0]), 2, axis=1)
+    gate = r.round("sigmoid", activate("sigmoid", left, r))
+    return (r.compute(gate * r.round("tanh", activate("tanh", right, r))),)
+
+
+def product(case, r, A, B):
+    """(A @ B,): (M, 2N)."""
+    return (r.dot(A, B if case.options["w_layout"] == "kn" else B.T),)
+
+
+PARTS = {"product": product}  # what an implementation with this in COMPUTES is judged by, instead of the formula
+
+
+def flops(case):
+    """2 M K (2N) of the product; the rest does not count."""
+    M, K, N = case.size("M", "K", "N")
+    return 4 * M * K * N
+
+
+def moved_bytes(case):
+    """A and B read once, y written once."""
+    M, K, N = case.size("M", "K", "N")
+    return (M * K + 2 * K * N + M * N) * case.itemsize

@@ -1,0 +1,17 @@
+"""splacc as PyTorch's own operators: a product, two activations and their product, each rounded to the storage dtype."""
+
+import torch
+
+BACKEND = "torch"
+VARIANTS = {"default": ("product", "sigmoid", "tanh")}
+
+
+def build(case, variant, device):
+    """call(A (M, K), B) → (M, N)."""
+    transposed = case.options["w_layout"] == "nk"
+
+    def call(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+        left, right = (A @ (B.T if transposed else B)).chunk(2, dim=1)
+        return torch.sigmoid(left) * torch.tanh(right)
+
+    return call

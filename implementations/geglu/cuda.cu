@@ -1,0 +1,33 @@
+// geglu: y = (x @ W_left + b_left) * GELU(x @ W_right + b_right), one launch.
+//
+//   two_accumulators_tensor   a block multiplies a tile of x's rows by the same columns of both halves of W on the tensor
+//                             cores: float16, bfloat16, and float32 as tf32. The halves alternate every 8 columns in shared
+//                             memory, so a thread ends up with both sums of its elements and combines them in registers.
+//   two_accumulators_simt     the same on the float32 units (precision "ieee"): a thread has 8 × 4 of either half.
+//
+// x is read once for both halves, and Z is never stored. _tile.cuh says how a tile is multiplied.
+#include "_tile.cuh"
+
+template <typename T, Activation ACT>
+struct Gate {
+    const T* __restrict__ b;
+    long long N;
+
+    __device__ __forceinline__ float operator()(long long, long long n, const float (&v)[2]) const {
+        return (v[0] + to_float(b[n])) * activate<ACT>(v[1] + to_float(b[N + n]));
+    }
+};
+
+template <typename T, Activation ACT, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32, 1)
+    two_accumulators_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b,
+                            T* __restrict__ y, long long M, long long K, long long N) {
+    tensor_tile<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 2>(x, W, y, M, K, N, Gate<T, ACT>{b, N});
+}
+
+template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN>
+__global__ void __launch_bounds__(simt_threads(BM, BN), simt_blocks(BM, BN))
+    two_accumulators_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
+                          float* __restrict__ y, long long M, long long K, long long N) {
+    simt_tile<ALIGNED, NK, BM, BN, 2>(x, W, y, M, K, N, Gate<float, ACT>{b, N});
+}

@@ -293,14 +293,16 @@ __device__ __forceinline__ void tensor_tile(const T* __restrict__ x, const T* __
 // A thread computes 8 × 8 of the tile as 2 × 2 blocks of 4 × 4, so that neighbouring lanes read neighbouring 16 bytes of
 // shared memory; with two parts, its left blocks are of the one and its right blocks of the other. Slabs of 16 in K: while
 // one is multiplied, the next is on its way to registers.
-constexpr int simt_threads(int BM, int BN) { return BM * BN / 64; }
-constexpr int simt_blocks(int BM, int BN) { return BM * BN >= 128 * 128 ? 2 : 6; }  // for __launch_bounds__: no spills
+template <int BM, int BN>
+constexpr int SIMT_THREADS = BM * BN / 64;
+template <int BM, int BN>
+constexpr int SIMT_BLOCKS = BM * BN >= 128 * 128 ? 2 : 6;  // of a multiprocessor, for __launch_bounds__: nothing spills
 
 template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, typename F>
 __device__ __forceinline__ void simt_tile(const float* __restrict__ x, const float* __restrict__ W,
                                           float* __restrict__ y, long long M, long long K, long long N, F f) {
     static_assert(PARTS == 1 || PARTS == 2, "a thread has two blocks of columns");
-    constexpr int BK = 16, THREADS = simt_threads(BM, BN), PAD = 4, COLUMNS = BN / PARTS;
+    constexpr int BK = 16, THREADS = SIMT_THREADS<BM, BN>, PAD = 4, COLUMNS = BN / PARTS;
     constexpr int X_LOADS = BM * 4 / THREADS, W_LOADS = BN * 4 / THREADS;  // vectors a thread brings in per slab
     constexpr int QUADS = THREADS / 4, GROUPS = THREADS / (BN / 4);
     __shared__ float xs[2][BK][BM + PAD], ws[2][BK][BN + PAD];

@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
 }
 
 template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(simt_threads(BM, BN), simt_blocks(BM, BN))
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     two_accumulators_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
                           float* __restrict__ y, long long M, long long K, long long N) {
     simt_tile<ALIGNED, NK, BM, BN, 2>(x, W, y, M, K, N, Gate<float, ACT>{b, N});

@@ -22,7 +22,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
 }
 
 template <bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(simt_threads(BM, BN), simt_blocks(BM, BN))
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     two_accumulators_simt(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ y, long long M,
                           long long K, long long N) {
     simt_tile<ALIGNED, NK, BM, BN, 2>(A, B, y, M, K, N, Gate{});

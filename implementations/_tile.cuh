@@ -296,7 +296,7 @@ __device__ __forceinline__ void tensor_tile(const T* __restrict__ x, const T* __
 template <int BM, int BN>
 constexpr int SIMT_THREADS = BM * BN / 64;
 template <int BM, int BN>
-constexpr int SIMT_BLOCKS = BM * BN >= 128 * 128 ? 2 : 6;  // of a multiprocessor, for __launch_bounds__: nothing spills
+constexpr int SIMT_BLOCKS = BM * BN >= 128 * 128 ? 2 : 4;  // on a multiprocessor: for __launch_bounds__
 
 template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, typename F>
 __device__ __forceinline__ void simt_tile(const float* __restrict__ x, const float* __restrict__ W,
@@ -314,15 +314,13 @@ __device__ __forceinline__ void simt_tile(const float* __restrict__ x, const flo
 
     const float* x_from = x + (m0 + quad) * K + part;
     int rows = static_cast<int>(min(M - m0, static_cast<long long>(BM))) - quad;
-    const float* w_from[W_LOADS];
-    int counts[W_LOADS];  // NK: whether the row is inside; else the columns that are
-#pragma unroll
-    for (int i = 0; i < W_LOADS; ++i) {
-        int at = NK ? quad + i * QUADS : w_column, local = at % COLUMNS;  // in the tile, and in its part
-        long long column = at / COLUMNS * N + n0 + local;
-        w_from[i] = NK ? W + column * K + part : W + (w_k + i * GROUPS) * (PARTS * N) + column;
-        counts[i] = static_cast<int>(min(N - n0, static_cast<long long>(COLUMNS))) - local;
-    }
+    // Vector i of a thread is QUADS columns (NK), or GROUPS rows, on from the one before; one that crosses COLUMNS is in
+    // the next part.
+    static_assert(COLUMNS % QUADS == 0, "the part of a vector depends on i alone");
+    int local = NK ? quad : w_column % COLUMNS;
+    const float* w_from = NK ? W + (n0 + quad) * K + part
+                             : W + w_k * (PARTS * N) + w_column / COLUMNS * N + n0 + local;
+    int columns = static_cast<int>(min(N - n0, static_cast<long long>(COLUMNS))) - local;
 
     Vector<float> xv[X_LOADS], wv[W_LOADS];
     auto request = [&](int left) {  // the next slab; what lies outside of x or W becomes 0
@@ -331,10 +329,14 @@ __device__ __forceinline__ void simt_tile(const float* __restrict__ x, const flo
             xv[i] = load_part<ALIGNED>(x_from + i * QUADS * K, i * QUADS < rows ? left - part : 0);
 #pragma unroll
         for (int i = 0; i < W_LOADS; ++i) {
-            bool inside = NK ? counts[i] > 0 : w_k + i * GROUPS < left;
-            wv[i] = load_part<ALIGNED>(w_from[i], inside ? (NK ? left - part : counts[i]) : 0);
-            w_from[i] += NK ? BK : BK * PARTS * N;
+            if constexpr (NK) {
+                long long row = i * QUADS / COLUMNS * N + i * QUADS % COLUMNS;
+                wv[i] = load_part<ALIGNED>(w_from + row * K, i * QUADS % COLUMNS < columns ? left - part : 0);
+            } else {
+                wv[i] = load_part<ALIGNED>(w_from + i * GROUPS * PARTS * N, w_k + i * GROUPS < left ? columns : 0);
+            }
         }
+        w_from += NK ? BK : BK * PARTS * N;
         x_from += BK;
     };
     auto deposit = [&](int stage) {

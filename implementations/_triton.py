@@ -16,6 +16,8 @@ TYPES = {
     "bfloat16": "*bf16",
 }  # storage dtype → Triton's type of a pointer to it
 
+SHARED_KIB = {(8, 0): 163, (9, 0): 227, (10, 0): 227}  # shared memory of one program; other GPUs have 99 at least
+
 
 class Launch(NamedTuple):
     """One launch of a kernel, enough to compile it ahead of time and to run it."""
@@ -66,6 +68,21 @@ def last_elements(start, count, N: tl.constexpr, VECTOR: tl.constexpr):
     left = count - start
     place = left // VECTOR * VECTOR + tl.arange(0, VECTOR)
     return place, (start + place) % N, place < left
+
+
+@triton.jit
+def grouped(pid, rows, columns, GROUP: tl.constexpr):
+    """The pid-th of rows × columns blocks, in bands of GROUP rows: programs that run together share x and W in L2."""
+    first = pid // (GROUP * columns) * GROUP
+    height = tl.minimum(rows - first, GROUP)
+    place = pid % (GROUP * columns)
+    return first + place % height, place // height
+
+
+@triton.jit
+def nearest_tf32(v):
+    """v rounded to TF32. Tensor cores drop the low 13 bits instead, always towards 0, and such errors add up over K."""
+    return ((v.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -18,10 +18,9 @@ change from call to call without compiling anew.
 import triton
 import triton.language as tl
 
-from implementations._triton import TYPES, Launch, activate
+from implementations._triton import SHARED_KIB, TYPES, Launch, activate, grouped, nearest_tf32
 
 EPS = tl.constexpr(1e-5)
-SHARED_KIB = {(8, 0): 163, (9, 0): 227, (10, 0): 227}  # shared memory of one program; other GPUs have 99 at least
 
 
 def skip(case, variant, device):
@@ -164,21 +163,6 @@ def row_kernel(
     bias = tl.load(b + columns, mask=columns < N, other=0.0).to(tl.float32)
     z = activate(tl.sum(acc, 1 if NK else 0) * rstd + bias, ACTIVATION)
     tl.store(y + row * N + columns, z.to(y.dtype.element_ty), mask=columns < N)
-
-
-@triton.jit
-def grouped(pid, rows, columns, GROUP: tl.constexpr):
-    """The pid-th of rows × columns blocks, in bands of GROUP rows: programs that run together share x and W in L2."""
-    first = pid // (GROUP * columns) * GROUP
-    height = tl.minimum(rows - first, GROUP)
-    place = pid % (GROUP * columns)
-    return first + place % height, place // height
-
-
-@triton.jit
-def nearest_tf32(v):
-    """v rounded to TF32. Tensor cores drop the low 13 bits instead, always towards 0, and such errors add up over K."""
-    return ((v.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -1,0 +1,34 @@
+"""geglu in Triton: the kernel that triton.py and jax_triton.py both launch, once in every variant.
+
+A program has a tile of y. It multiplies x with both halves of W in one pass over x, in the way of the variant
+(_triton_gated.py), and adds the biases and gates in registers: Z is never stored.
+"""
+
+import triton
+import triton.language as tl
+
+from implementations._triton import activate
+from implementations._triton_gated import launch, place, products, store_tile
+
+
+def launches(case, variant, device):
+    """The one launch."""
+    constexprs = {"ACTIVATION": case.options["activation"]}
+    return (launch(geglu_tile, ("x", "W", "b"), constexprs, case, variant, device),)
+
+
+@triton.jit(do_not_specialize=["M"])
+def geglu_tile(
+    x, W, b, M, y,
+    K: tl.constexpr, N: tl.constexpr, NK: tl.constexpr, INTERLEAVED: tl.constexpr, PRECISION: tl.constexpr,
+    ACTIVATION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr,
+):  # fmt: skip
+    """A tile of y. With INTERLEAVED, W's columns alternate between the halves; b is as it was in either case."""
+    rows, first, columns, inside = place(M, N, BLOCK_M, BLOCK_N, GROUP)
+    left, right = products(
+        x, W, M, rows, first, K, N, NK, INTERLEAVED, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K
+    )  # fmt: skip
+    left += tl.load(b + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+    right += tl.load(b + N + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+    store_tile(y, left * activate(right, ACTIVATION), M, rows, columns, inside, N)

@@ -1,0 +1,33 @@
+"""geglu in Triton, one launch in every variant: _triton_kernels.py says how it works.
+
+two_accumulators: W as it is stored. interleaved: W with the columns of its halves alternating, prepared once.
+"""
+
+import torch
+
+from implementations._triton_gated import interleave
+from implementations.geglu._triton_kernels import launches
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+VARIANTS = {"two_accumulators": (), "interleaved": ()}
+
+
+def prepare(case, variant, x, W, b):
+    """interleaved: W with the columns of its halves alternating."""
+    return (interleave(W, case.options["w_layout"]),) if variant == "interleaved" else ()
+
+
+def build(case, variant, device):
+    """call(x (M, K), W, b (2N,), *prepared) → (M, N)."""
+    (launch,) = launches(case, variant, device)
+    run, shape = launch.bind(), case.size("M", "N")
+    M = shape[0]
+
+    def call(x, W, b, prepared=None):
+        y = torch.empty(shape, dtype=x.dtype, device=x.device)
+        run(x, W if prepared is None else prepared, b, M, y)
+        return y
+
+    return call

@@ -1,0 +1,33 @@
+"""splacc in Triton, one launch in every variant: _triton_kernels.py says how it works.
+
+two_accumulators: B as it is stored. interleaved: B with the columns of its halves alternating, prepared once.
+"""
+
+import torch
+
+from implementations._triton_gated import interleave
+from implementations.splacc._triton_kernels import launches
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+VARIANTS = {"two_accumulators": (), "interleaved": ()}
+
+
+def prepare(case, variant, A, B):
+    """interleaved: B with the columns of its halves alternating."""
+    return (interleave(B, case.options["w_layout"]),) if variant == "interleaved" else ()
+
+
+def build(case, variant, device):
+    """call(A (M, K), B, *prepared) → (M, N)."""
+    (launch,) = launches(case, variant, device)
+    run, shape = launch.bind(), case.size("M", "N")
+    M = shape[0]
+
+    def call(A, B, prepared=None):
+        y = torch.empty(shape, dtype=A.dtype, device=A.device)
+        run(A, B if prepared is None else prepared, M, y)
+        return y
+
+    return call

@@ -12,6 +12,7 @@
     def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
     def formula(case, r, *inputs): …     the outputs in float64; `r` names the rounding points (rounding.py)
+    PARTS = {"product": product}         other formulas, of a part of the kernel, for implementations that say so (may be absent)
     def hard(case): …                    {kind of hard inputs: names of the inputs that get it} (hard.py; absent: all kinds, all float inputs)
     def flops(case): …                   floating-point operations of one call
     def moved_bytes(case): …             compulsory traffic: every input read once, every output written once
@@ -23,6 +24,7 @@ discovery reads them without importing the file:
     VARIANTS = {"default": ("product",)} variant → the formula's points that it rounds to the storage dtype
     REQUIRES = {"triton": "triton"}      module → what to `pip install` for it, beyond the back end (may be absent)
     IN_PLACE = {"in_place": ("x",)}      variant → the inputs that its call overwrites (may be absent: none)
+    COMPUTES = "product"                 which of the kernel's PARTS it is, shown as such in tables (absent: the whole kernel)
     WITHOUT_GPU = "timed"                or "interpreted" (parity only) or "unavailable" (may be absent: "timed")
     def skip(case, variant, device): …   why it cannot do this cell, or None (may be absent)
     def prepare(case, variant, *inputs)  a tuple made once from the weights alone, such as column sums (may be absent)

@@ -21,6 +21,14 @@ from fusebench.guard import foreign
 
 HOME = Path(__file__).resolve().parent.parent / "implementations"
 WITHOUT_GPU = ("timed", "interpreted", "unavailable")
+CONSTANTS = (
+    "BACKEND",
+    "VARIANTS",
+    "REQUIRES",
+    "IN_PLACE",
+    "COMPUTES",
+    "WITHOUT_GPU",
+)  # of the contract, read as literals
 BACKENDS = {"torch": {"torch": "torch"}, "jax": {"jax": "jax"}}  # back end → module → what to pip install
 
 
@@ -36,6 +44,7 @@ class Implementation:
     requires: Mapping[str, str] = field(default_factory=dict)
     in_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     without_gpu: str = "timed"
+    computes: str = ""
     broken: str = ""
 
     def missing(self) -> str | None:
@@ -159,7 +168,8 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
             raise ValueError('IN_PLACE must map variants to tuples of inputs, such as {"in_place": ("x",)}')
         if other := next((name for name in _imported(file) if foreign(name, backend)), None):
             raise ValueError(f"it imports {other}, but its BACKEND is {backend}")
-        return Implementation(kernel, file.stem, file, backend, variants, requires, in_place, without_gpu)
+        computes = str(constants.get("COMPUTES", ""))
+        return Implementation(kernel, file.stem, file, backend, variants, requires, in_place, without_gpu, computes)
     except KeyError as error:
         return Implementation(kernel, file.stem, file, broken=f"{file.name} sets no {error.args[0]}")
     except (SyntaxError, ValueError, OSError) as error:
@@ -174,13 +184,7 @@ def _constants(file: Path) -> dict[str, Any]:
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
         for target in targets:
-            if isinstance(target, ast.Name) and target.id in (
-                "BACKEND",
-                "VARIANTS",
-                "REQUIRES",
-                "IN_PLACE",
-                "WITHOUT_GPU",
-            ):
+            if isinstance(target, ast.Name) and target.id in CONSTANTS:
                 try:
                     found[target.id] = ast.literal_eval(node.value)  # type: ignore[attr-defined]
                 except (ValueError, TypeError) as error:

@@ -6,7 +6,7 @@ alone, and what is left over with a reference on the device, where there is one 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -82,6 +82,7 @@ class Judge:
     arrays: Mapping[str, np.ndarray]
     seed: int = 0
     on_device: bool = False  # whether the reference on the device will see all rows: then the CPU need not
+    part: str = ""  # of the module's PARTS, the whole kernel if empty
     exact: list[np.ndarray] = field(default_factory=list)
     points: set[str] = field(default_factory=set)  # that the formula has
     allowances: dict[tuple[str, ...], list[Allowance]] = field(default_factory=dict)
@@ -116,7 +117,7 @@ class Judge:
                 a if r.chosen is None or not of_rows else np.take(a, r.chosen, axis=self.axis)
                 for a, of_rows in zip(self.inputs, self.row_inputs, strict=True)
             ]
-            outputs = self.module.formula(self.case, r, *chosen)
+            outputs = formula_of(self.module, self.part)(self.case, r, *chosen)
         outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
         if not outputs:
             raise ValueError(f"{self.case.kernel}: the formula returned no output")
@@ -195,13 +196,13 @@ class Judge:
     def _screen(self, number: int, got: np.ndarray, allowance: Allowance, reaches: np.ndarray) -> Verdict:
         """All referenced rows, by what judged elements of the same size may be off."""
         expected = self.reference()[number]
-        limit = limit_of(expected, reaches[exponent_of(expected)], self.case.dtype)
+        reach, largest = reaches[exponent_of(expected)], FORMATS[self.case.dtype][2]
+        limit = limit_of(expected, reach, self.case.dtype)
         overflow = {
             v: np.broadcast_to(w.any(self.axis, keepdims=True), got.shape) for v, w in allowance.nonfinite.items()
         }
-        largest = FORMATS[self.case.dtype][2]
-        above, below = expected + reach > largest, expected - reach < -largest
         # other rows need not overflow where the judged ones do, nor to the same side
+        above, below = expected + reach > largest, expected - reach < -largest
         overflow[np.inf] = above | overflow.get(np.inf, False) & ~below
         overflow[-np.inf] = below | overflow.get(-np.inf, False) & ~above
         return self._worst(number, got, expected, errors(got, expected, overflow), limit, self.referenced)
@@ -233,7 +234,7 @@ class Judge:
         """What makes a comparison pointless: an unknown point, another number, shape or dtype of outputs."""
         expected = self.reference()
         if undeclared := set(points) - self.points - {FLUSHED}:
-            self.points |= every_point(self.module, self.case)
+            self.points |= every_point(self.module, self.case, self.part)
             if undeclared := undeclared - self.points:
                 known = ", ".join(sorted(self.points)) or "none"
                 return f"VARIANTS names the point {min(undeclared)!r}; the formula has {known}"
@@ -250,14 +251,25 @@ class Judge:
         return ""
 
 
-def every_point(module: Any, case: Case) -> set[str]:
+def formula_of(module: Any, part: str = "") -> Callable[..., Any]:
+    """The kernel's formula, or that of a part of it. Raises ValueError for a part that it does not have."""
+    parts = {"": module.formula, **getattr(module, "PARTS", {})}
+    if part not in parts:
+        raise ValueError(
+            f"COMPUTES names {part!r}; PARTS of {module.__name__} has {', '.join(filter(None, parts)) or 'none'}"
+        )
+    found: Callable[..., Any] = parts[part]
+    return found
+
+
+def every_point(module: Any, case: Case, part: str = "") -> set[str]:
     """The names of the formula's points, whichever options lead to them, by evaluating the smallest named case."""
     sizes = min(module.CASES.values(), key=lambda sizes: module.moved_bytes(replace(case, sizes=sizes)))
     seen: set[str] = set()
     for option, values in {"": ("",), **getattr(module, "OPTIONS", {})}.items():
         for value in values:
             changed = replace(case, sizes=sizes, options={**case.options, **({option: value} if option else {})})
-            judge = Judge(module, changed, make_sets(module, changed, 0, 1)[0])
+            judge = Judge(module, changed, make_sets(module, changed, 0, 1)[0], part=part)
             judge.reference()
             seen |= judge.points
     return seen

@@ -17,6 +17,7 @@ import torch
 from fusebench import inputs
 from fusebench.allowance import EXPONENTS, LOWEST
 from fusebench.contract import Case
+from fusebench.parity import formula_of
 from fusebench.rounding import FORMATS, Exact
 
 CHUNK_ELEMENTS = 1.0e8  # of intermediate results: 0.8 GB in float64, and some of them live at a time
@@ -34,7 +35,7 @@ class Reference:
 
     def check(
         self, case: dict[str, Any], row_inputs: list[bool], axis: int, files: list[list[str]], outputs: list[list[str]],
-        reaches: list[list[float]], folder: str,
+        reaches: list[list[float]], part: str, folder: str,
     ) -> dict[str, Any]:  # fmt: skip
         """Compares all rows of the outputs with the formula. `reaches` say how far a value may be off, by its size
         (allowance.envelope). Returns, for the worst element, what a Verdict says of it, and how many elements are off."""
@@ -52,11 +53,11 @@ class Reference:
                 self._argument(np.take(a, rows, axis=axis)) if w is None else w
                 for a, w in zip(arrays, whole, strict=True)
             ]
-            exact = module.formula(the_case, Exact(rows), *chosen)
+            exact = formula_of(module, part)(the_case, Exact(rows), *chosen)
             exact = exact if isinstance(exact, tuple | list) else (exact,)
             for number, (e, o) in enumerate(zip(exact, got, strict=True)):
-                part = self._put(np.take(o, rows, axis=axis))
-                _merge(worst, number, first, axis, part, _of(e, part), tables[number], the_case.dtype)
+                output = self._put(np.take(o, rows, axis=axis))
+                _merge(worst, number, first, axis, output, _of(e, output), tables[number], the_case.dtype)
         return {"status": "ok", **worst}
 
     def usable(self) -> bool:
@@ -220,6 +221,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "isneginf": lambda self, x: Tensor(torch.isneginf(self._operand(x))),
     "concatenate": _joined("cat"),
     "stack": _joined("stack"),
+    "column_stack": lambda self, parts: Tensor(torch.column_stack([self._operand(p) for p in parts])),
+    "vstack": lambda self, parts: Tensor(torch.vstack([self._operand(p) for p in parts])),
+    "split": lambda self, a, parts, axis=0: [Tensor(p) for p in torch.tensor_split(self._operand(a), parts, dim=axis)],
+    "copysign": lambda self, a, b: Tensor(torch.copysign(self._operand(a), self._operand(b))),
     "take": lambda self, a, indices, axis=0: Tensor(torch.index_select(self._operand(a), axis, self._operand(indices))),
     "sum": lambda self, a, axis=None, keepdims=False: a.sum(axis, keepdims),
     "mean": lambda self, a, axis=None, keepdims=False: a.mean(axis, keepdims),

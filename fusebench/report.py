@@ -76,7 +76,7 @@ def _time_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = _columns(("implementation", "status"), [*headings, "error/budget"])
     for r, figure in zip(rows, figures, strict=True):
         # an implausible time is no time: it stands in the record, not beside times that can be believed
-        table.add_row(r["label"], _status(r), *(figure[h] if r["status"] == "ok" else "" for h in headings), _ratio(r))
+        table.add_row(_name(r), _status(r), *(figure[h] if r["status"] == "ok" else "" for h in headings), _ratio(r))
     return table
 
 
@@ -103,7 +103,7 @@ def _parity_table(rows: Sequence[Mapping[str, Any]]) -> Table:
         p = r["parity"]
         figures = [f"{float(p[k]):.7g}" for k in ("got", "expected")]
         table.add_row(
-            r["label"],
+            _name(r),
             _status(r),
             _ratio(r),
             f"{float(p['max_abs']):.2g}",
@@ -154,6 +154,12 @@ def quartiles(timing: Mapping[str, Any]) -> str:
     """First and third quartile in the unit of the median: `17.1 … 17.6`."""
     scale = next((s for _, s in UNITS if timing["median"] >= s), UNITS[-1][1])
     return f"{timing['q1'] / scale:.3g} … {timing['q3'] / scale:.3g}"
+
+
+def _name(record: Mapping[str, Any]) -> str:
+    """The label, and what it computes if that is only a part of the kernel."""
+    part = str(record.get("computes") or "").replace("_", " ")
+    return f"{record['label']} ({part} alone)" if part else str(record["label"])
 
 
 def _status(record: Mapping[str, Any]) -> str:

@@ -117,6 +117,7 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], scratch: Path) -> Ite
         shared = CaseData(this, cells[0], Path(folder))
         for cell in cells:
             record = records.new(cell, this.settings.device, _implementation(this, cell).file)
+            record["computes"] = _implementation(this, cell).computes
             record |= {"time_s": this.settings.time_s, "timeout_s": this.settings.timeout_s}
             try:
                 record |= {"flops": int(module.flops(case)), "moved_bytes": int(module.moved_bytes(case))}
@@ -150,7 +151,7 @@ class CaseData:
     def __init__(self, this: Run, cell: Cell, folder: Path):
         self.this, self.case, self.seed, self.kind, self.folder = this, cell.case, cell.seed, cell.inputs, folder
         self.module = this.kernels[cell.case.kernel].module
-        self.judges: dict[int, Judge] = {}
+        self.judges: dict[tuple[int, str], Judge] = {}
 
     @cached_property
     def sets(self) -> list[dict[str, Any]]:
@@ -169,13 +170,16 @@ class CaseData:
         """Of the inputs, in their order."""
         return list(self.sets[0])
 
-    def judge(self, outputs: Sequence[Sequence[str]], points: Sequence[str], set_: int, pool: Any) -> Verdict:
-        """The verdict on the outputs in those files, which were computed from that input set."""
+    def judge(
+        self, outputs: Sequence[Sequence[str]], points: Sequence[str], part: str, set_: int, pool: Any
+    ) -> Verdict:
+        """The verdict on the outputs in those files, which were computed from that input set by the kernel or a part of it."""
         with self.this.clock.during("parity"):
-            if set_ not in self.judges:
+            if (set_, part) not in self.judges:
                 on_device = self.this.settings.device == "cuda"
-                self.judges[set_] = Judge(self.module, self.case, self.sets[set_], self.seed, on_device)
-            judge = self.judges[set_]
+                judge = Judge(self.module, self.case, self.sets[set_], self.seed, on_device, part)
+                self.judges[set_, part] = judge
+            judge = self.judges[set_, part]
             verdict = judge.judge(inputs.load(outputs, self.folder, mapped=True), points)
             if verdict.ok and judge.referenced is not None:
                 return self._all_rows(judge, verdict, outputs, points, set_, pool)
@@ -197,7 +201,7 @@ class CaseData:
             "outputs": outputs,
             "reaches": reaches,
         }
-        message |= {"row_inputs": judge.row_inputs, "axis": judge.axis, "folder": str(self.folder)}
+        message |= {"part": judge.part, "row_inputs": judge.row_inputs, "axis": judge.axis, "folder": str(self.folder)}
         try:
             answer = pool.get(*home, beside=True).ask(message, self.this.settings.timeout_s)
             pool.get(*home, beside=True).ask({"do": "release"}, self.this.settings.timeout_s)
@@ -234,7 +238,8 @@ def _run_cell(
             return False
         this.on_phase(cell, "parity")
         flushed = (FLUSHED,) if worker.hello["flushes_subnormals"] else ()
-        verdict = shared.judge(answer["outputs"], (*built["points"], *flushed), set_, pool)
+        points, part = (*built["points"], *flushed), _implementation(this, cell).computes
+        verdict = shared.judge(answer["outputs"], points, part, set_, pool)
         record[key] = asdict(verdict)
         if not verdict.ok:
             record.update(status="wrong", reason=which + verdict.reason())

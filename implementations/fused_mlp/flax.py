@@ -43,9 +43,7 @@ def build(case, variant, device):
 
     def apply(x, *arrays):
         biases, Ws = arrays[1 : 2 * layers : 2], arrays[2 * layers :]
-        params = {
-            f"Dense_{i}": {"kernel": W, "bias": b} for i, (W, b) in enumerate(zip(Ws, biases, strict=True))
-        }
+        params = {f"Dense_{i}": {"kernel": W, "bias": b} for i, (W, b) in enumerate(zip(Ws, biases, strict=True))}
         return module.apply({"params": params}, x)
 
     def transposed(x, *arrays):

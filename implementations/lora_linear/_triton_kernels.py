@@ -59,7 +59,9 @@ def product_tile(case, device, fused):
     BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))  # a dot has 16 rows at least
     # 256 columns load the fewest bytes per FLOP, and sum x @ A the fewest times; wide ranks leave no registers for them
     BLOCK_N = 256 if case.itemsize == 2 and (R <= 16 or not fused) and device.capability < (10, 0) else 128
-    BLOCK_K = 64 if case.itemsize == 2 else 16 if ieee else 32  # 128 bytes of one swizzle; ieee multiplies from registers
+    BLOCK_K = (
+        64 if case.itemsize == 2 else 16 if ieee else 32
+    )  # 128 bytes of one swizzle; ieee multiplies from registers
     if ieee and R > 64:
         BLOCK_M = min(BLOCK_M, 64)
     if not aligned(case):

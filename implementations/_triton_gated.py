@@ -14,13 +14,19 @@ import triton.language as tl
 from implementations._triton import SHARED_KIB, TYPES, Launch, grouped
 
 
-def interleave(W, layout):
-    """W with the columns (kn) or rows (nk) of its halves alternating; of Torch or JAX, contiguous."""
-    if layout == "kn":
-        K, columns = W.shape
-        return W.reshape(K, 2, columns // 2).swapaxes(1, 2).reshape(K, columns)
-    columns, K = W.shape
-    return W.reshape(2, columns // 2, K).swapaxes(0, 1).reshape(columns, K)
+def interleave(W, case):
+    """W with the columns of its halves alternating, for Torch and JAX; Torch's need not be contiguous."""
+    K, N = case.size("K", "N")
+    if prepared_as(case) == "kn":
+        return W.reshape(K, 2, N).swapaxes(1, 2).reshape(K, 2 * N)
+    W = W if case.options["w_layout"] == "nk" else W.T
+    return W.reshape(2, N, K).swapaxes(0, 1).reshape(2 * N, K)
+
+
+def prepared_as(case):
+    """The layout of interleaved weights: as they are stored, but with K contiguous for TF32, whose elements tensor cores read
+    in no other way. Triton would transpose each tile, four bytes at a time."""
+    return "nk" if case.dtype == "float32" and case.precision == "tf32" else case.options["w_layout"]
 
 
 def launch(kernel, inputs, constexprs, case, variant, device):
@@ -29,7 +35,9 @@ def launch(kernel, inputs, constexprs, case, variant, device):
     pointer = TYPES[case.dtype]
     tile, num_warps, num_stages = choose_tile(case, variant, device)
     signature = dict.fromkeys(inputs, pointer) | {"M": "i32", "y": pointer}
-    options = {"K": K, "N": N, "NK": case.options["w_layout"] == "nk", "INTERLEAVED": variant == "interleaved"}
+    interleaved = variant == "interleaved"
+    layout = prepared_as(case) if interleaved else case.options["w_layout"]
+    options = {"K": K, "N": N, "NK": layout == "nk", "INTERLEAVED": interleaved}
     options |= {"PRECISION": case.precision} | constexprs | tile
     grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
     return Launch(kernel, signature, options, grid, num_warps, num_stages)
@@ -47,16 +55,15 @@ def choose_tile(case, variant, device):
     elif case.precision == "tf32":
         BLOCK_N, BLOCK_K = 128, 32  # again 128 bytes
     else:
-        BLOCK_N, BLOCK_K = 64, 16  # without tensor cores a thread multiplies 8 × 16 from registers
-    if device.capability >= (10, 0):
-        BLOCK_N = 64  # the sums come from tensor memory to registers all at once, at the end
+        BLOCK_N, BLOCK_K = 64, 16  # without tensor cores a thread multiplies 8 × 8 from registers: twice as many spill
+    if device.capability[0] != 9:
+        BLOCK_N = 64  # what else is in registers there, operands or, at the end, copies of the sums, would spill
     if K % vector or N % vector:
         BLOCK_N, BLOCK_K = 32, min(BLOCK_K, 32)  # rows do not start on 16 bytes: room for a pointer to each element
     # a tenth of the multiprocessors may idle: 128 programs on an H200's 132 beat two uneven rounds of smaller ones
     while BLOCK_N > 16 and triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N) < 0.9 * (device.multiprocessors or 132):
         BLOCK_N //= 2
-    # one warpgroup for every 64 rows; without tensor cores a thread does better with twice the tile
-    num_warps = 4 if BLOCK_M < 128 or (case.dtype == "float32" and case.precision == "ieee") else 8
+    num_warps = 4 if BLOCK_M < 128 else 8  # one warpgroup for every 64 rows
     stage = (BLOCK_M + 2 * BLOCK_N) * BLOCK_K * case.itemsize
     spare = 4 << 10
     num_stages = max(1, min(4, ((SHARED_KIB.get(device.capability, 99) << 10) - spare) // stage))

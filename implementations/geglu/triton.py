@@ -16,7 +16,7 @@ VARIANTS = {"two_accumulators": (), "interleaved": ()}
 
 def prepare(case, variant, x, W, b):
     """interleaved: W with the columns of its halves alternating."""
-    return (interleave(W, case.options["w_layout"]),) if variant == "interleaved" else ()
+    return (interleave(W, case).contiguous(),) if variant == "interleaved" else ()
 
 
 def build(case, variant, device):

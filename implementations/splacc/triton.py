@@ -16,7 +16,7 @@ VARIANTS = {"two_accumulators": (), "interleaved": ()}
 
 def prepare(case, variant, A, B):
     """interleaved: B with the columns of its halves alternating."""
-    return (interleave(B, case.options["w_layout"]),) if variant == "interleaved" else ()
+    return (interleave(B, case).contiguous(),) if variant == "interleaved" else ()
 
 
 def build(case, variant, device):

@@ -1,0 +1,37 @@
+"""geglu by two linear layers of Torch and Liger's Triton kernel for GELU and gate.
+
+Liger gates its second argument with the GELU of its first, so z2 is the first here. As in Liger's own layer, either half has
+a product of its own, because its kernel copies inputs that are not contiguous, as halves of Z would be.
+"""
+
+import torch
+import torch.nn.functional as F
+from liger_kernel.ops.geglu import LigerGELUMulFunction
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton", "liger_kernel": "liger-kernel"}
+WITHOUT_GPU = "unavailable"
+VARIANTS = {"default": ("product", "bias", "gate")}
+LONGEST = 65536  # columns: what Liger's calculate_settings allows a program
+
+
+def skip(case, variant, device):
+    if device.type != "cuda":
+        return "needs an NVIDIA GPU"
+    if case.options["activation"] != "gelu_tanh":
+        return "Liger has the tanh form of GELU alone: option.activation=gelu_tanh runs it"
+    if case.sizes["N"] > LONGEST:
+        return f"Liger, up to 0.8.5, refuses rows of more than {LONGEST} columns"
+    return None
+
+
+def build(case, variant, device):
+    """call(x (M, K), W, b (2N,)) → (M, N)."""
+    transposed = case.options["w_layout"] == "nk"
+
+    def call(x: torch.Tensor, W: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        W1, W2 = (W if transposed else W.T).chunk(2)  # views
+        b1, b2 = b.chunk(2)
+        return LigerGELUMulFunction.apply(F.linear(x, W2, b2), F.linear(x, W1, b1))
+
+    return call

@@ -1,0 +1,60 @@
+"""geglu without its bias by Tokamax's gated linear unit, which has none: compare it with a yardstick, not with a geglu.
+
+mosaic   its persistent Hopper and Blackwell kernel: copies by one warpgroup, products by two others
+triton   its Pallas kernel
+xla      its plain JAX form
+
+Tokamax takes the weights as (K, 2, N) and activates what the first half gives, so the halves change places in `prepare`.
+Written against version 0.0.17; what a kernel does not support it refuses by an exception, which the record shows.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import tokamax
+from absl import flags
+
+BACKEND = "jax"
+REQUIRES = {"tokamax": "tokamax"}
+WITHOUT_GPU = "unavailable"
+VARIANTS = {"mosaic": ("product",), "triton": ("product",), "xla": ("product", "gate")}
+COMPUTES = "without_bias"  # of kernel.py's PARTS
+
+
+def skip(case, variant, device):
+    if device.type != "cuda":
+        return "needs an NVIDIA GPU"
+    if variant == "mosaic":
+        if case.dtype == "float32":
+            return "Tokamax's Mosaic kernel multiplies 16-bit floats"
+        if device.capability < (9, 0):
+            return "Tokamax's Mosaic kernel needs compute capability 9.0"
+        if any(size % 128 for size in case.size("M", "K", "N")):
+            return "Tokamax's Mosaic kernel wants sizes that its tiles divide"
+    return None
+
+
+def prepare(case, variant, x, W, b):
+    """(W as (K, 2, N), its right half first,)."""
+    K, N = case.size("K", "N")
+    W = W if case.options["w_layout"] == "kn" else W.T
+    return (jnp.flip(W.reshape(K, 2, N), axis=1),)
+
+
+def build(case, variant, device):
+    """call(x (M, K), W, b (2N,), *prepared) → (M, N), jitted."""
+    if not flags.FLAGS.is_parsed():
+        flags.FLAGS(["fusebench"], known_only=True)  # Tokamax reads its settings from absl's flags
+    gelu = functools.partial(jax.nn.gelu, approximate=case.options["activation"] == "gelu_tanh")
+    precision = None
+    if case.dtype == "float32":
+        preset = jax.lax.DotAlgorithmPreset
+        precision = preset.TF32_TF32_F32 if case.precision == "tf32" else preset.F32_F32_F32
+
+    def call(x, W, b, swapped):
+        return tokamax.gated_linear_unit(
+            x, swapped, activation=gelu, precision=precision, implementation=variant
+        )  # fmt: skip
+
+    return jax.jit(call)

@@ -1,0 +1,157 @@
+"""fused_mlp in CUDA C++ (cuda.cu, which describes the algorithm): one launch.
+
+A tile of rows is one block's (`mlp`), or, on GPUs that have them, shared by the blocks of a cluster (`mlp_cluster`).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusebench.backends.cuda import Launch, Program
+from implementations._tile import SHARED_MEMORY, TYPES
+
+BACKEND = "torch"
+VARIANTS = {"default": ("hidden",)}
+REQUIRES = {"cuda.core": "cuda-core"}
+WITHOUT_GPU = "unavailable"
+
+FILE = Path(__file__).with_suffix(".cu")
+NARROW = 64  # as in cuda.cu
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Rows of a block or cluster, columns of a pass, the arrangement of warps for wide and for narrow layers, and how many
+    blocks may share the rows."""
+
+    rows: int
+    wide: int
+    wide_warps: tuple[int, int]
+    narrow_warps: tuple[int, int]
+    clusters: tuple[int, ...]
+
+    @property
+    def threads(self):
+        return self.wide_warps[0] * self.wide_warps[1] * 32
+
+    @property
+    def stage(self):
+        """Bytes of a slab of x and one of W."""
+        return (self.rows + self.wide) * 128
+
+
+# Many rows read the weights few times; few rows make many blocks, and a cluster even more. What a block of a cluster makes
+# of a layer is 1 / cluster of it, so its tile is not as wide.
+TILES = (
+    Tile(128, 256, (2, 4), (4, 2), (1,)),
+    Tile(64, 256, (2, 4), (4, 2), (1,)),
+    Tile(64, 128, (2, 4), (4, 2), (1, 2, 4)),
+    Tile(32, 128, (2, 4), (2, 4), (1, 2, 4, 8)),
+    Tile(16, 128, (1, 4), (1, 4), (1, 2, 4, 8)),
+)
+# What a multiprocessor of an H200 does in a clock: products by (dtype, precision), and bytes that reach it from L2.
+PRODUCTS = {("float32", "ieee"): 110, ("float32", "tf32"): 450, ("float16", "ieee"): 900, ("bfloat16", "ieee"): 900}
+L2_BYTES = 50
+LAYER_CLOCKS = 1500  # before the first product of a layer and after the last
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compiled and how it is launched; `second` is where the second place of outputs lies behind the first."""
+
+    program: Program
+    grid: int
+    block: int
+    shared_memory: int
+    second: int
+
+
+def skip(case, variant, device):
+    if device.type != "cuda":
+        return "needs an NVIDIA GPU"
+    if device.capability < (8, 0):
+        return "needs compute capability 8.0 (bfloat16 and asynchronous copies)"
+    if not candidates(case, device):
+        return "16 rows of the widest layers do not fit in shared memory"
+    return None
+
+
+def programs(case, variant, device):
+    """What `build` compiles; needs no GPU."""
+    return [plan(case, device).program]
+
+
+def widths(case):
+    return case.size("N0", "N1", "N2", "N3", "N4")[: case.sizes["LAYERS"] + 1]
+
+
+def whole_slabs(width, case):
+    """The width in slabs of 128 bytes, as elements."""
+    slab = 128 // case.itemsize
+    return -(-width // slab) * slab
+
+
+def places(case, tile, cluster):
+    """Bytes of the two places for what layers make. cuda.cu chooses between them by the same rule."""
+    sizes, place = [0, 0], 0
+    for number, width in enumerate(widths(case)[1:-1]):
+        columns = whole_slabs(width, case)
+        if number > 0 and not (cluster == 1 and columns <= tile.wide):
+            place = 1 - place
+        sizes[place] = max(sizes[place], columns * case.itemsize * tile.rows)
+    return sizes
+
+
+def candidates(case, device):
+    """(tile, cluster, stages, places) of all that fit on the device."""
+    limit = SHARED_MEMORY.get(tuple(device.capability), 99) * 1024 - 1024  # and the layers' own 160 bytes
+    found = []
+    for tile in TILES:
+        for cluster in tile.clusters if device.capability >= (9, 0) else (1,):
+            made = places(case, tile, cluster)
+            stages = min(4, (limit - sum(made)) // tile.stage)
+            if stages >= 2:
+                found.append((tile, cluster, stages, made))
+    return found
+
+
+def clocks(case, device, tile, cluster):
+    """What the launch is expected to take, by which a tile is chosen."""
+    tiles, total = -(-case.sizes["M"] // tile.rows), 0.0
+    for number, (K, N) in enumerate(zip(widths(case), widths(case)[1:])):
+        share = -(-N // (16 * cluster)) * 16
+        width = NARROW if share <= NARROW else tile.wide
+        columns = -(-share // width) * width
+        step = 32 // case.itemsize
+        products = tile.rows * columns * -(-K // step) * step / PRODUCTS[case.dtype, case.precision]
+        read = (share + (tile.rows * -(-share // width) if number == 0 else 0)) * K * case.itemsize
+        total += max(products, read / L2_BYTES) + LAYER_CLOCKS + (500 if cluster > 1 else 0)
+    return total * -(-tiles * cluster // (device.multiprocessors or 132))
+
+
+def plan(case, device):
+    """Chooses the tile, the cluster and the grid from the sizes and the device."""
+    fitting = candidates(case, device)
+    tile, cluster, stages, made = min(fitting, key=lambda c: clocks(case, device, c[0], c[1]))
+    simt = case.dtype == "float32" and case.precision == "ieee"
+    arguments = [
+        TYPES[case.dtype], str(simt).lower(), str(case.options["w_layout"] == "nk").lower(), case.options["last"].upper(),
+        tile.rows, tile.wide, *tile.wide_warps, *tile.narrow_warps, stages, *([cluster] if cluster > 1 else []),
+    ]  # fmt: skip
+    name = f"{'mlp_cluster' if cluster > 1 else 'mlp'}<{', '.join(map(str, arguments))}>"
+    grid = -(-case.sizes["M"] // tile.rows) * cluster
+    return Plan(Program(FILE, name), grid, tile.threads, stages * tile.stage + sum(made), made[0])
+
+
+def build(case, variant, device):
+    """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer)."""
+    M, layers, *sizes = case.size("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
+    planned = plan(case, device)
+    launch = Launch(planned.program, planned.grid, planned.block, planned.shared_memory)
+    absent = (0,) * (8 - 2 * layers)
+
+    def call(x, *weights):
+        y = x.new_empty((M, sizes[layers]))
+        launch(x, *weights, *absent, y, M, layers, *sizes, planned.second)
+        return y
+
+    return call

@@ -8,7 +8,8 @@
 template <bool NK, int BM, int BN, int WM, int WN>
 struct SimtTile {
     static constexpr int THREADS = WM * WN * 32, TM = BM / WM, TN = BN / WN, COLUMNS = BN;
-    static constexpr int ROWS = TM / 4, PAIRS = TN / 16;  // of a lane
+    static constexpr int ROWS = TM / 4, PAIRS = TN / 16;                   // of a lane
+    static constexpr int X_BYTES = BM * 128, STAGE = X_BYTES + BN * 128;  // of a slab of x; of x and W
     static_assert(TM % 4 == 0 && TN % 16 == 0, "whole lanes");
 
     float c[ROWS][PAIRS][2] = {};

@@ -1,0 +1,90 @@
+"""padded_attention: causal attention of sequences whose first n_padd tokens are padding, y = softmax(q kᵀ / √D) v.
+
+q, k, v (B, H, T, D), n_padd (B,) int32 → y like q; scores, exponentials and sums in float32 at least. B = H = 1 is the form
+(T, D), n_padd (): the same memory, so it has no layout of its own.
+
+Token j is visible to token i iff n_padd <= j <= i. Rows i < n_padd of y are 0, whatever q, k and v hold there: NaN in padding
+reaches nothing, although 0 × NaN is NaN. A NaN that is visible to some token may also reach tokens before it, as it does
+where a product with the rows of v is one with zeros beside the diagonal, in Torch and JAX.
+
+n_padd is on the device and may change from call to call. Beyond 0 … T it is an error, which the formula raises; programs do
+not look, because the host would have to wait for the device: there less than 0 acts as 0, more than T as T.
+"""
+
+import math
+
+import numpy as np
+
+from implementations import _padding
+from implementations._mathematics import softmax
+
+DIMENSIONS = ("B", "H", "T", "D")
+BATCH = "B"
+OPTIONS = {"padding": _padding.PADDINGS}
+ROWS = ("q",)
+ROW_AXIS = -2
+CASES = {
+    "published": {"B": 1, "H": 1, "T": 1024, "D": 64},  # one head of GPT-2
+    "gpt2": {"B": 1, "H": 12, "T": 1024, "D": 64},
+    "batch": {"B": 8, "H": 16, "T": 4096, "D": 64},
+    "wide": {"B": 4, "H": 16, "T": 4096, "D": 128},
+    "long": {"B": 1, "H": 8, "T": 16384, "D": 64},
+    "one": {"B": 1, "H": 1, "T": 1, "D": 1},
+    "short": {"B": 3, "H": 1, "T": 5, "D": 16},  # fewer tokens than padding may have
+    "odd": {"B": 2, "H": 3, "T": 37, "D": 19},  # rows begin anywhere, not at a multiple of 16 bytes
+    "heads": {"B": 2, "H": 5, "T": 64, "D": 24},  # one tile each; D is no power of two
+    "past_block": {"B": 1, "H": 1, "T": 257, "D": 80},
+}
+
+
+def inputs(case, rng):
+    """q, k, v (B, H, T, D): normal, with NaN in every other token of padding; n_padd (B,): 4 to 8, or as the option says.
+
+    q is 1.5 times normal, so that the weights of a row differ by more than a little.
+    """
+    B, H, T, D = case.size("B", "H", "T", "D")
+    n_padd = _padding.draw(case.options["padding"], T, rng, (B,))
+    q, k, v = (rng.standard_normal((B, H, T, D), dtype=np.float32) for _ in range(3))
+    q *= np.float32(1.5)
+    for b in range(B):
+        for array in (q, k, v):
+            array[b, :, : n_padd[b] : 2] = np.nan
+    return {"q": q, "k": k, "v": v, "n_padd": n_padd}
+
+
+def hard(case):
+    """Means and extremes in v alone, whose sums are weighted with 1 in all; a NaN in q, which makes its own row NaN.
+
+    k is not made equal along with q: their products would be 80 equal terms, whose sum errs as no random order does.
+    Left out: NaN in k and v (the docstring above says why), infinities (libraries take a row whose scores are all -inf for
+    one that sees nothing), and scores or sums beyond float32.
+    """
+    kinds = {"large_mean": ("v",), "equal": ("q", "v"), "subnormal": ("q", "k"), "nan": ("q",)}
+    return kinds | ({"extreme": ("v",)} if case.dtype == "float16" else {})
+
+
+def formula(case, r, q, k, v, n_padd):
+    """(y,) in float64. Points: `scores`, `scaled`, those of softmax, `probabilities`."""
+    T, D = case.size("T", "D")
+    _padding.check(n_padd, T)
+    n = n_padd.reshape(-1, 1, 1, 1)
+    i, j = r.rows(q.shape[-2])[:, None], np.arange(T)
+    visible = (n <= j) & (j <= i)
+    kept = n <= j[:, None]
+    k, v = np.where(kept, k, 0.0), np.where(kept, v, 0.0)
+    scores = r.round("scores", r.dot(q, k.swapaxes(-1, -2)))
+    scaled = r.round("scaled", scores * (1 / math.sqrt(D)))
+    probabilities = r.round("probabilities", softmax(scaled, visible, r))
+    return (r.dot(probabilities, v),)
+
+
+def flops(case):
+    """Two products of D multiplications and additions for each visible position; the exponentials do not count."""
+    B, H, T, D = case.size("B", "H", "T", "D")
+    return 4 * D * B * H * _padding.positions(case.options["padding"], T)
+
+
+def moved_bytes(case):
+    """The tokens of q, k and v that are no padding read once, n_padd too; all of y written once."""
+    B, H, T, D = case.size("B", "H", "T", "D")
+    return (3 * _padding.tokens(case.options["padding"], T) + T) * B * H * D * case.itemsize + 4 * B

@@ -55,7 +55,7 @@ def inputs(case, rng):
 def hard(case):
     """Means and extremes in v alone, whose sums are weighted with 1 in all; a NaN in q, which makes its own row NaN.
 
-    k is not made equal along with q: their products would be 80 equal terms, whose sum errs as no random order does.
+    k is not made equal along with q: their products would be sums of D equal terms, which err as no random order does.
     Left out: NaN in k and v (the docstring above says why), infinities (libraries take a row whose scores are all -inf for
     one that sees nothing), and scores or sums beyond float32.
     """

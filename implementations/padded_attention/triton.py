@@ -1,0 +1,28 @@
+"""padded_attention in Triton, one launch in every variant: _triton_kernels.py says how they work.
+
+flash: blocks of tokens with a running maximum. whole_row: all scores of a tile of rows at once, for short sequences.
+"""
+
+import torch
+
+from implementations.padded_attention._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+VARIANTS = {"flash": ("probabilities",), "whole_row": ("probabilities",)}
+
+
+def build(case, variant, device):
+    """call(q, k, v (B, H, T, D), n_padd (B,) int32) → (B, H, T, D)."""
+    (launch,) = launches(case, variant, device)
+    run = launch.bind()
+
+    def call(q, k, v, n_padd):
+        if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
+            raise ValueError("q, k or v is not contiguous; pass q.contiguous()")
+        y = torch.empty_like(q)
+        run(q, k, v, n_padd, y)
+        return y
+
+    return call

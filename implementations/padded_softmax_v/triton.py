@@ -1,0 +1,28 @@
+"""padded_softmax_v in Triton, one launch in every variant: _triton_kernels.py says how they work.
+
+flash: blocks of scores with a running maximum. whole_row: all scores of 16 rows at once, for short sequences.
+"""
+
+import torch
+
+from implementations.padded_softmax_v._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+VARIANTS = {"flash": ("probabilities",), "whole_row": ("probabilities",)}
+
+
+def build(case, variant, device):
+    """call(att (T, T), v (T, D), n_padd () int32) → (T, D)."""
+    (launch,) = launches(case, variant, device)
+    run = launch.bind()
+
+    def call(att, v, n_padd):
+        if not (att.is_contiguous() and v.is_contiguous()):
+            raise ValueError("att or v is not contiguous; pass att.contiguous()")
+        y = torch.empty_like(v)
+        run(att, v, n_padd, y)
+        return y
+
+    return call

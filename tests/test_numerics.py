@@ -101,6 +101,17 @@ def test_shape_dtype_and_count_of_outputs_are_checked(judged):
         assert not verdict.ok and problem in verdict.problem
 
 
+def test_a_point_of_other_options_may_be_declared(kernels):
+    case = make_case(kernels["lola"], {"M": 5, "K": 7, "N": 3}, "bfloat16", options={"activation": "relu"})
+    inputs = make_sets(kernels["lola"].module, case, 0, 1)[0]
+    judge = Judge(kernels["lola"].module, case, inputs)
+    x, W, b = (a.astype(np.float64) for a in inputs.values())
+    deviation = x - x.mean(axis=1, keepdims=True)
+    y = np.maximum(deviation / np.sqrt((deviation**2).mean(axis=1, keepdims=True) + 1e-5) @ W + b, 0)
+    assert judge.judge([y.astype(numpy_dtype("bfloat16"))], ("activation",)).ok
+    assert "the point 'tanh'" in judge.judge([y.astype(numpy_dtype("bfloat16"))], ("tanh",)).problem
+
+
 def test_the_worst_element_is_named(judged):
     judge, inputs, dtype = judged()
     verdict = judge.judge([edit(lola(*inputs), (31, 7), 9.0).astype(dtype)], FUSED)

@@ -173,25 +173,31 @@ class Noisy(Exact):
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         product = a @ b
-        return product + self._accumulated(a, b, product)
+        return _moved(product, self._accumulated(a, b, product))
 
     def sum(self, value: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
         total = value.sum(axis=axis, keepdims=keepdims)
         squares = self._size(lambda: (value**2).sum(axis=axis, keepdims=keepdims))
         K = value.shape[axis]
         deviation = self._deviation(total, squares, 2.0**-24, K, K)
-        return total + deviation * self.rng.standard_normal(np.shape(total), np.float32)
+        return _moved(total, deviation * self.rng.standard_normal(np.shape(total), np.float32))
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         if point not in self.points or self.dtype == "float32":
             return value  # float32 can shift a row by its mean, so that nothing cancels: it is owed no allowance
-        return value + self._accumulated(a, b, a @ b) * np.abs(scale)
+        return _moved(value, self._accumulated(a, b, a @ b) * np.abs(scale))
+
+
+def _moved(value: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """value + noise; an infinity has infinite noise, but stays what it is: inf - inf would be NaN."""
+    return np.where(np.isfinite(value), value + noise, value)
 
 
 def _tf32_size(operand: np.ndarray) -> np.ndarray:
-    """What TF32's relative error applies to: a subnormal loses as much as the smallest normal number."""
+    """What TF32's relative error applies to: a subnormal loses as much as the smallest normal number, and twice, because the
+    mean of what it loses is not in proportion to it: the mean square is 1/3, not the variance 1/12."""
     small = (np.abs(operand) < 2.0**-126) & (operand != 0)
-    return np.where(small, 2.0**-126, operand)
+    return np.where(small, 2.0**-125, operand)
 
 
 def spacing(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -65,6 +65,8 @@ MISTAKES = {
     "columns past 1024 missing": Mistake(whole(lambda y: edit(y, np.s_[:, 1024:], 0)), F, WIDE),
     "bias twice": Mistake(lambda case, x, b: fused(case, x, b, bias=lambda b: 2 * b), F, ODD),
     "relu loses NaN": Mistake(lambda case, x, b: fused(case, x, b, act=lambda z: loses_nan("relu", z)), F, ODD, inputs="nan"),
+    "relu as a product: -inf times 0": Mistake(
+        lambda case, x, b: fused(case, x, b, act=lambda z: z * (z > 0)), F, ODD, inputs="inf"),
     "no relu": Mistake(lambda case, x, b: fused(case, x, b, act=lambda z: z), F, ODD),
     "absolute value": Mistake(lambda case, x, b: fused(case, x, b, act=np.abs), F, ODD),
     "leaky relu": Mistake(

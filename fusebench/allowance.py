@@ -19,7 +19,6 @@ SIGMAS = 7.0  # a normal error is beyond it once in 4e11
 # A variance from 16 draws scatters by a third: the mean of the elements' nearest in value counts for 8 draws more.
 NEIGHBOURS, NEIGHBOURS_WEIGHT = 16, 8
 AGGREGATE_SIGMAS = 8.0  # Student's t with 15 degrees of freedom is beyond it once in a million
-LOWEST, EXPONENTS = 160, 300  # powers of two of an envelope: from 2^-160 to 2^139, beyond all storage dtypes
 FEW = 4.0  # elements that may be one deviation worse than in any draw: a rounding that happened to go the other way
 
 
@@ -65,29 +64,6 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
 def limit_of(exact: np.ndarray, reach: np.ndarray, dtype: str) -> np.ndarray:
     """`reach` and half a spacing of the storage dtype, at the largest value that is within reach."""
     return reach + spacing(np.abs(exact) + reach, dtype) / 2
-
-
-def envelope(exact: np.ndarray, reach: np.ndarray) -> np.ndarray:
-    """How far values of each size may be off, learned from some elements for others: (EXPONENTS,), by `exponent_of`.
-
-    The largest reach among the elements of that power of two, of the next and of all smaller ones; past the largest value that
-    was seen it grows with the value.
-    """
-    table = np.zeros(EXPONENTS)
-    finite = np.isfinite(exact)
-    np.maximum.at(table, exponent_of(exact[finite]), reach[finite])
-    if (seen := np.flatnonzero(table)).size:
-        table[:-1] = np.maximum(table[:-1], table[1:])
-        table = np.maximum.accumulate(table)
-        beyond = np.arange(seen[-1], EXPONENTS)
-        table[beyond] = table[seen[-1]] * np.exp2(np.minimum(beyond - seen[-1], 1000.0))
-    return table
-
-
-def exponent_of(values: np.ndarray) -> np.ndarray:
-    """Index of each value in an envelope: its power of two; zeros and the least values have the first."""
-    power = np.frexp(np.where(np.isfinite(values), values, 1.0))[1]
-    return np.clip(np.where(values == 0, -LOWEST, power) + LOWEST, 0, EXPONENTS - 1)
 
 
 def errors(got: np.ndarray, expected: np.ndarray, nonfinite: Mapping[float, np.ndarray] | None = None) -> np.ndarray:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from fusebench import pattern
-from fusebench.allowance import DRAWS, Allowance, derive, envelope, errors, exponent_of, limit_of, together
+from fusebench.allowance import DRAWS, Allowance, derive, errors, limit_of, together
 from fusebench.contract import Case
 from fusebench.inputs import make_sets, numpy_dtype
 from fusebench.rounding import FLUSHED, FORMATS, Exact, Noisy, Stored, spacing
@@ -22,7 +22,7 @@ JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case gets noisy evaluati
 REFERENCE_FLOPS, REFERENCE_BYTES = 1e10, 1e9  # what of a case gets a reference on the CPU: rows are chosen beyond
 RANDOM_ROWS, FEWEST_ROWS = 64, 8
 BLOCKS = (16, 32, 64, 128, 256)  # of the usual tiles: a mistake shows at their edges
-SCREEN = 2.0  # times what a judged element of its size may be off, an element of another row may be
+SCREEN = 4.0  # times what any judged element may be off, an element of another row may be
 
 
 @dataclass(frozen=True)
@@ -172,14 +172,16 @@ class Judge:
                 replace(verdict, rms=rms, rms_limit=allowance.rms_limit, mean=mean, mean_limits=allowance.mean_limits)
             )
             if self.judged is not None and len(self.judged) < referenced[number].shape[self.axis]:
-                screened = self._screen(number, referenced[number], allowance, self.envelopes(points)[number])
+                screened = self._screen(number, referenced[number], allowance, *self.screens(points)[number])
                 verdicts += [screened] if screened.ratio > 1 else []
         return max(verdicts, key=lambda v: (not v.ok, v.ratio))
 
-    def envelopes(self, points: Sequence[str]) -> list[np.ndarray]:
-        """Per output, how far elements of rows that are not judged may be off, by their size (allowance.envelope)."""
-        judged = self._judged(self.reference())
-        return [SCREEN * envelope(e, a.reach) for e, a in zip(judged, self.allowed(points), strict=True)]
+    def screens(self, points: Sequence[str]) -> list[tuple[float, float]]:
+        """Per output, how far an element of a row that is not judged may be off, and the size of value up to which that holds;
+        beyond it grows with the value. A screen for what is grossly wrong: rows differ in how far they may be off."""
+        judged = [np.abs(e[np.isfinite(e)]).max(initial=0.0) for e in self._judged(self.reference())]
+        reaches = [SCREEN * float(a.reach.max(initial=0.0)) for a in self.allowed(points)]
+        return list(zip(reaches, map(float, judged), strict=True))
 
     def widened(self, verdict: Verdict, found: Mapping[str, Any]) -> Verdict:
         """The verdict after the reference on the device saw all rows and `found` the worst (reference.py)."""
@@ -193,15 +195,15 @@ class Judge:
             pattern=f"{found['beyond']} elements of all rows",
         )  # fmt: skip
 
-    def _screen(self, number: int, got: np.ndarray, allowance: Allowance, reaches: np.ndarray) -> Verdict:
-        """All referenced rows, by what judged elements of the same size may be off."""
+    def _screen(self, number: int, got: np.ndarray, allowance: Allowance, reach: float, size: float) -> Verdict:
+        """All referenced rows, by what judged elements may be off."""
         expected = self.reference()[number]
-        reach, largest = reaches[exponent_of(expected)], FORMATS[self.case.dtype][2]
-        limit = limit_of(expected, reach, self.case.dtype)
+        limit = limit_of(expected, reach * np.maximum(1.0, np.abs(expected) / (size or 1.0)), self.case.dtype)
         overflow = {
             v: np.broadcast_to(w.any(self.axis, keepdims=True), got.shape) for v, w in allowance.nonfinite.items()
         }
         # other rows need not overflow where the judged ones do, nor to the same side
+        largest = FORMATS[self.case.dtype][2]
         above, below = expected + reach > largest, expected - reach < -largest
         overflow[np.inf] = above | overflow.get(np.inf, False) & ~below
         overflow[-np.inf] = below | overflow.get(-np.inf, False) & ~above

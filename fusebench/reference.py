@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from fusebench import inputs
-from fusebench.allowance import EXPONENTS, LOWEST
 from fusebench.contract import Case
 from fusebench.parity import formula_of
 from fusebench.rounding import FORMATS, Exact
@@ -35,16 +34,15 @@ class Reference:
 
     def check(
         self, case: dict[str, Any], row_inputs: list[bool], axis: int, files: list[list[str]], outputs: list[list[str]],
-        reaches: list[list[float]], part: str, folder: str,
+        screens: list[list[float]], part: str, folder: str,
     ) -> dict[str, Any]:  # fmt: skip
-        """Compares all rows of the outputs with the formula. `reaches` say how far a value may be off, by its size
-        (allowance.envelope). Returns, for the worst element, what a Verdict says of it, and how many elements are off."""
+        """Compares all rows of the outputs with the formula. `screens` say how far an element may be off
+        (Judge.screens). Returns, for the worst element, what a Verdict says of it, and how many elements are off."""
         the_case, where = Case(**case), Path(folder)
         module = importlib.import_module(f"implementations.{the_case.kernel}.kernel")
         arrays, got = inputs.load(files, where), inputs.load(outputs, where)
         whole = [None if rows else self._argument(a) for a, rows in zip(arrays, row_inputs, strict=True)]
         height = next(a.shape[axis] for a, rows in zip(arrays, row_inputs, strict=True) if rows)
-        tables = [torch.tensor(table, dtype=torch.float64, device=self.device) for table in reaches]
         chunk = _rows_at_once(module.flops(the_case), module.moved_bytes(the_case) // the_case.itemsize, height)
         worst: dict[str, Any] = {"ratio": 0.0, "beyond": 0, "max_abs": 0.0}
         for first in range(0, height, chunk):
@@ -57,7 +55,8 @@ class Reference:
             exact = exact if isinstance(exact, tuple | list) else (exact,)
             for number, (e, o) in enumerate(zip(exact, got, strict=True)):
                 output = self._put(np.take(o, rows, axis=axis))
-                _merge(worst, number, first, axis, output, _of(e, output), tables[number], the_case.dtype)
+                reach, size = screens[number]
+                _merge(worst, number, first, axis, output, _of(e, output), reach, size, the_case.dtype)
         return {"status": "ok", **worst}
 
     def usable(self) -> bool:
@@ -84,12 +83,10 @@ def _rows_at_once(flops: int, elements: int, height: int) -> int:
 
 
 def _merge(
-    worst: dict[str, Any], number: int, first: int, axis: int, got: torch.Tensor, exact: torch.Tensor, table: torch.Tensor, dtype: str
+    worst: dict[str, Any], number: int, first: int, axis: int, got: torch.Tensor, exact: torch.Tensor, screen: float, size: float, dtype: str
 ) -> None:  # fmt: skip
     mantissa, smallest, _ = FORMATS[dtype]
-    finite = exact.nan_to_num(1.0, 1.0, 1.0)
-    power = torch.where(finite == 0, -LOWEST, torch.frexp(finite)[1])
-    reach = table[(power + LOWEST).clamp(0, EXPONENTS - 1).long()]
+    reach = screen * (exact.abs() / (size or 1.0)).clamp(min=1.0).nan_to_num(1.0, 1.0, 1.0)
     largest = (exact.abs() + reach).nan_to_num(0.0, 0.0, 0.0)
     exponent = torch.frexp(largest)[1].double() - 1
     step = torch.exp2(torch.where(largest == 0, smallest, exponent.clamp(min=smallest)) - mantissa)

@@ -193,7 +193,6 @@ class CaseData:
             return replace(verdict, unseen="without a GPU, rows beyond these have no reference")
         home = ("reference", interpreter(self.this.settings.pythons, "torch", "torch"))
         case = judge.case.as_dict()
-        reaches = [table.tolist() for table in judge.envelopes(points)]
         message: dict[str, Any] = {
             "do": "check",
             "case": case,
@@ -201,7 +200,13 @@ class CaseData:
             "outputs": outputs,
             "reaches": reaches,
         }
-        message |= {"part": judge.part, "row_inputs": judge.row_inputs, "axis": judge.axis, "folder": str(self.folder)}
+        message |= {
+            "screens": judge.screens(points),
+            "part": judge.part,
+            "row_inputs": judge.row_inputs,
+            "axis": judge.axis,
+            "folder": str(self.folder),
+        }
         try:
             answer = pool.get(*home, beside=True).ask(message, self.this.settings.timeout_s)
             pool.get(*home, beside=True).ask({"do": "release"}, self.this.settings.timeout_s)

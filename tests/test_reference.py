@@ -58,7 +58,7 @@ def test_all_rows_are_compared(kernels, tmp_path, monkeypatch, wrong):
     files = save(list(arrays.values()), tmp_path, "input")
     found = Reference("cpu").check(
         case.as_dict(), judge.row_inputs, judge.axis, files, save([output], tmp_path, "output"),
-        [table.tolist() for table in judge.envelopes(())], "", str(tmp_path),
+        [list(screen) for screen in judge.screens(())], "", str(tmp_path),
     )  # fmt: skip
     verdict = judge.widened(judge.judge([output[:]], ()), found)
     assert found["beyond"] == (1 if wrong else 0)

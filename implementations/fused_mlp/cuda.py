@@ -4,6 +4,7 @@ A tile of rows is one block's (`mlp`), or, on GPUs that have them, shared by the
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from fusebench.backends.cuda import Launch, Program
@@ -117,7 +118,7 @@ def candidates(case, device):
 def clocks(case, device, tile, cluster):
     """What the launch is expected to take, by which a tile is chosen."""
     tiles, total = -(-case.sizes["M"] // tile.rows), 0.0
-    for number, (K, N) in enumerate(zip(widths(case), widths(case)[1:])):
+    for number, (K, N) in enumerate(pairwise(widths(case))):
         share = -(-N // (16 * cluster)) * 16
         width = NARROW if share <= NARROW else tile.wide
         columns = -(-share // width) * width

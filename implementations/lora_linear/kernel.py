@@ -69,6 +69,14 @@ def formula(case, r, x, scale, W, b, A, B):
     return (activate(case.options["activation"], z, r),)
 
 
+def product(case, r, x, scale, W, b, A, B):
+    """(x @ W,): the part that a library multiplies."""
+    return (r.dot(x, W if case.options["w_layout"] == "kn" else W.T),)
+
+
+PARTS = {"product": product}  # what an implementation with this in COMPUTES is judged by, instead of the formula
+
+
 def flops(case):
     """2 M K N of the product, 2 M R (K + N) of the adapter."""
     M, K, N, R = case.size("M", "K", "N", "R")

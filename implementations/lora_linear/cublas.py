@@ -1,0 +1,17 @@
+"""The product x @ W alone, by Torch's library (cuBLAS on a GPU): what the adapter's cost has to be measured by, not a layer."""
+
+import torch
+
+BACKEND = "torch"
+VARIANTS = {"default": ()}
+COMPUTES = "product"  # of kernel.py's PARTS
+
+
+def build(case, variant, device):
+    """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N)) → (M, N)."""
+    transposed = case.options["w_layout"] == "nk"
+
+    def call(x: torch.Tensor, scale: torch.Tensor, W, b, A, B) -> torch.Tensor:
+        return torch.mm(x, W.T if transposed else W)
+
+    return call

@@ -17,7 +17,13 @@ import triton.language as tl
 
 from implementations._triton import TYPES, Launch
 from implementations.padded_attention._triton_kernels import (
-    IN_REGISTERS, IN_REGISTERS_REASON, LOWEST, SHARED_KIB, WIDEST, first_visible, padded,
+    IN_REGISTERS,
+    IN_REGISTERS_REASON,
+    LOWEST,
+    SHARED_KIB,
+    WIDEST,
+    first_visible,
+    padded,
 )  # fmt: skip
 
 LOG2_E = tl.constexpr(math.log2(math.e))
@@ -60,9 +66,9 @@ def flash_tile(case, device):
     multiprocessors = device.multiprocessors or 132
     share = T / multiprocessors  # rows of each
     BLOCK_M = 64 if share >= 128 else 32 if share >= 32 else 16
-    BLOCK_N = 128 if case.dtype != "float32" else 64
-    if case.dtype == "float32" and case.precision == "ieee":
-        BLOCK_M, BLOCK_N = min(BLOCK_M, 32), 32  # operands pass through registers: more would spill
+    BLOCK_N = 128 if BLOCK_M < 64 else 64
+    if case.dtype == "float32":  # more would spill: without tensor cores operands pass through registers
+        BLOCK_M, BLOCK_N = min(BLOCK_M, 32), 32 if case.precision == "ieee" else 64
     if padded(D) > 128:
         BLOCK_M, BLOCK_N = min(BLOCK_M, 32), 32
     BLOCK_M, BLOCK_N = min(BLOCK_M, padded(T)), min(BLOCK_N, padded(T))

@@ -27,7 +27,7 @@ CASES = {
     "short": {"T": 5, "D": 16},  # fewer tokens than padding may have
     "odd": {"T": 131, "D": 19},  # rows begin anywhere, not at a multiple of 16 bytes
     "odd_rows": {"T": 67, "D": 32},  # those of att alone
-    "past_block": {"T": 264, "D": 72},
+    "past_block": {"T": 264, "D": 40},
 }
 
 

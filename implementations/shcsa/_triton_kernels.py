@@ -1,0 +1,194 @@
+"""shcsa in Triton: what each variant launches, most of it kernels of its siblings, and the choice of tiles.
+
+    padded_attention   dense → padded_attention's flash, or whole_row where that fits                      2 launches
+    padded_softmax_v   dense → scores → padded_softmax_v's flash, or whole_row where that fits             3
+    padded_softmax     dense → scores → padded_softmax's row or online → values                            4
+    plain_softmax      dense → scores, -inf where hidden → softmax's row or online → values                4
+
+    dense              x @ W + b to three arrays (T, D), so that every kernel behind it takes contiguous rows. A program has
+                       columns of one of the three.
+    scores             q kᵀ / √D in the storage dtype. Tiles above the diagonal are written only for plain_softmax.
+    values             weights times v over what a tile of rows sees; hidden weights, NaN or not, are replaced by 0.
+
+T, C and D are compile-time constants, n_padd is read from the device.
+"""
+
+import dataclasses
+import math
+
+import triton
+import triton.language as tl
+
+from implementations._triton import TYPES, Launch
+from implementations.padded_attention import _triton_kernels as padded_attention
+from implementations.padded_attention._triton_kernels import SHARED_KIB, first_visible, padded, tokens_of
+from implementations.padded_softmax import _triton_kernels as padded_softmax
+from implementations.padded_softmax_v import _triton_kernels as padded_softmax_v
+from implementations.padded_softmax_v._triton_kernels import values_of
+from implementations.softmax import _triton_kernels as softmax
+
+
+def skip(case, variant, device):
+    """Why Triton cannot run this cell, or None."""
+    return padded_attention.skip(attention_case(case), "flash", device)
+
+
+def launches(case, variant, device):
+    """The launches of a call, in order. The outputs of each are inputs of later ones: `steps` says which."""
+    T, C, D = case.size("T", "C", "D")
+    pointer = TYPES[case.dtype]
+    tile, num_warps, num_stages = dense_tile(case, device)
+    signature = dict.fromkeys(("x", "W", "b", "q", "k", "v"), pointer)
+    options = {"T": T, "C": C, "D": D, "NK": case.options["w_layout"] == "nk", "PRECISION": case.precision} | tile
+    grid = (triton.cdiv(T, tile["BLOCK_M"]) * 3 * triton.cdiv(D, tile["BLOCK_N"]),)
+    first = Launch(dense, signature, options, grid, num_warps, num_stages)
+    if variant == "padded_attention":
+        return (first, sibling(padded_attention, attention_case(case), ("whole_row", "flash"), device))
+
+    tile, num_warps = scores_tile(case)
+    signature = {"q": pointer, "k": pointer, "n_padd": "*i32", "att": pointer}
+    options = {"T": T, "D": D, "BLOCK_D": padded(D), "SCALE": 1 / math.sqrt(D), "PRECISION": case.precision}
+    options |= {"MASKED": variant == "plain_softmax"} | tile
+    second = Launch(scores, signature, options, (triton.cdiv(T, tile["BLOCK"]) ** 2,), num_warps, 1)
+    if variant == "padded_softmax_v":
+        inner = of(case, "padded_softmax_v", {"T": T, "D": D})
+        return (first, second, sibling(padded_softmax_v, inner, ("whole_row", "flash"), device))
+
+    if variant == "plain_softmax":
+        third = sibling(softmax, of(case, "softmax", {"R": T, "C": T}), ("row", "online"), device)
+    else:
+        third = sibling(padded_softmax, of(case, "padded_softmax", {"T": T}), ("row", "online"), device)
+    tile, num_warps, num_stages = padded_softmax_v.flash_tile(of(case, "padded_softmax_v", {"T": T, "D": D}), device)
+    signature = {"att": pointer, "v": pointer, "n_padd": "*i32", "y": pointer}
+    options = {"T": T, "D": D, "BLOCK_D": padded(D), "PRECISION": case.precision} | tile
+    grid = (triton.cdiv(T, tile["BLOCK_M"]),)
+    return (first, second, third, Launch(values, signature, options, grid, num_warps, num_stages))
+
+
+def of(case, kernel, sizes):
+    """The case of a sibling, for its choice of tiles."""
+    return dataclasses.replace(case, kernel=kernel, sizes=sizes, options={})
+
+
+def attention_case(case):
+    """The case of padded_attention's launch: one head."""
+    T, D = case.size("T", "D")
+    return of(case, "padded_attention", {"B": 1, "H": 1, "T": T, "D": D})
+
+
+def sibling(module, case, variants, device):
+    """The launch of the first of the sibling's variants that can run the case."""
+    variant = next(v for v in variants if module.skip(case, v, device) is None)
+    (launch,) = module.launches(case, variant, device)
+    return launch
+
+
+def dense_tile(case, device):
+    """The tile of `dense`, its warps and its stages: small ones while a GPU has multiprocessors to spare."""
+    T, C, D = case.size("T", "C", "D")
+    BLOCK_N = min(64, padded(D))
+    BLOCK_M, BLOCK_K = 128, 64 if case.dtype != "float32" else 32
+    if case.dtype == "float32" and case.precision == "ieee":
+        BLOCK_M, BLOCK_K = 64, 16  # operands pass through registers: more would spill
+    while BLOCK_M > 16 and triton.cdiv(T, BLOCK_M) * 3 * triton.cdiv(D, BLOCK_N) < 0.9 * (
+        device.multiprocessors or 132
+    ):
+        BLOCK_M //= 2
+    if C * case.itemsize % 16 or D * case.itemsize % 16:
+        BLOCK_K = min(BLOCK_K, 32)  # an address for each element
+    BLOCK_K = min(BLOCK_K, padded(C))
+    stage = (BLOCK_M + BLOCK_N) * BLOCK_K * case.itemsize
+    limit = (SHARED_KIB.get(tuple(device.capability), 99) - 8) << 10
+    return {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K}, 4, min(4, limit // stage)
+
+
+def scores_tile(case):
+    """The tile of `scores` and its warps: square, because a row reads as much of k as a column of q."""
+    ieee = case.dtype == "float32" and case.precision == "ieee"
+    block = 32 if ieee or padded(case.sizes["D"]) > 128 else 64
+    return {"BLOCK": min(block, padded(case.sizes["T"]))}, 8 if ieee else 4
+
+
+@triton.jit
+def dense(
+    x, W, b, q, k, v,
+    T: tl.constexpr, C: tl.constexpr, D: tl.constexpr, NK: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """A tile of q, k or v. Neighbouring programs have the same rows of x."""
+    ACROSS: tl.constexpr = (D + BLOCK_N - 1) // BLOCK_N
+    part = tl.program_id(0) % (3 * ACROSS) // ACROSS
+    rows = tl.program_id(0) // (3 * ACROSS) * BLOCK_M + tl.arange(0, BLOCK_M)
+    d = tl.program_id(0) % ACROSS * BLOCK_N + tl.arange(0, BLOCK_N)
+    columns = part * D + d
+    c = tl.arange(0, BLOCK_K)
+    # rows past T read the last row again, columns past D the last column, and neither is stored: no masks for them
+    x_tile = x + tl.minimum(rows, T - 1).to(tl.int64)[:, None] * C + c[None, :]
+    inner = tl.minimum(columns, part * D + D - 1) if D % BLOCK_N else columns
+    if NK:
+        W_tile = W + inner.to(tl.int64)[None, :] * C + c[:, None]
+    else:
+        W_tile = W + c.to(tl.int64)[:, None] * (3 * D) + inner[None, :]
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    for start in range(0, C, BLOCK_K):
+        inside = (start + c < C) | (C % BLOCK_K == 0)
+        left = tl.load(x_tile, mask=inside[None, :], other=0.0)
+        right = tl.load(W_tile, mask=inside[:, None], other=0.0)
+        acc = tl.dot(left, right, acc, input_precision=PRECISION)
+        x_tile += BLOCK_K
+        W_tile += BLOCK_K if NK else BLOCK_K * 3 * D
+    z = acc + tl.load(b + columns, mask=d < D, other=0.0).to(tl.float32)[None, :]
+    z = z.to(q.dtype.element_ty)
+    place = rows.to(tl.int64)[:, None] * D + d[None, :]
+    inside_y = (rows[:, None] < T) & (d[None, :] < D)
+    tl.store(q + place, z, mask=inside_y & (part == 0))
+    tl.store(k + place, z, mask=inside_y & (part == 1))
+    tl.store(v + place, z, mask=inside_y & (part == 2))
+
+
+@triton.jit
+def scores(
+    q, k, n_padd, att,
+    T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr,
+    MASKED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A tile of att (T, T)."""
+    TILES: tl.constexpr = (T + BLOCK - 1) // BLOCK
+    row, column = tl.program_id(0) // TILES, tl.program_id(0) % TILES
+    rows, columns, d = row * BLOCK + tl.arange(0, BLOCK), column * BLOCK + tl.arange(0, BLOCK), tl.arange(0, BLOCK_D)
+    s = tl.full([BLOCK, BLOCK], float("-inf"), tl.float32)
+    if column <= row:
+        left, right = tokens_of(q, rows, d, T, D, True), tokens_of(k, columns, d, T, D, True)
+        s = tl.dot(left, tl.trans(right), input_precision=PRECISION) * SCALE
+    if MASKED:
+        n = first_visible(n_padd, 0, T)
+        s = tl.where((columns[None, :] >= n) & (columns[None, :] <= rows[:, None]), s, float("-inf"))
+    inside = (rows[:, None] < T) & (columns[None, :] < T)
+    if not MASKED:
+        inside = inside & (column <= row)
+    place = att + rows.to(tl.int64)[:, None] * T + columns[None, :]
+    tl.store(place, s.to(att.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def values(
+    att, v, n_padd, y,
+    T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_M rows of y, the last ones first, from weights att (T, T). Blocks begin where their loads stay aligned."""
+    first = ((T + BLOCK_M - 1) // BLOCK_M - 1 - tl.program_id(0)) * BLOCK_M
+    n = first_visible(n_padd, 0, T)
+    rows, d = first + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    for start in range(n // 16 * 16, tl.minimum(first + BLOCK_M, T), BLOCK_N):
+        columns = start + tl.arange(0, BLOCK_N)
+        seen = tl.minimum(rows, T - 1)[:, None]
+        touched = (columns[None, :] // 16 <= seen // 16) & (columns[None, :] < T)  # whole vectors
+        weights = tl.load(att + seen.to(tl.int64) * T + columns[None, :], mask=touched, other=0.0)
+        weights = tl.where((columns[None, :] >= n) & (columns[None, :] <= rows[:, None]), weights, 0.0)
+        acc = tl.dot(weights, values_of(v, columns, d, n, T, D, True), acc, input_precision=PRECISION)
+    z = tl.where(rows[:, None] < n, 0.0, acc)
+    inside = (rows[:, None] < T) & (d[None, :] < D)
+    place = y + rows.to(tl.int64)[:, None] * D + d[None, :]
+    tl.store(place, z.to(y.dtype.element_ty), mask=inside)

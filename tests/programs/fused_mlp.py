@@ -124,6 +124,8 @@ MISTAKES = {
     "relu between layers forgotten": Mistake(with_(between=same), F, ODD),
     "gelu for relu": Mistake(with_(between=lambda z: activate("gelu_tanh", z)), F, ODD),
     "relu loses NaN": Mistake(with_(between=lambda z: np.fmax(z, np.float32(0))), F, ODD, inputs="nan"),
+    "relu as a product: -inf times 0": Mistake(
+        with_(act=lambda _, z: z * (z > 0)), F, sizes(37, 70, 41), options=RELU, inputs="inf"),
     "biases forgotten": Mistake(with_(bias=lambda i, b: 0 * b), F, ODD),
     "bias of the last layer forgotten": Mistake(with_(bias=lambda i, b: b * np.float32(i < 2)), F, ODD),
     "bias of the first layer in all": Mistake(

@@ -40,14 +40,14 @@ def activate(name, z, r):
     raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTIVATIONS)}")
 
 
-def linear(case, x, W, b, r):
-    """x (M, K) @ W (K, N) + b (N,), with the points `product` and `bias`.
+def linear(case, x, W, b, r, after=lambda product: product):
+    """x (M, K) @ W (K, N) + b (N,), with the points `product` and `bias`; `after` is what a formula does to the product.
 
     In IEEE float32 b is one more term of the sum: some libraries begin with it, and it may be larger than all the rest.
     """
     if case.dtype == "float32" and case.precision == "ieee":
         x, W, b = np.column_stack([x, np.ones(len(x))]), np.vstack([W, b]), 0.0
-    return r.round("bias", r.round("product", r.dot(x, W)) + b)
+    return r.round("bias", r.round("product", after(r.dot(x, W))) + b)
 
 
 def softmax(scores, visible, r):

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from implementations._mathematics import activate
+from implementations._mathematics import activate, linear
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
@@ -49,7 +49,7 @@ def _dot(case, r, x, W):
 
 def formula(case, r, x, W, b):
     """(y,) in float64. Points: `product`, `bias`, `activation` for the steps of GELU, `gate` for its result."""
-    return _gated(case, r, r.round("bias", r.round("product", _dot(case, r, x, W)) + b))
+    return _gated(case, r, linear(case, x, W if case.options["w_layout"] == "kn" else W.T, b, r))
 
 
 def product(case, r, x, W, b):

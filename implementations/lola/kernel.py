@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from implementations._mathematics import activate
+from implementations._mathematics import activate, linear
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
@@ -58,8 +58,8 @@ def formula(case, r, x, W, b):
     deviation = r.compute(x - mean)
     rstd = r.function(1 / np.sqrt(r.sum(deviation**2, axis=1, keepdims=True) / K + EPS))
     normed = r.round("layernorm", deviation * rstd)
-    product = r.round("product", r.one_pass("one_pass", r.dot(normed, W), x, W, rstd))
-    return (r.round("output", activate(case.options["activation"], r.round("bias", product + b), r)),)
+    z = linear(case, normed, W, b, r, lambda product: r.one_pass("one_pass", product, x, W, rstd))
+    return (r.round("output", activate(case.options["activation"], z, r)),)
 
 
 def flops(case):

@@ -23,6 +23,7 @@ from programs.arithmetic import (
     keep,
     library,
     of,
+    rank_one,
     relu,
     same,
     store,
@@ -41,6 +42,16 @@ def fused(case, x, *layers, product=library, act=activate, hidden=same, between=
         z = product(h, W if case.options["w_layout"] == "kn" else W.T) + (b if bias is None else bias(i, b))
         h = hidden(between(z)) if i + 1 < count else z
     return store(case, act(case.options["last"] if last is None else last, h))
+
+
+def bias_first(case, x, *layers):
+    """Every sum begins with the bias."""
+    h = wide(x)
+    for i in range(0, len(layers), 2):
+        W = wide(layers[i]) if case.options["w_layout"] == "kn" else wide(layers[i]).T
+        z = rank_one(np.hstack([np.ones((len(h), 1), np.float32), h]), np.vstack([wide(layers[i + 1]), W]))
+        h = relu(z)
+    return store(case, activate(case.options["last"], z))
 
 
 def hidden_stored(case, *inputs, product=library):
@@ -79,6 +90,7 @@ def when(test):
 CORRECT = {
     **{f"fused, {n}": Program(partial(fused, product=p), (), when(is_ieee)) for n, p in PRODUCTS.items()},
     **{f"fused, {n}": Program(partial(fused, product=p), (), when(is_tf32)) for n, p in TF32.items()},
+    "bias first": Program(bias_first, (), when(is_ieee)),
     "fused, by exp": Program(partial(fused, act=activate_exp)),
     **{f"hidden stored, {n}": Program(partial(hidden_stored, product=p), ("hidden",), is_16) for n, p in TENSOR_CORES.items()},
     "hidden stored": Program(hidden_stored, ("hidden",)),

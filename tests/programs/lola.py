@@ -29,6 +29,7 @@ from programs.arithmetic import (
     loses_nan,
     of,
     pairwise,
+    rank_one,
     same,
     sequential,
     store,
@@ -58,6 +59,15 @@ def fused(case, x, W, b, product=library, total=pairwise, eps=EPS, ddof=0, act=a
     deviation = x - total(x) / K
     normed = deviation * rstd(total(deviation**2) / np.float32(max(K - ddof, 1)), eps)
     return store(case, act(case.options["activation"], product(columns(normed), weights(W)) + bias(b)))
+
+
+def bias_first(case, x, W, b):
+    """The sum begins with the bias, as some libraries do."""
+    x, W, b = read(case, x, W, b)
+    deviation = x - pairwise(x) / x.shape[1]
+    normed = deviation * rstd_of(pairwise(deviation**2) / x.shape[1])
+    begun = np.hstack([np.ones((len(x), 1), np.float32), normed])
+    return store(case, activate(case.options["activation"], rank_one(begun, np.vstack([b, W]))))
 
 
 def staged(case, x, W, b, product=library, total=pairwise, act=activate):
@@ -120,6 +130,7 @@ CORRECT = {
     **{f"fused, {n}": Program(partial(fused, product=p), (), is_tf32) for n, p in TF32.items()},
     "fused, 16 bits": Program(fused, (), is_16),
     "fused, by exp": Program(partial(fused, act=activate_exp)),
+    "bias first": Program(bias_first, (), is_ieee),
     "row by row": Program(row_by_row, (), is_ieee),
     "staged": Program(staged, STAGED, lambda case: not is_tf32(case)),
     "staged, lanes": Program(partial(staged, total=SUMS["lanes"]), STAGED),

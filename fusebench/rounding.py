@@ -64,8 +64,8 @@ class Exact:
         """The result of one float32 operation."""
         return value
 
-    def function(self, value: np.ndarray) -> np.ndarray:
-        """The value of an elementary function (exp, tanh, erf, 1/sqrt, division) in float32."""
+    def function(self, value: np.ndarray, spacings: float = FUNCTION_SPACINGS) -> np.ndarray:
+        """The value of an elementary function (exp, tanh, 1/sqrt, division) in float32, off by up to that many spacings."""
         return value
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
@@ -123,8 +123,8 @@ class Noisy(Exact):
     def compute(self, value: np.ndarray) -> np.ndarray:
         return self._noise(value, 1.0)
 
-    def function(self, value: np.ndarray) -> np.ndarray:
-        return self._noise(value, FUNCTION_SPACINGS)
+    def function(self, value: np.ndarray, spacings: float = FUNCTION_SPACINGS) -> np.ndarray:
+        return self._noise(value, spacings)
 
     def round(self, point: str, value: np.ndarray) -> np.ndarray:
         if point not in self.points:

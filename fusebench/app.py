@@ -20,7 +20,8 @@ from fusebench import cases, config, discovery, records, report
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError
-from fusebench.run import Run, Settings, run
+from fusebench.run import Run, run
+from fusebench.settings import Settings
 
 RESULTS = Path("results")
 INTERRUPTED = 130  # as shells have it for Ctrl-C

@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fusebench.contract import STATUSES
-from fusebench.run import Clock
+from fusebench.settings import Clock
 
 BASELINE = "torch_eager"
 UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))

@@ -9,56 +9,23 @@ import contextlib
 import itertools
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fusebench import discovery, hard, inputs, records, yardstick
+from fusebench import discovery, hard, records, yardstick
+from fusebench.case_data import SETS, CaseData
 from fusebench.cases import command
 from fusebench.contract import Case, Cell
 from fusebench.discovery import Kernel
-from fusebench.parity import Judge, Verdict
 from fusebench.pool import InlinePool, Pool, WorkerLost, interpreter
 from fusebench.rounding import FLUSHED
+from fusebench.settings import Clock, Settings
 from fusebench.worker import describe
 
-SETS = 3  # input sets in the ring; L2 is flushed explicitly, so the ring only has to keep outputs from being reused
 INTERPRETER_FLOPS = 2.5e8  # Triton's interpreter takes 2 to 4 ms a tile: beyond this a cell takes minutes
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How cells are run. `time_s` is the sampling budget of one cell in seconds, 0 for parity alone."""
-
-    device: str = "cpu"
-    time_s: float = 0.5
-    timeout_s: float = 300.0
-    inline: bool = False
-    pythons: Mapping[str, str | None] = field(default_factory=dict)
-
-
-@dataclass
-class Clock:
-    """Where the wall time of a run went, in seconds."""
-
-    start_up: float = 0.0
-    inputs: float = 0.0
-    compile: float = 0.0
-    parity: float = 0.0
-    timing: float = 0.0
-
-    @contextlib.contextmanager
-    def during(self, phase: str) -> Iterator[None]:
-        """Adds the time of the block to that phase, however the block ends."""
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            setattr(self, phase, getattr(self, phase) + time.perf_counter() - begin)
 
 
 @dataclass
@@ -114,7 +81,7 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], scratch: Path) -> Ite
     case = cells[0].case
     module = this.kernels[case.kernel].module
     with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        shared = CaseData(this, cells[0], Path(folder))
+        shared = CaseData(module, cells[0], Path(folder), this.settings, this.clock)
         for cell in cells:
             record = records.new(cell, this.settings.device, _implementation(this, cell).file)
             record["computes"] = _implementation(this, cell).computes
@@ -143,79 +110,6 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], scratch: Path) -> Ite
             record["ended"] = datetime.now(UTC).isoformat()
             records.append(this.folder, record)
             yield records.plain(record)
-
-
-class CaseData:
-    """What the cells of one case share: the input sets on disk, and the judge of each set, made when first asked for."""
-
-    def __init__(self, this: Run, cell: Cell, folder: Path):
-        self.this, self.case, self.seed, self.kind, self.folder = this, cell.case, cell.seed, cell.inputs, folder
-        self.module = this.kernels[cell.case.kernel].module
-        self.judges: dict[tuple[int, str], Judge] = {}
-
-    @cached_property
-    def sets(self) -> list[dict[str, Any]]:
-        with self.this.clock.during("inputs"):
-            return inputs.make_sets(self.module, self.case, self.seed, SETS, self.kind)
-
-    @cached_property
-    def files(self) -> list[list[list[str]]]:
-        """Of each set, the file and dtype of each input."""
-        sets = self.sets
-        with self.this.clock.during("inputs"):
-            return inputs.save_sets(sets, self.folder)
-
-    @property
-    def names(self) -> list[str]:
-        """Of the inputs, in their order."""
-        return list(self.sets[0])
-
-    def judge(
-        self, outputs: Sequence[Sequence[str]], points: Sequence[str], part: str, set_: int, pool: Any
-    ) -> Verdict:
-        """The verdict on the outputs in those files, which were computed from that input set by the kernel or a part of it."""
-        with self.this.clock.during("parity"):
-            if (set_, part) not in self.judges:
-                on_device = self.this.settings.device == "cuda"
-                judge = Judge(self.module, self.case, self.sets[set_], self.seed, on_device, part)
-                self.judges[set_, part] = judge
-            judge = self.judges[set_, part]
-            verdict = judge.judge(inputs.load(outputs, self.folder, mapped=True), points)
-            if verdict.ok and judge.referenced is not None:
-                return self._all_rows(judge, verdict, outputs, points, set_, pool)
-            return verdict
-
-    def _all_rows(
-        self, judge: Judge, verdict: Verdict, outputs: Sequence[Sequence[str]], points: Sequence[str], set_: int, pool: Any
-    ) -> Verdict:  # fmt: skip
-        """The verdict with the rows that are too many for the CPU, by the reference on the device where there is one."""
-        if self.this.settings.device != "cuda":
-            return replace(verdict, unseen="without a GPU, rows beyond these have no reference")
-        home = ("reference", interpreter(self.this.settings.pythons, "torch", "torch"))
-        case = judge.case.as_dict()
-        message: dict[str, Any] = {
-            "do": "check",
-            "case": case,
-            "files": self.files[set_],
-            "outputs": outputs,
-            "reaches": reaches,
-        }
-        message |= {
-            "screens": judge.screens(points),
-            "part": judge.part,
-            "row_inputs": judge.row_inputs,
-            "axis": judge.axis,
-            "folder": str(self.folder),
-        }
-        try:
-            answer = pool.get(*home, beside=True).ask(message, self.this.settings.timeout_s)
-            pool.get(*home, beside=True).ask({"do": "release"}, self.this.settings.timeout_s)
-        except WorkerLost as lost:
-            pool.drop(*home)
-            return replace(verdict, unseen=f"the reference on the device: {lost.reason}")
-        if answer["status"] != "ok":
-            return replace(verdict, unseen=f"the reference on the device: {answer['reason']}")
-        return judge.widened(verdict, answer)
 
 
 def _run_cell(

@@ -19,7 +19,8 @@ from fusebench import discovery, machine
 from fusebench.cases import make_case
 from fusebench.contract import Case, Cell
 from fusebench.discovery import Kernel
-from fusebench.run import Run, Settings, run
+from fusebench.run import Run, run
+from fusebench.settings import Settings
 
 TIME_S = 0.2  # sampling budget of a cell: a history is read for steps, not for percents
 TIMEOUT_S = 4 * 3600.0  # asv's limit for the sweep of one kernel; a cell has the harness's own

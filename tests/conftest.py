@@ -12,7 +12,8 @@ import pytest
 from fusebench import discovery, machine
 from fusebench.contract import Cell
 from fusebench.pool import Pool
-from fusebench.run import Run, Settings, run
+from fusebench.run import Run, run
+from fusebench.settings import Settings
 
 FIXTURES = Path(__file__).parent / "fixtures"
 DEVICE = "cuda" if machine.gpu() else "cpu"

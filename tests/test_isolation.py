@@ -7,7 +7,8 @@ from conftest import DEVICE
 
 from fusebench.cases import make_case
 from fusebench.contract import Cell
-from fusebench.run import Run, Settings, run
+from fusebench.run import Run, run
+from fusebench.settings import Settings
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ VARIANTS = {"default": ("hidden",)}
 def build(case, variant, device):
     """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer)."""
     (launch,) = launches(case, variant, device)
-    run, M, layers = launch.bind(), *case.size("M", "LAYERS")
+    run = launch.bind()
+    M, layers = case.size("M", "LAYERS")
     shape = (M, case.sizes[f"N{layers}"])
 
     def call(x, *weights):

@@ -17,7 +17,13 @@ import triton.language as tl
 
 from implementations._triton import TYPES, Launch
 from implementations.padded_attention._triton_kernels import (
-    IN_REGISTERS, IN_REGISTERS_REASON, LOWEST, SHARED_KIB, WIDEST, first_visible, padded,
+    IN_REGISTERS,
+    IN_REGISTERS_REASON,
+    LOWEST,
+    SHARED_KIB,
+    WIDEST,
+    first_visible,
+    padded,
 )  # fmt: skip
 
 LOG2_E = tl.constexpr(math.log2(math.e))

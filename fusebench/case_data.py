@@ -1,0 +1,80 @@
+"""What the cells of one case share: its input sets, as files that every worker reads, and who judges their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fusebench import inputs
+from fusebench.contract import Cell
+from fusebench.parity import Judge, Verdict
+from fusebench.pool import WorkerLost, interpreter
+from fusebench.settings import Clock, Settings
+
+SETS = 3  # input sets in the ring; L2 is flushed explicitly, so the ring only has to keep outputs from being reused
+
+
+class CaseData:
+    """What the cells of one case share: the input sets on disk, and the judge of each set, made when first asked for."""
+
+    def __init__(self, module: Any, cell: Cell, folder: Path, settings: Settings, clock: Clock):
+        self.module, self.folder, self.settings, self.clock = module, folder, settings, clock
+        self.case, self.seed, self.kind = cell.case, cell.seed, cell.inputs
+        self.judges: dict[tuple[int, str], Judge] = {}
+
+    @cached_property
+    def sets(self) -> list[dict[str, Any]]:
+        with self.clock.during("inputs"):
+            return inputs.make_sets(self.module, self.case, self.seed, SETS, self.kind)
+
+    @cached_property
+    def files(self) -> list[list[list[str]]]:
+        """Of each set, the file and dtype of each input."""
+        sets = self.sets
+        with self.clock.during("inputs"):
+            return inputs.save_sets(sets, self.folder)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the inputs, in their order."""
+        return list(self.sets[0])
+
+    def judge(
+        self, outputs: Sequence[Sequence[str]], points: Sequence[str], part: str, set_: int, pool: Any
+    ) -> Verdict:
+        """The verdict on the outputs in those files, which were computed from that input set by the kernel or a part of it."""
+        with self.clock.during("parity"):
+            if (set_, part) not in self.judges:
+                on_device = self.settings.device == "cuda"
+                judge = Judge(self.module, self.case, self.sets[set_], self.seed, on_device, part)
+                self.judges[set_, part] = judge
+            judge = self.judges[set_, part]
+            verdict = judge.judge(inputs.load(outputs, self.folder, mapped=True), points)
+            if verdict.ok and judge.referenced is not None:
+                return self._all_rows(judge, verdict, outputs, points, set_, pool)
+            return verdict
+
+    def _all_rows(
+        self, judge: Judge, verdict: Verdict, outputs: Sequence[Sequence[str]], points: Sequence[str], set_: int, pool: Any
+    ) -> Verdict:  # fmt: skip
+        """The verdict with the rows that are too many for the CPU, by the reference on the device where there is one."""
+        if self.settings.device != "cuda":
+            return replace(verdict, unseen="without a GPU, rows beyond these have no reference")
+        home = ("reference", interpreter(self.settings.pythons, "torch", "torch"))
+        case = judge.case.as_dict()
+        message = {
+            "do": "check", "case": case, "files": self.files[set_], "outputs": outputs, "screens": judge.screens(points),
+            "part": judge.part, "row_inputs": judge.row_inputs, "axis": judge.axis, "folder": str(self.folder),
+        }  # fmt: skip
+        try:
+            answer = pool.get(*home, beside=True).ask(message, self.settings.timeout_s)
+            pool.get(*home, beside=True).ask({"do": "release"}, self.settings.timeout_s)
+        except WorkerLost as lost:
+            pool.drop(*home)
+            return replace(verdict, unseen=f"the reference on the device: {lost.reason}")
+        if answer["status"] != "ok":
+            return replace(verdict, unseen=f"the reference on the device: {answer['reason']}")
+        return judge.widened(verdict, answer)

@@ -1,0 +1,78 @@
+"""Which kernel of cuda.cu runs a case, with which tile: also for kernels that launch it as one of theirs."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusebench.backends.cuda import Program
+from implementations._attention import Tile, head, is_ieee, limit, padded, reason
+
+FILE = Path(__file__).with_name("cuda.cu")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is compiled and how it is launched."""
+
+    program: Program
+    grid: int
+    block: int
+    shared_memory: int
+
+
+def skip(case, variant, device):
+    """Why CUDA cannot run this cell, or None."""
+    if why := reason(case, device):
+        return why
+    if variant == "whole_row" and whole_row_tile(case, device) is None:
+        return "the scores of 16 rows do not fit in a block's shared memory: flash takes them"
+    return None
+
+
+def plan(case, variant, device):
+    """Chooses the tile and the grid from the sizes and the device."""
+    B, H, T, D = case.size("B", "H", "T", "D")
+    start = head(case, D * case.itemsize % 16 == 0)
+    if variant == "flash":
+        tile = flash_tile(case, device)
+        program, memory = Program(FILE, f"flash<{start}, {tile.arguments}>"), flash_bytes(tile, case)
+    else:
+        tile = whole_row_tile(case, device)
+        name = f"whole_row<{start}, {tile.WN}, {tile.KEYS}, {tile.STAGES}>"
+        program, memory = Program(FILE, name), whole_row_bytes(tile, case)
+    return Plan(program, B * H * -(-T // tile.rows), tile.threads, memory)
+
+
+def flash_tile(case, device):
+    """The most rows that still leave nearly every multiprocessor a block: rows share what is read of k and v.
+
+    A warp multiplies 32 rows with what it loads from shared memory where registers allow, since 16 keep the tensor cores
+    waiting for it. The last tiles are for few heads: their warps share rows, and take every so-many-th token.
+    """
+    B, H, T, D = case.size("B", "H", "T", "D")
+    if case.itemsize == 2:
+        wide = padded(D) > 64
+        large = Tile(1, 8, 1, 64) if wide else Tile(2, 4, 1, 64)
+        tiles = (large, Tile(1, 4, 2, 32), Tile(1, 2, 4, 32), Tile(1, 1, 8, 16 if wide else 32), Tile(1, 1, 4, 16))
+    else:
+        tiles = (Tile(1, 8, 1, 32), Tile(1, 4, 2, 16), Tile(1, 2, 4, 16), Tile(1, 1, 8, 16), Tile(1, 1, 4, 16))
+    fitting = [t for t in tiles if flash_bytes(t, case) <= limit(device)]
+    enough = 0.9 * (device.multiprocessors or 132)
+    return next((t for t in fitting if B * H * -(-T // t.rows) >= enough), min(fitting, key=lambda t: t.rows))
+
+
+def flash_bytes(tile, case):
+    """Shared memory of a block: its rows, the stages of k and v, and weights."""
+    return tile.rows * tile.pitch(case) + tile.ring(case, 2) + tile.beside(case)
+
+
+def whole_row_tile(case, device):
+    """16 rows by 8 or 4 warps, or None where their scores do not fit."""
+    wide = padded(case.sizes["D"]) * case.itemsize > 256 or is_ieee(case)
+    tiles = (Tile(1, 1, 8, 16 if wide else 32, 3), Tile(1, 1, 8, 16, 2), Tile(1, 1, 4, 16, 2))
+    return next((t for t in tiles if whole_row_bytes(t, case) <= limit(device)), None)
+
+
+def whole_row_bytes(tile, case):
+    """Shared memory of a block: its rows, the stages of k or v, weights, and all scores of the rows."""
+    scores = -(-case.sizes["T"] // tile.tokens) * tile.tokens * 16 * 4
+    return tile.rows * tile.pitch(case) + tile.ring(case, 1) + tile.beside(case) + scores

@@ -32,6 +32,7 @@ TF32_TRUNCATION = 2.0**-10
 # Tensor cores align the products of one instruction, 8 or more of K, to the largest and cut off what hangs over, instead of
 # rounding each sum (Fasi, Higham, Mikaitis, Pranesh 2021).
 TENSOR_CORE_UNIT, TENSOR_CORE_STEP = 2.0**-22, 8
+PARTIAL_SUMS = 16  # of a product that are looked at
 FLUSHED = "subnormals"  # the point of programs, or of back ends, that flush float32 subnormals to zero
 
 
@@ -132,15 +133,18 @@ class Noisy(Exact):
         drawn = value + spacing(value, self.dtype) * self._uniform(value)
         return np.where(np.abs(value) > FORMATS[self.dtype][2], stored(value, self.dtype), drawn)
 
-    def _deviation(self, total: np.ndarray, squares: np.ndarray, unit: float, steps: int, terms: int = 0) -> np.ndarray:
-        """Standard deviation of a sum of K terms added in random order, in `steps` additions of relative error `unit`.
+    def _deviation(
+        self, total: np.ndarray, squares: np.ndarray, in_order: np.ndarray, unit: float, steps: int, terms: int = 0
+    ) -> np.ndarray:
+        """Standard deviation of a sum of K terms in `steps` additions of relative error `unit`.
 
-        Each addition errs by a uniform share of `unit` times the partial sum; in random order the squares of the partial
-        sums have the mean total²/3 + squares/6 (docs/numerics.md). Of `terms` that are all equal, which total² = terms
+        Each addition errs by a uniform share of `unit` times the partial sum. In random order the squares of the partial
+        sums have the mean total²/3 + squares/6 (docs/numerics.md). Most programs add in the order of memory, where they have
+        the mean `in_order`: the larger counts, because a whole column may share an order that is a bad one. Of `terms` that are all equal, which total² = terms
         squares shows, every addition between two powers of 2 errs by the same amount: the errors add up instead of
         averaging, to the variance (unit terms total)²/45.
         """
-        variance = steps / 3 * (total**2 / 3 + squares / 6)
+        variance = steps / 3 * np.maximum(total**2 / 3 + squares / 6, in_order)
         if terms > 5:  # from where the latter is the larger
             variance = np.where(total**2 > (1 - 1e-9) * terms * squares, (terms * total) ** 2 / 45, variance)
         return unit * np.sqrt(variance)
@@ -154,13 +158,14 @@ class Noisy(Exact):
     def _accumulated(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:
         """The noise of summing a @ b = `product` over K."""
         squares, K = self._size(lambda: (a**2) @ (b**2)), a.shape[-1]
+        in_order = self._size(lambda: _partial_sums(a, b))
         # once for each k, in the product or in the sum, half of the smallest subnormal may be lost at most
         lost = 2.0**-150 * math.sqrt(K / 3)
         if not self.tensor_cores:
-            deviation = self._deviation(product, squares, 2.0**-24, K, K)
+            deviation = self._deviation(product, squares, in_order, 2.0**-24, K, K)
             return np.hypot(deviation, lost) * self.rng.standard_normal(product.shape, np.float32)
         steps = math.ceil(K / TENSOR_CORE_STEP)
-        deviation = self._deviation(product, squares, TENSOR_CORE_UNIT, steps)
+        deviation = self._deviation(product, squares, in_order, TENSOR_CORE_UNIT, steps)
         noise = np.hypot(deviation, lost) * self.rng.standard_normal(product.shape, np.float32)
         # what is cut off is always towards zero: half of it adds up along the way to the sum
         noise += self.towards_zero / 2 * TENSOR_CORE_UNIT * steps * product
@@ -178,14 +183,26 @@ class Noisy(Exact):
     def sum(self, value: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
         total = value.sum(axis=axis, keepdims=keepdims)
         squares = self._size(lambda: (value**2).sum(axis=axis, keepdims=keepdims))
+        in_order = self._size(lambda: (np.cumsum(value, axis=axis) ** 2).mean(axis=axis, keepdims=keepdims))
         K = value.shape[axis]
-        deviation = self._deviation(total, squares, 2.0**-24, K, K)
+        deviation = self._deviation(total, squares, in_order, 2.0**-24, K, K)
         return _moved(total, deviation * self.rng.standard_normal(np.shape(total), np.float32))
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         if point not in self.points or self.dtype == "float32":
             return value  # float32 can shift a row by its mean, so that nothing cancels: it is owed no allowance
         return _moved(value, self._accumulated(a, b, a @ b) * np.abs(scale))
+
+
+def _partial_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The mean square of the partial sums of a @ b in the order of K, from at most PARTIAL_SUMS of them."""
+    step = math.ceil(a.shape[-1] / PARTIAL_SUMS)
+    edges = range(0, a.shape[-1], step)
+    total, squares = np.zeros(()), np.zeros(())
+    for k in edges:
+        total = total + a[..., k : k + step] @ b[..., k : k + step, :]
+        squares = squares + total**2
+    return squares / len(edges)
 
 
 def _moved(value: np.ndarray, noise: np.ndarray) -> np.ndarray:

@@ -52,7 +52,7 @@ def online_tile(T):
 
 
 @triton.jit
-def visible_scores(att, columns, n, i, T: tl.constexpr, VECTOR: tl.constexpr, POLICY: tl.constexpr = ""):
+def visible_scores(att, columns, n, i, T: tl.constexpr, VECTOR: tl.constexpr, POLICY: tl.constexpr):
     """The scores (BLOCK,) of row i, which begins at att, in float32, -inf where hidden; and what is visible."""
     vectors = columns // VECTOR
     touched = (vectors >= n // VECTOR) & (vectors <= i // VECTOR) & (columns < T)
@@ -86,7 +86,7 @@ def online(att, n_padd, y, T: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.cons
     highest = tl.full([BLOCK], LOWEST, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     for start in range(n // BLOCK * BLOCK, i + 1, BLOCK):
-        v, _ = visible_scores(att, start + place, n, i, T, VECTOR)
+        v, _ = visible_scores(att, start + place, n, i, T, VECTOR, "")
         rescale = tl.exp(-tl.abs(v - highest))  # of the sum if v is the new maximum, else of v
         total = tl.where(v > highest, total * rescale + 1.0, total + rescale)
         highest = tl.maximum(highest, v)
@@ -95,6 +95,6 @@ def online(att, n_padd, y, T: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.cons
     LAST: tl.constexpr = (T - 1) // BLOCK * BLOCK
     for passed in range(0, T, BLOCK):
         columns = LAST - passed + place
-        v, visible = visible_scores(att, columns, n, i, T, VECTOR)
+        v, visible = visible_scores(att, columns, n, i, T, VECTOR, "")
         z = tl.where(visible, tl.exp(v - m) * inverse, 0.0)
         tl.store(y + columns, z.to(y.dtype.element_ty), mask=columns < T)

@@ -31,6 +31,7 @@ CASES = {
     "short": {"B": 3, "H": 1, "T": 5, "D": 16},  # fewer tokens than padding may have
     "odd": {"B": 2, "H": 3, "T": 37, "D": 19},  # rows begin anywhere, not at a multiple of 16 bytes
     "heads": {"B": 2, "H": 5, "T": 64, "D": 24},  # one tile each; D is no power of two
+    "block": {"B": 1, "H": 2, "T": 128, "D": 16},
     "past_block": {"B": 1, "H": 1, "T": 137, "D": 80},
 }
 

@@ -1,0 +1,54 @@
+"""padded_attention through torch.nn.functional.scaled_dot_product_attention, one of its kernels each: flash, efficient, cudnn,
+math.
+
+Padding on the left of a causal sequence is told to all of them as a mask (B, 1, T, T), which is made in the call, because
+n_padd may change; its causal half is made once. A mask hides no NaN: k and v are set to 0 where they are padding, and rows that
+see nothing, which some of these kernels leave undefined, in the output.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+BACKEND = "torch"
+VARIANTS = {
+    "flash": ("probabilities",),
+    "efficient": ("probabilities",),
+    "cudnn": ("probabilities",),
+    "math": ("scores", "scaled", "probabilities"),
+}
+KERNELS = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+
+
+def skip(case, variant, device):
+    T, D = case.size("T", "D")
+    if variant == "flash" and device.type == "cuda":
+        return "Torch's flash attention takes no mask on a GPU, so that it cannot be told of padding"
+    if variant in ("efficient", "cudnn") and device.type == "cpu":
+        return "needs an NVIDIA GPU"
+    if variant == "cudnn" and case.dtype == "float32":
+        return "cuDNN's attention takes 16-bit floats alone"
+    if variant == "cudnn" and (D % 8 or D > 128 or T == 1):
+        return "cuDNN's attention takes more than one token, and D that are multiples of 8 up to 128"
+    return None
+
+
+def build(case, variant, device):
+    """call(q, k, v (B, H, T, D), n_padd (B,) int32) → (B, H, T, D)."""
+    kernel = KERNELS[variant]
+    tokens = torch.arange(case.sizes["T"], device=device.type)
+    causal = tokens <= tokens[:, None]
+
+    def call(q, k, v, n_padd):
+        padding = tokens < n_padd[:, None, None, None]
+        k, v = k.masked_fill(padding.mT, 0), v.masked_fill(padding.mT, 0)
+        with sdpa_kernel(kernel):
+            y = F.scaled_dot_product_attention(q, k, v, attn_mask=causal & ~padding)
+        return y.masked_fill(padding.mT, 0)
+
+    return call

@@ -75,6 +75,9 @@ def mlp_tile(case, device):
         BLOCK1 *= 2 if BLOCK_M <= 64 else 1
     limit = (SHARED_KIB.get(device.capability, 99) << 10) - (3 << 10)
     held = BLOCK_M * P0 * case.itemsize if BLOCK_K == P0 else 0
+    if device.capability < (9, 0):
+        # what passes between layers; wgmma takes it from registers
+        held += BLOCK_M * max(BLOCK1, P2 if layers > 2 else 0) * case.itemsize
 
     def stage(block):
         return (BLOCK_K + P2) * block * case.itemsize

@@ -62,13 +62,15 @@ def product_tile(case, device, fused):
     BLOCK_K = (
         64 if case.itemsize == 2 else 16 if ieee else 32
     )  # 128 bytes of one swizzle; ieee multiplies from registers
-    if ieee and R > 64:
-        BLOCK_M = min(BLOCK_M, 64)
+    if ieee and R > 16:
+        BLOCK_N = (
+            64  # a thread loads all R of its rows and columns at once for the last product, where it may spill some
+        )
     if not aligned(case):
         BLOCK_N, BLOCK_K = 64, min(BLOCK_K, 32)  # room for the pointers
     while BLOCK_N > 32 and triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N) < 0.9 * (device.multiprocessors or 132):
         BLOCK_N //= 2
-    num_warps = 4 if BLOCK_M < 128 or ieee else 8
+    num_warps = 4 if BLOCK_M < 128 else 8
     BLOCK_R = max(16, triton.next_power_of_2(R))
     stage = (BLOCK_M + BLOCK_N + (BLOCK_R if fused else 0)) * BLOCK_K * case.itemsize
     spare = (BLOCK_M + BLOCK_N) * BLOCK_R * case.itemsize + (8 << 10)  # for the last product

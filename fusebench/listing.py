@@ -4,27 +4,47 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Mapping
 
 from rich.table import Table
 
 from fusebench import discovery, machine, report
 from fusebench.config import fail
+from fusebench.discovery import Kernel
 from fusebench.errors import UsageError
+
+FRAMEWORKS = ("flax", "torch_eager", "torch_compile", "triton", "jax_triton", "cuda")
+
+
+def markdown(kernels: Mapping[str, Kernel]) -> str:
+    """Kernel × implementation with variants, ✓ for the variant "default". The last column has libraries' kernels."""
+    rows = [["kernel", *FRAMEWORKS, "others"], ["---"] * (len(FRAMEWORKS) + 2)]
+    for name, kernel in kernels.items():
+        found = {
+            i.name: ", ".join("✓" if v == "default" else v for v in i.variants) for i in kernel.implementations.values()
+        }
+        others = [i if found[i] == "✓" else f"{i}: {found[i]}" for i in found if i not in FRAMEWORKS]
+        rows.append([name, *(found.get(f, "") for f in FRAMEWORKS), "; ".join(others)])
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows)
 
 
 def main(arguments: list[str]) -> int:
     """Prints a table a kernel, or with --json {kernel: {implementation: {"variants": […], "unavailable": reason or null}}}."""
     parser = argparse.ArgumentParser("fusebench list", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--markdown", action="store_true", help="print kernel × implementation as a Markdown table")
     parser.add_argument("path", nargs="*", metavar="path=DIR", help="folders of kernels outside this repository")
     options = parser.parse_args(arguments)
     try:
         stray = [p for p in options.path if not p.startswith("path=")]
         if stray:
-            raise UsageError(f"unexpected {stray[0]!r}: fusebench list takes --json and path=DIR")
+            raise UsageError(f"unexpected {stray[0]!r}: fusebench list takes --json, --markdown and path=DIR")
         kernels = discovery.find_kernels(discovery.roots_of(p.removeprefix("path=") for p in options.path))
     except UsageError as error:
         return fail(error)
+    if options.markdown:
+        print(markdown(kernels))
+        return 0
     device = "cuda" if machine.gpu() else "cpu"
     found = {
         name: {

@@ -40,3 +40,8 @@ def test_the_keys_of_the_readme_are_those_of_bench():
     named = set(re.findall(r"`([a-z_]+)(?:\.[\w.]+)?=", TEXT.split("## Choosing")[1].split("## How")[0]))
     fields = set(SCHEMAS["bench"].__dataclass_fields__) | {"experiment", "shape", "option", "worker"}
     assert named <= fields and fields - named <= {"seed", "timeout_s"}
+
+
+def test_the_table_of_kernels_is_that_of_the_folders():
+    table = TEXT.split("<!-- fusebench list --markdown -->\n")[1].split("\n<!-- end -->")[0]
+    assert table.strip() == fusebench("list", "--markdown", cwd=REPOSITORY).stdout.strip()

@@ -198,7 +198,8 @@ class Judge:
     def _screen(self, number: int, got: np.ndarray, allowance: Allowance, reach: float, size: float) -> Verdict:
         """All referenced rows, by what judged elements may be off."""
         expected = self.reference()[number]
-        limit = limit_of(expected, reach * np.maximum(1.0, np.abs(expected) / (size or 1.0)), self.case.dtype)
+        with np.errstate(invalid="ignore"):  # a reach of 0 times an infinity: `errors` looks at what is infinite
+            limit = limit_of(expected, reach * np.maximum(1.0, np.abs(expected) / (size or 1.0)), self.case.dtype)
         overflow = {
             v: np.broadcast_to(w.any(self.axis, keepdims=True), got.shape) for v, w in allowance.nonfinite.items()
         }

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from fusebench.cases import make_case
+from fusebench.contract import Case
 from fusebench.inputs import make_sets, numpy_dtype
 from fusebench.parity import Judge
-from fusebench.rounding import spacing
+from fusebench.rounding import Noisy, spacing
 
 STAGED, FUSED = ("layernorm", "product", "bias"), ()
 
@@ -138,6 +139,43 @@ def test_overflow_in_screened_rows_is_accepted_on_the_side_where_it_is(kernels):
     assert judge.judged is not None and judge.judge([y], FUSED).ok
     row = next(r for r in range(5000) if r not in judge.judged and np.isinf(y[r, 3]))
     assert not judge.judge([edit(y, (row, 3), -y[row, 3])], FUSED).ok
+
+
+def noise_of_a_product(a, b, draws=400):
+    """Standard deviation, over noisy evaluations, of the float32 product of a (M, K) and b (K, N)."""
+    noisy = Noisy(Case("", {}, "float32"), (), np.random.default_rng(0))
+    return np.std([noisy.again().dot(a, b) for _ in range(draws)], axis=0)
+
+
+def sequential_error(a, b):
+    """What float32 sums in the order of K are off by, (M, N)."""
+    products = (a.T[:, :, None] * b[:, None, :]).astype(np.float32)
+    return np.cumsum(products, axis=0, dtype=np.float32)[-1].astype(np.float64) - products.astype(np.float64).sum(
+        axis=0
+    )
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        pytest.param(lambda rng: rng.standard_normal((1, 200)), id="random"),
+        pytest.param(lambda rng: np.ones((1, 200)) * 1.1, id="equal"),
+        pytest.param(lambda rng: np.sort(rng.standard_normal((1, 200))), id="far out and back"),
+        pytest.param(lambda rng: np.concatenate([[50.0], rng.standard_normal(199)])[None], id="a large one first"),
+    ],
+)
+def test_noise_of_sums_is_that_of_sums_in_order(terms):
+    rng = np.random.default_rng(1)
+    a, b = terms(rng), np.repeat(rng.uniform(1, 2, 2000)[None], 200, axis=0)
+    spread = np.sqrt(np.mean(sequential_error(a, b) ** 2 / np.mean(noise_of_a_product(a, b[:, :50]) ** 2)))
+    assert 0.3 < spread < 1.3
+
+
+def test_noise_leaves_infinities_alone():
+    noisy = Noisy(Case("", {}, "float32"), (), np.random.default_rng(0))
+    with np.errstate(invalid="ignore"):
+        drawn = noisy.dot(np.array([[np.inf, 1]]), np.ones((2, 3)))
+    assert (drawn == np.inf).all()
 
 
 @pytest.mark.parametrize(

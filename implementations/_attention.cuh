@@ -188,6 +188,14 @@ struct Attention {
                 }
     }
 
+    // For weights that are normalised already: acc is the result.
+    __device__ __forceinline__ void sums_are_one() {
+#pragma unroll
+        for (int m = 0; m < FM; ++m)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) highest[m][h] = 0.0f, total[m][h] = t == 0 && key == 0 ? 1.0f : 0.0f;
+    }
+
     // acc += s times tokens of the tile v. `weights` is the block's memory for weights, WEIGHTS_BYTES.
     __device__ __forceinline__ void weigh(const float (&s)[FM][FN][4], const unsigned char* v, float* weights) {
         if constexpr (IEEE) {

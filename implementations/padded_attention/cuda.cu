@@ -27,7 +27,7 @@ struct Place {
 };
 
 template <typename T, bool IEEE, bool ALIGNED, int DP, int FM, int WM, int WN, int KEYS, int STAGES>
-__global__ void __launch_bounds__(WM* WN * 32)
+__global__ void __launch_bounds__(WM* WN * 32, 1)
     flash(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const int* __restrict__ n_padd,
           T* __restrict__ y, long long heads, long long tokens, long long D, long long pitch, float scale) {
     using Tile = Attention<T, IEEE, ALIGNED, DP, FM, WM, WN, KEYS>;
@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(WM* WN * 32)
 }
 
 template <typename T, bool IEEE, bool ALIGNED, int DP, int WN, int KEYS, int STAGES>
-__global__ void __launch_bounds__(WN * 32)
+__global__ void __launch_bounds__(WN * 32, 1)
     whole_row(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const int* __restrict__ n_padd,
               T* __restrict__ y, long long heads, long long tokens, long long D, long long pitch, float scale) {
     using Tile = Attention<T, IEEE, ALIGNED, DP, 1, 1, WN, KEYS>;

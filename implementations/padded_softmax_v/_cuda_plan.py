@@ -28,13 +28,13 @@ def skip(case, variant, device):
     return None
 
 
-def plan(case, variant, device):
-    """Chooses the tile and the grid from the sizes and the device."""
+def plan(case, variant, device, ready=False):
+    """Chooses the tile and the grid from the sizes and the device. `ready`: flash on weights instead of scores."""
     T, D = case.size("T", "D")
     start = f"{head(case, D * case.itemsize % 16 == 0)}, {flag(T * case.itemsize % 16 == 0)}"
     if variant == "flash":
         tile = flash_tile(case, device)
-        name, memory = f"flash<{start}, {tile.WM}, ", flash_bytes(tile, case)
+        name, memory = f"flash<{start}, {flag(ready)}, {tile.WM}, ", flash_bytes(tile, case)
     else:
         tile = whole_row_tile(case, device)
         name, memory = f"whole_row<{start}, ", whole_row_bytes(tile, case)

@@ -3,14 +3,15 @@
 //
 //   flash       a block has WM × 16 rows and goes through what they see of att, WN × KEYS tokens at a time, with a running
 //               maximum and sum for each row. A lane reads the scores that it needs itself, 16 bytes at a time, the next ones
-//               while it computes; v passes through shared memory, STAGES tiles of it.
+//               while it computes; v passes through shared memory, STAGES tiles of it. READY: att are weights already, and
+//               no softmax is taken of them; for kernels that have one of their own.
 //   whole_row   a block has 16 rows and asks for all that they see of att at once. Each lane finds what it asked for in shared
 //               memory, takes the maximum of the whole row, and then streams v. Nothing is ever rescaled.
 //
 // att is read once. A lane's vectors are the columns of its fragments in another order; v is put into the same order on its
 // way to shared memory (place_of_token). Tiles of tokens begin at the last whole vector before n_padd; scores that are hidden are
 // replaced by -inf, whatever they are, and vectors that are hidden altogether are not read. Long rows begin first.
-// ALIGNED: rows of v begin at multiples of 16 bytes and hold whole vectors. WHOLE: so do those of att.
+// Rows of v are `pitch` elements apart. ALIGNED: rows of v begin at multiples of 16 bytes and hold whole vectors. WHOLE: so do those of att.
 #include "_attention.cuh"
 
 // What a block has: rows first …, tokens begin … end, of which the tiles start at `start`.
@@ -52,10 +53,11 @@ struct Scores {
     }
 };
 
-template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, int WM, int WN, int KEYS, int STAGES>
-__global__ void __launch_bounds__(WM* WN * 32)
+template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, bool READY, int WM, int WN, int KEYS,
+          int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32, 1)
     flash(const T* __restrict__ att, const T* __restrict__ v, const int* __restrict__ n_padd, T* __restrict__ y,
-          long long tokens, long long D) {
+          long long tokens, long long D, long long pitch) {
     using Tile = Attention<T, IEEE, ALIGNED, DP, 1, WM, WN, KEYS>;
     using Part = Scores<T, KEYS>;
     constexpr int BN = Tile::BN, STAGE = Tile::TOKENS_BYTES, RING = STAGES * STAGE;
@@ -68,8 +70,8 @@ __global__ void __launch_bounds__(WM* WN * 32)
     int count = at.count(BN), row = at.first + tile.row + tile.g, own = at.start + tile.key + tile.t * Part::SIZE;
     const T* from = att + row * tokens;
     auto request = [&](int i, int stage) {
-        bring_rows<T, ALIGNED, DP, BN, Tile::THREADS, true>(ring + stage * STAGE, v, D, at.start + i * BN, at.begin, at.end,
-                                                            static_cast<int>(D));
+        bring_rows<T, ALIGNED, DP, BN, Tile::THREADS, true>(ring + stage * STAGE, v, pitch, at.start + i * BN, at.begin,
+                                                            at.end, static_cast<int>(D));
     };
     auto read = [&](Part& part, int i) {
         int j = own + i * BN;
@@ -104,19 +106,28 @@ __global__ void __launch_bounds__(WM* WN * 32)
         part.unpack(s);
         if (j + KEYS > at.first + tile.row + 1 || j < at.begin)
             tile.hide(s, at.first, at.begin, [&](int f, int c) { return Part::token(own + i * BN, f, c); });
-        tile.raise_and_rescale(s, LOG2_E);
-        tile.exponentials(s, LOG2_E);
+        if constexpr (READY) {
+#pragma unroll
+            for (int f = 0; f < KEYS / 8; ++f)
+#pragma unroll
+                for (int c = 0; c < 4; ++c)
+                    if (s[0][f][c] == minus_infinity()) s[0][f][c] = 0.0f;  // hidden
+        } else {
+            tile.raise_and_rescale(s, LOG2_E);
+            tile.exponentials(s, LOG2_E);
+        }
         tile.weigh(s, now, weights);
     }
+    if constexpr (READY) tile.sums_are_one();
     copy_wait<0>();
     __syncthreads();
     tile.finish(y, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, ring);
 }
 
 template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, int WN, int KEYS, int STAGES>
-__global__ void __launch_bounds__(WN * 32)
+__global__ void __launch_bounds__(WN * 32, 1)
     whole_row(const T* __restrict__ att, const T* __restrict__ v, const int* __restrict__ n_padd, T* __restrict__ y,
-              long long tokens, long long D) {
+              long long tokens, long long D, long long pitch) {
     using Tile = Attention<T, IEEE, ALIGNED, DP, 1, 1, WN, KEYS>;
     using Part = Scores<T, KEYS>;
     constexpr int BN = Tile::BN, STAGE = Tile::TOKENS_BYTES, RING = STAGES * STAGE;
@@ -135,8 +146,8 @@ __global__ void __launch_bounds__(WN * 32)
     const T* from = att + row * tokens;
     auto place = [&](int i, int group, int h) { return kept + ((i * WN * Part::GROUPS + group) * 2 + h) * 32; };
     auto request = [&](int i, int stage) {
-        bring_rows<T, ALIGNED, DP, BN, Tile::THREADS, true>(ring + stage * STAGE, v, D, at.start + i * BN, at.begin, at.end,
-                                                            static_cast<int>(D));
+        bring_rows<T, ALIGNED, DP, BN, Tile::THREADS, true>(ring + stage * STAGE, v, pitch, at.start + i * BN, at.begin,
+                                                            at.end, static_cast<int>(D));
     };
     for (int i = 0; i < count; ++i) {
         int j = own + i * BN;

@@ -30,7 +30,7 @@ def build(case, variant, device):
         if not (att.is_contiguous() and v.is_contiguous()):
             raise ValueError("att or v is not contiguous; pass att.contiguous()")
         y = torch.empty_like(v)
-        launch(att, v, n_padd, y, T, D)
+        launch(att, v, n_padd, y, T, D, D)
         return y
 
     return call

@@ -1,0 +1,85 @@
+// shcsa: what its variants launch beside kernels of padded_attention and padded_softmax_v.
+//
+//   dense_tensor, dense_simt   qkv (T, 3 D) = x @ W + b on _tile.cuh, on the tensor cores or, in IEEE float32, without them. The
+//                              kernels behind it take q, k and v where they lie, with rows 3 D apart.
+//   scores                     att (T, T) = q kᵀ / √D in the storage dtype, a tile of 64 × 64 a block. MASKED: -inf where
+//                              hidden; else tiles above the diagonal are left alone.
+//   softmax                    a row of att a block. MASKED: of what is visible, 0 elsewhere; else of the whole row. V vectors
+//                              of 16 bytes a thread are held in registers, or, with V = 0, read twice.
+//
+// ALIGNED: rows of q and k begin at multiples of 16 bytes and hold whole vectors. WHOLE: so do those of att.
+#include "_attention.cuh"
+#include "_tile.cuh"
+
+template <typename T>
+struct Bias {
+    const T* __restrict__ b;
+
+    __device__ __forceinline__ float operator()(long long, long long n, const float (&v)[1]) const {
+        return v[0] + to_float(b[n]);
+    }
+};
+
+template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32, 1)
+    dense_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long M,
+                 long long K, long long N) {
+    tensor_tile<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, Bias<T>{b});
+}
+
+template <bool ALIGNED, bool NK, int BM, int BN>
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    dense_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
+               long long M, long long K, long long N) {
+    simt_tile<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Bias<float>{b});
+}
+
+template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, bool MASKED>
+__global__ void __launch_bounds__(256)
+    scores(const T* __restrict__ q, const T* __restrict__ k, const int* __restrict__ n_padd, T* __restrict__ att,
+           long long tokens, long long D, long long pitch, float scale) {
+    using Tile = Attention<T, IEEE, ALIGNED, DP, 1, 4, 2, 32>;
+    constexpr int BLOCK = 64, SIZE = Vector<T>::SIZE, OUT = BLOCK + 8;
+    static_assert(Tile::BM == BLOCK && Tile::BN == BLOCK, "square");
+    extern __shared__ __align__(128) unsigned char memory[];
+    T* out = reinterpret_cast<T*>(memory + Tile::ROWS_BYTES + Tile::TOKENS_BYTES);
+    int count = static_cast<int>(tokens), tiles = (count + BLOCK - 1) / BLOCK;
+    int row = static_cast<int>(blockIdx.x / tiles) * BLOCK, column = static_cast<int>(blockIdx.x % tiles) * BLOCK;
+    if (!MASKED && column > row) return;
+    Tile tile;
+    float s[1][Tile::FN][4] = {};
+    if (column <= row) {
+        bring_rows<T, ALIGNED, DP, BLOCK, 256>(memory, q, pitch, row, 0, count, static_cast<int>(D));
+        bring_rows<T, ALIGNED, DP, BLOCK, 256>(memory + Tile::ROWS_BYTES, k, pitch, column, 0, count, static_cast<int>(D));
+        copy_commit();
+        copy_wait<0>();
+        __syncthreads();
+        tile.multiply(s, memory, memory + Tile::ROWS_BYTES);
+    }
+    if constexpr (MASKED)
+        tile.hide(s, row, *n_padd, [&](int f, int c) { return column + tile.key + f * 8 + 2 * tile.t + c % 2; });
+#pragma unroll
+    for (int f = 0; f < Tile::FN; ++f)
+#pragma unroll
+        for (int c = 0; c < 4; ++c)
+            out[(tile.row + c / 2 * 8 + tile.g) * OUT + tile.key + f * 8 + 2 * tile.t + c % 2] =
+                from_float<T>(s[0][f][c] * scale);
+    __syncthreads();
+    for (int i = threadIdx.x; i < BLOCK * BLOCK / SIZE; i += 256) {
+        int r = i / (BLOCK / SIZE), c = i % (BLOCK / SIZE) * SIZE;
+        if (row + r >= count) continue;
+        auto part = *reinterpret_cast<const Vector<T>*>(out + r * OUT + c);
+        store_part<WHOLE>(att + (row + r) * tokens + column + c, part, count - column - c);
+    }
+}
+
+template <typename T, bool WHOLE, bool MASKED, int V>
+__global__ void __launch_bounds__(128)
+    softmax(const T* __restrict__ att, const int* __restrict__ n_padd, T* __restrict__ y, long long tokens) {
+    __shared__ float parts[8];
+    int count = static_cast<int>(tokens), i = count - 1 - static_cast<int>(blockIdx.x);
+    int first = MASKED ? min(max(*n_padd, 0), count) : 0;
+    Row<T, WHOLE, MASKED> row(att, y, i, count, first, MASKED ? i + 1 : count);
+    if constexpr (V > 0) softmax_on_chip<128, V, 1>(row, true, parts);
+    else softmax_re_read<128>(row, parts);
+}

@@ -1,7 +1,7 @@
 """Every implementation that can run here agrees with the float64 formula: a new file is tested by being there.
 
 Over each kernel's small named cases, its options, its hard inputs, and drawn sizes. jax_triton launches triton's kernels, so
-options and hard inputs are left to triton; torch.compile takes seconds a cell and gets one of each kernel.
+it gets the odd case alone; torch.compile takes seconds a cell and gets one of each kernel.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def test_small_cases(kernels, run_cells, name, dtype):
     kernel = kernels[name]
     names = small_names(kernel)
     assert len(names) >= 3, "a kernel has small cases for this test: one, odd, …"
-    assert_right(run_cells(list(cells_of(kernel, names, [dtype], without=SLOW))))
+    cells = cells_of(kernel, names, [dtype], without=SLOW)
+    assert_right(run_cells([c for c in cells if c.implementation != "jax_triton" or c.case.id.startswith("odd/")]))
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -71,8 +72,11 @@ def test_options(kernels, run_cells, name):
 @pytest.mark.parametrize("name", KERNELS)
 def test_hard_inputs(kernels, run_cells, name):
     names = [n for n in small_names(kernels[name]) if n.startswith("odd")][:1]
-    cells = cells_of(kernels[name], names, ["float32", "float16"], without=ONE_OF_EACH, inputs=hard.KINDS[1:])
-    assert_right(run_cells(list(cells)))
+    cells = [
+        *cells_of(kernels[name], names, ["float32"], without=ONE_OF_EACH, inputs=hard.KINDS[1:]),
+        *cells_of(kernels[name], names, ["float16"], without=(*ONE_OF_EACH, "flax"), inputs=hard.KINDS[1:]),
+    ]
+    assert_right(run_cells(cells))
 
 
 @pytest.mark.parametrize("name", KERNELS)

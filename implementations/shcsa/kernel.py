@@ -45,11 +45,10 @@ def weights(case, rng):
 
 
 def hard(case):
-    """None. A NaN or an infinity in x makes that token's row of v NaN, and a product with zeros beside the diagonal carries
-    that to tokens before it, in Torch and JAX. Large means and extremes have scores that the storage dtype cannot tell apart.
-    Equal rows and subnormals make sums of equal terms, which err as no random order does. The kernels of attention have such
-    inputs of their own."""
-    return {}
+    """Equal rows, and values that leave of q, k and v no more than b. Left out: NaN and infinities, because such a token's row of v is
+    NaN, and a product with the zeros beside the diagonal carries that to tokens before it, in Torch and JAX; large means and
+    extremes, whose scores the storage dtype cannot tell apart. The kernels of attention have such inputs of their own."""
+    return {"equal": ("x",), "subnormal": ("x",)}
 
 
 def formula(case, r, x, n_padd, W, b):

@@ -1,30 +1,33 @@
-"""What only a GPU can show: CUPTI times, one launch where a kernel is fused, sizes beyond the interpreter, a real bad access."""
+"""What only a GPU can show: CUPTI times, launches, sizes beyond the interpreter and beyond 2^31 elements, the reference there."""
 
 from __future__ import annotations
 
 import pytest
-from test_parity import assert_right, cells_of
+from test_parity import KERNELS, assert_right, cells_of, small_names
 
+from fusebench import discovery
 from fusebench.cases import make_case
 from fusebench.contract import DTYPES, Cell
 from fusebench.cupti import record
+from fusebench.parity import Judge
 
 pytestmark = pytest.mark.gpu
 
 FUSED = ("triton", "jax_triton", "cuda")
+# Launches of a call, where they are not one. embedding's naive look-up also copies its list, as published.
+LAUNCHES = {("lora_linear", "two_launches"): 2, ("shcsa", "padded_attention"): 2, ("embedding", "naive"): 2}
+UNCOUNTED = {("shcsa", v) for v in ("padded_softmax_v", "padded_softmax", "plain_softmax")}  # staged on purpose
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_fused_kernels_are_one_launch_by_cupti(kernels, run_cells, dtype):
-    cells = [
-        c for c in cells_of(kernels, "lola", [(64, 256, 512), (1, 256, 512)], [dtype]) if c.implementation in FUSED
-    ]
-    cells += cells_of(kernels, "launch", [(1024,)], [dtype])
-    records = run_cells(cells, time_s=0.05)
+@pytest.mark.parametrize("name", KERNELS)
+def test_fused_kernels_are_one_launch_by_cupti(kernels, run_cells, name, dtype):
+    odd = next(n for n in small_names(kernels[name]) if n.startswith("odd"))
+    cells = [c for c in cells_of(kernels[name], [odd], [dtype]) if c.implementation in FUSED]
+    records = run_cells(cells, time_s=0.02)
     assert_right(records)
-    timed = [r for r in records if r["status"] == "ok"]
-    assert {r["timing"]["launches"] for r in timed} == {1}, [(r["label"], r["timing"]["kernels"]) for r in timed]
-    for r in timed:
+    for r in (r for r in records if r["status"] == "ok" and (name, r["variant"]) not in UNCOUNTED):
+        assert r["timing"]["launches"] == LAUNCHES.get((name, r["variant"]), 1), (r["label"], r["timing"]["kernels"])
         assert r["timing"]["timer"] == "cupti" and r["timing"]["busy_median"] <= r["timing"]["median"] * 1.0001
         assert r["timing"]["host_median"] > 0 and r["device"]["driver"]
 
@@ -42,6 +45,38 @@ def test_large_and_odd_sizes_are_right(kernels, run_cells, dtype, precision, lay
         case = make_case(kernels["lola"], sizes, dtype, precision, {"w_layout": layout})
         cells += [Cell(case, name, variant) for name, variant in labels]
     assert_right(run_cells(cells))
+
+
+@pytest.mark.parametrize("implementation", ["triton", "cuda"])
+@pytest.mark.parametrize(("name", "sizes"), [("softmax", (16400, 131072)), ("add_relu", (524291, 4099))])
+def test_more_than_2_31_elements(kernels, name, sizes, implementation):
+    """The inputs are made on the device, and rows on both sides of element 2^31 are judged as a case of their own."""
+    import torch
+
+    from fusebench.backends import torch as backend
+
+    kernel, device = kernels[name], backend.start("cuda")
+    first, second = kernel.dimensions
+    case = make_case(kernel, {first: sizes[0], second: sizes[1]}, "bfloat16")
+    module = discovery.load_implementation(name, implementation)
+    skip = getattr(module, "skip", lambda *_: None)
+    variant = next(v for v in kernel.implementations[implementation].variants if skip(case, v, device) is None)
+    x = torch.randn(sizes, dtype=torch.bfloat16, device="cuda")
+    weights = [torch.randn(sizes[1], dtype=torch.bfloat16, device="cuda")] if name == "add_relu" else []
+    y = module.build(case, variant, device)(x, *weights)
+    crossing = 2**31 // sizes[1]
+    rows = [0, crossing - 1, crossing, crossing + 1, sizes[0] - 1]
+    few = make_case(kernel, {first: len(rows), second: sizes[1]}, "bfloat16")
+    arrays = dict(zip(("x", "b"), [backend.get(x[rows]), *map(backend.get, weights)], strict=False))
+    verdict = Judge(kernel.module, few, arrays).judge(
+        [backend.get(y[rows])], kernel.implementations[implementation].variants[variant]
+    )
+    assert verdict.ok, verdict.reason()
+
+
+def test_all_rows_of_a_large_case_are_seen(kernels, run_cells):
+    (r,) = run_cells([Cell(make_case(kernels["lola"], "batch", "bfloat16"), "torch_eager", "default")])
+    assert r["status"] == "ok" and r["parity"]["checked"] == 1024 * 4096 and not r["parity"]["unseen"]
 
 
 def test_flax_and_torch_agree_on_the_clock(kernels, run_cells):

@@ -42,7 +42,7 @@ def records_of(folder):
         ("case=nosuch", "batch"),
         ("dtype=fp16", "bfloat16, float16, float32"),
         ("precision=tf64", "ieee, tf32"),
-        ("shape.Q=3", "K, M, N"),
+        ("shape.Q=3", "LAYERS, M, N"),
         ("shape.K=0", "positive integer"),
         ("shape.K=-3", "positive integer"),
         ("shape.K=1.5", "positive integer"),

@@ -140,9 +140,10 @@ class Noisy(Exact):
 
         Each addition errs by a uniform share of `unit` times the partial sum. In random order the squares of the partial
         sums have the mean total²/3 + squares/6 (docs/numerics.md). Most programs add in the order of memory, where they have
-        the mean `in_order`: the larger counts, because a whole column may share an order that is a bad one. Of `terms` that are all equal, which total² = terms
-        squares shows, every addition between two powers of 2 errs by the same amount: the errors add up instead of
-        averaging, to the variance (unit terms total)²/45.
+        the mean `in_order`: the larger counts, because a whole column may share an order that is a bad one.
+
+        Of `terms` that are all equal, which total² = terms × squares shows, every addition between two powers of 2 errs by
+        the same amount: the errors add up instead of averaging, to the variance (unit terms total)²/45.
         """
         variance = steps / 3 * np.maximum(total**2 / 3 + squares / 6, in_order)
         if terms > 5:  # from where the latter is the larger

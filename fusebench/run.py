@@ -132,7 +132,7 @@ def _run_cell(
 
     def right(key: str, which: str, answer: dict[str, Any], set_: int) -> bool:
         """Whether the answer is ok, and its outputs right for that input set; if not, the record says why."""
-        record.update({k: v for k, v in answer.items() if k not in ("outputs", "points")})
+        record.update({k: v for k, v in answer.items() if k not in ("outputs", "points", "fatal")})
         if answer["status"] != "ok":
             return False
         this.on_phase(cell, "parity")

@@ -86,6 +86,7 @@ class Judge:
     exact: list[np.ndarray] = field(default_factory=list)
     points: set[str] = field(default_factory=set)  # that the formula has
     allowances: dict[tuple[str, ...], list[Allowance]] = field(default_factory=dict)
+    limits: dict[tuple[int, float], np.ndarray] = field(default_factory=dict)  # of the screened elements
 
     def __post_init__(self) -> None:
         self.axis = getattr(self.module, "ROW_AXIS", 0)
@@ -174,7 +175,7 @@ class Judge:
             )
             if self.judged is not None and len(self.judged) < referenced[number].shape[self.axis]:
                 screened = self._screen(number, referenced[number], allowance, *self.screens(points)[number])
-                verdicts += [screened] if screened.ratio > 1 else []
+                verdicts += [screened] if screened and screened.ratio > 1 else []
         return max(verdicts, key=lambda v: (not v.ok, v.ratio))
 
     def screens(self, points: Sequence[str]) -> list[tuple[float, float]]:
@@ -196,11 +197,16 @@ class Judge:
             pattern=f"{found['beyond']} elements of all rows",
         )  # fmt: skip
 
-    def _screen(self, number: int, got: np.ndarray, allowance: Allowance, reach: float, size: float) -> Verdict:
-        """All referenced rows, by what judged elements may be off."""
+    def _screen(self, number: int, got: np.ndarray, allowance: Allowance, reach: float, size: float) -> Verdict | None:
+        """All referenced rows, by what judged elements may be off; None where plainly all are right, as nearly always."""
         expected = self.reference()[number]
-        with np.errstate(invalid="ignore"):  # a reach of 0 times an infinity: `errors` looks at what is infinite
-            limit = limit_of(expected, reach * np.maximum(1.0, np.abs(expected) / (size or 1.0)), self.case.dtype)
+        with np.errstate(all="ignore"):  # a reach of 0 times an infinity: `errors` looks at what is infinite
+            if (number, reach) not in self.limits:
+                far = reach * np.maximum(1.0, np.abs(expected) / (size or 1.0))
+                self.limits[number, reach] = limit_of(expected, far, self.case.dtype)
+            limit = self.limits[number, reach]
+            if (np.abs(got - expected) <= limit).all():
+                return None
         overflow = {
             v: np.broadcast_to(w.any(self.axis, keepdims=True), got.shape) for v, w in allowance.nonfinite.items()
         }

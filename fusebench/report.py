@@ -52,7 +52,7 @@ def show(records: Sequence[Mapping[str, Any]], timed: bool = True) -> None:
             out.print(_time_table(shown) if timed else _parity_table(shown))
         if others := [r for r in rows if r not in shown or r["reason"]]:
             out.print(_reasons(others, with_error=timed))
-        if unseen := {r["parity"]["unseen"]: r["label"] for r in rows if r.get("parity", {}).get("unseen")}:
+        if unseen := sorted({why for r in rows if (why := r.get("parity", {}).get("unseen"))}):
             out.print("not every row was compared: " + "; ".join(unseen), highlight=False)
         for r in rows:
             if spread := r.get("nondeterministic"):

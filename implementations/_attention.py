@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
-SHARED_MEMORY = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}  # KiB; else 99
+from implementations._cuda import SHARED_MEMORY, TYPES
+
 LARGEST_D = 128
 
 

@@ -3,9 +3,7 @@
 from dataclasses import dataclass
 
 from fusebench.backends.cuda import Program
-
-TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
-SHARED_MEMORY = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}  # KiB; else 99
+from implementations._cuda import SHARED_MEMORY, TYPES
 
 
 @dataclass(frozen=True)

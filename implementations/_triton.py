@@ -118,3 +118,13 @@ def tanh(z):
     ends = 1.0 + tl.exp(2.0 * tl.abs(z))
     far = 1.0 - tl.div_rn(tl.full(ends.shape, 2.0, tl.float32), ends)
     return tl.where(tl.abs(z) < 1.125, z + z * s * q, tl.where(z < 0, -far, far))
+
+
+@triton.jit
+def multiply(a, b, acc, PRECISION: tl.constexpr):
+    """acc + a @ b, where PRECISION is that of float32."""
+    if a.dtype == tl.float32:
+        acc = tl.dot(a, b, acc, input_precision=PRECISION)
+    else:
+        acc = tl.dot(a, b, acc)
+    return acc

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from fusebench.backends.cuda import Launch, Program
+from implementations._cuda import TYPES
 from implementations._pointwise import VECTOR_BYTES, rows, share
 
 BACKEND = "torch"
@@ -12,7 +13,6 @@ REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 
 FILE = Path(__file__).with_suffix(".cu")
-TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
 
 
 def skip(case, variant, device):

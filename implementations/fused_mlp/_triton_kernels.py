@@ -16,9 +16,8 @@ Widths are compile-time constants: masks fold away where the tiles divide them. 
 import triton
 import triton.language as tl
 
-from implementations._triton import TYPES, Launch, activate
+from implementations._triton import SHARED_KIB, TYPES, Launch, activate, multiply
 
-SHARED_KIB = {(8, 0): 163, (9, 0): 227, (10, 0): 227}  # shared memory of one program; other GPUs have 99 at least
 WIDEST = 1024  # of layers 2 and 4, whose sums 16 rows still have room for in the registers
 
 
@@ -93,16 +92,6 @@ def mlp_tile(case, device):
     BLOCK3 = min(64 if P2 * 64 * case.itemsize <= 32 << 10 else 32 if P2 <= 256 else 16, padded(N3))
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_K": BLOCK_K, "BLOCK1": BLOCK1, "PADDED2": P2, "BLOCK3": BLOCK3, "PADDED4": P4}
     return tile, num_warps, num_stages
-
-
-@triton.jit
-def multiply(a, b, acc, PRECISION: tl.constexpr):
-    """acc + a @ b, where PRECISION is that of float32."""
-    if a.dtype == tl.float32:
-        acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    else:
-        acc = tl.dot(a, b, acc)
-    return acc
 
 
 @triton.jit

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fusebench.backends.cuda import Launch, Program
+from implementations._cuda import TYPES
 from implementations.interaction import _limits
 
 BACKEND = "torch"
@@ -14,7 +15,6 @@ REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 
 FILE = Path(__file__).with_suffix(".cu")
-TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
 STAGED_BYTES = 48 << 10  # of a block's rows of y: beyond, they are stored where they belong, element by element
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from fusebench.backends.cuda import Launch, Program
+from implementations._cuda import TYPES
 
 BACKEND = "torch"
 VARIANTS = {"default": ()}
@@ -10,7 +11,6 @@ REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 
 FILE = Path(__file__).with_suffix(".cu")
-TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
 BLOCK = 256
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusebench.backends.cuda import Launch, Program
+from implementations._cuda import SHARED_MEMORY, TYPES
 
 BACKEND = "torch"
 VARIANTS = {"row": (), "multirow": ("one_pass",), "multirow_ws": ("one_pass",)}
@@ -16,8 +17,6 @@ REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 
 FILE = Path(__file__).with_suffix(".cu")
-TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
-SHARED_MEMORY = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}  # KiB; else 99
 ROW_WARPS = {"kn": 16, "nk": 8}
 
 

@@ -12,9 +12,8 @@ call to call without compiling anew, and scale is read by every program.
 import triton
 import triton.language as tl
 
-from implementations._triton import TYPES, Launch, activate
+from implementations._triton import SHARED_KIB, TYPES, Launch, activate, grouped, multiply
 
-SHARED_KIB = {(8, 0): 163, (9, 0): 227, (10, 0): 227}  # shared memory of one program; other GPUs have 99 at least
 LARGEST_RANK = 256
 
 
@@ -85,25 +84,6 @@ def product_tile(case, device, fused):
 def down_tile(case):
     """The tile of `down`, which reads x once and is over when x has passed: many programs of few rows."""
     return {"BLOCK_M": 16, "BLOCK_K": 256 // case.itemsize if case.sizes["R"] <= 64 else 32}, 4, 4
-
-
-@triton.jit
-def grouped(pid, rows, columns, GROUP: tl.constexpr):
-    """The pid-th of rows × columns blocks, in bands of GROUP rows: programs that run together share x and W in L2."""
-    first = pid // (GROUP * columns) * GROUP
-    height = tl.minimum(rows - first, GROUP)
-    place = pid % (GROUP * columns)
-    return first + place % height, place // height
-
-
-@triton.jit
-def multiply(a, b, acc, PRECISION: tl.constexpr):
-    """acc + a @ b, where PRECISION is that of float32."""
-    if a.dtype == tl.float32:
-        acc = tl.dot(a, b, acc, input_precision=PRECISION)
-    else:
-        acc = tl.dot(a, b, acc)
-    return acc
 
 
 @triton.jit

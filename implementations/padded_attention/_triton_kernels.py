@@ -16,10 +16,9 @@ import math
 import triton
 import triton.language as tl
 
-from implementations._triton import TYPES, Launch
+from implementations._triton import SHARED_KIB, TYPES, Launch
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # of float32; only -inf is below
-SHARED_KIB = {(8, 0): 163, (9, 0): 227, (10, 0): 227}  # shared memory of one program; other GPUs have 99 at least
 WIDEST = 256  # columns of a row of q that a program can hold
 LOG2_E = math.log2(math.e)
 IN_REGISTERS = 2048  # elements of an operand without tensor cores: more would spill

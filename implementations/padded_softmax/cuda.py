@@ -6,6 +6,7 @@ row: a row in the registers of some lanes or of a block. online: rows of any len
 from pathlib import Path
 
 from fusebench.backends.cuda import Launch, Program
+from implementations._cuda import TYPES
 
 BACKEND = "torch"
 VARIANTS = {"row": (), "online": ()}
@@ -13,7 +14,6 @@ REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 
 FILE = Path(__file__).with_suffix(".cu")
-TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
 VECTORS = 8  # that a thread may hold: 32 of the 64 registers that leave room for 1024 threads
 ROW_THREADS, ONLINE_THREADS = 1024, 256
 

@@ -12,11 +12,10 @@ C is a compile-time constant, so that the mask folds away where the block divide
 import triton
 import triton.language as tl
 
-from implementations._triton import TYPES, Launch
+from implementations._triton import SHARED_KIB, TYPES, Launch
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # of float32; only -inf is below
 LONGEST = 32768  # elements of a row in registers: 32 for each of 1024 threads; twice as many spill
-SHARED_KIB = {(8, 0): 163, (9, 0): 227, (10, 0): 227}  # shared memory of one program; other GPUs have 99 at least
 
 
 def skip(case, variant, device):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusebench.backends.cuda import Launch, Program
+from implementations._cuda import TYPES
 
 BACKEND = "torch"
 VARIANTS = {"row": (), "cluster": (), "online": ()}
@@ -15,7 +16,6 @@ REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 
 FILE = Path(__file__).with_suffix(".cu")
-TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
 VECTORS = 8  # that a thread may hold: 32 of the 64 registers that leave room for 1024 threads
 ROW_THREADS, CLUSTER_THREADS, ONLINE_THREADS = 1024, (256, 512, 1024), 512
 

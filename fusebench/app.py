@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import math
+import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -41,7 +42,7 @@ def run_app(command: str, arguments: Sequence[str]) -> int:
         OmegaConf.register_new_resolver("run_dir", partial(_run_dir, command), replace=True, use_cache=True)
         if not resumed and not config.only_shows(arguments):
             for composed in config.compose_jobs(command, arguments, overrides):
-                _plan(composed, kernels)  # a wrong name in the last job of a sweep must not cost the first ones
+                _check(composed, kernels)  # a wrong name in the last job of a sweep must not cost the first ones
             RESULTS.mkdir(exist_ok=True)
     except UsageError as error:
         return config.fail(error)
@@ -73,7 +74,7 @@ def _run(command: str, composed: DictConfig, folder: Path, roots: Sequence[Path]
     chosen = config.as_plain(composed)
     if chosen["resume"] is not None:
         chosen = config.as_plain(OmegaConf.load(folder / f"{command}.yaml"))  # type: ignore[arg-type]
-    device, cells = _plan(chosen, kernels)
+    device, cells = _check(chosen, kernels)
     folder.mkdir(parents=True, exist_ok=True)
     if composed.resume is None:
         kept = chosen | {key: _absolute(chosen[key]) for key in ("path", "shapes")}
@@ -86,7 +87,8 @@ def _run(command: str, composed: DictConfig, folder: Path, roots: Sequence[Path]
     finished = records.read(folder)
     done = {r["cell"] for r in finished}
     settings = Settings(
-        device, chosen.get("time_s", 0.0), chosen["timeout_s"], chosen["worker"]["inline"], chosen["worker"]["python"]
+        device, config.plan(chosen, device), chosen["timeout_s"], chosen["threads"], chosen["worker"]["inline"],
+        chosen["worker"]["python"],
     )  # fmt: skip
     with report.progress() as bar:
         task = bar.add_task("starting", total=len(cells), completed=len(done))
@@ -111,12 +113,19 @@ def _run(command: str, composed: DictConfig, folder: Path, roots: Sequence[Path]
     return 0 if all(r["status"] in ("ok", "skipped") for r in finished) else 1
 
 
-def _plan(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> tuple[str, list[Cell]]:
+def _check(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> tuple[str, list[Cell]]:
     """The device and the cells of a configuration. Raises UsageError for whatever in it cannot be done."""
     for key in ("time_s", "timeout_s"):
         if not 0 < chosen.get(key, 1) < math.inf:
             raise UsageError(f"{key} is {chosen[key]!r}: expected a number of seconds above 0")
-    return config.resolve_device(chosen["device"]), cases.select_cells(kernels, chosen)
+    cores = len(os.sched_getaffinity(0))
+    if chosen["threads"] is not None and not 1 <= chosen["threads"] <= cores:
+        raise UsageError(
+            f"threads is {chosen['threads']}: expected a number from 1 to {cores}, the cores that are ours here"
+        )
+    device = config.resolve_device(chosen["device"])
+    config.plan(chosen, device)
+    return device, cases.select_cells(kernels, chosen)
 
 
 def _resumed(command: str, overrides: Sequence[Any]) -> Path | None:

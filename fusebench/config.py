@@ -20,6 +20,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fusebench import discovery, machine
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
+from fusebench.timing import CACHES, REGIMES, Plan
 
 # Hydra's flags that take a value of their own, and those with which it prints something instead of running
 VALUED_FLAGS = frozenset(
@@ -61,14 +62,18 @@ class BaseConfig:
     seed: Any = 0
     inputs: Any = "plain"
     timeout_s: float = 300.0
+    threads: int | None = None
     resume: str | None = None
 
 
 @dataclass
 class BenchConfig(BaseConfig):
-    """`time_s` is the sampling budget of a cell in seconds."""
+    """How a cell is sampled: the fields of timing.Plan."""
 
     time_s: float = 0.5
+    target: float = 0.01
+    regime: str = "auto"
+    cache: str = "auto"
 
 
 @dataclass
@@ -210,6 +215,23 @@ def resolve_device(value: str) -> str:
     if value == "cuda" and machine.gpu() is None:
         raise UsageError("device=cuda: no NVIDIA driver with a GPU answers here; device=cpu and device=auto work")
     return ("cuda" if machine.gpu() else "cpu") if value == "auto" else value
+
+
+def plan(chosen: Mapping[str, Any], device: str) -> Plan:
+    """How the cells of a configuration are timed. Raises UsageError for a name or a number that cannot be, or not there."""
+    if "time_s" not in chosen:
+        return Plan(time_s=0)
+    for key, known in (("regime", REGIMES), ("cache", CACHES)):
+        if chosen[key] not in ("auto", *known):
+            raise unknown(key, chosen[key], ("auto", *known))
+    if not 0 <= chosen["target"] < 1:
+        raise UsageError(
+            f"target is {chosen['target']}: expected a share of the median, such as 0.01, or 0 for all of time_s"
+        )
+    try:
+        return Plan(chosen["time_s"], chosen["target"], chosen["regime"], chosen["cache"]).on(device)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def as_plain(config: DictConfig) -> dict[str, Any]:

@@ -6,6 +6,8 @@ about its duration, which no kernel under test is.
 
 from __future__ import annotations
 
+import statistics
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,20 +44,37 @@ def record(work: Callable[[], None]) -> list[Kernel]:
     return sorted(kernels, key=lambda k: k.start)
 
 
-def marker(backend: Any) -> tuple[str, float]:
-    """Name and duration in seconds of the back end's flush kernel."""
+@dataclass(frozen=True)
+class Marker:
+    """The back end's flush kernel: its name, how long it takes, and what the wall clock shows more than that, in seconds."""
+
+    name: str
+    duration: float
+    gap: float
+
+
+def marker(backend: Any) -> Marker:
+    """The flush kernel, launched alone a few times."""
+    walls: list[float] = []
 
     def flushes() -> None:
-        for _ in range(4):
+        for _ in range(5):
+            begin = time.perf_counter_ns()
             backend.flush()
-        backend.wait(None)
+            backend.wait(None)
+            walls.append((time.perf_counter_ns() - begin) / 1e9)
 
     flushes()
-    longest = max(record(flushes), key=lambda k: k.end - k.start)
-    return longest.name, longest.end - longest.start
+    walls.clear()
+    kernels = record(flushes)
+    longest = max(kernels, key=lambda k: k.end - k.start)
+    durations = [k.end - k.start for k in kernels if k.name == longest.name]
+    return Marker(
+        longest.name, statistics.median(durations), max(0.0, statistics.median(walls) - statistics.median(durations))
+    )
 
 
-def split(kernels: Sequence[Kernel], name: str, marker_s: float, flushes: int, calls: int) -> list[list[Kernel]]:
+def split(kernels: Sequence[Kernel], marker: Marker, flushes: int, calls: int) -> list[list[Kernel]]:
     """The kernels of each call: what stands between one run of `flushes` markers and the next.
 
     Raises RuntimeError if the number of runs is not `calls`, or a call left no kernel.
@@ -63,7 +82,7 @@ def split(kernels: Sequence[Kernel], name: str, marker_s: float, flushes: int, c
     found: list[list[Kernel]] = []
     run = 0
     for kernel in kernels:
-        if kernel.name == name and kernel.end - kernel.start > marker_s / 2:
+        if kernel.name == marker.name and kernel.end - kernel.start > marker.duration / 2:
             run += 1
             if run == flushes:
                 found.append([])

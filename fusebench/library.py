@@ -12,6 +12,7 @@ from typing import Any
 from fusebench import machine, records
 from fusebench.contract import Case, Cell
 from fusebench.run import add_rates
+from fusebench.timing import Plan
 from fusebench.worker import Bench
 
 
@@ -20,30 +21,37 @@ def measure(
     *arguments: Any,
     name: str | None = None,
     time_s: float = 0.5,
+    target: float = 0.01,
+    regime: str = "auto",
+    cache: str = "auto",
     flops: int = 0,
     moved_bytes: int = 0,
 ) -> dict[str, Any]:
     """Times `call(*arguments)` as `fusebench bench` times a cell and returns the same record.
 
     The arguments decide the back end and the device: Torch tensors, JAX arrays, or anything else as plain Python on the CPU.
-    On a GPU the time is CUPTI's, each call queued behind an L2 flush; on the CPU it is the synchronised wall clock. `time_s`
-    is the sampling budget in seconds; `flops` and `moved_bytes` of one call, where given, add TFLOP/s and GB/s. The record's
+    On a GPU the time is CUPTI's, each call queued behind an L2 flush; on the CPU it is the synchronised wall clock; `regime`
+    and `cache` choose another (timing.Plan). `time_s` is the sampling budget in seconds, which ends earlier where the interval
+    of the median is within ± `target`; `flops` and `moved_bytes` of one call, where given, add TFLOP/s and GB/s. The record's
     `parity` is absent: nothing is known of what the call should compute. Precision and compiler settings stay as they are.
 
-    Raises what the call raises, and RuntimeError if CUPTI recorded nothing.
+    Raises what the call raises, ValueError for a regime that the device does not have, and RuntimeError if CUPTI recorded
+    nothing.
     """
     backend, device = _home(arguments)
     bench = Bench(backend, device)
     label = str(name or getattr(call, "__name__", "call"))
     case = Case(label, {}, _dtype(arguments), id=label)
     record = records.new(Cell(case, label, "default"), device) | {"flops": flops, "moved_bytes": moved_bytes}
+    plan = Plan(time_s, target, regime, cache)
+    plan.on(device)
     bench.backend.reset_peak()
     machine.reset_peak_rss()
     begin = time.perf_counter()
     bench.backend.wait(call(*arguments))
     first_s = time.perf_counter() - begin
     peak = bench.backend.peak_bytes() if device == "cuda" else machine.peak_rss()
-    timing = bench.sample(call, [list(arguments)], time_s).summary()
+    timing = bench.sample(call, [list(arguments)], plan).summary()
     record |= {
         "device": machine.describe(bench.device), "prepare_s": 0.0, "compile_s": max(0.0, first_s - timing["median"]),
         "peak_memory_bytes": peak, "timing": timing, "ended": datetime.now(UTC).isoformat(),

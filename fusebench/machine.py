@@ -29,17 +29,33 @@ def datasheet(device_name: str) -> dict[str, float] | None:
 
 
 @cache
-def gpu() -> dict[str, str] | None:
-    """Name and driver version of the first NVIDIA GPU that is visible, or None; asks the driver, not a framework."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1"):
-        return None
-    try:
-        import pynvml
+def gpu_handle() -> Any:
+    """NVML's handle of the first NVIDIA GPU that is visible to this process, or None; asks the driver, not a framework.
 
+    Numbers in CUDA_VISIBLE_DEVICES are NVML's where CUDA_DEVICE_ORDER=PCI_BUS_ID, which workers are started with.
+    """
+    import pynvml
+
+    first = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+    try:
         pynvml.nvmlInit()
-        name = pynvml.nvmlDeviceGetName(pynvml.nvmlDeviceGetHandleByIndex(0))
-        return {"name": str(name), "driver": str(pynvml.nvmlSystemGetDriverVersion())}
-    except (ImportError, OSError, pynvml.NVMLError):
+        if first.startswith(("GPU-", "MIG-")):
+            return pynvml.nvmlDeviceGetHandleByUUID(first)
+        return pynvml.nvmlDeviceGetHandleByIndex(int(first)) if first.isdigit() else None
+    except (OSError, pynvml.NVMLError):
+        return None
+
+
+@cache
+def gpu() -> dict[str, str] | None:
+    """Name and driver version of the first NVIDIA GPU that is visible, or None."""
+    import pynvml
+
+    try:
+        if (handle := gpu_handle()) is None:
+            return None
+        return {"name": str(pynvml.nvmlDeviceGetName(handle)), "driver": str(pynvml.nvmlSystemGetDriverVersion())}
+    except (OSError, pynvml.NVMLError):
         return None
 
 
@@ -104,5 +120,5 @@ def describe(device: Any) -> dict[str, Any]:
     driver = (gpu() or {}).get("driver") if device.type == "cuda" else platform.release()
     return {
         "type": device.type, "name": device.name, "capability": list(device.capability), "driver": driver,
-        "multiprocessors": device.multiprocessors, "cores": os.cpu_count(),
+        "multiprocessors": device.multiprocessors, "cores": os.cpu_count(), "threads": len(os.sched_getaffinity(0)),
     }  # fmt: skip

@@ -92,8 +92,8 @@ class Worker:
 class Pool:
     """The workers of a run, by back end and interpreter. Use as a context manager: leaving it ends them all."""
 
-    def __init__(self, device: str, roots: Sequence[Path], log_folder: Path):
-        self.device, self.roots, self.log_folder = device, [str(r) for r in roots], log_folder
+    def __init__(self, device: str, roots: Sequence[Path], log_folder: Path, threads: int | None = None):
+        self.device, self.roots, self.log_folder, self.threads = device, [str(r) for r in roots], log_folder, threads
         self.workers: dict[tuple[str, str], Worker] = {}
         self.rates: dict[tuple[str, str], dict[str, Any]] = {}  # the yardsticks, by dtype and precision
         self.hopeless: dict[tuple[str, str], WorkerLost] = {}  # workers that never came up: not tried for every cell
@@ -119,7 +119,7 @@ class Pool:
             try:
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],
-                    start_new_session=True, env=environment(self.device),
+                    start_new_session=True, env=environment(self.device, self.threads),
                 )  # fmt: skip
             except OSError as error:
                 ours.close()
@@ -173,12 +173,12 @@ class InlineWorker:
 class InlinePool:
     """`Pool`'s stand-in for `worker=inline`."""
 
-    def __init__(self, device: str, roots: Sequence[Path]):
+    def __init__(self, device: str, roots: Sequence[Path], threads: int | None = None):
         self.device = device
         discovery.use_roots(roots)
         self.workers: dict[str, InlineWorker] = {}
         self.rates: dict[tuple[str, str], dict[str, Any]] = {}
-        os.environ.update(environment(device))
+        os.environ.update(environment(device, threads))
 
     def __enter__(self) -> InlinePool:
         return self
@@ -204,17 +204,24 @@ class InlinePool:
         """An inline worker cannot be lost."""
 
 
-def environment(device: str) -> dict[str, str]:
-    """A worker's environment: the harness on its path, and what has to be set before a framework is imported."""
+def environment(device: str, threads: int | None = None) -> dict[str, str]:
+    """A worker's environment: the harness on its path, and what has to be set before a framework is imported.
+
+    On the CPU all frameworks and BLAS libraries get the same number of threads: `threads`, or one for each core that this
+    process may use. The worker confines itself to as many cores, which is what XLA goes by.
+    """
     env = dict(os.environ)
     env["PYTHONPATH"] = os.pathsep.join([str(HARNESS), *filter(None, [env.get("PYTHONPATH")])])
     env["PYTHONUNBUFFERED"] = "1"
     env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # both frameworks share the card
+    env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA counts devices as NVML does
     env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compile processes that could outlive a killed worker
     env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     env.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.10 flips the default: figures would not compare
     if device == "cpu":
         env.update(TRITON_INTERPRET="1", JAX_PLATFORMS="cpu", CUDA_VISIBLE_DEVICES="")
+        count = str(threads or len(os.sched_getaffinity(0)))
+        env.update(OMP_NUM_THREADS=count, OPENBLAS_NUM_THREADS=count, MKL_NUM_THREADS=count)
     return env
 
 

@@ -46,10 +46,14 @@ def show(records: Sequence[Mapping[str, Any]], timed: bool = True) -> None:
         sizes = " ".join(f"{d}={n}" for d, n in rows[0]["case"]["sizes"].items())
         device = next((r["device"]["name"] for r in rows if "name" in r["device"]), rows[0]["device"]["type"])
         hard = "" if kind == "plain" else f"  {kind} inputs"
-        out.print(f"\n[bold]{kernel}  {case_id}[/]  {sizes}{hard}  on {device}", highlight=False)
+        how = next((f"  {t['regime']}, {t['cache']} caches" for r in rows if (t := r.get("timing"))), "")
+        out.print(f"\n[bold]{kernel}  {case_id}[/]  {sizes}{hard}  on {device}{how}", highlight=False)
         shown = [r for r in rows if ("timing" if timed else "parity") in r]
         if shown:
             out.print(_time_table(shown) if timed else _parity_table(shown))
+        if timed:
+            for line in _notes(shown):
+                out.print(line, highlight=False)
         if others := [r for r in rows if r not in shown or r["reason"]]:
             out.print(_reasons(others, with_error=timed))
         if unseen := sorted({why for r in rows if (why := r.get("parity", {}).get("unseen"))}):
@@ -87,7 +91,8 @@ def _figures(record: Mapping[str, Any], baseline: float | None) -> dict[str, str
     timing, share = record["timing"], record["yardstick_share"]
     return {
         ("GPU" if record["device"]["type"] == "cuda" else "CPU") + " time": seconds(timing["median"]),
-        "q1 … q3": quartiles(timing),
+        "±": _around(timing),
+        "wall": _wall(timing["clocks"]),
         "host": seconds(timing["host_median"]) if timing["host_median"] else "",
         "launches": str(timing["launches"] or ""),
         "TFLOP/s": f"{record['tflops']:.3g}" if record["flops"] else "",
@@ -152,10 +157,34 @@ def seconds(value: float) -> str:
     return f"{value / scale:.3g} {unit}" if value / scale < 1000 else f"{value / scale:.0f} {unit}"
 
 
-def quartiles(timing: Mapping[str, Any]) -> str:
-    """First and third quartile in the unit of the median: `17.1 … 17.6`."""
-    scale = next((s for _, s in UNITS if timing["median"] >= s), UNITS[-1][1])
-    return f"{timing['q1'] / scale:.3g} … {timing['q3'] / scale:.3g}"
+def _around(timing: Mapping[str, Any]) -> str:
+    """Half the 95 % interval of the median as a share of it, with a mark where that is more than was asked for."""
+    around = timing["uncertainty"]
+    return ("?" if around is None else f"{around:.1%}") + ("!" if timing["target_missed"] else "")
+
+
+def _wall(clocks: Mapping[str, Any] | None) -> str:
+    """The second clock: the wall time of isolated calls, where it can say something about the GPU's."""
+    if clocks is None:
+        return ""
+    return seconds(clocks["wall"]) if clocks["says"] == "agrees" else "n/a"
+
+
+def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What else must be known of the times of a table."""
+    timed = [r for r in rows if r["status"] == "ok"]
+    lines = []
+    if missed := [r for r in timed if r["timing"]["target_missed"]]:
+        lines.append(
+            f"! the median is not known to ± {missed[0]['timing']['target']:.1%} yet: a larger time_s takes more samples"
+        )
+    if capped := [r["label"] for r in timed if r["timing"]["state"].get("power_capped")]:
+        lines.append(f"at the power limit of the card: {', '.join(capped)}")
+    if discarded := {r["label"]: n for r in timed if (n := r["timing"]["discarded"])}:
+        lines.append(
+            "samples discarded while the card was slowed down: " + ", ".join(f"{k} {n}" for k, n in discarded.items())
+        )
+    return lines
 
 
 def _name(record: Mapping[str, Any]) -> str:

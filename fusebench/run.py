@@ -61,14 +61,14 @@ def run(this: Run, cells: Sequence[Cell], pool: Pool | InlinePool | None = None)
 
 def _pool(this: Run) -> Pool | InlinePool:
     if this.settings.inline:
-        return InlinePool(this.settings.device, this.roots)
-    return Pool(this.settings.device, this.roots, this.folder)
+        return InlinePool(this.settings.device, this.roots, this.settings.threads)
+    return Pool(this.settings.device, this.roots, this.folder, this.settings.threads)
 
 
 def _start_workers(this: Run, pool: Any, cells: Sequence[Cell]) -> None:
     """All at once, because importing a framework takes seconds; and all ready before anything is timed."""
     wanted = {_home(this, cell) for cell in cells if not _cannot(this, cell)}
-    if wanted and this.settings.time_s:
+    if wanted and this.settings.plan.time_s:
         wanted.add(("torch", interpreter(this.settings.pythons, "torch", "torch")))  # for the yardsticks
     for take in (pool.start, pool.get):
         for home in sorted(wanted):
@@ -85,7 +85,7 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], scratch: Path) -> Ite
         for cell in cells:
             record = records.new(cell, this.settings.device, _implementation(this, cell).file)
             record["computes"] = _implementation(this, cell).computes
-            record |= {"time_s": this.settings.time_s, "timeout_s": this.settings.timeout_s}
+            record |= {"time_s": this.settings.plan.time_s, "timeout_s": this.settings.timeout_s}
             try:
                 record |= {"flops": int(module.flops(case)), "moved_bytes": int(module.moved_bytes(case))}
                 if broken := _implementation(this, cell).broken:
@@ -147,16 +147,16 @@ def _run_cell(
     if not right("parity", "", built, 0):
         return
     if interpreted:  # the interpreter takes seconds a call, and has no state from call to call
-        if this.settings.time_s:
+        if this.settings.plan.time_s:
             record |= {"status": "skipped", "reason": "interpreted on the CPU: right, but never timed"}
         return
     if not right(
         "parity_again", "a later call, on other inputs in the same memory: ", ask("parity", do="again"), SETS - 1
     ):
         return
-    if this.settings.time_s:
+    if this.settings.plan.time_s:
         if not right(
-            "parity_timed", "a timed call: ", ask("timing", do="time", budget_s=this.settings.time_s), SETS - 1
+            "parity_timed", "a timed call: ", ask("timing", do="time", plan=asdict(this.settings.plan)), SETS - 1
         ):
             record.pop("timing", None)
             return
@@ -171,6 +171,9 @@ def add_rates(record: dict[str, Any], rates: dict[str, Any]) -> None:
     record["gbps"] = record["moved_bytes"] / seconds / 1e9
     record["yardstick"] = rates or None
     record["yardstick_share"] = yardstick.share(record["flops"], record["moved_bytes"], seconds, rates)
+    clocks = record["timing"]["clocks"]
+    if clocks and clocks["says"] == "contradicts":
+        record |= {"status": "implausible", "reason": clocks["reason"]}
     floor = yardstick.bound(record["flops"], record["moved_bytes"], case["dtype"], case["precision"], record["device"])
     if floor is not None and seconds < floor:
         record |= {
@@ -214,7 +217,7 @@ def _home(this: Run, cell: Cell) -> tuple[str, str]:
 def _rates(this: Run, pool: Any, case: Case) -> dict[str, Any]:
     """The yardsticks for the case's dtype and precision, measured once a run; {} for parity alone, or without Torch."""
     key = (case.dtype, case.precision)
-    if not this.settings.time_s:
+    if not this.settings.plan.time_s:
         return {}
     if key not in pool.rates:
         home = ("torch", interpreter(this.settings.pythons, "torch", "torch"))

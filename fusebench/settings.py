@@ -7,14 +7,18 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from fusebench.timing import Plan
+
 
 @dataclass(frozen=True)
 class Settings:
-    """How cells are run. `time_s` is the sampling budget of one cell in seconds, 0 for parity alone."""
+    """How cells are run. `plan` says how they are timed, `Plan(time_s=0)` parity alone; `threads` how many the CPU back ends
+    may use, None for all that this process may."""
 
     device: str = "cpu"
-    time_s: float = 0.5
+    plan: Plan = field(default_factory=Plan)
     timeout_s: float = 300.0
+    threads: int | None = None
     inline: bool = False
     pythons: Mapping[str, str | None] = field(default_factory=dict)
 

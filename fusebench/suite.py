@@ -21,6 +21,7 @@ from fusebench.contract import Case, Cell
 from fusebench.discovery import Kernel
 from fusebench.run import Run, run
 from fusebench.settings import Settings
+from fusebench.timing import Plan
 
 TIME_S = 0.2  # sampling budget of a cell: a history is read for steps, not for percents
 TIMEOUT_S = 4 * 3600.0  # asv's limit for the sweep of one kernel; a cell has the harness's own
@@ -72,7 +73,9 @@ def sweep(name: str) -> Outcomes:
     cells = [Cell(c, i.name, v) for c in _cases(kernel) for i in kernel.implementations.values() for v in i.variants]
     here = [cell for cell in cells if device == "cuda" or cell.case.dtype == "float32"]
     outcomes = {_key(c.label, c.case.id): _skipped("16-bit dtypes are tracked on a GPU") for c in cells}
-    this = Run({name: kernel}, roots, Path.cwd() / "run", Settings(device, TIME_S))  # asv deletes its working folder
+    this = Run(
+        {name: kernel}, roots, Path.cwd() / "run", Settings(device, Plan(TIME_S))
+    )  # asv deletes its working folder
     return outcomes | {_key(r["label"], r["case_id"]): _read(r) for r in run(this, here)}
 
 

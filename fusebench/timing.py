@@ -1,29 +1,57 @@
 """How long a call takes: the same rule for every framework, on the GPU by CUPTI's kernel records, on the CPU by the wall.
 
-Three figures answer three questions and are never mixed. `span` is the device's time from the first kernel's start to the
-last one's end, with the call queued behind kernels that flush L2, so that the host's launch time does not enter. `busy` is
-the union of the kernels' intervals. `host` is what the call costs the calling thread before it returns. On the CPU there is
-only the synchronised wall clock.
+A plan says what is measured, and its regime is never mixed with another: `queued`, the device's time of a call that waits in
+the stream, so that the host's launch time does not enter; `isolated`, the wall clock of a call that an idle device is given;
+`sustained`, calls back to back, as fast as host and device can. Sampling ends when the median is known well enough.
+docs/timing.md says why a figure may be believed.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, Protocol
 
 import numpy as np
 
+from fusebench import state
 from fusebench.contract import Device
 
-MIN_SAMPLES, MAX_SAMPLES = 5, 200
-CHUNK = 20  # calls in one profile: few enough for CUPTI's buffers, many enough to pay for starting it
-FLUSHES = 3  # kernels that overwrite L2 before each call, about 0.1 ms each on an H200
-COPIES_BYTES = 4 * 2**30  # of inputs that wait for their calls at one time
+MIN_SAMPLES, MAX_SAMPLES = 6, 1000  # fewer than 6 have no 95 % interval of their median
+TARGET_SAMPLES = 20  # a narrow interval of fewer may be luck
+CONFIDENCE = 0.95
+REGIMES = ("queued", "isolated", "sustained")
+CACHES = ("cold", "warm")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a cell is sampled: for `time_s` seconds at most (0: not at all), until the 95 % interval of the median is within
+    ± `target` of it (0: for the whole time). `regime` and `cache` are of REGIMES and CACHES; "auto" is `queued` with cold L2 on
+    a GPU, `isolated` with warm caches on the CPU, and warm where calls are sustained. `calls` limits the samples."""
+
+    time_s: float = 0.5
+    target: float = 0.01
+    regime: str = "auto"
+    cache: str = "auto"
+    calls: int = MAX_SAMPLES
+
+    def on(self, device: str) -> Plan:
+        """The plan with its "auto" decided for a device's type. Raises ValueError for what cannot be measured there."""
+        regime = self.regime if self.regime != "auto" else "queued" if device == "cuda" else "isolated"
+        cold = device == "cuda" and regime != "sustained"
+        cache = self.cache if self.cache != "auto" else "cold" if cold else "warm"
+        if regime == "queued" and device == "cpu":
+            raise ValueError("regime=queued: a CPU has no stream to queue in; isolated and sustained work there")
+        if regime == "sustained" and cache == "cold":
+            raise ValueError(
+                "cache=cold: sustained calls leave no room for a flush; cache=warm works, or regime=queued"
+            )
+        return replace(self, regime=regime, cache=cache)
 
 
 class Backend(Protocol):
@@ -31,6 +59,7 @@ class Backend(Protocol):
 
     def wait(self, outputs: Any) -> None: ...
     def flush(self) -> None: ...
+    def copy(self, array: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -56,27 +85,45 @@ class Ring:
 
 @dataclass
 class Samples:
-    """Times in seconds, one a call. `host` is empty on the CPU, where it is the same as the time."""
+    """Times in seconds, one a call (sustained: the mean of each run of calls).
+
+    `time` is what the plan's regime measures. On the GPU there are beside it: `busy`, the union of the same calls' kernels;
+    `host`, what a call costs the calling thread; and of isolated calls among them (sustained: of each run of `run` calls),
+    `check`, one triple each of wall, span and busy time. `gap` is what the wall clock shows more than the span for one launch
+    and one wait.
+    """
 
     timer: str
-    cache: str
-    span: list[float] = field(default_factory=list)
+    plan: Plan
+    time: list[float] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
     host: list[float] = field(default_factory=list)
+    check: list[tuple[float, float, float]] = field(default_factory=list)
+    run: int = 1
+    gap: float = 0.0
     launches: int | None = None
     kernels: list[str] = field(default_factory=list)
+    discarded: int = 0
+    energy_j: float | None = None
+    states: list[state.State] = field(default_factory=list)
     # of the last timed call on the ring's last set, never the one that the first call was checked on
     arguments: Sequence[Any] = ()
     output: Any = None
 
     def summary(self) -> dict[str, Any]:
-        """What a record keeps: the raw samples and their quartiles, in seconds."""
-        q1, median, q3 = quartiles(self.span)
+        """What a record keeps: the raw samples, their quartiles and the interval of their median, in seconds."""
+        q1, median, q3 = quartiles(self.time)
+        low, high = median_interval(self.time) or (None, None)
+        around = uncertainty(self.time)
         return {
-            "timer": self.timer, "cache": self.cache, "unit": "s", "samples": self.span, "median": median, "q1": q1, "q3": q3,
+            "timer": self.timer, "regime": self.plan.regime, "cache": self.plan.cache, "unit": "s",
+            "samples": self.time, "median": median, "q1": q1, "q3": q3,
+            "interval": None if low is None else [low, high], "uncertainty": None if math.isinf(around) else around,
+            "target": self.plan.target, "target_missed": around > self.plan.target > 0,
             "busy": self.busy, "busy_median": quartiles(self.busy)[1] if self.busy else None,
             "host": self.host, "host_median": quartiles(self.host)[1] if self.host else None,
-            "launches": self.launches, "kernels": self.kernels,
+            "clocks": agreement(self), "launches": self.launches, "kernels": self.kernels,
+            "discarded": self.discarded, "energy_j": self.energy_j, "state": state.summary(self.states),
         }  # fmt: skip
 
 
@@ -86,24 +133,89 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
     return float(q1), float(median), float(q3)
 
 
-def measure(
-    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], device: Device, budget_s: float
-) -> Samples:
-    """Times `call` on the ring's input sets in turn until `budget_s` seconds or enough samples; to take a set from the ring is
-    never timed.
+@cache
+def _rank(n: int) -> int:
+    """The largest k such that the k-th smallest and the k-th largest of n samples enclose the median with CONFIDENCE, or 0.
 
-    Raises RuntimeError if CUPTI recorded nothing or lost a call.
+    The number of samples below the median is binomial with probability 1/2, whatever the samples' distribution is.
     """
-    warm_up(backend, call, ring, budget_s / 4)
+    below, k = 0, 0
+    while (below := below + math.comb(n, k)) / 2**n <= (1 - CONFIDENCE) / 2:
+        k += 1
+    return k
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % confidence interval of the median from order statistics, or None of fewer than 6 samples."""
+    k, ordered = _rank(len(samples)), sorted(samples)
+    return (ordered[k - 1], ordered[-k]) if k else None
+
+
+def uncertainty(samples: Sequence[float]) -> float:
+    """Half the width of the median's interval ÷ the median; infinite where there is no interval."""
+    interval = median_interval(samples)
+    return (interval[1] - interval[0]) / 2 / quartiles(samples)[1] if interval else math.inf
+
+
+def enough(samples: Samples, end: float) -> bool:
+    """Whether sampling may stop: the median is known well enough, or the time is over."""
+    count = len(samples.time)
+    if count >= samples.plan.calls or (count >= MIN_SAMPLES and time.perf_counter() >= end):
+        return True
+    return count >= TARGET_SAMPLES and uncertainty(samples.time) <= samples.plan.target > 0
+
+
+def agreement(samples: Samples) -> dict[str, Any] | None:
+    """What the second clock says of the isolated calls: None where there were none.
+
+    Hard: neither busy time nor span may exceed the wall time around the same call. Where the GPU's time is over five times the
+    host's, the wall may exceed the span by one launch and one wait, each at most doubled, and 2 %: more is work that CUPTI's
+    records do not show. Elsewhere the host's time hides what the GPU does, and the second clock says n/a.
+    """
+    if not samples.check:
+        return None
+    wall, span, busy = (float(np.median(column)) for column in zip(*samples.check, strict=True))
+    host = quartiles(samples.host)[1] if samples.host else 0.0
+    found = {
+        "wall": wall,
+        "span": span,
+        "busy": busy,
+        "host": host,
+        "gap": samples.gap,
+        "says": "agrees",
+        "reason": None,
+    }
+    resolution = 0.5e-6  # of the two clocks against each other
+    for one_wall, one_span, one_busy in samples.check:
+        if max(one_span, one_busy) > one_wall * 1.001 + resolution:
+            took = max(one_span, one_busy)
+            return found | {"says": "contradicts", "reason": f"CUPTI saw kernels for {took * 1e6:.2f} µs in a call that "
+                            f"took {one_wall * 1e6:.2f} µs by the wall clock"}  # fmt: skip
+    if span <= 5 * host * samples.run:
+        return found | {"says": "n/a"}
+    if wall - span > 2 * (host + samples.gap) + 0.02 * span:
+        return found | {"says": "contradicts", "reason": f"the wall clock shows {wall * 1e6:.2f} µs, CUPTI's kernels "
+                        f"{span * 1e6:.2f} µs; launching and waiting explain {(host + samples.gap) * 1e6:.2f} µs"}  # fmt: skip
+    return found
+
+
+def measure(
+    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], device: Device, plan: Plan
+) -> Samples:
+    """Times `call` on the ring's input sets in turn, as the plan says; to take a set from the ring is never timed.
+
+    Raises RuntimeError if CUPTI recorded nothing or lost a call, or if the GPU stays slowed down by heat or power.
+    """
+    plan = plan.on(device.type)
+    _warm_up(backend, call, ring, plan.time_s / 4)
     if device.type == "cpu":
-        return wall(backend, call, ring, budget_s)
-    samples = Samples("cupti", "cold L2")
-    samples.host = host(backend, call, ring, budget_s / 8)
-    device_calls(backend, call, ring, budget_s, samples)
-    return samples
+        return _wall(backend, call, ring, plan)
+    from fusebench import gpu_timing
+
+    return gpu_timing.measure(backend, call, ring, plan)
 
 
-def warm_up(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], budget_s: float) -> None:
+def _warm_up(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], budget_s: float) -> None:
     """Calls for a time, not a count: a fresh jax-triton call is slow for its first 500 calls, which is still under a second."""
     end = time.perf_counter() + budget_s
     for i in itertools.count():
@@ -112,82 +224,32 @@ def warm_up(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Se
             return
 
 
-def wall(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], budget_s: float) -> Samples:
-    """Synchronised wall clock of each call, for the CPU."""
-    samples = Samples("wall", "warm")
-    end = time.perf_counter() + budget_s
-    for number in range(MAX_SAMPLES):
-        arguments = ring[number % len(ring)]
-        backend.wait(arguments)
-        begin = time.perf_counter_ns()
-        output = call(*arguments)
-        backend.wait(output)
-        samples.span.append((time.perf_counter_ns() - begin) / 1e9)
-        if number % len(ring) == len(ring) - 1:
-            samples.arguments, samples.output = arguments, output
-        slow = samples.span[-1] > budget_s  # one call is the whole budget: three samples must do
-        if time.perf_counter() >= end and len(samples.span) >= (3 if slow else MIN_SAMPLES):
-            break
-    return samples
-
-
-def host(
-    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], budget_s: float
-) -> list[float]:
-    """Seconds of the calling thread a call, in runs of ten without waiting; the queue is emptied between the runs."""
-    times: list[float] = []
-    end = time.perf_counter() + budget_s
-    while len(times) < 10 or (time.perf_counter() < end and len(times) < MAX_SAMPLES):
-        output = None
-        waiting = [ring[i % len(ring)] for i in range(_together(ring, 10))]
-        backend.wait(waiting)
-        for arguments in waiting:
-            begin = time.perf_counter_ns()
-            output = call(*arguments)
-            times.append((time.perf_counter_ns() - begin) / 1e9)
-        backend.wait(output)
-    return times
-
-
-def device_calls(
-    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], budget_s: float, samples: Samples
-) -> None:
-    """Fills `samples` from CUPTI's records of calls that are queued behind L2 flushes."""
-    from fusebench import cupti
-
-    marker, marker_s = cupti.marker(backend)
-    # the flushes must outlast the launch of the call behind them
-    flushes = max(FLUSHES, math.ceil(1.5 * statistics.median(samples.host) / marker_s))
-    end = time.perf_counter() + budget_s
-    per_call = 0.0
-    while len(samples.span) < MAX_SAMPLES:
-        count = CHUNK if not per_call else max(1, min(CHUNK, int((end - time.perf_counter()) / per_call)))
-        count = _together(ring, count)
-        begin = time.perf_counter()
-        places = [number % len(ring) for number in range(len(samples.span), len(samples.span) + count)]
+def _wall(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], plan: Plan) -> Samples:
+    """Synchronised wall clock of each call (sustained: of runs of calls of 5 ms or more), for the CPU."""
+    samples = Samples("wall", plan)
+    flushed = np.zeros(state.cache_bytes() * 2, np.int8) if plan.cache == "cold" else None
+    end = time.perf_counter() + plan.time_s
+    together = 1
+    while not samples.time or not enough(samples, end):
+        if len(samples.time) >= 3 and samples.time[-1] > plan.time_s and time.perf_counter() >= end:
+            break  # one call is the whole budget: three samples must do
+        if not len(samples.time) % 20:
+            samples.states.append(state.read("cpu"))
+        places = [
+            number % len(ring) for number in range(len(samples.time) * together, (len(samples.time) + 1) * together)
+        ]
         waiting = [ring[place] for place in places]
         backend.wait(waiting)
-
-        def chunk(places: list[int] = places, waiting: list[Sequence[Any]] = waiting) -> None:
-            output = None
-            for place, arguments in zip(places, waiting, strict=True):
-                for _ in range(flushes):
-                    backend.flush()
-                output = call(*arguments)
-                if place == len(ring) - 1:
-                    samples.arguments, samples.output = arguments, output
-            backend.wait(output)
-
-        for kernels in cupti.split(cupti.record(chunk), marker, marker_s, flushes, count):
-            samples.span.append(max(k.end for k in kernels) - min(k.start for k in kernels))
-            samples.busy.append(cupti.busy(kernels))
-            samples.launches, samples.kernels = len(kernels), [k.name for k in kernels]
-        per_call = (time.perf_counter() - begin) / count
-        if time.perf_counter() >= end and len(samples.span) >= MIN_SAMPLES:
-            break
-
-
-def _together(ring: Ring | Sequence[Sequence[Any]], count: int) -> int:
-    """How many calls, `count` at most, can have their arguments made beforehand."""
-    size = ring.copied_bytes if isinstance(ring, Ring) else 0
-    return max(1, min(count, COPIES_BYTES // size)) if size else count
+        if flushed is not None:
+            np.invert(flushed, out=flushed)
+        begin = time.perf_counter_ns()
+        outputs = [call(*arguments) for arguments in waiting]
+        backend.wait(outputs)
+        took = (time.perf_counter_ns() - begin) / 1e9
+        if plan.regime == "sustained" and took < 0.005 and together < 1000:
+            together *= 2
+            continue
+        samples.time.append(took / together)
+        if places[-1] == len(ring) - 1:
+            samples.arguments, samples.output = waiting[-1], outputs[-1]
+    return samples

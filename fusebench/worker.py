@@ -112,17 +112,17 @@ class Bench:
         self.backend.wait(output)
         return {"status": "ok", "nondeterministic": spread, "outputs": self._save(output, Path(folder), "again")}
 
-    def time(self, budget_s: float, folder: str) -> dict[str, Any]:
+    def time(self, plan: dict[str, Any], folder: str) -> dict[str, Any]:
         """Times the cell in hand; the output of the last timed call on the last input set comes back to be checked."""
-        samples = self.sample(self.call, self.ring, budget_s)
+        samples = self.sample(self.call, self.ring, timing.Plan(**plan))
         if changed := self._changed(samples.arguments, self.ring.sets[-1]):
             return {"status": "wrong", "reason": f"a timed call changed {changed}; it must leave it alone"}
         outputs = self._save(samples.output, Path(folder), "timed")
         return {"status": "ok", "timing": samples.summary(), "outputs": outputs}
 
-    def sample(self, call: Any, ring: timing.Ring | Sequence[Sequence[Any]], budget_s: float) -> timing.Samples:
+    def sample(self, call: Any, ring: timing.Ring | Sequence[Sequence[Any]], plan: timing.Plan) -> timing.Samples:
         """Times any callable on this back end."""
-        return timing.measure(self.backend, call, ring, self.device, budget_s)
+        return timing.measure(self.backend, call, ring, self.device, plan)
 
     def usable(self) -> bool:
         """Whether the device still does what it is told."""
@@ -201,6 +201,9 @@ def main() -> None:
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    if device == "cpu" and sys.platform == "linux":
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, cores[: int(os.environ["OMP_NUM_THREADS"])])
     pipe = Connection(int(fd))
     try:
         discovery.use_roots([Path(root) for root in roots])

@@ -23,7 +23,7 @@ def measure(backend: Any, device: Device, dtype: str, precision: str, budget_s: 
     backend.configure(precision)
     size = COPY_BYTES[device.type]
     call, arguments = backend.copy_call(size // 4, device)
-    copy_s = min(timing.measure(backend, call, [arguments], device, budget_s).span)
+    copy_s = min(timing.measure(backend, call, [arguments], device, timing.Plan(budget_s)).time)
     n = 256
     while n < LARGEST_PRODUCT:  # large enough to fill the device, small enough to end: some CPUs crawl in float16
         call, arguments = backend.product_call(n, dtype, device)
@@ -34,7 +34,7 @@ def measure(backend: Any, device: Device, dtype: str, precision: str, budget_s: 
             break
         n *= 2
     call, arguments = backend.product_call(n, dtype, device)
-    matrix_s = min(timing.measure(backend, call, [arguments], device, budget_s).span)
+    matrix_s = min(timing.measure(backend, call, [arguments], device, timing.Plan(budget_s)).time)
     backend.release()
     return {"copy_gbps": 2 * size / copy_s / 1e9, "matrix_tflops": 2 * n**3 / matrix_s / 1e12, "n": n}
 

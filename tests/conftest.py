@@ -14,6 +14,7 @@ from fusebench.contract import Cell
 from fusebench.pool import Pool
 from fusebench.run import Run, run
 from fusebench.settings import Settings
+from fusebench.timing import Plan
 
 FIXTURES = Path(__file__).parent / "fixtures"
 DEVICE = "cuda" if machine.gpu() else "cpu"
@@ -57,7 +58,7 @@ def run_cells(
     """Runs cells on the session's workers and returns their records: `run_cells(cells, time_s=0)`."""
 
     def run_them(cells: Sequence[Cell], time_s: float = 0.0, timeout_s: float = 120.0) -> list[dict[str, Any]]:
-        settings = Settings(DEVICE, time_s, timeout_s)
+        settings = Settings(DEVICE, Plan(time_s), timeout_s)
         return list(run(Run(kernels, roots, tmp_path / "run", settings), cells, pool))
 
     return run_them

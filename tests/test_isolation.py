@@ -9,6 +9,7 @@ from fusebench.cases import make_case
 from fusebench.contract import Cell
 from fusebench.run import Run, run
 from fusebench.settings import Settings
+from fusebench.timing import Plan
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,9 @@ def results(kernels, roots, pool, tmp_path_factory):
         Cell(make_case(kernel, "small"), name, "default") for name in kernel.implementations if name != "recompiles"
     ]
     folder = tmp_path_factory.mktemp("faults")
-    return {r["implementation"]: r for r in run(Run(kernels, roots, folder, Settings(DEVICE, 0.02, 8.0)), cells, pool)}
+    return {
+        r["implementation"]: r for r in run(Run(kernels, roots, folder, Settings(DEVICE, Plan(0.02), 8.0)), cells, pool)
+    }
 
 
 @pytest.mark.parametrize(

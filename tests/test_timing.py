@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
+import numpy as np
 import pytest
 
 import fusebench
 from fusebench import timing, yardstick
 from fusebench.backends import numpy as plain
 from fusebench.contract import Device
-from fusebench.cupti import Kernel, busy, split
+from fusebench.cupti import Kernel, Marker, busy, split
+from fusebench.pool import Pool
+from fusebench.timing import Plan, median_interval
+
+CPU = Device("cpu", "test")
+FLUSH = Marker("flush", 1.0, 0.0)
 
 
 def kernels_of(*spans, name="k"):
@@ -24,12 +31,12 @@ def flushed(start):
 
 def test_records_are_split_at_the_flushes():
     stream = flushed(0) + kernels_of((2, 3)) + flushed(3) + kernels_of((5, 6), (7, 8))
-    assert [len(call) for call in split(stream, "flush", 1.0, 2, 2)] == [1, 2]
+    assert [len(call) for call in split(stream, FLUSH, 2, 2)] == [1, 2]
 
 
 def test_a_short_kernel_of_the_flush_s_name_belongs_to_the_call():
     stream = flushed(0) + kernels_of((2, 2.1), name="flush") + kernels_of((2.2, 3))
-    assert [len(call) for call in split(stream, "flush", 1.0, 2, 1)] == [2]
+    assert [len(call) for call in split(stream, FLUSH, 2, 1)] == [2]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +50,7 @@ def test_a_short_kernel_of_the_flush_s_name_belongs_to_the_call():
 )
 def test_records_that_do_not_add_up_fail(stream, calls, message):
     with pytest.raises(RuntimeError, match=message):
-        split(stream, "flush", 1.0, 2, calls)
+        split(stream, FLUSH, 2, calls)
 
 
 def test_busy_time_is_the_union_of_the_intervals():
@@ -52,18 +59,60 @@ def test_busy_time_is_the_union_of_the_intervals():
 
 
 def test_the_wall_clock_finds_a_sleep():
-    samples = timing.measure(plain, lambda: time.sleep(0.002), [[]], Device("cpu", "test"), 0.05)
-    assert samples.timer == "wall" and len(samples.span) >= timing.MIN_SAMPLES and min(samples.span) >= 0.002
+    samples = timing.measure(plain, lambda: time.sleep(0.002), [[]], CPU, Plan(0.05))
+    assert samples.timer == "wall" and len(samples.time) >= timing.MIN_SAMPLES and min(samples.time) >= 0.002
 
 
 def test_slow_calls_end_with_three_samples():
-    assert len(timing.wall(plain, lambda: time.sleep(0.02), [[]], 0.01).span) == 3
+    assert len(timing.measure(plain, lambda: time.sleep(0.02), [[]], CPU, Plan(0.01)).time) == 3
 
 
 def test_every_input_set_of_the_ring_is_used():
     seen = []
-    timing.wall(plain, seen.append, [[1], [2], [3]], 0.001)
-    assert seen[:4] == [1, 2, 3, 1]
+    timing.measure(plain, seen.append, [[1], [2], [3]], CPU, Plan(0.001))
+    assert {*seen} == {1, 2, 3} and seen[-4:-1] in ([1, 2, 3], [2, 3, 1], [3, 1, 2])
+
+
+def test_sustained_calls_are_counted_together():
+    calls = []
+    samples = timing.measure(plain, calls.append, [[1]], CPU, Plan(0.05, regime="sustained", calls=6))
+    assert samples.plan.regime == "sustained" and len(calls) > 20 * len(samples.time)
+
+
+def test_the_interval_of_the_median_holds_it_as_often_as_it_says():
+    """Order statistics need no distribution: a skewed one here, whose median is log 2."""
+    draws = np.random.default_rng(0).exponential(size=(2000, 21))
+    low, high = zip(*map(median_interval, draws), strict=True)
+    held = np.mean((np.asarray(low) <= np.log(2)) & (np.asarray(high) >= np.log(2)))
+    assert 0.94 <= held <= 0.995
+    assert median_interval([1.0] * 5) is None and median_interval([1, 2, 3, 4, 5, 6]) == (1, 6)
+
+
+@pytest.mark.parametrize(("spread", "target", "few"), [(0.001, 0.01, True), (0.2, 0.01, False), (0.001, 0.0, False)])
+def test_sampling_ends_when_the_median_is_known(spread, target, few):
+    rng = np.random.default_rng(0)
+    samples = timing.Samples("wall", Plan(target=target), time=(1 + spread * rng.standard_normal(20)).tolist())
+    assert timing.enough(samples, time.perf_counter() + 60) is few
+    assert timing.enough(samples, time.perf_counter() - 1), "the time is over"
+    assert samples.summary()["target_missed"] is (spread > 0.1)
+
+
+@pytest.mark.parametrize(
+    ("device", "plan", "message"),
+    [
+        ("cpu", Plan(regime="queued"), "no stream to queue in"),
+        ("cuda", Plan(regime="sustained", cache="cold"), "no room for a flush"),
+    ],
+)
+def test_a_regime_that_is_none_is_refused(device, plan, message):
+    with pytest.raises(ValueError, match=message):
+        plan.on(device)
+
+
+def test_the_regime_follows_the_device():
+    assert (Plan().on("cuda").regime, Plan().on("cuda").cache) == ("queued", "cold")
+    assert (Plan().on("cpu").regime, Plan().on("cpu").cache) == ("isolated", "warm")
+    assert Plan(regime="sustained").on("cuda").cache == "warm"
 
 
 def test_the_bound_is_what_the_datasheet_allows():
@@ -96,3 +145,10 @@ def test_measure_knows_torch_and_jax():
     assert fusebench.measure(jnp.sin, jnp.zeros(10), time_s=0.01)["device"]["type"] in ("cpu", "cuda")
     with pytest.raises(ZeroDivisionError):
         fusebench.measure(lambda: 1 / 0)
+
+
+def test_all_frameworks_get_the_same_threads(roots, tmp_path):
+    with Pool("cpu", roots, tmp_path, threads=1) as pool:
+        for backend in ("torch", "jax"):
+            pool.start(backend, sys.executable)
+        assert [pool.get(b, sys.executable).hello["device"]["threads"] for b in ("torch", "jax")] == [1, 1]

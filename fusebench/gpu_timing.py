@@ -1,0 +1,228 @@
+"""Timing on a GPU: calls of one regime, recorded by CUPTI, with isolated calls between them that the wall clock times too.
+
+Before each call stand kernels that flush L2. They separate the calls in CUPTI's records, and where a call is queued they last
+longer than its launch. With warm caches a call of the same inputs stands between the flush and the call that counts.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusebench import cupti, state
+from fusebench.cupti import Kernel
+from fusebench.timing import Backend, Plan, Ring, Samples, enough
+
+CHUNK = 20  # calls in one profile: few enough for CUPTI's buffers, many enough to pay for starting it
+CHECKS = 2  # isolated calls among them
+FLUSHES = 3  # kernels that overwrite L2 before each call, about 0.1 ms each on an H200
+COPIES_BYTES = 4 * 2**30  # of inputs that wait for their calls at one time
+SUSTAINED_S, SUSTAINED_CALLS = (
+    0.02,
+    2000,
+)  # of one run of calls back to back: enough for the clocks to follow, few for CUPTI
+ENERGY_S = 0.1  # NVML's counter of energy moves every 20 to 100 ms
+RETRIES = 5  # of chunks that the GPU was slowed down in
+HOST_CALLS = 200  # whose time on the host is kept
+
+Arguments = Sequence[Any]
+
+
+@dataclass
+class Call:
+    """One call of a chunk: its input set, the inputs, for warm caches a twin's inputs, and how it is timed."""
+
+    place: int
+    arguments: Arguments
+    twin: Arguments | None
+    isolated: bool
+    wall: float = 0.0
+
+
+def measure(
+    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], plan: Plan
+) -> Samples:  # fmt: skip
+    """Samples of a warmed-up call. Raises RuntimeError as timing.measure says."""
+    samples = Samples("wall" if plan.regime == "isolated" else "cupti", plan)
+    each = _host(backend, call, ring, plan.time_s, samples)
+    marker = cupti.marker(backend)
+    samples.gap = marker.gap
+    # the flushes must outlast the launch of the call behind them
+    flushes = max(FLUSHES, math.ceil(1.5 * statistics.median(samples.host) / marker.duration))
+    if plan.cache == "warm":
+        samples.launches = _launches(backend, call, ring, marker, flushes)
+        if plan.regime == "sustained":
+            most = min(SUSTAINED_CALLS // samples.launches, math.ceil(SUSTAINED_S / each))
+            samples.run = _together(ring, max(2, most))
+    take = _sustained if plan.regime == "sustained" else _single
+    end = time.perf_counter() + plan.time_s
+    retries = 0
+    while not samples.time or not enough(samples, end):
+        before = state.read("cuda")
+        kept = len(samples.time), len(samples.busy), len(samples.check)
+        count = max(
+            1, min(CHUNK, plan.calls - kept[0], int((end - time.perf_counter()) / (each + flushes * marker.duration)))
+        )
+        take(backend, call, ring, samples, marker, flushes, count)
+        after = state.read("cuda")
+        if slowdown := before.slowdown or after.slowdown:
+            samples.discarded += len(samples.time) - kept[0]
+            for values, count in zip((samples.time, samples.busy, samples.check), kept, strict=True):
+                del values[count:]  # type: ignore[attr-defined]
+            retries += 1
+            if retries > RETRIES:
+                raise RuntimeError(
+                    f"the GPU stays slowed down ({slowdown}): {samples.discarded} samples were discarded"
+                )
+            state.cool_down()
+            end = time.perf_counter() + plan.time_s
+            continue
+        samples.states += [before, after]
+    return samples
+
+
+def _host(
+    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], time_s: float, samples: Samples
+) -> float:
+    """Takes the seconds of the calling thread a call, in runs of ten without waiting, the queue emptied between the runs; and
+    the energy of a call, the whole board's, idle or busy, over at least ENERGY_S of such runs. Returns the seconds a call."""
+    calls, begin, before = 0, time.perf_counter(), state.energy_j()
+    least = ENERGY_S if before is not None and time_s > 2 * ENERGY_S else 0.0
+    while calls < 10 or time.perf_counter() < begin + max(time_s / 8, least):
+        waiting = [ring[i % len(ring)] for i in range(_together(ring, 10))]
+        backend.wait(waiting)
+        output = None
+        for arguments in waiting:
+            start = time.perf_counter_ns()
+            output = call(*arguments)
+            if calls < HOST_CALLS:
+                samples.host.append((time.perf_counter_ns() - start) / 1e9)
+            calls += 1
+        backend.wait(output)
+    after, took = state.energy_j(), time.perf_counter() - begin
+    if before is not None and after is not None and took >= ENERGY_S:
+        samples.energy_j = (after - before) / calls
+    return took / calls
+
+
+def _single(
+    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], samples: Samples,
+    marker: cupti.Marker, flushes: int, count: int,
+) -> None:  # fmt: skip
+    """Adds a chunk of queued calls with isolated ones among them, or of isolated ones alone."""
+    plan, done = samples.plan, len(samples.time)
+    count = _together(ring, count)
+    checks = 0 if plan.regime == "isolated" else min(CHECKS, count)
+    kinds = [plan.regime == "isolated"] * count
+    for number in range(checks):
+        kinds.insert((number + 1) * len(kinds) // (checks + 1), True)
+    calls = []
+    for number, isolated in enumerate(kinds):
+        place = (done + number) % len(ring)
+        calls.append(Call(place, ring[place], ring[place] if plan.cache == "warm" else None, isolated))
+    backend.wait([c.arguments for c in calls])
+
+    def chunk() -> None:
+        output = None
+        for c in calls:
+            for _ in range(flushes):
+                backend.flush()
+            if c.twin is not None:
+                output = call(*c.twin)
+                for copied in _copied(ring):
+                    backend.copy(c.arguments[copied])  # reads what the twin did not
+            if c.isolated:
+                backend.wait(output)
+                begin = time.perf_counter_ns()
+                output = call(*c.arguments)
+                backend.wait(output)
+                c.wall = (time.perf_counter_ns() - begin) / 1e9
+            else:
+                output = call(*c.arguments)
+            if c.place == len(ring) - 1:
+                samples.arguments, samples.output = c.arguments, output
+        backend.wait(output)
+
+    found = cupti.split(cupti.record(chunk), marker, flushes, len(calls))
+    for c, kernels in zip(calls, found, strict=True):
+        own = kernels if c.twin is None else _last(kernels, samples.launches or 0)
+        span, busy = max(k.end for k in own) - min(k.start for k in own), cupti.busy(own)
+        if c.isolated:
+            samples.check.append((c.wall, span, busy))
+        if c.isolated == (plan.regime == "isolated"):
+            samples.time.append(c.wall if c.isolated else span)
+            samples.busy.append(busy)
+        samples.launches, samples.kernels = len(own), [k.name for k in own]
+
+
+def _sustained(
+    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], samples: Samples,
+    marker: cupti.Marker, flushes: int, _: int,
+) -> None:  # fmt: skip
+    """Adds one sample: the mean of calls back to back, from the first kernel's start to the last one's end."""
+    first, launches = len(samples.time) * samples.run, samples.launches or 0
+    places = [number % len(ring) for number in range(first, first + samples.run)]
+    waiting = [ring[place] for place in places]
+    backend.wait(waiting)
+    wall = 0.0
+
+    def chunk() -> None:
+        nonlocal wall
+        output = None
+        for _ in range(flushes):
+            backend.flush()
+        backend.wait(output)
+        begin = time.perf_counter_ns()
+        for place, arguments in zip(places, waiting, strict=True):
+            output = call(*arguments)
+            if place == len(ring) - 1:
+                samples.arguments, samples.output = arguments, output
+        backend.wait(output)
+        wall = (time.perf_counter_ns() - begin) / 1e9
+
+    (kernels,) = cupti.split(cupti.record(chunk), marker, flushes, 1)
+    if len(kernels) != samples.run * launches:
+        raise RuntimeError(
+            f"CUPTI recorded {len(kernels)} kernels of {samples.run} calls with {launches} launches each"
+        )
+    span, busy = max(k.end for k in kernels) - min(k.start for k in kernels), cupti.busy(kernels)
+    samples.time.append(span / samples.run)
+    samples.busy.append(busy / samples.run)
+    samples.check.append((wall, span, busy))
+    samples.kernels = [k.name for k in kernels[:launches]]
+
+
+def _launches(
+    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], marker: cupti.Marker, flushes: int
+) -> int:
+    """Kernels of one call."""
+    arguments = ring[0]
+    backend.wait(arguments)
+
+    def one() -> None:
+        for _ in range(flushes):
+            backend.flush()
+        backend.wait(call(*arguments))
+
+    return len(cupti.split(cupti.record(one), marker, flushes, 1)[0])
+
+
+def _last(kernels: Sequence[Kernel], launches: int) -> Sequence[Kernel]:
+    """The kernels of the second of two calls. Raises RuntimeError if there are fewer than both have."""
+    if len(kernels) < 2 * launches:
+        raise RuntimeError(f"CUPTI recorded {len(kernels)} kernels of two calls with {launches} launches each")
+    return kernels[-launches:]
+
+
+def _copied(ring: Ring | Sequence[Arguments]) -> Sequence[int]:
+    return sorted(ring.copied) if isinstance(ring, Ring) else ()
+
+
+def _together(ring: Ring | Sequence[Arguments], count: int) -> int:
+    """How many calls, `count` at most, can have their arguments made beforehand."""
+    size = 2 * ring.copied_bytes if isinstance(ring, Ring) else 0  # twins, with warm caches
+    return max(1, min(count, COPIES_BYTES // size)) if size else count

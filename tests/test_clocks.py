@@ -1,0 +1,154 @@
+"""The two clocks, on a simulated GPU: a stream with a clock of its own, a host that launches, and faults planted in either."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusebench import cupti, gpu_timing, state, timing
+from fusebench.contract import Device
+from fusebench.cupti import Kernel
+from fusebench.state import State
+from fusebench.timing import Plan, Ring
+
+GPU = Device("cuda", "simulated", (9, 0))
+LAUNCH_S, WAIT_S, FLUSH_S = 5e-6, 8e-6, 100e-6
+
+
+class Simulated:
+    """A back end whose kernels take the time that they are told, in order, on a device that the host runs ahead of."""
+
+    def __init__(self, monkeypatch, seen=lambda kernels: kernels, states=()):
+        self.host, self.device, self.kernels, self.calls = 0.0, 0.0, [], 0
+        self.states = list(states)
+        monkeypatch.setattr("time.perf_counter", lambda: self.host)
+        monkeypatch.setattr("time.perf_counter_ns", lambda: round(self.host * 1e9))
+        monkeypatch.setattr(cupti, "record", lambda work: (self.kernels.clear(), work(), seen(list(self.kernels)))[2])
+        monkeypatch.setattr(state, "read", lambda device: self.states.pop(0) if self.states else State(sm_mhz=1980))
+        monkeypatch.setattr(state, "energy_j", lambda: self.host * 500)
+        monkeypatch.setattr(state, "cool_down", lambda: None)
+
+    def launch(self, name, seconds, host_s=LAUNCH_S):
+        self.host += host_s
+        start = max(self.host, self.device)
+        self.device = start + seconds
+        self.kernels.append(Kernel(name, start, self.device))
+
+    def flush(self):
+        self.launch("flush", FLUSH_S)
+
+    def wait(self, outputs):
+        self.host = max(self.host, self.device) + WAIT_S
+
+    def copy(self, array):
+        self.launch("copy", 1e-6)
+        return array
+
+    def measure(self, call, plan, ring=((0,), (1,), (2,))):
+        def counted(*arguments):
+            self.calls += 1
+            return call(*arguments)
+
+        return timing.measure(self, counted, ring, GPU, plan).summary()
+
+
+def two_kernels(gpu, seconds=200e-6, host_s=LAUNCH_S):
+    def call(_):
+        gpu.launch("first", seconds / 2, host_s)
+        gpu.launch("second", seconds / 2, host_s)
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("plan", "expected"),
+    [
+        (Plan(), 200e-6),
+        (Plan(cache="warm"), 200e-6),
+        (Plan(regime="isolated"), LAUNCH_S + 200e-6 + WAIT_S),
+        (Plan(regime="isolated", cache="warm"), LAUNCH_S + 200e-6 + WAIT_S),
+        (Plan(regime="sustained"), 200e-6),
+    ],
+)
+def test_each_regime_measures_what_it_says(monkeypatch, plan, expected):
+    gpu = Simulated(monkeypatch)
+    found = gpu.measure(two_kernels(gpu), plan)
+    assert found["median"] == pytest.approx(expected, rel=1e-3)
+    assert (found["launches"], found["kernels"]) == (2, ["first", "second"])
+    assert found["clocks"]["says"] == "agrees" and found["state"] == {"sm_mhz": [1980, 1980]}
+    assert found["energy_j"] > 0 and not found["target_missed"]
+
+
+def test_launches_do_not_enter_a_queued_time_but_a_sustained_one(monkeypatch):
+    """The host takes 50 µs for each kernel of 10."""
+    gpu = Simulated(monkeypatch)
+    queued = gpu.measure(two_kernels(gpu, 20e-6, 50e-6), Plan())
+    assert queued["median"] == pytest.approx(20e-6) and queued["clocks"]["says"] == "n/a"
+    sustained = Simulated(monkeypatch)
+    assert sustained.measure(two_kernels(sustained, 20e-6, 50e-6), Plan(regime="sustained"))["median"] == pytest.approx(
+        100e-6, rel=0.05
+    )
+
+
+def test_warm_calls_of_copied_inputs_are_found_behind_their_twins(monkeypatch):
+    gpu = Simulated(monkeypatch)
+
+    class Array:
+        nbytes = 1000
+
+    ring = Ring([[Array()], [Array()]], frozenset([0]), gpu.copy)
+    assert gpu.measure(two_kernels(gpu), Plan(cache="warm"), ring)["kernels"] == ["first", "second"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        (lambda ks: [Kernel(k.name, k.start * 2, k.end * 2) for k in ks], "in a call that took"),
+        (lambda ks: [k for k in ks if k.name != "second"], "launching and waiting explain"),
+        (lambda ks: [Kernel(k.name, k.start / 2, k.end / 2) for k in ks], "launching and waiting explain"),
+    ],
+    ids=["CUPTI's clock runs fast", "CUPTI misses a kernel", "CUPTI's clock runs slow"],
+)
+@pytest.mark.parametrize("regime", timing.REGIMES)
+def test_clocks_that_contradict_each_other_are_found(monkeypatch, fault, reason, regime):
+    gpu = Simulated(monkeypatch, fault)
+    clocks = gpu.measure(two_kernels(gpu, 2e-3), Plan(regime=regime))["clocks"]
+    assert clocks["says"] == "contradicts" and reason in clocks["reason"]
+
+
+def test_work_that_the_device_does_unseen_is_found(monkeypatch):
+    """The call's second half runs where CUPTI does not look: the wall clock waits for it."""
+    gpu = Simulated(monkeypatch)
+
+    def call(_):
+        gpu.launch("seen", 1e-3)
+        gpu.device += 1e-3
+
+    assert gpu.measure(call, Plan())["clocks"]["says"] == "contradicts"
+
+
+def test_samples_of_a_slow_card_are_discarded(monkeypatch):
+    gpu = Simulated(monkeypatch, states=[State(), State(slowdown="thermal slowdown")])
+    found = gpu.measure(two_kernels(gpu), Plan())
+    assert found["discarded"] == gpu_timing.CHUNK and len(found["samples"]) >= gpu_timing.CHUNK
+    gpu = Simulated(monkeypatch, states=[State(slowdown="thermal slowdown")] * 100)
+    with pytest.raises(RuntimeError, match="stays slowed down \\(thermal slowdown\\)"):
+        gpu.measure(two_kernels(gpu), Plan())
+
+
+def test_a_power_cap_is_kept_with_the_times(monkeypatch):
+    gpu = Simulated(
+        monkeypatch, states=[State(power_capped=False, power_w=300.0), State(power_capped=True, power_w=700.0)]
+    )
+    assert gpu.measure(two_kernels(gpu), Plan())["state"] == {"power_w": [300.0, 700.0], "power_capped": True}
+
+
+def test_a_wobbling_call_takes_more_samples_than_a_steady_one(monkeypatch):
+    counts = []
+    for wobble in (0.0, 1.0):
+        gpu = Simulated(monkeypatch)
+
+        def call(_, gpu=gpu, wobble=wobble):
+            gpu.launch("k", 200e-6 * (1 + wobble * (gpu.calls * 0.618 % 1)))
+
+        counts.append(len(gpu.measure(call, Plan())["samples"]))
+    assert counts[0] < counts[1]

@@ -10,6 +10,7 @@ COMMANDS = {
     "bench": "time kernels: fusebench bench kernel=lola implementation=[triton,torch_eager] dtype=bfloat16 batch=64",
     "parity": "check them against the float64 reference: fusebench parity kernel=lola dtype=all",
     "list": "show kernels, implementations and variants, and what is unavailable here (--json)",
+    "yardsticks": "show what this device was measured to do: copy, read, products, launch (device=cpu, fresh=true, --json)",
 }
 
 
@@ -59,6 +60,10 @@ def _dispatch(arguments: list[str]) -> int:
         from fusebench.listing import main as show
 
         return show(rest)
+    if command == "yardsticks":
+        from fusebench.yardstick_command import main as measure
+
+        return measure(rest)
     from fusebench.app import run_app
 
     return run_app(command, _resume_as_key(rest))

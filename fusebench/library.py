@@ -9,11 +9,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from fusebench import machine, records
+from fusebench import machine, records, yardstick, yardstick_cache
 from fusebench.contract import Case, Cell
 from fusebench.run import add_rates
 from fusebench.timing import Plan
-from fusebench.worker import Bench
+from fusebench.worker import Bench, written_bytes
 
 
 def measure(
@@ -32,8 +32,10 @@ def measure(
     The arguments decide the back end and the device: Torch tensors, JAX arrays, or anything else as plain Python on the CPU.
     On a GPU the time is CUPTI's, each call queued behind an L2 flush; on the CPU it is the synchronised wall clock; `regime`
     and `cache` choose another (timing.Plan). `time_s` is the sampling budget in seconds, which ends earlier where the interval
-    of the median is within ± `target`; `flops` and `moved_bytes` of one call, where given, add TFLOP/s and GB/s. The record's
-    `parity` is absent: nothing is known of what the call should compute. Precision and compiler settings stay as they are.
+    of the median is within ± `target`; `flops` and `moved_bytes` of one call, where given, add TFLOP/s and GB/s, and the best
+    time by the yardsticks that earlier runs have left (`fusebench yardsticks`). What is faster than the card's datasheet allows
+    is `implausible`. The record's `parity` is absent: nothing is known of what the call should compute. Precision and compiler
+    settings stay as they are, and count as unknown on a GPU.
 
     Raises what the call raises, ValueError for a regime that the device does not have, and RuntimeError if CUPTI recorded
     nothing.
@@ -41,7 +43,8 @@ def measure(
     backend, device = _home(arguments)
     bench = Bench(backend, device)
     label = str(name or getattr(call, "__name__", "call"))
-    case = Case(label, {}, _dtype(arguments), id=label)
+    precision = yardstick.UNKNOWN if device == "cuda" else "ieee"
+    case = Case(label, {}, _dtype(arguments), precision, id=label)
     record = records.new(Cell(case, label, "default"), device) | {"flops": flops, "moved_bytes": moved_bytes}
     plan = Plan(time_s, target, regime, cache)
     plan.on(device)
@@ -51,13 +54,22 @@ def measure(
     bench.backend.wait(call(*arguments))
     first_s = time.perf_counter() - begin
     peak = bench.backend.peak_bytes() if device == "cuda" else machine.peak_rss()
-    timing = bench.sample(call, [list(arguments)], plan).summary()
+    samples = bench.sample(call, [list(arguments)], plan)
+    timing = samples.summary()
     record |= {
         "device": machine.describe(bench.device), "prepare_s": 0.0, "compile_s": max(0.0, first_s - timing["median"]),
-        "peak_memory_bytes": peak, "timing": timing, "ended": datetime.now(UTC).isoformat(),
+        "peak_memory_bytes": peak, "timing": timing, "written_bytes": written_bytes(samples.output), "ended": datetime.now(UTC).isoformat(),
     }  # fmt: skip
-    add_rates(record, {})
+    add_rates(record, _rates(record["device"], yardstick.needed(case.dtype, precision, flops)))
     return records.plain(record)
+
+
+def _rates(device: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The yardsticks of those names where an earlier run has left them, else {}: nothing but the call is measured here."""
+    if "torch" not in sys.modules:
+        return {}
+    torch = importlib.import_module("fusebench.backends.torch")
+    return yardstick.as_rates(yardstick_cache.read(yardstick.key(device, *torch.versions())), names)
 
 
 def _home(arguments: tuple[Any, ...]) -> tuple[str, str]:

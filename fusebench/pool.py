@@ -95,7 +95,7 @@ class Pool:
     def __init__(self, device: str, roots: Sequence[Path], log_folder: Path, threads: int | None = None):
         self.device, self.roots, self.log_folder, self.threads = device, [str(r) for r in roots], log_folder, threads
         self.workers: dict[tuple[str, str], Worker] = {}
-        self.rates: dict[tuple[str, str], dict[str, Any]] = {}  # the yardsticks, by dtype and precision
+        self.rates: dict[str, dict[str, Any]] = {}  # yardsticks by name
         self.hopeless: dict[tuple[str, str], WorkerLost] = {}  # workers that never came up: not tried for every cell
 
     def __enter__(self) -> Pool:
@@ -177,7 +177,7 @@ class InlinePool:
         self.device = device
         discovery.use_roots(roots)
         self.workers: dict[str, InlineWorker] = {}
-        self.rates: dict[tuple[str, str], dict[str, Any]] = {}
+        self.rates: dict[str, dict[str, Any]] = {}
         os.environ.update(environment(device, threads))
 
     def __enter__(self) -> InlinePool:

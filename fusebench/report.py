@@ -20,7 +20,7 @@ from fusebench.settings import Clock
 BASELINE = "torch_eager"
 UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 COLOURS = {"ok": "green", "skipped": "dim"}
-WIDTH = 150  # of the widest table
+WIDTH = 170  # of the widest table
 
 
 def console() -> Console:
@@ -64,7 +64,8 @@ def show(records: Sequence[Mapping[str, Any]], timed: bool = True) -> None:
                 out.print(f"nondeterministic  {r['label']}: two calls on the same inputs differ in {differs}")
 
 
-def _columns(left: Sequence[str], right: Sequence[str]) -> Table:
+def columns(left: Sequence[str], right: Sequence[str]) -> Table:
+    """An empty table with these headings, `right` over figures."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in left:
         table.add_column(heading, no_wrap=True)
@@ -79,7 +80,7 @@ def _time_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     )
     figures = [_figures(r, baseline) for r in rows]
     headings = [h for h in figures[0] if any(f[h] for f in figures)]  # a CPU has no launches, a copy no FLOPs
-    table = _columns(("implementation", "status"), [*headings, "error/budget"])
+    table = columns(("implementation", "status"), [*headings, "error/budget"])
     for r, figure in zip(rows, figures, strict=True):
         # an implausible time is no time: it stands in the record, not beside times that can be believed
         table.add_row(_name(r), _status(r), *(figure[h] if r["status"] == "ok" else "" for h in headings), _ratio(r))
@@ -97,13 +98,14 @@ def _figures(record: Mapping[str, Any], baseline: float | None) -> dict[str, str
         "launches": str(timing["launches"] or ""),
         "TFLOP/s": f"{record['tflops']:.3g}" if record["flops"] else "",
         "GB/s": f"{record['gbps']:.3g}",
+        "best": seconds(record["best_s"]) if record.get("best_s") else "",
         "yardstick": f"{share:.0%}" if share else "",
         f"× {BASELINE}": f"{baseline / timing['median']:.2f}" if baseline else "",
     }
 
 
 def _parity_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = _columns(
+    table = columns(
         ("implementation", "status"), ("error/budget", "max |error|", "worst at", "got", "expected", "± budget")
     )
     for r in rows:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fusebench import discovery, hard, records, yardstick
+from fusebench import discovery, hard, records, yardstick, yardstick_cache
 from fusebench.case_data import SETS, CaseData
 from fusebench.cases import command
 from fusebench.contract import Case, Cell
@@ -93,7 +93,7 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], scratch: Path) -> Ite
                 elif reason := _cannot(this, cell):
                     record |= {"status": "skipped", "reason": reason}
                 else:
-                    rates = _rates(this, pool, case)
+                    rates = _rates(this, pool, case, record["flops"])
                     with this.clock.during("start_up"):
                         worker = pool.get(*_home(this, cell))
                     _run_cell(this, pool, worker, cell, record, shared, rates)
@@ -165,20 +165,23 @@ def _run_cell(
 
 
 def add_rates(record: dict[str, Any], rates: dict[str, Any]) -> None:
-    """Adds the rates of a measured cell, and turns a time that no device of its kind can reach into `implausible`."""
+    """Adds the rates of a measured cell and the best time by the yardsticks `rates` (yardstick.as_rates; {} for none), and
+    turns a time that no device of its kind can reach into `implausible`."""
     seconds, case = record["timing"]["median"], record["case"]
+    work = record["flops"], record["moved_bytes"]
     record["tflops"] = record["flops"] / seconds / 1e12
     record["gbps"] = record["moved_bytes"] / seconds / 1e9
     record["yardstick"] = rates or None
-    record["yardstick_share"] = yardstick.share(record["flops"], record["moved_bytes"], seconds, rates)
+    record["best_s"] = yardstick.best(*work, record["written_bytes"], rates)
+    record["yardstick_share"] = record["best_s"] and record["best_s"] / seconds
+    record["bound_s"] = yardstick.bound(*work, case["dtype"], case["precision"], record["device"])
     clocks = record["timing"]["clocks"]
     if clocks and clocks["says"] == "contradicts":
         record |= {"status": "implausible", "reason": clocks["reason"]}
-    floor = yardstick.bound(record["flops"], record["moved_bytes"], case["dtype"], case["precision"], record["device"])
-    if floor is not None and seconds < floor:
+    if record["bound_s"] is not None and seconds < record["bound_s"]:
         record |= {
             "status": "implausible",
-            "reason": f"{seconds * 1e6:.2f} µs is below {floor * 1e6:.2f} µs, which no such card can beat",
+            "reason": f"{seconds * 1e6:.2f} µs is below {record['bound_s'] * 1e6:.2f} µs, which no such card can beat",
         }
 
 
@@ -214,19 +217,18 @@ def _home(this: Run, cell: Cell) -> tuple[str, str]:
     return backend, interpreter(this.settings.pythons, cell.implementation, backend)
 
 
-def _rates(this: Run, pool: Any, case: Case) -> dict[str, Any]:
-    """The yardsticks for the case's dtype and precision, measured once a run; {} for parity alone, or without Torch."""
-    key = (case.dtype, case.precision)
+def _rates(this: Run, pool: Any, case: Case, flops: int) -> dict[str, Any]:
+    """The yardsticks that the case needs, those that no earlier run left measured now; {} for parity alone, without Torch, or
+    where one of them cannot be measured."""
     if not this.settings.plan.time_s:
         return {}
-    if key not in pool.rates:
+    names = yardstick.needed(case.dtype, case.precision, flops)
+    if missing := [name for name in names if name not in pool.rates]:
         home = ("torch", interpreter(this.settings.pythons, "torch", "torch"))
-        message = {"do": "yardstick", "dtype": key[0], "precision": key[1], "budget_s": 0.2}
+        pool.rates |= {name: {"reason": "the worker was lost"} for name in missing}  # not tried again for every case
         with this.clock.during("timing"):
             try:
-                rates = pool.get(*home).ask(message, this.settings.timeout_s)
+                pool.rates |= yardstick_cache.find(pool.get(*home), missing, this.settings.timeout_s)[1]
             except WorkerLost:
                 pool.drop(*home)
-                rates = {}
-        pool.rates[key] = rates if "copy_gbps" in rates else {}
-    return pool.rates[key]
+    return yardstick.as_rates(pool.rates, names)

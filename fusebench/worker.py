@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebench import discovery, guard, inputs, machine, timing
+from fusebench import discovery, guard, inputs, machine, timing, yardstick
 from fusebench.contract import Case, Device
 
 
@@ -92,7 +92,7 @@ class Bench:
         if changed := self._changed(arguments, kept):
             return {"status": "wrong", "reason": f"the call changed {changed}; it must leave it alone"}
         return {"status": "ok", "prepare_s": prepare_s, "compile_s": compile_s, "points": list(found.variants[variant]),
-                "peak_memory_bytes": peak, "outputs": self._save(output, Path(folder), "first")}  # fmt: skip
+                "peak_memory_bytes": peak, "written_bytes": written_bytes(output), "outputs": self._save(output, Path(folder), "first")}  # fmt: skip
 
     def again(self, folder: str) -> dict[str, Any]:
         """Runs the cell in hand twice more: on the first set, to see whether the output is the same bit for bit, and on the
@@ -137,11 +137,15 @@ class Bench:
         self.call, self.ring = None, timing.Ring([], frozenset(), self.backend.copy)
         return {"held_bytes": self.backend.release()}
 
-    def yardstick(self, dtype: str, precision: str, budget_s: float) -> dict[str, Any]:
-        """What this device was measured to do: copy in GB/s, n×n×n product in TFLOP/s at this dtype and precision."""
-        from fusebench import yardstick
+    def yardstick_key(self) -> dict[str, Any]:
+        """What the rates that this worker measures hold for; of Torch's worker, like the next."""
+        return {"key": yardstick.key(machine.describe(self.device), *self.backend.versions())}
 
-        return yardstick.measure(self.backend, self.device, dtype, precision, budget_s)
+    def yardstick(self, name: str, budget_s: float) -> dict[str, Any]:
+        """One rate of this device, by its name in yardstick.py."""
+        entry = yardstick.measure(self.backend, self.device, name, budget_s)
+        self.backend.release()
+        return entry
 
     def _implementation(self, kernel: str, name: str) -> discovery.Implementation:
         package = sys.modules["implementations"]
@@ -160,6 +164,11 @@ class Bench:
 
     def _save(self, output: Any, folder: Path, stem: str) -> list[list[str]]:
         return inputs.save([self.backend.get(o) for o in self._list(output)], folder, stem)
+
+
+def written_bytes(output: Any) -> int:
+    """Bytes of the arrays that a call returns: the part of its compulsory traffic that is written."""
+    return sum(int(getattr(o, "nbytes", 0)) for o in (output if isinstance(output, tuple | list) else [output]))
 
 
 def _spread(differing: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any] | None:

@@ -1,31 +1,82 @@
-"""What this device was measured to do, by Torch's copy and matrix product, timed like every other call.
+"""What this device was measured to do, by Torch and timed like every other call, and what follows from it for a kernel.
 
-A kernel's share of the yardstick is the larger of bytes ÷ copy rate and FLOPs ÷ matrix rate, over its time. It may pass
-100 %: a yardstick is what one library reached, not a bound.
+Four rates, each by its name in the records:
+
+    copy_gbps                            GB/s, read plus written, of a copy
+    read_gbps                            GB/s of a sum, which only reads
+    matrix_tflops/<dtype>/<precision>    TFLOP/s of an n×n×n product
+    launch_s                             seconds of a call that writes one number: on the GPU its kernel, on the CPU the call
+
+Each is the best of its samples. A yardstick is what one library reached and may be beaten: a share of it may pass 100 %. The
+*bound*, from the datasheet, is what nothing on such a card can beat. A time below the bound is `implausible`.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from fusebench import timing
-from fusebench.contract import Device
+from fusebench.contract import DTYPES, Device
 from fusebench.machine import datasheet
 
-COPY_BYTES = {"cpu": 2**27, "cuda": 2**30}  # well past any cache
+METHOD = 1  # counts the ways in which rates were measured: those of another one are not used
+BYTES = {"cpu": 2**29, "cuda": 2**30}  # of what is copied and read: past the last cache of nearly every machine
 LARGEST_PRODUCT = 8192
+UNKNOWN = "unknown"  # the precision of a callable of which nothing is known
+
+Entry = dict[
+    str, Any
+]  # {"value": in the unit that its name ends with, "n": elements or side, "date": when}, or {"reason": why not}
 
 
-def measure(backend: Any, device: Device, dtype: str, precision: str, budget_s: float) -> dict[str, Any]:
-    """{"copy_gbps": GB/s read plus written, "matrix_tflops": TFLOP/s of an n×n×n product, "n": n} of this device at its
-    best; `backend` must be Torch's."""
-    backend.configure(precision)
-    size = COPY_BYTES[device.type]
-    call, arguments = backend.copy_call(size // 4, device)
-    copy_s = min(timing.measure(backend, call, [arguments], device, timing.Plan(budget_s)).time)
+def matrix(dtype: str, precision: str) -> str:
+    """The name of a product's rate. Where the precision is unknown, that of the fastest one, TF32, is meant."""
+    if dtype == "float32" and precision == UNKNOWN:
+        precision = "tf32"
+    return f"matrix_tflops/{dtype}/{'ieee' if precision == UNKNOWN else precision}"
+
+
+def needed(dtype: str, precision: str, flops: int) -> list[str]:
+    """The names of the rates that the best possible time of a case follows from: that of products only if it has FLOPs."""
+    return ["copy_gbps", "read_gbps", "launch_s", *([matrix(dtype, precision)] if flops else [])]
+
+
+def every(device: str) -> list[str]:
+    """The names of all rates; "cpu" has no TF32."""
+    products = [matrix(dtype, "ieee") for dtype in DTYPES]
+    tf32 = [matrix("float32", "tf32")] if device == "cuda" else []
+    return ["copy_gbps", "read_gbps", "launch_s", *products[:1], *tf32, *products[1:]]
+
+
+def measure(backend: Any, device: Device, name: str, budget_s: float) -> Entry:
+    """{"value": the rate of that name at its best, "n": float32 elements, or the side of the matrices}.
+
+    `backend` must be Torch's. Raises RuntimeError where the memory does not suffice, or CUPTI recorded nothing.
+    """
+    what, *product = name.split("/")
+    if product:
+        dtype, precision = product
+        backend.configure(precision)
+        n = _product_size(backend, device, dtype)
+        call, arguments = backend.product_call(n, dtype, device)
+        work = 2 * n**3 / 1e12
+    elif what == "launch_s":
+        n, work = 1, 0.0
+        call, arguments = backend.launch_call(device)
+    else:
+        n = BYTES[device.type] // 4
+        call, arguments = (backend.copy_call if what == "copy_gbps" else backend.read_call)(n, device)
+        work = (8 if what == "copy_gbps" else 4) * n / 1e9
+    seconds = min(timing.measure(backend, call, [arguments], device, timing.Plan(budget_s, target=0)).time)
+    return {"value": work / seconds if work else seconds, "n": n}
+
+
+def _product_size(backend: Any, device: Device, dtype: str) -> int:
+    """A side that fills the device and yet comes to an end: some CPUs crawl in float16."""
     n = 256
-    while n < LARGEST_PRODUCT:  # large enough to fill the device, small enough to end: some CPUs crawl in float16
+    while n < LARGEST_PRODUCT:
         call, arguments = backend.product_call(n, dtype, device)
         backend.wait(call(*arguments))
         begin = time.perf_counter()
@@ -33,26 +84,61 @@ def measure(backend: Any, device: Device, dtype: str, precision: str, budget_s: 
         if time.perf_counter() - begin > (0.02 if device.type == "cpu" else 0.002):
             break
         n *= 2
-    call, arguments = backend.product_call(n, dtype, device)
-    matrix_s = min(timing.measure(backend, call, [arguments], device, timing.Plan(budget_s)).time)
-    backend.release()
-    return {"copy_gbps": 2 * size / copy_s / 1e9, "matrix_tflops": 2 * n**3 / matrix_s / 1e12, "n": n}
+    return n
 
 
-def share(flops: int, moved_bytes: int, seconds: float, rates: dict[str, Any] | None) -> float | None:
-    """The best possible time by the yardsticks ÷ the time taken, or None without yardsticks."""
+def key(device: Mapping[str, Any], torch: str, threads: int) -> str:
+    """What rates hold for, in words: device and driver, the Torch that measured, on a CPU its threads, and the method.
+
+    `device` is a record's, `torch` the version. A power limit or fixed clocks are not seen: measure anew after setting them.
+    """
+    where = f"{device['name']}, driver {device['driver']}"
+    if device["type"] == "cpu":
+        where = f"{device['name']}, {threads} threads, {device['driver']}"
+    return f"{where}, torch {torch}, method {METHOD}"
+
+
+def as_rates(entries: Mapping[str, Entry], names: list[str]) -> dict[str, Any]:
+    """The rates of those names as a record keeps them, `measured` saying when; {} unless all are known."""
+    if not all("value" in entries.get(name, {}) for name in names):
+        return {}
+    rates: dict[str, Any] = {"measured": {}}
+    for name in names:
+        what, *product = name.split("/")
+        rates[what] = entries[name]["value"]
+        rates["measured"][what] = entries[name]["date"]
+        if product:
+            rates["n"] = entries[name]["n"]
+    return rates
+
+
+def best(flops: int, moved_bytes: int, written_bytes: int, rates: Mapping[str, Any]) -> float | None:
+    """The best possible time in seconds by the yardsticks: the longest of launch, traffic and product; None without rates.
+
+    Reading alone is faster than copying, by a tenth or so, and kernels do both in any mix. Each byte written is taken with one
+    byte read at the rate of a copy, which moves them so, and what is read beyond that at the rate of reading: a copy's
+    best time is then the copy's, that of a kernel which only reads the sum's. What writes more than it reads goes at the
+    copy's rate. Compulsory traffic, written part included, is counted once, as in `moved_bytes`.
+    """
     if not rates:
         return None
-    return max(moved_bytes / rates["copy_gbps"] / 1e9, flops / rates["matrix_tflops"] / 1e12) / seconds
+    copied = min(2 * written_bytes, moved_bytes)
+    traffic = copied / (rates["copy_gbps"] * 1e9) + (moved_bytes - copied) / (rates["read_gbps"] * 1e9)
+    product = flops / (rates["matrix_tflops"] * 1e12) if flops else 0.0
+    return max(rates["launch_s"], traffic, product)
 
 
-def bound(flops: int, moved_bytes: int, dtype: str, precision: str, device: dict[str, Any]) -> float | None:
+def bound(flops: int, moved_bytes: int, dtype: str, precision: str, device: Mapping[str, Any]) -> float | None:
     """The seconds below which no time is possible on this card: datasheet peaks, and bytes less what L2 may hold.
 
-    None where we have no datasheet of the device, or it names no rate for the dtype.
+    None where we have no datasheet of the device. FLOPs count where it has a rate for the dtype; where the precision is
+    unknown, at the highest of its rates, since a callable may narrow its operands. What skips work and still takes longer
+    than this is not caught here: a kernel far from the peaks, or one whose bytes fit into L2. Parity catches that.
     """
     peaks = datasheet(device["name"])
-    if peaks is None or dtype not in peaks:
+    if peaks is None:
         return None
-    rate = peaks["tf32"] if dtype == "float32" and precision == "tf32" else peaks[dtype]
-    return max((moved_bytes - peaks["L2"]) / (peaks["GB/s"] * 1e9), flops / (rate * 1e12), 0.0)
+    rate = peaks.get("tf32" if dtype == "float32" and precision == "tf32" else dtype)
+    if rate and precision == UNKNOWN:
+        rate = max(peaks[k] for k in (*DTYPES, "tf32"))
+    return max((moved_bytes - peaks["L2"]) / (peaks["GB/s"] * 1e9), flops / (rate * 1e12) if rate else 0.0, 0.0)

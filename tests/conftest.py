@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,11 @@ DEVICE = "cuda" if machine.gpu() else "cpu"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skips elsewhere")
+    os.environ["FUSEBENCH_CACHE"] = tempfile.mkdtemp(prefix="fusebench-")  # the user's yardsticks are left alone
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(os.environ["FUSEBENCH_CACHE"], ignore_errors=True)
 
 
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from test_parity import KERNELS, assert_right, cells_of, small_names
 
-from fusebench import discovery
+import fusebench
+from fusebench import discovery, machine
 from fusebench.cases import make_case
+from fusebench.cli import main
 from fusebench.contract import DTYPES, Cell
 from fusebench.cupti import record
 from fusebench.parity import Judge
@@ -83,6 +87,36 @@ def test_flax_and_torch_agree_on_the_clock(kernels, run_cells):
     cells = [Cell(make_case(kernels["launch"], "floor"), name, "default") for name in ("flax", "torch_eager")]
     medians = [r["timing"]["median"] for r in run_cells(cells, time_s=0.1)]
     assert max(medians) < 3 * min(medians), "one copy kernel of 4 KB each"
+
+
+@pytest.mark.parametrize("what", ["copy", "product"])
+def test_half_the_work_is_implausible(what):
+    """The whole work is plausible, half of it reported as the whole is not."""
+    import torch
+
+    if what == "copy":
+        arguments = torch.ones(2**28, device="cuda"), torch.empty(2**28, device="cuda")
+        halves = [a[: 2**27] for a in arguments]
+        work = {"moved_bytes": 2 * arguments[0].nbytes}
+        call = torch.Tensor.copy_
+    else:
+        arguments = [torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16) for _ in range(2)]
+        halves = [arguments[0][:, :4096], arguments[1][:4096]]
+        work = {"flops": 2 * 8192**3, "moved_bytes": 3 * arguments[0].nbytes}
+        call = torch.mm
+    whole, half = (fusebench.measure(call, *a, time_s=0.1, **work) for a in (arguments, halves))
+    assert whole["status"] == "ok" and half["status"] == "implausible", (whole["timing"], half["timing"])
+    assert half["timing"]["median"] < half["bound_s"] < whole["timing"]["median"]
+
+
+def test_yardsticks_lie_below_the_datasheet_s_peaks(capsys):
+    assert main(["yardsticks", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    if machine.datasheet(shown["device"]["name"]) is None:
+        pytest.skip("no datasheet of this card")
+    shares = {name: entry["datasheet_share"] for name, entry in shown["yardsticks"].items() if name != "launch_s"}
+    assert all(0.4 < share < 1 for share in shares.values()), shares
+    assert "matrix_tflops/float32/tf32" in shares and shown["yardsticks"]["launch_s"]["value"] < 1e-4
 
 
 def test_a_recorder_that_records_nothing_fails():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fusebench
-from fusebench import timing, yardstick
+from fusebench import timing
 from fusebench.backends import numpy as plain
 from fusebench.contract import Device
 from fusebench.cupti import Kernel, Marker, busy, split
@@ -113,19 +113,6 @@ def test_the_regime_follows_the_device():
     assert (Plan().on("cuda").regime, Plan().on("cuda").cache) == ("queued", "cold")
     assert (Plan().on("cpu").regime, Plan().on("cpu").cache) == ("isolated", "warm")
     assert Plan(regime="sustained").on("cuda").cache == "warm"
-
-
-def test_the_bound_is_what_the_datasheet_allows():
-    card = {"name": "NVIDIA H200"}
-    assert yardstick.bound(0, 4_800_000_000 + 50_000_000, "float32", "ieee", card) == pytest.approx(1e-3)
-    assert yardstick.bound(989_500_000_000, 0, "bfloat16", "ieee", card) == pytest.approx(1e-3)
-    assert yardstick.bound(1, 1, "float32", "ieee", {"name": "some CPU"}) is None
-
-
-def test_a_share_of_the_yardstick_takes_the_tighter_limit():
-    rates = {"copy_gbps": 100e-9, "matrix_tflops": 1000e-12}
-    assert yardstick.share(1000, 10, 2.0, rates) == pytest.approx(0.5)
-    assert yardstick.share(0, 100, 4.0, rates) == pytest.approx(0.25)
 
 
 def test_measure_gives_a_record_for_any_callable():

@@ -137,6 +137,11 @@ def peak_bytes() -> int | None:
     return torch.cuda.max_memory_allocated() - _before["bytes"] if torch.cuda.is_initialized() else None
 
 
+def versions() -> tuple[str, int]:
+    """Torch's version, with its build, and the threads that it computes with on the CPU."""
+    return str(torch.__version__), torch.get_num_threads()
+
+
 def release() -> int:
     """Gives unused device memory back and returns the bytes still held."""
     _forget_compiled()
@@ -150,6 +155,16 @@ def copy_call(elements: int, device: Device) -> tuple[Any, Sequence[Any]]:
     """A copy of `elements` float32 and its arguments, for the yardstick."""
     source = torch.ones(elements, device=device.type)
     return torch.Tensor.copy_, (torch.empty_like(source), source)
+
+
+def read_call(elements: int, device: Device) -> tuple[Any, Sequence[Any]]:
+    """A sum of `elements` float32, which reads all and writes one, and its argument, for the yardstick."""
+    return torch.sum, (torch.ones(elements, device=device.type),)
+
+
+def launch_call(device: Device) -> tuple[Any, Sequence[Any]]:
+    """A call that writes one float32 and its arguments, for the yardstick. A zero would be a memset on the GPU, no kernel."""
+    return torch.Tensor.fill_, (torch.empty(1, device=device.type), 1.0)
 
 
 def product_call(n: int, dtype: str, device: Device) -> tuple[Any, Sequence[Any]]:

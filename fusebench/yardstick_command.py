@@ -1,0 +1,103 @@
+"""`fusebench yardsticks`: what this device was measured to do, measured now where no earlier run has left it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from fusebench import machine, report, yardstick, yardstick_cache
+from fusebench.config import fail, resolve_device
+from fusebench.discovery import roots_of
+from fusebench.errors import UsageError, unknown
+from fusebench.pool import Pool, WorkerLost
+from fusebench.yardstick import Entry
+
+TIMEOUT_S = 300.0  # of one rate
+HELP = f"""usage: fusebench yardsticks [KEY=VALUE …] [--json]
+
+What this device was measured to do, by PyTorch, with its share of the datasheet's peak where we have one. Rates that an
+earlier run has left are shown with their date; the others are measured now and kept in {yardstick_cache.FILE}, in the folder
+FUSEBENCH_CACHE or ~/.cache/fusebench.
+
+  device=cuda   cpu, cuda, or auto (the default), which takes the GPU where there is one
+  fresh=true    measures all of them anew
+  --json        prints JSON"""
+
+
+def main(arguments: list[str]) -> int:
+    """Prints the table, or with --json {"key": …, "device": {…}, "yardsticks": {name: entry}}; 1 if a rate cannot be measured."""
+    if "--help" in arguments or "-h" in arguments:
+        print(HELP)
+        return 0
+    try:
+        device, fresh, as_json = _options(arguments)
+    except UsageError as error:
+        return fail(error)
+    names = yardstick.every(device)
+    with tempfile.TemporaryDirectory() as log, Pool(device, roots_of(), Path(log)) as pool, report.progress() as bar:
+        task = bar.add_task("starting", total=len(names))
+        try:
+            worker = pool.get("torch", sys.executable)
+            key, entries = yardstick_cache.find(
+                worker, names, TIMEOUT_S, fresh, lambda name: bar.update(task, description=name, advance=1)
+            )
+        except WorkerLost as lost:
+            print(f"fusebench: the yardsticks could not be measured: {lost.reason}", file=sys.stderr)
+            return 1
+        described = worker.hello["device"] if worker.hello else {}
+    entries = {name: _with_share(name, entries[name], described) for name in names}
+    if as_json:
+        print(json.dumps({"key": key, "device": described, "yardsticks": entries}, indent=2))
+    else:
+        report.console().print(f"[bold]{escape(key)}[/]", _table(entries), sep="\n", highlight=False)
+    reasons = [f"{name} could not be measured: {e['reason']}" for name, e in entries.items() if "reason" in e]
+    print("".join(f"fusebench: {line}\n" for line in reasons), end="", file=sys.stderr)
+    return 1 if reasons else 0
+
+
+def _options(arguments: list[str]) -> tuple[str, bool, bool]:
+    """The device, and whether `fresh=true` and `--json` were given. Raises UsageError for anything else."""
+    given = {"device": "auto", "fresh": "false"}
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if argument == "--json":
+            continue
+        if not equals or argument.startswith("-"):
+            raise UsageError(f"unexpected {argument!r}: fusebench yardsticks takes device=, fresh=true and --json")
+        if key not in given:
+            raise unknown("key", key, given)
+        given[key] = value
+    if given["fresh"] not in ("true", "false"):
+        raise UsageError(f"fresh={given['fresh']}: expected true or false")
+    return resolve_device(given["device"]), given["fresh"] == "true", "--json" in arguments
+
+
+def _with_share(name: str, entry: Entry, device: Mapping[str, Any]) -> Entry:
+    """The entry with its share of the datasheet's peak, None where there is none."""
+    peaks = machine.datasheet(device["name"])
+    if not peaks or "value" not in entry or name == "launch_s":
+        return entry | {"datasheet_share": None}
+    _, *product = name.split("/")
+    peak = peaks["tf32" if product[-1] == "tf32" else product[0]] if product else peaks["GB/s"]
+    return entry | {"datasheet_share": entry["value"] / peak}
+
+
+def _table(entries: Mapping[str, Entry]) -> Table:
+    table = report.columns(("yardstick",), ("rate", "of the datasheet", "n", "measured"))
+    for name, entry in entries.items():
+        what, *product = name.split("/")
+        label = " ".join(["product", *product]) if product else what.rpartition("_")[0]
+        if "value" not in entry:  # said below the table
+            continue
+        unit = "TFLOP/s" if product else "GB/s"
+        rate = report.seconds(entry["value"]) if what == "launch_s" else f"{entry['value']:.4g} {unit}"
+        share = entry["datasheet_share"]
+        table.add_row(label, rate, f"{share:.0%}" if share else "", str(entry["n"]), entry["date"])
+    return table

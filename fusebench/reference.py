@@ -15,7 +15,8 @@ import numpy as np
 import torch
 
 from fusebench import inputs
-from fusebench.contract import Case
+from fusebench.backends import torch as backend
+from fusebench.contract import Case, Device
 from fusebench.parity import formula_of
 from fusebench.rounding import FORMATS, Exact
 
@@ -40,21 +41,20 @@ class Reference:
         (Judge.screens). Returns, for the worst element, what a Verdict says of it, and how many elements are off."""
         the_case, where = Case(**case), Path(folder)
         module = importlib.import_module(f"implementations.{the_case.kernel}.kernel")
-        arrays, got = inputs.load(files, where), inputs.load(outputs, where)
-        whole = [None if rows else self._argument(a) for a, rows in zip(arrays, row_inputs, strict=True)]
+        arrays, got = (inputs.load(those, where, mapped=True) for those in (files, outputs))
+        whole = [None if rows else self._argument(np.array(a)) for a, rows in zip(arrays, row_inputs, strict=True)]
         height = next(a.shape[axis] for a, rows in zip(arrays, row_inputs, strict=True) if rows)
         chunk = _rows_at_once(module.flops(the_case), module.moved_bytes(the_case) // the_case.itemsize, height)
         worst: dict[str, Any] = {"ratio": 0.0, "beyond": 0, "max_abs": 0.0}
         for first in range(0, height, chunk):
             rows = np.arange(first, min(first + chunk, height))
             chosen = [
-                self._argument(np.take(a, rows, axis=axis)) if w is None else w
-                for a, w in zip(arrays, whole, strict=True)
+                self._argument(_slice(a, rows, axis)) if w is None else w for a, w in zip(arrays, whole, strict=True)
             ]
             exact = formula_of(module, part)(the_case, Exact(rows), *chosen)
             exact = exact if isinstance(exact, tuple | list) else (exact,)
             for number, (e, o) in enumerate(zip(exact, got, strict=True)):
-                output = self._put(np.take(o, rows, axis=axis))
+                output = self._put(_slice(o, rows, axis))
                 reach, size = screens[number]
                 _merge(worst, number, first, axis, output, _of(e, output), reach, size, the_case.dtype)
         return {"status": "ok", **worst}
@@ -73,8 +73,16 @@ class Reference:
         return array if array.dtype.kind in "iub" else Tensor(self._put(array))
 
     def _put(self, array: np.ndarray) -> torch.Tensor:
-        wide = array if array.dtype.kind in "iub" else array.astype(np.float64)
-        return torch.from_numpy(np.ascontiguousarray(wide).reshape(wide.shape)).to(self.device)
+        """The array on the device, floats in float64: made wide there, because the host takes seconds for a gigabyte."""
+        tensor = backend.put(array, Device(self.device, ""))
+        return tensor if array.dtype.kind in "iub" else tensor.double()
+
+
+def _slice(array: np.ndarray, rows: np.ndarray, axis: int) -> np.ndarray:
+    """The rows, which follow one another, along an axis."""
+    at = [slice(None)] * array.ndim
+    at[axis] = slice(int(rows[0]), int(rows[-1]) + 1)
+    return np.array(array[tuple(at)])  # a copy: Torch warns of memory that may not be written to
 
 
 def _rows_at_once(flops: int, elements: int, height: int) -> int:

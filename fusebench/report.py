@@ -91,9 +91,9 @@ def _figures(record: Mapping[str, Any], baseline: float | None) -> dict[str, str
     """What the columns of a timed cell say, empty where there is nothing to say."""
     timing, share = record["timing"], record["yardstick_share"]
     return {
-        ("GPU" if record["device"]["type"] == "cuda" else "CPU") + " time": seconds(timing["median"]),
+        _heading(record): seconds(timing["median"]),
         "±": _around(timing),
-        "wall": _wall(timing["clocks"]),
+        "wall": _wall(timing["clocks"]) if timing["regime"] == "queued" else "",
         "host": seconds(timing["host_median"]) if timing["host_median"] else "",
         "launches": str(timing["launches"] or ""),
         "TFLOP/s": f"{record['tflops']:.3g}" if record["flops"] else "",
@@ -157,6 +157,13 @@ def seconds(value: float) -> str:
     """Three significant digits with a unit: `17.4 µs`."""
     unit, scale = next(((u, s) for u, s in UNITS if value >= s), UNITS[-1])
     return f"{value / scale:.3g} {unit}" if value / scale < 1000 else f"{value / scale:.0f} {unit}"
+
+
+def _heading(record: Mapping[str, Any]) -> str:
+    """What the times of a regime are: only a queued call's is the GPU's alone."""
+    if record["device"]["type"] == "cpu":
+        return "CPU time"
+    return {"queued": "GPU time", "isolated": "wall time", "sustained": "time a call"}[record["timing"]["regime"]]
 
 
 def _around(timing: Mapping[str, Any]) -> str:

@@ -61,6 +61,11 @@ class Exact:
         self.seen.add(point)
         return value
 
+    def narrow(self, point: str, value: np.ndarray) -> np.ndarray:
+        """A point that only some programs have: those that declare it round to the storage dtype, others do nothing there."""
+        self.seen.add(point)
+        return value
+
     def compute(self, value: np.ndarray) -> np.ndarray:
         """The result of one float32 operation."""
         return value
@@ -87,6 +92,8 @@ class Stored(Exact):
 
     def round(self, point: str, value: np.ndarray) -> np.ndarray:
         return stored(value, self.dtype) if point in self.points else value
+
+    narrow = round
 
 
 class Noisy(Exact):
@@ -132,6 +139,9 @@ class Noisy(Exact):
             return self.compute(value)
         drawn = value + spacing(value, self.dtype) * self._uniform(value)
         return np.where(np.abs(value) > FORMATS[self.dtype][2], stored(value, self.dtype), drawn)
+
+    def narrow(self, point: str, value: np.ndarray) -> np.ndarray:
+        return self.round(point, value) if point in self.points else value
 
     def _deviation(
         self, total: np.ndarray, squares: np.ndarray, in_order: np.ndarray, unit: float, steps: int, terms: int = 0

@@ -12,3 +12,24 @@ ACTIVATIONS = {
     "gelu_erf": lambda z: jax.nn.gelu(z, approximate=False),
     "silu": jax.nn.silu,
 }
+
+
+def dot_general(x, W, dimensions, precision=None, preferred_element_type=None):
+    """jax.lax.dot_general, with a result of the dtype of x: what the Dense layers compute with.
+
+    XLA makes a sum of products of a matrix with one vector and rounds its terms to 16 bits, unless the result is to be float32
+    (seen with JAX 0.11 on a GPU): then that is asked for, and narrowed here.
+    """
+    vector = x.ndim == 2 and (x.shape[0] == 1 or 1 in W.shape)
+    wide = jnp.float32 if vector else preferred_element_type
+    return jax.lax.dot_general(x, W, dimensions, precision, wide).astype(x.dtype)
+
+
+def product(x, W):
+    """x (M, K) @ W (K, N)."""
+    return dot_general(x, W, (((1,), (0,)), ((), ())))
+
+
+def transposed_product(x, W):
+    """x (M, K) @ Wᵀ with W (N, K)."""
+    return dot_general(x, W, (((1,), (1,)), ((), ())))

@@ -71,13 +71,14 @@ def attention(q, k, v, n_padd, rows, r):
     """softmax(q kᵀ / √D) v with q (…, M, D), k and v (…, T, D): token j is visible to token i of `rows` (M,) iff
     n_padd <= j <= i.
 
-    n_padd is broadcast to (…, 1, 1). Padding of k and v, NaN or not, reaches nothing. Points: `scores`, `scaled`, those of
-    softmax, `probabilities`.
+    n_padd is broadcast to (…, 1, 1). Padding of k and v, NaN or not, reaches nothing. Points: `query` of programs that scale q
+    instead of the scores, `scores`, `scaled`, those of softmax, `probabilities`.
     """
     T, D = k.shape[-2:]
     i, j = rows[:, None], np.arange(T)
     kept = n_padd <= j[:, None]
     k, v = np.where(kept, k, 0.0), np.where(kept, v, 0.0)
+    q = r.narrow("query", q * (1 / math.sqrt(D))) * math.sqrt(D)
     scores = r.round("scores", r.dot(q, k.swapaxes(-1, -2)))
     scaled = r.round("scaled", scores * (1 / math.sqrt(D)))
     probabilities = r.round("probabilities", softmax(scaled, (n_padd <= j) & (j <= i), r))

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from implementations._jax import ACTIVATIONS
+from implementations._jax import ACTIVATIONS, dot_general, transposed_product
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
@@ -25,7 +25,7 @@ class MLP(nn.Module):
     @nn.compact
     def __call__(self, x):
         for i, width in enumerate(self.widths):
-            x = nn.Dense(width, dtype=self.dtype)(x)
+            x = nn.Dense(width, dtype=self.dtype, dot_general=dot_general)(x)
             x = ACTIVATIONS[self.last](x) if i + 1 == len(self.widths) else nn.relu(x)
         return x
 
@@ -49,7 +49,7 @@ def build(case, variant, device):
     def transposed(x, *arrays):
         biases, Ws = arrays[1 : 2 * layers : 2], arrays[2 * layers :]
         for i, (W, b) in enumerate(zip(Ws, biases, strict=True)):
-            x = jnp.einsum("mk,nk->mn", x, W) + b
+            x = transposed_product(x, W) + b
             x = ACTIVATIONS[last](x) if i + 1 == layers else jax.nn.relu(x)
         return x
 

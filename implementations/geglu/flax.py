@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from implementations._jax import ACTIVATIONS
+from implementations._jax import ACTIVATIONS, dot_general
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
@@ -23,7 +23,7 @@ class Geglu(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        z1, z2 = jnp.split(nn.Dense(2 * self.features, dtype=self.dtype)(x), 2, axis=1)
+        z1, z2 = jnp.split(nn.Dense(2 * self.features, dtype=self.dtype, dot_general=dot_general)(x), 2, axis=1)
         return z1 * ACTIVATIONS[self.activation](z2)
 
 

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from implementations._jax import ACTIVATIONS
+from implementations._jax import ACTIVATIONS, dot_general, transposed_product
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
@@ -33,7 +33,7 @@ class Lola(nn.Module):
         normed = nn.LayerNorm(epsilon=1e-5, use_bias=False, use_scale=False, use_fast_variance=False, dtype=self.dtype)(
             x
         )
-        return ACTIVATIONS[self.activation](nn.Dense(self.features, dtype=self.dtype)(normed))
+        return ACTIVATIONS[self.activation](nn.Dense(self.features, dtype=self.dtype, dot_general=dot_general)(normed))
 
 
 def prepare(case, variant, x, W, b):
@@ -55,7 +55,7 @@ def build(case, variant, device):
         normed = nn.LayerNorm(
             epsilon=1e-5, use_bias=False, use_scale=False, use_fast_variance=False, dtype=x.dtype
         ).apply({}, x)
-        return activate(jnp.einsum("mk,nk->mn", normed, W) + b)
+        return activate(transposed_product(normed, W) + b)
 
     def pieces(x, _, b, W, colsum):
         def row(x_row):

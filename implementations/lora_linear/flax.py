@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from implementations._jax import ACTIVATIONS
+from implementations._jax import ACTIVATIONS, dot_general, product, transposed_product
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
@@ -28,10 +28,11 @@ class LoraLinear(nn.Module):
 
     @nn.compact
     def __call__(self, x, scale):
-        straight = nn.Dense(self.features, dtype=self.dtype, name="frozen")(x)
-        down = nn.Dense(self.rank, use_bias=False, dtype=self.dtype, name="A")(x)
+        straight = nn.Dense(self.features, dtype=self.dtype, dot_general=dot_general, name="frozen")(x)
+        down = nn.Dense(self.rank, use_bias=False, dtype=self.dtype, dot_general=dot_general, name="A")(x)
         return ACTIVATIONS[self.activation](
-            straight + scale * nn.Dense(self.features, use_bias=False, dtype=self.dtype, name="B")(down)
+            straight
+            + scale * nn.Dense(self.features, use_bias=False, dtype=self.dtype, dot_general=dot_general, name="B")(down)
         )
 
 
@@ -50,6 +51,6 @@ def build(case, variant, device):
         return module.apply({"params": params}, x, scale)
 
     def transposed(x, scale, _, b, A, B, W):
-        return ACTIVATIONS[activation](jnp.einsum("mk,nk->mn", x, W) + b + scale * ((x @ A) @ B))
+        return ACTIVATIONS[activation](transposed_product(x, W) + b + scale * product(product(x, A), B))
 
     return jax.jit(transposed if variant == "transposed" else apply)

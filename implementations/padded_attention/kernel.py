@@ -63,7 +63,7 @@ def hard(case):
 
 
 def formula(case, r, q, k, v, n_padd):
-    """(y,) in float64. Points: `scores`, `scaled`, those of softmax, `probabilities`."""
+    """(y,) in float64. Points: `query`, `scores`, `scaled`, those of softmax, `probabilities`."""
     _padding.check(n_padd, case.sizes["T"])
     return (attention(q, k, v, n_padd.reshape(-1, 1, 1, 1), r.rows(q.shape[-2]), r),)
 

@@ -17,7 +17,11 @@ from absl import flags
 BACKEND = "jax"
 REQUIRES = {"tokamax": "tokamax"}
 WITHOUT_GPU = "unavailable"
-VARIANTS = {"mosaic": ("probabilities",), "triton": ("probabilities",), "xla": ("scores", "scaled", "probabilities")}
+VARIANTS = {
+    "mosaic": ("probabilities",),
+    "triton": ("query", "probabilities"),
+    "xla": ("scores", "scaled", "probabilities"),
+}
 
 
 def skip(case, variant, device):

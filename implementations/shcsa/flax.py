@@ -10,6 +10,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from implementations._jax import dot_general
+
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
 VARIANTS = {"unfused": ("product", "bias", "probabilities")}
@@ -23,7 +25,7 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(self, x, n_padd):
-        q, k, v = jnp.split(nn.Dense(3 * self.features, dtype=self.dtype)(x), 3, axis=1)
+        q, k, v = jnp.split(nn.Dense(3 * self.features, dtype=self.dtype, dot_general=dot_general)(x), 3, axis=1)
         tokens = jnp.arange(x.shape[0], dtype=jnp.int32)
         kept = n_padd <= tokens
         scores = jnp.dot(q, k.T, preferred_element_type=jnp.float32) * (1 / math.sqrt(self.features))

@@ -7,6 +7,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from implementations._jax import dot_general
+
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
 VARIANTS = {"default": ("product", "activation", "sigmoid", "tanh")}
@@ -20,7 +22,9 @@ class Splacc(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        left, right = jnp.split(nn.Dense(2 * self.features, use_bias=False, dtype=self.dtype)(x), 2, axis=1)
+        left, right = jnp.split(
+            nn.Dense(2 * self.features, use_bias=False, dtype=self.dtype, dot_general=dot_general)(x), 2, axis=1
+        )
         return jax.nn.sigmoid(left) * jnp.tanh(right)
 
 

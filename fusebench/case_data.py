@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fusebench import inputs
+from fusebench import inputs, memory
 from fusebench.contract import Cell
+from fusebench.errors import Unstored
 from fusebench.parity import Judge, Verdict
 from fusebench.pool import WorkerLost, interpreter
 from fusebench.settings import Clock, Settings
@@ -23,17 +25,33 @@ class CaseData:
     def __init__(self, module: Any, cell: Cell, folder: Path, settings: Settings, clock: Clock):
         self.module, self.folder, self.settings, self.clock = module, folder, settings, clock
         self.case, self.seed, self.kind = cell.case, cell.seed, cell.inputs
+        self.too_large = ""
         self.judges: dict[tuple[int, str], Judge] = {}
 
     @cached_property
     def sets(self) -> list[dict[str, Any]]:
-        with self.clock.during("inputs"):
-            return inputs.make_sets(self.module, self.case, self.seed, SETS, self.kind)
+        """Raises MemoryError, the second time at once, where they do not fit into the host's free memory."""
+        if self.too_large:
+            raise MemoryError(self.too_large)
+        try:
+            with self.clock.during("inputs"), memory.limited():
+                return inputs.make_sets(self.module, self.case, self.seed, SETS, self.kind)
+        except MemoryError as error:
+            self.too_large = str(error)
+            raise
 
     @cached_property
     def files(self) -> list[list[list[str]]]:
-        """Of each set, the file and dtype of each input."""
+        """Of each set, the file and dtype of each input. Raises Unstored where the disk has no room for them now, and
+        ValueError where it never had."""
         sets = self.sets
+        needed = sum({id(a): a.nbytes for arrays in sets for a in arrays.values()}.values())
+        disk = shutil.disk_usage(self.folder)
+        for size, what, kind in ((disk.total, "is its size", ValueError), (disk.free, "are free", Unstored)):
+            if needed > size:
+                raise kind(
+                    f"the input files take {needed / 1e9:.3g} GB; {size / 1e9:.3g} GB {what} on the disk of {self.folder}"
+                )
         with self.clock.during("inputs"):
             return inputs.save_sets(sets, self.folder)
 
@@ -47,12 +65,13 @@ class CaseData:
     ) -> Verdict:
         """The verdict on the outputs in those files, which were computed from that input set by the kernel or a part of it."""
         with self.clock.during("parity"):
-            if (set_, part) not in self.judges:
-                on_device = self.settings.device == "cuda"
-                judge = Judge(self.module, self.case, self.sets[set_], self.seed, on_device, part)
-                self.judges[set_, part] = judge
-            judge = self.judges[set_, part]
-            verdict = judge.judge(inputs.load(outputs, self.folder, mapped=True), points)
+            with memory.limited():
+                if (set_, part) not in self.judges:
+                    on_device = self.settings.device == "cuda"
+                    judge = Judge(self.module, self.case, self.sets[set_], self.seed, on_device, part)
+                    self.judges[set_, part] = judge
+                judge = self.judges[set_, part]
+                verdict = judge.judge(inputs.load(outputs, self.folder, mapped=True), points)
             if verdict.ok and judge.referenced is not None:
                 return self._all_rows(judge, verdict, outputs, points, set_, pool)
             return verdict

@@ -32,13 +32,24 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0 all well, 1 a cell is not, 2 bad input, 130 interrupted."""
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # ends as tidily as Ctrl-C
     try:
-        return _dispatch(sys.argv[1:] if argv is None else argv)
+        code = _dispatch(sys.argv[1:] if argv is None else argv)
+        sys.stdout.flush()  # here, where a full disk can still be told of
+        return code
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _print_no_more()
         return 0
+    except OSError as error:  # what was printed found no room, or a file that was there is gone
+        _print_no_more()
+        print(f"fusebench: {error}", file=sys.stderr)
+        return 1
+
+
+def _print_no_more() -> None:
+    """So that Python does not try once more at its end to write what found no reader or no room."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:

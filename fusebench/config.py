@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
+import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
@@ -10,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
+from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -22,26 +25,7 @@ from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 from fusebench.timing import CACHES, REGIMES, Plan
 
-# Hydra's flags that take a value of their own, and those with which it prints something instead of running
-VALUED_FLAGS = frozenset(
-    [
-        "--config-path",
-        "-cp",
-        "--config-name",
-        "-cn",
-        "--config-dir",
-        "-cd",
-        "--package",
-        "-p",
-        "--cfg",
-        "-c",
-        "--info",
-        "-i",
-    ]
-)
-SHOWING_FLAGS = frozenset(
-    ["--help", "-h", "--hydra-help", "--version", "--cfg", "-c", "--info", "-i", "--shell-completion", "-sc"]
-)
+MOST_JOBS = 10_000  # of one multirun: each is composed beforehand
 CONF = next(p for p in (Path(__file__).parent / "conf", discovery.HOME.parent / "conf") if p.is_dir())
 
 
@@ -84,9 +68,14 @@ class ParityConfig(BaseConfig):
 SCHEMAS: dict[str, type[BaseConfig]] = {"bench": BenchConfig, "parity": ParityConfig}
 
 
+def last(key: str, overrides: Sequence[Override]) -> Any:
+    """The value of a key; where it is set twice Hydra takes the last one. None where it is not set."""
+    return next((o.value() for o in reversed(overrides) if o.key_or_group == key), None)
+
+
 def paths_of(overrides: Sequence[Override]) -> list[str]:
     """The folders that `path=` names."""
-    value = next((o.value() for o in overrides if o.key_or_group == "path"), None)
+    value = last("path", overrides)
     return [] if value is None else [str(p) for p in (value if isinstance(value, list) else [value])]
 
 
@@ -110,12 +99,16 @@ def store(command: str, kernels: Mapping[str, Kernel]) -> None:
 
 
 def parse(arguments: Sequence[str]) -> list[Override]:
-    """The overrides among the arguments of a command, flags left out. Raises UsageError for one that does not parse."""
-    words = [
-        a
-        for a, before in zip(arguments, ["", *arguments], strict=False)
-        if not a.startswith("-") and before not in VALUED_FLAGS
-    ]
+    """The overrides among the arguments of a command, flags left out. Raises UsageError for one that does not parse, and
+    SystemExit for a flag that does not."""
+    given = flags(arguments)
+    for name in ("config_name", "config_path", "experimental_rerun"):
+        if getattr(given, name) is not None:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag}: the configuration is this command's own; your presets go into --config-dir")
+    if given.config_dir is not None and not Path(given.config_dir).is_dir():
+        raise UsageError(f"--config-dir {given.config_dir}: no such folder; expected one with experiment/NAME.yaml")
+    words = given.overrides
     if stray := [w for w in words if "=" not in w and not w.startswith("~")]:
         raise UsageError(f"unexpected {stray[0]!r}: expected KEY=VALUE, such as kernel=lola")
     try:
@@ -126,33 +119,51 @@ def parse(arguments: Sequence[str]) -> list[Override]:
 
 def only_shows(arguments: Sequence[str]) -> bool:
     """Whether Hydra will print something instead of running."""
-    return any(a.split("=")[0] in SHOWING_FLAGS for a in arguments)
+    given = flags(arguments)
+    return bool(given.help or given.hydra_help or given.cfg or given.info or given.shell_completion)
+
+
+def flags(arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments as Hydra is going to read them."""
+    return get_args_parser().parse_args(list(arguments))
 
 
 def compose_jobs(command: str, arguments: Sequence[str], overrides: Sequence[Override]) -> Iterator[dict[str, Any]]:
     """The configuration of each job that Hydra is going to start. Raises UsageError where one does not compose."""
     own = [o for o in overrides if not o.key_or_group.startswith("hydra")]
     lines = [str(o.input_line) for o in own]
-    if any(a in ("-m", "--multirun") for a in arguments):
+    given = flags(arguments)
+    if given.multirun:
         choices = [
-            [f"{o.key_or_group}={v}" for v in o.sweep_string_iterator()] if o.is_sweep_override() else [line]
+            [f"{o.key_or_group}={v}" for v in itertools.islice(o.sweep_string_iterator(), MOST_JOBS + 1)]
+            if o.is_sweep_override()
+            else [line]
             for o, line in zip(own, lines, strict=True)
         ]
+        if (count := math.prod(map(len, choices))) > MOST_JOBS:
+            raise UsageError(f"--multirun would start {count} jobs or more: expected {MOST_JOBS} at most")
         jobs = [list(job) for job in itertools.product(*choices)]
     else:
         jobs = [lines]
+    where = [] if given.config_dir is None else [_search_path(given.config_dir)]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         for job in jobs:
             try:
-                yield as_plain(compose(command, overrides=job))
+                yield as_plain(compose(command, overrides=job + where))
             except (HydraException, OmegaConfBaseException, ValueError) as error:
                 raise UsageError(_ambiguous(own, arguments) or one_line(error)) from error
+
+
+def _search_path(folder: str) -> str:
+    """What `--config-dir` means, as an override."""
+    quoted = str(Path(folder).resolve()).replace("\\", "\\\\").replace("'", "\\'")
+    return f"hydra.searchpath=['file://{quoted}']"
 
 
 def _ambiguous(overrides: Sequence[Override], arguments: Sequence[str]) -> str:
     """What to write instead of a bare `kernel=a,b`, or ""."""
     for o in overrides:
-        if o.is_sweep_override() and "-m" not in arguments and "--multirun" not in arguments:
+        if o.is_sweep_override() and not flags(arguments).multirun:
             key, values = str(o.input_line).split("=", 1)
             return f"{o.input_line}: write {key}=[{values}] for a list in one run, or add --multirun for a run each"
     return ""
@@ -169,8 +180,9 @@ def one_line(error: Exception) -> str:
     )
 
 
-def check(command: str, overrides: Sequence[Override], kernels: Mapping[str, Kernel]) -> None:
+def check(command: str, arguments: Sequence[str], overrides: Sequence[Override], kernels: Mapping[str, Kernel]) -> None:
     """Raises UsageError for a key that the command does not have, naming the nearest that exist."""
+    folders = [CONF, *(Path(d) for d in [flags(arguments).config_dir] if d is not None)]
     plain = list(SCHEMAS[command].__dataclass_fields__)
     shapes = sorted({d for k in kernels.values() for d in k.dimensions})
     options = sorted({o for k in kernels.values() for o in k.options})
@@ -191,11 +203,11 @@ def check(command: str, overrides: Sequence[Override], kernels: Mapping[str, Ker
         for group in ("experiment", "worker"):
             if key == group and override.value() is not None:
                 for value in _values(override):
-                    _check_group(group, str(value))
+                    _check_group(group, str(value), folders)
 
 
-def _check_group(group: str, value: str) -> None:
-    names = sorted(f.stem for f in (CONF / group).glob("*.yaml"))
+def _check_group(group: str, value: str, folders: Sequence[Path]) -> None:
+    names = sorted(f.stem for folder in folders for f in (folder / group).glob("*.yaml"))
     if value not in names:
         raise unknown(group, value, names)
 

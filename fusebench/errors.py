@@ -10,6 +10,10 @@ class UsageError(ValueError):
     """Bad input. The command line prints its one line and exits with 2; the library raises it."""
 
 
+class Unstored(OSError):
+    """The disk does not take what was written. The run ends there, because no cell is at fault; what is on record is kept."""
+
+
 def unknown(what: str, name: object, known: Iterable[str]) -> UsageError:
     """`unknown kernel 'lolla': did you mean lola? There are: launch, lola`."""
     names = sorted(known)

@@ -14,6 +14,7 @@ import numpy as np
 
 from fusebench import hard
 from fusebench.contract import Case
+from fusebench.errors import Unstored
 
 
 def make_sets(module: Any, case: Case, seed: int, count: int, kind: str = "plain") -> list[dict[str, np.ndarray]]:
@@ -40,13 +41,19 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def save(arrays: Sequence[np.ndarray], folder: Path, stem: str) -> list[list[str]]:
-    """Writes the arrays to `folder` and returns [file name, dtype name] of each; the same array object is written once."""
+    """Writes the arrays to `folder` and returns [file name, dtype name] of each; the same array object is written once.
+
+    Raises Unstored if the disk does not take them.
+    """
     written: dict[int, list[str]] = {}
     for index, array in enumerate(arrays):
         if id(array) in written:
             continue
         name = f"{stem}{index}.npy"
-        np.save(folder / name, array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array)
+        try:
+            np.save(folder / name, array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array)
+        except OSError as error:  # a full disk: NumPy says "1000 requested and 24 written", without an errno
+            raise Unstored(f"{folder / name} cannot be written: {error}") from error
         written[id(array)] = [name, array.dtype.name]
     return [written[id(array)] for array in arrays]
 

@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -18,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from fusebench import discovery
+from fusebench.errors import Unstored
 from fusebench.worker import Bench, answer
 
 HARNESS = Path(__file__).resolve().parent.parent
 START_S = 180.0
+LOOK_S = 1.0  # how often the parent looks at the log of a worker that works
+LOG_BYTES = 64 * 2**20  # of a worker's log: what prints for ever must not fill the disk
 HELD_BYTES = 2**31  # an idle worker that holds more than this is ended before another back end's turn
 
 
@@ -45,7 +49,7 @@ class Worker:
     log_begins: int = 0  # where in the log the present message's output begins
 
     def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Sends one message and waits for its answer. Raises WorkerLost, after which the worker is dead."""
+        """Sends one message and waits for its answer. Raises WorkerLost, after which the worker is dead, and Unstored."""
         self.log_begins = self.log.stat().st_size
         try:
             self.pipe.send_bytes(json.dumps(message).encode())
@@ -54,17 +58,20 @@ class Worker:
         return self.receive(timeout_s)
 
     def receive(self, timeout_s: float) -> dict[str, Any]:
+        end = time.monotonic() + timeout_s
         try:
-            if self.pipe.poll(timeout_s):
-                reply = json.loads(self.pipe.recv_bytes())
-                if reply.get("fatal"):
+            while not self.pipe.poll(max(0.0, min(LOOK_S, end - time.monotonic()))):
+                self._cut_log()
+                if time.monotonic() >= end:
                     self.kill()
-                    raise WorkerLost("crashed", reply["reason"])
-                return reply
-        except (EOFError, OSError) as error:
+                    raise WorkerLost("timeout", f"no answer within {timeout_s:g} s (timeout_s sets the limit)")
+            reply = json.loads(self.pipe.recv_bytes())
+        except (EOFError, OSError, ValueError) as error:
             raise self._lost() from error
-        self.kill()
-        raise WorkerLost("timeout", f"no answer within {timeout_s:g} s (timeout_s sets the limit)")
+        if reply.get("fatal"):
+            self.kill()
+            raise WorkerLost("crashed", reply["reason"])
+        return _stored(reply)
 
     def kill(self) -> None:
         """Ends the child and whatever it started."""
@@ -79,14 +86,35 @@ class Worker:
         try:
             code = self.process.wait(10)
         except subprocess.TimeoutExpired:
-            code = 0
+            code = None
         self.kill()
-        how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        printed = self.log.read_bytes()[self.log_begins :].decode(errors="replace")
-        lines = [line for line in printed.splitlines() if line.strip()]
+        how = "it closed its pipe" if code is None else f"exit code {code}"
+        if code is not None and code < 0:
+            how = f"killed by {next((s.name for s in signal.Signals if s == -code), f'signal {-code}')}"
+            how += "; the kernel does that when memory runs out" if code == -signal.SIGKILL else ""
+        lines = [line for line in self._printed().splitlines() if line.strip()]
         return WorkerLost(
-            "crashed", f"the worker ended: {how}" + (f" ({lines[-1].strip()[:200]})" if lines and code >= 0 else "")
+            "crashed",
+            f"the worker ended: {how}" + (f" ({lines[-1].strip()[:200]})" if lines and (code or 0) >= 0 else ""),
         )
+
+    def _printed(self) -> str:
+        """The end of what the present message made it print."""
+        with self.log.open("rb") as log:
+            log.seek(max(self.log_begins, self.log.stat().st_size - 2**16))
+            return log.read().decode(errors="replace")
+
+    def _cut_log(self) -> None:
+        """Takes the end away of what a worker printed too much of; it goes on behind what is left."""
+        if self.log.stat().st_size > LOG_BYTES:
+            os.truncate(self.log, LOG_BYTES // 2)
+
+
+def _stored(reply: dict[str, Any]) -> dict[str, Any]:
+    """The reply, or Unstored where the disk kept the worker from its work."""
+    if reply.get("status") == "unstored":
+        raise Unstored(reply["reason"].removeprefix("Unstored: "))
+    return reply
 
 
 class Pool:
@@ -96,6 +124,7 @@ class Pool:
         self.device, self.roots, self.log_folder, self.threads = device, [str(r) for r in roots], log_folder, threads
         self.workers: dict[tuple[str, str], Worker] = {}
         self.rates: dict[str, dict[str, Any]] = {}  # yardsticks by name
+        self.came_up: set[tuple[str, str]] = set()
         self.hopeless: dict[tuple[str, str], WorkerLost] = {}  # workers that never came up: not tried for every cell
 
     def __enter__(self) -> Pool:
@@ -115,7 +144,11 @@ class Pool:
         ours, theirs = socket.socketpair()
         log = self.log_folder / f"worker-{backend}.log"
         command = [python, "-m", "fusebench.worker", backend, self.device, str(theirs.fileno()), *self.roots]
-        with log.open("ab") as output, theirs:
+        try:
+            output = log.open("ab")
+        except OSError as error:
+            raise Unstored(str(error)) from error
+        with output, theirs:
             try:
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],
@@ -145,9 +178,14 @@ class Pool:
                 if "error" in hello:
                     raise WorkerLost("failed", f"the {backend} worker does not start: {hello['error']}")
             except WorkerLost as lost:
+                if (backend, python) in self.came_up and self.device == "cuda":
+                    lost = WorkerLost(
+                        lost.status, f"{lost.reason} (it did before: does nvidia-smi still show the GPU?)"
+                    )
                 self.drop(backend, python)
                 self.hopeless[backend, python] = lost
-                raise
+                raise lost from None
+            self.came_up.add((backend, python))
             worker.hello = hello
         return worker
 
@@ -167,7 +205,7 @@ class InlineWorker:
         self.hello = self.bench.hello()
 
     def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        return answer(self.bench, dict(message))
+        return _stored(answer(self.bench, dict(message)))
 
 
 class InlinePool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
@@ -15,10 +16,15 @@ from typing import Any
 
 from fusebench import machine
 from fusebench.contract import Cell
-from fusebench.errors import UsageError
+from fusebench.errors import Unstored, UsageError
 
 FILE = "records.jsonl"
 SCHEMA = 1
+# what every record has, and of which kind
+KINDS: dict[str, type | tuple[type, ...]] = {
+    "cell": str, "case": dict, "case_id": str, "label": str, "kernel": str, "implementation": str, "seed": int, "inputs": str,
+    "status": str, "reason": (str, type(None)), "device": dict,
+}  # fmt: skip
 
 
 def new(cell: Cell, device: str, source: Path | None = None) -> dict[str, Any]:
@@ -37,18 +43,32 @@ def _source(file: Path | None) -> dict[str, Any] | None:
     """Which code was measured: a file outside this repository has a history of its own, and may be in none."""
     if file is None:
         return None
-    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    try:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    except OSError:  # taken away since the run began: its worker will say so
+        return None
     return {"file": str(file), "sha256": digest, "git_commit": machine.git_commit(file.parent)}
 
 
 def append(folder: Path, record: dict[str, Any]) -> None:
-    """Adds one record; a line that an interrupted run left unfinished is cut off first. Raises OSError on a full disk."""
+    """Adds one record; a line that an interrupted run left unfinished is cut off first.
+
+    Raises Unstored if the disk does not take it; what came onto the disk of it is taken away again.
+    """
     line = (json.dumps(plain(record), allow_nan=False) + "\n").encode()
-    with (folder / FILE).open("ab+") as file:
-        _drop_partial_line(file)
-        file.write(line)
-        file.flush()
-        os.fsync(file.fileno())
+    path = folder / FILE
+    try:
+        with path.open("ab+", buffering=0) as file:
+            size = _drop_partial_line(file)
+            try:
+                if file.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                os.fsync(file.fileno())
+            except OSError:
+                file.truncate(size)
+                raise
+    except OSError as error:
+        raise Unstored(f"{path} cannot be written: {error.strerror}") from error
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
@@ -57,12 +77,32 @@ def read(folder: Path) -> list[dict[str, Any]]:
     path = folder / FILE
     if not path.exists():
         return []
+    try:
+        lines = path.read_bytes().split(b"\n")[:-1]
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     found = []
-    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], 1):
+    for number, line in enumerate(lines, 1):
         try:
-            found.append(json.loads(line))
-        except ValueError as error:
-            raise UsageError(f"{path} line {number} is no record: {line[:40]!r}") from error
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            record = None
+        if not isinstance(record, dict):
+            raise UsageError(f"{path} line {number} is no record: {line[:40]!r}")
+        found.append(record)
+    return found
+
+
+def read_own(folder: Path) -> list[dict[str, Any]]:
+    """`read` for a run that goes on: raises UsageError as well for a record that this version did not write."""
+    found = read(folder)
+    for number, record in enumerate(found, 1):
+        where = f"{folder / FILE} line {number}"
+        if record.get("schema") != SCHEMA:
+            raise UsageError(f"{where} has the schema {record.get('schema')!r}, not {SCHEMA}: start a run of its own")
+        for key, kind in KINDS.items():
+            if not isinstance(record.get(key), kind):
+                raise UsageError(f"{where} has no usable {key!r}: {record.get(key)!r:.40}")
     return found
 
 
@@ -77,9 +117,9 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _drop_partial_line(file: Any) -> None:
+def _drop_partial_line(file: Any) -> int:
+    """Cuts the file off behind its last complete line, and returns its size."""
     file.seek(0)
-    content = file.read()
-    if content and not content.endswith(b"\n"):
-        file.truncate(content.rfind(b"\n") + 1)
-    file.seek(0, os.SEEK_END)
+    size = int(file.read().rfind(b"\n")) + 1
+    file.truncate(size)
+    return size

@@ -20,6 +20,7 @@ from fusebench.case_data import SETS, CaseData
 from fusebench.cases import command
 from fusebench.contract import Case, Cell
 from fusebench.discovery import Kernel
+from fusebench.errors import Unstored
 from fusebench.pool import InlinePool, Pool, WorkerLost, interpreter
 from fusebench.rounding import FLUSHED
 from fusebench.settings import Clock, Settings
@@ -44,12 +45,15 @@ def run(this: Run, cells: Sequence[Cell], pool: Pool | InlinePool | None = None)
     """Runs the cells in order and yields each one's record once it is on disk.
 
     Cells of one case stand together. Whatever one cell does, the others get their records. A `pool` that is handed in stays
-    open for the next run; without one, the workers end with this run.
+    open for the next run; without one, the workers end with this run. Raises Unstored where the disk takes no more.
     """
-    this.folder.mkdir(parents=True, exist_ok=True)
-    for left in this.folder.glob(".inputs-*"):  # by a run that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(prefix=".inputs-", dir=this.folder))
+    try:
+        this.folder.mkdir(parents=True, exist_ok=True)
+        for left in this.folder.glob(".inputs-*"):  # by a run that was killed
+            shutil.rmtree(left, ignore_errors=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".inputs-", dir=this.folder))
+    except OSError as error:
+        raise Unstored(str(error)) from error
     try:
         with contextlib.nullcontext(pool) if pool else _pool(this) as workers:
             _start_workers(this, workers, cells)
@@ -80,8 +84,8 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], scratch: Path) -> Ite
     """The cells of one case on the same inputs."""
     case = cells[0].case
     module = this.kernels[case.kernel].module
-    with tempfile.TemporaryDirectory(dir=scratch) as folder:
-        shared = CaseData(module, cells[0], Path(folder), this.settings, this.clock)
+    with _folder(scratch) as folder:
+        shared = CaseData(module, cells[0], folder, this.settings, this.clock)
         for cell in cells:
             record = records.new(cell, this.settings.device, _implementation(this, cell).file)
             record["computes"] = _implementation(this, cell).computes
@@ -97,12 +101,12 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], scratch: Path) -> Ite
                     with this.clock.during("start_up"):
                         worker = pool.get(*_home(this, cell))
                     _run_cell(this, pool, worker, cell, record, shared, rates)
-                    worker.held_bytes = worker.ask({"do": "release"}, this.settings.timeout_s).get("held_bytes", 0)
+                    _release(this, pool, worker, cell)
             except WorkerLost as lost:
                 record |= {"status": lost.status, "reason": lost.reason}
                 pool.drop(*_home(this, cell))
-            except OSError:
-                raise  # no disk, no record
+            except Unstored as error:  # no cell is at fault, and a run that goes on later has this one before it
+                raise Unstored(f"{cell.id}: {error}") from error
             except Exception as error:  # a kernel.py that raises, or inputs that do not fit in memory, cost their cells
                 record |= describe(error)
             if record["status"] == "wrong":
@@ -110,6 +114,27 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], scratch: Path) -> Ite
             record["ended"] = datetime.now(UTC).isoformat()
             records.append(this.folder, record)
             yield records.plain(record)
+
+
+@contextlib.contextmanager
+def _folder(scratch: Path) -> Iterator[Path]:
+    """A folder for the files of one case. Raises Unstored if none can be made."""
+    try:
+        folder = Path(tempfile.mkdtemp(dir=scratch))
+    except OSError as error:
+        raise Unstored(str(error)) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _release(this: Run, pool: Any, worker: Any, cell: Cell) -> None:
+    """Makes the worker let go of the cell. If that fails the worker is lost, but not what the cell left on record."""
+    try:
+        worker.held_bytes = worker.ask({"do": "release"}, this.settings.timeout_s).get("held_bytes", 0)
+    except WorkerLost:
+        pool.drop(*_home(this, cell))
 
 
 def _run_cell(

@@ -7,11 +7,15 @@ kernel.py, so an implementation cannot borrow the answer. `Bench` is the same pa
 from __future__ import annotations
 
 import ctypes
+import errno
+import gc
 import importlib
 import json
 import os
+import shutil
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Sequence
@@ -21,8 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from fusebench import discovery, guard, inputs, machine, timing, yardstick
+from fusebench import discovery, guard, inputs, machine, memory, timing, yardstick
 from fusebench.contract import Case, Device
+from fusebench.errors import Unstored
+
+FULL_BYTES = 64 * 2**20  # a disk with less than this has no room for a compiler's work
+NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 class Bench:
@@ -186,18 +194,42 @@ def _spread(differing: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any
 def answer(bench: Any, message: dict[str, Any]) -> dict[str, Any]:
     """Does what a message asks; an exception of the implementation's becomes `failed`, with its last lines.
 
-    After an illegal memory access nothing more runs on the device in this process: then the answer is `fatal`.
+    After an illegal memory access nothing more runs on the device in this process: then the answer is `fatal`. A full disk
+    is nobody's fault: the answer is `unstored`.
     """
+    folder = message.get("folder", ".")
     try:
         return getattr(bench, message.pop("do"))(**message)
     except (Exception, SystemExit) as error:  # an implementation may raise anything; the cell fails, the worker lives
-        return describe(error) | {"fatal": not bench.usable()}
+        failed = describe(error)
+        if isinstance(error, Unstored) or (NO_SPACE in failed["traceback"] and _is_full(folder)):
+            return {"status": "unstored", "reason": failed["reason"]}
+    return failed | {"fatal": not _usable(bench)}
+
+
+def _usable(bench: Any) -> bool:
+    """Whether the device still works, once it has its memory back: one that is merely full is not lost."""
+    gc.collect()  # what stood in the traceback's frames may hold some
+    try:
+        bench.release()
+    except Exception:  # each framework has an error of its own for a lost device
+        return False
+    return bool(bench.usable())
+
+
+def _is_full(folder: str) -> bool:
+    """Whether a disk is full that compilers and their caches write to, or the run's."""
+    places = [p for p in (folder, tempfile.gettempdir(), Path.home()) if Path(p).is_dir()]
+    return any(shutil.disk_usage(place).free < FULL_BYTES for place in places)
 
 
 def describe(error: BaseException) -> dict[str, Any]:
     """`failed` with one line that names the error and where it was raised, and the end of the traceback."""
     where = traceback.extract_tb(error.__traceback__)[-1]
-    message = (str(error).strip().splitlines() or [f"at {Path(where.filename).name}:{where.lineno}"])[0]
+    place = f"at {Path(where.filename).name}:{where.lineno}"
+    if isinstance(error, MemoryError):  # Python's own says nothing
+        place = f"the host's memory is full, {place}"
+    message = (str(error).strip().splitlines() or [place])[0]
     reason = f"{type(error).__name__}: {message}"[:500]
     text = "".join(traceback.format_exception(error))
     return {"status": "failed", "reason": reason, "traceback": text[-8000:]}
@@ -214,6 +246,7 @@ def main() -> None:
         cores = sorted(os.sched_getaffinity(0))
         os.sched_setaffinity(0, cores[: int(os.environ["OMP_NUM_THREADS"])])
     pipe = Connection(int(fd))
+    memory.go_first()
     try:
         discovery.use_roots([Path(root) for root in roots])
         if backend == "reference":

@@ -1,0 +1,325 @@
+"""Whatever breaks around a run, its records stay, the message says what it was, and the run can go on."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import DEVICE, FIXTURES
+from test_command_line import ENVIRONMENT, fusebench, records_of
+
+from fusebench import app, discovery, folder, machine, memory, pool, records, worker
+from fusebench.cases import make_case
+from fusebench.cli import main
+from fusebench.contract import Cell
+from fusebench.errors import Unstored
+from fusebench.run import Run, run
+from fusebench.settings import Settings
+
+FAULTS = FIXTURES / "faults"
+GOOD = 'BACKEND = "torch"\nVARIANTS = {"default": ()}\ndef build(case, variant, device):\n    return lambda x: x * 2\n'
+
+
+def kernel_with(home, **bodies):
+    """A folder with the fault kernel and implementations whose calls have the given bodies; returns its roots and kernel."""
+    (home / "fault").mkdir(parents=True)
+    shutil.copy(FAULTS / "fault" / "kernel.py", home / "fault")
+    for name, body in bodies.items():
+        (home / "fault" / f"{name}.py").write_text(GOOD.replace("return", f"{body}\n    return"))
+    roots = discovery.roots_of([home])
+    return roots, discovery.find_kernels(roots)["fault"]
+
+
+def cells_of(kernel, *names):
+    return [Cell(make_case(kernel, "small"), name, "default") for name in names]
+
+
+def no_run(*_):
+    raise AssertionError("nothing may be measured")
+
+
+# A full disk
+
+
+def test_a_full_disk_keeps_the_records_and_the_run_goes_on_later(tmp_path):
+    names = ["a_fine", "prints", "stale", "wavers", "z_fine"]
+    arguments = ["parity", f"path={FAULTS}", "kernel=fault", f"implementation=[{','.join(names)}]"]
+    limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))  # noqa: E731
+    done = fusebench(*arguments, cwd=tmp_path, preexec_fn=limit)
+    assert done.returncode == 1 and "Traceback" not in done.stderr + done.stdout
+    (line,) = done.stderr.splitlines()
+    (home,) = (tmp_path / "results").iterdir()
+    kept = records_of(tmp_path)
+    assert 0 < len(kept) < len(names) and f"{len(kept)} of {len(names)} cells are kept" in line
+    assert (home / "records.jsonl").read_bytes().endswith(b"\n"), "the line that did not fit is taken away"
+    assert line.startswith("fusebench: the run ends here: ") and line.endswith(f"go on with resume={home}")
+
+    fusebench("parity", f"resume={home}", cwd=tmp_path)
+    after = records_of(tmp_path)
+    assert after[: len(kept)] == kept and [r["implementation"] for r in after] == names
+
+
+@pytest.mark.parametrize("stem", ["input", "first", "again"])
+def test_input_and_output_files_that_do_not_fit_cost_no_cell(kernels, roots, tmp_path, monkeypatch, stem):
+    save = np.save
+
+    def full(file, array):
+        if Path(file).name.startswith(stem):
+            raise OSError("25 requested and 0 written")  # as NumPy says it
+        save(file, array)
+
+    monkeypatch.setattr(pool, "environment", lambda device: {})
+    monkeypatch.setattr(np, "save", full)
+    this = Run(kernels, roots, tmp_path, Settings(DEVICE, 0.0, inline=True))
+    with pytest.raises(Unstored, match=f"fault/small/float32/a_fine.*{stem}0.npy cannot be written: 25 requested"):
+        list(run(this, cells_of(kernels["fault"], "a_fine")))
+    assert records.read(tmp_path) == [] and not list(tmp_path.glob(".inputs-*"))
+
+
+class Raises:
+    """A Bench whose cell raises what it is told to."""
+
+    def build(self, error, folder):
+        raise error
+
+    def release(self):
+        return {}
+
+    def usable(self):
+        return True
+
+
+@pytest.mark.parametrize(("free", "status"), [(0, "unstored"), (10**12, "failed")])
+def test_a_compiler_without_room_on_its_disk_is_not_the_implementations_fault(monkeypatch, tmp_path, free, status):
+    monkeypatch.setattr(shutil, "disk_usage", lambda where: shutil._ntuple_diskusage(10**12, 10**12 - free, free))
+    error = RuntimeError(f"g++: {os.strerror(errno.ENOSPC)}")
+    reply = worker.answer(Raises(), {"do": "build", "error": error, "folder": str(tmp_path)})
+    assert reply["status"] == status and "No space left on device" in reply["reason"]
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "raised"), [(1000, 500, ValueError), (10**12, 500, Unstored), (10**12, 10**11, None)]
+)
+def test_inputs_that_no_disk_of_this_size_holds_cost_their_cell_alone(
+    kernels, tmp_path, monkeypatch, total, free, raised
+):
+    from fusebench.case_data import CaseData
+    from fusebench.settings import Clock
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda where: shutil._ntuple_diskusage(total, total - free, free))
+    (cell,) = cells_of(kernels["fault"], "a_fine")
+    shared = CaseData(kernels["fault"].module, cell, tmp_path, Settings(), Clock())
+    if raised is None:
+        assert len(shared.files) == 3
+    else:
+        with pytest.raises(raised, match="the input files take 1\\.2e-06 GB"):
+            _ = shared.files
+
+
+# A folder that cannot be written
+
+
+@pytest.mark.parametrize("kind", ["a file", "a link to nowhere", "read only"])
+@pytest.mark.parametrize("multirun", [(), ("-m",)])
+def test_results_that_cannot_be_written_are_named_before_anything_runs(tmp_path, monkeypatch, capfd, kind, multirun):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(app, "run", no_run)
+    if kind == "a file":
+        Path("results").write_text("mine")
+    else:
+        Path("results").symlink_to("/nowhere/at/all" if kind == "a link to nowhere" else "/proc/self")
+    assert main(["bench", *multirun, "kernel=launch"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert line.startswith("fusebench: results cannot be written to results") and line.endswith("nothing was measured")
+
+
+@pytest.mark.parametrize("where", ["/proc/self/nowhere", "/dev/null/x"])
+def test_a_folder_of_ones_own_that_cannot_be_written_is_named(tmp_path, monkeypatch, capfd, where):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(app, "run", no_run)
+    assert main(["bench", "kernel=launch", f"hydra.run.dir={where}"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert where.rpartition("/")[0] in line
+
+
+def test_a_configuration_that_does_not_fit_ends_the_run_before_it_begins(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(app, "run", no_run)
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    assert main(["bench", "kernel=launch"]) == 2
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "No space left on device; nothing was measured" in line
+    assert not list(tmp_path.glob("results/*/*bench.yaml"))
+
+
+def test_a_table_that_cannot_be_printed_is_one_line():
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "fusebench.cli", "list"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=ENVIRONMENT,
+        )
+    assert done.returncode == 1 and done.stderr.splitlines() == ["fusebench: [Errno 28] No space left on device"]
+
+
+# Two runs at once
+
+
+def test_two_runs_that_start_in_one_millisecond_have_folders_of_their_own(tmp_path, monkeypatch):
+    moments = iter(["a", "a", "a", "b"])
+    monkeypatch.setattr(folder, "moment", lambda: tmp_path / "results" / next(moments))
+    assert [folder.new().name, folder.new().name] == ["a", "b"]
+
+
+def test_a_run_that_is_going_on_is_left_alone(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(app, "run", lambda *_: iter(()))
+    assert main(["bench", "kernel=launch", "hydra.run.dir=results/mine"]) == 0
+    kept, scratch = Path("results/mine/bench.yaml").read_text(), Path("results/mine/.inputs-x")
+    scratch.mkdir()
+    with Path("results/mine/.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for arguments in (["resume=latest"], ["kernel=lola", "hydra.run.dir=results/mine"]):
+            assert main(["bench", *arguments]) == 2
+            assert "another process is at work in" in capfd.readouterr().err
+    assert Path("results/mine/bench.yaml").read_text() == kept and scratch.is_dir()
+
+
+def test_a_second_run_in_one_folder_is_refused(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(app, "run", lambda *_: iter(()))
+    assert main(["bench", "kernel=launch", "hydra.run.dir=mine"]) == 0
+    assert main(["parity", "kernel=launch", "hydra.run.dir=mine"]) == 2
+    assert "holds a run already" in capfd.readouterr().err
+
+
+# A device that goes away
+
+
+def test_a_device_that_is_lost_leaves_every_cell_a_record_and_is_asked_for_once(tmp_path):
+    roots, kernel = kernel_with(tmp_path / "mine", a_fine="", dies="import os; os._exit(7)", b_fine="", c_fine="")
+    wrapper, starts = tmp_path / "python", tmp_path / "starts"  # an interpreter that works once
+    wrapper.write_text(
+        f'#!/bin/sh\necho >> {starts}\n[ $(wc -l < {starts}) = 1 ] || {{ echo no device; exit 3; }}\nexec {sys.executable} "$@"\n'
+    )
+    wrapper.chmod(0o755)
+    settings = Settings(DEVICE, 0.0, pythons={"torch": str(wrapper)})
+    this = Run({"fault": kernel}, roots, tmp_path / "run", settings)
+    got = list(run(this, cells_of(kernel, "a_fine", "dies", "b_fine", "c_fine")))
+    assert [r["status"] for r in got] == ["ok", "crashed", "crashed", "crashed"]
+    assert all("exit code 3 (no device)" in r["reason"] for r in got[2:])
+    assert starts.read_text().count("\n") == 2, "a start takes seconds: not one for every cell"
+    assert records.read(tmp_path / "run") == got
+
+
+def test_a_worker_that_is_lost_after_its_cell_takes_no_record_with_it(kernels, roots, tmp_path, monkeypatch):
+    monkeypatch.setattr(pool, "environment", lambda device: {})
+    ask = pool.InlineWorker.ask
+
+    def lost(self, message, timeout_s):
+        if message["do"] == "release":
+            raise pool.WorkerLost("crashed", "the device is gone")
+        return ask(self, message, timeout_s)
+
+    monkeypatch.setattr(pool.InlineWorker, "ask", lost)
+    this = Run(kernels, roots, tmp_path, Settings(DEVICE, 0.0, inline=True))
+    assert [r["status"] for r in run(this, cells_of(kernels["fault"], "a_fine"))] == ["ok"]
+
+
+@pytest.mark.parametrize("fails", ["nvmlInit", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName"])
+def test_a_driver_that_does_not_answer_or_has_no_device_is_no_gpu(monkeypatch, fails):
+    pynvml = pytest.importorskip("pynvml")
+
+    def dead(*_):
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    for name in ("nvmlInit", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName", "nvmlSystemGetDriverVersion"):
+        monkeypatch.setattr(pynvml, name, lambda *_: "answer")
+    assert machine.gpu.__wrapped__() == {"name": "answer", "driver": "answer"}
+    monkeypatch.setattr(pynvml, fails, dead)
+    assert machine.gpu.__wrapped__() is None
+
+
+# Memory
+
+
+@pytest.fixture(scope="module")
+def hungry(tmp_path_factory):
+    """The records of implementations that go wrong with memory, by name, in one run."""
+    home = tmp_path_factory.mktemp("memory")
+    roots, kernel = kernel_with(
+        home / "mine",
+        a_score="raise ValueError(open('/proc/self/oom_score_adj').read())",
+        b_full="raise MemoryError",
+        c_fine="",
+        d_killed="import os; os.kill(os.getpid(), 9)",
+        e_fine="",
+    )
+    this = Run({"fault": kernel}, roots, home / "run", Settings(DEVICE, 0.0))
+    return {r["implementation"]: r for r in run(this, cells_of(kernel, *kernel.implementations))}
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "reason"),
+    [
+        pytest.param(
+            "a_score",
+            "failed",
+            f"ValueError: {memory.FIRST_TO_GO}",
+            marks=pytest.mark.skipif(sys.platform != "linux", reason="/proc"),
+        ),
+        ("b_full", "failed", "MemoryError: the host's memory is full, at b_full.py:4"),
+        ("c_fine", "ok", None),
+        ("d_killed", "crashed", "the worker ended: killed by SIGKILL; the kernel does that when memory runs out"),
+        ("e_fine", "ok", None),
+    ],
+)
+def test_a_worker_without_memory_costs_its_cell_alone(hungry, name, status, reason):
+    assert (hungry[name]["status"], hungry[name]["reason"]) == (status, reason)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the data segment")
+def test_inputs_that_do_not_fit_into_memory_cost_their_cells_alone(kernels, run_cells, monkeypatch):
+    monkeypatch.setattr(memory, "free_bytes", lambda: 2 * 10**8)
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    kernel = kernels["fault"]
+    large = make_case(kernel, {"N": 10**8})
+    got = run_cells([Cell(large, "a_fine", "default"), Cell(large, "z_fine", "default"), *cells_of(kernel, "a_fine")])
+    assert [r["status"] for r in got] == ["failed", "failed", "ok"]
+    assert "the case needs more host memory than the 0.2 GB that are free" in got[0]["reason"]
+    assert got[1]["reason"] == got[0]["reason"]
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
+
+
+# A worker's log
+
+
+def test_a_log_that_grows_for_ever_is_cut(tmp_path):
+    ours, theirs = socket.socketpair()
+    log = tmp_path / "worker.log"
+    with log.open("ab") as file:
+        file.truncate(pool.LOG_BYTES + 1)  # takes no room on the disk
+        child = subprocess.Popen(["sleep", "60"], start_new_session=True)
+        talker = pool.Worker(child, Connection(ours.detach()), log)
+        with pytest.raises(pool.WorkerLost, match="no answer within"):
+            talker.receive(0.01)
+        file.write(b"more")
+    assert pool.LOG_BYTES // 4 < log.stat().st_size < pool.LOG_BYTES
+    theirs.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import sys
@@ -83,8 +82,7 @@ def run_app(command: str, arguments: Sequence[str]) -> int:
     ) as error:  # from Hydra's own part, which our keys, checked above, do not reach: a `hydra.…` key or a flag
         return config.fail(UsageError(config.one_line(error)))
     finally:
-        with contextlib.suppress(OSError):
-            new.rmdir()  # where nothing was written, nothing stays
+        folder.remove_empty(new)
     return max(codes, default=0)
 
 

@@ -47,11 +47,9 @@ class CaseData:
         sets = self.sets
         needed = sum({id(a): a.nbytes for arrays in sets for a in arrays.values()}.values())
         disk = shutil.disk_usage(self.folder)
-        for size, what, kind in ((disk.total, "is its size", ValueError), (disk.free, "are free", Unstored)):
+        for size, has, kind in ((disk.total, "has", ValueError), (disk.free, "has free", Unstored)):
             if needed > size:
-                raise kind(
-                    f"the input files take {needed / 1e9:.3g} GB; {size / 1e9:.3g} GB {what} on the disk of {self.folder}"
-                )
+                raise kind(f"its input files take {needed / 1e9:.3g} GB, the results' disk {has} {size / 1e9:.3g} GB")
         with self.clock.during("inputs"):
             return inputs.save_sets(sets, self.folder)
 

@@ -87,7 +87,7 @@ def store(command: str, kernels: Mapping[str, Kernel]) -> None:
     option = make_dataclass(
         "Option", [(o, Any, None) for o in sorted({o for k in kernels.values() for o in k.options})]
     )
-    python = make_dataclass("Python", [(n, Any, None) for n in _python_keys(kernels)])
+    python = make_dataclass("Python", [(n, str | None, None) for n in _python_keys(kernels)])
     worker = make_dataclass("Worker", [("inline", bool, False), ("python", python, field(default_factory=python))])
     schema = make_dataclass(
         "Schema",
@@ -149,9 +149,10 @@ def compose_jobs(command: str, arguments: Sequence[str], overrides: Sequence[Ove
     with initialize_config_dir(str(CONF), version_base="1.3"):
         for job in jobs:
             try:
-                yield as_plain(compose(command, overrides=job + where))
-            except (HydraException, OmegaConfBaseException, ValueError) as error:
+                composed = as_plain(compose(command, overrides=job + where))
+            except Exception as error:  # Hydra's, OmegaConf's or a YAML reader's: of what the user wrote
                 raise UsageError(_ambiguous(own, arguments) or one_line(error)) from error
+            yield composed
 
 
 def _search_path(folder: str) -> str:
@@ -256,5 +257,5 @@ def as_plain(config: DictConfig) -> dict[str, Any]:
 
 def fail(error: UsageError) -> int:
     """Prints the one line of bad input and returns its exit code."""
-    print(f"fusebench: {error}", file=sys.stderr)
+    print(f"fusebench: {' '.join(str(error).splitlines())}", file=sys.stderr)
     return 2

@@ -11,11 +11,12 @@ import importlib
 import importlib.util
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fusebench.contract import PRECISIONS
 from fusebench.errors import UsageError
 from fusebench.guard import foreign
 
@@ -29,6 +30,7 @@ CONSTANTS = (
     "COMPUTES",
     "WITHOUT_GPU",
 )  # of the contract, read as literals
+FUNCTIONS = ("inputs", "weights", "formula", "hard", "flops", "moved_bytes")  # of a kernel.py
 BACKENDS = {"torch": {"torch": "torch"}, "jax": {"jax": "jax"}}  # back end → module → what to pip install
 
 
@@ -122,17 +124,46 @@ def _mathematics(name: str, file: Path) -> types.ModuleType:
     """The kernel.py, imported and checked for what everything else takes for granted."""
     try:
         module = importlib.import_module(f"implementations.{name}.kernel")
-    except Exception as error:  # whatever a kernel's author wrote: name the file, not our import
+    except (Exception, SystemExit) as error:  # whatever a kernel's author wrote: name the file, not our import
         raise UsageError(f"{file} does not import: {type(error).__name__}: {error}") from error
     needed = ("DIMENSIONS", "BATCH", "CASES", "inputs", "formula", "flops", "moved_bytes")
     if missing := [need for need in needed if not hasattr(module, need)]:
         raise UsageError(f"{file} lacks {', '.join(missing)} (fusebench/contract.py says what each is)")
-    if module.BATCH not in module.DIMENSIONS:
-        raise UsageError(f"{file}: BATCH is {module.BATCH!r}, not one of DIMENSIONS: {', '.join(module.DIMENSIONS)}")
-    for case, sizes in module.CASES.items():
-        if set(sizes) != set(module.DIMENSIONS):
-            raise UsageError(f"{file}: case {case} has {', '.join(sizes)}, expected {', '.join(module.DIMENSIONS)}")
+    if problem := _problem(module):
+        raise UsageError(f"{file}: {problem}")
     return module
+
+
+def _problem(module: types.ModuleType) -> str:
+    """What in a kernel.py is not as the contract has it, or ""."""
+    dimensions = module.DIMENSIONS
+    if not _are_names(dimensions) or not dimensions:
+        return f'DIMENSIONS is {dimensions!r:.60}; expected a tuple of names, such as ("M", "N")'
+    if module.BATCH not in tuple(dimensions):
+        return f"BATCH is {module.BATCH!r:.60}, not one of DIMENSIONS: {', '.join(dimensions)}"
+    if not _maps(module.CASES, lambda sizes: isinstance(sizes, dict)) or not module.CASES:
+        return f"CASES is {module.CASES!r:.60}; expected named sizes, such as {{'odd': {dict.fromkeys(dimensions, 7)}}}"
+    for case, sizes in module.CASES.items():
+        if set(sizes) != set(dimensions):
+            return f"case {case} has {', '.join(map(str, sizes))}; expected {', '.join(dimensions)}"
+        if not all(type(size) is int and size > 0 for size in sizes.values()):
+            return f"case {case} is {sizes!r:.60}; expected positive integers"
+    checks: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
+        (
+            "OPTIONS",
+            "options with their values",
+            lambda v: _maps(v, lambda names: _are_names(names) and len(names) > 0),
+        ),
+        ("PRECISIONS", f"some of {', '.join(PRECISIONS)}", lambda v: _are_names(v) and set(v) <= set(PRECISIONS)),
+        ("ROWS", "a tuple of names of inputs", _are_names),
+        ("ROW_AXIS", "an integer", lambda v: type(v) is int),
+        ("PARTS", "formulas by name", lambda v: _maps(v, callable)),
+        *((name, "a function", callable) for name in FUNCTIONS),
+    )  # fmt: skip
+    for name, expected, right in checks:
+        if hasattr(module, name) and not right(getattr(module, name)):
+            return f"{name} is {getattr(module, name)!r:.60}; expected {expected}"
+    return ""
 
 
 def use_roots(roots: Sequence[Path]) -> None:
@@ -153,18 +184,14 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         backend, variants = constants["BACKEND"], constants["VARIANTS"]
         requires, without_gpu = constants.get("REQUIRES", {}), constants.get("WITHOUT_GPU", "timed")
         for name, value, known in (("BACKEND", backend, BACKENDS), ("WITHOUT_GPU", without_gpu, WITHOUT_GPU)):
-            if value not in known:
+            if value not in tuple(known):
                 raise ValueError(f"{name} is {value!r}, not one of {', '.join(known)}")
-        if not isinstance(variants, dict) or not variants or not all(map(_is_points, variants.values())):
+        if not _maps(variants, _are_names) or not variants:
             raise ValueError('VARIANTS must map each variant to a tuple of points, such as {"default": ("product",)}')
-        if not isinstance(requires, dict):
+        if not _maps(requires, _is_name):
             raise ValueError('REQUIRES must map modules to packages, such as {"triton": "triton"}')
         in_place = constants.get("IN_PLACE", {})
-        if (
-            not isinstance(in_place, dict)
-            or not all(map(_is_points, in_place.values()))
-            or set(in_place) - set(variants)
-        ):
+        if not _maps(in_place, _are_names) or set(in_place) - set(variants):
             raise ValueError('IN_PLACE must map variants to tuples of inputs, such as {"in_place": ("x",)}')
         if other := next((name for name in _imported(file) if foreign(name, backend)), None):
             raise ValueError(f"it imports {other}, but its BACKEND is {backend}")
@@ -172,7 +199,13 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         return Implementation(kernel, file.stem, file, backend, variants, requires, in_place, without_gpu, computes)
     except KeyError as error:
         return Implementation(kernel, file.stem, file, broken=f"{file.name} sets no {error.args[0]}")
-    except (SyntaxError, ValueError, OSError) as error:
+    except (
+        SyntaxError,
+        ValueError,
+        OSError,
+        RecursionError,
+        MemoryError,
+    ) as error:  # the last two from nested brackets
         return Implementation(kernel, file.stem, file, broken=f"{file.name} cannot be read: {error}")
 
 
@@ -199,8 +232,17 @@ def _imported(file: Path) -> list[str]:
     return names + [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
 
 
-def _is_points(value: Any) -> bool:
-    return isinstance(value, tuple | list) and all(isinstance(point, str) for point in value)
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value)
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(map(_is_name, value))
+
+
+def _maps(value: Any, holds: Callable[[Any], bool]) -> bool:
+    """Whether it maps names to what `holds`."""
+    return isinstance(value, dict) and all(map(_is_name, value)) and all(map(holds, value.values()))
 
 
 def load_implementation(kernel: str, name: str) -> types.ModuleType:

@@ -16,6 +16,7 @@ from fusebench import records
 from fusebench.errors import UsageError
 
 RESULTS = Path("results")
+LOCK = ".lock"
 
 
 def moment() -> Path:
@@ -37,6 +38,15 @@ def new() -> Path:
             if not (isinstance(error, FileExistsError) and folder.is_dir()):
                 raise _unwritable(folder, error) from error
             time.sleep(0.001)
+
+
+def remove_empty(folder: Path) -> None:
+    """Takes a folder away in which nothing was kept."""
+    with contextlib.suppress(OSError):
+        if {file.name for file in folder.iterdir()} <= {LOCK}:
+            (folder / LOCK).unlink(missing_ok=True)
+            folder.rmdir()
+            RESULTS.rmdir()
 
 
 def find(command: str, resume: str) -> Path:
@@ -90,7 +100,7 @@ def held(folder: Path) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context((folder / ".lock").open("w"))
+            lock = stack.enter_context((folder / LOCK).open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UsageError(

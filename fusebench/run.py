@@ -71,13 +71,20 @@ def _pool(this: Run) -> Pool | InlinePool:
 
 def _start_workers(this: Run, pool: Any, cells: Sequence[Cell]) -> None:
     """All at once, because importing a framework takes seconds; and all ready before anything is timed."""
-    wanted = {_home(this, cell) for cell in cells if not _cannot(this, cell)}
+    wanted = {_home(this, cell) for cell in cells if _needs_worker(this, cell)}
     if wanted and this.settings.plan.time_s:
         wanted.add(("torch", interpreter(this.settings.pythons, "torch", "torch")))  # for the yardsticks
     for take in (pool.start, pool.get):
         for home in sorted(wanted):
             with this.clock.during("start_up"), contextlib.suppress(WorkerLost):  # its cells will say so, one by one
                 take(*home)
+
+
+def _needs_worker(this: Run, cell: Cell) -> bool:
+    try:
+        return not _cannot(this, cell)
+    except Exception:  # a kernel.py that raises: its cells will say so, one by one
+        return False
 
 
 def _run_case(this: Run, pool: Any, cells: Sequence[Cell], scratch: Path) -> Iterator[dict[str, Any]]:

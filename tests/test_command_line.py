@@ -67,6 +67,13 @@ def records_of(folder):
         ("lola", "KEY=VALUE"),
         ("~kernel", "~kernel"),
         ("kernel=lola,launch", "--multirun"),
+        ("worker.python.flax=[1]", "worker.python.flax"),
+        ("--config-name=parity", "--config-dir"),
+        ("--config-dir=nosuch", "no such folder"),
+        ("--resolve", "--cfg"),
+        ("hydra/launcher=nosuch", "hydra/launcher"),
+        ("hydra.run.dir=null", "hydra.run.dir"),
+        ("path=" + "y" * 5000, "too long"),
     ],
 )
 def test_a_wrong_override_is_answered_by_one_line(tmp_path, monkeypatch, capfd, override, named):

@@ -122,7 +122,7 @@ def test_inputs_that_no_disk_of_this_size_holds_cost_their_cell_alone(
     if raised is None:
         assert len(shared.files) == 3
     else:
-        with pytest.raises(raised, match="the input files take 1\\.2e-06 GB"):
+        with pytest.raises(raised, match="its input files take 1\\.2e-06 GB"):
             _ = shared.files
 
 

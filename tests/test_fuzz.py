@@ -41,7 +41,7 @@ def nothing_runs(monkeypatch):
     for kind in (pool.Pool, pool.InlinePool):
         monkeypatch.setattr(kind, "start", start)
         monkeypatch.setattr(kind, "get", start)
-    monkeypatch.setattr(pool, "environment", lambda device: {})
+    monkeypatch.setattr(pool, "environment", lambda *_: {})
     monkeypatch.setattr(cases, "select_cells", lambda *arguments: select(*arguments)[:3])
     monkeypatch.setattr(discovery, "find_kernels", lambda roots: KERNELS | (find(roots[1:]) if roots[1:] else {}))
     monkeypatch.setattr(os, "fsync", lambda file: None)
@@ -120,13 +120,13 @@ arguments = st.lists(overrides | good | overrides | st.sampled_from(FLAGS), max_
 
 
 @given(st.sampled_from(sorted(cli.COMMANDS)), arguments)
-@fuzz(60)
+@fuzz(25)
 def test_no_command_line_ends_in_a_traceback(command, arguments):
     told(command, *arguments, **{"mine.csv": "M,K,N\n1,2,3\n", "binary": bytes(range(256))})
 
 
 @given(st.sampled_from(sorted(cli.COMMANDS)), st.sampled_from(KEYS), values)
-@fuzz(40)
+@fuzz(25)
 def test_no_value_of_a_key_ends_in_a_traceback(command, key, value):
     told(command, f"{key}={value}", **{"mine.csv": "M,K,N\n1,2,3\n", "binary": bytes(range(256))})
 
@@ -158,7 +158,7 @@ tables = st.lists(
 @given(
     st.sampled_from(["csv", "yaml", "yml", "txt"]), garbage | rows.map(in_yaml) | tables | tables.map("M,K,N\n".__add__)
 )
-@fuzz(40)
+@fuzz(25)
 def test_no_file_of_sizes_ends_in_a_traceback(suffix, content):
     told("parity", "kernel=lola", f"shapes=mine.{suffix}", **{f"mine.{suffix}": content})
 
@@ -195,7 +195,7 @@ programs = broken(PROGRAM, ["BACKEND", "VARIANTS", "REQUIRES", "IN_PLACE", "COMP
 
 
 @given(st.sampled_from(["bench", "parity", "list"]), st.just(KERNEL) | kernels, st.just(PROGRAM) | programs)
-@fuzz(60)
+@fuzz(25)
 def test_no_folder_of_kernels_ends_in_a_traceback(command, kernel, program):
     chosen = [] if command == "list" else ["kernel=spoilt"]
     told(
@@ -230,7 +230,7 @@ def as_bytes(text):
     kept | st.just("kernel: launch"),
     st.lists(lines, max_size=3),
 )
-@fuzz(50)
+@fuzz(25)
 def test_no_run_to_go_on_with_ends_in_a_traceback(how, kept, lines):
     content = b"\n".join(map(as_bytes, lines))
     told("bench", how, **{"results__it__bench.yaml": kept, "results__it__records.jsonl": content})
@@ -240,7 +240,7 @@ def test_no_run_to_go_on_with_ends_in_a_traceback(how, kept, lines):
     st.sampled_from(["experiment=it", "+experiment=it", "experiment=nosuch"]),
     kept.map(lambda text: b"# @package _global_\n" + as_bytes(text)) | kept,
 )
-@fuzz(30)
+@fuzz(25)
 def test_no_preset_of_ones_own_ends_in_a_traceback(how, preset):
     told("bench", "-cd=mine", how, **{"mine__experiment__it.yaml": preset})
 

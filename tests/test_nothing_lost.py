@@ -25,6 +25,7 @@ from fusebench.contract import Cell
 from fusebench.errors import Unstored
 from fusebench.run import Run, run
 from fusebench.settings import Settings
+from fusebench.timing import Plan
 
 FAULTS = FIXTURES / "faults"
 GOOD = 'BACKEND = "torch"\nVARIANTS = {"default": ()}\ndef build(case, variant, device):\n    return lambda x: x * 2\n'
@@ -78,9 +79,9 @@ def test_input_and_output_files_that_do_not_fit_cost_no_cell(kernels, roots, tmp
             raise OSError("25 requested and 0 written")  # as NumPy says it
         save(file, array)
 
-    monkeypatch.setattr(pool, "environment", lambda device: {})
+    monkeypatch.setattr(pool, "environment", lambda *_: {})
     monkeypatch.setattr(np, "save", full)
-    this = Run(kernels, roots, tmp_path, Settings(DEVICE, 0.0, inline=True))
+    this = Run(kernels, roots, tmp_path, Settings(DEVICE, Plan(0.0), inline=True))
     with pytest.raises(Unstored, match=f"fault/small/float32/a_fine.*{stem}0.npy cannot be written: 25 requested"):
         list(run(this, cells_of(kernels["fault"], "a_fine")))
     assert records.read(tmp_path) == [] and not list(tmp_path.glob(".inputs-*"))
@@ -219,7 +220,7 @@ def test_a_device_that_is_lost_leaves_every_cell_a_record_and_is_asked_for_once(
         f'#!/bin/sh\necho >> {starts}\n[ $(wc -l < {starts}) = 1 ] || {{ echo no device; exit 3; }}\nexec {sys.executable} "$@"\n'
     )
     wrapper.chmod(0o755)
-    settings = Settings(DEVICE, 0.0, pythons={"torch": str(wrapper)})
+    settings = Settings(DEVICE, Plan(0.0), pythons={"torch": str(wrapper)})
     this = Run({"fault": kernel}, roots, tmp_path / "run", settings)
     got = list(run(this, cells_of(kernel, "a_fine", "dies", "b_fine", "c_fine")))
     assert [r["status"] for r in got] == ["ok", "crashed", "crashed", "crashed"]
@@ -229,7 +230,7 @@ def test_a_device_that_is_lost_leaves_every_cell_a_record_and_is_asked_for_once(
 
 
 def test_a_worker_that_is_lost_after_its_cell_takes_no_record_with_it(kernels, roots, tmp_path, monkeypatch):
-    monkeypatch.setattr(pool, "environment", lambda device: {})
+    monkeypatch.setattr(pool, "environment", lambda *_: {})
     ask = pool.InlineWorker.ask
 
     def lost(self, message, timeout_s):
@@ -238,7 +239,7 @@ def test_a_worker_that_is_lost_after_its_cell_takes_no_record_with_it(kernels, r
         return ask(self, message, timeout_s)
 
     monkeypatch.setattr(pool.InlineWorker, "ask", lost)
-    this = Run(kernels, roots, tmp_path, Settings(DEVICE, 0.0, inline=True))
+    this = Run(kernels, roots, tmp_path, Settings(DEVICE, Plan(0.0), inline=True))
     assert [r["status"] for r in run(this, cells_of(kernels["fault"], "a_fine"))] == ["ok"]
 
 
@@ -250,6 +251,7 @@ def test_a_driver_that_does_not_answer_or_has_no_device_is_no_gpu(monkeypatch, f
         raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(machine, "gpu_handle", machine.gpu_handle.__wrapped__)  # nothing is remembered
     for name in ("nvmlInit", "nvmlDeviceGetHandleByIndex", "nvmlDeviceGetName", "nvmlSystemGetDriverVersion"):
         monkeypatch.setattr(pynvml, name, lambda *_: "answer")
     assert machine.gpu.__wrapped__() == {"name": "answer", "driver": "answer"}
@@ -272,7 +274,7 @@ def hungry(tmp_path_factory):
         d_killed="import os; os.kill(os.getpid(), 9)",
         e_fine="",
     )
-    this = Run({"fault": kernel}, roots, home / "run", Settings(DEVICE, 0.0))
+    this = Run({"fault": kernel}, roots, home / "run", Settings(DEVICE, Plan(0.0)))
     return {r["implementation"]: r for r in run(this, cells_of(kernel, *kernel.implementations))}
 
 

@@ -177,14 +177,8 @@ def agreement(samples: Samples) -> dict[str, Any] | None:
     wall, span, busy = (float(np.median(column)) for column in zip(*samples.check, strict=True))
     host = quartiles(samples.host)[1] if samples.host else 0.0
     found = {
-        "wall": wall,
-        "span": span,
-        "busy": busy,
-        "host": host,
-        "gap": samples.gap,
-        "says": "agrees",
-        "reason": None,
-    }
+        "wall": wall, "span": span, "busy": busy, "host": host, "gap": samples.gap, "says": "agrees", "reason": None,
+    }  # fmt: skip
     resolution = 0.5e-6  # of the two clocks against each other
     for one_wall, one_span, one_busy in samples.check:
         if max(one_span, one_busy) > one_wall * 1.001 + resolution:
@@ -193,6 +187,8 @@ def agreement(samples: Samples) -> dict[str, Any] | None:
                             f"took {one_wall * 1e6:.2f} µs by the wall clock"}  # fmt: skip
     if span <= 5 * host * samples.run:
         return found | {"says": "n/a"}
+    # of all checks the one with the least excess: what CUPTI does not see is missing in each, a busy host delays some
+    wall, span, busy = min(samples.check, key=lambda c: c[0] - c[1])
     if wall - span > 2 * (host + samples.gap) + 0.02 * span:
         return found | {"says": "contradicts", "reason": f"the wall clock shows {wall * 1e6:.2f} µs, CUPTI's kernels "
                         f"{span * 1e6:.2f} µs; launching and waiting explain {(host + samples.gap) * 1e6:.2f} µs"}  # fmt: skip

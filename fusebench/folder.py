@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
@@ -13,7 +15,7 @@ from typing import Any
 import yaml
 
 from fusebench import records
-from fusebench.errors import UsageError
+from fusebench.errors import Unstored, UsageError
 
 RESULTS = Path("results")
 LOCK = ".lock"
@@ -109,6 +111,32 @@ def held(folder: Path) -> Iterator[None]:
         except OSError as error:
             raise _unwritable(folder, error) from error
         yield
+
+
+@contextlib.contextmanager
+def scratch(home: Path) -> Iterator[Path]:
+    """A folder within that of a run for its input files; those of runs that were killed go. Raises Unstored."""
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Unstored(str(error)) from error
+    for left in home.glob(".inputs-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with temporary(home, ".inputs-") as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def temporary(parent: Path, prefix: str = "") -> Iterator[Path]:
+    """A folder that is there within it. Raises Unstored if none can be made."""
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    except OSError as error:
+        raise Unstored(str(error)) from error
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _unwritable(folder: Path, error: OSError) -> UsageError:

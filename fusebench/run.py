@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -21,6 +19,7 @@ from fusebench.cases import command
 from fusebench.contract import Case, Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import Unstored
+from fusebench.folder import scratch, temporary
 from fusebench.pool import InlinePool, Pool, WorkerLost, interpreter
 from fusebench.rounding import FLUSHED
 from fusebench.settings import Clock, Settings
@@ -47,20 +46,10 @@ def run(this: Run, cells: Sequence[Cell], pool: Pool | InlinePool | None = None)
     Cells of one case stand together. Whatever one cell does, the others get their records. A `pool` that is handed in stays
     open for the next run; without one, the workers end with this run. Raises Unstored where the disk takes no more.
     """
-    try:
-        this.folder.mkdir(parents=True, exist_ok=True)
-        for left in this.folder.glob(".inputs-*"):  # by a run that was killed
-            shutil.rmtree(left, ignore_errors=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".inputs-", dir=this.folder))
-    except OSError as error:
-        raise Unstored(str(error)) from error
-    try:
-        with contextlib.nullcontext(pool) if pool else _pool(this) as workers:
-            _start_workers(this, workers, cells)
-            for _, group in itertools.groupby(cells, key=lambda c: (c.case, c.seed, c.inputs)):
-                yield from _run_case(this, workers, list(group), scratch)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+    with scratch(this.folder) as files, contextlib.nullcontext(pool) if pool else _pool(this) as workers:
+        start_workers(this.clock, [(workers, home) for home in sorted(_wanted(this, cells))])
+        for _, group in itertools.groupby(cells, key=lambda c: (c.case, c.seed, c.inputs)):
+            yield from _run_case(this, workers, list(group), files)
 
 
 def _pool(this: Run) -> Pool | InlinePool:
@@ -69,15 +58,17 @@ def _pool(this: Run) -> Pool | InlinePool:
     return Pool(this.settings.device, this.roots, this.folder, this.settings.threads)
 
 
-def _start_workers(this: Run, pool: Any, cells: Sequence[Cell]) -> None:
-    """All at once, because importing a framework takes seconds; and all ready before anything is timed."""
-    wanted = {_home(this, cell) for cell in cells if _needs_worker(this, cell)}
+def _wanted(this: Run, cells: Sequence[Cell]) -> set[tuple[str, str]]:
+    """The workers of the cells, and the one for the yardsticks."""
+    wanted = homes(this, cells)
     if wanted and this.settings.plan.time_s:
-        wanted.add(("torch", interpreter(this.settings.pythons, "torch", "torch")))  # for the yardsticks
-    for take in (pool.start, pool.get):
-        for home in sorted(wanted):
-            with this.clock.during("start_up"), contextlib.suppress(WorkerLost):  # its cells will say so, one by one
-                take(*home)
+        wanted.add(("torch", interpreter(this.settings.pythons, "torch", "torch")))
+    return wanted
+
+
+def homes(this: Run, cells: Sequence[Cell]) -> set[tuple[str, str]]:
+    """The workers of the cells that can run."""
+    return {home_of(this, cell) for cell in cells if _needs_worker(this, cell)}
 
 
 def _needs_worker(this: Run, cell: Cell) -> bool:
@@ -87,112 +78,151 @@ def _needs_worker(this: Run, cell: Cell) -> bool:
         return False
 
 
-def _run_case(this: Run, pool: Any, cells: Sequence[Cell], scratch: Path) -> Iterator[dict[str, Any]]:
+def start_workers(clock: Clock, wanted: Sequence[tuple[Any, tuple[str, str]]]) -> None:
+    """Each in its pool; all at once, because importing a framework takes seconds, and all ready before anything is timed."""
+    for take in ("start", "get"):
+        for pool, home in wanted:
+            with clock.during("start_up"), contextlib.suppress(WorkerLost):  # its cells will say so, one by one
+                getattr(pool, take)(*home)
+
+
+def _run_case(this: Run, pool: Any, cells: Sequence[Cell], files: Path) -> Iterator[dict[str, Any]]:
     """The cells of one case on the same inputs."""
     case = cells[0].case
     module = this.kernels[case.kernel].module
-    with _folder(scratch) as folder:
+    with temporary(files) as folder:
         shared = CaseData(module, cells[0], folder, this.settings, this.clock)
         for cell in cells:
-            record = records.new(cell, this.settings.device, _implementation(this, cell).file)
-            record["computes"] = _implementation(this, cell).computes
-            record |= {"time_s": this.settings.plan.time_s, "timeout_s": this.settings.timeout_s}
-            try:
-                record |= {"flops": int(module.flops(case)), "moved_bytes": int(module.moved_bytes(case))}
-                if broken := _implementation(this, cell).broken:
-                    record |= {"status": "failed", "reason": broken}
-                elif reason := _cannot(this, cell):
-                    record |= {"status": "skipped", "reason": reason}
-                else:
+            record = new_record(this, cell)
+            with at_its_own_cost(this, pool, cell, record):
+                if possible(this, cell, record):
                     rates = _rates(this, pool, case, record["flops"])
                     with this.clock.during("start_up"):
-                        worker = pool.get(*_home(this, cell))
-                    _run_cell(this, pool, worker, cell, record, shared, rates)
-                    _release(this, pool, worker, cell)
-            except WorkerLost as lost:
-                record |= {"status": lost.status, "reason": lost.reason}
-                pool.drop(*_home(this, cell))
-            except Unstored as error:  # no cell is at fault, and a run that goes on later has this one before it
-                raise Unstored(f"{cell.id}: {error}") from error
-            except Exception as error:  # a kernel.py that raises, or inputs that do not fit in memory, cost their cells
-                record |= describe(error)
-            if record["status"] == "wrong":
-                record["reproduce"] = command(this.kernels[case.kernel], cell, this.settings.device, this.roots[1:])
-            record["ended"] = datetime.now(UTC).isoformat()
+                        worker = pool.get(*home_of(this, cell))
+                    _run_cell(Trial(this, pool, worker, cell, record, shared), rates)
+                    release(pool, home_of(this, cell), worker, this.settings.timeout_s)
             records.append(this.folder, record)
             yield records.plain(record)
 
 
+def new_record(this: Run, cell: Cell) -> dict[str, Any]:
+    """The record of a cell before anything happened to it."""
+    implementation = _implementation(this, cell)
+    record = records.new(cell, this.settings.device, implementation.file)
+    return record | {
+        "computes": implementation.computes, "time_s": this.settings.plan.time_s, "timeout_s": this.settings.timeout_s
+    }  # fmt: skip
+
+
+def possible(this: Run, cell: Cell, record: dict[str, Any]) -> bool:
+    """Whether the cell can run here, as far as can be told without a worker; if not, the record says why."""
+    module = this.kernels[cell.case.kernel].module
+    record |= {"flops": int(module.flops(cell.case)), "moved_bytes": int(module.moved_bytes(cell.case))}
+    if broken := _implementation(this, cell).broken:
+        record |= {"status": "failed", "reason": broken}
+    elif reason := _cannot(this, cell):
+        record |= {"status": "skipped", "reason": reason}
+    return record["status"] == "ok"
+
+
 @contextlib.contextmanager
-def _folder(scratch: Path) -> Iterator[Path]:
-    """A folder for the files of one case. Raises Unstored if none can be made."""
+def at_its_own_cost(this: Run, pool: Any, cell: Cell, record: dict[str, Any]) -> Iterator[None]:
+    """Whatever goes wrong inside ends in this cell's record and costs no other one.
+
+    Raises Unstored: no cell is at fault there, and a run that goes on later has this one before it.
+    """
     try:
-        folder = Path(tempfile.mkdtemp(dir=scratch))
-    except OSError as error:
-        raise Unstored(str(error)) from error
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        yield
+    except WorkerLost as lost:
+        record |= {"status": lost.status, "reason": lost.reason}
+        pool.drop(*home_of(this, cell))
+    except Unstored as error:
+        raise Unstored(f"{cell.id}: {error}") from error
+    except Exception as error:  # a kernel.py that raises, or inputs that do not fit in memory, cost their cells
+        record |= describe(error)
+    if record["status"] == "wrong":
+        kernel = this.kernels[cell.case.kernel]
+        record["reproduce"] = command(kernel, cell, this.settings.device, this.roots[1:])
+    record["ended"] = datetime.now(UTC).isoformat()
 
 
-def _release(this: Run, pool: Any, worker: Any, cell: Cell) -> None:
-    """Makes the worker let go of the cell. If that fails the worker is lost, but not what the cell left on record."""
+def release(pool: Any, home: tuple[str, str], worker: Any, timeout_s: float) -> None:
+    """Makes a worker let go of its cell. If that fails the worker is lost, but not what the cell left on record."""
     try:
-        worker.held_bytes = worker.ask({"do": "release"}, this.settings.timeout_s).get("held_bytes", 0)
+        worker.held_bytes = worker.ask({"do": "release"}, timeout_s).get("held_bytes", 0)
     except WorkerLost:
-        pool.drop(*_home(this, cell))
+        pool.drop(*home)
 
 
-def _run_cell(
-    this: Run, pool: Any, worker: Any, cell: Cell, record: dict[str, Any], shared: CaseData, rates: dict[str, Any]
-) -> None:  # fmt: skip
-    """Fills the record of a cell that can run. Raises WorkerLost if its worker dies of it."""
-    timeout = this.settings.timeout_s
-    record |= {"device": worker.hello["device"], "packages": worker.hello["packages"], "python": worker.hello["python"]}
+@dataclass
+class Trial:
+    """A cell in the hands of its worker. Each step asks the worker, has the outputs judged and says whether all is right;
+    if not, the record has the status and the reason. Raises WorkerLost if the worker dies of it."""
 
-    def ask(phase: str, **message: Any) -> dict[str, Any]:
-        this.on_phase(cell, phase)
-        with this.clock.during(phase):
-            return worker.ask(message | {"folder": str(shared.folder)}, timeout)
+    this: Run
+    pool: Any  # where the reference on the device is
+    worker: Any
+    cell: Cell
+    record: dict[str, Any]
+    shared: CaseData
+    built: dict[str, Any] = field(default_factory=dict)
 
-    built = ask(
-        "compile", do="build", case=cell.case.as_dict(), implementation=cell.implementation, variant=cell.variant,
-        names=shared.names, sets=shared.files,
-    )  # fmt: skip
-    interpreted = _interpreted(this, cell)
+    def build(self) -> bool:
+        """Compiles the cell; its first output is judged."""
+        hello, cell = self.worker.hello, self.cell
+        self.record |= {"device": hello["device"], "packages": hello["packages"], "python": hello["python"]}
+        self.built = self._ask(
+            "compile", do="build", case=cell.case.as_dict(), implementation=cell.implementation, variant=cell.variant,
+            names=self.shared.names, sets=self.shared.files,
+        )  # fmt: skip
+        return self._right("parity", "", self.built, 0)
 
-    def right(key: str, which: str, answer: dict[str, Any], set_: int) -> bool:
-        """Whether the answer is ok, and its outputs right for that input set; if not, the record says why."""
-        record.update({k: v for k, v in answer.items() if k not in ("outputs", "points", "fatal")})
-        if answer["status"] != "ok":
-            return False
-        this.on_phase(cell, "parity")
-        flushed = (FLUSHED,) if worker.hello["flushes_subnormals"] else ()
-        points, part = (*built["points"], *flushed), _implementation(this, cell).computes
-        verdict = shared.judge(answer["outputs"], points, part, set_, pool)
-        record[key] = asdict(verdict)
+    def again(self) -> bool:
+        """Judges a later call."""
+        answer = self._ask("parity", do="again")
+        return self._right("parity_again", "a later call, on other inputs in the same memory: ", answer, SETS - 1)
+
+    def time(self, judged: bool = True) -> bool:
+        """Times the cell, and judges the last timed output unless it is not to be `judged`."""
+        plan = asdict(self.this.settings.plan)
+        # without a folder the worker leaves the output on the device
+        answer = self._ask("timing", do="time", plan=plan, **({} if judged else {"folder": ""}))
+        right = self._right("parity_timed", "a timed call: ", answer, SETS - 1 if judged else None)
+        if not right:
+            self.record.pop("timing", None)
+        return right
+
+    def _ask(self, phase: str, **message: Any) -> dict[str, Any]:
+        self.this.on_phase(self.cell, phase)
+        with self.this.clock.during(phase):
+            return self.worker.ask({"folder": str(self.shared.folder)} | message, self.this.settings.timeout_s)
+
+    def _right(self, key: str, which: str, answer: dict[str, Any], set_: int | None) -> bool:
+        """Whether the answer is ok, and its outputs, if they are of an input set, right for that."""
+        self.record.update({k: v for k, v in answer.items() if k not in ("outputs", "points", "fatal")})
+        if answer["status"] != "ok" or set_ is None:
+            return bool(answer["status"] == "ok")
+        self.this.on_phase(self.cell, "parity")
+        flushed = (FLUSHED,) if self.worker.hello["flushes_subnormals"] else ()
+        points, part = (*self.built["points"], *flushed), _implementation(self.this, self.cell).computes
+        verdict = self.shared.judge(answer["outputs"], points, part, set_, self.pool)
+        self.record[key] = asdict(verdict)
         if not verdict.ok:
-            record.update(status="wrong", reason=which + verdict.reason())
+            self.record.update(status="wrong", reason=which + verdict.reason())
         return verdict.ok
 
-    if not right("parity", "", built, 0):
+
+def _run_cell(trial: Trial, rates: dict[str, Any]) -> None:
+    """Fills the record of a cell that can run."""
+    time_s, record = trial.this.settings.plan.time_s, trial.record
+    if not trial.build():
         return
-    if interpreted:  # the interpreter takes seconds a call, and has no state from call to call
-        if this.settings.plan.time_s:
+    if interpreted(trial.this, trial.cell):  # the interpreter takes seconds a call, and has no state from call to call
+        if time_s:
             record |= {"status": "skipped", "reason": "interpreted on the CPU: right, but never timed"}
         return
-    if not right(
-        "parity_again", "a later call, on other inputs in the same memory: ", ask("parity", do="again"), SETS - 1
-    ):
-        return
-    if this.settings.plan.time_s:
-        if not right(
-            "parity_timed", "a timed call: ", ask("timing", do="time", plan=asdict(this.settings.plan)), SETS - 1
-        ):
-            record.pop("timing", None)
-            return
-        record["compile_s"] = max(0.0, built["compile_s"] - record["timing"]["median"])
+    if trial.again() and time_s and trial.time():
+        record["compile_s"] = max(0.0, trial.built["compile_s"] - record["timing"]["median"])
         add_rates(record, rates)
 
 
@@ -236,7 +266,8 @@ def _cannot(this: Run, cell: Cell) -> str | None:
     return None
 
 
-def _interpreted(this: Run, cell: Cell) -> bool:
+def interpreted(this: Run, cell: Cell) -> bool:
+    """Whether it runs in Triton's interpreter, which is never timed."""
     return this.settings.device == "cpu" and _implementation(this, cell).without_gpu == "interpreted"
 
 
@@ -244,7 +275,8 @@ def _implementation(this: Run, cell: Cell) -> discovery.Implementation:
     return this.kernels[cell.case.kernel].implementations[cell.implementation]
 
 
-def _home(this: Run, cell: Cell) -> tuple[str, str]:
+def home_of(this: Run, cell: Cell) -> tuple[str, str]:
+    """The back end and interpreter of its worker."""
     backend = _implementation(this, cell).backend
     return backend, interpreter(this.settings.pythons, cell.implementation, backend)
 

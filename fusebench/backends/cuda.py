@@ -17,7 +17,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-SHARED = Path(__file__).resolve().parents[2] / "implementations"  # kernels anywhere may include "_device.cuh"
+SHARED = (
+    Path(__file__).resolve().parents[2] / "implementations"
+)  # kernels anywhere may include "_device.cuh"; one beside their folder, such as an old commit's, comes first
 PACKAGES = "nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt"
 DEFAULT_SHARED_MEMORY = 48 * 1024  # what a block gets without asking for more
 
@@ -141,7 +143,7 @@ def _compile(path: Path, arch: str, names: list[str], defines: list[str]) -> Cub
     from cuda.core import ProgramOptions
 
     options = ProgramOptions(
-        name=path.name, arch=arch, std="c++17", include_path=[str(p) for p in (path.parent, SHARED, *header_folders())],
+        name=path.name, arch=arch, std="c++17", include_path=[str(p) for p in (path.parent, path.parent.parent, SHARED, *header_folders())],
         define_macro=[tuple(d.split("=", 1)) if "=" in d else d for d in defines] or None,
     )  # fmt: skip
     try:
@@ -194,7 +196,8 @@ def _sources(path: Path) -> list[Path]:
     found = [path]
     for file in found:  # grows while it is read
         for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', file.read_text(encoding="utf-8"), re.MULTILINE):
-            inner = next((p for p in (file.parent / name, path.parent / name, SHARED / name) if p.is_file()), None)
+            folders = (file.parent, path.parent, path.parent.parent, SHARED)
+            inner = next((p for folder in folders if (p := folder / name).is_file()), None)
             if inner and inner not in found:
                 found.append(inner)
     return found

@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +25,46 @@ from fusebench.settings import Settings
 INTERRUPTED = 130  # as shells have it for Ctrl-C
 
 
+Job = Callable[[DictConfig, Path], int]  # from the configuration of a job and its folder to its exit code
+
+
 def run_app(command: str, arguments: Sequence[str]) -> int:
     """Runs the command and returns its exit code: 0 if every cell is ok or skipped, 1 if not, 2 for bad input; with -m,
     of all its jobs together."""
+    return start(command, arguments, lambda: _prepare(command, arguments))
+
+
+def _prepare(command: str, arguments: Sequence[str]) -> tuple[Sequence[str], Path | None, Job]:
+    overrides = config.parse(arguments)
+    resumed = _resumed(command, overrides, arguments)
+    roots = discovery.roots_of(_paths(resumed) if resumed else config.paths_of(overrides))
+    kernels = discovery.find_kernels(roots)
+    config.check(command, arguments, overrides, kernels)
+    config.store(command, kernels)
+    if not resumed and not config.only_shows(arguments):
+        for composed in config.compose_jobs(command, arguments, overrides):
+            check_files(composed, overrides)
+            _check(composed, kernels)  # a wrong name in the last job of a sweep must not cost the first ones
+    return arguments, resumed, lambda composed, home: _run(command, composed, home, roots, kernels, resumed)
+
+
+def start(command: str, arguments: Sequence[str], prepare: Callable[[], tuple[Sequence[str], Path | None, Job]]) -> int:
+    """Lets Hydra start the jobs of a command and returns the largest exit code.
+
+    `prepare` checks everything, and returns the arguments that Hydra is to see, the kept configuration of a run that goes on, and
+    the job. Whatever it raises leaves nothing behind.
+    """
     codes: list[int] = []
     stopped: list[BaseException] = []
     resumed, new = None, folder.moment()
     OmegaConf.register_new_resolver("run_dir", lambda _: str(resumed.parent if resumed else new), replace=True)
     sys.argv = [f"fusebench {command}", *arguments]
     try:
-        overrides = config.parse(arguments)
-        resumed = _resumed(command, overrides, arguments)
-        roots = discovery.roots_of(_paths(resumed) if resumed else config.paths_of(overrides))
-        kernels = discovery.find_kernels(roots)
-        config.check(command, arguments, overrides, kernels)
-        config.store(command, kernels)
-        if not resumed and not config.only_shows(arguments):
-            for composed in config.compose_jobs(command, arguments, overrides):
-                for key in ("path", "resume"):
-                    if composed[key] is not None and config.last(key, overrides) is None:
-                        raise UsageError(f"a file sets {key}={composed[key]}: that is for the command line alone")
-                _check(composed, kernels)  # a wrong name in the last job of a sweep must not cost the first ones
-            if not any(o.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") for o in overrides):
-                new = folder.new()
+        arguments, resumed, job = prepare()
+        sys.argv[1:] = arguments
+        elsewhere = any(o.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") for o in config.parse(arguments))
+        if not resumed and not elsewhere and not config.only_shows(arguments):
+            new = folder.new()
     except SystemExit as end:  # a flag that Hydra's parser does not know, or its --version
         return int(end.code or 0)
     except UsageError as error:
@@ -57,8 +74,7 @@ def run_app(command: str, arguments: Sequence[str]) -> int:
 
     def task(composed: DictConfig) -> None:
         try:
-            home = resumed.parent if resumed else Path(HydraConfig.get().runtime.output_dir)
-            codes.append(_run(command, composed, home, roots, kernels, resumed))
+            codes.append(job(composed, resumed.parent if resumed else Path(HydraConfig.get().runtime.output_dir)))
         except UsageError as error:
             codes.append(config.fail(error))
         except BaseException as error:  # for the handlers below: Hydra would print it in its own way, at length
@@ -84,6 +100,13 @@ def run_app(command: str, arguments: Sequence[str]) -> int:
     finally:
         folder.remove_empty(new)
     return max(codes, default=0)
+
+
+def check_files(composed: Mapping[str, Any], overrides: Sequence[Any]) -> None:
+    """Raises UsageError where a preset sets what is for the command line alone."""
+    for key in ("path", "resume"):
+        if composed[key] is not None and config.last(key, overrides) is None:
+            raise UsageError(f"a file sets {key}={composed[key]}: that is for the command line alone")
 
 
 def _run(
@@ -131,6 +154,11 @@ def _measure(this: Run, cells: Sequence[Cell], finished: list[dict[str, Any]]) -
 
 def _check(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> tuple[str, list[Cell]]:
     """The device and the cells of a configuration. Raises UsageError for whatever in it cannot be done."""
+    return check_timing(chosen), cases.select_cells(kernels, chosen)
+
+
+def check_timing(chosen: Mapping[str, Any]) -> str:
+    """The device. Raises UsageError where it, a time, the threads or the plan of sampling cannot be had."""
     for key in ("time_s", "timeout_s"):
         if not 0 < chosen.get(key, 1) < math.inf:
             raise UsageError(f"{key} is {chosen[key]!r}: expected a number of seconds above 0")
@@ -141,7 +169,7 @@ def _check(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> tuple[st
         )
     device = config.resolve_device(chosen["device"])
     config.plan(chosen, device)
-    return device, cases.select_cells(kernels, chosen)
+    return device
 
 
 def _resumed(command: str, overrides: Sequence[Any], arguments: Sequence[str]) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import math
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
@@ -61,11 +63,22 @@ class BenchConfig(BaseConfig):
 
 
 @dataclass
+class CompareConfig(BenchConfig):
+    """`time_s` is the sampling budget of one turn of one side, in seconds; comparison.py says what the others are."""
+
+    pairs: Any = 10
+    rounds: Any = 16
+    confidence: Any = 0.99
+    fail_slower: Any = None
+    resamples: Any = 0
+
+
+@dataclass
 class ParityConfig(BaseConfig):
     """Nothing is timed."""
 
 
-SCHEMAS: dict[str, type[BaseConfig]] = {"bench": BenchConfig, "parity": ParityConfig}
+SCHEMAS: dict[str, type[BaseConfig]] = {"bench": BenchConfig, "compare": CompareConfig, "parity": ParityConfig}
 
 
 def last(key: str, overrides: Sequence[Override]) -> Any:
@@ -130,6 +143,12 @@ def flags(arguments: Sequence[str]) -> argparse.Namespace:
 
 def compose_jobs(command: str, arguments: Sequence[str], overrides: Sequence[Override]) -> Iterator[dict[str, Any]]:
     """The configuration of each job that Hydra is going to start. Raises UsageError where one does not compose."""
+    for job in job_lines(arguments, overrides):
+        yield compose_job(command, job, arguments, _ambiguous(overrides, arguments))
+
+
+def job_lines(arguments: Sequence[str], overrides: Sequence[Override]) -> list[list[str]]:
+    """The overrides of each job that Hydra is going to start, as they are written. Raises UsageError for too many jobs."""
     own = [o for o in overrides if not o.key_or_group.startswith("hydra")]
     lines = [str(o.input_line) for o in own]
     given = flags(arguments)
@@ -142,17 +161,21 @@ def compose_jobs(command: str, arguments: Sequence[str], overrides: Sequence[Ove
         ]
         if (count := math.prod(map(len, choices))) > MOST_JOBS:
             raise UsageError(f"--multirun would start {count} jobs or more: expected {MOST_JOBS} at most")
-        jobs = [list(job) for job in itertools.product(*choices)]
-    else:
-        jobs = [lines]
+        return [list(job) for job in itertools.product(*choices)]
+    return [lines]
+
+
+def compose_job(command: str, lines: Sequence[str], arguments: Sequence[str] = (), hint: str = "") -> dict[str, Any]:
+    """The configuration that these overrides give, with the flags among the arguments. Raises UsageError, with the hint if there
+    is one, where they do not compose."""
+    given = flags(arguments)
     where = [] if given.config_dir is None else [_search_path(given.config_dir)]
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        for job in jobs:
-            try:
-                composed = as_plain(compose(command, overrides=job + where))
-            except Exception as error:  # Hydra's, OmegaConf's or a YAML reader's: of what the user wrote
-                raise UsageError(_ambiguous(own, arguments) or one_line(error)) from error
-            yield composed
+    within = GlobalHydra.instance().is_initialized()  # in a job, Hydra is at work already
+    with contextlib.nullcontext() if within else initialize_config_dir(str(CONF), version_base="1.3"):
+        try:
+            return as_plain(compose(command, overrides=[*lines, *where]))
+        except Exception as error:  # Hydra's, OmegaConf's or a YAML reader's: of what the user wrote
+            raise UsageError(hint or one_line(error)) from error
 
 
 def _search_path(folder: str) -> str:

@@ -50,13 +50,13 @@ def _source(file: Path | None) -> dict[str, Any] | None:
     return {"file": str(file), "sha256": digest, "git_commit": machine.git_commit(file.parent)}
 
 
-def append(folder: Path, record: dict[str, Any]) -> None:
-    """Adds one record; a line that an interrupted run left unfinished is cut off first.
+def append(folder: Path, record: dict[str, Any], name: str = FILE) -> None:
+    """Adds one record to the file of that name; a line that an interrupted run left unfinished is cut off first.
 
     Raises Unstored if the disk does not take it; what came onto the disk of it is taken away again.
     """
     line = (json.dumps(plain(record), allow_nan=False) + "\n").encode()
-    path = folder / FILE
+    path = folder / name
     try:
         with path.open("ab+", buffering=0) as file:
             size = _drop_partial_line(file)

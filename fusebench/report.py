@@ -143,14 +143,19 @@ def footer(records: Sequence[Mapping[str, Any]], clock: Clock, wall_s: float, fo
     """One line of counts, one of where the wall time went, one of where the records are."""
     out = console()
     counts = [f"{n} {status}" for status in STATUSES if (n := sum(r["status"] == status for r in records))]
+    out.print(f"{len(records)} {'cell' if len(records) == 1 else 'cells'}: {', '.join(counts) or 'none'}")
+    wall_time(clock, wall_s)
+    out.print(f"records: {folder}/records.jsonl", soft_wrap=True)
+
+
+def wall_time(clock: Clock, wall_s: float) -> None:
+    """One line of where the wall time of a run went."""
     phases = asdict(clock)
     phases["other"] = max(0.0, wall_s - sum(phases.values()))
-    out.print(f"{len(records)} {'cell' if len(records) == 1 else 'cells'}: {', '.join(counts) or 'none'}")
-    out.print(
+    console().print(
         f"wall time {wall_s:.1f} s: "
         + ", ".join(f"{name.replace('_', '-')} {spent:.1f} s" for name, spent in phases.items())
     )
-    out.print(f"records: {folder}/records.jsonl", soft_wrap=True)
 
 
 def seconds(value: float) -> str:

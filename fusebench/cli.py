@@ -8,6 +8,7 @@ import sys
 
 COMMANDS = {
     "bench": "time kernels: fusebench bench kernel=lola implementation=[triton,torch_eager] dtype=bfloat16 batch=64",
+    "compare": "which of two sides is faster: fusebench compare triton@HEAD~1 triton kernel=lola --fail-slower 3%",
     "parity": "check them against the float64 reference: fusebench parity kernel=lola dtype=all",
     "list": "show kernels, implementations and variants, and what is unavailable here (--json)",
     "yardsticks": "show what this device was measured to do: copy, read, products, launch (device=cpu, fresh=true, --json)",
@@ -75,9 +76,14 @@ def _dispatch(arguments: list[str]) -> int:
         from fusebench.yardstick_command import main as measure
 
         return measure(rest)
+    rest = _resume_as_key(rest)
+    if command == "compare":
+        from fusebench.compare import run_compare
+
+        return run_compare(_limit_as_key(rest))
     from fusebench.app import run_app
 
-    return run_app(command, _resume_as_key(rest))
+    return run_app(command, rest)
 
 
 def _resume_as_key(arguments: list[str]) -> list[str]:
@@ -89,6 +95,16 @@ def _resume_as_key(arguments: list[str]) -> list[str]:
     after = arguments[at + 1 : at + 2]
     named = bool(after) and "=" not in after[0] and not after[0].startswith("-")
     return [*arguments[:at], f"resume={after[0] if named else 'latest'}", *arguments[at + 1 + named :]]
+
+
+def _limit_as_key(arguments: list[str]) -> list[str]:
+    """`--fail-slower 3%` as the key that it stands for."""
+    flag = "--fail-slower"
+    arguments = [f"fail_slower={a.removeprefix(flag + '=')}" if a.startswith(f"{flag}=") else a for a in arguments]
+    if flag not in arguments:
+        return arguments
+    at = arguments.index(flag)
+    return [*arguments[:at], f"fail_slower={' '.join(arguments[at + 1 : at + 2])}", *arguments[at + 2 :]]
 
 
 if __name__ == "__main__":

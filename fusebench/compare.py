@@ -1,0 +1,266 @@
+"""The command `compare`: two implementations, configurations or git revisions, interleaved in pairs of processes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+
+from fusebench import app, cases, config, discovery, folder, records, report, revision, sides, verdicts
+from fusebench.contract import Cell
+from fusebench.discovery import Kernel
+from fusebench.errors import Unstored, UsageError
+from fusebench.pairs import Match, Side, digest, run_pairs
+from fusebench.run import Run
+from fusebench.settings import Clock, Settings
+
+FILE = "comparison.jsonl"
+AFTERWARDS = ("pairs", "confidence", "fail_slower", "resamples")  # keys that may be set anew beside resume=
+SELF_CHECK_PAIRS = 30  # at least, for the figures of `resamples`
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the kernels of a side are from."""
+
+    request: sides.Request
+    kernels: Mapping[str, Kernel]
+    roots: Sequence[Path]
+    commit: str | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one job does, all of it checked."""
+
+    device: str
+    pairs: int
+    rounds: int
+    confidence: float
+    fail_slower: float | None
+    resamples: int
+    chosen: tuple[Mapping[str, Any], Mapping[str, Any]]
+    matches: Sequence[Match]
+
+
+def run_compare(arguments: Sequence[str]) -> int:
+    """Runs the command. Exit code: 0 if all could be compared and nothing is slower than `fail_slower` allows, or may be; 1 if
+    something surely is, or if a side is wrong or does not run; 2 for bad input; 130 interrupted."""
+    with contextlib.ExitStack() as stack:
+        return app.start("compare", arguments, lambda: _prepare(arguments, stack))
+
+
+def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> tuple[Sequence[str], Path | None, app.Job]:
+    """What app.start needs; the folders of old kernels stay until the stack is left."""
+    words, rest, resumed = _resumed(arguments) or (*sides.split(arguments), None)
+    shows = config.only_shows(rest)
+    if not words and not shows:
+        raise UsageError(f"compare takes two sides, before all else; expected {sides.EXPECTED}")
+    overrides = config.parse(rest)
+    paths = config.paths_of(overrides)
+    sources = _sources([sides.request(*side) for side in zip("AB", words, strict=False)], paths, stack)
+    known = {f"{s.request.name}/{name}": k for s in sources for name, k in s.kernels.items()}
+    known = known or discovery.find_kernels(discovery.roots_of(paths))
+    config.check("compare", rest, overrides, known)
+    config.store("compare", known)
+    if not shows:
+        for lines in config.job_lines(rest, overrides):
+            plan = _plan(sources, lines, rest)
+            if not resumed:
+                app.check_files(plan.chosen[0], overrides)
+    return rest, resumed, lambda _, home: _run(sources, rest, home, resumed is not None)
+
+
+def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | None:
+    """The sides, the arguments and the kept configuration of the comparison to go on with, or None. Raises UsageError."""
+    if not any(a.startswith("resume=") for a in arguments):
+        return None
+    overrides = config.parse(arguments)
+    value = config.last("resume", overrides)
+    if value is None:
+        return None
+    wrong = [
+        str(o.input_line) for o in overrides if o.key_or_group.split(".")[0] not in ("resume", "hydra", *AFTERWARDS)
+    ]
+    wrong += ["--multirun"] * config.flags(arguments).multirun
+    if wrong:
+        raise UsageError(
+            f"resume={value} goes on with that comparison as it was: leave out {' '.join(wrong)}; "
+            f"only {', '.join(AFTERWARDS)} can be set anew"
+        )
+    file = folder.find("compare", str(value))
+    kept = folder.load(file)
+    for key in ("sides", "overrides"):
+        if not isinstance(kept.get(key), list) or not all(isinstance(line, str) for line in kept[key]):
+            raise UsageError(f"{file} is no configuration of this command: {key} is {kept.get(key)!r}")
+    anew = {o.key_or_group for o in overrides}
+    lines = [line for line in kept["overrides"] if line.split("=")[0] not in anew]
+    # JSON's strings are quoted as Hydra reads them
+    lines += [f"{key}={json.dumps(kept[key])}" for key in ("path", "shapes") if kept.get(key) is not None]
+    return kept["sides"], [*lines, *arguments], file
+
+
+def _sources(requests: Sequence[sides.Request], paths: Sequence[str], stack: contextlib.ExitStack) -> list[Source]:
+    """The kernels of the sides: of the working tree, or of a commit that is written to a temporary folder."""
+    roots = discovery.roots_of(paths)
+    trees: dict[str | None, tuple[Mapping[str, Kernel], Sequence[Path]]] = {}
+    found = []
+    for request in requests:
+        commit = None
+        if request.revision is not None:
+            checkout = revision.repository(paths)
+            commit = revision.resolve(checkout, request.revision)
+        if commit not in trees:
+            theirs = roots
+            if commit is not None:
+                copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-")))
+                theirs = revision.export(checkout, commit, roots, copy)
+            trees[commit] = (discovery.find_kernels(theirs), theirs)
+        found.append(Source(request, *trees[commit], commit))
+    return found
+
+
+def _plan(sources: Sequence[Source], lines: Sequence[str], arguments: Sequence[str]) -> Plan:
+    """What the job with these overrides does. Raises UsageError for whatever in it cannot be done."""
+    chosen, cells = [], []
+    for source in sources:
+        where = f"side {source.request.name} ({source.request.text}): "
+        try:
+            config.check("compare", (), config.parse(source.request.lines), source.kernels)
+            own = config.compose_job("compare", [*lines, *source.request.lines], arguments)
+            cells.append(cases.select_cells(source.kernels, own))
+        except UsageError as error:
+            raise UsageError(where + str(error)) from error
+        chosen.append(own)
+    both = chosen[0]
+    device = app.check_timing(both)
+    if both["worker"]["inline"]:
+        raise UsageError("worker=inline: compare needs processes of its own for each side; worker=process")
+    confidence = _share("confidence", both["confidence"], "a share such as 0.99")
+    if not 0.5 <= confidence < 1:
+        raise UsageError(f"confidence is {both['confidence']!r}: expected at least 0.5 and less than 1")
+    allowed = (
+        None
+        if both["fail_slower"] is None
+        else _share("fail_slower", both["fail_slower"], "a share such as 3% or 0.03")
+    )
+    pairs, rounds = (cases.positive(key, both[key]) for key in ("pairs", "rounds"))
+    resamples = cases.positive("resamples", both["resamples"], least=0)
+    matches = sides.match(*cells)
+    if resamples and (
+        pairs < SELF_CHECK_PAIRS
+        or any(m.cells[0] != m.cells[1] for m in matches)
+        or len({s.commit for s in sources}) > 1
+    ):
+        raise UsageError(
+            f"resamples={resamples}: expected a side against itself and pairs={SELF_CHECK_PAIRS} or more, such as "
+            f"compare torch_eager torch_eager pairs={SELF_CHECK_PAIRS} resamples={resamples}"
+        )
+    return Plan(device, pairs, rounds, confidence, allowed, resamples, (chosen[0], chosen[1]), matches)
+
+
+def _share(key: str, value: Any, expected: str) -> float:
+    """3% and 0.03 are the same. Raises UsageError for what is none of at least 0 and below 1."""
+    text = str(value)
+    try:
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if isinstance(value, bool) or not 0 <= share < 1:
+        raise UsageError(f"{key} is {value!r}: expected {expected}")
+    return share
+
+
+def _run(sources: Sequence[Source], arguments: Sequence[str], home: Path, resumed: bool) -> int:
+    """One job, in its folder: the pairs that are not on record yet, then the table. Raises UsageError and Unstored."""
+    lines = [str(line) for line in HydraConfig.get().overrides.task]
+    plan = _plan(sources, lines, arguments)
+    with folder.held(home):
+        if not resumed:
+            texts = [s.request.text.replace(f"@{s.request.revision}", f"@{s.commit}") for s in sources]
+            others = [line for line in lines if line.split("=")[0] not in ("path", "shapes")]
+            both = {key: plan.chosen[0][key] for key in ("path", "shapes")}
+            folder.keep({"sides": texts, "overrides": others} | both, home, "compare")
+        _recorded(home, plan.matches)
+        _check_unchanged(sources, plan.matches)
+        return _measure(sources, plan, home)
+
+
+def _measure(sources: Sequence[Source], plan: Plan, home: Path) -> int:
+    begin = time.perf_counter()
+    clock = Clock()
+    with report.progress() as bar:
+        task = bar.add_task(
+            "starting", total=plan.pairs * len(plan.matches), completed=sum(len(m.pairs) for m in plan.matches)
+        )
+
+        def on_phase(cell: Cell, phase: str) -> None:
+            bar.update(task, description=f"{cell.label} {cell.case.id}: {phase}")
+
+        both = [
+            Side(s.request.name, Run(s.kernels, s.roots, home / f"side-{s.request.name}", _settings(plan, own), clock, on_phase), s.commit)
+            for s, own in zip(sources, plan.chosen, strict=True)
+        ]  # fmt: skip
+        stopped: BaseException | None = None
+        try:
+            for _ in run_pairs((both[0], both[1]), plan.matches, plan.pairs, plan.rounds, home):
+                bar.advance(task)
+        except (KeyboardInterrupt, Unstored) as error:
+            bar.stop()
+            stopped = error
+    found = [verdicts.outcome(match, plan.confidence, plan.fail_slower, plan.resamples) for match in plan.matches]
+    if not isinstance(stopped, Unstored):
+        (home / FILE).unlink(missing_ok=True)
+        for outcome in found:
+            records.append(home, outcome, FILE)
+    verdicts.show(
+        found,
+        [f"{s.request.name}  {s.request.text}" + (f"  (commit {s.commit[:10]})" if s.commit else "") for s in sources],
+    )
+    verdicts.footer(clock, time.perf_counter() - begin, home)
+    kept = f"{min(len(m.pairs) for m in plan.matches)} of {plan.pairs} pairs are kept; go on with resume={home}"
+    if isinstance(stopped, Unstored):  # later jobs of a multirun would meet the same disk
+        raise Unstored(f"{stopped}; {kept}") from stopped
+    if stopped:
+        print(f"interrupted: {kept}", file=sys.stderr)
+        return app.INTERRUPTED
+    return 1 if any(outcome["fails"] for outcome in found) else 0
+
+
+def _settings(plan: Plan, own: Mapping[str, Any]) -> Settings:
+    sampling = config.plan(own, plan.device)
+    return Settings(plan.device, sampling, own["timeout_s"], own["threads"], pythons=own["worker"]["python"])
+
+
+def _recorded(home: Path, matches: Sequence[Match]) -> None:
+    """Gives the matches the pairs that are on record."""
+    pairs: dict[tuple[str, int], dict[str, Any]] = {}
+    for record in records.read_own(home):
+        pairs.setdefault((str(record.get("comparison")), int(record.get("pair", -1))), {})[record.get("side", "")] = (
+            record
+        )
+    for match in matches:
+        found = {number: (p["A"], p["B"]) for (name, number), p in pairs.items() if name == match.id and len(p) == 2}
+        match.pairs.update(found)
+
+
+def _check_unchanged(sources: Sequence[Source], matches: Sequence[Match]) -> None:
+    """Raises UsageError if an implementation has changed since its pairs were recorded."""
+    for match in matches:
+        for pair in match.pairs.values():
+            for record, cell, source in zip(pair, match.cells, sources, strict=True):
+                file = source.kernels[cell.case.kernel].implementations[cell.implementation].file
+                if digest(record) != hashlib.sha256(file.read_bytes()).hexdigest():
+                    raise UsageError(
+                        f"{file} has changed since the recorded pairs were measured: start a comparison anew"
+                    )

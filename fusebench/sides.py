@@ -1,0 +1,130 @@
+"""What the two sides of `fusebench compare A B` mean, and which cells of them are compared with which."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusebench import config
+from fusebench.contract import Cell
+from fusebench.errors import UsageError
+from fusebench.pairs import Match
+
+EXPECTED = "IMPLEMENTATION[:VARIANT][@REVISION], overrides in quotes, or both: compare triton cuda kernel=softmax"
+OWN_KEYS = ("implementation", "case", "dtype", "precision", "batch", "shapes", "seed", "inputs")  # that a side may set
+OWN_GROUPS = ("shape.", "option.", "worker.python.")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One side as it was asked for: its overrides, and the revision of its kernels or None for the working tree."""
+
+    name: str
+    text: str
+    lines: tuple[str, ...]
+    revision: str | None
+
+
+def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The first two words, which are the sides, and the other arguments.
+
+    Two bare KEY=VALUE words are sides if they set the same key: `compare dtype=float16 dtype=bfloat16 kernel=lola`.
+    """
+    words = config.flags(arguments).overrides[:2]
+    keys = [word.split("=")[0] if "=" in word and len(word.split()) == 1 else None for word in words]
+    if len(words) < 2 or (any(keys) and keys[0] != keys[1]):
+        return [], list(arguments)
+    rest = list(arguments)
+    for word in words:
+        rest.remove(word)
+    return words, rest
+
+
+def request(name: str, text: str) -> Request:
+    """Reads one side. Raises UsageError for what is none."""
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"side {name} ({text}): {error}; expected {EXPECTED}") from error
+    lines, revision = [], None
+    for word in words:
+        if "=" in word.split("@")[0]:
+            lines.append(word)
+            continue
+        if word == ".":
+            word = "@."
+        implementation, at, wanted = word.partition("@")
+        if (at and not wanted) or not word:
+            raise UsageError(
+                f"side {name} ({text}): no revision behind @; expected such as @HEAD~1, or @. for the working tree"
+            )
+        if implementation:
+            lines.append(f"implementation={implementation}")
+        revision = wanted if wanted not in ("", ".") else revision
+    if not words:
+        raise UsageError(f"side {name} is empty; expected {EXPECTED}")
+    for override in config.parse(lines):
+        key = override.key_or_group
+        if key not in OWN_KEYS and not key.startswith(OWN_GROUPS):
+            raise UsageError(
+                f"side {name} ({text}): {key} cannot differ between the sides, which must be measured in the same way; "
+                f"a side may set {', '.join(OWN_KEYS)}, {', '.join(g + 'NAME' for g in OWN_GROUPS)}"
+            )
+    return Request(name, text, tuple(lines), revision)
+
+
+def match(a: Sequence[Cell], b: Sequence[Cell]) -> list[Match]:
+    """Pairs the cells of the sides: kernel by kernel and case by case, by name or else in order; within a case by label.
+
+    One cell on each side always matches; otherwise both sides must have the same labels, or one implementation with the
+    same variants. Raises UsageError that names what has no partner.
+    """
+    ours, theirs = _by_case(a), _by_case(b)
+    if set(ours) != set(theirs):
+        raise UsageError(
+            f"only one side has {', '.join(sorted(set(ours) ^ set(theirs)))}: set kernel= to what both have"
+        )
+    found: list[Match] = []
+    for kernel, cases in ours.items():
+        others = theirs[kernel]
+        if len(cases) != len(others):
+            raise UsageError(
+                f"side A has {_count(cases)} of {kernel}, side B {_count(others)}: expected as many on both sides"
+            )
+        keys = list(cases) if set(cases) == set(others) else list(others)
+        for key, other in zip(cases, keys, strict=True):
+            found += [Match(pair) for pair in _labels(kernel, cases[key], others[other])]
+    return found
+
+
+def _by_case(cells: Sequence[Cell]) -> dict[str, dict[tuple[Any, ...], list[Cell]]]:
+    grouped: dict[str, dict[tuple[Any, ...], list[Cell]]] = {}
+    for cell in cells:
+        grouped.setdefault(cell.case.kernel, {}).setdefault((cell.case.id, cell.seed, cell.inputs), []).append(cell)
+    return grouped
+
+
+def _count(cases: Mapping[tuple[Any, ...], Any]) -> str:
+    return f"{len(cases)} {'case' if len(cases) == 1 else 'cases'} ({', '.join(str(key[0]) for key in cases)})"
+
+
+def _labels(kernel: str, a: Sequence[Cell], b: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+    """The cells of one case, one by one."""
+    if len(a) == len(b) == 1:
+        return [(a[0], b[0])]
+    keys = [[cell.label for cell in side] for side in (a, b)]
+    if set(keys[0]) != set(keys[1]) and all(len({cell.implementation for cell in side}) == 1 for side in (a, b)):
+        keys = [[cell.variant for cell in side] for side in (a, b)]
+    if set(keys[0]) != set(keys[1]):
+        raise UsageError(
+            f"of {kernel} side A has {_list(a)} and side B {_list(b)}: name one variant on each side, such as "
+            f"{a[0].implementation}:{a[0].variant} {b[0].implementation}:{b[0].variant}"
+        )
+    partners = dict(zip(keys[1], b, strict=True))
+    return [(cell, partners[key]) for key, cell in zip(keys[0], a, strict=True)]
+
+
+def _list(cells: Iterable[Cell]) -> str:
+    return ", ".join(cell.label for cell in cells)

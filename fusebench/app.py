@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import math
 import os
 import sys
@@ -123,13 +125,24 @@ def _run(
     with folder.held(home):
         if not resumed:
             folder.keep(chosen, home, command)
-        finished = records.read_own(home)
+        finished = _finished(home, timed=command == "bench")
         this = Run(kernels, roots, home, settings)
         if not _measure(this, cells, finished):
             return INTERRUPTED
     report.show(finished, timed=command == "bench")
     report.footer(finished, this.clock, time.perf_counter() - begin, home)
     return 0 if all(r["status"] in ("ok", "skipped") for r in finished) else 1
+
+
+def _finished(home: Path, timed: bool) -> list[dict[str, Any]]:
+    """The records that the folder has. Raises UsageError now, not when hours are over, for any that no table can show."""
+    found = records.read_own(home)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            report.show(found, timed)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UsageError(f"{home / records.FILE} has a record that is none of ours: {error!r}") from error
+    return found
 
 
 def _measure(this: Run, cells: Sequence[Cell], finished: list[dict[str, Any]]) -> bool:

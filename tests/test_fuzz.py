@@ -294,3 +294,15 @@ def test_a_preset_of_ones_own_is_taken():
     preset = "# @package _global_\nkernel: launch\nimplementation: torch_eager\n"
     code, said = told("parity", "-cd=mine", "experiment=it", **{"mine__experiment__it.yaml": preset})
     assert code == 1 and "1 cell: 1 failed" in said
+
+
+@pytest.mark.parametrize(
+    "change", [{"case": {}}, {"timing": {}}, {"parity": {"ratio": "x"}}, {"schema": 0}, {"label": 3}]
+)
+def test_a_spoilt_record_is_named(change):
+    files = {
+        "results__it__bench.yaml": "kernel: launch",
+        "results__it__records.jsonl": json.dumps(GOOD_RECORD | change) + "\n",
+    }
+    code, said = told("bench", "resume=it", **files)
+    assert code == 2 and "records.jsonl" in said

@@ -154,9 +154,7 @@ def job_lines(arguments: Sequence[str], overrides: Sequence[Override]) -> list[l
     given = flags(arguments)
     if given.multirun:
         choices = [
-            [f"{o.key_or_group}={v}" for v in itertools.islice(o.sweep_string_iterator(), MOST_JOBS + 1)]
-            if o.is_sweep_override()
-            else [line]
+            [f"{o.key_or_group}={v}" for v in _swept(o)] if o.is_sweep_override() else [line]
             for o, line in zip(own, lines, strict=True)
         ]
         if (count := math.prod(map(len, choices))) > MOST_JOBS:
@@ -237,7 +235,15 @@ def _check_group(group: str, value: str, folders: Sequence[Path]) -> None:
 
 
 def _values(override: Override) -> list[Any]:
-    return list(override.sweep_string_iterator()) if override.is_sweep_override() else [override.value()]
+    return _swept(override) if override.is_sweep_override() else [override.value()]
+
+
+def _swept(override: Override) -> list[str]:
+    """The values of a sweep, one more than a multirun may have at most. Raises UsageError for one that has no list of them."""
+    try:
+        return list(itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1))
+    except HydraException as error:
+        raise UsageError(f"{override.input_line}: {one_line(error)}") from error
 
 
 def _python_keys(kernels: Mapping[str, Kernel]) -> list[str]:

@@ -306,3 +306,11 @@ def test_a_spoilt_record_is_named(change):
     }
     code, said = told("bench", "resume=it", **files)
     assert code == 2 and "records.jsonl" in said
+
+
+@pytest.mark.parametrize(
+    ("sweep", "named"), [("seed=interval(0,1)", "interval(0,1)"), ("seed=range(0,1e9)", "10000 at most")]
+)
+def test_a_sweep_without_a_usable_list_is_named(sweep, named):
+    code, said = told("bench", "-m", "kernel=launch", sweep)
+    assert code == 2 and named in said

@@ -314,3 +314,14 @@ def test_a_spoilt_record_is_named(change):
 def test_a_sweep_without_a_usable_list_is_named(sweep, named):
     code, said = told("bench", "-m", "kernel=launch", sweep)
     assert code == 2 and named in said
+
+
+sides = st.sampled_from(
+    ["torch_eager", "flax:module", "flax dtype=float16", "@.", "torch_eager@.", "@nosuch", "@", "@@", ":", "kernel=lola", "'", "x=", "\x00", ""]
+) | st.text(max_size=6)  # fmt: skip
+
+
+@given(sides, sides, st.lists(overrides | good | st.sampled_from(FLAGS) | sides, max_size=3))
+@fuzz(25)
+def test_no_two_sides_end_in_a_traceback(a, b, others):
+    told("compare", a, b, *others)

@@ -7,7 +7,6 @@ about its duration, which no kernel under test is.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,53 +45,58 @@ def record(work: Callable[[], None]) -> list[Kernel]:
 
 @dataclass(frozen=True)
 class Marker:
-    """The back end's flush kernel: its name, how long it takes, and what the wall clock shows more than that, in seconds."""
+    """The back end's flush kernel: its name, and how long it takes in seconds."""
 
     name: str
     duration: float
-    gap: float
+
+
+@dataclass(frozen=True)
+class Call:
+    """The kernels of one call, and the span in seconds of the flushes before it."""
+
+    kernels: list[Kernel]
+    flushes: float
+
+    @property
+    def span(self) -> float:
+        """Seconds from the first kernel's start to the last one's end."""
+        return max(k.end for k in self.kernels) - min(k.start for k in self.kernels)
 
 
 def marker(backend: Any) -> Marker:
-    """The flush kernel, launched alone a few times."""
-    walls: list[float] = []
+    """The flush kernel, launched a few times."""
 
     def flushes() -> None:
-        for _ in range(5):
-            begin = time.perf_counter_ns()
+        for _ in range(4):
             backend.flush()
-            backend.wait(None)
-            walls.append((time.perf_counter_ns() - begin) / 1e9)
+        backend.wait(None)
 
     flushes()
-    walls.clear()
     kernels = record(flushes)
     longest = max(kernels, key=lambda k: k.end - k.start)
-    durations = [k.end - k.start for k in kernels if k.name == longest.name]
-    return Marker(
-        longest.name, statistics.median(durations), max(0.0, statistics.median(walls) - statistics.median(durations))
-    )
+    return Marker(longest.name, statistics.median(k.end - k.start for k in kernels if k.name == longest.name))
 
 
-def split(kernels: Sequence[Kernel], marker: Marker, flushes: int, calls: int) -> list[list[Kernel]]:
-    """The kernels of each call: what stands between one run of `flushes` markers and the next.
+def split(kernels: Sequence[Kernel], marker: Marker, flushes: int, calls: int) -> list[Call]:
+    """The calls: the kernels between one run of `flushes` markers and the next.
 
     Raises RuntimeError if the number of runs is not `calls`, or a call left no kernel.
     """
-    found: list[list[Kernel]] = []
-    run = 0
+    found: list[Call] = []
+    run: list[Kernel] = []
     for kernel in kernels:
         if kernel.name == marker.name and kernel.end - kernel.start > marker.duration / 2:
-            run += 1
-            if run == flushes:
-                found.append([])
-                run = 0
-        elif found and run == 0:
-            found[-1].append(kernel)
+            run.append(kernel)
+            if len(run) == flushes:
+                found.append(Call([], run[-1].end - run[0].start))
+                run = []
+        elif found and not run:
+            found[-1].kernels.append(kernel)
         else:
             raise RuntimeError(f"CUPTI's records are out of order: {kernel.name} stands among the flushes of a call")
-    if len(found) != calls or not all(found):
-        empty = sum(not k for k in found)
+    if len(found) != calls or not all(c.kernels for c in found):
+        empty = sum(not c.kernels for c in found)
         raise RuntimeError(f"CUPTI recorded {len(found)} calls, {empty} of them without a kernel; expected {calls}")
     return found
 

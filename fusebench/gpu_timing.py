@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusebench import cupti, state
-from fusebench.cupti import Kernel
-from fusebench.timing import Backend, Plan, Ring, Samples, enough
+from fusebench.timing import Backend, Check, Plan, Ring, Samples, enough
 
 CHUNK = 20  # calls in one profile: few enough for CUPTI's buffers, many enough to pay for starting it
 CHECKS = 2  # isolated calls among them
-FLUSHES = 3  # kernels that overwrite L2 before each call, about 0.1 ms each on an H200
+FLUSHES, MOST_FLUSHES = 3, 50  # kernels that overwrite L2 before each call, about 0.1 ms each on an H200
 COPIES_BYTES = 4 * 2**30  # of inputs that wait for their calls at one time
 SUSTAINED_S, SUSTAINED_CALLS = (
     0.02,
@@ -33,14 +32,16 @@ Arguments = Sequence[Any]
 
 
 @dataclass
-class Call:
-    """One call of a chunk: its input set, the inputs, for warm caches a twin's inputs, and how it is timed."""
+class Turn:
+    """One call of a chunk: its input set, the inputs, for warm caches a twin's inputs, whether it is isolated, and if so the
+    wall time of the call and of the flushes before it."""
 
     place: int
     arguments: Arguments
     twin: Arguments | None
     isolated: bool
     wall: float = 0.0
+    flush_wall: float = 0.0
 
 
 def measure(
@@ -50,9 +51,10 @@ def measure(
     samples = Samples("wall" if plan.regime == "isolated" else "cupti", plan)
     each = _host(backend, call, ring, plan.time_s, samples)
     marker = cupti.marker(backend)
-    samples.gap = marker.gap
-    # the flushes must outlast the launch of the call behind them
-    flushes = max(FLUSHES, math.ceil(1.5 * statistics.median(samples.host) / marker.duration))
+    # the flushes must outlast the launch of the call behind them, and take as long as it, since what a wait costs the host
+    # grows with its length
+    launch, alike = 1.5 * statistics.median(samples.host), min(each, MOST_FLUSHES * marker.duration)
+    flushes = max(FLUSHES, math.ceil(max(launch, alike) / marker.duration))
     if plan.cache == "warm":
         samples.launches = _launches(backend, call, ring, marker, flushes)
         if plan.regime == "sustained":
@@ -63,7 +65,7 @@ def measure(
     retries = 0
     while not samples.time or not enough(samples, end):
         before = state.read("cuda")
-        kept = len(samples.time), len(samples.busy), len(samples.check)
+        kept = len(samples.time), len(samples.busy), len(samples.check), len(samples.profiles)
         count = max(
             1, min(CHUNK, plan.calls - kept[0], int((end - time.perf_counter()) / (each + flushes * marker.duration)))
         )
@@ -71,7 +73,7 @@ def measure(
         after = state.read("cuda")
         if slowdown := before.slowdown or after.slowdown:
             samples.discarded += len(samples.time) - kept[0]
-            for values, count in zip((samples.time, samples.busy, samples.check), kept, strict=True):
+            for values, count in zip((samples.time, samples.busy, samples.check, samples.profiles), kept, strict=True):
                 del values[count:]  # type: ignore[attr-defined]
             retries += 1
             if retries > RETRIES:
@@ -123,14 +125,20 @@ def _single(
     calls = []
     for number, isolated in enumerate(kinds):
         place = (done + number) % len(ring)
-        calls.append(Call(place, ring[place], ring[place] if plan.cache == "warm" else None, isolated))
+        calls.append(Turn(place, ring[place], ring[place] if plan.cache == "warm" else None, isolated))
     backend.wait([c.arguments for c in calls])
 
     def chunk() -> None:
         output = None
         for c in calls:
+            if c.isolated:
+                backend.wait(output)
+            begin = time.perf_counter_ns()
             for _ in range(flushes):
                 backend.flush()
+            if c.isolated:
+                backend.wait(output)
+                c.flush_wall = (time.perf_counter_ns() - begin) / 1e9
             if c.twin is not None:
                 output = call(*c.twin)
                 for copied in _copied(ring):
@@ -147,16 +155,16 @@ def _single(
                 samples.arguments, samples.output = c.arguments, output
         backend.wait(output)
 
-    found = cupti.split(cupti.record(chunk), marker, flushes, len(calls))
-    for c, kernels in zip(calls, found, strict=True):
-        own = kernels if c.twin is None else _last(kernels, samples.launches or 0)
-        span, busy = max(k.end for k in own) - min(k.start for k in own), cupti.busy(own)
+    found = cupti.split(_profile(backend, chunk, samples), marker, flushes, len(calls))
+    for c, seen in zip(calls, found, strict=True):
+        own = seen if c.twin is None else _last(seen, samples.launches or 0)
+        busy = cupti.busy(own.kernels)
         if c.isolated:
-            samples.check.append((c.wall, span, busy))
+            samples.check.append(Check(c.wall, own.span, busy, max(0.0, c.flush_wall - seen.flushes)))
         if c.isolated == (plan.regime == "isolated"):
-            samples.time.append(c.wall if c.isolated else span)
+            samples.time.append(c.wall if c.isolated else own.span)
             samples.busy.append(busy)
-        samples.launches, samples.kernels = len(own), [k.name for k in own]
+        samples.launches, samples.kernels = len(own.kernels), [k.name for k in own.kernels]
 
 
 def _sustained(
@@ -168,14 +176,16 @@ def _sustained(
     places = [number % len(ring) for number in range(first, first + samples.run)]
     waiting = [ring[place] for place in places]
     backend.wait(waiting)
-    wall = 0.0
+    wall = flush_wall = 0.0
 
     def chunk() -> None:
-        nonlocal wall
+        nonlocal wall, flush_wall
         output = None
+        begin = time.perf_counter_ns()
         for _ in range(flushes):
             backend.flush()
         backend.wait(output)
+        flush_wall = (time.perf_counter_ns() - begin) / 1e9
         begin = time.perf_counter_ns()
         for place, arguments in zip(places, waiting, strict=True):
             output = call(*arguments)
@@ -184,16 +194,32 @@ def _sustained(
         backend.wait(output)
         wall = (time.perf_counter_ns() - begin) / 1e9
 
-    (kernels,) = cupti.split(cupti.record(chunk), marker, flushes, 1)
-    if len(kernels) != samples.run * launches:
-        raise RuntimeError(
-            f"CUPTI recorded {len(kernels)} kernels of {samples.run} calls with {launches} launches each"
-        )
-    span, busy = max(k.end for k in kernels) - min(k.start for k in kernels), cupti.busy(kernels)
-    samples.time.append(span / samples.run)
+    (seen,) = cupti.split(_profile(backend, chunk, samples), marker, flushes, 1)
+    count, busy = len(seen.kernels), cupti.busy(seen.kernels)
+    if count != samples.run * launches:
+        raise RuntimeError(f"CUPTI recorded {count} kernels of {samples.run} calls with {launches} launches each")
+    samples.time.append(seen.span / samples.run)
     samples.busy.append(busy / samples.run)
-    samples.check.append((wall, span, busy))
-    samples.kernels = [k.name for k in kernels[:launches]]
+    samples.check.append(Check(wall, seen.span, busy, max(0.0, flush_wall - seen.flushes)))
+    samples.kernels = [k.name for k in seen.kernels[:launches]]
+
+
+def _profile(backend: Backend, chunk: Callable[[], None], samples: Samples) -> list[cupti.Kernel]:
+    """The kernels of a chunk, which waits for the device itself. Both clocks are kept, from the end of a flush before it:
+    a profile's first launch is slow."""
+    took = 0.0
+
+    def timed() -> None:
+        nonlocal took
+        backend.flush()
+        backend.wait(None)
+        begin = time.perf_counter_ns()
+        chunk()
+        took = (time.perf_counter_ns() - begin) / 1e9
+
+    first, *kernels = cupti.record(timed)
+    samples.profiles.append((took, max(k.end for k in (first, *kernels)) - first.end))
+    return kernels
 
 
 def _launches(
@@ -208,14 +234,14 @@ def _launches(
             backend.flush()
         backend.wait(call(*arguments))
 
-    return len(cupti.split(cupti.record(one), marker, flushes, 1)[0])
+    return len(cupti.split(cupti.record(one), marker, flushes, 1)[0].kernels)
 
 
-def _last(kernels: Sequence[Kernel], launches: int) -> Sequence[Kernel]:
-    """The kernels of the second of two calls. Raises RuntimeError if there are fewer than both have."""
-    if len(kernels) < 2 * launches:
-        raise RuntimeError(f"CUPTI recorded {len(kernels)} kernels of two calls with {launches} launches each")
-    return kernels[-launches:]
+def _last(seen: cupti.Call, launches: int) -> cupti.Call:
+    """The second of two calls. Raises RuntimeError if there are fewer kernels than both have."""
+    if len(seen.kernels) < 2 * launches:
+        raise RuntimeError(f"CUPTI recorded {len(seen.kernels)} kernels of two calls with {launches} launches each")
+    return cupti.Call(seen.kernels[-launches:], seen.flushes)
 
 
 def _copied(ring: Ring | Sequence[Arguments]) -> Sequence[int]:

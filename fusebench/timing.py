@@ -24,6 +24,7 @@ from fusebench.contract import Device
 MIN_SAMPLES, MAX_SAMPLES = 6, 1000  # fewer than 6 have no 95 % interval of their median
 TARGET_SAMPLES = 20  # a narrow interval of fewer may be luck
 CONFIDENCE = 0.95
+RESOLUTION_S = 0.5e-6  # of the two clocks against each other
 REGIMES = ("queued", "isolated", "sustained")
 CACHES = ("cold", "warm")
 
@@ -83,14 +84,24 @@ class Ring:
         return sum(int(self.sets[0][place].nbytes) for place in self.copied)
 
 
+@dataclass(frozen=True)
+class Check:
+    """One isolated call, or a run of sustained ones, on both clocks, in seconds: its wall time, the span and the busy time of its
+    kernels by CUPTI, and the gap, what the wall clock showed more than CUPTI for the flushes just before."""
+
+    wall: float
+    span: float
+    busy: float
+    gap: float
+
+
 @dataclass
 class Samples:
     """Times in seconds, one a call (sustained: the mean of each run of calls).
 
     `time` is what the plan's regime measures. On the GPU there are beside it: `busy`, the union of the same calls' kernels;
     `host`, what a call costs the calling thread; and of isolated calls among them (sustained: of each run of `run` calls),
-    `check`, one triple each of wall, span and busy time. `gap` is what the wall clock shows more than the span for one launch
-    and one wait.
+    `check`, what both clocks say. `profiles` are the wall time of each profile and CUPTI's, from its first kernel to its last.
     """
 
     timer: str
@@ -98,9 +109,9 @@ class Samples:
     time: list[float] = field(default_factory=list)
     busy: list[float] = field(default_factory=list)
     host: list[float] = field(default_factory=list)
-    check: list[tuple[float, float, float]] = field(default_factory=list)
+    check: list[Check] = field(default_factory=list)
+    profiles: list[tuple[float, float]] = field(default_factory=list)
     run: int = 1
-    gap: float = 0.0
     launches: int | None = None
     kernels: list[str] = field(default_factory=list)
     discarded: int = 0
@@ -168,30 +179,42 @@ def enough(samples: Samples, end: float) -> bool:
 def agreement(samples: Samples) -> dict[str, Any] | None:
     """What the second clock says of the isolated calls: None where there were none.
 
-    Hard: neither busy time nor span may exceed the wall time around the same call. Where the GPU's time is over five times the
-    host's, the wall may exceed the span by one launch and one wait, each at most doubled, and 2 %: more is work that CUPTI's
-    records do not show. Elsewhere the host's time hides what the GPU does, and the second clock says n/a.
+    Hard: neither busy time nor span may exceed the wall time around the same call, and over all profiles the two clocks must
+    advance by the same within 5 % and a millisecond a profile. Where the GPU's time is over five times the
+    host's, the wall may exceed the span by the host's time and the gap, each at most doubled, and 2 %: more is work that
+    CUPTI's records do not show. Elsewhere the host's time hides what the GPU does, and the second clock says n/a.
     """
     if not samples.check:
         return None
-    wall, span, busy = (float(np.median(column)) for column in zip(*samples.check, strict=True))
     host = quartiles(samples.host)[1] if samples.host else 0.0
-    found = {
-        "wall": wall, "span": span, "busy": busy, "host": host, "gap": samples.gap, "says": "agrees", "reason": None,
-    }  # fmt: skip
-    resolution = 0.5e-6  # of the two clocks against each other
-    for one_wall, one_span, one_busy in samples.check:
-        if max(one_span, one_busy) > one_wall * 1.001 + resolution:
-            took = max(one_span, one_busy)
-            return found | {"says": "contradicts", "reason": f"CUPTI saw kernels for {took * 1e6:.2f} µs in a call that "
-                            f"took {one_wall * 1e6:.2f} µs by the wall clock"}  # fmt: skip
-    if span <= 5 * host * samples.run:
+    columns = {name: [getattr(c, name) for c in samples.check] for name in ("wall", "span", "busy", "gap")}
+    found: dict[str, Any] = {name: quartiles(values)[1] for name, values in columns.items()}
+    found |= {"host": host, "says": "agrees", "reason": None}
+    for c in samples.check:
+        took = max(c.span, c.busy)
+        if took > c.wall * 1.001 + RESOLUTION_S:
+            reason = (
+                f"CUPTI saw kernels for {took * 1e6:.2f} µs in a call that took {c.wall * 1e6:.2f} µs by the wall clock"
+            )
+            return found | {"says": "contradicts", "reason": reason}
+    walls, extents = (sum(column) for column in zip(*samples.profiles, strict=True))
+    if abs(walls - extents) > 0.05 * walls + 1e-3 * len(samples.profiles):
+        reason = f"while the wall clock advanced by {walls * 1e3:.3g} ms, CUPTI's did by {extents * 1e3:.3g} ms"
+        return found | {"says": "contradicts", "reason": reason}
+    if found["span"] <= 5 * host * samples.run:
         return found | {"says": "n/a"}
-    # of all checks the one with the least excess: what CUPTI does not see is missing in each, a busy host delays some
-    wall, span, busy = min(samples.check, key=lambda c: c[0] - c[1])
-    if wall - span > 2 * (host + samples.gap) + 0.02 * span:
-        return found | {"says": "contradicts", "reason": f"the wall clock shows {wall * 1e6:.2f} µs, CUPTI's kernels "
-                        f"{span * 1e6:.2f} µs; launching and waiting explain {(host + samples.gap) * 1e6:.2f} µs"}  # fmt: skip
+
+    def unexplained(c: Check) -> float:
+        return c.wall - c.span - 2 * (host + c.gap) - 0.02 * c.span
+
+    # the least of all: what CUPTI does not see is missing in each, a busy host delays some
+    least = min(samples.check, key=unexplained)
+    if unexplained(least) > 0:
+        reason = (
+            f"the wall clock shows {least.wall * 1e6:.2f} µs, CUPTI's kernels {least.span * 1e6:.2f} µs; launching and waiting "
+            f"explain {(host + least.gap) * 1e6:.2f} µs"
+        )
+        return found | {"says": "contradicts", "reason": reason}
     return found
 
 

@@ -17,7 +17,7 @@ from fusebench.pool import Pool
 from fusebench.timing import Plan, median_interval
 
 CPU = Device("cpu", "test")
-FLUSH = Marker("flush", 1.0, 0.0)
+FLUSH = Marker("flush", 1.0)
 
 
 def kernels_of(*spans, name="k"):
@@ -31,12 +31,12 @@ def flushed(start):
 
 def test_records_are_split_at_the_flushes():
     stream = flushed(0) + kernels_of((2, 3)) + flushed(3) + kernels_of((5, 6), (7, 8))
-    assert [len(call) for call in split(stream, FLUSH, 2, 2)] == [1, 2]
+    assert [len(call.kernels) for call in split(stream, FLUSH, 2, 2)] == [1, 2]
 
 
 def test_a_short_kernel_of_the_flush_s_name_belongs_to_the_call():
     stream = flushed(0) + kernels_of((2, 2.1), name="flush") + kernels_of((2.2, 3))
-    assert [len(call) for call in split(stream, FLUSH, 2, 1)] == [2]
+    assert [len(call.kernels) for call in split(stream, FLUSH, 2, 1)] == [2]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from liger_kernel.ops.geglu import LigerGELUMulFunction
 
 BACKEND = "torch"
-REQUIRES = {"triton": "triton", "liger_kernel": "liger-kernel"}
+REQUIRES = {"liger_kernel": "liger-kernel"}  # and not Triton: its products are Torch's, as in Liger's layer
 WITHOUT_GPU = "unavailable"
 VARIANTS = {"default": ("product", "bias", "gate")}
 LONGEST = 65536  # columns: what Liger's calculate_settings allows a program

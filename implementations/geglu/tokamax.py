@@ -31,6 +31,8 @@ def skip(case, variant, device):
             return "Tokamax's Mosaic kernel needs compute capability 9.0"
         if any(size % 128 for size in case.size("M", "K", "N")):
             return "Tokamax's Mosaic kernel wants sizes that its tiles divide"
+    elif case.sizes["M"] == 1 and case.dtype != "float32":
+        return "XLA rounds the terms of a product with one row to 16 bits, and Tokamax asks for no other type"
     return None
 
 

@@ -17,7 +17,10 @@ from scipy import stats
 
 SAME = 0.02  # a difference of at most this is none
 PAIRS = 10  # of processes, without the key: the fewest that find 5 % also where pairs differ by 2 % (docs/timing.md)
-FEWEST = 5  # pairs that have an interval: with 4, one resample in 64 has no spread of its own
+FEWEST = 5  # pairs that have an interval: with 4, one resample in 64 is of one value alone
+WIDEST = (
+    2  # Student's intervals wide at most: less would cost coverage where pairs fall into two groups, more gains none
+)
 RESAMPLES = 4000  # of the bootstrap; its seed is fixed, so that the same pairs always get the same verdict
 
 
@@ -82,17 +85,19 @@ def interval(values: np.ndarray, confidence: float) -> tuple[float, float]:
     """The mean and the half width of its symmetric bootstrap-t interval; infinite below `FEWEST` values.
 
     Each resample of the values gives |its mean − their mean| in its own standard errors; the quantile of these at
-    `confidence`, times the standard error of the values, is the half width.
+    `confidence`, times the standard error of the values, is the half width. Resamples of equal values alone, which a clock
+    with steps makes likely, have no spread and would make it infinite: it is at most `WIDEST` times Student's.
     """
     count, mean = len(values), float(values.mean())
     if count < FEWEST:
         return mean, math.inf
     drawn = values[np.random.default_rng(0).integers(0, count, (RESAMPLES, count))]
-    spread = drawn.std(axis=1, ddof=1)
+    errors = drawn.std(axis=1, ddof=1) / math.sqrt(count)
     off = np.abs(drawn.mean(axis=1) - mean)
-    # a resample of one value alone says nothing of the spread: it counts as far off, unless there is none at all
-    distances = np.divide(off, spread, out=np.where(off > 0, np.inf, 0.0), where=spread > 0)
-    return mean, float(np.quantile(distances, confidence, method="higher") * values.std(ddof=1))
+    distances = np.divide(off, errors, out=np.where(off > 0, np.inf, 0.0), where=errors > 0)
+    widest = WIDEST * stats.t.ppf((1 + confidence) / 2, count - 1)
+    quantile = min(np.quantile(distances, confidence, method="higher"), widest)
+    return mean, float(quantile * values.std(ddof=1) / math.sqrt(count))
 
 
 @dataclass(frozen=True)

@@ -37,8 +37,8 @@ def drawn(noise, spread, count, seed):
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_the_interval_covers_what_it_promises(noise):
-    missed = sum(not (r := comparison.compare(x)).low <= 1 <= r.high for x in drawn(noise, 0.02, 800, 1))
-    assert missed <= 800 * 0.0125, "99 % intervals"
+    missed = sum(not (r := comparison.compare(x)).low <= 1 <= r.high for x in drawn(noise, 0.02, 500, 1))
+    assert missed <= 500 * 0.0125, "99 % intervals"
 
 
 def test_percentile_intervals_would_be_too_narrow():
@@ -54,8 +54,8 @@ def test_percentile_intervals_would_be_too_narrow():
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("spread", [0.003, 0.1])
 def test_equal_sides_are_hardly_ever_told_apart(noise, spread):
-    wrong = sum(comparison.compare(x).verdict in ("faster", "slower") for x in drawn(noise, spread, 500, 2))
-    assert stats.binomtest(wrong, 500, 0.02).proportion_ci(0.9).low <= 0.01
+    wrong = sum(comparison.compare(x).verdict in ("faster", "slower") for x in drawn(noise, spread, 300, 2))
+    assert stats.binomtest(wrong, 300, 0.02).proportion_ci(0.9).low <= 0.01
     if spread < 0.01:
         assert wrong == 0, "what is significant but small is no verdict"
 
@@ -217,14 +217,14 @@ def test_a_wrong_comparison_is_answered_by_one_line(tmp_path, monkeypatch, capfd
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
-def test_twice_the_work_is_slower_and_breaks_the_limit(tmp_path):
+def test_ten_times_the_work_is_slower_and_breaks_the_limit(tmp_path):
     done = fusebench(
-        "compare", "torch_eager:base", "torch_eager:twice", "kernel=planted", f"path={FIXTURES / 'planted'}", "pairs=5",
+        "compare", "torch_eager:base", "torch_eager:tenfold", "kernel=planted", f"path={FIXTURES / 'planted'}", "pairs=5",
         "--fail-slower", "3%", "rounds=9", "time_s=0.02", "device=cpu", cwd=tmp_path,
     )  # fmt: skip
     (found,) = results_of(tmp_path)
     assert (found["verdict"], found["fails"], done.returncode) == ("slower", True, 1), done.stdout + done.stderr
-    assert found["pairs"] == 5 and 1.5 < found["ratio"] < 3 and found["low"] > 1.03
+    assert found["pairs"] == 5 and found["ratio"] > 3 and found["low"] > 1.03
     assert "slower" in done.stdout and "3.0% was allowed" in done.stdout
     lines = records_of(tmp_path)
     assert [(r["pair"], r["side"]) for r in lines] == [(n, side) for n in range(5) for side in "AB"]

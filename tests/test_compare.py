@@ -55,7 +55,7 @@ def test_percentile_intervals_would_be_too_narrow():
 @pytest.mark.parametrize("spread", [0.003, 0.1])
 def test_equal_sides_are_hardly_ever_told_apart(noise, spread):
     wrong = sum(comparison.compare(x).verdict in ("faster", "slower") for x in drawn(noise, spread, 300, 2))
-    assert stats.binomtest(wrong, 300, 0.02).proportion_ci(0.9).low <= 0.01
+    assert wrong <= 300 * 0.02
     if spread < 0.01:
         assert wrong == 0, "what is significant but small is no verdict"
 

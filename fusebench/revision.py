@@ -50,9 +50,9 @@ def export(checkout: Path, commit: str, roots: Sequence[Path], folder: Path) -> 
 
 
 def _git(folder: Path, *words: str) -> bytes | None:
-    """What git prints, or None where it fails or is not there."""
+    """What git prints, or None where it fails, is not there, or cannot be asked that."""
     try:
         done = subprocess.run(["git", "-C", str(folder), *words], capture_output=True)
-    except OSError:
+    except (OSError, ValueError):  # the latter for a null character
         return None
     return done.stdout if done.returncode == 0 else None

@@ -1,7 +1,8 @@
 """padded_attention through torch.nn.attention.flex_attention: Inductor writes one Triton kernel for the mask that it is given.
 
-The block mask is made in the call, because it holds n_padd, which may change; it is compiled together with the attention. A
-mask hides no NaN in v: its padding is set to 0. Rows that see nothing are 0 by flex_attention's own rule.
+The block mask holds n_padd, which may change, so it is made in the call. It has a graph of its own: made in the graph of the
+attention, with several batch entries and blocks, it led to wrong results and illegal accesses (seen in Torch 2.11). A mask hides
+no NaN in v: its padding is set to 0. Rows that see nothing are 0 by flex_attention's own rule.
 """
 
 import torch
@@ -23,13 +24,16 @@ def build(case, variant, device):
     """call(q, k, v (B, H, T, D), n_padd (B,) int32) → (B, H, T, D)."""
     B, T = case.size("B", "T")
 
-    def padded_attention(q, k, v, n_padd):
+    @compiled
+    def mask(n_padd):
         def visible(b, h, i, j):
             return (n_padd[b] <= j) & (j <= i)
 
-        tokens = torch.arange(T, device=q.device)
-        v = v.masked_fill((tokens < n_padd[:, None])[:, None, :, None], 0)
-        mask = create_block_mask(visible, B, None, T, T, device=q.device)
-        return flex_attention(q, k, v, block_mask=mask)
+        return create_block_mask(visible, B, None, T, T, device=n_padd.device)
 
-    return compiled(padded_attention)
+    @compiled
+    def attend(q, k, v, n_padd, block_mask):
+        padding = torch.arange(T, device=q.device) < n_padd[:, None]
+        return flex_attention(q, k, v.masked_fill(padding[:, None, :, None], 0), block_mask=block_mask)
+
+    return lambda q, k, v, n_padd: attend(q, k, v, n_padd, mask(n_padd))

@@ -13,7 +13,9 @@ from fusebench.backends import torch as backend
 from fusebench.cases import make_case
 from fusebench.cli import main
 from fusebench.contract import Cell, Device
-from fusebench.run import add_rates
+from fusebench.run import Run, add_rates, run
+from fusebench.settings import Settings
+from fusebench.timing import Plan
 
 H200 = {"name": "NVIDIA H200"}
 RATES = {
@@ -206,8 +208,9 @@ def test_the_cache_lies_where_the_user_s_caches_do(tmp_path, monkeypatch):
     assert yardstick_cache.folder() == tmp_path / ".cache" / "fusebench"
 
 
-def test_records_and_the_command_tell_the_same(kernels, run_cells, capsys):
-    (r,) = run_cells([Cell(make_case(kernels["lola"], "odd"), "torch_eager", "default")], time_s=0.02)
+def test_records_and_the_command_tell_the_same(kernels, roots, tmp_path, capsys):
+    cell = Cell(make_case(kernels["lola"], "odd"), "torch_eager", "default")
+    (r,) = run(Run(kernels, roots, tmp_path / "run", Settings(DEVICE, Plan(0.02))), [cell])
     assert r["best_s"] / r["timing"]["median"] == pytest.approx(r["yardstick_share"])
     assert r["written_bytes"] == 4 * r["case"]["sizes"]["M"] * r["case"]["sizes"]["N"]
     assert main(["yardsticks", f"device={DEVICE}", "--json"]) == 0

@@ -134,6 +134,20 @@ def test_measure_knows_torch_and_jax():
         fusebench.measure(lambda: 1 / 0)
 
 
+def test_measure_leaves_jax_as_it_is():
+    """A callable that makes arrays of its own computes in other dtypes with 64 bits."""
+    import jax
+    import jax.numpy as jnp
+
+    before = jax.config.jax_enable_x64
+    try:
+        jax.config.update("jax_enable_x64", False)
+        fusebench.measure(jnp.sin, jnp.zeros(10), time_s=0.01)
+        assert not jax.config.jax_enable_x64
+    finally:
+        jax.config.update("jax_enable_x64", before)
+
+
 def test_all_frameworks_get_the_same_threads(roots, tmp_path):
     with Pool("cpu", roots, tmp_path, threads=1) as pool:
         for backend in ("torch", "jax"):

@@ -22,7 +22,6 @@ def start(device: str) -> Device:
 
     Raises RuntimeError where JAX sees no GPU.
     """
-    jax.config.update("jax_enable_x64", True)  # ids reach 2³²-1; floats keep the dtype they are given
     if device == "cpu":
         return Device("cpu", cpu_name())
     if jax.default_backend() != "gpu":
@@ -34,6 +33,7 @@ def start(device: str) -> Device:
 
 def configure(precision: str) -> None:
     """Fresh compiler state, and float32 products in IEEE float32 or TF32: Torch and JAX default differently."""
+    jax.config.update("jax_enable_x64", True)  # ids reach 2³²-1; floats keep the dtype they are given
     jax.clear_caches()
     jax.config.update("jax_default_matmul_precision", "highest" if precision == "ieee" else "tensorfloat32")
 

@@ -160,8 +160,8 @@ def wall_time(clock: Clock, wall_s: float) -> None:
 
 def seconds(value: float) -> str:
     """Three significant digits with a unit: `17.4 µs`."""
-    unit, scale = next(((u, s) for u, s in UNITS if value >= s), UNITS[-1])
-    return f"{value / scale:.3g} {unit}" if value / scale < 1000 else f"{value / scale:.0f} {unit}"
+    unit, scale = next(((u, s) for u, s in UNITS if value >= 0.9995 * s), UNITS[-1])
+    return f"{value / scale:.3g} {unit}" if value / scale < 999.5 else f"{value / scale:.0f} {unit}"
 
 
 def _heading(record: Mapping[str, Any]) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fusebench
-from fusebench import timing
+from fusebench import report, timing
 from fusebench.backends import numpy as plain
 from fusebench.contract import Device
 from fusebench.cupti import Kernel, Marker, busy, split
@@ -132,6 +132,21 @@ def test_measure_knows_torch_and_jax():
     assert fusebench.measure(jnp.sin, jnp.zeros(10), time_s=0.01)["device"]["type"] in ("cpu", "cuda")
     with pytest.raises(ZeroDivisionError):
         fusebench.measure(lambda: 1 / 0)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (17.44e-6, "17.4 µs"),
+        (999.4e-6, "999 µs"),
+        (999.7e-6, "1 ms"),
+        (0.9996, "1 s"),
+        (1234.5, "1234 s"),
+        (2e-10, "0.2 ns"),
+    ],
+)
+def test_a_time_is_written_with_three_digits(seconds, text):
+    assert report.seconds(seconds) == text
 
 
 def test_measure_leaves_jax_as_it_is():

@@ -22,7 +22,8 @@ from fusebench import state
 from fusebench.contract import Device
 
 MIN_SAMPLES, MAX_SAMPLES = 6, 1000  # fewer than 6 have no 95 % interval of their median
-TARGET_SAMPLES = 20  # a narrow interval of fewer may be luck
+TARGET_SAMPLES = 20  # a narrow interval of fewer may be luck, and so may one of many that are looked at
+SLOW_SAMPLES = 3  # of calls that take the whole budget each
 CONFIDENCE = 0.95
 RESOLUTION_S = 0.5e-6  # of the two clocks against each other
 REGIMES = ("queued", "isolated", "sustained")
@@ -112,6 +113,7 @@ class Samples:
     check: list[Check] = field(default_factory=list)
     profiles: list[tuple[float, float]] = field(default_factory=list)
     run: int = 1
+    look: int = TARGET_SAMPLES  # how many samples there must be when the interval is looked at next
     launches: int | None = None
     kernels: list[str] = field(default_factory=list)
     discarded: int = 0
@@ -169,11 +171,16 @@ def uncertainty(samples: Sequence[float]) -> float:
 
 
 def enough(samples: Samples, end: float) -> bool:
-    """Whether sampling may stop: the median is known well enough, or the time is over."""
-    count = len(samples.time)
-    if count >= samples.plan.calls or (count >= MIN_SAMPLES and time.perf_counter() >= end):
+    """Whether sampling may stop: the time is over, or the median is known well enough, which is looked at every
+    TARGET_SAMPLES samples: to look at each would stop at lucky ones, and the interval miss the median in 8 % instead of 5."""
+    count, plan = len(samples.time), samples.plan
+    least = SLOW_SAMPLES if count and samples.time[-1] > plan.time_s else MIN_SAMPLES
+    if count >= plan.calls or (count >= least and time.perf_counter() >= end):
         return True
-    return count >= TARGET_SAMPLES and uncertainty(samples.time) <= samples.plan.target > 0
+    if count < samples.look:
+        return False
+    samples.look = count + TARGET_SAMPLES
+    return uncertainty(samples.time) <= plan.target > 0
 
 
 def agreement(samples: Samples) -> dict[str, Any] | None:
@@ -250,8 +257,6 @@ def _wall(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequ
     end = time.perf_counter() + plan.time_s
     together = 1
     while not samples.time or not enough(samples, end):
-        if len(samples.time) >= 3 and samples.time[-1] > plan.time_s and time.perf_counter() >= end:
-            break  # one call is the whole budget: three samples must do
         if not len(samples.time) % 20:
             samples.states.append(state.read("cpu"))
         places = [

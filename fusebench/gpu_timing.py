@@ -66,9 +66,8 @@ def measure(
     while not samples.time or not enough(samples, end):
         before = state.read("cuda")
         kept = len(samples.time), len(samples.busy), len(samples.check), len(samples.profiles)
-        count = max(
-            1, min(CHUNK, plan.calls - kept[0], int((end - time.perf_counter()) / (each + flushes * marker.duration)))
-        )
+        turn = each * (2 if plan.cache == "warm" else 1) + flushes * marker.duration  # a warm call has a twin
+        count = max(1, min(CHUNK, plan.calls - kept[0], int((end - time.perf_counter()) / turn)))
         take(backend, call, ring, samples, marker, flushes, count)
         after = state.read("cuda")
         if slowdown := before.slowdown or after.slowdown:
@@ -90,14 +89,17 @@ def measure(
 def _host(
     backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], time_s: float, samples: Samples
 ) -> float:
-    """Takes the seconds of the calling thread a call, in runs of ten without waiting, the queue emptied between the runs; and
-    the energy of a call, the whole board's, idle or busy, over at least ENERGY_S of such runs. Returns the seconds a call."""
+    """Takes the seconds of the calling thread a call, in runs of ten without waiting (of fewer where ten take longer than
+    `time_s`), the queue emptied between the runs; and the energy of a call, the whole board's, over at least ENERGY_S of such
+    runs with the copies of their inputs. Returns the seconds a call, the copies left out."""
     calls, begin, before = 0, time.perf_counter(), state.energy_j()
+    working = 0.0
     least = ENERGY_S if before is not None and time_s > 2 * ENERGY_S else 0.0
-    while calls < 10 or time.perf_counter() < begin + max(time_s / 8, least):
-        waiting = [ring[i % len(ring)] for i in range(_together(ring, 10))]
+    while not calls or time.perf_counter() - begin < (time_s if calls < 10 else max(time_s / 8, least)):
+        fit = int(time_s * calls / working) if working else 1
+        waiting = [ring[i % len(ring)] for i in range(_together(ring, max(1, min(10, fit))))]
         backend.wait(waiting)
-        output = None
+        output, run_began = None, time.perf_counter()
         for arguments in waiting:
             start = time.perf_counter_ns()
             output = call(*arguments)
@@ -105,10 +107,11 @@ def _host(
                 samples.host.append((time.perf_counter_ns() - start) / 1e9)
             calls += 1
         backend.wait(output)
+        working += time.perf_counter() - run_began
     after, took = state.energy_j(), time.perf_counter() - begin
     if before is not None and after is not None and took >= ENERGY_S:
         samples.energy_j = (after - before) / calls
-    return took / calls
+    return working / calls
 
 
 def _single(

@@ -99,6 +99,30 @@ def test_warm_calls_of_copied_inputs_are_found_behind_their_twins(monkeypatch):
     assert gpu.measure(two_kernels(gpu), Plan(cache="warm"), ring)["kernels"] == ["first", "second"]
 
 
+@pytest.mark.parametrize("plan", [Plan(), Plan(cache="warm"), Plan(regime="isolated"), Plan(regime="sustained")])
+def test_a_call_that_takes_ten_budgets_is_made_a_few_times(monkeypatch, plan):
+    """One to warm up, one for the host, three samples with a check, or a twin, or both, each; and one to count launches."""
+    gpu = Simulated(monkeypatch)
+    assert len(gpu.measure(two_kernels(gpu, 5.0), plan)["samples"]) == 3
+    assert gpu.calls <= 2 + 1 + 3 * 4
+
+
+def test_sustained_calls_last_20_ms_however_long_the_copies_of_their_inputs_take(monkeypatch):
+    gpu = Simulated(monkeypatch)
+
+    class Array:
+        nbytes = 1000
+
+    def copy(array):
+        gpu.launch("copy", 1e-3)
+        return array
+
+    samples = timing.measure(
+        gpu, two_kernels(gpu), Ring([[Array()], [Array()]], frozenset([0]), copy), GPU, Plan(regime="sustained")
+    )
+    assert all(check.wall > 0.95 * gpu_timing.SUSTAINED_S for check in samples.check)
+
+
 @pytest.mark.parametrize(
     ("fault", "reason"),
     [

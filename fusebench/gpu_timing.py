@@ -14,12 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusebench import cupti, state
-from fusebench.timing import Backend, Check, Plan, Ring, Samples, enough
+from fusebench.timing import Backend, Check, Plan, Ring, Samples, enough, together
 
 CHUNK = 20  # calls in one profile: few enough for CUPTI's buffers, many enough to pay for starting it
 CHECKS = 2  # isolated calls among them
 FLUSHES, MOST_FLUSHES = 3, 50  # kernels that overwrite L2 before each call, about 0.1 ms each on an H200
-COPIES_BYTES = 4 * 2**30  # of inputs that wait for their calls at one time
 SUSTAINED_S, SUSTAINED_CALLS = (
     0.02,
     2000,
@@ -59,7 +58,7 @@ def measure(
         samples.launches = _launches(backend, call, ring, marker, flushes)
         if plan.regime == "sustained":
             most = min(SUSTAINED_CALLS // samples.launches, math.ceil(SUSTAINED_S / each))
-            samples.run = _together(ring, max(2, most))
+            samples.run = together(ring, max(2, most))
     take = _sustained if plan.regime == "sustained" else _single
     end = time.perf_counter() + plan.time_s
     retries = 0
@@ -97,7 +96,7 @@ def _host(
     least = ENERGY_S if before is not None and time_s > 2 * ENERGY_S else 0.0
     while not calls or time.perf_counter() - begin < (time_s if calls < 10 else max(time_s / 8, least)):
         fit = int(time_s * calls / working) if working else 1
-        waiting = [ring[i % len(ring)] for i in range(_together(ring, max(1, min(10, fit))))]
+        waiting = [ring[i % len(ring)] for i in range(together(ring, max(1, min(10, fit))))]
         backend.wait(waiting)
         output, run_began = None, time.perf_counter()
         for arguments in waiting:
@@ -120,7 +119,7 @@ def _single(
 ) -> None:  # fmt: skip
     """Adds a chunk of queued calls with isolated ones among them, or of isolated ones alone."""
     plan, done = samples.plan, len(samples.time)
-    count = _together(ring, count)
+    count = together(ring, count)
     checks = 0 if plan.regime == "isolated" else min(CHECKS, count)
     kinds = [plan.regime == "isolated"] * count
     for number in range(checks):
@@ -249,9 +248,3 @@ def _last(seen: cupti.Call, launches: int) -> cupti.Call:
 
 def _copied(ring: Ring | Sequence[Arguments]) -> Sequence[int]:
     return sorted(ring.copied) if isinstance(ring, Ring) else ()
-
-
-def _together(ring: Ring | Sequence[Arguments], count: int) -> int:
-    """How many calls, `count` at most, can have their arguments made beforehand."""
-    size = 2 * ring.copied_bytes if isinstance(ring, Ring) else 0  # twins, with warm caches
-    return max(1, min(count, COPIES_BYTES // size)) if size else count

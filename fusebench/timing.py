@@ -25,6 +25,8 @@ MIN_SAMPLES, MAX_SAMPLES = 6, 1000  # fewer than 6 have no 95 % interval of thei
 TARGET_SAMPLES = 20  # a narrow interval of fewer may be luck, and so may one of many that are looked at
 SLOW_SAMPLES = 3  # of calls that take the whole budget each
 CONFIDENCE = 0.95
+COPIES_BYTES = 4 * 2**30  # of inputs that wait for their calls at one time
+SUSTAINED_S, SUSTAINED_CALLS = 0.005, 1024  # of one run of calls back to back on the CPU: at least, and at most
 RESOLUTION_S = 0.5e-6  # of the two clocks against each other
 REGIMES = ("queued", "isolated", "sustained")
 CACHES = ("cold", "warm")
@@ -129,7 +131,7 @@ class Samples:
         low, high = median_interval(self.time) or (None, None)
         around = uncertainty(self.time)
         return {
-            "timer": self.timer, "regime": self.plan.regime, "cache": self.plan.cache, "unit": "s",
+            "timer": self.timer, "regime": self.plan.regime, "cache": self.plan.cache, "unit": "s", "run": self.run,
             "samples": self.time, "median": median, "q1": q1, "q3": q3,
             "interval": None if low is None else [low, high], "uncertainty": None if math.isinf(around) else around,
             "target": self.plan.target, "target_missed": around > self.plan.target > 0,
@@ -138,6 +140,12 @@ class Samples:
             "clocks": agreement(self), "launches": self.launches, "kernels": self.kernels,
             "discarded": self.discarded, "energy_j": self.energy_j, "state": state.summary(self.states),
         }  # fmt: skip
+
+
+def together(ring: Ring | Sequence[Sequence[Any]], count: int) -> int:
+    """How many calls, `count` at most, can have their arguments made beforehand."""
+    size = 2 * ring.copied_bytes if isinstance(ring, Ring) else 0  # twins, with warm caches
+    return max(1, min(count, COPIES_BYTES // size)) if size else count
 
 
 def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
@@ -255,13 +263,12 @@ def _wall(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequ
     samples = Samples("wall", plan)
     flushed = np.zeros(state.cache_bytes() * 2, np.int8) if plan.cache == "cold" else None
     end = time.perf_counter() + plan.time_s
-    together = 1
+    most = together(ring, SUSTAINED_CALLS)
     while not samples.time or not enough(samples, end):
         if not len(samples.time) % 20:
             samples.states.append(state.read("cpu"))
-        places = [
-            number % len(ring) for number in range(len(samples.time) * together, (len(samples.time) + 1) * together)
-        ]
+        first = len(samples.time) * samples.run
+        places = [number % len(ring) for number in range(first, first + samples.run)]
         waiting = [ring[place] for place in places]
         backend.wait(waiting)
         if flushed is not None:
@@ -270,10 +277,11 @@ def _wall(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequ
         outputs = [call(*arguments) for arguments in waiting]
         backend.wait(outputs)
         took = (time.perf_counter_ns() - begin) / 1e9
-        if plan.regime == "sustained" and took < 0.005 and together < 1000:
-            together *= 2
+        if plan.regime == "sustained" and took < SUSTAINED_S and 2 * samples.run <= most:
+            samples.run *= 2
+            samples.time.clear()  # all of them: to leave out the short run alone would be to choose the slow ones
             continue
-        samples.time.append(took / together)
+        samples.time.append(took / samples.run)
         if places[-1] == len(ring) - 1:
             samples.arguments, samples.output = waiting[-1], outputs[-1]
     return samples

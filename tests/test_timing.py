@@ -80,6 +80,29 @@ def test_sustained_calls_are_counted_together():
     assert samples.plan.regime == "sustained" and len(calls) > 20 * len(samples.time)
 
 
+def test_sustained_samples_are_of_runs_of_one_length(monkeypatch):
+    """Calls of 6 ms that take 4 ms after a while, as where a disturbance ends: not the slow ones alone are samples."""
+    now = 0.0
+    monkeypatch.setattr("time.perf_counter", lambda: now)
+    monkeypatch.setattr("time.perf_counter_ns", lambda: round(now * 1e9))
+
+    def call(_):
+        nonlocal now
+        now += 0.006 if now < 0.1 else 0.004
+
+    samples = timing.measure(plain, call, [[1]], CPU, Plan(0.2, regime="sustained", target=0))
+    assert samples.run == 2 and {round(t, 6) for t in samples.time} == {0.004}
+
+
+def test_sustained_calls_copy_no_more_inputs_than_there_is_room_for():
+    class Array:
+        nbytes = 2**30
+
+    ring = timing.Ring([[Array()]], frozenset([0]), lambda array: array)
+    samples = timing.measure(plain, lambda _: None, ring, CPU, Plan(0.01, regime="sustained", calls=6))
+    assert samples.run == samples.summary()["run"] == 2
+
+
 def test_the_interval_of_the_median_holds_it_as_often_as_it_says():
     """Order statistics need no distribution: a skewed one here, whose median is log 2."""
     draws = np.random.default_rng(0).exponential(size=(2000, 21))

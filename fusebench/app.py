@@ -124,7 +124,8 @@ def _run(
     )  # fmt: skip
     with folder.held(home):
         if not resumed:
-            folder.keep(chosen, home, command)
+            # "auto" may be another device where the run goes on: times of two never stand in one table
+            folder.keep({**chosen, "device": device}, home, command)
         finished = _finished(home, timed=command == "bench")
         this = Run(kernels, roots, home, settings)
         if not _measure(this, cells, finished):

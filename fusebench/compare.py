@@ -188,7 +188,8 @@ def _run(sources: Sequence[Source], arguments: Sequence[str], home: Path, resume
     with folder.held(home):
         if not resumed:
             texts = [s.request.text.replace(f"@{s.request.revision}", f"@{s.commit}") for s in sources]
-            others = [line for line in lines if line.split("=")[0] not in ("path", "shapes")]
+            others = [line for line in lines if line.split("=")[0] not in ("path", "shapes", "device")]
+            others.append(f"device={plan.device}")  # "auto" may be another one where the comparison goes on
             both = {key: plan.chosen[0][key] for key in ("path", "shapes")}
             folder.keep({"sides": texts, "overrides": others} | both, home, "compare")
         _recorded(home, plan.matches)

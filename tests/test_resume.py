@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import FIXTURES
+import yaml
+from conftest import DEVICE, FIXTURES
 from test_command_line import ENVIRONMENT, fusebench, records_of
 
 from fusebench import records
@@ -108,6 +109,8 @@ def test_resume_takes_no_other_keys(tmp_path):
         fusebench("bench", "kernel=launch", "implementation=torch_eager", "time_s=0.02", cwd=tmp_path).returncode == 0
     )
     (folder,) = (tmp_path / "results").iterdir()
+    kept = yaml.safe_load((folder / "bench.yaml").read_text())
+    assert kept["device"] == DEVICE, "auto may be another device where the run goes on"
     done = fusebench("bench", f"resume={folder.name}", "dtype=bfloat16", cwd=tmp_path)
     assert done.returncode == 2 and "dtype=bfloat16" in done.stderr
     done = fusebench("bench", f"resume={folder.name}", cwd=tmp_path)

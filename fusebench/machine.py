@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -18,15 +19,16 @@ PACKAGES = (
 # driver reports it where that is more. No kernel on such a card can be faster.
 DATASHEETS: dict[str, dict[str, float]] = {
     "H200": {"GB/s": 4800, "L2": 63e6, "float16": 989.5, "bfloat16": 989.5, "tf32": 494.7, "float32": 66.9},
-    "H100 80GB HBM3": {"GB/s": 3352, "L2": 50e6, "float16": 989.5, "bfloat16": 989.5, "tf32": 494.7, "float32": 66.9},
-    "A100-SXM4-80GB": {"GB/s": 2039, "L2": 40e6, "float16": 312, "bfloat16": 312, "tf32": 156, "float32": 19.5},
-    "A100-SXM4-40GB": {"GB/s": 1555, "L2": 40e6, "float16": 312, "bfloat16": 312, "tf32": 156, "float32": 19.5},
+    "H100 80GB HBM3": {"GB/s": 3352, "L2": 52.5e6, "float16": 989.5, "bfloat16": 989.5, "tf32": 494.7, "float32": 66.9},
+    "A100-SXM4-80GB": {"GB/s": 2039, "L2": 42e6, "float16": 312, "bfloat16": 312, "tf32": 156, "float32": 19.5},
+    "A100-SXM4-40GB": {"GB/s": 1555, "L2": 42e6, "float16": 312, "bfloat16": 312, "tf32": 156, "float32": 19.5},
 }
 
 
 def datasheet(device_name: str) -> dict[str, float] | None:
     """The peaks of the card of that name, or None where we have no datasheet and so know no bound."""
-    return next((peaks for name, peaks in DATASHEETS.items() if name in device_name), None)
+    # whole words: a GH200 is another card
+    return next((p for name, p in DATASHEETS.items() if re.search(rf"\b{name}\b", device_name)), None)
 
 
 @cache
@@ -41,10 +43,22 @@ def gpu_handle() -> Any:
     try:
         pynvml.nvmlInit()
         if first.startswith(("GPU-", "MIG-")):
-            return pynvml.nvmlDeviceGetHandleByUUID(first)
+            return _by_uuid(first)
         return pynvml.nvmlDeviceGetHandleByIndex(int(first)) if first.isdigit() else None
     except (OSError, pynvml.NVMLError):
         return None
+
+
+def _by_uuid(uuid: str) -> Any:
+    """The handle of a GPU whose UUID begins so, as CUDA takes it where only one does; NVML wants the whole."""
+    import pynvml
+
+    try:
+        return pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    except pynvml.NVMLError:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
+        found = [handle for handle in handles if str(pynvml.nvmlDeviceGetUUID(handle)).startswith(uuid)]
+        return found[0] if len(found) == 1 else None
 
 
 @cache

@@ -259,6 +259,36 @@ def test_a_driver_that_does_not_answer_or_has_no_device_is_no_gpu(monkeypatch, f
     assert machine.gpu.__wrapped__() is None
 
 
+@pytest.mark.parametrize(
+    ("visible", "handle"),
+    [
+        ("1", 1),
+        ("GPU-ab12,GPU-ff00", 0),
+        ("GPU-ab12-3", 0),
+        ("GPU-ff", 1),
+        ("GPU-", None),
+        ("GPU-77", None),
+        ("", None),
+        ("-1", None),
+    ],
+)
+def test_the_gpu_that_is_visible_is_the_one_whose_state_is_read(monkeypatch, visible, handle):
+    pynvml = pytest.importorskip("pynvml")
+    uuids = ["GPU-ab12-3", "GPU-ff00-9"]
+
+    def by_uuid(uuid):
+        if uuid not in uuids:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return uuids.index(uuid)
+
+    answers = {"nvmlInit": lambda: None, "nvmlDeviceGetCount": lambda: 2, "nvmlDeviceGetHandleByIndex": lambda i: i,
+               "nvmlDeviceGetUUID": lambda i: uuids[i], "nvmlDeviceGetHandleByUUID": by_uuid}  # fmt: skip
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, answer)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert machine.gpu_handle.__wrapped__() == handle
+
+
 # Memory
 
 

@@ -86,6 +86,8 @@ def test_the_bound_is_what_the_datasheet_allows():
     assert yardstick.bound(989_500_000_000, 0, "float32", yardstick.UNKNOWN, H200) == pytest.approx(1e-3)
     assert yardstick.bound(10**12, 4_863_000_000, "int64", "ieee", H200) == pytest.approx(1e-3)
     assert yardstick.bound(1, 1, "float32", "ieee", {"name": "some CPU"}) is None
+    assert yardstick.bound(0, 10**10, "float32", "ieee", {"name": "NVIDIA H200 MIG 1g.18gb"}) > 0
+    assert yardstick.bound(0, 10**10, "float32", "ieee", {"name": "NVIDIA GH200 480GB"}) is None, "another card"
 
 
 def timed(flops, moved, seconds, device=H200):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -197,6 +198,16 @@ def test_measure_leaves_jax_as_it_is():
         assert not jax.config.jax_enable_x64
     finally:
         jax.config.update("jax_enable_x64", before)
+
+
+def test_a_second_gpu_is_refused():
+    """The flush and the wait would be the first one's: nothing would be cold, nor queued, nor waited for."""
+    import torch
+
+    from fusebench.backends import torch as backend
+
+    with pytest.raises(ValueError, match="cuda:1: only the first visible GPU"):
+        backend.device_of(SimpleNamespace(device=torch.device("cuda", 1)))
 
 
 def test_all_frameworks_get_the_same_threads(roots, tmp_path):

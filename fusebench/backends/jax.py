@@ -103,7 +103,13 @@ def is_array(value: Any) -> bool:
 
 
 def device_of(array: jax.Array) -> str:
-    return "cpu" if next(iter(array.devices())).platform == "cpu" else "cuda"
+    """Its type. Raises ValueError for a GPU that is not the first, or several: flush, wait and state are the first one's."""
+    first, *others = array.devices()
+    if first.platform == "cpu":
+        return "cpu"
+    if others or first != jax.devices()[0]:
+        raise ValueError(f"{array.devices()}: only the first visible GPU can be timed; CUDA_VISIBLE_DEVICES chooses it")
+    return "cuda"
 
 
 def wait(outputs: Any) -> None:

@@ -109,6 +109,9 @@ def is_array(value: Any) -> bool:
 
 
 def device_of(tensor: torch.Tensor) -> str:
+    """Its type. Raises ValueError for a GPU that is not the first: flush, wait and state are the first one's."""
+    if tensor.device.type == "cuda" and (tensor.device.index or torch.cuda.current_device()):
+        raise ValueError(f"{tensor.device}: only the first visible GPU can be timed; CUDA_VISIBLE_DEVICES chooses it")
     return tensor.device.type
 
 

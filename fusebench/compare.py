@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import math
 import sys
@@ -20,7 +19,7 @@ from fusebench import app, cases, config, discovery, folder, records, report, re
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import Unstored, UsageError
-from fusebench.pairs import Match, Side, digest, run_pairs
+from fusebench.pairs import Match, Side, digests, run_pairs
 from fusebench.run import Run
 from fusebench.settings import Clock, Settings
 
@@ -256,12 +255,12 @@ def _recorded(home: Path, matches: Sequence[Match]) -> None:
 
 
 def _check_unchanged(sources: Sequence[Source], matches: Sequence[Match]) -> None:
-    """Raises UsageError if an implementation has changed since its pairs were recorded."""
+    """Raises UsageError if an implementation, or a file that it shares, has changed since its pairs were recorded."""
     for match in matches:
         for pair in match.pairs.values():
             for record, cell, source in zip(pair, match.cells, sources, strict=True):
                 file = source.kernels[cell.case.kernel].implementations[cell.implementation].file
-                if digest(record) != hashlib.sha256(file.read_bytes()).hexdigest():
+                if digests(record["source"]) != digests(records.source_of(file)):
                     raise UsageError(
-                        f"{file} has changed since the recorded pairs were measured: start a comparison anew"
+                        f"{file}, or a file that it shares, has changed since the recorded pairs were measured: start a comparison anew"
                     )

@@ -217,9 +217,9 @@ def _new(side: Side, match: Match, number: int) -> dict[str, Any]:
     }
 
 
-def digest(record: Mapping[str, Any]) -> str | None:
-    """Of the implementation's file as it was when the pair began; None where it was gone."""
-    return (record["source"] or {}).get("sha256")
+def digests(source: Mapping[str, Any] | None) -> list[str | None]:
+    """Of the implementation's file and of what it shares with others, by its record's `source`; None where it was gone."""
+    return [(source or {}).get(key) for key in ("sha256", "shared_sha256")]
 
 
 def _refusal(
@@ -230,9 +230,12 @@ def _refusal(
         return {"status": "skipped", "reason": "interpreted on the CPU: never timed"}
     if reason := data.differ(sides, match.cells):
         return {"status": "skipped", "reason": reason}
-    # every pair imports the file anew
-    if any(digest(pair[place]) != digest(record) for pair in match.pairs.values()):
-        return {"status": "failed", "reason": f"the file of {record['label']} was changed between the pairs"}
+    # every pair imports the files anew
+    if any(digests(pair[place]["source"]) != digests(record["source"]) for pair in match.pairs.values()):
+        return {
+            "status": "failed",
+            "reason": f"the file of {record['label']}, or one that it shares, was changed between the pairs",
+        }
     return None
 
 

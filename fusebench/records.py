@@ -9,7 +9,7 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,27 +27,44 @@ KINDS: dict[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def new(cell: Cell, device: str, source: Path | None = None) -> dict[str, Any]:
-    """A record before anything happened to its cell; `source` is the implementation's file."""
+def new(cell: Cell, device: str, file: Path | None = None) -> dict[str, Any]:
+    """A record before anything happened to its cell; `file` is the implementation's."""
     home = Path(__file__).resolve().parent.parent
     return {
         "schema": SCHEMA, "cell": cell.id, "case": cell.case.as_dict(), "case_id": cell.case.id, "label": cell.label,
         "kernel": cell.case.kernel, "implementation": cell.implementation, "variant": cell.variant, "seed": cell.seed, "inputs": cell.inputs,
-        "status": "ok", "reason": None, "source": _source(source),
+        "status": "ok", "reason": None, "source": source_of(file),
         "device": {"type": device}, "packages": machine.packages(), "python": sys.version.split()[0],
         "git_commit": machine.git_commit(home, "fusebench", "implementations"), "host": platform.node(), "began": datetime.now(UTC).isoformat(),
     }  # fmt: skip
 
 
-def _source(file: Path | None) -> dict[str, Any] | None:
-    """Which code was measured: a file outside this repository has a history of its own, and may be in none."""
+def source_of(file: Path | None) -> dict[str, Any] | None:
+    """Which code was measured: the implementation's file, and what implementations share. A file outside this repository has a
+    history of its own, and may be in none."""
     if file is None:
         return None
     try:
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()
+        digest, shared = hashlib.sha256(file.read_bytes()).hexdigest(), _digest(_shared(file))
     except OSError:  # taken away since the run began: its worker will say so
         return None
-    return {"file": str(file), "sha256": digest, "git_commit": machine.git_commit(file.parent)}
+    return {"file": str(file), "sha256": digest, "shared_sha256": shared, "git_commit": machine.git_commit(file.parent)}
+
+
+def _shared(file: Path) -> list[Path]:
+    """What an implementation may be made of beside its file: kernel.py, Python with an underscore, and CUDA sources and headers,
+    in its folder and in the one above."""
+    patterns = ("kernel.py", "_*.py", "*.cu", "*.cuh", "*.h")
+    return sorted(
+        f for folder in (file.parent, file.parent.parent) for pattern in patterns for f in folder.glob(pattern)
+    )
+
+
+def _digest(files: Sequence[Path]) -> str:
+    digest = hashlib.sha256()
+    for file in files:
+        digest.update(file.name.encode() + b"\0" + file.read_bytes())
+    return digest.hexdigest()
 
 
 def append(folder: Path, record: dict[str, Any], name: str = FILE) -> None:

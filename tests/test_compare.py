@@ -13,7 +13,7 @@ from conftest import FIXTURES
 from scipy import stats
 from test_command_line import fusebench, records_of
 
-from fusebench import comparison, discovery, sides
+from fusebench import comparison, discovery, records, sides
 from fusebench.cases import make_case
 from fusebench.contract import Cell
 from fusebench.errors import UsageError
@@ -299,12 +299,32 @@ def test_a_revision_brings_its_own_kernels(tmp_path):
     assert a["source"]["git_commit"] == head and b["source"]["git_commit"] == head + "+"
     assert file.read_text() == old + "# changed since\n", "the working tree is left alone"
 
+    again = fusebench("compare", "resume=latest", cwd=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    (mine / "_shared.py").write_text("")
+    again = fusebench("compare", "resume=latest", cwd=tmp_path)
+    assert again.returncode == 2 and "has changed since" in again.stderr, "kernels may lie in the files that are shared"
+    (mine / "_shared.py").unlink()
+
     kernel = mine / "double" / "kernel.py"
     kernel.write_text(kernel.read_text().replace("rng.standard_normal(", "0 * rng.standard_normal("))
     shutil.rmtree(tmp_path / "results")
     fusebench("compare", "torch_eager:plus@HEAD", ".", "implementation=torch_eager:plus", "kernel=double", f"path={mine}", *QUICK, cwd=tmp_path)  # fmt: skip
     (found,) = results_of(tmp_path)
     assert found["status"] == "skipped" and "different inputs" in found["reason"]
+
+
+def test_a_record_knows_the_shared_files_but_not_those_of_siblings(tmp_path):
+    folder = tmp_path / "lola"
+    folder.mkdir()
+    mine, found = folder / "triton.py", []
+    mine.write_text("")
+    for changed in ("lola/flax.py", "lola/_triton_kernels.py", "lola/cuda.cu", "_device.cuh", "lola/kernel.py"):
+        (tmp_path / changed).write_text("changed")
+        found.append(records.source_of(mine)["shared_sha256"])
+    assert len(set(found)) == 5
+    (folder / "flax.py").write_text("again")
+    assert records.source_of(mine)["shared_sha256"] == found[-1]
 
 
 def test_pairs_that_are_lost_more_often_than_not_end_the_comparison():

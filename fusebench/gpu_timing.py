@@ -50,10 +50,11 @@ def measure(
     samples = Samples("wall" if plan.regime == "isolated" else "cupti", plan)
     each = _host(backend, call, ring, plan.time_s, samples)
     marker = cupti.marker(backend)
-    # the flushes must outlast the launch of the call behind them, and take as long as it, since what a wait costs the host
-    # grows with its length
-    launch, alike = 1.5 * statistics.median(samples.host), min(each, MOST_FLUSHES * marker.duration)
-    flushes = max(FLUSHES, math.ceil(max(launch, alike) / marker.duration))
+    # the flushes must outlast their own launches and that of the call behind them, and take as long as the call, since what a
+    # wait costs the host grows with its length
+    lead = max(marker.duration - _flush_host(backend), marker.duration / 10)
+    launch, alike = 1.5 * statistics.median(samples.host) / lead, min(each / marker.duration, MOST_FLUSHES)
+    flushes = max(FLUSHES, math.ceil(max(launch, alike)))
     if plan.cache == "warm":
         samples.launches = _launches(backend, call, ring, marker, flushes)
         if plan.regime == "sustained":
@@ -111,6 +112,17 @@ def _host(
     if before is not None and after is not None and took >= ENERGY_S:
         samples.energy_j = (after - before) / calls
     return working / calls
+
+
+def _flush_host(backend: Backend) -> float:
+    """Seconds of the calling thread that a flush takes."""
+    backend.wait(None)
+    begin = time.perf_counter()
+    for _ in range(FLUSHES):
+        backend.flush()
+    took = time.perf_counter() - begin
+    backend.wait(None)
+    return took / FLUSHES
 
 
 def _single(

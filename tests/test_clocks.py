@@ -19,7 +19,7 @@ class Simulated:
 
     def __init__(self, monkeypatch, seen=lambda kernels: kernels, states=()):
         self.host, self.device, self.kernels, self.calls = 0.0, 0.0, [], 0
-        self.states = list(states)
+        self.states, self.flush_host_s = list(states), LAUNCH_S
         monkeypatch.setattr("time.perf_counter", lambda: self.host)
         monkeypatch.setattr("time.perf_counter_ns", lambda: round(self.host * 1e9))
         monkeypatch.setattr(cupti, "record", lambda work: (self.kernels.clear(), work(), seen(list(self.kernels)))[2])
@@ -34,7 +34,7 @@ class Simulated:
         self.kernels.append(Kernel(name, start, self.device))
 
     def flush(self):
-        self.launch("flush", FLUSH_S)
+        self.launch("flush", FLUSH_S, self.flush_host_s)
 
     def wait(self, outputs):
         self.host = max(self.host, self.device) + WAIT_S
@@ -87,6 +87,13 @@ def test_launches_do_not_enter_a_queued_time_but_a_sustained_one(monkeypatch):
     assert sustained.measure(two_kernels(sustained, 20e-6, 50e-6), Plan(regime="sustained"))["median"] == pytest.approx(
         100e-6, rel=0.05
     )
+
+
+def test_launches_of_flushes_do_not_use_up_what_the_flushes_are_for(monkeypatch):
+    """A flush takes the host more than half as long as the device: six of them are launched as the call should be."""
+    gpu = Simulated(monkeypatch)
+    gpu.flush_host_s = 60e-6
+    assert gpu.measure(two_kernels(gpu, 20e-6, 200e-6), Plan())["median"] == pytest.approx(20e-6)
 
 
 def test_warm_calls_of_copied_inputs_are_found_behind_their_twins(monkeypatch):

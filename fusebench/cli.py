@@ -69,19 +69,19 @@ def _dispatch(arguments: list[str]) -> int:
         print(f"fusebench: {unknown('command', command, COMMANDS)}", file=sys.stderr)
         return 2
     if command == "list":
-        from fusebench.listing import main as show
+        from fusebench.commands.listing import main as show
 
         return show(rest)
     if command == "yardsticks":
-        from fusebench.yardstick_command import main as measure
+        from fusebench.commands.yardsticks import main as measure
 
         return measure(rest)
     rest = _resume_as_key(rest)
     if command == "compare":
-        from fusebench.compare import run_compare
+        from fusebench.commands.compare import run_compare
 
         return run_compare(_limit_as_key(rest))
-    from fusebench.app import run_app
+    from fusebench.commands.app import run_app
 
     return run_app(command, rest)
 

@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fusebench import discovery, machine
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
-from fusebench.timing import CACHES, REGIMES, Plan
+from fusebench.timing.plan import CACHES, REGIMES, Plan
 
 MOST_JOBS = 10_000  # of one multirun: each is composed beforehand
 CONF = next(p for p in (Path(__file__).parent / "conf", discovery.HOME.parent / "conf") if p.is_dir())
@@ -54,7 +54,7 @@ class BaseConfig:
 
 @dataclass
 class BenchConfig(BaseConfig):
-    """How a cell is sampled: the fields of timing.Plan."""
+    """How a cell is sampled: the fields of timing/plan.py's Plan."""
 
     time_s: float = 0.5
     target: float = 0.01
@@ -64,7 +64,7 @@ class BenchConfig(BaseConfig):
 
 @dataclass
 class CompareConfig(BenchConfig):
-    """`time_s` is the sampling budget of one turn of one side, in seconds; comparison.py says what the others are."""
+    """`time_s` is the sampling budget of one turn of one side, in seconds; comparison/statistics.py says what the others are."""
 
     pairs: Any = 10
     rounds: Any = 16

@@ -18,7 +18,7 @@ from typing import Any
 
 from fusebench.contract import PRECISIONS
 from fusebench.errors import UsageError
-from fusebench.guard import foreign
+from fusebench.workers.guard import foreign
 
 HOME = Path(__file__).resolve().parent.parent / "implementations"
 WITHOUT_GPU = ("timed", "interpreted", "unavailable")

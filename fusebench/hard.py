@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from fusebench.contract import Case
-from fusebench.rounding import FORMATS
+from fusebench.parity.rounding import FORMATS
 
 KINDS = ("plain", "large_mean", "equal", "subnormal", "nan", "inf", "extreme")
 

@@ -9,11 +9,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from fusebench import machine, records, yardstick, yardstick_cache
+from fusebench import machine, records
 from fusebench.contract import Case, Cell
 from fusebench.run import add_rates
-from fusebench.timing import Plan
-from fusebench.worker import Bench, written_bytes
+from fusebench.timing import yardstick, yardstick_cache
+from fusebench.timing.plan import Plan
+from fusebench.workers.worker import Bench, written_bytes
 
 
 def measure(
@@ -31,7 +32,7 @@ def measure(
 
     The arguments decide the back end and the device: Torch tensors, JAX arrays, or anything else as plain Python on the CPU.
     On a GPU the time is CUPTI's, each call queued behind an L2 flush; on the CPU it is the synchronised wall clock; `regime`
-    and `cache` choose another (timing.Plan). `time_s` is the sampling budget in seconds, which ends earlier where the interval
+    and `cache` choose another (timing/plan.py). `time_s` is the sampling budget in seconds, which ends earlier where the interval
     of the median is within ± `target`; `flops` and `moved_bytes` of one call, where given, add TFLOP/s and GB/s, and the best
     time by the yardsticks that earlier runs have left (`fusebench yardsticks`). What is faster than the card's datasheet allows
     is `implausible`. The record's `parity` is absent: nothing is known of what the call should compute. Precision and compiler

@@ -13,17 +13,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fusebench import discovery, hard, records, yardstick, yardstick_cache
-from fusebench.case_data import SETS, CaseData
+from fusebench import discovery, hard, records
 from fusebench.cases import command
 from fusebench.contract import Case, Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import Unstored
 from fusebench.folder import scratch, temporary
-from fusebench.pool import InlinePool, Pool, WorkerLost, interpreter
-from fusebench.rounding import FLUSHED
+from fusebench.parity.case_data import SETS, CaseData
+from fusebench.parity.rounding import FLUSHED
 from fusebench.settings import Clock, Settings
-from fusebench.worker import describe
+from fusebench.timing import yardstick, yardstick_cache
+from fusebench.workers.pool import InlinePool, Pool, WorkerLost, interpreter
+from fusebench.workers.worker import describe
 
 INTERPRETER_FLOPS = 2.5e8  # Triton's interpreter takes 2 to 4 ms a tile: beyond this a cell takes minutes
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fusebench.timing import Plan
+from fusebench.timing.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""What the formulas of several kernels share, in float64 NumPy; `r` names the rounding points (fusebench/rounding.py)."""
+"""What the formulas of several kernels share, in float64 NumPy; `r` names the rounding points (fusebench/parity/rounding.py)."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The asv benchmarks: one class a kernel, made by fusebench/suite.py, so that a new kernel folder needs no edit here."""
+"""The asv benchmarks: one class a kernel, made by fusebench/tracking/suite.py, so that a new kernel folder needs no edit here."""
 
 import pathlib
 import sys
@@ -6,6 +6,6 @@ import sys
 # The harness of this working tree, installed or not.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from fusebench import suite
+from fusebench.tracking import suite
 
 globals().update(suite.classes())

@@ -29,8 +29,8 @@ from fusebench import discovery, hard
 from fusebench.cases import make_case
 from fusebench.contract import DTYPES, PRECISIONS, Case, Device
 from fusebench.inputs import make_sets, numpy_dtype
-from fusebench.parity import Judge, Verdict
-from fusebench.rounding import FLUSHED, spacing
+from fusebench.parity.judge import Judge, Verdict
+from fusebench.parity.rounding import FLUSHED, spacing
 
 CPU = Device("cpu", "cpu")
 LARGEST = 64  # of a dimension, unless the kernel's programs say otherwise

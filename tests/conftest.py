@@ -13,10 +13,10 @@ import pytest
 
 from fusebench import discovery, machine
 from fusebench.contract import Cell
-from fusebench.pool import Pool
 from fusebench.run import Run, run
 from fusebench.settings import Settings
-from fusebench.timing import Plan
+from fusebench.timing.plan import Plan
+from fusebench.workers.pool import Pool
 
 FIXTURES = Path(__file__).parent / "fixtures"
 DEVICE = "cuda" if machine.gpu() else "cpu"

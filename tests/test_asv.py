@@ -13,7 +13,8 @@ import pytest
 from conftest import FIXTURES
 from test_command_line import REPOSITORY
 
-from fusebench import discovery, suite
+from fusebench import discovery
+from fusebench.tracking import suite
 
 
 def command(*arguments, cwd, **environment):

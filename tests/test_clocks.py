@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fusebench import cupti, gpu_timing, state, timing
 from fusebench.contract import Device
-from fusebench.cupti import Kernel
-from fusebench.state import State
-from fusebench.timing import Plan, Ring
+from fusebench.timing import cupti, state
+from fusebench.timing import gpu as gpu_timing
+from fusebench.timing.cupti import Kernel
+from fusebench.timing.measure import measure
+from fusebench.timing.plan import REGIMES, Plan
+from fusebench.timing.samples import Ring
+from fusebench.timing.state import State
 
 GPU = Device("cuda", "simulated", (9, 0))
 LAUNCH_S, WAIT_S, FLUSH_S = 5e-6, 8e-6, 100e-6
@@ -48,7 +51,7 @@ class Simulated:
             self.calls += 1
             return call(*arguments)
 
-        return timing.measure(self, counted, ring, GPU, plan).summary()
+        return measure(self, counted, ring, GPU, plan).summary()
 
 
 def two_kernels(gpu, seconds=200e-6, host_s=LAUNCH_S):
@@ -124,7 +127,7 @@ def test_sustained_calls_last_20_ms_however_long_the_copies_of_their_inputs_take
         gpu.launch("copy", 1e-3)
         return array
 
-    samples = timing.measure(
+    samples = measure(
         gpu, two_kernels(gpu), Ring([[Array()], [Array()]], frozenset([0]), copy), GPU, Plan(regime="sustained")
     )
     assert all(check.wall > 0.95 * gpu_timing.SUSTAINED_S for check in samples.check)
@@ -139,7 +142,7 @@ def test_sustained_calls_last_20_ms_however_long_the_copies_of_their_inputs_take
     ],
     ids=["CUPTI's clock runs fast", "CUPTI misses a kernel", "CUPTI's clock runs slow"],
 )
-@pytest.mark.parametrize("regime", timing.REGIMES)
+@pytest.mark.parametrize("regime", REGIMES)
 def test_clocks_that_contradict_each_other_are_found(monkeypatch, fault, reason, regime):
     gpu = Simulated(monkeypatch, fault)
     clocks = gpu.measure(two_kernels(gpu, 2e-3), Plan(regime=regime))["clocks"]

@@ -13,11 +13,13 @@ from conftest import FIXTURES
 from scipy import stats
 from test_command_line import fusebench, records_of
 
-from fusebench import comparison, discovery, records, sides
+from fusebench import discovery, records
 from fusebench.cases import make_case
+from fusebench.comparison import sides
+from fusebench.comparison import statistics as comparison
+from fusebench.comparison.pairs import Match
 from fusebench.contract import Cell
 from fusebench.errors import UsageError
-from fusebench.pairs import Match
 
 QUICK = ("rounds=2", "time_s=0.01", "device=cpu")
 NOISES = {

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from fusebench import cases, cli, config, discovery, pool, records
+from fusebench import cases, cli, config, discovery, records
+from fusebench.workers import pool
 
 TRIES = int(os.environ.get("FUSEBENCH_FUZZ", "0"))
 KERNELS = discovery.find_kernels([discovery.HOME])

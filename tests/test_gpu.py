@@ -12,8 +12,8 @@ from fusebench import discovery, machine
 from fusebench.cases import make_case
 from fusebench.cli import main
 from fusebench.contract import DTYPES, Cell
-from fusebench.cupti import record
-from fusebench.parity import Judge
+from fusebench.parity.judge import Judge
+from fusebench.timing.cupti import record
 
 pytestmark = pytest.mark.gpu
 

@@ -9,7 +9,7 @@ from fusebench.cases import make_case
 from fusebench.contract import Cell
 from fusebench.run import Run, run
 from fusebench.settings import Settings
-from fusebench.timing import Plan
+from fusebench.timing.plan import Plan
 
 
 @pytest.fixture(scope="module")

@@ -18,14 +18,16 @@ import pytest
 from conftest import DEVICE, FIXTURES
 from test_command_line import ENVIRONMENT, fusebench, records_of
 
-from fusebench import app, discovery, folder, machine, memory, pool, records, worker
+from fusebench import discovery, folder, machine, records
 from fusebench.cases import make_case
 from fusebench.cli import main
+from fusebench.commands import app
 from fusebench.contract import Cell
 from fusebench.errors import Unstored
 from fusebench.run import Run, run
 from fusebench.settings import Settings
-from fusebench.timing import Plan
+from fusebench.timing.plan import Plan
+from fusebench.workers import memory, pool, worker
 
 FAULTS = FIXTURES / "faults"
 GOOD = 'BACKEND = "torch"\nVARIANTS = {"default": ()}\ndef build(case, variant, device):\n    return lambda x: x * 2\n'
@@ -114,7 +116,7 @@ def test_a_compiler_without_room_on_its_disk_is_not_the_implementations_fault(mo
 def test_inputs_that_no_disk_of_this_size_holds_cost_their_cell_alone(
     kernels, tmp_path, monkeypatch, total, free, raised
 ):
-    from fusebench.case_data import CaseData
+    from fusebench.parity.case_data import CaseData
     from fusebench.settings import Clock
 
     monkeypatch.setattr(shutil, "disk_usage", lambda where: shutil._ntuple_diskusage(total, total - free, free))

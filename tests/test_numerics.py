@@ -9,8 +9,8 @@ import pytest
 from fusebench.cases import make_case
 from fusebench.contract import Case
 from fusebench.inputs import make_sets, numpy_dtype
-from fusebench.parity import Judge
-from fusebench.rounding import Noisy, spacing
+from fusebench.parity.judge import Judge
+from fusebench.parity.rounding import Noisy, spacing
 
 STAGED, FUSED = ("layernorm", "product", "bias"), ()
 

@@ -7,8 +7,8 @@ import pytest
 
 from fusebench.cases import make_case
 from fusebench.inputs import make_sets
-from fusebench.parity import Judge
-from fusebench.pattern import describe
+from fusebench.parity.judge import Judge
+from fusebench.parity.pattern import describe
 
 
 def wrong(shape, *places):

@@ -8,9 +8,9 @@ import torch
 
 from fusebench.cases import make_case
 from fusebench.inputs import make_sets, numpy_dtype, save
-from fusebench.parity import Judge
-from fusebench.reference import Reference, Tensor
-from fusebench.rounding import Exact, stored
+from fusebench.parity.judge import Judge
+from fusebench.parity.reference import Reference, Tensor
+from fusebench.parity.rounding import Exact, stored
 
 SMALL = 3e5  # elements
 

@@ -35,7 +35,7 @@ def workers_of(marker):
             line = (folder / "cmdline").read_bytes().decode()
         except OSError:
             continue
-        if "fusebench.worker" in line and marker in line:
+        if "fusebench.workers.worker" in line and marker in line:
             found.append(int(folder.name))
     return found
 

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 import fusebench
-from fusebench import report, timing
+from fusebench import report
 from fusebench.backends import numpy as plain
 from fusebench.contract import Device
-from fusebench.cupti import Kernel, Marker, busy, split
-from fusebench.pool import Pool
-from fusebench.timing import Plan, median_interval
+from fusebench.timing.cupti import Kernel, Marker, busy, split
+from fusebench.timing.measure import measure
+from fusebench.timing.plan import Plan
+from fusebench.timing.samples import MIN_SAMPLES, Ring, Samples, enough, median_interval
+from fusebench.workers.pool import Pool
 
 CPU = Device("cpu", "test")
 FLUSH = Marker("flush", 1.0)
@@ -61,23 +63,23 @@ def test_busy_time_is_the_union_of_the_intervals():
 
 
 def test_the_wall_clock_finds_a_sleep():
-    samples = timing.measure(plain, lambda: time.sleep(0.002), [[]], CPU, Plan(0.05))
-    assert samples.timer == "wall" and len(samples.time) >= timing.MIN_SAMPLES and min(samples.time) >= 0.002
+    samples = measure(plain, lambda: time.sleep(0.002), [[]], CPU, Plan(0.05))
+    assert samples.timer == "wall" and len(samples.time) >= MIN_SAMPLES and min(samples.time) >= 0.002
 
 
 def test_slow_calls_end_with_three_samples():
-    assert len(timing.measure(plain, lambda: time.sleep(0.02), [[]], CPU, Plan(0.01)).time) == 3
+    assert len(measure(plain, lambda: time.sleep(0.02), [[]], CPU, Plan(0.01)).time) == 3
 
 
 def test_every_input_set_of_the_ring_is_used():
     seen = []
-    timing.measure(plain, seen.append, [[1], [2], [3]], CPU, Plan(0.001))
+    measure(plain, seen.append, [[1], [2], [3]], CPU, Plan(0.001))
     assert {*seen} == {1, 2, 3} and seen[-4:-1] in ([1, 2, 3], [2, 3, 1], [3, 1, 2])
 
 
 def test_sustained_calls_are_counted_together():
     calls = []
-    samples = timing.measure(plain, calls.append, [[1]], CPU, Plan(0.05, regime="sustained", calls=6))
+    samples = measure(plain, calls.append, [[1]], CPU, Plan(0.05, regime="sustained", calls=6))
     assert samples.plan.regime == "sustained" and len(calls) > 20 * len(samples.time)
 
 
@@ -91,7 +93,7 @@ def test_sustained_samples_are_of_runs_of_one_length(monkeypatch):
         nonlocal now
         now += 0.006 if now < 0.1 else 0.004
 
-    samples = timing.measure(plain, call, [[1]], CPU, Plan(0.2, regime="sustained", target=0))
+    samples = measure(plain, call, [[1]], CPU, Plan(0.2, regime="sustained", target=0))
     assert samples.run == 2 and {round(t, 6) for t in samples.time} == {0.004}
 
 
@@ -99,8 +101,8 @@ def test_sustained_calls_copy_no_more_inputs_than_there_is_room_for():
     class Array:
         nbytes = 2**30
 
-    ring = timing.Ring([[Array()]], frozenset([0]), lambda array: array)
-    samples = timing.measure(plain, lambda _: None, ring, CPU, Plan(0.01, regime="sustained", calls=6))
+    ring = Ring([[Array()]], frozenset([0]), lambda array: array)
+    samples = measure(plain, lambda _: None, ring, CPU, Plan(0.01, regime="sustained", calls=6))
     assert samples.run == samples.summary()["run"] == 2
 
 
@@ -116,9 +118,9 @@ def test_the_interval_of_the_median_holds_it_as_often_as_it_says():
 @pytest.mark.parametrize(("spread", "target", "few"), [(0.001, 0.01, True), (0.2, 0.01, False), (0.001, 0.0, False)])
 def test_sampling_ends_when_the_median_is_known(spread, target, few):
     rng = np.random.default_rng(0)
-    samples = timing.Samples("wall", Plan(target=target), time=(1 + spread * rng.standard_normal(20)).tolist())
-    assert timing.enough(samples, time.perf_counter() + 60) is few
-    assert timing.enough(samples, time.perf_counter() - 1), "the time is over"
+    samples = Samples("wall", Plan(target=target), time=(1 + spread * rng.standard_normal(20)).tolist())
+    assert enough(samples, time.perf_counter() + 60) is few
+    assert enough(samples, time.perf_counter() - 1), "the time is over"
     assert samples.summary()["target_missed"] is (spread > 0.1)
 
 
@@ -126,8 +128,8 @@ def test_to_stop_when_the_median_is_known_leaves_it_known():
     """Noise of 3 % needs some 80 samples for 1 %. To look after each of them would find 8 % of the intervals wrong."""
     rng, missed, count = np.random.default_rng(0), 0, 1000
     for _ in range(count):
-        samples = timing.Samples("wall", Plan())
-        while not timing.enough(samples, math.inf):
+        samples = Samples("wall", Plan())
+        while not enough(samples, math.inf):
             samples.time.append(1 + 0.03 * rng.standard_normal())
         low, high = median_interval(samples.time) or (0, 0)
         missed += not low <= 1 <= high

@@ -8,14 +8,14 @@ import pytest
 from conftest import DEVICE
 
 import fusebench
-from fusebench import yardstick, yardstick_cache
 from fusebench.backends import torch as backend
 from fusebench.cases import make_case
 from fusebench.cli import main
 from fusebench.contract import Cell, Device
 from fusebench.run import Run, add_rates, run
 from fusebench.settings import Settings
-from fusebench.timing import Plan
+from fusebench.timing import yardstick, yardstick_cache
+from fusebench.timing.plan import Plan
 
 H200 = {"name": "NVIDIA H200"}
 RATES = {

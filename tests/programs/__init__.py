@@ -18,7 +18,7 @@ from fusebench.cases import make_case
 from fusebench.contract import Case
 from fusebench.discovery import Kernel
 from fusebench.inputs import make_sets
-from fusebench.parity import Judge, Verdict
+from fusebench.parity.judge import Judge, Verdict
 
 Run = Callable[..., Any]  # (case, *inputs) → output, or a tuple of them
 

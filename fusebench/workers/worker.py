@@ -1,4 +1,4 @@
-"""The child process that builds and times cells of one framework: `python -m fusebench.worker` with one end of a pipe.
+"""The child process that builds and times cells of one framework: `python -m fusebench.workers.worker` with one end of a pipe.
 
 It reads one JSON message at a time and answers each with one. The reference is not its business: it never imports a
 kernel.py, so an implementation cannot borrow the answer. `Bench` is the same path for `worker=inline` and `fusebench.measure`.
@@ -25,9 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from fusebench import discovery, guard, inputs, machine, memory, timing, yardstick
+from fusebench import discovery, inputs, machine
 from fusebench.contract import Case, Device
 from fusebench.errors import Unstored
+from fusebench.timing import yardstick
+from fusebench.timing.measure import measure
+from fusebench.timing.plan import Plan
+from fusebench.timing.samples import Ring, Samples
+from fusebench.workers import guard, memory
 
 FULL_BYTES = 64 * 2**20  # a disk with less than this has no room for a compiler's work
 NO_SPACE = os.strerror(errno.ENOSPC)
@@ -41,7 +46,7 @@ class Bench:
         self.name = backend
         self.device: Device = self.backend.start(device)
         self.call: Any = None
-        self.ring = timing.Ring([], frozenset(), self.backend.copy)
+        self.ring = Ring([], frozenset(), self.backend.copy)
         self.unchanged: list[int] = []  # places of the arguments that a call must leave alone
 
     def hello(self) -> dict[str, Any]:
@@ -84,7 +89,7 @@ class Bench:
         prepared = list(getattr(module, "prepare", lambda *_: ())(the_case, variant, *stored[0]))
         self.backend.wait(prepared)
         prepare_s = time.perf_counter() - begin
-        self.ring = timing.Ring([[*s, *prepared] for s in stored], frozenset(varying + in_place), self.backend.copy)
+        self.ring = Ring([[*s, *prepared] for s in stored], frozenset(varying + in_place), self.backend.copy)
         self.unchanged = [place for place in range(len(stored[0]) + len(prepared)) if place not in in_place]
         arguments, kept = self.ring[0], [self.backend.copy(a) for a in self.ring.sets[0]]
         begin = time.perf_counter()
@@ -123,15 +128,15 @@ class Bench:
     def time(self, plan: dict[str, Any], folder: str) -> dict[str, Any]:
         """Times the cell in hand; the output of the last timed call on the last input set comes back to be checked, unless
         `folder` is empty."""
-        samples = self.sample(self.call, self.ring, timing.Plan(**plan))
+        samples = self.sample(self.call, self.ring, Plan(**plan))
         if changed := self._changed(samples.arguments, self.ring.sets[-1]):
             return {"status": "wrong", "reason": f"a timed call changed {changed}; it must leave it alone"}
         outputs = self._save(samples.output, Path(folder), "timed") if folder else []
         return {"status": "ok", "timing": samples.summary(), "outputs": outputs}
 
-    def sample(self, call: Any, ring: timing.Ring | Sequence[Sequence[Any]], plan: timing.Plan) -> timing.Samples:
+    def sample(self, call: Any, ring: Ring | Sequence[Sequence[Any]], plan: Plan) -> Samples:
         """Times any callable on this back end."""
-        return timing.measure(self.backend, call, ring, self.device, plan)
+        return measure(self.backend, call, ring, self.device, plan)
 
     def usable(self) -> bool:
         """Whether the device still does what it is told."""
@@ -143,7 +148,7 @@ class Bench:
 
     def release(self) -> dict[str, Any]:
         """Lets go of the cell in hand and says how much device memory stays held all the same."""
-        self.call, self.ring = None, timing.Ring([], frozenset(), self.backend.copy)
+        self.call, self.ring = None, Ring([], frozenset(), self.backend.copy)
         return {"held_bytes": self.backend.release()}
 
     def yardstick_key(self) -> dict[str, Any]:
@@ -251,7 +256,7 @@ def main() -> None:
     try:
         discovery.use_roots([Path(root) for root in roots])
         if backend == "reference":
-            bench: Any = importlib.import_module("fusebench.reference").Reference(device)
+            bench: Any = importlib.import_module("fusebench.parity.reference").Reference(device)
         else:
             sys.meta_path.insert(0, guard.Guard(backend, [Path(root) for root in roots]))
             bench = Bench(backend, device)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fusebench.yardstick import Entry
+from fusebench.timing.yardstick import Entry
 
 FILE = "yardsticks.json"
 BUDGET_S = 0.2  # of sampling for each rate

@@ -12,12 +12,13 @@ from typing import Any
 from rich.markup import escape
 from rich.table import Table
 
-from fusebench import machine, report, yardstick, yardstick_cache
+from fusebench import machine, report
 from fusebench.config import fail, resolve_device
 from fusebench.discovery import roots_of
 from fusebench.errors import UsageError, unknown
-from fusebench.pool import Pool, WorkerLost
-from fusebench.yardstick import Entry
+from fusebench.timing import yardstick, yardstick_cache
+from fusebench.timing.yardstick import Entry
+from fusebench.workers.pool import Pool, WorkerLost
 
 TIMEOUT_S = 300.0  # of one rate
 HELP = f"""usage: fusebench yardsticks [KEY=VALUE …] [--json]

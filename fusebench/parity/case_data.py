@@ -9,12 +9,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fusebench import inputs, memory
+from fusebench import inputs
 from fusebench.contract import Cell
 from fusebench.errors import Unstored
-from fusebench.parity import Judge, Verdict
-from fusebench.pool import WorkerLost, interpreter
+from fusebench.parity.judge import Judge, Verdict
 from fusebench.settings import Clock, Settings
+from fusebench.workers import memory
+from fusebench.workers.pool import WorkerLost, interpreter
 
 SETS = 3  # input sets in the ring; L2 is flushed explicitly, so the ring only has to keep outputs from being reused
 

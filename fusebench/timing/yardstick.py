@@ -17,9 +17,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from fusebench import timing
 from fusebench.contract import DTYPES, Device
 from fusebench.machine import datasheet
+from fusebench.timing.measure import measure as time_call
+from fusebench.timing.plan import Plan
 
 METHOD = 1  # counts the ways in which rates were measured: those of another one are not used
 BYTES = {"cpu": 2**29, "cuda": 2**30}  # of what is copied and read: past the last cache of nearly every machine
@@ -69,7 +70,7 @@ def measure(backend: Any, device: Device, name: str, budget_s: float) -> Entry:
         n = BYTES[device.type] // 4
         call, arguments = (backend.copy_call if what == "copy_gbps" else backend.read_call)(n, device)
         work = (8 if what == "copy_gbps" else 4) * n / 1e9
-    seconds = min(timing.measure(backend, call, [arguments], device, timing.Plan(budget_s, target=0)).time)
+    seconds = min(time_call(backend, call, [arguments], device, Plan(budget_s, target=0)).time)
     return {"value": work / seconds if work else seconds, "n": n}
 
 

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from rich.markup import escape
 
-from fusebench import comparison, report
-from fusebench.pairs import Match
+from fusebench import report
+from fusebench.comparison import statistics as comparison
+from fusebench.comparison.pairs import Match
 from fusebench.settings import Clock
 
 MANY = 100  # pairs: who needs more has a noisy machine, not too few pairs

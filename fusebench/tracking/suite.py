@@ -1,7 +1,7 @@
 """The asv suite: one benchmark class a kernel, with latency and parity error of each (implementation:variant, case).
 
 The harness and the list of kernels are the working tree's, what is measured is the commit's `implementations`, checked out by
-asv_environment.py. A kernel, implementation, variant or case that the commit does not have yet is n/a there. Folders of
+environment.py. A kernel, implementation, variant or case that the commit does not have yet is n/a there. Folders of
 kernels named in FUSEBENCH_PATH (separated by `:`) join, as they are on disk.
 """
 
@@ -21,7 +21,7 @@ from fusebench.contract import Case, Cell
 from fusebench.discovery import Kernel
 from fusebench.run import Run, run
 from fusebench.settings import Settings
-from fusebench.timing import Plan
+from fusebench.timing.plan import Plan
 
 TIME_S = 0.2  # sampling budget of a cell: a history is read for steps, not for percents
 TIMEOUT_S = 4 * 3600.0  # asv's limit for the sweep of one kernel; a cell has the harness's own

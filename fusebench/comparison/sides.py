@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusebench import config
+from fusebench.comparison.pairs import Match
 from fusebench.contract import Cell
 from fusebench.errors import UsageError
-from fusebench.pairs import Match
 
 EXPECTED = "IMPLEMENTATION[:VARIANT][@REVISION], overrides in quotes, or both: compare triton cuda kernel=softmax"
 OWN_KEYS = ("implementation", "case", "dtype", "precision", "batch", "shapes", "seed", "inputs")  # that a side may set

@@ -15,11 +15,13 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from fusebench import app, cases, config, discovery, folder, records, report, revision, sides, verdicts
+from fusebench import cases, config, discovery, folder, records, report
+from fusebench.commands import app
+from fusebench.comparison import revision, sides, verdicts
+from fusebench.comparison.pairs import Match, Side, digests, run_pairs
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import Unstored, UsageError
-from fusebench.pairs import Match, Side, digests, run_pairs
 from fusebench.run import Run
 from fusebench.settings import Clock, Settings
 

@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from fusebench import records
-from fusebench.case_data import CaseData
 from fusebench.contract import Cell
 from fusebench.folder import scratch
-from fusebench.pool import Pool
+from fusebench.parity.case_data import CaseData
 from fusebench.run import (
     Run,
     Trial,
@@ -33,6 +32,7 @@ from fusebench.run import (
     release,
     start_workers,
 )
+from fusebench.workers.pool import Pool
 
 LOST = (
     "crashed",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fusebench.rounding import spacing, stored
+from fusebench.parity.rounding import spacing, stored
 
 DRAWS = 16  # noisy evaluations; each costs about as much as the reference
 SIGMAS = 7.0  # a normal error is beyond it once in 4e11

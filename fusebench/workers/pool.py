@@ -20,9 +20,9 @@ from typing import Any
 
 from fusebench import discovery
 from fusebench.errors import Unstored
-from fusebench.worker import Bench, answer
+from fusebench.workers.worker import Bench, answer
 
-HARNESS = Path(__file__).resolve().parent.parent
+HARNESS = Path(__file__).resolve().parents[2]
 START_S = 180.0
 LOOK_S = 1.0  # how often the parent looks at the log of a worker that works
 LOG_BYTES = 64 * 2**20  # of a worker's log: what prints for ever must not fill the disk
@@ -143,7 +143,7 @@ class Pool:
             return
         ours, theirs = socket.socketpair()
         log = self.log_folder / f"worker-{backend}.log"
-        command = [python, "-m", "fusebench.worker", backend, self.device, str(theirs.fileno()), *self.roots]
+        command = [python, "-m", "fusebench.workers.worker", backend, self.device, str(theirs.fileno()), *self.roots]
         try:
             output = log.open("ab")
         except OSError as error:

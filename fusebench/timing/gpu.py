@@ -13,8 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusebench import cupti, state
-from fusebench.timing import Backend, Check, Plan, Ring, Samples, enough, together
+from fusebench.timing import cupti, state
+from fusebench.timing.clocks import Check
+from fusebench.timing.plan import Plan
+from fusebench.timing.samples import Backend, Ring, Samples, enough, together
 
 CHUNK = 20  # calls in one profile: few enough for CUPTI's buffers, many enough to pay for starting it
 CHECKS = 2  # isolated calls among them
@@ -46,7 +48,7 @@ class Turn:
 def measure(
     backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], plan: Plan
 ) -> Samples:  # fmt: skip
-    """Samples of a warmed-up call. Raises RuntimeError as timing.measure says."""
+    """Samples of a warmed-up call. Raises RuntimeError as measure.py says."""
     samples = Samples("wall" if plan.regime == "isolated" else "cupti", plan)
     each = _host(backend, call, ring, plan.time_s, samples)
     marker = cupti.marker(backend)

@@ -1,7 +1,7 @@
 """Whether an output is right: its error against the float64 reference, measured by what rounding alone may do (allowance.py).
 
 No tolerance is set by hand anywhere. Of a large case only some rows are judged so, others are compared with the reference
-alone, and what is left over with a reference on the device, where there is one (device_reference.py).
+alone, and what is left over with a reference on the device, where there is one (reference.py).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from fusebench import pattern
-from fusebench.allowance import DRAWS, Allowance, derive, errors, limit_of, together
 from fusebench.contract import Case
 from fusebench.inputs import make_sets, numpy_dtype
-from fusebench.rounding import FLUSHED, FORMATS, Exact, Noisy, Stored, spacing
+from fusebench.parity import pattern
+from fusebench.parity.allowance import DRAWS, Allowance, derive, errors, limit_of, together
+from fusebench.parity.rounding import FLUSHED, FORMATS, Exact, Noisy, Stored, spacing
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case gets noisy evaluations: rows are chosen beyond
 REFERENCE_FLOPS, REFERENCE_BYTES = 1e10, 1e9  # what of a case gets a reference on the CPU: rows are chosen beyond

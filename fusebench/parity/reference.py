@@ -17,8 +17,8 @@ import torch
 from fusebench import inputs
 from fusebench.backends import torch as backend
 from fusebench.contract import Case, Device
-from fusebench.parity import formula_of
-from fusebench.rounding import FORMATS, Exact
+from fusebench.parity.judge import formula_of
+from fusebench.parity.rounding import FORMATS, Exact
 
 CHUNK_ELEMENTS = 1.0e8  # of intermediate results: 0.8 GB in float64, and some of them live at a time
 FLOPS_PER_ELEMENT = 32  # a guess at how many FLOPs stand behind each

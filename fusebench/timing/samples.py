@@ -1,0 +1,144 @@
+"""The samples of a call: the inputs that it gets, what is kept of each time, and when there are enough of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from fusebench.timing import state
+from fusebench.timing.clocks import Check, agreement
+from fusebench.timing.plan import Plan
+
+MIN_SAMPLES = 6  # fewer have no 95 % interval of their median
+TARGET_SAMPLES = 20  # a narrow interval of fewer may be luck, and so may one of many that are looked at
+SLOW_SAMPLES = 3  # of calls that take the whole budget each
+CONFIDENCE = 0.95
+COPIES_BYTES = 4 * 2**30  # of inputs that wait for their calls at one time
+
+
+class Backend(Protocol):
+    """What timing needs of a back end; the modules in `backends/` offer it."""
+
+    def wait(self, outputs: Any) -> None: ...
+    def flush(self) -> None: ...
+    def copy(self, array: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The input sets of a cell. `ring[i]` are arguments that no call has seen: copies of set i's inputs at the places in
+    `copied`, so that a call may overwrite or donate them, and cannot remember a result by where its input lies."""
+
+    sets: Sequence[Sequence[Any]]
+    copied: frozenset[int]
+    copy: Callable[[Any], Any]
+
+    def __len__(self) -> int:
+        return len(self.sets)
+
+    def __getitem__(self, number: int) -> list[Any]:
+        return [self.copy(a) if place in self.copied else a for place, a in enumerate(self.sets[number])]
+
+    @property
+    def copied_bytes(self) -> int:
+        """Bytes that one call's copies take."""
+        return sum(int(self.sets[0][place].nbytes) for place in self.copied)
+
+
+@dataclass
+class Samples:
+    """Times in seconds, one a call (sustained: the mean of each run of calls).
+
+    `time` is what the plan's regime measures. On the GPU there are beside it: `busy`, the union of the same calls' kernels;
+    `host`, what a call costs the calling thread; and of isolated calls among them (sustained: of each run of `run` calls),
+    `check`, what both clocks say. `profiles` are the wall time of each profile and CUPTI's, from its first kernel to its last.
+    """
+
+    timer: str
+    plan: Plan
+    time: list[float] = field(default_factory=list)
+    busy: list[float] = field(default_factory=list)
+    host: list[float] = field(default_factory=list)
+    check: list[Check] = field(default_factory=list)
+    profiles: list[tuple[float, float]] = field(default_factory=list)
+    run: int = 1
+    look: int = TARGET_SAMPLES  # how many samples there must be when the interval is looked at next
+    launches: int | None = None
+    kernels: list[str] = field(default_factory=list)
+    discarded: int = 0
+    energy_j: float | None = None
+    states: list[state.State] = field(default_factory=list)
+    # of the last timed call on the ring's last set, never the one that the first call was checked on
+    arguments: Sequence[Any] = ()
+    output: Any = None
+
+    def summary(self) -> dict[str, Any]:
+        """What a record keeps: the raw samples, their quartiles and the interval of their median, in seconds."""
+        q1, median, q3 = quartiles(self.time)
+        low, high = median_interval(self.time) or (None, None)
+        around = uncertainty(self.time)
+        return {
+            "timer": self.timer, "regime": self.plan.regime, "cache": self.plan.cache, "unit": "s", "run": self.run,
+            "samples": self.time, "median": median, "q1": q1, "q3": q3,
+            "interval": None if low is None else [low, high], "uncertainty": None if math.isinf(around) else around,
+            "target": self.plan.target, "target_missed": around > self.plan.target > 0,
+            "busy": self.busy, "busy_median": quartiles(self.busy)[1] if self.busy else None,
+            "host": self.host, "host_median": quartiles(self.host)[1] if self.host else None,
+            "clocks": agreement(self.check, self.profiles, quartiles(self.host)[1] if self.host else 0.0, self.run), "launches": self.launches, "kernels": self.kernels,
+            "discarded": self.discarded, "energy_j": self.energy_j, "state": state.summary(self.states),
+        }  # fmt: skip
+
+
+def together(ring: Ring | Sequence[Sequence[Any]], count: int) -> int:
+    """How many calls, `count` at most, can have their arguments made beforehand."""
+    size = 2 * ring.copied_bytes if isinstance(ring, Ring) else 0  # twins, with warm caches
+    return max(1, min(count, COPIES_BYTES // size)) if size else count
+
+
+def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
+    """First quartile, median and third quartile, linearly interpolated."""
+    q1, median, q3 = np.percentile(np.asarray(samples), [25, 50, 75])
+    return float(q1), float(median), float(q3)
+
+
+@cache
+def _rank(n: int) -> int:
+    """The largest k such that the k-th smallest and the k-th largest of n samples enclose the median with CONFIDENCE, or 0.
+
+    The number of samples below the median is binomial with probability 1/2, whatever the samples' distribution is.
+    """
+    below, k = 0, 0
+    while (below := below + math.comb(n, k)) / 2**n <= (1 - CONFIDENCE) / 2:
+        k += 1
+    return k
+
+
+def median_interval(samples: Sequence[float]) -> tuple[float, float] | None:
+    """The 95 % confidence interval of the median from order statistics, or None of fewer than 6 samples."""
+    k, ordered = _rank(len(samples)), sorted(samples)
+    return (ordered[k - 1], ordered[-k]) if k else None
+
+
+def uncertainty(samples: Sequence[float]) -> float:
+    """Half the width of the median's interval ÷ the median; infinite where there is no interval."""
+    interval = median_interval(samples)
+    return (interval[1] - interval[0]) / 2 / quartiles(samples)[1] if interval else math.inf
+
+
+def enough(samples: Samples, end: float) -> bool:
+    """Whether sampling may stop: the time is over, or the median is known well enough, which is looked at every
+    TARGET_SAMPLES samples: to look at each would stop at lucky ones, and the interval miss the median in 8 % instead of 5."""
+    count, plan = len(samples.time), samples.plan
+    least = SLOW_SAMPLES if count and samples.time[-1] > plan.time_s else MIN_SAMPLES
+    if count >= plan.calls or (count >= least and time.perf_counter() >= end):
+        return True
+    if count < samples.look:
+        return False
+    samples.look = count + TARGET_SAMPLES
+    return uncertainty(samples.time) <= plan.target > 0

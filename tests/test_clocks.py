@@ -81,6 +81,24 @@ def test_each_regime_measures_what_it_says(monkeypatch, plan, expected):
     assert found["energy_j"] > 0 and not found["target_missed"]
 
 
+def test_isolated_calls_are_timed_without_the_profiler(monkeypatch):
+    """Here it costs 20 µs a launch."""
+    gpu = Simulated(monkeypatch)
+    recorded, launch = cupti.record, gpu.launch
+
+    def record(work):
+        gpu.launch = lambda name, seconds, host_s=LAUNCH_S: launch(name, seconds, host_s + 20e-6)
+        try:
+            return recorded(work)
+        finally:
+            gpu.launch = launch
+
+    monkeypatch.setattr(cupti, "record", record)
+    found = gpu.measure(lambda _: gpu.launch("k", 400e-6), Plan(regime="isolated"))
+    assert found["median"] == pytest.approx(LAUNCH_S + 400e-6 + WAIT_S, rel=1e-3)
+    assert found["clocks"]["wall"] > found["median"] + 15e-6, "the checks are profiled"
+
+
 def test_launches_do_not_enter_a_queued_time_but_a_sustained_one(monkeypatch):
     """The host takes 50 µs for each kernel of 10."""
     gpu = Simulated(monkeypatch)

@@ -62,7 +62,7 @@ def measure(
         if plan.regime == "sustained":
             most = min(SUSTAINED_CALLS // samples.launches, math.ceil(SUSTAINED_S / each))
             samples.run = together(ring, max(2, most))
-    take = _sustained if plan.regime == "sustained" else _single
+    take = {"queued": _queued, "isolated": _isolated, "sustained": _sustained}[plan.regime]
     end = time.perf_counter() + plan.time_s
     retries = 0
     while not samples.time or not enough(samples, end):
@@ -127,60 +127,94 @@ def _flush_host(backend: Backend) -> float:
     return took / FLUSHES
 
 
-def _single(
+def _queued(
     backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], samples: Samples,
     marker: cupti.Marker, flushes: int, count: int,
 ) -> None:  # fmt: skip
-    """Adds a chunk of queued calls with isolated ones among them, or of isolated ones alone."""
-    plan, done = samples.plan, len(samples.time)
+    """Adds a chunk of queued calls with isolated ones among them."""
     count = together(ring, count)
-    checks = 0 if plan.regime == "isolated" else min(CHECKS, count)
-    kinds = [plan.regime == "isolated"] * count
-    for number in range(checks):
-        kinds.insert((number + 1) * len(kinds) // (checks + 1), True)
-    calls = []
-    for number, isolated in enumerate(kinds):
-        place = (done + number) % len(ring)
-        calls.append(Turn(place, ring[place], ring[place] if plan.cache == "warm" else None, isolated))
-    backend.wait([c.arguments for c in calls])
+    kinds = [False] * count
+    for number in range(min(CHECKS, count)):
+        kinds.insert((number + 1) * len(kinds) // (CHECKS + 1), True)
+    turns = _turns(ring, samples, kinds)
+    found = cupti.split(
+        _profile(backend, _chunk(backend, call, ring, samples, turns, flushes), samples), marker, flushes, len(turns)
+    )
+    _check(samples, turns, found)
+    for turn, seen in zip(turns, found, strict=True):
+        if not turn.isolated:
+            own = seen if turn.twin is None else _last(seen, samples.launches or 0)
+            samples.time.append(own.span)
+            samples.busy.append(cupti.busy(own.kernels))
+
+
+def _isolated(
+    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], samples: Samples,
+    marker: cupti.Marker, flushes: int, count: int,
+) -> None:  # fmt: skip
+    """Adds a chunk of isolated calls: timed without the profiler, which costs every launch a little, and checked with it."""
+    timed = _turns(ring, samples, [True] * together(ring, count))
+    _chunk(backend, call, ring, samples, timed, flushes)()
+    samples.time += [turn.wall for turn in timed]
+    checked = _turns(ring, samples, [True] * together(ring, CHECKS))
+    chunk = _chunk(backend, call, ring, samples, checked, flushes)
+    found = cupti.split(_profile(backend, chunk, samples), marker, flushes, len(checked))
+    _check(samples, checked, found)
+    samples.busy += [check.busy for check in samples.check[-len(checked) :]]
+
+
+def _turns(ring: Ring | Sequence[Arguments], samples: Samples, isolated: Sequence[bool]) -> list[Turn]:
+    """The next calls, with their inputs."""
+    places = [(len(samples.time) + number) % len(ring) for number in range(len(isolated))]
+    warm = samples.plan.cache == "warm"
+    return [Turn(p, ring[p], ring[p] if warm else None, kind) for p, kind in zip(places, isolated, strict=True)]
+
+
+def _chunk(
+    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], samples: Samples,
+    turns: Sequence[Turn], flushes: int,
+) -> Callable[[], None]:  # fmt: skip
+    """What makes the calls, one after the other behind its flushes, and waits for the device at the end."""
+    backend.wait([turn.arguments for turn in turns])
 
     def chunk() -> None:
         output = None
-        for c in calls:
-            if c.isolated:
+        for turn in turns:
+            if turn.isolated:
                 backend.wait(output)
             begin = time.perf_counter_ns()
             for _ in range(flushes):
                 backend.flush()
-            if c.isolated:
+            if turn.isolated:
                 backend.wait(output)
-                c.flush_wall = (time.perf_counter_ns() - begin) / 1e9
-            if c.twin is not None:
-                output = call(*c.twin)
+                turn.flush_wall = (time.perf_counter_ns() - begin) / 1e9
+            if turn.twin is not None:
+                output = call(*turn.twin)
                 for copied in _copied(ring):
-                    backend.copy(c.arguments[copied])  # reads what the twin did not
-            if c.isolated:
+                    backend.copy(turn.arguments[copied])  # reads what the twin did not
+            if turn.isolated:
                 backend.wait(output)
                 begin = time.perf_counter_ns()
-                output = call(*c.arguments)
+                output = call(*turn.arguments)
                 backend.wait(output)
-                c.wall = (time.perf_counter_ns() - begin) / 1e9
+                turn.wall = (time.perf_counter_ns() - begin) / 1e9
             else:
-                output = call(*c.arguments)
-            if c.place == len(ring) - 1:
-                samples.arguments, samples.output = c.arguments, output
+                output = call(*turn.arguments)
+            if turn.place == len(ring) - 1:
+                samples.arguments, samples.output = turn.arguments, output
         backend.wait(output)
 
-    found = cupti.split(_profile(backend, chunk, samples), marker, flushes, len(calls))
-    for c, seen in zip(calls, found, strict=True):
-        own = seen if c.twin is None else _last(seen, samples.launches or 0)
-        busy = cupti.busy(own.kernels)
-        if c.isolated:
-            samples.check.append(Check(c.wall, own.span, busy, max(0.0, c.flush_wall - seen.flushes)))
-        if c.isolated == (plan.regime == "isolated"):
-            samples.time.append(c.wall if c.isolated else own.span)
-            samples.busy.append(busy)
+    return chunk
+
+
+def _check(samples: Samples, turns: Sequence[Turn], found: Sequence[cupti.Call]) -> None:
+    """Keeps what both clocks say of the isolated calls, and which kernels a call is."""
+    for turn, seen in zip(turns, found, strict=True):
+        own = seen if turn.twin is None else _last(seen, samples.launches or 0)
         samples.launches, samples.kernels = len(own.kernels), [k.name for k in own.kernels]
+        if turn.isolated:
+            gap = max(0.0, turn.flush_wall - seen.flushes)
+            samples.check.append(Check(turn.wall, own.span, cupti.busy(own.kernels), gap))
 
 
 def _sustained(

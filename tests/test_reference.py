@@ -46,7 +46,7 @@ def test_torch_evaluates_every_formula(kernels):
 
 @pytest.mark.parametrize("wrong", [None, (150, 7)])
 def test_all_rows_are_compared(kernels, tmp_path, monkeypatch, wrong):
-    monkeypatch.setattr("fusebench.reference.CHUNK_ELEMENTS", 2e5)  # several chunks
+    monkeypatch.setattr("fusebench.parity.reference.CHUNK_ELEMENTS", 2e5)  # several chunks
     kernel = kernels["lola"]
     case = make_case(kernel, {"M": 200, "K": 512, "N": 300}, "float16")
     arrays = make_sets(kernel.module, case, 0, 1)[0]

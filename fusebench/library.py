@@ -38,8 +38,8 @@ def measure(
     is `implausible`. The record's `parity` is absent: nothing is known of what the call should compute. Precision and compiler
     settings stay as they are, and count as unknown on a GPU.
 
-    Raises what the call raises, ValueError for a regime that the device does not have and for arguments on another than the
-    first visible GPU, and RuntimeError if CUPTI recorded nothing.
+    Raises what the call raises, ValueError for a regime that the device does not have, for a name or number that cannot be, and
+    for arguments on another than the first visible GPU, and RuntimeError if CUPTI recorded nothing.
     """
     backend, device = _home(arguments)
     bench = Bench(backend, device)

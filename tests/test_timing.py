@@ -212,6 +212,15 @@ def test_a_second_gpu_is_refused():
         backend.device_of(SimpleNamespace(device=torch.device("cuda", 1)))
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [{"regime": "isolate"}, {"cache": "hot"}, {"time_s": math.nan}, {"time_s": math.inf}, {"time_s": 0}, {"target": -1}, {"target": 5}],
+)  # fmt: skip
+def test_measure_refuses_what_bench_refuses(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        fusebench.measure(lambda: pytest.fail("called"), **wrong)
+
+
 def test_all_frameworks_get_the_same_threads(roots, tmp_path):
     with Pool("cpu", roots, tmp_path, threads=1) as pool:
         for backend in ("torch", "jax"):

@@ -7,7 +7,10 @@ docs/timing.md says why a figure may be believed.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+
+from fusebench.errors import UsageError, unknown
 
 MAX_SAMPLES = 1000
 REGIMES = ("queued", "isolated", "sustained")
@@ -27,14 +30,24 @@ class Plan:
     calls: int = MAX_SAMPLES
 
     def on(self, device: str) -> Plan:
-        """The plan with its "auto" decided for a device's type. Raises ValueError for what cannot be measured there."""
+        """The plan with its "auto" decided for a device's type. Raises UsageError for a name or a number that cannot be, or not
+        there."""
+        for key, name, known in (("regime", self.regime, REGIMES), ("cache", self.cache, CACHES)):
+            if name not in ("auto", *known):
+                raise unknown(key, name, ("auto", *known))
+        if not 0 < self.time_s < math.inf:
+            raise UsageError(f"time_s is {self.time_s!r}: expected a number of seconds above 0")
+        if not 0 <= self.target < 1:
+            raise UsageError(
+                f"target is {self.target!r}: expected a share of the median, such as 0.01, or 0 for all of time_s"
+            )
         regime = self.regime if self.regime != "auto" else "queued" if device == "cuda" else "isolated"
         cold = device == "cuda" and regime != "sustained"
         cache = self.cache if self.cache != "auto" else "cold" if cold else "warm"
         if regime == "queued" and device == "cpu":
-            raise ValueError("regime=queued: a CPU has no stream to queue in; isolated and sustained work there")
+            raise UsageError("regime=queued: a CPU has no stream to queue in; isolated and sustained work there")
         if regime == "sustained" and cache == "cold":
-            raise ValueError(
+            raise UsageError(
                 "cache=cold: sustained calls leave no room for a flush; cache=warm works, or regime=queued"
             )
         return replace(self, regime=regime, cache=cache)

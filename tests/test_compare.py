@@ -207,6 +207,8 @@ def test_a_side_is_an_implementation_a_revision_and_overrides(text, lines, revis
         (["flax", "torch_eager", "kernel=launch", "pairs=30", "resamples=10"], "a side against itself"),
         (["resume=nosuch"], "no compare run there"),
         (["resume=latest", "kernel=lola"], "leave out kernel=lola"),
+        (["flax", "triton dtype=float16", "resume=latest"], "leave out flax 'triton dtype=float16'; only pairs"),
+        (["flax", "triton", "kernel=lola", "--resume"], "leave out flax triton kernel=lola"),
     ],
 )
 def test_a_wrong_comparison_is_answered_by_one_line(tmp_path, monkeypatch, capfd, arguments, named):

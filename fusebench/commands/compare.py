@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shlex
 import sys
 import tempfile
 import time
@@ -86,11 +87,15 @@ def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | No
     """The sides, the arguments and the kept configuration of the comparison to go on with, or None. Raises UsageError."""
     if not any(a.startswith("resume=") for a in arguments):
         return None
-    overrides = config.parse(arguments)
+    words, rest = sides.split(arguments)
+    if any(word.startswith("resume=") for word in words):  # given twice
+        words, rest = [], list(arguments)
+    overrides = config.parse(rest)
     value = config.last("resume", overrides)
     if value is None:
         return None
-    wrong = [
+    wrong = [shlex.quote(word) for word in words]
+    wrong += [
         str(o.input_line) for o in overrides if o.key_or_group.split(".")[0] not in ("resume", "hydra", *AFTERWARDS)
     ]
     wrong += ["--multirun"] * config.flags(arguments).multirun

@@ -331,6 +331,15 @@ def test_a_record_knows_the_shared_files_but_not_those_of_siblings(tmp_path):
     assert records.source_of(mine)["shared_sha256"] == found[-1]
 
 
+def test_sides_may_have_inputs_of_their_own_and_rows_say_which(tmp_path):
+    done = fusebench(
+        "compare", "torch_eager:default", "torch_eager:default inputs=subnormal seed=2", "kernel=add_relu", "case=tiny", "pairs=1", *QUICK, cwd=tmp_path
+    )  # fmt: skip
+    (found,) = results_of(tmp_path)
+    assert found["status"] == "ok" and found["cases"] == ["tiny/float32", "tiny/float32 subnormal inputs seed=2"]
+    assert done.returncode == 0 and "tiny/float32 | tiny/float32 subnormal inputs seed=2" in done.stdout
+
+
 def test_pairs_that_are_lost_more_often_than_not_end_the_comparison():
     def pair(status):
         bad = None if status == "ok" else "A"

@@ -13,6 +13,7 @@ from rich.markup import escape
 from fusebench import report
 from fusebench.comparison import statistics as comparison
 from fusebench.comparison.pairs import Match
+from fusebench.contract import Cell
 from fusebench.settings import Clock
 
 MANY = 100  # pairs: who needs more has a noisy machine, not too few pairs
@@ -24,7 +25,7 @@ def outcome(match: Match, confidence: float, allowed: float | None, resamples: i
     and reason of the side that ended it. `fails` says whether the exit code is to be 1."""
     a, b = match.cells
     found: dict[str, Any] = {
-        "comparison": match.id, "kernel": a.case.kernel, "cases": [a.case.id, b.case.id], "labels": [a.label, b.label],
+        "comparison": match.id, "kernel": a.case.kernel, "cases": [_case(a), _case(b)], "labels": [a.label, b.label],
         "status": "ok", "reason": None, "pairs": len(match.made), "lost": match.lost, "fails": False, "notes": [],
     }  # fmt: skip
     bad = match.end or (match.bad[-1] if match.bad and not match.made else None)
@@ -58,6 +59,12 @@ def outcome(match: Match, confidence: float, allowed: float | None, resamples: i
             "found_at_least": check.found_at_least,
         }
     return found
+
+
+def _case(cell: Cell) -> str:
+    """The case by name, with what else tells its inputs from those of another row."""
+    hard = "" if cell.inputs == "plain" else f" {cell.inputs} inputs"
+    return cell.case.id + hard + (f" seed={cell.seed}" if cell.seed else "")
 
 
 def _advice(result: comparison.Result) -> str:

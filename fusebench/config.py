@@ -6,6 +6,7 @@ import argparse
 import contextlib
 import itertools
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
@@ -257,6 +258,16 @@ def resolve_device(value: str) -> str:
     if value == "cuda" and machine.gpu() is None:
         raise UsageError("device=cuda: no NVIDIA driver with a GPU answers here; device=cpu and device=auto work")
     return ("cuda" if machine.gpu() else "cpu") if value == "auto" else value
+
+
+def check_threads(value: int | str | None) -> int | None:
+    """The number of threads, or None for one for each core. Raises UsageError for more than there are cores, or for none."""
+    cores = len(os.sched_getaffinity(0))
+    if value in (None, "null"):
+        return None
+    if not str(value).isdecimal() or not 1 <= int(value) <= cores:
+        raise UsageError(f"threads is {value}: expected a number from 1 to {cores}, the cores that are ours here")
+    return int(value)
 
 
 def plan(chosen: Mapping[str, Any], device: str) -> Plan:

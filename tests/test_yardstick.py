@@ -226,6 +226,12 @@ def test_records_and_the_command_tell_the_same(kernels, roots, tmp_path, capsys)
     assert f"{shown['read_gbps']['value']:.4g} GB/s" in printed and shown["launch_s"]["date"] in printed
 
 
+@pytest.mark.skipif(DEVICE != "cpu", reason="on a GPU the threads are not part of the key")
+def test_the_command_shows_the_rates_of_a_number_of_threads(cache, capsys):
+    assert main(["yardsticks", "device=cpu", "threads=1", "--json"]) == 0
+    assert ", 1 threads, " in json.loads(capsys.readouterr().out)["key"]
+
+
 def test_measure_uses_what_earlier_runs_left(cache):
     import torch
 
@@ -244,6 +250,8 @@ def test_measure_uses_what_earlier_runs_left(cache):
         ("devise=cpu", "did you mean device"),
         ("device=tpu", "auto, cpu, cuda"),
         ("fresh=maybe", "true or false"),
+        ("threads=0", "threads is 0"),
+        ("threads=many", "threads is many"),
         ("--jsn", "'--jsn'"),
         ("cpu", "'cpu'"),
     ],
@@ -257,4 +265,4 @@ def test_a_wrong_argument_is_answered_by_one_line(capsys, argument, named):
 def test_help_names_the_keys(capsys):
     assert main(["yardsticks", "--help"]) == 0
     printed = capsys.readouterr().out
-    assert all(word in printed for word in ("device=", "fresh=", "--json", "FUSEBENCH_CACHE"))
+    assert all(word in printed for word in ("device=", "threads=", "fresh=", "--json", "FUSEBENCH_CACHE"))

@@ -176,11 +176,7 @@ def check_timing(chosen: Mapping[str, Any]) -> str:
     for key in ("time_s", "timeout_s"):
         if not 0 < chosen.get(key, 1) < math.inf:
             raise UsageError(f"{key} is {chosen[key]!r}: expected a number of seconds above 0")
-    cores = len(os.sched_getaffinity(0))
-    if chosen["threads"] is not None and not 1 <= chosen["threads"] <= cores:
-        raise UsageError(
-            f"threads is {chosen['threads']}: expected a number from 1 to {cores}, the cores that are ours here"
-        )
+    config.check_threads(chosen["threads"])
     device = config.resolve_device(chosen["device"])
     config.plan(chosen, device)
     return device

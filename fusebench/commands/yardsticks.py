@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from fusebench import machine, report
-from fusebench.config import fail, resolve_device
+from fusebench.config import check_threads, fail, resolve_device
 from fusebench.discovery import roots_of
 from fusebench.errors import UsageError, unknown
 from fusebench.timing import yardstick, yardstick_cache
@@ -28,6 +28,7 @@ earlier run has left are shown with their date; the others are measured now and 
 FUSEBENCH_CACHE or ~/.cache/fusebench.
 
   device=cuda   cpu, cuda, or auto (the default), which takes the GPU where there is one
+  threads=1     on the CPU: those of runs with as many threads; by default one for each core
   fresh=true    measures all of them anew
   --json        prints JSON"""
 
@@ -38,11 +39,15 @@ def main(arguments: list[str]) -> int:
         print(HELP)
         return 0
     try:
-        device, fresh, as_json = _options(arguments)
+        device, threads, fresh, as_json = _options(arguments)
     except UsageError as error:
         return fail(error)
     names = yardstick.every(device)
-    with tempfile.TemporaryDirectory() as log, Pool(device, roots_of(), Path(log)) as pool, report.progress() as bar:
+    with (
+        tempfile.TemporaryDirectory() as log,
+        Pool(device, roots_of(), Path(log), threads) as pool,
+        report.progress() as bar,
+    ):
         task = bar.add_task("starting", total=len(names))
         try:
             worker = pool.get("torch", sys.executable)
@@ -63,21 +68,24 @@ def main(arguments: list[str]) -> int:
     return 1 if reasons else 0
 
 
-def _options(arguments: list[str]) -> tuple[str, bool, bool]:
-    """The device, and whether `fresh=true` and `--json` were given. Raises UsageError for anything else."""
-    given = {"device": "auto", "fresh": "false"}
+def _options(arguments: list[str]) -> tuple[str, int | None, bool, bool]:
+    """The device, the threads if they were given, and whether `fresh=true` and `--json` were. Raises UsageError for anything else."""
+    given = {"device": "auto", "threads": "null", "fresh": "false"}
     for argument in arguments:
         key, equals, value = argument.partition("=")
         if argument == "--json":
             continue
         if not equals or argument.startswith("-"):
-            raise UsageError(f"unexpected {argument!r}: fusebench yardsticks takes device=, fresh=true and --json")
+            raise UsageError(
+                f"unexpected {argument!r}: fusebench yardsticks takes device=, threads=, fresh=true and --json"
+            )
         if key not in given:
             raise unknown("key", key, given)
         given[key] = value
     if given["fresh"] not in ("true", "false"):
         raise UsageError(f"fresh={given['fresh']}: expected true or false")
-    return resolve_device(given["device"]), given["fresh"] == "true", "--json" in arguments
+    threads = check_threads(given["threads"])
+    return resolve_device(given["device"]), threads, given["fresh"] == "true", "--json" in arguments
 
 
 def _with_share(name: str, entry: Entry, device: Mapping[str, Any]) -> Entry:

@@ -104,8 +104,8 @@ def make_case(
     return Case(kernel.name, dict(sizes), dtype, precision, filled, id=case_id)
 
 
-def command(kernel: Kernel, cell: Cell, device: str, paths: Sequence[object] = ()) -> str:
-    """The command line that checks just this cell again."""
+def command(kernel: Kernel, cell: Cell, device: str, paths: Sequence[object] = (), timed: Sequence[str] = ()) -> str:
+    """The command line that checks just this cell again; with the keys in `timed` it is timed as well."""
     case, name = cell.case, cell.case.id.split("/")[0]
     named = kernel.module.CASES.get(name) == case.sizes
     words = [f"case={name}"] if named else [f"shape.{d}={n}" for d, n in case.sizes.items()]
@@ -113,9 +113,9 @@ def command(kernel: Kernel, cell: Cell, device: str, paths: Sequence[object] = (
     words += [f"option.{n}={v}" for n, v in case.options.items() if v != kernel.options[n][0]]
     words += [f"seed={cell.seed}", f"inputs={cell.inputs}", f"device={device}"]
     words += [f"path=[{','.join(map(str, paths))}]"] if paths else []
-    return (
-        f"fusebench parity kernel={case.kernel} implementation={cell.implementation}:{cell.variant} {' '.join(words)}"
-    )
+    what = "bench" if timed else "parity"
+    where = f"kernel={case.kernel} implementation={cell.implementation}:{cell.variant}"
+    return " ".join(["fusebench", what, where, *words, *timed])
 
 
 def read_shapes(path: Path, kernel: Kernel) -> list[dict[str, int]]:

@@ -143,8 +143,16 @@ def at_its_own_cost(this: Run, pool: Any, cell: Cell, record: dict[str, Any]) ->
         record |= describe(error)
     if record["status"] == "wrong":
         kernel = this.kernels[cell.case.kernel]
-        record["reproduce"] = command(kernel, cell, this.settings.device, this.roots[1:])
+        # parity makes too few calls to see what only a timed one does
+        timed = _timing_keys(this) if str(record["reason"]).startswith("a timed call") else ()
+        record["reproduce"] = command(kernel, cell, this.settings.device, this.roots[1:], timed)
     record["ended"] = datetime.now(UTC).isoformat()
+
+
+def _timing_keys(this: Run) -> list[str]:
+    """The keys of `bench` that time a cell as this run does."""
+    keys = [f"{key}={getattr(this.settings.plan, key)}" for key in ("time_s", "target", "regime", "cache")]
+    return keys + [f"threads={n}" for n in (this.settings.threads,) if n]
 
 
 def release(pool: Any, home: tuple[str, str], worker: Any, timeout_s: float) -> None:

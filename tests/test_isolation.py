@@ -76,6 +76,9 @@ def test_a_wrong_cell_says_how_to_see_it_again(results):
     assert results["wrong"]["reproduce"].startswith(
         "fusebench parity kernel=fault implementation=wrong:default case=small"
     )
+    again = results["mutates_later"]["reproduce"]
+    assert again.startswith("fusebench bench kernel=fault implementation=mutates_later:default case=small")
+    assert " time_s=0.02 " in again, "parity makes too few calls to see it"
 
 
 def test_a_failed_cell_keeps_its_traceback(results):

@@ -106,9 +106,11 @@ def test_help_loads_no_framework_and_is_quick():
     assert time.perf_counter() - begin < 10, "a second on an idle machine; the limit only catches an import gone wrong"
 
 
-def test_bench_help_shows_the_keys():
-    done = fusebench("bench", "--help", cwd=".")
+@pytest.mark.parametrize(("command", "usage"), [("bench", "[KEY"), ("compare", "A B [KEY"), ("parity", "[KEY")])
+def test_help_shows_the_usage_and_the_keys(command, usage):
+    done = fusebench(command, "--help", cwd=".")
     assert done.returncode == 0 and "implementation:" in done.stdout
+    assert done.stdout.startswith(f"usage: fusebench {command} {usage}")
 
 
 def test_bench_times_what_it_is_asked_for(tmp_path):

@@ -331,6 +331,13 @@ def test_a_record_knows_the_shared_files_but_not_those_of_siblings(tmp_path):
     assert records.source_of(mine)["shared_sha256"] == found[-1]
 
 
+def test_a_limit_is_not_kept_by_comparing_nothing(tmp_path):
+    sides = ("compare", "triton", "triton", "kernel=launch", "dtype=bfloat16", "device=cpu")
+    assert fusebench(*sides, cwd=tmp_path).returncode == 0
+    done = fusebench(*sides, "--fail-slower", "3%", cwd=tmp_path)
+    assert done.returncode == 1 and "nothing was compared" in done.stderr
+
+
 def test_sides_may_have_inputs_of_their_own_and_rows_say_which(tmp_path):
     done = fusebench(
         "compare", "torch_eager:default", "torch_eager:default inputs=subnormal seed=2", "kernel=add_relu", "case=tiny", "pairs=1", *QUICK, cwd=tmp_path

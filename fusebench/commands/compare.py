@@ -56,8 +56,9 @@ class Plan:
 
 
 def run_compare(arguments: Sequence[str]) -> int:
-    """Runs the command. Exit code: 0 if all could be compared and nothing is slower than `fail_slower` allows, or may be; 1 if
-    something surely is, or if a side is wrong or does not run; 2 for bad input; 130 interrupted."""
+    """Runs the command. Exit code: 0 if all was compared or skipped and nothing is surely slower than `fail_slower` allows; 1 if
+    something is, if a side is wrong or does not run, or if there is a limit and nothing was compared; 2 for bad input; 130
+    interrupted."""
     with contextlib.ExitStack() as stack:
         return app.start("compare", arguments, lambda: _prepare(arguments, stack))
 
@@ -241,6 +242,9 @@ def _measure(sources: Sequence[Source], plan: Plan, home: Path) -> int:
     if stopped:
         print(f"interrupted: {kept}", file=sys.stderr)
         return app.INTERRUPTED
+    if plan.fail_slower is not None and not any(outcome["status"] == "ok" for outcome in found):
+        print("fusebench: nothing was compared, so that fail_slower has nothing to pass", file=sys.stderr)
+        return 1
     return 1 if any(outcome["fails"] for outcome in found) else 0
 
 

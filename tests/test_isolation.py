@@ -35,6 +35,7 @@ def results(kernels, roots, pool, tmp_path_factory):
         ("raises", "failed", "ValueError: no such tile"),
         ("wrong", "wrong", "[99]"),
         ("misshapen", "wrong", "shape (99,), expected (100,)"),
+        ("returns_nothing", "failed", "returned NoneType, expected an array"),
         ("stale", "wrong", "a later call"),
         ("mutates", "wrong", "changed its argument 0"),
         ("mutates_later", "wrong", "a timed call changed its argument 0"),

@@ -101,6 +101,9 @@ class Bench:
         if borrowed:
             reason = f"computes with {', '.join(borrowed)} beside its own kernels, which are what it is here for"
             return {"status": "failed", "reason": reason}
+        if strange := [type(o).__name__ for o in self._list(output) if not self.backend.is_array(o)]:
+            reason = f"the call returned {strange[0]}, expected an array or a tuple of arrays"
+            return {"status": "failed", "reason": reason}
         peak = self.backend.peak_bytes() if self.device.type == "cuda" else machine.peak_rss()
         if changed := self._changed(arguments, kept):
             return {"status": "wrong", "reason": f"the call changed {changed}; it must leave it alone"}

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fusebench.backends.cuda import Program
-from implementations._cuda import SHARED_MEMORY, TYPES
+from implementations._cuda import SHARED_MEMORY, TYPES, Plan
 
 
 @dataclass(frozen=True)
@@ -24,16 +24,6 @@ TENSOR_TILES = (
     Tile(16, 64, 1, 4, 3.0),
 )  # fmt: skip
 SIMT_TILES = (Tile(128, 128, 2, 4, 1.0), Tile(64, 64, 1, 2, 1.2))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is compiled and how it is launched."""
-
-    program: Program
-    grid: int
-    block: int
-    shared_memory: int = 0
 
 
 def plan(file, kernel, case, device, arguments=(), parts=1):

@@ -21,10 +21,8 @@ from fusebench.timing.samples import Backend, Ring, Samples, enough, together
 CHUNK = 20  # calls in one profile: few enough for CUPTI's buffers, many enough to pay for starting it
 CHECKS = 2  # isolated calls among them
 FLUSHES, MOST_FLUSHES = 3, 50  # kernels that overwrite L2 before each call, about 0.1 ms each on an H200
-SUSTAINED_S, SUSTAINED_CALLS = (
-    0.02,
-    2000,
-)  # of one run of calls back to back: enough for the clocks to follow, few for CUPTI
+# of one run of calls back to back: enough for the clocks to follow, few for CUPTI
+SUSTAINED_S, SUSTAINED_CALLS = 0.02, 2000
 ENERGY_S = 0.1  # NVML's counter of energy moves every 20 to 100 ms
 RETRIES = 5  # of chunks that the GPU was slowed down in
 HOST_CALLS = 200  # whose time on the host is kept

@@ -83,14 +83,15 @@ class Samples:
         q1, median, q3 = quartiles(self.time)
         low, high = median_interval(self.time) or (None, None)
         around = uncertainty(self.time)
+        host = quartiles(self.host)[1] if self.host else None
         return {
             "timer": self.timer, "regime": self.plan.regime, "cache": self.plan.cache, "unit": "s", "run": self.run,
             "samples": self.time, "median": median, "q1": q1, "q3": q3,
             "interval": None if low is None else [low, high], "uncertainty": None if math.isinf(around) else around,
             "target": self.plan.target, "target_missed": around > self.plan.target > 0,
             "busy": self.busy, "busy_median": quartiles(self.busy)[1] if self.busy else None,
-            "host": self.host, "host_median": quartiles(self.host)[1] if self.host else None,
-            "clocks": agreement(self.check, self.profiles, quartiles(self.host)[1] if self.host else 0.0, self.run), "launches": self.launches, "kernels": self.kernels,
+            "host": self.host, "host_median": host, "clocks": agreement(self.check, self.profiles, host or 0.0, self.run),
+            "launches": self.launches, "kernels": self.kernels,
             "discarded": self.discarded, "energy_j": self.energy_j, "state": state.summary(self.states),
         }  # fmt: skip
 

@@ -4,11 +4,11 @@ modulus: the remainder. naive: the known values move to the device in every call
 stay there, sorted, and are searched.
 """
 
-from dataclasses import dataclass
 from math import gcd
 from pathlib import Path
 
 from fusebench.backends.cuda import Launch, Program
+from implementations._cuda import Plan
 from implementations.embedding import _limits
 
 BACKEND = "torch"
@@ -19,16 +19,6 @@ WITHOUT_GPU = "unavailable"
 FILE = Path(__file__).with_suffix(".cu")
 UNITS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short"}  # bytes → type
 SAMPLES = 8  # of one block of `naive`
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is compiled and how it is launched."""
-
-    program: Program
-    grid: int
-    block: int
-    shared_memory: int = 0
 
 
 def skip(case, variant, device):

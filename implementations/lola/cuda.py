@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusebench.backends.cuda import Launch, Program
-from implementations._cuda import SHARED_MEMORY, TYPES
+from implementations._cuda import SHARED_MEMORY, TYPES, Plan
 
 BACKEND = "torch"
 VARIANTS = {"row": (), "multirow": ("one_pass",), "multirow_ws": ("one_pass",)}
@@ -34,16 +34,6 @@ class Tile:
 # The larger a tile, the fewer bytes a product reads; the smaller, the more blocks there are for a small y.
 TENSOR_TILES = (Tile(128, 256, 2, 4, 1.0), Tile(128, 128, 2, 4, 1.2), Tile(64, 64, 2, 2, 1.6))
 SIMT_TILES = (Tile(128, 128, 2, 4, 1.0), Tile(64, 64, 1, 2, 1.2))
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is compiled and how it is launched."""
-
-    program: Program
-    grid: int
-    block: int
-    shared_memory: int = 0
 
 
 def skip(case, variant, device):

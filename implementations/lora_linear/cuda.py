@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusebench.backends.cuda import Launch, Program
+from implementations._cuda import Plan
 from implementations._tile import SHARED_MEMORY, TYPES, blocks
 
 BACKEND = "torch"
@@ -43,16 +44,6 @@ TILES = (
     Tile(16, 64, (1, 4), (1, 4), 3.0),
 )
 DOWN = Tile(32, 0, (2, 2), (2, 2), 1.0)  # x @ A alone: few rows, so that there are many blocks to read x
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is compiled and how it is launched."""
-
-    program: Program
-    grid: int
-    block: int
-    shared_memory: int
 
 
 def skip(case, variant, device):

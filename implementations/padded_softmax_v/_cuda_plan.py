@@ -1,22 +1,12 @@
 """Which kernel of cuda.cu runs a case, with which tile: also for kernels that launch it as one of theirs."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from fusebench.backends.cuda import Program
 from implementations._attention import Tile, flag, head, limit, padded, reason
+from implementations._cuda import Plan
 
 FILE = Path(__file__).with_name("cuda.cu")
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is compiled and how it is launched."""
-
-    program: Program
-    grid: int
-    block: int
-    shared_memory: int
 
 
 def skip(case, variant, device):

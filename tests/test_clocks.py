@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from fusebench.contract import Device
@@ -22,7 +24,7 @@ class Simulated:
 
     def __init__(self, monkeypatch, seen=lambda kernels: kernels, states=()):
         self.host, self.device, self.kernels, self.calls = 0.0, 0.0, [], 0
-        self.states, self.flush_host_s = list(states), LAUNCH_S
+        self.states, self.flush_host_s, self.late_s = list(states), LAUNCH_S, itertools.repeat(0.0)
         monkeypatch.setattr("time.perf_counter", lambda: self.host)
         monkeypatch.setattr("time.perf_counter_ns", lambda: round(self.host * 1e9))
         monkeypatch.setattr(cupti, "record", lambda work: (self.kernels.clear(), work(), seen(list(self.kernels)))[2])
@@ -40,7 +42,7 @@ class Simulated:
         self.launch("flush", FLUSH_S, self.flush_host_s)
 
     def wait(self, outputs):
-        self.host = max(self.host, self.device) + WAIT_S
+        self.host = max(self.host, self.device) + WAIT_S + next(self.late_s)
 
     def copy(self, array):
         self.launch("copy", 1e-6)
@@ -165,6 +167,19 @@ def test_clocks_that_contradict_each_other_are_found(monkeypatch, fault, reason,
     gpu = Simulated(monkeypatch, fault)
     clocks = gpu.measure(two_kernels(gpu, 2e-3), Plan(regime=regime))["clocks"]
     assert clocks["says"] == "contradicts" and reason in clocks["reason"]
+
+
+@pytest.mark.parametrize(("often", "says"), [(5, "contradicts"), (1, "n/a")])
+def test_a_late_host_hides_no_missing_kernel_unless_it_is_late_every_time(monkeypatch, often, says):
+    """Each `often`-th wait ends 10 ms late: a check whose flushes are waited for so long tells nothing of a call of 2 ms."""
+    gpu = Simulated(monkeypatch, lambda kernels: [k for k in kernels if k.name != "second"])
+    gpu.late_s = itertools.cycle([0.0] * (often - 1) + [10e-3])
+
+    def wobbling(_):
+        gpu.launch("first", 1e-3 * (1 + 0.1 * (gpu.calls * 0.618 % 1)))
+        gpu.launch("second", 1e-3)
+
+    assert gpu.measure(wobbling, Plan())["clocks"]["says"] == says
 
 
 def test_work_that_the_device_does_unseen_is_found(monkeypatch):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 from conftest import DEVICE
 
@@ -89,3 +92,13 @@ def test_a_failed_cell_keeps_its_traceback(results):
 def test_a_second_compilation_fails(kernels, run_cells):
     (record,) = run_cells([Cell(make_case(kernels["fault"], "small"), "recompiles", "default")], time_s=0.02)
     assert record["status"] == "failed" and "Recompile" in record["reason"]
+
+
+def test_watching_operators_does_not_load_torch_s_compiler():
+    """Its import takes seconds, which would count as the cell's compilation."""
+    program = (
+        "import sys, torch; from fusebench.backends.torch import watch; "
+        "print(watch(torch.add, (torch.ones(1), 1))[1], 'torch._dynamo' in sys.modules)"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert found.stdout.split("\n")[0] == '["torch\'s add"] False'

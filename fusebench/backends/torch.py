@@ -90,6 +90,11 @@ class _Operators(TorchDispatchMode):
         super().__init__()
         self.names: list[str] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch._dynamo is to leave this mode alone: that loads it, seconds that would count as the cell's compilation."""
+        return False
+
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.overloadpacket.__name__
         if name not in self.QUIET and name not in self.names:

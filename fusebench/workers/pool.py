@@ -73,12 +73,16 @@ class Worker:
             raise WorkerLost("crashed", reply["reason"])
         return _stored(reply)
 
-    def kill(self) -> None:
-        """Ends the child and whatever it started."""
+    def stop(self) -> None:
+        """Has the child and whatever it started end, without waiting: a GPU's process takes seconds to go."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except (ProcessLookupError, PermissionError):
             pass
+
+    def kill(self) -> None:
+        """Ends the child and whatever it started."""
+        self.stop()
         self.process.wait()
         self.pipe.close()
 
@@ -131,8 +135,14 @@ class Pool:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.stop()
         for worker in self.workers.values():
             worker.kill()
+
+    def stop(self) -> None:
+        """Has all workers end, without waiting for it."""
+        for worker in self.workers.values():
+            worker.stop()
 
     def start(self, backend: str, python: str) -> None:
         """Starts the worker without waiting for it, so that several can import their frameworks side by side.

@@ -25,15 +25,23 @@ class Simulated:
     def __init__(self, monkeypatch, seen=lambda kernels: kernels, states=()):
         self.host, self.device, self.kernels, self.calls = 0.0, 0.0, [], 0
         self.states, self.flush_host_s, self.late_s = list(states), LAUNCH_S, itertools.repeat(0.0)
+        self.profiling, self.profiler_s = False, 0.0  # a launch, while it records
         monkeypatch.setattr("time.perf_counter", lambda: self.host)
         monkeypatch.setattr("time.perf_counter_ns", lambda: round(self.host * 1e9))
-        monkeypatch.setattr(cupti, "record", lambda work: (self.kernels.clear(), work(), seen(list(self.kernels)))[2])
+        monkeypatch.setattr(cupti, "record", lambda work: seen(self.record(work)))
         monkeypatch.setattr(state, "read", lambda device: self.states.pop(0) if self.states else State(sm_mhz=1980))
         monkeypatch.setattr(state, "energy_j", lambda: self.host * 500)
         monkeypatch.setattr(state, "cool_down", lambda: None)
 
+    def record(self, work):
+        self.kernels.clear()
+        self.profiling = True
+        work()
+        self.profiling = False
+        return list(self.kernels)
+
     def launch(self, name, seconds, host_s=LAUNCH_S):
-        self.host += host_s
+        self.host += host_s + (self.profiler_s if self.profiling else 0.0)
         start = max(self.host, self.device)
         self.device = start + seconds
         self.kernels.append(Kernel(name, start, self.device))
@@ -86,16 +94,7 @@ def test_each_regime_measures_what_it_says(monkeypatch, plan, expected):
 def test_isolated_calls_are_timed_without_the_profiler(monkeypatch):
     """Here it costs 20 µs a launch."""
     gpu = Simulated(monkeypatch)
-    recorded, launch = cupti.record, gpu.launch
-
-    def record(work):
-        gpu.launch = lambda name, seconds, host_s=LAUNCH_S: launch(name, seconds, host_s + 20e-6)
-        try:
-            return recorded(work)
-        finally:
-            gpu.launch = launch
-
-    monkeypatch.setattr(cupti, "record", record)
+    gpu.profiler_s = 20e-6
     found = gpu.measure(lambda _: gpu.launch("k", 400e-6), Plan(regime="isolated"))
     assert found["median"] == pytest.approx(LAUNCH_S + 400e-6 + WAIT_S, rel=1e-3)
     assert found["clocks"]["wall"] > found["median"] + 15e-6, "the checks are profiled"
@@ -110,6 +109,16 @@ def test_launches_do_not_enter_a_queued_time_but_a_sustained_one(monkeypatch):
     assert sustained.measure(two_kernels(sustained, 20e-6, 50e-6), Plan(regime="sustained"))["median"] == pytest.approx(
         100e-6, rel=0.05
     )
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(2e-6, LAUNCH_S), (20e-6, 20e-6), (200e-6, 200e-6)])
+def test_the_profiler_does_not_enter_a_sustained_time(monkeypatch, seconds, expected):
+    """Here it costs 20 µs a launch: more than the first two kernels take, of which the second hides a launch without it."""
+    gpu = Simulated(monkeypatch)
+    gpu.profiler_s = 20e-6
+    found = gpu.measure(lambda _: gpu.launch("k", seconds), Plan(regime="sustained"))
+    assert found["median"] == pytest.approx(expected, rel=0.01)
+    assert found["timer"] == ("cupti" if seconds > 100e-6 else "wall")
 
 
 def test_launches_of_flushes_do_not_use_up_what_the_flushes_are_for(monkeypatch):

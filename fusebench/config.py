@@ -93,14 +93,17 @@ def paths_of(overrides: Sequence[Override]) -> list[str]:
     return [] if value is None else [str(p) for p in (value if isinstance(value, list) else [value])]
 
 
+def beside_resume(overrides: Sequence[Override], arguments: Sequence[str], allowed: Sequence[str] = ()) -> list[str]:
+    """What stands beside `resume=` that a run which goes on as it was configured does not take: all but the `allowed` keys."""
+    keys = ("resume", "hydra", *allowed)
+    others = [str(o.input_line) for o in overrides if o.key_or_group.split(".")[0] not in keys]
+    return others + ["--multirun"] * flags(arguments).multirun
+
+
 def store(command: str, kernels: Mapping[str, Kernel]) -> None:
     """Registers the schema of a command. The dimensions and options known from discovery are its keys, so they need no `+`."""
-    shape = make_dataclass(
-        "Shape", [(d, Any, None) for d in sorted({d for k in kernels.values() for d in k.dimensions})]
-    )
-    option = make_dataclass(
-        "Option", [(o, Any, None) for o in sorted({o for k in kernels.values() for o in k.options})]
-    )
+    shape = make_dataclass("Shape", [(d, Any, None) for d in _dimensions(kernels)])
+    option = make_dataclass("Option", [(o, Any, None) for o in _options(kernels)])
     python = make_dataclass("Python", [(n, str | None, None) for n in _python_keys(kernels)])
     worker = make_dataclass("Worker", [("inline", bool, False), ("python", python, field(default_factory=python))])
     schema = make_dataclass(
@@ -144,8 +147,9 @@ def flags(arguments: Sequence[str]) -> argparse.Namespace:
 
 def compose_jobs(command: str, arguments: Sequence[str], overrides: Sequence[Override]) -> Iterator[dict[str, Any]]:
     """The configuration of each job that Hydra is going to start. Raises UsageError where one does not compose."""
+    hint = _ambiguous(overrides, arguments)
     for job in job_lines(arguments, overrides):
-        yield compose_job(command, job, arguments, _ambiguous(overrides, arguments))
+        yield compose_job(command, job, arguments, hint)
 
 
 def job_lines(arguments: Sequence[str], overrides: Sequence[Override]) -> list[list[str]]:
@@ -185,8 +189,9 @@ def _search_path(folder: str) -> str:
 
 def _ambiguous(overrides: Sequence[Override], arguments: Sequence[str]) -> str:
     """What to write instead of a bare `kernel=a,b`, or ""."""
+    multirun = flags(arguments).multirun
     for o in overrides:
-        if o.is_sweep_override() and not flags(arguments).multirun:
+        if o.is_sweep_override() and not multirun:
             key, values = str(o.input_line).split("=", 1)
             return f"{o.input_line}: write {key}=[{values}] for a list in one run, or add --multirun for a run each"
     return ""
@@ -207,8 +212,7 @@ def check(command: str, arguments: Sequence[str], overrides: Sequence[Override],
     """Raises UsageError for a key that the command does not have, naming the nearest that exist."""
     folders = [CONF, *(Path(d) for d in [flags(arguments).config_dir] if d is not None)]
     plain = list(SCHEMAS[command].__dataclass_fields__)
-    shapes = sorted({d for k in kernels.values() for d in k.dimensions})
-    options = sorted({o for k in kernels.values() for o in k.options})
+    shapes, options = _dimensions(kernels), _options(kernels)
     keys = [*plain, "worker", "worker.inline", *(f"worker.python.{n}" for n in _python_keys(kernels))]
     keys += ["experiment", *(f"shape.{d}" for d in shapes), *(f"option.{o}" for o in options)]
     for override in overrides:
@@ -245,6 +249,14 @@ def _swept(override: Override) -> list[str]:
         return list(itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1))
     except HydraException as error:
         raise UsageError(f"{override.input_line}: {one_line(error)}") from error
+
+
+def _dimensions(kernels: Mapping[str, Kernel]) -> list[str]:
+    return sorted({d for k in kernels.values() for d in k.dimensions})
+
+
+def _options(kernels: Mapping[str, Kernel]) -> list[str]:
+    return sorted({o for k in kernels.values() for o in k.options})
 
 
 def _python_keys(kernels: Mapping[str, Kernel]) -> list[str]:

@@ -187,9 +187,7 @@ def _resumed(command: str, overrides: Sequence[Any], arguments: Sequence[str]) -
     value = config.last("resume", overrides)
     if value is None:
         return None
-    others = [o.input_line for o in overrides if o.key_or_group.split(".")[0] not in ("resume", "hydra")]
-    others += ["--multirun"] * config.flags(arguments).multirun
-    if others:
+    if others := config.beside_resume(overrides, arguments):
         raise UsageError(f"resume={value} goes on with that run as it was configured: leave out {' '.join(others)}")
     return folder.find(command, str(value))
 

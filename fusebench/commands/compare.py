@@ -95,12 +95,7 @@ def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | No
     value = config.last("resume", overrides)
     if value is None:
         return None
-    wrong = [shlex.quote(word) for word in words]
-    wrong += [
-        str(o.input_line) for o in overrides if o.key_or_group.split(".")[0] not in ("resume", "hydra", *AFTERWARDS)
-    ]
-    wrong += ["--multirun"] * config.flags(arguments).multirun
-    if wrong:
+    if wrong := [*map(shlex.quote, words), *config.beside_resume(overrides, arguments, AFTERWARDS)]:
         raise UsageError(
             f"resume={value} goes on with that comparison as it was: leave out {' '.join(wrong)}; "
             f"only {', '.join(AFTERWARDS)} can be set anew"

@@ -120,11 +120,11 @@ def run_pairs(
                         records.append(folder, record)
                     match.pairs[number] = pair
                     for pool in pools:
-                        if match is todo[-1]:
+                        if match is todo[-1]:  # both before either is waited for
                             pool.stop()
-                            continue
-                        for home, worker in list(pool.workers.items()):
-                            release(pool, home, worker, a.settings.timeout_s)
+                        else:
+                            for home, worker in list(pool.workers.items()):
+                                release(pool, home, worker, a.settings.timeout_s)
                     yield match
 
 

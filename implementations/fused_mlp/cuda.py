@@ -8,7 +8,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from fusebench.backends.cuda import Launch, Program
-from implementations._tile import SHARED_MEMORY, TYPES
+from implementations import _cuda
+from implementations._cuda import SHARED_MEMORY, TYPES
 
 BACKEND = "torch"
 VARIANTS = {"default": ("hidden",)}
@@ -56,14 +57,10 @@ LAYER_CLOCKS = 1500  # before the first product of a layer and after the last
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is compiled and how it is launched; `second` is where the second place of outputs lies behind the first."""
+class Plan(_cuda.Plan):
+    """`second` is where the second place of outputs lies behind the first."""
 
-    program: Program
-    grid: int
-    block: int
-    shared_memory: int
-    second: int
+    second: int = 0
 
 
 def skip(case, variant, device):

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fusebench.backends.cuda import Launch, Program
+from implementations import _cuda
 from implementations._cuda import TYPES
 from implementations.interaction import _limits
 
@@ -19,13 +20,9 @@ STAGED_BYTES = 48 << 10  # of a block's rows of y: beyond, they are stored where
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is compiled and how it is launched. `sizes` are the kernel's last arguments, by dimension."""
+class Plan(_cuda.Plan):
+    """`sizes` are the kernel's last arguments, by dimension."""
 
-    program: Program
-    grid: int
-    block: int
-    shared_memory: int = 0
     sizes: str = "MFD"
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusebench.backends.cuda import Launch, Program
-from implementations._cuda import Plan
-from implementations._tile import SHARED_MEMORY, TYPES, blocks
+from implementations._cuda import SHARED_MEMORY, TYPES, Plan
+from implementations._tile import blocks
 
 BACKEND = "torch"
 VARIANTS = {"fused": ("scaled_xa",), "two_launches": ("xa", "scaled_xa")}

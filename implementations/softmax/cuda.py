@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fusebench.backends.cuda import Launch, Program
+from implementations import _cuda
 from implementations._cuda import TYPES
 
 BACKEND = "torch"
@@ -21,12 +22,9 @@ ROW_THREADS, CLUSTER_THREADS, ONLINE_THREADS = 1024, (256, 512, 1024), 512
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is compiled and how it is launched; `rows` says whether the kernel takes R."""
+class Plan(_cuda.Plan):
+    """`rows` says whether the kernel takes R."""
 
-    program: Program
-    grid: int
-    block: int
     rows: bool = False
 
 

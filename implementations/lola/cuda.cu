@@ -1,7 +1,6 @@
 // lola: y = act((x @ W - mean * colsum(W)) / sqrt(var + eps) + b), each variant one launch.
 //
-//   row_kn, row_nk   one row (M = 1), limited by how fast W streams in; two kernels because W's contiguous axis decides
-//                    who sums what: a lane owns columns (kn), or a warp owns columns and its lanes share their K (nk).
+//   row_kn, row_nk   one row (M = 1): _row.cuh.
 //   tile_simt        a tile of y per block on the float32 units (precision "ieee").
 //   tile_tensor      a tile of y per block on the tensor cores: float16, bfloat16, and float32 as tf32.
 //
@@ -20,177 +19,8 @@
 //
 // Sizes are arbitrary: what an edge tile has outside of x or W is filled with zeros and never stored. ALIGNED promises
 // that K and N are multiples of a 16-byte vector; without it, elements are loaded one by one.
-#include "_device.cuh"
-
-constexpr float EPS = 1e-5f;
-
-// Variance from the sums of d = x - s over K elements. Rounding may make it negative; NaN must stay NaN.
-__device__ __forceinline__ float inverse_deviation(float mean_d, float mean_d2) {
-    float variance = mean_d2 - mean_d * mean_d;
-    return 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + EPS);
-}
-
-// Block p of the launch → tile (row, column). Sixteen rows of tiles share a pass over W, so that both stay in L2.
-__device__ __forceinline__ void tile_of_block(long long M, long long N, int BM, int BN, long long& m0, long long& n0) {
-    constexpr unsigned GROUP = 16;
-    unsigned rows = (M + BM - 1) / BM, columns = (N + BN - 1) / BN, p = blockIdx.x;
-    unsigned first = p / (GROUP * columns) * GROUP, height = min(GROUP, rows - first), inside = p - first * columns;
-    m0 = static_cast<long long>(first + inside % height) * BM;
-    n0 = static_cast<long long>(inside / height) * BN;
-}
-
-// ---- one row -------------------------------------------------------------------------------------------------------
-
-// The mean of the row's first elements, the same in every warp and block.
-template <typename T>
-__device__ __forceinline__ float row_shift(const T* x, long long K) {
-    int lane = threadIdx.x % 32;
-    float first = lane < K ? to_float(x[lane]) : 0.0f;
-    return lane_sum<32>(first) / static_cast<float>(min(K, 32LL));
-}
-
-// W (K, N). LANES lanes of a warp sit side by side on 16-byte vectors of one row of W, 32 / LANES rows at a time; the
-// warps of a block share K. Few LANES make many blocks (small N), many make long contiguous reads (large N).
-template <typename T, Activation ACT, bool ALIGNED, int LANES, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32)
-    row_kn(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K,
-           long long N) {
-    constexpr int SIZE = Vector<T>::SIZE, AHEAD = 4;  // vectors that a thread requests before it uses the previous ones
-    constexpr int COLUMNS = LANES * SIZE, ROWS = WARPS * 32 / LANES;
-    int column = threadIdx.x % LANES, group = threadIdx.x / LANES;
-    long long n = static_cast<long long>(blockIdx.x) * COLUMNS + column * SIZE;
-    int count = static_cast<int>(min(N - n, static_cast<long long>(SIZE)));
-
-    // A thread finishes the column of its number; its bias is asked for now, so that nobody waits for it at the end.
-    static_assert(COLUMNS <= WARPS * 32, "one thread a column");
-    long long own = static_cast<long long>(blockIdx.x) * COLUMNS + threadIdx.x;
-    bool finishes = threadIdx.x < COLUMNS && own < N;
-    float bias = finishes ? to_float(b[own]) : 0.0f;
-
-    Vector<T> w[AHEAD];
-    float v[AHEAD], sum = 0.0f, sum2 = 0.0f, product[SIZE] = {}, colsum[SIZE] = {};
-    const T* w_from = W + group * N + n;
-    auto request = [&](int k0) {
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            if (k0 + i * ROWS >= K) break;
-            if constexpr (ALIGNED) w[i] = count > 0 ? load_streaming(w_from + i * ROWS * N) : Vector<T>{};
-            else w[i] = load_part<false>(w_from + i * ROWS * N, count);
-            v[i] = to_float(x[k0 + i * ROWS]);
-        }
-        w_from += AHEAD * ROWS * N;
-    };
-    request(group);
-    float shift = row_shift(x, K);
-    for (int k0 = group; k0 < K; k0 += AHEAD * ROWS) {
-        Vector<T> wi[AHEAD];
-        float vi[AHEAD];
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) wi[i] = w[i], vi[i] = v[i];
-        request(k0 + AHEAD * ROWS);
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            if (k0 + i * ROWS >= K) break;
-            float d = vi[i] - shift;
-            sum += d;
-            sum2 = fmaf(d, d, sum2);
-#pragma unroll
-            for (int j = 0; j < SIZE; ++j) {
-                float wj = element(wi[i], j);
-                product[j] = fmaf(d, wj, product[j]);
-                colsum[j] += wj;
-            }
-        }
-    }
-
-    // Lanes on the same columns first, then warps.
-    __shared__ float products[WARPS][COLUMNS], colsums[WARPS][COLUMNS], sums[WARPS], sums2[WARPS];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-#pragma unroll
-    for (int j = 0; j < SIZE; ++j) {
-        float p = lane_sum<32 / LANES, LANES>(product[j]), c = lane_sum<32 / LANES, LANES>(colsum[j]);
-        if (lane < LANES) products[warp][column * SIZE + j] = p, colsums[warp][column * SIZE + j] = c;
-    }
-    sum = lane_sum<32 / LANES, LANES>(sum);
-    sum2 = lane_sum<32 / LANES, LANES>(sum2);
-    if (lane == 0) sums[warp] = sum, sums2[warp] = sum2;
-    __syncthreads();
-    if (!finishes) return;
-    float p = 0.0f, c = 0.0f, total = 0.0f, total2 = 0.0f;
-#pragma unroll
-    for (int i = 0; i < WARPS; ++i) {
-        p += products[i][threadIdx.x], c += colsums[i][threadIdx.x];
-        total += sums[i], total2 += sums2[i];
-    }
-    float mean = total / K;
-    y[own] = from_float<T>(activate<ACT>((p - mean * c) * inverse_deviation(mean, total2 / K) + bias));
-}
-
-// W (N, K). A warp owns COLUMNS rows of W and reads them, and x, 32 vectors at a time.
-template <typename T, Activation ACT, bool ALIGNED, int COLUMNS, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32, 2)
-    row_nk(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K,
-           long long N) {
-    constexpr int SIZE = Vector<T>::SIZE, AHEAD = 2;
-    int lane = threadIdx.x % 32;
-    long long n0 = (static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32) * COLUMNS;
-    if (n0 >= N) return;
-    const T* rows[COLUMNS];
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) rows[c] = W + min(n0 + c, N - 1) * K;
-
-    float bias = lane < COLUMNS && n0 + lane < N ? to_float(b[n0 + lane]) : 0.0f;
-
-    Vector<T> w[AHEAD][COLUMNS], v[AHEAD];
-    float shift, sum = 0.0f, sum2 = 0.0f, product[COLUMNS] = {}, colsum[COLUMNS] = {};
-    auto request = [&](long long k0) {
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            long long k = k0 + i * 32 * SIZE;
-            if (k >= K) continue;
-            int count = static_cast<int>(min(K - k, static_cast<long long>(SIZE)));
-#pragma unroll
-            for (int c = 0; c < COLUMNS; ++c) {
-                if constexpr (ALIGNED) w[i][c] = load_streaming(rows[c] + k);
-                else w[i][c] = load_part<false>(rows[c] + k, count);
-            }
-            v[i] = load_part<ALIGNED>(x + k, count);
-        }
-    };
-    auto add = [&](long long k0) {
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            long long k = k0 + i * 32 * SIZE;
-            if (k >= K) continue;
-#pragma unroll
-            for (int j = 0; j < SIZE; ++j) {
-                float d = ALIGNED || k + j < K ? element(v[i], j) - shift : 0.0f;  // past the end W is 0 too
-                sum += d;
-                sum2 = fmaf(d, d, sum2);
-#pragma unroll
-                for (int c = 0; c < COLUMNS; ++c) {
-                    float wj = element(w[i][c], j);
-                    product[c] = fmaf(d, wj, product[c]);
-                    colsum[c] += wj;
-                }
-            }
-        }
-    };
-    request(lane * SIZE);
-    shift = row_shift(x, K);
-    for (long long k0 = lane * SIZE; k0 < K; k0 += AHEAD * 32 * SIZE) {
-        if (k0 != lane * SIZE) request(k0);
-        add(k0);
-    }
-
-    float mean = lane_sum<32>(sum) / K, rstd = inverse_deviation(mean, lane_sum<32>(sum2) / K);
-#pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) {
-        float p = lane_sum<32>(product[c]), cs = lane_sum<32>(colsum[c]);
-        if (lane == c && n0 + c < N)
-            y[n0 + c] = from_float<T>(activate<ACT>((p - mean * cs) * rstd + bias));
-    }
-}
+#include "_row.cuh"
+#include "_tile.cuh"
 
 // ---- a tile of rows, float32 units ----------------------------------------------------------------------------------
 
@@ -215,7 +45,7 @@ __global__ void __launch_bounds__(BM* BN / 64, 128 * 128 * 2 / (BM * BN))
 
     int tid = threadIdx.x, quad = tid / 4, part = tid % 4 * 4;
     long long m0, n0;
-    tile_of_block(M, N, BM, BN, m0, n0);
+    place_of_block(M, N, BM, BN, m0, n0);
     int w_column = tid % (BN / 4) * 4, w_k = tid / (BN / 4);  // of a (K, N) slab
 
     const float* x_from = x + (m0 + quad) * K + part;
@@ -358,13 +188,8 @@ __global__ void __launch_bounds__(BM* BN / 64, 128 * 128 * 2 / (BM * BN))
 
 // Shared memory of a stage, all in 16-byte chunks: x as (BM rows, 8 chunks), W as (BN rows, 8 chunks) in the layout (N,
 // K) or (BK rows, BN / SIZE chunks) in (K, N). A chunk's place is exclusive-ored with its row so that what a warp reads
-// at once, the same chunk of 8 rows, lies in different banks; float32 in (K, N), which is read word by word, needs
-// another pattern.
-template <typename T, bool NK>
-__device__ __forceinline__ int w_swizzle(int row) {
-    return sizeof(T) == 4 && !NK ? (row & 3) << 1 : row & 7;
-}
-
+// at once, the same chunk of 8 rows, lies in different banks; W in (K, N) by column_swizzle.
+//
 // WM × WN warps, each with BM / WM × BN / WN of the tile; STAGES slabs of 128 bytes of K in flight.
 template <typename T, Activation ACT, bool ALIGNED, bool NK, bool PREPARED, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32, 1)
@@ -387,7 +212,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     int tid = threadIdx.x, lane = tid % 32, g = lane / 4, t = lane % 4;
     int warp_m = tid / 32 / WN, warp_n = tid / 32 % WN;
     long long m0, n0;
-    tile_of_block(M, N, BM, BN, m0, n0);
+    place_of_block(M, N, BM, BN, m0, n0);
     unsigned base = shared_address(memory);
 
     // A thread brings the same chunk of every X_ROWS-th row of x, and of every W_ROWS-th row of W as it is stored. The
@@ -396,7 +221,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     static_assert(X_ROWS % 8 == 0 && W_ROWS % (sizeof(T) == 4 && !NK ? 4 : 8) == 0, "keeps the swizzle");
     int x_row = tid / 8, x_k = tid % 8 * SIZE, w_row = tid / W_CHUNKS, w_chunk = tid % W_CHUNKS;
     int x_to = (x_row * 8 + (tid % 8 ^ (x_row & 7))) * 16;
-    int w_to = BM * 128 + (w_row * W_CHUNKS + (w_chunk ^ w_swizzle<T, NK>(w_row))) * 16;
+    int w_to = BM * 128 + (w_row * W_CHUNKS + (w_chunk ^ (NK ? w_row & 7 : column_swizzle<T, W_CHUNKS>(w_row)))) * 16;
     const T* x_from = x + (m0 + x_row) * K + x_k;
     const T* w_from = NK ? W + (n0 + w_row) * K + w_chunk * SIZE : W + w_row * N + n0 + w_chunk * SIZE;
     int x_rows = static_cast<int>(min(M - m0, static_cast<long long>(BM))) - x_row;
@@ -497,7 +322,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
 #pragma unroll
                 for (int q = 0; q < 4; ++q) {  // word by word: (t, g), (t + 4, g), and the same 8 columns on
                     int row = step * STEP + q % 2 * 4 + t, n = column + (f + q / 2) * 8 + g;
-                    int at = (row * (BN / SIZE) + (n / 4 ^ w_swizzle<T, NK>(row))) * 16 + n % 4 * 4;
+                    int at = (row * (BN / SIZE) + (n / 4 ^ column_swizzle<T, BN / SIZE>(row))) * 16 + n % 4 * 4;
                     r[q] = *reinterpret_cast<const unsigned*>(memory + start + at);
                 }
             }

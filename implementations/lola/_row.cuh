@@ -1,0 +1,164 @@
+// lola of one row (M = 1), limited by how fast W streams in; two kernels because W's contiguous axis decides who sums what: a
+// lane owns columns (row_kn), or a warp owns columns and its lanes share their K (row_nk). cuda.cu says where the statistics
+// come from.
+#pragma once
+#include "_device.cuh"
+
+constexpr float EPS = 1e-5f;
+
+// Variance from the sums of d = x - s over K elements. Rounding may make it negative; NaN must stay NaN.
+__device__ __forceinline__ float inverse_deviation(float mean_d, float mean_d2) {
+    float variance = mean_d2 - mean_d * mean_d;
+    return 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + EPS);
+}
+
+// The mean of the row's first elements, the same in every warp and block.
+template <typename T>
+__device__ __forceinline__ float row_shift(const T* x, long long K) {
+    int lane = threadIdx.x % 32;
+    float first = lane < K ? to_float(x[lane]) : 0.0f;
+    return lane_sum<32>(first) / static_cast<float>(min(K, 32LL));
+}
+
+// W (K, N). LANES lanes of a warp sit side by side on 16-byte vectors of one row of W, 32 / LANES rows at a time; the
+// warps of a block share K. Few LANES make many blocks (small N), many make long contiguous reads (large N).
+template <typename T, Activation ACT, bool ALIGNED, int LANES, int WARPS>
+__global__ void __launch_bounds__(WARPS * 32)
+    row_kn(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K,
+           long long N) {
+    constexpr int SIZE = Vector<T>::SIZE, AHEAD = 4;  // vectors that a thread requests before it uses the previous ones
+    constexpr int COLUMNS = LANES * SIZE, ROWS = WARPS * 32 / LANES;
+    int column = threadIdx.x % LANES, group = threadIdx.x / LANES;
+    long long n = static_cast<long long>(blockIdx.x) * COLUMNS + column * SIZE;
+    int count = static_cast<int>(min(N - n, static_cast<long long>(SIZE)));
+
+    // A thread finishes the column of its number; its bias is asked for now, so that nobody waits for it at the end.
+    static_assert(COLUMNS <= WARPS * 32, "one thread a column");
+    long long own = static_cast<long long>(blockIdx.x) * COLUMNS + threadIdx.x;
+    bool finishes = threadIdx.x < COLUMNS && own < N;
+    float bias = finishes ? to_float(b[own]) : 0.0f;
+
+    Vector<T> w[AHEAD];
+    float v[AHEAD], sum = 0.0f, sum2 = 0.0f, product[SIZE] = {}, colsum[SIZE] = {};
+    const T* w_from = W + group * N + n;
+    auto request = [&](int k0) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            if (k0 + i * ROWS >= K) break;
+            if constexpr (ALIGNED) w[i] = count > 0 ? load_streaming(w_from + i * ROWS * N) : Vector<T>{};
+            else w[i] = load_part<false>(w_from + i * ROWS * N, count);
+            v[i] = to_float(x[k0 + i * ROWS]);
+        }
+        w_from += AHEAD * ROWS * N;
+    };
+    request(group);
+    float shift = row_shift(x, K);
+    for (int k0 = group; k0 < K; k0 += AHEAD * ROWS) {
+        Vector<T> wi[AHEAD];
+        float vi[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) wi[i] = w[i], vi[i] = v[i];
+        request(k0 + AHEAD * ROWS);
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            if (k0 + i * ROWS >= K) break;
+            float d = vi[i] - shift;
+            sum += d;
+            sum2 = fmaf(d, d, sum2);
+#pragma unroll
+            for (int j = 0; j < SIZE; ++j) {
+                float wj = element(wi[i], j);
+                product[j] = fmaf(d, wj, product[j]);
+                colsum[j] += wj;
+            }
+        }
+    }
+
+    // Lanes on the same columns first, then warps.
+    __shared__ float products[WARPS][COLUMNS], colsums[WARPS][COLUMNS], sums[WARPS], sums2[WARPS];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < SIZE; ++j) {
+        float p = lane_sum<32 / LANES, LANES>(product[j]), c = lane_sum<32 / LANES, LANES>(colsum[j]);
+        if (lane < LANES) products[warp][column * SIZE + j] = p, colsums[warp][column * SIZE + j] = c;
+    }
+    sum = lane_sum<32 / LANES, LANES>(sum);
+    sum2 = lane_sum<32 / LANES, LANES>(sum2);
+    if (lane == 0) sums[warp] = sum, sums2[warp] = sum2;
+    __syncthreads();
+    if (!finishes) return;
+    float p = 0.0f, c = 0.0f, total = 0.0f, total2 = 0.0f;
+#pragma unroll
+    for (int i = 0; i < WARPS; ++i) {
+        p += products[i][threadIdx.x], c += colsums[i][threadIdx.x];
+        total += sums[i], total2 += sums2[i];
+    }
+    float mean = total / K;
+    y[own] = from_float<T>(activate<ACT>((p - mean * c) * inverse_deviation(mean, total2 / K) + bias));
+}
+
+// W (N, K). A warp owns COLUMNS rows of W and reads them, and x, 32 vectors at a time.
+template <typename T, Activation ACT, bool ALIGNED, int COLUMNS, int WARPS>
+__global__ void __launch_bounds__(WARPS * 32, 2)
+    row_nk(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K,
+           long long N) {
+    constexpr int SIZE = Vector<T>::SIZE, AHEAD = 2;
+    int lane = threadIdx.x % 32;
+    long long n0 = (static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32) * COLUMNS;
+    if (n0 >= N) return;
+    const T* rows[COLUMNS];
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) rows[c] = W + min(n0 + c, N - 1) * K;
+
+    float bias = lane < COLUMNS && n0 + lane < N ? to_float(b[n0 + lane]) : 0.0f;
+
+    Vector<T> w[AHEAD][COLUMNS], v[AHEAD];
+    float shift, sum = 0.0f, sum2 = 0.0f, product[COLUMNS] = {}, colsum[COLUMNS] = {};
+    auto request = [&](long long k0) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            long long k = k0 + i * 32 * SIZE;
+            if (k >= K) continue;
+            int count = static_cast<int>(min(K - k, static_cast<long long>(SIZE)));
+#pragma unroll
+            for (int c = 0; c < COLUMNS; ++c) {
+                if constexpr (ALIGNED) w[i][c] = load_streaming(rows[c] + k);
+                else w[i][c] = load_part<false>(rows[c] + k, count);
+            }
+            v[i] = load_part<ALIGNED>(x + k, count);
+        }
+    };
+    auto add = [&](long long k0) {
+#pragma unroll
+        for (int i = 0; i < AHEAD; ++i) {
+            long long k = k0 + i * 32 * SIZE;
+            if (k >= K) continue;
+#pragma unroll
+            for (int j = 0; j < SIZE; ++j) {
+                float d = ALIGNED || k + j < K ? element(v[i], j) - shift : 0.0f;  // past the end W is 0 too
+                sum += d;
+                sum2 = fmaf(d, d, sum2);
+#pragma unroll
+                for (int c = 0; c < COLUMNS; ++c) {
+                    float wj = element(w[i][c], j);
+                    product[c] = fmaf(d, wj, product[c]);
+                    colsum[c] += wj;
+                }
+            }
+        }
+    };
+    request(lane * SIZE);
+    shift = row_shift(x, K);
+    for (long long k0 = lane * SIZE; k0 < K; k0 += AHEAD * 32 * SIZE) {
+        if (k0 != lane * SIZE) request(k0);
+        add(k0);
+    }
+
+    float mean = lane_sum<32>(sum) / K, rstd = inverse_deviation(mean, lane_sum<32>(sum2) / K);
+#pragma unroll
+    for (int c = 0; c < COLUMNS; ++c) {
+        float p = lane_sum<32>(product[c]), cs = lane_sum<32>(colsum[c]);
+        if (lane == c && n0 + c < N)
+            y[n0 + c] = from_float<T>(activate<ACT>((p - mean * cs) * rstd + bias));
+    }
+}

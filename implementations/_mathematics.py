@@ -53,6 +53,16 @@ def linear(case, x, W, b, r, after=lambda product: product):
     return r.round("bias", r.round("product", after(r.dot(x, W))) + b)
 
 
+def dot(case, r, x, W):
+    """x (M, K) @ W as the case stores it, (K, N) or (N, K)."""
+    return r.dot(x, W if case.options["w_layout"] == "kn" else W.T)
+
+
+def product(case, r, x, W, *_):
+    """(x @ W,), the part of a layer that a library multiplies, as a formula of its own."""
+    return (r.compute(dot(case, r, x, W)),)
+
+
 def softmax(scores, visible, r):
     """Softmax over the last axis of `scores` where `visible` (of the same shape, or of the last axis alone), 0 elsewhere.
 

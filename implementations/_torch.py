@@ -23,3 +23,8 @@ ACTIVATIONS_IN_PLACE = {
     "gelu_erf": torch.ops.aten.gelu_,
     "silu": lambda z: F.silu(z, inplace=True),
 }
+
+
+def product(case):
+    """What multiplies x (M, K) by W as the case stores it, (K, N) or (N, K)."""
+    return (lambda x, W: torch.mm(x, W.T)) if case.options["w_layout"] == "nk" else torch.mm

@@ -1,7 +1,7 @@
 """The products alone, one after the other, by Torch's library (cuBLAS on a GPU): no biases and no activations, so not a
 perceptron, but what one has to be measured by."""
 
-import torch
+from implementations._torch import product
 
 BACKEND = "torch"
 VARIANTS = {"default": ("hidden", "subnormals")}  # the latter flushed to zero by Torch's 16-bit product on CPUs
@@ -10,11 +10,11 @@ COMPUTES = "products"  # of kernel.py's PARTS
 
 def build(case, variant, device):
     """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer)."""
-    transposed = case.options["w_layout"] == "nk"
+    multiply = product(case)
 
-    def call(x: torch.Tensor, *layers: torch.Tensor) -> torch.Tensor:
+    def call(x, *layers):
         for W in layers[::2]:
-            x = torch.mm(x, W.T if transposed else W)
+            x = multiply(x, W)
         return x
 
     return call

@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from implementations._mathematics import activate, linear
+from implementations._mathematics import activate, dot, linear
 
 DIMENSIONS = ("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
 BATCH = "M"
@@ -91,7 +91,7 @@ def products(case, r, x, *layers):
     """(x @ W1 @ W2 …,): the part that a library multiplies, each product stored."""
     h = x
     for i in range(0, len(layers), 2):
-        product = r.dot(h, layers[i] if case.options["w_layout"] == "kn" else layers[i].T)
+        product = dot(case, r, h, layers[i])
         h = r.round("hidden", product) if i + 2 < len(layers) else product
     return (r.compute(h),)
 

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from implementations._mathematics import activate, linear
+from implementations._mathematics import activate, dot, linear, product
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
@@ -43,23 +43,14 @@ def hard(case):
     return dict.fromkeys(kinds, ("x",))
 
 
-def _dot(case, r, x, W):
-    return r.dot(x, W if case.options["w_layout"] == "kn" else W.T)
-
-
 def formula(case, r, x, W, b):
     """(y,) in float64. Points: `product`, `bias`, `activation` for the steps of GELU, `gate` for its result."""
     return _gated(case, r, linear(case, x, W if case.options["w_layout"] == "kn" else W.T, b, r))
 
 
-def product(case, r, x, W, b):
-    """(x @ W,): (M, 2N)."""
-    return (r.compute(_dot(case, r, x, W)),)
-
-
 def without_bias(case, r, x, W, b):
     """The formula with b = 0."""
-    return _gated(case, r, r.round("product", _dot(case, r, x, W)))
+    return _gated(case, r, r.round("product", dot(case, r, x, W)))
 
 
 def _gated(case, r, Z):

@@ -13,7 +13,7 @@ import math
 
 import numpy as np
 
-from implementations._mathematics import activate, linear
+from implementations._mathematics import activate, linear, product
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
@@ -60,11 +60,6 @@ def formula(case, r, x, W, b):
     normed = r.round("layernorm", deviation * rstd)
     z = linear(case, normed, W, b, r, lambda product: r.one_pass("one_pass", product, x, W, rstd))
     return (r.round("output", activate(case.options["activation"], z, r)),)
-
-
-def product(case, r, x, W, b):
-    """(x @ W,): (M, N)."""
-    return (r.compute(r.dot(x, W if case.options["w_layout"] == "kn" else W.T)),)
 
 
 PARTS = {"product": product}  # what an implementation with this in COMPUTES is judged by, instead of the formula

@@ -1,6 +1,6 @@
 """The product x @ W alone, by Torch's library (cuBLAS on a GPU): what the adapter's cost has to be measured by, not a layer."""
 
-import torch
+from implementations._torch import product
 
 BACKEND = "torch"
 VARIANTS = {"default": ("subnormals",)}  # flushed to zero by Torch's 16-bit product on CPUs
@@ -9,9 +9,5 @@ COMPUTES = "product"  # of kernel.py's PARTS
 
 def build(case, variant, device):
     """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N)) → (M, N)."""
-    transposed = case.options["w_layout"] == "nk"
-
-    def call(x: torch.Tensor, scale: torch.Tensor, W, b, A, B) -> torch.Tensor:
-        return torch.mm(x, W.T if transposed else W)
-
-    return call
+    multiply = product(case)
+    return lambda x, scale, W, b, A, B: multiply(x, W)

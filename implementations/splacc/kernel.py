@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from implementations._mathematics import activate
+from implementations._mathematics import activate, dot, product
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
@@ -43,20 +43,11 @@ def hard(case):
     return dict.fromkeys(kinds, ("A",))
 
 
-def _dot(case, r, A, B):
-    return r.dot(A, B if case.options["w_layout"] == "kn" else B.T)
-
-
 def formula(case, r, A, B):
     """(y,) in float64. Points: `product`, `activation` for the steps of the sigmoid, `sigmoid` and `tanh` for the results."""
-    left, right = np.split(r.round("product", _dot(case, r, A, B)), 2, axis=1)
+    left, right = np.split(r.round("product", dot(case, r, A, B)), 2, axis=1)
     gate = r.round("sigmoid", activate("sigmoid", left, r))
     return (r.compute(gate * r.round("tanh", activate("tanh", right, r))),)
-
-
-def product(case, r, A, B):
-    """(A @ B,): (M, 2N)."""
-    return (r.compute(_dot(case, r, A, B)),)
 
 
 PARTS = {"product": product}  # what an implementation with this in COMPUTES is judged by, instead of the formula

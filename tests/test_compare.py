@@ -223,7 +223,7 @@ def test_a_wrong_comparison_is_answered_by_one_line(tmp_path, monkeypatch, capfd
 
 def test_ten_times_the_work_is_slower_and_breaks_the_limit(tmp_path):
     done = fusebench(
-        "compare", "torch_eager:base", "torch_eager:tenfold", "kernel=planted", f"path={FIXTURES / 'planted'}", "pairs=5",
+        "compare", "slowed:base", "slowed:tenfold", "kernel=double", f"path=[{FIXTURES / 'kernels'},{FIXTURES / 'planted'}]", "batch=1000", "pairs=5",
         "--fail-slower", "3%", "rounds=9", "time_s=0.02", "device=cpu", cwd=tmp_path,
     )  # fmt: skip
     (found,) = results_of(tmp_path)

@@ -93,13 +93,14 @@ def _rows_at_once(flops: int, elements: int, height: int) -> int:
 def _merge(
     worst: dict[str, Any], number: int, first: int, axis: int, got: torch.Tensor, exact: torch.Tensor, screen: float, size: float, dtype: str
 ) -> None:  # fmt: skip
-    mantissa, smallest, _ = FORMATS[dtype]
+    mantissa, smallest, highest = FORMATS[dtype]
     reach = screen * (exact.abs() / (size or 1.0)).clamp(min=1.0).nan_to_num(1.0, 1.0, 1.0)
     largest = (exact.abs() + reach).nan_to_num(0.0, 0.0, 0.0)
     exponent = torch.frexp(largest)[1].double() - 1
     step = torch.exp2(torch.where(largest == 0, smallest, exponent.clamp(min=smallest)) - mantissa)
     limit = reach + step / 2
     same = (got == exact) | (got.isnan() & exact.isnan())
+    same |= (got == torch.inf) & (exact + reach > highest) | (got == -torch.inf) & (exact - reach < -highest)
     error = torch.where(same, 0.0, (got - exact).abs().nan_to_num(torch.inf, torch.inf, torch.inf))
     ratio = error / limit.clamp(min=torch.finfo(torch.float64).tiny)
     worst["beyond"] += int((ratio > 1).sum())

@@ -21,12 +21,6 @@
 
 constexpr float LOG2_E = 1.4426950408889634f;
 
-__device__ __forceinline__ float exp2_approximate(float x) {
-    float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
-    return e;
-}
-
 // Bytes from one row of a tile to the next.
 template <typename T, int DP>
 constexpr int TILE_PITCH = DP * static_cast<int>(sizeof(T)) + 16;

@@ -12,9 +12,10 @@ SHARED_MEMORY = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 2
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compiled and how it is launched."""
+    """What is compiled and how it is launched; `boxes` are those of its first arguments that are tensor maps."""
 
     program: Program
     grid: int
     block: int
     shared_memory: int = 0
+    boxes: tuple[tuple[int, ...], ...] = ()

@@ -109,6 +109,22 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
     return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
 
+// A cluster's blocks write to each other's shared memory. They must all have begun before the first write, and none may
+// end before the last: every write lies between two of these barriers.
+__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
+__device__ __forceinline__ unsigned cluster_rank() {
+    unsigned rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+// Where block `rank` of the cluster has what this one has at `address` of its shared memory.
+__device__ __forceinline__ unsigned address_in_block(unsigned address, unsigned rank) {
+    unsigned there;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
+    return there;
+}
+
 // Copies 16 bytes, or writes 16 zero bytes where `valid` is false (then `from` is not read).
 __device__ __forceinline__ void copy_async(unsigned to, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
@@ -175,17 +191,36 @@ __device__ __forceinline__ float lane_sum(float v) {
 // ---- activations ---------------------------------------------------------------------------------------------------
 enum Activation { NONE, RELU, SIGMOID, TANH, GELU_TANH, GELU_ERF, SILU };
 
+// 2^x and 1 / x to a few ulps; what lies below the smallest normal number is 0 on the way in and out.
+__device__ __forceinline__ float exp2_approximate(float x) {
+    float e;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x));
+    return e;
+}
+__device__ __forceinline__ float reciprocal_approximate(float x) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+    return r;
+}
+// exp(-|z|) never overflows, and its root is a normal number wherever it is not 0 itself.
+__device__ __forceinline__ float exp_minus_abs(float z) {
+    float root = exp2_approximate(-0.72134752f * fabsf(z));
+    return root * root;
+}
+__device__ __forceinline__ float sigmoid(float z) {
+    float e = exp_minus_abs(z);
+    return (z < 0.0f ? e : 1.0f) * reciprocal_approximate(1.0f + e);
+}
+
 template <Activation A>
 __device__ __forceinline__ float activate(float z) {
     if constexpr (A == RELU) return z < 0.0f ? 0.0f : z;  // NaN stays NaN
-    if constexpr (A == SIGMOID) return __fdividef(1.0f, 1.0f + __expf(-z));
+    if constexpr (A == SIGMOID) return sigmoid(z);
     if constexpr (A == TANH) return tanhf(z);
-    if constexpr (A == SILU) return __fdividef(z, 1.0f + __expf(-z));
+    if constexpr (A == SILU) return z * sigmoid(z);
     if constexpr (A == GELU_ERF) return 0.5f * z * (1.0f + erff(0.70710678f * z));
-    if constexpr (A == GELU_TANH) {
-        // z/2 (1 + tanh u) = z / (1 + exp(-2u)): nothing cancels, so the fast exp and division cost a few ulps at most.
-        float u2 = z * fmaf(0.071354816f * z, z, 1.5957691f);  // 2 sqrt(2/pi) (z + 0.044715 z³)
-        return __fdividef(z, 1.0f + __expf(-u2));
-    }
+    // z/2 (1 + tanh u) = z / (1 + exp(-2u)) with u = sqrt(2/pi) (z + 0.044715 z³): nothing cancels, so the fast exp and division
+    // cost a few ulps at most.
+    if constexpr (A == GELU_TANH) return z * sigmoid(z * fmaf(0.071354816f * z, z, 1.5957691f));
     return z;
 }

@@ -16,6 +16,8 @@ struct SimtTile {
     int row0 = threadIdx.x / 32 / WN * TM + threadIdx.x % 32 / 8;
     int column0 = threadIdx.x / 32 % WN * TN + threadIdx.x % 8 * 2;
 
+    __device__ __forceinline__ void begin(const unsigned char*) {}
+
     // Adds the product of the first `count` elements of K of a slab of x and one of W in shared memory.
     __device__ __forceinline__ void add(const unsigned char* x, const unsigned char* w, int count = 32) {
 #pragma unroll 1
@@ -97,6 +99,8 @@ __device__ __forceinline__ void add_part(TensorTile<T, NK, BM, BN, WM, WN>& tile
         unsigned a[Tile::FM][4], b[Tile::FN][2];
         tile.load_x(a, x, step);
         tile.load_w(b, w, step);
+        Nearest<T>{}(a, step);
+        Nearest<T>{}(b, step);
 #pragma unroll
         for (int i = 0; i < Tile::FM; ++i)
 #pragma unroll

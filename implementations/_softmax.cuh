@@ -123,18 +123,8 @@ __device__ __forceinline__ float lane_reduce(float v) {
     return v;
 }
 
-// A cluster's blocks write to each other's shared memory. They must all have begun before the first write, and none may
-// end before the last: every write lies between two of these barriers.
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
-__device__ __forceinline__ unsigned cluster_rank() {
-    unsigned r;
-    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));
-    return r;
-}
 __device__ __forceinline__ void store_in_block(const float* p, unsigned block, float v) {
-    unsigned address;
-    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(block));
+    unsigned address = address_in_block(shared_address(p), block);
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
 }
 

@@ -6,9 +6,10 @@
 //   tensor_tile<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, PARTS>(x, W, y, M, K, N, f)   tensor cores: 16 bits, and float as tf32
 //   simt_tile<ALIGNED, NK, BM, BN, PARTS>(x, W, y, M, K, N, f)                        float32 units (precision "ieee")
 //
-// are whole kernels but for f(m, n, v), which returns y[m, n] as a float; v[p] is the sum of column n of part p. f is called
-// for places inside of y alone, so it may read what belongs to them (a bias). BM × BN is the tile of the product, so the
-// block's tile of y is BM × BN / PARTS; the grid has ceil(M / BM) * ceil(N / (BN / PARTS)) blocks in one dimension.
+// are whole kernels but for f: f(f.row(m), f.column(n), v) is y[m, n] as a float, where v[p] is the sum of column n of part p.
+// row and column are called once each, for places inside of y alone, so that they may read what belongs to them (a bias).
+// BM × BN is the tile of the product, so the block's tile of y is BM × BN / PARTS; the grid has
+// ceil(M / BM) * ceil(N / (BN / PARTS)) blocks in one dimension.
 // Sizes are arbitrary. ALIGNED promises that K and N are multiples of a 16-byte vector; without it, elements are loaded one
 // by one. _tile.py chooses the tile and counts the shared memory.
 //
@@ -25,17 +26,35 @@
 #pragma once
 #include "_device.cuh"
 
+struct None {};
+// An f that needs nothing of a row or a column, and does not look at x and W on their way to simt_tile's shared memory:
+// begin() has the thread's vectors of x's first slab, x() and W() each vector that it brings (number i of its slab, `left`
+// elements of K from its first on); end() comes when all are multiplied.
+struct OfSums {
+    __device__ __forceinline__ None row(long long) const { return {}; }
+    __device__ __forceinline__ None column(long long) const { return {}; }
+    template <int COUNT>
+    __device__ __forceinline__ void begin(const Vector<float> (&)[COUNT]) {}
+    __device__ __forceinline__ void x(int, Vector<float>&, int) {}
+    __device__ __forceinline__ void W(int, const Vector<float>&) {}
+    __device__ __forceinline__ void end() {}
+};
+
 template <typename T>
 constexpr int SLAB = 128 / sizeof(T);  // elements of K in a slab
 
-// Block p of the launch → where its tile of y (BM × BN) begins. Sixteen rows of tiles share a pass over W, so that both
-// stay in L2.
-__device__ __forceinline__ void place_of_block(long long M, long long N, int BM, int BN, long long& m0, long long& n0) {
-    constexpr unsigned GROUP = 16;
-    unsigned rows = (M + BM - 1) / BM, columns = (N + BN - 1) / BN, p = blockIdx.x;
+// Where tile p of y (BM × BN) begins. GROUP rows of tiles share a pass over W, so that both stay in L2.
+template <unsigned GROUP>
+__device__ __forceinline__ void place_of_tile(unsigned p, long long M, long long N, int BM, int BN, long long& m0,
+                                              long long& n0) {
+    unsigned rows = (M + BM - 1) / BM, columns = (N + BN - 1) / BN;
     unsigned first = p / (GROUP * columns) * GROUP, height = min(GROUP, rows - first), inside = p - first * columns;
     m0 = static_cast<long long>(first + inside % height) * BM;
     n0 = static_cast<long long>(inside / height) * BN;
+}
+// The same of this block of the launch.
+__device__ __forceinline__ void place_of_block(long long M, long long N, int BM, int BN, long long& m0, long long& n0) {
+    place_of_tile<16>(blockIdx.x, M, N, BM, BN, m0, n0);
 }
 
 // Bytes from the start of a slab of rows to element k (0 … SLAB - 1) of a row.
@@ -141,6 +160,18 @@ __device__ __forceinline__ unsigned nearest_tf32(unsigned bits) {
     return rounded;
 }
 
+// Operands as the tensor cores want them: floats as tf32, others as they are.
+template <typename T>
+struct Nearest {
+    template <int FRAGMENTS, int REGISTERS>
+    __device__ __forceinline__ void operator()(unsigned (&r)[FRAGMENTS][REGISTERS], int) const {
+#pragma unroll
+        for (int i = 0; i < FRAGMENTS; ++i)
+#pragma unroll
+            for (int j = 0; j < REGISTERS; ++j) r[i][j] = sizeof(T) == 4 ? nearest_tf32(r[i][j]) : r[i][j];
+    }
+};
+
 // The sums of a block: WM × WN warps, each with TM × TN of the BM × BN. Fragment j of a warp belongs to part j % PARTS.
 template <typename T, bool NK, int BM, int BN, int WM, int WN, int PARTS = 1>
 struct TensorTile {
@@ -154,13 +185,20 @@ struct TensorTile {
     int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     int row0 = threadIdx.x / 32 / WN * TM, column0 = threadIdx.x / 32 % WN * TN;  // of this warp
 
-    // Adds the product of a slab of x and one of W, given where they are in shared memory.
-    __device__ __forceinline__ void add(const unsigned char* x, const unsigned char* w) {
+    // Before the first add(), with its slab of x.
+    __device__ __forceinline__ void begin(const unsigned char*) {}
+
+    // Adds the product of a slab of x and one of W, given where they are in shared memory. What is read of a step, 32 bytes of
+    // K, goes through of_x(a, step) and of_w(b, step).
+    template <typename X = Nearest<T>, typename W = Nearest<T>>
+    __device__ __forceinline__ void add(const unsigned char* x, const unsigned char* w, X of_x = {}, W of_w = {}) {
 #pragma unroll
-        for (int step = 0; step < 4; ++step) {  // 32 bytes of K
+        for (int step = 0; step < 4; ++step) {
             unsigned a[FM][4], b[FN][2];
             load_x(a, x, step);
+            of_x(a, step);
             load_w(b, w, step);
+            of_w(b, step);
 #pragma unroll
             for (int i = 0; i < FM; ++i)
 #pragma unroll
@@ -173,10 +211,6 @@ struct TensorTile {
         for (int i = 0; i < FM; ++i) {
             int row = row0 + i * 16 + lane % 16, chunk = step * 2 + lane / 16;
             load_matrices(a[i], shared_address(x) + row * 128 + ((chunk ^ (row & 7)) << 4));
-            if constexpr (sizeof(T) == 4) {
-#pragma unroll
-                for (int r = 0; r < 4; ++r) a[i][r] = nearest_tf32(a[i][r]);
-            }
         }
     }
 
@@ -204,19 +238,30 @@ struct TensorTile {
                 }
             }
 #pragma unroll
-            for (int q = 0; q < 4; ++q) b[j + q / 2][q % 2] = sizeof(T) == 4 ? nearest_tf32(r[q]) : r[q];
+            for (int q = 0; q < 4; ++q) b[j + q / 2][q % 2] = r[q];
         }
     }
 
-    // f(m, n, v) of every element inside of M × N, to `to` in 16-byte vectors, whole rows of the tile at a time; through
+    // f of every element inside of M × N, to y in 16-byte vectors, whole rows of the tile at a time; through
     // OUT_BYTES of shared memory, which nobody may be reading any more.
     template <bool ALIGNED, typename F>
     __device__ __forceinline__ void store(unsigned char* memory, T* y, long long M, long long N, long long m0,
                                           long long n0, F f) const {
         T* out = reinterpret_cast<T*>(memory);
+        int rows = static_cast<int>(min(M - m0, static_cast<long long>(BM)));
+        int columns = static_cast<int>(min(N - n0, static_cast<long long>(COLUMNS)));
+        // past the end the last place is read again, which is cheaper than not to read it
+        decltype(f.row(0)) of_row[FM][2];
+#pragma unroll
+        for (int i = 0; i < FM; ++i)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) of_row[i][h] = f.row(m0 + min(row0 + i * 16 + h * 8 + g, rows - 1));
 #pragma unroll
         for (int j = 0; j < FN; j += PARTS) {
             int column = (column0 + j * 8) / PARTS + 2 * t;
+            decltype(f.column(0)) of_column[2];
+#pragma unroll
+            for (int e = 0; e < 2; ++e) of_column[e] = f.column(n0 + min(column + e, columns - 1));
 #pragma unroll
             for (int i = 0; i < FM; ++i)
 #pragma unroll
@@ -230,17 +275,15 @@ struct TensorTile {
                         float v[PARTS];
 #pragma unroll
                         for (int p = 0; p < PARTS; ++p) v[p] = c[i][j + p][h * 2 + e];
-                        // past the end f reads the last place again, which is cheaper than not to call it
-                        pair.at[e] = from_float<T>(f(min(m0 + row, M - 1), min(n0 + column + e, N - 1), v));
+                        pair.at[e] = from_float<T>(f(of_row[i][h], of_column[e], v));
                     }
                     *reinterpret_cast<decltype(pair)*>(out + row * OUT_PITCH + column) = pair;
                 }
         }
         __syncthreads();
-        int columns = static_cast<int>(min(N - n0, static_cast<long long>(COLUMNS)));
         for (int i = threadIdx.x; i < BM * (COLUMNS / SIZE); i += THREADS) {
             int row = i / (COLUMNS / SIZE), column = i % (COLUMNS / SIZE) * SIZE;
-            if (m0 + row >= M) continue;
+            if (row >= rows) break;
             auto v = *reinterpret_cast<const Vector<T>*>(out + row * OUT_PITCH + column);
             store_part<ALIGNED>(y + (m0 + row) * N + n0 + column, v, columns - column);
         }
@@ -260,6 +303,9 @@ __device__ __forceinline__ void pipeline(Tile& tile, unsigned char* memory, X& x
         if (i < slabs) request(i);
         copy_commit();
     }
+    copy_wait<STAGES - 2>();
+    __syncthreads();
+    tile.begin(memory);
     int stage = 0, next = STAGES - 1;
     for (int slab = 0; slab < slabs; ++slab) {
         copy_wait<STAGES - 2>();  // slab is here, as far as this thread brought it
@@ -339,13 +385,16 @@ __device__ __forceinline__ void simt_tile(const float* __restrict__ x, const flo
         w_from += NK ? BK : BK * PARTS * N;
         x_from += BK;
     };
-    auto deposit = [&](int stage) {
+    auto deposit = [&](int stage, int left) {
 #pragma unroll
-        for (int i = 0; i < X_LOADS; ++i)
+        for (int i = 0; i < X_LOADS; ++i) {
+            f.x(i, xv[i], left - part);
 #pragma unroll
             for (int j = 0; j < 4; ++j) xs[stage][part + j][quad + i * QUADS] = xv[i].at[j];
+        }
 #pragma unroll
         for (int i = 0; i < W_LOADS; ++i) {
+            f.W(i, wv[i]);
             if constexpr (NK) {
 #pragma unroll
                 for (int j = 0; j < 4; ++j) ws[stage][part + j][quad + i * QUADS] = wv[i].at[j];
@@ -379,32 +428,38 @@ __device__ __forceinline__ void simt_tile(const float* __restrict__ x, const flo
 
     int left = static_cast<int>(K), stage = 0;
     request(left);
-    deposit(0);
+    f.begin(xv);
+    deposit(0, left);
     __syncthreads();
     for (left -= BK; left > 0; left -= BK, stage ^= 1) {
         request(left);
         multiply(stage);
-        deposit(stage ^ 1);  // which everyone has read before the last barrier
+        deposit(stage ^ 1, left);  // which everyone has read before the last barrier
         __syncthreads();
     }
     multiply(stage);
+    f.end();
 
 #pragma unroll
     for (int h = 0; h < 2 / PARTS; ++h) {
         int at = column + h * BN / 2;
         int count = static_cast<int>(min(N - n0 - at, 4LL));
         if (count <= 0) continue;
+        decltype(f.column(0)) of_column[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) of_column[j] = f.column(min(n0 + at + j, N - 1));
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             long long m = m0 + row + i / 4 * BM / 2 + i % 4;
             if (m >= M) continue;
+            auto of_row = f.row(m);
             Vector<float> out;
 #pragma unroll
             for (int j = 0; j < 4; ++j) {
                 float v[PARTS];
 #pragma unroll
                 for (int p = 0; p < PARTS; ++p) v[p] = c[i][(h + p) * 4 + j];
-                out.at[j] = f(m, min(n0 + at + j, N - 1), v);
+                out.at[j] = f(of_row, of_column[j], v);
             }
             store_part<ALIGNED>(y + m * N + n0 + at, out, count);
         }

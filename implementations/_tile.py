@@ -1,4 +1,5 @@
-"""The choice of a tile for kernels on _tile.cuh: what is compiled, and the grid and the shared memory of its launch."""
+"""The choice of a tile for kernels on _tile.cuh and _warpgroup_tile.cuh: what is compiled, and the grid and the shared memory of
+its launch."""
 
 from dataclasses import dataclass
 
@@ -8,46 +9,84 @@ from implementations._cuda import SHARED_MEMORY, TYPES, Plan
 
 @dataclass(frozen=True)
 class Tile:
-    """A block's part of the product, its arrangement of warps, and what an element costs in it beside the largest tile."""
+    """A block's part of the product, the kind of kernel that multiplies it (`tensor`, `simt` or `warpgroup`), its arrangement of
+    warps, how many neighbours in M are a cluster, and what an element costs in it beside the largest tile of tensor cores."""
 
+    kind: str
     rows: int
     columns: int
-    warps_m: int
-    warps_n: int
     cost: float
+    warps_m: int = 0
+    warps_n: int = 0
+    cluster: int = 1
+
+    @property
+    def threads(self):
+        if self.kind == "warpgroup":
+            return self.rows * 2 + 128  # 64 rows a warpgroup, and one that brings
+        return self.rows * self.columns // 64 if self.kind == "simt" else self.warps_m * self.warps_n * 32
 
 
 # The larger a tile, the fewer bytes a product reads; the smaller, the more blocks there are for a small y. 16 rows are the
 # least that tensor cores multiply: with few rows, W is all that is read, and wants many blocks.
 TENSOR_TILES = (
-    Tile(128, 256, 2, 4, 1.0), Tile(128, 128, 2, 4, 1.2), Tile(64, 128, 2, 2, 1.4), Tile(64, 64, 2, 2, 1.6),
-    Tile(16, 64, 1, 4, 3.0),
+    Tile("tensor", 128, 256, 1.0, 2, 4), Tile("tensor", 128, 128, 1.2, 2, 4), Tile("tensor", 64, 128, 1.4, 2, 2),
+    Tile("tensor", 64, 64, 1.6, 2, 2), Tile("tensor", 16, 64, 3.0, 1, 4),
 )  # fmt: skip
-SIMT_TILES = (Tile(128, 128, 2, 4, 1.0), Tile(64, 64, 1, 2, 1.2))
+SIMT_TILES = (Tile("simt", 128, 128, 1.0), Tile("simt", 64, 64, 1.2))
+# On an H200 a cluster gained 3 % where blocks make many tiles, since two bring W once, and lost as much where they make one.
+WARPGROUP_TILES = tuple(
+    Tile("warpgroup", 128, columns, cost, cluster=cluster)
+    for columns, cost, cluster in ((256, 0.4, 2), (256, 0.405, 1), (128, 0.52, 2), (128, 0.525, 1))
+)
+SLAB = 64  # elements of 128 bytes
 
 
-def plan(file, kernel, case, device, arguments=(), parts=1):
-    """The plan of `<kernel>_tensor` or `<kernel>_simt` of `file`: x (M, K) times `parts` matrices (K, N) side by side.
+def plan(file, kernel, case, device, arguments=(), parts=1, tiles=TENSOR_TILES, beside=lambda tile: 0):
+    """The plan of `<kernel>_simt`, or of `<kernel>_<kind>` of the best of `tiles`, of `file`: x (M, K) times `parts` matrices
+    (K, N) side by side. `beside` is how many bytes of shared memory the kernel has with a tile beside its own.
 
-    Its template's arguments are the type (not of simt), `arguments`, ALIGNED, NK, and the tile.
+    The template's arguments are the type (not of simt), `arguments`, ALIGNED (not of warpgroup), NK, and the tile.
     """
-    M, K, N = case.size("M", "K", "N")
-    vector = 16 // case.itemsize
-    aligned = K % vector == 0 and N % vector == 0
-    shared = [*arguments, str(aligned).lower(), str(case.options["w_layout"] == "nk").lower()]
+    M, N = case.size("M", "N")
+    aligned, nk = (str(flag).lower() for flag in (is_aligned(case), case.options["w_layout"] == "nk"))
     multiprocessors = device.multiprocessors or 132
+
+    def named(kind, *values):
+        return Program(file, f"{kernel}_{kind}<{', '.join(map(str, values))}>")
+
     if case.dtype == "float32" and case.precision == "ieee":
         tile = best(SIMT_TILES, M, N, parts, multiprocessors)
-        name = f"{kernel}_simt<{', '.join(map(str, [*shared, tile.rows, tile.columns]))}>"
-        return Plan(Program(file, name), blocks(tile, M, N, parts), tile.rows * tile.columns // 64)
+        program = named("simt", *arguments, aligned, nk, tile.rows, tile.columns)
+        return Plan(program, blocks(tile, M, N, parts), tile.threads)
+
+    def memory(tile, stages):
+        return shared_memory(tile, parts, stages, case.itemsize) + beside(tile)
+
     limit = SHARED_MEMORY.get(tuple(device.capability), 99) * 1024
-    fitting = [t for t in TENSOR_TILES if stages_of(t, parts, case.itemsize, limit)]
-    tile = best(fitting, M, N, parts, multiprocessors)
-    stages = stages_of(tile, parts, case.itemsize, limit)
-    shape = [tile.rows, tile.columns, tile.warps_m, tile.warps_n, stages]
-    name = f"{kernel}_tensor<{', '.join(map(str, [TYPES[case.dtype], *shared, *shape]))}>"
-    memory = shared_memory(tile, parts, stages, case.itemsize)
-    return Plan(Program(file, name), blocks(tile, M, N, parts), tile.warps_m * tile.warps_n * 32, memory)
+    possible = [
+        t for t in tiles if memory(t, 2) <= limit and (t.kind == "tensor" or multiplies_by_warpgroups(case, device))
+    ]
+    tile = best(possible, M, N, parts, multiprocessors)
+    stages = next(s for s in (4, 3, 2) if memory(tile, s) <= limit)  # more wait for nothing
+    head, shape = [TYPES[case.dtype], *arguments], [tile.rows, tile.columns]
+    if tile.kind == "tensor":
+        program = named("tensor", *head, aligned, nk, *shape, tile.warps_m, tile.warps_n, stages)
+        return Plan(program, blocks(tile, M, N, parts), tile.threads, memory(tile, stages))
+    program = named("warpgroup", *head, nk, *shape, stages, tile.cluster)
+    grid = min(blocks(tile, M, N, parts), max(1, multiprocessors // tile.cluster) * tile.cluster)
+    columns = (tile.columns // max(parts, tile.cluster), SLAB) if nk == "true" else (SLAB, SLAB)
+    return Plan(program, grid, tile.threads, memory(tile, stages), ((tile.rows, SLAB), columns))
+
+
+def is_aligned(case):
+    """Whether rows of x (M, K) and of W, either way, hold whole vectors of 16 bytes."""
+    return case.sizes["K"] * case.itemsize % 16 == 0 and case.sizes["N"] * case.itemsize % 16 == 0
+
+
+def multiplies_by_warpgroups(case, device):
+    """Whether _warpgroup_tile.cuh can be compiled for the device and take the case."""
+    return tuple(device.capability) == (9, 0) and case.itemsize == 2 and is_aligned(case)
 
 
 def best(tiles, M, N, parts, multiprocessors):
@@ -56,15 +95,15 @@ def best(tiles, M, N, parts, multiprocessors):
 
 
 def blocks(tile, M, N, parts):
-    """How many tiles cover y (M, N)."""
-    return -(-M // tile.rows) * -(-N // (tile.columns // parts))
+    """How many tiles cover y (M, N), in whole clusters."""
+    return -(-M // (tile.rows * tile.cluster)) * tile.cluster * -(-N // (tile.columns // parts))
 
 
 def shared_memory(tile, parts, stages, itemsize):
-    """Bytes of a block: slabs of 128 bytes of K, whose place the tile of y takes before it is stored."""
-    return max(stages * (tile.rows + tile.columns) * 128, tile.rows * (tile.columns // parts + 8) * itemsize)
-
-
-def stages_of(tile, parts, itemsize, limit):
-    """How many slabs fit, four at most: more wait for nothing. 0 if two are too large."""
-    return next((s for s in (4, 3, 2) if shared_memory(tile, parts, s, itemsize) <= limit), 0)
+    """Bytes of a block: slabs of 128 bytes of K, whose place the tile of y takes before it is stored. For warpgroups the tile's rows
+    lie beside the slabs, 64 columns at a time, as does what belongs to the columns of two tiles, 8 bytes each; and two
+    barriers of each slab and tile."""
+    slabs = stages * (tile.rows + tile.columns) * 128
+    if tile.kind == "warpgroup":
+        return slabs + tile.rows * (SLAB + 8) * itemsize + 2 * 8 * tile.columns // parts + (stages + 2) * 16
+    return max(slabs, tile.rows * (tile.columns // parts + 8) * itemsize)

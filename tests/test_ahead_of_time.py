@@ -80,7 +80,7 @@ def test_lola_uses_the_tensor_cores_of_hopper(kernels):
 @pytest.mark.parametrize("name", [k for k in KERNELS if "cuda" in KERNELS[k].implementations])
 def test_cuda_compiles(name, arch):
     pytest.importorskip("cuda.core")
-    from fusebench.backends.cuda import compile_cubin
+    from fusebench.backends.cuda import architecture, compile_cubin
 
     module = importlib.import_module(f"implementations.{name}.cuda")
     found = {}
@@ -91,7 +91,7 @@ def test_cuda_compiles(name, arch):
                     found.setdefault((program.file, program.defines), []).append(program.name)
     assert found
     for (file, defines), names in found.items():
-        cubin = compile_cubin(file, f"sm_{arch}", list(dict.fromkeys(names)), defines)
+        cubin = compile_cubin(file, architecture(DEVICES[arch].capability), list(dict.fromkeys(names)), defines)
         assert cubin.code[:4] == b"\x7fELF" and set(cubin.symbols) >= set(names)
 
 

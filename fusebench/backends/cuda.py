@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ class Cubin:
 
 
 def compile_cubin(path: str | Path, arch: str, names: Sequence[str], defines: Iterable[str] = ()) -> Cubin:
-    """Compiles `path` for `arch` ("sm_90") with the kernels `names`; `defines` are "NAME" or "NAME=VALUE".
+    """Compiles `path` for `arch` ("sm_90a") with the kernels `names`; `defines` are "NAME" or "NAME=VALUE".
 
     Results are kept on disk, keyed by everything they depend on; without a writable cache it compiles each time.
     """
@@ -65,6 +65,12 @@ def compile_cubin(path: str | Path, arch: str, names: Sequence[str], defines: It
     return cubin
 
 
+def architecture(capability: Sequence[int]) -> str:
+    """What is compiled for devices of that compute capability. Hopper's has the instructions that no later one has."""
+    major, minor = capability
+    return f"sm_{major}{minor}a" if (major, minor) == (9, 0) else f"sm_{major}{minor}"
+
+
 def load(program: Program, index: int = 0) -> Any:
     """The program as a cuda-core kernel on CUDA device `index`."""
     import torch
@@ -73,8 +79,8 @@ def load(program: Program, index: int = 0) -> Any:
         raise RuntimeError(f"{program.name} of {program.file.name} needs an NVIDIA GPU and its driver")
     from cuda.core import Device, ObjectCode
 
-    major, minor = torch.cuda.get_device_capability(index)
-    cubin = compile_cubin(program.file, f"sm_{major}{minor}", [program.name], program.defines)
+    arch = architecture(torch.cuda.get_device_capability(index))
+    cubin = compile_cubin(program.file, arch, [program.name], program.defines)
     torch.cuda.current_stream(index)  # Torch makes the context that all share
     Device(index).set_current()
     symbols = {name: symbol.encode() for name, symbol in cubin.symbols.items()}
@@ -85,10 +91,20 @@ class Launch:
     """A kernel with its grid, block and dynamic shared memory fixed: `launch(*arguments)` queues it on Torch's stream.
 
     Arguments are tensors, or numbers: an int is passed as 64 bits, a float as a double; for others use NumPy scalars.
-    Kernels read 16-byte vectors, so that every tensor must start at a multiple of 16 bytes, as Torch's own do.
+    Kernels read 16-byte vectors, so that every tensor must start at a multiple of 16 bytes, as Torch's own do. The first
+    ones reach the kernel as tensor maps where there are `boxes`, one of each: the sizes of what a copy of the copy engine
+    brings (see `tensor_map`).
     """
 
-    def __init__(self, program: Program, grid: Any, block: int, shared_memory: int = 0, index: int = 0):
+    def __init__(
+        self,
+        program: Program,
+        grid: Any,
+        block: int,
+        shared_memory: int = 0,
+        boxes: Sequence[tuple[int, ...]] = (),
+        index: int = 0,
+    ):
         self.kernel = load(program, index)
         import torch
         from cuda.core import LaunchConfig, launch
@@ -97,11 +113,13 @@ class Launch:
             _allow_shared_memory(self.kernel, shared_memory, index)
         self.config = LaunchConfig(grid=grid, block=block, shmem_size=shared_memory)
         self.index, self._launch, self._tensor = index, launch, torch.Tensor
+        self.boxes = tuple(boxes)
         self._raw_stream = torch._C._cuda_getCurrentRawStream  # what torch.compile's own launchers call
 
     def __call__(self, *arguments: Any) -> None:
-        values, bits = [], 0
-        for argument in arguments:
+        values: list[Any] = [tensor_map(*pair) for pair in zip(arguments, self.boxes, strict=False)]
+        bits = 0
+        for argument in arguments[len(values) :]:
             if isinstance(argument, self._tensor):
                 argument = argument.data_ptr()
                 bits |= argument
@@ -109,6 +127,37 @@ class Launch:
         if bits & 15:
             raise ValueError("a tensor does not start at a multiple of 16 bytes; pass a copy of it")
         self._launch(_stream(self._raw_stream(self.index), self.index), self.config, self.kernel, *values)
+
+
+def tensor_map(tensor: Any, box: tuple[int, ...]) -> Any:
+    """The tensor as Hopper's copy engine sees it: 16-bit elements in boxes of those sizes, swizzled, for which the last size is 64
+    elements (128 bytes). Leading dimensions that the box has none for are taken as one. Nothing waits for the device.
+    """
+    extra = tensor.dim() - len(box)
+    if extra > 0:
+        tensor = tensor.view(-1, *tensor.shape[extra + 1 :])
+    return _tensor_map(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), box)
+
+
+@lru_cache(maxsize=1024)
+def _tensor_map(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]) -> Any:
+    """A map says where memory lies and how, whatever is there, so that one that was made before serves; it keeps nobody's memory."""
+    from cuda.core import TensorMapDescriptorOptions
+    from cuda.core.utils import StridedMemoryView
+
+    Swizzle = type(TensorMapDescriptorOptions.swizzle)  # no public module of cuda-core has its name
+    view = StridedMemoryView.from_any_interface(_Memory(pointer, shape, strides), stream_ptr=-1)
+    return view.as_tensor_map(box, swizzle=Swizzle.SWIZZLE_128B)
+
+
+class _Memory:
+    """Memory on the device, by CUDA's array interface: 16-bit elements, `strides` of which are from one to the next."""
+
+    def __init__(self, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...]):
+        self.__cuda_array_interface__ = {
+            "version": 3, "data": (pointer, False), "shape": shape, "strides": tuple(2 * s for s in strides),
+            "typestr": "<u2", "stream": None,
+        }  # fmt: skip
 
 
 class _TorchStream:

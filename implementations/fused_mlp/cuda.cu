@@ -151,16 +151,12 @@ private:
 
 // ---- clusters ----------------------------------------------------------------------------------------------------------
 
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
-__device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
-
 // Writes two neighbouring elements to the same place of shared memory in all blocks of the cluster.
 template <int CLUSTER, typename Pair>
 __device__ __forceinline__ void store_to_all(unsigned char* to, const Pair& pair) {
 #pragma unroll
     for (int rank = 0; rank < CLUSTER; ++rank) {
-        unsigned address;
-        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(to)), "r"(rank));
+        unsigned address = address_in_block(shared_address(to), rank);
         if constexpr (sizeof(Pair) == 4)
             asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(reinterpret_cast<const unsigned&>(pair))
                          : "memory");
@@ -270,7 +266,7 @@ __device__ __forceinline__ void all_layers(PARAMETERS) {
     }
     unsigned rank = 0;
     if constexpr (CLUSTER > 1) {
-        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+        rank = cluster_rank();
         cluster_arrive();  // this block has begun: others may write to its shared memory
     }
     __syncthreads();

@@ -3,18 +3,21 @@
 //   two_accumulators_tensor   a block multiplies a tile of x's rows by the same columns of both halves of W on the tensor
 //                             cores: float16, bfloat16, and float32 as tf32. The halves alternate every 8 columns in shared
 //                             memory, so a thread ends up with both sums of its elements and combines them in registers.
+//   two_accumulators_warpgroup    the same on Hopper's warpgroup products (16 bits), the halves one behind the other
 //   two_accumulators_simt     the same on the float32 units (precision "ieee"): a thread has 8 × 4 of either half.
 //
 // x is read once for both halves, and Z is never stored. _tile.cuh says how a tile is multiplied.
-#include "_tile.cuh"
+#include "_warpgroup_tile.cuh"
 
 template <typename T, Activation ACT>
-struct Gate {
+struct Gate : OfSums {
     const T* __restrict__ b;
     long long N;
 
-    __device__ __forceinline__ float operator()(long long, long long n, const float (&v)[2]) const {
-        return (v[0] + to_float(b[n])) * activate<ACT>(v[1] + to_float(b[N + n]));
+    __device__ __forceinline__ Gate(const T* b, long long N) : b(b), N(N) {}
+    __device__ __forceinline__ float2 column(long long n) const { return {to_float(b[n]), to_float(b[N + n])}; }
+    __device__ __forceinline__ float operator()(None, float2 bias, const float (&v)[2]) const {
+        return (v[0] + bias.x) * activate<ACT>(v[1] + bias.y);
     }
 };
 
@@ -22,12 +25,21 @@ template <typename T, Activation ACT, bool ALIGNED, bool NK, int BM, int BN, int
 __global__ void __launch_bounds__(WM* WN * 32, 1)
     two_accumulators_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b,
                             T* __restrict__ y, long long M, long long K, long long N) {
-    tensor_tile<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 2>(x, W, y, M, K, N, Gate<T, ACT>{b, N});
+    tensor_tile<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 2>(x, W, y, M, K, N, Gate<T, ACT>(b, N));
 }
 
 template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     two_accumulators_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
                           float* __restrict__ y, long long M, long long K, long long N) {
-    simt_tile<ALIGNED, NK, BM, BN, 2>(x, W, y, M, K, N, Gate<float, ACT>{b, N});
+    simt_tile<ALIGNED, NK, BM, BN, 2>(x, W, y, M, K, N, Gate<float, ACT>(b, N));
 }
+
+#if __CUDA_ARCH__ >= 900
+template <typename T, Activation ACT, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    two_accumulators_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W,
+                               const T* __restrict__ b, T* __restrict__ y, long long M, long long K, long long N) {
+    warpgroup_tiles<T, NK, BM, BN, STAGES, CLUSTER, 2>(x, W, y, M, K, N, Gate<T, ACT>(b, N));
+}
+#endif

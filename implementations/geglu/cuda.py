@@ -28,14 +28,22 @@ def programs(case, variant, device):
 
 def plan(case, variant, device):
     """Chooses the kernel, its tile and its grid from the sizes and the device."""
-    return _tile.plan(FILE, variant, case, device, arguments=[case.options["activation"].upper()], parts=2)
+    return _tile.plan(
+        FILE,
+        variant,
+        case,
+        device,
+        arguments=[case.options["activation"].upper()],
+        parts=2,
+        tiles=_tile.TENSOR_TILES + _tile.WARPGROUP_TILES,
+    )
 
 
 def build(case, variant, device):
     """call(x (M, K), W, b (2N,)) → (M, N)."""
     M, K, N = case.size("M", "K", "N")
     planned = plan(case, variant, device)
-    launch = Launch(planned.program, planned.grid, planned.block, planned.shared_memory)
+    launch = Launch(planned.program, planned.grid, planned.block, planned.shared_memory, planned.boxes)
 
     def call(x, W, b):
         y = x.new_empty((M, N))

@@ -12,12 +12,22 @@
 // multiple of a 16-byte vector. Columns past R are 0, not what the sums have: where x has an inf, that is NaN (inf * 0).
 #include "_simt_tile.cuh"
 
-// f(m, n, v) of every sum inside of M × N to y.
+template <typename T, Activation ACT>
+struct Biased : OfSums {
+    const T* __restrict__ b;
+
+    __device__ __forceinline__ explicit Biased(const T* b) : b(b) {}
+    __device__ __forceinline__ float column(long long n) const { return to_float(b[n]); }
+    __device__ __forceinline__ float operator()(None, float bias, const float (&v)[1]) const {
+        return activate<ACT>(v[0] + bias);
+    }
+};
+
+// f of every sum inside of M × N to y.
 template <bool ALIGNED, typename T, bool NK, int BM, int BN, int WM, int WN, typename F>
 __device__ __forceinline__ void store_tile(const TensorTile<T, NK, BM, BN, WM, WN>& tile, unsigned char* memory, T* y,
                                            long long M, long long N, long long m0, long long n0, F f) {
-    tile.template store<ALIGNED>(memory, y, M, N, m0, n0,
-                                 [&](long long, long long n, const float(&v)[1]) { return f(n, v[0]); });
+    tile.template store<ALIGNED>(memory, y, M, N, m0, n0, f);
 }
 template <bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, typename F>
 __device__ __forceinline__ void store_tile(const SimtTile<NK, BM, BN, WM, WN>& tile, unsigned char*, float* y,
@@ -25,12 +35,12 @@ __device__ __forceinline__ void store_tile(const SimtTile<NK, BM, BN, WM, WN>& t
     each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
         long long m = m0 + row, n = n0 + column;
         if (m >= M || n >= N) return;
-        float* to = y + m * N + n;
+        float *to = y + m * N + n, first = f({}, f.column(n), {v0});
         if constexpr (ALIGNED) {
-            *reinterpret_cast<float2*>(to) = {f(n, v0), f(n + 1, v1)};
+            *reinterpret_cast<float2*>(to) = {first, f({}, f.column(n + 1), {v1})};
         } else {
-            to[0] = f(n, v0);
-            if (n + 1 < N) to[1] = f(n + 1, v1);
+            to[0] = first;
+            if (n + 1 < N) to[1] = f({}, f.column(n + 1), {v1});
         }
     });
 }
@@ -129,8 +139,7 @@ __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restri
         add_part(lift, here, here + X, static_cast<int>(R) - r0);
     }
     __syncthreads();  // the slabs' memory is free
-    store_tile<ALIGNED>(lift, memory, y, M, N, m0, n0,
-                        [&](long long n, float v) { return activate<ACT>(v + to_float(b[n])); });
+    store_tile<ALIGNED>(lift, memory, y, M, N, m0, n0, Biased<T, ACT>(b));
 }
 
 template <typename T, bool SIMT, Activation ACT, bool ALIGNED, bool RANK_ALIGNED, bool NK, int BM, int BN, int WM, int WN,

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from fusebench.backends.cuda import Launch, Program
 from implementations._cuda import SHARED_MEMORY, TYPES, Plan
-from implementations._tile import blocks
 
 BACKEND = "torch"
 VARIANTS = {"fused": ("scaled_xa",), "two_launches": ("xa", "scaled_xa")}
@@ -67,6 +66,11 @@ def plans(case, variant, device):
     return [layer(case, device, fused)] if fused else [down(case, device), layer(case, device, fused)]
 
 
+def blocks(tile, M, N):
+    """How many tiles cover y (M, N)."""
+    return -(-M // tile.rows) * -(-N // tile.columns)
+
+
 def words(*values):
     """Template arguments."""
     return ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)
@@ -102,7 +106,7 @@ def layer(case, device, fused):
         return memory(tile, 2) <= limit and (wide or tile.columns < 256)
 
     def work(tile):
-        rounds = -(-blocks(tile, M, N, 1) // multiprocessors)
+        rounds = -(-blocks(tile, M, N) // multiprocessors)
         return rounds * tile.rows * (tile.columns + (rank_columns(case, tile) if fused else 0)) * tile.cost
 
     tile = min(filter(fits, TILES), key=work)
@@ -111,7 +115,7 @@ def layer(case, device, fused):
     shape = (tile.rows, tile.columns, *tile.warps, rank_columns(case, tile), *tile.low_warps, stages)
     name = f"{'fused' if fused else 'up'}<{words(T, simt, activation, aligned, rank_aligned, nk, *shape)}>"
     threads = tile.warps[0] * tile.warps[1] * 32
-    return Plan(Program(FILE, name), blocks(tile, M, N, 1), threads, memory(tile, stages))
+    return Plan(Program(FILE, name), blocks(tile, M, N), threads, memory(tile, stages))
 
 
 def down(case, device):

@@ -4,9 +4,11 @@ from pathlib import Path
 
 from fusebench.backends.cuda import Program
 from implementations._attention import Tile, head, is_ieee, limit, padded, reason
-from implementations._cuda import Plan
+from implementations._cuda import TYPES, Plan
 
 FILE = Path(__file__).with_name("cuda.cu")
+ENOUGH = 0.9  # blocks a multiprocessor
+WARPGROUP_ROWS, WARPGROUP_TOKENS, WARPGROUP_STAGES = 128, 128, 2
 
 
 def skip(case, variant, device):
@@ -18,10 +20,19 @@ def skip(case, variant, device):
     return None
 
 
-def plan(case, variant, device):
-    """Chooses the tile and the grid from the sizes and the device."""
+def plan(case, variant, device, whole=True):
+    """Chooses the tile and the grid from the sizes and the device; not `whole` where q, k and v are parts of one tensor, which
+    may begin anywhere."""
     B, H, T, D = case.size("B", "H", "T", "D")
     start = head(case, D * case.itemsize % 16 == 0)
+    if variant == "flash" and whole and multiplies_by_warpgroups(case, device):
+        wide = 64 if D <= 64 else 128
+        name = f"flash_warpgroup<{TYPES[case.dtype]}, {wide}, {WARPGROUP_ROWS}, {WARPGROUP_TOKENS}, {WARPGROUP_STAGES}>"
+        slab = WARPGROUP_TOKENS * wide * 2 + 16
+        memory = WARPGROUP_ROWS * wide * 2 + 2 * WARPGROUP_STAGES * slab
+        rows, tokens = (1, WARPGROUP_ROWS, 64), (1, WARPGROUP_TOKENS, 64)
+        grid, block = B * H * -(-T // WARPGROUP_ROWS), WARPGROUP_ROWS * 2 + 128
+        return Plan(Program(FILE, name), grid, block, memory, (rows, tokens, tokens))
     if variant == "flash":
         tile = flash_tile(case, device)
         program, memory = Program(FILE, f"flash<{start}, {tile.arguments}>"), flash_bytes(tile, case)
@@ -30,6 +41,14 @@ def plan(case, variant, device):
         name = f"whole_row<{start}, {tile.WN}, {tile.KEYS}, {tile.STAGES}>"
         program, memory = Program(FILE, name), whole_row_bytes(tile, case)
     return Plan(program, B * H * -(-T // tile.rows), tile.threads, memory)
+
+
+def multiplies_by_warpgroups(case, device):
+    """Whether flash_warpgroup can be compiled for the device, takes the case, and leaves nearly every multiprocessor a block."""
+    B, H, T, D = case.size("B", "H", "T", "D")
+    blocks = B * H * -(-T // WARPGROUP_ROWS)
+    can = tuple(device.capability) == (9, 0) and case.itemsize == 2 and D % 8 == 0 and D <= 128
+    return can and blocks >= ENOUGH * (device.multiprocessors or 132)
 
 
 def flash_tile(case, device):
@@ -46,7 +65,7 @@ def flash_tile(case, device):
     else:
         tiles = (Tile(1, 8, 1, 32), Tile(1, 4, 2, 16), Tile(1, 2, 4, 16), Tile(1, 1, 8, 16), Tile(1, 1, 4, 16))
     fitting = [t for t in tiles if flash_bytes(t, case) <= limit(device)]
-    enough = 0.9 * (device.multiprocessors or 132)
+    enough = ENOUGH * (device.multiprocessors or 132)
     return next((t for t in fitting if B * H * -(-T // t.rows) >= enough), min(fitting, key=lambda t: t.rows))
 
 

@@ -3,13 +3,14 @@
 //
 //   flash       a block has a tile of rows of one head and goes through the tokens that they see, k and v together, with a
 //               running maximum and sum for each row. STAGES tiles of tokens are in shared memory or on their way.
+//   flash_warpgroup   the same on Hopper: one thread has the tokens brought, and warpgroups have 64 rows each.
 //   whole_row   a block has 16 rows. It goes through k once and keeps all scores in shared memory, each where the lane that
 //               summed it will read it; then, with the maximum of the whole row, through v. Nothing is ever rescaled.
 //
 // Tiles of tokens begin at n_padd, so that padding is never read and only tiles on the diagonal are masked; a warp leaves out
 // tiles that none of its rows sees. Long rows, the last ones of a head, begin first. Rows are `pitch` elements apart in q, k and
 // v, D in y. ALIGNED promises that rows begin at multiples of 16 bytes and hold whole vectors.
-#include "_attention.cuh"
+#include "_warpgroup_attention.cuh"
 
 // Which head and which rows a block has, and what they see.
 struct Place {
@@ -78,6 +79,82 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     __syncthreads();
     tile.finish(y + at.head * tokens * D, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, ring);
 }
+
+#if __CUDA_ARCH__ >= 900
+template <typename T, int DP, int BM, int KEYS, int STAGES>
+__global__ void __launch_bounds__(BM * 2 + 128, 1)
+    flash_warpgroup(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
+                    const __grid_constant__ TensorMap v, const int* __restrict__ n_padd, T* __restrict__ y, long long heads,
+                    long long tokens, long long D, long long, float scale) {
+    using Tile = WarpgroupAttention<T, DP, BM, KEYS>;
+    using Slabs = Ring<2 * STAGES, Tile::TOKENS>;  // tile i of k is slab 2 i, that of v slab 2 i + 1; q comes with slab 0
+    static_assert(KEYS >= 64, "warpgroups differ by one tile of tokens at most, whose slabs nobody waits for");
+    extern __shared__ __align__(1024) unsigned char memory[];
+    Slabs ring(memory + Tile::ROWS_OF_Q);
+    if (threadIdx.x == 0) ring.init(1, BM / 16);
+    __syncthreads();
+    Place at(BM, n_padd, heads, static_cast<int>(tokens));
+    if (threadIdx.x < 128) {
+        give_registers<BRINGING>();
+        int head = static_cast<int>(at.head), slabs = threadIdx.x == 0 ? 2 * at.count(KEYS) : 0;
+        for (int i = 0; i < slabs; ++i) {
+            unsigned to = shared_address(ring.vacant(i)), barrier = ring.full(i);
+            barrier_expect(barrier, Tile::TOKENS + (i == 0 ? Tile::ROWS_OF_Q : 0));
+            if (i == 0) copy_panels<DP, BM>(shared_address(memory), q, at.first, head, barrier);
+            copy_panels<DP, KEYS>(to, i % 2 ? v : k, at.begin + i / 2 * KEYS, head, barrier);
+        }
+        return;
+    }
+    take_registers<MULTIPLYING<BM / 64>>();
+    Tile tile;
+    float s[1][Tile::FN][4], by[2];
+    int last = min(at.first + (static_cast<int>(threadIdx.x) / 128) * 64, at.end);  // behind this warpgroup's rows
+    int count = last > at.begin ? (last - at.begin + KEYS - 1) / KEYS : 0;
+    auto soften = [&](int i) {
+        int j = at.begin + i * KEYS;
+        if (j + KEYS > at.first + tile.row + 1)
+            tile.hide(s, at.first, at.begin, [&](int f, int c) { return j + f * 8 + 2 * tile.t + c % 2; });
+        tile.soften(s, scale, by);
+    };
+    for (int i = 0; i < count; ++i) {
+        ring.await(2 * i);
+        hold(s[0]);
+        products_begin();
+        tile.begin_scores(s, memory, ring.slab(2 * i));
+        products_commit();
+        if (i > 0) {
+            ring.await(2 * i - 1);
+            hold(tile.acc[0]);
+            products_begin();
+            tile.begin_weighing(ring.slab(2 * i - 1));
+            products_commit();
+            products_wait<1>();
+        } else {
+            products_wait<0>();
+        }
+        hold(s[0]);
+        ring.release(2 * i);
+        soften(i);
+        products_wait<0>();
+        hold(tile.acc[0]);
+        if (i > 0) ring.release(2 * i - 1);
+        tile.rescale(by);
+        tile.keep(s);
+    }
+    if (count > 0) {
+        ring.await(2 * count - 1);
+        hold(tile.acc[0]);
+        products_begin();
+        tile.begin_weighing(ring.slab(2 * count - 1));
+        products_commit();
+        products_wait<0>();
+        hold(tile.acc[0]);
+    }
+    asm volatile("bar.sync 1, %0;" ::"n"(BM * 2) : "memory");  // nobody multiplies q any more
+    tile.finish(y + at.head * tokens * D, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory,
+                memory);
+}
+#endif
 
 template <typename T, bool IEEE, bool ALIGNED, int DP, int WN, int KEYS, int STAGES>
 __global__ void __launch_bounds__(WN * 32, 1)

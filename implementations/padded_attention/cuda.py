@@ -27,7 +27,7 @@ def build(case, variant, device):
 
     _, H, T, D = case.size("B", "H", "T", "D")
     planned = plan(case, variant, device)
-    launch = Launch(planned.program, planned.grid, planned.block, planned.shared_memory)
+    launch = Launch(planned.program, planned.grid, planned.block, planned.shared_memory, planned.boxes)
     scale = np.float32(math.log2(math.e) / math.sqrt(D))
 
     def call(q, k, v, n_padd):

@@ -12,26 +12,26 @@
 #include "_tile.cuh"
 
 template <typename T>
-struct Bias {
+struct Bias : OfSums {
     const T* __restrict__ b;
 
-    __device__ __forceinline__ float operator()(long long, long long n, const float (&v)[1]) const {
-        return v[0] + to_float(b[n]);
-    }
+    __device__ __forceinline__ explicit Bias(const T* b) : b(b) {}
+    __device__ __forceinline__ float column(long long n) const { return to_float(b[n]); }
+    __device__ __forceinline__ float operator()(None, float bias, const float (&v)[1]) const { return v[0] + bias; }
 };
 
 template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32, 1)
     dense_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long M,
                  long long K, long long N) {
-    tensor_tile<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, Bias<T>{b});
+    tensor_tile<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, Bias<T>(b));
 }
 
 template <bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     dense_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
                long long M, long long K, long long N) {
-    simt_tile<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Bias<float>{b});
+    simt_tile<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Bias<float>(b));
 }
 
 template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, bool MASKED>

@@ -45,7 +45,7 @@ def plans(case, variant, device):
     T, C, D = case.size("T", "C", "D")
     dense = _tile.plan(FILE, "dense", dataclasses.replace(case, sizes={"M": T, "K": C, "N": 3 * D}), device)
     if variant == "padded_attention":
-        return [dense, padded_attention.plan(of(case, B=1, H=1, T=T, D=D), "flash", device)]
+        return [dense, padded_attention.plan(of(case, B=1, H=1, T=T, D=D), "flash", device, whole=False)]
     inner = of(case, T=T, D=D)
     whole = flag(T * case.itemsize % 16 == 0)
     name = f"scores<{head(case, D * case.itemsize % 16 == 0)}, {whole}, {flag(variant == 'plain_softmax')}>"

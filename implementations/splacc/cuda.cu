@@ -3,14 +3,21 @@
 //   two_accumulators_tensor   a block multiplies a tile of A's rows by the same columns of both halves of B on the tensor
 //                             cores: float16, bfloat16, and float32 as tf32. The halves alternate every 8 columns in shared
 //                             memory, so a thread ends up with both sums of its elements and combines them in registers.
+//   two_accumulators_warpgroup    the same on Hopper's warpgroup products (16 bits), the halves one behind the other
 //   two_accumulators_simt     the same on the float32 units (precision "ieee"): a thread has 8 × 4 of either half.
 //
 // A is read once for both halves, and C is never stored. _tile.cuh says how a tile is multiplied.
-#include "_tile.cuh"
+#include "_warpgroup_tile.cuh"
 
-struct Gate {
-    __device__ __forceinline__ float operator()(long long, long long, const float (&v)[2]) const {
-        return activate<SIGMOID>(v[0]) * activate<TANH>(v[1]);
+// sigmoid(v[0]) * tanh(v[1]) with one division for both: s / (1 + e) * (1 - t) / (1 + t), where e = exp(-|v[0]|) and
+// t = exp(-2 |v[1]|). For small v[1], 1 - t cancels; there tanh is its series, with coefficients fitted to half an ulp.
+struct Gate : OfSums {
+    __device__ __forceinline__ float operator()(None, None, const float (&v)[2]) const {
+        float e = exp_minus_abs(v[0]), t = exp_minus_abs(2.0f * v[1]), square = v[1] * v[1];
+        float series = fmaf(square, fmaf(square, fmaf(square, 0.016432421f, -0.052668273f), 0.13320647f), -0.33332941f);
+        float near = fmaf(square * v[1], series, v[1]) * (1.0f + t), far = copysignf(1.0f - t, v[1]);
+        float both = fabsf(v[1]) < 0.55f ? near : far;
+        return (v[0] < 0.0f ? e : 1.0f) * both * reciprocal_approximate((1.0f + e) * (1.0f + t));
     }
 };
 
@@ -27,3 +34,12 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
                           long long K, long long N) {
     simt_tile<ALIGNED, NK, BM, BN, 2>(A, B, y, M, K, N, Gate{});
 }
+
+#if __CUDA_ARCH__ >= 900
+template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    two_accumulators_warpgroup(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, T* __restrict__ y,
+                               long long M, long long K, long long N) {
+    warpgroup_tiles<T, NK, BM, BN, STAGES, CLUSTER, 2>(A, B, y, M, K, N, Gate{});
+}
+#endif

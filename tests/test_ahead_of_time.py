@@ -95,6 +95,29 @@ def test_cuda_compiles(name, arch):
         assert cubin.code[:4] == b"\x7fELF" and set(cubin.symbols) >= set(names)
 
 
+@pytest.mark.parametrize(
+    "name, case", [("lola", "large"), ("splacc", "large"), ("geglu", "large"), ("padded_attention", "wide")]
+)
+def test_hopper_multiplies_16_bits_by_warpgroups(name, case):
+    pytest.importorskip("cuda.core")
+    from fusebench.backends.cuda import compile_cubin
+
+    module, programs = importlib.import_module(f"implementations.{name}.cuda"), {}
+    for layout in ("kn", "nk") if name != "padded_attention" else (None,):
+        for dtype in ("float16", "bfloat16"):
+            large = make_case(KERNELS[name], case, dtype, options={"w_layout": layout} if layout else {})
+            for variant in (v for v in module.VARIANTS if module.skip(large, v, DEVICES[90]) is None):
+                planned = getattr(module, "plans", lambda *a: [module.plan(*a)])(large, variant, DEVICES[90])[-1]
+                if "warpgroup" in planned.program.name:
+                    programs[planned.program.name] = planned
+                    assert planned.shared_memory <= SHARED_BYTES[90]
+                    assert planned.boxes and all(box[-1] == 64 and max(box) <= 256 for box in planned.boxes)
+    assert len(programs) >= (2 if name == "padded_attention" else 4)
+    (file,) = {planned.program.file for planned in programs.values()}
+    cubin = compile_cubin(file, "sm_90a", list(programs))
+    assert set(cubin.symbols) == set(programs)
+
+
 def test_a_cuda_file_that_does_not_compile_is_named_with_its_log(tmp_path):
     pytest.importorskip("cuda.core")
     from fusebench.backends.cuda import CompileError, compile_cubin

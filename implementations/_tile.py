@@ -85,8 +85,11 @@ def is_aligned(case):
 
 
 def multiplies_by_warpgroups(case, device):
-    """Whether _warpgroup_tile.cuh can be compiled for the device and take the case."""
-    return tuple(device.capability) == (9, 0) and case.itemsize == 2 and is_aligned(case)
+    """Whether _warpgroup_tile.cuh can be compiled for the device and take the case: no box is larger than what it is of, and
+    coordinates have 31 bits."""
+    M, K, N = case.size("M", "K", "N")
+    fits = M >= 128 and K >= SLAB and N >= 256 and max(M, K, 2 * N) < 2**31 - 256
+    return tuple(device.capability) == (9, 0) and case.itemsize == 2 and is_aligned(case) and fits
 
 
 def best(tiles, M, N, parts, multiprocessors):

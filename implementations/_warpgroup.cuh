@@ -75,6 +75,9 @@ __device__ __forceinline__ void copy_box(unsigned to, const TensorMap& map, int 
         : "memory");
 }
 
+// What this thread has read of shared memory by ordinary loads comes before what the copy engine writes there once it may.
+__device__ __forceinline__ void order_before_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
 // Registers of a thread, for the whole warpgroup: what the one that brings slabs gives up, the others may take.
 constexpr int BRINGING = 40;
 // Of each of WARPGROUPS that multiply, where another one keeps OTHERS.
@@ -126,11 +129,10 @@ __device__ __forceinline__ void products_wait() {
                  : __VA_ARGS__                                                                              \
                  : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(w), "n"(IN_COLUMNS))
 #define PRODUCTS_OF_MEMORY(TYPE)                                                                                 \
-    static_assert(FN == 8 || FN == 16 || FN == 32, "64, 128 or 256 columns");                                    \
+    static_assert(FN == 16 || FN == 32, "128 or 256 columns");                                                   \
     if constexpr (FN == 32)                                                                                      \
         OF_MEMORY(256, TYPE, "%128", "%129", "%130", "%131", SUMS32(0), SUMS32(8), SUMS32(16), SUMS32(24));      \
-    else if constexpr (FN == 16) OF_MEMORY(128, TYPE, "%64", "%65", "%66", "%67", SUMS32(0), SUMS32(8));         \
-    else OF_MEMORY(64, TYPE, "%32", "%33", "%34", "%35", SUMS32(0))
+    else OF_MEMORY(128, TYPE, "%64", "%65", "%66", "%67", SUMS32(0), SUMS32(8))
 #define PRODUCTS_OF_REGISTERS(TYPE)                                                                              \
     static_assert(FN == 8 || FN == 16, "64 or 128 columns");                                                     \
     if constexpr (FN == 16)                                                                                      \
@@ -211,9 +213,10 @@ struct Ring {
         return shared_address(to);
     }
 
-    // By readers: returns once slab i is there; and says that this warp has read it.
+    // By readers: returns once slab i is there; and says that this warp has read it, all of its lanes.
     __device__ __forceinline__ void await(int i) const { barrier_wait(full(i), i / STAGES & 1); }
     __device__ __forceinline__ void release(int i) const {
+        __syncwarp();
         unsigned lane = threadIdx.x % 32;
         if constexpr (CLUSTER == 1) {
             if (lane == 0) barrier_arrive(empty(i));

@@ -190,7 +190,6 @@ __device__ __forceinline__ void multiply_tiles(const Tiles& tiles, const Slabs& 
         rows.finish(K);
         if (HAS_COLUMNS) ready.await(i);
         tile.store(out, y, tiles.M, tiles.N, m0, n0, f, rows.of_row, reinterpret_cast<const Column*>(ready.slab(i)));
-        __syncwarp();
         if (HAS_COLUMNS) ready.release(i);
     }
 }

@@ -132,7 +132,11 @@ class Launch:
 def tensor_map(tensor: Any, box: tuple[int, ...]) -> Any:
     """The tensor as Hopper's copy engine sees it: 16-bit elements in boxes of those sizes, swizzled, for which the last size is 64
     elements (128 bytes). Leading dimensions that the box has none for are taken as one. Nothing waits for the device.
+
+    Raises ValueError for a tensor that is not contiguous: rows apart are another matrix to a kernel's ordinary loads.
     """
+    if not tensor.is_contiguous():
+        raise ValueError("a tensor is not contiguous; pass a copy of it")
     extra = tensor.dim() - len(box)
     if extra > 0:
         tensor = tensor.view(-1, *tensor.shape[extra + 1 :])

@@ -312,6 +312,7 @@ struct RowSums {
         }
         sum += part[0] + part[1] + (part[2] + part[3]);
         sum2 += part2[0] + part2[1] + (part2[2] + part2[3]);
+        order_before_copies();
     }
 
     // Mean and 1 / deviation of rows lane / 4 and lane / 4 + 8.
@@ -348,6 +349,7 @@ struct ColumnSums {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
             sum[i] += NK ? part[i * 4] + part[i * 4 + 1] + (part[i * 4 + 2] + part[i * 4 + 3]) : part[i];
+        order_before_copies();
     }
 
     // Each column's sum, by one lane at least.
@@ -398,27 +400,19 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
     warpgroup_tiles<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, Normed<T, ACT>(b, mean, rstd, prepared));
 }
 
-// The multiplying warps sum up their rows of x while the tensor cores are at work. Where colsum(W) is not PREPARED, the first
-// warpgroup, one of whose threads has the slabs brought, sums up W beside that.
-template <typename T, Activation ACT, bool PREPARED, bool NK, int BM, int BN, int STAGES, int CLUSTER>
-__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
-    tile_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
-                   const float* __restrict__ prepared, T* __restrict__ y, long long M, long long K, long long N) {
-    using F = Normed<T, ACT>;
-    F f(b, nullptr, nullptr, prepared);
-    if constexpr (PREPARED) {
-        warpgroup_tiles<T, NK, BM, BN, STAGES, CLUSTER, 1, RowSums>(x, W, y, M, K, N, f);
-        return;
-    }
+// The first warpgroup, one of whose threads has the slabs brought, sums up W; the others multiply, and sum up x.
+template <typename T, bool NK, int BM, int BN, int STAGES, typename F>
+__device__ __forceinline__ void summed_tiles(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M, long long K,
+                                             long long N, F f) {
     constexpr int COUNTING = 112, AHEAD = STAGES - 1, WARPS = BN / 64;  // registers; slabs asked for before one is looked at
     using Tile = WarpgroupTile<T, NK, BM, BN>;
-    using Slabs = Ring<STAGES, Tile::STAGE, CLUSTER>;
+    using Slabs = Ring<STAGES, Tile::STAGE>;
     extern __shared__ __align__(1024) unsigned char memory[];  // as in warpgroup_tiles
     Slabs ring(memory);
     Ring<2, BN * 8> ready(memory + Slabs::BYTES + Tile::OUT_BYTES);  // sum and bias
-    Tiles<NK, BM, BN, CLUSTER, 1> tiles(M, K, N);
+    Tiles<NK, BM, BN, 1, 1> tiles(M, K, N);
     if (threadIdx.x == 0) ring.init(1, BM / 16 + WARPS), ready.init(32 * WARPS, BM / 16);
-    wait_for_cluster<CLUSTER>();
+    __syncthreads();
     int warp = threadIdx.x / 32;
     if (threadIdx.x < 128) {
         give_registers<COUNTING>();
@@ -434,17 +428,27 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
                 if (k < 0) continue;
                 ring.await(i);
                 sums.add(ring.slab(i) + Tile::X_BYTES + warp * (64 * 128));
-                __syncwarp();
                 ring.release(i);
             }
             auto to = reinterpret_cast<float2*>(ready.vacant(tile)) + warp * 64;
-            sums.finish([&](int n, float sum) { to[n] = {sum, to_float(b[min(n0 + warp * 64 + n, N - 1)])}; });
+            sums.finish([&](int n, float sum) { to[n] = {sum, to_float(f.b[min(n0 + warp * 64 + n, N - 1)])}; });
             barrier_arrive(ready.full(tile));
         }
     } else {
         take_registers<MULTIPLYING<BM / 64, COUNTING>>();
         multiply_tiles<Tile, RowSums<F>>(tiles, ring, ready, memory + Slabs::BYTES, y, K, f);
     }
-    wait_for_cluster<CLUSTER>();
+}
+
+// CLUSTER is 1: blocks that share slabs would wait for each other's sums.
+template <typename T, Activation ACT, bool PREPARED, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __launch_bounds__(BM * 2 + 128, 1)
+    tile_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
+                   const float* __restrict__ prepared, T* __restrict__ y, long long M, long long K, long long N) {
+    static_assert(CLUSTER == 1, "readers by ordinary loads say so in their own block alone");
+    using F = Normed<T, ACT>;
+    F f(b, nullptr, nullptr, prepared);
+    if constexpr (PREPARED) warpgroup_tiles<T, NK, BM, BN, STAGES, 1, 1, RowSums>(x, W, y, M, K, N, f);
+    else summed_tiles<T, NK, BM, BN, STAGES>(x, W, y, M, K, N, f);
 }
 #endif

@@ -24,7 +24,6 @@ def plan(case, variant, device, whole=True):
     """Chooses the tile and the grid from the sizes and the device; not `whole` where q, k and v are parts of one tensor, which
     may begin anywhere."""
     B, H, T, D = case.size("B", "H", "T", "D")
-    start = head(case, D * case.itemsize % 16 == 0)
     if variant == "flash" and whole and multiplies_by_warpgroups(case, device):
         wide = 64 if D <= 64 else 128
         name = f"flash_warpgroup<{TYPES[case.dtype]}, {wide}, {WARPGROUP_ROWS}, {WARPGROUP_TOKENS}, {WARPGROUP_STAGES}>"
@@ -33,6 +32,7 @@ def plan(case, variant, device, whole=True):
         rows, tokens = (1, WARPGROUP_ROWS, 64), (1, WARPGROUP_TOKENS, 64)
         grid, block = B * H * -(-T // WARPGROUP_ROWS), WARPGROUP_ROWS * 2 + 128
         return Plan(Program(FILE, name), grid, block, memory, (rows, tokens, tokens))
+    start = head(case, D * case.itemsize % 16 == 0)
     if variant == "flash":
         tile = flash_tile(case, device)
         program, memory = Program(FILE, f"flash<{start}, {tile.arguments}>"), flash_bytes(tile, case)
@@ -44,11 +44,12 @@ def plan(case, variant, device, whole=True):
 
 
 def multiplies_by_warpgroups(case, device):
-    """Whether flash_warpgroup can be compiled for the device, takes the case, and leaves nearly every multiprocessor a block."""
+    """Whether flash_warpgroup can be compiled for the device, takes the case (no box is larger than what it is of), and leaves
+    nearly every multiprocessor a block."""
     B, H, T, D = case.size("B", "H", "T", "D")
     blocks = B * H * -(-T // WARPGROUP_ROWS)
-    can = tuple(device.capability) == (9, 0) and case.itemsize == 2 and D % 8 == 0 and D <= 128
-    return can and blocks >= ENOUGH * (device.multiprocessors or 132)
+    can = tuple(device.capability) == (9, 0) and case.itemsize == 2 and D % 8 == 0 and 64 <= D <= 128
+    return can and T >= WARPGROUP_ROWS and blocks >= ENOUGH * (device.multiprocessors or 132)
 
 
 def flash_tile(case, device):

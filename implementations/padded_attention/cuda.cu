@@ -3,7 +3,8 @@
 //
 //   flash       a block has a tile of rows of one head and goes through the tokens that they see, k and v together, with a
 //               running maximum and sum for each row. STAGES tiles of tokens are in shared memory or on their way.
-//   flash_warpgroup   the same on Hopper: one thread has the tokens brought, and warpgroups have 64 rows each.
+//   flash_warpgroup   the same on Hopper: one thread has the tokens brought, and warpgroups have 64 rows each. Boxes are whole: what
+//               they have of padding in q and of tokens behind the tile is hidden. q, k and v are contiguous.
 //   whole_row   a block has 16 rows. It goes through k once and keeps all scores in shared memory, each where the lane that
 //               summed it will read it; then, with the maximum of the whole row, through v. Nothing is ever rescaled.
 //

@@ -1,0 +1,160 @@
+// The sums of lola's tiles on Hopper's warpgroup products, added up from shared memory beside the tensor cores; or of whole rows, in
+// a kernel of their own.
+#pragma once
+#include "_row.cuh"
+#include "_warpgroup_tile.cuh"
+
+// Sums of the 16 rows of x of a warp, beside the products: a lane has 32 elements of K of each slab of row lane / 2.
+template <typename F>
+struct RowSums {
+    using T = typename F::Element;
+    static constexpr int SIZE = Vector<T>::SIZE;
+    float shift = 0.0f, sum = 0.0f, sum2 = 0.0f;
+    float2 of_row[2];
+
+    __device__ __forceinline__ RowSums(const F&, long long, long long) {}
+
+    // Adds a slab with `left` elements of K, a multiple of SIZE. The shift is the mean of what the first one has of the row.
+    __device__ __forceinline__ void add(const unsigned char* slab, int left, bool first) {
+        int lane = threadIdx.x % 32, row = lane / 2, half = lane % 2 * 4, place = row * 128 + ((half ^ row) & 7) * 16;
+        auto vector = [&](int i) { return *reinterpret_cast<const Vector<T>*>(slab + (place ^ i * 16)); };
+        if (first) {
+            float total = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+#pragma unroll
+                for (int j = 0; j < SIZE; ++j) total += element(vector(i), j);
+            shift = lane_sum<2>(total) / static_cast<float>(min(left, SLAB<T>));
+        }
+        float part[4] = {}, part2[4] = {};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            auto v = vector(i);
+            float from = (half + i) * SIZE < left ? shift : 0.0f;  // K's filling is 0, and counts as that
+#pragma unroll
+            for (int j = 0; j < SIZE; ++j) {
+                float d = element(v, j) - from;
+                part[j % 4] += d;
+                part2[j % 4] = fmaf(d, d, part2[j % 4]);
+            }
+        }
+        sum += part[0] + part[1] + (part[2] + part[3]);
+        sum2 += part2[0] + part2[1] + (part2[2] + part2[3]);
+        order_before_copies();
+    }
+
+    // Mean and 1 / deviation of rows lane / 4 and lane / 4 + 8.
+    __device__ __forceinline__ void finish(long long K) {
+        float mean = lane_sum<2>(sum) / K, rstd = inverse_deviation(mean, lane_sum<2>(sum2) / K);
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            int lane = (threadIdx.x % 32 / 4 + h * 8) * 2;
+            of_row[h] = {__shfl_sync(0xffffffffu, shift + mean, lane), __shfl_sync(0xffffffffu, rstd, lane)};
+        }
+    }
+};
+
+// Sums of 64 columns of W by each of WARPS warps. Of W in rows of K (NK) a lane has two columns; of a panel 8, and 16 rows of K
+// of each slab.
+template <typename T, bool NK>
+struct ColumnSums {
+    static constexpr int SIZE = Vector<T>::SIZE, COUNT = NK ? 2 : SIZE;
+    int lane = threadIdx.x % 32;
+    float sum[COUNT] = {};
+
+    // Adds a slab of the 64 columns.
+    __device__ __forceinline__ void add(const unsigned char* slab) {
+        auto vector = [&](int row, int chunk) {
+            return *reinterpret_cast<const Vector<T>*>(slab + row * 128 + ((chunk ^ row) & 7) * 16);
+        };
+        float part[8] = {};
+#pragma unroll
+        for (int i = 0; i < 16; ++i) {
+            auto v = NK ? vector(i / 8 * 32 + lane, i % 8) : vector(i * 4 + lane / 8, lane % 8);
+#pragma unroll
+            for (int j = 0; j < SIZE; ++j) part[NK ? i / 8 * 4 + j % 4 : j] += element(v, j);
+        }
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            sum[i] += NK ? part[i * 4] + part[i * 4 + 1] + (part[i * 4 + 2] + part[i * 4 + 3]) : part[i];
+        order_before_copies();
+    }
+
+    // Each column's sum, by one lane at least.
+    template <typename F>
+    __device__ __forceinline__ void finish(F store) const {
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i)
+            store(NK ? i * 32 + lane : lane % 8 * SIZE + i, NK ? sum[i] : lane_sum<4, 8>(sum[i]));
+    }
+};
+
+// Mean and 1 / deviation of each row of x: a warp has a row, in vectors.
+template <typename T>
+__global__ void __launch_bounds__(256)
+    row_statistics(const T* __restrict__ x, float* __restrict__ mean, float* __restrict__ rstd, long long M, long long K) {
+    constexpr int SIZE = Vector<T>::SIZE;
+    long long m = blockIdx.x * 8LL + threadIdx.x / 32;
+    int lane = threadIdx.x % 32, first = static_cast<int>(min(K, 32LL * SIZE));
+    if (m >= M) return;
+    auto row = reinterpret_cast<const Vector<T>*>(x + m * K);
+    float shift = 0.0f, sum = 0.0f, sum2 = 0.0f;
+    if (lane * SIZE < first) {
+        auto v = row[lane];
+#pragma unroll
+        for (int j = 0; j < SIZE; ++j) shift += element(v, j);
+    }
+    shift = lane_sum<32>(shift) / first;
+#pragma unroll 8
+    for (int i = lane; i < K / SIZE; i += 32) {
+        auto v = row[i];
+#pragma unroll
+        for (int j = 0; j < SIZE; ++j) {
+            float d = element(v, j) - shift;
+            sum += d;
+            sum2 = fmaf(d, d, sum2);
+        }
+    }
+    float off = lane_sum<32>(sum) / K, square = lane_sum<32>(sum2) / K;
+    if (lane == 0) mean[m] = shift + off, rstd[m] = inverse_deviation(off, square);
+}
+
+// The first warpgroup, one of whose threads has the slabs brought, sums up W; the others multiply, and sum up x.
+template <typename T, bool NK, int BM, int BN, int STAGES, typename F>
+__device__ __forceinline__ void summed_tiles(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M, long long K,
+                                             long long N, F f) {
+    constexpr int COUNTING = 112, AHEAD = STAGES - 1, WARPS = BN / 64;  // registers; slabs asked for before one is looked at
+    using Tile = WarpgroupTile<T, NK, BM, BN>;
+    using Slabs = Ring<STAGES, Tile::STAGE>;
+    extern __shared__ __align__(1024) unsigned char memory[];  // as in warpgroup_tiles
+    Slabs ring(memory);
+    Ring<2, BN * 8> ready(memory + Slabs::BYTES + Tile::OUT_BYTES);  // sum and bias
+    Tiles<NK, BM, BN, 1, 1> tiles(M, K, N);
+    if (threadIdx.x == 0) ring.init(1, BM / 16 + WARPS), ready.init(32 * WARPS, BM / 16);
+    __syncthreads();
+    int warp = threadIdx.x / 32;
+    if (threadIdx.x < 128) {
+        give_registers<COUNTING>();
+        int i = -AHEAD, all = tiles.count * tiles.slabs;
+#pragma unroll 1
+        for (int tile = 0; warp < WARPS && tile < tiles.count; ++tile) {
+            long long m0, n0;
+            tiles.place(tile, m0, n0);
+            ColumnSums<T, NK> sums;
+#pragma unroll 1
+            for (int k = tile == 0 ? -AHEAD : 0; k < tiles.slabs; ++k, ++i) {
+                if (threadIdx.x == 0 && i + AHEAD < all) tiles.bring(x, W, ring, i + AHEAD);
+                if (k < 0) continue;
+                ring.await(i);
+                sums.add(ring.slab(i) + Tile::X_BYTES + warp * (64 * 128));
+                ring.release(i);
+            }
+            auto to = reinterpret_cast<float2*>(ready.vacant(tile)) + warp * 64;
+            sums.finish([&](int n, float sum) { to[n] = {sum, to_float(f.b[min(n0 + warp * 64 + n, N - 1)])}; });
+            barrier_arrive(ready.full(tile));
+        }
+    } else {
+        take_registers<MULTIPLYING<BM / 64, COUNTING>>();
+        multiply_tiles<Tile, RowSums<F>>(tiles, ring, ready, memory + Slabs::BYTES, y, K, f);
+    }
+}

@@ -31,7 +31,8 @@ def usage() -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0 all well, 1 a cell is not, 2 bad input, 130 interrupted."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # ends as tidily as Ctrl-C
+    # ends as tidily as Ctrl-C, also where a script that runs this in the background lets SIGINT be ignored
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         code = _dispatch(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()  # here, where a full disk can still be told of

@@ -73,7 +73,13 @@ def test_kill_9_leaves_records_and_no_orphans_and_the_run_goes_on(tmp_path):
     assert "4 cells" in done.stdout and not list(tmp_path.glob("results/*/.inputs-*"))
 
 
-def test_ctrl_c_keeps_what_was_measured_and_ends_a_whole_sweep(tmp_path):
+@pytest.mark.parametrize(
+    "sent, interrupts",
+    [(signal.SIGINT, signal.SIG_DFL), (signal.SIGTERM, signal.SIG_IGN)],
+    ids=["Ctrl-C", "background"],
+)
+def test_ending_it_keeps_what_was_measured_and_ends_a_whole_sweep(tmp_path, sent, interrupts):
+    """A script's shell lets SIGINT be ignored in what it runs in the background; SIGTERM ends that all the same."""
     arguments = [
         "bench",
         "-m",
@@ -84,10 +90,10 @@ def test_ctrl_c_keeps_what_was_measured_and_ends_a_whole_sweep(tmp_path):
     ]
     run = subprocess.Popen(
         [sys.executable, "-m", "fusebench.cli", *arguments], cwd=tmp_path, env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: signal.signal(signal.SIGINT, interrupts),
     )  # fmt: skip
     wait_until(lambda: any(f.read_bytes().count(b"\n") == 1 for f in tmp_path.glob("results/*/0/records.jsonl")))
-    run.send_signal(signal.SIGINT)
+    run.send_signal(sent)
     _, told = run.communicate(timeout=30)
     assert run.returncode == 130 and "1 of 2 cells are kept" in told and "Traceback" not in told
     assert not list(tmp_path.glob("results/*/1")) and not list(tmp_path.glob("results/**/.inputs-*"))

@@ -19,8 +19,6 @@
 #pragma once
 #include "_softmax.cuh"
 
-constexpr float LOG2_E = 1.4426950408889634f;
-
 // Bytes from one row of a tile to the next.
 template <typename T, int DP>
 constexpr int TILE_PITCH = DP * static_cast<int>(sizeof(T)) + 16;

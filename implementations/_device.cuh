@@ -104,7 +104,7 @@ __device__ __forceinline__ void store_part(T* p, const Vector<T>& v, int count) 
         if (i < count) p[i] = v.at[i];
 }
 
-// ---- copies from global to shared memory that run beside the computation --------------------------------------------
+// ---- shared memory, of this block and of others of its cluster -------------------------------------------------------
 __device__ __forceinline__ unsigned shared_address(const void* p) {
     return static_cast<unsigned>(__cvta_generic_to_shared(p));
 }
@@ -125,6 +125,7 @@ __device__ __forceinline__ unsigned address_in_block(unsigned address, unsigned 
     return there;
 }
 
+// ---- copies from global to shared memory that run beside the computation --------------------------------------------
 // Copies 16 bytes, or writes 16 zero bytes where `valid` is false (then `from` is not read).
 __device__ __forceinline__ void copy_async(unsigned to, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");

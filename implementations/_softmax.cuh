@@ -76,12 +76,10 @@ __device__ __forceinline__ unsigned pack(float low, float high, bfloat16) {
     return r;
 }
 
+constexpr float LOG2_E = 1.4426950408889634f;
+
 // exp(x - m). The difference comes first: it is exact where it is small, and cannot overflow to +inf.
-__device__ __forceinline__ float exponential(float x, float m) {
-    float e;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"((x - m) * 1.4426950408889634f));
-    return e;
-}
+__device__ __forceinline__ float exponential(float x, float m) { return exp2_approximate((x - m) * LOG2_E); }
 
 // The sum of exp(v - m), which float32 can keep in place of v.
 template <bool KEEP, typename T>

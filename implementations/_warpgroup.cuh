@@ -206,10 +206,10 @@ struct Ring {
         barrier_wait(empty(i), i / STAGES & 1 ^ 1);
         return slab(i);
     }
-    // The same, to be filled by copies of all STAGE bytes.
-    __device__ __forceinline__ unsigned expect(int i) const {
+    // The same, to be filled by copies of all STAGE bytes, which `more` elsewhere come with.
+    __device__ __forceinline__ unsigned expect(int i, unsigned more = 0) const {
         unsigned char* to = vacant(i);
-        barrier_expect(full(i), STAGE);
+        barrier_expect(full(i), STAGE + more);
         return shared_address(to);
     }
 

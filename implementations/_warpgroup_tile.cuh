@@ -12,6 +12,10 @@
 #include "_tile.cuh"
 #include "_warpgroup.cuh"
 
+// Whether f wants something of columns: None is nothing to keep.
+template <typename Column>
+constexpr bool KEPT = sizeof(Column) > 1;
+
 // The sums of a tile, by warpgroups 1, 2, …. Those of column n of part p are c[p * FN / PARTS + n / 8].
 template <typename T, bool NK, int BM, int BN, int PARTS = 1>
 struct WarpgroupTile {
@@ -77,7 +81,7 @@ struct WarpgroupTile {
                 struct alignas(2 * sizeof(Column)) {
                     Column at[2];
                 } of_columns = {};
-                if constexpr (sizeof(Column) > 1)
+                if constexpr (KEPT<Column>)
                     of_columns = reinterpret_cast<const decltype(of_columns)*>(columns + piece)[j * 4 + t];
 #pragma unroll
                 for (int h = 0; h < 2; ++h)
@@ -178,7 +182,6 @@ template <typename Tile, typename Rows, typename T, typename Tiles, typename Sla
 __device__ __forceinline__ void multiply_tiles(const Tiles& tiles, const Slabs& ring, const Ready& ready, unsigned char* out,
                                                T* y, long long K, F f) {
     using Column = decltype(f.column(0));
-    constexpr bool HAS_COLUMNS = sizeof(Column) > 1;  // None has nothing to keep
     for (int i = 0; i < tiles.count; ++i) {
         long long m0, n0;
         tiles.place(i, m0, n0);
@@ -188,9 +191,9 @@ __device__ __forceinline__ void multiply_tiles(const Tiles& tiles, const Slabs& 
             rows.add(x, static_cast<int>(K) - k * SLAB<T>, k == 0);
         });
         rows.finish(K);
-        if (HAS_COLUMNS) ready.await(i);
+        if (KEPT<Column>) ready.await(i);
         tile.store(out, y, tiles.M, tiles.N, m0, n0, f, rows.of_row, reinterpret_cast<const Column*>(ready.slab(i)));
-        if (HAS_COLUMNS) ready.release(i);
+        if (KEPT<Column>) ready.release(i);
     }
 }
 
@@ -212,7 +215,7 @@ __device__ __forceinline__ void warpgroup_tiles(const TensorMap& x, const Tensor
         if (threadIdx.x == 0) {
 #pragma unroll 1
             for (int i = 0; i < tiles.count * tiles.slabs; ++i) tiles.bring(x, W, ring, i);
-        } else if (sizeof(Column) > 1 && threadIdx.x >= 32) {
+        } else if (KEPT<Column> && threadIdx.x >= 32) {
             for (int i = 0; i < tiles.count; ++i) {
                 long long m0, n0;
                 tiles.place(i, m0, n0);

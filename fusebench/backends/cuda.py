@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import sys
@@ -137,30 +138,30 @@ def tensor_map(tensor: Any, box: tuple[int, ...]) -> Any:
     """
     if not tensor.is_contiguous():
         raise ValueError("a tensor is not contiguous; pass a copy of it")
-    extra = tensor.dim() - len(box)
-    if extra > 0:
-        tensor = tensor.view(-1, *tensor.shape[extra + 1 :])
-    return _tensor_map(tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), box)
+    return _tensor_map(tensor.data_ptr(), tuple(tensor.shape), box)
 
 
 @lru_cache(maxsize=1024)
-def _tensor_map(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], box: tuple[int, ...]) -> Any:
+def _tensor_map(pointer: int, shape: tuple[int, ...], box: tuple[int, ...]) -> Any:
     """A map says where memory lies and how, whatever is there, so that one that was made before serves; it keeps nobody's memory."""
     from cuda.core import TensorMapDescriptorOptions
     from cuda.core.utils import StridedMemoryView
 
     Swizzle = type(TensorMapDescriptorOptions.swizzle)  # no public module of cuda-core has its name
-    view = StridedMemoryView.from_any_interface(_Memory(pointer, shape, strides), stream_ptr=-1)
+    leading = len(shape) - len(box) + 1
+    view = StridedMemoryView.from_any_interface(
+        _Memory(pointer, (math.prod(shape[:leading]), *shape[leading:])), stream_ptr=-1
+    )
     return view.as_tensor_map(box, swizzle=Swizzle.SWIZZLE_128B)
 
 
 class _Memory:
-    """Memory on the device, by CUDA's array interface: 16-bit elements, `strides` of which are from one to the next."""
+    """Contiguous memory on the device, by CUDA's array interface: elements of 16 bits."""
 
-    def __init__(self, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...]):
+    def __init__(self, pointer: int, shape: tuple[int, ...]):
+        strides = tuple(2 * math.prod(shape[i + 1 :]) for i in range(len(shape)))
         self.__cuda_array_interface__ = {
-            "version": 3, "data": (pointer, False), "shape": shape, "strides": tuple(2 * s for s in strides),
-            "typestr": "<u2", "stream": None,
+            "version": 3, "data": (pointer, False), "shape": shape, "strides": strides, "typestr": "<u2", "stream": None,
         }  # fmt: skip
 
 

@@ -99,8 +99,7 @@ __global__ void __launch_bounds__(BM * 2 + 128, 1)
         give_registers<BRINGING>();
         int head = static_cast<int>(at.head), slabs = threadIdx.x == 0 ? 2 * at.count(KEYS) : 0;
         for (int i = 0; i < slabs; ++i) {
-            unsigned to = shared_address(ring.vacant(i)), barrier = ring.full(i);
-            barrier_expect(barrier, Tile::TOKENS + (i == 0 ? Tile::ROWS_OF_Q : 0));
+            unsigned to = ring.expect(i, i == 0 ? Tile::ROWS_OF_Q : 0), barrier = ring.full(i);
             if (i == 0) copy_panels<DP, BM>(shared_address(memory), q, at.first, head, barrier);
             copy_panels<DP, KEYS>(to, i % 2 ? v : k, at.begin + i / 2 * KEYS, head, barrier);
         }
@@ -117,6 +116,13 @@ __global__ void __launch_bounds__(BM * 2 + 128, 1)
             tile.hide(s, at.first, at.begin, [&](int f, int c) { return j + f * 8 + 2 * tile.t + c % 2; });
         tile.soften(s, scale, by);
     };
+    auto begin_weighing = [&](int i) {
+        ring.await(2 * i + 1);
+        hold(tile.acc[0]);
+        products_begin();
+        tile.begin_weighing(ring.slab(2 * i + 1));
+        products_commit();
+    };
     for (int i = 0; i < count; ++i) {
         ring.await(2 * i);
         hold(s[0]);
@@ -124,11 +130,7 @@ __global__ void __launch_bounds__(BM * 2 + 128, 1)
         tile.begin_scores(s, memory, ring.slab(2 * i));
         products_commit();
         if (i > 0) {
-            ring.await(2 * i - 1);
-            hold(tile.acc[0]);
-            products_begin();
-            tile.begin_weighing(ring.slab(2 * i - 1));
-            products_commit();
+            begin_weighing(i - 1);
             products_wait<1>();
         } else {
             products_wait<0>();
@@ -143,11 +145,7 @@ __global__ void __launch_bounds__(BM * 2 + 128, 1)
         tile.keep(s);
     }
     if (count > 0) {
-        ring.await(2 * count - 1);
-        hold(tile.acc[0]);
-        products_begin();
-        tile.begin_weighing(ring.slab(2 * count - 1));
-        products_commit();
+        begin_weighing(count - 1);
         products_wait<0>();
         hold(tile.acc[0]);
     }

@@ -3,7 +3,7 @@ SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .ONESHELL:
 .DEFAULT_GOAL := help
-.PHONY: help bench parity list asv test lint install clean
+.PHONY: help bench parity list asv test mutants lint install clean
 
 ARGS ?=
 BIN := .venv/bin
@@ -33,7 +33,10 @@ asv: $(STAMP) ## run the asv suite on the present commit
 	@$(BIN)/asv run $(ARGS)
 
 test: $(STAMP) ## run the tests: make test ARGS="-k lola"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --durations=20 --durations-min=1 $(ARGS)
+
+mutants: $(STAMP) ## do the tests notice a slip in what a change touches? make mutants ARGS="fusebench/report.py"
+	@$(BIN)/python tests/mutants $(ARGS)
 
 lint: $(STAMP) ## ruff and mypy
 	@$(BIN)/ruff check .

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import itertools
+import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fusebench import hard
-from fusebench.contract import DTYPES, PRECISIONS, Case, Cell
+from fusebench.contract import DTYPES, PRECISIONS, Case, Cell, Tunable
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 
@@ -24,42 +26,69 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
     asked = [kernels[n] for n in names]
     check_keys("dimension", config["shape"], {d for k in asked for d in k.dimensions}, names)
     check_keys("option", config["option"], {o for k in asked for o in k.options}, names)
+    tunables = {name: some(value) for name, value in config.get("config", {}).items() if value is not None}
     if config["case"] is not None:
-        for case in chosen(config["case"], {c: None for k in asked for c in k.module.CASES}):
-            check_name("case", case, {c: None for k in kernels.values() for c in k.module.CASES})
+        for case in chosen(config["case"], {c: None for k in asked for c in k.mathematics.cases}):
+            check_name("case", case, {c: None for k in kernels.values() for c in k.mathematics.cases})
     implementations = chosen(config["implementation"], {i: None for k in asked for i in k.implementations})
     for request in implementations:
         check_implementation(asked, request)
     seeds = [positive("seed", seed, least=0) for seed in some(config["seed"])]
     wanted = [check_name("inputs", kind, hard.KINDS) for kind in chosen(config["inputs"], hard.KINDS)]
+    variants = {kernel.name: _variants(kernel, implementations) for kernel in asked}
+    _check_tunables(asked, variants, tunables)
     cells = [
-        Cell(case, implementation, variant, seed, kind)
+        Cell(case, implementation, variant, seed, kind, chosen_config)
         for kernel in asked
         for case in select_cases(kernel, config)
         for seed in seeds
         for kind in wanted
-        if config["inputs"] != "all" or kind in hard.kinds(kernel.module, case)
-        for implementation, variant in _variants(kernel, implementations)
+        if "all" not in some(config["inputs"]) or kind in hard.kinds(kernel.mathematics, case)
+        for implementation, variant in variants[kernel.name]
+        for chosen_config in _configs(kernel.implementations[implementation].tunables.get(variant, {}), tunables)
     ]
     if not cells:
-        have = ", ".join(c for k in asked for c in k.module.CASES)
+        have = ", ".join(c for k in asked for c in k.mathematics.cases)
         raise UsageError(f"no cells: {', '.join(names)} has no case {config['case']}. There are: {have}")
     return cells
+
+
+def _check_tunables(
+    kernels: Sequence[Kernel], variants: Mapping[str, Sequence[tuple[str, str]]], asked: Mapping[str, Sequence[Any]]
+) -> None:
+    """Every tunable that is set must be one of a chosen variant, and its values of the kind that the variant names."""
+    known: dict[str, tuple[Tunable, ...]] = {}
+    for kernel in kernels:
+        for implementation, variant in variants[kernel.name]:
+            known |= kernel.implementations[implementation].tunables.get(variant, {})
+    for name, values in asked.items():
+        check_name("tunable of the chosen implementations", name, known)
+        kinds = {type(value) for value in known[name]}
+        for value in values:
+            if type(value) not in kinds:
+                tried = ", ".join(map(str, known[name]))
+                raise UsageError(f"config.{name} is {value!r}: expected a value such as {tried}")
+
+
+def _configs(own: Mapping[str, Any], asked: Mapping[str, Sequence[Any]]) -> list[dict[str, Tunable]]:
+    """The combinations of the asked values of those tunables that a variant has; one without any where it has none of them."""
+    mine = {name: values for name, values in asked.items() if name in own}
+    return [dict(zip(mine, values, strict=True)) for values in itertools.product(*mine.values())]
 
 
 def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
     """The cases of one kernel: its named cases or the rows of a shapes file, with `shape`, `batch` and `option` set on top,
     times the dtypes and precisions."""
-    named = kernel.module.CASES
+    named = kernel.mathematics.cases
     if config["shapes"] is not None:
         starts = read_shapes(Path(config["shapes"]), kernel)
     else:
         wanted = chosen(next(iter(named)) if config["case"] is None else config["case"], named)
-        starts = [named[c] for c in wanted if c in named]
+        starts = [dict(named[c]) for c in wanted if c in named]
     changes: dict[str, list[int]] = {}
     for dimension in kernel.dimensions:
         value = config["shape"].get(dimension)
-        if value is None and dimension == kernel.module.BATCH:
+        if value is None and dimension == kernel.mathematics.batch:
             value = config["batch"]
         if value is not None:
             changes[dimension] = [positive(f"size {dimension}", v) for v in some(value)]
@@ -86,7 +115,7 @@ def make_case(
 
     Its id is stable over the history, because a default that is added later does not stand in it. Raises UsageError.
     """
-    known: Mapping[str, Mapping[str, int]] = kernel.module.CASES
+    known: Mapping[str, Mapping[str, int]] = kernel.mathematics.cases
     if isinstance(sizes, str):
         sizes = known[check_name(f"case of {kernel.name}", sizes, known)]
     check_name("dtype", dtype, DTYPES)
@@ -94,7 +123,7 @@ def make_case(
     for name, value in (options or {}).items():
         check_name(f"option of {kernel.name}", name, kernel.options)
         check_name(f"value of option {name} of {kernel.name}", str(value), kernel.options[name])
-    products = dtype == "float32" and "tf32" in getattr(kernel.module, "PRECISIONS", PRECISIONS)
+    products = dtype == "float32" and "tf32" in kernel.mathematics.precisions
     precision = precision if products else "ieee"
     filled = {name: str((options or {}).get(name, values[0])) for name, values in kernel.options.items()}
     changed = [f"{n}={v}" for n, v in filled.items() if v != kernel.options[n][0]]
@@ -107,15 +136,22 @@ def make_case(
 def command(kernel: Kernel, cell: Cell, device: str, paths: Sequence[object] = (), timed: Sequence[str] = ()) -> str:
     """The command line that checks just this cell again; with the keys in `timed` it is timed as well."""
     case, name = cell.case, cell.case.id.split("/")[0]
-    named = kernel.module.CASES.get(name) == case.sizes
+    named = kernel.mathematics.cases.get(name) == case.sizes
     words = [f"case={name}"] if named else [f"shape.{d}={n}" for d, n in case.sizes.items()]
     words += [f"dtype={case.dtype}", f"precision={case.precision}"]
     words += [f"option.{n}={v}" for n, v in case.options.items() if v != kernel.options[n][0]]
+    words += [f"config.{n}={v}" for n, v in cell.config.items()]
     words += [f"seed={cell.seed}", f"inputs={cell.inputs}", f"device={device}"]
-    words += [f"path=[{','.join(map(str, paths))}]"] if paths else []
+    words += [f"path=[{','.join(map(_quoted, paths))}]"] if paths else []
     what = "bench" if timed else "parity"
-    where = f"kernel={case.kernel} implementation={cell.implementation}:{cell.variant}"
-    return " ".join(["fusebench", what, where, *words, *timed])
+    where = (f"kernel={case.kernel}", f"implementation={cell.implementation}:{cell.variant}")
+    return shlex.join(["fusebench", what, *where, *words, *timed])
+
+
+def _quoted(path: object) -> str:
+    """The path as Hydra reads it in a list."""
+    text = str(path)
+    return text if re.fullmatch(r"[\w./-]+", text, re.ASCII) else "'" + text.replace("'", "\\'") + "'"
 
 
 def read_shapes(path: Path, kernel: Kernel) -> list[dict[str, int]]:

@@ -10,20 +10,21 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, make_dataclass
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hydra import compose, initialize_config_dir
-from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fusebench import discovery, machine
+from fusebench.backends import protocol
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 from fusebench.timing.plan import Plan
@@ -34,49 +35,58 @@ CONF = next(p for p in (Path(__file__).parent / "conf", discovery.HOME.parent / 
 
 @dataclass
 class BaseConfig:
-    """What `bench` and `parity` share; conf/*.yaml gives the values, these the types. `store` adds `shape`, `option` and
-    `worker`, whose keys discovery knows."""
+    """The keys that all commands share, and their types; conf/base.yaml and the command's own file give the values. `store` adds
+    `shape`, `option`, `config` and `worker`, whose keys discovery knows."""
 
-    kernel: Any = "all"
-    implementation: Any = "all"
-    case: Any = None
-    dtype: Any = "float32"
-    precision: Any = "ieee"
-    batch: Any = None
-    shapes: str | None = None
-    device: str = "auto"
-    path: Any = None
-    seed: Any = 0
-    inputs: Any = "plain"
-    timeout_s: float = 300.0
-    threads: int | None = None
-    resume: str | None = None
+    kernel: Any = MISSING
+    implementation: Any = MISSING
+    case: Any = MISSING
+    dtype: Any = MISSING
+    precision: Any = MISSING
+    batch: Any = MISSING
+    shapes: str | None = MISSING
+    device: str = MISSING
+    path: Any = MISSING
+    seed: Any = MISSING
+    inputs: Any = MISSING
+    timeout_s: float = MISSING
+    threads: int | None = MISSING
+    resume: str | None = MISSING
 
 
 @dataclass
-class BenchConfig(BaseConfig):
+class TimedConfig(BaseConfig):
     """How a cell is sampled: the fields of timing/plan.py's Plan."""
 
-    time_s: float = 0.5
-    target: float = 0.01
-    regime: str = "auto"
-    cache: str = "auto"
+    time_s: float = MISSING
+    target: float = MISSING
+    regime: str = MISSING
+    cache: str = MISSING
 
 
 @dataclass
-class CompareConfig(BenchConfig):
+class BenchConfig(TimedConfig):
+    """`retry` names statuses whose cells run again in a run that goes on."""
+
+    retry: Any = MISSING
+
+
+@dataclass
+class CompareConfig(TimedConfig):
     """`time_s` is the sampling budget of one turn of one side, in seconds; comparison/statistics.py says what the others are."""
 
-    pairs: Any = 10
-    rounds: Any = 16
-    confidence: Any = 0.99
-    fail_slower: Any = None
-    resamples: Any = 0
+    pairs: Any = MISSING
+    rounds: Any = MISSING
+    confidence: Any = MISSING
+    fail_slower: Any = MISSING
+    resamples: Any = MISSING
 
 
 @dataclass
 class ParityConfig(BaseConfig):
     """Nothing is timed."""
+
+    retry: Any = MISSING
 
 
 SCHEMAS: dict[str, type[BaseConfig]] = {"bench": BenchConfig, "compare": CompareConfig, "parity": ParityConfig}
@@ -104,11 +114,13 @@ def store(command: str, kernels: Mapping[str, Kernel]) -> None:
     """Registers the schema of a command. The dimensions and options known from discovery are its keys, so they need no `+`."""
     shape = make_dataclass("Shape", [(d, Any, None) for d in _dimensions(kernels)])
     option = make_dataclass("Option", [(o, Any, None) for o in _options(kernels)])
+    tunables = make_dataclass("Tunables", [(t, Any, None) for t in _tunables(kernels)])
     python = make_dataclass("Python", [(n, str | None, None) for n in _python_keys(kernels)])
     worker = make_dataclass("Worker", [("inline", bool, False), ("python", python, field(default_factory=python))])
     schema = make_dataclass(
         "Schema",
         [("shape", shape, field(default_factory=shape)), ("option", option, field(default_factory=option)),
+         ("config", tunables, field(default_factory=tunables)),
          ("worker", worker, field(default_factory=worker))],
         bases=(SCHEMAS[command],),
     )  # fmt: skip
@@ -116,8 +128,7 @@ def store(command: str, kernels: Mapping[str, Kernel]) -> None:
 
 
 def parse(arguments: Sequence[str]) -> list[Override]:
-    """The overrides among the arguments of a command, flags left out. Raises UsageError for one that does not parse, and
-    SystemExit for a flag that does not."""
+    """The overrides among the arguments of a command, flags left out. Raises UsageError for one that does not parse."""
     given = flags(arguments)
     for name in ("config_name", "config_path", "experimental_rerun"):
         if getattr(given, name) is not None:
@@ -128,10 +139,13 @@ def parse(arguments: Sequence[str]) -> list[Override]:
     words = given.overrides
     if stray := [w for w in words if "=" not in w and not w.startswith("~")]:
         raise UsageError(f"unexpected {stray[0]!r}: expected KEY=VALUE, such as kernel=lola")
-    try:
-        return OverridesParser.create().parse_overrides(words)
-    except HydraException as error:
-        raise UsageError(one_line(error)) from error
+    parser, found = OverridesParser.create(), []
+    for word in words:
+        try:
+            found += parser.parse_overrides([word])
+        except HydraException as error:
+            raise UsageError(f"{word:.80}: {one_line(error)}") from error
+    return found
 
 
 def only_shows(arguments: Sequence[str]) -> bool:
@@ -141,15 +155,111 @@ def only_shows(arguments: Sequence[str]) -> bool:
 
 
 def flags(arguments: Sequence[str]) -> argparse.Namespace:
-    """The arguments as Hydra is going to read them."""
-    return get_args_parser().parse_args(list(arguments))
+    """The arguments as Hydra is going to read them. Raises UsageError for a flag that Hydra does not have, or that stands between
+    keys, where Hydra takes none."""
+    return _hydra_flags().parse_args(list(arguments))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; flags stand before all keys or behind them")
+
+
+def _hydra_flags() -> argparse.ArgumentParser:
+    """The flags that Hydra 1.3 documents: it has no public parser for them."""
+    parser = _Parser(add_help=False, allow_abbrev=True)
+    parser.add_argument("overrides", nargs="*")
+    for name, short in (
+        ("help", "-h"),
+        ("resolve", None),
+        ("run", "-r"),
+        ("multirun", "-m"),
+        ("shell-completion", "-sc"),
+    ):
+        parser.add_argument(*filter(None, (f"--{name}", short)), action="store_true")
+    parser.add_argument("--hydra-help", action="store_true")
+    parser.add_argument("--version", action="version", version=f"Hydra {version('hydra-core')}")
+    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
+    parser.add_argument(
+        "--info",
+        "-i",
+        nargs="?",
+        const="all",
+        choices=["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"],
+    )
+    for name, short in (("package", "-p"), ("config-path", "-cp"), ("config-name", "-cn"), ("config-dir", "-cd")):
+        parser.add_argument(f"--{name}", short)
+    parser.add_argument("--experimental-rerun")
+    return parser
 
 
 def compose_jobs(command: str, arguments: Sequence[str], overrides: Sequence[Override]) -> Iterator[dict[str, Any]]:
-    """The configuration of each job that Hydra is going to start. Raises UsageError where one does not compose."""
+    """The configuration of each job that Hydra is going to start. Raises UsageError where one does not compose.
+
+    Hydra composes a job in 30 ms. Where all that a sweep varies are values, to which nothing in the configuration refers, one
+    job is composed, and the values of the others are set in it.
+    """
     hint = _ambiguous(overrides, arguments)
-    for job in job_lines(arguments, overrides):
-        yield compose_job(command, job, arguments, hint)
+    lines = job_lines(arguments, overrides)
+    own = [o for o in overrides if not o.key_or_group.startswith("hydra")]
+    swept = [place for place, o in enumerate(own) if o.is_sweep_override()]
+    whole = composed(command, lines[0], arguments, hint)
+    first = as_plain(whole)
+    keys = [o.key_or_group for o in own]
+    plain = {
+        line: value for place in swept if keys.count(keys[place]) == 1 for line, value in _plain_values(own[place])
+    }
+    refers = "${" in str(OmegaConf.to_container(whole, resolve=False))
+    yield first
+    known: dict[str, Any] = {}
+    for line in lines[1:]:
+        varied = [line[place] for place in swept]
+        for word in varied:
+            if word not in known:
+                known[word] = None if refers or word not in plain else _typed(whole, word.split("=")[0], plain[word])
+        if all(known[word] is not None for word in varied):
+            yield _with_values(first, {word.split("=")[0]: known[word].value for word in varied})
+        else:
+            yield compose_job(command, line, arguments, hint)
+
+
+@dataclass(frozen=True)
+class _Typed:
+    """A value as the schema has it."""
+
+    value: Any
+
+
+def _plain_values(override: Override) -> Iterator[tuple[str, Any]]:
+    """The lines of a swept key that set a plain value, each with it; none of a group, whose choice is a file."""
+    key = override.key_or_group
+    if (CONF / key).is_dir() or override.package or "/" in key or override.is_add() or override.is_delete():
+        return
+    for text, value in zip(_swept(override), override.sweep_iterator(), strict=False):
+        if isinstance(value, int | float | str) and "$" not in text:
+            yield f"{key}={text}", value
+
+
+def _typed(whole: DictConfig, key: str, value: Any) -> _Typed | None:
+    """The value as the schema has it, or None where it does not take it: composed in full, the job says why."""
+    try:
+        OmegaConf.update(whole, key, value, force_add=False)
+        return _Typed(OmegaConf.select(whole, key))
+    except OmegaConfBaseException:
+        return None
+
+
+def _with_values(config: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration with the values of some keys; it shares the rest."""
+    changed = dict(config)
+    for key, value in values.items():
+        *path, name = key.split(".")
+        place = changed
+        for part in path:
+            place[part] = dict(place[part])
+            place = place[part]
+        place[name] = value
+    return changed
 
 
 def job_lines(arguments: Sequence[str], overrides: Sequence[Override]) -> list[list[str]]:
@@ -171,12 +281,20 @@ def job_lines(arguments: Sequence[str], overrides: Sequence[Override]) -> list[l
 def compose_job(command: str, lines: Sequence[str], arguments: Sequence[str] = (), hint: str = "") -> dict[str, Any]:
     """The configuration that these overrides give, with the flags among the arguments. Raises UsageError, with the hint if there
     is one, where they do not compose."""
+    try:
+        return as_plain(composed(command, lines, arguments, hint))
+    except UsageError as error:
+        raise UsageError(hint or str(error)) from error
+
+
+def composed(command: str, lines: Sequence[str], arguments: Sequence[str] = (), hint: str = "") -> DictConfig:
+    """`compose_job` with what refers to other keys unresolved."""
     given = flags(arguments)
     where = [] if given.config_dir is None else [_search_path(given.config_dir)]
     within = GlobalHydra.instance().is_initialized()  # in a job, Hydra is at work already
     with contextlib.nullcontext() if within else initialize_config_dir(str(CONF), version_base="1.3"):
         try:
-            return as_plain(compose(command, overrides=[*lines, *where]))
+            return compose(command, overrides=[*lines, *where])
         except Exception as error:  # Hydra's, OmegaConf's or a YAML reader's: of what the user wrote
             raise UsageError(hint or one_line(error)) from error
 
@@ -215,6 +333,8 @@ def check(command: str, arguments: Sequence[str], overrides: Sequence[Override],
     shapes, options = _dimensions(kernels), _options(kernels)
     keys = [*plain, "worker", "worker.inline", *(f"worker.python.{n}" for n in _python_keys(kernels))]
     keys += ["experiment", *(f"shape.{d}" for d in shapes), *(f"option.{o}" for o in options)]
+    tunables = _tunables(kernels)
+    keys += [f"config.{t}" for t in tunables]
     for override in overrides:
         key = override.key_or_group
         if override.is_delete():
@@ -222,10 +342,14 @@ def check(command: str, arguments: Sequence[str], overrides: Sequence[Override],
         if key.split(".")[0].split("/")[0] == "hydra":
             continue  # Hydra's own
         if key not in keys:
-            for prefix, what, known in (("shape.", "dimension", shapes), ("option.", "option", options)):
+            for prefix, what, known in (
+                ("shape.", "dimension", shapes),
+                ("option.", "option", options),
+                ("config.", "tunable", tunables),
+            ):
                 if key.startswith(prefix):
                     raise unknown(what, key.removeprefix(prefix), known)
-            shown = [*plain, "worker", "worker.python.NAME", "experiment", "shape.DIM", "option.NAME"]
+            shown = [*plain, "worker", "worker.python.NAME", "experiment", "shape.DIM", "option.NAME", "config.NAME"]
             raise unknown("key", key, shown)
         for group in ("experiment", "worker"):
             if key == group and override.value() is not None:
@@ -249,6 +373,10 @@ def _swept(override: Override) -> list[str]:
         return list(itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1))
     except HydraException as error:
         raise UsageError(f"{override.input_line}: {one_line(error)}") from error
+    except OmegaConfBaseException as error:  # on the way to write a range as a value
+        raise UsageError(
+            f"{override.input_line}: a sweep within a sweep; expected values with commas between, or one range"
+        ) from error
 
 
 def _dimensions(kernels: Mapping[str, Kernel]) -> list[str]:
@@ -259,8 +387,13 @@ def _options(kernels: Mapping[str, Kernel]) -> list[str]:
     return sorted({o for k in kernels.values() for o in k.options})
 
 
+def _tunables(kernels: Mapping[str, Kernel]) -> list[str]:
+    implementations = [i for k in kernels.values() for i in k.implementations.values()]
+    return sorted({name for i in implementations for own in i.tunables.values() for name in own})
+
+
 def _python_keys(kernels: Mapping[str, Kernel]) -> list[str]:
-    return sorted({*discovery.BACKENDS, *(i for k in kernels.values() for i in k.implementations)})
+    return sorted({*protocol.found(), *(i for k in kernels.values() for i in k.implementations)})
 
 
 def resolve_device(value: str) -> str:

@@ -7,28 +7,37 @@
     CASES = {"batch": {"M": 1024, …}}    named cases, append-only; the first is the default
     OPTIONS = {"w_layout": ("kn", "nk")} options with their values, the default first (may be absent)
     PRECISIONS = ("ieee", "tf32")        how its float32 products can be asked for (absent: these two; ("ieee",) if it has none)
-    ROWS = ("x",)                        inputs whose rows alone decide the same rows of the outputs (may be absent)
-    ROW_AXIS = 0                         the axis of these rows, in those inputs and in the outputs (absent: 0)
+    ROWS = {"x": 0, "y": 0}              the axis of independent rows: of each input that has them, then of each output, in order,
+                                         by a name of its own (absent: no rows; one output stands for all)
+    OWN_DTYPES = ("labels",)             float inputs that keep the dtype that they are made with (absent: none)
     def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
     def formula(case, r, *inputs): …     the outputs in float64; `r` names the rounding points (rounding.py)
     PARTS = {"product": product}         other formulas, of a part of the kernel, for implementations that say so (may be absent)
-    def hard(case): …                    {kind of hard inputs: names of the inputs that get it} (hard.py; absent: all kinds, all float inputs)
+    def hard(case): …                    {kind of hard inputs: names of the inputs and weights that get it} (hard.py; absent: all kinds, all float inputs, no weights)
     def flops(case): …                   floating-point operations of one call
     def moved_bytes(case): …             compulsory traffic: every input read once, every output written once
 
 `implementations/<kernel>/<implementation>.py` is one framework's program. Its upper-case constants are literals, because
 discovery reads them without importing the file:
 
-    BACKEND = "torch"                    or "jax": whose arrays it takes and which worker runs it
+    BACKEND = "torch"                    or another module of fusebench/backends: whose arrays it takes, which worker runs it
     VARIANTS = {"default": ("product",)} variant → the formula's points that it rounds to the storage dtype
     REQUIRES = {"triton": "triton"}      module → what to `pip install` for it, beyond the back end (may be absent)
     IN_PLACE = {"in_place": ("x",)}      variant → the inputs that its call overwrites (may be absent: none)
     COMPUTES = "product"                 which of the kernel's PARTS it is, shown as such in tables (absent: the whole kernel)
+    TUNABLES = {"multirow": {"BLOCK_M": (64, 128), "num_warps": (4, 8)}}  variant → its tunables, with the values that are worth
+                                         a try (may be absent: none)
     WITHOUT_GPU = "timed"                or "interpreted" (parity only) or "unavailable" (may be absent: "timed")
     def skip(case, variant, device): …   why it cannot do this cell, or None (may be absent)
     def prepare(case, variant, *inputs)  a tuple made once from the weights alone, such as column sums (may be absent)
     def build(case, variant, device): …  → call(*inputs, *prepared) → one output or a tuple of them
+
+Where TUNABLES stands, tiles and their like are chosen in one place, and `config.num_warps=8` on the command line sets another:
+
+    def config(case, variant, device)    {tunable: value}: what it takes unless told otherwise
+    def fits(case, variant, device, config)      why this config cannot run here, before compiling, or None (may be absent)
+    def build(case, variant, device, config)     with all tunables of the variant
 
 Only `call` is timed; it must be pure and may return before the device is done. Inputs come in the order of `inputs`, then
 `weights`. Nothing in these folders times, prints, asserts or reads configuration; an implementation that cannot do what it
@@ -37,12 +46,13 @@ is asked for says so in `skip` and never does something else instead.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 DTYPES = ("float32", "float16", "bfloat16")
 PRECISIONS = ("ieee", "tf32")
+Tunable = bool | int | str
 STATUSES = ("ok", "skipped", "wrong", "failed", "crashed", "timeout", "implausible")
 
 
@@ -60,7 +70,7 @@ class Case:
     dtype: str
     precision: str = "ieee"
     options: Mapping[str, str] = field(default_factory=dict)
-    direction: str = "forward"
+    mode: str = "forward"
     id: str = ""
 
     def size(self, *dimensions: str) -> tuple[int, ...]:
@@ -72,30 +82,31 @@ class Case:
         """Bytes of one element of the storage dtype."""
         return 4 if self.dtype == "float32" else 2
 
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True)
 class Cell:
-    """One case on one implementation and variant, with the seed and the kind (hard.py) of its inputs."""
+    """One case on one implementation and variant, with the seed and the kind (hard.py) of its inputs. `config` has the tunables
+    that are set to other values than the implementation's own choice."""
 
     case: Case
     implementation: str
     variant: str
     seed: int = 0
     inputs: str = "plain"
+    config: Mapping[str, Tunable] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
-        """`triton:multirow_ws`, or the bare implementation where it has only the variant "default"."""
-        return self.implementation if self.variant == "default" else f"{self.implementation}:{self.variant}"
+        """`triton:multirow_ws`, or the bare implementation where it has only the variant "default", with `num_warps=8` behind it
+        for each tunable that is set."""
+        name = self.implementation if self.variant == "default" else f"{self.implementation}:{self.variant}"
+        return " ".join([name, *(f"{n}={v}" for n, v in sorted(self.config.items()))])
 
     @property
     def id(self) -> str:
         """Unique within a run; a resumed run repeats no cell whose id is on record."""
         kind = "" if self.inputs == "plain" else f"/inputs={self.inputs}"
-        return f"{self.case.kernel}/{self.case.id}/{self.label}/seed={self.seed}{kind}"
+        return f"{self.case.kernel}/{self.case.id}/{self.label.replace(' ', '/')}/seed={self.seed}{kind}"
 
 
 @dataclass(frozen=True)
@@ -106,3 +117,42 @@ class Device:
     name: str
     capability: tuple[int, int] = (0, 0)
     multiprocessors: int = 0
+
+
+def _no_weights(case: Case, rng: Any) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Mathematics:
+    """A kernel.py as everything else sees it: its constants and functions under the names above, in lower case, what it left
+    out filled in. `rows` are the axes of the inputs that have rows, and of the outputs.
+    """
+
+    dimensions: tuple[str, ...]
+    batch: str
+    cases: Mapping[str, Mapping[str, int]]
+    inputs: Callable[..., dict[str, Any]]
+    formula: Callable[..., Any]
+    flops: Callable[[Case], int]
+    moved_bytes: Callable[[Case], int]
+    weights: Callable[..., dict[str, Any]] = _no_weights
+    hard: Callable[[Case], Mapping[str, Any]] | None = None
+    options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    precisions: tuple[str, ...] = PRECISIONS
+    rows: Mapping[str, int] = field(default_factory=dict)
+    own_dtypes: tuple[str, ...] = ()
+    parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+
+    def formula_of(self, part: str) -> Callable[..., Any]:
+        """The kernel's formula, or that of a part of it. Raises ValueError for a part that it does not have."""
+        if not part:
+            return self.formula
+        if part not in self.parts:
+            raise ValueError(f"COMPUTES names {part!r}; PARTS of kernel.py has {', '.join(self.parts) or 'none'}")
+        return self.parts[part]
+
+    def output_axis(self, number: int, inputs: Collection[str]) -> int:
+        """The axis of the rows of output `number`, where `inputs` are the names of all inputs."""
+        axes = [axis for name, axis in self.rows.items() if name not in inputs] or [0]
+        return axes[number if len(axes) > 1 else 0]

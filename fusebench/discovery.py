@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusebench.contract import PRECISIONS
+from fusebench.backends import protocol
+from fusebench.contract import PRECISIONS, Mathematics, Tunable
 from fusebench.errors import UsageError
-from fusebench.workers.guard import foreign
 
 HOME = Path(__file__).resolve().parent.parent / "implementations"
 WITHOUT_GPU = ("timed", "interpreted", "unavailable")
@@ -28,10 +28,10 @@ CONSTANTS = (
     "REQUIRES",
     "IN_PLACE",
     "COMPUTES",
+    "TUNABLES",
     "WITHOUT_GPU",
 )  # of the contract, read as literals
 FUNCTIONS = ("inputs", "weights", "formula", "hard", "flops", "moved_bytes")  # of a kernel.py
-BACKENDS = {"torch": {"torch": "torch"}, "jax": {"jax": "jax"}}  # back end → module → what to pip install
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,12 @@ class Implementation:
     in_place: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     without_gpu: str = "timed"
     computes: str = ""
+    tunables: Mapping[str, Mapping[str, tuple[Tunable, ...]]] = field(default_factory=dict)
     broken: str = ""
 
     def missing(self) -> str | None:
         """Names the first package that this interpreter lacks for it, with the command that would install it."""
-        for module, package in {**BACKENDS.get(self.backend, {}), **self.requires}.items():
+        for module, package in {**protocol.found()[self.backend].requires, **self.requires}.items():
             if not _importable(module):
                 return f"needs {module}: pip install {package}"
         return None
@@ -67,20 +68,20 @@ class Implementation:
 
 @dataclass(frozen=True)
 class Kernel:
-    """One kernel folder: its mathematics (`module`, the imported kernel.py) and its implementations by name."""
+    """One kernel folder: its mathematics, which is kernel.py, and its implementations by name."""
 
     name: str
     folder: Path
-    module: Any
+    mathematics: Mathematics
     implementations: Mapping[str, Implementation]
 
     @property
     def dimensions(self) -> tuple[str, ...]:
-        return tuple(self.module.DIMENSIONS)
+        return self.mathematics.dimensions
 
     @property
-    def options(self) -> dict[str, tuple[str, ...]]:
-        return dict(getattr(self.module, "OPTIONS", {}))
+    def options(self) -> Mapping[str, tuple[str, ...]]:
+        return self.mathematics.options
 
 
 def roots_of(paths: Iterable[str | Path] = (), home: Path | None = None) -> list[Path]:
@@ -120,8 +121,8 @@ def find_kernels(roots: Sequence[Path]) -> dict[str, Kernel]:
     return kernels
 
 
-def _mathematics(name: str, file: Path) -> types.ModuleType:
-    """The kernel.py, imported and checked for what everything else takes for granted."""
+def _mathematics(name: str, file: Path) -> Mathematics:
+    """The kernel.py, imported, checked and normalised."""
     try:
         module = importlib.import_module(f"implementations.{name}.kernel")
     except (Exception, SystemExit) as error:  # whatever a kernel's author wrote: name the file, not our import
@@ -131,7 +132,24 @@ def _mathematics(name: str, file: Path) -> types.ModuleType:
         raise UsageError(f"{file} lacks {', '.join(missing)} (fusebench/contract.py says what each is)")
     if problem := _problem(module):
         raise UsageError(f"{file}: {problem}")
-    return module
+    return normalised(module)
+
+
+def normalised(module: Any) -> Mathematics:
+    """What a kernel.py, or an object with the same names, says. A commit from before axes had names may give ROWS as a tuple of
+    inputs, and one ROW_AXIS for all."""
+    rows = getattr(module, "ROWS", {})
+    if not isinstance(rows, Mapping):
+        axis = getattr(module, "ROW_AXIS", 0)
+        rows = {**dict.fromkeys(rows, axis), "": axis}
+    functions = {name: getattr(module, name) for name in FUNCTIONS if hasattr(module, name)}
+    return Mathematics(
+        dimensions=tuple(module.DIMENSIONS), batch=module.BATCH, cases=module.CASES, rows=rows, **functions,
+        options={name: tuple(values) for name, values in getattr(module, "OPTIONS", {}).items()},
+        precisions=tuple(getattr(module, "PRECISIONS", PRECISIONS)),
+        own_dtypes=tuple(getattr(module, "OWN_DTYPES", ())),
+        parts=dict(getattr(module, "PARTS", {})),
+    )  # fmt: skip
 
 
 def _problem(module: types.ModuleType) -> str:
@@ -155,8 +173,9 @@ def _problem(module: types.ModuleType) -> str:
             lambda v: _maps(v, lambda names: _are_names(names) and len(names) > 0),
         ),
         ("PRECISIONS", f"some of {', '.join(PRECISIONS)}", lambda v: _are_names(v) and set(v) <= set(PRECISIONS)),
-        ("ROWS", "a tuple of names of inputs", _are_names),
+        ("ROWS", 'axes by name, such as {"x": 0, "y": 0}', lambda v: _are_names(v) or _maps(v, lambda axis: type(axis) is int)),
         ("ROW_AXIS", "an integer", lambda v: type(v) is int),
+        ("OWN_DTYPES", "a tuple of names of inputs", _are_names),
         ("PARTS", "formulas by name", lambda v: _maps(v, callable)),
         *((name, "a function", callable) for name in FUNCTIONS),
     )  # fmt: skip
@@ -183,7 +202,7 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         constants = _constants(file)
         backend, variants = constants["BACKEND"], constants["VARIANTS"]
         requires, without_gpu = constants.get("REQUIRES", {}), constants.get("WITHOUT_GPU", "timed")
-        for name, value, known in (("BACKEND", backend, BACKENDS), ("WITHOUT_GPU", without_gpu, WITHOUT_GPU)):
+        for name, value, known in (("BACKEND", backend, protocol.found()), ("WITHOUT_GPU", without_gpu, WITHOUT_GPU)):
             if value not in tuple(known):
                 raise ValueError(f"{name} is {value!r}, not one of {', '.join(known)}")
         if not _maps(variants, _are_names) or not variants:
@@ -193,10 +212,17 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         in_place = constants.get("IN_PLACE", {})
         if not _maps(in_place, _are_names) or set(in_place) - set(variants):
             raise ValueError('IN_PLACE must map variants to tuples of inputs, such as {"in_place": ("x",)}')
-        if other := next((name for name in _imported(file) if foreign(name, backend)), None):
+        if other := next((name for name in _imported(file) if protocol.foreign(name, backend)), None):
             raise ValueError(f"it imports {other}, but its BACKEND is {backend}")
+        tunables = constants.get("TUNABLES", {})
+        if not _maps(tunables, lambda own: _maps(own, _are_values)) or set(tunables) - set(variants):
+            raise ValueError(
+                'TUNABLES must map variants to tunables with values, such as {"default": {"num_warps": (4, 8)}}'
+            )
         computes = str(constants.get("COMPUTES", ""))
-        return Implementation(kernel, file.stem, file, backend, variants, requires, in_place, without_gpu, computes)
+        return Implementation(
+            kernel, file.stem, file, backend, variants, requires, in_place, without_gpu, computes, tunables
+        )
     except KeyError as error:
         return Implementation(kernel, file.stem, file, broken=f"{file.name} sets no {error.args[0]}")
     except (
@@ -238,6 +264,10 @@ def _is_name(value: Any) -> bool:
 
 def _are_names(value: Any) -> bool:
     return isinstance(value, tuple | list) and all(map(_is_name, value))
+
+
+def _are_values(value: Any) -> bool:
+    return isinstance(value, tuple | list) and bool(value) and all(isinstance(v, bool | int | str) for v in value)
 
 
 def _maps(value: Any, holds: Callable[[Any], bool]) -> bool:

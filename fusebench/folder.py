@@ -14,8 +14,8 @@ from typing import Any
 
 import yaml
 
-from fusebench import records
 from fusebench.errors import Unstored, UsageError
+from fusebench.records.store import FILE
 
 RESULTS = Path("results")
 LOCK = ".lock"
@@ -84,7 +84,7 @@ def keep(chosen: Mapping[str, Any], folder: Path, command: str) -> None:
 
     Raises UsageError if it cannot be written, or if another run is kept there.
     """
-    if (folder / records.FILE).exists() or any(folder.glob("*.yaml")):
+    if (folder / FILE).exists() or any(folder.glob("*.yaml")):
         raise UsageError(f"{folder} holds a run already: resume={folder} goes on with it")
     kept = dict(chosen) | {key: _absolute(chosen[key]) for key in ("path", "shapes")}
     partial = folder / f".{command}.yaml"

@@ -7,7 +7,8 @@
     inf          every third row has one inf, every third one -inf
     extreme      all values within a factor of 2 of the largest finite number of the dtype
 
-A kernel.py says in `hard(case)` which kinds its formula defines, and for which inputs; without it, all for all floats.
+A kernel.py says in `hard(case)` which kinds its formula defines, and for which inputs and weights; without it, all for all
+inputs that are floats, and for no weights.
 """
 
 from __future__ import annotations
@@ -17,30 +18,33 @@ from typing import Any
 
 import numpy as np
 
-from fusebench.contract import Case
-from fusebench.parity.rounding import FORMATS
+from fusebench.contract import Case, Mathematics
+from fusebench.dtypes import FORMATS
 
 KINDS = ("plain", "large_mean", "equal", "subnormal", "nan", "inf", "extreme")
 
 
-def kinds(module: Any, case: Case) -> tuple[str, ...]:
+def kinds(mathematics: Mathematics, case: Case) -> tuple[str, ...]:
     """The kinds that the kernel defines for the case, `plain` first."""
-    hard = getattr(module, "hard", None)
-    return KINDS if hard is None else tuple(k for k in KINDS if k == "plain" or k in hard(case))
+    if mathematics.hard is None:
+        return KINDS
+    defined = mathematics.hard(case)
+    return tuple(k for k in KINDS if k == "plain" or k in defined)
 
 
-def change(module: Any, case: Case, kind: str, arrays: Mapping[str, np.ndarray], seed: Sequence[int]) -> dict[str, Any]:
+def change(
+    mathematics: Mathematics, case: Case, kind: str, arrays: Mapping[str, np.ndarray], seed: Sequence[int]
+) -> dict[str, Any]:  # fmt: skip
     """The inputs of the case made hard in the way of `kind`; scalars and integers stay as they are."""
     if kind == "plain":
         return dict(arrays)
-    hard = getattr(module, "hard", None)
-    names = arrays if hard is None else hard(case)[kind]
+    names = arrays if mathematics.hard is None else mathematics.hard(case)[kind]
     rng = np.random.default_rng([*seed, KINDS.index(kind)])
     return {name: _changed(np.asarray(a), kind, case.dtype, rng) if name in names else a for name, a in arrays.items()}
 
 
 def _changed(array: np.ndarray, kind: str, dtype: str, rng: np.random.Generator) -> np.ndarray:
-    """`array` as float32 with its last axis as rows; it is rounded to the storage dtype later."""
+    """`array`, computed in float32 with its last axis as rows; it is rounded to the storage dtype later."""
     if array.dtype.kind != "f" or array.ndim == 0:
         return array
     _, smallest, largest = FORMATS[dtype]
@@ -62,4 +66,4 @@ def _changed(array: np.ndarray, kind: str, dtype: str, rng: np.random.Generator)
         rows = (np.copysign(rng.uniform(0.5, 1, rows.shape), rows) * largest).astype(np.float32)
     else:
         raise ValueError(f"inputs {kind!r}: expected one of {', '.join(KINDS)}")
-    return rows.reshape(array.shape)
+    return rows.reshape(array.shape).astype(array.dtype, copy=False)

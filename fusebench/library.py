@@ -6,12 +6,16 @@ import importlib
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from fusebench import machine, records
+from fusebench import machine, provenance
+from fusebench.backends import protocol
+from fusebench.cell import rated, with_timing
 from fusebench.contract import Case, Cell
-from fusebench.run import add_rates
+from fusebench.errors import unknown
+from fusebench.records.record import Build, Record, Work
 from fusebench.timing import yardstick, yardstick_cache
 from fusebench.timing.plan import Plan
 from fusebench.workers.worker import Bench, written_bytes
@@ -27,63 +31,88 @@ def measure(
     cache: str = "auto",
     flops: int = 0,
     moved_bytes: int = 0,
-) -> dict[str, Any]:
+    backend: str | None = None,
+    device: str | None = None,
+) -> Record:
     """Times `call(*arguments)` as `fusebench bench` times a cell and returns the same record.
 
-    The arguments decide the back end and the device: Torch tensors, JAX arrays, or anything else as plain Python on the CPU.
+    The arrays among the arguments, also within lists, dictionaries and JAX's pytrees, decide the back end and the device. A
+    callable that gets none, because it holds them itself, needs `backend`: "torch", "jax", or "numpy" for plain Python; its
+    `device` is then "cpu" or "cuda", by default the GPU where the back end sees one.
     On a GPU the time is CUPTI's, each call queued behind an L2 flush; on the CPU it is the synchronised wall clock; `regime`
     and `cache` choose another (timing/plan.py). `time_s` is the sampling budget in seconds, which ends earlier where the interval
     of the median is within ± `target`; `flops` and `moved_bytes` of one call, where given, add TFLOP/s and GB/s, and the best
     time by the yardsticks that earlier runs have left (`fusebench yardsticks`). What is faster than the card's datasheet allows
-    is `implausible`. The record's `parity` is absent: nothing is known of what the call should compute. Precision and compiler
+    is `implausible`. The record's `parity` is empty: nothing is known of what the call should compute. Precision and compiler
     settings stay as they are, and count as unknown on a GPU.
 
-    Raises what the call raises, ValueError for a regime that the device does not have, for a name or number that cannot be, and
+    Raises what the call raises, ValueError where no argument tells the back end, for a regime that the device does not have, for a name or number that cannot be, and
     for arguments on another than the first visible GPU, and RuntimeError if CUPTI recorded nothing.
     """
-    backend, device = _home(arguments)
+    backend, device = _back_end(arguments, backend, device)
     bench = Bench(backend, device)
     label = str(name or getattr(call, "__name__", "call"))
     precision = yardstick.UNKNOWN if device == "cuda" else "ieee"
     case = Case(label, {}, _dtype(arguments), precision, id=label)
-    record = records.new(Cell(case, label, "default"), device) | {"flops": flops, "moved_bytes": moved_bytes}
     plan = Plan(time_s, target, regime, cache)
     plan.on(device)
-    bench.backend.reset_peak()
-    machine.reset_peak_rss()
+    peak = bench.peak()
     begin = time.perf_counter()
     bench.backend.wait(call(*arguments))
     first_s = time.perf_counter() - begin
-    peak = bench.backend.peak_bytes() if device == "cuda" else machine.peak_rss()
+    peak_bytes = peak()
     samples = bench.sample(call, [list(arguments)], plan)
-    timing = samples.summary()
-    record |= {
-        "device": machine.describe(bench.device), "prepare_s": 0.0, "compile_s": max(0.0, first_s - timing["median"]),
-        "peak_memory_bytes": peak, "timing": timing, "written_bytes": written_bytes(samples.output), "ended": datetime.now(UTC).isoformat(),
-    }  # fmt: skip
-    add_rates(record, _rates(record["device"], yardstick.needed(case.dtype, precision, flops)))
-    return records.plain(record)
+    build = Build(0.0, first_s, peak_bytes, written_bytes(samples.output))
+    record = provenance.new_record(Cell(case, label, "default"), device)
+    environment = replace(record.environment, device=machine.describe(bench.device))
+    ended = datetime.now(UTC).isoformat()
+    record = replace(
+        record, environment=environment, work=Work(flops, moved_bytes), build=build, time_s=time_s, ended=ended
+    )
+    return rated(with_timing(record, samples.summary()), _rates(environment.device, case, flops))
 
 
-def _rates(device: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """The yardsticks of those names where an earlier run has left them, else {}: nothing but the call is measured here."""
+def _rates(device: machine.DeviceInfo, case: Case, flops: int) -> yardstick.Rates | None:
+    """The yardsticks of the case where an earlier run has left them, else None: nothing but the call is measured here."""
     if "torch" not in sys.modules:
-        return {}
+        return None
     torch = importlib.import_module("fusebench.backends.torch")
-    return yardstick.as_rates(yardstick_cache.read(yardstick.key(device, *torch.versions())), names)
+    known = yardstick_cache.read(yardstick.key(device, *torch.versions()))
+    return yardstick.as_rates(known, yardstick.needed(case.dtype, case.precision, flops))
 
 
-def _home(arguments: tuple[Any, ...]) -> tuple[str, str]:
-    """Back end and device of the first argument that belongs to a framework which is loaded already."""
+def _back_end(arguments: tuple[Any, ...], backend: str | None, device: str | None) -> tuple[str, str]:
+    """Back end and device: those that were named, or of the first array of a framework that is loaded already."""
+    known = sorted(protocol.found(), key="numpy".__eq__)  # last: frameworks take NumPy's arrays too
+    if backend not in (None, *known):
+        raise unknown("backend", backend, known)
+    if device not in (None, "cpu", "cuda"):
+        raise unknown("device", device, ("cpu", "cuda"))
+    for name in [backend] if backend else [n for n in known if n in sys.modules]:
+        module = importlib.import_module(f"fusebench.backends.{name}")
+        for array in filter(module.is_array, _leaves(arguments)):
+            found = module.device_of(array)
+            if device not in (None, found):
+                raise ValueError(f"device is {device!r}, but an argument lies on {found!r}")
+            return name, found
+    if backend is None:
+        raise ValueError(
+            f"no argument is an array: name the back end that the call computes with, backend= one of {', '.join(known)}; "
+            "numpy is for plain Python as well"
+        )
+    return backend, device or ("cuda" if backend != "numpy" and machine.gpu() else "cpu")
 
-    for name in ("torch", "jax"):
-        if name in sys.modules:
-            backend = importlib.import_module(f"fusebench.backends.{name}")
-            for argument in filter(backend.is_array, arguments):
-                return name, backend.device_of(argument)
-    return "numpy", "cpu"
+
+def _leaves(value: Any) -> list[Any]:
+    """What stands in lists, tuples and dictionaries, and in JAX's pytrees where JAX is loaded."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        return [leaf for part in value for leaf in _leaves(part)]
+    return importlib.import_module("jax").tree.leaves(value) if "jax" in sys.modules else [value]
 
 
 def _dtype(arguments: tuple[Any, ...]) -> str:
-    """The first argument's dtype by name, or "" where it has none."""
-    return str(getattr(arguments[0], "dtype", "")).removeprefix("torch.") if arguments else ""
+    """The dtype of the first array by name, or "" where there is none."""
+    found = (str(leaf.dtype) for leaf in _leaves(arguments) if hasattr(leaf, "dtype"))
+    return next(found, "").removeprefix("torch.")

@@ -7,9 +7,12 @@ import os
 import platform
 import re
 import subprocess
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from fusebench.contract import Device
 
 PACKAGES = (
     "fusebench", "torch", "triton", "jax", "jaxlib", "flax", "jax-triton", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "numpy"
@@ -113,12 +116,14 @@ def git_commit(folder: Path, *parts: str) -> str | None:
         return None
 
 
-def reset_peak_rss() -> None:
-    """Makes `peak_rss` start anew; Linux only."""
+def reset_peak_rss() -> int | None:
+    """Begins the count of the highest resident set of this process, and returns the present one in bytes; None where /proc
+    does not allow it: `peak_rss` would then tell of earlier work."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        pass  # not Linux, or a container that forbids it: the peak is then the process's
+    except OSError:  # not Linux, or a container that forbids it
+        return None
+    return peak_rss()
 
 
 def peak_rss() -> int | None:
@@ -130,10 +135,22 @@ def peak_rss() -> int | None:
     return next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")), None)
 
 
-def describe(device: Any) -> dict[str, Any]:
-    """The device of a record: type, name, capability, driver."""
-    driver = (gpu() or {}).get("driver") if device.type == "cuda" else platform.release()
-    return {
-        "type": device.type, "name": device.name, "capability": list(device.capability), "driver": driver,
-        "multiprocessors": device.multiprocessors, "cores": os.cpu_count(), "threads": len(os.sched_getaffinity(0)),
-    }  # fmt: skip
+@dataclass(frozen=True)
+class DeviceInfo:
+    """The device of a record. `type` is "cpu" or "cuda"; the rest is known once a worker has answered: its name, its compute
+    capability, the driver's version (on a CPU the kernel's), and of the host the cores and the threads that may be used."""
+
+    type: str
+    name: str = ""
+    capability: tuple[int, int] = (0, 0)
+    driver: str = ""
+    multiprocessors: int = 0
+    cores: int = 0
+    threads: int = 0
+
+
+def describe(device: Device) -> DeviceInfo:
+    """The device as a record keeps it."""
+    driver = (gpu() or {}).get("driver", "") if device.type == "cuda" else platform.release()
+    cores, threads = os.cpu_count() or 0, len(os.sched_getaffinity(0))
+    return DeviceInfo(device.type, device.name, device.capability, driver, device.multiprocessors, cores, threads)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from rich import box
 from rich.console import Console
@@ -15,7 +14,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fusebench.contract import STATUSES
+from fusebench.records.record import Record
 from fusebench.settings import Clock
+from fusebench.timing.summary import Clocks, Timing
 
 BASELINE = "torch_eager"
 UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
@@ -36,32 +37,34 @@ def progress() -> Progress:
     )  # fmt: skip
 
 
-def show(records: Sequence[Mapping[str, Any]], timed: bool = True) -> None:
+def show(records: Sequence[Record], timed: bool = True) -> None:
     """Prints a block per case, in the order of the records: the table, then the cells without figures and why."""
     out = console()
     for (kernel, case_id, kind, _), group in itertools.groupby(
-        records, key=lambda r: (r["kernel"], r["case_id"], r["inputs"], r["seed"])
+        records, key=lambda r: (r.kernel, r.case.id, r.cell.inputs, r.cell.seed)
     ):
         rows = list(group)
-        sizes = " ".join(f"{d}={n}" for d, n in rows[0]["case"]["sizes"].items())
-        device = next((r["device"]["name"] for r in rows if "name" in r["device"]), rows[0]["device"]["type"])
+        sizes = " ".join(f"{d}={n}" for d, n in rows[0].case.sizes.items())
+        device = next((r.device.name for r in rows if r.device.name), rows[0].device.type)
         hard = "" if kind == "plain" else f"  {kind} inputs"
-        how = next((f"  {t['regime']}, {t['cache']} caches" for r in rows if (t := r.get("timing"))), "")
+        how = next((f"  {r.timing.regime}, {r.timing.cache} caches" for r in rows if r.timing), "")
         out.print(f"\n[bold]{kernel}  {case_id}[/]  {sizes}{hard}  on {device}{how}", highlight=False)
-        shown = [r for r in rows if ("timing" if timed else "parity") in r]
+        shown = [r for r in rows if (r.timing if timed else r.parity.first)]
         if shown:
             out.print(_time_table(shown) if timed else _parity_table(shown))
         if timed:
             for line in _notes(shown):
                 out.print(line, highlight=False)
-        if others := [r for r in rows if r not in shown or r["reason"]]:
+        if others := [r for r in rows if r not in shown or r.reason]:
             out.print(_reasons(others, with_error=timed))
-        if unseen := sorted({why for r in rows if (why := r.get("parity", {}).get("unseen"))}):
-            out.print("not every row was compared: " + "; ".join(unseen), highlight=False)
+            for again in dict.fromkeys(r.reproduce for r in others if r.reproduce):
+                out.print(f"[dim]again: {escape(again)}[/]", highlight=False, soft_wrap=True)  # one line, to be copied
+        if unseen := sorted({r.parity.first.unseen for r in rows if r.parity.first and r.parity.first.unseen}):
+            out.print("not every row was compared: " + "; ".join(unseen), highlight=False, markup=False)
         for r in rows:
-            if spread := r.get("nondeterministic"):
-                differs = f"{spread['elements']} elements, by up to {float(spread['max_abs']):.2g}"
-                out.print(f"nondeterministic  {r['label']}: two calls on the same inputs differ in {differs}")
+            if spread := r.parity.nondeterministic:
+                differs = f"{spread.elements} elements, by up to {spread.max_abs:.2g}"
+                out.print(f"nondeterministic  {r.label}: two calls on the same inputs differ in {differs}")
 
 
 def columns(left: Sequence[str], right: Sequence[str]) -> Table:
@@ -74,78 +77,76 @@ def columns(left: Sequence[str], right: Sequence[str]) -> Table:
     return table
 
 
-def _time_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _time_table(rows: Sequence[Record]) -> Table:
     baseline = next(
-        (r["timing"]["median"] for r in rows if r["implementation"] == BASELINE and r["status"] == "ok"), None
+        (r.timing.median for r in rows if r.cell.implementation == BASELINE and r.status == "ok" and r.timing), None
     )
     figures = [_figures(r, baseline) for r in rows]
     headings = [h for h in figures[0] if any(f[h] for f in figures)]  # a CPU has no launches, a copy no FLOPs
     table = columns(("implementation", "status"), [*headings, "error/budget"])
     for r, figure in zip(rows, figures, strict=True):
         # an implausible time is no time: it stands in the record, not beside times that can be believed
-        table.add_row(_name(r), _status(r), *(figure[h] if r["status"] == "ok" else "" for h in headings), _ratio(r))
+        table.add_row(_name(r), _status(r), *(figure[h] if r.status == "ok" else "" for h in headings), _ratio(r))
     return table
 
 
-def _figures(record: Mapping[str, Any], baseline: float | None) -> dict[str, str]:
+def _figures(record: Record, baseline: float | None) -> dict[str, str]:
     """What the columns of a timed cell say, empty where there is nothing to say."""
-    timing, share = record["timing"], record["yardstick_share"]
+    timing, rates, work = record.timing, record.rates, record.work
+    assert timing and rates and work
     return {
-        _heading(record): seconds(timing["median"]),
+        _heading(record.device.type, timing.regime): seconds(timing.median),
         "±": _around(timing),
-        "wall": _wall(timing["clocks"]) if timing["regime"] == "queued" else "",
-        "host": seconds(timing["host_median"]) if timing["host_median"] else "",
-        "launches": str(timing["launches"] or ""),
-        "TFLOP/s": f"{record['tflops']:.3g}" if record["flops"] else "",
-        "GB/s": f"{record['gbps']:.3g}",
-        "best": seconds(record["best_s"]) if record.get("best_s") else "",
-        "yardstick": f"{share:.0%}" if share else "",
-        f"× {BASELINE}": f"{baseline / timing['median']:.2f}" if baseline else "",
+        "wall": _wall(timing.clocks) if timing.regime == "queued" else "",
+        "host": seconds(timing.host_median) if timing.host_median else "",
+        "launches": str(timing.launches or ""),
+        "TFLOP/s": f"{rates.tflops:.3g}" if work.flops else "",
+        "GB/s": f"{rates.gbps:.3g}",
+        "best": seconds(rates.best_s) if rates.best_s else "",
+        "yardstick": f"{rates.yardstick_share:.0%}" if rates.yardstick_share else "",
+        f"× {BASELINE}": f"{baseline / timing.median:.2f}" if baseline else "",
     }
 
 
-def _parity_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+def _parity_table(rows: Sequence[Record]) -> Table:
     table = columns(
         ("implementation", "status"), ("error/budget", "max |error|", "worst at", "got", "expected", "± budget")
     )
     for r in rows:
-        p = r["parity"]
-        figures = [f"{float(p[k]):.7g}" for k in ("got", "expected")]
+        p = r.parity.first
+        assert p
         table.add_row(
             _name(r),
             _status(r),
             _ratio(r),
-            f"{float(p['max_abs']):.2g}",
-            str(p["index"]),
-            *figures,
-            f"{float(p['budget']):.2g}",
+            f"{p.max_abs:.2g}",
+            str(list(p.index)),
+            f"{p.got:.7g}",
+            f"{p.expected:.7g}",
+            f"{p.budget:.2g}",
         )
     return table
 
 
-def _reasons(rows: Sequence[Mapping[str, Any]], with_error: bool) -> Table:
+def _reasons(rows: Sequence[Record], with_error: bool) -> Table:
     """The cells without figures, those with one reason together."""
     table = Table.grid(padding=(0, 2))
     together: dict[tuple[str, str], list[str]] = {}
-    commands: dict[str, str] = {}
     for r in rows:
-        error = f" (error/budget {_ratio(r)})" if with_error and _ratio(r) and r["status"] == "skipped" else ""
-        together.setdefault((_status(r), str(r["reason"])), []).append(r["label"] + error)
-        commands.setdefault(str(r["reason"]), r.get("reproduce", ""))
+        error = f" (error/budget {_ratio(r)})" if with_error and _ratio(r) and r.status == "skipped" else ""
+        together.setdefault((_status(r), str(r.reason)), []).append(r.label + error)
     for (status, reason), labels in together.items():
         table.add_row(status, escape(reason), ", ".join(labels))
-        if commands[reason]:
-            table.add_row("", f"[dim]again: {escape(commands[reason])}[/]", "")
     return table
 
 
-def footer(records: Sequence[Mapping[str, Any]], clock: Clock, wall_s: float, folder: object) -> None:
+def footer(records: Sequence[Record], clock: Clock, wall_s: float, folder: object) -> None:
     """One line of counts, one of where the wall time went, one of where the records are."""
     out = console()
-    counts = [f"{n} {status}" for status in STATUSES if (n := sum(r["status"] == status for r in records))]
+    counts = [f"{n} {status}" for status in STATUSES if (n := sum(r.status == status for r in records))]
     out.print(f"{len(records)} {'cell' if len(records) == 1 else 'cells'}: {', '.join(counts) or 'none'}")
     wall_time(clock, wall_s)
-    out.print(f"records: {folder}/records.jsonl", soft_wrap=True)
+    out.print(f"records: {folder}/records.jsonl", soft_wrap=True, markup=False)
 
 
 def wall_time(clock: Clock, wall_s: float) -> None:
@@ -164,55 +165,52 @@ def seconds(value: float) -> str:
     return f"{value / scale:.3g} {unit}" if value / scale < 999.5 else f"{value / scale:.0f} {unit}"
 
 
-def _heading(record: Mapping[str, Any]) -> str:
+def _heading(device: str, regime: str) -> str:
     """What the times of a regime are: only a queued call's is the GPU's alone."""
-    if record["device"]["type"] == "cpu":
+    if device == "cpu":
         return "CPU time"
-    return {"queued": "GPU time", "isolated": "wall time", "sustained": "time a call"}[record["timing"]["regime"]]
+    return {"queued": "GPU time", "isolated": "wall time", "sustained": "time a call"}[regime]
 
 
-def _around(timing: Mapping[str, Any]) -> str:
+def _around(timing: Timing) -> str:
     """Half the 95 % interval of the median as a share of it, with a mark where that is more than was asked for."""
-    around = timing["uncertainty"]
-    return ("?" if around is None else f"{around:.1%}") + ("!" if timing["target_missed"] else "")
+    around = timing.uncertainty
+    return ("?" if around is None else f"{around:.1%}") + ("!" if timing.target_missed else "")
 
 
-def _wall(clocks: Mapping[str, Any] | None) -> str:
+def _wall(clocks: Clocks | None) -> str:
     """The second clock: the wall time of isolated calls, where it can say something about the GPU's."""
     if clocks is None:
         return ""
-    return seconds(clocks["wall"]) if clocks["says"] == "agrees" else "n/a"
+    return seconds(clocks.wall) if clocks.says == "agrees" else "n/a"
 
 
-def _notes(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def _notes(rows: Sequence[Record]) -> list[str]:
     """What else must be known of the times of a table."""
-    timed = [r for r in rows if r["status"] == "ok"]
+    timed = [(r.label, r.timing) for r in rows if r.status == "ok" and r.timing]
     lines = []
-    if missed := [r for r in timed if r["timing"]["target_missed"]]:
-        lines.append(
-            f"! the median is not known to ± {missed[0]['timing']['target']:.1%} yet: a larger time_s takes more samples"
-        )
-    if capped := [r["label"] for r in timed if r["timing"]["state"].get("power_capped")]:
+    if missed := [timing for _, timing in timed if timing.target_missed]:
+        lines.append(f"! the median is not known to ± {missed[0].target:.1%} yet: a larger time_s takes more samples")
+    if capped := [label for label, timing in timed if timing.state.power_capped]:
         lines.append(f"at the power limit of the card: {', '.join(capped)}")
-    if discarded := {r["label"]: n for r in timed if (n := r["timing"]["discarded"])}:
+    if discarded := {label: timing.discarded for label, timing in timed if timing.discarded}:
         lines.append(
             "samples discarded while the card was slowed down: " + ", ".join(f"{k} {n}" for k, n in discarded.items())
         )
     return lines
 
 
-def _name(record: Mapping[str, Any]) -> str:
+def _name(record: Record) -> str:
     """The label, and what it computes if that is only a part of the kernel."""
-    part = str(record.get("computes") or "").replace("_", " ")
-    return f"{record['label']} ({part} alone)" if part else str(record["label"])
+    part = record.computes.replace("_", " ")
+    return f"{record.label} ({part} alone)" if part else record.label
 
 
-def _status(record: Mapping[str, Any]) -> str:
-    status = record["status"]
+def _status(record: Record) -> str:
+    status = record.status
     return f"[{COLOURS.get(status, 'bold red')}]{status}[/]"
 
 
-def _ratio(record: Mapping[str, Any]) -> str:
+def _ratio(record: Record) -> str:
     """The largest error of the first output, a later one and a timed one, in budgets."""
-    found = [float(record[k]["ratio"]) for k in ("parity", "parity_again", "parity_timed") if k in record]
-    return f"{max(found):.2g}" if found else ""
+    return "" if record.parity.ratio is None else f"{record.parity.ratio:.2g}"

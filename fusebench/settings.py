@@ -1,12 +1,15 @@
-"""How the cells of a run are run, and where its wall time goes."""
+"""A run in hand: how its cells are run, and where its wall time goes."""
 
 from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from fusebench.contract import Cell
+from fusebench.discovery import Kernel
 from fusebench.timing.plan import Plan
 
 
@@ -41,3 +44,16 @@ class Clock:
             yield
         finally:
             setattr(self, phase, getattr(self, phase) + time.perf_counter() - begin)
+
+
+@dataclass
+class Run:
+    """The settings of a run, the kernels and the folders that they are from, where its records go, and its clock. `on_phase` hears
+    which step of which cell begins."""
+
+    kernels: Mapping[str, Kernel]
+    roots: Sequence[Path]
+    folder: Path
+    settings: Settings
+    clock: Clock = field(default_factory=Clock)
+    on_phase: Callable[[Cell, str], None] = lambda cell, phase: None

@@ -27,8 +27,9 @@ import programs
 
 from fusebench import discovery, hard
 from fusebench.cases import make_case
-from fusebench.contract import DTYPES, PRECISIONS, Case, Device
-from fusebench.inputs import make_sets, numpy_dtype
+from fusebench.contract import DTYPES, PRECISIONS, Case, Device, Mathematics
+from fusebench.dtypes import numpy_dtype
+from fusebench.inputs import make_sets
 from fusebench.parity.judge import Judge, Verdict
 from fusebench.parity.rounding import FLUSHED, spacing
 
@@ -97,19 +98,19 @@ def draw_case(rng: np.random.Generator, kernel: discovery.Kernel, largest: dict[
     )
 
 
-def draw_inputs(rng: np.random.Generator, module: Any, case: Case) -> tuple[str, dict[str, np.ndarray]]:
+def draw_inputs(rng: np.random.Generator, mathematics: Mathematics, case: Case) -> tuple[str, dict[str, np.ndarray]]:
     """What the inputs are, in words, and the inputs."""
     seed = int(rng.integers(2**31))
-    kind = str(rng.choice(hard.kinds(module, case))) if rng.random() < 0.4 else "plain"
+    kind = str(rng.choice(hard.kinds(mathematics, case))) if rng.random() < 0.4 else "plain"
     if kind != "plain":
-        return kind, make_sets(module, case, seed, 1, kind)[0]
+        return kind, make_sets(mathematics, case, seed, 1, kind)[0]
     mean = 0.0 if rng.random() < 0.4 else float(10 ** rng.uniform(-1, 2))
-    return f"mean/std {mean:.3g}", moved(module, case, make_sets(module, case, seed, 1)[0], mean)
+    return f"mean/std {mean:.3g}", moved(mathematics, case, make_sets(mathematics, case, seed, 1)[0], mean)
 
 
-def moved(module: Any, case: Case, arrays: dict[str, np.ndarray], mean: float) -> dict[str, np.ndarray]:
+def moved(mathematics: Mathematics, case: Case, arrays: dict[str, np.ndarray], mean: float) -> dict[str, np.ndarray]:
     """The inputs that may have a large mean, moved by that many standard deviations."""
-    may = module.hard(case).get("large_mean", ()) if hasattr(module, "hard") else tuple(arrays)
+    may = mathematics.hard(case).get("large_mean", ()) if mathematics.hard else tuple(arrays)
     return {n: _moved(a, mean, case.dtype) if n in may and mean else a for n, a in arrays.items()}
 
 
@@ -160,11 +161,11 @@ def judge(number: int, seed: int = 0) -> Result:
     kernels, found = everything()
     kernel = kernels[str(rng.choice(sorted(found), p=_weights(found)))]
     case = draw_case(rng, kernel, dict(found[kernel.name].largest))
-    inputs, arrays = draw_inputs(rng, kernel.module, case)
+    inputs, arrays = draw_inputs(rng, kernel.mathematics, case)
     programs_ = candidates(kernel, case, inputs)
     name = str(rng.choice(sorted(programs_)))
     outputs = programs.run(programs_[name].run, case, arrays)
-    verdict = Judge(kernel.module, case, arrays, seed).judge(outputs, programs_[name].points)
+    verdict = Judge(kernel.mathematics, case, arrays, seed).judge(outputs, programs_[name].points)
     return Result(number, case, name, inputs, verdict)
 
 
@@ -216,11 +217,11 @@ def table(seed: int) -> Iterator[str]:
         sizes = {d: min(found[name].largest.get(d, LARGEST), 61) for d in kernel.dimensions}
         for dtype in DTYPES:
             case = make_case(kernel, sizes, dtype)
-            plain = make_sets(kernel.module, case, seed, 1)[0]
+            plain = make_sets(kernel.mathematics, case, seed, 1)[0]
             shown = []
             for mean in MEANS:
-                arrays = moved(kernel.module, case, plain, mean)
-                judge = Judge(kernel.module, case, arrays, seed)
+                arrays = moved(kernel.mathematics, case, plain, mean)
+                judge = Judge(kernel.mathematics, case, arrays, seed)
                 verdicts = [
                     judge.judge(programs.run(p.run, case, arrays), p.points) for p in candidates(kernel, case).values()
                 ]

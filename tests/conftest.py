@@ -13,8 +13,8 @@ import pytest
 
 from fusebench import discovery, machine
 from fusebench.contract import Cell
-from fusebench.run import Run, run
-from fusebench.settings import Settings
+from fusebench.run import run
+from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
 from fusebench.workers.pool import Pool
 
@@ -40,7 +40,7 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def roots() -> list[Path]:
     """The project's kernels and the fixtures'."""
-    return discovery.roots_of([FIXTURES / "kernels", FIXTURES / "extra", FIXTURES / "faults"])
+    return discovery.roots_of([FIXTURES / "kernels", FIXTURES / "extra", FIXTURES / "faults", FIXTURES / "tunables"])
 
 
 @pytest.fixture(scope="session")

@@ -7,10 +7,14 @@ This process never interprets Triton: the switch is read when a kernel is decora
 from __future__ import annotations
 
 import importlib
+import itertools
+import re
 
 import pytest
+from delays import delayed_sources
 
 from fusebench import discovery
+from fusebench.backends.cuda import SHARED
 from fusebench.cases import make_case
 from fusebench.contract import Device
 
@@ -28,7 +32,10 @@ KERNELS = discovery.find_kernels(discovery.roots_of())
 def cases_of(name, arch):
     """The odd case in all dtypes for Hopper, in one for the others; the default case in one."""
     kernel = KERNELS[name]
-    odd, default = next(c for c in kernel.module.CASES if c.startswith("odd")), next(iter(kernel.module.CASES))
+    odd, default = (
+        next(c for c in kernel.mathematics.cases if c.startswith("odd")),
+        next(iter(kernel.mathematics.cases)),
+    )
     wanted = [(odd, *d) for d in (DTYPES if arch == 90 else DTYPES[-1:])] + [(default, *DTYPES[-1])]
     cases = {case.id: case for case in (make_case(kernel, *w) for w in wanted)}
     return list(cases.values())
@@ -54,8 +61,8 @@ def compile_triton(launch, arch):
 @pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize("name", [k for k in KERNELS if "triton" in KERNELS[k].implementations])
 def test_triton_compiles(name, arch):
-    module = importlib.import_module(f"implementations.{name}._triton_kernels")
-    skip = getattr(importlib.import_module(f"implementations.{name}.triton"), "skip", lambda *_: None)
+    module = importlib.import_module(f"implementations.{name}.triton")
+    skip = getattr(module, "skip", lambda *_: None)
     compiled = 0
     for case in cases_of(name, arch):
         for variant in variants_of(name, "triton"):
@@ -95,6 +102,15 @@ def test_cuda_compiles(name, arch):
         assert cubin.code[:4] == b"\x7fELF" and set(cubin.symbols) >= set(names)
 
 
+@pytest.mark.parametrize("name", [k for k in KERNELS if "cuda" in KERNELS[k].implementations])
+def test_where_shared_memory_is_small_a_kernel_has_a_tile_that_fits_or_a_reason(name):
+    pytest.importorskip("cuda.core")
+    module, device = importlib.import_module(f"implementations.{name}.cuda"), Device("cuda", "sm_86", (8, 6), 84)
+    for case in (make_case(KERNELS[name], c, *d) for c in KERNELS[name].mathematics.cases for d in DTYPES):
+        for variant in module.VARIANTS:
+            assert module.skip(case, variant, device) or module.programs(case, variant, device), case.id
+
+
 @pytest.mark.parametrize(
     "name, case", [("lola", "large"), ("splacc", "large"), ("geglu", "large"), ("padded_attention", "wide")]
 )
@@ -116,6 +132,56 @@ def test_hopper_multiplies_16_bits_by_warpgroups(name, case):
     (file,) = {planned.program.file for planned in programs.values()}
     cubin = compile_cubin(file, "sm_90a", list(programs))
     assert set(cubin.symbols) == set(programs)
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+def test_no_layer_of_an_mlp_is_written_over_what_is_still_read(arch):
+    """Follows cuda.cu's choice between its two places in shared memory. A block of its own may overwrite its input in one pass,
+    when all have read it; blocks of a cluster, and a layer of several passes, may not."""
+    module, kernel = importlib.import_module("implementations.fused_mlp.cuda"), KERNELS["fused_mlp"]
+    apart = 0
+    for name, dtype in itertools.product(kernel.mathematics.cases, DTYPES):
+        case = make_case(kernel, name, *dtype)
+        if module.skip(case, "default", DEVICES[arch]) is not None:
+            continue
+        planned = module.plan(case, DEVICES[arch])
+        rows, wide, *warps_and_stages = map(int, re.findall(r"\b\d+\b", planned.program.name))
+        stages, cluster = (*warps_and_stages[4:], 1)[:2]
+        place = stages * (rows + wide) * 128
+        other, before = place + planned.sizes[0], range(0)
+        for number, width in enumerate(module.widths(case)[1:-1]):
+            columns = -(-width * case.itemsize // 128) * 128 // case.itemsize
+            over_its_input = cluster == 1 and columns <= wide
+            if number > 0 and not over_its_input:
+                place, other = other, place
+            made = range(place, place + rows * columns * case.itemsize)
+            assert made.stop <= planned.shared_memory, f"{case.id}: {planned}"
+            if number > 0 and not over_its_input:
+                assert made.start >= before.stop or made.stop <= before.start, f"{case.id}: {planned}"
+                apart += 1
+            before = made
+    assert apart
+
+
+def test_what_a_kernel_adds_to_a_plan_is_named():
+    from implementations._shared.cuda.launch import Plan
+
+    with pytest.raises(TypeError, match="positional"):
+        Plan(None, 1, 128, 0, 1024)
+
+
+def test_delayed_sources_compile(tmp_path):
+    pytest.importorskip("cuda.core")
+    from fusebench.backends.cuda import compile_cubin
+
+    folder = delayed_sources(tmp_path)
+    names = {
+        "fused_mlp": "mlp_cluster<float, true, false, NONE, 16, 128, 1, 4, 1, 4, 4, 4>",
+        "splacc": "two_accumulators_warpgroup<bfloat16, false, 128, 256, 4, 2>",
+    }
+    for kernel, name in names.items():
+        prompt, delayed = (compile_cubin(f / kernel / "cuda.cu", "sm_90a", [name]) for f in (SHARED, folder))
+        assert len(delayed.code) > len(prompt.code), kernel
 
 
 def test_a_cuda_file_that_does_not_compile_is_named_with_its_log(tmp_path):

@@ -10,10 +10,12 @@ import subprocess
 import sys
 
 import pytest
+import samples
 from conftest import FIXTURES
 from test_command_line import REPOSITORY
 
 from fusebench import discovery
+from fusebench.records.record import Parity
 from fusebench.tracking import suite
 
 
@@ -56,21 +58,22 @@ def test_a_kernel_outside_the_repository_joins_by_its_folder_alone(tmp_path):
         assert "benchmarks.Lola.track_latency" in found
 
 
-def record(status, ratio=0.5, **more):
-    return {"status": status, "reason": "why", "parity": {"ratio": ratio, "problem": ""}} | more
+def record(status, first=0.5, timed=None, problem="", **more):
+    verdicts = Parity(samples.parity(first, problem=problem), timed=timed and samples.parity(timed))
+    return samples.untimed("triton", status, reason="why", parity=verdicts, **more)
 
 
 @pytest.mark.parametrize(
     ("cell", "latency", "parity_error"),
     [
-        (record("ok", timing={"samples": [1.0, 2.0]}), {"samples": [1.0, 2.0], "number": 1}, 0.5),
+        (record("ok", timing=samples.timing([1.0, 2.0])), {"samples": [1.0, 2.0], "number": 1}, 0.5),
         (record("skipped"), math.nan, 0.5),  # interpreted: right, but never timed
-        ({"status": "skipped", "reason": "needs an NVIDIA GPU"}, math.nan, math.nan),
+        (samples.untimed("triton", "skipped", reason="needs an NVIDIA GPU"), math.nan, math.nan),
         (record("wrong", 3.0), RuntimeError, 3.0),
-        (record("wrong", parity_timed={"ratio": 4.0, "problem": ""}), RuntimeError, 4.0),
-        (record("wrong", "inf"), RuntimeError, RuntimeError),
-        (record("wrong", parity={"ratio": "inf", "problem": "the shape is wrong"}), RuntimeError, RuntimeError),
-        ({"status": "crashed", "reason": "SIGSEGV"}, RuntimeError, RuntimeError),
+        (record("wrong", timed=4.0), RuntimeError, 4.0),
+        (record("wrong", math.inf), RuntimeError, RuntimeError),
+        (record("wrong", math.inf, problem="the shape is wrong"), RuntimeError, RuntimeError),
+        (samples.untimed("triton", "crashed", reason="SIGSEGV"), RuntimeError, RuntimeError),
         (None, math.nan, math.nan),  # the measured commit does not have it
     ],
 )
@@ -79,7 +82,7 @@ def test_what_cannot_be_measured_is_na_and_what_went_wrong_fails(cell, latency, 
     benchmarks = suite.Benchmarks()
     for method, expected in ((benchmarks.track_latency, latency), (benchmarks.track_parity_error, parity_error)):
         if expected is RuntimeError:
-            with pytest.raises(RuntimeError, match=cell["reason"]):
+            with pytest.raises(RuntimeError, match=cell.reason):
                 method(outcomes, "triton", "odd/float32/ieee")
         else:
             got = method(outcomes, "triton", "odd/float32/ieee")

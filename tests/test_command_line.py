@@ -12,6 +12,9 @@ from pathlib import Path
 import pytest
 from conftest import FIXTURES
 
+from fusebench.records import store
+from fusebench.records.record import Record
+
 REPOSITORY = Path(__file__).parent.parent
 ENVIRONMENT = os.environ | {
     "PYTHONPATH": os.pathsep.join(filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH")]))
@@ -27,7 +30,7 @@ def fusebench(*arguments, cwd, **options):
 def records_of(folder):
     """The records of the only run in folder/results."""
     (file,) = Path(folder).glob("results/**/records.jsonl")
-    return [json.loads(line) for line in file.read_text().splitlines()]
+    return store.read(file.parent, Record)
 
 
 @pytest.mark.parametrize(
@@ -119,18 +122,18 @@ def test_bench_times_what_it_is_asked_for(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     records = records_of(tmp_path)
-    assert [(r["label"], r["case"]["sizes"]) for r in records] == [
+    assert [(r.label, r.case.sizes) for r in records] == [
         (label, {"M": m, "K": 17, "N": 9}) for m in (1, 3) for label in ("torch_eager", "flax:pieces")
     ]
     for record in records:
-        assert record["status"] == "ok" and len(record["timing"]["samples"]) >= 3
-        assert 0 < record["timing"]["q1"] <= record["timing"]["median"] <= record["timing"]["q3"]
-        assert record["parity"]["ratio"] <= 1 and record["parity_timed"]["ratio"] <= 1
+        assert record.status == "ok" and len(record.timing.samples) >= 3
+        assert 0 < record.timing.q1 <= record.timing.median <= record.timing.q3
+        assert record.parity.first.ratio <= 1 and record.parity.timed.ratio <= 1
         assert (
-            record["packages"]["numpy"]
-            and record["device"]["name"]
-            and record["seed"] == 0
-            and record["compile_s"] >= 0
+            record.environment.packages["numpy"]
+            and record.device.name
+            and record.cell.seed == 0
+            and record.build.compile_s >= 0
         )
     assert "torch_eager" in done.stdout and "wall time" in done.stdout
 
@@ -146,7 +149,10 @@ def test_a_multirun_runs_every_job(tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr
-    found = [json.loads(f.read_text())["case"]["dtype"] for f in sorted(tmp_path.glob("results/*/[01]/records.jsonl"))]
+    found = [
+        json.loads(f.read_text())["cell"]["case"]["dtype"]
+        for f in sorted(tmp_path.glob("results/*/[01]/records.jsonl"))
+    ]
     assert found == ["float32", "bfloat16"]
 
 
@@ -161,7 +167,7 @@ def test_sizes_come_from_a_file(tmp_path, name, text, sizes):
     (tmp_path / name).write_text(text)
     done = fusebench("parity", "kernel=lola", "implementation=torch_eager", f"shapes={name}", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [r["case"]["sizes"] for r in records_of(tmp_path)] == sizes
+    assert [r.case.sizes for r in records_of(tmp_path)] == sizes
 
 
 @pytest.mark.parametrize(
@@ -186,7 +192,7 @@ def test_inputs_that_fit_nowhere_cost_their_cells_alone(tmp_path):
         "parity", "kernel=launch", "implementation=torch_eager", "batch=[1000000000000000,3]", cwd=tmp_path
     )
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert [r["status"] for r in records_of(tmp_path)] == ["failed", "ok"]
+    assert [r.status for r in records_of(tmp_path)] == ["failed", "ok"]
 
 
 def test_inline_runs_in_the_calling_process(tmp_path):
@@ -194,7 +200,7 @@ def test_inline_runs_in_the_calling_process(tmp_path):
         "bench", "worker=inline", "kernel=launch", "implementation=torch_eager", "time_s=0.02", cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    assert records_of(tmp_path)[0]["status"] == "ok" and not list(tmp_path.glob("results/*/worker-*.log"))
+    assert records_of(tmp_path)[0].status == "ok" and not list(tmp_path.glob("results/*/worker-*.log"))
 
 
 def test_another_interpreter_is_used_where_it_is_named(tmp_path):
@@ -218,7 +224,7 @@ def test_an_interpreter_that_does_not_exist_fails_its_cells_alone(tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert [r["status"] for r in records_of(tmp_path)] == ["failed", "ok"]
+    assert [r.status for r in records_of(tmp_path)] == ["failed", "ok"]
 
 
 def test_list_shows_what_there_is():

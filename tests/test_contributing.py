@@ -17,6 +17,6 @@ def test_the_examples_run(tmp_path):
     arguments = ["kernel=[lola,linear]", "implementation=[torch_addmm,torch_eager]", "dtype=all"]
     done = fusebench("parity", f"path={tmp_path / 'mine'}", *arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert {(r["kernel"], r["label"], r["status"]) for r in records_of(tmp_path)} == {
+    assert {(r.kernel, r.label, r.status) for r in records_of(tmp_path)} == {
         ("lola", "torch_addmm", "ok"), ("lola", "torch_eager", "ok"), ("linear", "torch_eager", "ok")
     }  # fmt: skip

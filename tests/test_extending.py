@@ -16,20 +16,20 @@ def test_a_new_kernel_is_benched(tmp_path):
         "bench", f"path={KERNELS}", "kernel=double", "batch=5", "dtype=float16", "time_s=0.02", cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    assert [(r["label"], r["status"], r["case"]["sizes"]["N"]) for r in records_of(tmp_path)] == [
+    assert [(r.label, r.status, r.case.sizes["N"]) for r in records_of(tmp_path)] == [
         ("torch_eager:plus", "ok", 5), ("torch_eager:times", "ok", 5)
     ]  # fmt: skip
 
 
 def test_a_new_kernel_is_checked_when_its_own_folder_is_named(tmp_path):
     done = fusebench("parity", f"path={KERNELS / 'double'}", "kernel=double", cwd=tmp_path)
-    assert done.returncode == 0 and all(r["parity"]["ratio"] <= 1 for r in records_of(tmp_path))
+    assert done.returncode == 0 and all(r.parity.first.ratio <= 1 for r in records_of(tmp_path))
 
 
 def test_a_new_implementation_joins_its_kernel(tmp_path):
     done = fusebench("parity", f"path={EXTRA}", "kernel=lola", "implementation=[torch_eager,torch_addmm]", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert [(r["label"], r["status"]) for r in records_of(tmp_path)] == [("torch_eager", "ok"), ("torch_addmm", "ok")]
+    assert [(r.label, r.status) for r in records_of(tmp_path)] == [("torch_eager", "ok"), ("torch_addmm", "ok")]
 
 
 def test_they_are_listed_and_named_among_the_valid_overrides(tmp_path):
@@ -78,8 +78,8 @@ def test_a_formula_that_raises_costs_its_own_cells(tmp_path):
     arguments = [f"path={tmp_path / 'mine'}", "kernel=[half,launch]", "implementation=torch_eager"]
     done = fusebench("parity", *arguments, cwd=tmp_path)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert [(r["kernel"], r["status"]) for r in records_of(tmp_path)] == [("half", "failed")] * 2 + [("launch", "ok")]
-    assert "half done" in records_of(tmp_path)[0]["reason"]
+    assert [(r.kernel, r.status) for r in records_of(tmp_path)] == [("half", "failed")] * 2 + [("launch", "ok")]
+    assert "half done" in records_of(tmp_path)[0].reason
 
 
 def test_a_broken_kernel_file_is_named(tmp_path):

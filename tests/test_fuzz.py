@@ -13,10 +13,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
+import samples
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from fusebench import cases, cli, config, discovery, records
+from fusebench import cases, cli, config, discovery
+from fusebench.records import store
 from fusebench.workers import pool
 
 TRIES = int(os.environ.get("FUSEBENCH_FUZZ", "0"))
@@ -208,16 +210,15 @@ def test_no_folder_of_kernels_ends_in_a_traceback(command, kernel, program):
     )
 
 
-GOOD_RECORD = {
-    "schema": records.SCHEMA, "cell": "x", "case": {"sizes": {"N": 1}}, "case_id": "x", "label": "x", "kernel": "launch", "implementation": "x",
-    "variant": "x", "seed": 0, "inputs": "plain", "status": "skipped", "reason": "x", "device": {"type": "cpu"},
-}  # fmt: skip
+GOOD_RECORD = json.loads(store.encode(samples.untimed("torch_eager", "skipped", reason="x")))
 lines = (
     st.just(json.dumps(GOOD_RECORD)) | trees.map(in_yaml) | garbage
     | st.tuples(st.sampled_from(sorted(GOOD_RECORD)), trees).map(lambda change: json.dumps(GOOD_RECORD | dict([change])))
 )  # fmt: skip
 kept = st.dictionaries(
-    st.sampled_from([*config.BenchConfig.__dataclass_fields__, "shape", "option", "worker", "x"]), trees, max_size=4
+    st.sampled_from([*config.BenchConfig.__dataclass_fields__, "shape", "option", "config", "worker", "x"]),
+    trees,
+    max_size=4,
 )
 kept = kept.map(lambda changes: in_yaml({"kernel": "launch"} | changes)) | garbage | trees.map(in_yaml)
 
@@ -298,7 +299,7 @@ def test_a_preset_of_ones_own_is_taken():
 
 
 @pytest.mark.parametrize(
-    "change", [{"case": {}}, {"timing": {}}, {"parity": {"ratio": "x"}}, {"schema": 0}, {"label": 3}]
+    "change", [{"cell": {}}, {"timing": {}}, {"parity": {"first": {"ratio": "x"}}}, {"schema": 1}, {"label": 3}]
 )
 def test_a_spoilt_record_is_named(change):
     files = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from delays import delayed_sources
 from test_parity import KERNELS, assert_right, cells_of, small_names
 
 import fusebench
@@ -12,6 +13,7 @@ from fusebench import discovery, machine
 from fusebench.cases import make_case
 from fusebench.cli import main
 from fusebench.contract import DTYPES, Cell
+from fusebench.inputs import make_sets
 from fusebench.parity.judge import Judge
 from fusebench.timing.cupti import record
 
@@ -35,10 +37,10 @@ def test_fused_kernels_are_one_launch_by_cupti(kernels, run_cells, name, dtype):
     cells = [c for c in cells_of(kernels[name], [odd], [dtype]) if c.implementation in FUSED]
     records = run_cells(cells, time_s=0.02)
     assert_right(records)
-    for r in (r for r in records if r["status"] == "ok" and (name, r["variant"]) not in UNCOUNTED):
-        assert r["timing"]["launches"] == LAUNCHES.get((name, r["variant"]), 1), (r["label"], r["timing"]["kernels"])
-        assert r["timing"]["timer"] == "cupti" and r["timing"]["busy_median"] <= r["timing"]["median"] * 1.0001
-        assert r["timing"]["host_median"] > 0 and r["device"]["driver"]
+    for r in (r for r in records if r.status == "ok" and (name, r.cell.variant) not in UNCOUNTED):
+        assert r.timing.launches == LAUNCHES.get((name, r.cell.variant), 1), (r.label, r.timing.kernels)
+        assert r.timing.timer == "cupti" and r.timing.busy_median <= r.timing.median * 1.0001
+        assert r.timing.host_median > 0 and r.device.driver
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -54,6 +56,48 @@ def test_large_and_odd_sizes_are_right(kernels, run_cells, dtype, precision, lay
         case = make_case(kernels["lola"], sizes, dtype, precision, {"w_layout": layout})
         cells += [Cell(case, name, variant) for name, variant in labels]
     assert_right(run_cells(cells))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_mlps_of_the_published_widths_are_right(kernels, run_cells, dtype):
+    """Layers of several passes, and clusters of 2, 4 and 8 blocks: no small case has them."""
+    names = ("bottom", "bottom_2048", "top", "synthetic_2048")
+    cases = [make_case(kernels["fused_mlp"], name, dtype) for name in names]
+    assert_right(run_cells([Cell(case, "cuda", "default") for case in cases]))
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "sizes", "dtype"),
+    [
+        ("fused_mlp", "default", "odd", "float32"),  # 4 blocks, one of which has no columns
+        ("fused_mlp", "default", "bottom", "bfloat16"),  # 8 blocks
+        ("fused_mlp", "default", "synthetic_2048", "bfloat16"),  # 4 blocks, tensor cores
+        ("softmax", "cluster", "long", "float32"),
+        ("softmax", "cluster", "aligned", "bfloat16"),
+        ("splacc", "two_accumulators", "batch", "bfloat16"),  # slabs that the copy engine brings to both blocks
+        ("geglu", "two_accumulators", "batch", "bfloat16"),
+        ("lola", "two_launches", "batch", "bfloat16"),
+    ],
+)
+def test_blocks_of_a_cluster_may_be_out_of_step(kernels, tmp_path, monkeypatch, name, variant, sizes, dtype):
+    from fusebench.backends import torch as backend
+
+    device, case = backend.start("cuda"), make_case(kernels[name], sizes, dtype)
+    if device.capability < (9, 0):
+        pytest.skip("clusters need compute capability 9.0")
+    backend.configure("ieee")
+    module = discovery.load_implementation(name, "cuda")
+    # two sets in turn: what the call before has left in shared memory must not pass for this one's
+    sets = [
+        [backend.put(a, device) for a in arrays.values()] for arrays in make_sets(kernels[name].mathematics, case, 0, 2)
+    ]
+    sets = [[*s, *getattr(module, "prepare", lambda *_: ())(case, variant, *s)] for s in sets]
+    call = module.build(case, variant, device)
+    in_step = [call(*s) for s in sets]
+    monkeypatch.setattr(module, "FILE", delayed_sources(tmp_path) / name / "cuda.cu")
+    call = module.build(case, variant, device)
+    wrong = sum(not backend.same(call(*sets[i % 2]), in_step[i % 2]) for i in range(400))
+    assert wrong == 0, f"{wrong} of 400 calls"
 
 
 @pytest.mark.parametrize("implementation", ["triton", "cuda"])
@@ -77,7 +121,7 @@ def test_more_than_2_31_elements(kernels, name, sizes, implementation):
     rows = [0, crossing - 1, crossing, crossing + 1, sizes[0] - 1]
     few = make_case(kernel, {first: len(rows), second: sizes[1]}, "bfloat16")
     arrays = dict(zip(("x", "b"), [backend.get(x[rows]), *map(backend.get, weights)], strict=False))
-    verdict = Judge(kernel.module, few, arrays).judge(
+    verdict = Judge(kernel.mathematics, few, arrays).judge(
         [backend.get(y[rows])], kernel.implementations[implementation].variants[variant]
     )
     assert verdict.ok, verdict.reason()
@@ -85,12 +129,12 @@ def test_more_than_2_31_elements(kernels, name, sizes, implementation):
 
 def test_all_rows_of_a_large_case_are_seen(kernels, run_cells):
     (r,) = run_cells([Cell(make_case(kernels["lola"], "batch", "bfloat16"), "torch_eager", "default")])
-    assert r["status"] == "ok" and r["parity"]["checked"] == 1024 * 4096 and not r["parity"]["unseen"]
+    assert r.status == "ok" and r.parity.first.checked == 1024 * 4096 and not r.parity.first.unseen
 
 
 def test_flax_and_torch_agree_on_the_clock(kernels, run_cells):
     cells = [Cell(make_case(kernels["launch"], "floor"), name, "default") for name in ("flax", "torch_eager")]
-    medians = [r["timing"]["median"] for r in run_cells(cells, time_s=0.1)]
+    medians = [r.timing.median for r in run_cells(cells, time_s=0.1)]
     assert max(medians) < 3 * min(medians), "one copy kernel of 4 KB each"
 
 
@@ -110,8 +154,8 @@ def test_half_the_work_is_implausible(what):
         work = {"flops": 2 * 8192**3, "moved_bytes": 3 * arguments[0].nbytes}
         call = torch.mm
     whole, half = (fusebench.measure(call, *a, time_s=0.1, **work) for a in (arguments, halves))
-    assert whole["status"] == "ok" and half["status"] == "implausible", (whole["timing"], half["timing"])
-    assert half["timing"]["median"] < half["bound_s"] < whole["timing"]["median"]
+    assert whole.status == "ok" and half.status == "implausible", (whole.timing, half.timing)
+    assert half.timing.median < half.rates.bound_s < whole.timing.median
 
 
 def test_yardsticks_lie_below_the_datasheet_s_peaks(capsys):

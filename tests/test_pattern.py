@@ -33,6 +33,25 @@ def wrong(shape, *places):
         (wrong((100, 100), (slice(32, 64), slice(0, 16))), "512 of 10000 elements: rows 32 … 63, columns ≤ 15"),
         (wrong((3, 4, 5), (1, slice(2, None))), "10 of 60 elements: index of axis 0 1, rows ≥ 2"),
         (wrong((9, 9), (0, 0), (3, 7), (8, 1)), "3 of 81 elements, scattered"),
+        (wrong((9, 9), (0,), (8,), (3, 3)), "19 of 81 elements, scattered"),
+        (wrong((9,), 3, 4), "2 of 9 elements: elements 3 … 4"),
+        (wrong((9,), 0, 1), "2 of 9 elements: elements ≤ 1"),
+        (wrong((9,), 7, 8), "2 of 9 elements: elements ≥ 7"),
+        (wrong((9,), 1, 3, 5, 7), "4 of 9 elements: every 2nd element from 1"),
+        (wrong((9,), 3, 7), "2 of 9 elements: every 4th element from 3"),
+        (wrong((9,), 0, 2, 4, 6), "4 of 9 elements, scattered"),
+        (wrong((9,), 2, 4, 6, 8), "4 of 9 elements, scattered"),
+        (wrong((9,), 0, 3, 5, 8), "4 of 9 elements, scattered"),
+        (wrong((9,), 0, 1, 4), "3 of 9 elements, scattered"),
+        (wrong((8,), 0, 2, 4, 6), "4 of 8 elements: every 2nd element from 0"),
+        (wrong((3, 4, 5), (slice(1, None),)), "40 of 60 elements: indices of axis 0 ≥ 1"),
+        (wrong((2, 3, 4, 5), (slice(None), 1)), "40 of 120 elements: index of axis 1 1"),
+        (wrong((4, 4), (slice(0, 2), slice(0, 2)), (slice(2, 4), slice(2, 4))), "8 of 16 elements, everywhere"),
+        (wrong((4, 4), *((i, i) for i in range(4)), *((i, 3 - i) for i in range(1, 4))), "7 of 16 elements, scattered"),
+        (
+            wrong((8, 8), *((4 + i, 4 + j) for i in range(4) for j in (i, i - 4 + 1 if i == 3 else i + 1))),
+            "8 of 64 elements: rows ≥ 4, columns ≥ 4",
+        ),
     ],
 )
 def test_patterns_have_words(mask, words):
@@ -40,15 +59,23 @@ def test_patterns_have_words(mask, words):
 
 
 def test_rows_keep_their_numbers_where_a_part_is_looked_at():
-    assert describe(wrong((3, 4), (1,)), [np.array([0, 640, 999])]) == "4 of 12 elements: row 640"
+    numbers = [np.array([0, 640, 999])]
+    assert describe(wrong((3, 4), (1,)), numbers) == "4 of 12 elements: row 640"
+    assert describe(wrong((3, 4), (2,)), numbers) == "4 of 12 elements: the last row"
+    assert describe(wrong((3, 4), (slice(1, None),)), numbers) == "8 of 12 elements: rows ≥ 640"
+    assert describe(wrong((3, 4), (slice(0, 2),)), numbers) == "8 of 12 elements: rows ≤ 640"
+    assert describe(wrong((4, 4), (slice(1, 3),)), [np.array([0, 5, 640, 999])]) == "8 of 16 elements: rows 5 … 640"
+    chosen = [np.array([0, 1, 7, 9])]  # every 2nd of the chosen rows is no rule
+    assert describe(wrong((4, 4), (slice(None, None, 2),)), chosen) == "8 of 16 elements, scattered"
+    assert describe(wrong((4, 5), (slice(None), slice(2, None))), [*chosen, None]) == "12 of 20 elements: columns ≥ 2"
 
 
 def test_a_wrong_block_is_told_with_its_figures(kernels):
     case = make_case(kernels["add_relu"], {"M": 80, "N": 70})
-    arrays = make_sets(kernels["add_relu"].module, case, 0, 1)[0]
+    arrays = make_sets(kernels["add_relu"].mathematics, case, 0, 1)[0]
     output = np.maximum(arrays["x"] + arrays["b"], np.float32(0))
     output[64:] = 7
-    reason = Judge(kernels["add_relu"].module, case, arrays).judge([output], ()).reason()
+    reason = Judge(kernels["add_relu"].mathematics, case, arrays).judge([output], ()).reason()
     for words in (
         "× budget at output 0[",
         "got 7, expected",

@@ -37,8 +37,9 @@ def test_the_script_of_the_readme_runs(capsys):
 def test_the_keys_of_the_readme_are_those_of_bench():
     from fusebench.config import SCHEMAS
 
-    named = set(re.findall(r"`([a-z_]+)(?:\.[\w.]+)?=", TEXT.split("## Choosing")[1].split("## How")[0]))
-    fields = set(SCHEMAS["bench"].__dataclass_fields__) | {"experiment", "shape", "option", "worker"}
+    table = re.findall(r"^\| `.*", TEXT.split("| key | means |")[1].split("## How")[0], re.MULTILINE)
+    named = set(re.findall(r"`([a-z_]+)(?:\.[\w.]+)?=", "\n".join(table)))
+    fields = set(SCHEMAS["bench"].__dataclass_fields__) | {"experiment", "shape", "option", "config", "worker"}
     assert named <= fields and fields - named <= {"seed", "timeout_s"}
 
 

@@ -2,86 +2,496 @@
 
 from __future__ import annotations
 
+import operator
+import sys
+
 import numpy as np
 import pytest
 import torch
+import toys
+from test_formulas import KERNELS, cases, evaluated, given
+from toys import copied, edit, step, store
 
+from fusebench import discovery
+from fusebench.case_data import CaseData
 from fusebench.cases import make_case
-from fusebench.inputs import make_sets, numpy_dtype, save
+from fusebench.contract import DTYPES, Cell
+from fusebench.dtypes import numpy_dtype
+from fusebench.inputs import make_sets, save
+from fusebench.machine import DeviceInfo
+from fusebench.parity import reference
 from fusebench.parity.judge import Judge
-from fusebench.parity.reference import Reference, Tensor
-from fusebench.parity.rounding import Exact, stored
+from fusebench.parity.reference import Tensor
+from fusebench.parity.rounding import spacing, stored
+from fusebench.parity.verdict import Worst
+from fusebench.settings import Clock, Settings
+from fusebench.workers import protocol
+from fusebench.workers.pool import WorkerLost
+from fusebench.workers.reference import Reference
 
-SMALL = 3e5  # elements
-
-
-def small_cases(kernels):
-    for kernel in kernels.values():
-        if "implementations" in str(kernel.folder):
-            for name in kernel.module.CASES:
-                case = make_case(kernel, name)
-                if kernel.module.moved_bytes(case) < 4 * SMALL and kernel.module.flops(case) < 100 * SMALL:
-                    for option, values in {"": ("",), **kernel.options}.items():
-                        for value in values:
-                            yield kernel, make_case(kernel, name, options={option: value} if option else {})
+INF, NAN = np.inf, np.nan
 
 
-def test_torch_evaluates_every_formula(kernels):
-    seen = set()
-    for kernel, case in small_cases(kernels):
-        arrays = [
-            a if a.dtype.kind in "iub" else a.astype(np.float64)
-            for a in make_sets(kernel.module, case, 0, 1)[0].values()
-        ]
-        with np.errstate(all="ignore"):
-            expected = kernel.module.formula(case, Exact(), *arrays)
-        got = kernel.module.formula(
-            case, Exact(), *(a if a.dtype.kind in "iub" else Tensor(torch.from_numpy(a.copy())) for a in arrays)
+@pytest.fixture(autouse=True)
+def the_projects_kernels():
+    """The reference imports kernel.py by name, and other tests look for kernels elsewhere."""
+    discovery.use_roots([discovery.HOME])
+
+
+def tensors(arguments):
+    return [a if a.dtype.kind in "iub" else Tensor(torch.from_numpy(a.copy())) for a in arguments]
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_torch_evaluates_every_formula(name):
+    kernel = KERNELS[name]
+    for case in cases(name):
+        arguments = given(kernel, case)
+        for part_ in ("", *kernel.mathematics.parts):
+            expected = evaluated(kernel, case, arguments, part_)
+            got = evaluated(kernel, case, tensors(arguments), part_)
+            np.testing.assert_allclose(
+                got.tensor.numpy(), expected, rtol=1e-12, atol=1e-14, err_msg=f"{name} {case.id}"
+            )
+
+
+# What it finds
+
+
+def over_the_pipe(request, expected):
+    """What the reference's worker replies."""
+    reply = Reference("cpu").do(protocol.decode_request(protocol.encode(request)))
+    return protocol.decode_reply(protocol.encode(reply), expected)
+
+
+@pytest.fixture
+def check(tmp_path, monkeypatch):
+    """What the reference finds of all rows of a toy's outputs: check(formula, x, outputs, screens=…)."""
+
+    def checked(
+        formula, x, outputs, screens=((0.0, 1.0),), dtype="float32", axes=(0, 0), part="", flops=0, moved=0, **arrays
+    ):
+        rows = dict(zip("xy", axes, strict=True))
+        module = toys.module(formula, flops, moved, rows, PARTS={"twice": lambda case, r, x: 2 * x})
+        monkeypatch.setitem(sys.modules, "implementations.toy.kernel", module)
+        arrays = {"x": store(x, dtype), **arrays}
+        files = (
+            save(list(arrays.values()), tmp_path, "input"),
+            save([store(o, dtype) for o in outputs], tmp_path, "output"),
         )
-        for e, g in zip(expected, got, strict=True):
-            np.testing.assert_allclose(g.tensor.numpy(), e, rtol=1e-9, atol=1e-12, err_msg=f"{kernel.name} {case.id}")
-        seen.add(kernel.name)
-    assert seen == {k.name for k in kernels.values() if "implementations" in str(k.folder)}
+        request = protocol.CheckRows(
+            toys.case(dtype), *map(tuple, files), screens, tuple(rows.get(name) for name in arrays), axes[1:] * len(outputs), part,
+            str(tmp_path),
+        )  # fmt: skip
+        return over_the_pipe(request, protocol.CheckedRows).worst
+
+    return checked
 
 
-def compared(kernel, case, arrays, output, tmp_path):
+X = np.random.default_rng(0).uniform(1, 2, (10, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 4, 5, 9, 10, 99])
+@pytest.mark.parametrize("axes", [(0, 0), (1, 1), (0, 1), (1, 0), (-1, -1)], ids=str)
+def test_every_row_of_every_chunk_is_compared(check, monkeypatch, chunk, axes):
+    """Each one changed by a step is found, the first and the last of a chunk too; rows of x lie along the first of the axes,
+    those of y along the second."""
+    monkeypatch.setattr(reference, "CHUNK_ELEMENTS", 3 * chunk)
+    x, y = (X if axis == 0 else X.T.copy() for axis in axes)
+    formula = copied if axes[0] == axes[1] else lambda case, r, x: (x.T,)
+    for row in range(10):
+        place = (row, 1) if axes[1] == 0 else (1, row)
+        found = check(formula, x, [edit(y, place, step(y[place], "float32"))], axes=axes, moved=4 * x.size)
+        assert (found.beyond, found.index) == (1, place)
+        assert found.ratio == pytest.approx(2) and found.ulps == pytest.approx(1) and found.output == 0
+        assert found.expected == y[place] and found.got > y[place] and found.max_abs == found.got - y[place]
+        assert found.budget == 2.0**-24
+    assert check(formula, x, [y], axes=axes, moved=4 * x.size) == Worst()
+
+
+@pytest.mark.parametrize(
+    ("size", "chunk"),
+    [
+        ({}, 50),
+        ({"moved": 4e8}, 50),
+        ({"moved": 4.1e8}, 48),
+        ({"moved": 4e9}, 5),
+        ({"flops": 3.2e9}, 50),
+        ({"flops": 3.2e10}, 5),
+        ({"flops": 1e16}, 1),
+    ],
+)
+def test_as_many_rows_at_once_as_memory_holds(check, size, chunk):
+    """10^8 elements of intermediate results: 0.8 GB of each in float64."""
+    seen = []
+
+    def formula(case, r, x):
+        seen.append(r.chosen)
+        assert x.shape == (len(r.chosen), 1) and x.dtype == np.float64
+        np.testing.assert_array_equal(x.tensor.numpy()[:, 0], r.chosen)
+        return (x,)
+
+    x = np.arange(50.0)[:, None]
+    assert check(formula, x, [x], **size).beyond == 0
+    assert {len(rows) for rows in seen[:-1]} <= {chunk} and len(seen[0]) == chunk
+    np.testing.assert_array_equal(np.concatenate(seen), np.arange(50))
+
+
+def test_inputs_that_have_no_rows_are_whole_in_every_chunk(check, monkeypatch):
+    monkeypatch.setattr(reference, "CHUNK_ELEMENTS", 9)
+
+    def formula(case, r, x, b, n):
+        assert isinstance(b, Tensor) and b.dtype == np.float64 and n.dtype == np.int32 and n.shape == (1,)
+        return (x * b + 0.0 * n[0],)
+
+    b = np.array([1.0, 2.0, 4.0], np.float32)
+    assert check(formula, X, [X * b], b=b, n=np.array([3], np.int32), moved=4 * X.size).beyond == 0
+
+
+def test_the_worst_of_all_outputs_and_chunks_is_told(check, monkeypatch):
+    monkeypatch.setattr(reference, "CHUNK_ELEMENTS", 9)
+    x = np.full((10, 3), 1.0)
+    first, second = (edit(x, (9, 2), 1 + 2.0**-21), edit(2 * x, (4, 1), 2 + 2.0**-18))
+    screens = ((2.0**-24, 1.0), (2.0**-22, 2.0))
+    found = check(
+        lambda case, r, x: (x, 2 * x), x, [edit(first, (0, 0), 1 - 2.0**-22), second], screens, moved=4 * x.size
+    )
+    assert (found.output, found.index, found.beyond) == (1, (4, 1), 3)
+    assert found.max_abs == 2.0**-18 and found.budget == 2.0**-22 + 2.0**-23 and found.ulps == 16
+    assert found.ratio == pytest.approx(2.0**-18 / (2.0**-22 + 2.0**-23))
+    found = check(lambda case, r, x: (x, 2 * x), x, [first, 2 * x], screens, moved=4 * x.size)
+    assert (found.output, found.index, found.beyond) == (0, (9, 2), 1)
+
+
+def test_a_part_is_compared_with_its_own_formula(check):
+    assert check(copied, X, [2 * X], part="twice").beyond == 0 and check(copied, X, [X], part="twice").beyond == 30
+
+
+@pytest.mark.parametrize("expected", [1.0, -1.0, INF, -INF, NAN])
+@pytest.mark.parametrize("got", [1.0, -1.0, INF, -INF, NAN])
+def test_what_is_not_finite_stands_where_the_formula_has_it(check, expected, got):
+    x = edit(np.full((4, 3), 2.0), (2, 1), expected)
+    found = check(copied, x, [edit(x, (2, 1), got)], ((0.01, 2.0),))
+    same = got == expected or (np.isnan(got) and np.isnan(expected))
+    assert found.beyond == (not same)
+    if not same:
+        assert found.index == (2, 1) and found.ratio > 10
+        assert found.max_abs == (2.0 if np.isfinite([got, expected]).all() else INF)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_overflow_is_right_within_reach_of_the_largest_number_and_to_its_side(check, dtype, sign):
+    largest = float(torch.finfo(getattr(torch, dtype)).max)
+    for value, infinite_may_be in ((0.98 * largest, False), (0.995 * largest, True), (largest, True)):
+        x = np.full((4, 3), sign * value)
+        screens = ((0.01 * largest, largest),)
+        found = check(copied, x, [edit(store(x, dtype), (2, 1), sign * INF)], screens, dtype)
+        assert found.beyond == (not infinite_may_be)
+        for wrong in (-sign * INF, NAN):
+            assert check(copied, x, [edit(store(x, dtype), (2, 1), wrong)], screens, dtype).beyond == 1
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_screen_is_half_a_spacing_and_its_reach_which_grows_with_the_value(check, dtype):
+    """For values of every size, subnormals and zero among them, up to the size that was judged and beyond."""
+    rng = np.random.default_rng(1)
+    smallest = float(torch.finfo(getattr(torch, dtype)).smallest_normal)
+    x = store(
+        np.concatenate([[0.0, smallest, smallest / 2, smallest * 1.99, 1.0, 0.999, -2.0], rng.normal(0, 4, 3)]), dtype
+    )[:, None]
+    for reach, size in ((0.0, 1.0), (smallest, 3.0), (0.1, 3.0), (0.1, 0.0)):
+        for row, value in enumerate(x.astype(float)[:, 0]):
+            far = reach * max(1.0, abs(value) / (size or 1.0))
+            limit = far + spacing(np.array(abs(value) + far), dtype) / 2
+            output = store(edit(x.astype(float), (row, 0), value + 64 * limit), dtype)
+            if not np.isfinite(float(output[row, 0])):
+                continue
+            found = check(copied, x, [output], ((reach, size),), dtype)
+            assert found.budget == pytest.approx(float(limit), rel=1e-12) and found.index == (row, 0)
+            assert found.ratio == pytest.approx(abs(float(output[row, 0]) - value) / limit)
+
+
+def test_the_worker_says_what_it_is():
+    worker = Reference("cpu")
+    assert worker.hello() == protocol.Hello(DeviceInfo("cpu"), {}, "", False)
+    assert worker.usable() and worker.do(protocol.Release()) == protocol.Released(0)
+    with pytest.raises(ValueError, match="the reference does no RepeatCell"):
+        worker.do(protocol.RepeatCell("folder"))
+
+
+# The verdict after it, as a run on a GPU has it: the worker is one in this process, on the CPU
+
+
+class Worker:
+    def __init__(self, answer=None):
+        self.asked, self.answer = [], answer
+
+    def ask(self, request, expected, timeout_s):
+        self.asked.append(type(request))
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        if self.answer is not None:
+            return self.answer
+        return over_the_pipe(request, expected)
+
+
+class Pool:
+    def __init__(self, worker):
+        self.worker, self.dropped = worker, []
+
+    def get(self, *home, beside=False):
+        assert beside and home[0] == "reference"
+        return self.worker
+
+    def drop(self, *home):
+        self.dropped.append(home)
+
+
+TALL = {"M": 200, "N": 7}  # more elements than are judged here
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """add_relu's inputs in a case whose rows are chosen, as a run on that device has them."""
+    monkeypatch.setattr("fusebench.parity.judge.JUDGED_ELEMENTS", 1e3)
+
+    def made(device="cuda"):
+        kernel = KERNELS["add_relu"]
+        return CaseData(
+            kernel.mathematics,
+            Cell(make_case(kernel, TALL), "torch_eager", "default"),
+            tmp_path,
+            Settings(device),
+            Clock(),
+        )
+
+    return made
+
+
+def judged(data, pool, wrong=None, set_=1):
+    x, b = (data.sets[set_][n] for n in ("x", "b"))
+    output = np.maximum(x + b, np.float32(0))
+    if wrong:
+        output[wrong] += np.float32(9)
+    return data.judge(save([output], data.folder, "output"), (), "", set_, pool)
+
+
+def unjudged(judge):
+    return next(r for r in range(100, 200) if r not in judge.judged)
+
+
+def test_on_a_gpu_all_rows_are_compared(shared):
+    data, worker = shared(), Worker()
+    pool = Pool(worker)
+    verdict = judged(data, pool)
+    assert verdict.ok and not verdict.unseen and verdict.checked == 200 * 7
+    assert worker.asked == [protocol.CheckRows, protocol.Release] and not pool.dropped
+    (judge,) = data.judges.values()
+    row = unjudged(judge)
+    wrong = judged(data, pool, (row, 5))
+    assert (
+        not wrong.ok
+        and wrong.index == (row, 5)
+        and wrong.pattern == "1 elements of all rows"
+        and wrong.checked == 200 * 7
+    )
+    assert (
+        wrong.ratio > 1000
+        and wrong.max_abs == pytest.approx(9, rel=1e-6)
+        and np.isnan(wrong.max_rel)
+        and wrong.ulps > 1e6
+    )
+    assert wrong.got == pytest.approx(wrong.expected + 9) and wrong.output == 0 and 0 < wrong.budget < 1e-4
+    assert len(data.judges) == 1, "the judge of a set is made once"
+    judged(data, pool, set_=2)
+    assert len(data.judges) == 2
+
+
+def test_what_is_wrong_already_is_not_looked_at_again(shared):
+    worker = Worker()
+    assert not judged(shared(), Pool(worker), (0, 0)).ok and not worker.asked
+
+
+def test_without_a_gpu_what_the_cpu_can_is_compared(shared):
+    data = shared("cpu")
+    verdict = judged(data, None)
+    assert verdict.ok and not verdict.unseen
+    row = unjudged(next(iter(data.judges.values())))
+    assert judged(data, None, (row, 5)).index == (row, 5)
+
+
+def test_rows_that_nobody_saw_are_told(shared, monkeypatch):
+    monkeypatch.setattr("fusebench.parity.judge.REFERENCE_BYTES", 6e3)
+    verdict = judged(shared("cpu"), None)
+    assert verdict.ok and verdict.unseen == "without a GPU, rows beyond these have no reference"
+    lost = Pool(Worker(WorkerLost("crashed", "exit code 9")))
+    verdict = judged(shared(), lost)
+    assert verdict.ok and verdict.unseen == "the reference on the device: exit code 9" and len(lost.dropped) == 1
+    failed = Pool(Worker(protocol.Refused("failed", "out of memory")))
+    verdict = judged(shared(), failed)
+    assert verdict.ok and verdict.unseen == "the reference on the device: out of memory" and not failed.dropped
+
+
+def test_time_is_booked_where_it_goes(shared):
+    data = shared()
+    assert data.clock.inputs == data.clock.parity == 0
+    judged(data, Pool(Worker()))
+    assert data.clock.inputs > 0 and data.clock.parity > 0 and data.names == ["x", "b"] and len(data.sets) == 3
+
+
+def test_inputs_that_do_not_fit_are_tried_once(shared, monkeypatch):
+    data, tried = shared(), []
+
+    def too_large(*_):
+        tried.append(1)
+        raise MemoryError("9 GB")
+
+    monkeypatch.setattr("fusebench.inputs.make_sets", too_large)
+    for _ in range(2):
+        with pytest.raises(MemoryError, match="9 GB"):
+            _ = data.sets
+    assert len(tried) == 1
+
+
+# All of it on a real kernel
+
+
+def compared(kernel, case, arrays, output):
     """What the reference on a device finds of all rows of the output, and the verdict after it."""
-    judge = Judge(kernel.module, case, arrays, on_device=True)
-    files = save(list(arrays.values()), tmp_path, "input")
-    found = Reference("cpu").check(
-        case.as_dict(), judge.row_inputs, judge.axis, files, save([output], tmp_path, "output"),
-        [list(screen) for screen in judge.screens(())], "", str(tmp_path),
-    )  # fmt: skip
+    judge = Judge(kernel.mathematics, case, arrays, on_device=True)
+    found = reference.check(
+        case, list(arrays.values()), judge.row_axes, [output], [judge.axis(0)], judge.screens(()), "", "cpu"
+    )
     return found, judge.widened(judge.judge([output[:]], ()), found)
 
 
 @pytest.mark.parametrize("wrong", [None, (150, 7)])
-def test_all_rows_are_compared(kernels, tmp_path, monkeypatch, wrong):
-    monkeypatch.setattr("fusebench.parity.reference.CHUNK_ELEMENTS", 2e5)  # several chunks
-    kernel = kernels["lola"]
-    case = make_case(kernel, {"M": 200, "K": 512, "N": 300}, "float16")
-    arrays = make_sets(kernel.module, case, 0, 1)[0]
-    whole = Judge(kernel.module, case, arrays)
+def test_all_rows_are_compared(monkeypatch, wrong):
+    monkeypatch.setattr("fusebench.parity.reference.CHUNK_ELEMENTS", 2e4)  # several chunks
+    kernel = KERNELS["lola"]
+    case = make_case(kernel, {"M": 200, "K": 64, "N": 50}, "float16")
+    arrays = make_sets(kernel.mathematics, case, 0, 1)[0]
+    whole = Judge(kernel.mathematics, case, arrays)
     output = stored(whole.reference()[0], "float16").astype(numpy_dtype("float16"))
     if wrong:
         output[wrong] += 1
-    found, verdict = compared(kernel, case, arrays, output, tmp_path)
-    assert found["beyond"] == (1 if wrong else 0)
+    found, verdict = compared(kernel, case, arrays, output)
+    assert found.beyond == (1 if wrong else 0)
     assert verdict.ok == (wrong is None) and (wrong is None or verdict.index == wrong)
 
 
 @pytest.mark.parametrize("wrong", [None, (150, 7)])
-def test_overflow_is_right_where_the_formula_has_it(kernels, tmp_path, wrong):
-    kernel = kernels["lola"]
+def test_overflow_is_right_where_the_formula_has_it(wrong):
+    kernel = KERNELS["lola"]
     case = make_case(kernel, {"M": 200, "K": 64, "N": 60}, "float16", options={"activation": "none"})
-    arrays = make_sets(kernel.module, case, 0, 1)[0]
+    arrays = make_sets(kernel.mathematics, case, 0, 1)[0]
     arrays["W"] = arrays["W"] * np.float16(3e4)
-    exact = Judge(kernel.module, case, arrays).reference()[0]
+    exact = Judge(kernel.mathematics, case, arrays).reference()[0]
     with np.errstate(over="ignore"):
         output = stored(exact, "float16").astype(np.float16)
     assert np.isinf(output).sum() > 100
     if wrong:
         output[wrong] = np.inf if abs(output[wrong]) < 1e4 else np.copysign(1e3, output[wrong])
-    found, verdict = compared(kernel, case, arrays, output, tmp_path)
-    assert found["beyond"] == (1 if wrong else 0)
+    found, verdict = compared(kernel, case, arrays, output)
+    assert found.beyond == (1 if wrong else 0)
     assert verdict.ok == (wrong is None) and (wrong is None or verdict.index == wrong)
+
+
+# NumPy's functions on Torch's tensors
+
+A = np.random.default_rng(2).uniform(0.2, 2, (3, 4, 5))
+B = np.random.default_rng(3).uniform(0.2, 2, (3, 4, 5))
+SPECIAL = np.array([-INF, -1.5, -0.0, 0.0, 1.5, INF, NAN])
+
+
+def same(function, *arrays):
+    """The function gives the same on tensors as on arrays."""
+    got, expected = function(*map(wrapped, arrays)), function(*arrays)
+    for g, e in zip(*([x] if not isinstance(x, list) else x for x in (got, expected)), strict=True):
+        assert g.tensor.numpy().dtype == e.dtype, "the same dtype"
+        np.testing.assert_allclose(g.tensor.numpy(), e, rtol=1e-14)
+
+
+def wrapped(array):
+    return Tensor(torch.from_numpy(array.copy()))
+
+
+@pytest.mark.parametrize("name", sorted(reference.UFUNCS))
+def test_ufuncs_are_numpy_s(name):
+    import scipy.special
+
+    ufunc = getattr(np, name, None) or getattr(scipy.special, name)
+    if name.startswith("logical") or name.startswith("bitwise") or name == "invert":
+        arrays = (A > 1, B > 1)
+    elif name == "matmul":
+        arrays = (A, B.swapaxes(1, 2).copy())
+    else:
+        arrays = (A, edit(B, (0, 0), A[0, 0]))  # some are equal
+    same(ufunc, *arrays[: ufunc.nin])
+    if name in ("isnan", "isfinite", "isinf", "sign", "absolute", "negative"):
+        same(ufunc, SPECIAL)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda a, b: a + 1, lambda a, b: 1.5 - a, lambda a, b: a**2, lambda a, b: a @ b.swapaxes(-1, -2), lambda a, b: -a, lambda a, b: abs(a),
+        lambda a, b: a[1], lambda a, b: a[:, None, 1:], lambda a, b: a[..., np.array([2, 0])], lambda a, b: a[a > 1] * 2,
+        lambda a, b: a[:, np.array([2, 0]), np.array([1, 1])], lambda a, b: a[0].T, lambda a, b: a.T,
+        lambda a, b: a.sum(axis=1), lambda a, b: a.sum(axis=(0, 2), keepdims=True), lambda a, b: a.mean(axis=-1, keepdims=True),
+        lambda a, b: a.max(axis=0), lambda a, b: a.min(axis=2, keepdims=True), lambda a, b: (a > 1.9).any(axis=1),
+        lambda a, b: a.max(axis=0, keepdims=True), lambda a, b: a.min(axis=2), lambda a, b: (a > 1.9).any(axis=1, keepdims=True),
+        lambda a, b: a.mean(axis=0), lambda a, b: a.reshape(3, -1), lambda a, b: a.reshape((4, 15)), lambda a, b: a.swapaxes(0, 2),
+        lambda a, b: a.transpose(1, 2, 0), lambda a, b: a.astype(np.int32), lambda a, b: (a > 1).astype(np.float64),
+        lambda a, b: np.where(a > 1, a, b), lambda a, b: np.where(a > 1, a, 0.0), lambda a, b: np.where(a > 1, -np.inf, b),
+        lambda a, b: np.where(a > 1, 2, b), lambda a, b: np.isneginf(-a / 0.0), lambda a, b: np.concatenate([a, b]),
+        lambda a, b: np.concatenate([a, b], axis=1), lambda a, b: np.stack([a, b]), lambda a, b: np.stack([a, b], axis=2),
+        lambda a, b: np.column_stack([a[0], b[0]]), lambda a, b: np.vstack([a[0], b[0]]), lambda a, b: np.split(a[:, :, :4], 2, axis=2),
+        lambda a, b: np.split(a, 3), lambda a, b: np.copysign(a, b - 1), lambda a, b: np.take(a, np.array([2, 0]), axis=1),
+        lambda a, b: np.take(a, np.array([2, 0]), axis=0), lambda a, b: np.sum(a, axis=1), lambda a, b: np.sum(a, axis=1, keepdims=True),
+        lambda a, b: np.amax(a, axis=1), lambda a, b: np.mean(a, axis=0), lambda a, b: np.mean(a, axis=0, keepdims=True), lambda a, b: np.max(a, axis=0),
+        lambda a, b: np.max(a, axis=0, keepdims=True), lambda a, b: np.any(a > 1.9, axis=0), lambda a, b: np.any(a > 1.9, axis=0, keepdims=True),
+        lambda a, b: np.reshape(a, (12, 5)), lambda a, b: np.swapaxes(a, 0, 1), lambda a, b: a * np.arange(5), lambda a, b: np.arange(5.0) * a,
+        lambda a, b: np.searchsorted(np.cumsum(np.ones(5)), b[0, 0]) + 0 * a if isinstance(a, np.ndarray) else
+            np.searchsorted(wrapped(np.cumsum(np.ones(5))), b[0, 0]) + 0 * a,
+        lambda a, b: np.searchsorted(a[0, 0] * 0 + 1, b[0, 0] * 0 + 1, side="right"), lambda a, b: np.searchsorted(a[0, 0] * 0 + 1, b[0, 0] * 0 + 1),
+    ],
+)  # fmt: skip
+def test_functions_are_numpy_s(function):
+    with np.errstate(all="ignore"):
+        same(function, A, B)
+
+
+def test_reductions_without_an_axis_take_all():
+    t = wrapped(A)
+    for name in ("sum", "mean", "max", "min"):
+        assert float(getattr(t, name)().tensor) == pytest.approx(getattr(A, name)())
+    assert bool(wrapped(A > 1.9).any().tensor)
+
+
+def test_a_tensor_has_the_shape_of_an_array():
+    t = wrapped(A)
+    assert (t.shape, t.ndim, t.size, len(t), t.dtype, np.shape(t), np.ndim(t)) == (
+        A.shape,
+        3,
+        60,
+        3,
+        np.float64,
+        A.shape,
+        3,
+    )
+    assert wrapped(np.arange(3)).dtype == np.int64 and isinstance(np.sum(t, axis=0), Tensor)
+
+
+def test_what_is_not_known_is_named():
+    t = wrapped(A)
+    for attempt in (
+        lambda: np.cbrt(t),
+        lambda: np.add.reduce(t),
+        lambda: np.add(t, t, where=np.array(True)),
+        lambda: np.median(t),
+    ):
+        with pytest.raises(NotImplementedError, match="the reference on the device knows no"):
+            attempt()
+    assert operator.attrgetter("tensor")(t).dtype == torch.float64

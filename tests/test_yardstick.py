@@ -1,54 +1,22 @@
-"""Yardsticks: what follows from them for a kernel, how they are measured, kept and shown; what the bound catches."""
+"""Yardsticks: how a rate is measured, on simulated devices, and what follows from rates and datasheets for a kernel."""
 
 from __future__ import annotations
 
-import json
+from dataclasses import replace
 
 import pytest
-from conftest import DEVICE
+import samples
+from simulated import CPU, GPU, SimulatedCpu, SimulatedGpu
 
-import fusebench
-from fusebench.backends import torch as backend
-from fusebench.cases import make_case
-from fusebench.cli import main
-from fusebench.contract import Cell, Device
-from fusebench.run import Run, add_rates, run
-from fusebench.settings import Settings
-from fusebench.timing import yardstick, yardstick_cache
-from fusebench.timing.plan import Plan
+from fusebench.cell import rated
+from fusebench.machine import DeviceInfo
+from fusebench.records.record import Build
+from fusebench.timing import yardstick
+from fusebench.timing.yardstick import Missing, Rate, Rates
 
-H200 = {"name": "NVIDIA H200"}
-RATES = {
-    "copy_gbps": 4.0,
-    "read_gbps": 5.0,
-    "launch_s": 1e-6,
-    "matrix_tflops": 0.5,
-}  # 4 and 5 bytes a ns, 0.5 FLOP a ps
-
-
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """The file of a cache of the test's own."""
-    monkeypatch.setenv("FUSEBENCH_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / yardstick_cache.FILE
-
-
-class Worker:
-    """Stands in for Torch's worker: each measurement has a rate of its own, one higher than the last."""
-
-    def __init__(self, key="card", fails=()):
-        self.key, self.fails, self.asked = key, fails, []
-
-    def ask(self, message, timeout_s):
-        if message["do"] == "yardstick_key":
-            return {"key": self.key}
-        self.asked.append(message["name"])
-        if message["name"] in self.fails:
-            return {"status": "failed", "reason": "OutOfMemoryError: no"}
-        return {"value": float(len(self.asked)), "n": 1}
-
-
-NAMES = ["copy_gbps", "launch_s"]
+H200 = DeviceInfo("cuda", "NVIDIA H200")
+# 4 and 5 bytes a ns, 0.5 FLOP a ps
+RATES = Rates(4.0, 5.0, 1e-6, {}, matrix_tflops=0.5)
 
 
 @pytest.mark.parametrize(
@@ -67,34 +35,179 @@ def test_the_best_time_is_the_longest_of_launch_traffic_and_product(flops, moved
     assert yardstick.best(flops, moved, written, RATES) == pytest.approx(seconds)
 
 
-def test_without_rates_there_is_no_best_time():
-    assert yardstick.best(1, 1, 1, {}) is None
-    assert yardstick.as_rates({"copy_gbps": {"value": 1.0, "n": 1, "date": ""}}, NAMES) == {}
-    assert yardstick.as_rates({n: {"reason": "no"} for n in NAMES}, NAMES) == {}
+def test_what_has_no_product_needs_no_rate_of_one():
+    rates = replace(RATES, matrix_tflops=None)
+    assert yardstick.best(0, 8e6, 4e6, rates) == pytest.approx(2e-3)
+    assert yardstick.best(1, 1, 1, None) is None, "without rates there is no best time"
 
 
-def test_only_what_multiplies_needs_a_matrix_rate():
-    assert not [n for n in yardstick.needed("float16", "ieee", 0) if "matrix" in n]
-    assert "matrix_tflops/float32/tf32" in yardstick.needed("float32", "tf32", 1)
-    assert "matrix_tflops/float32/tf32" not in yardstick.every("cpu")
+def test_a_record_keeps_the_rates_with_their_dates_and_the_side_of_the_product():
+    entries = {
+        "copy_gbps": Rate(4.0, 2**28, "a"), "read_gbps": Rate(5.0, 2**28, "b"), "launch_s": Rate(1e-6, 1, "c"),
+        "matrix_tflops/float16/ieee": Rate(0.5, 8192, "d"), "matrix_tflops/float32/tf32": Rate(0.1, 4096, "e"),
+    }  # fmt: skip
+    names = yardstick.needed("float16", "ieee", 1)
+    dates = {"copy_gbps": "a", "read_gbps": "b", "launch_s": "c"}
+    assert yardstick.as_rates(entries, names) == replace(RATES, n=8192, measured=dates | {"matrix_tflops": "d"})
+    without_product = yardstick.as_rates(entries, yardstick.needed("float16", "ieee", 0))
+    assert without_product == replace(RATES, matrix_tflops=None, n=None, measured=dates)
 
 
-def test_the_bound_is_what_the_datasheet_allows():
-    assert yardstick.bound(0, 4_800_000_000 + 63_000_000, "float32", "ieee", H200) == pytest.approx(1e-3)
-    assert yardstick.bound(989_500_000_000, 0, "bfloat16", "ieee", H200) == pytest.approx(1e-3)
-    assert yardstick.bound(66_900_000_000, 0, "float32", "ieee", H200) == pytest.approx(1e-3)
-    assert yardstick.bound(989_500_000_000, 0, "float32", yardstick.UNKNOWN, H200) == pytest.approx(1e-3)
-    assert yardstick.bound(10**12, 4_863_000_000, "int64", "ieee", H200) == pytest.approx(1e-3)
-    assert yardstick.bound(1, 1, "float32", "ieee", {"name": "some CPU"}) is None
-    assert yardstick.bound(0, 10**10, "float32", "ieee", {"name": "NVIDIA H200 MIG 1g.18gb"}) > 0
-    assert yardstick.bound(0, 10**10, "float32", "ieee", {"name": "NVIDIA GH200 480GB"}) is None, "another card"
+def test_one_rate_that_is_missing_leaves_none():
+    names = ["copy_gbps", "read_gbps", "launch_s"]
+    known = dict.fromkeys(names[:2], Rate(1.0, 1, "2026"))
+    assert yardstick.as_rates(known, names) is None
+    assert yardstick.as_rates(known | {"launch_s": Missing("no")}, names) is None
+    assert yardstick.as_rates(known | {"launch_s": Rate(1.0, 1, "2026")}, names)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "name"),
+    [
+        ("float32", "ieee", "matrix_tflops/float32/ieee"),
+        ("float32", "tf32", "matrix_tflops/float32/tf32"),
+        ("float32", "unknown", "matrix_tflops/float32/tf32"),
+        ("float16", "ieee", "matrix_tflops/float16/ieee"),
+        ("bfloat16", "unknown", "matrix_tflops/bfloat16/ieee"),
+    ],
+)
+def test_a_product_s_rate_is_that_of_its_dtype_and_precision(dtype, precision, name):
+    three = ["copy_gbps", "read_gbps", "launch_s"]
+    assert yardstick.matrix(dtype, precision) == name
+    assert yardstick.needed(dtype, precision, 1) == [*three, name]
+    assert yardstick.needed(dtype, precision, 0) == three, "only what multiplies needs it"
+    assert name in yardstick.every("cuda")
+
+
+def test_every_rate_of_a_device_has_a_name():
+    products = [f"matrix_tflops/{kind}" for kind in ("float32/ieee", "float32/tf32", "float16/ieee", "bfloat16/ieee")]
+    assert yardstick.every("cuda") == ["copy_gbps", "read_gbps", "launch_s", *products]
+    assert yardstick.every("cpu") == [name for name in yardstick.every("cuda") if "tf32" not in name]
+
+
+class Torch:
+    """What a yardstick needs of Torch's back end, on a simulated device: the n-th call of each kind takes the n-th of `times`, over
+    and over, and a product `sides[n]`, the first of each side a second."""
+
+    times, sides, asked = (3e-3, 2e-3, 4e-3), {}, ""
+
+    def configure(self, precision):
+        self.asked += f"configure {precision}, "
+
+    def _call(self, what):
+        self.asked += what
+        self.number = 0
+
+        def call(*arguments):
+            assert arguments == ("the", "arguments")
+            self.number += 1
+            self.take(self.times[self.number % len(self.times)])
+
+        return call, ("the", "arguments")
+
+    def copy_call(self, n, device):
+        return self._call(f"copy {n} {device.type}")
+
+    def read_call(self, n, device):
+        return self._call(f"read {n} {device.type}")
+
+    def launch_call(self, device):
+        return self._call(f"launch {device.type}")
+
+    def product_call(self, n, dtype, device):
+        call, arguments = self._call(f"{n} {dtype} {device.type}, ")
+        if self.sides:
+            fresh = [True]
+
+            def call(*_):
+                self.take(1.0 if fresh else self.sides.get(n, max(self.sides.values())))
+                fresh.clear()
+
+        return call, arguments
+
+
+class TorchOnCpu(Torch, SimulatedCpu):
+    def take(self, seconds):
+        self.work(seconds / 4, seconds * 3 / 4)
+
+
+class TorchOnGpu(Torch, SimulatedGpu):
+    def take(self, seconds):
+        self.launch("k", seconds)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "n", "asked"),
+    [
+        ("copy_gbps", 2 * 2**29 / 2e-3 / 1e9, 2**27, "copy 134217728 cpu"),  # half a GiB read and written in 2 ms
+        ("read_gbps", 2**29 / 2e-3 / 1e9, 2**27, "read 134217728 cpu"),
+        ("launch_s", 2e-3, 1, "launch cpu"),
+    ],
+)
+def test_a_rate_is_bytes_by_the_time_of_the_best_sample(monkeypatch, name, value, n, asked):
+    torch = TorchOnCpu(monkeypatch)
+    assert yardstick.measure(torch, CPU, name, 0.1) == (pytest.approx(value), n)
+    assert torch.asked == asked
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "n"), [("copy_gbps", 2 * 2**30 / 2e-3 / 1e9, 2**28), ("read_gbps", 2**30 / 2e-3 / 1e9, 2**28), ("launch_s", 2e-3, 1)]
+)  # fmt: skip
+def test_a_gpu_s_rate_is_by_the_time_of_its_kernels(monkeypatch, name, value, n):
+    assert yardstick.measure(TorchOnGpu(monkeypatch), GPU, name, 0.1) == (pytest.approx(value), n)
+
+
+def test_a_product_s_rate_is_flops_by_the_time_of_the_best_sample(monkeypatch):
+    """2 n³ of them: n products and sums for each of n² elements. The precision is set before the first call."""
+    torch = TorchOnCpu(monkeypatch)
+    torch.times = (30e-3, 25e-3, 40e-3)
+    rate = yardstick.measure(torch, CPU, "matrix_tflops/bfloat16/ieee", 0.1)
+    assert rate == (pytest.approx(2 * 256**3 / 25e-3 / 1e12), 256)
+    assert torch.asked.startswith("configure ieee, 256 bfloat16 cpu, ")
+
+
+@pytest.mark.parametrize(
+    ("torch", "device", "sides", "n"),
+    [
+        (TorchOnCpu, CPU, {256: 1e-3, 512: 19.9e-3, 1024: 20.1e-3, 2048: 30e-3}, 1024),
+        (TorchOnCpu, CPU, {256: 21e-3}, 256),
+        (TorchOnCpu, CPU, {256: 1e-3}, 8192),
+        (TorchOnGpu, GPU, {256: 1e-3, 512: 1.97e-3, 1024: 2.01e-3, 2048: 3e-3}, 1024),
+        (TorchOnGpu, GPU, {256: 1e-3}, 8192),
+    ],
+)
+def test_a_product_is_so_large_that_it_takes_20_ms_and_on_a_gpu_2(monkeypatch, torch, device, sides, n):
+    """Or 8192, where it is fast enough. The first call of each side, here of a second, does not count."""
+    torch = torch(monkeypatch)
+    torch.sides = sides
+    value, side = yardstick.measure(torch, device, "matrix_tflops/float32/ieee", 0.1)
+    assert side == n
+    assert value == pytest.approx(2 * n**3 / sides.get(n, max(sides.values())) / 1e12)
+
+
+def test_a_rate_is_sampled_for_its_whole_budget(monkeypatch):
+    """A quarter of it before, to warm up; a copy that is fast later on is not missed because the first twenty were alike."""
+    torch = TorchOnCpu(monkeypatch)
+    torch.times = (1e-3,)
+    yardstick.measure(torch, CPU, "copy_gbps", 0.2)
+    assert torch.number == 250
+
+
+@pytest.mark.parametrize(("flops", "moved"), [(0, 2 * 2**30), (2 * 8192**3, 3 * 2**27)], ids=["copy", "product"])
+@pytest.mark.parametrize(("share", "status"), [(0.9999, "implausible"), (1.0001, "ok")])
+def test_a_time_below_the_bound_is_implausible(flops, moved, share, status):
+    """By the datasheet of the H200: 4.8 TB/s beyond 63 MB of L2, 989.5 TFLOP/s in bfloat16."""
+    seconds = share * max((moved - 63e6) / 4.8e12, flops / 989.5e12)
+    record = rated(timed(flops, moved, seconds), None)
+    assert record.status == status and record.rates.bound_s == pytest.approx(seconds / share)
+    assert ("no such card can beat" in str(record.reason)) is (status == "implausible")
 
 
 def timed(flops, moved, seconds, device=H200):
     """A record as it is before its rates, of a kernel in bfloat16."""
-    case = {"dtype": "bfloat16", "precision": "ieee"}
-    record = {"status": "ok", "case": case, "device": device, "flops": flops, "moved_bytes": moved}
-    return record | {"written_bytes": moved // 2, "timing": {"median": seconds, "clocks": None}}
+    build = Build(0.0, 0.0, None, moved // 2)
+    record = samples.untimed(device=device, of=samples.case(dtype="bfloat16"), work=(flops, moved), build=build)
+    return replace(record, timing=samples.timing([seconds] * 6))
 
 
 @pytest.mark.parametrize(
@@ -103,166 +216,61 @@ def timed(flops, moved, seconds, device=H200):
     ids=["copy at 4.1 TB/s", "product at 750 TFLOP/s"],
 )
 def test_half_the_work_is_implausible(flops, moved, honest_s):
-    honest, half = timed(flops, moved, honest_s), timed(flops, moved, honest_s / 2)
-    for record in (honest, half):
-        add_rates(record, {})
-    assert honest["status"] == "ok" and half["status"] == "implausible"
-    assert "no such card can beat" in half["reason"] and honest["bound_s"] == half["bound_s"]
+    honest, half = (rated(timed(flops, moved, seconds), None) for seconds in (honest_s, honest_s / 2))
+    assert honest.status == "ok" and half.status == "implausible"
+    assert honest.rates.bound_s == half.rates.bound_s
 
 
 def test_half_the_work_passes_where_nothing_is_known_or_l2_holds_it():
-    for record in (timed(0, 2 * 2**30, 1e-9, {"name": "some CPU"}), timed(0, 2**20, 1e-6)):
-        add_rates(record, {})
-        assert record["status"] == "ok"
-
-
-@pytest.mark.parametrize("name", yardstick.every("cpu"))
-def test_every_rate_is_measured(monkeypatch, name):
-    monkeypatch.setattr(yardstick, "BYTES", {"cpu": 2**20})
-    entry = yardstick.measure(backend, Device("cpu", "test"), name, 0.01)
-    assert 0 < entry["value"] < (1 if name == "launch_s" else 1e6)
-    assert entry["n"] == {"copy_gbps": 2**18, "read_gbps": 2**18, "launch_s": 1}.get(name, entry["n"])
-
-
-def test_a_slow_product_is_measured_small():
-    class Crawling:
-        def product_call(self, n, dtype, device):
-            return (lambda: backend.wait(__import__("time").sleep(0.03 if n >= 1024 else 0))), ()
-
-        wait, configure = staticmethod(backend.wait), staticmethod(backend.configure)
-
-    assert yardstick.measure(Crawling(), Device("cpu", "test"), "matrix_tflops/float16/ieee", 0.01)["n"] == 1024
-
-
-def test_a_rate_is_measured_once(cache):
-    worker = Worker()
-    first = yardstick_cache.find(worker, NAMES[:1], 1)[1]
-    both = yardstick_cache.find(worker, NAMES, 1)[1]
-    assert worker.asked == NAMES and both["copy_gbps"] == first["copy_gbps"] and both["launch_s"]["value"] == 2
-    assert (
-        yardstick_cache.read("card") == both
-        and both["copy_gbps"]["date"].startswith("20")
-        and [f.name for f in cache.parent.iterdir()] == [cache.name]
-    )
-
-
-def test_another_device_or_fresh_is_measured_anew(cache):
-    assert yardstick_cache.find(Worker(), NAMES, 1)[1] == yardstick_cache.find(Worker(), NAMES, 1)[1]
-    for worker, fresh in ((Worker("other card"), False), (Worker(), True)):
-        yardstick_cache.find(worker, NAMES, 1, fresh)
-        assert worker.asked == NAMES
-    assert set(json.loads(cache.read_text())) == {"card", "other card"}
-
-
-def test_the_key_names_what_a_rate_holds_for():
-    device = {"type": "cuda", "name": "NVIDIA H200", "driver": "580.1"}
-    other = [(device | {"name": "B200"}, "2.11", 2), (device | {"driver": "590"}, "2.11", 2), (device, "2.12", 2)]
-    assert yardstick.key(device, "2.11", 2) not in [yardstick.key(*o) for o in other]
-    assert yardstick.key(device, "2.11", 2) == yardstick.key(device, "2.11", 4), "a GPU's rates are not the CPU's"
-    assert yardstick.key(device | {"type": "cpu"}, "2.11", 2) != yardstick.key(device | {"type": "cpu"}, "2.11", 4)
+    for record in (timed(0, 2 * 2**30, 1e-9, samples.CPU), timed(0, 2**20, 1e-6)):
+        assert rated(record, None).status == "ok"
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", "[" * 100_000, '{"card": 1}', '{"card": {"copy_gbps": 3}}', '{"card": {"copy_gbps": {"value": -1.0, "n": 1, "date": ""}}}',
-     '{"card": {"copy_gbps": {"value": Infinity, "n": 1, "date": ""}}}', '{"card": {"copy_gbps": {"value": 1.0}}}', b"\xff\xfe"],
-    ids=range(10),
-)  # fmt: skip
-def test_a_broken_file_is_measured_anew_with_one_line(cache, capsys, text):
-    cache.parent.mkdir()
-    cache.write_bytes(text if isinstance(text, bytes) else text.encode())
-    worker = Worker()
-    assert yardstick_cache.find(worker, NAMES, 1)[1]["launch_s"]["value"] == 2 and worker.asked == NAMES
-    (line,) = capsys.readouterr().err.splitlines()
-    assert str(cache) in line and "anew" in line
-    assert yardstick_cache.read("card")["launch_s"]["value"] == 2 and not capsys.readouterr().err, "it is mended"
-
-
-def test_a_folder_that_cannot_be_written_costs_only_the_keeping(tmp_path, monkeypatch, capsys):
-    (tmp_path / "file").write_text("")
-    monkeypatch.setenv("FUSEBENCH_CACHE", str(tmp_path / "file" / "cache"))
-    assert yardstick_cache.find(Worker(), NAMES, 1)[1]["launch_s"]["value"] == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) <= 2 and "not kept" in lines[-1] and "FUSEBENCH_CACHE" in lines[-1]
-
-
-def test_a_write_that_fails_leaves_the_old_file(cache, monkeypatch, capsys):
-    yardstick_cache.find(Worker(), NAMES[:1], 1)
-    before = cache.read_text()
-    monkeypatch.setattr("pathlib.Path.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
-    yardstick_cache.find(Worker(), NAMES, 1)
-    assert cache.read_text() == before and "disk full" in capsys.readouterr().err
-    assert [f.name for f in cache.parent.iterdir()] == [cache.name]
-
-
-def test_a_rate_that_cannot_be_measured_has_its_reason_and_is_not_kept(cache):
-    found = yardstick_cache.find(Worker(fails=NAMES[:1]), NAMES, 1)[1]
-    assert "OutOfMemory" in found["copy_gbps"]["reason"] and found["launch_s"]["value"] == 2
-    assert list(yardstick_cache.read("card")) == ["launch_s"]
-
-
-def test_the_cache_lies_where_the_user_s_caches_do(tmp_path, monkeypatch):
-    monkeypatch.delenv("FUSEBENCH_CACHE")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
-    assert yardstick_cache.folder() == tmp_path / "xdg" / "fusebench"
-    monkeypatch.setenv("XDG_CACHE_HOME", "relative/is/void")
-    assert yardstick_cache.folder() == tmp_path / ".cache" / "fusebench"
-
-
-def test_records_and_the_command_tell_the_same(kernels, roots, tmp_path, capsys):
-    cell = Cell(make_case(kernels["lola"], "odd"), "torch_eager", "default")
-    (r,) = run(Run(kernels, roots, tmp_path / "run", Settings(DEVICE, Plan(0.02))), [cell])
-    assert r["best_s"] / r["timing"]["median"] == pytest.approx(r["yardstick_share"])
-    assert r["written_bytes"] == 4 * r["case"]["sizes"]["M"] * r["case"]["sizes"]["N"]
-    assert main(["yardsticks", f"device={DEVICE}", "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)["yardsticks"]
-    assert (
-        list(shown) == yardstick.every(DEVICE) and shown["copy_gbps"]["date"] == r["yardstick"]["measured"]["copy_gbps"]
-    )
-    assert shown["matrix_tflops/float32/ieee"]["value"] == r["yardstick"]["matrix_tflops"]
-    assert main(["yardsticks", f"device={DEVICE}"]) == 0
-    printed = capsys.readouterr().out
-    assert f"{shown['read_gbps']['value']:.4g} GB/s" in printed and shown["launch_s"]["date"] in printed
-
-
-@pytest.mark.skipif(DEVICE != "cpu", reason="on a GPU the threads are not part of the key")
-def test_the_command_shows_the_rates_of_a_number_of_threads(cache, capsys):
-    assert main(["yardsticks", "device=cpu", "threads=1", "--json"]) == 0
-    assert ", 1 threads, " in json.loads(capsys.readouterr().out)["key"]
-
-
-def test_measure_uses_what_earlier_runs_left(cache):
-    import torch
-
-    x = torch.ones(1000)
-    assert fusebench.measure(torch.neg, x, time_s=0.01, moved_bytes=8000)["best_s"] is None
-    device = fusebench.measure(torch.neg, x, time_s=0.01)["device"]
-    entries = {n: {"value": RATES[n], "n": 1, "date": "2026"} for n in ("copy_gbps", "read_gbps", "launch_s")}
-    yardstick_cache.keep(yardstick.key(device, *backend.versions()), entries)
-    record = fusebench.measure(torch.neg, x, time_s=0.01, moved_bytes=8000)
-    assert record["best_s"] == pytest.approx(2e-6) and record["written_bytes"] == 4000
-
-
-@pytest.mark.parametrize(
-    ("argument", "named"),
+    ("card", "flops", "moved", "dtype", "precision", "seconds"),
     [
-        ("devise=cpu", "did you mean device"),
-        ("device=tpu", "auto, cpu, cuda"),
-        ("fresh=maybe", "true or false"),
-        ("threads=0", "threads is 0"),
-        ("threads=many", "threads is many"),
-        ("--jsn", "'--jsn'"),
-        ("cpu", "'cpu'"),
+        ("NVIDIA H200", 0, 4_800_000_000 + 63_000_000, "float32", "ieee", 1e-3),
+        ("NVIDIA H200", 989_500_000_000, 0, "bfloat16", "ieee", 1e-3),
+        ("NVIDIA H200", 989_500_000_000, 0, "float16", "ieee", 1e-3),
+        ("NVIDIA H200", 66_900_000_000, 0, "float32", "ieee", 1e-3),
+        ("NVIDIA H200", 494_700_000_000, 0, "float32", "tf32", 1e-3),
+        ("NVIDIA H200", 494_700_000_000, 4_800_000_000, "float32", "tf32", 1e-3),  # the longer of the two
+        ("NVIDIA H200", 1, 4_863_000_000, "bfloat16", "ieee", 1e-3),
+        ("NVIDIA H200", 989_500_000_000, 0, "float32", "unknown", 1e-3),  # it may narrow its operands
+        ("NVIDIA H200", 989_500_000_000, 0, "bfloat16", "unknown", 1e-3),
+        ("NVIDIA H200", 10**12, 4_863_000_000, "int64", "ieee", 1e-3),  # no rate of integers
+        ("NVIDIA H200", 10**12, 4_863_000_000, "int64", "unknown", 1e-3),
+        ("NVIDIA H200", 0, 62_999_999, "float32", "ieee", 0.0),  # L2 may hold it all
+        ("NVIDIA H200", 0, 0, "float32", "ieee", 0.0),
+        ("NVIDIA H200 MIG 1g.18gb", 0, 4_863_000_000, "float32", "ieee", 1e-3),
+        ("NVIDIA H100 80GB HBM3", 0, 3_352_000_000 + 52_500_000, "float32", "ieee", 1e-3),
+        ("NVIDIA A100-SXM4-80GB", 0, 2_039_000_000 + 42_000_000, "float32", "ieee", 1e-3),
+        ("NVIDIA A100-SXM4-40GB", 0, 1_555_000_000 + 42_000_000, "float32", "ieee", 1e-3),
+        ("NVIDIA A100-SXM4-40GB", 156_000_000_000, 0, "float32", "tf32", 1e-3),
+        ("NVIDIA A100-SXM4-40GB", 312_000_000_000, 0, "float16", "ieee", 1e-3),
+        ("NVIDIA A100-SXM4-40GB", 19_500_000_000, 0, "float32", "ieee", 1e-3),
     ],
 )
-def test_a_wrong_argument_is_answered_by_one_line(capsys, argument, named):
-    assert main(["yardsticks", argument]) == 2
-    captured = capsys.readouterr()
-    assert len(captured.err.splitlines()) == 1 and named in captured.err and not captured.out
+def test_the_bound_is_what_the_datasheet_allows(card, flops, moved, dtype, precision, seconds):
+    assert yardstick.bound(flops, moved, dtype, precision, DeviceInfo("cuda", card)) == pytest.approx(seconds)
 
 
-def test_help_names_the_keys(capsys):
-    assert main(["yardsticks", "--help"]) == 0
-    printed = capsys.readouterr().out
-    assert all(word in printed for word in ("device=", "threads=", "fresh=", "--json", "FUSEBENCH_CACHE"))
+@pytest.mark.parametrize("card", ["some CPU", "NVIDIA GH200 480GB", "NVIDIA H2000", "NVIDIA H100 PCIe", ""])
+def test_a_card_without_a_datasheet_has_no_bound(card):
+    assert yardstick.bound(10**15, 10**12, "float32", "ieee", DeviceInfo("cuda", card)) is None
+
+
+def test_the_key_names_what_a_rate_holds_for(monkeypatch):
+    gpu = DeviceInfo("cuda", "NVIDIA H200", driver="580.1")
+    assert yardstick.key(gpu, "2.11", 2) == "NVIDIA H200, driver 580.1, torch 2.11, method 1"
+    cpu = DeviceInfo("cpu", "Xeon", driver="6.8")
+    assert yardstick.key(cpu, "2.11", 2) == "Xeon, 2 threads, 6.8, torch 2.11, method 1"
+    for device in (gpu, cpu):
+        keys = {
+            yardstick.key(d, "2.11", 2) for d in (device, replace(device, name="B200"), replace(device, driver="590"))
+        }
+        keys |= {yardstick.key(device, "2.12", 2), yardstick.key(device, "2.11", 4)}
+        assert len(keys) == (5 if device is cpu else 4), "a GPU's rates are not the CPU threads'"
+        monkeypatch.setattr(yardstick, "METHOD", 2)
+        assert yardstick.key(device, "2.11", 2) not in keys
+        monkeypatch.undo()

@@ -15,12 +15,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-SHARED = (
-    Path(__file__).resolve().parents[2] / "implementations"
-)  # kernels anywhere may include "_device.cuh"; one beside their folder, such as an old commit's, comes first
+# kernels anywhere may include "_shared/cuda/device.cuh"; one beside their folder, such as an old commit's, comes first
+SHARED = Path(__file__).resolve().parents[2] / "implementations"
+STANDARD = "c++17"
+VERSIONED = ("cuda_runtime_api.h", "cuda/std/__cccl/version.h")  # of CUDA's headers, those that say which they are
 PACKAGES = "nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt"
 DEFAULT_SHARED_MEMORY = 48 * 1024  # what a block gets without asking for more
 
@@ -197,7 +199,7 @@ def _compile(path: Path, arch: str, names: list[str], defines: list[str]) -> Cub
     from cuda.core import ProgramOptions
 
     options = ProgramOptions(
-        name=path.name, arch=arch, std="c++17", include_path=[str(p) for p in (path.parent, path.parent.parent, SHARED, *header_folders())],
+        name=path.name, arch=arch, std=STANDARD, include_path=[str(p) for p in (path.parent, path.parent.parent, SHARED, *header_folders())],
         define_macro=[tuple(d.split("=", 1)) if "=" in d else d for d in defines] or None,
     )  # fmt: skip
     try:
@@ -238,9 +240,12 @@ def _store() -> Any:
 def _key(path: Path, arch: str, names: list[str], defines: list[str]) -> str:
     from cuda.bindings import nvrtc
 
-    parts = [str(nvrtc.nvrtcVersion()), arch, *names, "-D", *defines, "-I", *map(str, header_folders())]
-    digest = hashlib.sha256("\0".join(parts).encode())
-    for file in _sources(path):
+    tools = [str(nvrtc.nvrtcVersion()), version("cuda-core"), STANDARD]
+    digest = hashlib.sha256(
+        "\0".join([*tools, arch, *names, "-D", *defines, "-I", *map(str, header_folders())]).encode()
+    )
+    versions = [file for folder in header_folders() for name in VERSIONED if (file := folder / name).is_file()]
+    for file in (*_sources(path), *versions):
         digest.update(b"\0" + file.read_bytes())
     return digest.hexdigest()
 

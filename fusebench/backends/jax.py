@@ -1,4 +1,4 @@
-"""JAX as a back end: its arrays, its synchronisation, its L2 flush, its memory. Siblings offer the same functions."""
+"""JAX as a back end: its arrays, its synchronisation, its L2 flush, its memory. protocol.py says what each does."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import numpy as np
 from fusebench.contract import Device
 from fusebench.machine import cpu_name
 
+MODULES = ("jax", "jaxlib", "flax")
+REQUIRES = {"jax": "jax"}
 FLUSH_BYTES = 256 * 2**20  # five times an H200's L2
 _scratch: dict[str, jax.Array] = {}
 _before = {"bytes": 0, "peak": 0}

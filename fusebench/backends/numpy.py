@@ -1,7 +1,8 @@
-"""Plain Python and NumPy as a back end, for `fusebench.measure` on callables of neither framework."""
+"""Plain Python and NumPy as a back end, on the CPU alone; protocol.py says what each function does."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,13 @@ import numpy as np
 from fusebench.contract import Device
 from fusebench.machine import cpu_name
 
+MODULES = ("numpy", "scipy")
+REQUIRES = {"numpy": "numpy"}
+
 
 def start(device: str) -> Device:
+    if device != "cpu":
+        raise RuntimeError("NumPy computes on the CPU alone: device=cpu")
     return Device("cpu", cpu_name())
 
 
@@ -19,7 +25,7 @@ def configure(precision: str) -> None:
 
 
 def put(array: np.ndarray, device: Device) -> np.ndarray:
-    return array
+    return array.copy()
 
 
 def get(array: Any) -> np.ndarray:
@@ -30,12 +36,29 @@ def copy(array: np.ndarray) -> np.ndarray:
     return array.copy()
 
 
+def overwrite(array: np.ndarray, value: np.ndarray) -> np.ndarray:
+    array[...] = value
+    return array
+
+
+def same(a: np.ndarray, b: np.ndarray) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
+
+
 def half(array: np.ndarray) -> np.ndarray:
     return array * np.float32(0.5)
 
 
+def watch(call: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, list[str]]:
+    return call(*arguments), []
+
+
 def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray)
+
+
+def device_of(array: np.ndarray) -> str:
+    return "cpu"
 
 
 def wait(outputs: Any) -> None:

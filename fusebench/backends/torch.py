@@ -1,4 +1,4 @@
-"""PyTorch as a back end: its arrays, its synchronisation, its L2 flush, its memory. Siblings offer the same functions."""
+"""PyTorch as a back end: its arrays, its synchronisation, its L2 flush, its memory. protocol.py says what each does."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fusebench.contract import Device
 from fusebench.machine import cpu_name
 
+MODULES = ("torch",)
+REQUIRES = {"torch": "torch"}
 FLUSH_BYTES = 256 * 2**20  # five times an H200's L2
 _scratch: dict[str, torch.Tensor] = {}
 _before = {"bytes": 0}

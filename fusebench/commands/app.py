@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import math
 import os
 import sys
@@ -17,26 +15,30 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fusebench import cases, config, discovery, folder, records, report
-from fusebench.contract import Cell
+from fusebench import cases, config, discovery, folder, report
+from fusebench.contract import STATUSES, Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import Unstored, UsageError
-from fusebench.run import Run, run
-from fusebench.settings import Settings
+from fusebench.records import store
+from fusebench.records.record import Record
+from fusebench.records.store import FILE
+from fusebench.run import run
+from fusebench.settings import Run, Settings
 
 INTERRUPTED = 130  # as shells have it for Ctrl-C
 
 
 Job = Callable[[DictConfig, Path], int]  # from the configuration of a job and its folder to its exit code
+Prepared = tuple[Sequence[str], Path | None, Job]
 
 
 def run_app(command: str, arguments: Sequence[str]) -> int:
     """Runs the command and returns its exit code: 0 if every cell is ok or skipped, 1 if not, 2 for bad input; with -m,
     of all its jobs together."""
-    return start(command, arguments, lambda: _prepare(command, arguments))
+    return start(command, arguments, lambda: _prepare(command, arguments), _code_of)
 
 
-def _prepare(command: str, arguments: Sequence[str]) -> tuple[Sequence[str], Path | None, Job]:
+def _prepare(command: str, arguments: Sequence[str]) -> Prepared:
     overrides = config.parse(arguments)
     resumed = _resumed(command, overrides, arguments)
     roots = discovery.roots_of(_paths(resumed) if resumed else config.paths_of(overrides))
@@ -50,11 +52,14 @@ def _prepare(command: str, arguments: Sequence[str]) -> tuple[Sequence[str], Pat
     return arguments, resumed, lambda composed, home: _run(command, composed, home, roots, kernels, resumed)
 
 
-def start(command: str, arguments: Sequence[str], prepare: Callable[[], tuple[Sequence[str], Path | None, Job]]) -> int:
+def start(
+    command: str, arguments: Sequence[str], prepare: Callable[[], Prepared], code_of: Callable[[Path], int]
+) -> int:  # fmt: skip
     """Lets Hydra start the jobs of a command and returns the largest exit code.
 
     `prepare` checks everything, and returns the arguments that Hydra is to see, the kept configuration of a run that goes on, and
-    the job. Whatever it raises leaves nothing behind.
+    the job. Whatever it raises leaves nothing behind. `code_of` reads the exit code of a job off its folder: a launcher may run
+    the job in another process, or on another machine.
     """
     codes: list[int] = []
     stopped: list[BaseException] = []
@@ -64,10 +69,16 @@ def start(command: str, arguments: Sequence[str], prepare: Callable[[], tuple[Se
     try:
         arguments, resumed, job = prepare()
         sys.argv[1:] = arguments
-        elsewhere = any(o.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") for o in config.parse(arguments))
+        overrides = config.parse(arguments)
+        elsewhere = any(o.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") for o in overrides)
         if not resumed and not elsewhere and not config.only_shows(arguments):
             new = folder.new()
-    except SystemExit as end:  # a flag that Hydra's parser does not know, or its --version
+        multirun = config.flags(arguments).multirun
+        named = config.last("hydra.sweep.dir" if multirun else "hydra.run.dir", overrides)
+        home = resumed.parent if resumed else Path(str(named)) if named else new
+        pattern = f"**/{FILE}" if multirun else FILE
+        others = set() if resumed else set(home.glob(pattern))  # of earlier runs in a folder that was named
+    except SystemExit as end:  # --version
         return int(end.code or 0)
     except UsageError as error:
         return config.fail(error)
@@ -101,6 +112,8 @@ def start(command: str, arguments: Sequence[str], prepare: Callable[[], tuple[Se
         return config.fail(UsageError(config.one_line(error)))
     finally:
         folder.remove_empty(new)
+    if not config.only_shows(arguments) and 2 not in codes:  # what cannot be read was said
+        codes += [code_of(file.parent) for file in set(home.glob(pattern)) - others]
     return max(codes, default=0)
 
 
@@ -117,6 +130,8 @@ def _run(
     """One job, in its folder. Raises UsageError before anything is measured, and Unstored when the disk takes no more."""
     begin = time.perf_counter()
     chosen = _resume(resumed, composed) if resumed else config.as_plain(composed)
+    chosen["retry"] = config.as_plain(composed)["retry"]  # of this time, not of the run that goes on
+    again = _retried(chosen["retry"], resumed)
     device, cells = _check(chosen, kernels)
     settings = Settings(
         device, config.plan(chosen, device), chosen["timeout_s"], chosen["threads"], chosen["worker"]["inline"],
@@ -126,29 +141,30 @@ def _run(
         if not resumed:
             # "auto" may be another device where the run goes on: times of two never stand in one table
             folder.keep({**chosen, "device": device}, home, command)
-        finished = _finished(home, timed=command == "bench")
+        finished = [r for r in _latest(home) if r.status not in again]
         this = Run(kernels, roots, home, settings)
         if not _measure(this, cells, finished):
             return INTERRUPTED
+    order = {cell.id: number for number, cell in enumerate(cells)}
+    finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
     report.show(finished, timed=command == "bench")
     report.footer(finished, this.clock, time.perf_counter() - begin, home)
-    return 0 if all(r["status"] in ("ok", "skipped") for r in finished) else 1
+    return _code_of(home)
 
 
-def _finished(home: Path, timed: bool) -> list[dict[str, Any]]:
-    """The records that the folder has. Raises UsageError now, not when hours are over, for any that no table can show."""
-    found = records.read_own(home)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            report.show(found, timed)
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(f"{home / records.FILE} has a record that is none of ours: {error!r}") from error
-    return found
+def _code_of(home: Path) -> int:
+    """0 if the last record of every cell in the folder is ok or skipped, else 1."""
+    return 0 if all(r.status in ("ok", "skipped") for r in _latest(home)) else 1
 
 
-def _measure(this: Run, cells: Sequence[Cell], finished: list[dict[str, Any]]) -> bool:
+def _latest(home: Path) -> list[Record]:
+    """The records in a folder, of a cell that ran again the last one."""
+    return list({r.id: r for r in store.read(home, Record)}.values())
+
+
+def _measure(this: Run, cells: Sequence[Cell], finished: list[Record]) -> bool:
     """Adds the records of the cells that have none yet; False if it was interrupted. Raises Unstored."""
-    done = {r["cell"] for r in finished}
+    done = {r.id for r in finished}
     with report.progress() as bar:
         task = bar.add_task("starting", total=len(cells), completed=len(done))
         this.on_phase = lambda c, phase: bar.update(task, description=f"{c.label} {c.case.id}: {phase}")
@@ -158,12 +174,21 @@ def _measure(this: Run, cells: Sequence[Cell], finished: list[dict[str, Any]]) -
                 bar.advance(task)
         except (KeyboardInterrupt, Unstored) as error:
             bar.stop()
-            kept = f"{len(records.read(this.folder))} of {len(cells)} cells are kept; go on with resume={this.folder}"
+            kept = f"{len(_latest(this.folder))} of {len(cells)} cells are kept; go on with resume={this.folder}"
             if isinstance(error, Unstored):  # later jobs of a multirun would meet the same disk
                 raise Unstored(f"{error}; {kept}") from error
             print(f"interrupted: {kept}", file=sys.stderr)
             return False
     return True
+
+
+def _retried(value: Any, resumed: Path | None) -> list[str]:
+    """The statuses whose cells are to run again; their new records stand behind the old ones, and count. Raises UsageError."""
+    if value is None:
+        return []
+    if not resumed:
+        raise UsageError(f"retry={value}: it goes with resume=, which names the run whose cells are to run again")
+    return [cases.check_name("status", str(status), STATUSES) for status in cases.some(value)]
 
 
 def _check(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> tuple[str, list[Cell]]:
@@ -187,7 +212,7 @@ def _resumed(command: str, overrides: Sequence[Any], arguments: Sequence[str]) -
     value = config.last("resume", overrides)
     if value is None:
         return None
-    if others := config.beside_resume(overrides, arguments):
+    if others := config.beside_resume(overrides, arguments, ("retry",)):
         raise UsageError(f"resume={value} goes on with that run as it was configured: leave out {' '.join(others)}")
     return folder.find(command, str(value))
 

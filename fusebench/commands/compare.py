@@ -16,15 +16,16 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from fusebench import cases, config, discovery, folder, records, report
+from fusebench import cases, config, discovery, folder, provenance, report
 from fusebench.commands import app
 from fusebench.comparison import revision, sides, verdicts
 from fusebench.comparison.pairs import Match, Side, digests, run_pairs
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import Unstored, UsageError
-from fusebench.run import Run
-from fusebench.settings import Clock, Settings
+from fusebench.records import store
+from fusebench.records.record import PairRecord
+from fusebench.settings import Clock, Run, Settings
 
 FILE = "comparison.jsonl"
 AFTERWARDS = ("pairs", "confidence", "fail_slower", "resamples")  # keys that may be set anew beside resume=
@@ -60,10 +61,10 @@ def run_compare(arguments: Sequence[str]) -> int:
     something is, if a side is wrong or does not run, or if there is a limit and nothing was compared; 2 for bad input; 130
     interrupted."""
     with contextlib.ExitStack() as stack:
-        return app.start("compare", arguments, lambda: _prepare(arguments, stack))
+        return app.start("compare", arguments, lambda: _prepare(arguments, stack), _code_of)
 
 
-def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> tuple[Sequence[str], Path | None, app.Job]:
+def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepared:
     """What app.start needs; the folders of old kernels stay until the stack is left."""
     words, rest, resumed = _resumed(arguments) or (*sides.split(arguments), None)
     shows = config.only_shows(rest)
@@ -225,7 +226,7 @@ def _measure(sources: Sequence[Source], plan: Plan, home: Path) -> int:
     if not isinstance(stopped, Unstored):
         (home / FILE).unlink(missing_ok=True)
         for outcome in found:
-            records.append(home, outcome, FILE)
+            store.append(home, outcome, FILE)
     verdicts.show(
         found,
         [f"{s.request.name}  {s.request.text}" + (f"  (commit {s.commit[:10]})" if s.commit else "") for s in sources],
@@ -237,10 +238,15 @@ def _measure(sources: Sequence[Source], plan: Plan, home: Path) -> int:
     if stopped:
         print(f"interrupted: {kept}", file=sys.stderr)
         return app.INTERRUPTED
-    if plan.fail_slower is not None and not any(outcome["status"] == "ok" for outcome in found):
+    if plan.fail_slower is not None and not any(outcome.status == "ok" for outcome in found):
         print("fusebench: nothing was compared, so that fail_slower has nothing to pass", file=sys.stderr)
         return 1
-    return 1 if any(outcome["fails"] for outcome in found) else 0
+    return _code_of(home)
+
+
+def _code_of(home: Path) -> int:
+    """1 if any comparison in the folder has failed, else 0."""
+    return 1 if any(outcome.fails for outcome in store.read(home, verdicts.Outcome, FILE)) else 0
 
 
 def _settings(plan: Plan, own: Mapping[str, Any]) -> Settings:
@@ -250,11 +256,9 @@ def _settings(plan: Plan, own: Mapping[str, Any]) -> Settings:
 
 def _recorded(home: Path, matches: Sequence[Match]) -> None:
     """Gives the matches the pairs that are on record."""
-    pairs: dict[tuple[str, int], dict[str, Any]] = {}
-    for record in records.read_own(home):
-        pairs.setdefault((str(record.get("comparison")), int(record.get("pair", -1))), {})[record.get("side", "")] = (
-            record
-        )
+    pairs: dict[tuple[str, int], dict[str, PairRecord]] = {}
+    for record in store.read(home, PairRecord):
+        pairs.setdefault((record.comparison, record.pair), {})[record.side] = record
     for match in matches:
         found = {number: (p["A"], p["B"]) for (name, number), p in pairs.items() if name == match.id and len(p) == 2}
         match.pairs.update(found)
@@ -266,7 +270,7 @@ def _check_unchanged(sources: Sequence[Source], matches: Sequence[Match]) -> Non
         for pair in match.pairs.values():
             for record, cell, source in zip(pair, match.cells, sources, strict=True):
                 file = source.kernels[cell.case.kernel].implementations[cell.implementation].file
-                if digests(record["source"]) != digests(records.source_of(file)):
+                if digests(record.record.source) != digests(provenance.source_of(file)):
                     raise UsageError(
                         f"{file}, or a file that it shares, has changed since the recorded pairs were measured: start a comparison anew"
                     )

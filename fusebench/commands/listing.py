@@ -34,9 +34,9 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--markdown", action="store_true", help="print kernel × implementation as a Markdown table")
     parser.add_argument("path", nargs="*", metavar="path=DIR", help="folders of kernels outside this repository")
-    options = parser.parse_args(arguments)
+    options, unknown = parser.parse_known_args(arguments)
     try:
-        stray = [p for p in options.path if not p.startswith("path=")]
+        stray = unknown + [p for p in options.path if not p.startswith("path=")]
         if stray:
             raise UsageError(f"unexpected {stray[0]!r}: fusebench list takes --json, --markdown and path=DIR")
         kernels = discovery.find_kernels(discovery.roots_of(p.removeprefix("path=") for p in options.path))

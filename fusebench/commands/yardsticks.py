@@ -6,9 +6,10 @@ import json
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+import msgspec
 from rich.markup import escape
 from rich.table import Table
 
@@ -17,7 +18,8 @@ from fusebench.config import check_threads, fail, resolve_device
 from fusebench.discovery import roots_of
 from fusebench.errors import UsageError, unknown
 from fusebench.timing import yardstick, yardstick_cache
-from fusebench.timing.yardstick import Entry
+from fusebench.timing.yardstick import Missing, Rate
+from fusebench.workers import yardsticks
 from fusebench.workers.pool import Pool, WorkerLost
 
 TIMEOUT_S = 300.0  # of one rate
@@ -51,19 +53,19 @@ def main(arguments: list[str]) -> int:
         task = bar.add_task("starting", total=len(names))
         try:
             worker = pool.get("torch", sys.executable)
-            key, entries = yardstick_cache.find(
+            key, rates = yardsticks.find(
                 worker, names, TIMEOUT_S, fresh, lambda name: bar.update(task, description=name, advance=1)
             )
         except WorkerLost as lost:
             print(f"fusebench: the yardsticks could not be measured: {lost.reason}", file=sys.stderr)
             return 1
-        described = worker.hello["device"] if worker.hello else {}
-    entries = {name: _with_share(name, entries[name], described) for name in names}
+        described = worker.hello.device if worker.hello else machine.DeviceInfo(device)
+    rows = {name: _row(name, rates[name], described) for name in names}
     if as_json:
-        print(json.dumps({"key": key, "device": described, "yardsticks": entries}, indent=2))
+        print(json.dumps(msgspec.to_builtins({"key": key, "device": described, "yardsticks": rows}), indent=2))
     else:
-        report.console().print(f"[bold]{escape(key)}[/]", _table(entries), sep="\n", highlight=False)
-    reasons = [f"{name} could not be measured: {e['reason']}" for name, e in entries.items() if "reason" in e]
+        report.console().print(f"[bold]{escape(key)}[/]", _table(rows), sep="\n", highlight=False)
+    reasons = [f"{name} could not be measured: {row.reason}" for name, row in rows.items() if isinstance(row, Missing)]
     print("".join(f"fusebench: {line}\n" for line in reasons), end="", file=sys.stderr)
     return 1 if reasons else 0
 
@@ -88,25 +90,33 @@ def _options(arguments: list[str]) -> tuple[str, int | None, bool, bool]:
     return resolve_device(given["device"]), threads, given["fresh"] == "true", "--json" in arguments
 
 
-def _with_share(name: str, entry: Entry, device: Mapping[str, Any]) -> Entry:
-    """The entry with its share of the datasheet's peak, None where there is none."""
-    peaks = machine.datasheet(device["name"])
-    if not peaks or "value" not in entry or name == "launch_s":
-        return entry | {"datasheet_share": None}
-    _, *product = name.split("/")
-    peak = peaks["tf32" if product[-1] == "tf32" else product[0]] if product else peaks["GB/s"]
-    return entry | {"datasheet_share": entry["value"] / peak}
+@dataclass(frozen=True)
+class Row(Rate):
+    """A rate with its share of the datasheet's peak, None where there is none."""
+
+    datasheet_share: float | None = None
 
 
-def _table(entries: Mapping[str, Entry]) -> Table:
+def _row(name: str, rate: Rate | Missing, device: machine.DeviceInfo) -> Row | Missing:
+    if isinstance(rate, Missing):
+        return rate
+    peaks = machine.datasheet(device.name)
+    share = None
+    if peaks and name != "launch_s":
+        _, *product = name.split("/")
+        share = rate.value / (peaks["tf32" if product[-1] == "tf32" else product[0]] if product else peaks["GB/s"])
+    return Row(rate.value, rate.n, rate.date, share)
+
+
+def _table(rows: Mapping[str, Row | Missing]) -> Table:
     table = report.columns(("yardstick",), ("rate", "of the datasheet", "n", "measured"))
-    for name, entry in entries.items():
+    for name, row in rows.items():
+        if isinstance(row, Missing):  # said below the table
+            continue
         what, *product = name.split("/")
         label = " ".join(["product", *product]) if product else what.rpartition("_")[0]
-        if "value" not in entry:  # said below the table
-            continue
         unit = "TFLOP/s" if product else "GB/s"
-        rate = report.seconds(entry["value"]) if what == "launch_s" else f"{entry['value']:.4g} {unit}"
-        share = entry["datasheet_share"]
-        table.add_row(label, rate, f"{share:.0%}" if share else "", str(entry["n"]), entry["date"])
+        rate = report.seconds(row.value) if what == "launch_s" else f"{row.value:.4g} {unit}"
+        share = row.datasheet_share
+        table.add_row(label, rate, f"{share:.0%}" if share else "", str(row.n), row.date)
     return table

@@ -8,37 +8,28 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from fusebench import records
+from fusebench.case_data import CaseData
+from fusebench.cell import Trial, rated, release, with_timing
 from fusebench.contract import Cell
 from fusebench.folder import scratch
-from fusebench.parity.case_data import CaseData
-from fusebench.run import (
-    Run,
-    Trial,
-    add_rates,
-    at_its_own_cost,
-    home_of,
-    homes,
-    interpreted,
-    new_record,
-    possible,
-    release,
-    start_workers,
-)
+from fusebench.records import store
+from fusebench.records.record import PairRecord, Source
+from fusebench.run import start_workers, worker_keys
+from fusebench.settings import Run
+from fusebench.timing.summary import Timing
 from fusebench.workers.pool import Pool
 
-LOST = (
-    "crashed",
-    "timeout",
-)  # what costs a pair; other statuses but ok end the comparison, a failure while timing excepted:
-#                                there the outputs were right, and the device too hot or its profiler at fault
+# What costs a pair. Other statuses but ok end the comparison, a failure while timing excepted: there the outputs were right, and
+# the device too hot or its profiler at fault.
+LOST = ("crashed", "timeout")
+
+Pair = tuple[PairRecord, PairRecord]
 
 
 @dataclass(frozen=True)
@@ -57,31 +48,31 @@ class Match:
     not ok, `ended_by` in both of a pair's records names it, and `lost` says that it cost this pair alone."""
 
     cells: tuple[Cell, Cell]
-    pairs: dict[int, tuple[Mapping[str, Any], Mapping[str, Any]]] = field(default_factory=dict)
+    pairs: dict[int, Pair] = field(default_factory=dict)
 
     @property
     def id(self) -> str:
         return " | ".join(cell.id for cell in self.cells)
 
     @property
-    def made(self) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    def made(self) -> list[Pair]:
         """The pairs in which both sides were right and timed."""
-        return [pair for pair in self.pairs.values() if not pair[0]["ended_by"]]
+        return [pair for pair in self.pairs.values() if not pair[0].ended_by]
 
     @property
-    def bad(self) -> list[Mapping[str, Any]]:
+    def bad(self) -> list[PairRecord]:
         """The records of the sides that ended a pair."""
-        return [r for pair in self.pairs.values() for r in pair if r["ended_by"] == r["side"]]
+        return [r for pair in self.pairs.values() for r in pair if r.ended_by == r.side]
 
     @property
     def lost(self) -> int:
         """Pairs in which a side crashed, did not answer, or could not be timed."""
-        return sum(r["lost"] for r in self.bad)
+        return sum(r.lost for r in self.bad)
 
     @property
-    def end(self) -> Mapping[str, Any] | None:
+    def end(self) -> PairRecord | None:
         """The record that ends the comparison: of a side that is not right, or that is lost more often than not."""
-        if final := next((r for r in self.bad if not r["lost"]), None):
+        if final := next((r for r in self.bad if not r.lost), None):
             return final
         return self.bad[-1] if self.lost >= 2 and self.lost > len(self.made) else None
 
@@ -107,29 +98,30 @@ def run_pairs(
             if not todo:
                 continue
             with contextlib.ExitStack() as stack:
-                pools = [stack.enter_context(_pool(side.run)) for side in sides]
+                pools = [stack.enter_context(_pool(side.run, judges)) for side in sides]
                 wanted = [
-                    (pool, home)
+                    (pool, key)
                     for place, pool in enumerate(pools)
-                    for home in sorted(homes(sides[place].run, [m.cells[place] for m in todo]))
+                    for key in sorted(worker_keys(sides[place].run, [m.cells[place] for m in todo]))
                 ]
                 start_workers(a.clock, wanted)
                 for match in todo:
                     pair = _one_pair(sides, pools, judges, match, number, rounds, data)
                     for record in pair:
-                        records.append(folder, record)
+                        store.append(folder, record)
                     match.pairs[number] = pair
                     for pool in pools:
                         if match is todo[-1]:  # both before either is waited for
                             pool.stop()
                         else:
-                            for home, worker in list(pool.workers.items()):
-                                release(pool, home, worker, a.settings.timeout_s)
+                            for key, worker in list(pool.workers.items()):
+                                release(pool, key, worker, a.settings.timeout_s)
                     yield match
 
 
-def _pool(run: Run) -> Pool:
-    return Pool(run.settings.device, run.roots, run.folder, run.settings.threads)
+def _pool(run: Run, judges: Pool) -> Pool:
+    """The workers of a side, on the same cores as the other side's."""
+    return Pool(run.settings.device, run.roots, run.folder, beside=judges)
 
 
 class _Inputs:
@@ -137,14 +129,14 @@ class _Inputs:
 
     def __init__(self, files: Path):
         self.files = files
-        self.known: dict[tuple[Any, ...], CaseData] = {}
+        self.known: dict[tuple[object, ...], CaseData] = {}
 
     def of(self, run: Run, cell: Cell) -> CaseData:
-        module = run.kernels[cell.case.kernel].module
-        key = (id(module), cell.case.kernel, cell.case.id, cell.seed, cell.inputs)
+        mathematics = run.kernels[cell.case.kernel].mathematics
+        key = (id(mathematics), cell.case.kernel, cell.case.id, cell.seed, cell.inputs)
         if key not in self.known:
             folder = Path(tempfile.mkdtemp(dir=self.files))
-            self.known[key] = CaseData(module, cell, folder, run.settings, run.clock)
+            self.known[key] = CaseData(mathematics, cell, folder, run.settings, run.clock)
         return self.known[key]
 
     def differ(self, sides: Sequence[Side], cells: Sequence[Cell]) -> str:
@@ -165,93 +157,86 @@ def _bits(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).view(np.uint8)
 
 
+@dataclass
+class _Attempt:
+    """One side of a pair in hand: its cell's life, and the times of its turns."""
+
+    side: Side
+    trial: Trial
+    turns: list[Timing] = field(default_factory=list)
+
+    def record(self, match: Match, number: int) -> PairRecord:
+        return PairRecord(self.trial.record, match.id, self.side.name, number, tuple(self.turns))
+
+
 def _one_pair(
     sides: Sequence[Side], pools: Sequence[Pool], judges: Pool, match: Match, number: int, rounds: int, data: _Inputs
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> Pair:
     """The two records of one pair; a side that is not ok ends it, and has its reason.
 
     The first pair has the first, a later and a timed output judged, the others the first one. Which side begins alternates.
     """
     order = [number % 2, 1 - number % 2]
-    pair = _new(sides[0], match, number), _new(sides[1], match, number)
-    trials: dict[int, Trial] = {}
+    attempts = [_Attempt(s, Trial(s.run, cell, s.commit)) for s, cell in zip(sides, match.cells, strict=True)]
+    for attempt in attempts:
+        attempt.trial.name_source()  # also of a side that the other one's end keeps from beginning
+
+    def ended(place: int, lost: Sequence[str] = LOST) -> Pair:
+        return _ended((attempts[0].record(match, number), attempts[1].record(match, number)), place, lost)
+
     for place in order:
-        run, cell, record = sides[place].run, match.cells[place], pair[place]
-        with at_its_own_cost(run, pools[place], cell, record):
-            if possible(run, cell, record) and (reason := _refusal(sides, match, place, record, data)):
-                record.update(reason)
-            elif record["status"] == "ok":
-                worker = pools[place].get(*home_of(run, cell))
-                trials[place] = Trial(run, judges, worker, cell, record, data.of(run, cell))
-                if trials[place].build() and number == 0:
-                    trials[place].again()
-        if record["status"] != "ok":
-            return _ended(pair, place)
+        run, cell, trial = sides[place].run, match.cells[place], attempts[place].trial
+        with trial.at_its_own_cost(pools[place]):
+            if trial.possible() and (refusal := _refusal(sides, match, place, trial, data)):
+                trial.end(*refusal)
+            elif trial.ok:
+                trial.begin(pools[place].get(*trial.worker_key), judges, data.of(run, cell))
+                if trial.build() and number == 0:
+                    trial.repeat()
+        if not trial.ok:
+            return ended(place)
     for turn in range(-1, rounds):
         for place in order if _in_order(turn) else reversed(order):
-            run, cell, record = sides[place].run, match.cells[place], pair[place]
-            with at_its_own_cost(run, pools[place], cell, record):
-                trials[place].time(judged=number == 0 and turn == rounds - 1)
-            timing = record.pop("timing", None)
-            if record["status"] != "ok":
-                return _ended(pair, place, (*LOST, "failed"))
+            trial, timing = attempts[place].trial, None
+            with trial.at_its_own_cost(pools[place]):
+                timing = trial.time(judged=number == 0 and turn == rounds - 1)
+            if timing is None:
+                return ended(place, (*LOST, "failed"))
             if turn >= 0:  # the one before the first warms the process up
-                record["turns"].append(timing)
-    for place, record in enumerate(pair):
-        for turn in record["turns"]:
-            timed = record | {"timing": turn}
-            add_rates(timed, {})
-            if timed["status"] != "ok":  # a time that no such device can reach, or clocks that contradict each other
-                record.update(status=timed["status"], reason=timed["reason"])
-                return _ended(pair, place)
-    return pair
+                attempts[place].turns.append(timing)
+    for place, attempt in enumerate(attempts):
+        for timing in attempt.turns:
+            timed = rated(with_timing(attempt.trial.record, timing), None)
+            if timed.status != "ok":  # a time that no such device can reach, or clocks that contradict each other
+                attempt.trial.end(timed.status, str(timed.reason))
+                return ended(place)
+    return attempts[0].record(match, number), attempts[1].record(match, number)
 
 
-def _new(side: Side, match: Match, number: int) -> dict[str, Any]:
-    record = new_record(side.run, match.cells["AB".index(side.name)])
-    if side.commit and record["source"]:
-        record["source"]["git_commit"] = side.commit
-    return record | {
-        "comparison": match.id,
-        "side": side.name,
-        "pair": number,
-        "ended_by": None,
-        "lost": False,
-        "turns": [],
-    }
+def digests(source: Source | None) -> tuple[str, str] | None:
+    """Of the implementation's file and of what it shares with others; None where it was gone."""
+    return None if source is None else (source.sha256, source.shared_sha256)
 
 
-def digests(source: Mapping[str, Any] | None) -> list[str | None]:
-    """Of the implementation's file and of what it shares with others, by its record's `source`; None where it was gone."""
-    return [(source or {}).get(key) for key in ("sha256", "shared_sha256")]
-
-
-def _refusal(
-    sides: Sequence[Side], match: Match, place: int, record: Mapping[str, Any], data: _Inputs
-) -> dict[str, str] | None:
+def _refusal(sides: Sequence[Side], match: Match, place: int, trial: Trial, data: _Inputs) -> tuple[str, str] | None:
     """Status and reason of a side that can run but not be compared."""
-    if interpreted(sides[place].run, match.cells[place]):
-        return {"status": "skipped", "reason": "interpreted on the CPU: never timed"}
+    if trial.interpreted:
+        return "skipped", "interpreted on the CPU: never timed"
     if reason := data.differ(sides, match.cells):
-        return {"status": "skipped", "reason": reason}
+        return "skipped", reason
     # every pair imports the files anew
-    if any(digests(pair[place]["source"]) != digests(record["source"]) for pair in match.pairs.values()):
-        return {
-            "status": "failed",
-            "reason": f"the file of {record['label']}, or one that it shares, was changed between the pairs",
-        }
+    if any(digests(pair[place].record.source) != digests(trial.record.source) for pair in match.pairs.values()):
+        return "failed", f"the file of {trial.cell.label}, or one that it shares, was changed between the pairs"
     return None
 
 
-def _ended(
-    pair: tuple[dict[str, Any], dict[str, Any]], place: int, lost: Sequence[str] = LOST
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _ended(pair: Pair, place: int, lost: Sequence[str]) -> Pair:
     """The pair without times, with the side that ended it, and whether that costs this pair alone."""
     bad, other = pair[place], pair[1 - place]
-    other.update(status="skipped", reason=f"side {bad['side']} {bad['status']}: {bad['reason']}")
-    for record in pair:
-        record.update(ended_by=bad["side"], lost=bad["status"] in lost, turns=[])
-    return pair
+    reason = f"side {bad.side} {bad.record.status}: {bad.record.reason}"
+    other = replace(other, record=replace(other.record, status="skipped", reason=reason))
+    both = [replace(r, ended_by=bad.side, lost=bad.record.status in lost, turns=()) for r in (bad, other)]
+    return (both[0], both[1]) if place == 0 else (both[1], both[0])
 
 
 def _in_order(turn: int) -> bool:

@@ -37,7 +37,7 @@ class Result:
 
     def surely_slower(self, limit: float) -> bool:
         """Whether B is slower by more than `limit` (0.03 is 3 %) at the lower end of the interval."""
-        return self.verdict == "slower" and self.low > 1 + limit
+        return self.low > 1 + limit
 
     def perhaps_slower(self, limit: float) -> bool:
         """Whether the interval leaves open that B is slower by more than `limit`."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from rich.markup import escape
@@ -14,51 +13,91 @@ from fusebench import report
 from fusebench.comparison import statistics as comparison
 from fusebench.comparison.pairs import Match
 from fusebench.contract import Cell
+from fusebench.records.record import SCHEMA
 from fusebench.settings import Clock
 
 MANY = 100  # pairs: who needs more has a noisy machine, not too few pairs
 COLOURS = {"slower": "bold red", "faster": "green", "same": "green", "too noisy": "yellow"}
 
 
-def outcome(match: Match, confidence: float, allowed: float | None, resamples: int) -> dict[str, Any]:
-    """The record of a comparison. Its status is `ok` where both sides were, and then it has a verdict; otherwise the status
-    and reason of the side that ended it. `fails` says whether the exit code is to be 1."""
+@dataclass(frozen=True)
+class SelfCheck:
+    """A side against itself (statistics.self_check): comparisons drawn, false verdicts, slow-downs found, and limits of their rates
+    at 95 %."""
+
+    comparisons: int
+    false: int
+    found: int
+    false_at_most: float
+    found_at_least: float
+
+
+@dataclass(frozen=True)
+class Told:
+    """What pairs tell: the verdict with its interval at the `confidence`, the median seconds of either side, the ratio of each
+    pair, and the regime with its caches."""
+
+    result: comparison.Result
+    confidence: float
+    medians: tuple[float, float]
+    ratios: tuple[float, ...]
+    regime: str
+    self_check: SelfCheck | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a comparison came to. `status` is `ok` where both sides were, and then `told` is there; otherwise it is the status of the
+    side that ended it. `fails` says whether the exit code is to be 1."""
+
+    comparison: str
+    kernel: str
+    cases: tuple[str, str]
+    labels: tuple[str, str]
+    pairs: int
+    lost: int
+    status: str = "ok"
+    reason: str | None = None
+    fails: bool = False
+    notes: tuple[str, ...] = ()
+    reproduce: str = ""
+    told: Told | None = None
+    schema: int = SCHEMA
+
+
+def outcome(match: Match, confidence: float, allowed: float | None, resamples: int) -> Outcome:
+    """What the pairs of a match come to, where B may be slower by the share `allowed`."""
     a, b = match.cells
-    found: dict[str, Any] = {
-        "comparison": match.id, "kernel": a.case.kernel, "cases": [_case(a), _case(b)], "labels": [a.label, b.label],
-        "status": "ok", "reason": None, "pairs": len(match.made), "lost": match.lost, "fails": False, "notes": [],
-    }  # fmt: skip
+    found = Outcome(match.id, a.case.kernel, (_case(a), _case(b)), (a.label, b.label), len(match.made), match.lost)
     bad = match.end or (match.bad[-1] if match.bad and not match.made else None)
     if bad:
-        found |= {"status": bad["status"], "reason": f"side {bad['side']}: {bad['reason']}"}
-        return found | {"fails": bad["status"] != "skipped", "reproduce": bad.get("reproduce")}
+        status, reason = bad.record.status, f"side {bad.side}: {bad.record.reason}"
+        return replace(found, status=status, reason=reason, fails=status != "skipped", reproduce=bad.record.reproduce)
+    notes = []
     if match.lost:
-        found["notes"].append(f"{match.lost} of {len(match.pairs)} pairs lost: {match.bad[-1]['reason']}")
+        notes.append(f"{match.lost} of {len(match.pairs)} pairs lost: {match.bad[-1].record.reason}")
     if not match.made:
-        return found | {"status": "skipped", "reason": "no pair was finished"}
-    medians = [[[turn["median"] for turn in record["turns"]] for record in pair] for pair in match.made]
+        return replace(found, status="skipped", reason="no pair was finished", notes=tuple(notes))
+    medians = [[[turn.median for turn in side.turns] for side in pair] for pair in match.made]
     ratios = [comparison.pair_ratio(*pair) for pair in medians]
     result = comparison.compare(ratios, confidence)
-    turn = match.made[0][0]["turns"][0]
-    found |= asdict(result) | {
-        "confidence": confidence, "medians": [float(np.median([p[side] for p in medians])) for side in (0, 1)],
-        "ratios": ratios, "regime": " ".join(str(turn[key]) for key in ("regime", "cache") if key in turn),
-    }  # fmt: skip
+    turn = match.made[0][0].turns[0]
     if result.verdict == "too noisy":
-        found["notes"].append(_advice(result))
-    if allowed is not None:
-        found["fails"] = result.surely_slower(allowed)
-        if found["fails"]:
-            found["notes"].append(f"slower by at least {result.low - 1:.1%}; {allowed:.1%} was allowed")
-        elif result.perhaps_slower(allowed):
-            found["notes"].append(f"may be slower by more than {allowed:.1%}: not sure enough to fail")
+        notes.append(_advice(result))
+    fails = allowed is not None and result.surely_slower(allowed)
+    if allowed is not None and fails:
+        notes.append(f"slower by at least {result.low - 1:.1%}; {allowed:.1%} was allowed")
+    elif allowed is not None and result.perhaps_slower(allowed):
+        notes.append(f"may be slower by more than {allowed:.1%}: not sure enough to fail")
+    check = None
     if resamples and len(ratios) >= comparison.PAIRS:
-        check = comparison.self_check(ratios, comparison.PAIRS, resamples, confidence)
-        found["self_check"] = asdict(check) | {
-            "false_at_most": check.false_at_most,
-            "found_at_least": check.found_at_least,
-        }
-    return found
+        drawn = comparison.self_check(ratios, comparison.PAIRS, resamples, confidence)
+        check = SelfCheck(drawn.comparisons, drawn.false, drawn.found, drawn.false_at_most, drawn.found_at_least)
+    told = Told(
+        result, confidence, (float(np.median([p[0] for p in medians])), float(np.median([p[1] for p in medians]))),
+        tuple(ratios), f"{turn.regime} {turn.cache}", check,
+    )  # fmt: skip
+    return replace(found, fails=fails, notes=tuple(notes), told=told)
 
 
 def _case(cell: Cell) -> str:
@@ -77,41 +116,42 @@ def _advice(result: comparison.Result) -> str:
     return f"about {needed} pairs would tell (resume=latest pairs={needed}), or a quieter machine, or a larger time_s"
 
 
-def show(outcomes: Sequence[Mapping[str, Any]], sides: Sequence[str]) -> None:
+def show(outcomes: Sequence[Outcome], sides: Sequence[str]) -> None:
     """Prints the sides, a row for each comparison with a verdict, and under the table what there is to say of each."""
     out = report.console()
     out.print()
     for line in sides:
         out.print(escape(line), highlight=False)
-    if told := [o for o in outcomes if o["status"] == "ok"]:
-        interval = f"{told[0]['confidence'] * 100:.3g} % interval"
+    if rows := [(o, o.told) for o in outcomes if o.told]:
+        interval = f"{rows[0][1].confidence * 100:.3g} % interval"
         left = ("kernel", "case", "A", "B")
         table = report.columns(left, ("A's time", "B's time", "B ÷ A", interval, "B is", "pairs", "regime"))
-        for o in told:
+        for o, told in rows:
             table.add_row(
-                o["kernel"], " | ".join(dict.fromkeys(o["cases"])), *map(escape, o["labels"]), *map(report.seconds, o["medians"]),
-                f"{o['ratio']:.3f}", _interval(o), f"[{COLOURS[o['verdict']]}]{o['verdict']}[/]", str(o["pairs"]), o["regime"],
+                o.kernel, " | ".join(dict.fromkeys(o.cases)), *map(escape, o.labels), *map(report.seconds, told.medians),
+                f"{told.result.ratio:.3f}", _interval(told.result), f"[{COLOURS[told.result.verdict]}]{told.result.verdict}[/]",
+                str(o.pairs), told.regime,
             )  # fmt: skip
         out.print(table)
     for o in outcomes:
-        name = f"{o['kernel']} {' | '.join(dict.fromkeys(o['cases']))} {' | '.join(dict.fromkeys(o['labels']))}"
-        if o["status"] != "ok":
-            out.print(f"{o['status']}  {escape(name)}: {escape(str(o['reason']))}", highlight=False)
-        if o.get("reproduce"):
-            out.print(f"[dim]again: {escape(o['reproduce'])}[/]", highlight=False)
-        for note in o["notes"]:
+        name = f"{o.kernel} {' | '.join(dict.fromkeys(o.cases))} {' | '.join(dict.fromkeys(o.labels))}"
+        if o.status != "ok":
+            out.print(f"{o.status}  {escape(name)}: {escape(str(o.reason))}", highlight=False)
+        if o.reproduce:
+            out.print(f"[dim]again: {escape(o.reproduce)}[/]", highlight=False)
+        for note in o.notes:
             out.print(f"{escape(name)}: {escape(note)}", highlight=False)
-        if check := o.get("self_check"):
+        if o.told and (check := o.told.self_check):
             out.print(
-                f"{escape(name)}: {check['comparisons']} comparisons of {comparison.PAIRS} pairs drawn from {o['pairs']}: "
-                f"{check['false']} false verdicts (rate at most {check['false_at_most']:.2%}); "
-                f"5 % slower found {check['found']} times (share at least {check['found_at_least']:.2%}); limits of 95 %",
+                f"{escape(name)}: {check.comparisons} comparisons of {comparison.PAIRS} pairs drawn from {o.pairs}: "
+                f"{check.false} false verdicts (rate at most {check.false_at_most:.2%}); "
+                f"5 % slower found {check.found} times (share at least {check.found_at_least:.2%}); limits of 95 %",
                 highlight=False, soft_wrap=True,
             )  # fmt: skip
 
 
-def _interval(o: Mapping[str, Any]) -> str:
-    return f"{o['low']:.3f} … {o['high']:.3f}" if math.isfinite(o["high"]) else "none"
+def _interval(result: comparison.Result) -> str:
+    return f"{result.low:.3f} … {result.high:.3f}" if math.isfinite(result.high) else "none"
 
 
 def footer(clock: Clock, wall_s: float, folder: object) -> None:

@@ -58,7 +58,8 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
         if (where := np.logical_or.reduce([_equal(end, value) for end in ends])).any()
     }
     limit = limit_of(exact, reach, dtype)
-    return Allowance(reach, limit, deviation, float(rms_limit), (min(middles) - width, max(middles) + width), nonfinite)
+    mean_limits = float(min(middles) - width), float(max(middles) + width)
+    return Allowance(reach, limit, deviation, float(rms_limit), mean_limits, nonfinite)
 
 
 def limit_of(exact: np.ndarray, reach: np.ndarray, dtype: str) -> np.ndarray:

@@ -6,17 +6,18 @@ alone, and what is left over with a reference on the device, where there is one 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 
-from fusebench.contract import Case
-from fusebench.inputs import make_sets, numpy_dtype
+from fusebench.contract import Case, Mathematics
+from fusebench.dtypes import FORMATS, numpy_dtype
+from fusebench.inputs import make_sets
 from fusebench.parity import pattern
 from fusebench.parity.allowance import DRAWS, Allowance, derive, errors, limit_of, together
-from fusebench.parity.rounding import FLUSHED, FORMATS, Exact, Noisy, Stored, spacing
+from fusebench.parity.rounding import FLUSHED, Exact, Noisy, Stored, spacing
+from fusebench.parity.verdict import Verdict, Worst
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case gets noisy evaluations: rows are chosen beyond
 REFERENCE_FLOPS, REFERENCE_BYTES = 1e10, 1e9  # what of a case gets a reference on the CPU: rows are chosen beyond
@@ -25,80 +26,35 @@ BLOCKS = (16, 32, 64, 128, 256)  # of the usual tiles: a mistake shows at their 
 SCREEN = 4.0  # times what any judged element may be off, an element of another row may be
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """How far an output is off. `ratio` is the largest error ÷ budget of an element, `ulps` its error in spacings.
-
-    `rms` and `mean` are of error ÷ standard deviation over all elements, with their limits. The worst element is at `index`
-    of output number `output`; `pattern` says which elements are beyond their budget, `unseen` why some rows were not compared.
-    """
-
-    ratio: float
-    max_abs: float
-    max_rel: float
-    ulps: float
-    index: tuple[int, ...]
-    got: float
-    expected: float
-    budget: float
-    output: int
-    checked: int
-    rms: float = 0.0
-    rms_limit: float = 0.0
-    mean: float = 0.0
-    mean_limits: tuple[float, float] = (0.0, 0.0)
-    pattern: str = ""
-    unseen: str = ""
-    problem: str = ""
-
-    @property
-    def ok(self) -> bool:
-        together = self.rms <= self.rms_limit and self.mean_limits[0] <= self.mean <= self.mean_limits[1]
-        return not self.problem and self.ratio <= 1 and together
-
-    def reason(self) -> str:
-        """One line: how far off, where, what was got and what was expected."""
-        if self.problem:
-            return self.problem
-        if self.ratio > 1:
-            return (
-                f"error is {self.ratio:.3g} × budget at output {self.output}{list(self.index)}: got {self.got:.9g}, expected "
-                f"{self.expected:.9g} ± {self.budget:.2g}, {self.ulps:.3g} ulps off; largest differences {self.max_abs:.2g} "
-                f"absolute, {self.max_rel:.2g} relative; beyond their budget: {self.pattern}"
-            )
-        low, high = self.mean_limits
-        return (
-            f"every element is within its budget, but not all together: error ÷ its standard deviation has the root mean "
-            f"square {self.rms:.4g} (right: at most {self.rms_limit:.4g}) and the mean {self.mean:.4g} ({low:.4g} to {high:.4g})"
-        )
-
-
 @dataclass
 class Judge:
     """The reference and the allowances of one case on one input set, each computed once and kept for all its cells."""
 
-    module: Any
+    mathematics: Mathematics
     case: Case
     arrays: Mapping[str, np.ndarray]
     seed: int = 0
     on_device: bool = False  # whether the reference on the device will see all rows: then the CPU need not
-    part: str = ""  # of the module's PARTS, the whole kernel if empty
+    part: str = ""  # of the kernel's PARTS, the whole kernel if empty
     exact: list[np.ndarray] = field(default_factory=list)
     points: set[str] = field(default_factory=set)  # that the formula has
     allowances: dict[tuple[str, ...], list[Allowance]] = field(default_factory=dict)
     limits: dict[tuple[int, float], np.ndarray] = field(default_factory=dict)  # of the screened elements
 
     def __post_init__(self) -> None:
-        self.axis = getattr(self.module, "ROW_AXIS", 0)
         self.inputs = [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in self.arrays.values()]
-        self.row_inputs = [name in getattr(self.module, "ROWS", ()) for name in self.arrays]
-        heights = [a.shape[self.axis] for a, r in zip(self.inputs, self.row_inputs, strict=True) if r]
+        self.row_axes = [self.mathematics.rows.get(name) for name in self.arrays]  # of the inputs, None without rows
+        heights = [a.shape[axis] for a, axis in zip(self.inputs, self.row_axes, strict=True) if axis is not None]
         self.height = heights[0] if heights else 0
-        flops, moved = self.module.flops(self.case), self.module.moved_bytes(self.case)
+        flops, moved = self.mathematics.flops(self.case), self.mathematics.moved_bytes(self.case)
         self.judged = self._rows(flops / JUDGED_FLOPS, moved / self.case.itemsize / JUDGED_ELEMENTS, fewest=FEWEST_ROWS)
         self.referenced = self._rows(flops / REFERENCE_FLOPS, moved / REFERENCE_BYTES, fewest=2 * RANDOM_ROWS)
         if self.on_device:
             self.referenced = self.judged
+
+    def axis(self, number: int) -> int:
+        """The axis of the rows of output `number`."""
+        return self.mathematics.output_axis(number, self.arrays)
 
     def _rows(self, *excess: float, fewest: int) -> np.ndarray | None:
         """Numbers of rows to look at, or None for all: the first and last, those at the edges of the usual blocks, random
@@ -115,10 +71,10 @@ class Judge:
     def _evaluate(self, r: Exact) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
             chosen = [
-                a if r.chosen is None or not of_rows else np.take(a, r.chosen, axis=self.axis)
-                for a, of_rows in zip(self.inputs, self.row_inputs, strict=True)
+                a if r.chosen is None or axis is None else np.take(a, r.chosen, axis=axis)
+                for a, axis in zip(self.inputs, self.row_axes, strict=True)
             ]
-            outputs = formula_of(self.module, self.part)(self.case, r, *chosen)
+            outputs = self.mathematics.formula_of(self.part)(self.case, r, *chosen)
         outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
         if not outputs:
             raise ValueError(f"{self.case.kernel}: the formula returned no output")
@@ -151,7 +107,7 @@ class Judge:
         if self.judged is None:
             return list(referenced)
         at = self.judged if self.referenced is None else np.searchsorted(self.referenced, self.judged)
-        return [np.take(array, at, axis=self.axis) for array in referenced]
+        return [np.take(array, at, axis=self.axis(number)) for number, array in enumerate(referenced)]
 
     def judge(self, outputs: Sequence[np.ndarray], points: Sequence[str]) -> Verdict:
         """Compares the outputs (of the storage dtype, in the reference's shapes) of a program that rounds at `points`."""
@@ -161,8 +117,8 @@ class Judge:
         referenced = [
             o.astype(np.float64)
             if self.referenced is None
-            else np.take(o, self.referenced, self.axis).astype(np.float64)
-            for o in outputs
+            else np.take(o, self.referenced, self.axis(number)).astype(np.float64)
+            for number, o in enumerate(outputs)
         ]
         verdicts = []
         for number, (got, allowance) in enumerate(zip(self._judged(referenced), self.allowed(points), strict=True)):
@@ -173,7 +129,7 @@ class Judge:
             verdicts.append(
                 replace(verdict, rms=rms, rms_limit=allowance.rms_limit, mean=mean, mean_limits=allowance.mean_limits)
             )
-            if self.judged is not None and len(self.judged) < referenced[number].shape[self.axis]:
+            if self.judged is not None and len(self.judged) < referenced[number].shape[self.axis(number)]:
                 screened = self._screen(number, referenced[number], allowance, *self.screens(points)[number])
                 verdicts += [screened] if screened and screened.ratio > 1 else []
         return max(verdicts, key=lambda v: (not v.ok, v.ratio))
@@ -185,16 +141,16 @@ class Judge:
         reaches = [SCREEN * float(a.reach.max(initial=0.0)) for a in self.allowed(points)]
         return list(zip(reaches, map(float, judged), strict=True))
 
-    def widened(self, verdict: Verdict, found: Mapping[str, Any]) -> Verdict:
+    def widened(self, verdict: Verdict, found: Worst) -> Verdict:
         """The verdict after the reference on the device saw all rows and `found` the worst (reference.py)."""
         shape = list(self.reference()[0].shape)
-        shape[self.axis] = self.height
-        if found["ratio"] <= 1:
+        shape[self.axis(0)] = self.height
+        if found.ratio <= 1:
             return replace(verdict, checked=int(np.prod(shape)))
-        worst = {k: found[k] for k in ("ratio", "max_abs", "ulps", "got", "expected", "budget", "output")}
         return replace(
-            verdict, **worst, index=tuple(found["index"]), max_rel=float("nan"), checked=int(np.prod(shape)),
-            pattern=f"{found['beyond']} elements of all rows",
+            verdict, ratio=found.ratio, max_abs=found.max_abs, ulps=found.ulps, got=found.got, expected=found.expected,
+            budget=found.budget, output=found.output, index=found.index, max_rel=float("nan"), checked=int(np.prod(shape)),
+            pattern=f"{found.beyond} elements of all rows",
         )  # fmt: skip
 
     def _screen(self, number: int, got: np.ndarray, allowance: Allowance, reach: float, size: float) -> Verdict | None:
@@ -208,7 +164,8 @@ class Judge:
             if (np.abs(got - expected) <= limit).all():
                 return None
         overflow = {
-            v: np.broadcast_to(w.any(self.axis, keepdims=True), got.shape) for v, w in allowance.nonfinite.items()
+            v: np.broadcast_to(w.any(self.axis(number), keepdims=True), got.shape)
+            for v, w in allowance.nonfinite.items()
         }
         # other rows need not overflow where the judged ones do, nor to the same side
         largest = FORMATS[self.case.dtype][2]
@@ -232,7 +189,8 @@ class Judge:
         index = [int(i) for i in place]
         numbers: list[np.ndarray | None] = [None] * got.ndim
         if rows is not None:
-            index[self.axis], numbers[self.axis] = int(rows[index[self.axis]]), rows
+            axis = self.axis(number)
+            index[axis], numbers[axis] = int(rows[index[axis]]), rows
         step = float(spacing(expected[place], self.case.dtype)) or float("nan")
         return Verdict(
             float(ratio[place]), float(size.max()), float(relative.max()), float(size[place]) / step, tuple(index),
@@ -244,16 +202,16 @@ class Judge:
         """What makes a comparison pointless: an unknown point, another number, shape or dtype of outputs."""
         expected = self.reference()
         if undeclared := set(points) - self.points - {FLUSHED}:
-            self.points |= every_point(self.module, self.case, self.part)
+            self.points |= every_point(self.mathematics, self.case, self.part)
             if undeclared := undeclared - self.points:
                 known = ", ".join(sorted(self.points)) or "none"
                 return f"VARIANTS names the point {min(undeclared)!r}; the formula has {known}"
         if len(outputs) != len(expected):
             return f"{len(outputs)} outputs, expected {len(expected)}"
-        for output, exact in zip(outputs, expected, strict=True):
+        for number, (output, exact) in enumerate(zip(outputs, expected, strict=True)):
             shape = list(exact.shape)
             if self.referenced is not None:
-                shape[self.axis] = self.height
+                shape[self.axis(number)] = self.height
             if output.shape != tuple(shape):
                 return f"shape {output.shape}, expected {tuple(shape)}"
             if output.dtype != numpy_dtype(self.case.dtype):
@@ -261,25 +219,14 @@ class Judge:
         return ""
 
 
-def formula_of(module: Any, part: str = "") -> Callable[..., Any]:
-    """The kernel's formula, or that of a part of it. Raises ValueError for a part that it does not have."""
-    parts = {"": module.formula, **getattr(module, "PARTS", {})}
-    if part not in parts:
-        raise ValueError(
-            f"COMPUTES names {part!r}; PARTS of {module.__name__} has {', '.join(filter(None, parts)) or 'none'}"
-        )
-    found: Callable[..., Any] = parts[part]
-    return found
-
-
-def every_point(module: Any, case: Case, part: str = "") -> set[str]:
+def every_point(mathematics: Mathematics, case: Case, part: str = "") -> set[str]:
     """The names of the formula's points, whichever options lead to them, by evaluating the smallest named case."""
-    sizes = min(module.CASES.values(), key=lambda sizes: module.moved_bytes(replace(case, sizes=sizes)))
+    sizes = min(mathematics.cases.values(), key=lambda sizes: mathematics.moved_bytes(replace(case, sizes=sizes)))
     seen: set[str] = set()
-    for option, values in {"": ("",), **getattr(module, "OPTIONS", {})}.items():
+    for option, values in {"": ("",), **mathematics.options}.items():
         for value in values:
             changed = replace(case, sizes=sizes, options={**case.options, **({option: value} if option else {})})
-            judge = Judge(module, changed, make_sets(module, changed, 0, 1)[0], part=part)
+            judge = Judge(mathematics, changed, make_sets(mathematics, changed, 0, 1)[0], part=part)
             judge.reference()
             seen |= judge.points
     return seen

@@ -1,6 +1,6 @@
 """The reference on the device: every row of a case too large for the CPU, in float64, a chunk of rows at a time.
 
-It runs in a worker of its own, which alone may import a kernel.py. The formula is the same NumPy text: `Tensor` gives NumPy's
+It runs in a worker of its own (workers/reference.py), which alone may import a kernel.py. The formula is the same NumPy text: `Tensor` gives NumPy's
 functions and operators Torch's meaning.
 """
 
@@ -8,74 +8,59 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import torch
 
-from fusebench import inputs
 from fusebench.backends import torch as backend
 from fusebench.contract import Case, Device
-from fusebench.parity.judge import formula_of
-from fusebench.parity.rounding import FORMATS, Exact
+from fusebench.discovery import normalised
+from fusebench.dtypes import FORMATS
+from fusebench.parity.rounding import Exact
+from fusebench.parity.verdict import Worst
 
 CHUNK_ELEMENTS = 1.0e8  # of intermediate results: 0.8 GB in float64, and some of them live at a time
 FLOPS_PER_ELEMENT = 32  # a guess at how many FLOPs stand behind each
 
 
-class Reference:
-    """What the worker of the reference does for the parent: the counterpart of worker.Bench."""
+def check(
+    case: Case, arrays: Sequence[np.ndarray], row_axes: Sequence[int | None], got: Sequence[np.ndarray], output_axes: Sequence[int],
+    screens: Sequence[tuple[float, float]], part: str, device: str,
+) -> Worst:  # fmt: skip
+    """Compares all rows of the outputs `got` with the formula, or that of a `part`, of the inputs `arrays`. `row_axes` are the
+    axes of the rows of the inputs, None for those without, `output_axes` those of the outputs; `screens` say how
+    far an element may be off (Judge.screens)."""
+    mathematics = normalised(importlib.import_module(f"implementations.{case.kernel}.kernel"))
+    whole = [_argument(np.array(a), device) if axis is None else None for a, axis in zip(arrays, row_axes, strict=True)]
+    height = next(a.shape[axis] for a, axis in zip(arrays, row_axes, strict=True) if axis is not None)
+    chunk = _rows_at_once(mathematics.flops(case), mathematics.moved_bytes(case) // case.itemsize, height)
+    worst = Worst()
+    for first in range(0, height, chunk):
+        rows = np.arange(first, min(first + chunk, height))
+        chosen = [
+            w if axis is None else _argument(_slice(a, rows, axis), device)
+            for a, w, axis in zip(arrays, whole, row_axes, strict=True)
+        ]
+        exact = mathematics.formula_of(part)(case, Exact(rows), *chosen)
+        exact = exact if isinstance(exact, tuple | list) else (exact,)
+        for number, (e, o) in enumerate(zip(exact, got, strict=True)):
+            output = _put(_slice(o, rows, output_axes[number]), device)
+            reach, size = screens[number]
+            worst = _merged(worst, number, first, output_axes[number], output, _of(e, output), reach, size, case.dtype)
+    return worst
 
-    def __init__(self, device: str):
-        self.device = device
 
-    def hello(self) -> dict[str, Any]:
-        return {"device": {"type": self.device}, "packages": {}, "python": "", "flushes_subnormals": False}
+def _argument(array: np.ndarray, device: str) -> Any:
+    """What the formula gets: floats on the device; integers stay, because masks and indices are little work."""
+    return array if array.dtype.kind in "iub" else Tensor(_put(array, device))
 
-    def check(
-        self, case: dict[str, Any], row_inputs: list[bool], axis: int, files: list[list[str]], outputs: list[list[str]],
-        screens: list[list[float]], part: str, folder: str,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Compares all rows of the outputs with the formula. `screens` say how far an element may be off
-        (Judge.screens). Returns, for the worst element, what a Verdict says of it, and how many elements are off."""
-        the_case, where = Case(**case), Path(folder)
-        module = importlib.import_module(f"implementations.{the_case.kernel}.kernel")
-        arrays, got = (inputs.load(those, where, mapped=True) for those in (files, outputs))
-        whole = [None if rows else self._argument(np.array(a)) for a, rows in zip(arrays, row_inputs, strict=True)]
-        height = next(a.shape[axis] for a, rows in zip(arrays, row_inputs, strict=True) if rows)
-        chunk = _rows_at_once(module.flops(the_case), module.moved_bytes(the_case) // the_case.itemsize, height)
-        worst: dict[str, Any] = {"ratio": 0.0, "beyond": 0, "max_abs": 0.0}
-        for first in range(0, height, chunk):
-            rows = np.arange(first, min(first + chunk, height))
-            chosen = [
-                self._argument(_slice(a, rows, axis)) if w is None else w for a, w in zip(arrays, whole, strict=True)
-            ]
-            exact = formula_of(module, part)(the_case, Exact(rows), *chosen)
-            exact = exact if isinstance(exact, tuple | list) else (exact,)
-            for number, (e, o) in enumerate(zip(exact, got, strict=True)):
-                output = self._put(_slice(o, rows, axis))
-                reach, size = screens[number]
-                _merge(worst, number, first, axis, output, _of(e, output), reach, size, the_case.dtype)
-        return {"status": "ok", **worst}
 
-    def usable(self) -> bool:
-        return True
-
-    def release(self) -> dict[str, Any]:
-        if self.device == "cuda":
-            torch.cuda.empty_cache()
-            return {"held_bytes": torch.cuda.memory_reserved()}
-        return {"held_bytes": 0}
-
-    def _argument(self, array: np.ndarray) -> Any:
-        """What the formula gets: floats on the device; integers stay, because masks and indices are little work."""
-        return array if array.dtype.kind in "iub" else Tensor(self._put(array))
-
-    def _put(self, array: np.ndarray) -> torch.Tensor:
-        """The array on the device, floats in float64: made wide there, because the host takes seconds for a gigabyte."""
-        tensor = backend.put(array, Device(self.device, ""))
-        return tensor if array.dtype.kind in "iub" else tensor.double()
+def _put(array: np.ndarray, device: str) -> torch.Tensor:
+    """The array on the device, floats in float64: made wide there, because the host takes seconds for a gigabyte."""
+    tensor = backend.put(array, Device(device, ""))
+    return tensor if array.dtype.kind in "iub" else tensor.double()
 
 
 def _slice(array: np.ndarray, rows: np.ndarray, axis: int) -> np.ndarray:
@@ -90,9 +75,10 @@ def _rows_at_once(flops: int, elements: int, height: int) -> int:
     return max(1, min(height, int(CHUNK_ELEMENTS * height / max(elements, flops / FLOPS_PER_ELEMENT, 1))))
 
 
-def _merge(
-    worst: dict[str, Any], number: int, first: int, axis: int, got: torch.Tensor, exact: torch.Tensor, screen: float, size: float, dtype: str
-) -> None:  # fmt: skip
+def _merged(
+    worst: Worst, number: int, first: int, axis: int, got: torch.Tensor, exact: torch.Tensor, screen: float, size: float, dtype: str
+) -> Worst:  # fmt: skip
+    """The worst element so far, and of another chunk, whose rows begin at `first`."""
     mantissa, smallest, highest = FORMATS[dtype]
     reach = screen * (exact.abs() / (size or 1.0)).clamp(min=1.0).nan_to_num(1.0, 1.0, 1.0)
     largest = (exact.abs() + reach).nan_to_num(0.0, 0.0, 0.0)
@@ -103,17 +89,17 @@ def _merge(
     same |= (got == torch.inf) & (exact + reach > highest) | (got == -torch.inf) & (exact - reach < -highest)
     error = torch.where(same, 0.0, (got - exact).abs().nan_to_num(torch.inf, torch.inf, torch.inf))
     ratio = error / limit.clamp(min=torch.finfo(torch.float64).tiny)
-    worst["beyond"] += int((ratio > 1).sum())
-    worst["max_abs"] = max(worst["max_abs"], float(error.max()) if error.numel() else 0.0)
+    beyond = worst.beyond + int((ratio > 1).sum())
+    worst = replace(worst, beyond=beyond, max_abs=max(worst.max_abs, float(error.max()) if error.numel() else 0.0))
     at = int(ratio.argmax()) if ratio.numel() else 0
-    if ratio.numel() and float(ratio.view(-1)[at]) > worst["ratio"]:
-        index = [int(i) for i in np.unravel_index(at, tuple(ratio.shape))]
-        place = tuple(index)
-        index[axis] += first
-        worst.update(
-            ratio=float(ratio[place]), index=index, got=float(got[place]), expected=float(exact[place]),
-            budget=float(limit[place]), ulps=float(error[place] / step[place]), output=number,
-        )  # fmt: skip
+    if not ratio.numel() or float(ratio.view(-1)[at]) <= worst.ratio:
+        return worst
+    place = tuple(int(i) for i in np.unravel_index(at, tuple(ratio.shape)))
+    index = tuple(i + first if dimension == axis % len(place) else i for dimension, i in enumerate(place))
+    return replace(
+        worst, ratio=float(ratio[place]), index=index, got=float(got[place]), expected=float(exact[place]),
+        budget=float(limit[place]), ulps=float(error[place] / step[place]), output=number,
+    )  # fmt: skip
 
 
 def _of(value: Any, like: torch.Tensor) -> torch.Tensor:
@@ -216,7 +202,8 @@ UFUNCS: dict[str, Callable[..., torch.Tensor]] = {
     "add": torch.add, "subtract": torch.sub, "multiply": torch.mul, "divide": torch.true_divide, "negative": torch.neg,
     "power": torch.pow, "square": torch.square, "matmul": torch.matmul, "remainder": torch.remainder, "floor_divide": torch.floor_divide,
     "exp": torch.exp, "exp2": torch.exp2, "log": torch.log, "log1p": torch.log1p, "tanh": torch.tanh, "sqrt": torch.sqrt,
-    "erf": torch.erf, "erfc": torch.erfc, "expit": torch.sigmoid, "absolute": torch.abs, "sign": torch.sign,
+    "erf": torch.erf, "erfc": torch.erfc, "expit": torch.sigmoid, "absolute": torch.abs, "copysign": torch.copysign,
+    "sign": lambda x: torch.where(x.isnan(), x, torch.sign(x)),  # torch.sign of NaN is 0
     "maximum": torch.maximum, "minimum": torch.minimum, "isnan": torch.isnan, "isfinite": torch.isfinite, "isinf": torch.isinf,
     "equal": torch.eq, "not_equal": torch.ne, "less": torch.lt, "less_equal": torch.le, "greater": torch.gt,
     "greater_equal": torch.ge, "logical_and": torch.logical_and, "logical_or": torch.logical_or, "logical_not": torch.logical_not,
@@ -230,7 +217,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "column_stack": lambda self, parts: Tensor(torch.column_stack([self._operand(p) for p in parts])),
     "vstack": lambda self, parts: Tensor(torch.vstack([self._operand(p) for p in parts])),
     "split": lambda self, a, parts, axis=0: [Tensor(p) for p in torch.tensor_split(self._operand(a), parts, dim=axis)],
-    "copysign": lambda self, a, b: Tensor(torch.copysign(self._operand(a), self._operand(b))),
     "take": lambda self, a, indices, axis=0: Tensor(torch.index_select(self._operand(a), axis, self._operand(indices))),
     "sum": lambda self, a, axis=None, keepdims=False: a.sum(axis, keepdims),
     "mean": lambda self, a, axis=None, keepdims=False: a.mean(axis, keepdims),

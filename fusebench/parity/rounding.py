@@ -16,13 +16,8 @@ from typing import Any
 import numpy as np
 
 from fusebench.contract import Case
+from fusebench.dtypes import FORMATS
 
-# dtype → bits of the mantissa that are stored, exponent of the smallest normal number, largest number
-FORMATS = {
-    "float32": (23, -126, float(np.finfo(np.float32).max)),
-    "float16": (10, -14, 65504.0),
-    "bfloat16": (7, -126, (2 - 2.0**-7) * 2.0**127),
-}
 # An elementary function in float32 is off by up to 2 units in the last place (CUDA C++ Programming Guide, mathematical
 # functions: expf, tanhf, erff, rsqrtf); a correctly rounded one by half a unit.
 FUNCTION_SPACINGS = 4.0

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
+
+from fusebench.timing.summary import Clocks
 
 RESOLUTION_S = 0.5e-6  # of the two clocks against each other
 
@@ -22,9 +23,7 @@ class Check:
     gap: float
 
 
-def agreement(
-    checks: Sequence[Check], profiles: Sequence[tuple[float, float]], host: float, run: int = 1
-) -> dict[str, Any] | None:
+def agreement(checks: Sequence[Check], profiles: Sequence[tuple[float, float]], host: float, run: int) -> Clocks | None:
     """What the second clock says of the isolated calls: None where there were none.
 
     Hard: neither busy time nor span may exceed the wall time around the same call, and over all profiles the two clocks must
@@ -35,26 +34,25 @@ def agreement(
     """
     if not checks:
         return None
-    columns = {name: [getattr(c, name) for c in checks] for name in ("wall", "span", "busy", "gap")}
-    found: dict[str, Any] = {name: float(np.median(values)) for name, values in columns.items()}
-    found |= {"host": host, "says": "agrees", "reason": None}
+    wall, span, busy, gap = map(float, np.median([(c.wall, c.span, c.busy, c.gap) for c in checks], axis=0))
+    found = Clocks("agrees", wall, span, busy, gap, host)
     for c in checks:
         took = max(c.span, c.busy)
         if took > c.wall * 1.001 + RESOLUTION_S:
             reason = (
                 f"CUPTI saw kernels for {took * 1e6:.2f} µs in a call that took {c.wall * 1e6:.2f} µs by the wall clock"
             )
-            return found | {"says": "contradicts", "reason": reason}
+            return replace(found, says="contradicts", reason=reason)
     walls, extents = (sum(column) for column in zip(*profiles, strict=True))
     if abs(walls - extents) > 0.05 * walls + 1e-3 * len(profiles):
         reason = f"while the wall clock advanced by {walls * 1e3:.3g} ms, CUPTI's did by {extents * 1e3:.3g} ms"
-        return found | {"says": "contradicts", "reason": reason}
-    if found["span"] <= 5 * host * run:
-        return found | {"says": "n/a"}
+        return replace(found, says="contradicts", reason=reason)
+    if found.span <= 5 * host * run:
+        return replace(found, says="n/a")
 
     telling = [c for c in checks if 2 * (host + c.gap) < c.span]
     if 2 * len(telling) <= len(checks):
-        return found | {"says": "n/a"}
+        return replace(found, says="n/a")
 
     def unexplained(c: Check) -> float:
         return c.wall - c.span - 2 * (host + c.gap) - 0.02 * c.span
@@ -66,5 +64,5 @@ def agreement(
             f"the wall clock shows {least.wall * 1e6:.2f} µs, CUPTI's kernels {least.span * 1e6:.2f} µs; launching and waiting "
             f"explain {(host + least.gap) * 1e6:.2f} µs"
         )
-        return found | {"says": "contradicts", "reason": reason}
+        return replace(found, says="contradicts", reason=reason)
     return found

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from fusebench.backends.protocol import Backend
 from fusebench.timing import state
 from fusebench.timing.plan import Plan
-from fusebench.timing.samples import Backend, Ring, Samples, enough, together
+from fusebench.timing.samples import Ring, Samples, enough, together
 
 SUSTAINED_S, SUSTAINED_CALLS = 0.005, 1024  # of one run of calls back to back on the CPU: at least, and at most
 

@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusebench.backends.protocol import Backend
 from fusebench.timing import cupti, state
 from fusebench.timing.clocks import Check
 from fusebench.timing.plan import Plan
-from fusebench.timing.samples import Backend, Ring, Samples, enough, together
+from fusebench.timing.samples import Ring, Samples, enough, together
 
 CHUNK = 20  # calls in one profile: few enough for CUPTI's buffers, many enough to pay for starting it
 CHECKS = 2  # isolated calls among them
@@ -98,7 +99,7 @@ def _host(
     least = ENERGY_S if before is not None and time_s > 2 * ENERGY_S else 0.0
     while not calls or time.perf_counter() - begin < (time_s if calls < 10 else max(time_s / 8, least)):
         fit = int(time_s * calls / working) if working else 1
-        waiting = [ring[i % len(ring)] for i in range(together(ring, max(1, min(10, fit))))]
+        waiting = [ring[i % len(ring)] for i in range(together(ring, min(10, fit)))]
         backend.wait(waiting)
         output, run_began = None, time.perf_counter()
         for arguments in waiting:

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fusebench.backends.protocol import Backend
 from fusebench.contract import Device
 from fusebench.timing import cpu, gpu
 from fusebench.timing.plan import Plan
-from fusebench.timing.samples import Backend, Ring, Samples
+from fusebench.timing.samples import Ring, Samples
 
 
 def measure(

@@ -7,27 +7,20 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from fusebench.timing import state
 from fusebench.timing.clocks import Check, agreement
 from fusebench.timing.plan import Plan
+from fusebench.timing.summary import Timing
 
 MIN_SAMPLES = 6  # fewer have no 95 % interval of their median
 TARGET_SAMPLES = 20  # a narrow interval of fewer may be luck, and so may one of many that are looked at
 SLOW_SAMPLES = 3  # of calls that take the whole budget each
 CONFIDENCE = 0.95
 COPIES_BYTES = 4 * 2**30  # of inputs that wait for their calls at one time
-
-
-class Backend(Protocol):
-    """What timing needs of a back end; the modules in `backends/` offer it."""
-
-    def wait(self, outputs: Any) -> None: ...
-    def flush(self) -> None: ...
-    def copy(self, array: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -78,22 +71,21 @@ class Samples:
     arguments: Sequence[Any] = ()
     output: Any = None
 
-    def summary(self) -> dict[str, Any]:
-        """What a record keeps: the raw samples, their quartiles and the interval of their median, in seconds."""
+    def summary(self) -> Timing:
+        """What a record keeps: the raw samples, their quartiles and the interval of their median."""
         q1, median, q3 = quartiles(self.time)
-        low, high = median_interval(self.time) or (None, None)
         around = uncertainty(self.time)
         host = quartiles(self.host)[1] if self.host else None
-        return {
-            "timer": self.timer, "regime": self.plan.regime, "cache": self.plan.cache, "unit": "s", "run": self.run,
-            "samples": self.time, "median": median, "q1": q1, "q3": q3,
-            "interval": None if low is None else [low, high], "uncertainty": None if math.isinf(around) else around,
-            "target": self.plan.target, "target_missed": around > self.plan.target > 0,
-            "busy": self.busy, "busy_median": quartiles(self.busy)[1] if self.busy else None,
-            "host": self.host, "host_median": host, "clocks": agreement(self.check, self.profiles, host or 0.0, self.run),
-            "launches": self.launches, "kernels": self.kernels,
-            "discarded": self.discarded, "energy_j": self.energy_j, "state": state.summary(self.states),
-        }  # fmt: skip
+        return Timing(
+            timer=self.timer, regime=self.plan.regime, cache=self.plan.cache, run=self.run,
+            samples=tuple(self.time), median=median, q1=q1, q3=q3,
+            interval=median_interval(self.time), uncertainty=None if math.isinf(around) else around,
+            target=self.plan.target, target_missed=around > self.plan.target > 0,
+            busy=tuple(self.busy), busy_median=quartiles(self.busy)[1] if self.busy else None,
+            host=tuple(self.host), host_median=host, clocks=agreement(self.check, self.profiles, host or 0.0, self.run),
+            launches=self.launches, kernels=tuple(self.kernels),
+            discarded=self.discarded, energy_j=self.energy_j, state=state.summary(self.states),
+        )  # fmt: skip
 
 
 def together(ring: Ring | Sequence[Sequence[Any]], count: int) -> int:

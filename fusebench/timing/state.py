@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fusebench import machine
+from fusebench.timing.summary import StateRange
 
 # Bits of NVML's clock event reasons. A GPU that is slowed down by its hardware or by heat is not the one that is measured; one
 # at its power limit is: large products run there, so it is recorded.
@@ -43,15 +44,13 @@ def energy_j() -> float | None:
     return _ask(lambda nvml, gpu: nvml.nvmlDeviceGetTotalEnergyConsumption(gpu) / 1e3)
 
 
-def summary(states: Sequence[State]) -> dict[str, Any]:
-    """Lowest and highest of each figure over the readings, and whether any was power-capped; {} without readings."""
+def summary(states: Sequence[State]) -> StateRange:
+    """Lowest and highest of each figure over the readings, and whether any was power-capped."""
     found: dict[str, Any] = {}
-    for name in (f.name for f in fields(State)):
-        values = [v for v in (asdict(s)[name] for s in states) if v is not None]
-        if not values or name == "slowdown":
-            continue
-        found[name] = any(values) if name == "power_capped" else [min(values), max(values)]
-    return found
+    for name in (f.name for f in fields(StateRange)):
+        if values := [v for v in (getattr(s, name) for s in states) if v is not None]:
+            found[name] = any(values) if name == "power_capped" else (min(values), max(values))
+    return StateRange(**found)
 
 
 def cool_down() -> None:

@@ -14,11 +14,12 @@ Each is the best of its samples. A yardstick is what one library reached and may
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from fusebench.contract import DTYPES, Device
-from fusebench.machine import datasheet
+from fusebench.machine import DeviceInfo, datasheet
 from fusebench.timing.measure import measure as time_call
 from fusebench.timing.plan import Plan
 
@@ -27,9 +28,35 @@ BYTES = {"cpu": 2**29, "cuda": 2**30}  # of what is copied and read: past the la
 LARGEST_PRODUCT = 8192
 UNKNOWN = "unknown"  # the precision of a callable of which nothing is known
 
-Entry = dict[
-    str, Any
-]  # {"value": in the unit that its name ends with, "n": elements or side, "date": when}, or {"reason": why not}
+
+@dataclass(frozen=True)
+class Rate:
+    """A rate at its best, in the unit that its name ends with; `n` float32 elements, or the side of the matrices; and when it was
+    measured, in ISO 8601."""
+
+    value: float
+    n: int
+    date: str
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Why a rate could not be measured."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The rates that a case was compared with; `matrix_tflops` of n×n×n products in its dtype and precision, None where it has no
+    FLOPs; `measured` says when, by the names of the fields."""
+
+    copy_gbps: float
+    read_gbps: float
+    launch_s: float
+    measured: Mapping[str, str]
+    matrix_tflops: float | None = None
+    n: int | None = None
 
 
 def matrix(dtype: str, precision: str) -> str:
@@ -51,8 +78,8 @@ def every(device: str) -> list[str]:
     return ["copy_gbps", "read_gbps", "launch_s", *products[:1], *tf32, *products[1:]]
 
 
-def measure(backend: Any, device: Device, name: str, budget_s: float) -> Entry:
-    """{"value": the rate of that name at its best, "n": float32 elements, or the side of the matrices}.
+def measure(backend: Any, device: Device, name: str, budget_s: float) -> tuple[float, int]:
+    """The rate of that name at its best, and float32 elements, or the side of the matrices.
 
     `backend` must be Torch's. Raises RuntimeError where the memory does not suffice, or CUPTI recorded nothing.
     """
@@ -71,7 +98,7 @@ def measure(backend: Any, device: Device, name: str, budget_s: float) -> Entry:
         call, arguments = (backend.copy_call if what == "copy_gbps" else backend.read_call)(n, device)
         work = (8 if what == "copy_gbps" else 4) * n / 1e9
     seconds = min(time_call(backend, call, [arguments], device, Plan(budget_s, target=0)).time)
-    return {"value": work / seconds if work else seconds, "n": n}
+    return work / seconds if work else seconds, n
 
 
 def _product_size(backend: Any, device: Device, dtype: str) -> int:
@@ -88,32 +115,32 @@ def _product_size(backend: Any, device: Device, dtype: str) -> int:
     return n
 
 
-def key(device: Mapping[str, Any], torch: str, threads: int) -> str:
+def key(device: DeviceInfo, torch: str, threads: int) -> str:
     """What rates hold for, in words: device and driver, the Torch that measured, on a CPU its threads, and the method.
 
     `device` is a record's, `torch` the version. A power limit or fixed clocks are not seen: measure anew after setting them.
     """
-    where = f"{device['name']}, driver {device['driver']}"
-    if device["type"] == "cpu":
-        where = f"{device['name']}, {threads} threads, {device['driver']}"
+    where = f"{device.name}, driver {device.driver}"
+    if device.type == "cpu":
+        where = f"{device.name}, {threads} threads, {device.driver}"
     return f"{where}, torch {torch}, method {METHOD}"
 
 
-def as_rates(entries: Mapping[str, Entry], names: list[str]) -> dict[str, Any]:
-    """The rates of those names as a record keeps them, `measured` saying when; {} unless all are known."""
-    if not all("value" in entries.get(name, {}) for name in names):
-        return {}
-    rates: dict[str, Any] = {"measured": {}}
-    for name in names:
-        what, *product = name.split("/")
-        rates[what] = entries[name]["value"]
-        rates["measured"][what] = entries[name]["date"]
-        if product:
-            rates["n"] = entries[name]["n"]
-    return rates
+def as_rates(known: Mapping[str, Rate | Missing], names: Sequence[str]) -> Rates | None:
+    """The rates of those names as a record keeps them; None unless all are known."""
+    found = {name: rate for name in names if isinstance(rate := known.get(name), Rate)}
+    if len(found) < len(names):
+        return None
+    product = next((rate for name, rate in found.items() if "/" in name), None)
+    return Rates(
+        **{name: found[name].value for name in ("copy_gbps", "read_gbps", "launch_s")},
+        measured={name.partition("/")[0]: rate.date for name, rate in found.items()},
+        matrix_tflops=product.value if product else None,
+        n=product.n if product else None,
+    )
 
 
-def best(flops: int, moved_bytes: int, written_bytes: int, rates: Mapping[str, Any]) -> float | None:
+def best(flops: int, moved_bytes: int, written_bytes: int, rates: Rates | None) -> float | None:
     """The best possible time in seconds by the yardsticks: the longest of launch, traffic and product; None without rates.
 
     Reading alone is faster than copying, by a tenth or so, and kernels do both in any mix. Each byte written is taken with one
@@ -121,22 +148,22 @@ def best(flops: int, moved_bytes: int, written_bytes: int, rates: Mapping[str, A
     best time is then the copy's, that of a kernel which only reads the sum's. What writes more than it reads goes at the
     copy's rate. Compulsory traffic, written part included, is counted once, as in `moved_bytes`.
     """
-    if not rates:
+    if rates is None:
         return None
     copied = min(2 * written_bytes, moved_bytes)
-    traffic = copied / (rates["copy_gbps"] * 1e9) + (moved_bytes - copied) / (rates["read_gbps"] * 1e9)
-    product = flops / (rates["matrix_tflops"] * 1e12) if flops else 0.0
-    return max(rates["launch_s"], traffic, product)
+    traffic = copied / (rates.copy_gbps * 1e9) + (moved_bytes - copied) / (rates.read_gbps * 1e9)
+    product = flops / (rates.matrix_tflops * 1e12) if flops and rates.matrix_tflops else 0.0
+    return max(rates.launch_s, traffic, product)
 
 
-def bound(flops: int, moved_bytes: int, dtype: str, precision: str, device: Mapping[str, Any]) -> float | None:
+def bound(flops: int, moved_bytes: int, dtype: str, precision: str, device: DeviceInfo) -> float | None:
     """The seconds below which no time is possible on this card: datasheet peaks, and bytes less what L2 may hold.
 
     None where we have no datasheet of the device. FLOPs count where it has a rate for the dtype; where the precision is
     unknown, at the highest of its rates, since a callable may narrow its operands. What skips work and still takes longer
     than this is not caught here: a kernel far from the peaks, or one whose bytes fit into L2. Parity catches that.
     """
-    peaks = datasheet(device["name"])
+    peaks = datasheet(device.name)
     if peaks is None:
         return None
     rate = peaks.get("tf32" if dtype == "float32" and precision == "tf32" else dtype)

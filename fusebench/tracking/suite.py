@@ -12,6 +12,7 @@ import os
 import sys
 import types
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,27 @@ from fusebench import discovery, machine
 from fusebench.cases import make_case
 from fusebench.contract import Case, Cell
 from fusebench.discovery import Kernel
-from fusebench.run import Run, run
-from fusebench.settings import Settings
+from fusebench.records.record import Record
+from fusebench.run import run
+from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
 
 TIME_S = 0.2  # sampling budget of a cell: a history is read for steps, not for percents
 TIMEOUT_S = 4 * 3600.0  # asv's limit for the sweep of one kernel; a cell has the harness's own
 DTYPES = ("float32", "float16", "bfloat16")
 
-Outcome = dict[str, Any]  # of one cell: status, reason, samples in seconds, parity error in budgets
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of one cell: status, reason and traceback of its record, samples in seconds, parity error in budgets."""
+
+    status: str
+    reason: str | None = None
+    traceback: str = ""
+    samples: list[float] = field(default_factory=list)
+    parity_error: float | None = None
+
+
 Outcomes = dict[tuple[str, ...], Outcome]  # by `_key`
 
 
@@ -43,7 +56,7 @@ class Benchmarks:
     def track_latency(self, outcomes: Outcomes, implementation: str, case: str) -> Any:
         """The samples, whose median, quartiles and interval asv keeps as if they were its own (undocumented)."""
         outcome = _outcome(outcomes, implementation, case)
-        return {"samples": outcome["samples"], "number": 1} if outcome["status"] == "ok" else _missing(outcome)
+        return {"samples": outcome.samples, "number": 1} if outcome.status == "ok" else _missing(outcome)
 
     track_latency.type = "time"  # type: ignore[attr-defined]
     track_latency.unit = "seconds"  # type: ignore[attr-defined]
@@ -52,7 +65,7 @@ class Benchmarks:
     def track_parity_error(self, outcomes: Outcomes, implementation: str, case: str) -> float:
         """The largest error ÷ budget: above 1 it is wrong. Interpreted kernels, which have no latency, have it too."""
         outcome = _outcome(outcomes, implementation, case)
-        return outcome["parity_error"] if outcome["parity_error"] is not None else _missing(outcome)
+        return outcome.parity_error if outcome.parity_error is not None else _missing(outcome)
 
     track_parity_error.unit = "budgets"  # type: ignore[attr-defined]
     track_parity_error.version = "1"  # type: ignore[attr-defined]
@@ -76,7 +89,7 @@ def sweep(name: str) -> Outcomes:
     this = Run(
         {name: kernel}, roots, Path.cwd() / "run", Settings(device, Plan(TIME_S))
     )  # asv deletes its working folder
-    return outcomes | {_key(r["label"], r["case_id"]): _read(r) for r in run(this, here)}
+    return outcomes | {_key(r.label, r.case.id): _read(r) for r in run(this, here)}
 
 
 def _benchmarks(kernel: Kernel) -> type:
@@ -97,8 +110,8 @@ def _benchmarks(kernel: Kernel) -> type:
 
 def _cases(kernel: Kernel) -> list[Case]:
     """The first named case in every dtype, and `odd` in float32: no hour-long suite, and no tile divides all of them."""
-    first = next(iter(kernel.module.CASES))
-    odd = [make_case(kernel, "odd")] if "odd" in kernel.module.CASES and first != "odd" else []
+    first = next(iter(kernel.mathematics.cases))
+    odd = [make_case(kernel, "odd")] if "odd" in kernel.mathematics.cases and first != "odd" else []
     return [*(make_case(kernel, first, dtype) for dtype in DTYPES), *odd]
 
 
@@ -117,15 +130,15 @@ def _paths() -> list[Path]:
     return [start / path for path in os.environ.get("FUSEBENCH_PATH", "").split(os.pathsep) if path]
 
 
-def _read(record: dict[str, Any]) -> Outcome:
+def _read(record: Record) -> Outcome:
     """What asv needs of a record. The error is the first output's, the same in every run; how many calls are timed is not."""
-    verdict = record.get("parity_timed" if record["status"] == "wrong" and "parity_timed" in record else "parity", {})
-    ratio = float(verdict.get("ratio", math.nan))  # a record spells inf and nan out
-    return {
-        "status": record["status"], "reason": record["reason"], "traceback": record.get("traceback"),
-        "samples": record.get("timing", {}).get("samples"),
-        "parity_error": float(f"{ratio:.4g}") if math.isfinite(ratio) and not verdict["problem"] else None,
-    }  # fmt: skip
+    timed = record.parity.timed if record.status == "wrong" else None
+    verdict = timed or record.parity.first
+    known = verdict is not None and not verdict.problem and math.isfinite(verdict.ratio)
+    return Outcome(
+        record.status, record.reason, record.traceback, list(record.timing.samples) if record.timing else [],
+        float(f"{verdict.ratio:.4g}") if verdict and known else None,
+    )  # fmt: skip
 
 
 def _key(label: str, case_id: str) -> tuple[str, ...]:
@@ -138,12 +151,12 @@ def _outcome(outcomes: Outcomes, implementation: str, case: str) -> Outcome:
 
 
 def _skipped(reason: str) -> Outcome:
-    return {"status": "skipped", "reason": reason, "samples": None, "parity_error": None}
+    return Outcome("skipped", reason)
 
 
 def _missing(outcome: Outcome) -> float:
     """NaN, which asv shows as n/a, for what cannot be measured here. Raises for a cell that should have been, for `failed`."""
-    if outcome["status"] == "skipped":
-        print(f"n/a: {outcome['reason']}")  # asv shows it with --show-stderr
+    if outcome.status == "skipped":
+        print(f"n/a: {outcome.reason}")  # asv shows it with --show-stderr
         return math.nan
-    raise RuntimeError(f"{outcome['status']}: {outcome['reason']}\n{outcome.get('traceback') or ''}")
+    raise RuntimeError(f"{outcome.status}: {outcome.reason}\n{outcome.traceback}")

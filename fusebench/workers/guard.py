@@ -9,7 +9,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType
 
-FRAMEWORKS = {"torch": ("torch",), "jax": ("jax", "jaxlib", "flax"), "": ("cupy", "numba", "tensorflow", "tvm")}
+from fusebench.backends.protocol import foreign
 
 
 class Guard(importlib.abc.MetaPathFinder):
@@ -21,7 +21,8 @@ class Guard(importlib.abc.MetaPathFinder):
 
     def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """None, which lets the next importer look. Raises ImportError for what an implementation may not have."""
-        if name.startswith("implementations.") and name.endswith(".kernel"):
+        reference = name.startswith("implementations.") and name.endswith(".kernel")
+        if reference or name.startswith("implementations._shared.numpy"):  # what formulas are made of
             raise ImportError(f"{name} is the reference: an implementation may not import it")
         if foreign(name, self.backend) and self._asked_by_implementation():
             raise ImportError(f"{name} is another framework than {self.backend}, which this implementation declares")
@@ -35,9 +36,3 @@ class Guard(importlib.abc.MetaPathFinder):
                 return any(file.startswith(root) for root in self.roots)
             frame = frame.f_back
         return False
-
-
-def foreign(module: str, backend: str) -> bool:
-    """Whether the module belongs to another framework than `backend`."""
-    name = module.partition(".")[0]
-    return any(name in names for framework, names in FRAMEWORKS.items() if framework != backend)

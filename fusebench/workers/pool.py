@@ -5,27 +5,37 @@ Messages go over a pipe of their own, because libraries print to stdout; that go
 
 from __future__ import annotations
 
-import json
+import atexit
+import contextlib
 import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
+
+import msgspec
 
 from fusebench import discovery
 from fusebench.errors import Unstored
+from fusebench.timing.yardstick import Missing, Rate
+from fusebench.workers import protocol
+from fusebench.workers.cores import Cores
 from fusebench.workers.worker import Bench, answer
 
 HARNESS = Path(__file__).resolve().parents[2]
 START_S = 180.0
+END_S = 10.0  # for a worker that closed its pipe
 LOOK_S = 1.0  # how often the parent looks at the log of a worker that works
 LOG_BYTES = 64 * 2**20  # of a worker's log: what prints for ever must not fill the disk
+R = TypeVar("R", bound=protocol.Message)
 HELD_BYTES = 2**31  # an idle worker that holds more than this is ended before another back end's turn
 
 
@@ -44,20 +54,24 @@ class Worker:
     process: subprocess.Popen[bytes]
     pipe: Connection
     log: Path
-    hello: dict[str, Any] | None = None
+    hello: protocol.Hello | None = None
     held_bytes: int = 0
     log_begins: int = 0  # where in the log the present message's output begins
 
-    def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        """Sends one message and waits for its answer. Raises WorkerLost, after which the worker is dead, and Unstored."""
+    def ask(self, request: protocol.Request, expected: type[R], timeout_s: float) -> R | protocol.Refused:
+        """Sends one message and waits for its reply. Raises WorkerLost, after which the worker is dead, and Unstored."""
         self.log_begins = self.log.stat().st_size
         try:
-            self.pipe.send_bytes(json.dumps(message).encode())
+            self.pipe.send_bytes(protocol.encode(request))
         except OSError as error:
             raise self._lost() from error
-        return self.receive(timeout_s)
+        return self.receive(expected, timeout_s)
 
-    def receive(self, timeout_s: float) -> dict[str, Any]:
+    def get(self, request: protocol.Request, expected: type[R], timeout_s: float) -> R:
+        """`ask` for what no worker refuses. Raises WorkerLost where it did."""
+        return _granted(self.ask(request, expected, timeout_s))
+
+    def receive(self, expected: type[R], timeout_s: float) -> R | protocol.Refused:
         end = time.monotonic() + timeout_s
         try:
             while not self.pipe.poll(max(0.0, min(LOOK_S, end - time.monotonic()))):
@@ -65,20 +79,20 @@ class Worker:
                 if time.monotonic() >= end:
                     self.kill()
                     raise WorkerLost("timeout", f"no answer within {timeout_s:g} s (timeout_s sets the limit)")
-            reply = json.loads(self.pipe.recv_bytes())
-        except (EOFError, OSError, ValueError) as error:
+            reply = protocol.decode_reply(self.pipe.recv_bytes(), expected)
+        except (EOFError, OSError, msgspec.MsgspecError) as error:
             raise self._lost() from error
-        if reply.get("fatal"):
+        if isinstance(reply, protocol.Refused) and reply.fatal:
             self.kill()
-            raise WorkerLost("crashed", reply["reason"])
+            raise WorkerLost("crashed", reply.reason)
         return _stored(reply)
 
     def stop(self) -> None:
         """Has the child and whatever it started end, without waiting: a GPU's process takes seconds to go."""
-        try:
+        if self.process.returncode is not None:  # waited for: its number may be another's by now
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except (ProcessLookupError, PermissionError):
-            pass
 
     def kill(self) -> None:
         """Ends the child and whatever it started."""
@@ -87,11 +101,11 @@ class Worker:
         self.pipe.close()
 
     def _lost(self) -> WorkerLost:
-        try:
-            code = self.process.wait(10)
-        except subprocess.TimeoutExpired:
-            code = None
-        self.kill()
+        end = time.monotonic() + END_S
+        while not (ended := _has_ended(self.process)) and time.monotonic() < end:
+            time.sleep(0.01)
+        self.kill()  # while its number is still its own: the group may have members that live on
+        code = self.process.returncode if ended else None
         how = "it closed its pipe" if code is None else f"exit code {code}"
         if code is not None and code < 0:
             how = f"killed by {next((s.name for s in signal.Signals if s == -code), f'signal {-code}')}"
@@ -114,22 +128,44 @@ class Worker:
             os.truncate(self.log, LOG_BYTES // 2)
 
 
-def _stored(reply: dict[str, Any]) -> dict[str, Any]:
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a child has ended; it stays to be waited for, so that its number is given to no other process."""
+    if process.returncode is not None:
+        return True
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _stored(reply: R | protocol.Refused) -> R | protocol.Refused:
     """The reply, or Unstored where the disk kept the worker from its work."""
-    if reply.get("status") == "unstored":
-        raise Unstored(reply["reason"].removeprefix("Unstored: "))
+    if isinstance(reply, protocol.Refused) and reply.status == "unstored":
+        raise Unstored(reply.reason.removeprefix("Unstored: "))
+    return reply
+
+
+def _granted(reply: R | protocol.Refused) -> R:
+    if isinstance(reply, protocol.Refused):
+        raise WorkerLost(reply.status, reply.reason)
     return reply
 
 
 class Pool:
-    """The workers of a run, by back end and interpreter. Use as a context manager: leaving it ends them all."""
+    """The workers of a run, by back end and interpreter. Use as a context manager: leaving it ends them all.
 
-    def __init__(self, device: str, roots: Sequence[Path], log_folder: Path, threads: int | None = None):
-        self.device, self.roots, self.log_folder, self.threads = device, [str(r) for r in roots], log_folder, threads
+    On the CPU they all compute with `threads` threads (by default one for each core), on cores of their own, or on those of the
+    pool `beside` which they work in turns.
+    """
+
+    def __init__(
+        self, device: str, roots: Sequence[Path], log_folder: Path, threads: int | None = None, beside: Pool | None = None
+    ):  # fmt: skip
+        self.device, self.roots, self.log_folder = device, [str(r) for r in roots], log_folder
+        self.cores: Cores = beside.cores if beside else Cores(threads or len(os.sched_getaffinity(0)))
+        self.owns_cores = beside is None
         self.workers: dict[tuple[str, str], Worker] = {}
-        self.rates: dict[str, dict[str, Any]] = {}  # yardsticks by name
-        self.came_up: set[tuple[str, str]] = set()
-        self.hopeless: dict[tuple[str, str], WorkerLost] = {}  # workers that never came up: not tried for every cell
+        self.rates: dict[str, Rate | Missing] = {}  # yardsticks by name
+        self.logs: dict[str, list[str]] = {}  # of each back end, the interpreters in the order of their logs
+        self.started: set[tuple[str, str]] = set()  # workers that once answered
+        self.refused: dict[tuple[str, str], WorkerLost] = {}  # those that did not start are not tried for every cell
 
     def __enter__(self) -> Pool:
         return self
@@ -138,6 +174,8 @@ class Pool:
         self.stop()
         for worker in self.workers.values():
             worker.kill()
+        if self.owns_cores:
+            self.cores.release()
 
     def stop(self) -> None:
         """Has all workers end, without waiting for it."""
@@ -152,7 +190,7 @@ class Pool:
         if (backend, python) in self.workers:
             return
         ours, theirs = socket.socketpair()
-        log = self.log_folder / f"worker-{backend}.log"
+        log = self._log(backend, python)
         command = [python, "-m", "fusebench.workers.worker", backend, self.device, str(theirs.fileno()), *self.roots]
         try:
             output = log.open("ab")
@@ -162,12 +200,20 @@ class Pool:
             try:
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],
-                    start_new_session=True, env=environment(self.device, self.threads),
+                    start_new_session=True, env=environment(self.device, python, self.cores.numbers),
                 )  # fmt: skip
             except OSError as error:
                 ours.close()
                 raise WorkerLost("failed", f"the {backend} worker does not start: {error}") from error
         self.workers[backend, python] = Worker(process, Connection(ours.detach()), log)
+
+    def _log(self, backend: str, python: str) -> Path:
+        """The log of a worker: those of two interpreters of one back end have files of their own."""
+        pythons = self.logs.setdefault(backend, [])
+        if python not in pythons:
+            pythons.append(python)
+        number = pythons.index(python)
+        return self.log_folder / f"worker-{backend}{f'-{number + 1}' if number else ''}.log"
 
     def get(self, backend: str, python: str, beside: bool = False) -> Worker:
         """The worker, started if need be and ready. Others give their device memory back, unless it is to work `beside` them.
@@ -177,25 +223,25 @@ class Pool:
         for key, other in list(self.workers.items()):
             if not beside and key != (backend, python) and other.held_bytes > HELD_BYTES:
                 self.drop(*key)
-        if lost := self.hopeless.get((backend, python)):
+        if lost := self.refused.get((backend, python)):
             raise lost
         if (backend, python) not in self.workers:
             self.start(backend, python)
         worker = self.workers[backend, python]
         if worker.hello is None:
             try:
-                hello = worker.receive(START_S)
-                if "error" in hello:
-                    raise WorkerLost("failed", f"the {backend} worker does not start: {hello['error']}")
+                hello = worker.receive(protocol.Hello, START_S)
+                if isinstance(hello, protocol.Refused):
+                    raise WorkerLost("failed", f"the {backend} worker does not start: {hello.reason}")
             except WorkerLost as lost:
-                if (backend, python) in self.came_up and self.device == "cuda":
+                if (backend, python) in self.started and self.device == "cuda":
                     lost = WorkerLost(
                         lost.status, f"{lost.reason} (it did before: does nvidia-smi still show the GPU?)"
                     )
                 self.drop(backend, python)
-                self.hopeless[backend, python] = lost
+                self.refused[backend, python] = lost
                 raise lost from None
-            self.came_up.add((backend, python))
+            self.started.add((backend, python))
             worker.hello = hello
         return worker
 
@@ -214,8 +260,11 @@ class InlineWorker:
         self.bench = Bench(backend, device)
         self.hello = self.bench.hello()
 
-    def ask(self, message: Mapping[str, Any], timeout_s: float) -> dict[str, Any]:
-        return _stored(answer(self.bench, dict(message)))
+    def ask(self, request: protocol.Request, expected: type[R], timeout_s: float) -> R | protocol.Refused:
+        return _stored(answer(self.bench, request))  # type: ignore[arg-type]
+
+    def get(self, request: protocol.Request, expected: type[R], timeout_s: float) -> R:
+        return _granted(self.ask(request, expected, timeout_s))
 
 
 class InlinePool:
@@ -225,8 +274,9 @@ class InlinePool:
         self.device = device
         discovery.use_roots(roots)
         self.workers: dict[str, InlineWorker] = {}
-        self.rates: dict[str, dict[str, Any]] = {}
-        os.environ.update(environment(device, threads))
+        self.rates: dict[str, Rate | Missing] = {}
+        cores = sorted(os.sched_getaffinity(0))
+        os.environ.update(environment(device, sys.executable, cores[:threads]))
 
     def __enter__(self) -> InlinePool:
         return self
@@ -252,14 +302,14 @@ class InlinePool:
         """An inline worker cannot be lost."""
 
 
-def environment(device: str, threads: int | None = None) -> dict[str, str]:
+def environment(device: str, python: str, cores: Sequence[int]) -> dict[str, str]:
     """A worker's environment: the harness on its path, and what has to be set before a framework is imported.
 
-    On the CPU all frameworks and BLAS libraries get the same number of threads: `threads`, or one for each core that this
-    process may use. The worker confines itself to as many cores, which is what XLA goes by.
+    On the CPU all frameworks and BLAS libraries get a thread for each of the `cores`, to which the worker confines itself: by
+    their number XLA goes.
     """
     env = dict(os.environ)
-    env["PYTHONPATH"] = os.pathsep.join([str(HARNESS), *filter(None, [env.get("PYTHONPATH")])])
+    env["PYTHONPATH"] = os.pathsep.join([str(harness_for(python)), *filter(None, [env.get("PYTHONPATH")])])
     env["PYTHONUNBUFFERED"] = "1"
     env["XLA_PYTHON_CLIENT_PREALLOCATE"] = "false"  # both frameworks share the card
     env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # CUDA counts devices as NVML does
@@ -268,9 +318,24 @@ def environment(device: str, threads: int | None = None) -> dict[str, str]:
     env.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.10 flips the default: figures would not compare
     if device == "cpu":
         env.update(TRITON_INTERPRET="1", JAX_PLATFORMS="cpu", CUDA_VISIBLE_DEVICES="")
-        count = str(threads or len(os.sched_getaffinity(0)))
+        count = str(len(cores))
         env.update(OMP_NUM_THREADS=count, OPENBLAS_NUM_THREADS=count, MKL_NUM_THREADS=count)
+        env["FUSEBENCH_CORES"] = ",".join(map(str, cores))
     return env
+
+
+@cache
+def harness_for(python: str) -> Path:
+    """The folder by which that interpreter finds the harness: where it lies, or for another interpreter than ours a folder with
+    nothing else, because beside an installed harness lie the packages of this interpreter."""
+    if python == sys.executable:
+        return HARNESS
+    folder = tempfile.TemporaryDirectory(prefix="fusebench-harness-")
+    atexit.register(folder.cleanup)
+    for package in ("fusebench", "implementations"):
+        if (HARNESS / package).is_dir():
+            Path(folder.name, package).symlink_to(HARNESS / package)
+    return Path(folder.name)
 
 
 def interpreter(pythons: Mapping[str, str | None], implementation: str, backend: str) -> str:

@@ -1,6 +1,6 @@
 """The child process that builds and times cells of one framework: `python -m fusebench.workers.worker` with one end of a pipe.
 
-It reads one JSON message at a time and answers each with one. The reference is not its business: it never imports a
+It reads one message at a time (protocol.py) and answers each with one. The reference is not its business: it never imports a
 kernel.py, so an implementation cannot borrow the answer. `Bench` is the same path for `worker=inline` and `fusebench.measure`.
 """
 
@@ -10,7 +10,6 @@ import ctypes
 import errno
 import gc
 import importlib
-import json
 import os
 import shutil
 import signal
@@ -18,28 +17,30 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
-from fusebench import discovery, inputs, machine
-from fusebench.contract import Case, Device
+from fusebench import discovery, inputs, machine, memory
+from fusebench.contract import Device
 from fusebench.errors import Unstored
+from fusebench.records.record import Spread
 from fusebench.timing import yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Ring, Samples
-from fusebench.workers import guard, memory
+from fusebench.workers import guard, protocol
 
 FULL_BYTES = 64 * 2**20  # a disk with less than this has no room for a compiler's work
 NO_SPACE = os.strerror(errno.ENOSPC)
 
 
 class Bench:
-    """One back end taken hold of, and at most one cell in hand. Every method takes and returns what JSON can carry."""
+    """One back end taken hold of, and at most one cell in hand. Each method answers a message of protocol.py."""
 
     def __init__(self, backend: str, device: str):
         self.backend = importlib.import_module(f"fusebench.backends.{backend}")
@@ -48,74 +49,77 @@ class Bench:
         self.call: Any = None
         self.ring = Ring([], frozenset(), self.backend.copy)
         self.unchanged: list[int] = []  # places of the arguments that a call must leave alone
+        self.kept: dict[int, Any] = {}  # by place, copies of what all calls are given: weights, and what was prepared
 
-    def hello(self) -> dict[str, Any]:
-        flushed = (
-            float(self.backend.get(self.backend.half(self.backend.put(np.array([2e-40], np.float32), self.device)))[0])
-            == 0
-        )
-        return {
-            "device": machine.describe(self.device), "packages": machine.packages(),
-            "python": sys.version.split()[0], "flushes_subnormals": flushed,
-        }  # fmt: skip
+    def hello(self) -> protocol.Hello:
+        halved = self.backend.half(self.backend.put(np.array([2e-40], np.float32), self.device))
+        flushed = float(self.backend.get(halved)[0]) == 0
+        return protocol.Hello(machine.describe(self.device), machine.packages(), sys.version.split()[0], flushed)
 
-    def build(
-        self, case: dict[str, Any], implementation: str, variant: str, names: list[str],
-        sets: list[list[list[str]]], folder: str,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Builds the cell and runs it once: `skipped` with a reason, or `ok` with the seconds and the output's files.
-
-        `names` are those of the inputs, `sets` their files in each set; one that is the same in all sets is a weight.
-        """
+    def build(self, asked: protocol.BuildCell) -> protocol.Built | protocol.Refused:
+        """Builds the cell and runs it once."""
         self.call = None
-        the_case = Case(**case)
-        found = self._implementation(the_case.kernel, implementation)
+        case, variant, folder = asked.case, asked.variant, Path(asked.folder)
+        found = self._implementation(case.kernel, asked.implementation)
         reason = found.missing()
         if reason is None:
-            module = discovery.load_implementation(the_case.kernel, implementation)
-            reason = getattr(module, "skip", lambda *_: None)(the_case, variant, self.device)
+            module = discovery.load_implementation(case.kernel, asked.implementation)
+            reason = getattr(module, "skip", lambda *_: None)(case, variant, self.device)
+        config = {}
+        if reason is None and found.tunables.get(variant):
+            config = {**module.config(case, variant, self.device), **asked.config}
+            if absent := set(found.tunables[variant]) - set(config):
+                return protocol.Refused(
+                    "failed", f"config() of {found.file.name} gives no {min(absent)}, which TUNABLES names"
+                )
+            if misfit := getattr(module, "fits", lambda *_: None)(case, variant, self.device, config):
+                reason = f"{misfit} ({', '.join(f'{n}={v}' for n, v in config.items())})"
         if reason:
-            return {"status": "skipped", "reason": str(reason)}
-        self.backend.configure(the_case.precision)
-        self.backend.reset_peak()
-        machine.reset_peak_rss()
-        distinct = {tuple(file) for files in sets for file in files}
-        arrays = {f: self.backend.put(inputs.load([f], Path(folder))[0], self.device) for f in distinct}
-        stored = [[arrays[tuple(file)] for file in files] for files in sets]
-        in_place = [names.index(name) for name in found.in_place.get(variant, ())]
-        varying = [place for place, files in enumerate(zip(*sets, strict=True)) if files[0] != files[-1]]
+            return protocol.Refused("skipped", str(reason))
+        self.backend.configure(case.precision)
+        arrays = {
+            f: self.backend.put(inputs.load([f], folder)[0], self.device) for f in {f for s in asked.sets for f in s}
+        }
+        stored = [[arrays[file] for file in files] for files in asked.sets]
+        in_place = [asked.names.index(name) for name in found.in_place.get(variant, ())]
+        varying = [place for place, files in enumerate(zip(*asked.sets, strict=True)) if files[0] != files[-1]]
         self.backend.wait(list(arrays.values()))
         begin = time.perf_counter()
-        prepared = list(getattr(module, "prepare", lambda *_: ())(the_case, variant, *stored[0]))
+        prepared = list(getattr(module, "prepare", lambda *_: ())(case, variant, *stored[0]))
         self.backend.wait(prepared)
         prepare_s = time.perf_counter() - begin
         self.ring = Ring([[*s, *prepared] for s in stored], frozenset(varying + in_place), self.backend.copy)
         self.unchanged = [place for place in range(len(stored[0]) + len(prepared)) if place not in in_place]
         arguments, kept = self.ring[0], [self.backend.copy(a) for a in self.ring.sets[0]]
-        begin = time.perf_counter()
-        self.call = module.build(the_case, variant, self.device)
-        own_kernels = {"triton", "cuda.core"} & set(found.requires)  # it is here for these, not for operators
-        output, borrowed = self.backend.watch(self.call, arguments) if own_kernels else (self.call(*arguments), [])
+        self.kept = {place: a for place, a in enumerate(kept) if place not in self.ring.copied}
+        self.backend.wait([arguments, kept])
+        # what has kernels of its own is here for these, not for operators; under Triton's interpreter, where a call takes seconds
+        # and is never timed, the first one is watched
+        own_kernels = bool({"triton", "cuda.core"} & set(found.requires))
+        interpreted = own_kernels and self.device.type == "cpu"
+        peak, begin = self.peak(), time.perf_counter()
+        self.call = module.build(case, variant, self.device, *([config] if found.tunables else []))
+        output, operators = self.backend.watch(self.call, arguments) if interpreted else (self.call(*arguments), [])
         self.backend.wait(output)
-        compile_s = time.perf_counter() - begin
-        if borrowed:
-            reason = f"computes with {', '.join(borrowed)} beside its own kernels, which are what it is here for"
-            return {"status": "failed", "reason": reason}
-        if strange := [type(o).__name__ for o in self._list(output) if not self.backend.is_array(o)]:
-            reason = f"the call returned {strange[0]}, expected an array or a tuple of arrays"
-            return {"status": "failed", "reason": reason}
-        peak = self.backend.peak_bytes() if self.device.type == "cuda" else machine.peak_rss()
+        compile_s, peak_bytes = time.perf_counter() - begin, peak()
+        if own_kernels and not interpreted:
+            operators = self.backend.watch(self.call, self.ring[0])[1]
+        if operators:
+            reason = f"computes with {', '.join(operators)} beside its own kernels, which are what it is here for"
+            return protocol.Refused("failed", reason)
+        if foreign := [type(o).__name__ for o in _list(output) if not self.backend.is_array(o)]:
+            return protocol.Refused("failed", f"the call returned {foreign[0]}, expected an array or a tuple of arrays")
         if changed := self._changed(arguments, kept):
-            return {"status": "wrong", "reason": f"the call changed {changed}; it must leave it alone"}
-        return {"status": "ok", "prepare_s": prepare_s, "compile_s": compile_s, "points": list(found.variants[variant]),
-                "peak_memory_bytes": peak, "written_bytes": written_bytes(output), "outputs": self._save(output, Path(folder), "first")}  # fmt: skip
+            return protocol.Refused("wrong", f"the call changed {changed}; it must leave it alone")
+        points, files = tuple(found.variants[variant]), self._save(output, folder, "first")
+        return protocol.Built(prepare_s, compile_s, points, peak_bytes, written_bytes(output), files, config)
 
-    def again(self, folder: str) -> dict[str, Any]:
+    def repeat(self, asked: protocol.RepeatCell) -> protocol.Repeated:
         """Runs the cell in hand twice more: on the first set, to see whether the output is the same bit for bit, and on the
         last set written over the first one's buffers, which a call that remembers results does not notice."""
-        first = self._list(self.call(*self.ring[0]))
+        first = _list(self.call(*self.ring[0]))
         arguments = self.ring[0]
-        second = self._list(self.call(*arguments))
+        second = _list(self.call(*arguments))
         self.backend.wait([first, second])
         differing = [pair for pair in zip(first, second, strict=True) if not self.backend.same(*pair)]
         spread = _spread([(self.backend.get(a), self.backend.get(b)) for a, b in differing])
@@ -126,20 +130,30 @@ class Bench:
         ]
         output = self.call(*arguments)
         self.backend.wait(output)
-        return {"status": "ok", "nondeterministic": spread, "outputs": self._save(output, Path(folder), "again")}
+        return protocol.Repeated(spread, self._save(output, Path(asked.folder), "repeated"))
 
-    def time(self, plan: dict[str, Any], folder: str) -> dict[str, Any]:
+    def time(self, asked: protocol.TimeCell) -> protocol.Timed | protocol.Refused:
         """Times the cell in hand; the output of the last timed call on the last input set comes back to be checked, unless
-        `folder` is empty."""
-        samples = self.sample(self.call, self.ring, Plan(**plan))
-        if changed := self._changed(samples.arguments, self.ring.sets[-1]):
-            return {"status": "wrong", "reason": f"a timed call changed {changed}; it must leave it alone"}
-        outputs = self._save(samples.output, Path(folder), "timed") if folder else []
-        return {"status": "ok", "timing": samples.summary(), "outputs": outputs}
+        the message names no folder."""
+        samples = self.sample(self.call, self.ring, asked.plan)
+        before = [self.kept.get(place, a) for place, a in enumerate(self.ring.sets[-1])]
+        if changed := self._changed(samples.arguments, before):
+            return protocol.Refused("wrong", f"a timed call changed {changed}; it must leave it alone")
+        outputs = self._save(samples.output, Path(asked.folder), "timed") if asked.folder else ()
+        return protocol.Timed(samples.summary(), outputs)
 
     def sample(self, call: Any, ring: Ring | Sequence[Sequence[Any]], plan: Plan) -> Samples:
         """Times any callable on this back end."""
         return measure(self.backend, call, ring, self.device, plan)
+
+    def peak(self) -> Callable[[], int | None]:
+        """Begins to watch the memory of the device (on a CPU the process's). What it returns says how many bytes were taken at
+        the most beyond those that are held now, or None where that is not known."""
+        if self.device.type == "cuda":
+            self.backend.reset_peak()
+            return self.backend.peak_bytes
+        held = machine.reset_peak_rss()
+        return lambda: None if held is None else max(0, (machine.peak_rss() or held) - held)
 
     def usable(self) -> bool:
         """Whether the device still does what it is told."""
@@ -149,20 +163,38 @@ class Bench:
         except Exception:  # each framework has an error of its own for a lost device
             return False
 
-    def release(self) -> dict[str, Any]:
+    def release(self) -> protocol.Released:
         """Lets go of the cell in hand and says how much device memory stays held all the same."""
-        self.call, self.ring = None, Ring([], frozenset(), self.backend.copy)
-        return {"held_bytes": self.backend.release()}
+        self.call, self.ring, self.kept = None, Ring([], frozenset(), self.backend.copy), {}
+        return protocol.Released(self.backend.release())
 
-    def yardstick_key(self) -> dict[str, Any]:
+    def yardstick_key(self) -> protocol.YardstickKey:
         """What the rates that this worker measures hold for; of Torch's worker, like the next."""
-        return {"key": yardstick.key(machine.describe(self.device), *self.backend.versions())}
+        return protocol.YardstickKey(yardstick.key(machine.describe(self.device), *self.backend.versions()))
 
-    def yardstick(self, name: str, budget_s: float) -> dict[str, Any]:
+    def rate(self, asked: protocol.MeasureRate) -> protocol.MeasuredRate:
         """One rate of this device, by its name in yardstick.py."""
-        entry = yardstick.measure(self.backend, self.device, name, budget_s)
+        value, n = yardstick.measure(self.backend, self.device, asked.name, asked.budget_s)
         self.backend.release()
-        return entry
+        return protocol.MeasuredRate(value, n)
+
+    def do(self, request: protocol.Request) -> protocol.Message:
+        """Does what a message asks."""
+        match request:
+            case protocol.BuildCell():
+                return self.build(request)
+            case protocol.RepeatCell():
+                return self.repeat(request)
+            case protocol.TimeCell():
+                return self.time(request)
+            case protocol.Release():
+                return self.release()
+            case protocol.AskYardstickKey():
+                return self.yardstick_key()
+            case protocol.MeasureRate():
+                return self.rate(request)
+            case protocol.CheckRows():
+                raise ValueError("the reference has a worker of its own")
 
     def _implementation(self, kernel: str, name: str) -> discovery.Implementation:
         package = sys.modules["implementations"]
@@ -176,44 +208,45 @@ class Bench:
                 return f"its argument {place}"
         return ""
 
-    def _list(self, output: Any) -> list[Any]:
-        return list(output) if isinstance(output, tuple | list) else [output]
+    def _save(self, output: Any, folder: Path, stem: str) -> tuple[inputs.Stored, ...]:
+        return tuple(inputs.save([self.backend.get(o) for o in _list(output)], folder, stem))
 
-    def _save(self, output: Any, folder: Path, stem: str) -> list[list[str]]:
-        return inputs.save([self.backend.get(o) for o in self._list(output)], folder, stem)
+
+def _list(output: Any) -> list[Any]:
+    return list(output) if isinstance(output, tuple | list) else [output]
 
 
 def written_bytes(output: Any) -> int:
     """Bytes of the arrays that a call returns: the part of its compulsory traffic that is written."""
-    return sum(int(getattr(o, "nbytes", 0)) for o in (output if isinstance(output, tuple | list) else [output]))
+    return sum(int(getattr(o, "nbytes", 0)) for o in _list(output))
 
 
-def _spread(differing: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, Any] | None:
+def _spread(differing: Sequence[tuple[np.ndarray, np.ndarray]]) -> Spread | None:
     """How far outputs of two calls on the same inputs are apart, or None if they are the same bit for bit."""
     if not differing:
         return None
     wide = [(a.astype(np.float64), b.astype(np.float64)) for a, b in differing]
     with np.errstate(all="ignore"):
-        return {
-            "elements": int(sum((~((a == b) | (np.isnan(a) & np.isnan(b)))).sum() for a, b in wide)),
-            "max_abs": float(max(np.nanmax(np.abs(a - b), initial=0.0) for a, b in wide)),
-        }
+        return Spread(
+            elements=int(sum((~((a == b) | (np.isnan(a) & np.isnan(b)))).sum() for a, b in wide)),
+            max_abs=float(max(np.nanmax(np.abs(a - b), initial=0.0) for a, b in wide)),
+        )
 
 
-def answer(bench: Any, message: dict[str, Any]) -> dict[str, Any]:
+def answer(bench: Any, request: protocol.Request) -> protocol.Message:
     """Does what a message asks; an exception of the implementation's becomes `failed`, with its last lines.
 
     After an illegal memory access nothing more runs on the device in this process: then the answer is `fatal`. A full disk
     is nobody's fault: the answer is `unstored`.
     """
-    folder = message.get("folder", ".")
     try:
-        return getattr(bench, message.pop("do"))(**message)
+        return bench.do(request)
     except (Exception, SystemExit) as error:  # an implementation may raise anything; the cell fails, the worker lives
         failed = describe(error)
-        if isinstance(error, Unstored) or (NO_SPACE in failed["traceback"] and _is_full(folder)):
-            return {"status": "unstored", "reason": failed["reason"]}
-    return failed | {"fatal": not _usable(bench)}
+        full = NO_SPACE in failed.traceback and _is_full(getattr(request, "folder", "."))
+        if isinstance(error, Unstored) or full:
+            return protocol.Refused("unstored", failed.reason)
+    return msgspec.structs.replace(failed, fatal=not _usable(bench))
 
 
 def _usable(bench: Any) -> bool:
@@ -232,16 +265,15 @@ def _is_full(folder: str) -> bool:
     return any(shutil.disk_usage(place).free < FULL_BYTES for place in places)
 
 
-def describe(error: BaseException) -> dict[str, Any]:
+def describe(error: BaseException) -> protocol.Refused:
     """`failed` with one line that names the error and where it was raised, and the end of the traceback."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"at {Path(where.filename).name}:{where.lineno}"
     if isinstance(error, MemoryError):  # Python's own says nothing
         place = f"the host's memory is full, {place}"
     message = (str(error).strip().splitlines() or [place])[0]
-    reason = f"{type(error).__name__}: {message}"[:500]
     text = "".join(traceback.format_exception(error))
-    return {"status": "failed", "reason": reason, "traceback": text[-8000:]}
+    return protocol.Refused("failed", f"{type(error).__name__}: {message}"[:500], text[-8000:])
 
 
 def main() -> None:
@@ -252,30 +284,29 @@ def main() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if device == "cpu" and sys.platform == "linux":
-        cores = sorted(os.sched_getaffinity(0))
-        os.sched_setaffinity(0, cores[: int(os.environ["OMP_NUM_THREADS"])])
+        os.sched_setaffinity(0, [int(core) for core in os.environ["FUSEBENCH_CORES"].split(",")])
     pipe = Connection(int(fd))
     memory.go_first()
     try:
         discovery.use_roots([Path(root) for root in roots])
         if backend == "reference":
-            bench: Any = importlib.import_module("fusebench.parity.reference").Reference(device)
+            bench: Any = importlib.import_module("fusebench.workers.reference").Reference(device)
         else:
             sys.meta_path.insert(0, guard.Guard(backend, [Path(root) for root in roots]))
             bench = Bench(backend, device)
-        pipe.send_bytes(json.dumps(bench.hello()).encode())
+        pipe.send_bytes(protocol.encode(bench.hello()))
     except Exception as error:  # the parent shows the line; the log has the traceback
         traceback.print_exc()
-        pipe.send_bytes(json.dumps({"error": f"{type(error).__name__}: {error}"}).encode())
+        pipe.send_bytes(protocol.encode(protocol.Refused("failed", f"{type(error).__name__}: {error}")))
         return
     while True:
         try:
-            message = json.loads(pipe.recv_bytes())
+            request = protocol.decode_request(pipe.recv_bytes())
         except EOFError:
             os._exit(0)  # frameworks' own exit handlers may hang on a broken device
-        reply = answer(bench, message)
-        pipe.send_bytes(json.dumps(reply).encode())
-        if reply.get("fatal"):
+        reply = answer(bench, request)
+        pipe.send_bytes(protocol.encode(reply))
+        if isinstance(reply, protocol.Refused) and reply.fatal:
             os._exit(1)
 
 

@@ -3,15 +3,16 @@
 import triton
 import triton.language as tl
 
-from implementations._pointwise import VECTOR_BYTES, share
-from implementations._triton import TYPES, Launch, activate, last_elements, whole_vectors
+from implementations._shared.gpu import VECTOR_BYTES, multiprocessors, share
+from implementations._shared.triton.elementwise import activate, last_elements, whole_vectors
+from implementations._shared.triton.launch import TYPES, Launch
 
 
 def launches(case, variant, device):
     """One launch. `in_place` passes x as y."""
     M, N = case.size("M", "N")
     pointer, vector = TYPES[case.dtype], VECTOR_BYTES // case.itemsize
-    per_thread, threads = share(M * N, case.itemsize, device.multiprocessors or 132, inputs=2)
+    per_thread, threads = share(M * N, case.itemsize, multiprocessors(device), inputs=2)
     block = per_thread * threads * vector
     signature = dict.fromkeys(("x", "z", "multiplier", "b"), pointer)
     signature |= {"count": "i32" if M * N < 2**31 else "i64", "y": pointer}

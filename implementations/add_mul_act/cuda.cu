@@ -1,6 +1,6 @@
-// add_mul_act: y = act(x + multiplier * z + b), one launch, for any M and N; y may be x. _pointwise.cuh does all but
+// add_mul_act: y = act(x + multiplier * z + b), one launch, for any M and N; y may be x. elementwise.cuh does all but
 // the step itself. The multiplier is read on the device: another value needs no other program, and nobody waits for it.
-#include "_pointwise.cuh"
+#include "_shared/cuda/elementwise.cuh"
 
 template <typename T, Activation ACT, bool ALIGNED, int UNROLL, int BLOCK>
 __global__ void __launch_bounds__(BLOCK)

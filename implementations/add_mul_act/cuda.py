@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from fusebench.backends.cuda import Launch, Program
-from implementations._cuda import TYPES
-from implementations._pointwise import VECTOR_BYTES, rows, share
+from implementations._shared.cuda import elementwise
+from implementations._shared.cuda.launch import unsupported
 
 BACKEND = "torch"
 VARIANTS = {"default": (), "in_place": ()}
@@ -16,38 +15,31 @@ FILE = Path(__file__).with_suffix(".cu")
 
 
 def skip(case, variant, device):
-    if device.type != "cuda":
-        return "needs an NVIDIA GPU"
-    if device.capability < (8, 0):
-        return "needs compute capability 8.0 (bfloat16)"
-    return None
+    return unsupported(device)
 
 
 def programs(case, variant, device):
     """What `build` compiles; needs no GPU."""
-    M, N = case.size("M", "N")
-    unroll, block = share(M * N, case.itemsize, device.multiprocessors or 132, inputs=2)
-    aligned = str(N * case.itemsize % VECTOR_BYTES == 0).lower()
-    head = f"{TYPES[case.dtype]}, {case.options['activation'].upper()}"
-    return [Program(FILE, f"add_mul_act<{head}, {aligned}, {unroll}, {block}>")]
+    return [plan(case, device).program]
+
+
+def plan(case, device):
+    return elementwise.plan(FILE, "add_mul_act", case, device, [case.options["activation"].upper()], inputs=2)
 
 
 def build(case, variant, device):
     """call(x (M, N), z (M, N), multiplier (), b (N,)) → (M, N); x itself where `in_place`."""
     import torch
 
-    M, N = case.size("M", "N")
-    unroll, block = share(M * N, case.itemsize, device.multiprocessors or 132, inputs=2)
-    stride = block * VECTOR_BYTES // case.itemsize
-    (program,) = programs(case, variant, device)
-    launch, matrix = Launch(program, -(-M * N // (unroll * stride)), block), rows(M * N, N, stride)
+    planned = plan(case, device)
+    launch = planned.bind()
     in_place = variant == "in_place"
 
     def call(x, z, multiplier, b):
         if not (x.is_contiguous() and z.is_contiguous() and b.is_contiguous()):
             raise ValueError("x, z and b must be contiguous")
         y = x if in_place else torch.empty_like(x)
-        launch(x, z, multiplier, b, y, *matrix)
+        launch(x, z, multiplier, b, y, *planned.sizes)
         return y
 
     return call

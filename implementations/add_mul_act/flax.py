@@ -8,7 +8,7 @@ was, and x is gone.
 import jax
 import jax.numpy as jnp
 
-from implementations._jax import ACTIVATIONS
+from implementations._shared.jax.operators import ACTIVATIONS
 
 BACKEND = "jax"
 VARIANTS = {"default": (), "in_place": ()}

@@ -1,8 +1,8 @@
 """add_mul_act through torch.compile: Inductor makes one kernel of it, in float32 up to the store; `in_place` lets it write
 into x."""
 
-from implementations._compile import compiled
-from implementations._torch import ACTIVATIONS
+from implementations._shared.torch.compile import compiled
+from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": (), "in_place": ()}

@@ -6,7 +6,7 @@ overwrites x in all three.
 
 import torch
 
-from implementations._torch import ACTIVATIONS, ACTIVATIONS_IN_PLACE
+from implementations._shared.torch.operators import ACTIVATIONS, ACTIVATIONS_IN_PLACE
 
 BACKEND = "torch"
 VARIANTS = {"default": ("sum", "bias"), "in_place": ("sum", "bias")}

@@ -1,5 +1,5 @@
-// add_relu: y = relu(x + b), one launch, for any M and N; y may be x. _pointwise.cuh does all but the step itself.
-#include "_pointwise.cuh"
+// add_relu: y = relu(x + b), one launch, for any M and N; y may be x. elementwise.cuh does all but the step itself.
+#include "_shared/cuda/elementwise.cuh"
 
 template <typename T, bool ALIGNED, int UNROLL, int BLOCK>
 __global__ void __launch_bounds__(BLOCK)

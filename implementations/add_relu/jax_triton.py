@@ -2,7 +2,7 @@
 
 import jax
 
-from fusebench.backends.jax_triton import triton_call
+from implementations._shared.jax.launch import run
 from implementations.add_relu._triton_kernels import launches
 
 BACKEND = "jax"
@@ -18,15 +18,8 @@ def build(case, variant, device):
     in_place = variant == "in_place"
 
     def call(x, b):
-        return triton_call(
-            *(x, b, x.size),
-            kernel=launch.kernel,
-            out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-            grid=launch.grid,
-            num_warps=launch.num_warps,
-            num_stages=launch.num_stages,
-            input_output_aliases={0: 0} if in_place else None,
-            **launch.constexprs,
+        return run(
+            launch, x, b, x.size, out=jax.ShapeDtypeStruct(x.shape, x.dtype), aliases={0: 0} if in_place else None
         )
 
     return jax.jit(call, donate_argnums=0 if in_place else ())

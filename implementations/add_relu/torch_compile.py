@@ -2,7 +2,7 @@
 
 import torch
 
-from implementations._compile import compiled
+from implementations._shared.torch.compile import compiled
 
 BACKEND = "torch"
 VARIANTS = {"default": (), "in_place": ()}

@@ -10,7 +10,8 @@ An id outside of 0 … 2³² - 1 gets row offsets[F], which is NaN. Look-ups pas
 import triton
 import triton.language as tl
 
-from implementations._triton import TYPES, Launch
+from implementations._shared.gpu import multiprocessors
+from implementations._shared.triton.launch import TYPES, Launch
 from implementations.embedding import _limits
 
 
@@ -47,7 +48,7 @@ def tile_of(case, variant, device):
     if variant == "naive":
         return {"BLOCK": 32, "BLOCK_LIST": 128, "BLOCK_D": min(BLOCK_D, 128)}, 4
     BLOCK = max(16, 4096 // BLOCK_D)
-    while BLOCK > 16 and triton.cdiv(M * F, BLOCK) < 2 * (device.multiprocessors or 132):
+    while BLOCK > 16 and triton.cdiv(M * F, BLOCK) < 2 * multiprocessors(device):
         BLOCK //= 2
     return {"BLOCK": BLOCK, "BLOCK_D": BLOCK_D}, max(1, min(4, BLOCK * BLOCK_D // 512))
 

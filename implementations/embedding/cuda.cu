@@ -7,7 +7,7 @@
 //                       values with all the samples' ids, so that the list passes once for all of them.
 //
 // An id outside of 0 … 2^32 - 1 gets row offsets[F], which is NaN: no check, no index past a table.
-#include "_device.cuh"
+#include "_shared/cuda/device.cuh"
 
 typedef long long Index;
 

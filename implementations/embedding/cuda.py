@@ -7,8 +7,8 @@ stay there, sorted, and are searched.
 from math import gcd
 from pathlib import Path
 
-from fusebench.backends.cuda import Launch, Program
-from implementations._cuda import Plan
+from implementations._shared.cuda.launch import Plan, instance
+from implementations._shared.gpu import multiprocessors
 from implementations.embedding import _limits
 
 BACKEND = "torch"
@@ -46,24 +46,23 @@ def plan(case, variant, device):
     multiprocessors without two blocks."""
     M, F, D = case.size("M", "F", "D")
     width = gcd(16, D * case.itemsize)
-    unit = f"{UNITS[width]}, {D * case.itemsize // width}, {F}"
+    unit = UNITS[width], D * case.itemsize // width, F
     if variant == "naive":
-        return Plan(Program(FILE, f"naive<{unit}, 256, {SAMPLES}>"), -(-M // SAMPLES) * F, 256)
+        return Plan(instance(FILE, "naive", *unit, 256, SAMPLES), -(-M // SAMPLES) * F, 256)
     threads = 128
     lookups = min(threads, max(8, 4 * threads * width // (D * case.itemsize)))
     lookups = 1 << (lookups.bit_length() - 1)
-    while lookups > 8 and -(-M * F // lookups) < 2 * (device.multiprocessors or 132):
+    while lookups > 8 and -(-M * F // lookups) < 2 * multiprocessors(device):
         lookups //= 2
-    name = f"embed<{unit}, {str(variant == 'improved').lower()}, {threads}, {lookups}>"
-    return Plan(Program(FILE, name), -(-M * F // lookups), threads)
+    program = instance(FILE, "embed", *unit, variant == "improved", threads, lookups)
+    return Plan(program, -(-M * F // lookups), threads)
 
 
 def build(case, variant, device):
     import torch
 
     M, F, D = case.size("M", "F", "D")
-    planned = plan(case, variant, device)
-    launch = Launch(planned.program, planned.grid, planned.block)
+    launch = plan(case, variant, device).bind()
 
     def modulus(ids, tables, offsets):
         y = torch.empty((M, F, D), dtype=tables.dtype, device=tables.device)

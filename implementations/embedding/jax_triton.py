@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from fusebench.backends.jax_triton import triton_call
+from implementations._shared.jax.launch import run
 from implementations.embedding._jax import narrow_search_list
 from implementations.embedding._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
 
@@ -27,14 +27,6 @@ def build(case, variant, device):
     count = shape[0] if variant == "naive" else shape[0] * shape[1]
 
     def call(ids, tables, offsets, known=None, *prepared):
-        return triton_call(
-            *(ids, tables, offsets, *prepared, count),
-            kernel=launch.kernel,
-            out_shape=jax.ShapeDtypeStruct(shape, tables.dtype),
-            grid=launch.grid,
-            num_warps=launch.num_warps,
-            num_stages=launch.num_stages,
-            **launch.constexprs,
-        )
+        return run(launch, ids, tables, offsets, *prepared, count, out=jax.ShapeDtypeStruct(shape, tables.dtype))
 
     return jax.jit(call)

@@ -22,7 +22,7 @@ DIMENSIONS = ("M", "F", "V", "D")
 BATCH = "M"
 OPTIONS = {"hashing": ("modulus", "lookup")}
 PRECISIONS = ("ieee",)  # nothing is multiplied
-ROWS = ("ids",)
+ROWS = {"ids": 0, "y": 0}
 CASES = {
     "small": {"M": 128, "F": 26, "V": 20_000, "D": 16},  # DLRM's batch; the default on any machine
     "main": {"M": 2048, "F": 26, "V": 100_000, "D": 16},

@@ -4,7 +4,7 @@ takes the least matching position, a reduction that Inductor does without holdin
 import torch
 import torch.nn.functional as F
 
-from implementations._compile import compiled
+from implementations._shared.torch.compile import compiled
 from implementations.embedding._limits import skip  # noqa: F401 (`skip` is part of the contract)
 from implementations.embedding._torch import improved, modulus, prepare, valid  # noqa: F401 (so is `prepare`)
 

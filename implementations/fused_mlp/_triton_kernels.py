@@ -16,7 +16,10 @@ Widths are compile-time constants: masks fold away where the tiles divide them. 
 import triton
 import triton.language as tl
 
-from implementations._triton import SHARED_KIB, TYPES, Launch, activate, multiply
+from implementations._shared.gpu import is_ieee, multiprocessors, shared_memory
+from implementations._shared.triton.elementwise import activate
+from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.matmul import multiply, padded
 
 WIDEST = 1024  # of layers 2 and 4, whose sums 16 rows still have room for in the registers
 
@@ -50,23 +53,18 @@ def launches(case, variant, device):
     return (Launch(kernel, signature, options | tile, (triton.cdiv(M, tile["BLOCK_M"]),), num_warps, num_stages),)
 
 
-def padded(width):
-    """The width of a tile that holds `width` columns: a power of two, and no less than a dot takes."""
-    return max(16, triton.next_power_of_2(width))
-
-
 def mlp_tile(case, device):
     """The tile: as many rows as leave no multiprocessor without a program, since every program reads all weights."""
     M, layers, N0, N1, N2, N3, N4 = case.size("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
     P0, P2, P4 = padded(N0), padded(N2) if layers > 1 else 16, padded(N4) if layers > 3 else 16
-    ieee = case.dtype == "float32" and case.precision == "ieee"
+    ieee = is_ieee(case)
     BLOCK_M = 32 if ieee else 128 if case.itemsize == 2 else 64
     if N0 * case.itemsize % 16:
         # Triton 3.6 on Hopper computes wrongly where rows of x that start anywhere meet warpgroups of 64 rows each: two share
         # 64 rows here (seen on an H200: errors as large as the outputs with 128 rows of 8 warps, and with 64 of 4)
         BLOCK_M, P0 = min(BLOCK_M, 64), max(P0, 32)
     while BLOCK_M > 16 and (
-        triton.cdiv(M, BLOCK_M) < 0.9 * (device.multiprocessors or 132) or BLOCK_M * max(P2, P4) > 128 * 256
+        triton.cdiv(M, BLOCK_M) < 0.9 * multiprocessors(device) or BLOCK_M * max(P2, P4) > 128 * 256
     ):
         BLOCK_M //= 2
     num_warps = 8 if BLOCK_M >= 64 or BLOCK_M * max(P2, P4) >= 16 * 256 else 4
@@ -76,7 +74,7 @@ def mlp_tile(case, device):
     BLOCK1 = 32 if ieee else 128 // case.itemsize
     if BLOCK_K < P0:  # x passes once for each block
         BLOCK1 *= 2 if BLOCK_M <= 64 else 1
-    limit = (SHARED_KIB.get(device.capability, 99) << 10) - (3 << 10)
+    limit = shared_memory(device) - (3 << 10)
     held = BLOCK_M * P0 * case.itemsize if BLOCK_K == P0 else 0
     if device.capability < (9, 0):
         # what passes between layers; wgmma takes it from registers

@@ -1,7 +1,7 @@
 """The products alone, one after the other, by Torch's library (cuBLAS on a GPU): no biases and no activations, so not a
 perceptron, but what one has to be measured by."""
 
-from implementations._torch import product
+from implementations._shared.torch.operators import product
 
 BACKEND = "torch"
 VARIANTS = {"default": ("hidden", "subnormals")}  # the latter flushed to zero by Torch's 16-bit product on CPUs

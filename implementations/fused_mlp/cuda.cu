@@ -1,20 +1,21 @@
 // fused_mlp: a multilayer perceptron of up to four layers, one launch.
 //
 // A block takes a tile of BM rows through all layers. What a layer makes stays in shared memory, in the slabs that
-// _tile.cuh multiplies: x streams in with W1, the weights of all layers stream through one ring of STAGES slabs, and nothing
+// matmul_mma.cuh multiplies: x streams in with W1, the weights of all layers stream through one ring of STAGES slabs, and nothing
 // else is read. The ring does not stop between layers: while a layer ends, the first slabs of the next are on their way.
 //
 //   mlp           one block for a tile of rows. A layer that fits in the tile's width waits until all have read its input
 //                 and then overwrites it; a wider one is made in passes, beside its input.
 //   mlp_cluster   few rows are few tiles, and each would read all weights through one multiprocessor. So a cluster of
 //                 CLUSTER blocks shares a tile of rows: each makes its share of every layer's columns, reads that share of
-//                 the weights alone, and writes what it made to the shared memory of all blocks of the cluster.
+//                 the weights alone, and writes what it made to the shared memory of all blocks of the cluster. It goes
+//                 beside the layer's input, always: a block that is done does not know which others still read theirs.
 //
 // Layers of up to NARROW columns use another arrangement of warps, so that all of them have work.
 // Sizes are arbitrary; whether rows start on 16 bytes is decided for each matrix. What a tile has outside of its matrices
 // is 0, and so are the columns past a layer's width: an inf in x would make them NaN (inf * 0), which the next layer's
 // zeros do not remove.
-#include "_simt_tile.cuh"
+#include "_shared/cuda/matmul_simt.cuh"
 
 constexpr int NARROW = 64;
 

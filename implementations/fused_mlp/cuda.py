@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from fusebench.backends.cuda import Launch, Program
-from implementations import _cuda
-from implementations._cuda import SHARED_MEMORY, TYPES
+from implementations._shared.cuda.launch import TYPES, Plan, instance, unsupported
+from implementations._shared.gpu import is_ieee, multiprocessors, shared_memory
 
 BACKEND = "torch"
 VARIANTS = {"default": ("hidden",)}
@@ -21,7 +20,7 @@ NARROW = 64  # as in cuda.cu
 
 
 @dataclass(frozen=True)
-class Tile:
+class RowTile:
     """Rows of a block or cluster, columns of a pass, the arrangement of warps for wide and for narrow layers, and how many
     blocks may share the rows."""
 
@@ -44,11 +43,11 @@ class Tile:
 # Many rows read the weights few times; few rows make many blocks, and a cluster even more. What a block of a cluster makes
 # of a layer is 1 / cluster of it, so its tile is not as wide.
 TILES = (
-    Tile(128, 256, (2, 4), (4, 2), (1,)),
-    Tile(64, 256, (2, 4), (4, 2), (1,)),
-    Tile(64, 128, (2, 4), (4, 2), (1, 2, 4)),
-    Tile(32, 128, (2, 4), (2, 4), (1, 2, 4, 8)),
-    Tile(16, 128, (1, 4), (1, 4), (1, 2, 4, 8)),
+    RowTile(128, 256, (2, 4), (4, 2), (1,)),
+    RowTile(64, 256, (2, 4), (4, 2), (1,)),
+    RowTile(64, 128, (2, 4), (4, 2), (1, 2, 4)),
+    RowTile(32, 128, (2, 4), (2, 4), (1, 2, 4, 8)),
+    RowTile(16, 128, (1, 4), (1, 4), (1, 2, 4, 8)),
 )
 # What a multiprocessor of an H200 does in a clock: products by (dtype, precision), and bytes that reach it from L2.
 PRODUCTS = {("float32", "ieee"): 110, ("float32", "tf32"): 450, ("float16", "ieee"): 900, ("bfloat16", "ieee"): 900}
@@ -56,18 +55,9 @@ L2_BYTES = 50
 LAYER_CLOCKS = 1500  # before the first product of a layer and after the last
 
 
-@dataclass(frozen=True)
-class Plan(_cuda.Plan):
-    """`second` is where the second place of outputs lies behind the first."""
-
-    second: int = 0
-
-
 def skip(case, variant, device):
-    if device.type != "cuda":
-        return "needs an NVIDIA GPU"
-    if device.capability < (8, 0):
-        return "needs compute capability 8.0 (bfloat16 and asynchronous copies)"
+    if reason := unsupported(device):
+        return reason
     if not candidates(case, device):
         return "16 rows of the widest layers do not fit in shared memory"
     return None
@@ -101,7 +91,7 @@ def places(case, tile, cluster):
 
 def candidates(case, device):
     """(tile, cluster, stages, places) of all that fit on the device."""
-    limit = SHARED_MEMORY.get(tuple(device.capability), 99) * 1024 - 1024  # and the layers' own 160 bytes
+    limit = shared_memory(device) - 1024  # and the layers' own 160 bytes
     found = []
     for tile in TILES:
         for cluster in tile.clusters if device.capability >= (9, 0) else (1,):
@@ -123,33 +113,33 @@ def clocks(case, device, tile, cluster):
         products = tile.rows * columns * -(-K // step) * step / PRODUCTS[case.dtype, case.precision]
         read = (share + (tile.rows * -(-share // width) if number == 0 else 0)) * K * case.itemsize
         total += max(products, read / L2_BYTES) + LAYER_CLOCKS + (500 if cluster > 1 else 0)
-    return total * -(-tiles * cluster // (device.multiprocessors or 132))
+    return total * -(-tiles * cluster // multiprocessors(device))
 
 
 def plan(case, device):
     """Chooses the tile, the cluster and the grid from the sizes and the device."""
     fitting = candidates(case, device)
     tile, cluster, stages, made = min(fitting, key=lambda c: clocks(case, device, c[0], c[1]))
-    simt = case.dtype == "float32" and case.precision == "ieee"
-    arguments = [
-        TYPES[case.dtype], str(simt).lower(), str(case.options["w_layout"] == "nk").lower(), case.options["last"].upper(),
+    arguments = (
+        TYPES[case.dtype], is_ieee(case), case.options["w_layout"] == "nk", case.options["last"].upper(),
         tile.rows, tile.wide, *tile.wide_warps, *tile.narrow_warps, stages, *([cluster] if cluster > 1 else []),
-    ]  # fmt: skip
-    name = f"{'mlp_cluster' if cluster > 1 else 'mlp'}<{', '.join(map(str, arguments))}>"
-    grid = -(-case.sizes["M"] // tile.rows) * cluster
-    return Plan(Program(FILE, name), grid, tile.threads, stages * tile.stage + sum(made), made[0])
+    )  # fmt: skip
+    program = instance(FILE, "mlp_cluster" if cluster > 1 else "mlp", *arguments)
+    grid, (first, second) = -(-case.sizes["M"] // tile.rows) * cluster, made
+    # the last argument is where the second place for outputs lies behind the first
+    return Plan(program, grid, tile.threads, stages * tile.stage + first + second, sizes=(first,))
 
 
 def build(case, variant, device):
     """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer)."""
     M, layers, *sizes = case.size("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
     planned = plan(case, device)
-    launch = Launch(planned.program, planned.grid, planned.block, planned.shared_memory)
+    launch = planned.bind()
     absent = (0,) * (8 - 2 * layers)
 
     def call(x, *weights):
         y = x.new_empty((M, sizes[layers]))
-        launch(x, *weights, *absent, y, M, layers, *sizes, planned.second)
+        launch(x, *weights, *absent, y, M, layers, *sizes, *planned.sizes)
         return y
 
     return call

@@ -2,7 +2,7 @@
 
 import jax
 
-from fusebench.backends.jax_triton import triton_call
+from implementations._shared.jax.launch import run
 from implementations.fused_mlp._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
 
 BACKEND = "jax"
@@ -17,14 +17,6 @@ def build(case, variant, device):
     M, layers = case.size("M", "LAYERS")
 
     def call(x, *weights):
-        return triton_call(
-            *(x, *weights, M),
-            kernel=launch.kernel,
-            out_shape=jax.ShapeDtypeStruct((M, case.sizes[f"N{layers}"]), x.dtype),
-            grid=launch.grid,
-            num_warps=launch.num_warps,
-            num_stages=launch.num_stages,
-            **launch.constexprs,
-        )
+        return run(launch, x, *weights, M, out=jax.ShapeDtypeStruct((M, case.sizes[f"N{layers}"]), x.dtype))
 
     return jax.jit(call)

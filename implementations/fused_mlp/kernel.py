@@ -15,12 +15,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from implementations._mathematics import activate, dot, linear
+from implementations._shared.numpy.formulas import activate, dot, linear
 
 DIMENSIONS = ("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
 BATCH = "M"
 OPTIONS = {"last": ("none", "relu", "sigmoid"), "w_layout": ("kn", "nk")}
-ROWS = ("x",)
+ROWS = {"x": 0, "y": 0}
 
 
 def _sizes(M, *widths):

@@ -6,8 +6,8 @@ graphs, which would copy the inputs.
 
 import torch.nn.functional as F
 
-from implementations._compile import compiled
-from implementations._torch import ACTIVATIONS
+from implementations._shared.torch.compile import compiled
+from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "bias"), "max_autotune": ("product", "bias")}

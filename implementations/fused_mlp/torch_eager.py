@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from implementations._torch import ACTIVATIONS
+from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "bias")}

@@ -6,11 +6,12 @@
 //   two_accumulators_warpgroup    the same on Hopper's warpgroup products (16 bits), the halves one behind the other
 //   two_accumulators_simt     the same on the float32 units (precision "ieee"): a thread has 8 × 4 of either half.
 //
-// x is read once for both halves, and Z is never stored. _tile.cuh says how a tile is multiplied.
-#include "_warpgroup_tile.cuh"
+// x is read once for both halves, and Z is never stored. _shared/cuda/matmul_mma.cuh says how a tile is multiplied.
+#include "_shared/cuda/hopper/matmul.cuh"
+#include "_shared/cuda/matmul_simt.cuh"
 
 template <typename T, Activation ACT>
-struct Gate : OfSums {
+struct Gate : Epilogue {
     const T* __restrict__ b;
     long long N;
 
@@ -25,14 +26,14 @@ template <typename T, Activation ACT, bool ALIGNED, bool NK, int BM, int BN, int
 __global__ void __launch_bounds__(WM* WN * 32, 1)
     two_accumulators_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b,
                             T* __restrict__ y, long long M, long long K, long long N) {
-    tensor_tile<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 2>(x, W, y, M, K, N, Gate<T, ACT>(b, N));
+    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 2>(x, W, y, M, K, N, Gate<T, ACT>(b, N));
 }
 
 template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     two_accumulators_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
                           float* __restrict__ y, long long M, long long K, long long N) {
-    simt_tile<ALIGNED, NK, BM, BN, 2>(x, W, y, M, K, N, Gate<float, ACT>(b, N));
+    matmul_simt<ALIGNED, NK, BM, BN, 2>(x, W, y, M, K, N, Gate<float, ACT>(b, N));
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -40,6 +41,6 @@ template <typename T, Activation ACT, bool NK, int BM, int BN, int STAGES, int C
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     two_accumulators_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W,
                                const T* __restrict__ b, T* __restrict__ y, long long M, long long K, long long N) {
-    warpgroup_tiles<T, NK, BM, BN, STAGES, CLUSTER, 2>(x, W, y, M, K, N, Gate<T, ACT>(b, N));
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 2>(x, W, y, M, K, N, Gate<T, ACT>(b, N));
 }
 #endif

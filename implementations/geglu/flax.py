@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from implementations._jax import ACTIVATIONS, dot_general
+from implementations._shared.jax.operators import ACTIVATIONS, dot_general
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}

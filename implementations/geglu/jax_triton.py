@@ -2,8 +2,8 @@
 
 import jax
 
-from fusebench.backends.jax_triton import triton_call
-from implementations._triton_gated import interleave
+from implementations._shared.jax.launch import run
+from implementations._shared.triton.gated_matmul import interleave
 from implementations.geglu._triton_kernels import launches
 
 BACKEND = "jax"
@@ -23,14 +23,6 @@ def build(case, variant, device):
     M, N = case.size("M", "N")
 
     def call(x, W, b, prepared=None):
-        return triton_call(
-            *(x, W if prepared is None else prepared, b, M),
-            kernel=launch.kernel,
-            out_shape=jax.ShapeDtypeStruct((M, N), x.dtype),
-            grid=launch.grid,
-            num_warps=launch.num_warps,
-            num_stages=launch.num_stages,
-            **launch.constexprs,
-        )
+        return run(launch, x, W if prepared is None else prepared, b, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
 
     return jax.jit(call)

@@ -7,12 +7,12 @@ import math
 
 import numpy as np
 
-from implementations._mathematics import activate, dot, linear, product
+from implementations._shared.numpy.formulas import activate, dot, linear, product
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
 OPTIONS = {"activation": ("gelu_erf", "gelu_tanh"), "w_layout": ("kn", "nk")}
-ROWS = ("x",)
+ROWS = {"x": 0, "y": 0}
 CASES = {
     "small": {"M": 256, "K": 512, "N": 512},
     "batch": {"M": 1024, "K": 1024, "N": 4096},

@@ -5,7 +5,7 @@ two_accumulators: W as it is stored. interleaved: W with the columns of its halv
 
 import torch
 
-from implementations._triton_gated import interleave
+from implementations._shared.triton.gated_matmul import interleave
 from implementations.geglu._triton_kernels import launches
 
 BACKEND = "torch"

@@ -8,7 +8,7 @@ outer   a program has one sample and a tile of its outer product.
 import triton
 import triton.language as tl
 
-from implementations._triton import TYPES, Launch
+from implementations._shared.triton.launch import TYPES, Launch
 from implementations.interaction import _limits
 
 

@@ -13,7 +13,7 @@
 //
 // A sample's row of y, D + F (F + 1) / 2 elements, starts at any address. STAGED blocks collect theirs in shared memory:
 // the rows of a block's samples are one piece of y that starts at a multiple of 16 bytes.
-#include "_device.cuh"
+#include "_shared/cuda/device.cuh"
 
 // Vector f of a sample: the dense one, then the sparse ones.
 template <typename T>

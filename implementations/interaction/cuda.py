@@ -1,13 +1,11 @@
 """interaction in CUDA C++ (cuda.cu, which describes the algorithms): one launch in either form."""
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from fusebench.backends.cuda import Launch, Program
-from implementations import _cuda
-from implementations._cuda import TYPES
+from implementations._shared.cuda.launch import TYPES, Plan, instance, unsupported
+from implementations._shared.gpu import is_ieee
 from implementations.interaction import _limits
 
 BACKEND = "torch"
@@ -19,18 +17,9 @@ FILE = Path(__file__).with_suffix(".cu")
 STAGED_BYTES = 48 << 10  # of a block's rows of y: beyond, they are stored where they belong, element by element
 
 
-@dataclass(frozen=True)
-class Plan(_cuda.Plan):
-    """`sizes` are the kernel's last arguments, by dimension."""
-
-    sizes: str = "MFD"
-
-
 def skip(case, variant, device):
-    if device.type != "cuda":
-        return "needs an NVIDIA GPU"
-    if device.capability < (8, 0):
-        return "needs compute capability 8.0 (bfloat16 and asynchronous copies)"
+    if reason := unsupported(device):
+        return reason
     if case.options["form"] == "dot" and case.precision == "tf32" and case.sizes["F"] > 31:
         return "multiplies more than 32 vectors without tensor cores: precision=ieee runs it"
     return _limits.skip(case, variant, device)
@@ -48,37 +37,36 @@ def plan(case, variant, device):
 
 def _plan_dot(case):
     M, F, D = case.size("M", "F", "D")
-    dtype, vector = TYPES[case.dtype], 16 // case.itemsize
+    dtype, vector, sizes = TYPES[case.dtype], 16 // case.itemsize, (np.int32(F), np.int32(D))
     if F > 31:
         bands = F // 32 + 1
-        return Plan(Program(FILE, f"dot_wide<{dtype}>"), M * (bands * (bands + 1) // 2), 256, sizes="FD")
+        return Plan(instance(FILE, "dot_wide", dtype), M * (bands * (bands + 1) // 2), 256, sizes=sizes)
     width = D + F * (F + 1) // 2
     samples = 8 if case.dtype != "float32" else 4  # the rows of so many samples are whole vectors
     staged = samples * width * case.itemsize <= STAGED_BYTES
-    head = f"{str(D % vector == 0).lower()}, {str(staged).lower()}"
     shared_memory = samples * width * case.itemsize if staged else 0
-    if case.dtype == "float32" and case.precision == "ieee":
+    if is_ieee(case):
         depth = min(128, max(16, 1 << (D - 1).bit_length()))
         shared_memory += samples * 4 * (F // 4 + 1) * (depth | 4) * 4
-        name = f"dot_simt<{head}, {depth}, {samples}>"
+        program = instance(FILE, "dot_simt", D % vector == 0, staged, depth, samples)
     else:
         steps = -(-D // (4 * vector)) if D % vector == 0 else 1
         unroll = min(4, 1 << (steps - 1).bit_length())  # 4 of 4 bands: 64 registers of loads
-        name = f"dot_tensor<{dtype}, {head}, {F // 8 + 1}, {unroll}, {samples}>"
-    return Plan(Program(FILE, name), -(-M // samples), samples * 32, shared_memory)
+        program = instance(FILE, "dot_tensor", dtype, D % vector == 0, staged, F // 8 + 1, unroll, samples)
+    return Plan(program, -(-M // samples), samples * 32, shared_memory, sizes=(M, *sizes))
 
 
 def _plan_outer(case):
     M, F, D = case.size("M", "F", "D")
-    dtype, vector, rows = TYPES[case.dtype], 16 // case.itemsize, 16
+    dtype, vector, rows, sizes = TYPES[case.dtype], 16 // case.itemsize, 16, (np.int32(F), np.int32(D))
     N = (F + 1) * D
     if D % vector:
-        return Plan(Program(FILE, f"outer_flat<{dtype}>"), -(-M * N * N // (256 * vector)), 256)
+        return Plan(instance(FILE, "outer_flat", dtype), -(-M * N * N // (256 * vector)), 256, sizes=(M, *sizes))
     vectors = N // vector
     blocks = -(-vectors // 256)
     share = -(-vectors // blocks)
     block = -(-share // 32) * 32
-    return Plan(Program(FILE, f"outer_rows<{dtype}, {rows}>"), M * blocks * -(-N // rows), block, sizes="FD")
+    return Plan(instance(FILE, "outer_rows", dtype, rows), M * blocks * -(-N // rows), block, sizes=sizes)
 
 
 def build(case, variant, device):
@@ -86,13 +74,12 @@ def build(case, variant, device):
 
     M, F, D = case.size("M", "F", "D")
     planned = plan(case, variant, device)
-    launch = Launch(planned.program, planned.grid, planned.block, planned.shared_memory)
+    launch = planned.bind()
     width = D + F * (F + 1) // 2 if case.options["form"] == "dot" else ((F + 1) * D) ** 2
-    sizes = (*([M] if "M" in planned.sizes else []), np.int32(F), np.int32(D))
 
     def call(dense, sparse):
         y = torch.empty((M, width), dtype=dense.dtype, device=dense.device)
-        launch(dense, sparse, y, *sizes)
+        launch(dense, sparse, y, *planned.sizes)
         return y
 
     return call

@@ -2,7 +2,7 @@
 
 import jax
 
-from fusebench.backends.jax_triton import triton_call
+from implementations._shared.jax.launch import run
 from implementations.interaction._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
 
 BACKEND = "jax"
@@ -17,14 +17,6 @@ def build(case, variant, device):
     width = D + F * (F + 1) // 2 if case.options["form"] == "dot" else ((F + 1) * D) ** 2
 
     def call(dense, sparse):
-        return triton_call(
-            *(dense, sparse),
-            kernel=launch.kernel,
-            out_shape=jax.ShapeDtypeStruct((M, width), dense.dtype),
-            grid=launch.grid,
-            num_warps=launch.num_warps,
-            num_stages=launch.num_stages,
-            **launch.constexprs,
-        )
+        return run(launch, dense, sparse, out=jax.ShapeDtypeStruct((M, width), dense.dtype))
 
     return jax.jit(call)

@@ -12,7 +12,7 @@ import numpy as np
 DIMENSIONS = ("M", "F", "D")
 BATCH = "M"
 OPTIONS = {"form": ("dot", "outer")}
-ROWS = ("dense", "sparse")
+ROWS = {"dense": 0, "sparse": 0, "y": 0}
 CASES = {
     "main": {"M": 128, "F": 26, "D": 16},  # 26 is the number of Criteo's categorical columns
     "batch": {"M": 2048, "F": 26, "D": 16},

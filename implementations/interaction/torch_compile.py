@@ -3,7 +3,7 @@ kernel. `max_autotune` lets Inductor choose among its own products, without CUDA
 
 import torch
 
-from implementations._compile import compiled
+from implementations._shared.torch.compile import compiled
 from implementations.interaction import _limits
 
 BACKEND = "torch"

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from implementations._triton import TYPES, Launch
+from implementations._shared.triton.launch import TYPES, Launch
 
 
 def launches(case, variant, device):

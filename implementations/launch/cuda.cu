@@ -1,5 +1,5 @@
 // launch: y = x, one launch, for any element count. A thread moves 16 bytes; only the last vector may be partial.
-#include "_device.cuh"
+#include "_shared/cuda/device.cuh"
 
 template <typename T>
 __global__ void copy(const T* __restrict__ x, T* __restrict__ y, long long N) {

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from fusebench.backends.cuda import Launch, Program
-from implementations._cuda import TYPES
+from implementations._shared.cuda.launch import TYPES, Plan, instance
 
 BACKEND = "torch"
 VARIANTS = {"default": ()}
@@ -19,15 +18,19 @@ def skip(case, variant, device):
 
 
 def programs(case, variant, device):
-    return [Program(FILE, f"copy<{TYPES[case.dtype]}>")]
+    """What `build` compiles; needs no GPU."""
+    return [plan(case).program]
+
+
+def plan(case):
+    grid = -(-case.sizes["N"] * case.itemsize // (16 * BLOCK))
+    return Plan(instance(FILE, "copy", TYPES[case.dtype]), grid, BLOCK)
 
 
 def build(case, variant, device):
     import torch
 
-    N = case.sizes["N"]
-    (program,) = programs(case, variant, device)
-    launch = Launch(program, -(-N * case.itemsize // (16 * BLOCK)), BLOCK)
+    launch, N = plan(case).bind(), case.sizes["N"]
 
     def call(x):
         y = torch.empty_like(x)

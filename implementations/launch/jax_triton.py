@@ -2,7 +2,7 @@
 
 import jax
 
-from fusebench.backends.jax_triton import triton_call
+from implementations._shared.jax.launch import run
 from implementations.launch._triton_kernels import launches
 
 BACKEND = "jax"
@@ -15,15 +15,6 @@ def build(case, variant, device):
     (launch,) = launches(case, variant, device)
 
     def call(x):
-        return triton_call(
-            x,
-            case.sizes["N"],
-            kernel=launch.kernel,
-            out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
-            grid=launch.grid,
-            num_warps=launch.num_warps,
-            num_stages=launch.num_stages,
-            **launch.constexprs,
-        )
+        return run(launch, x, case.sizes["N"], out=jax.ShapeDtypeStruct(x.shape, x.dtype))
 
     return jax.jit(call)

@@ -8,7 +8,7 @@ import numpy as np
 DIMENSIONS = ("N",)
 BATCH = "N"
 PRECISIONS = ("ieee",)  # a copy multiplies nothing
-ROWS = ("x",)
+ROWS = {"x": 0, "y": 0}
 CASES = {"floor": {"N": 1024}, "one": {"N": 1}, "odd": {"N": 4099}}
 
 

@@ -1,6 +1,6 @@
 """launch through torch.compile: Inductor's copy kernel, behind its guards."""
 
-from implementations._compile import compiled
+from implementations._shared.torch.compile import compiled
 
 BACKEND = "torch"
 VARIANTS = {"default": ()}

@@ -2,7 +2,7 @@
 // lane owns columns (row_kn), or a warp owns columns and its lanes share their K (row_nk). cuda.cu says where the statistics
 // come from.
 #pragma once
-#include "_device.cuh"
+#include "_shared/cuda/device.cuh"
 
 constexpr float EPS = 1e-5f;
 

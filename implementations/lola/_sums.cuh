@@ -2,7 +2,7 @@
 // a kernel of their own.
 #pragma once
 #include "_row.cuh"
-#include "_warpgroup_tile.cuh"
+#include "_shared/cuda/hopper/matmul.cuh"
 
 // Sums of the 16 rows of x of a warp, beside the products: a lane has 32 elements of K of each slab of row lane / 2.
 template <typename F>
@@ -40,7 +40,7 @@ struct RowSums {
         }
         sum += part[0] + part[1] + (part[2] + part[3]);
         sum2 += part2[0] + part2[1] + (part2[2] + part2[3]);
-        order_before_copies();
+        fence_proxy_async();
     }
 
     // Mean and 1 / deviation of rows lane / 4 and lane / 4 + 8.
@@ -77,7 +77,7 @@ struct ColumnSums {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
             sum[i] += NK ? part[i * 4] + part[i * 4 + 1] + (part[i * 4 + 2] + part[i * 4 + 3]) : part[i];
-        order_before_copies();
+        fence_proxy_async();
     }
 
     // Each column's sum, by one lane at least.
@@ -119,42 +119,33 @@ __global__ void __launch_bounds__(256)
     if (lane == 0) mean[m] = shift + off, rstd[m] = inverse_deviation(off, square);
 }
 
-// The first warpgroup, one of whose threads has the slabs brought, sums up W; the others multiply, and sum up x.
-template <typename T, bool NK, int BM, int BN, int STAGES, typename F>
-__device__ __forceinline__ void summed_tiles(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M, long long K,
-                                             long long N, F f) {
-    constexpr int COUNTING = 112, AHEAD = STAGES - 1, WARPS = BN / 64;  // registers; slabs asked for before one is looked at
-    using Tile = WarpgroupTile<T, NK, BM, BN>;
-    using Slabs = Ring<STAGES, Tile::STAGE>;
-    extern __shared__ __align__(1024) unsigned char memory[];  // as in warpgroup_tiles
-    Slabs ring(memory);
-    Ring<2, BN * 8> ready(memory + Slabs::BYTES + Tile::OUT_BYTES);  // sum and bias
-    Tiles<NK, BM, BN, 1, 1> tiles(M, K, N);
-    if (threadIdx.x == 0) ring.init(1, BM / 16 + WARPS), ready.init(32 * WARPS, BM / 16);
-    __syncthreads();
-    int warp = threadIdx.x / 32;
-    if (threadIdx.x < 128) {
-        give_registers<COUNTING>();
-        int i = -AHEAD, all = tiles.count * tiles.slabs;
+// A producer warpgroup that sums up W as well: one of its threads has the slabs brought, and each warp sums 64 columns.
+template <bool NK, int BN, int STAGES>
+struct SummingProducer {
+    static constexpr int WARPS = BN / 64, AHEAD = STAGES - 1;  // slabs asked for before one is looked at
+    static constexpr int REGISTERS = 112, COLUMN_THREADS = 32 * WARPS, CONSUMER_WARPS = WARPS;
+
+    template <typename T, typename Tile, typename Scheduler, typename L, typename P, typename C, typename F>
+    static __device__ __forceinline__ void run(const Scheduler& scheduler, L& loader, const P& pipeline, const C& columns, F f) {
+        int warp = threadIdx.x / 32, i = -AHEAD, all = scheduler.count * loader.count;
 #pragma unroll 1
-        for (int tile = 0; warp < WARPS && tile < tiles.count; ++tile) {
+        for (int tile = 0; warp < WARPS && tile < scheduler.count; ++tile) {
             long long m0, n0;
-            tiles.place(tile, m0, n0);
+            scheduler.origin(tile, m0, n0);
             ColumnSums<T, NK> sums;
 #pragma unroll 1
-            for (int k = tile == 0 ? -AHEAD : 0; k < tiles.slabs; ++k, ++i) {
-                if (threadIdx.x == 0 && i + AHEAD < all) tiles.bring(x, W, ring, i + AHEAD);
+            for (int k = tile == 0 ? -AHEAD : 0; k < loader.count; ++k, ++i) {
+                if (threadIdx.x == 0 && i + AHEAD < all) loader.load(pipeline, i + AHEAD);
                 if (k < 0) continue;
-                ring.await(i);
-                sums.add(ring.slab(i) + Tile::X_BYTES + warp * (64 * 128));
-                ring.release(i);
+                pipeline.consumer_wait(i);
+                sums.add(pipeline.stage(i) + Tile::X_BYTES + warp * (64 * 128));
+                pipeline.consumer_release(i);
             }
-            auto to = reinterpret_cast<float2*>(ready.vacant(tile)) + warp * 64;
-            sums.finish([&](int n, float sum) { to[n] = {sum, to_float(f.b[min(n0 + warp * 64 + n, N - 1)])}; });
-            barrier_arrive(ready.full(tile));
+            auto to = reinterpret_cast<float2*>(columns.producer_acquire(tile)) + warp * 64;  // sum and bias
+            sums.finish([&](int n, float sum) {
+                to[n] = {sum, to_float(f.b[min(n0 + warp * 64 + n, scheduler.N - 1)])};
+            });
+            columns.producer_commit(tile);
         }
-    } else {
-        take_registers<MULTIPLYING<BM / 64, COUNTING>>();
-        multiply_tiles<Tile, RowSums<F>>(tiles, ring, ready, memory + Slabs::BYTES, y, K, f);
     }
-}
+};

@@ -18,7 +18,10 @@ change from call to call without compiling anew.
 import triton
 import triton.language as tl
 
-from implementations._triton import SHARED_KIB, TYPES, Launch, activate, grouped, nearest_tf32
+from implementations._shared.gpu import is_ieee, rows_are_aligned, shared_memory
+from implementations._shared.triton.elementwise import activate
+from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.matmul import grouped, narrowed, nearest_tf32
 
 EPS = tl.constexpr(1e-5)
 
@@ -32,31 +35,49 @@ def skip(case, variant, device):
     return None
 
 
-def launches(case, variant, device):
-    """The one launch of every variant."""
+def config(case, variant, device):
+    """The tunables of a variant: its tile, warps and stages."""
+    if variant in ("row", "batched_row"):
+        return row_config(case)
+    return multirow_config(case, device, variant == "multirow_ws")
+
+
+def fits(case, variant, device, config):
+    """Why a config cannot run, or None."""
+    for name, value in config.items():
+        if value < 1 or (name != "num_stages" and value & (value - 1)):
+            return f"{name} must be a power of two"
+    if variant in ("row", "batched_row"):
+        return None
+    if min(config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]) < 16:
+        return "a dot has 16 rows, 16 columns and 16 products at least"
+    needed, limit = stage_bytes(case, config) * config["num_stages"] + SPARE_BYTES, shared_memory(device)
+    if device.type == "cuda" and needed > limit:
+        return f"its stages take {needed >> 10} KB of shared memory; a block has {limit >> 10}"
+    return None
+
+
+def launches(case, variant, device, chosen=None):
+    """The one launch of every variant, with its own config or another."""
     M, K, N = case.size("M", "K", "N")
     pointer = TYPES[case.dtype]
     by_row, prepared = variant in ("row", "batched_row"), variant == "multirow_ws"
     kernel = row_kernel if by_row else multirow_ws if prepared else multirow
-    tile, num_warps, num_stages = row_tile(case) if by_row else multirow_tile(case, device, prepared)
+    tile = dict(chosen or config(case, variant, device))
+    num_warps, num_stages = tile.pop("num_warps"), tile.pop("num_stages", 1)
     signature = {"x": pointer, "W": pointer, "b": pointer} | ({"colsum": "*fp32"} if prepared else {})
     signature |= {"M": "i32", "y": pointer}
     options = {"K": K, "N": N, "NK": case.options["w_layout"] == "nk", "ACTIVATION": case.options["activation"]}
     blocks = M if by_row else triton.cdiv(M, tile["BLOCK_M"])
     if not by_row:
         options["PRECISION"] = case.precision
+        tile["VECTOR"] = 16 // case.itemsize  # bytes that a thread loads at once
     grid = (blocks * triton.cdiv(N, tile["BLOCK_N"]),)
     return (Launch(kernel, signature, options | tile, grid, num_warps, num_stages),)
 
 
-def aligned(case):
-    """Whether every row starts on 16 bytes. If not, a thread loads element by element, with a pointer for each."""
-    K, N = case.size("K", "N")
-    return K * case.itemsize % 16 == 0 and N * case.itemsize % 16 == 0
-
-
-def row_tile(case):
-    """The tile of `row_kernel`, its warps and its stages: a thread has UNROLL loads of 16 bytes in flight, and UNROLL more.
+def row_config(case):
+    """The config of `row_kernel`: a thread has UNROLL loads of 16 bytes in flight, and UNROLL more.
 
     4 TB/s times a latency of 0.8 µs is 25 KB in flight on each of 132 multiprocessors.
     """
@@ -69,13 +90,24 @@ def row_tile(case):
         BLOCK_K, BLOCK_N, UNROLL, num_warps = 4 * vector, 32, 2, 4
     else:
         BLOCK_K, BLOCK_N, UNROLL, num_warps = 64, 4 * vector, 8, 8  # 64 bytes of a row, the least that DRAM hands over
-    UNROLL = min(UNROLL if aligned(case) else max(1, UNROLL // 2), triton.next_power_of_2(triton.cdiv(K, BLOCK_K)))
-    return {"UNROLL": UNROLL, "BLOCK_K": BLOCK_K, "BLOCK_N": BLOCK_N}, num_warps, 1
+    # rows that begin anywhere are loaded element by element, with a pointer for each
+    UNROLL = min(
+        UNROLL if rows_are_aligned(case, K, N) else max(1, UNROLL // 2), triton.next_power_of_2(triton.cdiv(K, BLOCK_K))
+    )
+    return {"UNROLL": UNROLL, "BLOCK_K": BLOCK_K, "BLOCK_N": BLOCK_N, "num_warps": num_warps}
 
 
-def multirow_tile(case, device, prepared):
-    """The tile of `multirow` or, `prepared`, `multirow_ws`: the widest that leaves no multiprocessor without a program."""
-    M, N = case.size("M", "N")
+SPARE_BYTES = 8 << 10  # of shared memory, for the reductions
+
+
+def stage_bytes(case, tile):
+    """Shared memory of one stage: a slab of x and one of W."""
+    return (tile["BLOCK_M"] + tile["BLOCK_N"]) * tile["BLOCK_K"] * case.itemsize
+
+
+def multirow_config(case, device, prepared):
+    """The config of `multirow` or, `prepared`, `multirow_ws`: the widest that leaves no multiprocessor without a program."""
+    M, K, N = case.size("M", "K", "N")
     BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))  # a dot has 16 rows at least
     if case.dtype != "float32":
         # 256 columns load the fewest bytes per FLOP, but their float32 sums take half the registers: not beside the sums
@@ -85,19 +117,15 @@ def multirow_tile(case, device, prepared):
         BLOCK_N, BLOCK_K = 128, 32  # again 128 bytes
     else:
         BLOCK_N, BLOCK_K = 128, 16  # without tensor cores a thread multiplies 8 × 8 from registers
-    if not aligned(case):
-        BLOCK_N, BLOCK_K = 64, min(BLOCK_K, 32)  # room for the pointers
-    # a tenth of the multiprocessors may idle: 128 programs on an H200's 132 beat two uneven rounds of smaller ones
-    while BLOCK_N > 32 and triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N) < 0.9 * (device.multiprocessors or 132):
-        BLOCK_N //= 2
+    if not rows_are_aligned(case, K, N):
+        BLOCK_N, BLOCK_K = 64, min(BLOCK_K, 32)  # room for a pointer to each element
+    BLOCK_N = narrowed(BLOCK_N, 32, M, BLOCK_M, N, device)
     # one warpgroup for every 64 rows; without tensor cores a thread does better with twice the tile
-    num_warps = 4 if BLOCK_M < 128 or (case.dtype == "float32" and case.precision == "ieee") else 8
-    stage = (BLOCK_M + BLOCK_N) * BLOCK_K * case.itemsize
-    spare = 8 << 10  # for the reductions
-    num_stages = min(4, ((SHARED_KIB.get(device.capability, 99) << 10) - spare) // stage)
-    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K}
-    # 16 bytes are what a thread loads at once; 8 row blocks together keep their x and the W that passes by in L2
-    return tile | {"VECTOR": 16 // case.itemsize, "GROUP": 8}, num_warps, num_stages
+    num_warps = 4 if BLOCK_M < 128 or is_ieee(case) else 8
+    # 8 row blocks together keep their x and the W that passes by in L2
+    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "GROUP": 8}
+    num_stages = min(4, (shared_memory(device) - SPARE_BYTES) // stage_bytes(case, tile))
+    return tile | {"num_warps": num_warps, "num_stages": num_stages}
 
 
 @triton.jit

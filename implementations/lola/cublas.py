@@ -1,6 +1,6 @@
 """The product x @ W alone, by Torch's library (cuBLAS on a GPU): what a fused lola has to be measured by, not a lola."""
 
-from implementations._torch import product
+from implementations._shared.torch.operators import product
 
 BACKEND = "torch"
 VARIANTS = {"default": ("subnormals",)}  # Torch's products of bfloat16 on a CPU flush them to zero

@@ -25,12 +25,13 @@
 // that K and N are multiples of a 16-byte vector; without it, elements are loaded one by one.
 #include "_row.cuh"
 #include "_sums.cuh"
+#include "_shared/cuda/matmul_simt.cuh"
 
 // ---- a tile of rows -----------------------------------------------------------------------------------------------------
 
 // y of a sum of x @ W, or of (x - s) @ W with the mean of x - s.
 template <typename T, Activation ACT>
-struct Normed : OfSums {
+struct Normed : Epilogue {
     using Element = T;
     const T* __restrict__ b;
     const float *mean, *rstd, *column_sum;  // of row m and column n
@@ -113,8 +114,8 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     using F = Counted<ACT, ALIGNED, NK, PREPARED, BM, BN>;
     __shared__ float means[BM], rstds[BM], column_sums[PREPARED ? 1 : F::GROUPS * BN];
     long long m0, n0;
-    place_of_block(M, N, BM, BN, m0, n0);
-    simt_tile<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, F(b, prepared, means, rstds, column_sums, K, m0, n0));
+    block_origin(M, N, BM, BN, m0, n0);
+    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, F(b, prepared, means, rstds, column_sums, K, m0, n0));
 }
 
 // ---- tensor cores -------------------------------------------------------------------------------------------------------
@@ -263,15 +264,15 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     constexpr int SLABS = STAGES * Tile::STAGE > Tile::OUT_BYTES ? STAGES * Tile::STAGE : Tile::OUT_BYTES;
     extern __shared__ __align__(1024) unsigned char memory[];  // SLABS, and the sums behind it
     long long m0, n0;
-    place_of_block(M, N, BM, BN, m0, n0);
+    block_origin(M, N, BM, BN, m0, n0);
     Tile tile(reinterpret_cast<float*>(memory + SLABS), K);
     RowLoader<T, ALIGNED, BM, Tile::THREADS> rows(x, m0, M, K);
     WeightLoader<NK, T, ALIGNED, BN, Tile::THREADS, 1> columns(W, n0, N, K);
-    pipeline<STAGES>(tile, memory, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>));
+    mainloop<STAGES>(tile, memory, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>));
     tile.finish();
     const float* column_sum = PREPARED ? prepared : tile.column_sum - n0;
-    tile.template store<ALIGNED>(memory, y, M, N, m0, n0,
-                                 Normed<T, ACT>(b, tile.row_mean - m0, tile.row_rstd - m0, column_sum));
+    tile.template epilogue<ALIGNED>(memory, y, M, N, m0, n0,
+                                    Normed<T, ACT>(b, tile.row_mean - m0, tile.row_rstd - m0, column_sum));
 }
 
 // ---- warpgroup products: _sums.cuh -------------------------------------------------------------------------------------
@@ -282,7 +283,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
     normed_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
                      const float* __restrict__ mean, const float* __restrict__ rstd, const float* __restrict__ prepared,
                      T* __restrict__ y, long long M, long long K, long long N) {
-    warpgroup_tiles<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, Normed<T, ACT>(b, mean, rstd, prepared));
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, Normed<T, ACT>(b, mean, rstd, prepared));
 }
 
 // CLUSTER is 1: blocks that share slabs would wait for each other's sums.
@@ -293,7 +294,7 @@ __global__ void __launch_bounds__(BM * 2 + 128, 1)
     static_assert(CLUSTER == 1, "readers by ordinary loads say so in their own block alone");
     using F = Normed<T, ACT>;
     F f(b, nullptr, nullptr, prepared);
-    if constexpr (PREPARED) warpgroup_tiles<T, NK, BM, BN, STAGES, 1, 1, RowSums>(x, W, y, M, K, N, f);
-    else summed_tiles<T, NK, BM, BN, STAGES>(x, W, y, M, K, N, f);
+    if constexpr (PREPARED) matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, RowSums>(x, W, y, M, K, N, f);
+    else matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, RowSums, SummingProducer<NK, BN, STAGES>>(x, W, y, M, K, N, f);
 }
 #endif

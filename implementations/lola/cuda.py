@@ -8,9 +8,9 @@ two_launches    and the statistics of rows in a launch before: worth it where ma
 
 from pathlib import Path
 
-from fusebench.backends.cuda import Launch, Program
-from implementations import _tile
-from implementations._cuda import TYPES, Plan
+from implementations._shared.cuda import matmul
+from implementations._shared.cuda.launch import TYPES, Plan, instance, unsupported
+from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
 BACKEND = "torch"
 VARIANTS = {"row": (), "multirow": ("one_pass",), "multirow_ws": ("one_pass",), "two_launches": ("one_pass",)}
@@ -21,22 +21,20 @@ FILE = Path(__file__).with_suffix(".cu")
 ROW_WARPS = {"kn": 16, "nk": 8}
 
 # the larger ones, in which the statistics cost least beside the products; clusters only make blocks wait for each other's
-TILES = [t for t in _tile.WARPGROUP_TILES if t.cluster == 1] + [
-    t for t in _tile.TENSOR_TILES if (t.rows, t.columns) in ((128, 256), (128, 128), (64, 64))
+TILES = [t for t in matmul.WARPGROUP_TILES if t.cluster == 1] + [
+    t for t in matmul.TENSOR_TILES if (t.rows, t.columns) in ((128, 256), (128, 128), (64, 64))
 ]
 ROWS_AT_ONCE = 8  # of a block of row_statistics
 
 
 def skip(case, variant, device):
-    if device.type != "cuda":
-        return "needs an NVIDIA GPU"
-    if device.capability < (8, 0):
-        return "needs compute capability 8.0 (bfloat16 and asynchronous copies)"
+    if reason := unsupported(device):
+        return reason
     if variant == "row" and case.sizes["M"] != 1:
         return "row is for M = 1"
     if variant == "row" and case.dtype == "float32" and case.precision != "ieee":
         return "multiplies in IEEE float32, without tensor cores: precision=ieee runs it"
-    if variant == "two_launches" and not _tile.multiplies_by_warpgroups(case, device):
+    if variant == "two_launches" and not matmul.multiplies_by_warpgroups(case, device):
         return "is for Hopper's warpgroups (9.0; 16 bits; M from 128, K from 64, N from 256, K and N in eights): multirow_ws"
     return None
 
@@ -59,31 +57,31 @@ def plans(case, variant, device):
     """What a call launches, in order: chooses the kernel, its tile and its grid from the sizes and the device."""
     activation = case.options["activation"].upper()
     if variant == "row":
-        head = f"{activation}, {str(_tile.is_aligned(case)).lower()}"
-        vector, multiprocessors = 16 // case.itemsize, device.multiprocessors or 132
-        return [_plan_row(TYPES[case.dtype], head, case.options["w_layout"], case.sizes["N"], vector, multiprocessors)]
+        return [_plan_row(case, activation, device)]
     if variant == "two_launches":
-        statistics = Program(FILE, f"row_statistics<{TYPES[case.dtype]}>")
+        statistics = instance(FILE, "row_statistics", TYPES[case.dtype])
         first = Plan(statistics, -(-case.sizes["M"] // ROWS_AT_ONCE), 32 * ROWS_AT_ONCE)
-        return [first, _tile.plan(FILE, "normed", case, device, [activation], tiles=_tile.WARPGROUP_TILES)]
-    arguments = [activation, str(variant == "multirow_ws").lower()]
-    return [_tile.plan(FILE, "tile", case, device, arguments, tiles=TILES, beside=_statistics)]
+        return [first, matmul.plan(FILE, "normed", case, device, [activation], tiles=matmul.WARPGROUP_TILES)]
+    arguments = [activation, variant == "multirow_ws"]
+    return [matmul.plan(FILE, "tile", case, device, arguments, tiles=TILES, beside=_statistics)]
 
 
-def _plan_row(dtype, head, layout, N, vector, multiprocessors):
+def _plan_row(case, activation, device):
     """The longest contiguous reads (kn) or the most columns a warp (nk) that still give all multiprocessors work.
 
     On an H200 one block of kn on each was best at every size, and two of nk.
     """
+    K, N = case.size("K", "N")
+    layout, vector = case.options["w_layout"], 16 // case.itemsize
     if layout == "kn":
         choices = {lanes: -(-N // (lanes * vector)) for lanes in (32, 16, 8, 4)}
-        enough = 0.9 * multiprocessors
+        enough = 0.9 * multiprocessors(device)
     else:
         choices = {columns: -(-N // (columns * ROW_WARPS["nk"])) for columns in (4, 2, 1)}
-        enough = 2 * multiprocessors
+        enough = 2 * multiprocessors(device)
     width = next((w for w, grid in choices.items() if grid >= enough), min(choices))
-    name = f"row_{layout}<{dtype}, {head}, {width}, {ROW_WARPS[layout]}>"
-    return Plan(Program(FILE, name), choices[width], ROW_WARPS[layout] * 32)
+    arguments = TYPES[case.dtype], activation, rows_are_aligned(case, K, N), width, ROW_WARPS[layout]
+    return Plan(instance(FILE, f"row_{layout}", *arguments), choices[width], ROW_WARPS[layout] * 32)
 
 
 def _statistics(tile):
@@ -97,7 +95,7 @@ def build(case, variant, device):
     import torch
 
     M, K, N = case.size("M", "K", "N")
-    *first, last = (Launch(p.program, p.grid, p.block, p.shared_memory, p.boxes) for p in plans(case, variant, device))
+    *first, last = (plan.bind() for plan in plans(case, variant, device))
 
     def row(x, W, b):
         y = x.new_empty((1, N))

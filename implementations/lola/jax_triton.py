@@ -3,13 +3,25 @@
 import jax
 import jax.numpy as jnp
 
-from fusebench.backends.jax_triton import triton_call
-from implementations.lola._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations._shared.jax.launch import run
+from implementations.lola._triton_kernels import config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
 VARIANTS = {"row": (), "batched_row": (), "multirow": ("one_pass",), "multirow_ws": ("one_pass",)}
+TUNABLES = {
+    "row": {"UNROLL": (1, 2, 4, 8), "BLOCK_K": (16, 32, 64, 128), "BLOCK_N": (8, 16, 32, 64), "num_warps": (2, 4, 8)},
+    "batched_row": {"UNROLL": (1, 2, 4, 8), "BLOCK_K": (16, 32, 64, 128), "BLOCK_N": (8, 16, 32, 64), "num_warps": (2, 4, 8)},
+    "multirow": {
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "BLOCK_K": (16, 32, 64), "GROUP": (4, 8, 16),
+        "num_warps": (4, 8), "num_stages": (2, 3, 4),
+    },
+    "multirow_ws": {
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "BLOCK_K": (16, 32, 64), "GROUP": (4, 8, 16),
+        "num_warps": (4, 8), "num_stages": (2, 3, 4),
+    },
+}  # fmt: skip
 
 
 def prepare(case, variant, x, W, b):
@@ -17,19 +29,11 @@ def prepare(case, variant, x, W, b):
     return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=jnp.float32),) if variant == "multirow_ws" else ()
 
 
-def build(case, variant, device):
-    (launch,) = launches(case, variant, device)
+def build(case, variant, device, chosen):
+    (launch,) = launches(case, variant, device, chosen)
     M, N = case.size("M", "N")
 
     def call(x, W, b, *colsum):
-        return triton_call(
-            *(x, W, b, *colsum, M),
-            kernel=launch.kernel,
-            out_shape=jax.ShapeDtypeStruct((M, N), x.dtype),
-            grid=launch.grid,
-            num_warps=launch.num_warps,
-            num_stages=launch.num_stages,
-            **launch.constexprs,
-        )
+        return run(launch, x, W, b, *colsum, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
 
     return jax.jit(call)

@@ -13,13 +13,13 @@ import math
 
 import numpy as np
 
-from implementations._mathematics import activate, linear, product
+from implementations._shared.numpy.formulas import activate, linear, product
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
 EPS = 1e-5
 OPTIONS = {"activation": ("gelu_tanh", "gelu_erf", "relu", "none"), "w_layout": ("kn", "nk")}
-ROWS = ("x",)
+ROWS = {"x": 0, "y": 0}
 CASES = {
     "batch": {"M": 1024, "K": 1024, "N": 4096},
     "token": {"M": 1, "K": 1024, "N": 4096},

@@ -12,7 +12,10 @@ call to call without compiling anew, and scale is read by every program.
 import triton
 import triton.language as tl
 
-from implementations._triton import SHARED_KIB, TYPES, Launch, activate, grouped, multiply
+from implementations._shared.gpu import is_ieee, rows_are_aligned, shared_memory
+from implementations._shared.triton.elementwise import activate
+from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.matmul import grouped, multiply, narrowed
 
 LARGEST_RANK = 256
 
@@ -45,39 +48,31 @@ def launches(case, variant, device):
     return Launch(down, signature, options | tile, grid, num_warps, num_stages), main
 
 
-def aligned(case):
-    """Whether every row starts on 16 bytes. If not, a thread loads element by element, with a pointer for each."""
-    K, N = case.size("K", "N")
-    return K * case.itemsize % 16 == 0 and N * case.itemsize % 16 == 0
-
-
 def product_tile(case, device, fused):
     """The tile of `fused` and `up`: the widest that leaves no multiprocessor without a program."""
-    M, N, R = case.size("M", "N", "R")
-    ieee = case.dtype == "float32" and case.precision == "ieee"
+    M, K, N, R = case.size("M", "K", "N", "R")
+    ieee = is_ieee(case)
     BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))  # a dot has 16 rows at least
     # 256 columns load the fewest bytes per FLOP, and sum x @ A the fewest times; wide ranks leave no registers for them
     BLOCK_N = 256 if case.itemsize == 2 and (R <= 16 or not fused) and device.capability < (10, 0) else 128
-    BLOCK_K = (
-        64 if case.itemsize == 2 else 16 if ieee else 32
-    )  # 128 bytes of one swizzle; ieee multiplies from registers
+    # 128 bytes of one swizzle; ieee multiplies from registers
+    BLOCK_K = 64 if case.itemsize == 2 else 16 if ieee else 32
     if ieee and R > 16:
         BLOCK_N = (
             64  # a thread loads all R of its rows and columns at once for the last product, where it may spill some
         )
-    if not aligned(case):
-        BLOCK_N, BLOCK_K = 64, min(BLOCK_K, 32)  # room for the pointers
-    if R * case.itemsize % 16 and case.sizes["K"] <= BLOCK_K > 16:
+    if not rows_are_aligned(case, K, N):
+        BLOCK_N, BLOCK_K = 64, min(BLOCK_K, 32)  # room for a pointer to each element
+    if R * case.itemsize % 16 and K <= BLOCK_K > 16:
         # one pass of the loop is no loop: then Triton 3.6 on Hopper computes wrongly with rows of A that start anywhere (seen on
         # an H200: errors larger than the outputs at K = 64, R = 13; right with two passes)
-        BLOCK_K = max(16, triton.next_power_of_2(case.sizes["K"]) // 2)
-    while BLOCK_N > 32 and triton.cdiv(M, BLOCK_M) * triton.cdiv(N, BLOCK_N) < 0.9 * (device.multiprocessors or 132):
-        BLOCK_N //= 2
+        BLOCK_K = max(16, triton.next_power_of_2(K) // 2)
+    BLOCK_N = narrowed(BLOCK_N, 32, M, BLOCK_M, N, device)
     num_warps = 4 if BLOCK_M < 128 else 8
     BLOCK_R = max(16, triton.next_power_of_2(R))
     stage = (BLOCK_M + BLOCK_N + (BLOCK_R if fused else 0)) * BLOCK_K * case.itemsize
     spare = (BLOCK_M + BLOCK_N) * BLOCK_R * case.itemsize + (8 << 10)  # for the last product
-    num_stages = max(1, min(4, ((SHARED_KIB.get(device.capability, 99) << 10) - spare) // stage))
+    num_stages = max(1, min(4, (shared_memory(device) - spare) // stage))
     return {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "GROUP": 8}, num_warps, num_stages
 
 

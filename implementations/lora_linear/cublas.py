@@ -1,6 +1,6 @@
 """The product x @ W alone, by Torch's library (cuBLAS on a GPU): what the adapter's cost has to be measured by, not a layer."""
 
-from implementations._torch import product
+from implementations._shared.torch.operators import product
 
 BACKEND = "torch"
 VARIANTS = {"default": ("subnormals",)}  # flushed to zero by Torch's 16-bit product on CPUs

@@ -8,12 +8,12 @@
 //   up       the second: as `fused`, but its last slab of x is read from what `down` made.
 //
 // On the tensor cores (float16, bfloat16, and float32 as tf32), or where SIMT on the float32 units (precision "ieee").
-// _tile.cuh says how a tile is multiplied. Sizes are arbitrary; ALIGNED promises that K and N, RANK_ALIGNED that R is a
+// _shared/cuda/matmul_mma.cuh says how a tile is multiplied. Sizes are arbitrary; ALIGNED promises that K and N, RANK_ALIGNED that R is a
 // multiple of a 16-byte vector. Columns past R are 0, not what the sums have: where x has an inf, that is NaN (inf * 0).
-#include "_simt_tile.cuh"
+#include "_shared/cuda/matmul_simt.cuh"
 
 template <typename T, Activation ACT>
-struct Biased : OfSums {
+struct Biased : Epilogue {
     const T* __restrict__ b;
 
     __device__ __forceinline__ explicit Biased(const T* b) : b(b) {}
@@ -27,7 +27,7 @@ struct Biased : OfSums {
 template <bool ALIGNED, typename T, bool NK, int BM, int BN, int WM, int WN, typename F>
 __device__ __forceinline__ void store_tile(const TensorTile<T, NK, BM, BN, WM, WN>& tile, unsigned char* memory, T* y,
                                            long long M, long long N, long long m0, long long n0, F f) {
-    tile.template store<ALIGNED>(memory, y, M, N, m0, n0, f);
+    tile.template epilogue<ALIGNED>(memory, y, M, N, m0, n0, f);
 }
 template <bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, typename F>
 __device__ __forceinline__ void store_tile(const SimtTile<NK, BM, BN, WM, WN>& tile, unsigned char*, float* y,
@@ -74,29 +74,29 @@ __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restri
     using Low = typename TileOf<SIMT, T, false, BM, RB, RM, RN>::Type;
     extern __shared__ __align__(128) unsigned char memory[];  // max(STAGES * STAGE, the tile of y as it is stored)
     long long m0, n0;
-    place_of_block(M, N, BM, BN, m0, n0);
+    block_origin(M, N, BM, BN, m0, n0);
     RowLoader<T, ALIGNED, BM, THREADS> x_slabs(x, m0, M, K);
     WeightLoader<NK, T, ALIGNED, BN, THREADS, 1> W_slabs(W, n0, N, K);
     ColumnLoader<T, RANK_ALIGNED, RB, THREADS> A_slabs(A, 0, R, K);
     ColumnLoader<T, ALIGNED, BN, THREADS> B_slabs(B, n0, N, R);
     int slabs = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), all = slabs + static_cast<int>((R + SLAB<T> - 1) / SLAB<T>);
 
-    auto request = [&](int slab, int stage) {
+    auto load = [&](int slab, int stage) {
         unsigned char* here = memory + stage * STAGE;
         if (slab < slabs) {
-            x_slabs.request(here);
-            W_slabs.request(here + X);
-            if constexpr (FUSED) A_slabs.request(here + X + BN * 128);
+            x_slabs.load(here);
+            W_slabs.load(here + X);
+            if constexpr (FUSED) A_slabs.load(here + X + BN * 128);
         } else if (slab < all) {
-            B_slabs.request(here + X);
+            B_slabs.load(here + X);
         }
         copy_commit();
     };
     int stage = 0, next = STAGES - 1;
-    auto arrive = [&](int slab) {  // waits for the slab, asks for another, and returns where the slab is
+    auto advance = [&](int slab) {  // waits for the slab, asks for another, and returns where the slab is
         copy_wait<STAGES - 2>();
         __syncthreads();
-        request(slab + STAGES - 1, next);
+        load(slab + STAGES - 1, next);
         unsigned char* here = memory + stage * STAGE;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         next = next + 1 == STAGES ? 0 : next + 1;
@@ -105,17 +105,17 @@ __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restri
 
     Tile tile;
     Low low;
-    for (int i = 0; i < STAGES - 1; ++i) request(i, i);
+    for (int i = 0; i < STAGES - 1; ++i) load(i, i);
     float factor = to_float(*scale);
     for (int slab = 0; slab < slabs; ++slab) {
-        unsigned char* here = arrive(slab);
+        unsigned char* here = advance(slab);
         tile.add(here, here + X);
         if constexpr (FUSED) low.add(here, here + X + BN * 128);
     }
 
     Lift lift = continued<Lift>(tile);
     for (int slab = slabs; slab < all; ++slab) {
-        unsigned char* here = arrive(slab);
+        unsigned char* here = advance(slab);
         int r0 = (slab - slabs) * SLAB<T>;
         if constexpr (FUSED) {
             each_pair(low, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(WM* WN * 32)
     Tile tile;
     RowLoader<T, ALIGNED, BM, THREADS> rows(x, m0, M, K);
     ColumnLoader<T, RANK_ALIGNED, RB, THREADS> columns(A, 0, R, K);
-    pipeline<STAGES>(tile, memory, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>));
+    mainloop<STAGES>(tile, memory, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>));
     each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
         if (m0 + row >= M) return;
         T* to = xa + (m0 + row) * R + column;

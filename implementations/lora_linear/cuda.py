@@ -4,11 +4,11 @@ fused           one launch: x @ A is summed beside x @ W
 two_launches    x @ A first, then the layer with it
 """
 
-from dataclasses import dataclass
 from pathlib import Path
 
-from fusebench.backends.cuda import Launch, Program
-from implementations._cuda import SHARED_MEMORY, TYPES, Plan
+from implementations._shared.cuda.launch import TYPES, Plan, instance, unsupported
+from implementations._shared.cuda.matmul import TENSOR_TILES, MatmulTile, blocks
+from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned, shared_memory
 
 BACKEND = "torch"
 VARIANTS = {"fused": ("scaled_xa",), "two_launches": ("xa", "scaled_xa")}
@@ -19,37 +19,12 @@ FILE = Path(__file__).with_suffix(".cu")
 LARGEST_RANK = 128
 
 
-@dataclass(frozen=True)
-class Tile:
-    """A block's part of y, its warps on it and on x @ A, and what an element costs in it beside the largest tile."""
-
-    rows: int
-    columns: int
-    warps: tuple[int, int]
-    low_warps: tuple[int, int]
-    cost: float
-
-    @property
-    def least_rank(self):
-        """Columns of x @ A: 16 for each warp beside another."""
-        return 16 * self.low_warps[1]
-
-
-TILES = (
-    Tile(128, 256, (2, 4), (8, 1), 1.0),
-    Tile(128, 128, (2, 4), (8, 1), 1.2),
-    Tile(64, 128, (2, 2), (4, 1), 1.4),
-    Tile(64, 64, (2, 2), (4, 1), 1.6),
-    Tile(16, 64, (1, 4), (1, 4), 3.0),
-)
-DOWN = Tile(32, 0, (2, 2), (2, 2), 1.0)  # x @ A alone: few rows, so that there are many blocks to read x
+DOWN = MatmulTile("tensor", 32, 0, 1.0, 2, 2)  # x @ A alone: few rows, so that there are many blocks to read x
 
 
 def skip(case, variant, device):
-    if device.type != "cuda":
-        return "needs an NVIDIA GPU"
-    if device.capability < (8, 0):
-        return "needs compute capability 8.0 (bfloat16 and asynchronous copies)"
+    if reason := unsupported(device):
+        return reason
     if case.sizes["R"] > LARGEST_RANK:
         return f"a block holds its rows of x @ A: at most {LARGEST_RANK} columns, not R = {case.sizes['R']}"
     return None
@@ -57,7 +32,7 @@ def skip(case, variant, device):
 
 def programs(case, variant, device):
     """What `build` compiles; needs no GPU."""
-    return [p.program for p in plans(case, variant, device)]
+    return [plan.program for plan in plans(case, variant, device)]
 
 
 def plans(case, variant, device):
@@ -66,34 +41,27 @@ def plans(case, variant, device):
     return [layer(case, device, fused)] if fused else [down(case, device), layer(case, device, fused)]
 
 
-def blocks(tile, M, N):
-    """How many tiles cover y (M, N)."""
-    return -(-M // tile.rows) * -(-N // tile.columns)
-
-
-def words(*values):
-    """Template arguments."""
-    return ", ".join(str(v).lower() if isinstance(v, bool) else str(v) for v in values)
-
-
 def common(case):
     """Type, SIMT, and whether rows of x, W and B, and those of A, start on 16 bytes."""
     K, N, R = case.size("K", "N", "R")
-    vector = 16 // case.itemsize
-    simt = case.dtype == "float32" and case.precision == "ieee"
-    return TYPES[case.dtype], simt, K % vector == 0 and N % vector == 0, R % vector == 0
+    return TYPES[case.dtype], is_ieee(case), rows_are_aligned(case, K, N), rows_are_aligned(case, R)
+
+
+def low_warps(tile):
+    """The arrangement of the tile's warps on x @ A: 16 rows each, and where there are more warps, 16 columns beside them."""
+    down = tile.rows // 16
+    return down, tile.threads // 32 // down
 
 
 def rank_columns(case, tile):
     """Columns of the tile of x @ A: a power of two."""
-    return max(tile.least_rank, 1 << (case.sizes["R"] - 1).bit_length())
+    return max(16 * low_warps(tile)[1], 1 << (case.sizes["R"] - 1).bit_length())
 
 
 def layer(case, device, fused):
     """`fused` or `up`: the tile with the least work on the busiest multiprocessor."""
     M, N = case.size("M", "N")
-    limit = SHARED_MEMORY.get(tuple(device.capability), 99) * 1024
-    multiprocessors = device.multiprocessors or 132
+    limit = shared_memory(device)
     T, simt, aligned, rank_aligned = common(case)
 
     def memory(tile, stages):
@@ -106,29 +74,27 @@ def layer(case, device, fused):
         return memory(tile, 2) <= limit and (wide or tile.columns < 256)
 
     def work(tile):
-        rounds = -(-blocks(tile, M, N) // multiprocessors)
+        rounds = -(-blocks(tile, M, N) // multiprocessors(device))
         return rounds * tile.rows * (tile.columns + (rank_columns(case, tile) if fused else 0)) * tile.cost
 
-    tile = min(filter(fits, TILES), key=work)
+    tile = min(filter(fits, TENSOR_TILES), key=work)
     stages = next(s for s in (4, 3, 2) if memory(tile, s) <= limit)
-    nk, activation = case.options["w_layout"] == "nk", case.options["activation"].upper()
-    shape = (tile.rows, tile.columns, *tile.warps, rank_columns(case, tile), *tile.low_warps, stages)
-    name = f"{'fused' if fused else 'up'}<{words(T, simt, activation, aligned, rank_aligned, nk, *shape)}>"
-    threads = tile.warps[0] * tile.warps[1] * 32
-    return Plan(Program(FILE, name), blocks(tile, M, N), threads, memory(tile, stages))
+    shape = tile.rows, tile.columns, tile.warps_m, tile.warps_n, rank_columns(case, tile), *low_warps(tile), stages
+    options = case.options["activation"].upper(), aligned, rank_aligned, case.options["w_layout"] == "nk"
+    program = instance(FILE, "fused" if fused else "up", T, simt, *options, *shape)
+    return Plan(program, blocks(tile, M, N), tile.threads, memory(tile, stages))
 
 
 def down(case, device):
-    T, simt, aligned, rank_aligned = common(case)
     columns, stages = rank_columns(case, DOWN), 4
-    name = f"down<{words(T, simt, aligned, rank_aligned, DOWN.rows, columns, *DOWN.warps, stages)}>"
-    return Plan(Program(FILE, name), -(-case.sizes["M"] // DOWN.rows), 128, stages * (DOWN.rows + columns) * 128)
+    program = instance(FILE, "down", *common(case), DOWN.rows, columns, *low_warps(DOWN), stages)
+    return Plan(program, -(-case.sizes["M"] // DOWN.rows), 128, stages * (DOWN.rows + columns) * 128)
 
 
 def build(case, variant, device):
     """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N)) → (M, N)."""
     sizes = M, K, N, R = case.size("M", "K", "N", "R")
-    *first, last = (Launch(p.program, p.grid, p.block, p.shared_memory) for p in plans(case, variant, device))
+    *first, last = (plan.bind() for plan in plans(case, variant, device))
 
     def fused(x, scale, W, b, A, B):
         y = x.new_empty((M, N))

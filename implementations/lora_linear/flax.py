@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from implementations._jax import ACTIVATIONS, dot_general, product, transposed_product
+from implementations._shared.jax.operators import ACTIVATIONS, dot_general, product, transposed_product
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}

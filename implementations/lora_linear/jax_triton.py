@@ -2,7 +2,7 @@
 
 import jax
 
-from fusebench.backends.jax_triton import triton_call
+from implementations._shared.jax.launch import run
 from implementations.lora_linear._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
 
 BACKEND = "jax"
@@ -16,22 +16,11 @@ def build(case, variant, device):
     *first, last = launches(case, variant, device)
     M, N, R = case.size("M", "N", "R")
 
-    def run(launch, width, *arguments):
-        return triton_call(
-            *arguments,
-            M,
-            kernel=launch.kernel,
-            out_shape=jax.ShapeDtypeStruct((M, width), arguments[0].dtype),
-            grid=launch.grid,
-            num_warps=launch.num_warps,
-            num_stages=launch.num_stages,
-            **launch.constexprs,
-        )
-
     def fused(x, scale, W, b, A, B):
-        return run(last, N, x, scale, W, b, A, B)
+        return run(last, x, scale, W, b, A, B, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
 
     def two_launches(x, scale, W, b, A, B):
-        return run(last, N, run(first[0], R, x, A), x, scale, W, b, B)
+        xa = run(first[0], x, A, M, out=jax.ShapeDtypeStruct((M, R), x.dtype))
+        return run(last, xa, x, scale, W, b, B, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
 
     return jax.jit(two_launches if first else fused)

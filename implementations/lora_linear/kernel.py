@@ -11,12 +11,12 @@ import math
 
 import numpy as np
 
-from implementations._mathematics import ACTIVATIONS, activate, linear, product
+from implementations._shared.numpy.formulas import ACTIVATIONS, activate, linear, product
 
 DIMENSIONS = ("M", "K", "N", "R")
 BATCH = "M"
 OPTIONS = {"activation": ACTIVATIONS, "w_layout": ("kn", "nk")}
-ROWS = ("x",)
+ROWS = {"x": 0, "y": 0}
 CASES = {
     "batch": {"M": 1024, "K": 1024, "N": 1024, "R": 16},
     "rank8": {"M": 2048, "K": 4096, "N": 4096, "R": 8},

@@ -8,7 +8,7 @@ no NaN in v: its padding is set to 0. Rows that see nothing are 0 by flex_attent
 import torch
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from implementations._compile import compiled
+from implementations._shared.torch.compile import compiled
 
 BACKEND = "torch"
 VARIANTS = {"default": ("probabilities",)}

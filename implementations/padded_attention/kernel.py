@@ -13,14 +13,13 @@ not look, because the host would have to wait for the device: there less than 0 
 
 import numpy as np
 
-from implementations import _padding
-from implementations._mathematics import attention
+from implementations._shared.numpy.formulas import attention
+from implementations._shared.numpy.padding import PADDINGS, check, draw, positions, tokens
 
 DIMENSIONS = ("B", "H", "T", "D")
 BATCH = "B"
-OPTIONS = {"padding": _padding.PADDINGS}
-ROWS = ("q",)
-ROW_AXIS = -2
+OPTIONS = {"padding": PADDINGS}
+ROWS = {"q": -2, "y": -2}
 CASES = {
     "published": {"B": 1, "H": 1, "T": 1024, "D": 64},  # one head of GPT-2
     "gpt2": {"B": 1, "H": 12, "T": 1024, "D": 64},
@@ -42,7 +41,7 @@ def inputs(case, rng):
     q is 1.5 times normal, so that the weights of a row differ by more than a little.
     """
     B, H, T, D = case.size("B", "H", "T", "D")
-    n_padd = _padding.draw(case.options["padding"], T, rng, (B,))
+    n_padd = draw(case.options["padding"], T, rng, (B,))
     q, k, v = (rng.standard_normal((B, H, T, D), dtype=np.float32) for _ in range(3))
     q *= np.float32(1.5)
     for b in range(B):
@@ -64,17 +63,17 @@ def hard(case):
 
 def formula(case, r, q, k, v, n_padd):
     """(y,) in float64. Points: `query`, `scores`, `scaled`, those of softmax, `probabilities`."""
-    _padding.check(n_padd, case.sizes["T"])
+    check(n_padd, case.sizes["T"])
     return (attention(q, k, v, n_padd.reshape(-1, 1, 1, 1), r.rows(q.shape[-2]), r),)
 
 
 def flops(case):
     """Two products of D multiplications and additions for each visible position; the exponentials do not count."""
     B, H, T, D = case.size("B", "H", "T", "D")
-    return 4 * D * B * H * _padding.positions(case.options["padding"], T)
+    return 4 * D * B * H * positions(case.options["padding"], T)
 
 
 def moved_bytes(case):
     """The tokens of q, k and v that are no padding read once, n_padd too; all of y written once."""
     B, H, T, D = case.size("B", "H", "T", "D")
-    return (3 * _padding.tokens(case.options["padding"], T) + T) * B * H * D * case.itemsize + 4 * B
+    return (3 * tokens(case.options["padding"], T) + T) * B * H * D * case.itemsize + 4 * B

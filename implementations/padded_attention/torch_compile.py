@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from implementations._compile import compiled
+from implementations._shared.torch.compile import compiled
 
 BACKEND = "torch"
 VARIANTS = {"default": ("scores", "probabilities"), "max_autotune": ("scores", "probabilities")}

@@ -1,11 +1,11 @@
-"""padded_attention in Triton, one launch in every variant: _triton_kernels.py says how they work.
+"""padded_attention in Triton, one launch in every variant: _shared/triton/attention.py says how they work.
 
 flash: blocks of tokens with a running maximum. whole_row: all scores of a tile of rows at once, for short sequences.
 """
 
 import torch
 
-from implementations.padded_attention._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations._shared.triton.attention import launches, skip  # noqa: F401 (`skip` is part of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}

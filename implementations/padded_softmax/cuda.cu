@@ -1,4 +1,4 @@
-// padded_softmax: row i of att (T, T) sees columns n_padd to i, one launch in either variant. _softmax.cuh has the passes.
+// padded_softmax: row i of att (T, T) sees columns n_padd to i, one launch in either variant. softmax.cuh has the passes.
 //
 //   row        a row is held in the registers of 1 to 32 lanes of a warp, or of a block of up to 1024 threads: at most
 //              8 vectors of 16 bytes a thread, 128 KiB a row. Its visible part is read once.
@@ -8,7 +8,7 @@
 // of y is written once, hidden positions as 0. Long rows, the last ones, begin first, so that short ones fill the end of the
 // launch. ALIGNED promises that T is a multiple of a 16-byte vector. Without it rows begin anywhere, and the few elements
 // before and behind the vectors of a row are moved one by one.
-#include "_softmax.cuh"
+#include "_shared/cuda/softmax.cuh"
 
 // Row i, with n_padd brought into 0 … T.
 template <typename T, bool ALIGNED>

@@ -2,8 +2,8 @@
 
 import jax
 
-from fusebench.backends.jax_triton import triton_call
-from implementations.padded_softmax._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations._shared.jax.launch import run
+from implementations._shared.triton.padded_softmax import launches, skip  # noqa: F401 (`skip` is part of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
@@ -16,15 +16,6 @@ def build(case, variant, device):
     (launch,) = launches(case, variant, device)
 
     def call(att, n_padd):
-        return triton_call(
-            att,
-            n_padd,
-            kernel=launch.kernel,
-            out_shape=jax.ShapeDtypeStruct(att.shape, att.dtype),
-            grid=launch.grid,
-            num_warps=launch.num_warps,
-            num_stages=launch.num_stages,
-            **launch.constexprs,
-        )
+        return run(launch, att, n_padd, out=jax.ShapeDtypeStruct(att.shape, att.dtype))
 
     return jax.jit(call)

@@ -10,13 +10,14 @@ not look, because the host would have to wait for the device: there less than 0 
 
 import numpy as np
 
-from implementations._mathematics import softmax
+from implementations._shared.numpy.formulas import softmax
+from implementations._shared.numpy.padding import check, draw, positions
 
 DIMENSIONS = ("T",)
 BATCH = "T"
 OPTIONS = {"padding": ("few", "none", "one", "most", "all")}
 PRECISIONS = ("ieee",)  # nothing is multiplied in tensor cores
-ROWS = ("att",)
+ROWS = {"att": 0, "y": 0}
 CASES = {
     "published": {"T": 1024},
     "large": {"T": 8192},
@@ -30,46 +31,29 @@ CASES = {
 }
 
 
-def padding(case):
-    """The least and the most padding that `inputs` draws."""
-    T = case.sizes["T"]
-    least, most = {"few": (4, 8), "none": (0, 0), "one": (1, 1), "most": (T - 1, T - 1), "all": (T, T)}[
-        case.options["padding"]
-    ]
-    return min(least, T), min(most, T)
-
-
 def inputs(case, rng):
     """att (T, T): normal, standard deviation 2, with NaN beside what each row sees; n_padd (): 4 to 8, or as the option says."""
     T = case.sizes["T"]
-    least, most = padding(case)
-    att, n_padd = 2 * rng.standard_normal((T, T), dtype=np.float32), rng.integers(least, most, endpoint=True)
+    att, n_padd = 2 * rng.standard_normal((T, T), dtype=np.float32), draw(case.options["padding"], T, rng)
     att.reshape(-1)[1 :: T + 1] = np.nan  # the next token of each row but the last
     att[:, :n_padd:2] = np.nan
-    return {"att": att, "n_padd": np.asarray(n_padd, np.int32)}
+    return {"att": att, "n_padd": n_padd}
 
 
 def formula(case, r, att, n_padd):
     """(y,) in float64. Points: `shifted`, `exponentials`, `total`, `inverse`."""
     T = case.sizes["T"]
-    if not 0 <= n_padd <= T:
-        raise ValueError(f"n_padd is {n_padd}: expected 0 to T = {T}")
+    check(n_padd, T)
     i, j = r.rows(att.shape[0])[:, None], np.arange(T)
     return (softmax(att, (n_padd <= j) & (j <= i), r),)
 
 
-def visible(case):
-    """How many positions are visible, with the most padding that may be drawn."""
-    seen = case.sizes["T"] - padding(case)[1]
-    return seen * (seen + 1) // 2
-
-
 def flops(case):
     """Maximum, difference, exponential, sum and quotient: 5 for each visible position."""
-    return 5 * visible(case)
+    return 5 * positions(case.options["padding"], case.sizes["T"])
 
 
 def moved_bytes(case):
     """What is visible read once, n_padd too; all of y written once."""
     T = case.sizes["T"]
-    return (visible(case) + T * T) * case.itemsize + 4
+    return (positions(case.options["padding"], T) + T * T) * case.itemsize + 4

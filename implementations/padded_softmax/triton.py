@@ -1,11 +1,11 @@
-"""padded_softmax in Triton, one launch in every variant: _triton_kernels.py says how they work.
+"""padded_softmax in Triton, one launch in every variant: _shared/triton/padded_softmax.py says how they work.
 
 row: a whole row in registers. online: rows of any length, whose visible part is read twice.
 """
 
 import torch
 
-from implementations.padded_softmax._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations._shared.triton.padded_softmax import launches, skip  # noqa: F401 (`skip` is part of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}

@@ -11,13 +11,13 @@ not look, because the host would have to wait for the device: there less than 0 
 
 import numpy as np
 
-from implementations import _padding
-from implementations._mathematics import softmax
+from implementations._shared.numpy.formulas import softmax
+from implementations._shared.numpy.padding import PADDINGS, check, draw, positions, tokens
 
 DIMENSIONS = ("T", "D")
 BATCH = "T"
-OPTIONS = {"padding": _padding.PADDINGS}
-ROWS = ("att",)
+OPTIONS = {"padding": PADDINGS}
+ROWS = {"att": 0, "y": 0}
 CASES = {
     "published": {"T": 1024, "D": 64},
     "large": {"T": 8192, "D": 64},
@@ -35,7 +35,7 @@ def inputs(case, rng):
     """att (T, T): normal, standard deviation 2, with NaN beside what each row sees; v (T, D): normal, with NaN in every other
     token of padding; n_padd (): 4 to 8, or as the option says."""
     T, D = case.size("T", "D")
-    n_padd = _padding.draw(case.options["padding"], T, rng)
+    n_padd = draw(case.options["padding"], T, rng)
     att, v = 2 * rng.standard_normal((T, T), dtype=np.float32), rng.standard_normal((T, D), dtype=np.float32)
     att.reshape(-1)[1 :: T + 1] = np.nan  # the next token of each row but the last
     att[:, :n_padd:2] = np.nan
@@ -53,7 +53,7 @@ def hard(case):
 def formula(case, r, att, v, n_padd):
     """(y,) in float64. Points: those of softmax, `probabilities`."""
     T = case.sizes["T"]
-    _padding.check(n_padd, T)
+    check(n_padd, T)
     i, j = r.rows(att.shape[0])[:, None], np.arange(T)
     probabilities = r.round("probabilities", softmax(att, (n_padd <= j) & (j <= i), r))
     return (r.dot(probabilities, np.where((n_padd <= j)[:, None], v, 0.0)),)
@@ -62,11 +62,11 @@ def formula(case, r, att, v, n_padd):
 def flops(case):
     """A multiplication and an addition for each visible position and column of v; the exponentials do not count."""
     T, D = case.size("T", "D")
-    return 2 * D * _padding.positions(case.options["padding"], T)
+    return 2 * D * positions(case.options["padding"], T)
 
 
 def moved_bytes(case):
     """What is visible of att and v read once, n_padd too; all of y written once."""
     T, D = case.size("T", "D")
     padding = case.options["padding"]
-    return (_padding.positions(padding, T) + (_padding.tokens(padding, T) + T) * D) * case.itemsize + 4
+    return (positions(padding, T) + (tokens(padding, T) + T) * D) * case.itemsize + 4

@@ -1,11 +1,11 @@
-"""padded_softmax_v in Triton, one launch in every variant: _triton_kernels.py says how they work.
+"""padded_softmax_v in Triton, one launch in every variant: _shared/triton/weighted_values.py says how they work.
 
 flash: blocks of scores with a running maximum. whole_row: all scores of 16 rows at once, for short sequences.
 """
 
 import torch
 
-from implementations.padded_softmax_v._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations._shared.triton.weighted_values import launches, skip  # noqa: F401 (`skip` is part of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}

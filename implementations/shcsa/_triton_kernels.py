@@ -1,7 +1,7 @@
-"""shcsa in Triton: what each variant launches, most of it kernels of its siblings, and the choice of tiles.
+"""shcsa in Triton: what each variant launches, most of it kernels of _shared/triton, and the choice of tiles.
 
-    padded_attention   dense → padded_attention's flash, or whole_row where that fits                      2 launches
-    padded_softmax_v   dense → scores → padded_softmax_v's flash, or whole_row where that fits             3
+    padded_attention   dense → attention's flash, or whole_row where that fits                             2 launches
+    padded_softmax_v   dense → scores → weighted_values' flash, or whole_row where that fits               3
     padded_softmax     dense → scores → padded_softmax's row or online → values                            4
     plain_softmax      dense → scores, -inf where hidden → softmax's row or online → values                4
 
@@ -19,22 +19,21 @@ import math
 import triton
 import triton.language as tl
 
-from implementations._triton import TYPES, Launch
-from implementations.padded_attention import _triton_kernels as padded_attention
-from implementations.padded_attention._triton_kernels import SHARED_KIB, first_visible, padded, tokens_of
-from implementations.padded_softmax import _triton_kernels as padded_softmax
-from implementations.padded_softmax_v import _triton_kernels as padded_softmax_v
-from implementations.padded_softmax_v._triton_kernels import values_of
-from implementations.softmax import _triton_kernels as softmax
+from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned, shared_memory
+from implementations._shared.triton import attention, padded_softmax, softmax, weighted_values
+from implementations._shared.triton.attention import first_visible, tokens_of
+from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.matmul import padded
+from implementations._shared.triton.weighted_values import values_of
 
 
 def skip(case, variant, device):
     """Why Triton cannot run this cell, or None."""
-    return padded_attention.skip(attention_case(case), "flash", device)
+    return attention.skip(attention_case(case), "flash", device)
 
 
 def launches(case, variant, device):
-    """The launches of a call, in order. The outputs of each are inputs of later ones: `steps` says which."""
+    """The launches of a call, in order. The outputs of each are inputs of later ones."""
     T, C, D = case.size("T", "C", "D")
     pointer = TYPES[case.dtype]
     tile, num_warps, num_stages = dense_tile(case, device)
@@ -43,7 +42,8 @@ def launches(case, variant, device):
     grid = (triton.cdiv(T, tile["BLOCK_M"]) * 3 * triton.cdiv(D, tile["BLOCK_N"]),)
     first = Launch(dense, signature, options, grid, num_warps, num_stages)
     if variant == "padded_attention":
-        return (first, sibling(padded_attention, attention_case(case), ("whole_row", "flash"), device))
+        whole = attention.skip(attention_case(case), "whole_row", device) is None
+        return (first, *attention.launches(attention_case(case), "whole_row" if whole else "flash", device))
 
     tile, num_warps = scores_tile(case)
     signature = {"q": pointer, "k": pointer, "n_padd": "*i32", "att": pointer}
@@ -51,36 +51,30 @@ def launches(case, variant, device):
     options |= {"MASKED": variant == "plain_softmax"} | tile
     second = Launch(scores, signature, options, (triton.cdiv(T, tile["BLOCK"]) ** 2,), num_warps, 1)
     if variant == "padded_softmax_v":
-        inner = of(case, "padded_softmax_v", {"T": T, "D": D})
-        return (first, second, sibling(padded_softmax_v, inner, ("whole_row", "flash"), device))
+        whole = weighted_values.skip(case, "whole_row", device) is None
+        return (first, second, *weighted_values.launches(case, "whole_row" if whole else "flash", device))
 
     if variant == "plain_softmax":
-        third = sibling(softmax, of(case, "softmax", {"R": T, "C": T}), ("row", "online"), device)
+        rows = of_sizes(case, R=T, C=T)
+        third = softmax.launch(rows, "row" if softmax.skip(rows, "row", device) is None else "online")
     else:
-        third = sibling(padded_softmax, of(case, "padded_softmax", {"T": T}), ("row", "online"), device)
-    tile, num_warps, num_stages = padded_softmax_v.flash_tile(of(case, "padded_softmax_v", {"T": T, "D": D}), device)
+        row = padded_softmax.skip(case, "row", device) is None
+        (third,) = padded_softmax.launches(case, "row" if row else "online", device)
+    tile, num_warps, num_stages = weighted_values.flash_tile(case, device)
     signature = {"att": pointer, "v": pointer, "n_padd": "*i32", "y": pointer}
     options = {"T": T, "D": D, "BLOCK_D": padded(D), "PRECISION": case.precision} | tile
     grid = (triton.cdiv(T, tile["BLOCK_M"]),)
     return (first, second, third, Launch(values, signature, options, grid, num_warps, num_stages))
 
 
-def of(case, kernel, sizes):
-    """The case of a sibling, for its choice of tiles."""
-    return dataclasses.replace(case, kernel=kernel, sizes=sizes, options={})
+def of_sizes(case, **sizes):
+    """The case with the sizes that a shared kernel goes by."""
+    return dataclasses.replace(case, sizes=sizes)
 
 
 def attention_case(case):
-    """The case of padded_attention's launch: one head."""
-    T, D = case.size("T", "D")
-    return of(case, "padded_attention", {"B": 1, "H": 1, "T": T, "D": D})
-
-
-def sibling(module, case, variants, device):
-    """The launch of the first of the sibling's variants that can run the case."""
-    variant = next(v for v in variants if module.skip(case, v, device) is None)
-    (launch,) = module.launches(case, variant, device)
-    return launch
+    """The case of attention's launch: one head."""
+    return of_sizes(case, B=1, H=1, T=case.sizes["T"], D=case.sizes["D"])
 
 
 def dense_tile(case, device):
@@ -88,23 +82,21 @@ def dense_tile(case, device):
     T, C, D = case.size("T", "C", "D")
     BLOCK_N = min(64, padded(D))
     BLOCK_M, BLOCK_K = 128, 64 if case.dtype != "float32" else 32
-    if case.dtype == "float32" and case.precision == "ieee":
+    if is_ieee(case):
         BLOCK_M, BLOCK_K = 64, 16  # operands pass through registers: more would spill
-    while BLOCK_M > 16 and triton.cdiv(T, BLOCK_M) * 3 * triton.cdiv(D, BLOCK_N) < 0.9 * (
-        device.multiprocessors or 132
-    ):
+    while BLOCK_M > 16 and triton.cdiv(T, BLOCK_M) * 3 * triton.cdiv(D, BLOCK_N) < 0.9 * (multiprocessors(device)):
         BLOCK_M //= 2
-    if C * case.itemsize % 16 or D * case.itemsize % 16:
+    if not rows_are_aligned(case, C, D):
         BLOCK_K = min(BLOCK_K, 32)  # an address for each element
     BLOCK_K = min(BLOCK_K, padded(C))
     stage = (BLOCK_M + BLOCK_N) * BLOCK_K * case.itemsize
-    limit = (SHARED_KIB.get(tuple(device.capability), 99) - 8) << 10
+    limit = shared_memory(device) - (8 << 10)
     return {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K}, 4, min(4, limit // stage)
 
 
 def scores_tile(case):
     """The tile of `scores` and its warps: square, because a row reads as much of k as a column of q."""
-    ieee = case.dtype == "float32" and case.precision == "ieee"
+    ieee = is_ieee(case)
     block = 32 if ieee or padded(case.sizes["D"]) > 128 else 64
     return {"BLOCK": min(block, padded(case.sizes["T"]))}, 8 if ieee else 4
 

@@ -1,6 +1,6 @@
-// shcsa: what its variants launch beside kernels of padded_attention and padded_softmax_v.
+// shcsa: what its variants launch, flash and flash_of_scores of flash.cuh among it.
 //
-//   dense_tensor, dense_simt   qkv (T, 3 D) = x @ W + b on _tile.cuh, on the tensor cores or, in IEEE float32, without them. The
+//   dense_tensor, dense_simt   qkv (T, 3 D) = x @ W + b on matmul_mma.cuh, on the tensor cores or, in IEEE float32, without them. The
 //                              kernels behind it take q, k and v where they lie, with rows 3 D apart.
 //   scores                     att (T, T) = q kᵀ / √D in the storage dtype, a tile of 64 × 64 a block. MASKED: -inf where
 //                              hidden; else tiles above the diagonal are left alone.
@@ -8,11 +8,11 @@
 //                              of 16 bytes a thread are held in registers, or, with V = 0, read twice.
 //
 // ALIGNED: rows of q and k begin at multiples of 16 bytes and hold whole vectors. WHOLE: so do those of att.
-#include "_attention.cuh"
-#include "_tile.cuh"
+#include "_shared/cuda/flash.cuh"
+#include "_shared/cuda/matmul_simt.cuh"
 
 template <typename T>
-struct Bias : OfSums {
+struct Bias : Epilogue {
     const T* __restrict__ b;
 
     __device__ __forceinline__ explicit Bias(const T* b) : b(b) {}
@@ -24,14 +24,14 @@ template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int
 __global__ void __launch_bounds__(WM* WN * 32, 1)
     dense_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long M,
                  long long K, long long N) {
-    tensor_tile<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, Bias<T>(b));
+    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, Bias<T>(b));
 }
 
 template <bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     dense_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
                long long M, long long K, long long N) {
-    simt_tile<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Bias<float>(b));
+    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Bias<float>(b));
 }
 
 template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, bool MASKED>
@@ -49,15 +49,15 @@ __global__ void __launch_bounds__(256)
     Tile tile;
     float s[1][Tile::FN][4] = {};
     if (column <= row) {
-        bring_rows<T, ALIGNED, DP, BLOCK, 256>(memory, q, pitch, row, 0, count, static_cast<int>(D));
-        bring_rows<T, ALIGNED, DP, BLOCK, 256>(memory + Tile::ROWS_BYTES, k, pitch, column, 0, count, static_cast<int>(D));
+        load_rows<T, ALIGNED, DP, BLOCK, 256>(memory, q, pitch, row, 0, count, static_cast<int>(D));
+        load_rows<T, ALIGNED, DP, BLOCK, 256>(memory + Tile::ROWS_BYTES, k, pitch, column, 0, count, static_cast<int>(D));
         copy_commit();
         copy_wait<0>();
         __syncthreads();
         tile.multiply(s, memory, memory + Tile::ROWS_BYTES);
     }
     if constexpr (MASKED)
-        tile.hide(s, row, *n_padd, [&](int f, int c) { return column + tile.key + f * 8 + 2 * tile.t + c % 2; });
+        tile.mask(s, row, *n_padd, [&](int f, int c) { return column + tile.key + f * 8 + 2 * tile.t + c % 2; });
 #pragma unroll
     for (int f = 0; f < Tile::FN; ++f)
 #pragma unroll

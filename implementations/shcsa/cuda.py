@@ -1,7 +1,7 @@
-"""shcsa in CUDA C++: a Dense kernel (cuda.cu) and those of its siblings.
+"""shcsa in CUDA C++: cuda.cu has a Dense kernel, scores and a softmax, and includes flash.cuh's kernels.
 
-padded_attention    dense → padded_attention's flash                                   2 launches
-padded_softmax_v    dense → scores → padded_softmax_v's flash                          3
+padded_attention    dense → flash                                                      2 launches
+padded_softmax_v    dense → scores → flash_of_scores                                   3
 padded_softmax      dense → scores → softmax of what is visible → weights times v      4
 plain_softmax       dense → scores, -inf where hidden → softmax → weights times v      4
 """
@@ -10,11 +10,9 @@ import dataclasses
 import math
 from pathlib import Path
 
-from fusebench.backends.cuda import Program
-from implementations import _tile
-from implementations._attention import TYPES, Tile, flag, head, reason
-from implementations.padded_attention import _cuda_plan as padded_attention
-from implementations.padded_softmax_v import _cuda_plan as padded_softmax_v
+from implementations._shared.cuda import attention, matmul
+from implementations._shared.cuda.launch import TYPES, Plan, instance
+from implementations._shared.gpu import rows_are_aligned
 
 BACKEND = "torch"
 VARIANTS = {
@@ -27,12 +25,14 @@ REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 
 FILE = Path(__file__).with_suffix(".cu")
-SCORES = Tile(1, 4, 2, 32)  # 64 × 64, as cuda.cu has it
+SCORES = attention.AttentionTile(1, 4, 2, 32)  # 64 × 64, as cuda.cu has it
 LANES, VECTORS = 128, 8  # that hold a row of att in `softmax`, and how many vectors of it each
 
 
 def skip(case, variant, device):
-    return reason(case, device)
+    if variant == "padded_attention":
+        return attention.skip_flash(of_sizes(case, B=1, H=1, T=case.sizes["T"], D=case.sizes["D"]), device)
+    return attention.skip(case, device)
 
 
 def programs(case, variant, device):
@@ -43,26 +43,24 @@ def programs(case, variant, device):
 def plans(case, variant, device):
     """What a call launches, in order."""
     T, C, D = case.size("T", "C", "D")
-    dense = _tile.plan(FILE, "dense", dataclasses.replace(case, sizes={"M": T, "K": C, "N": 3 * D}), device)
+    dense = matmul.plan(FILE, "dense", of_sizes(case, M=T, K=C, N=3 * D), device)
     if variant == "padded_attention":
-        return [dense, padded_attention.plan(of(case, B=1, H=1, T=T, D=D), "flash", device, whole=False)]
-    inner = of(case, T=T, D=D)
-    whole = flag(T * case.itemsize % 16 == 0)
-    name = f"scores<{head(case, D * case.itemsize % 16 == 0)}, {whole}, {flag(variant == 'plain_softmax')}>"
-    memory = (SCORES.rows + SCORES.tokens) * SCORES.pitch(inner) + SCORES.rows * (SCORES.tokens + 8) * case.itemsize
-    planned = [dense, _tile.Plan(Program(FILE, name), (-(-T // SCORES.rows)) ** 2, SCORES.threads, memory)]
+        return [dense, attention.flash(FILE, of_sizes(case, B=1, H=1, T=T, D=D), device)]
+    whole = rows_are_aligned(case, T)
+    program = instance(FILE, "scores", *attention.head(case), whole, variant == "plain_softmax")
+    memory = (SCORES.rows + SCORES.tokens) * SCORES.pitch(case) + SCORES.rows * (SCORES.tokens + 8) * case.itemsize
+    scores = Plan(program, (-(-T // SCORES.rows)) ** 2, SCORES.threads, memory)
     if variant == "padded_softmax_v":
-        return [*planned, padded_softmax_v.plan(inner, "flash", device)]
+        return [dense, scores, attention.flash_of_scores(FILE, case, device)]
     held = -(-T * case.itemsize // (16 * LANES))
-    name = (
-        f"softmax<{TYPES[case.dtype]}, {whole}, {flag(variant == 'padded_softmax')}, {held if held <= VECTORS else 0}>"
-    )
-    softmax = _tile.Plan(Program(FILE, name), T, LANES)
-    return [*planned, softmax, padded_softmax_v.plan(inner, "flash", device, ready=True)]
+    masked = variant == "padded_softmax"
+    program = instance(FILE, "softmax", TYPES[case.dtype], whole, masked, held if held <= VECTORS else 0)
+    values = attention.flash_of_scores(FILE, case, device, normalised=True)
+    return [dense, scores, Plan(program, T, LANES), values]
 
 
-def of(case, **sizes):
-    """The case of a sibling, for its choice of tiles."""
+def of_sizes(case, **sizes):
+    """The case with the sizes that a shared choice of tiles goes by."""
     return dataclasses.replace(case, sizes=sizes)
 
 
@@ -70,11 +68,8 @@ def build(case, variant, device):
     """call(x (T, C), n_padd () int32, W, b (3 D,)) → (T, D)."""
     import numpy as np
 
-    from fusebench.backends.cuda import Launch
-
     T, C, D = case.size("T", "C", "D")
-    planned = plans(case, variant, device)
-    dense, *others = [Launch(p.program, p.grid, p.block, p.shared_memory) for p in planned]
+    dense, *others = (plan.bind() for plan in plans(case, variant, device))
     scale = 1 / math.sqrt(D)
     attention_scale, scale = np.float32(scale * math.log2(math.e)), np.float32(scale)
     part = D * case.itemsize  # bytes from q to k, and from k to v

@@ -4,7 +4,7 @@ import functools
 
 import jax
 
-from fusebench.backends.jax_triton import triton_call
+from implementations._shared.jax.launch import run
 from implementations.shcsa._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
 
 BACKEND = "jax"
@@ -25,25 +25,12 @@ def build(case, variant, device):
 
     def call(x, n_padd, W, b):
         y, att = jax.ShapeDtypeStruct((T, D), x.dtype), jax.ShapeDtypeStruct((T, T), x.dtype)
-        q, k, v = dense(x, W, b, out_shape=[y, y, y])
+        q, k, v = dense(x, W, b, out=[y, y, y])
         if variant == "padded_attention":
-            return others[0](q, k, v, n_padd, out_shape=y)
-        weights = others[0](q, k, n_padd, out_shape=att)
+            return others[0](q, k, v, n_padd, out=y)
+        weights = others[0](q, k, n_padd, out=att)
         if variant != "padded_softmax_v":
-            weights = others[1](weights, T if variant == "plain_softmax" else n_padd, out_shape=att)
-        return others[-1](weights, v, n_padd, out_shape=y)
+            weights = others[1](weights, T if variant == "plain_softmax" else n_padd, out=att)
+        return others[-1](weights, v, n_padd, out=y)
 
     return jax.jit(call)
-
-
-def run(launch, *args, out_shape):
-    """One launch, with what it writes as arrays of `out_shape`."""
-    return triton_call(
-        *args,
-        kernel=launch.kernel,
-        out_shape=out_shape,
-        grid=launch.grid,
-        num_warps=launch.num_warps,
-        num_stages=launch.num_stages,
-        **launch.constexprs,
-    )

@@ -12,12 +12,12 @@ import math
 
 import numpy as np
 
-from implementations import _padding
-from implementations._mathematics import attention, linear
+from implementations._shared.numpy.formulas import attention, linear
+from implementations._shared.numpy.padding import PADDINGS, check, draw, positions, tokens
 
 DIMENSIONS = ("T", "C", "D")
 BATCH = "T"
-OPTIONS = {"w_layout": ("kn", "nk"), "padding": _padding.PADDINGS}
+OPTIONS = {"w_layout": ("kn", "nk"), "padding": PADDINGS}
 CASES = {
     "published": {"T": 1024, "C": 768, "D": 64},  # one head of GPT-2
     "wide": {"T": 2048, "C": 4096, "D": 128},
@@ -31,7 +31,7 @@ CASES = {
 def inputs(case, rng):
     """x (T, C): normal, with NaN in every other token of padding; n_padd (): 4 to 8, or as the option says."""
     T, C = case.size("T", "C")
-    n_padd = _padding.draw(case.options["padding"], T, rng)
+    n_padd = draw(case.options["padding"], T, rng)
     x = rng.standard_normal((T, C), dtype=np.float32)
     x[:n_padd:2] = np.nan
     return {"x": x, "n_padd": n_padd}
@@ -54,7 +54,7 @@ def hard(case):
 def formula(case, r, x, n_padd, W, b):
     """(y,) in float64. Points: `product`, `bias`, those of attention."""
     T, D = case.size("T", "D")
-    _padding.check(n_padd, T)
+    check(n_padd, T)
     qkv = linear(case, x, W if case.options["w_layout"] == "kn" else W.T, b, r)
     return (attention(qkv[:, :D], qkv[:, D : 2 * D], qkv[:, 2 * D :], n_padd, np.arange(T), r),)
 
@@ -63,10 +63,10 @@ def flops(case):
     """2 T C 3 D of the Dense, and two products of D multiplications and additions for each visible position."""
     T, C, D = case.size("T", "C", "D")
     padding = case.options["padding"]
-    return 6 * _padding.tokens(padding, T) * C * D + 4 * D * _padding.positions(padding, T)
+    return 6 * tokens(padding, T) * C * D + 4 * D * positions(padding, T)
 
 
 def moved_bytes(case):
     """The tokens of x that are no padding, W, b and n_padd read once, all of y written once."""
     T, C, D = case.size("T", "C", "D")
-    return (_padding.tokens(case.options["padding"], T) * C + (3 * C + 3) * D + T * D) * case.itemsize + 4
+    return (tokens(case.options["padding"], T) * C + (3 * C + 3) * D + T * D) * case.itemsize + 4

@@ -8,7 +8,7 @@ import math
 import torch
 import torch.nn.functional as F
 
-from implementations._compile import compiled
+from implementations._shared.torch.compile import compiled
 
 BACKEND = "torch"
 VARIANTS = {"default": ("bias", "scores", "probabilities"), "max_autotune": ("bias", "scores", "probabilities")}

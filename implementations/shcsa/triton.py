@@ -1,6 +1,6 @@
-"""shcsa in Triton: a Dense kernel and those of its siblings; _triton_kernels.py says which, and how many launches.
+"""shcsa in Triton: a Dense kernel and shared ones; _triton_kernels.py says which, and how many launches.
 
-padded_attention, padded_softmax_v, padded_softmax, plain_softmax: the sibling that does what comes behind q, k and v.
+padded_attention, padded_softmax_v, padded_softmax, plain_softmax: the kernel that does what comes behind q, k and v.
 """
 
 import torch

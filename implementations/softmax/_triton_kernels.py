@@ -1,63 +1,30 @@
 """softmax in Triton: the kernels that triton.py and jax_triton.py both launch, and the choice of their tiles.
 
-    row         a program has a few whole rows in its registers, and reads each once.
-    persistent  the same, but as many programs as run at once, each with many rows: while one is computed and written, the
-                next ones are copied to shared memory. Read once as well.
-    online      a program has one row of any length, in blocks. A first pass keeps a running maximum and sum for each place
-                in the block; a second reads the row again, last block first, because that is what L2 still holds.
-
-C is a compile-time constant, so that the mask folds away where the block divides it. R may change without compiling anew.
+row, online  those of _shared/triton/softmax.py.
+persistent   `row`, but as many programs as run at once, each with many rows: while one is computed and written, the next
+             ones are copied to shared memory. Each row is read once as well.
 """
 
 import triton
 import triton.language as tl
 
-from implementations._triton import SHARED_KIB, TYPES, Launch
-
-LOWEST = tl.constexpr(-3.4028234663852886e38)  # of float32; only -inf is below
-LONGEST = 32768  # elements of a row in registers: 32 for each of 1024 threads; twice as many spill
-
-
-def skip(case, variant, device):
-    """Why Triton cannot run this cell, or None."""
-    if case.sizes["R"] >= 2**30:
-        return "rows are counted in 32 bits"
-    if variant != "online" and case.sizes["C"] > LONGEST:
-        return f"a row of more than {LONGEST} elements does not fit in a program's registers: online takes it"
-    return None
+from implementations._shared.gpu import multiprocessors, shared_memory
+from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.softmax import launch, row_tile, skip, softmax_tile  # noqa: F401 (`skip` is part of the contract)
 
 
 def launches(case, variant, device):
     """The one launch of every variant."""
-    R, C = case.size("R", "C")
-    pointer = TYPES[case.dtype]
-    signature = {"x": pointer, "R": "i32", "y": pointer}
-    if variant == "online":
-        block, num_warps = online_tile(case)
-        return (Launch(online, signature, {"C": C, "BLOCK": block}, (R,), num_warps, 1),)
-    if variant == "row":
-        rows, block, num_warps = row_tile(case)
-        options = {"C": C, "ROWS": rows, "BLOCK": block}
-        return (Launch(row, signature, options, (triton.cdiv(R, rows),), num_warps, 1),)
+    if variant != "persistent":
+        return (launch(case, variant),)
+    C, pointer = case.sizes["C"], TYPES[case.dtype]
     rows, block, num_warps = row_tile(case)
     if C * case.itemsize % 16:
         num_warps = max(4, num_warps)  # elements are copied one by one, with an address in registers for each
     programs, stages = persistent_grid(case, device, rows, block, num_warps)
+    signature = {"x": pointer, "R": "i32", "y": pointer}
     options = {"C": C, "ROWS": rows, "BLOCK": block, "STAGES": stages}
     return (Launch(persistent, signature, options, (programs,), num_warps, stages),)
-
-
-def row_tile(case):
-    """Rows and columns of a program's tile, and its warps: 32 elements a thread, 16 where a program has several warps.
-
-    Up to 1024 elements one warp is enough, which then reduces without a barrier; short rows share one, 512 elements a warp.
-    """
-    R, C = case.size("R", "C")
-    block = triton.next_power_of_2(C)
-    rows = max(1, min(512 // block, triton.next_power_of_2(R)))
-    elements = rows * block
-    num_warps = 1 if elements <= 1024 else min(32, max(4, elements // 512))
-    return rows, block, 16 if elements == 16384 else num_warps
 
 
 def persistent_grid(case, device, rows, block, num_warps):
@@ -67,37 +34,9 @@ def persistent_grid(case, device, rows, block, num_warps):
     """
     R = case.sizes["R"]
     each = max(1, 16 // num_warps)
-    memory = ((SHARED_KIB.get(device.capability, 99) - 8) << 10) // each
+    memory = (shared_memory(device) - (8 << 10)) // each
     stages = min(4, 1 + memory // (rows * block * case.itemsize))
-    return min(triton.cdiv(R, rows), each * (device.multiprocessors or 132)), stages
-
-
-def online_tile(case):
-    """Columns of a block, and warps: 16 elements a thread, because each has a maximum and a sum of its own.
-
-    A row of less than four blocks takes smaller ones.
-    """
-    block = min(8192, max(64, triton.next_power_of_2(case.sizes["C"]) // 4))
-    return block, max(1, block // 512)
-
-
-@triton.jit
-def softmax_tile(x):
-    """Softmax along axis 1 of x (ROWS, BLOCK), with -inf where there is nothing. A row of nothing but -inf becomes NaN."""
-    x = x.to(tl.float32)
-    e = tl.exp(x - tl.max(x, 1)[:, None])
-    return e * (1.0 / tl.sum(e, 1))[:, None]
-
-
-@triton.jit(do_not_specialize=["R"])
-def row(x, R, y, C: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """ROWS rows. What is read leaves L2 first, which keeps y for whoever reads it next."""
-    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
-    columns = tl.arange(0, BLOCK)[None, :]
-    inside = ((rows < R) | (ROWS == 1))[:, None] & (columns < C)
-    tile = rows[:, None] * C + columns
-    z = softmax_tile(tl.load(x + tile, mask=inside, other=float("-inf"), eviction_policy="evict_first"))
-    tl.store(y + tile, z.to(y.dtype.element_ty), mask=inside)
+    return min(triton.cdiv(R, rows), each * multiprocessors(device)), stages
 
 
 @triton.jit(do_not_specialize=["R"])
@@ -110,26 +49,3 @@ def persistent(x, R, y, C: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
         tile = rows[:, None] * C + columns
         z = softmax_tile(tl.load(x + tile, mask=inside, other=float("-inf")))
         tl.store(y + tile, z.to(y.dtype.element_ty), mask=inside)
-
-
-@triton.jit(do_not_specialize=["R"])
-def online(x, R, y, C: tl.constexpr, BLOCK: tl.constexpr):
-    """One row. R is the grid."""
-    place = tl.arange(0, BLOCK)
-    x += tl.program_id(0).to(tl.int64) * C
-    y += tl.program_id(0).to(tl.int64) * C
-    # from the lowest finite number a first -inf is as far as from any other: -inf - -inf would be NaN
-    highest = tl.full([BLOCK], LOWEST, tl.float32)
-    total = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, C, BLOCK):
-        v = tl.load(x + start + place, mask=start + place < C, other=float("-inf")).to(tl.float32)
-        rescale = tl.exp(-tl.abs(v - highest))  # of the sum if v is the new maximum, else of v
-        total = tl.where(v > highest, total * rescale + 1.0, total + rescale)
-        highest = tl.maximum(highest, v)
-    m = tl.max(highest, 0)
-    inverse = 1.0 / tl.sum(total * tl.exp(highest - m), 0)  # +inf here makes the whole row NaN, as exp(inf - inf)
-    LAST: tl.constexpr = (C - 1) // BLOCK * BLOCK
-    for passed in range(0, C, BLOCK):
-        columns = LAST - passed + place
-        v = tl.load(x + columns, mask=columns < C, other=float("-inf")).to(tl.float32)
-        tl.store(y + columns, (tl.exp(v - m) * inverse).to(y.dtype.element_ty), mask=columns < C)

@@ -1,4 +1,4 @@
-// softmax: each row of x (R, C) on its own, one launch in every variant. _softmax.cuh has the passes over a row.
+// softmax: each row of x (R, C) on its own, one launch in every variant. softmax.cuh has the passes over a row.
 //
 //   row        a row is held in the registers of 1 to 32 lanes of a warp, or of a block of up to 1024 threads: at most
 //              8 vectors of 16 bytes a thread, 128 KiB a row. x is read once.
@@ -9,7 +9,7 @@
 //
 // ALIGNED promises that C is a multiple of a 16-byte vector. Without it rows begin anywhere, and the few elements before and
 // behind the vectors of a row are moved one by one.
-#include "_softmax.cuh"
+#include "_shared/cuda/softmax.cuh"
 
 // A block of at least 128 threads has 128 / LANES rows.
 template <typename T, bool ALIGNED, int LANES, int V>

@@ -6,12 +6,12 @@ or with a NaN or +inf, is NaN. R * C may pass 2³¹.
 
 import numpy as np
 
-from implementations._mathematics import softmax
+from implementations._shared.numpy.formulas import softmax
 
 DIMENSIONS = ("R", "C")
 BATCH = "R"
 PRECISIONS = ("ieee",)  # nothing is multiplied in tensor cores
-ROWS = ("x",)
+ROWS = {"x": 0, "y": 0}
 CASES = {
     "published": {"R": 1823, "C": 781},
     "square": {"R": 4096, "C": 4096},

@@ -5,7 +5,7 @@
 
 import torch
 
-from implementations._compile import compiled
+from implementations._shared.torch.compile import compiled
 
 BACKEND = "torch"
 VARIANTS = {"default": (), "max_autotune": ()}

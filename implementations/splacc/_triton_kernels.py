@@ -1,14 +1,14 @@
 """splacc in Triton: the kernel that triton.py and jax_triton.py both launch, once in every variant.
 
 A program has a tile of y. It multiplies A with both halves of B in one pass over A, in the way of the variant
-(_triton_gated.py), and combines the sums in registers: C is never stored.
+(_shared/triton/gated_matmul.py), and combines the sums in registers: C is never stored.
 """
 
 import triton
 import triton.language as tl
 
-from implementations._triton import activate
-from implementations._triton_gated import launch, place, products, store_tile
+from implementations._shared.triton.elementwise import activate
+from implementations._shared.triton.gated_matmul import launch, place, products, store_tile
 
 
 def launches(case, variant, device):

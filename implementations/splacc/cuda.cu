@@ -6,12 +6,13 @@
 //   two_accumulators_warpgroup    the same on Hopper's warpgroup products (16 bits), the halves one behind the other
 //   two_accumulators_simt     the same on the float32 units (precision "ieee"): a thread has 8 × 4 of either half.
 //
-// A is read once for both halves, and C is never stored. _tile.cuh says how a tile is multiplied.
-#include "_warpgroup_tile.cuh"
+// A is read once for both halves, and C is never stored. _shared/cuda/matmul_mma.cuh says how a tile is multiplied.
+#include "_shared/cuda/hopper/matmul.cuh"
+#include "_shared/cuda/matmul_simt.cuh"
 
 // sigmoid(v[0]) * tanh(v[1]) with one division for both: s / (1 + e) * (1 - t) / (1 + t), where e = exp(-|v[0]|) and
 // t = exp(-2 |v[1]|). For small v[1], 1 - t cancels; there tanh is its series, with coefficients fitted to half an ulp.
-struct Gate : OfSums {
+struct Gate : Epilogue {
     __device__ __forceinline__ float operator()(None, None, const float (&v)[2]) const {
         float e = exp_minus_abs(v[0]), t = exp_minus_abs(2.0f * v[1]), square = v[1] * v[1];
         float series = fmaf(square, fmaf(square, fmaf(square, 0.016432421f, -0.052668273f), 0.13320647f), -0.33332941f);
@@ -25,14 +26,14 @@ template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int
 __global__ void __launch_bounds__(WM* WN * 32, 1)
     two_accumulators_tensor(const T* __restrict__ A, const T* __restrict__ B, T* __restrict__ y, long long M,
                             long long K, long long N) {
-    tensor_tile<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 2>(A, B, y, M, K, N, Gate{});
+    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 2>(A, B, y, M, K, N, Gate{});
 }
 
 template <bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     two_accumulators_simt(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ y, long long M,
                           long long K, long long N) {
-    simt_tile<ALIGNED, NK, BM, BN, 2>(A, B, y, M, K, N, Gate{});
+    matmul_simt<ALIGNED, NK, BM, BN, 2>(A, B, y, M, K, N, Gate{});
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -40,6 +41,6 @@ template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     two_accumulators_warpgroup(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, T* __restrict__ y,
                                long long M, long long K, long long N) {
-    warpgroup_tiles<T, NK, BM, BN, STAGES, CLUSTER, 2>(A, B, y, M, K, N, Gate{});
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 2>(A, B, y, M, K, N, Gate{});
 }
 #endif

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from fusebench.backends.cuda import Launch
-from implementations import _tile
+from implementations._shared.cuda import matmul
+from implementations._shared.cuda.launch import unsupported
 
 BACKEND = "torch"
 VARIANTS = {"two_accumulators": ()}
@@ -14,11 +14,7 @@ FILE = Path(__file__).with_suffix(".cu")
 
 
 def skip(case, variant, device):
-    if device.type != "cuda":
-        return "needs an NVIDIA GPU"
-    if device.capability < (8, 0):
-        return "needs compute capability 8.0 (bfloat16 and asynchronous copies)"
-    return None
+    return unsupported(device)
 
 
 def programs(case, variant, device):
@@ -28,14 +24,13 @@ def programs(case, variant, device):
 
 def plan(case, variant, device):
     """Chooses the kernel, its tile and its grid from the sizes and the device."""
-    return _tile.plan(FILE, variant, case, device, parts=2, tiles=_tile.TENSOR_TILES + _tile.WARPGROUP_TILES)
+    return matmul.plan(FILE, variant, case, device, parts=2, tiles=matmul.TENSOR_TILES + matmul.WARPGROUP_TILES)
 
 
 def build(case, variant, device):
     """call(A (M, K), B) → (M, N)."""
     M, K, N = case.size("M", "K", "N")
-    planned = plan(case, variant, device)
-    launch = Launch(planned.program, planned.grid, planned.block, planned.shared_memory, planned.boxes)
+    launch = plan(case, variant, device).bind()
 
     def call(A, B):
         y = A.new_empty((M, N))

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from implementations._jax import dot_general
+from implementations._shared.jax.operators import dot_general
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}

@@ -2,8 +2,8 @@
 
 import jax
 
-from fusebench.backends.jax_triton import triton_call
-from implementations._triton_gated import interleave
+from implementations._shared.jax.launch import run
+from implementations._shared.triton.gated_matmul import interleave
 from implementations.splacc._triton_kernels import launches
 
 BACKEND = "jax"
@@ -23,14 +23,6 @@ def build(case, variant, device):
     M, N = case.size("M", "N")
 
     def call(A, B, prepared=None):
-        return triton_call(
-            *(A, B if prepared is None else prepared, M),
-            kernel=launch.kernel,
-            out_shape=jax.ShapeDtypeStruct((M, N), A.dtype),
-            grid=launch.grid,
-            num_warps=launch.num_warps,
-            num_stages=launch.num_stages,
-            **launch.constexprs,
-        )
+        return run(launch, A, B if prepared is None else prepared, M, out=jax.ShapeDtypeStruct((M, N), A.dtype))
 
     return jax.jit(call)

@@ -7,12 +7,12 @@ import math
 
 import numpy as np
 
-from implementations._mathematics import activate, dot, product
+from implementations._shared.numpy.formulas import activate, dot, product
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
 OPTIONS = {"w_layout": ("kn", "nk")}
-ROWS = ("A",)
+ROWS = {"A": 0, "y": 0}
 CASES = {
     "small": {"M": 256, "K": 512, "N": 512},
     "batch": {"M": 1024, "K": 2048, "N": 2048},  # the published size

@@ -6,7 +6,7 @@ graphs, which would copy the inputs. Torch's products of bfloat16 on a CPU flush
 
 import torch
 
-from implementations._compile import compiled
+from implementations._shared.torch.compile import compiled
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "subnormals"), "max_autotune": ("product",)}

@@ -5,7 +5,7 @@ two_accumulators: B as it is stored. interleaved: B with the columns of its halv
 
 import torch
 
-from implementations._triton_gated import interleave
+from implementations._shared.triton.gated_matmul import interleave
 from implementations.splacc._triton_kernels import launches
 
 BACKEND = "torch"

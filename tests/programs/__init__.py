@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -81,17 +81,34 @@ def run(program: Run, case: Case, arrays: Mapping[str, np.ndarray]) -> list[np.n
     return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
-def judged(kernel: Kernel, mistake: Mistake, program: Program) -> tuple[Verdict, Verdict]:
-    """The verdicts on the mistake and on the correct program, on the same case and inputs."""
+@dataclass(frozen=True)
+class Situation:
+    """A case with input sets, as many as a mistake is called with; the last is judged."""
+
+    case: Case
+    sets: list[dict[str, np.ndarray]]
+    judge: Judge
+    right: dict[Program, tuple[list[np.ndarray], Verdict]] = field(default_factory=dict)
+
+    def of(self, program: Program) -> tuple[list[np.ndarray], Verdict]:
+        """The outputs of a correct program and the verdict on them."""
+        if program not in self.right:
+            outputs = run(program.run, self.case, self.sets[-1])
+            self.right[program] = outputs, self.judge.judge(outputs, program.points)
+        return self.right[program]
+
+
+_situations: dict[tuple[Any, ...], Situation] = {}  # many mistakes share one, and the judge takes most of the time
+
+
+def situation(kernel: Kernel, mistake: Mistake) -> Situation:
+    """The situation in which the mistake shows."""
     case = make_case(kernel, mistake.sizes, mistake.dtype, mistake.precision, mistake.options)
-    sets = make_sets(kernel.module, case, mistake.seed, mistake.calls, mistake.inputs)
-    sets = [mistake.change(arrays) for arrays in sets]
-    judge = Judge(kernel.module, case, sets[-1])
-    wrong = [run(mistake.run, case, arrays) for arrays in sets][-1]
-    right = run(program.run, case, sets[-1])
-    return judge.judge(wrong, program.points), judge.judge(right, program.points)
-
-
-def together_only(verdict: Verdict) -> Verdict:
-    """The verdict without its elements: whether all of them together give the mistake away."""
-    return replace(verdict, ratio=0.0)
+    key = (kernel.name, case.id, mistake.seed, mistake.calls, mistake.inputs, mistake.change)
+    if key not in _situations:
+        sets = make_sets(kernel.mathematics, case, mistake.seed, mistake.calls, mistake.inputs)
+        sets = [mistake.change(arrays) for arrays in sets]
+        for array in (a for arrays in sets for a in arrays.values() if isinstance(a, np.ndarray)):
+            array.setflags(write=False)
+        _situations[key] = Situation(case, sets, Judge(kernel.mathematics, case, sets[-1]))
+    return _situations[key]

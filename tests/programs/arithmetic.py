@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from scipy.special import erf, expit
 
-from fusebench.inputs import numpy_dtype
+from fusebench.dtypes import numpy_dtype
 
 SMALLEST = np.float32(2.0**-126)  # normal number of float32
 

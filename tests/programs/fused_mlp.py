@@ -1,5 +1,6 @@
 """fused_mlp: linear layers with ReLU between them, and a last activation."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -74,7 +75,7 @@ def each_step(case, *inputs):
     if case.options["last"] != "sigmoid":
         return staged(case, *inputs)
     k = partial(keep, case)
-    plain = type(case)(**case.as_dict() | {"options": dict(case.options) | {"last": "none"}})
+    plain = replace(case, options={**case.options, "last": "none"})
     return store(case, 1 / k(1 + k(np.exp(-wide(staged(plain, *inputs))))))
 
 

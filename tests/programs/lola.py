@@ -1,5 +1,6 @@
 """lola: LayerNorm, linear, activation."""
 
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -202,7 +203,7 @@ def twice_rounded(case, x, W, b):
 
 def cut_off(case, x, W, b):
     """Stored by dropping bits instead of rounding: the upper half of a float32."""
-    as_float32 = type(case)(**case.as_dict() | {"dtype": "float32"})
+    as_float32 = replace(case, dtype="float32")
     return store(case, bfloat16_cut(fused(as_float32, x, W, b)))
 
 

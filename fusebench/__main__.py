@@ -1,0 +1,7 @@
+"""`python -m fusebench` is the command `fusebench`."""
+
+import sys
+
+from fusebench.cli import main
+
+sys.exit(main())

@@ -1,0 +1,98 @@
+"""What the cells of one case share: its input sets, as files that every worker reads, and who judges their outputs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fusebench import inputs, memory
+from fusebench.contract import Cell, Mathematics
+from fusebench.errors import Unstored
+from fusebench.parity.judge import Judge
+from fusebench.parity.verdict import Verdict
+from fusebench.settings import Clock, Settings
+from fusebench.workers import protocol
+from fusebench.workers.pool import WorkerLost, interpreter
+
+SETS = 3  # input sets in the ring; L2 is flushed explicitly, so the ring only has to keep outputs from being reused
+
+
+class CaseData:
+    """What the cells of one case share: the input sets on disk, and the judge of each set, made when first asked for."""
+
+    def __init__(self, mathematics: Mathematics, cell: Cell, folder: Path, settings: Settings, clock: Clock):
+        self.mathematics, self.folder, self.settings, self.clock = mathematics, folder, settings, clock
+        self.case, self.seed, self.kind = cell.case, cell.seed, cell.inputs
+        self.too_large = ""
+        self.judges: dict[tuple[int, str], Judge] = {}
+
+    @cached_property
+    def sets(self) -> list[dict[str, Any]]:
+        """Raises MemoryError, the second time at once, where they do not fit into the host's free memory."""
+        if self.too_large:
+            raise MemoryError(self.too_large)
+        try:
+            with self.clock.during("inputs"), memory.limited():
+                return inputs.make_sets(self.mathematics, self.case, self.seed, SETS, self.kind)
+        except MemoryError as error:
+            self.too_large = str(error)
+            raise
+
+    @cached_property
+    def files(self) -> list[list[inputs.Stored]]:
+        """Of each set, the file and dtype of each input. Raises Unstored where the disk has no room for them now, and
+        ValueError where it never had."""
+        sets = self.sets
+        needed = sum({id(a): a.nbytes for arrays in sets for a in arrays.values()}.values())
+        disk = shutil.disk_usage(self.folder)
+        for size, has, kind in ((disk.total, "has", ValueError), (disk.free, "has free", Unstored)):
+            if needed > size:
+                raise kind(f"its input files take {needed / 1e9:.3g} GB, the results' disk {has} {size / 1e9:.3g} GB")
+        with self.clock.during("inputs"):
+            return inputs.save_sets(sets, self.folder)
+
+    @property
+    def names(self) -> list[str]:
+        """Of the inputs, in their order."""
+        return list(self.sets[0])
+
+    def judge(
+        self, outputs: Sequence[inputs.Stored], points: Sequence[str], part: str, set_: int, pool: Any
+    ) -> Verdict:
+        """The verdict on the outputs in those files, which were computed from that input set by the kernel or a part of it."""
+        with self.clock.during("parity"):
+            with memory.limited():
+                if (set_, part) not in self.judges:
+                    on_device = self.settings.device == "cuda"
+                    judge = Judge(self.mathematics, self.case, self.sets[set_], self.seed, on_device, part)
+                    self.judges[set_, part] = judge
+                judge = self.judges[set_, part]
+                verdict = judge.judge(inputs.load(outputs, self.folder, mapped=True), points)
+            if verdict.ok and judge.referenced is not None:
+                return self._all_rows(judge, verdict, outputs, points, set_, pool)
+            return verdict
+
+    def _all_rows(
+        self, judge: Judge, verdict: Verdict, outputs: Sequence[inputs.Stored], points: Sequence[str], set_: int, pool: Any
+    ) -> Verdict:  # fmt: skip
+        """The verdict with the rows that are too many for the CPU, by the reference on the device where there is one."""
+        if self.settings.device != "cuda":
+            return replace(verdict, unseen="without a GPU, rows beyond these have no reference")
+        home = ("reference", interpreter(self.settings.pythons, "torch", "torch"))
+        message = protocol.CheckRows(
+            judge.case, tuple(self.files[set_]), tuple(outputs), tuple(judge.screens(points)), tuple(judge.row_axes), tuple(map(judge.axis, range(len(outputs)))),
+            judge.part, str(self.folder),
+        )  # fmt: skip
+        try:
+            reply = pool.get(*home, beside=True).ask(message, protocol.CheckedRows, self.settings.timeout_s)
+            pool.get(*home, beside=True).ask(protocol.Release(), protocol.Released, self.settings.timeout_s)
+        except WorkerLost as lost:
+            pool.drop(*home)
+            return replace(verdict, unseen=f"the reference on the device: {lost.reason}")
+        if isinstance(reply, protocol.Refused):
+            return replace(verdict, unseen=f"the reference on the device: {reply.reason}")
+        return judge.widened(verdict, reply.worst)

@@ -1,0 +1,261 @@
+"""The life of a cell: possible? → worker → inputs → build → first output → parity → timing → a timed output judged → record.
+
+`run`, `compare` and asv take their cells through these steps, and nothing else makes a record of a cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from fusebench import discovery, hard, provenance
+from fusebench.case_data import SETS, CaseData
+from fusebench.cases import command
+from fusebench.contract import Cell
+from fusebench.discovery import Kernel
+from fusebench.errors import Unstored
+from fusebench.inputs import Stored
+from fusebench.parity.rounding import FLUSHED
+from fusebench.records.record import Build, Rates, Record, Work
+from fusebench.settings import Run
+from fusebench.timing import yardstick
+from fusebench.timing.summary import Timing
+from fusebench.workers import protocol
+from fusebench.workers.pool import WorkerLost, interpreter
+from fusebench.workers.worker import describe
+
+INTERPRETER_FLOPS = 2.5e8  # Triton's interpreter takes 2 to 4 ms a tile: beyond this a cell takes minutes
+
+R = TypeVar("R", bound=protocol.Message)
+
+
+@dataclass
+class Trial:
+    """A cell of a run, and its record so far. Each step adds to the record and says whether all is right; if not, the record
+    has the status and the reason."""
+
+    run: Run
+    cell: Cell
+    commit: str | None = None  # that the implementation is of, where its file is a copy from there
+    record: Record = field(init=False)
+    worker: Any = None
+    judges: Any = None  # the pool that has the reference on the device
+    shared: CaseData | None = None
+    points: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.record = replace(
+            provenance.new_record(self.cell, self.run.settings.device),
+            computes=self.implementation.computes,
+            time_s=self.run.settings.plan.time_s, timeout_s=self.run.settings.timeout_s,
+        )  # fmt: skip
+
+    @property
+    def kernel(self) -> Kernel:
+        return self.run.kernels[self.cell.case.kernel]
+
+    @property
+    def implementation(self) -> discovery.Implementation:
+        return self.kernel.implementations[self.cell.implementation]
+
+    @property
+    def worker_key(self) -> tuple[str, str]:
+        """The back end and interpreter of the cell's worker."""
+        backend = self.implementation.backend
+        return backend, interpreter(self.run.settings.pythons, self.cell.implementation, backend)
+
+    @property
+    def ok(self) -> bool:
+        return self.record.status == "ok"
+
+    def end(self, status: str, reason: str, traceback: str = "") -> None:
+        """Ends the cell with a status that is not ok."""
+        self.record = replace(self.record, status=status, reason=reason, traceback=traceback)
+
+    def name_source(self) -> None:
+        """Notes which code is about to be measured."""
+        source = provenance.source_of(self.implementation.file)
+        if source and self.commit:
+            source = replace(source, git_commit=self.commit)
+        self.record = replace(self.record, source=source)
+
+    def possible(self) -> bool:
+        """Whether the cell can run here, as far as can be told without a worker; if not, the record says why."""
+        case, mathematics = self.cell.case, self.kernel.mathematics
+        if self.record.source is None:  # a pair has named it already
+            self.name_source()
+        self.record = replace(self.record, work=Work(int(mathematics.flops(case)), int(mathematics.moved_bytes(case))))
+        if broken := self.implementation.broken:
+            self.end("failed", broken)
+        elif reason := self.obstacle():
+            self.end("skipped", reason)
+        return self.ok
+
+    def obstacle(self) -> str | None:
+        """Why the cell cannot run here, as far as can be told without loading a framework."""
+        case, mathematics, without_gpu = self.cell.case, self.kernel.mathematics, self.implementation.without_gpu
+        if self.cell.inputs not in hard.kinds(mathematics, case):
+            return f"the formula of {case.kernel} leaves open what {self.cell.inputs} inputs give in {case.dtype}"
+        if self.run.settings.device == "cpu":
+            if without_gpu == "unavailable":
+                return "needs an NVIDIA GPU"
+            if case.precision == "tf32":
+                return "tf32 is a precision of tensor cores: the CPU has none"
+            if without_gpu == "interpreted" and case.dtype == "bfloat16":
+                return "interpreted on the CPU, where Triton computes bfloat16 wrongly"
+            flops = max(mathematics.flops(case), mathematics.moved_bytes(case))
+            if without_gpu == "interpreted" and flops > INTERPRETER_FLOPS:
+                return f"interpreted on the CPU, where {flops:.1e} FLOPs take minutes (at most {INTERPRETER_FLOPS:.1e}): try case=odd"
+        return None
+
+    @property
+    def interpreted(self) -> bool:
+        """Whether it runs in Triton's interpreter, which is never timed."""
+        return self.run.settings.device == "cpu" and self.implementation.without_gpu == "interpreted"
+
+    @contextlib.contextmanager
+    def at_its_own_cost(self, pool: Any) -> Iterator[None]:
+        """Whatever goes wrong inside ends in this cell's record and costs no other one.
+
+        Raises Unstored: no cell is at fault there, and a run that goes on later has this one before it.
+        """
+        try:
+            yield
+        except WorkerLost as lost:
+            self.end(lost.status, lost.reason)
+            pool.drop(*self.worker_key)
+        except Unstored as error:
+            raise Unstored(f"{self.cell.id}: {error}") from error
+        except Exception as error:  # a kernel.py that raises, or inputs that do not fit in memory, cost their cells
+            failed = describe(error)
+            self.end(failed.status, failed.reason, failed.traceback)
+        if self.record.status == "wrong":
+            # parity makes too few calls to see what only a timed one does
+            timed = self._timing_keys() if str(self.record.reason).startswith("a timed call") else ()
+            shown = command(self.kernel, self.cell, self.run.settings.device, self.run.roots[1:], timed)
+            self.record = replace(self.record, reproduce=shown)
+        self.record = replace(self.record, ended=datetime.now(UTC).isoformat())
+
+    def _timing_keys(self) -> list[str]:
+        """The keys of `bench` that time a cell as this run does."""
+        settings = self.run.settings
+        keys = [f"{key}={getattr(settings.plan, key)}" for key in ("time_s", "target", "regime", "cache")]
+        return keys + [f"threads={n}" for n in (settings.threads,) if n]
+
+    def begin(self, worker: Any, judges: Any, shared: CaseData) -> None:
+        """Gives the cell its worker, the pool of the reference on the device, and the data that it shares with others."""
+        self.worker, self.judges, self.shared = worker, judges, shared
+        hello = worker.hello
+        environment = replace(
+            self.record.environment, device=hello.device, packages=hello.packages, python=hello.python
+        )
+        self.record = replace(self.record, environment=environment)
+
+    def build(self) -> bool:
+        """Compiles the cell; its first output is judged. Raises WorkerLost if the worker dies of it, as the next ones do."""
+        assert self.shared
+        request = protocol.BuildCell(
+            self.cell.case, self.cell.implementation, self.cell.variant, tuple(self.shared.names),
+            tuple(map(tuple, self.shared.files)), str(self.shared.folder), self.cell.config,
+        )  # fmt: skip
+        built = self._ask("compile", request, protocol.Built)
+        if built is None:
+            return False
+        self.points = built.points
+        build = Build(
+            built.prepare_s, built.compile_s, built.peak_memory_bytes, built.written_bytes, built.points, built.config
+        )  # fmt: skip
+        self.record = replace(self.record, build=build)
+        return self._judge("first", "", built.outputs, 0)
+
+    def repeat(self) -> bool:
+        """Judges a later call."""
+        assert self.shared
+        later = self._ask("parity", protocol.RepeatCell(str(self.shared.folder)), protocol.Repeated)
+        if later is None:
+            return False
+        self.record = replace(self.record, parity=replace(self.record.parity, nondeterministic=later.nondeterministic))
+        return self._judge("repeated", "a later call, on other inputs in the same memory: ", later.outputs, SETS - 1)
+
+    def time(self, judged: bool = True) -> Timing | None:
+        """Times the cell, and judges the last timed output unless it is not to be `judged`; None where that is not right."""
+        assert self.shared
+        folder = str(self.shared.folder) if judged else ""  # without one the worker leaves the output on the device
+        timed = self._ask("timing", protocol.TimeCell(self.run.settings.plan, folder), protocol.Timed)
+        if timed is None or (judged and not self._judge("timed", "a timed call: ", timed.outputs, SETS - 1)):
+            return None
+        return timed.timing
+
+    def _ask(self, phase: str, request: protocol.Request, expected: type[R]) -> R | None:
+        self.run.on_phase(self.cell, phase)
+        with self.run.clock.during(phase):
+            reply = self.worker.ask(request, expected, self.run.settings.timeout_s)
+        if isinstance(reply, protocol.Refused):
+            self.end(reply.status, reply.reason, reply.traceback)
+            return None
+        answer: R = reply
+        return answer
+
+    def _judge(self, which: str, prefix: str, outputs: Sequence[Stored], set_: int) -> bool:
+        """Whether the outputs, which were computed from that input set, are right; `which` of the record's verdicts it is."""
+        assert self.shared
+        self.run.on_phase(self.cell, "parity")
+        flushed = (FLUSHED,) if self.worker.hello.flushes_subnormals else ()
+        points = (*self.points, *flushed)
+        verdict = self.shared.judge(outputs, points, self.implementation.computes, set_, self.judges)
+        self.record = replace(self.record, parity=replace(self.record.parity, **{which: verdict}))  # type: ignore[arg-type]
+        if not verdict.ok:
+            self.end("wrong", prefix + verdict.reason())
+        return verdict.ok
+
+
+def release(pool: Any, worker_key: tuple[str, str], worker: Any, timeout_s: float) -> None:
+    """Makes a worker let go of its cell. If that fails the worker is lost, but not what the cell left on record."""
+    try:
+        worker.held_bytes = worker.get(protocol.Release(), protocol.Released, timeout_s).held_bytes
+    except WorkerLost:
+        pool.drop(*worker_key)
+
+
+def run_cell(trial: Trial, rates: yardstick.Rates | None) -> None:
+    """Fills the record of a cell that can run and has its worker."""
+    time_s = trial.run.settings.plan.time_s
+    if not trial.build():
+        return
+    if trial.interpreted:  # the interpreter takes seconds a call, and has no state from call to call
+        if time_s:
+            trial.end("skipped", "interpreted on the CPU: right, but never timed")
+        return
+    if trial.repeat() and time_s and (timing := trial.time()):
+        trial.record = rated(with_timing(trial.record, timing), rates)
+
+
+def with_timing(record: Record, timing: Timing) -> Record:
+    """The record with the times of its calls; the first call's seconds less the median are those of compilation."""
+    build = record.build
+    if build is not None:
+        build = replace(build, compile_s=max(0.0, build.compile_s - timing.median))
+    return replace(record, timing=timing, build=build)
+
+
+def rated(record: Record, yardsticks: yardstick.Rates | None) -> Record:
+    """The record of a timed cell with its rates and the best time by the yardsticks, where they are known. A time that no device
+    of its kind can reach, or that the second clock contradicts, is `implausible`."""
+    assert record.timing and record.work and record.build
+    timing, case, work = record.timing, record.case, record.work
+    seconds = timing.median
+    best = yardstick.best(work.flops, work.moved_bytes, record.build.written_bytes, yardsticks)
+    bound = yardstick.bound(work.flops, work.moved_bytes, case.dtype, case.precision, record.device)
+    rates = Rates(
+        work.flops / seconds / 1e12, work.moved_bytes / seconds / 1e9, yardsticks, best, best and best / seconds, bound
+    )
+    record = replace(record, rates=rates)
+    if bound is not None and seconds < bound:
+        reason = f"{seconds * 1e6:.2f} µs is below {bound * 1e6:.2f} µs, which no such card can beat"
+        return replace(record, status="implausible", reason=reason)
+    if timing.clocks and timing.clocks.says == "contradicts":
+        return replace(record, status="implausible", reason=timing.clocks.reason)
+    return record

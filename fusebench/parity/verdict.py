@@ -1,0 +1,69 @@
+"""What the judge says of an output."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How far an output is off. `ratio` is the largest error ÷ budget of an element, `ulps` its error in spacings.
+
+    `rms` and `mean` are of error ÷ standard deviation over all elements, with their limits. The worst element is at `index`
+    of output number `output`; `pattern` says which elements are beyond their budget, `unseen` why some rows were not compared.
+    """
+
+    ratio: float
+    max_abs: float
+    max_rel: float
+    ulps: float
+    index: tuple[int, ...]
+    got: float
+    expected: float
+    budget: float
+    output: int
+    checked: int
+    rms: float = 0.0
+    rms_limit: float = 0.0
+    mean: float = 0.0
+    mean_limits: tuple[float, float] = (0.0, 0.0)
+    pattern: str = ""
+    unseen: str = ""
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        together = self.rms <= self.rms_limit and self.mean_limits[0] <= self.mean <= self.mean_limits[1]
+        return not self.problem and self.ratio <= 1 and together
+
+    def reason(self) -> str:
+        """One line: how far off, where, what was got and what was expected."""
+        if self.problem:
+            return self.problem
+        if self.ratio > 1:
+            return (
+                f"error is {self.ratio:.3g} × budget at output {self.output}{list(self.index)}: got {self.got:.9g}, expected "
+                f"{self.expected:.9g} ± {self.budget:.2g}, {self.ulps:.3g} ulps off; largest differences {self.max_abs:.2g} "
+                f"absolute, {self.max_rel:.2g} relative; beyond their budget: {self.pattern}"
+            )
+        low, high = self.mean_limits
+        return (
+            f"every element is within its budget, but not all together: error ÷ its standard deviation has the root mean "
+            f"square {self.rms:.4g} (right: at most {self.rms_limit:.4g}) and the mean {self.mean:.4g} ({low:.4g} to {high:.4g})"
+        )
+
+
+@dataclass(frozen=True)
+class Worst:
+    """What the reference on the device found over all rows: the worst element, as a Verdict describes it, and how many elements
+    are `beyond` what they may be off."""
+
+    ratio: float = 0.0
+    max_abs: float = 0.0
+    ulps: float = 0.0
+    index: tuple[int, ...] = ()
+    got: float = 0.0
+    expected: float = 0.0
+    budget: float = 0.0
+    output: int = 0
+    beyond: int = 0

@@ -1,0 +1,159 @@
+"""What one cell left behind: the record, its parts, and the record of one side of a pair. All of them frozen.
+
+Times are in seconds, sizes in bytes, clocks in MHz, power in W, energy in J, rates in GB/s and TFLOP/s (docs/records.md has
+a line for each field). One JSON object a line has the same names (store.py), an Arrow table too (arrow.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fusebench.contract import Case, Cell, Tunable
+from fusebench.machine import DeviceInfo
+from fusebench.parity.verdict import Verdict
+from fusebench.timing.summary import Timing
+from fusebench.timing.yardstick import Rates as Yardsticks
+
+SCHEMA = 2
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which code was measured: the implementation's `file`, the SHA-256 of it and of the files that it shares with others, and
+    the commit that the file is of, with `+` behind it where it differs; None outside a repository."""
+
+    file: str
+    sha256: str
+    shared_sha256: str
+    git_commit: str | None = None
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where it ran: the device, the versions of packages and Python in the worker, the host, and the harness's commit."""
+
+    device: DeviceInfo
+    packages: Mapping[str, str]
+    python: str
+    host: str
+    git_commit: str | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one call has to do: the kernel's FLOPs, and its compulsory bytes."""
+
+    flops: int
+    moved_bytes: int
+
+
+@dataclass(frozen=True)
+class Build:
+    """What stands before the first timed call: seconds of `prepare` and of the first call, compilation included, less the time of
+    a later call; bytes that the build and the first call took at the most
+    beyond the inputs, None where that is not known; bytes of its outputs; the points that the variant rounds at;
+    all its tunables."""
+
+    prepare_s: float
+    compile_s: float
+    peak_memory_bytes: int | None
+    written_bytes: int
+    points: tuple[str, ...] = ()
+    config: Mapping[str, Tunable] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far two calls on the same inputs are apart: how many elements differ, and the largest difference."""
+
+    elements: int
+    max_abs: float
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The verdicts on the first output, on that of a repeated call, and on the last timed one; None where there was none. `nondeterministic`
+    is None where two calls on the same inputs gave the same bits."""
+
+    first: Verdict | None = None
+    repeated: Verdict | None = None
+    timed: Verdict | None = None
+    nondeterministic: Spread | None = None
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        return [v for v in (self.first, self.repeated, self.timed) if v is not None]
+
+    @property
+    def ratio(self) -> float | None:
+        """The largest error ÷ budget of all judged outputs, or None where none was judged."""
+        return max((v.ratio for v in self.verdicts), default=None)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What follows from the time: TFLOP/s, GB/s, the best possible time by the yardsticks, the share of it that was reached
+    (1 is all of it; it may be more), and the bound, which no such device can beat. None is not known."""
+
+    tflops: float
+    gbps: float
+    yardsticks: Yardsticks | None = None
+    best_s: float | None = None
+    yardstick_share: float | None = None
+    bound_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """One cell of one run. `status` is one of contract.STATUSES; `reason` says why it is not `ok`, and `reproduce` is the command
+    that shows a wrong cell again. `computes` names the part of the kernel, "" for the whole. Parts that the cell did not
+    come to are None. `began` and `ended` are moments in UTC, in ISO 8601."""
+
+    id: str
+    label: str
+    cell: Cell
+    status: str
+    environment: Environment
+    began: str
+    ended: str = ""
+    reason: str | None = None
+    traceback: str = ""
+    reproduce: str = ""
+    computes: str = ""
+    source: Source | None = None
+    time_s: float = 0.0
+    timeout_s: float = 0.0
+    work: Work | None = None
+    build: Build | None = None
+    parity: Parity = field(default_factory=Parity)
+    timing: Timing | None = None
+    rates: Rates | None = None
+    schema: int = SCHEMA
+
+    @property
+    def case(self) -> Case:
+        return self.cell.case
+
+    @property
+    def kernel(self) -> str:
+        return self.cell.case.kernel
+
+    @property
+    def device(self) -> DeviceInfo:
+        return self.environment.device
+
+
+@dataclass(frozen=True)
+class PairRecord:
+    """One side of one pair of a comparison: its record, whose `timing` is None, and a timing for each turn. Where a side was not
+    ok, `ended_by` in both records of the pair names it, and `lost` says that it cost this pair alone."""
+
+    record: Record
+    comparison: str
+    side: str
+    pair: int
+    turns: tuple[Timing, ...] = ()
+    ended_by: str | None = None
+    lost: bool = False
+    schema: int = SCHEMA

@@ -1,0 +1,68 @@
+"""What a record keeps of the samples of a call."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """What the second clock says: `agrees`, `contradicts` with the reason, or `n/a`. Medians in seconds of the isolated calls:
+    by the wall, from the first kernel to the last by CUPTI, the kernels' busy time, what a wait costs (clocks.py), and the
+    host's time of a call."""
+
+    says: str
+    wall: float
+    span: float
+    busy: float
+    gap: float
+    host: float
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class StateRange:
+    """Lowest and highest of each reading of the device's state (state.py), None where nothing was read; and whether the card
+    was at its power limit in any of them."""
+
+    sm_mhz: tuple[float, float] | None = None
+    memory_mhz: tuple[float, float] | None = None
+    power_w: tuple[float, float] | None = None
+    temperature_c: tuple[float, float] | None = None
+    cpu_mhz: tuple[float, float] | None = None
+    load: tuple[float, float] | None = None
+    threads: tuple[int, int] | None = None
+    power_capped: bool | None = None
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Samples in seconds, one a call (sustained: the mean of each `run` of calls), and what follows from them.
+
+    `timer` is "cupti" or "wall". `interval` is of the median, at 95 %, and `uncertainty` half of it ÷ the median, None where
+    there are too few samples. `busy` is the union of each call's kernels, `host` what a call costs the calling thread.
+    `energy_j` is of one call, `discarded` counts samples of a slowed-down card.
+    """
+
+    timer: str
+    regime: str
+    cache: str
+    samples: tuple[float, ...]
+    median: float
+    q1: float
+    q3: float
+    interval: tuple[float, float] | None
+    uncertainty: float | None
+    target: float
+    target_missed: bool
+    run: int = 1
+    busy: tuple[float, ...] = ()
+    busy_median: float | None = None
+    host: tuple[float, ...] = ()
+    host_median: float | None = None
+    clocks: Clocks | None = None
+    launches: int | None = None
+    kernels: tuple[str, ...] = ()
+    discarded: int = 0
+    energy_j: float | None = None
+    state: StateRange = StateRange()

@@ -1,0 +1,158 @@
+"""What the parent and a worker say to each other: each message is a frozen type. On the pipe it is MessagePack, which has words
+for NaN and the infinities.
+
+The parent sends a request and gets its reply, or `Refused`. A worker says `Hello` or `Refused` once, when it is ready.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+import msgspec
+
+from fusebench.contract import Case, Tunable
+from fusebench.inputs import Stored
+from fusebench.machine import DeviceInfo
+from fusebench.parity.verdict import Worst
+from fusebench.records.record import Spread
+from fusebench.timing.plan import Plan
+from fusebench.timing.summary import Timing
+
+
+class Message(msgspec.Struct, frozen=True, tag=True):
+    """One side's words; the tag on the pipe is the name of the class."""
+
+
+R = TypeVar("R", bound=Message)
+
+
+class Hello(Message, frozen=True):
+    """What a worker is; `flushes_subnormals`: whether its back end makes zero of float32 subnormals."""
+
+    device: DeviceInfo
+    packages: Mapping[str, str]
+    python: str
+    flushes_subnormals: bool
+
+
+class Refused(Message, frozen=True):
+    """What was asked for was not done: `status` is a cell's, or "unstored" where the disk was full. After a `fatal` one the
+    worker is dead."""
+
+    status: str
+    reason: str
+    traceback: str = ""
+    fatal: bool = False
+
+
+class BuildCell(Message, frozen=True):
+    """Build a cell and run it once. `names` are those of the inputs, `sets` their files in `folder`, set by set; a file that is
+    in all sets is a weight. `config` has the tunables that are set."""
+
+    case: Case
+    implementation: str
+    variant: str
+    names: tuple[str, ...]
+    sets: tuple[tuple[Stored, ...], ...]
+    folder: str
+    config: Mapping[str, Tunable] = {}
+
+
+class Built(Message, frozen=True):
+    """The seconds, the bytes, the rounding points of the variant, the files of the first output, and all tunables."""
+
+    prepare_s: float
+    compile_s: float
+    points: tuple[str, ...]
+    peak_memory_bytes: int | None
+    written_bytes: int
+    outputs: tuple[Stored, ...]
+    config: Mapping[str, Tunable] = {}
+
+
+class RepeatCell(Message, frozen=True):
+    """Run the cell in hand on other inputs in the same memory, and twice on the same ones."""
+
+    folder: str
+
+
+class Repeated(Message, frozen=True):
+    nondeterministic: Spread | None
+    outputs: tuple[Stored, ...]
+
+
+class TimeCell(Message, frozen=True):
+    """Time the cell in hand. Without a `folder` the last timed output stays where it is."""
+
+    plan: Plan
+    folder: str = ""
+
+
+class Timed(Message, frozen=True):
+    timing: Timing
+    outputs: tuple[Stored, ...] = ()
+
+
+class Release(Message, frozen=True):
+    """Let go of the cell in hand."""
+
+
+class Released(Message, frozen=True):
+    """Device memory that stays held all the same."""
+
+    held_bytes: int = 0
+
+
+class AskYardstickKey(Message, frozen=True):
+    """What do rates that you measure hold for?"""
+
+
+class YardstickKey(Message, frozen=True):
+    key: str
+
+
+class MeasureRate(Message, frozen=True):
+    """Measure the rate of that name (yardstick.py) for `budget_s` seconds."""
+
+    name: str
+    budget_s: float
+
+
+class MeasuredRate(Message, frozen=True):
+    value: float
+    n: int
+
+
+class CheckRows(Message, frozen=True):
+    """Compare all rows of the `outputs` with the formula, or that of a `part`; for the worker of the reference alone. `row_axes`
+    are the axes of the rows of the inputs, None for those without, and `output_axes` those of the outputs; `screens` how far an element of each output may be off (Judge.screens)."""
+
+    case: Case
+    files: tuple[Stored, ...]
+    outputs: tuple[Stored, ...]
+    screens: tuple[tuple[float, float], ...]
+    row_axes: tuple[int | None, ...]
+    output_axes: tuple[int, ...]
+    part: str
+    folder: str
+
+
+class CheckedRows(Message, frozen=True):
+    worst: Worst
+
+
+Request = BuildCell | RepeatCell | TimeCell | Release | AskYardstickKey | MeasureRate | CheckRows
+
+
+def encode(message: Message) -> bytes:
+    return msgspec.msgpack.encode(message)
+
+
+def decode_request(data: bytes) -> Request:
+    return msgspec.msgpack.decode(data, type=Request)
+
+
+def decode_reply(data: bytes, expected: type[R]) -> R | Refused:
+    """Raises msgspec.MsgspecError for what is neither."""
+    return msgspec.msgpack.decode(data, type=expected | Refused)

@@ -1,0 +1,261 @@
+// x @ W on Hopper's warpgroup products: elements of 16 bits, K and N multiples of 8.
+//
+//   matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, PARTS>(x, W, y, M, K, N, f)      as matmul_mma of matmul_mma.cuh
+//
+// The kernel is persistent: the grid has no more blocks than the device holds at once, and the tile scheduler gives each one tile
+// after another. The first warpgroup of a block is the producer, whose copies of the next tile run while the consumers are in the
+// epilogue of this one; each of the others is a consumer with 64 rows of a tile and all of its columns. The blocks of a cluster
+// have neighbouring rows, so that each brings a part of W for all of them.
+//
+// x and W are tensor maps; matmul.py says of which boxes. A pipeline stage has 64 of K: rows of x, and of W columns as rows of K
+// (NK), or panels of 64 columns. The columns of PARTS matrices lie one behind the other, so that all sums of an element are a
+// thread's.
+#pragma once
+#include "_shared/cuda/hopper/pipeline.cuh"
+#include "_shared/cuda/hopper/wgmma.cuh"
+#include "_shared/cuda/matmul_mma.cuh"
+
+// Whether the epilogue wants something of columns: None is nothing to bring.
+template <typename Column>
+constexpr bool HAS_COLUMNS = sizeof(Column) > 1;
+
+// The sums of a tile, by warpgroups 1, 2, …. Those of column n of part p are c[p * FN / PARTS + n / 8].
+template <typename T, bool NK, int BM, int BN, int PARTS = 1>
+struct WarpgroupTile {
+    static constexpr int FN = BN / 8, COLUMNS = BN / PARTS;                // fragments; columns of y
+    static constexpr int X_BYTES = BM * 128, STAGE = X_BYTES + BN * 128;  // of a stage: of x; of x and W
+    static constexpr int PIECE = 64, PITCH = PIECE + 8;                    // columns of y that a warp stores at once
+    static constexpr int OUT_BYTES = BM * PITCH * static_cast<int>(sizeof(T));
+    static_assert(BM % 64 == 0 && COLUMNS % PIECE == 0, "whole warpgroups, whole pieces");
+
+    float c[FN][4] = {};
+    int row0 = threadIdx.x / 32 * 16 - 64, rows = threadIdx.x / 128 * 64 - 64;  // of this warp; of this warpgroup
+
+    // Adds `count` stages of the pipeline from `first` on. One is released when the products of the next are under way. Meanwhile
+    // beside(i, x) may look at what stage i has of this warp's 16 rows of x.
+    template <typename P, typename B>
+    __device__ __forceinline__ void mainloop(const P& pipeline, int first, int count, B beside) {
+        for (int i = first; i < first + count; ++i) {
+            pipeline.consumer_wait(i);
+            warpgroup_fence_operand(c);
+            warpgroup_arrive();
+            multiply(shared_address(pipeline.stage(i)));
+            warpgroup_commit();
+            beside(i - first, pipeline.stage(i) + row0 * 128);
+            warpgroup_fence_operand(c);
+            warpgroup_wait<1>();
+            if (i > first) pipeline.consumer_release(i - 1);
+        }
+        warpgroup_wait<0>();
+        warpgroup_fence_operand(c);
+        pipeline.consumer_release(first + count - 1);
+    }
+    __device__ __forceinline__ void multiply(unsigned x) {
+        unsigned w = x + X_BYTES;
+#pragma unroll
+        for (int step = 0; step < 4; ++step)  // 16 of K: 32 bytes of a row of K, 16 rows of a panel
+            wgmma<NK ? 0 : 1>(c, descriptor(x + rows * 128 + step * 32),
+                              NK ? descriptor(w + step * 32) : descriptor(w + step * 2048, PIECE * 128), T{});
+    }
+
+    // f of every element inside of M × N, to y in 16-byte vectors; each warp through its own part of OUT_BYTES of shared memory.
+    // What f wants of rows lane / 4 and lane / 4 + 8 is `of_row`. What it wants of columns is in shared memory: read from global
+    // memory here, it would keep all others waiting.
+    //
+    // One piece after another takes the place of the first in c, so that there is one piece's code: that of all of them does not
+    // fit in the cache of instructions, and fetching it takes longer than running it.
+    template <typename F, typename Row, typename Column>
+    __device__ __forceinline__ void epilogue(unsigned char* memory, T* y, long long M, long long N, long long m0,
+                                             long long n0, F f, const Row (&of_row)[2], const Column* columns) {
+        constexpr int FRAGMENTS = FN / PARTS, AT_ONCE = PIECE / 8;  // of a part; in a piece
+        T* out = reinterpret_cast<T*>(memory) + row0 * PITCH;
+        int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        int inside = static_cast<int>(min(M - m0 - row0, 16LL));  // rows
+        int width = static_cast<int>(min(N - n0, static_cast<long long>(COLUMNS)));
+        if (inside <= 0) return;
+        y += (m0 + row0 + lane / 8) * N + n0 + lane % 8 * 8;
+#pragma unroll 1
+        for (int piece = 0; piece < width; piece += PIECE) {
+            struct alignas(2 * sizeof(T)) Pair {
+                T at[2];
+            } pairs[AT_ONCE][2];  // all are made before one is stored, so that many are under way at once
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; ++j) {
+                struct alignas(2 * sizeof(Column)) {
+                    Column at[2];
+                } of_columns = {};
+                if constexpr (HAS_COLUMNS<Column>)
+                    of_columns = reinterpret_cast<const decltype(of_columns)*>(columns + piece)[j * 4 + t];
+#pragma unroll
+                for (int h = 0; h < 2; ++h)
+#pragma unroll
+                    for (int e = 0; e < 2; ++e) {
+                        float v[PARTS];
+#pragma unroll
+                        for (int p = 0; p < PARTS; ++p) v[p] = c[p * FRAGMENTS + j][h * 2 + e];
+                        pairs[j][h].at[e] = from_float<T>(f(of_row[h], of_columns.at[e], v));
+                    }
+            }
+#pragma unroll
+            for (int j = 0; j < AT_ONCE; ++j)
+#pragma unroll
+                for (int h = 0; h < 2; ++h)
+                    *reinterpret_cast<Pair*>(out + (h * 8 + g) * PITCH + j * 8 + 2 * t) = pairs[j][h];
+            __syncwarp();
+#pragma unroll
+            for (int i = 0; i < 16; i += 4) {
+                auto v = *reinterpret_cast<const Vector<T>*>(out + (i + lane / 8) * PITCH + lane % 8 * 8);
+                if (i + lane / 8 < inside) store_part<true>(y + i * N + piece, v, width - piece - lane % 8 * 8);
+            }
+            __syncwarp();
+#pragma unroll
+            for (int p = 0; p < PARTS; ++p)
+#pragma unroll
+                for (int j = 0; j + AT_ONCE < FRAGMENTS; ++j)
+#pragma unroll
+                    for (int e = 0; e < 4; ++e) c[p * FRAGMENTS + j][e] = c[p * FRAGMENTS + j + AT_ONCE][e];
+        }
+    }
+};
+
+// Which tiles of y a block makes, one after another.
+template <int BM, int COLUMNS, int CLUSTER>
+struct TileScheduler {
+    long long M, N;
+    int count;  // of this block
+
+    __device__ __forceinline__ TileScheduler(long long M, long long N) : M(M), N(N) {
+        unsigned all = static_cast<unsigned>((M + BM * CLUSTER - 1) / (BM * CLUSTER) * ((N + COLUMNS - 1) / COLUMNS));
+        unsigned clusters = gridDim.x / CLUSTER, own = blockIdx.x / CLUSTER;
+        count = own < all ? static_cast<int>((all - own + clusters - 1) / clusters) : 0;
+    }
+    __device__ __forceinline__ void origin(int tile, long long& m0, long long& n0) const {
+        tile_origin<16 / CLUSTER>(blockIdx.x / CLUSTER + tile * (gridDim.x / CLUSTER), M, N, BM * CLUSTER, COLUMNS, m0, n0);
+        m0 += blockIdx.x % CLUSTER * BM;
+    }
+};
+
+// What the producer has the copy engine bring: `count` stages a tile, for one tile after another. By one thread.
+template <bool NK, int BM, int BN, int CLUSTER, int PARTS>
+struct Loader {
+    static constexpr int COLUMNS = BN / PARTS;
+    static constexpr int BOX = NK ? BN / (PARTS > CLUSTER ? PARTS : CLUSTER) : 64;  // columns of W that a copy brings
+    const TileScheduler<BM, COLUMNS, CLUSTER>& scheduler;
+    const TensorMap &x, &W;
+    int count;
+    long long m0, n0;  // of the tile that is brought, of which so many stages are left; and which is next
+    int left = 0, next = 0;
+    static_assert(BN / CLUSTER % BOX == 0 && BOX <= 256, "whole boxes, as large as they may be");
+
+    __device__ __forceinline__ Loader(const TileScheduler<BM, COLUMNS, CLUSTER>& scheduler, const TensorMap& x,
+                                      const TensorMap& W, int count)
+        : scheduler(scheduler), x(x), W(W), count(count) {}
+
+    // What is i-th of all that the block multiplies.
+    template <typename P>
+    __device__ __forceinline__ void load(const P& pipeline, int i) {
+        if (left == 0) scheduler.origin(next++, m0, n0), left = count;
+        int k0 = (count - left--) * 64;
+        unsigned to = pipeline.producer_acquire_for_tma(i), barrier = pipeline.full(i);
+        tma_load(to, x, k0, static_cast<int>(m0), barrier);
+        to += BM * 128;
+#pragma unroll
+        for (int box = 0; box < BN / CLUSTER; box += BOX) {
+            int at = blockIdx.x % CLUSTER * (BN / CLUSTER) + box;  // of all columns of the stage
+            int column = static_cast<int>(at / COLUMNS * scheduler.N + n0) + at % COLUMNS;
+            if (NK) tma_load<CLUSTER>(to + at * 128, W, k0, column, barrier);
+            else tma_load<CLUSTER>(to + at * 128, W, column, k0, barrier);
+        }
+    }
+};
+
+// All threads of the cluster have come here: its barriers are initialised, or none of its blocks writes to another any more.
+template <int CLUSTER>
+__device__ __forceinline__ void cluster_sync() {
+    if constexpr (CLUSTER > 1) cluster_arrive(), cluster_wait();
+    else __syncthreads();
+}
+
+// What a warp adds up of its 16 rows of x beside the products, from row m of M on: nothing. f.row() of rows lane / 4 and
+// lane / 4 + 8 is what there is to know of them.
+template <typename F>
+struct GivenRows {
+    decltype(static_cast<F*>(nullptr)->row(0)) of_row[2];
+
+    __device__ __forceinline__ GivenRows(const F& f, long long m, long long M) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) of_row[h] = f.row(min(m + threadIdx.x % 32 / 4 + h * 8, M - 1));
+    }
+    __device__ __forceinline__ void add(const unsigned char*, int, bool) {}
+    __device__ __forceinline__ void finish(long long) {}
+};
+
+// The producer warpgroup: one thread has x and W brought, and three warps bring f.column() of the columns where there is
+// something to bring.
+struct Producer {
+    static constexpr int REGISTERS = PRODUCER_REGISTERS, COLUMN_THREADS = 96, CONSUMER_WARPS = 0;  // it reads no stage itself
+
+    template <typename T, typename Tile, typename Scheduler, typename L, typename P, typename C, typename F>
+    static __device__ __forceinline__ void run(const Scheduler& scheduler, L& loader, const P& pipeline, const C& columns, F f) {
+        using Column = decltype(f.column(0));
+        if (threadIdx.x == 0) {
+#pragma unroll 1
+            for (int i = 0; i < scheduler.count * loader.count; ++i) loader.load(pipeline, i);
+        } else if (HAS_COLUMNS<Column> && threadIdx.x >= 32) {
+            for (int i = 0; i < scheduler.count; ++i) {
+                long long m0, n0;
+                scheduler.origin(i, m0, n0);
+                auto to = reinterpret_cast<Column*>(columns.producer_acquire(i));
+                for (int n = threadIdx.x - 32; n < Tile::COLUMNS; n += 96) to[n] = f.column(min(n0 + n, scheduler.N - 1));
+                columns.producer_commit(i);
+            }
+        }
+    }
+};
+
+// The consumer warpgroups: all tiles. `columns` brings f.column() of their columns; Rows is what is added up of rows of x.
+template <typename Tile, typename Rows, typename T, typename Scheduler, typename P, typename C, typename F>
+__device__ __forceinline__ void consume(const Scheduler& scheduler, const P& pipeline, const C& columns, unsigned char* out, T* y,
+                                        long long K, int count, F f) {
+    using Column = decltype(f.column(0));
+    for (int i = 0; i < scheduler.count; ++i) {
+        long long m0, n0;
+        scheduler.origin(i, m0, n0);
+        Tile tile;
+        Rows rows(f, m0 + tile.row0, scheduler.M);
+        tile.mainloop(pipeline, i * count, count, [&](int k, const unsigned char* x) {
+            rows.add(x, static_cast<int>(K) - k * SLAB<T>, k == 0);
+        });
+        rows.finish(K);
+        if (HAS_COLUMNS<Column>) columns.consumer_wait(i);
+        tile.epilogue(out, y, scheduler.M, scheduler.N, m0, n0, f, rows.of_row,
+                      reinterpret_cast<const Column*>(columns.stage(i)));
+        if (HAS_COLUMNS<Column>) columns.consumer_release(i);
+    }
+}
+
+template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, int PARTS, template <typename> class Rows = GivenRows,
+          typename Produce = Producer, typename F>
+__device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M,
+                                             long long K, long long N, F f) {
+    using Tile = WarpgroupTile<T, NK, BM, BN, PARTS>;
+    using Stages = Pipeline<STAGES, Tile::STAGE, CLUSTER>;
+    using Column = decltype(f.column(0));
+    extern __shared__ __align__(1024) unsigned char memory[];  // Stages::BYTES + OUT_BYTES + twice the columns and barriers
+    Stages pipeline(memory);
+    Pipeline<2, Tile::COLUMNS * static_cast<int>(sizeof(Column))> columns(memory + Stages::BYTES + Tile::OUT_BYTES);
+    TileScheduler<BM, Tile::COLUMNS, CLUSTER> scheduler(M, N);
+    int count = static_cast<int>((K + 63) / 64);  // stages of a tile
+    if (threadIdx.x == 0)
+        pipeline.init(1, BM / 16 + Produce::CONSUMER_WARPS), columns.init(Produce::COLUMN_THREADS, BM / 16);
+    cluster_sync<CLUSTER>();
+    if (threadIdx.x < 128) {
+        warpgroup_reg_dealloc<Produce::REGISTERS>();
+        Loader<NK, BM, BN, CLUSTER, PARTS> loader(scheduler, x, W, count);
+        Produce::template run<T, Tile>(scheduler, loader, pipeline, columns, f);
+    } else {
+        warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, Produce::REGISTERS>>();
+        consume<Tile, Rows<F>>(scheduler, pipeline, columns, memory + Stages::BYTES, y, K, count, f);
+    }
+    cluster_sync<CLUSTER>();
+}

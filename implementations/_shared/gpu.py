@@ -1,0 +1,44 @@
+"""What Triton and CUDA kernels choose their tiles and grids by: figures of the device, properties of the case, and how
+element-wise kernels share out their work.
+
+Element-wise kernels see x as M * N elements in a row, so that every 16-byte vector is aligned whatever N is. A vector needs
+the column of its first element alone, one division, to know its biases.
+"""
+
+VECTOR_BYTES = 16
+# compute capability → KiB of shared memory that a block may have; 99 on all others
+SHARED_KIB = {(8, 0): 163, (8, 7): 163, (9, 0): 227, (10, 0): 227, (10, 3): 227, (11, 0): 227}
+
+
+def shared_memory(device):
+    """Bytes of shared memory that a block may have."""
+    return SHARED_KIB.get(tuple(device.capability), 99) << 10
+
+
+def multiprocessors(device):
+    """How many there are to share the work out to; an H200's where the device has none, as a CPU that interprets Triton."""
+    return device.multiprocessors or 132
+
+
+def is_ieee(case):
+    """Whether products are computed in IEEE float32, which tensor cores do not have."""
+    return case.dtype == "float32" and case.precision == "ieee"
+
+
+def rows_are_aligned(case, *sizes):
+    """Whether rows of each of these many elements begin at multiples of 16 bytes and hold whole vectors."""
+    return all(size * case.itemsize % VECTOR_BYTES == 0 for size in sizes)
+
+
+def share(elements, itemsize, multiprocessors, inputs=1):
+    """(vectors of each input for a thread, threads of a block): the most of both that still give every multiprocessor a
+    block.
+
+    A thread requests four vectors in all before it uses the first; 10 blocks of 128 such threads have 80 KiB in flight on a
+    multiprocessor, three times what its share of 4 TB/s at a latency of 0.8 µs takes. More would spill in 16 bits, where a
+    vector is eight numbers. Few elements are spread thin instead: then the latency of one load is all there is, and nobody
+    should wait for a second.
+    """
+    vectors = -(-elements * itemsize // VECTOR_BYTES)
+    choices = ((4 // inputs, 128), (2 // inputs, 128), (1, 128), (1, 64), (1, 32))
+    return next((c for c in choices if vectors >= multiprocessors * c[0] * c[1]), choices[-1])

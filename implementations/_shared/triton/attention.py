@@ -1,0 +1,203 @@
+"""Causal attention with padding in Triton: kernels that padded_attention and shcsa launch, and the choice of their tiles.
+
+    flash       a program has a tile of rows of one head and goes through the tokens that they see in blocks, with a running
+                maximum and sum for each row. Blocks begin at token n_padd, so that padding is never read and only the blocks
+                on the diagonal have a mask.
+    whole_row   a program has a tile of rows and all their scores at once: one product, one softmax, one product. No step
+                waits for another block's maximum, which is what makes a short sequence slow; the whole of k must fit.
+
+Both count scores in units of 1 / log2(e), so that an exponential is one multiplication and exp2. Probabilities are rounded to
+the storage dtype for the second product and divided by their sum after it. Long rows, the last ones of a head, begin first.
+T and D are compile-time constants, n_padd is read from the device.
+"""
+
+import math
+
+import triton
+import triton.language as tl
+
+from implementations._shared.gpu import is_ieee, multiprocessors, shared_memory
+from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.matmul import padded
+from implementations._shared.triton.softmax import LOWEST
+
+WIDEST = 256  # columns of a row of q that a program can hold
+LOG2_E = math.log2(math.e)
+IN_REGISTERS = 2048  # elements of an operand without tensor cores: more would spill
+IN_REGISTERS_REASON = (
+    "IEEE float32 multiplies from registers, which do not hold the whole operand: flash or precision=tf32"
+)
+
+
+def skip(case, variant, device):
+    """Why Triton cannot run this cell, or None."""
+    if case.sizes["D"] > WIDEST:
+        return f"rows of more than {WIDEST} elements do not fit in a program's registers"
+    if variant == "whole_row" and (reason := row_reason(case, device)):
+        return reason
+    return None
+
+
+def launches(case, variant, device):
+    """The one launch of every variant: a program for each tile of rows of each head."""
+    B, H, T, D = case.size("B", "H", "T", "D")
+    pointer = TYPES[case.dtype]
+    tile, num_warps, num_stages = (flash_tile if variant == "flash" else whole_row_tile)(case, device)
+    signature = dict.fromkeys(("q", "k", "v"), pointer) | {"n_padd": "*i32", "y": pointer}
+    options = {
+        "H": H,
+        "T": T,
+        "D": D,
+        "BLOCK_D": padded(D),
+        "SCALE": LOG2_E / math.sqrt(D),
+        "PRECISION": case.precision,
+    }
+    grid = (B * H * triton.cdiv(T, tile["BLOCK_M"]),)
+    return (Launch(flash if variant == "flash" else whole_row, signature, options | tile, grid, num_warps, num_stages),)
+
+
+def flash_tile(case, device):
+    """The tile of `flash`, its warps and its stages: many rows read k and v less often, few rows fill a GPU with few heads."""
+    B, H, T, D = case.size("B", "H", "T", "D")
+    wide = padded(D) > 64
+    if case.dtype != "float32":
+        BLOCK_M, BLOCK_N = (128, 64) if wide else (128, 128)
+    elif case.precision == "tf32":
+        BLOCK_M, BLOCK_N = (64, 32) if wide else (128, 64)
+    else:
+        # without tensor cores operands pass through registers: more would spill
+        BLOCK_M, BLOCK_N = 64, 16 if wide else 32
+    if padded(D) > 128:
+        BLOCK_M, BLOCK_N = BLOCK_M // 2, min(BLOCK_N, 32)
+    BLOCK_M = min(BLOCK_M, padded(T))
+    while BLOCK_M > 16 and B * H * triton.cdiv(T, BLOCK_M) < multiprocessors(device) // 2:
+        BLOCK_M //= 2
+    BLOCK_N = min(BLOCK_N, padded(T))
+    # a warpgroup of Hopper multiplies 64 rows; sums in registers alone want fewer rows a warp
+    in_registers = case.dtype == "float32" and (case.precision == "ieee" or device.capability < (9, 0))
+    num_warps = 8 if BLOCK_M == 128 or (BLOCK_M == 64 and in_registers) else 4
+    stage = 2 * BLOCK_N * padded(D) * case.itemsize
+    held = BLOCK_M * padded(D) * case.itemsize + (16 << 10)  # q, and room to rearrange
+    limit = shared_memory(device)
+    return {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}, num_warps, max(1, min(3, (limit - held) // stage))
+
+
+def whole_row_tile(case, device):
+    """The tile of `whole_row`: 16 rows, and warps for 64 scores a thread."""
+    BLOCK_T = padded(case.sizes["T"])
+    return {"BLOCK_M": 16, "BLOCK_T": BLOCK_T}, min(16, max(4, 16 * BLOCK_T // (64 * 32))), 1
+
+
+def row_reason(case, device):
+    """Why `whole_row` cannot hold all of k, or None."""
+    T, D = case.size("T", "D")
+    if T > 2048:
+        return "the scores of 16 rows of more than 2048 tokens do not fit in a program's registers: flash takes them"
+    if is_ieee(case) and padded(T) * padded(D) > IN_REGISTERS:
+        return IN_REGISTERS_REASON
+    limit = shared_memory(device)
+    held = (padded(T) + 16) * padded(D) * case.itemsize + 16 * padded(T) * case.itemsize
+    if device.type == "cuda" and held + (4 << 10) > limit:
+        return f"k ({T} × {D}) does not fit in a program's shared memory: flash takes it"
+    return None
+
+
+@triton.jit
+def first_visible(n_padd, b, T: tl.constexpr):
+    """The first token of sequence b that is none of padding."""
+    return tl.minimum(tl.maximum(tl.load(n_padd + b), 0), T)
+
+
+@triton.jit
+def tokens_of(x, rows, d, T: tl.constexpr, D: tl.constexpr, MASKED: tl.constexpr):
+    """The rows (…, BLOCK_D) of x (T, D), 0 past T (if MASKED) and past D."""
+    inside = d[None, :] < D
+    if MASKED:
+        inside = inside & (rows[:, None] < T)
+    return tl.load(x + rows.to(tl.int64)[:, None] * D + d[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def advance(
+    acc, total, highest, q, k, v, rows, start, d,
+    T: tl.constexpr, D: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """The sums after the tokens start … start + BLOCK_N. `highest` is at least the lowest finite number, from which a first
+    -inf is as far as from any other: -inf - -inf would be NaN."""
+    tokens = start + tl.arange(0, BLOCK_N)
+    keys = tokens_of(k, tokens, d, T, D, MASKED)
+    s = tl.dot(q, tl.trans(keys), input_precision=PRECISION)
+    if MASKED:
+        s = tl.where(tokens[None, :] <= rows[:, None], s, float("-inf"))
+    higher = tl.maximum(highest, tl.max(s, 1) * SCALE)
+    p = tl.exp2(s * SCALE - higher[:, None])
+    rescale = tl.exp2(highest - higher)
+    total = total * rescale + tl.sum(p, 1)
+    values = tokens_of(v, tokens, d, T, D, MASKED)
+    acc = tl.dot(p.to(values.dtype), values, acc * rescale[:, None], input_precision=PRECISION)
+    return acc, total, higher
+
+
+@triton.jit
+def flash(
+    q, k, v, n_padd, y,
+    H: tl.constexpr, T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_M rows of a head."""
+    TILES: tl.constexpr = (T + BLOCK_M - 1) // BLOCK_M
+    head = tl.program_id(0) // TILES
+    first = (TILES - 1 - tl.program_id(0) % TILES) * BLOCK_M
+    n = first_visible(n_padd, head // H, T)
+    start = head.to(tl.int64) * (T * D)
+    q, k, v, y = q + start, k + start, v + start, y + start
+    rows, d = first + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+
+    q_tile = tokens_of(q, rows, d, T, D, True)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    highest = tl.full([BLOCK_M], LOWEST, tl.float32)
+    # all rows see the whole of the blocks before `diagonal`
+    diagonal = n + tl.maximum(first + 1 - n, 0) // BLOCK_N * BLOCK_N
+    for j in range(n, diagonal, BLOCK_N):
+        acc, total, highest = advance(
+            acc, total, highest, q_tile, k, v, rows, j, d, T, D, SCALE, PRECISION, BLOCK_N, False
+        )
+    for j in range(diagonal, tl.minimum(first + BLOCK_M, T), BLOCK_N):
+        acc, total, highest = advance(
+            acc, total, highest, q_tile, k, v, rows, j, d, T, D, SCALE, PRECISION, BLOCK_N, True
+        )
+    z = tl.where(rows[:, None] < n, 0.0, acc / total[:, None])
+    inside = (rows[:, None] < T) & (d[None, :] < D)
+    tl.store(y + rows.to(tl.int64)[:, None] * D + d[None, :], z.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def whole_row(
+    q, k, v, n_padd, y,
+    H: tl.constexpr, T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_M rows of a head, and all its tokens; those that no row of the tile sees are not read."""
+    TILES: tl.constexpr = (T + BLOCK_M - 1) // BLOCK_M
+    head = tl.program_id(0) // TILES
+    first = (TILES - 1 - tl.program_id(0) % TILES) * BLOCK_M
+    n = first_visible(n_padd, head // H, T)
+    start = head.to(tl.int64) * (T * D)
+    q, k, v, y = q + start, k + start, v + start, y + start
+    rows, d, tokens = first + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_T)
+
+    q_tile = tokens_of(q, rows, d, T, D, True)
+    read = (tokens >= n) & (tokens < tl.minimum(first + BLOCK_M, T))
+    read = read[:, None] & (d[None, :] < D)
+    places = tokens[:, None] * D + d[None, :]  # whole_row is for sequences far below 2^31 elements
+    s = tl.dot(q_tile, tl.trans(tl.load(k + places, mask=read, other=0.0)), input_precision=PRECISION)
+    s = tl.where((tokens[None, :] >= n) & (tokens[None, :] <= rows[:, None]), s, float("-inf"))
+    highest = tl.maximum(tl.max(s, 1) * SCALE, LOWEST)
+    p = tl.exp2(s * SCALE - highest[:, None])
+    total = tl.sum(p, 1)
+    values = tl.load(v + places, mask=read, other=0.0)
+    acc = tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
+    z = tl.where(rows[:, None] < n, 0.0, acc / total[:, None])
+    inside = (rows[:, None] < T) & (d[None, :] < D)
+    tl.store(y + rows.to(tl.int64)[:, None] * D + d[None, :], z.to(y.dtype.element_ty), mask=inside)

@@ -1,0 +1,175 @@
+"""softmax(att) v of causal scores with padding in Triton: kernels that padded_softmax_v and shcsa launch, and the choice of
+their tiles.
+
+    flash       a program has a tile of rows and goes through what they see of att in blocks, with a running maximum and sum
+                for each row, and through v beside it. att is read once; every tile of rows reads v again, from L2.
+    whole_row   a program holds all scores of 16 rows: one maximum, one sum, one product with all of v, which must fit.
+
+Blocks begin at the last multiple of 16 tokens before n_padd, so that what is loaded stays aligned. Hidden scores are replaced,
+whatever they hold, and hidden rows of v are never read. Weights are rounded to the storage dtype for the product and divided
+by their sum after it. Long rows, the last ones, begin first. T and D are compile-time constants, n_padd is read from the
+device.
+"""
+
+import math
+
+import triton
+import triton.language as tl
+
+from implementations._shared.gpu import is_ieee, multiprocessors, shared_memory
+from implementations._shared.triton.attention import (
+    IN_REGISTERS,
+    IN_REGISTERS_REASON,
+    WIDEST,
+    first_visible,
+    whole_row_tile,
+)
+from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.matmul import padded
+from implementations._shared.triton.softmax import LOWEST
+
+LOG2_E = tl.constexpr(math.log2(math.e))
+
+
+def skip(case, variant, device):
+    """Why Triton cannot run this cell, or None."""
+    T, D = case.size("T", "D")
+    if D > WIDEST:
+        return f"rows of v of more than {WIDEST} elements do not fit in a program's registers"
+    if variant == "flash":
+        return None
+    if T > 2048:
+        return "16 rows of more than 2048 scores do not fit in a program's registers: flash takes them"
+    if is_ieee(case) and padded(T) * padded(D) > IN_REGISTERS:
+        return IN_REGISTERS_REASON
+    held = padded(T) * (padded(D) + 16) * case.itemsize
+    if device.type == "cuda" and held + (4 << 10) > shared_memory(device):
+        return f"v ({T} × {D}) does not fit in a program's shared memory: flash takes it"
+    return None
+
+
+def launches(case, variant, device):
+    """The one launch of every variant: a program for each tile of rows."""
+    T, D = case.size("T", "D")
+    pointer = TYPES[case.dtype]
+    tile, num_warps, num_stages = (flash_tile if variant == "flash" else whole_row_tile)(case, device)
+    signature = {"att": pointer, "v": pointer, "n_padd": "*i32", "y": pointer}
+    options = {"T": T, "D": D, "BLOCK_D": padded(D), "PRECISION": case.precision}
+    grid = (triton.cdiv(T, tile["BLOCK_M"]),)
+    return (Launch(flash if variant == "flash" else whole_row, signature, options | tile, grid, num_warps, num_stages),)
+
+
+def flash_tile(case, device):
+    """The tile of `flash`, its warps and its stages: more rows read v less often, fewer fill more multiprocessors.
+
+    4 TB/s times a latency of 0.8 µs is 25 KB of att in flight on each of 132 multiprocessors.
+    """
+    T, D = case.size("T", "D")
+    share = T / multiprocessors(device)  # rows of each
+    BLOCK_M = 64 if share >= 128 else 32 if share >= 32 else 16
+    BLOCK_N = 128 if BLOCK_M < 64 else 64
+    if case.dtype == "float32":  # more would spill: without tensor cores operands pass through registers
+        BLOCK_M, BLOCK_N = min(BLOCK_M, 32), 32 if case.precision == "ieee" else 64
+    if padded(D) > 128:
+        BLOCK_M, BLOCK_N = min(BLOCK_M, 32), 32
+    BLOCK_M, BLOCK_N = min(BLOCK_M, padded(T)), min(BLOCK_N, padded(T))
+    stage = BLOCK_N * (BLOCK_M + padded(D)) * case.itemsize
+    limit = shared_memory(device)
+    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}
+    return tile, 4, max(1, min(4, (limit - (16 << 10)) // stage))
+
+
+@triton.jit
+def scores_of(att, rows, columns, n, T: tl.constexpr, MASKED: tl.constexpr):
+    """The scores (rows, columns) in units of 1 / log2(e), -inf where hidden (if MASKED: else all are visible).
+
+    What is loaded is masked by whole groups of 16 columns, so that vectors stay whole.
+    """
+    place = att + rows.to(tl.int64)[:, None] * T + columns[None, :]
+    if MASKED:
+        seen = tl.minimum(rows, T - 1)[:, None]
+        touched = (columns[None, :] // 16 <= seen // 16) & (columns[None, :] < T) & (rows[:, None] < T)
+        s = tl.load(place, mask=touched, other=float("-inf")).to(tl.float32)
+        s = tl.where((columns[None, :] >= n) & (columns[None, :] <= rows[:, None]), s, float("-inf"))
+    else:
+        s = tl.load(place, mask=rows[:, None] < T, other=0.0).to(tl.float32)
+    return s * LOG2_E
+
+
+@triton.jit
+def values_of(v, tokens, d, n, end, D: tl.constexpr, MASKED: tl.constexpr):
+    """The rows (tokens, BLOCK_D) of v, 0 before n and from `end` on (if MASKED) and past D."""
+    inside = d[None, :] < D
+    if MASKED:
+        inside = inside & ((tokens >= n) & (tokens < end))[:, None]
+    return tl.load(v + tokens.to(tl.int64)[:, None] * D + d[None, :], mask=inside, other=0.0)
+
+
+@triton.jit
+def advance(
+    acc, total, highest, att, v, rows, start, d, n,
+    T: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr, BLOCK_N: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """The sums after the tokens start … start + BLOCK_N. `highest` is at least the lowest finite number, from which a first
+    -inf is as far as from any other: -inf - -inf would be NaN."""
+    tokens = start + tl.arange(0, BLOCK_N)
+    s = scores_of(att, rows, tokens, n, T, MASKED)
+    higher = tl.maximum(highest, tl.max(s, 1))
+    p = tl.exp2(s - higher[:, None])
+    rescale = tl.exp2(highest - higher)
+    total = total * rescale + tl.sum(p, 1)
+    values = values_of(v, tokens, d, n, T, D, MASKED)
+    acc = tl.dot(p.to(values.dtype), values, acc * rescale[:, None], input_precision=PRECISION)
+    return acc, total, higher
+
+
+@triton.jit
+def finish(acc, total, y, rows, d, n, T: tl.constexpr, D: tl.constexpr):
+    """Writes acc / total, and 0 in rows of padding."""
+    z = tl.where(rows[:, None] < n, 0.0, acc / total[:, None])
+    inside = (rows[:, None] < T) & (d[None, :] < D)
+    tl.store(y + rows.to(tl.int64)[:, None] * D + d[None, :], z.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def flash(
+    att, v, n_padd, y,
+    T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_M rows: first the blocks that all of them see whole, then the first block and those on the diagonal."""
+    first = ((T + BLOCK_M - 1) // BLOCK_M - 1 - tl.program_id(0)) * BLOCK_M
+    n = first_visible(n_padd, 0, T)
+    rows, d = first + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
+    total = tl.zeros([BLOCK_M], tl.float32)
+    highest = tl.full([BLOCK_M], LOWEST, tl.float32)
+    begin, end = n // 16 * 16, tl.minimum(first + BLOCK_M, T)
+    diagonal = begin + tl.maximum((first + 1 - begin) // BLOCK_N, 1) * BLOCK_N
+    for j in range(begin + BLOCK_N, diagonal, BLOCK_N):
+        acc, total, highest = advance(acc, total, highest, att, v, rows, j, d, n, T, D, PRECISION, BLOCK_N, False)
+    if begin < end:
+        for j in range(diagonal - BLOCK_N, end, BLOCK_N):
+            start = tl.where(j < diagonal, begin, j)
+            acc, total, highest = advance(
+                acc, total, highest, att, v, rows, start, d, n, T, D, PRECISION, BLOCK_N, True
+            )
+    finish(acc, total, y, rows, d, n, T, D)
+
+
+@triton.jit
+def whole_row(
+    att, v, n_padd, y,
+    T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_M rows, and all of v."""
+    first = ((T + BLOCK_M - 1) // BLOCK_M - 1 - tl.program_id(0)) * BLOCK_M
+    n = first_visible(n_padd, 0, T)
+    rows, d, tokens = first + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D), tl.arange(0, BLOCK_T)
+    s = scores_of(att, rows, tokens, n, T, True)
+    highest = tl.maximum(tl.max(s, 1), LOWEST)
+    p = tl.exp2(s - highest[:, None])
+    values = values_of(v, tokens, d, n, tl.minimum(first + BLOCK_M, T), D, True)
+    acc = tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
+    finish(acc, tl.sum(p, 1), y, rows, d, n, T, D)

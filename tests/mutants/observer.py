@@ -1,0 +1,49 @@
+"""A pytest plugin that notes how long each test takes and which lines of the harness it runs in this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import coverage
+import pytest
+
+SECONDS: dict[str, float] = {}
+UNFIT: set[str] = set()  # a test that fails or skips guards nothing
+LINES = coverage.Coverage(data_file=None, source=["fusebench"])
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out what needs the workers of the session: they take seconds to start, and their lines are not seen here."""
+    kept = [item for item in items if "pool" not in getattr(item, "fixturenames", ())]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+    LINES.start()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    LINES.switch_context(item.nodeid)
+    begin = time.perf_counter()
+    result = yield
+    SECONDS[item.nodeid] = time.perf_counter() - begin
+    return result
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if not report.passed:
+        UNFIT.add(report.nodeid)
+
+
+def pytest_sessionfinish() -> None:
+    LINES.stop()
+    data, lines = LINES.get_data(), {}
+    for file in data.measured_files():
+        by_line = data.contexts_by_lineno(file)
+        lines[str(Path(file).relative_to(Path.cwd()))] = {
+            line: sorted(set(tests) - UNFIT - {""}) for line, tests in by_line.items()
+        }
+    Path(os.environ["MUTANTS_OBSERVED"]).write_text(json.dumps({"seconds": SECONDS, "tests": lines}))

@@ -1,0 +1,399 @@
+"""`bench` and `parity` from the command line to the last line, with cells that take no time: what runs, what is kept, what a run that
+goes on repeats, and the exit code."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+from conftest import FIXTURES
+from omegaconf import OmegaConf
+from samples import CPU, parity, table_of, timed, untimed
+
+from fusebench import config, discovery
+from fusebench.cli import main
+from fusebench.commands import app
+from fusebench.errors import Unstored, UsageError
+from fusebench.records import store
+from fusebench.records.record import Parity, Record
+from fusebench.timing.plan import Plan
+
+FAULTS = FIXTURES / "faults"
+ROOTS = discovery.roots_of([FAULTS])
+KERNELS = discovery.find_kernels([FAULTS])  # alone: Hydra takes longer the more dimensions there are
+
+
+class Runs:
+    """Stands in for `run`: every cell is done at once, as `statuses` say in turn, and remembered; an exception ends the run."""
+
+    def __init__(self):
+        self.runs, self.statuses, self.timed = [], itertools.repeat("ok"), True
+
+    def __call__(self, this, cells):
+        self.runs.append((this, list(cells)))
+        for cell in cells:
+            this.on_phase(cell, "compile")
+            status = next(self.statuses)
+            if isinstance(status, BaseException):
+                raise status
+            of = {"of": cell.case, "seed": cell.seed, "inputs": cell.inputs, "device": CPU}
+            if status == "ok" and self.timed:
+                how = {"regime": "isolated", "cache": "warm"}
+                record = timed(cell.label, rates=None, work=(0, 10**6), how=how, **of)
+            else:
+                reason = None if status == "ok" else f"it is {status}"
+                record = untimed(cell.label, status, reason=reason, parity=Parity(parity(0.5)), **of)
+            store.append(this.folder, record)
+            yield record
+
+    @property
+    def cells(self):
+        """What each run was asked for."""
+        return [[c.id for c in cells] for _, cells in self.runs]
+
+
+@pytest.fixture(autouse=True)
+def runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fake = Runs()
+    monkeypatch.setattr(app, "run", fake)
+    monkeypatch.setattr(discovery, "find_kernels", lambda roots: KERNELS)
+    return fake
+
+
+def job(command="bench", resumed=None, home=Path("results/it"), **chosen):
+    """One job without Hydra: its exit code."""
+    defaults = {
+        "kernel": "fault", "implementation": ["a_fine", "z_fine"], "case": "odd", "dtype": "float32", "precision": "ieee", "batch": None,
+        "shapes": None, "device": "cpu", "path": None, "seed": 0, "inputs": "plain", "timeout_s": 300.0, "threads": None, "resume": None,
+        "retry": None, "config": {}, "shape": {}, "option": {}, "worker": {"inline": False, "python": {}},
+    }  # fmt: skip
+    if command == "bench":
+        defaults |= {"time_s": 0.5, "target": 0.01, "regime": "auto", "cache": "auto"}
+    return app._run(command, OmegaConf.create(defaults | chosen), home, ROOTS, KERNELS, resumed)
+
+
+# One run
+
+
+def test_a_run_from_the_command_line_to_the_last_line(runs, capsys):
+    code = main(
+        ["bench", f"path={FAULTS}", "kernel=fault", "implementation=[a_fine,z_fine]", "case=odd", "time_s=0.25", "target=0.5", "regime=sustained",
+         "cache=warm", "timeout_s=7", "threads=1", "device=cpu", "worker=inline", "worker.python.torch=/t", "seed=[3,4]", "inputs=nan"]
+    )  # fmt: skip
+    assert code == 0
+    ((this, cells),) = runs.runs
+    assert [c.id for c in cells] == [
+        f"fault/odd/float32/{i}/seed={s}/inputs=nan" for s in (3, 4) for i in ("a_fine", "z_fine")
+    ]
+    settings = this.settings
+    assert (settings.device, settings.plan) == ("cpu", Plan(0.25, 0.5, "sustained", "warm"))
+    assert (settings.timeout_s, settings.threads, settings.inline, settings.pythons["torch"]) == (7.0, 1, True, "/t")
+    assert this.roots == ROOTS and this.kernels is KERNELS
+    (home,) = Path("results").iterdir()
+    assert this.folder.resolve() == home.resolve()
+    kept = yaml.safe_load((home / "bench.yaml").read_text())
+    assert (kept["seed"], str(kept["inputs"]), kept["device"], kept["path"]) == ([3, 4], "nan", "cpu", str(FAULTS))
+    out = capsys.readouterr().out
+    assert (
+        "\nfault  odd/float32  N=7  nan inputs  on some CPU  isolated, warm caches\n" in out
+        and out.count("CPU time") == 2
+    )
+    assert table_of(out, "implementation")[1]["implementation"] == "z_fine"
+    *_, counts, wall, where = out.splitlines()
+    assert counts == "4 cells: 4 ok" and re.match(r"wall time \d+\.\d s: start-up 0\.0 s", wall)
+    assert where == f"records: {this.folder}/records.jsonl"
+
+
+def test_parity_from_the_command_line(runs, capsys):
+    runs.timed = False
+    assert main(["parity", f"path={FAULTS}", "kernel=fault", "implementation=a_fine"]) == 0
+    ((this, cells),) = runs.runs
+    assert (
+        this.settings.plan == Plan(time_s=0)
+        and [c.case.id for c in cells] == ["odd/float32"]
+        and this.settings.timeout_s == 300
+    )
+    assert table_of(capsys.readouterr().out, "implementation")[0]["error/budget"] == "0.5"
+    assert [f.name for f in Path("results").glob("*/*.yaml")] == ["parity.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("statuses", "code"),
+    [
+        (["ok", "ok"], 0), (["ok", "skipped"], 0), (["skipped", "skipped"], 0), (["wrong", "ok"], 1), (["ok", "failed"], 1), (["ok", "crashed"], 1),
+        (["timeout", "ok"], 1), (["implausible", "skipped"], 1),
+    ],
+)  # fmt: skip
+def test_the_exit_code_follows_from_the_records(runs, capsys, statuses, code):
+    runs.statuses = iter(statuses)
+    assert job() == code
+    total = ", ".join(
+        f"{n} {s}"
+        for s in ("ok", "skipped", "wrong", "failed", "crashed", "timeout", "implausible")
+        if (n := statuses.count(s))
+    )
+    assert f"2 cells: {total}\n" in capsys.readouterr().out
+
+
+def test_each_command_shows_its_own_table(runs, capsys):
+    job("bench", home=Path("results/a"))
+    out = capsys.readouterr().out
+    assert "CPU time" in out and "max |error|" not in out
+    runs.timed = False
+    job("parity", home=Path("results/b"))
+    out = capsys.readouterr().out
+    assert "max |error|" in out and "CPU time" not in out
+
+
+def test_the_wall_time_is_that_of_the_whole_job(runs, capsys, monkeypatch):
+    ticks = itertools.count(100.0, 40.0)
+    monkeypatch.setattr(app.time, "perf_counter", lambda: next(ticks))
+    job()
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("wall time"))
+    assert line.startswith("wall time 40.0 s: ") and line.endswith(", other 40.0 s")
+
+
+# A run that is cut off goes on
+
+
+def test_a_run_that_is_interrupted_goes_on_with_the_cells_that_are_left(runs, capsys):
+    chosen = {"seed": [0, 1], "inputs": ["plain", "nan"], "case": ["odd", "small"]}
+    runs.statuses = itertools.chain(["ok"] * 5, [KeyboardInterrupt()], itertools.repeat("ok"))
+    assert job(**chosen) == 130
+    captured = capsys.readouterr()
+    assert (
+        captured.err == "interrupted: 5 of 16 cells are kept; go on with resume=results/it\n"
+        and "wall time" not in captured.out
+    )
+    first = store.read(Path("results/it"), Record)
+    assert job(resumed=Path("results/it/bench.yaml")) == 0
+    assert runs.cells[1] == runs.cells[0][5:], "neither a seed nor inputs nor a case is taken for another one's"
+    after = store.read(Path("results/it"), Record)
+    assert after[:5] == first and [r.id for r in after] == runs.cells[0]
+    assert "16 cells: 16 ok" in capsys.readouterr().out, "the table has all of them"
+    assert job(resumed=Path("results/it/bench.yaml")) == 0 and runs.cells[2] == []
+
+
+def test_a_run_that_goes_on_ends_with_the_code_of_all_its_records(runs):
+    runs.statuses = iter(["wrong", KeyboardInterrupt(), "ok"])
+    assert job() == 130
+    assert job(resumed=Path("results/it/bench.yaml")) == 1
+
+
+def test_cells_of_the_named_statuses_run_again_and_their_last_records_count(runs, capsys):
+    kept = Path("results/it/bench.yaml")
+    runs.statuses = iter(["crashed", "ok", "wrong", "timeout", "crashed", "ok"])
+    assert job(case=["odd", "small"]) == 1
+    capsys.readouterr()
+    assert job(resumed=kept, retry=["crashed", "timeout"]) == 1, "one crashed again, and one is wrong"
+    a, b, c, d = runs.cells[0]
+    assert runs.cells[1] == [a, d]
+    assert [(r.id, r.status) for r in store.read(kept.parent, Record)] == [
+        (a, "crashed"), (b, "ok"), (c, "wrong"), (d, "timeout"), (a, "crashed"), (d, "ok"),
+    ]  # fmt: skip
+    out = capsys.readouterr().out
+    assert "4 cells: 2 ok, 1 wrong, 1 crashed" in out
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("fault")] == [
+        "odd/float32",
+        "small/float32",
+    ]
+    runs.statuses = itertools.repeat("ok")
+    assert job(resumed=kept, retry="crashed") == 1 and runs.cells[2] == [a]
+    assert job(resumed=kept, retry="wrong") == 0 and runs.cells[3] == [c]
+
+
+def test_cells_that_run_again_are_counted_once_where_that_is_interrupted(runs, capsys):
+    runs.statuses = iter(["crashed", "crashed", "ok", KeyboardInterrupt()])
+    job()
+    capsys.readouterr()
+    assert job(resumed=Path("results/it/bench.yaml"), retry="crashed") == 130
+    assert capsys.readouterr().err == "interrupted: 2 of 2 cells are kept; go on with resume=results/it\n"
+
+
+def test_retry_needs_a_run_to_go_on_with_and_a_status():
+    with pytest.raises(UsageError, match=r"^retry=crashed: it goes with resume=, which names the run"):
+        job(retry="crashed")
+    assert not Path("results").exists() and job() == 0
+    with pytest.raises(UsageError, match="unknown status 'crash': did you mean crashed"):
+        job(resumed=Path("results/it/bench.yaml"), retry="crash")
+
+
+def test_a_run_goes_on_as_it_was_configured(runs):
+    runs.statuses = itertools.chain([KeyboardInterrupt()], itertools.repeat("ok"))
+    job(time_s=0.125, seed=7, worker={"inline": True, "python": {}}, device="cpu")
+    job(resumed=Path("results/it/bench.yaml"), time_s=99.0, target=0.5)
+    (first, cells), (second, again) = runs.runs
+    assert second.settings == first.settings and again == cells and second.settings.plan.time_s == 0.125
+
+
+def test_a_key_that_an_older_run_lacks_has_its_default(runs):
+    home = Path("results/it")
+    home.mkdir(parents=True)
+    (home / "bench.yaml").write_text("seed: 5\n")
+    assert job(resumed=home / "bench.yaml", target=0.25) == 0
+    ((this, cells),) = runs.runs
+    assert this.settings.plan.target == 0.25 and {c.seed for c in cells} == {5}
+    assert (home / "bench.yaml").read_text() == "seed: 5\n", "what was kept stays"
+
+
+def test_a_kept_configuration_of_another_kind_is_named(runs):
+    home = Path("results/it")
+    home.mkdir(parents=True)
+    (home / "bench.yaml").write_text("worker: 3\nshape: ${nosuch}\n")
+    with pytest.raises(UsageError, match=r"results/it/bench\.yaml is no configuration of this command|nosuch"):
+        job(resumed=home / "bench.yaml")
+
+
+def test_records_that_no_table_can_show_are_named_before_anything_runs(runs):
+    home = Path("results/it")
+    home.mkdir(parents=True)
+    (home / "bench.yaml").write_text("seed: 0\n")
+    timing = msgspec.to_builtins(timed()) | {"timing": {}}
+    (home / store.FILE).write_text(json.dumps(timing) + "\n")
+    with pytest.raises(UsageError, match=r"results/it/records\.jsonl line 1 is no record: .*`timer`.*`\$\.timing`"):
+        job(resumed=home / "bench.yaml")
+    assert not runs.runs
+
+
+def test_resume_latest_on_the_command_line(runs, capsys):
+    runs.statuses = itertools.chain(["ok", KeyboardInterrupt()], itertools.repeat("ok"))
+    assert main(["bench", f"path={FAULTS}", "kernel=fault", "implementation=[a_fine,z_fine]", "case=odd"]) == 130
+    capsys.readouterr()
+    assert main(["bench", "--resume", "latest", "kernel=lola"]) == 2
+    assert re.match(
+        r"fusebench: resume=latest goes on with that run as it was configured: leave out kernel=lola\n$",
+        capsys.readouterr().err,
+    )
+    assert main(["bench", "--resume"]) == 0
+    assert runs.cells[1] == ["fault/odd/float32/z_fine/seed=0"] and len(list(Path("results").iterdir())) == 1
+    assert runs.runs[1][0].folder.resolve() == runs.runs[0][0].folder.resolve()
+
+
+# Several jobs
+
+
+def test_a_multirun_ends_with_the_largest_code_and_an_interrupt_ends_it_all(runs, capsys):
+    arguments = ["bench", "-m", f"path={FAULTS}", "kernel=fault", "implementation=a_fine", "batch=1,2"]
+    runs.statuses = iter(["failed", "ok"])
+    assert main(arguments) == 1
+    assert [c[0].case.sizes["N"] for _, c in runs.runs] == [1, 2]
+    assert [f.parent.name for f in sorted(Path("results").glob("*/*/bench.yaml"))] == ["0", "1"]
+    runs.runs.clear()
+    runs.statuses = iter([KeyboardInterrupt(), "ok"])
+    assert main(arguments) == 130 and len(runs.runs) == 1
+    assert "interrupted: 0 of 1 cells are kept; go on with resume=/" in capsys.readouterr().err
+
+
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Of each job nothing but its folder comes back, as from another process or machine."""
+    run_job = app._run
+    monkeypatch.setattr(app, "_run", lambda *arguments: run_job(*arguments) and 0)
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [[], ["hydra.run.dir=mine"], ["batch=1,2", "-m"], ["batch=1,2", "hydra.sweep.dir=mine", "-m"],
+     ["batch=1,2", "hydra.sweep.dir=mine", "hydra.sweep.subdir=a/${hydra.job.num}", "-m"]],
+)  # fmt: skip
+@pytest.mark.parametrize(("status", "code"), [("ok", 0), ("skipped", 0), ("wrong", 1)])
+def test_the_exit_code_follows_from_the_folders_of_jobs_that_ran_elsewhere(runs, elsewhere, folder, status, code):
+    runs.statuses = itertools.cycle(["ok", status])
+    assert main(["bench", f"path={FAULTS}", "kernel=fault", "implementation=[a_fine,z_fine]", *folder]) == code
+    assert len(list(Path().glob("*/**/records.jsonl"))) == (2 if "-m" in folder else 1)
+
+
+def test_the_exit_code_of_a_run_that_went_on_elsewhere_is_that_of_all_its_records(runs, elsewhere):
+    runs.statuses = iter(["wrong", KeyboardInterrupt()])
+    arguments = ["bench", f"path={FAULTS}", "kernel=fault", "implementation=[a_fine,z_fine]"]
+    assert main(arguments) == 1
+    runs.statuses = itertools.repeat("ok")
+    assert main(["bench", "resume=latest"]) == 1
+    assert main(["bench", "resume=latest", "retry=wrong"]) == 0
+
+
+def test_earlier_runs_in_a_folder_that_was_named_do_not_count(runs):
+    arguments = ["bench", f"path={FAULTS}", "kernel=fault", "implementation=a_fine"]
+    runs.statuses = iter(["wrong", "ok", "ok"])
+    assert main([*arguments, "hydra.run.dir=mine/before"]) == 1
+    assert main([*arguments, "hydra.run.dir=mine"]) == 0
+    assert main([*arguments, "batch=1", "hydra.sweep.dir=mine", "-m"]) == 0
+
+
+def test_a_full_disk_ends_all_jobs_with_one_line(runs, capsys):
+    runs.statuses = iter(["ok", Unstored("no room")])
+    assert main(["bench", "-m", f"path={FAULTS}", "kernel=fault", "implementation=[a_fine,z_fine]", "batch=1,2"]) == 1
+    assert len(runs.runs) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        r"fusebench: the run ends here: no room; 1 of 2 cells are kept; go on with resume=/.*/results/.*/0", line
+    )
+
+
+def test_a_fault_of_ours_is_raised_as_it_is(runs):
+    runs.statuses = iter([RuntimeError("ours")])
+    with pytest.raises(RuntimeError, match="ours"):
+        main(["bench", f"path={FAULTS}", "kernel=fault", "implementation=a_fine"])
+
+
+# What is refused, and what only shows something
+
+
+@pytest.mark.parametrize("key", ["time_s", "timeout_s"])
+@pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan")])
+def test_times_that_cannot_be(key, value):
+    chosen = {
+        "time_s": 0.5,
+        "timeout_s": 1.0,
+        "device": "cpu",
+        "threads": None,
+        "target": 0.01,
+        "regime": "auto",
+        "cache": "auto",
+    }
+    assert app.check_timing(chosen) == "cpu"
+    with pytest.raises(UsageError, match=rf"^{key} is {value!r}: expected a number of seconds above 0$"):
+        app.check_timing(chosen | {key: value})
+
+
+def test_parity_needs_no_time():
+    assert app.check_timing({"timeout_s": 1.0, "device": "cpu", "threads": None}) == "cpu"
+
+
+def test_a_preset_does_not_say_where_to_look_or_what_to_resume():
+    for key in ("path", "resume"):
+        composed = {"path": None, "resume": None}
+        app.check_files(composed, [])
+        with pytest.raises(UsageError, match=f"a file sets {key}=x: that is for the command line alone"):
+            app.check_files(composed | {key: "x"}, [])
+        app.check_files(composed | {key: "x"}, config.parse([f"{key}=x"]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["kernel=fault", "--cfg", "job"], 0, "kernel: fault"),
+        (["--nosuch"], 2, "fusebench: unrecognized arguments: --nosuch; flags stand before all keys or behind them"),
+        (["-m", "batch=1,2"], 2, "fusebench: unrecognized arguments: batch=1,2; flags stand before all keys or behind"),
+        (["--cfg"], 2, "fusebench: argument --cfg/-c: expected one argument"),
+        (["kernel=fault", "seed=-1"], 2, "seed is -1"),
+        (["kernel=fault", "threads=9999"], 2, "threads is 9999"),
+    ],
+)
+def test_what_runs_nothing_leaves_nothing(runs, capsys, arguments, code, said):
+    assert main(["bench", f"path={FAULTS}", *arguments]) == code
+    captured = capsys.readouterr()
+    assert said in captured.out + captured.err and not runs.runs and not list(Path().iterdir())
+
+
+def test_a_folder_of_one_s_own(runs):
+    assert main(["bench", f"path={FAULTS}", "kernel=fault", "implementation=a_fine", "hydra.run.dir=mine"]) == 0
+    assert [f.name for f in Path().iterdir()] == ["mine"] and json.loads(Path("mine/records.jsonl").read_text())[
+        "status"
+    ] == "ok"

@@ -1,0 +1,151 @@
+"""The command `fusebench` itself: which command gets which arguments, and the exit code whatever happens."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import signal
+
+import pytest
+
+from fusebench import cli
+from fusebench.commands import app, compare, listing, yardsticks
+
+
+@pytest.fixture(autouse=True)
+def handler():
+    """The handler of SIGTERM that was there before."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """What each command was called with."""
+    seen = []
+    monkeypatch.setattr(app, "run_app", lambda command, arguments: seen.append((command, arguments)) or 3)
+    monkeypatch.setattr(compare, "run_compare", lambda arguments: seen.append(("compare", arguments)) or 4)
+    monkeypatch.setattr(listing, "main", lambda arguments: seen.append(("list", arguments)) or 5)
+    monkeypatch.setattr(yardsticks, "main", lambda arguments: seen.append(("yardsticks", arguments)) or 6)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("command", "code"), [("bench", 3), ("parity", 3), ("compare", 4), ("list", 5), ("yardsticks", 6)]
+)
+def test_each_command_gets_its_arguments_and_gives_its_code(called, command, code):
+    assert cli.main([command, "a=b", "--json"]) == code and called == [(command, ["a=b", "--json"])]
+    assert command in cli.COMMANDS and len(cli.COMMANDS) == 5
+
+
+def test_without_arguments_they_are_those_of_the_process(called, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["fusebench", "bench", "x=1"])
+    assert cli.main() == 3 and called == [("bench", ["x=1"])]
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["--resume"], ["resume=latest"]), (["--resume", "it"], ["resume=it"]), (["--resume=it"], ["resume=it"]), (["--resume", "-m"], ["resume=latest", "-m"]),
+        (["--resume", "seed=1"], ["resume=latest", "seed=1"]), (["a=b", "--resume", "it", "c=d"], ["a=b", "resume=it", "c=d"]), (["a=b"], ["a=b"]),
+    ],
+)  # fmt: skip
+def test_resume_is_a_flag_too(called, given, meant):
+    cli.main(["bench", *given])
+    cli.main(["compare", *given])
+    assert called == [("bench", meant), ("compare", meant)]
+    cli.main(["list", *given])
+    assert called[-1] == ("list", given), "of the commands that have runs"
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["a", "--fail-slower", "3%", "b"], ["a", "fail_slower=3%", "b"]), (["--fail-slower=3%"], ["fail_slower=3%"]), (["--fail-slower"], ["fail_slower="]),
+        (["a", "b"], ["a", "b"]),
+    ],
+)  # fmt: skip
+def test_the_limit_of_compare_is_a_flag_too(called, given, meant):
+    cli.main(["compare", *given])
+    cli.main(["bench", *given])
+    assert called == [("compare", meant), ("bench", given)]
+
+
+@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["-h"], 0), (["--help"], 0), (["help"], 0)])
+def test_usage(capsys, arguments, code):
+    assert cli.main(arguments) == code
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == ["usage: fusebench COMMAND [KEY=VALUE …]", ""] and lines[-2:] == [
+        "",
+        "fusebench COMMAND --help shows the keys of a command.",
+    ]
+    assert lines[2:-2] == [f"  {name:10}  {text}" for name, text in cli.COMMANDS.items()]
+
+
+def test_the_version(capsys):
+    assert cli.main(["--version"]) == 0 and capsys.readouterr().out.strip() == importlib.metadata.version("fusebench")
+
+
+def test_an_unknown_command(capsys):
+    assert cli.main(["bnch"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, list, parity, yardsticks\n"
+    )
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """A command that ends with an error; the process's own output is left alone."""
+    closed = []
+    monkeypatch.setattr(cli, "_print_no_more", lambda: closed.append(True))
+
+    def end(error):
+        def raises(command, arguments):
+            raise error
+
+        monkeypatch.setattr(app, "run_app", raises)
+        return cli.main(["bench"]), len(closed)
+
+    return end
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "closed", "said"),
+    [
+        (KeyboardInterrupt(), 130, 0, "interrupted\n"), (BrokenPipeError(), 0, 1, ""),
+        (OSError(28, "No space left on device"), 1, 1, "fusebench: [Errno 28] No space left on device\n"),
+    ],
+)  # fmt: skip
+def test_however_it_ends_there_is_a_code(ends, capsys, error, code, closed, said):
+    assert ends(error) == (code, closed) and capsys.readouterr().err == said
+
+
+def test_output_that_finds_no_room_is_told_before_the_end(called, monkeypatch, capsys):
+    class Full:
+        def flush(self):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(cli, "_print_no_more", lambda: None)
+    with monkeypatch.context() as within:
+        within.setattr("sys.stdout", Full())
+        assert cli.main(["bench"]) == 1
+    assert "No space left" in capsys.readouterr().err
+
+
+def test_nothing_more_is_printed_at_the_end(monkeypatch, tmp_path):
+    file = (tmp_path / "out").open("w+")
+    monkeypatch.setattr("sys.stdout", file)
+    cli._print_no_more()
+    os.write(file.fileno(), b"lost")
+    assert (tmp_path / "out").read_text() == ""
+
+
+def test_a_signal_to_end_is_an_interrupt(called, monkeypatch, capsys):
+    def killed(command, arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+
+    monkeypatch.setattr(app, "run_app", killed)
+    assert cli.main(["bench"]) == 130 and capsys.readouterr().err == "interrupted\n"

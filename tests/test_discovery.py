@@ -1,0 +1,258 @@
+"""What is found in folders of kernels, how a file's constants are read, and what is said of a file that is none."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from conftest import FIXTURES
+
+from fusebench import discovery
+from fusebench.backends import protocol
+from fusebench.discovery import Implementation, find_kernels, read_implementation, roots_of
+from fusebench.errors import UsageError
+
+KERNEL = (FIXTURES / "kernels" / "double" / "kernel.py").read_text()
+PROGRAM = 'BACKEND = "torch"\nVARIANTS = {"default": ()}\n'
+
+
+def made(root, **files):
+    """A root with files: `double__kernel` is double/kernel.py."""
+    for name, text in files.items():
+        file = root.joinpath(*name.split("__")).with_suffix(".py")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+def read(tmp_path, text, name="it"):
+    return read_implementation("double", made(tmp_path, **{name: text}) / f"{name}.py")
+
+
+def refused(*roots):
+    with pytest.raises(UsageError) as error:
+        find_kernels(roots)
+    return str(error.value)
+
+
+# Folders
+
+
+def test_a_root_is_ours_and_then_the_others(tmp_path):
+    mine, single = made(tmp_path / "mine", a__kernel=KERNEL), made(tmp_path / "single", kernel=KERNEL)
+    assert roots_of() == [discovery.HOME] and discovery.HOME.name == "implementations"
+    assert roots_of([mine, str(single)]) == [discovery.HOME, mine.resolve(), single.resolve()]
+    assert roots_of([], mine) == [mine]
+
+
+def test_a_path_without_kernels_is_named(tmp_path):
+    with pytest.raises(
+        UsageError, match=r"nosuch: no such folder; expected a folder of kernels \(DIR/<kernel>/kernel\.py\)"
+    ):
+        roots_of([tmp_path / "nosuch"])
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(
+        UsageError, match=r": no kernel there; expected DIR/<kernel>/kernel\.py or DIR/<kernel>/<implementation>\.py"
+    ):
+        roots_of([tmp_path])
+
+
+def test_a_path_is_one_whether_or_not_it_is_relative(tmp_path, monkeypatch):
+    made(tmp_path / "mine", a__kernel=KERNEL)
+    monkeypatch.chdir(tmp_path)
+    assert roots_of(["mine"])[1] == (tmp_path / "mine").resolve()
+
+
+def test_kernels_and_implementations_are_found_by_their_files(tmp_path):
+    root = made(
+        tmp_path, b__kernel=KERNEL, b__flax=PROGRAM, b__cuda=PROGRAM, b___shared=PROGRAM, a__kernel=KERNEL, _hidden__kernel=KERNEL, c__flax=PROGRAM
+    )  # fmt: skip
+    (root / ".git").mkdir()
+    (root / ".git" / "x.py").touch()
+    (root / "empty").mkdir()
+    (root / "file.py").touch()
+    found = find_kernels([root])
+    assert list(found) == ["a", "b"], "c has no kernel.py"
+    assert list(found["b"].implementations) == ["cuda", "flax"] and found["a"].implementations == {}
+    assert (found["b"].name, found["b"].folder) == ("b", root / "b") and found["b"].mathematics.batch == "N"
+    assert found["b"].dimensions == ("N",) and found["b"].options == {}
+    assert (found["b"].implementations["flax"].kernel, found["b"].implementations["flax"].file) == (
+        "b",
+        root / "b" / "flax.py",
+    )
+
+
+def test_a_later_root_adds_implementations(tmp_path):
+    first, second = (
+        made(tmp_path / "1", double__kernel=KERNEL, double__flax=PROGRAM),
+        made(tmp_path / "2", double__cuda=PROGRAM),
+    )
+    assert list(find_kernels([first, second])["double"].implementations) == ["flax", "cuda"]
+    assert list(find_kernels([first, first])["double"].implementations) == ["flax"], "one folder twice is one"
+    assert find_kernels([first, second])["double"].folder == first / "double"
+
+
+def test_one_kernel_s_own_folder_is_a_root(tmp_path):
+    root = made(tmp_path, double__kernel=KERNEL, double__flax=PROGRAM, other__kernel=KERNEL)
+    assert list(find_kernels([root / "double"])) == ["double"]
+
+
+def test_two_files_of_one_name_are_named(tmp_path):
+    first, second = (
+        made(tmp_path / "1", double__kernel=KERNEL, double__flax=PROGRAM),
+        made(tmp_path / "2", double__flax=PROGRAM),
+    )
+    said = refused(first, second)
+    assert (
+        said
+        == f"{second / 'double' / 'flax.py'} and {first / 'double' / 'flax.py'} are both double's flax: give one another name"
+    )
+
+
+def test_modules_of_an_earlier_search_are_forgotten(tmp_path):
+    first, second = (
+        made(tmp_path / "1", double__kernel=KERNEL),
+        made(tmp_path / "2", double__kernel=KERNEL.replace('"N"', '"Q"').replace("'N'", "'Q'")),
+    )
+    assert find_kernels([first])["double"].dimensions == ("N",)
+    assert find_kernels([second])["double"].dimensions == ("Q",)
+    assert sys.modules["implementations"].__path__ == [str(second)]
+    discovery.use_roots([second / "double", first, second])
+    assert (
+        sys.modules["implementations"].__path__ == [str(second), str(first)]
+        and "implementations.double" not in sys.modules
+    )
+    assert discovery.load_implementation("double", "kernel").BATCH == "Q"
+
+
+# kernel.py
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("raise KeyError('x')\n", " does not import: KeyError: 'x'"), ("import sys\nsys.exit(3)\n", " does not import: SystemExit: 3"),
+        ("x = (\n", " does not import: SyntaxError: "), ("DIMENSIONS = ('N',)\n", " lacks BATCH, CASES, inputs, formula, flops, moved_bytes ("),
+        (KERNEL + "DIMENSIONS = 'N'\n", ": DIMENSIONS is 'N'; expected a tuple of names, such as (\"M\", \"N\")"),
+        (KERNEL + "DIMENSIONS = ()\n", ": DIMENSIONS is (); expected a tuple"), (KERNEL + "DIMENSIONS = ('',)\n", ": DIMENSIONS is ('',); expected"),
+        (KERNEL + "BATCH = 'M'\n", ": BATCH is 'M', not one of DIMENSIONS: N"),
+        (KERNEL + "CASES = {}\n", ": CASES is {}; expected named sizes, such as {'odd': {'N': 7}}"),
+        (KERNEL + "CASES = {'': {'N': 1}}\n", ": CASES is {'': {'N': 1}}; expected named sizes"),
+        (KERNEL + "CASES = {'odd': {'N': 1, 'M': 2}}\n", ": case odd has N, M; expected N"),
+        (KERNEL + "CASES = {'odd': {'N': 0}}\n", ": case odd is {'N': 0}; expected positive integers"),
+        (KERNEL + "CASES = {'odd': {'N': True}}\n", ": case odd is {'N': True}; expected positive integers"),
+        (KERNEL + "OPTIONS = {'a': ()}\n", ": OPTIONS is {'a': ()}; expected options with their values"),
+        (KERNEL + "OPTIONS = {'a': 'bc'}\n", ": OPTIONS is {'a': 'bc'}; expected options with their values"),
+        (KERNEL + "PRECISIONS = ('tf64',)\n", ": PRECISIONS is ('tf64',); expected some of ieee, tf32"),
+        (KERNEL + "ROWS = 'x'\n", ": ROWS is 'x'; expected axes by name, such as {\"x\": 0, \"y\": 0}"),
+        (KERNEL + "ROWS = {'x': '0'}\n", ": ROWS is {'x': '0'}; expected axes by name"), (KERNEL + "ROWS = {'x': True}\n", ": ROWS is {'x': True}; expected"),
+        (KERNEL + "ROW_AXIS = True\n", ": ROW_AXIS is True; expected an integer"),
+        (KERNEL + "PARTS = {'a': 1}\n", ": PARTS is {'a': 1}; expected formulas by name"), (KERNEL + "hard = 3\n", ": hard is 3; expected a function"),
+        (KERNEL + "weights = 3\n", ": weights is 3; expected a function"), (KERNEL + "flops = 3\n", ": flops is 3; expected a function"),
+        (KERNEL + "inputs = formula = 3\n", ": inputs is 3; expected a function"), (KERNEL + "moved_bytes = 3\n", ": moved_bytes is 3; expected a function"),
+        (KERNEL + "formula = 3\n", ": formula is 3; expected a function"),
+    ],
+)  # fmt: skip
+def test_what_in_a_kernel_is_not_as_the_contract_has_it_is_named(tmp_path, text, said):
+    root = made(tmp_path, double__kernel=text)
+    assert refused(root).startswith(f"{root / 'double' / 'kernel.py'}{said}")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "OPTIONS = {'a': ['b', 'c']}",
+        "PRECISIONS = ()",
+        "ROWS = ()",
+        "ROWS = {'x': -2, 'y': 0}",
+        "ROW_AXIS = -2",
+        "PARTS = {}",
+        "BATCH = 'N'",
+    ],
+)
+def test_what_a_kernel_may_have(tmp_path, line):
+    assert "double" in find_kernels([made(tmp_path, double__kernel=f"{KERNEL}\n{line}\n")])
+
+
+# Implementations
+
+
+def test_the_constants_of_a_file_are_read(tmp_path):
+    text = """
+BACKEND: str = "jax"
+VARIANTS = {"default": (), "in_place": ("product", "bias")}
+REQUIRES = {"triton": "triton>=3", "numpy": "numpy"}
+IN_PLACE = {"in_place": ("x",)}
+COMPUTES = "product"
+WITHOUT_GPU = "interpreted"
+OTHER = 1 / 0
+"""
+    assert read(tmp_path, text) == Implementation(
+        "double", "it", tmp_path / "it.py", "jax", {"default": (), "in_place": ("product", "bias")}, {"triton": "triton>=3", "numpy": "numpy"},
+        {"in_place": ("x",)}, "interpreted", "product",
+    )  # fmt: skip
+
+
+def test_what_a_file_may_leave_out(tmp_path):
+    found = read(tmp_path, PROGRAM)
+    assert (found.requires, found.in_place, found.without_gpu, found.computes, found.broken) == (
+        {},
+        {},
+        "timed",
+        "",
+        "",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('VARIANTS = {"default": ()}\n', "it.py sets no BACKEND"), ('BACKEND = "torch"\n', "it.py sets no VARIANTS"),
+        (PROGRAM + 'BACKEND = "tensorflow"\n', "it.py cannot be read: BACKEND is 'tensorflow', not one of jax, numpy, torch"),
+        (PROGRAM + 'WITHOUT_GPU = "no"\n', "it.py cannot be read: WITHOUT_GPU is 'no', not one of timed, interpreted, unavailable"),
+        (PROGRAM + "VARIANTS = {}\n", 'VARIANTS must map each variant to a tuple of points, such as {"default": ("product",)}'),
+        (PROGRAM + 'VARIANTS = {"a": "bc"}\n', "VARIANTS must map each variant"), (PROGRAM + 'REQUIRES = {"a": ""}\n', "REQUIRES must map modules to packages"),
+        (PROGRAM + 'IN_PLACE = {"default": "x"}\n', "IN_PLACE must map variants"), (PROGRAM + 'IN_PLACE = {"other": ("x",)}\n', "IN_PLACE must map variants"),
+        (PROGRAM + "COMPUTES = f()\n", "COMPUTES must be a literal, because it is read without an import"),
+        (PROGRAM + "x = (\n", "it.py cannot be read: "), (PROGRAM + "\x00", "it.py cannot be read: "),
+        (PROGRAM + "def f():\n    import jax.numpy\n", "it imports jax.numpy, but its BACKEND is torch"),
+        (PROGRAM + "from flax import linen\n", "it imports flax, but its BACKEND is torch"),
+        (PROGRAM.replace("torch", "jax") + "import torch\n", "it imports torch, but its BACKEND is jax"),
+    ],
+)  # fmt: skip
+def test_a_file_that_cannot_be_used_is_broken_and_says_why(tmp_path, text, said):
+    found = read(tmp_path, text)
+    assert said in found.broken and found.name == "it" and found.file == tmp_path / "it.py"
+    assert found.unavailable("cpu") == found.unavailable("cuda") == found.broken
+
+
+def test_two_names_in_one_assignment_and_the_last_value_count(tmp_path):
+    assert read(tmp_path, PROGRAM + 'BACKEND = OTHER = "jax"\n').backend == "jax"
+    assert read(tmp_path, PROGRAM + "from . import _x\nimport numpy as np\n").broken == ""
+
+
+def test_what_is_missing_is_named_with_the_command_that_installs_it():
+    def made(**more):
+        return Implementation("k", "it", discovery.HOME, **more)
+
+    needs = "needs no_such_module: pip install its-package"
+    assert (
+        made(requires={"no_such_module": "its-package"}).missing()
+        == needs
+        == made(requires={"no_such_module": "its-package"}).unavailable("cuda")
+    )
+    assert made(requires={"no_such.sub": "x"}).missing() == "needs no_such.sub: pip install x"
+    assert made(requires={"numpy": "numpy"}).missing() is None and made().unavailable("cpu") is None
+    assert made(without_gpu="unavailable").unavailable("cpu") == "needs an NVIDIA GPU"
+    assert (
+        made(without_gpu="unavailable").unavailable("cuda")
+        is None
+        is made(without_gpu="interpreted").unavailable("cpu")
+    )
+    assert made(broken="broken", without_gpu="unavailable").unavailable("cpu") == "broken"
+
+
+def test_the_back_end_itself_may_be_missing(monkeypatch):
+    described = protocol.Description("torch", ("torch",), {"no_such_torch": "torch"})
+    monkeypatch.setattr(protocol, "found", lambda: {"torch": described})
+    assert Implementation("k", "it", discovery.HOME).missing() == "needs no_such_torch: pip install torch"

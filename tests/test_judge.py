@@ -1,0 +1,539 @@
+"""What the judge makes of one thing at a time: an element, all of them together, rows, infinities, several outputs.
+
+A kernel here is one line. What it says is told through verdicts, so that another rule can be held to the same.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+import toys
+from toys import copied, edit, part, step, store
+
+from fusebench.contract import DTYPES
+from fusebench.parity.judge import Judge, Verdict
+
+RNG = np.random.default_rng(3)
+BITS = {"float32": 24, "float16": 11, "bfloat16": 8}  # of the significand
+INF, NAN = np.inf, np.nan
+
+
+# A single element
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("value", ["1", "1.5", "-3", "largest", "smallest normal", "subnormal", "0"])
+def test_a_copy_is_judged_to_the_last_bit(dtype, value):
+    finfo = ml_dtypes.finfo(store(0, dtype).dtype)
+    known = {"largest": finfo.max, "smallest normal": finfo.tiny, "subnormal": 8 * float(finfo.smallest_subnormal)}
+    x = np.full((1, 5), float(known.get(value, 0) or value))
+    judge = toys.judge(copied, x, dtype)
+    right = store(x, dtype)
+    assert judge.judge([right], ()).ok
+    apart = -1 if value == "largest" else 1
+    verdict = judge.judge([edit(right, (0, 3), step(right[0, 3], dtype, apart))], ())
+    assert not verdict.ok
+    assert verdict.ratio == pytest.approx(2) and verdict.ulps == pytest.approx(1) and verdict.index == (0, 3)
+    gap = abs(float(step(right[0, 3], dtype, apart)) - float(right[0, 3]))
+    assert verdict.max_abs == pytest.approx(gap, abs=0) and verdict.budget == pytest.approx(gap / 2, abs=0)
+
+
+def budgets(judge, right, places, points=("part",)):
+    """What each of those elements may be off by, from verdicts in which it is the worst."""
+    found = []
+    for place in places:
+        verdict = judge.judge([edit(right, place, 100 * right[place])], points)
+        assert verdict.index == place
+        found.append(verdict.budget)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_stored_intermediate_may_move_an_element_by_7_standard_deviations_of_its_rounding(dtype):
+    x = store(RNG.uniform(3.3, 6.1, (1, 600)), dtype)
+    judge, right = toys.judge(part, x, dtype), store(x.astype(float) / np.pi, dtype)
+    spacing = 2.0 ** (1 - BITS[dtype])
+    exact = x.astype(float)[0] / np.pi
+    repeats = np.abs(store(exact, dtype).astype(float) - exact)  # what the rounding of these very values does
+    found = budgets(judge, right, [(0, i) for i in range(0, 600, 6)])
+    expected = 7 * spacing / np.sqrt(12) + repeats[::6] + spacing / 2
+    assert found.mean() == pytest.approx(expected.mean(), rel=0.02)
+    assert np.corrcoef(found, repeats[::6])[0, 1] > 0.4, "the rounding of these very values is a term of its own"
+
+
+def test_a_point_that_is_not_declared_is_owed_float32_alone():
+    x = store(RNG.uniform(3.3, 6.1, (1, 600)), "bfloat16")
+    judge, right = toys.judge(part, x, "bfloat16"), store(x.astype(float) / np.pi, "bfloat16")
+    found = budgets(judge, right, [(0, i) for i in range(0, 600, 60)], ())
+    np.testing.assert_allclose(found, 2.0**-8, rtol=1e-3)  # half a spacing of bfloat16, and little of float32's
+    wrong = edit(right, (0, 3), step(right[0, 3], "bfloat16", 2))
+    assert not judge.judge([wrong], ()).ok and judge.judge([wrong], ("part",)).ratio <= 1
+
+
+def test_the_budget_grows_where_the_value_may_pass_a_power_of_two():
+    """Half a spacing at the largest value within reach, not at the exact one."""
+    x = np.full((1, 64), 6.25)  # divided by pi it is 1.9894
+    right = store(x / np.pi, "bfloat16")
+    (found,) = budgets(toys.judge(part, x, "bfloat16"), right, [(0, 0)])
+    repeats = abs(float(right[0, 0]) - 6.25 / np.pi)
+    assert found == pytest.approx(7 * 2.0**-7 / np.sqrt(12) + repeats + 2.0**-7, rel=0.1)
+
+
+def test_the_worst_element_is_told_with_its_figures():
+    x = np.array([[1.0, 2.0, -4.0, 0.0, 8.0]])
+    wrong = store([[1.0, 2.5, -4.25, 2.0**-40, 8.0]], "float32")
+    verdict = toys.judge(copied, x).judge([wrong], ())
+    assert (verdict.output, verdict.index, verdict.got, verdict.expected) == (0, (0, 3), 2.0**-40, 0.0)
+    assert verdict.ulps == pytest.approx(2.0**109) and verdict.ratio == pytest.approx(2.0**110)
+    assert verdict.max_abs == 0.5 and verdict.max_rel == 0.25, "the largest anywhere; a part of 0 is no share"
+    assert verdict.checked == 5 and verdict.pattern == "3 of 5 elements: columns 1 … 3"
+
+
+def test_a_right_output_has_no_pattern():
+    verdict = toys.judge(copied, [[1.0, 2.0]]).judge([store([[1.0, 2.0]], "float32")], ())
+    assert (verdict.ratio, verdict.max_abs, verdict.max_rel, verdict.ulps, verdict.pattern) == (0, 0, 0, 0, "")
+
+
+def test_an_empty_output_is_right():
+    assert toys.judge(copied, np.zeros((0, 5))).judge([np.zeros((0, 5), np.float32)], ()).ok
+    verdict = toys.judge(copied, np.zeros((0, 5))).judge([np.zeros((0, 5), np.float32)], ())
+    assert (verdict.ratio, verdict.max_abs, verdict.max_rel, verdict.ulps, verdict.checked) == (0, 0, 0, 0, 0)
+
+
+# NaN and infinities
+
+
+@pytest.mark.parametrize("expected", [1.0, -1.0, INF, -INF, NAN])
+@pytest.mark.parametrize("got", [1.0, -1.0, INF, -INF, NAN])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_not_finite_stands_where_the_formula_has_it(expected, got, dtype):
+    x = np.full((3, 4), 2.0)
+    x[1, 2] = expected
+    verdict = toys.judge(copied, x, dtype).judge([store(edit(x, (1, 2), got), dtype)], ())
+    same = got == expected or (np.isnan(got) and np.isnan(expected))
+    assert verdict.ok == same
+    if not same:
+        assert verdict.index == (1, 2) and verdict.ratio > 100 and "× budget" in verdict.reason()
+        finite = np.isfinite(got) and np.isfinite(expected)
+        assert verdict.max_rel == (2.0 if finite else INF) and verdict.max_abs == (2.0 if finite else INF)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("size", [1.0, 1.4])
+def test_overflow_is_accepted_where_rounding_may_overflow_and_to_its_side_alone(sign, size):
+    """65504 is float16's largest number; a stored third of 3 × 65504 may come out above it by noise, of 3 × 46 789 not."""
+
+    def formula(case, r, x):
+        return (r.round("part", r.compute(3 * x) / 3) * (1 + 2.0**-12),)
+
+    x = np.full((1, 8), sign * 65504 / size)
+    judge = toys.judge(formula, x, "float16")
+    right = store(x, "float16")
+    assert judge.judge([right], ("part",)).ratio <= 1
+    assert (judge.judge([edit(right, (0, 3), sign * INF)], ("part",)).ratio <= 1) == (size == 1.0)
+    for got in (-sign * INF, NAN):
+        assert not judge.judge([edit(right, (0, 3), got)], ("part",)).ok
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_what_is_past_the_largest_number_is_infinite(dtype, sign):
+    largest = float(ml_dtypes.finfo(store(0, dtype).dtype).max)
+    x = np.full((1, 4), sign * largest)
+    twice = toys.judge(lambda case, r, x: (2 * x,), x, dtype)
+    assert twice.judge([store(sign * INF * np.ones((1, 4)), dtype)], ()).ok
+    assert not twice.judge([store(x, dtype)], ()).ok and not twice.judge([store(-sign * INF * x * x, dtype)], ()).ok
+    just = toys.judge(
+        lambda case, r, x: (x * (1 + 2.0 ** -(BITS[dtype] + 1)),), x, dtype
+    )  # a quarter of a spacing past it
+    assert just.judge([store(x, dtype)], ()).ok
+
+
+# All elements together
+
+
+def parts(draws):
+    """A judge of that toy in bfloat16, and an output that is off by that noise, in standard deviations of its rounding."""
+    x = store(RNG.uniform(3.3, 6.1, (1, 4096)), "bfloat16")
+    exact = x.astype(float) / np.pi
+    return toys.judge(part, x, "bfloat16"), store(exact + draws * 2.0**-7 / np.sqrt(12), "bfloat16")
+
+
+UNIFORM = np.random.default_rng(4).uniform(-np.sqrt(3), np.sqrt(3), (1, 4096))
+
+
+@pytest.mark.parametrize(
+    ("noise", "says"),
+    [
+        (UNIFORM, "right"),
+        (1.5 * UNIFORM, "root mean square"),
+        (0 * UNIFORM, "right"),
+        (0.7 * UNIFORM + 0.5, "mean"),
+        (0.7 * UNIFORM - 0.5, "mean"),
+        (UNIFORM + 0.1, "right"),
+        (UNIFORM - 0.1, "right"),
+    ],
+)
+def test_small_errors_show_together(noise, says):
+    judge, output = parts(noise)
+    verdict = judge.judge([output], ("part",))
+    assert verdict.ratio <= 1, "no element is beyond its own budget"
+    assert verdict.ok == (says == "right")
+    low, high = verdict.mean_limits
+    assert (verdict.rms > verdict.rms_limit) == (says == "root mean square")
+    assert not low <= verdict.mean <= high if says == "mean" else low <= verdict.mean <= high
+    assert verdict.ok or "not all together" in verdict.reason()
+
+
+def test_all_together_is_measured_in_standard_deviations():
+    judge, output = parts(UNIFORM)
+    verdict = judge.judge([output], ("part",))
+    # the noise of the point and that of the last rounding are of one size
+    assert verdict.rms == pytest.approx(1, abs=0.03) and verdict.mean == pytest.approx(0, abs=0.03)
+    assert 1.05 < verdict.rms_limit < 1.25, "8 standard deviations of the root mean square of 4096 draws"
+    assert 0.09 < verdict.mean_limits[1] < 0.25 and -0.25 < verdict.mean_limits[0] < -0.09
+
+
+@pytest.mark.parametrize(
+    ("change", "ok"),
+    [
+        ({}, True),
+        ({"ratio": 1.0}, True),
+        ({"ratio": 1.001}, False),
+        ({"rms": 2.0}, True),
+        ({"rms": 2.001}, False),
+        ({"mean": -0.5}, True),
+        ({"mean": -0.501}, False),
+        ({"mean": 0.75}, True),
+        ({"mean": 0.751}, False),
+        ({"problem": "shape"}, False),
+        ({"unseen": "rows"}, True),
+    ],
+)
+def test_each_limit_counts_on_its_own_side(change, ok):
+    figures = dict.fromkeys(("ratio", "max_abs", "max_rel", "ulps", "got", "expected", "budget"), 0.0)
+    limits = {"rms": 1.0, "rms_limit": 2.0, "mean_limits": (-0.5, 0.75)}
+    assert Verdict(**figures | {"index": (), "output": 0, "checked": 9} | limits | change).ok == ok
+
+
+def test_a_verdict_on_elements_alone_has_no_other_limit():
+    verdict = Verdict(0.5, 0, 0, 0, (), 0, 0, 0, 0, 9)
+    assert verdict.ok and (verdict.rms, verdict.rms_limit, verdict.mean, verdict.mean_limits) == (0, 0, 0, (0, 0))
+    assert verdict.pattern == verdict.unseen == verdict.problem == ""
+
+
+def test_the_reason_says_what_was_found():
+    verdict = Verdict(2.5, 0.5, 0.25, 40.0, (3, 4), 7.0, 6.5, 0.2, 1, 99, pattern="the last row")
+    assert verdict.reason() == (
+        "error is 2.5 × budget at output 1[3, 4]: got 7, expected 6.5 ± 0.2, 40 ulps off; largest differences 0.5 absolute, "
+        "0.25 relative; beyond their budget: the last row"
+    )
+    together = Verdict(1.0, 0, 0, 0, (), 0, 0, 0, 0, 9, rms=1.5, rms_limit=1.25, mean=0.1, mean_limits=(-0.2, 0.3))
+    assert together.reason().endswith("square 1.5 (right: at most 1.25) and the mean 0.1 (-0.2 to 0.3)")
+    assert Verdict(9, 0, 0, 0, (), 0, 0, 0, 0, 0, problem="2 outputs").reason() == "2 outputs"
+
+
+# Several outputs
+
+
+def pair(case, r, x):
+    return r.round("part", x / np.pi), 2 * x
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 1])
+def test_each_output_is_judged(wrong):
+    x = store(RNG.uniform(3.3, 6.1, (4, 100)), "bfloat16")
+    outputs = [store(x.astype(float) / np.pi, "bfloat16"), store(2 * x.astype(float), "bfloat16")]
+    if wrong is not None:
+        outputs[wrong] = edit(outputs[wrong], (2, 7), step(outputs[wrong][2, 7], "bfloat16", 20))
+    verdict = toys.judge(pair, x, "bfloat16").judge(outputs, ("part",))
+    assert verdict.ok == (wrong is None)
+    if wrong is not None:
+        assert (verdict.output, verdict.index) == (wrong, (2, 7)) and f"output {wrong}[2, 7]" in verdict.reason()
+
+
+def test_an_output_does_not_borrow_the_other_s_budget():
+    x = store(RNG.uniform(3.3, 6.1, (4, 100)), "bfloat16")
+    outputs = [store(x.astype(float) / np.pi, "bfloat16"), store(2 * x.astype(float), "bfloat16")]
+    judge = toys.judge(pair, x, "bfloat16")
+    moved = [edit(o, (2, 7), step(o[2, 7], "bfloat16", 1)) for o in outputs]
+    assert judge.judge([moved[0], outputs[1]], ("part",)).ok
+    assert not judge.judge([outputs[0], moved[1]], ("part",)).ok
+
+
+def test_what_all_elements_of_a_second_output_show_is_not_hidden_by_the_first():
+    """The first output is right but takes a larger share of its budget than any element of the second, all of which are off."""
+    judge, output = parts(0.7 * UNIFORM + 0.5)
+    x = judge.arrays["x"]
+    judge = toys.judge(lambda case, r, x: (x, r.round("part", x / np.pi)), x, "bfloat16")
+    verdict = judge.judge([x, output], ("part",))
+    assert not verdict.ok and verdict.output == 1 and verdict.ratio <= 1
+    judge = toys.judge(lambda case, r, x: (r.round("part", x / np.pi), x * (1 + 2.0**-10)), x, "bfloat16")
+    verdict = judge.judge([output, store(x.astype(float) * (1 + 2.0**-10), "bfloat16")], ("part",))
+    assert not verdict.ok and verdict.output == 0
+
+
+# What is no comparison at all
+
+
+@pytest.mark.parametrize(
+    ("outputs", "problem"),
+    [
+        ([], "0 outputs, expected 1"),
+        ([np.zeros((3, 4), np.float32)] * 2, "2 outputs, expected 1"),
+        ([np.zeros((3, 5), np.float32)], "shape (3, 5), expected (3, 4)"),
+        ([np.zeros((4, 4), np.float32)], "shape (4, 4), expected (3, 4)"),
+        ([np.zeros(12, np.float32)], "shape (12,), expected (3, 4)"),
+        ([np.zeros((3, 4))], "dtype float64, expected float32"),
+        ([np.zeros((3, 4), np.float16)], "dtype float16, expected float32"),
+    ],
+)
+def test_outputs_of_another_number_shape_or_dtype_are_wrong(outputs, problem):
+    verdict = toys.judge(copied, np.zeros((3, 4))).judge(outputs, ())
+    assert not verdict.ok and verdict.reason() == problem and verdict.checked == 0
+
+
+def test_a_point_that_no_option_has_is_named():
+    def formula(case, r, x):
+        return (r.round("a", x) if case.options["o"] == "1" else r.narrow("b", x),)
+
+    module = toys.kernel(formula, OPTIONS={"o": ("1", "2")}, inputs=lambda case, rng: {"x": np.zeros((1, 2))})
+    the_case = toys.Case("toy", {"N": 2}, "float32", options={"o": "1"})
+    judge = Judge(module, the_case, {"x": np.zeros((1, 2), np.float32)})
+    zeros = [np.zeros((1, 2), np.float32)]
+    assert judge.judge(zeros, ("a",)).ok and judge.judge(zeros, ("b",)).ok, "another option has the other point"
+    assert judge.judge(zeros, ("subnormals",)).ok, "a point of back ends, which no formula names"
+    verdict = judge.judge(zeros, ("a", "c"))
+    assert verdict.reason() == "VARIANTS names the point 'c'; the formula has a, b"
+    bare = toys.judge(copied, np.zeros((1, 2)), inputs=lambda case, rng: {"x": np.zeros((1, 2))})
+    assert bare.judge(zeros, ("c",)).reason() == "VARIANTS names the point 'c'; the formula has none"
+
+
+def test_a_formula_without_outputs_is_a_mistake_of_the_kernel():
+    with pytest.raises(ValueError, match="toy: the formula returned no output"):
+        toys.judge(lambda case, r, x: (), np.zeros((1, 2))).reference()
+
+
+def test_a_part_is_judged_by_its_own_formula():
+    parts = {"twice": lambda case, r, x: 2 * x}
+    module, arrays = toys.kernel(copied, PARTS=parts), {"x": np.ones((1, 2), np.float32)}
+    judge = Judge(module, toys.case(), arrays, part="twice")
+    assert judge.judge([np.full((1, 2), 2, np.float32)], ()).ok
+    assert not judge.judge([np.ones((1, 2), np.float32)], ()).ok
+    with pytest.raises(ValueError, match=r"COMPUTES names 'thrice'; PARTS of kernel.py has twice$"):
+        Judge(module, toys.case(), arrays, part="thrice").reference()
+    with pytest.raises(ValueError, match=r"has none$"):
+        Judge(toys.kernel(copied), toys.case(), arrays, part="thrice").reference()
+
+
+def test_integers_reach_the_formula_as_they_are():
+    arrays = {"x": np.ones((2, 2), np.float32), "n": np.array([2**53 + 1], np.int64), "m": np.array([True, False])}
+
+    def formula(case, r, x, n, m):
+        assert x.dtype == np.float64 and n.dtype == np.int64 and m.dtype == bool and n[0] == 2**53 + 1
+        return (x,)
+
+    assert Judge(toys.kernel(formula), toys.case(), arrays).judge([np.ones((2, 2), np.float32)], ()).ok
+
+
+def test_a_verdict_is_the_same_whoever_was_judged_before():
+    """The noise of a case hangs on its seed alone, and that of another seed is another."""
+    x = store(RNG.uniform(3.3, 6.1, (4, 100)), "bfloat16")
+    right = store(x.astype(float) / np.pi, "bfloat16")
+    first, second = (toys.judge(part, x, "bfloat16") for _ in range(2))
+    second.judge([right], ())
+    assert first.judge([right], ("part",)) == second.judge([right], ("part",))
+    other = toys.judge(part, x, "bfloat16", seed=1).judge([right], ("part",))
+    assert other.budget != first.judge([right], ("part",)).budget
+
+
+def test_in_float32_declared_points_are_owed_nothing_more():
+    x = RNG.uniform(3.3, 6.1, (4, 100)).astype(np.float32)
+    judge, right = toys.judge(part, x), (x.astype(float) / np.pi).astype(np.float32)
+    assert judge.judge([right], ("part",)) == judge.judge([right], ())
+
+
+# Rows
+
+
+def noticed(judge, right, rows):
+    """Which rows are judged: those where an element is seen to be 5 steps off, which a screen would not notice."""
+    return [r for r in rows if not judge.judge([edit(right, (r, 0), step(right[r, 0], "bfloat16", 5))], ("part",)).ok]
+
+
+def tall(height, seed=0, **more):
+    x = store(np.full((height, 2), 3.7), "bfloat16")
+    return toys.judge(part, x, "bfloat16", seed, **more), store(x.astype(float) / np.pi, "bfloat16")
+
+
+@pytest.mark.parametrize("size", [{"flops": 2.5e8}, {"moved": 8e5}])
+def test_a_case_is_judged_whole_up_to_its_limit_and_in_rows_beyond(size):
+    judge, right = tall(200, **size)
+    assert len(noticed(judge, right, range(200))) == 200
+    judge, right = tall(200, **{k: 1.02 * v for k, v in size.items()})
+    assert len(noticed(judge, right, range(200))) < 100
+    assert judge.judge([right], ("part",)).ok
+
+
+def test_edges_of_blocks_are_judged():
+    judge, right = tall(300, flops=5e8)
+    edges = {0, 299, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 288}
+    found = set(noticed(judge, right, range(300)))
+    assert edges <= found, "the first and last, both sides of each block's end, and where the last whole block ends"
+    assert 50 <= len(found - edges) <= 68, "random ones beside them"
+    other, right = tall(300, seed=1, flops=5e8)
+    found_there = set(noticed(other, right, range(300)))
+    assert edges <= found_there and len(found_there - found) > 20, "another seed looks at others"
+
+
+@pytest.mark.parametrize(("flops", "count"), [(2.5e8 * 10, 30), (2.5e8 * 25, 12), (2.5e8 * 1000, 8), (2.5e8 * 5, 60)])
+def test_as_many_rows_are_judged_as_fit(flops, count):
+    judge, right = tall(300, flops=flops)
+    found = noticed(judge, right, range(300))
+    assert len(found) == count and {0, 299} <= set(found)
+
+
+@pytest.mark.parametrize(("height", "judged"), [(8, 8), (9, 8)])
+def test_a_few_rows_are_all_judged(height, judged):
+    judge, right = tall(height, flops=1e10)
+    assert len(noticed(judge, right, range(height))) == judged
+
+
+def test_a_kernel_without_independent_rows_is_judged_whole():
+    judge, right = tall(300, flops=1e10, rows={})
+    assert len(noticed(judge, right, range(300))) == 300
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_rows_lie_along_their_axis(axis):
+    x = store(np.full((300, 2), 3.7), "bfloat16")
+    x = x if axis == 0 else x.T.copy()
+    judge = toys.judge(part, x, "bfloat16", flops=1e10, rows={"x": axis, "y": axis})
+    right = store(x.astype(float) / np.pi, "bfloat16")
+    assert judge.judge([right], ("part",)).ok
+    for row, beyond in ((0, 5), (299, 5), (150, 100)):
+        place = (row, 0) if axis == 0 else (0, row)
+        verdict = judge.judge([edit(right, place, step(right[place], "bfloat16", beyond))], ("part",))
+        assert not verdict.ok and verdict.index == place
+        named = f"row {row}" if axis == 0 else f"column {row}"
+        assert verdict.pattern in ("one element", named, f"2 of 600 elements: {named}")
+
+
+@pytest.mark.parametrize("referenced", [False, True], ids=["judged", "screened"])
+def test_rows_of_an_output_may_lie_along_another_axis_than_those_of_its_input(referenced):
+    """Rows of x are columns of y: neither a count of rows nor an index is of the other axis."""
+    x = store(np.full((3, 300), 3.7), "bfloat16")
+    size = 25e9 if referenced else 1e10  # past 1e10 the reference itself has only some of the rows
+    judge = toys.judge(turned, x, "bfloat16", flops=size, rows={"x": 1, "y": 0})
+    right = store(x.T.astype(float) / np.pi, "bfloat16")
+    verdict = judge.judge([right], ("part",))
+    assert verdict.ok and (judge.height, judge.referenced is not None) == (300, referenced)
+    assert judge.judge([right.T], ("part",)).reason() == "shape (3, 300), expected (300, 3)"
+    seen = judge.referenced if referenced else range(300)
+    for row in range(300):
+        verdict = judge.judge([edit(right, (row, 2), 100)], ("part",))
+        assert verdict.ok == (row not in seen) and (verdict.ok or verdict.index == (row, 2))
+    for row in judge.judged:
+        verdict = judge.judge([edit(right, (row, 1), step(right[row, 1], "bfloat16", 5))], ("part",))
+        assert not verdict.ok and verdict.index == (row, 1)
+
+
+def test_each_output_has_its_own_axis_of_rows():
+    x = store(np.full((300, 3), 3.7), "bfloat16")
+    right = store(x.astype(float) / np.pi, "bfloat16")
+    judge = toys.judge(
+        lambda case, r, x: (*part(case, r, x), *turned(case, r, x)),
+        x,
+        "bfloat16",
+        flops=1e10,
+        rows={"x": 0, "y": 0, "z": 1},
+    )
+    assert judge.judge([right, right.T], ("part",)).ok
+    for number, place in ((0, (299, 1)), (1, (1, 299)), (0, (150, 2)), (1, (2, 150))):
+        outputs = [right, right.T.copy()]
+        outputs[number] = edit(outputs[number], place, 100)
+        verdict = judge.judge(outputs, ("part",))
+        assert not verdict.ok and (verdict.output, verdict.index) == (number, place)
+
+
+def turned(case, r, x):
+    """A row of x is a column of y."""
+    return (r.round("part", x.T / np.pi),)
+
+
+# The screen of the rows that are not judged
+
+
+def test_a_screened_element_may_be_off_by_four_times_what_a_judged_one_may():
+    judge, right = tall(300, flops=1e10)
+    judged = noticed(judge, right, range(300))
+    reach = max(budgets(judge, right, [(r, c) for r in judged for c in (0, 1)])) - 2.0**-8
+    (screened,) = budgets(judge, right, [(150, 0)])
+    assert screened == pytest.approx(4 * reach + 2.0**-8, rel=1e-6)
+    steps = int(screened / 2.0**-7)
+    assert judge.judge([edit(right, (150, 0), step(right[150, 0], "bfloat16", steps - 1))], ("part",)).ok
+    verdict = judge.judge([edit(right, (150, 0), step(right[150, 0], "bfloat16", steps + 2))], ("part",))
+    assert not verdict.ok and verdict.index == (150, 0)
+
+
+def test_a_screen_grows_with_the_value_past_the_judged_ones():
+    """Row 150 has 8 times the value, row 151 an eighth."""
+    judge, _ = tall(300, flops=1e10)
+    x = judge.arrays["x"].astype(float)
+    x[150], x[151] = 8 * x[150], x[151] / 8
+    x = store(x, "bfloat16")
+    judge, right = toys.judge(part, x, "bfloat16", flops=1e10), store(x.astype(float) / np.pi, "bfloat16")
+    assert judge.judge([right], ("part",)).ok
+    plain, large, small = budgets(judge, right, [(149, 0), (150, 0), (151, 0)])
+    assert large - 2.0**-5 == pytest.approx(8 * (plain - 2.0**-8), rel=0.02) and small == pytest.approx(plain, rel=0.1)
+
+
+@pytest.mark.parametrize("got", [INF, -INF, NAN])
+def test_what_is_not_finite_is_noticed_in_rows_that_are_screened(got):
+    judge, right = tall(300, flops=1e10)
+    verdict = judge.judge([edit(right, (150, 1), got)], ("part",))
+    assert not verdict.ok and verdict.index == (150, 1)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_overflow_in_a_screened_row_is_accepted_within_its_reach_and_to_its_side(sign):
+    x = np.full((300, 2), 6e4)
+    x[149], x[150], x[151] = 63488, 65408, 65408  # float16's largest is 65504, and one may be off by 260
+    judge, right = (
+        toys.judge(lambda case, r, x: (r.round("part", x),), sign * x, "float16", flops=1e10),
+        store(sign * x, "float16"),
+    )
+    assert not {149, 150, 151} & set(judge.judged) and judge.judge([right], ("part",)).ok
+    for row, got, ok in (
+        (150, sign * INF, True),
+        (150, -sign * INF, False),
+        (151, NAN, False),
+        (149, sign * INF, False),
+    ):
+        verdict = judge.judge([edit(right, (row, 1), got)], ("part",))
+        assert verdict.ok == ok and (ok or verdict.index == (row, 1))
+
+
+def test_the_second_output_is_screened():
+    x = store(np.full((300, 2), 3.7), "bfloat16")
+    judge = toys.judge(pair, x, "bfloat16", flops=1e10)
+    right = [store(x.astype(float) / np.pi, "bfloat16"), store(2 * x.astype(float), "bfloat16")]
+    assert judge.judge(right, ("part",)).ok
+    verdict = judge.judge([right[0], edit(right[1], (150, 1), step(right[1][150, 1], "bfloat16"))], ("part",))
+    assert not verdict.ok and (verdict.output, verdict.index) == (1, (150, 1))
+
+
+@pytest.mark.parametrize("size", [{"flops": 1e10}, {"moved": 1e9}])
+@pytest.mark.parametrize("device", [False, True])
+def test_past_its_own_limit_the_reference_has_rows_too(size, device):
+    whole, right = tall(300, on_device=device, **size)
+    assert (whole.referenced is None) != device
+    judge, right = tall(300, on_device=device, **{k: 2.2 * v for k, v in size.items()})
+    verdict = judge.judge([right], ("part",))
+    assert verdict.ok
+    gross = [r for r in range(300) if not judge.judge([edit(right, (r, 0), 100)], ("part",)).ok]
+    # 64 random ones and 13 edges of 300 fit into 128; where the device sees all rows, the judged ones are enough
+    assert 8 <= len(gross) <= 40 if device else 60 <= len(gross) <= 83
+    assert {0, 299, 15, 16} <= set(gross) and set(gross) == set(judge.referenced)
+    assert judge.judge([edit(right, (299, 1), 9)], ("part",)).index == (299, 1)

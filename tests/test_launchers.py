@@ -1,0 +1,490 @@
+"""How Triton and CUDA kernels are called: the cache of compiled code, what is handed to a driver, and to jax-triton."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("cuda.core")
+from fusebench.backends import cuda, jax_triton
+
+# The cache of machine code
+
+
+@pytest.fixture
+def sources(tmp_path, monkeypatch):
+    """root/kernel/main.cu with the headers that it includes, and a shared folder elsewhere."""
+    for name, text in {
+        "root/kernel/main.cu": '#include "near.cuh"\n  #  include   "above.cuh"\n#include "shared.cuh"\n#include <mma.h>\n// #include "no.cuh"\n',
+        "root/kernel/near.cuh": '#include "inner.cuh"\n#include "near.cuh"\n',
+        "root/kernel/inner.cuh": "",
+        "root/above.cuh": '#include "near.cuh"\n#include "missing.cuh"\n',
+        "shared/shared.cuh": '#include "beside.cuh"\n',
+        "shared/beside.cuh": "",
+        "shared/above.cuh": "the one that is nearer comes first",
+        "root/kernel/no.cuh": "",
+    }.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    monkeypatch.setattr(cuda, "SHARED", tmp_path / "shared")
+    monkeypatch.setattr(cuda, "header_folders", lambda: [Path("/headers")])
+    return tmp_path
+
+
+def test_a_kernel_is_made_of_its_own_headers_each_once(sources):
+    found = [str(f.relative_to(sources)) for f in cuda._sources(sources / "root/kernel/main.cu")]
+    assert found[0] == "root/kernel/main.cu" and sorted(found[1:]) == [
+        "root/above.cuh", "root/kernel/inner.cuh", "root/kernel/near.cuh", "shared/beside.cuh", "shared/shared.cuh",
+    ]  # fmt: skip
+
+
+def test_everything_that_machine_code_depends_on_is_in_its_key(sources, monkeypatch):
+    file = sources / "root/kernel/main.cu"
+    plain = (file, "sm_80", ["copy<float>"], ["A=1"])
+    keys = [cuda._key(*plain)]
+    assert cuda._key(*plain) == keys[0] and len(keys[0]) == 64
+    keys += [cuda._key(file, "sm_90a", ["copy<float>"], ["A=1"]), cuda._key(file, "sm_80", ["copy<float>", "x"], ["A=1"]),
+             cuda._key(file, "sm_80", ["copy<float>"], []), cuda._key(file, "sm_80", ["copy<float>"], ["A=2"]),
+             cuda._key(file, "sm_80", ["copy<float>", "A=1"], []), cuda._key(file, "sm_80", ["A=1"], ["copy<float>"])]  # fmt: skip
+    for header in ("root/kernel/main.cu", "root/kernel/inner.cuh", "root/above.cuh", "shared/beside.cuh"):
+        (sources / header).write_text((sources / header).read_text() + "// changed\n")
+        keys.append(cuda._key(*plain))
+    monkeypatch.setattr(cuda, "header_folders", lambda: [Path("/other")])
+    keys.append(cuda._key(*plain))
+    from cuda.bindings import nvrtc
+
+    monkeypatch.setattr(nvrtc, "nvrtcVersion", lambda: (0, 99, 1))
+    keys.append(cuda._key(*plain))
+    monkeypatch.setattr(cuda, "version", lambda package: f"another {package}")
+    keys.append(cuda._key(*plain))
+    monkeypatch.setattr(cuda, "STANDARD", "c++20")
+    keys.append(cuda._key(*plain))
+    monkeypatch.setattr(cuda, "header_folders", lambda: [file.parent / "toolkit"])
+    (file.parent / "toolkit").mkdir()
+    for text in ("#define CUDART_VERSION 13000", "#define CUDART_VERSION 13010"):
+        (file.parent / "toolkit" / "cuda_runtime_api.h").write_text(text)
+        keys.append(cuda._key(*plain))
+    assert len(set(keys)) == len(keys)
+
+
+@pytest.fixture
+def compiled(sources, monkeypatch):
+    """A function that compiles into some store, and the list of what was really compiled."""
+    done = []
+    monkeypatch.setattr(
+        cuda, "_compile", lambda *a: done.append(a) or cuda.Cubin(b"co\nde", {"copy<float>": "_Z4copy"})
+    )
+
+    def compile_into(store):
+        monkeypatch.setattr(cuda, "_store", lambda: store)
+        return cuda.compile_cubin(str(sources / "root/kernel/main.cu"), "sm_80", ("copy<float>",), iter(["A=1"]))
+
+    compile_into.done = done
+    return compile_into
+
+
+def test_what_is_compiled_is_kept(compiled, sources):
+    store = {}
+    first = compiled(store)
+    assert compiled(store) == first == cuda.Cubin(b"co\nde", {"copy<float>": "_Z4copy"})
+    assert compiled.done == [(sources / "root/kernel/main.cu", "sm_80", ["copy<float>"], ["A=1"])]
+    (key,) = store
+    for damaged in (b"", b"{\n", b"no JSON\ncode"):
+        store[key] = damaged
+        assert compiled(store) == first and store[key] == b'{"copy<float>": "_Z4copy"}\nco\nde'
+    assert len(compiled.done) == 4
+
+
+def test_without_a_cache_it_is_compiled_each_time(compiled):
+    class Full(dict):
+        def __setitem__(self, key, value):
+            raise OSError
+
+    for store in (None, Full()):
+        assert compiled(store) == compiled(store)
+    assert len(compiled.done) == 4
+
+
+def test_the_cache_lies_in_the_users_folder(monkeypatch, tmp_path):
+    from cuda.core import utils
+
+    made = []
+    monkeypatch.setattr(utils, "FileStreamProgramCache", lambda *a, **k: made.append((a, k)) or "store")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert cuda._store.__wrapped__() == "store"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path / "me")
+    cuda._store.__wrapped__()
+    places = (tmp_path, tmp_path / "me" / ".cache")
+    assert made == [((place / "fusebench" / "cuda",), {"max_size_bytes": 2**28}) for place in places]
+
+    def unwritable(*_, **__):
+        raise OSError
+
+    monkeypatch.setattr(utils, "FileStreamProgramCache", unwritable)
+    assert cuda._store.__wrapped__() is None
+
+
+@pytest.mark.parametrize(
+    ("capability", "arch"), [((8, 0), "sm_80"), ((9, 0), "sm_90a"), ((10, 0), "sm_100"), ((12, 1), "sm_121"), ((8, 9), "sm_89")]
+)  # fmt: skip
+def test_only_hopper_has_instructions_of_its_own(capability, arch):
+    assert cuda.architecture(capability) == arch
+
+
+def test_headers_are_those_of_the_wheels_before_a_toolkits(tmp_path, monkeypatch):
+    site = tmp_path / "site"
+    wheels = [
+        site / "nvidia" / name
+        for name in ("cu13/include", "cu13/include/cccl", "cuda_runtime/include", "cuda_cccl/include")
+    ]
+    monkeypatch.setattr(sys, "path", ["", str(site), str(tmp_path / "nowhere"), str(site)])
+    monkeypatch.setenv("CUDA_HOME", "/mine")
+    monkeypatch.setenv("CUDA_PATH", "/theirs")
+    toolkits = [Path(t) / sub for t in ("/mine", "/theirs", "/usr/local/cuda") for sub in ("include", "include/cccl")]
+    site.mkdir()
+    assert cuda.header_folders() == toolkits
+    monkeypatch.delenv("CUDA_HOME"), monkeypatch.setenv("CUDA_PATH", "")
+    assert cuda.header_folders() == toolkits[4:]
+    for wheel in wheels:
+        wheel.mkdir(parents=True)
+    (site / "nvidia" / "cublas" / "include").mkdir(parents=True)
+    assert cuda.header_folders() == wheels
+
+
+# Compiling, by a stand-in for NVRTC
+
+
+@pytest.fixture
+def nvrtc(monkeypatch):
+    """cuda.core's Program, which keeps what it was given and raises `error` if there is one."""
+    from cuda import core
+
+    given = SimpleNamespace(error=None)
+
+    class Program:
+        def __init__(self, *arguments):
+            given.arguments = arguments
+
+        def compile(self, *arguments, **keywords):
+            given.compiled = arguments, keywords
+            if given.error:
+                raise given.error
+            return SimpleNamespace(code=bytearray(b"code"), symbol_mapping={"a": b"_Za", "b": "_Zb"})
+
+    monkeypatch.setattr(core, "Program", Program)
+    monkeypatch.setattr(core, "ProgramOptions", lambda **options: options)
+    return given
+
+
+def test_what_nvrtc_is_given(sources, nvrtc):
+    file = sources / "root/kernel/main.cu"
+    found = cuda._compile(file, "sm_80", ["a", "b"], ["DEBUG", "N=3", "TEXT=x=y"])
+    assert found == cuda.Cubin(b"code", {"a": "_Za", "b": "_Zb"}) and type(found.code) is bytes
+    text, language, options = nvrtc.arguments
+    assert (text, language) == (file.read_text(), "c++") and nvrtc.compiled == (
+        ("cubin",),
+        {"name_expressions": ("a", "b")},
+    )
+    folders = [str(p) for p in (sources / "root/kernel", sources / "root", sources / "shared", "/headers")]
+    assert options == {
+        "name": "main.cu", "arch": "sm_80", "std": "c++17", "include_path": folders,
+        "define_macro": ["DEBUG", ("N", "3"), ("TEXT", "x=y")],
+    }  # fmt: skip
+    cuda._compile(file, "sm_80", ["a"], [])
+    assert nvrtc.arguments[2]["define_macro"] is None
+
+
+class NotFoundError(Exception):
+    """By its name what cuda-core raises for a library that is not there."""
+
+
+@pytest.mark.parametrize(
+    ("error", "first", "hint"),
+    [
+        (ValueError("log\n main.cu(3): error: no such name \nmore"), "main.cu(3): error: no such name", ""),
+        (ValueError("nothing to show"), "ValueError", ""),
+        (ValueError('main.cu(1): error: could not open source file "mma.h"'), 'main.cu(1): error: could not open source file "mma.h"',
+         f"\nmma.h was not found: pip install {cuda.PACKAGES}, or set CUDA_HOME"),
+        (ValueError('x: error: cannot open source file "cub/cub.cuh" (no)'), 'x: error: cannot open source file "cub/cub.cuh" (no)',
+         f"\ncub/cub.cuh was not found: pip install {cuda.PACKAGES}, or set CUDA_HOME"),
+        (NotFoundError("libnvrtc"), "NotFoundError", "\nNVRTC itself was not found: pip install nvidia-cuda-nvrtc"),
+    ],
+)  # fmt: skip
+def test_what_does_not_compile_is_told_in_its_first_line(sources, nvrtc, error, first, hint):
+    nvrtc.error = error
+    with pytest.raises(cuda.CompileError) as caught:
+        cuda._compile(sources / "root/kernel/main.cu", "sm_80", ["a"], [])
+    assert str(caught.value) == f"{first} (main.cu for sm_80)\n{error}{hint}" and caught.value.__cause__ is error
+
+
+# Launching, by a stand-in for the driver
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    """cuda.core and Torch's GPU as far as a launch needs them; keeps what was asked of them."""
+    from cuda import core
+    from cuda.bindings import driver as real
+
+    seen = SimpleNamespace(launched=[], current=[], streams=[], cubins=[], allowed=[], error=real.CUresult.CUDA_SUCCESS)
+
+    class Device:
+        def __init__(self, index):
+            self.index = index
+
+        def set_current(self):
+            seen.current.append(self.index)
+
+        def create_stream(self, theirs):
+            seen.streams.append((self.index, *theirs.__cuda_stream__()))
+            return f"stream {len(seen.streams)}"
+
+    class ObjectCode:
+        @staticmethod
+        def from_cubin(code, symbol_mapping):
+            seen.cubins.append((code, symbol_mapping))
+            return SimpleNamespace(get_kernel=lambda name: SimpleNamespace(name=name, handle="handle"))
+
+    monkeypatch.setattr(core, "Device", Device)
+    monkeypatch.setattr(core, "ObjectCode", ObjectCode)
+    monkeypatch.setattr(core, "LaunchConfig", lambda **config: config)
+    monkeypatch.setattr(core, "launch", lambda *a: seen.launched.append(a))
+    monkeypatch.setattr(real, "cuKernelSetAttribute", lambda *a: seen.allowed.append(a) or (seen.error,))
+    monkeypatch.setattr(real, "CUdevice", lambda index: f"device {index}")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0) if index == 1 else (8, 0))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: seen.current.append(f"torch's {index}"))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0xABC0 + index, raising=False)
+    made = lambda *a: seen.cubins.append(a) or cuda.Cubin(b"code", {"copy<float>": "_Z4copy"})  # noqa: E731
+    monkeypatch.setattr(cuda, "compile_cubin", made)
+    cuda._stream.cache_clear()
+    yield seen
+    cuda._stream.cache_clear()
+
+
+PROGRAM = cuda.Program(Path("copy.cu"), "copy<float>", ("A=1",))
+
+
+def test_a_program_is_loaded_for_the_device_that_it_runs_on(driver):
+    assert cuda.load(PROGRAM).name == "copy<float>"
+    assert driver.cubins == [
+        (Path("copy.cu"), "sm_80", ["copy<float>"], ("A=1",)),
+        (b"code", {"copy<float>": b"_Z4copy"}),
+    ]
+    assert driver.current == ["torch's 0", 0], "Torch makes the context that all share"
+    cuda.load(PROGRAM, 1)
+    assert driver.cubins[2][1] == "sm_90a" and driver.current[2:] == ["torch's 1", 1]
+
+
+def test_without_a_gpu_nothing_is_asked_of_cuda_core(driver, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(RuntimeError, match=r"^copy<float> of copy\.cu needs an NVIDIA GPU and its driver$"):
+        cuda.load(PROGRAM)
+    assert not driver.cubins and not driver.current
+
+
+def test_a_launch_hands_over_pointers_and_numbers_on_torchs_stream(driver):
+    launch = cuda.Launch(PROGRAM, (2, 3), 128, 1024, index=1)
+    x, y = torch.ones(8), torch.ones(8)
+    launch(x, 3, y, 0.5)
+    launch(y)
+    (stream, config, kernel, *values), second = driver.launched
+    assert config == {"grid": (2, 3), "block": 128, "shmem_size": 1024} and kernel.name == "copy<float>"
+    assert values == [x.data_ptr(), 3, y.data_ptr(), 0.5] and second[3:] == (y.data_ptr(),)
+    assert driver.streams == [(1, 0, 0xABC1)] and stream == second[0] == "stream 1", (
+        "one object for one of Torch's streams"
+    )
+    assert not driver.allowed
+
+
+@pytest.mark.parametrize("offset", [0, 1, 2, 3, 4])
+def test_a_tensor_that_is_not_aligned_is_refused(driver, offset):
+    launch, whole = cuda.Launch(PROGRAM, 1, 32), torch.ones(16)
+    assert whole.data_ptr() % 16 == 0
+    for arguments in ((whole, whole[offset:]), (whole[offset:], 7, whole)):
+        if offset % 4:
+            with pytest.raises(ValueError, match="a multiple of 16 bytes"):
+                launch(*arguments)
+        else:
+            launch(*arguments)
+    assert len(driver.launched) == (0 if offset % 4 else 2)
+
+
+@pytest.mark.parametrize(("size", "asked"), [(48 * 1024, False), (48 * 1024 + 1, True)])
+def test_more_than_48_kib_of_shared_memory_are_asked_for(driver, size, asked):
+    from cuda.bindings.driver import CUfunction_attribute
+
+    cuda.Launch(PROGRAM, 1, 32, size, index=1)
+    most = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+    assert driver.allowed == [(most, size, "handle", "device 1")] * asked
+
+
+def test_shared_memory_that_the_device_does_not_have_is_named(driver):
+    from cuda.bindings.driver import CUresult
+
+    driver.error = CUresult.CUDA_ERROR_INVALID_VALUE
+    with pytest.raises(RuntimeError, match=r"less than 300000 bytes of shared memory \(CUDA_ERROR_INVALID_VALUE\)"):
+        cuda.Launch(PROGRAM, 1, 32, 300000)
+
+
+@pytest.mark.parametrize(
+    ("shape", "box", "flat"),
+    [((4, 128), (2, 64), (4, 128)), ((2, 3, 4, 128), (2, 64), (24, 128)), ((2, 3, 4, 128), (1, 2, 64), (6, 4, 128))],
+)
+def test_the_first_arguments_reach_the_kernel_as_tensor_maps(driver, monkeypatch, shape, box, flat):
+    from cuda.core import utils
+
+    views = []
+
+    def from_any_interface(memory, stream_ptr):
+        views.append((memory.__cuda_array_interface__, stream_ptr))
+        return SimpleNamespace(as_tensor_map=lambda box, swizzle: ("map", box, swizzle.name))
+
+    monkeypatch.setattr(utils, "StridedMemoryView", SimpleNamespace(from_any_interface=from_any_interface))
+    cuda._tensor_map.cache_clear()
+    x, y = torch.zeros(shape, dtype=torch.bfloat16), torch.ones(8)
+    launch = cuda.Launch(PROGRAM, 1, 32, boxes=[box])
+    for _ in range(2):
+        launch(x, y)
+    assert driver.launched[0][3:] == (("map", box, "SWIZZLE_128B"), y.data_ptr())
+    ((interface, stream),) = views  # one map serves as long as the memory lies there
+    assert stream == -1 and interface == {
+        "version": 3, "data": (x.data_ptr(), False), "shape": flat, "typestr": "<u2", "stream": None,
+        "strides": tuple(2 * s for s in torch.zeros(flat).stride()),
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="not contiguous"):
+        launch(x.transpose(0, 1), y)
+    cuda._tensor_map.cache_clear()
+
+
+# jax-triton
+
+
+class Kernel:
+    """A Triton kernel of the interpreter: adds what it is given into its last pointer, in place where they are one."""
+
+    arg_names = ("x", "n", "y", "out", "second", "BLOCK")
+
+    def __init__(self):
+        self.calls = []
+
+    def __getitem__(self, grid):
+        def launch(*arguments, **meta):
+            self.calls.append((grid, arguments, meta))
+            *inputs, out = arguments
+            out.copy_(sum(float(v) if np.ndim(v) == 0 else v.to(torch.float32) for v in inputs))
+
+        return launch
+
+
+X, Y = np.arange(3, dtype=np.float32), np.full(3, 10, np.float32)
+SHAPE = jax.ShapeDtypeStruct((3,), np.float32)
+
+
+def test_the_interpreter_gets_scalars_arrays_and_an_output_in_their_places():
+    kernel = Kernel()
+    call = jax.jit(
+        lambda x, y: jax_triton.triton_call(x, 0.5, y, 2, kernel=kernel, out_shape=SHAPE, grid=(7,), BLOCK=4)
+    )
+    assert np.asarray(call(X, Y)).tolist() == [12.5, 13.5, 14.5]
+    ((grid, arguments, meta),) = kernel.calls
+    assert grid == (7,) and meta == {"BLOCK": 4}, "neither warps nor stages mean anything there"
+    assert type(arguments[1]) is np.float32 and arguments[3] == 2 and len(arguments) == 5
+
+
+def test_an_aliased_output_is_its_input_in_the_interpreter():
+    kernel = Kernel()
+    call = lambda x: jax_triton.triton_call(x, kernel=kernel, out_shape=[SHAPE], grid=(1,), input_output_aliases={0: 0})  # noqa: E731
+    (found,) = call(jax.numpy.asarray(X))
+    ((_, (given, out), _),) = kernel.calls
+    assert given is out and np.asarray(found).tolist() == X.tolist() and X.tolist() == [0, 1, 2]
+
+
+@pytest.fixture
+def outer(monkeypatch):
+    """jax-triton's own `triton_call` of a version, on a device that it lowers for."""
+    seen = []
+
+    def install(outputs):
+        monkeypatch.setattr(
+            jax_triton, "_jax_triton", lambda: (lambda *a, **k: seen.append((a, k)) or "lowered", outputs)
+        )
+        return seen
+
+    return install
+
+
+@pytest.mark.parametrize("outputs", ["out_shape", "out_type"])
+def test_both_names_of_the_outputs_are_known(outer, outputs):
+    seen = outer(outputs)
+    kernel = Kernel()
+    found = jax_triton.triton_call(
+        X, 0.1, 3, kernel=kernel, out_shape=SHAPE, grid=(7, 2), compute_capability=90, BLOCK=4
+    )
+    ((arguments, keywords),) = seen
+    assert found == "lowered" and arguments[0] is X and arguments[2] == 3
+    assert type(arguments[1]) is np.float32 and arguments[1] == np.float32(0.1), (
+        "jax-triton takes a Python float for float64"
+    )
+    assert keywords == {
+        "kernel": kernel, "grid": (7, 2), outputs: SHAPE, "num_warps": 4, "num_stages": 3, "compute_capability": 90, "BLOCK": 4,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("outputs", "options"),
+    [("out_shape", {"input_output_aliases": {1: 0}}), ("out_type", {"input_output_aliases": {2: 0}, "out": None})],
+)
+def test_aliases_are_told_as_the_version_counts(outer, monkeypatch, outputs, options):
+    seen = outer(outputs)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    with warnings.catch_warnings(record=True):
+        jax_triton.triton_call(
+            X,
+            3,
+            Y,
+            kernel=Kernel(),
+            out_shape=[SHAPE, SHAPE],
+            grid=(1,),
+            num_warps=8,
+            num_stages=2,
+            input_output_aliases={2: 0},
+        )
+    ((_, keywords),) = seen
+    assert keywords.items() >= options.items() and (keywords["num_warps"], keywords["num_stages"]) == (8, 2)
+    assert ("out" in keywords) == (outputs == "out_type") and "second" not in keywords
+
+
+@pytest.mark.parametrize(("named", "has"), [("out_shape", True), ("out_type", False)])
+def test_jax_triton_is_loaded_as_it_is_needed(monkeypatch, named, has):
+    """0.3 empties TRITON_CACHE_DIR at its import, and 0.4 reads a constant that older Tritons lack."""
+    driver = SimpleNamespace(TMA_TF32=5) if has else SimpleNamespace()
+    names = {}
+    exec(f"def triton_call(*args, kernel, {named}, grid): pass", names)
+
+    class Theirs(ModuleType):
+        def __getattr__(self, name):
+            if name != "triton_call":
+                raise AttributeError(name)
+            monkeypatch.setenv("TRITON_CACHE_DIR", "")
+            return names["triton_call"]
+
+    for name in ("triton", "triton.backends", "triton.backends.nvidia", "triton.backends.nvidia.driver"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    sys.modules["triton.backends.nvidia"].driver = driver
+    monkeypatch.setitem(sys.modules, "jax_triton", Theirs("jax_triton"))
+    for before in ("/mine", None):
+        monkeypatch.setenv("TRITON_CACHE_DIR", before) if before else monkeypatch.delenv("TRITON_CACHE_DIR")
+        assert jax_triton._jax_triton.__wrapped__() == (names["triton_call"], named)
+        assert os.environ.get("TRITON_CACHE_DIR") == before
+    assert vars(driver) == {"TMA_TF32": 5 if has else 11}

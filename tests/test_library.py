@@ -1,0 +1,233 @@
+"""`fusebench.measure`: which back end a call computes with, what is refused, and what the record has of plain Python and NumPy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+import torch
+
+import fusebench
+from fusebench import library, machine
+
+MIB = 2**20
+CPU = jax.devices("cpu")[0]
+
+
+@pytest.fixture
+def benches(monkeypatch):
+    """The back end and device of each bench that `measure` makes; none is made, and nothing is measured."""
+    made = []
+
+    def bench(*which):
+        made.append(which)
+        raise Stopped
+
+    monkeypatch.setattr(library, "Bench", bench)
+    return made
+
+
+class Stopped(Exception):
+    pass
+
+
+def chosen(benches, *arguments, **options):
+    """The back end and device that `measure` takes for these arguments."""
+    with pytest.raises(Stopped):
+        fusebench.measure(lambda *_: pytest.fail("called"), *arguments, **options)
+    return benches.pop()
+
+
+def refused(*arguments, **options):
+    with pytest.raises(ValueError) as error:
+        fusebench.measure(lambda *_: pytest.fail("called"), *arguments, **options)
+    return str(error.value)
+
+
+# The back end
+
+TORCH, NUMPY = torch.zeros(2), np.zeros(2)
+JAX = jax.device_put(NUMPY, CPU)
+PLACES = {
+    "bare": lambda array: (array,),
+    "last": lambda array: (1, "text", None, array),
+    "list": lambda array: ([1, array],),
+    "tuple": lambda array: ((1, (2, array)),),
+    "dict": lambda array: ({"a": 1, "b": array},),
+    "deep": lambda array: ({"layers": [{"w": (array,)}, {}]}, []),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("array", "backend"), [(TORCH, "torch"), (JAX, "jax"), (NUMPY, "numpy")])
+def test_an_array_decides_wherever_it_stands(benches, array, backend, place):
+    assert chosen(benches, *PLACES[place](array)) == (backend, "cpu")
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(("array", "backend"), [(TORCH, "torch"), (NUMPY, "numpy")])
+def test_an_array_decides_where_jax_is_not_loaded(benches, monkeypatch, array, backend, place):
+    monkeypatch.delitem(sys.modules, "jax")
+    assert chosen(benches, *PLACES[place](array)) == (backend, "cpu")
+
+
+def test_a_dictionary_that_jax_could_not_sort_is_looked_into(benches):
+    assert chosen(benches, {1: 1.0, "a": TORCH, None: {2: 3, "b": 4}}) == ("torch", "cpu")
+
+
+def test_a_pytree_of_jax_s_own_is_looked_into(benches):
+    @jax.tree_util.register_pytree_node_class
+    class Weights:
+        def __init__(self, *parts):
+            self.parts = parts
+
+        def tree_flatten(self):
+            return self.parts, None
+
+        @classmethod
+        def tree_unflatten(cls, _, parts):
+            return cls(*parts)
+
+    assert chosen(benches, [Weights(1.0, JAX)]) == ("jax", "cpu")
+    assert chosen(benches, Weights(NUMPY)) == ("numpy", "cpu")
+
+
+@pytest.mark.parametrize(("array", "backend"), [(TORCH, "torch"), (JAX, "jax")])
+def test_frameworks_take_numpy_s_arrays_too(benches, array, backend):
+    assert chosen(benches, NUMPY, array) == chosen(benches, array, {"x": NUMPY}) == (backend, "cpu")
+
+
+def test_a_back_end_that_is_named_counts_more_than_arrays(benches):
+    assert chosen(benches, NUMPY, backend="torch", device="cpu") == ("torch", "cpu")
+    assert chosen(benches, TORCH, JAX, backend="torch") == ("torch", "cpu")
+    assert chosen(benches, TORCH, JAX, backend="jax") == ("jax", "cpu")
+
+
+def test_no_framework_is_loaded_to_look_for_arrays():
+    program = (
+        "import sys, numpy, fusebench\n"
+        "fusebench.measure(numpy.sin, [numpy.zeros(3)][0], time_s=0.001)\n"
+        "print([m for m in ('torch', 'jax') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "[]\n", done.stderr
+
+
+# Without an array
+
+
+@pytest.mark.parametrize("arguments", [(), (1, 2.0, "text", None), ([], {}), ([1], {"a": (2, 3)}), (np.float32(1),)])
+def test_where_no_argument_is_an_array_the_back_end_is_asked_for(arguments):
+    assert refused(*arguments) == (
+        "no argument is an array: name the back end that the call computes with, backend= one of jax, torch, numpy; "
+        "numpy is for plain Python as well"
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "options", "expected"),
+    [
+        (None, {"backend": "torch"}, ("torch", "cpu")),
+        ({"name": "x"}, {"backend": "torch"}, ("torch", "cuda")),
+        ({"name": "x"}, {"backend": "jax"}, ("jax", "cuda")),
+        ({"name": "x"}, {"backend": "torch", "device": "cpu"}, ("torch", "cpu")),
+        ({"name": "x"}, {"backend": "numpy"}, ("numpy", "cpu")),  # which has no other
+    ],
+)
+def test_the_device_of_a_back_end_that_is_named(benches, monkeypatch, gpu, options, expected):
+    monkeypatch.setattr(machine, "gpu", lambda: gpu)
+    assert chosen(benches, **options) == expected
+
+
+# What is refused
+
+
+@pytest.mark.parametrize("arguments", [(), (TORCH,)], ids=["no array", "array"])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"backend": "torhc"}, "unknown backend 'torhc': did you mean torch? There are: jax, numpy, torch"),
+        ({"backend": ""}, "unknown backend '': There are: jax, numpy, torch"),
+        ({"backend": "torch", "device": "gpu"}, "unknown device 'gpu': did you mean cpu? There are: cpu, cuda"),
+        ({"device": "auto"}, "unknown device 'auto': There are: cpu, cuda"),
+    ],
+)
+def test_a_name_that_there_is_not_is_answered_with_those_that_there_are(arguments, options, said):
+    assert refused(*arguments, **options) == said
+
+
+@pytest.mark.parametrize("array", [TORCH, JAX, NUMPY])
+def test_an_array_lies_where_it_lies(array):
+    said = "device is 'cuda', but an argument lies on 'cpu'"
+    assert refused(array, device="cuda") == refused([{"x": array}], device="cuda") == said
+
+
+def test_numpy_computes_on_the_cpu_alone():
+    with pytest.raises(RuntimeError, match=r"^NumPy computes on the CPU alone: device=cpu$"):
+        fusebench.measure(lambda: pytest.fail("called"), backend="numpy", device="cuda")
+
+
+def test_a_second_gpu_is_refused():
+    """The flush and the wait would be the first one's: nothing would be cold, nor queued, nor waited for."""
+    from fusebench.backends import torch as backend
+
+    with pytest.raises(ValueError, match="cuda:1: only the first visible GPU"):
+        backend.device_of(SimpleNamespace(device=torch.device("cuda", 1)))
+
+
+# The record
+
+
+def test_arrays_reach_the_call_as_they_were_given():
+    seen = []
+    tree = {"x": np.ones(3), "y": [2.0]}
+    record = fusebench.measure(lambda *given: seen.append(given), tree, 7, time_s=0.001)
+    assert len(seen) > 1 and all(given[0] is tree and given[1] == 7 for given in seen)
+    assert record.case.dtype == "float64"
+
+
+def test_numpy_s_arrays_give_the_record_of_a_cell():
+    x = np.zeros((100, 10), np.float32)
+    record = fusebench.measure(np.add, x, x, time_s=0.005, flops=1000, moved_bytes=12_000)
+    assert (record.label, record.case.dtype, record.device.type, record.status) == ("add", "float32", "cpu", "ok")
+    assert record.build.written_bytes == x.nbytes and record.build.prepare_s == 0 <= record.build.compile_s
+    timing = record.timing
+    assert timing.timer == "wall" and 0 < timing.q1 <= timing.median <= timing.q3 and len(timing.samples) >= 3
+    assert record.rates.gbps == pytest.approx(12_000 / timing.median / 1e9)
+    assert record.rates.tflops == pytest.approx(1000 / timing.median / 1e12)
+    assert record.environment.packages["numpy"] == np.__version__
+
+
+def test_plain_python_gives_the_record_of_a_cell():
+    record = fusebench.measure(sorted, range(100), name="mine", backend="numpy", time_s=0.005)
+    assert (record.label, record.case.dtype, record.device.type, record.status) == ("mine", "", "cpu", "ok")
+    assert record.timing.median > 0 and record.timing.timer == "wall" and record.build.written_bytes == 0
+    assert (record.rates.tflops, record.rates.gbps, record.rates.yardsticks) == (0, 0, None)
+
+
+def tells_its_peak():
+    """Whether /proc follows what this process takes: some containers accept the reset, and do not count."""
+    held = machine.reset_peak_rss()
+    return held is not None and np.ones(64 * MIB, np.uint8).nbytes <= machine.peak_rss() - held + 4 * MIB
+
+
+@pytest.mark.skipif(not tells_its_peak(), reason="this system does not tell a process its peak")
+@pytest.mark.parametrize("held", [0, 160])
+def test_peak_memory_is_what_the_call_takes_beyond_its_inputs(held):
+    x = np.ones(held * MIB, np.uint8)
+
+    def call(_):
+        np.ones(48 * MIB, np.uint8)
+        return np.ones(16 * MIB, np.uint8)
+
+    peak = fusebench.measure(call, x, time_s=0.001).build.peak_memory_bytes
+    assert 47 * MIB <= peak <= 80 * MIB
+
+
+def test_a_system_that_does_not_tell_gives_no_peak(monkeypatch):
+    monkeypatch.setattr(machine, "reset_peak_rss", lambda: None)
+    assert fusebench.measure(np.sin, NUMPY, time_s=0.001).build.peak_memory_bytes is None

@@ -1,0 +1,470 @@
+"""The noise of each point and what follows from it, against what docs/numerics.md derives, on more draws than the judge takes."""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+import pytest
+import toys
+
+from fusebench.contract import DTYPES
+from fusebench.dtypes import numpy_dtype
+from fusebench.parity import allowance
+from fusebench.parity.rounding import Exact, Noisy, Stored, spacing, stored
+
+DRAWS = 300
+HALF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}  # half a spacing at 1
+INF, NAN = np.inf, np.nan
+
+
+def noisy(dtype="float32", precision="ieee", points=()):
+    return Noisy(toys.case(dtype, precision), points, np.random.default_rng(5))
+
+
+def drawn(r, evaluate, draws=DRAWS):
+    """The values of that many draws, stacked."""
+    return np.stack([evaluate(r.again()) for _ in range(draws)])
+
+
+def parts(errors):
+    """The standard deviations of what differs between the elements of a draw, and of what they share: (draws, elements)."""
+    own = np.sqrt(np.mean(errors.var(axis=1, ddof=1)))
+    return own, np.sqrt(max(0.0, errors.mean(axis=1).var(ddof=1) - own**2 / errors.shape[1]))
+
+
+UNIFORM = 1 / math.sqrt(12)  # standard deviation of a uniform number from -1/2 to 1/2
+
+
+# Formats
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_values_are_stored_as_the_dtype_stores_them(dtype):
+    """The cast of NumPy and ml_dtypes is the judge; float64 to bfloat16 goes by way of float32 there, so these are float32."""
+    finfo = ml_dtypes.finfo(numpy_dtype(dtype))
+    rng = np.random.default_rng(0)
+    edges = np.array([float(finfo.max), float(finfo.tiny), float(finfo.smallest_subnormal), 1.0, 2.0, 0.0])
+    values = np.concatenate(
+        [rng.standard_normal(500), 10.0 ** rng.uniform(-45, 38, 500), edges, 3 * edges / 2, edges / 2, INF * edges[:1]]
+    )
+    with np.errstate(over="ignore"):
+        values = values.astype(np.float32)
+        beside = [np.nextafter(values, np.float32(to)) for to in (INF, -INF)]
+    ties = 1 + HALF[dtype] * np.arange(1, 40)  # halfway between two neighbours: to the even one
+    values = np.concatenate([values, ties, *beside]).astype(np.float64)
+    values = np.concatenate([values, -values, [NAN]])
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(
+            stored(values, dtype), values.astype(np.float32).astype(numpy_dtype(dtype)).astype(float)
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_storage_rounds_once_and_overflows_from_half_a_spacing_past_the_largest_number(dtype):
+    finfo = ml_dtypes.finfo(numpy_dtype(dtype))
+    largest, half = float(finfo.max), float(finfo.max) * 2.0 ** -(finfo.nmant + 2)
+    assert stored(np.array([largest, largest + 0.99 * half]), dtype).tolist() == [largest, largest]
+    assert stored(np.array([largest + 1.2 * half, -2 * largest]), dtype).tolist() == [INF, -INF]
+    tie = 1 + HALF[dtype]
+    assert stored(np.array([tie, np.nextafter(tie, 2)]), dtype).tolist() == [1.0, 1 + 2 * HALF[dtype]]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_spacing_is_the_distance_to_the_next_number(dtype):
+    finfo = ml_dtypes.finfo(numpy_dtype(dtype))
+    tiny = float(finfo.tiny)
+    values = np.array(
+        [1.0, 1.99, 2.0, -3.0, tiny, 1.9 * tiny, 2 * tiny, tiny / 2, float(finfo.smallest_subnormal), 0.0, 1e-300]
+    )
+    near = np.abs(toys.store(values, dtype))
+    below = np.where(near.astype(float) > np.abs(values), np.nextafter(near, near.dtype.type(0)), near)
+    expected = np.nextafter(below, near.dtype.type(INF)).astype(float) - below.astype(float)
+    np.testing.assert_array_equal(spacing(values, dtype), expected)
+    assert spacing(np.array([INF, -INF, NAN]), dtype).tolist() == [0, 0, 0]
+
+
+# The reference, and what declared points store
+
+
+def test_the_reference_leaves_everything_alone():
+    r, x = Exact(), np.random.default_rng(0).standard_normal((3, 4))
+    for got in (r.compute(x), r.function(x), r.round("a", x), r.narrow("b", x), r.one_pass("c", x, x, x, x)):
+        assert got is x
+    np.testing.assert_array_equal(r.dot(x, x.T), x @ x.T)
+    np.testing.assert_array_equal(r.sum(x, 1, True), x.sum(1, keepdims=True))
+    assert r.sum(x, 0).shape == (4,) and r.seen == {"a", "b", "c"}
+    assert r.rows(3).tolist() == [0, 1, 2] and Exact(np.array([4, 9])).rows(2).tolist() == [4, 9]
+
+
+def test_what_is_declared_is_stored_and_nothing_else():
+    r, x = Stored(toys.case("bfloat16"), ("a",), np.array([3])), np.full(5, 1.001)
+    assert (r.round("a", x) == 1).all() and (r.narrow("a", x) == 1).all()
+    assert r.round("b", x) is x and r.narrow("b", x) is x and r.compute(x) is x and r.function(x) is x
+    assert r.rows(1).tolist() == [3] and noisy().rows(2).tolist() == [0, 1]
+
+
+# The noise of a point
+
+
+@pytest.mark.parametrize(
+    ("evaluate", "spacings"),
+    [
+        (lambda r, x: r.compute(x), 1),
+        (lambda r, x: r.function(x), 4),
+        (lambda r, x: r.function(x, 12.0), 12),
+        (lambda r, x: r.round("other", x), 1),
+    ],
+)
+def test_float32_operations_err_by_themselves_and_all_alike(evaluate, spacings):
+    errors = drawn(noisy("bfloat16", points=("a",)), lambda r: evaluate(r, np.full(400, 1.5)) - 1.5) / 2.0**-23
+    own, shared = parts(errors)
+    assert own == pytest.approx(spacings * UNIFORM, rel=0.02) and shared == pytest.approx(spacings * UNIFORM, rel=0.1)
+    assert abs(errors.mean()) < 0.1 * spacings
+    assert 0.9 * spacings < np.abs(errors).max() <= spacings, "half of it its own, half shared"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("point", ["round", "narrow"])
+def test_a_stored_point_errs_by_half_a_spacing_of_its_own(dtype, point):
+    errors = drawn(noisy(dtype, points=("a",)), lambda r: getattr(r, point)("a", np.full(400, 3.0)) - 3) / (
+        4 * HALF[dtype]
+    )
+    own, _ = parts(errors)
+    assert own == pytest.approx(UNIFORM, rel=0.02) and np.abs(errors).max() <= 0.5
+    assert errors.mean(axis=1).std() < 2 * UNIFORM / 20, "elements share nothing"
+
+
+def test_a_narrow_point_that_is_not_declared_moves_nothing():
+    x = np.full(5, 1.5)
+    assert noisy("bfloat16").narrow("a", x) is x
+
+
+def test_a_stored_point_overflows_where_its_dtype_does():
+    r, x = noisy("float16", points=("a",)), np.array([65504.0, 65519.0, 65521.0, -7e4, 6e4])
+    draws = drawn(r, lambda r: r.round("a", x), 50)
+    assert (draws[:, 2] == INF).all() and (draws[:, 3] == -INF).all() and np.isfinite(draws[:, 4]).all()
+    assert (draws[:, 1] == 65504).all() and np.isfinite(draws[:, 0]).all()
+
+
+def test_an_operation_overflows_where_float32_does():
+    largest = float(np.finfo(np.float32).max)
+    draws = drawn(noisy("bfloat16"), lambda r: r.compute(np.array([largest, -largest, 0.99 * largest, INF, NAN])), 60)
+    for column, sign in ((0, 1), (1, -1)):
+        assert {sign * INF} < set(draws[:, column]), "sometimes"
+    assert np.isfinite(draws[:, 2]).all() and (draws[:, 3] == INF).all() and np.isnan(draws[:, 4]).all()
+
+
+def test_subnormals_are_flushed_where_that_is_declared():
+    x = np.array([2.0**-127, -(2.0**-127), 2.0**-126, 1.0])
+    flushed = noisy(points=("subnormals",)).compute(x)
+    assert (flushed[:2] == 0).all() and (flushed[2:] != 0).all()
+    assert (noisy().compute(x) != 0).all()
+
+
+# The noise of a sum
+
+
+def spread(errors):
+    return np.sqrt(np.mean(errors**2, axis=0))
+
+
+def random_order(K, total, squares):
+    """K/3 times the mean square of partial sums in random order: of the k-th, (k/K) Q + k (k - 1) / (K (K - 1)) (S² - Q)."""
+    k = np.arange(1, K + 1)
+    mean = (k[:, None] / K * squares + (k * (k - 1) / (K * (K - 1)))[:, None] * (total**2 - squares)).mean(axis=0)
+    return K / 3 * mean
+
+
+@pytest.mark.parametrize("what", ["dot", "sum"])
+def test_float32_sums_err_as_in_random_order(what):
+    """Of terms that alternate: in the order of memory no partial sum is far from 0."""
+    rng, K = np.random.default_rng(1), 96
+    a = (np.tile([1.0, -1.0], K // 2) + 0.03 * rng.standard_normal(K))[None]
+    b = rng.uniform(1, 1.2, (1, 40)) * np.ones((K, 1))
+    terms = a.T * b
+    evaluate = (lambda r: r.dot(a, b)[0]) if what == "dot" else (lambda r: r.sum(terms, axis=0))
+    errors = drawn(noisy(), lambda r: evaluate(r) - terms.sum(axis=0))
+    expected = 2.0**-24 * np.sqrt(random_order(K, terms.sum(axis=0), (terms**2).sum(axis=0)))
+    assert np.mean(spread(errors) / expected) == pytest.approx(1.0, abs=0.03)
+
+
+def test_each_row_of_a_sum_errs_by_its_own_size():
+    rows = np.sort(np.random.default_rng(2).standard_normal(64)) * np.array([[1.0], [1e-3]])
+    large, small = spread(drawn(noisy(), lambda r: r.sum(rows, axis=1) - rows.sum(axis=1)))
+    assert large / small == pytest.approx(1000, rel=0.15)
+
+
+@pytest.mark.parametrize("what", ["dot", "sum"])
+def test_the_order_of_memory_counts_where_its_partial_sums_are_larger(what):
+    K = 64
+    a = np.sort(np.random.default_rng(2).standard_normal(K))[None]  # first far down, then back up
+    b = np.ones((K, 1))
+    evaluate = (lambda r: r.dot(a, b)[0]) if what == "dot" else (lambda r: r.sum(a, axis=1))
+    errors = drawn(noisy(), lambda r: evaluate(r) - a.sum(), 800)
+    partial = np.cumsum(a[0])[3::4] if what == "dot" else np.cumsum(a[0])  # 16 of a product are looked at
+    assert spread(errors)[0] == pytest.approx(2.0**-24 * math.sqrt(K / 3 * np.mean(partial**2)), rel=0.08)
+
+
+@pytest.mark.parametrize("what", ["dot", "sum"])
+@pytest.mark.parametrize("K", [4, 5, 6, 40])
+def test_errors_of_equal_terms_add_up(what, K):
+    """They repeat between two powers of 2: the variance is (u K S)²/45, or that of random errors for few terms."""
+    a, b = np.full((1, K), 1.1), np.ones((K, 1))
+    evaluate = (lambda r: r.dot(a, b)[0]) if what == "dot" else (lambda r: r.sum(a, axis=1))
+    errors = drawn(noisy(), lambda r: evaluate(r) - 1.1 * K, 1500)
+    total, in_order = 1.1 * K, K / 3 * np.mean((1.1 * np.arange(1, K + 1)) ** 2)
+    if K > 5:
+        in_order = (K * total) ** 2 / 45
+    assert spread(errors)[0] == pytest.approx(2.0**-24 * math.sqrt(in_order), rel=0.06)
+
+
+@pytest.mark.parametrize("what", ["dot", "sum"])
+def test_errors_of_terms_that_are_nearly_equal_do_not_add_up(what):
+    a, b = np.random.default_rng(6).uniform(1, 1.2, (1, 64)), np.ones((64, 1))
+    evaluate = (lambda r: r.dot(a, b)[0]) if what == "dot" else (lambda r: r.sum(a, axis=1))
+    errors = drawn(noisy(), lambda r: evaluate(r) - a.sum(), 800)
+    partial = np.cumsum(a[0])[3::4] if what == "dot" else np.cumsum(a[0])
+    assert spread(errors)[0] == pytest.approx(2.0**-24 * math.sqrt(64 / 3 * np.mean(partial**2)), rel=0.08)
+
+
+def test_a_sum_keeps_its_axis_where_that_is_asked():
+    x = np.ones((2, 3))
+    assert noisy().sum(x, 1).shape == (2,) and noisy().sum(x, 1, keepdims=True).shape == (2, 1)
+    assert noisy().sum(x, 0).shape == (3,)
+
+
+def test_each_element_of_a_product_errs_for_itself():
+    a, b = np.ones((1, 64)) * 1.1, np.ones((64, 500))
+    own, _ = parts(drawn(noisy(), lambda r: r.dot(a, b)[0] - 70.4, 50))
+    both = drawn(noisy(), lambda r: r.dot(a, b)[0] - 70.4, 50).mean(axis=1).std()
+    assert both < 0.2 * own
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("float16", "ieee"), ("bfloat16", "ieee"), ("float32", "tf32")])
+def test_tensor_cores_cut_off_where_they_align(dtype, precision):
+    """Steps of 8, at 2^-22 of the partial sum; half of what they cut off adds up towards 0, alike in all elements."""
+    K, N = 64, 300
+    rng = np.random.default_rng(3)
+    a, b = np.full((1, K), 3.0), 5 * rng.uniform(0.9, 1.1, (K, N))
+    exact = (a @ b)[0]
+    errors = drawn(noisy(dtype, precision), lambda r: r.dot(a, b)[0] - exact) / exact
+    own, shared = parts(errors)
+    unit, steps = 2.0**-22, K / 8
+    # partial sums in the order of memory, looked at 16 times, have the mean square S²/3 and a little more
+    square = np.mean((np.arange(4, K + 1, 4) / K) ** 2)
+    expected, systematic = unit**2 * steps / 3 * square, unit * steps / 2
+    if (
+        precision == "tf32"
+    ):  # two operands each lose from 0 to 2^-10: a mean of half that, a variance of its square / 12
+        expected += 2.0**-20 * 2 / 12 / K
+        systematic += 2.0**-10
+    assert own == pytest.approx(math.sqrt(expected), rel=0.06)
+    assert shared == pytest.approx(systematic / math.sqrt(3), rel=0.1), "uniform from all to none, either way"
+    assert np.abs(errors.mean(axis=1)).max() < 1.05 * systematic
+
+
+def test_tensor_cores_take_part_of_a_step_as_a_whole_one():
+    one, nine = (np.ones((1, K)) for K in (8, 9))
+    spreads = [
+        spread(drawn(noisy("float16"), lambda r, a=a: r.dot(a, np.ones((a.shape[1], 50))) - a.shape[1])).mean()
+        for a in (one, nine)
+    ]
+    assert spreads[1] / 9 > 1.3 * spreads[0] / 8
+
+
+def test_what_is_cut_off_goes_one_way_in_all_products_of_a_draw():
+    a = np.ones((1, 800))
+    b = np.ones((800, 20))
+    pairs = drawn(noisy("bfloat16"), lambda r: np.array([r.dot(a, b).mean(), r.dot(a, b).mean()]) - 800, 60)
+    assert np.corrcoef(pairs.T)[0, 1] > 0.9
+    plain = drawn(noisy(), lambda r: np.array([r.dot(a, b).mean(), r.dot(a, b).mean()]) - 800, 60)
+    assert abs(np.corrcoef(plain.T)[0, 1]) < 0.4
+
+
+def test_tf32_loses_all_of_a_subnormal():
+    a, b = np.array([[2.0**-130, 0.0]]), np.ones((2, 1))
+    errors = drawn(noisy("float32", "tf32"), lambda r: r.dot(a, b)[0] - 2.0**-130, 600)
+    assert spread(errors)[0] / 2.0**-135 == pytest.approx(math.sqrt(1 / 6), rel=0.1)
+    none = drawn(noisy("float32", "tf32"), lambda r: r.dot(np.zeros((1, 2)), b)[0], 20)
+    assert np.abs(none).max() < 2.0**-147, "a zero loses nothing"
+    normal = drawn(noisy("float32", "tf32"), lambda r: r.dot(a * 16, b)[0] - 2.0**-126, 600)
+    assert spread(normal)[0] / 2.0**-136 == pytest.approx(math.sqrt(1 / 6 + 1 / 3), rel=0.1), (
+        "the smallest normal number"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_products_below_the_smallest_number_are_lost(dtype):
+    """Half of the smallest subnormal at each of K steps, at most."""
+    a, b = np.full((1, 48), 2.0**-100), np.full((48, 1), 2.0**-100)
+    errors = drawn(noisy(dtype), lambda r: r.dot(a, b)[0], 800)
+    assert spread(errors)[0] / 2.0**-150 == pytest.approx(4, rel=0.06)
+
+
+def test_noise_follows_the_sums_of_its_own_formula():
+    """Sizes are kept from draw to draw, in the order of the formula: the second sum does not get those of the first."""
+
+    def evaluate(r):
+        return np.array([r.sum(np.full(100, 1000.0), 0) - 1e5, r.sum(np.full(100, 1.0), 0) - 100])
+
+    large, small = spread(drawn(noisy(), evaluate))
+    assert large / small == pytest.approx(1000, rel=0.2)
+
+
+def test_an_infinite_product_stays_infinite():
+    with np.errstate(invalid="ignore"):
+        got = noisy("float16").dot(np.array([[INF, 1.0], [-INF, 1.0], [NAN, 1.0]]), np.ones((2, 1)))[:, 0]
+    assert got[0] == INF and got[1] == -INF and np.isnan(got[2])
+
+
+def test_a_cancelling_identity_is_owed_the_sum_that_cancels_in_16_bits_alone():
+    a, b, scale = np.full((1, 64), 10.0), np.random.default_rng(4).uniform(0.9, 1.1, (64, 200)), np.array([[-3.0]])
+    value = np.ones((1, 200))
+    point = ("one_pass", value, a, b, scale)
+    for r in (noisy("float16"), noisy("float32", points=("one_pass",)), noisy("float32", "tf32", ("one_pass",))):
+        assert r.one_pass(*point) is value
+    errors = drawn(noisy("float16", points=("one_pass",)), lambda r: r.one_pass(*point) - 1)
+    alone = drawn(noisy("float16"), lambda r: r.dot(a, b) - a @ b)
+    assert spread(errors).mean() == pytest.approx(3 * spread(alone).mean(), rel=0.1)
+
+
+# From draws to a budget, by hand
+
+
+def derived(exact, own, staged=None, dtype="float32"):
+    """From 16 draws that are off by +own and -own in turn."""
+    exact, own = np.asarray(exact, float), np.asarray(own, float)
+    draws = [exact + (own if i % 2 else -own) for i in range(16)]
+    return allowance.derive(exact, draws, exact if staged is None else staged, dtype)
+
+
+def one_at(size, at, value=1.0):
+    array = np.zeros(size)
+    array[at] = value
+    return array
+
+
+def test_an_element_may_be_off_by_7_of_its_standard_deviations_and_what_is_stored():
+    exact = np.arange(1.0, 9.0)
+    found = derived(exact, np.full(8, 0.5), exact + one_at(8, 3, -0.25))
+    np.testing.assert_allclose(found.reach, 3.5 + one_at(8, 3, 0.25))
+    np.testing.assert_allclose(found.limit - found.reach, spacing(exact + found.reach, "float32") / 2)
+    np.testing.assert_allclose(found.deviation, 0.5, rtol=1e-6)
+
+
+def test_the_last_rounding_has_a_deviation_too():
+    found = derived(np.full(8, 1.0), np.full(8, 0.5), dtype="bfloat16")
+    np.testing.assert_allclose(found.deviation, math.sqrt(0.25 + 2.0**-14 / 12))
+    np.testing.assert_allclose(derived(np.full(8, 1.0), np.zeros(8), dtype="bfloat16").deviation, 2.0**-7 * UNIFORM)
+
+
+@pytest.mark.parametrize(("at", "first", "last"), [(50, 43, 58), (0, 0, 8), (99, 92, 99), (7, 0, 15), (20, 13, 28)])
+def test_the_16_nearest_in_value_count_for_8_draws(at, first, last):
+    """Those at the end share what 16 others have."""
+    order = np.random.default_rng(0).permutation(100)
+    exact = np.arange(1.0, 101.0)
+    found = derived(exact[order], one_at(100, at)[order]).reach[np.argsort(order)]
+    expected = np.zeros(100)
+    expected[first : last + 1] = 8 / 16 / 24
+    expected[at] += 16 / 24
+    np.testing.assert_allclose(found, 7 * np.sqrt(expected))
+
+
+def test_neighbours_are_of_the_same_row_where_it_is_long():
+    """A row of 64 is; shorter ones are taken together."""
+    for width, alone in ((64, True), (63, False)):
+        exact = np.arange(2.0 * width).reshape(width, 2).T + 1  # the rows alternate in value
+        found = derived(exact, np.stack([np.ones(width), np.zeros(width)])).reach
+        assert (found[1] == 0).all() == alone
+        np.testing.assert_allclose(found[0], 7.0 if alone else found[0])
+
+
+def test_a_few_elements_are_neighbours_of_one_another():
+    np.testing.assert_allclose(derived([1.0, 2.0], [1.0, 0.0]).reach, 7 * np.sqrt([16.5 / 24 + 3.5 / 24, 4 / 24]))
+    assert derived(np.zeros((0, 3)), np.zeros((0, 3))).reach.shape == (0, 3)
+    assert derived(np.array(2.0), np.array(1.0)).reach == pytest.approx(7)
+
+
+def test_the_end_of_a_relu_is_owed_the_variance_beside_it():
+    """A zero that noise did not cross has the mean variance of the 16 least values that are none."""
+    exact = np.concatenate([np.zeros(50), -np.arange(1.0, 51.0)])  # by size, not by sign
+    beside = derived(exact, np.concatenate([np.zeros(50), np.ones(8), np.zeros(42)])).reach[:50]
+    np.testing.assert_allclose(beside, 7 * math.sqrt(8 / 24 * 8 / 16))
+    none = derived(exact, np.concatenate([np.zeros(66), np.ones(34)])).reach[:50]
+    np.testing.assert_allclose(none, 0)
+    crossed = derived(exact, np.concatenate([np.ones(50), np.zeros(50)])).reach[:50]
+    assert (crossed >= 7 * math.sqrt(16 / 24)).all(), "no less than its own"
+    assert (derived(np.zeros(40), np.ones(40)).reach == 7).all(), "nothing but zeros"
+    rows = derived(np.tile(exact, (2, 1)), np.stack([np.zeros(100), np.concatenate([np.zeros(50), np.ones(50)])])).reach
+    assert (rows[0] == 0).all(), "each row for itself"
+    np.testing.assert_allclose(rows[1, :50], 7 * math.sqrt(8 / 24))
+    infinite = derived(
+        np.concatenate([[INF, NAN], np.zeros(50), np.arange(1.0, 17.0)]), np.concatenate([np.zeros(52), np.ones(16)])
+    )
+    np.testing.assert_allclose(infinite.reach[2:52], 7 * math.sqrt(8 / 24))
+
+
+def test_all_together_may_be_what_the_draws_are():
+    """Within 8 of the draws' standard deviations, and 4 elements one deviation worse."""
+    sizes = np.linspace(-1.2, 1.8, 16)
+    exact, staged = np.zeros(50), 3.0
+    draws = [np.full(50, s).astype(np.float32).astype(float) for s in sizes]
+    sizes = np.array([d[0] for d in draws])
+    found = allowance.derive(exact, draws, np.full(50, staged), "float32")
+    deviation = math.sqrt(np.mean(sizes**2))
+    normal = sizes / deviation
+    np.testing.assert_allclose(found.deviation, deviation)
+    assert found.rms_limit == pytest.approx(staged / deviation + 8 * np.abs(normal).std(ddof=1) + 4 / 50)
+    width = 8 * normal.std(ddof=1) + 4 / 50
+    assert found.mean_limits == pytest.approx((normal.mean() - width, staged / deviation + width))
+    below = allowance.derive(exact, draws, np.full(50, -0.001), "float32")
+    assert below.rms_limit == pytest.approx(np.abs(normal).mean() + 8 * np.abs(normal).std(ddof=1) + 4 / 50)
+    assert below.mean_limits == pytest.approx((-0.001 / deviation - width, normal.mean() + width), rel=1e-5)
+
+
+def test_draws_are_looked_at_as_they_are_stored():
+    exact = np.full(50, 1.0)
+    found = allowance.derive(
+        exact, [exact + 2.0**-9] * 16, exact, "bfloat16"
+    )  # a quarter of a spacing: stored it is gone
+    assert found.rms_limit == found.mean_limits[1] == 4 / 50
+
+
+def test_where_overflow_may_leave_something_is_known_by_its_sign():
+    exact = np.array([65504.0, -65504.0, 1.0, 2.0])
+    draws = [exact.copy() for _ in range(16)]
+    draws[3] = np.array([65521.0, -65504.0, 1.0, 2.0])
+    staged = np.array([65504.0, -INF, 1.0, NAN])
+    found = allowance.derive(exact, draws, staged, "float16").nonfinite
+    where = {str(k): v.tolist() for k, v in found.items()}
+    assert where == {
+        "inf": [True, False, False, False],
+        "-inf": [False, True, False, False],
+        "nan": [False, False, False, True],
+    }
+    assert not allowance.derive(exact, [exact] * 16, exact, "float16").nonfinite
+    infinite = np.array([INF])
+    assert list(allowance.derive(infinite, [infinite] * 16, infinite, "float16").nonfinite) == [INF]
+
+
+def test_overflow_is_no_size_of_an_error():
+    exact = np.array([1.0, 2.0])
+    assert (allowance.derive(exact, [exact] * 15 + [INF * exact], INF * exact, "float16").reach == 0).all()
+
+
+def test_errors_are_zero_where_both_are_the_same_and_infinite_where_one_is_not_finite():
+    got = np.array([1.5, INF, -INF, NAN, INF, NAN, 1.0, INF, 1.0])
+    expected = np.array([1.0, INF, -INF, NAN, -INF, 1.0, NAN, 1.0, INF])
+    assert allowance.errors(got, expected).tolist() == [0.5, 0, 0, 0, INF, INF, INF, INF, INF]
+    may = {INF: np.array([False] * 7 + [True, False]), NAN: np.array([False] * 5 + [True] + [False] * 3)}
+    assert allowance.errors(got, expected, may).tolist() == [0.5, 0, 0, 0, INF, 0, INF, 0, INF]
+
+
+def test_together_counts_finite_errors_in_deviations():
+    assert allowance.together(np.array([3.0, -4.0, 0.0, INF]), np.array([1.0, 2.0, 0.0, 1.0])) == pytest.approx(
+        (math.sqrt(13 / 4), 0.25)
+    )
+    assert allowance.together(np.array([2.0, 0.0]), np.array([0.0, 0.0])) == pytest.approx((math.sqrt(2), 1.0))
+    assert allowance.together(np.zeros(0), np.zeros(0)) == (0, 0)

@@ -1,0 +1,644 @@
+"""What a comparison says, from known samples through the command to the printed cell, the kept line and the exit code."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import subprocess
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import yaml
+from conftest import FIXTURES
+from samples import table_of, timing, untimed
+from stand_in import Pools
+from test_statistics import bootstrap_t
+
+from fusebench import config, discovery, provenance
+from fusebench.cases import make_case
+from fusebench.cli import main
+from fusebench.commands import compare
+from fusebench.comparison import pairs, revision, sides, verdicts
+from fusebench.comparison import statistics as comparison
+from fusebench.comparison.pairs import Match
+from fusebench.contract import Cell
+from fusebench.errors import Unstored, UsageError
+from fusebench.records import store
+from fusebench.records.record import PairRecord
+from fusebench.workers.protocol import Refused, TimeCell
+
+KERNEL = ("kernel=double", "case=odd", "device=cpu")
+
+
+@pytest.fixture(scope="module")
+def double():
+    return discovery.find_kernels([FIXTURES / "kernels"])["double"]
+
+
+def cell(double, variant="plus", seed=0, kind="plain"):
+    return Cell(make_case(double, "odd"), "torch_eager", variant, seed, kind)
+
+
+def match_of(double, a, b, regime="isolated", cache="warm", bad=()):
+    """A match with a pair for each of `a` and `b`, whose turns took so long; then the `bad` pairs: (side, status, lost)."""
+    found = Match((cell(double, "plus"), cell(double, "times")))
+    for number, both in enumerate(zip(a, b, strict=True)):
+        turns = [tuple(timing([t], regime, cache) for t in times) for times in both]
+        found.pairs[number] = tuple(
+            PairRecord(untimed(), found.id, side, number, t) for side, t in zip("AB", turns, strict=True)
+        )
+    for number, (ending, status, lost) in enumerate(bad, len(found.pairs)):
+        record = untimed(status=status, reason=f"why {number}", reproduce="do it")
+        found.pairs[number] = tuple(PairRecord(record, found.id, side, number, (), ending, lost) for side in "AB")
+    return found
+
+
+def verdict_of(double, ratios, **options):
+    """The outcome of pairs with these ratios."""
+    given = {"confidence": 0.99, "allowed": None, "resamples": 0} | options
+    return verdicts.outcome(match_of(double, [[1.0]] * len(ratios), [[r] for r in ratios]), **given)
+
+
+# The figures
+
+A = [[10.0, 12.0, 11.0], [10.5, 10.0, 30.0], [11.0, 11.5, 10.0], [9.0, 9.5, 10.0], [10.0, 10.5, 11.0]]  # in ms
+B = [[13.0, 15.0, 13.5], [13.0, 12.0, 20.0], [14.0, 14.5, 13.0], [11.0, 12.0, 12.5], [12.5, 13.5, 14.0]]
+
+
+def printed_row(text):
+    """The cells of the only row of a table, by their headings."""
+    (row,) = table_of(text, "kernel")
+    return row
+
+
+def test_the_figures_of_a_comparison_are_those_of_its_samples(double, capsys):
+    a, b = ([[t / 1e3 for t in turns] for turns in side] for side in (A, B))
+    found = verdicts.outcome(match_of(double, a, b), 0.9, None, 0)
+    ratios = [statistics.median(y / x for x, y in zip(*pair, strict=True)) for pair in zip(a, b, strict=True)]
+    ratio = statistics.geometric_mean(ratios)
+    half = bootstrap_t([math.log(r) for r in ratios], 0.9)
+    low, high = ratio * math.exp(-half), ratio * math.exp(half)
+    times = [statistics.median(t for turns in side for t in turns) for side in (a, b)]
+    result = found.told.result
+    assert found.told.ratios == pytest.approx(ratios) and found.told.medians == pytest.approx(times)
+    assert (result.ratio, result.low, result.high) == pytest.approx((ratio, low, high))
+    verdicts.show([found], ["A  torch_eager:plus", "B  [x]"])
+    out = capsys.readouterr().out
+    assert out.startswith("\nA  torch_eager:plus\nB  [x]\n"), "the brackets of a user's list are no markup"
+    assert printed_row(out) == {
+        "kernel": "double", "case": "odd/float32", "A": "torch_eager:plus", "B": "torch_eager:times", "A's time": "10.5 ms",
+        "B's time": "13 ms", "B ÷ A": f"{ratio:.3f}", "90 % interval": f"{low:.3f} … {high:.3f}", "B is": "slower", "pairs": "5",
+        "regime": "isolated warm",
+    }  # fmt: skip
+    assert 1.2 < ratio < 1.35 and result.verdict == "slower"
+    turned = verdicts.outcome(match_of(double, b, a), 0.9, None, 0).told.result
+    assert turned.verdict == "faster" and turned.ratio == pytest.approx(1 / ratio)
+
+
+def test_what_is_kept_of_a_comparison(double, tmp_path):
+    found = verdicts.outcome(match_of(double, A, B, "sustained"), 0.99, None, 0)
+    store.append(tmp_path, found)
+    kept = json.loads((tmp_path / store.FILE).read_text())
+    told = kept.pop("told")
+    assert kept == {
+        "comparison": f"{cell(double).id} | {cell(double, 'times').id}", "kernel": "double", "cases": ["odd/float32"] * 2,
+        "labels": ["torch_eager:plus", "torch_eager:times"], "status": "ok", "reason": None, "pairs": 5, "lost": 0, "fails": False,
+        "notes": [], "reproduce": "", "schema": 2,
+    }  # fmt: skip
+    assert told == {
+        "result": vars(found.told.result), "confidence": 0.99, "medians": list(found.told.medians), "ratios": list(found.told.ratios),
+        "regime": "sustained warm", "self_check": None,
+    }  # fmt: skip
+    assert told["result"]["verdict"] == "slower" and store.read(tmp_path, verdicts.Outcome) == [found]
+
+
+def test_an_interval_without_an_end_is_kept(double, tmp_path):
+    found = verdict_of(double, [1.2] * 4)
+    assert found.told.result.high == math.inf
+    store.append(tmp_path, found)
+    assert store.read(tmp_path, verdicts.Outcome) == [found]
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict", "colour"),
+    [
+        ([1.0, 1.001, 0.999, 1.0, 1.0005], "same", "green"),
+        ([1.019] * 5, "same", "green"),
+        ([0.9, 0.901, 0.899, 0.9, 0.9005], "faster", "green"),
+        ([1.1, 1.101, 1.099, 1.1, 1.1005], "slower", "bold red"),
+        ([0.8, 1.2, 0.9, 1.3, 1.0], "too noisy", "yellow"),
+    ],
+)
+def test_the_verdict_is_of_b(double, ratios, verdict, colour, capsys):
+    found = verdict_of(double, ratios)
+    assert (found.told.result.verdict, verdicts.COLOURS[verdict]) == (verdict, colour)
+    verdicts.show([found], [])
+    assert printed_row(capsys.readouterr().out)["B is"] == verdict
+
+
+def test_what_makes_a_comparison_sure(double):
+    noisy = [0.9, 1.1, 1.02, 1.0, 1.05]
+    assert verdict_of(double, noisy[:3]).notes == ("an interval needs 5 pairs: resume=latest pairs=10",)
+    needed = comparison.compare(noisy).pairs_needed()
+    assert needed > 100 and verdict_of(double, noisy).notes == (
+        "too noisy for more pairs to help: stop what else runs here, or raise time_s",
+    )
+    some = [1.0, 1.02, 1.01, 1.03, 1.025]
+    needed = comparison.compare(some).pairs_needed()
+    assert 5 < needed < 100 and verdict_of(double, some).notes == (
+        f"about {needed} pairs would tell (resume=latest pairs={needed}), or a quieter machine, or a larger time_s",
+    )
+
+
+@pytest.mark.parametrize(("needed", "told"), [(100, "about 100 pairs"), (101, "too noisy for more")])
+def test_more_than_a_hundred_pairs_are_not_advised(monkeypatch, needed, told):
+    monkeypatch.setattr(comparison.Result, "pairs_needed", lambda self: needed)
+    assert verdicts._advice(comparison.Result(1.0, 0.9, 1.1, "too noisy", 5)).startswith(told)
+    assert verdicts._advice(comparison.Result(1.0, 0.0, math.inf, "too noisy", 4)).startswith("an interval needs")
+
+
+def test_few_pairs_have_no_interval_in_the_table(double, capsys):
+    verdicts.show([verdict_of(double, [1.2] * 4)], [])
+    row = printed_row(capsys.readouterr().out)
+    assert (row["99 % interval"], row["B ÷ A"], row["pairs"]) == ("none", "1.200", "4")
+
+
+# A limit
+
+
+@pytest.mark.parametrize(
+    ("ratio", "fails", "note"),
+    [
+        (1.0301, True, "slower by at least 3.0%; 3.0% was allowed"),
+        (1.03, False, None),
+        (0.9, False, None),
+    ],
+)
+def test_a_limit_is_broken_where_the_lower_end_is_beyond_it(double, ratio, fails, note):
+    found = verdict_of(double, [ratio] * 5, allowed=0.03)
+    assert found.fails == fails and found.notes == ((note,) if note else ())
+    assert not verdict_of(double, [ratio] * 5).fails, "no limit, no failure"
+
+
+def test_a_limit_below_what_counts_as_a_difference_is_broken_all_the_same(double):
+    """Within 2 % of each other they are the `same`; `fail_slower=1%` asks for less."""
+    found = verdict_of(double, [1.015, 1.0152, 1.0148, 1.015, 1.0151], allowed=0.01)
+    assert found.told.result.verdict == "same" and found.fails
+    assert found.notes == (f"slower by at least {(found.told.result.low - 1) * 100:.1f}%; 1.0% was allowed",)
+
+
+def test_what_may_break_a_limit_is_told(double):
+    found = verdict_of(double, [1.0, 1.02, 1.01, 1.03, 1.025], allowed=0.025)
+    assert not found.fails and found.notes[1] == "may be slower by more than 2.5%: not sure enough to fail"
+    slower = verdict_of(double, [1.1, 1.12, 1.08, 1.11, 1.09], allowed=0.0)
+    low = comparison.compare([1.1, 1.12, 1.08, 1.11, 1.09]).low
+    assert slower.fails and slower.notes == (f"slower by at least {(low - 1) * 100:.1f}%; 0.0% was allowed",)
+
+
+# Pairs that are lost, and sides that are not ok
+
+
+def test_lost_pairs_are_told_and_do_not_count(double, capsys):
+    match = match_of(double, A, B, bad=[("A", "crashed", True), ("B", "timeout", True)])
+    found = verdicts.outcome(match, 0.99, None, 0)
+    assert (found.status, found.pairs, found.lost, found.notes) == ("ok", 5, 2, ("2 of 7 pairs lost: why 6",))
+    verdicts.show([found], [])
+    out = capsys.readouterr().out
+    assert "double odd/float32 torch_eager:plus | torch_eager:times: 2 of 7 pairs lost: why 6\n" in out
+
+
+@pytest.mark.parametrize(
+    ("bad", "status", "reason", "fails"),
+    [
+        ([("B", "wrong", False)], "wrong", "side B: why 5", True),
+        ([("A", "skipped", False)], "skipped", "side A: why 5", False),
+        ([("A", "crashed", True)] * 6, "crashed", "side A: why 10", True),
+    ],
+)
+def test_a_side_that_is_not_ok_has_no_ratio(double, bad, status, reason, fails, capsys):
+    found = verdicts.outcome(match_of(double, A, B, bad=bad), 0.99, 0.03, 0)
+    assert (found.status, found.reason, found.fails, found.told) == (status, reason, fails, None)
+    assert found.reproduce == "do it" and found.notes == ()
+    verdicts.show([found], [])
+    out = capsys.readouterr().out
+    assert (
+        f"{status}  double odd/float32 torch_eager:plus | torch_eager:times: {reason}\nagain: do it\n" in out
+        and "B ÷ A" not in out
+    )
+
+
+def test_one_lost_pair_and_no_other_is_what_the_comparison_comes_to(double):
+    found = verdicts.outcome(match_of(double, [], [], bad=[("A", "crashed", True)]), 0.99, None, 0)
+    assert (found.status, found.lost, found.pairs, found.fails) == ("crashed", 1, 0, True)
+
+
+def test_no_pair_is_no_verdict(double):
+    found = verdicts.outcome(match_of(double, [], []), 0.99, 0.03, 0)
+    assert (found.status, found.reason, found.fails) == ("skipped", "no pair was finished", False)
+
+
+def test_a_row_says_what_tells_its_inputs_from_anothers(double, capsys):
+    assert [verdicts._case(cell(double, seed=s, kind=k)) for s, k in ((0, "plain"), (3, "plain"), (3, "nan"), (0, "inf"))] == [
+        "odd/float32", "odd/float32 seed=3", "odd/float32 nan inputs seed=3", "odd/float32 inf inputs",
+    ]  # fmt: skip
+    match = match_of(double, A, B)
+    match.cells = (match.cells[0], replace(match.cells[0], seed=3))
+    verdicts.show([verdicts.outcome(match, 0.99, None, 0)], [])
+    assert printed_row(capsys.readouterr().out)["case"] == "odd/float32 | odd/float32 seed=3"
+
+
+@pytest.mark.parametrize(("count", "checked"), [(9, False), (10, True)])
+def test_a_self_check_needs_as_many_pairs_as_a_comparison(double, count, checked, capsys):
+    ratios = np.exp(np.linspace(-0.04, 0.041, count))
+    found = verdict_of(double, ratios, confidence=0.6, resamples=40)
+    assert bool(found.told.self_check) == checked and verdict_of(double, ratios).told.self_check is None
+    if checked:
+        check = comparison.self_check(found.told.ratios, 10, 40, 0.6)
+        limits = check.false_at_most, check.found_at_least
+        assert found.told.self_check == verdicts.SelfCheck(40, check.false, check.found, *limits) and check.false
+        verdicts.show([found], [])
+        assert (
+            f"40 comparisons of 10 pairs drawn from 10: {check.false} false verdicts (rate at most {check.false_at_most:.2%}); "
+            f"5 % slower found {check.found} times (share at least {check.found_at_least:.2%}); limits of 95 %"
+        ) in " ".join(capsys.readouterr().out.split())
+
+
+# The command
+
+
+@pytest.fixture
+def planned(double):
+    """A function from overrides of `compare A B` to its sources and its plan, without a command line."""
+    kernels = {"double": double}
+    config.store("compare", kernels)
+
+    def plan(*lines, a="torch_eager:plus", b="torch_eager:plus", commits=(None, None)):
+        requests = [sides.request(name, text) for name, text in zip("AB", (a, b), strict=True)]
+        sources = [compare.Source(r, kernels, [], c) for r, c in zip(requests, commits, strict=True)]
+        return sources, compare._plan(sources, [*KERNEL, *lines], ())
+
+    return plan
+
+
+@pytest.fixture(scope="module")
+def five(double):
+    """The sources and the plan of five pairs of plus and times, one round each."""
+    config.store("compare", {"double": double})
+    requests = [sides.request(*side) for side in (("A", "torch_eager:plus"), ("B", "torch_eager:times"))]
+    sources = [compare.Source(r, {"double": double}, [FIXTURES / "kernels"], None) for r in requests]
+    return sources, compare._plan(sources, [*KERNEL, "pairs=5", "rounds=1"], ())
+
+
+def slower(by, status="ok"):
+    """A plan for the workers in which B takes so many times as long, or has another status."""
+
+    def plan(side, number, do, turn):
+        if side == "B" and do == "time":
+            return {"median": by + 0.001 * number}
+        return Refused(status, "planted") if (side, do) == ("B", "build") and status != "ok" else None
+
+    return plan
+
+
+@pytest.fixture
+def measured(five, tmp_path, monkeypatch, capsys):
+    """A function that measures the plan of five pairs on stand-ins for the workers: exit code, stdout, stderr."""
+
+    def measure(workers, **changes):
+        sources, plan = five
+        plan = replace(plan, matches=[Match(m.cells) for m in plan.matches], **changes)
+        measure.pools = Pools(workers)
+        monkeypatch.setattr(pairs, "Pool", measure.pools)
+        code = compare._measure(sources, plan, tmp_path)
+        return code, *capsys.readouterr()
+
+    return measure
+
+
+def outcomes(home):
+    return store.read(home, verdicts.Outcome, compare.FILE)
+
+
+@pytest.mark.parametrize(
+    ("status", "limit", "code", "told"),
+    [
+        ("ok", None, 0, ""),
+        ("ok", 0.3, 0, ""),
+        ("ok", 0.1, 1, ""),
+        ("skipped", None, 0, ""),
+        ("skipped", 0.0, 1, "fusebench: nothing was compared, so that fail_slower has nothing to pass\n"),
+        ("wrong", None, 1, ""),
+        ("failed", 0.3, 1, "fusebench: nothing was compared, so that fail_slower has nothing to pass\n"),
+    ],
+)
+def test_the_exit_code_follows_from_the_comparisons(measured, status, limit, code, told):
+    found, _, err = measured(slower(1.2, status), fail_slower=limit)
+    assert (found, err) == (code, told)
+
+
+def test_what_was_measured_stands_in_the_footer(measured, tmp_path):
+    _, out, _ = measured(slower(1.2))
+    assert "\nA  torch_eager:plus\nB  torch_eager:times\n" in out
+    wall, kept = out.splitlines()[-2:]
+    assert wall.startswith("wall time ") and kept == f"records: {tmp_path}/records.jsonl, comparison.jsonl"
+    assert outcomes(tmp_path)[0].told.ratios == pytest.approx([1.2, 1.201, 1.202, 1.203, 1.204])
+
+
+def test_ctrl_c_keeps_the_pairs(measured, tmp_path):
+    def plan(side, number, do, turn):
+        if number == 2:
+            raise KeyboardInterrupt
+
+    code, out, err = measured(plan)
+    assert code == 130 and err == f"interrupted: 2 of 5 pairs are kept; go on with resume={tmp_path}\n"
+    assert outcomes(tmp_path)[0].pairs == 2 and "B ÷ A" in out
+
+
+def test_a_full_disk_keeps_the_pairs_and_the_lines_of_before(measured, tmp_path):
+    def plan(side, number, do, turn):
+        if number == 1:
+            raise Unstored("no room")
+
+    (tmp_path / "comparison.jsonl").write_text("of before")
+    kept = f"double/odd/float32/torch_eager:times/seed=0: no room; 1 of 5 pairs are kept; go on with resume={tmp_path}"
+    with pytest.raises(Unstored) as caught:
+        measured(plan)
+    assert str(caught.value) == kept and (tmp_path / "comparison.jsonl").read_text() == "of before"
+
+
+def test_only_whole_pairs_are_gone_on_from(measured, five, tmp_path):
+    measured(slower(1.2), pairs=2)
+    lines = (tmp_path / "records.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "records.jsonl").write_text("".join(lines[:3]))
+    (match,) = (Match(m.cells) for m in five[1].matches)
+    other = Match(match.cells[::-1])
+    compare._recorded(tmp_path, [match, other])
+    assert list(match.pairs) == [0] and [r.side for r in match.pairs[0]] == ["A", "B"] and not other.pairs
+
+
+@pytest.mark.parametrize("key", ["sha256", "shared_sha256"])
+@pytest.mark.parametrize("side", [0, 1])
+def test_an_implementation_that_has_changed_needs_a_comparison_of_its_own(five, double, key, side):
+    sources, plan = five
+    source = provenance.source_of(double.implementations["torch_eager"].file)
+    match = Match(plan.matches[0].cells)
+    pair = [PairRecord(untimed(source=source), match.id, name, 0) for name in "AB"]
+    match.pairs[0] = tuple(pair)
+    compare._check_unchanged(sources, [match])
+    pair[side] = replace(pair[side], record=untimed(source=replace(source, **{key: "other"})))
+    match.pairs[0] = tuple(pair)
+    with pytest.raises(
+        UsageError, match=r"torch_eager\.py, or a file that it shares, has changed since the recorded pairs"
+    ):
+        compare._check_unchanged(sources, [match])
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capfd):
+    """A function that runs `compare` in a folder of its own, on stand-ins for the workers: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(discovery, "HOME", FIXTURES / "kernels")
+
+    def run(*arguments, plan=lambda *_: None):
+        run.pools = Pools(plan)
+        monkeypatch.setattr(pairs, "Pool", run.pools)
+        code = main(["compare", *arguments])
+        return code, *capfd.readouterr()
+
+    return run
+
+
+def test_a_comparison_is_kept_shown_and_gone_on_with(command, tmp_path, monkeypatch):
+    (tmp_path / "it's [mine].csv").write_text("N\n7\n")
+    (tmp_path / "more").symlink_to(FIXTURES / "planted")
+    code, out, err = command(
+        "torch_eager:plus", "torch_eager:times", "kernel=double", "device=auto", 'shapes="it\'s [mine].csv"', "path=more",
+        "pairs=5", "rounds=2", "fail_slower=10%", "seed=[3,4]", "time_s=0.125", "timeout_s=9", plan=slower(1.2),
+    )  # fmt: skip
+    (home,) = (tmp_path / "results").iterdir()
+    assert code == 1 and err == "" and out.count("slower by at least") == 2 and "10.0% was allowed" in out
+    assert [o.cases[0] for o in outcomes(home)] == ["odd/float32 seed=3", "odd/float32 seed=4"]
+    assert len(store.read(home, PairRecord)) == 20
+    timed = [m for _, _, m, _ in command.pools.messages if isinstance(m, TimeCell)]
+    assert {m.plan.time_s for m in timed} == {0.125} and {t for *_, t in command.pools.messages} == {9.0}
+    kept = yaml.safe_load((home / "compare.yaml").read_text())
+    assert kept == {
+        "sides": ["torch_eager:plus", "torch_eager:times"], "path": str(FIXTURES / "planted"), "shapes": str(tmp_path / "it's [mine].csv"),
+        "overrides": ["kernel=double", "pairs=5", "rounds=2", "fail_slower=10%", "seed=[3,4]", "time_s=0.125", "timeout_s=9",
+                      f"device={config.resolve_device('auto')}"],
+    }  # fmt: skip
+
+    # from elsewhere, with a pair more, another limit and another confidence
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, out, _ = command(f"resume={home}", "pairs=6", "fail_slower=null", "confidence=0.9", plan=slower(1.2))
+    assert code == 0 and "90 % interval" in out and "allowed" not in out
+    assert [o.pairs for o in outcomes(home)] == [6, 6], "the new lines stand in the place of the old ones"
+    assert {number for _, do, number in command.pools.events if do == "build"} == {0}, (
+        "one pair of processes was missing"
+    )
+    assert sorted(r.pair for r in store.read(home, PairRecord)) == sorted([0, 1, 2, 3, 4, 5] * 4)
+    assert yaml.safe_load((home / "compare.yaml").read_text()) == kept
+
+
+@pytest.fixture
+def resumed(tmp_path, monkeypatch):
+    """A function from what is kept, and the arguments beside `resume=`, to what the comparison goes on with."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "mine").mkdir(parents=True)
+    file = tmp_path / "results" / "mine" / "compare.yaml"
+
+    def resume(*arguments, **changes):
+        kept = {"sides": ["a", "b"], "overrides": ["kernel=double", "pairs=5", "seed=1"], "path": None, "shapes": None}
+        file.write_text(yaml.safe_dump(kept | changes))
+        return compare._resumed(arguments)
+
+    return resume
+
+
+def test_a_comparison_goes_on_as_it_was(resumed, tmp_path):
+    file = tmp_path / "results" / "mine" / "compare.yaml"
+    words, lines, found = resumed("resume=mine", "pairs=9", "resamples=3")
+    assert words == ["a", "b"] and found.resolve() == file
+    assert lines == ["kernel=double", "seed=1", "resume=mine", "pairs=9", "resamples=3"]
+    words, lines, _ = resumed("resume=latest", "resume=mine", path=["/it's [x]", "/b"], shapes="/c.csv")
+    assert words == ["a", "b"] and lines[3:5] == ['path=["/it\'s [x]", "/b"]', 'shapes="/c.csv"']
+    assert resumed("resume=null", "kernel=double") is None and resumed("a", "b") is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "left_out"),
+    [
+        (["resume=mine", "kernel=lola", "pairs=3"], "kernel=lola"),
+        (["flax", "triton dtype=float16", "resume=mine"], "flax 'triton dtype=float16'"),
+        (["resume=mine", "time_s=1", "-m"], "time_s=1 --multirun"),
+    ],
+)
+def test_what_cannot_be_set_anew_is_named(resumed, arguments, left_out):
+    with pytest.raises(UsageError) as caught:
+        resumed(*arguments)
+    only = "only pairs, confidence, fail_slower, resamples can be set anew"
+    assert str(caught.value) == f"resume=mine goes on with that comparison as it was: leave out {left_out}; {only}"
+
+
+@pytest.mark.parametrize(("key", "value"), [("sides", "plus"), ("sides", [1, "x"]), ("overrides", None)])
+def test_a_kept_comparison_that_is_none_is_refused(resumed, key, value):
+    with pytest.raises(UsageError) as caught:
+        resumed("resume=mine", **{key: value})
+    assert f"is no configuration of this command: {key} is {value!r}" in str(caught.value)
+
+
+# What is asked of it
+
+
+@pytest.mark.parametrize(
+    ("value", "share"),
+    [("3%", 0.03), (0.03, 0.03), ("0.5", 0.5), (0, 0.0), ("0%", 0.0), ("99.9%", 0.999), (True, None), ("100%", None), (1, None), (-0.1, None), ("nan", None), ("%", None)],
+)  # fmt: skip
+def test_a_share_is_a_number_or_percent(value, share):
+    if share is None:
+        with pytest.raises(UsageError, match=f"^key is {value!r}: expected a share$"):
+            compare._share("key", value, "a share")
+    else:
+        assert compare._share("key", value, "a share") == pytest.approx(share)
+
+
+def test_a_plan_is_what_was_asked_for(planned):
+    _, plan = planned("pairs=7", "rounds=3", "confidence=95%", "fail_slower=4%", b="torch_eager:times seed=5")
+    assert (plan.device, plan.pairs, plan.rounds, plan.confidence, plan.fail_slower, plan.resamples) == (
+        "cpu",
+        7,
+        3,
+        0.95,
+        0.04,
+        0,
+    )
+    assert [(m.cells[0].label, m.cells[1].label, m.cells[1].seed) for m in plan.matches] == [
+        ("torch_eager:plus", "torch_eager:times", 5)
+    ]
+    assert [own["seed"] for own in plan.chosen] == [0, 5]
+    _, plan = planned()
+    assert (plan.pairs, plan.rounds, plan.confidence, plan.fail_slower) == (10, 16, 0.99, None)
+
+
+@pytest.fixture
+def composed(planned, five, monkeypatch):
+    """`planned` from the keys themselves: to compose a configuration takes a quarter of a second."""
+    whole = five[1].chosen[0] | {"pairs": 10, "rounds": 16}
+
+    def plan(keys, **options):
+        monkeypatch.setattr(config, "compose_job", lambda *_: whole | keys)
+        return planned(**options)
+
+    return plan
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "named"),
+    [
+        ({"confidence": 0.49}, {}, "confidence is 0.49: expected at least 0.5 and less than 1"),
+        ({"confidence": 1}, {}, "confidence is 1: expected a share such as 0.99"),
+        ({"fail_slower": 3}, {}, "fail_slower is 3: expected a share such as 3% or 0.03"),
+        ({"pairs": 0}, {}, "pairs is 0: expected a positive integer"),
+        ({"rounds": "many"}, {}, "rounds is 'many': expected a positive integer"),
+        ({"resamples": -1}, {}, "resamples is -1: expected an integer of 0 or more"),
+        ({"resamples": 5, "pairs": 29}, {}, "expected a side against itself and pairs=30 or more"),
+        ({"resamples": 5, "pairs": 30, "implementation": "torch_eager"}, {"commits": (None, "abc")}, "compare torch_eager torch_eager pairs=30 resamples=5"),
+        ({}, {"a": "torch_eager shape.Q=3"}, "side A (torch_eager shape.Q=3): unknown dimension 'Q'"),
+        ({"kernel": "nosuch"}, {"b": "torch_eager"}, "side A (torch_eager:plus): unknown kernel 'nosuch'"),
+        ({"worker": {"inline": True}}, {}, "worker=inline: compare needs processes of its own for each side; worker=process"),
+        ({"time_s": 0.0}, {}, "time_s is 0.0: expected a number of seconds above 0"),
+        ({"threads": 1000}, {}, "threads is 1000"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_said_before_anything_runs(composed, keys, options, named):
+    with pytest.raises(UsageError) as caught:
+        composed(keys, **options)
+    assert named in str(caught.value)
+
+
+def test_resamples_are_of_a_side_against_itself(planned):
+    with pytest.raises(UsageError, match="resamples=5: expected a side against itself"):
+        planned("resamples=5", "pairs=30", b="torch_eager:times")
+
+
+@pytest.mark.parametrize("keys", [{"confidence": 0.5}, {"resamples": 5, "pairs": 30}, {"resamples": 0, "pairs": 1}])
+def test_what_just_can_be_done_is(composed, keys):
+    composed(keys | {"implementation": "torch_eager:plus"})
+
+
+def test_how_a_side_is_run_is_its_own_settings(composed):
+    python = {"inline": False, "python": {"torch": "/a/python"}}
+    keys = {"time_s": 0.25, "timeout_s": 6.0, "threads": 1, "worker": python, "implementation": "torch_eager:plus"}
+    _, plan = composed(keys)
+    settings = compare._settings(plan, plan.chosen[0])
+    assert (settings.device, settings.plan.time_s, settings.plan.regime, settings.timeout_s, settings.threads) == (
+        "cpu",
+        0.25,
+        "isolated",
+        6,
+        1,
+    )
+    assert settings.pythons == {"torch": "/a/python"} and not settings.inline
+
+
+# Revisions
+
+
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """A repository of two commits, with kernels in a/ and b/, and what asks git there."""
+    home = tmp_path_factory.mktemp("checkout").resolve()
+
+    def git(*words):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "init.defaultBranch=main")
+        return subprocess.run(
+            ["git", "-C", str(home), *identity, *words], check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init", "-q")
+    for number in (1, 2):
+        for name in ("a", "b") if number == 2 else ("a",):
+            (home / name).mkdir(exist_ok=True)
+            (home / name / "kernel.py").write_text(f"{name}{number}")
+        git("add", ".")
+        git("commit", "-qm", f"number {number}")
+    (home / "a" / "kernel.py").write_text("not committed")
+    return home, git
+
+
+def test_a_revision_is_a_commit_of_the_first_folder(checkout, monkeypatch, tmp_path):
+    home, git = checkout
+    assert revision.repository([home / "a", tmp_path]) == home
+    monkeypatch.setattr(discovery, "HOME", home / "b")
+    assert revision.repository([]) == home
+    assert revision.resolve(home, "HEAD~1") == git("rev-parse", "HEAD~1") and len(revision.resolve(home, "main")) == 40
+    with pytest.raises(
+        UsageError, match=r"is in no git repository, so that it has no revisions; @\. is the working tree"
+    ):
+        revision.repository([tmp_path])
+    for wrong in ("nosuch", "--help", "HEAD:a", "a\0b"):
+        with pytest.raises(
+            UsageError, match=r"unknown revision .* expected a branch, tag or commit, such as @HEAD~1, or @\."
+        ):
+            revision.resolve(home, wrong)
+
+
+def test_a_commits_folders_stand_in_the_place_of_the_working_trees(checkout, tmp_path):
+    home, git = checkout
+    inside, outside = tmp_path / "copy", tmp_path / "outside"
+    inside.mkdir()
+    found = revision.export(home, git("rev-parse", "HEAD"), [home / "a", outside, home / "b"], inside)
+    assert found == [inside / "a", outside, inside / "b"]
+    assert [(inside / name / "kernel.py").read_text() for name in "ab"] == ["a2", "b2"]
+    assert (home / "a" / "kernel.py").read_text() == "not committed"
+    with pytest.raises(UsageError, match=f"^revision {git('rev-parse', 'HEAD~1')[:10]} has no folder b$"):
+        revision.export(home, git("rev-parse", "HEAD~1"), [home / "b"], inside)
+
+
+def test_without_git_there_are_no_revisions(checkout, monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(UsageError, match="no git repository"):
+        revision.repository([checkout[0]])

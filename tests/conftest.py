@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -56,6 +57,21 @@ def pool(roots: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterato
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
     with Pool(DEVICE, roots, tmp_path_factory.mktemp("workers")) as workers:
         yield workers
+
+
+@pytest.fixture(autouse=True)
+def same_kernels() -> Iterator[None]:
+    """Which kernels are importable is the process's: a test that chooses others leaves it as it was."""
+
+    def loaded() -> dict[str, Any]:
+        return {n: m for n, m in sys.modules.items() if n.split(".")[0] == "implementations"}
+
+    kept = loaded()
+    yield
+    if loaded() != kept:
+        for name in loaded():
+            del sys.modules[name]
+        sys.modules.update(kept)
 
 
 @pytest.fixture

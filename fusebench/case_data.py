@@ -13,7 +13,7 @@ from fusebench import inputs, memory
 from fusebench.contract import Cell, Mathematics
 from fusebench.errors import Unstored
 from fusebench.parity.judge import Judge
-from fusebench.parity.verdict import Verdict
+from fusebench.parity.verdict import Asked, Verdict
 from fusebench.settings import Clock, Settings
 from fusebench.workers import protocol
 from fusebench.workers.pool import WorkerLost, interpreter
@@ -67,32 +67,34 @@ class CaseData:
         with self.clock.during("parity"):
             with memory.limited():
                 if (set_, part) not in self.judges:
-                    on_device = self.settings.device == "cuda"
-                    judge = Judge(self.mathematics, self.case, self.sets[set_], self.seed, on_device, part)
-                    self.judges[set_, part] = judge
+                    self.judges[set_, part] = Judge(
+                        self.mathematics, self.case, self.sets[set_], self.seed, self.settings.rows_seed, part
+                    )
                 judge = self.judges[set_, part]
-                verdict = judge.judge(inputs.load(outputs, self.folder, mapped=True), points)
-            if verdict.ok and judge.referenced is not None:
-                return self._all_rows(judge, verdict, outputs, points, set_, pool)
-            return verdict
+                arrays = inputs.load(outputs, self.folder, mapped=True)
+                verdict = judge.judge(arrays, points)
+                asked = (
+                    judge.ask(arrays, points, self.settings.device) if verdict.ok and judge.judged is not None else None
+                )
+            return verdict if asked is None else self._other_rows(judge, verdict, asked, outputs, set_, pool)
 
-    def _all_rows(
-        self, judge: Judge, verdict: Verdict, outputs: Sequence[inputs.Stored], points: Sequence[str], set_: int, pool: Any
+    def _other_rows(
+        self, judge: Judge, verdict: Verdict, asked: Asked, outputs: Sequence[inputs.Stored], set_: int, pool: Any
     ) -> Verdict:  # fmt: skip
-        """The verdict with the rows that are too many for the CPU, by the reference on the device where there is one."""
-        if self.settings.device != "cuda":
-            return replace(verdict, unseen="without a GPU, rows beyond these have no reference")
-        home = ("reference", interpreter(self.settings.pythons, "torch", "torch"))
-        message = protocol.CheckRows(
-            judge.case, tuple(self.files[set_]), tuple(outputs), tuple(judge.screens(points)), tuple(judge.row_axes), tuple(map(judge.axis, range(len(outputs)))),
-            judge.part, str(self.folder),
-        )  # fmt: skip
+        """The verdict with the rows that the judge did not see, by the reference on the device."""
+        key = ("reference", interpreter(self.settings.pythons, "torch", "torch"))
+        message = protocol.CheckRows(asked, tuple(self.files[set_]), tuple(outputs), str(self.folder))
         try:
-            reply = pool.get(*home, beside=True).ask(message, protocol.CheckedRows, self.settings.timeout_s)
-            pool.get(*home, beside=True).ask(protocol.Release(), protocol.Released, self.settings.timeout_s)
+            reply = pool.get(*key, beside=True).ask(message, protocol.CheckedRows, self.settings.timeout_s)
+            pool.get(*key, beside=True).ask(protocol.Release(), protocol.Released, self.settings.timeout_s)
         except WorkerLost as lost:
-            pool.drop(*home)
+            pool.drop(*key)
             return replace(verdict, unseen=f"the reference on the device: {lost.reason}")
         if isinstance(reply, protocol.Refused):
             return replace(verdict, unseen=f"the reference on the device: {reply.reason}")
-        return judge.widened(verdict, reply.worst)
+        widened = judge.widened(verdict, reply.worst)
+        if asked.rows is None:
+            return widened
+        return replace(
+            widened, unseen=f"without a GPU, {judge.height - len(asked.rows)} of {judge.height} rows have no reference"
+        )

@@ -19,7 +19,7 @@ from fusebench.discovery import Kernel
 from fusebench.errors import Unstored
 from fusebench.inputs import Stored
 from fusebench.parity.rounding import FLUSHED
-from fusebench.records.record import Build, Rates, Record, Work
+from fusebench.records.record import Build, Rates, Record, Spread, Work
 from fusebench.settings import Run
 from fusebench.timing import yardstick
 from fusebench.timing.summary import Timing
@@ -177,17 +177,28 @@ class Trial:
         later = self._ask("parity", protocol.RepeatCell(str(self.shared.folder)), protocol.Repeated)
         if later is None:
             return False
-        self.record = replace(self.record, parity=replace(self.record.parity, nondeterministic=later.nondeterministic))
-        return self._judge("repeated", "a later call, on other inputs in the same memory: ", later.outputs, SETS - 1)
+        prefix = "a later call, on other inputs in the same memory: "
+        return self._judge("repeated", prefix, later.outputs, SETS - 1) and self._judge_differing(
+            later.nondeterministic, later.differing
+        )
 
     def time(self, judged: bool = True) -> Timing | None:
-        """Times the cell, and judges the last timed output unless it is not to be `judged`; None where that is not right."""
+        """Times the cell, and judges what timed calls and some after them gave unless they are not to be `judged`; None where that
+        is not right."""
         assert self.shared
-        folder = str(self.shared.folder) if judged else ""  # without one the worker leaves the output on the device
+        folder = str(self.shared.folder) if judged else ""  # without one the worker leaves the outputs on the device
         timed = self._ask("timing", protocol.TimeCell(self.run.settings.plan, folder), protocol.Timed)
-        if timed is None or (judged and not self._judge("timed", "a timed call: ", timed.outputs, SETS - 1)):
+        if timed is None or (judged and not self._judge_differing(timed.nondeterministic, timed.differing, "timed")):
             return None
         return timed.timing
+
+    def _judge_differing(self, spread: Spread | None, differing: protocol.Differing, which: str = "repeated") -> bool:
+        """Whether outputs are right that are not those of an earlier call on the same inputs. Where a call gave the same bits as
+        one that was judged, so was it."""
+        parity = replace(self.record.parity, nondeterministic=spread)
+        self.record = replace(self.record, parity=replace(parity, **{which: getattr(parity, which) or parity.repeated}))
+        prefix = "a timed call, or one after it: " if which == "timed" else "another call on the same inputs: "
+        return all(self._judge(which, prefix, outputs, set_) for set_, outputs in differing)
 
     def _ask(self, phase: str, request: protocol.Request, expected: type[R]) -> R | None:
         self.run.on_phase(self.cell, phase)

@@ -64,7 +64,9 @@ def show(records: Sequence[Record], timed: bool = True) -> None:
         for r in rows:
             if spread := r.parity.nondeterministic:
                 differs = f"{spread.elements} elements, by up to {spread.max_abs:.2g}"
-                out.print(f"nondeterministic  {r.label}: two calls on the same inputs differ in {differs}")
+                out.print(
+                    f"nondeterministic  {r.label}: {spread.calls} of {spread.of} calls on the same inputs differ from the first, in up to {differs}"
+                )
 
 
 def columns(left: Sequence[str], right: Sequence[str]) -> Table:

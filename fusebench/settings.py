@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,8 @@ from fusebench.timing.plan import Plan
 @dataclass(frozen=True)
 class Settings:
     """How cells are run. `plan` says how they are timed, `Plan(time_s=0)` parity alone; `threads` how many the CPU back ends
-    may use, None for all that this process may."""
+    may use, None for all that this process may; `rows_seed` which rows of a large case are looked at where not all can be,
+    others in each run unless it is given."""
 
     device: str = "cpu"
     plan: Plan = field(default_factory=Plan)
@@ -24,6 +26,7 @@ class Settings:
     threads: int | None = None
     inline: bool = False
     pythons: Mapping[str, str | None] = field(default_factory=dict)
+    rows_seed: int = field(default_factory=lambda: secrets.randbits(31))
 
 
 @dataclass

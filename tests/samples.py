@@ -143,8 +143,8 @@ class Worker:
             case protocol.RepeatCell():
                 return protocol.Repeated(None, self.save(-1, "repeated"))
             case protocol.TimeCell():
-                outputs = self.save(-1, "timed") if request.folder else ()
-                return protocol.Timed(timing(self.times, "isolated", "warm"), outputs)
+                differing = ((2, self.save(-1, "timed")),) if request.folder else ()
+                return protocol.Timed(timing(self.times, "isolated", "warm"), differing=differing)
             case protocol.Release():
                 return protocol.Released(12)
             case protocol.AskYardstickKey():

@@ -202,7 +202,9 @@ class _Worker:
         else:
             median = planted.pop("median", 1.0)
             timing = Samples("wall", Plan(regime="isolated", cache="warm"), [median] * 6).summary()
-            reply = protocol.Timed(replace(timing, **planted.pop("timing", {})), outputs)
+            reply = protocol.Timed(
+                replace(timing, **planted.pop("timing", {})), differing=((2, outputs),) if outputs else ()
+            )
         return msgspec.structs.replace(reply, **planted)
 
     get = ask

@@ -1,7 +1,7 @@
-"""Whether an output is right: its error against the float64 reference, measured by what rounding alone may do (allowance.py).
+"""Whether an output is right: its error against the float64 reference, measured by what rounding alone may do (budget.py).
 
-No tolerance is set by hand anywhere. Of a large case only some rows are judged so, others are compared with the reference
-alone, and what is left over with a reference on the device, where there is one (reference.py).
+No tolerance is set by hand anywhere. Of a large case the judge sees some rows, and the reference on the device the others, by
+the same rule (reference.py).
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fusebench.contract import Case, Mathematics
-from fusebench.dtypes import FORMATS, numpy_dtype
+from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets
-from fusebench.parity import pattern
-from fusebench.parity.allowance import DRAWS, Allowance, derive, errors, limit_of, together
+from fusebench.parity import pattern, rows
+from fusebench.parity.budget import DRAWS, Budget, derive, errors, together
 from fusebench.parity.rounding import FLUSHED, Exact, Noisy, Stored, spacing
-from fusebench.parity.verdict import Verdict, Worst
+from fusebench.parity.verdict import Asked, Verdict, Worst
 
-JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case gets noisy evaluations: rows are chosen beyond
-REFERENCE_FLOPS, REFERENCE_BYTES = 1e10, 1e9  # what of a case gets a reference on the CPU: rows are chosen beyond
-RANDOM_ROWS, FEWEST_ROWS = 64, 8
-BLOCKS = (16, 32, 64, 128, 256)  # of the usual tiles: a mistake shows at their edges
-SCREEN = 4.0  # times what any judged element may be off, an element of another row may be
+JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case the judge sees itself: rows are chosen beyond
+CPU_FLOPS, CPU_ELEMENTS = 4e9, 2e6  # what of a case the reference on a CPU sees: rows are chosen beyond
+FEWEST_ROWS, UNLIKE_ROWS = 8, 8
 
 
 @dataclass
 class Judge:
-    """The reference and the allowances of one case on one input set, each computed once and kept for all its cells."""
+    """The reference and the budgets of one case on one input set, each computed once and kept for all its cells.
+
+    `rows_seed` decides which rows of a large case are looked at.
+    """
 
     mathematics: Mathematics
     case: Case
     arrays: Mapping[str, np.ndarray]
     seed: int = 0
-    on_device: bool = False  # whether the reference on the device will see all rows: then the CPU need not
+    rows_seed: int = 0
     part: str = ""  # of the kernel's PARTS, the whole kernel if empty
     exact: list[np.ndarray] = field(default_factory=list)
     points: set[str] = field(default_factory=set)  # that the formula has
-    allowances: dict[tuple[str, ...], list[Allowance]] = field(default_factory=dict)
-    limits: dict[tuple[int, float], np.ndarray] = field(default_factory=dict)  # of the screened elements
+    budgets: dict[tuple[str, ...], list[Budget]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.inputs = [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in self.arrays.values()]
@@ -47,26 +47,17 @@ class Judge:
         heights = [a.shape[axis] for a, axis in zip(self.inputs, self.row_axes, strict=True) if axis is not None]
         self.height = heights[0] if heights else 0
         flops, moved = self.mathematics.flops(self.case), self.mathematics.moved_bytes(self.case)
-        self.judged = self._rows(flops / JUDGED_FLOPS, moved / self.case.itemsize / JUDGED_ELEMENTS, fewest=FEWEST_ROWS)
-        self.referenced = self._rows(flops / REFERENCE_FLOPS, moved / REFERENCE_BYTES, fewest=2 * RANDOM_ROWS)
-        if self.on_device:
-            self.referenced = self.judged
+        most = self.rows_within(flops / JUDGED_FLOPS, moved / self.case.itemsize / JUDGED_ELEMENTS)
+        self.judged = None if most is None else rows.chosen(self.height, most, self.rows_seed)
+
+    def rows_within(self, *excess: float) -> int | None:
+        """How many rows to look at where the whole is that many times what fits, or None for all."""
+        fit = max(FEWEST_ROWS, int(self.height / max(1.0, *excess)))
+        return None if fit >= self.height else fit
 
     def axis(self, number: int) -> int:
         """The axis of the rows of output `number`."""
         return self.mathematics.output_axis(number, self.arrays)
-
-    def _rows(self, *excess: float, fewest: int) -> np.ndarray | None:
-        """Numbers of rows to look at, or None for all: the first and last, those at the edges of the usual blocks, random
-        ones, in this order, as many as fit."""
-        fit = self.height / max(1.0, *excess)
-        if fit >= self.height or self.height <= fewest:
-            return None
-        random = np.random.default_rng([self.seed, self.height]).integers(0, self.height, RANDOM_ROWS)
-        edges = [r for block in BLOCKS for r in (block - 1, block, self.height // block * block)]
-        wanted = [0, self.height - 1, *random[:4], *edges, *random]
-        inside = list(dict.fromkeys(int(r) for r in wanted if r < self.height))
-        return np.sort(inside[: max(fewest, int(fit))])
 
     def _evaluate(self, r: Exact) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
@@ -81,103 +72,83 @@ class Judge:
         return [np.asarray(o, dtype=np.float64) for o in outputs]
 
     def reference(self) -> list[np.ndarray]:
-        """The outputs in float64, of all rows or of the `referenced` ones."""
+        """The outputs in float64, of all rows or of the judged ones."""
         if not self.exact:
-            exact = Exact(self.referenced)
+            exact = Exact(self.judged)
             self.exact, self.points = self._evaluate(exact), exact.seen
         return self.exact
 
-    def allowed(self, points: Sequence[str]) -> list[Allowance]:
-        """Per output, what a correct program that rounds at `points` may do to the judged rows."""
-        # to store in float32 is no more than every float32 operation does: there the points make no difference
-        key = tuple(sorted(p for p in points if p == FLUSHED or self.case.dtype != "float32"))
-        if key not in self.allowances:
-            noisy = Noisy(self.case, key, np.random.default_rng([self.seed, 77]), self.judged)
-            draws = [self._evaluate(noisy.again()) for _ in range(DRAWS)]
-            staged = self._evaluate(Stored(self.case, key, self.judged))
-            judged = self._judged(self.reference())
-            self.allowances[key] = [
-                derive(exact, drawn, kept, self.case.dtype)
-                for exact, drawn, kept in zip(judged, zip(*draws, strict=True), staged, strict=True)
-            ]
-        return self.allowances[key]
+    def key(self, points: Sequence[str]) -> tuple[str, ...]:
+        """Those of the points that make a difference: to store in float32 is no more than every float32 operation does."""
+        return tuple(sorted(p for p in points if p == FLUSHED or self.case.dtype != "float32"))
 
-    def _judged(self, referenced: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The judged rows of arrays that hold the referenced ones."""
-        if self.judged is None:
-            return list(referenced)
-        at = self.judged if self.referenced is None else np.searchsorted(self.referenced, self.judged)
-        return [np.take(array, at, axis=self.axis(number)) for number, array in enumerate(referenced)]
+    def allowed(self, points: Sequence[str]) -> list[Budget]:
+        """Per output, what a correct program that rounds at `points` may do to the judged rows."""
+        key = self.key(points)
+        if key not in self.budgets:
+            exact = self.reference()
+            noisy = Noisy(self.case, key, np.random.default_rng([self.seed, 77]), self.judged, DRAWS)
+            draws = [self._evaluate(noisy)]
+            while len(draws) < DRAWS:
+                draws.append(self._evaluate(noisy.next_draw()))
+            staged = self._evaluate(Stored(self.case, key, self.judged)) if set(key) - {FLUSHED} else exact
+            self.budgets[key] = [
+                derive(e, drawn, kept, self.case.dtype, self._size(number, e))
+                for number, (e, drawn, kept) in enumerate(zip(exact, zip(*draws, strict=True), staged, strict=True))
+            ]
+        return self.budgets[key]
+
+    def _size(self, number: int, exact: np.ndarray) -> int:
+        """How many elements output `number` has, of which `exact` holds the judged rows."""
+        return exact.size if self.judged is None else exact.size // exact.shape[self.axis(number)] * self.height
 
     def judge(self, outputs: Sequence[np.ndarray], points: Sequence[str]) -> Verdict:
-        """Compares the outputs (of the storage dtype, in the reference's shapes) of a program that rounds at `points`."""
+        """Compares the outputs (of the storage dtype, in the reference's shapes) of a program that rounds at `points`; of a
+        large case the judged rows."""
         if problem := self._problem(outputs, points):
             nan = float("nan")
             return Verdict(float("inf"), nan, nan, nan, (), nan, nan, nan, 0, 0, problem=problem)
-        referenced = [
-            o.astype(np.float64)
-            if self.referenced is None
-            else np.take(o, self.referenced, self.axis(number)).astype(np.float64)
-            for number, o in enumerate(outputs)
-        ]
         verdicts = []
-        for number, (got, allowance) in enumerate(zip(self._judged(referenced), self.allowed(points), strict=True)):
-            expected = self._judged(self.reference())[number]
-            error = errors(got, expected, allowance.nonfinite)
-            rms, mean = together(error, allowance.deviation)
-            verdict = self._worst(number, got, expected, error, allowance.limit, self.judged)
+        for number, (output, budget) in enumerate(zip(outputs, self.allowed(points), strict=True)):
+            got = output if self.judged is None else np.take(output, self.judged, self.axis(number))
+            got, expected = got.astype(np.float64), self.reference()[number]
+            error = errors(got, expected, budget.nonfinite)
+            rms, mean = together(error, budget.deviation)
+            verdict = self._worst(number, got, expected, error, budget.limit)
             verdicts.append(
-                replace(verdict, rms=rms, rms_limit=allowance.rms_limit, mean=mean, mean_limits=allowance.mean_limits)
+                replace(verdict, rms=rms, rms_limit=budget.rms_limit, mean=mean, mean_limits=budget.mean_limits)
             )
-            if self.judged is not None and len(self.judged) < referenced[number].shape[self.axis(number)]:
-                screened = self._screen(number, referenced[number], allowance, *self.screens(points)[number])
-                verdicts += [screened] if screened and screened.ratio > 1 else []
         return max(verdicts, key=lambda v: (not v.ok, v.ratio))
 
-    def screens(self, points: Sequence[str]) -> list[tuple[float, float]]:
-        """Per output, how far an element of a row that is not judged may be off, and the size of value up to which that holds;
-        beyond it grows with the value. A screen for what is grossly wrong: rows differ in how far they may be off."""
-        judged = [np.abs(e[np.isfinite(e)]).max(initial=0.0) for e in self._judged(self.reference())]
-        reaches = [SCREEN * float(a.reach.max(initial=0.0)) for a in self.allowed(points)]
-        return list(zip(reaches, map(float, judged), strict=True))
-
-    def widened(self, verdict: Verdict, found: Worst) -> Verdict:
-        """The verdict after the reference on the device saw all rows and `found` the worst (reference.py)."""
-        shape = list(self.reference()[0].shape)
-        shape[self.axis(0)] = self.height
-        if found.ratio <= 1:
-            return replace(verdict, checked=int(np.prod(shape)))
-        return replace(
-            verdict, ratio=found.ratio, max_abs=found.max_abs, ulps=found.ulps, got=found.got, expected=found.expected,
-            budget=found.budget, output=found.output, index=found.index, max_rel=float("nan"), checked=int(np.prod(shape)),
-            pattern=f"{found.beyond} elements of all rows",
+    def ask(self, outputs: Sequence[np.ndarray], points: Sequence[str], device: str) -> Asked:
+        """What the reference on the device is to look at: all rows, or on a CPU as many as it can in a second or two, and those
+        that look unlike the others."""
+        flops, moved = self.mathematics.flops(self.case), self.mathematics.moved_bytes(self.case)
+        most = self.rows_within(flops / CPU_FLOPS, moved / self.case.itemsize / CPU_ELEMENTS)
+        seen, unlike = None, list[int]()
+        if device == "cpu" and most is not None:
+            seen = tuple(map(int, rows.chosen(self.height, most, self.rows_seed + 1)))
+            for number, output in enumerate(outputs):
+                unlike += rows.suspicious(output, self.axis(number), UNLIKE_ROWS)
+        return Asked(
+            self.case, self.part, self.key(points), tuple(self.row_axes), tuple(map(self.axis, range(len(outputs)))),
+            tuple(b.excess for b in self.allowed(points)), self.seed, seen, tuple(unlike),
         )  # fmt: skip
 
-    def _screen(self, number: int, got: np.ndarray, allowance: Allowance, reach: float, size: float) -> Verdict | None:
-        """All referenced rows, by what judged elements may be off; None where plainly all are right, as nearly always."""
-        expected = self.reference()[number]
-        with np.errstate(all="ignore"):  # a reach of 0 times an infinity: `errors` looks at what is infinite
-            if (number, reach) not in self.limits:
-                far = reach * np.maximum(1.0, np.abs(expected) / (size or 1.0))
-                self.limits[number, reach] = limit_of(expected, far, self.case.dtype)
-            limit = self.limits[number, reach]
-            if (np.abs(got - expected) <= limit).all():
-                return None
-        overflow = {
-            v: np.broadcast_to(w.any(self.axis(number), keepdims=True), got.shape)
-            for v, w in allowance.nonfinite.items()
-        }
-        # other rows need not overflow where the judged ones do, nor to the same side
-        largest = FORMATS[self.case.dtype][2]
-        above, below = expected + reach > largest, expected - reach < -largest
-        overflow[np.inf] = above | overflow.get(np.inf, False) & ~below
-        overflow[-np.inf] = below | overflow.get(-np.inf, False) & ~above
-        return self._worst(number, got, expected, errors(got, expected, overflow), limit, self.referenced)
+    def widened(self, verdict: Verdict, found: Worst) -> Verdict:
+        """The verdict after the reference on the device `found` the worst of all rows, or of more (reference.py)."""
+        if found.ratio <= 1:
+            return replace(verdict, checked=max(verdict.checked, found.checked), ratio=max(verdict.ratio, found.ratio))
+        return replace(
+            verdict, ratio=found.ratio, max_abs=found.max_abs, ulps=found.ulps, got=found.got, expected=found.expected,
+            budget=found.budget, output=found.output, index=found.index, max_rel=float("nan"), checked=found.checked,
+            pattern=found.where,
+        )  # fmt: skip
 
     def _worst(
-        self, number: int, got: np.ndarray, expected: np.ndarray, error: np.ndarray, limit: np.ndarray, rows: np.ndarray | None
-    ) -> Verdict:  # fmt: skip
-        """The verdict on the elements of output `number`, one by one; `rows` are the numbers of its rows."""
+        self, number: int, got: np.ndarray, expected: np.ndarray, error: np.ndarray, limit: np.ndarray
+    ) -> Verdict:
+        """The verdict on the elements of output `number`, one by one."""
         if not got.size:
             return Verdict(0.0, 0.0, 0.0, 0.0, (), 0.0, 0.0, 0.0, number, 0)
         size = np.abs(error)
@@ -188,9 +159,9 @@ class Judge:
         place = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
         index = [int(i) for i in place]
         numbers: list[np.ndarray | None] = [None] * got.ndim
-        if rows is not None:
+        if self.judged is not None:
             axis = self.axis(number)
-            index[axis], numbers[axis] = int(rows[index[axis]]), rows
+            index[axis], numbers[axis] = int(self.judged[index[axis]]), self.judged
         step = float(spacing(expected[place], self.case.dtype)) or float("nan")
         return Verdict(
             float(ratio[place]), float(size.max()), float(relative.max()), float(size[place]) / step, tuple(index),
@@ -210,7 +181,7 @@ class Judge:
             return f"{len(outputs)} outputs, expected {len(expected)}"
         for number, (output, exact) in enumerate(zip(outputs, expected, strict=True)):
             shape = list(exact.shape)
-            if self.referenced is not None:
+            if self.judged is not None:
                 shape[self.axis(number)] = self.height
             if output.shape != tuple(shape):
                 return f"shape {output.shape}, expected {tuple(shape)}"

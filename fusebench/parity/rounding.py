@@ -10,17 +10,19 @@ case would accept anything. docs/numerics.md derives each size.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from functools import cache
 from typing import Any
 
 import numpy as np
+from scipy.linalg import hadamard
 
 from fusebench.contract import Case
 from fusebench.dtypes import FORMATS
 
 # An elementary function in float32 is off by up to 2 units in the last place (CUDA C++ Programming Guide, mathematical
 # functions: expf, tanhf, erff, rsqrtf); a correctly rounded one by half a unit.
-FUNCTION_SPACINGS = 4.0
+FUNCTION_SPACINGS = 2.0
 # Tensor cores read the upper 19 bits of a float32: unless a program rounds first, that truncates towards zero (seen on an
 # H200: Triton's products come out up to 2^-10 smaller, cuBLAS's do not).
 TF32_TRUNCATION = 2.0**-10
@@ -92,34 +94,76 @@ class Stored(Exact):
 
 
 class Noisy(Exact):
-    """One draw of the rounding that a program with the declared points does.
+    """Draws of the rounding that a program with the declared points does, one after the other: `next_draw` begins each.
 
-    Noise has a part of its own in each element, and a part that all elements of a point share, because a truncation or an
-    approximated function errs the same way everywhere; rounding to the storage dtype has only the former.
+    Noise has a part of its own in each element. Where a program may truncate, or approximate a function, it errs the same way
+    everywhere, so there all elements of a point share a second part; `+`, `×` and storing are rounded correctly and have
+    none. What a whole row or output shares would scatter from few draws, and no neighbour would tell: such noise is balanced
+    over the `draws` (4, 8 or 16), which then have exactly its variance.
+
+    `random` is NumPy's generator, or one with its `random` and `standard_normal` for arrays elsewhere.
     """
 
-    def __init__(self, case: Case, points: Collection[str], rng: np.random.Generator, chosen: np.ndarray | None = None):
+    def __init__(
+        self, case: Case, points: Collection[str], random: Any, chosen: np.ndarray | None = None, draws: int = 16
+    ):
         super().__init__(chosen)
-        self.points, self.rng, self.dtype = frozenset(points), rng, case.dtype
+        self.points, self.random, self.dtype = frozenset(points), random, case.dtype
         self.tensor_cores = case.dtype != "float32" or case.precision == "tf32"
         self.tf32 = case.precision == "tf32"
-        self.sizes: list[Any] = []  # of the sums, in the order of the formula
-        self.again()
+        self.draws, self.draw = draws, -1
+        self.kept: list[Any] = []  # what all draws share, in the order of the formula
+        self.next_draw()
 
-    def again(self) -> Noisy:
+    def next_draw(self) -> Noisy:
         """Begins another draw; the sizes of the sums, which noise changes to second order, are kept."""
-        self.sums = 0
+        self.draw = (self.draw + 1) % self.draws
+        self.uses = self.balanced = 0
         # a program that cuts off does so in every product: from layer to layer the loss adds up
-        self.towards_zero = self.rng.uniform(-1, 1)
+        self.towards_zero = 2 * self._balanced(())
         return self
 
-    def _uniform(self, value: np.ndarray) -> np.ndarray:
-        """Uniform in [-1/2, 1/2), for each element of the value."""
-        return self.rng.random(np.shape(value), np.float32) - np.float32(0.5)
+    def _once(self, make: Callable[[], Any]) -> Any:
+        """What `make` returned in the first draw at this place of the formula."""
+        if self.uses == len(self.kept):
+            self.kept.append(make())
+        self.uses += 1
+        return self.kept[self.uses - 1]
 
-    def _noise(self, value: np.ndarray, spacings: float) -> np.ndarray:
-        own, shared = self._uniform(value), self.rng.uniform(-0.5, 0.5)
-        drawn = value + spacings * spacing(value, "float32") * (own + shared)
+    def _balanced(self, shape: tuple[int, ...]) -> Any:
+        """Noise in [-1/2, 1/2] whose mean square over all draws is exactly 1/12, that of a uniform number, and whose products
+        with the balanced noise of another place have the mean 0, or nearly.
+
+        In each draw its size is another of as many steps, in an order of its own; its sign is by a column of a Hadamard
+        matrix, and one of its own.
+        """
+
+        def begin() -> Any:
+            at = self.random.random(shape or (1,), np.float32)
+            order = np.floor(at * self.draws)
+            return order, np.where(at * self.draws - order < 0.5, -1.0, 1.0)
+
+        order, sign = self._once(begin)
+        column, turn = 1 + self.balanced % (self.draws - 1), self.balanced // (self.draws - 1)
+        self.balanced += 1
+        size = (np.remainder(order + self.draw, self.draws) + 0.5) / math.sqrt(4 * self.draws**2 - 1)
+        noise = size * sign * float(_signs(self.draws)[(self.draw + 5 * turn) % self.draws, column])
+        return noise if shape else noise[0]
+
+    def _uniform(self, value: np.ndarray) -> np.ndarray:
+        """In [-1/2, 1/2), for each element of the value."""
+        if _of_rows(value):
+            return self._balanced(np.shape(value))
+        return self.random.random(np.shape(value), np.float32) - np.float32(0.5)
+
+    def _normal(self, value: np.ndarray) -> np.ndarray:
+        """Of variance 1, for each element of the value."""
+        if _of_rows(value):
+            return math.sqrt(12) * self._balanced(np.shape(value))
+        return self.random.standard_normal(np.shape(value), np.float32)
+
+    def _noise(self, value: np.ndarray, spacings: float, shared: float = 0.0) -> np.ndarray:
+        drawn = value + spacings * spacing(value, "float32") * (self._uniform(value) + shared)
         drawn = np.where(np.abs(drawn) > FORMATS["float32"][2], np.copysign(np.inf, drawn), drawn)
         return np.where(np.abs(value) < 2.0**-126, 0.0, drawn) if FLUSHED in self.points else drawn
 
@@ -127,7 +171,7 @@ class Noisy(Exact):
         return self._noise(value, 1.0)
 
     def function(self, value: np.ndarray, spacings: float = FUNCTION_SPACINGS) -> np.ndarray:
-        return self._noise(value, spacings)
+        return self._noise(value, spacings, self._balanced(()))
 
     def round(self, point: str, value: np.ndarray) -> np.ndarray:
         if point not in self.points:
@@ -147,39 +191,36 @@ class Noisy(Exact):
         sums have the mean total²/3 + squares/6 (docs/numerics.md). Most programs add in the order of memory, where they have
         the mean `in_order`: the larger counts, because a whole column may share an order that is a bad one.
 
-        Of `terms` that are all equal, which total² = terms × squares shows, every addition between two powers of 2 errs by
-        the same amount: the errors add up instead of averaging, to the variance (unit terms total)²/45.
+        Of `terms` that are nearly equal, which differ by less than a spacing of their total, every addition between two
+        powers of 2 errs by the same amount: the errors add up instead of averaging, to the variance (unit terms total)²/45.
         """
         variance = steps / 3 * np.maximum(total**2 / 3 + squares / 6, in_order)
         if terms > 5:  # from where the latter is the larger
-            variance = np.where(total**2 > (1 - 1e-9) * terms * squares, (terms * total) ** 2 / 45, variance)
+            scatter = squares / terms - (total / terms) ** 2
+            # 1e-15: what float64 leaves of a difference between equal terms
+            alike = scatter < spacing(total, "float32") ** 2 + 1e-15 * squares / terms
+            variance = np.where(alike, np.maximum(variance, (terms * total) ** 2 / 45), variance)
         return unit * np.sqrt(variance)
-
-    def _size(self, make: Any) -> Any:
-        if self.sums == len(self.sizes):
-            self.sizes.append(make())
-        self.sums += 1
-        return self.sizes[self.sums - 1]
 
     def _accumulated(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:
         """The noise of summing a @ b = `product` over K."""
-        squares, K = self._size(lambda: (a**2) @ (b**2)), a.shape[-1]
-        in_order = self._size(lambda: _partial_sums(a, b))
+        squares, K = self._once(lambda: (a**2) @ (b**2)), a.shape[-1]
+        in_order = self._once(lambda: _partial_sums(a, b))
         # once for each k, in the product or in the sum, half of the smallest subnormal may be lost at most
         lost = 2.0**-150 * math.sqrt(K / 3)
         if not self.tensor_cores:
             deviation = self._deviation(product, squares, in_order, 2.0**-24, K, K)
-            return np.hypot(deviation, lost) * self.rng.standard_normal(product.shape, np.float32)
+            return np.hypot(deviation, lost) * self._normal(product)
         steps = math.ceil(K / TENSOR_CORE_STEP)
         deviation = self._deviation(product, squares, in_order, TENSOR_CORE_UNIT, steps)
-        noise = np.hypot(deviation, lost) * self.rng.standard_normal(product.shape, np.float32)
+        noise = np.hypot(deviation, lost) * self._normal(product)
         # what is cut off is always towards zero: half of it adds up along the way to the sum
-        noise += self.towards_zero / 2 * TENSOR_CORE_UNIT * steps * product
+        noise = noise + self.towards_zero / 2 * TENSOR_CORE_UNIT * steps * product
         if self.tf32:
             # each operand loses between 0 and 2^-10 of itself: a mean of half that, and a variance of its square / 12
-            cut = self._size(lambda: (_tf32_size(a) ** 2) @ (_tf32_size(b) ** 2))
-            noise += TF32_TRUNCATION * np.sqrt(cut / 6) * self.rng.standard_normal(product.shape, np.float32)
-            noise += TF32_TRUNCATION * self.towards_zero * product
+            cut = self._once(lambda: (_tf32_size(a) ** 2) @ (_tf32_size(b) ** 2))
+            noise = noise + TF32_TRUNCATION * np.sqrt(cut / 6) * self._normal(product)
+            noise = noise + TF32_TRUNCATION * self.towards_zero * product
         return noise
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -188,11 +229,11 @@ class Noisy(Exact):
 
     def sum(self, value: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
         total = value.sum(axis=axis, keepdims=keepdims)
-        squares = self._size(lambda: (value**2).sum(axis=axis, keepdims=keepdims))
-        in_order = self._size(lambda: (np.cumsum(value, axis=axis) ** 2).mean(axis=axis, keepdims=keepdims))
+        squares = self._once(lambda: (value**2).sum(axis=axis, keepdims=keepdims))
+        in_order = self._once(lambda: (np.cumsum(value, axis=axis) ** 2).mean(axis=axis, keepdims=keepdims))
         K = value.shape[axis]
         deviation = self._deviation(total, squares, in_order, 2.0**-24, K, K)
-        return _moved(total, deviation * self.rng.standard_normal(np.shape(total), np.float32))
+        return _moved(total, deviation * self._normal(total))
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         if point not in self.points or self.dtype == "float32":
@@ -223,14 +264,32 @@ def _tf32_size(operand: np.ndarray) -> np.ndarray:
     return np.where(small, 2.0**-125, operand)
 
 
+def _of_rows(value: np.ndarray) -> bool:
+    """Whether a value is a constant, or one of a whole row: what is made of it errs as it does in the entire row."""
+    return not np.shape(value) or np.shape(value)[-1] == 1
+
+
+@cache
+def _signs(draws: int) -> np.ndarray:
+    """(draws, draws): ±1, each column orthogonal to all others; the first is constant."""
+    return np.asarray(hadamard(draws))
+
+
 def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
     """The distance between neighbours of the dtype at each value (float64 in, float64 out), subnormals included; 0 where the
     value is not finite."""
     mantissa, smallest, _ = FORMATS[dtype]
-    power = (np.asarray(values, np.float64).view(np.int64) & 0x7FF0000000000000).view(
-        np.float64
-    )  # of 2, at most |value|
+    power = _power(values)
     return np.where(np.isfinite(power), np.maximum(power, 2.0**smallest) * 2.0**-mantissa, 0.0)
+
+
+def _power(values: np.ndarray) -> np.ndarray:
+    """The largest power of 2 that is at most |value|; what is not finite stays so."""
+    if isinstance(values, np.ndarray | np.generic | float | int):
+        return (np.asarray(values, np.float64).view(np.int64) & 0x7FF0000000000000).view(
+            np.float64
+        )  # faster than below
+    return np.spacing(np.abs(values)) * 2.0**52
 
 
 def stored(values: np.ndarray, dtype: str) -> np.ndarray:

@@ -1,8 +1,10 @@
-"""What the judge says of an output."""
+"""What the judge says of an output, and what it asks the reference on the device."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from fusebench.contract import Case
 
 
 @dataclass(frozen=True)
@@ -54,9 +56,28 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What to compare: the formula of `case`, or of a `part` of its kernel, for a program that rounds at `points`.
+
+    `row_axes` are the axes of the rows of the inputs, None for those without, `output_axes` those of the outputs. `rows` are
+    the numbers of the rows to look at, None for all; `unlike` those of others that this output alone asks for. `excess` is that of each output's budget.
+    """
+
+    case: Case
+    part: str
+    points: tuple[str, ...]
+    row_axes: tuple[int | None, ...]
+    output_axes: tuple[int, ...]
+    excess: tuple[float, ...]
+    seed: int
+    rows: tuple[int, ...] | None = None
+    unlike: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class Worst:
-    """What the reference on the device found over all rows: the worst element, as a Verdict describes it, and how many elements
-    are `beyond` what they may be off."""
+    """What the reference on the device found: the worst element, as a Verdict describes it, how many elements are `beyond` their
+    budget, in which rows (how many, the first, the last), and how many elements it looked at."""
 
     ratio: float = 0.0
     max_abs: float = 0.0
@@ -67,3 +88,12 @@ class Worst:
     budget: float = 0.0
     output: int = 0
     beyond: int = 0
+    rows: tuple[int, int, int] = (0, 0, 0)
+    checked: int = 0
+
+    @property
+    def where(self) -> str:
+        """Which elements are beyond their budget, in words."""
+        count, first, last = self.rows
+        elements = "one element" if self.beyond == 1 else f"{self.beyond} elements"
+        return f"{elements} of row {first}" if count == 1 else f"{elements} of {count} rows, {first} to {last}"

@@ -65,16 +65,19 @@ class Build:
 
 @dataclass(frozen=True)
 class Spread:
-    """How far two calls on the same inputs are apart: how many elements differ, and the largest difference."""
+    """How far calls on the same inputs are apart: how many elements differ and the largest difference, at the most; how many `calls`
+    differ from the first, `of` how many."""
 
     elements: int
     max_abs: float
+    calls: int = 1
+    of: int = 1
 
 
 @dataclass(frozen=True)
 class Parity:
     """The verdicts on the first output, on that of a repeated call, and on the last timed one; None where there was none. `nondeterministic`
-    is None where two calls on the same inputs gave the same bits."""
+    is None where all calls on the same inputs gave the same bits."""
 
     first: Verdict | None = None
     repeated: Verdict | None = None

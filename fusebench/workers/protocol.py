@@ -14,7 +14,7 @@ import msgspec
 from fusebench.contract import Case, Tunable
 from fusebench.inputs import Stored
 from fusebench.machine import DeviceInfo
-from fusebench.parity.verdict import Worst
+from fusebench.parity.verdict import Asked, Worst
 from fusebench.records.record import Spread
 from fusebench.timing.plan import Plan
 from fusebench.timing.summary import Timing
@@ -71,6 +71,9 @@ class Built(Message, frozen=True):
     config: Mapping[str, Tunable] = {}
 
 
+Differing = tuple[tuple[int, tuple[Stored, ...]], ...]  # input sets, and outputs that are not the first ones on them
+
+
 class RepeatCell(Message, frozen=True):
     """Run the cell in hand on other inputs in the same memory, and twice on the same ones."""
 
@@ -78,8 +81,11 @@ class RepeatCell(Message, frozen=True):
 
 
 class Repeated(Message, frozen=True):
+    """The output on the other inputs, and what calls on the same inputs gave that was not the same."""
+
     nondeterministic: Spread | None
     outputs: tuple[Stored, ...]
+    differing: Differing = ()
 
 
 class TimeCell(Message, frozen=True):
@@ -90,8 +96,12 @@ class TimeCell(Message, frozen=True):
 
 
 class Timed(Message, frozen=True):
+    """The times, and the outputs of the last timed call and of calls after it that were not those of an earlier call on the
+    same inputs: none where all were."""
+
     timing: Timing
-    outputs: tuple[Stored, ...] = ()
+    nondeterministic: Spread | None = None
+    differing: Differing = ()
 
 
 class Release(Message, frozen=True):
@@ -125,16 +135,11 @@ class MeasuredRate(Message, frozen=True):
 
 
 class CheckRows(Message, frozen=True):
-    """Compare all rows of the `outputs` with the formula, or that of a `part`; for the worker of the reference alone. `row_axes`
-    are the axes of the rows of the inputs, None for those without, and `output_axes` those of the outputs; `screens` how far an element of each output may be off (Judge.screens)."""
+    """Compare the rows of the `outputs` with the formula on the inputs in `files`; for the worker of the reference alone."""
 
-    case: Case
+    asked: Asked
     files: tuple[Stored, ...]
     outputs: tuple[Stored, ...]
-    screens: tuple[tuple[float, float], ...]
-    row_axes: tuple[int | None, ...]
-    output_axes: tuple[int, ...]
-    part: str
     folder: str
 
 

@@ -1,0 +1,211 @@
+"""The error budget: how far rounding alone may move an output, from noisy evaluations of its formula. docs/numerics.md
+derives every figure.
+
+Each element may be off by half a spacing of the storage dtype, plus what the declared points make of these very inputs, plus
+as many standard deviations of the noise as correct programs reach once in `ALARMS` outputs. All elements together may have the
+root mean square and the mean of error ÷ standard deviation that a further noisy evaluation would have: that finds the small
+systematic error which no single element shows.
+
+`reach_of_few` works on NumPy's arrays and on those of tensor.py; the rest is NumPy alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from fusebench.parity.rounding import spacing, stored
+
+DRAWS = 16  # noisy evaluations; each costs about as much as the reference
+ALARMS = 1e-5  # how often each test may reject an output whose error is the noise of the model
+NEIGHBOURS = 16  # elements next to one another in value, whose noise an element's own is held against
+FEW = 4.0  # elements that may be one deviation worse than in any draw: a rounding that happened to go the other way
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What a correct program may do to one output. Arrays have its shape.
+
+    `reach` is how far the value before its last rounding may be off, `limit` how far the stored one may, `deviation` the
+    standard deviation of its error. `excess`: by what factor the variance of some element is larger than the loudest of its
+    neighbours' by more than chance. `nonfinite` maps inf, -inf and NaN to where overflow on the way may leave it.
+    """
+
+    reach: np.ndarray
+    limit: np.ndarray
+    deviation: np.ndarray
+    rms_limit: float
+    mean_limits: tuple[float, float]
+    excess: float
+    nonfinite: Mapping[float, np.ndarray] = field(default_factory=dict)
+
+
+def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, dtype: str, elements: int = 0) -> Budget:
+    """The budget of an output from its exact value, its noisy draws and its value with the declared points rounded; of
+    `elements` elements in all, if these are some of its rows."""
+    neighbours = Neighbours(exact)
+    with np.errstate(all="ignore"):
+        squares = np.stack([finite(drawn - exact) ** 2 for drawn in draws])
+        own = squares.mean(axis=0)
+        weight = alike(own, neighbours.mean(own), len(draws))
+        variance = moderated(own, neighbours, len(draws), weight)
+        freedom = len(draws) + min(weight, len(draws) * (neighbours.count - 1))
+        reach = quantile(freedom, max(elements, exact.size)) * np.sqrt(variance) + np.abs(finite(staged - exact))
+        stepped = spacing(exact, dtype) ** 2 / 12
+        ends = [stored(value, dtype) for value in (*draws, staged, exact)]
+        figures = [together(errors(ends[-2], exact), np.sqrt(variance + stepped))]
+        # a draw is held against the others alone: its own share would hide how far it is off
+        for end, square in zip(ends, squares, strict=False):
+            others = np.maximum(own * len(draws) - square, 0.0) / (len(draws) - 1)
+            left = moderated(others, neighbours, len(draws) - 1, weight)
+            figures.append(together(errors(end, exact), np.sqrt(left + stepped)))
+    (staged_rms, staged_mean), (drawn_rms, drawn_mean) = figures[0], np.array(figures[1:]).T
+    few = FEW / max(exact.size, 1)
+    wide = prediction(len(draws))
+    middles, width = (drawn_mean.mean(), staged_mean), wide * drawn_mean.std(ddof=1) + few
+    nonfinite = {
+        value: where
+        for value in (np.inf, -np.inf, np.nan)
+        if (where := np.logical_or.reduce([equal(end, value) for end in ends])).any()
+    }
+    return Budget(
+        reach, limit_of(exact, reach, dtype), np.sqrt(variance + stepped),
+        float(max(drawn_rms.mean(), staged_rms) + wide * drawn_rms.std(ddof=1) + few),
+        (float(min(middles) - width), float(max(middles) + width)), excess(own, neighbours.loudest(own), len(draws)), nonfinite,
+    )  # fmt: skip
+
+
+def reach_of_few(exact: Any, own: Any, draws: int, staged: Any, excess: float, elements: int) -> Any:
+    """How far values before their last rounding may be off, from the mean square `own` of what a few draws moved them by.
+
+    So few say little of one element. Its neighbours in value tell more, but not all of them err as it does (of two arguments of
+    GELU with the same value one is on its flat side): the loudest quarter counts, times the `excess` that rows with
+    `DRAWS` showed.
+    """
+    neighbours = Neighbours(exact)
+    variance = excess * np.maximum(neighbours.loudest(own), own * (draws / (draws + NEIGHBOURS)))
+    return quantile(draws * neighbours.count, elements) * np.sqrt(variance) + np.abs(finite(staged - exact))
+
+
+def moderated(own: Any, neighbours: Neighbours, draws: int, weight: float) -> Any:
+    """The variance of each element: its own over the draws, drawn towards its neighbours' as far as they are alike (Smyth 2004)."""
+    weight = min(weight, draws * (neighbours.count - 1))
+    variance = (draws * own + weight * neighbours.mean(own)) / (draws + weight)
+    return np.maximum(variance, own * (draws / (draws + NEIGHBOURS)))  # one that is unlike its neighbours keeps its own
+
+
+def alike(own: np.ndarray, mean: np.ndarray, draws: int) -> float:
+    """How many draws of an element's own its neighbours' variance is worth: own ÷ neighbours' has the variance 2 ÷ draws from
+    chance alone, and what it has more is theirs. Elements that hardly move beside others that do are safe, and say nothing."""
+    ratio = own[mean > 0] / mean[mean > 0]
+    ratio = ratio[ratio > 1e-6]
+    more = float(ratio.var()) - 2 / draws if ratio.size else 2 / NEIGHBOURS
+    return float(np.clip(2 / more if more > 1e-3 else np.inf, 2, draws * NEIGHBOURS))
+
+
+def excess(own: np.ndarray, loudest: np.ndarray, draws: int) -> float:
+    """By what factor some element's variance is beyond its loudest neighbours' and what chance does once in 1000 outputs."""
+    ratio = own[loudest > 0] / loudest[loudest > 0]
+    if not ratio.size:
+        return 1.0
+    return max(1.0, float(ratio.max()) * draws / float(stats.chi2.isf(1e-3 / ratio.size, draws)))
+
+
+def quantile(freedom: float, elements: int) -> float:
+    """How many deviations one of so many elements is beyond once in 1 / ALARMS outputs, if its variance has that many degrees of
+    freedom: Student's t."""
+    return _quantile(freedom, ALARMS / max(elements, 1))
+
+
+@cache
+def _quantile(freedom: float, rate: float) -> float:
+    return float(stats.t.isf(rate / 2, freedom))
+
+
+@cache
+def prediction(draws: int) -> float:
+    """How many of the draws' standard deviations a further draw's figure is beyond once in 1 / ALARMS outputs."""
+    return float(stats.t.isf(ALARMS / 2, draws - 1) * np.sqrt(1 + 1 / draws))
+
+
+def limit_of(exact: Any, reach: Any, dtype: str) -> Any:
+    """`reach` and half a spacing of the storage dtype, at the largest value that is within reach."""
+    return reach + spacing(np.abs(exact) + reach, dtype) / 2
+
+
+def errors(got: np.ndarray, expected: np.ndarray, nonfinite: Mapping[float, np.ndarray] | None = None) -> np.ndarray:
+    """got - expected: 0 where both are the same infinity or NaN or may be that by overflow, infinite where only one is."""
+    with np.errstate(all="ignore"):
+        same = equal(got, expected)
+        for value, where in (nonfinite or {}).items():
+            same |= where & equal(got, value)
+        difference = got - expected
+    return np.where(same, 0.0, np.where(np.isfinite(difference), difference, np.inf))
+
+
+def together(error: np.ndarray, deviation: np.ndarray) -> tuple[float, float]:
+    """Root mean square and mean of error ÷ deviation, over the elements whose error is finite."""
+    if not error.size:
+        return 0.0, 0.0
+    normal = np.where((error == 0) | ~np.isfinite(error), 0.0, error / np.where(deviation > 0, deviation, 1.0))
+    return float(np.sqrt(np.mean(normal**2))), float(np.mean(normal))
+
+
+class Neighbours:
+    """The elements of an output in groups of `NEIGHBOURS` that are next to one another in value: in the same row, or in the whole
+    output where rows are short."""
+
+    def __init__(self, exact: Any):
+        self.shape = exact.shape
+        wide = exact.ndim and exact.shape[-1] >= 4 * NEIGHBOURS
+        self.width = exact.shape[-1] if wide else exact.size
+        self.count = min(NEIGHBOURS, max(self.width, 1))
+        self.values = exact.reshape(-1, self.width) if self.width else exact
+        self.order = np.argsort(self.values, axis=1) if self.width else None
+
+    def mean(self, variance: Any) -> Any:
+        """The mean variance of each element's group."""
+        return self._of_groups(variance, lambda groups: groups.mean(axis=2))
+
+    def loudest(self, variance: Any) -> Any:
+        """The mean of the largest quarter of each element's group."""
+        few = max(1, self.count // 4)
+        return self._of_groups(variance, lambda groups: np.sort(groups, axis=2)[:, :, -few:].mean(axis=2))
+
+    def _of_groups(self, variance: Any, figure: Callable[[Any], Any]) -> Any:
+        if not self.width:
+            return variance
+        variances = self._beside_zeros(variance.reshape(-1, self.width))
+        by_value = np.take_along_axis(variances, self.order, axis=1)
+        number = -(-self.width // self.count)
+        first = np.minimum(np.arange(number) * self.count, self.width - self.count)  # the last group overlaps
+        groups = by_value[:, (first[:, None] + np.arange(self.count)).reshape(-1)].reshape(-1, number, self.count)
+        figures = figure(groups)[:, np.arange(self.width) // self.count]
+        found = np.empty_like(variances)
+        np.put_along_axis(found, self.order, figures, axis=1)
+        return found.reshape(self.shape)
+
+    def _beside_zeros(self, variances: Any) -> Any:
+        """A zero may be the end of a relu that noise did not happen to cross: it is owed the variance of the least values beside it."""
+        zero = self.values == 0
+        if not zero.any() or zero.all():
+            return variances
+        magnitude = np.where(zero | ~np.isfinite(self.values), np.inf, np.abs(self.values))
+        least = np.argpartition(magnitude, self.count - 1, axis=1)[:, : self.count]
+        beside = np.take_along_axis(np.where(zero, 0.0, variances), least, axis=1).mean(axis=1, keepdims=True)
+        return np.where(zero, np.maximum(variances, beside), variances)
+
+
+def finite(value: Any) -> Any:
+    """The value, 0 where it is not finite."""
+    return np.where(np.isfinite(value), value, 0.0)
+
+
+def equal(a: Any, b: Any) -> Any:
+    """Equal, where NaN equals NaN."""
+    return (a == b) | (np.isnan(a) & np.isnan(b))

@@ -1,0 +1,69 @@
+"""Calls on the same inputs: do they give the same bits? Those that do not are kept, to be judged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fusebench.records.record import Spread
+
+KEPT = 3  # of the outputs that differ, those that differ most
+
+
+@dataclass
+class Repeats:
+    """The first output of each input set, by the set's number, and what later calls gave. Outputs are compared where they are,
+    with copies: a call may write all of them to one buffer."""
+
+    backend: Any
+    first: dict[int, list[Any]] = field(default_factory=dict)
+    calls: int = 0
+    differing: list[tuple[float, int, list[np.ndarray]]] = field(
+        default_factory=list
+    )  # the largest difference, set, output
+    spread: Spread | None = None
+
+    def see(self, set_: int, output: Any) -> bool:
+        """Takes note of the output of a finished call on that set; whether it is the first one's, bit for bit."""
+        outputs = list(output) if isinstance(output, tuple | list) else [output]
+        if set_ not in self.first:
+            self.first[set_] = [self.backend.copy(o) for o in outputs]
+            self.backend.wait(self.first[set_])
+            return True
+        self.calls += 1
+        first = self.first[set_]
+        if len(first) == len(outputs) and all(map(self.backend.same, first, outputs)):
+            return True
+        expected, got = ([np.array(self.backend.get(o)) for o in some] for some in (first, outputs))
+        elements, largest = apart(expected, got)
+        self.differing = sorted([*self.differing, (largest, set_, got)], key=lambda d: -d[0])[:KEPT]
+        before = self.spread or Spread(0, 0.0, 0)
+        self.spread = Spread(max(before.elements, elements), max(before.max_abs, largest), before.calls + 1)
+        return False
+
+    def found(self) -> Spread | None:
+        """How far outputs were apart, or None where all calls gave the same."""
+        return self.spread and Spread(self.spread.elements, self.spread.max_abs, self.spread.calls, self.calls)
+
+    def take(self) -> list[tuple[int, list[np.ndarray]]]:
+        """The kept outputs that differ, with their sets, once."""
+        kept, self.differing = self.differing, []
+        return [(set_, outputs) for _, set_, outputs in kept]
+
+
+def apart(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> tuple[int, float]:
+    """How many elements differ, and the largest difference; infinite where one is not finite and the other is not the same."""
+    if [x.shape for x in a] != [x.shape for x in b]:
+        return max(sum(x.size for x in a), sum(x.size for x in b)), float("inf")
+    elements, largest = 0, 0.0
+    for x, y in zip(a, b, strict=True):
+        with np.errstate(all="ignore"):
+            x, y = x.astype(np.float64), y.astype(np.float64)
+            other = ~((x == y) | (np.isnan(x) & np.isnan(y)))
+            difference = np.where(other, np.abs(x - y), 0.0)
+        elements += int(other.sum())
+        largest = max(largest, float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0)))
+    return elements, largest

@@ -196,7 +196,9 @@ class Trial:
         """Whether outputs are right that are not those of an earlier call on the same inputs. Where a call gave the same bits as
         one that was judged, so was it."""
         parity = replace(self.record.parity, nondeterministic=spread)
-        self.record = replace(self.record, parity=replace(parity, **{which: getattr(parity, which) or parity.repeated}))
+        if which == "timed":
+            parity = replace(parity, timed=parity.repeated)
+        self.record = replace(self.record, parity=parity)
         prefix = "a timed call, or one after it: " if which == "timed" else "another call on the same inputs: "
         return all(self._judge(which, prefix, outputs, set_) for set_, outputs in differing)
 

@@ -166,7 +166,7 @@ class Neighbours:
         self.width = exact.shape[-1] if wide else exact.size
         self.count = min(NEIGHBOURS, max(self.width, 1))
         self.values = exact.reshape(-1, self.width) if self.width else exact
-        self.order = np.argsort(self.values, axis=1) if self.width else None
+        self.order: Any = np.argsort(self.values, axis=1) if self.width else None
 
     def mean(self, variance: Any) -> Any:
         """The mean variance of each element's group."""

@@ -44,8 +44,8 @@ class Expected:
     leave inf, -inf or NaN."""
 
     rows: np.ndarray
-    exact: Tensor
-    limit: Tensor
+    exact: Any
+    limit: Any
     overflow: dict[float, Any]
 
 
@@ -145,7 +145,7 @@ def _compared(asked: Asked, chunk: Sequence[Expected], got: Sequence[np.ndarray]
     return replace(found, rows=(len(wrong), min(wrong), max(wrong))) if wrong else found
 
 
-def _worst_of(number: int, axis: int, got: Tensor, expected: Expected, dtype: str, wrong_rows: set[int]) -> Worst:
+def _worst_of(number: int, axis: int, got: Any, expected: Expected, dtype: str, wrong_rows: set[int]) -> Worst:
     """The worst element of output `number`; the rows that are wrong are added to `wrong_rows`."""
     exact, limit = expected.exact, expected.limit
     if not got.size:

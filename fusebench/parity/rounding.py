@@ -283,7 +283,7 @@ def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
     return np.where(np.isfinite(power), np.maximum(power, 2.0**smallest) * 2.0**-mantissa, 0.0)
 
 
-def _power(values: np.ndarray) -> np.ndarray:
+def _power(values: Any) -> Any:
     """The largest power of 2 that is at most |value|; what is not finite stays so."""
     if isinstance(values, np.ndarray | np.generic | float | int):
         return (np.asarray(values, np.float64).view(np.int64) & 0x7FF0000000000000).view(

@@ -151,9 +151,9 @@ def _bounded(name: str, side: str) -> Callable[..., torch.Tensor]:
 
     def bounded(a: Any, b: Any) -> torch.Tensor:
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            return getattr(torch, name)(a, b)  # type: ignore[no-any-return]
+            return getattr(torch, name)(a, b)
         tensor, scalar = (a, b) if isinstance(a, torch.Tensor) else (b, a)
-        return tensor.clamp(**{side: scalar})  # type: ignore[no-any-return]
+        return tensor.clamp(**{side: scalar})
 
     return bounded
 

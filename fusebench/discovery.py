@@ -29,6 +29,7 @@ CONSTANTS = (
     "IN_PLACE",
     "COMPUTES",
     "TUNABLES",
+    "FUSED",
     "WITHOUT_GPU",
 )  # of the contract, read as literals
 FUNCTIONS = ("inputs", "weights", "formula", "hard", "flops", "moved_bytes")  # of a kernel.py
@@ -48,6 +49,7 @@ class Implementation:
     without_gpu: str = "timed"
     computes: str = ""
     tunables: Mapping[str, Mapping[str, tuple[Tunable, ...]]] = field(default_factory=dict)
+    fused: bool = False
     broken: str = ""
 
     def missing(self) -> str | None:
@@ -219,9 +221,12 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
             raise ValueError(
                 'TUNABLES must map variants to tunables with values, such as {"default": {"num_warps": (4, 8)}}'
             )
+        fused = constants.get("FUSED", False)
+        if not isinstance(fused, bool):
+            raise ValueError(f"FUSED is {fused!r:.60}; expected True or False")
         computes = str(constants.get("COMPUTES", ""))
         return Implementation(
-            kernel, file.stem, file, backend, variants, requires, in_place, without_gpu, computes, tunables
+            kernel, file.stem, file, backend, variants, requires, in_place, without_gpu, computes, tunables, fused
         )
     except KeyError as error:
         return Implementation(kernel, file.stem, file, broken=f"{file.name} sets no {error.args[0]}")

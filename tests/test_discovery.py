@@ -184,24 +184,21 @@ VARIANTS = {"default": (), "in_place": ("product", "bias")}
 REQUIRES = {"triton": "triton>=3", "numpy": "numpy"}
 IN_PLACE = {"in_place": ("x",)}
 COMPUTES = "product"
+FUSED = True
 WITHOUT_GPU = "interpreted"
 OTHER = 1 / 0
 """
     assert read(tmp_path, text) == Implementation(
         "double", "it", tmp_path / "it.py", "jax", {"default": (), "in_place": ("product", "bias")}, {"triton": "triton>=3", "numpy": "numpy"},
-        {"in_place": ("x",)}, "interpreted", "product",
+        {"in_place": ("x",)}, "interpreted", "product", fused=True,
     )  # fmt: skip
 
 
 def test_what_a_file_may_leave_out(tmp_path):
     found = read(tmp_path, PROGRAM)
-    assert (found.requires, found.in_place, found.without_gpu, found.computes, found.broken) == (
-        {},
-        {},
-        "timed",
-        "",
-        "",
-    )
+    assert (found.requires, found.in_place, found.without_gpu, found.computes, found.fused, found.broken) == (
+        {}, {}, "timed", "", False, "",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -213,6 +210,7 @@ def test_what_a_file_may_leave_out(tmp_path):
         (PROGRAM + "VARIANTS = {}\n", 'VARIANTS must map each variant to a tuple of points, such as {"default": ("product",)}'),
         (PROGRAM + 'VARIANTS = {"a": "bc"}\n', "VARIANTS must map each variant"), (PROGRAM + 'REQUIRES = {"a": ""}\n', "REQUIRES must map modules to packages"),
         (PROGRAM + 'IN_PLACE = {"default": "x"}\n', "IN_PLACE must map variants"), (PROGRAM + 'IN_PLACE = {"other": ("x",)}\n', "IN_PLACE must map variants"),
+        (PROGRAM + "FUSED = 1\n", "it.py cannot be read: FUSED is 1; expected True or False"),
         (PROGRAM + "COMPUTES = f()\n", "COMPUTES must be a literal, because it is read without an import"),
         (PROGRAM + "x = (\n", "it.py cannot be read: "), (PROGRAM + "\x00", "it.py cannot be read: "),
         (PROGRAM + "def f():\n    import jax.numpy\n", "it imports jax.numpy, but its BACKEND is torch"),

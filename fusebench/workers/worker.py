@@ -93,19 +93,17 @@ class Bench:
         arguments, kept = self.ring[0], [self.backend.copy(a) for a in self.ring.sets[0]]
         self.kept = {place: a for place, a in enumerate(kept) if place not in self.ring.copied}
         self.backend.wait([arguments, kept])
-        # what has kernels of its own is here for these, not for operators; under Triton's interpreter, where a call takes seconds
-        # and is never timed, the first one is watched
-        own_kernels = bool({"triton", "cuda.core"} & set(found.requires))
-        interpreted = own_kernels and self.device.type == "cpu"
+        # under an interpreter, where a call takes seconds and is never timed, the first call is watched
+        interpreted = found.fused and found.without_gpu == "interpreted" and self.device.type == "cpu"
         peak, begin = self.peak(), time.perf_counter()
         self.call = module.build(case, variant, self.device, *([config] if found.tunables else []))
         output, operators = self.backend.watch(self.call, arguments) if interpreted else (self.call(*arguments), [])
         self.backend.wait(output)
         compile_s, peak_bytes = time.perf_counter() - begin, peak()
-        if own_kernels and not interpreted:
+        if found.fused and not interpreted:
             operators = self.backend.watch(self.call, self.ring[0])[1]
         if operators:
-            reason = f"computes with {', '.join(operators)} beside its own kernels, which are what it is here for"
+            reason = f"computes with {', '.join(operators)} beside its own kernels: FUSED says that it does not"
             return protocol.Refused("failed", reason)
         if foreign := [type(o).__name__ for o in _list(output) if not self.backend.is_array(o)]:
             return protocol.Refused("failed", f"the call returned {foreign[0]}, expected an array or a tuple of arrays")

@@ -41,6 +41,7 @@ class BaseConfig:
     kernel: Any = MISSING
     implementation: Any = MISSING
     case: Any = MISSING
+    published: bool = MISSING
     dtype: Any = MISSING
     precision: Any = MISSING
     batch: Any = MISSING

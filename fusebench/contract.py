@@ -13,6 +13,10 @@
     def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
     def formula(case, r, *inputs): …     the outputs in float64; `r` names the rounding points (rounding.py)
+    LAUNCHES = {"two_launches": 2}       variant → how many launches a fused implementation makes in a call (absent: one)
+    PUBLISHED = ({"case": "batch", "dtype": "float32", "precision": "tf32", "options": {"w_layout": "nk"}}, …)
+                                         the cases whose figures the kernel's authors published; what is left out is float32,
+                                         ieee and the default (absent: none)
     PARTS = {"product": product}         other formulas, of a part of the kernel, for implementations that say so (may be absent)
     def hard(case): …                    {kind of hard inputs: names of the inputs and weights that get it} (hard.py; absent: all kinds, all float inputs, no weights)
     def flops(case): …                   floating-point operations of one call
@@ -121,6 +125,16 @@ class Device:
     multiprocessors: int = 0
 
 
+@dataclass(frozen=True)
+class Published:
+    """A named case whose figures the kernel's authors published, with all that belongs to it; options left out are the default's."""
+
+    case: str
+    dtype: str = "float32"
+    precision: str = "ieee"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
 def _no_weights(case: Case, rng: Any) -> dict[str, Any]:
     return {}
 
@@ -145,6 +159,12 @@ class Mathematics:
     rows: Mapping[str, int] = field(default_factory=dict)
     own_dtypes: tuple[str, ...] = ()
     parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    launches: Mapping[str, int] = field(default_factory=dict)
+    published: tuple[Published, ...] = ()
+
+    def launches_of(self, variant: str) -> int:
+        """How many launches a fused implementation makes in a call of that variant."""
+        return self.launches.get(variant, 1)
 
     def formula_of(self, part: str) -> Callable[..., Any]:
         """The kernel's formula, or that of a part of it. Raises ValueError for a part that it does not have."""

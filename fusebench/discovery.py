@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fusebench.backends import protocol
-from fusebench.contract import PRECISIONS, Mathematics, Tunable
+from fusebench.contract import DTYPES, PRECISIONS, Mathematics, Published, Tunable
 from fusebench.errors import UsageError
 
 HOME = Path(__file__).resolve().parent.parent / "implementations"
@@ -151,6 +151,8 @@ def normalised(module: Any) -> Mathematics:
         precisions=tuple(getattr(module, "PRECISIONS", PRECISIONS)),
         own_dtypes=tuple(getattr(module, "OWN_DTYPES", ())),
         parts=dict(getattr(module, "PARTS", {})),
+        launches=dict(getattr(module, "LAUNCHES", {})),
+        published=tuple(Published(**entry) for entry in getattr(module, "PUBLISHED", ())),
     )  # fmt: skip
 
 
@@ -179,11 +181,31 @@ def _problem(module: types.ModuleType) -> str:
         ("ROW_AXIS", "an integer", lambda v: type(v) is int),
         ("OWN_DTYPES", "a tuple of names of inputs", _are_names),
         ("PARTS", "formulas by name", lambda v: _maps(v, callable)),
+        ("LAUNCHES", "variants with positive integers", lambda v: _maps(v, lambda n: type(n) is int and n > 0)),
+        ("PUBLISHED", 'cases, such as ({"case": "odd", "dtype": "float32"},)', lambda v: isinstance(v, tuple | list)),
         *((name, "a function", callable) for name in FUNCTIONS),
     )  # fmt: skip
     for name, expected, right in checks:
         if hasattr(module, name) and not right(getattr(module, name)):
             return f"{name} is {getattr(module, name)!r:.60}; expected {expected}"
+    for entry in getattr(module, "PUBLISHED", ()):
+        if problem := _published_problem(entry, module):
+            return f"PUBLISHED has {entry!r:.100}: {problem}"
+    return ""
+
+
+def _published_problem(entry: Any, module: types.ModuleType) -> str:
+    """What is wrong with one entry of PUBLISHED, or ""."""
+    keys = tuple(Published.__dataclass_fields__)
+    if not isinstance(entry, dict) or "case" not in entry or set(entry) - set(keys):
+        return f"expected a case and any of {', '.join(keys[1:])}"
+    values = (("case", module.CASES), ("dtype", DTYPES), ("precision", getattr(module, "PRECISIONS", PRECISIONS)))
+    for key, known in values:
+        if entry.get(key) is not None and entry[key] not in tuple(known):
+            return f"{key} is none of {', '.join(known)}"
+    options, known = entry.get("options", {}), getattr(module, "OPTIONS", {})
+    if not _maps(options, _is_name) or not all(value in known.get(name, ()) for name, value in options.items()):
+        return "expected options of OPTIONS, with one of their values"
     return ""
 
 

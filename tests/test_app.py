@@ -70,7 +70,7 @@ def job(command="bench", resumed=None, home=Path("results/it"), **chosen):
     """One job without Hydra: its exit code."""
     defaults = {
         "kernel": "fault", "implementation": ["a_fine", "z_fine"], "case": "odd", "dtype": "float32", "precision": "ieee", "batch": None,
-        "shapes": None, "device": "cpu", "path": None, "seed": 0, "inputs": "plain", "timeout_s": 300.0, "threads": None, "resume": None,
+        "shapes": None, "device": "cpu", "path": None, "seed": 0, "inputs": "plain", "published": False, "timeout_s": 300.0, "threads": None, "resume": None,
         "retry": None, "config": {}, "shape": {}, "option": {}, "worker": {"inline": False, "python": {}},
     }  # fmt: skip
     if command == "bench":

@@ -138,7 +138,7 @@ def test_what_only_shows_something(words, shows):
 def test_the_defaults_of_each_command(command, defaults):
     composed = config.compose_job(command, [])
     shared = {"implementation": "all", "dtype": "float32", "precision": "ieee", "batch": None, "shapes": None, "device": "auto", "path": None, "seed": 0,
-              "inputs": "plain", "timeout_s": 300, "threads": None, "resume": None}  # fmt: skip
+              "inputs": "plain", "published": False, "timeout_s": 300, "threads": None, "resume": None}  # fmt: skip
     folded = ("shape", "option", "config", "worker", "experiment")
     assert {k: v for k, v in composed.items() if k not in folded} == shared | defaults
     assert composed["worker"]["inline"] is False and not any(composed["worker"]["python"].values())
@@ -161,8 +161,8 @@ def test_a_preset_and_what_is_written_beside_it():
         [1, 2],
     )
     assert config.compose_job("bench", ["experiment=quick"])["time_s"] == 0.1
-    published = config.compose_job("bench", ["experiment=published"])["case"]
-    assert "published" in published and all(any(c in k.mathematics.cases for k in FOUND.values()) for c in published)
+    published = config.compose_job("bench", ["experiment=published", "dtype=float16"])
+    assert (published["published"], published["case"], published["dtype"]) == (True, "all", "float16")
 
 
 def test_a_value_of_another_type_is_one_line():

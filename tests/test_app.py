@@ -15,9 +15,10 @@ from conftest import FIXTURES
 from omegaconf import OmegaConf
 from samples import CPU, parity, table_of, timed, untimed
 
-from fusebench import config, discovery
+from fusebench import discovery
 from fusebench.cli import main
 from fusebench.commands import app
+from fusebench.configuration import command_line
 from fusebench.errors import Unstored, UsageError
 from fusebench.records import store
 from fusebench.records.record import Parity, Record
@@ -372,7 +373,7 @@ def test_a_preset_does_not_say_where_to_look_or_what_to_resume():
         app.check_files(composed, [])
         with pytest.raises(UsageError, match=f"a file sets {key}=x: that is for the command line alone"):
             app.check_files(composed | {key: "x"}, [])
-        app.check_files(composed | {key: "x"}, config.parse([f"{key}=x"]))
+        app.check_files(composed | {key: "x"}, command_line.parse([f"{key}=x"]))
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import shlex
 import pytest
 from conftest import FIXTURES
 
-from fusebench import cases, config, discovery, hard
+from fusebench import cases, discovery, hard
 from fusebench.cases import command, make_case, positive, read_shapes, select_cells
+from fusebench.configuration import command_line, jobs, names, schema
 from fusebench.contract import Case, Cell
 from fusebench.errors import UsageError, unknown
 
@@ -308,10 +309,10 @@ def parsed(line):
     kernels = {name: KERNELS[name] for name in KERNELS if f"kernel={name} " in line}
     program, what, *words = shlex.split(line)
     assert program == "fusebench"
-    overrides = config.parse(words)
-    config.check(what, words, overrides, kernels)
-    config.store(what, kernels)
-    composed = config.compose_job(what, words, words)
+    overrides = command_line.parse(words)
+    names.check(what, words, overrides, kernels)
+    schema.register(what, kernels)
+    composed = jobs.compose_job(what, words, words)
     return what, select_cells(kernels, composed), composed
 
 

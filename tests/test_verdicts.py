@@ -16,13 +16,14 @@ from samples import table_of, timing, untimed
 from stand_in import Pools
 from test_statistics import bootstrap_t
 
-from fusebench import config, discovery, provenance
+from fusebench import discovery, provenance
 from fusebench.cases import make_case
 from fusebench.cli import main
 from fusebench.commands import compare
 from fusebench.comparison import pairs, revision, sides, verdicts
 from fusebench.comparison import statistics as comparison
 from fusebench.comparison.pairs import Match
+from fusebench.configuration import jobs, schema, values
 from fusebench.contract import Cell
 from fusebench.errors import Unstored, UsageError
 from fusebench.records import store
@@ -272,7 +273,7 @@ def test_a_self_check_needs_as_many_pairs_as_a_comparison(double, count, checked
 def planned(double):
     """A function from overrides of `compare A B` to its sources and its plan, without a command line."""
     kernels = {"double": double}
-    config.store("compare", kernels)
+    schema.register("compare", kernels)
 
     def plan(*lines, a="torch_eager:plus", b="torch_eager:plus", commits=(None, None)):
         requests = [sides.request(name, text) for name, text in zip("AB", (a, b), strict=True)]
@@ -285,7 +286,7 @@ def planned(double):
 @pytest.fixture(scope="module")
 def five(double):
     """The sources and the plan of five pairs of plus and times, one round each."""
-    config.store("compare", {"double": double})
+    schema.register("compare", {"double": double})
     requests = [sides.request(*side) for side in (("A", "torch_eager:plus"), ("B", "torch_eager:times"))]
     sources = [compare.Source(r, {"double": double}, [FIXTURES / "kernels"], None) for r in requests]
     return sources, compare._plan(sources, [*KERNEL, "pairs=5", "rounds=1"], ())
@@ -427,7 +428,7 @@ def test_a_comparison_is_kept_shown_and_gone_on_with(command, tmp_path, monkeypa
     assert kept == {
         "sides": ["torch_eager:plus", "torch_eager:times"], "path": str(FIXTURES / "planted"), "shapes": str(tmp_path / "it's [mine].csv"),
         "overrides": ["kernel=double", "pairs=5", "rounds=2", "fail_slower=10%", "seed=[3,4]", "time_s=0.125", "timeout_s=9",
-                      f"device={config.resolve_device('auto')}"],
+                      f"device={values.resolve_device('auto')}"],
     }  # fmt: skip
 
     # from elsewhere, with a pair more, another limit and another confidence
@@ -529,7 +530,7 @@ def composed(planned, five, monkeypatch):
     whole = five[1].chosen[0] | {"pairs": 10, "rounds": 16}
 
     def plan(keys, **options):
-        monkeypatch.setattr(config, "compose_job", lambda *_: whole | keys)
+        monkeypatch.setattr(jobs, "compose_job", lambda *_: whole | keys)
         return planned(**options)
 
     return plan

@@ -16,10 +16,11 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 
-from fusebench import cases, config, discovery, folder, provenance, report
+from fusebench import cases, discovery, folder, provenance, report
 from fusebench.commands import app
 from fusebench.comparison import revision, sides, verdicts
 from fusebench.comparison.pairs import Match, Side, digests, run_pairs
+from fusebench.configuration import command_line, jobs, names, schema, values
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import Unstored, UsageError
@@ -67,18 +68,18 @@ def run_compare(arguments: Sequence[str]) -> int:
 def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepared:
     """What app.start needs; the folders of old kernels stay until the stack is left."""
     words, rest, resumed = _resumed(arguments) or (*sides.split(arguments), None)
-    shows = config.only_shows(rest)
+    shows = command_line.only_shows(rest)
     if not words and not shows:
         raise UsageError(f"compare takes two sides, before all else; expected {sides.EXPECTED}")
-    overrides = config.parse(rest)
-    paths = config.paths_of(overrides)
+    overrides = command_line.parse(rest)
+    paths = command_line.paths_of(overrides)
     sources = _sources([sides.request(*side) for side in zip("AB", words, strict=False)], paths, stack)
     known = {f"{s.request.name}/{name}": k for s in sources for name, k in s.kernels.items()}
     known = known or discovery.find_kernels(discovery.roots_of(paths))
-    config.check("compare", rest, overrides, known)
-    config.store("compare", known)
+    names.check("compare", rest, overrides, known)
+    schema.register("compare", known)
     if not shows:
-        for lines in config.job_lines(rest, overrides):
+        for lines in jobs.job_lines(rest, overrides):
             plan = _plan(sources, lines, rest)
             if not resumed:
                 app.check_files(plan.chosen[0], overrides)
@@ -92,11 +93,11 @@ def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | No
     words, rest = sides.split(arguments)
     if any(word.startswith("resume=") for word in words):  # given twice
         words, rest = [], list(arguments)
-    overrides = config.parse(rest)
-    value = config.last("resume", overrides)
+    overrides = command_line.parse(rest)
+    value = command_line.last("resume", overrides)
     if value is None:
         return None
-    if wrong := [*map(shlex.quote, words), *config.beside_resume(overrides, arguments, AFTERWARDS)]:
+    if wrong := [*map(shlex.quote, words), *command_line.conflicts_with_resume(overrides, arguments, AFTERWARDS)]:
         raise UsageError(
             f"resume={value} goes on with that comparison as it was: leave out {' '.join(wrong)}; "
             f"only {', '.join(AFTERWARDS)} can be set anew"
@@ -139,8 +140,8 @@ def _plan(sources: Sequence[Source], lines: Sequence[str], arguments: Sequence[s
     for source in sources:
         where = f"side {source.request.name} ({source.request.text}): "
         try:
-            config.check("compare", (), config.parse(source.request.lines), source.kernels)
-            own = config.compose_job("compare", [*lines, *source.request.lines], arguments)
+            names.check("compare", (), command_line.parse(source.request.lines), source.kernels)
+            own = jobs.compose_job("compare", [*lines, *source.request.lines], arguments)
             cells.append(cases.select_cells(source.kernels, own))
         except UsageError as error:
             raise UsageError(where + str(error)) from error
@@ -250,7 +251,7 @@ def _code_of(home: Path) -> int:
 
 
 def _settings(plan: Plan, own: Mapping[str, Any]) -> Settings:
-    sampling = config.plan(own, plan.device)
+    sampling = values.plan(own, plan.device)
     return Settings(plan.device, sampling, own["timeout_s"], own["threads"], pythons=own["worker"]["python"])
 
 

@@ -18,10 +18,11 @@ from samples import CPU, parity, table_of, timed, untimed
 from fusebench import discovery
 from fusebench.cli import main
 from fusebench.commands import app
-from fusebench.configuration import command_line
+from fusebench.configuration import command_line, request, values
 from fusebench.errors import Unstored, UsageError
 from fusebench.records import store
 from fusebench.records.record import Parity, Record
+from fusebench.settings import Settings
 from fusebench.timing.plan import Plan
 
 FAULTS = FIXTURES / "faults"
@@ -76,7 +77,10 @@ def job(command="bench", resumed=None, home=Path("results/it"), **chosen):
     }  # fmt: skip
     if command == "bench":
         defaults |= {"time_s": 0.5, "target": 0.01, "regime": "auto", "cache": "auto"}
-    return app._run(command, OmegaConf.create(defaults | chosen), home, ROOTS, KERNELS, resumed)
+    composed = defaults | chosen
+    if resumed:
+        composed = app._resume(resumed, OmegaConf.create(composed))
+    return app._run(request.build(command, ROOTS, composed, KERNELS), home, KERNELS, resumed is not None)
 
 
 # One run
@@ -346,25 +350,22 @@ def test_a_fault_of_ours_is_raised_as_it_is(runs):
 # What is refused, and what only shows something
 
 
+PARITY = {"timeout_s": 1.0, "device": "cpu", "threads": 1, "worker": {"inline": False, "python": {"flax": "/f"}}}
+
+
 @pytest.mark.parametrize("key", ["time_s", "timeout_s"])
 @pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan")])
 def test_times_that_cannot_be(key, value):
-    chosen = {
-        "time_s": 0.5,
-        "timeout_s": 1.0,
-        "device": "cpu",
-        "threads": None,
-        "target": 0.01,
-        "regime": "auto",
-        "cache": "auto",
-    }
-    assert app.check_timing(chosen) == "cpu"
+    chosen = PARITY | {"time_s": 0.5, "target": 0.01, "regime": "auto", "cache": "auto"}
+    assert values.settings(chosen) == Settings(
+        "cpu", Plan(0.5, 0.01, "isolated", "warm"), 1.0, 1, False, {"flax": "/f"}
+    )
     with pytest.raises(UsageError, match=rf"^{key} is {value!r}: expected a number of seconds above 0$"):
-        app.check_timing(chosen | {key: value})
+        values.settings(chosen | {key: value})
 
 
 def test_parity_needs_no_time():
-    assert app.check_timing({"timeout_s": 1.0, "device": "cpu", "threads": None}) == "cpu"
+    assert values.settings(PARITY) == Settings("cpu", Plan(time_s=0), 1.0, 1, False, {"flax": "/f"})
 
 
 def test_a_preset_does_not_say_where_to_look_or_what_to_resume():

@@ -574,7 +574,7 @@ def test_how_a_side_is_run_is_its_own_settings(composed):
     python = {"inline": False, "python": {"torch": "/a/python"}}
     keys = {"time_s": 0.25, "timeout_s": 6.0, "threads": 1, "worker": python, "implementation": "torch_eager:plus"}
     _, plan = composed(keys)
-    settings = compare._settings(plan, plan.chosen[0])
+    settings = values.settings(plan.chosen[0])
     assert (settings.device, settings.plan.time_s, settings.plan.regime, settings.timeout_s, settings.threads) == (
         "cpu",
         0.25,

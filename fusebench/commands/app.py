@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -16,15 +15,16 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fusebench import cases, discovery, folder, report
-from fusebench.configuration import command_line, jobs, names, schema, values
-from fusebench.contract import STATUSES, Cell
+from fusebench.configuration import command_line, jobs, names, request, schema, values
+from fusebench.configuration.request import Request, Requests
+from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import Unstored, UsageError, fail
 from fusebench.records import store
 from fusebench.records.record import Record
 from fusebench.records.store import FILE
 from fusebench.run import run
-from fusebench.settings import Run, Settings
+from fusebench.settings import Run
 
 INTERRUPTED = 130  # as shells have it for Ctrl-C
 
@@ -46,11 +46,18 @@ def _prepare(command: str, arguments: Sequence[str]) -> Prepared:
     kernels = discovery.find_kernels(roots)
     names.check(command, arguments, overrides, kernels)
     schema.register(command, kernels)
+    requests = Requests(lambda chosen: request.build(command, roots, chosen, kernels))
     if not resumed and not command_line.only_shows(arguments):
-        for composed in jobs.compose_jobs(command, arguments, overrides):
-            check_files(composed, overrides)
-            _check(composed, kernels)  # a wrong name in the last job of a sweep must not cost the first ones
-    return arguments, resumed, lambda composed, home: _run(command, composed, home, roots, kernels, resumed)
+        for chosen in jobs.compose_jobs(command, arguments, overrides):
+            check_files(chosen, overrides)
+            values.settings(chosen)
+            requests.add(chosen)  # a wrong name in the last job of a sweep must not cost the first ones
+
+    def job(composed: DictConfig, home: Path) -> int:
+        chosen = _resume(resumed, composed) if resumed else jobs.as_plain(composed)
+        return _run(requests.of(chosen), home, kernels, resumed is not None)
+
+    return arguments, resumed, job
 
 
 def start(
@@ -125,30 +132,24 @@ def check_files(composed: Mapping[str, Any], overrides: Sequence[Any]) -> None:
             raise UsageError(f"a file sets {key}={composed[key]}: that is for the command line alone")
 
 
-def _run(
-    command: str, composed: DictConfig, home: Path, roots: Sequence[Path], kernels: Mapping[str, Kernel], resumed: Path | None
-) -> int:  # fmt: skip
+def _run(asked: Request, home: Path, kernels: Mapping[str, Kernel], resumed: bool) -> int:
     """One job, in its folder. Raises UsageError before anything is measured, and Unstored when the disk takes no more."""
     begin = time.perf_counter()
-    chosen = _resume(resumed, composed) if resumed else jobs.as_plain(composed)
-    chosen["retry"] = jobs.as_plain(composed)["retry"]  # of this time, not of the run that goes on
-    again = _retried(chosen["retry"], resumed)
-    device, cells = _check(chosen, kernels)
-    settings = Settings(
-        device, values.plan(chosen, device), chosen["timeout_s"], chosen["threads"], chosen["worker"]["inline"],
-        chosen["worker"]["python"],
-    )  # fmt: skip
+    if asked.retry and not resumed:
+        value = asked.chosen["retry"]
+        raise UsageError(f"retry={value}: it goes with resume=, which names the run whose cells are to run again")
+    settings = values.settings(asked.chosen)
     with folder.held(home):
         if not resumed:
             # "auto" may be another device where the run goes on: times of two never stand in one table
-            folder.keep({**chosen, "device": device}, home, command)
-        finished = [r for r in _latest(home) if r.status not in again]
-        this = Run(kernels, roots, home, settings)
-        if not _measure(this, cells, finished):
+            folder.keep({**asked.chosen, "device": settings.device}, home, asked.command)
+        finished = [r for r in _latest(home) if r.status not in asked.retry]
+        this = Run(kernels, [Path(root) for root in asked.roots], home, settings)
+        if not _measure(this, asked.cells, finished):
             return INTERRUPTED
-    order = {cell.id: number for number, cell in enumerate(cells)}
+    order = {cell.id: number for number, cell in enumerate(asked.cells)}
     finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
-    report.show(finished, timed=command == "bench")
+    report.show(finished, timed=asked.command == "bench")
     report.footer(finished, this.clock, time.perf_counter() - begin, home)
     return _code_of(home)
 
@@ -183,31 +184,6 @@ def _measure(this: Run, cells: Sequence[Cell], finished: list[Record]) -> bool:
     return True
 
 
-def _retried(value: Any, resumed: Path | None) -> list[str]:
-    """The statuses whose cells are to run again; their new records stand behind the old ones, and count. Raises UsageError."""
-    if value is None:
-        return []
-    if not resumed:
-        raise UsageError(f"retry={value}: it goes with resume=, which names the run whose cells are to run again")
-    return [cases.check_name("status", str(status), STATUSES) for status in cases.some(value)]
-
-
-def _check(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> tuple[str, list[Cell]]:
-    """The device and the cells of a configuration. Raises UsageError for whatever in it cannot be done."""
-    return check_timing(chosen), cases.select_cells(kernels, chosen)
-
-
-def check_timing(chosen: Mapping[str, Any]) -> str:
-    """The device. Raises UsageError where it, a time, the threads or the plan of sampling cannot be had."""
-    for key in ("time_s", "timeout_s"):
-        if not 0 < chosen.get(key, 1) < math.inf:
-            raise UsageError(f"{key} is {chosen[key]!r}: expected a number of seconds above 0")
-    values.check_threads(chosen["threads"])
-    device = values.resolve_device(chosen["device"])
-    values.plan(chosen, device)
-    return device
-
-
 def _resumed(command: str, overrides: Sequence[Any], arguments: Sequence[str]) -> Path | None:
     """The configuration of the run to go on with, or None. Raises UsageError if it is none, or if other keys are set beside it."""
     value = command_line.last("resume", overrides)
@@ -223,8 +199,10 @@ def _paths(file: Path) -> list[str]:
 
 
 def _resume(file: Path, composed: DictConfig) -> dict[str, Any]:
-    """The configuration of the run to go on with; a key that it lacks, because it is newer, has its default."""
+    """The configuration of the run to go on with; a key that it lacks, because it is newer, has its default. `retry` is of this
+    time."""
     try:
-        return jobs.as_plain(OmegaConf.merge(composed, folder.load(file)))  # type: ignore[arg-type]
+        kept = jobs.as_plain(OmegaConf.merge(composed, folder.load(file)))  # type: ignore[arg-type]
+        return kept | {"retry": jobs.as_plain(composed)["retry"]}
     except OmegaConfBaseException as error:
         raise UsageError(f"{file} is no configuration of this command: {command_line.one_line(error)}") from error

@@ -10,23 +10,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
 
 from fusebench import cases, discovery, folder, provenance, report
 from fusebench.commands import app
 from fusebench.comparison import revision, sides, verdicts
 from fusebench.comparison.pairs import Match, Side, digests, run_pairs
 from fusebench.configuration import command_line, jobs, names, schema, values
+from fusebench.configuration.request import Requests
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import Unstored, UsageError
 from fusebench.records import store
 from fusebench.records.record import PairRecord
-from fusebench.settings import Clock, Run, Settings
+from fusebench.settings import Clock, Run
 
 FILE = "comparison.jsonl"
 AFTERWARDS = ("pairs", "confidence", "fail_slower", "resamples")  # keys that may be set anew beside resume=
@@ -78,12 +80,18 @@ def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepa
     known = known or discovery.find_kernels(discovery.roots_of(paths))
     names.check("compare", rest, overrides, known)
     schema.register("compare", known)
+    plans = Requests(lambda job: _plan(sources, job["overrides"], rest))
     if not shows:
         for lines in jobs.job_lines(rest, overrides):
-            plan = _plan(sources, lines, rest)
+            plan = plans.add({"overrides": lines})
             if not resumed:
                 app.check_files(plan.chosen[0], overrides)
-    return rest, resumed, lambda _, home: _run(sources, rest, home, resumed is not None)
+
+    def job(_: DictConfig, home: Path) -> int:
+        lines = [str(line) for line in HydraConfig.get().overrides.task]
+        return _run(sources, plans.of({"overrides": lines}), lines, home, resumed is not None)
+
+    return rest, resumed, job
 
 
 def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | None:
@@ -147,9 +155,9 @@ def _plan(sources: Sequence[Source], lines: Sequence[str], arguments: Sequence[s
             raise UsageError(where + str(error)) from error
         chosen.append(own)
     both = chosen[0]
-    device = app.check_timing(both)
     if both["worker"]["inline"]:
         raise UsageError("worker=inline: compare needs processes of its own for each side; worker=process")
+    device = values.settings(both).device
     confidence = _share("confidence", both["confidence"], "a share such as 0.99")
     if not 0.5 <= confidence < 1:
         raise UsageError(f"confidence is {both['confidence']!r}: expected at least 0.5 and less than 1")
@@ -185,10 +193,10 @@ def _share(key: str, value: Any, expected: str) -> float:
     return share
 
 
-def _run(sources: Sequence[Source], arguments: Sequence[str], home: Path, resumed: bool) -> int:
+def _run(sources: Sequence[Source], plan: Plan, lines: Sequence[str], home: Path, resumed: bool) -> int:
     """One job, in its folder: the pairs that are not on record yet, then the table. Raises UsageError and Unstored."""
-    lines = [str(line) for line in HydraConfig.get().overrides.task]
-    plan = _plan(sources, lines, arguments)
+    settings = values.settings(plan.chosen[0])  # of the machine that the job runs on
+    plan = replace(plan, device=settings.device, matches=[Match(match.cells) for match in plan.matches])
     with folder.held(home):
         if not resumed:
             texts = [s.request.text.replace(f"@{s.request.revision}", f"@{s.commit}") for s in sources]
@@ -213,7 +221,7 @@ def _measure(sources: Sequence[Source], plan: Plan, home: Path) -> int:
             bar.update(task, description=f"{cell.label} {cell.case.id}: {phase}")
 
         both = [
-            Side(s.request.name, Run(s.kernels, s.roots, home / f"side-{s.request.name}", _settings(plan, own), clock, on_phase), s.commit)
+            Side(s.request.name, Run(s.kernels, s.roots, home / f"side-{s.request.name}", values.settings({**own, "device": plan.device}), clock, on_phase), s.commit)
             for s, own in zip(sources, plan.chosen, strict=True)
         ]  # fmt: skip
         stopped: BaseException | None = None
@@ -248,11 +256,6 @@ def _measure(sources: Sequence[Source], plan: Plan, home: Path) -> int:
 def _code_of(home: Path) -> int:
     """1 if any comparison in the folder has failed, else 0."""
     return 1 if any(outcome.fails for outcome in store.read(home, verdicts.Outcome, FILE)) else 0
-
-
-def _settings(plan: Plan, own: Mapping[str, Any]) -> Settings:
-    sampling = values.plan(own, plan.device)
-    return Settings(plan.device, sampling, own["timeout_s"], own["threads"], pythons=own["worker"]["python"])
 
 
 def _recorded(home: Path, matches: Sequence[Match]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
 from fusebench import machine
 from fusebench.errors import UsageError, unknown
+from fusebench.settings import Settings
 from fusebench.timing.plan import Plan
 
 
@@ -28,6 +30,17 @@ def check_threads(value: int | str | None) -> int | None:
     if not str(value).isdecimal() or not 1 <= int(value) <= cores:
         raise UsageError(f"threads is {value}: expected a number from 1 to {cores}, the cores that are ours here")
     return int(value)
+
+
+def settings(chosen: Mapping[str, Any]) -> Settings:
+    """How the cells of a configuration are run on this machine. Raises UsageError where the device, a time, the threads or the
+    plan of sampling cannot be had."""
+    for key in ("time_s", "timeout_s"):
+        if not 0 < chosen.get(key, 1) < math.inf:
+            raise UsageError(f"{key} is {chosen[key]!r}: expected a number of seconds above 0")
+    threads, device = check_threads(chosen["threads"]), resolve_device(chosen["device"])
+    worker = chosen["worker"]
+    return Settings(device, plan(chosen, device), chosen["timeout_s"], threads, worker["inline"], worker["python"])
 
 
 def plan(chosen: Mapping[str, Any], device: str) -> Plan:

@@ -9,7 +9,9 @@
     PRECISIONS = ("ieee", "tf32")        how its float32 products can be asked for (absent: these two; ("ieee",) if it has none)
     ROWS = {"x": 0, "y": 0}              the axis of independent rows: of each input that has them, then of each output, in order,
                                          by a name of its own (absent: no rows; one output stands for all)
-    OWN_DTYPES = ("labels",)             float inputs that keep the dtype that they are made with (absent: none)
+    OUTPUTS = ("y", "loss")              names of the outputs, in order (absent: they need none)
+    OWN_DTYPES = {"loss": "float32"}     outputs of another dtype than the case's, and float inputs that are rounded to another;
+                                         ("labels",) are inputs that keep the dtype that they are made with (absent: none)
     def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
     def formula(case, r, *inputs): …     the outputs in float64; `r` names the rounding points (rounding.py)
@@ -57,6 +59,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DTYPES = ("float32", "float16", "bfloat16")
+OWN_DTYPES = (
+    *DTYPES,
+    "int32",
+    "int64",
+    "bool",
+)  # that an output may have whatever the case's is; floats for inputs too
 PRECISIONS = ("ieee", "tf32")
 Tunable = bool | int | str
 STATUSES = ("ok", "skipped", "wrong", "failed", "crashed", "timeout", "implausible")
@@ -142,7 +150,8 @@ def _no_weights(case: Case, rng: Any) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Mathematics:
     """A kernel.py as everything else sees it: its constants and functions under the names above, in lower case, what it left
-    out filled in. `rows` are the axes of the inputs that have rows, and of the outputs.
+    out filled in. `rows` are the axes of the inputs that have rows, and of the outputs. `own_dtypes` has "" for an input that
+    keeps the dtype that it is made with.
     """
 
     dimensions: tuple[str, ...]
@@ -157,7 +166,8 @@ class Mathematics:
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     precisions: tuple[str, ...] = PRECISIONS
     rows: Mapping[str, int] = field(default_factory=dict)
-    own_dtypes: tuple[str, ...] = ()
+    own_dtypes: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
     parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     launches: Mapping[str, int] = field(default_factory=dict)
     published: tuple[Published, ...] = ()
@@ -173,6 +183,11 @@ class Mathematics:
         if part not in self.parts:
             raise ValueError(f"COMPUTES names {part!r}; PARTS of kernel.py has {', '.join(self.parts) or 'none'}")
         return self.parts[part]
+
+    def output_dtype(self, number: int, case: Case) -> str:
+        """The dtype in which output `number` is stored, and by whose spacing it is judged."""
+        name = self.outputs[number] if number < len(self.outputs) else None
+        return self.own_dtypes.get(name, case.dtype) if name else case.dtype
 
     def output_axis(self, number: int, inputs: Collection[str]) -> int:
         """The axis of the rows of output `number`, where `inputs` are the names of all inputs."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fusebench.backends import protocol
-from fusebench.contract import DTYPES, PRECISIONS, Mathematics, Published, Tunable
+from fusebench.contract import DTYPES, OWN_DTYPES, PRECISIONS, Mathematics, Published, Tunable
 from fusebench.errors import UsageError
 
 HOME = Path(__file__).resolve().parent.parent / "implementations"
@@ -149,11 +149,18 @@ def normalised(module: Any) -> Mathematics:
         dimensions=tuple(module.DIMENSIONS), batch=module.BATCH, cases=module.CASES, rows=rows, **functions,
         options={name: tuple(values) for name, values in getattr(module, "OPTIONS", {}).items()},
         precisions=tuple(getattr(module, "PRECISIONS", PRECISIONS)),
-        own_dtypes=tuple(getattr(module, "OWN_DTYPES", ())),
+        own_dtypes=_own_dtypes(module),
+        outputs=tuple(getattr(module, "OUTPUTS", ())),
         parts=dict(getattr(module, "PARTS", {})),
         launches=dict(getattr(module, "LAUNCHES", {})),
         published=tuple(Published(**entry) for entry in getattr(module, "PUBLISHED", ())),
     )  # fmt: skip
+
+
+def _own_dtypes(module: Any) -> dict[str, str]:
+    """Names with their dtypes, "" where an input keeps the dtype that it is made with."""
+    own = getattr(module, "OWN_DTYPES", ())
+    return dict(own) if isinstance(own, Mapping) else dict.fromkeys(own, "")
 
 
 def _problem(module: types.ModuleType) -> str:
@@ -179,7 +186,8 @@ def _problem(module: types.ModuleType) -> str:
         ("PRECISIONS", f"some of {', '.join(PRECISIONS)}", lambda v: _are_names(v) and set(v) <= set(PRECISIONS)),
         ("ROWS", 'axes by name, such as {"x": 0, "y": 0}', lambda v: _are_names(v) or _maps(v, lambda axis: type(axis) is int)),
         ("ROW_AXIS", "an integer", lambda v: type(v) is int),
-        ("OWN_DTYPES", "a tuple of names of inputs", _are_names),
+        ("OUTPUTS", "a tuple of names", _are_names),
+        ("OWN_DTYPES", f"names of inputs, or names with one of {', '.join(OWN_DTYPES)}", lambda v: _are_names(v) or _maps(v, OWN_DTYPES.__contains__)),
         ("PARTS", "formulas by name", lambda v: _maps(v, callable)),
         ("LAUNCHES", "variants with positive integers", lambda v: _maps(v, lambda n: type(n) is int and n > 0)),
         ("PUBLISHED", 'cases, such as ({"case": "odd", "dtype": "float32"},)', lambda v: isinstance(v, tuple | list)),

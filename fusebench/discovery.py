@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fusebench import sources
 from fusebench.backends import protocol
 from fusebench.contract import DTYPES, OWN_DTYPES, PRECISIONS, Mathematics, Published, Tunable
 from fusebench.errors import UsageError
@@ -76,6 +77,7 @@ class Kernel:
     folder: Path
     mathematics: Mathematics
     implementations: Mapping[str, Implementation]
+    sources: Mapping[str, str] = field(default_factory=dict)  # of kernel.py: sources.of_module
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -119,7 +121,9 @@ def find_kernels(roots: Sequence[Path]) -> dict[str, Kernel]:
             files[file.stem] = file
         if home := files.pop("kernel", None):
             found = {stem: read_implementation(name, file) for stem, file in files.items()}
-            kernels[name] = Kernel(name, home.parent, _mathematics(name, home), found)
+            mathematics = _mathematics(name, home)
+            made_of = sources.of_module(f"implementations.{name}.kernel")
+            kernels[name] = Kernel(name, home.parent, mathematics, found, made_of)
     return kernels
 
 
@@ -219,13 +223,18 @@ def _published_problem(entry: Any, module: types.ModuleType) -> str:
 
 def use_roots(roots: Sequence[Path]) -> None:
     """Makes `implementations.<kernel>.<file>` importable from all roots; the kernel folders need no `__init__.py`."""
-    parents = list(dict.fromkeys(str(r.parent if (r / "kernel.py").exists() else r) for r in roots))
+    parents = list(dict.fromkeys(map(str, parents_of(roots))))
     for name in [n for n in sys.modules if n == "implementations" or n.startswith("implementations.")]:
         del sys.modules[name]
     package = types.ModuleType("implementations")
     package.__path__ = parents
     sys.modules["implementations"] = package
     importlib.invalidate_caches()
+
+
+def parents_of(roots: Sequence[Path]) -> list[Path]:
+    """The folders that hold the kernel folders of the roots: a root may be one kernel's folder."""
+    return [root.parent if (root / "kernel.py").exists() else root for root in roots]
 
 
 def read_implementation(kernel: str, file: Path) -> Implementation:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,7 +16,7 @@ from conftest import FIXTURES
 from omegaconf import OmegaConf
 from samples import CPU, parity, table_of, timed, untimed
 
-from fusebench import discovery
+from fusebench import discovery, provenance
 from fusebench.cli import main
 from fusebench.commands import app
 from fusebench.configuration import command_line, request, values
@@ -34,7 +35,7 @@ class Runs:
     """Stands in for `run`: every cell is done at once, as `statuses` say in turn, and remembered; an exception ends the run."""
 
     def __init__(self):
-        self.runs, self.statuses, self.timed = [], itertools.repeat("ok"), True
+        self.runs, self.statuses, self.timed, self.source = [], itertools.repeat("ok"), True, None
 
     def __call__(self, this, cells):
         self.runs.append((this, list(cells)))
@@ -50,6 +51,7 @@ class Runs:
             else:
                 reason = None if status == "ok" else f"it is {status}"
                 record = untimed(cell.label, status, reason=reason, parity=Parity(parity(0.5)), **of)
+            record = replace(record, source=self.source)
             store.append(this.folder, record)
             yield record
 
@@ -278,6 +280,23 @@ def test_resume_latest_on_the_command_line(runs, capsys):
     assert main(["bench", "--resume"]) == 0
     assert runs.cells[1] == ["fault/odd/float32/z_fine/seed=0"] and len(list(Path("results").iterdir())) == 1
     assert runs.runs[1][0].folder.resolve() == runs.runs[0][0].folder.resolve()
+
+
+def test_a_file_that_has_changed_since_a_cell_ran_is_named(runs, capsys):
+    runs.statuses = itertools.chain(["ok", KeyboardInterrupt()], itertools.repeat("ok"))
+    file = KERNELS["fault"].implementations["a_fine"].file
+    runs.source = provenance.source_of(file, {})
+    job()
+    capsys.readouterr()
+    job(resumed=Path("results/it/bench.yaml"))
+    assert "has changed" not in capsys.readouterr().err
+    record, *others = (Path("results/it") / store.FILE).read_text().splitlines(keepends=True)
+    digest = provenance.sources.digest(file)
+    (Path("results/it") / store.FILE).write_text(record.replace(digest, "0" * 64) + "".join(others))
+    job(resumed=Path("results/it/bench.yaml"))
+    assert capsys.readouterr().err == (
+        "fault/a_fine.py has changed since one cell on record of a_fine ran: a new run runs them again\n"
+    )
 
 
 # Several jobs

@@ -103,11 +103,9 @@ def test_a_kernel_s_own_dtypes_are_kept(dtype, kind):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_input_may_have_a_dtype_of_its_own_in_every_case(dtype):
-    arrays = lambda case, rng: {
-        "x": rng.standard_normal(9),
-        "master": rng.standard_normal(9),
-        "n": rng.integers(9, size=3),
-    }  # noqa: E731
+    def arrays(case, rng):
+        return {"x": rng.standard_normal(9), "master": rng.standard_normal(9), "n": rng.integers(9, size=3)}
+
     (made,) = inputs.make_sets(mathematics(inputs=arrays, OWN_DTYPES={"master": "float32"}), case(dtype), 0, 1)
     assert [str(made[n].dtype) for n in ("x", "master", "n")] == [dtype, "float32", "int64"]
 

@@ -221,6 +221,38 @@ def test_a_cell_that_does_not_build_leaves_no_call_of_the_one_before(backend, be
     assert bench.call is None
 
 
+COMPILES = """
+from pathlib import Path
+from fusebench.backends.cuda import compile_cubin
+from implementations._shared import used
+VARIANTS = {"default": ()}
+def build(case, variant, device):
+    compile_cubin(Path(__file__).with_name("mine.cu"), "sm_90", ["f"])
+    return lambda x, w: x * w
+"""
+SHARED = {"_shared/used.py": "", "_shared/unused.py": "", "_shared/used.cuh": "", "_shared/unused.cuh": "",
+          "double/mine.cu": '#include "_shared/used.cuh"\nextern "C" __global__ void f() {}\n', "double/other.cu": ""}  # fmt: skip
+
+
+def test_a_built_cell_names_the_files_that_it_is_made_of(backend, bench_of):
+    pytest.importorskip("cuda.core")
+    root, digests = bench_of.files.parent, {}
+    for changed in (None, *SHARED, "double/mine.py"):
+        for name, text in SHARED.items():
+            (root / name).parent.mkdir(exist_ok=True)
+            (root / name).write_text(text + "\n" * (name == changed))
+        _, reply = bench_of(COMPILES + "\n" * (changed == "double/mine.py"))
+        digests[changed] = built(reply).sources
+    assert set(digests[None]) == {"double/mine.py", "double/mine.cu", "_shared/used.py", "_shared/used.cuh"}
+    assert {name for name in digests if digests[name] != digests[None]} == set(digests[None])
+
+
+def test_a_file_that_is_edited_while_it_is_loaded_is_named_as_it_was(backend, bench_of):
+    bench, reply = bench_of()
+    (bench_of.files.parent / "double" / "mine.py").write_text("changed")
+    assert built(bench.build(bench_of.asked)).sources == reply.sources
+
+
 # Calling again
 
 

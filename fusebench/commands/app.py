@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fusebench import cases, discovery, folder, report
+from fusebench import cases, discovery, folder, provenance, report
 from fusebench.configuration import command_line, jobs, names, request, schema, values
 from fusebench.configuration.request import Request, Requests
 from fusebench.contract import Cell
@@ -145,6 +145,7 @@ def _run(asked: Request, home: Path, kernels: Mapping[str, Kernel], resumed: boo
             folder.keep({**asked.chosen, "device": settings.device}, home, asked.command)
         finished = [r for r in _latest(home) if r.status not in asked.retry]
         this = Run(kernels, [Path(root) for root in asked.roots], home, settings)
+        _tell_changes(this, finished)
         if not _measure(this, asked.cells, finished):
             return INTERRUPTED
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
@@ -152,6 +153,23 @@ def _run(asked: Request, home: Path, kernels: Mapping[str, Kernel], resumed: boo
     report.show(finished, timed=asked.command == "bench")
     report.footer(finished, this.clock, time.perf_counter() - begin, home)
     return _code_of(home)
+
+
+def _tell_changes(this: Run, finished: Sequence[Record]) -> None:
+    """Says which files have changed since cells on record were measured: the table is going to show them beside new ones."""
+    by_source: dict[tuple[str, Path], list[Record]] = {}
+    for record in finished:
+        kernel = this.kernels.get(record.kernel)
+        implementation = kernel and kernel.implementations.get(record.cell.implementation)
+        if record.source and implementation:
+            by_source.setdefault((record.source.sha256, implementation.file), []).append(record)
+    for (_, file), records in by_source.items():
+        if name := provenance.changed(records[0].source, file, this.roots):
+            cells = f"{len(records)} cells" if len(records) > 1 else "one cell"
+            print(
+                f"{name} has changed since {cells} on record of {records[0].label} ran: a new run runs them again",
+                file=sys.stderr,
+            )
 
 
 def _code_of(home: Path) -> int:

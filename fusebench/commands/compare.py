@@ -20,7 +20,7 @@ from omegaconf import DictConfig
 from fusebench import cases, discovery, folder, provenance, report
 from fusebench.commands import app
 from fusebench.comparison import revision, sides, verdicts
-from fusebench.comparison.pairs import Match, Side, digests, run_pairs
+from fusebench.comparison.pairs import Match, Side, run_pairs
 from fusebench.configuration import command_line, jobs, names, schema, values
 from fusebench.configuration.request import Requests
 from fusebench.contract import Cell
@@ -269,12 +269,12 @@ def _recorded(home: Path, matches: Sequence[Match]) -> None:
 
 
 def _check_unchanged(sources: Sequence[Source], matches: Sequence[Match]) -> None:
-    """Raises UsageError if an implementation, or a file that it shares, has changed since its pairs were recorded."""
+    """Raises UsageError if a file that an implementation is made of has changed since its pairs were recorded."""
     for match in matches:
         for pair in match.pairs.values():
             for record, cell, source in zip(pair, match.cells, sources, strict=True):
                 file = source.kernels[cell.case.kernel].implementations[cell.implementation].file
-                if digests(record.record.source) != digests(provenance.source_of(file)):
+                if name := provenance.changed(record.record.source, file, source.roots):
                     raise UsageError(
-                        f"{file}, or a file that it shares, has changed since the recorded pairs were measured: start a comparison anew"
+                        f"{name}, of which {cell.label} is made, has changed since the recorded pairs were measured: start a comparison anew"
                     )

@@ -47,6 +47,15 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
         for implementation, variant in variants[kernel.name]
         for chosen_config in _configs(kernel.implementations[implementation].tunables.get(variant, {}), tunables)
     ]
+    if not cells and config.get("published"):
+        have = ", ".join(
+            dict.fromkeys(
+                f"{k.name}/{make_case(k, p.case, p.dtype, p.precision, p.options).id}"
+                for k in asked
+                for p in k.mathematics.published
+            )
+        )
+        raise UsageError(f"no cells: no published case is asked for. Those of {', '.join(names)} are: {have or 'none'}")
     if not cells:
         have = ", ".join(c for k in asked for c in k.mathematics.cases)
         raise UsageError(f"no cells: {', '.join(names)} has no case {config['case']}. There are: {have}")
@@ -78,7 +87,9 @@ def _configs(own: Mapping[str, Any], asked: Mapping[str, Sequence[Any]]) -> list
 
 def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
     """The cases of one kernel: its named cases or the rows of a shapes file, with `shape`, `batch` and `option` set on top,
-    times the dtypes and precisions."""
+    times the dtypes and precisions; or those of the published cases that all of these name."""
+    if config.get("published"):
+        return _published(kernel, config)
     named = kernel.mathematics.cases
     if config["shapes"] is not None:
         starts = read_shapes(Path(config["shapes"]), kernel)
@@ -102,6 +113,25 @@ def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
         case = make_case(kernel, start | dict(zip(changes, sizes, strict=True)), dtype, precision, dict(option))
         cases.setdefault(case.id, case)  # tf32 says nothing of 16-bit data or of a copy: one case, not two
     return list(cases.values())
+
+
+def _published(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
+    """The kernel's published cases, each with its dtype, precision and options, where the configuration asks for these too."""
+    sizes = {"batch": config["batch"], "shapes": config["shapes"]} | {
+        f"shape.{d}": n for d, n in config["shape"].items()
+    }
+    if own := [f"{key}={value}" for key, value in sizes.items() if value is not None]:
+        raise UsageError(f"published=true: the published cases have sizes of their own: leave out {' '.join(own)}")
+    names = None if config["case"] is None else chosen(config["case"], kernel.mathematics.cases)
+    dtypes, precisions = chosen(config["dtype"], DTYPES), chosen(config["precision"], PRECISIONS)
+    asked = {name: [str(v) for v in some(value)] for name, value in config["option"].items() if value is not None}
+    made = [(p.case, make_case(kernel, p.case, p.dtype, p.precision, p.options)) for p in kernel.mathematics.published]
+    return [
+        case
+        for name, case in made
+        if (names is None or name in names) and case.dtype in dtypes and case.precision in precisions
+        if all(case.options[option] in values for option, values in asked.items() if option in case.options)
+    ]
 
 
 def make_case(

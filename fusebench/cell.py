@@ -77,7 +77,7 @@ class Trial:
 
     def name_source(self) -> None:
         """Notes which code is about to be measured."""
-        source = provenance.source_of(self.implementation.file)
+        source = provenance.source_of(self.implementation.file, self.kernel.sources)
         if source and self.commit:
             source = replace(source, git_commit=self.commit)
         self.record = replace(self.record, source=source)
@@ -168,7 +168,8 @@ class Trial:
         build = Build(
             built.prepare_s, built.compile_s, built.peak_memory_bytes, built.written_bytes, built.points, built.config
         )  # fmt: skip
-        self.record = replace(self.record, build=build)
+        source = self.record.source and provenance.with_files(self.record.source, built.sources)
+        self.record = replace(self.record, build=build, source=source)
         return self._judge("first", "", built.outputs, 0)
 
     def repeat(self) -> bool:

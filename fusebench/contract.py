@@ -9,10 +9,16 @@
     PRECISIONS = ("ieee", "tf32")        how its float32 products can be asked for (absent: these two; ("ieee",) if it has none)
     ROWS = {"x": 0, "y": 0}              the axis of independent rows: of each input that has them, then of each output, in order,
                                          by a name of its own (absent: no rows; one output stands for all)
-    OWN_DTYPES = ("labels",)             float inputs that keep the dtype that they are made with (absent: none)
+    OUTPUTS = ("y", "loss")              names of the outputs, in order (absent: they need none)
+    OWN_DTYPES = {"loss": "float32"}     outputs of another dtype than the case's, and float inputs that are rounded to another;
+                                         ("labels",) are inputs that keep the dtype that they are made with (absent: none)
     def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
     def formula(case, r, *inputs): …     the outputs in float64; `r` names the rounding points (rounding.py)
+    LAUNCHES = {"two_launches": 2}       variant → how many launches a fused implementation makes in a call (absent: one)
+    PUBLISHED = ({"case": "batch", "dtype": "float32", "precision": "tf32", "options": {"w_layout": "nk"}}, …)
+                                         the cases whose figures the kernel's authors published; what is left out is float32,
+                                         ieee and the default (absent: none)
     PARTS = {"product": product}         other formulas, of a part of the kernel, for implementations that say so (may be absent)
     def hard(case): …                    {kind of hard inputs: names of the inputs and weights that get it} (hard.py; absent: all kinds, all float inputs, no weights)
     def flops(case): …                   floating-point operations of one call
@@ -28,6 +34,8 @@ discovery reads them without importing the file:
     COMPUTES = "product"                 which of the kernel's PARTS it is, shown as such in tables (absent: the whole kernel)
     TUNABLES = {"multirow": {"BLOCK_M": (64, 128), "num_warps": (4, 8)}}  variant → its tunables, with the values that are worth
                                          a try (may be absent: none)
+    FUSED = True                         its call is the launches of its own kernels, and computes with no operator of the back end's
+                                         framework beside them: the harness watches for those (may be absent: False)
     WITHOUT_GPU = "timed"                or "interpreted" (parity only) or "unavailable" (may be absent: "timed")
     def skip(case, variant, device): …   why it cannot do this cell, or None (may be absent)
     def prepare(case, variant, *inputs)  a tuple made once from the weights alone, such as column sums (may be absent)
@@ -51,6 +59,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 DTYPES = ("float32", "float16", "bfloat16")
+OWN_DTYPES = (
+    *DTYPES,
+    "int32",
+    "int64",
+    "bool",
+)  # that an output may have whatever the case's is; floats for inputs too
 PRECISIONS = ("ieee", "tf32")
 Tunable = bool | int | str
 STATUSES = ("ok", "skipped", "wrong", "failed", "crashed", "timeout", "implausible")
@@ -119,6 +133,16 @@ class Device:
     multiprocessors: int = 0
 
 
+@dataclass(frozen=True)
+class Published:
+    """A named case whose figures the kernel's authors published, with all that belongs to it; options left out are the default's."""
+
+    case: str
+    dtype: str = "float32"
+    precision: str = "ieee"
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
 def _no_weights(case: Case, rng: Any) -> dict[str, Any]:
     return {}
 
@@ -126,7 +150,8 @@ def _no_weights(case: Case, rng: Any) -> dict[str, Any]:
 @dataclass(frozen=True)
 class Mathematics:
     """A kernel.py as everything else sees it: its constants and functions under the names above, in lower case, what it left
-    out filled in. `rows` are the axes of the inputs that have rows, and of the outputs.
+    out filled in. `rows` are the axes of the inputs that have rows, and of the outputs. `own_dtypes` has "" for an input that
+    keeps the dtype that it is made with.
     """
 
     dimensions: tuple[str, ...]
@@ -141,8 +166,15 @@ class Mathematics:
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     precisions: tuple[str, ...] = PRECISIONS
     rows: Mapping[str, int] = field(default_factory=dict)
-    own_dtypes: tuple[str, ...] = ()
+    own_dtypes: Mapping[str, str] = field(default_factory=dict)
+    outputs: tuple[str, ...] = ()
     parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    launches: Mapping[str, int] = field(default_factory=dict)
+    published: tuple[Published, ...] = ()
+
+    def launches_of(self, variant: str) -> int:
+        """How many launches a fused implementation makes in a call of that variant."""
+        return self.launches.get(variant, 1)
 
     def formula_of(self, part: str) -> Callable[..., Any]:
         """The kernel's formula, or that of a part of it. Raises ValueError for a part that it does not have."""
@@ -151,6 +183,11 @@ class Mathematics:
         if part not in self.parts:
             raise ValueError(f"COMPUTES names {part!r}; PARTS of kernel.py has {', '.join(self.parts) or 'none'}")
         return self.parts[part]
+
+    def output_dtype(self, number: int, case: Case) -> str:
+        """The dtype in which output `number` is stored, and by whose spacing it is judged."""
+        name = self.outputs[number] if number < len(self.outputs) else None
+        return self.own_dtypes.get(name, case.dtype) if name else case.dtype
 
     def output_axis(self, number: int, inputs: Collection[str]) -> int:
         """The axis of the rows of output `number`, where `inputs` are the names of all inputs."""

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fusebench import sources
 from fusebench.backends import protocol
-from fusebench.contract import PRECISIONS, Mathematics, Tunable
+from fusebench.contract import DTYPES, OWN_DTYPES, PRECISIONS, Mathematics, Published, Tunable
 from fusebench.errors import UsageError
 
 HOME = Path(__file__).resolve().parent.parent / "implementations"
@@ -29,6 +30,7 @@ CONSTANTS = (
     "IN_PLACE",
     "COMPUTES",
     "TUNABLES",
+    "FUSED",
     "WITHOUT_GPU",
 )  # of the contract, read as literals
 FUNCTIONS = ("inputs", "weights", "formula", "hard", "flops", "moved_bytes")  # of a kernel.py
@@ -48,6 +50,7 @@ class Implementation:
     without_gpu: str = "timed"
     computes: str = ""
     tunables: Mapping[str, Mapping[str, tuple[Tunable, ...]]] = field(default_factory=dict)
+    fused: bool = False
     broken: str = ""
 
     def missing(self) -> str | None:
@@ -74,6 +77,7 @@ class Kernel:
     folder: Path
     mathematics: Mathematics
     implementations: Mapping[str, Implementation]
+    sources: Mapping[str, str] = field(default_factory=dict)  # of kernel.py: sources.of_module
 
     @property
     def dimensions(self) -> tuple[str, ...]:
@@ -117,7 +121,9 @@ def find_kernels(roots: Sequence[Path]) -> dict[str, Kernel]:
             files[file.stem] = file
         if home := files.pop("kernel", None):
             found = {stem: read_implementation(name, file) for stem, file in files.items()}
-            kernels[name] = Kernel(name, home.parent, _mathematics(name, home), found)
+            mathematics = _mathematics(name, home)
+            made_of = sources.of_module(f"implementations.{name}.kernel")
+            kernels[name] = Kernel(name, home.parent, mathematics, found, made_of)
     return kernels
 
 
@@ -147,9 +153,18 @@ def normalised(module: Any) -> Mathematics:
         dimensions=tuple(module.DIMENSIONS), batch=module.BATCH, cases=module.CASES, rows=rows, **functions,
         options={name: tuple(values) for name, values in getattr(module, "OPTIONS", {}).items()},
         precisions=tuple(getattr(module, "PRECISIONS", PRECISIONS)),
-        own_dtypes=tuple(getattr(module, "OWN_DTYPES", ())),
+        own_dtypes=_own_dtypes(module),
+        outputs=tuple(getattr(module, "OUTPUTS", ())),
         parts=dict(getattr(module, "PARTS", {})),
+        launches=dict(getattr(module, "LAUNCHES", {})),
+        published=tuple(Published(**entry) for entry in getattr(module, "PUBLISHED", ())),
     )  # fmt: skip
+
+
+def _own_dtypes(module: Any) -> dict[str, str]:
+    """Names with their dtypes, "" where an input keeps the dtype that it is made with."""
+    own = getattr(module, "OWN_DTYPES", ())
+    return dict(own) if isinstance(own, Mapping) else dict.fromkeys(own, "")
 
 
 def _problem(module: types.ModuleType) -> str:
@@ -175,25 +190,51 @@ def _problem(module: types.ModuleType) -> str:
         ("PRECISIONS", f"some of {', '.join(PRECISIONS)}", lambda v: _are_names(v) and set(v) <= set(PRECISIONS)),
         ("ROWS", 'axes by name, such as {"x": 0, "y": 0}', lambda v: _are_names(v) or _maps(v, lambda axis: type(axis) is int)),
         ("ROW_AXIS", "an integer", lambda v: type(v) is int),
-        ("OWN_DTYPES", "a tuple of names of inputs", _are_names),
+        ("OUTPUTS", "a tuple of names", _are_names),
+        ("OWN_DTYPES", f"names of inputs, or names with one of {', '.join(OWN_DTYPES)}", lambda v: _are_names(v) or _maps(v, OWN_DTYPES.__contains__)),
         ("PARTS", "formulas by name", lambda v: _maps(v, callable)),
+        ("LAUNCHES", "variants with positive integers", lambda v: _maps(v, lambda n: type(n) is int and n > 0)),
+        ("PUBLISHED", 'cases, such as ({"case": "odd", "dtype": "float32"},)', lambda v: isinstance(v, tuple | list)),
         *((name, "a function", callable) for name in FUNCTIONS),
     )  # fmt: skip
     for name, expected, right in checks:
         if hasattr(module, name) and not right(getattr(module, name)):
             return f"{name} is {getattr(module, name)!r:.60}; expected {expected}"
+    for entry in getattr(module, "PUBLISHED", ()):
+        if problem := _published_problem(entry, module):
+            return f"PUBLISHED has {entry!r:.100}: {problem}"
+    return ""
+
+
+def _published_problem(entry: Any, module: types.ModuleType) -> str:
+    """What is wrong with one entry of PUBLISHED, or ""."""
+    keys = tuple(Published.__dataclass_fields__)
+    if not isinstance(entry, dict) or "case" not in entry or set(entry) - set(keys):
+        return f"expected a case and any of {', '.join(keys[1:])}"
+    values = (("case", module.CASES), ("dtype", DTYPES), ("precision", getattr(module, "PRECISIONS", PRECISIONS)))
+    for key, known in values:
+        if entry.get(key) is not None and entry[key] not in tuple(known):
+            return f"{key} is none of {', '.join(known)}"
+    options, known = entry.get("options", {}), getattr(module, "OPTIONS", {})
+    if not _maps(options, _is_name) or not all(value in known.get(name, ()) for name, value in options.items()):
+        return "expected options of OPTIONS, with one of their values"
     return ""
 
 
 def use_roots(roots: Sequence[Path]) -> None:
     """Makes `implementations.<kernel>.<file>` importable from all roots; the kernel folders need no `__init__.py`."""
-    parents = list(dict.fromkeys(str(r.parent if (r / "kernel.py").exists() else r) for r in roots))
+    parents = list(dict.fromkeys(map(str, parents_of(roots))))
     for name in [n for n in sys.modules if n == "implementations" or n.startswith("implementations.")]:
         del sys.modules[name]
     package = types.ModuleType("implementations")
     package.__path__ = parents
     sys.modules["implementations"] = package
     importlib.invalidate_caches()
+
+
+def parents_of(roots: Sequence[Path]) -> list[Path]:
+    """The folders that hold the kernel folders of the roots: a root may be one kernel's folder."""
+    return [root.parent if (root / "kernel.py").exists() else root for root in roots]
 
 
 def read_implementation(kernel: str, file: Path) -> Implementation:
@@ -219,9 +260,12 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
             raise ValueError(
                 'TUNABLES must map variants to tunables with values, such as {"default": {"num_warps": (4, 8)}}'
             )
+        fused = constants.get("FUSED", False)
+        if not isinstance(fused, bool):
+            raise ValueError(f"FUSED is {fused!r:.60}; expected True or False")
         computes = str(constants.get("COMPUTES", ""))
         return Implementation(
-            kernel, file.stem, file, backend, variants, requires, in_place, without_gpu, computes, tunables
+            kernel, file.stem, file, backend, variants, requires, in_place, without_gpu, computes, tunables, fused
         )
     except KeyError as error:
         return Implementation(kernel, file.stem, file, broken=f"{file.name} sets no {error.args[0]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Iterable
 
 
@@ -20,3 +21,9 @@ def unknown(what: str, name: object, known: Iterable[str]) -> UsageError:
     near = difflib.get_close_matches(str(name), names, n=1)
     hint = f" did you mean {near[0]}?" if near else ""
     return UsageError(f"unknown {what} {str(name)!r}:{hint} There are: {', '.join(names) or 'none'}")
+
+
+def fail(error: UsageError) -> int:
+    """Prints the one line of bad input and returns its exit code."""
+    print(f"fusebench: {' '.join(str(error).splitlines())}", file=sys.stderr)
+    return 2

@@ -32,7 +32,7 @@ def make_sets(
 ) -> list[dict[str, np.ndarray]]:
     """`count` sets of inputs by name, in the order of the contract: `inputs`, which differ from set to set, then `weights`,
     which are the same arrays in all. They are made hard in the way of `kind`, weights only where `hard` names them. Floats are
-    rounded to `case.dtype`, but for those in OWN_DTYPES; other dtypes are left alone."""
+    rounded to `case.dtype`, or to their own in OWN_DTYPES; other dtypes are left alone."""
     own = mathematics.own_dtypes
     fixed = mathematics.weights(case, np.random.default_rng([seed, 0]))
     if mathematics.hard is not None:
@@ -45,9 +45,10 @@ def make_sets(
     return sets
 
 
-def _rounded(arrays: dict[str, np.ndarray], dtype: str, own: Sequence[str]) -> dict[str, np.ndarray]:
+def _rounded(arrays: dict[str, np.ndarray], dtype: str, own: Mapping[str, str]) -> dict[str, np.ndarray]:
     made = {n: np.asarray(a) for n, a in arrays.items()}
-    return {n: a.astype(numpy_dtype(dtype)) if a.dtype.kind == "f" and n not in own else a for n, a in made.items()}
+    dtypes = {n: own.get(n, dtype) if a.dtype.kind == "f" else "" for n, a in made.items()}
+    return {n: a.astype(numpy_dtype(dtypes[n])) if dtypes[n] else a for n, a in made.items()}
 
 
 def save(arrays: Sequence[np.ndarray], folder: Path, stem: str) -> list[Stored]:

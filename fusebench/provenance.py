@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fusebench import discovery, machine
+from fusebench import discovery, machine, sources
 from fusebench.contract import Cell
 from fusebench.records.record import Environment, Record, Source
 
@@ -24,29 +24,25 @@ def new_record(cell: Cell, device: str) -> Record:
     return Record(cell.id, cell.label, cell, "ok", environment, datetime.now(UTC).isoformat())
 
 
-def source_of(file: Path) -> Source | None:
-    """Which code was measured: the implementation's file, and what implementations share. A file outside this repository has a
-    history of its own, and may be in none. None where it was taken away since the run began: its worker will say so."""
+def source_of(file: Path, mathematics: Mapping[str, str]) -> Source | None:
+    """Which code is about to be measured, as far as can be told without loading it: the implementation's file, and the files of
+    kernel.py. A file outside this repository has a history of its own, and may be in none. None where it was taken away since
+    the run began: its worker will say so."""
     try:
-        own = hashlib.sha256(file.read_bytes()).hexdigest()
-        return Source(str(file), own, _digest(_shared(file)), machine.git_commit(file.parent))
+        own = {f"{file.parent.name}/{file.name}": sources.digest(file)}
+        return with_files(Source(str(file), "", {}, machine.git_commit(file.parent)), {**mathematics, **own})
     except OSError:
         return None
 
 
-def _shared(file: Path) -> list[Path]:
-    """What an implementation may be made of beside its file: kernel.py, Python with an underscore, and CUDA sources and headers,
-    in its folder and in the one above, where older commits have the shared code; and all of `_shared`, there or else in the
-    project."""
-    root = file.parent.parent
-    shared = root / "_shared" if (root / "_shared").is_dir() else discovery.HOME / "_shared"
-    near = ("kernel.py", "_*.py", "*.cu", "*.cuh", "*.h")
-    found = [f for folder in (file.parent, root) for pattern in near for f in folder.glob(pattern)]
-    return sorted(found + [f for pattern in ("*.py", *near[2:]) for f in shared.rglob(pattern)])
+def with_files(source: Source, files: Mapping[str, str]) -> Source:
+    """The source with more files: those that the worker loaded and compiled."""
+    files = {**source.files, **files}
+    return replace(source, files=files, sha256=sources.together(files))
 
 
-def _digest(files: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()
+def changed(source: Source | None, file: Path, roots: Sequence[Path]) -> str:
+    """The name of a file that is not any more as the record has it, or ""; `file` is the implementation's, now."""
+    if source is None:  # it was gone
+        return file.name if file.exists() else ""
+    return sources.changed(source.files, [file.parent.parent, *discovery.parents_of(roots)])

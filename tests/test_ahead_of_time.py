@@ -75,6 +75,24 @@ def test_triton_compiles(name, arch):
     assert compiled
 
 
+COPIES = {("embedding", "naive"): 1}  # beside the kernels
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_declares_how_many_launches_a_fused_implementation_makes(name):
+    mathematics = KERNELS[name].mathematics
+    for implementation, function in (("triton", "launches"), ("cuda", "programs")):
+        if implementation not in KERNELS[name].implementations:
+            continue
+        module = importlib.import_module(f"implementations.{name}.{implementation}")
+        skip = getattr(module, "skip", lambda *_: None)
+        cases, variants = cases_of(name, 90), variants_of(name, implementation)
+        for case, variant in itertools.product(cases, variants):
+            if skip(case, variant, DEVICES[90]) is None:
+                made = len(getattr(module, function)(case, variant, DEVICES[90])) + COPIES.get((name, variant), 0)
+                assert made == mathematics.launches_of(variant), f"{case.id} {implementation}:{variant}"
+
+
 def test_lola_uses_the_tensor_cores_of_hopper(kernels):
     from implementations.lola._triton_kernels import launches
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,12 +16,14 @@ from conftest import FIXTURES
 from omegaconf import OmegaConf
 from samples import CPU, parity, table_of, timed, untimed
 
-from fusebench import config, discovery
+from fusebench import discovery, provenance
 from fusebench.cli import main
 from fusebench.commands import app
+from fusebench.configuration import command_line, request, values
 from fusebench.errors import Unstored, UsageError
 from fusebench.records import store
 from fusebench.records.record import Parity, Record
+from fusebench.settings import Settings
 from fusebench.timing.plan import Plan
 
 FAULTS = FIXTURES / "faults"
@@ -32,7 +35,7 @@ class Runs:
     """Stands in for `run`: every cell is done at once, as `statuses` say in turn, and remembered; an exception ends the run."""
 
     def __init__(self):
-        self.runs, self.statuses, self.timed = [], itertools.repeat("ok"), True
+        self.runs, self.statuses, self.timed, self.source = [], itertools.repeat("ok"), True, None
 
     def __call__(self, this, cells):
         self.runs.append((this, list(cells)))
@@ -48,6 +51,7 @@ class Runs:
             else:
                 reason = None if status == "ok" else f"it is {status}"
                 record = untimed(cell.label, status, reason=reason, parity=Parity(parity(0.5)), **of)
+            record = replace(record, source=self.source)
             store.append(this.folder, record)
             yield record
 
@@ -70,12 +74,15 @@ def job(command="bench", resumed=None, home=Path("results/it"), **chosen):
     """One job without Hydra: its exit code."""
     defaults = {
         "kernel": "fault", "implementation": ["a_fine", "z_fine"], "case": "odd", "dtype": "float32", "precision": "ieee", "batch": None,
-        "shapes": None, "device": "cpu", "path": None, "seed": 0, "inputs": "plain", "timeout_s": 300.0, "threads": None, "resume": None,
+        "shapes": None, "device": "cpu", "path": None, "seed": 0, "inputs": "plain", "published": False, "timeout_s": 300.0, "threads": None, "resume": None,
         "retry": None, "config": {}, "shape": {}, "option": {}, "worker": {"inline": False, "python": {}},
     }  # fmt: skip
     if command == "bench":
         defaults |= {"time_s": 0.5, "target": 0.01, "regime": "auto", "cache": "auto"}
-    return app._run(command, OmegaConf.create(defaults | chosen), home, ROOTS, KERNELS, resumed)
+    composed = defaults | chosen
+    if resumed:
+        composed = app._resume(resumed, OmegaConf.create(composed))
+    return app._run(request.build(command, ROOTS, composed, KERNELS), home, KERNELS, resumed is not None)
 
 
 # One run
@@ -275,6 +282,23 @@ def test_resume_latest_on_the_command_line(runs, capsys):
     assert runs.runs[1][0].folder.resolve() == runs.runs[0][0].folder.resolve()
 
 
+def test_a_file_that_has_changed_since_a_cell_ran_is_named(runs, capsys):
+    runs.statuses = itertools.chain(["ok", KeyboardInterrupt()], itertools.repeat("ok"))
+    file = KERNELS["fault"].implementations["a_fine"].file
+    runs.source = provenance.source_of(file, {})
+    job()
+    capsys.readouterr()
+    job(resumed=Path("results/it/bench.yaml"))
+    assert "has changed" not in capsys.readouterr().err
+    record, *others = (Path("results/it") / store.FILE).read_text().splitlines(keepends=True)
+    digest = provenance.sources.digest(file)
+    (Path("results/it") / store.FILE).write_text(record.replace(digest, "0" * 64) + "".join(others))
+    job(resumed=Path("results/it/bench.yaml"))
+    assert capsys.readouterr().err == (
+        "fault/a_fine.py has changed since one cell on record of a_fine ran: a new run runs them again\n"
+    )
+
+
 # Several jobs
 
 
@@ -345,25 +369,22 @@ def test_a_fault_of_ours_is_raised_as_it_is(runs):
 # What is refused, and what only shows something
 
 
+PARITY = {"timeout_s": 1.0, "device": "cpu", "threads": 1, "worker": {"inline": False, "python": {"flax": "/f"}}}
+
+
 @pytest.mark.parametrize("key", ["time_s", "timeout_s"])
 @pytest.mark.parametrize("value", [0, -1.0, float("inf"), float("nan")])
 def test_times_that_cannot_be(key, value):
-    chosen = {
-        "time_s": 0.5,
-        "timeout_s": 1.0,
-        "device": "cpu",
-        "threads": None,
-        "target": 0.01,
-        "regime": "auto",
-        "cache": "auto",
-    }
-    assert app.check_timing(chosen) == "cpu"
+    chosen = PARITY | {"time_s": 0.5, "target": 0.01, "regime": "auto", "cache": "auto"}
+    assert values.settings(chosen) == Settings(
+        "cpu", Plan(0.5, 0.01, "isolated", "warm"), 1.0, 1, False, {"flax": "/f"}
+    )
     with pytest.raises(UsageError, match=rf"^{key} is {value!r}: expected a number of seconds above 0$"):
-        app.check_timing(chosen | {key: value})
+        values.settings(chosen | {key: value})
 
 
 def test_parity_needs_no_time():
-    assert app.check_timing({"timeout_s": 1.0, "device": "cpu", "threads": None}) == "cpu"
+    assert values.settings(PARITY) == Settings("cpu", Plan(time_s=0), 1.0, 1, False, {"flax": "/f"})
 
 
 def test_a_preset_does_not_say_where_to_look_or_what_to_resume():
@@ -372,7 +393,7 @@ def test_a_preset_does_not_say_where_to_look_or_what_to_resume():
         app.check_files(composed, [])
         with pytest.raises(UsageError, match=f"a file sets {key}=x: that is for the command line alone"):
             app.check_files(composed | {key: "x"}, [])
-        app.check_files(composed | {key: "x"}, config.parse([f"{key}=x"]))
+        app.check_files(composed | {key: "x"}, command_line.parse([f"{key}=x"]))
 
 
 @pytest.mark.parametrize(

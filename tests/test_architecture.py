@@ -14,7 +14,7 @@ FUSEBENCH = Path(__file__).resolve().parents[1] / "fusebench"
 FLOORS = (
     ("errors", "contract", "dtypes", "memory"),
     ("backends", "machine"),
-    ("discovery", "hard", "inputs", "cases"),
+    ("discovery", "sources", "hard", "inputs", "cases"),
     ("timing", "parity"),
     ("records",),
     ("settings", "provenance", "folder"),
@@ -22,7 +22,8 @@ FLOORS = (
     ("case_data",),
     ("cell",),
     ("run", "report", "library"),
-    ("comparison", "tracking", "config"),
+    ("configuration",),
+    ("comparison", "tracking"),
     ("commands",),
     ("cli",),
     ("__main__", "__init__"),

@@ -245,6 +245,20 @@ def test_the_primitives_that_jax_computes_with_are_named_once(jax):
     assert jax.watch(quiet, (jnp.ones((2, 3)),))[1] == []
 
 
+def test_the_body_of_a_launched_kernel_is_its_own(jax):
+    from jax.experimental import pallas
+
+    def body(x, y):
+        y[...] = x[...] * 2 + 1
+
+    def call(x):
+        return pallas.pallas_call(body, out_shape=x, interpret=True)(x)
+
+    output, names = jax.watch(jax.jax.jit(call), (jax.jax.numpy.ones(8),))
+    assert output.tolist() == [3] * 8 and names == []
+    assert jax.watch(lambda x: call(x) - 1, (jax.jax.numpy.ones(8),))[1] == ["jax's sub"]
+
+
 # The device, of which there is none here
 
 

@@ -8,8 +8,9 @@ import shlex
 import pytest
 from conftest import FIXTURES
 
-from fusebench import cases, config, discovery, hard
+from fusebench import cases, discovery, hard
 from fusebench.cases import command, make_case, positive, read_shapes, select_cells
+from fusebench.configuration import command_line, jobs, names, schema
 from fusebench.contract import Case, Cell
 from fusebench.errors import UsageError, unknown
 
@@ -53,6 +54,31 @@ def test_all_means_every_one_in_the_order_of_the_kernel():
     assert labels[:3] == ["cublas", "cuda:row", "cuda:multirow"] and len(labels) == sum(
         len(i.variants) for i in LOLA.implementations.values()
     )
+
+
+def published(**chosen):
+    return [c.case.id for c in cells(**{"published": True, "case": "all", "dtype": "all", "precision": "all"} | chosen)]
+
+
+def test_the_published_cases_have_their_own_dtype_precision_and_options():
+    assert published() == [
+        "token/float32/ieee", "token_2048/float32/ieee", "wide_token/float32/ieee", "batch/float32/ieee", "batch/float32/tf32",
+        "batch/float16", "batch/bfloat16", "batch/bfloat16/w_layout=nk",
+    ]  # fmt: skip
+    assert published(kernel="splacc") == ["batch/float32/ieee/w_layout=nk", "batch/float32/tf32/w_layout=nk"]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "left"),
+    [
+        ({"case": "batch", "precision": "tf32"}, ["batch/float32/tf32"]),
+        ({"case": None, "dtype": "float16"}, ["batch/float16"]),
+        ({"option": {"w_layout": "nk", "activation": None}}, ["batch/bfloat16/w_layout=nk"]),
+        ({"kernel": ["launch", "geglu"], "option": {}}, ["floor/float32"]),
+    ],
+)
+def test_other_keys_choose_among_the_published_cases(chosen, left):
+    assert published(**chosen) == left
 
 
 def test_lists_multiply_and_the_cells_of_one_case_stand_together():
@@ -163,7 +189,23 @@ def test_all_inputs_are_those_that_the_kernel_defines():
         ({"seed": []}, "nothing was chosen by []; expected a value or a list of values"),
         (
             {"case": "tall"},
-            "no cells: lola has no case tall. There are: batch, token, wide_token, large, odd, odd_token, one",
+            "no cells: lola has no case tall. There are: batch, token, wide_token, large, odd, odd_token, one, token_2048",
+        ),
+        (
+            {"published": True, "batch": 7},
+            "published=true: the published cases have sizes of their own: leave out batch=7",
+        ),
+        (
+            {"published": True, "shape": {"K": 7}},
+            "published=true: the published cases have sizes of their own: leave out shape.K=7",
+        ),
+        (
+            {"published": True, "case": "odd"},
+            "no cells: no published case is asked for. Those of lola are: lola/token/float32/ieee, ",
+        ),
+        (
+            {"published": True, "kernel": "double"},
+            "no cells: no published case is asked for. Those of double are: none",
         ),
     ],
 )
@@ -267,10 +309,10 @@ def parsed(line):
     kernels = {name: KERNELS[name] for name in KERNELS if f"kernel={name} " in line}
     program, what, *words = shlex.split(line)
     assert program == "fusebench"
-    overrides = config.parse(words)
-    config.check(what, words, overrides, kernels)
-    config.store(what, kernels)
-    composed = config.compose_job(what, words, words)
+    overrides = command_line.parse(words)
+    names.check(what, words, overrides, kernels)
+    schema.register(what, kernels)
+    composed = jobs.compose_job(what, words, words)
     return what, select_cells(kernels, composed), composed
 
 

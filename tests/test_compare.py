@@ -11,7 +11,7 @@ from conftest import FIXTURES
 from scipy import stats
 from test_command_line import fusebench
 
-from fusebench import discovery, provenance
+from fusebench import discovery
 from fusebench.cases import make_case
 from fusebench.commands.compare import FILE
 from fusebench.comparison import sides, verdicts
@@ -261,23 +261,3 @@ def test_two_revisions_by_their_real_workers(tmp_path):
     assert f"A  @HEAD  (commit {head[:10]})" in done.stdout and file.read_text() == changed, (
         "the working tree is left alone"
     )
-
-
-def test_a_record_knows_the_shared_files_but_not_those_of_siblings(tmp_path):
-    folder = tmp_path / "lola"
-    folder.mkdir()
-    mine, found = folder / "triton.py", []
-    mine.write_text("")
-    for changed in (
-        "lola/flax.py",
-        "lola/_triton_kernels.py",
-        "lola/cuda.cu",
-        "_shared/cuda/device.cuh",
-        "lola/kernel.py",
-    ):
-        (tmp_path / changed).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / changed).write_text("changed")
-        found.append(provenance.source_of(mine).shared_sha256)
-    assert len(set(found)) == 5
-    (folder / "flax.py").write_text("again")
-    assert provenance.source_of(mine).shared_sha256 == found[-1]

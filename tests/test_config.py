@@ -8,8 +8,9 @@ import pytest
 from conftest import FIXTURES
 from omegaconf import OmegaConf
 
-from fusebench import config, discovery, machine
-from fusebench.errors import UsageError
+from fusebench import discovery, machine
+from fusebench.configuration import command_line, jobs, names, schema, values
+from fusebench.errors import UsageError, fail
 from fusebench.timing.plan import Plan
 
 FOUND = discovery.find_kernels(discovery.roots_of([FIXTURES / "kernels", FIXTURES / "tunables"]))
@@ -20,8 +21,8 @@ KERNELS = {
 
 @pytest.fixture(autouse=True, scope="module")
 def stored():
-    for command in config.SCHEMAS:
-        config.store(command, KERNELS)
+    for command in schema.SCHEMAS:
+        schema.register(command, KERNELS)
 
 
 def refused(what, *arguments):
@@ -31,7 +32,7 @@ def refused(what, *arguments):
 
 
 def check(*words, command="bench"):
-    config.check(command, words, config.parse(words), KERNELS)
+    names.check(command, words, command_line.parse(words), KERNELS)
 
 
 # Keys
@@ -75,7 +76,7 @@ def test_presets_of_one_s_own_folder_are_known(tmp_path):
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nkernel: launch\nseed: 9\n")
     check("--config-dir", str(tmp_path), "experiment=mine")
-    composed = config.compose_job("bench", ["experiment=mine"], ["--config-dir", str(tmp_path)])
+    composed = jobs.compose_job("bench", ["experiment=mine"], ["--config-dir", str(tmp_path)])
     assert (composed["kernel"], composed["seed"]) == ("launch", 9)
     assert "unknown experiment 'mine'" in refused(check, "experiment=mine")
 
@@ -90,15 +91,15 @@ def test_presets_of_one_s_own_folder_are_known(tmp_path):
     ],
 )  # fmt: skip
 def test_words_that_are_no_overrides(words, said):
-    assert said in refused(config.parse, words)
+    assert said in refused(command_line.parse, words)
 
 
 def test_the_last_value_of_a_key_counts():
-    overrides = config.parse(["seed=1", "kernel=a", "seed=2"])
+    overrides = command_line.parse(["seed=1", "kernel=a", "seed=2"])
     assert (
-        config.last("seed", overrides) == 2
-        and config.last("kernel", overrides) == "a"
-        and config.last("batch", overrides) is None
+        command_line.last("seed", overrides) == 2
+        and command_line.last("kernel", overrides) == "a"
+        and command_line.last("batch", overrides) is None
     )
 
 
@@ -107,13 +108,20 @@ def test_the_last_value_of_a_key_counts():
     [([], []), (["path=null"], []), (["path=a"], ["a"]), (["path=[a,3]"], ["a", "3"]), (["path=a", "path=b"], ["b"])],
 )
 def test_the_folders_of_path(words, paths):
-    assert config.paths_of(config.parse(words)) == paths
+    assert command_line.paths_of(command_line.parse(words)) == paths
 
 
 def test_what_may_stand_beside_resume():
     words = ["resume=latest", "hydra.run.dir=x", "seed=3", "shape.K=2", "pairs=4", "-m"]
-    assert config.beside_resume(config.parse(words), words) == ["seed=3", "shape.K=2", "pairs=4", "--multirun"]
-    assert config.beside_resume(config.parse(words[:-1]), words[:-1], ("pairs", "shape")) == ["seed=3"]
+    assert command_line.conflicts_with_resume(command_line.parse(words), words) == [
+        "seed=3",
+        "shape.K=2",
+        "pairs=4",
+        "--multirun",
+    ]
+    assert command_line.conflicts_with_resume(command_line.parse(words[:-1]), words[:-1], ("pairs", "shape")) == [
+        "seed=3"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -121,7 +129,7 @@ def test_what_may_stand_beside_resume():
     [(["kernel=a"], False), (["--cfg", "job"], True), (["--help"], True), (["--hydra-help"], True), (["--info"], True), (["-sc", "install=bash"], True), (["-m"], False)],
 )  # fmt: skip
 def test_what_only_shows_something(words, shows):
-    assert config.only_shows(words) == shows
+    assert command_line.only_shows(words) == shows
 
 
 # Composing
@@ -136,9 +144,9 @@ def test_what_only_shows_something(words, shows):
     ],
 )  # fmt: skip
 def test_the_defaults_of_each_command(command, defaults):
-    composed = config.compose_job(command, [])
+    composed = jobs.compose_job(command, [])
     shared = {"implementation": "all", "dtype": "float32", "precision": "ieee", "batch": None, "shapes": None, "device": "auto", "path": None, "seed": 0,
-              "inputs": "plain", "timeout_s": 300, "threads": None, "resume": None}  # fmt: skip
+              "inputs": "plain", "published": False, "timeout_s": 300, "threads": None, "resume": None}  # fmt: skip
     folded = ("shape", "option", "config", "worker", "experiment")
     assert {k: v for k, v in composed.items() if k not in folded} == shared | defaults
     assert composed["worker"]["inline"] is False and not any(composed["worker"]["python"].values())
@@ -153,28 +161,28 @@ def test_the_defaults_of_each_command(command, defaults):
 
 
 def test_a_preset_and_what_is_written_beside_it():
-    composed = config.compose_job("bench", ["experiment=quick", "time_s=2", "worker=inline", "shape.K=[1,2]"])
+    composed = jobs.compose_job("bench", ["experiment=quick", "time_s=2", "worker=inline", "shape.K=[1,2]"])
     assert (composed["case"], composed["time_s"], composed["worker"]["inline"], composed["shape"]["K"]) == (
         ["odd"],
         2.0,
         True,
         [1, 2],
     )
-    assert config.compose_job("bench", ["experiment=quick"])["time_s"] == 0.1
-    published = config.compose_job("bench", ["experiment=published"])["case"]
-    assert "published" in published and all(any(c in k.mathematics.cases for k in FOUND.values()) for c in published)
+    assert jobs.compose_job("bench", ["experiment=quick"])["time_s"] == 0.1
+    published = jobs.compose_job("bench", ["experiment=published", "dtype=float16"])
+    assert (published["published"], published["case"], published["dtype"]) == (True, "all", "float16")
 
 
 def test_a_value_of_another_type_is_one_line():
-    said = refused(config.compose_job, "bench", ["time_s=many"])
+    said = refused(jobs.compose_job, "bench", ["time_s=many"])
     assert "time_s" in said or "many" in said
     assert "\n" not in said and "full_key" not in said and "object_type" not in said
-    assert refused(config.compose_job, "bench", ["kernel=a,b"], (), "do this instead") == "do this instead"
+    assert refused(jobs.compose_job, "bench", ["kernel=a,b"], (), "do this instead") == "do this instead"
 
 
 def test_a_list_without_brackets_is_answered_with_what_to_write():
     words = ["kernel=lola,launch"]
-    said = refused(lambda: list(config.compose_jobs("bench", words, config.parse(words))))
+    said = refused(lambda: list(jobs.compose_jobs("bench", words, command_line.parse(words))))
     assert (
         said == "kernel=lola,launch: write kernel=[lola,launch] for a list in one run, or add --multirun for a run each"
     )
@@ -188,37 +196,37 @@ def test_the_jobs_of_a_multirun():
         ["seed=2", "kernel=lola", "batch=3"],
         ["seed=2", "kernel=lola", "batch=4"],
     ]
-    assert config.job_lines(words, config.parse(words)) == expected
+    assert jobs.job_lines(words, command_line.parse(words)) == expected
     words = ["seed=1", "batch=[3,4]"]
-    assert config.job_lines(words, config.parse(words)) == [words]
+    assert jobs.job_lines(words, command_line.parse(words)) == [words]
 
 
-@pytest.mark.parametrize(("count", "right"), [(config.MOST_JOBS, True), (config.MOST_JOBS + 1, False)])
+@pytest.mark.parametrize(("count", "right"), [(command_line.MOST_JOBS, True), (command_line.MOST_JOBS + 1, False)])
 def test_a_multirun_has_no_end_of_jobs(count, right):
     words = ["-m", f"seed=range(0,{count})"]
     if right:
-        assert len(config.job_lines(words, config.parse(words))) == count == 10_000
+        assert len(jobs.job_lines(words, command_line.parse(words))) == count == 10_000
     else:
-        said = refused(config.job_lines, words, config.parse(words))
+        said = refused(jobs.job_lines, words, command_line.parse(words))
         assert said == f"--multirun would start {count} jobs or more: expected 10000 at most"
 
 
 @pytest.fixture
 def composed(monkeypatch):
     """The overrides of each job that Hydra composes in full."""
-    calls, compose = [], config.compose
+    calls, compose = [], jobs.compose
     monkeypatch.setattr(
-        config, "compose", lambda *a, overrides, **k: calls.append(overrides) or compose(*a, overrides=overrides, **k)
+        jobs, "compose", lambda *a, overrides, **k: calls.append(overrides) or compose(*a, overrides=overrides, **k)
     )
     return calls
 
 
-def jobs(*words):
-    return list(config.compose_jobs("bench", words, config.parse(words)))
+def found_jobs(*words):
+    return list(jobs.compose_jobs("bench", words, command_line.parse(words)))
 
 
 def test_ten_thousand_jobs_are_checked_without_composing_each(composed):
-    found = jobs("-m", "seed=range(0,100)", f"shape.K={','.join(map(str, range(1, 101)))}")
+    found = found_jobs("-m", "seed=range(0,100)", f"shape.K={','.join(map(str, range(1, 101)))}")
     assert composed == [["seed=0", "shape.K=1"]]
     assert [(c["seed"], c["shape"]["K"]) for c in found] == [(s, k) for s in range(100) for k in range(1, 101)]
     assert found[0]["shape"] is not found[1]["shape"], "what one job has another does not share"
@@ -247,25 +255,25 @@ def test_ten_thousand_jobs_are_checked_without_composing_each(composed):
 )  # fmt: skip
 def test_the_jobs_of_a_sweep_are_what_hydra_composes(composed, words, in_full):
     words = ["-m", *words]
-    found, alone = jobs(*words), len(composed)
-    assert found == [config.compose_job("bench", line) for line in config.job_lines(words, config.parse(words))]
+    found, alone = found_jobs(*words), len(composed)
+    assert found == [jobs.compose_job("bench", line) for line in jobs.job_lines(words, command_line.parse(words))]
     assert alone == in_full
 
 
 def test_a_preset_that_refers_to_a_swept_key_is_composed_for_each_job(tmp_path, composed):
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\nbatch: ${shape.K}\n")
-    found = jobs("-m", "experiment=mine", "shape.K=3,5", "--config-dir", str(tmp_path))
+    found = found_jobs("-m", "experiment=mine", "shape.K=3,5", "--config-dir", str(tmp_path))
     assert [c["batch"] for c in found] == [3, 5] and len(composed) == 2
 
 
 def test_a_value_of_another_type_in_a_later_job_is_one_line():
-    assert "many" in refused(jobs, "-m", "time_s=1,many")
+    assert "many" in refused(found_jobs, "-m", "time_s=1,many")
 
 
 @pytest.mark.parametrize("word", ["seed=range(0,3),-1", "seed=1,choice(2,3)"])
 def test_a_sweep_within_a_sweep_is_one_line(word):
-    said = refused(jobs, "-m", word)
+    said = refused(found_jobs, "-m", word)
     assert said == f"{word}: a sweep within a sweep; expected values with commas between, or one range"
 
 
@@ -274,14 +282,14 @@ def test_lines_of_hydra_s_own_are_left_out():
         "what is wrong\n  full_key: x\nobject_type=y\n\nreference_type=z\nSet the environment variable\nmore"
     )
     error.__cause__ = KeyError("why")
-    assert config.one_line(error) == "what is wrong; more; 'why'"
-    assert config.one_line(ValueError("what")) == "what"
+    assert command_line.one_line(error) == "what is wrong; more; 'why'"
+    assert command_line.one_line(ValueError("what")) == "what"
 
 
 def test_a_value_that_refers_to_nothing_is_refused():
-    assert "nosuch" in refused(config.as_plain, OmegaConf.create({"a": "${nosuch}"}))
-    assert refused(config.as_plain, OmegaConf.create({"a": "???"}))
-    assert config.as_plain(OmegaConf.create({"a": "${b}", "b": [1]})) == {"a": [1], "b": [1]}
+    assert "nosuch" in refused(jobs.as_plain, OmegaConf.create({"a": "${nosuch}"}))
+    assert refused(jobs.as_plain, OmegaConf.create({"a": "???"}))
+    assert jobs.as_plain(OmegaConf.create({"a": "${b}", "b": [1]})) == {"a": [1], "b": [1]}
 
 
 # Values
@@ -299,36 +307,36 @@ def test_a_value_that_refers_to_nothing_is_refused():
 )
 def test_the_device(monkeypatch, gpu, asked, device):
     monkeypatch.setattr(machine, "gpu", lambda: gpu)
-    assert config.resolve_device(asked) == device
+    assert values.resolve_device(asked) == device
 
 
 def test_a_device_that_is_not_here(monkeypatch):
     monkeypatch.setattr(machine, "gpu", lambda: None)
     assert (
-        refused(config.resolve_device, "cuda")
+        refused(values.resolve_device, "cuda")
         == "device=cuda: no NVIDIA driver with a GPU answers here; device=cpu and device=auto work"
     )
-    assert refused(config.resolve_device, "gpu") == "unknown device 'gpu': did you mean cpu? There are: auto, cpu, cuda"
+    assert refused(values.resolve_device, "gpu") == "unknown device 'gpu': did you mean cpu? There are: auto, cpu, cuda"
 
 
 def test_threads(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
-    assert [config.check_threads(v) for v in (None, "null", 1, "3", 3)] == [None, None, 1, 3, 3]
+    assert [values.check_threads(v) for v in (None, "null", 1, "3", 3)] == [None, None, 1, 3, 3]
     for value in (0, 4, "x", "-1", 1.5, ""):
         assert (
-            refused(config.check_threads, value)
+            refused(values.check_threads, value)
             == f"threads is {value}: expected a number from 1 to 3, the cores that are ours here"
         )
 
 
 def test_the_plan_of_a_configuration():
     chosen = {"time_s": 0.25, "target": 0.5, "regime": "sustained", "cache": "auto"}
-    assert config.plan(chosen, "cpu") == Plan(0.25, 0.5, "sustained", "warm")
-    assert config.plan(chosen | {"regime": "auto"}, "cuda") == Plan(0.25, 0.5, "queued", "cold")
-    assert config.plan({}, "cpu") == Plan(time_s=0)
-    assert "regime=queued" in refused(config.plan, chosen | {"regime": "queued"}, "cpu")
+    assert values.plan(chosen, "cpu") == Plan(0.25, 0.5, "sustained", "warm")
+    assert values.plan(chosen | {"regime": "auto"}, "cuda") == Plan(0.25, 0.5, "queued", "cold")
+    assert values.plan({}, "cpu") == Plan(time_s=0)
+    assert "regime=queued" in refused(values.plan, chosen | {"regime": "queued"}, "cpu")
 
 
 def test_bad_input_is_one_line_and_two(capsys):
-    assert config.fail(UsageError("one\ntwo")) == 2
+    assert fail(UsageError("one\ntwo")) == 2
     assert capsys.readouterr().err == "fusebench: one two\n"

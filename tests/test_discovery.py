@@ -147,6 +147,18 @@ def test_modules_of_an_earlier_search_are_forgotten(tmp_path):
         (KERNEL + "ROWS = 'x'\n", ": ROWS is 'x'; expected axes by name, such as {\"x\": 0, \"y\": 0}"),
         (KERNEL + "ROWS = {'x': '0'}\n", ": ROWS is {'x': '0'}; expected axes by name"), (KERNEL + "ROWS = {'x': True}\n", ": ROWS is {'x': True}; expected"),
         (KERNEL + "ROW_AXIS = True\n", ": ROW_AXIS is True; expected an integer"),
+        (KERNEL + "OWN_DTYPES = {'a': 'half'}\n", ": OWN_DTYPES is {'a': 'half'}; expected names of inputs, or names with one of float32, float16, "),
+        (KERNEL + "OWN_DTYPES = {'a': ''}\n", ": OWN_DTYPES is {'a': ''}; expected"), (KERNEL + "OUTPUTS = 'y'\n", ": OUTPUTS is 'y'; expected a tuple of names"),
+        (KERNEL + "LAUNCHES = {'a': 0}\n", ": LAUNCHES is {'a': 0}; expected variants with positive integers"),
+        (KERNEL + "LAUNCHES = {'a': True}\n", ": LAUNCHES is {'a': True}; expected variants"),
+        (KERNEL + "PUBLISHED = 'odd'\n", ": PUBLISHED is 'odd'; expected cases, such as ({\"case\": \"odd\", \"dtype\": \"float32\"},)"),
+        (KERNEL + "PUBLISHED = ('odd',)\n", ": PUBLISHED has 'odd': expected a case and any of dtype, precision, options"),
+        (KERNEL + "PUBLISHED = ({'case': 'odd', 'M': 3},)\n", ": PUBLISHED has {'case': 'odd', 'M': 3}: expected a case and any of"),
+        (KERNEL + "PUBLISHED = ({'case': 'nosuch'},)\n", ": PUBLISHED has {'case': 'nosuch'}: case is none of "),
+        (KERNEL + "PUBLISHED = ({'case': ['odd']},)\n", ": PUBLISHED has {'case': ['odd']}: case is none of "),
+        (KERNEL + "PUBLISHED = ({'case': 'small', 'dtype': 'half'},)\n", ": PUBLISHED has {'case': 'small', 'dtype': 'half'}: dtype is none of float32, "),
+        (KERNEL + "PUBLISHED = ({'case': 'small', 'precision': 'no'},)\n", ": PUBLISHED has {'case': 'small', 'precision': 'no'}: precision is none of ieee"),
+        (KERNEL + "PUBLISHED = ({'case': 'small', 'options': {'a': 'b'}},)\n", ": PUBLISHED has {'case': 'small', 'options': {'a': 'b'}}: expected options of OPTIONS"),
         (KERNEL + "PARTS = {'a': 1}\n", ": PARTS is {'a': 1}; expected formulas by name"), (KERNEL + "hard = 3\n", ": hard is 3; expected a function"),
         (KERNEL + "weights = 3\n", ": weights is 3; expected a function"), (KERNEL + "flops = 3\n", ": flops is 3; expected a function"),
         (KERNEL + "inputs = formula = 3\n", ": inputs is 3; expected a function"), (KERNEL + "moved_bytes = 3\n", ": moved_bytes is 3; expected a function"),
@@ -167,6 +179,10 @@ def test_what_in_a_kernel_is_not_as_the_contract_has_it_is_named(tmp_path, text,
         "ROWS = {'x': -2, 'y': 0}",
         "ROW_AXIS = -2",
         "PARTS = {}",
+        "LAUNCHES = {'default': 2}",
+        "OWN_DTYPES = ('x',)",
+        "OUTPUTS = ('y',); OWN_DTYPES = {'y': 'int64', 'x': 'float32'}",
+        "OPTIONS = {'a': ('b', 'c')}; PUBLISHED = ({'case': 'small', 'dtype': 'float16', 'options': {'a': 'c'}},)",
         "BATCH = 'N'",
     ],
 )
@@ -184,24 +200,21 @@ VARIANTS = {"default": (), "in_place": ("product", "bias")}
 REQUIRES = {"triton": "triton>=3", "numpy": "numpy"}
 IN_PLACE = {"in_place": ("x",)}
 COMPUTES = "product"
+FUSED = True
 WITHOUT_GPU = "interpreted"
 OTHER = 1 / 0
 """
     assert read(tmp_path, text) == Implementation(
         "double", "it", tmp_path / "it.py", "jax", {"default": (), "in_place": ("product", "bias")}, {"triton": "triton>=3", "numpy": "numpy"},
-        {"in_place": ("x",)}, "interpreted", "product",
+        {"in_place": ("x",)}, "interpreted", "product", fused=True,
     )  # fmt: skip
 
 
 def test_what_a_file_may_leave_out(tmp_path):
     found = read(tmp_path, PROGRAM)
-    assert (found.requires, found.in_place, found.without_gpu, found.computes, found.broken) == (
-        {},
-        {},
-        "timed",
-        "",
-        "",
-    )
+    assert (found.requires, found.in_place, found.without_gpu, found.computes, found.fused, found.broken) == (
+        {}, {}, "timed", "", False, "",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -213,6 +226,7 @@ def test_what_a_file_may_leave_out(tmp_path):
         (PROGRAM + "VARIANTS = {}\n", 'VARIANTS must map each variant to a tuple of points, such as {"default": ("product",)}'),
         (PROGRAM + 'VARIANTS = {"a": "bc"}\n', "VARIANTS must map each variant"), (PROGRAM + 'REQUIRES = {"a": ""}\n', "REQUIRES must map modules to packages"),
         (PROGRAM + 'IN_PLACE = {"default": "x"}\n', "IN_PLACE must map variants"), (PROGRAM + 'IN_PLACE = {"other": ("x",)}\n', "IN_PLACE must map variants"),
+        (PROGRAM + "FUSED = 1\n", "it.py cannot be read: FUSED is 1; expected True or False"),
         (PROGRAM + "COMPUTES = f()\n", "COMPUTES must be a literal, because it is read without an import"),
         (PROGRAM + "x = (\n", "it.py cannot be read: "), (PROGRAM + "\x00", "it.py cannot be read: "),
         (PROGRAM + "def f():\n    import jax.numpy\n", "it imports jax.numpy, but its BACKEND is torch"),

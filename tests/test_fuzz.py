@@ -17,7 +17,8 @@ import samples
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from fusebench import cases, cli, config, discovery
+from fusebench import cases, cli, discovery
+from fusebench.configuration import schema
 from fusebench.records import store
 from fusebench.workers import pool
 
@@ -81,7 +82,7 @@ def told(*arguments, **files):
 SHAPES = sorted({d for k in KERNELS.values() for d in k.dimensions})
 OPTIONS = sorted({o for k in KERNELS.values() for o in k.options})
 KEYS = [
-    *config.BenchConfig.__dataclass_fields__, *(f"shape.{d}" for d in SHAPES), *(f"option.{o}" for o in OPTIONS),
+    *schema.BenchConfig.__dataclass_fields__, *(f"shape.{d}" for d in SHAPES), *(f"option.{o}" for o in OPTIONS),
     "shape", "option", "worker", "worker.inline", "worker.python", "worker.python.flax", "experiment",
 ]  # fmt: skip
 STRANGE_KEYS = [
@@ -216,7 +217,7 @@ lines = (
     | st.tuples(st.sampled_from(sorted(GOOD_RECORD)), trees).map(lambda change: json.dumps(GOOD_RECORD | dict([change])))
 )  # fmt: skip
 kept = st.dictionaries(
-    st.sampled_from([*config.BenchConfig.__dataclass_fields__, "shape", "option", "config", "worker", "x"]),
+    st.sampled_from([*schema.BenchConfig.__dataclass_fields__, "shape", "option", "config", "worker", "x"]),
     trees,
     max_size=4,
 )

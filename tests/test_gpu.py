@@ -19,26 +19,18 @@ from fusebench.timing.cupti import record
 
 pytestmark = pytest.mark.gpu
 
-FUSED = ("triton", "jax_triton", "cuda")
-# Launches of a call, where they are not one. embedding's naive look-up also copies its list, as published.
-LAUNCHES = {
-    ("lora_linear", "two_launches"): 2,
-    ("lola", "two_launches"): 2,
-    ("shcsa", "padded_attention"): 2,
-    ("embedding", "naive"): 2,
-}
-UNCOUNTED = {("shcsa", v) for v in ("padded_softmax_v", "padded_softmax", "plain_softmax")}  # staged on purpose
-
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", KERNELS)
-def test_fused_kernels_are_one_launch_by_cupti(kernels, run_cells, name, dtype):
+def test_fused_kernels_make_the_launches_that_kernel_py_declares(kernels, run_cells, name, dtype):
     odd = next(n for n in small_names(kernels[name]) if n.startswith("odd"))
-    cells = [c for c in cells_of(kernels[name], [odd], [dtype]) if c.implementation in FUSED]
+    fused = {i.name for i in kernels[name].implementations.values() if i.fused}
+    cells = [c for c in cells_of(kernels[name], [odd], [dtype]) if c.implementation in fused]
     records = run_cells(cells, time_s=0.02)
     assert_right(records)
-    for r in (r for r in records if r.status == "ok" and (name, r.cell.variant) not in UNCOUNTED):
-        assert r.timing.launches == LAUNCHES.get((name, r.cell.variant), 1), (r.label, r.timing.kernels)
+    for r in (r for r in records if r.status == "ok"):
+        expected = kernels[name].mathematics.launches_of(r.cell.variant)
+        assert r.timing.launches == expected, (r.label, r.timing.kernels)
         assert r.timing.timer == "cupti" and r.timing.busy_median <= r.timing.median * 1.0001
         assert r.timing.host_median > 0 and r.device.driver
 

@@ -101,6 +101,30 @@ def test_a_kernel_s_own_dtypes_are_kept(dtype, kind):
     )
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_an_input_may_have_a_dtype_of_its_own_in_every_case(dtype):
+    def arrays(case, rng):
+        return {"x": rng.standard_normal(9), "master": rng.standard_normal(9), "n": rng.integers(9, size=3)}
+
+    (made,) = inputs.make_sets(mathematics(inputs=arrays, OWN_DTYPES={"master": "float32"}), case(dtype), 0, 1)
+    assert [str(made[n].dtype) for n in ("x", "master", "n")] == [dtype, "float32", "int64"]
+
+
+def test_an_output_may_have_a_dtype_of_its_own_in_every_case():
+    plain = mathematics(OUTPUTS=("y", "loss"))
+    made_of = mathematics(
+        OUTPUTS=("y", "loss", "order"), OWN_DTYPES={"loss": "float32", "order": "int64", "x": "float32"}
+    )
+    assert [plain.output_dtype(number, case("float16")) for number in range(2)] == ["float16"] * 2
+    assert [made_of.output_dtype(number, case("float16")) for number in range(4)] == [
+        "float16",
+        "float32",
+        "int64",
+        "float16",
+    ]
+    assert mathematics(OWN_DTYPES=("y",), OUTPUTS=()).output_dtype(0, case("bfloat16")) == "bfloat16"
+
+
 def test_hard_sets_differ_from_set_to_set_and_leave_the_weights():
     plain, made = (inputs.make_sets(MATHEMATICS, case(), 0, 2, kind) for kind in ("plain", "nan"))
     places = [np.argwhere(np.isnan(s["x"])).tolist() for s in made]

@@ -18,7 +18,7 @@ from fusebench.comparison.pairs import Match, Side, run_pairs
 from fusebench.contract import Cell
 from fusebench.errors import Unstored
 from fusebench.records import store
-from fusebench.records.record import PairRecord, Source
+from fusebench.records.record import PairRecord
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
 from fusebench.timing.summary import Clocks
@@ -322,12 +322,8 @@ def test_a_file_that_changes_between_the_pairs_ends_the_comparison(compared, dou
     _, (match,) = compared(plan, count=4, kernels=(None, theirs))
     assert len(match.made) == 2 and sorted(match.pairs) == [0, 1, 2]
     assert (match.end.side, match.end.record.status) == ("B", "failed")
-    reason = "the file of torch_eager:times, or one that it shares, was changed between the pairs"
+    reason = "double/torch_eager.py, of which torch_eager:times is made, was changed between the pairs"
     assert match.end.record.reason == reason
-
-
-def test_digests_are_of_the_file_and_of_what_it_shares():
-    assert pairs.digests(Source("file", "own", "shared", "abc")) == ("own", "shared") and pairs.digests(None) is None
 
 
 def test_what_is_interpreted_is_not_timed(compared, double):

@@ -35,7 +35,7 @@ def test_the_script_of_the_readme_runs(capsys):
 
 
 def test_the_keys_of_the_readme_are_those_of_bench():
-    from fusebench.config import SCHEMAS
+    from fusebench.configuration.schema import SCHEMAS
 
     table = re.findall(r"^\| `.*", TEXT.split("| key | means |")[1].split("## How")[0], re.MULTILINE)
     named = set(re.findall(r"`([a-z_]+)(?:\.[\w.]+)?=", "\n".join(table)))

@@ -16,9 +16,10 @@ from pathlib import Path
 import msgspec
 import pyarrow.parquet
 import pytest
+from conftest import FIXTURES
 from samples import STATES, case, parity, timed, timing, untimed
 
-from fusebench import discovery, machine, provenance
+from fusebench import discovery, machine, provenance, sources
 from fusebench.contract import Case, Cell
 from fusebench.errors import Unstored, UsageError
 from fusebench.machine import DeviceInfo
@@ -74,71 +75,88 @@ def test_cells_that_differ_in_anything_have_other_names():
 
 # Which code was measured
 
-OWN = ["kernel.py", "_triton_kernels.py", "cuda.cu", "_row.cuh", "own.h"]
-ABOVE = ["../_mathematics.py", "../_device.cuh"]  # where older commits have what is shared
-SHARED = [
-    "../_shared/numpy/formulas.py",
-    "../_shared/cuda/hopper/wgmma.cuh",
-    "../_shared/cuda/rows.cu",
-    "../_shared/cuda/own.h",
-]
+KERNEL = (FIXTURES / "kernels" / "double" / "kernel.py").read_text()
+FILES = {
+    "lola/kernel.py": KERNEL + "\nfrom implementations._shared.numpy import formulas\n",
+    "lola/mine.py": "import implementations._shared.launch\nfrom . import _bodies\nX = 1\n",
+    "lola/_bodies.py": "from implementations._shared.launch import grid\n",
+    "lola/other.py": "",
+    "_shared/launch.py": "grid = 1\ndef late():\n    from implementations._shared import rows\n    import implementations._shared.never\n",
+    "_shared/rows.py": "",
+    "_shared/never.py": "",
+    "_shared/numpy/formulas.py": "",
+}
+MINE = {"lola/mine.py", "lola/_bodies.py", "_shared/launch.py"}
+MATHEMATICS = {"lola/kernel.py", "_shared/numpy/formulas.py"}
 
 
 @pytest.fixture
-def code(tmp_path):
-    """A kernel folder with an implementation and what it may share."""
-    folder = tmp_path / "implementations" / "lola"
-    folder.mkdir(parents=True)
-    (folder / "cuda.py").write_text("x = 1\n")
-    for name in (*OWN, *ABOVE, *SHARED):
-        file = folder / name
+def root(tmp_path):
+    for name, text in FILES.items():
+        file = tmp_path / "implementations" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{name}\n")
-    return folder
+        file.write_text(text)
+    return tmp_path / "implementations"
 
 
-def digest(*files):
-    content = b"".join(f.name.encode() + b"\0" + f.read_bytes() for f in sorted(f.resolve() for f in files))
-    return hashlib.sha256(content).hexdigest()
+@pytest.fixture
+def kernel(root):
+    return discovery.find_kernels([root])["lola"]
 
 
-def test_the_source_is_the_file_and_what_it_may_share(code):
-    found = provenance.source_of(code / "cuda.py")
-    assert found.file == str(code / "cuda.py") and found.git_commit is None
-    assert found.sha256 == hashlib.sha256(b"x = 1\n").hexdigest()
-    assert found.shared_sha256 == digest(*(code / name for name in (*OWN, *ABOVE, *SHARED)))
+def digest(text):
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def test_a_folder_without_shared_code_of_its_own_has_the_project_s(tmp_path, monkeypatch):
-    file = tmp_path / "mine" / "lola" / "flax.py"
-    rows = tmp_path / "project" / "_shared" / "jax" / "rows.py"
-    for made in (file, rows):
-        made.parent.mkdir(parents=True)
-        made.write_text("x = 1\n")
-    monkeypatch.setattr(discovery, "HOME", tmp_path / "project")
-    assert provenance.source_of(file).shared_sha256 == digest(rows)
+def test_a_module_is_made_of_what_it_imported(kernel):
+    module = discovery.load_implementation("lola", "mine")
+    assert sources.of_module(module.__name__) == {name: digest(FILES[name]) for name in MINE}
+    assert set(kernel.sources) == MATHEMATICS
+    sys.modules["implementations._shared.launch"].late()
+    assert set(sources.of_module(module.__name__)) == {*MINE, "_shared/rows.py", "_shared/never.py"}
 
 
-@pytest.mark.parametrize("name", [*OWN, *ABOVE, *SHARED])
-@pytest.mark.parametrize("change", ["edit", "rename"])
-def test_a_change_of_shared_code_is_another_source(code, name, change):
-    before = provenance.source_of(code / "cuda.py")
-    file = (code / name).resolve()
-    file.write_text("changed") if change == "edit" else file.rename(file.with_name(f"_z{file.suffix}"))
-    after = provenance.source_of(code / "cuda.py")
-    assert after.shared_sha256 != before.shared_sha256 and after.sha256 == before.sha256
+def test_what_was_read_before_an_edit_is_what_was_loaded(root, kernel):
+    read = {}
+    name = discovery.load_implementation("lola", "mine").__name__
+    before = sources.of_module(name, read)
+    (root / "_shared" / "launch.py").write_text("grid = 2\n")
+    assert sources.of_module(name, read) == before and set(read) == {root / file for file in MINE}
+    assert sources.of_module(name)["_shared/launch.py"] == digest("grid = 2\n")
 
 
-def test_a_sibling_is_no_part_of_the_source(code):
-    before = provenance.source_of(code / "cuda.py")
-    (code / "flax.py").write_text("y = 2\n")
-    (code.parent / "notes.txt").write_text("x")
-    (code.parent / "_shared" / "numpy" / "formulas.pyc").write_text("x")
-    assert provenance.source_of(code / "cuda.py") == before
+def test_the_source_is_the_file_and_what_was_loaded(root, kernel):
+    file = root / "lola" / "mine.py"
+    early = provenance.source_of(file, kernel.sources)
+    assert (early.file, early.git_commit, set(early.files)) == (str(file), None, {"lola/mine.py", *MATHEMATICS})
+    discovery.load_implementation("lola", "mine")
+    late = provenance.with_files(early, sources.of_module("implementations.lola.mine"))
+    assert set(late.files) == MINE | MATHEMATICS and late.sha256 != early.sha256
 
 
-def test_a_file_that_is_gone_has_no_source(code):
-    assert provenance.source_of(code / "nosuch.py") is None
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("change", ["edit", "take away"])
+def test_a_change_of_what_was_loaded_is_another_source_and_no_other_change_is(root, kernel, name, change):
+    file = root / "lola" / "mine.py"
+    discovery.load_implementation("lola", "mine")
+    made_of = sources.of_module("implementations.lola.mine")
+    found = provenance.with_files(provenance.source_of(file, kernel.sources), made_of)
+    assert provenance.changed(found, file, [root]) == ""
+    (root / name).write_text("changed") if change == "edit" else (root / name).unlink()
+    assert provenance.changed(found, file, [root]) == (name if name in MINE | MATHEMATICS else "")
+
+
+def test_a_file_that_is_gone_has_no_source(root):
+    assert provenance.source_of(root / "lola" / "nosuch.py", {}) is None
+    assert provenance.changed(None, root / "lola" / "nosuch.py", [root]) == ""
+    assert provenance.changed(None, root / "lola" / "mine.py", [root]) == "mine.py"
+
+
+def test_a_file_outside_all_roots_has_its_whole_path(root, kernel, tmp_path):
+    outside = tmp_path / "elsewhere.cuh"
+    outside.write_text("x")
+    files = sources.named({outside: "1", root / "lola" / "cuda.cu": "2", sources.PROJECT / "_shared" / "gpu.py": "3"})
+    assert files == {str(outside.resolve()): "1", "lola/cuda.cu": "2", "_shared/gpu.py": "3"}
 
 
 # Writing
@@ -157,7 +175,7 @@ def full():
     """A record with something in every part."""
     how = {"host": [1e-5], "launches": 3, "kernels": ["a", "b", "c"], "wall": 1.2e-4, "states": STATES}
     verdicts = Parity(parity(0.5), parity(0.25), parity(0.75), Spread(3, 0.5))
-    source = provenance.source_of(Path(__file__))
+    source = provenance.source_of(Path(__file__), {})
     record = timed(
         "triton:row", how=how, verdicts=verdicts, points=("product",), source=source, work=(2 * 10**9, 10**6)
     )
@@ -308,7 +326,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     assert refused(tmp_path) == f"{tmp_path / store.FILE} cannot be read: Is a directory"
 
 
-@pytest.mark.parametrize("schema", [99, 1, None, "2"])
+@pytest.mark.parametrize("schema", [99, 1, 2, None, "3"])
 def test_records_of_another_schema_are_named(tmp_path, schema):
     store.append(tmp_path, untimed())
     store.append(tmp_path, replace(untimed(), schema=schema))

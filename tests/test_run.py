@@ -103,6 +103,7 @@ def test_a_cell_is_built_called_again_timed_and_let_go(tmp_path):
     found = record.environment
     assert (found.device, found.packages, found.python) == (CPU, {"numpy": "2"}, "3.12.1"), "the worker's"
     assert record.source.file.endswith("a_fine.py")
+    assert set(record.source.files) == {"fault/a_fine.py", "fault/kernel.py"}
     assert not list((tmp_path / "run").glob(".inputs-*")), "what was handed over is gone"
 
 

@@ -8,7 +8,9 @@ import sys
 
 import pytest
 
-from fusebench import discovery, provenance
+from fusebench import discovery, sources
+from fusebench.cases import make_case
+from fusebench.contract import Cell
 from fusebench.workers.guard import Guard
 
 HOME = discovery.HOME
@@ -58,17 +60,34 @@ def test_an_implementation_cannot_import_what_formulas_are_made_of():
     assert guard.find_spec("implementations._shared.torch.operators") is None
 
 
-@pytest.mark.parametrize("name", ["cuda/hopper/pipeline.cuh", "triton/launch.py", "gpu.py"])
-def test_a_record_notices_a_change_anywhere_in_the_shared_code(tmp_path, name):
-    (tmp_path / "shcsa").mkdir()
-    (tmp_path / "shcsa" / "cuda.py").write_text("")
-    changed = tmp_path / "_shared" / name
-    changed.parent.mkdir(parents=True)
-    digests = set()
-    for text in ("before", "after"):
-        changed.write_text(text)
-        digests.add(provenance.source_of(tmp_path / "shcsa" / "cuda.py").shared_sha256)
-    assert len(digests) == 2
+def test_what_is_compiled_names_its_files_and_those_that_it_includes():
+    pytest.importorskip("cuda.core")
+    from fusebench.backends.cuda import compile_cubin, noting_sources
+
+    with noting_sources() as noted:
+        for _ in range(2):  # compiled, and taken from the cache
+            compile_cubin(HOME / "launch" / "cuda.cu", "sm_90", [])
+    found = sources.named(noted)
+    used = {"launch/cuda.cu", *uses(HOME / "launch" / "cuda.cu")}
+    assert used <= set(found) and "_shared/cuda/flash.cuh" not in found
+    assert all(found[name] == sources.digest(HOME / name) for name in found)
+    compile_cubin(HOME / "softmax" / "cuda.cu", "sm_90", [])
+    assert sources.named(noted) == found, "what is compiled later is another cell's"
+
+
+def test_a_record_names_the_files_of_its_cell_alone(kernels, run_cells):
+    case = make_case(kernels["softmax"], "one")
+    cells = [
+        Cell(case, name, variant)
+        for name, variant in (("triton", "row"), ("torch_compile", "default"), ("torch_eager", "default"))
+    ]
+    triton, compiled, eager = (set(r.source.files) - set(kernels["softmax"].sources) for r in run_cells(cells))
+    assert {"softmax/triton.py", "_shared/triton/launch.py", "_shared/triton/softmax.py"} <= triton
+    assert compiled == {"softmax/torch_compile.py", "_shared/torch/compile.py"} and eager == {"softmax/torch_eager.py"}
+    assert not {name for name in triton if name.startswith(("_shared/cuda", "_shared/torch", "_shared/numpy"))}
+    assert (
+        "softmax/kernel.py" in kernels["softmax"].sources and "_shared/numpy/formulas.py" in kernels["softmax"].sources
+    )
 
 
 def test_a_compiled_kernel_is_kept_for_the_headers_that_it_was_made_of(tmp_path):

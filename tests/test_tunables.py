@@ -6,15 +6,16 @@ import itertools
 
 import pytest
 
-from fusebench import cases, config, discovery
+from fusebench import cases, discovery
 from fusebench.cases import make_case
+from fusebench.configuration import jobs, schema
 from fusebench.contract import DTYPES, Cell, Device
 from fusebench.errors import UsageError
 
 
 def selected(kernels, *overrides):
-    config.store("bench", kernels)
-    chosen = config.compose_job("bench", ["kernel=double", *overrides])
+    schema.register("bench", kernels)
+    chosen = jobs.compose_job("bench", ["kernel=double", *overrides])
     return cases.select_cells(kernels, chosen)
 
 

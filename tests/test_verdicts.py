@@ -16,13 +16,14 @@ from samples import table_of, timing, untimed
 from stand_in import Pools
 from test_statistics import bootstrap_t
 
-from fusebench import config, discovery, provenance
+from fusebench import discovery, provenance
 from fusebench.cases import make_case
 from fusebench.cli import main
 from fusebench.commands import compare
 from fusebench.comparison import pairs, revision, sides, verdicts
 from fusebench.comparison import statistics as comparison
 from fusebench.comparison.pairs import Match
+from fusebench.configuration import jobs, schema, values
 from fusebench.contract import Cell
 from fusebench.errors import Unstored, UsageError
 from fusebench.records import store
@@ -105,7 +106,7 @@ def test_what_is_kept_of_a_comparison(double, tmp_path):
     assert kept == {
         "comparison": f"{cell(double).id} | {cell(double, 'times').id}", "kernel": "double", "cases": ["odd/float32"] * 2,
         "labels": ["torch_eager:plus", "torch_eager:times"], "status": "ok", "reason": None, "pairs": 5, "lost": 0, "fails": False,
-        "notes": [], "reproduce": "", "schema": 2,
+        "notes": [], "reproduce": "", "schema": 3,
     }  # fmt: skip
     assert told == {
         "result": vars(found.told.result), "confidence": 0.99, "medians": list(found.told.medians), "ratios": list(found.told.ratios),
@@ -272,7 +273,7 @@ def test_a_self_check_needs_as_many_pairs_as_a_comparison(double, count, checked
 def planned(double):
     """A function from overrides of `compare A B` to its sources and its plan, without a command line."""
     kernels = {"double": double}
-    config.store("compare", kernels)
+    schema.register("compare", kernels)
 
     def plan(*lines, a="torch_eager:plus", b="torch_eager:plus", commits=(None, None)):
         requests = [sides.request(name, text) for name, text in zip("AB", (a, b), strict=True)]
@@ -285,7 +286,7 @@ def planned(double):
 @pytest.fixture(scope="module")
 def five(double):
     """The sources and the plan of five pairs of plus and times, one round each."""
-    config.store("compare", {"double": double})
+    schema.register("compare", {"double": double})
     requests = [sides.request(*side) for side in (("A", "torch_eager:plus"), ("B", "torch_eager:times"))]
     sources = [compare.Source(r, {"double": double}, [FIXTURES / "kernels"], None) for r in requests]
     return sources, compare._plan(sources, [*KERNEL, "pairs=5", "rounds=1"], ())
@@ -378,19 +379,19 @@ def test_only_whole_pairs_are_gone_on_from(measured, five, tmp_path):
     assert list(match.pairs) == [0] and [r.side for r in match.pairs[0]] == ["A", "B"] and not other.pairs
 
 
-@pytest.mark.parametrize("key", ["sha256", "shared_sha256"])
+@pytest.mark.parametrize("name", ["double/torch_eager.py", "double/kernel.py"])
 @pytest.mark.parametrize("side", [0, 1])
-def test_an_implementation_that_has_changed_needs_a_comparison_of_its_own(five, double, key, side):
+def test_an_implementation_that_has_changed_needs_a_comparison_of_its_own(five, double, name, side):
     sources, plan = five
-    source = provenance.source_of(double.implementations["torch_eager"].file)
+    source = provenance.source_of(double.implementations["torch_eager"].file, double.sources)
     match = Match(plan.matches[0].cells)
     pair = [PairRecord(untimed(source=source), match.id, name, 0) for name in "AB"]
     match.pairs[0] = tuple(pair)
     compare._check_unchanged(sources, [match])
-    pair[side] = replace(pair[side], record=untimed(source=replace(source, **{key: "other"})))
+    pair[side] = replace(pair[side], record=untimed(source=provenance.with_files(source, {name: "other"})))
     match.pairs[0] = tuple(pair)
     with pytest.raises(
-        UsageError, match=r"torch_eager\.py, or a file that it shares, has changed since the recorded pairs"
+        UsageError, match=rf"^{name}, of which torch_eager:\w+ is made, has changed since the recorded pairs"
     ):
         compare._check_unchanged(sources, [match])
 
@@ -427,7 +428,7 @@ def test_a_comparison_is_kept_shown_and_gone_on_with(command, tmp_path, monkeypa
     assert kept == {
         "sides": ["torch_eager:plus", "torch_eager:times"], "path": str(FIXTURES / "planted"), "shapes": str(tmp_path / "it's [mine].csv"),
         "overrides": ["kernel=double", "pairs=5", "rounds=2", "fail_slower=10%", "seed=[3,4]", "time_s=0.125", "timeout_s=9",
-                      f"device={config.resolve_device('auto')}"],
+                      f"device={values.resolve_device('auto')}"],
     }  # fmt: skip
 
     # from elsewhere, with a pair more, another limit and another confidence
@@ -529,7 +530,7 @@ def composed(planned, five, monkeypatch):
     whole = five[1].chosen[0] | {"pairs": 10, "rounds": 16}
 
     def plan(keys, **options):
-        monkeypatch.setattr(config, "compose_job", lambda *_: whole | keys)
+        monkeypatch.setattr(jobs, "compose_job", lambda *_: whole | keys)
         return planned(**options)
 
     return plan
@@ -573,7 +574,7 @@ def test_how_a_side_is_run_is_its_own_settings(composed):
     python = {"inline": False, "python": {"torch": "/a/python"}}
     keys = {"time_s": 0.25, "timeout_s": 6.0, "threads": 1, "worker": python, "implementation": "torch_eager:plus"}
     _, plan = composed(keys)
-    settings = compare._settings(plan, plan.chosen[0])
+    settings = values.settings(plan.chosen[0])
     assert (settings.device, settings.plan.time_s, settings.plan.regime, settings.timeout_s, settings.threads) == (
         "cpu",
         0.25,

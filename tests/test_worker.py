@@ -165,25 +165,22 @@ def test_a_cell_that_is_skipped_is_never_built(backend, bench_of):
 
 OPERATORS = ["torch's add", "torch's mul"]
 WATCHED = Refused(
-    "failed", "computes with torch's add, torch's mul beside its own kernels, which are what it is here for"
+    "failed", "computes with torch's add, torch's mul beside its own kernels: FUSED says that it does not"
 )
-
-
-@pytest.fixture
-def own_kernels(monkeypatch):
-    """A program that has kernels of its own, by what it requires."""
-    monkeypatch.setattr(discovery.Implementation, "missing", lambda self: None)
-    return lambda requires: GOOD + f'REQUIRES = {{"{requires}": "package"}}\n'
+FUSED = GOOD + 'FUSED = True\nWITHOUT_GPU = "interpreted"\n'
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize(("requires", "watched"), [("triton", True), ("cuda.core", True), ("numpy", False)])
-def test_operators_are_watched_where_a_kernel_of_its_own_is_promised(
-    monkeypatch, bench_of, own_kernels, device, requires, watched
+@pytest.mark.parametrize(
+    ("program", "watched"),
+    [(FUSED, True), (GOOD + "FUSED = True\n", True), (GOOD + "FUSED = False\n", False), (GOOD + 'WITHOUT_GPU = "interpreted"\n', False)],
+)  # fmt: skip
+def test_operators_are_watched_where_an_implementation_declares_that_it_is_fused(
+    monkeypatch, bench_of, device, program, watched
 ):
     backend = stand_in.install(monkeypatch, device)
     backend.operators = OPERATORS
-    _, reply = bench_of(own_kernels(requires))
+    _, reply = bench_of(program)
     assert ("watch" in backend.events) == watched
     if watched:
         assert reply == WATCHED
@@ -192,12 +189,10 @@ def test_operators_are_watched_where_a_kernel_of_its_own_is_promised(
 
 
 @pytest.mark.parametrize(("device", "calls"), [("cpu", 1), ("cuda", 2)])
-def test_the_watch_is_no_part_of_what_compiling_takes(monkeypatch, bench_of, own_kernels, device, calls):
+def test_the_watch_is_no_part_of_what_compiling_takes(monkeypatch, bench_of, device, calls):
     """It has a call of its own behind the first. Triton's interpreter, where a call takes seconds, makes one alone."""
     backend = stand_in.install(monkeypatch, device)
-    program = (
-        own_kernels("triton").replace("def build", "calls = []\ndef build").replace("work(3", "calls.append(1); work(3")
-    )
+    program = FUSED.replace("def build", "calls = []\ndef build").replace("work(3", "calls.append(1); work(3")
     _, reply = bench_of(program)
     assert built(reply).compile_s == 2 + 20 + 3 + 30
     assert len(sys.modules["implementations.double.mine"].calls) == calls
@@ -224,6 +219,38 @@ def test_a_cell_that_does_not_build_leaves_no_call_of_the_one_before(backend, be
     with pytest.raises(ValueError):
         bench.build(bench_of.asked)
     assert bench.call is None
+
+
+COMPILES = """
+from pathlib import Path
+from fusebench.backends.cuda import compile_cubin
+from implementations._shared import used
+VARIANTS = {"default": ()}
+def build(case, variant, device):
+    compile_cubin(Path(__file__).with_name("mine.cu"), "sm_90", ["f"])
+    return lambda x, w: x * w
+"""
+SHARED = {"_shared/used.py": "", "_shared/unused.py": "", "_shared/used.cuh": "", "_shared/unused.cuh": "",
+          "double/mine.cu": '#include "_shared/used.cuh"\nextern "C" __global__ void f() {}\n', "double/other.cu": ""}  # fmt: skip
+
+
+def test_a_built_cell_names_the_files_that_it_is_made_of(backend, bench_of):
+    pytest.importorskip("cuda.core")
+    root, digests = bench_of.files.parent, {}
+    for changed in (None, *SHARED, "double/mine.py"):
+        for name, text in SHARED.items():
+            (root / name).parent.mkdir(exist_ok=True)
+            (root / name).write_text(text + "\n" * (name == changed))
+        _, reply = bench_of(COMPILES + "\n" * (changed == "double/mine.py"))
+        digests[changed] = built(reply).sources
+    assert set(digests[None]) == {"double/mine.py", "double/mine.cu", "_shared/used.py", "_shared/used.cuh"}
+    assert {name for name in digests if digests[name] != digests[None]} == set(digests[None])
+
+
+def test_a_file_that_is_edited_while_it_is_loaded_is_named_as_it_was(backend, bench_of):
+    bench, reply = bench_of()
+    (bench_of.files.parent / "double" / "mine.py").write_text("changed")
+    assert built(bench.build(bench_of.asked)).sources == reply.sources
 
 
 # Calling again

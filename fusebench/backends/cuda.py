@@ -6,13 +6,15 @@ device without a driver, so nothing here asks before Torch has found one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -54,6 +56,8 @@ def compile_cubin(path: str | Path, arch: str, names: Sequence[str], defines: It
     Results are kept on disk, keyed by everything they depend on; without a writable cache it compiles each time.
     """
     path, names, defines = Path(path), list(names), list(defines)
+    if (noted := _noted.get()) is not None:
+        noted |= {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in _sources(path)}
     key, store = _key(path, arch, names, defines), _store()
     try:
         header, _, code = store[key].partition(b"\n")
@@ -66,6 +70,20 @@ def compile_cubin(path: str | Path, arch: str, names: Sequence[str], defines: It
     except (OSError, TypeError):
         pass
     return cubin
+
+
+_noted: ContextVar[dict[Path, str] | None] = ContextVar("noted", default=None)
+
+
+@contextlib.contextmanager
+def noting_sources() -> Iterator[dict[Path, str]]:
+    """Within it, what is compiled, or taken from the cache, notes its files and their SHA-256: a record names them."""
+    noted: dict[Path, str] = {}
+    token = _noted.set(noted)
+    try:
+        yield noted
+    finally:
+        _noted.reset(token)
 
 
 def architecture(capability: Sequence[int]) -> str:

@@ -80,8 +80,15 @@ def half(array: jax.Array) -> jax.Array:
 
 
 # What may stand beside a kernel of one's own in a jaxpr: calls, shapes, and the callback that interprets Triton on the CPU.
-_QUIET = {"pjit", "jit", "closed_call", "core_call", "triton_kernel_call", "pure_callback", "reshape", "broadcast_in_dim",
-          "squeeze", "convert_element_type", "copy", "copy_p", "slice", "transpose"}  # fmt: skip
+_QUIET = {"pjit", "jit", "closed_call", "core_call", "reshape", "broadcast_in_dim", "squeeze", "convert_element_type", "copy",
+          "copy_p", "slice", "transpose"}  # fmt: skip
+_LAUNCHES = {
+    "triton_kernel_call",
+    "pallas_call",
+    "ffi_call",
+    "buffer_callback",
+    "pure_callback",
+}  # of kernels of one's own
 
 
 def watch(call: Any, arguments: Sequence[Any]) -> tuple[Any, list[str]]:
@@ -89,7 +96,7 @@ def watch(call: Any, arguments: Sequence[Any]) -> tuple[Any, list[str]]:
     names: dict[str, None] = {}
 
     def walk(jaxpr: Any) -> None:
-        for equation in jaxpr.eqns:
+        for equation in (e for e in jaxpr.eqns if e.primitive.name not in _LAUNCHES):
             inner = [v for v in equation.params.values() if hasattr(v, "eqns") or hasattr(v, "jaxpr")]
             for value in inner:
                 walk(getattr(value, "jaxpr", value))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import sys
 import time
@@ -15,15 +14,17 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fusebench import cases, config, discovery, folder, report
-from fusebench.contract import STATUSES, Cell
+from fusebench import cases, discovery, folder, provenance, report
+from fusebench.configuration import command_line, jobs, names, request, schema, values
+from fusebench.configuration.request import Request, Requests
+from fusebench.contract import Cell
 from fusebench.discovery import Kernel
-from fusebench.errors import Unstored, UsageError
+from fusebench.errors import Unstored, UsageError, fail
 from fusebench.records import store
 from fusebench.records.record import Record
 from fusebench.records.store import FILE
 from fusebench.run import run
-from fusebench.settings import Run, Settings
+from fusebench.settings import Run
 
 INTERRUPTED = 130  # as shells have it for Ctrl-C
 
@@ -39,17 +40,24 @@ def run_app(command: str, arguments: Sequence[str]) -> int:
 
 
 def _prepare(command: str, arguments: Sequence[str]) -> Prepared:
-    overrides = config.parse(arguments)
+    overrides = command_line.parse(arguments)
     resumed = _resumed(command, overrides, arguments)
-    roots = discovery.roots_of(_paths(resumed) if resumed else config.paths_of(overrides))
+    roots = discovery.roots_of(_paths(resumed) if resumed else command_line.paths_of(overrides))
     kernels = discovery.find_kernels(roots)
-    config.check(command, arguments, overrides, kernels)
-    config.store(command, kernels)
-    if not resumed and not config.only_shows(arguments):
-        for composed in config.compose_jobs(command, arguments, overrides):
-            check_files(composed, overrides)
-            _check(composed, kernels)  # a wrong name in the last job of a sweep must not cost the first ones
-    return arguments, resumed, lambda composed, home: _run(command, composed, home, roots, kernels, resumed)
+    names.check(command, arguments, overrides, kernels)
+    schema.register(command, kernels)
+    requests = Requests(lambda chosen: request.build(command, roots, chosen, kernels))
+    if not resumed and not command_line.only_shows(arguments):
+        for chosen in jobs.compose_jobs(command, arguments, overrides):
+            check_files(chosen, overrides)
+            values.settings(chosen)
+            requests.add(chosen)  # a wrong name in the last job of a sweep must not cost the first ones
+
+    def job(composed: DictConfig, home: Path) -> int:
+        chosen = _resume(resumed, composed) if resumed else jobs.as_plain(composed)
+        return _run(requests.of(chosen), home, kernels, resumed is not None)
+
+    return arguments, resumed, job
 
 
 def start(
@@ -69,27 +77,27 @@ def start(
     try:
         arguments, resumed, job = prepare()
         sys.argv[1:] = arguments
-        overrides = config.parse(arguments)
+        overrides = command_line.parse(arguments)
         elsewhere = any(o.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") for o in overrides)
-        if not resumed and not elsewhere and not config.only_shows(arguments):
+        if not resumed and not elsewhere and not command_line.only_shows(arguments):
             new = folder.new()
-        multirun = config.flags(arguments).multirun
-        named = config.last("hydra.sweep.dir" if multirun else "hydra.run.dir", overrides)
+        multirun = command_line.flags(arguments).multirun
+        named = command_line.last("hydra.sweep.dir" if multirun else "hydra.run.dir", overrides)
         home = resumed.parent if resumed else Path(str(named)) if named else new
         pattern = f"**/{FILE}" if multirun else FILE
         others = set() if resumed else set(home.glob(pattern))  # of earlier runs in a folder that was named
     except SystemExit as end:  # --version
         return int(end.code or 0)
     except UsageError as error:
-        return config.fail(error)
+        return fail(error)
     except OSError as error:  # a path that is too long, a folder that may not be read
-        return config.fail(UsageError(str(error)))
+        return fail(UsageError(str(error)))
 
     def task(composed: DictConfig) -> None:
         try:
             codes.append(job(composed, resumed.parent if resumed else Path(HydraConfig.get().runtime.output_dir)))
         except UsageError as error:
-            codes.append(config.fail(error))
+            codes.append(fail(error))
         except BaseException as error:  # for the handlers below: Hydra would print it in its own way, at length
             stopped.append(error)
             sys.exit(1)
@@ -98,7 +106,7 @@ def start(
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises what it would print
     try:
-        hydra.main(version_base="1.3", config_path=str(config.CONF), config_name=command)(task)()
+        hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name=command)(task)()
     except SystemExit as end:
         if stopped and isinstance(stopped[0], Unstored):
             print(f"fusebench: the run ends here: {stopped[0]}", file=sys.stderr)
@@ -109,10 +117,10 @@ def start(
     except (
         Exception
     ) as error:  # from Hydra's own part, which our keys, checked above, do not reach: a `hydra.…` key or a flag
-        return config.fail(UsageError(config.one_line(error)))
+        return fail(UsageError(command_line.one_line(error)))
     finally:
         folder.remove_empty(new)
-    if not config.only_shows(arguments) and 2 not in codes:  # what cannot be read was said
+    if not command_line.only_shows(arguments) and 2 not in codes:  # what cannot be read was said
         codes += [code_of(file.parent) for file in set(home.glob(pattern)) - others]
     return max(codes, default=0)
 
@@ -120,36 +128,48 @@ def start(
 def check_files(composed: Mapping[str, Any], overrides: Sequence[Any]) -> None:
     """Raises UsageError where a preset sets what is for the command line alone."""
     for key in ("path", "resume"):
-        if composed[key] is not None and config.last(key, overrides) is None:
+        if composed[key] is not None and command_line.last(key, overrides) is None:
             raise UsageError(f"a file sets {key}={composed[key]}: that is for the command line alone")
 
 
-def _run(
-    command: str, composed: DictConfig, home: Path, roots: Sequence[Path], kernels: Mapping[str, Kernel], resumed: Path | None
-) -> int:  # fmt: skip
+def _run(asked: Request, home: Path, kernels: Mapping[str, Kernel], resumed: bool) -> int:
     """One job, in its folder. Raises UsageError before anything is measured, and Unstored when the disk takes no more."""
     begin = time.perf_counter()
-    chosen = _resume(resumed, composed) if resumed else config.as_plain(composed)
-    chosen["retry"] = config.as_plain(composed)["retry"]  # of this time, not of the run that goes on
-    again = _retried(chosen["retry"], resumed)
-    device, cells = _check(chosen, kernels)
-    settings = Settings(
-        device, config.plan(chosen, device), chosen["timeout_s"], chosen["threads"], chosen["worker"]["inline"],
-        chosen["worker"]["python"],
-    )  # fmt: skip
+    if asked.retry and not resumed:
+        value = asked.chosen["retry"]
+        raise UsageError(f"retry={value}: it goes with resume=, which names the run whose cells are to run again")
+    settings = values.settings(asked.chosen)
     with folder.held(home):
         if not resumed:
             # "auto" may be another device where the run goes on: times of two never stand in one table
-            folder.keep({**chosen, "device": device}, home, command)
-        finished = [r for r in _latest(home) if r.status not in again]
-        this = Run(kernels, roots, home, settings)
-        if not _measure(this, cells, finished):
+            folder.keep({**asked.chosen, "device": settings.device}, home, asked.command)
+        finished = [r for r in _latest(home) if r.status not in asked.retry]
+        this = Run(kernels, [Path(root) for root in asked.roots], home, settings)
+        _tell_changes(this, finished)
+        if not _measure(this, asked.cells, finished):
             return INTERRUPTED
-    order = {cell.id: number for number, cell in enumerate(cells)}
+    order = {cell.id: number for number, cell in enumerate(asked.cells)}
     finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
-    report.show(finished, timed=command == "bench")
+    report.show(finished, timed=asked.command == "bench")
     report.footer(finished, this.clock, time.perf_counter() - begin, home)
     return _code_of(home)
+
+
+def _tell_changes(this: Run, finished: Sequence[Record]) -> None:
+    """Says which files have changed since cells on record were measured: the table is going to show them beside new ones."""
+    by_source: dict[tuple[str, Path], list[Record]] = {}
+    for record in finished:
+        kernel = this.kernels.get(record.kernel)
+        implementation = kernel and kernel.implementations.get(record.cell.implementation)
+        if record.source and implementation:
+            by_source.setdefault((record.source.sha256, implementation.file), []).append(record)
+    for (_, file), records in by_source.items():
+        if name := provenance.changed(records[0].source, file, this.roots):
+            cells = f"{len(records)} cells" if len(records) > 1 else "one cell"
+            print(
+                f"{name} has changed since {cells} on record of {records[0].label} ran: a new run runs them again",
+                file=sys.stderr,
+            )
 
 
 def _code_of(home: Path) -> int:
@@ -182,37 +202,12 @@ def _measure(this: Run, cells: Sequence[Cell], finished: list[Record]) -> bool:
     return True
 
 
-def _retried(value: Any, resumed: Path | None) -> list[str]:
-    """The statuses whose cells are to run again; their new records stand behind the old ones, and count. Raises UsageError."""
-    if value is None:
-        return []
-    if not resumed:
-        raise UsageError(f"retry={value}: it goes with resume=, which names the run whose cells are to run again")
-    return [cases.check_name("status", str(status), STATUSES) for status in cases.some(value)]
-
-
-def _check(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> tuple[str, list[Cell]]:
-    """The device and the cells of a configuration. Raises UsageError for whatever in it cannot be done."""
-    return check_timing(chosen), cases.select_cells(kernels, chosen)
-
-
-def check_timing(chosen: Mapping[str, Any]) -> str:
-    """The device. Raises UsageError where it, a time, the threads or the plan of sampling cannot be had."""
-    for key in ("time_s", "timeout_s"):
-        if not 0 < chosen.get(key, 1) < math.inf:
-            raise UsageError(f"{key} is {chosen[key]!r}: expected a number of seconds above 0")
-    config.check_threads(chosen["threads"])
-    device = config.resolve_device(chosen["device"])
-    config.plan(chosen, device)
-    return device
-
-
 def _resumed(command: str, overrides: Sequence[Any], arguments: Sequence[str]) -> Path | None:
     """The configuration of the run to go on with, or None. Raises UsageError if it is none, or if other keys are set beside it."""
-    value = config.last("resume", overrides)
+    value = command_line.last("resume", overrides)
     if value is None:
         return None
-    if others := config.beside_resume(overrides, arguments, ("retry",)):
+    if others := command_line.conflicts_with_resume(overrides, arguments, ("retry",)):
         raise UsageError(f"resume={value} goes on with that run as it was configured: leave out {' '.join(others)}")
     return folder.find(command, str(value))
 
@@ -222,8 +217,10 @@ def _paths(file: Path) -> list[str]:
 
 
 def _resume(file: Path, composed: DictConfig) -> dict[str, Any]:
-    """The configuration of the run to go on with; a key that it lacks, because it is newer, has its default."""
+    """The configuration of the run to go on with; a key that it lacks, because it is newer, has its default. `retry` is of this
+    time."""
     try:
-        return config.as_plain(OmegaConf.merge(composed, folder.load(file)))  # type: ignore[arg-type]
+        kept = jobs.as_plain(OmegaConf.merge(composed, folder.load(file)))  # type: ignore[arg-type]
+        return kept | {"retry": jobs.as_plain(composed)["retry"]}
     except OmegaConfBaseException as error:
-        raise UsageError(f"{file} is no configuration of this command: {config.one_line(error)}") from error
+        raise UsageError(f"{file} is no configuration of this command: {command_line.one_line(error)}") from error

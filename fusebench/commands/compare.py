@@ -10,22 +10,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
 
-from fusebench import cases, config, discovery, folder, provenance, report
+from fusebench import cases, discovery, folder, provenance, report
 from fusebench.commands import app
 from fusebench.comparison import revision, sides, verdicts
-from fusebench.comparison.pairs import Match, Side, digests, run_pairs
+from fusebench.comparison.pairs import Match, Side, run_pairs
+from fusebench.configuration import command_line, jobs, names, schema, values
+from fusebench.configuration.request import Requests
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import Unstored, UsageError
 from fusebench.records import store
 from fusebench.records.record import PairRecord
-from fusebench.settings import Clock, Run, Settings
+from fusebench.settings import Clock, Run
 
 FILE = "comparison.jsonl"
 AFTERWARDS = ("pairs", "confidence", "fail_slower", "resamples")  # keys that may be set anew beside resume=
@@ -67,22 +70,28 @@ def run_compare(arguments: Sequence[str]) -> int:
 def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepared:
     """What app.start needs; the folders of old kernels stay until the stack is left."""
     words, rest, resumed = _resumed(arguments) or (*sides.split(arguments), None)
-    shows = config.only_shows(rest)
+    shows = command_line.only_shows(rest)
     if not words and not shows:
         raise UsageError(f"compare takes two sides, before all else; expected {sides.EXPECTED}")
-    overrides = config.parse(rest)
-    paths = config.paths_of(overrides)
+    overrides = command_line.parse(rest)
+    paths = command_line.paths_of(overrides)
     sources = _sources([sides.request(*side) for side in zip("AB", words, strict=False)], paths, stack)
     known = {f"{s.request.name}/{name}": k for s in sources for name, k in s.kernels.items()}
     known = known or discovery.find_kernels(discovery.roots_of(paths))
-    config.check("compare", rest, overrides, known)
-    config.store("compare", known)
+    names.check("compare", rest, overrides, known)
+    schema.register("compare", known)
+    plans = Requests(lambda job: _plan(sources, job["overrides"], rest))
     if not shows:
-        for lines in config.job_lines(rest, overrides):
-            plan = _plan(sources, lines, rest)
+        for lines in jobs.job_lines(rest, overrides):
+            plan = plans.add({"overrides": lines})
             if not resumed:
                 app.check_files(plan.chosen[0], overrides)
-    return rest, resumed, lambda _, home: _run(sources, rest, home, resumed is not None)
+
+    def job(_: DictConfig, home: Path) -> int:
+        lines = [str(line) for line in HydraConfig.get().overrides.task]
+        return _run(sources, plans.of({"overrides": lines}), lines, home, resumed is not None)
+
+    return rest, resumed, job
 
 
 def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | None:
@@ -92,11 +101,11 @@ def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | No
     words, rest = sides.split(arguments)
     if any(word.startswith("resume=") for word in words):  # given twice
         words, rest = [], list(arguments)
-    overrides = config.parse(rest)
-    value = config.last("resume", overrides)
+    overrides = command_line.parse(rest)
+    value = command_line.last("resume", overrides)
     if value is None:
         return None
-    if wrong := [*map(shlex.quote, words), *config.beside_resume(overrides, arguments, AFTERWARDS)]:
+    if wrong := [*map(shlex.quote, words), *command_line.conflicts_with_resume(overrides, arguments, AFTERWARDS)]:
         raise UsageError(
             f"resume={value} goes on with that comparison as it was: leave out {' '.join(wrong)}; "
             f"only {', '.join(AFTERWARDS)} can be set anew"
@@ -139,16 +148,16 @@ def _plan(sources: Sequence[Source], lines: Sequence[str], arguments: Sequence[s
     for source in sources:
         where = f"side {source.request.name} ({source.request.text}): "
         try:
-            config.check("compare", (), config.parse(source.request.lines), source.kernels)
-            own = config.compose_job("compare", [*lines, *source.request.lines], arguments)
+            names.check("compare", (), command_line.parse(source.request.lines), source.kernels)
+            own = jobs.compose_job("compare", [*lines, *source.request.lines], arguments)
             cells.append(cases.select_cells(source.kernels, own))
         except UsageError as error:
             raise UsageError(where + str(error)) from error
         chosen.append(own)
     both = chosen[0]
-    device = app.check_timing(both)
     if both["worker"]["inline"]:
         raise UsageError("worker=inline: compare needs processes of its own for each side; worker=process")
+    device = values.settings(both).device
     confidence = _share("confidence", both["confidence"], "a share such as 0.99")
     if not 0.5 <= confidence < 1:
         raise UsageError(f"confidence is {both['confidence']!r}: expected at least 0.5 and less than 1")
@@ -184,10 +193,10 @@ def _share(key: str, value: Any, expected: str) -> float:
     return share
 
 
-def _run(sources: Sequence[Source], arguments: Sequence[str], home: Path, resumed: bool) -> int:
+def _run(sources: Sequence[Source], plan: Plan, lines: Sequence[str], home: Path, resumed: bool) -> int:
     """One job, in its folder: the pairs that are not on record yet, then the table. Raises UsageError and Unstored."""
-    lines = [str(line) for line in HydraConfig.get().overrides.task]
-    plan = _plan(sources, lines, arguments)
+    settings = values.settings(plan.chosen[0])  # of the machine that the job runs on
+    plan = replace(plan, device=settings.device, matches=[Match(match.cells) for match in plan.matches])
     with folder.held(home):
         if not resumed:
             texts = [s.request.text.replace(f"@{s.request.revision}", f"@{s.commit}") for s in sources]
@@ -212,7 +221,7 @@ def _measure(sources: Sequence[Source], plan: Plan, home: Path) -> int:
             bar.update(task, description=f"{cell.label} {cell.case.id}: {phase}")
 
         both = [
-            Side(s.request.name, Run(s.kernels, s.roots, home / f"side-{s.request.name}", _settings(plan, own), clock, on_phase), s.commit)
+            Side(s.request.name, Run(s.kernels, s.roots, home / f"side-{s.request.name}", values.settings({**own, "device": plan.device}), clock, on_phase), s.commit)
             for s, own in zip(sources, plan.chosen, strict=True)
         ]  # fmt: skip
         stopped: BaseException | None = None
@@ -249,11 +258,6 @@ def _code_of(home: Path) -> int:
     return 1 if any(outcome.fails for outcome in store.read(home, verdicts.Outcome, FILE)) else 0
 
 
-def _settings(plan: Plan, own: Mapping[str, Any]) -> Settings:
-    sampling = config.plan(own, plan.device)
-    return Settings(plan.device, sampling, own["timeout_s"], own["threads"], pythons=own["worker"]["python"])
-
-
 def _recorded(home: Path, matches: Sequence[Match]) -> None:
     """Gives the matches the pairs that are on record."""
     pairs: dict[tuple[str, int], dict[str, PairRecord]] = {}
@@ -265,12 +269,12 @@ def _recorded(home: Path, matches: Sequence[Match]) -> None:
 
 
 def _check_unchanged(sources: Sequence[Source], matches: Sequence[Match]) -> None:
-    """Raises UsageError if an implementation, or a file that it shares, has changed since its pairs were recorded."""
+    """Raises UsageError if a file that an implementation is made of has changed since its pairs were recorded."""
     for match in matches:
         for pair in match.pairs.values():
             for record, cell, source in zip(pair, match.cells, sources, strict=True):
                 file = source.kernels[cell.case.kernel].implementations[cell.implementation].file
-                if digests(record.record.source) != digests(provenance.source_of(file)):
+                if name := provenance.changed(record.record.source, file, source.roots):
                     raise UsageError(
-                        f"{file}, or a file that it shares, has changed since the recorded pairs were measured: start a comparison anew"
+                        f"{name}, of which {cell.label} is made, has changed since the recorded pairs were measured: start a comparison anew"
                     )

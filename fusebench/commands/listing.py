@@ -9,9 +9,8 @@ from collections.abc import Mapping
 from rich.table import Table
 
 from fusebench import discovery, machine, report
-from fusebench.config import fail
 from fusebench.discovery import Kernel
-from fusebench.errors import UsageError
+from fusebench.errors import UsageError, fail
 
 FRAMEWORKS = ("flax", "torch_eager", "torch_compile", "triton", "jax_triton", "cuda")
 

@@ -14,9 +14,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from fusebench import machine, report
-from fusebench.config import check_threads, fail, resolve_device
+from fusebench.configuration.values import check_threads, resolve_device
 from fusebench.discovery import roots_of
-from fusebench.errors import UsageError, unknown
+from fusebench.errors import UsageError, fail, unknown
 from fusebench.timing import yardstick, yardstick_cache
 from fusebench.timing.yardstick import Missing, Rate
 from fusebench.workers import yardsticks

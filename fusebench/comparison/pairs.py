@@ -14,12 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fusebench import provenance
 from fusebench.case_data import CaseData
 from fusebench.cell import Trial, rated, release, with_timing
 from fusebench.contract import Cell
 from fusebench.folder import scratch
 from fusebench.records import store
-from fusebench.records.record import PairRecord, Source
+from fusebench.records.record import PairRecord
 from fusebench.run import start_workers, worker_keys
 from fusebench.settings import Run
 from fusebench.timing.summary import Timing
@@ -213,20 +214,15 @@ def _one_pair(
     return attempts[0].record(match, number), attempts[1].record(match, number)
 
 
-def digests(source: Source | None) -> tuple[str, str] | None:
-    """Of the implementation's file and of what it shares with others; None where it was gone."""
-    return None if source is None else (source.sha256, source.shared_sha256)
-
-
 def _refusal(sides: Sequence[Side], match: Match, place: int, trial: Trial, data: _Inputs) -> tuple[str, str] | None:
     """Status and reason of a side that can run but not be compared."""
     if trial.interpreted:
         return "skipped", "interpreted on the CPU: never timed"
     if reason := data.differ(sides, match.cells):
         return "skipped", reason
-    # every pair imports the files anew
-    if any(digests(pair[place].record.source) != digests(trial.record.source) for pair in match.pairs.values()):
-        return "failed", f"the file of {trial.cell.label}, or one that it shares, was changed between the pairs"
+    for pair in match.pairs.values():  # every pair imports the files anew
+        if name := provenance.changed(pair[place].record.source, trial.implementation.file, trial.run.roots):
+            return "failed", f"{name}, of which {trial.cell.label} is made, was changed between the pairs"
     return None
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusebench import config
 from fusebench.comparison.pairs import Match
+from fusebench.configuration import command_line
 from fusebench.contract import Cell
 from fusebench.errors import UsageError
 
@@ -32,7 +32,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
 
     Two bare KEY=VALUE words are sides if they set the same key: `compare dtype=float16 dtype=bfloat16 kernel=lola`.
     """
-    words = config.flags(arguments).overrides[:2]
+    words = command_line.flags(arguments).overrides[:2]
     keys = [word.split("=")[0] if "=" in word and len(word.split()) == 1 else None for word in words]
     if len(words) < 2 or (any(keys) and keys[0] != keys[1]):
         return [], list(arguments)
@@ -65,7 +65,7 @@ def request(name: str, text: str) -> Request:
         revision = wanted if wanted not in ("", ".") else revision
     if not words:
         raise UsageError(f"side {name} is empty; expected {EXPECTED}")
-    for override in config.parse(lines):
+    for override in command_line.parse(lines):
         key = override.key_or_group
         if key not in OWN_KEYS and not key.startswith(OWN_GROUPS):
             raise UsageError(

@@ -15,17 +15,18 @@ from fusebench.parity.verdict import Verdict
 from fusebench.timing.summary import Timing
 from fusebench.timing.yardstick import Rates as Yardsticks
 
-SCHEMA = 2
+SCHEMA = 3
 
 
 @dataclass(frozen=True)
 class Source:
-    """Which code was measured: the implementation's `file`, the SHA-256 of it and of the files that it shares with others, and
-    the commit that the file is of, with `+` behind it where it differs; None outside a repository."""
+    """Which code was measured: the implementation's `file`; each of the `files` of `implementations` that it and kernel.py are made
+    of, Python that was loaded and CUDA sources that were compiled, by name (sources.py) with its SHA-256, and one `sha256` of
+    them all; and the commit that the file is of, with `+` behind it where it differs; None outside a repository."""
 
     file: str
     sha256: str
-    shared_sha256: str
+    files: Mapping[str, str]
     git_commit: str | None = None
 
 

@@ -60,7 +60,8 @@ class BuildCell(Message, frozen=True):
 
 
 class Built(Message, frozen=True):
-    """The seconds, the bytes, the rounding points of the variant, the files of the first output, and all tunables."""
+    """The seconds, the bytes, the rounding points of the variant, the files of the first output, all tunables, and the files of
+    `implementations` that were loaded and compiled, by name with their SHA-256 (sources.py)."""
 
     prepare_s: float
     compile_s: float
@@ -69,6 +70,7 @@ class Built(Message, frozen=True):
     written_bytes: int
     outputs: tuple[Stored, ...]
     config: Mapping[str, Tunable] = {}
+    sources: Mapping[str, str] = {}
 
 
 Differing = tuple[tuple[int, tuple[Stored, ...]], ...]  # input sets, and outputs that are not the first ones on them

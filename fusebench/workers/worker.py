@@ -25,7 +25,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fusebench import discovery, inputs, machine, memory
+from fusebench import discovery, inputs, machine, memory, sources
+from fusebench.backends import cuda
 from fusebench.contract import Device
 from fusebench.errors import Unstored
 from fusebench.timing import yardstick
@@ -52,6 +53,7 @@ class Bench:
         self.call: Any = None
         self.ring = Ring([], frozenset(), self.backend.copy)
         self.unchanged: list[int] = []  # places of the arguments that a call must leave alone
+        self.read: dict[Path, str] = {}  # digests of the Python files that were loaded
         self.kept: dict[int, Any] = {}  # by place, copies of what all calls are given: weights, and what was prepared
         self.repeats = Repeats(self.backend)
 
@@ -68,6 +70,7 @@ class Bench:
         reason = found.missing()
         if reason is None:
             module = discovery.load_implementation(case.kernel, asked.implementation)
+            sources.of_module(module.__name__, self.read)  # before anybody edits them
             reason = getattr(module, "skip", lambda *_: None)(case, variant, self.device)
         config = {}
         if reason is None and found.tunables.get(variant):
@@ -97,19 +100,18 @@ class Bench:
         arguments, kept = self.ring[0], [self.backend.copy(a) for a in self.ring.sets[0]]
         self.kept = {place: a for place, a in enumerate(kept) if place not in self.ring.copied}
         self.backend.wait([arguments, kept])
-        # what has kernels of its own is here for these, not for operators; under Triton's interpreter, where a call takes seconds
-        # and is never timed, the first one is watched
-        own_kernels = bool({"triton", "cuda.core"} & set(found.requires))
-        interpreted = own_kernels and self.device.type == "cpu"
+        # under an interpreter, where a call takes seconds and is never timed, the first call is watched
+        interpreted = found.fused and found.without_gpu == "interpreted" and self.device.type == "cpu"
         peak, begin = self.peak(), time.perf_counter()
-        self.call = module.build(case, variant, self.device, *([config] if found.tunables else []))
-        output, operators = self.backend.watch(self.call, arguments) if interpreted else (self.call(*arguments), [])
-        self.backend.wait(output)
+        with cuda.noting_sources() as compiled:
+            self.call = module.build(case, variant, self.device, *([config] if found.tunables else []))
+            output, operators = self.backend.watch(self.call, arguments) if interpreted else (self.call(*arguments), [])
+            self.backend.wait(output)
         compile_s, peak_bytes = time.perf_counter() - begin, peak()
-        if own_kernels and not interpreted:
+        if found.fused and not interpreted:
             operators = self.backend.watch(self.call, self.ring[0])[1]
         if operators:
-            reason = f"computes with {', '.join(operators)} beside its own kernels, which are what it is here for"
+            reason = f"computes with {', '.join(operators)} beside its own kernels: FUSED says that it does not"
             return protocol.Refused("failed", reason)
         if foreign := [type(o).__name__ for o in _list(output) if not self.backend.is_array(o)]:
             return protocol.Refused("failed", f"the call returned {foreign[0]}, expected an array or a tuple of arrays")
@@ -118,7 +120,8 @@ class Bench:
         self.repeats = Repeats(self.backend)
         self.repeats.see(0, output)
         points, files = tuple(found.variants[variant]), self._save(output, folder, "first")
-        return protocol.Built(prepare_s, compile_s, points, peak_bytes, written_bytes(output), files, config)
+        made_of = sources.of_module(module.__name__, self.read) | sources.named(compiled)
+        return protocol.Built(prepare_s, compile_s, points, peak_bytes, written_bytes(output), files, config, made_of)
 
     def repeat(self, asked: protocol.RepeatCell) -> protocol.Repeated:
         """Runs the cell in hand twice more: on the first set, to see whether the output is the same bit for bit, and on the

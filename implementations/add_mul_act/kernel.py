@@ -22,7 +22,9 @@ CASES = {
     "tall": {"M": 5000, "N": 3},  # several rows in one vector of 16 bytes
     "wide": {"M": 3, "N": 5000},  # several blocks in one row
     "column": {"M": 4099, "N": 1},
+    "square": {"M": 8, "N": 8},
 }
+PUBLISHED = ({"case": "small"}, {"case": "tiny"}, {"case": "square"})
 
 
 def inputs(case, rng):

@@ -34,6 +34,8 @@ CASES = {
     "many_features": {"M": 3, "F": 37, "V": 9, "D": 6},
     "tall": {"M": 1500, "F": 2, "V": 3, "D": 8},
 }
+LAUNCHES = {"naive": 2}  # the list of known values is copied first, as published
+PUBLISHED = ({"case": "small"}, {"case": "small", "options": {"hashing": "lookup"}})
 LAST_ID = 2**32 - 1
 
 

@@ -44,7 +44,14 @@ CASES = {
     "two_layers": _sizes(3, 17, 130, 3),
     "widening": _sizes(33, 5, 7, 150),  # the last layer is the widest
     "four_layers": _sizes(19, 40, 33, 72, 9, 21),
+    "bottom_small": _sizes(128, 13, 32, 16),  # of DLRM with one hidden layer
+    "top_small": _sizes(128, 186624, 16, 1),
 }
+PUBLISHED = (
+    *({"case": case} for case in ("bottom", "bottom_2048", "bottom_65536", "bottom_small")),
+    *({"case": case, "options": {"last": "sigmoid"}} for case in ("top", "top_outer", "top_small")),
+    *({"case": case, "options": {"last": "relu"}} for case in ("synthetic", "synthetic_2048", "synthetic_65536")),
+)
 
 
 def widths(case):

@@ -24,6 +24,7 @@ CASES = {
     "long_rows": {"M": 3, "F": 2, "D": 133},
     "edge": {"M": 9, "F": 31, "D": 8},  # exactly 32 vectors, and one sample more than a block of eight
 }
+PUBLISHED = ({"case": "main"}, {"case": "main", "options": {"form": "outer"}})
 
 
 def inputs(case, rng):

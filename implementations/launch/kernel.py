@@ -10,6 +10,7 @@ BATCH = "N"
 PRECISIONS = ("ieee",)  # a copy multiplies nothing
 ROWS = {"x": 0, "y": 0}
 CASES = {"floor": {"N": 1024}, "one": {"N": 1}, "odd": {"N": 4099}}
+PUBLISHED = ({"case": "floor"},)
 
 
 def inputs(case, rng):

@@ -28,7 +28,19 @@ CASES = {
     "odd": {"M": 37, "K": 131, "N": 203},  # no tile divides it
     "odd_token": {"M": 1, "K": 131, "N": 203},
     "one": {"M": 1, "K": 1, "N": 1},
+    "token_2048": {"M": 1, "K": 2048, "N": 8192},
 }
+LAUNCHES = {"two_launches": 2}
+PUBLISHED = (
+    {"case": "token"},
+    {"case": "token_2048"},
+    {"case": "wide_token"},
+    {"case": "batch"},  # PyTorch's figure; the float32 of Flax is TF32: its printed difference is that of TF32 operands
+    {"case": "batch", "precision": "tf32"},
+    {"case": "batch", "dtype": "float16"},
+    {"case": "batch", "dtype": "bfloat16"},
+    {"case": "batch", "dtype": "bfloat16", "options": {"w_layout": "nk"}},
+)
 
 
 def inputs(case, rng):

@@ -30,6 +30,7 @@ CASES = {
     "flat": {"M": 3, "K": 70, "N": 515, "R": 64},  # more columns than a tile, fewer rows
     "odd_rank": {"M": 33, "K": 64, "N": 72, "R": 13},  # aligned but for A, whose rows are 13 long
 }
+LAUNCHES = {"two_launches": 2}
 
 
 def inputs(case, rng):

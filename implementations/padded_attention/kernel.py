@@ -33,6 +33,7 @@ CASES = {
     "block": {"B": 1, "H": 2, "T": 128, "D": 16},
     "past_block": {"B": 1, "H": 1, "T": 137, "D": 80},
 }
+PUBLISHED = ({"case": "published"},)
 
 
 def inputs(case, rng):

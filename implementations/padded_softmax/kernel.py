@@ -29,6 +29,7 @@ CASES = {
     "block": {"T": 256},
     "past_block": {"T": 257},
 }
+PUBLISHED = ({"case": "published"},)
 
 
 def inputs(case, rng):

@@ -29,6 +29,7 @@ CASES = {
     "odd_rows": {"T": 67, "D": 32},  # those of att alone
     "past_block": {"T": 264, "D": 40},
 }
+PUBLISHED = ({"case": "published"},)
 
 
 def inputs(case, rng):

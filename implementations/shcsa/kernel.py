@@ -26,6 +26,8 @@ CASES = {
     "odd": {"T": 37, "C": 53, "D": 19},  # rows begin anywhere, not at a multiple of 16 bytes
     "past_block": {"T": 136, "C": 40, "D": 40},
 }
+LAUNCHES = {"padded_attention": 2, "padded_softmax_v": 3, "padded_softmax": 4, "plain_softmax": 4}
+PUBLISHED = ({"case": "published"},)
 
 
 def inputs(case, rng):

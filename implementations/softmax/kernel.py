@@ -25,6 +25,7 @@ CASES = {
     "long": {"R": 2, "C": 70001},  # longer than a block's registers hold
     "aligned": {"R": 5, "C": 4096},  # rows of whole vectors
 }
+PUBLISHED = ({"case": "published"},)
 
 
 def inputs(case, rng):

@@ -23,6 +23,10 @@ CASES = {
     "tall": {"M": 300, "K": 17, "N": 3},  # the halves lie within one vector of a row of B
     "flat": {"M": 2, "K": 24, "N": 520},  # N divides into vectors, but into no tile
 }
+PUBLISHED = (  # B column-major: PyTorch's figure, and that of the interleaved kernel, in TF32
+    {"case": "batch", "options": {"w_layout": "nk"}},
+    {"case": "batch", "precision": "tf32", "options": {"w_layout": "nk"}},
+)
 
 
 def inputs(case, rng):

@@ -1,0 +1,128 @@
+"""A command's line as the user wrote it: Hydra's flags, and the overrides with their values."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NoReturn
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf.errors import OmegaConfBaseException
+
+from fusebench.errors import UsageError
+
+MOST_JOBS = 10_000  # of one multirun: each is composed beforehand
+
+
+def parse(arguments: Sequence[str]) -> list[Override]:
+    """The overrides among the arguments of a command, flags left out. Raises UsageError for one that does not parse."""
+    given = flags(arguments)
+    for name in ("config_name", "config_path", "experimental_rerun"):
+        if getattr(given, name) is not None:
+            flag = name.replace("_", "-")
+            raise UsageError(f"--{flag}: the configuration is this command's own; your presets go into --config-dir")
+    if given.config_dir is not None and not Path(given.config_dir).is_dir():
+        raise UsageError(f"--config-dir {given.config_dir}: no such folder; expected one with experiment/NAME.yaml")
+    words = given.overrides
+    if stray := [w for w in words if "=" not in w and not w.startswith("~")]:
+        raise UsageError(f"unexpected {stray[0]!r}: expected KEY=VALUE, such as kernel=lola")
+    parser, found = OverridesParser.create(), []
+    for word in words:
+        try:
+            found += parser.parse_overrides([word])
+        except HydraException as error:
+            raise UsageError(f"{word:.80}: {one_line(error)}") from error
+    return found
+
+
+def last(key: str, overrides: Sequence[Override]) -> Any:
+    """The value of a key; where it is set twice Hydra takes the last one. None where it is not set."""
+    return next((o.value() for o in reversed(overrides) if o.key_or_group == key), None)
+
+
+def paths_of(overrides: Sequence[Override]) -> list[str]:
+    """The folders that `path=` names."""
+    value = last("path", overrides)
+    return [] if value is None else [str(p) for p in (value if isinstance(value, list) else [value])]
+
+
+def conflicts_with_resume(
+    overrides: Sequence[Override], arguments: Sequence[str], allowed: Sequence[str] = ()
+) -> list[str]:
+    """What stands beside `resume=` that a run which goes on as it was configured does not take: all but the `allowed` keys."""
+    keys = ("resume", "hydra", *allowed)
+    others = [str(o.input_line) for o in overrides if o.key_or_group.split(".")[0] not in keys]
+    return others + ["--multirun"] * flags(arguments).multirun
+
+
+def only_shows(arguments: Sequence[str]) -> bool:
+    """Whether Hydra will print something instead of running."""
+    given = flags(arguments)
+    return bool(given.help or given.hydra_help or given.cfg or given.info or given.shell_completion)
+
+
+def flags(arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments as Hydra is going to read them. Raises UsageError for a flag that Hydra does not have, or that stands between
+    keys, where Hydra takes none."""
+    return _hydra_flags().parse_args(list(arguments))
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}; flags stand before all keys or behind them")
+
+
+def _hydra_flags() -> argparse.ArgumentParser:
+    """The flags that Hydra 1.3 documents: it has no public parser for them."""
+    parser = _Parser(add_help=False, allow_abbrev=True)
+    parser.add_argument("overrides", nargs="*")
+    for name, short in (
+        ("help", "-h"),
+        ("resolve", None),
+        ("run", "-r"),
+        ("multirun", "-m"),
+        ("shell-completion", "-sc"),
+    ):
+        parser.add_argument(*filter(None, (f"--{name}", short)), action="store_true")
+    parser.add_argument("--hydra-help", action="store_true")
+    parser.add_argument("--version", action="version", version=f"Hydra {version('hydra-core')}")
+    parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
+    parser.add_argument(
+        "--info",
+        "-i",
+        nargs="?",
+        const="all",
+        choices=["all", "config", "defaults", "defaults-tree", "plugins", "searchpath"],
+    )
+    for name, short in (("package", "-p"), ("config-path", "-cp"), ("config-name", "-cn"), ("config-dir", "-cd")):
+        parser.add_argument(f"--{name}", short)
+    parser.add_argument("--experimental-rerun")
+    return parser
+
+
+def swept(override: Override) -> list[str]:
+    """The values of a sweep, one more than a multirun may have at most. Raises UsageError for one that has no list of them."""
+    try:
+        return list(itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1))
+    except HydraException as error:
+        raise UsageError(f"{override.input_line}: {one_line(error)}") from error
+    except OmegaConfBaseException as error:  # on the way to write a range as a value
+        raise UsageError(
+            f"{override.input_line}: a sweep within a sweep; expected values with commas between, or one range"
+        ) from error
+
+
+def one_line(error: Exception) -> str:
+    """The lines of a Hydra error that say what is wrong, without the hints for its own developers."""
+    text = f"{error}\n{error.__cause__ or ''}"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return "; ".join(
+        line
+        for line in lines
+        if not line.startswith(("full_key", "object_type", "reference_type", "Set the environment"))
+    )

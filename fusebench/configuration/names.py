@@ -1,0 +1,55 @@
+"""Which keys and presets a command has: a wrong one is answered with the nearest that exist, before anything is composed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.types import Override
+
+from fusebench.configuration import schema
+from fusebench.configuration.command_line import flags, swept
+from fusebench.discovery import Kernel
+from fusebench.errors import UsageError, unknown
+
+
+def check(command: str, arguments: Sequence[str], overrides: Sequence[Override], kernels: Mapping[str, Kernel]) -> None:
+    """Raises UsageError for a key that the command does not have, naming the nearest that exist."""
+    folders = [schema.CONF, *(Path(d) for d in [flags(arguments).config_dir] if d is not None)]
+    plain = list(schema.SCHEMAS[command].__dataclass_fields__)
+    shapes, options = schema.dimension_names(kernels), schema.option_names(kernels)
+    keys = [*plain, "worker", "worker.inline", *(f"worker.python.{n}" for n in schema.python_names(kernels))]
+    keys += ["experiment", *(f"shape.{d}" for d in shapes), *(f"option.{o}" for o in options)]
+    tunables = schema.tunable_names(kernels)
+    keys += [f"config.{t}" for t in tunables]
+    for override in overrides:
+        key = override.key_or_group
+        if override.is_delete():
+            raise UsageError(f"{override.input_line}: no key can be taken away; {key}=null or another value sets it")
+        if key.split(".")[0].split("/")[0] == "hydra":
+            continue  # Hydra's own
+        if key not in keys:
+            for prefix, what, known in (
+                ("shape.", "dimension", shapes),
+                ("option.", "option", options),
+                ("config.", "tunable", tunables),
+            ):
+                if key.startswith(prefix):
+                    raise unknown(what, key.removeprefix(prefix), known)
+            shown = [*plain, "worker", "worker.python.NAME", "experiment", "shape.DIM", "option.NAME", "config.NAME"]
+            raise unknown("key", key, shown)
+        for group in ("experiment", "worker"):
+            if key == group and override.value() is not None:
+                for value in _values(override):
+                    _check_group(group, str(value), folders)
+
+
+def _check_group(group: str, value: str, folders: Sequence[Path]) -> None:
+    names = sorted(f.stem for folder in folders for f in (folder / group).glob("*.yaml"))
+    if value not in names:
+        raise unknown(group, value, names)
+
+
+def _values(override: Override) -> list[Any]:
+    return swept(override) if override.is_sweep_override() else [override.value()]

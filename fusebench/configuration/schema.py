@@ -1,0 +1,111 @@
+"""The keys of the commands and their types; what discovery knows adds the names of dimensions, options, tunables and interpreters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, make_dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+from omegaconf import MISSING
+
+from fusebench import discovery
+from fusebench.backends import protocol
+from fusebench.discovery import Kernel
+
+CONF = next(p for p in (Path(__file__).parents[1] / "conf", discovery.HOME.parent / "conf") if p.is_dir())
+
+
+@dataclass
+class BaseConfig:
+    """The keys that all commands share, and their types; conf/base.yaml and the command's own file give the values. `register` adds
+    `shape`, `option`, `config` and `worker`, whose keys discovery knows."""
+
+    kernel: Any = MISSING
+    implementation: Any = MISSING
+    case: Any = MISSING
+    published: bool = MISSING
+    dtype: Any = MISSING
+    precision: Any = MISSING
+    batch: Any = MISSING
+    shapes: str | None = MISSING
+    device: str = MISSING
+    path: Any = MISSING
+    seed: Any = MISSING
+    inputs: Any = MISSING
+    timeout_s: float = MISSING
+    threads: int | None = MISSING
+    resume: str | None = MISSING
+
+
+@dataclass
+class TimedConfig(BaseConfig):
+    """How a cell is sampled: the fields of timing/plan.py's Plan."""
+
+    time_s: float = MISSING
+    target: float = MISSING
+    regime: str = MISSING
+    cache: str = MISSING
+
+
+@dataclass
+class BenchConfig(TimedConfig):
+    """`retry` names statuses whose cells run again in a run that goes on."""
+
+    retry: Any = MISSING
+
+
+@dataclass
+class CompareConfig(TimedConfig):
+    """`time_s` is the sampling budget of one turn of one side, in seconds; comparison/statistics.py says what the others are."""
+
+    pairs: Any = MISSING
+    rounds: Any = MISSING
+    confidence: Any = MISSING
+    fail_slower: Any = MISSING
+    resamples: Any = MISSING
+
+
+@dataclass
+class ParityConfig(BaseConfig):
+    """Nothing is timed."""
+
+    retry: Any = MISSING
+
+
+SCHEMAS: dict[str, type[BaseConfig]] = {"bench": BenchConfig, "compare": CompareConfig, "parity": ParityConfig}
+
+
+def register(command: str, kernels: Mapping[str, Kernel]) -> None:
+    """Registers the schema of a command. The dimensions and options known from discovery are its keys, so they need no `+`."""
+    shape = make_dataclass("Shape", [(d, Any, None) for d in dimension_names(kernels)])
+    option = make_dataclass("Option", [(o, Any, None) for o in option_names(kernels)])
+    tunables = make_dataclass("Tunables", [(t, Any, None) for t in tunable_names(kernels)])
+    python = make_dataclass("Python", [(n, str | None, None) for n in python_names(kernels)])
+    worker = make_dataclass("Worker", [("inline", bool, False), ("python", python, field(default_factory=python))])
+    schema = make_dataclass(
+        "Schema",
+        [("shape", shape, field(default_factory=shape)), ("option", option, field(default_factory=option)),
+         ("config", tunables, field(default_factory=tunables)),
+         ("worker", worker, field(default_factory=worker))],
+        bases=(SCHEMAS[command],),
+    )  # fmt: skip
+    ConfigStore.instance().store(name=f"{command}_schema", node=schema)
+
+
+def dimension_names(kernels: Mapping[str, Kernel]) -> list[str]:
+    return sorted({d for k in kernels.values() for d in k.dimensions})
+
+
+def option_names(kernels: Mapping[str, Kernel]) -> list[str]:
+    return sorted({o for k in kernels.values() for o in k.options})
+
+
+def tunable_names(kernels: Mapping[str, Kernel]) -> list[str]:
+    implementations = [i for k in kernels.values() for i in k.implementations.values()]
+    return sorted({name for i in implementations for own in i.tunables.values() for name in own})
+
+
+def python_names(kernels: Mapping[str, Kernel]) -> list[str]:
+    return sorted({*protocol.found(), *(i for k in kernels.values() for i in k.implementations)})

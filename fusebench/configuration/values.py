@@ -1,0 +1,50 @@
+"""What a configuration's values mean on this machine: the device, the threads, how cells are timed."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from fusebench import machine
+from fusebench.errors import UsageError, unknown
+from fusebench.settings import Settings
+from fusebench.timing.plan import Plan
+
+
+def resolve_device(value: str) -> str:
+    """`auto` becomes "cuda" where the driver sees a GPU, else "cpu". Raises UsageError for another name or a missing GPU."""
+    if value not in ("auto", "cpu", "cuda"):
+        raise unknown("device", value, ("auto", "cpu", "cuda"))
+    if value == "cuda" and machine.gpu() is None:
+        raise UsageError("device=cuda: no NVIDIA driver with a GPU answers here; device=cpu and device=auto work")
+    return ("cuda" if machine.gpu() else "cpu") if value == "auto" else value
+
+
+def check_threads(value: int | str | None) -> int | None:
+    """The number of threads, or None for one for each core. Raises UsageError for more than there are cores, or for none."""
+    cores = len(os.sched_getaffinity(0))
+    if value in (None, "null"):
+        return None
+    if not str(value).isdecimal() or not 1 <= int(value) <= cores:
+        raise UsageError(f"threads is {value}: expected a number from 1 to {cores}, the cores that are ours here")
+    return int(value)
+
+
+def settings(chosen: Mapping[str, Any]) -> Settings:
+    """How the cells of a configuration are run on this machine. Raises UsageError where the device, a time, the threads or the
+    plan of sampling cannot be had."""
+    for key in ("time_s", "timeout_s"):
+        if not 0 < chosen.get(key, 1) < math.inf:
+            raise UsageError(f"{key} is {chosen[key]!r}: expected a number of seconds above 0")
+    threads, device = check_threads(chosen["threads"]), resolve_device(chosen["device"])
+    worker = chosen["worker"]
+    return Settings(device, plan(chosen, device), chosen["timeout_s"], threads, worker["inline"], worker["python"])
+
+
+def plan(chosen: Mapping[str, Any], device: str) -> Plan:
+    """How the cells of a configuration are timed. Raises UsageError for a name or a number that cannot be, or not there."""
+    if "time_s" not in chosen:
+        return Plan(time_s=0)
+    return Plan(chosen["time_s"], chosen["target"], chosen["regime"], chosen["cache"]).on(device)

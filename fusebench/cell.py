@@ -135,7 +135,8 @@ class Trial:
         if self.record.status == "wrong":
             # parity makes too few calls to see what only a timed one does
             timed = self._timing_keys() if str(self.record.reason).startswith("a timed call") else ()
-            shown = command(self.kernel, self.cell, self.run.settings.device, self.run.roots[1:], timed)
+            settings, seed = self.run.settings, self.record.parity.rows_seed
+            shown = command(self.kernel, self.cell, settings.device, self.run.roots[1:], timed, seed)
             self.record = replace(self.record, reproduce=shown)
         self.record = replace(self.record, ended=datetime.now(UTC).isoformat())
 
@@ -220,7 +221,9 @@ class Trial:
         flushed = (FLUSHED,) if self.worker.hello.flushes_subnormals else ()
         points = (*self.points, *flushed)
         verdict = self.shared.judge(outputs, points, self.implementation.computes, set_, self.judges)
-        self.record = replace(self.record, parity=replace(self.record.parity, **{which: verdict}))  # type: ignore[arg-type]
+        chosen = self.run.settings.rows_seed if verdict.some_rows else self.record.parity.rows_seed
+        parity = replace(self.record.parity, rows_seed=chosen, **{which: verdict})  # type: ignore[arg-type]
+        self.record = replace(self.record, parity=parity)
         if not verdict.ok:
             self.end("wrong", prefix + verdict.reason())
         return verdict.ok

@@ -116,7 +116,14 @@ class Judge:
             rms, mean = together(error, budget.deviation)
             verdict = self._worst(number, got, expected, error, budget.limit)
             verdicts.append(
-                replace(verdict, rms=rms, rms_limit=budget.rms_limit, mean=mean, mean_limits=budget.mean_limits)
+                replace(
+                    verdict,
+                    rms=rms,
+                    rms_limit=budget.rms_limit,
+                    mean=mean,
+                    mean_limits=budget.mean_limits,
+                    some_rows=self.judged is not None,
+                )
             )
         return max(verdicts, key=lambda v: (not v.ok, v.ratio))
 

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
-from functools import cache
 from typing import Any
 
 import numpy as np
-from scipy.linalg import hadamard
 
 from fusebench.contract import Case
 from fusebench.dtypes import FORMATS
@@ -135,19 +133,21 @@ class Noisy(Exact):
         with the balanced noise of another place have the mean 0, or nearly.
 
         In each draw its size is another of as many steps, in an order of its own; its sign is by a column of a Hadamard
-        matrix, and one of its own.
+        matrix, which is another for each place and each row, and one of its own.
         """
 
         def begin() -> Any:
             at = self.random.random(shape or (1,), np.float32)
             order = np.floor(at * self.draws)
-            return order, np.where(at * self.draws - order < 0.5, -1.0, 1.0)
+            row = np.arange(math.prod(shape)).reshape(shape or (1,)) + 0 * order  # where the noise is
+            return order, np.where(at * self.draws - order < 0.5, -1.0, 1.0), row
 
-        order, sign = self._once(begin)
-        column, turn = 1 + self.balanced % (self.draws - 1), self.balanced // (self.draws - 1)
+        order, sign, row = self._once(begin)
+        place, turn = self.balanced, self.balanced // (self.draws - 1)
         self.balanced += 1
         size = (np.remainder(order + self.draw, self.draws) + 0.5) / math.sqrt(4 * self.draws**2 - 1)
-        noise = size * sign * float(_signs(self.draws)[(self.draw + 5 * turn) % self.draws, column])
+        column = 1 + np.remainder(row + place, self.draws - 1)
+        noise = size * sign * _hadamard((self.draw + 5 * turn) % self.draws, column)
         return noise if shape else noise[0]
 
     def _uniform(self, value: np.ndarray) -> np.ndarray:
@@ -271,10 +271,10 @@ def _of_rows(value: np.ndarray) -> bool:
     return not np.shape(value) or np.shape(value)[-1] == 1
 
 
-@cache
-def _signs(draws: int) -> np.ndarray:
-    """(draws, draws): ±1, each column orthogonal to all others; the first is constant."""
-    return np.asarray(hadamard(draws))
+def _hadamard(row: int, columns: Any) -> Any:
+    """Elements ±1 of Sylvester's Hadamard matrix: by how many binary digits 1 row and column have in common."""
+    common = sum(np.floor(columns / 2.0**bit) for bit in range(row.bit_length()) if row >> bit & 1)
+    return 1.0 - 2.0 * np.remainder(common, 2)
 
 
 def spacing(values: Any, dtype: str, times: float = 1.0) -> Any:

@@ -20,7 +20,7 @@ from fusebench.parity.rounding import FLUSHED, Exact, Noisy, Stored, spacing
 from fusebench.parity.verdict import Asked, Verdict, Worst
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case the judge sees itself: rows are chosen beyond
-CPU_FLOPS, CPU_ELEMENTS = 4e9, 2e6  # what of a case the reference on a CPU sees: rows are chosen beyond
+CPU_FLOPS, CPU_ELEMENTS = 1e10, 4e6  # what of a case the reference on a CPU sees: rows are chosen beyond
 FEWEST_ROWS, UNLIKE_ROWS = 8, 8
 
 

@@ -88,9 +88,9 @@ class Kernel:
         return self.mathematics.options
 
 
-def roots_of(paths: Iterable[str | Path] = (), home: Path | None = None) -> list[Path]:
+def roots_of(paths: Iterable[str | Path] = (), project: Path | None = None) -> list[Path]:
     """The folders to search: the project's own, then each of `paths` (a folder of kernels, or one kernel's folder)."""
-    roots = [home or HOME]
+    roots = [project or HOME]
     for path in map(Path, paths):
         if not path.is_dir():
             raise UsageError(f"path={path}: no such folder; expected a folder of kernels (DIR/<kernel>/kernel.py)")
@@ -119,11 +119,11 @@ def find_kernels(roots: Sequence[Path]) -> dict[str, Kernel]:
             if file.stem in files:
                 raise UsageError(f"{file} and {files[file.stem]} are both {name}'s {file.stem}: give one another name")
             files[file.stem] = file
-        if home := files.pop("kernel", None):
+        if kernel_file := files.pop("kernel", None):
             found = {stem: read_implementation(name, file) for stem, file in files.items()}
-            mathematics = _mathematics(name, home)
+            mathematics = _mathematics(name, kernel_file)
             made_of = sources.of_module(f"implementations.{name}.kernel")
-            kernels[name] = Kernel(name, home.parent, mathematics, found, made_of)
+            kernels[name] = Kernel(name, kernel_file.parent, mathematics, found, made_of)
     return kernels
 
 
@@ -197,8 +197,8 @@ def _problem(module: types.ModuleType) -> str:
         ("PUBLISHED", 'cases, such as ({"case": "odd", "dtype": "float32"},)', lambda v: isinstance(v, tuple | list)),
         *((name, "a function", callable) for name in FUNCTIONS),
     )  # fmt: skip
-    for name, expected, right in checks:
-        if hasattr(module, name) and not right(getattr(module, name)):
+    for name, expected, valid in checks:
+        if hasattr(module, name) and not valid(getattr(module, name)):
             return f"{name} is {getattr(module, name)!r:.60}; expected {expected}"
     for entry in getattr(module, "PUBLISHED", ()):
         if problem := _published_problem(entry, module):

@@ -25,7 +25,7 @@ from fusebench.comparison import statistics as comparison
 from fusebench.comparison.pairs import Match
 from fusebench.configuration import jobs, schema, values
 from fusebench.contract import Cell
-from fusebench.errors import Unstored, UsageError
+from fusebench.errors import StorageError, UsageError
 from fusebench.records import store
 from fusebench.records.record import PairRecord
 from fusebench.workers.protocol import Refused, TimeCell
@@ -276,9 +276,9 @@ def planned(double):
     schema.register("compare", kernels)
 
     def plan(*lines, a="torch_eager:plus", b="torch_eager:plus", commits=(None, None)):
-        requests = [sides.request(name, text) for name, text in zip("AB", (a, b), strict=True)]
+        requests = [sides.parse(name, text) for name, text in zip("AB", (a, b), strict=True)]
         sources = [compare.Source(r, kernels, [], c) for r, c in zip(requests, commits, strict=True)]
-        return sources, compare._plan(sources, [*KERNEL, *lines], ())
+        return sources, compare._comparison(sources, [*KERNEL, *lines], ())
 
     return plan
 
@@ -287,9 +287,9 @@ def planned(double):
 def five(double):
     """The sources and the plan of five pairs of plus and times, one round each."""
     schema.register("compare", {"double": double})
-    requests = [sides.request(*side) for side in (("A", "torch_eager:plus"), ("B", "torch_eager:times"))]
+    requests = [sides.parse(*side) for side in (("A", "torch_eager:plus"), ("B", "torch_eager:times"))]
     sources = [compare.Source(r, {"double": double}, [FIXTURES / "kernels"], None) for r in requests]
-    return sources, compare._plan(sources, [*KERNEL, "pairs=5", "rounds=1"], ())
+    return sources, compare._comparison(sources, [*KERNEL, "pairs=5", "rounds=1"], ())
 
 
 def slower(by, status="ok"):
@@ -360,11 +360,11 @@ def test_ctrl_c_keeps_the_pairs(measured, tmp_path):
 def test_a_full_disk_keeps_the_pairs_and_the_lines_of_before(measured, tmp_path):
     def plan(side, number, do, turn):
         if number == 1:
-            raise Unstored("no room")
+            raise StorageError("no room")
 
     (tmp_path / "comparison.jsonl").write_text("of before")
     kept = f"double/odd/float32/torch_eager:times/seed=0: no room; 1 of 5 pairs are kept; go on with resume={tmp_path}"
-    with pytest.raises(Unstored) as caught:
+    with pytest.raises(StorageError) as caught:
         measured(plan)
     assert str(caught.value) == kept and (tmp_path / "comparison.jsonl").read_text() == "of before"
 

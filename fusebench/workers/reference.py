@@ -18,8 +18,8 @@ class Reference:
     def __init__(self, device: str):
         self.device = device
 
-    def hello(self) -> protocol.Hello:
-        return protocol.Hello(DeviceInfo(self.device), {}, "", False)
+    def info(self) -> protocol.WorkerInfo:
+        return protocol.WorkerInfo(DeviceInfo(self.device), {}, "", False)
 
     def do(self, request: protocol.Request) -> protocol.Message:
         match request:

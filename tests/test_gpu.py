@@ -25,6 +25,7 @@ pytestmark = pytest.mark.gpu
 def test_fused_kernels_make_the_launches_that_kernel_py_declares(kernels, run_cells, name, dtype):
     odd = next(n for n in small_names(kernels[name]) if n.startswith("odd"))
     fused = {i.name for i in kernels[name].implementations.values() if i.fused}
+    assert fused, "no implementation declares FUSED"
     cells = [c for c in cells_of(kernels[name], [odd], [dtype]) if c.implementation in fused]
     records = run_cells(cells, time_s=0.02)
     assert_right(records)

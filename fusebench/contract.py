@@ -34,9 +34,9 @@ discovery reads them without importing the file:
     COMPUTES = "product"                 which of the kernel's PARTS it is, shown as such in tables (absent: the whole kernel)
     TUNABLES = {"multirow": {"BLOCK_M": (64, 128), "num_warps": (4, 8)}}  variant → its tunables, with the values that are worth
                                          a try (may be absent: none)
+    WITHOUT_GPU = "timed"                or "interpreted" (parity only) or "unavailable" (may be absent: "timed")
     FUSED = True                         its call is the launches of its own kernels, and computes with no operator of the back end's
                                          framework beside them: the harness watches for those (may be absent: False)
-    WITHOUT_GPU = "timed"                or "interpreted" (parity only) or "unavailable" (may be absent: "timed")
     def skip(case, variant, device): …   why it cannot do this cell, or None (may be absent)
     def prepare(case, variant, *inputs)  a tuple made once from the weights alone, such as column sums (may be absent)
     def build(case, variant, device): …  → call(*inputs, *prepared) → one output or a tuple of them

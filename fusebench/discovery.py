@@ -260,10 +260,10 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
             raise ValueError(
                 'TUNABLES must map variants to tunables with values, such as {"default": {"num_warps": (4, 8)}}'
             )
+        computes = str(constants.get("COMPUTES", ""))
         fused = constants.get("FUSED", False)
         if not isinstance(fused, bool):
             raise ValueError(f"FUSED is {fused!r:.60}; expected True or False")
-        computes = str(constants.get("COMPUTES", ""))
         return Implementation(
             kernel, file.stem, file, backend, variants, requires, in_place, without_gpu, computes, tunables, fused
         )

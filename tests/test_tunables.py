@@ -49,6 +49,12 @@ def test_a_config_that_does_not_fit_is_skipped_with_the_reason(kernels, run_cell
     )  # fmt: skip
 
 
+def test_a_config_of_other_names_than_the_tunables_fails(kernels, run_cells):
+    (record,) = run_cells([Cell(make_case(kernels["double"], "small"), "torch_misnamed", "default")])
+    said = "config() of torch_misnamed.py gives CHUNKS, which TUNABLES does not name"
+    assert (record.status, record.reason) == ("failed", said)
+
+
 def test_values_multiply_for_the_variants_that_have_the_tunable(kernels):
     cells = selected(kernels, "implementation=[torch_chunked,torch_eager:plus]", "config.CHUNK=[32,64]")
     assert [c.label for c in cells] == [

@@ -208,6 +208,22 @@ def test_a_tile_that_shared_memory_does_not_hold_is_refused_before_compiling(ker
     assert module.fits(case, "multirow", device, large | {"num_stages": 4}) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "case", "variant", "changed", "said"),
+    [
+        ("fused_mlp", "bottom", "default", {"BLOCK_M": 128, "num_warps": 8}, "rows of x that start anywhere need "),
+        ("fused_mlp", "bottom", "default", {"BLOCK_K": 16}, "rows of x that start anywhere need BLOCK_K=32"),
+        ("lora_linear", "odd_rank", "fused", {"BLOCK_K": 64}, "BLOCK_K=64 takes K = 64 in one pass, which Triton computes wrongly"),
+        ("lora_linear", "odd_rank", "two_launches", {"down_BLOCK_M": 64}, "down: BLOCK_K=128 takes K = 64 in one pass"),
+    ],
+)  # fmt: skip
+def test_what_triton_computes_wrongly_on_hopper_is_refused_there(kernels, name, case, variant, changed, said):
+    module, case = discovery.load_implementation(name, "triton"), make_case(kernels[name], case, "bfloat16")
+    for device, refused in zip(DEVICES, (False, True, False), strict=True):
+        reason = module.fits(case, variant, device, module.config(case, variant, device) | changed)
+        assert (reason or "").startswith(said) == refused, (device.name, reason)
+
+
 def test_a_config_is_what_the_compiler_gets(kernels):
     module, device = discovery.load_implementation("lora_linear", "triton"), DEVICES[1]
     case = make_case(kernels["lora_linear"], "batch", "bfloat16")

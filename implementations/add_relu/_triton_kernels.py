@@ -8,7 +8,7 @@ from implementations._shared.triton import elementwise
 from implementations._shared.triton.elementwise import activate, last_elements, whole_vectors
 from implementations._shared.triton.launch import TYPES, launch_with
 
-TUNABLES = {("default", "in_place"): {"BLOCK": (512, 1024, 2048, 4096, 8192), "num_warps": (1, 2, 4, 8)}}
+TUNABLES = {("default", "in_place"): {"BLOCK": (128, 256, 512, 1024, 2048, 4096, 8192), "num_warps": (1, 2, 4, 8)}}
 INPUTS = 1  # of as many elements as y
 
 

@@ -16,9 +16,9 @@ from implementations._shared.triton.limits import misfit
 from implementations.embedding import _limits
 
 TUNABLES = {
-    ("modulus", "improved"): {"BLOCK": (16, 32, 64, 128, 256), "BLOCK_D": (16, 32, 64, 128, 256), "num_warps": (1, 2, 4, 8)},
+    ("modulus", "improved"): {"BLOCK": (16, 32, 64, 128, 256), "BLOCK_D": (8, 16, 32, 64, 128, 256), "num_warps": (1, 2, 4, 8)},
     "naive": {
-        "BLOCK": (16, 32, 64, 128), "BLOCK_LIST": (64, 128, 256), "BLOCK_D": (16, 32, 64, 128), "num_warps": (2, 4, 8),
+        "BLOCK": (16, 32, 64, 128), "BLOCK_LIST": (64, 128, 256), "BLOCK_D": (8, 16, 32, 64, 128), "num_warps": (2, 4, 8),
         "num_stages": (1, 2, 3, 4),
     },
 }  # fmt: skip

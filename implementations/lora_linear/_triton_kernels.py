@@ -108,11 +108,18 @@ def is_one_pass(case, BLOCK_K):
     return R * case.itemsize % 16 != 0 and K <= BLOCK_K > 16
 
 
+def wrong_pass(case, device, BLOCK_K):
+    """Why warpgroups, which multiply 64 rows, cannot have this BLOCK_K, or None."""
+    if device.capability[0] == 9 and is_one_pass(case, BLOCK_K):
+        K, R = case.size("K", "R")
+        return f"BLOCK_K={BLOCK_K} takes K = {K} in one pass, which Triton computes wrongly for R = {R}; 16 is right"
+    return None
+
+
 def product_misfit(case, device, fused, config):
     """Why `fused` or `up` cannot have this config, or None."""
-    if device.capability[0] == 9 and is_one_pass(case, config["BLOCK_K"]):
-        K, R = case.size("K", "R")
-        return f"BLOCK_K={config['BLOCK_K']} passes K = {K} at once, which Triton computes wrongly for R = {R}; 16 is right"
+    if reason := wrong_pass(case, device, config["BLOCK_K"]):
+        return reason
     values = config["BLOCK_M"] * (config["BLOCK_N"] + padded(case.sizes["R"]))
     shared = product_bytes(case, fused, config, config["num_stages"])
     return misfit(device, config, ("BLOCK_M", "BLOCK_N", "BLOCK_K"), values, shared)
@@ -136,6 +143,8 @@ def down_config(case):
 def down_misfit(case, device, config):
     """Why `down` cannot have this config, or None."""
     BLOCK_M, BLOCK_R = config["BLOCK_M"], padded(case.sizes["R"])
+    if BLOCK_M >= 64 and (reason := wrong_pass(case, device, config["BLOCK_K"])):
+        return reason
     shared = config["num_stages"] * (BLOCK_M + BLOCK_R) * config["BLOCK_K"] * case.itemsize
     return misfit(device, config, ("BLOCK_M", "BLOCK_K"), BLOCK_M * BLOCK_R, shared)
 

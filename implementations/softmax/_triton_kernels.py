@@ -5,6 +5,8 @@ persistent   `row`, but as many programs as run at once, each with many rows: wh
              ones are copied to shared memory. Each row is read once as well.
 """
 
+import functools
+
 import triton
 import triton.language as tl
 
@@ -19,7 +21,7 @@ TUNABLES = {
     "persistent": {
         "ROWS": (1, 2, 4, 8), "PROGRAMS": (1, 2, 4, 8), "num_warps": (4, 8, 16, 32), "num_stages": (1, 2, 3, 4),
     },
-    "online": {"BLOCK": (1024, 2048, 4096, 8192), "num_warps": (2, 4, 8, 16, 32)},
+    "online": {"BLOCK": (256, 512, 1024, 2048, 4096, 8192), "num_warps": (1, 2, 4, 8, 16, 32)},
 }  # fmt: skip
 
 
@@ -30,28 +32,23 @@ def config(case, variant, device):
         return softmax.config(case, variant, device)
     tile = row_config(case)
     if case.sizes["C"] * case.itemsize % 16:
-        tile["num_warps"] = max(
-            4, tile["num_warps"]
-        )  # elements are copied one by one, with an address in registers for each
+        # elements are copied one by one, with an address in registers for each
+        tile["num_warps"] = max(4, tile["num_warps"])
     tile["PROGRAMS"] = max(1, 16 // tile["num_warps"])  # 16 warps hide the latency of the arithmetic
-    return tile | {
-        "num_stages": most_stages(device, 4, lambda n: tile["PROGRAMS"] * on_the_way(case, tile, n) + SPARE_BYTES)
-    }
+    shared = functools.partial(shared_bytes, case, tile, tile["PROGRAMS"])
+    return tile | {"num_stages": most_stages(device, 4, shared)}
 
 
-SPARE_BYTES = 8 << 10  # of shared memory, for the reductions
-
-
-def on_the_way(case, tile, num_stages):
-    """Shared memory of a program's rows on their way: of one stage less than it has, which is in registers."""
-    return (num_stages - 1) * row_values(case, tile) * case.itemsize
+def shared_bytes(case, tile, programs, num_stages):
+    """Shared memory of so many programs, of one stage less than they have, which is in registers; and some to reduce."""
+    return programs * (num_stages - 1) * row_values(case, tile) * case.itemsize + (8 << 10)
 
 
 def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
     if variant != "persistent":
         return softmax.fits(case, variant, device, config)
-    shared = on_the_way(case, config, config["num_stages"]) + SPARE_BYTES
+    shared = shared_bytes(case, config, 1, config["num_stages"])
     return misfit(device, config, values=row_values(case, config), shared=shared)
 
 

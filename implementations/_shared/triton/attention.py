@@ -56,9 +56,8 @@ def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
     T, BLOCK_D = padded(case.sizes["T"]), padded(case.sizes["D"])
     if variant == "whole_row":
-        return misfit(
-            device, config, ("BLOCK_M",), config["BLOCK_M"] * max(T, BLOCK_D), whole_row_bytes(case, config["BLOCK_M"])
-        )
+        BLOCK_M = config["BLOCK_M"]
+        return misfit(device, config, ("BLOCK_M",), BLOCK_M * max(T, BLOCK_D), whole_row_bytes(case, BLOCK_M))
     sums = config["BLOCK_M"] * (config["BLOCK_N"] + BLOCK_D)
     return misfit(device, config, ("BLOCK_M", "BLOCK_N"), sums, flash_bytes(case, config, config["num_stages"]))
 

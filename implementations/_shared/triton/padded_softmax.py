@@ -19,7 +19,7 @@ from implementations._shared.triton.softmax import LONGEST, LOWEST
 
 TUNABLES = {
     "row": {"num_warps": (1, 2, 4, 8, 16, 32)},
-    "online": {"BLOCK": (256, 512, 1024, 2048, 4096, 8192), "num_warps": (1, 2, 4, 8, 16)},
+    "online": {"BLOCK": (64, 128, 256, 512, 1024, 2048, 4096, 8192), "num_warps": (1, 2, 4, 8, 16)},
 }
 
 

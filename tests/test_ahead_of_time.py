@@ -67,7 +67,8 @@ def test_triton_compiles(name, arch):
     for case in cases_of(name, arch):
         for variant in variants_of(name, "triton"):
             if skip(case, variant, DEVICES[arch]) is None:
-                for launch in module.launches(case, variant, DEVICES[arch]):
+                own = module.config(case, variant, DEVICES[arch])
+                for launch in module.launches(case, variant, DEVICES[arch], own):
                     result = compile_triton(launch, arch)
                     compiled += 1
                     assert f".target sm_{arch}" in result.asm["ptx"] and result.asm["cubin"]
@@ -96,10 +97,10 @@ def test_a_kernel_declares_how_many_launches_a_fused_implementation_makes(name):
 
 
 def test_lola_uses_the_tensor_cores_of_hopper(kernels):
-    from implementations.lola._triton_kernels import launches
+    from implementations.lola._triton_kernels import config, launches
 
     for case in [make_case(kernels["lola"], "batch", *d) for d in DTYPES[1:]]:
-        (launch,) = launches(case, "multirow_ws", DEVICES[90])
+        (launch,) = launches(case, "multirow_ws", DEVICES[90], config(case, "multirow_ws", DEVICES[90]))
         assert "wgmma.mma_async" in compile_triton(launch, 90).asm["ptx"], case.id
 
 

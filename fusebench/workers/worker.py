@@ -70,12 +70,15 @@ class Bench:
             reason = getattr(module, "skip", lambda *_: None)(case, variant, self.device)
         config = {}
         if reason is None and found.tunables.get(variant):
-            config = {**module.config(case, variant, self.device), **asked.config}
-            if absent := set(found.tunables[variant]) - set(config):
+            own = module.config(case, variant, self.device)
+            if unknown := set(own) - set(found.tunables[variant]):
                 return protocol.Refused(
-                    "failed", f"config() of {found.file.name} gives no {min(absent)}, which TUNABLES names"
+                    "failed", f"config() of {found.file.name} gives {min(unknown)}, which TUNABLES does not name"
                 )
-            if misfit := getattr(module, "fits", lambda *_: None)(case, variant, self.device, config):
+            config = {**own, **asked.config}
+            if unused := set(asked.config) - set(own):
+                reason = f"this case has no use for {min(unused)}; its tunables are {', '.join(own)}"
+            elif misfit := getattr(module, "fits", lambda *_: None)(case, variant, self.device, config):
                 reason = f"{misfit} ({', '.join(f'{n}={v}' for n, v in config.items())})"
         if reason:
             return protocol.Refused("skipped", str(reason))

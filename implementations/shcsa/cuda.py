@@ -11,10 +11,11 @@ import math
 from pathlib import Path
 
 from implementations._shared.cuda import attention, matmul
-from implementations._shared.cuda.launch import TYPES, Plan, instance
+from implementations._shared.cuda.launch import TYPES, Launch, instance
 from implementations._shared.gpu import rows_are_aligned
 
 BACKEND = "torch"
+FUSED = True
 VARIANTS = {
     "padded_attention": ("bias", "probabilities"),
     "padded_softmax_v": ("bias", "scaled", "probabilities"),
@@ -23,53 +24,99 @@ VARIANTS = {
 }
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+# those of the Dense kernel, and of what multiplies with v
+TUNABLES = {
+    "padded_attention": {
+        "DENSE_BLOCK_M": (16, 64, 128), "DENSE_BLOCK_N": (64, 128, 256), "DENSE_NUM_STAGES": (2, 3, 4),
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
+        "num_stages": (2, 3, 4),
+    },
+    "padded_softmax_v": {
+        "DENSE_BLOCK_M": (16, 64, 128), "DENSE_BLOCK_N": (64, 128, 256), "DENSE_NUM_STAGES": (2, 3, 4),
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
+        "num_stages": (2, 3, 4),
+    },
+    "padded_softmax": {
+        "DENSE_BLOCK_M": (16, 64, 128), "DENSE_BLOCK_N": (64, 128, 256), "DENSE_NUM_STAGES": (2, 3, 4),
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
+        "num_stages": (2, 3, 4),
+    },
+    "plain_softmax": {
+        "DENSE_BLOCK_M": (16, 64, 128), "DENSE_BLOCK_N": (64, 128, 256), "DENSE_NUM_STAGES": (2, 3, 4),
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
+        "num_stages": (2, 3, 4),
+    },
+}  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
 SCORES = attention.AttentionTile(1, 4, 2, 32)  # 64 × 64, as cuda.cu has it
+DENSE = {"DENSE_BLOCK_M": "BLOCK_M", "DENSE_BLOCK_N": "BLOCK_N", "DENSE_NUM_STAGES": "num_stages"}
 LANES, VECTORS = 128, 8  # that hold a row of att in `softmax`, and how many vectors of it each
 
 
 def skip(case, variant, device):
     if variant == "padded_attention":
-        return attention.skip_flash(of_sizes(case, B=1, H=1, T=case.sizes["T"], D=case.sizes["D"]), device)
+        return attention.skip_flash(one_head(case), device)
     return attention.skip(case, device)
 
 
-def programs(case, variant, device):
-    """What `build` compiles; needs no GPU."""
-    return [plan.program for plan in plans(case, variant, device)]
+def config(case, variant, device):
+    dense = matmul.config(dense_case(case), device)
+    by_flash = variant == "padded_attention"
+    values = attention.flash_config(one_head(case), device) if by_flash else attention.scores_config(case, device)
+    return {dense_name: dense[name] for dense_name, name in DENSE.items()} | values
 
 
-def plans(case, variant, device):
-    """What a call launches, in order."""
-    T, C, D = case.size("T", "C", "D")
-    dense = matmul.plan(FILE, "dense", of_sizes(case, M=T, K=C, N=3 * D), device)
+def fits(case, variant, device, config):
+    if reason := matmul.fits(dense_case(case), device, dense_config(config)):
+        return f"Dense: {reason}"
     if variant == "padded_attention":
-        return [dense, attention.flash(FILE, of_sizes(case, B=1, H=1, T=T, D=D), device)]
+        return attention.flash_fits(one_head(case), device, config)
+    return attention.scores_fit(case, device, config)
+
+
+def launches(case, variant, device, config):
+    T, dtype = case.sizes["T"], case.dtype
+    dense = matmul.launch(FILE, "dense", dense_case(case), device, dense_config(config), dtypes=(dtype,) * 4)
+    if variant == "padded_attention":
+        return dense, attention.flash(FILE, one_head(case), config, dtypes=(dtype, dtype, dtype, "int32", dtype))
     whole = rows_are_aligned(case, T)
     program = instance(FILE, "scores", *attention.head(case), whole, variant == "plain_softmax")
     memory = (SCORES.rows + SCORES.tokens) * SCORES.pitch(case) + SCORES.rows * (SCORES.tokens + 8) * case.itemsize
-    scores = Plan(program, (-(-T // SCORES.rows)) ** 2, SCORES.threads, memory)
+    grid = (-(-T // SCORES.rows)) ** 2
+    scores = Launch(program, grid, SCORES.threads, memory, dtypes=(dtype, dtype, "int32", dtype))
     if variant == "padded_softmax_v":
-        return [dense, scores, attention.flash_of_scores(FILE, case, device)]
+        return dense, scores, attention.flash_of_scores(FILE, case, config)
     held = -(-T * case.itemsize // (16 * LANES))
     masked = variant == "padded_softmax"
-    program = instance(FILE, "softmax", TYPES[case.dtype], whole, masked, held if held <= VECTORS else 0)
-    values = attention.flash_of_scores(FILE, case, device, normalised=True)
-    return [dense, scores, Plan(program, T, LANES), values]
+    program = instance(FILE, "softmax", TYPES[dtype], whole, masked, held if held <= VECTORS else 0)
+    softmax = Launch(program, T, LANES, dtypes=(dtype, "int32", dtype))
+    return dense, scores, softmax, attention.flash_of_scores(FILE, case, config, normalised=True)
 
 
-def of_sizes(case, **sizes):
-    """The case with the sizes that a shared choice of tiles goes by."""
-    return dataclasses.replace(case, sizes=sizes)
+def dense_config(config):
+    """The tunables of the Dense kernel, as matmul.py names them."""
+    return {name: config[dense_name] for dense_name, name in DENSE.items()}
 
 
-def build(case, variant, device):
+def dense_case(case):
+    """The Dense layer's product, by which its tile is chosen."""
+    T, C, D = case.size("T", "C", "D")
+    return dataclasses.replace(case, sizes={"M": T, "K": C, "N": 3 * D})
+
+
+def one_head(case):
+    """The attention that follows it."""
+    T, D = case.size("T", "D")
+    return dataclasses.replace(case, sizes={"B": 1, "H": 1, "T": T, "D": D})
+
+
+def build(case, variant, device, config):
     """call(x (T, C), n_padd () int32, W, b (3 D,)) → (T, D)."""
     import numpy as np
 
     T, C, D = case.size("T", "C", "D")
-    dense, *others = (plan.bind() for plan in plans(case, variant, device))
+    dense, *others = (launch.bind() for launch in launches(case, variant, device, config))
     scale = 1 / math.sqrt(D)
     attention_scale, scale = np.float32(scale * math.log2(math.e)), np.float32(scale)
     part = D * case.itemsize  # bytes from q to k, and from k to v

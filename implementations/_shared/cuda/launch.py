@@ -3,28 +3,31 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from fusebench.backends.cuda import Launch, Program
+from fusebench.launchers import Launcher, Program
+from implementations._shared.gpu import shared_memory
 
 # storage dtype → its name in device.cuh
 TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is compiled and how it is launched. `boxes` are those of its first arguments that are tensor maps; `sizes` are its
-    last arguments, where they depend on which kernel was chosen."""
+class Launch:
+    """What is compiled and how it is launched. `dtypes` are those of its first arguments, where they are tensors ("tf32": float32
+    that the copy engine rounds); `boxes` are those of its first arguments that are tensor maps; `sizes` are its last arguments,
+    where they depend on which kernel was chosen."""
 
     program: Program
     grid: int
     block: int
     shared_memory: int = 0
     _: KW_ONLY  # so that no value is taken for another field's
+    dtypes: tuple[str, ...] = ()
     boxes: tuple[tuple[int, ...], ...] = ()
     sizes: tuple[Any, ...] = ()
 
     def bind(self):
-        """The loaded kernel, as a function of its arguments alone."""
-        return Launch(self.program, self.grid, self.block, self.shared_memory, self.boxes)
+        """A function of the kernel's arguments, which runs on the device of its first tensor."""
+        return Launcher(self.program, self.grid, self.block, self.shared_memory, self.boxes, self.dtypes)
 
 
 def instance(file, template, *arguments):
@@ -40,3 +43,16 @@ def unsupported(device):
     if device.capability < (8, 0):
         return "needs compute capability 8.0 (bfloat16 and asynchronous copies)"
     return None
+
+
+def too_large(needed, device, static=0):
+    """Why a block cannot have so many bytes of dynamic shared memory beside its `static` ones, or None."""
+    limit = shared_memory(device) - static
+    if needed <= limit:
+        return None
+    return f"a block takes {needed} bytes of shared memory; it may have {limit}"
+
+
+def not_one_of(name, value, values):
+    """Why a tunable cannot have that value, or None."""
+    return None if value in values else f"{name} is {value}: there are instances for {', '.join(map(str, values))}"

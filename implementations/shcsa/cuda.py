@@ -28,22 +28,22 @@ WITHOUT_GPU = "unavailable"
 TUNABLES = {
     "padded_attention": {
         "DENSE_BLOCK_M": (16, 64, 128), "DENSE_BLOCK_N": (64, 128, 256), "DENSE_NUM_STAGES": (2, 3, 4),
-        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256, 512), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
         "num_stages": (2, 3, 4),
     },
     "padded_softmax_v": {
         "DENSE_BLOCK_M": (16, 64, 128), "DENSE_BLOCK_N": (64, 128, 256), "DENSE_NUM_STAGES": (2, 3, 4),
-        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256, 512), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
         "num_stages": (2, 3, 4),
     },
     "padded_softmax": {
         "DENSE_BLOCK_M": (16, 64, 128), "DENSE_BLOCK_N": (64, 128, 256), "DENSE_NUM_STAGES": (2, 3, 4),
-        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256, 512), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
         "num_stages": (2, 3, 4),
     },
     "plain_softmax": {
         "DENSE_BLOCK_M": (16, 64, 128), "DENSE_BLOCK_N": (64, 128, 256), "DENSE_NUM_STAGES": (2, 3, 4),
-        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256, 512), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
         "num_stages": (2, 3, 4),
     },
 }  # fmt: skip

@@ -79,9 +79,9 @@ def misshapen(config, rows=(16, 32), tokens=16):
         return f"a block has 1 to 16 warps, not WARPS_M × WARPS_N = {warps_m} × {warps_n}"
     if config.get("BLOCK_M", 16) not in [warps_m * each for each in rows]:
         return f"BLOCK_M is {config['BLOCK_M']}: each of {warps_m} WARPS_M has {' or '.join(map(str, rows))} rows"
-    if config["BLOCK_N"] not in range(tokens * warps_n, 128 * warps_n + 1, tokens * warps_n):
+    if config["BLOCK_N"] not in range(tokens * warps_n, 64 * warps_n + 1, tokens * warps_n):
         return (
-            f"BLOCK_N is {config['BLOCK_N']}: each of {warps_n} WARPS_N has a multiple of {tokens} tokens, at most 128"
+            f"BLOCK_N is {config['BLOCK_N']}: each of {warps_n} WARPS_N has a multiple of {tokens} tokens, at most 64"
         )
     return None if stages >= 2 else f"num_stages is {stages}: one is read while another is written"
 

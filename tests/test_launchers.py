@@ -326,10 +326,10 @@ def test_a_launch_hands_over_pointers_and_numbers_on_torchs_stream(driver):
     launch = cuda.Launcher(PROGRAM, (2, 3), 128, 1024)
     x, y = on(0, torch.ones(8)), on(0, torch.ones(8))
     launch(x, 3, y, 0.5)
-    launch(y)
+    launch(y, 4, x, 0.5)
     (_, stream, config, kernel, *values), second = driver.launched
     assert config == {"grid": (2, 3), "block": 128, "shmem_size": 1024} and kernel.name == "copy<float>"
-    assert values == [x.data_ptr(), 3, y.data_ptr(), 0.5] and second[4:] == (y.data_ptr(),)
+    assert values == [x.data_ptr(), 3, y.data_ptr(), 0.5] and second[4:] == (y.data_ptr(), 4, x.data_ptr(), 0.5)
     assert driver.streams == [(0, 0, 0xABC0)] and stream == second[1] == "stream 1", (
         "one object for one of Torch's streams"
     )
@@ -339,9 +339,9 @@ def test_a_launch_hands_over_pointers_and_numbers_on_torchs_stream(driver):
 def test_a_launch_follows_its_first_tensor(driver):
     launch, x, y = cuda.Launcher(PROGRAM, 1, 32, 49153), on(1, torch.ones(8)), on(0, torch.ones(8))
     assert [c[1] for c in driver.cubins[::2]] == ["sm_80"]
-    for first in ((x, x), (x,), (0, x), (y,)):
-        launch(*first)
-    assert [now for now, *_ in driver.launched] == [1, 1, 1, 0] and driver.now == 0
+    for first in (x, x, y):
+        launch(0.5, first, first)
+    assert [now for now, *_ in driver.launched] == [1, 1, 0] and driver.now == 0
     assert driver.streams == [(1, 0, 0xABC1), (0, 0, 0xABC0)], "Torch's current stream of that device"
     assert [c[1] for c in driver.cubins[::2]] == ["sm_80", "sm_90a"], "loaded once for each device"
     assert [device for *_, device in driver.allowed] == ["device 0", "device 1"]
@@ -350,14 +350,14 @@ def test_a_launch_follows_its_first_tensor(driver):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((torch.ones(8),), "argument 0 is on the CPU"),
+        ((torch.ones(8),), "the first tensor is on the CPU: expected one on a GPU"),
         ((on(0, torch.ones(8)), on(1, torch.ones(8))), "argument 1 is on .*, the first one on cuda:0"),
         ((on(0, torch.ones(8)), on(0, torch.ones(4, 4).T)), "argument 1 is not contiguous; pass a copy of it"),
         (
             (on(0, torch.ones(8)), on(0, torch.ones(8).half())),
-            "argument 1 is torch.float16; .* compiled for torch.float32",
+            "argument 1 is torch.float16; the kernel takes torch.float32",
         ),
-        ((on(0, torch.ones(8)), 0, on(0, torch.ones(8))), "argument 2 is torch.float32; .* compiled for torch.int32"),
+        ((on(0, torch.ones(8)), 0, on(0, torch.ones(8))), "argument 2 is torch.float32; the kernel takes torch.int32"),
     ],
 )
 def test_tensors_that_the_kernel_would_misread_are_refused(driver, arguments, said):
@@ -365,15 +365,22 @@ def test_tensors_that_the_kernel_would_misread_are_refused(driver, arguments, sa
     with pytest.raises(ValueError, match=said):
         launch(*arguments)
     assert not driver.launched
-    launch(on(0, torch.ones(8)), 0, on(0, torch.ones(8, dtype=torch.int32)), on(0, torch.ones(8).half()))
+
+
+def test_where_no_dtypes_are_named_those_of_the_first_call_hold(driver):
+    launch = cuda.Launcher(PROGRAM, 1, 32, dtypes=("float32",))
+    launch(on(0, torch.ones(8)), 3, on(0, torch.ones(8).half()))
+    with pytest.raises(ValueError, match=r"argument 2 is .*float32; the kernel takes .*float16"):
+        launch(on(0, torch.ones(8)), 3, on(0, torch.ones(8)))
     assert len(driver.launched) == 1
 
 
 @pytest.mark.parametrize("offset", [0, 1, 2, 3, 4])
 def test_a_tensor_that_is_not_aligned_is_refused(driver, offset):
-    launch, whole = cuda.Launcher(PROGRAM, 1, 32), on(0, torch.ones(16))
+    whole = on(0, torch.ones(16))
     assert whole.data_ptr() % 16 == 0
     for arguments in ((whole, whole[offset:]), (whole[offset:], 7, whole)):
+        launch = cuda.Launcher(PROGRAM, 1, 32)
         if offset % 4:
             with pytest.raises(ValueError, match="a multiple of 16 bytes"):
                 launch(*arguments)

@@ -99,10 +99,11 @@ class Launcher:
     """A kernel with its grid, block and dynamic shared memory fixed: `launcher(*arguments)` queues it on the device of the first
     tensor, on Torch's current stream there. It is loaded at once for Torch's current device, for others when they are met.
 
-    Arguments are tensors, or numbers: an int is passed as 64 bits, a float as a double; for others use NumPy scalars. Kernels
-    take memory as it lies there, in vectors of 16 bytes: every tensor must be contiguous, start at a multiple of 16 bytes, as
-    Torch's own do, be on the same device, and have the dtype that `dtypes` names for its place, if it names one ("tf32" is
-    float32). The first arguments reach the kernel as tensor maps where there are `boxes`, one of each (see `tensor_map`).
+    Arguments are tensors, at the same places in every call, or numbers: an int is passed as 64 bits, a float as a double; for
+    others use NumPy scalars. Kernels take memory as it lies there, in vectors of 16 bytes. So every tensor must be contiguous,
+    start at a multiple of 16 bytes, as Torch's own do, be on the same device, and have the dtype that `dtypes` names for its
+    place ("tf32" is float32), or else that of the first call. The first arguments reach the kernel as tensor maps where there
+    are `boxes`, one of each: the sizes of what a copy of the copy engine brings.
 
     Raises RuntimeError without a GPU, CompileError, and ValueError for other tensors.
     """
@@ -118,51 +119,52 @@ class Launcher:
     ):
         import torch
 
-        self.program, self.grid, self.block, self.shared_memory = program, grid, block, shared_memory
-        self.boxes = tuple(
-            (box, tf32 == "tf32") for box, tf32 in zip(boxes, [*dtypes, *("" for _ in boxes)], strict=False)
-        )
-        self.dtypes = tuple(getattr(torch, "float32" if name == "tf32" else name) for name in dtypes)
-        self._tensor, self._device = torch.Tensor, torch.cuda.device
+        self.program, self.shared_memory, self.dtypes = program, shared_memory, tuple(dtypes)
+        self.boxes = [(place, box, self.dtypes[place : place + 1] == ("tf32",)) for place, box in enumerate(boxes)]
+        self._torch = torch
+        self._tensors: tuple[tuple[int, Any], ...] = ()  # their places and dtypes: the first call shows them
         self._kernels: dict[int, Any] = {}  # by device
         self._load(torch.cuda.current_device() if torch.cuda.is_available() else 0)
         from cuda.core import LaunchConfig, launch
 
-        self.config = LaunchConfig(grid=grid, block=block, shmem_size=shared_memory)
-        self._launch = launch
+        self.config, self._launch = LaunchConfig(grid=grid, block=block, shmem_size=shared_memory), launch
         self._current_device = torch._C._cuda_getDevice
         self._raw_stream = torch._C._cuda_getCurrentRawStream  # what torch.compile's own launchers call
 
     def __call__(self, *arguments: Any) -> None:
-        first = arguments[0]
-        index = first.get_device() if isinstance(first, self._tensor) else self._index_of(arguments)
+        tensors = self._tensors or self._find_tensors(arguments)
+        index = arguments[tensors[0][0]].get_device()
         if index != self._current_device():
-            if index < 0:
-                raise ValueError("argument 0 is on the CPU; the kernel runs where it is")
-            with self._device(index):
-                return self._queue(index, arguments)
-        self._queue(index, arguments)
-
-    def _queue(self, index: int, arguments: tuple[Any, ...]) -> None:
-        """Launches on device `index`, which is the current one."""
-        values, tensor, dtypes, bits = list(arguments), self._tensor, self.dtypes, 0
-        known = len(dtypes)
-        for place, argument in enumerate(arguments):
-            if isinstance(argument, tensor):
-                if (
-                    argument.get_device() != index
-                    or not argument.is_contiguous()
-                    or (place < known and argument.dtype is not dtypes[place])
-                ):
-                    raise ValueError(self._fault(place, argument, index))
-                values[place] = pointer = argument.data_ptr()
-                bits |= pointer
+            return self._elsewhere(index, arguments)
+        values, bits = list(arguments), 0
+        for place, dtype in tensors:
+            tensor = arguments[place]
+            if tensor.dtype is not dtype or tensor.get_device() != index or not tensor.is_contiguous():
+                raise ValueError(_fault(place, tensor, dtype, index))
+            values[place] = pointer = tensor.data_ptr()
+            bits |= pointer
         if bits & 15:
             raise ValueError("a tensor does not start at a multiple of 16 bytes; pass a copy of it")
-        for place, (box, tf32) in enumerate(self.boxes):
-            values[place] = tensor_map(arguments[place], box, tf32)
+        for place, box, tf32 in self.boxes:
+            values[place] = _tensor_map(values[place], arguments[place].shape, tensors[place][1], box, tf32, index)
         kernel = self._kernels.get(index) or self._load(index)
         self._launch(_stream(self._raw_stream(index), index), self.config, kernel, *values)
+
+    def _elsewhere(self, index: int, arguments: tuple[Any, ...]) -> None:
+        """The same while device `index` is the current one, by which the driver knows what its default stream is of."""
+        if index < 0:
+            raise ValueError("the first tensor is on the CPU: expected one on a GPU")
+        with self._torch.cuda.device(index):
+            self(*arguments)
+
+    def _find_tensors(self, arguments: tuple[Any, ...]) -> Any:
+        names = [*self.dtypes, *[""] * len(arguments)]
+        self._tensors = tuple(
+            (place, getattr(self._torch, "float32" if name == "tf32" else name) if name else tensor.dtype)
+            for place, (tensor, name) in enumerate(zip(arguments, names, strict=False))
+            if isinstance(tensor, self._torch.Tensor)
+        )
+        return self._tensors
 
     def _load(self, index: int) -> Any:
         kernel = load(self.program, index)
@@ -171,33 +173,27 @@ class Launcher:
         self._kernels[index] = kernel
         return kernel
 
-    def _index_of(self, arguments: tuple[Any, ...]) -> int:
-        """The device of the first tensor among them."""
-        return int(next(a for a in arguments if isinstance(a, self._tensor)).get_device())
 
-    def _fault(self, place: int, tensor: Any, index: int) -> str:
-        """What is wrong with an argument."""
-        if tensor.get_device() != index:
-            return f"argument {place} is on {tensor.device}, the first one on cuda:{index}"
-        if not tensor.is_contiguous():
-            return f"argument {place} is not contiguous; pass a copy of it"
-        return f"argument {place} is {tensor.dtype}; the kernel was compiled for {self.dtypes[place]}"
+def _fault(place: int, tensor: Any, dtype: Any, index: int) -> str:
+    """What is wrong with an argument."""
+    if tensor.dtype is not dtype:
+        return f"argument {place} is {tensor.dtype}; the kernel takes {dtype}"
+    if tensor.get_device() != index:
+        return f"argument {place} is on {tensor.device}, the first one on cuda:{index}"
+    return f"argument {place} is not contiguous; pass a copy of it"
 
 
 Launch = Launcher  # as kernels call it that were written for version 1 of the contract (launchers.py)
 
 
-def tensor_map(tensor: Any, box: tuple[int, ...], tf32: bool = False) -> Any:
-    """The contiguous tensor as Hopper's copy engine sees it, in boxes of those sizes, with elements of its own dtype; of float32
-    rounded to `tf32` on the way, if asked for. A last size of 128, 64 or 32 bytes is swizzled. Leading dimensions that the box has
-    none for are taken as one. Nothing waits for the device.
-    """
-    return _tensor_map(tensor.data_ptr(), tuple(tensor.shape), tensor.dtype, box, tf32, tensor.get_device())
-
-
 @lru_cache(maxsize=1024)
 def _tensor_map(pointer: int, shape: tuple[int, ...], dtype: Any, box: tuple[int, ...], tf32: bool, index: int) -> Any:
-    """A map says where memory lies and how, whatever is there, so that one that was made before serves; it keeps nobody's memory."""
+    """A contiguous tensor as Hopper's copy engine sees it, in boxes of those sizes, with elements of its own dtype, or of float32
+    rounded to `tf32` on the way. Rows of a box of 128, 64 or 32 bytes are swizzled. Leading dimensions that the box has none for
+    are taken as one. Nothing waits for the device. Raises ValueError for a dtype that the copy engine does not know.
+
+    A map says where memory lies and how, whatever is there, so that one that was made before serves; it keeps nobody's memory.
+    """
     from cuda.core import TensorMapDescriptorOptions
     from cuda.core.utils import StridedMemoryView
 

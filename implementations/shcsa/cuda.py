@@ -144,11 +144,4 @@ def build(case, variant, device, config):
         last(att, q + 2 * part, n_padd, y, T, D, 3 * D)
         return y
 
-    run = padded_attention if variant == "padded_attention" else by_scores
-
-    def call(x, n_padd, W, b):
-        if not (x.is_contiguous() and W.is_contiguous()):
-            raise ValueError("x or W is not contiguous; pass x.contiguous()")
-        return run(x, n_padd, W, b)
-
-    return call
+    return padded_attention if variant == "padded_attention" else by_scores

@@ -37,8 +37,6 @@ Where TUNABLES stands, tiles and their like are chosen in one place, and `config
 
     def config(case, variant, device)    {tunable: value}: what it takes unless told otherwise
     def fits(case, variant, device, config)      why this config cannot run here, before compiling, or None (may be absent)
-    def launches(case, variant, device, config)  what build launches, in order: each with its program and grid, enough to compile
-                                                 it without a GPU (of Triton and CUDA)
     def build(case, variant, device, config)     with all tunables of the variant
 
 Only `call` is timed; it must be pure and may return before the device is done. Inputs come in the order of `inputs`, then

@@ -6,7 +6,7 @@ two_launches    x @ A first, then the layer with it
 
 from pathlib import Path
 
-from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large, unsupported
+from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed, too_large, unsupported
 from implementations._shared.cuda.matmul import TENSOR_TILES, MatmulTile, blocks
 from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 
@@ -17,7 +17,7 @@ REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 TUNABLES = {
     "fused": {"BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256), "num_stages": (2, 3, 4)},
-    "two_launches": {"BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256), "num_stages": (2, 3, 4)},
+    "two_launches": {"up_BLOCK_M": (16, 64, 128), "up_BLOCK_N": (64, 128, 256), "up_num_stages": (2, 3, 4)},
 }
 
 FILE = Path(__file__).with_suffix(".cu")
@@ -56,7 +56,7 @@ def config(case, variant, device):
     found = {}
     for tile in TENSOR_TILES:
         shape = {"BLOCK_M": tile.rows, "BLOCK_N": tile.columns}
-        choices = (shape | {"num_stages": stages} for stages in (4, 3, 2))
+        choices = (named(variant, shape | {"num_stages": stages}) for stages in (4, 3, 2))
         if own := next((c for c in choices if fits(case, variant, device, c) is None), None):
             found[tile] = own
 
@@ -73,8 +73,14 @@ def tile_of(config):
     return next((t for t in TENSOR_TILES if (t.rows, t.columns) == (config["BLOCK_M"], config["BLOCK_N"])), None)
 
 
+def named(variant, config):
+    """The config of `fused`, or of `up`, which `two_launches` ends with."""
+    return config if variant == "fused" else prefixed("up", config)
+
+
 def fits(case, variant, device, config):
-    tile, stages, R = tile_of(config), config["num_stages"], case.sizes["R"]
+    own = config if variant == "fused" else of_launch("up", config)
+    tile, stages, R = tile_of(own), own["num_stages"], case.sizes["R"]
     if tile is None:
         return f"the tiles are {', '.join(f'{t.rows}×{t.columns}' for t in TENSOR_TILES)}"
     if tile.columns == 256 and (is_ieee(case) or (variant == "fused" and R > 16)):
@@ -92,7 +98,8 @@ def layer_bytes(case, variant, tile, stages):
 
 def launches(case, variant, device, config):
     fused, T = variant == "fused", case.dtype
-    tile, stages = tile_of(config), config["num_stages"]
+    own = config if fused else of_launch("up", config)
+    tile, stages = tile_of(own), own["num_stages"]
     dtype, simt, aligned, rank_aligned = common(case)
     shape = tile.rows, tile.columns, tile.warps_m, tile.warps_n, rank_columns(case, tile), *low_warps(tile), stages
     options = case.options["activation"].upper(), aligned, rank_aligned, case.options["w_layout"] == "nk"

@@ -11,7 +11,7 @@ import math
 from pathlib import Path
 
 from implementations._shared.cuda import attention, matmul
-from implementations._shared.cuda.launch import TYPES, Launch, instance
+from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
 from implementations._shared.gpu import rows_are_aligned
 
 BACKEND = "torch"
@@ -24,33 +24,31 @@ VARIANTS = {
 }
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
-# those of the Dense kernel, and of what multiplies with v
-TUNABLES = {
+TUNABLES = {  # `values` multiplies weights, or what it makes of scores, with v
     "padded_attention": {
-        "DENSE_BLOCK_M": (16, 64, 128), "DENSE_BLOCK_N": (64, 128, 256), "DENSE_NUM_STAGES": (2, 3, 4),
-        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256, 512), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
-        "num_stages": (2, 3, 4),
+        "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),
+        "attention_BLOCK_M": (16, 32, 64, 128), "attention_BLOCK_N": (16, 32, 64, 128, 256), "attention_WARPS_M": (1, 2, 4, 8),
+        "attention_WARPS_N": (1, 2, 4, 8), "attention_num_stages": (2, 3, 4),
     },
     "padded_softmax_v": {
-        "DENSE_BLOCK_M": (16, 64, 128), "DENSE_BLOCK_N": (64, 128, 256), "DENSE_NUM_STAGES": (2, 3, 4),
-        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256, 512), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
-        "num_stages": (2, 3, 4),
+        "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),
+        "values_BLOCK_M": (16, 32, 64, 128), "values_BLOCK_N": (32, 64, 128, 256, 512), "values_WARPS_M": (1, 2, 4, 8),
+        "values_WARPS_N": (1, 2, 4, 8), "values_num_stages": (2, 3, 4),
     },
     "padded_softmax": {
-        "DENSE_BLOCK_M": (16, 64, 128), "DENSE_BLOCK_N": (64, 128, 256), "DENSE_NUM_STAGES": (2, 3, 4),
-        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256, 512), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
-        "num_stages": (2, 3, 4),
+        "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),
+        "values_BLOCK_M": (16, 32, 64, 128), "values_BLOCK_N": (32, 64, 128, 256, 512), "values_WARPS_M": (1, 2, 4, 8),
+        "values_WARPS_N": (1, 2, 4, 8), "values_num_stages": (2, 3, 4),
     },
     "plain_softmax": {
-        "DENSE_BLOCK_M": (16, 64, 128), "DENSE_BLOCK_N": (64, 128, 256), "DENSE_NUM_STAGES": (2, 3, 4),
-        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256, 512), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
-        "num_stages": (2, 3, 4),
+        "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),
+        "values_BLOCK_M": (16, 32, 64, 128), "values_BLOCK_N": (32, 64, 128, 256, 512), "values_WARPS_M": (1, 2, 4, 8),
+        "values_WARPS_N": (1, 2, 4, 8), "values_num_stages": (2, 3, 4),
     },
 }  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
 SCORES = attention.AttentionTile(1, 4, 2, 32)  # 64 × 64, as cuda.cu has it
-DENSE = {"DENSE_BLOCK_M": "BLOCK_M", "DENSE_BLOCK_N": "BLOCK_N", "DENSE_NUM_STAGES": "num_stages"}
 LANES, VECTORS = 128, 8  # that hold a row of att in `softmax`, and how many vectors of it each
 
 
@@ -62,41 +60,42 @@ def skip(case, variant, device):
 
 def config(case, variant, device):
     dense = matmul.config(dense_case(case), device)
-    by_flash = variant == "padded_attention"
-    values = attention.flash_config(one_head(case), device) if by_flash else attention.scores_config(case, device)
-    return {dense_name: dense[name] for dense_name, name in DENSE.items()} | values
+    own = {name: dense[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages")}  # one kernel multiplies the case
+    if variant == "padded_attention":
+        last = prefixed("attention", attention.flash_config(one_head(case), device))
+    else:
+        last = prefixed("values", attention.scores_config(case, device))
+    return prefixed("dense", own) | last
 
 
 def fits(case, variant, device, config):
-    if reason := matmul.fits(dense_case(case), device, dense_config(config)):
-        return f"Dense: {reason}"
+    if reason := matmul.fits(dense_case(case), device, of_launch("dense", config)):
+        return f"dense: {reason}"
     if variant == "padded_attention":
-        return attention.flash_fits(one_head(case), device, config)
-    return attention.scores_fit(case, device, config)
+        return attention.flash_fits(one_head(case), device, of_launch("attention", config))
+    return attention.scores_fit(case, device, of_launch("values", config))
 
 
 def launches(case, variant, device, config):
     T, dtype = case.sizes["T"], case.dtype
-    dense = matmul.launch(FILE, "dense", dense_case(case), device, dense_config(config), dtypes=(dtype,) * 4)
+    own = of_launch("dense", config)
+    dense = matmul.launch(FILE, "dense", dense_case(case), device, own, dtypes=(dtype,) * 4)
     if variant == "padded_attention":
-        return dense, attention.flash(FILE, one_head(case), config, dtypes=(dtype, dtype, dtype, "int32", dtype))
+        own, dtypes = of_launch("attention", config), (dtype, dtype, dtype, "int32", dtype)
+        return dense, attention.flash(FILE, one_head(case), own, dtypes)
     whole = rows_are_aligned(case, T)
     program = instance(FILE, "scores", *attention.head(case), whole, variant == "plain_softmax")
     memory = (SCORES.rows + SCORES.tokens) * SCORES.pitch(case) + SCORES.rows * (SCORES.tokens + 8) * case.itemsize
     grid = (-(-T // SCORES.rows)) ** 2
     scores = Launch(program, grid, SCORES.threads, memory, dtypes=(dtype, dtype, "int32", dtype))
     if variant == "padded_softmax_v":
-        return dense, scores, attention.flash_of_scores(FILE, case, config)
+        return dense, scores, attention.flash_of_scores(FILE, case, of_launch("values", config))
     held = -(-T * case.itemsize // (16 * LANES))
     masked = variant == "padded_softmax"
     program = instance(FILE, "softmax", TYPES[dtype], whole, masked, held if held <= VECTORS else 0)
     softmax = Launch(program, T, LANES, dtypes=(dtype, "int32", dtype))
-    return dense, scores, softmax, attention.flash_of_scores(FILE, case, config, normalised=True)
-
-
-def dense_config(config):
-    """The tunables of the Dense kernel, as matmul.py names them."""
-    return {name: config[dense_name] for dense_name, name in DENSE.items()}
+    values = attention.flash_of_scores(FILE, case, of_launch("values", config), normalised=True)
+    return dense, scores, softmax, values
 
 
 def dense_case(case):

@@ -36,6 +36,16 @@ def instance(file, template, *arguments):
     return Program(file, f"{template}<{', '.join(words)}>")
 
 
+def prefixed(launch, config):
+    """A config with the name of its launch before each tunable, where a call is several launches."""
+    return {f"{launch}_{tunable}": value for tunable, value in config.items()}
+
+
+def of_launch(launch, config):
+    """The tunables of one launch among those of several, without its name."""
+    return {name.removeprefix(f"{launch}_"): v for name, v in config.items() if name.startswith(f"{launch}_")}
+
+
 def unsupported(device):
     """Why no kernel on device.cuh runs on the device, or None."""
     if device.type != "cuda":
@@ -55,4 +65,7 @@ def too_large(needed, device, static=0):
 
 def not_one_of(name, value, values):
     """Why a tunable cannot have that value, or None."""
-    return None if value in values else f"{name} is {value}: there are instances for {', '.join(map(str, values))}"
+    if value in values:
+        return None
+    known = f"{values[0]} to {values[-1]}" if isinstance(values, range) else ", ".join(map(str, values))
+    return f"{name} is {value}: there are instances for {known}"

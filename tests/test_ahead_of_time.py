@@ -45,6 +45,11 @@ def variants_of(name, implementation):
     return KERNELS[name].implementations[implementation].variants
 
 
+def launched(module, case, variant, device):
+    """What a CUDA implementation launches unless told otherwise."""
+    return module.launches(case, variant, device, module.config(case, variant, device))
+
+
 def compile_triton(launch, arch):
     """The compiled kernel of one launch; pointers are aligned to 16 bytes, as the frameworks' are."""
     from triton.backends.compiler import GPUTarget
@@ -115,7 +120,8 @@ def test_cuda_compiles(name, arch):
     for case in cases_of(name, arch):
         for variant in module.VARIANTS:
             if module.skip(case, variant, DEVICES[arch]) is None:
-                for program in module.programs(case, variant, DEVICES[arch]):
+                for launch in launched(module, case, variant, DEVICES[arch]):
+                    program = launch.program
                     found.setdefault((program.file, program.defines), []).append(program.name)
     assert found
     for (file, defines), names in found.items():
@@ -129,7 +135,7 @@ def test_where_shared_memory_is_small_a_kernel_has_a_tile_that_fits_or_a_reason(
     module, device = importlib.import_module(f"implementations.{name}.cuda"), Device("cuda", "sm_86", (8, 6), 84)
     for case in (make_case(KERNELS[name], c, *d) for c in KERNELS[name].mathematics.cases for d in DTYPES):
         for variant in module.VARIANTS:
-            assert module.skip(case, variant, device) or module.programs(case, variant, device), case.id
+            assert module.skip(case, variant, device) or launched(module, case, variant, device), case.id
 
 
 @pytest.mark.parametrize(
@@ -144,13 +150,13 @@ def test_hopper_multiplies_16_bits_by_warpgroups(name, case):
         for dtype in ("float16", "bfloat16"):
             large = make_case(KERNELS[name], case, dtype, options={"w_layout": layout} if layout else {})
             for variant in (v for v in module.VARIANTS if module.skip(large, v, DEVICES[90]) is None):
-                planned = getattr(module, "plans", lambda *a: [module.plan(*a)])(large, variant, DEVICES[90])[-1]
-                if "warpgroup" in planned.program.name:
-                    programs[planned.program.name] = planned
-                    assert planned.shared_memory <= SHARED_BYTES[90]
-                    assert planned.boxes and all(box[-1] == 64 and max(box) <= 256 for box in planned.boxes)
+                launch = launched(module, large, variant, DEVICES[90])[-1]
+                if "warpgroup" in launch.program.name:
+                    programs[launch.program.name] = launch
+                    assert launch.shared_memory <= SHARED_BYTES[90]
+                    assert launch.boxes and all(box[-1] == 64 and max(box) <= 256 for box in launch.boxes)
     assert len(programs) >= (2 if name == "padded_attention" else 4)
-    (file,) = {planned.program.file for planned in programs.values()}
+    (file,) = {launch.program.file for launch in programs.values()}
     cubin = compile_cubin(file, "sm_90a", list(programs))
     assert set(cubin.symbols) == set(programs)
 
@@ -165,30 +171,30 @@ def test_no_layer_of_an_mlp_is_written_over_what_is_still_read(arch):
         case = make_case(kernel, name, *dtype)
         if module.skip(case, "default", DEVICES[arch]) is not None:
             continue
-        planned = module.plan(case, DEVICES[arch])
-        rows, wide, *warps_and_stages = map(int, re.findall(r"\b\d+\b", planned.program.name))
+        (launch,) = launched(module, case, "default", DEVICES[arch])
+        rows, wide, *warps_and_stages = map(int, re.findall(r"\b\d+\b", launch.program.name))
         stages, cluster = (*warps_and_stages[4:], 1)[:2]
         place = stages * (rows + wide) * 128
-        other, before = place + planned.sizes[0], range(0)
+        other, before = place + launch.sizes[0], range(0)
         for number, width in enumerate(module.widths(case)[1:-1]):
             columns = -(-width * case.itemsize // 128) * 128 // case.itemsize
             over_its_input = cluster == 1 and columns <= wide
             if number > 0 and not over_its_input:
                 place, other = other, place
             made = range(place, place + rows * columns * case.itemsize)
-            assert made.stop <= planned.shared_memory, f"{case.id}: {planned}"
+            assert made.stop <= launch.shared_memory, f"{case.id}: {launch}"
             if number > 0 and not over_its_input:
-                assert made.start >= before.stop or made.stop <= before.start, f"{case.id}: {planned}"
+                assert made.start >= before.stop or made.stop <= before.start, f"{case.id}: {launch}"
                 apart += 1
             before = made
     assert apart
 
 
-def test_what_a_kernel_adds_to_a_plan_is_named():
-    from implementations._shared.cuda.launch import Plan
+def test_what_a_kernel_adds_to_a_launch_is_named():
+    from implementations._shared.cuda.launch import Launch
 
     with pytest.raises(TypeError, match="positional"):
-        Plan(None, 1, 128, 0, 1024)
+        Launch(None, 1, 128, 0, 1024)
 
 
 def test_delayed_sources_compile(tmp_path):

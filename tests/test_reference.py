@@ -214,7 +214,7 @@ def test_a_screen_is_half_a_spacing_and_its_reach_which_grows_with_the_value(che
 
 def test_the_worker_says_what_it_is():
     worker = Reference("cpu")
-    assert worker.hello() == protocol.Hello(DeviceInfo("cpu"), {}, "", False)
+    assert worker.info() == protocol.WorkerInfo(DeviceInfo("cpu"), {}, "", False)
     assert worker.usable() and worker.do(protocol.Release()) == protocol.Released(0)
     with pytest.raises(ValueError, match="the reference does no RepeatCell"):
         worker.do(protocol.RepeatCell("folder"))

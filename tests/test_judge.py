@@ -12,7 +12,9 @@ import toys
 from toys import copied, edit, part, step, store
 
 from fusebench.contract import DTYPES
-from fusebench.parity.judge import Judge, Verdict
+from fusebench.parity.budget import quantile
+from fusebench.parity.judge import Judge
+from fusebench.parity.verdict import Asked, Verdict, Worst
 
 RNG = np.random.default_rng(3)
 BITS = {"float32": 24, "float16": 11, "bfloat16": 8}  # of the significand
@@ -50,15 +52,15 @@ def budgets(judge, right, places, points=("part",)):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_stored_intermediate_may_move_an_element_by_7_standard_deviations_of_its_rounding(dtype):
+def test_a_stored_intermediate_may_move_an_element_by_its_quantile_of_its_rounding(dtype):
     x = store(RNG.uniform(3.3, 6.1, (1, 600)), dtype)
     judge, right = toys.judge(part, x, dtype), store(x.astype(float) / np.pi, dtype)
     spacing = 2.0 ** (1 - BITS[dtype])
     exact = x.astype(float)[0] / np.pi
     repeats = np.abs(store(exact, dtype).astype(float) - exact)  # what the rounding of these very values does
     found = budgets(judge, right, [(0, i) for i in range(0, 600, 6)])
-    expected = 7 * spacing / np.sqrt(12) + repeats[::6] + spacing / 2
-    assert found.mean() == pytest.approx(expected.mean(), rel=0.02)
+    expected = quantile(200, 600) * spacing / np.sqrt(12) + repeats[::6] + spacing / 2
+    assert found.mean() == pytest.approx(expected.mean(), rel=0.05)
     assert np.corrcoef(found, repeats[::6])[0, 1] > 0.4, "the rounding of these very values is a term of its own"
 
 
@@ -77,7 +79,7 @@ def test_the_budget_grows_where_the_value_may_pass_a_power_of_two():
     right = store(x / np.pi, "bfloat16")
     (found,) = budgets(toys.judge(part, x, "bfloat16"), right, [(0, 0)])
     repeats = abs(float(right[0, 0]) - 6.25 / np.pi)
-    assert found == pytest.approx(7 * 2.0**-7 / np.sqrt(12) + repeats + 2.0**-7, rel=0.1)
+    assert found == pytest.approx(quantile(200, 64) * 2.0**-7 / np.sqrt(12) + repeats + 2.0**-7, rel=0.1)
 
 
 def test_the_worst_element_is_told_with_its_figures():
@@ -191,8 +193,8 @@ def test_all_together_is_measured_in_standard_deviations():
     verdict = judge.judge([output], ("part",))
     # the noise of the point and that of the last rounding are of one size
     assert verdict.rms == pytest.approx(1, abs=0.03) and verdict.mean == pytest.approx(0, abs=0.03)
-    assert 1.05 < verdict.rms_limit < 1.25, "8 standard deviations of the root mean square of 4096 draws"
-    assert 0.09 < verdict.mean_limits[1] < 0.25 and -0.25 < verdict.mean_limits[0] < -0.09
+    assert 1.03 < verdict.rms_limit < 1.1, "6.7 standard deviations of the root mean square of 4096 draws"
+    assert 0.07 < verdict.mean_limits[1] < 0.2 and -0.2 < verdict.mean_limits[0] < -0.07
 
 
 @pytest.mark.parametrize(
@@ -358,33 +360,32 @@ def test_in_float32_declared_points_are_owed_nothing_more():
 
 
 def noticed(judge, right, rows):
-    """Which rows are judged: those where an element is seen to be 5 steps off, which a screen would not notice."""
+    """Which rows are judged: those where an element is seen to be 5 steps off."""
     return [r for r in rows if not judge.judge([edit(right, (r, 0), step(right[r, 0], "bfloat16", 5))], ("part",)).ok]
 
 
-def tall(height, seed=0, **more):
+def tall(height, **more):
     x = store(np.full((height, 2), 3.7), "bfloat16")
-    return toys.judge(part, x, "bfloat16", seed, **more), store(x.astype(float) / np.pi, "bfloat16")
+    return toys.judge(part, x, "bfloat16", **more), store(x.astype(float) / np.pi, "bfloat16")
 
 
 @pytest.mark.parametrize("size", [{"flops": 2.5e8}, {"moved": 8e5}])
 def test_a_case_is_judged_whole_up_to_its_limit_and_in_rows_beyond(size):
     judge, right = tall(200, **size)
-    assert len(noticed(judge, right, range(200))) == 200
-    judge, right = tall(200, **{k: 1.02 * v for k, v in size.items()})
-    assert len(noticed(judge, right, range(200))) < 100
+    assert judge.judged is None and len(noticed(judge, right, range(200))) == 200
+    judge, right = tall(200, **{k: 2.05 * v for k, v in size.items()})
+    assert noticed(judge, right, range(200)) == judge.judged.tolist() and len(judge.judged) == 97
     assert judge.judge([right], ("part",)).ok
 
 
-def test_edges_of_blocks_are_judged():
+def test_edges_of_blocks_are_judged_and_others_in_every_run():
     judge, right = tall(300, flops=5e8)
-    edges = {0, 299, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 288}
+    edges = {0, 299, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 287, 288}
     found = set(noticed(judge, right, range(300)))
-    assert edges <= found, "the first and last, both sides of each block's end, and where the last whole block ends"
-    assert 50 <= len(found - edges) <= 68, "random ones beside them"
-    other, right = tall(300, seed=1, flops=5e8)
-    found_there = set(noticed(other, right, range(300)))
-    assert edges <= found_there and len(found_there - found) > 20, "another seed looks at others"
+    assert edges <= found and len(found) == 150, "edges, and random ones beside them"
+    assert set(tall(300, flops=5e8)[0].judged) == found == set(tall(300, seed=9, flops=5e8)[0].judged)
+    other = set(tall(300, rows_seed=1, flops=5e8)[0].judged)
+    assert edges <= other and len(other - found) > 20, "another seed of the rows looks at others"
 
 
 @pytest.mark.parametrize(("flops", "count"), [(2.5e8 * 10, 30), (2.5e8 * 25, 12), (2.5e8 * 1000, 8), (2.5e8 * 5, 60)])
@@ -402,7 +403,7 @@ def test_a_few_rows_are_all_judged(height, judged):
 
 def test_a_kernel_without_independent_rows_is_judged_whole():
     judge, right = tall(300, flops=1e10, rows={})
-    assert len(noticed(judge, right, range(300))) == 300
+    assert len(noticed(judge, right, range(300))) == 300 and judge.judged is None
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -412,49 +413,38 @@ def test_rows_lie_along_their_axis(axis):
     judge = toys.judge(part, x, "bfloat16", flops=1e10, rows={"x": axis, "y": axis})
     right = store(x.astype(float) / np.pi, "bfloat16")
     assert judge.judge([right], ("part",)).ok
-    for row, beyond in ((0, 5), (299, 5), (150, 100)):
+    for row in judge.judged:
         place = (row, 0) if axis == 0 else (0, row)
-        verdict = judge.judge([edit(right, place, step(right[place], "bfloat16", beyond))], ("part",))
-        assert not verdict.ok and verdict.index == place
-        named = f"row {row}" if axis == 0 else f"column {row}"
-        assert verdict.pattern in ("one element", named, f"2 of 600 elements: {named}")
+        verdict = judge.judge([edit(right, place, step(right[place], "bfloat16", 5))], ("part",))
+        assert not verdict.ok and verdict.index == place and verdict.checked == 16
+        assert verdict.pattern == "one element"
 
 
-@pytest.mark.parametrize("referenced", [False, True], ids=["judged", "screened"])
-def test_rows_of_an_output_may_lie_along_another_axis_than_those_of_its_input(referenced):
+def test_rows_of_an_output_may_lie_along_another_axis_than_those_of_its_input():
     """Rows of x are columns of y: neither a count of rows nor an index is of the other axis."""
     x = store(np.full((3, 300), 3.7), "bfloat16")
-    size = 25e9 if referenced else 1e10  # past 1e10 the reference itself has only some of the rows
-    judge = toys.judge(turned, x, "bfloat16", flops=size, rows={"x": 1, "y": 0})
+    judge = toys.judge(turned, x, "bfloat16", flops=1e10, rows={"x": 1, "y": 0})
     right = store(x.T.astype(float) / np.pi, "bfloat16")
-    verdict = judge.judge([right], ("part",))
-    assert verdict.ok and (judge.height, judge.referenced is not None) == (300, referenced)
+    assert judge.judge([right], ("part",)).ok and judge.height == 300 and judge.axis(0) == 0
     assert judge.judge([right.T], ("part",)).reason() == "shape (3, 300), expected (300, 3)"
-    seen = judge.referenced if referenced else range(300)
     for row in range(300):
         verdict = judge.judge([edit(right, (row, 2), 100)], ("part",))
-        assert verdict.ok == (row not in seen) and (verdict.ok or verdict.index == (row, 2))
-    for row in judge.judged:
-        verdict = judge.judge([edit(right, (row, 1), step(right[row, 1], "bfloat16", 5))], ("part",))
-        assert not verdict.ok and verdict.index == (row, 1)
+        assert verdict.ok == (row not in judge.judged) and (verdict.ok or verdict.index == (row, 2))
 
 
 def test_each_output_has_its_own_axis_of_rows():
     x = store(np.full((300, 3), 3.7), "bfloat16")
     right = store(x.astype(float) / np.pi, "bfloat16")
     judge = toys.judge(
-        lambda case, r, x: (*part(case, r, x), *turned(case, r, x)),
-        x,
-        "bfloat16",
-        flops=1e10,
-        rows={"x": 0, "y": 0, "z": 1},
-    )
+        lambda case, r, x: (*part(case, r, x), *turned(case, r, x)), x, "bfloat16", flops=1e10, rows={"x": 0, "y": 0, "z": 1}
+    )  # fmt: skip
     assert judge.judge([right, right.T], ("part",)).ok
-    for number, place in ((0, (299, 1)), (1, (1, 299)), (0, (150, 2)), (1, (2, 150))):
-        outputs = [right, right.T.copy()]
-        outputs[number] = edit(outputs[number], place, 100)
-        verdict = judge.judge(outputs, ("part",))
-        assert not verdict.ok and (verdict.output, verdict.index) == (number, place)
+    for row in judge.judged:
+        for number, place in ((0, (row, 1)), (1, (1, row))):
+            outputs = [right, right.T.copy()]
+            outputs[number] = edit(outputs[number], place, 100)
+            verdict = judge.judge(outputs, ("part",))
+            assert not verdict.ok and (verdict.output, verdict.index) == (number, place)
 
 
 def turned(case, r, x):
@@ -462,78 +452,87 @@ def turned(case, r, x):
     return (r.round("part", x.T / np.pi),)
 
 
-# The screen of the rows that are not judged
+def test_the_budget_of_some_rows_is_that_of_all_elements():
+    """One of all elements is beyond its quantile once in so many outputs, however few of them are judged."""
+    limits = []
+    for moved in (0, 1e12):
+        x = store(np.full((3000, 2), 3.7), "bfloat16")
+        judge = toys.judge(part, x, "bfloat16", moved=moved)
+        (found,) = judge.allowed(("part",))
+        limits.append(np.median(found.reach) / np.median(np.hypot(found.deviation, 0)))
+    assert limits[1] == pytest.approx(limits[0], rel=0.1), "with few rows there are fewer draws"
 
 
-def test_a_screened_element_may_be_off_by_four_times_what_a_judged_one_may():
-    judge, right = tall(300, flops=1e10)
-    judged = noticed(judge, right, range(300))
-    reach = max(budgets(judge, right, [(r, c) for r in judged for c in (0, 1)])) - 2.0**-8
-    (screened,) = budgets(judge, right, [(150, 0)])
-    assert screened == pytest.approx(4 * reach + 2.0**-8, rel=1e-6)
-    steps = int(screened / 2.0**-7)
-    assert judge.judge([edit(right, (150, 0), step(right[150, 0], "bfloat16", steps - 1))], ("part",)).ok
-    verdict = judge.judge([edit(right, (150, 0), step(right[150, 0], "bfloat16", steps + 2))], ("part",))
-    assert not verdict.ok and verdict.index == (150, 0)
+# What the reference on the device is asked
 
 
-def test_a_screen_grows_with_the_value_past_the_judged_ones():
-    """Row 150 has 8 times the value, row 151 an eighth."""
-    judge, _ = tall(300, flops=1e10)
-    x = judge.arrays["x"].astype(float)
-    x[150], x[151] = 8 * x[150], x[151] / 8
-    x = store(x, "bfloat16")
-    judge, right = toys.judge(part, x, "bfloat16", flops=1e10), store(x.astype(float) / np.pi, "bfloat16")
-    assert judge.judge([right], ("part",)).ok
-    plain, large, small = budgets(judge, right, [(149, 0), (150, 0), (151, 0)])
-    assert large - 2.0**-5 == pytest.approx(8 * (plain - 2.0**-8), rel=0.02) and small == pytest.approx(plain, rel=0.1)
-
-
-@pytest.mark.parametrize("got", [INF, -INF, NAN])
-def test_what_is_not_finite_is_noticed_in_rows_that_are_screened(got):
-    judge, right = tall(300, flops=1e10)
-    verdict = judge.judge([edit(right, (150, 1), got)], ("part",))
-    assert not verdict.ok and verdict.index == (150, 1)
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_overflow_in_a_screened_row_is_accepted_within_its_reach_and_to_its_side(sign):
-    x = np.full((300, 2), 6e4)
-    x[149], x[150], x[151] = 63488, 65408, 65408  # float16's largest is 65504, and one may be off by 260
-    judge, right = (
-        toys.judge(lambda case, r, x: (r.round("part", x),), sign * x, "float16", flops=1e10),
-        store(sign * x, "float16"),
+def test_a_gpu_sees_all_rows():
+    judge, right = tall(300, flops=1e15, rows_seed=5, seed=4)
+    (allowed,) = judge.allowed(("part",))
+    assert judge.ask([right], ("part", "part"), "cuda") == Asked(
+        judge.case, "", judge.key(("part", "part")), (0,), (0,), (allowed.excess,), 4, None, ()
     )
-    assert not {149, 150, 151} & set(judge.judged) and judge.judge([right], ("part",)).ok
-    for row, got, ok in (
-        (150, sign * INF, True),
-        (150, -sign * INF, False),
-        (151, NAN, False),
-        (149, sign * INF, False),
-    ):
-        verdict = judge.judge([edit(right, (row, 1), got)], ("part",))
-        assert verdict.ok == ok and (ok or verdict.index == (row, 1))
 
 
-def test_the_second_output_is_screened():
+@pytest.mark.parametrize(("size", "count"), [
+    ({"flops": 4e9}, None), ({"moved": 4e6}, None), ({"flops": 4.1e9}, 292), ({"moved": 8e6}, 150), ({"flops": 1e15}, 8),
+])  # fmt: skip
+def test_a_cpu_sees_as_many_rows_as_it_can_and_those_unlike_the_others(size, count):
+    judge, right = tall(300, **size)
+    output = edit(edit(right, (170, 1), NAN), (171, slice(None)), 0)
+    asked = judge.ask([output], ("part",), "cpu")
+    if count is None:
+        assert asked.rows is None and asked.unlike == ()
+        return
+    assert len(asked.rows) == len(set(asked.rows)) == count and {0, 299} <= set(asked.rows)
+    assert {170, 171} <= set(asked.unlike) and len(asked.unlike) <= 8
+    other = tall(300, rows_seed=1, **size)[0].ask([output], ("part",), "cpu").rows
+    assert count == 8 or other != asked.rows
+    assert tall(300, **size)[0].ask([output], ("part",), "cpu").rows == asked.rows
+
+
+def test_rows_that_the_judge_saw_are_not_all_that_the_cpu_sees():
+    judge, right = tall(3000, flops=1e12)
+    assert set(judge.ask([right], ("part",), "cpu").rows) - set(judge.judged)
+
+
+def test_each_output_asks_for_its_own_unlike_rows():
     x = store(np.full((300, 2), 3.7), "bfloat16")
-    judge = toys.judge(pair, x, "bfloat16", flops=1e10)
+    judge = toys.judge(pair, x, "bfloat16", flops=1e15)
     right = [store(x.astype(float) / np.pi, "bfloat16"), store(2 * x.astype(float), "bfloat16")]
-    assert judge.judge(right, ("part",)).ok
-    verdict = judge.judge([right[0], edit(right[1], (150, 1), step(right[1][150, 1], "bfloat16"))], ("part",))
-    assert not verdict.ok and (verdict.output, verdict.index) == (1, (150, 1))
+    asked = judge.ask([edit(right[0], (150, 1), INF), edit(right[1], (151, 0), 99)], ("part",), "cpu")
+    assert {150, 151} <= set(asked.unlike) and asked.output_axes == (0, 0)
+    assert len(asked.excess) == 2 and min(asked.excess) >= 1
 
 
-@pytest.mark.parametrize("size", [{"flops": 1e10}, {"moved": 1e9}])
-@pytest.mark.parametrize("device", [False, True])
-def test_past_its_own_limit_the_reference_has_rows_too(size, device):
-    whole, right = tall(300, on_device=device, **size)
-    assert (whole.referenced is None) != device
-    judge, right = tall(300, on_device=device, **{k: 2.2 * v for k, v in size.items()})
+def test_in_float32_the_reference_is_asked_about_no_points():
+    x = np.full((300, 2), 3.7)
+    judge = toys.judge(part, x, flops=1e15)
+    assert judge.ask([store(x, "float32")], ("part",), "cuda").points == ()
+    assert judge.ask([store(x, "float32")], ("part", "subnormals"), "cuda").points == ("subnormals",)
+
+
+def test_a_verdict_is_widened_by_what_was_found_of_more_rows():
+    judge, right = tall(300, flops=1e10)
     verdict = judge.judge([right], ("part",))
-    assert verdict.ok
-    gross = [r for r in range(300) if not judge.judge([edit(right, (r, 0), 100)], ("part",)).ok]
-    # 64 random ones and 13 edges of 300 fit into 128; where the device sees all rows, the judged ones are enough
-    assert 8 <= len(gross) <= 40 if device else 60 <= len(gross) <= 83
-    assert {0, 299, 15, 16} <= set(gross) and set(gross) == set(judge.referenced)
-    assert judge.judge([edit(right, (299, 1), 9)], ("part",)).index == (299, 1)
+    right_everywhere = judge.widened(verdict, Worst(0.9, 0.1, 2.0, (5, 1), checked=600))
+    assert right_everywhere.ok and right_everywhere.ratio == 0.9 and right_everywhere.checked == 600
+    assert (right_everywhere.rms, right_everywhere.index) == (verdict.rms, verdict.index)
+    assert judge.widened(verdict, Worst(checked=4)).checked == verdict.checked
+    found = Worst(1.01, 0.1, 2.0, (5, 1), 3.0, 2.9, 0.05, 1, 3, (2, 5, 9), 600)
+    wrong = judge.widened(verdict, found)
+    assert not wrong.ok and (wrong.ratio, wrong.index, wrong.output, wrong.checked) == (1.01, (5, 1), 1, 600)
+    assert (wrong.max_abs, wrong.ulps, wrong.got, wrong.expected, wrong.budget) == (0.1, 2.0, 3.0, 2.9, 0.05)
+    assert np.isnan(wrong.max_rel) and wrong.pattern == "3 elements of 2 rows, 5 to 9"
+
+
+@pytest.mark.parametrize(
+    ("beyond", "rows", "words"),
+    [
+        (1, (1, 7, 7), "one element of row 7"),
+        (2, (1, 7, 7), "2 elements of row 7"),
+        (9, (4, 0, 12), "9 elements of 4 rows, 0 to 12"),
+    ],
+)
+def test_where_elements_are_wrong_is_told_in_words(beyond, rows, words):
+    assert Worst(2.0, beyond=beyond, rows=rows).where == words

@@ -33,9 +33,9 @@ def case(dtype: str = "float32", precision: str = "ieee", **sizes: int) -> Case:
     return Case("toy", sizes, dtype, precision)
 
 
-def judge(formula: Any, x: Any, dtype: str = "float32", seed: int = 0, **more: Any) -> Judge:
+def judge(formula: Any, x: Any, dtype: str = "float32", seed: int = 0, rows_seed: int = 0, **more: Any) -> Judge:
     """The judge of a kernel with one input, `x`."""
-    return Judge(kernel(formula, **more), case(dtype), {"x": store(x, dtype)}, seed)
+    return Judge(kernel(formula, **more), case(dtype), {"x": store(x, dtype)}, seed, rows_seed)
 
 
 def store(values: Any, dtype: str) -> np.ndarray:

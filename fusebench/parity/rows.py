@@ -24,24 +24,24 @@ def chosen(height: int, most: int, seed: int) -> np.ndarray:
 
 
 def suspicious(output: np.ndarray, axis: int, count: int) -> list[int]:
-    """The `count` rows that differ most from the others by what needs no reference: what is not finite, how many zeros, how
-    large, and repeating the row before. The most suspicious come first."""
+    """At most `count` rows that differ most from the middle one by what needs no reference: how much is not finite, how many
+    zeros, how large, and repeating the row before; of each of these in turn, the most suspicious first."""
+    if not output.size:
+        return []
     rows = np.moveaxis(output, axis, 0)
-    height, step = len(rows), max(1, AT_A_TIME * len(rows) // max(output.size, 1))
-    figures = np.empty((4, height))
-    last = None
+    height = len(rows)
+    step, width = max(1, AT_A_TIME * height // output.size), output.size // height
+    figures, last = np.empty((4, height)), np.full((1, width), np.nan, np.float32)
     for first in range(0, height, step):
-        part = rows[first : first + step].astype(np.float32).reshape(-1, max(1, output.size // max(height, 1)))
+        part = rows[first : first + step].astype(np.float32).reshape(-1, width)
         good = np.isfinite(part)
-        with np.errstate(over="ignore"):
-            size = np.sqrt((np.where(good, part, 0).astype(np.float64) ** 2).mean(axis=1))
-        before = np.concatenate([part[:1] + 1 if last is None else last, part[:-1]])
+        size = np.sqrt((np.where(good, part, 0).astype(np.float64) ** 2).mean(axis=1))
         figures[:, first : first + step] = (
-            (~good).mean(axis=1), (part == 0).mean(axis=1), np.log2(size + 1e-300), (part == before).mean(axis=1),
+            (~good).mean(axis=1), (part == 0).mean(axis=1), np.log2(size + 1e-300),
+            (part == np.concatenate([last, part[:-1]])).mean(axis=1),
         )  # fmt: skip
         last = part[-1:]
-    middle = np.median(figures, axis=1, keepdims=True)
-    away = np.abs(figures - middle)
-    spread = np.median(away, axis=1, keepdims=True)
-    far = (away / np.maximum(spread, 1e-6)).max(axis=0)
-    return [int(r) for r in np.argsort(-far, kind="stable")[:count]]
+    away = np.abs(figures - np.median(figures, axis=1, keepdims=True))
+    order = np.argsort(-away, axis=1, kind="stable")[:, :count]
+    in_turn = [int(r) for rank in range(order.shape[1]) for f, r in enumerate(order[:, rank]) if away[f, r] > 0]
+    return list(dict.fromkeys(in_turn))[:count]

@@ -46,7 +46,7 @@ def variants_of(name, implementation):
 
 
 def launched(module, case, variant, device):
-    """What a CUDA implementation launches unless told otherwise."""
+    """What an implementation launches unless told otherwise."""
     return module.launches(case, variant, device, module.config(case, variant, device))
 
 
@@ -85,6 +85,12 @@ COPIES = {("embedding", "naive"): 1}  # beside the kernels
 
 
 @pytest.mark.parametrize("name", KERNELS)
+def test_what_launches_its_own_kernels_declares_that_it_is_fused(name):
+    found = KERNELS[name].implementations
+    assert all(found[own].fused for own in ("triton", "jax_triton", "cuda") if own in found)
+
+
+@pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_declares_how_many_launches_a_fused_implementation_makes(name):
     mathematics = KERNELS[name].mathematics
     for implementation in ("triton", "cuda"):
@@ -95,9 +101,7 @@ def test_a_kernel_declares_how_many_launches_a_fused_implementation_makes(name):
         cases, variants = cases_of(name, 90), variants_of(name, implementation)
         for case, variant in itertools.product(cases, variants):
             if skip(case, variant, DEVICES[90]) is None:
-                own = [module.config(case, variant, DEVICES[90])] if hasattr(module, "config") else []
-                made = getattr(module, "launches", None) or module.programs
-                count = len(made(case, variant, DEVICES[90], *own)) + COPIES.get((name, variant), 0)
+                count = len(launched(module, case, variant, DEVICES[90])) + COPIES.get((name, variant), 0)
                 assert count == mathematics.launches_of(variant), f"{case.id} {implementation}:{variant}"
 
 

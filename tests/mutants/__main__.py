@@ -54,9 +54,9 @@ def main() -> int:
     results: dict[Mutant, Result] = {}
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
         first = trees.copy_repository(Path(folder, "tree0"))
-        files = trials.collect(first, asked.tests)
+        tests = trials.collect(first, asked.tests)
         copies = trees.copies(first, asked.jobs)
-        seen = trials.observed(copies, files, asked.observed)
+        seen = trials.observed(copies, tests, asked.observed)
         then = trials.more(first, shlex.split(asked.then)) if asked.then else None
         try:
             for mutant, result in trials.decide(in_turns(by_file), copies, seen, then, begin + asked.seconds):

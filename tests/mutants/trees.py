@@ -113,17 +113,16 @@ class Jobs:
     def ended(self) -> Iterator[tuple[int, Ended]]:
         """Those tasks that have ended since the last call, by their numbers."""
         for pid, (tree, task, begin) in list(self.running.items()):
-            ended, status = os.waitpid(pid, os.WNOHANG)
+            over = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             seconds = time.monotonic() - begin
-            if not ended and seconds < task.limit_s:
+            if not over and seconds < task.limit_s:
                 continue
-            if not ended:
-                _end(pid)
+            status = _end(pid)
             del self.running[pid]
             if task.file:
                 shutil.copy2(tree.original, tree.folder / task.file)
             self.free.append(tree)
-            yield pid, Ended(os.waitstatus_to_exitcode(status) if ended else None, seconds, tree.printed())
+            yield pid, Ended(os.waitstatus_to_exitcode(status) if over else None, seconds, tree.printed())
 
 
 def _fork(tree: Tree, task: Task) -> int:
@@ -165,10 +164,10 @@ def _pytest(arguments: Sequence[str], tree: Tree) -> int:
     return int(pytest.main([*shared, *arguments]))
 
 
-def _end(pid: int) -> None:
-    """Ends a child and what its tests started."""
+def _end(pid: int) -> int:
+    """Ends a child, if it runs, and what its tests started; its status."""
     try:
         os.killpg(pid, signal.SIGKILL)
     except ProcessLookupError:  # it has no group yet
         os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
+    return os.waitpid(pid, 0)[1]

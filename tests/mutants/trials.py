@@ -17,7 +17,7 @@ from trees import Ended, Jobs, Task, Tree
 
 TESTS_S = 20.0  # of tests a slip is tried with, the shortest first
 SLOW_S = 5.0  # a test that takes longer is left out
-FILE_S = 600.0  # a test file that takes longer too
+TOGETHER, TOGETHER_S = 32, 600.0  # so many tests are observed in one process, for so long
 PATIENCE = 3.0  # a slip may make the tests take so many times as long, and TESTS_S more
 WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the jobs would share it
 POLL_S = 0.01
@@ -70,32 +70,36 @@ class More:
     seconds: float
 
 
-def collect(tree: Tree, tests: Sequence[str]) -> list[str]:
-    """The test files, the largest first. It leaves the modules compiled."""
+def collect(tree: Tree, tests: Sequence[str]) -> list[list[str]]:
+    """The tests, some of a file together, those of the largest files first. It leaves the modules compiled."""
     with Jobs([tree]) as jobs:
         jobs.start(Task(["--collect-only", "-q", *tests], WITHOUT_GPU, compiled=True))
         ended = _wait(jobs)
-    files = {line.split("::")[0] for line in ended.printed if "::" in line and not line.startswith("ERROR")}
-    if not files:
-        raise SystemExit("\n".join(ended.printed[-30:]))
     for line in ended.printed:
         if line.startswith("ERROR"):  # a package that is not here
             print(line)
-    return sorted(files, key=lambda file: -(tree.folder / file).stat().st_size)
+    by_file: dict[str, list[str]] = {}
+    for line in ended.printed:
+        if "::" in line and (tree.folder / (file := line.split("::")[0])).is_file():
+            by_file.setdefault(file, []).append(line)
+    if not by_file:
+        raise SystemExit("\n".join(ended.printed[-30:]))
+    largest = sorted(by_file, key=lambda file: -(tree.folder / file).stat().st_size)
+    return [by_file[f][i : i + TOGETHER] for f in largest for i in range(0, len(by_file[f]), TOGETHER)]
 
 
-def observe(trees: Sequence[Tree], files: Sequence[str]) -> Observed:
-    """Runs the test files once, as many at a time as there are trees, to see which tests pass where."""
+def observe(trees: Sequence[Tree], tests: Sequence[Sequence[str]]) -> Observed:
+    """Runs the tests once, as many groups at a time as there are trees, to see which tests pass where."""
     seconds: dict[str, float] = {}
     lines: dict[str, dict[str, list[str]]] = {}
-    waiting, running = deque(files), {}
+    waiting, running = deque(enumerate(tests)), {}
     with Jobs(trees) as jobs:
         while waiting or jobs.running:
             while waiting and jobs.free:
-                file = waiting.popleft()
-                found = trees[0].folder.with_name(f"observed-{Path(file).stem}.json")
-                arguments = ["-q", "-p", "observer", f"--timeout={2 * SLOW_S}", file]
-                task = Task(arguments, WITHOUT_GPU | {"MUTANTS_OBSERVED": str(found)}, FILE_S)
+                number, together = waiting.popleft()
+                found = trees[0].folder.with_name(f"observed-{number}.json")
+                arguments = ["-q", "-p", "observer", f"--timeout={2 * SLOW_S}", *together]
+                task = Task(arguments, WITHOUT_GPU | {"MUTANTS_OBSERVED": str(found)}, TOGETHER_S)
                 running[jobs.start(task)] = found
             for pid, ended in jobs.ended():
                 if not running[pid].exists():
@@ -104,22 +108,22 @@ def observe(trees: Sequence[Tree], files: Sequence[str]) -> Observed:
                 seen = json.loads(running[pid].read_text())
                 seconds |= seen["seconds"]
                 for file, by_line in seen["tests"].items():
-                    for line, tests in by_line.items():
-                        lines.setdefault(file, {}).setdefault(line, []).extend(tests)
+                    for line, passing in by_line.items():
+                        lines.setdefault(file, {}).setdefault(line, []).extend(passing)
             time.sleep(POLL_S)
     return Observed(seconds, lines)
 
 
-def observed(trees: Sequence[Tree], files: Sequence[str], kept: Path | None) -> Observed:
+def observed(trees: Sequence[Tree], tests: Sequence[Sequence[str]], kept: Path | None) -> Observed:
     """What `observe` finds, or found before: in the file `kept`, if it is of the same sources."""
-    digest = _digest(trees[0].folder, files)
+    digest = _digest(trees[0].folder, tests)
     if kept and kept.exists() and (found := json.loads(kept.read_text()))["of"] == digest:
         print(f"which tests pass where stands in {kept}", flush=True)
         return Observed(found["seconds"], found["lines"])
     begin = time.monotonic()
-    print(f"running the tests of {len(files)} files once: which lines do they pass?", flush=True)
-    seen = observe(trees, files)
-    print(f"{len(seen.seconds)} tests in {time.monotonic() - begin:.0f} s", flush=True)
+    print(f"running {sum(map(len, tests))} tests once: which lines do they pass?", flush=True)
+    seen = observe(trees, tests)
+    print(f"{len(seen.seconds)} of them need no shared workers: {time.monotonic() - begin:.0f} s", flush=True)
     if kept:
         kept.write_text(json.dumps({"of": digest, "seconds": seen.seconds, "lines": seen.lines}))
     return seen
@@ -187,11 +191,12 @@ def _by(ended: Ended) -> str:
     """The test that failed."""
     if ended.code is None:
         return "no end"
-    failed = (re.match(r"(?:FAILED|ERROR) (\S+)", line) for line in reversed(ended.printed))
+    failed = (re.match(r"(?:FAILED|ERROR) (.+?)(?: - |$)", line) for line in reversed(ended.printed))
     return next((found[1] for found in failed if found), f"exit code {ended.code}")
 
 
-def _digest(folder: Path, files: Sequence[str]) -> str:
+def _digest(folder: Path, tests: Sequence[Sequence[str]]) -> str:
     """Of what the tests are and of what they pass."""
     sources = sorted(p for name in ("fusebench", "implementations", "tests") for p in (folder / name).rglob("*.py"))
-    return hashlib.sha256(b"\0".join([p.read_bytes() for p in sources] + [f.encode() for f in files])).hexdigest()
+    names = [test.encode() for together in tests for test in together]
+    return hashlib.sha256(b"\0".join([p.read_bytes() for p in sources] + names)).hexdigest()

@@ -99,7 +99,7 @@ def run_cells(
 ) -> Callable[..., list[dict[str, Any]]]:
     """Runs cells on the session's workers and returns their records: `run_cells(cells, time_s=0)`."""
 
-    def run_them(cells: Sequence[Cell], time_s: float = 0.0, timeout_s: float = 120.0) -> list[dict[str, Any]]:
+    def run_them(cells: Sequence[Cell], time_s: float = 0.0, timeout_s: float = 300.0) -> list[dict[str, Any]]:
         settings = Settings(DEVICE, Plan(time_s), timeout_s)
         return list(run(Run(kernels, roots, tmp_path / "run", settings), cells, pool))
 

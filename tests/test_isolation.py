@@ -48,6 +48,7 @@ def results(kernels, roots, pool, tmp_path_factory):
         ("stale", "wrong", "a later call"),
         ("mutates", "wrong", "changed its argument 0"),
         ("mutates_later", "wrong", "a timed call changed its argument 0"),
+        ("now_and_then", "wrong", "a timed call, or one after it: error is"),
         ("once", "wrong", "a later call, on other inputs in the same memory"),
         ("from_reference", "failed", "implementations.fault.kernel is the reference"),
         ("other_framework", "failed", "it imports jax, but its BACKEND is torch"),

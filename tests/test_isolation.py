@@ -48,6 +48,7 @@ def results(kernels, roots, pool, tmp_path_factory):
         ("stale", "wrong", "a later call"),
         ("mutates", "wrong", "changed its argument 0"),
         ("mutates_later", "wrong", "a timed call changed its argument 0"),
+        ("now_and_then", "wrong", "a timed call, or one after it: error is"),
         ("once", "wrong", "a later call, on other inputs in the same memory"),
         ("from_reference", "failed", "implementations.fault.kernel is the reference"),
         ("other_framework", "failed", "it imports jax, but its BACKEND is torch"),
@@ -84,8 +85,9 @@ def test_only_ok_cells_have_a_time(results):
 
 def test_outputs_that_differ_from_call_to_call_are_flagged(results):
     spread = results["wavers"].parity.nondeterministic
-    assert spread.elements == 1 and 0 < spread.max_abs <= 1e-6
-    assert all(r.parity.nondeterministic is None for name, r in results.items() if name != "wavers")
+    assert spread.elements == 1 and 0 < spread.max_abs <= 1e-6 and 1 <= spread.calls <= spread.of
+    assert results["now_and_then"].parity.nondeterministic.elements == 100
+    assert all(r.parity.nondeterministic is None for n, r in results.items() if n not in ("wavers", "now_and_then"))
 
 
 def test_a_wrong_cell_says_how_to_see_it_again(results):

@@ -246,10 +246,13 @@ def test_rows_that_were_not_compared_and_wavering_outputs_are_told(capsys):
     unseen, other = (
         untimed(x, parity=Parity(parity(0.5, unseen=why))) for x, why in (("a", "no [room]"), ("c", "a reason"))
     )
-    wavers = timed("b", verdicts=Parity(parity(0.5), nondeterministic=Spread(7, 0.0123)))
+    wavers = timed("b", verdicts=Parity(parity(0.5), nondeterministic=Spread(7, 0.0123, 2, 66)))
     out = shown(capsys, unseen, other, wavers)
     assert "\nnot every row was compared: a reason; no [room]\n" in out
-    assert "\nnondeterministic  b: two calls on the same inputs differ in 7 elements, by up to 0.012\n" in out
+    assert (
+        "\nnondeterministic  b: 2 of 66 calls on the same inputs differ from the first, in up to 7 elements, by up to 0.012\n"
+        in out
+    )
     assert out.count("nondeterministic") == 1 and "not every row" not in shown(capsys, wavers)
 
 

@@ -20,6 +20,7 @@ from fusebench import discovery, inputs, machine, memory
 from fusebench.contract import Case
 from fusebench.errors import StorageError
 from fusebench.machine import DeviceInfo
+from fusebench.parity.verdict import Asked
 from fusebench.records.record import Spread
 from fusebench.timing import yardstick
 from fusebench.timing.plan import Plan
@@ -98,7 +99,9 @@ def test_a_built_cell_says_what_it_took_and_what_it_made(backend, bench_of, monk
     assert [s[0].tolist() for s in bench.ring.sets] == [[2] * 4, [3] * 4, [4] * 4]
     assert backend.events[:6] == ["start anything", "configure tf32", *["put"] * 4], "three sets of x, and w once"
     assert reply.peak_memory_bytes == 89, "beyond what was held when the build began"
-    assert backend.events[-3:] == ["reset_peak_rss", "wait", "peak_rss"], "with the inputs in place, of the first call"
+    assert backend.events[-4:-1] == ["reset_peak_rss", "wait", "peak_rss"], (
+        "with the inputs in place, of the first call"
+    )
 
 
 @pytest.mark.parametrize(("held", "peak", "more"), [(None, 1089, None), (1000, 999, 0), (1000, 1000, 0)])
@@ -112,7 +115,7 @@ def test_on_a_gpu_the_peak_is_the_devices(monkeypatch, bench_of):
     backend = stand_in.install(monkeypatch, "cuda")
     _, reply = bench_of()
     assert built(reply).peak_memory_bytes == backend.peak
-    assert backend.events[-3:] == ["reset_peak", "wait", "peak_bytes"]
+    assert backend.events[-4:-1] == ["reset_peak", "wait", "peak_bytes"]
 
 
 def test_an_array_that_a_call_overwrites_is_copied_for_each(backend, bench_of):
@@ -141,9 +144,9 @@ def test_the_argument_that_a_call_changed_is_named(backend, bench_of, change, pl
 
 def test_what_may_be_overwritten_is_no_change(backend, bench_of):
     bench, reply = bench_of(call_of("x *= w\nreturn x"), "in_place")
-    assert built(reply)
+    assert built(reply) and bench.repeat(protocol.RepeatCell(str(bench_of.files))).nondeterministic is None
     reply = bench.time(protocol.TimeCell(Plan(1.0, calls=6), str(bench_of.files)))
-    assert inputs.load(reply.outputs, bench_of.files)[0].tolist() == [4, 8, 12, 16]
+    assert reply.nondeterministic is None and reply.differing == ()
 
 
 @pytest.mark.parametrize(
@@ -197,7 +200,7 @@ def test_the_watch_is_no_part_of_what_compiling_takes(monkeypatch, bench_of, dev
     assert built(reply).compile_s == 2 + 20 + 3 + 30
     assert len(sys.modules["implementations.double.mine"].calls) == calls
     if device == "cuda":
-        assert backend.events[-4:] == ["reset_peak", "wait", "peak_bytes", "watch"]
+        assert backend.events[-5:-1] == ["reset_peak", "wait", "peak_bytes", "watch"]
 
 
 def test_of_two_roots_the_first_that_has_the_file_is_taken(backend, bench_of, tmp_path, monkeypatch):
@@ -269,42 +272,101 @@ def test_repeating_takes_the_first_set_and_then_puts_the_last_one_into_the_same_
     assert all(w is bench.ring.sets[0][1] for _, _, w in calls), "a weight stays where it is"
     assert reply == protocol.Repeated(None, (inputs.Stored("repeated0.npy", "float32"),))
     assert inputs.load(reply.outputs, bench_of.files)[0].tolist() == [4, 8, 12, 16]
-    assert backend.events == ["wait", "wait"] and backend.queued == 0
+    assert backend.events == ["wait"] * 4 and backend.queued == 0, (
+        "of three calls, and of the copy of the last one's output"
+    )
 
 
-def test_outputs_that_differ_are_counted_with_their_largest_difference(backend, bench_of):
+def test_outputs_that_differ_are_counted_with_their_largest_difference_and_come_back(backend, bench_of):
     body = "calls.append(1)\ny = x * w\nz = w.copy()\nif len(calls) == 3:\n    y[1:3] += (0.25, -0.5)\n    z[0] = 8\nreturn y, z, x"
     bench, _ = bench_of(call_of(body).replace("def build", "calls = []\ndef build"))
-    assert bench.repeat(protocol.RepeatCell(str(bench_of.files))).nondeterministic == Spread(3, 7.0)
-
-
-def test_nan_beside_nan_is_no_difference_and_beside_a_number_is_one():
-    nan, inf = np.nan, np.inf
-    a, b = np.array([nan, nan, 1, inf, 2, 0.0]), np.array([nan, 1, 1, inf, 2.5, -0.0])
-    assert worker._spread([(a, b)]) == Spread(2, 0.5)
-    assert worker._spread([]) is None
-    assert worker._spread([(np.array([nan]), np.array([1.0]))]) == Spread(1, 0.0)
-    ids = np.array([2**40], np.int64)
-    assert worker._spread([(ids, ids + 3), (ids, ids - 1)]) == Spread(2, 3.0)
+    reply = bench.repeat(protocol.RepeatCell(str(bench_of.files)))
+    assert reply.nondeterministic == Spread(3, 7.0, 1, 2)
+    ((set_, files),) = reply.differing
+    assert set_ == 0 and [s.file for s in files] == [f"differing0-{n}.npy" for n in range(3)]
+    assert inputs.load(files, bench_of.files)[0].tolist() == [2, 4.25, 5.5, 8]
+    assert inputs.load(reply.outputs, bench_of.files)[0].tolist() == [4, 8, 12, 16], "of the last set, which is right"
 
 
 # Timing
 
 
-def test_a_timed_output_is_of_the_last_set(backend, bench_of):
-    bench, _ = bench_of()
-    reply = bench.time(protocol.TimeCell(Plan(1000.0, target=0, calls=7), str(bench_of.files)))
+WRONG_AT = "calls.append(1)\ny = x * w\nif len(calls) in WRONG: y[0] += len(calls)\nreturn y"
+
+
+def wrong_at(calls):
+    """A program whose calls of those numbers are wrong, each by its number; the first four are before the timed ones."""
+    return call_of(WRONG_AT).replace("def build", f"calls = []\nWRONG = {calls}\ndef build")
+
+
+PLAN = Plan(1000.0, target=0, regime="isolated", cache="warm", calls=7)
+
+
+@pytest.fixture
+def timed(bench_of):
+    """What timing a program answers, and the number of its calls before the later ones."""
+
+    def time(program, plan=PLAN, folder=True):
+        bench, reply = bench_of(program)
+        assert built(reply) and bench.repeat(protocol.RepeatCell(str(bench_of.files)))
+        reply = bench.time(protocol.TimeCell(plan, str(bench_of.files) if folder else ""))
+        assert isinstance(reply, protocol.Timed), reply
+        return reply, len(getattr(sys.modules["implementations.double.mine"], "calls", ()))
+
+    return time
+
+
+def test_where_all_calls_give_the_same_bits_nothing_comes_back(backend, bench_of, timed):
+    reply, _ = timed(GOOD)
     assert list(reply.timing.samples) == [33.0] * 7, "to the end of the device's work"
-    assert [stored.file for stored in reply.outputs] == ["timed0.npy", "timed1.npy"]
-    assert inputs.load(reply.outputs, bench_of.files)[0].tolist() == [4, 8, 12, 16]
-    assert bench.time(protocol.TimeCell(Plan(1.0, calls=7))).outputs == ()
+    assert reply.nondeterministic is None and reply.differing == ()
+
+
+def test_the_last_timed_output_is_compared_with_the_first_one_on_its_inputs(backend, bench_of, timed):
+    _, calls = timed(wrong_at(()), folder=False)
+    reply, _ = timed(wrong_at(tuple(range(5, calls + 1))))
+    ((set_, files),) = reply.differing
+    assert reply.nondeterministic.calls == 1, "of the timed calls one"
+    first = inputs.load(files, bench_of.files)[0]
+    assert set_ == 2 and first[1:].tolist() == [8, 12, 16] and calls - 3 < first[0] - 4 <= calls
+
+
+def test_calls_after_timing_are_compared_on_the_first_and_the_last_inputs_in_turn(backend, bench_of, timed):
+    _, before = timed(wrong_at(()), folder=False)
+    found = {}
+    for later in (1, 2, 3, 64):
+        reply, calls = timed(wrong_at((before + later,)))
+        assert calls == before + 64, "of a second each, which is soon over beside 1000"
+        ((found[later], files),) = reply.differing
+        assert inputs.load(files, bench_of.files)[0][0] == (4 if found[later] else 2) + before + later
+        # two in `repeat`, the last timed one, and these
+        assert reply.nondeterministic == Spread(1, before + later, 1, 2 + 1 + 64)
+    assert found == {1: 0, 2: 2, 3: 0, 64: 2}
+
+
+def test_one_wrong_call_in_eight_is_found(backend, bench_of, timed):
+    _, before = timed(wrong_at(()), folder=False)
+    for first in range(1, 9):
+        reply, _ = timed(wrong_at(tuple(range(before + first, before + 65, 8))))
+        assert reply.nondeterministic.calls == 8 and len(reply.differing) == 3
+
+
+@pytest.mark.parametrize(("time_s", "later"), [(1000.0, 64), (100.0, 21), (1.0, 4)])
+def test_calls_after_timing_take_a_fifth_of_its_time_and_are_at_least_four(backend, bench_of, timed, time_s, later):
+    plan = Plan(time_s, target=0, regime="isolated", cache="warm", calls=7)
+    assert timed(wrong_at(()), plan)[1] - timed(wrong_at(()), plan, folder=False)[1] == later
+
+
+def test_without_a_folder_nothing_is_called_again(backend, bench_of, timed):
+    reply, _ = timed(wrong_at(tuple(range(5, 200))), folder=False)
+    assert reply.nondeterministic is None and reply.differing == ()
 
 
 def test_letting_go_leaves_nothing_of_the_cell(backend, bench_of):
     bench, _ = bench_of()
-    assert bench.kept
+    assert bench.kept and bench.repeats.first
     assert bench.release() == protocol.Released(123)
-    assert bench.call is None and len(bench.ring) == 0 and not bench.kept
+    assert bench.call is None and len(bench.ring) == 0 and not bench.kept and not bench.repeats.first
 
 
 # What a worker says of itself
@@ -520,7 +582,7 @@ def serve(monkeypatch, tmp_path):
 
 
 RELEASE = protocol.Release()
-OTHERS = protocol.CheckRows(CASE, (), (), (), (), (), "", "")  # what this worker does not do
+OTHERS = protocol.CheckRows(Asked(CASE, "", (), (), (), (), 0), (), (), "")  # what this worker does not do
 
 
 def test_a_worker_serves_until_its_pipe_ends(backend, serve, tmp_path):

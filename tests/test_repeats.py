@@ -1,0 +1,117 @@
+"""Outputs of calls on the same inputs: which are the same bit for bit, and which come back to be judged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from stand_in import StandIn
+
+from fusebench.records.record import Spread
+from fusebench.workers.repeats import KEPT, Repeats, apart
+
+INF, NAN = np.inf, np.nan
+
+
+@pytest.fixture
+def repeats():
+    return Repeats(StandIn())
+
+
+A = np.arange(4, dtype=np.float32)
+
+
+def off(by, at=1):
+    output = A.copy()
+    output[at] += by
+    return output
+
+
+def test_the_same_bits_are_no_spread(repeats):
+    assert all(repeats.see(0, A.copy()) for _ in range(5)) and all(repeats.see(2, 2 * A) for _ in range(3))
+    assert repeats.found() is None and repeats.take() == []
+
+
+def test_each_set_has_its_own_first_output(repeats):
+    assert repeats.see(0, A) and repeats.see(2, 2 * A)
+    assert not repeats.see(2, A) and not repeats.see(0, 2 * A)
+    assert repeats.found() == Spread(3, 3.0, 2, 2), "of two calls that could have been the same"
+
+
+def test_a_call_may_write_all_outputs_to_one_buffer(repeats):
+    buffer = A.copy()
+    repeats.see(0, buffer)
+    buffer[1] = 9
+    assert not repeats.see(0, buffer)
+    buffer[1] = 8
+    ((_, (kept,)),) = repeats.take()
+    assert kept.tolist() == [0, 9, 2, 3] and repeats.first[0][0].tolist() == A.tolist()
+
+
+@pytest.mark.parametrize("value", [NAN, INF, -0.0])
+def test_a_spoilt_element_is_another_bit(repeats, value):
+    repeats.see(0, A)
+    assert not repeats.see(0, np.array([value, 1, 2, 3], np.float32))
+    assert len(repeats.take()) == 1
+
+
+def test_nan_beside_the_same_nan_is_no_difference(repeats):
+    spoilt = np.array([NAN, 1], np.float32)
+    assert repeats.see(0, spoilt) and repeats.see(0, spoilt.copy())
+
+
+def test_several_outputs_are_compared_one_by_one(repeats):
+    repeats.see(0, (A, 2 * A))
+    assert repeats.see(0, [A.copy(), 2 * A])
+    assert not repeats.see(0, (A, A)) and not repeats.see(0, (A,)) and not repeats.see(0, A)
+    assert [len(outputs) for _, outputs in repeats.take()] == [1, 1, 2], "a missing one is infinitely far off"
+
+
+def test_the_outputs_that_differ_most_are_kept(repeats):
+    repeats.see(0, A)
+    for by in (0.5, 4, 1, 0, 8, 2, 0.25):
+        repeats.see(0, off(by))
+    assert repeats.found() == Spread(1, 8.0, 6, 7)
+    kept = repeats.take()
+    assert [float(outputs[0][1] - 1) for _, outputs in kept] == [8, 4, 2] and len(kept) == KEPT
+    assert repeats.take() == [], "once"
+    assert repeats.found() == Spread(1, 8.0, 6, 7), "what was seen stays known"
+    repeats.see(0, off(0.5))
+    assert len(repeats.take()) == 1
+
+
+def test_a_nan_is_kept_before_any_number(repeats):
+    repeats.see(0, A)
+    for by in (100, NAN, 200, 300, 400):
+        repeats.see(0, off(by))
+    assert np.isnan(repeats.take()[0][1][0][1]) and repeats.found().max_abs == INF
+
+
+def test_the_spread_is_the_most_of_any_call(repeats):
+    repeats.see(0, A)
+    repeats.see(0, A + np.float32(0.5))
+    repeats.see(0, off(3))
+    assert repeats.found() == Spread(4, 3.0, 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "elements", "largest"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0, 0.0),
+        ([1.0, 2.0], [1.5, 0.0], 2, 2.0),
+        ([NAN, NAN], [NAN, 1.0], 1, INF),
+        ([INF, -INF, 0.0], [INF, INF, -0.0], 1, INF),
+        ([1.0], [INF], 1, INF),
+        ([], [], 0, 0.0),
+    ],
+)
+def test_how_far_outputs_are_apart(a, b, elements, largest):
+    assert apart([np.array(a)], [np.array(b)]) == (elements, largest)
+
+
+def test_outputs_of_another_shape_or_number_are_infinitely_far_apart():
+    assert apart([A], [A[:2]]) == (4, INF) and apart([A], [A, A]) == (8, INF) and apart([A, A], [A]) == (8, INF)
+
+
+def test_integers_are_compared_as_numbers():
+    ids = np.array([2**40], np.int64)
+    assert apart([ids], [ids + 3]) == (1, 3.0)

@@ -3,6 +3,7 @@
     python tests/alarms.py --cells 10000       judges them and shows every alarm, and how near the others came
     python tests/alarms.py --cell 4711         one cell again
     python tests/alarms.py --table             errors by mean/std of the inputs, up to 1000, where nothing is judged
+    python tests/alarms.py --cells 3000 --times 4    the float32 cells with their errors times 4: how many are rejected
 
 A cell is a kernel, sizes, dtype, precision, options, inputs (hard ones, or plain ones with a mean of up to 100 standard
 deviations) and a program: one of programs/<kernel>.py, or Torch's own operators. The seed and its number decide it.
@@ -127,6 +128,8 @@ def candidates(kernel: discovery.Kernel, case: Case, inputs: str = "") -> dict[s
     found = {n: p for n, p in everything()[1][kernel.name].correct.items() if p.where(case)}
     if inputs == "inf" and case.options.get("activation") == "gelu_erf":
         return found  # Torch's GELU of inf is NaN on CPUs with AVX-512 (2.13): not a correct program
+    if inputs == "inf" and kernel.name == "interaction" and case.dtype == "bfloat16":
+        return found  # nor is oneDNN's bfloat16 product, which fills K up with zeros and multiplies inf by them
     if importlib.util.find_spec("torch") and (eager := kernel.implementations.get("torch_eager")):
         module = discovery.load_implementation(kernel.name, "torch_eager")
         skip = getattr(module, "skip", lambda *_: None)
@@ -169,6 +172,43 @@ def judge(number: int, seed: int = 0) -> Result:
     return Result(number, case, name, inputs, verdict)
 
 
+def enlarged(number: int, seed: int, times: float) -> tuple[str, int, bool] | None:
+    """Whether the cell of that number is rejected with its errors multiplied, with its kernel and size; None for another one than
+    IEEE float32 on plain inputs, and for one without errors."""
+    rng = np.random.default_rng([seed, number])
+    kernels, found = everything()
+    kernel = kernels[str(rng.choice(sorted(found), p=_weights(found)))]
+    case = draw_case(rng, kernel, dict(found[kernel.name].largest))
+    if case.dtype != "float32" or case.precision != "ieee":
+        return None
+    arrays = make_sets(kernel.mathematics, case, number, 1)[0]
+    programs_ = candidates(kernel, case)
+    program = programs_[str(rng.choice(sorted(programs_)))]
+    judge = Judge(kernel.mathematics, case, arrays, seed)
+    outputs = programs.run(program.run, case, arrays)
+    errors = [o.astype(np.float64) - exact for o, exact in zip(outputs, judge.reference(), strict=True)]
+    if not any((np.isfinite(e) & (e != 0)).any() for e in errors):
+        return None
+    larger = [
+        np.where(np.isfinite(e), exact + times * e, o).astype(np.float32)
+        for o, e, exact in zip(outputs, errors, judge.reference(), strict=True)
+    ]
+    return kernel.name, sum(o.size for o in outputs), not judge.judge(larger, program.points).ok
+
+
+def report_enlarged(asked: argparse.Namespace) -> str:
+    """The share of cells that is rejected with larger errors, of outputs of any size and of large ones."""
+    with _processes(asked.processes) as pool:
+        found = [f for f in pool.starmap(enlarged, ((n, asked.seed, asked.times) for n in range(asked.cells)), 25) if f]
+    lines = []
+    for least in (1, 1000):
+        rejected = [r for _, size, r in found if size >= least]
+        lines.append(
+            f"{least} elements or more: {sum(rejected)} of {len(rejected)} rejected with {asked.times:g} times the error"
+        )
+    return "\n".join(lines)
+
+
 def _weights(found: dict[str, programs.Programs]) -> np.ndarray:
     """Kernels with more programs are drawn more often."""
     counts = np.sqrt([len(found[name].correct) for name in sorted(found)])
@@ -176,9 +216,13 @@ def _weights(found: dict[str, programs.Programs]) -> np.ndarray:
 
 
 def judge_all(numbers: Iterable[int], seed: int, processes: int) -> Iterator[Result]:
-    os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")  # of the processes that follow
-    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+    with _processes(processes) as pool:
         yield from pool.imap(_of, ((n, seed) for n in numbers), chunksize=25)
+
+
+def _processes(count: int) -> Any:
+    os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")  # of the processes that follow
+    return multiprocessing.get_context("spawn").Pool(count)
 
 
 def _of(pair: tuple[int, int]) -> Result:
@@ -236,11 +280,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cell", type=int, help="the number of one cell to judge again")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
+    parser.add_argument("--times", type=float, help="judge float32 cells with their errors multiplied")
     parser.add_argument("--table", action="store_true", help="largest error (and ÷ budget) by mean/std")
     asked = parser.parse_args()
     if asked.table:
         for line in table(asked.seed):
             print(line, flush=True)
+        return 0
+    if asked.times:
+        print(report_enlarged(asked))
         return 0
     began = time.monotonic()
     numbers = [asked.cell] if asked.cell is not None else range(asked.cells)

@@ -11,7 +11,7 @@ from typing import Any
 
 from fusebench import inputs, memory
 from fusebench.contract import Cell, Mathematics
-from fusebench.errors import Unstored
+from fusebench.errors import StorageError
 from fusebench.parity.judge import Judge
 from fusebench.parity.verdict import Asked, Verdict
 from fusebench.settings import Clock, Settings
@@ -44,12 +44,12 @@ class CaseData:
 
     @cached_property
     def files(self) -> list[list[inputs.Stored]]:
-        """Of each set, the file and dtype of each input. Raises Unstored where the disk has no room for them now, and
+        """Of each set, the file and dtype of each input. Raises StorageError where the disk has no room for them now, and
         ValueError where it never had."""
         sets = self.sets
         needed = sum({id(a): a.nbytes for arrays in sets for a in arrays.values()}.values())
         disk = shutil.disk_usage(self.folder)
-        for size, has, kind in ((disk.total, "has", ValueError), (disk.free, "has free", Unstored)):
+        for size, has, kind in ((disk.total, "has", ValueError), (disk.free, "has free", StorageError)):
             if needed > size:
                 raise kind(f"its input files take {needed / 1e9:.3g} GB, the results' disk {has} {size / 1e9:.3g} GB")
         with self.clock.during("inputs"):

@@ -163,8 +163,11 @@ def make_case(
     return Case(kernel.name, dict(sizes), dtype, precision, filled, id=case_id)
 
 
-def command(kernel: Kernel, cell: Cell, device: str, paths: Sequence[object] = (), timed: Sequence[str] = ()) -> str:
-    """The command line that checks just this cell again; with the keys in `timed` it is timed as well."""
+def command(
+    kernel: Kernel, cell: Cell, device: str, paths: Sequence[object] = (), timed: Sequence[str] = (), rows_seed: int | None = None
+) -> str:  # fmt: skip
+    """The command line that checks just this cell again; with the keys in `timed` it is timed as well, with `rows_seed` the same
+    rows are judged."""
     case, name = cell.case, cell.case.id.split("/")[0]
     named = kernel.mathematics.cases.get(name) == case.sizes
     words = [f"case={name}"] if named else [f"shape.{d}={n}" for d, n in case.sizes.items()]
@@ -173,6 +176,7 @@ def command(kernel: Kernel, cell: Cell, device: str, paths: Sequence[object] = (
     words += [f"config.{n}={v}" for n, v in cell.config.items()]
     words += [f"seed={cell.seed}", f"inputs={cell.inputs}", f"device={device}"]
     words += [f"path=[{','.join(map(_quoted, paths))}]"] if paths else []
+    words += [] if rows_seed is None else [f"rows_seed={rows_seed}"]
     what = "bench" if timed else "parity"
     where = (f"kernel={case.kernel}", f"implementation={cell.implementation}:{cell.variant}")
     return shlex.join(["fusebench", what, *where, *words, *timed])

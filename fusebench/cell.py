@@ -16,7 +16,7 @@ from fusebench.case_data import SETS, CaseData
 from fusebench.cases import command
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
-from fusebench.errors import Unstored
+from fusebench.errors import StorageError
 from fusebench.inputs import Stored
 from fusebench.parity.rounding import FLUSHED
 from fusebench.records.record import Build, Rates, Record, Spread, Work
@@ -82,7 +82,7 @@ class Trial:
             source = replace(source, git_commit=self.commit)
         self.record = replace(self.record, source=source)
 
-    def possible(self) -> bool:
+    def can_run(self) -> bool:
         """Whether the cell can run here, as far as can be told without a worker; if not, the record says why."""
         case, mathematics = self.cell.case, self.kernel.mathematics
         if self.record.source is None:  # a pair has named it already
@@ -90,11 +90,11 @@ class Trial:
         self.record = replace(self.record, work=Work(int(mathematics.flops(case)), int(mathematics.moved_bytes(case))))
         if broken := self.implementation.broken:
             self.end("failed", broken)
-        elif reason := self.obstacle():
+        elif reason := self.skip_reason():
             self.end("skipped", reason)
         return self.ok
 
-    def obstacle(self) -> str | None:
+    def skip_reason(self) -> str | None:
         """Why the cell cannot run here, as far as can be told without loading a framework."""
         case, mathematics, without_gpu = self.cell.case, self.kernel.mathematics, self.implementation.without_gpu
         if self.cell.inputs not in hard.kinds(mathematics, case):
@@ -117,25 +117,26 @@ class Trial:
         return self.run.settings.device == "cpu" and self.implementation.without_gpu == "interpreted"
 
     @contextlib.contextmanager
-    def at_its_own_cost(self, pool: Any) -> Iterator[None]:
+    def recording_failures(self, pool: Any) -> Iterator[None]:
         """Whatever goes wrong inside ends in this cell's record and costs no other one.
 
-        Raises Unstored: no cell is at fault there, and a run that goes on later has this one before it.
+        Raises StorageError: no cell is at fault there, and a run that goes on later has this one before it.
         """
         try:
             yield
         except WorkerLost as lost:
             self.end(lost.status, lost.reason)
             pool.drop(*self.worker_key)
-        except Unstored as error:
-            raise Unstored(f"{self.cell.id}: {error}") from error
+        except StorageError as error:
+            raise StorageError(f"{self.cell.id}: {error}") from error
         except Exception as error:  # a kernel.py that raises, or inputs that do not fit in memory, cost their cells
             failed = describe(error)
             self.end(failed.status, failed.reason, failed.traceback)
         if self.record.status == "wrong":
             # parity makes too few calls to see what only a timed one does
             timed = self._timing_keys() if str(self.record.reason).startswith("a timed call") else ()
-            shown = command(self.kernel, self.cell, self.run.settings.device, self.run.roots[1:], timed)
+            settings, seed = self.run.settings, self.record.parity.rows_seed
+            shown = command(self.kernel, self.cell, settings.device, self.run.roots[1:], timed, seed)
             self.record = replace(self.record, reproduce=shown)
         self.record = replace(self.record, ended=datetime.now(UTC).isoformat())
 
@@ -148,10 +149,8 @@ class Trial:
     def begin(self, worker: Any, judges: Any, shared: CaseData) -> None:
         """Gives the cell its worker, the pool of the reference on the device, and the data that it shares with others."""
         self.worker, self.judges, self.shared = worker, judges, shared
-        hello = worker.hello
-        environment = replace(
-            self.record.environment, device=hello.device, packages=hello.packages, python=hello.python
-        )
+        info = worker.info
+        environment = replace(self.record.environment, device=info.device, packages=info.packages, python=info.python)
         self.record = replace(self.record, environment=environment)
 
     def build(self) -> bool:
@@ -217,10 +216,12 @@ class Trial:
         """Whether the outputs, which were computed from that input set, are right; `which` of the record's verdicts it is."""
         assert self.shared
         self.run.on_phase(self.cell, "parity")
-        flushed = (FLUSHED,) if self.worker.hello.flushes_subnormals else ()
+        flushed = (FLUSHED,) if self.worker.info.flushes_subnormals else ()
         points = (*self.points, *flushed)
         verdict = self.shared.judge(outputs, points, self.implementation.computes, set_, self.judges)
-        self.record = replace(self.record, parity=replace(self.record.parity, **{which: verdict}))  # type: ignore[arg-type]
+        chosen = self.run.settings.rows_seed if verdict.some_rows else self.record.parity.rows_seed
+        parity = replace(self.record.parity, rows_seed=chosen, **{which: verdict})  # type: ignore[arg-type]
+        self.record = replace(self.record, parity=parity)
         if not verdict.ok:
             self.end("wrong", prefix + verdict.reason())
         return verdict.ok

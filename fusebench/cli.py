@@ -81,7 +81,7 @@ def _dispatch(arguments: list[str]) -> int:
     if command == "compare":
         from fusebench.commands.compare import run_compare
 
-        return run_compare(_limit_as_key(rest))
+        return run_compare(_fail_slower_as_key(rest))
     from fusebench.commands.app import run_app
 
     return run_app(command, rest)
@@ -98,7 +98,7 @@ def _resume_as_key(arguments: list[str]) -> list[str]:
     return [*arguments[:at], f"resume={after[0] if named else 'latest'}", *arguments[at + 1 + named :]]
 
 
-def _limit_as_key(arguments: list[str]) -> list[str]:
+def _fail_slower_as_key(arguments: list[str]) -> list[str]:
     """`--fail-slower 3%` as the key that it stands for."""
     flag = "--fail-slower"
     arguments = [f"fail_slower={a.removeprefix(flag + '=')}" if a.startswith(f"{flag}=") else a for a in arguments]

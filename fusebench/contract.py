@@ -33,19 +33,22 @@ discovery reads them without importing the file:
     IN_PLACE = {"in_place": ("x",)}      variant → the inputs that its call overwrites (may be absent: none)
     COMPUTES = "product"                 which of the kernel's PARTS it is, shown as such in tables (absent: the whole kernel)
     TUNABLES = {"multirow": {"BLOCK_M": (64, 128), "num_warps": (4, 8)}}  variant → its tunables, with the values that are worth
-                                         a try (may be absent: none)
+                                         a try (may be absent: none). A key may be a tuple of variants, and the literal may stand in
+                                         another file: from implementations.<kernel>._tiles import TUNABLES
+    WITHOUT_GPU = "timed"                or "interpreted" (parity only) or "unavailable" (may be absent: "timed")
     FUSED = True                         its call is the launches of its own kernels, and computes with no operator of the back end's
                                          framework beside them: the harness watches for those (may be absent: False)
-    WITHOUT_GPU = "timed"                or "interpreted" (parity only) or "unavailable" (may be absent: "timed")
     def skip(case, variant, device): …   why it cannot do this cell, or None (may be absent)
     def prepare(case, variant, *inputs)  a tuple made once from the weights alone, such as column sums (may be absent)
     def build(case, variant, device): …  → call(*inputs, *prepared) → one output or a tuple of them
 
 Where TUNABLES stands, tiles and their like are chosen in one place, and `config.num_warps=8` on the command line sets another:
 
-    def config(case, variant, device)    {tunable: value}: what it takes unless told otherwise
+    def config(case, variant, device)    {tunable: value}: what it takes unless told otherwise; of the variant's tunables, those
+                                         that this case has a use for
     def fits(case, variant, device, config)      why this config cannot run here, before compiling, or None (may be absent)
-    def build(case, variant, device, config)     with all tunables of the variant
+    def launches(case, variant, device, config)  the programs that build launches, in order, for tools (may be absent)
+    def build(case, variant, device, config)     with a value for each of these
 
 Only `call` is timed; it must be pure and may return before the device is done. Inputs come in the order of `inputs`, then
 `weights`. Nothing in these folders times, prints, asserts or reads configuration; an implementation that cannot do what it

@@ -88,9 +88,9 @@ class Kernel:
         return self.mathematics.options
 
 
-def roots_of(paths: Iterable[str | Path] = (), home: Path | None = None) -> list[Path]:
+def roots_of(paths: Iterable[str | Path] = (), project: Path | None = None) -> list[Path]:
     """The folders to search: the project's own, then each of `paths` (a folder of kernels, or one kernel's folder)."""
-    roots = [home or HOME]
+    roots = [project or HOME]
     for path in map(Path, paths):
         if not path.is_dir():
             raise UsageError(f"path={path}: no such folder; expected a folder of kernels (DIR/<kernel>/kernel.py)")
@@ -119,11 +119,11 @@ def find_kernels(roots: Sequence[Path]) -> dict[str, Kernel]:
             if file.stem in files:
                 raise UsageError(f"{file} and {files[file.stem]} are both {name}'s {file.stem}: give one another name")
             files[file.stem] = file
-        if home := files.pop("kernel", None):
+        if kernel_file := files.pop("kernel", None):
             found = {stem: read_implementation(name, file) for stem, file in files.items()}
-            mathematics = _mathematics(name, home)
+            mathematics = _mathematics(name, kernel_file)
             made_of = sources.of_module(f"implementations.{name}.kernel")
-            kernels[name] = Kernel(name, home.parent, mathematics, found, made_of)
+            kernels[name] = Kernel(name, kernel_file.parent, mathematics, found, made_of)
     return kernels
 
 
@@ -197,8 +197,8 @@ def _problem(module: types.ModuleType) -> str:
         ("PUBLISHED", 'cases, such as ({"case": "odd", "dtype": "float32"},)', lambda v: isinstance(v, tuple | list)),
         *((name, "a function", callable) for name in FUNCTIONS),
     )  # fmt: skip
-    for name, expected, right in checks:
-        if hasattr(module, name) and not right(getattr(module, name)):
+    for name, expected, valid in checks:
+        if hasattr(module, name) and not valid(getattr(module, name)):
             return f"{name} is {getattr(module, name)!r:.60}; expected {expected}"
     for entry in getattr(module, "PUBLISHED", ()):
         if problem := _published_problem(entry, module):
@@ -255,15 +255,11 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
             raise ValueError('IN_PLACE must map variants to tuples of inputs, such as {"in_place": ("x",)}')
         if other := next((name for name in _imported(file) if protocol.foreign(name, backend)), None):
             raise ValueError(f"it imports {other}, but its BACKEND is {backend}")
-        tunables = constants.get("TUNABLES", {})
-        if not _maps(tunables, lambda own: _maps(own, _are_values)) or set(tunables) - set(variants):
-            raise ValueError(
-                'TUNABLES must map variants to tunables with values, such as {"default": {"num_warps": (4, 8)}}'
-            )
+        tunables = _tunables(constants.get("TUNABLES", {}), variants)
+        computes = str(constants.get("COMPUTES", ""))
         fused = constants.get("FUSED", False)
         if not isinstance(fused, bool):
             raise ValueError(f"FUSED is {fused!r:.60}; expected True or False")
-        computes = str(constants.get("COMPUTES", ""))
         return Implementation(
             kernel, file.stem, file, backend, variants, requires, in_place, without_gpu, computes, tunables, fused
         )
@@ -279,10 +275,32 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         return Implementation(kernel, file.stem, file, broken=f"{file.name} cannot be read: {error}")
 
 
+def _tunables(literal: Any, variants: Mapping[str, Any]) -> dict[str, dict[str, tuple[Tunable, ...]]]:
+    """TUNABLES by variant. A key may be a tuple of variants; a variant that stands in several keys has the tunables of each."""
+    found: dict[str, dict[str, tuple[Tunable, ...]]] = {}
+    entries: Iterable[tuple[Any, Any]] = literal.items() if isinstance(literal, dict) else [(None, None)]
+    for key, own in entries:
+        for variant in key if isinstance(key, tuple) and key else (key,):
+            if variant not in variants or not _maps(own, _are_values):
+                example = '{"default": {"num_warps": (4, 8)}} or {("row", "online"): {"num_warps": (4, 8)}}'
+                raise ValueError(
+                    f"TUNABLES must map variants to tunables with values, such as {example}; not {variant!r:.40}"
+                )
+            if twice := found.setdefault(variant, {}).keys() & own:
+                raise ValueError(f"TUNABLES names {min(twice)} of {variant} twice; one of them is enough")
+            found[variant] |= own
+    return found
+
+
 def _constants(file: Path) -> dict[str, Any]:
-    """The literals that the file gives to the names of the contract. Raises ValueError where one is no literal."""
+    """The literals that the file gives to the names of the contract, by itself or by an import from another file of
+    `implementations`, which is read as well. Raises ValueError where one is no literal."""
     found = {}
     for node in ast.parse(file.read_text(encoding="utf-8"), str(file)).body:
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (name := alias.asname or alias.name) in CONSTANTS:
+                    found[name] = _constant_elsewhere(file, node.module or "", alias.name)
         targets = (
             node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
         )
@@ -293,6 +311,21 @@ def _constants(file: Path) -> dict[str, Any]:
                 except (ValueError, TypeError) as error:
                     raise ValueError(f"{target.id} must be a literal, because it is read without an import") from error
     return found
+
+
+def _constant_elsewhere(file: Path, module: str, name: str) -> Any:
+    """The literal `name` of the file of `module`, which stands under the root of `file` or under our own."""
+    package, *path = module.split(".")
+    sources = [root.joinpath(*path).with_suffix(".py") for root in (file.parent.parent, HOME) if path]
+    source = next((s for s in sources if s.is_file()), None)
+    if package != "implementations" or source is None:
+        raise ValueError(
+            f"{name} comes from {module!r}, which is no file of implementations; it is read without an import"
+        )
+    constants = _constants(source)
+    if name not in constants:
+        raise ValueError(f"{name} comes from {source.name}, which sets none")
+    return constants[name]
 
 
 def _imported(file: Path) -> list[str]:

@@ -11,7 +11,7 @@ class UsageError(ValueError):
     """Bad input. The command line prints its one line and exits with 2; the library raises it."""
 
 
-class Unstored(OSError):
+class StorageError(OSError):
     """The disk does not take what was written. The run ends there, because no cell is at fault; what is on record is kept."""
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from fusebench.errors import Unstored, UsageError
+from fusebench.errors import StorageError, UsageError
 from fusebench.records.store import FILE
 
 RESULTS = Path("results")
@@ -114,25 +114,25 @@ def held(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def scratch(home: Path) -> Iterator[Path]:
-    """A folder within that of a run for its input files; those of runs that were killed go. Raises Unstored."""
+def scratch(run_folder: Path) -> Iterator[Path]:
+    """A folder within that of a run for its input files; those of runs that were killed go. Raises StorageError."""
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        run_folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise Unstored(str(error)) from error
-    for left in home.glob(".inputs-*"):
+        raise StorageError(str(error)) from error
+    for left in run_folder.glob(".inputs-*"):
         shutil.rmtree(left, ignore_errors=True)
-    with temporary(home, ".inputs-") as folder:
+    with temporary(run_folder, ".inputs-") as folder:
         yield folder
 
 
 @contextlib.contextmanager
 def temporary(parent: Path, prefix: str = "") -> Iterator[Path]:
-    """A folder that is there within it. Raises Unstored if none can be made."""
+    """A folder that is there within it. Raises StorageError if none can be made."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     except OSError as error:
-        raise Unstored(str(error)) from error
+        raise StorageError(str(error)) from error
     try:
         yield folder
     finally:

@@ -16,7 +16,7 @@ import numpy as np
 from fusebench import hard
 from fusebench.contract import Case, Mathematics
 from fusebench.dtypes import numpy_dtype
-from fusebench.errors import Unstored
+from fusebench.errors import StorageError
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def _rounded(arrays: dict[str, np.ndarray], dtype: str, own: Mapping[str, str]) 
 def save(arrays: Sequence[np.ndarray], folder: Path, stem: str) -> list[Stored]:
     """Writes the arrays to `folder`; the same array object is written once.
 
-    Raises Unstored if the disk does not take them.
+    Raises StorageError if the disk does not take them.
     """
     written: dict[int, Stored] = {}
     for index, array in enumerate(arrays):
@@ -64,7 +64,7 @@ def save(arrays: Sequence[np.ndarray], folder: Path, stem: str) -> list[Stored]:
         try:
             np.save(folder / name, array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array)
         except OSError as error:  # a full disk: NumPy says "1000 requested and 24 written", without an errno
-            raise Unstored(f"{folder / name} cannot be written: {error}") from error
+            raise StorageError(f"{folder / name} cannot be written: {error}") from error
         written[id(array)] = Stored(name, array.dtype.name)
     return [written[id(array)] for array in arrays]
 

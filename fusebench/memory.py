@@ -10,7 +10,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-FIRST_TO_GO = 1000  # the highest oom_score_adj: the kernel ends this process before any other
+OOM_SCORE = 1000  # the highest oom_score_adj: the kernel ends this process before any other
 
 
 def free_bytes() -> int | None:
@@ -47,10 +47,10 @@ def limited() -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def go_first() -> None:
+def be_killed_first() -> None:
     """Makes the kernel end this process, and what it starts, rather than the harness when memory runs out. Linux only."""
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(FIRST_TO_GO))
+        Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
 
 
 def _kilobytes(file: Path, name: str) -> int | None:

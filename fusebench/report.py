@@ -57,8 +57,10 @@ def show(records: Sequence[Record], timed: bool = True) -> None:
                 out.print(line, highlight=False)
         if others := [r for r in rows if r not in shown or r.reason]:
             out.print(_reasons(others, with_error=timed))
-            for again in dict.fromkeys(r.reproduce for r in others if r.reproduce):
-                out.print(f"[dim]again: {escape(again)}[/]", highlight=False, soft_wrap=True)  # one line, to be copied
+            for reproduce in dict.fromkeys(r.reproduce for r in others if r.reproduce):
+                out.print(
+                    f"[dim]again: {escape(reproduce)}[/]", highlight=False, soft_wrap=True
+                )  # one line, to be copied
         if unseen := sorted({r.parity.first.unseen for r in rows if r.parity.first and r.parity.first.unseen}):
             out.print("not every row was compared: " + "; ".join(unseen), highlight=False, markup=False)
         for r in rows:

@@ -27,7 +27,7 @@ def run(this: Run, cells: Sequence[Cell], pool: Pool | InlinePool | None = None)
     """Runs the cells in order and yields each one's record once it is on disk.
 
     Cells of one case stand together. Whatever one cell does, the others get their records. A `pool` that is handed in stays
-    open for the next run; without one, the workers end with this run. Raises Unstored where the disk takes no more.
+    open for the next run; without one, the workers end with this run. Raises StorageError where the disk takes no more.
     """
     with scratch(this.folder) as files, contextlib.nullcontext(pool) if pool else _pool(this) as workers:
         start_workers(this.clock, [(workers, key) for key in sorted(_wanted(this, cells))])
@@ -56,7 +56,7 @@ def worker_keys(this: Run, cells: Sequence[Cell]) -> set[tuple[str, str]]:
 
 def _needs_worker(trial: Trial) -> bool:
     try:
-        return not trial.obstacle()
+        return not trial.skip_reason()
     except Exception:  # a kernel.py that raises: its cells will say so, one by one
         return False
 
@@ -80,8 +80,8 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], files: Path) -> Itera
         shared = CaseData(this.kernels[cells[0].case.kernel].mathematics, cells[0], folder, this.settings, this.clock)
         for cell in cells:
             trial = Trial(this, cell)
-            with trial.at_its_own_cost(pool):
-                if trial.possible():
+            with trial.recording_failures(pool):
+                if trial.can_run():
                     rates = _rates(this, pool, cell.case, trial)
                     with this.clock.during("start_up"):
                         worker = pool.get(*trial.worker_key)

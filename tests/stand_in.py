@@ -176,7 +176,7 @@ WORDS = {
 class _Worker:
     def __init__(self, pool):
         self.pool, self.held_bytes, self.turn, self.sets = pool, 0, -1, None
-        self.hello = protocol.Hello(DeviceInfo("cpu", "stand-in"), {}, "3", False)
+        self.info = protocol.WorkerInfo(DeviceInfo("cpu", "stand-in"), {}, "3", False)
 
     def ask(self, request, expected, timeout_s):
         pools, side, number, do = self.pool.pools, self.pool.side, self.pool.number, WORDS[type(request)]

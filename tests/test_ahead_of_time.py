@@ -45,6 +45,11 @@ def variants_of(name, implementation):
     return KERNELS[name].implementations[implementation].variants
 
 
+def launched(module, case, variant, device):
+    """What a CUDA implementation launches unless told otherwise."""
+    return module.launches(case, variant, device, module.config(case, variant, device))
+
+
 def compile_triton(launch, arch):
     """The compiled kernel of one launch; pointers are aligned to 16 bytes, as the frameworks' are."""
     from triton.backends.compiler import GPUTarget
@@ -67,7 +72,8 @@ def test_triton_compiles(name, arch):
     for case in cases_of(name, arch):
         for variant in variants_of(name, "triton"):
             if skip(case, variant, DEVICES[arch]) is None:
-                for launch in module.launches(case, variant, DEVICES[arch]):
+                own = module.config(case, variant, DEVICES[arch])
+                for launch in module.launches(case, variant, DEVICES[arch], own):
                     result = compile_triton(launch, arch)
                     compiled += 1
                     assert f".target sm_{arch}" in result.asm["ptx"] and result.asm["cubin"]
@@ -81,7 +87,7 @@ COPIES = {("embedding", "naive"): 1}  # beside the kernels
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_declares_how_many_launches_a_fused_implementation_makes(name):
     mathematics = KERNELS[name].mathematics
-    for implementation, function in (("triton", "launches"), ("cuda", "programs")):
+    for implementation in ("triton", "cuda"):
         if implementation not in KERNELS[name].implementations:
             continue
         module = importlib.import_module(f"implementations.{name}.{implementation}")
@@ -89,15 +95,17 @@ def test_a_kernel_declares_how_many_launches_a_fused_implementation_makes(name):
         cases, variants = cases_of(name, 90), variants_of(name, implementation)
         for case, variant in itertools.product(cases, variants):
             if skip(case, variant, DEVICES[90]) is None:
-                made = len(getattr(module, function)(case, variant, DEVICES[90])) + COPIES.get((name, variant), 0)
-                assert made == mathematics.launches_of(variant), f"{case.id} {implementation}:{variant}"
+                own = [module.config(case, variant, DEVICES[90])] if hasattr(module, "config") else []
+                made = getattr(module, "launches", None) or module.programs
+                count = len(made(case, variant, DEVICES[90], *own)) + COPIES.get((name, variant), 0)
+                assert count == mathematics.launches_of(variant), f"{case.id} {implementation}:{variant}"
 
 
 def test_lola_uses_the_tensor_cores_of_hopper(kernels):
-    from implementations.lola._triton_kernels import launches
+    from implementations.lola._triton_kernels import config, launches
 
     for case in [make_case(kernels["lola"], "batch", *d) for d in DTYPES[1:]]:
-        (launch,) = launches(case, "multirow_ws", DEVICES[90])
+        (launch,) = launches(case, "multirow_ws", DEVICES[90], config(case, "multirow_ws", DEVICES[90]))
         assert "wgmma.mma_async" in compile_triton(launch, 90).asm["ptx"], case.id
 
 
@@ -112,7 +120,8 @@ def test_cuda_compiles(name, arch):
     for case in cases_of(name, arch):
         for variant in module.VARIANTS:
             if module.skip(case, variant, DEVICES[arch]) is None:
-                for program in module.programs(case, variant, DEVICES[arch]):
+                for launch in launched(module, case, variant, DEVICES[arch]):
+                    program = launch.program
                     found.setdefault((program.file, program.defines), []).append(program.name)
     assert found
     for (file, defines), names in found.items():
@@ -126,7 +135,7 @@ def test_where_shared_memory_is_small_a_kernel_has_a_tile_that_fits_or_a_reason(
     module, device = importlib.import_module(f"implementations.{name}.cuda"), Device("cuda", "sm_86", (8, 6), 84)
     for case in (make_case(KERNELS[name], c, *d) for c in KERNELS[name].mathematics.cases for d in DTYPES):
         for variant in module.VARIANTS:
-            assert module.skip(case, variant, device) or module.programs(case, variant, device), case.id
+            assert module.skip(case, variant, device) or launched(module, case, variant, device), case.id
 
 
 @pytest.mark.parametrize(
@@ -141,13 +150,13 @@ def test_hopper_multiplies_16_bits_by_warpgroups(name, case):
         for dtype in ("float16", "bfloat16"):
             large = make_case(KERNELS[name], case, dtype, options={"w_layout": layout} if layout else {})
             for variant in (v for v in module.VARIANTS if module.skip(large, v, DEVICES[90]) is None):
-                planned = getattr(module, "plans", lambda *a: [module.plan(*a)])(large, variant, DEVICES[90])[-1]
-                if "warpgroup" in planned.program.name:
-                    programs[planned.program.name] = planned
-                    assert planned.shared_memory <= SHARED_BYTES[90]
-                    assert planned.boxes and all(box[-1] == 64 and max(box) <= 256 for box in planned.boxes)
+                launch = launched(module, large, variant, DEVICES[90])[-1]
+                if "warpgroup" in launch.program.name:
+                    programs[launch.program.name] = launch
+                    assert launch.shared_memory <= SHARED_BYTES[90]
+                    assert launch.boxes and all(box[-1] == 64 and max(box) <= 256 for box in launch.boxes)
     assert len(programs) >= (2 if name == "padded_attention" else 4)
-    (file,) = {planned.program.file for planned in programs.values()}
+    (file,) = {launch.program.file for launch in programs.values()}
     cubin = compile_cubin(file, "sm_90a", list(programs))
     assert set(cubin.symbols) == set(programs)
 
@@ -162,30 +171,30 @@ def test_no_layer_of_an_mlp_is_written_over_what_is_still_read(arch):
         case = make_case(kernel, name, *dtype)
         if module.skip(case, "default", DEVICES[arch]) is not None:
             continue
-        planned = module.plan(case, DEVICES[arch])
-        rows, wide, *warps_and_stages = map(int, re.findall(r"\b\d+\b", planned.program.name))
+        (launch,) = launched(module, case, "default", DEVICES[arch])
+        rows, wide, *warps_and_stages = map(int, re.findall(r"\b\d+\b", launch.program.name))
         stages, cluster = (*warps_and_stages[4:], 1)[:2]
         place = stages * (rows + wide) * 128
-        other, before = place + planned.sizes[0], range(0)
+        other, before = place + launch.sizes[0], range(0)
         for number, width in enumerate(module.widths(case)[1:-1]):
             columns = -(-width * case.itemsize // 128) * 128 // case.itemsize
             over_its_input = cluster == 1 and columns <= wide
             if number > 0 and not over_its_input:
                 place, other = other, place
             made = range(place, place + rows * columns * case.itemsize)
-            assert made.stop <= planned.shared_memory, f"{case.id}: {planned}"
+            assert made.stop <= launch.shared_memory, f"{case.id}: {launch}"
             if number > 0 and not over_its_input:
-                assert made.start >= before.stop or made.stop <= before.start, f"{case.id}: {planned}"
+                assert made.start >= before.stop or made.stop <= before.start, f"{case.id}: {launch}"
                 apart += 1
             before = made
     assert apart
 
 
-def test_what_a_kernel_adds_to_a_plan_is_named():
-    from implementations._shared.cuda.launch import Plan
+def test_what_a_kernel_adds_to_a_launch_is_named():
+    from implementations._shared.cuda.launch import Launch
 
     with pytest.raises(TypeError, match="positional"):
-        Plan(None, 1, 128, 0, 1024)
+        Launch(None, 1, 128, 0, 1024)
 
 
 def test_delayed_sources_compile(tmp_path):

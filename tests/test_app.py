@@ -20,7 +20,7 @@ from fusebench import discovery, provenance
 from fusebench.cli import main
 from fusebench.commands import app
 from fusebench.configuration import command_line, request, values
-from fusebench.errors import Unstored, UsageError
+from fusebench.errors import StorageError, UsageError
 from fusebench.records import store
 from fusebench.records.record import Parity, Record
 from fusebench.settings import Settings
@@ -351,7 +351,7 @@ def test_earlier_runs_in_a_folder_that_was_named_do_not_count(runs):
 
 
 def test_a_full_disk_ends_all_jobs_with_one_line(runs, capsys):
-    runs.statuses = iter(["ok", Unstored("no room")])
+    runs.statuses = iter(["ok", StorageError("no room")])
     assert main(["bench", "-m", f"path={FAULTS}", "kernel=fault", "implementation=[a_fine,z_fine]", "batch=1,2"]) == 1
     assert len(runs.runs) == 1
     (line,) = capsys.readouterr().err.splitlines()

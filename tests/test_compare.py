@@ -130,7 +130,7 @@ def test_what_has_no_partner_is_named(lola):
     ],
 )
 def test_a_side_is_an_implementation_a_revision_and_overrides(text, lines, revision):
-    found = sides.request("A", text)
+    found = sides.parse("A", text)
     assert (found.lines, found.revision) == (lines, revision)
 
 
@@ -155,21 +155,21 @@ def test_a_side_is_an_implementation_a_revision_and_overrides(text, lines, revis
 )
 def test_what_is_no_side_is_named(text, named):
     with pytest.raises(UsageError) as caught:
-        sides.request("B", text)
+        sides.parse("B", text)
     assert str(caught.value).startswith(f"side B ({text}): ") and named in str(caught.value)
 
 
 def test_an_empty_side_is_none():
     with pytest.raises(UsageError, match=r"^side A is empty; expected IMPLEMENTATION"):
-        sides.request("A", " ")
+        sides.parse("A", " ")
 
 
 def test_a_side_may_set_whatever_is_of_a_cell():
     text = "flax:a case=odd dtype=float16 precision=tf32 batch=3 shapes=x.csv seed=3 inputs=nan shape.K=3 option.x=y worker.python.flax=p"
-    found = sides.request("A", text)
+    found = sides.parse("A", text)
     assert found.lines == ("implementation=flax:a", *text.split()[1:]) and (found.name, found.text) == ("A", text)
-    assert sides.request("A", "flax@one @two").revision == "two" and sides.request("A", "@one flax@.").revision == "one"
-    assert sides.request("A", "case=a@b").lines == ("case=a@b",), "an @ behind a = is the value's own"
+    assert sides.parse("A", "flax@one @two").revision == "two" and sides.parse("A", "@one flax@.").revision == "one"
+    assert sides.parse("A", "case=a@b").lines == ("case=a@b",), "an @ behind a = is the value's own"
 
 
 @pytest.mark.parametrize(
@@ -249,8 +249,8 @@ def test_two_revisions_by_their_real_workers(tmp_path):
     (home,) = (tmp_path / "results").iterdir()
     slowed, dies = store.read(home, verdicts.Outcome, FILE)
     assert done.returncode == 1 and slowed.status == "ok", done.stdout + done.stderr
-    a_s, b_s = slowed.told.medians
-    assert slowed.told.result.ratio > 3 and b_s > 3 * a_s
+    a_s, b_s = slowed.estimate.medians
+    assert slowed.estimate.result.ratio > 3 and b_s > 3 * a_s
     assert slowed.notes == ("an interval needs 5 pairs: resume=latest pairs=10",)
     assert (dies.status, dies.reason) == ("crashed", "side A: the worker ended: exit code 7")
     head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()

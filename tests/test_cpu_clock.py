@@ -91,7 +91,7 @@ def test_sustained_samples_are_of_rows_of_one_length(cpu):
 
 
 def test_sustained_calls_copy_no_more_inputs_than_there_is_room_for(cpu):
-    """Of 4 GiB, twins included that only warm calls on a GPU have."""
+    """Of 4 GiB, inputs of warm-ups included that only warm calls on a GPU have."""
     ring = Ring([[Array(nbytes=2**30)]], frozenset([0]), cpu.copy)
     assert cpu.samples(lambda _: cpu.work(1e-3), Plan(0.01, regime="sustained", calls=6), ring).run == 2
     assert max(map(len, re.findall("c+", cpu.log))) == 2

@@ -245,6 +245,38 @@ def test_two_names_in_one_assignment_and_the_last_value_count(tmp_path):
     assert read(tmp_path, PROGRAM + "from . import _x\nimport numpy as np\n").broken == ""
 
 
+IMPORTED = "from implementations.double._tiles import TUNABLES\n"
+
+
+def test_a_constant_may_stand_in_another_file_of_implementations(tmp_path):
+    tiles = 'TUNABLES = {"default": {"num_warps": (4, 8)}}\nraise RuntimeError("it is read, not imported")\n'
+    root = made(tmp_path, double___tiles=tiles, double__it=PROGRAM + IMPORTED)
+    assert read_implementation("double", root / "double" / "it.py").tunables == {"default": {"num_warps": (4, 8)}}
+    made(tmp_path, double___more=IMPORTED, double__it=PROGRAM + IMPORTED.replace("_tiles", "_more"))
+    assert read_implementation("double", root / "double" / "it.py").tunables == {"default": {"num_warps": (4, 8)}}
+    attention = (
+        PROGRAM.replace('"default"', '"flash"') + "from implementations._shared.triton.attention import TUNABLES\n"
+    )
+    assert "whole_row" in read(tmp_path, attention).broken, "what is no variant here is still named"
+
+
+@pytest.mark.parametrize(
+    ("tiles", "imported", "said"),
+    [
+        ("", IMPORTED, "TUNABLES comes from _tiles.py, which sets none"),
+        ("TUNABLES = f()\n", IMPORTED, "TUNABLES must be a literal, because it is read without an import"),
+        (IMPORTED, IMPORTED, "it.py cannot be read: maximum recursion depth exceeded"),
+        ("", IMPORTED.replace("_tiles", "nosuch"), "comes from 'implementations.double.nosuch', which is no file of"),
+        ("", IMPORTED.replace("double._tiles", "double"), "comes from 'implementations.double', which is no file of"),
+        ("", "from numpy import x as TUNABLES\n", "x comes from 'numpy', which is no file of implementations"),
+        ("", "from . import TUNABLES\n", "TUNABLES comes from '', which is no file of implementations"),
+    ],
+)
+def test_a_constant_that_another_file_does_not_have_is_named(tmp_path, tiles, imported, said):
+    root = made(tmp_path, double___tiles=tiles, double__it=PROGRAM + imported)
+    assert said in read_implementation("double", root / "double" / "it.py").broken
+
+
 def test_what_is_missing_is_named_with_the_command_that_installs_it():
     def made(**more):
         return Implementation("k", "it", discovery.HOME, **more)

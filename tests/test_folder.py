@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fusebench import folder
-from fusebench.errors import Unstored, UsageError
+from fusebench.errors import StorageError, UsageError
 
 KEPT = {"kernel": "lola", "path": None, "shapes": None, "seed": 3}
 
@@ -244,7 +244,7 @@ def test_input_files_go_with_the_run_and_those_of_killed_runs_before_it():
 
 def test_a_disk_without_room_for_them_is_told():
     Path("file").touch()
-    with pytest.raises(Unstored, match="Not a directory"), folder.scratch(Path("file/a")):
+    with pytest.raises(StorageError, match="Not a directory"), folder.scratch(Path("file/a")):
         raise AssertionError
-    with pytest.raises(Unstored, match="No such file"), folder.temporary(Path("nosuch")):
+    with pytest.raises(StorageError, match="No such file"), folder.temporary(Path("nosuch")):
         raise AssertionError

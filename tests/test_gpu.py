@@ -20,11 +20,84 @@ from fusebench.timing.cupti import record
 pytestmark = pytest.mark.gpu
 
 
+def build(module, case, variant, device):
+    """The call of an implementation with its own config."""
+    config = [module.config(case, variant, device)] if hasattr(module, "TUNABLES") else []
+    return module.build(case, variant, device, *config)
+
+
+def on_a_gpu(name, variant, sizes, dtype, gpu=0):
+    """The call of a CUDA implementation that was built while the first GPU was current, inputs on GPU `gpu`, and what it returns
+    on the first."""
+    from fusebench.backends import torch as backend
+
+    kernel, device = discovery.find_kernels(discovery.roots_of())[name], backend.start("cuda")
+    case, module = make_case(kernel, sizes, dtype), discovery.load_implementation(name, "cuda")
+    (arrays,) = make_sets(kernel.mathematics, case, 0, 1)
+    arguments = [backend.put(a, device) for a in arrays.values()]
+    arguments += getattr(module, "prepare", lambda *_: ())(case, variant, *arguments)
+    call = build(module, case, variant, device)
+    return call, [a.to(f"cuda:{gpu}") for a in arguments], call(*arguments)
+
+
+# one without and one with tensor maps, and one of two launches
+LAUNCHED = [
+    ("add_relu", "default", "odd", "float32"),
+    ("splacc", "two_accumulators", "batch", "bfloat16"),
+    ("lola", "two_launches", "batch", "float16"),
+]
+
+
+@pytest.mark.parametrize("cell", LAUNCHED, ids=lambda cell: cell[0])
+def test_a_launch_is_queued_on_torchs_current_stream(cell):
+    import torch
+
+    call, arguments, expected = on_a_gpu(*cell)
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        call(*arguments)  # memory of this stream
+        torch.cuda._sleep(200_000_000)  # a tenth of a second
+        y = call(*arguments)
+        done = torch.cuda.Event()
+        done.record()
+    assert not done.query(), "it waits behind what the stream has to do"
+    torch.cuda.synchronize()
+    assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("cell", LAUNCHED, ids=lambda cell: cell[0])
+def test_a_launch_is_captured_in_a_graph(cell):
+    import torch
+
+    call, arguments, expected = on_a_gpu(*cell)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = call(*arguments)
+    y.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("cell", LAUNCHED, ids=lambda cell: cell[0])
+def test_a_launch_runs_where_its_tensors_are(cell):
+    import torch
+
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    call, arguments, expected = on_a_gpu(*cell, gpu=1)
+    y = call(*arguments)
+    assert y.device.index == 1 and torch.cuda.current_device() == 0
+    assert torch.equal(y.cpu(), expected.cpu())
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_fused_kernels_make_the_launches_that_kernel_py_declares(kernels, run_cells, name, dtype):
     odd = next(n for n in small_names(kernels[name]) if n.startswith("odd"))
     fused = {i.name for i in kernels[name].implementations.values() if i.fused}
+    assert fused, "no implementation declares FUSED"
     cells = [c for c in cells_of(kernels[name], [odd], [dtype]) if c.implementation in fused]
     records = run_cells(cells, time_s=0.02)
     assert_right(records)
@@ -84,10 +157,10 @@ def test_blocks_of_a_cluster_may_be_out_of_step(kernels, tmp_path, monkeypatch, 
         [backend.put(a, device) for a in arrays.values()] for arrays in make_sets(kernels[name].mathematics, case, 0, 2)
     ]
     sets = [[*s, *getattr(module, "prepare", lambda *_: ())(case, variant, *s)] for s in sets]
-    call = module.build(case, variant, device)
+    call = build(module, case, variant, device)
     in_step = [call(*s) for s in sets]
     monkeypatch.setattr(module, "FILE", delayed_sources(tmp_path) / name / "cuda.cu")
-    call = module.build(case, variant, device)
+    call = build(module, case, variant, device)
     wrong = sum(not backend.same(call(*sets[i % 2]), in_step[i % 2]) for i in range(400))
     assert wrong == 0, f"{wrong} of 400 calls"
 
@@ -108,7 +181,7 @@ def test_more_than_2_31_elements(kernels, name, sizes, implementation):
     variant = next(v for v in kernel.implementations[implementation].variants if skip(case, v, device) is None)
     x = torch.randn(sizes, dtype=torch.bfloat16, device="cuda")
     weights = [torch.randn(sizes[1], dtype=torch.bfloat16, device="cuda")] if name == "add_relu" else []
-    y = module.build(case, variant, device)(x, *weights)
+    y = build(module, case, variant, device)(x, *weights)
     crossing = 2**31 // sizes[1]
     rows = [0, crossing - 1, crossing, crossing + 1, sizes[0] - 1]
     few = make_case(kernel, {first: len(rows), second: sizes[1]}, "bfloat16")

@@ -74,7 +74,7 @@ def test_launches_of_flushes_do_not_use_up_what_the_flushes_are_for(monkeypatch)
     "plan", [Plan(0.1), Plan(0.1, cache="warm"), Plan(0.1, regime="isolated"), Plan(0.1, regime="sustained")]
 )
 def test_a_call_that_takes_ten_budgets_is_made_a_few_times(monkeypatch, plan):
-    """One to warm up, one for the host, three samples with a check, or a twin, or both, each; and one to count launches."""
+    """One to warm up, one for the host, three samples with a check, or a warm-up, or both, each; and one to count launches."""
     gpu = SimulatedGpu(monkeypatch)
     assert len(gpu.measure(two_kernels(gpu, 5.0), plan).samples) == 3
     assert gpu.calls <= 2 + 1 + 3 * 4
@@ -195,16 +195,16 @@ def test_a_slow_launch_now_and_then_adds_no_flush(monkeypatch):
 
 class Marked:
     """A call whose work tells which one it is: of two kernels with a pause of 30 µs, in a profile 1 µs longer each time.
-    Where calls have a twin, that is each second one, and takes 10 µs and not two."""
+    Where calls have a warm-up, that is each second one, and takes 10 µs and not two."""
 
-    def __init__(self, gpu, twins=False):
-        self.gpu, self.twins, self.number = gpu, twins, 0
+    def __init__(self, gpu, warm_up=False):
+        self.gpu, self.warm_up, self.number = gpu, warm_up, 0
 
     def __call__(self, place):
-        if self.twins and self.gpu.profiling and self.gpu.log[:-1].rstrip("w").endswith("f"):
-            self.gpu.launch("twin", 5e-6)
-            self.gpu.launch("twin", 5e-6)
-            return "twin"
+        if self.warm_up and self.gpu.profiling and self.gpu.log[:-1].rstrip("w").endswith("f"):
+            self.gpu.launch("warm-up", 5e-6)
+            self.gpu.launch("warm-up", 5e-6)
+            return "warm-up"
         number = self.number
         self.number += 1
         self.gpu.launch("first", 100e-6)
@@ -218,7 +218,7 @@ def test_each_queued_sample_is_of_its_own_call(monkeypatch, cache):
     """Time is the span, busy what the kernels alone take; the isolated calls, seventh and fifteenth, are no samples."""
     gpu = SimulatedGpu(monkeypatch)
     call = Marked(gpu)
-    call.twins = cache == "warm"
+    call.warm_up = cache == "warm"
     found = gpu.samples(call, Plan(0.1, cache=cache, target=0, calls=20))
     first = call.number - 22
     numbers = [n for n in range(22) if n not in (6, 14)]
@@ -313,7 +313,7 @@ def test_a_sustained_row_whose_records_do_not_add_up_fails(monkeypatch, count):
 
 
 def test_a_warm_call_that_misses_kernels_fails(monkeypatch):
-    """The last of the chunk, which the twin's kernels must not stand for."""
+    """The last of the chunk, which the warm-up's kernels must not stand for."""
     gpu = SimulatedGpu(monkeypatch, lambda kernels: kernels[:-1] if len(kernels) > 20 else kernels)
     with pytest.raises(RuntimeError, match="recorded 3 kernels of two calls with 2 launches each"):
         gpu.measure(two_kernels(gpu), Plan(0.1, cache="warm"))
@@ -343,7 +343,7 @@ def test_a_gap_is_never_negative(monkeypatch):
     "plan", [Plan(0.1), Plan(0.1, cache="warm"), Plan(0.1, regime="isolated"), Plan(0.1, regime="sustained")], ids=str
 )
 def test_the_output_kept_is_that_of_the_last_call_on_the_last_set(monkeypatch, plan):
-    """Not of its twin."""
+    """Not of its warm-up."""
     gpu = SimulatedGpu(monkeypatch)
     outputs = {}
 
@@ -373,7 +373,9 @@ def test_calls_that_overwrite_their_inputs_get_fresh_ones(monkeypatch, plan):
     assert original.content == 7 and found.time[0] == pytest.approx(found.time[-1])
     for chunk in chunks(gpu):
         assert not re.search(r"c[f\[]|f[fw]*c", chunk), "a copy is not waited for, or stands behind a flush"
-        if plan.cache == "warm":  # each copy is read between the twin and the call, since the twin had another one
+        if (
+            plan.cache == "warm"
+        ):  # each copy is read between the warm-up and the call, since the warm-up had another one
             assert "fffacafffaca" in chunk
 
 
@@ -386,7 +388,7 @@ def test_all_copied_inputs_of_a_warm_call_are_read_before_it(monkeypatch):
 
 @pytest.mark.parametrize("regime", ["queued", "isolated", "sustained"])
 def test_no_more_copies_wait_than_there_is_room_for(monkeypatch, regime):
-    """Of 4 GiB, with a twin's each: two calls of 1 GiB at a time."""
+    """Of 4 GiB, with a warm-up's each: two calls of 1 GiB at a time."""
     gpu = SimulatedGpu(monkeypatch)
     ring = Ring([[Array(nbytes=2**30)]], frozenset([0]), gpu.copy)
     gpu.measure(lambda _: gpu.launch("k", 200e-6), Plan(regime=regime, cache="auto", time_s=0.1), ring)

@@ -9,7 +9,7 @@ import toys
 
 from fusebench import hard, inputs
 from fusebench.contract import DTYPES, Case
-from fusebench.errors import Unstored
+from fusebench.errors import StorageError
 from fusebench.inputs import Stored
 
 LARGEST = {
@@ -275,5 +275,5 @@ def test_mapped_arrays_are_read_only_where_they_lie(tmp_path):
 
 
 def test_a_full_disk_is_told(tmp_path):
-    with pytest.raises(Unstored, match=r"nosuch/input0\.npy cannot be written: "):
+    with pytest.raises(StorageError, match=r"nosuch/input0\.npy cannot be written: "):
         inputs.save([np.zeros(1)], tmp_path / "nosuch", "input")

@@ -167,8 +167,8 @@ def test_ids_are_mostly_known_some_any_and_some_at_an_edge():
     )
     edges = np.isin(ids, [2**31 - 1, 2**31]).mean()  # two of the four, which no list has
     assert edges == pytest.approx(1 / 64, rel=0.15)
-    strange = np.mean([~np.isin(ids[:, f], [*known[f], 0, 2**31 - 1, 2**31, 2**32 - 1]) for f in range(3)])
-    assert strange == pytest.approx(31 / 32 / 16, rel=0.1)
+    unknown = np.mean([~np.isin(ids[:, f], [*known[f], 0, 2**31 - 1, 2**31, 2**32 - 1]) for f in range(3)])
+    assert unknown == pytest.approx(31 / 32 / 16, rel=0.1)
     counts = [
         (ids[:, 2] == known[2][n]).mean() for n in (3, 30)
     ]  # value n as often as the logarithm of (n + 2) / (n + 1)

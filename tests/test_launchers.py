@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
@@ -232,18 +233,20 @@ def test_what_does_not_compile_is_told_in_its_first_line(sources, nvrtc, error, 
 
 @pytest.fixture
 def driver(monkeypatch):
-    """cuda.core and Torch's GPU as far as a launch needs them; keeps what was asked of them."""
+    """cuda.core and two of Torch's GPUs as far as a launch needs them; keeps what was asked of them."""
     from cuda import core
     from cuda.bindings import driver as real
 
-    seen = SimpleNamespace(launched=[], current=[], streams=[], cubins=[], allowed=[], error=real.CUresult.CUDA_SUCCESS)
+    seen = SimpleNamespace(
+        launched=[], set=[], streams=[], cubins=[], allowed=[], error=real.CUresult.CUDA_SUCCESS, now=0
+    )
 
     class Device:
         def __init__(self, index):
             self.index = index
 
         def set_current(self):
-            seen.current.append(self.index)
+            seen.set.append(self.index)
 
         def create_stream(self, theirs):
             seen.streams.append((self.index, *theirs.__cuda_stream__()))
@@ -255,21 +258,47 @@ def driver(monkeypatch):
             seen.cubins.append((code, symbol_mapping))
             return SimpleNamespace(get_kernel=lambda name: SimpleNamespace(name=name, handle="handle"))
 
+    @contextlib.contextmanager
+    def device(index):
+        before, seen.now = seen.now, index
+        yield
+        seen.now = before
+
     monkeypatch.setattr(core, "Device", Device)
     monkeypatch.setattr(core, "ObjectCode", ObjectCode)
     monkeypatch.setattr(core, "LaunchConfig", lambda **config: config)
-    monkeypatch.setattr(core, "launch", lambda *a: seen.launched.append(a))
+    monkeypatch.setattr(core, "launch", lambda *a: seen.launched.append((seen.now, *a)))
     monkeypatch.setattr(real, "cuKernelSetAttribute", lambda *a: seen.allowed.append(a) or (seen.error,))
     monkeypatch.setattr(real, "CUdevice", lambda index: f"device {index}")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0) if index == 1 else (8, 0))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: seen.current.append(f"torch's {index}"))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda index: seen.set.append(f"torch's {index}"))
+    monkeypatch.setattr(torch.cuda, "device", device)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: seen.now)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: seen.now, raising=False)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0xABC0 + index, raising=False)
     made = lambda *a: seen.cubins.append(a) or cuda.Cubin(b"code", {"copy<float>": "_Z4copy"})  # noqa: E731
     monkeypatch.setattr(cuda, "compile_cubin", made)
     cuda._stream.cache_clear()
+    cuda._tensor_map.cache_clear()
     yield seen
     cuda._stream.cache_clear()
+    cuda._tensor_map.cache_clear()
+
+
+class Tensor(torch.Tensor):
+    """A tensor of the CPU that says that it is on a GPU."""
+
+    gpu = 0
+
+    def get_device(self):
+        return self.gpu
+
+
+def on(gpu, tensor):
+    found = tensor.as_subclass(Tensor)
+    found.gpu = gpu
+    return found
 
 
 PROGRAM = cuda.Program(Path("copy.cu"), "copy<float>", ("A=1",))
@@ -281,37 +310,77 @@ def test_a_program_is_loaded_for_the_device_that_it_runs_on(driver):
         (Path("copy.cu"), "sm_80", ["copy<float>"], ("A=1",)),
         (b"code", {"copy<float>": b"_Z4copy"}),
     ]
-    assert driver.current == ["torch's 0", 0], "Torch makes the context that all share"
+    assert driver.set == ["torch's 0", 0], "Torch makes the context that all share"
     cuda.load(PROGRAM, 1)
-    assert driver.cubins[2][1] == "sm_90a" and driver.current[2:] == ["torch's 1", 1]
+    assert driver.cubins[2][1] == "sm_90a" and driver.set[2:] == ["torch's 1", 1]
 
 
 def test_without_a_gpu_nothing_is_asked_of_cuda_core(driver, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(RuntimeError, match=r"^copy<float> of copy\.cu needs an NVIDIA GPU and its driver$"):
-        cuda.load(PROGRAM)
-    assert not driver.cubins and not driver.current
+        cuda.Launcher(PROGRAM, 1, 32)
+    assert not driver.cubins and not driver.set
 
 
 def test_a_launch_hands_over_pointers_and_numbers_on_torchs_stream(driver):
-    launch = cuda.Launch(PROGRAM, (2, 3), 128, 1024, index=1)
-    x, y = torch.ones(8), torch.ones(8)
+    launch = cuda.Launcher(PROGRAM, (2, 3), 128, 1024)
+    x, y = on(0, torch.ones(8)), on(0, torch.ones(8))
     launch(x, 3, y, 0.5)
-    launch(y)
-    (stream, config, kernel, *values), second = driver.launched
+    launch(y, 4, x, 0.5)
+    (_, stream, config, kernel, *values), second = driver.launched
     assert config == {"grid": (2, 3), "block": 128, "shmem_size": 1024} and kernel.name == "copy<float>"
-    assert values == [x.data_ptr(), 3, y.data_ptr(), 0.5] and second[3:] == (y.data_ptr(),)
-    assert driver.streams == [(1, 0, 0xABC1)] and stream == second[0] == "stream 1", (
+    assert values == [x.data_ptr(), 3, y.data_ptr(), 0.5] and second[4:] == (y.data_ptr(), 4, x.data_ptr(), 0.5)
+    assert driver.streams == [(0, 0, 0xABC0)] and stream == second[1] == "stream 1", (
         "one object for one of Torch's streams"
     )
     assert not driver.allowed
 
 
+def test_a_launch_follows_its_first_tensor(driver):
+    launch, x, y = cuda.Launcher(PROGRAM, 1, 32, 49153), on(1, torch.ones(8)), on(0, torch.ones(8))
+    assert [c[1] for c in driver.cubins[::2]] == ["sm_80"]
+    for first in (x, x, y):
+        launch(0.5, first, first)
+    assert [now for now, *_ in driver.launched] == [1, 1, 0] and driver.now == 0
+    assert driver.streams == [(1, 0, 0xABC1), (0, 0, 0xABC0)], "Torch's current stream of that device"
+    assert [c[1] for c in driver.cubins[::2]] == ["sm_80", "sm_90a"], "loaded once for each device"
+    assert [device for *_, device in driver.allowed] == ["device 0", "device 1"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((torch.ones(8),), "the first tensor is on the CPU: expected one on a GPU"),
+        ((on(0, torch.ones(8)), on(1, torch.ones(8))), "argument 1 is on .*, the first one on cuda:0"),
+        ((on(0, torch.ones(8)), on(0, torch.ones(4, 4).T)), "argument 1 is not contiguous; pass a copy of it"),
+        (
+            (on(0, torch.ones(8)), on(0, torch.ones(8).half())),
+            "argument 1 is torch.float16; the kernel takes torch.float32",
+        ),
+        ((on(0, torch.ones(8)), 0, on(0, torch.ones(8))), "argument 2 is torch.float32; the kernel takes torch.int32"),
+    ],
+)
+def test_tensors_that_the_kernel_would_misread_are_refused(driver, arguments, said):
+    launch = cuda.Launcher(PROGRAM, 1, 32, dtypes=("tf32", "float32", "int32"))
+    with pytest.raises(ValueError, match=said):
+        launch(*arguments)
+    assert not driver.launched
+
+
+def test_where_no_dtypes_are_named_those_of_the_first_call_hold(driver):
+    launch = cuda.Launcher(PROGRAM, 1, 32, dtypes=("float32",))
+    launch(on(0, torch.ones(8)), 3, on(0, torch.ones(8).half()))
+    with pytest.raises(ValueError, match=r"argument 2 is .*float32; the kernel takes .*float16"):
+        launch(on(0, torch.ones(8)), 3, on(0, torch.ones(8)))
+    assert len(driver.launched) == 1
+
+
 @pytest.mark.parametrize("offset", [0, 1, 2, 3, 4])
 def test_a_tensor_that_is_not_aligned_is_refused(driver, offset):
-    launch, whole = cuda.Launch(PROGRAM, 1, 32), torch.ones(16)
+    whole = on(0, torch.ones(16))
     assert whole.data_ptr() % 16 == 0
     for arguments in ((whole, whole[offset:]), (whole[offset:], 7, whole)):
+        launch = cuda.Launcher(PROGRAM, 1, 32)
         if offset % 4:
             with pytest.raises(ValueError, match="a multiple of 16 bytes"):
                 launch(*arguments)
@@ -324,7 +393,8 @@ def test_a_tensor_that_is_not_aligned_is_refused(driver, offset):
 def test_more_than_48_kib_of_shared_memory_are_asked_for(driver, size, asked):
     from cuda.bindings.driver import CUfunction_attribute
 
-    cuda.Launch(PROGRAM, 1, 32, size, index=1)
+    driver.now = 1
+    cuda.Launcher(PROGRAM, 1, 32, size)
     most = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
     assert driver.allowed == [(most, size, "handle", "device 1")] * asked
 
@@ -334,29 +404,37 @@ def test_shared_memory_that_the_device_does_not_have_is_named(driver):
 
     driver.error = CUresult.CUDA_ERROR_INVALID_VALUE
     with pytest.raises(RuntimeError, match=r"less than 300000 bytes of shared memory \(CUDA_ERROR_INVALID_VALUE\)"):
-        cuda.Launch(PROGRAM, 1, 32, 300000)
+        cuda.Launcher(PROGRAM, 1, 32, 300000)
 
 
-@pytest.mark.parametrize(
-    ("shape", "box", "flat"),
-    [((4, 128), (2, 64), (4, 128)), ((2, 3, 4, 128), (2, 64), (24, 128)), ((2, 3, 4, 128), (1, 2, 64), (6, 4, 128))],
-)
-def test_the_first_arguments_reach_the_kernel_as_tensor_maps(driver, monkeypatch, shape, box, flat):
+@pytest.fixture
+def views(monkeypatch):
+    """What cuda.core is asked to make a tensor map of."""
     from cuda.core import utils
 
     views = []
 
     def from_any_interface(memory, stream_ptr):
         views.append((memory.__cuda_array_interface__, stream_ptr))
-        return SimpleNamespace(as_tensor_map=lambda box, swizzle: ("map", box, swizzle.name))
+        name = lambda kind: getattr(kind, "name", None) or np.dtype(kind).name  # noqa: E731
+        return SimpleNamespace(
+            as_tensor_map=lambda box, data_type, swizzle: ("map", box, name(data_type), swizzle.name)
+        )
 
     monkeypatch.setattr(utils, "StridedMemoryView", SimpleNamespace(from_any_interface=from_any_interface))
-    cuda._tensor_map.cache_clear()
-    x, y = torch.zeros(shape, dtype=torch.bfloat16), torch.ones(8)
-    launch = cuda.Launch(PROGRAM, 1, 32, boxes=[box])
+    return views
+
+
+@pytest.mark.parametrize(
+    ("shape", "box", "flat"),
+    [((4, 128), (2, 64), (4, 128)), ((2, 3, 4, 128), (2, 64), (24, 128)), ((2, 3, 4, 128), (1, 2, 64), (6, 4, 128))],
+)
+def test_the_first_arguments_reach_the_kernel_as_tensor_maps(driver, views, shape, box, flat):
+    x, y = on(1, torch.zeros(shape, dtype=torch.bfloat16)), on(1, torch.ones(8))
+    launch = cuda.Launcher(PROGRAM, 1, 32, boxes=[box])
     for _ in range(2):
         launch(x, y)
-    assert driver.launched[0][3:] == (("map", box, "SWIZZLE_128B"), y.data_ptr())
+    assert driver.launched[0][4:] == (("map", box, "bfloat16", "SWIZZLE_128B"), y.data_ptr())
     ((interface, stream),) = views  # one map serves as long as the memory lies there
     assert stream == -1 and interface == {
         "version": 3, "data": (x.data_ptr(), False), "shape": flat, "typestr": "<u2", "stream": None,
@@ -364,7 +442,28 @@ def test_the_first_arguments_reach_the_kernel_as_tensor_maps(driver, monkeypatch
     }  # fmt: skip
     with pytest.raises(ValueError, match="not contiguous"):
         launch(x.transpose(0, 1), y)
-    cuda._tensor_map.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "declared", "box", "typestr", "elements", "swizzle"),
+    [
+        ("float16", "float16", 64, "<u2", "float16", "SWIZZLE_128B"), ("float32", "float32", 32, "<f4", "float32", "SWIZZLE_128B"),
+        ("float32", "tf32", 32, "<f4", "TFLOAT32", "SWIZZLE_128B"), ("uint8", "uint8", 128, "|u1", "uint8", "SWIZZLE_128B"),
+        ("float8_e4m3fn", "float8_e4m3fn", 64, "|u1", "uint8", "SWIZZLE_64B"), ("bfloat16", "bfloat16", 16, "<u2", "bfloat16", "SWIZZLE_32B"),
+        ("bfloat16", "bfloat16", 8, "<u2", "bfloat16", "NONE"),
+    ],
+)  # fmt: skip
+def test_a_tensor_map_has_its_tensors_elements(driver, views, dtype, declared, box, typestr, elements, swizzle):
+    x = on(0, torch.zeros((4, 128)).to(getattr(torch, dtype)))
+    cuda.Launcher(PROGRAM, 1, 32, boxes=[(2, box)], dtypes=[declared])(x)
+    assert driver.launched[0][4:] == (("map", (2, box), elements, swizzle),)
+    ((interface, _),) = views
+    assert interface["typestr"] == typestr and interface["strides"] == (128 * x.element_size(), x.element_size())
+
+
+def test_elements_that_the_copy_engine_does_not_know_are_refused(driver, views):
+    with pytest.raises(ValueError, match=r"a tensor of torch.int64 cannot be a tensor map: expected 8 bits, float16"):
+        cuda.Launcher(PROGRAM, 1, 32, boxes=[(2, 64)])(on(0, torch.zeros((4, 128), dtype=torch.int64)))
 
 
 # jax-triton

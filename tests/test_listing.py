@@ -127,8 +127,8 @@ def rates(monkeypatch, tmp_path):
     made = []
 
     def pool(device, roots, folder, threads):
-        worker.hello = msgspec.structs.replace(
-            worker.hello, device=replace(GPU if device == "cuda" else CPU, **described)
+        worker.info = msgspec.structs.replace(
+            worker.info, device=replace(GPU if device == "cuda" else CPU, **described)
         )
         made.append((device, roots, folder.is_dir(), threads))
         return contextlib.nullcontext(SimpleNamespace(get=lambda backend, python: worker))

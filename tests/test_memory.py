@@ -104,7 +104,7 @@ def test_where_nothing_is_known_nothing_is_limited(system, limits, monkeypatch, 
 
 
 def test_a_worker_offers_itself_to_the_kernel(system):
-    memory.go_first()  # nothing happens where there is no such file
+    memory.be_killed_first()  # nothing happens where there is no such file
     file = system("/proc/self/oom_score_adj", "0")
-    memory.go_first()
+    memory.be_killed_first()
     assert file.read_text() == "1000"

@@ -23,7 +23,7 @@ from fusebench.cases import make_case
 from fusebench.cli import main
 from fusebench.commands import app
 from fusebench.contract import Cell
-from fusebench.errors import Unstored
+from fusebench.errors import StorageError
 from fusebench.records import store
 from fusebench.records.record import Record
 from fusebench.run import run
@@ -90,13 +90,13 @@ def test_input_and_output_files_that_do_not_fit_cost_no_cell(kernels, roots, tmp
     monkeypatch.setattr(pool, "environment", lambda *_: {})
     monkeypatch.setattr(np, "save", full)
     this = Run(kernels, roots, tmp_path, Settings(DEVICE, Plan(0.0), inline=True))
-    with pytest.raises(Unstored, match=f"fault/small/float32/a_fine.*{stem}0.npy cannot be written: 25 requested"):
+    with pytest.raises(StorageError, match=f"fault/small/float32/a_fine.*{stem}0.npy cannot be written: 25 requested"):
         list(run(this, cells_of(kernels["fault"], "a_fine")))
     assert store.read(tmp_path, Record) == [] and not list(tmp_path.glob(".inputs-*"))
 
 
 @pytest.mark.parametrize(
-    ("total", "free", "raised"), [(1000, 500, ValueError), (10**12, 500, Unstored), (10**12, 10**11, None)]
+    ("total", "free", "raised"), [(1000, 500, ValueError), (10**12, 500, StorageError), (10**12, 10**11, None)]
 )
 def test_inputs_that_no_disk_of_this_size_holds_cost_their_cell_alone(
     kernels, tmp_path, monkeypatch, total, free, raised

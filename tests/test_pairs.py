@@ -16,7 +16,7 @@ from fusebench.cases import make_case
 from fusebench.comparison import pairs
 from fusebench.comparison.pairs import Match, Side, run_pairs
 from fusebench.contract import Cell
-from fusebench.errors import Unstored
+from fusebench.errors import StorageError
 from fusebench.records import store
 from fusebench.records.record import PairRecord
 from fusebench.settings import Run, Settings
@@ -216,8 +216,8 @@ def test_a_time_that_cannot_be_ends_the_comparison(compared, monkeypatch, what):
 
 
 def test_a_disk_that_is_full_costs_no_pair(compared, tmp_path):
-    with pytest.raises(Unstored, match=r"^double/N=50/float32/torch_eager:plus/seed=0: no room$"):
-        compared(breaks("time", Unstored("no room"), pair=1))
+    with pytest.raises(StorageError, match=r"^double/N=50/float32/torch_eager:plus/seed=0: no room$"):
+        compared(breaks("time", StorageError("no room"), pair=1))
     assert [r.pair for r in store.read(tmp_path, PairRecord)] == [0, 0]
 
 

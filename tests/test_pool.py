@@ -18,7 +18,7 @@ from test_resume import wait_until
 
 from fusebench import discovery
 from fusebench.contract import Case
-from fusebench.errors import Unstored
+from fusebench.errors import StorageError
 from fusebench.inputs import Stored
 from fusebench.machine import DeviceInfo
 from fusebench.records.record import Spread
@@ -42,19 +42,19 @@ if backend == "gone":
     sys.exit(3)
 if backend == "broken":
     pipe.send_bytes({broken!r})
-pipe.send_bytes({hello!r})
+pipe.send_bytes({info!r})
 given = [ignored, name, backend, device, roots, os.environ["PYTHONPATH"], os.getsid(0),
          os.path.samestat(os.fstat(0), os.stat("/dev/null"))]
 while True:
     message = pipe.recv_bytes()
     exec(message[message.index(b"#do ") + 4:])
 """
-HELLO = protocol.Hello(DeviceInfo("cpu", "mine"), {}, "3", False)
+HELLO = protocol.WorkerInfo(DeviceInfo("cpu", "mine"), {}, "3", False)
 
 
 def write(folder):
     """The program as an executable file."""
-    replies = {"broken": Refused("failed", "ImportError: no jax"), "hello": HELLO}
+    replies = {"broken": Refused("failed", "ImportError: no jax"), "info": HELLO}
     file = folder / "python"
     file.write_text(PROGRAM.format(python=sys.executable, **{n: protocol.encode(r) for n, r in replies.items()}))
     file.chmod(0o755)
@@ -96,7 +96,7 @@ DONE = protocol.Repeated(None, ())
 def test_a_worker_is_started_once_with_what_it_needs(lasting):
     pool, python, log = lasting
     worker = pool.get("mine", python)
-    assert worker.hello == HELLO
+    assert worker.info == HELLO
     worker.ask(reply(DONE, "print(given, flush=True)"), protocol.Repeated, 20)
     *argv, path, session, stdin = ast.literal_eval(log.read_text())
     assert argv == ["-m", "fusebench.workers.worker", "mine", "cpu", ["/here", "/there"]]
@@ -137,8 +137,8 @@ def test_a_request_arrives_as_it_was_sent(lasting):
 def test_a_disk_that_keeps_a_worker_from_its_work_ends_the_run(lasting):
     pool, python, _ = lasting
     worker = pool.get("mine", python)
-    with pytest.raises(Unstored, match=r"^x\.npy cannot be written$"):
-        worker.ask(reply(Refused("unstored", "Unstored: x.npy cannot be written")), protocol.Repeated, 20)
+    with pytest.raises(StorageError, match=r"^x\.npy cannot be written$"):
+        worker.ask(reply(Refused("storage", "StorageError: x.npy cannot be written")), protocol.Repeated, 20)
     assert worker.ask(reply(DONE), protocol.Repeated, 20) == DONE
 
 
@@ -327,7 +327,7 @@ def test_an_interpreter_that_is_none_is_named(pool):
 
 
 def test_a_log_that_cannot_be_written_ends_the_run(tmp_path, python):
-    with Pool("cpu", [], tmp_path / "nowhere") as pool, pytest.raises(Unstored, match=r"worker-mine\.log"):
+    with Pool("cpu", [], tmp_path / "nowhere") as pool, pytest.raises(StorageError, match=r"worker-mine\.log"):
         pool.start("mine", python)
 
 
@@ -344,7 +344,7 @@ def test_idle_workers_with_much_memory_make_room_for_others(tmp_path, monkeypatc
 
     class Idle:
         def __init__(self, held):
-            self.held_bytes, self.hello = held, {"i": "am"}
+            self.held_bytes, self.info = held, {"i": "am"}
 
         def kill(self):
             ended.append(self)
@@ -354,7 +354,7 @@ def test_idle_workers_with_much_memory_make_room_for_others(tmp_path, monkeypatc
         pool, ended = Pool("cpu", [], tmp_path), []
         pool.workers = {k: Idle(held) for k, held in zip(keys, (2**40, 2 * 2**30 + 1, 2 * 2**30), strict=True)}
         gone = [] if beside else [pool.workers[keys[1]]]
-        assert pool.get("jax", "p", beside=beside).hello == {"i": "am"}
+        assert pool.get("jax", "p", beside=beside).info == {"i": "am"}
         assert sorted(pool.workers) == sorted(left) and ended == gone
 
 
@@ -371,7 +371,7 @@ def test_an_inline_pool_holds_each_back_end_once(monkeypatch, tmp_path):
         pool.start("stand_in", "python")
         assert pool.workers == {} and pool.rates == {}
         worker = pool.get("stand_in", "python")
-        assert pool.get("stand_in", "another") is worker and worker.hello.device.name == "stand-in"
+        assert pool.get("stand_in", "another") is worker and worker.info.device.name == "stand-in"
         assert worker.ask(protocol.Release(), protocol.Released, 1) == protocol.Released(123) and worker.held_bytes == 0
         nothing = protocol.RepeatCell("")  # before anything was built
         assert worker.ask(nothing, protocol.Repeated, 1).status == "failed"

@@ -21,7 +21,7 @@ from samples import STATES, case, parity, timed, timing, untimed
 
 from fusebench import discovery, machine, provenance, sources
 from fusebench.contract import Case, Cell
-from fusebench.errors import Unstored, UsageError
+from fusebench.errors import StorageError, UsageError
 from fusebench.machine import DeviceInfo
 from fusebench.records import arrow, store
 from fusebench.records.record import SCHEMA, Environment, PairRecord, Parity, Record, Spread
@@ -213,7 +213,7 @@ def test_a_record_that_could_not_be_synchronised_is_taken_away(tmp_path, monkeyp
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "fsync", fails)
-    with pytest.raises(Unstored, match=r"records\.jsonl cannot be written: Input/output error"):
+    with pytest.raises(StorageError, match=r"records\.jsonl cannot be written: Input/output error"):
         store.append(tmp_path, Note("b"))
     assert store.read(tmp_path, Note) == [Note("a")]
 
@@ -257,7 +257,7 @@ def watch(monkeypatch, takes=len):
 def test_a_line_that_the_disk_takes_half_of_is_taken_away(tmp_path, monkeypatch):
     store.append(tmp_path, Note("a"))
     watch(monkeypatch, lambda line: len(line) // 2)
-    with pytest.raises(Unstored, match="No space left on device"):
+    with pytest.raises(StorageError, match="No space left on device"):
         store.append(tmp_path, Note("b"))
     monkeypatch.undo()
     assert (tmp_path / store.FILE).read_text() == FIRST
@@ -282,7 +282,7 @@ def test_appending_reads_the_end_of_the_file_alone(tmp_path, monkeypatch):
 
 
 def test_a_folder_that_is_gone_is_named(tmp_path):
-    with pytest.raises(Unstored, match=r"nosuch/records\.jsonl cannot be written: No such file"):
+    with pytest.raises(StorageError, match=r"nosuch/records\.jsonl cannot be written: No such file"):
         store.append(tmp_path / "nosuch", Note("a"))
 
 

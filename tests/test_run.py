@@ -23,7 +23,7 @@ from fusebench.case_data import SETS, CaseData
 from fusebench.cases import make_case
 from fusebench.cell import INTERPRETER_FLOPS, Trial, rated
 from fusebench.contract import Cell, Device
-from fusebench.errors import Unstored
+from fusebench.errors import StorageError
 from fusebench.inputs import make_sets
 from fusebench.records import store
 from fusebench.records.record import Build, Parity, Record
@@ -197,7 +197,7 @@ def test_points_that_are_declared_are_what_is_judged(tmp_path, monkeypatch):
         ),
     )
     worker = Worker({BuildCell: {"points": ("output",)}})
-    worker.hello = msgspec.structs.replace(worker.hello, flushes_subnormals=True)
+    worker.info = msgspec.structs.replace(worker.info, flushes_subnormals=True)
     done(tmp_path, pool=Pool(worker))
     assert seen == [(("output", "subnormals"), "", n) for n in (0, SETS - 1, SETS - 1)]
     seen.clear()
@@ -349,8 +349,8 @@ def test_a_broken_implementation_fails_with_its_reason(tmp_path):
 
 def test_a_full_disk_ends_the_run_and_names_the_cell(tmp_path):
     this = prepared(tmp_path)
-    with pytest.raises(Unstored, match=r"^fault/odd/float32/a_fine/seed=0: no room$"):
-        list(run(this, [cell()], Pool(Worker({RepeatCell: Unstored("no room")}))))
+    with pytest.raises(StorageError, match=r"^fault/odd/float32/a_fine/seed=0: no room$"):
+        list(run(this, [cell()], Pool(Worker({RepeatCell: StorageError("no room")}))))
     assert store.read(this.folder, Record) == [], "a run that goes on has this cell before it"
 
 
@@ -417,7 +417,7 @@ def test_run_starts_and_ends_its_own_workers_without_a_pool(tmp_path, monkeypatc
 def test_what_cannot_run_here_is_skipped_with_its_reason(tmp_path, device, without_gpu, change, reason):
     this = prepared(tmp_path, fault(without_gpu=without_gpu), device=device)
     trial = Trial(this, replace(cell(), case=replace(cell().case, **change)))
-    assert trial.possible() == (reason is None)
+    assert trial.can_run() == (reason is None)
     assert trial.record.status == ("ok" if reason is None else "skipped")
     assert trial.record.reason == reason
     assert len(running.worker_keys(this, [trial.cell])) == (reason is None)
@@ -426,7 +426,7 @@ def test_what_cannot_run_here_is_skipped_with_its_reason(tmp_path, device, witho
 def test_many_flops_on_few_bytes_are_too_many_as_well(tmp_path):
     this = prepared(tmp_path, fault({"flops": lambda case: 3e8}, without_gpu="interpreted"))
     trial = Trial(this, cell())
-    assert not trial.possible() and "3.0e+08 FLOPs" in trial.record.reason
+    assert not trial.can_run() and "3.0e+08 FLOPs" in trial.record.reason
 
 
 def test_inputs_that_a_formula_leaves_open_are_skipped(tmp_path):

@@ -72,4 +72,4 @@ def test_all_frameworks_get_the_same_threads(roots, tmp_path):
     with Pool("cpu", roots, tmp_path, threads=1) as pool:
         for backend in ("torch", "jax"):
             pool.start(backend, sys.executable)
-        assert [pool.get(b, sys.executable).hello.device.threads for b in ("torch", "jax")] == [1, 1]
+        assert [pool.get(b, sys.executable).info.device.threads for b in ("torch", "jax")] == [1, 1]

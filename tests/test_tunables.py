@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import math
+import random
+import re
 
 import pytest
 
@@ -11,6 +14,8 @@ from fusebench.cases import make_case
 from fusebench.configuration import jobs, schema
 from fusebench.contract import DTYPES, Cell, Device
 from fusebench.errors import UsageError
+
+FOUND = discovery.find_kernels(discovery.roots_of())
 
 
 def selected(kernels, *overrides):
@@ -43,6 +48,12 @@ def test_a_config_that_does_not_fit_is_skipped_with_the_reason(kernels, run_cell
     assert (record.status, record.reason) == (
         "skipped", "a chunk has 1024 elements at most (CHUNK=2048, order=forward)"
     )  # fmt: skip
+
+
+def test_a_config_of_other_names_than_the_tunables_fails(kernels, run_cells):
+    (record,) = run_cells([Cell(make_case(kernels["double"], "small"), "torch_misnamed", "default")])
+    said = "config() of torch_misnamed.py gives CHUNKS, which TUNABLES does not name"
+    assert (record.status, record.reason) == ("failed", said)
 
 
 def test_values_multiply_for_the_variants_that_have_the_tunable(kernels):
@@ -78,7 +89,16 @@ def test_a_tunable_that_no_chosen_variant_has_is_refused(kernels):
 
 @pytest.mark.parametrize(
     "tunables",
-    ["3", "{'default': 3}", "{'default': {'CHUNK': ()}}", "{'nosuch': {'CHUNK': (1,)}}", "{'default': {'x': (1.5,)}}"],
+    [
+        "3",
+        "{'default': 3}",
+        "{'default': {'CHUNK': ()}}",
+        "{'nosuch': {'CHUNK': (1,)}}",
+        "{'default': {'x': (1.5,)}}",
+        "{('default', 'nosuch'): {'CHUNK': (1,)}}",
+        "{(): {'CHUNK': (1,)}}",
+        "{(('default',),): {'CHUNK': (1,)}}",
+    ],
 )
 def test_tunables_of_another_form_break_their_file_alone(tmp_path, tunables):
     file = tmp_path / "it.py"
@@ -86,23 +106,129 @@ def test_tunables_of_another_form_break_their_file_alone(tmp_path, tunables):
     assert "TUNABLES must map variants to tunables" in discovery.read_implementation("double", file).broken
 
 
-@pytest.mark.parametrize("implementation", ["triton", "jax_triton"])
-@pytest.mark.parametrize("precision", ["ieee", "tf32"])
-def test_lola_s_own_configs_have_all_tunables_and_fit(kernels, implementation, precision):
-    module = discovery.load_implementation("lola", implementation)
-    found = kernels["lola"].implementations[implementation]
-    for device in (Device("cuda", "sm_80", (8, 0), 108), Device("cuda", "sm_90", (9, 0), 132)):
-        for name, dtype in itertools.product(kernels["lola"].mathematics.cases, DTYPES):
-            case = make_case(kernels["lola"], name, dtype, precision)
-            for variant in (v for v in found.variants if not module.skip(case, v, device)):
-                own = module.config(case, variant, device)
-                assert set(own) == set(found.tunables[variant]), (case.id, variant)
-                assert module.fits(case, variant, device, own) is None, (case.id, variant)
+def test_variants_share_tunables_and_have_others_of_their_own(tmp_path):
+    file = tmp_path / "it.py"
+    constants = 'BACKEND = "torch"\nVARIANTS = {"a": (), "b": (), "c": ()}\n'
+    file.write_text(constants + 'TUNABLES = {("a", "b"): {"x": (1, 2)}, "a": {"y": (3,)}}\n')
+    assert discovery.read_implementation("double", file).tunables == {"a": {"x": (1, 2), "y": (3,)}, "b": {"x": (1, 2)}}
+    file.write_text(constants + 'TUNABLES = {("a", "b"): {"x": (1, 2)}, "b": {"x": (3,)}}\n')
+    assert "TUNABLES names x of b twice" in discovery.read_implementation("double", file).broken
+
+
+# Triton's implementations
+
+TRITON = [(k, i) for k, kernel in FOUND.items() for i in ("triton", "jax_triton") if i in kernel.implementations]
+DEVICES = [Device("cuda", f"sm_{a}{b}", (a, b), n) for a, b, n in ((8, 0, 108), (9, 0, 132), (10, 0, 148))]
+
+
+def options_of(kernel):
+    """The default options, and each other value of each."""
+    return [{}, *({name: value} for name, values in kernel.options.items() for value in values[1:])]
+
+
+def every_case(kernel, names=None):
+    for name, dtype, option in itertools.product(names or kernel.mathematics.cases, DTYPES, options_of(kernel)):
+        for precision in kernel.mathematics.precisions if dtype == "float32" else ("ieee",):
+            yield make_case(kernel, name, dtype, precision, option)
+
+
+def own_configs(name, implementation, devices, names=None):
+    """(module, case, variant, device, its own config) of all cells that the implementation does not skip."""
+    module = discovery.load_implementation(name, implementation)
+    skip = getattr(module, "skip", lambda *_: None)
+    variants = FOUND[name].implementations[implementation].variants
+    for case in every_case(FOUND[name], names):
+        for variant, device in itertools.product(variants, devices):
+            if skip(case, variant, device) is None:
+                yield module, case, variant, device, module.config(case, variant, device)
+
+
+def odd(kernel):
+    """The odd cases, the one with the fewest operations first."""
+    names = [name for name in kernel.mathematics.cases if name.startswith("odd")]
+    return sorted(names, key=lambda name: kernel.mathematics.flops(make_case(kernel, name)))
+
+
+@pytest.mark.parametrize(("name", "implementation"), TRITON)
+def test_own_configs_are_of_the_tunables_and_fit(name, implementation):
+    tunables = FOUND[name].implementations[implementation].tunables
+    for module, case, variant, device, own in own_configs(name, implementation, DEVICES):
+        assert own and set(own) <= set(tunables[variant]), (case.id, variant)
+        assert module.fits(case, variant, device, own) is None, (case.id, variant, device.name)
+
+
+@pytest.mark.parametrize("name", [name for name, implementation in TRITON if implementation == "triton"])
+def test_what_cannot_run_is_refused_before_compiling_with_numbers(name):
+    for module, case, variant, device, own in own_configs(name, "triton", DEVICES[1:2], odd(FOUND[name])):
+        warps = [tunable for tunable in own if tunable.endswith("num_warps")]
+        absurd = [{tunable: 0} for tunable in own] + [{tunable: 64} for tunable in warps]
+        absurd += [{tunable: 3} for tunable in own if "BLOCK" in tunable] + [dict.fromkeys(own, 2**20)]
+        for changed in absurd:
+            reason = module.fits(case, variant, device, own | changed)
+            assert reason and re.search(r"\d", reason), (case.id, variant, changed)
+
+
+def grid_cells(name, implementation, count):
+    """Cells of the odd case with `count` configs drawn from TUNABLES, for each variant and each set of tunables that it uses."""
+    tunables, seen = FOUND[name].implementations[implementation].tunables, set()
+    for module, case, variant, _, own in own_configs(name, implementation, DEVICES[:1], odd(FOUND[name])):
+        if (variant, *own) in seen or case.precision != "ieee":  # no tensor core takes TF32 on a CPU
+            continue
+        seen.add((variant, *own))
+        draw = random.Random(f"{name} {variant}")
+        drawn = [tuple((tunable, draw.choice(tunables[variant][tunable])) for tunable in own) for _ in range(1000)]
+        different = map(dict, dict.fromkeys(drawn))
+        fitting = (some for some in different if all(module.fits(case, variant, d, some) is None for d in DEVICES))
+        # the interpreter takes as long for a small tile as for a large one
+        largest = sorted(itertools.islice(fitting, 20), key=lambda some: math.prod(some.values()))[-count:]
+        yield from (Cell(case, implementation, variant, config=some) for some in largest)
+
+
+@pytest.mark.parametrize(("name", "implementation"), TRITON)
+def test_other_configs_of_the_tunables_are_right(name, implementation, run_cells):
+    # jax_triton launches what triton does: one of each shows that it takes a config
+    cells = list(grid_cells(name, implementation, count=2 if implementation == "triton" else 1))
+    assert {cell.variant for cell in cells} == set(FOUND[name].implementations[implementation].variants)
+    records = run_cells(cells)
+    assert [r for r in records if r.status != "ok"] == []
+    assert [r.build.config for r in records] == [cell.config for cell in cells]
+
+
+def test_a_tunable_that_a_case_has_no_use_for_is_skipped(kernels, run_cells):
+    case = make_case(kernels["interaction"], "odd")
+    (record,) = run_cells([Cell(case, "triton", "default", config={"BLOCK_I": 16})])
+    assert record.status == "skipped"
+    assert record.reason.startswith("this case has no use for BLOCK_I; its tunables are BLOCK_F, BLOCK_D, num_warps")
 
 
 def test_a_tile_that_shared_memory_does_not_hold_is_refused_before_compiling(kernels):
-    module, device = discovery.load_implementation("lola", "triton"), Device("cuda", "sm_90", (9, 0), 132)
+    module, device = discovery.load_implementation("lola", "triton"), DEVICES[1]
     case = make_case(kernels["lola"], "batch", "bfloat16")
     large = module.config(case, "multirow", device) | {"BLOCK_M": 128, "BLOCK_N": 256, "BLOCK_K": 64, "num_stages": 5}
-    assert module.fits(case, "multirow", device, large) == "its stages take 248 KB of shared memory; a block has 227"
+    assert module.fits(case, "multirow", device, large) == "its tiles take 248 KB of shared memory; a block has 227"
     assert module.fits(case, "multirow", device, large | {"num_stages": 4}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "variant", "changed", "said"),
+    [
+        ("fused_mlp", "bottom", "default", {"BLOCK_M": 128, "num_warps": 8}, "rows of x that start anywhere need "),
+        ("fused_mlp", "bottom", "default", {"BLOCK_K": 16}, "rows of x that start anywhere need BLOCK_K=32"),
+        ("lora_linear", "odd_rank", "fused", {"BLOCK_K": 64}, "BLOCK_K=64 takes K = 64 in one pass, which Triton computes wrongly"),
+        ("lora_linear", "odd_rank", "two_launches", {"down_BLOCK_M": 64}, "down: BLOCK_K=128 takes K = 64 in one pass"),
+    ],
+)  # fmt: skip
+def test_what_triton_computes_wrongly_on_hopper_is_refused_there(kernels, name, case, variant, changed, said):
+    module, case = discovery.load_implementation(name, "triton"), make_case(kernels[name], case, "bfloat16")
+    for device, refused in zip(DEVICES, (False, True, False), strict=True):
+        reason = module.fits(case, variant, device, module.config(case, variant, device) | changed)
+        assert (reason or "").startswith(said) == refused, (device.name, reason)
+
+
+def test_a_config_is_what_the_compiler_gets(kernels):
+    module, device = discovery.load_implementation("lora_linear", "triton"), DEVICES[1]
+    case = make_case(kernels["lora_linear"], "batch", "bfloat16")
+    config = module.config(case, "two_launches", device) | {"down_BLOCK_K": 64, "up_num_stages": 2, "up_BLOCK_M": 32}
+    down, up = module.launches(case, "two_launches", device, config)
+    assert (down.constexprs["BLOCK_K"], up.num_stages, up.constexprs["BLOCK_M"]) == (64, 2, 32)
+    assert up.grid == (32 * -(-case.sizes["N"] // up.constexprs["BLOCK_N"]),)

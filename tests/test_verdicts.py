@@ -25,7 +25,7 @@ from fusebench.comparison import statistics as comparison
 from fusebench.comparison.pairs import Match
 from fusebench.configuration import jobs, schema, values
 from fusebench.contract import Cell
-from fusebench.errors import Unstored, UsageError
+from fusebench.errors import StorageError, UsageError
 from fusebench.records import store
 from fusebench.records.record import PairRecord
 from fusebench.workers.protocol import Refused, TimeCell
@@ -82,8 +82,8 @@ def test_the_figures_of_a_comparison_are_those_of_its_samples(double, capsys):
     half = bootstrap_t([math.log(r) for r in ratios], 0.9)
     low, high = ratio * math.exp(-half), ratio * math.exp(half)
     times = [statistics.median(t for turns in side for t in turns) for side in (a, b)]
-    result = found.told.result
-    assert found.told.ratios == pytest.approx(ratios) and found.told.medians == pytest.approx(times)
+    result = found.estimate.result
+    assert found.estimate.ratios == pytest.approx(ratios) and found.estimate.medians == pytest.approx(times)
     assert (result.ratio, result.low, result.high) == pytest.approx((ratio, low, high))
     verdicts.show([found], ["A  torch_eager:plus", "B  [x]"])
     out = capsys.readouterr().out
@@ -94,7 +94,7 @@ def test_the_figures_of_a_comparison_are_those_of_its_samples(double, capsys):
         "regime": "isolated warm",
     }  # fmt: skip
     assert 1.2 < ratio < 1.35 and result.verdict == "slower"
-    turned = verdicts.outcome(match_of(double, b, a), 0.9, None, 0).told.result
+    turned = verdicts.outcome(match_of(double, b, a), 0.9, None, 0).estimate.result
     assert turned.verdict == "faster" and turned.ratio == pytest.approx(1 / ratio)
 
 
@@ -102,22 +102,22 @@ def test_what_is_kept_of_a_comparison(double, tmp_path):
     found = verdicts.outcome(match_of(double, A, B, "sustained"), 0.99, None, 0)
     store.append(tmp_path, found)
     kept = json.loads((tmp_path / store.FILE).read_text())
-    told = kept.pop("told")
+    estimate = kept.pop("estimate")
     assert kept == {
         "comparison": f"{cell(double).id} | {cell(double, 'times').id}", "kernel": "double", "cases": ["odd/float32"] * 2,
         "labels": ["torch_eager:plus", "torch_eager:times"], "status": "ok", "reason": None, "pairs": 5, "lost": 0, "fails": False,
         "notes": [], "reproduce": "", "schema": 3,
     }  # fmt: skip
-    assert told == {
-        "result": vars(found.told.result), "confidence": 0.99, "medians": list(found.told.medians), "ratios": list(found.told.ratios),
+    assert estimate == {
+        "result": vars(found.estimate.result), "confidence": 0.99, "medians": list(found.estimate.medians), "ratios": list(found.estimate.ratios),
         "regime": "sustained warm", "self_check": None,
     }  # fmt: skip
-    assert told["result"]["verdict"] == "slower" and store.read(tmp_path, verdicts.Outcome) == [found]
+    assert estimate["result"]["verdict"] == "slower" and store.read(tmp_path, verdicts.Outcome) == [found]
 
 
 def test_an_interval_without_an_end_is_kept(double, tmp_path):
     found = verdict_of(double, [1.2] * 4)
-    assert found.told.result.high == math.inf
+    assert found.estimate.result.high == math.inf
     store.append(tmp_path, found)
     assert store.read(tmp_path, verdicts.Outcome) == [found]
 
@@ -134,7 +134,7 @@ def test_an_interval_without_an_end_is_kept(double, tmp_path):
 )
 def test_the_verdict_is_of_b(double, ratios, verdict, colour, capsys):
     found = verdict_of(double, ratios)
-    assert (found.told.result.verdict, verdicts.COLOURS[verdict]) == (verdict, colour)
+    assert (found.estimate.result.verdict, verdicts.COLOURS[verdict]) == (verdict, colour)
     verdicts.show([found], [])
     assert printed_row(capsys.readouterr().out)["B is"] == verdict
 
@@ -186,8 +186,8 @@ def test_a_limit_is_broken_where_the_lower_end_is_beyond_it(double, ratio, fails
 def test_a_limit_below_what_counts_as_a_difference_is_broken_all_the_same(double):
     """Within 2 % of each other they are the `same`; `fail_slower=1%` asks for less."""
     found = verdict_of(double, [1.015, 1.0152, 1.0148, 1.015, 1.0151], allowed=0.01)
-    assert found.told.result.verdict == "same" and found.fails
-    assert found.notes == (f"slower by at least {(found.told.result.low - 1) * 100:.1f}%; 1.0% was allowed",)
+    assert found.estimate.result.verdict == "same" and found.fails
+    assert found.notes == (f"slower by at least {(found.estimate.result.low - 1) * 100:.1f}%; 1.0% was allowed",)
 
 
 def test_what_may_break_a_limit_is_told(double):
@@ -220,7 +220,7 @@ def test_lost_pairs_are_told_and_do_not_count(double, capsys):
 )
 def test_a_side_that_is_not_ok_has_no_ratio(double, bad, status, reason, fails, capsys):
     found = verdicts.outcome(match_of(double, A, B, bad=bad), 0.99, 0.03, 0)
-    assert (found.status, found.reason, found.fails, found.told) == (status, reason, fails, None)
+    assert (found.status, found.reason, found.fails, found.estimate) == (status, reason, fails, None)
     assert found.reproduce == "do it" and found.notes == ()
     verdicts.show([found], [])
     out = capsys.readouterr().out
@@ -254,11 +254,11 @@ def test_a_row_says_what_tells_its_inputs_from_anothers(double, capsys):
 def test_a_self_check_needs_as_many_pairs_as_a_comparison(double, count, checked, capsys):
     ratios = np.exp(np.linspace(-0.04, 0.041, count))
     found = verdict_of(double, ratios, confidence=0.6, resamples=40)
-    assert bool(found.told.self_check) == checked and verdict_of(double, ratios).told.self_check is None
+    assert bool(found.estimate.self_check) == checked and verdict_of(double, ratios).estimate.self_check is None
     if checked:
-        check = comparison.self_check(found.told.ratios, 10, 40, 0.6)
+        check = comparison.self_check(found.estimate.ratios, 10, 40, 0.6)
         limits = check.false_at_most, check.found_at_least
-        assert found.told.self_check == verdicts.SelfCheck(40, check.false, check.found, *limits) and check.false
+        assert found.estimate.self_check == verdicts.SelfCheck(40, check.false, check.found, *limits) and check.false
         verdicts.show([found], [])
         assert (
             f"40 comparisons of 10 pairs drawn from 10: {check.false} false verdicts (rate at most {check.false_at_most:.2%}); "
@@ -276,9 +276,9 @@ def planned(double):
     schema.register("compare", kernels)
 
     def plan(*lines, a="torch_eager:plus", b="torch_eager:plus", commits=(None, None)):
-        requests = [sides.request(name, text) for name, text in zip("AB", (a, b), strict=True)]
+        requests = [sides.parse(name, text) for name, text in zip("AB", (a, b), strict=True)]
         sources = [compare.Source(r, kernels, [], c) for r, c in zip(requests, commits, strict=True)]
-        return sources, compare._plan(sources, [*KERNEL, *lines], ())
+        return sources, compare._comparison(sources, [*KERNEL, *lines], ())
 
     return plan
 
@@ -287,9 +287,9 @@ def planned(double):
 def five(double):
     """The sources and the plan of five pairs of plus and times, one round each."""
     schema.register("compare", {"double": double})
-    requests = [sides.request(*side) for side in (("A", "torch_eager:plus"), ("B", "torch_eager:times"))]
+    requests = [sides.parse(*side) for side in (("A", "torch_eager:plus"), ("B", "torch_eager:times"))]
     sources = [compare.Source(r, {"double": double}, [FIXTURES / "kernels"], None) for r in requests]
-    return sources, compare._plan(sources, [*KERNEL, "pairs=5", "rounds=1"], ())
+    return sources, compare._comparison(sources, [*KERNEL, "pairs=5", "rounds=1"], ())
 
 
 def slower(by, status="ok"):
@@ -344,7 +344,7 @@ def test_what_was_measured_stands_in_the_footer(measured, tmp_path):
     assert "\nA  torch_eager:plus\nB  torch_eager:times\n" in out
     wall, kept = out.splitlines()[-2:]
     assert wall.startswith("wall time ") and kept == f"records: {tmp_path}/records.jsonl, comparison.jsonl"
-    assert outcomes(tmp_path)[0].told.ratios == pytest.approx([1.2, 1.201, 1.202, 1.203, 1.204])
+    assert outcomes(tmp_path)[0].estimate.ratios == pytest.approx([1.2, 1.201, 1.202, 1.203, 1.204])
 
 
 def test_ctrl_c_keeps_the_pairs(measured, tmp_path):
@@ -360,11 +360,11 @@ def test_ctrl_c_keeps_the_pairs(measured, tmp_path):
 def test_a_full_disk_keeps_the_pairs_and_the_lines_of_before(measured, tmp_path):
     def plan(side, number, do, turn):
         if number == 1:
-            raise Unstored("no room")
+            raise StorageError("no room")
 
     (tmp_path / "comparison.jsonl").write_text("of before")
     kept = f"double/odd/float32/torch_eager:times/seed=0: no room; 1 of 5 pairs are kept; go on with resume={tmp_path}"
-    with pytest.raises(Unstored) as caught:
+    with pytest.raises(StorageError) as caught:
         measured(plan)
     assert str(caught.value) == kept and (tmp_path / "comparison.jsonl").read_text() == "of before"
 

@@ -18,7 +18,7 @@ import stand_in
 
 from fusebench import discovery, inputs, machine, memory
 from fusebench.contract import Case
-from fusebench.errors import Unstored
+from fusebench.errors import StorageError
 from fusebench.machine import DeviceInfo
 from fusebench.parity.verdict import Asked
 from fusebench.records.record import Spread
@@ -377,8 +377,8 @@ def test_a_worker_introduces_itself(backend, monkeypatch, flushes):
     backend.flushes = flushes
     monkeypatch.setattr(machine, "describe", lambda device: DeviceInfo(device.type, device.name))
     python = "{}.{}.{}".format(*sys.version_info[:3])
-    hello = protocol.Hello(DeviceInfo("cpu", "stand-in"), machine.packages(), python, flushes)
-    assert Bench("stand_in", "cpu").hello() == hello
+    info = protocol.WorkerInfo(DeviceInfo("cpu", "stand-in"), machine.packages(), python, flushes)
+    assert Bench("stand_in", "cpu").info() == info
 
 
 def test_a_device_that_does_not_answer_is_not_usable(backend):
@@ -467,8 +467,8 @@ def test_ctrl_c_is_not_the_cells():
 
 
 def test_what_cannot_be_stored_is_nobodys_fault():
-    reply = answer(Cell(), request(Unstored("first0.npy cannot be written")))
-    assert reply == Refused("unstored", "Unstored: first0.npy cannot be written")
+    reply = answer(Cell(), request(StorageError("first0.npy cannot be written")))
+    assert reply == Refused("storage", "StorageError: first0.npy cannot be written")
 
 
 @pytest.mark.parametrize("place", ["folder", "temporary", "home", None])
@@ -485,7 +485,7 @@ def test_a_disk_is_full_below_64_mib(tmp_path, monkeypatch, place, free):
     assert worker._is_full(str(places["folder"])) == full
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     reply = answer(Cell(), request(error, places["folder"]))
-    assert reply.status == ("unstored" if full else "failed")
+    assert reply.status == ("storage" if full else "failed")
     reply = answer(Cell(), request(ValueError("something else"), places["folder"]))
     assert reply.status == "failed", "a full disk is no excuse for what has another cause"
 
@@ -531,7 +531,7 @@ class Ended(BaseException):
     """What os._exit is here."""
 
 
-SAYS = protocol.Hello | protocol.Released | Refused  # what a worker sends here
+SAYS = protocol.WorkerInfo | protocol.Released | Refused  # what a worker sends here
 
 
 class Pipe:
@@ -564,7 +564,7 @@ def serve(monkeypatch, tmp_path):
         monkeypatch.setattr(signal, "signal", lambda *a: done.update(signal=a))
         monkeypatch.setattr(os, "sched_setaffinity", lambda *a: done.update(affinity=a))
         monkeypatch.setenv("FUSEBENCH_CORES", "2,5")
-        monkeypatch.setattr(memory, "go_first", lambda: done.update(first=True))
+        monkeypatch.setattr(memory, "be_killed_first", lambda: done.update(first=True))
         monkeypatch.setattr(os, "_exit", end)
         monkeypatch.setattr(discovery, "use_roots", lambda roots: done.update(roots=roots))
         try:
@@ -586,8 +586,8 @@ OTHERS = protocol.CheckRows(Asked(CASE, "", (), (), (), (), 0), (), (), "")  # w
 
 
 def test_a_worker_serves_until_its_pipe_ends(backend, serve, tmp_path):
-    (hello, first, refused, last), done = serve([RELEASE, OTHERS, RELEASE])
-    assert isinstance(hello, protocol.Hello) and first == last == protocol.Released(123)
+    (info, first, refused, last), done = serve([RELEASE, OTHERS, RELEASE])
+    assert isinstance(info, protocol.WorkerInfo) and first == last == protocol.Released(123)
     assert (refused.status, refused.reason) == ("failed", "ValueError: the reference has a worker of its own")
     assert done["code"] == 0, "without the frameworks' exit handlers, which may hang"
     assert done["prctl"] == (1, 9), "it dies with its parent"
@@ -620,12 +620,12 @@ def test_a_back_end_that_does_not_start_says_why(backend, serve, capsys):
 
 
 def test_the_reference_has_no_guard_and_no_bench(backend, serve, monkeypatch):
-    hello, released = protocol.Hello(DeviceInfo("cuda"), {}, "", False), protocol.Released(5)
-    theirs = SimpleNamespace(hello=lambda: hello, do=lambda request: released if request == RELEASE else None)
+    info, released = protocol.WorkerInfo(DeviceInfo("cuda"), {}, "", False), protocol.Released(5)
+    theirs = SimpleNamespace(info=lambda: info, do=lambda request: released if request == RELEASE else None)
     module = SimpleNamespace(Reference=lambda device: theirs if device == "cuda" else None)
     monkeypatch.setitem(sys.modules, "fusebench.workers.reference", module)
     sent, done = serve([RELEASE], "reference", "cuda")
-    assert sent == [hello, released] and done["guard"] is None
+    assert sent == [info, released] and done["guard"] is None
 
 
 # The guard

@@ -1,6 +1,6 @@
 """CUDA C++ without nvcc or a host compiler: NVRTC through cuda-core, launched on Torch's current stream.
 
-`compile_cubin` needs neither a GPU nor a driver. `load` and `Launch` do; cuda-core deadlocks when it is asked for a
+`compile_cubin` needs neither a GPU nor a driver. `load` and `Launcher` do; cuda-core deadlocks when it is asked for a
 device without a driver, so nothing here asks before Torch has found one.
 """
 
@@ -21,12 +21,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+
 # kernels anywhere may include "_shared/cuda/device.cuh"; one beside their folder, such as an old commit's, comes first
 SHARED = Path(__file__).resolve().parents[2] / "implementations"
 STANDARD = "c++17"
 VERSIONED = ("cuda_runtime_api.h", "cuda/std/__cccl/version.h")  # of CUDA's headers, those that say which they are
 PACKAGES = "nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt"
 DEFAULT_SHARED_MEMORY = 48 * 1024  # what a block gets without asking for more
+SWIZZLES = {128: "SWIZZLE_128B", 64: "SWIZZLE_64B", 32: "SWIZZLE_32B"}  # by the bytes of a box's rows
 
 
 class CompileError(RuntimeError):
@@ -98,23 +102,28 @@ def load(program: Program, index: int = 0) -> Any:
 
     if not torch.cuda.is_available():
         raise RuntimeError(f"{program.name} of {program.file.name} needs an NVIDIA GPU and its driver")
-    from cuda.core import Device, ObjectCode
+    from cuda.core import ObjectCode
 
     arch = architecture(torch.cuda.get_device_capability(index))
     cubin = compile_cubin(program.file, arch, [program.name], program.defines)
     torch.cuda.current_stream(index)  # Torch makes the context that all share
-    Device(index).set_current()
-    symbols = {name: symbol.encode() for name, symbol in cubin.symbols.items()}
-    return ObjectCode.from_cubin(cubin.code, symbol_mapping=symbols).get_kernel(program.name)
+    with torch.cuda.device(index):
+        _device(index)
+        symbols = {name: symbol.encode() for name, symbol in cubin.symbols.items()}
+        return ObjectCode.from_cubin(cubin.code, symbol_mapping=symbols).get_kernel(program.name)
 
 
-class Launch:
-    """A kernel with its grid, block and dynamic shared memory fixed: `launch(*arguments)` queues it on Torch's stream.
+class Launcher:
+    """A kernel with its grid, block and dynamic shared memory fixed: `launcher(*arguments)` queues it on the device of the first
+    tensor, on Torch's current stream there. It is loaded at once for Torch's current device, for others when they are met.
 
-    Arguments are tensors, or numbers: an int is passed as 64 bits, a float as a double; for others use NumPy scalars.
-    Kernels read 16-byte vectors, so that every tensor must start at a multiple of 16 bytes, as Torch's own do. The first
-    ones reach the kernel as tensor maps where there are `boxes`, one of each: the sizes of what a copy of the copy engine
-    brings (see `tensor_map`).
+    Arguments are tensors, at the same places in every call, or numbers: an int is passed as 64 bits, a float as a double; for
+    others use NumPy scalars. Kernels take memory as it lies there, in vectors of 16 bytes. So every tensor must be contiguous,
+    start at a multiple of 16 bytes, as Torch's own do, be on the same device, and have the dtype that `dtypes` names for its
+    place ("tf32" is float32), or else that of the first call. The first arguments reach the kernel as tensor maps where there
+    are `boxes`, one of each: the sizes of what a copy of the copy engine brings.
+
+    Raises RuntimeError without a GPU, CompileError, and ValueError for other tensors.
     """
 
     def __init__(
@@ -124,64 +133,111 @@ class Launch:
         block: int,
         shared_memory: int = 0,
         boxes: Sequence[tuple[int, ...]] = (),
-        index: int = 0,
+        dtypes: Sequence[str] = (),
     ):
-        self.kernel = load(program, index)
         import torch
+
+        self.program, self.shared_memory, self.dtypes = program, shared_memory, tuple(dtypes)
+        self.boxes = [(place, box, self.dtypes[place : place + 1] == ("tf32",)) for place, box in enumerate(boxes)]
+        self._torch = torch
+        self._tensors: tuple[tuple[int, Any], ...] = ()  # their places and dtypes: the first call shows them
+        self._kernels: dict[int, Any] = {}  # by device
+        self._load(torch.cuda.current_device() if torch.cuda.is_available() else 0)
         from cuda.core import LaunchConfig, launch
 
-        if shared_memory > DEFAULT_SHARED_MEMORY:
-            _allow_shared_memory(self.kernel, shared_memory, index)
-        self.config = LaunchConfig(grid=grid, block=block, shmem_size=shared_memory)
-        self.index, self._launch, self._tensor = index, launch, torch.Tensor
-        self.boxes = tuple(boxes)
+        self.config, self._launch = LaunchConfig(grid=grid, block=block, shmem_size=shared_memory), launch
+        self._current_device = torch._C._cuda_getDevice
         self._raw_stream = torch._C._cuda_getCurrentRawStream  # what torch.compile's own launchers call
 
     def __call__(self, *arguments: Any) -> None:
-        values: list[Any] = [tensor_map(*pair) for pair in zip(arguments, self.boxes, strict=False)]
-        bits = 0
-        for argument in arguments[len(values) :]:
-            if isinstance(argument, self._tensor):
-                argument = argument.data_ptr()
-                bits |= argument
-            values.append(argument)
+        tensors = self._tensors or self._find_tensors(arguments)
+        index = arguments[tensors[0][0]].get_device()
+        if index != self._current_device():
+            return self._elsewhere(index, arguments)
+        values, bits = list(arguments), 0
+        for place, dtype in tensors:
+            tensor = arguments[place]
+            if tensor.dtype is not dtype or tensor.get_device() != index or not tensor.is_contiguous():
+                raise ValueError(_fault(place, tensor, dtype, index))
+            values[place] = pointer = tensor.data_ptr()
+            bits |= pointer
         if bits & 15:
             raise ValueError("a tensor does not start at a multiple of 16 bytes; pass a copy of it")
-        self._launch(_stream(self._raw_stream(self.index), self.index), self.config, self.kernel, *values)
+        for place, box, tf32 in self.boxes:
+            values[place] = _tensor_map(values[place], arguments[place].shape, tensors[place][1], box, tf32, index)
+        kernel = self._kernels.get(index) or self._load(index)
+        self._launch(_stream(self._raw_stream(index), index), self.config, kernel, *values)
+
+    def _elsewhere(self, index: int, arguments: tuple[Any, ...]) -> None:
+        """The same while device `index` is the current one, by which the driver knows what its default stream is of."""
+        if index < 0:
+            raise ValueError("the first tensor is on the CPU: expected one on a GPU")
+        with self._torch.cuda.device(index):
+            self(*arguments)
+
+    def _find_tensors(self, arguments: tuple[Any, ...]) -> Any:
+        names = [*self.dtypes, *[""] * len(arguments)]
+        self._tensors = tuple(
+            (place, getattr(self._torch, "float32" if name == "tf32" else name) if name else tensor.dtype)
+            for place, (tensor, name) in enumerate(zip(arguments, names, strict=False))
+            if isinstance(tensor, self._torch.Tensor)
+        )
+        return self._tensors
+
+    def _load(self, index: int) -> Any:
+        kernel = load(self.program, index)
+        if self.shared_memory > DEFAULT_SHARED_MEMORY:
+            _allow_shared_memory(kernel, self.shared_memory, index)
+        self._kernels[index] = kernel
+        return kernel
 
 
-def tensor_map(tensor: Any, box: tuple[int, ...]) -> Any:
-    """The tensor as Hopper's copy engine sees it: 16-bit elements in boxes of those sizes, swizzled, for which the last size is 64
-    elements (128 bytes). Leading dimensions that the box has none for are taken as one. Nothing waits for the device.
+def _fault(place: int, tensor: Any, dtype: Any, index: int) -> str:
+    """What is wrong with an argument."""
+    if tensor.dtype is not dtype:
+        return f"argument {place} is {tensor.dtype}; the kernel takes {dtype}"
+    if tensor.get_device() != index:
+        return f"argument {place} is on {tensor.device}, the first one on cuda:{index}"
+    return f"argument {place} is not contiguous; pass a copy of it"
 
-    Raises ValueError for a tensor that is not contiguous: rows apart are another matrix to a kernel's ordinary loads.
-    """
-    if not tensor.is_contiguous():
-        raise ValueError("a tensor is not contiguous; pass a copy of it")
-    return _tensor_map(tensor.data_ptr(), tuple(tensor.shape), box)
+
+Launch = Launcher  # as kernels call it that were written for version 1 of the contract (launchers.py)
 
 
 @lru_cache(maxsize=1024)
-def _tensor_map(pointer: int, shape: tuple[int, ...], box: tuple[int, ...]) -> Any:
-    """A map says where memory lies and how, whatever is there, so that one that was made before serves; it keeps nobody's memory."""
+def _tensor_map(pointer: int, shape: tuple[int, ...], dtype: Any, box: tuple[int, ...], tf32: bool, index: int) -> Any:
+    """A contiguous tensor as Hopper's copy engine sees it, in boxes of those sizes, with elements of its own dtype, or of float32
+    rounded to `tf32` on the way. Rows of a box of 128, 64 or 32 bytes are swizzled. Leading dimensions that the box has none for
+    are taken as one. Nothing waits for the device. Raises ValueError for a dtype that the copy engine does not know.
+
+    A map says where memory lies and how, whatever is there, so that one that was made before serves; it keeps nobody's memory.
+    """
     from cuda.core import TensorMapDescriptorOptions
     from cuda.core.utils import StridedMemoryView
 
-    Swizzle = type(TensorMapDescriptorOptions.swizzle)  # no public module of cuda-core has its name
+    own = sys.modules[
+        TensorMapDescriptorOptions.__module__
+    ]  # no public module of cuda-core has the names of its choices
+    bits, elements = {
+        "torch.float16": ("<u2", np.float16), "torch.bfloat16": ("<u2", ml_dtypes.bfloat16), "torch.float32": ("<f4", np.float32),
+    }.get(str(dtype), ("|u1", np.uint8) if dtype.itemsize == 1 else ("", None))  # fmt: skip
+    if elements is None:
+        raise ValueError(f"a tensor of {dtype} cannot be a tensor map: expected 8 bits, float16, bfloat16 or float32")
     leading = len(shape) - len(box) + 1
     view = StridedMemoryView.from_any_interface(
-        _Memory(pointer, (math.prod(shape[:leading]), *shape[leading:])), stream_ptr=-1
+        _Memory(pointer, (math.prod(shape[:leading]), *shape[leading:]), bits), stream_ptr=-1
     )
-    return view.as_tensor_map(box, swizzle=Swizzle.SWIZZLE_128B)
+    swizzle = getattr(own.TensorMapSwizzle, SWIZZLES.get(box[-1] * dtype.itemsize, "NONE"))
+    return view.as_tensor_map(box, data_type=own.TensorMapDataType.TFLOAT32 if tf32 else elements, swizzle=swizzle)
 
 
 class _Memory:
-    """Contiguous memory on the device, by CUDA's array interface: elements of 16 bits."""
+    """Contiguous memory on the device, by CUDA's array interface, which has no bfloat16: elements of as many `bits`."""
 
-    def __init__(self, pointer: int, shape: tuple[int, ...]):
-        strides = tuple(2 * math.prod(shape[i + 1 :]) for i in range(len(shape)))
+    def __init__(self, pointer: int, shape: tuple[int, ...], bits: str):
+        strides = tuple(int(bits[2:]) * math.prod(shape[i + 1 :]) for i in range(len(shape)))
         self.__cuda_array_interface__ = {
-            "version": 3, "data": (pointer, False), "shape": shape, "strides": strides, "typestr": "<u2", "stream": None,
+            "version": 3, "data": (pointer, False), "shape": shape, "strides": strides, "typestr": bits, "stream": None,
         }  # fmt: skip
 
 
@@ -198,9 +254,16 @@ class _TorchStream:
 @cache
 def _stream(pointer: int, index: int) -> Any:
     """cuda-core's object for one of Torch's streams; Torch never gives its pooled streams back, so it stays valid."""
+    return _device(index).create_stream(_TorchStream(pointer))
+
+
+def _device(index: int) -> Any:
+    """cuda-core's object for a device, made current in this thread, without which it does nothing."""
     from cuda.core import Device
 
-    return Device(index).create_stream(_TorchStream(pointer))
+    device = Device(index)
+    device.set_current()
+    return device
 
 
 def _allow_shared_memory(kernel: Any, size: int, index: int) -> None:

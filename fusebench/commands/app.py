@@ -19,7 +19,7 @@ from fusebench.configuration import command_line, jobs, names, request, schema, 
 from fusebench.configuration.request import Request, Requests
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
-from fusebench.errors import Unstored, UsageError, fail
+from fusebench.errors import StorageError, UsageError, fail
 from fusebench.records import store
 from fusebench.records.record import Record
 from fusebench.records.store import FILE
@@ -53,9 +53,9 @@ def _prepare(command: str, arguments: Sequence[str]) -> Prepared:
             values.settings(chosen)
             requests.add(chosen)  # a wrong name in the last job of a sweep must not cost the first ones
 
-    def job(composed: DictConfig, home: Path) -> int:
+    def job(composed: DictConfig, run_folder: Path) -> int:
         chosen = _resume(resumed, composed) if resumed else jobs.as_plain(composed)
-        return _run(requests.of(chosen), home, kernels, resumed is not None)
+        return _run(requests.of(chosen), run_folder, kernels, resumed is not None)
 
     return arguments, resumed, job
 
@@ -83,9 +83,9 @@ def start(
             new = folder.new()
         multirun = command_line.flags(arguments).multirun
         named = command_line.last("hydra.sweep.dir" if multirun else "hydra.run.dir", overrides)
-        home = resumed.parent if resumed else Path(str(named)) if named else new
+        run_folder = resumed.parent if resumed else Path(str(named)) if named else new
         pattern = f"**/{FILE}" if multirun else FILE
-        others = set() if resumed else set(home.glob(pattern))  # of earlier runs in a folder that was named
+        others = set() if resumed else set(run_folder.glob(pattern))  # of earlier runs in a folder that was named
     except SystemExit as end:  # --version
         return int(end.code or 0)
     except UsageError as error:
@@ -108,7 +108,7 @@ def start(
     try:
         hydra.main(version_base="1.3", config_path=str(schema.CONF), config_name=command)(task)()
     except SystemExit as end:
-        if stopped and isinstance(stopped[0], Unstored):
+        if stopped and isinstance(stopped[0], StorageError):
             print(f"fusebench: the run ends here: {stopped[0]}", file=sys.stderr)
             return 1
         if stopped:
@@ -121,7 +121,7 @@ def start(
     finally:
         folder.remove_empty(new)
     if not command_line.only_shows(arguments) and 2 not in codes:  # what cannot be read was said
-        codes += [code_of(file.parent) for file in set(home.glob(pattern)) - others]
+        codes += [code_of(file.parent) for file in set(run_folder.glob(pattern)) - others]
     return max(codes, default=0)
 
 
@@ -132,27 +132,27 @@ def check_files(composed: Mapping[str, Any], overrides: Sequence[Any]) -> None:
             raise UsageError(f"a file sets {key}={composed[key]}: that is for the command line alone")
 
 
-def _run(asked: Request, home: Path, kernels: Mapping[str, Kernel], resumed: bool) -> int:
-    """One job, in its folder. Raises UsageError before anything is measured, and Unstored when the disk takes no more."""
+def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resumed: bool) -> int:
+    """One job, in its folder. Raises UsageError before anything is measured, and StorageError when the disk takes no more."""
     begin = time.perf_counter()
     if asked.retry and not resumed:
         value = asked.chosen["retry"]
         raise UsageError(f"retry={value}: it goes with resume=, which names the run whose cells are to run again")
     settings = values.settings(asked.chosen)
-    with folder.held(home):
+    with folder.held(run_folder):
         if not resumed:
             # "auto" may be another device where the run goes on: times of two never stand in one table
-            folder.keep({**asked.chosen, "device": settings.device}, home, asked.command)
-        finished = [r for r in _latest(home) if r.status not in asked.retry]
-        this = Run(kernels, [Path(root) for root in asked.roots], home, settings)
+            folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
+        finished = [r for r in _latest(run_folder) if r.status not in asked.retry]
+        this = Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
         _tell_changes(this, finished)
         if not _measure(this, asked.cells, finished):
             return INTERRUPTED
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
     finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
     report.show(finished, timed=asked.command == "bench")
-    report.footer(finished, this.clock, time.perf_counter() - begin, home)
-    return _code_of(home)
+    report.footer(finished, this.clock, time.perf_counter() - begin, run_folder)
+    return _code_of(run_folder)
 
 
 def _tell_changes(this: Run, finished: Sequence[Record]) -> None:
@@ -172,18 +172,18 @@ def _tell_changes(this: Run, finished: Sequence[Record]) -> None:
             )
 
 
-def _code_of(home: Path) -> int:
+def _code_of(run_folder: Path) -> int:
     """0 if the last record of every cell in the folder is ok or skipped, else 1."""
-    return 0 if all(r.status in ("ok", "skipped") for r in _latest(home)) else 1
+    return 0 if all(r.status in ("ok", "skipped") for r in _latest(run_folder)) else 1
 
 
-def _latest(home: Path) -> list[Record]:
+def _latest(run_folder: Path) -> list[Record]:
     """The records in a folder, of a cell that ran again the last one."""
-    return list({r.id: r for r in store.read(home, Record)}.values())
+    return list({r.id: r for r in store.read(run_folder, Record)}.values())
 
 
 def _measure(this: Run, cells: Sequence[Cell], finished: list[Record]) -> bool:
-    """Adds the records of the cells that have none yet; False if it was interrupted. Raises Unstored."""
+    """Adds the records of the cells that have none yet; False if it was interrupted. Raises StorageError."""
     done = {r.id for r in finished}
     with report.progress() as bar:
         task = bar.add_task("starting", total=len(cells), completed=len(done))
@@ -192,11 +192,11 @@ def _measure(this: Run, cells: Sequence[Cell], finished: list[Record]) -> bool:
             for record in run(this, [c for c in cells if c.id not in done]):
                 finished.append(record)
                 bar.advance(task)
-        except (KeyboardInterrupt, Unstored) as error:
+        except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
             kept = f"{len(_latest(this.folder))} of {len(cells)} cells are kept; go on with resume={this.folder}"
-            if isinstance(error, Unstored):  # later jobs of a multirun would meet the same disk
-                raise Unstored(f"{error}; {kept}") from error
+            if isinstance(error, StorageError):  # later jobs of a multirun would meet the same disk
+                raise StorageError(f"{error}; {kept}") from error
             print(f"interrupted: {kept}", file=sys.stderr)
             return False
     return True

@@ -25,7 +25,7 @@ from fusebench.configuration import command_line, jobs, names, schema, values
 from fusebench.configuration.request import Requests
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
-from fusebench.errors import Unstored, UsageError
+from fusebench.errors import StorageError, UsageError
 from fusebench.records import store
 from fusebench.records.record import PairRecord
 from fusebench.settings import Clock, Run
@@ -39,14 +39,14 @@ SELF_CHECK_PAIRS = 30  # at least, for the figures of `resamples`
 class Source:
     """Where the kernels of a side are from."""
 
-    request: sides.Request
+    spec: sides.SideSpec
     kernels: Mapping[str, Kernel]
     roots: Sequence[Path]
     commit: str | None
 
 
 @dataclass(frozen=True)
-class Plan:
+class Comparison:
     """What one job does, all of it checked."""
 
     device: str
@@ -61,7 +61,7 @@ class Plan:
 
 def run_compare(arguments: Sequence[str]) -> int:
     """Runs the command. Exit code: 0 if all was compared or skipped and nothing is surely slower than `fail_slower` allows; 1 if
-    something is, if a side is wrong or does not run, or if there is a limit and nothing was compared; 2 for bad input; 130
+    something is, if a side is wrong or does not run, or if `fail_slower` is set and nothing was compared; 2 for bad input; 130
     interrupted."""
     with contextlib.ExitStack() as stack:
         return app.start("compare", arguments, lambda: _prepare(arguments, stack), _code_of)
@@ -75,21 +75,21 @@ def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepa
         raise UsageError(f"compare takes two sides, before all else; expected {sides.EXPECTED}")
     overrides = command_line.parse(rest)
     paths = command_line.paths_of(overrides)
-    sources = _sources([sides.request(*side) for side in zip("AB", words, strict=False)], paths, stack)
-    known = {f"{s.request.name}/{name}": k for s in sources for name, k in s.kernels.items()}
+    sources = _sources([sides.parse(*side) for side in zip("AB", words, strict=False)], paths, stack)
+    known = {f"{s.spec.name}/{name}": k for s in sources for name, k in s.kernels.items()}
     known = known or discovery.find_kernels(discovery.roots_of(paths))
     names.check("compare", rest, overrides, known)
     schema.register("compare", known)
-    plans = Requests(lambda job: _plan(sources, job["overrides"], rest))
+    plans = Requests(lambda job: _comparison(sources, job["overrides"], rest))
     if not shows:
         for lines in jobs.job_lines(rest, overrides):
             plan = plans.add({"overrides": lines})
             if not resumed:
                 app.check_files(plan.chosen[0], overrides)
 
-    def job(_: DictConfig, home: Path) -> int:
+    def job(_: DictConfig, run_folder: Path) -> int:
         lines = [str(line) for line in HydraConfig.get().overrides.task]
-        return _run(sources, plans.of({"overrides": lines}), lines, home, resumed is not None)
+        return _run(sources, plans.of({"overrides": lines}), lines, run_folder, resumed is not None)
 
     return rest, resumed, job
 
@@ -122,34 +122,34 @@ def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | No
     return kept["sides"], [*lines, *arguments], file
 
 
-def _sources(requests: Sequence[sides.Request], paths: Sequence[str], stack: contextlib.ExitStack) -> list[Source]:
+def _sources(specs: Sequence[sides.SideSpec], paths: Sequence[str], stack: contextlib.ExitStack) -> list[Source]:
     """The kernels of the sides: of the working tree, or of a commit that is written to a temporary folder."""
     roots = discovery.roots_of(paths)
     trees: dict[str | None, tuple[Mapping[str, Kernel], Sequence[Path]]] = {}
     found = []
-    for request in requests:
+    for spec in specs:
         commit = None
-        if request.revision is not None:
+        if spec.revision is not None:
             checkout = revision.repository(paths)
-            commit = revision.resolve(checkout, request.revision)
+            commit = revision.resolve(checkout, spec.revision)
         if commit not in trees:
             theirs = roots
             if commit is not None:
                 copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-")))
                 theirs = revision.export(checkout, commit, roots, copy)
             trees[commit] = (discovery.find_kernels(theirs), theirs)
-        found.append(Source(request, *trees[commit], commit))
+        found.append(Source(spec, *trees[commit], commit))
     return found
 
 
-def _plan(sources: Sequence[Source], lines: Sequence[str], arguments: Sequence[str]) -> Plan:
+def _comparison(sources: Sequence[Source], lines: Sequence[str], arguments: Sequence[str]) -> Comparison:
     """What the job with these overrides does. Raises UsageError for whatever in it cannot be done."""
     chosen, cells = [], []
     for source in sources:
-        where = f"side {source.request.name} ({source.request.text}): "
+        where = f"side {source.spec.name} ({source.spec.text}): "
         try:
-            names.check("compare", (), command_line.parse(source.request.lines), source.kernels)
-            own = jobs.compose_job("compare", [*lines, *source.request.lines], arguments)
+            names.check("compare", (), command_line.parse(source.spec.lines), source.kernels)
+            own = jobs.compose_job("compare", [*lines, *source.spec.lines], arguments)
             cells.append(cases.select_cells(source.kernels, own))
         except UsageError as error:
             raise UsageError(where + str(error)) from error
@@ -178,7 +178,7 @@ def _plan(sources: Sequence[Source], lines: Sequence[str], arguments: Sequence[s
             f"resamples={resamples}: expected a side against itself and pairs={SELF_CHECK_PAIRS} or more, such as "
             f"compare torch_eager torch_eager pairs={SELF_CHECK_PAIRS} resamples={resamples}"
         )
-    return Plan(device, pairs, rounds, confidence, allowed, resamples, (chosen[0], chosen[1]), matches)
+    return Comparison(device, pairs, rounds, confidence, allowed, resamples, (chosen[0], chosen[1]), matches)
 
 
 def _share(key: str, value: Any, expected: str) -> float:
@@ -193,23 +193,23 @@ def _share(key: str, value: Any, expected: str) -> float:
     return share
 
 
-def _run(sources: Sequence[Source], plan: Plan, lines: Sequence[str], home: Path, resumed: bool) -> int:
-    """One job, in its folder: the pairs that are not on record yet, then the table. Raises UsageError and Unstored."""
+def _run(sources: Sequence[Source], plan: Comparison, lines: Sequence[str], run_folder: Path, resumed: bool) -> int:
+    """One job, in its folder: the pairs that are not on record yet, then the table. Raises UsageError and StorageError."""
     settings = values.settings(plan.chosen[0])  # of the machine that the job runs on
     plan = replace(plan, device=settings.device, matches=[Match(match.cells) for match in plan.matches])
-    with folder.held(home):
+    with folder.held(run_folder):
         if not resumed:
-            texts = [s.request.text.replace(f"@{s.request.revision}", f"@{s.commit}") for s in sources]
+            texts = [s.spec.text.replace(f"@{s.spec.revision}", f"@{s.commit}") for s in sources]
             others = [line for line in lines if line.split("=")[0] not in ("path", "shapes", "device")]
             others.append(f"device={plan.device}")  # "auto" may be another one where the comparison goes on
             both = {key: plan.chosen[0][key] for key in ("path", "shapes")}
-            folder.keep({"sides": texts, "overrides": others} | both, home, "compare")
-        _recorded(home, plan.matches)
+            folder.keep({"sides": texts, "overrides": others} | both, run_folder, "compare")
+        _recorded(run_folder, plan.matches)
         _check_unchanged(sources, plan.matches)
-        return _measure(sources, plan, home)
+        return _measure(sources, plan, run_folder)
 
 
-def _measure(sources: Sequence[Source], plan: Plan, home: Path) -> int:
+def _measure(sources: Sequence[Source], plan: Comparison, run_folder: Path) -> int:
     begin = time.perf_counter()
     clock = Clock()
     with report.progress() as bar:
@@ -221,47 +221,47 @@ def _measure(sources: Sequence[Source], plan: Plan, home: Path) -> int:
             bar.update(task, description=f"{cell.label} {cell.case.id}: {phase}")
 
         both = [
-            Side(s.request.name, Run(s.kernels, s.roots, home / f"side-{s.request.name}", values.settings({**own, "device": plan.device}), clock, on_phase), s.commit)
+            Side(s.spec.name, Run(s.kernels, s.roots, run_folder / f"side-{s.spec.name}", values.settings({**own, "device": plan.device}), clock, on_phase), s.commit)
             for s, own in zip(sources, plan.chosen, strict=True)
         ]  # fmt: skip
         stopped: BaseException | None = None
         try:
-            for _ in run_pairs((both[0], both[1]), plan.matches, plan.pairs, plan.rounds, home):
+            for _ in run_pairs((both[0], both[1]), plan.matches, plan.pairs, plan.rounds, run_folder):
                 bar.advance(task)
-        except (KeyboardInterrupt, Unstored) as error:
+        except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
             stopped = error
     found = [verdicts.outcome(match, plan.confidence, plan.fail_slower, plan.resamples) for match in plan.matches]
-    if not isinstance(stopped, Unstored):
-        (home / FILE).unlink(missing_ok=True)
+    if not isinstance(stopped, StorageError):
+        (run_folder / FILE).unlink(missing_ok=True)
         for outcome in found:
-            store.append(home, outcome, FILE)
+            store.append(run_folder, outcome, FILE)
     verdicts.show(
         found,
-        [f"{s.request.name}  {s.request.text}" + (f"  (commit {s.commit[:10]})" if s.commit else "") for s in sources],
+        [f"{s.spec.name}  {s.spec.text}" + (f"  (commit {s.commit[:10]})" if s.commit else "") for s in sources],
     )
-    verdicts.footer(clock, time.perf_counter() - begin, home)
-    kept = f"{min(len(m.pairs) for m in plan.matches)} of {plan.pairs} pairs are kept; go on with resume={home}"
-    if isinstance(stopped, Unstored):  # later jobs of a multirun would meet the same disk
-        raise Unstored(f"{stopped}; {kept}") from stopped
+    verdicts.footer(clock, time.perf_counter() - begin, run_folder)
+    kept = f"{min(len(m.pairs) for m in plan.matches)} of {plan.pairs} pairs are kept; go on with resume={run_folder}"
+    if isinstance(stopped, StorageError):  # later jobs of a multirun would meet the same disk
+        raise StorageError(f"{stopped}; {kept}") from stopped
     if stopped:
         print(f"interrupted: {kept}", file=sys.stderr)
         return app.INTERRUPTED
     if plan.fail_slower is not None and not any(outcome.status == "ok" for outcome in found):
         print("fusebench: nothing was compared, so that fail_slower has nothing to pass", file=sys.stderr)
         return 1
-    return _code_of(home)
+    return _code_of(run_folder)
 
 
-def _code_of(home: Path) -> int:
+def _code_of(run_folder: Path) -> int:
     """1 if any comparison in the folder has failed, else 0."""
-    return 1 if any(outcome.fails for outcome in store.read(home, verdicts.Outcome, FILE)) else 0
+    return 1 if any(outcome.fails for outcome in store.read(run_folder, verdicts.Outcome, FILE)) else 0
 
 
-def _recorded(home: Path, matches: Sequence[Match]) -> None:
+def _recorded(run_folder: Path, matches: Sequence[Match]) -> None:
     """Gives the matches the pairs that are on record."""
     pairs: dict[tuple[str, int], dict[str, PairRecord]] = {}
-    for record in store.read(home, PairRecord):
+    for record in store.read(run_folder, PairRecord):
         pairs.setdefault((record.comparison, record.pair), {})[record.side] = record
     for match in matches:
         found = {number: (p["A"], p["B"]) for (name, number), p in pairs.items() if name == match.id and len(p) == 2}

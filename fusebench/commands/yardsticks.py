@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
         except WorkerLost as lost:
             print(f"fusebench: the yardsticks could not be measured: {lost.reason}", file=sys.stderr)
             return 1
-        described = worker.hello.device if worker.hello else machine.DeviceInfo(device)
+        described = worker.info.device if worker.info else machine.DeviceInfo(device)
     rows = {name: _row(name, rates[name], described) for name in names}
     if as_json:
         print(json.dumps(msgspec.to_builtins({"key": key, "device": described, "yardsticks": rows}), indent=2))

@@ -83,7 +83,7 @@ def run_pairs(
 ) -> Iterator[Match]:
     """Runs the pairs that the matches lack; yields a match each time it has one more, which is then on disk.
 
-    The matches of one pair share its processes. Raises Unstored where the disk takes no more.
+    The matches of one pair share its processes. Raises StorageError where the disk takes no more.
     """
     a = sides[0].run
     with (
@@ -187,8 +187,8 @@ def _one_pair(
 
     for place in order:
         run, cell, trial = sides[place].run, match.cells[place], attempts[place].trial
-        with trial.at_its_own_cost(pools[place]):
-            if trial.possible() and (refusal := _refusal(sides, match, place, trial, data)):
+        with trial.recording_failures(pools[place]):
+            if trial.can_run() and (refusal := _refusal(sides, match, place, trial, data)):
                 trial.end(*refusal)
             elif trial.ok:
                 trial.begin(pools[place].get(*trial.worker_key), judges, data.of(run, cell))
@@ -199,7 +199,7 @@ def _one_pair(
     for turn in range(-1, rounds):
         for place in order if _in_order(turn) else reversed(order):
             trial, timing = attempts[place].trial, None
-            with trial.at_its_own_cost(pools[place]):
+            with trial.recording_failures(pools[place]):
                 timing = trial.time(judged=number == 0 and turn == rounds - 1)
             if timing is None:
                 return ended(place, (*LOST, "failed"))

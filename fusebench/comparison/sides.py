@@ -18,7 +18,7 @@ OWN_GROUPS = ("shape.", "option.", "worker.python.")
 
 
 @dataclass(frozen=True)
-class Request:
+class SideSpec:
     """One side as it was asked for: its overrides, and the revision of its kernels or None for the working tree."""
 
     name: str
@@ -42,7 +42,7 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return words, rest
 
 
-def request(name: str, text: str) -> Request:
+def parse(name: str, text: str) -> SideSpec:
     """Reads one side. Raises UsageError for what is none."""
     try:
         words = shlex.split(text)
@@ -72,7 +72,7 @@ def request(name: str, text: str) -> Request:
                 f"side {name} ({text}): {key} cannot differ between the sides, which must be measured in the same way; "
                 f"a side may set {', '.join(OWN_KEYS)}, {', '.join(g + 'NAME' for g in OWN_GROUPS)}"
             )
-    return Request(name, text, tuple(lines), revision)
+    return SideSpec(name, text, tuple(lines), revision)
 
 
 def match(a: Sequence[Cell], b: Sequence[Cell]) -> list[Match]:

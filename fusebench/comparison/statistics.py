@@ -35,13 +35,13 @@ class Result:
     verdict: str
     pairs: int
 
-    def surely_slower(self, limit: float) -> bool:
-        """Whether B is slower by more than `limit` (0.03 is 3 %) at the lower end of the interval."""
-        return self.low > 1 + limit
+    def surely_slower(self, threshold: float) -> bool:
+        """Whether B is slower by more than `threshold` (0.03 is 3 %) at the lower end of the interval."""
+        return self.low > 1 + threshold
 
-    def perhaps_slower(self, limit: float) -> bool:
-        """Whether the interval leaves open that B is slower by more than `limit`."""
-        return self.high > 1 + limit and not self.surely_slower(limit)
+    def perhaps_slower(self, threshold: float) -> bool:
+        """Whether the interval leaves open that B is slower by more than `threshold`."""
+        return self.high > 1 + threshold and not self.surely_slower(threshold)
 
     def pairs_needed(self) -> int:
         """About how many pairs would make the interval narrow enough for a verdict; it shrinks with their square root."""

@@ -33,8 +33,8 @@ class SelfCheck:
 
 
 @dataclass(frozen=True)
-class Told:
-    """What pairs tell: the verdict with its interval at the `confidence`, the median seconds of either side, the ratio of each
+class Estimate:
+    """What pairs show: the verdict with its interval at the `confidence`, the median seconds of either side, the ratio of each
     pair, and the regime with its caches."""
 
     result: comparison.Result
@@ -47,7 +47,7 @@ class Told:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a comparison came to. `status` is `ok` where both sides were, and then `told` is there; otherwise it is the status of the
+    """What a comparison came to. `status` is `ok` where both sides were, and then `estimate` is there; otherwise it is the status of the
     side that ended it. `fails` says whether the exit code is to be 1."""
 
     comparison: str
@@ -61,7 +61,7 @@ class Outcome:
     fails: bool = False
     notes: tuple[str, ...] = ()
     reproduce: str = ""
-    told: Told | None = None
+    estimate: Estimate | None = None
     schema: int = SCHEMA
 
 
@@ -93,11 +93,11 @@ def outcome(match: Match, confidence: float, allowed: float | None, resamples: i
     if resamples and len(ratios) >= comparison.PAIRS:
         drawn = comparison.self_check(ratios, comparison.PAIRS, resamples, confidence)
         check = SelfCheck(drawn.comparisons, drawn.false, drawn.found, drawn.false_at_most, drawn.found_at_least)
-    told = Told(
+    estimate = Estimate(
         result, confidence, (float(np.median([p[0] for p in medians])), float(np.median([p[1] for p in medians]))),
         tuple(ratios), f"{turn.regime} {turn.cache}", check,
     )  # fmt: skip
-    return replace(found, fails=fails, notes=tuple(notes), told=told)
+    return replace(found, fails=fails, notes=tuple(notes), estimate=estimate)
 
 
 def _case(cell: Cell) -> str:
@@ -122,15 +122,15 @@ def show(outcomes: Sequence[Outcome], sides: Sequence[str]) -> None:
     out.print()
     for line in sides:
         out.print(escape(line), highlight=False)
-    if rows := [(o, o.told) for o in outcomes if o.told]:
+    if rows := [(o, o.estimate) for o in outcomes if o.estimate]:
         interval = f"{rows[0][1].confidence * 100:.3g} % interval"
         left = ("kernel", "case", "A", "B")
         table = report.columns(left, ("A's time", "B's time", "B ÷ A", interval, "B is", "pairs", "regime"))
-        for o, told in rows:
+        for o, estimate in rows:
             table.add_row(
-                o.kernel, " | ".join(dict.fromkeys(o.cases)), *map(escape, o.labels), *map(report.seconds, told.medians),
-                f"{told.result.ratio:.3f}", _interval(told.result), f"[{COLOURS[told.result.verdict]}]{told.result.verdict}[/]",
-                str(o.pairs), told.regime,
+                o.kernel, " | ".join(dict.fromkeys(o.cases)), *map(escape, o.labels), *map(report.seconds, estimate.medians),
+                f"{estimate.result.ratio:.3f}", _interval(estimate.result), f"[{COLOURS[estimate.result.verdict]}]{estimate.result.verdict}[/]",
+                str(o.pairs), estimate.regime,
             )  # fmt: skip
         out.print(table)
     for o in outcomes:
@@ -141,7 +141,7 @@ def show(outcomes: Sequence[Outcome], sides: Sequence[str]) -> None:
             out.print(f"[dim]again: {escape(o.reproduce)}[/]", highlight=False)
         for note in o.notes:
             out.print(f"{escape(name)}: {escape(note)}", highlight=False)
-        if o.told and (check := o.told.self_check):
+        if o.estimate and (check := o.estimate.self_check):
             out.print(
                 f"{escape(name)}: {check.comparisons} comparisons of {comparison.PAIRS} pairs drawn from {o.pairs}: "
                 f"{check.false} false verdicts (rate at most {check.false_at_most:.2%}); "

@@ -36,6 +36,7 @@ class BaseConfig:
     inputs: Any = MISSING
     timeout_s: float = MISSING
     threads: int | None = MISSING
+    rows_seed: int | None = MISSING
     resume: str | None = MISSING
 
 

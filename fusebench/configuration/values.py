@@ -40,7 +40,10 @@ def settings(chosen: Mapping[str, Any]) -> Settings:
             raise UsageError(f"{key} is {chosen[key]!r}: expected a number of seconds above 0")
     threads, device = check_threads(chosen["threads"]), resolve_device(chosen["device"])
     worker = chosen["worker"]
-    return Settings(device, plan(chosen, device), chosen["timeout_s"], threads, worker["inline"], worker["python"])
+    seed = {} if chosen["rows_seed"] is None else {"rows_seed": chosen["rows_seed"]}
+    return Settings(
+        device, plan(chosen, device), chosen["timeout_s"], threads, worker["inline"], worker["python"], **seed
+    )
 
 
 def plan(chosen: Mapping[str, Any], device: str) -> Plan:

@@ -52,10 +52,16 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
     with np.errstate(all="ignore"):
         squares = np.stack([finite(drawn - exact) ** 2 for drawn in draws])
         own = squares.mean(axis=0)
-        weight = alike(own, neighbours.mean(own), len(draws))
+        weight, loudest = alike(own, neighbours.mean(own), len(draws)), neighbours.loudest(own)
         variance = moderated(own, neighbours, len(draws), weight)
-        freedom = len(draws) + min(weight, len(draws) * (neighbours.count - 1))
-        reach = quantile(freedom, max(elements, exact.size)) * np.sqrt(variance) + np.abs(finite(staged - exact))
+        beyond = excess(own, loudest, len(draws))
+        freedom, size = len(draws) + min(weight, len(draws) * (neighbours.count - 1)), max(elements, exact.size)
+        # Where neighbours are not alike an element's own draws are few, but the loudest of many bound it as well.
+        reach = np.minimum(
+            quantile(freedom, size) * np.sqrt(variance),
+            quantile(len(draws) * neighbours.count, size) * np.sqrt(beyond * np.maximum(loudest, variance / 2)),
+        )
+        reach += np.abs(finite(staged - exact))
         stepped = spacing(exact, dtype) ** 2 / 12
         ends = [stored(value, dtype) for value in (*draws, staged, exact)]
         figures = [together(errors(ends[-2], exact), np.sqrt(variance + stepped))]
@@ -76,7 +82,7 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
     return Budget(
         reach, limit_of(exact, reach, dtype), np.sqrt(variance + stepped),
         float(max(drawn_rms.mean(), staged_rms) + wide * drawn_rms.std(ddof=1) + few),
-        (float(min(middles) - width), float(max(middles) + width)), excess(own, neighbours.loudest(own), len(draws)), nonfinite,
+        (float(min(middles) - width), float(max(middles) + width)), beyond, nonfinite,
     )  # fmt: skip
 
 

@@ -20,7 +20,7 @@ from fusebench.parity.rounding import FLUSHED, Exact, Noisy, Stored, spacing
 from fusebench.parity.verdict import Asked, Verdict, Worst
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case the judge sees itself: rows are chosen beyond
-CPU_FLOPS, CPU_ELEMENTS = 4e9, 2e6  # what of a case the reference on a CPU sees: rows are chosen beyond
+CPU_FLOPS, CPU_ELEMENTS = 1e10, 4e6  # what of a case the reference on a CPU sees: rows are chosen beyond
 FEWEST_ROWS, UNLIKE_ROWS = 8, 8
 
 
@@ -116,7 +116,14 @@ class Judge:
             rms, mean = together(error, budget.deviation)
             verdict = self._worst(number, got, expected, error, budget.limit)
             verdicts.append(
-                replace(verdict, rms=rms, rms_limit=budget.rms_limit, mean=mean, mean_limits=budget.mean_limits)
+                replace(
+                    verdict,
+                    rms=rms,
+                    rms_limit=budget.rms_limit,
+                    mean=mean,
+                    mean_limits=budget.mean_limits,
+                    some_rows=self.judged is not None,
+                )
             )
         return max(verdicts, key=lambda v: (not v.ok, v.ratio))
 

@@ -163,8 +163,10 @@ class Noisy(Exact):
         return self.random.standard_normal(np.shape(value), np.float32)
 
     def _noise(self, value: np.ndarray, spacings: float, shared: float = 0.0) -> np.ndarray:
-        drawn = value + spacings * spacing(value, "float32") * (self._uniform(value) + shared)
-        drawn = np.where(np.abs(drawn) > FORMATS["float32"][2], np.copysign(np.inf, drawn), drawn)
+        drawn = value + spacing(value, "float32", spacings) * (self._uniform(value) + shared)
+        highest = FORMATS["float32"][2]
+        if not np.max(np.abs(value), initial=0.0) < highest / 2:
+            drawn = np.where(np.abs(drawn) > highest, np.copysign(np.inf, drawn), drawn)
         return np.where(np.abs(value) < 2.0**-126, 0.0, drawn) if FLUSHED in self.points else drawn
 
     def compute(self, value: np.ndarray) -> np.ndarray:
@@ -275,21 +277,20 @@ def _hadamard(row: int, columns: Any) -> Any:
     return 1.0 - 2.0 * np.remainder(common, 2)
 
 
-def spacing(values: np.ndarray, dtype: str) -> np.ndarray:
-    """The distance between neighbours of the dtype at each value (float64 in, float64 out), subnormals included; 0 where the
-    value is not finite."""
+def spacing(values: Any, dtype: str, times: float = 1.0) -> Any:
+    """The distance between neighbours of the dtype at each value (float64 in, float64 out), subnormals included, so many times; 0
+    where the value is not finite."""
     mantissa, smallest, _ = FORMATS[dtype]
     power = _power(values)
-    return np.where(np.isfinite(power), np.maximum(power, 2.0**smallest) * 2.0**-mantissa, 0.0)
+    return np.where(power < np.inf, np.maximum(power, 2.0**smallest) * (times * 2.0**-mantissa), 0.0)
 
 
 def _power(values: Any) -> Any:
-    """The largest power of 2 that is at most |value|; what is not finite stays so."""
+    """The largest power of 2 that is at most |value|, infinite where the value is not finite."""
     if isinstance(values, np.ndarray | np.generic | float | int):
-        return (np.asarray(values, np.float64).view(np.int64) & 0x7FF0000000000000).view(
-            np.float64
-        )  # faster than below
-    return np.spacing(np.abs(values)) * 2.0**52
+        bits = np.asarray(values, np.float64).view(np.int64) & 0x7FF0000000000000
+        return bits.view(np.float64)
+    return values.power()
 
 
 def stored(values: np.ndarray, dtype: str) -> np.ndarray:

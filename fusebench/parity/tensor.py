@@ -88,6 +88,10 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
     def all(self, axis: Any = None, keepdims: bool = False) -> Tensor:
         return self._reduce("all", axis, keepdims)
 
+    def power(self) -> Tensor:
+        """The largest power of 2 that is at most |value|, infinite where the value is not finite."""
+        return Tensor((self.tensor.double().contiguous().view(torch.int64) & 0x7FF0000000000000).view(torch.float64))
+
     def reshape(self, *shape: Any) -> Tensor:
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
         return Tensor(self.tensor.reshape(*sizes))
@@ -158,12 +162,6 @@ def _bounded(name: str, side: str) -> Callable[..., torch.Tensor]:
     return bounded
 
 
-def _power_of_two(x: torch.Tensor) -> torch.Tensor:
-    """np.spacing of float64: the largest power of 2 in |x|, times 2^-52; NaN where x is not finite."""
-    power = (x.double().contiguous().view(torch.int64) & 0x7FF0000000000000).view(torch.float64)
-    return torch.where(power < torch.inf, power * 2.0**-52, torch.nan)
-
-
 def _joined(name: str) -> Callable[..., Tensor]:
     def join(self: Tensor, parts: Sequence[Any], axis: int = 0) -> Tensor:
         return Tensor(getattr(torch, name)([self._operand(p) for p in parts], dim=axis))
@@ -193,7 +191,7 @@ UFUNCS: dict[str, Callable[..., torch.Tensor]] = {
     "exp": torch.exp, "exp2": torch.exp2, "log": torch.log, "log1p": torch.log1p, "tanh": torch.tanh, "sqrt": torch.sqrt,
     "erf": torch.erf, "erfc": torch.erfc, "expit": torch.sigmoid, "absolute": torch.abs, "copysign": torch.copysign,
     "sign": lambda x: torch.where(x.isnan(), x, torch.sign(x)),  # torch.sign of NaN is 0
-    "rint": torch.round, "floor": torch.floor, "hypot": torch.hypot, "spacing": _power_of_two,
+    "rint": torch.round, "floor": torch.floor, "hypot": torch.hypot,
     "isnan": torch.isnan, "isfinite": lambda x: x - x == 0,  # torch.isfinite takes ten times as long on a CPU
     "isinf": torch.isinf,
     "logical_and": torch.logical_and, "logical_or": torch.logical_or, "logical_not": torch.logical_not,
@@ -210,7 +208,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "take": lambda self, a, indices, axis=0: Tensor(torch.index_select(self._operand(a), axis, self._operand(indices))),
     "sum": lambda self, a, axis=None, keepdims=False: a.sum(axis, keepdims),
     "mean": lambda self, a, axis=None, keepdims=False: a.mean(axis, keepdims),
-    "max": lambda self, a, axis=None, keepdims=False: a.max(axis, keepdims),
+    "max": lambda self, a, axis=None, keepdims=False, initial=None: a.max(axis, keepdims) if a.size else initial,
     "amax": lambda self, a, axis=None, keepdims=False: a.max(axis, keepdims),
     "any": lambda self, a, axis=None, keepdims=False: a.any(axis, keepdims),
     "reshape": lambda self, a, shape: a.reshape(shape),

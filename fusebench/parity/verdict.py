@@ -32,6 +32,7 @@ class Verdict:
     pattern: str = ""
     unseen: str = ""
     problem: str = ""
+    some_rows: bool = False  # whether rows were chosen
 
     @property
     def ok(self) -> bool:

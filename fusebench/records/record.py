@@ -78,12 +78,13 @@ class Spread:
 @dataclass(frozen=True)
 class Parity:
     """The verdicts on the first output, on that of a repeated call, and on the last timed one; None where there was none. `nondeterministic`
-    is None where all calls on the same inputs gave the same bits."""
+    is None where all calls on the same inputs gave the same bits. `rows_seed` is what chose the rows where not all were judged alike."""
 
     first: Verdict | None = None
     repeated: Verdict | None = None
     timed: Verdict | None = None
     nondeterministic: Spread | None = None
+    rows_seed: int | None = None
 
     @property
     def verdicts(self) -> list[Verdict]:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
-from fusebench.errors import Unstored, UsageError
+from fusebench.errors import StorageError, UsageError
 from fusebench.records.record import SCHEMA
 
 FILE = "records.jsonl"
@@ -29,7 +29,7 @@ def append(folder: Path, record: Any, name: str = FILE) -> None:
     """Adds one record, or another dataclass, to the file of that name; a line that an interrupted run left unfinished is cut
     off first.
 
-    Raises Unstored if the disk does not take it; what came onto the disk of it is taken away again.
+    Raises StorageError if the disk does not take it; what came onto the disk of it is taken away again.
     """
     line = encode(record) + b"\n"
     path = folder / name
@@ -44,7 +44,7 @@ def append(folder: Path, record: Any, name: str = FILE) -> None:
                 file.truncate(size)
                 raise
     except OSError as error:
-        raise Unstored(f"{path} cannot be written: {error.strerror}") from error
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def encode(value: Any) -> bytes:

@@ -34,12 +34,12 @@ Arguments = Sequence[Any]
 
 @dataclass
 class Turn:
-    """One call of a chunk: its input set, the inputs, for warm caches a twin's inputs, whether it is isolated, and if so the
+    """One call of a chunk: its input set, the inputs, for warm caches those of the untimed call before it, whether it is isolated, and if so the
     wall time of the call and of the flushes before it."""
 
     place: int
     arguments: Arguments
-    twin: Arguments | None
+    warm_up: Arguments | None
     isolated: bool
     wall: float = 0.0
     flush_wall: float = 0.0
@@ -55,8 +55,8 @@ def measure(
     # the flushes must outlast their own launches and that of the call behind them, and take as long as the call, since what a
     # wait costs the host grows with its length
     lead = max(marker.duration - _flush_host(backend), marker.duration / 10)
-    launch, alike = 1.5 * statistics.median(samples.host) / lead, min(each / marker.duration, MOST_FLUSHES)
-    flushes = max(FLUSHES, math.ceil(max(launch, alike)))
+    for_launch, for_call = 1.5 * statistics.median(samples.host) / lead, min(each / marker.duration, MOST_FLUSHES)
+    flushes = max(FLUSHES, math.ceil(max(for_launch, for_call)))
     if plan.cache == "warm":
         samples.launches = _launches(backend, call, ring, marker, flushes)
         if plan.regime == "sustained":
@@ -68,7 +68,9 @@ def measure(
     while not samples.time or not enough(samples, end):
         before = state.read("cuda")
         kept = len(samples.time), len(samples.busy), len(samples.check), len(samples.profiles)
-        turn = each * (2 if plan.cache == "warm" else 1) + flushes * marker.duration  # a warm call has a twin
+        turn = (
+            each * (2 if plan.cache == "warm" else 1) + flushes * marker.duration
+        )  # a warm call has an untimed one before it
         count = max(1, min(CHUNK, plan.calls - kept[0], int((end - time.perf_counter()) / turn)))
         take(backend, call, ring, samples, marker, flushes, count)
         after = state.read("cuda")
@@ -143,7 +145,7 @@ def _queued(
     _check(samples, turns, found)
     for turn, seen in zip(turns, found, strict=True):
         if not turn.isolated:
-            own = seen if turn.twin is None else _last(seen, samples.launches or 0)
+            own = seen if turn.warm_up is None else _last(seen, samples.launches or 0)
             samples.time.append(own.span)
             samples.busy.append(cupti.busy(own.kernels))
 
@@ -188,10 +190,10 @@ def _chunk(
             if turn.isolated:
                 backend.wait(output)
                 turn.flush_wall = (time.perf_counter_ns() - begin) / 1e9
-            if turn.twin is not None:
-                output = call(*turn.twin)
+            if turn.warm_up is not None:
+                output = call(*turn.warm_up)
                 for copied in _copied(ring):
-                    backend.copy(turn.arguments[copied])  # reads what the twin did not
+                    backend.copy(turn.arguments[copied])  # reads what the call before did not
             if turn.isolated:
                 backend.wait(output)
                 begin = time.perf_counter_ns()
@@ -210,7 +212,7 @@ def _chunk(
 def _check(samples: Samples, turns: Sequence[Turn], found: Sequence[cupti.Call]) -> None:
     """Keeps what both clocks say of the isolated calls, and which kernels a call is."""
     for turn, seen in zip(turns, found, strict=True):
-        own = seen if turn.twin is None else _last(seen, samples.launches or 0)
+        own = seen if turn.warm_up is None else _last(seen, samples.launches or 0)
         samples.launches, samples.kernels = len(own.kernels), [k.name for k in own.kernels]
         if turn.isolated:
             gap = max(0.0, turn.flush_wall - seen.flushes)

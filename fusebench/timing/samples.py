@@ -90,7 +90,7 @@ class Samples:
 
 def together(ring: Ring | Sequence[Sequence[Any]], count: int) -> int:
     """How many calls, `count` at most, can have their arguments made beforehand."""
-    size = 2 * ring.copied_bytes if isinstance(ring, Ring) else 0  # twins, with warm caches
+    size = 2 * ring.copied_bytes if isinstance(ring, Ring) else 0  # those of the untimed calls, with warm caches
     return max(1, min(count, COPIES_BYTES // size)) if size else count
 
 

@@ -118,9 +118,9 @@ def _cases(kernel: Kernel) -> list[Case]:
 def _measured(name: str) -> tuple[Kernel | None, Sequence[Path]]:
     """The kernel as the measured commit has it, and the folders to search; an environment without a checkout measures ours."""
     checkout = os.environ.get("ASV_ENV_DIR")
-    home = (Path(checkout) / "project" / "implementations" if checkout else discovery.HOME) / name
-    roots = discovery.roots_of(_paths(), home)  # this kernel's folder alone: another one's mistakes cost it nothing
-    roots = roots if (home / "kernel.py").exists() else roots[1:]
+    folder = (Path(checkout) / "project" / "implementations" if checkout else discovery.HOME) / name
+    roots = discovery.roots_of(_paths(), folder)  # this kernel's folder alone: another one's mistakes cost it nothing
+    roots = roots if (folder / "kernel.py").exists() else roots[1:]
     return (discovery.find_kernels(roots).get(name) if roots else None), roots
 
 

@@ -24,7 +24,7 @@ from typing import TypeVar
 import msgspec
 
 from fusebench import discovery
-from fusebench.errors import Unstored
+from fusebench.errors import StorageError
 from fusebench.timing.yardstick import Missing, Rate
 from fusebench.workers import protocol
 from fusebench.workers.cores import Cores
@@ -54,12 +54,12 @@ class Worker:
     process: subprocess.Popen[bytes]
     pipe: Connection
     log: Path
-    hello: protocol.Hello | None = None
+    info: protocol.WorkerInfo | None = None
     held_bytes: int = 0
     log_begins: int = 0  # where in the log the present message's output begins
 
     def ask(self, request: protocol.Request, expected: type[R], timeout_s: float) -> R | protocol.Refused:
-        """Sends one message and waits for its reply. Raises WorkerLost, after which the worker is dead, and Unstored."""
+        """Sends one message and waits for its reply. Raises WorkerLost, after which the worker is dead, and StorageError."""
         self.log_begins = self.log.stat().st_size
         try:
             self.pipe.send_bytes(protocol.encode(request))
@@ -136,9 +136,9 @@ def _has_ended(process: subprocess.Popen[bytes]) -> bool:
 
 
 def _stored(reply: R | protocol.Refused) -> R | protocol.Refused:
-    """The reply, or Unstored where the disk kept the worker from its work."""
-    if isinstance(reply, protocol.Refused) and reply.status == "unstored":
-        raise Unstored(reply.reason.removeprefix("Unstored: "))
+    """The reply, or StorageError where the disk kept the worker from its work."""
+    if isinstance(reply, protocol.Refused) and reply.status == "storage":
+        raise StorageError(reply.reason.removeprefix("StorageError: "))
     return reply
 
 
@@ -195,7 +195,7 @@ class Pool:
         try:
             output = log.open("ab")
         except OSError as error:
-            raise Unstored(str(error)) from error
+            raise StorageError(str(error)) from error
         with output, theirs:
             try:
                 process = subprocess.Popen(
@@ -228,11 +228,11 @@ class Pool:
         if (backend, python) not in self.workers:
             self.start(backend, python)
         worker = self.workers[backend, python]
-        if worker.hello is None:
+        if worker.info is None:
             try:
-                hello = worker.receive(protocol.Hello, START_S)
-                if isinstance(hello, protocol.Refused):
-                    raise WorkerLost("failed", f"the {backend} worker does not start: {hello.reason}")
+                info = worker.receive(protocol.WorkerInfo, START_S)
+                if isinstance(info, protocol.Refused):
+                    raise WorkerLost("failed", f"the {backend} worker does not start: {info.reason}")
             except WorkerLost as lost:
                 if (backend, python) in self.started and self.device == "cuda":
                     lost = WorkerLost(
@@ -242,7 +242,7 @@ class Pool:
                 self.refused[backend, python] = lost
                 raise lost from None
             self.started.add((backend, python))
-            worker.hello = hello
+            worker.info = info
         return worker
 
     def drop(self, backend: str, python: str) -> None:
@@ -258,7 +258,7 @@ class InlineWorker:
 
     def __init__(self, backend: str, device: str):
         self.bench = Bench(backend, device)
-        self.hello = self.bench.hello()
+        self.info = self.bench.info()
 
     def ask(self, request: protocol.Request, expected: type[R], timeout_s: float) -> R | protocol.Refused:
         return _stored(answer(self.bench, request))  # type: ignore[arg-type]

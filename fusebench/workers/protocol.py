@@ -1,7 +1,7 @@
 """What the parent and a worker say to each other: each message is a frozen type. On the pipe it is MessagePack, which has words
 for NaN and the infinities.
 
-The parent sends a request and gets its reply, or `Refused`. A worker says `Hello` or `Refused` once, when it is ready.
+The parent sends a request and gets its reply, or `Refused`. A worker says `WorkerInfo` or `Refused` once, when it is ready.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Message(msgspec.Struct, frozen=True, tag=True):
 R = TypeVar("R", bound=Message)
 
 
-class Hello(Message, frozen=True):
+class WorkerInfo(Message, frozen=True):
     """What a worker is; `flushes_subnormals`: whether its back end makes zero of float32 subnormals."""
 
     device: DeviceInfo
@@ -37,7 +37,7 @@ class Hello(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """What was asked for was not done: `status` is a cell's, or "unstored" where the disk was full. After a `fatal` one the
+    """What was asked for was not done: `status` is a cell's, or "storage" where the disk was full. After a `fatal` one the
     worker is dead."""
 
     status: str

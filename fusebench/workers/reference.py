@@ -29,8 +29,8 @@ class Reference:
             self.folder, self.budgets = asked.folder, {}
         return self.budgets.setdefault(asked.files, {})
 
-    def hello(self) -> protocol.Hello:
-        return protocol.Hello(DeviceInfo(self.device), {}, "", False)
+    def info(self) -> protocol.WorkerInfo:
+        return protocol.WorkerInfo(DeviceInfo(self.device), {}, "", False)
 
     def do(self, request: protocol.Request) -> protocol.Message:
         match request:

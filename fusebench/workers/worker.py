@@ -28,7 +28,7 @@ import numpy as np
 from fusebench import discovery, inputs, machine, memory, sources
 from fusebench.backends import cuda
 from fusebench.contract import Device
-from fusebench.errors import Unstored
+from fusebench.errors import StorageError
 from fusebench.timing import yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
@@ -57,10 +57,10 @@ class Bench:
         self.kept: dict[int, Any] = {}  # by place, copies of what all calls are given: weights, and what was prepared
         self.repeats = Repeats(self.backend)
 
-    def hello(self) -> protocol.Hello:
+    def info(self) -> protocol.WorkerInfo:
         halved = self.backend.half(self.backend.put(np.array([2e-40], np.float32), self.device))
         flushed = float(self.backend.get(halved)[0]) == 0
-        return protocol.Hello(machine.describe(self.device), machine.packages(), sys.version.split()[0], flushed)
+        return protocol.WorkerInfo(machine.describe(self.device), machine.packages(), sys.version.split()[0], flushed)
 
     def build(self, asked: protocol.BuildCell) -> protocol.Built | protocol.Refused:
         """Builds the cell and runs it once."""
@@ -74,12 +74,15 @@ class Bench:
             reason = getattr(module, "skip", lambda *_: None)(case, variant, self.device)
         config = {}
         if reason is None and found.tunables.get(variant):
-            config = {**module.config(case, variant, self.device), **asked.config}
-            if absent := set(found.tunables[variant]) - set(config):
+            own = module.config(case, variant, self.device)
+            if unknown := set(own) - set(found.tunables[variant]):
                 return protocol.Refused(
-                    "failed", f"config() of {found.file.name} gives no {min(absent)}, which TUNABLES names"
+                    "failed", f"config() of {found.file.name} gives {min(unknown)}, which TUNABLES does not name"
                 )
-            if misfit := getattr(module, "fits", lambda *_: None)(case, variant, self.device, config):
+            config = {**own, **asked.config}
+            if unused := set(asked.config) - set(own):
+                reason = f"this case has no use for {min(unused)}; its tunables are {', '.join(own)}"
+            elif misfit := getattr(module, "fits", lambda *_: None)(case, variant, self.device, config):
                 reason = f"{misfit} ({', '.join(f'{n}={v}' for n, v in config.items())})"
         if reason:
             return protocol.Refused("skipped", str(reason))
@@ -253,15 +256,15 @@ def answer(bench: Any, request: protocol.Request) -> protocol.Message:
     """Does what a message asks; an exception of the implementation's becomes `failed`, with its last lines.
 
     After an illegal memory access nothing more runs on the device in this process: then the answer is `fatal`. A full disk
-    is nobody's fault: the answer is `unstored`.
+    is nobody's fault: the answer is `storage`.
     """
     try:
         return bench.do(request)
     except (Exception, SystemExit) as error:  # an implementation may raise anything; the cell fails, the worker lives
         failed = describe(error)
         full = NO_SPACE in failed.traceback and _is_full(getattr(request, "folder", "."))
-        if isinstance(error, Unstored) or full:
-            return protocol.Refused("unstored", failed.reason)
+        if isinstance(error, StorageError) or full:
+            return protocol.Refused("storage", failed.reason)
     return msgspec.structs.replace(failed, fatal=not _usable(bench))
 
 
@@ -302,7 +305,7 @@ def main() -> None:
     if device == "cpu" and sys.platform == "linux":
         os.sched_setaffinity(0, [int(core) for core in os.environ["FUSEBENCH_CORES"].split(",")])
     pipe = Connection(int(fd))
-    memory.go_first()
+    memory.be_killed_first()
     try:
         discovery.use_roots([Path(root) for root in roots])
         if backend == "reference":
@@ -310,7 +313,7 @@ def main() -> None:
         else:
             sys.meta_path.insert(0, guard.Guard(backend, [Path(root) for root in roots]))
             bench = Bench(backend, device)
-        pipe.send_bytes(protocol.encode(bench.hello()))
+        pipe.send_bytes(protocol.encode(bench.info()))
     except Exception as error:  # the parent shows the line; the log has the traceback
         traceback.print_exc()
         pipe.send_bytes(protocol.encode(protocol.Refused("failed", f"{type(error).__name__}: {error}")))

@@ -3,21 +3,34 @@
 import triton
 import triton.language as tl
 
-from implementations._shared.gpu import VECTOR_BYTES, multiprocessors, share
+from implementations._shared.gpu import VECTOR_BYTES
+from implementations._shared.triton import elementwise
 from implementations._shared.triton.elementwise import activate, last_elements, whole_vectors
-from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.launch import TYPES, launch_with
+
+TUNABLES = {("default", "in_place"): {"BLOCK": (128, 256, 512, 1024, 2048, 4096, 8192), "num_warps": (1, 2, 4, 8)}}
+INPUTS = 2  # of as many elements as y
 
 
-def launches(case, variant, device):
+def config(case, variant, device):
+    """The tunables: elements of a block, and its warps."""
+    return elementwise.config(case, device, INPUTS)
+
+
+def fits(case, variant, device, config):
+    """Why a config cannot run, or None."""
+    return elementwise.fits(case, device, config, INPUTS)
+
+
+def launches(case, variant, device, config):
     """One launch. `in_place` passes x as y."""
     M, N = case.size("M", "N")
     pointer, vector = TYPES[case.dtype], VECTOR_BYTES // case.itemsize
-    per_thread, threads = share(M * N, case.itemsize, multiprocessors(device), inputs=2)
-    block = per_thread * threads * vector
     signature = dict.fromkeys(("x", "z", "multiplier", "b"), pointer)
     signature |= {"count": "i32" if M * N < 2**31 else "i64", "y": pointer}
-    options = {"N": N, "ACTIVATION": case.options["activation"], "BLOCK": block, "VECTOR": vector}
-    return (Launch(add_mul_act, signature, options, (triton.cdiv(M * N, block),), threads // 32, 1),)
+    options = {"N": N, "ACTIVATION": case.options["activation"], "VECTOR": vector}
+    grid = (triton.cdiv(M * N, config["BLOCK"]),)
+    return (launch_with(config, add_mul_act, signature, options, grid),)
 
 
 @triton.jit

@@ -6,10 +6,15 @@ from implementations._shared.cuda import elementwise
 from implementations._shared.cuda.launch import unsupported
 
 BACKEND = "torch"
+FUSED = True
 VARIANTS = {"default": (), "in_place": ()}
 IN_PLACE = {"in_place": ("x",)}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+TUNABLES = {
+    "default": {"UNROLL": (1, 2, 4), "num_warps": (1, 2, 4, 8)},
+    "in_place": {"UNROLL": (1, 2, 4), "num_warps": (1, 2, 4, 8)},
+}
 
 FILE = Path(__file__).with_suffix(".cu")
 
@@ -18,28 +23,30 @@ def skip(case, variant, device):
     return unsupported(device)
 
 
-def programs(case, variant, device):
-    """What `build` compiles; needs no GPU."""
-    return [plan(case, device).program]
+def config(case, variant, device):
+    return elementwise.config(case, device, inputs=2)
 
 
-def plan(case, device):
-    return elementwise.plan(FILE, "add_mul_act", case, device, [case.options["activation"].upper()], inputs=2)
+def fits(case, variant, device, config):
+    return elementwise.fits(config)
 
 
-def build(case, variant, device):
+def launches(case, variant, device, config):
+    arguments, dtypes = [case.options["activation"].upper()], (case.dtype,) * 5
+    return (elementwise.launch(FILE, "add_mul_act", case, config, arguments, dtypes),)
+
+
+def build(case, variant, device, config):
     """call(x (M, N), z (M, N), multiplier (), b (N,)) → (M, N); x itself where `in_place`."""
     import torch
 
-    planned = plan(case, device)
-    launch = planned.bind()
+    (described,) = launches(case, variant, device, config)
+    launch, sizes = described.bind(), described.sizes
     in_place = variant == "in_place"
 
     def call(x, z, multiplier, b):
-        if not (x.is_contiguous() and z.is_contiguous() and b.is_contiguous()):
-            raise ValueError("x, z and b must be contiguous")
         y = x if in_place else torch.empty_like(x)
-        launch(x, z, multiplier, b, y, *planned.sizes)
+        launch(x, z, multiplier, b, y, *sizes)
         return y
 
     return call

@@ -3,18 +3,19 @@
 import jax
 
 from implementations._shared.jax.launch import run
-from implementations.add_mul_act._triton_kernels import launches
+from implementations.add_mul_act._triton_kernels import TUNABLES, config, fits, launches  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"default": (), "in_place": ()}
 IN_PLACE = {"in_place": ("x",)}
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(x (M, N), z (M, N), multiplier (), b (N,)) → (M, N)."""
-    (launch,) = launches(case, variant, device)
+    (launch,) = launches(case, variant, device, chosen)
     in_place = variant == "in_place"
 
     def call(x, z, multiplier, b):

@@ -2,18 +2,19 @@
 
 import torch
 
-from implementations.add_mul_act._triton_kernels import launches
+from implementations.add_mul_act._triton_kernels import TUNABLES, config, fits, launches  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"default": (), "in_place": ()}
 IN_PLACE = {"in_place": ("x",)}
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(x (M, N), z (M, N), multiplier (), b (N,)) → (M, N); x itself where `in_place`."""
-    (launch,) = launches(case, variant, device)
+    (launch,) = launches(case, variant, device, chosen)
     run, in_place = launch.bind(), variant == "in_place"
 
     def call(x, z, multiplier, b):

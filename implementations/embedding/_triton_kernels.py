@@ -11,8 +11,17 @@ import triton
 import triton.language as tl
 
 from implementations._shared.gpu import multiprocessors
-from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.launch import TYPES, launch_with
+from implementations._shared.triton.limits import misfit
 from implementations.embedding import _limits
+
+TUNABLES = {
+    ("modulus", "improved"): {"BLOCK": (16, 32, 64, 128, 256), "BLOCK_D": (8, 16, 32, 64, 128, 256), "num_warps": (1, 2, 4, 8)},
+    "naive": {
+        "BLOCK": (16, 32, 64, 128), "BLOCK_LIST": (64, 128, 256), "BLOCK_D": (8, 16, 32, 64, 128), "num_warps": (2, 4, 8),
+        "num_stages": (1, 2, 3, 4),
+    },
+}  # fmt: skip
 
 
 def skip(case, variant, device):
@@ -23,34 +32,43 @@ def skip(case, variant, device):
     return _limits.skip(case, variant, device)
 
 
-def launches(case, variant, device):
+def config(case, variant, device):
+    """The tunables of a variant: a tile of 4096 elements, fewer where that leaves multiprocessors without two programs; and
+    warps."""
+    M, F, D = case.size("M", "F", "D")
+    BLOCK_D = min(triton.next_power_of_2(D), 256)
+    if variant == "naive":
+        return {"BLOCK": 32, "BLOCK_LIST": 128, "BLOCK_D": min(BLOCK_D, 128), "num_warps": 4, "num_stages": 2}
+    BLOCK = max(16, 4096 // BLOCK_D)
+    while BLOCK > 16 and triton.cdiv(M * F, BLOCK) < 2 * multiprocessors(device):
+        BLOCK //= 2
+    return {"BLOCK": BLOCK, "BLOCK_D": BLOCK_D, "num_warps": max(1, min(4, BLOCK * BLOCK_D // 512))}
+
+
+def fits(case, variant, device, config):
+    """Why a config cannot run, or None."""
+    values, shared = config["BLOCK"] * config["BLOCK_D"], 0
+    if variant == "naive":  # 64-bit values of the list, and the least position for each pair
+        values = max(values, config["BLOCK"] * config["BLOCK_LIST"])
+        shared = config["num_stages"] * config["BLOCK_LIST"] * 8
+    return misfit(device, config, values=values, shared=shared)
+
+
+def launches(case, variant, device, config):
     """The one launch of every variant."""
     M, F, V, D = case.size("M", "F", "V", "D")
     pointer = TYPES[case.dtype]
-    tile, num_warps = tile_of(case, variant, device)
     signature = {"ids": "*i64", "tables": pointer, "offsets": "*i64"}
-    constexprs = {"F": F, "D": D} | tile
+    constexprs = {"F": F, "D": D}
     if variant == "naive":
         signature |= {"known": "*i64", "M": "i32", "y": pointer}
-        return (Launch(naive, signature, constexprs, (F * triton.cdiv(M, tile["BLOCK"]),), num_warps, 2),)
+        return (launch_with(config, naive, signature, constexprs, (F * triton.cdiv(M, config["BLOCK"]),)),)
     if variant == "improved":
         signature |= {"keys": "*i32", "positions": "*i32"}
         constexprs |= {"STEPS": (V - 1).bit_length()}  # halvings until nothing is left of V - 1 known values
     signature |= {"count": "i32" if M * F < 2**31 else "i64", "y": pointer}
     kernel = improved if variant == "improved" else modulus
-    return (Launch(kernel, signature, constexprs, (triton.cdiv(M * F, tile["BLOCK"]),), num_warps, 1),)
-
-
-def tile_of(case, variant, device):
-    """The tile of a program and its warps: 4096 elements, fewer where that leaves multiprocessors without two programs."""
-    M, F, D = case.size("M", "F", "D")
-    BLOCK_D = min(triton.next_power_of_2(D), 256)
-    if variant == "naive":
-        return {"BLOCK": 32, "BLOCK_LIST": 128, "BLOCK_D": min(BLOCK_D, 128)}, 4
-    BLOCK = max(16, 4096 // BLOCK_D)
-    while BLOCK > 16 and triton.cdiv(M * F, BLOCK) < 2 * multiprocessors(device):
-        BLOCK //= 2
-    return {"BLOCK": BLOCK, "BLOCK_D": BLOCK_D}, max(1, min(4, BLOCK * BLOCK_D // 512))
+    return (launch_with(config, kernel, signature, constexprs, (triton.cdiv(M * F, config["BLOCK"]),)),)
 
 
 @triton.jit

@@ -7,18 +7,23 @@ stay there, sorted, and are searched.
 from math import gcd
 from pathlib import Path
 
-from implementations._shared.cuda.launch import Plan, instance
+from implementations._shared.cuda.launch import Launch, instance, not_one_of
 from implementations._shared.gpu import multiprocessors
 from implementations.embedding import _limits
 
 BACKEND = "torch"
+FUSED = True
 VARIANTS = {"modulus": (), "naive": (), "improved": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+TUNABLES = {
+    "modulus": {"LOOKUPS": (8, 16, 32, 64, 128), "num_warps": (2, 4, 8)},
+    "naive": {"SAMPLES": (4, 8, 16), "num_warps": (4, 8, 16)},
+    "improved": {"LOOKUPS": (8, 16, 32, 64, 128), "num_warps": (2, 4, 8)},
+}
 
 FILE = Path(__file__).with_suffix(".cu")
 UNITS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short"}  # bytes → type
-SAMPLES = 8  # of one block of `naive`
 
 
 def skip(case, variant, device):
@@ -36,33 +41,48 @@ def prepare(case, variant, ids, tables, offsets, known=None):
     return narrow_search_list(offsets, known) if variant == "improved" else ()
 
 
-def programs(case, variant, device):
-    """What `build` compiles; needs no GPU."""
-    return [plan(case, variant, device).program]
-
-
-def plan(case, variant, device):
-    """The widest unit that divides a row; then as many look-ups a block as give a thread 4 units, fewer where that leaves
-    multiprocessors without two blocks."""
-    M, F, D = case.size("M", "F", "D")
-    width = gcd(16, D * case.itemsize)
-    unit = UNITS[width], D * case.itemsize // width, F
+def config(case, variant, device):
+    """As many look-ups a block as give a thread 4 units, fewer where that leaves multiprocessors without two blocks."""
     if variant == "naive":
-        return Plan(instance(FILE, "naive", *unit, 256, SAMPLES), -(-M // SAMPLES) * F, 256)
+        return {"SAMPLES": 8, "num_warps": 8}
+    M, F, D = case.size("M", "F", "D")
     threads = 128
-    lookups = min(threads, max(8, 4 * threads * width // (D * case.itemsize)))
+    lookups = min(threads, max(8, 4 * threads * unit_bytes(case) // (D * case.itemsize)))
     lookups = 1 << (lookups.bit_length() - 1)
     while lookups > 8 and -(-M * F // lookups) < 2 * multiprocessors(device):
         lookups //= 2
+    return {"LOOKUPS": lookups, "num_warps": threads // 32}
+
+
+def fits(case, variant, device, config):
+    name, values = ("SAMPLES", range(1, 33)) if variant == "naive" else ("LOOKUPS", range(1, 1025))
+    return not_one_of("num_warps", config["num_warps"], range(1, 33)) or not_one_of(name, config[name], values)
+
+
+def unit_bytes(case):
+    """The widest unit that divides a row."""
+    return gcd(16, case.sizes["D"] * case.itemsize)
+
+
+def launches(case, variant, device, config):
+    M, F, D = case.size("M", "F", "D")
+    width, threads, dtype = unit_bytes(case), 32 * config["num_warps"], case.dtype
+    unit = UNITS[width], D * case.itemsize // width, F
+    if variant == "naive":
+        samples, dtypes = config["SAMPLES"], ("int64", dtype, "int64", "int64", dtype)
+        program = instance(FILE, "naive", *unit, threads, samples)
+        return (Launch(program, -(-M // samples) * F, threads, dtypes=dtypes),)
+    lookups, dtypes = config["LOOKUPS"], ("int64", dtype, "int64", "int32", "int32", dtype)
     program = instance(FILE, "embed", *unit, variant == "improved", threads, lookups)
-    return Plan(program, -(-M * F // lookups), threads)
+    return (Launch(program, -(-M * F // lookups), threads, dtypes=dtypes),)
 
 
-def build(case, variant, device):
+def build(case, variant, device, config):
     import torch
 
     M, F, D = case.size("M", "F", "D")
-    launch = plan(case, variant, device).bind()
+    (described,) = launches(case, variant, device, config)
+    launch = described.bind()
 
     def modulus(ids, tables, offsets):
         y = torch.empty((M, F, D), dtype=tables.dtype, device=tables.device)

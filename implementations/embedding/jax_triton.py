@@ -5,11 +5,12 @@ import numpy as np
 
 from implementations._shared.jax.launch import run
 from implementations.embedding._jax import narrow_search_list
-from implementations.embedding._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations.embedding._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"modulus": (), "naive": (), "improved": ()}
 
 
@@ -21,8 +22,8 @@ def prepare(case, variant, ids, tables, offsets, known=None):
     return narrow_search_list(offsets, known) if variant == "improved" else ()
 
 
-def build(case, variant, device):
-    (launch,) = launches(case, variant, device)
+def build(case, variant, device, chosen):
+    (launch,) = launches(case, variant, device, chosen)
     shape = case.size("M", "F", "D")
     count = shape[0] if variant == "naive" else shape[0] * shape[1]
 

@@ -7,11 +7,12 @@ stay there, sorted, and are searched.
 import torch
 
 from implementations.embedding._torch import narrow_search_list
-from implementations.embedding._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations.embedding._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"modulus": (), "naive": (), "improved": ()}
 
 
@@ -22,8 +23,8 @@ def prepare(case, variant, ids, tables, offsets, known=None):
     return narrow_search_list(offsets, known) if variant == "improved" else ()
 
 
-def build(case, variant, device):
-    (launch,) = launches(case, variant, device)
+def build(case, variant, device, chosen):
+    (launch,) = launches(case, variant, device, chosen)
     run, shape = launch.bind(), case.size("M", "F", "D")
     count = shape[0] if variant == "naive" else shape[0] * shape[1]
 

@@ -13,14 +13,23 @@ multiplied: an inf in x makes them NaN (inf * 0), and NaN * 0 would reach every 
 Widths are compile-time constants: masks fold away where the tiles divide them. M may change without compiling anew.
 """
 
+import functools
+
 import triton
 import triton.language as tl
 
 from implementations._shared.gpu import is_ieee, multiprocessors, shared_memory
 from implementations._shared.triton.elementwise import activate
-from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.launch import TYPES, launch_with
+from implementations._shared.triton.limits import misfit, most_stages
 from implementations._shared.triton.matmul import multiply, padded
 
+TUNABLES = {  # BLOCK3 is that of three layers and four
+    "default": {
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_K": (16, 32, 64, 128, 256, 512), "BLOCK1": (16, 32, 64, 128),
+        "BLOCK3": (16, 32, 64), "num_warps": (4, 8), "num_stages": (1, 2, 3, 4),
+    },
+}  # fmt: skip
 WIDEST = 1024  # of layers 2 and 4, whose sums 16 rows still have room for in the registers
 
 
@@ -32,36 +41,28 @@ def skip(case, variant, device):
     return None
 
 
-def launches(case, variant, device):
+def launches(case, variant, device, config):
     """The one launch."""
     M, layers = case.size("M", "LAYERS")
     pointer = TYPES[case.dtype]
-    tile, num_warps, num_stages = mlp_tile(case, device)
     signature = {"x": pointer}
     for i in range(1, layers + 1):
         signature |= {f"W{i}": pointer, f"b{i}": pointer}
     signature |= {"M": "i32", "y": pointer}
     options = {f"N{i}": case.sizes[f"N{i}"] for i in range(layers + 1)}
     options |= {"NK": case.options["w_layout"] == "nk", "LAST": case.options["last"], "PRECISION": case.precision}
-    if layers < 4:
-        tile.pop("PADDED4")
-    if layers < 3:
-        tile.pop("BLOCK3")
-    if layers < 2:
-        tile.pop("PADDED2")
+    options |= {f"PADDED{i}": padded(case.sizes[f"N{i}"]) for i in (2, 4) if i <= layers}
     kernel = (one_layer, two_layers, three_layers, four_layers)[layers - 1]
-    return (Launch(kernel, signature, options | tile, (triton.cdiv(M, tile["BLOCK_M"]),), num_warps, num_stages),)
+    return (launch_with(config, kernel, signature, options, (triton.cdiv(M, config["BLOCK_M"]),)),)
 
 
-def mlp_tile(case, device):
-    """The tile: as many rows as leave no multiprocessor without a program, since every program reads all weights."""
-    M, layers, N0, N1, N2, N3, N4 = case.size("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
-    P0, P2, P4 = padded(N0), padded(N2) if layers > 1 else 16, padded(N4) if layers > 3 else 16
+def config(case, variant, device):
+    """The tunables: as many rows as leave no multiprocessor without a program, since every program reads all weights."""
+    M, layers, N0, N1, N3 = case.size("M", "LAYERS", "N0", "N1", "N3")
+    P0, (P2, P4) = padded(N0), sums_of(case)
     ieee = is_ieee(case)
     BLOCK_M = 32 if ieee else 128 if case.itemsize == 2 else 64
-    if N0 * case.itemsize % 16:
-        # Triton 3.6 on Hopper computes wrongly where rows of x that start anywhere meet warpgroups of 64 rows each: two share
-        # 64 rows here (seen on an H200: errors as large as the outputs with 128 rows of 8 warps, and with 64 of 4)
+    if N0 * case.itemsize % 16:  # of which `fits` says more
         BLOCK_M, P0 = min(BLOCK_M, 64), max(P0, 32)
     while BLOCK_M > 16 and (
         triton.cdiv(M, BLOCK_M) < 0.9 * multiprocessors(device) or BLOCK_M * max(P2, P4) > 128 * 256
@@ -74,22 +75,51 @@ def mlp_tile(case, device):
     BLOCK1 = 32 if ieee else 128 // case.itemsize
     if BLOCK_K < P0:  # x passes once for each block
         BLOCK1 *= 2 if BLOCK_M <= 64 else 1
-    limit = shared_memory(device) - (3 << 10)
-    held = BLOCK_M * P0 * case.itemsize if BLOCK_K == P0 else 0
-    if device.capability < (9, 0):
-        # what passes between layers; wgmma takes it from registers
-        held += BLOCK_M * max(BLOCK1, P2 if layers > 2 else 0) * case.itemsize
+    tile = {"BLOCK_M": BLOCK_M, "BLOCK_K": BLOCK_K, "BLOCK1": BLOCK1}
+    while tile["BLOCK1"] > 16 and shared_bytes(case, device, tile, 2) > shared_memory(device):
+        tile["BLOCK1"] //= 2
+    num_stages = most_stages(device, 4, functools.partial(shared_bytes, case, device, tile))
+    tile["BLOCK1"] = min(tile["BLOCK1"], padded(N1))
+    if layers > 2:
+        tile["BLOCK3"] = min(64 if P2 * 64 * case.itemsize <= 32 << 10 else 32 if P2 <= 256 else 16, padded(N3))
+    return tile | {"num_warps": num_warps, "num_stages": num_stages}
 
-    def stage(block):
-        return (BLOCK_K + P2) * block * case.itemsize
 
-    while BLOCK1 > 16 and held + 2 * stage(BLOCK1) > limit:
-        BLOCK1 //= 2
-    num_stages = max(1, min(4, (limit - held) // stage(BLOCK1)))
-    BLOCK1 = min(BLOCK1, padded(N1))
-    BLOCK3 = min(64 if P2 * 64 * case.itemsize <= 32 << 10 else 32 if P2 <= 256 else 16, padded(N3))
-    tile = {"BLOCK_M": BLOCK_M, "BLOCK_K": BLOCK_K, "BLOCK1": BLOCK1, "PADDED2": P2, "BLOCK3": BLOCK3, "PADDED4": P4}
-    return tile, num_warps, num_stages
+def sums_of(case):
+    """The tiles' columns of layers 2 and 4, whose sums a program holds; 16 for a layer that is not there."""
+    return [padded(case.sizes[f"N{i}"]) if i <= case.sizes["LAYERS"] else 16 for i in (2, 4)]
+
+
+def fits(case, variant, device, config):
+    """Why a config cannot run, or None."""
+    BLOCK_M, BLOCK_K, num_warps, N0 = config["BLOCK_M"], config["BLOCK_K"], config["num_warps"], case.sizes["N0"]
+    # Triton 3.6 on Hopper computes wrongly where rows of x that start anywhere meet warpgroups of 64 rows each: two must share
+    # 64 rows (seen on an H200: errors as large as the outputs with 128 rows of 8 warps, and with 64 of 4)
+    anywhere = device.capability[0] == 9 and N0 * case.itemsize % 16 and not is_ieee(case)
+    if anywhere and (BLOCK_K < 32 or (BLOCK_M >= 64 and num_warps * 16 <= BLOCK_M)):
+        return f"rows of x that start anywhere need BLOCK_K=32 at least and num_warps={max(8, BLOCK_M // 8)}, or BLOCK_M=32 at most"
+    blocks = [config["BLOCK1"], *([config["BLOCK3"]] if "BLOCK3" in config else [])]
+    values = BLOCK_M * max(max(sums_of(case)) + max(blocks), BLOCK_K * case.itemsize // 4)
+    shared = shared_bytes(case, device, config, config["num_stages"])
+    return misfit(device, config, [name for name in config if name.startswith("BLOCK")], values, shared)
+
+
+def shared_bytes(case, device, tile, num_stages):
+    """Shared memory: x's rows, if they stay, what passes between layers where wgmma does not take it from registers, and the
+    weights of layers 1 and 2 a stage; or those of layers 3 and 4. In one stage nothing waits: layer 1 makes room for layer 2."""
+    layers, N0 = case.size("LAYERS", "N0")
+    BLOCK_M, BLOCK_K, BLOCK1, (P2, P4) = tile["BLOCK_M"], tile["BLOCK_K"], tile["BLOCK1"], sums_of(case)
+    before_hopper = device.capability < (9, 0)
+    held = BLOCK_M * BLOCK_K if N0 <= BLOCK_K else 0
+    if num_stages == 1:
+        passing = (BLOCK_M if before_hopper else 0) * BLOCK1 + max(BLOCK_K, P2) * BLOCK1
+    else:
+        passing = (BLOCK_M if before_hopper else 0) * max(BLOCK1, P2 if layers > 2 else 0)
+        passing += num_stages * (BLOCK_K + P2) * BLOCK1
+    if N0 > BLOCK_K:
+        passing = max(passing, num_stages * (BLOCK_M + BLOCK1) * BLOCK_K + P2 * BLOCK1)
+    later = max(1, num_stages - before_hopper) * (P2 + P4) * tile.get("BLOCK3", 0)
+    return max(held + passing, later) * case.itemsize + (3 << 10)
 
 
 @triton.jit

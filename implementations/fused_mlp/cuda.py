@@ -7,13 +7,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from implementations._shared.cuda.launch import TYPES, Plan, instance, unsupported
-from implementations._shared.gpu import is_ieee, multiprocessors, shared_memory
+from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large, unsupported
+from implementations._shared.gpu import is_ieee, multiprocessors
 
 BACKEND = "torch"
+FUSED = True
 VARIANTS = {"default": ("hidden",)}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+TUNABLES = {
+    "default": {"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (128, 256), "CLUSTER": (1, 2, 4, 8), "num_stages": (2, 3, 4)},
+}
 
 FILE = Path(__file__).with_suffix(".cu")
 NARROW = 64  # as in cuda.cu
@@ -53,6 +57,7 @@ TILES = (
 PRODUCTS = {("float32", "ieee"): 110, ("float32", "tf32"): 450, ("float16", "ieee"): 900, ("bfloat16", "ieee"): 900}
 L2_BYTES = 50
 LAYER_CLOCKS = 1500  # before the first product of a layer and after the last
+STATIC_BYTES = 1024  # of shared memory at most: the layers' own 160 and some
 
 
 def skip(case, variant, device):
@@ -61,11 +66,6 @@ def skip(case, variant, device):
     if not candidates(case, device):
         return "16 rows of the widest layers do not fit in shared memory"
     return None
-
-
-def programs(case, variant, device):
-    """What `build` compiles; needs no GPU."""
-    return [plan(case, device).program]
 
 
 def widths(case):
@@ -89,17 +89,40 @@ def places(case, tile, cluster):
     return sizes
 
 
+def tile_of(config):
+    """The tile of a config, or None where there is no such instance."""
+    return next((t for t in TILES if (t.rows, t.wide) == (config["BLOCK_M"], config["BLOCK_N"])), None)
+
+
+def fits(case, variant, device, config):
+    tile, cluster, stages = tile_of(config), config["CLUSTER"], config["num_stages"]
+    if tile is None:
+        return f"the tiles are {', '.join(f'{t.rows}×{t.wide}' for t in TILES)}"
+    if cluster not in tile.clusters:
+        return (
+            f"the tile {tile.rows}×{tile.wide} is for clusters of {', '.join(map(str, tile.clusters))}, not {cluster}"
+        )
+    if cluster > 1 and device.capability < (9, 0):
+        return "thread-block clusters need compute capability 9.0"
+    if stages < 2:
+        return f"num_stages is {stages}: one is read while another is written"
+    return too_large(stages * tile.stage + sum(places(case, tile, cluster)), device, STATIC_BYTES)
+
+
 def candidates(case, device):
-    """(tile, cluster, stages, places) of all that fit on the device."""
-    limit = shared_memory(device) - 1024  # and the layers' own 160 bytes
+    """The configs of all tiles and clusters that fit on the device, each with the most stages, which are 4."""
     found = []
-    for tile in TILES:
-        for cluster in tile.clusters if device.capability >= (9, 0) else (1,):
-            made = places(case, tile, cluster)
-            stages = min(4, (limit - sum(made)) // tile.stage)
-            if stages >= 2:
-                found.append((tile, cluster, stages, made))
+    for tile, cluster in ((t, cluster) for t in TILES for cluster in t.clusters):
+        shape = {"BLOCK_M": tile.rows, "BLOCK_N": tile.wide, "CLUSTER": cluster}
+        choices = (shape | {"num_stages": stages} for stages in (4, 3, 2))
+        if own := next((c for c in choices if fits(case, "default", device, c) is None), None):
+            found.append(own)
     return found
+
+
+def config(case, variant, device):
+    """The tile and the cluster that are expected to be over first."""
+    return min(candidates(case, device), key=lambda c: clocks(case, device, tile_of(c), c["CLUSTER"]))
 
 
 def clocks(case, device, tile, cluster):
@@ -116,30 +139,29 @@ def clocks(case, device, tile, cluster):
     return total * -(-tiles * cluster // multiprocessors(device))
 
 
-def plan(case, device):
-    """Chooses the tile, the cluster and the grid from the sizes and the device."""
-    fitting = candidates(case, device)
-    tile, cluster, stages, made = min(fitting, key=lambda c: clocks(case, device, c[0], c[1]))
+def launches(case, variant, device, config):
+    tile, cluster, stages = tile_of(config), config["CLUSTER"], config["num_stages"]
     arguments = (
         TYPES[case.dtype], is_ieee(case), case.options["w_layout"] == "nk", case.options["last"].upper(),
         tile.rows, tile.wide, *tile.wide_warps, *tile.narrow_warps, stages, *([cluster] if cluster > 1 else []),
     )  # fmt: skip
     program = instance(FILE, "mlp_cluster" if cluster > 1 else "mlp", *arguments)
-    grid, (first, second) = -(-case.sizes["M"] // tile.rows) * cluster, made
+    grid, (first, second) = -(-case.sizes["M"] // tile.rows) * cluster, places(case, tile, cluster)
+    memory, dtypes = stages * tile.stage + first + second, (case.dtype,) * 10
     # the last argument is where the second place for outputs lies behind the first
-    return Plan(program, grid, tile.threads, stages * tile.stage + first + second, sizes=(first,))
+    return (Launch(program, grid, tile.threads, memory, dtypes=dtypes, sizes=(first,)),)
 
 
-def build(case, variant, device):
+def build(case, variant, device, config):
     """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer)."""
     M, layers, *sizes = case.size("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
-    planned = plan(case, device)
-    launch = planned.bind()
+    (described,) = launches(case, variant, device, config)
+    launch, second_place = described.bind(), described.sizes
     absent = (0,) * (8 - 2 * layers)
 
     def call(x, *weights):
         y = x.new_empty((M, sizes[layers]))
-        launch(x, *weights, *absent, y, M, layers, *sizes, *planned.sizes)
+        launch(x, *weights, *absent, y, M, layers, *sizes, *second_place)
         return y
 
     return call

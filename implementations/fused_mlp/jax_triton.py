@@ -3,17 +3,18 @@
 import jax
 
 from implementations._shared.jax.launch import run
-from implementations.fused_mlp._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations.fused_mlp._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"default": ("hidden",)}
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer), jitted."""
-    (launch,) = launches(case, variant, device)
+    (launch,) = launches(case, variant, device, chosen)
     M, layers = case.size("M", "LAYERS")
 
     def call(x, *weights):

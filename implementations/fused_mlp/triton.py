@@ -2,17 +2,18 @@
 
 import torch
 
-from implementations.fused_mlp._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations.fused_mlp._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"default": ("hidden",)}
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer)."""
-    (launch,) = launches(case, variant, device)
+    (launch,) = launches(case, variant, device, chosen)
     run = launch.bind()
     M, layers = case.size("M", "LAYERS")
     shape = (M, case.sizes[f"N{layers}"])

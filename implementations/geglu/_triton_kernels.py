@@ -11,10 +11,10 @@ from implementations._shared.triton.elementwise import activate
 from implementations._shared.triton.gated_matmul import launch, place, products, store_tile
 
 
-def launches(case, variant, device):
+def launches(case, variant, device, config):
     """The one launch."""
     constexprs = {"ACTIVATION": case.options["activation"]}
-    return (launch(geglu_tile, ("x", "W", "b"), constexprs, case, variant, device),)
+    return (launch(geglu_tile, ("x", "W", "b"), constexprs, case, variant, config),)
 
 
 @triton.jit(do_not_specialize=["M"])

@@ -5,12 +5,13 @@ two_accumulators: W as it is stored. interleaved: W with the columns of its halv
 
 import torch
 
-from implementations._shared.triton.gated_matmul import interleave
+from implementations._shared.triton.gated_matmul import TUNABLES, config, fits, interleave  # noqa: F401 (parts of the contract)
 from implementations.geglu._triton_kernels import launches
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"two_accumulators": (), "interleaved": ()}
 
 
@@ -19,9 +20,9 @@ def prepare(case, variant, x, W, b):
     return (interleave(W, case).contiguous(),) if variant == "interleaved" else ()
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(x (M, K), W, b (2N,), *prepared) → (M, N)."""
-    (launch,) = launches(case, variant, device)
+    (launch,) = launches(case, variant, device, chosen)
     run, shape = launch.bind(), case.size("M", "N")
     M = shape[0]
 

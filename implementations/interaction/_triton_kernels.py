@@ -8,8 +8,16 @@ outer   a program has one sample and a tile of its outer product.
 import triton
 import triton.language as tl
 
-from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.launch import TYPES, launch_with
+from implementations._shared.triton.limits import misfit
 from implementations.interaction import _limits
+
+TUNABLES = {  # BLOCK_F and BLOCK_D are those of form=dot, BLOCK_I and BLOCK_J those of form=outer
+    "default": {
+        "BLOCK_F": (16, 32, 64), "BLOCK_D": (16, 32, 64, 128), "BLOCK_I": (8, 16, 32, 64), "BLOCK_J": (64, 128, 256, 512),
+        "num_warps": (1, 2, 4, 8), "num_stages": (1, 2, 3, 4),
+    },
+}  # fmt: skip
 
 
 def skip(case, variant, device):
@@ -17,24 +25,37 @@ def skip(case, variant, device):
     return _limits.skip(case, variant, device)
 
 
-def launches(case, variant, device):
+def config(case, variant, device):
+    """The tunables of a form: its tile and warps; `outer`, which has no loop, has no stages."""
+    return dot_config(case) if case.options["form"] == "dot" else outer_config(case)
+
+
+def fits(case, variant, device, config):
+    """Why a config cannot run, or None."""
+    if case.options["form"] == "outer":
+        return misfit(device, config, values=config["BLOCK_I"] * config["BLOCK_J"])
+    BLOCK_F, BLOCK_D = config["BLOCK_F"], config["BLOCK_D"]
+    bands = 1 if case.sizes["F"] < BLOCK_F else 2  # of vectors in a program: where there is one, it meets itself
+    shared = config["num_stages"] * bands * BLOCK_F * BLOCK_D * case.itemsize
+    return misfit(device, config, ("BLOCK_F", "BLOCK_D"), BLOCK_F * (BLOCK_F + BLOCK_D * case.itemsize // 4), shared)
+
+
+def launches(case, variant, device, config):
     """The one launch of either form."""
     M, F, D = case.size("M", "F", "D")
     pointer = TYPES[case.dtype]
     signature = {"dense": pointer, "sparse": pointer, "y": pointer}
     constexprs = {"F": F, "D": D}
     if case.options["form"] == "outer":
-        tile, num_warps = outer_tile(case)
         N = (F + 1) * D
-        tiles = triton.cdiv(N, tile["BLOCK_I"]) * triton.cdiv(N, tile["BLOCK_J"])
-        return (Launch(outer, signature, constexprs | tile, (M * tiles,), num_warps, 1),)
-    tile, num_warps, num_stages = dot_tile(case)
-    bands = triton.cdiv(F + 1, tile["BLOCK_F"])
-    constexprs |= {"PRECISION": case.precision, "BANDS": bands} | tile
-    return (Launch(dot, signature, constexprs, (M * (bands * (bands + 1) // 2),), num_warps, num_stages),)
+        tiles = triton.cdiv(N, config["BLOCK_I"]) * triton.cdiv(N, config["BLOCK_J"])
+        return (launch_with(config, outer, signature, constexprs, (M * tiles,)),)
+    bands = triton.cdiv(F + 1, config["BLOCK_F"])
+    constexprs |= {"PRECISION": case.precision, "BANDS": bands}
+    return (launch_with(config, dot, signature, constexprs, (M * (bands * (bands + 1) // 2),)),)
 
 
-def dot_tile(case):
+def dot_config(case):
     """The tile of `dot`, its warps and its stages. DLRM's 27 vectors are one tile of 32 and one warp: 16 and more of them live
     on a multiprocessor, which keeps enough loads in flight without a pipeline."""
     F, D = case.size("F", "D")
@@ -42,16 +63,15 @@ def dot_tile(case):
     # the tile stands in registers on its way to shared memory: 8 KB of one warp are 64 registers of a thread
     limit = 128 if case.dtype != "float32" else 64 if case.precision == "tf32" else 32
     BLOCK_D = max(16, min(limit * 32 // max(32, BLOCK_F), triton.next_power_of_2(D)))
-    num_warps = 4 if BLOCK_F == 64 else 1
-    return {"BLOCK_F": BLOCK_F, "BLOCK_D": BLOCK_D}, num_warps, 2
+    return {"BLOCK_F": BLOCK_F, "BLOCK_D": BLOCK_D, "num_warps": 4 if BLOCK_F == 64 else 1, "num_stages": 2}
 
 
-def outer_tile(case):
+def outer_config(case):
     """The tile of `outer` and its warps: 8192 elements, long in the direction in which y is contiguous."""
     F, D = case.size("F", "D")
     BLOCK_J = min(512, triton.next_power_of_2((F + 1) * D))
     BLOCK_I = min(8192 // BLOCK_J, triton.next_power_of_2((F + 1) * D))
-    return {"BLOCK_I": BLOCK_I, "BLOCK_J": BLOCK_J}, 4 if BLOCK_I * BLOCK_J >= 2048 else 1
+    return {"BLOCK_I": BLOCK_I, "BLOCK_J": BLOCK_J, "num_warps": 4 if BLOCK_I * BLOCK_J >= 2048 else 1}
 
 
 @triton.jit

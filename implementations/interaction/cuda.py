@@ -4,16 +4,20 @@ from pathlib import Path
 
 import numpy as np
 
-from implementations._shared.cuda.launch import TYPES, Plan, instance, unsupported
+from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large, unsupported
 from implementations._shared.gpu import is_ieee
 from implementations.interaction import _limits
 
 BACKEND = "torch"
+FUSED = True
 VARIANTS = {"default": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+# BLOCK_M: samples of a block, or rows of a sample's outer product. BLOCK_K: elements of D that are on their way at once
+TUNABLES = {"default": {"BLOCK_M": (1, 2, 4, 8, 16, 32), "BLOCK_K": (1, 16, 32, 64, 128)}}
 
 FILE = Path(__file__).with_suffix(".cu")
+FIXED = {"dot_wide": {"BLOCK_M": 1, "BLOCK_K": 32}, "outer_flat": {"BLOCK_M": 1, "BLOCK_K": 1}}
 STAGED_BYTES = 48 << 10  # of a block's rows of y: beyond, they are stored where they belong, element by element
 
 
@@ -25,61 +29,105 @@ def skip(case, variant, device):
     return _limits.skip(case, variant, device)
 
 
-def programs(case, variant, device):
-    """What `build` compiles; needs no GPU."""
-    return [plan(case, variant, device).program]
+def kernel_of(case):
+    """The kernel that the case takes."""
+    F, D = case.size("F", "D")
+    if case.options["form"] == "outer":
+        return "outer_flat" if D % vector(case) else "outer_rows"
+    return "dot_wide" if F > 31 else "dot_simt" if is_ieee(case) else "dot_tensor"
 
 
-def plan(case, variant, device):
-    """Chooses the kernel, its tile and its grid from the sizes."""
-    return _plan_outer(case) if case.options["form"] == "outer" else _plan_dot(case)
-
-
-def _plan_dot(case):
-    M, F, D = case.size("M", "F", "D")
-    dtype, vector, sizes = TYPES[case.dtype], 16 // case.itemsize, (np.int32(F), np.int32(D))
-    if F > 31:
-        bands = F // 32 + 1
-        return Plan(instance(FILE, "dot_wide", dtype), M * (bands * (bands + 1) // 2), 256, sizes=sizes)
-    width = D + F * (F + 1) // 2
+def config(case, variant, device):
+    kernel, D = kernel_of(case), case.sizes["D"]
+    if kernel in FIXED:
+        return dict(FIXED[kernel])
+    if kernel == "outer_rows":
+        return {"BLOCK_M": 16, "BLOCK_K": 1}
     samples = 8 if case.dtype != "float32" else 4  # the rows of so many samples are whole vectors
-    staged = samples * width * case.itemsize <= STAGED_BYTES
-    shared_memory = samples * width * case.itemsize if staged else 0
-    if is_ieee(case):
-        depth = min(128, max(16, 1 << (D - 1).bit_length()))
-        shared_memory += samples * 4 * (F // 4 + 1) * (depth | 4) * 4
-        program = instance(FILE, "dot_simt", D % vector == 0, staged, depth, samples)
-    else:
-        steps = -(-D // (4 * vector)) if D % vector == 0 else 1
-        unroll = min(4, 1 << (steps - 1).bit_length())  # 4 of 4 bands: 64 registers of loads
-        program = instance(FILE, "dot_tensor", dtype, D % vector == 0, staged, F // 8 + 1, unroll, samples)
-    return Plan(program, -(-M // samples), samples * 32, shared_memory, sizes=(M, *sizes))
+    if kernel == "dot_tensor":
+        steps = -(-D // step(case)) if D % vector(case) == 0 else 1
+        return {"BLOCK_M": samples, "BLOCK_K": step(case) * min(4, 1 << (steps - 1).bit_length())}
+    depths = (depth for depth in (128, 64, 32, 16) if depth < 2 * D or depth == 16)
+    found = ({"BLOCK_M": samples, "BLOCK_K": depth} for depth in depths)
+    return next(own for own in found if fits(case, variant, device, own) is None)
 
 
-def _plan_outer(case):
+def fits(case, variant, device, config):
+    kernel, (rows, depth) = kernel_of(case), (config["BLOCK_M"], config["BLOCK_K"])
+    if kernel in FIXED:
+        return None if config == FIXED[kernel] else f"{kernel} has a tile of its own: {FIXED[kernel]}"
+    if kernel == "outer_rows":
+        return not_one_of("BLOCK_K", depth, (1,)) or not_one_of("BLOCK_M", rows, range(1, 257))
+    if rows > 32 or rows < 1 or rows * case.itemsize % 16:
+        return f"BLOCK_M is {rows}: a block has at most 32 samples, whose rows are together whole vectors of 16 bytes"
+    if kernel == "dot_tensor":
+        # 4 of 4 bands: 64 registers of loads
+        return not_one_of("BLOCK_K", depth, [step(case) * unroll for unroll in (1, 2, 4)])
+    return not_one_of("BLOCK_K", depth, (16, 32, 64, 128)) or too_large(shared_bytes(case, config), device)
+
+
+def launches(case, variant, device, config):
     M, F, D = case.size("M", "F", "D")
-    dtype, vector, rows, sizes = TYPES[case.dtype], 16 // case.itemsize, 16, (np.int32(F), np.int32(D))
+    kernel, rows, depth = kernel_of(case), config["BLOCK_M"], config["BLOCK_K"]
+    T, sizes, aligned, dtypes = TYPES[case.dtype], (np.int32(F), np.int32(D)), D % vector(case) == 0, (case.dtype,) * 3
     N = (F + 1) * D
-    if D % vector:
-        return Plan(instance(FILE, "outer_flat", dtype), -(-M * N * N // (256 * vector)), 256, sizes=(M, *sizes))
-    vectors = N // vector
-    blocks = -(-vectors // 256)
-    share = -(-vectors // blocks)
-    block = -(-share // 32) * 32
-    return Plan(instance(FILE, "outer_rows", dtype, rows), M * blocks * -(-N // rows), block, sizes=sizes)
+    if kernel == "outer_flat":
+        grid = -(-M * N * N // (256 * vector(case)))
+        return (Launch(instance(FILE, kernel, T), grid, 256, dtypes=dtypes, sizes=(M, *sizes)),)
+    if kernel == "outer_rows":
+        vectors = N // vector(case)
+        blocks = -(-vectors // 256)
+        block = -(-vectors // (blocks * 32)) * 32
+        grid = M * blocks * -(-N // rows)
+        return (Launch(instance(FILE, kernel, T, rows), grid, block, dtypes=dtypes, sizes=sizes),)
+    if kernel == "dot_wide":
+        bands = F // 32 + 1
+        return (Launch(instance(FILE, kernel, T), M * (bands * (bands + 1) // 2), 256, dtypes=dtypes, sizes=sizes),)
+    staged = staged_bytes(case, rows) > 0
+    if kernel == "dot_simt":
+        program = instance(FILE, kernel, aligned, staged, depth, rows)
+    else:
+        program = instance(FILE, kernel, T, aligned, staged, F // 8 + 1, depth // step(case), rows)
+    memory = shared_bytes(case, config)
+    return (Launch(program, -(-M // rows), rows * 32, memory, dtypes=dtypes, sizes=(M, *sizes)),)
 
 
-def build(case, variant, device):
+def vector(case):
+    """Elements of 16 bytes."""
+    return 16 // case.itemsize
+
+
+def step(case):
+    """Elements of D that the four lanes of a vector load at once, for tensor cores."""
+    return 4 * vector(case)
+
+
+def staged_bytes(case, samples):
+    """Shared memory for a block's rows of y; none where they would take too much of it."""
+    F, D = case.size("F", "D")
+    size = samples * (D + F * (F + 1) // 2) * case.itemsize
+    return size if size <= STAGED_BYTES else 0
+
+
+def shared_bytes(case, config):
+    """Shared memory of a block of `dot_simt` or `dot_tensor`: its rows of y, and what dot_simt keeps of its vectors."""
+    kept = 0
+    if is_ieee(case):
+        kept = config["BLOCK_M"] * 4 * (case.sizes["F"] // 4 + 1) * (config["BLOCK_K"] | 4) * 4
+    return staged_bytes(case, config["BLOCK_M"]) + kept
+
+
+def build(case, variant, device, config):
     import torch
 
     M, F, D = case.size("M", "F", "D")
-    planned = plan(case, variant, device)
-    launch = planned.bind()
+    (described,) = launches(case, variant, device, config)
+    launch, sizes = described.bind(), described.sizes
     width = D + F * (F + 1) // 2 if case.options["form"] == "dot" else ((F + 1) * D) ** 2
 
     def call(dense, sparse):
         y = torch.empty((M, width), dtype=dense.dtype, device=dense.device)
-        launch(dense, sparse, y, *planned.sizes)
+        launch(dense, sparse, y, *sizes)
         return y
 
     return call

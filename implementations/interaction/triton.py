@@ -2,16 +2,17 @@
 
 import torch
 
-from implementations.interaction._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations.interaction._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"default": ()}
 
 
-def build(case, variant, device):
-    (launch,) = launches(case, variant, device)
+def build(case, variant, device, chosen):
+    (launch,) = launches(case, variant, device, chosen)
     run = launch.bind()
     M, F, D = case.size("M", "F", "D")
     width = D + F * (F + 1) // 2 if case.options["form"] == "dot" else ((F + 1) * D) ** 2

@@ -3,15 +3,28 @@
 import triton
 import triton.language as tl
 
-from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.launch import TYPES, launch_with
+from implementations._shared.triton.limits import misfit
+
+TUNABLES = {"default": {"BLOCK": (256, 512, 1024, 2048, 4096), "num_warps": (1, 2, 4, 8)}}
 
 
-def launches(case, variant, device):
-    """One launch: a program for every 1024 elements, 8 for each thread of 4 warps."""
-    N, block = case.sizes["N"], 1024
+def config(case, variant, device):
+    """The tunables: a program for every 1024 elements, 8 for each thread of 4 warps."""
+    return {"BLOCK": 1024, "num_warps": 4}
+
+
+def fits(case, variant, device, config):
+    """Why a config cannot run, or None."""
+    return misfit(device, config, values=config["BLOCK"])
+
+
+def launches(case, variant, device, config):
+    """One launch."""
+    N = case.sizes["N"]
     pointer = TYPES[case.dtype]
     signature = {"x": pointer, "N": "i32" if N < 2**31 else "i64", "y": pointer}
-    return (Launch(copy, signature, {"BLOCK": block}, (triton.cdiv(N, block),), 4, 1),)
+    return (launch_with(config, copy, signature, {}, (triton.cdiv(N, config["BLOCK"]),)),)
 
 
 @triton.jit

@@ -2,35 +2,41 @@
 
 from pathlib import Path
 
-from implementations._shared.cuda.launch import TYPES, Plan, instance
+from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of
 
 BACKEND = "torch"
+FUSED = True
 VARIANTS = {"default": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+TUNABLES = {"default": {"num_warps": (1, 2, 4, 8, 16)}}
 
 FILE = Path(__file__).with_suffix(".cu")
-BLOCK = 256
 
 
 def skip(case, variant, device):
     return None if device.type == "cuda" else "needs an NVIDIA GPU"
 
 
-def programs(case, variant, device):
-    """What `build` compiles; needs no GPU."""
-    return [plan(case).program]
+def config(case, variant, device):
+    return {"num_warps": 8}
 
 
-def plan(case):
-    grid = -(-case.sizes["N"] * case.itemsize // (16 * BLOCK))
-    return Plan(instance(FILE, "copy", TYPES[case.dtype]), grid, BLOCK)
+def fits(case, variant, device, config):
+    return not_one_of("num_warps", config["num_warps"], range(1, 33))
 
 
-def build(case, variant, device):
+def launches(case, variant, device, config):
+    block, dtype = 32 * config["num_warps"], case.dtype
+    grid = -(-case.sizes["N"] * case.itemsize // (16 * block))
+    return (Launch(instance(FILE, "copy", TYPES[dtype]), grid, block, dtypes=(dtype, dtype)),)
+
+
+def build(case, variant, device, config):
     import torch
 
-    launch, N = plan(case).bind(), case.sizes["N"]
+    (described,) = launches(case, variant, device, config)
+    launch, N = described.bind(), case.sizes["N"]
 
     def call(x):
         y = torch.empty_like(x)

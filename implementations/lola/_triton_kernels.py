@@ -15,14 +15,26 @@ K and N are those of the layer and compile-time constants: masks and strides fol
 change from call to call without compiling anew.
 """
 
+import functools
+
 import triton
 import triton.language as tl
 
-from implementations._shared.gpu import is_ieee, rows_are_aligned, shared_memory
+from implementations._shared.gpu import is_ieee, rows_are_aligned
 from implementations._shared.triton.elementwise import activate
-from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.launch import TYPES, launch_with
+from implementations._shared.triton.limits import misfit, most_stages
 from implementations._shared.triton.matmul import grouped, narrowed, nearest_tf32
 
+TUNABLES = {
+    ("row", "batched_row"): {
+        "UNROLL": (1, 2, 4, 8), "BLOCK_K": (16, 32, 64, 128, 256), "BLOCK_N": (8, 16, 32, 64), "num_warps": (2, 4, 8),
+    },
+    ("multirow", "multirow_ws"): {
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "BLOCK_K": (16, 32, 64), "GROUP": (4, 8, 16),
+        "num_warps": (4, 8), "num_stages": (2, 3, 4),
+    },
+}  # fmt: skip
 EPS = tl.constexpr(1e-5)
 
 
@@ -44,36 +56,30 @@ def config(case, variant, device):
 
 def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
-    for name, value in config.items():
-        if value < 1 or (name != "num_stages" and value & (value - 1)):
-            return f"{name} must be a power of two"
     if variant in ("row", "batched_row"):
-        return None
-    if min(config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]) < 16:
-        return "a dot has 16 rows, 16 columns and 16 products at least"
-    needed, limit = stage_bytes(case, config) * config["num_stages"] + SPARE_BYTES, shared_memory(device)
-    if device.type == "cuda" and needed > limit:
-        return f"its stages take {needed >> 10} KB of shared memory; a block has {limit >> 10}"
-    return None
+        return misfit(device, config, values=config["UNROLL"] * config["BLOCK_K"] * config["BLOCK_N"])
+    BLOCK_M, BLOCK_N, BLOCK_K = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
+    sums = BLOCK_M * BLOCK_N + (BLOCK_N * BLOCK_K if variant == "multirow" else 0)  # of the products, and of W
+    shared = shared_bytes(case, config, config["num_stages"])
+    return misfit(device, config, ("BLOCK_M", "BLOCK_N", "BLOCK_K"), sums, shared)
 
 
-def launches(case, variant, device, chosen=None):
-    """The one launch of every variant, with its own config or another."""
+def launches(case, variant, device, config):
+    """The one launch of every variant."""
     M, K, N = case.size("M", "K", "N")
     pointer = TYPES[case.dtype]
     by_row, prepared = variant in ("row", "batched_row"), variant == "multirow_ws"
     kernel = row_kernel if by_row else multirow_ws if prepared else multirow
-    tile = dict(chosen or config(case, variant, device))
-    num_warps, num_stages = tile.pop("num_warps"), tile.pop("num_stages", 1)
     signature = {"x": pointer, "W": pointer, "b": pointer} | ({"colsum": "*fp32"} if prepared else {})
     signature |= {"M": "i32", "y": pointer}
     options = {"K": K, "N": N, "NK": case.options["w_layout"] == "nk", "ACTIVATION": case.options["activation"]}
-    blocks = M if by_row else triton.cdiv(M, tile["BLOCK_M"])
     if not by_row:
-        options["PRECISION"] = case.precision
-        tile["VECTOR"] = 16 // case.itemsize  # bytes that a thread loads at once
-    grid = (blocks * triton.cdiv(N, tile["BLOCK_N"]),)
-    return (Launch(kernel, signature, options | tile, grid, num_warps, num_stages),)
+        options |= {
+            "PRECISION": case.precision,
+            "VECTOR": 16 // case.itemsize,
+        }  # 16 bytes, which a thread loads at once
+    grid = ((M if by_row else triton.cdiv(M, config["BLOCK_M"])) * triton.cdiv(N, config["BLOCK_N"]),)
+    return (launch_with(config, kernel, signature, options, grid),)
 
 
 def row_config(case):
@@ -97,12 +103,9 @@ def row_config(case):
     return {"UNROLL": UNROLL, "BLOCK_K": BLOCK_K, "BLOCK_N": BLOCK_N, "num_warps": num_warps}
 
 
-SPARE_BYTES = 8 << 10  # of shared memory, for the reductions
-
-
-def stage_bytes(case, tile):
-    """Shared memory of one stage: a slab of x and one of W."""
-    return (tile["BLOCK_M"] + tile["BLOCK_N"]) * tile["BLOCK_K"] * case.itemsize
+def shared_bytes(case, tile, num_stages):
+    """Shared memory: a slab of x and one of W a stage, and some for the reductions."""
+    return num_stages * (tile["BLOCK_M"] + tile["BLOCK_N"]) * tile["BLOCK_K"] * case.itemsize + (8 << 10)
 
 
 def multirow_config(case, device, prepared):
@@ -124,7 +127,7 @@ def multirow_config(case, device, prepared):
     num_warps = 4 if BLOCK_M < 128 or is_ieee(case) else 8
     # 8 row blocks together keep their x and the W that passes by in L2
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "GROUP": 8}
-    num_stages = min(4, (shared_memory(device) - SPARE_BYTES) // stage_bytes(case, tile))
+    num_stages = most_stages(device, 4, functools.partial(shared_bytes, case, tile))
     return tile | {"num_warps": num_warps, "num_stages": num_stages}
 
 

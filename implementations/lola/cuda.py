@@ -9,16 +9,32 @@ two_launches    and the statistics of rows in a launch before: worth it where ma
 from pathlib import Path
 
 from implementations._shared.cuda import matmul
-from implementations._shared.cuda.launch import TYPES, Plan, instance, unsupported
+from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, unsupported
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
 BACKEND = "torch"
+FUSED = True
 VARIANTS = {"row": (), "multirow": ("one_pass",), "multirow_ws": ("one_pass",), "two_launches": ("one_pass",)}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+TUNABLES = {
+    # WIDTH: with (K, N) the lanes side by side on a row of W, with (N, K) the columns of a warp
+    "row": {"WIDTH": (1, 2, 4, 8, 16, 32), "num_warps": (4, 8, 16)},
+    "multirow": {
+        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
+        "num_stages": (2, 3, 4), "CLUSTER": (1,),
+    },
+    "multirow_ws": {
+        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
+        "num_stages": (2, 3, 4), "CLUSTER": (1,),
+    },
+    "two_launches": {
+        "KERNEL": ("warpgroup",), "BLOCK_M": (128,), "BLOCK_N": (128, 256), "num_stages": (2, 3, 4), "CLUSTER": (1, 2),
+    },
+}  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
-ROW_WARPS = {"kn": 16, "nk": 8}
+STATIC_BYTES = 48 << 10  # of shared memory that a kernel may declare
 
 # the larger ones, in which the statistics cost least beside the products; clusters only make blocks wait for each other's
 TILES = [t for t in matmul.WARPGROUP_TILES if t.cluster == 1] + [
@@ -48,40 +64,72 @@ def prepare(case, variant, x, W, b):
     return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=torch.float32),)
 
 
-def programs(case, variant, device):
-    """What `build` compiles; needs no GPU."""
-    return [plan.program for plan in plans(case, variant, device)]
-
-
-def plans(case, variant, device):
-    """What a call launches, in order: chooses the kernel, its tile and its grid from the sizes and the device."""
-    activation = case.options["activation"].upper()
+def config(case, variant, device):
     if variant == "row":
-        return [_plan_row(case, activation, device)]
+        return _row_config(case, device)
     if variant == "two_launches":
-        statistics = instance(FILE, "row_statistics", TYPES[case.dtype])
-        first = Plan(statistics, -(-case.sizes["M"] // ROWS_AT_ONCE), 32 * ROWS_AT_ONCE)
-        return [first, matmul.plan(FILE, "normed", case, device, [activation], tiles=matmul.WARPGROUP_TILES)]
-    arguments = [activation, variant == "multirow_ws"]
-    return [matmul.plan(FILE, "tile", case, device, arguments, tiles=TILES, beside=_statistics)]
+        return matmul.config(case, device, matmul.WARPGROUP_TILES)
+    return matmul.config(case, device, TILES, beside=_statistics)
 
 
-def _plan_row(case, activation, device):
+def _row_config(case, device):
     """The longest contiguous reads (kn) or the most columns a warp (nk) that still give all multiprocessors work.
 
     On an H200 one block of kn on each was best at every size, and two of nk.
     """
-    K, N = case.size("K", "N")
-    layout, vector = case.options["w_layout"], 16 // case.itemsize
-    if layout == "kn":
-        choices = {lanes: -(-N // (lanes * vector)) for lanes in (32, 16, 8, 4)}
-        enough = 0.9 * multiprocessors(device)
+    if case.options["w_layout"] == "kn":
+        widths, num_warps, enough = (32, 16, 8, 4), 16, 0.9 * multiprocessors(device)
     else:
-        choices = {columns: -(-N // (columns * ROW_WARPS["nk"])) for columns in (4, 2, 1)}
-        enough = 2 * multiprocessors(device)
-    width = next((w for w, grid in choices.items() if grid >= enough), min(choices))
-    arguments = TYPES[case.dtype], activation, rows_are_aligned(case, K, N), width, ROW_WARPS[layout]
-    return Plan(instance(FILE, f"row_{layout}", *arguments), choices[width], ROW_WARPS[layout] * 32)
+        widths, num_warps, enough = (4, 2, 1), 8, 2 * multiprocessors(device)
+    choices = [{"WIDTH": width, "num_warps": num_warps} for width in widths]
+    return next((c for c in choices if -(-case.sizes["N"] // _row_columns(case, c)) >= enough), choices[-1])
+
+
+def _row_columns(case, config):
+    """Columns of a block."""
+    return config["WIDTH"] * (16 // case.itemsize if case.options["w_layout"] == "kn" else config["num_warps"])
+
+
+def fits(case, variant, device, config):
+    if variant == "row":
+        return _row_fits(case, config)
+    if variant == "two_launches" and config["KERNEL"] != "warpgroup":
+        return "two_launches is for KERNEL=warpgroup"
+    if variant != "two_launches" and config["CLUSTER"] != 1:
+        return f"CLUSTER is {config['CLUSTER']}: warps that sum up rows release the stages of their own block alone"
+    return matmul.fits(case, device, config, beside=(lambda tile: 0) if variant == "two_launches" else _statistics)
+
+
+def _row_fits(case, config):
+    width, num_warps = config["WIDTH"], config["num_warps"]
+    if reason := not_one_of("num_warps", num_warps, (1, 2, 4, 8, 16, 32)):
+        return reason
+    if case.options["w_layout"] == "nk":
+        return not_one_of("WIDTH", width, (1, 2, 4))
+    if reason := not_one_of("WIDTH", width, (4, 8, 16, 32)):
+        return reason
+    columns = _row_columns(case, config)
+    if columns > 32 * num_warps:
+        return f"a block of {32 * num_warps} threads has a column each, not {columns}"
+    needed = num_warps * (2 * columns + 2) * 4
+    return None if needed <= STATIC_BYTES else f"the sums take {needed} bytes of shared memory; they may {STATIC_BYTES}"
+
+
+def launches(case, variant, device, config):
+    T, activation = case.dtype, case.options["activation"].upper()
+    if variant == "row":
+        layout = case.options["w_layout"]
+        aligned = rows_are_aligned(case, *case.size("K", "N"))
+        arguments = TYPES[T], activation, aligned, config["WIDTH"], config["num_warps"]
+        grid = -(-case.sizes["N"] // _row_columns(case, config))
+        return (Launch(instance(FILE, f"row_{layout}", *arguments), grid, 32 * config["num_warps"], dtypes=(T,) * 4),)
+    if variant == "two_launches":
+        program, grid = instance(FILE, "row_statistics", TYPES[T]), -(-case.sizes["M"] // ROWS_AT_ONCE)
+        statistics = Launch(program, grid, 32 * ROWS_AT_ONCE, dtypes=(T, "float32", "float32"))
+        dtypes = T, T, T, "float32", "float32", "float32", T
+        return statistics, matmul.launch(FILE, "normed", case, device, config, [activation], dtypes=dtypes)
+    arguments, dtypes = [activation, variant == "multirow_ws"], (T, T, T, "float32", T)
+    return (matmul.launch(FILE, "tile", case, device, config, arguments, beside=_statistics, dtypes=dtypes),)
 
 
 def _statistics(tile):
@@ -90,12 +138,12 @@ def _statistics(tile):
     return 0 if tile.kind == "warpgroup" else 4 * (3 * m + n + tile.warps_n * 2 * m + tile.warps_m * n)
 
 
-def build(case, variant, device):
+def build(case, variant, device, config):
     """call(x (M, K), W, b (N,), then what `prepare` made) → (M, N)."""
     import torch
 
     M, K, N = case.size("M", "K", "N")
-    *first, last = (plan.bind() for plan in plans(case, variant, device))
+    *first, last = (launch.bind() for launch in launches(case, variant, device, config))
 
     def row(x, W, b):
         y = x.new_empty((1, N))

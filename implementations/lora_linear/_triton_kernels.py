@@ -9,13 +9,29 @@ K, N and R are those of the layer and compile-time constants: masks fold away wh
 call to call without compiling anew, and scale is read by every program.
 """
 
+import functools
+
 import triton
 import triton.language as tl
 
-from implementations._shared.gpu import is_ieee, rows_are_aligned, shared_memory
+from implementations._shared.gpu import is_ieee, rows_are_aligned
 from implementations._shared.triton.elementwise import activate
-from implementations._shared.triton.launch import TYPES, Launch
-from implementations._shared.triton.matmul import grouped, multiply, narrowed
+from implementations._shared.triton.launch import TYPES, by_launch, launch_with, prefixed
+from implementations._shared.triton.limits import first_reason, misfit, most_stages
+from implementations._shared.triton.matmul import grouped, multiply, narrowed, padded
+
+TUNABLES = {
+    "fused": {
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "BLOCK_K": (16, 32, 64), "GROUP": (4, 8, 16),
+        "num_warps": (4, 8), "num_stages": (2, 3, 4),
+    },
+    "two_launches": {
+        "down_BLOCK_M": (16, 32, 64), "down_BLOCK_K": (32, 64, 128, 256), "down_num_warps": (2, 4, 8),
+        "down_num_stages": (2, 3, 4),
+        "up_BLOCK_M": (16, 32, 64, 128), "up_BLOCK_N": (32, 64, 128, 256), "up_BLOCK_K": (16, 32, 64),
+        "up_GROUP": (4, 8, 16), "up_num_warps": (4, 8), "up_num_stages": (2, 3, 4),
+    },
+}  # fmt: skip
 
 LARGEST_RANK = 256
 
@@ -27,29 +43,42 @@ def skip(case, variant, device):
     return None
 
 
-def launches(case, variant, device):
+def config(case, variant, device):
+    """The tunables of a variant: the tile, warps and stages of `fused`, or those of `down` and of `up`."""
+    product = product_config(case, device, variant == "fused")
+    return product if variant == "fused" else prefixed({"down": down_config(case), "up": product})
+
+
+def fits(case, variant, device, config):
+    """Why a config cannot run, or None."""
+    if variant == "fused":
+        return product_misfit(case, device, True, config)
+    configs = by_launch(config)
+    up_reason = product_misfit(case, device, False, configs["up"])
+    return first_reason({"down": down_misfit(case, device, configs["down"]), "up": up_reason})
+
+
+def launches(case, variant, device, config):
     """One launch (`fused`), or `down` and `up`. The inputs of `up` begin with what `down` made."""
     M, K, N, R = case.size("M", "K", "N", "R")
     pointer = TYPES[case.dtype]
-    tile, num_warps, num_stages = product_tile(case, device, variant == "fused")
-    options = {"K": K, "N": N, "R": R, "BLOCK_R": max(16, triton.next_power_of_2(R)), "PRECISION": case.precision}
+    product = config if variant == "fused" else by_launch(config)["up"]
+    options = {"K": K, "N": N, "R": R, "BLOCK_R": padded(R), "PRECISION": case.precision}
     layer = {"NK": case.options["w_layout"] == "nk", "ACTIVATION": case.options["activation"]}
-    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
+    grid = (triton.cdiv(M, product["BLOCK_M"]) * triton.cdiv(N, product["BLOCK_N"]),)
     names = ("x", "scale", "W", "b", "A", "B") if variant == "fused" else ("xa", "x", "scale", "W", "b", "B")
     signature = dict.fromkeys(names, pointer) | {"M": "i32", "y": pointer}
-    kernel = fused if variant == "fused" else up
-    main = Launch(kernel, signature, options | layer | tile, grid, num_warps, num_stages)
+    main = launch_with(product, fused if variant == "fused" else up, signature, options | layer, grid)
     if variant == "fused":
         return (main,)
-    tile, num_warps, num_stages = down_tile(case)
+    tile = by_launch(config)["down"]
     signature = {"x": pointer, "A": pointer, "M": "i32", "xa": pointer}
     options = {name: options[name] for name in ("K", "R", "BLOCK_R", "PRECISION")}
-    grid = (triton.cdiv(M, tile["BLOCK_M"]),)
-    return Launch(down, signature, options | tile, grid, num_warps, num_stages), main
+    return launch_with(tile, down, signature, options, (triton.cdiv(M, tile["BLOCK_M"]),)), main
 
 
-def product_tile(case, device, fused):
-    """The tile of `fused` and `up`: the widest that leaves no multiprocessor without a program."""
+def product_config(case, device, fused):
+    """The tunables of `fused` and `up`: the widest tile that leaves no multiprocessor without a program."""
     M, K, N, R = case.size("M", "K", "N", "R")
     ieee = is_ieee(case)
     BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))  # a dot has 16 rows at least
@@ -63,22 +92,61 @@ def product_tile(case, device, fused):
         )
     if not rows_are_aligned(case, K, N):
         BLOCK_N, BLOCK_K = 64, min(BLOCK_K, 32)  # room for a pointer to each element
-    if R * case.itemsize % 16 and K <= BLOCK_K > 16:
-        # one pass of the loop is no loop: then Triton 3.6 on Hopper computes wrongly with rows of A that start anywhere (seen on
-        # an H200: errors larger than the outputs at K = 64, R = 13; right with two passes)
+    if is_one_pass(case, BLOCK_K):
         BLOCK_K = max(16, triton.next_power_of_2(K) // 2)
     BLOCK_N = narrowed(BLOCK_N, 32, M, BLOCK_M, N, device)
     num_warps = 4 if BLOCK_M < 128 else 8
-    BLOCK_R = max(16, triton.next_power_of_2(R))
-    stage = (BLOCK_M + BLOCK_N + (BLOCK_R if fused else 0)) * BLOCK_K * case.itemsize
-    spare = (BLOCK_M + BLOCK_N) * BLOCK_R * case.itemsize + (8 << 10)  # for the last product
-    num_stages = max(1, min(4, (shared_memory(device) - spare) // stage))
-    return {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "GROUP": 8}, num_warps, num_stages
+    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "GROUP": 8}
+    num_stages = most_stages(device, 4, functools.partial(product_bytes, case, fused, tile))
+    return tile | {"num_warps": num_warps, "num_stages": num_stages}
 
 
-def down_tile(case):
-    """The tile of `down`, which reads x once and is over when x has passed: many programs of few rows."""
-    return {"BLOCK_M": 16, "BLOCK_K": 256 // case.itemsize if case.sizes["R"] <= 64 else 32}, 4, 4
+def is_one_pass(case, BLOCK_K):
+    """Whether the loop over K has one pass and rows of A start anywhere. One pass is no loop: then Triton 3.6 on Hopper computes
+    wrongly (seen on an H200: errors larger than the outputs at K = 64, R = 13; right with two passes)."""
+    K, R = case.size("K", "R")
+    return R * case.itemsize % 16 != 0 and K <= BLOCK_K > 16
+
+
+def wrong_pass(case, device, BLOCK_K):
+    """Why warpgroups, which multiply 64 rows, cannot have this BLOCK_K, or None."""
+    if device.capability[0] == 9 and is_one_pass(case, BLOCK_K):
+        K, R = case.size("K", "R")
+        return f"BLOCK_K={BLOCK_K} takes K = {K} in one pass, which Triton computes wrongly for R = {R}; 16 is right"
+    return None
+
+
+def product_misfit(case, device, fused, config):
+    """Why `fused` or `up` cannot have this config, or None."""
+    if reason := wrong_pass(case, device, config["BLOCK_K"]):
+        return reason
+    values = config["BLOCK_M"] * (config["BLOCK_N"] + padded(case.sizes["R"]))
+    shared = product_bytes(case, fused, config, config["num_stages"])
+    return misfit(device, config, ("BLOCK_M", "BLOCK_N", "BLOCK_K"), values, shared)
+
+
+def product_bytes(case, fused, tile, num_stages):
+    """Shared memory: a slab of x and one of W a stage, with `fused` one of A, and beside them the last product and some. In one
+    stage nothing waits: the slabs make room for the last product."""
+    rows, BLOCK_R = tile["BLOCK_M"] + tile["BLOCK_N"], padded(case.sizes["R"])
+    stage, last = (rows + (BLOCK_R if fused else 0)) * tile["BLOCK_K"], rows * BLOCK_R
+    elements = max(stage, last) if num_stages == 1 else num_stages * stage + last
+    return elements * case.itemsize + (8 << 10)
+
+
+def down_config(case):
+    """The tunables of `down`, which reads x once and is over when x has passed: many programs of few rows."""
+    BLOCK_K = 256 // case.itemsize if case.sizes["R"] <= 64 else 32
+    return {"BLOCK_M": 16, "BLOCK_K": BLOCK_K, "num_warps": 4, "num_stages": 4}
+
+
+def down_misfit(case, device, config):
+    """Why `down` cannot have this config, or None."""
+    BLOCK_M, BLOCK_R = config["BLOCK_M"], padded(case.sizes["R"])
+    if BLOCK_M >= 64 and (reason := wrong_pass(case, device, config["BLOCK_K"])):
+        return reason
+    shared = config["num_stages"] * (BLOCK_M + BLOCK_R) * config["BLOCK_K"] * case.itemsize
+    return misfit(device, config, ("BLOCK_M", "BLOCK_K"), BLOCK_M * BLOCK_R, shared)
 
 
 @triton.jit

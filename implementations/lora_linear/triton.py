@@ -5,17 +5,18 @@ fused: one launch. two_launches: x @ A first, then the layer with it.
 
 import torch
 
-from implementations.lora_linear._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations.lora_linear._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"fused": ("scaled_xa",), "two_launches": ("xa", "scaled_xa")}
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N)) → (M, N)."""
-    *first, last = (launch.bind() for launch in launches(case, variant, device))
+    *first, last = (launch.bind() for launch in launches(case, variant, device, chosen))
     M, N, R = case.size("M", "N", "R")
 
     def fused(x, scale, W, b, A, B):

@@ -7,17 +7,24 @@ import math
 from pathlib import Path
 
 from implementations._shared.cuda import attention
-from implementations._shared.cuda.attention import AttentionTile
-from implementations._shared.cuda.launch import TYPES, Plan, instance
+from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
 from implementations._shared.gpu import is_ieee, multiprocessors
 
 BACKEND = "torch"
+FUSED = True
 VARIANTS = {"flash": ("probabilities",), "whole_row": ("probabilities",)}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+TUNABLES = {
+    "flash": {
+        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128, 256),
+        "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8), "num_stages": (2, 3, 4),
+    },
+    "whole_row": {"BLOCK_N": (64, 128, 256), "WARPS_N": (4, 8), "num_stages": (2, 3)},
+}  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
-WARPGROUP_ROWS, WARPGROUP_TOKENS, WARPGROUP_STAGES = 128, 128, 2
+WARPGROUP = {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": 128, "WARPS_M": 8, "WARPS_N": 1, "num_stages": 2}
 
 
 def skip(case, variant, device):
@@ -25,74 +32,100 @@ def skip(case, variant, device):
         return attention.skip_flash(case, device)
     if reason := attention.skip(case, device):
         return reason
-    if whole_row_tile(case, device) is None:
+    if whole_row_config(case, device) is None:
         return "the scores of 16 rows do not fit in a block's shared memory: flash takes them"
     return None
 
 
-def programs(case, variant, device):
-    """What `build` compiles; needs no GPU."""
-    return [plan(case, variant, device).program]
-
-
-def plan(case, variant, device):
-    """Chooses the kernel, its tile and its grid from the sizes and the device."""
+def config(case, variant, device):
+    if variant == "whole_row":
+        return whole_row_config(case, device)
     B, H, T, _ = case.size("B", "H", "T", "D")
-    if variant == "flash":
-        by_warpgroups = multiplies_by_warpgroups(case, device)
-        return flash_warpgroup(case) if by_warpgroups else attention.flash(FILE, case, device)
-    tile = whole_row_tile(case, device)
-    program = instance(FILE, "whole_row", *attention.head(case), tile.WN, tile.KEYS, tile.STAGES)
-    return Plan(program, B * H * -(-T // tile.rows), tile.threads, whole_row_bytes(tile, case))
+    blocks = B * H * -(-T // WARPGROUP["BLOCK_M"])
+    if blocks >= 0.9 * multiprocessors(device) and fits(case, variant, device, WARPGROUP) is None:
+        return dict(WARPGROUP)
+    return {"KERNEL": "simt" if is_ieee(case) else "tensor"} | attention.flash_config(case, device)
 
 
-def multiplies_by_warpgroups(case, device):
-    """Whether flash_warpgroup can be compiled for the device, takes the case (no box is larger than what it is of), and leaves
-    nearly every multiprocessor a block."""
-    B, H, T, D = case.size("B", "H", "T", "D")
-    blocks = B * H * -(-T // WARPGROUP_ROWS)
-    can = tuple(device.capability) == (9, 0) and case.itemsize == 2 and D % 8 == 0 and 64 <= D <= 128
-    return can and T >= WARPGROUP_ROWS and blocks >= 0.9 * multiprocessors(device)
-
-
-def flash_warpgroup(case):
-    B, H, T, D = case.size("B", "H", "T", "D")
-    wide = 64 if D <= 64 else 128
-    shape = WARPGROUP_ROWS, WARPGROUP_TOKENS, WARPGROUP_STAGES
-    program = instance(FILE, "flash_warpgroup", TYPES[case.dtype], wide, *shape)
-    stage = WARPGROUP_TOKENS * wide * 2 + 16
-    memory = WARPGROUP_ROWS * wide * 2 + 2 * WARPGROUP_STAGES * stage
-    rows, tokens = (1, WARPGROUP_ROWS, 64), (1, WARPGROUP_TOKENS, 64)
-    return Plan(
-        program, B * H * -(-T // WARPGROUP_ROWS), WARPGROUP_ROWS * 2 + 128, memory, boxes=(rows, tokens, tokens)
-    )
-
-
-def whole_row_tile(case, device):
+def whole_row_config(case, device):
     """16 rows by 8 or 4 warps, or None where their scores do not fit."""
     wide = attention.padded(case.sizes["D"]) * case.itemsize > 256 or is_ieee(case)
-    shapes = (1, 1, 8, 16 if wide else 32, 3), (1, 1, 8, 16, 2), (1, 1, 4, 16, 2)
-    tiles = (AttentionTile(*shape) for shape in shapes)
-    return next((t for t in tiles if attention.fits(whole_row_bytes(t, case), device)), None)
+    shapes = (8, 16 if wide else 32, 3), (8, 16, 2), (4, 16, 2)
+    configs = ({"BLOCK_N": n * keys, "WARPS_N": n, "num_stages": stages} for n, keys, stages in shapes)
+    return next((own for own in configs if fits(case, "whole_row", device, own) is None), None)
 
 
-def whole_row_bytes(tile, case):
-    """Shared memory of a block: its rows, the stages of k or v, weights, and all scores of the rows."""
-    return tile.memory(case, 1) + -(-case.sizes["T"] // tile.tokens) * tile.tokens * 16 * 4
+def fits(case, variant, device, config):
+    if variant == "whole_row":
+        return attention.fits(case, device, config, tensors=1, beside=lambda tile: scores_bytes(tile, case), rows=(16,))
+    if config["KERNEL"] == "warpgroup":
+        return no_warpgroups(case, device, config)
+    own = "simt" if is_ieee(case) else "tensor"
+    if config["KERNEL"] != own:
+        return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
+    return attention.flash_fits(case, device, config)
 
 
-def build(case, variant, device):
+def no_warpgroups(case, device, config):
+    """Why flash_warpgroup cannot be compiled for the device or take the case, or None: no box is larger than what it is of."""
+    (T, D), rows = case.size("T", "D"), config["BLOCK_M"]
+    shape = {**config, "num_stages": WARPGROUP["num_stages"]}
+    if shape != WARPGROUP:
+        return f"KERNEL=warpgroup has a tile of its own: {', '.join(f'{n}={v}' for n, v in WARPGROUP.items())}"
+    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D % 8 or not 64 <= D <= 128 or rows > T:
+        return "KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128 in eights, T from 128"
+    if config["num_stages"] < 2:
+        return f"num_stages is {config['num_stages']}: one is read while another is written"
+    return too_large(warpgroup_bytes(case, config), device)
+
+
+def warpgroup_bytes(case, config):
+    """Shared memory of a block: q, and stages of k and of v with their barriers."""
+    row = warpgroup_columns(case) * 2
+    return config["BLOCK_M"] * row + 2 * config["num_stages"] * (config["BLOCK_N"] * row + 16)
+
+
+def warpgroup_columns(case):
+    """D made up to whole panels of 64."""
+    return 64 if case.sizes["D"] <= 64 else 128
+
+
+def scores_bytes(tile, case):
+    """Shared memory for all scores of a block's 16 rows."""
+    return -(-case.sizes["T"] // tile.tokens) * tile.tokens * 16 * 4
+
+
+def launches(case, variant, device, config):
+    B, H, T, _ = case.size("B", "H", "T", "D")
+    dtypes = *(case.dtype,) * 3, "int32", case.dtype
+    if variant == "whole_row":
+        tile = attention.tile_of(config)
+        program = instance(FILE, "whole_row", *attention.head(case), tile.WN, tile.KEYS, tile.STAGES)
+        memory = tile.memory(case, 1) + scores_bytes(tile, case)
+        return (Launch(program, B * H * -(-T // tile.rows), tile.threads, memory, dtypes=dtypes),)
+    if config["KERNEL"] != "warpgroup":
+        return (attention.flash(FILE, case, config, dtypes),)
+    rows, tokens, stages = config["BLOCK_M"], config["BLOCK_N"], config["num_stages"]
+    program = instance(FILE, "flash_warpgroup", TYPES[case.dtype], warpgroup_columns(case), rows, tokens, stages)
+    grid, memory, boxes = (
+        B * H * -(-T // rows),
+        warpgroup_bytes(case, config),
+        ((1, rows, 64), (1, tokens, 64), (1, tokens, 64)),
+    )
+    return (Launch(program, grid, rows * 2 + 128, memory, dtypes=dtypes, boxes=boxes),)
+
+
+def build(case, variant, device, config):
     """call(q, k, v (B, H, T, D), n_padd (B,) int32) → (B, H, T, D)."""
     import numpy as np
     import torch
 
     _, H, T, D = case.size("B", "H", "T", "D")
-    launch = plan(case, variant, device).bind()
+    (described,) = launches(case, variant, device, config)
+    launch = described.bind()
     scale = np.float32(math.log2(math.e) / math.sqrt(D))
 
     def call(q, k, v, n_padd):
-        if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
-            raise ValueError("q, k or v is not contiguous; pass q.contiguous()")
         y = torch.empty_like(q)
         launch(q, k, v, n_padd, y, H, T, D, D, scale)
         return y

@@ -5,17 +5,18 @@ flash: blocks of tokens with a running maximum. whole_row: all scores of a tile 
 
 import torch
 
-from implementations._shared.triton.attention import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations._shared.triton.attention import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"flash": ("probabilities",), "whole_row": ("probabilities",)}
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(q, k, v (B, H, T, D), n_padd (B,) int32) → (B, H, T, D)."""
-    (launch,) = launches(case, variant, device)
+    (launch,) = launches(case, variant, device, chosen)
     run = launch.bind()
 
     def call(q, k, v, n_padd):

@@ -5,17 +5,18 @@ row: a row in the registers of some lanes or of a block. online: rows of any len
 
 from pathlib import Path
 
-from implementations._shared.cuda.launch import TYPES, Plan, instance, unsupported
-from implementations._shared.cuda.softmax import fits_in_registers, row_tile, vectors
+from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, unsupported
+from implementations._shared.cuda.softmax import fits_in_registers, row_fits, row_lanes, row_shape, vectors
 from implementations._shared.gpu import rows_are_aligned
 
 BACKEND = "torch"
+FUSED = True
 VARIANTS = {"row": (), "online": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+TUNABLES = {"row": {"LANES": (4, 8, 16, 32, 128, 256, 512, 1024)}, "online": {"num_warps": (4, 8, 16, 32)}}
 
 FILE = Path(__file__).with_suffix(".cu")
-ONLINE_THREADS = 256
 
 
 def skip(case, variant, device):
@@ -28,30 +29,34 @@ def skip(case, variant, device):
     return None
 
 
-def programs(case, variant, device):
-    """What `build` compiles; needs no GPU."""
-    return [plan(case, variant).program]
+def config(case, variant, device):
+    return {"num_warps": 8} if variant == "online" else {"LANES": row_lanes(vectors(case.sizes["T"], case))}
 
 
-def plan(case, variant):
-    T = case.sizes["T"]
+def fits(case, variant, device, config):
+    if variant == "online":
+        return not_one_of("num_warps", config["num_warps"], (4, 8, 16, 32))
+    return row_fits(case.sizes["T"], config, case)
+
+
+def launches(case, variant, device, config):
+    T, dtypes = case.sizes["T"], (case.dtype, "int32", case.dtype)
     head = TYPES[case.dtype], rows_are_aligned(case, T)
     if variant == "online":
-        return Plan(instance(FILE, "online", *head, ONLINE_THREADS), T, ONLINE_THREADS)
-    lanes, held = row_tile(vectors(T, case))
-    block = max(128, lanes)
-    return Plan(instance(FILE, "row", *head, lanes, held), -(-T * lanes // block), block)
+        block = 32 * config["num_warps"]
+        return (Launch(instance(FILE, "online", *head, block), T, block, dtypes=dtypes),)
+    lanes, (block, held) = config["LANES"], row_shape(T, config, case)
+    return (Launch(instance(FILE, "row", *head, lanes, held), -(-T * lanes // block), block, dtypes=dtypes),)
 
 
-def build(case, variant, device):
+def build(case, variant, device, config):
     """call(att (T, T), n_padd () int32) → (T, T)."""
     import torch
 
-    launch, T = plan(case, variant).bind(), case.sizes["T"]
+    (described,) = launches(case, variant, device, config)
+    launch, T = described.bind(), case.sizes["T"]
 
     def call(att, n_padd):
-        if not att.is_contiguous():
-            raise ValueError("att is not contiguous; pass att.contiguous()")
         y = torch.empty_like(att)
         launch(att, n_padd, y, T)
         return y

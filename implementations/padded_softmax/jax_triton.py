@@ -3,17 +3,18 @@
 import jax
 
 from implementations._shared.jax.launch import run
-from implementations._shared.triton.padded_softmax import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations._shared.triton.padded_softmax import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"row": (), "online": ()}
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(att (T, T), n_padd () int32) → (T, T), jitted."""
-    (launch,) = launches(case, variant, device)
+    (launch,) = launches(case, variant, device, chosen)
 
     def call(att, n_padd):
         return run(launch, att, n_padd, out=jax.ShapeDtypeStruct(att.shape, att.dtype))

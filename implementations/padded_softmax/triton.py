@@ -5,17 +5,18 @@ row: a whole row in registers. online: rows of any length, whose visible part is
 
 import torch
 
-from implementations._shared.triton.padded_softmax import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations._shared.triton.padded_softmax import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"row": (), "online": ()}
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(att (T, T), n_padd () int32) → (T, T)."""
-    (launch,) = launches(case, variant, device)
+    (launch,) = launches(case, variant, device, chosen)
     run = launch.bind()
 
     def call(att, n_padd):

@@ -6,14 +6,21 @@ flash: blocks of scores with a running maximum. whole_row: all scores of 16 rows
 from pathlib import Path
 
 from implementations._shared.cuda import attention
-from implementations._shared.cuda.attention import AttentionTile
-from implementations._shared.cuda.launch import Plan, instance
+from implementations._shared.cuda.launch import Launch, instance
 from implementations._shared.gpu import rows_are_aligned
 
 BACKEND = "torch"
+FUSED = True
 VARIANTS = {"flash": ("probabilities",), "whole_row": ("probabilities",)}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+TUNABLES = {
+    "flash": {
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256, 512), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),
+        "num_stages": (2, 3, 4),
+    },
+    "whole_row": {"BLOCK_N": (64, 128, 256), "WARPS_N": (4, 8), "num_stages": (2, 3)},
+}  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
 
@@ -21,50 +28,54 @@ FILE = Path(__file__).with_suffix(".cu")
 def skip(case, variant, device):
     if reason := attention.skip(case, device):
         return reason
-    if variant == "whole_row" and whole_row_tile(case, device) is None:
+    if variant == "whole_row" and whole_row_config(case, device) is None:
         return "16 rows of scores do not fit in a block's shared memory: flash takes them"
     return None
 
 
-def programs(case, variant, device):
-    """What `build` compiles; needs no GPU."""
-    return [plan(case, variant, device).program]
+def config(case, variant, device):
+    return attention.scores_config(case, device) if variant == "flash" else whole_row_config(case, device)
 
 
-def plan(case, variant, device):
-    """Chooses the tile and the grid from the sizes and the device."""
-    if variant == "flash":
-        return attention.flash_of_scores(FILE, case, device)
-    T, tile = case.sizes["T"], whole_row_tile(case, device)
-    shape = tile.WN, tile.KEYS, tile.STAGES
-    program = instance(FILE, "whole_row", *attention.head(case), rows_are_aligned(case, T), *shape)
-    return Plan(program, -(-T // tile.rows), tile.threads, whole_row_bytes(tile, case))
-
-
-def whole_row_tile(case, device):
+def whole_row_config(case, device):
     """16 rows by 8 warps, or None where their scores do not fit."""
-    keys = 32 if case.itemsize == 2 else 16
-    tiles = (AttentionTile(1, 1, 8, keys, stages) for stages in (3, 2))
-    return next((t for t in tiles if attention.fits(whole_row_bytes(t, case), device)), None)
+    configs = ({"BLOCK_N": 8 * (64 // case.itemsize), "WARPS_N": 8, "num_stages": stages} for stages in (3, 2))
+    return next((own for own in configs if fits(case, "whole_row", device, own) is None), None)
 
 
-def whole_row_bytes(tile, case):
-    """Shared memory of a block: its rows, the stages of v, weights, and all scores of its rows, which may begin a vector before
-    n_padd."""
+def fits(case, variant, device, config):
+    if variant == "flash":
+        return attention.scores_fit(case, device, config)
+    shape = {"rows": (16,), "tokens": 64 // case.itemsize}
+    return attention.fits(case, device, config, tensors=1, beside=lambda tile: scores_bytes(tile, case), **shape)
+
+
+def scores_bytes(tile, case):
+    """Shared memory for all scores of a block's 16 rows, which may begin a vector before n_padd."""
     T = case.sizes["T"] + 16 // case.itemsize - 1
-    return tile.memory(case, 1) + -(-T // tile.tokens) * tile.tokens * 16 * case.itemsize
+    return -(-T // tile.tokens) * tile.tokens * 16 * case.itemsize
 
 
-def build(case, variant, device):
+def launches(case, variant, device, config):
+    if variant == "flash":
+        return (attention.flash_of_scores(FILE, case, config),)
+    T, tile = case.sizes["T"], attention.tile_of(config)
+    program = instance(
+        FILE, "whole_row", *attention.head(case), rows_are_aligned(case, T), tile.WN, tile.KEYS, tile.STAGES
+    )
+    memory, dtypes = tile.memory(case, 1) + scores_bytes(tile, case), (case.dtype, case.dtype, "int32", case.dtype)
+    return (Launch(program, -(-T // tile.rows), tile.threads, memory, dtypes=dtypes),)
+
+
+def build(case, variant, device, config):
     """call(att (T, T), v (T, D), n_padd () int32) → (T, D)."""
     import torch
 
     T, D = case.size("T", "D")
-    launch = plan(case, variant, device).bind()
+    (described,) = launches(case, variant, device, config)
+    launch = described.bind()
 
     def call(att, v, n_padd):
-        if not (att.is_contiguous() and v.is_contiguous()):
-            raise ValueError("att or v is not contiguous; pass att.contiguous()")
         y = torch.empty_like(v)
         launch(att, v, n_padd, y, T, D, D)
         return y

@@ -5,17 +5,18 @@ flash: blocks of scores with a running maximum. whole_row: all scores of 16 rows
 
 import torch
 
-from implementations._shared.triton.weighted_values import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations._shared.triton.weighted_values import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"flash": ("probabilities",), "whole_row": ("probabilities",)}
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(att (T, T), v (T, D), n_padd () int32) → (T, D)."""
-    (launch,) = launches(case, variant, device)
+    (launch,) = launches(case, variant, device, chosen)
     run = launch.bind()
 
     def call(att, v, n_padd):

@@ -14,71 +14,123 @@ T, C and D are compile-time constants, n_padd is read from the device.
 """
 
 import dataclasses
+import functools
 import math
 
 import triton
 import triton.language as tl
 
-from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned, shared_memory
+from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 from implementations._shared.triton import attention, padded_softmax, softmax, weighted_values
 from implementations._shared.triton.attention import first_visible, tokens_of
-from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.launch import TYPES, by_launch, launch_with, prefixed
+from implementations._shared.triton.limits import first_reason, misfit, most_stages
 from implementations._shared.triton.matmul import padded
 from implementations._shared.triton.weighted_values import values_of
+
+TUNABLES = {
+    ("padded_attention", "padded_softmax_v", "padded_softmax", "plain_softmax"): {
+        "dense_BLOCK_M": (16, 32, 64, 128), "dense_BLOCK_N": (16, 32, 64, 128), "dense_BLOCK_K": (16, 32, 64, 128),
+        "dense_num_warps": (4, 8), "dense_num_stages": (2, 3, 4),
+    },
+    "padded_attention": {
+        "attention_BLOCK_M": (16, 32, 64, 128), "attention_BLOCK_N": (16, 32, 64, 128), "attention_num_warps": (4, 8, 16),
+        "attention_num_stages": (1, 2, 3, 4),
+    },
+    ("padded_softmax_v", "padded_softmax", "plain_softmax"): {
+        "scores_BLOCK": (16, 32, 64, 128), "scores_num_warps": (4, 8),
+        "values_BLOCK_M": (16, 32, 64, 128), "values_BLOCK_N": (16, 32, 64, 128), "values_num_warps": (2, 4, 8),
+        "values_num_stages": (1, 2, 3, 4),
+    },
+    "padded_softmax": {"softmax_BLOCK": (1024, 2048, 4096, 8192), "softmax_num_warps": (1, 2, 4, 8, 16)},
+    "plain_softmax": {
+        "softmax_ROWS": (1, 2, 4, 8), "softmax_BLOCK": (1024, 2048, 4096, 8192), "softmax_num_warps": (1, 2, 4, 8, 16),
+    },
+}  # fmt: skip
+# variant → the launch that has a shared kernel, whose module, the kernel that is taken where it can be, and the other
+SHARED = {
+    "padded_attention": ("attention", attention, "whole_row", "flash"),
+    "padded_softmax_v": ("values", weighted_values, "whole_row", "flash"),
+    "padded_softmax": ("softmax", padded_softmax, "row", "online"),
+    "plain_softmax": ("softmax", softmax, "row", "online"),
+}
 
 
 def skip(case, variant, device):
     """Why Triton cannot run this cell, or None."""
-    return attention.skip(attention_case(case), "flash", device)
+    return attention.skip(shared_case(case), "flash", device)
 
 
-def launches(case, variant, device):
+def shared_case(case):
+    """The case with the sizes that shared kernels go by."""
+    T, D = case.size("T", "D")
+    return dataclasses.replace(case, sizes={"B": 1, "H": 1, "T": T, "D": D, "R": T, "C": T})
+
+
+def shared_kernel(case, variant, device):
+    """The launch of a variant that has a shared kernel, the kernel's module, and which of its kernels that is."""
+    launch, module, wanted, other = SHARED[variant]
+    return launch, module, wanted if module.skip(shared_case(case), wanted, device) is None else other
+
+
+def config(case, variant, device):
+    """The tunables of a variant: those of each of its launches. A whole_row has no BLOCK_N and no stages, a softmax ROWS or a
+    BLOCK."""
+    launch, module, kernel = shared_kernel(case, variant, device)
+    configs = {"dense": dense_config(case, device), launch: module.config(shared_case(case), kernel, device)}
+    if variant != "padded_attention":
+        configs["scores"] = scores_config(case)
+    if launch == "softmax":
+        configs["values"] = weighted_values.config(case, "flash", device)
+    return prefixed(configs)
+
+
+def fits(case, variant, device, config):
+    """Why a config cannot run, or None."""
+    launch, module, kernel = shared_kernel(case, variant, device)
+    configs = by_launch(config)
+    reasons = {
+        "dense": dense_misfit(case, device, configs["dense"]),
+        launch: module.fits(shared_case(case), kernel, device, configs[launch]),
+    }
+    if variant != "padded_attention":
+        reasons["scores"] = scores_misfit(case, device, configs["scores"])
+    if launch == "softmax":
+        reasons["values"] = weighted_values.fits(case, "flash", device, configs["values"])
+    return first_reason(reasons)
+
+
+def launches(case, variant, device, config):
     """The launches of a call, in order. The outputs of each are inputs of later ones."""
     T, C, D = case.size("T", "C", "D")
-    pointer = TYPES[case.dtype]
-    tile, num_warps, num_stages = dense_tile(case, device)
+    pointer, configs = TYPES[case.dtype], by_launch(config)
+    launch, module, kernel = shared_kernel(case, variant, device)
+    (shared,) = module.launches(shared_case(case), kernel, device, configs[launch])
+    tile = configs["dense"]
     signature = dict.fromkeys(("x", "W", "b", "q", "k", "v"), pointer)
-    options = {"T": T, "C": C, "D": D, "NK": case.options["w_layout"] == "nk", "PRECISION": case.precision} | tile
+    options = {"T": T, "C": C, "D": D, "NK": case.options["w_layout"] == "nk", "PRECISION": case.precision}
     grid = (triton.cdiv(T, tile["BLOCK_M"]) * 3 * triton.cdiv(D, tile["BLOCK_N"]),)
-    first = Launch(dense, signature, options, grid, num_warps, num_stages)
+    first = launch_with(tile, dense, signature, options, grid)
     if variant == "padded_attention":
-        whole = attention.skip(attention_case(case), "whole_row", device) is None
-        return (first, *attention.launches(attention_case(case), "whole_row" if whole else "flash", device))
+        return first, shared
 
-    tile, num_warps = scores_tile(case)
+    tile = configs["scores"]
     signature = {"q": pointer, "k": pointer, "n_padd": "*i32", "att": pointer}
     options = {"T": T, "D": D, "BLOCK_D": padded(D), "SCALE": 1 / math.sqrt(D), "PRECISION": case.precision}
-    options |= {"MASKED": variant == "plain_softmax"} | tile
-    second = Launch(scores, signature, options, (triton.cdiv(T, tile["BLOCK"]) ** 2,), num_warps, 1)
+    options["MASKED"] = variant == "plain_softmax"
+    second = launch_with(tile, scores, signature, options, (triton.cdiv(T, tile["BLOCK"]) ** 2,))
     if variant == "padded_softmax_v":
-        whole = weighted_values.skip(case, "whole_row", device) is None
-        return (first, second, *weighted_values.launches(case, "whole_row" if whole else "flash", device))
+        return first, second, shared
 
-    if variant == "plain_softmax":
-        rows = of_sizes(case, R=T, C=T)
-        third = softmax.launch(rows, "row" if softmax.skip(rows, "row", device) is None else "online")
-    else:
-        row = padded_softmax.skip(case, "row", device) is None
-        (third,) = padded_softmax.launches(case, "row" if row else "online", device)
-    tile, num_warps, num_stages = weighted_values.flash_tile(case, device)
+    tile = configs["values"]
     signature = {"att": pointer, "v": pointer, "n_padd": "*i32", "y": pointer}
-    options = {"T": T, "D": D, "BLOCK_D": padded(D), "PRECISION": case.precision} | tile
-    grid = (triton.cdiv(T, tile["BLOCK_M"]),)
-    return (first, second, third, Launch(values, signature, options, grid, num_warps, num_stages))
+    options = {"T": T, "D": D, "BLOCK_D": padded(D), "PRECISION": case.precision}
+    last = launch_with(tile, values, signature, options, (triton.cdiv(T, tile["BLOCK_M"]),))
+    return first, second, shared, last
 
 
-def of_sizes(case, **sizes):
-    """The case with the sizes that a shared kernel goes by."""
-    return dataclasses.replace(case, sizes=sizes)
-
-
-def attention_case(case):
-    """The case of attention's launch: one head."""
-    return of_sizes(case, B=1, H=1, T=case.sizes["T"], D=case.sizes["D"])
-
-
-def dense_tile(case, device):
-    """The tile of `dense`, its warps and its stages: small ones while a GPU has multiprocessors to spare."""
+def dense_config(case, device):
+    """The tunables of `dense`: small tiles while a GPU has multiprocessors to spare."""
     T, C, D = case.size("T", "C", "D")
     BLOCK_N = min(64, padded(D))
     BLOCK_M, BLOCK_K = 128, 64 if case.dtype != "float32" else 32
@@ -88,17 +140,34 @@ def dense_tile(case, device):
         BLOCK_M //= 2
     if not rows_are_aligned(case, C, D):
         BLOCK_K = min(BLOCK_K, 32)  # an address for each element
-    BLOCK_K = min(BLOCK_K, padded(C))
-    stage = (BLOCK_M + BLOCK_N) * BLOCK_K * case.itemsize
-    limit = shared_memory(device) - (8 << 10)
-    return {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K}, 4, min(4, limit // stage)
+    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": min(BLOCK_K, padded(C))}
+    return tile | {"num_warps": 4, "num_stages": most_stages(device, 4, functools.partial(dense_bytes, case, tile))}
 
 
-def scores_tile(case):
-    """The tile of `scores` and its warps: square, because a row reads as much of k as a column of q."""
+def dense_misfit(case, device, config):
+    """Why `dense` cannot have this config, or None."""
+    sums = config["BLOCK_M"] * config["BLOCK_N"]
+    return misfit(
+        device, config, ("BLOCK_M", "BLOCK_N", "BLOCK_K"), sums, dense_bytes(case, config, config["num_stages"])
+    )
+
+
+def dense_bytes(case, tile, num_stages):
+    """Shared memory of `dense`: a slab of x and one of W a stage, and some to rearrange."""
+    return num_stages * (tile["BLOCK_M"] + tile["BLOCK_N"]) * tile["BLOCK_K"] * case.itemsize + (8 << 10)
+
+
+def scores_config(case):
+    """The tunables of `scores`: a square tile, because a row reads as much of k as a column of q."""
     ieee = is_ieee(case)
     block = 32 if ieee or padded(case.sizes["D"]) > 128 else 64
-    return {"BLOCK": min(block, padded(case.sizes["T"]))}, 8 if ieee else 4
+    return {"BLOCK": min(block, padded(case.sizes["T"])), "num_warps": 8 if ieee else 4}
+
+
+def scores_misfit(case, device, config):
+    """Why `scores` cannot have this config, or None."""
+    BLOCK = config["BLOCK"]
+    return misfit(device, config, ("BLOCK",), BLOCK * BLOCK, 2 * BLOCK * padded(case.sizes["D"]) * case.itemsize)
 
 
 @triton.jit

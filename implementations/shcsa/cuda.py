@@ -11,10 +11,11 @@ import math
 from pathlib import Path
 
 from implementations._shared.cuda import attention, matmul
-from implementations._shared.cuda.launch import TYPES, Plan, instance
+from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
 from implementations._shared.gpu import rows_are_aligned
 
 BACKEND = "torch"
+FUSED = True
 VARIANTS = {
     "padded_attention": ("bias", "probabilities"),
     "padded_softmax_v": ("bias", "scaled", "probabilities"),
@@ -23,6 +24,28 @@ VARIANTS = {
 }
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+TUNABLES = {  # `values` multiplies weights, or what it makes of scores, with v
+    "padded_attention": {
+        "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),
+        "attention_BLOCK_M": (16, 32, 64, 128), "attention_BLOCK_N": (16, 32, 64, 128, 256), "attention_WARPS_M": (1, 2, 4, 8),
+        "attention_WARPS_N": (1, 2, 4, 8), "attention_num_stages": (2, 3, 4),
+    },
+    "padded_softmax_v": {
+        "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),
+        "values_BLOCK_M": (16, 32, 64, 128), "values_BLOCK_N": (32, 64, 128, 256, 512), "values_WARPS_M": (1, 2, 4, 8),
+        "values_WARPS_N": (1, 2, 4, 8), "values_num_stages": (2, 3, 4),
+    },
+    "padded_softmax": {
+        "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),
+        "values_BLOCK_M": (16, 32, 64, 128), "values_BLOCK_N": (32, 64, 128, 256, 512), "values_WARPS_M": (1, 2, 4, 8),
+        "values_WARPS_N": (1, 2, 4, 8), "values_num_stages": (2, 3, 4),
+    },
+    "plain_softmax": {
+        "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),
+        "values_BLOCK_M": (16, 32, 64, 128), "values_BLOCK_N": (32, 64, 128, 256, 512), "values_WARPS_M": (1, 2, 4, 8),
+        "values_WARPS_N": (1, 2, 4, 8), "values_num_stages": (2, 3, 4),
+    },
+}  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
 SCORES = attention.AttentionTile(1, 4, 2, 32)  # 64 × 64, as cuda.cu has it
@@ -31,45 +54,68 @@ LANES, VECTORS = 128, 8  # that hold a row of att in `softmax`, and how many vec
 
 def skip(case, variant, device):
     if variant == "padded_attention":
-        return attention.skip_flash(of_sizes(case, B=1, H=1, T=case.sizes["T"], D=case.sizes["D"]), device)
+        return attention.skip_flash(one_head(case), device)
     return attention.skip(case, device)
 
 
-def programs(case, variant, device):
-    """What `build` compiles; needs no GPU."""
-    return [plan.program for plan in plans(case, variant, device)]
-
-
-def plans(case, variant, device):
-    """What a call launches, in order."""
-    T, C, D = case.size("T", "C", "D")
-    dense = matmul.plan(FILE, "dense", of_sizes(case, M=T, K=C, N=3 * D), device)
+def config(case, variant, device):
+    dense = matmul.config(dense_case(case), device)
+    own = {name: dense[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages")}  # one kernel multiplies the case
     if variant == "padded_attention":
-        return [dense, attention.flash(FILE, of_sizes(case, B=1, H=1, T=T, D=D), device)]
+        last = prefixed("attention", attention.flash_config(one_head(case), device))
+    else:
+        last = prefixed("values", attention.scores_config(case, device))
+    return prefixed("dense", own) | last
+
+
+def fits(case, variant, device, config):
+    if reason := matmul.fits(dense_case(case), device, of_launch("dense", config)):
+        return f"dense: {reason}"
+    if variant == "padded_attention":
+        return attention.flash_fits(one_head(case), device, of_launch("attention", config))
+    return attention.scores_fit(case, device, of_launch("values", config))
+
+
+def launches(case, variant, device, config):
+    T, dtype = case.sizes["T"], case.dtype
+    own = of_launch("dense", config)
+    dense = matmul.launch(FILE, "dense", dense_case(case), device, own, dtypes=(dtype,) * 4)
+    if variant == "padded_attention":
+        own, dtypes = of_launch("attention", config), (dtype, dtype, dtype, "int32", dtype)
+        return dense, attention.flash(FILE, one_head(case), own, dtypes)
     whole = rows_are_aligned(case, T)
     program = instance(FILE, "scores", *attention.head(case), whole, variant == "plain_softmax")
     memory = (SCORES.rows + SCORES.tokens) * SCORES.pitch(case) + SCORES.rows * (SCORES.tokens + 8) * case.itemsize
-    scores = Plan(program, (-(-T // SCORES.rows)) ** 2, SCORES.threads, memory)
+    grid = (-(-T // SCORES.rows)) ** 2
+    scores = Launch(program, grid, SCORES.threads, memory, dtypes=(dtype, dtype, "int32", dtype))
     if variant == "padded_softmax_v":
-        return [dense, scores, attention.flash_of_scores(FILE, case, device)]
+        return dense, scores, attention.flash_of_scores(FILE, case, of_launch("values", config))
     held = -(-T * case.itemsize // (16 * LANES))
     masked = variant == "padded_softmax"
-    program = instance(FILE, "softmax", TYPES[case.dtype], whole, masked, held if held <= VECTORS else 0)
-    values = attention.flash_of_scores(FILE, case, device, normalised=True)
-    return [dense, scores, Plan(program, T, LANES), values]
+    program = instance(FILE, "softmax", TYPES[dtype], whole, masked, held if held <= VECTORS else 0)
+    softmax = Launch(program, T, LANES, dtypes=(dtype, "int32", dtype))
+    values = attention.flash_of_scores(FILE, case, of_launch("values", config), normalised=True)
+    return dense, scores, softmax, values
 
 
-def of_sizes(case, **sizes):
-    """The case with the sizes that a shared choice of tiles goes by."""
-    return dataclasses.replace(case, sizes=sizes)
+def dense_case(case):
+    """The Dense layer's product, by which its tile is chosen."""
+    T, C, D = case.size("T", "C", "D")
+    return dataclasses.replace(case, sizes={"M": T, "K": C, "N": 3 * D})
 
 
-def build(case, variant, device):
+def one_head(case):
+    """The attention that follows it."""
+    T, D = case.size("T", "D")
+    return dataclasses.replace(case, sizes={"B": 1, "H": 1, "T": T, "D": D})
+
+
+def build(case, variant, device, config):
     """call(x (T, C), n_padd () int32, W, b (3 D,)) → (T, D)."""
     import numpy as np
 
     T, C, D = case.size("T", "C", "D")
-    dense, *others = (plan.bind() for plan in plans(case, variant, device))
+    dense, *others = (launch.bind() for launch in launches(case, variant, device, config))
     scale = 1 / math.sqrt(D)
     attention_scale, scale = np.float32(scale * math.log2(math.e)), np.float32(scale)
     part = D * case.itemsize  # bytes from q to k, and from k to v
@@ -97,11 +143,4 @@ def build(case, variant, device):
         last(att, q + 2 * part, n_padd, y, T, D, 3 * D)
         return y
 
-    run = padded_attention if variant == "padded_attention" else by_scores
-
-    def call(x, n_padd, W, b):
-        if not (x.is_contiguous() and W.is_contiguous()):
-            raise ValueError("x or W is not contiguous; pass x.contiguous()")
-        return run(x, n_padd, W, b)
-
-    return call
+    return padded_attention if variant == "padded_attention" else by_scores

@@ -5,11 +5,12 @@ import functools
 import jax
 
 from implementations._shared.jax.launch import run
-from implementations.shcsa._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations.shcsa._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {
     "padded_attention": ("bias", "probabilities"),
     "padded_softmax_v": ("bias", "scaled", "probabilities"),
@@ -18,10 +19,10 @@ VARIANTS = {
 }
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(x (T, C), n_padd () int32, W, b (3 D,)) → (T, D), jitted."""
     T, D = case.size("T", "D")
-    dense, *others = [functools.partial(run, launch) for launch in launches(case, variant, device)]
+    dense, *others = [functools.partial(run, launch) for launch in launches(case, variant, device, chosen)]
 
     def call(x, n_padd, W, b):
         y, att = jax.ShapeDtypeStruct((T, D), x.dtype), jax.ShapeDtypeStruct((T, T), x.dtype)

@@ -5,11 +5,12 @@ padded_attention, padded_softmax_v, padded_softmax, plain_softmax: the kernel th
 
 import torch
 
-from implementations.shcsa._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations.shcsa._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {
     "padded_attention": ("bias", "probabilities"),
     "padded_softmax_v": ("bias", "scaled", "probabilities"),
@@ -18,10 +19,10 @@ VARIANTS = {
 }
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(x (T, C), n_padd () int32, W, b (3 D,)) → (T, D)."""
     T, D = case.size("T", "D")
-    dense, *others = [launch.bind() for launch in launches(case, variant, device)]
+    dense, *others = [launch.bind() for launch in launches(case, variant, device, chosen)]
 
     def projected(x, W, b):
         q, k, v = (x.new_empty((T, D)) for _ in range(3))

@@ -5,38 +5,63 @@ persistent   `row`, but as many programs as run at once, each with many rows: wh
              ones are copied to shared memory. Each row is read once as well.
 """
 
+import functools
+
 import triton
 import triton.language as tl
 
-from implementations._shared.gpu import multiprocessors, shared_memory
-from implementations._shared.triton.launch import TYPES, Launch
-from implementations._shared.triton.softmax import launch, row_tile, skip, softmax_tile  # noqa: F401 (`skip` is part of the contract)
+from implementations._shared.gpu import multiprocessors
+from implementations._shared.triton import softmax
+from implementations._shared.triton.launch import TYPES, launch_with
+from implementations._shared.triton.limits import misfit, most_stages
+from implementations._shared.triton.softmax import row_config, row_values, skip, softmax_tile  # noqa: F401 (`skip` is part of the contract)
+
+TUNABLES = {
+    "row": {"ROWS": (1, 2, 4, 8), "num_warps": (1, 2, 4, 8, 16, 32)},
+    "persistent": {
+        "ROWS": (1, 2, 4, 8), "PROGRAMS": (1, 2, 4, 8), "num_warps": (4, 8, 16, 32), "num_stages": (1, 2, 3, 4),
+    },
+    "online": {"BLOCK": (256, 512, 1024, 2048, 4096, 8192), "num_warps": (1, 2, 4, 8, 16, 32)},
+}  # fmt: skip
 
 
-def launches(case, variant, device):
+def config(case, variant, device):
+    """The tunables of a variant: its tile and warps. `persistent` has PROGRAMS on each multiprocessor as well, and as many
+    tiles on their way, one of them in hand, as it has stages."""
+    if variant != "persistent":
+        return softmax.config(case, variant, device)
+    tile = row_config(case)
+    if case.sizes["C"] * case.itemsize % 16:
+        # elements are copied one by one, with an address in registers for each
+        tile["num_warps"] = max(4, tile["num_warps"])
+    tile["PROGRAMS"] = max(1, 16 // tile["num_warps"])  # 16 warps hide the latency of the arithmetic
+    shared = functools.partial(shared_bytes, case, tile, tile["PROGRAMS"])
+    return tile | {"num_stages": most_stages(device, 4, shared)}
+
+
+def shared_bytes(case, tile, programs, num_stages):
+    """Shared memory of so many programs, of one stage less than they have, which is in registers; and some to reduce."""
+    return programs * (num_stages - 1) * row_values(case, tile) * case.itemsize + (8 << 10)
+
+
+def fits(case, variant, device, config):
+    """Why a config cannot run, or None."""
+    if variant != "persistent":
+        return softmax.fits(case, variant, device, config)
+    shared = shared_bytes(case, config, 1, config["num_stages"])
+    return misfit(device, config, values=row_values(case, config), shared=shared)
+
+
+def launches(case, variant, device, config):
     """The one launch of every variant."""
     if variant != "persistent":
-        return (launch(case, variant),)
-    C, pointer = case.sizes["C"], TYPES[case.dtype]
-    rows, block, num_warps = row_tile(case)
-    if C * case.itemsize % 16:
-        num_warps = max(4, num_warps)  # elements are copied one by one, with an address in registers for each
-    programs, stages = persistent_grid(case, device, rows, block, num_warps)
+        return softmax.launches(case, variant, device, config)
+    R, C = case.size("R", "C")
+    pointer, tile = TYPES[case.dtype], dict(config)
+    programs = min(triton.cdiv(R, tile["ROWS"]), tile.pop("PROGRAMS") * multiprocessors(device))
     signature = {"x": pointer, "R": "i32", "y": pointer}
-    options = {"C": C, "ROWS": rows, "BLOCK": block, "STAGES": stages}
-    return (Launch(persistent, signature, options, (programs,), num_warps, stages),)
-
-
-def persistent_grid(case, device, rows, block, num_warps):
-    """How many programs run at once, and how many tiles each has on its way, and one in hand.
-
-    16 warps on a multiprocessor hide the latency of the arithmetic; what is on its way shares its memory.
-    """
-    R = case.sizes["R"]
-    each = max(1, 16 // num_warps)
-    memory = (shared_memory(device) - (8 << 10)) // each
-    stages = min(4, 1 + memory // (rows * block * case.itemsize))
-    return min(triton.cdiv(R, rows), each * multiprocessors(device)), stages
+    options = {"C": C, "BLOCK": triton.next_power_of_2(C), "STAGES": tile["num_stages"]}
+    return (launch_with(tile, persistent, signature, options, (programs,)),)
 
 
 @triton.jit(do_not_specialize=["R"])

@@ -6,17 +6,31 @@ read twice.
 
 from pathlib import Path
 
-from implementations._shared.cuda.launch import TYPES, Plan, instance, unsupported
-from implementations._shared.cuda.softmax import ROW_THREADS, VECTORS, fits_in_registers, row_tile, vectors
+from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, unsupported
+from implementations._shared.cuda.softmax import (
+    ROW_THREADS,
+    VECTORS,
+    fits_in_registers,
+    row_fits,
+    row_lanes,
+    row_shape,
+    vectors,
+)
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
 BACKEND = "torch"
+FUSED = True
 VARIANTS = {"row": (), "cluster": (), "online": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+TUNABLES = {
+    "row": {"LANES": (4, 8, 16, 32, 128, 256, 512, 1024)},
+    "cluster": {"CLUSTER": (2, 4, 8), "num_warps": (8, 16, 32)},
+    "online": {"num_warps": (4, 8, 16, 32)},
+}
 
 FILE = Path(__file__).with_suffix(".cu")
-CLUSTER_THREADS, ONLINE_THREADS = (256, 512, 1024), 512
+CLUSTER_THREADS = 256, 512, 1024
 
 
 def skip(case, variant, device):
@@ -36,45 +50,60 @@ def skip(case, variant, device):
     return None
 
 
-def programs(case, variant, device):
-    """What `build` compiles; needs no GPU."""
-    return [plan(case, variant, device).program]
-
-
-def plan(case, variant, device):
-    """Chooses the tile from the sizes and the device."""
+def config(case, variant, device):
     R, C = case.size("R", "C")
-    head, count = (TYPES[case.dtype], rows_are_aligned(case, C)), vectors(C, case)
     if variant == "row":
-        lanes, held = row_tile(count)
-        block = max(128, lanes)
-        return Plan(instance(FILE, "row", *head, lanes, held), -(-R * lanes // block), block, sizes=(R, C))
-    if variant == "cluster":
-        blocks, lanes, held = cluster_tile(count, R, multiprocessors(device))
-        return Plan(instance(FILE, "cluster", *head, blocks, lanes, held), R * blocks, lanes, sizes=(C,))
-    return Plan(instance(FILE, "online", *head, ONLINE_THREADS), R, ONLINE_THREADS, sizes=(C,))
+        return {"LANES": row_lanes(vectors(C, case))}
+    return cluster_config(vectors(C, case), R, multiprocessors(device)) if variant == "cluster" else {"num_warps": 16}
 
 
-def cluster_tile(count, R, multiprocessors):
-    """Blocks of a row of `count` vectors, lanes of a block, and vectors of a lane: small blocks before large ones, because
-    they begin and end apart from each other; but few rows take all the blocks they can."""
+def cluster_config(count, R, multiprocessors):
+    """Blocks of a row of `count` vectors, and their warps: small blocks before large ones, because they begin and end apart from
+    each other; but few rows take all the blocks they can."""
     sizes = (8,) if multiprocessors > 2 * R else (2, 4, 8)
     lanes, blocks = next((n, b) for n in CLUSTER_THREADS for b in sizes if count <= b * n * VECTORS)
-    return blocks, lanes, -(-count // (lanes * blocks))
+    return {"CLUSTER": blocks, "num_warps": lanes // 32}
 
 
-def build(case, variant, device):
+def fits(case, variant, device, config):
+    C = case.sizes["C"]
+    if variant == "row":
+        return row_fits(C, config, case)
+    if reason := not_one_of("num_warps", config["num_warps"], (4, 8, 16, 32)):
+        return reason
+    if variant == "online":
+        return None
+    count, most = vectors(C, case), config["CLUSTER"] * config["num_warps"] * 32 * VECTORS
+    if count > most:
+        return f"a row is {count} vectors of 16 bytes; the registers of a cluster of that size hold {most}"
+    return not_one_of("CLUSTER", config["CLUSTER"], (2, 4, 8))
+
+
+def launches(case, variant, device, config):
+    (R, C), dtypes = case.size("R", "C"), (case.dtype, case.dtype)
+    head = TYPES[case.dtype], rows_are_aligned(case, C)
+    if variant == "row":
+        lanes, (block, held) = config["LANES"], row_shape(C, config, case)
+        program = instance(FILE, "row", *head, lanes, held)
+        return (Launch(program, -(-R * lanes // block), block, dtypes=dtypes, sizes=(R, C)),)
+    block = 32 * config["num_warps"]
+    if variant == "online":
+        return (Launch(instance(FILE, "online", *head, block), R, block, dtypes=dtypes, sizes=(C,)),)
+    blocks = config["CLUSTER"]
+    program = instance(FILE, "cluster", *head, blocks, block, -(-vectors(C, case) // (block * blocks)))
+    return (Launch(program, R * blocks, block, dtypes=dtypes, sizes=(C,)),)
+
+
+def build(case, variant, device, config):
     """call(x (R, C)) → (R, C)."""
     import torch
 
-    planned = plan(case, variant, device)
-    launch = planned.bind()
+    (described,) = launches(case, variant, device, config)
+    launch, sizes = described.bind(), described.sizes
 
     def call(x):
-        if not x.is_contiguous():
-            raise ValueError("x is not contiguous; pass x.contiguous()")
         y = torch.empty_like(x)
-        launch(x, y, *planned.sizes)
+        launch(x, y, *sizes)
         return y
 
     return call

@@ -5,17 +5,18 @@ row: whole rows in registers. persistent: the same with the next rows on their w
 
 import torch
 
-from implementations.softmax._triton_kernels import launches, skip  # noqa: F401 (`skip` is part of the contract)
+from implementations.softmax._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"row": (), "persistent": (), "online": ()}
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(x (R, C)) → (R, C)."""
-    (launch,) = launches(case, variant, device)
+    (launch,) = launches(case, variant, device, chosen)
     run, R = launch.bind(), case.sizes["R"]
 
     def call(x):

@@ -11,9 +11,9 @@ from implementations._shared.triton.elementwise import activate
 from implementations._shared.triton.gated_matmul import launch, place, products, store_tile
 
 
-def launches(case, variant, device):
+def launches(case, variant, device, config):
     """The one launch."""
-    return (launch(splacc_tile, ("A", "B"), {}, case, variant, device),)
+    return (launch(splacc_tile, ("A", "B"), {}, case, variant, config),)
 
 
 @triton.jit(do_not_specialize=["M"])

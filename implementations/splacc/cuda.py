@@ -6,9 +6,16 @@ from implementations._shared.cuda import matmul
 from implementations._shared.cuda.launch import unsupported
 
 BACKEND = "torch"
+FUSED = True
 VARIANTS = {"two_accumulators": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+TUNABLES = {
+    "two_accumulators": {
+        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
+        "num_stages": (2, 3, 4), "CLUSTER": (1, 2),
+    },
+}  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
 
@@ -17,20 +24,24 @@ def skip(case, variant, device):
     return unsupported(device)
 
 
-def programs(case, variant, device):
-    """What `build` compiles; needs no GPU."""
-    return [plan(case, variant, device).program]
+def config(case, variant, device):
+    return matmul.config(case, device, matmul.TENSOR_TILES + matmul.WARPGROUP_TILES, parts=2)
 
 
-def plan(case, variant, device):
-    """Chooses the kernel, its tile and its grid from the sizes and the device."""
-    return matmul.plan(FILE, variant, case, device, parts=2, tiles=matmul.TENSOR_TILES + matmul.WARPGROUP_TILES)
+def fits(case, variant, device, config):
+    return matmul.fits(case, device, config, parts=2)
 
 
-def build(case, variant, device):
+def launches(case, variant, device, config):
+    dtypes = (case.dtype,) * 3
+    return (matmul.launch(FILE, variant, case, device, config, parts=2, dtypes=dtypes),)
+
+
+def build(case, variant, device, config):
     """call(A (M, K), B) → (M, N)."""
     M, K, N = case.size("M", "K", "N")
-    launch = plan(case, variant, device).bind()
+    (described,) = launches(case, variant, device, config)
+    launch = described.bind()
 
     def call(A, B):
         y = A.new_empty((M, N))

@@ -3,12 +3,13 @@
 import jax
 
 from implementations._shared.jax.launch import run
-from implementations._shared.triton.gated_matmul import interleave
+from implementations._shared.triton.gated_matmul import TUNABLES, config, fits, interleave  # noqa: F401 (parts of the contract)
 from implementations.splacc._triton_kernels import launches
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"two_accumulators": (), "interleaved": ()}
 
 
@@ -17,9 +18,9 @@ def prepare(case, variant, A, B):
     return (interleave(B, case),) if variant == "interleaved" else ()
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(A (M, K), B, *prepared) → (M, N), jitted."""
-    (launch,) = launches(case, variant, device)
+    (launch,) = launches(case, variant, device, chosen)
     M, N = case.size("M", "N")
 
     def call(A, B, prepared=None):

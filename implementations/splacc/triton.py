@@ -5,12 +5,13 @@ two_accumulators: B as it is stored. interleaved: B with the columns of its halv
 
 import torch
 
-from implementations._shared.triton.gated_matmul import interleave
+from implementations._shared.triton.gated_matmul import TUNABLES, config, fits, interleave  # noqa: F401 (parts of the contract)
 from implementations.splacc._triton_kernels import launches
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
+FUSED = True
 VARIANTS = {"two_accumulators": (), "interleaved": ()}
 
 
@@ -19,9 +20,9 @@ def prepare(case, variant, A, B):
     return (interleave(B, case).contiguous(),) if variant == "interleaved" else ()
 
 
-def build(case, variant, device):
+def build(case, variant, device, chosen):
     """call(A (M, K), B, *prepared) → (M, N)."""
-    (launch,) = launches(case, variant, device)
+    (launch,) = launches(case, variant, device, chosen)
     run, shape = launch.bind(), case.size("M", "N")
     M = shape[0]
 

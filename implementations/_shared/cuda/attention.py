@@ -1,11 +1,16 @@
-"""The choice of tiles for kernels on attention.cuh, and the launches of flash.cuh's kernels."""
+"""The tiles of kernels on attention.cuh, and the launches of flash.cuh's kernels.
+
+The tunables are BLOCK_M rows and BLOCK_N tokens of a block's tile, the WARPS_M × WARPS_N warps that share them, and num_stages of
+tokens. A kernel with 16 rows a block has no BLOCK_M and WARPS_M.
+"""
 
 from dataclasses import dataclass
 
-from implementations._shared.cuda.launch import TYPES, Plan, instance, unsupported
-from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned, shared_memory
+from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large, unsupported
+from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 
 LARGEST_D = 128
+STATIC_BYTES = 2048  # of shared memory at most, beside the dynamic
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,19 @@ class AttentionTile:
         stages = self.STAGES * tensors * self.tokens * self.pitch(case)
         return rows + max(stages, merge) + (weights if is_ieee(case) else 0)
 
+    @property
+    def config(self):
+        return {
+            "BLOCK_M": self.rows, "BLOCK_N": self.tokens, "WARPS_M": self.WM, "WARPS_N": self.WN, "num_stages": self.STAGES,
+        }  # fmt: skip
+
+
+def tile_of(config):
+    """The tile of a config that fits."""
+    warps_m, warps_n = config.get("WARPS_M", 1), config["WARPS_N"]
+    rows = config.get("BLOCK_M", 16) // (16 * warps_m)
+    return AttentionTile(rows, warps_m, warps_n, config["BLOCK_N"] // warps_n, config["num_stages"])
+
 
 def head(case):
     """The template arguments before the tile: T, IEEE, ALIGNED, DP."""
@@ -54,9 +72,27 @@ def padded(D):
     return -(-D // 16) * 16
 
 
-def fits(memory, device):
-    """Whether a block can have so many bytes of shared memory; a little is left to static arrays."""
-    return memory <= shared_memory(device) - 2048
+def misshapen(config, rows=(16, 32), tokens=16):
+    """Why there is no tile of that shape, or None: each warp has 16 rows or as many as `rows` says, and multiples of `tokens`."""
+    warps_m, warps_n, stages = config.get("WARPS_M", 1), config["WARPS_N"], config["num_stages"]
+    if warps_m < 1 or warps_n < 1 or warps_m * warps_n > 16:
+        return f"a block has 1 to 16 warps, not WARPS_M × WARPS_N = {warps_m} × {warps_n}"
+    if config.get("BLOCK_M", 16) not in [warps_m * each for each in rows]:
+        return f"BLOCK_M is {config['BLOCK_M']}: each of {warps_m} WARPS_M has {' or '.join(map(str, rows))} rows"
+    if config["BLOCK_N"] not in range(tokens * warps_n, 64 * warps_n + 1, tokens * warps_n):
+        return (
+            f"BLOCK_N is {config['BLOCK_N']}: each of {warps_n} WARPS_N has a multiple of {tokens} tokens, at most 64"
+        )
+    return None if stages >= 2 else f"num_stages is {stages}: one is read while another is written"
+
+
+def fits(case, device, config, tensors, beside=lambda tile: 0, **shape):
+    """Why a kernel with stages of that many tensors cannot run a config, or None. `beside` is how many bytes of shared memory it has
+    with a tile beside the tile's own, `shape` what its tiles are made of."""
+    if reason := misshapen(config, **shape):
+        return reason
+    tile = tile_of(config)
+    return too_large(tile.memory(case, tensors) + beside(tile), device, STATIC_BYTES)
 
 
 def skip(case, device):
@@ -70,20 +106,22 @@ def skip(case, device):
     return None
 
 
-def most_rows(tiles, tensors, case, device, heads=1, share=1.0):
-    """The first of the fitting tiles that leaves every multiprocessor `share` of a block, or the one of the fewest rows, or None
-    where none fits. Rows share what is read of tokens, so the tiles come with the most rows first."""
-    fitting = [t for t in tiles if fits(t.memory(case, tensors), device)]
+def most_rows(tiles, case, device, why_not, heads=1, share=1.0):
+    """The config of the first tile for which `why_not` has no reason and that leaves every multiprocessor `share` of a block, or of
+    the one of the fewest rows, or None where none fits. Rows share what is read of tokens, so the tiles come with the most rows
+    first."""
+    fitting = [t for t in tiles if why_not(case, device, t.config) is None]
     enough = share * multiprocessors(device)
     blocks = ((t, heads * -(-case.sizes["T"] // t.rows)) for t in fitting)
-    return next((t for t, count in blocks if count >= enough), min(fitting, key=lambda t: t.rows, default=None))
+    tile = next((t for t, count in blocks if count >= enough), min(fitting, key=lambda t: t.rows, default=None))
+    return tile and tile.config
 
 
 # ---- flash.cuh -----------------------------------------------------------------------------------------------------
 
 
-def flash_tile(case, device):
-    """The tile of `flash`, or None where none fits in shared memory.
+def flash_config(case, device):
+    """The config of `flash`, or None where none fits in shared memory.
 
     A warp multiplies 32 rows with what it loads from shared memory where registers allow, since 16 keep the tensor cores
     waiting for it. The last tiles are for few heads: their warps share rows, and take every so-many-th token.
@@ -96,38 +134,53 @@ def flash_tile(case, device):
     else:
         large = AttentionTile(1, 8, 1, 32)
         small = [(1, 4, 2, 16), (1, 2, 4, 16), (1, 1, 8, 16), (1, 1, 4, 16)]
-    return most_rows([large, *(AttentionTile(*t) for t in small)], 2, case, device, B * H, share=0.9)
+    return most_rows([large, *(AttentionTile(*t) for t in small)], case, device, flash_fits, B * H, share=0.9)
+
+
+def flash_fits(case, device, config):
+    """Why `flash` cannot run a config, or None."""
+    return fits(case, device, config, tensors=2)
 
 
 def skip_flash(case, device):
     """Why `flash` cannot run the case, or None."""
     if reason := skip(case, device):
         return reason
-    if flash_tile(case, device) is None:
+    if flash_config(case, device) is None:
         return "16 rows and two tiles of k and v do not fit in a block's shared memory"
     return None
 
 
-def flash(file, case, device):
+def flash(file, case, config, dtypes=()):
     """The launch of `flash` of `file`: softmax(q kᵀ / √D) v for B H heads."""
     B, H, T = case.size("B", "H", "T")
-    tile = flash_tile(case, device)
+    tile = tile_of(config)
     program = instance(file, "flash", *head(case), tile.FM, tile.WM, tile.WN, tile.KEYS, tile.STAGES)
-    return Plan(program, B * H * -(-T // tile.rows), tile.threads, tile.memory(case, 2))
+    return Launch(program, B * H * -(-T // tile.rows), tile.threads, tile.memory(case, 2), dtypes=dtypes)
 
 
-def flash_of_scores(file, case, device, normalised=False):
-    """The launch of `flash_of_scores` of `file`: softmax(att) v, or att v where att is `normalised` already.
+def scores_config(case, device):
+    """The config of `flash_of_scores`.
 
     A warp has 2 KiB of att on its way and 2 KiB in hand; 16 warps on each of 132 multiprocessors are 4 MB, which is 4 TB/s
     times a latency of 1 µs.
     """
-    T, D = case.size("T", "D")
     keys = 64 if case.itemsize == 2 else 32
-    if padded(D) > 64:
+    if padded(case.sizes["D"]) > 64:
         keys //= 2  # the sums take the registers
     tiles = [AttentionTile(*t) for t in ((1, 4, 2, keys), (1, 2, 4, keys), (1, 1, 8, keys), (1, 1, 4, keys // 2))]
-    tile = most_rows(tiles, 1, case, device)
+    return most_rows(tiles, case, device, scores_fit)
+
+
+def scores_fit(case, device, config):
+    """Why `flash_of_scores` cannot run a config, or None. A lane loads whole vectors of att, for groups of four lanes."""
+    return fits(case, device, config, tensors=1, rows=(16,), tokens=64 // case.itemsize)
+
+
+def flash_of_scores(file, case, config, normalised=False):
+    """The launch of `flash_of_scores` of `file`: softmax(att) v, or att v where att is `normalised` already."""
+    T, tile, dtype = case.sizes["T"], tile_of(config), case.dtype
     shape = normalised, tile.WM, tile.WN, tile.KEYS, tile.STAGES
     program = instance(file, "flash_of_scores", *head(case), rows_are_aligned(case, T), *shape)
-    return Plan(program, -(-T // tile.rows), tile.threads, tile.memory(case, 1))
+    dtypes = dtype, dtype, "int32", dtype
+    return Launch(program, -(-T // tile.rows), tile.threads, tile.memory(case, 1), dtypes=dtypes)

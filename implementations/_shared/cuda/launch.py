@@ -3,34 +3,47 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-from fusebench.backends.cuda import Launch, Program
+from fusebench.launchers import Launcher, Program
+from implementations._shared.gpu import shared_memory
 
 # storage dtype → its name in device.cuh
 TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is compiled and how it is launched. `boxes` are those of its first arguments that are tensor maps; `sizes` are its
-    last arguments, where they depend on which kernel was chosen."""
+class Launch:
+    """What is compiled and how it is launched. `dtypes` are those of its first arguments, where they are tensors ("tf32": float32
+    that the copy engine rounds); `boxes` are those of its first arguments that are tensor maps; `sizes` are its last arguments,
+    where they depend on which kernel was chosen."""
 
     program: Program
     grid: int
     block: int
     shared_memory: int = 0
     _: KW_ONLY  # so that no value is taken for another field's
+    dtypes: tuple[str, ...] = ()
     boxes: tuple[tuple[int, ...], ...] = ()
     sizes: tuple[Any, ...] = ()
 
     def bind(self):
-        """The loaded kernel, as a function of its arguments alone."""
-        return Launch(self.program, self.grid, self.block, self.shared_memory, self.boxes)
+        """A function of the kernel's arguments, which runs on the device of its first tensor."""
+        return Launcher(self.program, self.grid, self.block, self.shared_memory, self.boxes, self.dtypes)
 
 
 def instance(file, template, *arguments):
     """The kernel template of `file` with these arguments, as C++ writes them."""
     words = (str(a).lower() if isinstance(a, bool) else str(a) for a in arguments)
     return Program(file, f"{template}<{', '.join(words)}>")
+
+
+def prefixed(launch, config):
+    """A config with the name of its launch before each tunable, where a call is several launches."""
+    return {f"{launch}_{tunable}": value for tunable, value in config.items()}
+
+
+def of_launch(launch, config):
+    """The tunables of one launch among those of several, without its name."""
+    return {name.removeprefix(f"{launch}_"): v for name, v in config.items() if name.startswith(f"{launch}_")}
 
 
 def unsupported(device):
@@ -40,3 +53,19 @@ def unsupported(device):
     if device.capability < (8, 0):
         return "needs compute capability 8.0 (bfloat16 and asynchronous copies)"
     return None
+
+
+def too_large(needed, device, static=0):
+    """Why a block cannot have so many bytes of dynamic shared memory beside its `static` ones, or None."""
+    limit = shared_memory(device) - static
+    if needed <= limit:
+        return None
+    return f"a block takes {needed} bytes of shared memory; it may have {limit}"
+
+
+def not_one_of(name, value, values):
+    """Why a tunable cannot have that value, or None."""
+    if value in values:
+        return None
+    known = f"{values[0]} to {values[-1]}" if isinstance(values, range) else ", ".join(map(str, values))
+    return f"{name} is {value}: there are instances for {known}"

@@ -1,10 +1,13 @@
-"""The choice of a tile for kernels on matmul_mma.cuh, matmul_simt.cuh and hopper/matmul.cuh: what is compiled, and the grid and
-the shared memory of its launch."""
+"""The tiles of kernels on matmul_mma.cuh, matmul_simt.cuh and hopper/matmul.cuh, and their launch.
+
+The tunables are KERNEL (`tensor`, `simt` or `warpgroup`), BLOCK_M and BLOCK_N of a block's tile, num_stages and CLUSTER; an
+implementation that has but one kernel for a case leaves KERNEL and CLUSTER out.
+"""
 
 from dataclasses import dataclass
 
-from implementations._shared.cuda.launch import TYPES, Plan, instance
-from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned, shared_memory
+from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
+from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 
 
 @dataclass(frozen=True)
@@ -39,40 +42,79 @@ WARPGROUP_TILES = tuple(
     MatmulTile("warpgroup", 128, columns, cost, cluster=cluster)
     for columns, cost, cluster in ((256, 0.4, 2), (256, 0.405, 1), (128, 0.52, 2), (128, 0.525, 1))
 )
+TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
 SLAB = 64  # elements of 128 bytes
+SIMT_STAGES = 2  # slabs of 16 in K, as in matmul_simt.cuh
 
 
-def plan(file, kernel, case, device, arguments=(), parts=1, tiles=TENSOR_TILES, beside=lambda tile: 0):
-    """The plan of `<kernel>_simt`, or of `<kernel>_<kind>` of the best of `tiles`, of `file`: x (M, K) times `parts` matrices
-    (K, N) side by side. `beside` is how many bytes of shared memory the kernel has with a tile beside its own.
+def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0):
+    """The config of the best of `tiles` that fit, of a product of x (M, K) with `parts` matrices (K, N) side by side. `beside` is
+    how many bytes of shared memory the kernel has with a tile beside its own."""
+    M, _, N = case.size("M", "K", "N")
+    found = {}
+    for tile in SIMT_TILES if is_ieee(case) else tiles:
+        for stages in (SIMT_STAGES,) if tile.kind == "simt" else (4, 3, 2):  # more wait for nothing
+            own = {
+                "KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "num_stages": stages,
+                "CLUSTER": tile.cluster,
+            }  # fmt: skip
+            if fits(case, device, own, parts, beside) is None:
+                found.setdefault(tile, own)
+    return found[best(found, M, N, parts, device)]
+
+
+def fits(case, device, config, parts=1, beside=lambda tile: 0):
+    """Why a config cannot run, or None."""
+    tile, stages = tile_of(case, config), config["num_stages"]
+    if tile is None:
+        kind = kind_of(case, config)
+        known = ", ".join(f"{t.rows}×{t.columns} in clusters of {t.cluster}" for t in TILES if t.kind == kind)
+        return f"the tiles of KERNEL={kind} are {known or 'none'}"
+    if (tile.kind == "simt") != is_ieee(case):
+        return "IEEE float32 is multiplied by KERNEL=simt, everything else by tensor or warpgroup"
+    if tile.kind == "simt":
+        return None if stages == SIMT_STAGES else f"num_stages is {stages}: KERNEL=simt has {SIMT_STAGES}"
+    if tile.kind == "warpgroup" and not multiplies_by_warpgroups(case, device):
+        return NO_WARPGROUPS
+    if stages < 2:
+        return f"num_stages is {stages}: one is read while another is written"
+    return too_large(tile_bytes(tile, parts, stages, case.itemsize) + beside(tile), device)
+
+
+def launch(file, kernel, case, device, config, arguments=(), parts=1, beside=lambda tile: 0, dtypes=()):
+    """The launch of `<kernel>_<KERNEL>` of `file` with a config that fits. `dtypes` are those of its arguments.
 
     The template's arguments are the type (not of simt), `arguments`, ALIGNED (not of warpgroup), NK, and the tile.
     """
     M, K, N = case.size("M", "K", "N")
-    aligned, nk = rows_are_aligned(case, K, N), case.options["w_layout"] == "nk"
-
-    if is_ieee(case):
-        tile = best(SIMT_TILES, M, N, parts, device)
-        program = instance(file, f"{kernel}_simt", *arguments, aligned, nk, tile.rows, tile.columns)
-        return Plan(program, blocks(tile, M, N, parts), tile.threads)
-
-    def memory(tile, stages):
-        return tile_bytes(tile, parts, stages, case.itemsize) + beside(tile)
-
-    limit = shared_memory(device)
-    fitting = [
-        t for t in tiles if memory(t, 2) <= limit and (t.kind == "tensor" or multiplies_by_warpgroups(case, device))
-    ]
-    tile = best(fitting, M, N, parts, device)
-    stages = next(s for s in (4, 3, 2) if memory(tile, s) <= limit)  # more wait for nothing
-    template, head, shape = f"{kernel}_{tile.kind}", (TYPES[case.dtype], *arguments), (tile.rows, tile.columns)
+    tile, stages, nk = tile_of(case, config), config["num_stages"], case.options["w_layout"] == "nk"
+    template, aligned, shape = f"{kernel}_{tile.kind}", rows_are_aligned(case, K, N), (tile.rows, tile.columns)
+    grid = blocks(tile, M, N, parts)
+    if tile.kind == "simt":
+        program = instance(file, template, *arguments, aligned, nk, *shape)
+        return Launch(program, grid, tile.threads, dtypes=dtypes)
+    head, memory = (TYPES[case.dtype], *arguments), tile_bytes(tile, parts, stages, case.itemsize) + beside(tile)
     if tile.kind == "tensor":
         program = instance(file, template, *head, aligned, nk, *shape, tile.warps_m, tile.warps_n, stages)
-        return Plan(program, blocks(tile, M, N, parts), tile.threads, memory(tile, stages))
+        return Launch(program, grid, tile.threads, memory, dtypes=dtypes)
     program = instance(file, template, *head, nk, *shape, stages, tile.cluster)
-    grid = min(blocks(tile, M, N, parts), max(1, multiprocessors(device) // tile.cluster) * tile.cluster)
+    grid = min(grid, max(1, multiprocessors(device) // tile.cluster) * tile.cluster)
     columns = (tile.columns // max(parts, tile.cluster), SLAB) if nk else (SLAB, SLAB)
-    return Plan(program, grid, tile.threads, memory(tile, stages), boxes=((tile.rows, SLAB), columns))
+    return Launch(program, grid, tile.threads, memory, dtypes=dtypes, boxes=((tile.rows, SLAB), columns))
+
+
+def kind_of(case, config):
+    """The kind of kernel: the only one that multiplies the case where the config does not say."""
+    return config.get("KERNEL", "simt" if is_ieee(case) else "tensor")
+
+
+def tile_of(case, config):
+    """The tile of a config, or None where there is no such instance."""
+    wanted = kind_of(case, config), config["BLOCK_M"], config["BLOCK_N"], config.get("CLUSTER", 1)
+    return next((t for t in TILES if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
+
+
+NO_WARPGROUPS = "KERNEL=warpgroup is for Hopper (9.0), 16 bits, M from 128, K from 64, N from 256, K and N in eights, all below 2**31"
 
 
 def multiplies_by_warpgroups(case, device):

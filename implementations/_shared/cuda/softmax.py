@@ -1,4 +1,9 @@
-"""The choice of threads for kernels on softmax.cuh."""
+"""The choice of threads for kernels on softmax.cuh, and what belongs to the variants `row` and `online`.
+
+Their tunables are LANES of a row and num_warps of a block.
+"""
+
+from implementations._shared.cuda.launch import not_one_of
 
 VECTORS = 8  # that a thread may hold: 32 of the 64 registers that leave room for 1024 threads
 ROW_THREADS = 1024
@@ -14,8 +19,8 @@ def fits_in_registers(count):
     return count <= ROW_THREADS * VECTORS
 
 
-def row_tile(count):
-    """Lanes of a row of `count` vectors, and vectors of a lane.
+def row_lanes(count):
+    """Lanes of a row of `count` vectors.
 
     One each up to a warp, which needs no barrier and takes up to 8 each; 4 lanes at least, to share the edges. Beyond, 4 each,
     whose registers leave room for enough blocks to read while others compute, until that would take more than 512 lanes.
@@ -26,9 +31,25 @@ def row_tile(count):
         lanes = max(128, min(512, power_of_two(-(-count // 4))))
         if count > lanes * VECTORS:
             lanes = ROW_THREADS
-    return lanes, max(1, -(-count // lanes))
+    return lanes
 
 
 def power_of_two(n):
     """The least that is not below n."""
     return 1 << (n - 1).bit_length()
+
+
+def row_fits(columns, config, case):
+    """Why the lanes of a config cannot hold a row, or None."""
+    lanes, count = config["LANES"], vectors(columns, case)
+    if reason := not_one_of("LANES", lanes, (4, 8, 16, 32, 128, 256, 512, 1024)):
+        return reason
+    if count > lanes * VECTORS:
+        return f"a row is {count} vectors of 16 bytes; {lanes} lanes hold {lanes * VECTORS} in registers"
+    return None
+
+
+def row_shape(columns, config, case):
+    """Threads of a block of `row`, and vectors of a lane."""
+    lanes = config["LANES"]
+    return max(128, lanes), max(1, -(-vectors(columns, case) // lanes))

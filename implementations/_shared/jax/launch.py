@@ -1,6 +1,6 @@
 """How JAX runs what the Triton implementations launch."""
 
-from fusebench.backends.jax_triton import triton_call
+from fusebench.launchers import triton_call
 
 
 def run(launch, *arguments, out, aliases=None):

@@ -11,15 +11,24 @@ the storage dtype for the second product and divided by their sum after it. Long
 T and D are compile-time constants, n_padd is read from the device.
 """
 
+import functools
 import math
 
 import triton
 import triton.language as tl
 
 from implementations._shared.gpu import is_ieee, multiprocessors, shared_memory
-from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.launch import TYPES, launch_with
+from implementations._shared.triton.limits import LEAST_DOT, misfit, most_stages
 from implementations._shared.triton.matmul import padded
 from implementations._shared.triton.softmax import LOWEST
+
+TUNABLES = {
+    "flash": {
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2, 3, 4),
+    },
+    "whole_row": {"BLOCK_M": (16, 32, 64), "num_warps": (4, 8, 16)},
+}  # fmt: skip
 
 WIDEST = 256  # columns of a row of q that a program can hold
 LOG2_E = math.log2(math.e)
@@ -38,11 +47,25 @@ def skip(case, variant, device):
     return None
 
 
-def launches(case, variant, device):
+def config(case, variant, device):
+    """The tunables of a variant: its tile, warps and stages."""
+    return flash_config(case, device) if variant == "flash" else whole_row_config(case)
+
+
+def fits(case, variant, device, config):
+    """Why a config cannot run, or None."""
+    T, BLOCK_D = padded(case.sizes["T"]), padded(case.sizes["D"])
+    if variant == "whole_row":
+        BLOCK_M = config["BLOCK_M"]
+        return misfit(device, config, ("BLOCK_M",), BLOCK_M * max(T, BLOCK_D), whole_row_bytes(case, BLOCK_M))
+    sums = config["BLOCK_M"] * (config["BLOCK_N"] + BLOCK_D)
+    return misfit(device, config, ("BLOCK_M", "BLOCK_N"), sums, flash_bytes(case, config, config["num_stages"]))
+
+
+def launches(case, variant, device, config):
     """The one launch of every variant: a program for each tile of rows of each head."""
     B, H, T, D = case.size("B", "H", "T", "D")
     pointer = TYPES[case.dtype]
-    tile, num_warps, num_stages = (flash_tile if variant == "flash" else whole_row_tile)(case, device)
     signature = dict.fromkeys(("q", "k", "v"), pointer) | {"n_padd": "*i32", "y": pointer}
     options = {
         "H": H,
@@ -52,11 +75,13 @@ def launches(case, variant, device):
         "SCALE": LOG2_E / math.sqrt(D),
         "PRECISION": case.precision,
     }
-    grid = (B * H * triton.cdiv(T, tile["BLOCK_M"]),)
-    return (Launch(flash if variant == "flash" else whole_row, signature, options | tile, grid, num_warps, num_stages),)
+    if variant == "whole_row":
+        options["BLOCK_T"] = padded(T)
+    grid = (B * H * triton.cdiv(T, config["BLOCK_M"]),)
+    return (launch_with(config, flash if variant == "flash" else whole_row, signature, options, grid),)
 
 
-def flash_tile(case, device):
+def flash_config(case, device):
     """The tile of `flash`, its warps and its stages: many rows read k and v less often, few rows fill a GPU with few heads."""
     B, H, T, D = case.size("B", "H", "T", "D")
     wide = padded(D) > 64
@@ -76,16 +101,26 @@ def flash_tile(case, device):
     # a warpgroup of Hopper multiplies 64 rows; sums in registers alone want fewer rows a warp
     in_registers = case.dtype == "float32" and (case.precision == "ieee" or device.capability < (9, 0))
     num_warps = 8 if BLOCK_M == 128 or (BLOCK_M == 64 and in_registers) else 4
-    stage = 2 * BLOCK_N * padded(D) * case.itemsize
-    held = BLOCK_M * padded(D) * case.itemsize + (16 << 10)  # q, and room to rearrange
-    limit = shared_memory(device)
-    return {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}, num_warps, max(1, min(3, (limit - held) // stage))
+    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}
+    num_stages = most_stages(device, 3, functools.partial(flash_bytes, case, tile))
+    return tile | {"num_warps": num_warps, "num_stages": num_stages}
 
 
-def whole_row_tile(case, device):
-    """The tile of `whole_row`: 16 rows, and warps for 64 scores a thread."""
-    BLOCK_T = padded(case.sizes["T"])
-    return {"BLOCK_M": 16, "BLOCK_T": BLOCK_T}, min(16, max(4, 16 * BLOCK_T // (64 * 32))), 1
+def flash_bytes(case, tile, num_stages):
+    """Shared memory of `flash`: q, a block of k and one of v a stage, and room to rearrange."""
+    rows = tile["BLOCK_M"] + num_stages * 2 * tile["BLOCK_N"]
+    return rows * padded(case.sizes["D"]) * case.itemsize + (16 << 10)
+
+
+def whole_row_config(case):
+    """The tunables of `whole_row`: 16 rows, and warps for 64 scores a thread."""
+    return {"BLOCK_M": 16, "num_warps": min(16, max(4, 16 * padded(case.sizes["T"]) // (64 * 32)))}
+
+
+def whole_row_bytes(case, BLOCK_M):
+    """Shared memory of `whole_row`: all of k, q and the probabilities, and some to reduce."""
+    T, D = padded(case.sizes["T"]), padded(case.sizes["D"])
+    return ((T + BLOCK_M) * D + BLOCK_M * T) * case.itemsize + (4 << 10)
 
 
 def row_reason(case, device):
@@ -95,9 +130,7 @@ def row_reason(case, device):
         return "the scores of 16 rows of more than 2048 tokens do not fit in a program's registers: flash takes them"
     if is_ieee(case) and padded(T) * padded(D) > IN_REGISTERS:
         return IN_REGISTERS_REASON
-    limit = shared_memory(device)
-    held = (padded(T) + 16) * padded(D) * case.itemsize + 16 * padded(T) * case.itemsize
-    if device.type == "cuda" and held + (4 << 10) > limit:
+    if device.type == "cuda" and whole_row_bytes(case, LEAST_DOT) > shared_memory(device):
         return f"k ({T} × {D}) does not fit in a program's shared memory: flash takes it"
     return None
 

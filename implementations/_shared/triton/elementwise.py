@@ -1,7 +1,26 @@
-"""Device functions of one step for each element: activations, and vectors of 16 bytes of a matrix with rows of any length."""
+"""Device functions of one step for each element: activations, and vectors of 16 bytes of a matrix with rows of any length;
+and the configs of kernels that go through a matrix in such vectors."""
 
 import triton
 import triton.language as tl
+
+from implementations._shared.gpu import VECTOR_BYTES, multiprocessors, share
+from implementations._shared.triton.limits import misfit
+
+
+def config(case, device, inputs):
+    """Elements of a block, and its warps, where the elements of so many inputs make one of y."""
+    M, N = case.size("M", "N")
+    vectors, threads = share(M * N, case.itemsize, multiprocessors(device), inputs)
+    return {"BLOCK": vectors * threads * VECTOR_BYTES // case.itemsize, "num_warps": threads // 32}
+
+
+def fits(case, device, config, inputs):
+    """Why a config cannot run, or None."""
+    vector = VECTOR_BYTES // case.itemsize
+    if config["BLOCK"] < vector:
+        return f"BLOCK={config['BLOCK']}; a thread moves {vector} elements at once"
+    return misfit(device, config, values=(inputs + 1) * config["BLOCK"])  # and the biases
 
 
 @triton.jit

@@ -8,12 +8,22 @@ K and N are those of the layer and compile-time constants: masks and strides fol
 change from call to call without compiling anew.
 """
 
+import functools
+
 import triton
 import triton.language as tl
 
-from implementations._shared.gpu import rows_are_aligned, shared_memory
-from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.gpu import rows_are_aligned
+from implementations._shared.triton.launch import TYPES, launch_with
+from implementations._shared.triton.limits import misfit, most_stages
 from implementations._shared.triton.matmul import grouped, narrowed
+
+TUNABLES = {
+    ("two_accumulators", "interleaved"): {
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128), "BLOCK_K": (16, 32, 64, 128), "GROUP": (4, 8, 16),
+        "num_warps": (4, 8), "num_stages": (2, 3, 4),
+    },
+}  # fmt: skip
 
 
 def interleave(W, case):
@@ -31,23 +41,22 @@ def prepared_as(case):
     return "nk" if case.dtype == "float32" and case.precision == "tf32" else case.options["w_layout"]
 
 
-def launch(kernel, inputs, constexprs, case, variant, device):
+def launch(kernel, inputs, constexprs, case, variant, config):
     """The one launch of `kernel`, whose arguments are `inputs`, M, y, the layer's constants, `constexprs` and the tile."""
     M, K, N = case.size("M", "K", "N")
     pointer = TYPES[case.dtype]
-    tile, num_warps, num_stages = choose_tile(case, variant, device)
     signature = dict.fromkeys(inputs, pointer) | {"M": "i32", "y": pointer}
     interleaved = variant == "interleaved"
     layout = prepared_as(case) if interleaved else case.options["w_layout"]
     options = {"K": K, "N": N, "NK": layout == "nk", "INTERLEAVED": interleaved}
-    options |= {"PRECISION": case.precision} | constexprs | tile
-    grid = (triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]),)
-    return Launch(kernel, signature, options, grid, num_warps, num_stages)
+    options |= {"PRECISION": case.precision} | constexprs
+    grid = (triton.cdiv(M, config["BLOCK_M"]) * triton.cdiv(N, config["BLOCK_N"]),)
+    return launch_with(config, kernel, signature, options, grid)
 
 
-def choose_tile(case, variant, device):
-    """Rows, columns of y (W's tile has twice as many) and K of a tile, its warps and its stages: the widest tile that leaves
-    no multiprocessor without a program."""
+def config(case, variant, device):
+    """The tunables: rows, columns of y (W's tile has twice as many) and K of a tile, its warps and its stages: the widest tile
+    that leaves no multiprocessor without a program."""
     M, K, N = case.size("M", "K", "N")
     BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))  # a dot has 16 rows at least
     # 128 rows × (128 + 128) columns load the fewest bytes per FLOP; their sums are half of the registers of 8 warps
@@ -63,11 +72,22 @@ def choose_tile(case, variant, device):
         BLOCK_N, BLOCK_K = 32, min(BLOCK_K, 32)  # rows do not start on 16 bytes: room for a pointer to each element
     BLOCK_N = narrowed(BLOCK_N, 16, M, BLOCK_M, N, device)
     num_warps = 4 if BLOCK_M < 128 else 8  # one warpgroup for every 64 rows
-    stage = (BLOCK_M + 2 * BLOCK_N) * BLOCK_K * case.itemsize
-    spare = 4 << 10
-    num_stages = max(1, min(4, (shared_memory(device) - spare) // stage))
     # 8 row blocks together keep their x and the W that passes by in L2
-    return {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "GROUP": 8}, num_warps, num_stages
+    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "GROUP": 8}
+    num_stages = most_stages(device, 4, functools.partial(shared_bytes, case, tile))
+    return tile | {"num_warps": num_warps, "num_stages": num_stages}
+
+
+def fits(case, variant, device, config):
+    """Why a config cannot run, or None."""
+    shared = shared_bytes(case, config, config["num_stages"])
+    sums = 2 * config["BLOCK_M"] * config["BLOCK_N"]
+    return misfit(device, config, ("BLOCK_M", "BLOCK_N", "BLOCK_K"), sums, shared)
+
+
+def shared_bytes(case, tile, num_stages):
+    """Shared memory: a slab of x and one of each half of W a stage, and some to rearrange."""
+    return num_stages * (tile["BLOCK_M"] + 2 * tile["BLOCK_N"]) * tile["BLOCK_K"] * case.itemsize + (4 << 10)
 
 
 @triton.jit

@@ -1,7 +1,7 @@
 """What the Triton implementations of all kernels share: the description of a launch.
 
-A `_triton_kernels.py` holds the @triton.jit bodies of its kernel and `launches(case, variant, device)`: what a call of that
-variant launches, in order. triton.py and jax_triton.py run from it, and tools compile from it without a GPU.
+A `_triton_kernels.py` holds the @triton.jit bodies of its kernel, its tunables, and `launches(case, variant, device, config)`:
+what a call of that variant launches, in order. triton.py and jax_triton.py run from it, and tools compile from it without a GPU.
 """
 
 import functools
@@ -26,3 +26,24 @@ class Launch(NamedTuple):
         return functools.partial(
             self.kernel[self.grid], **self.constexprs, num_warps=self.num_warps, num_stages=self.num_stages
         )
+
+
+def launch_with(config, kernel, signature, constexprs, grid):
+    """The launch with a config: its warps, its stages (1 where it has none), and what else it has as compile-time arguments."""
+    tile = dict(config)
+    num_warps, num_stages = tile.pop("num_warps"), tile.pop("num_stages", 1)
+    return Launch(kernel, signature, constexprs | tile, grid, num_warps, num_stages)
+
+
+def prefixed(configs):
+    """The tunables of several launches as those of one variant: {"down": {"BLOCK_M": 16}} becomes {"down_BLOCK_M": 16}."""
+    return {f"{launch}_{name}": value for launch, config in configs.items() for name, value in config.items()}
+
+
+def by_launch(config):
+    """What `prefixed` was given."""
+    configs = {}
+    for name, value in config.items():
+        launch, tunable = name.split("_", 1)
+        configs.setdefault(launch, {})[tunable] = value
+    return configs

@@ -13,8 +13,14 @@ is read from the device.
 import triton
 import triton.language as tl
 
-from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.launch import TYPES, launch_with
+from implementations._shared.triton.limits import misfit
 from implementations._shared.triton.softmax import LONGEST, LOWEST
+
+TUNABLES = {
+    "row": {"num_warps": (1, 2, 4, 8, 16, 32)},
+    "online": {"BLOCK": (64, 128, 256, 512, 1024, 2048, 4096, 8192), "num_warps": (1, 2, 4, 8, 16)},
+}
 
 
 def skip(case, variant, device):
@@ -24,29 +30,32 @@ def skip(case, variant, device):
     return None
 
 
-def launches(case, variant, device):
+def config(case, variant, device):
+    """The tunables of a variant: warps for 16 elements a thread, 32 in the longest rows of `row`. `online` has columns of a
+    block as well; a row of less than four blocks takes smaller ones."""
+    whole = triton.next_power_of_2(case.sizes["T"])
+    if variant == "row":
+        return {"num_warps": min(16 if whole <= 16384 else 32, max(1, whole // 512))}
+    block = min(4096, max(64, whole // 4))
+    return {"BLOCK": block, "num_warps": max(1, block // 512)}
+
+
+def fits(case, variant, device, config):
+    """Why a config cannot run, or None."""
+    # whole rows, or a maximum, a sum and an element for each place in a block
+    values = triton.next_power_of_2(case.sizes["T"]) if variant == "row" else 3 * config["BLOCK"]
+    return misfit(device, config, values=values)
+
+
+def launches(case, variant, device, config):
     """The one launch of every variant: a program a row."""
     T = case.sizes["T"]
     pointer = TYPES[case.dtype]
-    block, num_warps = row_tile(T) if variant == "row" else online_tile(T)
-    options = {"T": T, "BLOCK": block, "VECTOR": 16 // case.itemsize}
+    options = {"T": T, "VECTOR": 16 // case.itemsize}
+    if variant == "row":
+        options["BLOCK"] = triton.next_power_of_2(T)
     signature = {"att": pointer, "n_padd": "*i32", "y": pointer}
-    return (Launch(row if variant == "row" else online, signature, options, (T,), num_warps, 1),)
-
-
-def row_tile(T):
-    """Columns of a program's tile, and its warps: 16 elements a thread, 32 in the longest rows."""
-    block = triton.next_power_of_2(T)
-    return block, min(16 if block <= 16384 else 32, max(1, block // 512))
-
-
-def online_tile(T):
-    """Columns of a block, and warps: 16 elements a thread, because each has a maximum and a sum of its own.
-
-    A row of less than four blocks takes smaller ones.
-    """
-    block = min(4096, max(64, triton.next_power_of_2(T) // 4))
-    return block, max(1, block // 512)
+    return (launch_with(config, row if variant == "row" else online, signature, options, (T,)),)
 
 
 @triton.jit

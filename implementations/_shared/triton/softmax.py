@@ -10,7 +10,8 @@ C is a compile-time constant, so that the mask folds away where the block divide
 import triton
 import triton.language as tl
 
-from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.launch import TYPES, launch_with
+from implementations._shared.triton.limits import misfit
 
 LOWEST = tl.constexpr(-3.4028234663852886e38)  # of float32; only -inf is below
 LONGEST = 32768  # elements of a row in registers: 32 for each of 1024 threads; twice as many spill
@@ -25,21 +26,36 @@ def skip(case, variant, device):
     return None
 
 
-def launch(case, variant):
+def config(case, variant, device):
+    """The tunables of `row` or `online`."""
+    return row_config(case) if variant == "row" else online_config(case)
+
+
+def fits(case, variant, device, config):
+    """Why a config of `row` or `online` cannot run, or None."""
+    if variant == "online":
+        return misfit(device, config, values=3 * config["BLOCK"])  # a maximum, a sum and an element
+    return misfit(device, config, values=row_values(case, config))
+
+
+def launches(case, variant, device, config):
     """The one launch of `row` or `online`."""
     R, C = case.size("R", "C")
     pointer = TYPES[case.dtype]
     signature = {"x": pointer, "R": "i32", "y": pointer}
     if variant == "online":
-        block, num_warps = online_tile(case)
-        return Launch(online, signature, {"C": C, "BLOCK": block}, (R,), num_warps, 1)
-    rows, block, num_warps = row_tile(case)
-    options = {"C": C, "ROWS": rows, "BLOCK": block}
-    return Launch(row, signature, options, (triton.cdiv(R, rows),), num_warps, 1)
+        return (launch_with(config, online, signature, {"C": C}, (R,)),)
+    options = {"C": C, "BLOCK": triton.next_power_of_2(C)}
+    return (launch_with(config, row, signature, options, (triton.cdiv(R, config["ROWS"]),)),)
 
 
-def row_tile(case):
-    """Rows and columns of a program's tile, and its warps: 32 elements a thread, 16 where a program has several warps.
+def row_values(case, config):
+    """Elements that a program of whole rows holds."""
+    return config["ROWS"] * triton.next_power_of_2(case.sizes["C"])
+
+
+def row_config(case):
+    """Rows of a program, and its warps: 32 elements a thread, 16 where a program has several warps.
 
     Up to 1024 elements one warp is enough, which then reduces without a barrier; short rows share one, 512 elements a warp.
     """
@@ -48,16 +64,16 @@ def row_tile(case):
     rows = max(1, min(512 // block, triton.next_power_of_2(R)))
     elements = rows * block
     num_warps = 1 if elements <= 1024 else min(32, max(4, elements // 512))
-    return rows, block, 16 if elements == 16384 else num_warps
+    return {"ROWS": rows, "num_warps": 16 if elements == 16384 else num_warps}
 
 
-def online_tile(case):
+def online_config(case):
     """Columns of a block, and warps: 16 elements a thread, because each has a maximum and a sum of its own.
 
     A row of less than four blocks takes smaller ones.
     """
     block = min(8192, max(64, triton.next_power_of_2(case.sizes["C"]) // 4))
-    return block, max(1, block // 512)
+    return {"BLOCK": block, "num_warps": max(1, block // 512)}
 
 
 @triton.jit

@@ -11,6 +11,7 @@ by their sum after it. Long rows, the last ones, begin first. T and D are compil
 device.
 """
 
+import functools
 import math
 
 import triton
@@ -22,11 +23,19 @@ from implementations._shared.triton.attention import (
     IN_REGISTERS_REASON,
     WIDEST,
     first_visible,
-    whole_row_tile,
+    whole_row_config,
 )
-from implementations._shared.triton.launch import TYPES, Launch
+from implementations._shared.triton.launch import TYPES, launch_with
+from implementations._shared.triton.limits import LEAST_DOT, misfit, most_stages
 from implementations._shared.triton.matmul import padded
 from implementations._shared.triton.softmax import LOWEST
+
+TUNABLES = {
+    "flash": {
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128), "num_warps": (2, 4, 8), "num_stages": (1, 2, 3, 4),
+    },
+    "whole_row": {"BLOCK_M": (16, 32, 64), "num_warps": (4, 8, 16)},
+}  # fmt: skip
 
 LOG2_E = tl.constexpr(math.log2(math.e))
 
@@ -42,24 +51,39 @@ def skip(case, variant, device):
         return "16 rows of more than 2048 scores do not fit in a program's registers: flash takes them"
     if is_ieee(case) and padded(T) * padded(D) > IN_REGISTERS:
         return IN_REGISTERS_REASON
-    held = padded(T) * (padded(D) + 16) * case.itemsize
-    if device.type == "cuda" and held + (4 << 10) > shared_memory(device):
+    if device.type == "cuda" and whole_row_bytes(case, LEAST_DOT) > shared_memory(device):
         return f"v ({T} × {D}) does not fit in a program's shared memory: flash takes it"
     return None
 
 
-def launches(case, variant, device):
+def config(case, variant, device):
+    """The tunables of a variant: its tile, warps and stages."""
+    return flash_config(case, device) if variant == "flash" else whole_row_config(case)
+
+
+def fits(case, variant, device, config):
+    """Why a config cannot run, or None."""
+    T, BLOCK_D = padded(case.sizes["T"]), padded(case.sizes["D"])
+    if variant == "whole_row":
+        BLOCK_M = config["BLOCK_M"]
+        return misfit(device, config, ("BLOCK_M",), BLOCK_M * max(T, BLOCK_D), whole_row_bytes(case, BLOCK_M))
+    sums = config["BLOCK_M"] * (config["BLOCK_N"] + BLOCK_D)
+    return misfit(device, config, ("BLOCK_M", "BLOCK_N"), sums, flash_bytes(case, config, config["num_stages"]))
+
+
+def launches(case, variant, device, config):
     """The one launch of every variant: a program for each tile of rows."""
     T, D = case.size("T", "D")
     pointer = TYPES[case.dtype]
-    tile, num_warps, num_stages = (flash_tile if variant == "flash" else whole_row_tile)(case, device)
     signature = {"att": pointer, "v": pointer, "n_padd": "*i32", "y": pointer}
     options = {"T": T, "D": D, "BLOCK_D": padded(D), "PRECISION": case.precision}
-    grid = (triton.cdiv(T, tile["BLOCK_M"]),)
-    return (Launch(flash if variant == "flash" else whole_row, signature, options | tile, grid, num_warps, num_stages),)
+    if variant == "whole_row":
+        options["BLOCK_T"] = padded(T)
+    grid = (triton.cdiv(T, config["BLOCK_M"]),)
+    return (launch_with(config, flash if variant == "flash" else whole_row, signature, options, grid),)
 
 
-def flash_tile(case, device):
+def flash_config(case, device):
     """The tile of `flash`, its warps and its stages: more rows read v less often, fewer fill more multiprocessors.
 
     4 TB/s times a latency of 0.8 µs is 25 KB of att in flight on each of 132 multiprocessors.
@@ -73,10 +97,20 @@ def flash_tile(case, device):
     if padded(D) > 128:
         BLOCK_M, BLOCK_N = min(BLOCK_M, 32), 32
     BLOCK_M, BLOCK_N = min(BLOCK_M, padded(T)), min(BLOCK_N, padded(T))
-    stage = BLOCK_N * (BLOCK_M + padded(D)) * case.itemsize
-    limit = shared_memory(device)
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}
-    return tile, 4, max(1, min(4, (limit - (16 << 10)) // stage))
+    return tile | {"num_warps": 4, "num_stages": most_stages(device, 4, functools.partial(flash_bytes, case, tile))}
+
+
+def flash_bytes(case, tile, num_stages):
+    """Shared memory of `flash`: a tile of att and a block of v a stage, and room to rearrange."""
+    stage = tile["BLOCK_N"] * (tile["BLOCK_M"] + padded(case.sizes["D"])) * case.itemsize
+    return num_stages * stage + (16 << 10)
+
+
+def whole_row_bytes(case, BLOCK_M):
+    """Shared memory of `whole_row`: all of v and the probabilities, and some to reduce."""
+    T, D = padded(case.sizes["T"]), padded(case.sizes["D"])
+    return T * (D + BLOCK_M) * case.itemsize + (4 << 10)
 
 
 @triton.jit

@@ -1,0 +1,30 @@
+"""What an implementation may import of the harness, in one place and with a version.
+
+`compare @REVISION @.` and asv run kernels of older commits on today's harness, so that a name that was given once stays, with its
+meaning. What is added or has new parameters is a new version; tests/test_replay.py runs kernels of each.
+
+    1   fusebench.backends.cuda.Launch and Program, fusebench.backends.jax_triton.triton_call; build(case, variant, device)
+    2   this module; a Launcher follows its tensors' device and checks `dtypes`; build(case, variant, device, config) where
+        there are TUNABLES
+
+    Program(file, name, defines=())         one kernel of a .cu file
+    Launcher(program, grid, block, …)       it, ready to be queued on Torch's current stream (backends/cuda.py)
+    triton_call(*arguments, kernel=, …)     a Triton kernel in JAX (backends/jax_triton.py)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusebench.backends.cuda import Launcher, Program
+
+__all__ = ["VERSION", "Launcher", "Program", "triton_call"]
+
+VERSION = 2
+
+
+def triton_call(*arguments: Any, **options: Any) -> Any:
+    """`backends.jax_triton.triton_call`, which imports JAX."""
+    from fusebench.backends import jax_triton
+
+    return jax_triton.triton_call(*arguments, **options)

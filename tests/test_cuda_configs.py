@@ -1,0 +1,153 @@
+"""Configs of the CUDA implementations: what they take, what fits, what is launched, and what calls hand over. Needs no GPU."""
+
+from __future__ import annotations
+
+import importlib
+import itertools
+import re
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("cuda.core")
+from fusebench import discovery
+from fusebench.cases import make_case
+from fusebench.contract import Device
+
+KERNELS = {n: k for n, k in discovery.find_kernels(discovery.roots_of()).items() if "cuda" in k.implementations}
+DTYPES = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee"))
+A100, H200, B200 = (
+    Device("cuda", f"sm_{c[0]}{c[1]}", c, sms) for c, sms in (((8, 0), 108), ((9, 0), 132), ((10, 0), 148))
+)
+RTX3090 = Device("cuda", "sm_86", (8, 6), 82)  # 99 KiB of shared memory
+SHARED_BYTES = {A100: 163 << 10, H200: 227 << 10, B200: 227 << 10, RTX3090: 99 << 10}
+
+
+def module_of(name):
+    return importlib.import_module(f"implementations.{name}.cuda")
+
+
+def cells(name, device, wanted=lambda case: True):
+    """Every variant of every named case, in every dtype, precision, layout and form, that the device can run."""
+    kernel, module = KERNELS[name], module_of(name)
+    options = {key: values for key, values in kernel.options.items() if key in ("w_layout", "form", "hashing")}
+    for case_name, dtype, *chosen in itertools.product(kernel.mathematics.cases, DTYPES, *options.values()):
+        if dtype[1] in kernel.mathematics.precisions and wanted(case_name):
+            case = make_case(kernel, case_name, *dtype, options=dict(zip(options, chosen, strict=True)))
+            for variant in module.VARIANTS:
+                if module.skip(case, variant, device) is None:
+                    yield case, variant
+
+
+def tunables_of(name):
+    return KERNELS[name].implementations["cuda"].tunables
+
+
+@pytest.mark.parametrize("device", SHARED_BYTES, ids=lambda d: d.name)
+@pytest.mark.parametrize("name", KERNELS)
+def test_own_configs_fit_and_are_among_the_tunables(name, device):
+    module, tunables = module_of(name), tunables_of(name)
+    assert set(tunables) == set(module.VARIANTS)
+    for case, variant in cells(name, device):
+        own = module.config(case, variant, device)
+        assert set(own) == set(tunables[variant]), (case.id, variant)
+        assert module.fits(case, variant, device, own) is None, (case.id, variant, own)
+        assert all(value in tunables[variant][tunable] for tunable, value in own.items()), (case.id, variant, own)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_value_of_a_tunable_has_a_launch_or_a_reason(name):
+    module, tunables, told, differs = module_of(name), tunables_of(name), [], set()
+    for device in (H200, RTX3090):
+        for case, variant in cells(name, device):
+            own = module.config(case, variant, device)
+            usual = module.launches(case, variant, device, own)
+            for tunable, value in ((t, v) for t, values in tunables[variant].items() for v in values):
+                config = own | {tunable: value}
+                if reason := module.fits(case, variant, device, config):
+                    told.append(reason)
+                    continue
+                launches = module.launches(case, variant, device, config)
+                if launches != usual:
+                    differs.add((variant, tunable))
+                for launch in launches:
+                    assert launch.shared_memory <= SHARED_BYTES[device] and 32 <= launch.block <= 1024, (
+                        case.id,
+                        config,
+                    )
+    assert all(any(letter.isdigit() for letter in reason) or "KERNEL" in reason for reason in told), set(told)
+    alone = {(v, t) for v in tunables for t, values in tunables[v].items() if len(values) == 1}
+    # a tunable that one value fits with the others as they are moves with them
+    moves = {"KERNEL", "BLOCK_M", "BLOCK_N", "WARPS_M", "WARPS_N"}
+    missing = {(v, t) for v in tunables for t in tunables[v]} - differs - alone
+    assert all(tunable.split("_", 1)[-1] in moves or tunable in moves for _, tunable in missing), missing
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_values_without_an_instance_are_refused(name):
+    module = module_of(name)
+    for case, variant in cells(name, H200):
+        own = module.config(case, variant, H200)
+        for tunable, value in ((t, v) for t in own for v in ((0, -1, 2**20) if t != "KERNEL" else ("none",))):
+            assert module.fits(case, variant, H200, own | {tunable: value}), (case.id, variant, tunable, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "case", "variant", "config", "said"),
+    [
+        ("lola", ("large", "bfloat16"), "multirow", {"num_stages": 5}, "a block takes 268400 bytes of shared memory; it may have 232448"),
+        ("lola", ("large", "bfloat16"), "multirow", {"CLUSTER": 2}, "CLUSTER is 2: warps that sum up rows release"),
+        ("lola", ("large", "bfloat16"), "multirow", {"BLOCK_M": 64}, "the tiles of KERNEL=warpgroup are 128×256 in clusters of 2"),
+        ("lola", ("odd", "bfloat16"), "multirow", {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": 128}, "KERNEL=warpgroup is for Hopper"),
+        ("lola", ("batch", "float32"), "multirow", {"KERNEL": "tensor"}, "IEEE float32 is multiplied by KERNEL=simt"),
+        ("lola", ("token", "bfloat16"), "row", {"WIDTH": 32, "num_warps": 4}, "a block of 128 threads has a column each, not 256"),
+        ("geglu", ("large", "float16"), "two_accumulators", {"num_stages": 1}, "num_stages is 1: one is read while another is written"),
+        ("softmax", ("wide", "float32"), "row", {"LANES": 128}, "a row is 8192 vectors of 16 bytes; 128 lanes hold 1024 in registers"),
+        ("softmax", ("longest", "float32"), "cluster", {"CLUSTER": 2}, "a row is 65536 vectors of 16 bytes; the registers of a cluster"),
+        ("fused_mlp", ("synthetic", "float32"), "default", {"BLOCK_M": 128, "BLOCK_N": 256, "CLUSTER": 1}, "a block takes .* bytes of shared"),
+        ("fused_mlp", ("synthetic", "float32"), "default", {"BLOCK_N": 64}, "the tiles are 128×256, 64×256, 64×128, 32×128, 16×128"),
+        ("padded_attention", ("wide", "bfloat16"), "flash", {"BLOCK_N": 64}, "KERNEL=warpgroup has a tile of its own"),
+        ("padded_attention", ("odd", "bfloat16"), "flash", {"WARPS_M": 2}, "BLOCK_M is 16: each of 2 WARPS_M has 16 or 32 rows"),
+        ("interaction", ("many_features", "float32"), "default", {"BLOCK_M": 4}, "dot_wide has a tile of its own"),
+        ("shcsa", ("wide", "bfloat16"), "padded_attention", {"dense_num_stages": 99}, "dense: a block takes .* bytes of shared memory"),
+        ("add_relu", ("small", "float32"), "default", {"num_warps": 33}, "num_warps is 33: there are instances for 1 to 32"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_told_before_compiling(name, case, variant, config, said):
+    module, case = module_of(name), make_case(KERNELS[name], *case)
+    chosen = module.config(case, variant, H200) | config
+    reason = module.fits(case, variant, H200, chosen)
+    assert reason and re.search(said, reason), reason
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_calls_hand_over_what_the_launches_say(name, monkeypatch):
+    """The dtype of each tensor, on the CPU, where no kernel computes anything."""
+    from implementations._shared.cuda import launch as shared
+
+    seen = []
+
+    class Launcher:
+        def __init__(self, program, grid, block, shared_memory, boxes, dtypes):
+            self.dtypes = dtypes
+
+        def __call__(self, *arguments):
+            tensors = [(place, a) for place, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
+            assert all(a.is_contiguous() for _, a in tensors)
+            assert [str(a.dtype) for _, a in tensors] == [f"torch.{self.dtypes[place]}" for place, _ in tensors]
+            seen.append(arguments)
+
+    monkeypatch.setattr(shared, "Launcher", Launcher)
+    module, mathematics = module_of(name), KERNELS[name].mathematics
+    for case, variant in cells(name, H200, lambda case: case.startswith("odd") or case == "one"):
+        rng = np.random.default_rng(0)
+        arrays = {**mathematics.inputs(case, rng), **mathematics.weights(case, rng)}
+        tensors = [torch.from_numpy(np.asarray(a)) for a in arrays.values()]
+        tensors = [t.to(getattr(torch, case.dtype)) if t.is_floating_point() else t for t in tensors]
+        prepared = getattr(module, "prepare", lambda *_: ())(case, variant, *tensors)
+        config = module.config(case, variant, H200)
+        before = len(seen)
+        module.build(case, variant, H200, config)(*tensors, *prepared)
+        assert len(seen) - before == len(module.launches(case, variant, H200, config)), (case.id, variant)
+    assert seen

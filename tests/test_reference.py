@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import toys
 from test_formulas import KERNELS, cases, evaluated, given
-from toys import copied, edit, step, store
+from toys import copied, edit, part, step, store
 
 from fusebench import discovery
 from fusebench.case_data import CaseData
 from fusebench.cases import make_case
 from fusebench.contract import DTYPES, Cell
-from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets, save
 from fusebench.machine import DeviceInfo
 from fusebench.parity import reference
 from fusebench.parity.judge import Judge
-from fusebench.parity.reference import Tensor
-from fusebench.parity.rounding import spacing, stored
-from fusebench.parity.verdict import Worst
+from fusebench.parity.rounding import Exact, Noisy, Stored, stored
+from fusebench.parity.tensor import Tensor
+from fusebench.parity.verdict import Asked, Worst
 from fusebench.settings import Clock, Settings
 from fusebench.workers import protocol
 from fusebench.workers.pool import WorkerLost
@@ -57,108 +57,133 @@ def test_torch_evaluates_every_formula(name):
 # What it finds
 
 
-def over_the_pipe(request, expected):
+def over_the_pipe(request, expected, worker=None):
     """What the reference's worker replies."""
-    reply = Reference("cpu").do(protocol.decode_request(protocol.encode(request)))
+    reply = (worker or Reference("cpu")).do(protocol.decode_request(protocol.encode(request)))
     return protocol.decode_reply(protocol.encode(reply), expected)
 
 
 @pytest.fixture
 def check(tmp_path, monkeypatch):
-    """What the reference finds of all rows of a toy's outputs: check(formula, x, outputs, screens=…)."""
+    """What the reference finds of a toy's outputs, of all rows unless it is asked otherwise: check(formula, x, outputs, …)."""
 
     def checked(
-        formula, x, outputs, screens=((0.0, 1.0),), dtype="float32", axes=(0, 0), part="", flops=0, moved=0, **arrays
-    ):
-        rows = dict(zip("xy", axes, strict=True))
-        module = toys.module(formula, flops, moved, rows, PARTS={"twice": lambda case, r, x: 2 * x})
+        formula, x, outputs, dtype="float32", axes=(0, 0), part="", points=(), excess=1.0, rows=None, unlike=(), worker=None,
+        files=None, **arrays,
+    ):  # fmt: skip
+        names = dict(zip("xy", axes, strict=True))
+        module = toys.module(formula, rows=names, PARTS={"twice": lambda case, r, x: 2 * x})
         monkeypatch.setitem(sys.modules, "implementations.toy.kernel", module)
         arrays = {"x": store(x, dtype), **arrays}
-        files = (
-            save(list(arrays.values()), tmp_path, "input"),
-            save([store(o, dtype) for o in outputs], tmp_path, "output"),
-        )
-        request = protocol.CheckRows(
-            toys.case(dtype), *map(tuple, files), screens, tuple(rows.get(name) for name in arrays), axes[1:] * len(outputs), part,
-            str(tmp_path),
+        files = files or save(list(arrays.values()), tmp_path, "input")
+        asked = Asked(
+            toys.case(dtype), part, points, tuple(names.get(n) for n in arrays), axes[1:] * len(outputs),
+            (excess,) * len(outputs), 3, rows, unlike,
         )  # fmt: skip
-        return over_the_pipe(request, protocol.CheckedRows).worst
+        got = save([store(o, dtype) for o in outputs], tmp_path, "output")
+        request = protocol.CheckRows(asked, tuple(files), tuple(got), str(tmp_path))
+        return over_the_pipe(request, protocol.CheckedRows, worker).worst
 
     return checked
+
+
+@pytest.fixture
+def chunks_of(monkeypatch):
+    """Makes chunks of so many elements."""
+    return lambda elements: monkeypatch.setitem(reference.CHUNK_ELEMENTS, "cpu", elements)
 
 
 X = np.random.default_rng(0).uniform(1, 2, (10, 3)).astype(np.float32)
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 4, 5, 9, 10, 99])
+@pytest.mark.parametrize("chunk", [1, 4, 5, 9, 99])
 @pytest.mark.parametrize("axes", [(0, 0), (1, 1), (0, 1), (1, 0), (-1, -1)], ids=str)
-def test_every_row_of_every_chunk_is_compared(check, monkeypatch, chunk, axes):
+def test_every_row_of_every_chunk_is_compared(check, chunks_of, chunk, axes):
     """Each one changed by a step is found, the first and the last of a chunk too; rows of x lie along the first of the axes,
     those of y along the second."""
-    monkeypatch.setattr(reference, "CHUNK_ELEMENTS", 3 * chunk)
+    chunks_of(3 * chunk)
     x, y = (X if axis == 0 else X.T.copy() for axis in axes)
-    formula = copied if axes[0] == axes[1] else lambda case, r, x: (x.T,)
+    formula, worker = copied if axes[0] == axes[1] else lambda case, r, x: (x.T,), Reference("cpu")
     for row in range(10):
         place = (row, 1) if axes[1] == 0 else (1, row)
-        found = check(formula, x, [edit(y, place, step(y[place], "float32"))], axes=axes, moved=4 * x.size)
-        assert (found.beyond, found.index) == (1, place)
+        found = check(formula, x, [edit(y, place, step(y[place], "float32"))], axes=axes, worker=worker)
+        assert (found.beyond, found.index, found.rows, found.checked) == (1, place, (1, row, row), 30)
         assert found.ratio == pytest.approx(2) and found.ulps == pytest.approx(1) and found.output == 0
         assert found.expected == y[place] and found.got > y[place] and found.max_abs == found.got - y[place]
         assert found.budget == 2.0**-24
-    assert check(formula, x, [y], axes=axes, moved=4 * x.size) == Worst()
+    assert replace(check(formula, x, [y], axes=axes, worker=worker), index=(), got=0, expected=0, budget=0) == Worst(
+        checked=30
+    )
 
 
-@pytest.mark.parametrize(
-    ("size", "chunk"),
-    [
-        ({}, 50),
-        ({"moved": 4e8}, 50),
-        ({"moved": 4.1e8}, 48),
-        ({"moved": 4e9}, 5),
-        ({"flops": 3.2e9}, 50),
-        ({"flops": 3.2e10}, 5),
-        ({"flops": 1e16}, 1),
-    ],
-)
-def test_as_many_rows_at_once_as_memory_holds(check, size, chunk):
-    """10^8 elements of intermediate results: 0.8 GB of each in float64."""
-    seen = []
+@pytest.mark.parametrize(("width", "chunk"), [(1, 20), (5, 20), (8, 12), (20, 5), (1000, 1)])
+def test_as_many_rows_at_once_as_memory_holds(check, chunks_of, width, chunk):
+    """By the largest intermediate result."""
+    chunks_of(100)
+    seen = set()
 
     def formula(case, r, x):
-        seen.append(r.chosen)
+        if not isinstance(r, reference._Sized):
+            seen.add(tuple(map(int, r.chosen)))
         assert x.shape == (len(r.chosen), 1) and x.dtype == np.float64
         np.testing.assert_array_equal(x.tensor.numpy()[:, 0], r.chosen)
-        return (x,)
+        return (r.dot(x, np.ones((1, width)))[:, :1],)
+
+    x = np.arange(20.0)[:, None]
+    assert check(formula, x, [x]).beyond == 0
+    assert sorted(seen) == [tuple(range(n, min(n + chunk, 20))) for n in range(0, 20, chunk)]
+
+
+@pytest.mark.parametrize("kind", ["round", "function", "compute"])
+def test_every_point_tells_how_large_a_result_is(check, chunks_of, kind):
+    chunks_of(100)
+    seen = set()
+
+    def formula(case, r, x):
+        seen.add(len(r.chosen))
+        wide = x * np.ones((1, 20))
+        return ((r.round("p", wide) if kind == "round" else getattr(r, kind)(wide))[:, :1],)
 
     x = np.arange(50.0)[:, None]
-    assert check(formula, x, [x], **size).beyond == 0
-    assert {len(rows) for rows in seen[:-1]} <= {chunk} and len(seen[0]) == chunk
-    np.testing.assert_array_equal(np.concatenate(seen), np.arange(50))
+    check(formula, x, [x])
+    assert seen == {4, 5}, "four rows to see how large they are"
 
 
-def test_inputs_that_have_no_rows_are_whole_in_every_chunk(check, monkeypatch):
-    monkeypatch.setattr(reference, "CHUNK_ELEMENTS", 9)
+@pytest.mark.parametrize(("most", "draws"), [(30, 16), (29, 4)])
+def test_few_draws_are_made_of_large_outputs(check, monkeypatch, most, draws):
+    monkeypatch.setitem(reference.DRAWS, "cpu", ((16, most), (4, np.inf)))
+    kinds = []
+
+    def formula(case, r, x):
+        kinds.append(type(r))
+        return (r.round("part", x),)
+
+    check(formula, X, [X], points=("part",), dtype="bfloat16")
+    assert kinds == [reference._Sized, Exact, Stored, *[Noisy] * draws]
+
+
+def test_inputs_that_have_no_rows_are_whole_in_every_chunk(check, chunks_of):
+    chunks_of(9)
 
     def formula(case, r, x, b, n):
         assert isinstance(b, Tensor) and b.dtype == np.float64 and n.dtype == np.int32 and n.shape == (1,)
         return (x * b + 0.0 * n[0],)
 
     b = np.array([1.0, 2.0, 4.0], np.float32)
-    assert check(formula, X, [X * b], b=b, n=np.array([3], np.int32), moved=4 * X.size).beyond == 0
+    assert check(formula, X, [X * b], b=b, n=np.array([3], np.int32)).beyond == 0
 
 
-def test_the_worst_of_all_outputs_and_chunks_is_told(check, monkeypatch):
-    monkeypatch.setattr(reference, "CHUNK_ELEMENTS", 9)
+@pytest.mark.parametrize("chunk", [3, 9, 99])
+def test_the_worst_of_all_outputs_and_chunks_is_told(check, chunks_of, chunk):
+    chunks_of(chunk)
     x = np.full((10, 3), 1.0)
     first, second = (edit(x, (9, 2), 1 + 2.0**-21), edit(2 * x, (4, 1), 2 + 2.0**-18))
-    screens = ((2.0**-24, 1.0), (2.0**-22, 2.0))
-    found = check(
-        lambda case, r, x: (x, 2 * x), x, [edit(first, (0, 0), 1 - 2.0**-22), second], screens, moved=4 * x.size
-    )
-    assert (found.output, found.index, found.beyond) == (1, (4, 1), 3)
-    assert found.max_abs == 2.0**-18 and found.budget == 2.0**-22 + 2.0**-23 and found.ulps == 16
-    assert found.ratio == pytest.approx(2.0**-18 / (2.0**-22 + 2.0**-23))
-    found = check(lambda case, r, x: (x, 2 * x), x, [first, 2 * x], screens, moved=4 * x.size)
+    both = lambda case, r, x: (x, 2 * x)  # noqa: E731
+    found = check(both, x, [edit(first, (0, 0), 1 - 2.0**-22), second])
+    assert (found.output, found.index, found.beyond, found.checked) == (1, (4, 1), 3, 60)
+    assert found.max_abs == 2.0**-18 and found.budget == 2.0**-23 and found.ulps == 16 and found.ratio == 2.0**5
+    assert found.rows == (3, 0, 9) and found.where == "3 elements of 3 rows, 0 to 9"
+    found = check(both, x, [first, 2 * x])
     assert (found.output, found.index, found.beyond) == (0, (9, 2), 1)
 
 
@@ -170,7 +195,7 @@ def test_a_part_is_compared_with_its_own_formula(check):
 @pytest.mark.parametrize("got", [1.0, -1.0, INF, -INF, NAN])
 def test_what_is_not_finite_stands_where_the_formula_has_it(check, expected, got):
     x = edit(np.full((4, 3), 2.0), (2, 1), expected)
-    found = check(copied, x, [edit(x, (2, 1), got)], ((0.01, 2.0),))
+    found = check(lambda case, r, x: (r.compute(x),), x, [edit(x, (2, 1), got)])
     same = got == expected or (np.isnan(got) and np.isnan(expected))
     assert found.beyond == (not same)
     if not same:
@@ -182,33 +207,106 @@ def test_what_is_not_finite_stands_where_the_formula_has_it(check, expected, got
 @pytest.mark.parametrize("sign", [1, -1])
 def test_overflow_is_right_within_reach_of_the_largest_number_and_to_its_side(check, dtype, sign):
     largest = float(torch.finfo(getattr(torch, dtype)).max)
-    for value, infinite_may_be in ((0.98 * largest, False), (0.995 * largest, True), (largest, True)):
+    for value, infinite_may_be in ((0.9 * largest, False), (largest, True)):
         x = np.full((4, 3), sign * value)
-        screens = ((0.01 * largest, largest),)
-        found = check(copied, x, [edit(store(x, dtype), (2, 1), sign * INF)], screens, dtype)
-        assert found.beyond == (not infinite_may_be)
-        for wrong in (-sign * INF, NAN):
-            assert check(copied, x, [edit(store(x, dtype), (2, 1), wrong)], screens, dtype).beyond == 1
+        for wrong, beyond in ((sign * INF, not infinite_may_be), (-sign * INF, True), (NAN, True)):
+            found = check(part_, x, [edit(store(x, dtype), (2, 1), wrong)], dtype, points=("part",))
+            assert found.beyond == beyond
+
+
+def part_(case, r, x):
+    return (r.round("part", x),)
+
+
+def test_what_overflow_on_the_way_leaves_is_right_where_it_may_be(check):
+    """Twice 4e4 is infinite in float16: a difference of such is NaN."""
+
+    def formula(case, r, x):
+        y = r.round("part", 2 * x)
+        return (y - y,)
+
+    x = edit(np.full((4, 3), 2.0), (2, 1), 4e4)
+    right = np.zeros((4, 3))
+    for at, got, beyond in (((2, 1), NAN, 0), ((2, 1), 0, 0), ((2, 1), INF, 1), ((2, 2), NAN, 1)):
+        assert check(formula, x, [edit(right, at, got)], "float16", points=("part",)).beyond == beyond
+    assert check(formula, x, [edit(right, (2, 1), NAN)], "float16").beyond == 1, "a program that keeps it in float32"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_screen_is_half_a_spacing_and_its_reach_which_grows_with_the_value(check, dtype):
-    """For values of every size, subnormals and zero among them, up to the size that was judged and beyond."""
-    rng = np.random.default_rng(1)
-    smallest = float(torch.finfo(getattr(torch, dtype)).smallest_normal)
-    x = store(
-        np.concatenate([[0.0, smallest, smallest / 2, smallest * 1.99, 1.0, 0.999, -2.0], rng.normal(0, 4, 3)]), dtype
-    )[:, None]
-    for reach, size in ((0.0, 1.0), (smallest, 3.0), (0.1, 3.0), (0.1, 0.0)):
-        for row, value in enumerate(x.astype(float)[:, 0]):
-            far = reach * max(1.0, abs(value) / (size or 1.0))
-            limit = far + spacing(np.array(abs(value) + far), dtype) / 2
-            output = store(edit(x.astype(float), (row, 0), value + 64 * limit), dtype)
-            if not np.isfinite(float(output[row, 0])):
-                continue
-            found = check(copied, x, [output], ((reach, size),), dtype)
-            assert found.budget == pytest.approx(float(limit), rel=1e-12) and found.index == (row, 0)
-            assert found.ratio == pytest.approx(abs(float(output[row, 0]) - value) / limit)
+def test_a_budget_is_that_of_the_judge(check, dtype):
+    """As nearly as the loudest neighbours are what an element's own draws are."""
+    x = store(np.random.default_rng(1).uniform(3.3, 6.1, (10, 64)), dtype)
+    judge, right = toys.judge(part, x, dtype), store(x.astype(float) / np.pi, dtype)
+    wrong = edit(right, (4, 5), 100 * right[4, 5])
+    verdict = judge.judge([wrong], ("part",))
+    (budget,) = judge.allowed(("part",))
+    found = check(part, x, [wrong], dtype, points=judge.key(("part",)), excess=budget.excess)
+    assert found.index == verdict.index == (4, 5) and found.expected == pytest.approx(verdict.expected)
+    assert verdict.budget < found.budget < 1.6 * verdict.budget
+    assert check(part, x, [right], dtype, points=judge.key(("part",))).ratio < 1
+
+
+def test_what_rows_with_more_draws_showed_widens_the_budget(check):
+    x = np.random.default_rng(1).uniform(3.3, 6.1, (10, 64))
+    wrong = [edit(x / np.pi, (4, 5), 100)]
+    once, four = (check(part, x, wrong, "bfloat16", points=("part",), excess=e).budget for e in (1.0, 4.0))
+    assert 1.4 < four / once < 2
+
+
+def test_each_element_is_held_to_the_noise_of_its_own_row(check):
+    """A row of values 1000 times as large has 1000 times the noise, and lends it to no other."""
+    x = np.random.default_rng(1).uniform(3.3, 6.1, (10, 64)) * np.where(np.arange(10) == 3, 1000, 1)[:, None]
+    budgets = [
+        check(part, x, [edit(x / np.pi, (row, 5), 1e6)], "bfloat16", points=("part",)).budget for row in range(10)
+    ]
+    assert 300 < budgets[3] / np.median(budgets) < 3000 and max(budgets[:3] + budgets[4:]) < 2 * np.median(budgets)
+
+
+# Which rows
+
+
+@pytest.mark.parametrize("chunk", [3, 6, 99])
+def test_some_rows_and_those_unlike_the_others_are_looked_at(check, chunks_of, chunk):
+    chunks_of(chunk)
+    seen = []
+    for row in range(10):
+        found = check(copied, X, [edit(X, (row, 1), 9)], rows=(0, 2, 3, 7), unlike=(7, 9, 2, 8, 9))
+        assert found.checked == 3 * 6 and found.beyond == (row in (0, 2, 3, 7, 8, 9))
+        seen += [row] * found.beyond
+        assert not found.beyond or (found.index, found.rows) == ((row, 1), (1, row, row))
+    assert seen == [0, 2, 3, 7, 8, 9]
+
+
+def test_budgets_are_kept_for_other_outputs_of_the_same_inputs(check, tmp_path, monkeypatch):
+    worker, evaluated_ = Reference("cpu"), []
+
+    def formula(case, r, x):
+        evaluated_.append(tuple(r.chosen))
+        return (r.round("part", x),)
+
+    def again(**more):
+        evaluated_.clear()
+        found = check(formula, X, [edit(X, (9, 1), 9)], worker=worker, **more)
+        assert found.beyond == 1 and found.index == (9, 1)
+        return len(evaluated_)
+
+    files = save([X], tmp_path, "same")
+    assert again(files=files) > 16 and again(files=files) == 0 and again(files=files, unlike=(3,)) == 0
+    assert again(files=files, rows=(1, 9)) > 16 and again(files=files, rows=(1, 9)) == 0
+    again(files=files, rows=(1, 9), unlike=(3, 5, 9))
+    assert set(evaluated_) == {(3, 5)}, "those that one output asks for are its own"
+    assert again(files=files, points=("part",)) > 16 and again(files=save([X], tmp_path, "other")) > 16
+    assert again(files=files) == 0
+    other = tmp_path / "folder"
+    other.mkdir()
+    for case_data in (str(other), str(tmp_path)):
+        worker.known(protocol.CheckRows(None, (), (), case_data))
+    assert again(files=files) > 16, "those of another case are given up"
+    monkeypatch.setattr(reference, "KEPT_ELEMENTS", 29)
+    files = save([X], tmp_path, "third")
+    assert again(files=files) > 16 and again(files=files) > 16, "too large to keep"
+    monkeypatch.setattr(reference, "KEPT_ELEMENTS", 30)
+    assert again(files=files) > 16 and again(files=files) == 0
 
 
 def test_the_worker_says_what_it_is():
@@ -219,20 +317,20 @@ def test_the_worker_says_what_it_is():
         worker.do(protocol.RepeatCell("folder"))
 
 
-# The verdict after it, as a run on a GPU has it: the worker is one in this process, on the CPU
+# The verdict after it; the reference's worker is one in this process, on the CPU
 
 
 class Worker:
     def __init__(self, answer=None):
-        self.asked, self.answer = [], answer
+        self.asked, self.answer, self.reference = [], answer, Reference("cpu")
 
     def ask(self, request, expected, timeout_s):
-        self.asked.append(type(request))
+        self.asked.append(request)
         if isinstance(self.answer, Exception):
             raise self.answer
         if self.answer is not None:
             return self.answer
-        return over_the_pipe(request, expected)
+        return over_the_pipe(request, expected, self.reference)
 
 
 class Pool:
@@ -253,58 +351,69 @@ TALL = {"M": 200, "N": 7}  # more elements than are judged here
 @pytest.fixture
 def shared(tmp_path, monkeypatch):
     """add_relu's inputs in a case whose rows are chosen, as a run on that device has them."""
-    monkeypatch.setattr("fusebench.parity.judge.JUDGED_ELEMENTS", 1e3)
+    monkeypatch.setattr("fusebench.parity.judge.JUDGED_ELEMENTS", 400)
 
-    def made(device="cuda"):
+    def made(device="cuda", rows_seed=0, sizes=TALL):
         kernel = KERNELS["add_relu"]
-        return CaseData(
-            kernel.mathematics,
-            Cell(make_case(kernel, TALL), "torch_eager", "default"),
-            tmp_path,
-            Settings(device),
-            Clock(),
-        )
+        cell = Cell(make_case(kernel, sizes), "torch_eager", "default")
+        return CaseData(kernel.mathematics, cell, tmp_path, Settings(device, rows_seed=rows_seed), Clock())
 
     return made
 
 
-def judged(data, pool, wrong=None, set_=1):
+def judged(data, pool, wrong=(), value=None, set_=1):
+    """The verdict on an output in which some elements have another value, or are off by 9."""
     x, b = (data.sets[set_][n] for n in ("x", "b"))
     output = np.maximum(x + b, np.float32(0))
-    if wrong:
-        output[wrong] += np.float32(9)
+    if wrong != ():
+        output[wrong] = output[wrong] + np.float32(9) if value is None else value
     return data.judge(save([output], data.folder, "output"), (), "", set_, pool)
 
 
 def unjudged(judge):
-    return next(r for r in range(100, 200) if r not in judge.judged)
+    return [r for r in range(200) if r not in judge.judged]
 
 
-def test_on_a_gpu_all_rows_are_compared(shared):
-    data, worker = shared(), Worker()
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_all_rows_are_compared_with_what_the_formula_has(shared, device):
+    data, worker = shared(device), Worker()
     pool = Pool(worker)
     verdict = judged(data, pool)
     assert verdict.ok and not verdict.unseen and verdict.checked == 200 * 7
-    assert worker.asked == [protocol.CheckRows, protocol.Release] and not pool.dropped
+    assert [type(m) for m in worker.asked] == [protocol.CheckRows, protocol.Release] and not pool.dropped
+    assert worker.asked[0].asked.rows is None and list(worker.asked[0].files) == data.files[1]
     (judge,) = data.judges.values()
-    row = unjudged(judge)
-    wrong = judged(data, pool, (row, 5))
-    assert (
-        not wrong.ok
-        and wrong.index == (row, 5)
-        and wrong.pattern == "1 elements of all rows"
-        and wrong.checked == 200 * 7
-    )
-    assert (
-        wrong.ratio > 1000
-        and wrong.max_abs == pytest.approx(9, rel=1e-6)
-        and np.isnan(wrong.max_rel)
-        and wrong.ulps > 1e6
-    )
-    assert wrong.got == pytest.approx(wrong.expected + 9) and wrong.output == 0 and 0 < wrong.budget < 1e-4
+    for row in (unjudged(judge)[0], unjudged(judge)[-1]):
+        wrong = judged(data, pool, (row, 5))
+        assert not wrong.ok and wrong.index == (row, 5) and wrong.checked == 200 * 7 and wrong.output == 0
+        assert wrong.pattern == f"one element of row {row}" and np.isnan(wrong.max_rel)
+        assert wrong.ratio > 1000 and wrong.max_abs == pytest.approx(9, rel=1e-6) and wrong.ulps > 1e6
+        assert wrong.got == pytest.approx(wrong.expected + 9) and 0 < wrong.budget < 1e-4
     assert len(data.judges) == 1, "the judge of a set is made once"
     judged(data, pool, set_=2)
     assert len(data.judges) == 2
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+@pytest.mark.parametrize("value", [NAN, INF, 0.0])
+def test_a_row_that_is_not_judged_may_not_be_spoilt(shared, monkeypatch, device, value):
+    """NaN, infinities or zeros: on a CPU that has the reference of a few rows too, because it is unlike the others."""
+    monkeypatch.setattr("fusebench.parity.judge.CPU_ELEMENTS", 400)
+    data, pool = shared(device), Pool(Worker())
+    right = judged(data, pool)
+    asked = pool.worker.asked[0].asked
+    assert right.ok and (asked.rows is None) == (device == "cuda")
+    rows = [r for r in unjudged(data.judges[1, ""]) if asked.rows is None or r not in asked.rows]
+    for row in (rows[0], rows[len(rows) // 2], rows[-1]):
+        wrong = judged(data, pool, row, value)
+        assert not wrong.ok and wrong.index[0] == row and f"of row {row}" in wrong.reason()
+
+
+def test_what_is_not_finite_is_right_where_the_inputs_make_it_so(shared):
+    data, pool = shared("cpu"), Pool(Worker())
+    data.sets[1]["x"][100:103, 2] = NAN, INF, -INF
+    assert judged(data, pool).ok
+    assert not judged(data, pool, (101, 3), INF).ok
 
 
 def test_what_is_wrong_already_is_not_looked_at_again(shared):
@@ -312,24 +421,37 @@ def test_what_is_wrong_already_is_not_looked_at_again(shared):
     assert not judged(shared(), Pool(worker), (0, 0)).ok and not worker.asked
 
 
-def test_without_a_gpu_what_the_cpu_can_is_compared(shared):
-    data = shared("cpu")
-    verdict = judged(data, None)
-    assert verdict.ok and not verdict.unseen
-    row = unjudged(next(iter(data.judges.values())))
-    assert judged(data, None, (row, 5)).index == (row, 5)
+def test_a_case_that_is_judged_whole_needs_no_reference_on_the_device(shared):
+    assert judged(shared(sizes={"M": 9, "N": 7}), None).ok
+
+
+def test_other_runs_look_at_other_rows(shared, monkeypatch):
+    monkeypatch.setattr("fusebench.parity.judge.CPU_ELEMENTS", 400)
+    seen = []
+    for seed in (0, 0, 1):
+        data, pool = shared("cpu", seed), Pool(Worker())
+        judged(data, pool)
+        seen.append((tuple(data.judges[1, ""].judged), pool.worker.asked[0].asked.rows))
+    assert seen[0] == seen[1] and seen[0][0] != seen[2][0] and seen[0][1] != seen[2][1] and seen[0][0] != seen[0][1]
+
+
+def test_rows_are_drawn_anew_for_each_run():
+    seeds = {Settings().rows_seed for _ in range(20)}
+    assert len(seeds) == 20 and all(0 <= s < 2**31 for s in seeds)
 
 
 def test_rows_that_nobody_saw_are_told(shared, monkeypatch):
-    monkeypatch.setattr("fusebench.parity.judge.REFERENCE_BYTES", 6e3)
-    verdict = judged(shared("cpu"), None)
-    assert verdict.ok and verdict.unseen == "without a GPU, rows beyond these have no reference"
     lost = Pool(Worker(WorkerLost("crashed", "exit code 9")))
     verdict = judged(shared(), lost)
     assert verdict.ok and verdict.unseen == "the reference on the device: exit code 9" and len(lost.dropped) == 1
     failed = Pool(Worker(protocol.Refused("failed", "out of memory")))
     verdict = judged(shared(), failed)
     assert verdict.ok and verdict.unseen == "the reference on the device: out of memory" and not failed.dropped
+    monkeypatch.setattr("fusebench.parity.judge.CPU_ELEMENTS", 1000)
+    pool = Pool(Worker())
+    verdict = judged(shared("cpu"), pool)
+    unseen = 200 - len(pool.worker.asked[0].asked.rows)
+    assert verdict.ok and verdict.unseen == f"without a GPU, {unseen} of 200 rows have no reference" and unseen > 50
 
 
 def test_time_is_booked_where_it_goes(shared):
@@ -353,26 +475,23 @@ def test_inputs_that_do_not_fit_are_tried_once(shared, monkeypatch):
     assert len(tried) == 1
 
 
-# All of it on a real kernel
+# All of it on real kernels
 
 
-def compared(kernel, case, arrays, output):
-    """What the reference on a device finds of all rows of the output, and the verdict after it."""
-    judge = Judge(kernel.mathematics, case, arrays, on_device=True)
-    found = reference.check(
-        case, list(arrays.values()), judge.row_axes, [output], [judge.axis(0)], judge.screens(()), "", "cpu"
-    )
-    return found, judge.widened(judge.judge([output[:]], ()), found)
+def compared(kernel, case, arrays, output, points=()):
+    """What the reference finds of all rows of the output, and the verdict after it."""
+    judge = Judge(kernel.mathematics, case, arrays)
+    found = reference.check(judge.ask([output], points, "cuda"), list(arrays.values()), [output], "cpu", {})
+    return found, judge.widened(judge.judge([output[:]], points), found)
 
 
 @pytest.mark.parametrize("wrong", [None, (150, 7)])
-def test_all_rows_are_compared(monkeypatch, wrong):
-    monkeypatch.setattr("fusebench.parity.reference.CHUNK_ELEMENTS", 2e4)  # several chunks
+def test_all_rows_of_a_kernel_are_compared(chunks_of, wrong):
+    chunks_of(2e4)  # several chunks
     kernel = KERNELS["lola"]
     case = make_case(kernel, {"M": 200, "K": 64, "N": 50}, "float16")
     arrays = make_sets(kernel.mathematics, case, 0, 1)[0]
-    whole = Judge(kernel.mathematics, case, arrays)
-    output = stored(whole.reference()[0], "float16").astype(numpy_dtype("float16"))
+    output = stored(Judge(kernel.mathematics, case, arrays).reference()[0], "float16").astype(np.float16)
     if wrong:
         output[wrong] += 1
     found, verdict = compared(kernel, case, arrays, output)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import FIXTURES
+from stand_in import light_python
 
 from fusebench.records import store
 from fusebench.records.record import Record
@@ -159,13 +160,16 @@ def test_a_multirun_runs_every_job(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "sizes"),
     [
-        ("mine.csv", "M,K,N\n2,3,4\n5,6,7\n", [{"M": 2, "K": 3, "N": 4}, {"M": 5, "K": 6, "N": 7}]),
-        ("mine.yaml", "- {M: 2, K: 3, N: 4}\n", [{"M": 2, "K": 3, "N": 4}]),
+        ("mine.csv", "N\n2\n5\n", [{"N": 2}, {"N": 5}]),
+        ("mine.yaml", "- {N: 2}\n", [{"N": 2}]),
     ],
 )
 def test_sizes_come_from_a_file(tmp_path, name, text, sizes):
     (tmp_path / name).write_text(text)
-    done = fusebench("parity", "kernel=lola", "implementation=torch_eager", f"shapes={name}", cwd=tmp_path)
+    light, path = f"worker.python.torch={light_python(tmp_path)}", f"path={FIXTURES / 'kernels'}"
+    done = fusebench(
+        "parity", path, "kernel=double", "implementation=torch_eager:times", f"shapes={name}", light, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert [r.case.sizes for r in records_of(tmp_path)] == sizes
 
@@ -182,8 +186,9 @@ def test_a_wrong_file_of_sizes_is_named(tmp_path, answered, text, named):
 
 def test_the_exit_code_tells_of_a_cell_that_is_not_well(tmp_path):
     done = fusebench(
-        "parity", f"path={FIXTURES / 'faults'}", "kernel=fault", "implementation=[a_fine,wrong]", cwd=tmp_path
-    )
+        "parity", f"path={FIXTURES / 'faults'}", "kernel=fault", "implementation=[a_fine,wrong]",
+        f"worker.python.torch={light_python(tmp_path)}", cwd=tmp_path,
+    )  # fmt: skip
     assert done.returncode == 1 and "budget" in done.stdout
 
 

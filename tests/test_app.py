@@ -74,7 +74,7 @@ def job(command="bench", resumed=None, home=Path("results/it"), **chosen):
     """One job without Hydra: its exit code."""
     defaults = {
         "kernel": "fault", "implementation": ["a_fine", "z_fine"], "case": "odd", "dtype": "float32", "precision": "ieee", "batch": None,
-        "shapes": None, "device": "cpu", "path": None, "seed": 0, "inputs": "plain", "published": False, "timeout_s": 300.0, "threads": None, "resume": None,
+        "shapes": None, "device": "cpu", "path": None, "seed": 0, "inputs": "plain", "published": False, "rows_seed": 3, "timeout_s": 300.0, "threads": None, "resume": None,
         "retry": None, "config": {}, "shape": {}, "option": {}, "worker": {"inline": False, "python": {}},
     }  # fmt: skip
     if command == "bench":
@@ -369,7 +369,13 @@ def test_a_fault_of_ours_is_raised_as_it_is(runs):
 # What is refused, and what only shows something
 
 
-PARITY = {"timeout_s": 1.0, "device": "cpu", "threads": 1, "worker": {"inline": False, "python": {"flax": "/f"}}}
+PARITY = {
+    "timeout_s": 1.0,
+    "rows_seed": 3,
+    "device": "cpu",
+    "threads": 1,
+    "worker": {"inline": False, "python": {"flax": "/f"}},
+}
 
 
 @pytest.mark.parametrize("key", ["time_s", "timeout_s"])
@@ -377,14 +383,14 @@ PARITY = {"timeout_s": 1.0, "device": "cpu", "threads": 1, "worker": {"inline": 
 def test_times_that_cannot_be(key, value):
     chosen = PARITY | {"time_s": 0.5, "target": 0.01, "regime": "auto", "cache": "auto"}
     assert values.settings(chosen) == Settings(
-        "cpu", Plan(0.5, 0.01, "isolated", "warm"), 1.0, 1, False, {"flax": "/f"}
+        "cpu", Plan(0.5, 0.01, "isolated", "warm"), 1.0, 1, False, {"flax": "/f"}, 3
     )
     with pytest.raises(UsageError, match=rf"^{key} is {value!r}: expected a number of seconds above 0$"):
         values.settings(chosen | {key: value})
 
 
 def test_parity_needs_no_time():
-    assert values.settings(PARITY) == Settings("cpu", Plan(time_s=0), 1.0, 1, False, {"flax": "/f"})
+    assert values.settings(PARITY) == Settings("cpu", Plan(time_s=0), 1.0, 1, False, {"flax": "/f"}, 3)
 
 
 def test_a_preset_does_not_say_where_to_look_or_what_to_resume():

@@ -146,7 +146,7 @@ def test_what_only_shows_something(words, shows):
 def test_the_defaults_of_each_command(command, defaults):
     composed = jobs.compose_job(command, [])
     shared = {"implementation": "all", "dtype": "float32", "precision": "ieee", "batch": None, "shapes": None, "device": "auto", "path": None, "seed": 0,
-              "inputs": "plain", "published": False, "timeout_s": 300, "threads": None, "resume": None}  # fmt: skip
+              "inputs": "plain", "published": False, "rows_seed": None, "timeout_s": 300, "threads": None, "resume": None}  # fmt: skip
     folded = ("shape", "option", "config", "worker", "experiment")
     assert {k: v for k, v in composed.items() if k not in folded} == shared | defaults
     assert composed["worker"]["inline"] is False and not any(composed["worker"]["python"].values())

@@ -74,11 +74,7 @@ def job(command="bench", resumed=None, home=Path("results/it"), **chosen):
     """One job without Hydra: its exit code."""
     defaults = {
         "kernel": "fault", "implementation": ["a_fine", "z_fine"], "case": "odd", "dtype": "float32", "precision": "ieee", "batch": None,
-<<<<<<< HEAD
         "shapes": None, "device": "cpu", "path": None, "seed": 0, "rows_seed": None, "inputs": "plain", "published": False, "timeout_s": 300.0, "threads": None, "resume": None,
-=======
-        "shapes": None, "device": "cpu", "path": None, "seed": 0, "inputs": "plain", "published": False, "rows_seed": 3, "timeout_s": 300.0, "threads": None, "resume": None,
->>>>>>> wt-floor
         "retry": None, "config": {}, "shape": {}, "option": {}, "worker": {"inline": False, "python": {}},
     }  # fmt: skip
     if command == "bench":
@@ -375,15 +371,9 @@ def test_a_fault_of_ours_is_raised_as_it_is(runs):
 
 PARITY = {
     "timeout_s": 1.0,
-<<<<<<< HEAD
     "device": "cpu",
     "threads": 1,
     "rows_seed": 5,
-=======
-    "rows_seed": 3,
-    "device": "cpu",
-    "threads": 1,
->>>>>>> wt-floor
     "worker": {"inline": False, "python": {"flax": "/f"}},
 }
 
@@ -393,22 +383,14 @@ PARITY = {
 def test_times_that_cannot_be(key, value):
     chosen = PARITY | {"time_s": 0.5, "target": 0.01, "regime": "auto", "cache": "auto"}
     assert values.settings(chosen) == Settings(
-<<<<<<< HEAD
         "cpu", Plan(0.5, 0.01, "isolated", "warm"), 1.0, 1, False, {"flax": "/f"}, rows_seed=5
-=======
-        "cpu", Plan(0.5, 0.01, "isolated", "warm"), 1.0, 1, False, {"flax": "/f"}, 3
->>>>>>> wt-floor
     )
     with pytest.raises(UsageError, match=rf"^{key} is {value!r}: expected a number of seconds above 0$"):
         values.settings(chosen | {key: value})
 
 
 def test_parity_needs_no_time():
-<<<<<<< HEAD
     assert values.settings(PARITY) == Settings("cpu", Plan(time_s=0), 1.0, 1, False, {"flax": "/f"}, rows_seed=5)
-=======
-    assert values.settings(PARITY) == Settings("cpu", Plan(time_s=0), 1.0, 1, False, {"flax": "/f"}, 3)
->>>>>>> wt-floor
 
 
 def test_a_preset_does_not_say_where_to_look_or_what_to_resume():

@@ -8,6 +8,9 @@ SHELL := bash
 ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
+PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
+# About half of the time of all tests.
+SLOWEST := $(addprefix tests/test_,parity.py ahead_of_time.py)
 # Lies in .venv and is written last, so that an interrupted install leaves none.
 STAMP := .venv/.installed
 
@@ -33,7 +36,21 @@ asv: $(STAMP) ## run the asv suite on the present commit
 	@$(BIN)/asv run $(ARGS)
 
 test: $(STAMP) ## run the tests: make test ARGS="-k lola"
-	@$(BIN)/python -m pytest --durations=20 --durations-min=1 $(ARGS)
+ifneq ($(strip $(ARGS)),)
+	@$(PYTEST) $(ARGS)
+else
+	@if nvidia-smi >/dev/null 2>&1; then exec $(PYTEST); fi # a card is for one at a time
+	log=$$(mktemp)
+	$(PYTEST) -o cache_dir=.pytest_cache/slowest $(SLOWEST) >"$$log" 2>&1 &
+	slowest=$$!
+	trap 'kill $$slowest 2>/dev/null || true; rm -f "$$log"' EXIT
+	failed=0
+	$(PYTEST) $(addprefix --ignore=,$(SLOWEST)) || failed=1
+	echo 'waiting for $(SLOWEST), which run beside these'
+	wait $$slowest || failed=1
+	cat "$$log"
+	exit $$failed
+endif
 
 mutants: $(STAMP) ## do the tests notice a slip in what a change touches? make mutants ARGS="fusebench/report.py"
 	@$(BIN)/python tests/mutants $(ARGS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fusebench import discovery, machine
+from fusebench import cli, discovery, machine
 from fusebench.contract import Cell
 from fusebench.run import run
 from fusebench.settings import Run, Settings
@@ -75,12 +76,30 @@ def same_kernels() -> Iterator[None]:
 
 
 @pytest.fixture
+def answered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """What a command says that starts no worker, run in this process, in a folder of its own: `answered("list", "--json")`."""
+
+    def run_it(*arguments: object) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(tmp_path)
+        capfd.readouterr()
+        try:
+            code = cli.main([*map(str, arguments)])
+        except SystemExit as end:  # argparse's and Hydra's
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
+
+    return run_it
+
+
+@pytest.fixture
 def run_cells(
     kernels: dict[str, discovery.Kernel], roots: list[Path], pool: Pool, tmp_path: Path
 ) -> Callable[..., list[dict[str, Any]]]:
     """Runs cells on the session's workers and returns their records: `run_cells(cells, time_s=0)`."""
 
-    def run_them(cells: Sequence[Cell], time_s: float = 0.0, timeout_s: float = 120.0) -> list[dict[str, Any]]:
+    def run_them(cells: Sequence[Cell], time_s: float = 0.0, timeout_s: float = 300.0) -> list[dict[str, Any]]:
         settings = Settings(DEVICE, Plan(time_s), timeout_s)
         return list(run(Run(kernels, roots, tmp_path / "run", settings), cells, pool))
 

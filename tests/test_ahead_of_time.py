@@ -1,5 +1,5 @@
 """Every Triton and CUDA kernel compiles for real targets without a GPU: for sm_90 in every dtype and precision, in sizes that
-no tile divides and in the default case; for sm_80 and sm_100 in bfloat16.
+no tile divides and in the default case; for sm_80 and sm_100 in bfloat16, each variant once.
 
 This process never interprets Triton: the switch is read when a kernel is decorated, and the workers alone set it.
 """
@@ -29,24 +29,22 @@ DTYPES = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloa
 KERNELS = discovery.find_kernels(discovery.roots_of())
 
 
-def cases_of(name, arch):
-    """The odd case in all dtypes for Hopper, in one for the others; the default case in one."""
-    kernel = KERNELS[name]
-    odd, default = (
-        next(c for c in kernel.mathematics.cases if c.startswith("odd")),
-        next(iter(kernel.mathematics.cases)),
-    )
-    wanted = [(odd, *d) for d in (DTYPES if arch == 90 else DTYPES[-1:])] + [(default, *DTYPES[-1])]
-    cases = {case.id: case for case in (make_case(kernel, *w) for w in wanted)}
-    return list(cases.values())
-
-
-def variants_of(name, implementation):
-    return KERNELS[name].implementations[implementation].variants
+def cells_of(module, arch):
+    """The cases and variants to compile for: the odd case in all dtypes and the default case in one for Hopper; for the others the
+    default case, or the odd one where a variant is for no other."""
+    name = module.__name__.split(".")[1]
+    kernel, skip = KERNELS[name], getattr(module, "skip", lambda *_: None)
+    names = list(kernel.mathematics.cases)
+    odd = next(n for n in names if n.startswith("odd"))
+    wanted = [(names[0], *DTYPES[-1])] + [(odd, *d) for d in (DTYPES if arch == 90 else DTYPES[-1:])]
+    cases = {case.id: case for case in (make_case(kernel, *w) for w in wanted)}.values()
+    for variant in module.VARIANTS:
+        possible = [case for case in cases if skip(case, variant, DEVICES[arch]) is None]
+        yield from ((case, variant) for case in (possible if arch == 90 else possible[:1]))
 
 
 def launched(module, case, variant, device):
-    """What a CUDA implementation launches unless told otherwise."""
+    """What an implementation launches unless told otherwise."""
     return module.launches(case, variant, device, module.config(case, variant, device))
 
 
@@ -67,21 +65,24 @@ def compile_triton(launch, arch):
 @pytest.mark.parametrize("name", [k for k in KERNELS if "triton" in KERNELS[k].implementations])
 def test_triton_compiles(name, arch):
     module = importlib.import_module(f"implementations.{name}.triton")
-    skip = getattr(module, "skip", lambda *_: None)
     compiled = 0
-    for case in cases_of(name, arch):
-        for variant in variants_of(name, "triton"):
-            if skip(case, variant, DEVICES[arch]) is None:
-                own = module.config(case, variant, DEVICES[arch])
-                for launch in module.launches(case, variant, DEVICES[arch], own):
-                    result = compile_triton(launch, arch)
-                    compiled += 1
-                    assert f".target sm_{arch}" in result.asm["ptx"] and result.asm["cubin"]
-                    assert result.metadata.shared <= SHARED_BYTES[arch], f"{case.id} {variant}"
+    for case, variant in cells_of(module, arch):
+        own = module.config(case, variant, DEVICES[arch])
+        for launch in module.launches(case, variant, DEVICES[arch], own):
+            result = compile_triton(launch, arch)
+            compiled += 1
+            assert f".target sm_{arch}" in result.asm["ptx"] and result.asm["cubin"]
+            assert result.metadata.shared <= SHARED_BYTES[arch], f"{case.id} {variant}"
     assert compiled
 
 
 COPIES = {("embedding", "naive"): 1}  # beside the kernels
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_launches_its_own_kernels_declares_that_it_is_fused(name):
+    found = KERNELS[name].implementations
+    assert all(found[own].fused for own in ("triton", "jax_triton", "cuda") if own in found)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -91,14 +92,9 @@ def test_a_kernel_declares_how_many_launches_a_fused_implementation_makes(name):
         if implementation not in KERNELS[name].implementations:
             continue
         module = importlib.import_module(f"implementations.{name}.{implementation}")
-        skip = getattr(module, "skip", lambda *_: None)
-        cases, variants = cases_of(name, 90), variants_of(name, implementation)
-        for case, variant in itertools.product(cases, variants):
-            if skip(case, variant, DEVICES[90]) is None:
-                own = [module.config(case, variant, DEVICES[90])] if hasattr(module, "config") else []
-                made = getattr(module, "launches", None) or module.programs
-                count = len(made(case, variant, DEVICES[90], *own)) + COPIES.get((name, variant), 0)
-                assert count == mathematics.launches_of(variant), f"{case.id} {implementation}:{variant}"
+        for case, variant in cells_of(module, 90):
+            count = len(launched(module, case, variant, DEVICES[90])) + COPIES.get((name, variant), 0)
+            assert count == mathematics.launches_of(variant), f"{case.id} {implementation}:{variant}"
 
 
 def test_lola_uses_the_tensor_cores_of_hopper(kernels):
@@ -117,12 +113,10 @@ def test_cuda_compiles(name, arch):
 
     module = importlib.import_module(f"implementations.{name}.cuda")
     found = {}
-    for case in cases_of(name, arch):
-        for variant in module.VARIANTS:
-            if module.skip(case, variant, DEVICES[arch]) is None:
-                for launch in launched(module, case, variant, DEVICES[arch]):
-                    program = launch.program
-                    found.setdefault((program.file, program.defines), []).append(program.name)
+    for case, variant in cells_of(module, arch):
+        for launch in launched(module, case, variant, DEVICES[arch]):
+            program = launch.program
+            found.setdefault((program.file, program.defines), []).append(program.name)
     assert found
     for (file, defines), names in found.items():
         cubin = compile_cubin(file, architecture(DEVICES[arch].capability), list(dict.fromkeys(names)), defines)

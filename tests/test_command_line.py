@@ -90,8 +90,8 @@ def test_a_wrong_override_is_answered_by_one_line(tmp_path, monkeypatch, capfd, 
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
-def test_a_wrong_name_in_the_last_job_of_a_sweep_costs_nothing(tmp_path):
-    done = fusebench("bench", "-m", "kernel=launch,nosuch", cwd=tmp_path)
+def test_a_wrong_name_in_the_last_job_of_a_sweep_costs_nothing(tmp_path, answered):
+    done = answered("bench", "-m", "kernel=launch,nosuch")
     assert done.returncode == 2 and "nosuch" in done.stderr and not list(tmp_path.iterdir())
 
 
@@ -110,8 +110,8 @@ def test_help_loads_no_framework_and_is_quick():
 
 
 @pytest.mark.parametrize(("command", "usage"), [("bench", "[KEY"), ("compare", "A B [KEY"), ("parity", "[KEY")])
-def test_help_shows_the_usage_and_the_keys(command, usage):
-    done = fusebench(command, "--help", cwd=".")
+def test_help_shows_the_usage_and_the_keys(answered, command, usage):
+    done = answered(command, "--help")
     assert done.returncode == 0 and "implementation:" in done.stdout
     assert done.stdout.startswith(f"usage: fusebench {command} {usage}")
 
@@ -174,9 +174,9 @@ def test_sizes_come_from_a_file(tmp_path, name, text, sizes):
     ("text", "named"),
     [("M,K\n1,2\n", "dimensions M, K, N"), ("M,K,N\n1,x,2\n", "'x'"), ("", "expected a list of sizes")],
 )
-def test_a_wrong_file_of_sizes_is_named(tmp_path, text, named):
+def test_a_wrong_file_of_sizes_is_named(tmp_path, answered, text, named):
     (tmp_path / "mine.csv").write_text(text)
-    done = fusebench("bench", "kernel=lola", "shapes=mine.csv", cwd=tmp_path)
+    done = answered("bench", "kernel=lola", "shapes=mine.csv")
     assert done.returncode == 2 and named in done.stderr and "mine.csv" in done.stderr
 
 
@@ -227,8 +227,8 @@ def test_an_interpreter_that_does_not_exist_fails_its_cells_alone(tmp_path):
     assert [r.status for r in records_of(tmp_path)] == ["failed", "ok"]
 
 
-def test_list_shows_what_there_is():
-    done = fusebench("list", "--json", cwd=".")
+def test_list_shows_what_there_is(answered):
+    done = answered("list", "--json")
     found = json.loads(done.stdout)
     assert set(found["lola"]) >= {"flax", "torch_eager", "torch_compile", "triton", "jax_triton", "cuda"}
     assert found["lola"]["triton"]["variants"] == ["row", "batched_row", "multirow", "multirow_ws"]
@@ -236,6 +236,6 @@ def test_list_shows_what_there_is():
 
 
 @pytest.mark.parametrize("experiment", sorted(f.stem for f in (REPOSITORY / "conf" / "experiment").glob("*.yaml")))
-def test_every_experiment_composes(experiment):
-    done = fusebench("bench", f"experiment={experiment}", "--cfg", "job", cwd=".")
+def test_every_experiment_composes(answered, experiment):
+    done = answered("bench", f"experiment={experiment}", "--cfg", "job")
     assert done.returncode == 0 and "case:" in done.stdout

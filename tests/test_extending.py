@@ -32,19 +32,19 @@ def test_a_new_implementation_joins_its_kernel(tmp_path):
     assert [(r.label, r.status) for r in records_of(tmp_path)] == [("torch_eager", "ok"), ("torch_addmm", "ok")]
 
 
-def test_they_are_listed_and_named_among_the_valid_overrides(tmp_path):
-    found = json.loads(fusebench("list", "--json", f"path={KERNELS}", f"path={EXTRA}", cwd=tmp_path).stdout)
+def test_they_are_listed_and_named_among_the_valid_overrides(answered):
+    found = json.loads(answered("list", "--json", f"path={KERNELS}", f"path={EXTRA}").stdout)
     assert found["double"]["torch_eager"]["variants"] == ["plus", "times"] and "torch_addmm" in found["lola"]
-    done = fusebench("bench", f"path=[{KERNELS},{EXTRA}]", "kernel=dubble", cwd=tmp_path)
+    done = answered("bench", f"path=[{KERNELS},{EXTRA}]", "kernel=dubble")
     assert done.returncode == 2 and "add_relu, double, embedding" in done.stderr
-    done = fusebench("bench", f"path=[{KERNELS},{EXTRA}]", "implementation=torch_adm", cwd=tmp_path)
+    done = answered("bench", f"path=[{KERNELS},{EXTRA}]", "implementation=torch_adm")
     assert done.returncode == 2 and "did you mean torch_addmm" in done.stderr
 
 
-def test_two_files_of_one_name_are_refused(tmp_path):
+def test_two_files_of_one_name_are_refused(tmp_path, answered):
     (tmp_path / "mine" / "lola").mkdir(parents=True)
     (tmp_path / "mine" / "lola" / "torch_eager.py").write_text('BACKEND = "torch"\nVARIANTS = {"default": ()}\n')
-    done = fusebench("parity", f"path={tmp_path / 'mine'}", "kernel=lola", cwd=tmp_path)
+    done = answered("parity", f"path={tmp_path / 'mine'}", "kernel=lola")
     assert done.returncode == 2 and done.stderr.count("torch_eager.py") == 2 and "another name" in done.stderr
 
 
@@ -60,10 +60,10 @@ def test_two_files_of_one_name_are_refused(tmp_path):
         ("BACKEND = 'torch'\n", "sets no VARIANTS"),
     ],
 )
-def test_a_wrong_constant_costs_its_file_alone(tmp_path, text, named):
+def test_a_wrong_constant_costs_its_file_alone(tmp_path, answered, text, named):
     (tmp_path / "mine" / "launch").mkdir(parents=True)
     (tmp_path / "mine" / "launch" / "odd_one.py").write_text(text)
-    found = json.loads(fusebench("list", "--json", f"path={tmp_path / 'mine'}", cwd=tmp_path).stdout)["launch"]
+    found = json.loads(answered("list", "--json", f"path={tmp_path / 'mine'}").stdout)["launch"]
     assert named in found["odd_one"]["unavailable"] and found["torch_eager"]["unavailable"] is None
 
 
@@ -82,9 +82,9 @@ def test_a_formula_that_raises_costs_its_own_cells(tmp_path):
     assert "half done" in records_of(tmp_path)[0].reason
 
 
-def test_a_broken_kernel_file_is_named(tmp_path):
+def test_a_broken_kernel_file_is_named(tmp_path, answered):
     folder = tmp_path / "mine" / "half"
     folder.mkdir(parents=True)
     (folder / "kernel.py").write_text("DIMENSIONS = ('N',)\n")
-    done = fusebench("bench", f"path={tmp_path / 'mine'}", cwd=tmp_path)
+    done = answered("bench", f"path={tmp_path / 'mine'}")
     assert done.returncode == 2 and "kernel.py lacks BATCH" in done.stderr

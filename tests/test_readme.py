@@ -43,6 +43,6 @@ def test_the_keys_of_the_readme_are_those_of_bench():
     assert named <= fields and fields - named <= {"seed", "timeout_s"}
 
 
-def test_the_table_of_kernels_is_that_of_the_folders():
+def test_the_table_of_kernels_is_that_of_the_folders(answered):
     table = TEXT.split("<!-- fusebench list --markdown -->\n")[1].split("\n<!-- end -->")[0]
-    assert table.strip() == fusebench("list", "--markdown", cwd=REPOSITORY).stdout.strip()
+    assert table.strip() == answered("list", "--markdown").stdout.strip()

@@ -81,7 +81,7 @@ class Bench:
                 )
             config = {**own, **asked.config}
             if unused := set(asked.config) - set(own):
-                reason = f"this case has no use for {min(unused)}; its tunables are {', '.join(own)}"
+                reason = f"this case has no use for {min(unused)}; its tunables are {', '.join(own) or 'none'}"
             elif misfit := getattr(module, "fits", lambda *_: None)(case, variant, self.device, config):
                 reason = f"{misfit} ({', '.join(f'{n}={v}' for n, v in config.items())})"
         if reason:

@@ -11,10 +11,7 @@ VARIANTS = {"default": (), "in_place": ()}
 IN_PLACE = {"in_place": ("x",)}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
-TUNABLES = {
-    "default": {"UNROLL": (1, 2, 4), "num_warps": (1, 2, 4, 8)},
-    "in_place": {"UNROLL": (1, 2, 4), "num_warps": (1, 2, 4, 8)},
-}
+TUNABLES = {("default", "in_place"): {"UNROLL": (1, 2, 4), "num_warps": (1, 2, 4, 8)}}
 
 FILE = Path(__file__).with_suffix(".cu")
 

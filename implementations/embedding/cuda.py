@@ -17,9 +17,8 @@ VARIANTS = {"modulus": (), "naive": (), "improved": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 TUNABLES = {
-    "modulus": {"LOOKUPS": (8, 16, 32, 64, 128), "num_warps": (2, 4, 8)},
+    ("modulus", "improved"): {"LOOKUPS": (8, 16, 32, 64, 128), "num_warps": (2, 4, 8)},
     "naive": {"SAMPLES": (4, 8, 16), "num_warps": (4, 8, 16)},
-    "improved": {"LOOKUPS": (8, 16, 32, 64, 128), "num_warps": (2, 4, 8)},
 }
 
 FILE = Path(__file__).with_suffix(".cu")

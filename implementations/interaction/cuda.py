@@ -14,10 +14,10 @@ VARIANTS = {"default": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 # BLOCK_M: samples of a block, or rows of a sample's outer product. BLOCK_K: elements of D that are on their way at once
-TUNABLES = {"default": {"BLOCK_M": (1, 2, 4, 8, 16, 32), "BLOCK_K": (1, 16, 32, 64, 128)}}
+TUNABLES = {"default": {"BLOCK_M": (1, 2, 4, 8, 16, 32), "BLOCK_K": (16, 32, 64, 128)}}
 
 FILE = Path(__file__).with_suffix(".cu")
-FIXED = {"dot_wide": {"BLOCK_M": 1, "BLOCK_K": 32}, "outer_flat": {"BLOCK_M": 1, "BLOCK_K": 1}}
+FIXED = "dot_wide", "outer_flat"  # kernels without tunables
 STAGED_BYTES = 48 << 10  # of a block's rows of y: beyond, they are stored where they belong, element by element
 
 
@@ -40,9 +40,9 @@ def kernel_of(case):
 def config(case, variant, device):
     kernel, D = kernel_of(case), case.sizes["D"]
     if kernel in FIXED:
-        return dict(FIXED[kernel])
+        return {}
     if kernel == "outer_rows":
-        return {"BLOCK_M": 16, "BLOCK_K": 1}
+        return {"BLOCK_M": 16}
     samples = 8 if case.dtype != "float32" else 4  # the rows of so many samples are whole vectors
     if kernel == "dot_tensor":
         steps = -(-D // step(case)) if D % vector(case) == 0 else 1
@@ -53,11 +53,13 @@ def config(case, variant, device):
 
 
 def fits(case, variant, device, config):
-    kernel, (rows, depth) = kernel_of(case), (config["BLOCK_M"], config["BLOCK_K"])
+    kernel = kernel_of(case)
     if kernel in FIXED:
-        return None if config == FIXED[kernel] else f"{kernel} has a tile of its own: {FIXED[kernel]}"
+        return None
+    rows = config["BLOCK_M"]
     if kernel == "outer_rows":
-        return not_one_of("BLOCK_K", depth, (1,)) or not_one_of("BLOCK_M", rows, range(1, 257))
+        return not_one_of("BLOCK_M", rows, range(1, 257))
+    depth = config["BLOCK_K"]
     if rows > 32 or rows < 1 or rows * case.itemsize % 16:
         return f"BLOCK_M is {rows}: a block has at most 32 samples, whose rows are together whole vectors of 16 bytes"
     if kernel == "dot_tensor":
@@ -68,7 +70,7 @@ def fits(case, variant, device, config):
 
 def launches(case, variant, device, config):
     M, F, D = case.size("M", "F", "D")
-    kernel, rows, depth = kernel_of(case), config["BLOCK_M"], config["BLOCK_K"]
+    kernel, rows, depth = kernel_of(case), config.get("BLOCK_M"), config.get("BLOCK_K")
     T, sizes, aligned, dtypes = TYPES[case.dtype], (np.int32(F), np.int32(D)), D % vector(case) == 0, (case.dtype,) * 3
     N = (F + 1) * D
     if kernel == "outer_flat":

@@ -20,11 +20,7 @@ WITHOUT_GPU = "unavailable"
 TUNABLES = {
     # WIDTH: with (K, N) the lanes side by side on a row of W, with (N, K) the columns of a warp
     "row": {"WIDTH": (1, 2, 4, 8, 16, 32), "num_warps": (4, 8, 16)},
-    "multirow": {
-        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
-        "num_stages": (2, 3, 4), "CLUSTER": (1,),
-    },
-    "multirow_ws": {
+    ("multirow", "multirow_ws"): {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
         "num_stages": (2, 3, 4), "CLUSTER": (1,),
     },

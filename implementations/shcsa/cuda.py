@@ -25,23 +25,14 @@ VARIANTS = {
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 TUNABLES = {  # `values` multiplies weights, or what it makes of scores, with v
-    "padded_attention": {
+    ("padded_attention", "padded_softmax_v", "padded_softmax", "plain_softmax"): {
         "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),
+    },
+    "padded_attention": {
         "attention_BLOCK_M": (16, 32, 64, 128), "attention_BLOCK_N": (16, 32, 64, 128, 256), "attention_WARPS_M": (1, 2, 4, 8),
         "attention_WARPS_N": (1, 2, 4, 8), "attention_num_stages": (2, 3, 4),
     },
-    "padded_softmax_v": {
-        "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),
-        "values_BLOCK_M": (16, 32, 64, 128), "values_BLOCK_N": (32, 64, 128, 256, 512), "values_WARPS_M": (1, 2, 4, 8),
-        "values_WARPS_N": (1, 2, 4, 8), "values_num_stages": (2, 3, 4),
-    },
-    "padded_softmax": {
-        "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),
-        "values_BLOCK_M": (16, 32, 64, 128), "values_BLOCK_N": (32, 64, 128, 256, 512), "values_WARPS_M": (1, 2, 4, 8),
-        "values_WARPS_N": (1, 2, 4, 8), "values_num_stages": (2, 3, 4),
-    },
-    "plain_softmax": {
-        "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),
+    ("padded_softmax_v", "padded_softmax", "plain_softmax"): {
         "values_BLOCK_M": (16, 32, 64, 128), "values_BLOCK_N": (32, 64, 128, 256, 512), "values_WARPS_M": (1, 2, 4, 8),
         "values_WARPS_N": (1, 2, 4, 8), "values_num_stages": (2, 3, 4),
     },

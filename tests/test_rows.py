@@ -94,7 +94,7 @@ def test_what_is_not_finite_in_every_row_is_no_reason():
 def test_no_more_rows_are_named_than_there_are():
     assert set(rows.suspicious(OUTPUT[:3], 0, 8)) <= {0, 1, 2}
     assert rows.suspicious(np.zeros((4, 1), np.float16), 0, 8) == [0], "which has none before it to repeat"
-    assert len(rows.suspicious(OUTPUT, 0, 5)) == 5
+    assert len(rows.suspicious(OUTPUT, 0, 5)) == 5 and len(rows.suspicious(OUTPUT, 0, 1)) == 1
 
 
 def test_a_value_that_happens_to_be_repeated_does_not_hide_a_large_row():

@@ -196,8 +196,8 @@ def _share(key: str, value: Any, expected: str) -> float:
 def _run(sources: Sequence[Source], plan: Comparison, lines: Sequence[str], run_folder: Path, resumed: bool) -> int:
     """One job, in its folder: the pairs that are not on record yet, then the table. Raises UsageError and StorageError."""
     settings = values.settings(plan.chosen[0])  # of the machine that the job runs on
-    chosen = [{**own, "rows_seed": settings.rows_seed} for own in plan.chosen]  # both sides have the same rows judged
-    plan = replace(plan, chosen=chosen, device=settings.device, matches=[Match(match.cells) for match in plan.matches])
+    a, b = ({**own, "rows_seed": settings.rows_seed} for own in plan.chosen)  # both sides have the same rows judged
+    plan = replace(plan, chosen=(a, b), device=settings.device, matches=[Match(match.cells) for match in plan.matches])
     with folder.held(run_folder):
         if not resumed:
             texts = [s.spec.text.replace(f"@{s.spec.revision}", f"@{s.commit}") for s in sources]

@@ -152,14 +152,16 @@ def test_every_point_tells_how_large_a_result_is(check, chunks_of, kind):
 @pytest.mark.parametrize(("most", "draws"), [(30, 16), (29, 4)])
 def test_few_draws_are_made_of_large_outputs(check, monkeypatch, most, draws):
     monkeypatch.setitem(reference.DRAWS, "cpu", ((16, most), (4, np.inf)))
-    kinds = []
+    kinds, numbers = [], []
 
     def formula(case, r, x):
         kinds.append(type(r))
+        numbers.append(getattr(r, "draw", -1))
         return (r.round("part", x),)
 
     check(formula, X, [X], points=("part",), dtype="bfloat16")
     assert kinds == [reference._Sized, Exact, Stored, *[Noisy] * draws]
+    assert numbers == [-1, -1, -1, *range(draws)], "each is the next one: what a row shares is balanced over them"
 
 
 def test_inputs_that_have_no_rows_are_whole_in_every_chunk(check, chunks_of):

@@ -239,7 +239,7 @@ class Noisy(Exact):
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         if point not in self.points or self.dtype == "float32":
-            return value  # float32 can shift a row by its mean, so that nothing cancels: it is owed no allowance
+            return value  # float32 can shift a row by its mean, so that nothing cancels: it is owed nothing
         return _moved(value, self._accumulated(a, b, a @ b) * np.abs(scale))
 
 

@@ -192,7 +192,10 @@ class Mathematics:
         name = self.outputs[number] if number < len(self.outputs) else None
         return self.own_dtypes.get(name, case.dtype) if name else case.dtype
 
-    def output_axis(self, number: int, inputs: Collection[str]) -> int:
-        """The axis of the rows of output `number`, where `inputs` are the names of all inputs."""
+    def output_axis(self, number: int, inputs: Collection[str]) -> int | None:
+        """The axis of the rows of output `number`, where `inputs` are the names of all inputs; None for an output that OUTPUTS
+        names and ROWS does not."""
+        if number < len(self.outputs) and self.outputs[number] not in self.rows:
+            return None
         axes = [axis for name, axis in self.rows.items() if name not in inputs] or [0]
         return axes[number if len(axes) > 1 else 0]

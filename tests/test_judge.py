@@ -463,6 +463,45 @@ def test_the_budget_of_some_rows_is_that_of_all_elements():
     assert limits[1] == pytest.approx(limits[0], rel=0.1), "with few rows there are fewer draws"
 
 
+# Outputs of a dtype of their own
+
+
+def several(x, **size):
+    """The judge and the right outputs of a kernel with rows in the storage dtype, their sums in float32, one of all rows that has
+    none, and integers."""
+
+    def formula(case, r, x):
+        y = r.round("part", x / np.pi)
+        return y, y.sum(axis=1), r.sum(r.sum(y, axis=1), axis=0), x.argmax(axis=1)
+
+    judge = toys.judge(
+        formula, x, "bfloat16", rows={"x": 0, "y": 0, "sums": 0, "order": 0}, OUTPUTS=("y", "sums", "total", "order"),
+        OWN_DTYPES={"sums": "float32", "total": "float32", "order": "int64"}, **size,
+    )  # fmt: skip
+    y = judge.reference()
+    return judge, [store(y[0], "bfloat16"), *(o.astype(np.float32) for o in y[1:3]), y[3].astype(np.int64)]
+
+
+def test_each_output_is_judged_in_the_dtype_that_it_is_stored_in():
+    judge, right = several(store(RNG.uniform(1, 2, (20, 8)), "bfloat16"))
+    assert judge.judge(right, ()).ok
+    for number, change in ((1, 2e-3), (2, 2e-2), (3, 1)):  # less than a spacing of bfloat16
+        place = (4,) if right[number].ndim else ()
+        outputs = list(right)
+        outputs[number] = np.array(edit(right[number], place, right[number][place] + change))
+        verdict = judge.judge(outputs, ())
+        assert not verdict.ok and verdict.output == number
+    assert (
+        judge.judge([right[0], right[1].astype(np.float64), *right[2:]], ()).problem
+        == "dtype float64, expected float32"
+    )
+    assert judge.judge([*right[:3], right[3].astype(np.int32)], ()).problem == "dtype int32, expected int64"
+
+
+def test_an_output_without_rows_needs_them_all():
+    assert several(store(RNG.uniform(1, 2, (300, 8)), "bfloat16"), flops=1e15)[0].judged is None
+
+
 # What the reference on the device is asked
 
 
@@ -470,7 +509,7 @@ def test_a_gpu_sees_all_rows():
     judge, right = tall(300, flops=1e15, rows_seed=5, seed=4)
     (allowed,) = judge.allowed(("part",))
     assert judge.ask([right], ("part", "part"), "cuda") == Asked(
-        judge.case, "", judge.key(("part", "part")), (0,), (0,), (allowed.excess,), 4, None, ()
+        judge.case, "", judge.key(("part", "part")), (0,), (0,), (judge.case.dtype,), (allowed.excess,), 4, None, ()
     )
 
 

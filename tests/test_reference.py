@@ -78,7 +78,7 @@ def check(tmp_path, monkeypatch):
         files = files or save(list(arrays.values()), tmp_path, "input")
         asked = Asked(
             toys.case(dtype), part, points, tuple(names.get(n) for n in arrays), axes[1:] * len(outputs),
-            (excess,) * len(outputs), 3, rows, unlike,
+            (dtype,) * len(outputs), (excess,) * len(outputs), 3, rows, unlike,
         )  # fmt: skip
         got = save([store(o, dtype) for o in outputs], tmp_path, "output")
         request = protocol.CheckRows(asked, tuple(files), tuple(got), str(tmp_path))

@@ -582,7 +582,7 @@ def serve(monkeypatch, tmp_path):
 
 
 RELEASE = protocol.Release()
-OTHERS = protocol.CheckRows(Asked(CASE, "", (), (), (), (), 0), (), (), "")  # what this worker does not do
+OTHERS = protocol.CheckRows(Asked(CASE, "", (), (), (), (), (), 0), (), (), "")  # what this worker does not do
 
 
 def test_a_worker_serves_until_its_pipe_ends(backend, serve, tmp_path):

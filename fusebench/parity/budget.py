@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
+from fusebench.dtypes import FORMATS
 from fusebench.parity.rounding import spacing, stored
 
 DRAWS = 16  # noisy evaluations; each costs about as much as the reference
@@ -62,6 +63,8 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
             quantile(len(draws) * neighbours.count, size) * np.sqrt(beyond * np.maximum(loudest, variance / 2)),
         )
         reach += np.abs(finite(staged - exact))
+        if dtype not in FORMATS:
+            reach = np.zeros_like(reach)  # an integer is right or wrong
         stepped = spacing(exact, dtype) ** 2 / 12
         ends = [stored(value, dtype) for value in (*draws, staged, exact)]
         figures = [together(errors(ends[-2], exact), np.sqrt(variance + stepped))]

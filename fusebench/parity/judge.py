@@ -48,6 +48,8 @@ class Judge:
         self.height = heights[0] if heights else 0
         flops, moved = self.mathematics.flops(self.case), self.mathematics.moved_bytes(self.case)
         most = self.rows_within(flops / JUDGED_FLOPS, moved / self.case.itemsize / JUDGED_ELEMENTS)
+        if any(self.mathematics.output_axis(n, self.arrays) is None for n in range(len(self.mathematics.outputs))):
+            most = None  # what sums over all rows needs them all
         self.judged = None if most is None else rows.chosen(self.height, most, self.rows_seed)
 
     def rows_within(self, *excess: float) -> int | None:
@@ -56,8 +58,14 @@ class Judge:
         return None if fit >= self.height else fit
 
     def axis(self, number: int) -> int:
-        """The axis of the rows of output `number`."""
-        return self.mathematics.output_axis(number, self.arrays)
+        """The axis of the rows of output `number`, of a case of which some rows are judged."""
+        axis = self.mathematics.output_axis(number, self.arrays)
+        assert axis is not None
+        return axis
+
+    def dtype(self, number: int) -> str:
+        """The dtype in which output `number` is stored."""
+        return self.mathematics.output_dtype(number, self.case)
 
     def _evaluate(self, r: Exact) -> list[np.ndarray]:
         with np.errstate(all="ignore"):
@@ -93,7 +101,7 @@ class Judge:
                 draws.append(self._evaluate(noisy.next_draw()))
             staged = self._evaluate(Stored(self.case, key, self.judged)) if set(key) - {FLUSHED} else exact
             self.budgets[key] = [
-                derive(e, drawn, kept, self.case.dtype, self._size(number, e))
+                derive(e, drawn, kept, self.dtype(number), self._size(number, e))
                 for number, (e, drawn, kept) in enumerate(zip(exact, zip(*draws, strict=True), staged, strict=True))
             ]
         return self.budgets[key]
@@ -139,7 +147,7 @@ class Judge:
                 unlike += rows.suspicious(output, self.axis(number), UNLIKE_ROWS)
         return Asked(
             self.case, self.part, self.key(points), tuple(self.row_axes), tuple(map(self.axis, range(len(outputs)))),
-            tuple(b.excess for b in self.allowed(points)), self.seed, seen, tuple(unlike),
+            tuple(map(self.dtype, range(len(outputs)))), tuple(b.excess for b in self.allowed(points)), self.seed, seen, tuple(unlike),
         )  # fmt: skip
 
     def widened(self, verdict: Verdict, found: Worst) -> Verdict:
@@ -169,7 +177,7 @@ class Judge:
         if self.judged is not None:
             axis = self.axis(number)
             index[axis], numbers[axis] = int(self.judged[index[axis]]), self.judged
-        step = float(spacing(expected[place], self.case.dtype)) or float("nan")
+        step = float(spacing(expected[place], self.dtype(number))) or float("nan")
         return Verdict(
             float(ratio[place]), float(size.max()), float(relative.max()), float(size[place]) / step, tuple(index),
             float(got[place]), float(expected[place]), float(limit[place]), number, got.size,
@@ -192,8 +200,8 @@ class Judge:
                 shape[self.axis(number)] = self.height
             if output.shape != tuple(shape):
                 return f"shape {output.shape}, expected {tuple(shape)}"
-            if output.dtype != numpy_dtype(self.case.dtype):
-                return f"dtype {output.dtype.name}, expected {self.case.dtype}"
+            if output.dtype != numpy_dtype(self.dtype(number)):
+                return f"dtype {output.dtype.name}, expected {self.dtype(number)}"
         return ""
 
 

@@ -90,8 +90,10 @@ def _expected(
     def evaluate(chosen: np.ndarray) -> list[Expected]:
         random = Random(device, asked.seed + int(chosen[0]))
         return [
-            Expected(chosen, exact, limit_of(finite(exact), reach, asked.case.dtype).astype(np.float32), overflow)
-            for exact, reach, overflow in _evaluated(asked, formula, inputs(chosen), chosen, random, draws, got)
+            Expected(chosen, exact, limit_of(finite(exact), reach, dtype).astype(np.float32), overflow)
+            for dtype, (exact, reach, overflow) in zip(
+                asked.dtypes, _evaluated(asked, formula, inputs(chosen), chosen, random, draws, got), strict=True
+            )
         ]
 
     size = _elements_of_a_row(asked.case, formula, rows[:4], inputs(rows[:4]))
@@ -125,14 +127,14 @@ def _evaluated(
         for number, (end, e) in enumerate(zip(ends, exact, strict=True)):
             if draw < draws:
                 own[number] = own[number] + finite(end - e) ** 2
-            if not np.isfinite(end := stored(end, case.dtype)).all():
+            if not np.isfinite(end := stored(end, asked.dtypes[number])).all():
                 for value in (np.inf, -np.inf, np.nan):
                     overflow[number][value] = overflow[number].get(value, False) | equal(end, value)
         if draw < draws:
             noisy.next_draw()
     for number, (e, o, s) in enumerate(zip(exact, own, staged, strict=True)):
         reach = reach_of_few(e, o / draws, draws, s, asked.excess[number], got[number].size)
-        yield e, reach, overflow[number]
+        yield e, reach if asked.dtypes[number] in FORMATS else 0.0 * e, overflow[number]
 
 
 def _compared(asked: Asked, chunk: Sequence[Expected], got: Sequence[np.ndarray], device: str) -> Worst:
@@ -141,7 +143,7 @@ def _compared(asked: Asked, chunk: Sequence[Expected], got: Sequence[np.ndarray]
     for number, expected in enumerate(chunk):
         axis = asked.output_axes[number]
         output = Tensor(_put(_take(got[number], expected.rows, axis), device))
-        found = _worse(found, _worst_of(number, axis, output, expected, asked.case.dtype, wrong))
+        found = _worse(found, _worst_of(number, axis, output, expected, asked.dtypes[number], wrong))
     return replace(found, rows=(len(wrong), min(wrong), max(wrong))) if wrong else found
 
 
@@ -150,7 +152,7 @@ def _worst_of(number: int, axis: int, got: Any, expected: Expected, dtype: str, 
     exact, limit = expected.exact, expected.limit
     if not got.size:
         return Worst()
-    highest = FORMATS[dtype][2]
+    highest = FORMATS[dtype][2] if dtype in FORMATS else np.inf
     right = equal(got, exact) | ((got == np.inf) & (exact + limit > highest))
     right = right | ((got == -np.inf) & (exact - limit < -highest))
     for value, where in expected.overflow.items():

@@ -279,7 +279,9 @@ def _hadamard(row: int, columns: Any) -> Any:
 
 def spacing(values: Any, dtype: str, times: float = 1.0) -> Any:
     """The distance between neighbours of the dtype at each value (float64 in, float64 out), subnormals included, so many times; 0
-    where the value is not finite."""
+    where the value is not finite, and for integers, which nothing rounds."""
+    if dtype not in FORMATS:
+        return 0.0 * values
     mantissa, smallest, _ = FORMATS[dtype]
     power = _power(values)
     return np.where(power < np.inf, np.maximum(power, 2.0**smallest) * (times * 2.0**-mantissa), 0.0)
@@ -294,7 +296,9 @@ def _power(values: Any) -> Any:
 
 
 def stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """The values rounded to the nearest of the dtype, ties to even, in float64; past the largest they are infinite."""
+    """The values rounded to the nearest of the dtype, ties to even, in float64; past the largest they are infinite. Integers stay."""
+    if dtype not in FORMATS:
+        return values
     unit = np.maximum(spacing(values, dtype), 2.0**-1000)
     with np.errstate(all="ignore"):
         rounded = np.where(np.isfinite(values), np.rint(values / unit) * unit, values)

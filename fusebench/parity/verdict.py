@@ -60,7 +60,8 @@ class Verdict:
 class Asked:
     """What to compare: the formula of `case`, or of a `part` of its kernel, for a program that rounds at `points`.
 
-    `row_axes` are the axes of the rows of the inputs, None for those without, `output_axes` those of the outputs. `rows` are
+    `row_axes` are the axes of the rows of the inputs, None for those without, `output_axes` those of the outputs, which
+    are stored in `dtypes`. `rows` are
     the numbers of the rows to look at, None for all; `unlike` those of others that this output alone asks for. `excess` is that of each output's budget.
     """
 
@@ -69,6 +70,7 @@ class Asked:
     points: tuple[str, ...]
     row_axes: tuple[int | None, ...]
     output_axes: tuple[int, ...]
+    dtypes: tuple[str, ...]
     excess: tuple[float, ...]
     seed: int
     rows: tuple[int, ...] | None = None

@@ -90,13 +90,13 @@ def test_neighbours_are_groups_of_16_in_value(at, group):
     np.testing.assert_allclose(found, expected)
 
 
-def test_the_loudest_quarter_of_a_group_counts_where_draws_are_few():
+def test_the_noisiest_quarter_of_a_group_counts_where_draws_are_few():
     exact = np.arange(64.0)
     own = np.zeros(64)
     own[[1, 4, 9, 14, 15]] = 9.0, 8.0, 7.0, 6.0, 5.0
     expected = np.repeat([7.5, 0, 0, 0], 16)
-    np.testing.assert_allclose(Neighbours(exact).loudest(own), expected)
-    np.testing.assert_allclose(Neighbours(exact[:5]).loudest(own[:5]), 9.0), "of five elements one"
+    np.testing.assert_allclose(Neighbours(exact).noisiest(own), expected)
+    np.testing.assert_allclose(Neighbours(exact[:5]).noisiest(own[:5]), 9.0), "of five elements one"
 
 
 def test_neighbours_are_of_the_same_row_where_it_is_long():
@@ -111,7 +111,7 @@ def test_a_few_elements_are_neighbours_of_one_another():
     np.testing.assert_allclose(Neighbours(np.array([1.0, 2.0, 3.0])).mean(np.array([3.0, 0.0, 0.0])), 1.0)
     assert derived(np.zeros((0, 3)), np.zeros((0, 3))).reach.shape == (0, 3)
     assert derived(np.array(2.0), np.array(1.0)).reach == pytest.approx(quantile(16, 1))
-    assert Neighbours(np.zeros((0, 3))).loudest(np.zeros((0, 3))).shape == (0, 3)
+    assert Neighbours(np.zeros((0, 3))).noisiest(np.zeros((0, 3))).shape == (0, 3)
 
 
 def test_neighbours_that_err_alike_count_for_all_of_their_draws():
@@ -148,13 +148,13 @@ def test_how_alike_neighbours_are_is_what_chance_leaves(more, weight):
     ratio = 1 + math.sqrt(2 / 16 + more) * np.tile([1.0, -1.0], 8) if more < 0.8 else np.array([1e-9, 2.0, 2 - 1e-9])
     if more >= 0.8:
         ratio = 10 + math.sqrt(2 / 16 + more) * np.tile([1.0, -1.0], 8)
-    assert budget.alike(ratio, np.ones(ratio.size), 16) == pytest.approx(weight)
+    assert budget.prior_draws(ratio, np.ones(ratio.size), 16) == pytest.approx(weight)
 
 
 def test_what_hardly_moves_says_nothing_of_its_neighbours():
     own = np.concatenate([np.full(16, 1e-7), np.ones(16)])
-    assert budget.alike(own, np.ones(32), 16) == 256 and budget.alike(np.zeros(4), np.zeros(4), 16) == 16
-    assert budget.alike(np.where(own < 1, 1e-5, 1.0), np.ones(32), 16) < 20
+    assert budget.prior_draws(own, np.ones(32), 16) == 256 and budget.prior_draws(np.zeros(4), np.zeros(4), 16) == 16
+    assert budget.prior_draws(np.where(own < 1, 1e-5, 1.0), np.ones(32), 16) < 20
 
 
 def test_the_end_of_a_relu_is_owed_the_variance_beside_it():
@@ -178,7 +178,7 @@ def test_the_end_of_a_relu_is_owed_the_variance_beside_it():
 # Few draws
 
 
-def test_few_draws_are_held_to_the_loudest_neighbours_and_to_what_16_showed():
+def test_few_draws_are_held_to_the_noisiest_neighbours_and_to_what_16_showed():
     exact, own = np.arange(64.0), np.repeat([1.0, 4.0], 32)
     found = budget.reach_of_few(exact, own, 4, exact + one_at(64, 3, 0.5), 2.25, 1000)
     expected = quantile(64, 1000) * np.sqrt(2.25 * own) + one_at(64, 3, 0.5)
@@ -187,18 +187,18 @@ def test_few_draws_are_held_to_the_loudest_neighbours_and_to_what_16_showed():
 
 @pytest.mark.parametrize(("draws", "share"), [(4, 0.2), (16, 0.5)])
 def test_one_of_few_draws_that_is_unlike_its_neighbours_keeps_some_of_its_own(draws, share):
-    """Its loudest neighbours are a quarter its own: it is one of four."""
+    """Its noisiest neighbours are a quarter its own: it is one of four."""
     found = budget.reach_of_few(np.arange(1.0, 65.0), one_at(64, 5), draws, np.arange(1.0, 65.0), 1.0, 1)
     assert found[5] == pytest.approx(quantile(16 * draws, 1) * math.sqrt(max(0.25, share)))
     assert found[16] == 0
 
 
 def test_excess_is_what_16_draws_show_beyond_chance():
-    own, loudest = np.ones(100), np.ones(100)
-    assert budget.excess(own, loudest, 16) == 1 and budget.excess(own, np.zeros(100), 16) == 1
+    own, noisiest = np.ones(100), np.ones(100)
+    assert budget.excess(own, noisiest, 16) == 1 and budget.excess(own, np.zeros(100), 16) == 1
     # one of 100 sums of 16 squares is beyond 52.245 once in 1000 times
-    assert budget.excess(toys.edit(own, 7, 3.26), loudest, 16) == 1
-    assert budget.excess(toys.edit(own, 7, 6.6), loudest, 16) == pytest.approx(6.6 * 16 / 52.245, rel=1e-4)
+    assert budget.excess(toys.edit(own, 7, 3.26), noisiest, 16) == 1
+    assert budget.excess(toys.edit(own, 7, 6.6), noisiest, 16) == pytest.approx(6.6 * 16 / 52.245, rel=1e-4)
     assert derived(np.arange(1.0, 65.0), one_at(64, 5)).excess == pytest.approx(4 * 16 / 47.239, rel=1e-3)
 
 

@@ -33,7 +33,7 @@ class Budget:
     """What a correct program may do to one output. Arrays have its shape.
 
     `reach` is how far the value before its last rounding may be off, `limit` how far the stored one may, `deviation` the
-    standard deviation of its error. `excess`: by what factor the variance of some element is larger than the loudest of its
+    standard deviation of its error. `excess`: by what factor the variance of some element is larger than the noisiest of its
     neighbours' by more than chance. `nonfinite` maps inf, -inf and NaN to where overflow on the way may leave it.
     """
 
@@ -53,14 +53,14 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
     with np.errstate(all="ignore"):
         squares = np.stack([finite(drawn - exact) ** 2 for drawn in draws])
         own = squares.mean(axis=0)
-        weight, loudest = alike(own, neighbours.mean(own), len(draws)), neighbours.loudest(own)
+        weight, noisiest = prior_draws(own, neighbours.mean(own), len(draws)), neighbours.noisiest(own)
         variance = moderated(own, neighbours, len(draws), weight)
-        beyond = excess(own, loudest, len(draws))
+        beyond = excess(own, noisiest, len(draws))
         freedom, size = len(draws) + min(weight, len(draws) * (neighbours.count - 1)), max(elements, exact.size)
-        # Where neighbours are not alike an element's own draws are few, but the loudest of many bound it as well.
+        # Where neighbours are not alike an element's own draws are few, but the noisiest of many bound it as well.
         reach = np.minimum(
             quantile(freedom, size) * np.sqrt(variance),
-            quantile(len(draws) * neighbours.count, size) * np.sqrt(beyond * np.maximum(loudest, variance / 2)),
+            quantile(len(draws) * neighbours.count, size) * np.sqrt(beyond * np.maximum(noisiest, variance / 2)),
         )
         reach += np.abs(finite(staged - exact))
         if dtype not in FORMATS:
@@ -93,11 +93,11 @@ def reach_of_few(exact: Any, own: Any, draws: int, staged: Any, excess: float, e
     """How far values before their last rounding may be off, from the mean square `own` of what a few draws moved them by.
 
     So few say little of one element. Its neighbours in value tell more, but not all of them err as it does (of two arguments of
-    GELU with the same value one is on its flat side): the loudest quarter counts, times the `excess` that rows with
+    GELU with the same value one is on its flat side): the noisiest quarter counts, times the `excess` that rows with
     `DRAWS` showed.
     """
     neighbours = Neighbours(exact)
-    variance = excess * np.maximum(neighbours.loudest(own), own * (draws / (draws + NEIGHBOURS)))
+    variance = excess * np.maximum(neighbours.noisiest(own), own * (draws / (draws + NEIGHBOURS)))
     return quantile(draws * neighbours.count, elements) * np.sqrt(variance) + np.abs(finite(staged - exact))
 
 
@@ -108,7 +108,7 @@ def moderated(own: Any, neighbours: Neighbours, draws: int, weight: float) -> An
     return np.maximum(variance, own * (draws / (draws + NEIGHBOURS)))  # one that is unlike its neighbours keeps its own
 
 
-def alike(own: np.ndarray, mean: np.ndarray, draws: int) -> float:
+def prior_draws(own: np.ndarray, mean: np.ndarray, draws: int) -> float:
     """How many draws of an element's own its neighbours' variance is worth: own ÷ neighbours' has the variance 2 ÷ draws from
     chance alone, and what it has more is theirs. Elements that hardly move beside others that do are safe, and say nothing."""
     ratio = own[mean > 0] / mean[mean > 0]
@@ -117,9 +117,9 @@ def alike(own: np.ndarray, mean: np.ndarray, draws: int) -> float:
     return float(np.clip(2 / more if more > 1e-3 else np.inf, 2, draws * NEIGHBOURS))
 
 
-def excess(own: np.ndarray, loudest: np.ndarray, draws: int) -> float:
-    """By what factor some element's variance is beyond its loudest neighbours' and what chance does once in 1000 outputs."""
-    ratio = own[loudest > 0] / loudest[loudest > 0]
+def excess(own: np.ndarray, noisiest: np.ndarray, draws: int) -> float:
+    """By what factor some element's variance is beyond its noisiest neighbours' and what chance does once in 1000 outputs."""
+    ratio = own[noisiest > 0] / noisiest[noisiest > 0]
     if not ratio.size:
         return 1.0
     return max(1.0, float(ratio.max()) * draws / float(stats.chi2.isf(1e-3 / ratio.size, draws)))
@@ -181,7 +181,7 @@ class Neighbours:
         """The mean variance of each element's group."""
         return self._of_groups(variance, lambda groups: groups.mean(axis=2))
 
-    def loudest(self, variance: Any) -> Any:
+    def noisiest(self, variance: Any) -> Any:
         """The mean of the largest quarter of each element's group."""
         few = max(1, self.count // 4)
         return self._of_groups(variance, lambda groups: np.sort(groups, axis=2)[:, :, -few:].mean(axis=2))

@@ -200,8 +200,8 @@ class Noisy(Exact):
         if terms > 5:  # from where the latter is the larger
             scatter = squares / terms - (total / terms) ** 2
             # 1e-15: what float64 leaves of a difference between equal terms
-            alike = scatter < spacing(total, "float32") ** 2 + 1e-15 * squares / terms
-            variance = np.where(alike, np.maximum(variance, (terms * total) ** 2 / 45), variance)
+            equal = scatter < spacing(total, "float32") ** 2 + 1e-15 * squares / terms
+            variance = np.where(equal, np.maximum(variance, (terms * total) ** 2 / 45), variance)
         return unit * np.sqrt(variance)
 
     def _accumulated(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:

@@ -129,15 +129,15 @@ class Bench:
     def repeat(self, asked: protocol.RepeatCell) -> protocol.Repeated:
         """Runs the cell in hand twice more: on the first set, to see whether the output is the same bit for bit, and on the
         last set written over the first one's buffers, which a call that remembers results does not notice."""
-        self._again(0)
+        self._call_finished(0)
         arguments = self.ring[0]
-        self._again(0, arguments)
+        self._call_finished(0, arguments)
         last = self.ring.sets[-1]
         arguments = [
             self.backend.overwrite(a, last[place]) if place in self.ring.copied else a
             for place, a in enumerate(arguments)
         ]
-        output = self._again(len(self.ring) - 1, arguments)
+        output = self._call_finished(len(self.ring) - 1, arguments)
         saved = self._save(output, Path(asked.folder), "repeated")
         return protocol.Repeated(self.repeats.found(), saved, self._differing(asked.folder))
 
@@ -154,12 +154,12 @@ class Bench:
         self.repeats.see(last, samples.output)
         end = time.perf_counter() + LATER_SHARE * asked.plan.time_s
         for number in range(LATER_CALLS):
-            self._again((0, last)[number % 2])
+            self._call_finished((0, last)[number % 2])
             if number >= 3 and time.perf_counter() > end:
                 break
         return protocol.Timed(samples.summary(), self.repeats.found(), self._differing(asked.folder))
 
-    def _again(self, set_: int, arguments: Sequence[Any] | None = None) -> Any:
+    def _call_finished(self, set_: int, arguments: Sequence[Any] | None = None) -> Any:
         """The output of a call on that set, once it is finished and was compared with the first one on it."""
         output = self.call(*(self.ring[set_] if arguments is None else arguments))
         self.backend.wait(output)

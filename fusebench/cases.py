@@ -124,13 +124,17 @@ def _published(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
         raise UsageError(f"published=true: the published cases have sizes of their own: leave out {' '.join(own)}")
     names = None if config["case"] is None else chosen(config["case"], kernel.mathematics.cases)
     dtypes, precisions = chosen(config["dtype"], DTYPES), chosen(config["precision"], PRECISIONS)
-    asked = {name: [str(v) for v in some(value)] for name, value in config["option"].items() if value is not None}
+    asked = {
+        name: [option_value(v, kernel.options[name]) for v in some(value)]
+        for name, value in config["option"].items()
+        if value is not None and name in kernel.options
+    }
     made = [(p.case, make_case(kernel, p.case, p.dtype, p.precision, p.options)) for p in kernel.mathematics.published]
     return [
         case
         for name, case in made
         if (names is None or name in names) and case.dtype in dtypes and case.precision in precisions
-        if all(case.options[option] in values for option, values in asked.items() if option in case.options)
+        if all(case.options[option] in values for option, values in asked.items())
     ]
 
 
@@ -139,7 +143,7 @@ def make_case(
     sizes: Mapping[str, int] | str,
     dtype: str = "float32",
     precision: str = "ieee",
-    options: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Case:
     """A checked case: `sizes` is one of the kernel's named cases or all its sizes, options left out have their defaults.
 
@@ -150,17 +154,37 @@ def make_case(
         sizes = known[check_name(f"case of {kernel.name}", sizes, known)]
     check_name("dtype", dtype, DTYPES)
     check_name("precision", precision, PRECISIONS)
+    asked: dict[str, str] = {}
     for name, value in (options or {}).items():
-        check_name(f"option of {kernel.name}", name, kernel.options)
-        check_name(f"value of option {name} of {kernel.name}", str(value), kernel.options[name])
+        known_values = kernel.options[check_name(f"option of {kernel.name}", name, kernel.options)]
+        asked[name] = option_value(value, known_values)
+        check_name(f"value of option {name} of {kernel.name}", asked[name], known_values)
     products = dtype == "float32" and "tf32" in kernel.mathematics.precisions
     precision = precision if products else "ieee"
-    filled = {name: str((options or {}).get(name, values[0])) for name, values in kernel.options.items()}
+    filled = {name: asked.get(name, values[0]) for name, values in kernel.options.items()}
     changed = [f"{n}={v}" for n, v in filled.items() if v != kernel.options[n][0]]
     listed = ",".join(f"{d}={n}" for d, n in sizes.items())
     named = next((name for name, theirs in known.items() if theirs == sizes), listed)
     case_id = "/".join([named, dtype, *([precision] if products else []), *changed])
     return Case(kernel.name, dict(sizes), dtype, precision, filled, id=case_id)
+
+
+def option_value(value: Any, known: Iterable[str]) -> str:
+    """The value of an option as the kernel spells it. Options are text, but Hydra and YAML read `1e-5` as a number and `false` as a
+    truth value: those are the text that reads the same. A value that the kernel does not have is returned as text."""
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, str) or text in known:
+        return text
+    return next((name for name in known if _reads_as(name, value)), text)
+
+
+def _reads_as(text: str, value: Any) -> bool:
+    if isinstance(value, bool):
+        return text.lower() == str(value).lower()
+    try:
+        return isinstance(value, int | float) and (float(text) == value or text.lower() == str(value))
+    except ValueError:
+        return False
 
 
 def command(

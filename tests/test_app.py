@@ -424,3 +424,34 @@ def test_a_folder_of_one_s_own(runs):
     assert [f.name for f in Path().iterdir()] == ["mine"] and json.loads(Path("mine/records.jsonl").read_text())[
         "status"
     ] == "ok"
+
+
+# Options are text, whatever Hydra reads
+
+
+@pytest.fixture
+def with_options(monkeypatch):
+    """The kernel has options whose values are no names."""
+    options = {"eps": ("1", "1e-5", "inf", "nan"), "exact": ("true", "false")}
+    kernel = replace(KERNELS["fault"], mathematics=replace(KERNELS["fault"].mathematics, options=options))
+    monkeypatch.setattr(discovery, "find_kernels", lambda roots: {"fault": kernel})
+
+
+@pytest.mark.parametrize(
+    ("written", "values"),
+    [
+        ("option.eps=1e-5", ["1e-5"]), ("option.eps=0.00001", ["1e-5"]), ("option.eps='1e-5'", ["1e-5"]), ("option.eps=[1e-5,1]", ["1e-5", "1"]),
+        ("option.eps=inf", ["inf"]), ("option.eps=nan", ["nan"]), ("option.exact=false", ["false"]), ("option.exact=[True,False]", ["true", "false"]),
+    ],
+)  # fmt: skip
+def test_an_option_that_hydra_reads_as_a_number_or_a_truth_value(runs, with_options, written, values):
+    assert main(["bench", f"path={FAULTS}", "kernel=fault", "implementation=a_fine", written]) == 0
+    name = written.split("=")[0].removeprefix("option.")
+    ((_, cells),) = runs.runs
+    assert [cell.case.options[name] for cell in cells] == values
+
+
+@pytest.mark.parametrize(("written", "named"), [("eps=1e-7", "'1e-07'"), ("eps=true", "'true'"), ("exact=1", "'1'")])
+def test_an_option_s_value_that_there_is_not(runs, with_options, capsys, written, named):
+    assert main(["bench", f"path={FAULTS}", "kernel=fault", "implementation=a_fine", f"option.{written}"]) == 2
+    assert f"unknown value of option {written.split('=')[0]} of fault {named}: " in capsys.readouterr().err

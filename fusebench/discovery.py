@@ -9,6 +9,8 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import keyword
+import re
 import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,7 +117,7 @@ def find_kernels(roots: Sequence[Path]) -> dict[str, Kernel]:
     kernels = {}
     for name, parts in sorted(folders.items()):
         files: dict[str, Path] = {}
-        for file in (f for part in dict.fromkeys(parts) for f in sorted(part.glob("*.py")) if f.stem[0] != "_"):
+        for file in (f for part in dict.fromkeys(parts) for f in sorted(part.glob("*.py")) if f.name[0] not in "._"):
             if file.stem in files:
                 raise UsageError(f"{file} and {files[file.stem]} are both {name}'s {file.stem}: give one another name")
             files[file.stem] = file
@@ -239,6 +241,9 @@ def parents_of(roots: Sequence[Path]) -> list[Path]:
 
 def read_implementation(kernel: str, file: Path) -> Implementation:
     """Reads the constants of one implementation file; a file that cannot be read becomes a `broken` implementation."""
+    if not is_importable_name(file.stem):
+        why = f"{file.name} has no name that can be imported: rename it, such as to {_nearest_name(file.stem)}.py"
+        return Implementation(kernel, file.stem, file, broken=why)
     try:
         constants = _constants(file)
         backend, variants = constants["BACKEND"], constants["VARIANTS"]
@@ -273,6 +278,16 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         MemoryError,
     ) as error:  # the last two from nested brackets
         return Implementation(kernel, file.stem, file, broken=f"{file.name} cannot be read: {error}")
+
+
+def is_importable_name(name: str) -> bool:
+    """Whether a file of that name is a module that an import statement can name."""
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def _nearest_name(name: str) -> str:
+    words = re.sub(r"\W+", "_", name).strip("_")
+    return words if is_importable_name(words) else f"torch_{words}"
 
 
 def _tunables(literal: Any, variants: Mapping[str, Any]) -> dict[str, dict[str, tuple[Tunable, ...]]]:

@@ -67,6 +67,23 @@ def test_a_wrong_constant_costs_its_file_alone(tmp_path, answered, text, named):
     assert named in found["odd_one"]["unavailable"] and found["torch_eager"]["unavailable"] is None
 
 
+def test_a_file_that_cannot_be_imported_by_its_name_is_named(tmp_path, answered):
+    folder = tmp_path / "mine" / "launch"
+    folder.mkdir(parents=True)
+    for name in ("torch-fast.py", "class.py"):
+        (folder / name).write_text('BACKEND = "torch"\nVARIANTS = {"default": ()}\n')
+    (folder / ".#triton.py").symlink_to("somebody@somewhere.1234")  # an editor's lock: it leads nowhere
+    found = json.loads(answered("list", "--json", f"path={tmp_path / 'mine'}").stdout)["launch"]
+    assert ".#triton" not in found and found["torch_eager"]["unavailable"] is None
+    done = answered("parity", f"path={tmp_path / 'mine'}", "kernel=launch", "implementation=[torch-fast,class]")
+    assert done.returncode == 1 and done.stderr == ""
+    for said in (
+        "torch-fast.py has no name that can be imported: rename it, such as to torch_fast.py",
+        "such as to torch_class.py",
+    ):
+        assert said in done.stdout  # fmt: skip
+
+
 def test_a_formula_that_raises_costs_its_own_cells(tmp_path):
     folder = tmp_path / "mine" / "half"
     folder.mkdir(parents=True)

@@ -109,4 +109,5 @@ def tunable_names(kernels: Mapping[str, Kernel]) -> list[str]:
 
 
 def python_names(kernels: Mapping[str, Kernel]) -> list[str]:
-    return sorted({*protocol.found(), *(i for k in kernels.values() for i in k.implementations)})
+    named = {i for k in kernels.values() for i in k.implementations if discovery.is_importable_name(i)}
+    return sorted({*protocol.found(), *named})

@@ -28,8 +28,7 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
     check_keys("option", config["option"], {o for k in asked for o in k.options}, names)
     tunables = {name: some(value) for name, value in config.get("config", {}).items() if value is not None}
     if config["case"] is not None:
-        for case in chosen(config["case"], {c: None for k in asked for c in k.mathematics.cases}):
-            check_name("case", case, {c: None for k in kernels.values() for c in k.mathematics.cases})
+        _check_cases(asked, config)
     implementations = chosen(config["implementation"], {i: None for k in asked for i in k.implementations})
     for request in implementations:
         check_implementation(asked, request)
@@ -57,9 +56,28 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
         )
         raise UsageError(f"no cells: no published case is asked for. Those of {', '.join(names)} are: {have or 'none'}")
     if not cells:
-        have = ", ".join(c for k in asked for c in k.mathematics.cases)
-        raise UsageError(f"no cells: {', '.join(names)} has no case {config['case']}. There are: {have}")
+        request = ", ".join(implementations)
+        raise UsageError(
+            f"no cells: no kernel has both a case={', '.join(map(str, some(config['case'])))} and an implementation={request}"
+        )
     return cells
+
+
+def _check_cases(kernels: Sequence[Kernel], config: Mapping[str, Any]) -> None:
+    """Every case must be one of a chosen kernel, and every kernel that was chosen by its name must have one of the cases."""
+    wanted = chosen(config["case"], {c: None for k in kernels for c in k.mathematics.cases})
+    names = ", ".join(k.name for k in kernels)
+    for case in wanted:
+        check_name(f"case of {names}", case, {c: None for k in kernels for c in k.mathematics.cases})
+    if "all" in some(config["kernel"]) or config.get("published") or config["shapes"] is not None:
+        return
+    for kernel in kernels:
+        own = kernel.mathematics.cases
+        if not set(wanted) & set(own):
+            raise UsageError(
+                f"{kernel.name} has no case {', '.join(wanted)}: leave it out of kernel={','.join(map(str, some(config['kernel'])))}, "
+                f"or add one of its own to case=: {', '.join(own)}"
+            )
 
 
 def _check_tunables(

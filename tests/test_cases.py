@@ -133,6 +133,14 @@ def test_two_sizes_that_are_one_case_are_one_cell():
     assert len(cells(precision=["ieee", "tf32"], dtype="float16")) == 1, "tf32 says nothing of 16-bit data"
 
 
+def test_every_kernel_that_is_named_has_one_of_the_cases_and_all_are_those_that_do():
+    assert [c.case.kernel for c in cells(kernel=["softmax", "launch"], case=["floor", "square"])] == [
+        "softmax",
+        "launch",
+    ]
+    assert [c.case.kernel for c in cells(kernel="all", case="floor")] == ["launch"]
+
+
 def test_options_multiply_and_the_default_has_no_name():
     made = cells(case="odd", option={"activation": ["relu", "gelu_tanh"], "w_layout": "nk"})
     assert [c.case.id for c in made] == ["odd/float32/ieee/activation=relu/w_layout=nk", "odd/float32/ieee/w_layout=nk"]
@@ -168,7 +176,7 @@ def test_all_inputs_are_those_that_the_kernel_defines():
         ({"kernel": "lolla"}, "unknown kernel 'lolla': did you mean lola? There are: add_mul_act, "),
         ({"dtype": "fp16"}, "unknown dtype 'fp16': There are: bfloat16, float16, float32"),
         ({"precision": "tf64"}, "unknown precision 'tf64': There are: ieee, tf32"),
-        ({"case": "odds"}, "unknown case 'odds': did you mean odd? There are: "),
+        ({"case": "odds"}, "unknown case of lola 'odds': did you mean odd? There are: batch, large, odd, "),
         (
             {"inputs": "nam"},
             "unknown inputs 'nam': did you mean nan? There are: equal, extreme, inf, large_mean, nan, plain, subnormal",
@@ -189,7 +197,15 @@ def test_all_inputs_are_those_that_the_kernel_defines():
         ({"seed": []}, "nothing was chosen by []; expected a value or a list of values"),
         (
             {"case": "tall"},
-            "no cells: lola has no case tall. There are: batch, token, wide_token, large, odd, odd_token, one, token_2048",
+            "unknown case of lola 'tall': There are: batch, large, odd, odd_token, one, token, token_2048, wide_token",
+        ),
+        (
+            {"kernel": ["softmax", "launch"], "case": "floor"},
+            "softmax has no case floor: leave it out of kernel=softmax,launch, or add one of its own to case=: published, square, ",
+        ),
+        (
+            {"kernel": "all", "case": "floor", "implementation": "cublas"},
+            "no cells: no kernel has both a case=floor and an implementation=cublas",
         ),
         (
             {"published": True, "batch": 7},

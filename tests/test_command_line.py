@@ -44,6 +44,9 @@ def records_of(folder):
         ("implementation=tritn", "did you mean triton"),
         ("implementation=triton:nosuch", "multirow_ws"),
         ("case=nosuch", "batch"),
+        ("kernel=launch case=token", "unknown case of launch 'token': There are: floor, odd, one"),
+        ("kernel=[lola,launch] case=floor", "lola has no case floor: leave it out of kernel=lola,launch"),
+        ("kernel=launch case=odd shapes=mine.csv", "shapes=mine.csv has the sizes of all cases: leave out case="),
         ("dtype=fp16", "bfloat16, float16, float32"),
         ("precision=tf64", "ieee, tf32"),
         ("shape.Q=3", "LAYERS, M, N"),
@@ -85,7 +88,7 @@ def test_a_wrong_override_is_answered_by_one_line(tmp_path, monkeypatch, capfd, 
     from fusebench.cli import main
 
     monkeypatch.chdir(tmp_path)
-    assert main(["bench", override]) == 2
+    assert main(["bench", *override.split()]) == 2
     captured = capfd.readouterr()
     assert len(captured.err.splitlines()) == 1 and named in captured.err and "Traceback" not in captured.err
     assert not list(tmp_path.iterdir()), "nothing is left behind"
@@ -244,3 +247,12 @@ def test_list_shows_what_there_is(answered):
 def test_every_experiment_composes(answered, experiment):
     done = answered("bench", f"experiment={experiment}", "--cfg", "job")
     assert done.returncode == 0 and "case:" in done.stdout
+
+
+def test_an_output_of_another_shape_has_no_row_of_figures(tmp_path):
+    done = fusebench(
+        "parity", f"path={FIXTURES / 'faults'}", "kernel=fault", "implementation=misshapen",
+        f"worker.python.torch={light_python(tmp_path)}", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 1 and "wrong  " in done.stdout
+    assert "nan" not in done.stdout and "max |error|" not in done.stdout

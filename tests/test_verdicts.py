@@ -419,7 +419,7 @@ def test_a_comparison_is_kept_shown_and_gone_on_with(command, tmp_path, monkeypa
         "pairs=5", "rounds=2", "fail_slower=10%", "seed=[3,4]", "time_s=0.125", "timeout_s=9", plan=slower(1.2),
     )  # fmt: skip
     (home,) = (tmp_path / "results").iterdir()
-    assert code == 1 and err == "" and out.count("slower by at least") == 2 and "10.0% was allowed" in out
+    assert code == 1 and err == "" and "all 2 comparisons: slower by at least" in out and "10.0% was allowed" in out
     assert [o.cases[0] for o in outcomes(home)] == ["odd/float32 seed=3", "odd/float32 seed=4"]
     assert len(store.read(home, PairRecord)) == 20
     timed = [m for _, _, m, _ in command.pools.messages if isinstance(m, TimeCell)]
@@ -442,6 +442,25 @@ def test_a_comparison_is_kept_shown_and_gone_on_with(command, tmp_path, monkeypa
     )
     assert sorted(r.pair for r in store.read(home, PairRecord)) == sorted([0, 1, 2, 3, 4, 5] * 4)
     assert yaml.safe_load((home / "compare.yaml").read_text()) == kept
+
+
+def test_what_is_said_of_all_comparisons_is_said_once(command):
+    sides = ("torch_eager:plus", "torch_eager:times", "kernel=double", "case=odd", "pairs=3", "rounds=2")
+    _, out, _ = command(*sides, "seed=[3,4,5]")
+    assert out.count("an interval needs 5 pairs") == 1 and "all 3 comparisons: an interval needs 5 pairs" in out
+
+
+def test_what_is_said_of_some_comparisons_names_them(double, capsys):
+    made = [verdicts.outcome(match_of(double, A[:n], B[:n]), 0.99, None, 0) for n in (3, 5)]
+    verdicts.show([made[0], made[1], made[0]], [])
+    name = "double odd/float32 torch_eager:plus | torch_eager:times"
+    assert f"{name}; {name}: an interval needs 5 pairs" in " ".join(capsys.readouterr().out.split())
+
+
+def test_sizes_by_name_and_from_a_file_are_refused_on_either_side(command, tmp_path):
+    (tmp_path / "mine.csv").write_text("N\n7\n")
+    code, _, err = command("torch_eager:plus", "torch_eager:times shapes=mine.csv", "kernel=double", "case=odd")
+    assert code == 2 and "shapes=mine.csv has the sizes of all cases: leave out case=, or shapes=" in err
 
 
 @pytest.fixture

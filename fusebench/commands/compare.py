@@ -149,6 +149,7 @@ def _comparison(sources: Sequence[Source], lines: Sequence[str], arguments: Sequ
         where = f"side {source.spec.name} ({source.spec.text}): "
         try:
             names.check("compare", (), command_line.parse(source.spec.lines), source.kernels)
+            names.check_sizes(command_line.parse([*lines, *source.spec.lines]))
             own = jobs.compose_job("compare", [*lines, *source.spec.lines], arguments)
             cells.append(cases.select_cells(source.kernels, own))
         except UsageError as error:

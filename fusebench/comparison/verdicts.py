@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -133,14 +133,15 @@ def show(outcomes: Sequence[Outcome], sides: Sequence[str]) -> None:
                 str(o.pairs), estimate.regime,
             )  # fmt: skip
         out.print(table)
+    ended = ((f"{o.status}  ", str(o.reason), o) for o in outcomes if o.status != "ok")
+    for said, those in _together(ended, len(outcomes)):
+        out.print(said, highlight=False)
+        for reproduce in dict.fromkeys(o.reproduce for o in those if o.reproduce):
+            out.print(f"[dim]again: {escape(reproduce)}[/]", highlight=False)
+    for said, _ in _together((("", note, o) for o in outcomes for note in o.notes), len(outcomes)):
+        out.print(said, highlight=False)
     for o in outcomes:
-        name = f"{o.kernel} {' | '.join(dict.fromkeys(o.cases))} {' | '.join(dict.fromkeys(o.labels))}"
-        if o.status != "ok":
-            out.print(f"{o.status}  {escape(name)}: {escape(str(o.reason))}", highlight=False)
-        if o.reproduce:
-            out.print(f"[dim]again: {escape(o.reproduce)}[/]", highlight=False)
-        for note in o.notes:
-            out.print(f"{escape(name)}: {escape(note)}", highlight=False)
+        name = _name(o)
         if o.estimate and (check := o.estimate.self_check):
             out.print(
                 f"{escape(name)}: {check.comparisons} comparisons of {comparison.PAIRS} pairs drawn from {o.pairs}: "
@@ -148,6 +149,21 @@ def show(outcomes: Sequence[Outcome], sides: Sequence[str]) -> None:
                 f"5 % slower found {check.found} times (share at least {check.found_at_least:.2%}); limits of 95 %",
                 highlight=False, soft_wrap=True,
             )  # fmt: skip
+
+
+def _name(outcome: Outcome) -> str:
+    return f"{outcome.kernel} {' | '.join(dict.fromkeys(outcome.cases))} {' | '.join(dict.fromkeys(outcome.labels))}"
+
+
+def _together(remarks: Iterable[tuple[str, str, Outcome]], count: int) -> Iterator[tuple[str, list[Outcome]]]:
+    """A line for each remark, (what stands in front, what is said, of which), and those of the `count` comparisons that it is
+    of: what is said of several is said once."""
+    found: dict[tuple[str, str], list[Outcome]] = {}
+    for front, text, outcome in remarks:
+        found.setdefault((front, text), []).append(outcome)
+    for (front, text), those in found.items():
+        of = "; ".join(map(_name, those)) if len(those) < count or count == 1 else f"all {count} comparisons"
+        yield escape(f"{front}{of}: {text}"), those
 
 
 def _interval(result: comparison.Result) -> str:

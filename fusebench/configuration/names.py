@@ -9,7 +9,7 @@ from typing import Any
 from hydra.core.override_parser.types import Override
 
 from fusebench.configuration import schema
-from fusebench.configuration.command_line import flags, swept
+from fusebench.configuration.command_line import flags, last, swept
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 
@@ -43,6 +43,14 @@ def check(command: str, arguments: Sequence[str], overrides: Sequence[Override],
             if key == group and override.value() is not None:
                 for value in _values(override):
                     _check_group(group, str(value), folders)
+    check_sizes(overrides)
+
+
+def check_sizes(overrides: Sequence[Override]) -> None:
+    """Raises UsageError where the sizes are asked for twice, by name and by a file."""
+    shapes, case = last("shapes", overrides), last("case", overrides)
+    if shapes is not None and case is not None:
+        raise UsageError(f"shapes={shapes} has the sizes of all cases: leave out case=, or shapes=")
 
 
 def _check_group(group: str, value: str, folders: Sequence[Path]) -> None:

@@ -59,11 +59,15 @@ def _dispatch(arguments: list[str]) -> int:
         print(usage())
         return 0 if arguments else 2
     command, *rest = arguments
-    if command == "--version":
+    if "--version" in arguments:
         from importlib.metadata import version
 
         print(version("fusebench"))
         return 0
+    if command in ("-sc", "--shell-completion"):
+        from fusebench.commands.completion import complete
+
+        return complete(rest, COMMANDS)
     if command not in COMMANDS:
         from fusebench.errors import unknown
 

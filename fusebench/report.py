@@ -24,9 +24,14 @@ COLOURS = {"ok": "green", "skipped": "dim"}
 WIDTH = 170  # of the widest table
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # cli.main ends it; rich would end the process, with exit code 1
+
+
 def console() -> Console:
     """Never narrower than a table: a figure that is cut off is a wrong one; a narrow terminal wraps the lines."""
-    return Console(width=max(WIDTH, Console().width))
+    return _Console(width=max(WIDTH, Console().width))
 
 
 def progress() -> Progress:

@@ -314,6 +314,12 @@ def test_a_multirun_ends_with_the_largest_code_and_an_interrupt_ends_it_all(runs
     assert "interrupted: 0 of 1 cells are kept; go on with resume=/" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("place", range(4))
+def test_a_flag_may_stand_anywhere(runs, place):
+    words = [f"path={FAULTS}", "kernel=fault", "implementation=a_fine", "batch=1,2"]
+    assert main(["bench", *words[:place], "-m", *words[place:]]) == 0 and len(runs.runs) == 2
+
+
 @pytest.fixture
 def elsewhere(monkeypatch):
     """Of each job nothing but its folder comes back, as from another process or machine."""
@@ -406,8 +412,15 @@ def test_a_preset_does_not_say_where_to_look_or_what_to_resume():
     ("arguments", "code", "said"),
     [
         (["kernel=fault", "--cfg", "job"], 0, "kernel: fault"),
-        (["--nosuch"], 2, "fusebench: unrecognized arguments: --nosuch; flags stand before all keys or behind them"),
-        (["-m", "batch=1,2"], 2, "fusebench: unrecognized arguments: batch=1,2; flags stand before all keys or behind"),
+        (["--nosuch"], 2, "fusebench: unknown flag --nosuch: a key has no dashes, nosuch=VALUE; --help shows the keys"),
+        (
+            ["--kernel=fault", "seed=1"],
+            2,
+            "fusebench: unknown flag --kernel=fault: a key has no dashes, kernel=fault; ",
+        ),
+        (["--kernel", "fault"], 2, "fusebench: unknown flag --kernel: a key has no dashes, kernel=VALUE; "),
+        (["kernel=fault", "-m", "batch=1,x"], 2, "size N is 'x'"),
+        (["kernel=fault", "--cfg", "job", "seed=7"], 0, "seed: 7"),
         (["--cfg"], 2, "fusebench: argument --cfg/-c: expected one argument"),
         (["kernel=fault", "seed=-1"], 2, "seed is -1"),
         (["kernel=fault", "threads=9999"], 2, "threads is 9999"),

@@ -87,6 +87,12 @@ def test_the_version(capsys):
     assert cli.main(["--version"]) == 0 and capsys.readouterr().out.strip() == importlib.metadata.version("fusebench")
 
 
+@pytest.mark.parametrize("command", cli.COMMANDS)
+def test_the_version_of_a_command_is_ours(called, capsys, command):
+    assert cli.main([command, "kernel=lola", "--version"]) == 0 and not called
+    assert capsys.readouterr().out.strip() == importlib.metadata.version("fusebench")
+
+
 def test_an_unknown_command(capsys):
     assert cli.main(["bnch"]) == 2
     assert (

@@ -256,3 +256,36 @@ def test_an_output_of_another_shape_has_no_row_of_figures(tmp_path):
     )  # fmt: skip
     assert done.returncode == 1 and "wrong  " in done.stdout
     assert "nan" not in done.stdout and "max |error|" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("fusebench ", {"bench", "compare", "list"}), ("fusebench com", {"compare"}), ("fusebench list ", set()), ("fusebench nosuch k", set()),
+        ("fusebench parity imp", {"implementation="}), ("fusebench bench -m seed=1 shape.LAY", {"shape.LAYERS="}), ("fusebench compare triton cuda fail", {"fail_slower="}),
+        ("fusebench bench experiment=", {"experiment=quick", "experiment=published"}),
+    ],
+)  # fmt: skip
+def test_the_shell_completes_the_keys_of_the_command_in_the_line(answered, monkeypatch, line, words):
+    monkeypatch.setenv("COMP_LINE", line)
+    done = answered("-sc", "query=bash")
+    found = set(done.stdout.split())
+    assert (done.returncode, done.stderr) == (0, "") and words <= found and (words or not found)
+
+
+@pytest.mark.parametrize("before", [[], ["bench"], ["compare"]])
+def test_completion_is_installed_for_fusebench(answered, before):
+    done = answered(*before, "-sc", "install=bash")
+    assert done.returncode == 0 and done.stdout.splitlines()[-1].endswith(" hydra_bash_completion fusebench")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["bench", "--help"], ["bench", "--cfg", "job"], ["list"]])
+def test_a_reader_that_has_seen_enough_is_no_mistake(tmp_path, arguments):
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as nobody:
+        command = [sys.executable, "-u", "-m", "fusebench.cli", *arguments]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=ENVIRONMENT, stdout=nobody, stderr=subprocess.PIPE, timeout=300
+        )
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -76,7 +76,9 @@ def start(
     sys.argv = [f"fusebench {command}", *arguments]
     try:
         arguments, resumed, job = prepare()
-        sys.argv[1:] = arguments
+        sys.argv[1:] = command_line.keys_first(arguments)
+        if command_line.flags(arguments).shell_completion:
+            sys.argv[0] = "fusebench"  # what the shell completes
         overrides = command_line.parse(arguments)
         elsewhere = any(o.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") for o in overrides)
         if not resumed and not elsewhere and not command_line.only_shows(arguments):
@@ -114,6 +116,8 @@ def start(
         if stopped:
             raise stopped[0] from None
         return end.code if end.code == INTERRUPTED else 2 if end.code else 0
+    except BrokenPipeError:  # what --help and --cfg print; cli.main has seen to it
+        raise
     except (
         Exception
     ) as error:  # from Hydra's own part, which our keys, checked above, do not reach: a `hydra.…` key or a flag

@@ -67,14 +67,28 @@ def only_shows(arguments: Sequence[str]) -> bool:
 
 
 def flags(arguments: Sequence[str]) -> argparse.Namespace:
-    """The arguments as Hydra is going to read them. Raises UsageError for a flag that Hydra does not have, or that stands between
-    keys, where Hydra takes none."""
-    return _hydra_flags().parse_args(list(arguments))
+    """The arguments as Hydra is going to read them, whichever way flags and keys are mixed. Raises UsageError for a flag that Hydra
+    does not have."""
+    given, stray = _hydra_flags().parse_known_intermixed_args(list(arguments))
+    if stray:
+        key, _, value = stray[0].lstrip("-").partition("=")
+        raise UsageError(
+            f"unknown flag {stray[0]}: a key has no dashes, {key}={value or 'VALUE'}; --help shows the keys"
+        )
+    return given
+
+
+def keys_first(arguments: Sequence[str]) -> list[str]:
+    """The same arguments in an order that Hydra takes: its flags stand before all keys or behind them."""
+    others, keys = list(arguments), flags(arguments).overrides
+    for key in keys:
+        others.remove(key)
+    return [*keys, *others]
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}; flags stand before all keys or behind them")
+        raise UsageError(message)
 
 
 def _hydra_flags() -> argparse.ArgumentParser:
@@ -90,7 +104,7 @@ def _hydra_flags() -> argparse.ArgumentParser:
     ):
         parser.add_argument(*filter(None, (f"--{name}", short)), action="store_true")
     parser.add_argument("--hydra-help", action="store_true")
-    parser.add_argument("--version", action="version", version=f"Hydra {version('hydra-core')}")
+    parser.add_argument("--version", action="version", version=version("fusebench"))
     parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
     parser.add_argument(
         "--info",

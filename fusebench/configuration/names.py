@@ -16,6 +16,8 @@ from fusebench.errors import UsageError, unknown
 
 def check(command: str, arguments: Sequence[str], overrides: Sequence[Override], kernels: Mapping[str, Kernel]) -> None:
     """Raises UsageError for a key that the command does not have, naming the nearest that exist."""
+    if flags(arguments).shell_completion:
+        return  # its words are Hydra's own: install=bash
     folders = [schema.CONF, *(Path(d) for d in [flags(arguments).config_dir] if d is not None)]
     plain = list(schema.SCHEMAS[command].__dataclass_fields__)
     shapes, options = schema.dimension_names(kernels), schema.option_names(kernels)

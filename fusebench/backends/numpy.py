@@ -57,6 +57,14 @@ def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray)
 
 
+def fault(value: Any, device: Device) -> str | None:
+    return None if type(value) is np.ndarray else type(value).__name__
+
+
+def memory(array: np.ndarray) -> tuple[int, int]:
+    return np.lib.array_utils.byte_bounds(array)
+
+
 def device_of(array: np.ndarray) -> str:
     return "cpu"
 

@@ -115,6 +115,23 @@ def is_array(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
+def fault(value: Any, device: Device) -> str | None:
+    """What is no torch.Tensor itself, finished, strided, on the device; None for one that is."""
+    if type(value) is not torch.Tensor:
+        return type(value).__name__
+    if own := [name for name in vars(value) if hasattr(torch.Tensor, name)]:
+        return f"a tensor with a {own[0]} of its own"
+    if value.device.type != device.type or value.layout is not torch.strided:
+        return f"a {value.layout} tensor on {value.device} rather than {device.type}"
+    return "a tensor that is still to be conjugated or negated" if value.is_conj() or value.is_neg() else None
+
+
+def memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where its storage begins and ends."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
 def device_of(tensor: torch.Tensor) -> str:
     """Its type. Raises ValueError for a GPU that is not the first: flush, wait and state are the first one's."""
     if tensor.device.type == "cuda" and (tensor.device.index or torch.cuda.current_device()):

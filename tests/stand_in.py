@@ -54,6 +54,9 @@ class StandIn(ModuleType):
     def configure(self, precision):
         self.events.append(f"configure {precision}")
 
+    def settings(self):
+        return {}
+
     def reset_peak(self):
         self.events.append("reset_peak")
 

@@ -161,7 +161,7 @@ def test_a_cell_that_is_skipped_is_never_built(backend, bench_of):
     program = 'VARIANTS = {"default": ()}\ndef skip(case, variant, device):\n    return f"{case.size(\'N\')} {variant} {device.name}"\n'
     bench, reply = bench_of(program)
     assert reply == Refused("skipped", "(4,) default stand-in")
-    assert backend.events == ["start anything"] and bench.call is None
+    assert backend.events == ["start anything", "configure tf32"] and bench.call is None
     _, reply = bench_of('VARIANTS = {"default": ()}\nREQUIRES = {"nosuch": "its-package"}\nimport nosuch\n')
     assert reply == Refused("skipped", "needs nosuch: pip install its-package")
 

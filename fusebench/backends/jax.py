@@ -41,6 +41,11 @@ def configure(precision: str) -> None:
     jax.config.update("jax_default_matmul_precision", "highest" if precision == "ieee" else "tensorfloat32")
 
 
+def settings() -> dict[str, Any]:
+    """JAX's whole configuration."""
+    return {f"jax.config {name}": value for name, value in jax.config.values.items()}
+
+
 def put(array: np.ndarray, device: Device) -> jax.Array:
     """The same bits on the device."""
     return jax.device_put(array)

@@ -24,6 +24,10 @@ def configure(precision: str) -> None:
     """Nothing to set."""
 
 
+def settings() -> dict[str, Any]:
+    return {"numpy errors": np.geterr()}
+
+
 def put(array: np.ndarray, device: Device) -> np.ndarray:
     return array.copy()
 

@@ -33,6 +33,10 @@ class Backend(Protocol):
         """Fresh compiler state, and how float32 products are computed: "ieee" or "tf32"."""
         ...
 
+    def settings(self) -> dict[str, Any]:
+        """What is set for the whole process and changes results or times, by name."""
+        ...
+
     def put(self, array: np.ndarray, device: Device) -> Any:
         """The same bits on the device."""
         ...

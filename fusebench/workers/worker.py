@@ -33,7 +33,7 @@ from fusebench.timing import yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Ring, Samples
-from fusebench.workers import guard, outputs, protocol
+from fusebench.workers import guard, outputs, protocol, state
 from fusebench.workers.outputs import as_list, overlap, spans
 from fusebench.workers.repeats import Repeats
 
@@ -58,6 +58,7 @@ class Bench:
         self.read: dict[Path, str] = {}  # digests of the Python files that were loaded
         self.kept: dict[int, Any] = {}  # by place, copies of what all calls are given: weights, and what was prepared
         self.repeats = Repeats(self.backend)
+        self.before: dict[str, Any] = {}  # the state of the process when the cell in hand began
 
     def info(self) -> protocol.WorkerInfo:
         halved = self.backend.half(self.backend.put(np.array([2e-40], np.float32), self.device))
@@ -68,6 +69,8 @@ class Bench:
         """Builds the cell and runs it once."""
         self.call = None
         case, variant, folder = asked.case, asked.variant, Path(asked.folder)
+        self.backend.configure(case.precision)
+        self.before = state.read(self.backend)
         found = self._implementation(case.kernel, asked.implementation)
         reason = found.missing()
         if reason is None:
@@ -88,7 +91,6 @@ class Bench:
                 reason = f"{misfit} ({', '.join(f'{n}={v}' for n, v in config.items())})"
         if reason:
             return protocol.Refused("skipped", str(reason))
-        self.backend.configure(case.precision)
         arrays = {
             f: self.backend.put(inputs.load([f], folder)[0], self.device) for f in {f for s in asked.sets for f in s}
         }
@@ -212,10 +214,11 @@ class Bench:
             return False
 
     def release(self) -> protocol.Released:
-        """Lets go of the cell in hand and says how much device memory stays held all the same."""
+        """Lets go of the cell in hand and says how much device memory stays held all the same, and what it changed in the process."""
         self.call, self.ring, self.kept = None, Ring([], frozenset(), self.backend.copy), {}
         self.repeats = Repeats(self.backend)
-        return protocol.Released(self.backend.release())
+        changed = state.changes(self.before, state.read(self.backend))
+        return protocol.Released(self.backend.release(), changed)
 
     def yardstick_key(self) -> protocol.YardstickKey:
         """What the rates that this worker measures hold for; of Torch's worker, like the next."""

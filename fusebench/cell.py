@@ -227,12 +227,18 @@ class Trial:
         return verdict.ok
 
 
-def release(pool: Any, worker_key: tuple[str, str], worker: Any, timeout_s: float) -> None:
-    """Makes a worker let go of its cell. If that fails the worker is lost, but not what the cell left on record."""
+def release(pool: Any, worker_key: tuple[str, str], worker: Any, timeout_s: float) -> tuple[str, ...]:
+    """Makes a worker let go of its cell, and returns what the cell changed in the process: then the next cell gets another worker.
+    If that fails the worker is lost, but not what the cell left on record."""
     try:
-        worker.held_bytes = worker.get(protocol.Release(), protocol.Released, timeout_s).held_bytes
+        released = worker.get(protocol.Release(), protocol.Released, timeout_s)
     except WorkerLost:
         pool.drop(*worker_key)
+        return ()
+    worker.held_bytes = released.held_bytes
+    if released.changed:
+        pool.drop(*worker_key)
+    return tuple(released.changed)
 
 
 def run_cell(trial: Trial, rates: yardstick.Rates | None) -> None:

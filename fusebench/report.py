@@ -70,6 +70,8 @@ def show(records: Sequence[Record], timed: bool = True) -> None:
         if unseen := sorted({r.parity.first.unseen for r in rows if r.parity.first and r.parity.first.unseen}):
             out.print("not every row was compared: " + "; ".join(unseen), highlight=False, markup=False)
         for r in rows:
+            if r.changed:
+                out.print(f"changed its process  {r.label}: {'; '.join(r.changed)}", highlight=False, markup=False)
             if spread := r.parity.nondeterministic:
                 differs = f"{spread.elements} elements, by up to {spread.max_abs:.2g}"
                 out.print(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,15 @@ def _torch(this: Run) -> tuple[str, str]:
     return "torch", interpreter(this.settings.pythons, "torch", "torch")
 
 
+def _unused(pool: Any, key: tuple[str, str]) -> Any:
+    """That worker, or a fresh one where it has loaded an implementation, which may have changed threads, flags or the clock."""
+    worker = pool.get(*key)
+    if worker.used:
+        pool.drop(*key)
+        worker = pool.get(*key)
+    return worker
+
+
 def start_workers(clock: Clock, wanted: Sequence[tuple[Any, tuple[str, str]]]) -> None:
     """Each in its pool; all at once, because importing a framework takes seconds, and all ready before anything is timed."""
     for take in ("start", "get"):
@@ -87,7 +97,8 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], files: Path) -> Itera
                         worker = pool.get(*trial.worker_key)
                     trial.begin(worker, pool, shared)
                     run_cell(trial, rates)
-                    release(pool, trial.worker_key, worker, this.settings.timeout_s)
+                    changed = release(pool, trial.worker_key, worker, this.settings.timeout_s)
+                    trial.record = replace(trial.record, changed=changed)
             store.append(this.folder, trial.record)
             yield trial.record
 
@@ -103,7 +114,7 @@ def _rates(this: Run, pool: Any, case: Case, trial: Trial) -> yardstick.Rates | 
         pool.rates |= dict.fromkeys(missing, lost)  # not tried again for every case
         with this.clock.during("timing"):
             try:
-                pool.rates |= yardsticks.find(pool.get(*_torch(this)), missing, this.settings.timeout_s)[1]
+                pool.rates |= yardsticks.find(_unused(pool, _torch(this)), missing, this.settings.timeout_s)[1]
             except WorkerLost:
                 pool.drop(*_torch(this))
     return yardstick.as_rates(pool.rates, names)

@@ -54,6 +54,9 @@ class StandIn(ModuleType):
     def configure(self, precision):
         self.events.append(f"configure {precision}")
 
+    def settings(self):
+        return {}
+
     def reset_peak(self):
         self.events.append("reset_peak")
 
@@ -91,6 +94,12 @@ class StandIn(ModuleType):
 
     def is_array(self, value):
         return isinstance(value, np.ndarray)
+
+    def fault(self, value, device):
+        return None if type(value) is np.ndarray else type(value).__name__
+
+    def memory(self, array):
+        return np.lib.array_utils.byte_bounds(array)
 
     def wait(self, outputs):
         self.events.append("wait")

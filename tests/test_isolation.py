@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -45,6 +46,26 @@ def results(kernels, roots, pool, tmp_path_factory):
         ("wrong", "wrong", "[99]"),
         ("misshapen", "wrong", "shape (99,), expected (100,)"),
         ("returns_nothing", "failed", "returned NoneType, expected an array"),
+        ("lazy", "failed", "returned Lazy, expected an array"),
+        ("own_detach", "failed", "returned a tensor with a detach of its own"),
+        ("lazy_list", "failed", "returned Lazy, expected an array"),
+        ("named", "ok", None),
+        ("meta", "failed", "tensor on meta rather than"),
+        ("numpy_of_jax", "failed", "returned ndarray, expected an array"),
+        ("in_thread", "wrong", "error is"),
+        ("returns_input", "failed", "returned the memory of an input"),
+        ("static_buffer", "ok", None),
+        ("two_buffers", "ok", None),
+        ("sets_threads", "ok", None),
+        ("sets_dtype", "ok", None),
+        ("sets_dtype_back", "ok", None),
+        ("sets_flags", "ok", None),
+        ("sets_affinity", "ok", None),
+        ("sets_jax", "ok", None),
+        ("patches_clock", "ok", None),
+        ("patches_torch", "ok", None),
+        ("keeps_thread", "ok", None),
+        ("joins_thread", "ok", None),
         ("stale", "wrong", "a later call"),
         ("mutates", "wrong", "changed its argument 0"),
         ("mutates_later", "wrong", "a timed call changed its argument 0"),
@@ -77,6 +98,31 @@ def test_each_cell_gets_its_own_status(results, name, status, reason):
         status, reason = "crashed", "illegal"
     assert results[name].status == status
     assert (results[name].reason is None) if reason is None else (reason in results[name].reason)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed"),
+    [
+        ("sets_threads", "torch threads"),
+        ("sets_dtype", "torch default dtype torch.float32 → torch.float64"),
+        ("sets_flags", "torch float32 matmul precision highest → medium"),
+        ("sets_jax", "jax.config jax_numpy_rank_promotion"),
+        ("patches_clock", "time.perf_counter_ns replaced"),
+        ("patches_torch", "torch.Tensor.clone replaced"),
+        ("keeps_thread", "live threads"),
+        ("sets_affinity", "CPU affinity"),
+    ],
+)
+def test_what_a_cell_changed_in_its_process_stands_in_its_record(results, name, changed):
+    if name == "sets_affinity" and len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("there is one core")
+    assert any(changed in change for change in results[name].changed), results[name].changed
+
+
+def test_a_cell_starts_from_the_same_process_whatever_the_one_before_it_did(results):
+    """In the order of their names: each of these stands behind one that changes something."""
+    for name in ("joins_thread", "sets_dtype_back", "z_fine", "a_fine", "static_buffer", "prints"):
+        assert results[name].changed == (), name
 
 
 def test_only_ok_cells_have_a_time(results):

@@ -161,7 +161,7 @@ def test_a_cell_that_is_skipped_is_never_built(backend, bench_of):
     program = 'VARIANTS = {"default": ()}\ndef skip(case, variant, device):\n    return f"{case.size(\'N\')} {variant} {device.name}"\n'
     bench, reply = bench_of(program)
     assert reply == Refused("skipped", "(4,) default stand-in")
-    assert backend.events == ["start anything"] and bench.call is None
+    assert backend.events == ["start anything", "configure tf32"] and bench.call is None
     _, reply = bench_of('VARIANTS = {"default": ()}\nREQUIRES = {"nosuch": "its-package"}\nimport nosuch\n')
     assert reply == Refused("skipped", "needs nosuch: pip install its-package")
 
@@ -278,7 +278,7 @@ def test_repeating_takes_the_first_set_and_then_puts_the_last_one_into_the_same_
 
 
 def test_outputs_that_differ_are_counted_with_their_largest_difference_and_come_back(backend, bench_of):
-    body = "calls.append(1)\ny = x * w\nz = w.copy()\nif len(calls) == 3:\n    y[1:3] += (0.25, -0.5)\n    z[0] = 8\nreturn y, z, x"
+    body = "calls.append(1)\ny = x * w\nz = w.copy()\nif len(calls) == 3:\n    y[1:3] += (0.25, -0.5)\n    z[0] = 8\nreturn y, z, x.copy()"
     bench, _ = bench_of(call_of(body).replace("def build", "calls = []\ndef build"))
     reply = bench.repeat(protocol.RepeatCell(str(bench_of.files)))
     assert reply.nondeterministic == Spread(3, 7.0, 1, 2)

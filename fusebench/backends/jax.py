@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -38,6 +39,11 @@ def configure(precision: str) -> None:
     jax.config.update("jax_enable_x64", True)  # ids reach 2³²-1; floats keep the dtype they are given
     jax.clear_caches()
     jax.config.update("jax_default_matmul_precision", "highest" if precision == "ieee" else "tensorfloat32")
+
+
+def settings() -> dict[str, Any]:
+    """JAX's whole configuration."""
+    return {f"jax.config {name}": value for name, value in jax.config.values.items()}
 
 
 def put(array: np.ndarray, device: Device) -> jax.Array:
@@ -109,6 +115,33 @@ def watch(call: Any, arguments: Sequence[Any]) -> tuple[Any, list[str]]:
 
 def is_array(value: Any) -> bool:
     return isinstance(value, jax.Array)
+
+
+def fault(value: Any, device: Device) -> str | None:
+    """What is no array of JAX itself, concrete, on the device; None for one that is."""
+    if type(value) is not _array():
+        return type(value).__name__
+    if own := [name for name in vars(value) if hasattr(type(value), name)]:
+        return f"an array with a {own[0]} of its own"
+    if value.is_deleted():
+        return "an array that is deleted"
+    return (
+        None
+        if value.devices() == {jax.devices()[0]}
+        else f"an array on {value.devices()} rather than {jax.devices()[0]}"
+    )
+
+
+@cache
+def _array() -> Any:
+    """The type of JAX's concrete arrays, which has no public name."""
+    return type(jax.device_put(np.zeros(1)))
+
+
+def memory(array: jax.Array) -> tuple[int, int]:
+    """Where its buffer begins and ends."""
+    begin = array.unsafe_buffer_pointer()
+    return begin, begin + array.nbytes
 
 
 def device_of(array: jax.Array) -> str:

@@ -24,6 +24,10 @@ def configure(precision: str) -> None:
     """Nothing to set."""
 
 
+def settings() -> dict[str, Any]:
+    return {"numpy errors": np.geterr()}
+
+
 def put(array: np.ndarray, device: Device) -> np.ndarray:
     return array.copy()
 
@@ -55,6 +59,14 @@ def watch(call: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, list
 
 def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray)
+
+
+def fault(value: Any, device: Device) -> str | None:
+    return None if type(value) is np.ndarray else type(value).__name__
+
+
+def memory(array: np.ndarray) -> tuple[int, int]:
+    return np.lib.array_utils.byte_bounds(array)
 
 
 def device_of(array: np.ndarray) -> str:

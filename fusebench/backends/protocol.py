@@ -33,6 +33,10 @@ class Backend(Protocol):
         """Fresh compiler state, and how float32 products are computed: "ieee" or "tf32"."""
         ...
 
+    def settings(self) -> dict[str, Any]:
+        """What is set for the whole process and changes results or times, by name."""
+        ...
+
     def put(self, array: np.ndarray, device: Device) -> Any:
         """The same bits on the device."""
         ...
@@ -62,6 +66,15 @@ class Backend(Protocol):
         ...
 
     def is_array(self, value: Any) -> bool: ...
+
+    def fault(self, value: Any, device: Device) -> str | None:
+        """What a call returned that is not a plain array on the device, or None. A subclass, or an array with methods of its own,
+        may compute when it is looked at, which is after its clock has stopped."""
+        ...
+
+    def memory(self, array: Any) -> tuple[int, int]:
+        """The addresses at which the memory begins and ends that the array is in."""
+        ...
 
     def device_of(self, array: Any) -> str:
         """ "cpu" or "cuda". Raises ValueError for a GPU that is not the first visible one."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -41,6 +41,34 @@ def configure(precision: str) -> None:
     # cuBLAS may split a 16-bit sum over K into partial sums of 16 bits; the contract says float32
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+
+
+def settings() -> dict[str, Any]:
+    """Threads, defaults, and the switches of precision and determinism."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    asked = {
+        "torch threads": torch.get_num_threads,
+        "torch default dtype": torch.get_default_dtype,
+        "torch default device": torch.get_default_device,
+        "torch float32 matmul precision": torch.get_float32_matmul_precision,
+        "torch matmul.allow_tf32": lambda: matmul.allow_tf32,
+        "torch matmul.allow_bf16_reduced_precision_reduction": lambda: matmul.allow_bf16_reduced_precision_reduction,
+        "torch matmul.allow_fp16_reduced_precision_reduction": lambda: matmul.allow_fp16_reduced_precision_reduction,
+        "torch cudnn.allow_tf32": lambda: cudnn.allow_tf32,
+        "torch cudnn.enabled": lambda: cudnn.enabled,
+        "torch cudnn.benchmark": lambda: cudnn.benchmark,
+        "torch cudnn.deterministic": lambda: cudnn.deterministic,
+        "torch deterministic algorithms": torch.get_deterministic_debug_mode,
+        "torch gradients": torch.is_grad_enabled,
+    }
+    return {name: _setting(get) for name, get in asked.items()}
+
+
+def _setting(get: Callable[[], Any]) -> Any:
+    try:
+        return get()
+    except RuntimeError:  # of Torch's old names where a new one says something else
+        return "mixed"
 
 
 def put(array: np.ndarray, device: Device) -> torch.Tensor:
@@ -113,6 +141,23 @@ def watch(call: Any, arguments: Sequence[Any]) -> tuple[Any, list[str]]:
 
 def is_array(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
+
+
+def fault(value: Any, device: Device) -> str | None:
+    """What is no torch.Tensor itself, finished, strided, on the device; None for one that is."""
+    if type(value) is not torch.Tensor:
+        return type(value).__name__
+    if own := [name for name in vars(value) if hasattr(torch.Tensor, name)]:
+        return f"a tensor with a {own[0]} of its own"
+    if value.device.type != device.type or value.layout is not torch.strided:
+        return f"a {value.layout} tensor on {value.device} rather than {device.type}"
+    return "a tensor that is still to be conjugated or negated" if value.is_conj() or value.is_neg() else None
+
+
+def memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where its storage begins and ends."""
+    storage = tensor.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
 
 
 def device_of(tensor: torch.Tensor) -> str:

@@ -56,11 +56,13 @@ class Worker:
     log: Path
     info: protocol.WorkerInfo | None = None
     held_bytes: int = 0
+    used: bool = False  # whether it was to load an implementation
     log_begins: int = 0  # where in the log the present message's output begins
 
     def ask(self, request: protocol.Request, expected: type[R], timeout_s: float) -> R | protocol.Refused:
         """Sends one message and waits for its reply. Raises WorkerLost, after which the worker is dead, and StorageError."""
         self.log_begins = self.log.stat().st_size
+        self.used = self.used or isinstance(request, protocol.BuildCell)
         try:
             self.pipe.send_bytes(protocol.encode(request))
         except OSError as error:
@@ -255,6 +257,7 @@ class InlineWorker:
     """The same conversation within this process, for a debugger, ncu or compute-sanitizer: no isolation, no time-out."""
 
     held_bytes = 0
+    used = False  # there is no other process that could take its place
 
     def __init__(self, backend: str, device: str):
         self.bench = Bench(backend, device)

@@ -111,9 +111,10 @@ class Release(Message, frozen=True):
 
 
 class Released(Message, frozen=True):
-    """Device memory that stays held all the same."""
+    """Device memory that stays held all the same, and what the cell changed in the process (state.py)."""
 
     held_bytes: int = 0
+    changed: tuple[str, ...] = ()
 
 
 class AskYardstickKey(Message, frozen=True):

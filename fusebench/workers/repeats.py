@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fusebench.records.record import Spread
+from fusebench.workers.outputs import as_list
 
 KEPT = 3  # of the outputs that differ, those that differ most
 
@@ -28,7 +29,7 @@ class Repeats:
 
     def see(self, set_: int, output: Any) -> bool:
         """Takes note of the output of a finished call on that set; whether it is the first one's, bit for bit."""
-        outputs = list(output) if isinstance(output, tuple | list) else [output]
+        outputs = as_list(output)
         if set_ not in self.first:
             self.first[set_] = [self.backend.copy(o) for o in outputs]
             self.backend.wait(self.first[set_])

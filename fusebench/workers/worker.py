@@ -33,7 +33,8 @@ from fusebench.timing import yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Ring, Samples
-from fusebench.workers import guard, protocol
+from fusebench.workers import guard, outputs, protocol, state
+from fusebench.workers.outputs import as_list, overlap, spans
 from fusebench.workers.repeats import Repeats
 
 # Calls after the timed ones whose outputs are compared with the first ones: of a race that spoils one call in twenty they
@@ -52,10 +53,12 @@ class Bench:
         self.device: Device = self.backend.start(device)
         self.call: Any = None
         self.ring = Ring([], frozenset(), self.backend.copy)
+        self.inputs = 0  # how many of the arguments are inputs; behind them stands what was prepared
         self.unchanged: list[int] = []  # places of the arguments that a call must leave alone
         self.read: dict[Path, str] = {}  # digests of the Python files that were loaded
         self.kept: dict[int, Any] = {}  # by place, copies of what all calls are given: weights, and what was prepared
         self.repeats = Repeats(self.backend)
+        self.before: dict[str, Any] = {}  # the state of the process when the cell in hand began
 
     def info(self) -> protocol.WorkerInfo:
         halved = self.backend.half(self.backend.put(np.array([2e-40], np.float32), self.device))
@@ -66,6 +69,8 @@ class Bench:
         """Builds the cell and runs it once."""
         self.call = None
         case, variant, folder = asked.case, asked.variant, Path(asked.folder)
+        self.backend.configure(case.precision)
+        self.before = state.read(self.backend)
         found = self._implementation(case.kernel, asked.implementation)
         reason = found.missing()
         if reason is None:
@@ -86,7 +91,6 @@ class Bench:
                 reason = f"{misfit} ({', '.join(f'{n}={v}' for n, v in config.items())})"
         if reason:
             return protocol.Refused("skipped", str(reason))
-        self.backend.configure(case.precision)
         arrays = {
             f: self.backend.put(inputs.load([f], folder)[0], self.device) for f in {f for s in asked.sets for f in s}
         }
@@ -99,6 +103,7 @@ class Bench:
         self.backend.wait(prepared)
         prepare_s = time.perf_counter() - begin
         self.ring = Ring([[*s, *prepared] for s in stored], frozenset(varying + in_place), self.backend.copy)
+        self.inputs = len(stored[0])
         self.unchanged = [place for place in range(len(stored[0]) + len(prepared)) if place not in in_place]
         arguments, kept = self.ring[0], [self.backend.copy(a) for a in self.ring.sets[0]]
         self.kept = {place: a for place, a in enumerate(kept) if place not in self.ring.copied}
@@ -116,13 +121,13 @@ class Bench:
         if operators:
             reason = f"computes with {', '.join(operators)} beside its own kernels: FUSED says that it does not"
             return protocol.Refused("failed", reason)
-        if foreign := [type(o).__name__ for o in _list(output) if not self.backend.is_array(o)]:
-            return protocol.Refused("failed", f"the call returned {foreign[0]}, expected an array or a tuple of arrays")
+        if fault := self._fault(output, arguments):
+            return protocol.Refused("failed", fault)
         if changed := self._changed(arguments, kept):
             return protocol.Refused("wrong", f"the call changed {changed}; it must leave it alone")
         self.repeats = Repeats(self.backend)
         self.repeats.see(0, output)
-        points, files = tuple(found.variants[variant]), self._save(output, folder, "first")
+        points, files = tuple(found.variants[variant]), self._save(self.repeats.first[0], folder, "first")
         made_of = sources.of_module(module.__name__, self.read) | sources.named(compiled)
         return protocol.Built(prepare_s, compile_s, points, peak_bytes, written_bytes(output), files, config, made_of)
 
@@ -137,8 +142,9 @@ class Bench:
             self.backend.overwrite(a, last[place]) if place in self.ring.copied else a
             for place, a in enumerate(arguments)
         ]
-        output = self._call_finished(len(self.ring) - 1, arguments)
-        saved = self._save(output, Path(asked.folder), "repeated")
+        number = len(self.ring) - 1
+        self._call_finished(number, arguments)
+        saved = self._save(self.repeats.first[number], Path(asked.folder), "repeated")
         return protocol.Repeated(self.repeats.found(), saved, self._differing(asked.folder))
 
     def time(self, asked: protocol.TimeCell) -> protocol.Timed | protocol.Refused:
@@ -150,26 +156,40 @@ class Bench:
             return protocol.Refused("wrong", f"a timed call changed {changed}; it must leave it alone")
         if not asked.folder:
             return protocol.Timed(samples.summary())
-        last = len(self.ring) - 1
-        self.repeats.see(last, samples.output)
+        if fault := self._fault(samples.output, samples.arguments):
+            return protocol.Refused("failed", fault)
+        last, kept = len(self.ring) - 1, [self.backend.copy(o) for o in as_list(samples.output)]
+        self.backend.wait(kept)
+        timed, overwritten = spans(self.backend, samples.output), False
         end = time.perf_counter() + LATER_SHARE * asked.plan.time_s
         for number in range(LATER_CALLS):
-            self._call_finished((0, last)[number % 2])
+            overwritten |= overlap(timed, spans(self.backend, self._call_finished((0, last)[number % 2])))
             if number >= 3 and time.perf_counter() > end:
                 break
+        # two outputs that live at once are in one buffer: what it held when its clock stopped may be another call's by now
+        if not overwritten:
+            self.repeats.see(last, kept)
         return protocol.Timed(samples.summary(), self.repeats.found(), self._differing(asked.folder))
 
     def _call_finished(self, set_: int, arguments: Sequence[Any] | None = None) -> Any:
         """The output of a call on that set, once it is finished and was compared with the first one on it."""
-        output = self.call(*(self.ring[set_] if arguments is None else arguments))
+        arguments = self.ring[set_] if arguments is None else arguments
+        output = self.call(*arguments)
         self.backend.wait(output)
+        if fault := self._fault(output, arguments):
+            raise outputs.Unfit(fault)
         self.repeats.see(set_, output)
         return output
 
+    def _fault(self, output: Any, arguments: Sequence[Any]) -> str | None:
+        """Why a call on those arguments may not return that, or None."""
+        own = [self.backend.memory(arguments[place]) for place in self.unchanged if place < self.inputs]
+        return outputs.fault(self.backend, output, self.device, own)
+
     def _differing(self, folder: str) -> protocol.Differing:
         return tuple(
-            (set_, tuple(inputs.save(outputs, Path(folder), f"differing{number}-")))
-            for number, (set_, outputs) in enumerate(self.repeats.take())
+            (set_, tuple(inputs.save(arrays, Path(folder), f"differing{number}-")))
+            for number, (set_, arrays) in enumerate(self.repeats.take())
         )
 
     def sample(self, call: Any, ring: Ring | Sequence[Sequence[Any]], plan: Plan) -> Samples:
@@ -194,10 +214,11 @@ class Bench:
             return False
 
     def release(self) -> protocol.Released:
-        """Lets go of the cell in hand and says how much device memory stays held all the same."""
+        """Lets go of the cell in hand and says how much device memory stays held all the same, and what it changed in the process."""
         self.call, self.ring, self.kept = None, Ring([], frozenset(), self.backend.copy), {}
         self.repeats = Repeats(self.backend)
-        return protocol.Released(self.backend.release())
+        changed = state.changes(self.before, state.read(self.backend))
+        return protocol.Released(self.backend.release(), changed)
 
     def yardstick_key(self) -> protocol.YardstickKey:
         """What the rates that this worker measures hold for; of Torch's worker, like the next."""
@@ -240,16 +261,12 @@ class Bench:
         return ""
 
     def _save(self, output: Any, folder: Path, stem: str) -> tuple[inputs.Stored, ...]:
-        return tuple(inputs.save([self.backend.get(o) for o in _list(output)], folder, stem))
-
-
-def _list(output: Any) -> list[Any]:
-    return list(output) if isinstance(output, tuple | list) else [output]
+        return tuple(inputs.save([self.backend.get(o) for o in as_list(output)], folder, stem))
 
 
 def written_bytes(output: Any) -> int:
     """Bytes of the arrays that a call returns: the part of its compulsory traffic that is written."""
-    return sum(int(getattr(o, "nbytes", 0)) for o in _list(output))
+    return sum(int(getattr(o, "nbytes", 0)) for o in as_list(output))
 
 
 def answer(bench: Any, request: protocol.Request) -> protocol.Message:
@@ -260,6 +277,8 @@ def answer(bench: Any, request: protocol.Request) -> protocol.Message:
     """
     try:
         return bench.do(request)
+    except outputs.Unfit as unfit:
+        return protocol.Refused("failed", str(unfit))
     except (Exception, SystemExit) as error:  # an implementation may raise anything; the cell fails, the worker lives
         failed = describe(error)
         full = NO_SPACE in failed.traceback and _is_full(getattr(request, "folder", "."))

@@ -1,0 +1,40 @@
+"""What a call may return: plain arrays of the framework, on the device, in memory that no input has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fusebench.contract import Device
+
+Spans = Sequence[tuple[int, int]]  # where memory begins and ends
+
+
+class Unfit(Exception):
+    """A later call returned something else; the message says what."""
+
+
+def as_list(output: Any) -> list[Any]:
+    """The outputs of a call. A tuple or list that is iterated in a way of its own counts as one, and is no array."""
+    plain = isinstance(output, tuple | list) and type(output).__iter__ in (tuple.__iter__, list.__iter__)
+    return list(output) if plain else [output]
+
+
+def fault(backend: Any, output: Any, device: Device, inputs: Spans) -> str | None:
+    """Why a call may not return that, or None; `inputs` are the spans of those that it must leave alone."""
+    for one in as_list(output):
+        if found := backend.fault(one, device):
+            return f"the call returned {found}, expected an array or a tuple of arrays"
+    if overlap(spans(backend, output), inputs):
+        return "the call returned the memory of an input: a variant that overwrites one names it in IN_PLACE"
+    return None
+
+
+def spans(backend: Any, output: Any) -> Spans:
+    """The memory of each output."""
+    return [backend.memory(one) for one in as_list(output)]
+
+
+def overlap(a: Spans, b: Spans) -> bool:
+    """Whether some memory of `a` is memory of `b`."""
+    return any(max(x[0], y[0]) < min(x[1], y[1]) for x in a for y in b)

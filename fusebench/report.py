@@ -16,10 +16,9 @@ from rich.table import Table
 from fusebench.contract import STATUSES
 from fusebench.records.record import Record
 from fusebench.settings import Clock
-from fusebench.timing.summary import Clocks, Timing
+from fusebench.timing.summary import Clocks, Timing, seconds
 
 BASELINE = "torch_eager"
-UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 COLOURS = {"ok": "green", "skipped": "dim"}
 WIDTH = 170  # of the widest table
 
@@ -96,16 +95,16 @@ def _time_table(rows: Sequence[Record]) -> Table:
 
 def _figures(record: Record, baseline: float | None) -> dict[str, str]:
     """What the columns of a timed cell say, empty where there is nothing to say."""
-    timing, rates, work = record.timing, record.rates, record.work
-    assert timing and rates and work
+    timing, rates = record.timing, record.rates
+    assert timing and rates
     return {
         _heading(record.device.type, timing.regime): seconds(timing.median),
         "±": _around(timing),
         "wall": _wall(timing.clocks) if timing.regime == "queued" else "",
         "host": seconds(timing.host_median) if timing.host_median else "",
         "launches": str(timing.launches or ""),
-        "TFLOP/s": f"{rates.tflops:.3g}" if work.flops else "",
-        "GB/s": f"{rates.gbps:.3g}",
+        "TFLOP/s": f"{rates.tflops:.3g}" if rates.tflops else "",
+        "GB/s": f"{rates.gbps:.3g}" if rates.gbps else "",
         "best": seconds(rates.best_s) if rates.best_s else "",
         "yardstick": f"{rates.yardstick_share:.0%}" if rates.yardstick_share else "",
         f"× {BASELINE}": f"{baseline / timing.median:.2f}" if baseline else "",
@@ -161,12 +160,6 @@ def wall_time(clock: Clock, wall_s: float) -> None:
         f"wall time {wall_s:.1f} s: "
         + ", ".join(f"{name.replace('_', '-')} {spent:.1f} s" for name, spent in phases.items())
     )
-
-
-def seconds(value: float) -> str:
-    """Three significant digits with a unit: `17.4 µs`."""
-    unit, scale = next(((u, s) for u, s in UNITS if value >= 0.9995 * s), UNITS[-1])
-    return f"{value / scale:.3g} {unit}" if value / scale < 999.5 else f"{value / scale:.0f} {unit}"
 
 
 def _heading(device: str, regime: str) -> str:

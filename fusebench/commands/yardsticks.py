@@ -14,12 +14,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from fusebench import machine, report
-from fusebench.configuration.values import check_threads, resolve_device
+from fusebench.configuration.values import resolve_device
 from fusebench.discovery import roots_of
 from fusebench.errors import UsageError, fail, unknown
 from fusebench.timing import yardstick, yardstick_cache
+from fusebench.timing.summary import seconds
 from fusebench.timing.yardstick import Missing, Rate
 from fusebench.workers import yardsticks
+from fusebench.workers.cores import check_threads
 from fusebench.workers.pool import Pool, WorkerLost
 
 TIMEOUT_S = 300.0  # of one rate
@@ -116,7 +118,7 @@ def _table(rows: Mapping[str, Row | Missing]) -> Table:
         what, *product = name.split("/")
         label = " ".join(["product", *product]) if product else what.rpartition("_")[0]
         unit = "TFLOP/s" if product else "GB/s"
-        rate = report.seconds(row.value) if what == "launch_s" else f"{row.value:.4g} {unit}"
+        rate = seconds(row.value) if what == "launch_s" else f"{row.value:.4g} {unit}"
         share = row.datasheet_share
         table.add_row(label, rate, f"{share:.0%}" if share else "", str(row.n), row.date)
     return table

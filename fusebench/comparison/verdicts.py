@@ -15,6 +15,7 @@ from fusebench.comparison.pairs import Match
 from fusebench.contract import Cell
 from fusebench.records.record import SCHEMA
 from fusebench.settings import Clock
+from fusebench.timing.summary import seconds
 
 MANY = 100  # pairs: who needs more has a noisy machine, not too few pairs
 COLOURS = {"slower": "bold red", "faster": "green", "same": "green", "too noisy": "yellow"}
@@ -128,7 +129,7 @@ def show(outcomes: Sequence[Outcome], sides: Sequence[str]) -> None:
         table = report.columns(left, ("A's time", "B's time", "B ÷ A", interval, "B is", "pairs", "regime"))
         for o, estimate in rows:
             table.add_row(
-                o.kernel, " | ".join(dict.fromkeys(o.cases)), *map(escape, o.labels), *map(report.seconds, estimate.medians),
+                o.kernel, " | ".join(dict.fromkeys(o.cases)), *map(escape, o.labels), *map(seconds, estimate.medians),
                 f"{estimate.result.ratio:.3f}", _interval(estimate.result), f"[{COLOURS[estimate.result.verdict]}]{estimate.result.verdict}[/]",
                 str(o.pairs), estimate.regime,
             )  # fmt: skip

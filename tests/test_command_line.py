@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import FIXTURES
+from samples import table_of
 from stand_in import light_python
 
 from fusebench.records import store
@@ -244,3 +245,14 @@ def test_list_shows_what_there_is(answered):
 def test_every_experiment_composes(answered, experiment):
     done = answered("bench", f"experiment={experiment}", "--cfg", "job")
     assert done.returncode == 0 and "case:" in done.stdout
+
+
+def test_a_narrow_terminal_without_unicode_shows_whole_figures(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "COLUMNS", "80")
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONIOENCODING", "ascii")
+    words = ("kernel=double", "implementation=torch_eager", f"path={FIXTURES / 'kernels'}", "time_s=0.02", "device=cpu")
+    done = fusebench("bench", *words, cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.isascii(), done.stderr
+    rows = table_of(done.stdout, "implementation")
+    assert len(rows) == 2 and all(row["CPU time"].endswith(" us") and row["x torch_eager"] for row in rows)
+    assert "left out in 80 columns: best, " in done.stdout and "yardstick" not in rows[0]

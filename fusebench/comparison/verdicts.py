@@ -15,6 +15,7 @@ from fusebench.comparison.pairs import Match
 from fusebench.contract import Cell
 from fusebench.records.record import SCHEMA
 from fusebench.settings import Clock
+from fusebench.terminal import console, print_table
 from fusebench.timing.summary import seconds
 
 MANY = 100  # pairs: who needs more has a noisy machine, not too few pairs
@@ -119,27 +120,32 @@ def _advice(result: comparison.Result) -> str:
 
 def show(outcomes: Sequence[Outcome], sides: Sequence[str]) -> None:
     """Prints the sides, a row for each comparison with a verdict, and under the table what there is to say of each."""
-    out = report.console()
+    out = console()
     out.print()
     for line in sides:
         out.print(escape(line), highlight=False)
     if rows := [(o, o.estimate) for o in outcomes if o.estimate]:
         interval = f"{rows[0][1].confidence * 100:.3g} % interval"
         left = ("kernel", "case", "A", "B")
-        table = report.columns(left, ("A's time", "B's time", "B ÷ A", interval, "B is", "pairs", "regime"))
-        for o, estimate in rows:
-            table.add_row(
+        cells = [
+            (
                 o.kernel, " | ".join(dict.fromkeys(o.cases)), *map(escape, o.labels), *map(seconds, estimate.medians),
                 f"{estimate.result.ratio:.3f}", _interval(estimate.result), f"[{COLOURS[estimate.result.verdict]}]{estimate.result.verdict}[/]",
                 str(o.pairs), estimate.regime,
-            )  # fmt: skip
-        out.print(table)
+            )
+            for o, estimate in rows
+        ]  # fmt: skip
+        alike = [
+            side for n, side in enumerate("AB") if len({o.labels[n] for o, _ in rows}) == 1
+        ]  # the lines above say it
+        right = ("A's time", "B's time", "B ÷ A", interval, "B is", "pairs", "regime")
+        print_table(out, left, right, cells, ("regime", "pairs", "A's time", "B's time", *alike))
     for o in outcomes:
         name = f"{o.kernel} {' | '.join(dict.fromkeys(o.cases))} {' | '.join(dict.fromkeys(o.labels))}"
         if o.status != "ok":
             out.print(f"{o.status}  {escape(name)}: {escape(str(o.reason))}", highlight=False)
         if o.reproduce:
-            out.print(f"[dim]again: {escape(o.reproduce)}[/]", highlight=False)
+            out.print(f"[dim]again: {escape(o.reproduce)}[/]", highlight=False, soft_wrap=True)
         for note in o.notes:
             out.print(f"{escape(name)}: {escape(note)}", highlight=False)
         if o.estimate and (check := o.estimate.self_check):
@@ -158,4 +164,4 @@ def _interval(result: comparison.Result) -> str:
 def footer(clock: Clock, wall_s: float, folder: object) -> None:
     """One line of where the wall time went, one of where the records are."""
     report.wall_time(clock, wall_s)
-    report.console().print(f"records: {folder}/records.jsonl, comparison.jsonl", soft_wrap=True)
+    console().print(f"records: {folder}/records.jsonl, comparison.jsonl", soft_wrap=True)

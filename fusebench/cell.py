@@ -268,11 +268,14 @@ def rated(record: Record, yardsticks: yardstick.Rates | None) -> Record:
     assert record.timing and record.work and record.build
     timing, case, work = record.timing, record.case, record.work
     seconds = timing.median
-    best = yardstick.best(work.flops, work.moved_bytes, record.build.written_bytes, yardsticks)
-    bound = yardstick.bound(work.flops, work.moved_bytes, case.dtype, case.precision, record.device)
-    rates = Rates(
-        work.flops / seconds / 1e12, work.moved_bytes / seconds / 1e9, yardsticks, best, best and best / seconds, bound
-    )
+    flops, moved_bytes = work.flops or 0, work.moved_bytes or 0
+    best = bound = None
+    if work != Work(None, None):
+        best = yardstick.best(flops, moved_bytes, record.build.written_bytes, yardsticks)
+        bound = yardstick.bound(flops, moved_bytes, case.dtype, case.precision, record.device)
+    tflops = None if work.flops is None else flops / seconds / 1e12
+    gbps = None if work.moved_bytes is None else moved_bytes / seconds / 1e9
+    rates = Rates(tflops, gbps, yardsticks, best, best and best / seconds, bound)
     record = replace(record, rates=rates)
     if bound is not None and seconds < bound:
         reason = f"{seconds * 1e6:.2f} µs is below {bound * 1e6:.2f} µs, which no such card can beat"

@@ -6,6 +6,8 @@ import os
 import signal
 import sys
 
+from fusebench.terminal import print_what_can_be_encoded
+
 COMMANDS = {
     "bench": "time kernels: fusebench bench kernel=lola implementation=[triton,torch_eager] dtype=bfloat16 batch=64",
     "compare": "which of two sides is faster: fusebench compare triton@HEAD~1 triton kernel=lola --fail-slower 3%",
@@ -33,6 +35,7 @@ def main(argv: list[str] | None = None) -> int:
     """Runs one command and returns the exit code: 0 all well, 1 a cell is not, 2 bad input, 130 interrupted."""
     # ends as tidily as Ctrl-C, also where a script that runs this in the background lets SIGINT be ignored
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    print_what_can_be_encoded()
     try:
         code = _dispatch(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()  # here, where a full disk can still be told of

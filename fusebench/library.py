@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import time
@@ -14,10 +15,11 @@ from fusebench import machine, provenance
 from fusebench.backends import protocol
 from fusebench.cell import rated, with_timing
 from fusebench.contract import Case, Cell
-from fusebench.errors import unknown
+from fusebench.errors import UsageError, unknown
 from fusebench.records.record import Build, Record, Work
 from fusebench.timing import yardstick, yardstick_cache
 from fusebench.timing.plan import Plan
+from fusebench.workers.cores import check_threads, confined
 from fusebench.workers.worker import Bench, written_bytes
 
 
@@ -29,47 +31,59 @@ def measure(
     target: float = 0.01,
     regime: str = "auto",
     cache: str = "auto",
-    flops: int = 0,
-    moved_bytes: int = 0,
+    flops: int | None = None,
+    moved_bytes: int | None = None,
     backend: str | None = None,
     device: str | None = None,
+    threads: int | None = None,
+    **keywords: Any,
 ) -> Record:
-    """Times `call(*arguments)` as `fusebench bench` times a cell and returns the same record.
+    """Times `call(*arguments, **keywords)` as `fusebench bench` times a cell and returns the same record.
 
+    A keyword argument that has the name of one of ours, such as `device`, goes into the call by `functools.partial` or a lambda.
     The arrays among the arguments, also within lists, dictionaries and JAX's pytrees, decide the back end and the device. A
     callable that gets none, because it holds them itself, needs `backend`: "torch", "jax", or "numpy" for plain Python; its
     `device` is then "cpu" or "cuda", by default the GPU where the back end sees one.
     On a GPU the time is CUPTI's, each call queued behind an L2 flush; on the CPU it is the synchronised wall clock; `regime`
     and `cache` choose another (timing/plan.py). `time_s` is the sampling budget in seconds, which ends earlier where the interval
     of the median is within ± `target`; `flops` and `moved_bytes` of one call, where given, add TFLOP/s and GB/s, and the best
-    time by the yardsticks that earlier runs have left (`fusebench yardsticks`). What is faster than the card's datasheet allows
+    time by the yardsticks that earlier runs have left (`fusebench yardsticks`); what is not known is None.
+    On a CPU `threads` is the number of cores that the call gets, and of Torch's threads; by default all stays as it is. Pools that
+    have started already (XLA, NumPy's BLAS) keep their threads, which then share these cores. What is faster than the card's datasheet allows
     is `implausible`. The record's `parity` is empty: nothing is known of what the call should compute. Precision and compiler
     settings stay as they are, and count as unknown on a GPU.
 
-    Raises what the call raises, ValueError where no argument tells the back end, for a regime that the device does not have, for a name or number that cannot be, and
-    for arguments on another than the first visible GPU, and RuntimeError if CUPTI recorded nothing.
+    Raises what the call raises, ValueError where no argument tells the back end, for a regime that the device does not have, for a name or number that cannot
+    be, for `threads` on a GPU, and for arguments on another than the first visible GPU, and RuntimeError if CUPTI recorded nothing.
     """
-    backend, device = _back_end(arguments, backend, device)
+    backend, device = _back_end((arguments, keywords), backend, device)
+    threads = check_threads(threads)
+    if threads and device != "cpu":
+        raise UsageError(f"threads is {threads}: expected None on a GPU, whose time the host's threads do not change")
     bench = Bench(backend, device)
     label = str(name or getattr(call, "__name__", "call"))
     precision = yardstick.UNKNOWN if device == "cuda" else "ieee"
-    case = Case(label, {}, _dtype(arguments), precision, id=label)
+    case = Case(label, {}, _dtype((arguments, keywords)), precision, id=label)
     plan = Plan(time_s, target, regime, cache)
     plan.on(device)
-    peak = bench.peak()
-    begin = time.perf_counter()
-    bench.backend.wait(call(*arguments))
-    first_s = time.perf_counter() - begin
-    peak_bytes = peak()
-    samples = bench.sample(call, [list(arguments)], plan)
+    timed = functools.partial(call, **keywords) if keywords else call
+    with confined(threads):
+        peak = bench.peak()
+        begin = time.perf_counter()
+        bench.backend.wait(timed(*arguments))
+        first_s = time.perf_counter() - begin
+        peak_bytes = peak()
+        samples = bench.sample(timed, [list(arguments)], plan)
+        described = machine.describe(bench.device)
+        rates = _rates(described, case, flops or 0)
     build = Build(0.0, first_s, peak_bytes, written_bytes(samples.output))
     record = provenance.new_record(Cell(case, label, "default"), device)
-    environment = replace(record.environment, device=machine.describe(bench.device))
+    environment = replace(record.environment, device=described)
     ended = datetime.now(UTC).isoformat()
     record = replace(
         record, environment=environment, work=Work(flops, moved_bytes), build=build, time_s=time_s, ended=ended
     )
-    return rated(with_timing(record, samples.summary()), _rates(environment.device, case, flops))
+    return rated(with_timing(record, samples.summary()), rates)
 
 
 def _rates(device: machine.DeviceInfo, case: Case, flops: int) -> yardstick.Rates | None:

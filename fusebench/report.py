@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -16,29 +15,22 @@ from rich.table import Table
 from fusebench.contract import STATUSES
 from fusebench.records.record import Record
 from fusebench.settings import Clock
-from fusebench.timing.summary import Clocks, Timing
+from fusebench.terminal import WIDEST, console, print_table
+from fusebench.timing.summary import Clocks, Timing, seconds
 
 BASELINE = "torch_eager"
-UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 COLOURS = {"ok": "green", "skipped": "dim"}
-WIDTH = 170  # of the widest table
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # cli.main ends it; rich would end the process, with exit code 1
-
-
-def console() -> Console:
-    """Never narrower than a table: a figure that is cut off is a wrong one; a narrow terminal wraps the lines."""
-    return _Console(width=max(WIDTH, Console().width))
+# Columns by their importance, the least first: those are left out where the terminal is narrow
+LEAST_OF_TIMES = ("launches", "wall", "best", "host", "GB/s", "TFLOP/s", "yardstick")
+LEAST_OF_PARITY = ("max |error|", "± budget", "worst at", "expected", "got")
 
 
 def progress() -> Progress:
-    """Cells done, the cell in hand and its phase, time left; on stderr, and silent where that is no terminal."""
+    """Cells done, the cell in hand and its phase, time left; on stderr, and silent where that is no terminal, or a dumb one."""
+    out = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=Console(stderr=True), disable=not sys.stderr.isatty(), transient=True,
+        console=out, disable=not sys.stderr.isatty() or out.is_dumb_terminal, transient=True,
     )  # fmt: skip
 
 
@@ -57,12 +49,12 @@ def show(records: Sequence[Record], timed: bool = True) -> None:
         # an output of another dtype or shape has no element to compare: its reason says all
         shown = [r for r in rows if (r.timing if timed else r.parity.first and not r.parity.first.problem)]
         if shown:
-            out.print(_time_table(shown) if timed else _parity_table(shown))
+            (_print_times if timed else _print_parity)(out, shown)
         if timed:
             for line in _notes(shown):
                 out.print(line, highlight=False)
         if others := [r for r in rows if r not in shown or r.reason]:
-            out.print(_reasons(others, with_error=timed))
+            _print_reasons(out, others, with_error=timed)
             for reproduce in dict.fromkeys(r.reproduce for r in others if r.reproduce):
                 out.print(
                     f"[dim]again: {escape(reproduce)}[/]", highlight=False, soft_wrap=True
@@ -79,69 +71,52 @@ def show(records: Sequence[Record], timed: bool = True) -> None:
                 )
 
 
-def columns(left: Sequence[str], right: Sequence[str]) -> Table:
-    """An empty table with these headings, `right` over figures."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in left:
-        table.add_column(heading, no_wrap=True)
-    for heading in right:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
-
-
-def _time_table(rows: Sequence[Record]) -> Table:
+def _print_times(out: Console, rows: Sequence[Record]) -> None:
     baseline = next(
         (r.timing.median for r in rows if r.cell.implementation == BASELINE and r.status == "ok" and r.timing), None
     )
     figures = [_figures(r, baseline) for r in rows]
     headings = [h for h in figures[0] if any(f[h] for f in figures)]  # a CPU has no launches, a copy no FLOPs
-    table = columns(("implementation", "status"), [*headings, "error/budget"])
-    for r, figure in zip(rows, figures, strict=True):
-        # an implausible time is no time: it stands in the record, not beside times that can be believed
-        table.add_row(_name(r), _status(r), *(figure[h] if r.status == "ok" else "" for h in headings), _ratio(r))
-    return table
+    # an implausible time is no time: it stands in the record, not beside times that can be believed
+    cells = [
+        (_name(r), _status(r), *(figure[h] if r.status == "ok" else "" for h in headings), _ratio(r))
+        for r, figure in zip(rows, figures, strict=True)
+    ]
+    print_table(out, ("implementation", "status"), [*headings, "error/budget"], cells, LEAST_OF_TIMES)
 
 
 def _figures(record: Record, baseline: float | None) -> dict[str, str]:
     """What the columns of a timed cell say, empty where there is nothing to say."""
-    timing, rates, work = record.timing, record.rates, record.work
-    assert timing and rates and work
+    timing, rates = record.timing, record.rates
+    assert timing and rates
     return {
         _heading(record.device.type, timing.regime): seconds(timing.median),
         "±": _around(timing),
         "wall": _wall(timing.clocks) if timing.regime == "queued" else "",
         "host": seconds(timing.host_median) if timing.host_median else "",
         "launches": str(timing.launches or ""),
-        "TFLOP/s": f"{rates.tflops:.3g}" if work.flops else "",
-        "GB/s": f"{rates.gbps:.3g}",
+        "TFLOP/s": f"{rates.tflops:.3g}" if rates.tflops else "",
+        "GB/s": f"{rates.gbps:.3g}" if rates.gbps else "",
         "best": seconds(rates.best_s) if rates.best_s else "",
         "yardstick": f"{rates.yardstick_share:.0%}" if rates.yardstick_share else "",
         f"× {BASELINE}": f"{baseline / timing.median:.2f}" if baseline else "",
     }
 
 
-def _parity_table(rows: Sequence[Record]) -> Table:
-    table = columns(
-        ("implementation", "status"), ("error/budget", "max |error|", "worst at", "got", "expected", "± budget")
-    )
-    for r in rows:
-        p = r.parity.first
-        assert p
-        table.add_row(
-            _name(r),
-            _status(r),
-            _ratio(r),
-            f"{p.max_abs:.2g}",
-            str(list(p.index)),
-            f"{p.got:.7g}",
-            f"{p.expected:.7g}",
-            f"{p.budget:.2g}",
+def _print_parity(out: Console, rows: Sequence[Record]) -> None:
+    cells = [
+        (
+            _name(r), _status(r), _ratio(r), f"{p.max_abs:.2g}", escape(str(list(p.index))), f"{p.got:.7g}",
+            f"{p.expected:.7g}", f"{p.budget:.2g}",
         )
-    return table
+        for r in rows if (p := r.parity.first)
+    ]  # fmt: skip
+    right = ("error/budget", "max |error|", "worst at", "got", "expected", "± budget")
+    print_table(out, ("implementation", "status"), right, cells, LEAST_OF_PARITY)
 
 
-def _reasons(rows: Sequence[Record], with_error: bool) -> Table:
-    """The cells without figures, those with one reason together."""
+def _print_reasons(out: Console, rows: Sequence[Record], with_error: bool) -> None:
+    """The cells without figures, those with one reason together: in columns where these fit, else as text."""
     table = Table.grid(padding=(0, 2))
     together: dict[tuple[str, str], list[str]] = {}
     for r in rows:
@@ -149,7 +124,11 @@ def _reasons(rows: Sequence[Record], with_error: bool) -> Table:
         together.setdefault((_status(r), str(r.reason)), []).append(r.label + error)
     for (status, reason), labels in together.items():
         table.add_row(status, escape(reason), ", ".join(labels))
-    return table
+    if out.measure(table, options=out.options.update(width=WIDEST)).maximum <= out.width:
+        out.print(table)
+        return
+    for (status, reason), labels in together.items():
+        out.print(f"{status}  {escape(reason)}  {', '.join(labels)}", highlight=False)
 
 
 def footer(records: Sequence[Record], clock: Clock, wall_s: float, folder: object) -> None:
@@ -169,12 +148,6 @@ def wall_time(clock: Clock, wall_s: float) -> None:
         f"wall time {wall_s:.1f} s: "
         + ", ".join(f"{name.replace('_', '-')} {spent:.1f} s" for name, spent in phases.items())
     )
-
-
-def seconds(value: float) -> str:
-    """Three significant digits with a unit: `17.4 µs`."""
-    unit, scale = next(((u, s) for u, s in UNITS if value >= 0.9995 * s), UNITS[-1])
-    return f"{value / scale:.3g} {unit}" if value / scale < 999.5 else f"{value / scale:.0f} {unit}"
 
 
 def _heading(device: str, regime: str) -> str:

@@ -108,7 +108,7 @@ def _rates(this: Run, pool: Any, case: Case, trial: Trial) -> yardstick.Rates | 
     where one of them cannot be measured."""
     if not this.settings.plan.time_s or trial.record.work is None:
         return None
-    names = yardstick.needed(case.dtype, case.precision, trial.record.work.flops)
+    names = yardstick.needed(case.dtype, case.precision, trial.record.work.flops or 0)
     if missing := [name for name in names if name not in pool.rates]:
         lost = yardstick.Missing("the worker was lost")
         pool.rates |= dict.fromkeys(missing, lost)  # not tried again for every case

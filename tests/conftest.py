@@ -26,6 +26,7 @@ DEVICE = "cuda" if machine.gpu() else "cpu"
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skips elsewhere")
+    os.environ.pop("COLUMNS", None)
     os.environ["FUSEBENCH_CACHE"] = tempfile.mkdtemp(prefix="fusebench-")  # the user's yardsticks are left alone
 
 

@@ -17,7 +17,7 @@ FLOORS = (
     ("discovery", "sources", "hard", "inputs", "cases"),
     ("timing", "parity"),
     ("records",),
-    ("settings", "provenance", "folder"),
+    ("settings", "provenance", "folder", "terminal"),
     ("workers",),
     ("case_data",),
     ("cell",),

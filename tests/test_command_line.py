@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from conftest import FIXTURES
+from samples import table_of
 from stand_in import light_python
 
 from fusebench.records import store
@@ -289,3 +290,14 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(tmp_path, arguments):
             command, cwd=tmp_path, env=ENVIRONMENT, stdout=nobody, stderr=subprocess.PIPE, timeout=300
         )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_narrow_terminal_without_unicode_shows_whole_figures(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "COLUMNS", "80")
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONIOENCODING", "ascii")
+    words = ("kernel=double", "implementation=torch_eager", f"path={FIXTURES / 'kernels'}", "time_s=0.02", "device=cpu")
+    done = fusebench("bench", *words, cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.isascii(), done.stderr
+    rows = table_of(done.stdout, "implementation")
+    assert len(rows) == 2 and all(row["CPU time"].endswith(" us") and row["x torch_eager"] for row in rows)
+    assert "left out in 80 columns: best, " in done.stdout and "yardstick" not in rows[0]

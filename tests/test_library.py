@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -10,6 +11,8 @@ import jax
 import numpy as np
 import pytest
 import torch
+from samples import CPU as CPU_INFO
+from samples import case, timed, untimed
 
 import fusebench
 from fusebench import library, machine
@@ -206,7 +209,53 @@ def test_plain_python_gives_the_record_of_a_cell():
     record = fusebench.measure(sorted, range(100), name="mine", backend="numpy", time_s=0.005)
     assert (record.label, record.case.dtype, record.device.type, record.status) == ("mine", "", "cpu", "ok")
     assert record.timing.median > 0 and record.timing.timer == "wall" and record.build.written_bytes == 0
-    assert (record.rates.tflops, record.rates.gbps, record.rates.yardsticks) == (0, 0, None)
+    rates = record.rates
+    assert (rates.tflops, rates.gbps, rates.yardsticks, rates.best_s, rates.bound_s) == (None,) * 5, "nothing is known"
+
+
+def test_keyword_arguments_reach_the_call_and_decide_as_others_do(benches):
+    assert chosen(benches, 1, dim=-1, x=TORCH) == ("torch", "cpu")
+
+
+def test_a_call_with_keyword_arguments_is_timed_with_them():
+    seen = []
+    record = fusebench.measure(lambda x, **given: seen.append(given), 3, axis=-1, out=NUMPY, time_s=0.001)
+    assert len(seen) > 1 and all(given["axis"] == -1 and given["out"] is NUMPY for given in seen)
+    assert (record.label, record.case.dtype) == ("<lambda>", "float64")
+
+
+def test_threads_are_the_cores_and_torch_s_threads_of_the_calls_alone():
+    def call():
+        seen.append((len(os.sched_getaffinity(0)), torch.get_num_threads()))
+
+    seen, ours, before = [], os.sched_getaffinity(0), torch.get_num_threads()
+    record = fusebench.measure(call, backend="torch", device="cpu", threads=1, time_s=0.001)
+    assert set(seen) == {(1, 1)} and record.timing.state.threads == (1, 1) and record.device.threads == 1
+    assert (os.sched_getaffinity(0), torch.get_num_threads()) == (ours, before)
+
+
+@pytest.mark.parametrize("threads", [0, True, 1.0, 10**6])
+def test_threads_that_there_are_not_are_refused(threads):
+    assert refused(NUMPY, threads=threads).startswith(f"threads is {threads}: expected a number from 1 to ")
+
+
+def test_a_gpu_has_no_threads_to_choose(benches):
+    said = "threads is 1: expected None on a GPU, whose time the host's threads do not change"
+    assert refused(backend="torch", device="cuda", threads=1) == said
+
+
+def test_a_record_prints_as_a_few_lines():
+    record = timed("softmax", of=case("softmax", id="softmax"), written_bytes=8, work=(2_000_000_000, 3_000_000))
+    assert (
+        repr(record)
+        == str(record)
+        == (
+            "softmax on some GPU: ok\n  100 µs ± 7.0%  queued, cold caches, 6 samples\n  20 TFLOP/s, 30 GB/s, best 40 µs"
+        )
+    )
+    unknown = timed("softmax", device=CPU_INFO, rates=None, work=(None, None), how={"regime": "isolated"})
+    assert repr(unknown).splitlines()[1:] == ["  100 µs ± 7.0%  isolated, cold caches, 6 samples"]
+    assert repr(untimed("cuda", "failed", reason="raised")).splitlines()[1:] == ["  raised"]
 
 
 def tells_its_peak():

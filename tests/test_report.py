@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
 
 import pytest
 from rich.console import Console
 from samples import CPU, GPU, STATES, TIMES, US, case, parity, table_of, timed, timing, untimed
 
-from fusebench import report
+from fusebench import report, terminal
 from fusebench.machine import DeviceInfo
 from fusebench.records.record import Parity, Spread
 from fusebench.settings import Clock
@@ -319,23 +320,74 @@ def test_the_path_of_the_records_is_not_broken_into_lines(capsys):
     assert f"records: {'[mine]' * 40}/records.jsonl" in capsys.readouterr().out
 
 
-def test_a_narrow_terminal_cuts_no_figure_off(monkeypatch, capsys):
-    monkeypatch.setenv("COLUMNS", "40")
-    assert report.console().width == report.WIDTH >= 170
-    assert "…" not in shown(capsys, timed("jax_triton:two_accumulators", how=QUEUED, **WORK))
-    monkeypatch.setenv("COLUMNS", "300")
-    assert report.console().width == 300
+ALL = [
+    "implementation", "status", "GPU time", "±", "wall", "host", "launches", "TFLOP/s", "GB/s", "best", "yardstick", "× torch_eager",
+    "error/budget",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("columns", "left_out"),
+    [
+        ("200", ""), ("130", "launches"), ("110", "launches, wall, best"), ("80", "launches, wall, best, host, GB/s, TFLOP/s, yardstick"),
+        ("40", "launches, wall, best, host, GB/s, TFLOP/s, yardstick"), ("0", ""), ("wide", ""),
+    ],
+)  # fmt: skip
+def test_a_narrow_terminal_leaves_out_columns_and_cuts_no_figure(monkeypatch, capsys, columns, left_out):
+    monkeypatch.setenv("COLUMNS", columns)
+    records = timed(how=QUEUED, **WORK), timed("triton:multirow_ws", how=QUEUED, **WORK)
+    out = shown(capsys, *records)
+    (_, row) = table_of(out, "implementation")
+    assert list(row) == [heading for heading in ALL if heading not in left_out.split(", ")]
+    assert "…" not in out and all(row.values())
+    assert (f"left out in {columns} columns: {left_out}" in " ".join(out.split())) == bool(left_out)
+    if columns == "80":
+        assert max(map(len, out.splitlines())) <= 80
+
+
+def test_reasons_are_broken_between_words(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    labels = [f"jax_triton:{name}" for name in ("two_accumulators", "interleaved", "whole_row")]
+    out = shown(capsys, *(untimed(label, "skipped", reason="a reason of several words") for label in labels))
+    assert max(map(len, out.splitlines())) <= 60 and all(label in out for label in labels)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_an_encoding_gets_the_characters_that_it_has(monkeypatch, encoding):
+    raw = io.BytesIO()
+    monkeypatch.setattr("sys.stdout", io.TextIOWrapper(raw, encoding))
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(io.BytesIO(), encoding))
+    terminal.print_what_can_be_encoded()
+    report.show([timed(how=QUEUED, **WORK), untimed("flax", "failed", reason="3 × … ☃")])
+    report.sys.stdout.flush()
+    out = raw.getvalue().decode(encoding)
+    us, around, times = ("us", "+-", "x") if encoding == "ascii" else ("µs", "±", "×")
+    (row,) = table_of(out, "implementation")
+    assert (row["GPU time"], row[around], row[f"{times} torch_eager"]) == (f"100 {us}", "7.0%!", "1.00")
+    assert f"3 {times} {'… ☃' if encoding == 'utf-8' else '... ?'}  flax" in out
+
+
+@pytest.mark.parametrize(("variable", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_colour_is_left_out_where_it_is_not_wanted(monkeypatch, capsys, variable, value):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b[32mok" in shown(capsys, timed())
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv(variable, value)
+    assert "[32m" not in shown(capsys, timed()) and report.console().width > 80
 
 
 def test_progress_goes_to_a_terminal_alone(monkeypatch):
     assert report.progress().console.stderr and report.progress().disable
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
     assert not report.progress().disable and report.progress().live.transient
+    monkeypatch.setenv("TERM", "dumb")
+    assert report.progress().disable
 
 
 @pytest.mark.parametrize(("status", "code"), [("ok", "32"), ("skipped", "2"), ("wrong", "1;31"), ("timeout", "1;31")])
 def test_what_went_wrong_stands_out(monkeypatch, capsys, status, code):
-    monkeypatch.setattr(
-        report, "console", lambda: Console(force_terminal=True, width=report.WIDTH, color_system="standard")
-    )
+    monkeypatch.setattr(report, "console", lambda: Console(force_terminal=True, width=170, color_system="standard"))
     assert f"\x1b[{code}m{status}\x1b[0m" in shown(capsys, timed(status=status))

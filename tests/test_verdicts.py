@@ -160,6 +160,20 @@ def test_more_than_a_hundred_pairs_are_not_advised(monkeypatch, needed, told):
     assert verdicts._advice(comparison.Result(1.0, 0.0, math.inf, "too noisy", 4)).startswith("an interval needs")
 
 
+def test_a_narrow_terminal_keeps_the_ratio_its_interval_and_the_verdict(double, capsys, monkeypatch):
+    a, b = ([[t / 1e3 for t in turns] for turns in side] for side in (A, B))
+    found = verdicts.outcome(match_of(double, a, b), 0.9, None, 0)
+    verdicts.show([found], [])
+    whole = printed_row(capsys.readouterr().out)
+    monkeypatch.setenv("COLUMNS", "80")
+    verdicts.show([found], [])
+    out = capsys.readouterr().out
+    kept = ("kernel", "case", "B ÷ A", "90 % interval", "B is")
+    row = printed_row(out)
+    assert {h: row[h] for h in kept} == {h: whole[h] for h in kept} and max(map(len, out.splitlines())) <= 80
+    assert "left out in 80 columns: regime, pairs, A's time, B's time" in out
+
+
 def test_few_pairs_have_no_interval_in_the_table(double, capsys):
     verdicts.show([verdict_of(double, [1.2] * 4)], [])
     row = printed_row(capsys.readouterr().out)

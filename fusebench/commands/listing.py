@@ -8,9 +8,10 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from fusebench import discovery, machine, report
+from fusebench import discovery, machine
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, fail
+from fusebench.terminal import console
 
 FRAMEWORKS = ("flax", "torch_eager", "torch_compile", "triton", "jax_triton", "cuda")
 
@@ -60,5 +61,5 @@ def main(arguments: list[str]) -> int:
         for i in kernel.implementations.values():
             here = "interpreted: parity only" if device == "cpu" and i.without_gpu == "interpreted" else "yes"
             table.add_row(name, i.name, ", ".join(i.variants), i.unavailable(device) or here)
-    report.console().print(table)
+    console().print(table)
     return 0

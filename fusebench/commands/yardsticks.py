@@ -10,16 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
+from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from fusebench import machine, report
-from fusebench.configuration.values import check_threads, resolve_device
+from fusebench.configuration.values import resolve_device
 from fusebench.discovery import roots_of
 from fusebench.errors import UsageError, fail, unknown
+from fusebench.terminal import console, print_table
 from fusebench.timing import yardstick, yardstick_cache
+from fusebench.timing.summary import seconds
 from fusebench.timing.yardstick import Missing, Rate
 from fusebench.workers import yardsticks
+from fusebench.workers.cores import check_threads
 from fusebench.workers.pool import Pool, WorkerLost
 
 TIMEOUT_S = 300.0  # of one rate
@@ -64,7 +67,9 @@ def main(arguments: list[str]) -> int:
     if as_json:
         print(json.dumps(msgspec.to_builtins({"key": key, "device": described, "yardsticks": rows}), indent=2))
     else:
-        report.console().print(f"[bold]{escape(key)}[/]", _table(rows), sep="\n", highlight=False)
+        out = console()
+        out.print(f"[bold]{escape(key)}[/]", highlight=False)
+        _print(out, rows)
     reasons = [f"{name} could not be measured: {row.reason}" for name, row in rows.items() if isinstance(row, Missing)]
     print("".join(f"fusebench: {line}\n" for line in reasons), end="", file=sys.stderr)
     return 1 if reasons else 0
@@ -108,15 +113,15 @@ def _row(name: str, rate: Rate | Missing, device: machine.DeviceInfo) -> Row | M
     return Row(rate.value, rate.n, rate.date, share)
 
 
-def _table(rows: Mapping[str, Row | Missing]) -> Table:
-    table = report.columns(("yardstick",), ("rate", "of the datasheet", "n", "measured"))
+def _print(out: Console, rows: Mapping[str, Row | Missing]) -> None:
+    cells = []
     for name, row in rows.items():
         if isinstance(row, Missing):  # said below the table
             continue
         what, *product = name.split("/")
         label = " ".join(["product", *product]) if product else what.rpartition("_")[0]
         unit = "TFLOP/s" if product else "GB/s"
-        rate = report.seconds(row.value) if what == "launch_s" else f"{row.value:.4g} {unit}"
+        rate = seconds(row.value) if what == "launch_s" else f"{row.value:.4g} {unit}"
         share = row.datasheet_share
-        table.add_row(label, rate, f"{share:.0%}" if share else "", str(row.n), row.date)
-    return table
+        cells.append((label, rate, f"{share:.0%}" if share else "", str(row.n), row.date))
+    print_table(out, ("yardstick",), ("rate", "of the datasheet", "n", "measured"), cells, ("n", "measured"))

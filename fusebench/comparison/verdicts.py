@@ -15,6 +15,8 @@ from fusebench.comparison.pairs import Match
 from fusebench.contract import Cell
 from fusebench.records.record import SCHEMA
 from fusebench.settings import Clock
+from fusebench.terminal import console, print_table
+from fusebench.timing.summary import seconds
 
 MANY = 100  # pairs: who needs more has a noisy machine, not too few pairs
 COLOURS = {"slower": "bold red", "faster": "green", "same": "green", "too noisy": "yellow"}
@@ -118,26 +120,30 @@ def _advice(result: comparison.Result) -> str:
 
 def show(outcomes: Sequence[Outcome], sides: Sequence[str]) -> None:
     """Prints the sides, a row for each comparison with a verdict, and under the table what there is to say of each."""
-    out = report.console()
+    out = console()
     out.print()
     for line in sides:
         out.print(escape(line), highlight=False)
     if rows := [(o, o.estimate) for o in outcomes if o.estimate]:
         interval = f"{rows[0][1].confidence * 100:.3g} % interval"
         left = ("kernel", "case", "A", "B")
-        table = report.columns(left, ("A's time", "B's time", "B ÷ A", interval, "B is", "pairs", "regime"))
-        for o, estimate in rows:
-            table.add_row(
-                o.kernel, " | ".join(dict.fromkeys(o.cases)), *map(escape, o.labels), *map(report.seconds, estimate.medians),
+        cells = [
+            (
+                o.kernel, " | ".join(dict.fromkeys(o.cases)), *map(escape, o.labels), *map(seconds, estimate.medians),
                 f"{estimate.result.ratio:.3f}", _interval(estimate.result), f"[{COLOURS[estimate.result.verdict]}]{estimate.result.verdict}[/]",
                 str(o.pairs), estimate.regime,
-            )  # fmt: skip
-        out.print(table)
+            )
+            for o, estimate in rows
+        ]  # fmt: skip
+        # the lines above say what the sides are
+        same = [side for n, side in enumerate("AB") if len({o.labels[n] for o, _ in rows}) == 1]
+        right = ("A's time", "B's time", "B ÷ A", interval, "B is", "pairs", "regime")
+        print_table(out, left, right, cells, ("regime", "pairs", "A's time", "B's time", *same))
     ended = ((f"{o.status}  ", str(o.reason), o) for o in outcomes if o.status != "ok")
     for said, those in _together(ended, len(outcomes)):
         out.print(said, highlight=False)
         for reproduce in dict.fromkeys(o.reproduce for o in those if o.reproduce):
-            out.print(f"[dim]again: {escape(reproduce)}[/]", highlight=False)
+            out.print(f"[dim]again: {escape(reproduce)}[/]", highlight=False, soft_wrap=True)
     for said, _ in _together((("", note, o) for o in outcomes for note in o.notes), len(outcomes)):
         out.print(said, highlight=False)
     for o in outcomes:
@@ -173,4 +179,4 @@ def _interval(result: comparison.Result) -> str:
 def footer(clock: Clock, wall_s: float, folder: object) -> None:
     """One line of where the wall time went, one of where the records are."""
     report.wall_time(clock, wall_s)
-    report.console().print(f"records: {folder}/records.jsonl, comparison.jsonl", soft_wrap=True)
+    console().print(f"records: {folder}/records.jsonl, comparison.jsonl", soft_wrap=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ from fusebench import machine
 from fusebench.errors import UsageError, unknown
 from fusebench.settings import Settings
 from fusebench.timing.plan import Plan
+from fusebench.workers.cores import check_threads
 
 
 def resolve_device(value: str) -> str:
@@ -20,16 +20,6 @@ def resolve_device(value: str) -> str:
     if value == "cuda" and machine.gpu() is None:
         raise UsageError("device=cuda: no NVIDIA driver with a GPU answers here; device=cpu and device=auto work")
     return ("cuda" if machine.gpu() else "cpu") if value == "auto" else value
-
-
-def check_threads(value: int | str | None) -> int | None:
-    """The number of threads, or None for one for each core. Raises UsageError for more than there are cores, or for none."""
-    cores = len(os.sched_getaffinity(0))
-    if value in (None, "null"):
-        return None
-    if not str(value).isdecimal() or not 1 <= int(value) <= cores:
-        raise UsageError(f"threads is {value}: expected a number from 1 to {cores}, the cores that are ours here")
-    return int(value)
 
 
 def settings(chosen: Mapping[str, Any]) -> Settings:

@@ -133,7 +133,10 @@ class Judge:
                     some_rows=self.judged is not None,
                 )
             )
-        return max(verdicts, key=lambda v: (not v.ok, v.ratio))
+        worst = max(verdicts, key=lambda v: (not v.ok, v.ratio))
+        return replace(
+            worst, undeclared=tuple(sorted(self.points.difference(points))) if self.case.dtype != "float32" else ()
+        )
 
     def ask(self, outputs: Sequence[np.ndarray], points: Sequence[str], device: str) -> Asked:
         """What the reference on the device is to look at: all rows, or on a CPU as many as it can in a second or two, and those

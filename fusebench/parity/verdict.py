@@ -12,7 +12,8 @@ class Verdict:
     """How far an output is off. `ratio` is the largest error ÷ budget of an element, `ulps` its error in spacings.
 
     `rms` and `mean` are of error ÷ standard deviation over all elements, with their limits. The worst element is at `index`
-    of output number `output`; `pattern` says which elements are beyond their budget, `unseen` why some rows were not compared.
+    of output number `output`; `pattern` says which elements are beyond their budget, `unseen` why some rows were not compared,
+    `undeclared` which points of the formula make a difference and are not declared.
     """
 
     ratio: float
@@ -33,6 +34,7 @@ class Verdict:
     unseen: str = ""
     problem: str = ""
     some_rows: bool = False  # whether rows were chosen
+    undeclared: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -43,16 +45,18 @@ class Verdict:
         """One line: how far off, where, what was got and what was expected."""
         if self.problem:
             return self.problem
+        points = f"; points of the formula that VARIANTS does not declare: {', '.join(self.undeclared)}"
+        hint = points if self.undeclared else ""
         if self.ratio > 1:
             return (
                 f"error is {self.ratio:.3g} × budget at output {self.output}{list(self.index)}: got {self.got:.9g}, expected "
                 f"{self.expected:.9g} ± {self.budget:.2g}, {self.ulps:.3g} ulps off; largest differences {self.max_abs:.2g} "
-                f"absolute, {self.max_rel:.2g} relative; beyond their budget: {self.pattern}"
+                f"absolute, {self.max_rel:.2g} relative; beyond their budget: {self.pattern}{hint}"
             )
         low, high = self.mean_limits
         return (
             f"every element is within its budget, but not all together: error ÷ its standard deviation has the root mean "
-            f"square {self.rms:.4g} (right: at most {self.rms_limit:.4g}) and the mean {self.mean:.4g} ({low:.4g} to {high:.4g})"
+            f"square {self.rms:.4g} (right: at most {self.rms_limit:.4g}) and the mean {self.mean:.4g} ({low:.4g} to {high:.4g}){hint}"
         )
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fusebench.contract import Case, Cell, Tunable
 from fusebench.machine import DeviceInfo
 from fusebench.parity.verdict import Verdict
-from fusebench.timing.summary import Timing
+from fusebench.timing.summary import Timing, seconds
 from fusebench.timing.yardstick import Rates as Yardsticks
 
 SCHEMA = 3
@@ -43,10 +43,10 @@ class Environment:
 
 @dataclass(frozen=True)
 class Work:
-    """What one call has to do: the kernel's FLOPs, and its compulsory bytes."""
+    """What one call has to do: the kernel's FLOPs, and its compulsory bytes; None is not known."""
 
-    flops: int
-    moved_bytes: int
+    flops: int | None
+    moved_bytes: int | None
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,8 @@ class Rates:
     """What follows from the time: TFLOP/s, GB/s, the best possible time by the yardsticks, the share of it that was reached
     (1 is all of it; it may be more), and the bound, which no such device can beat. None is not known."""
 
-    tflops: float
-    gbps: float
+    tflops: float | None
+    gbps: float | None
     yardsticks: Yardsticks | None = None
     best_s: float | None = None
     yardstick_share: float | None = None
@@ -148,6 +148,23 @@ class Record:
     @property
     def device(self) -> DeviceInfo:
         return self.environment.device
+
+    def __repr__(self) -> str:
+        """What ran where, its time and the rates that are known, a line each; the fields have the rest."""
+        name = " ".join(dict.fromkeys((self.kernel, self.case.id, self.label)))
+        lines = [f"{name} on {self.device.name or self.device.type}: {self.status}"]
+        lines += [self.reason] if self.reason else []
+        if timing := self.timing:
+            around = "" if timing.uncertainty is None else f" ± {timing.uncertainty:.1%}"
+            how = f"{timing.regime}, {timing.cache} caches, {len(timing.samples)} samples"
+            lines.append(f"{seconds(timing.median)}{around}  {how}")
+        if rates := self.rates:
+            known = [
+                f"{n:.3g} {unit}" for n, unit in ((rates.tflops, "TFLOP/s"), (rates.gbps, "GB/s")) if n is not None
+            ]
+            known += [f"best {seconds(rates.best_s)}"] if rates.best_s else []
+            lines += [", ".join(known)] if known else []
+        return "\n  ".join(lines)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+
 
 @dataclass(frozen=True)
 class Clocks:
@@ -66,3 +68,9 @@ class Timing:
     discarded: int = 0
     energy_j: float | None = None
     state: StateRange = StateRange()
+
+
+def seconds(value: float) -> str:
+    """Three significant digits with a unit: `17.4 µs`."""
+    unit, scale = next(((u, s) for u, s in UNITS if value >= 0.9995 * s), UNITS[-1])
+    return f"{value / scale:.3g} {unit}" if value / scale < 999.5 else f"{value / scale:.0f} {unit}"

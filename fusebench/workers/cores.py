@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TextIO
+
+from fusebench.errors import UsageError
 
 
 class Cores:
@@ -45,3 +49,51 @@ class Cores:
         for lock in self.locks:
             lock.close()
         self.locks.clear()
+
+
+@contextlib.contextmanager
+def confined(count: int | None) -> Iterator[None]:
+    """This process, with all its threads, on `count` cores, and Torch with as many threads; None leaves it as it is. Pools that have
+    started already, such as those of XLA and NumPy's BLAS, keep their threads: these share the cores."""
+    if count is None:
+        yield
+        return
+    torch = sys.modules.get("torch")
+    computing = torch.get_num_threads() if torch else 0
+    ours = os.sched_getaffinity(0)
+    before = {}
+    for task in _tasks():
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            before[task] = os.sched_getaffinity(task)
+    cores = Cores(count)
+    try:
+        for task in before:
+            _move(task, cores.numbers)
+        if torch:
+            torch.set_num_threads(count)
+        yield
+    finally:
+        for task in _tasks():  # also those that began on our cores
+            _move(task, before.get(task, ours))
+        if torch:
+            torch.set_num_threads(computing)
+        cores.release()
+
+
+def _tasks() -> list[int]:
+    return [int(task.name) for task in Path("/proc/self/task").iterdir()]
+
+
+def _move(task: int, cores: Iterable[int]) -> None:
+    with contextlib.suppress(ProcessLookupError):  # it has ended
+        os.sched_setaffinity(task, cores)
+
+
+def check_threads(value: int | str | None) -> int | None:
+    """The number of threads, or None for one for each core. Raises UsageError for more than there are cores, or for none."""
+    cores = len(os.sched_getaffinity(0))
+    if value in (None, "null"):
+        return None
+    if not str(value).isdecimal() or not 1 <= int(value) <= cores:
+        raise UsageError(f"threads is {value}: expected a number from 1 to {cores}, the cores that are ours here")
+    return int(value)

@@ -7,6 +7,7 @@ constants are literals (contract.py), so nothing here loads torch, jax or triton
 from __future__ import annotations
 
 import ast
+import difflib
 import importlib
 import importlib.util
 import keyword
@@ -25,16 +26,13 @@ from fusebench.errors import UsageError
 
 HOME = Path(__file__).resolve().parent.parent / "implementations"
 WITHOUT_GPU = ("timed", "interpreted", "unavailable")
-CONSTANTS = (
-    "BACKEND",
-    "VARIANTS",
-    "REQUIRES",
-    "IN_PLACE",
-    "COMPUTES",
-    "TUNABLES",
-    "FUSED",
-    "WITHOUT_GPU",
-)  # of the contract, read as literals
+CONSTANTS = (  # of the contract, read as literals
+    "BACKEND", "VARIANTS", "REQUIRES", "IN_PLACE", "COMPUTES", "TUNABLES", "FUSED", "WITHOUT_GPU",
+)  # fmt: skip
+KERNEL_CONSTANTS = (
+    "DIMENSIONS", "BATCH", "CASES", "OPTIONS", "PRECISIONS", "ROWS", "ROW_AXIS", "OUTPUTS", "OWN_DTYPES", "PARTS", "LAUNCHES", "PUBLISHED",
+)  # fmt: skip
+NEAR = 0.85  # of difflib's likeness: PRECISION and PRECISIONS have 0.95, ROW and ROWS 0.86
 FUNCTIONS = ("inputs", "weights", "formula", "hard", "flops", "moved_bytes")  # of a kernel.py
 
 
@@ -134,11 +132,12 @@ def _mathematics(name: str, file: Path) -> Mathematics:
     try:
         module = importlib.import_module(f"implementations.{name}.kernel")
     except (Exception, SystemExit) as error:  # whatever a kernel's author wrote: name the file, not our import
-        raise UsageError(f"{file} does not import: {type(error).__name__}: {error}") from error
+        where = f" (at {place})" if (place := sources.place(error)) else ""
+        raise UsageError(f"{file} does not import: {type(error).__name__}: {error}{where}") from error
     needed = ("DIMENSIONS", "BATCH", "CASES", "inputs", "formula", "flops", "moved_bytes")
     if missing := [need for need in needed if not hasattr(module, need)]:
         raise UsageError(f"{file} lacks {', '.join(missing)} (fusebench/contract.py says what each is)")
-    if problem := _problem(module):
+    if problem := _misspelt(vars(module), KERNEL_CONSTANTS) or _problem(module):
         raise UsageError(f"{file}: {problem}")
     return normalised(module)
 
@@ -161,6 +160,18 @@ def normalised(module: Any) -> Mathematics:
         launches=dict(getattr(module, "LAUNCHES", {})),
         published=tuple(Published(**entry) for entry in getattr(module, "PUBLISHED", ())),
     )  # fmt: skip
+
+
+def _misspelt(names: Iterable[str], constants: Sequence[str]) -> str:
+    """Says of the first upper-case name that looks like a constant of the contract, which is not set itself, or ""."""
+    absent = [constant for constant in constants if constant not in names]
+    own = [name for name in names if name.isupper() and name[0] != "_" and name not in constants]
+    for name in own:
+        if near := difflib.get_close_matches(name, absent, n=1, cutoff=NEAR):
+            return (
+                f"it sets {name}: did you mean {near[0]}? A name of your own begins with an underscore, such as _{name}"
+            )
+    return ""
 
 
 def _own_dtypes(module: Any) -> dict[str, str]:
@@ -246,6 +257,8 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         return Implementation(kernel, file.stem, file, broken=why)
     try:
         constants = _constants(file)
+        if problem := _misspelt(_assigned(file), CONSTANTS):
+            raise ValueError(problem)
         backend, variants = constants["BACKEND"], constants["VARIANTS"]
         requires, without_gpu = constants.get("REQUIRES", {}), constants.get("WITHOUT_GPU", "timed")
         for name, value, known in (("BACKEND", backend, protocol.found()), ("WITHOUT_GPU", without_gpu, WITHOUT_GPU)):
@@ -341,6 +354,19 @@ def _constant_elsewhere(file: Path, module: str, name: str) -> Any:
     if name not in constants:
         raise ValueError(f"{name} comes from {source.name}, which sets none")
     return constants[name]
+
+
+def _assigned(file: Path) -> list[str]:
+    """The names that the file sets by an assignment or an import."""
+    names: list[str] = []
+    for node in ast.parse(file.read_text(encoding="utf-8"), str(file)).body:
+        if isinstance(node, ast.ImportFrom):
+            names += [alias.asname or alias.name for alias in node.names]
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return names
 
 
 def _imported(file: Path) -> list[str]:

@@ -137,7 +137,11 @@ def footer(records: Sequence[Record], clock: Clock, wall_s: float, folder: objec
     counts = [f"{n} {status}" for status in STATUSES if (n := sum(r.status == status for r in records))]
     out.print(f"{len(records)} {'cell' if len(records) == 1 else 'cells'}: {', '.join(counts) or 'none'}")
     wall_time(clock, wall_s)
-    out.print(f"records: {folder}/records.jsonl", soft_wrap=True, markup=False)
+    failed = sum(bool(r.traceback) for r in records)
+    tracebacks = (
+        f" (the field traceback of {failed} {'cell' if failed == 1 else 'cells'} has where it failed)" if failed else ""
+    )
+    out.print(f"records: {folder}/records.jsonl{tracebacks}", soft_wrap=True, markup=False)
 
 
 def wall_time(clock: Clock, wall_s: float) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import sys
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
@@ -24,6 +25,16 @@ def of_module(name: str, read: MutableMapping[Path, str] | None = None) -> dict[
         if file not in read:
             read[file] = digest(file)
     return named({file: read[file] for file in files})
+
+
+def place(error: BaseException) -> str:
+    """Where in a file of `implementations` the error was raised, or what raised it was called: `softmax/kernel.py:12`, or ""."""
+    roots = [Path(root).resolve() for root in getattr(sys.modules.get(PACKAGE), "__path__", ())]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        file = Path(frame.filename).resolve()
+        if any(file.is_relative_to(root) for root in [*roots, PROJECT]):
+            return f"{_name(file, [*roots, PROJECT])}:{frame.lineno}"
+    return ""
 
 
 def named(digests: Mapping[Path, str]) -> dict[str, str]:

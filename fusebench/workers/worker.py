@@ -304,14 +304,15 @@ def _is_full(folder: str) -> bool:
 
 
 def describe(error: BaseException) -> protocol.Refused:
-    """`failed` with one line that names the error and where it was raised, and the end of the traceback."""
+    """`failed` with one line that names the error and the line of `implementations` that led to it, and the end of the traceback."""
     where = traceback.extract_tb(error.__traceback__)[-1]
     place = f"at {Path(where.filename).name}:{where.lineno}"
     if isinstance(error, MemoryError):  # Python's own says nothing
         place = f"the host's memory is full, {place}"
     message = (str(error).strip().splitlines() or [place])[0]
     text = "".join(traceback.format_exception(error))
-    return protocol.Refused("failed", f"{type(error).__name__}: {message}"[:500], text[-8000:])
+    own = f" (at {found})" if (found := sources.place(error)) else ""
+    return protocol.Refused("failed", f"{type(error).__name__}: {message}"[:500] + own, text[-8000:])
 
 
 def main() -> None:

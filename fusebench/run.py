@@ -19,7 +19,7 @@ from fusebench.folder import scratch, temporary
 from fusebench.records import store
 from fusebench.records.record import Record
 from fusebench.settings import Clock, Run
-from fusebench.timing import yardstick
+from fusebench.timing import yardstick, yardstick_cache
 from fusebench.workers import yardsticks
 from fusebench.workers.pool import InlinePool, Pool, WorkerLost, interpreter
 
@@ -114,7 +114,8 @@ def _rates(this: Run, pool: Any, case: Case, trial: Trial) -> yardstick.Rates | 
         pool.rates |= dict.fromkeys(missing, lost)  # not tried again for every case
         with this.clock.during("timing"):
             try:
-                pool.rates |= yardsticks.find(_unused(pool, _torch(this)), missing, this.settings.timeout_s)[1]
+                key, found = yardsticks.find(_unused(pool, _torch(this)), missing, this.settings.timeout_s)
+                pool.rates |= yardstick_cache.read(key) | found  # all that are known, so that no later case asks again
             except WorkerLost:
                 pool.drop(*_torch(this))
     return yardstick.as_rates(pool.rates, names)

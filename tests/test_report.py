@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -255,6 +256,11 @@ def test_rows_that_were_not_compared_and_wavering_outputs_are_told(capsys):
         in out
     )
     assert out.count("nondeterministic") == 1 and "not every row" not in shown(capsys, wavers)
+
+
+def test_what_a_cell_changed_in_its_process_is_told(capsys):
+    record = replace(timed("b"), changed=("torch threads 2 → 1", "time.perf_counter replaced"))
+    assert "\nchanged its process  b: torch threads 2 → 1; time.perf_counter replaced\n" in shown(capsys, record)
 
 
 def test_the_state_of_the_card_is_told(capsys):

@@ -459,6 +459,20 @@ def test_rates_are_measured_once_a_run_and_kept_for_the_next(tmp_path):
     assert record.rates.best_s == pytest.approx(1e-6)
 
 
+def test_rates_are_measured_by_a_worker_that_has_loaded_no_implementation(tmp_path):
+    pool = Pool()
+    pool.worker.used = True
+    done(tmp_path, cell("in_place_jax"), cell("in_place_jax", size="small"), pool=pool)
+    assert [e[0] for e in pool.events if e[1] == "torch"] == ["start", "get", "get", "drop", "get"]
+
+
+def test_what_a_cell_changed_is_on_record_and_the_next_one_gets_another_worker(tmp_path):
+    pool = Pool(Worker({Release: {"changed": ("torch threads 2 → 1",)}}))
+    (record,) = done(tmp_path, cell("in_place_jax"), pool=pool)
+    assert record.status == "ok" and record.changed == ("torch threads 2 → 1",)
+    assert [e[0] for e in pool.events if e[1] == "jax"][-1] == "drop"
+
+
 def test_a_cell_without_rates_has_its_time_all_the_same(tmp_path):
     pool = Pool(lost=("torch",))
     got = done(tmp_path, cell("in_place_jax"), cell("in_place_jax", size="small"), pool=pool)

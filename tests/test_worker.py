@@ -157,6 +157,14 @@ def test_what_is_no_array_is_named(backend, bench_of, body, kind):
     assert reply == Refused("failed", f"the call returned {kind}, expected an array or a tuple of arrays")
 
 
+def test_a_later_call_may_not_return_an_input_either(backend, bench_of):
+    body = "calls.append(1)\nreturn x * w if len(calls) < 3 else x"
+    bench, reply = bench_of(call_of(body).replace("def build", "calls = []\ndef build"))
+    assert built(reply)
+    refused = answer(bench, protocol.RepeatCell(str(bench_of.files)))
+    assert refused.status == "failed" and "the memory of an input" in refused.reason
+
+
 def test_a_cell_that_is_skipped_is_never_built(backend, bench_of):
     program = 'VARIANTS = {"default": ()}\ndef skip(case, variant, device):\n    return f"{case.size(\'N\')} {variant} {device.name}"\n'
     bench, reply = bench_of(program)

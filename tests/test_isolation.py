@@ -157,3 +157,7 @@ def test_watching_operators_does_not_load_torch_s_compiler():
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.split("\n")[0] == '["torch\'s add"] False'
+
+
+def test_a_worker_that_was_given_a_cell_measures_no_yardsticks(results, pool):
+    assert pool.workers["torch", sys.executable].used

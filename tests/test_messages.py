@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_command_line import fusebench
+from test_command_line import fusebench, records_of
 
 KERNEL = '''"""mine: y = 3 x - (3 x + 1 / 3). x (N,) → y (N,)."""
 

@@ -89,6 +89,7 @@ def test_records_and_the_command_tell_the_same(kernels, run_cells, pool, cache, 
     (r,) = run_cells([Cell(make_case(kernels["lola"], "odd"), "torch_eager", "default")], time_s=0.02)
     assert r.rates.best_s / r.timing.median == pytest.approx(r.rates.yardstick_share)
     assert r.build.written_bytes == 4 * r.case.sizes["M"] * r.case.sizes["N"]
+    worker = pool.get("torch", sys.executable)  # one that has run cells gave way to a fresh one
     monkeypatch.setattr(yardsticks, "Pool", lambda *_: Command(worker))
     assert main(["yardsticks", f"device={DEVICE}", "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)["yardsticks"]

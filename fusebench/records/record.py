@@ -1,7 +1,7 @@
 """What one cell left behind: the record, its parts, and the record of one side of a pair. All of them frozen.
 
-Times are in seconds, sizes in bytes, clocks in MHz, power in W, energy in J, rates in GB/s and TFLOP/s (docs/records.md has
-a line for each field). One JSON object a line has the same names (store.py), an Arrow table too (arrow.py).
+Times are in seconds, sizes in bytes, clocks in MHz, power in W, energy in J, rates in GB/s and TFLOP/s. One
+JSON object a line has the same names (store.py), an Arrow table too (arrow.py).
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -199,13 +199,21 @@ class Neighbours:
         np.put_along_axis(found, self.order, figures, axis=1)
         return found.reshape(self.shape)
 
-    def _beside_zeros(self, variances: Any) -> Any:
-        """A zero may be the end of a relu that noise did not happen to cross: it is owed the variance of the least values beside it."""
+    @cached_property
+    def _zeros(self) -> tuple[Any, Any] | None:
+        """Where values are 0, and the places of the least other ones of each row; None where all or none are. They stay the same for
+        every draw's variance."""
         zero = self.values == 0
         if not zero.any() or zero.all():
-            return variances
+            return None
         magnitude = np.where(zero | ~np.isfinite(self.values), np.inf, np.abs(self.values))
-        least = np.argpartition(magnitude, self.count - 1, axis=1)[:, : self.count]
+        return zero, np.argpartition(magnitude, self.count - 1, axis=1)[:, : self.count]
+
+    def _beside_zeros(self, variances: Any) -> Any:
+        """A zero may be the end of a relu that noise did not happen to cross: it is owed the variance of the least values beside it."""
+        if self._zeros is None:
+            return variances
+        zero, least = self._zeros
         beside = np.take_along_axis(np.where(zero, 0.0, variances), least, axis=1).mean(axis=1, keepdims=True)
         return np.where(zero, np.maximum(variances, beside), variances)
 

@@ -22,9 +22,8 @@ class Repeats:
     backend: Any
     first: dict[int, list[Any]] = field(default_factory=dict)
     calls: int = 0
-    differing: list[tuple[float, int, list[np.ndarray]]] = field(
-        default_factory=list
-    )  # the largest difference, set, output
+    # the largest difference, the set and the output
+    differing: list[tuple[float, int, list[np.ndarray]]] = field(default_factory=list)
     spread: Spread | None = None
 
     def see(self, set_: int, output: Any) -> bool:

@@ -16,7 +16,7 @@ from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets
 from fusebench.parity import pattern, rows
 from fusebench.parity.budget import DRAWS, Budget, derive, errors, together
-from fusebench.parity.rounding import FLUSHED, Exact, Noisy, Stored, spacing
+from fusebench.parity.rounding import FLUSHED, Exact, Noisy, Stored, evaluate, spacing
 from fusebench.parity.verdict import Asked, Verdict, Worst
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case the judge sees itself: rows are chosen beyond
@@ -73,10 +73,7 @@ class Judge:
                 a if r.chosen is None or axis is None else np.take(a, r.chosen, axis=axis)
                 for a, axis in zip(self.inputs, self.row_axes, strict=True)
             ]
-            outputs = self.mathematics.formula_of(self.part)(self.case, r, *chosen)
-        outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
-        if not outputs:
-            raise ValueError(f"{self.case.kernel}: the formula returned no output")
+            outputs = evaluate(self.mathematics.formula_of(self.part), self.case, r, chosen)
         return [np.asarray(o, dtype=np.float64) for o in outputs]
 
     def reference(self) -> list[np.ndarray]:

@@ -23,7 +23,7 @@ from fusebench.contract import Case, Device
 from fusebench.discovery import normalised
 from fusebench.dtypes import FORMATS
 from fusebench.parity.budget import equal, finite, limit_of, reach_of_few
-from fusebench.parity.rounding import Exact, Noisy, Stored, spacing, stored
+from fusebench.parity.rounding import Exact, Noisy, Stored, evaluate, spacing, stored
 from fusebench.parity.tensor import Random, Tensor
 from fusebench.parity.verdict import Asked, Worst
 
@@ -85,7 +85,7 @@ def _expected(
             for a, w, axis in zip(arrays, whole, asked.row_axes, strict=True)
         ]
 
-    def evaluate(chosen: np.ndarray) -> list[Expected]:
+    def expected(chosen: np.ndarray) -> list[Expected]:
         random = Random(device, asked.seed + int(chosen[0]))
         return [
             Expected(chosen, exact, limit_of(finite(exact), reach, dtype).astype(np.float32), overflow)
@@ -100,9 +100,9 @@ def _expected(
     chunks = [rows[first : first + step] for first in range(0, len(rows), step)]
     if device == "cpu":
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
-            yield from threads.map(evaluate, chunks)
+            yield from threads.map(expected, chunks)
     else:
-        yield from map(evaluate, chunks)
+        yield from map(expected, chunks)
 
 
 def _evaluated(
@@ -111,17 +111,16 @@ def _evaluated(
     """Of each output: its exact value, how far off the value before its last rounding may be, and the places of overflow."""
     case, points = asked.case, asked.points
 
-    def evaluate(r: Exact) -> list[Any]:
-        outputs = formula(case, r, *inputs)
-        return [_tensor(o, random.device) for o in (outputs if isinstance(outputs, tuple | list) else (outputs,))]
+    def outputs(r: Exact) -> list[Any]:
+        return [_tensor(o, random.device) for o in evaluate(formula, case, r, inputs)]
 
-    exact = evaluate(Exact(rows))
-    staged = evaluate(Stored(case, points, rows)) if points and case.dtype != "float32" else exact
+    exact = outputs(Exact(rows))
+    staged = outputs(Stored(case, points, rows)) if points and case.dtype != "float32" else exact
     own: list[Any] = [0.0] * len(exact)
     overflow: list[dict[float, Any]] = [{} for _ in exact]
     noisy = Noisy(case, points, random, rows, draws)
     for draw in range(draws + 1):
-        ends = staged if draw == draws else evaluate(noisy)
+        ends = staged if draw == draws else outputs(noisy)
         for number, (end, e) in enumerate(zip(ends, exact, strict=True)):
             if draw < draws:
                 own[number] = own[number] + finite(end - e) ** 2
@@ -187,8 +186,7 @@ def _worse(a: Worst, b: Worst) -> Worst:
 def _elements_of_a_row(case: Case, formula: Formula, rows: np.ndarray, inputs: list[Any]) -> float:
     """How many elements the largest intermediate result has for each row."""
     sized = _Sized(rows)
-    outputs = formula(case, sized, *inputs)
-    outputs = outputs if isinstance(outputs, tuple | list) else (outputs,)
+    outputs = evaluate(formula, case, sized, inputs)
     return max(1.0, sized.largest / len(rows), *(np.size(o) / len(rows) for o in outputs))
 
 

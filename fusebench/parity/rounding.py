@@ -10,7 +10,7 @@ case would accept anything. docs/numerics.md derives each size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -264,6 +264,15 @@ def _tf32_size(operand: np.ndarray) -> np.ndarray:
     mean of what it loses is not in proportion to it: the mean square is 1/3, not the variance 1/12."""
     small = (np.abs(operand) < 2.0**-126) & (operand != 0)
     return np.where(small, 2.0**-125, operand)
+
+
+def evaluate(formula: Callable[..., Any], case: Case, r: Exact, inputs: Sequence[Any]) -> list[Any]:
+    """The outputs of a formula, also where it returns one array alone. Raises ValueError where there is none."""
+    outputs = formula(case, r, *inputs)
+    outputs = list(outputs) if isinstance(outputs, tuple | list) else [outputs]
+    if not outputs:
+        raise ValueError(f"{case.kernel}: the formula returned no output")
+    return outputs
 
 
 def _of_rows(value: np.ndarray) -> bool:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+__version__ = "0.1.0"  # pyproject.toml reads it here, so that a tree that is not installed has one too
+
 
 def __getattr__(name: str) -> Any:
     """Loads `measure` when it is asked for, so that `import fusebench` costs nothing."""

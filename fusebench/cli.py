@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 
+import fusebench
 from fusebench.terminal import print_what_can_be_encoded
 
 COMMANDS = {
@@ -63,9 +64,7 @@ def _dispatch(arguments: list[str]) -> int:
         return 0 if arguments else 2
     command, *rest = arguments
     if "--version" in arguments:
-        from importlib.metadata import version
-
-        print(version("fusebench"))
+        print(fusebench.__version__)
         return 0
     if command in ("-sc", "--shell-completion"):
         from fusebench.commands.completion import complete

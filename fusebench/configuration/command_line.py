@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import itertools
 from collections.abc import Sequence
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,6 +13,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+import fusebench
 from fusebench.errors import UsageError
 
 MOST_JOBS = 10_000  # of one multirun: each is composed beforehand
@@ -104,7 +104,7 @@ def _hydra_flags() -> argparse.ArgumentParser:
     ):
         parser.add_argument(*filter(None, (f"--{name}", short)), action="store_true")
     parser.add_argument("--hydra-help", action="store_true")
-    parser.add_argument("--version", action="version", version=version("fusebench"))
+    parser.add_argument("--version", action="version", version=fusebench.__version__)
     parser.add_argument("--cfg", "-c", choices=["job", "hydra", "all"])
     parser.add_argument(
         "--info",

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 from conftest import DEVICE
 
+from fusebench.backends import numpy as numpy_backend
 from fusebench.cases import make_case
 from fusebench.contract import Cell
 from fusebench.run import run
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
+from fusebench.workers import state
 
 
 @pytest.fixture(scope="module")
@@ -161,3 +164,18 @@ def test_watching_operators_does_not_load_torch_s_compiler():
 
 def test_a_worker_that_was_given_a_cell_measures_no_yardsticks(results, pool):
     assert pool.workers["torch", sys.executable].used
+
+
+@pytest.mark.parametrize(("module", "counted"), [("torch._inductor.compile_worker.subproc_pool", 0), ("elsewhere", 1)])
+def test_a_thread_of_torch_s_compiler_is_no_implementation_s(module, counted):
+    """torch.compile keeps one for its processes on a GPU, and starts it at the first kernel that it compiles."""
+    namespace = {"__name__": module, "done": threading.Event()}
+    exec("def wait(started):\n    started.set()\n    done.wait()", namespace)
+    before, started = state.read(numpy_backend)["live threads"], threading.Event()
+    thread = threading.Thread(target=namespace["wait"], args=(started,))
+    thread.start()
+    started.wait()
+    after = state.read(numpy_backend)["live threads"]
+    namespace["done"].set()
+    thread.join()
+    assert after - before == counted

@@ -5,12 +5,15 @@ from __future__ import annotations
 import _thread
 import os
 import sys
+import threading
+import traceback
 from collections.abc import Callable, Mapping
 from typing import Any
 
 MODULES = ("time", "numpy", "torch", "torch.cuda", "torch.nn.functional", "jax", "jax.numpy", "jax.lax")
 CLASSES = (("torch", "Tensor"),)
 OWN = ("torch.manual_seed",)  # torch.compile replaces it itself when it is first used
+COMPILERS = "torch._inductor.compile_worker"  # keeps a thread for its processes, which waits while nothing is compiled
 SHOWN = 6  # of the changes of a cell: to replace a module is hundreds
 
 
@@ -18,13 +21,21 @@ def read(backend: Any) -> dict[str, Any]:
     """The state of the process by name: cores, threads, the framework's settings, and the functions that its results and its
     clock depend on."""
     cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
-    return {"CPU affinity": cores, "live threads": _thread._count(), **backend.settings(), **_functions()}
+    return {"CPU affinity": cores, "live threads": _threads(), **backend.settings(), **_functions()}
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """What differs, a few words for each; what was not there before is no change."""
     found = [_change(name, old, after.get(name)) for name, old in before.items() if not _same(old, after.get(name))]
     return tuple(found if len(found) <= SHOWN else [*found[:SHOWN], f"{len(found) - SHOWN} more"])
+
+
+def _threads() -> int:
+    """How many threads Python has beside the first one, without those of a compiler: known by what they run, not by their name."""
+    here = threading.get_ident()
+    stacks = [traceback.walk_stack(frame) for ident, frame in sys._current_frames().items() if ident != here]
+    compilers = [s for s in stacks if any(f.f_globals.get("__name__", "").startswith(COMPILERS) for f, _ in s)]
+    return _thread._count() - len(compilers)
 
 
 def _functions() -> dict[str, Callable[..., Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -14,8 +15,11 @@ COMMANDS = {
     "compare": "which of two sides is faster: fusebench compare triton@HEAD~1 triton kernel=lola --fail-slower 3%",
     "parity": "check them against the float64 reference: fusebench parity kernel=lola dtype=all",
     "list": "show kernels, implementations and variants, and what is unavailable here (--json)",
+    "new": "write the files of a kernel or of an implementation: fusebench new implementation softmax torch_fast",
     "yardsticks": "show what this device was measured to do: copy, read, products, launch (device=cpu, fresh=true, --json)",
 }
+# those that read their arguments themselves, without Hydra, by their module in commands/
+OWN_ARGUMENTS = {"list": "listing", "new": "new", "yardsticks": "yardsticks"}
 
 
 def usage() -> str:
@@ -75,14 +79,9 @@ def _dispatch(arguments: list[str]) -> int:
 
         print(f"fusebench: {unknown('command', command, COMMANDS)}", file=sys.stderr)
         return 2
-    if command == "list":
-        from fusebench.commands.listing import main as show
-
-        return show(rest)
-    if command == "yardsticks":
-        from fusebench.commands.yardsticks import main as measure
-
-        return measure(rest)
+    if command in OWN_ARGUMENTS:
+        module = importlib.import_module(f"fusebench.commands.{OWN_ARGUMENTS[command]}")
+        return int(module.main(rest))
     rest = _resume_as_key(rest)
     if command == "compare":
         from fusebench.commands.compare import run_compare

@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from fusebench import cli
-from fusebench.commands import app, compare, listing, yardsticks
+from fusebench.commands import app, compare, listing, new, yardsticks
 
 
 @pytest.fixture(autouse=True)
@@ -28,15 +28,16 @@ def called(monkeypatch):
     monkeypatch.setattr(compare, "run_compare", lambda arguments: seen.append(("compare", arguments)) or 4)
     monkeypatch.setattr(listing, "main", lambda arguments: seen.append(("list", arguments)) or 5)
     monkeypatch.setattr(yardsticks, "main", lambda arguments: seen.append(("yardsticks", arguments)) or 6)
+    monkeypatch.setattr(new, "main", lambda arguments: seen.append(("new", arguments)) or 7)
     return seen
 
 
 @pytest.mark.parametrize(
-    ("command", "code"), [("bench", 3), ("parity", 3), ("compare", 4), ("list", 5), ("yardsticks", 6)]
+    ("command", "code"), [("bench", 3), ("parity", 3), ("compare", 4), ("list", 5), ("yardsticks", 6), ("new", 7)]
 )
 def test_each_command_gets_its_arguments_and_gives_its_code(called, command, code):
     assert cli.main([command, "a=b", "--json"]) == code and called == [(command, ["a=b", "--json"])]
-    assert command in cli.COMMANDS and len(cli.COMMANDS) == 5
+    assert command in cli.COMMANDS
 
 
 def test_without_arguments_they_are_those_of_the_process(called, monkeypatch):
@@ -97,7 +98,7 @@ def test_an_unknown_command(capsys):
     assert cli.main(["bnch"]) == 2
     assert (
         capsys.readouterr().err
-        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, list, parity, yardsticks\n"
+        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, list, new, parity, yardsticks\n"
     )
 
 

@@ -14,6 +14,7 @@ COMMANDS = {
     "bench": "time kernels: fusebench bench kernel=lola implementation=[triton,torch_eager] dtype=bfloat16 batch=64",
     "compare": "which of two sides is faster: fusebench compare triton@HEAD~1 triton kernel=lola --fail-slower 3%",
     "parity": "check them against the float64 reference: fusebench parity kernel=lola dtype=all",
+    "sanitize": "look for races and bad accesses with compute-sanitizer: fusebench sanitize kernel=lola dtype=all jobs=4",
     "list": "show kernels, implementations and variants, and what is unavailable here (--json)",
     "new": "write the files of a kernel or of an implementation: fusebench new implementation softmax torch_fast",
     "yardsticks": "show what this device was measured to do: copy, read, products, launch (device=cpu, fresh=true, --json)",
@@ -87,6 +88,10 @@ def _dispatch(arguments: list[str]) -> int:
         from fusebench.commands.compare import run_compare
 
         return run_compare(_fail_slower_as_key(rest))
+    if command == "sanitize":
+        from fusebench.commands.sanitize import run_sanitize
+
+        return run_sanitize(rest)
     from fusebench.commands.app import run_app
 
     return run_app(command, rest)

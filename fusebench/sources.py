@@ -72,12 +72,12 @@ def _modules(name: str) -> list[str]:
     found = [name]
     for module in found:  # grows while it is read
         file = getattr(sys.modules.get(module), "__file__", None)
-        wanted = [] if file is None else _imports(Path(file), module)
+        wanted = [] if file is None else imports(Path(file), module)
         found += [n for n in dict.fromkeys(wanted) if n not in found and getattr(sys.modules.get(n), "__file__", None)]
     return found
 
 
-def _imports(file: Path, module: str) -> Iterator[str]:
+def imports(file: Path, module: str) -> Iterator[str]:
     """What of the package a module's import statements may name: `from a import b` may mean the module a.b."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

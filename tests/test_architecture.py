@@ -23,7 +23,7 @@ FLOORS = (
     ("cell",),
     ("run", "report", "library"),
     ("configuration",),
-    ("comparison", "tracking"),
+    ("comparison", "sanitizer", "tracking"),
     ("commands",),
     ("cli",),
     ("__main__", "__init__"),

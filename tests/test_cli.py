@@ -9,7 +9,7 @@ import signal
 import pytest
 
 from fusebench import cli
-from fusebench.commands import app, compare, listing, new, yardsticks
+from fusebench.commands import app, compare, listing, new, sanitize, yardsticks
 
 
 @pytest.fixture(autouse=True)
@@ -26,6 +26,7 @@ def called(monkeypatch):
     seen = []
     monkeypatch.setattr(app, "run_app", lambda command, arguments: seen.append((command, arguments)) or 3)
     monkeypatch.setattr(compare, "run_compare", lambda arguments: seen.append(("compare", arguments)) or 4)
+    monkeypatch.setattr(sanitize, "run_sanitize", lambda arguments: seen.append(("sanitize", arguments)) or 8)
     monkeypatch.setattr(listing, "main", lambda arguments: seen.append(("list", arguments)) or 5)
     monkeypatch.setattr(yardsticks, "main", lambda arguments: seen.append(("yardsticks", arguments)) or 6)
     monkeypatch.setattr(new, "main", lambda arguments: seen.append(("new", arguments)) or 7)
@@ -33,7 +34,8 @@ def called(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("command", "code"), [("bench", 3), ("parity", 3), ("compare", 4), ("list", 5), ("yardsticks", 6), ("new", 7)]
+    ("command", "code"),
+    [("bench", 3), ("parity", 3), ("compare", 4), ("list", 5), ("yardsticks", 6), ("new", 7), ("sanitize", 8)],
 )
 def test_each_command_gets_its_arguments_and_gives_its_code(called, command, code):
     assert cli.main([command, "a=b", "--json"]) == code and called == [(command, ["a=b", "--json"])]
@@ -98,7 +100,7 @@ def test_an_unknown_command(capsys):
     assert cli.main(["bnch"]) == 2
     assert (
         capsys.readouterr().err
-        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, list, new, parity, yardsticks\n"
+        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, list, new, parity, sanitize, yardsticks\n"
     )
 
 

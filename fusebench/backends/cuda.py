@@ -29,6 +29,9 @@ SHARED = Path(__file__).resolve().parents[2] / "implementations"
 STANDARD = "c++17"
 VERSIONED = ("cuda_runtime_api.h", "cuda/std/__cccl/version.h")  # of CUDA's headers, those that say which they are
 PACKAGES = "nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt"
+LINEINFO = (
+    "FUSEBENCH_LINEINFO"  # where it is set, machine code says which lines it is of: the code itself stays the same
+)
 DEFAULT_SHARED_MEMORY = 48 * 1024  # what a block gets without asking for more
 SWIZZLES = {128: "SWIZZLE_128B", 64: "SWIZZLE_64B", 32: "SWIZZLE_32B"}  # by the bytes of a box's rows
 
@@ -279,8 +282,9 @@ def _compile(path: Path, arch: str, names: list[str], defines: list[str]) -> Cub
     from cuda.core import Program as Source
     from cuda.core import ProgramOptions
 
+    lines = bool(os.environ.get(LINEINFO))
     options = ProgramOptions(
-        name=path.name, arch=arch, std=STANDARD, include_path=[str(p) for p in (path.parent, path.parent.parent, SHARED, *header_folders())],
+        name=str(path.resolve()) if lines else path.name, lineinfo=lines or None, arch=arch, std=STANDARD, include_path=[str(p) for p in (path.parent, path.parent.parent, SHARED, *header_folders())],
         define_macro=[tuple(d.split("=", 1)) if "=" in d else d for d in defines] or None,
     )  # fmt: skip
     try:
@@ -322,8 +326,9 @@ def _key(path: Path, arch: str, names: list[str], defines: list[str]) -> str:
     from cuda.bindings import nvrtc
 
     tools = [str(nvrtc.nvrtcVersion()), version("cuda-core"), STANDARD]
+    lines = [LINEINFO, str(path.resolve())] if os.environ.get(LINEINFO) else []
     digest = hashlib.sha256(
-        "\0".join([*tools, arch, *names, "-D", *defines, "-I", *map(str, header_folders())]).encode()
+        "\0".join([*tools, *lines, arch, *names, "-D", *defines, "-I", *map(str, header_folders())]).encode()
     )
     versions = [file for folder in header_folders() for name in VERSIONED if (file := folder / name).is_file()]
     for file in (*_sources(path), *versions):

@@ -1,4 +1,4 @@
-"""The Hydra application that `bench` and `parity` are: overrides checked, configuration composed, cells run, tables shown."""
+"""The Hydra application that `bench` and `parity` are, and `sanitize` in part: overrides checked, configuration composed, cells run, tables shown."""
 
 from __future__ import annotations
 
@@ -31,22 +31,34 @@ INTERRUPTED = 130  # as shells have it for Ctrl-C
 
 Job = Callable[[DictConfig, Path], int]  # from the configuration of a job and its folder to its exit code
 Prepared = tuple[Sequence[str], Path | None, Job]
+Kernels = Mapping[str, Kernel]
+RunJob = Callable[[Request, Path, Kernels, bool], int]  # from a job's request, its folder, and whether it goes on
+Complete = Callable[[Mapping[str, Any], Kernels], Mapping[str, Any]]
 
 
-def run_app(command: str, arguments: Sequence[str]) -> int:
+def run_app(
+    command: str, arguments: Sequence[str], run_job: RunJob | None = None, code_of: Callable[[Path], int] | None = None,
+    complete: Complete = lambda chosen, kernels: chosen,
+) -> int:  # fmt: skip
     """Runs the command and returns its exit code: 0 if every cell is ok or skipped, 1 if not, 2 for bad input; with -m,
-    of all its jobs together."""
-    return start(command, arguments, lambda: _prepare(command, arguments), _code_of)
+    of all its jobs together.
+
+    A command of another kind brings how it runs a job and how the exit code follows from a folder; `complete` checks the keys
+    that are its own, and fills in what depends on the kernels.
+    """
+    return start(
+        command, arguments, lambda: _prepare(command, arguments, run_job or _run, complete), code_of or _code_of
+    )
 
 
-def _prepare(command: str, arguments: Sequence[str]) -> Prepared:
+def _prepare(command: str, arguments: Sequence[str], run_job: RunJob, complete: Complete) -> Prepared:
     overrides = command_line.parse(arguments)
     resumed = _resumed(command, overrides, arguments)
     roots = discovery.roots_of(_paths(resumed) if resumed else command_line.paths_of(overrides))
     kernels = discovery.find_kernels(roots)
     names.check(command, arguments, overrides, kernels)
     schema.register(command, kernels)
-    requests = Requests(lambda chosen: request.build(command, roots, chosen, kernels))
+    requests = Requests(lambda chosen: request.build(command, roots, complete(chosen, kernels), kernels))
     if not resumed and not command_line.only_shows(arguments):
         for chosen in jobs.compose_jobs(command, arguments, overrides):
             check_files(chosen, overrides)
@@ -55,7 +67,7 @@ def _prepare(command: str, arguments: Sequence[str]) -> Prepared:
 
     def job(composed: DictConfig, run_folder: Path) -> int:
         chosen = _resume(resumed, composed) if resumed else jobs.as_plain(composed)
-        return _run(requests.of(chosen), run_folder, kernels, resumed is not None)
+        return run_job(requests.of(chosen), run_folder, kernels, resumed is not None)
 
     return arguments, resumed, job
 
@@ -139,9 +151,7 @@ def check_files(composed: Mapping[str, Any], overrides: Sequence[Any]) -> None:
 def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resumed: bool) -> int:
     """One job, in its folder. Raises UsageError before anything is measured, and StorageError when the disk takes no more."""
     begin = time.perf_counter()
-    if asked.retry and not resumed:
-        value = asked.chosen["retry"]
-        raise UsageError(f"retry={value}: it goes with resume=, which names the run whose cells are to run again")
+    check_retry(asked, resumed)
     settings = values.settings(asked.chosen)
     with folder.held(run_folder):
         if not resumed:
@@ -149,7 +159,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
             folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
         finished = [r for r in _latest(run_folder) if r.status not in asked.retry]
         this = Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
-        _tell_changes(this, finished)
+        tell_changes(this, finished)
         if not _measure(this, asked.cells, finished):
             return INTERRUPTED
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
@@ -159,7 +169,14 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     return _code_of(run_folder)
 
 
-def _tell_changes(this: Run, finished: Sequence[Record]) -> None:
+def check_retry(asked: Request, resumed: bool) -> None:
+    """Raises UsageError for `retry=` in a run of its own."""
+    if asked.retry and not resumed:
+        value = asked.chosen["retry"]
+        raise UsageError(f"retry={value}: it goes with resume=, which names the run whose cells are to run again")
+
+
+def tell_changes(this: Run, finished: Sequence[Record]) -> None:
     """Says which files have changed since cells on record were measured: the table is going to show them beside new ones."""
     by_source: dict[tuple[str, Path], list[Record]] = {}
     for record in finished:

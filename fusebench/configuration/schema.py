@@ -75,7 +75,18 @@ class ParityConfig(BaseConfig):
     retry: Any = MISSING
 
 
-SCHEMAS: dict[str, type[BaseConfig]] = {"bench": BenchConfig, "compare": CompareConfig, "parity": ParityConfig}
+@dataclass
+class SanitizeConfig(ParityConfig):
+    """Nothing is timed: `jobs` cells at a time run under the `tools` of the compute-sanitizer at that path."""
+
+    tools: Any = MISSING
+    jobs: Any = MISSING
+    sanitizer: str | None = MISSING
+
+
+SCHEMAS: dict[str, type[BaseConfig]] = {
+    "bench": BenchConfig, "compare": CompareConfig, "parity": ParityConfig, "sanitize": SanitizeConfig,
+}  # fmt: skip
 
 
 def register(command: str, kernels: Mapping[str, Kernel]) -> None:

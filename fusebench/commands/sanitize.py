@@ -1,0 +1,106 @@
+"""The command `sanitize`: cells under compute-sanitizer's tools, each in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fusebench import cases, folder, report
+from fusebench.commands import app
+from fusebench.configuration import values
+from fusebench.configuration.request import Request
+from fusebench.contract import Cell
+from fusebench.discovery import Kernel
+from fusebench.errors import StorageError, UsageError
+from fusebench.records import store
+from fusebench.sanitizer import run, table, tool
+from fusebench.sanitizer.check import Check, check_id
+from fusebench.settings import Run
+
+
+def run_sanitize(arguments: Sequence[str]) -> int:
+    """Runs the command. Exit code: 0 if every cell is right under each tool, or skipped, and nothing is found in a kernel of its
+    implementation; 1 if not; 2 for bad input, or without compute-sanitizer or a GPU; 130 interrupted."""
+    return app.run_app("sanitize", arguments, _run, _code_of, _complete)
+
+
+def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mapping[str, Any]:
+    """The configuration with the tools by name, and the implementations that launch kernels of their own where none are named.
+    Raises UsageError."""
+    if not chosen["worker"]["inline"]:
+        raise UsageError("worker=process: sanitize runs each cell inline, in a process under the tool; worker=inline")
+    named = [cases.check_name("tool", name, tool.TOOLS) for name in cases.chosen(chosen["tools"], tool.TOOLS)]
+    done = {**chosen, "tools": named, "jobs": cases.positive("jobs", chosen["jobs"])}
+    if chosen["implementation"] is None:
+        asked = [kernels[k] for k in cases.chosen(chosen["kernel"], kernels) if k in kernels]
+        own = dict.fromkeys(name for k in asked for name, i in k.implementations.items() if i.fused)
+        if asked and not own:
+            names = ", ".join(k.name for k in asked)
+            raise UsageError(f"no implementation of {names} launches kernels of its own: implementation= names another")
+        done["implementation"] = list(own) or "all"  # a kernel that does not exist is named later
+    return done
+
+
+def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resumed: bool) -> int:
+    """One job, in its folder. Raises UsageError before anything has run, and StorageError when the disk takes no more."""
+    begin = time.perf_counter()
+    app.check_retry(asked, resumed)
+    settings = values.settings(asked.chosen)
+    if settings.device != "cuda":
+        raise UsageError(f"sanitize needs an NVIDIA GPU, and device={asked.chosen['device']} is none here")
+    sanitizer = tool.find(asked.chosen["sanitizer"])
+    with folder.held(run_folder):
+        if not resumed:
+            folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
+        finished = [c for c in _latest(run_folder) if c.status not in asked.retry]
+        this = Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
+        app.tell_changes(this, [c.record for c in finished])
+        if not _check(run.Sweep(this, asked, sanitizer, asked.chosen["jobs"]), finished):
+            return app.INTERRUPTED
+    order = {cell.id: number for number, cell in enumerate(asked.cells)}
+    tools = list(asked.chosen["tools"])
+    finished.sort(key=lambda c: (order.get(c.cell.id, len(order)), tools.index(c.tool)))
+    table.show(finished, tools)
+    table.footer(finished, sanitizer, time.perf_counter() - begin, run_folder)
+    return _code_of(run_folder)
+
+
+def _check(sweep: run.Sweep, finished: list[Check]) -> bool:
+    """Adds the checks that are not on record yet; False if it was interrupted. Raises StorageError."""
+    wanted = run.pairs(sweep.asked.cells, sweep.asked.chosen["tools"])
+    done = {c.id for c in finished}
+    with report.progress() as bar:
+        task = bar.add_task("starting", total=len(wanted), completed=len(done))
+
+        def on_begin(cell: Cell, name: str) -> None:
+            bar.update(task, description=f"{cell.label} {cell.case.id}: {name}")
+
+        sweep.on_begin = on_begin
+        try:
+            with contextlib.closing(run.run(sweep, [p for p in wanted if check_id(p[1], p[2]) not in done])) as checks:
+                for check in checks:
+                    finished.append(check)
+                    bar.advance(task)
+        except (KeyboardInterrupt, StorageError) as error:
+            bar.stop()
+            kept_in = sweep.this.folder
+            kept = f"{len(_latest(kept_in))} of {len(wanted)} checks are kept; go on with resume={kept_in}"
+            if isinstance(error, StorageError):  # later jobs of a multirun would meet the same disk
+                raise StorageError(f"{error}; {kept}") from error
+            print(f"interrupted: {kept}", file=sys.stderr)
+            return False
+    return True
+
+
+def _code_of(run_folder: Path) -> int:
+    """0 if the last record of every check in the folder passed, else 1."""
+    return 0 if all(check.passed for check in _latest(run_folder)) else 1
+
+
+def _latest(run_folder: Path) -> list[Check]:
+    """The checks in a folder, of one that ran again the last one."""
+    return list({c.id: c for c in store.read(run_folder, Check)}.values())

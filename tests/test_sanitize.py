@@ -26,7 +26,7 @@ from fusebench.commands import sanitize as command
 from fusebench.configuration import request
 from fusebench.contract import Cell
 from fusebench.errors import StorageError, UsageError
-from fusebench.records import store
+from fusebench.records import arrow, store
 from fusebench.sanitizer import run as sweeps
 from fusebench.sanitizer import tool
 from fusebench.sanitizer.check import Check
@@ -145,6 +145,7 @@ def test_a_clean_run_from_the_command_line_to_the_last_line(fake, capsys):
     check = found["clean/racecheck"]
     assert check.passed and check.errors == 0 and check.sanitizer == "2025.3.1.0" and not check.log
     assert check.id == "mirrored/odd/float32/cuda:clean/seed=0/racecheck" and check.status == "ok"
+    assert arrow.table(found.values()).num_rows == 4
     assert [f.name for f in (the_run() / "logs").iterdir()] == [], "of a clean check nothing is left"
     out = capsys.readouterr().out
     assert table_of(out, "implementation") == [{"implementation": "cuda:clean"} | dict.fromkeys(TOOLS, "clean")]
@@ -410,8 +411,15 @@ def test_the_program_under_the_tool_leaves_the_record_of_its_cell(tmp_path, monk
     assert (record.id, record.status, record.reason) == (cell.id, "ok", None) and record.parity.first.ok
 
 
+def installed():
+    try:
+        return bool(tool.find(None))
+    except UsageError:
+        return False
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="compute-sanitizer is not on PATH")
+@pytest.mark.skipif(not installed(), reason="there is no compute-sanitizer here")
 def test_planted_mistakes_are_found_on_a_card_and_their_clean_twins_pass(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["sanitize", f"path={SANITIZED}", "kernel=mirrored", "jobs=8", "timeout_s=240"]) == 1

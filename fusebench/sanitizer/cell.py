@@ -6,6 +6,7 @@ Their records go to the folder. It ends by itself if its parent is gone: the too
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 import time
@@ -19,6 +20,7 @@ from fusebench.run import run
 from fusebench.settings import Run
 
 LOOK_S = 2.0  # how often it looks for its parent
+EXIT_S = 60  # for the frameworks' exit handlers, which may hang on a device that a finding has broken
 
 
 def main(file: str, folder: str, parent: str) -> None:
@@ -40,3 +42,4 @@ def _end_with(parent: int) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    signal.alarm(EXIT_S)

@@ -20,6 +20,11 @@ A100 = Device("cuda", "NVIDIA A100", (8, 0), 108)
 MIRRORED = own.of(KERNELS["mirrored"].implementations["cuda"], ROOTS)
 
 
+@pytest.fixture(autouse=True)
+def importable():
+    discovery.use_roots(ROOTS)
+
+
 def of(kernel, implementation):
     return own.of(KERNELS[kernel].implementations[implementation], ROOTS)
 

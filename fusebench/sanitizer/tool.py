@@ -57,7 +57,6 @@ class Sanitizer:
         pairs += ["--racecheck-num-workers", str(threads)] if tool == "racecheck" else []
         known = [w for at in range(0, len(pairs), 2) if pairs[at] in self.options for w in pairs[at : at + 2]]
         watched = [word for symbol in own.symbols for word in ("--kernel-name", symbol)] if filters(tool) else []
-        watched = watched if "--kernel-name" in self.options else []
         written = str(log).replace("%", "%%")
         return [self.path, "--tool", tool, "--log-file", written, *known, *watched, "--", *program]
 
@@ -74,10 +73,13 @@ def find(given: str | None) -> Sanitizer:
             f"sanitizer=PATH says where it is"
         )
     said = [_answer(path, flag) for flag in ("--version", "--help")]
-    version, options = re.search(r"\d+(?:\.\d+)+", said[0]), frozenset(re.findall(r"--[a-z][a-z0-9-]*", said[1]))
+    options = frozenset(re.findall(r"--[a-z][a-z0-9-]*", said[1]))
+    version = next(iter(re.findall(r"\d+(?:\.\d+)+", said[0])), "unknown")
     if "--tool" not in options:
-        raise UsageError(f"{path} is no {NAME}: its --help names no --tool")
-    return Sanitizer(path, version[0] if version else "", options)
+        raise UsageError(f"{path} is no {NAME}, or does not run: its --help is {' '.join(said[1].split())[:80]!r}")
+    if "--kernel-name" not in options:
+        raise UsageError(f"{path} has the version {version}: expected 2023.3 or a later one, of CUDA 12.3")
+    return Sanitizer(path, version, options)
 
 
 def _places() -> list[str]:
@@ -92,9 +94,6 @@ def _answer(path: str, flag: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{path} does not run: {error}") from error
-    if done.returncode:
-        said = [*filter(str.strip, (done.stderr + done.stdout).splitlines()), f"exit code {done.returncode}"]
-        raise UsageError(f"{path} does not run: {said[0].strip()}")
     return done.stdout + done.stderr
 
 

@@ -265,6 +265,13 @@ def ours_alive(fake):
     return alive
 
 
+def test_what_a_program_prints_does_not_fill_the_disk(fake, monkeypatch):
+    monkeypatch.setattr(sweeps, "LOG_BYTES", 1000)
+    fake.says("clean", "memcheck", record=None, prints="x" * 5000, hangs=True)
+    assert sanitize(timeout_s=1, tools="memcheck") == 1
+    assert (the_run() / checks()["clean/memcheck"].log).with_suffix(".out").stat().st_size == 500
+
+
 def test_a_cell_that_cannot_run_is_asked_once(fake, capsys):
     fake.says("race", "memcheck", CLEAN["memcheck"], record="skipped")
     assert sanitize(implementation=of_variants("clean", "race")) == 0
@@ -340,7 +347,8 @@ def test_an_interrupted_run_goes_on_with_the_checks_that_are_left(fake, capsys, 
 
 def test_checks_of_the_named_statuses_run_again(fake):
     fake.says("clean", "memcheck", record=None, code=1)
-    assert sanitize() == 1
+    assert sanitize(sanitizer=str(fake.path)) == 1
+    assert checks()["clean/memcheck"].record.reproduce.endswith(f" sanitizer={fake.path}")
     fake.says("clean", "memcheck", CLEAN["memcheck"])
     assert sanitize(resumed=True) == 1
     assert sanitize(resumed=True, retry="crashed") == 0
@@ -406,6 +414,7 @@ def test_the_program_under_the_tool_leaves_the_record_of_its_cell(tmp_path, monk
     cell = Cell(make_case(kernels["double"], "odd"), "torch_eager", next(iter(implementation.variants)))
     asked = request.Request("sanitize", (str(FIXTURES / "kernels"),), chosen, (cell,))
     (tmp_path / "request.json").write_bytes(request.encode(asked))
+    monkeypatch.setattr(program.memory, "be_killed_first", lambda: None)
     environment = dict(os.environ)
     program.main(str(tmp_path / "request.json"), str(tmp_path), str(os.getpid()))
     os.environ.clear()

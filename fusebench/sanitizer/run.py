@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -31,6 +32,7 @@ from fusebench.sanitizer import log, own
 from fusebench.sanitizer.check import Check, check_id, concluded
 from fusebench.sanitizer.tool import Sanitizer, variables
 from fusebench.settings import Run
+from fusebench.workers.pool import LOG_BYTES
 from fusebench.workers.worker import FULL_BYTES
 
 POLL_S = 0.02
@@ -140,7 +142,8 @@ def _start(sweep: Sweep, check: Check, place: int, files: Path, python: str) -> 
         kept.unlink(missing_ok=True)
         folder.mkdir()
         (folder / "request.json").write_bytes(request.encode(asked))
-        output = kept.with_suffix(".out").open("wb")
+        kept.with_suffix(".out").unlink(missing_ok=True)
+        output = kept.with_suffix(".out").open("ab")
     except OSError as error:
         raise StorageError(str(error)) from error
     program = [python, "-m", "fusebench.sanitizer.cell", str(folder / "request.json"), str(folder), str(os.getpid())]
@@ -153,6 +156,9 @@ def _start(sweep: Sweep, check: Check, place: int, files: Path, python: str) -> 
 
 
 def _over(one: Running) -> bool:
+    """Whether it has ended, or is to be given up. One that prints for ever must not fill the disk meanwhile."""
+    if os.fstat(one.output.fileno()).st_size > LOG_BYTES:
+        os.truncate(one.output.name, LOG_BYTES // 2)
     return _ended(one.process) or time.monotonic() >= one.deadline
 
 
@@ -200,7 +206,7 @@ def _why(code: int | None, output: Path) -> str:
         how = f"killed by {next((s.name for s in signal.Signals if s == -code), f'signal {-code}')}"
     with output.open("rb") as file:
         file.seek(max(0, output.stat().st_size - 2**16))
-        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip(" =")]
+        lines = [said for line in file.read().decode(errors="replace").splitlines() if (said := line.strip(" ="))]
     return f"it ended without a record: {how}" + (f" ({lines[-1][:200]})" if lines else "")
 
 
@@ -208,7 +214,9 @@ def _again(sweep: Sweep, check: Check) -> str:
     """The command that runs the cell again, under all tools."""
     kernel, settings = sweep.this.kernels[check.cell.case.kernel], sweep.this.settings
     line = command(kernel, check.cell, settings.device, sweep.this.roots[1:], rows_seed=check.record.parity.rows_seed)
-    return line.replace("fusebench parity", "fusebench sanitize", 1)
+    given = sweep.asked.chosen["sanitizer"]
+    named = f" {shlex.quote(f'sanitizer={given}')}" if given else ""
+    return line.replace("fusebench parity", "fusebench sanitize", 1) + named
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

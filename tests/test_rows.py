@@ -16,6 +16,16 @@ def test_edges_are_both_sides_of_the_first_and_the_last_block_of_each_size():
     assert set(rows.edges(300)) == {0, 299, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 287, 288}
 
 
+def test_no_other_row_is_an_edge():
+    """The last block begins with the last row here."""
+    first = {0, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256}
+    assert set(rows.edges(513)) == first | {511, 512}
+
+
+def test_an_odd_row_is_an_edge():
+    assert [rows.chosen(300, 1, seed).tolist() for seed in range(3)] == [[0]] * 3
+
+
 def test_the_first_row_of_the_last_whole_block_is_an_edge_where_the_block_divides_the_height():
     assert {512 - block for block in rows.BLOCKS} <= set(rows.edges(512))
     assert {512, 511} <= set(rows.edges(513)), "and where it does not, the last whole one's end and what is left"
@@ -70,9 +80,9 @@ OUTPUT = store(RNG.standard_normal((50, 33)), "bfloat16")
         pytest.param(lambda a, r: edit(a, r, a[r - 1 if r else 1]), id="repeated"),
     ],
 )
-@pytest.mark.parametrize("chunk", [2**22, 70])
+@pytest.mark.parametrize("chunk", [2**22, 70, 100])
 def test_a_row_that_is_unlike_the_others_is_found(monkeypatch, row, spoilt, chunk):
-    """Of a repeated one at the top the second is found; whether all rows are read at once or two at a time."""
+    """Of a repeated one at the top the second is found; whether all rows are read at once or two or three at a time."""
     monkeypatch.setattr(rows, "AT_A_TIME", chunk)
     found = rows.suspicious(spoilt(OUTPUT, row), 0, 8)
     assert row in found[:3] or (row == 0 and 1 in found[:3])

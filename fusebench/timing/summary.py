@@ -73,4 +73,4 @@ class Timing:
 def seconds(value: float) -> str:
     """Three significant digits with a unit: `17.4 µs`."""
     unit, scale = next(((u, s) for u, s in UNITS if value >= 0.9995 * s), UNITS[-1])
-    return f"{value / scale:.3g} {unit}" if value / scale < 999.5 else f"{value / scale:.0f} {unit}"
+    return f"{value / scale:.3g} {unit}" if value < 999.5 else f"{value:.0f} s"

@@ -112,7 +112,7 @@ def test_messages_and_answers_go_over_the_pipe_and_prints_to_the_log(lasting):
     worker = pool.get("mine", python)
     worker.ask(reply(DONE), protocol.Repeated, 20)
     before = len(log.read_bytes())
-    spread = protocol.Repeated(Spread(3, float("inf")), (Stored("a.npy", "float32"),))
+    spread = protocol.Repeated(Spread(3, float("inf"), 2, 9), (Stored("a.npy", "float32"),))
     assert (
         worker.ask(
             reply(spread, "print('{}', flush=True); print('oh', file=sys.stderr, flush=True)"), protocol.Repeated, 20

@@ -57,17 +57,17 @@ class Timing:
     uncertainty: float | None
     target: float
     target_missed: bool
-    run: int = 1
-    busy: tuple[float, ...] = ()
-    busy_median: float | None = None
-    host: tuple[float, ...] = ()
-    host_median: float | None = None
-    clocks: Clocks | None = None
-    launches: int | None = None
-    kernels: tuple[str, ...] = ()
-    discarded: int = 0
-    energy_j: float | None = None
-    state: StateRange = StateRange()
+    run: int
+    busy: tuple[float, ...]
+    busy_median: float | None
+    host: tuple[float, ...]
+    host_median: float | None
+    clocks: Clocks | None
+    launches: int | None
+    kernels: tuple[str, ...]
+    discarded: int
+    energy_j: float | None
+    state: StateRange
 
 
 def seconds(value: float) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from toys import edit, store
+from toys import copied, edit, kernel, store
 
 from fusebench.parity import rows
 
@@ -58,6 +58,19 @@ def test_every_row_may_be_chosen_and_the_seed_decides():
     assert set().union(*(rows.chosen(40, 8, seed).tolist() for seed in range(200))) == set(range(40))
     np.testing.assert_array_equal(rows.chosen(1000, 50, 7), rows.chosen(1000, 50, 7))
     assert len(set(rows.chosen(1000, 50, 7).tolist()) & set(rows.chosen(1000, 50, 8).tolist())) < 40
+
+
+@pytest.mark.parametrize(
+    ("named", "outputs", "axes"),
+    [
+        ({"x": 0, "y": 0}, (), [0, 0]), ({"x": 1, "y": -1}, (), [-1, -1]), ({"x": 1}, (), [0, 0]), ({"x": 0, "a": 1, "b": 2}, (), [1, 2]),
+        ({"x": 0, "a": 1, "b": 2}, ("a", "b", "total"), [1, 2, None]), ({"x": 0, "y": 1}, ("y", "total"), [1, None]),
+    ],
+)  # fmt: skip
+def test_outputs_have_the_rows_that_are_named_for_them(named, outputs, axes):
+    """One name is for all of them, none means the first axis; an output that has a name and is not among the rows has none."""
+    mathematics = kernel(copied, rows=named, OUTPUTS=outputs)
+    assert [mathematics.output_axis(number, ["x"]) for number in range(len(axes))] == axes
 
 
 # Rows unlike the others

@@ -289,12 +289,17 @@ def test_a_tensor_with_a_method_of_its_own_is_a_fault(torch):
 def test_what_is_no_living_array_of_jax_on_the_device_is_a_fault(jax, monkeypatch):
     value = jax.put(np.ones(2), CPU)
     assert jax.fault(value, CPU) is None and jax.fault(np.ones(2), CPU) == "ndarray"
+    value.remark = "a name that no array has"
+    assert jax.fault(value, CPU) is None
     kept = jax.jax.devices
     monkeypatch.setattr(jax.jax, "devices", lambda: ["first", *kept()])
     assert jax.fault(value, CPU).endswith("rather than first")
     monkeypatch.undo()
     value.delete()
     assert jax.fault(value, CPU) == "an array that is deleted"
+    other = jax.put(np.ones(2), CPU)
+    other.sum = lambda: other
+    assert jax.fault(other, CPU) == "an array with a sum of its own"
 
 
 # The device, of which there is none here

@@ -269,7 +269,13 @@ def test_notes_below_a_table_have_one_colour(monkeypatch, capsys):
     verdicts = Parity(parity(0.5, unseen="12 of 200 rows"), nondeterministic=Spread(7, 0.0123, 2, 66))
     record = replace(timed("b", verdicts=verdicts, how={"discarded": 12, "states": STATES}), changed=("threads 2 → 1",))
     out = shown(capsys, record)
-    for words in ("not every row", "nondeterministic", "changed its process", "at the power limit", "samples discarded"):
+    for words in (
+        "not every row",
+        "nondeterministic",
+        "changed its process",
+        "at the power limit",
+        "samples discarded",
+    ):
         (line,) = [line for line in out.splitlines() if words in line]
         assert "\x1b[" not in line
 

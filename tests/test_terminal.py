@@ -98,3 +98,15 @@ def test_what_is_left_out_is_said_in_one_shade():
     terminal.print_table(out, LEFT, RIGHT, ROWS, ["kind"])
     (line,) = [line for line in out.file.getvalue().splitlines() if "left out" in line]
     assert line.startswith("\x1b[2m") and line.count("\x1b[") == 2
+
+
+def test_a_reader_that_has_gone_is_told_to_the_caller(monkeypatch):
+    """rich would end the process itself."""
+
+    class Gone(io.StringIO):
+        def write(self, text):
+            raise BrokenPipeError
+
+    monkeypatch.setattr("sys.stdout", Gone())
+    with pytest.raises(BrokenPipeError):
+        terminal.console().print("text")

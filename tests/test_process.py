@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -57,6 +58,26 @@ def test_the_cores_and_the_threads_of_the_process_are_settings_too(backend, monk
     cores, threads, precision = state.changes(before, state.read(backend))
     assert cores == f"CPU affinity {before['CPU affinity']} → [3, 5]"
     assert threads.startswith("live threads ") and precision == "precision ieee → tf32"
+
+
+@pytest.mark.parametrize(
+    ("module", "change"), [("torch._inductor.compile_worker.pool", ()), ("mine", ("live threads 7 → 8",))]
+)
+def test_a_thread_of_a_compiler_is_no_change_and_another_is(backend, monkeypatch, module, change):
+    """Whatever the compiler's is called: it is known by the module whose function it runs."""
+    running, begun, end = [], threading.Event(), threading.Event()
+    monkeypatch.setattr("_thread._count", lambda: 7 + len(running))
+    names = {"__name__": module, "begun": begun, "end": end}
+    exec("def work():\n    begun.set()\n    end.wait()", names)
+    before = state.read(backend)
+    running.append(threading.Thread(target=names["work"]))
+    running[0].start()
+    begun.wait()
+    try:
+        assert state.changes(before, state.read(backend)) == change
+    finally:
+        end.set()
+        running[0].join()
 
 
 def test_what_is_no_function_of_a_module_is_no_state_of_the_process(backend, monkeypatch):

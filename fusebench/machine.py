@@ -108,9 +108,7 @@ def git_commit(folder: Path, *parts: str) -> str | None:
     ask = ["git", "-C", str(folder)]
     try:
         head = subprocess.run([*ask, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        dirty = subprocess.run(
-            [*ask, "status", "--porcelain", "--", *(parts or ".")], capture_output=True, text=True, check=True
-        )
+        dirty = subprocess.run([*ask, "status", "--porcelain", "--", *(parts or ".")], capture_output=True, check=True)
         return head + ("+" if dirty.stdout.strip() else "")
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -66,9 +66,8 @@ def show(records: Sequence[Record], timed: bool = True) -> None:
                 out.print(f"changed its process  {r.label}: {'; '.join(r.changed)}", highlight=False, markup=False)
             if spread := r.parity.nondeterministic:
                 differs = f"{spread.elements} elements, by up to {spread.max_abs:.2g}"
-                out.print(
-                    f"nondeterministic  {r.label}: {spread.calls} of {spread.of} calls on the same inputs differ from the first, in up to {differs}"
-                )
+                calls = f"{spread.calls} of {spread.of} calls on the same inputs differ from the first"
+                out.print(f"nondeterministic  {r.label}: {calls}, in up to {differs}", highlight=False, markup=False)
 
 
 def _print_times(out: Console, rows: Sequence[Record]) -> None:

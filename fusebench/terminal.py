@@ -54,7 +54,7 @@ def _width() -> int:
             if found := os.get_terminal_size(descriptor).columns:
                 return found
         except OSError:
-            continue
+            pass  # it is no terminal
     return WIDEST
 
 

@@ -226,7 +226,8 @@ def test_the_operators_that_torch_computes_with_are_named_once(torch):
 
     output, names = torch.watch(call, (t.ones(2, 3), 1))
     assert names == ["torch's add", "torch's sum"] and output.shape == (2, 3)
-    assert torch.watch(lambda x: x.T.unsqueeze(0).to(t.float16), [t.ones(2, 3)])[1] == []
+    output, names = torch.watch(lambda x: x.T.unsqueeze(0).to(t.float16), [t.ones(2, 3)])
+    assert names == [] and output.dtype == t.float16, "keyword arguments reach the operators"
 
 
 def test_the_primitives_that_jax_computes_with_are_named_once(jax):
@@ -257,6 +258,48 @@ def test_the_body_of_a_launched_kernel_is_its_own(jax):
     output, names = jax.watch(jax.jax.jit(call), (jax.jax.numpy.ones(8),))
     assert output.tolist() == [3] * 8 and names == []
     assert jax.watch(lambda x: call(x) - 1, (jax.jax.numpy.ones(8),))[1] == ["jax's sub"]
+
+
+# What a call may return
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ("ones(2)", None), ("ones(2, 3).T", None), ("nn.Parameter(torch.ones(2))", "Parameter"), ("numpy()", "ndarray"),
+        ("ones(2).to_sparse()", "a torch.sparse_coo tensor on cpu rather than cpu"),
+        ("ones(2, device='meta')", "a torch.strided tensor on meta rather than cpu"),
+        ("ones(2, dtype=torch.complex64).conj()", "a tensor that is still to be conjugated or negated"),
+        ("ones(2, dtype=torch.complex64).conj().imag", "a tensor that is still to be conjugated or negated"),
+    ],
+)  # fmt: skip
+def test_what_is_no_finished_tensor_on_the_device_is_a_fault(torch, made, said):
+    value = np.ones(2) if made == "numpy()" else eval(f"torch.{made}", {"torch": torch.torch})
+    assert torch.fault(value, CPU) == said
+
+
+def test_a_tensor_with_a_method_of_its_own_is_a_fault(torch):
+    value = torch.torch.ones(2)
+    value.remark = "a name that no tensor has"
+    assert torch.fault(value, CPU) is None
+    value.cpu = lambda: value
+    assert torch.fault(value, CPU) == "a tensor with a cpu of its own"
+
+
+def test_what_is_no_living_array_of_jax_on_the_device_is_a_fault(jax, monkeypatch):
+    value = jax.put(np.ones(2), CPU)
+    assert jax.fault(value, CPU) is None and jax.fault(np.ones(2), CPU) == "ndarray"
+    value.remark = "a name that no array has"
+    assert jax.fault(value, CPU) is None
+    kept = jax.jax.devices
+    monkeypatch.setattr(jax.jax, "devices", lambda: ["first", *kept()])
+    assert jax.fault(value, CPU).endswith("rather than first")
+    monkeypatch.undo()
+    value.delete()
+    assert jax.fault(value, CPU) == "an array that is deleted"
+    other = jax.put(np.ones(2), CPU)
+    other.sum = lambda: other
+    assert jax.fault(other, CPU) == "an array with a sum of its own"
 
 
 # The device, of which there is none here
@@ -366,6 +409,8 @@ def test_jaxs_gpu_is_described_or_missed(jax, monkeypatch):
     monkeypatch.setattr(jax.jax, "devices", lambda: [Gpu(), None])
     monkeypatch.setattr(jax.jax, "default_backend", lambda: "gpu")
     assert jax.start("cuda") == Device("cuda", "card", (9, 1), 132)
+    monkeypatch.delattr(Gpu, "core_count")
+    assert jax.start("cuda") == Device("cuda", "card", (9, 1), 0), "older versions of jax do not tell"
     monkeypatch.setattr(jax.jax, "default_backend", lambda: "cpu")
     with pytest.raises(RuntimeError, match="jax sees no CUDA device"):
         jax.start("cuda")

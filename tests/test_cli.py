@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import os
 import signal
+import sys
 
 import pytest
 
@@ -149,6 +151,23 @@ def test_nothing_more_is_printed_at_the_end(monkeypatch, tmp_path):
     cli._print_no_more()
     os.write(file.fileno(), b"lost")
     assert (tmp_path / "out").read_text() == ""
+
+
+def test_what_an_encoding_lacks_is_printed_in_plain_characters(monkeypatch):
+    """On both streams, whatever the command prints."""
+
+    def says(command, arguments):
+        print("17 µs ± 1 %")
+        print("3 × …", file=sys.stderr)
+        return 0
+
+    streams = [io.TextIOWrapper(io.BytesIO(), "ascii") for _ in range(2)]
+    monkeypatch.setattr("sys.stdout", streams[0])
+    monkeypatch.setattr("sys.stderr", streams[1])
+    monkeypatch.setattr(app, "run_app", says)
+    assert cli.main(["bench"]) == 0
+    streams[1].flush()
+    assert [s.buffer.getvalue() for s in streams] == [b"17 us +- 1 %\n", b"3 x ...\n"]
 
 
 def test_a_signal_to_end_is_an_interrupt(called, monkeypatch, capsys):

@@ -14,6 +14,8 @@ from conftest import FIXTURES
 from samples import table_of
 from stand_in import light_python
 
+from fusebench.commands import completion
+from fusebench.configuration import schema
 from fusebench.records import store
 from fusebench.records.record import Record
 
@@ -272,6 +274,24 @@ def test_the_shell_completes_the_keys_of_the_command_in_the_line(answered, monke
     done = answered("-sc", "query=bash")
     found = set(done.stdout.split())
     assert (done.returncode, done.stderr) == (0, "") and words <= found and (words or not found)
+
+
+@pytest.mark.parametrize(
+    ("line", "command", "passed"),
+    [
+        ("fusebench parity -m seed=1 --retry=failed kernel=lo", "parity", "fusebench seed=1 kernel=lo"),
+        ("fusebench compare triton cuda seed=1 ", "compare", "fusebench seed=1 "),
+        ("fusebench bench dtype=", "bench", "fusebench dtype="),
+    ],
+)
+def test_hydra_completes_a_line_of_its_own_keys(monkeypatch, line, command, passed):
+    """Flags and sides are none, and the word that is being written comes once."""
+    asked = []
+    monkeypatch.setattr(completion, "run_app", lambda *arguments: asked.append(arguments) or 5)
+    monkeypatch.setattr(completion, "run_compare", lambda arguments: asked.append(("compare", arguments)) or 6)
+    monkeypatch.setenv("COMP_LINE", line)
+    assert completion.complete(["query=bash"], schema.SCHEMAS) == (6 if command == "compare" else 5)
+    assert asked == [(command, ["--shell-completion", "query=bash"])] and os.environ["COMP_LINE"] == passed
 
 
 @pytest.mark.parametrize("before", [[], ["bench"], ["compare"]])

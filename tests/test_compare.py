@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 
@@ -113,7 +114,13 @@ def test_one_cell_matches_any_other_and_variants_match_by_name(lola):
 def test_what_has_no_partner_is_named(lola):
     with pytest.raises(UsageError, match="side A has triton:row, triton:multirow and side B cuda:row"):
         sides.match(cells(lola, "triton:row", "triton:multirow"), cells(lola, "cuda:row"))
-    with pytest.raises(UsageError, match="side A has 2 cases"):
+    with pytest.raises(
+        UsageError, match="name one variant on each side"
+    ):  # rows of two implementations are none's variants
+        sides.match(cells(lola, "triton:row", "flax:multirow"), cells(lola, "cuda:row", "cuda:multirow"))
+    ids = [cell.case.id for cell in cells(lola, "cuda:row", dtypes=("float32", "float16"))]
+    named = re.escape(f"side A has 2 cases ({', '.join(ids)}) of lola, side B 1 case ({ids[0]}): expected as many")
+    with pytest.raises(UsageError, match=named):
         sides.match(cells(lola, "cuda:row", dtypes=("float32", "float16")), cells(lola, "cuda:row"))
 
 

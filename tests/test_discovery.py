@@ -140,6 +140,7 @@ def test_modules_of_an_earlier_search_are_forgotten(tmp_path):
         (KERNEL + "CASES = {'': {'N': 1}}\n", ": CASES is {'': {'N': 1}}; expected named sizes"),
         (KERNEL + "CASES = {'odd': {'N': 1, 'M': 2}}\n", ": case odd has N, M; expected N"),
         (KERNEL + "CASES = {'odd': {'N': 0}}\n", ": case odd is {'N': 0}; expected positive integers"),
+        (KERNEL + "DIMENSIONS = ('N', 'M')\nCASES = {'odd': {'N': 7, 'M': 0}}\n", ": case odd is {'N': 7, 'M': 0}; expected positive integers"),
         (KERNEL + "CASES = {'odd': {'N': True}}\n", ": case odd is {'N': True}; expected positive integers"),
         (KERNEL + "OPTIONS = {'a': ()}\n", ": OPTIONS is {'a': ()}; expected options with their values"),
         (KERNEL + "OPTIONS = {'a': 'bc'}\n", ": OPTIONS is {'a': 'bc'}; expected options with their values"),

@@ -178,9 +178,11 @@ def test_a_configuration_is_kept_whole_or_not_at_all(monkeypatch):
         folder.keep(KEPT, home, "bench")
     assert there == [(".bench.yaml", KEPT)], "it is written beside its place first"
     assert not list(home.iterdir())
+    with pytest.raises(UsageError, match="results cannot be written to nosuch: No such file or directory"):
+        folder.keep(KEPT, Path("nosuch"), "bench")
 
 
-@pytest.mark.parametrize("text", ["", "3", "[]", "{}", "{1: 2}", "kernel: [", "\x00", b"\xff"])
+@pytest.mark.parametrize("text", ["", "3", "[]", "{}", "{1: 2}", "{kernel: lola, 1: 2}", "kernel: [", "\x00", b"\xff"])
 def test_a_kept_configuration_that_is_none_is_named(text):
     home = made("a", text="")
     (home / "bench.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())

@@ -345,6 +345,15 @@ def test_a_launch_follows_its_first_tensor(driver):
     assert driver.streams == [(1, 0, 0xABC1), (0, 0, 0xABC0)], "Torch's current stream of that device"
     assert [c[1] for c in driver.cubins[::2]] == ["sm_80", "sm_90a"], "loaded once for each device"
     assert [device for *_, device in driver.allowed] == ["device 0", "device 1"]
+    cuda.Launcher(PROGRAM, 1, 32)(x)
+    assert driver.launched[-1][2] == {"grid": 1, "block": 32, "shmem_size": 0}, "none unless it is asked for"
+
+
+def test_a_launch_goes_to_the_first_gpu_from_another_one(driver):
+    launch, x = cuda.Launcher(PROGRAM, 1, 32), on(0, torch.ones(8))
+    driver.now = 1
+    launch(x)
+    assert [now for now, *_ in driver.launched] == [0] and driver.now == 1
 
 
 @pytest.mark.parametrize(

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import subprocess
 import sys
+import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 import torch
+import yaml
 from samples import CPU as CPU_INFO
 from samples import case, timed, untimed
 
 import fusebench
 from fusebench import library, machine
+from fusebench.settings import Settings
+from fusebench.timing.plan import Plan
 
 MIB = 2**20
 CPU = jax.devices("cpu")[0]
@@ -185,6 +191,16 @@ def test_a_second_gpu_is_refused():
 # The record
 
 
+def test_measure_and_settings_have_the_values_that_bench_has():
+    """In conf/, which is where a user of the command line reads them."""
+    conf = Path(fusebench.__file__).parents[1] / "conf"
+    bench = yaml.safe_load((conf / "base.yaml").read_text()) | yaml.safe_load((conf / "bench.yaml").read_text())
+    given = {n: p.default for n, p in inspect.signature(fusebench.measure).parameters.items()}
+    for key in ("time_s", "target", "regime", "cache"):
+        assert given[key] == getattr(Plan(), key) == bench[key]
+    assert Settings().timeout_s == bench["timeout_s"] and Settings().threads is bench["threads"] is None
+
+
 def test_arrays_reach_the_call_as_they_were_given():
     seen = []
     tree = {"x": np.ones(3), "y": [2.0]}
@@ -232,6 +248,25 @@ def test_threads_are_the_cores_and_torch_s_threads_of_the_calls_alone():
     record = fusebench.measure(call, backend="torch", device="cpu", threads=1, time_s=0.001)
     assert set(seen) == {(1, 1)} and record.timing.state.threads == (1, 1) and record.device.threads == 1
     assert (os.sched_getaffinity(0), torch.get_num_threads()) == (ours, before)
+
+
+def test_a_thread_that_began_within_a_call_gets_the_cores_that_were_ours():
+    """Not all of the machine: this process may have had fewer before."""
+    whole, begun, done = os.sched_getaffinity(0), [], threading.Event()
+
+    def call():
+        if not begun:
+            begun.append(threading.Thread(target=done.wait))
+            begun[0].start()
+
+    try:
+        os.sched_setaffinity(0, {min(whole)})
+        fusebench.measure(call, backend="numpy", threads=1, time_s=0.001)
+        assert os.sched_getaffinity(begun[0].native_id) == {min(whole)}
+    finally:
+        done.set()
+        begun[0].join()
+        os.sched_setaffinity(0, whole)
 
 
 @pytest.mark.parametrize("threads", [0, True, 1.0, 10**6])

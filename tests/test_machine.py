@@ -149,6 +149,10 @@ def test_the_device_of_a_record(monkeypatch, kind, driver):
     )
 
 
+def test_a_device_that_no_worker_has_described_has_its_type_alone():
+    assert DeviceInfo("cuda") == DeviceInfo("cuda", "", (0, 0), "", multiprocessors=0, cores=0, threads=0)
+
+
 def test_a_gpu_without_a_driver_s_word_has_none(monkeypatch):
     monkeypatch.setattr(machine, "gpu", lambda: None)
     assert machine.describe(Device("cuda", "x")).driver == ""

@@ -96,7 +96,8 @@ def test_input_and_output_files_that_do_not_fit_cost_no_cell(kernels, roots, tmp
 
 
 @pytest.mark.parametrize(
-    ("total", "free", "raised"), [(1000, 500, ValueError), (10**12, 500, StorageError), (10**12, 10**11, None)]
+    ("total", "free", "raised"),
+    [(1000, 500, ValueError), (10**12, 500, StorageError), (10**12, 10**11, None), (1200, 1200, None)],
 )
 def test_inputs_that_no_disk_of_this_size_holds_cost_their_cell_alone(
     kernels, tmp_path, monkeypatch, total, free, raised

@@ -295,6 +295,13 @@ def test_two_revisions_have_to_make_the_same_inputs(compared, double, old, new, 
         assert match.end is bad and not pools.of("build")
 
 
+def test_one_input_of_several_that_differs_is_enough(compared, double):
+    two = SOURCE.replace('{"x": ', '{"w": np.ones(2, np.float32), "x": ')
+    other = two.replace("rng.standard_normal(", "-rng.standard_normal(")
+    _, (match,) = compared(kernels=(kernel_with(double, two), kernel_with(double, other)), count=1)
+    assert not match.made and match.pairs[0][0].record.status == "skipped"
+
+
 def test_sides_with_seeds_of_their_own_are_meant_to_differ(compared, double):
     _, (match,) = compared(seeds=(0, 1), kernels=(None, kernel_with(double, SOURCE)), count=1)
     assert match.made

@@ -112,7 +112,7 @@ def test_messages_and_answers_go_over_the_pipe_and_prints_to_the_log(lasting):
     worker = pool.get("mine", python)
     worker.ask(reply(DONE), protocol.Repeated, 20)
     before = len(log.read_bytes())
-    spread = protocol.Repeated(Spread(3, float("inf")), (Stored("a.npy", "float32"),))
+    spread = protocol.Repeated(Spread(3, float("inf"), 2, 9), (Stored("a.npy", "float32"),))
     assert (
         worker.ask(
             reply(spread, "print('{}', flush=True); print('oh', file=sys.stderr, flush=True)"), protocol.Repeated, 20
@@ -339,6 +339,25 @@ def test_leaving_a_pool_ends_all_its_workers(tmp_path, python):
     workers[0].stop()  # of what has ended
 
 
+def test_all_workers_are_told_to_end_before_one_is_waited_for(tmp_path):
+    """A GPU's process takes seconds to go: they go side by side."""
+    told_to = []
+
+    class Slow:
+        def __init__(self, name):
+            self.name = name
+
+        def stop(self):
+            told_to.append(f"stop {self.name}")
+
+        def kill(self):
+            told_to.append(f"wait for {self.name}")
+
+    with Pool("cpu", [], tmp_path) as pool:
+        pool.workers = {("a", "python"): Slow("a"), ("b", "python"): Slow("b")}
+    assert told_to == ["stop a", "stop b", "wait for a", "wait for b"]
+
+
 def test_idle_workers_with_much_memory_make_room_for_others(tmp_path, monkeypatch):
     """On a GPU frameworks keep what they took."""
 
@@ -350,11 +369,11 @@ def test_idle_workers_with_much_memory_make_room_for_others(tmp_path, monkeypatc
             ended.append(self)
 
     keys = [("jax", "p"), ("torch", "p"), ("torch", "q")]
-    for beside, left in ((False, [keys[0], keys[2]]), (True, keys)):
+    for beside, left in (({}, [keys[0], keys[2]]), ({"beside": False}, [keys[0], keys[2]]), ({"beside": True}, keys)):
         pool, ended = Pool("cpu", [], tmp_path), []
         pool.workers = {k: Idle(held) for k, held in zip(keys, (2**40, 2 * 2**30 + 1, 2 * 2**30), strict=True)}
-        gone = [] if beside else [pool.workers[keys[1]]]
-        assert pool.get("jax", "p", beside=beside).info == {"i": "am"}
+        gone = [pool.workers[keys[1]]] if left != keys else []
+        assert pool.get("jax", "p", **beside).info == {"i": "am"}
         assert sorted(pool.workers) == sorted(left) and ended == gone
 
 
@@ -372,6 +391,7 @@ def test_an_inline_pool_holds_each_back_end_once(monkeypatch, tmp_path):
         assert pool.workers == {} and pool.rates == {}
         worker = pool.get("stand_in", "python")
         assert pool.get("stand_in", "another") is worker and worker.info.device.name == "stand-in"
+        assert worker.used is False, "no other process could take its place"
         assert worker.ask(protocol.Release(), protocol.Released, 1) == protocol.Released(123) and worker.held_bytes == 0
         nothing = protocol.RepeatCell("")  # before anything was built
         assert worker.ask(nothing, protocol.Repeated, 1).status == "failed"
@@ -511,7 +531,9 @@ def test_runs_that_go_on_at_one_time_have_cores_of_their_own(machine):
 
 def test_a_run_on_all_cores_takes_none_away(machine):
     whole = Cores(4)
-    assert whole.numbers == taken(9) == [1, 4, 5, 7] and taken(1) == [1]
+    assert whole.numbers == taken(9) == [1, 4, 5, 7]
+    one, another = Cores(1), Cores(1)
+    assert (one.numbers, another.numbers) == ([1], [4])
 
 
 def test_a_core_whose_lock_is_another_users_is_left_to_them(machine, tmp_path):

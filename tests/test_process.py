@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -49,8 +50,67 @@ def test_a_function_that_is_gone_was_replaced_and_a_new_one_was_not(backend, mon
     assert state.changes(state.read(backend), before) == ("numpy.of_my_own replaced",)
 
 
+def test_the_cores_and_the_threads_of_the_process_are_settings_too(backend, monkeypatch):
+    before = state.read(backend)
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {5, 3} if process == 0 else set())
+    monkeypatch.setattr("_thread._count", lambda: before["live threads"] + 1)
+    backend.settings = lambda: {"precision": "tf32"}
+    cores, threads, precision = state.changes(before, state.read(backend))
+    assert cores == f"CPU affinity {before['CPU affinity']} → [3, 5]"
+    assert threads.startswith("live threads ") and precision == "precision ieee → tf32"
+
+
+@pytest.mark.parametrize(
+    ("module", "change"), [("torch._inductor.compile_worker.pool", ()), ("mine", ("live threads 7 → 8",))]
+)
+def test_a_thread_of_a_compiler_is_no_change_and_another_is(backend, monkeypatch, module, change):
+    """Whatever the compiler's is called: it is known by the module whose function it runs."""
+    running, begun, end = [], threading.Event(), threading.Event()
+    monkeypatch.setattr("_thread._count", lambda: 7 + len(running))
+    names = {"__name__": module, "begun": begun, "end": end}
+    exec("def work():\n    begun.set()\n    end.wait()", names)
+    before = state.read(backend)
+    running.append(threading.Thread(target=names["work"]))
+    running[0].start()
+    begun.wait()
+    try:
+        assert state.changes(before, state.read(backend)) == change
+    finally:
+        end.set()
+        running[0].join()
+
+
+def test_what_is_no_function_of_a_module_is_no_state_of_the_process(backend, monkeypatch):
+    before = state.read(backend)
+    monkeypatch.setattr("numpy.pi", 3)
+    monkeypatch.setattr("time.timezone", "a text")
+    assert state.changes(before, state.read(backend)) == () and "time.timezone" not in before
+
+
+def test_a_method_of_a_tensor_may_not_be_replaced_and_a_generator_s_seed_may(backend, monkeypatch):
+    """torch.compile replaces torch.manual_seed when it is first used."""
+    pytest.importorskip("torch")
+    before = state.read(backend)
+    for function in ("torch.Tensor.sum", "torch.manual_seed", "torch.nn.functional.relu"):
+        monkeypatch.setattr(function, lambda *_: 0)
+    assert set(state.changes(before, state.read(backend))) == {
+        "torch.Tensor.sum replaced",
+        "torch.nn.functional.relu replaced",
+    }
+
+
+def test_a_framework_that_is_not_loaded_has_no_functions(backend, monkeypatch):
+    for name in ("torch", "jax"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    found = state.read(backend)
+    assert "time.time" in found and "numpy.matmul" in found
+    assert not [name for name in found if name.startswith(("torch.Tensor", "jax.jit"))]
+
+
 def test_a_setting_is_shown_with_both_values_and_many_are_cut_short():
     assert state.changes({"a": 1, "b": 2}, {"a": 1, "b": 3}) == ("b 2 → 3",)
+    assert state.changes(dict.fromkeys("abcdef", 1), {})[-1] == "f 1 → None", "six are shown"
+    assert state.changes(dict.fromkeys("abcdefg", 1), {})[-1] == "1 more"
     assert state.changes(dict.fromkeys("abcdefgh", 1), {})[-2:] == ("f 1 → None", "2 more")
 
 

@@ -53,6 +53,7 @@ def test_a_new_record_says_which_cell_it_is_of(monkeypatch):
                                 f"{home} ('fusebench', 'implementations')"),
         began=record.began,
     )  # fmt: skip
+    assert (record.time_s, record.timeout_s) == (0, 0), "until it runs"
     assert (record.case, record.kernel, record.device, record.schema) == (the_case, "lola", DeviceInfo("cuda"), SCHEMA)
     assert the_case == Case("lola", {"M": 3, "K": 5, "N": 7}, "float16", "ieee", {}, "forward", "M=3,K=5,N=7/float16")
 
@@ -116,6 +117,16 @@ def test_a_module_is_made_of_what_it_imported(kernel):
     assert set(sources.of_module(module.__name__)) == {*MINE, "_shared/rows.py", "_shared/never.py"}
 
 
+def test_where_an_error_was_raised_is_named_below_the_root_of_its_file(root, kernel):
+    """A root may lie anywhere; the innermost of its files counts."""
+    (root / "lola" / "mine.py").write_text("def f(g):\n    return g({})\n")
+    module = discovery.load_implementation("lola", "mine")
+    with pytest.raises(TypeError) as caught:
+        module.f(json.loads)
+    assert sources.place(caught.value) == "lola/mine.py:2"
+    assert sources.place(ValueError("never raised")) == ""
+
+
 def test_what_was_read_before_an_edit_is_what_was_loaded(root, kernel):
     read = {}
     name = discovery.load_implementation("lola", "mine").__name__
@@ -174,7 +185,7 @@ def test_a_record_is_one_line_and_comes_back_as_it_was(tmp_path):
 def full():
     """A record with something in every part."""
     how = {"host": [1e-5], "launches": 3, "kernels": ["a", "b", "c"], "wall": 1.2e-4, "states": STATES}
-    verdicts = Parity(parity(0.5), parity(0.25), parity(0.75), Spread(3, 0.5))
+    verdicts = Parity(parity(0.5), parity(0.25), parity(0.75), Spread(3, 0.5, 2, 9))
     source = provenance.source_of(Path(__file__), {})
     record = timed(
         "triton:row", how=how, verdicts=verdicts, points=("product",), source=source, work=(2 * 10**9, 10**6)

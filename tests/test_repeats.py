@@ -54,6 +54,12 @@ def test_a_spoilt_element_is_another_bit(repeats, value):
     assert len(repeats.take()) == 1
 
 
+def test_a_zero_of_the_other_sign_is_a_difference_of_no_element(repeats):
+    repeats.see(0, A)
+    assert not repeats.see(0, np.array([-0.0, 1, 2, 3], np.float32))
+    assert repeats.found() == Spread(0, 0.0, 1, 1)
+
+
 def test_nan_beside_the_same_nan_is_no_difference(repeats):
     spoilt = np.array([NAN, 1], np.float32)
     assert repeats.see(0, spoilt) and repeats.see(0, spoilt.copy())

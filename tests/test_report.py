@@ -263,6 +263,23 @@ def test_what_a_cell_changed_in_its_process_is_told(capsys):
     assert "\nchanged its process  b: torch threads 2 → 1; time.perf_counter replaced\n" in shown(capsys, record)
 
 
+def test_notes_below_a_table_have_one_colour(monkeypatch, capsys):
+    """Figures and paths in them are not picked out."""
+    monkeypatch.setattr(report, "console", lambda: Console(force_terminal=True, width=400, color_system="standard"))
+    verdicts = Parity(parity(0.5, unseen="12 of 200 rows"), nondeterministic=Spread(7, 0.0123, 2, 66))
+    record = replace(timed("b", verdicts=verdicts, how={"discarded": 12, "states": STATES}), changed=("threads 2 → 1",))
+    out = shown(capsys, record)
+    for words in (
+        "not every row",
+        "nondeterministic",
+        "changed its process",
+        "at the power limit",
+        "samples discarded",
+    ):
+        (line,) = [line for line in out.splitlines() if words in line]
+        assert "\x1b[" not in line
+
+
 def test_the_state_of_the_card_is_told(capsys):
     capped, slowed = timed("a", how={"states": STATES}), timed("b", how={"discarded": 12, "states": STATES[:1]})
     assert (capped.timing.state.sm_mhz, capped.timing.state.power_w) == ((1500, 1980), (300.0, 700.0))
@@ -312,6 +329,13 @@ def test_the_last_lines_count_the_cells_by_status_in_one_order(capsys):
     assert lines[0] == "8 cells: 2 ok, 1 skipped, 1 wrong, 1 failed, 1 crashed, 1 timeout, 1 implausible"
     assert lines[2] == "records: results/it/records.jsonl" and len(lines) == 3
     assert footer(capsys, [untimed()])[0] == "1 cell: 1 ok" and footer(capsys, [])[0] == "0 cells: none"
+
+
+def test_the_last_line_counts_the_tracebacks(capsys):
+    failed = untimed(status="failed", reason="x", traceback="Traceback …")
+    for count, words in ((1, "1 cell has"), (2, "2 cells has")):
+        last = footer(capsys, [untimed(), *[failed] * count])[-1]
+        assert last == f"records: results/it/records.jsonl (the field traceback of {words} where it failed)"
 
 
 def test_the_wall_time_is_shared_out(capsys):

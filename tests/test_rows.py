@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from toys import edit, store
+from toys import copied, edit, kernel, store
 
 from fusebench.parity import rows
 
@@ -14,6 +14,16 @@ INF, NAN = np.inf, np.nan
 def test_edges_are_both_sides_of_the_first_and_the_last_block_of_each_size():
     assert rows.edges(300)[:2] == [0, 299]
     assert set(rows.edges(300)) == {0, 299, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 287, 288}
+
+
+def test_no_other_row_is_an_edge():
+    """The last block begins with the last row here."""
+    first = {0, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256}
+    assert set(rows.edges(513)) == first | {511, 512}
+
+
+def test_an_odd_row_is_an_edge():
+    assert [rows.chosen(300, 1, seed).tolist() for seed in range(3)] == [[0]] * 3
 
 
 def test_the_first_row_of_the_last_whole_block_is_an_edge_where_the_block_divides_the_height():
@@ -50,6 +60,19 @@ def test_every_row_may_be_chosen_and_the_seed_decides():
     assert len(set(rows.chosen(1000, 50, 7).tolist()) & set(rows.chosen(1000, 50, 8).tolist())) < 40
 
 
+@pytest.mark.parametrize(
+    ("named", "outputs", "axes"),
+    [
+        ({"x": 0, "y": 0}, (), [0, 0]), ({"x": 1, "y": -1}, (), [-1, -1]), ({"x": 1}, (), [0, 0]), ({"x": 0, "a": 1, "b": 2}, (), [1, 2]),
+        ({"x": 0, "a": 1, "b": 2}, ("a", "b", "total"), [1, 2, None]), ({"x": 0, "y": 1}, ("y", "total"), [1, None]),
+    ],
+)  # fmt: skip
+def test_outputs_have_the_rows_that_are_named_for_them(named, outputs, axes):
+    """One name is for all of them, none means the first axis; an output that has a name and is not among the rows has none."""
+    mathematics = kernel(copied, rows=named, OUTPUTS=outputs)
+    assert [mathematics.output_axis(number, ["x"]) for number in range(len(axes))] == axes
+
+
 # Rows unlike the others
 
 RNG = np.random.default_rng(0)
@@ -70,9 +93,9 @@ OUTPUT = store(RNG.standard_normal((50, 33)), "bfloat16")
         pytest.param(lambda a, r: edit(a, r, a[r - 1 if r else 1]), id="repeated"),
     ],
 )
-@pytest.mark.parametrize("chunk", [2**22, 70])
+@pytest.mark.parametrize("chunk", [2**22, 70, 100])
 def test_a_row_that_is_unlike_the_others_is_found(monkeypatch, row, spoilt, chunk):
-    """Of a repeated one at the top the second is found; whether all rows are read at once or two at a time."""
+    """Of a repeated one at the top the second is found; whether all rows are read at once or two or three at a time."""
     monkeypatch.setattr(rows, "AT_A_TIME", chunk)
     found = rows.suspicious(spoilt(OUTPUT, row), 0, 8)
     assert row in found[:3] or (row == 0 and 1 in found[:3])

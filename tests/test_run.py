@@ -25,6 +25,7 @@ from fusebench.cell import INTERPRETER_FLOPS, Trial, rated
 from fusebench.contract import Cell, Device
 from fusebench.errors import StorageError
 from fusebench.inputs import make_sets
+from fusebench.parity.verdict import Worst
 from fusebench.records import store
 from fusebench.records.record import Build, Parity, Record
 from fusebench.run import run
@@ -34,7 +35,17 @@ from fusebench.timing.plan import Plan
 from fusebench.timing.summary import Clocks
 from fusebench.timing.yardstick import Rate, Rates
 from fusebench.workers.pool import WorkerLost
-from fusebench.workers.protocol import AskYardstickKey, BuildCell, MeasureRate, Refused, Release, RepeatCell, TimeCell
+from fusebench.workers.protocol import (
+    AskYardstickKey,
+    BuildCell,
+    CheckedRows,
+    CheckRows,
+    MeasureRate,
+    Refused,
+    Release,
+    RepeatCell,
+    TimeCell,
+)
 
 ROOTS = discovery.roots_of([FIXTURES / "kernels", FIXTURES / "faults"])
 KERNELS = discovery.find_kernels(ROOTS)
@@ -175,6 +186,16 @@ def test_each_output_is_judged_by_the_inputs_that_it_was_computed_from(
     assert getattr(record.parity, key).ratio > 1
     assert record.timing is None and record.rates is None, "a wrong cell has no time"
     assert kinds(pool) == [*STEPS[: 1 + STEPS.index(step)], Release]
+
+
+@pytest.mark.parametrize("elements", [10**9, 8])
+def test_what_chose_the_rows_is_on_record_where_not_all_were_judged(tmp_path, monkeypatch, elements):
+    monkeypatch.setattr("fusebench.parity.judge.JUDGED_ELEMENTS", elements)
+    pool = Pool(Worker({CheckRows: CheckedRows(Worst(checked=100))}))
+    kernel = fault({"rows": {"x": 0, "y": 0}})
+    (record,) = done(tmp_path, cell(size="small"), pool=pool, kernel=kernel, rows_seed=77)
+    assert record.status == "ok" and record.parity.rows_seed == (77 if elements == 8 else None)
+    assert record.parity.first.some_rows == (elements == 8)
 
 
 @pytest.mark.parametrize("step", STEPS)
@@ -457,6 +478,15 @@ def test_rates_are_measured_once_a_run_and_kept_for_the_next(tmp_path):
     (record,) = done(tmp_path / "again", pool=again)
     assert not any(isinstance(m, MeasureRate) for m in again.worker.asked)
     assert record.rates.best_s == pytest.approx(1e-6)
+
+
+@pytest.mark.parametrize("flops", [0, None])
+def test_a_kernel_without_flops_asks_for_no_rate_of_products(tmp_path, flops):
+    pool, kernel = Pool(), fault({"flops": lambda case: flops} if flops is not None else {})
+    (record,) = done(tmp_path, pool=pool, kernel=kernel)
+    names = [m.name for m in pool.worker.asked if isinstance(m, MeasureRate)]
+    assert names[:3] == ["copy_gbps", "read_gbps", "launch_s"]
+    assert len(names) == (3 if flops == 0 else 4) and record.rates.tflops == (0 if flops == 0 else pytest.approx(7e-8))
 
 
 def test_rates_are_measured_by_a_worker_that_has_loaded_no_implementation(tmp_path):

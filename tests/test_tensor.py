@@ -91,6 +91,10 @@ def test_a_remainder_has_the_sign_of_its_divisor():
         lambda a, b: np.reshape(a, (12, 5)), lambda a, b: np.swapaxes(a, 0, 1), lambda a, b: a * np.arange(5), lambda a, b: np.arange(5.0) * a,
         lambda a, b: np.searchsorted(np.cumsum(np.ones(5)), b[0, 0]) + 0 * a if isinstance(a, np.ndarray) else
             np.searchsorted(wrapped(np.cumsum(np.ones(5))), b[0, 0]) + 0 * a,
+        lambda a, b: a.reshape(-1), lambda a, b: a.reshape(60), lambda a, b: a.reshape([12, 5]), lambda a, b: np.hypot(a, 0.1),
+        lambda a, b: np.copysign(0.1, b - 1), lambda a, b: np.where(a > 1, 0.1, 0.2), lambda a, b: np.where(a > 1, 2, 3),
+        lambda a, b: np.where(a > 1, a.astype(np.int64), 2), lambda a, b: np.where(a > 1, 2, a.astype(np.int64)),
+        lambda a, b: np.where(a > 1, a.astype(np.int64), 0.1), lambda a, b: np.where(a > 1, a.astype(np.int64), b),
         lambda a, b: np.searchsorted(a[0, 0] * 0 + 1, b[0, 0] * 0 + 1, side="right"), lambda a, b: np.searchsorted(a[0, 0] * 0 + 1, b[0, 0] * 0 + 1),
     ],
 )  # fmt: skip

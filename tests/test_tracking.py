@@ -244,11 +244,12 @@ def test_changes_that_are_not_committed_are_told(environment, monkeypatch, tmp_p
     module, make = environment
     warned, changed = [], " M implementations/lola/flax.py\n"
     monkeypatch.setattr(module.log, "warning", warned.append)
-    monkeypatch.setattr(
-        module.subprocess,
-        "run",
-        lambda command, **_: SimpleNamespace(stdout=changed if command[-1] == "implementations" else ""),
-    )
+
+    def run(command, capture_output, text):
+        assert capture_output and text
+        return SimpleNamespace(stdout=changed if command[-1] == "implementations" else "")
+
+    monkeypatch.setattr(module.subprocess, "run", run)
     made = make()
     assert (
         made.check_presence()

@@ -683,6 +683,13 @@ def test_what_is_no_reference_may_be_imported(tmp_path, name):
     assert guard.Guard("torch", [tmp_path]).find_spec(name) is None
 
 
+def test_a_file_of_any_root_is_an_implementation(tmp_path):
+    found = guard.Guard("torch", [tmp_path / "ours", tmp_path / "theirs"])
+    for root in ("ours", "theirs"):
+        with pytest.raises(ImportError, match="another framework than torch"):
+            exec(compile("guard.find_spec('jax')", str(tmp_path / root / "mine.py"), "exec"), {"guard": found})
+
+
 def test_the_guard_sees_through_the_import_machinery(tmp_path, monkeypatch):
     """A file asks by a statement or through importlib; frames of either lie between it and the guard."""
     monkeypatch.setattr(sys, "meta_path", [guard.Guard("torch", [tmp_path]), *sys.meta_path])

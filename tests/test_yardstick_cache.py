@@ -158,6 +158,17 @@ def test_a_write_that_fails_leaves_the_old_file(cache, monkeypatch, capsys):
     assert [f.name for f in cache.parent.iterdir()] == [cache.name]
 
 
+def test_a_new_file_that_is_gone_costs_only_the_keeping(cache, monkeypatch, capsys):
+    def gone(new, old):
+        new.unlink()
+        raise OSError("no such file")
+
+    monkeypatch.setattr("pathlib.Path.replace", gone)
+    assert yardsticks.find(Worker(), NAMES, 1)[1]["launch_s"].value == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "not kept" in line and not list(cache.parent.iterdir())
+
+
 def test_a_reader_beside_a_writer_sees_the_old_file_or_the_new_one(cache, monkeypatch):
     """The new one is whole before it takes the old one's place, in the same folder, where that is one step."""
     yardsticks.find(Worker(), NAMES[:1], 1)

@@ -308,7 +308,7 @@ def stored(values: np.ndarray, dtype: str) -> np.ndarray:
     """The values rounded to the nearest of the dtype, ties to even, in float64; past the largest they are infinite. Integers stay."""
     if dtype not in FORMATS:
         return values
-    unit = np.maximum(spacing(values, dtype), 2.0**-1000)
+    unit = spacing(values, dtype)
     with np.errstate(all="ignore"):
         rounded = np.where(np.isfinite(values), np.rint(values / unit) * unit, values)
         return np.where(np.abs(rounded) > FORMATS[dtype][2], np.copysign(np.inf, rounded), rounded)

@@ -49,7 +49,7 @@ def _type(of: Any) -> pa.DataType:
         return _type(inner[0]) if len(inner) == 1 else pa.string()  # Parquet has no unions
     if origin is tuple:
         return pa.list_(_type(arguments[0]))  # of one type throughout
-    if origin is not None and issubclass(origin, Mapping):
+    if origin is Mapping:
         return pa.map_(_type(arguments[0]), _type(arguments[1]))
     raise TypeError(f"no Arrow type for {of}")
 

@@ -71,8 +71,8 @@ class Spread:
 
     elements: int
     max_abs: float
-    calls: int = 1
-    of: int = 1
+    calls: int
+    of: int
 
 
 @dataclass(frozen=True)

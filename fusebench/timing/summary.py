@@ -57,20 +57,20 @@ class Timing:
     uncertainty: float | None
     target: float
     target_missed: bool
-    run: int = 1
-    busy: tuple[float, ...] = ()
-    busy_median: float | None = None
-    host: tuple[float, ...] = ()
-    host_median: float | None = None
-    clocks: Clocks | None = None
-    launches: int | None = None
-    kernels: tuple[str, ...] = ()
-    discarded: int = 0
-    energy_j: float | None = None
-    state: StateRange = StateRange()
+    run: int
+    busy: tuple[float, ...]
+    busy_median: float | None
+    host: tuple[float, ...]
+    host_median: float | None
+    clocks: Clocks | None
+    launches: int | None
+    kernels: tuple[str, ...]
+    discarded: int
+    energy_j: float | None
+    state: StateRange
 
 
 def seconds(value: float) -> str:
     """Three significant digits with a unit: `17.4 µs`."""
     unit, scale = next(((u, s) for u, s in UNITS if value >= 0.9995 * s), UNITS[-1])
-    return f"{value / scale:.3g} {unit}" if value / scale < 999.5 else f"{value / scale:.0f} {unit}"
+    return f"{value / scale:.3g} {unit}" if value < 999.5 else f"{value:.0f} s"

@@ -152,7 +152,7 @@ def best(flops: int, moved_bytes: int, written_bytes: int, rates: Rates | None) 
         return None
     copied = min(2 * written_bytes, moved_bytes)
     traffic = copied / (rates.copy_gbps * 1e9) + (moved_bytes - copied) / (rates.read_gbps * 1e9)
-    product = flops / (rates.matrix_tflops * 1e12) if flops and rates.matrix_tflops else 0.0
+    product = flops / (rates.matrix_tflops * 1e12) if rates.matrix_tflops else 0.0
     return max(rates.launch_s, traffic, product)
 
 

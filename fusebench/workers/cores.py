@@ -59,7 +59,7 @@ def confined(count: int | None) -> Iterator[None]:
         yield
         return
     torch = sys.modules.get("torch")
-    computing = torch.get_num_threads() if torch else 0
+    computing = torch and torch.get_num_threads()
     ours = os.sched_getaffinity(0)
     before = {}
     for task in _tasks():

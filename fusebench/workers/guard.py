@@ -29,10 +29,7 @@ class Guard(importlib.abc.MetaPathFinder):
         return None
 
     def _asked_by_implementation(self) -> bool:
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            file = frame.f_code.co_filename
-            if "importlib" not in file and file != __file__:
-                return any(file.startswith(root) for root in self.roots)
+        frame: FrameType | None = sys._getframe()
+        while frame and ("importlib" in frame.f_code.co_filename or frame.f_code.co_filename == __file__):
             frame = frame.f_back
-        return False
+        return frame is not None and any(frame.f_code.co_filename.startswith(root) for root in self.roots)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -40,13 +40,14 @@ class Repeats:
         expected, got = ([np.array(self.backend.get(o)) for o in some] for some in (first, outputs))
         elements, largest = apart(expected, got)
         self.differing = sorted([*self.differing, (largest, set_, got)], key=lambda d: -d[0])[:KEPT]
-        before = self.spread or Spread(0, 0.0, 0)
-        self.spread = Spread(max(before.elements, elements), max(before.max_abs, largest), before.calls + 1)
+        before = self.spread or Spread(0, 0.0, 0, self.calls)
+        found = max(before.elements, elements), max(before.max_abs, largest)
+        self.spread = Spread(*found, before.calls + 1, self.calls)
         return False
 
     def found(self) -> Spread | None:
         """How far outputs were apart, or None where all calls gave the same."""
-        return self.spread and Spread(self.spread.elements, self.spread.max_abs, self.spread.calls, self.calls)
+        return self.spread and replace(self.spread, of=self.calls)
 
     def take(self) -> list[tuple[int, list[np.ndarray]]]:
         """The kept outputs that differ, with their sets, once."""

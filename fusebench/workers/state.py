@@ -20,7 +20,7 @@ SHOWN = 6  # of the changes of a cell: to replace a module is hundreds
 def read(backend: Any) -> dict[str, Any]:
     """The state of the process by name: cores, threads, the framework's settings, and the functions that its results and its
     clock depend on."""
-    cores = sorted(os.sched_getaffinity(0)) if sys.platform == "linux" else []
+    cores = sorted(os.sched_getaffinity(0))
     return {"CPU affinity": cores, "live threads": _threads(), **backend.settings(), **_functions()}
 
 

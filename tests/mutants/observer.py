@@ -18,10 +18,16 @@ LINES = coverage.Coverage(data_file=None, source=["fusebench"])
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leaves out what needs the workers of the session: they take seconds to start, and their lines are not seen here."""
-    kept = [item for item in items if "pool" not in getattr(item, "fixturenames", ())]
+    kept = [item for item in items if not _shares_workers(item)]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
     LINES.start()
+
+
+def _shares_workers(item: pytest.Item) -> bool:
+    """Whether it asks for the session's pool; a test file may have one of its own."""
+    info = getattr(item, "_fixtureinfo", None)
+    return any(fixture.scope == "session" for fixture in info.name2fixturedefs.get("pool", ())[-1:]) if info else False
 
 
 @pytest.hookimpl(wrapper=True)

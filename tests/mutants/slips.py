@@ -19,18 +19,33 @@ SWAPPED: dict[type, tuple[type, ...]] = {
     ast.Pow: (ast.Mult,), ast.And: (ast.Or,), ast.Or: (ast.And,), ast.BitAnd: (ast.BitOr,), ast.BitOr: (ast.BitAnd,),
 }  # fmt: skip
 NAMES = {"min": "max", "max": "min", "any": "all", "all": "any", "ceil": "floor", "floor": "ceil", "median": "mean"}
-SYMMETRIC = ("min", "max", "isclose", "array_equal", "cast", "shares_memory")
+SYMMETRIC = (
+    "min",
+    "max",
+    "isclose",
+    "array_equal",
+    "cast",
+    "shares_memory",
+    "equal",
+    "_same",
+    "apart",
+    "overlap",
+    "swapaxes",
+)
+CLOCKS = ("monotonic()", "perf_counter()")  # a measured time never meets its limit exactly
 UNSEEN = ("frozen", "strict", "slots", "check", "parents", "exist_ok")  # keywords that only say what must never happen
 
 
 @dataclass(frozen=True)
 class Slip:
-    """One change: where it stands, what it changes, and the module's text with it."""
+    """One change: where it stands, what it changes, and the module's text with it. `acts` are the lines on which it shows: its own,
+    those of the function for a default, None for any of the module where it acts at the import."""
 
     line: int
     before: str
     after: str
     function: str
+    acts: range | None
     write: Callable[[], str]
 
     @property
@@ -47,8 +62,8 @@ def find(text: str) -> Iterator[Slip]:
         if id(node) in docstrings or (isinstance(node, ast.Expr) and id(node.value) in docstrings):
             continue
         for number, changed in enumerate(_changes(node)):
-            line = getattr(node, "lineno", 0)
-            yield Slip(line, _short(node), _short(changed), function, lambda p=path, n=number: _written(text, p, n))
+            write = lambda p=path, n=number: _written(text, p, n)  # noqa: E731
+            yield Slip(node.lineno, _short(node), _short(changed), function, _acts(tree, path), write)
 
 
 def _written(text: str, path: tuple[Any, ...], number: int) -> str:
@@ -75,6 +90,17 @@ def _paths(tree: ast.AST, path: tuple[Any, ...] = (), function: str = "") -> Ite
                 yield from _paths(child, (*path, (name, place)), within)
 
 
+def _acts(tree: Any, path: tuple[Any, ...]) -> range | None:
+    """The lines on which a slip at the end of the path shows."""
+    node = _at(tree, path)
+    for step in path:
+        if isinstance(tree, ast.FunctionDef | ast.Lambda):
+            first, last = (node.lineno, node.lineno) if step[0] == "body" else (tree.lineno, tree.end_lineno)
+            return range(first, (last or first) + 1)
+        tree = _at(tree, (step,))
+    return None
+
+
 def _at(tree: Any, path: tuple[Any, ...]) -> Any:
     for name, place in path:
         tree = getattr(tree, name) if place is None else getattr(tree, name)[place]
@@ -85,7 +111,10 @@ def _changes(node: Any) -> Iterator[ast.AST]:
     """What a slip may make of the node."""
     match node:
         case ast.Compare(ops=[op]):
-            yield from (_with(node, ops=[other()]) for other in SWAPPED.get(type(op), ()))
+            others = SWAPPED.get(type(op), ())
+            if any(clock in ast.unparse(node) for clock in CLOCKS):
+                others = others[-1:]
+            yield from (_with(node, ops=[other()]) for other in others)
         case ast.BinOp(op=op) if not _is_text(node.left) and not _is_text(node.right):
             yield from (_with(node, op=other()) for other in SWAPPED.get(type(op), ()))
         case ast.BoolOp(op=op):

@@ -52,12 +52,15 @@ class Observed:
     seconds: Mapping[str, float]
     lines: Mapping[str, Mapping[str, Sequence[str]]]
 
-    def tests(self, file: str, line: int) -> list[str]:
-        """The tests that pass at a line, the shortest first, for TESTS_S. A line that runs at the import is passed by all
-        tests of the file."""
+    def tests(self, file: str, slip: slips.Slip) -> list[str]:
+        """The tests that pass where a slip shows, the shortest first, for TESTS_S. What runs at the import runs in the first of the
+        tests alone: such a slip is tried with all that pass the function, or else the file."""
         lines = self.lines.get(file, {})
-        passing = lines.get(str(line)) or sorted({test for tests in lines.values() for test in tests})
-        ordered = sorted((t for t in passing if self.seconds.get(t, SLOW_S) < SLOW_S), key=self.seconds.__getitem__)
+        passing = {test for line in slip.acts or () for test in lines.get(str(line), ())}
+        passing = passing or {test for tests in lines.values() for test in tests}
+        ordered = sorted(
+            sorted(t for t in passing if self.seconds.get(t, SLOW_S) < SLOW_S), key=self.seconds.__getitem__
+        )
         total = itertools.accumulate(self.seconds[test] for test in ordered)
         return [test for test, so_far in zip(ordered, total, strict=True) if so_far < TESTS_S]
 
@@ -158,7 +161,7 @@ def decide(
                 running[jobs.start(_task(mutant, then.arguments, then.seconds, {}))] = mutant, True
             while waiting and jobs.free and len(left) < MOST_LEFT:
                 mutant = waiting.popleft()
-                if tests := seen.tests(mutant.file, mutant.slip.line):
+                if tests := seen.tests(mutant.file, mutant.slip):
                     seconds = sum(map(seen.seconds.__getitem__, tests))
                     running[jobs.start(_task(mutant, tests, seconds, WITHOUT_GPU))] = mutant, False
                 elif then:

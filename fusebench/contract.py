@@ -195,7 +195,7 @@ class Mathematics:
     def output_axis(self, number: int, inputs: Collection[str]) -> int | None:
         """The axis of the rows of output `number`, where `inputs` are the names of all inputs; None for an output that OUTPUTS
         names and ROWS does not."""
-        if number < len(self.outputs) and self.outputs[number] not in self.rows:
-            return None
+        if number < len(self.outputs):
+            return self.rows.get(self.outputs[number])
         axes = [axis for name, axis in self.rows.items() if name not in inputs] or [0]
         return axes[number if len(axes) > 1 else 0]

@@ -64,7 +64,8 @@ def test_every_row_may_be_chosen_and_the_seed_decides():
     ("named", "outputs", "axes"),
     [
         ({"x": 0, "y": 0}, (), [0, 0]), ({"x": 1, "y": -1}, (), [-1, -1]), ({"x": 1}, (), [0, 0]), ({"x": 0, "a": 1, "b": 2}, (), [1, 2]),
-        ({"x": 0, "a": 1, "b": 2}, ("a", "b", "total"), [1, 2, None]), ({"x": 0, "y": 1}, ("y", "total"), [1, None]),
+        ({"x": 0, "a": 1, "b": 2}, ("a", "b", "total"), [1, 2, None]),
+        ({"x": 0, "a": 1, "b": 2}, ("a", "total", "b"), [1, None, 2]), ({"x": 0, "y": 1}, ("y", "total"), [1, None]),
     ],
 )  # fmt: skip
 def test_outputs_have_the_rows_that_are_named_for_them(named, outputs, axes):

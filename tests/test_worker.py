@@ -688,6 +688,7 @@ def test_a_file_of_any_root_is_an_implementation(tmp_path):
     for root in ("ours", "theirs"):
         with pytest.raises(ImportError, match="another framework than torch"):
             exec(compile("guard.find_spec('jax')", str(tmp_path / root / "mine.py"), "exec"), {"guard": found})
+    exec(compile("guard.find_spec('jax')", str(tmp_path / "ours-library" / "any.py"), "exec"), {"guard": found})
 
 
 def test_the_guard_sees_through_the_import_machinery(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.abc
+import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -17,7 +18,7 @@ class Guard(importlib.abc.MetaPathFinder):
 
     def __init__(self, backend: str, roots: Sequence[Path]):
         self.backend = backend
-        self.roots = [str(root.resolve()) for root in roots]
+        self.roots = [f"{root.resolve()}{os.sep}" for root in roots]
 
     def find_spec(self, name: str, path: object = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """None, which lets the next importer look. Raises ImportError for what an implementation may not have."""

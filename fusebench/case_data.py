@@ -12,6 +12,8 @@ from typing import Any
 from fusebench import inputs, memory
 from fusebench.contract import Cell, Mathematics
 from fusebench.errors import StorageError
+from fusebench.parity import budget
+from fusebench.parity.evaluations import Evaluations
 from fusebench.parity.judge import Judge
 from fusebench.parity.verdict import Asked, Verdict
 from fusebench.settings import Clock, Settings
@@ -65,36 +67,60 @@ class CaseData:
     ) -> Verdict:
         """The verdict on the outputs in those files, which were computed from that input set by the kernel or a part of it."""
         with self.clock.during("parity"):
+            judge = self._judge(set_, part)
+            if judge.judged is not None and not judge.knows(points):
+                self._evaluate_judged(judge, points, set_, pool)
             with memory.limited():
-                if (set_, part) not in self.judges:
-                    self.judges[set_, part] = Judge(
-                        self.mathematics, self.case, self.sets[set_], self.seed, self.settings.rows_seed, part
-                    )
-                judge = self.judges[set_, part]
                 arrays = inputs.load(outputs, self.folder, mapped=True)
                 verdict = judge.judge(arrays, points)
-                asked = (
-                    judge.ask(arrays, points, self.settings.device) if verdict.ok and judge.judged is not None else None
-                )
-            return verdict if asked is None else self._other_rows(judge, verdict, asked, outputs, set_, pool)
+                if not verdict.ok or judge.judged is None:
+                    return verdict
+                asked = judge.ask(arrays, points, self.settings.device)
+            return self._other_rows(judge, verdict, asked, outputs, set_, pool)
+
+    def _judge(self, set_: int, part: str) -> Judge:
+        if (set_, part) not in self.judges:
+            self.judges[set_, part] = Judge(
+                self.mathematics, self.case, self.sets[set_], self.seed, self.settings.rows_seed, part
+            )
+        return self.judges[set_, part]
+
+    def _evaluate_judged(self, judge: Judge, points: Sequence[str], set_: int, pool: Any) -> None:
+        """Has the judged rows evaluated on the device; where that fails the judge does it itself."""
+        message = protocol.EvaluateRows(
+            judge.judged_rows(points), tuple(self.files[set_]), str(self.folder), budget.DRAWS
+        )  # fmt: skip
+        reply = self._ask_reference(message, protocol.EvaluatedRows, pool)
+        if isinstance(reply, protocol.EvaluatedRows):
+            with memory.limited():
+                stacked = inputs.load(reply.outputs, self.folder)
+                exact, staged, *draws = zip(*stacked, strict=True)
+                judge.learn(points, Evaluations(exact, staged, draws, frozenset(reply.points)))
+
+    def _ask_reference(
+        self, message: protocol.Request, expected: type[protocol.R], pool: Any
+    ) -> protocol.R | protocol.Refused:
+        """What the reference on the device replies; Refused too where it was lost."""
+        key = ("reference", interpreter(self.settings.pythons, "torch", "torch"))
+        try:
+            reply: protocol.R | protocol.Refused = pool.get(*key, beside=True).ask(
+                message, expected, self.settings.timeout_s
+            )
+            pool.get(*key, beside=True).ask(protocol.Release(), protocol.Released, self.settings.timeout_s)
+        except WorkerLost as lost:
+            pool.drop(*key)
+            return protocol.Refused(lost.status, lost.reason)
+        return reply
 
     def _other_rows(
         self, judge: Judge, verdict: Verdict, asked: Asked, outputs: Sequence[inputs.Stored], set_: int, pool: Any
     ) -> Verdict:  # fmt: skip
         """The verdict with the rows that the judge did not see, by the reference on the device."""
-        key = ("reference", interpreter(self.settings.pythons, "torch", "torch"))
         message = protocol.CheckRows(asked, tuple(self.files[set_]), tuple(outputs), str(self.folder))
-        try:
-            reply = pool.get(*key, beside=True).ask(message, protocol.CheckedRows, self.settings.timeout_s)
-            pool.get(*key, beside=True).ask(protocol.Release(), protocol.Released, self.settings.timeout_s)
-        except WorkerLost as lost:
-            pool.drop(*key)
-            return replace(verdict, unseen=f"the reference on the device: {lost.reason}")
+        reply = self._ask_reference(message, protocol.CheckedRows, pool)
         if isinstance(reply, protocol.Refused):
             return replace(verdict, unseen=f"the reference on the device: {reply.reason}")
-        widened = judge.widened(verdict, reply.worst)
-        if asked.rows is None:
+        widened = judge.widened(verdict, reply.worst, asked)
+        if not (missing := judge.unseen(asked)):
             return widened
-        return replace(
-            widened, unseen=f"without a GPU, {judge.height - len(asked.rows)} of {judge.height} rows have no reference"
-        )
+        return replace(widened, unseen=f"without a GPU, {missing} of {judge.height} rows have no reference")

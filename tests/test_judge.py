@@ -5,6 +5,8 @@ A kernel here is one line. What it says is told through verdicts, so that anothe
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -554,15 +556,32 @@ def test_in_float32_the_reference_is_asked_about_no_points():
 def test_a_verdict_is_widened_by_what_was_found_of_more_rows():
     judge, right = tall(300, flops=1e10)
     verdict = judge.judge([right], ("part",))
-    right_everywhere = judge.widened(verdict, Worst(0.9, 0.1, 2.0, (5, 1), checked=600))
+    everything = judge.ask([right], ("part",), "cuda")
+    right_everywhere = judge.widened(verdict, Worst(0.9, 0.1, 2.0, (5, 1), checked=600), everything)
     assert right_everywhere.ok and right_everywhere.ratio == 0.9 and right_everywhere.checked == 600
     assert (right_everywhere.rms, right_everywhere.index) == (verdict.rms, verdict.index)
-    assert judge.widened(verdict, Worst(checked=4)).checked == verdict.checked
     found = Worst(1.01, 0.1, 2.0, (5, 1), 3.0, 2.9, 0.05, 1, 3, (2, 5, 9), 600)
-    wrong = judge.widened(verdict, found)
+    wrong = judge.widened(verdict, found, everything)
     assert not wrong.ok and (wrong.ratio, wrong.index, wrong.output, wrong.checked) == (1.01, (5, 1), 1, 600)
     assert (wrong.max_abs, wrong.ulps, wrong.got, wrong.expected, wrong.budget) == (0.1, 2.0, 3.0, 2.9, 0.05)
     assert np.isnan(wrong.max_rel) and wrong.pattern == "3 elements of 2 rows, 5 to 9"
+
+
+def test_every_row_that_was_looked_at_counts_once():
+    """Judged here, asked for, or asked for because it looks suspicious."""
+    judge, right = tall(300, flops=1e10)
+    verdict, few = judge.judge([right], ("part",)), tuple(map(int, judge.judged))
+    assert len(few) == 8 and verdict.checked == 16
+    others = [r for r in range(300) if r not in few]
+    for rows, unlike, seen in (
+        (few, (), 8),
+        (few[:3], (), 8),
+        (others[:5], (), 13),
+        (few[:2], [*few[:1], *others[:2]], 10),
+    ):
+        asked = replace(judge.ask([right], ("part",), "cuda"), rows=tuple(rows), unlike=tuple(unlike))
+        found = Worst(checked=2 * len({*rows, *unlike}))
+        assert judge.unseen(asked) == 300 - seen and judge.widened(verdict, found, asked).checked == 2 * seen
 
 
 @pytest.mark.parametrize(

@@ -371,6 +371,11 @@ def judged(data, pool, wrong=(), value=None, set_=1):
     return data.judge(save([output], data.folder, "output"), (), "", set_, pool)
 
 
+def asked_for(pool):
+    """The rows that the reference was to compare."""
+    return next(m.asked.rows for m in pool.worker.asked if isinstance(m, protocol.CheckRows))
+
+
 def unjudged(judge):
     return [r for r in range(200) if r not in judge.judged]
 
@@ -381,9 +386,13 @@ def test_all_rows_are_compared_with_what_the_formula_has(shared, device):
     pool = Pool(worker)
     verdict = judged(data, pool)
     assert verdict.ok and not verdict.unseen and verdict.checked == 200 * 7
-    assert [type(m) for m in worker.asked] == [protocol.CheckRows, protocol.Release] and not pool.dropped
-    assert worker.asked[0].asked.rows is None and list(worker.asked[0].files) == data.files[1]
+    kinds = [protocol.EvaluateRows, protocol.Release, protocol.CheckRows, protocol.Release]
+    assert [type(m) for m in worker.asked] == kinds and not pool.dropped
+    evaluate, _, check_, _ = worker.asked
     (judge,) = data.judges.values()
+    assert evaluate.asked.rows == tuple(judge.judged) and check_.asked.rows is None
+    assert list(evaluate.files) == list(check_.files) == data.files[1]
+    assert judged(data, pool) == verdict and [type(m) for m in worker.asked[4:]] == kinds[2:], "evaluated once"
     for row in (unjudged(judge)[0], unjudged(judge)[-1]):
         wrong = judged(data, pool, (row, 5))
         assert not wrong.ok and wrong.index == (row, 5) and wrong.checked == 200 * 7 and wrong.output == 0
@@ -402,9 +411,9 @@ def test_a_row_that_is_not_judged_may_not_be_spoilt(shared, monkeypatch, device,
     monkeypatch.setattr("fusebench.parity.judge.CPU_ELEMENTS", 400)
     data, pool = shared(device), Pool(Worker())
     right = judged(data, pool)
-    asked = pool.worker.asked[0].asked
-    assert right.ok and (asked.rows is None) == (device == "cuda")
-    rows = [r for r in unjudged(data.judges[1, ""]) if asked.rows is None or r not in asked.rows]
+    asked = asked_for(pool)
+    assert right.ok and (asked is None) == (device == "cuda")
+    rows = [r for r in unjudged(data.judges[1, ""]) if asked is None or r not in asked]
     for row in (rows[0], rows[len(rows) // 2], rows[-1]):
         wrong = judged(data, pool, row, value)
         assert not wrong.ok and wrong.index[0] == row and f"of row {row}" in wrong.reason()
@@ -419,7 +428,8 @@ def test_what_is_not_finite_is_right_where_the_inputs_make_it_so(shared):
 
 def test_what_is_wrong_already_is_not_looked_at_again(shared):
     worker = Worker()
-    assert not judged(shared(), Pool(worker), (0, 0)).ok and not worker.asked
+    assert not judged(shared(), Pool(worker), (0, 0)).ok
+    assert not any(isinstance(m, protocol.CheckRows) for m in worker.asked)
 
 
 def test_a_case_that_is_judged_whole_needs_no_reference_on_the_device(shared):
@@ -432,7 +442,7 @@ def test_other_runs_look_at_other_rows(shared, monkeypatch):
     for seed in (0, 0, 1):
         data, pool = shared("cpu", seed), Pool(Worker())
         judged(data, pool)
-        seen.append((tuple(data.judges[1, ""].judged), pool.worker.asked[0].asked.rows))
+        seen.append((tuple(data.judges[1, ""].judged), asked_for(pool)))
     assert seen[0] == seen[1] and seen[0][0] != seen[2][0] and seen[0][1] != seen[2][1] and seen[0][0] != seen[0][1]
 
 
@@ -444,15 +454,41 @@ def test_rows_are_drawn_anew_for_each_run():
 def test_rows_that_nobody_saw_are_told(shared, monkeypatch):
     lost = Pool(Worker(WorkerLost("crashed", "exit code 9")))
     verdict = judged(shared(), lost)
-    assert verdict.ok and verdict.unseen == "the reference on the device: exit code 9" and len(lost.dropped) == 1
+    assert verdict.ok and verdict.unseen == "the reference on the device: exit code 9" and len(lost.dropped) == 2
     failed = Pool(Worker(protocol.Refused("failed", "out of memory")))
     verdict = judged(shared(), failed)
     assert verdict.ok and verdict.unseen == "the reference on the device: out of memory" and not failed.dropped
     monkeypatch.setattr("fusebench.parity.judge.CPU_ELEMENTS", 1000)
     pool = Pool(Worker())
-    verdict = judged(shared("cpu"), pool)
-    unseen = 200 - len(pool.worker.asked[0].asked.rows)
+    data = shared("cpu")
+    verdict = judged(data, pool)
+    asked = next(m.asked for m in pool.worker.asked if isinstance(m, protocol.CheckRows))
+    seen = {*asked.rows, *asked.unlike, *data.judges[1, ""].judged}
+    unseen = 200 - len(seen)
+    assert verdict.checked == 7 * len(seen)
     assert verdict.ok and verdict.unseen == f"without a GPU, {unseen} of 200 rows have no reference" and unseen > 50
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_judged_rows_have_the_same_budget_wherever_they_are_evaluated(tmp_path, monkeypatch, dtype):
+    """The noise is another, of the same size: rms and its limit by a tenth, single elements by what 16 draws scatter."""
+    monkeypatch.setattr("fusebench.parity.judge.JUDGED_ELEMENTS", 400)
+    kernel = KERNELS["lola"]
+    case = make_case(kernel, {"M": 50, "K": 64, "N": 80}, dtype)
+    data = CaseData(kernel.mathematics, Cell(case, "torch_eager", "default"), tmp_path, Settings("cuda"), Clock())
+    here = Judge(kernel.mathematics, case, data.sets[1], rows_seed=data.settings.rows_seed)
+    points = ("layernorm", "bias")
+    (expected,) = here.allowed(points)
+    whole = np.zeros((50, 80), store([0.0], dtype).dtype)
+    data.judge(save([whole], tmp_path, "output"), points, "", 1, Pool(Worker()))
+    there = data.judges[1, ""]
+    assert there.knows(points) and there.points == here.points
+    np.testing.assert_allclose(there.reference()[0], here.reference()[0], rtol=1e-12, atol=1e-14)
+    (found,) = there.allowed(points)
+    assert not np.array_equal(found.deviation, expected.deviation)
+    assert np.sqrt(np.mean(found.deviation**2)) == pytest.approx(np.sqrt(np.mean(expected.deviation**2)), rel=0.1)
+    assert np.median(found.limit) == pytest.approx(np.median(expected.limit), rel=0.1)
+    assert found.rms_limit == pytest.approx(expected.rms_limit, rel=0.1)
 
 
 def test_time_is_booked_where_it_goes(shared):
@@ -482,8 +518,9 @@ def test_inputs_that_do_not_fit_are_tried_once(shared, monkeypatch):
 def compared(kernel, case, arrays, output, points=()):
     """What the reference finds of all rows of the output, and the verdict after it."""
     judge = Judge(kernel.mathematics, case, arrays)
-    found = reference.check(judge.ask([output], points, "cuda"), list(arrays.values()), [output], "cpu", {})
-    return found, judge.widened(judge.judge([output[:]], points), found)
+    asked = judge.ask([output], points, "cuda")
+    found = reference.check(asked, list(arrays.values()), [output], "cpu", {})
+    return found, judge.widened(judge.judge([output[:]], points), found, asked)
 
 
 @pytest.mark.parametrize("wrong", [None, (150, 7)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -16,7 +17,8 @@ from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets
 from fusebench.parity import pattern, rows
 from fusebench.parity.budget import DRAWS, Budget, derive, errors, together
-from fusebench.parity.rounding import FLUSHED, Exact, Noisy, Stored, evaluate, spacing
+from fusebench.parity.evaluations import Evaluations, evaluations
+from fusebench.parity.rounding import FLUSHED, spacing
 from fusebench.parity.verdict import Asked, Verdict, Worst
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case the judge sees itself: rows are chosen beyond
@@ -37,20 +39,24 @@ class Judge:
     seed: int = 0
     rows_seed: int = 0
     part: str = ""  # of the kernel's PARTS, the whole kernel if empty
-    exact: list[np.ndarray] = field(default_factory=list)
+    exact: Sequence[np.ndarray] = ()
     points: set[str] = field(default_factory=set)  # that the formula has
     budgets: dict[tuple[str, ...], list[Budget]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.inputs = [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in self.arrays.values()]
         self.row_axes = [self.mathematics.rows.get(name) for name in self.arrays]  # of the inputs, None without rows
-        heights = [a.shape[axis] for a, axis in zip(self.inputs, self.row_axes, strict=True) if axis is not None]
+        given = zip(self.arrays.values(), self.row_axes, strict=True)
+        heights = [a.shape[axis] for a, axis in given if axis is not None]
         self.height = heights[0] if heights else 0
         flops, moved = self.mathematics.flops(self.case), self.mathematics.moved_bytes(self.case)
         most = self.rows_within(flops / JUDGED_FLOPS, moved / self.case.itemsize / JUDGED_ELEMENTS)
         if any(self.mathematics.output_axis(n, self.arrays) is None for n in range(len(self.mathematics.outputs))):
             most = None  # what sums over all rows needs them all
         self.judged = None if most is None else rows.chosen(self.height, most, self.rows_seed)
+
+    @property
+    def _judged_rows(self) -> tuple[int, ...]:
+        return () if self.judged is None else tuple(map(int, self.judged))
 
     def rows_within(self, *excess: float) -> int | None:
         """How many rows to look at where the whole is that many times what fits, or None for all."""
@@ -67,20 +73,24 @@ class Judge:
         """The dtype in which output `number` is stored."""
         return self.mathematics.output_dtype(number, self.case)
 
-    def _evaluate(self, r: Exact) -> list[np.ndarray]:
-        with np.errstate(all="ignore"):
-            chosen = [
-                a if r.chosen is None or axis is None else np.take(a, r.chosen, axis=axis)
-                for a, axis in zip(self.inputs, self.row_axes, strict=True)
-            ]
-            outputs = evaluate(self.mathematics.formula_of(self.part), self.case, r, chosen)
-        return [np.asarray(o, dtype=np.float64) for o in outputs]
+    @cached_property
+    def inputs(self) -> list[np.ndarray]:
+        """Those of the judged rows, floats in float64."""
+        given = zip(self.arrays.values(), self.row_axes, strict=True)
+        chosen = [a if self.judged is None or axis is None else np.take(a, self.judged, axis) for a, axis in given]
+        return [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in chosen]
 
-    def reference(self) -> list[np.ndarray]:
+    def _evaluate(self, key: Sequence[str], draws: int) -> Evaluations:
+        return evaluations(
+            self.mathematics.formula_of(self.part), self.case, self.inputs, key, np.random.default_rng([self.seed, 77]),
+            self.judged, draws,
+        )  # fmt: skip
+
+    def reference(self) -> Sequence[np.ndarray]:
         """The outputs in float64, of all rows or of the judged ones."""
         if not self.exact:
-            exact = Exact(self.judged)
-            self.exact, self.points = self._evaluate(exact), exact.seen
+            found = self._evaluate((), 0)
+            self.exact, self.points = found.exact, set(found.seen)
         return self.exact
 
     def key(self, points: Sequence[str]) -> tuple[str, ...]:
@@ -89,19 +99,22 @@ class Judge:
 
     def allowed(self, points: Sequence[str]) -> list[Budget]:
         """Per output, what a correct program that rounds at `points` may do to the judged rows."""
-        key = self.key(points)
-        if key not in self.budgets:
-            exact = self.reference()
-            noisy = Noisy(self.case, key, np.random.default_rng([self.seed, 77]), self.judged, DRAWS)
-            draws = [self._evaluate(noisy)]
-            while len(draws) < DRAWS:
-                draws.append(self._evaluate(noisy.next_draw()))
-            staged = self._evaluate(Stored(self.case, key, self.judged)) if set(key) - {FLUSHED} else exact
-            self.budgets[key] = [
-                derive(e, drawn, kept, self.dtype(number), self._size(number, e))
-                for number, (e, drawn, kept) in enumerate(zip(exact, zip(*draws, strict=True), staged, strict=True))
-            ]
-        return self.budgets[key]
+        if not self.knows(points):
+            self.learn(points, self._evaluate(self.key(points), DRAWS))
+        return self.budgets[self.key(points)]
+
+    def knows(self, points: Sequence[str]) -> bool:
+        """Whether the budgets of programs that round at `points` are kept."""
+        return self.key(points) in self.budgets
+
+    def learn(self, points: Sequence[str], found: Evaluations) -> None:
+        """Keeps those budgets, derived from evaluations of the judged rows that were made here or on the device."""
+        self.exact, self.points = self.exact or found.exact, self.points | found.seen
+        drawn = zip(*found.draws, strict=True)
+        self.budgets[self.key(points)] = [
+            derive(exact, draws, staged, self.dtype(number), self._size(number, exact))
+            for number, (exact, draws, staged) in enumerate(zip(found.exact, drawn, found.staged, strict=True))
+        ]
 
     def _size(self, number: int, exact: np.ndarray) -> int:
         """How many elements output `number` has, of which `exact` holds the judged rows."""
@@ -132,8 +145,14 @@ class Judge:
             )
         worst = max(verdicts, key=lambda v: (not v.ok, v.ratio))
         return replace(
-            worst, undeclared=tuple(sorted(self.points.difference(points))) if self.case.dtype != "float32" else ()
+            worst,
+            checked=sum(v.checked for v in verdicts),
+            undeclared=tuple(sorted(self.points.difference(points))) if self.case.dtype != "float32" else (),
         )
+
+    def judged_rows(self, points: Sequence[str]) -> Asked:
+        """What the device is to evaluate of a large case, so that `learn` need not wait for NumPy."""
+        return self._asked(points, (), self._judged_rows)
 
     def ask(self, outputs: Sequence[np.ndarray], points: Sequence[str], device: str) -> Asked:
         """What the reference on the device is to look at: all rows, or on a CPU as many as it can in a second or two, and those
@@ -145,18 +164,30 @@ class Judge:
             seen = tuple(map(int, rows.chosen(self.height, most, self.rows_seed + 1)))
             for number, output in enumerate(outputs):
                 unlike += rows.suspicious(output, self.axis(number), UNLIKE_ROWS)
+        return self._asked(points, tuple(b.excess for b in self.allowed(points)), seen, tuple(unlike))
+
+    def _asked(
+        self, points: Sequence[str], excess: tuple[float, ...], seen: tuple[int, ...] | None, unlike: tuple[int, ...] = ()
+    ) -> Asked:  # fmt: skip
+        outputs = range(len(self.exact))
         return Asked(
-            self.case, self.part, self.key(points), tuple(self.row_axes), tuple(map(self.axis, range(len(outputs)))),
-            tuple(map(self.dtype, range(len(outputs)))), tuple(b.excess for b in self.allowed(points)), self.seed, seen, tuple(unlike),
+            self.case, self.part, self.key(points), tuple(self.row_axes), tuple(map(self.axis, outputs)),
+            tuple(map(self.dtype, outputs)), excess, self.seed, seen, unlike,
         )  # fmt: skip
 
-    def widened(self, verdict: Verdict, found: Worst) -> Verdict:
-        """The verdict after the reference on the device `found` the worst of all rows, or of more (reference.py)."""
+    def unseen(self, asked: Asked) -> int:
+        """How many rows neither the judge has seen nor the reference on the device, once that was asked."""
+        return 0 if asked.rows is None else self.height - len({*self._judged_rows, *asked.rows, *asked.unlike})
+
+    def widened(self, verdict: Verdict, found: Worst, asked: Asked) -> Verdict:
+        """The verdict after the reference on the device `found` the worst of the rows that it was asked for (reference.py)."""
+        alone = () if asked.rows is None else set(self._judged_rows) - {*asked.rows, *asked.unlike}
+        checked = found.checked + verdict.checked * len(alone) // max(1, len(self._judged_rows))
         if found.ratio <= 1:
-            return replace(verdict, checked=max(verdict.checked, found.checked), ratio=max(verdict.ratio, found.ratio))
+            return replace(verdict, checked=checked, ratio=max(verdict.ratio, found.ratio))
         return replace(
             verdict, ratio=found.ratio, max_abs=found.max_abs, ulps=found.ulps, got=found.got, expected=found.expected,
-            budget=found.budget, output=found.output, index=found.index, max_rel=float("nan"), checked=found.checked,
+            budget=found.budget, output=found.output, index=found.index, max_rel=float("nan"), checked=checked,
             pattern=found.where,
         )  # fmt: skip
 

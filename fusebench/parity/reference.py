@@ -8,6 +8,7 @@ text as the judge's (tensor.py). On a CPU the chunks go to threads, one for each
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +24,8 @@ from fusebench.contract import Case, Device
 from fusebench.discovery import normalised
 from fusebench.dtypes import FORMATS
 from fusebench.parity.budget import equal, finite, limit_of, reach_of_few
-from fusebench.parity.rounding import Exact, Noisy, Stored, evaluate, spacing, stored
+from fusebench.parity.evaluations import evaluations
+from fusebench.parity.rounding import Exact, evaluate, spacing, stored
 from fusebench.parity.tensor import Random, Tensor
 from fusebench.parity.verdict import Asked, Worst
 
@@ -33,6 +35,7 @@ Formula = Callable[..., Any]
 CHUNK_ELEMENTS = {"cuda": 4e7, "cpu": 5e5}
 # Draws, and up to how many elements of intermediate results they are made; the last for more.
 DRAWS = {"cuda": ((16, 1e8), (8, 5e8), (4, np.inf)), "cpu": ((16, 2e5), (4, np.inf))}
+JUDGED_SEED = 2**32  # the judged rows have other noise than any chunk, whose seed is its first row
 KEPT_ELEMENTS = 3e8  # of budgets, for the other outputs of the same inputs: 4 GB
 
 
@@ -69,12 +72,28 @@ def check(asked: Asked, arrays: Sequence[np.ndarray], got: Sequence[np.ndarray],
     return reduce(_worse, found)
 
 
-def _expected(
-    asked: Asked, arrays: Sequence[np.ndarray], rows: np.ndarray, got: Sequence[np.ndarray], device: str
-) -> Iterator[list[Expected]]:
-    """What the outputs may be, a chunk of the rows at a time."""
+def evaluated(
+    asked: Asked, arrays: Sequence[np.ndarray], device: str, draws: int
+) -> tuple[list[np.ndarray], frozenset[str]]:
+    """The evaluations of the rows of `asked`, all at once: of each output its exact value, that with the points rounded and the
+    draws, in float64, stacked; and the points that the formula has."""
+    rows = np.array(asked.rows)
+    random = Random(device, asked.seed + JUDGED_SEED)
+    found = evaluations(
+        _formula(asked), asked.case, _inputs(asked, arrays, device)(rows), asked.points, random, rows, draws,
+        lambda o: _tensor(o, device),
+    )  # fmt: skip
+    outputs = zip(found.exact, found.staged, *found.draws, strict=True)
+    return [torch.stack([e.tensor for e in output]).cpu().numpy() for output in outputs], found.seen
+
+
+def _formula(asked: Asked) -> Formula:
     mathematics = normalised(importlib.import_module(f"implementations.{asked.case.kernel}.kernel"))
-    formula = mathematics.formula_of(asked.part)
+    return mathematics.formula_of(asked.part)
+
+
+def _inputs(asked: Asked, arrays: Sequence[np.ndarray], device: str) -> Callable[[np.ndarray], list[Any]]:
+    """What gives the formula's inputs of some rows; those without rows go to the device once."""
     whole = [
         _argument(np.array(a), device) if axis is None else None for a, axis in zip(arrays, asked.row_axes, strict=True)
     ]
@@ -84,6 +103,15 @@ def _expected(
             w if axis is None else _argument(_take(a, chosen, axis), device)
             for a, w, axis in zip(arrays, whole, asked.row_axes, strict=True)
         ]
+
+    return inputs
+
+
+def _expected(
+    asked: Asked, arrays: Sequence[np.ndarray], rows: np.ndarray, got: Sequence[np.ndarray], device: str
+) -> Iterator[list[Expected]]:
+    """What the outputs may be, a chunk of the rows at a time."""
+    formula, inputs = _formula(asked), _inputs(asked, arrays, device)
 
     def expected(chosen: np.ndarray) -> list[Expected]:
         random = Random(device, asked.seed + int(chosen[0]))
@@ -109,27 +137,19 @@ def _evaluated(
     asked: Asked, formula: Formula, inputs: list[Any], rows: np.ndarray, random: Random, draws: int, got: Sequence[np.ndarray]
 ) -> Iterator[tuple[Tensor, Any, dict[float, Any]]]:  # fmt: skip
     """Of each output: its exact value, how far off the value before its last rounding may be, and the places of overflow."""
-    case, points = asked.case, asked.points
-
-    def outputs(r: Exact) -> list[Any]:
-        return [_tensor(o, random.device) for o in evaluate(formula, case, r, inputs)]
-
-    exact = outputs(Exact(rows))
-    staged = outputs(Stored(case, points, rows)) if points and case.dtype != "float32" else exact
-    own: list[Any] = [0.0] * len(exact)
-    overflow: list[dict[float, Any]] = [{} for _ in exact]
-    noisy = Noisy(case, points, random, rows, draws)
-    for draw in range(draws + 1):
-        ends = staged if draw == draws else outputs(noisy)
-        for number, (end, e) in enumerate(zip(ends, exact, strict=True)):
+    found = evaluations(
+        formula, asked.case, inputs, asked.points, random, rows, draws, lambda o: _tensor(o, random.device)
+    )  # fmt: skip
+    own: list[Any] = [0.0] * len(found.exact)
+    overflow: list[dict[float, Any]] = [{} for _ in found.exact]
+    for draw, ends in enumerate(itertools.chain(found.draws, [found.staged])):
+        for number, (end, e) in enumerate(zip(ends, found.exact, strict=True)):
             if draw < draws:
                 own[number] = own[number] + finite(end - e) ** 2
             if not np.isfinite(end := stored(end, asked.dtypes[number])).all():
                 for value in (np.inf, -np.inf, np.nan):
                     overflow[number][value] = overflow[number].get(value, False) | equal(end, value)
-        if draw < draws:
-            noisy.next_draw()
-    for number, (e, o, s) in enumerate(zip(exact, own, staged, strict=True)):
+    for number, (e, o, s) in enumerate(zip(found.exact, own, found.staged, strict=True)):
         reach = reach_of_few(e, o / draws, draws, s, asked.excess[number], got[number].size)
         yield e, reach if asked.dtypes[number] in FORMATS else 0.0 * e, overflow[number]
 

@@ -137,6 +137,23 @@ class MeasuredRate(Message, frozen=True):
     n: int
 
 
+class EvaluateRows(Message, frozen=True):
+    """Evaluate the formula in the rows of `asked`, with so many noisy draws; for the worker of the reference alone."""
+
+    asked: Asked
+    files: tuple[Stored, ...]
+    folder: str
+    draws: int
+
+
+class EvaluatedRows(Message, frozen=True):
+    """A file for each output, which has in a first axis its exact value, that with the points rounded, and the draws; and the
+    points that the formula has."""
+
+    outputs: tuple[Stored, ...]
+    points: tuple[str, ...]
+
+
 class CheckRows(Message, frozen=True):
     """Compare the rows of the `outputs` with the formula on the inputs in `files`; for the worker of the reference alone."""
 
@@ -150,7 +167,7 @@ class CheckedRows(Message, frozen=True):
     worst: Worst
 
 
-Request = BuildCell | RepeatCell | TimeCell | Release | AskYardstickKey | MeasureRate | CheckRows
+Request = BuildCell | RepeatCell | TimeCell | Release | AskYardstickKey | MeasureRate | EvaluateRows | CheckRows
 
 
 def encode(message: Message) -> bytes:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +14,16 @@ from fusebench import inputs
 from fusebench.machine import DeviceInfo
 from fusebench.parity import reference
 from fusebench.workers import protocol
+
+
+@contextlib.contextmanager
+def all_cores() -> Iterator[None]:
+    """Within it Torch computes with as many threads as there are cores, not with one."""
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(1)
 
 
 class Reference:
@@ -41,9 +54,19 @@ class Reference:
                 return protocol.CheckedRows(
                     reference.check(request.asked, arrays, got, self.device, self.known(request))
                 )
+            case protocol.EvaluateRows():
+                return self.evaluate(request)
             case protocol.Release():
                 return self.release()
         raise ValueError(f"the reference does no {type(request).__name__}")
+
+    def evaluate(self, request: protocol.EvaluateRows) -> protocol.EvaluatedRows:
+        """On a CPU with all cores: a few rows are one chunk."""
+        folder = Path(request.folder)
+        arrays = inputs.load(request.files, folder, mapped=True)
+        with all_cores() if self.device == "cpu" else contextlib.nullcontext():
+            outputs, points = reference.evaluated(request.asked, arrays, self.device, request.draws)
+        return protocol.EvaluatedRows(tuple(inputs.save(outputs, folder, "evaluated")), tuple(sorted(points)))
 
     def usable(self) -> bool:
         return True

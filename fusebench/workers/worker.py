@@ -245,7 +245,7 @@ class Bench:
                 return self.yardstick_key()
             case protocol.MeasureRate():
                 return self.rate(request)
-            case protocol.CheckRows():
+            case protocol.EvaluateRows() | protocol.CheckRows():
                 raise ValueError("the reference has a worker of its own")
 
     def _implementation(self, kernel: str, name: str) -> discovery.Implementation:

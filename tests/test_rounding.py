@@ -232,7 +232,8 @@ def test_a_round_of_draws_begins_anew():
     r = noisy(draws=4)
     first, second = of_rows(r), of_rows(r)
     np.testing.assert_array_equal(first, second)
-    assert not np.array_equal(r.compute(np.full(9, 1.5)), r.compute(np.full(9, 1.5))), "of elements each is fresh"
+    r, value = noisy(draws=4), np.full(9, 1.5)
+    assert not np.array_equal(r.compute(value), r.next_draw().compute(value)), "of elements each is fresh"
 
 
 # The noise of a sum

@@ -114,7 +114,7 @@ class Noisy(Exact):
         self.next_draw()
 
     def next_draw(self) -> Noisy:
-        """Begins another draw; the sizes of the sums, which noise changes to second order, are kept."""
+        """Begins another draw; the sizes of the noise, which noise changes to second order, are kept."""
         self.draw = (self.draw + 1) % self.draws
         self.uses = self.balanced = 0
         # a program that cuts off does so in every product: from layer to layer the loss adds up
@@ -150,11 +150,11 @@ class Noisy(Exact):
         noise = size * sign * _hadamard((self.draw + 5 * turn) % self.draws, column)
         return noise if shape else noise[0]
 
-    def _uniform(self, value: np.ndarray) -> np.ndarray:
-        """In [-1/2, 1/2), for each element of the value."""
+    def _uniform(self, value: np.ndarray, shared: Any = 0.0) -> np.ndarray:
+        """In [-1/2, 1/2), for each element of the value, and what all of them share."""
         if _of_rows(value):
-            return self._balanced(np.shape(value))
-        return self.random.random(np.shape(value), np.float32) - np.float32(0.5)
+            return self._balanced(np.shape(value)) + shared
+        return self.random.random(np.shape(value), np.float32) + (shared - 0.5)
 
     def _normal(self, value: np.ndarray) -> np.ndarray:
         """Of variance 1, for each element of the value."""
@@ -162,24 +162,36 @@ class Noisy(Exact):
             return math.sqrt(12) * self._balanced(np.shape(value))
         return self.random.standard_normal(np.shape(value), np.float32)
 
-    def _noise(self, value: np.ndarray, spacings: float, shared: float = 0.0) -> np.ndarray:
-        drawn = value + spacing(value, "float32", spacings) * (self._uniform(value) + shared)
-        highest = FORMATS["float32"][2]
-        if not np.max(np.abs(value), initial=0.0) < highest / 2:
-            drawn = np.where(np.abs(drawn) > highest, np.copysign(np.inf, drawn), drawn)
+    def _noise(
+        self, value: np.ndarray, dtype: str, spacings: float = 1.0, shared: Any = 0.0
+    ) -> tuple[np.ndarray, bool]:
+        """The value with noise of so many spacings of the dtype, and what all elements share; and whether that may take something
+        finite beyond the largest number."""
+
+        def begin() -> tuple[Any, bool]:
+            size, (mantissa, _, highest) = spacing(value, dtype, spacings), FORMATS[dtype]
+            # a spacing is that of a power of 2, which the value may be twice, and a draw twice the value
+            return size, bool(np.max(size, initial=0.0) > highest / 4 * (spacings * 2.0**-mantissa))
+
+        size, near_overflow = self._once(begin)
+        return _moved(value, size, self._uniform(value, shared)), near_overflow
+
+    def compute(self, value: np.ndarray, spacings: float = 1.0, shared: Any = 0.0) -> np.ndarray:
+        drawn, near_overflow = self._noise(value, "float32", spacings, shared)
+        if near_overflow:
+            drawn = np.where(np.abs(drawn) > FORMATS["float32"][2], np.copysign(np.inf, drawn), drawn)
         return np.where(np.abs(value) < 2.0**-126, 0.0, drawn) if FLUSHED in self.points else drawn
 
-    def compute(self, value: np.ndarray) -> np.ndarray:
-        return self._noise(value, 1.0)
-
     def function(self, value: np.ndarray, spacings: float = FUNCTION_SPACINGS) -> np.ndarray:
-        return self._noise(value, spacings, self._balanced(()))
+        return self.compute(value, spacings, self._balanced(()))
 
     def round(self, point: str, value: np.ndarray) -> np.ndarray:
         if point not in self.points:
             return self.compute(value)
-        drawn = value + spacing(value, self.dtype) * self._uniform(value)
-        return np.where(np.abs(value) > FORMATS[self.dtype][2], stored(value, self.dtype), drawn)
+        drawn, near_overflow = self._noise(value, self.dtype)
+        if near_overflow:
+            drawn = np.where(np.abs(value) > FORMATS[self.dtype][2], stored(value, self.dtype), drawn)
+        return drawn
 
     def narrow(self, point: str, value: np.ndarray) -> np.ndarray:
         return self.round(point, value) if point in self.points else value
@@ -204,59 +216,74 @@ class Noisy(Exact):
             variance = np.where(equal, np.maximum(variance, (terms * total) ** 2 / 45), variance)
         return unit * np.sqrt(variance)
 
-    def _accumulated(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:
-        """The noise of summing a @ b = `product` over K."""
-        squares, K = self._once(lambda: (a**2) @ (b**2)), a.shape[-1]
-        in_order = self._once(lambda: _partial_sums(a, b))
+    def _of_product(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:
+        """The standard deviation of summing a @ b = `product` over K."""
+        squares, in_order, K = (a**2) @ (b**2), _partial_sums(a, b), a.shape[-1]
         # once for each k, in the product or in the sum, half of the smallest subnormal may be lost at most
         lost = 2.0**-150 * math.sqrt(K / 3)
         if not self.tensor_cores:
-            deviation = self._deviation(product, squares, in_order, 2.0**-24, K, K)
-            return np.hypot(deviation, lost) * self._normal(product)
-        steps = math.ceil(K / TENSOR_CORE_STEP)
-        deviation = self._deviation(product, squares, in_order, TENSOR_CORE_UNIT, steps)
-        noise = np.hypot(deviation, lost) * self._normal(product)
-        # what is cut off is always towards zero: half of it adds up along the way to the sum
-        noise = noise + self.towards_zero / 2 * TENSOR_CORE_UNIT * steps * product
+            return np.hypot(self._deviation(product, squares, in_order, 2.0**-24, K, K), lost)
+        deviation = self._deviation(product, squares, in_order, TENSOR_CORE_UNIT, math.ceil(K / TENSOR_CORE_STEP))
         if self.tf32:
             # each operand loses between 0 and 2^-10 of itself: a mean of half that, and a variance of its square / 12
-            cut = self._once(lambda: (_tf32_size(a) ** 2) @ (_tf32_size(b) ** 2))
-            noise = noise + TF32_TRUNCATION * np.sqrt(cut / 6) * self._normal(product)
-            noise = noise + TF32_TRUNCATION * self.towards_zero * product
-        return noise
+            cut = (_tf32_size(a) ** 2) @ (_tf32_size(b) ** 2)
+            deviation = np.hypot(deviation, TF32_TRUNCATION * np.sqrt(cut / 6))
+        return np.hypot(deviation, lost)
+
+    def _cut_off(self, K: int) -> Any:
+        """The share of a product that programs cut off everywhere, towards zero."""
+        if not self.tensor_cores:
+            return 0.0
+        # what is cut off is always towards zero: half of it adds up along the way to the sum
+        share = TENSOR_CORE_UNIT / 2 * math.ceil(K / TENSOR_CORE_STEP) + (TF32_TRUNCATION if self.tf32 else 0.0)
+        return self.towards_zero * share
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         product = a @ b
-        return _moved(product, self._accumulated(a, b, product))
+        deviation = self._once(lambda: _finite(self._of_product(a, b, product)))
+        cut = product * (1 + self._cut_off(a.shape[-1])) if self.tensor_cores else product
+        return _moved(cut, deviation, self._normal(product))
 
     def sum(self, value: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
-        total = value.sum(axis=axis, keepdims=keepdims)
-        squares = self._once(lambda: (value**2).sum(axis=axis, keepdims=keepdims))
-        in_order = self._once(lambda: (np.cumsum(value, axis=axis) ** 2).mean(axis=axis, keepdims=keepdims))
-        K = value.shape[axis]
-        deviation = self._deviation(total, squares, in_order, 2.0**-24, K, K)
-        return _moved(total, deviation * self._normal(total))
+        total, K = value.sum(axis=axis, keepdims=keepdims), value.shape[axis]
+
+        def deviation() -> np.ndarray:
+            squares = (value**2).sum(axis=axis, keepdims=keepdims)
+            in_order = (np.cumsum(value, axis=axis) ** 2).mean(axis=axis, keepdims=keepdims)
+            return _finite(self._deviation(total, squares, in_order, 2.0**-24, K, K))
+
+        return _moved(total, self._once(deviation), self._normal(total))
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         if point not in self.points or self.dtype == "float32":
             return value  # float32 can shift a row by its mean, so that nothing cancels: it is owed nothing
-        return _moved(value, self._accumulated(a, b, a @ b) * np.abs(scale))
+        product = a @ b
+        deviation = self._once(lambda: _finite(self._of_product(a, b, product) * np.abs(scale)))
+        cut = _finite(self._cut_off(a.shape[-1]) * product * np.abs(scale))
+        return _moved(value + cut, deviation, self._normal(product))
 
 
 def _partial_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The mean square of the partial sums of a @ b in the order of K, from at most PARTIAL_SUMS of them."""
     step = math.ceil(a.shape[-1] / PARTIAL_SUMS)
     edges = range(0, a.shape[-1], step)
-    total, squares = np.zeros(()), np.zeros(())
-    for k in edges:
+    total = a[..., :step] @ b[..., :step, :]
+    squares = total**2
+    for k in edges[1:]:
         total = total + a[..., k : k + step] @ b[..., k : k + step, :]
-        squares = squares + total**2
+        squares = _moved(squares, total, total)
     return squares / len(edges)
 
 
-def _moved(value: np.ndarray, noise: np.ndarray) -> np.ndarray:
-    """value + noise; an infinity has infinite noise, but stays what it is: inf - inf would be NaN."""
-    return np.where(np.isfinite(value), value + noise, value)
+def _moved(value: Any, size: Any, noise: Any) -> Any:
+    """value + size × noise, where the size is finite: an infinity stays what it is."""
+    fused = getattr(value, "moved", None)  # tensors in one go
+    return value + size * noise if fused is None else fused(size, noise)
+
+
+def _finite(value: Any) -> Any:
+    """The value, 0 where it is not finite."""
+    return np.where(np.isfinite(value), value, 0.0)
 
 
 def _tf32_size(operand: np.ndarray) -> np.ndarray:

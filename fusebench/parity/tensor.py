@@ -92,6 +92,10 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         """The largest power of 2 that is at most |value|, infinite where the value is not finite."""
         return Tensor((self.tensor.double().contiguous().view(torch.int64) & 0x7FF0000000000000).view(torch.float64))
 
+    def moved(self, size: Any, noise: Any) -> Tensor:
+        """self + size × noise in one pass over memory."""
+        return Tensor(torch.addcmul(self.tensor, self._operand(size), self._operand(noise)))
+
     def reshape(self, *shape: Any) -> Tensor:
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
         return Tensor(self.tensor.reshape(*sizes))

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +11,6 @@ from fusebench import inputs
 from fusebench.machine import DeviceInfo
 from fusebench.parity import reference
 from fusebench.workers import protocol
-
-
-@contextlib.contextmanager
-def all_cores() -> Iterator[None]:
-    """Within it Torch computes with as many threads as there are cores, not with one."""
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(1)
 
 
 class Reference:
@@ -36,7 +23,7 @@ class Reference:
         if device == "cpu":
             torch.set_num_threads(1)  # chunks of rows run beside one another
 
-    def known(self, asked: protocol.CheckRows) -> dict[Any, Any]:
+    def known(self, asked: protocol.CheckRows | protocol.EvaluateRows) -> dict[Any, Any]:
         """What was computed for these inputs; what was for another case is given up."""
         if self.folder != asked.folder:
             self.folder, self.budgets = asked.folder, {}
@@ -61,11 +48,10 @@ class Reference:
         raise ValueError(f"the reference does no {type(request).__name__}")
 
     def evaluate(self, request: protocol.EvaluateRows) -> protocol.EvaluatedRows:
-        """On a CPU with all cores: a few rows are one chunk."""
+        self.known(request)
         folder = Path(request.folder)
         arrays = inputs.load(request.files, folder, mapped=True)
-        with all_cores() if self.device == "cpu" else contextlib.nullcontext():
-            outputs, points = reference.evaluated(request.asked, arrays, self.device, request.draws)
+        outputs, points = reference.evaluated(request.asked, arrays, self.device, request.draws)
         return protocol.EvaluatedRows(tuple(inputs.save(outputs, folder, "evaluated")), tuple(sorted(points)))
 
     def usable(self) -> bool:

@@ -84,8 +84,9 @@ def attention(q, k, v, n_padd, rows, r):
     n_padd is broadcast to (…, 1, 1). Padding of k and v, NaN or not, reaches nothing. Points: `query` of programs that scale q
     instead of the scores, `scores`, `scaled`, those of softmax, `probabilities`.
     """
-    T, D = k.shape[-2:]
-    i, j = rows[:, None], np.arange(T)
+    seen, D = int(rows.max(initial=-1)) + 1, k.shape[-1]  # no row sees a later token
+    k, v = k[..., :seen, :], v[..., :seen, :]
+    i, j = rows[:, None], np.arange(seen)
     kept = n_padd <= j[:, None]
     k, v = np.where(kept, k, 0.0), np.where(kept, v, 0.0)
     q = r.narrow("query", q * (1 / math.sqrt(D))) * math.sqrt(D)

@@ -49,10 +49,11 @@ def accepts(
     judge: Judge, arrays: dict[str, np.ndarray], outputs: Sequence[np.ndarray], points: Sequence[str], known: Any
 ) -> bool:
     """What a run with a GPU says of the outputs."""
-    if not judge.judge(outputs, points).ok:
+    verdict = judge.judge(outputs, points)
+    if not verdict.ok:
         return False
     asked = judge.ask(outputs, points, "cuda")
-    return reference.check(asked, list(arrays.values()), outputs, "cpu", known).ratio <= 1
+    return judge.widened(verdict, reference.check(asked, list(arrays.values()), outputs, "cpu", known), asked).ok
 
 
 def differing(judge: Judge, right: Sequence[np.ndarray], wrong: Sequence[np.ndarray]) -> np.ndarray:

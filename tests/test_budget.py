@@ -180,7 +180,7 @@ def test_the_end_of_a_relu_is_owed_the_variance_beside_it():
 
 def test_few_draws_are_held_to_the_noisiest_neighbours_and_to_what_16_showed():
     exact, own = np.arange(64.0), np.repeat([1.0, 4.0], 32)
-    found = budget.reach_of_few(exact, own, 4, exact + one_at(64, 3, 0.5), 2.25, 1000)
+    found = budget.reach_of_few(Neighbours(exact), exact, own, 4, exact + one_at(64, 3, 0.5), 2.25, 1000)
     expected = quantile(64, 1000) * np.sqrt(2.25 * own) + one_at(64, 3, 0.5)
     np.testing.assert_allclose(found, expected)
 
@@ -188,7 +188,8 @@ def test_few_draws_are_held_to_the_noisiest_neighbours_and_to_what_16_showed():
 @pytest.mark.parametrize(("draws", "share"), [(4, 0.2), (16, 0.5)])
 def test_one_of_few_draws_that_is_unlike_its_neighbours_keeps_some_of_its_own(draws, share):
     """Its noisiest neighbours are a quarter its own: it is one of four."""
-    found = budget.reach_of_few(np.arange(1.0, 65.0), one_at(64, 5), draws, np.arange(1.0, 65.0), 1.0, 1)
+    exact = np.arange(1.0, 65.0)
+    found = budget.reach_of_few(Neighbours(exact), exact, one_at(64, 5), draws, exact, 1.0, 1)
     assert found[5] == pytest.approx(quantile(16 * draws, 1) * math.sqrt(max(0.25, share)))
     assert found[16] == 0
 
@@ -260,11 +261,19 @@ def test_errors_are_zero_where_both_are_the_same_and_infinite_where_one_is_not_f
 
 
 def test_together_counts_finite_errors_in_deviations():
-    assert budget.together(np.array([3.0, -4.0, 0.0, INF]), np.array([1.0, 2.0, 0.0, 1.0])) == pytest.approx(
-        (math.sqrt(13 / 4), 0.25)
-    )
-    assert budget.together(np.array([2.0, 0.0]), np.array([0.0, 0.0])) == pytest.approx((math.sqrt(2), 1.0))
-    assert budget.together(np.zeros(0), np.zeros(0)) == (0, 0)
+    found = budget.together(np.array([3.0, -4.0, 0.0, INF]), np.array([1.0, 2.0, 0.0, 1.0]))
+    assert (found.rms, found.mean) == pytest.approx((math.sqrt(13 / 4), 0.25))
+    found = budget.together(np.array([2.0, 0.0]), np.array([0.0, 0.0]))
+    assert (found.rms, found.mean) == pytest.approx((math.sqrt(2), 1.0))
+    found = budget.together(np.zeros(0), np.zeros(0))
+    assert (found.rms, found.mean) == (0, 0)
+
+
+def test_figures_of_chunks_are_those_of_all_elements():
+    error, deviation = np.arange(9.0), np.linspace(1, 2, 9)
+    parts = [budget.together(error[at], deviation[at]) for at in (slice(0, 2), slice(2, 9))]
+    found, expected = parts[0] + parts[1], budget.together(error, deviation)
+    assert (found.count, found.rms, found.mean) == (9, pytest.approx(expected.rms), pytest.approx(expected.mean))
 
 
 # Fresh draws of the model itself
@@ -299,7 +308,7 @@ def test_a_fresh_draw_of_the_model_is_accepted(formula, dtype, points):
     rejected = 0
     for seed in range(1, 201):
         got = stored(made(seed, 1)[0], dtype)
-        rms, mean = budget.together(got - exact, found.deviation)
-        together = rms <= found.rms_limit and found.mean_limits[0] <= mean <= found.mean_limits[1]
+        of_all = budget.together(got - exact, found.deviation)
+        together = of_all.rms <= found.rms_limit and found.mean_limits[0] <= of_all.mean <= found.mean_limits[1]
         rejected += not (together and np.all(np.abs(got - exact) <= found.limit))
     assert rejected <= 1

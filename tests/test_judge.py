@@ -511,7 +511,18 @@ def test_a_gpu_sees_all_rows():
     judge, right = tall(300, flops=1e15, rows_seed=5, seed=4)
     (allowed,) = judge.allowed(("part",))
     assert judge.ask([right], ("part", "part"), "cuda") == Asked(
-        judge.case, "", judge.key(("part", "part")), (0,), (0,), (judge.case.dtype,), (allowed.excess,), 4, None, ()
+        judge.case,
+        "",
+        judge.key(("part", "part")),
+        (0,),
+        (0,),
+        (judge.case.dtype,),
+        (allowed.excess,),
+        4,
+        None,
+        (),
+        (allowed.alike,),
+        (allowed.widths,),
     )
 
 

@@ -246,8 +246,8 @@ def test_the_budget_of_few_draws_is_the_same(shape, zeros):
         own, exact = np.where(exact > 0, own, 0.0), np.maximum(exact, 0.0)
         staged = exact
     given = [wrapped(a) for a in (exact, own, staged)]
-    reach = budget.reach_of_few(exact, own, 4, staged, 1.5, 1000)
-    of_tensors = budget.reach_of_few(given[0], given[1], 4, given[2], 1.5, 1000)
+    reach = budget.reach_of_few(budget.Neighbours(exact), exact, own, 4, staged, 1.5, 1000)
+    of_tensors = budget.reach_of_few(budget.Neighbours(given[0]), given[0], given[1], 4, given[2], 1.5, 1000)
     for expected, got in (
         (reach, of_tensors.tensor),
         *(

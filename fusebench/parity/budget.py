@@ -6,7 +6,7 @@ as many standard deviations of the noise as correct programs reach once in `ALAR
 root mean square and the mean of error ÷ standard deviation that a further noisy evaluation would have: that finds the small
 systematic error which no single element shows.
 
-`reach_of_few` works on NumPy's arrays and on those of tensor.py; the rest is NumPy alone.
+`derive` is NumPy alone, what it calls works on tensor.py's arrays too: there fewer draws are made of all rows (reference.py).
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class Budget:
 
     `reach` is how far the value before its last rounding may be off, `limit` how far the stored one may, `deviation` the
     standard deviation of its error. `excess`: by what factor the variance of some element is larger than the noisiest of its
-    neighbours' by more than chance. `nonfinite` maps inf, -inf and NaN to where overflow on the way may leave it.
+    neighbours' by more than chance. `alike`: how many draws of its own its neighbours' are worth. `widths`: how far beyond the
+    draws' the root mean square and the mean may be. `nonfinite` maps inf, -inf and NaN to where overflow on the way may leave it.
     """
 
     reach: np.ndarray
@@ -43,6 +44,8 @@ class Budget:
     rms_limit: float
     mean_limits: tuple[float, float]
     excess: float
+    alike: float
+    widths: tuple[float, float]
     nonfinite: Mapping[float, np.ndarray] = field(default_factory=dict)
 
 
@@ -51,12 +54,12 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
     `elements` elements in all, if these are some of its rows."""
     neighbours = Neighbours(exact)
     with np.errstate(all="ignore"):
-        squares = np.stack([finite(drawn - exact) ** 2 for drawn in draws])
-        own = squares.mean(axis=0)
-        weight, noisiest = prior_draws(own, neighbours.mean(own), len(draws)), neighbours.noisiest(own)
-        variance = moderated(own, neighbours, len(draws), weight)
+        squares = [finite(drawn - exact) ** 2 for drawn in draws]
+        own = np.mean(squares, axis=0)
+        alike, noisiest = prior_draws(own, neighbours.mean(own), len(draws)), neighbours.noisiest(own)
+        variance = moderated(own, neighbours, len(draws), alike)
         beyond = excess(own, noisiest, len(draws))
-        freedom, size = len(draws) + min(weight, len(draws) * (neighbours.count - 1)), max(elements, exact.size)
+        freedom, size = len(draws) + min(alike, len(draws) * (neighbours.count - 1)), max(elements, exact.size)
         # Where neighbours are not alike an element's own draws are few, but the noisiest of many bound it as well.
         reach = np.minimum(
             quantile(freedom, size) * np.sqrt(variance),
@@ -65,38 +68,60 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
         reach += np.abs(finite(staged - exact))
         if dtype not in FORMATS:
             reach = np.zeros_like(reach)  # an integer is right or wrong
-        stepped = spacing(exact, dtype) ** 2 / 12
         ends = [stored(value, dtype) for value in (*draws, staged, exact)]
-        figures = [together(errors(ends[-2], exact), np.sqrt(variance + stepped))]
-        # a draw is held against the others alone: its own share would hide how far it is off
-        for end, square in zip(ends, squares, strict=False):
-            others = np.maximum(own * len(draws) - square, 0.0) / (len(draws) - 1)
-            left = moderated(others, neighbours, len(draws) - 1, weight)
-            figures.append(together(errors(end, exact), np.sqrt(left + stepped)))
-    (staged_rms, staged_mean), (drawn_rms, drawn_mean) = figures[0], np.array(figures[1:]).T
-    few = FEW / max(exact.size, 1)
-    wide = prediction(len(draws))
-    middles, width = (drawn_mean.mean(), staged_mean), wide * drawn_mean.std(ddof=1) + few
+        deviation, figures = all_together(exact, ends[:-1], squares, neighbours, alike, dtype)
+    few, wide, drawn = FEW / max(exact.size, 1), prediction(len(draws)), figures[:-1]
+    widths = (
+        wide * float(np.std([f.rms for f in drawn], ddof=1)) + few,
+        wide * float(np.std([f.mean for f in drawn], ddof=1)) + few,
+    )
     nonfinite = {
         value: where
         for value in (np.inf, -np.inf, np.nan)
         if (where := np.logical_or.reduce([equal(end, value) for end in ends])).any()
     }
     return Budget(
-        reach, limit_of(exact, reach, dtype), np.sqrt(variance + stepped),
-        float(max(drawn_rms.mean(), staged_rms) + wide * drawn_rms.std(ddof=1) + few),
-        (float(min(middles) - width), float(max(middles) + width)), beyond, nonfinite,
+        reach, limit_of(exact, reach, dtype), deviation, *limits(figures, widths), beyond, alike, widths, nonfinite
     )  # fmt: skip
 
 
-def reach_of_few(exact: Any, own: Any, draws: int, staged: Any, excess: float, elements: int) -> Any:
+def all_together(
+    exact: Any, ends: Sequence[Any], squares: Sequence[Any], neighbours: Neighbours, alike: float, dtype: str
+) -> tuple[Any, list[Sums]]:
+    """The standard deviation of each element's error, and error ÷ it together: of each draw and of the staged evaluation. `ends`
+    are these as they are stored, `squares` those of the draws' errors before.
+
+    A draw is held against the others alone: its own share would hide how far it is off.
+    """
+    draws, stepped = len(squares), spacing(exact, dtype) ** 2 / 12
+    total = sum(squares[1:], squares[0])
+    deviation = np.sqrt(moderated(total / draws, neighbours, draws, alike) + stepped)
+    figures = []
+    for end, square in zip(ends, squares, strict=False):
+        others = np.maximum(total - square, 0.0) / (draws - 1)
+        left = moderated(others, neighbours, draws - 1, alike)
+        figures.append(together(errors(end, exact), np.sqrt(left + stepped)))
+    return deviation, [*figures, together(errors(ends[-1], exact), deviation)]
+
+
+def limits(figures: Sequence[Sums], widths: tuple[float, float]) -> tuple[float, tuple[float, float]]:
+    """Up to what the root mean square may be, and between what the mean, where the draws and, last, the staged evaluation have
+    those figures."""
+    *drawn, staged = figures
+    middles = (float(np.mean([f.mean for f in drawn])), staged.mean)
+    rms = max(float(np.mean([f.rms for f in drawn])), staged.rms)
+    return rms + widths[0], (min(middles) - widths[1], max(middles) + widths[1])
+
+
+def reach_of_few(
+    neighbours: Neighbours, exact: Any, own: Any, draws: int, staged: Any, excess: float, elements: int
+) -> Any:
     """How far values before their last rounding may be off, from the mean square `own` of what a few draws moved them by.
 
     So few say little of one element. Its neighbours in value tell more, but not all of them err as it does (of two arguments of
     GELU with the same value one is on its flat side): the noisiest quarter counts, times the `excess` that rows with
     `DRAWS` showed.
     """
-    neighbours = Neighbours(exact)
     variance = excess * np.maximum(neighbours.noisiest(own), own * (draws / (draws + NEIGHBOURS)))
     return quantile(draws * neighbours.count, elements) * np.sqrt(variance) + np.abs(finite(staged - exact))
 
@@ -157,12 +182,30 @@ def errors(got: np.ndarray, expected: np.ndarray, nonfinite: Mapping[float, np.n
     return np.where(same, 0.0, np.where(np.isfinite(difference), difference, np.inf))
 
 
-def together(error: np.ndarray, deviation: np.ndarray) -> tuple[float, float]:
-    """Root mean square and mean of error ÷ deviation, over the elements whose error is finite."""
-    if not error.size:
-        return 0.0, 0.0
+@dataclass(frozen=True)
+class Sums:
+    """Of error ÷ standard deviation: of how many elements, its sum, and that of its squares. Those of chunks can be added."""
+
+    count: int
+    total: Any
+    squares: Any
+
+    def __add__(self, other: Sums) -> Sums:
+        return Sums(self.count + other.count, self.total + other.total, self.squares + other.squares)
+
+    @property
+    def rms(self) -> float:
+        return float(np.sqrt(float(self.squares) / max(self.count, 1)))
+
+    @property
+    def mean(self) -> float:
+        return float(self.total) / max(self.count, 1)
+
+
+def together(error: Any, deviation: Any) -> Sums:
+    """Error ÷ deviation, over the elements whose error is finite."""
     normal = np.where((error == 0) | ~np.isfinite(error), 0.0, error / np.where(deviation > 0, deviation, 1.0))
-    return float(np.sqrt(np.mean(normal**2))), float(np.mean(normal))
+    return Sums(error.size, normal.sum(), (normal**2).sum())
 
 
 class Neighbours:

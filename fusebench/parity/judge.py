@@ -131,14 +131,14 @@ class Judge:
             got = output if self.judged is None else np.take(output, self.judged, self.axis(number))
             got, expected = got.astype(np.float64), self.reference()[number]
             error = errors(got, expected, budget.nonfinite)
-            rms, mean = together(error, budget.deviation)
+            figures = together(error, budget.deviation)
             verdict = self._worst(number, got, expected, error, budget.limit)
             verdicts.append(
                 replace(
                     verdict,
-                    rms=rms,
+                    rms=figures.rms,
                     rms_limit=budget.rms_limit,
-                    mean=mean,
+                    mean=figures.mean,
                     mean_limits=budget.mean_limits,
                     some_rows=self.judged is not None,
                 )
@@ -152,7 +152,7 @@ class Judge:
 
     def judged_rows(self, points: Sequence[str]) -> Asked:
         """What the device is to evaluate of a large case, so that `learn` need not wait for NumPy."""
-        return self._asked(points, (), self._judged_rows)
+        return self._asked(points, self._judged_rows)
 
     def ask(self, outputs: Sequence[np.ndarray], points: Sequence[str], device: str) -> Asked:
         """What the reference on the device is to look at: all rows, or on a CPU as many as it can in a second or two, and those
@@ -164,15 +164,19 @@ class Judge:
             seen = tuple(map(int, rows.chosen(self.height, most, self.rows_seed + 1)))
             for number, output in enumerate(outputs):
                 unlike += rows.suspicious(output, self.axis(number), UNLIKE_ROWS)
-        return self._asked(points, tuple(b.excess for b in self.allowed(points)), seen, tuple(unlike))
+        allowed = self.allowed(points)
+        asked = replace(
+            self._asked(points, seen), unlike=tuple(unlike), excess=tuple(budget.excess for budget in allowed)
+        )
+        if device == "cpu":  # it would take as long again
+            return asked
+        return replace(asked, alike=tuple(b.alike for b in allowed), widths=tuple(b.widths for b in allowed))
 
-    def _asked(
-        self, points: Sequence[str], excess: tuple[float, ...], seen: tuple[int, ...] | None, unlike: tuple[int, ...] = ()
-    ) -> Asked:  # fmt: skip
+    def _asked(self, points: Sequence[str], seen: tuple[int, ...] | None) -> Asked:
         outputs = range(len(self.exact))
         return Asked(
             self.case, self.part, self.key(points), tuple(self.row_axes), tuple(map(self.axis, outputs)),
-            tuple(map(self.dtype, outputs)), excess, self.seed, seen, unlike,
+            tuple(map(self.dtype, outputs)), (), self.seed, seen,
         )  # fmt: skip
 
     def unseen(self, asked: Asked) -> int:
@@ -183,6 +187,13 @@ class Judge:
         """The verdict after the reference on the device `found` the worst of the rows that it was asked for (reference.py)."""
         alone = () if asked.rows is None else set(self._judged_rows) - {*asked.rows, *asked.unlike}
         checked = found.checked + verdict.checked * len(alone) // max(1, len(self._judged_rows))
+        if found.together:  # of an output that is wrong, if there is one
+            output = next((n for n, figures in enumerate(found.together) if not figures.ok), verdict.output)
+            figures = found.together[output]
+            verdict = replace(
+                verdict, output=output, rms=figures.rms, rms_limit=figures.rms_limit, mean=figures.mean,
+                mean_limits=figures.mean_limits,
+            )  # fmt: skip
         if found.ratio <= 1:
             return replace(verdict, checked=checked, ratio=max(verdict.ratio, found.ratio))
         return replace(

@@ -8,11 +8,11 @@ text as the judge's (tensor.py). On a CPU the chunks go to threads, one for each
 from __future__ import annotations
 
 import importlib
-import itertools
+import operator
 import os
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import Any
 
@@ -23,11 +23,21 @@ from fusebench.backends import torch as backend
 from fusebench.contract import Case, Device
 from fusebench.discovery import normalised
 from fusebench.dtypes import FORMATS
-from fusebench.parity.budget import equal, finite, limit_of, reach_of_few
+from fusebench.parity.budget import (
+    Neighbours,
+    Sums,
+    all_together,
+    equal,
+    finite,
+    limit_of,
+    limits,
+    reach_of_few,
+    together,
+)  # fmt: skip
 from fusebench.parity.evaluations import evaluations
 from fusebench.parity.rounding import Exact, evaluate, spacing, stored
 from fusebench.parity.tensor import Random, Tensor
-from fusebench.parity.verdict import Asked, Worst
+from fusebench.parity.verdict import Asked, Together, Worst
 
 Formula = Callable[..., Any]
 
@@ -36,18 +46,21 @@ CHUNK_ELEMENTS = {"cuda": 4e7, "cpu": 5e5}
 # Draws, and up to how many elements of intermediate results they are made; the last for more.
 DRAWS = {"cuda": ((16, 1e8), (8, 5e8), (4, np.inf)), "cpu": ((16, 2e5), (4, np.inf))}
 JUDGED_SEED = 2**32  # the judged rows have other noise than any chunk, whose seed is its first row
-KEPT_ELEMENTS = 3e8  # of budgets, for the other outputs of the same inputs: 4 GB
+KEPT_ELEMENTS = 3e8  # of budgets, for the other outputs of the same inputs: 5 GB
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What some rows of one output may be: their exact value, how far off an element may be, and where rounding on the way may
-    leave inf, -inf or NaN."""
+    """What some rows of one output may be: their exact value, how far off an element may be, where rounding on the way may
+    leave inf, -inf or NaN; and for all together, if they are asked for, the standard deviation of each element's error and the
+    `figures` of the draws."""
 
     rows: np.ndarray
     exact: Any
     limit: Any
     overflow: dict[float, Any]
+    deviation: Any = None
+    figures: Sequence[Sums] = ()
 
 
 Known = MutableMapping[Any, list[list[Expected]]]  # by what was asked, chunk by chunk, output by output
@@ -64,12 +77,15 @@ def check(asked: Asked, arrays: Sequence[np.ndarray], got: Sequence[np.ndarray],
         chunks = _expected(asked, arrays, rows, got, device)
         if sum(o.size for o in got) * len(rows) <= KEPT_ELEMENTS * height:
             known[key] = chunks = list(chunks)
-    found = [_compared(asked, chunk, got, device) for chunk in chunks]
+    found, sums = [], []
+    for chunk in chunks:
+        compared, of_chunk = _compared(asked, chunk, got, device)
+        found.append(compared)
+        sums.append(of_chunk)
     if others := sorted(set(asked.unlike) - set(map(int, rows))):
-        found += [
-            _compared(asked, chunk, got, device) for chunk in _expected(asked, arrays, np.array(others), got, device)
-        ]
-    return reduce(_worse, found)
+        chunks = _expected(asked, arrays, np.array(others), got, device)
+        found += [_compared(asked, chunk, got, device)[0] for chunk in chunks]
+    return replace(reduce(_worse, found), together=_together(asked, sums))
 
 
 def evaluated(
@@ -115,12 +131,7 @@ def _expected(
 
     def expected(chosen: np.ndarray) -> list[Expected]:
         random = Random(device, asked.seed + int(chosen[0]))
-        return [
-            Expected(chosen, exact, limit_of(finite(exact), reach, dtype).astype(np.float32), overflow)
-            for dtype, (exact, reach, overflow) in zip(
-                asked.dtypes, _evaluated(asked, formula, inputs(chosen), chosen, random, draws, got), strict=True
-            )
-        ]
+        return list(_evaluated(asked, formula, inputs(chosen), chosen, random, draws, got))
 
     ends = np.unique(rows[[*range(len(rows))[:2], *range(len(rows))[-2:]]])  # a causal row sees only what is before it
     size = _elements_of_a_row(asked.case, formula, ends, inputs(ends))
@@ -136,48 +147,104 @@ def _expected(
 
 def _evaluated(
     asked: Asked, formula: Formula, inputs: list[Any], rows: np.ndarray, random: Random, draws: int, got: Sequence[np.ndarray]
-) -> Iterator[tuple[Tensor, Any, dict[float, Any]]]:  # fmt: skip
-    """Of each output: its exact value, how far off the value before its last rounding may be, and the places of overflow."""
+) -> Iterator[Expected]:  # fmt: skip
+    """What each output may be in those rows."""
     found = evaluations(
         formula, asked.case, inputs, asked.points, random, rows, draws, lambda o: _tensor(o, random.device)
     )  # fmt: skip
-    own: list[Any] = [0.0] * len(found.exact)
-    overflow: list[dict[float, Any]] = [{} for _ in found.exact]
-    for draw, ends in enumerate(itertools.chain(found.draws, [found.staged])):
-        for number, (end, e) in enumerate(zip(ends, found.exact, strict=True)):
-            if draw < draws:
-                own[number] = own[number] + finite(end - e) ** 2
-            if not (abs(end) < _largest(asked.dtypes[number])).all():
-                end = stored(end, asked.dtypes[number])
+    keep = bool(asked.alike)
+    seen = [_Seen(exact, dtype) for exact, dtype in zip(found.exact, asked.dtypes, strict=True)]
+    for ends in found.draws:
+        for end, of_output in zip(ends, seen, strict=True):
+            of_output.draw(end, keep)
+    for number, (staged, of_output) in enumerate(zip(found.staged, seen, strict=True)):
+        of_output.see(staged, keep)
+        exact, dtype, own = of_output.exact, of_output.dtype, of_output.total / draws
+        neighbours = Neighbours(exact)
+        reach = reach_of_few(neighbours, exact, own, draws, staged, asked.excess[number], got[number].size)
+        limit = limit_of(finite(exact), reach if dtype in FORMATS else 0.0 * exact, dtype).astype(np.float32)
+        deviation, figures = None, list[Sums]()
+        if keep:
+            deviation, figures = all_together(
+                exact, of_output.ends, of_output.squares, neighbours, asked.alike[number], dtype
+            )
+            deviation = deviation.astype(np.float32)
+        yield Expected(rows, exact, limit, of_output.overflow, deviation, figures)
+
+
+@dataclass
+class _Seen:
+    """What the evaluations of one output come to: the sum of the draws' squared errors, and where some overflow; all of them only
+    if they are to be kept."""
+
+    exact: Any
+    dtype: str
+    total: Any = 0.0
+    overflow: dict[float, Any] = field(default_factory=dict)
+    squares: list[Any] = field(default_factory=list)
+    ends: list[Any] = field(default_factory=list)
+
+    def draw(self, end: Any, keep: bool) -> None:
+        square = finite(end - self.exact) ** 2
+        self.total = self.total + square
+        if keep:
+            self.squares.append(square)
+        self.see(end, keep)
+
+    def see(self, end: Any, keep: bool) -> None:
+        if keep or not (abs(end) < _largest(self.dtype)).all():
+            end = stored(end, self.dtype)
+            if not np.isfinite(end).all():
                 for value in (np.inf, -np.inf, np.nan):
-                    overflow[number][value] = overflow[number].get(value, False) | equal(end, value)
-    for number, (e, o, s) in enumerate(zip(found.exact, own, found.staged, strict=True)):
-        reach = reach_of_few(e, o / draws, draws, s, asked.excess[number], got[number].size)
-        yield e, reach if asked.dtypes[number] in FORMATS else 0.0 * e, overflow[number]
+                    self.overflow[value] = self.overflow.get(value, False) | equal(end, value)
+        if keep:
+            self.ends.append(end)
 
 
-def _compared(asked: Asked, chunk: Sequence[Expected], got: Sequence[np.ndarray], device: str) -> Worst:
-    """The worst element of the rows of a chunk."""
-    found, wrong = Worst(), set[int]()
+def _compared(
+    asked: Asked, chunk: Sequence[Expected], got: Sequence[np.ndarray], device: str
+) -> tuple[Worst, list[list[Sums]]]:
+    """The worst element of the rows of a chunk; and of each output, if they are asked for, the figures of the draws and, last, its own."""
+    found, wrong, sums = Worst(), set[int](), []
     for number, expected in enumerate(chunk):
-        axis = asked.output_axes[number]
+        axis, dtype = asked.output_axes[number], asked.dtypes[number]
         output = Tensor(_put(_take(got[number], expected.rows, axis), device))
-        found = _worse(found, _worst_of(number, axis, output, expected, asked.dtypes[number], wrong))
-    return replace(found, rows=(len(wrong), min(wrong), max(wrong))) if wrong else found
+        error = _error(output, expected, dtype)
+        found = _worse(found, _worst_of(number, axis, output, error, expected, dtype, wrong))
+        if expected.deviation is not None:
+            sums.append([*expected.figures, together(error, expected.deviation)])
+    return (replace(found, rows=(len(wrong), min(wrong), max(wrong))) if wrong else found), sums
 
 
-def _worst_of(number: int, axis: int, got: Any, expected: Expected, dtype: str, wrong_rows: set[int]) -> Worst:
-    """The worst element of output `number`; the rows that are wrong are added to `wrong_rows`."""
-    exact, limit = expected.exact, expected.limit
-    if not got.size:
-        return Worst()
-    highest = _largest(dtype)
+def _together(asked: Asked, chunks: Sequence[list[list[Sums]]]) -> tuple[Together, ...]:
+    """Of each output all elements together, from the figures of its chunks."""
+    found = []
+    for widths, of_output in zip(asked.widths, zip(*chunks, strict=True), strict=True):
+        *figures, own = [reduce(operator.add, sums) for sums in zip(*of_output, strict=True)]
+        rms_limit, mean_limits = limits(figures, widths)
+        found.append(Together(own.rms, rms_limit, own.mean, mean_limits))
+    return tuple(found)
+
+
+def _error(got: Any, expected: Expected, dtype: str) -> Any:
+    """got - exact: 0 where rounding on the way may leave that, infinite where it is not finite for no reason."""
+    exact, limit, highest = expected.exact, expected.limit, _largest(dtype)
     right = equal(got, exact) | ((got == np.inf) & (exact + limit > highest))
     right = right | ((got == -np.inf) & (exact - limit < -highest))
     for value, where in expected.overflow.items():
         right = right | (where & equal(got, value))
-    difference = abs(got - exact)
-    error = np.where(right, 0.0, np.where(np.isfinite(difference), difference, np.inf))
+    difference = got - exact
+    return np.where(right, 0.0, np.where(np.isfinite(difference), difference, np.inf))
+
+
+def _worst_of(
+    number: int, axis: int, got: Any, error: Any, expected: Expected, dtype: str, wrong_rows: set[int]
+) -> Worst:
+    """The worst element of output `number`; the rows that are wrong are added to `wrong_rows`."""
+    exact, limit = expected.exact, expected.limit
+    if not got.size:
+        return Worst()
+    error = abs(error)
     ratio = error / np.maximum(limit, float(np.finfo(np.float32).tiny))
     wrong = (ratio > 1).tensor
     if beyond := int(wrong.sum()):

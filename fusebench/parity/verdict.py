@@ -38,8 +38,8 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        together = self.rms <= self.rms_limit and self.mean_limits[0] <= self.mean <= self.mean_limits[1]
-        return not self.problem and self.ratio <= 1 and together
+        together = Together(self.rms, self.rms_limit, self.mean, self.mean_limits)
+        return not self.problem and self.ratio <= 1 and together.ok
 
     def reason(self) -> str:
         """One line: how far off, where, what was got and what was expected."""
@@ -65,8 +65,9 @@ class Asked:
     """What to compare: the formula of `case`, or of a `part` of its kernel, for a program that rounds at `points`.
 
     `row_axes` are the axes of the rows of the inputs, None for those without, `output_axes` those of the outputs, which
-    are stored in `dtypes`. `rows` are
-    the numbers of the rows to look at, None for all; `unlike` those of others that this output alone asks for. `excess` is that of each output's budget.
+    are stored in `dtypes`. `rows` are the numbers of the rows to look at, None for all; `unlike` those of others that this output
+    alone asks for. `excess`, `alike` and `widths` are those of each output's budget (budget.py); without the latter two elements
+    are looked at one by one.
     """
 
     case: Case
@@ -79,12 +80,28 @@ class Asked:
     seed: int
     rows: tuple[int, ...] | None = None
     unlike: tuple[int, ...] = ()
+    alike: tuple[float, ...] = ()
+    widths: tuple[tuple[float, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Together:
+    """All elements of an output, as a Verdict has them."""
+
+    rms: float
+    rms_limit: float
+    mean: float
+    mean_limits: tuple[float, float]
+
+    @property
+    def ok(self) -> bool:
+        return self.rms <= self.rms_limit and self.mean_limits[0] <= self.mean <= self.mean_limits[1]
 
 
 @dataclass(frozen=True)
 class Worst:
     """What the reference on the device found: the worst element, as a Verdict describes it, how many elements are `beyond` their
-    budget, in which rows (how many, the first, the last), and how many elements it looked at."""
+    budget, in which rows (how many, the first, the last), how many elements it looked at, and each output's `together` if asked."""
 
     ratio: float = 0.0
     max_abs: float = 0.0
@@ -97,6 +114,7 @@ class Worst:
     beyond: int = 0
     rows: tuple[int, int, int] = (0, 0, 0)
     checked: int = 0
+    together: tuple[Together, ...] = ()
 
     @property
     def where(self) -> str:

@@ -512,6 +512,69 @@ def test_inputs_that_do_not_fit_are_tried_once(shared, monkeypatch):
     assert len(tried) == 1
 
 
+# All elements together
+
+
+@pytest.fixture
+def of_all(monkeypatch):
+    """The verdict on an output of a toy's 400 rows, of which the judge sees 8: of_all(wrong rows → output, device)."""
+    monkeypatch.setitem(sys.modules, "implementations.toy.kernel", toys.module(part))
+    x = store(np.random.default_rng(1).uniform(3.3, 6.1, (400, 64)), "bfloat16")
+    judge = toys.judge(part, x, "bfloat16", flops=1e15)
+    exact = x.astype(float) / np.pi
+
+    def verdict(shift, device="cuda", known=None):
+        output = store(stored(exact, "bfloat16") + shift(exact, judge), "bfloat16")
+        verdict = judge.judge([output], ("part",))
+        assert verdict.ok, "what the judge sees itself is right"
+        asked = judge.ask([output], ("part",), device)
+        return judge.widened(
+            verdict, reference.check(asked, [x], [output], "cpu", {} if known is None else known), asked
+        )
+
+    return verdict
+
+
+def a_step_up_in_some_unjudged_rows(exact, judge):
+    """One element in eight, which by itself may be so far off."""
+    up = np.zeros(exact.shape)
+    up[:, ::8] = 2.0**-7
+    up[judge.judged] = 0
+    return up
+
+
+@pytest.mark.parametrize("chunk", [64 * 50, 64 * 77, 1e9])
+def test_on_a_gpu_all_rows_count_together(of_all, chunks_of, chunk):
+    chunks_of(chunk)
+    nothing = lambda exact, judge: 0.0  # noqa: E731
+    right, known = of_all(nothing), {}
+    assert right.ok and right.checked == 400 * 64 and right.rms > 0
+    wrong = of_all(a_step_up_in_some_unjudged_rows, known=known)
+    assert wrong.ratio <= 1 and not wrong.ok and "not all together" in wrong.reason()
+    assert wrong.mean > wrong.mean_limits[1] and wrong.mean - right.mean == pytest.approx(
+        0.125 * 2.0**-7 / 0.0032, rel=0.4
+    )
+    again = of_all(nothing, known=known)
+    assert again.ok and again == right, "the figures of the draws are kept"
+
+
+def test_without_a_gpu_the_judged_rows_alone_count_together(of_all):
+    assert of_all(a_step_up_in_some_unjudged_rows, "cpu").ok
+
+
+def test_fresh_draws_are_right_together(of_all):
+    """Twenty outputs with the noise of the model in all rows but the judged ones."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+
+        def noise(exact, judge, rng=rng):
+            up = rng.uniform(-0.5, 0.5, exact.shape) * 2.0**-7 * np.exp2(np.floor(np.log2(exact)))
+            up[judge.judged] = 0
+            return np.where(up != 0, stored(exact + up, "bfloat16") - stored(exact, "bfloat16"), 0)
+
+        assert of_all(noise).ok
+
+
 # All of it on real kernels
 
 

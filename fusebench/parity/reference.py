@@ -44,7 +44,7 @@ Formula = Callable[..., Any]
 # Of the largest intermediate result: 0.3 GB in float64 on a GPU, and some of them live.
 CHUNK_ELEMENTS = {"cuda": 4e7, "cpu": 5e5}
 # Draws, and up to how many elements of intermediate results they are made; the last for more.
-DRAWS = {"cuda": ((16, 1e8), (8, 5e8), (4, np.inf)), "cpu": ((16, 2e5), (4, np.inf))}
+DRAWS = {"cuda": ((16, 5e7), (8, 1e8), (4, np.inf)), "cpu": ((16, 2e5), (4, np.inf))}
 JUDGED_SEED = 2**32  # the judged rows have other noise than any chunk, whose seed is its first row
 KEPT_ELEMENTS = 3e8  # of budgets, for the other outputs of the same inputs: 5 GB
 

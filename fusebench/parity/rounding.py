@@ -218,7 +218,8 @@ class Noisy(Exact):
 
     def _of_product(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:
         """The standard deviation of summing a @ b = `product` over K."""
-        squares, in_order, K = (a**2) @ (b**2), _partial_sums(a, b), a.shape[-1]
+        squares, K = (a**2) @ (b**2), a.shape[-1]
+        in_order = _partial_sums(a, b, TENSOR_CORE_STEP if self.tensor_cores else 1)
         # once for each k, in the product or in the sum, half of the smallest subnormal may be lost at most
         lost = 2.0**-150 * math.sqrt(K / 3)
         if not self.tensor_cores:
@@ -263,9 +264,9 @@ class Noisy(Exact):
         return _moved(value + cut, deviation, self._normal(product))
 
 
-def _partial_sums(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """The mean square of the partial sums of a @ b in the order of K, from at most PARTIAL_SUMS of them."""
-    step = math.ceil(a.shape[-1] / PARTIAL_SUMS)
+def _partial_sums(a: np.ndarray, b: np.ndarray, least: int) -> np.ndarray:
+    """The mean square of the partial sums of a @ b in the order of K, from at most PARTIAL_SUMS of them, `least` terms apart."""
+    step = max(least, math.ceil(a.shape[-1] / PARTIAL_SUMS))
     edges = range(0, a.shape[-1], step)
     total = a[..., :step] @ b[..., :step, :]
     squares = total**2

@@ -221,6 +221,7 @@ def test_points_that_are_declared_are_what_is_judged(tmp_path, monkeypatch):
     worker.info = msgspec.structs.replace(worker.info, flushes_subnormals=True)
     done(tmp_path, pool=Pool(worker))
     assert seen == [(("output", "subnormals"), "", n) for n in (0, SETS - 1, SETS - 1)]
+    assert {n for _, _, n in seen} == set(range(len(worker.asked[0].sets))), "no set's outputs are left out"
     seen.clear()
     done(tmp_path / "other", pool=Pool(Worker({BuildCell: {"points": ("output",)}})))
     assert {points for points, _, _ in seen} == {("output",)}

@@ -7,8 +7,8 @@
     python tests/alarms.py --cells 3000 --times 4    the float32 cells with their errors times 4: how many are rejected
 
 A cell is a kernel, sizes, dtype, precision, options, inputs (hard ones, or plain ones with a mean of up to 100 standard
-deviations, or with deviations from 1e-4 to 1e4) and a program: one of programs/<kernel>.py, or Torch's own operators. One in 4 of those that have sums has
-some of up to 131 072 terms. The seed and its number decide it.
+deviations, or with deviations from 1e-4 to 1e4) and a program: one of programs/<kernel>.py, or Torch's own operators. One in 4
+of those that have long sums has some of up to 131 072 terms. The seed and its number decide it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random numbers for inputs, drawn by all cores; how many there are changes no bit."""
+"""Random numbers for inputs, drawn by all cores; how many there are changes no bit. Another version of NumPy may draw others."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@
     OUTPUTS = ("y", "loss")              names of the outputs, in order (absent: they need none)
     OWN_DTYPES = {"loss": "float32"}     outputs of another dtype than the case's, and float inputs that are rounded to another;
                                          ("labels",) are inputs that keep the dtype that they are made with (absent: none)
-    def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32
+    def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32; `rng` is NumPy's (drawing.py)
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
     def formula(case, r, *inputs): …     the outputs in float64; `r` names the rounding points (rounding.py)
     LAUNCHES = {"two_launches": 2}       variant → how many launches a fused implementation makes in a call (absent: one)

@@ -13,7 +13,7 @@ from typing import Literal
 import ml_dtypes
 import numpy as np
 
-from fusebench import hard
+from fusebench import drawing, hard
 from fusebench.contract import Case, Mathematics
 from fusebench.dtypes import numpy_dtype
 from fusebench.errors import StorageError
@@ -34,13 +34,13 @@ def make_sets(
     which are the same arrays in all. They are made hard in the way of `kind`, weights only where `hard` names them. Floats are
     rounded to `case.dtype`, or to their own in OWN_DTYPES; other dtypes are left alone."""
     own = mathematics.own_dtypes
-    fixed = mathematics.weights(case, np.random.default_rng([seed, 0]))
+    fixed = mathematics.weights(case, drawing.generator(seed, 0))
     if mathematics.hard is not None:
         fixed = hard.change(mathematics, case, kind, fixed, [seed, 0])
     shared = _rounded(fixed, case.dtype, own)
     sets = []
     for number in range(1, count + 1):
-        made = mathematics.inputs(case, np.random.default_rng([seed, number]))
+        made = mathematics.inputs(case, drawing.generator(seed, number))
         sets.append(_rounded(hard.change(mathematics, case, kind, made, [seed, number]), case.dtype, own) | shared)
     return sets
 
@@ -48,24 +48,27 @@ def make_sets(
 def _rounded(arrays: dict[str, np.ndarray], dtype: str, own: Mapping[str, str]) -> dict[str, np.ndarray]:
     made = {n: np.asarray(a) for n, a in arrays.items()}
     dtypes = {n: own.get(n, dtype) if a.dtype.kind == "f" else "" for n, a in made.items()}
-    return {n: a.astype(numpy_dtype(dtypes[n])) if dtypes[n] else a for n, a in made.items()}
+    return {n: drawing.cast(a, numpy_dtype(dtypes[n])) if dtypes[n] else a for n, a in made.items()}
 
 
 def save(arrays: Sequence[np.ndarray], folder: Path, stem: str) -> list[Stored]:
-    """Writes the arrays to `folder`; the same array object is written once.
+    """Writes the arrays to `folder`, several at one time; the same array object is written once.
 
     Raises StorageError if the disk does not take them.
     """
-    written: dict[int, Stored] = {}
+    first: dict[int, int] = {}
     for index, array in enumerate(arrays):
-        if id(array) in written:
-            continue
-        name = f"{stem}{index}.npy"
+        first.setdefault(id(array), index)
+
+    def write(index: int) -> Stored:
+        array, name = arrays[index], f"{stem}{index}.npy"
         try:
             np.save(folder / name, array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array)
         except OSError as error:  # a full disk: NumPy says "1000 requested and 24 written", without an errno
             raise StorageError(f"{folder / name} cannot be written: {error}") from error
-        written[id(array)] = Stored(name, array.dtype.name)
+        return Stored(name, array.dtype.name)
+
+    written = dict(zip(first, drawing.in_threads(write, first.values()), strict=True))
     return [written[id(array)] for array in arrays]
 
 

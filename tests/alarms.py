@@ -1,12 +1,14 @@
 """False alarms: correct programs on random cells, all of which the judge must accept.
 
     python tests/alarms.py --cells 10000       judges them and shows every alarm, and how near the others came
+    python tests/alarms.py --cells 2500 --first 7500     the last quarter of these
     python tests/alarms.py --cell 4711         one cell again
     python tests/alarms.py --table             errors by mean/std of the inputs, up to 1000, where nothing is judged
     python tests/alarms.py --cells 3000 --times 4    the float32 cells with their errors times 4: how many are rejected
 
 A cell is a kernel, sizes, dtype, precision, options, inputs (hard ones, or plain ones with a mean of up to 100 standard
-deviations) and a program: one of programs/<kernel>.py, or Torch's own operators. The seed and its number decide it.
+deviations, or with deviations from 1e-4 to 1e4) and a program: one of programs/<kernel>.py, or Torch's own operators. One in 4
+of those that have long sums has some of up to 131 072 terms. The seed and its number decide it.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ from fusebench.parity.rounding import FLUSHED, spacing
 
 CPU = Device("cpu", "cpu")
 LARGEST = 64  # of a dimension, unless the kernel's programs say otherwise
+LONGEST, LONG_SHARE = 131_072, 1 / 4  # of the kernel's LONG dimension, and how many cells have a long one
+LONG_ELEMENTS = 2**19  # of an input of such a cell: the longer its rows, the fewer
 MEANS = (0, 1, 10, 100, 1000)  # of --table, in standard deviations
 
 
@@ -52,6 +56,11 @@ class Result:
     @property
     def line(self) -> str:
         return f"cell {self.number}: {self.case.kernel}/{self.case.id} {self.program}, {self.inputs}"
+
+    @property
+    def terms(self) -> int:
+        """Of the long sums, in kernels that have any."""
+        return self.case.sizes.get(everything()[1][self.case.kernel].long, 0)
 
     @property
     def shares(self) -> tuple[float, float, float]:
@@ -89,10 +98,20 @@ def size(rng: np.random.Generator, largest: int) -> int:
     return int(np.exp(rng.uniform(0, np.log(largest + 1))))
 
 
-def draw_case(rng: np.random.Generator, kernel: discovery.Kernel, largest: dict[str, int]) -> Case:
+def draw_sizes(rng: np.random.Generator, kernel: discovery.Kernel, found: programs.Programs) -> dict[str, int]:
+    largest = {d: found.largest.get(d, LARGEST) for d in kernel.dimensions}
+    if not found.long or rng.random() >= LONG_SHARE:
+        return {d: size(rng, most) for d, most in largest.items()}
+    exponent = rng.uniform(np.log2(largest[found.long]), np.log2(LONGEST))
+    long = int(2 ** (np.ceil(exponent) if rng.random() < 0.25 else exponent))  # one in 4 is a power of 2
+    others = {d: size(rng, max(1, min(most, LONG_ELEMENTS // long))) for d, most in largest.items()}
+    return {**others, found.long: long}
+
+
+def draw_case(rng: np.random.Generator, kernel: discovery.Kernel, found: programs.Programs) -> Case:
     return make_case(
         kernel,
-        {d: size(rng, largest.get(d, LARGEST)) for d in kernel.dimensions},
+        draw_sizes(rng, kernel, found),
         str(rng.choice(DTYPES)),
         str(rng.choice(PRECISIONS)),
         {name: str(rng.choice(values)) for name, values in kernel.options.items()},
@@ -105,6 +124,11 @@ def draw_inputs(rng: np.random.Generator, mathematics: Mathematics, case: Case) 
     kind = str(rng.choice(hard.kinds(mathematics, case))) if rng.random() < 0.4 else "plain"
     if kind != "plain":
         return kind, make_sets(mathematics, case, seed, 1, kind)[0]
+    if rng.random() < 0.25:
+        deviation = float(10 ** rng.uniform(-4, 4))
+        return f"deviation {deviation:.3g}", scaled(
+            mathematics, case, make_sets(mathematics, case, seed, 1)[0], deviation
+        )
     mean = 0.0 if rng.random() < 0.4 else float(10 ** rng.uniform(-1, 2))
     return f"mean/std {mean:.3g}", moved(mathematics, case, make_sets(mathematics, case, seed, 1)[0], mean)
 
@@ -121,6 +145,23 @@ def _moved(array: np.ndarray, mean: float, dtype: str) -> np.ndarray:
     wide = array.astype(np.float32)
     finite = wide[np.isfinite(wide)]
     return (wide + mean * (finite.std() or 1.0)).astype(array.dtype) if finite.size else array
+
+
+def scaled(
+    mathematics: Mathematics, case: Case, arrays: dict[str, np.ndarray], deviation: float
+) -> dict[str, np.ndarray]:
+    """The inputs with the first one that may be as small as can be of another standard deviation: logits, or what is multiplied."""
+    may = mathematics.hard(case).get("subnormal", ()) if mathematics.hard else tuple(arrays)
+    return {n: _scaled(a, deviation, case.dtype) if n in may[:1] else a for n, a in arrays.items()}
+
+
+def _scaled(array: np.ndarray, deviation: float, dtype: str) -> np.ndarray:
+    if array.dtype != numpy_dtype(dtype) or not array.ndim:
+        return array
+    wide = array.astype(np.float32)
+    finite = wide[np.isfinite(wide)]
+    with np.errstate(over="ignore"):
+        return (wide * (deviation / ((finite.std() if finite.size else 0.0) or 1.0))).astype(array.dtype)
 
 
 def candidates(kernel: discovery.Kernel, case: Case, inputs: str = "") -> dict[str, programs.Program]:
@@ -163,7 +204,7 @@ def judge(number: int, seed: int = 0) -> Result:
     rng = np.random.default_rng([seed, number])
     kernels, found = everything()
     kernel = kernels[str(rng.choice(sorted(found), p=_weights(found)))]
-    case = draw_case(rng, kernel, dict(found[kernel.name].largest))
+    case = draw_case(rng, kernel, found[kernel.name])
     inputs, arrays = draw_inputs(rng, kernel.mathematics, case)
     programs_ = candidates(kernel, case, inputs)
     name = str(rng.choice(sorted(programs_)))
@@ -178,7 +219,7 @@ def enlarged(number: int, seed: int, times: float) -> tuple[str, int, bool] | No
     rng = np.random.default_rng([seed, number])
     kernels, found = everything()
     kernel = kernels[str(rng.choice(sorted(found), p=_weights(found)))]
-    case = draw_case(rng, kernel, dict(found[kernel.name].largest))
+    case = draw_case(rng, kernel, found[kernel.name])
     if case.dtype != "float32" or case.precision != "ieee":
         return None
     arrays = make_sets(kernel.mathematics, case, number, 1)[0]
@@ -244,6 +285,8 @@ def report(results: list[Result]) -> str:
         for name, column in zip(("worst element", "root mean square", "mean"), chosen.T, strict=True):
             quantiles = np.quantile(column, [0.5, 0.99, 0.999, 1])
             lines.append(f"{f'{bits}, {name}':36}" + "".join(f"{q:9.3f}" for q in quantiles))
+    terms = [r.terms for r in results]
+    lines.append(f"{sum(t > 4096 for t in terms)} cells with sums of more than 4096 terms, of up to {max(terms)}")
     nearest = sorted((r for r in results if r.verdict.ok), key=lambda r: -max(r.shares))[:5]
     lines += ["nearest to an alarm:", *(f"  {max(r.shares):.3f} {r.line}" for r in nearest)]
     different = len({(r.case.kernel, r.case.id, r.program, r.inputs) for r in results})
@@ -277,6 +320,7 @@ def table(seed: int) -> Iterator[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cells", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first of them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cell", type=int, help="the number of one cell to judge again")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
@@ -291,7 +335,7 @@ def main() -> int:
         print(report_enlarged(asked))
         return 0
     began = time.monotonic()
-    numbers = [asked.cell] if asked.cell is not None else range(asked.cells)
+    numbers = [asked.cell] if asked.cell is not None else range(asked.first, asked.first + asked.cells)
     results = list(judge_all(numbers, asked.seed, asked.processes))
     print(f"{report(results)}, {time.monotonic() - began:.0f} s")
     return 1 if any(not r.verdict.ok for r in results) else 0

@@ -143,7 +143,7 @@ class Worker:
             case protocol.RepeatCell():
                 return protocol.Repeated(None, self.save(-1, "repeated"))
             case protocol.TimeCell():
-                differing = ((2, self.save(-1, "timed")),) if request.folder else ()
+                differing = ((len(self.sets) - 1, self.save(-1, "timed")),) if request.folder else ()
                 return protocol.Timed(timing(self.times, "isolated", "warm"), differing=differing)
             case protocol.Release():
                 return protocol.Released(12)

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from fusebench import inputs
+from fusebench.case_data import SETS
 from fusebench.contract import Device
 from fusebench.machine import DeviceInfo
 from fusebench.timing.plan import Plan
@@ -212,7 +213,7 @@ class _Worker:
             median = planted.pop("median", 1.0)
             timing = Samples("wall", Plan(regime="isolated", cache="warm"), [median] * 6).summary()
             reply = protocol.Timed(
-                replace(timing, **planted.pop("timing", {})), differing=((2, outputs),) if outputs else ()
+                replace(timing, **planted.pop("timing", {})), differing=((SETS - 1, outputs),) if outputs else ()
             )
         return msgspec.structs.replace(reply, **planted)
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import toys
 
-from fusebench import hard, inputs
+from fusebench import drawing, hard, inputs
 from fusebench.contract import DTYPES, Case
 from fusebench.errors import StorageError
 from fusebench.inputs import Stored
@@ -94,7 +94,7 @@ def test_a_kernel_s_own_dtypes_are_kept(dtype, kind):
     kept = {"scale": "float32", "wide": "float64", "w_scale": "float32"}
     assert {name: str(a.dtype) for name, a in made.items()} == dict.fromkeys(made, dtype) | kept
     if kind == "plain":
-        drawn = arrays(None, np.random.default_rng([0, 1])) | weights(None, np.random.default_rng([0, 0]))
+        drawn = arrays(None, drawing.generator(0, 1)) | weights(None, drawing.generator(0, 0))
         assert all(made[name].tobytes() == drawn[name].tobytes() for name in own)
     assert [name for name, a in made.items() if np.isnan(a.astype(float)).any()] == (
         list(names) if kind == "nan" else []

@@ -74,6 +74,8 @@ def results(kernels, roots, pool, tmp_path_factory):
         ("mutates_later", "wrong", "a timed call changed its argument 0"),
         ("now_and_then", "wrong", "a timed call, or one after it: error is"),
         ("once", "wrong", "a later call, on other inputs in the same memory"),
+        ("second_inputs", "wrong", "a later call, on other inputs in the same memory"),
+        ("third_inputs", "ok", None),
         ("from_reference", "failed", "implementations.fault.kernel is the reference"),
         ("other_framework", "failed", "it imports jax, but its BACKEND is torch"),
         ("on_the_sly", "failed", "jax is another framework than torch"),

@@ -12,6 +12,7 @@ from conftest import FIXTURES
 from stand_in import Pools
 
 from fusebench import discovery
+from fusebench.case_data import SETS
 from fusebench.cases import make_case
 from fusebench.comparison import pairs
 from fusebench.comparison.pairs import Match, Side, run_pairs
@@ -312,7 +313,7 @@ def test_inputs_are_made_once_for_all_pairs(compared, double):
     counted = replace(mathematics, inputs=lambda case, rng: made.append(1) or mathematics.inputs(case, rng))
     kernel = replace(double, mathematics=counted)
     compared(count=3, kernels=(kernel, kernel))
-    assert len(made) == 3, "three sets"
+    assert len(made) == SETS
 
 
 def test_a_file_that_changes_between_the_pairs_ends_the_comparison(compared, double, tmp_path):

@@ -337,7 +337,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     assert refused(tmp_path) == f"{tmp_path / store.FILE} cannot be read: Is a directory"
 
 
-@pytest.mark.parametrize("schema", [99, 1, 2, None, "3"])
+@pytest.mark.parametrize("schema", [99, 1, 2, 3, None, "4"])
 def test_records_of_another_schema_are_named(tmp_path, schema):
     store.append(tmp_path, untimed())
     store.append(tmp_path, replace(untimed(), schema=schema))

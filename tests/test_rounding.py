@@ -346,6 +346,14 @@ def test_tensor_cores_cut_off_where_they_align(dtype, precision):
     assert np.abs(errors.mean(axis=1)).max() < 1.05 * systematic
 
 
+def test_what_tensor_cores_cut_off_adds_up_along_the_way_to_a_sum_near_zero():
+    K, N = 64, 300
+    a, b = np.ones((1, K)), np.repeat([[1.0], [-1.0]], K // 2, axis=0) * np.ones((K, N))
+    _, shared = parts(drawn(noisy("float16"), lambda r: r.dot(a, b)[0]))
+    mean = 16.0  # of the partial sums, which rise to 32 and fall to 0
+    assert shared == pytest.approx(2.0**-22 * K / 8 / 2 * mean / math.sqrt(3), rel=0.1)
+
+
 def test_tensor_cores_take_part_of_a_step_as_a_whole_one():
     one, nine = (np.ones((1, K)) for K in (8, 9))
     spreads = [

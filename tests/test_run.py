@@ -171,7 +171,7 @@ def test_each_output_is_judged_by_the_inputs_that_it_was_computed_from(
     def other(self, request):
         reply = made(self, request)
         if isinstance(request, step):
-            outputs = wrong(self, number if right else 1, "other")
+            outputs = wrong(self, number if right else -1 - number, "other")
             change = {"differing": ((SETS - 1, outputs),)} if step is TimeCell else {"outputs": outputs}
             return msgspec.structs.replace(reply, **change)
         return reply
@@ -221,6 +221,8 @@ def test_points_that_are_declared_are_what_is_judged(tmp_path, monkeypatch):
     worker.info = msgspec.structs.replace(worker.info, flushes_subnormals=True)
     done(tmp_path, pool=Pool(worker))
     assert seen == [(("output", "subnormals"), "", n) for n in (0, SETS - 1, SETS - 1)]
+    (build,) = (m for m in worker.asked if isinstance(m, BuildCell))
+    assert {n for _, _, n in seen} == set(range(len(build.sets))), "no set's outputs are left out"
     seen.clear()
     done(tmp_path / "other", pool=Pool(Worker({BuildCell: {"points": ("output",)}})))
     assert {points for points, _, _ in seen} == {("output",)}

@@ -17,7 +17,7 @@ def test_measure_gives_a_record_for_any_callable():
     assert record.label == "sum" and record.status == "ok" and record.timing.median > 0
     assert record.rates.gbps == pytest.approx(8000 / record.timing.median / 1e9)
     assert "fusebench" in record.environment.packages and record.device.name and record.cell.seed == 0
-    assert record.build.compile_s >= 0 and record.schema == 3
+    assert record.build.compile_s >= 0 and record.schema == 4
 
 
 def test_measure_knows_torch_and_jax():

@@ -602,7 +602,7 @@ def test_a_worker_serves_until_its_pipe_ends(backend, serve, tmp_path):
     assert done["signal"] == (signal.SIGINT, signal.SIG_IGN), "Ctrl-C is the parent's"
     assert done["affinity"] == (0, [2, 5]), "the cores that it was given"
     assert done["fd"] == 77 and done["first"] and done["roots"] == [tmp_path, Path("/else")]
-    assert done["guard"].backend == "stand_in" and done["guard"].roots == [str(tmp_path.resolve()), "/else"]
+    assert done["guard"].backend == "stand_in" and done["guard"].roots == [f"{tmp_path.resolve()}/", "/else/"]
 
 
 def test_on_a_gpu_all_cores_are_its_own(backend, serve):

@@ -216,33 +216,32 @@ class Noisy(Exact):
             variance = np.where(equal, np.maximum(variance, (terms * total) ** 2 / 45), variance)
         return unit * np.sqrt(variance)
 
-    def _of_product(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> np.ndarray:
-        """The standard deviation of summing a @ b = `product` over K."""
+    def _of_product(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> tuple[np.ndarray, Any]:
+        """The standard deviation of summing a @ b = `product` over K; and what tensor cores cut off in proportion to, else 0."""
         squares, K = (a**2) @ (b**2), a.shape[-1]
-        in_order = _partial_sums(a, b, TENSOR_CORE_STEP if self.tensor_cores else 1)
+        mean, in_order = _partial_sums(a, b, TENSOR_CORE_STEP if self.tensor_cores else 1)
         # once for each k, in the product or in the sum, half of the smallest subnormal may be lost at most
         lost = 2.0**-150 * math.sqrt(K / 3)
         if not self.tensor_cores:
-            return np.hypot(self._deviation(product, squares, in_order, 2.0**-24, K, K), lost)
+            return _finite(np.hypot(self._deviation(product, squares, in_order, 2.0**-24, K, K), lost)), 0.0
         deviation = self._deviation(product, squares, in_order, TENSOR_CORE_UNIT, math.ceil(K / TENSOR_CORE_STEP))
         if self.tf32:
             # each operand loses between 0 and 2^-10 of itself: a mean of half that, and a variance of its square / 12
             cut = (_tf32_size(a) ** 2) @ (_tf32_size(b) ** 2)
             deviation = np.hypot(deviation, TF32_TRUNCATION * np.sqrt(cut / 6))
-        return np.hypot(deviation, lost)
+        # each step cuts off its share of a partial sum: a sum that ends near zero may have been larger on the way
+        along = np.where(np.abs(mean) > np.abs(product), mean, product)
+        return _finite(np.hypot(deviation, lost)), _finite(along)
 
-    def _cut_off(self, K: int) -> Any:
-        """The share of a product that programs cut off everywhere, towards zero."""
-        if not self.tensor_cores:
-            return 0.0
-        # what is cut off is always towards zero: half of it adds up along the way to the sum
-        share = TENSOR_CORE_UNIT / 2 * math.ceil(K / TENSOR_CORE_STEP) + (TF32_TRUNCATION if self.tf32 else 0.0)
-        return self.towards_zero * share
+    def _cut_off(self, product: np.ndarray, along: Any, K: int) -> Any:
+        """What programs cut off of a product everywhere, towards zero; half of the most that a step may lose adds up."""
+        share = TENSOR_CORE_UNIT / 2 * math.ceil(K / TENSOR_CORE_STEP)
+        return self.towards_zero * (share * along + (TF32_TRUNCATION * product if self.tf32 else 0.0))
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         product = a @ b
-        deviation = self._once(lambda: _finite(self._of_product(a, b, product)))
-        cut = product * (1 + self._cut_off(a.shape[-1])) if self.tensor_cores else product
+        deviation, along = self._once(lambda: self._of_product(a, b, product))
+        cut = product + self._cut_off(product, along, a.shape[-1]) if self.tensor_cores else product
         return _moved(cut, deviation, self._normal(product))
 
     def sum(self, value: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
@@ -259,21 +258,23 @@ class Noisy(Exact):
         if point not in self.points or self.dtype == "float32":
             return value  # float32 can shift a row by its mean, so that nothing cancels: it is owed nothing
         product = a @ b
-        deviation = self._once(lambda: _finite(self._of_product(a, b, product) * np.abs(scale)))
-        cut = _finite(self._cut_off(a.shape[-1]) * product * np.abs(scale))
-        return _moved(value + cut, deviation, self._normal(product))
+        deviation, along = self._once(lambda: self._of_product(a, b, product))
+        size = np.abs(scale)
+        cut = self._cut_off(product, along, a.shape[-1]) * size if self.tensor_cores else 0.0
+        return _moved(value + _finite(cut), _finite(deviation * size), self._normal(product))
 
 
-def _partial_sums(a: np.ndarray, b: np.ndarray, least: int) -> np.ndarray:
-    """The mean square of the partial sums of a @ b in the order of K, from at most PARTIAL_SUMS of them, `least` terms apart."""
+def _partial_sums(a: np.ndarray, b: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and the mean square of the partial sums of a @ b in the order of K, from at most PARTIAL_SUMS of them, `least` terms
+    apart."""
     step = max(least, math.ceil(a.shape[-1] / PARTIAL_SUMS))
     edges = range(0, a.shape[-1], step)
     total = a[..., :step] @ b[..., :step, :]
-    squares = total**2
+    sums, squares = total, total**2
     for k in edges[1:]:
         total = total + a[..., k : k + step] @ b[..., k : k + step, :]
-        squares = _moved(squares, total, total)
-    return squares / len(edges)
+        sums, squares = sums + total, _moved(squares, total, total)
+    return sums / len(edges), squares / len(edges)
 
 
 def _moved(value: Any, size: Any, noise: Any) -> Any:

@@ -72,7 +72,8 @@ def weights(case, rng):
     sizes, arrays = widths(case), {}
     for i, (K, N) in enumerate(pairwise(sizes), 1):
         W = rng.standard_normal((K, N) if case.options["w_layout"] == "kn" else (N, K), dtype=np.float32)
-        arrays[f"W{i}"] = W * np.float32(math.sqrt((1 if i == 1 else 2) / K))
+        W *= np.float32(math.sqrt((1 if i == 1 else 2) / K))
+        arrays[f"W{i}"] = W
         arrays[f"b{i}"] = np.float32(0.5) * rng.standard_normal(N, dtype=np.float32)
     return arrays
 

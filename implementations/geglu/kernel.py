@@ -34,7 +34,8 @@ def weights(case, rng):
     """W (K, 2N), or (2N, K) with w_layout=nk, scaled so that x @ W is near 1; b (2N,), not 0 and different in both halves."""
     K, N = case.size("K", "N")
     W = rng.standard_normal((K, 2 * N) if case.options["w_layout"] == "kn" else (2 * N, K), dtype=np.float32)
-    return {"W": W / np.float32(math.sqrt(K)), "b": rng.standard_normal(2 * N, dtype=np.float32)}
+    W /= np.float32(math.sqrt(K))
+    return {"W": W, "b": rng.standard_normal(2 * N, dtype=np.float32)}
 
 
 def hard(case):

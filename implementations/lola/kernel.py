@@ -46,14 +46,17 @@ PUBLISHED = (
 def inputs(case, rng):
     """x (M, K): standard normal rows around 0.5, so that the mean matters."""
     M, K = case.size("M", "K")
-    return {"x": rng.standard_normal((M, K), dtype=np.float32) + 0.5}
+    x = rng.standard_normal((M, K), dtype=np.float32)
+    x += np.float32(0.5)
+    return {"x": x}
 
 
 def weights(case, rng):
     """W (K, N), or (N, K) with w_layout=nk, scaled so that LN(x) @ W is near 1; b (N,), not 0: its place in the formula shows."""
     K, N = case.size("K", "N")
     W = rng.standard_normal((K, N) if case.options["w_layout"] == "kn" else (N, K), dtype=np.float32)
-    return {"W": W / np.float32(math.sqrt(K)), "b": rng.standard_normal(N, dtype=np.float32)}
+    W /= np.float32(math.sqrt(K))
+    return {"W": W, "b": rng.standard_normal(N, dtype=np.float32)}
 
 
 def hard(case):

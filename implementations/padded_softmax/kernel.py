@@ -35,7 +35,8 @@ PUBLISHED = ({"case": "published"},)
 def inputs(case, rng):
     """att (T, T): normal, standard deviation 2, with NaN beside what each row sees; n_padd (): 4 to 8, or as the option says."""
     T = case.sizes["T"]
-    att, n_padd = 2 * rng.standard_normal((T, T), dtype=np.float32), draw(case.options["padding"], T, rng)
+    att, n_padd = rng.standard_normal((T, T), dtype=np.float32), draw(case.options["padding"], T, rng)
+    att *= 2
     att.reshape(-1)[1 :: T + 1] = np.nan  # the next token of each row but the last
     att[:, :n_padd:2] = np.nan
     return {"att": att, "n_padd": n_padd}

@@ -37,7 +37,8 @@ def inputs(case, rng):
     token of padding; n_padd (): 4 to 8, or as the option says."""
     T, D = case.size("T", "D")
     n_padd = draw(case.options["padding"], T, rng)
-    att, v = 2 * rng.standard_normal((T, T), dtype=np.float32), rng.standard_normal((T, D), dtype=np.float32)
+    att, v = rng.standard_normal((T, T), dtype=np.float32), rng.standard_normal((T, D), dtype=np.float32)
+    att *= 2
     att.reshape(-1)[1 :: T + 1] = np.nan  # the next token of each row but the last
     att[:, :n_padd:2] = np.nan
     v[:n_padd:2] = np.nan

@@ -32,7 +32,8 @@ def inputs(case, rng):
     """x (R, C): normal, standard deviation 2. Of every 64 rows one has -inf in its second half, as a causal mask leaves it,
     one has it in its first half, where the running maximum of a single pass begins, and one is all -inf."""
     R, C = case.size("R", "C")
-    x = 2 * rng.standard_normal((R, C), dtype=np.float32)
+    x = rng.standard_normal((R, C), dtype=np.float32)
+    x *= 2
     x[2::64, C // 2 :] = -np.inf
     x[3::64, : C // 2] = -np.inf
     x[4::64] = -np.inf

@@ -38,7 +38,8 @@ def weights(case, rng):
     """B (K, 2N), or (2N, K) with w_layout=nk, scaled so that A @ B is near 1: neither function is linear or constant there."""
     K, N = case.size("K", "N")
     B = rng.standard_normal((K, 2 * N) if case.options["w_layout"] == "kn" else (2 * N, K), dtype=np.float32)
-    return {"B": B / np.float32(math.sqrt(K))}
+    B /= np.float32(math.sqrt(K))
+    return {"B": B}
 
 
 def hard(case):

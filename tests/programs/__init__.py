@@ -57,11 +57,13 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Programs:
-    """The programs of one kernel, and the largest sizes that they are run on at random (LARGEST)."""
+    """The programs of one kernel, the largest sizes that they are run on at random (LARGEST), and the dimension that is now and
+    then much larger (LONG)."""
 
     correct: Mapping[str, Program]
     mistakes: Mapping[str, Mistake]
     largest: Mapping[str, int]
+    long: str = ""
 
 
 def find(kernels: Mapping[str, Kernel]) -> dict[str, Programs]:
@@ -70,7 +72,8 @@ def find(kernels: Mapping[str, Kernel]) -> dict[str, Programs]:
     for name in kernels:
         if (Path(__file__).parent / f"{name}.py").exists():
             module = importlib.import_module(f"programs.{name}")
-            found[name] = Programs(module.CORRECT, module.MISTAKES, getattr(module, "LARGEST", {}))
+            largest, long = getattr(module, "LARGEST", {}), getattr(module, "LONG", "")
+            found[name] = Programs(module.CORRECT, module.MISTAKES, largest, long)
     return found
 
 

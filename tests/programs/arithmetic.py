@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import ml_dtypes
 import numpy as np
 from scipy.special import erf, expit
 
@@ -157,6 +158,21 @@ def tf32_nearest(a):
 
 def bfloat16_cut(a):
     return (wide(a).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def fp8(a):
+    """Rounded to 4 bits of exponent and 3 of mantissa."""
+    return wide(wide(a).astype(ml_dtypes.float8_e4m3fn))
+
+
+def three_of_bfloat16(a, b):
+    """A product of float32 from the larger three of four products of bfloat16."""
+    (a, rest_of_a), (b, rest_of_b) = (
+        (high, wide((x - high).astype(ml_dtypes.bfloat16)))
+        for x in (a, b)
+        for high in [wide(x.astype(ml_dtypes.bfloat16))]
+    )
+    return a @ b + (a @ rest_of_b + rest_of_a @ b)
 
 
 def of(change, product=library):

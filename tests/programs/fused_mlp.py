@@ -108,6 +108,7 @@ def sizes(M, *widths):
 
 
 LARGEST = {"M": 40, "LAYERS": 4, "N0": 200, "N1": 100, "N2": 80, "N3": 60, "N4": 40}
+LONG = "N0"
 ODD, SQUARE = sizes(37, 13, 131, 67, 5), sizes(48, 48, 48, 48, 48)
 F, H = "fused, library", "hidden stored"
 SIGMOID, RELU = {"last": "sigmoid"}, {"last": "relu"}

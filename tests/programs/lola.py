@@ -18,6 +18,7 @@ from programs.arithmetic import (
     edit,
     first_again,
     flush,
+    fp8,
     gelu_tanh,
     half_sums,
     in_halves,
@@ -36,6 +37,7 @@ from programs.arithmetic import (
     store,
     tf32_cut,
     tf32_nearest,
+    three_of_bfloat16,
     wide,
 )  # fmt: skip
 
@@ -150,6 +152,7 @@ CORRECT = {
 }  # fmt: skip
 
 LARGEST = {"M": 48, "K": 400, "N": 130}
+LONG = "K"
 ODD = {"M": 37, "K": 131, "N": 203}
 SQUARE = {"M": 48, "K": 48, "N": 48}
 RELU, ERF = {"activation": "relu"}, {"activation": "gelu_erf"}
@@ -287,6 +290,9 @@ MISTAKES = {
     "nearest tf32 where ieee was asked": Mistake(with_(product=of(tf32_nearest)), F, ODD),
     "tf32 weights where ieee was asked": Mistake(with_(weights=tf32_nearest), F, ODD),
     "bfloat16 where tf32 was asked": Mistake(with_(product=of(bfloat16_cut)), "fused, tf32 cut off", ODD, precision="tf32"),
+    "three products of bfloat16 where ieee was asked": Mistake(with_(product=three_of_bfloat16), F, ODD),
+    "normed rows in 8 bits": Mistake(with_(columns=fp8), "fused, 16 bits", ODD, "bfloat16"),
+    "weights in 8 bits": Mistake(with_(weights=lambda W: fp8(W * 16) / 16), "fused, 16 bits", ODD, "float16"),
     "normed rows cut to bfloat16": Mistake(with_(product=product_of_normed_in_bfloat16), "fused, 16 bits", ODD, "bfloat16"),
     "partial sums stored, float16": Mistake(
         lambda case, *a: fused(case, *a, product=lambda p, q: keep(case, p[:, :64] @ q[:64]) + p[:, 64:] @ q[64:]),

@@ -77,6 +77,7 @@ CORRECT = {
 }  # fmt: skip
 
 LARGEST = {"M": 48, "K": 300, "N": 100, "R": 20}
+LONG = "K"
 ODD, SQUARE = {"M": 37, "K": 131, "N": 103, "R": 13}, {"M": 48, "K": 48, "N": 48, "R": 48}
 F, X = "fused, library", "x @ A stored"
 

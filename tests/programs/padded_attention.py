@@ -13,6 +13,7 @@ from programs.arithmetic import (
     edit,
     first_again,
     flush,
+    fp8,
     half_sums,
     in_halves,
     is_16,
@@ -27,6 +28,7 @@ from programs.arithmetic import (
     store,
     tf32_cut,
     tf32_nearest,
+    three_of_bfloat16,
     wide,
 )
 from programs.softmax import exp2, highest, online, softmax
@@ -170,6 +172,8 @@ def nan_rows(y, n):
 MISTAKES = {
     "mask one short: j < i": Mistake(mask(lambda i, j, n: (n <= j) & (j < i)), W, ODD, change=clean),
     "mask one long: j <= i + 1": Mistake(mask(lambda i, j, n: (n <= j) & (j <= i + 1) & (n <= i)), W, ODD, change=clean),
+    "next token visible in the last 16 rows": Mistake(
+        mask(lambda i, j, n: (n <= j) & (j <= i + (i >= 21)) & (n <= i)), W, ODD, "bfloat16", change=clean),
     "not causal": Mistake(mask(lambda i, j, n: (n <= j) & (n <= i)), W, ODD, change=clean),
     "padding ignored": Mistake(mask(lambda i, j, n: (j <= i) & (n <= i)), W, ODD, change=clean),
     "padding one more": Mistake(mask(lambda i, j, n: (n < j) & (j <= i)), W, ODD, change=clean),
@@ -207,6 +211,8 @@ MISTAKES = {
     "transposed": Mistake(whole(lambda y, n: y.swapaxes(-1, -2).copy()), W, SQUARE),
     "float16 accumulation": Mistake(weights_stored(product=half_sums), S, ODD, "float16"),
     "sum of exponentials in float16": Mistake(with_(of_rows=partial(softmax, total=in_halves)), W, ODD),
+    "weights in 8 bits": Mistake(with_(weighed=fp8), W, ODD, "bfloat16"),
+    "three products of bfloat16 where ieee was asked": Mistake(with_(product=three_of_bfloat16), W, ODD),
     "weights stored, not declared": Mistake(weights_stored(), "flash", ODD, "bfloat16"),
     "weights stored, not declared, float16": Mistake(weights_stored(), "flash", ODD, "float16"),
     "scores stored, not declared": Mistake(

@@ -72,6 +72,7 @@ CORRECT = {
 }  # fmt: skip
 
 LARGEST = {"T": 50, "C": 120, "D": 30}
+LONG = "C"
 ODD, SQUARE = {"T": 37, "C": 53, "D": 19}, {"T": 24, "C": 72, "D": 24}
 L, T = "in float32, library", "two launches, tensor core of 8"
 

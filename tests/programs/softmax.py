@@ -8,6 +8,7 @@ from programs.arithmetic import (
     edit,
     first_again,
     flush,
+    fp8,
     in_halves,
     is_16,
     is_32,
@@ -85,6 +86,7 @@ CORRECT = {
 }
 
 LARGEST = {"R": 40, "C": 500}
+LONG = "C"
 ODD, SQUARE = {"R": 37, "C": 131}, {"R": 40, "C": 40}
 W, O = "whole rows, pairwise", "online"
 
@@ -143,6 +145,8 @@ MISTAKES = {
     "sum in float16 of float32": Mistake(program(softmax, total=in_halves), W, ODD),
     "exponentials in float16": Mistake(
         program(softmax, exp=lambda a: wide(np.exp(a).astype(np.float16))), W, ODD),
+    "exponentials in 8 bits": Mistake(program(softmax, exp=lambda a: fp8(np.exp(a))), W, ODD, "bfloat16"),
+    "last 16 columns missing from the sum": Mistake(program(softmax, total=lambda e: pairwise(e[:, :-16])), W, ODD, "bfloat16"),
     "exponentials stored, not declared": Mistake(
         lambda case, x: store(case, softmax(wide(x), exp=lambda a: keep(case, np.exp(a)))), W, ODD, "bfloat16"),
     "difference stored, not declared": Mistake(

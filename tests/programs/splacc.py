@@ -88,6 +88,7 @@ CORRECT = {
 }  # fmt: skip
 
 LARGEST = {"M": 48, "K": 300, "N": 80}
+LONG = "K"
 ODD, SQUARE = {"M": 37, "K": 131, "N": 83}, {"M": 48, "K": 48, "N": 48}
 F, I, F16 = "fused, library", "interleaved", "fused, tensor core of 8"
 

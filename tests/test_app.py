@@ -468,3 +468,52 @@ def test_an_option_that_hydra_reads_as_a_number_or_a_truth_value(runs, with_opti
 def test_an_option_s_value_that_there_is_not(runs, with_options, capsys, written, named):
     assert main(["bench", f"path={FAULTS}", "kernel=fault", "implementation=a_fine", f"option.{written}"]) == 2
     assert f"unknown value of option {written.split('=')[0]} of fault {named}: " in capsys.readouterr().err
+
+
+# Names by patterns
+
+
+def asked_for(runs, *words):
+    """The (implementation, variant) of the cells of one run."""
+    runs.runs.clear()
+    assert main(["bench", f"path={FAULTS}", "kernel=fault", "case=odd", *words]) == 0
+    ((_, cells),) = runs.runs
+    return [cell.implementation for cell in cells]
+
+
+def test_patterns_and_names_left_out_on_the_command_line(runs):
+    every = list(KERNELS["fault"].implementations)
+    fine = [name for name in every if name.endswith("_fine")]
+    assert asked_for(runs, "implementation=*_fine") == fine and len(fine) > 1
+    assert asked_for(runs, "implementation=[?_fine,~z*]") == ["a_fine"]
+    assert asked_for(runs, "implementation=[all,~a_fine]") == [name for name in every if name != "a_fine"]
+    assert asked_for(runs, "implementation=~*_fine") == [name for name in every if name not in fine]
+    assert asked_for(runs, "implementation=[z_fine,a*]") == ["z_fine", *(n for n in every if n[0] == "a")]
+    assert asked_for(runs, "implementation=a_fine:def*") == ["a_fine"]
+    assert asked_for(runs, "implementation=a_fine", "dtype=*16") == ["a_fine"] * 2
+    assert asked_for(runs, "kernel=fa*", "implementation=a_fine", "case=~odd") == ["a_fine"] * 1
+
+
+def test_a_sweep_of_patterns(runs):
+    words = ["bench", "-m", f"path={FAULTS}", "kernel=fault", "case=odd"]
+    assert main([*words, "implementation=a_fine,[*_fine,~a_fine]"]) == 0
+    assert [[c.implementation for c in cells] for _, cells in runs.runs] == [["a_fine"], ["z_fine"]]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("kernel=falt*", "no kernel matches 'falt*': did you mean fault? There are: fault"),
+        ("kernel=[all,~falt]", "unknown kernel 'falt': did you mean fault?"),
+        ("kernel=[fault,~fault]", "kernel=[fault,~fault] leaves none"),
+        ("implementation=[all,~z_fin?x]", "no implementation matches 'z_fin?x': did you mean z_fine"),
+        ("implementation=a_fine:rw*", "no variant of a_fine matches 'rw*': There are: default"),
+        ("implementation=[a_fine,~a*]", "implementation=[a_fine,~a*] leaves none"),
+        ("case=od?d", "no case of fault matches 'od?d': did you mean odd? There are: "),
+        ("dtype=*64", "no dtype matches '*64': "),
+    ],
+)
+def test_a_pattern_that_matches_nothing_names_the_nearest(runs, capsys, word, said):
+    assert main(["bench", f"path={FAULTS}", "kernel=fault", word]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"fusebench: {said}") and error.count("\n") == 1 and not runs.runs

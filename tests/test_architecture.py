@@ -17,7 +17,7 @@ FLOORS = (
     ("discovery", "sources", "hard", "inputs", "patterns", "cases"),
     ("timing", "parity"),
     ("records",),
-    ("settings", "provenance", "folder", "terminal"),
+    ("settings", "provenance", "folder", "terminal", "progress"),
     ("workers",),
     ("case_data",),
     ("cell",),

@@ -17,7 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 import fusebench
 from fusebench.errors import UsageError
 
-NAMES = ("kernel", "implementation", "case", "dtype", "precision", "inputs")  # keys that take names
+NAMES = ("kernel", "implementation", "case", "dtype", "precision", "inputs", "tools")  # keys that take names
 MOST_JOBS = 10_000  # of one multirun: each is composed beforehand
 
 

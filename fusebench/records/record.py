@@ -16,6 +16,7 @@ from fusebench.timing.summary import Timing, seconds
 from fusebench.timing.yardstick import Rates as Yardsticks
 
 SCHEMA = 3
+BASELINE = "torch_eager"  # what tables show speed-ups over
 
 
 @dataclass(frozen=True)

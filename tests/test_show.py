@@ -182,7 +182,12 @@ def test_every_kind_of_file_has_the_same_rows(shown):
         (["nosuch"], "nosuch: no run with records there; the latest in results/ are: a"),
         (["kernl=x"], "unknown key 'kernl': did you mean kernel?"),
         (["kernel=lla"], "unknown kernel 'lla': did you mean lola?"),
-        (["implementation=tritn*"], "no implementation matches 'tritn*:*': did you mean triton:multirow"),
+        (
+            ["implementation=tritn*"],
+            "no implementation matches 'tritn*': did you mean triton? There are: torch_eager, triton",
+        ),
+        (["implementation=cuda"], "unknown implementation 'cuda': There are: torch_eager, triton"),
+        (["implementation=triton:rows"], "unknown implementation 'triton:rows': "),
         (["shape.Q=1"], "unknown column 'shape.Q'"),
         (["sort=tim"], "unknown column 'tim': did you mean time_s?"),
         (["out=a.xlsx"], "out=a.xlsx: expected a file that ends in .csv, .json, .md, .parquet"),

@@ -26,7 +26,7 @@ def choose(table: pa.Table, asked: Mapping[str, Sequence[str]]) -> pa.Table:
         column = table[key]
         if key == "implementation":
             column = pc.binary_join_element_wise(_text(column), _text(table["variant"]), ":")
-            words = [word if ":" in word or word in ("all", "~all") else f"{word}:*" for word in words]
+            words = _with_variants(words, pc.unique(_text(table["implementation"])).to_pylist())
         elif key == "case" and not any("/" in word for word in words):
             column = pc.list_element(pc.split_pattern(_text(column), "/", max_splits=1), 0)
         column = _text(column)
@@ -77,6 +77,16 @@ def beside(table: pa.Table, baseline: pa.Table) -> pa.Table:
     for name, column in added.items():
         table = table.append_column(name, pa.array(column, pa.float64(), from_pandas=True))
     return table
+
+
+def _with_variants(words: Sequence[str], names: Sequence[str]) -> list[str]:
+    """The words with all variants where they name none: `triton` is `triton:*`."""
+    found = []
+    for word in words:
+        sign, bare = ("~", word[1:]) if word[:1] == "~" else ("", word)
+        whole = ":" in bare or bare == "all"
+        found += [word] if whole else [f"{sign}{n}:*" for n in patterns.matching("implementation", bare, names)]
+    return found
 
 
 def _keys(table: pa.Table) -> list[tuple[object, ...]]:

@@ -424,6 +424,7 @@ def test_a_preset_does_not_say_where_to_look_or_what_to_resume():
         (["--cfg"], 2, "fusebench: argument --cfg/-c: expected one argument"),
         (["kernel=fault", "seed=-1"], 2, "seed is -1"),
         (["kernel=fault", "threads=9999"], 2, "threads is 9999"),
+        (["kernel=fault", "out_dir=a,b", "-m"], 2, "out_dir has several values: a sweep lies in one folder"),
     ],
 )
 def test_what_runs_nothing_leaves_nothing(runs, capsys, arguments, code, said):

@@ -112,6 +112,8 @@ def start(
         multirun = command_line.flags(arguments).multirun
         named = command_line.last("hydra.sweep.dir" if multirun else "hydra.run.dir", overrides)
         named = named or command_line.last("out_dir", overrides)
+        if named is not None and any(o.key_or_group == "out_dir" and o.is_sweep_override() for o in overrides):
+            raise UsageError("out_dir has several values: a sweep lies in one folder, in which each job has its own")
         elsewhere = named or any(o.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") for o in overrides)
         if not resumed and not elsewhere and not command_line.only_shows(arguments):
             new = folder.new()

@@ -13,6 +13,8 @@ import pytest
 from samples import TIMES, case, table_of, timed, untimed
 
 from fusebench.cli import main
+from fusebench.comparison.statistics import Result
+from fusebench.comparison.verdicts import Estimate, Outcome
 from fusebench.records import store
 
 SIZES = (64, 256, 1024)
@@ -292,3 +294,21 @@ def test_the_points_of_a_plot(monkeypatch, shown):
 def test_a_plot_that_cannot_be(no_matplotlib, capsys, words, said):
     save("a", *records())
     assert main(["plot", *words]) == 2 and capsys.readouterr().err.startswith(f"fusebench: {said}")
+
+
+def test_comparisons_are_shown_as_they_ended(capsys):
+    result = Result(0.8, 0.78, 0.82, "faster", 10)
+    estimate = Estimate(result, 0.99, (1e-4, 0.8e-4), (0.8,) * 10, "isolated warm")
+    for name in ("a/0", "a/1"):
+        folder = save(name)
+        (folder / store.FILE).touch()
+        (folder / "compare.yaml").write_text("sides: [x, y]\n")
+        outcome = Outcome(name, "lola", ("odd", "odd"), ("flax", "cuda"), 10, 0, estimate=estimate)
+        store.append(folder, outcome, "comparison.jsonl")
+    assert main(["show", "a"]) == 0
+    rows = table_of(capsys.readouterr().out, "kernel")
+    assert [(r["A"], r["B"], r["B ÷ A"], r["B is"]) for r in rows] == [("flax", "cuda", "0.800", "faster")] * 2
+    assert (
+        main(["show", "a", "kernel=lola"]) == 2
+        and "is a comparison, which is shown as it is" in capsys.readouterr().err
+    )

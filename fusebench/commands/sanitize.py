@@ -64,7 +64,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
     tools = list(asked.chosen["tools"])
     finished.sort(key=lambda c: (order.get(c.cell.id, len(order)), tools.index(c.tool)))
-    if not asked.chosen["quiet"]:
+    if not asked.chosen.get("quiet", False):
         table.show(finished, tools)
     table.footer(finished, sanitizer, time.perf_counter() - begin, run_folder)
     return _code_of(run_folder)
@@ -74,7 +74,7 @@ def _check(sweep: run.Sweep, finished: list[Check]) -> bool:
     """Adds the checks that are not on record yet; False if it was interrupted. Raises StorageError."""
     wanted = run.pairs(sweep.asked.cells, sweep.asked.chosen["tools"])
     done = {c.id for c in finished}
-    with report.progress(sweep.asked.chosen["quiet"]) as bar:
+    with report.progress(sweep.asked.chosen.get("quiet", False)) as bar:
         task = bar.add_task("starting", total=len(wanted), completed=len(done))
 
         def on_begin(cell: Cell, name: str) -> None:
@@ -86,7 +86,7 @@ def _check(sweep: run.Sweep, finished: list[Check]) -> bool:
                 for check in checks:
                     finished.append(check)
                     bar.advance(task)
-                    if sweep.asked.chosen["verbose"]:
+                    if sweep.asked.chosen.get("verbose"):
                         said = f"{check.status}  {check.cell.label} {check.cell.case.id}: {check.tool}"
                         print(f"[{len(finished)}/{len(wanted)}] {said}", file=sys.stderr, flush=True)
         except (KeyboardInterrupt, StorageError) as error:

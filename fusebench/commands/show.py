@@ -100,7 +100,13 @@ def show(table: pa.Table, limit: int = LIMIT) -> None:
             at = left.index("status")
             for row in escaped:
                 row[at] = f"[{COLOURS.get(row[at], 'bold red')}]{row[at]}[/]"
-        print_table(out, left, right, escaped, ("regime", "caches", *LEAST_OF_TIMES, "baseline", f"× {BASELINE}", "error/budget", "±"))
+        print_table(
+            out,
+            left,
+            right,
+            escaped,
+            ("regime", "caches", *LEAST_OF_TIMES, "baseline", f"× {BASELINE}", "error/budget", "±"),
+        )
     if shown.num_rows > limit:
         out.print(
             f"{limit} of {shown.num_rows} rows: limit={shown.num_rows} prints all, out=FILE.csv writes them",

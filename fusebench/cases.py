@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusebench import hard
+from fusebench import hard, patterns
 from fusebench.contract import DTYPES, PRECISIONS, Case, Cell, Tunable
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
@@ -22,19 +22,17 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
     Keys as in conf/bench.yaml; each takes one value, a list, or (for names) `all`. Raises UsageError for any name that does
     not exist and any size that is not a positive integer.
     """
-    names = [check_name("kernel", k, kernels) for k in chosen(config["kernel"], kernels)]
+    names = chosen("kernel", config["kernel"], kernels)
     asked = [kernels[n] for n in names]
     check_keys("dimension", config["shape"], {d for k in asked for d in k.dimensions}, names)
     check_keys("option", config["option"], {o for k in asked for o in k.options}, names)
     tunables = {name: some(value) for name, value in config.get("config", {}).items() if value is not None}
     if config["case"] is not None:
-        _check_cases(asked, config)
-    implementations = chosen(config["implementation"], {i: None for k in asked for i in k.implementations})
-    for request in implementations:
-        check_implementation(asked, request)
+        config = {**config, "case": _named_cases(asked, config)}
+    variants = choose_variants(asked, config["implementation"])
     seeds = [positive("seed", seed, least=0) for seed in some(config["seed"])]
-    wanted = [check_name("inputs", kind, hard.KINDS) for kind in chosen(config["inputs"], hard.KINDS)]
-    variants = {kernel.name: _variants(kernel, implementations) for kernel in asked}
+    wanted = chosen("inputs", config["inputs"], hard.KINDS)
+    every = any(map(patterns.is_pattern, map(str, some(config["inputs"]))))
     _check_tunables(asked, variants, tunables)
     cells = [
         Cell(case, implementation, variant, seed, kind, chosen_config)
@@ -42,7 +40,7 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
         for case in select_cases(kernel, config)
         for seed in seeds
         for kind in wanted
-        if "all" not in some(config["inputs"]) or kind in hard.kinds(kernel.mathematics, case)
+        if not every or kind in hard.kinds(kernel.mathematics, case)
         for implementation, variant in variants[kernel.name]
         for chosen_config in _configs(kernel.implementations[implementation].tunables.get(variant, {}), tunables)
     ]
@@ -56,28 +54,28 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
         )
         raise UsageError(f"no cells: no published case is asked for. Those of {', '.join(names)} are: {have or 'none'}")
     if not cells:
-        request = ", ".join(implementations)
-        raise UsageError(
-            f"no cells: no kernel has both a case={', '.join(map(str, some(config['case'])))} and an implementation={request}"
-        )
+        request = ", ".join(map(str, some(config["implementation"])))
+        case = ", ".join(map(str, some(config["case"])))
+        raise UsageError(f"no cells: no kernel has both a case={case} and an implementation={request}")
     return cells
 
 
-def _check_cases(kernels: Sequence[Kernel], config: Mapping[str, Any]) -> None:
-    """Every case must be one of a chosen kernel, and every kernel that was chosen by its name must have one of the cases."""
-    wanted = chosen(config["case"], {c: None for k in kernels for c in k.mathematics.cases})
-    names = ", ".join(k.name for k in kernels)
-    for case in wanted:
-        check_name(f"case of {names}", case, {c: None for k in kernels for c in k.mathematics.cases})
-    if "all" in some(config["kernel"]) or config.get("published") or config["shapes"] is not None:
-        return
+def _named_cases(kernels: Sequence[Kernel], config: Mapping[str, Any]) -> list[str]:
+    """The cases that are asked for. Every one must be of a chosen kernel, and every kernel that was chosen by its name must have
+    one of them."""
+    known = list({c: None for k in kernels for c in k.mathematics.cases})
+    wanted = chosen(f"case of {', '.join(k.name for k in kernels)}", config["case"], known)
+    words = [str(word) for word in some(config["kernel"])]
+    if any(map(patterns.is_pattern, words)) or config.get("published") or config["shapes"] is not None:
+        return wanted
     for kernel in kernels:
         own = kernel.mathematics.cases
         if not set(wanted) & set(own):
             raise UsageError(
-                f"{kernel.name} has no case {', '.join(wanted)}: leave it out of kernel={','.join(map(str, some(config['kernel'])))}, "
+                f"{kernel.name} has no case {', '.join(wanted)}: leave it out of kernel={','.join(words)}, "
                 f"or add one of its own to case=: {', '.join(own)}"
             )
+    return wanted
 
 
 def _check_tunables(
@@ -112,8 +110,8 @@ def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
     if config["shapes"] is not None:
         starts = read_shapes(Path(config["shapes"]), kernel)
     else:
-        wanted = chosen(next(iter(named)) if config["case"] is None else config["case"], named)
-        starts = [dict(named[c]) for c in wanted if c in named]
+        wanted = next(iter(named)) if config["case"] is None else config["case"]
+        starts = [dict(named[c]) for c in named_of(wanted, named)]
     changes: dict[str, list[int]] = {}
     for dimension in kernel.dimensions:
         value = config["shape"].get(dimension)
@@ -123,7 +121,7 @@ def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
             changes[dimension] = [positive(f"size {dimension}", v) for v in some(value)]
     asked = {name: config["option"].get(name) for name in kernel.options}
     options = [[(n, v) for v in some(kernel.options[n][0] if o is None else o)] for n, o in asked.items()]
-    dtypes, precisions = chosen(config["dtype"], DTYPES), chosen(config["precision"], PRECISIONS)
+    dtypes, precisions = chosen("dtype", config["dtype"], DTYPES), chosen("precision", config["precision"], PRECISIONS)
     cases: dict[str, Case] = {}
     for start, sizes, dtype, precision, option in itertools.product(
         starts, itertools.product(*changes.values()), dtypes, precisions, itertools.product(*options)
@@ -140,8 +138,8 @@ def _published(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
     }
     if own := [f"{key}={value}" for key, value in sizes.items() if value is not None]:
         raise UsageError(f"published=true: the published cases have sizes of their own: leave out {' '.join(own)}")
-    names = None if config["case"] is None else chosen(config["case"], kernel.mathematics.cases)
-    dtypes, precisions = chosen(config["dtype"], DTYPES), chosen(config["precision"], PRECISIONS)
+    names = None if config["case"] is None else named_of(config["case"], kernel.mathematics.cases)
+    dtypes, precisions = chosen("dtype", config["dtype"], DTYPES), chosen("precision", config["precision"], PRECISIONS)
     asked = {
         name: [option_value(v, kernel.options[name]) for v in some(value)]
         for name, value in config["option"].items()
@@ -265,9 +263,16 @@ def _text(path: Path) -> str:
         raise UsageError(f"shapes={path}: cannot be read as text: {error}") from error
 
 
-def chosen(value: Any, known: Iterable[str]) -> list[str]:
-    """The names a value means: `all`, one name or a list of names; each once, in the order given."""
-    return list(dict.fromkeys(name for v in some(value) for name in (known if v == "all" else [str(v)])))
+def chosen(what: str, value: Any, known: Iterable[str]) -> list[str]:
+    """The names that a value means, each once: one or a list of names, patterns, `all` and `~` names that are left out. Raises
+    UsageError for what matches none."""
+    return patterns.choose(what, some(value), known)
+
+
+def named_of(value: Any, known: Iterable[str]) -> list[str]:
+    """Of the names that a value means those that are known."""
+    own = list(known)
+    return [name for word in dict.fromkeys(some(value)) for name in (own if word == "all" else [word]) if name in own]
 
 
 def some(value: Any) -> list[Any]:
@@ -295,14 +300,38 @@ def check_keys(what: str, values: Mapping[str, Any], known: Iterable[str], kerne
             raise unknown(f"{what} of {', '.join(kernels)}", name, known)
 
 
-def check_implementation(kernels: Sequence[Kernel], request: str) -> None:
-    """`triton` or `triton:multirow_ws` must exist for one of the chosen kernels."""
-    name, _, variant = request.partition(":")
-    having = [k.implementations[name] for k in kernels if name in k.implementations]
-    if not having:
-        raise unknown("implementation", name, {i for k in kernels for i in k.implementations})
-    if variant and not any(variant in i.variants for i in having):
-        raise unknown(f"variant of {name}", variant, {v for i in having for v in i.variants})
+def choose_variants(kernels: Sequence[Kernel], value: Any) -> dict[str, list[tuple[str, str]]]:
+    """kernel → the (implementation, variant) that a value means, in a stable order, each once: `triton`, `triton:multirow_ws`,
+    `cuda:multi*`, `~flax`. Raises UsageError for what no kernel has."""
+    wanted, unwanted = ([_request(kernels, word) for word in words] for words in patterns.split(some(value)))
+    left_out = {pair for request in unwanted for pair in request}
+    found = {
+        kernel.name: [
+            (name, variant)
+            for name, variant in dict.fromkeys(pair for request in wanted for pair in request)
+            if variant in _variants(kernel, name) and (name, variant) not in left_out
+        ]
+        for kernel in kernels
+    }
+    patterns.left("implementation", some(value), [pair[0] for pairs in found.values() for pair in pairs])
+    return found
+
+
+def _request(kernels: Sequence[Kernel], word: str) -> list[tuple[str, str]]:
+    """The (implementation, variant) of all kernels that one word means."""
+    name, _, variant = word.partition(":")
+    names = patterns.matching("implementation", name, list({i: None for k in kernels for i in k.implementations}))
+    own = {n: list({v: None for k in kernels for v in _variants(k, n)}) for n in names}
+    if variant:
+        known = list({v: None for variants in own.values() for v in variants})
+        asked = patterns.matching(f"variant of {name}", variant, known)
+        own = {n: [v for v in variants if v in asked] for n, variants in own.items()}
+    return [(n, v) for n, variants in own.items() for v in variants]
+
+
+def _variants(kernel: Kernel, implementation: str) -> Iterable[str]:
+    found = kernel.implementations.get(implementation)
+    return found.variants if found else ()
 
 
 def positive(what: str, value: Any, least: int = 1) -> int:
@@ -316,16 +345,6 @@ def positive(what: str, value: Any, least: int = 1) -> int:
             f"{what} is {value!r}: expected {'a positive integer' if least else 'an integer of 0 or more'}"
         )
     return number
-
-
-def _variants(kernel: Kernel, requests: Sequence[str]) -> list[tuple[str, str]]:
-    """(implementation, variant) of each request that this kernel has, in a stable order, each once."""
-    pairs: dict[tuple[str, str], None] = {}
-    for request in requests:
-        name, _, variant = request.partition(":")
-        if implementation := kernel.implementations.get(name):
-            pairs |= {(name, v): None for v in implementation.variants if variant in ("", v)}
-    return list(pairs)
 
 
 def _example(kernel: Kernel) -> str:

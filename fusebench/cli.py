@@ -15,12 +15,18 @@ COMMANDS = {
     "compare": "which of two sides is faster: fusebench compare triton@HEAD~1 triton kernel=lola --fail-slower 3%",
     "parity": "check them against the float64 reference: fusebench parity kernel=lola dtype=all",
     "sanitize": "look for races and bad accesses with compute-sanitizer: fusebench sanitize kernel=lola dtype=all jobs=4",
-    "list": "show kernels, implementations and variants, and what is unavailable here (--json)",
+    "show": "tables of earlier runs, merged, chosen, sorted, beside a baseline: fusebench show latest baseline=RUN out=table.csv",
+    "plot": "an SVG of time against a size, and a roofline: fusebench plot latest x=shape.M out=lola.svg",
+    "list": "show kernels, implementations and variants, and what is unavailable here; all of one: fusebench list kernel=lola",
     "new": "write the files of a kernel or of an implementation: fusebench new implementation softmax torch_fast",
     "yardsticks": "show what this device was measured to do: copy, read, products, launch (device=cpu, fresh=true, --json)",
 }
 # those that read their arguments themselves, without Hydra, by their module in commands/
-OWN_ARGUMENTS = {"list": "listing", "new": "new", "yardsticks": "yardsticks"}
+OWN_ARGUMENTS = {"list": "listing", "new": "new", "plot": "plot", "show": "show", "yardsticks": "yardsticks"}
+
+FLAGS = {
+    "--quiet": "quiet=true", "-q": "quiet=true", "--verbose": "verbose=true", "-v": "verbose=true", "--dry-run": "dry_run=true"
+}  # fmt: skip
 
 
 def usage() -> str:
@@ -83,7 +89,7 @@ def _dispatch(arguments: list[str]) -> int:
     if command in OWN_ARGUMENTS:
         module = importlib.import_module(f"fusebench.commands.{OWN_ARGUMENTS[command]}")
         return int(module.main(rest))
-    rest = _resume_as_key(rest)
+    rest = [FLAGS.get(word, word) for word in _resume_as_key(rest)]
     if command == "compare":
         from fusebench.commands.compare import run_compare
 

@@ -13,25 +13,40 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from fusebench.contract import STATUSES
-from fusebench.records.record import Record
+from fusebench.progress import Lines
+from fusebench.records.record import BASELINE, Record
 from fusebench.settings import Clock
 from fusebench.terminal import WIDEST, console, print_table
 from fusebench.timing.summary import Clocks, Timing, seconds
 
-BASELINE = "torch_eager"
 COLOURS = {"ok": "green", "skipped": "dim"}
 # Columns by their importance, the least first: those are left out where the terminal is narrow
 LEAST_OF_TIMES = ("launches", "wall", "best", "host", "GB/s", "TFLOP/s", "yardstick")
 LEAST_OF_PARITY = ("max |error|", "± budget", "worst at", "expected", "got")
 
 
-def progress() -> Progress:
-    """Cells done, the cell in hand and its phase, time left; on stderr, and silent where that is no terminal, or a dumb one."""
+def progress(quiet: bool = False) -> Progress | Lines:
+    """Cells done, the cell in hand and its phase, time left; on stderr, wherever stdout goes. Where stderr is no terminal, or a dumb
+    one, a line from time to time; where it is to be `quiet`, nothing."""
     out = Console(stderr=True)
+    if not quiet and (not sys.stderr.isatty() or out.is_dumb_terminal):
+        return Lines()
     return Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-        console=out, disable=not sys.stderr.isatty() or out.is_dumb_terminal, transient=True,
+        console=out, disable=quiet, transient=True, redirect_stdout=False,
     )  # fmt: skip
+
+
+def ended(record: Record, number: int, of: int) -> str:
+    """One line of a cell that has ended."""
+    said = f"{record.status}  {' '.join(dict.fromkeys((record.kernel, record.case.id, record.label)))}"
+    if record.timing and record.status == "ok":
+        said += f"  {seconds(record.timing.median)} ± {_around(record.timing)}"
+    elif record.reason:
+        said += f"  {record.reason}"
+    elif _ratio(record):
+        said += f"  error/budget {_ratio(record)}"
+    return f"[{number}/{of}] {said}"
 
 
 def show(records: Sequence[Record], timed: bool = True) -> None:

@@ -424,6 +424,7 @@ def test_a_preset_does_not_say_where_to_look_or_what_to_resume():
         (["--cfg"], 2, "fusebench: argument --cfg/-c: expected one argument"),
         (["kernel=fault", "seed=-1"], 2, "seed is -1"),
         (["kernel=fault", "threads=9999"], 2, "threads is 9999"),
+        (["kernel=fault", "out_dir=a,b", "-m"], 2, "out_dir has several values: a sweep lies in one folder"),
     ],
 )
 def test_what_runs_nothing_leaves_nothing(runs, capsys, arguments, code, said):
@@ -468,3 +469,158 @@ def test_an_option_that_hydra_reads_as_a_number_or_a_truth_value(runs, with_opti
 def test_an_option_s_value_that_there_is_not(runs, with_options, capsys, written, named):
     assert main(["bench", f"path={FAULTS}", "kernel=fault", "implementation=a_fine", f"option.{written}"]) == 2
     assert f"unknown value of option {written.split('=')[0]} of fault {named}: " in capsys.readouterr().err
+
+
+# Names by patterns
+
+
+def asked_for(runs, *words):
+    """The (implementation, variant) of the cells of one run."""
+    runs.runs.clear()
+    assert main(["bench", f"path={FAULTS}", "kernel=fault", "case=odd", *words]) == 0
+    ((_, cells),) = runs.runs
+    return [cell.implementation for cell in cells]
+
+
+def test_patterns_and_names_left_out_on_the_command_line(runs):
+    every = list(KERNELS["fault"].implementations)
+    fine = [name for name in every if name.endswith("_fine")]
+    assert asked_for(runs, "implementation=*_fine") == fine and len(fine) > 1
+    assert asked_for(runs, "implementation=[?_fine,~z*]") == ["a_fine"]
+    assert asked_for(runs, "implementation=[all,~a_fine]") == [name for name in every if name != "a_fine"]
+    assert asked_for(runs, "implementation=~*_fine") == [name for name in every if name not in fine]
+    assert asked_for(runs, "implementation=[z_fine,a*]") == ["z_fine", *(n for n in every if n[0] == "a")]
+    assert asked_for(runs, "implementation=a_fine:def*") == ["a_fine"]
+    assert asked_for(runs, "implementation=a_fine", "dtype=*16") == ["a_fine"] * 2
+    assert asked_for(runs, "kernel=fa*", "implementation=a_fine", "case=~odd") == ["a_fine"] * 1
+
+
+def test_a_sweep_of_patterns(runs):
+    words = ["bench", "-m", f"path={FAULTS}", "kernel=fault", "case=odd"]
+    assert main([*words, "implementation=a_fine,[*_fine,~a_fine]"]) == 0
+    assert [[c.implementation for c in cells] for _, cells in runs.runs] == [["a_fine"], ["z_fine"]]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("kernel=falt*", "no kernel matches 'falt*': did you mean fault? There are: fault"),
+        ("kernel=[all,~falt]", "unknown kernel 'falt': did you mean fault?"),
+        ("kernel=[fault,~fault]", "kernel=[fault,~fault] leaves none"),
+        ("implementation=[all,~z_fin?x]", "no implementation matches 'z_fin?x': did you mean z_fine"),
+        ("implementation=a_fine:rw*", "no variant of a_fine matches 'rw*': There are: default"),
+        ("implementation=[a_fine,~a*]", "implementation=[a_fine,~a*] leaves none"),
+        ("case=od?d", "no case of fault matches 'od?d': did you mean odd? There are: "),
+        ("dtype=*64", "no dtype matches '*64': "),
+    ],
+)
+def test_a_pattern_that_matches_nothing_names_the_nearest(runs, capsys, word, said):
+    assert main(["bench", f"path={FAULTS}", "kernel=fault", word]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"fusebench: {said}") and error.count("\n") == 1 and not runs.runs
+
+
+# How much is shown, where a run lies, and what only would run
+
+FINE = ("bench", f"path={FAULTS}", "kernel=fault", "implementation=[a_fine,z_fine]", "case=odd", "device=cpu")
+
+
+def test_a_run_lies_in_the_folder_that_is_named(runs, capsys):
+    assert main([*FINE, "out_dir=mine/first"]) == 0
+    assert {f.name for f in Path("mine/first").iterdir()} >= {"bench.yaml", "records.jsonl"} and not Path(
+        "results"
+    ).exists()
+    assert capsys.readouterr().out.endswith("/mine/first/records.jsonl\n")
+    assert main([*FINE, "out_dir=mine/first"]) == 2
+    assert "mine/first holds a run already: resume=" in capsys.readouterr().err
+    assert main(["bench", "resume=mine/first"]) == 0 and len(runs.cells[-1]) == 0
+
+
+def test_a_sweep_lies_in_the_folder_that_is_named_and_is_one_table(runs, capsys):
+    assert main([*FINE, "-m", "batch=3,5", "out_dir=mine"]) == 0
+    assert [f.parent.name for f in sorted(Path("mine").glob("*/records.jsonl"))] == ["0", "1"]
+    every = capsys.readouterr().out.split("all 2 jobs\n")[1]
+    rows = table_of(every, "run")
+    assert [(r["run"], r["case"], r["implementation"], r["time"]) for r in rows] == [
+        (str(job), f"N={n}/float32", name, "100 µs") for job, n in enumerate((3, 5)) for name in ("a_fine", "z_fine")
+    ]
+    assert "4 cells: 4 ok" in every
+    assert main(["show", "mine"]) == 0 and table_of(capsys.readouterr().out, "run") == rows
+
+
+def test_one_job_has_no_table_of_all_jobs(runs, capsys):
+    assert main([*FINE, "-m"]) == 0 and "all 1 jobs" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["quiet=true", "-q"])
+def test_a_quiet_run_has_its_counts_alone(runs, capsys, word):
+    runs.statuses = itertools.chain(["ok", "wrong"], itertools.repeat("ok"))
+    assert main([*FINE, word]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("2 cells: 1 ok, 1 wrong\nwall time") and not captured.err
+    assert main([*FINE, "-m", "batch=1,2", word]) == 0 and "implementation" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("word", ["verbose=true", "--verbose"])
+def test_a_verbose_run_tells_of_each_cell_on_stderr(runs, capsys, word):
+    runs.statuses = iter(["ok", "skipped"])
+    assert main([*FINE, word]) == 0
+    captured = capsys.readouterr()
+    assert (
+        captured.err
+        == "[1/2] ok  fault odd/float32 a_fine  100 µs ± 7.0%!\n[2/2] skipped  fault odd/float32 z_fine  it is skipped\n"
+    )
+    assert "[1/2]" not in captured.out
+
+
+def test_how_much_is_shown_is_no_part_of_a_run_that_goes_on(runs, capsys):
+    runs.statuses = itertools.chain(["ok", KeyboardInterrupt()], itertools.repeat("ok"))
+    main([*FINE, "quiet=true"])
+    capsys.readouterr()
+    assert main(["bench", "resume=latest", "verbose=true"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.startswith("[2/2] ok") and "implementation" in captured.out
+
+
+def test_a_baseline_beside_a_new_run(runs, capsys):
+    assert main([*FINE, "out_dir=old"]) == 0 and main([*FINE, "baseline=old"]) == 0
+    rows = table_of(capsys.readouterr().out.split("beside old\n")[1], "implementation")
+    assert [(r["implementation"], r["baseline"], r["change"]) for r in rows] == [
+        ("a_fine", "100 µs", "+0.0%"),
+        ("z_fine", "100 µs", "+0.0%"),
+    ]
+    assert main([*FINE, "baseline=nosuch"]) == 2 and len(runs.runs) == 2, "that is found out before anything runs"
+
+
+def test_a_dry_run_says_what_would_run_and_why_not_and_leaves_nothing(runs, capsys, monkeypatch):
+    triton, cuda = (
+        replace(KERNELS["fault"].implementations["a_fine"], name=n, without_gpu=w)
+        for n, w in (("t", "interpreted"), ("c", "unavailable"))
+    )
+    lacks = replace(triton, name="l", without_gpu="timed", requires={"no_such_module": "a-package"})
+    own = {i.name: i for i in (KERNELS["fault"].implementations["a_fine"], triton, cuda, lacks)}
+    monkeypatch.setattr(
+        discovery, "find_kernels", lambda roots: {"fault": replace(KERNELS["fault"], implementations=own)}
+    )
+    words = ["bench", "kernel=fault", "case=odd", "device=cpu", "dtype=[float32,bfloat16]"]
+    for word in ("dry_run=true", "--dry-run"):
+        assert main([*words, word]) == 0
+        out = capsys.readouterr().out
+        assert out.startswith(
+            "\nfault  odd/float32  N=7\nwould run:  a_fine\nwould be checked in Triton's interpreter, never timed:  t\n"
+        )
+        assert (
+            "skipped  needs an NVIDIA GPU:  c\n" in out
+            and "skipped  needs no_such_module: pip install a-package:  l\n" in out
+        )
+        assert "skipped  interpreted on the CPU, where Triton computes bfloat16 wrongly:  t\n" in out
+        assert "8 cells: 3 would run, 5 would not; " in out
+    assert (
+        main([*words, "dry_run=true", "-m", "batch=1,2"]) == 0
+        and "job 1  fault  N=2/float32" in capsys.readouterr().out
+    )
+    assert main(["compare", "a_fine", "c", "kernel=fault", "case=odd", "device=cpu", "dry_run=true"]) == 0
+    assert "skipped  side B: needs an NVIDIA GPU:  " in capsys.readouterr().out
+    assert main(["parity", "kernel=fault", "implementation=t", "dry_run=true"]) == 0
+    assert "would run:  t\n" in capsys.readouterr().out
+    assert not runs.runs and not list(Path().iterdir())

@@ -14,10 +14,10 @@ FUSEBENCH = Path(__file__).resolve().parents[1] / "fusebench"
 FLOORS = (
     ("errors", "contract", "dtypes", "memory"),
     ("backends", "machine", "launchers"),
-    ("discovery", "sources", "drawing", "hard", "inputs", "cases"),
+    ("discovery", "sources", "drawing", "hard", "inputs", "patterns", "cases"),
     ("timing", "parity"),
     ("records",),
-    ("settings", "provenance", "folder", "terminal"),
+    ("settings", "provenance", "folder", "terminal", "progress"),
     ("workers",),
     ("case_data",),
     ("cell",),

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from fusebench import cli
-from fusebench.commands import app, compare, listing, new, sanitize, yardsticks
+from fusebench.commands import app, compare, listing, new, plot, sanitize, show, yardsticks
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +30,8 @@ def called(monkeypatch):
     monkeypatch.setattr(compare, "run_compare", lambda arguments: seen.append(("compare", arguments)) or 4)
     monkeypatch.setattr(sanitize, "run_sanitize", lambda arguments: seen.append(("sanitize", arguments)) or 8)
     monkeypatch.setattr(listing, "main", lambda arguments: seen.append(("list", arguments)) or 5)
+    monkeypatch.setattr(show, "main", lambda arguments: seen.append(("show", arguments)) or 9)
+    monkeypatch.setattr(plot, "main", lambda arguments: seen.append(("plot", arguments)) or 10)
     monkeypatch.setattr(yardsticks, "main", lambda arguments: seen.append(("yardsticks", arguments)) or 6)
     monkeypatch.setattr(new, "main", lambda arguments: seen.append(("new", arguments)) or 7)
     return seen
@@ -37,7 +39,17 @@ def called(monkeypatch):
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [("bench", 3), ("parity", 3), ("compare", 4), ("list", 5), ("yardsticks", 6), ("new", 7), ("sanitize", 8)],
+    [
+        ("bench", 3),
+        ("parity", 3),
+        ("compare", 4),
+        ("list", 5),
+        ("yardsticks", 6),
+        ("new", 7),
+        ("sanitize", 8),
+        ("show", 9),
+        ("plot", 10),
+    ],
 )
 def test_each_command_gets_its_arguments_and_gives_its_code(called, command, code):
     assert cli.main([command, "a=b", "--json"]) == code and called == [(command, ["a=b", "--json"])]
@@ -77,6 +89,11 @@ def test_the_limit_of_compare_is_a_flag_too(called, given, meant):
     assert called == [("compare", meant), ("bench", given)]
 
 
+def test_the_flags_that_are_keys(called):
+    assert cli.main(["bench", "-q", "--verbose", "--dry-run", "a=b"]) == 3
+    assert called == [("bench", ["quiet=true", "verbose=true", "dry_run=true", "a=b"])]
+
+
 @pytest.mark.parametrize(("arguments", "code"), [([], 2), (["-h"], 0), (["--help"], 0), (["help"], 0)])
 def test_usage(capsys, arguments, code):
     assert cli.main(arguments) == code
@@ -102,7 +119,7 @@ def test_an_unknown_command(capsys):
     assert cli.main(["bnch"]) == 2
     assert (
         capsys.readouterr().err
-        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, list, new, parity, sanitize, yardsticks\n"
+        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, list, new, parity, plot, sanitize, show, yardsticks\n"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -119,7 +120,12 @@ def test_help_loads_no_framework_and_is_quick():
 @pytest.mark.parametrize(("command", "usage"), [("bench", "[KEY"), ("compare", "A B [KEY"), ("parity", "[KEY")])
 def test_help_shows_the_usage_and_the_keys(answered, command, usage):
     done = answered(command, "--help")
-    assert done.returncode == 0 and "implementation:" in done.stdout
+    assert done.returncode == 0 and not done.stderr
+    keys = dict(re.findall(r"^  ([a-z_.]+)=\S.*?  +(\w.*)$", done.stdout, re.MULTILINE))
+    assert {*schema.SCHEMAS[command].__dataclass_fields__, "worker", "experiment"} <= set(keys), (
+        "each has a line that says what it means"
+    )
+    assert done.stdout.count("shape.") == 1 and "shape.DIM=SIZE" in done.stdout
     assert done.stdout.startswith(f"usage: fusebench {command} {usage}")
 
 

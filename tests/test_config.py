@@ -50,7 +50,7 @@ def test_keys_that_there_are(word):
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("kernl=lola", "unknown key 'kernl': did you mean kernel? There are: batch, "),
+        ("kernl=lola", "unknown key 'kernl': did you mean kernel? There are: baseline, batch, "),
         ("shape.Q=1", "unknown dimension 'Q': There are: "), ("option.layout=1", "unknown option 'layout': did you mean w_layout? There are: "),
         ("shape=1", "unknown key 'shape': "), ("worker.python.nosuch=1", "unknown key 'worker.python.nosuch': did you mean worker.python.NAME? There are: "),
         ("experiment=quik", "unknown experiment 'quik': did you mean quick? There are: published, quick"),
@@ -138,7 +138,7 @@ def test_what_only_shows_something(words, shows):
 @pytest.mark.parametrize(
     ("command", "defaults"),
     [
-        ("bench", {"kernel": ["launch", "lola"], "case": None, "retry": None, "time_s": 0.5, "target": 0.01, "regime": "auto", "cache": "auto"}),
+        ("bench", {"kernel": ["launch", "lola"], "case": None, "retry": None, "baseline": None, "time_s": 0.5, "target": 0.01, "regime": "auto", "cache": "auto"}),
         ("parity", {"kernel": "all", "case": "odd", "retry": None}),
         ("compare", {"kernel": ["launch", "lola"], "case": None, "time_s": 0.05, "target": 0, "regime": "auto", "cache": "auto", "pairs": 10, "rounds": 16, "confidence": 0.99, "fail_slower": None, "resamples": 0}),
     ],
@@ -146,7 +146,8 @@ def test_what_only_shows_something(words, shows):
 def test_the_defaults_of_each_command(command, defaults):
     composed = jobs.compose_job(command, [])
     shared = {"implementation": "all", "dtype": "float32", "precision": "ieee", "batch": None, "shapes": None, "device": "auto", "path": None, "seed": 0,
-              "inputs": "plain", "published": False, "rows_seed": None, "timeout_s": 300, "threads": None, "resume": None}  # fmt: skip
+              "inputs": "plain", "published": False, "rows_seed": None, "timeout_s": 300, "threads": None, "resume": None,
+              "out_dir": None, "dry_run": False, "quiet": False, "verbose": False}  # fmt: skip
     folded = ("shape", "option", "config", "worker", "experiment")
     assert {k: v for k, v in composed.items() if k not in folded} == shared | defaults
     assert composed["worker"]["inline"] is False and not any(composed["worker"]["python"].values())

@@ -103,15 +103,55 @@ def test_folders_of_one_s_own_are_searched(roots, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("argument", "said"),
     [
-        ("kernel=lola", "unexpected 'kernel=lola': fusebench list takes --json, --markdown and path=DIR"),
+        ("kernel=c_kernl", "unknown kernel 'c_kernl': did you mean b_kernel? There are: a_kernel, b_kernel"),
+        ("kernel=x*", "no kernel matches 'x*': There are: a_kernel, b_kernel"),
         ("path=nosuch", "path=nosuch: no such folder"),
-        ("--nosuch", "unexpected '--nosuch': fusebench list takes --json, --markdown and path=DIR"),
+        ("--nosuch", "unexpected '--nosuch': fusebench list takes --json, --markdown, path=DIR, kernel=NAME"),
     ],
 )
 def test_a_wrong_argument_of_list(roots, capsys, argument, said):
     assert main(["list", argument]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith(f"fusebench: {said}") and captured.err.count("\n") == 1 and not captured.out
+
+
+def test_all_of_a_kernel(capsys):
+    assert main(["list", "kernel=lol?", "--json"]) == 0
+    ((name, found),) = json.loads(capsys.readouterr().out).items()
+    assert (name, found["dimensions"], found["batch"], found["modes"]) == ("lola", ["M", "K", "N"], "M", ["forward"])
+    assert (
+        found["options"]["w_layout"] == ["kn", "nk"]
+        and found["rows"] == {"x": 0, "y": 0}
+        and found["precisions"] == ["ieee", "tf32"]
+    )
+    assert (
+        found["cases"]["odd"]["sizes"] == {"M": 37, "K": 131, "N": 203} and found["cases"]["odd"]["moved_bytes"] > 10**5
+    )
+    assert "batch/bfloat16/w_layout=nk" in found["published"] and found["about"].startswith("lola: ")
+    variants = found["implementations"]["triton"]["variants"]
+    assert variants["multirow"]["points"] == ["one_pass"] and 64 in variants["multirow"]["tunables"]["BLOCK_M"]
+
+
+def test_all_of_a_kernel_in_tables(capsys, monkeypatch):
+    monkeypatch.setattr(machine, "gpu", lambda: None)
+    assert main(["list", "kernel=[lola,softmax]"]) == 0
+    text = capsys.readouterr().out
+    lola, softmax = text.split("\nsoftmax  ")
+    for line in (
+        "option.w_layout    kn, nk",
+        "row axes           x 0, y 0",
+        "precision          ieee, tf32",
+        "mode               forward",
+    ):
+        assert f"  {line}\n" in lola
+    case = next(row for row in table_of(lola, "case") if row["case"] == "odd")
+    assert (case["M"], case["K"], case["N"]) == ("37", "131", "203") and case["FLOPs"]
+    rows = {row["implementation"]: row for row in table_of(lola, "implementation")}
+    assert (
+        rows["cuda:row"]["here"] == "needs an NVIDIA GPU" and rows["triton:row"]["here"] == "interpreted: parity only"
+    )
+    assert rows["flax:module"]["rounding points"] == "layernorm, product, bias, activation"
+    assert "config.BLOCK_M=16,32,64,128" in lola and "shape.R, shape.C; batch= sets R" in softmax
 
 
 # Yardsticks

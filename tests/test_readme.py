@@ -7,15 +7,27 @@ import shlex
 
 import pytest
 from test_command_line import REPOSITORY, fusebench
+from test_show import records, save
 
 TEXT = (REPOSITORY / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", TEXT, re.DOTALL)
+SCRIPTS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 COMMANDS = [line for block in BLOCKS for line in block.splitlines() if line.startswith("fusebench ")]
 
 
+@pytest.fixture
+def saved(tmp_path, monkeypatch):
+    """The runs that the README shows."""
+    monkeypatch.chdir(tmp_path)
+    save("before", *records())
+    save("tuned", *records(0.9))
+
+
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme_runs(tmp_path, command):
+def test_a_command_of_the_readme_runs(tmp_path, saved, command):
     words = shlex.split(command)[1:]
+    if words[0] == "plot":
+        pytest.importorskip("matplotlib")
     quick = {"bench": ["time_s=0.02"], "compare": ["time_s=0.01", "pairs=1", "rounds=1"]}.get(words[0], [])
     done = fusebench(*words, *quick, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -28,10 +40,18 @@ def test_make_targets_of_the_readme_exist():
 
 
 def test_the_script_of_the_readme_runs(capsys):
-    (script,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    exec(script, {})
+    exec(SCRIPTS[0], {})
     median, rate = map(float, capsys.readouterr().out.split())
     assert median > 0 and rate > 0
+
+
+def test_pandas_reads_records_in_three_lines(saved, capsys):
+    pytest.importorskip("pandas")
+    (script,) = SCRIPTS[1:]
+    assert len([line for line in script.splitlines() if line]) == 3
+    exec(script, {})
+    out = capsys.readouterr().out
+    assert "M=64/float32" in out and "triton:multirow" in out and "0.000090" in out
 
 
 def test_the_keys_of_the_readme_are_those_of_bench():

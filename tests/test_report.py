@@ -12,6 +12,7 @@ from samples import CPU, GPU, STATES, TIMES, US, case, parity, table_of, timed, 
 
 from fusebench import report, terminal
 from fusebench.machine import DeviceInfo
+from fusebench.progress import Lines
 from fusebench.records.record import Parity, Spread
 from fusebench.settings import Clock
 
@@ -408,13 +409,27 @@ def test_colour_is_left_out_where_it_is_not_wanted(monkeypatch, capsys, variable
     assert "[32m" not in shown(capsys, timed()) and report.console().width > 80
 
 
-def test_progress_goes_to_a_terminal_alone(monkeypatch):
-    assert report.progress().console.stderr and report.progress().disable
+def test_progress_is_a_bar_in_a_terminal_alone(monkeypatch):
+    assert isinstance(report.progress(), Lines) and report.progress(quiet=True).disable
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert not report.progress().disable and report.progress().live.transient
+    bar = report.progress()
+    assert bar.console.stderr and not bar.disable and bar.live.transient and report.progress(quiet=True).disable
     monkeypatch.setenv("TERM", "dumb")
-    assert report.progress().disable
+    assert isinstance(report.progress(), Lines)
+
+
+def test_progress_in_a_log_is_a_line_from_time_to_time(monkeypatch, capsys):
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    with report.progress() as bar:
+        task = bar.add_task("starting", total=3, completed=1)
+        for at in (5, 11, 12, 22):
+            now[0] = at
+            bar.update(task, description=f"at {at}")
+        bar.advance(task)
+    captured = capsys.readouterr()
+    assert captured.err == "1 of 3 done; at 11\n1 of 3 done; at 22\n" and not captured.out
 
 
 @pytest.mark.parametrize(("status", "code"), [("ok", "32"), ("skipped", "2"), ("wrong", "1;31"), ("timeout", "1;31")])

@@ -15,9 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from fusebench import cases, discovery, folder, provenance, report
+from fusebench.commands import dry_run, keys, runs, show
 from fusebench.configuration import command_line, jobs, names, request, schema, values
 from fusebench.configuration.request import Request, Requests
-from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import StorageError, UsageError, fail
 from fusebench.records import store
@@ -26,6 +26,7 @@ from fusebench.records.store import FILE
 from fusebench.run import run
 from fusebench.settings import Run
 
+OF_THIS_TIME = ("retry", "quiet", "verbose")  # keys that may be set beside resume=
 INTERRUPTED = 130  # as shells have it for Ctrl-C
 
 
@@ -46,8 +47,13 @@ def run_app(
     A command of another kind brings how it runs a job and how the exit code follows from a folder; `complete` checks the keys
     that are its own, and fills in what depends on the kernels.
     """
+    show_sweep = show.show_sweep if run_job is None else lambda folders: None
     return start(
-        command, arguments, lambda: _prepare(command, arguments, run_job or _run, complete), code_of or _code_of
+        command,
+        arguments,
+        lambda: _prepare(command, arguments, run_job or _run, complete),
+        code_of or _code_of,
+        show_sweep,
     )
 
 
@@ -57,6 +63,9 @@ def _prepare(command: str, arguments: Sequence[str], run_job: RunJob, complete: 
     roots = discovery.roots_of(_paths(resumed) if resumed else command_line.paths_of(overrides))
     kernels = discovery.find_kernels(roots)
     names.check(command, arguments, overrides, kernels)
+    if command_line.flags(arguments).help:
+        keys.show(command, kernels, overrides)
+        sys.exit(0)
     schema.register(command, kernels)
     requests = Requests(lambda chosen: request.build(command, roots, complete(chosen, kernels), kernels))
     if not resumed and not command_line.only_shows(arguments):
@@ -64,6 +73,11 @@ def _prepare(command: str, arguments: Sequence[str], run_job: RunJob, complete: 
             check_files(chosen, overrides)
             values.settings(chosen)
             requests.add(chosen)  # a wrong name in the last job of a sweep must not cost the first ones
+            if chosen.get("baseline") is not None:
+                runs.find([chosen["baseline"]])
+    if dry := [asked for asked in requests.known.values() if asked.chosen["dry_run"]]:
+        dry_run.show(kernels, roots, dry)
+        sys.exit(0)
 
     def job(composed: DictConfig, run_folder: Path) -> int:
         chosen = _resume(resumed, composed) if resumed else jobs.as_plain(composed)
@@ -73,18 +87,21 @@ def _prepare(command: str, arguments: Sequence[str], run_job: RunJob, complete: 
 
 
 def start(
-    command: str, arguments: Sequence[str], prepare: Callable[[], Prepared], code_of: Callable[[Path], int]
+    command: str, arguments: Sequence[str], prepare: Callable[[], Prepared], code_of: Callable[[Path], int],
+    show_sweep: Callable[[Sequence[Path]], None],
 ) -> int:  # fmt: skip
     """Lets Hydra start the jobs of a command and returns the largest exit code.
 
     `prepare` checks everything, and returns the arguments that Hydra is to see, the kept configuration of a run that goes on, and
-    the job. Whatever it raises leaves nothing behind. `code_of` reads the exit code of a job off its folder: a launcher may run
+    the job; where there is only something to show it exits. Whatever it raises leaves nothing behind. `show_sweep` shows the
+    jobs of a multirun together, by their folders. `code_of` reads the exit code of a job off its folder: a launcher may run
     the job in another process, or on another machine.
     """
     codes: list[int] = []
     stopped: list[BaseException] = []
     resumed, new = None, folder.moment()
-    OmegaConf.register_new_resolver("run_dir", lambda _: str(resumed.parent if resumed else new), replace=True)
+    named: str | None = None
+    OmegaConf.register_new_resolver("run_dir", lambda _: str(resumed.parent if resumed else named or new), replace=True)
     sys.argv = [f"fusebench {command}", *arguments]
     try:
         arguments, resumed, job = prepare()
@@ -92,18 +109,23 @@ def start(
         if command_line.flags(arguments).shell_completion:
             sys.argv[0] = "fusebench"  # what the shell completes
         overrides = command_line.parse(arguments)
-        elsewhere = any(o.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") for o in overrides)
-        if not resumed and not elsewhere and not command_line.only_shows(arguments):
-            new = folder.new()
         multirun = command_line.flags(arguments).multirun
         named = command_line.last("hydra.sweep.dir" if multirun else "hydra.run.dir", overrides)
+        named = named or command_line.last("out_dir", overrides)
+        if named is not None and any(o.key_or_group == "out_dir" and o.is_sweep_override() for o in overrides):
+            raise UsageError("out_dir has several values: a sweep lies in one folder, in which each job has its own")
+        elsewhere = named or any(o.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") for o in overrides)
+        if not resumed and not elsewhere and not command_line.only_shows(arguments):
+            new = folder.new()
         run_folder = resumed.parent if resumed else Path(str(named)) if named else new
         pattern = f"**/{FILE}" if multirun else FILE
         others = set() if resumed else set(run_folder.glob(pattern))  # of earlier runs in a folder that was named
-    except SystemExit as end:  # --version
+    except SystemExit as end:  # --version, --help, dry_run=true
         return int(end.code or 0)
     except UsageError as error:
         return fail(error)
+    except BrokenPipeError:
+        raise
     except OSError as error:  # a path that is too long, a folder that may not be read
         return fail(UsageError(str(error)))
 
@@ -137,14 +159,17 @@ def start(
     finally:
         folder.remove_empty(new)
     if not command_line.only_shows(arguments) and 2 not in codes:  # what cannot be read was said
-        codes += [code_of(file.parent) for file in set(run_folder.glob(pattern)) - others]
+        folders = sorted({file.parent for file in set(run_folder.glob(pattern)) - others}, key=runs.order)
+        codes += [code_of(folder) for folder in folders]
+        if len(folders) > 1 and not command_line.last("quiet", overrides):
+            show_sweep(folders)
     return max(codes, default=0)
 
 
 def check_files(composed: Mapping[str, Any], overrides: Sequence[Any]) -> None:
     """Raises UsageError where a preset sets what is for the command line alone."""
-    for key in ("path", "resume"):
-        if composed[key] is not None and command_line.last(key, overrides) is None:
+    for key in ("path", "resume", "out_dir"):
+        if composed.get(key) is not None and command_line.last(key, overrides) is None:
             raise UsageError(f"a file sets {key}={composed[key]}: that is for the command line alone")
 
 
@@ -160,11 +185,14 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         finished = [r for r in _latest(run_folder) if r.status not in asked.retry]
         this = Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
         tell_changes(this, finished)
-        if not _measure(this, asked.cells, finished):
+        if not _measure(this, asked, finished):
             return INTERRUPTED
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
     finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
-    report.show(finished, timed=asked.command == "bench")
+    if not asked.chosen.get("quiet"):
+        report.show(finished, timed=asked.command == "bench")
+        if asked.chosen.get("baseline") is not None:
+            show.show_beside(run_folder, asked.chosen["baseline"])
     report.footer(finished, this.clock, time.perf_counter() - begin, run_folder)
     return _code_of(run_folder)
 
@@ -203,16 +231,18 @@ def _latest(run_folder: Path) -> list[Record]:
     return list({r.id: r for r in store.read(run_folder, Record)}.values())
 
 
-def _measure(this: Run, cells: Sequence[Cell], finished: list[Record]) -> bool:
+def _measure(this: Run, asked: Request, finished: list[Record]) -> bool:
     """Adds the records of the cells that have none yet; False if it was interrupted. Raises StorageError."""
-    done = {r.id for r in finished}
-    with report.progress() as bar:
+    done, cells = {r.id for r in finished}, asked.cells
+    with report.progress(asked.chosen.get("quiet", False)) as bar:
         task = bar.add_task("starting", total=len(cells), completed=len(done))
         this.on_phase = lambda c, phase: bar.update(task, description=f"{c.label} {c.case.id}: {phase}")
         try:
             for record in run(this, [c for c in cells if c.id not in done]):
                 finished.append(record)
                 bar.advance(task)
+                if asked.chosen.get("verbose"):
+                    print(report.ended(record, len(finished), len(cells)), file=sys.stderr, flush=True)
         except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
             kept = f"{len(_latest(this.folder))} of {len(cells)} cells are kept; go on with resume={this.folder}"
@@ -228,7 +258,7 @@ def _resumed(command: str, overrides: Sequence[Any], arguments: Sequence[str]) -
     value = command_line.last("resume", overrides)
     if value is None:
         return None
-    if others := command_line.conflicts_with_resume(overrides, arguments, ("retry",)):
+    if others := command_line.conflicts_with_resume(overrides, arguments, OF_THIS_TIME):
         raise UsageError(f"resume={value} goes on with that run as it was configured: leave out {' '.join(others)}")
     return folder.find(command, str(value))
 
@@ -238,10 +268,10 @@ def _paths(file: Path) -> list[str]:
 
 
 def _resume(file: Path, composed: DictConfig) -> dict[str, Any]:
-    """The configuration of the run to go on with; a key that it lacks, because it is newer, has its default. `retry` is of this
-    time."""
+    """The configuration of the run to go on with; a key that it lacks, because it is newer, has its default. OF_THIS_TIME
+    are keys that are not the run's."""
     try:
         kept = jobs.as_plain(OmegaConf.merge(composed, folder.load(file)))  # type: ignore[arg-type]
-        return kept | {"retry": jobs.as_plain(composed)["retry"]}
+        return kept | {key: value for key, value in jobs.as_plain(composed).items() if key in OF_THIS_TIME}
     except OmegaConfBaseException as error:
         raise UsageError(f"{file} is no configuration of this command: {command_line.one_line(error)}") from error

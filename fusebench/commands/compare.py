@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from fusebench import cases, discovery, folder, provenance, report
-from fusebench.commands import app
+from fusebench.commands import app, dry_run, keys
 from fusebench.comparison import revision, sides, verdicts
 from fusebench.comparison.pairs import Match, Side, run_pairs
 from fusebench.configuration import command_line, jobs, names, schema, values
@@ -64,7 +64,7 @@ def run_compare(arguments: Sequence[str]) -> int:
     something is, if a side is wrong or does not run, or if `fail_slower` is set and nothing was compared; 2 for bad input; 130
     interrupted."""
     with contextlib.ExitStack() as stack:
-        return app.start("compare", arguments, lambda: _prepare(arguments, stack), _code_of)
+        return app.start("compare", arguments, lambda: _prepare(arguments, stack), _code_of, _show_sweep)
 
 
 def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepared:
@@ -79,6 +79,9 @@ def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepa
     known = {f"{s.spec.name}/{name}": k for s in sources for name, k in s.kernels.items()}
     known = known or discovery.find_kernels(discovery.roots_of(paths))
     names.check("compare", rest, overrides, known)
+    if command_line.flags(rest).help:
+        keys.show("compare", known, overrides)
+        sys.exit(0)
     schema.register("compare", known)
     plans = Requests(lambda job: _comparison(sources, job["overrides"], rest))
     if not shows:
@@ -86,6 +89,12 @@ def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepa
             plan = plans.add({"overrides": lines})
             if not resumed:
                 app.check_files(plan.chosen[0], overrides)
+    if dry := [plan for plan in plans.known.values() if plan.chosen[0]["dry_run"]]:
+        for plan in dry:
+            dry_run.show_pairs(
+                [(s.kernels, s.roots) for s in sources], [match.cells for match in plan.matches], plan.chosen
+            )
+        sys.exit(0)
 
     def job(_: DictConfig, run_folder: Path) -> int:
         lines = [str(line) for line in HydraConfig.get().overrides.task]
@@ -105,7 +114,10 @@ def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | No
     value = command_line.last("resume", overrides)
     if value is None:
         return None
-    if wrong := [*map(shlex.quote, words), *command_line.conflicts_with_resume(overrides, arguments, AFTERWARDS)]:
+    if wrong := [
+        *map(shlex.quote, words),
+        *command_line.conflicts_with_resume(overrides, arguments, (*AFTERWARDS, *app.OF_THIS_TIME)),
+    ]:
         raise UsageError(
             f"resume={value} goes on with that comparison as it was: leave out {' '.join(wrong)}; "
             f"only {', '.join(AFTERWARDS)} can be set anew"
@@ -202,7 +214,11 @@ def _run(sources: Sequence[Source], plan: Comparison, lines: Sequence[str], run_
     with folder.held(run_folder):
         if not resumed:
             texts = [s.spec.text.replace(f"@{s.spec.revision}", f"@{s.commit}") for s in sources]
-            others = [line for line in lines if line.split("=")[0] not in ("path", "shapes", "device")]
+            others = [
+                line
+                for line in lines
+                if line.split("=")[0] not in ("path", "shapes", "device", "out_dir", *app.OF_THIS_TIME)
+            ]
             others.append(f"device={plan.device}")  # "auto" may be another one where the comparison goes on
             both = {key: plan.chosen[0][key] for key in ("path", "shapes")}
             folder.keep({"sides": texts, "overrides": others} | both, run_folder, "compare")
@@ -213,8 +229,8 @@ def _run(sources: Sequence[Source], plan: Comparison, lines: Sequence[str], run_
 
 def _measure(sources: Sequence[Source], plan: Comparison, run_folder: Path) -> int:
     begin = time.perf_counter()
-    clock = Clock()
-    with report.progress() as bar:
+    clock, quiet = Clock(), plan.chosen[0]["quiet"]
+    with report.progress(quiet) as bar:
         task = bar.add_task(
             "starting", total=plan.pairs * len(plan.matches), completed=sum(len(m.pairs) for m in plan.matches)
         )
@@ -228,8 +244,10 @@ def _measure(sources: Sequence[Source], plan: Comparison, run_folder: Path) -> i
         ]  # fmt: skip
         stopped: BaseException | None = None
         try:
-            for _ in run_pairs((both[0], both[1]), plan.matches, plan.pairs, plan.rounds, run_folder):
+            for match in run_pairs((both[0], both[1]), plan.matches, plan.pairs, plan.rounds, run_folder):
                 bar.advance(task)
+                if plan.chosen[0]["verbose"]:
+                    print(f"[{len(match.pairs)}/{plan.pairs}] {match.id}", file=sys.stderr, flush=True)
         except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
             stopped = error
@@ -258,6 +276,11 @@ def _measure(sources: Sequence[Source], plan: Comparison, run_folder: Path) -> i
 def _code_of(run_folder: Path) -> int:
     """1 if any comparison in the folder has failed, else 0."""
     return 1 if any(outcome.fails for outcome in store.read(run_folder, verdicts.Outcome, FILE)) else 0
+
+
+def _show_sweep(folders: Sequence[Path]) -> None:
+    """The comparisons of all jobs in one table."""
+    verdicts.show([outcome for folder in folders for outcome in store.read(folder, verdicts.Outcome, FILE)], [])
 
 
 def _recorded(run_folder: Path, matches: Sequence[Match]) -> None:

@@ -1,4 +1,4 @@
-"""`fusebench list`: kernel × implementation with variants, and why any is unavailable on this machine."""
+"""`fusebench list`: kernel × implementation with variants, and why any is unavailable on this machine; all of one with kernel=NAME."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Mapping
 
 from rich.table import Table
 
-from fusebench import discovery, machine
+from fusebench import discovery, machine, patterns
+from fusebench.commands import details, runs
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, fail
 from fusebench.terminal import console
 
+KEYS = {"path": "path=DIR", "kernel": "kernel=NAME"}
 FRAMEWORKS = ("flax", "torch_eager", "torch_compile", "triton", "jax_triton", "cuda")
 
 
@@ -29,23 +31,43 @@ def markdown(kernels: Mapping[str, Kernel]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints a table a kernel, or with --json {kernel: {implementation: {"variants": […], "unavailable": reason or null}}}."""
+    """Prints a table a kernel, or with --json {kernel: {implementation: {"variants": […], "unavailable": reason or null}}}; with kernel=NAME
+    all of these kernels."""
     parser = argparse.ArgumentParser("fusebench list", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--markdown", action="store_true", help="print kernel × implementation as a Markdown table")
-    parser.add_argument("path", nargs="*", metavar="path=DIR", help="folders of kernels outside this repository")
-    options, unknown = parser.parse_known_args(arguments)
+    parser.add_argument(
+        "keys",
+        nargs="*",
+        metavar="KEY=VALUE",
+        help="path=DIR, a folder of kernels outside this repository; kernel=NAME shows all of these kernels",
+    )
+    options, unknown_flags = parser.parse_known_args(arguments)
     try:
-        stray = unknown + [p for p in options.path if not p.startswith("path=")]
-        if stray:
-            raise UsageError(f"unexpected {stray[0]!r}: fusebench list takes --json, --markdown and path=DIR")
-        kernels = discovery.find_kernels(discovery.roots_of(p.removeprefix("path=") for p in options.path))
+        keys: dict[str, list[str]] = {"path": [], "kernel": []}
+        for word in [*unknown_flags, *options.keys]:
+            key, _, value = word.partition("=")
+            if key not in KEYS or not value:
+                expected = ", ".join(["--json", "--markdown", *KEYS.values()])
+                raise UsageError(f"unexpected {word!r}: fusebench list takes {expected}")
+            keys[key] += runs.words(value) if key == "kernel" else [value]
+        kernels = discovery.find_kernels(discovery.roots_of(keys["path"]))
+        if keys["kernel"]:
+            kernels = {name: kernels[name] for name in patterns.choose("kernel", keys["kernel"], kernels)}
     except UsageError as error:
         return fail(error)
     if options.markdown:
         print(markdown(kernels))
         return 0
     device = "cuda" if machine.gpu() else "cpu"
+    if keys["kernel"]:
+        described = {name: details.describe(kernel, device) for name, kernel in kernels.items()}
+        if options.json:
+            print(json.dumps(described, indent=2))
+            return 0
+        for name, own in described.items():
+            details.show(name, own)
+        return 0
     found = {
         name: {
             i.name: {"variants": list(i.variants), "unavailable": i.unavailable(device)}

@@ -33,15 +33,15 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
     Raises UsageError."""
     if not chosen["worker"]["inline"]:
         raise UsageError("worker=process: sanitize runs each cell inline, in a process under the tool; worker=inline")
-    named = [cases.check_name("tool", name, tool.TOOLS) for name in cases.chosen(chosen["tools"], tool.TOOLS)]
+    named = cases.chosen("tool", chosen["tools"], tool.TOOLS)
     done = {**chosen, "tools": named, "jobs": cases.positive("jobs", chosen["jobs"])}
     if chosen["implementation"] is None:
-        asked = [kernels[k] for k in cases.chosen(chosen["kernel"], kernels) if k in kernels]
+        asked = [kernels[k] for k in cases.chosen("kernel", chosen["kernel"], kernels)]
         own = dict.fromkeys(name for k in asked for name, i in k.implementations.items() if i.fused)
         if asked and not own:
             names = ", ".join(k.name for k in asked)
             raise UsageError(f"no implementation of {names} launches kernels of its own: implementation= names another")
-        done["implementation"] = list(own) or "all"  # a kernel that does not exist is named later
+        done["implementation"] = list(own) or "all"
     return done
 
 
@@ -64,7 +64,8 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
     tools = list(asked.chosen["tools"])
     finished.sort(key=lambda c: (order.get(c.cell.id, len(order)), tools.index(c.tool)))
-    table.show(finished, tools)
+    if not asked.chosen.get("quiet", False):
+        table.show(finished, tools)
     table.footer(finished, sanitizer, time.perf_counter() - begin, run_folder)
     return _code_of(run_folder)
 
@@ -73,7 +74,7 @@ def _check(sweep: run.Sweep, finished: list[Check]) -> bool:
     """Adds the checks that are not on record yet; False if it was interrupted. Raises StorageError."""
     wanted = run.pairs(sweep.asked.cells, sweep.asked.chosen["tools"])
     done = {c.id for c in finished}
-    with report.progress() as bar:
+    with report.progress(sweep.asked.chosen.get("quiet", False)) as bar:
         task = bar.add_task("starting", total=len(wanted), completed=len(done))
 
         def on_begin(cell: Cell, name: str) -> None:
@@ -85,6 +86,9 @@ def _check(sweep: run.Sweep, finished: list[Check]) -> bool:
                 for check in checks:
                     finished.append(check)
                     bar.advance(task)
+                    if sweep.asked.chosen.get("verbose"):
+                        said = f"{check.status}  {check.cell.label} {check.cell.case.id}: {check.tool}"
+                        print(f"[{len(finished)}/{len(wanted)}] {said}", file=sys.stderr, flush=True)
         except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
             kept_in = sweep.this.folder

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 import fusebench
 from fusebench.errors import UsageError
 
+NAMES = ("kernel", "implementation", "case", "dtype", "precision", "inputs", "tools")  # keys that take names
 MOST_JOBS = 10_000  # of one multirun: each is composed beforehand
 
 
@@ -28,7 +30,7 @@ def parse(arguments: Sequence[str]) -> list[Override]:
             raise UsageError(f"--{flag}: the configuration is this command's own; your presets go into --config-dir")
     if given.config_dir is not None and not Path(given.config_dir).is_dir():
         raise UsageError(f"--config-dir {given.config_dir}: no such folder; expected one with experiment/NAME.yaml")
-    words = given.overrides
+    words = [quoted(word) for word in given.overrides]
     if stray := [w for w in words if "=" not in w and not w.startswith("~")]:
         raise UsageError(f"unexpected {stray[0]!r}: expected KEY=VALUE, such as kernel=lola")
     parser, found = OverridesParser.create(), []
@@ -38,6 +40,12 @@ def parse(arguments: Sequence[str]) -> list[Override]:
         except HydraException as error:
             raise UsageError(f"{word:.80}: {one_line(error)}") from error
     return found
+
+
+def quoted(argument: str) -> str:
+    """The argument with names that are left out, `~cuda`, quoted: Hydra's grammar has no bare ~ in a value."""
+    key, equals, value = argument.partition("=")
+    return key + equals + re.sub(r"(?<![^\[,])~[\w*?:]+", r"'\g<0>'", value) if key in NAMES else argument
 
 
 def last(key: str, overrides: Sequence[Override]) -> Any:
@@ -83,7 +91,7 @@ def keys_first(arguments: Sequence[str]) -> list[str]:
     others, keys = list(arguments), flags(arguments).overrides
     for key in keys:
         others.remove(key)
-    return [*keys, *others]
+    return [*map(quoted, keys), *others]
 
 
 class _Parser(argparse.ArgumentParser):

@@ -16,7 +16,7 @@ from hydra.core.override_parser.types import Override
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from fusebench.configuration.command_line import MOST_JOBS, flags, one_line, swept
+from fusebench.configuration.command_line import MOST_JOBS, flags, one_line, quoted, swept
 from fusebench.configuration.schema import CONF
 from fusebench.errors import UsageError
 
@@ -122,7 +122,7 @@ def composed(command: str, lines: Sequence[str], arguments: Sequence[str] = (), 
     within = GlobalHydra.instance().is_initialized()  # in a job, Hydra is at work already
     with contextlib.nullcontext() if within else initialize_config_dir(str(CONF), version_base="1.3"):
         try:
-            return compose(command, overrides=[*lines, *where])
+            return compose(command, overrides=[*map(quoted, lines), *where])
         except Exception as error:  # Hydra's, OmegaConf's or a YAML reader's: of what the user wrote
             raise UsageError(hint or one_line(error)) from error
 

@@ -38,6 +38,10 @@ class BaseConfig:
     threads: int | None = MISSING
     rows_seed: int | None = MISSING
     resume: str | None = MISSING
+    out_dir: str | None = MISSING
+    dry_run: bool = MISSING
+    quiet: bool = MISSING
+    verbose: bool = MISSING
 
 
 @dataclass
@@ -52,8 +56,9 @@ class TimedConfig(BaseConfig):
 
 @dataclass
 class BenchConfig(TimedConfig):
-    """`retry` names statuses whose cells run again in a run that goes on."""
+    """`retry` names statuses whose cells run again in a run that goes on, `baseline` a run that is shown beside this one."""
 
+    baseline: str | None = MISSING
     retry: Any = MISSING
 
 

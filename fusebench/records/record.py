@@ -16,6 +16,7 @@ from fusebench.timing.summary import Timing, seconds
 from fusebench.timing.yardstick import Rates as Yardsticks
 
 SCHEMA = 4  # a record of another one is refused; also raised when a seed gives other inputs
+BASELINE = "torch_eager"  # what tables show speed-ups over
 
 
 @dataclass(frozen=True)

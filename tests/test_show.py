@@ -1,0 +1,314 @@
+"""`fusebench show`, `plot` and what `bench` shows of several runs: through the command line, of records that are made here."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+from samples import TIMES, case, table_of, timed, untimed
+
+from fusebench.cli import main
+from fusebench.comparison.statistics import Result
+from fusebench.comparison.verdicts import Estimate, Outcome
+from fusebench.records import store
+
+SIZES = (64, 256, 1024)
+
+
+def records(factor=1.0, dtype="float32", sizes=SIZES, labels=("torch_eager", "triton:multirow"), **more):
+    """A cell for each size and implementation: 100 µs for each 64 rows, the second implementation in half of that."""
+    for m in sizes:
+        of = case(dtype=dtype, id=f"M={m}/{dtype}", M=m, K=5, N=7)
+        for number, label in enumerate(labels):
+            times = [t * factor * m / 64 / (1 + number) for t in TIMES]
+            yield timed(label, times, of=of, work=(10**6 * m, 2000 * m), **more)
+
+
+def save(name, *made):
+    folder = Path("results") / name
+    folder.mkdir(parents=True)
+    for record in made:
+        store.append(folder, record)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def shown(capsys):
+    """What a command prints, and its rows."""
+
+    def run_it(*words, first="case", command="show"):
+        assert main([command, *words]) == 0, capsys.readouterr().err
+        text = capsys.readouterr().out
+        return text, table_of(text, first) if first else []
+
+    return run_it
+
+
+def test_a_run_is_one_table(shown):
+    skipped = untimed("cuda:row", "skipped", reason="row is for M = 1", of=case(id="M=64/float32", M=64, K=5, N=7))
+    save("a", *records(), skipped)
+    text, rows = shown()
+    assert text.startswith("\na  lola  some GPU\n"), "what is the same in all rows stands above them"
+    assert [(r["case"], r["implementation"], r["time"]) for r in rows][:3] == [
+        ("M=64/float32", "torch_eager", "100 µs"), ("M=64/float32", "triton:multirow", "50 µs"), ("M=256/float32", "torch_eager", "400 µs"),
+    ]  # fmt: skip
+    assert [r["× torch_eager"] for r in rows] == ["1.00", "2.00"] * 3 and "status" not in rows[0]
+    assert rows[0]["±"] == "7.0%!" and rows[0]["TFLOP/s"] == "0.64" and rows[0]["error/budget"] == "0.5"
+    assert "skipped  row is for M = 1  cuda:row\n" in text and text.endswith("7 cells: 6 ok, 1 skipped\n")
+
+
+def test_the_last_record_of_a_cell_that_ran_again_counts(shown):
+    first, second = next(records()), next(records(2.0))
+    save("a", untimed("torch_eager", "crashed", reason="it died", of=first.case), second)
+    text, rows = shown(first="implementation")
+    assert [r["time"] for r in rows] == ["200 µs"] and "crashed" not in text and "1 cell: 1 ok" in text
+
+
+def test_an_implausible_time_is_no_time(shown):
+    save("a", *records(sizes=(64,)), timed("cuda", of=case(id="M=64/float32", M=64, K=5, N=7), status="implausible"))
+    text, rows = shown(first="implementation")
+    assert len(rows) == 2 and "implausible  why  cuda" in text
+
+
+def test_runs_are_merged_and_told_apart(shown):
+    save("a", *records(sizes=(64,)))
+    save("b", *records(0.5, sizes=(64,)))
+    _, rows = shown("a", "results/b/records.jsonl", first="run")
+    assert [(r["run"], r["implementation"], r["time"]) for r in rows] == [
+        ("a", "torch_eager", "100 µs"), ("b", "torch_eager", "50 µs"), ("a", "triton:multirow", "50 µs"), ("b", "triton:multirow", "25 µs")
+    ]  # fmt: skip
+
+
+def test_a_sweep_is_one_table_in_the_order_of_its_jobs(shown):
+    for number in (0, 1, 2, 10):
+        save(f"sweep/{number}", *records(sizes=(64 * (number + 1),), labels=("torch_eager",)))
+    _, rows = shown("sweep", first="run")
+    assert [(r["run"], r["case"]) for r in rows] == [(str(n), f"M={64 * (n + 1)}/float32") for n in (0, 1, 2, 10)]
+    assert shown("latest", first="run")[1] == rows
+
+
+def test_cells_that_were_only_judged_have_their_errors(shown):
+    save("a", untimed("flax", parity=replace(next(records()).parity)))
+    _, rows = shown(first="implementation")
+    assert rows == [{"implementation": "flax", "error/budget": "0.5"}]
+
+
+@pytest.mark.parametrize(
+    ("words", "count"),
+    [
+        (["implementation=triton"], 6), (["implementation=triton:multi*"], 6), (["implementation=[all,~torch*]"], 6), (["dtype=bf*"], 6),
+        (["case=M=64"], 4), (["case=M=64/b*"], 2), (["shape.M=64,1024", "implementation=torch_eager"], 4), (["status=ok"], 12), (["kernel=~lo?a,all"], 0),
+    ],
+)  # fmt: skip
+def test_rows_are_chosen(capsys, words, count):
+    save("a", *records(), *records(dtype="bfloat16"))
+    code = main(["show", *words])
+    captured = capsys.readouterr()
+    assert (f"{count} cells: {count} ok" in captured.out) if count else (code == 2 and "leaves none" in captured.err)
+
+
+def test_rows_are_sorted(shown):
+    save("a", *records())
+    assert [r["time"] for r in shown("sort=time_s")[1]] == ["50 µs", "100 µs", "200 µs", "400 µs", "800 µs", "1.6 ms"]
+    rows = shown("sort=[-label,-time_s]")[1]
+    assert [r["time"] for r in rows] == ["800 µs", "200 µs", "50 µs", "1.6 ms", "400 µs", "100 µs"]
+
+
+def test_no_more_rows_are_printed_than_the_limit(shown):
+    save("a", *records())
+    text, rows = shown("limit=2")
+    assert len(rows) == 2 and "2 of 6 rows: limit=6 prints all" in text and "6 cells: 6 ok" in text
+
+
+def test_a_narrow_terminal_drops_columns_and_no_figures(shown, monkeypatch):
+    save("a", *records())
+    monkeypatch.setenv("COLUMNS", "80")
+    text, rows = shown()
+    assert max(map(len, text.splitlines())) <= 80 and rows[0]["time"] == "100 µs" and "left out in 80 columns: " in text
+
+
+def test_a_baseline_stands_beside_a_run_with_the_change(shown):
+    save("old", *records(sizes=(64, 256)))
+    save("new", *records(1.1))
+    text, rows = shown("new", "baseline=old")
+    first = rows[0]
+    assert (first["baseline"], first["time"], first["change"]) == ("100 µs", "110 µs", "+10.0%")
+    low, high = (float(end.rstrip("%")) for end in first["95 % interval"].split(" … "))
+    assert low < 10 < high and high - low < 30
+    assert [r["change"] for r in rows] == ["+10.0%"] * 4 + [""] * 2, "what the baseline lacks has none"
+    assert "fusebench compare measures" in text
+
+
+def test_a_baseline_of_another_regime_is_none(capsys):
+    save("old", *records(how={"regime": "sustained", "cache": "warm"}))
+    save("new", *records())
+    assert main(["show", "new", "baseline=old"]) == 2 and "none of these cells" in capsys.readouterr().err
+
+
+def test_every_kind_of_file_has_the_same_rows(shown):
+    save("a", *records())
+    for end in ("csv", "json", "parquet", "md"):
+        assert shown("implementation=triton", "sort=-time_s", f"out=it.{end}", first=None)[0] == f"3 rows: it.{end}\n"
+    (from_csv, *_), (from_json, *_) = (
+        csv.DictReader(Path("it.csv").read_text().splitlines()),
+        json.loads(Path("it.json").read_text()),
+    )
+    (from_parquet, *others) = pyarrow.parquet.read_table("it.parquet").to_pylist()
+    assert from_json == from_parquet and len(others) == 2
+    for row in (from_csv, from_json):
+        assert (
+            float(row["time_s"]) == pytest.approx(8e-4)
+            and int(row["shape.M"]) == 1024
+            and row["label"] == "triton:multirow"
+        )
+        assert float(row["speedup"]) == pytest.approx(2) and row["id"] == "lola/M=1024/float32/triton:multirow/seed=0"
+    lines = Path("it.md").read_text().splitlines()
+    assert lines[0].startswith("| kernel | case | implementation | time | ±") and len(lines) == 5
+    assert lines[2].startswith("| lola | M=1024/float32 | triton:multirow | 800 µs | 7.0%!")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["nosuch"], "nosuch: no run with records there; the latest in results/ are: a"),
+        (["kernl=x"], "unknown key 'kernl': did you mean kernel?"),
+        (["kernel=lla"], "unknown kernel 'lla': did you mean lola?"),
+        (
+            ["implementation=tritn*"],
+            "no implementation matches 'tritn*': did you mean triton? There are: torch_eager, triton",
+        ),
+        (["implementation=cuda"], "unknown implementation 'cuda': There are: torch_eager, triton"),
+        (["implementation=triton:rows"], "unknown implementation 'triton:rows': "),
+        (["shape.Q=1"], "unknown column 'shape.Q'"),
+        (["sort=tim"], "unknown column 'tim': did you mean time_s?"),
+        (["out=a.xlsx"], "out=a.xlsx: expected a file that ends in .csv, .json, .md, .parquet"),
+        (["out=no/such/a.csv"], "out=no/such/a.csv cannot be written"),
+        (["limit=0"], "limit is '0': expected a positive integer"),
+        (["baseline=nosuch"], "nosuch: no run"),
+        (["--json"], "unexpected '--json'"),
+        (["kernel="], "kernel=: expected a value"),
+    ],
+)
+def test_bad_input_is_answered_by_one_line(capsys, words, said):
+    save("a", *records())
+    assert main(["show", *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"fusebench: {said}") and captured.err.count("\n") == 1 and not captured.out
+
+
+def test_without_any_run(capsys):
+    assert (
+        main(["show"]) == 2
+        and "latest: no run with records there; the latest in results/ are: none" in capsys.readouterr().err
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "said"), [("{}\n", "line 3 is no record"), ('{"schema": 0}\n', "line 3 is no record"), ("{", "")]
+)
+def test_a_line_that_is_no_record_is_named_and_one_that_was_cut_off_is_not(capsys, line, said):
+    file = save("a", *records(sizes=(64,))) / store.FILE
+    with file.open("a") as to:
+        to.write(line)
+    assert main(["show"]) == (2 if said else 0) and said in capsys.readouterr().err
+
+
+def test_more_rows_than_are_decoded_at_a_time(shown, monkeypatch):
+    from fusebench.records import rows
+
+    monkeypatch.setattr(rows, "BATCH", 4)
+    save("a", *records(), *records(dtype="bfloat16"))
+    assert len(shown()[1]) == 12
+
+
+# Plots
+
+
+@pytest.fixture
+def no_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+
+
+def test_without_matplotlib_one_line_says_what_to_install(no_matplotlib, capsys):
+    save("a", *records())
+    assert main(["plot", "x=shape.M"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "fusebench: plot needs matplotlib: pip install matplotlib, or the extra plot of fusebench\n"
+    )
+
+
+def test_time_against_size_and_the_roofline(shown):
+    pytest.importorskip("matplotlib")
+    save("a", *records(), *records(dtype="bfloat16"))
+    assert shown("x=shape.M", "out=it.svg", command="plot", first=None)[0] == "2 panels: it.svg\n"
+    drawn = Path("it.svg").read_text()
+    assert drawn.lstrip().startswith("<?xml") and "</svg>" in drawn
+    for text in (
+        "lola float32 ieee on some GPU",
+        "lola bfloat16 on some GPU",
+        "shape.M",
+        "time, s",
+        "triton:multirow",
+        "TFLOP/s",
+        "product 50 TFLOP/s",
+    ):
+        assert f">{text}<" in drawn, text
+    shown("x=shape.M", "out=again.svg", command="plot", first=None)
+    assert Path("again.svg").read_text() == drawn
+
+
+def test_the_points_of_a_plot(monkeypatch, shown):
+    from fusebench.commands import plot
+
+    found = []
+    monkeypatch.setattr(plot, "draw", lambda panels, x, y, file: found.append((panels, x, y)))
+    save("a", *reversed([*records()]))
+    shown(command="plot", first=None)
+    (((panel,), x, _),) = found
+    assert x == "shape.M", "the dimension that has several sizes"
+    line = next(line for line in panel.lines if line.label == "torch_eager")
+    assert list(line.x) == [64, 256, 1024] and line.y == pytest.approx([1e-4, 4e-4, 16e-4])
+    assert line.low[0] < line.y[0] < line.high[0] and line.intensity == [500.0] * 3
+    assert (panel.read_gbps, panel.matrix_tflops) == (125, 50)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["x=shape.Q"], "unknown x 'shape.Q'"), (["x=kernel"], "x=kernel: expected a column of numbers, such as shape.M"), (["y=time"], "unknown y 'time': did you mean time_s?"),
+        (["x=shape.M", "y=host_s"], "no cell has both shape.M and host_s"), (["out=a.png"], "out=a.png: expected a file that ends in .svg"), (["kernel=x*"], "no kernel matches 'x*'"),
+    ],
+)  # fmt: skip
+def test_a_plot_that_cannot_be(no_matplotlib, capsys, words, said):
+    save("a", *records())
+    assert main(["plot", *words]) == 2 and capsys.readouterr().err.startswith(f"fusebench: {said}")
+
+
+def test_comparisons_are_shown_as_they_ended(capsys):
+    result = Result(0.8, 0.78, 0.82, "faster", 10)
+    estimate = Estimate(result, 0.99, (1e-4, 0.8e-4), (0.8,) * 10, "isolated warm")
+    for name in ("a/0", "a/1"):
+        folder = save(name)
+        (folder / store.FILE).touch()
+        (folder / "compare.yaml").write_text("sides: [x, y]\n")
+        outcome = Outcome(name, "lola", ("odd", "odd"), ("flax", "cuda"), 10, 0, estimate=estimate)
+        store.append(folder, outcome, "comparison.jsonl")
+    assert main(["show", "a"]) == 0
+    rows = table_of(capsys.readouterr().out, "kernel")
+    assert [(r["A"], r["B"], r["B ÷ A"], r["B is"]) for r in rows] == [("flax", "cuda", "0.800", "faster")] * 2
+    assert (
+        main(["show", "a", "kernel=lola"]) == 2
+        and "is a comparison, which is shown as it is" in capsys.readouterr().err
+    )

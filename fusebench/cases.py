@@ -15,6 +15,9 @@ from fusebench.contract import DTYPES, PRECISIONS, Case, Cell, Tunable
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 
+ODD = "odd"
+WHY_ODD = "which every kernel has, for parity: add one to CASES that no tile divides and that is small, or name another by case="
+
 
 def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> list[Cell]:
     """The cells that a configuration asks for, those of one case together.
@@ -67,12 +70,17 @@ def _check_cases(kernels: Sequence[Kernel], config: Mapping[str, Any]) -> None:
     """Every case must be one of a chosen kernel, and every kernel that was chosen by its name must have one of the cases."""
     wanted = chosen(config["case"], {c: None for k in kernels for c in k.mathematics.cases})
     names = ", ".join(k.name for k in kernels)
+    known = {c: None for k in kernels for c in k.mathematics.cases}
     for case in wanted:
-        check_name(f"case of {names}", case, {c: None for k in kernels for c in k.mathematics.cases})
+        if case == ODD and case not in known:
+            raise UsageError(f"{names} has no case {ODD}, {WHY_ODD}. There are: {', '.join(known)}")
+        check_name(f"case of {names}", case, known)
     if "all" in some(config["kernel"]) or config.get("published") or config["shapes"] is not None:
         return
     for kernel in kernels:
         own = kernel.mathematics.cases
+        if not set(wanted) & set(own) and ODD in wanted:
+            raise UsageError(f"{kernel.name} has no case {ODD}, {WHY_ODD}. There are: {', '.join(own)}")
         if not set(wanted) & set(own):
             raise UsageError(
                 f"{kernel.name} has no case {', '.join(wanted)}: leave it out of kernel={','.join(map(str, some(config['kernel'])))}, "

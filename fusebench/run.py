@@ -57,7 +57,7 @@ def worker_keys(this: Run, cells: Sequence[Cell]) -> set[tuple[str, str]]:
 
 def _needs_worker(trial: Trial) -> bool:
     try:
-        return not trial.skip_reason()
+        return not (trial.implementation.broken or trial.skip_reason())
     except Exception:  # a kernel.py that raises: its cells will say so, one by one
         return False
 

@@ -81,6 +81,7 @@ def records_of(folder):
         ("--config-name=parity", "--config-dir"),
         ("--config-dir=nosuch", "no such folder"),
         ("--resolve", "--cfg"),
+        ("--experiment=quick", "a key has no dashes, experiment=quick"),
         ("experiment=interval(0,1)", "interval(0,1)"),
         ("hydra/launcher=nosuch", "hydra/launcher"),
         ("hydra.run.dir=null", "hydra.run.dir"),

@@ -185,7 +185,7 @@ def make_case(
         known_values = kernel.options[check_name(f"option of {kernel.name}", name, kernel.options)]
         asked[name] = option_value(value, known_values)
         check_name(f"value of option {name} of {kernel.name}", asked[name], known_values)
-    products = dtype == "float32" and "tf32" in kernel.mathematics.precisions
+    products = dtype == "float32" and kernel.mathematics.multiplies
     precision = precision if products else "ieee"
     filled = {name: asked.get(name, values[0]) for name, values in kernel.options.items()}
     changed = [f"{n}={v}" for n, v in filled.items() if v != kernel.options[n][0]]

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from pathlib import Path
 
 from fusebench import syntax
-from fusebench.syntax import PACKAGE
 
+PACKAGE = syntax.PACKAGE
 PROJECT = Path(__file__).resolve().parent.parent / PACKAGE  # whose shared headers kernels elsewhere may include
 
 

@@ -282,21 +282,33 @@ def test_resume_latest_on_the_command_line(runs, capsys):
     assert runs.runs[1][0].folder.resolve() == runs.runs[0][0].folder.resolve()
 
 
-def test_a_file_that_has_changed_since_a_cell_ran_is_named(runs, capsys):
+def test_cells_of_a_file_that_has_changed_since_run_again(runs, capsys):
     runs.statuses = itertools.chain(["ok", KeyboardInterrupt()], itertools.repeat("ok"))
     file = KERNELS["fault"].implementations["a_fine"].file
     runs.source = provenance.source_of(file, {})
     job()
     capsys.readouterr()
     job(resumed=Path("results/it/bench.yaml"))
-    assert "has changed" not in capsys.readouterr().err
+    assert "has changed" not in capsys.readouterr().err and [len(cells) for cells in runs.cells] == [2, 1]
     record, *others = (Path("results/it") / store.FILE).read_text().splitlines(keepends=True)
     digest = provenance.sources.digest(file)
     (Path("results/it") / store.FILE).write_text(record.replace(digest, "0" * 64) + "".join(others))
     job(resumed=Path("results/it/bench.yaml"))
-    assert capsys.readouterr().err == (
-        "fault/a_fine.py has changed since one cell on record of a_fine ran: a new run runs them again\n"
-    )
+    captured = capsys.readouterr()
+    assert captured.err == "fault/a_fine.py has changed since one cell on record ran: it runs again\n"
+    assert runs.cells[2] == ["fault/odd/float32/a_fine/seed=0"] and len(table_of(captured.out, "implementation")) == 2
+    job(resumed=Path("results/it/bench.yaml"))
+    assert not capsys.readouterr().err and not runs.cells[3], "the last record counts"
+
+
+def test_files_that_have_changed_are_told_in_one_line(runs, capsys):
+    runs.source = provenance.Source("f", "0", {"fault/kernel.py": "0"})
+    job()
+    runs.source = provenance.source_of(KERNELS["fault"].implementations["a_fine"].file, {})
+    capsys.readouterr()
+    job(resumed=Path("results/it/bench.yaml"))
+    assert capsys.readouterr().err == "fault/kernel.py has changed since 2 cells on record ran: they run again\n"
+    assert runs.cells[0] == runs.cells[1]
 
 
 # Several jobs

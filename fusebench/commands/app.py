@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -27,6 +27,7 @@ from fusebench.run import run
 from fusebench.settings import Run
 
 INTERRUPTED = 130  # as shells have it for Ctrl-C
+T = TypeVar("T")
 
 
 Job = Callable[[DictConfig, Path], int]  # from the configuration of a job and its folder to its exit code
@@ -157,9 +158,8 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         if not resumed:
             # "auto" may be another device where the run goes on: times of two never stand in one table
             folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
-        finished = [r for r in _latest(run_folder) if r.status not in asked.retry]
         this = Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
-        tell_changes(this, finished)
+        finished = unchanged(this, [r for r in _latest(run_folder) if r.status not in asked.retry], lambda record: record)
         if not _measure(this, asked.cells, finished):
             return INTERRUPTED
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
@@ -176,21 +176,27 @@ def check_retry(asked: Request, resumed: bool) -> None:
         raise UsageError(f"retry={value}: it goes with resume=, which names the run whose cells are to run again")
 
 
-def tell_changes(this: Run, finished: Sequence[Record]) -> None:
-    """Says which files have changed since cells on record were measured: the table is going to show them beside new ones."""
-    by_source: dict[tuple[str, Path], list[Record]] = {}
-    for record in finished:
+def unchanged(this: Run, found: Sequence[T], record_of: Callable[[T], Record]) -> list[T]:
+    """What was found of cells whose files are as they were then. Says which have changed: no table shows two versions of one."""
+    kept: list[T] = []
+    changed: dict[tuple[str, Path], str] = {}
+    for one in found:
+        record = record_of(one)
         kernel = this.kernels.get(record.kernel)
         implementation = kernel and kernel.implementations.get(record.cell.implementation)
+        name = ""
         if record.source and implementation:
-            by_source.setdefault((record.source.sha256, implementation.file), []).append(record)
-    for (_, file), records in by_source.items():
-        if name := provenance.changed(records[0].source, file, this.roots):
-            cells = f"{len(records)} cells" if len(records) > 1 else "one cell"
-            print(
-                f"{name} has changed since {cells} on record of {records[0].label} ran: a new run runs them again",
-                file=sys.stderr,
-            )
+            of = (record.source.sha256, implementation.file)
+            if of not in changed:
+                changed[of] = provenance.changed(record.source, implementation.file, this.roots)
+            name = changed[of]
+        kept += [] if name else [one]
+    if count := len(found) - len(kept):
+        names = list(dict.fromkeys(filter(None, changed.values())))
+        files = f"{names[0]} and {len(names) - 1} more have" if len(names) > 1 else f"{names[0]} has"
+        cells = f"{count} cells on record ran: they run again" if count > 1 else "one cell on record ran: it runs again"
+        print(f"{files} changed since {cells}", file=sys.stderr)
+    return kept
 
 
 def _code_of(run_folder: Path) -> int:

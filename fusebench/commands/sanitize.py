@@ -56,9 +56,9 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     with folder.held(run_folder):
         if not resumed:
             folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
-        finished = [c for c in _latest(run_folder) if c.status not in asked.retry]
         this = Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
-        app.tell_changes(this, [c.record for c in finished])
+        latest = [c for c in _latest(run_folder) if c.status not in asked.retry]
+        finished = app.unchanged(this, latest, lambda check: check.record)
         if not _check(run.Sweep(this, asked, sanitizer, asked.chosen["jobs"]), finished):
             return app.INTERRUPTED
     order = {cell.id: number for number, cell in enumerate(asked.cells)}

@@ -48,13 +48,17 @@ def run_app(
     that are its own, and fills in what depends on the kernels.
     """
     return start(
-        command, arguments, lambda: _prepare(command, arguments, run_job or _run, complete), code_of or _code_of
+        command, arguments, lambda: _prepare(command, arguments, run_job or _run, complete), code_of or _code_of, True
     )
 
 
 def _prepare(command: str, arguments: Sequence[str], run_job: RunJob, complete: Complete) -> Prepared:
     overrides = command_line.parse(arguments)
-    resumed = _resumed(command, overrides, arguments)
+    kept = resumed = _resumed(command, overrides, arguments)
+    if sweep := kept is not None and kept.name == folder.sweep_file(command):
+        own = [str(o.input_line) for o in overrides if o.key_or_group != "resume"]
+        arguments, resumed = [*folder.load_sweep(kept), *own], None
+        overrides = command_line.parse(arguments)
     roots = discovery.roots_of(_paths(resumed) if resumed else command_line.paths_of(overrides))
     kernels = discovery.find_kernels(roots)
     names.check(command, arguments, overrides, kernels)
@@ -67,18 +71,22 @@ def _prepare(command: str, arguments: Sequence[str], run_job: RunJob, complete: 
             requests.add(chosen)  # a wrong name in the last job of a sweep must not cost the first ones
 
     def job(composed: DictConfig, run_folder: Path) -> int:
-        chosen = _resume(resumed, composed) if resumed else jobs.as_plain(composed)
-        return run_job(requests.of(chosen), run_folder, kernels, resumed is not None)
+        begun = resumed or run_folder / f"{command}.yaml"
+        if resumed or (sweep and begun.is_file()):
+            return run_job(requests.of(_resume(begun, composed)), run_folder, kernels, True)
+        chosen = jobs.as_plain(composed)
+        return run_job(requests.of(chosen | {"retry": None} if sweep else chosen), run_folder, kernels, False)
 
-    return arguments, resumed, job
+    return arguments, kept, job
 
 
 def start(
-    command: str, arguments: Sequence[str], prepare: Callable[[], Prepared], code_of: Callable[[Path], int]
+    command: str, arguments: Sequence[str], prepare: Callable[[], Prepared], code_of: Callable[[Path], int],
+    resumes_sweeps: bool = False,
 ) -> int:  # fmt: skip
     """Lets Hydra start the jobs of a command and returns the largest exit code.
 
-    `prepare` checks everything, and returns the arguments that Hydra is to see, the kept configuration of a run that goes on, and
+    `prepare` checks everything, and returns the arguments that Hydra is to see, what is kept of a run or a sweep that goes on, and
     the job. Whatever it raises leaves nothing behind. `code_of` reads the exit code of a job off its folder: a launcher may run
     the job in another process, or on another machine.
     """
@@ -99,6 +107,9 @@ def start(
         multirun = command_line.flags(arguments).multirun
         named = command_line.last("hydra.sweep.dir" if multirun else "hydra.run.dir", overrides)
         run_folder = resumed.parent if resumed else Path(str(named)) if named else new
+        begins = not resumed and not command_line.only_shows(arguments)
+        if multirun and resumes_sweeps and begins and "$" not in str(run_folder):
+            folder.keep_sweep(arguments, run_folder, command)
         pattern = f"**/{FILE}" if multirun else FILE
         others = set() if resumed else set(run_folder.glob(pattern))  # of earlier runs in a folder that was named
     except SystemExit as end:  # --version
@@ -110,7 +121,8 @@ def start(
 
     def task(composed: DictConfig) -> None:
         try:
-            codes.append(job(composed, resumed.parent if resumed else Path(HydraConfig.get().runtime.output_dir)))
+            own = resumed.parent if resumed and not multirun else Path(HydraConfig.get().runtime.output_dir)
+            codes.append(job(composed, own))
         except UsageError as error:
             codes.append(fail(error))
         except BaseException as error:  # for the handlers below: Hydra would print it in its own way, at length
@@ -160,7 +172,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
             folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
         this = Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
         finished = unchanged(this, [r for r in _latest(run_folder) if r.status not in asked.retry], lambda record: record)
-        if not _measure(this, asked.cells, finished):
+        if not _measure(this, asked.cells, finished, folder.whole(run_folder, asked.command)):
             return INTERRUPTED
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
     finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
@@ -209,8 +221,8 @@ def _latest(run_folder: Path) -> list[Record]:
     return list({r.id: r for r in store.read(run_folder, Record)}.values())
 
 
-def _measure(this: Run, cells: Sequence[Cell], finished: list[Record]) -> bool:
-    """Adds the records of the cells that have none yet; False if it was interrupted. Raises StorageError."""
+def _measure(this: Run, cells: Sequence[Cell], finished: list[Record], whole: Path) -> bool:
+    """Adds the records of the cells that have none yet; False if it was interrupted, whose `whole` goes on. Raises StorageError."""
     done = {r.id for r in finished}
     with report.progress() as bar:
         task = bar.add_task("starting", total=len(cells), completed=len(done))
@@ -221,7 +233,7 @@ def _measure(this: Run, cells: Sequence[Cell], finished: list[Record]) -> bool:
                 bar.advance(task)
         except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
-            kept = f"{len(_latest(this.folder))} of {len(cells)} cells are kept; go on with resume={this.folder}"
+            kept = f"{len(_latest(this.folder))} of {len(cells)} cells are kept; go on with resume={whole}"
             if isinstance(error, StorageError):  # later jobs of a multirun would meet the same disk
                 raise StorageError(f"{error}; {kept}") from error
             print(f"interrupted: {kept}", file=sys.stderr)

@@ -66,6 +66,16 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
     return cells
 
 
+def with_the_case(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration of a request that names no kernel: of a preset's or the command's own list those that have one of the cases."""
+    listed, case = some(config["kernel"]), config["case"]
+    if case is None or "all" in [*listed, *some(case)] or config.get("published") or config["shapes"] is not None:
+        return config
+    wanted = set(map(str, some(case)))
+    having = [k for k in listed if k in kernels and wanted & set(kernels[k].mathematics.cases)]
+    return {**config, "kernel": having} if having else config
+
+
 def _check_cases(kernels: Sequence[Kernel], config: Mapping[str, Any]) -> None:
     """Every case must be one of a chosen kernel, and every kernel that was chosen by its name must have one of the cases."""
     wanted = chosen(config["case"], {c: None for k in kernels for c in k.mathematics.cases})

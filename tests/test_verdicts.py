@@ -153,6 +153,19 @@ def test_what_makes_a_comparison_sure(double):
     )
 
 
+@pytest.mark.parametrize(("busy", "told"), [(0, False), (2, False), (3, True), (5, True)])
+def test_a_busy_machine_is_told_where_half_of_the_turns_met_one(double, busy, told):
+    """Five pairs of a turn a side, of which B's were disturbed `busy` times, and A's always or never."""
+    match = match_of(double, [[1.0]] * 5, [[1.0]] * 5)
+    for number, (a, b) in match.pairs.items():
+        a, b = (
+            replace(s, turns=tuple(replace(t, waiting=w) for t in s.turns))
+            for s, w in ((a, 0.75 if busy > 2 else 0.25), (b, 0.75 if number < busy else None))
+        )
+        match.pairs[number] = (a, b)
+    assert ("machine busy: threads=1, or an idle machine" in verdicts.outcome(match, 0.99, None, 0).notes) == told
+
+
 @pytest.mark.parametrize(("needed", "told"), [(100, "about 100 pairs"), (101, "too noisy for more")])
 def test_more_than_a_hundred_pairs_are_not_advised(monkeypatch, needed, told):
     monkeypatch.setattr(comparison.Result, "pairs_needed", lambda self: needed)

@@ -25,6 +25,7 @@ from fusebench.records.record import Record
 from fusebench.records.store import FILE
 from fusebench.run import run
 from fusebench.settings import Run
+from fusebench.terminal import while_it_is_read
 
 INTERRUPTED = 130  # as shells have it for Ctrl-C
 T = TypeVar("T")
@@ -63,7 +64,13 @@ def _prepare(command: str, arguments: Sequence[str], run_job: RunJob, complete: 
     kernels = discovery.find_kernels(roots)
     names.check(command, arguments, overrides, kernels)
     schema.register(command, kernels)
-    requests = Requests(lambda chosen: request.build(command, roots, complete(chosen, kernels), kernels))
+    any_kernel = all(o.key_or_group != "kernel" for o in overrides)
+
+    def built(chosen: Mapping[str, Any]) -> Request:
+        narrowed = cases.with_the_case(kernels, chosen) if any_kernel else chosen
+        return request.build(command, roots, complete(narrowed, kernels), kernels)
+
+    requests = Requests(built)
     if not resumed and not command_line.only_shows(arguments):
         for chosen in jobs.compose_jobs(command, arguments, overrides):
             check_files(chosen, overrides)
@@ -176,8 +183,9 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
             return INTERRUPTED
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
     finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
-    report.show(finished, timed=asked.command == "bench")
-    report.footer(finished, this.clock, time.perf_counter() - begin, run_folder)
+    with while_it_is_read():  # the exit code is that of the records, read or not
+        report.show(finished, timed=asked.command == "bench")
+        report.footer(finished, this.clock, time.perf_counter() - begin, run_folder)
     return _code_of(run_folder)
 
 

@@ -29,6 +29,7 @@ from fusebench.errors import StorageError, UsageError
 from fusebench.records import store
 from fusebench.records.record import PairRecord
 from fusebench.settings import Clock, Run
+from fusebench.terminal import while_it_is_read
 
 FILE = "comparison.jsonl"
 AFTERWARDS = ("pairs", "confidence", "fail_slower", "resamples")  # keys that may be set anew beside resume=
@@ -151,6 +152,8 @@ def _comparison(sources: Sequence[Source], lines: Sequence[str], arguments: Sequ
             names.check("compare", (), command_line.parse(source.spec.lines), source.kernels)
             names.check_sizes(command_line.parse([*lines, *source.spec.lines]))
             own = jobs.compose_job("compare", [*lines, *source.spec.lines], arguments)
+            if not any(line.split("=")[0] == "kernel" for line in lines):
+                own = dict(cases.with_the_case(source.kernels, own))
             cells.append(cases.select_cells(source.kernels, own))
         except UsageError as error:
             raise UsageError(where + str(error)) from error
@@ -238,11 +241,10 @@ def _measure(sources: Sequence[Source], plan: Comparison, run_folder: Path) -> i
         (run_folder / FILE).unlink(missing_ok=True)
         for outcome in found:
             store.append(run_folder, outcome, FILE)
-    verdicts.show(
-        found,
-        [f"{s.spec.name}  {s.spec.text}" + (f"  (commit {s.commit[:10]})" if s.commit else "") for s in sources],
-    )
-    verdicts.footer(clock, time.perf_counter() - begin, run_folder)
+    shown = [f"{s.spec.name}  {s.spec.text}" + (f"  (commit {s.commit[:10]})" if s.commit else "") for s in sources]
+    with while_it_is_read():
+        verdicts.show(found, shown)
+        verdicts.footer(clock, time.perf_counter() - begin, run_folder)
     kept = f"{min(len(m.pairs) for m in plan.matches)} of {plan.pairs} pairs are kept; go on with resume={run_folder}"
     if isinstance(stopped, StorageError):  # later jobs of a multirun would meet the same disk
         raise StorageError(f"{stopped}; {kept}") from stopped

@@ -471,6 +471,35 @@ def test_a_comparison_is_kept_shown_and_gone_on_with(command, tmp_path, monkeypa
     assert yaml.safe_load((home / "compare.yaml").read_text()) == kept
 
 
+def test_a_sweep_of_comparisons_goes_on_with_all_its_jobs(command, tmp_path):
+    """The second of two jobs was interrupted in its fourth pair, the ninth of all."""
+
+    def interrupted(side, number, do, turn):
+        if number == 8:
+            raise KeyboardInterrupt
+
+    words = (
+        "torch_eager:plus",
+        "torch_eager:times",
+        "kernel=double",
+        "case=odd",
+        "seed=3,4",
+        "pairs=5",
+        "rounds=2",
+        "-m",
+    )
+    code, _, err = command(*words, plan=interrupted)
+    (home,) = (tmp_path / "results").iterdir()
+    assert code == 130 and err == f"interrupted: 3 of 5 pairs are kept; go on with resume={home}\n"
+    code, _, _ = command("resume=latest", "pairs=6")
+    assert code == 0 and [o.pairs for job in "01" for o in outcomes(home / job)] == [6, 6]
+    assert len([e for e in command.pools.events if e[1] == "build"]) == 2 * (1 + 3)
+    assert yaml.safe_load((home / "1" / "compare.yaml").read_text())["overrides"][-2:] == [
+        "rounds=2",
+        f"device={values.resolve_device('auto')}",
+    ]
+
+
 def test_what_is_said_of_all_comparisons_is_said_once(command):
     sides = ("torch_eager:plus", "torch_eager:times", "kernel=double", "case=odd", "pairs=3", "rounds=2")
     _, out, _ = command(*sides, "seed=[3,4,5]")

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 Job = Callable[[DictConfig, Path], int]  # from the configuration of a job and its folder to its exit code
-Prepared = tuple[Sequence[str], Path | None, Job]
+Prepared = tuple[Sequence[str], Path | None, Job, Sequence[str]]
 Kernels = Mapping[str, Kernel]
 RunJob = Callable[[Request, Path, Kernels, bool], int]  # from a job's request, its folder, and whether it goes on
 Complete = Callable[[Mapping[str, Any], Kernels], Mapping[str, Any]]
@@ -49,7 +49,7 @@ def run_app(
     that are its own, and fills in what depends on the kernels.
     """
     return start(
-        command, arguments, lambda: _prepare(command, arguments, run_job or _run, complete), code_of or _code_of, True
+        command, arguments, lambda: _prepare(command, arguments, run_job or _run, complete), code_of or _code_of
     )
 
 
@@ -84,17 +84,16 @@ def _prepare(command: str, arguments: Sequence[str], run_job: RunJob, complete: 
         chosen = jobs.as_plain(composed)
         return run_job(requests.of(chosen | {"retry": None} if sweep else chosen), run_folder, kernels, False)
 
-    return arguments, kept, job
+    return arguments, kept, job, arguments
 
 
 def start(
-    command: str, arguments: Sequence[str], prepare: Callable[[], Prepared], code_of: Callable[[Path], int],
-    resumes_sweeps: bool = False,
+    command: str, arguments: Sequence[str], prepare: Callable[[], Prepared], code_of: Callable[[Path], int]
 ) -> int:  # fmt: skip
     """Lets Hydra start the jobs of a command and returns the largest exit code.
 
-    `prepare` checks everything, and returns the arguments that Hydra is to see, what is kept of a run or a sweep that goes on, and
-    the job. Whatever it raises leaves nothing behind. `code_of` reads the exit code of a job off its folder: a launcher may run
+    `prepare` checks everything, and returns the arguments that Hydra is to see, what is kept of a run or a sweep that goes on, the
+    job, and the words that start a sweep of the same. Whatever it raises leaves nothing behind. `code_of` reads the exit code of a job off its folder: a launcher may run
     the job in another process, or on another machine.
     """
     codes: list[int] = []
@@ -103,7 +102,7 @@ def start(
     OmegaConf.register_new_resolver("run_dir", lambda _: str(resumed.parent if resumed else new), replace=True)
     sys.argv = [f"fusebench {command}", *arguments]
     try:
-        arguments, resumed, job = prepare()
+        arguments, resumed, job, words = prepare()
         sys.argv[1:] = command_line.keys_first(arguments)
         if command_line.flags(arguments).shell_completion:
             sys.argv[0] = "fusebench"  # what the shell completes
@@ -115,8 +114,8 @@ def start(
         named = command_line.last("hydra.sweep.dir" if multirun else "hydra.run.dir", overrides)
         run_folder = resumed.parent if resumed else Path(str(named)) if named else new
         begins = not resumed and not command_line.only_shows(arguments)
-        if multirun and resumes_sweeps and begins and "$" not in str(run_folder):
-            folder.keep_sweep(arguments, run_folder, command)
+        if multirun and begins and "$" not in str(run_folder):
+            folder.keep_sweep(words, run_folder, command)
         pattern = f"**/{FILE}" if multirun else FILE
         others = set() if resumed else set(run_folder.glob(pattern))  # of earlier runs in a folder that was named
     except SystemExit as end:  # --version

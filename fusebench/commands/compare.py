@@ -90,9 +90,15 @@ def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepa
 
     def job(_: DictConfig, run_folder: Path) -> int:
         lines = [str(line) for line in HydraConfig.get().overrides.task]
-        return _run(sources, plans.of({"overrides": lines}), lines, run_folder, resumed is not None)
+        begun = resumed is not None and (run_folder / "compare.yaml").is_file()  # of a sweep some jobs may not have
+        return _run(sources, plans.of({"overrides": lines}), lines, run_folder, begun)
 
-    return rest, resumed, job
+    return rest, resumed, job, [*map(_fixed, sources), *rest]
+
+
+def _fixed(source: Source) -> str:
+    """A side as it is written, with the commit that it means now."""
+    return source.spec.text.replace(f"@{source.spec.revision}", f"@{source.commit}")
 
 
 def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | None:
@@ -112,11 +118,15 @@ def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | No
             f"only {', '.join(AFTERWARDS)} can be set anew"
         )
     file = folder.find("compare", str(value))
+    anew = {o.key_or_group for o in overrides}
+    if file.name == folder.sweep_file("compare"):
+        words, rest = sides.split(folder.load_sweep(file))
+        own = [str(o.input_line) for o in overrides if o.key_or_group != "resume"]
+        return words, [*(word for word in rest if word.split("=")[0] not in anew), *own], file
     kept = folder.load(file)
     for key in ("sides", "overrides"):
         if not isinstance(kept.get(key), list) or not all(isinstance(line, str) for line in kept[key]):
             raise UsageError(f"{file} is no configuration of this command: {key} is {kept.get(key)!r}")
-    anew = {o.key_or_group for o in overrides}
     lines = [line for line in kept["overrides"] if line.split("=")[0] not in anew]
     # JSON's strings are quoted as Hydra reads them
     lines += [f"{key}={json.dumps(kept[key])}" for key in ("path", "shapes") if kept.get(key) is not None]
@@ -204,11 +214,10 @@ def _run(sources: Sequence[Source], plan: Comparison, lines: Sequence[str], run_
     plan = replace(plan, chosen=(a, b), device=settings.device, matches=[Match(match.cells) for match in plan.matches])
     with folder.held(run_folder):
         if not resumed:
-            texts = [s.spec.text.replace(f"@{s.spec.revision}", f"@{s.commit}") for s in sources]
             others = [line for line in lines if line.split("=")[0] not in ("path", "shapes", "device")]
             others.append(f"device={plan.device}")  # "auto" may be another one where the comparison goes on
             both = {key: plan.chosen[0][key] for key in ("path", "shapes")}
-            folder.keep({"sides": texts, "overrides": others} | both, run_folder, "compare")
+            folder.keep({"sides": [*map(_fixed, sources)], "overrides": others} | both, run_folder, "compare")
         _recorded(run_folder, plan.matches)
         _check_unchanged(sources, plan.matches)
         return _measure(sources, plan, run_folder)
@@ -245,7 +254,8 @@ def _measure(sources: Sequence[Source], plan: Comparison, run_folder: Path) -> i
     with while_it_is_read():
         verdicts.show(found, shown)
         verdicts.footer(clock, time.perf_counter() - begin, run_folder)
-    kept = f"{min(len(m.pairs) for m in plan.matches)} of {plan.pairs} pairs are kept; go on with resume={run_folder}"
+    kept = f"{min(len(m.pairs) for m in plan.matches)} of {plan.pairs} pairs are kept; "
+    kept += f"go on with resume={folder.whole(run_folder, 'compare')}"
     if isinstance(stopped, StorageError):  # later jobs of a multirun would meet the same disk
         raise StorageError(f"{stopped}; {kept}") from stopped
     if stopped:

@@ -177,7 +177,9 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
             # "auto" may be another device where the run goes on: times of two never stand in one table
             folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
         this = Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
-        finished = unchanged(this, [r for r in _latest(run_folder) if r.status not in asked.retry], lambda record: record)
+        finished = unchanged(
+            this, [r for r in _latest(run_folder) if r.status not in asked.retry], lambda record: record
+        )
         if not _measure(this, asked.cells, finished, folder.whole(run_folder, asked.command)):
             return INTERRUPTED
     order = {cell.id: number for number, cell in enumerate(asked.cells)}

@@ -89,6 +89,10 @@ def keep_sweep(arguments: Sequence[str], folder: Path, command: str) -> None:
     """
     if (folder / sweep_file(command)).exists():
         raise UsageError(f"{folder} holds a sweep already: resume={folder} goes on with it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # one that was named
+    except OSError as error:
+        raise _unwritable(folder, error) from error
     _write(folder / sweep_file(command), {"directory": str(Path.cwd()), "arguments": list(arguments)})
 
 
@@ -131,7 +135,6 @@ def _write(file: Path, kept: Mapping[str, Any]) -> None:
     """Writes the file, whole or not at all. Raises UsageError if it cannot be written."""
     partial = file.with_name(f".{file.name}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(yaml.safe_dump(dict(kept), sort_keys=False, allow_unicode=True), encoding="utf-8")
         partial.replace(file)
     except OSError as error:

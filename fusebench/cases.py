@@ -15,6 +15,9 @@ from fusebench.contract import DTYPES, PRECISIONS, Case, Cell, Tunable
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 
+ODD = "odd"
+WHY_ODD = "which every kernel has, for parity: add one to CASES that no tile divides and that is small, or name another by case="
+
 
 def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> list[Cell]:
     """The cells that a configuration asks for, those of one case together.
@@ -60,16 +63,36 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
     return cells
 
 
+def with_the_case(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The configuration of a request that names no kernel: of a preset's or the command's own list those that have one of the cases."""
+    listed, case = some(config["kernel"]), config["case"]
+    if (
+        case is None
+        or any(patterns.is_pattern(str(w)) for w in [*listed, *some(case)])
+        or config.get("published")
+        or config["shapes"] is not None
+    ):
+        return config
+    wanted = set(map(str, some(case)))
+    having = [k for k in listed if k in kernels and wanted & set(kernels[k].mathematics.cases)]
+    return {**config, "kernel": having} if having else config
+
+
 def _named_cases(kernels: Sequence[Kernel], config: Mapping[str, Any]) -> list[str]:
     """The cases that are asked for. Every one must be of a chosen kernel, and every kernel that was chosen by its name must have
     one of them."""
     known = list({c: None for k in kernels for c in k.mathematics.cases})
+    if ODD in some(config["case"]) and ODD not in known:
+        names = ", ".join(k.name for k in kernels)
+        raise UsageError(f"{names} has no case {ODD}, {WHY_ODD}. There are: {', '.join(known)}")
     wanted = chosen(f"case of {', '.join(k.name for k in kernels)}", config["case"], known)
     words = [str(word) for word in some(config["kernel"])]
     if any(map(patterns.is_pattern, words)) or config.get("published") or config["shapes"] is not None:
         return wanted
     for kernel in kernels:
         own = kernel.mathematics.cases
+        if not set(wanted) & set(own) and ODD in wanted:
+            raise UsageError(f"{kernel.name} has no case {ODD}, {WHY_ODD}. There are: {', '.join(own)}")
         if not set(wanted) & set(own):
             raise UsageError(
                 f"{kernel.name} has no case {', '.join(wanted)}: leave it out of kernel={','.join(words)}, "
@@ -175,7 +198,7 @@ def make_case(
         known_values = kernel.options[check_name(f"option of {kernel.name}", name, kernel.options)]
         asked[name] = option_value(value, known_values)
         check_name(f"value of option {name} of {kernel.name}", asked[name], known_values)
-    products = dtype == "float32" and "tf32" in kernel.mathematics.precisions
+    products = dtype == "float32" and kernel.mathematics.multiplies
     precision = precision if products else "ieee"
     filled = {name: asked.get(name, values[0]) for name, values in kernel.options.items()}
     changed = [f"{n}={v}" for n, v in filled.items() if v != kernel.options[n][0]]

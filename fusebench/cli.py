@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import os
 import signal
 import sys
 
 import fusebench
-from fusebench.terminal import print_what_can_be_encoded
+from fusebench.terminal import print_no_more, print_what_can_be_encoded
 
 COMMANDS = {
     "bench": "time kernels: fusebench bench kernel=lola implementation=[triton,torch_eager] dtype=bfloat16 batch=64",
@@ -56,17 +55,12 @@ def main(argv: list[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of a pipe, such as head, has seen enough
-        _print_no_more()
+        print_no_more()
         return 0
     except OSError as error:  # what was printed found no room, or a file that was there is gone
-        _print_no_more()
+        print_no_more()
         print(f"fusebench: {error}", file=sys.stderr)
         return 1
-
-
-def _print_no_more() -> None:
-    """So that Python does not try once more at its end to write what found no reader or no room."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -175,6 +175,11 @@ class Mathematics:
     launches: Mapping[str, int] = field(default_factory=dict)
     published: tuple[Published, ...] = ()
 
+    @property
+    def multiplies(self) -> bool:
+        """Whether it computes a matrix product: a kernel that has none says so in PRECISIONS."""
+        return "tf32" in self.precisions
+
     def launches_of(self, variant: str) -> int:
         """How many launches a fused implementation makes in a call of that variant."""
         return self.launches.get(variant, 1)

@@ -7,33 +7,33 @@ constants are literals (contract.py), so nothing here loads torch, jax or triton
 from __future__ import annotations
 
 import ast
-import difflib
+import contextlib
 import importlib
 import importlib.util
 import keyword
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusebench import sources
+from fusebench import kernel_file, sources, syntax
 from fusebench.backends import protocol
-from fusebench.contract import DTYPES, OWN_DTYPES, PRECISIONS, Mathematics, Published, Tunable
+from fusebench.contract import PRECISIONS, Mathematics, Published, Tunable
 from fusebench.errors import UsageError
+from fusebench.kernel_file import are_names, are_values, is_name, maps
 
 HOME = Path(__file__).resolve().parent.parent / "implementations"
 WITHOUT_GPU = ("timed", "interpreted", "unavailable")
 CONSTANTS = (  # of the contract, read as literals
     "BACKEND", "VARIANTS", "REQUIRES", "IN_PLACE", "COMPUTES", "TUNABLES", "FUSED", "WITHOUT_GPU",
 )  # fmt: skip
-KERNEL_CONSTANTS = (
-    "DIMENSIONS", "BATCH", "CASES", "OPTIONS", "PRECISIONS", "ROWS", "ROW_AXIS", "OUTPUTS", "OWN_DTYPES", "PARTS", "LAUNCHES", "PUBLISHED",
-)  # fmt: skip
-NEAR = 0.85  # of difflib's likeness: PRECISION and PRECISIONS have 0.95, ROW and ROWS 0.86
-FUNCTIONS = ("inputs", "weights", "formula", "hard", "flops", "moved_bytes")  # of a kernel.py
+FUNCTIONS = {  # of an implementation, with their arguments; those of the tunables have the config as well
+    "build": ("case", "variant", "device"), "skip": ("case", "variant", "device"), "config": ("case", "variant", "device"),
+    "fits": ("case", "variant", "device", "config"), "launches": ("case", "variant", "device", "config"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -129,15 +129,20 @@ def find_kernels(roots: Sequence[Path]) -> dict[str, Kernel]:
 
 def _mathematics(name: str, file: Path) -> Mathematics:
     """The kernel.py, imported, checked and normalised."""
+    problem = ""
+    with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):  # to import it says why
+        problem = kernel_file.text_problem(f"implementations.{name}.kernel", file)
+    if problem:
+        raise UsageError(f"{file}: {problem}")
     try:
         module = importlib.import_module(f"implementations.{name}.kernel")
     except (Exception, SystemExit) as error:  # whatever a kernel's author wrote: name the file, not our import
         where = f" (at {place})" if (place := sources.place(error)) else ""
         raise UsageError(f"{file} does not import: {type(error).__name__}: {error}{where}") from error
-    needed = ("DIMENSIONS", "BATCH", "CASES", "inputs", "formula", "flops", "moved_bytes")
-    if missing := [need for need in needed if not hasattr(module, need)]:
+    if missing := [need for need in kernel_file.NEEDED if not hasattr(module, need)]:
         raise UsageError(f"{file} lacks {', '.join(missing)} (fusebench/contract.py says what each is)")
-    if problem := _misspelt(vars(module), KERNEL_CONSTANTS) or _problem(module):
+    made_of = [path for path in sources.files(module.__name__)[1:] if path.parent == file.parent]
+    if problem := kernel_file.problem(module, made_of):
         raise UsageError(f"{file}: {problem}")
     return normalised(module)
 
@@ -149,7 +154,7 @@ def normalised(module: Any) -> Mathematics:
     if not isinstance(rows, Mapping):
         axis = getattr(module, "ROW_AXIS", 0)
         rows = {**dict.fromkeys(rows, axis), "": axis}
-    functions = {name: getattr(module, name) for name in FUNCTIONS if hasattr(module, name)}
+    functions = {name: getattr(module, name) for name in kernel_file.FUNCTIONS if hasattr(module, name)}
     return Mathematics(
         dimensions=tuple(module.DIMENSIONS), batch=module.BATCH, cases=module.CASES, rows=rows, **functions,
         options={name: tuple(values) for name, values in getattr(module, "OPTIONS", {}).items()},
@@ -162,76 +167,10 @@ def normalised(module: Any) -> Mathematics:
     )  # fmt: skip
 
 
-def _misspelt(names: Iterable[str], constants: Sequence[str]) -> str:
-    """Says of the first upper-case name that looks like a constant of the contract, which is not set itself, or ""."""
-    absent = [constant for constant in constants if constant not in names]
-    own = [name for name in names if name.isupper() and name[0] != "_" and name not in constants]
-    for name in own:
-        if near := difflib.get_close_matches(name, absent, n=1, cutoff=NEAR):
-            return (
-                f"it sets {name}: did you mean {near[0]}? A name of your own begins with an underscore, such as _{name}"
-            )
-    return ""
-
-
 def _own_dtypes(module: Any) -> dict[str, str]:
     """Names with their dtypes, "" where an input keeps the dtype that it is made with."""
     own = getattr(module, "OWN_DTYPES", ())
     return dict(own) if isinstance(own, Mapping) else dict.fromkeys(own, "")
-
-
-def _problem(module: types.ModuleType) -> str:
-    """What in a kernel.py is not as the contract has it, or ""."""
-    dimensions = module.DIMENSIONS
-    if not _are_names(dimensions) or not dimensions:
-        return f'DIMENSIONS is {dimensions!r:.60}; expected a tuple of names, such as ("M", "N")'
-    if module.BATCH not in tuple(dimensions):
-        return f"BATCH is {module.BATCH!r:.60}, not one of DIMENSIONS: {', '.join(dimensions)}"
-    if not _maps(module.CASES, lambda sizes: isinstance(sizes, dict)) or not module.CASES:
-        return f"CASES is {module.CASES!r:.60}; expected named sizes, such as {{'odd': {dict.fromkeys(dimensions, 7)}}}"
-    for case, sizes in module.CASES.items():
-        if set(sizes) != set(dimensions):
-            return f"case {case} has {', '.join(map(str, sizes))}; expected {', '.join(dimensions)}"
-        if not all(type(size) is int and size > 0 for size in sizes.values()):
-            return f"case {case} is {sizes!r:.60}; expected positive integers"
-    checks: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
-        (
-            "OPTIONS",
-            "options with their values",
-            lambda v: _maps(v, lambda names: _are_names(names) and len(names) > 0),
-        ),
-        ("PRECISIONS", f"some of {', '.join(PRECISIONS)}", lambda v: _are_names(v) and set(v) <= set(PRECISIONS)),
-        ("ROWS", 'axes by name, such as {"x": 0, "y": 0}', lambda v: _are_names(v) or _maps(v, lambda axis: type(axis) is int)),
-        ("ROW_AXIS", "an integer", lambda v: type(v) is int),
-        ("OUTPUTS", "a tuple of names", _are_names),
-        ("OWN_DTYPES", f"names of inputs, or names with one of {', '.join(OWN_DTYPES)}", lambda v: _are_names(v) or _maps(v, OWN_DTYPES.__contains__)),
-        ("PARTS", "formulas by name", lambda v: _maps(v, callable)),
-        ("LAUNCHES", "variants with positive integers", lambda v: _maps(v, lambda n: type(n) is int and n > 0)),
-        ("PUBLISHED", 'cases, such as ({"case": "odd", "dtype": "float32"},)', lambda v: isinstance(v, tuple | list)),
-        *((name, "a function", callable) for name in FUNCTIONS),
-    )  # fmt: skip
-    for name, expected, valid in checks:
-        if hasattr(module, name) and not valid(getattr(module, name)):
-            return f"{name} is {getattr(module, name)!r:.60}; expected {expected}"
-    for entry in getattr(module, "PUBLISHED", ()):
-        if problem := _published_problem(entry, module):
-            return f"PUBLISHED has {entry!r:.100}: {problem}"
-    return ""
-
-
-def _published_problem(entry: Any, module: types.ModuleType) -> str:
-    """What is wrong with one entry of PUBLISHED, or ""."""
-    keys = tuple(Published.__dataclass_fields__)
-    if not isinstance(entry, dict) or "case" not in entry or set(entry) - set(keys):
-        return f"expected a case and any of {', '.join(keys[1:])}"
-    values = (("case", module.CASES), ("dtype", DTYPES), ("precision", getattr(module, "PRECISIONS", PRECISIONS)))
-    for key, known in values:
-        if entry.get(key) is not None and entry[key] not in tuple(known):
-            return f"{key} is none of {', '.join(known)}"
-    options, known = entry.get("options", {}), getattr(module, "OPTIONS", {})
-    if not _maps(options, _is_name) or not all(value in known.get(name, ()) for name, value in options.items()):
-        return "expected options of OPTIONS, with one of their values"
-    return ""
 
 
 def use_roots(roots: Sequence[Path]) -> None:
@@ -256,25 +195,32 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         why = f"{file.name} has no name that can be imported: rename it, such as to {_nearest_name(file.stem)}.py"
         return Implementation(kernel, file.stem, file, broken=why)
     try:
-        constants = _constants(file)
-        if problem := _misspelt(_assigned(file), CONSTANTS):
+        tree = syntax.parse(file)
+        constants = _constants(file, tree)
+        if problem := syntax.misspelt(syntax.assigned(tree), CONSTANTS):
             raise ValueError(problem)
         backend, variants = constants["BACKEND"], constants["VARIANTS"]
         requires, without_gpu = constants.get("REQUIRES", {}), constants.get("WITHOUT_GPU", "timed")
         for name, value, known in (("BACKEND", backend, protocol.found()), ("WITHOUT_GPU", without_gpu, WITHOUT_GPU)):
             if value not in tuple(known):
                 raise ValueError(f"{name} is {value!r}, not one of {', '.join(known)}")
-        if not _maps(variants, _are_names) or not variants:
+        if not maps(variants, are_names) or not variants:
             raise ValueError('VARIANTS must map each variant to a tuple of points, such as {"default": ("product",)}')
-        if not _maps(requires, _is_name):
+        if not maps(requires, is_name):
             raise ValueError('REQUIRES must map modules to packages, such as {"triton": "triton"}')
         in_place = constants.get("IN_PLACE", {})
-        if not _maps(in_place, _are_names) or set(in_place) - set(variants):
+        if not maps(in_place, are_names) or set(in_place) - set(variants):
             raise ValueError('IN_PLACE must map variants to tuples of inputs, such as {"in_place": ("x",)}')
-        if other := next((name for name in _imported(file) if protocol.foreign(name, backend)), None):
+        module = f"{syntax.PACKAGE}.{kernel}.{file.stem}"
+        if other := next((name for name in syntax.imported(tree, module) if protocol.foreign(name, backend)), None):
             raise ValueError(f"it imports {other}, but its BACKEND is {backend}")
+        if problem := syntax.sibling_import(tree, module):
+            raise ValueError(problem)
         tunables = _tunables(constants.get("TUNABLES", {}), variants)
         computes = str(constants.get("COMPUTES", ""))
+        expected = {**FUNCTIONS, "build": (*FUNCTIONS["build"], "config")} if tunables else FUNCTIONS
+        if problem := syntax.misshapen(tree, expected):
+            raise ValueError(problem)
         fused = constants.get("FUSED", False)
         if not isinstance(fused, bool):
             raise ValueError(f"FUSED is {fused!r:.60}; expected True or False")
@@ -282,7 +228,12 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
             kernel, file.stem, file, backend, variants, requires, in_place, without_gpu, computes, tunables, fused
         )
     except KeyError as error:
-        return Implementation(kernel, file.stem, file, broken=f"{file.name} sets no {error.args[0]}")
+        return Implementation(
+            kernel,
+            file.stem,
+            file,
+            broken=f"{file.name} sets no {error.args[0]}: one that is no implementation begins with an underscore, _{file.name}",
+        )
     except (
         SyntaxError,
         ValueError,
@@ -309,7 +260,7 @@ def _tunables(literal: Any, variants: Mapping[str, Any]) -> dict[str, dict[str, 
     entries: Iterable[tuple[Any, Any]] = literal.items() if isinstance(literal, dict) else [(None, None)]
     for key, own in entries:
         for variant in key if isinstance(key, tuple) and key else (key,):
-            if variant not in variants or not _maps(own, _are_values):
+            if variant not in variants or not maps(own, are_values):
                 example = '{"default": {"num_warps": (4, 8)}} or {("row", "online"): {"num_warps": (4, 8)}}'
                 raise ValueError(
                     f"TUNABLES must map variants to tunables with values, such as {example}; not {variant!r:.40}"
@@ -320,24 +271,21 @@ def _tunables(literal: Any, variants: Mapping[str, Any]) -> dict[str, dict[str, 
     return found
 
 
-def _constants(file: Path) -> dict[str, Any]:
+def _constants(file: Path, tree: ast.Module) -> dict[str, Any]:
     """The literals that the file gives to the names of the contract, by itself or by an import from another file of
     `implementations`, which is read as well. Raises ValueError where one is no literal."""
     found = {}
-    for node in ast.parse(file.read_text(encoding="utf-8"), str(file)).body:
+    for node in tree.body:
         if isinstance(node, ast.ImportFrom):
             for alias in node.names:
                 if (name := alias.asname or alias.name) in CONSTANTS:
                     found[name] = _constant_elsewhere(file, node.module or "", alias.name)
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        for target in targets:
-            if isinstance(target, ast.Name) and target.id in CONSTANTS:
-                try:
-                    found[target.id] = ast.literal_eval(node.value)  # type: ignore[attr-defined]
-                except (ValueError, TypeError) as error:
-                    raise ValueError(f"{target.id} must be a literal, because it is read without an import") from error
+    for name, value in syntax.assignments(tree):
+        if name in CONSTANTS:
+            try:
+                found[name] = ast.literal_eval(value)  # type: ignore[arg-type]
+            except (ValueError, TypeError) as error:
+                raise ValueError(f"{name} must be a literal, because it is read without an import") from error
     return found
 
 
@@ -350,47 +298,10 @@ def _constant_elsewhere(file: Path, module: str, name: str) -> Any:
         raise ValueError(
             f"{name} comes from {module!r}, which is no file of implementations; it is read without an import"
         )
-    constants = _constants(source)
+    constants = _constants(source, syntax.parse(source))
     if name not in constants:
         raise ValueError(f"{name} comes from {source.name}, which sets none")
     return constants[name]
-
-
-def _assigned(file: Path) -> list[str]:
-    """The names that the file sets by an assignment or an import."""
-    names: list[str] = []
-    for node in ast.parse(file.read_text(encoding="utf-8"), str(file)).body:
-        if isinstance(node, ast.ImportFrom):
-            names += [alias.asname or alias.name for alias in node.names]
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        names += [target.id for target in targets if isinstance(target, ast.Name)]
-    return names
-
-
-def _imported(file: Path) -> list[str]:
-    """The modules that a file imports by a statement, wherever it stands."""
-    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))))
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    return names + [node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module]
-
-
-def _is_name(value: Any) -> bool:
-    return isinstance(value, str) and bool(value)
-
-
-def _are_names(value: Any) -> bool:
-    return isinstance(value, tuple | list) and all(map(_is_name, value))
-
-
-def _are_values(value: Any) -> bool:
-    return isinstance(value, tuple | list) and bool(value) and all(isinstance(v, bool | int | str) for v in value)
-
-
-def _maps(value: Any, holds: Callable[[Any], bool]) -> bool:
-    """Whether it maps names to what `holds`."""
-    return isinstance(value, dict) and all(map(_is_name, value)) and all(map(holds, value.values()))
 
 
 def load_implementation(kernel: str, name: str) -> types.ModuleType:

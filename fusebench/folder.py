@@ -7,7 +7,7 @@ import fcntl
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -43,29 +43,70 @@ def new() -> Path:
 
 
 def remove_empty(folder: Path) -> None:
-    """Takes a folder away in which nothing was kept."""
+    """Takes a folder away in which nothing was kept but the arguments of a sweep."""
     with contextlib.suppress(OSError):
-        if {file.name for file in folder.iterdir()} <= {LOCK}:
-            (folder / LOCK).unlink(missing_ok=True)
+        left = list(folder.iterdir())
+        if all(file.name == LOCK or file.name.endswith(".sweep.yaml") for file in left):
+            for file in left:
+                file.unlink()
             folder.rmdir()
             RESULTS.rmdir()
 
 
 def find(command: str, resume: str) -> Path:
-    """The kept configuration of the run that `resume=` names: a folder, a name under results/, or `latest`.
-
-    Raises UsageError if there is none.
+    """The kept configuration of the run, or the kept arguments of the sweep, that `resume=` names: a folder, a name under results/,
+    or `latest`. Raises UsageError if there is none.
     """
+    names = (f"{command}.yaml", sweep_file(command))
     if resume == "latest":
-        runs = [file.parent for file in RESULTS.glob(f"**/{command}.yaml")]
-        folder = max(runs, key=lambda run: run.stat().st_mtime, default=RESULTS / "latest")
+        runs = [file.parent for name in names for file in RESULTS.glob(f"**/{name}")]
+        folder = whole(max(runs, key=lambda run: run.stat().st_mtime, default=RESULTS / "latest"), command)
     else:
         folder = Path(resume) if Path(resume).is_dir() else RESULTS / resume
-    file = folder / f"{command}.yaml"
-    if not file.is_file():
-        latest = ", ".join(p.parent.name for p in sorted(RESULTS.glob(f"*/{command}.yaml"))[-5:])
-        raise UsageError(f"resume={resume}: no {command} run there; the latest in {RESULTS}/ are: {latest or 'none'}")
-    return file
+    for name in names:
+        if (folder / name).is_file():
+            return folder / name
+    latest = sorted({file.parent.name for name in names for file in RESULTS.glob(f"*/{name}")})[-5:]
+    raise UsageError(
+        f"resume={resume}: no {command} run there; the latest in {RESULTS}/ are: {', '.join(latest) or 'none'}"
+    )
+
+
+def sweep_file(command: str) -> str:
+    """The name of the file with the arguments of a multirun."""
+    return f"{command}.sweep.yaml"
+
+
+def whole(run_folder: Path, command: str) -> Path:
+    """The folder of the sweep that a run is a job of, or its own."""
+    return next((folder for folder in run_folder.parents if (folder / sweep_file(command)).is_file()), run_folder)
+
+
+def keep_sweep(arguments: Sequence[str], folder: Path, command: str) -> None:
+    """Writes the arguments of a multirun, from which `resume=` starts those jobs that have not begun, and goes on with the others.
+
+    Raises UsageError if they cannot be written, or if another sweep is kept there.
+    """
+    if (folder / sweep_file(command)).exists():
+        raise UsageError(f"{folder} holds a sweep already: resume={folder} goes on with it")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)  # one that was named
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    _write(folder / sweep_file(command), {"directory": str(Path.cwd()), "arguments": list(arguments)})
+
+
+def load_sweep(file: Path) -> list[str]:
+    """What `keep_sweep` wrote. Raises UsageError for a file that is not that, and in another directory than the sweep began in."""
+    kept = load(file)
+    arguments, directory = kept.get("arguments"), kept.get("directory")
+    if not isinstance(arguments, list) or not all(isinstance(word, str) for word in arguments):
+        raise UsageError(f"{file} holds no sweep: arguments is {arguments!r:.60}; expected a list of words")
+    if Path(str(directory)) != Path.cwd():
+        raise UsageError(
+            f"resume={file.parent}: that sweep began in {directory}, from where its files are named: go on there"
+        )
+    return arguments
 
 
 def load(file: Path) -> dict[str, Any]:
@@ -87,13 +128,18 @@ def keep(chosen: Mapping[str, Any], folder: Path, command: str) -> None:
     if (folder / FILE).exists() or any(folder.glob("*.yaml")):
         raise UsageError(f"{folder} holds a run already: resume={folder} goes on with it")
     kept = dict(chosen) | {key: _absolute(chosen[key]) for key in ("path", "shapes")}
-    partial = folder / f".{command}.yaml"
+    _write(folder / f"{command}.yaml", kept)
+
+
+def _write(file: Path, kept: Mapping[str, Any]) -> None:
+    """Writes the file, whole or not at all. Raises UsageError if it cannot be written."""
+    partial = file.with_name(f".{file.name}")
     try:
-        partial.write_text(yaml.safe_dump(kept, sort_keys=False, allow_unicode=True), encoding="utf-8")
-        partial.replace(folder / f"{command}.yaml")
+        partial.write_text(yaml.safe_dump(dict(kept), sort_keys=False, allow_unicode=True), encoding="utf-8")
+        partial.replace(file)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise _unwritable(folder, error) from error
+        raise _unwritable(file.parent, error) from error
 
 
 @contextlib.contextmanager

@@ -92,7 +92,7 @@ def _rates(device: machine.DeviceInfo, case: Case, flops: int) -> yardstick.Rate
         return None
     torch = importlib.import_module("fusebench.backends.torch")
     known = yardstick_cache.read(yardstick.key(device, *torch.versions()))
-    return yardstick.as_rates(known, yardstick.needed(case.dtype, case.precision, flops))
+    return yardstick.as_rates(known, yardstick.needed(case.dtype, case.precision, flops, device.type))
 
 
 def _back_end(arguments: tuple[Any, ...], backend: str | None, device: str | None) -> tuple[str, str]:

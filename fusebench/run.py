@@ -57,7 +57,7 @@ def worker_keys(this: Run, cells: Sequence[Cell]) -> set[tuple[str, str]]:
 
 def _needs_worker(trial: Trial) -> bool:
     try:
-        return not trial.skip_reason()
+        return not (trial.implementation.broken or trial.skip_reason())
     except Exception:  # a kernel.py that raises: its cells will say so, one by one
         return False
 
@@ -108,7 +108,9 @@ def _rates(this: Run, pool: Any, case: Case, trial: Trial) -> yardstick.Rates | 
     where one of them cannot be measured."""
     if not this.settings.plan.time_s or trial.record.work is None:
         return None
-    names = yardstick.needed(case.dtype, case.precision, trial.record.work.flops or 0)
+    # FLOPs that are no product's do not go at a product's rate: such a kernel is held against the bandwidth
+    flops = trial.record.work.flops or 0 if trial.kernel.mathematics.multiplies else 0
+    names = yardstick.needed(case.dtype, case.precision, flops, this.settings.device)
     if missing := [name for name in names if name not in pool.rates]:
         lost = yardstick.Missing("the worker was lost")
         pool.rates |= dict.fromkeys(missing, lost)  # not tried again for every case

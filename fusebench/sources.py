@@ -5,14 +5,15 @@ A file has a name below its root, `lola/_triton_kernels.py`, which is the same i
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import sys
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-PACKAGE = "implementations"
+from fusebench import syntax
+
+PACKAGE = syntax.PACKAGE
 PROJECT = Path(__file__).resolve().parent.parent / PACKAGE  # whose shared headers kernels elsewhere may include
 
 
@@ -20,11 +21,16 @@ def of_module(name: str, read: MutableMapping[Path, str] | None = None) -> dict[
     """The files of a loaded module, by name, with their SHA-256. Digests in `read` are of files as they were when they were
     first looked at, which is nearer to when they were loaded; new ones join them."""
     read = {} if read is None else read
-    files = [Path(str(sys.modules[module].__file__)) for module in _modules(name)]
-    for file in files:
+    made_of = files(name)
+    for file in made_of:
         if file not in read:
             read[file] = digest(file)
-    return named({file: read[file] for file in files})
+    return named({file: read[file] for file in made_of})
+
+
+def files(name: str) -> list[Path]:
+    """The files of a loaded module: its own, and those of the package that it imports, directly or not, as far as they are loaded."""
+    return [Path(str(sys.modules[module].__file__)) for module in _modules(name)]
 
 
 def place(error: BaseException) -> str:
@@ -79,13 +85,4 @@ def _modules(name: str) -> list[str]:
 
 def imports(file: Path, module: str) -> Iterator[str]:
     """What of the package a module's import statements may name: `from a import b` may mean the module a.b."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            above = module.split(".")[: -node.level] if node.level else []
-            whole = ".".join([*above, *filter(None, [node.module])])
-            names = [whole, *(f"{whole}.{alias.name}" for alias in node.names)]
-        else:
-            continue
-        yield from (name for name in names if name.startswith(f"{PACKAGE}."))
+    yield from (n for n in syntax.imported(syntax.parse(file), module) if n.startswith(f"{PACKAGE}."))

@@ -4,10 +4,12 @@ TERM=dumb, or where the output is no terminal."""
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
 import os
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Iterator, Sequence
 
 from rich import box
 from rich.console import Console
@@ -82,11 +84,38 @@ def print_table(
             break
         if (name := spare.pop(0)) in headings:
             dropped.append(name)
-    width, out.width = out.width, max(needed, out.width)
+    print_whole(out, table)
+    if dropped:
+        out.print(f"[dim]left out in {out.width} columns: {', '.join(dropped)}[/]", highlight=False)
+
+
+def print_whole(out: Console, table: Table) -> None:
+    """Prints a table whose columns do not wrap; one that is too wide is wrapped by the terminal."""
+    width = out.width
+    out.width = max(width, out.measure(table, options=out.options.update(width=WIDEST)).maximum)
     out.print(table)
     out.width = width
-    if dropped:
-        out.print(f"[dim]left out in {width} columns: {', '.join(dropped)}[/]", highlight=False)
+
+
+def by_words(texts: Sequence[str], width: int) -> list[str]:
+    """The texts in lines of that width, none of which breaks a word."""
+    longest = max((len(word) for text in texts for word in text.split()), default=1)
+    return [textwrap.fill(t, max(longest, width), break_long_words=False, break_on_hyphens=False) for t in texts]
+
+
+@contextlib.contextmanager
+def while_it_is_read() -> Iterator[None]:
+    """Within it stdout may be closed by its reader, such as head, which has seen enough: what is printed from then on goes nowhere."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        print_no_more()
+
+
+def print_no_more() -> None:
+    """So that Python does not try once more at its end to write what found no reader or no room."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fitting(out: Console, text: str) -> str:

@@ -112,10 +112,11 @@ class SimulatedCpu:
     """A back end whose calls may return before their work is done, which `wait` then waits for."""
 
     def __init__(self, monkeypatch):
-        self.now, self.pending, self.waits, self.log = 0.0, 0.0, 0, ""
+        self.now, self.pending, self.waits, self.log, self.queued = 0.0, 0.0, 0, "", 0.0
         monkeypatch.setattr("time.perf_counter", lambda: self.now)
         monkeypatch.setattr("time.perf_counter_ns", lambda: round(self.now * 1e9))
         monkeypatch.setattr(state, "read", self.read)
+        monkeypatch.setattr(state, "waited_s", lambda: self.queued)
 
     def read(self, device):
         assert device == "cpu"
@@ -126,6 +127,11 @@ class SimulatedCpu:
         """Takes the thread `seconds`, and other threads `later_s` more."""
         self.now += seconds
         self.pending += later_s
+
+    def queue(self, seconds, threads=1):
+        """So many threads wait for a core, and the call for them."""
+        self.now += seconds
+        self.queued += seconds * threads
 
     def wait(self, outputs):
         self.log += "" if self.log.endswith("w") else "w"

@@ -282,21 +282,33 @@ def test_resume_latest_on_the_command_line(runs, capsys):
     assert runs.runs[1][0].folder.resolve() == runs.runs[0][0].folder.resolve()
 
 
-def test_a_file_that_has_changed_since_a_cell_ran_is_named(runs, capsys):
+def test_cells_of_a_file_that_has_changed_since_run_again(runs, capsys):
     runs.statuses = itertools.chain(["ok", KeyboardInterrupt()], itertools.repeat("ok"))
     file = KERNELS["fault"].implementations["a_fine"].file
     runs.source = provenance.source_of(file, {})
     job()
     capsys.readouterr()
     job(resumed=Path("results/it/bench.yaml"))
-    assert "has changed" not in capsys.readouterr().err
+    assert "has changed" not in capsys.readouterr().err and [len(cells) for cells in runs.cells] == [2, 1]
     record, *others = (Path("results/it") / store.FILE).read_text().splitlines(keepends=True)
     digest = provenance.sources.digest(file)
     (Path("results/it") / store.FILE).write_text(record.replace(digest, "0" * 64) + "".join(others))
     job(resumed=Path("results/it/bench.yaml"))
-    assert capsys.readouterr().err == (
-        "fault/a_fine.py has changed since one cell on record of a_fine ran: a new run runs them again\n"
-    )
+    captured = capsys.readouterr()
+    assert captured.err == "fault/a_fine.py has changed since one cell on record ran: it runs again\n"
+    assert runs.cells[2] == ["fault/odd/float32/a_fine/seed=0"] and len(table_of(captured.out, "implementation")) == 2
+    job(resumed=Path("results/it/bench.yaml"))
+    assert not capsys.readouterr().err and not runs.cells[3], "the last record counts"
+
+
+def test_files_that_have_changed_are_told_in_one_line(runs, capsys):
+    runs.source = provenance.Source("f", "0", {"fault/kernel.py": "0"})
+    job()
+    runs.source = provenance.source_of(KERNELS["fault"].implementations["a_fine"].file, {})
+    capsys.readouterr()
+    job(resumed=Path("results/it/bench.yaml"))
+    assert capsys.readouterr().err == "fault/kernel.py has changed since 2 cells on record ran: they run again\n"
+    assert runs.cells[0] == runs.cells[1]
 
 
 # Several jobs
@@ -312,6 +324,62 @@ def test_a_multirun_ends_with_the_largest_code_and_an_interrupt_ends_it_all(runs
     runs.statuses = iter([KeyboardInterrupt(), "ok"])
     assert main(arguments) == 130 and len(runs.runs) == 1
     assert "interrupted: 0 of 1 cells are kept; go on with resume=/" in capsys.readouterr().err
+
+
+SWEEP = ("bench", "-m", f"path={FAULTS}", "kernel=fault", "implementation=[a_fine,z_fine]", "batch=1,2,3", "device=cpu")
+
+
+def test_a_sweep_goes_on_with_the_cells_of_all_its_jobs(runs, capsys):
+    """The second of three jobs was interrupted at its second cell."""
+    runs.statuses = iter(["ok", "failed", "ok", KeyboardInterrupt()])
+    assert main([*SWEEP]) == 130
+    (sweep,) = Path("results").iterdir()
+    assert f"interrupted: 1 of 2 cells are kept; go on with resume={sweep.resolve()}\n" in capsys.readouterr().err
+    runs.statuses, first = itertools.repeat("ok"), (sweep / "0" / store.FILE).read_text()
+    runs.runs.clear()
+    assert main(["bench", "resume=latest"]) == 1, "of all jobs, one cell of which has failed"
+    assert [[c.label for c in cells] for _, cells in runs.runs] == [[], ["z_fine"], ["a_fine", "z_fine"]]
+    assert [this.folder.resolve() for this, _ in runs.runs] == [(sweep / name).resolve() for name in "012"]
+    assert capsys.readouterr().out.count("2 cells: ") == 3 and (sweep / "0" / store.FILE).read_text() == first
+    runs.runs.clear()
+    assert main(["bench", f"resume={sweep}", "retry=failed"]) == 0
+    assert [[c.label for c in cells] for _, cells in runs.runs] == [["z_fine"], [], []]
+    runs.runs.clear()
+    assert main(["bench", f"resume={sweep}/1"]) == 0 and len(runs.runs) == 1, "one job alone"
+
+
+def test_a_sweep_of_which_no_job_has_begun_goes_on_with_any_status(runs):
+    runs.statuses = iter([KeyboardInterrupt()])
+    assert main([*SWEEP]) == 130
+    runs.statuses = itertools.repeat("ok")
+    assert main(["bench", "resume=latest", "retry=crashed"]) == 0
+    assert [len(cells) for cells in runs.cells] == [2, 2, 2, 2]
+
+
+def test_a_sweep_goes_on_as_it_was_configured_and_where_it_began(runs, capsys, monkeypatch, tmp_path):
+    runs.statuses = itertools.chain([KeyboardInterrupt()], itertools.repeat("ok"))
+    assert main([*SWEEP]) == 130
+    (sweep,) = Path("results").iterdir()
+    capsys.readouterr()
+    assert main(["bench", "resume=latest", "batch=4"]) == 2 and "leave out batch=4" in capsys.readouterr().err
+    (tmp_path / "else").mkdir()
+    whole = sweep.resolve()
+    monkeypatch.chdir(tmp_path / "else")
+    assert main(["bench", f"resume={whole}"]) == 2
+    assert capsys.readouterr().err == (
+        f"fusebench: resume={whole}: that sweep began in {tmp_path}, from where its files are named: go on there\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    (sweep / "bench.sweep.yaml").write_text("arguments: 3\n")
+    assert main(["bench", "resume=latest"]) == 2 and "holds no sweep: arguments is 3" in capsys.readouterr().err
+
+
+def test_a_folder_that_was_named_takes_one_sweep(runs, capsys):
+    assert main([*SWEEP, "hydra.sweep.dir=mine"]) == 0
+    capsys.readouterr()
+    assert main([*SWEEP, "hydra.sweep.dir=mine"]) == 2
+    assert capsys.readouterr().err == "fusebench: mine holds a sweep already: resume=mine goes on with it\n"
+    assert main(["bench", "resume=mine"]) == 0 and [len(cells) for cells in runs.cells] == [2, 2, 2, 0, 0, 0]
 
 
 @pytest.mark.parametrize("place", range(4))
@@ -362,7 +430,7 @@ def test_a_full_disk_ends_all_jobs_with_one_line(runs, capsys):
     assert len(runs.runs) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(
-        r"fusebench: the run ends here: no room; 1 of 2 cells are kept; go on with resume=/.*/results/.*/0", line
+        r"fusebench: the run ends here: no room; 1 of 2 cells are kept; go on with resume=/.*/results/[^/]*", line
     )
 
 

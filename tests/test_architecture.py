@@ -14,7 +14,7 @@ FUSEBENCH = Path(__file__).resolve().parents[1] / "fusebench"
 FLOORS = (
     ("errors", "contract", "dtypes", "memory"),
     ("backends", "machine", "launchers"),
-    ("discovery", "sources", "drawing", "hard", "inputs", "patterns", "cases"),
+    ("discovery", "kernel_file", "syntax", "sources", "drawing", "hard", "inputs", "patterns", "cases"),
     ("timing", "parity"),
     ("records",),
     ("settings", "provenance", "folder", "terminal", "progress"),

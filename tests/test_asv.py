@@ -58,6 +58,19 @@ def test_a_kernel_outside_the_repository_joins_by_its_folder_alone(tmp_path):
         assert "benchmarks.Lola.track_latency" in found
 
 
+def test_make_asv_takes_threads(tmp_path):
+    """By a make that only shows what it would do."""
+    (done,) = (line for line in make("asv", 'ARGS=threads=1 --bench "Lola.*"', cwd=tmp_path) if "asv run" in line)
+    assert done == 'FUSEBENCH_THREADS=1 .venv/bin/asv run --bench "Lola.*"'
+    (done,) = (line for line in make("asv", "ARGS=HEAD~1^!", cwd=tmp_path) if "asv run" in line)
+    assert done == "FUSEBENCH_THREADS= .venv/bin/asv run HEAD~1^!"
+
+
+def make(*arguments, cwd):
+    stamp = ("-o", ".venv/.installed", f"--directory={REPOSITORY}", "--no-print-directory")
+    return command("make", "--dry-run", *stamp, *arguments, cwd=cwd).splitlines()
+
+
 def record(status, first=0.5, timed=None, problem="", **more):
     verdicts = Parity(samples.parity(first, problem=problem), timed=timed and samples.parity(timed))
     return samples.untimed("triton", status, reason="why", parity=verdicts, **more)

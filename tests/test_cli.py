@@ -127,7 +127,7 @@ def test_an_unknown_command(capsys):
 def ends(monkeypatch):
     """A command that ends with an error; the process's own output is left alone."""
     closed = []
-    monkeypatch.setattr(cli, "_print_no_more", lambda: closed.append(True))
+    monkeypatch.setattr(cli, "print_no_more", lambda: closed.append(True))
 
     def end(error):
         def raises(command, arguments):
@@ -155,7 +155,7 @@ def test_output_that_finds_no_room_is_told_before_the_end(called, monkeypatch, c
         def flush(self):
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(cli, "_print_no_more", lambda: None)
+    monkeypatch.setattr(cli, "print_no_more", lambda: None)
     with monkeypatch.context() as within:
         within.setattr("sys.stdout", Full())
         assert cli.main(["bench"]) == 1
@@ -165,7 +165,7 @@ def test_output_that_finds_no_room_is_told_before_the_end(called, monkeypatch, c
 def test_nothing_more_is_printed_at_the_end(monkeypatch, tmp_path):
     file = (tmp_path / "out").open("w+")
     monkeypatch.setattr("sys.stdout", file)
-    cli._print_no_more()
+    cli.print_no_more()
     os.write(file.fileno(), b"lost")
     assert (tmp_path / "out").read_text() == ""
 

@@ -15,7 +15,7 @@ from conftest import FIXTURES
 from samples import table_of
 from stand_in import light_python
 
-from fusebench.commands import completion
+from fusebench.commands import app, completion
 from fusebench.configuration import schema
 from fusebench.records import store
 from fusebench.records.record import Record
@@ -82,6 +82,7 @@ def records_of(folder):
         ("--config-name=parity", "--config-dir"),
         ("--config-dir=nosuch", "no such folder"),
         ("--resolve", "--cfg"),
+        ("--experiment=quick", "a key has no dashes, experiment=quick"),
         ("experiment=interval(0,1)", "interval(0,1)"),
         ("hydra/launcher=nosuch", "hydra/launcher"),
         ("hydra.run.dir=null", "hydra.run.dir"),
@@ -316,6 +317,28 @@ def test_a_reader_that_has_seen_enough_is_no_mistake(tmp_path, arguments):
             command, cwd=tmp_path, env=ENVIRONMENT, stdout=nobody, stderr=subprocess.PIPE, timeout=300
         )
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_a_reader_that_has_seen_enough_does_not_change_the_exit_code(tmp_path):
+    """What is wrong is on record, whether or not somebody reads the table."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = (f"path={FIXTURES / 'faults'}", "kernel=fault", "implementation=wrong", "batch=5,7", "-m", "device=cpu")
+    with os.fdopen(writer, "w") as nobody:
+        done = subprocess.run(
+            [sys.executable, "-m", "fusebench.cli", "parity", *words, f"worker.python.torch={light_python(tmp_path)}"],
+            cwd=tmp_path, env=ENVIRONMENT, stdout=nobody, stderr=subprocess.PIPE, timeout=300,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert len(list(tmp_path.glob("results/*/[01]/records.jsonl"))) == 2, "no job is left out"
+
+
+def test_the_command_s_own_list_of_kernels_gives_way_to_those_with_the_case(answered, monkeypatch):
+    ran = []
+    monkeypatch.setattr(app, "run", lambda this, cells: iter(ran.extend(cells) or ()))
+    assert answered("bench", "case=token", "implementation=torch_eager").returncode == 0
+    assert [(c.case.kernel, c.case.id) for c in ran] == [("lola", "token/float32/ieee")]
+    assert answered("bench", "case=token", "kernel=[launch,lola]").returncode == 2, "a list that was asked for does not"
 
 
 def test_a_narrow_terminal_without_unicode_shows_whole_figures(tmp_path, monkeypatch):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,6 +128,73 @@ def test_the_output_kept_is_that_of_the_last_call_on_the_last_set(cpu, regime, s
 
     found = cpu.samples(call, Plan(0.1, target=0, regime=regime, calls=samples))
     assert found.arguments == (2,) and found.output == outputs[last]
+
+
+@pytest.mark.parametrize(
+    ("quiet", "spoilt", "threads", "share", "busy"),
+    [
+        (20, 0, 1, 0.0, False), (0, 20, 1, 1.0, True), (0, 20, 2, 1.0, True), (0, 20, 64, 1.0, True), (15, 5, 1, 0.25, False),
+        (15, 5, 2, 0.25, False), (9, 11, 1, 0.55, True),
+    ],
+)  # fmt: skip
+def test_a_busy_machine_is_known_by_the_time_that_threads_wait_for_a_core(cpu, quiet, spoilt, threads, share, busy):
+    """Calls of 1 ms, of which some wait 16 ms for threads of theirs: all of them give a median that is steady and wrong."""
+    calls = []
+
+    def call(_):
+        calls.append(cpu.queue(16e-3, threads) if len(calls) % 20 < spoilt else None)
+        cpu.work(1e-3)
+
+    found = cpu.measure(call, Plan(2.0, target=0, calls=20))
+    assert found.waiting == pytest.approx(share, abs=0.07) and found.machine_busy == busy
+
+
+def test_waiting_between_the_calls_is_not_theirs(cpu):
+    """Inputs are copied there: as much of it counts as the calls have of the whole time."""
+
+    def copy(array):
+        cpu.queue(1e-3)
+        return array.copy()
+
+    found = cpu.measure(lambda _: cpu.work(1e-3), Plan(1.0, calls=20), Ring([[Array()]], frozenset([0]), copy))
+    assert found.waiting == pytest.approx(0.5, abs=0.02) and not replace(found, waiting=0.49).machine_busy
+
+
+def test_sustained_calls_wait_as_other_calls_do(cpu):
+    def call(_):
+        cpu.queue(1e-3)
+        cpu.work(1e-3)
+
+    assert cpu.measure(call, Plan(0.2, regime="sustained")).waiting == pytest.approx(0.5)
+
+
+def test_where_the_kernel_does_not_count_what_threads_wait_nothing_is_said(cpu, monkeypatch):
+    monkeypatch.setattr(state, "waited_s", lambda: None)
+    found = cpu.measure(lambda _: cpu.work(1e-3), Plan(0.1))
+    assert found.waiting is None and not found.machine_busy
+
+
+def test_what_threads_of_this_process_wait_is_counted():
+    """Two that compute on one core: each waits while the other one runs."""
+    if (before := state.waited_s()) is None:
+        pytest.skip("this kernel does not count it")
+    ours = os.sched_getaffinity(0)
+
+    def compute():
+        os.sched_setaffinity(0, [min(ours)])
+        begin = time.thread_time()
+        while time.thread_time() < begin + 0.02:
+            sum(range(1000))
+
+    threads = [threading.Thread(target=compute) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    waited = []
+    while threads[0].is_alive():
+        waited.append(state.waited_s() - before)
+    for thread in threads:
+        thread.join()
+    assert max(waited) > 0.0
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(10e-3, 10), (20e-3, 6), (94e-3, 6), (96e-3, 3)])

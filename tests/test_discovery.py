@@ -129,6 +129,28 @@ def test_modules_of_an_earlier_search_are_forgotten(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "line", ["special.erf(x)", "scipy.special.erf(x)", "erf(x)", "mish(x)", "np.where(x > 0, np.log1p(x), 0)", "r.compute(np.exp(x))"]
+)  # fmt: skip
+def test_an_elementary_function_goes_through_r_function(tmp_path, line):
+    """Also one of SciPy's, and one that a function of the kernel's own calls; `inputs` may have what it likes."""
+    head = "from scipy import special\nimport scipy.special\nfrom scipy.special import erf\n" + KERNEL
+    head += f"\n\ndef mish(x):\n    return x * np.tanh(x)\n\n\ndef inputs(case, rng):\n    x = 1.0\n    return {line}\n"
+    body = "\n\ndef formula(case, r, x):\n    return "
+    assert "stands outside of r.function" in refused(made(tmp_path, double__kernel=f"{head}{body}{line}\n"))
+    made(tmp_path, double__kernel=f"{head}{body}r.function({line})\n")
+    assert list(find_kernels([tmp_path])) == ["double"]
+
+
+def test_what_a_kernel_py_is_made_of_is_in_numpy_as_well(tmp_path):
+    root = made(
+        tmp_path, double__kernel="from implementations.double import _more\n" + KERNEL, double___more="import jax\n"
+    )
+    assert refused(root).endswith(
+        "kernel.py: _more.py, of which it is made: it imports jax: a reference is in NumPy and SciPy alone, so that it is no framework's"
+    )
+
+
+@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("raise KeyError('x')\n", " does not import: KeyError: 'x'"), ("import sys\nsys.exit(3)\n", " does not import: SystemExit: 3"),

@@ -73,6 +73,17 @@ def test_the_table_says_what_is_here(roots, device, capsys):
     assert roots == [[discovery.HOME]]
 
 
+@pytest.mark.parametrize("columns", ["60", "40", "10"])
+def test_a_narrow_list_breaks_no_word(roots, monkeypatch, capsys, columns):
+    def words():
+        assert main(["list"]) == 0
+        return sorted(re.findall(r"[\w:.,-]+", capsys.readouterr().out))
+
+    whole = words()
+    monkeypatch.setenv("COLUMNS", columns)
+    assert words() == whole
+
+
 def test_the_json_says_the_same(roots, device, capsys):
     assert main(["list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from stand_in import light_python
 from test_command_line import fusebench, records_of
 
 KERNEL = '''"""mine: y = 3 x - (3 x + 1 / 3). x (N,) → y (N,)."""
@@ -36,6 +37,7 @@ VARIANTS = {"default": ("shift",)}
 def build(case, variant, device):
     return lambda x: 3 * x - (3 * x.float() + 1 / 3).to(x.dtype)
 """
+LIGHT = PROGRAM.replace("(3 * x.float() + 1 / 3).to(x.dtype)", "(3 * x + 1 / 3)")  # of a worker without a framework
 
 
 @pytest.fixture
@@ -48,6 +50,29 @@ def parity(tmp_path):
         (tmp_path / "mine" / "torch_eager.py").write_text(program)
         words = ("kernel=mine", f"path={tmp_path / 'mine'}", "dtype=float16", "device=cpu")
         return fusebench("parity", *words, cwd=tmp_path)
+
+    return run
+
+
+@pytest.fixture
+def told(tmp_path, answered):
+    """A function from texts of the kernel, of its program and of more files in its folder to what `parity` says of them, in this
+    process, with a worker that loads no framework."""
+
+    def run(*words, kernel=KERNEL, program=LIGHT, **more):
+        (tmp_path / "mine").mkdir(exist_ok=True)
+        for name, text in {"kernel": kernel, "torch_eager": program, **more}.items():
+            (tmp_path / "mine" / f"{name}.py").write_text(text)
+        light = f"worker.python.torch={light_python(tmp_path)}"
+        return answered(
+            "parity",
+            "kernel=mine",
+            "implementation=torch_eager",
+            f"path={tmp_path / 'mine'}",
+            "device=cpu",
+            light,
+            *words,
+        )
 
     return run
 
@@ -112,3 +137,63 @@ def test_a_name_that_is_like_none_of_the_contract_is_free(parity):
     names = "BLOCK = 128\nEPS = 1e-5\n_PRECISION = 3\n"
     done = parity(kernel=names + KERNEL, program=names + PROGRAM.replace('("shift",)', '("shift", "product")'))
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("import numpy", "import torch\nimport numpy"), "it imports torch: a reference is in NumPy and SciPy alone"),
+        (("import numpy", "from .other import f\nimport numpy"), "it imports its sibling other: what they share stands in a file that begins with an under"),
+        (("3 * x) -", "np.exp(x)) -"), "np.exp in line 15 stands outside of r.function, so that no program is allowed its error: write r.function(np.exp("),
+        (("r.compute(r", "np.tanh(x) + r.compute(r"), "np.tanh in line 15 stands outside of r.function"),
+        (("BATCH =", 'OPTIONS = {"eps": (1e-5,)}\nBATCH ='), "expected options with their values as text, such as {\"eps\": (\"1e-5\", \"1e-6\")}"),
+        (("def flops(case)", "def flops()"), "it has flops(); expected flops(case)"),
+        (("(case, r, x)", "(case, x)"), "it has formula(case, x); expected formula(case, r, *inputs)"),
+        (('"odd": {', '"big": {'), "mine has no case odd, which every kernel has, for parity: add one to CASES"),
+    ],
+)  # fmt: skip
+def test_a_kernel_py_that_is_not_as_the_contract_has_it_is_refused_with_what_to_do(told, change, said):
+    text = KERNEL.replace(*change)
+    done = told(kernel=text, other=PROGRAM + "f = 1\n")
+    assert done.returncode == 2 and said in done.stderr and len(done.stderr.splitlines()) == 1, (
+        done.stdout + done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("(case, variant, device)", "(case, variant)"), "it has build(case, variant); expected build(case, variant, device)"),
+        (("(case, variant, device)", "(case, variant, *, device)"), "it has build(case, variant, *, device); expected build(case, variant, device)"),
+        (("def build", "def skip(case):\n    return None\n\n\ndef build"), "it has skip(case); expected skip(case, variant, device)"),
+        (("def build", 'TUNABLES = {"default": {"rows": (1, 2)}}\n\n\ndef build'), "it has build(case, variant, device); expected build(case, variant, device, config)"),
+        (("BACKEND", "from implementations.mine.other import f\nBACKEND"), "it imports its sibling other: what they share stands in a file that begins with"),
+        (("BACKEND", "from . import other\nBACKEND"), "it imports its sibling other: "),
+        (("BACKEND =", "BACK ="), "torch_eager.py sets no BACKEND: one that is no implementation begins with an underscore, _torch_eager.py"),
+    ],
+)  # fmt: skip
+def test_a_program_that_is_not_as_the_contract_has_it_costs_its_cells_alone(told, change, said):
+    done = told(program=LIGHT.replace(*change), other=PROGRAM + "f = 1\n")
+    assert done.returncode == 1 and said in done.stdout and "1 failed" in done.stdout, done.stdout + done.stderr
+
+
+def test_what_a_file_with_an_underscore_has_is_for_all_of_the_kernel(told):
+    both = "from implementations.mine._both import f\n"
+    done = told(kernel=both + KERNEL, program=both + LIGHT, _both="f = 1\n")
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_breakpoint_in_a_worker_says_where_a_debugger_works(told):
+    done = told(program=LIGHT.replace("    return lambda", "    breakpoint()\n    return lambda"))
+    assert done.returncode == 1 and "worker=inline runs all in this process" in done.stdout, done.stdout
+
+
+def test_a_preset_without_its_package_says_what_its_first_line_is(told, tmp_path):
+    (tmp_path / "presets" / "experiment").mkdir(parents=True)
+    file = tmp_path / "presets" / "experiment" / "own.yaml"
+    for first, code in (("", 2), ("# @package _global_\n", 0)):
+        file.write_text(first + "seed: 3\n")
+        done = told("experiment=own", f"--config-dir={tmp_path / 'presets'}")
+        assert done.returncode == code and (
+            f"the first line of {file} must be `# @package _global_`" in done.stderr
+        ) == (code == 2)

@@ -15,6 +15,7 @@ from fusebench.machine import DeviceInfo
 from fusebench.progress import Lines
 from fusebench.records.record import Parity, Spread
 from fusebench.settings import Clock
+from fusebench.timing.summary import StateRange
 
 WORK = {"work": (2_000_000_000, 3_000_000), "written_bytes": 1_000_000}
 QUEUED = {"host": [12 * US], "launches": 3, "kernels": ["a", "b", "c"], "wall": 120 * US}
@@ -107,6 +108,20 @@ def test_half_the_interval_stands_beside_the_median(capsys, times, target, text)
     assert (f"! the median is not known to ± {target:.1%} yet: a larger time_s takes more samples" in said) == (
         "!" in text
     )
+
+
+@pytest.mark.parametrize(("threads", "remedy"), [(2, "threads=1, or an idle machine"), (1, "an idle machine")])
+def test_a_busy_machine_is_called_one(capsys, threads, remedy):
+    def cell(label, waiting):
+        record = timed(label, device=CPU, how={"regime": "isolated"})
+        return replace(
+            record, timing=replace(record.timing, waiting=waiting, state=StateRange(threads=(threads, threads)))
+        )
+
+    said = shown(capsys, cell("torch_eager", 0.25), cell("flax", 0.5), cell("triton", 0.999), cell("liger", None))
+    assert f"machine busy: {remedy}; samples in which threads waited for a core: flax 50%, triton 100%\n" in said
+    assert "machine busy" not in shown(capsys, cell("torch_eager", 0.49))
+    assert f"machine busy: {remedy}" in repr(cell("flax", 0.5)) and "busy" not in repr(cell("flax", 0.4))
 
 
 def test_an_even_number_of_samples_has_the_median_in_the_middle():

@@ -135,8 +135,8 @@ def test_the_record_has_each_figure_in_its_unit(tmp_path):
     assert record.build.prepare_s == 0.25 and record.build.compile_s == pytest.approx(3.0 - 100 * US), (
         "the first call less one call"
     )
-    assert replace(record.rates.yardsticks, measured={}) == Rates(4.0, 5.0, 1e-6, {}, matrix_tflops=0.5, n=1)
-    assert set(record.rates.yardsticks.measured) == {"copy_gbps", "read_gbps", "launch_s", "matrix_tflops"}
+    assert replace(record.rates.yardsticks, measured={}) == Rates(4.0, 5.0, 1e-6, {})
+    assert set(record.rates.yardsticks.measured) == {"copy_gbps", "read_gbps", "launch_s"}
     assert record.parity.first.ratio == record.parity.repeated.ratio == record.parity.timed.ratio == 0
     assert datetime.fromisoformat(record.ended) >= datetime.fromisoformat(record.began)
     assert record.reproduce == "" and record.traceback == ""
@@ -296,7 +296,7 @@ def test_each_part_of_a_run_is_counted_where_it_belongs(tmp_path, monkeypatch):
     list(run(this, [cell()], Slow(Worker(clock=now, takes_s=takes))))
     assert this.clock.start_up == pytest.approx(11.0 + 2 * 0.25) and this.clock.inputs == pytest.approx(13.0 * SETS)
     assert this.clock.compile == pytest.approx(2.0) and this.clock.parity == pytest.approx(3.0)
-    assert this.clock.timing == pytest.approx(5.0 + 4 * 7.0 + 0.25), "four rates"
+    assert this.clock.timing == pytest.approx(5.0 + 3 * 7.0 + 0.25), "three rates"
     assert phases == [(cell().id, p) for p in ("compile", "parity", "parity", "parity", "timing", "parity")]
 
 
@@ -472,7 +472,8 @@ def test_an_interpreted_kernel_is_checked_and_never_timed(tmp_path, time_s, stat
 
 def test_rates_are_measured_once_a_run_and_kept_for_the_next(tmp_path):
     pool = Pool()
-    done(tmp_path, cell(), cell(size="small"), cell(dtype="float16"), pool=pool, timeout_s=9.0)
+    multiplies = fault({"precisions": ("ieee", "tf32")})
+    done(tmp_path, cell(), cell(size="small"), cell(dtype="float16"), kernel=multiplies, pool=pool, timeout_s=9.0)
     names = [m.name for m in pool.worker.asked if isinstance(m, MeasureRate)]
     assert names == ["copy_gbps", "read_gbps", "launch_s", "matrix_tflops/float32/ieee", "matrix_tflops/float16/ieee"]
     assert set(yardstick_cache.read("card")) == set(names)
@@ -484,11 +485,23 @@ def test_rates_are_measured_once_a_run_and_kept_for_the_next(tmp_path):
 
 @pytest.mark.parametrize("flops", [0, None])
 def test_a_kernel_without_flops_asks_for_no_rate_of_products(tmp_path, flops):
-    pool, kernel = Pool(), fault({"flops": lambda case: flops} if flops is not None else {})
+    own = {"flops": lambda case: flops} if flops is not None else {}
+    pool, kernel = Pool(), fault({"precisions": ("ieee", "tf32")} | own)
     (record,) = done(tmp_path, pool=pool, kernel=kernel)
     names = [m.name for m in pool.worker.asked if isinstance(m, MeasureRate)]
     assert names[:3] == ["copy_gbps", "read_gbps", "launch_s"]
     assert len(names) == (3 if flops == 0 else 4) and record.rates.tflops == (0 if flops == 0 else pytest.approx(7e-8))
+
+
+def test_a_kernel_without_a_product_is_held_against_the_bandwidth(tmp_path):
+    """Whatever FLOPs it has: here 7 of them, of a product 14 seconds."""
+    slow = Pool(Worker({MeasureRate: lambda asked: {"value": 5e-13} if "/" in asked.name else {}}))
+    multiplies, without = (
+        done(tmp_path / name, kernel=fault({"precisions": own}), pool=slow)[0]
+        for name, own in (("a", ("ieee", "tf32")), ("b", ("ieee",)))
+    )
+    assert multiplies.rates.best_s == pytest.approx(14) and without.rates.best_s == pytest.approx(1 * US)
+    assert without.rates.yardsticks.product is None
 
 
 def test_rates_are_measured_by_a_worker_that_has_loaded_no_implementation(tmp_path):
@@ -640,7 +653,7 @@ def test_measure_gives_the_record_of_a_cell(measured):
     assert build.prepare_s == 0 and build.compile_s == pytest.approx(3 - 100 * US) and build.peak_memory_bytes == 12345
     assert record.device.name == "some CPU" and datetime.fromisoformat(record.ended).tzinfo
     measured_at = dict.fromkeys(("copy_gbps", "read_gbps", "launch_s", "matrix_tflops"), "2026")
-    assert record.rates.yardsticks == Rates(100.0, 125.0, 2e-6, measured_at, matrix_tflops=50.0, n=1)
+    assert record.rates.yardsticks == Rates(100.0, 125.0, 2e-6, measured_at, 50.0, 1, "/ieee")
 
 
 def test_measure_on_a_gpu(measured):

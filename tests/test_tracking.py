@@ -82,6 +82,24 @@ def test_on_a_cpu_16_bit_dtypes_are_na(swept):
     assert outcomes["flax", "first", "float16"] == suite.Outcome("skipped", "16-bit dtypes are tracked on a GPU")
 
 
+@pytest.mark.parametrize(("set_to", "gpu", "threads"), [("1", False, 1), ("", False, None), ("1", True, None)])
+def test_the_threads_of_the_cpu_are_those_of_the_variable(swept, monkeypatch, set_to, gpu, threads):
+    monkeypatch.setenv("FUSEBENCH_THREADS", set_to)
+    assert swept(gpu)[1].settings.threads == threads
+
+
+def test_a_figure_of_a_busy_machine_is_none(swept, capsys):
+    def records(cells):
+        record = timed(cells[0].label, of=cells[0].case, verdicts=Parity(parity(0.125)))
+        return [replace(record, timing=replace(record.timing, waiting=0.75))]
+
+    outcomes, *_ = swept(False, records)
+    benchmarks = suite.Benchmarks()
+    assert math.isnan(benchmarks.track_latency(outcomes, "flax", "first/float32/ieee"))
+    assert "machine busy" in (said := capsys.readouterr().out) and "make asv ARGS=threads=1" in said
+    assert benchmarks.track_parity_error(outcomes, "flax", "first/float32/ieee") == 0.125
+
+
 def test_the_samples_are_those_of_the_record_in_seconds(swept):
     def records(cells):
         return [timed(c.label, of=c.case, verdicts=Parity(parity(0.123456))) for c in cells[:1]]
@@ -238,6 +256,16 @@ def test_the_environment_is_this_python_and_this_device(environment):
 def test_without_a_gpu_the_device_is_the_cpu(environment, monkeypatch):
     monkeypatch.setattr(machine, "gpu", lambda: None)
     assert environment[1]().device == "CPU"
+
+
+def test_figures_of_another_number_of_threads_are_a_series_of_their_own(environment, monkeypatch):
+    module, make = environment
+    monkeypatch.setattr(machine, "gpu", lambda: None)
+    monkeypatch.setenv("FUSEBENCH_THREADS", "1")
+    made = make()
+    assert made.requirements["device"] == "CPU threads=1" and made.name.startswith(
+        f"checkout-py{module.PYTHON}-CPU-threads"
+    )
 
 
 def test_changes_that_are_not_committed_are_told(environment, monkeypatch, tmp_path):

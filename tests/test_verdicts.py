@@ -153,6 +153,19 @@ def test_what_makes_a_comparison_sure(double):
     )
 
 
+@pytest.mark.parametrize(("busy", "told"), [(0, False), (2, False), (3, True), (5, True)])
+def test_a_busy_machine_is_told_where_half_of_the_turns_met_one(double, busy, told):
+    """Five pairs of a turn a side, of which B's were disturbed `busy` times, and A's always or never."""
+    match = match_of(double, [[1.0]] * 5, [[1.0]] * 5)
+    for number, (a, b) in match.pairs.items():
+        a, b = (
+            replace(s, turns=tuple(replace(t, waiting=w) for t in s.turns))
+            for s, w in ((a, 0.75 if busy > 2 else 0.25), (b, 0.75 if number < busy else None))
+        )
+        match.pairs[number] = (a, b)
+    assert ("machine busy: threads=1, or an idle machine" in verdicts.outcome(match, 0.99, None, 0).notes) == told
+
+
 @pytest.mark.parametrize(("needed", "told"), [(100, "about 100 pairs"), (101, "too noisy for more")])
 def test_more_than_a_hundred_pairs_are_not_advised(monkeypatch, needed, told):
     monkeypatch.setattr(comparison.Result, "pairs_needed", lambda self: needed)
@@ -456,6 +469,35 @@ def test_a_comparison_is_kept_shown_and_gone_on_with(command, tmp_path, monkeypa
     )
     assert sorted(r.pair for r in store.read(home, PairRecord)) == sorted([0, 1, 2, 3, 4, 5] * 4)
     assert yaml.safe_load((home / "compare.yaml").read_text()) == kept
+
+
+def test_a_sweep_of_comparisons_goes_on_with_all_its_jobs(command, tmp_path):
+    """The second of two jobs was interrupted in its fourth pair, the ninth of all."""
+
+    def interrupted(side, number, do, turn):
+        if number == 8:
+            raise KeyboardInterrupt
+
+    words = (
+        "torch_eager:plus",
+        "torch_eager:times",
+        "kernel=double",
+        "case=odd",
+        "seed=3,4",
+        "pairs=5",
+        "rounds=2",
+        "-m",
+    )
+    code, _, err = command(*words, plan=interrupted)
+    (home,) = (tmp_path / "results").iterdir()
+    assert code == 130 and err == f"interrupted: 3 of 5 pairs are kept; go on with resume={home}\n"
+    code, _, _ = command("resume=latest", "pairs=6")
+    assert code == 0 and [o.pairs for job in "01" for o in outcomes(home / job)] == [6, 6]
+    assert len([e for e in command.pools.events if e[1] == "build"]) == 2 * (1 + 3)
+    assert yaml.safe_load((home / "1" / "compare.yaml").read_text())["overrides"][-2:] == [
+        "rounds=2",
+        f"device={values.resolve_device('auto')}",
+    ]
 
 
 def test_what_is_said_of_all_comparisons_is_said_once(command):

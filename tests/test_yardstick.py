@@ -46,10 +46,12 @@ def test_a_record_keeps_the_rates_with_their_dates_and_the_side_of_the_product()
         "copy_gbps": Rate(4.0, 2**28, "a"), "read_gbps": Rate(5.0, 2**28, "b"), "launch_s": Rate(1e-6, 1, "c"),
         "matrix_tflops/float16/ieee": Rate(0.5, 8192, "d"), "matrix_tflops/float32/tf32": Rate(0.1, 4096, "e"),
     }  # fmt: skip
-    names = yardstick.needed("float16", "ieee", 1)
+    names = yardstick.needed("float16", "ieee", 1, "cuda")
     dates = {"copy_gbps": "a", "read_gbps": "b", "launch_s": "c"}
-    assert yardstick.as_rates(entries, names) == replace(RATES, n=8192, measured=dates | {"matrix_tflops": "d"})
-    without_product = yardstick.as_rates(entries, yardstick.needed("float16", "ieee", 0))
+    assert yardstick.as_rates(entries, names) == replace(
+        RATES, n=8192, product="float16/ieee", measured=dates | {"matrix_tflops": "d"}
+    )
+    without_product = yardstick.as_rates(entries, yardstick.needed("float16", "ieee", 0, "cuda"))
     assert without_product == replace(RATES, matrix_tflops=None, n=None, measured=dates)
 
 
@@ -74,9 +76,20 @@ def test_one_rate_that_is_missing_leaves_none():
 def test_a_product_s_rate_is_that_of_its_dtype_and_precision(dtype, precision, name):
     three = ["copy_gbps", "read_gbps", "launch_s"]
     assert yardstick.matrix(dtype, precision) == name
-    assert yardstick.needed(dtype, precision, 1) == [*three, name]
-    assert yardstick.needed(dtype, precision, 0) == three, "only what multiplies needs it"
+    assert yardstick.needed(dtype, precision, 1, "cuda") == [*three, name]
+    assert yardstick.needed(dtype, precision, 0, "cuda") == three, "only what multiplies needs it"
     assert name in yardstick.every("cuda")
+
+
+@pytest.mark.parametrize(("float16", "product", "tflops"), [(0.003, "float32/ieee", 0.1), (2.0, "float16/ieee", 2.0)])
+def test_on_a_cpu_16_bits_may_be_multiplied_in_float32(float16, product, tflops):
+    """The faster one counts: some CPUs crawl in float16."""
+    names = yardstick.needed("float16", "ieee", 1, "cpu")
+    assert yardstick.needed("float32", "ieee", 1, "cpu") == [*names[:3], "matrix_tflops/float32/ieee"]
+    values = dict(zip(names, (4.0, 5.0, 1e-6, float16, 0.1), strict=True))
+    rates = yardstick.as_rates({name: Rate(value, 512, name) for name, value in values.items()}, names)
+    assert (rates.product, rates.matrix_tflops) == (product, tflops)
+    assert rates.measured["matrix_tflops"] == f"matrix_tflops/{product}"
 
 
 def test_every_rate_of_a_device_has_a_name():

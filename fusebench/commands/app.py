@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -25,13 +25,15 @@ from fusebench.records.record import Record
 from fusebench.records.store import FILE
 from fusebench.run import run
 from fusebench.settings import Run
+from fusebench.terminal import while_it_is_read
 
 OF_THIS_TIME = ("retry", "quiet", "verbose")  # keys that may be set beside resume=
 INTERRUPTED = 130  # as shells have it for Ctrl-C
+T = TypeVar("T")
 
 
 Job = Callable[[DictConfig, Path], int]  # from the configuration of a job and its folder to its exit code
-Prepared = tuple[Sequence[str], Path | None, Job]
+Prepared = tuple[Sequence[str], Path | None, Job, Sequence[str]]
 Kernels = Mapping[str, Kernel]
 RunJob = Callable[[Request, Path, Kernels, bool], int]  # from a job's request, its folder, and whether it goes on
 Complete = Callable[[Mapping[str, Any], Kernels], Mapping[str, Any]]
@@ -59,7 +61,11 @@ def run_app(
 
 def _prepare(command: str, arguments: Sequence[str], run_job: RunJob, complete: Complete) -> Prepared:
     overrides = command_line.parse(arguments)
-    resumed = _resumed(command, overrides, arguments)
+    kept = resumed = _resumed(command, overrides, arguments)
+    if sweep := kept is not None and kept.name == folder.sweep_file(command):
+        own = [str(o.input_line) for o in overrides if o.key_or_group != "resume"]
+        arguments, resumed = [*folder.load_sweep(kept), *own], None
+        overrides = command_line.parse(arguments)
     roots = discovery.roots_of(_paths(resumed) if resumed else command_line.paths_of(overrides))
     kernels = discovery.find_kernels(roots)
     names.check(command, arguments, overrides, kernels)
@@ -67,7 +73,13 @@ def _prepare(command: str, arguments: Sequence[str], run_job: RunJob, complete: 
         keys.show(command, kernels, overrides)
         sys.exit(0)
     schema.register(command, kernels)
-    requests = Requests(lambda chosen: request.build(command, roots, complete(chosen, kernels), kernels))
+    any_kernel = all(o.key_or_group != "kernel" for o in overrides)
+
+    def built(chosen: Mapping[str, Any]) -> Request:
+        narrowed = cases.with_the_case(kernels, chosen) if any_kernel else chosen
+        return request.build(command, roots, complete(narrowed, kernels), kernels)
+
+    requests = Requests(built)
     if not resumed and not command_line.only_shows(arguments):
         for chosen in jobs.compose_jobs(command, arguments, overrides):
             check_files(chosen, overrides)
@@ -80,10 +92,13 @@ def _prepare(command: str, arguments: Sequence[str], run_job: RunJob, complete: 
         sys.exit(0)
 
     def job(composed: DictConfig, run_folder: Path) -> int:
-        chosen = _resume(resumed, composed) if resumed else jobs.as_plain(composed)
-        return run_job(requests.of(chosen), run_folder, kernels, resumed is not None)
+        begun = resumed or run_folder / f"{command}.yaml"
+        if resumed or (sweep and begun.is_file()):
+            return run_job(requests.of(_resume(begun, composed)), run_folder, kernels, True)
+        chosen = jobs.as_plain(composed)
+        return run_job(requests.of(chosen | {"retry": None} if sweep else chosen), run_folder, kernels, False)
 
-    return arguments, resumed, job
+    return arguments, kept, job, arguments
 
 
 def start(
@@ -92,9 +107,9 @@ def start(
 ) -> int:  # fmt: skip
     """Lets Hydra start the jobs of a command and returns the largest exit code.
 
-    `prepare` checks everything, and returns the arguments that Hydra is to see, the kept configuration of a run that goes on, and
-    the job; where there is only something to show it exits. Whatever it raises leaves nothing behind. `show_sweep` shows the
-    jobs of a multirun together, by their folders. `code_of` reads the exit code of a job off its folder: a launcher may run
+    `prepare` checks everything, and returns the arguments that Hydra is to see, what is kept of a run or a sweep that goes on, the
+    job, and the words that start a sweep of the same; where there is only something to show it exits. Whatever it raises leaves
+    nothing behind. `show_sweep` shows the jobs of a multirun together, by their folders. `code_of` reads the exit code of a job off its folder: a launcher may run
     the job in another process, or on another machine.
     """
     codes: list[int] = []
@@ -104,7 +119,7 @@ def start(
     OmegaConf.register_new_resolver("run_dir", lambda _: str(resumed.parent if resumed else named or new), replace=True)
     sys.argv = [f"fusebench {command}", *arguments]
     try:
-        arguments, resumed, job = prepare()
+        arguments, resumed, job, words = prepare()
         sys.argv[1:] = command_line.keys_first(arguments)
         if command_line.flags(arguments).shell_completion:
             sys.argv[0] = "fusebench"  # what the shell completes
@@ -118,6 +133,9 @@ def start(
         if not resumed and not elsewhere and not command_line.only_shows(arguments):
             new = folder.new()
         run_folder = resumed.parent if resumed else Path(str(named)) if named else new
+        begins = not resumed and not command_line.only_shows(arguments)
+        if multirun and begins and "$" not in str(run_folder):
+            folder.keep_sweep(words, run_folder, command)
         pattern = f"**/{FILE}" if multirun else FILE
         others = set() if resumed else set(run_folder.glob(pattern))  # of earlier runs in a folder that was named
     except SystemExit as end:  # --version, --help, dry_run=true
@@ -131,7 +149,8 @@ def start(
 
     def task(composed: DictConfig) -> None:
         try:
-            codes.append(job(composed, resumed.parent if resumed else Path(HydraConfig.get().runtime.output_dir)))
+            own = resumed.parent if resumed and not multirun else Path(HydraConfig.get().runtime.output_dir)
+            codes.append(job(composed, own))
         except UsageError as error:
             codes.append(fail(error))
         except BaseException as error:  # for the handlers below: Hydra would print it in its own way, at length
@@ -182,18 +201,20 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         if not resumed:
             # "auto" may be another device where the run goes on: times of two never stand in one table
             folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
-        finished = [r for r in _latest(run_folder) if r.status not in asked.retry]
         this = Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
-        tell_changes(this, finished)
-        if not _measure(this, asked, finished):
+        finished = unchanged(
+            this, [r for r in _latest(run_folder) if r.status not in asked.retry], lambda record: record
+        )
+        if not _measure(this, asked, finished, folder.whole(run_folder, asked.command)):
             return INTERRUPTED
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
     finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
-    if not asked.chosen.get("quiet"):
-        report.show(finished, timed=asked.command == "bench")
-        if asked.chosen.get("baseline") is not None:
-            show.show_beside(run_folder, asked.chosen["baseline"])
-    report.footer(finished, this.clock, time.perf_counter() - begin, run_folder)
+    with while_it_is_read():  # the exit code is that of the records, read or not
+        if not asked.chosen.get("quiet"):
+            report.show(finished, timed=asked.command == "bench")
+            if asked.chosen.get("baseline") is not None:
+                show.show_beside(run_folder, asked.chosen["baseline"])
+        report.footer(finished, this.clock, time.perf_counter() - begin, run_folder)
     return _code_of(run_folder)
 
 
@@ -204,21 +225,27 @@ def check_retry(asked: Request, resumed: bool) -> None:
         raise UsageError(f"retry={value}: it goes with resume=, which names the run whose cells are to run again")
 
 
-def tell_changes(this: Run, finished: Sequence[Record]) -> None:
-    """Says which files have changed since cells on record were measured: the table is going to show them beside new ones."""
-    by_source: dict[tuple[str, Path], list[Record]] = {}
-    for record in finished:
+def unchanged(this: Run, found: Sequence[T], record_of: Callable[[T], Record]) -> list[T]:
+    """What was found of cells whose files are as they were then. Says which have changed: no table shows two versions of one."""
+    kept: list[T] = []
+    changed: dict[tuple[str, Path], str] = {}
+    for one in found:
+        record = record_of(one)
         kernel = this.kernels.get(record.kernel)
         implementation = kernel and kernel.implementations.get(record.cell.implementation)
+        name = ""
         if record.source and implementation:
-            by_source.setdefault((record.source.sha256, implementation.file), []).append(record)
-    for (_, file), records in by_source.items():
-        if name := provenance.changed(records[0].source, file, this.roots):
-            cells = f"{len(records)} cells" if len(records) > 1 else "one cell"
-            print(
-                f"{name} has changed since {cells} on record of {records[0].label} ran: a new run runs them again",
-                file=sys.stderr,
-            )
+            of = (record.source.sha256, implementation.file)
+            if of not in changed:
+                changed[of] = provenance.changed(record.source, implementation.file, this.roots)
+            name = changed[of]
+        kept += [] if name else [one]
+    if count := len(found) - len(kept):
+        names = list(dict.fromkeys(filter(None, changed.values())))
+        files = f"{names[0]} and {len(names) - 1} more have" if len(names) > 1 else f"{names[0]} has"
+        cells = f"{count} cells on record ran: they run again" if count > 1 else "one cell on record ran: it runs again"
+        print(f"{files} changed since {cells}", file=sys.stderr)
+    return kept
 
 
 def _code_of(run_folder: Path) -> int:
@@ -231,8 +258,8 @@ def _latest(run_folder: Path) -> list[Record]:
     return list({r.id: r for r in store.read(run_folder, Record)}.values())
 
 
-def _measure(this: Run, asked: Request, finished: list[Record]) -> bool:
-    """Adds the records of the cells that have none yet; False if it was interrupted. Raises StorageError."""
+def _measure(this: Run, asked: Request, finished: list[Record], whole: Path) -> bool:
+    """Adds the records of the cells that have none yet; False if it was interrupted, whose `whole` goes on. Raises StorageError."""
     done, cells = {r.id for r in finished}, asked.cells
     with report.progress(asked.chosen.get("quiet", False)) as bar:
         task = bar.add_task("starting", total=len(cells), completed=len(done))
@@ -245,7 +272,7 @@ def _measure(this: Run, asked: Request, finished: list[Record]) -> bool:
                     print(report.ended(record, len(finished), len(cells)), file=sys.stderr, flush=True)
         except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
-            kept = f"{len(_latest(this.folder))} of {len(cells)} cells are kept; go on with resume={this.folder}"
+            kept = f"{len(_latest(this.folder))} of {len(cells)} cells are kept; go on with resume={whole}"
             if isinstance(error, StorageError):  # later jobs of a multirun would meet the same disk
                 raise StorageError(f"{error}; {kept}") from error
             print(f"interrupted: {kept}", file=sys.stderr)

@@ -29,6 +29,7 @@ from fusebench.errors import StorageError, UsageError
 from fusebench.records import store
 from fusebench.records.record import PairRecord
 from fusebench.settings import Clock, Run
+from fusebench.terminal import while_it_is_read
 
 FILE = "comparison.jsonl"
 AFTERWARDS = ("pairs", "confidence", "fail_slower", "resamples")  # keys that may be set anew beside resume=
@@ -98,9 +99,15 @@ def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepa
 
     def job(_: DictConfig, run_folder: Path) -> int:
         lines = [str(line) for line in HydraConfig.get().overrides.task]
-        return _run(sources, plans.of({"overrides": lines}), lines, run_folder, resumed is not None)
+        begun = resumed is not None and (run_folder / "compare.yaml").is_file()  # of a sweep some jobs may not have
+        return _run(sources, plans.of({"overrides": lines}), lines, run_folder, begun)
 
-    return rest, resumed, job
+    return rest, resumed, job, [*map(_fixed, sources), *rest]
+
+
+def _fixed(source: Source) -> str:
+    """A side as it is written, with the commit that it means now."""
+    return source.spec.text.replace(f"@{source.spec.revision}", f"@{source.commit}")
 
 
 def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | None:
@@ -123,11 +130,15 @@ def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | No
             f"only {', '.join(AFTERWARDS)} can be set anew"
         )
     file = folder.find("compare", str(value))
+    anew = {o.key_or_group for o in overrides}
+    if file.name == folder.sweep_file("compare"):
+        words, rest = sides.split(folder.load_sweep(file))
+        own = [str(o.input_line) for o in overrides if o.key_or_group != "resume"]
+        return words, [*(word for word in rest if word.split("=")[0] not in anew), *own], file
     kept = folder.load(file)
     for key in ("sides", "overrides"):
         if not isinstance(kept.get(key), list) or not all(isinstance(line, str) for line in kept[key]):
             raise UsageError(f"{file} is no configuration of this command: {key} is {kept.get(key)!r}")
-    anew = {o.key_or_group for o in overrides}
     lines = [line for line in kept["overrides"] if line.split("=")[0] not in anew]
     # JSON's strings are quoted as Hydra reads them
     lines += [f"{key}={json.dumps(kept[key])}" for key in ("path", "shapes") if kept.get(key) is not None]
@@ -163,6 +174,8 @@ def _comparison(sources: Sequence[Source], lines: Sequence[str], arguments: Sequ
             names.check("compare", (), command_line.parse(source.spec.lines), source.kernels)
             names.check_sizes(command_line.parse([*lines, *source.spec.lines]))
             own = jobs.compose_job("compare", [*lines, *source.spec.lines], arguments)
+            if not any(line.split("=")[0] == "kernel" for line in lines):
+                own = dict(cases.with_the_case(source.kernels, own))
             cells.append(cases.select_cells(source.kernels, own))
         except UsageError as error:
             raise UsageError(where + str(error)) from error
@@ -213,7 +226,6 @@ def _run(sources: Sequence[Source], plan: Comparison, lines: Sequence[str], run_
     plan = replace(plan, chosen=(a, b), device=settings.device, matches=[Match(match.cells) for match in plan.matches])
     with folder.held(run_folder):
         if not resumed:
-            texts = [s.spec.text.replace(f"@{s.spec.revision}", f"@{s.commit}") for s in sources]
             others = [
                 line
                 for line in lines
@@ -221,7 +233,7 @@ def _run(sources: Sequence[Source], plan: Comparison, lines: Sequence[str], run_
             ]
             others.append(f"device={plan.device}")  # "auto" may be another one where the comparison goes on
             both = {key: plan.chosen[0][key] for key in ("path", "shapes")}
-            folder.keep({"sides": texts, "overrides": others} | both, run_folder, "compare")
+            folder.keep({"sides": [*map(_fixed, sources)], "overrides": others} | both, run_folder, "compare")
         _recorded(run_folder, plan.matches)
         _check_unchanged(sources, plan.matches)
         return _measure(sources, plan, run_folder)
@@ -256,12 +268,12 @@ def _measure(sources: Sequence[Source], plan: Comparison, run_folder: Path) -> i
         (run_folder / FILE).unlink(missing_ok=True)
         for outcome in found:
             store.append(run_folder, outcome, FILE)
-    verdicts.show(
-        found,
-        [f"{s.spec.name}  {s.spec.text}" + (f"  (commit {s.commit[:10]})" if s.commit else "") for s in sources],
-    )
-    verdicts.footer(clock, time.perf_counter() - begin, run_folder)
-    kept = f"{min(len(m.pairs) for m in plan.matches)} of {plan.pairs} pairs are kept; go on with resume={run_folder}"
+    shown = [f"{s.spec.name}  {s.spec.text}" + (f"  (commit {s.commit[:10]})" if s.commit else "") for s in sources]
+    with while_it_is_read():
+        verdicts.show(found, shown)
+        verdicts.footer(clock, time.perf_counter() - begin, run_folder)
+    kept = f"{min(len(m.pairs) for m in plan.matches)} of {plan.pairs} pairs are kept; "
+    kept += f"go on with resume={folder.whole(run_folder, 'compare')}"
     if isinstance(stopped, StorageError):  # later jobs of a multirun would meet the same disk
         raise StorageError(f"{stopped}; {kept}") from stopped
     if stopped:

@@ -6,13 +6,14 @@ import argparse
 import json
 from collections.abc import Mapping
 
-from rich.table import Table
+from rich.markup import escape
+from rich.table import Column, Table
 
 from fusebench import discovery, machine, patterns
 from fusebench.commands import details, runs
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, fail
-from fusebench.terminal import console
+from fusebench.terminal import by_words, console, print_whole
 
 KEYS = {"path": "path=DIR", "kernel": "kernel=NAME"}
 FRAMEWORKS = ("flax", "torch_eager", "torch_compile", "triton", "jax_triton", "cuda")
@@ -78,10 +79,23 @@ def main(arguments: list[str]) -> int:
     if options.json:
         print(json.dumps(found, indent=2))
         return 0
-    table = Table("kernel", "implementation", "variants", "here")
+    _print(kernels, device)
+    return 0
+
+
+def _print(kernels: Mapping[str, Kernel], device: str) -> None:
+    out, headings = console(), ("kernel", "implementation", "variants", "here")
+    rows = [headings]
     for name, kernel in kernels.items():
         for i in kernel.implementations.values():
             here = "interpreted: parity only" if device == "cpu" and i.without_gpu == "interpreted" else "yes"
-            table.add_row(name, i.name, ", ".join(i.variants), i.unavailable(device) or here)
-    console().print(table)
-    return 0
+            rows.append((name, i.name, ", ".join(i.variants), i.unavailable(device) or here))
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in columns]
+    room = out.width - (3 * len(headings) + 1) - widths[0] - widths[1]  # for variants and here, within the frame
+    columns[3] = by_words(columns[3], max(room // 2, room - widths[2]))
+    columns[2] = by_words(columns[2], room - max(len(line) for text in columns[3] for line in text.splitlines()))
+    table = Table(*(Column(heading, no_wrap=True) for heading in headings))
+    for cells in list(zip(*columns, strict=True))[1:]:
+        table.add_row(*map(escape, cells))
+    print_whole(out, table)

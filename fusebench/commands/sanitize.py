@@ -20,6 +20,7 @@ from fusebench.records import store
 from fusebench.sanitizer import run, table, tool
 from fusebench.sanitizer.check import Check, check_id
 from fusebench.settings import Run
+from fusebench.terminal import while_it_is_read
 
 
 def run_sanitize(arguments: Sequence[str]) -> int:
@@ -56,17 +57,18 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     with folder.held(run_folder):
         if not resumed:
             folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
-        finished = [c for c in _latest(run_folder) if c.status not in asked.retry]
         this = Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
-        app.tell_changes(this, [c.record for c in finished])
+        latest = [c for c in _latest(run_folder) if c.status not in asked.retry]
+        finished = app.unchanged(this, latest, lambda check: check.record)
         if not _check(run.Sweep(this, asked, sanitizer, asked.chosen["jobs"]), finished):
             return app.INTERRUPTED
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
     tools = list(asked.chosen["tools"])
     finished.sort(key=lambda c: (order.get(c.cell.id, len(order)), tools.index(c.tool)))
-    if not asked.chosen.get("quiet", False):
-        table.show(finished, tools)
-    table.footer(finished, sanitizer, time.perf_counter() - begin, run_folder)
+    with while_it_is_read():
+        if not asked.chosen.get("quiet", False):
+            table.show(finished, tools)
+        table.footer(finished, sanitizer, time.perf_counter() - begin, run_folder)
     return _code_of(run_folder)
 
 
@@ -92,7 +94,8 @@ def _check(sweep: run.Sweep, finished: list[Check]) -> bool:
         except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
             kept_in = sweep.this.folder
-            kept = f"{len(_latest(kept_in))} of {len(wanted)} checks are kept; go on with resume={kept_in}"
+            whole = folder.whole(kept_in, sweep.asked.command)
+            kept = f"{len(_latest(kept_in))} of {len(wanted)} checks are kept; go on with resume={whole}"
             if isinstance(error, StorageError):  # later jobs of a multirun would meet the same disk
                 raise StorageError(f"{error}; {kept}") from error
             print(f"interrupted: {kept}", file=sys.stderr)

@@ -77,8 +77,11 @@ def only_shows(arguments: Sequence[str]) -> bool:
 def flags(arguments: Sequence[str]) -> argparse.Namespace:
     """The arguments as Hydra is going to read them, whichever way flags and keys are mixed. Raises UsageError for a flag that Hydra
     does not have."""
-    given, stray = _hydra_flags().parse_known_intermixed_args(list(arguments))
-    if stray:
+    preset = [
+        a for a in arguments if a.split("=")[0] == "--experiment"
+    ]  # which argparse takes for --experimental-rerun
+    given, stray = _hydra_flags().parse_known_intermixed_args([a for a in arguments if a not in preset])
+    if stray := preset + stray:
         key, _, value = stray[0].lstrip("-").partition("=")
         raise UsageError(
             f"unknown flag {stray[0]}: a key has no dashes, {key}={value or 'VALUE'}; --help shows the keys"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +125,16 @@ def composed(command: str, lines: Sequence[str], arguments: Sequence[str] = (), 
         try:
             return compose(command, overrides=[*map(quoted, lines), *where])
         except Exception as error:  # Hydra's, OmegaConf's or a YAML reader's: of what the user wrote
-            raise UsageError(hint or one_line(error)) from error
+            raise UsageError(hint or _preset_without_package(one_line(error), given.config_dir)) from error
+
+
+def _preset_without_package(said: str, folder: str | None) -> str:
+    """What Hydra said, or, where a preset's keys are taken for those of a group of its name, what the preset lacks."""
+    named = re.match(r"In 'experiment/(.+?)'.*Key 'experiment' not in", said)
+    if named is None:
+        return said
+    file = Path(folder or CONF) / "experiment" / f"{named[1]}.yaml"
+    return f"experiment={named[1]}: the first line of {file} must be `# @package _global_`, so that its keys are the command's"
 
 
 def as_plain(config: DictConfig) -> dict[str, Any]:

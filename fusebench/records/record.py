@@ -159,6 +159,7 @@ class Record:
             around = "" if timing.uncertainty is None else f" ± {timing.uncertainty:.1%}"
             how = f"{timing.regime}, {timing.cache} caches, {len(timing.samples)} samples"
             lines.append(f"{seconds(timing.median)}{around}  {how}")
+            lines += [f"machine busy: {timing.remedy}"] if timing.machine_busy else []
         if rates := self.rates:
             known = [
                 f"{n:.3g} {unit}" for n, unit in ((rates.tflops, "TFLOP/s"), (rates.gbps, "GB/s")) if n is not None

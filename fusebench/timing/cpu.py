@@ -22,6 +22,7 @@ def measure(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Se
     flushed = np.zeros(state.cache_bytes() * 2, np.int8) if plan.cache == "cold" else None
     end = time.perf_counter() + plan.time_s
     most = together(ring, SUSTAINED_CALLS)
+    waited, began = state.waited_s(), time.perf_counter()
     while not samples.time or not enough(samples, end):
         if not len(samples.time) % 20:
             samples.states.append(state.read("cpu"))
@@ -38,8 +39,11 @@ def measure(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Se
         if plan.regime == "sustained" and took < SUSTAINED_S and 2 * samples.run <= most:
             samples.run *= 2
             samples.time.clear()  # all of them: to leave out the short run alone would be to choose the slow ones
+            waited, began = state.waited_s(), time.perf_counter()
             continue
         samples.time.append(took / samples.run)
         if places[-1] == len(ring) - 1:
             samples.arguments, samples.output = waiting[-1], outputs[-1]
+    samples.elapsed_s, now = time.perf_counter() - began, state.waited_s()
+    samples.waited_s = None if now is None or waited is None else max(0.0, now - waited)
     return samples

@@ -67,6 +67,8 @@ class Samples:
     discarded: int = 0
     energy_j: float | None = None
     states: list[state.State] = field(default_factory=list)
+    elapsed_s: float = 0.0  # of the sampling on a CPU, what stands between the calls included
+    waited_s: float | None = None  # of all threads together, for a core
     # of the last timed call on the ring's last set, never the one that the first call was checked on
     arguments: Sequence[Any] = ()
     output: Any = None
@@ -84,8 +86,15 @@ class Samples:
             busy=tuple(self.busy), busy_median=quartiles(self.busy)[1] if self.busy else None,
             host=tuple(self.host), host_median=host, clocks=agreement(self.check, self.profiles, host or 0.0, self.run),
             launches=self.launches, kernels=tuple(self.kernels),
-            discarded=self.discarded, energy_j=self.energy_j, state=state.summary(self.states),
+            discarded=self.discarded, energy_j=self.energy_j, state=state.summary(self.states), waiting=self._waiting(),
         )  # fmt: skip
+
+    def _waiting(self) -> float | None:
+        """The share of the samples that waited for a core."""
+        timed = sum(self.time) * self.run
+        if self.waited_s is None or not timed:
+            return None
+        return waiting([t * self.run for t in self.time], self.waited_s * min(1.0, timed / self.elapsed_s))
 
 
 def together(ring: Ring | Sequence[Sequence[Any]], count: int) -> int:
@@ -98,6 +107,20 @@ def quartiles(samples: Sequence[float]) -> tuple[float, float, float]:
     """First quartile, median and third quartile, linearly interpolated."""
     q1, median, q3 = np.percentile(np.asarray(samples), [25, 50, 75])
     return float(q1), float(median), float(q3)
+
+
+def waiting(times: Sequence[float], waited_s: float) -> float:
+    """The share of the samples in which threads waited for a core, where they waited `waited_s` in all, each thread counted.
+
+    A call of a parallel region ends with its last thread, so that long samples are those which waited: the waiting is laid on them,
+    the longest first. A sample has room for its own length of each thread that waits, of as many as there must have been.
+    """
+    threads = max(1, math.ceil(waited_s / sum(times)))
+    count, left = 0.0, waited_s / threads
+    for time_s in sorted(times, reverse=True):
+        count += min(1.0, left / time_s)
+        left = max(0.0, left - time_s)
+    return count / len(times)
 
 
 @cache

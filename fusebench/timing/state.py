@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Sequence
@@ -51,6 +52,16 @@ def summary(states: Sequence[State]) -> StateRange:
         if values := [v for v in (getattr(s, name) for s in states) if v is not None]:
             found[name] = any(values) if name == "power_capped" else (min(values), max(values))
     return StateRange(**found)
+
+
+def waited_s() -> float | None:
+    """Seconds that the threads of this process have been ready to run and waited for a core, so far; None where the kernel does not
+    count them. They wait where other processes compute."""
+    waited = 0
+    for task in Path("/proc/self/task").glob("*/schedstat"):
+        with contextlib.suppress(OSError):  # the thread has ended
+            waited += int(task.read_text().split()[1])
+    return waited / 1e9 if Path("/proc/self/schedstat").exists() else None
 
 
 def cool_down() -> None:

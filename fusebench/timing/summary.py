@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+BUSY = 0.5  # of the samples: the median is one of those that waited
 UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
 
@@ -43,7 +44,8 @@ class Timing:
 
     `timer` is "cupti" or "wall". `interval` is of the median, at 95 %, and `uncertainty` half of it ÷ the median, None where
     there are too few samples. `busy` is the union of each call's kernels, `host` what a call costs the calling thread.
-    `energy_j` is of one call, `discarded` counts samples of a slowed-down card.
+    `energy_j` is of one call, `discarded` counts samples of a slowed-down card, `waiting` is the share of the samples on a CPU in
+    which threads waited for a core, None where that is not known.
     """
 
     timer: str
@@ -68,6 +70,17 @@ class Timing:
     discarded: int
     energy_j: float | None
     state: StateRange
+    waiting: float | None = None  # older records have none
+
+    @property
+    def machine_busy(self) -> bool:
+        """Whether other processes had the cores in so many samples that the median is no more the call's."""
+        return self.waiting is not None and self.waiting >= BUSY
+
+    @property
+    def remedy(self) -> str:
+        """What helps where the machine is busy: a call of one thread waits for no other."""
+        return "an idle machine" if self.state.threads == (1, 1) else "threads=1, or an idle machine"
 
 
 def seconds(value: float) -> str:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fusebench.contract import DTYPES, Device
@@ -48,8 +48,9 @@ class Missing:
 
 @dataclass(frozen=True)
 class Rates:
-    """The rates that a case was compared with; `matrix_tflops` of n×n×n products in its dtype and precision, None where it has no
-    FLOPs; `measured` says when, by the names of the fields."""
+    """The rates that a case was compared with; `matrix_tflops` of n×n×n products in the dtype and precision that `product` names,
+    the case's or what it may be computed in (`needed`), None where it has no product; `measured` says when, by the names of the
+    fields."""
 
     copy_gbps: float
     read_gbps: float
@@ -57,6 +58,7 @@ class Rates:
     measured: Mapping[str, str]
     matrix_tflops: float | None = None
     n: int | None = None
+    product: str | None = None
 
 
 def matrix(dtype: str, precision: str) -> str:
@@ -66,9 +68,16 @@ def matrix(dtype: str, precision: str) -> str:
     return f"matrix_tflops/{dtype}/{'ieee' if precision == UNKNOWN else precision}"
 
 
-def needed(dtype: str, precision: str, flops: int) -> list[str]:
-    """The names of the rates that the best possible time of a case follows from: that of products only if it has FLOPs."""
-    return ["copy_gbps", "read_gbps", "launch_s", *([matrix(dtype, precision)] if flops else [])]
+def needed(dtype: str, precision: str, flops: int, device: str) -> list[str]:
+    """The names of the rates that the best possible time of a case follows from: that of products only if it has FLOPs.
+
+    Numbers of 16 bits can be multiplied in float32, which many CPUs do hundreds of times as fast: there the faster one counts.
+    """
+    names = ["copy_gbps", "read_gbps", "launch_s"]
+    if flops:
+        names.append(matrix(dtype, precision))
+        names += [matrix("float32", "ieee")] if device == "cpu" and dtype in ("float16", "bfloat16") else []
+    return names
 
 
 def every(device: str) -> list[str]:
@@ -127,16 +136,21 @@ def key(device: DeviceInfo, torch: str, threads: int) -> str:
 
 
 def as_rates(known: Mapping[str, Rate | Missing], names: Sequence[str]) -> Rates | None:
-    """The rates of those names as a record keeps them; None unless all are known."""
+    """The rates of those names as a record keeps them, of products the fastest; None unless all are known."""
     found = {name: rate for name in names if isinstance(rate := known.get(name), Rate)}
     if len(found) < len(names):
         return None
-    product = next((rate for name, rate in found.items() if "/" in name), None)
-    return Rates(
-        **{name: found[name].value for name in ("copy_gbps", "read_gbps", "launch_s")},
-        measured={name.partition("/")[0]: rate.date for name, rate in found.items()},
-        matrix_tflops=product.value if product else None,
-        n=product.n if product else None,
+    three = {name: rate for name, rate in found.items() if "/" not in name}
+    copy, read, launch = (three[name].value for name in ("copy_gbps", "read_gbps", "launch_s"))
+    rates = Rates(copy, read, launch, {name: rate.date for name, rate in three.items()})
+    products = {name: rate for name, rate in found.items() if name not in three}
+    if not products:
+        return rates
+    fastest = max(products, key=lambda name: products[name].value)
+    what, _, product = fastest.partition("/")
+    rate = products[fastest]
+    return replace(
+        rates, matrix_tflops=rate.value, n=rate.n, product=product, measured={**rates.measured, what: rate.date}
     )
 
 

@@ -6,6 +6,7 @@ suite are the working tree's (suite.py). asv loads this file as a plugin, named 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -31,14 +32,15 @@ def setup() -> None:
 
 
 class Checkout(Environment):
-    """The device tells series of figures apart; versions of the packages are kept beside them, and `publish` filters by them."""
+    """The device, of a CPU with FUSEBENCH_THREADS, tells series of figures apart; versions of the packages are kept beside them, and `publish` filters by them."""
 
     tool_name = "checkout"
 
     def __init__(self, conf: Any, python: str, requirements: dict[str, str], tagged_env_vars: Any):
         if python != PYTHON:
             raise EnvironmentUnavailable(f"asv runs in Python {PYTHON}, not {python}")
-        self.device = (machine.gpu() or {"name": "CPU"})["name"]
+        threads = os.environ.get("FUSEBENCH_THREADS")
+        self.device = (machine.gpu() or {"name": f"CPU threads={threads}" if threads else "CPU"})["name"]
         versions = {k: v for k, v in machine.packages().items() if k in ("torch", "triton", "jax", "jax-triton")}
         super().__init__(conf, python, requirements | {"device": self.device} | versions, tagged_env_vars)
 

@@ -2,7 +2,8 @@
 
 The harness and the list of kernels are the working tree's, what is measured is the commit's `implementations`, checked out by
 environment.py. A kernel, implementation, variant or case that the commit does not have yet is n/a there. Folders of
-kernels named in FUSEBENCH_PATH (separated by `:`) join, as they are on disk.
+kernels named in FUSEBENCH_PATH (separated by `:`) join, as they are on disk. FUSEBENCH_THREADS is `threads=`: figures of another
+number of threads are a series of their own. A figure of a busy machine is none.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fusebench.records.record import Record
 from fusebench.run import run
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
+from fusebench.workers.cores import check_threads
 
 TIME_S = 0.2  # sampling budget of a cell: a history is read for steps, not for percents
 TIMEOUT_S = 4 * 3600.0  # asv's limit for the sweep of one kernel; a cell has the harness's own
@@ -86,9 +88,9 @@ def sweep(name: str) -> Outcomes:
     cells = [Cell(c, i.name, v) for c in _cases(kernel) for i in kernel.implementations.values() for v in i.variants]
     here = [cell for cell in cells if device == "cuda" or cell.case.dtype == "float32"]
     outcomes = {_key(c.label, c.case.id): _skipped("16-bit dtypes are tracked on a GPU") for c in cells}
-    this = Run(
-        {name: kernel}, roots, Path.cwd() / "run", Settings(device, Plan(TIME_S))
-    )  # asv deletes its working folder
+    threads = check_threads(os.environ.get("FUSEBENCH_THREADS") or None) if device == "cpu" else None
+    settings = Settings(device, Plan(TIME_S), threads=threads)
+    this = Run({name: kernel}, roots, Path.cwd() / "run", settings)  # asv deletes its working folder
     return outcomes | {_key(r.label, r.case.id): _read(r) for r in run(this, here)}
 
 
@@ -135,10 +137,12 @@ def _read(record: Record) -> Outcome:
     timed = record.parity.timed if record.status == "wrong" else None
     verdict = timed or record.parity.first
     known = verdict is not None and not verdict.problem and math.isfinite(verdict.ratio)
-    return Outcome(
-        record.status, record.reason, record.traceback, list(record.timing.samples) if record.timing else [],
-        float(f"{verdict.ratio:.4g}") if verdict and known else None,
-    )  # fmt: skip
+    error = float(f"{verdict.ratio:.4g}") if verdict and known else None
+    if record.status == "ok" and record.timing and record.timing.machine_busy:
+        reason = f"machine busy, so that its figure is not kept: {record.timing.remedy} (make asv ARGS=threads=1)"
+        return Outcome("skipped", reason, parity_error=error)
+    samples = list(record.timing.samples) if record.timing else []
+    return Outcome(record.status, record.reason, record.traceback, samples, error)
 
 
 def _key(label: str, case_id: str) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ kernel.py, so an implementation cannot borrow the answer. `Bench` is the same pa
 
 from __future__ import annotations
 
+import bdb
 import ctypes
 import errno
 import gc
@@ -312,6 +313,8 @@ def describe(error: BaseException) -> protocol.Refused:
     message = (str(error).strip().splitlines() or [place])[0]
     text = "".join(traceback.format_exception(error))
     own = f" (at {found})" if (found := sources.place(error)) else ""
+    if isinstance(error, bdb.BdbQuit):
+        message = "the debugger was left, or found no terminal, which workers do not have: worker=inline runs all in this process"
     return protocol.Refused("failed", f"{type(error).__name__}: {message}"[:500] + own, text[-8000:])
 
 

@@ -33,7 +33,8 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
     for request in implementations:
         check_implementation(asked, request)
     seeds = [positive("seed", seed, least=0) for seed in some(config["seed"])]
-    wanted = [check_name("inputs", kind, hard.KINDS) for kind in chosen(config["inputs"], hard.KINDS)]
+    kinds = some("plain" if config["inputs"] is None else config["inputs"])
+    wanted = [check_name("inputs", kind, hard.KINDS) for kind in chosen(kinds, hard.KINDS)]
     variants = {kernel.name: _variants(kernel, implementations) for kernel in asked}
     _check_tunables(asked, variants, tunables)
     cells = [
@@ -42,7 +43,7 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
         for case in select_cases(kernel, config)
         for seed in seeds
         for kind in wanted
-        if "all" not in some(config["inputs"]) or kind in hard.kinds(kernel.mathematics, case)
+        if "all" not in kinds or kind in hard.kinds(kernel.mathematics, case)
         for implementation, variant in variants[kernel.name]
         for chosen_config in _configs(kernel.implementations[implementation].tunables.get(variant, {}), tunables)
     ]

@@ -90,6 +90,17 @@ class Repeated(Message, frozen=True):
     differing: Differing = ()
 
 
+class TryCell(Message, frozen=True):
+    """Run the cell in hand once on the inputs and weights in `files`."""
+
+    files: tuple[Stored, ...]
+    folder: str
+
+
+class Tried(Message, frozen=True):
+    outputs: tuple[Stored, ...]
+
+
 class TimeCell(Message, frozen=True):
     """Time the cell in hand. Without a `folder` the last timed output stays where it is."""
 
@@ -167,7 +178,9 @@ class CheckedRows(Message, frozen=True):
     worst: Worst
 
 
-Request = BuildCell | RepeatCell | TimeCell | Release | AskYardstickKey | MeasureRate | EvaluateRows | CheckRows
+Request = (
+    BuildCell | RepeatCell | TryCell | TimeCell | Release | AskYardstickKey | MeasureRate | EvaluateRows | CheckRows
+)
 
 
 def encode(message: Message) -> bytes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import functools
 import gc
 import importlib
 import os
@@ -52,6 +53,7 @@ class Bench:
         self.name = backend
         self.device: Device = self.backend.start(device)
         self.call: Any = None
+        self.prepare: Callable[..., Any] = lambda *_: ()
         self.ring = Ring([], frozenset(), self.backend.copy)
         self.inputs = 0  # how many of the arguments are inputs; behind them stands what was prepared
         self.unchanged: list[int] = []  # places of the arguments that a call must leave alone
@@ -99,7 +101,8 @@ class Bench:
         varying = [place for place, files in enumerate(zip(*asked.sets, strict=True)) if files[0] != files[-1]]
         self.backend.wait(list(arrays.values()))
         begin = time.perf_counter()
-        prepared = list(getattr(module, "prepare", lambda *_: ())(case, variant, *stored[0]))
+        self.prepare = functools.partial(getattr(module, "prepare", lambda *_: ()), case, variant)
+        prepared = list(self.prepare(*stored[0]))
         self.backend.wait(prepared)
         prepare_s = time.perf_counter() - begin
         self.ring = Ring([[*s, *prepared] for s in stored], frozenset(varying + in_place), self.backend.copy)
@@ -146,6 +149,17 @@ class Bench:
         self._call_finished(number, arguments)
         saved = self._save(self.repeats.first[number], Path(asked.folder), "repeated")
         return protocol.Repeated(self.repeats.found(), saved, self._differing(asked.folder))
+
+    def try_on(self, asked: protocol.TryCell) -> protocol.Tried:
+        """Runs the cell in hand on other inputs and weights."""
+        arguments = [self.backend.put(a, self.device) for a in inputs.load(asked.files, Path(asked.folder))]
+        arguments += self.prepare(*arguments)
+        self.backend.wait(arguments)
+        output = self.call(*arguments)
+        self.backend.wait(output)
+        if fault := self._fault(output, arguments):
+            raise outputs.Unfit(fault)
+        return protocol.Tried(self._save(output, Path(asked.folder), "tried"))
 
     def time(self, asked: protocol.TimeCell) -> protocol.Timed | protocol.Refused:
         """Times the cell in hand. The output of the last timed call, and of some calls after it, comes back to be judged where it is
@@ -237,6 +251,8 @@ class Bench:
                 return self.build(request)
             case protocol.RepeatCell():
                 return self.repeat(request)
+            case protocol.TryCell():
+                return self.try_on(request)
             case protocol.TimeCell():
                 return self.time(request)
             case protocol.Release():

@@ -25,8 +25,8 @@ from fusebench.settings import Run
 from fusebench.timing import yardstick
 from fusebench.timing.summary import Timing
 from fusebench.workers import protocol
+from fusebench.workers.answers import describe
 from fusebench.workers.pool import WorkerLost, interpreter
-from fusebench.workers.worker import describe
 
 INTERPRETER_FLOPS = 2.5e8  # Triton's interpreter takes 2 to 4 ms a tile: beyond this a cell takes minutes
 
@@ -178,7 +178,10 @@ class Trial:
     def repeat(self) -> bool:
         """Judges a later call."""
         assert self.shared
-        later = self._ask("parity", protocol.RepeatCell(str(self.shared.folder)), protocol.Repeated)
+        rows = self.shared.rows(self.implementation.computes)
+        if rows is not None:
+            self.record = replace(self.record, parity=replace(self.record.parity, rows_seed=rows.seed))
+        later = self._ask("parity", protocol.RepeatCell(str(self.shared.folder), rows), protocol.Repeated)
         if later is None:
             return False
         prefix = "a later call, on other inputs in the same memory: "
@@ -198,7 +201,7 @@ class Trial:
             self.end(self.record.status, f"{prefix}{self.record.reason}", self.record.traceback)
             return False
         verdict = self._verdict(shared, tried.outputs, 0)
-        if verdict.ok:
+        if verdict.each_ok:
             parity = self.record.parity
             self.record = replace(self.record, parity=replace(parity, hard=(*parity.hard, kind)))
             return True

@@ -1,7 +1,7 @@
 """Every implementation once on its kernel's odd case with all hard inputs, untimed: what is wrong there is wrong wherever it runs.
 
 That is once a run for each variant, config, dtype, precision and set of options, however many cases and seeds they have. A cell
-of the odd case itself is looked at as it was built; others have it built beside them.
+of the odd case itself is looked at as it was built; others have it built beside them, interpreted ones with a smaller batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from fusebench.records.record import Record
 from fusebench.settings import Run
 
 ODD = "odd"
-ONEDNN = ("subnormal", "inf")  # which its bfloat16 products on a CPU lose, or make NaN of: no implementation's fault
+FEW = 7  # rows, or what else BATCH counts, for Triton's interpreter, to which seven calls of the odd case are minutes
+ONEDNN = ("inf",)  # of which its bfloat16 products on a CPU make NaN: no implementation's fault
 Key = tuple[object, ...]
 
 
@@ -37,7 +38,7 @@ class HardCheck:
         if not self._wanted(trial):
             return True
         if _key(trial.cell) not in self.found:
-            case = odd_case(self.run.kernels[trial.cell.case.kernel], trial.cell.case)
+            case = odd_case(self.run.kernels[trial.cell.case.kernel], trial.cell.case, trial.interpreted)
             if case == trial.cell.case:
                 return True
             self.found[_key(trial.cell)] = self._built(replace(trial.cell, case=case), trial.commit)
@@ -105,11 +106,14 @@ class HardCheck:
         return False
 
 
-def odd_case(kernel: Kernel, case: Case) -> Case:
-    """The kernel's case `odd` with the dtype, precision and options of a case; of a kernel without it, its smallest one."""
+def odd_case(kernel: Kernel, case: Case, few: bool = False) -> Case:
+    """The kernel's case `odd` with the dtype, precision and options of a case, its batch cut to a `few`; of a kernel without it, its
+    smallest one."""
     mathematics = kernel.mathematics
     made = {n: make_case(kernel, n, case.dtype, case.precision, case.options) for n in mathematics.cases}
-    return made[ODD] if ODD in made else min(made.values(), key=mathematics.moved_bytes)
+    odd = made[ODD] if ODD in made else min(made.values(), key=mathematics.moved_bytes)
+    sizes = {**odd.sizes, mathematics.batch: min(odd.sizes[mathematics.batch], FEW)}
+    return make_case(kernel, sizes, case.dtype, case.precision, case.options) if few and sizes != odd.sizes else odd
 
 
 def _key(cell: Cell) -> Key:

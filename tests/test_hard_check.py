@@ -101,7 +101,10 @@ def test_kinds_that_the_kernel_does_not_define_are_left_out(tmp_path):
 
 def test_the_odd_case_has_the_dtype_of_the_cell_and_a_kernel_without_one_its_smallest():
     case = make_case(KERNELS["rectified"], "small", "float16")
-    assert odd_case(KERNELS["rectified"], case).id == "odd/float16"
+    assert odd_case(KERNELS["rectified"], case).id == odd_case(KERNELS["rectified"], case, few=True).id == "odd/float16"
+    large = {"odd": {"M": 9, "N": 9}}
+    kernel = replace(KERNELS["rectified"], mathematics=replace(KERNELS["rectified"].mathematics, cases=large))
+    assert odd_case(kernel, case, few=True).sizes == {"M": 7, "N": 9}, "interpreted"
     cases = {"large": {"M": 9, "N": 9}, "little": {"M": 2, "N": 2}}
     kernel = replace(KERNELS["rectified"], mathematics=replace(KERNELS["rectified"].mathematics, cases=cases))
     assert odd_case(kernel, case).id == "little/float16"

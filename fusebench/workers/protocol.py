@@ -76,10 +76,20 @@ class Built(Message, frozen=True):
 Differing = tuple[tuple[int, tuple[Stored, ...]], ...]  # input sets, and outputs that are not the first ones on them
 
 
+class MoveRows(msgspec.Struct, frozen=True):
+    """Rows may stand in any order: the axes of them, of inputs by their place and of outputs in order. `seed` draws the orders."""
+
+    inputs: Mapping[int, int]
+    outputs: tuple[int, ...]
+    seed: int
+
+
 class RepeatCell(Message, frozen=True):
-    """Run the cell in hand on other inputs in the same memory, and twice on the same ones."""
+    """Run the cell in hand on other inputs in the same memory, and twice on the same ones; with `rows`, these and all later calls
+    get their rows in other orders."""
 
     folder: str
+    rows: MoveRows | None = None
 
 
 class Repeated(Message, frozen=True):

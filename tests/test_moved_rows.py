@@ -117,13 +117,14 @@ def test_a_mover_moves_what_has_rows_copies_what_varies_and_leaves_weights():
     mover = Mover(plain, frozenset({0, 2}), {0: 0}, (0,), seed=3)
     x, w, scale = np.arange(12.0).reshape(6, 2), np.ones(2), np.ones(1)
     arguments = mover.place([x, w, scale])
+    assert type(arguments) is list, "JAX waits for no other"
     assert arguments[1] is w and arguments[2] is not scale and np.array_equal(arguments[2], scale)
-    (y,) = mover.restored(3 * arguments[0], arguments.move)
+    (y,) = mover.restored(3 * arguments[0], mover.move_of(arguments))
     assert np.array_equal(y, 3 * x) and not np.array_equal(arguments[0], x)
-    again = mover.place([x, w, scale], arguments.move)
+    again = mover.place([x, w, scale], mover.move_of(arguments))
     assert np.array_equal(again[0], arguments[0])
-    assert len({mover.place([x, w, scale]).move for _ in range(20)}) > 10, "each call has its own"
-    (short,) = mover.restored(np.ones((3, 2)), arguments.move)
+    assert len({mover.move_of(mover.place([x, w, scale])) for _ in range(20)}) > 10, "each call has its own"
+    (short,) = mover.restored(np.ones((3, 2)), mover.move_of(arguments))
     assert short.shape == (3, 2), "the judge says what is wrong with it"
 
 

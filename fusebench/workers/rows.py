@@ -28,12 +28,6 @@ class Move:
         return Move(-self.shift % self.height, (a, b), self.height)
 
 
-class Arguments(list[Any]):
-    """The arguments of a call, and how their rows were moved; None where they were not."""
-
-    move: Move | None = None
-
-
 class Mover:
     """Moves the rows of input sets: `inputs` are the axes of rows by the place of the argument, `outputs` those of the outputs in
     order, where one may stand for all."""
@@ -43,6 +37,7 @@ class Mover:
     ):
         self.backend, self.copied, self.inputs, self.outputs = backend, copied, inputs, outputs
         self.rng = np.random.default_rng(seed)
+        self.moves: dict[int, Move] = {}  # by the id of arguments: of those that live, each has its own
 
     def draw(self, arguments: Sequence[Any]) -> Move:
         """A move for rows as many as these arguments have."""
@@ -51,18 +46,22 @@ class Mover:
         shift, a, b = (int(number) for number in self.rng.integers(0, height, 3))
         return Move(shift, (a, b), height)
 
-    def place(self, arguments: Sequence[Any], move: Move | None = None) -> Arguments:
+    def move_of(self, arguments: Sequence[Any]) -> Move | None:
+        """How the rows of arguments that still live were moved."""
+        return self.moves.get(id(arguments))
+
+    def place(self, arguments: Sequence[Any], move: Move | None = None) -> list[Any]:
         """Copies of those that no call may have seen, with their rows moved, by a fresh move unless one is given."""
         move = move or self.draw(arguments)
-        placed = Arguments(
+        placed = [  # a plain list: JAX waits for nothing in a class of one's own
             self._moved(a, self.inputs[place], move)
             if place in self.inputs
             else self.backend.copy(a)
             if place in self.copied
             else a
             for place, a in enumerate(arguments)
-        )
-        placed.move = move
+        ]
+        self.moves[id(placed)] = move
         return placed
 
     def restored(self, output: Any, move: Move) -> list[Any]:

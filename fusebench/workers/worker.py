@@ -33,7 +33,7 @@ from fusebench.workers import guard, outputs, protocol, state
 from fusebench.workers.answers import answer
 from fusebench.workers.outputs import as_list, overlap, spans
 from fusebench.workers.repeats import Repeats
-from fusebench.workers.rows import Arguments, Move, Mover
+from fusebench.workers.rows import Move, Mover
 
 # Calls after the timed ones whose outputs are compared with the first ones: of a race that spoils one call in twenty they
 # miss 4 %. Slow cells get this share of their sampling time.
@@ -146,10 +146,11 @@ class Bench:
         self._call_finished(0, self._arguments(0))
         arguments = self._arguments(0, again=True)
         self._call_finished(0, arguments)
-        others = self._arguments(last) if self.mover else self.ring.sets[last]
+        others: Sequence[Any] = self._arguments(last) if self.mover else self.ring.sets[last]
         for place in sorted(self.ring.copied):
             arguments[place] = self.backend.overwrite(arguments[place], others[place])
-        arguments.move = others.move if isinstance(others, Arguments) else None
+        if self.mover and (move := self.mover.move_of(others)):
+            self.mover.moves[id(arguments)] = move
         self._call_finished(last, arguments)
         if changed := self._changed_shared():
             return protocol.Refused("wrong", f"a later call changed {changed}; it must leave it alone")
@@ -197,7 +198,7 @@ class Bench:
                 break
         # two outputs that live at once are in one buffer: what it held when its clock stopped may be another call's by now
         if not overwritten:
-            self.repeats.see(self.numbers[kept_place(self.ring)], kept, _move(samples.arguments))
+            self.repeats.see(self.numbers[kept_place(self.ring)], kept, self._move(samples.arguments))
         if changed := self._changed_shared():
             return protocol.Refused("wrong", f"a later call changed {changed}; it must leave it alone")
         return protocol.Timed(samples.summary(), self.repeats.found(), self._differing(asked.folder))
@@ -212,15 +213,18 @@ class Bench:
         kept = int(self.mover.rng.integers(0, 2))
         self.ring = Ring(sets, self.ring.copied, self.backend.copy, self.mover.place, kept)
 
-    def _arguments(self, number: int, again: bool = False) -> Arguments:
+    def _arguments(self, number: int, again: bool = False) -> list[Any]:
         """Arguments of a call on that set of the ring, `again` with their rows where those of the last ones were."""
         if self.mover is None:
-            return Arguments(self.ring[number])
+            return self.ring[number]
         arguments = self.mover.place(self.ring.sets[number], self.last_move if again else None)
-        self.last_move = arguments.move
+        self.last_move = self.mover.move_of(arguments)
         return arguments
 
-    def _call_finished(self, number: int, arguments: Arguments, watched: bool = True) -> Any:
+    def _move(self, arguments: Sequence[Any]) -> Move | None:
+        return self.mover.move_of(arguments) if self.mover else None
+
+    def _call_finished(self, number: int, arguments: Sequence[Any], watched: bool = True) -> Any:
         """The output of a call on that set of the ring, once it is finished and was compared with the first one on it."""
         if self.fused and watched:
             output, operators = self.backend.watch(self.call, arguments)
@@ -231,13 +235,13 @@ class Bench:
         self.backend.wait(output)
         if fault := self._fault(output, arguments):
             raise outputs.Unfit(fault)
-        seen = output if arguments.move is None else self._in_place(output, arguments)
-        self.repeats.see(self.numbers[number], seen, arguments.move)
+        seen = self._in_place(output, arguments) if self.mover else output
+        self.repeats.see(self.numbers[number], seen, self._move(arguments))
         return output
 
     def _in_place(self, output: Any, arguments: Sequence[Any]) -> list[Any]:
         """Copies of the outputs of a call, with their rows where they belong."""
-        if self.mover is not None and (move := _move(arguments)) is not None:
+        if self.mover is not None and (move := self.mover.move_of(arguments)) is not None:
             return self.mover.restored(output, move)
         return [self.backend.copy(o) for o in as_list(output)]
 
@@ -325,7 +329,7 @@ class Bench:
     def _changed_timed(self, arguments: Sequence[Any]) -> str:
         """Which argument of the timed call whose output is kept was changed, or ""."""
         own: Sequence[Any] = self.ring.sets[kept_place(self.ring)]
-        if self.mover is not None and (move := _move(arguments)) is not None:
+        if self.mover is not None and (move := self.mover.move_of(arguments)) is not None:
             own = self.mover.place(own, move)
         return self._changed(arguments, [self.kept.get(place, a) for place, a in enumerate(own)])
 
@@ -337,10 +341,6 @@ class Bench:
 
     def _save(self, output: Any, folder: Path, stem: str) -> tuple[inputs.Stored, ...]:
         return tuple(inputs.save([self.backend.get(o) for o in as_list(output)], folder, stem))
-
-
-def _move(arguments: Sequence[Any]) -> Move | None:
-    return arguments.move if isinstance(arguments, Arguments) else None
 
 
 def written_bytes(output: Any) -> int:

@@ -108,3 +108,10 @@ def test_the_odd_case_has_the_dtype_of_the_cell_and_a_kernel_without_one_its_sma
     cases = {"large": {"M": 9, "N": 9}, "little": {"M": 2, "N": 2}}
     kernel = replace(KERNELS["rectified"], mathematics=replace(KERNELS["rectified"].mathematics, cases=cases))
     assert odd_case(kernel, case).id == "little/float16"
+
+
+def test_sums_that_overflow_are_left_out_unless_the_kernel_defines_them(tmp_path):
+    mathematics = replace(KERNELS["rectified"].mathematics, precisions=("ieee", "tf32"))
+    kernels = KERNELS | {"rectified": replace(KERNELS["rectified"], mathematics=mathematics)}
+    (record,), _ = done(tmp_path, cell("rectified", "keeps_nan"), kernels=kernels)
+    assert record.status == "ok" and record.parity.hard == ("large_mean", "equal", "subnormal", "nan", "inf")

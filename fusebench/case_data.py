@@ -114,6 +114,11 @@ class CaseData:
             return protocol.Refused(lost.status, lost.reason)
         return reply
 
+    def rows(self, part: str) -> protocol.MoveRows | None:
+        """The axes of rows that may stand in any order, where they may; of a kernel whose first output was judged."""
+        movable = self.judges[0, part].movable_rows()
+        return None if movable is None else protocol.MoveRows(*movable, self.settings.rows_seed)
+
     def _other_rows(
         self, judge: Judge, verdict: Verdict, asked: Asked, outputs: Sequence[inputs.Stored], set_: int, pool: Any
     ) -> Verdict:  # fmt: skip

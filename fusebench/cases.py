@@ -34,8 +34,9 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
         config = {**config, "case": _named_cases(asked, config)}
     variants = choose_variants(asked, config["implementation"])
     seeds = [positive("seed", seed, least=0) for seed in some(config["seed"])]
-    wanted = chosen("inputs", config["inputs"], hard.KINDS)
-    every = any(map(patterns.is_pattern, map(str, some(config["inputs"]))))
+    kinds = some("plain" if config["inputs"] is None else config["inputs"])
+    wanted = chosen("inputs", kinds, hard.KINDS)
+    every = any(map(patterns.is_pattern, map(str, kinds)))
     _check_tunables(asked, variants, tunables)
     cells = [
         Cell(case, implementation, variant, seed, kind, chosen_config)

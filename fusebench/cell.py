@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -19,13 +19,14 @@ from fusebench.discovery import Kernel
 from fusebench.errors import StorageError
 from fusebench.inputs import Stored
 from fusebench.parity.rounding import FLUSHED
+from fusebench.parity.verdict import Verdict
 from fusebench.records.record import Build, Rates, Record, Spread, Work
 from fusebench.settings import Run
 from fusebench.timing import yardstick
 from fusebench.timing.summary import Timing
 from fusebench.workers import protocol
+from fusebench.workers.answers import describe
 from fusebench.workers.pool import WorkerLost, interpreter
-from fusebench.workers.worker import describe
 
 INTERPRETER_FLOPS = 2.5e8  # Triton's interpreter takes 2 to 4 ms a tile: beyond this a cell takes minutes
 
@@ -132,13 +133,16 @@ class Trial:
         except Exception as error:  # a kernel.py that raises, or inputs that do not fit in memory, cost their cells
             failed = describe(error)
             self.end(failed.status, failed.reason, failed.traceback)
-        if self.record.status == "wrong":
+        if self.record.status == "wrong" and not self.record.reproduce:
             # parity makes too few calls to see what only a timed one does
             timed = self._timing_keys() if str(self.record.reason).startswith("a timed call") else ()
-            settings, seed = self.run.settings, self.record.parity.rows_seed
-            shown = command(self.kernel, self.cell, settings.device, self.run.roots[1:], timed, seed)
-            self.record = replace(self.record, reproduce=shown)
+            self._show_again(self.cell, timed)
         self.record = replace(self.record, ended=datetime.now(UTC).isoformat())
+
+    def _show_again(self, cell: Cell, timed: Sequence[str] = ()) -> None:
+        settings, seed = self.run.settings, self.record.parity.rows_seed
+        shown = command(self.kernel, cell, settings.device, self.run.roots[1:], timed, seed)
+        self.record = replace(self.record, reproduce=shown)
 
     def _timing_keys(self) -> list[str]:
         """The keys of `bench` that time a cell as this run does."""
@@ -174,13 +178,36 @@ class Trial:
     def repeat(self) -> bool:
         """Judges a later call."""
         assert self.shared
-        later = self._ask("parity", protocol.RepeatCell(str(self.shared.folder)), protocol.Repeated)
+        rows = self.shared.rows(self.implementation.computes)
+        if rows is not None:
+            self.record = replace(self.record, parity=replace(self.record.parity, rows_seed=rows.seed))
+        later = self._ask("parity", protocol.RepeatCell(str(self.shared.folder), rows), protocol.Repeated)
         if later is None:
             return False
         prefix = "a later call, on other inputs in the same memory: "
         return self._judge("repeated", prefix, later.outputs, SETS - 1) and self._judge_differing(
             later.nondeterministic, later.differing
         )
+
+    def on_hard(self, kind: str, shared: CaseData) -> bool:
+        """Judges the cell in hand on hard inputs of that kind, of the same case."""
+        prefix = f"{kind} inputs, case {self.cell.case.id}: "
+        files = tuple(shared.files[0])
+        try:
+            tried = self._ask("parity", protocol.TryCell(files, str(shared.folder)), protocol.Tried)
+        except WorkerLost as lost:
+            raise WorkerLost(lost.status, prefix + lost.reason) from lost
+        if tried is None:
+            self.end(self.record.status, f"{prefix}{self.record.reason}", self.record.traceback)
+            return False
+        verdict = self._verdict(shared, tried.outputs, 0)
+        if verdict.each_ok:
+            parity = self.record.parity
+            self.record = replace(self.record, parity=replace(parity, hard=(*parity.hard, kind)))
+            return True
+        self.end("wrong", prefix + verdict.reason())
+        self._show_again(replace(self.cell, inputs=kind))
+        return False
 
     def time(self, judged: bool = True) -> Timing | None:
         """Times the cell, and judges what timed calls and some after them gave unless they are not to be `judged`; None where that
@@ -215,16 +242,18 @@ class Trial:
     def _judge(self, which: str, prefix: str, outputs: Sequence[Stored], set_: int) -> bool:
         """Whether the outputs, which were computed from that input set, are right; `which` of the record's verdicts it is."""
         assert self.shared
-        self.run.on_phase(self.cell, "parity")
-        flushed = (FLUSHED,) if self.worker.info.flushes_subnormals else ()
-        points = (*self.points, *flushed)
-        verdict = self.shared.judge(outputs, points, self.implementation.computes, set_, self.judges)
+        verdict = self._verdict(self.shared, outputs, set_)
         chosen = self.run.settings.rows_seed if verdict.some_rows else self.record.parity.rows_seed
         parity = replace(self.record.parity, rows_seed=chosen, **{which: verdict})  # type: ignore[arg-type]
         self.record = replace(self.record, parity=parity)
         if not verdict.ok:
             self.end("wrong", prefix + verdict.reason())
         return verdict.ok
+
+    def _verdict(self, shared: CaseData, outputs: Sequence[Stored], set_: int) -> Verdict:
+        self.run.on_phase(self.cell, "parity")
+        flushed = (FLUSHED,) if self.worker.info.flushes_subnormals else ()
+        return shared.judge(outputs, (*self.points, *flushed), self.implementation.computes, set_, self.judges)
 
 
 def release(pool: Any, worker_key: tuple[str, str], worker: Any, timeout_s: float) -> tuple[str, ...]:
@@ -241,10 +270,10 @@ def release(pool: Any, worker_key: tuple[str, str], worker: Any, timeout_s: floa
     return tuple(released.changed)
 
 
-def run_cell(trial: Trial, rates: yardstick.Rates | None) -> None:
-    """Fills the record of a cell that can run and has its worker."""
+def run_cell(trial: Trial, rates: yardstick.Rates | None, built: Callable[[Trial], bool] = lambda _: True) -> None:
+    """Fills the record of a cell that can run and has its worker; `built` says whether it goes on once it is built."""
     time_s = trial.run.settings.plan.time_s
-    if not trial.build():
+    if not (trial.build() and built(trial)):
         return
     if trial.interpreted:  # the interpreter takes seconds a call, and has no state from call to call
         if time_s:

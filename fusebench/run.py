@@ -16,6 +16,7 @@ from fusebench.case_data import CaseData
 from fusebench.cell import Trial, release, run_cell
 from fusebench.contract import Case, Cell
 from fusebench.folder import scratch, temporary
+from fusebench.hard_check import HardCheck
 from fusebench.records import store
 from fusebench.records.record import Record
 from fusebench.settings import Clock, Run
@@ -32,8 +33,9 @@ def run(this: Run, cells: Sequence[Cell], pool: Pool | InlinePool | None = None)
     """
     with scratch(this.folder) as files, contextlib.nullcontext(pool) if pool else _pool(this) as workers:
         start_workers(this.clock, [(workers, key) for key in sorted(_wanted(this, cells))])
+        check = HardCheck(this, workers, files)
         for _, group in itertools.groupby(cells, key=lambda c: (c.case, c.seed, c.inputs)):
-            yield from _run_case(this, workers, list(group), files)
+            yield from _run_case(this, workers, list(group), files, check)
 
 
 def _pool(this: Run) -> Pool | InlinePool:
@@ -84,19 +86,19 @@ def start_workers(clock: Clock, wanted: Sequence[tuple[Any, tuple[str, str]]]) -
                 getattr(pool, take)(*key)
 
 
-def _run_case(this: Run, pool: Any, cells: Sequence[Cell], files: Path) -> Iterator[Record]:
+def _run_case(this: Run, pool: Any, cells: Sequence[Cell], files: Path, check: HardCheck) -> Iterator[Record]:
     """The cells of one case on the same inputs."""
     with temporary(files) as folder:
         shared = CaseData(this.kernels[cells[0].case.kernel].mathematics, cells[0], folder, this.settings, this.clock)
         for cell in cells:
             trial = Trial(this, cell)
             with trial.recording_failures(pool):
-                if trial.can_run():
+                if trial.can_run() and check.before(trial):
                     rates = _rates(this, pool, cell.case, trial)
                     with this.clock.during("start_up"):
                         worker = pool.get(*trial.worker_key)
                     trial.begin(worker, pool, shared)
-                    run_cell(trial, rates)
+                    run_cell(trial, rates, check.built)
                     changed = release(pool, trial.worker_key, worker, this.settings.timeout_s)
                     trial.record = replace(trial.record, changed=changed)
             store.append(this.folder, trial.record)

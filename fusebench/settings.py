@@ -18,7 +18,7 @@ from fusebench.timing.plan import Plan
 class Settings:
     """How cells are run. `plan` says how they are timed, `Plan(time_s=0)` parity alone; `threads` how many the CPU back ends
     may use, None for all that this process may; `rows_seed` which rows of a large case are looked at where not all can be,
-    others in each run unless it is given."""
+    others in each run unless it is given; `hard` whether every implementation is judged on hard inputs as well."""
 
     device: str = "cpu"
     plan: Plan = field(default_factory=Plan)
@@ -27,6 +27,7 @@ class Settings:
     inline: bool = False
     pythons: Mapping[str, str | None] = field(default_factory=dict)
     rows_seed: int = field(default_factory=lambda: secrets.randbits(31))
+    hard: bool = False
 
 
 @dataclass

@@ -444,6 +444,7 @@ def test_a_fault_of_ours_is_raised_as_it_is(runs):
 
 
 PARITY = {
+    "inputs": "plain",
     "timeout_s": 1.0,
     "device": "cpu",
     "threads": 1,

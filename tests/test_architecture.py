@@ -21,6 +21,7 @@ FLOORS = (
     ("workers",),
     ("case_data",),
     ("cell",),
+    ("hard_check",),
     ("run", "report", "library"),
     ("configuration",),
     ("comparison", "sanitizer", "tracking"),

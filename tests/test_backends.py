@@ -103,11 +103,13 @@ def test_overwriting_keeps_the_memory_where_a_framework_can(name):
     assert module.get(a).tolist() == [2, 2, 2]
 
 
-def test_jax_overwrites_into_memory_that_no_other_array_has(jax):
-    a, b = (jax.put(np.full(3, v, np.float32), CPU) for v in (1, 2))
+def test_jax_overwrites_memory_by_donating_it(jax):
+    a, b = (jax.copy(jax.put(np.full(3, v, np.float32), CPU)) for v in (1, 2))
+    place = a.unsafe_buffer_pointer()
     new = jax.overwrite(a, b)
-    assert jax.get(new).tolist() == [2, 2, 2] and jax.get(a).tolist() == [1, 1, 1]
-    assert new.unsafe_buffer_pointer() != b.unsafe_buffer_pointer(), "one call may be given it to overwrite"
+    assert jax.get(new).tolist() == [2, 2, 2] == jax.get(b).tolist() and a.is_deleted()
+    assert new.unsafe_buffer_pointer() == place != b.unsafe_buffer_pointer()
+    assert jax.get(jax.overwrite(a, b)).tolist() == [2, 2, 2], "a call that donates its input has taken the memory"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

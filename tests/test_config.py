@@ -138,8 +138,8 @@ def test_what_only_shows_something(words, shows):
 @pytest.mark.parametrize(
     ("command", "defaults"),
     [
-        ("bench", {"kernel": ["launch", "lola"], "case": None, "retry": None, "baseline": None, "time_s": 0.5, "target": 0.01, "regime": "auto", "cache": "auto"}),
-        ("parity", {"kernel": "all", "case": "odd", "retry": None}),
+        ("bench", {"kernel": ["launch", "lola"], "case": None, "inputs": None, "retry": None, "baseline": None, "time_s": 0.5, "target": 0.01, "regime": "auto", "cache": "auto"}),
+        ("parity", {"kernel": "all", "case": "odd", "inputs": None, "retry": None}),
         ("compare", {"kernel": ["launch", "lola"], "case": None, "time_s": 0.05, "target": 0, "regime": "auto", "cache": "auto", "pairs": 10, "rounds": 16, "confidence": 0.99, "fail_slower": None, "resamples": 0}),
     ],
 )  # fmt: skip

@@ -85,6 +85,7 @@ def test_sustained_calls_last_20_ms_however_long_the_copies_of_their_inputs_take
     gpu.copy_s = 1e-3
     ring = Ring([[Array()], [Array()]], frozenset([0]), gpu.copy)
     samples = gpu.samples(two_kernels(gpu), Plan(regime="sustained"), ring)
+    assert samples.kernels_seen == set(samples.kernels) and samples.kernels
     assert samples.run == 100 and all(check.wall == pytest.approx(0.02, rel=0.01) for check in samples.check)
 
 

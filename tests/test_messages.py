@@ -48,7 +48,7 @@ def parity(tmp_path):
         (tmp_path / "mine").mkdir()
         (tmp_path / "mine" / "kernel.py").write_text(kernel)
         (tmp_path / "mine" / "torch_eager.py").write_text(program)
-        words = ("kernel=mine", f"path={tmp_path / 'mine'}", "dtype=float16", "device=cpu")
+        words = ("kernel=mine", f"path={tmp_path / 'mine'}", "dtype=float16", "device=cpu", "inputs=plain")
         return fusebench("parity", *words, cwd=tmp_path)
 
     return run

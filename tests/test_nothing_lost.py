@@ -58,7 +58,7 @@ def no_run(*_):
 
 def test_a_full_disk_keeps_the_records_and_the_run_goes_on_later(tmp_path):
     names = ["a_fine", "prints", "stale", "misshapen", "z_fine"]
-    arguments = ["parity", f"path={FAULTS}", "kernel=fault", f"implementation=[{','.join(names)}]"]
+    arguments = ["parity", f"path={FAULTS}", "kernel=fault", f"implementation=[{','.join(names)}]", "inputs=plain"]
     arguments.append(f"worker.python.torch={light_python(tmp_path)}")
     # set by a program of its own, because a fork of this process and JAX's threads may never end
     limit = "import os, resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000)); "

@@ -28,7 +28,9 @@ def test_a_command_of_the_readme_runs(tmp_path, saved, command):
     words = shlex.split(command)[1:]
     if words[0] == "plot":
         pytest.importorskip("matplotlib")
-    quick = {"bench": ["time_s=0.02"], "compare": ["time_s=0.01", "pairs=1", "rounds=1"]}.get(words[0], [])
+    quick = {"bench": ["time_s=0.02", "inputs=plain"], "compare": ["time_s=0.01", "pairs=1", "rounds=1"]}.get(
+        words[0], []
+    )
     done = fusebench(*words, *quick, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -75,7 +75,9 @@ def test_implementations_use_nothing_else_of_the_harness():
 
 
 def test_kernels_of_version_1_run_in_todays_workers(tmp_path):
-    done = fusebench("parity", "kernel=halved", "implementation=all", "dtype=all", f"path={VERSION1}", cwd=tmp_path)
+    done = fusebench(
+        "parity", "kernel=halved", "implementation=all", "dtype=all", "inputs=plain", f"path={VERSION1}", cwd=tmp_path
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     (home,) = (tmp_path / "results").iterdir()
     statuses = {}

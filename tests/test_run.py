@@ -40,7 +40,9 @@ from fusebench.workers.protocol import (
     BuildCell,
     CheckedRows,
     CheckRows,
+    EvaluateRows,
     MeasureRate,
+    MoveRows,
     Refused,
     Release,
     RepeatCell,
@@ -189,12 +191,14 @@ def test_each_output_is_judged_by_the_inputs_that_it_was_computed_from(
 
 
 @pytest.mark.parametrize("elements", [10**9, 8])
-def test_what_chose_the_rows_is_on_record_where_not_all_were_judged(tmp_path, monkeypatch, elements):
+def test_what_chose_the_rows_that_were_judged_or_where_they_stood_is_on_record(tmp_path, monkeypatch, elements):
     monkeypatch.setattr("fusebench.parity.judge.JUDGED_ELEMENTS", elements)
-    pool = Pool(Worker({CheckRows: CheckedRows(Worst(checked=100))}))
+    elsewhere = Refused("failed", "no device")
+    pool = Pool(Worker({CheckRows: CheckedRows(Worst(checked=100)), EvaluateRows: elsewhere}))
     kernel = fault({"rows": {"x": 0, "y": 0}})
     (record,) = done(tmp_path, cell(size="small"), pool=pool, kernel=kernel, rows_seed=77)
-    assert record.status == "ok" and record.parity.rows_seed == (77 if elements == 8 else None)
+    assert record.status == "ok" and record.parity.rows_seed == 77
+    assert [m.rows for m in asked(pool) if isinstance(m, RepeatCell)] == [MoveRows({0: 0}, (0,), 77)]
     assert record.parity.first.some_rows == (elements == 8)
 
 

@@ -24,9 +24,10 @@ from fusebench.parity.verdict import Asked
 from fusebench.records.record import Spread
 from fusebench.timing import yardstick
 from fusebench.timing.plan import Plan
-from fusebench.workers import guard, protocol, worker
+from fusebench.workers import answers, guard, protocol, worker
+from fusebench.workers.answers import answer, describe
 from fusebench.workers.protocol import Refused
-from fusebench.workers.worker import Bench, answer, describe
+from fusebench.workers.worker import Bench
 
 CASE = Case("double", {"N": 4}, "float32", "tf32")
 GOOD = """
@@ -179,6 +180,52 @@ WATCHED = Refused(
     "failed", "computes with torch's add, torch's mul beside its own kernels: FUSED says that it does not"
 )
 FUSED = GOOD + 'FUSED = True\nWITHOUT_GPU = "interpreted"\n'
+
+
+def test_kernels_of_a_library_that_the_clock_saw_are_held_against_a_fused_implementation(backend, bench_of):
+    for program, status in ((GOOD + "FUSED = True\n", "failed"), (GOOD, "timed")):
+        bench, reply = bench_of(program)
+        assert built(reply)
+        sample = bench.sample
+
+        def sampled(*arguments, sample=sample):
+            samples = sample(*arguments)
+            samples.kernels_seen |= {"mine", "void at::native::reduce_kernel<512>"}
+            return samples
+
+        bench.sample = sampled
+        reply = bench.time(protocol.TimeCell(Plan(1.0, calls=6)))
+        assert isinstance(reply, protocol.Timed if status == "timed" else Refused), reply
+        if status == "failed":
+            assert "kernels of a library, void at::native::reduce_kernel<512>, beside its own" in reply.reason
+
+
+def test_later_calls_are_watched(monkeypatch, bench_of):
+    backend = stand_in.install(monkeypatch, "cpu")
+    bench, reply = bench_of(GOOD + "FUSED = True\n")
+    assert built(reply)
+    assert isinstance(answer(bench, protocol.RepeatCell(str(bench_of.files))), protocol.Repeated)
+    backend.operators = OPERATORS
+    for request in (
+        protocol.RepeatCell(str(bench_of.files)),
+        protocol.TimeCell(Plan(1.0, calls=6), str(bench_of.files)),
+    ):
+        reply = answer(bench, request)
+        assert reply.status == "failed" and reply.reason.startswith("a later call computes with torch's add")
+
+
+def test_a_weight_that_prepare_changed_is_named(backend, bench_of):
+    program = GOOD.replace("    return (w + 1,)", "    w[0] = 9\n    return (w + 1,)")
+    _, reply = bench_of(program)
+    assert reply == Refused("wrong", "the call changed its argument 1; it must leave it alone")
+
+
+def test_a_later_call_may_not_change_a_weight_either(backend, bench_of):
+    body = "calls.append(1)\nif len(calls) == 4: w[0] = 9\nreturn x * 1"
+    bench, reply = bench_of(call_of(body).replace("def build", "calls = []\ndef build"))
+    assert built(reply)
+    reply = bench.repeat(protocol.RepeatCell(str(bench_of.files)))
+    assert reply == Refused("wrong", "a later call changed its argument 1; it must leave it alone")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -445,7 +492,7 @@ def request(error, folder="."):
 def collected(monkeypatch):
     """What the collector of garbage is asked for; it takes long in a process with as much as this one's."""
     asked = []
-    monkeypatch.setattr(worker.gc, "collect", lambda: asked.append("collected"))
+    monkeypatch.setattr(answers.gc, "collect", lambda: asked.append("collected"))
     return asked
 
 
@@ -480,7 +527,7 @@ def test_what_cannot_be_stored_is_nobodys_fault():
 
 
 @pytest.mark.parametrize("place", ["folder", "temporary", "home", None])
-@pytest.mark.parametrize("free", [worker.FULL_BYTES - 1, worker.FULL_BYTES])
+@pytest.mark.parametrize("free", [answers.FULL_BYTES - 1, answers.FULL_BYTES])
 def test_a_disk_is_full_below_64_mib(tmp_path, monkeypatch, place, free):
     places = {name: tmp_path / name for name in ("folder", "temporary", "home")}
     for path in places.values():
@@ -490,7 +537,7 @@ def test_a_disk_is_full_below_64_mib(tmp_path, monkeypatch, place, free):
     usage = lambda where: SimpleNamespace(free=free if Path(where).name == place else 10**12)  # noqa: E731
     monkeypatch.setattr(shutil, "disk_usage", usage)
     full = place is not None and free < 64 * 1024 * 1024
-    assert worker._is_full(str(places["folder"])) == full
+    assert answers._is_full(str(places["folder"])) == full
     error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     reply = answer(Cell(), request(error, places["folder"]))
     assert reply.status == ("storage" if full else "failed")
@@ -499,7 +546,7 @@ def test_a_disk_is_full_below_64_mib(tmp_path, monkeypatch, place, free):
 
 
 def test_a_folder_that_is_gone_is_not_asked_for_its_disk(tmp_path):
-    assert worker._is_full(str(tmp_path / "nowhere")) in (True, False)
+    assert answers._is_full(str(tmp_path / "nowhere")) in (True, False)
 
 
 def raised(error):

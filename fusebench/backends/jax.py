@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -62,8 +63,26 @@ def copy(array: jax.Array) -> jax.Array:
 
 
 def overwrite(array: jax.Array, value: jax.Array) -> jax.Array:
-    """An array with the bits of `value`; JAX's arrays are never written to, so it cannot be `array` itself."""
-    return copy(value)
+    """An array with the bits of `value` in the memory of `array`, which is donated for it, unless a call has taken it."""
+    return copy(value) if array.is_deleted() else _copied_into(array, value)
+
+
+@functools.partial(jax.jit, donate_argnums=0, keep_unused=True)
+def _copied_into(array: jax.Array, value: jax.Array) -> jax.Array:
+    return jnp.array(value, copy=True)
+
+
+def move_rows(array: jax.Array, axis: int, shift: int, exchanged: tuple[int, int]) -> jax.Array:
+    """`array` rolled along the axis, then with two rows exchanged."""
+    return _moved(array, axis % array.ndim, shift, *exchanged)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _moved(array: jax.Array, axis: int, shift: int, a: int, b: int) -> jax.Array:
+    moved = jnp.roll(array, shift, axis)
+    rows = [jax.lax.dynamic_index_in_dim(moved, row, axis) for row in (a, b)]
+    moved = jax.lax.dynamic_update_index_in_dim(moved, rows[1], a, axis)
+    return jax.lax.dynamic_update_index_in_dim(moved, rows[0], b, axis)
 
 
 def same(a: jax.Array, b: jax.Array) -> bool:

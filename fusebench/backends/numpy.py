@@ -45,6 +45,13 @@ def overwrite(array: np.ndarray, value: np.ndarray) -> np.ndarray:
     return array
 
 
+def move_rows(array: np.ndarray, axis: int, shift: int, exchanged: tuple[int, int]) -> np.ndarray:
+    moved = np.roll(array, shift, axis)
+    rows = np.moveaxis(moved, axis, 0)
+    rows[list(exchanged)] = rows[list(reversed(exchanged))]
+    return moved
+
+
 def same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 

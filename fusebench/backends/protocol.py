@@ -50,7 +50,11 @@ class Backend(Protocol):
         ...
 
     def overwrite(self, array: Any, value: Any) -> Any:
-        """An array with the bits of `value`, in the memory of `array` where the framework can."""
+        """An array with the bits of `value`, in the memory of `array`, which may be no array any more."""
+        ...
+
+    def move_rows(self, array: Any, axis: int, shift: int, exchanged: tuple[int, int]) -> Any:
+        """The array rolled along the axis by `shift`, then with two rows of these numbers exchanged, in memory of its own."""
         ...
 
     def same(self, a: Any, b: Any) -> bool:

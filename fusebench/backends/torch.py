@@ -96,6 +96,16 @@ def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     return tensor.copy_(value)
 
 
+def move_rows(tensor: torch.Tensor, axis: int, shift: int, exchanged: tuple[int, int]) -> torch.Tensor:
+    """`tensor` rolled along the axis, then with two rows exchanged, in memory of its own."""
+    moved = tensor.roll(shift, axis)
+    a, b = (moved.select(axis, row) for row in exchanged)
+    kept = a.clone()
+    a.copy_(b)
+    b.copy_(kept)
+    return moved
+
+
 def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Whether two tensors have the same bits, compared where they are."""
     if a.shape != b.shape or a.dtype != b.dtype:

@@ -30,9 +30,10 @@ def settings(chosen: Mapping[str, Any]) -> Settings:
             raise UsageError(f"{key} is {chosen[key]!r}: expected a number of seconds above 0")
     threads, device = check_threads(chosen["threads"]), resolve_device(chosen["device"])
     worker = chosen["worker"]
-    seed = {} if chosen["rows_seed"] is None else {"rows_seed": chosen["rows_seed"]}
+    more = {"hard": chosen["inputs"] is None}
+    more |= {} if chosen["rows_seed"] is None else {"rows_seed": chosen["rows_seed"]}
     return Settings(
-        device, plan(chosen, device), chosen["timeout_s"], threads, worker["inline"], worker["python"], **seed
+        device, plan(chosen, device), chosen["timeout_s"], threads, worker["inline"], worker["python"], **more
     )
 
 

@@ -18,7 +18,7 @@ from fusebench.inputs import make_sets
 from fusebench.parity import pattern, rows
 from fusebench.parity.budget import DRAWS, Budget, derive, errors, together
 from fusebench.parity.evaluations import Evaluations, evaluations
-from fusebench.parity.rounding import FLUSHED, spacing
+from fusebench.parity.rounding import FLUSHED, Exact, evaluate, spacing
 from fusebench.parity.verdict import Asked, Verdict, Worst
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case the judge sees itself: rows are chosen beyond
@@ -92,6 +92,25 @@ class Judge:
             found = self._evaluate((), 0)
             self.exact, self.points = found.exact, set(found.seen)
         return self.exact
+
+    def movable_rows(self) -> tuple[dict[int, int], tuple[int, ...]] | None:
+        """The axes of rows, of the inputs by their place and of the outputs in order, where rows may stand in any order: their numbers
+        do not matter, and every output has them. Else None."""
+        outputs = range(len(self.reference()))
+        axes = [self.mathematics.output_axis(number, self.arrays) for number in outputs]
+        inputs = {place: axis for place, axis in enumerate(self.row_axes) if axis is not None}
+        if self.height < 2 or not inputs or None in axes or self._by_number():
+            return None
+        return inputs, tuple(axis for axis in axes if axis is not None)
+
+    def _by_number(self) -> bool:
+        """Whether the formula asks for the numbers of rows, of which one is evaluated."""
+        exact = Exact(np.zeros(1, int))
+        given = zip(self.inputs, self.row_axes, strict=True)
+        with np.errstate(all="ignore"):
+            row = [a if axis is None else np.take(a, [0], axis) for a, axis in given]
+            evaluate(self.mathematics.formula_of(self.part), self.case, exact, row)
+        return exact.by_number
 
     def key(self, points: Sequence[str]) -> tuple[str, ...]:
         """Those of the points that make a difference: to store in float32 is no more than every float32 operation does."""

@@ -38,9 +38,11 @@ class Exact:
     def __init__(self, chosen: np.ndarray | None = None) -> None:
         self.chosen = chosen
         self.seen: set[str] = set()
+        self.by_number = False  # whether the formula asked for the numbers of rows
 
     def rows(self, count: int) -> np.ndarray:
         """The numbers of the `count` rows at hand, (count,): for formulas in which a row's number matters."""
+        self.by_number = True
         return np.arange(count) if self.chosen is None else self.chosen
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:

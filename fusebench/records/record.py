@@ -79,13 +79,15 @@ class Spread:
 @dataclass(frozen=True)
 class Parity:
     """The verdicts on the first output, on that of a repeated call, and on the last timed one; None where there was none. `nondeterministic`
-    is None where all calls on the same inputs gave the same bits. `rows_seed` is what chose the rows where not all were judged alike."""
+    is None where all calls on the same inputs gave the same bits. `rows_seed` is what chose the rows where not all were judged alike.
+    `hard` names the kinds of hard inputs on which the implementation is right in the odd case, where it was tried."""
 
     first: Verdict | None = None
     repeated: Verdict | None = None
     timed: Verdict | None = None
     nondeterministic: Spread | None = None
     rows_seed: int | None = None
+    hard: tuple[str, ...] = ()
 
     @property
     def verdicts(self) -> list[Verdict]:

@@ -32,8 +32,8 @@ from fusebench.sanitizer import log, own
 from fusebench.sanitizer.check import Check, check_id, concluded
 from fusebench.sanitizer.tool import Sanitizer, variables
 from fusebench.settings import Run
+from fusebench.workers.answers import FULL_BYTES
 from fusebench.workers.pool import LOG_BYTES
-from fusebench.workers.worker import FULL_BYTES
 
 POLL_S = 0.02
 LOGS = "logs"

@@ -17,7 +17,7 @@ from fusebench.backends.protocol import Backend
 from fusebench.timing import cupti, state
 from fusebench.timing.clocks import Check
 from fusebench.timing.plan import Plan
-from fusebench.timing.samples import Ring, Samples, enough, together
+from fusebench.timing.samples import Ring, Samples, enough, kept_place, together
 
 CHUNK = 20  # calls in one profile: few enough for CUPTI's buffers, many enough to pay for starting it
 CHECKS = 2  # isolated calls among them
@@ -202,7 +202,7 @@ def _chunk(
                 turn.wall = (time.perf_counter_ns() - begin) / 1e9
             else:
                 output = call(*turn.arguments)
-            if turn.place == len(ring) - 1:
+            if turn.place == kept_place(ring):
                 samples.arguments, samples.output = turn.arguments, output
         backend.wait(output)
 
@@ -214,6 +214,7 @@ def _check(samples: Samples, turns: Sequence[Turn], found: Sequence[cupti.Call])
     for turn, seen in zip(turns, found, strict=True):
         own = seen if turn.warm_up is None else _last(seen, samples.launches or 0)
         samples.launches, samples.kernels = len(own.kernels), [k.name for k in own.kernels]
+        samples.kernels_seen.update(k.name for k in own.kernels)
         if turn.isolated:
             gap = max(0.0, turn.flush_wall - seen.flushes)
             samples.check.append(Check(turn.wall, own.span, cupti.busy(own.kernels), gap))
@@ -241,6 +242,7 @@ def _sustained(
     samples.time.append(took / samples.run)
     samples.busy.append(busy / samples.run)
     samples.kernels = [k.name for k in seen.kernels[:launches]]
+    samples.kernels_seen.update(k.name for k in seen.kernels)
 
 
 def _row(
@@ -263,7 +265,7 @@ def _row(
         begin = time.perf_counter_ns()
         for place, arguments in zip(places, waiting, strict=True):
             output = call(*arguments)
-            if place == len(ring) - 1:
+            if place == kept_place(ring):
                 samples.arguments, samples.output = arguments, output
         backend.wait(output)
         turn.wall = (time.perf_counter_ns() - begin) / 1e9

@@ -26,17 +26,23 @@ COPIES_BYTES = 4 * 2**30  # of inputs that wait for their calls at one time
 @dataclass(frozen=True)
 class Ring:
     """The input sets of a cell. `ring[i]` are arguments that no call has seen: copies of set i's inputs at the places in
-    `copied`, so that a call may overwrite or donate them, and cannot remember a result by where its input lies."""
+    `copied`, so that a call may overwrite or donate them, and cannot remember a result by where its input lies; `place`, where
+    it is given, makes them of a set. The output of the last timed call on set `kept` is kept, by default the last set."""
 
     sets: Sequence[Sequence[Any]]
     copied: frozenset[int]
     copy: Callable[[Any], Any]
+    place: Callable[[Sequence[Any]], list[Any]] | None = None
+    kept: int | None = None
 
     def __len__(self) -> int:
         return len(self.sets)
 
     def __getitem__(self, number: int) -> list[Any]:
-        return [self.copy(a) if place in self.copied else a for place, a in enumerate(self.sets[number])]
+        own = self.sets[number]
+        if self.place is not None:
+            return self.place(own)
+        return [self.copy(a) if place in self.copied else a for place, a in enumerate(own)]
 
     @property
     def copied_bytes(self) -> int:
@@ -69,7 +75,8 @@ class Samples:
     states: list[state.State] = field(default_factory=list)
     elapsed_s: float = 0.0  # of the sampling on a CPU, what stands between the calls included
     waited_s: float | None = None  # of all threads together, for a core
-    # of the last timed call on the ring's last set, never the one that the first call was checked on
+    kernels_seen: set[str] = field(default_factory=set)  # the names of all that the device ran of the calls
+    # of the last timed call on the set of the ring that is kept
     arguments: Sequence[Any] = ()
     output: Any = None
 
@@ -95,6 +102,11 @@ class Samples:
         if self.waited_s is None or not timed:
             return None
         return waiting([t * self.run for t in self.time], self.waited_s * min(1.0, timed / self.elapsed_s))
+
+
+def kept_place(ring: Ring | Sequence[Sequence[Any]]) -> int:
+    """The set of whose last timed call the output is kept."""
+    return ring.kept if isinstance(ring, Ring) and ring.kept is not None else len(ring) - 1
 
 
 def together(ring: Ring | Sequence[Sequence[Any]], count: int) -> int:

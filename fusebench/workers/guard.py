@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import importlib.abc
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import FrameType, ModuleType
 
 from fusebench.backends.protocol import foreign
+
+# What stands in the names of kernels of Torch, its compiler, cuBLAS, cuDNN and CUTLASS, and of XLA where it computes.
+LIBRARIES = re.compile(
+    r"\bat::native|cublas|cudnn|cutlass::|\bcub::|nvjet|xmma|triton_(poi|red|per|tem|mm)_|gemm_fusion"
+    r"|(add|subtract|multiply|divide|maximum|minimum|exponential|tanh|logistic|rsqrt|select|compare|reduce|dot)\w*_fusion"
+)
+QUIET = re.compile(
+    r"copy_kernel|CatArray|FillFunctor"
+)  # of Torch's, those that move or fill, as watching lets them pass
+
+
+def foreign_kernels(names: Iterable[str]) -> list[str]:
+    """Those of the kernels, by the names that CUPTI shows, that a library launched and that compute."""
+    return sorted(name for name in names if LIBRARIES.search(name) and not QUIET.search(name))
 
 
 class Guard(importlib.abc.MetaPathFinder):

@@ -27,8 +27,9 @@ from fusebench import discovery
 from fusebench.errors import StorageError
 from fusebench.timing.yardstick import Missing, Rate
 from fusebench.workers import protocol
+from fusebench.workers.answers import answer
 from fusebench.workers.cores import Cores
-from fusebench.workers.worker import Bench, answer
+from fusebench.workers.worker import Bench
 
 HARNESS = Path(__file__).resolve().parents[2]
 START_S = 180.0

@@ -76,10 +76,20 @@ class Built(Message, frozen=True):
 Differing = tuple[tuple[int, tuple[Stored, ...]], ...]  # input sets, and outputs that are not the first ones on them
 
 
+class MoveRows(msgspec.Struct, frozen=True):
+    """Rows may stand in any order: the axes of them, of inputs by their place and of outputs in order. `seed` draws the orders."""
+
+    inputs: Mapping[int, int]
+    outputs: tuple[int, ...]
+    seed: int
+
+
 class RepeatCell(Message, frozen=True):
-    """Run the cell in hand on other inputs in the same memory, and twice on the same ones."""
+    """Run the cell in hand on other inputs in the same memory, and twice on the same ones; with `rows`, these and all later calls
+    get their rows in other orders."""
 
     folder: str
+    rows: MoveRows | None = None
 
 
 class Repeated(Message, frozen=True):
@@ -88,6 +98,17 @@ class Repeated(Message, frozen=True):
     nondeterministic: Spread | None
     outputs: tuple[Stored, ...]
     differing: Differing = ()
+
+
+class TryCell(Message, frozen=True):
+    """Run the cell in hand once on the inputs and weights in `files`."""
+
+    files: tuple[Stored, ...]
+    folder: str
+
+
+class Tried(Message, frozen=True):
+    outputs: tuple[Stored, ...]
 
 
 class TimeCell(Message, frozen=True):
@@ -167,7 +188,9 @@ class CheckedRows(Message, frozen=True):
     worst: Worst
 
 
-Request = BuildCell | RepeatCell | TimeCell | Release | AskYardstickKey | MeasureRate | EvaluateRows | CheckRows
+Request = (
+    BuildCell | RepeatCell | TryCell | TimeCell | Release | AskYardstickKey | MeasureRate | EvaluateRows | CheckRows
+)
 
 
 def encode(message: Message) -> bytes:

@@ -17,7 +17,11 @@ KEPT = 3  # of the outputs that differ, those that differ most
 @dataclass
 class Repeats:
     """The first output of each input set, by the set's number, and what later calls gave. Outputs are compared where they are,
-    with copies: a call may write all of them to one buffer."""
+    with copies: a call may write all of them to one buffer.
+
+    Where a call's rows stood elsewhere than the first one's, its output has them where they belong again; a row may be rounded
+    otherwise at another place, in a tile at the edge, so that such an output is judged, but is no spread unless another call with
+    the same rows at the same places gives other bits."""
 
     backend: Any
     first: dict[int, list[Any]] = field(default_factory=dict)
@@ -25,25 +29,52 @@ class Repeats:
     # the largest difference, the set and the output
     differing: list[tuple[float, int, list[np.ndarray]]] = field(default_factory=list)
     spread: Spread | None = None
+    places: dict[int, Any] = field(default_factory=dict)  # of the rows of each set's first output
+    elsewhere: tuple[int, Any, list[Any]] | None = None  # the last output that differs, of rows at other places
 
-    def see(self, set_: int, output: Any) -> bool:
-        """Takes note of the output of a finished call on that set; whether it is the first one's, bit for bit."""
+    def see(self, set_: int, output: Any, place: Any = None) -> bool:
+        """Takes note of the output of a finished call on that set, whose rows stood at that place; whether it is the first one's, bit
+        for bit."""
         outputs = as_list(output)
         if set_ not in self.first:
-            self.first[set_] = [self.backend.copy(o) for o in outputs]
-            self.backend.wait(self.first[set_])
+            self.first[set_], self.places[set_] = self._copies(outputs), place
             return True
         self.calls += 1
-        first = self.first[set_]
-        if len(first) == len(outputs) and all(map(self.backend.same, first, outputs)):
+        first, before = self.first[set_], self._elsewhere(set_, place)
+        if self._same(first, outputs):
+            if before is not None:
+                self._spread(*self._apart(first, before)[:2])
             return True
-        expected, got = ([np.array(self.backend.get(o)) for o in some] for some in (first, outputs))
-        elements, largest = apart(expected, got)
+        if before is not None and self._same(before, outputs):
+            return False
+        elements, largest, got = self._apart(first, outputs)
         self.differing = sorted([*self.differing, (largest, set_, got)], key=lambda d: -d[0])[:KEPT]
+        if before is None and place != self.places[set_]:
+            self.elsewhere = set_, place, self._copies(outputs)
+        else:
+            self._spread(elements, largest)
+        return False
+
+    def _elsewhere(self, set_: int, place: Any) -> list[Any] | None:
+        known = self.elsewhere
+        return known[2] if known is not None and known[:2] == (set_, place) else None
+
+    def _copies(self, outputs: Sequence[Any]) -> list[Any]:
+        copies = [self.backend.copy(o) for o in outputs]
+        self.backend.wait(copies)
+        return copies
+
+    def _same(self, a: Sequence[Any], b: Sequence[Any]) -> bool:
+        return len(a) == len(b) and all(map(self.backend.same, a, b))
+
+    def _apart(self, first: Sequence[Any], outputs: Sequence[Any]) -> tuple[int, float, list[np.ndarray]]:
+        expected, got = ([np.array(self.backend.get(o)) for o in some] for some in (first, outputs))
+        return *apart(expected, got), got
+
+    def _spread(self, elements: int, largest: float) -> None:
         before = self.spread or Spread(0, 0.0, 0, self.calls)
         found = max(before.elements, elements), max(before.max_abs, largest)
         self.spread = Spread(*found, before.calls + 1, self.calls)
-        return False
 
     def found(self) -> Spread | None:
         """How far outputs were apart, or None where all calls gave the same."""

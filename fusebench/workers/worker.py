@@ -6,16 +6,13 @@ kernel.py, so an implementation cannot borrow the answer. `Bench` is the same pa
 
 from __future__ import annotations
 
-import bdb
 import ctypes
-import errno
-import gc
+import functools
 import importlib
 import os
-import shutil
+import secrets
 import signal
 import sys
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -23,26 +20,26 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from fusebench import discovery, inputs, machine, memory, sources
 from fusebench.backends import cuda
 from fusebench.contract import Device
-from fusebench.errors import StorageError
 from fusebench.timing import yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
-from fusebench.timing.samples import Ring, Samples
+from fusebench.timing.samples import Ring, Samples, kept_place
 from fusebench.workers import guard, outputs, protocol, state
+from fusebench.workers.answers import answer
 from fusebench.workers.outputs import as_list, overlap, spans
 from fusebench.workers.repeats import Repeats
+from fusebench.workers.rows import Move, Mover
 
 # Calls after the timed ones whose outputs are compared with the first ones: of a race that spoils one call in twenty they
 # miss 4 %. Slow cells get this share of their sampling time.
 LATER_CALLS, LATER_SHARE = 64, 0.2
-FULL_BYTES = 64 * 2**20  # a disk with less than this has no room for a compiler's work
-NO_SPACE = os.strerror(errno.ENOSPC)
+LEAST_LATER = 4
+BESIDE = "computes with {} beside its own kernels: FUSED says that it does not"
 
 
 class Bench:
@@ -53,12 +50,17 @@ class Bench:
         self.name = backend
         self.device: Device = self.backend.start(device)
         self.call: Any = None
+        self.prepare: Callable[..., Any] = lambda *_: ()
         self.ring = Ring([], frozenset(), self.backend.copy)
         self.inputs = 0  # how many of the arguments are inputs; behind them stands what was prepared
         self.unchanged: list[int] = []  # places of the arguments that a call must leave alone
         self.read: dict[Path, str] = {}  # digests of the Python files that were loaded
         self.kept: dict[int, Any] = {}  # by place, copies of what all calls are given: weights, and what was prepared
         self.repeats = Repeats(self.backend)
+        self.mover: Mover | None = None  # where rows may stand in any order
+        self.last_move: Move | None = None
+        self.numbers: Sequence[int] = ()  # of the sets in the ring
+        self.fused = False  # whether calls are watched for operators
         self.before: dict[str, Any] = {}  # the state of the process when the cell in hand began
 
     def info(self) -> protocol.WorkerInfo:
@@ -92,21 +94,25 @@ class Bench:
                 reason = f"{misfit} ({', '.join(f'{n}={v}' for n, v in config.items())})"
         if reason:
             return protocol.Refused("skipped", str(reason))
+        self.fused, self.mover = found.fused, None
         arrays = {
             f: self.backend.put(inputs.load([f], folder)[0], self.device) for f in {f for s in asked.sets for f in s}
         }
         stored = [[arrays[file] for file in files] for files in asked.sets]
         in_place = [asked.names.index(name) for name in found.in_place.get(variant, ())]
         varying = [place for place, files in enumerate(zip(*asked.sets, strict=True)) if files[0] != files[-1]]
-        self.backend.wait(list(arrays.values()))
+        kept = [self.backend.copy(a) for a in stored[0]]  # before prepare sees them
+        self.backend.wait([*arrays.values(), kept])
         begin = time.perf_counter()
-        prepared = list(getattr(module, "prepare", lambda *_: ())(case, variant, *stored[0]))
+        self.prepare = functools.partial(getattr(module, "prepare", lambda *_: ()), case, variant)
+        prepared = list(self.prepare(*stored[0]))
         self.backend.wait(prepared)
         prepare_s = time.perf_counter() - begin
         self.ring = Ring([[*s, *prepared] for s in stored], frozenset(varying + in_place), self.backend.copy)
         self.inputs = len(stored[0])
         self.unchanged = [place for place in range(len(stored[0]) + len(prepared)) if place not in in_place]
-        arguments, kept = self.ring[0], [self.backend.copy(a) for a in self.ring.sets[0]]
+        self.numbers = range(len(stored))
+        arguments, kept = self.ring[0], kept + [self.backend.copy(a) for a in prepared]
         self.kept = {place: a for place, a in enumerate(kept) if place not in self.ring.copied}
         self.backend.wait([arguments, kept])
         # under an interpreter, where a call takes seconds and is never timed, the first call is watched
@@ -120,8 +126,7 @@ class Bench:
         if found.fused and not interpreted:
             operators = self.backend.watch(self.call, self.ring[0])[1]
         if operators:
-            reason = f"computes with {', '.join(operators)} beside its own kernels: FUSED says that it does not"
-            return protocol.Refused("failed", reason)
+            return protocol.Refused("failed", BESIDE.format(", ".join(operators)))
         if fault := self._fault(output, arguments):
             return protocol.Refused("failed", fault)
         if changed := self._changed(arguments, kept):
@@ -132,55 +137,113 @@ class Bench:
         made_of = sources.of_module(module.__name__, self.read) | sources.named(compiled)
         return protocol.Built(prepare_s, compile_s, points, peak_bytes, written_bytes(output), files, config, made_of)
 
-    def repeat(self, asked: protocol.RepeatCell) -> protocol.Repeated:
-        """Runs the cell in hand twice more: on the first set, to see whether the output is the same bit for bit, and on the
-        last set written over the first one's buffers, which a call that remembers results does not notice."""
-        self._call_finished(0)
-        arguments = self.ring[0]
+    def repeat(self, asked: protocol.RepeatCell) -> protocol.Repeated | protocol.Refused:
+        """Runs the cell in hand three times more: twice on the first set, to see whether the output is the same bit for bit, and on
+        the last set written over the first one's buffers, which a call that remembers results does not notice."""
+        if asked.rows is not None:
+            self._move_rows(asked.rows)
+        last = len(self.ring) - 1
+        self._call_finished(0, self._arguments(0))
+        arguments = self._arguments(0, again=True)
         self._call_finished(0, arguments)
-        last = self.ring.sets[-1]
-        arguments = [
-            self.backend.overwrite(a, last[place]) if place in self.ring.copied else a
-            for place, a in enumerate(arguments)
-        ]
-        number = len(self.ring) - 1
-        self._call_finished(number, arguments)
-        saved = self._save(self.repeats.first[number], Path(asked.folder), "repeated")
+        others: Sequence[Any] = self._arguments(last) if self.mover else self.ring.sets[last]
+        for place in sorted(self.ring.copied):
+            arguments[place] = self.backend.overwrite(arguments[place], others[place])
+        if self.mover and (move := self.mover.move_of(others)):
+            self.mover.moves[id(arguments)] = move
+        self._call_finished(last, arguments)
+        if changed := self._changed_shared():
+            return protocol.Refused("wrong", f"a later call changed {changed}; it must leave it alone")
+        saved = self._save(self.repeats.first[self.numbers[last]], Path(asked.folder), "repeated")
         return protocol.Repeated(self.repeats.found(), saved, self._differing(asked.folder))
 
+    def try_on(self, asked: protocol.TryCell) -> protocol.Tried:
+        """Runs the cell in hand on other inputs and weights."""
+        arguments = [self.backend.put(a, self.device) for a in inputs.load(asked.files, Path(asked.folder))]
+        arguments += self.prepare(*arguments)
+        self.backend.wait(arguments)
+        output, operators = self.backend.watch(self.call, arguments) if self.fused else (self.call(*arguments), [])
+        self.backend.wait(output)
+        if operators:
+            raise outputs.Unfit(f"a later call {BESIDE.format(', '.join(operators))}")
+        if fault := self._fault(output, arguments):
+            raise outputs.Unfit(fault)
+        return protocol.Tried(self._save(output, Path(asked.folder), "tried"))
+
     def time(self, asked: protocol.TimeCell) -> protocol.Timed | protocol.Refused:
-        """Times the cell in hand. The output of the last timed call, and of some calls after it, comes back to be judged where it is
-        not that of an earlier call on the same inputs; without a folder none does."""
+        """Times the cell in hand. The output of the last timed call on a set, and of some calls after it, comes back to be judged where
+        it is not that of an earlier call on the same inputs; without a folder none does."""
         samples = self.sample(self.call, self.ring, asked.plan)
-        before = [self.kept.get(place, a) for place, a in enumerate(self.ring.sets[-1])]
-        if changed := self._changed(samples.arguments, before):
+        if changed := self._changed_timed(samples.arguments):
             return protocol.Refused("wrong", f"a timed call changed {changed}; it must leave it alone")
+        if self.fused and (kernels := guard.foreign_kernels(samples.kernels_seen)):
+            return protocol.Refused("failed", BESIDE.format(f"kernels of a library, {', '.join(kernels)[:300]},"))
         if not asked.folder:
             return protocol.Timed(samples.summary())
         if fault := self._fault(samples.output, samples.arguments):
             return protocol.Refused("failed", fault)
-        last, kept = len(self.ring) - 1, [self.backend.copy(o) for o in as_list(samples.output)]
+        kept = self._in_place(samples.output, samples.arguments)
         self.backend.wait(kept)
         timed, overwritten = spans(self.backend, samples.output), False
         end = time.perf_counter() + LATER_SHARE * asked.plan.time_s
+        sets, watched = (0, len(self.ring) - 1), secrets.randbelow(LEAST_LATER)
         for number in range(LATER_CALLS):
-            overwritten |= overlap(timed, spans(self.backend, self._call_finished((0, last)[number % 2])))
-            if number >= 3 and time.perf_counter() > end:
+            again = self.mover is not None and number % 2 == 1  # rows at the same places twice: the same bits
+            arguments = self._arguments(sets[(number // 2 if self.mover else number) % 2], again)
+            output = self._call_finished(
+                sets[(number // 2 if self.mover else number) % 2], arguments, number == watched
+            )
+            overwritten |= overlap(timed, spans(self.backend, output))
+            if number >= LEAST_LATER - 1 and time.perf_counter() > end:
                 break
         # two outputs that live at once are in one buffer: what it held when its clock stopped may be another call's by now
         if not overwritten:
-            self.repeats.see(last, kept)
+            self.repeats.see(self.numbers[kept_place(self.ring)], kept, self._move(samples.arguments))
+        if changed := self._changed_shared():
+            return protocol.Refused("wrong", f"a later call changed {changed}; it must leave it alone")
         return protocol.Timed(samples.summary(), self.repeats.found(), self._differing(asked.folder))
 
-    def _call_finished(self, set_: int, arguments: Sequence[Any] | None = None) -> Any:
-        """The output of a call on that set, once it is finished and was compared with the first one on it."""
-        arguments = self.ring[set_] if arguments is None else arguments
-        output = self.call(*arguments)
+    def _move_rows(self, rows: protocol.MoveRows) -> None:
+        """From now on each call gets its rows in another order, of the first set or the last one. Both are judged, and any of the
+        timed calls may be."""
+        if not set(rows.inputs) <= self.ring.copied:
+            return
+        self.mover = Mover(self.backend, self.ring.copied, rows.inputs, rows.outputs, rows.seed)
+        sets, self.numbers = [self.ring.sets[0], self.ring.sets[-1]], (0, len(self.ring) - 1)
+        kept = int(self.mover.rng.integers(0, 2))
+        self.ring = Ring(sets, self.ring.copied, self.backend.copy, self.mover.place, kept)
+
+    def _arguments(self, number: int, again: bool = False) -> list[Any]:
+        """Arguments of a call on that set of the ring, `again` with their rows where those of the last ones were."""
+        if self.mover is None:
+            return self.ring[number]
+        arguments = self.mover.place(self.ring.sets[number], self.last_move if again else None)
+        self.last_move = self.mover.move_of(arguments)
+        return arguments
+
+    def _move(self, arguments: Sequence[Any]) -> Move | None:
+        return self.mover.move_of(arguments) if self.mover else None
+
+    def _call_finished(self, number: int, arguments: Sequence[Any], watched: bool = True) -> Any:
+        """The output of a call on that set of the ring, once it is finished and was compared with the first one on it."""
+        if self.fused and watched:
+            output, operators = self.backend.watch(self.call, arguments)
+            if operators:
+                raise outputs.Unfit(f"a later call {BESIDE.format(', '.join(operators))}")
+        else:
+            output = self.call(*arguments)
         self.backend.wait(output)
         if fault := self._fault(output, arguments):
             raise outputs.Unfit(fault)
-        self.repeats.see(set_, output)
+        seen = self._in_place(output, arguments) if self.mover else output
+        self.repeats.see(self.numbers[number], seen, self._move(arguments))
         return output
+
+    def _in_place(self, output: Any, arguments: Sequence[Any]) -> list[Any]:
+        """Copies of the outputs of a call, with their rows where they belong."""
+        if self.mover is not None and (move := self.mover.move_of(arguments)) is not None:
+            return self.mover.restored(output, move)
+        return [self.backend.copy(o) for o in as_list(output)]
 
     def _fault(self, output: Any, arguments: Sequence[Any]) -> str | None:
         """Why a call on those arguments may not return that, or None."""
@@ -238,6 +301,8 @@ class Bench:
                 return self.build(request)
             case protocol.RepeatCell():
                 return self.repeat(request)
+            case protocol.TryCell():
+                return self.try_on(request)
             case protocol.TimeCell():
                 return self.time(request)
             case protocol.Release():
@@ -261,6 +326,19 @@ class Bench:
                 return f"its argument {place}"
         return ""
 
+    def _changed_timed(self, arguments: Sequence[Any]) -> str:
+        """Which argument of the timed call whose output is kept was changed, or ""."""
+        own: Sequence[Any] = self.ring.sets[kept_place(self.ring)]
+        if self.mover is not None and (move := self.mover.move_of(arguments)) is not None:
+            own = self.mover.place(own, move)
+        return self._changed(arguments, [self.kept.get(place, a) for place, a in enumerate(own)])
+
+    def _changed_shared(self) -> str:
+        """Which of the arrays that all calls are given was changed, or ""."""
+        own = self.ring.sets[0]
+        changed = (place for place, a in self.kept.items() if not self.backend.same(own[place], a))
+        return next((f"its argument {place}" for place in changed), "")
+
     def _save(self, output: Any, folder: Path, stem: str) -> tuple[inputs.Stored, ...]:
         return tuple(inputs.save([self.backend.get(o) for o in as_list(output)], folder, stem))
 
@@ -268,54 +346,6 @@ class Bench:
 def written_bytes(output: Any) -> int:
     """Bytes of the arrays that a call returns: the part of its compulsory traffic that is written."""
     return sum(int(getattr(o, "nbytes", 0)) for o in as_list(output))
-
-
-def answer(bench: Any, request: protocol.Request) -> protocol.Message:
-    """Does what a message asks; an exception of the implementation's becomes `failed`, with its last lines.
-
-    After an illegal memory access nothing more runs on the device in this process: then the answer is `fatal`. A full disk
-    is nobody's fault: the answer is `storage`.
-    """
-    try:
-        return bench.do(request)
-    except outputs.Unfit as unfit:
-        return protocol.Refused("failed", str(unfit))
-    except (Exception, SystemExit) as error:  # an implementation may raise anything; the cell fails, the worker lives
-        failed = describe(error)
-        full = NO_SPACE in failed.traceback and _is_full(getattr(request, "folder", "."))
-        if isinstance(error, StorageError) or full:
-            return protocol.Refused("storage", failed.reason)
-    return msgspec.structs.replace(failed, fatal=not _usable(bench))
-
-
-def _usable(bench: Any) -> bool:
-    """Whether the device still works, once it has its memory back: one that is merely full is not lost."""
-    gc.collect()  # what stood in the traceback's frames may hold some
-    try:
-        bench.release()
-    except Exception:  # each framework has an error of its own for a lost device
-        return False
-    return bool(bench.usable())
-
-
-def _is_full(folder: str) -> bool:
-    """Whether a disk is full that compilers and their caches write to, or the run's."""
-    places = [p for p in (folder, tempfile.gettempdir(), Path.home()) if Path(p).is_dir()]
-    return any(shutil.disk_usage(place).free < FULL_BYTES for place in places)
-
-
-def describe(error: BaseException) -> protocol.Refused:
-    """`failed` with one line that names the error and the line of `implementations` that led to it, and the end of the traceback."""
-    where = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"at {Path(where.filename).name}:{where.lineno}"
-    if isinstance(error, MemoryError):  # Python's own says nothing
-        place = f"the host's memory is full, {place}"
-    message = (str(error).strip().splitlines() or [place])[0]
-    text = "".join(traceback.format_exception(error))
-    own = f" (at {found})" if (found := sources.place(error)) else ""
-    if isinstance(error, bdb.BdbQuit):
-        message = "the debugger was left, or found no terminal, which workers do not have: worker=inline runs all in this process"
-    return protocol.Refused("failed", f"{type(error).__name__}: {message}"[:500] + own, text[-8000:])
 
 
 def main() -> None:

@@ -1,0 +1,125 @@
+"""Every implementation once on its kernel's odd case with all hard inputs, untimed: what is wrong there is wrong wherever it runs.
+
+That is once a run for each variant, config, dtype, precision and set of options, however many cases and seeds they have. A cell
+of the odd case itself is looked at as it was built; others have it built beside them, interpreted ones with a smaller batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fusebench import hard
+from fusebench.case_data import CaseData
+from fusebench.cases import make_case
+from fusebench.cell import Trial, release
+from fusebench.contract import Case, Cell
+from fusebench.discovery import Kernel
+from fusebench.records.record import Record
+from fusebench.settings import Run
+
+ODD = "odd"
+FEW = 7  # rows, or what else BATCH counts, for Triton's interpreter, to which seven calls of the odd case are minutes
+# Of a kernel that has products and does not say which kinds it defines: what is left of such sums depends on their order.
+OVERFLOWING = ("extreme",)
+ONEDNN = ("inf",)  # of which its bfloat16 products on a CPU make NaN: no implementation's fault
+Key = tuple[object, ...]
+
+
+class HardCheck:
+    """What is known of the implementations of a run on hard inputs. `folder` takes the inputs' files."""
+
+    def __init__(self, run: Run, pool: Any, folder: Path):
+        self.run, self.pool, self.folder = run, pool, folder
+        self.found: dict[Key, Record] = {}
+        self.shared: dict[Key, CaseData] = {}
+
+    def before(self, trial: Trial) -> bool:
+        """Whether a cell may begin: if its case is not the odd one, that is built and judged now, unless it was before."""
+        if not self._wanted(trial):
+            return True
+        if _key(trial.cell) not in self.found:
+            case = odd_case(self.run.kernels[trial.cell.case.kernel], trial.cell.case, trial.interpreted)
+            if case == trial.cell.case:
+                return True
+            self.found[_key(trial.cell)] = self._built(replace(trial.cell, case=case), trial.commit)
+        return self._noted(trial)
+
+    def built(self, trial: Trial) -> bool:
+        """Whether a cell that was built may go on: if its case is the odd one, it is judged now, unless it was before."""
+        if not self._wanted(trial):
+            return True
+        if _key(trial.cell) not in self.found:
+            self._judge(trial)
+            self.found[_key(trial.cell)] = trial.record
+        return self._noted(trial)
+
+    def _wanted(self, trial: Trial) -> bool:
+        return self.run.settings.hard and trial.cell.inputs == "plain"
+
+    def _built(self, cell: Cell, commit: str | None) -> Record:
+        """The record of the odd case: `skipped` where the implementation cannot do it."""
+        trial = Trial(self.run, cell, commit)
+        with trial.recording_failures(self.pool):
+            if trial.can_run():
+                with self.run.clock.during("start_up"):
+                    worker = self.pool.get(*trial.worker_key)
+                trial.begin(worker, self.pool, self._shared(trial, "plain"))
+                if trial.build():
+                    self._judge(trial)
+                elif trial.record.status != "skipped":
+                    trial.end(
+                        trial.record.status, f"case {cell.case.id}: {trial.record.reason}", trial.record.traceback
+                    )
+                release(self.pool, trial.worker_key, worker, self.run.settings.timeout_s)
+        return trial.record
+
+    def _judge(self, trial: Trial) -> None:
+        """Judges the cell in hand on each kind of hard inputs that its kernel defines, until one is wrong."""
+        case, left_out = trial.cell.case, ["plain"]
+        mathematics = self.run.kernels[case.kernel].mathematics
+        if "tf32" in mathematics.precisions:
+            left_out += ONEDNN if self.run.settings.device == "cpu" and case.dtype == "bfloat16" else ()
+            left_out += OVERFLOWING if mathematics.hard is None else ()
+        for kind in (k for k in hard.kinds(mathematics, case) if k not in left_out):
+            if not trial.on_hard(kind, self._shared(trial, kind)):
+                return
+
+    def _shared(self, trial: Trial, kind: str) -> CaseData:
+        """The inputs and judges of the odd case, which all implementations share."""
+        cell = replace(trial.cell, inputs=kind)
+        key = (cell.case.kernel, cell.case.id, cell.seed, kind)
+        if key not in self.shared:
+            folder = self.folder / f"hard{len(self.shared)}"
+            folder.mkdir(exist_ok=True)
+            mathematics, settings = self.run.kernels[cell.case.kernel].mathematics, self.run.settings
+            self.shared[key] = CaseData(mathematics, cell, folder, settings, self.run.clock)
+        return self.shared[key]
+
+    def _noted(self, trial: Trial) -> bool:
+        """Whether all is right by what was found; if not, the cell's record says what is wrong."""
+        found = self.found[_key(trial.cell)]
+        parity = replace(trial.record.parity, hard=found.parity.hard)
+        trial.record = replace(trial.record, parity=parity)
+        if found.status in ("ok", "skipped"):
+            return True
+        trial.end(found.status, str(found.reason), found.traceback)
+        trial.record = replace(trial.record, reproduce=found.reproduce)
+        return False
+
+
+def odd_case(kernel: Kernel, case: Case, few: bool = False) -> Case:
+    """The kernel's case `odd` with the dtype, precision and options of a case, its batch cut to a `few`; of a kernel without it, its
+    smallest one."""
+    mathematics = kernel.mathematics
+    made = {n: make_case(kernel, n, case.dtype, case.precision, case.options) for n in mathematics.cases}
+    odd = made[ODD] if ODD in made else min(made.values(), key=mathematics.moved_bytes)
+    sizes = {**odd.sizes, mathematics.batch: min(odd.sizes[mathematics.batch], FEW)}
+    return make_case(kernel, sizes, case.dtype, case.precision, case.options) if few and sizes != odd.sizes else odd
+
+
+def _key(cell: Cell) -> Key:
+    case = cell.case
+    options, config = tuple(sorted(case.options.items())), tuple(sorted(cell.config.items()))
+    return case.kernel, case.dtype, case.precision, options, cell.implementation, cell.variant, config

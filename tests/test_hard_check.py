@@ -1,0 +1,117 @@
+"""Hard inputs by default: an implementation that is wrong on them is wrong in every case, and is looked at once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from conftest import FIXTURES
+
+from fusebench import discovery
+from fusebench.cases import make_case
+from fusebench.contract import Cell
+from fusebench.hard_check import odd_case
+from fusebench.run import run
+from fusebench.settings import Run, Settings
+from fusebench.timing.plan import Plan
+from fusebench.workers.pool import InlinePool
+from fusebench.workers.protocol import BuildCell, TryCell
+
+ROOTS = discovery.roots_of([FIXTURES / "faults"])
+KERNELS = discovery.find_kernels([FIXTURES / "faults"])
+
+
+class Watched(InlinePool):
+    """Workers in this process, and what they were asked."""
+
+    def get(self, backend, python, beside=False):
+        worker = super().get(backend, python, beside)
+        if not hasattr(self, "asked"):
+            self.asked = []
+            ask = worker.ask
+            worker.ask = lambda request, *rest: (self.asked.append(request), ask(request, *rest))[1]
+        return worker
+
+
+def done(tmp_path, *cells, hard=True, kernels=KERNELS):
+    """The records of the cells, and what the worker was asked."""
+    this = Run(kernels, ROOTS, tmp_path, Settings("cpu", Plan(0.0), inline=True, hard=hard))
+    pool = Watched("cpu", ROOTS)
+    return list(run(this, cells, pool)), pool.asked
+
+
+def cell(kernel, name, case="small", **more):
+    return Cell(make_case(KERNELS[kernel], case), name, "default", **more)
+
+
+@pytest.mark.parametrize("case", ["small", "odd"])
+@pytest.mark.parametrize(
+    ("kernel", "fault", "twin", "kind"),
+    [
+        ("rectified", "loses_nan", "keeps_nan", "nan"),
+        ("exponentials", "without_maximum", "with_maximum", "large_mean"),
+    ],
+)
+def test_what_is_right_on_plain_inputs_alone_is_wrong(tmp_path, kernel, fault, twin, kind, case):
+    (wrong, right), _ = done(tmp_path, cell(kernel, fault, case), cell(kernel, twin, case))
+    assert wrong.status == "wrong" and wrong.reason.startswith(f"{kind} inputs, case odd/float32: ")
+    again = f"fusebench parity kernel={kernel} implementation={fault}:default case=odd dtype=float32"
+    assert wrong.reproduce.startswith(again) and f" inputs={kind} " in wrong.reproduce
+    assert right.status == "ok" and kind in right.parity.hard and len(right.parity.hard) == 6
+    assert kind not in wrong.parity.hard
+
+
+def test_inputs_plain_leaves_them_out_and_so_do_cells_with_hard_inputs_of_their_own(tmp_path):
+    (record,), asked = done(tmp_path, cell("rectified", "loses_nan"), hard=False)
+    assert record.status == "ok" and record.parity.hard == () and not any(isinstance(m, TryCell) for m in asked)
+    (record,), asked = done(tmp_path, cell("rectified", "loses_nan", inputs="inf"))
+    assert record.status == "ok" and not any(isinstance(m, TryCell) for m in asked)
+
+
+def test_an_implementation_is_looked_at_once_and_the_odd_case_as_it_was_built(tmp_path):
+    cells = [cell("rectified", "keeps_nan", case, seed=seed) for seed in (0, 1) for case in ("odd", "small")]
+    records, asked = done(tmp_path, *cells)
+    assert [r.status for r in records] == ["ok"] * 4 and {len(r.parity.hard) for r in records} == {6}
+    assert sum(isinstance(m, BuildCell) for m in asked) == 4 and sum(isinstance(m, TryCell) for m in asked) == 6
+
+
+def test_a_wrong_implementation_is_built_in_no_other_case(tmp_path):
+    records, asked = done(tmp_path, *[cell("rectified", "loses_nan", seed=seed) for seed in (0, 1)])
+    assert [r.status for r in records] == ["wrong", "wrong"] and records[0].reason == records[1].reason
+    assert {m.case.id for m in asked if isinstance(m, BuildCell)} == {"odd/float32"}
+
+
+def test_an_exception_on_hard_inputs_names_them(tmp_path):
+    (record,), _ = done(tmp_path, cell("rectified", "raises_on_nan"))
+    assert record.status == "failed" and record.reason.startswith("nan inputs, case odd/float32: ValueError: NaN")
+    assert "raises_on_nan.py" in record.traceback
+
+
+def test_what_cannot_do_the_odd_case_is_judged_on_its_own_alone(tmp_path):
+    (record,), _ = done(tmp_path, cell("rectified", "not_odd"))
+    assert record.status == "ok" and record.parity.hard == ()
+
+
+def test_kinds_that_the_kernel_does_not_define_are_left_out(tmp_path):
+    mathematics = replace(KERNELS["rectified"].mathematics, hard=lambda case: {"inf": ("x",)})
+    kernels = KERNELS | {"rectified": replace(KERNELS["rectified"], mathematics=mathematics)}
+    (record,), _ = done(tmp_path, cell("rectified", "loses_nan"), kernels=kernels)
+    assert record.status == "ok" and record.parity.hard == ("inf",)
+
+
+def test_the_odd_case_has_the_dtype_of_the_cell_and_a_kernel_without_one_its_smallest():
+    case = make_case(KERNELS["rectified"], "small", "float16")
+    assert odd_case(KERNELS["rectified"], case).id == odd_case(KERNELS["rectified"], case, few=True).id == "odd/float16"
+    large = {"odd": {"M": 9, "N": 9}}
+    kernel = replace(KERNELS["rectified"], mathematics=replace(KERNELS["rectified"].mathematics, cases=large))
+    assert odd_case(kernel, case, few=True).sizes == {"M": 7, "N": 9}, "interpreted"
+    cases = {"large": {"M": 9, "N": 9}, "little": {"M": 2, "N": 2}}
+    kernel = replace(KERNELS["rectified"], mathematics=replace(KERNELS["rectified"].mathematics, cases=cases))
+    assert odd_case(kernel, case).id == "little/float16"
+
+
+def test_sums_that_overflow_are_left_out_unless_the_kernel_defines_them(tmp_path):
+    mathematics = replace(KERNELS["rectified"].mathematics, precisions=("ieee", "tf32"))
+    kernels = KERNELS | {"rectified": replace(KERNELS["rectified"], mathematics=mathematics)}
+    (record,), _ = done(tmp_path, cell("rectified", "keeps_nan"), kernels=kernels)
+    assert record.status == "ok" and record.parity.hard == ("large_mean", "equal", "subnormal", "nan", "inf")

@@ -178,6 +178,20 @@ def test_the_end_of_a_relu_is_owed_the_variance_beside_it():
 # Few draws
 
 
+def test_an_element_that_is_noisy_alone_is_held_to_the_noisiest_of_its_row():
+    """Such as one of GELU near 0 beside those of its flat side: its own draws are few, and the others' say nothing of it."""
+    exact, own = np.arange(128.0)[None] + np.zeros((2, 1)), np.ones((2, 128)) * 1e-6
+    own[0, 64:], own[0, 20] = 25.0, 1e-3
+    neighbours = Neighbours(exact)
+    bound = neighbours.bound(own, neighbours.noisiest(own))
+    assert bound[0, 20] == 25.0 and bound[0, 21] == pytest.approx((1e-3 + 3e-6) / 4)
+    np.testing.assert_allclose(bound[1], 1e-6, err_msg="of its own row")
+    np.testing.assert_allclose(bound[0, 64:], 25.0)
+    few = neighbours.bound(np.where(own == 1e-3, 1.5e-6, own), own * 0 + 1e-6)
+    assert few[0, 20] == 1e-6, "up to 1.5 times the noisiest is chance"
+    assert Neighbours(np.zeros((0, 3))).bound(np.zeros((0, 3)), np.zeros((0, 3))).shape == (0, 3)
+
+
 def test_few_draws_are_held_to_the_noisiest_neighbours_and_to_what_16_showed():
     exact, own = np.arange(64.0), np.repeat([1.0, 4.0], 32)
     found = budget.reach_of_few(Neighbours(exact), exact, own, 4, exact + one_at(64, 3, 0.5), 2.25, 1000)

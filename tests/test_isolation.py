@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import DEVICE
@@ -190,3 +192,17 @@ def test_a_thread_of_torch_s_compiler_is_no_implementation_s(module, counted):
     namespace["done"].set()
     thread.join()
     assert after - before == counted
+
+
+def test_a_pool_that_has_no_work_is_no_change():
+    before = state.read(numpy_backend)["live threads"]
+    with ThreadPoolExecutor(1) as pool:
+        done = threading.Event()
+        busy = pool.submit(done.wait)
+        assert state.read(numpy_backend)["live threads"] == before + 1
+        done.set()
+        busy.result()
+        end = time.monotonic() + 10
+        while (after := state.read(numpy_backend)["live threads"]) > before and time.monotonic() < end:
+            time.sleep(0.001)
+        assert after == before

@@ -278,8 +278,30 @@ def test_some_rows_and_those_unlike_the_others_are_looked_at(check, chunks_of, c
     assert seen == [0, 2, 3, 7, 8, 9]
 
 
+@pytest.mark.parametrize("rows", [1, 32, 33])
+def test_rows_that_few_draws_call_wrong_get_a_second_look(check, monkeypatch, rows):
+    """If they are not many: budgets of few draws are too narrow here, and too many wrong rows are no chance."""
+    x, looks = np.random.default_rng(0).uniform(1, 2, (40, 3)).astype(np.float32), []
+    usual = reference.reach_of_few
+
+    def narrow(neighbours, exact, own, draws, *more):
+        looks.append((draws, exact.shape[0]))
+        reach = usual(neighbours, exact, own, draws, *more)
+        return reach if draws == reference.SECOND_LOOK_DRAWS else 0.0 * reach
+
+    monkeypatch.setattr(reference, "reach_of_few", narrow)
+    off = edit(x, (slice(rows), 1), x[:rows, 1] * np.float32(1 + 2**-22))  # two spacings or more
+    found = check(lambda case, r, x: (r.compute(x + 8) - 8,), x, [off])
+    again = [n for draws, n in looks if draws == reference.SECOND_LOOK_DRAWS]
+    assert again == ([1] * rows if rows <= 32 else []) and found.checked == x.size
+    assert (found.beyond == 0 and 0 < found.ratio <= 1) == (rows <= 32)
+    worse = check(lambda case, r, x: (r.compute(x + 8) - 8,), x, [edit(x, (7, 1), 9)])
+    assert worse.beyond == 1 and worse.index == (7, 1) and worse.rows == (1, 7, 7)
+
+
 def test_budgets_are_kept_for_other_outputs_of_the_same_inputs(check, tmp_path, monkeypatch):
     worker, evaluated_ = Reference("cpu"), []
+    monkeypatch.setattr(reference, "SECOND_LOOK_ROWS", 0)
 
     def formula(case, r, x):
         evaluated_.append(tuple(r.chosen))

@@ -24,6 +24,7 @@ from fusebench.parity.rounding import spacing, stored
 
 DRAWS = 16  # noisy evaluations; each costs about as much as the reference
 ALARMS = 1e-5  # how often each test may reject an output whose error is the noise of the model
+ALONE = 1.5  # times its noisiest neighbours, itself among them: an element that is noisy among quiet ones (4 at most)
 NEIGHBOURS = 16  # elements next to one another in value, whose noise an element's own is held against
 FEW = 4.0  # elements that may be one deviation worse than in any draw: a rounding that happened to go the other way
 
@@ -61,9 +62,10 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
         beyond = excess(own, noisiest, len(draws))
         freedom, size = len(draws) + min(alike, len(draws) * (neighbours.count - 1)), max(elements, exact.size)
         # Where neighbours are not alike an element's own draws are few, but the noisiest of many bound it as well.
+        bound = np.maximum(neighbours.bound(own, noisiest), variance / 2)
         reach = np.minimum(
             quantile(freedom, size) * np.sqrt(variance),
-            quantile(len(draws) * neighbours.count, size) * np.sqrt(beyond * np.maximum(noisiest, variance / 2)),
+            quantile(len(draws) * neighbours.count, size) * np.sqrt(beyond * bound),
         )
         reach += np.abs(finite(staged - exact))
         if dtype not in FORMATS:
@@ -122,7 +124,8 @@ def reach_of_few(
     GELU with the same value one is on its flat side): the noisiest quarter counts, times the `excess` that rows with
     `DRAWS` showed.
     """
-    variance = excess * np.maximum(neighbours.noisiest(own), own * (draws / (draws + NEIGHBOURS)))
+    bound = neighbours.bound(own, neighbours.noisiest(own))
+    variance = excess * np.maximum(bound, own * (draws / (draws + NEIGHBOURS)))
     return quantile(draws * neighbours.count, elements) * np.sqrt(variance) + np.abs(finite(staged - exact))
 
 
@@ -228,6 +231,14 @@ class Neighbours:
         """The mean of the largest quarter of each element's group."""
         few = max(1, self.count // 4)
         return self._of_groups(variance, lambda groups: np.sort(groups, axis=2)[:, :, -few:].mean(axis=2))
+
+    def bound(self, variance: Any, noisiest: Any) -> Any:
+        """The variance that the neighbours of each element say is enough: that of the `noisiest`, or for an element that is noisy
+        alone, as GELU's near 0 are among those of its flat side, that of the noisiest of the whole row: its own draws are too few."""
+        if not self.width:
+            return noisiest
+        highest = noisiest.reshape(-1, self.width).max(axis=1, keepdims=True) + 0.0 * self.values
+        return np.where(variance > ALONE * noisiest, highest.reshape(self.shape), noisiest)
 
     def _of_groups(self, variance: Any, figure: Callable[[Any], Any]) -> Any:
         if not self.width:

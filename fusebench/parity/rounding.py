@@ -219,51 +219,51 @@ class Noisy(Exact):
         return unit * np.sqrt(variance)
 
     def _of_product(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> tuple[np.ndarray, Any]:
-        """The standard deviation of summing a @ b = `product` over K; and what tensor cores cut off in proportion to, else 0."""
+        """The standard deviation of summing a @ b = `product` over K; and what tensor cores cut off everywhere towards zero, else 0."""
         squares, K = (a**2) @ (b**2), a.shape[-1]
         mean, in_order = _partial_sums(a, b, TENSOR_CORE_STEP if self.tensor_cores else 1)
         # once for each k, in the product or in the sum, half of the smallest subnormal may be lost at most
         lost = 2.0**-150 * math.sqrt(K / 3)
         if not self.tensor_cores:
             return _finite(np.hypot(self._deviation(product, squares, in_order, 2.0**-24, K, K), lost)), 0.0
-        deviation = self._deviation(product, squares, in_order, TENSOR_CORE_UNIT, math.ceil(K / TENSOR_CORE_STEP))
+        steps = math.ceil(K / TENSOR_CORE_STEP)
+        deviation = self._deviation(product, squares, in_order, TENSOR_CORE_UNIT, steps)
+        # half of the most that a step may lose of a partial sum adds up: a sum that ends near zero may have been larger on the way
+        cut = TENSOR_CORE_UNIT / 2 * steps * np.where(np.abs(mean) > np.abs(product), mean, product)
         if self.tf32:
             # each operand loses between 0 and 2^-10 of itself: a mean of half that, and a variance of its square / 12
-            cut = (_tf32_size(a) ** 2) @ (_tf32_size(b) ** 2)
-            deviation = np.hypot(deviation, TF32_TRUNCATION * np.sqrt(cut / 6))
-        # each step cuts off its share of a partial sum: a sum that ends near zero may have been larger on the way
-        along = np.where(np.abs(mean) > np.abs(product), mean, product)
-        return _finite(np.hypot(deviation, lost)), _finite(along)
-
-    def _cut_off(self, product: np.ndarray, along: Any, K: int) -> Any:
-        """What programs cut off of a product everywhere, towards zero; half of the most that a step may lose adds up."""
-        share = TENSOR_CORE_UNIT / 2 * math.ceil(K / TENSOR_CORE_STEP)
-        return self.towards_zero * (share * along + (TF32_TRUNCATION * product if self.tf32 else 0.0))
+            sizes = (_tf32_size(a) ** 2) @ (_tf32_size(b) ** 2)
+            deviation = np.hypot(deviation, TF32_TRUNCATION * np.sqrt(sizes / 6))
+            cut = cut + TF32_TRUNCATION * product
+        return _finite(np.hypot(deviation, lost)), _finite(cut)
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         product = a @ b
-        deviation, along = self._once(lambda: self._of_product(a, b, product))
-        cut = product + self._cut_off(product, along, a.shape[-1]) if self.tensor_cores else product
-        return _moved(cut, deviation, self._normal(product))
+        deviation, cut = self._once(lambda: self._of_product(a, b, product))
+        exact = product + self.towards_zero * cut if self.tensor_cores else product
+        return _moved(exact, deviation, self._normal(product))
 
     def sum(self, value: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
         total, K = value.sum(axis=axis, keepdims=keepdims), value.shape[axis]
 
-        def deviation() -> np.ndarray:
+        def sizes() -> tuple[np.ndarray, np.ndarray]:
             squares = (value**2).sum(axis=axis, keepdims=keepdims)
             in_order = (np.cumsum(value, axis=axis) ** 2).mean(axis=axis, keepdims=keepdims)
-            return _finite(self._deviation(total, squares, in_order, 2.0**-24, K, K))
+            # terms of less than half a spacing of the sum are lost, one by one, by a program that adds them one by one
+            half = spacing(value.sum(axis=axis, keepdims=True), "float32") / 2
+            lost = np.where(np.abs(value) < half, value, 0.0).sum(axis=axis, keepdims=keepdims)
+            return _finite(self._deviation(total, squares, in_order, 2.0**-24, K, K)), _finite(lost)
 
-        return _moved(total, self._once(deviation), self._normal(total))
+        deviation, lost = self._once(sizes)
+        return _moved(total + self.towards_zero * lost, deviation, self._normal(total))
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         if point not in self.points or self.dtype == "float32":
             return value  # float32 can shift a row by its mean, so that nothing cancels: it is owed nothing
         product = a @ b
-        deviation, along = self._once(lambda: self._of_product(a, b, product))
+        deviation, cut = self._once(lambda: self._of_product(a, b, product))
         size = np.abs(scale)
-        cut = self._cut_off(product, along, a.shape[-1]) * size if self.tensor_cores else 0.0
-        return _moved(value + _finite(cut), _finite(deviation * size), self._normal(product))
+        return _moved(value + _finite(self.towards_zero * cut * size), _finite(deviation * size), self._normal(product))
 
 
 def _partial_sums(a: np.ndarray, b: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:

@@ -8,12 +8,14 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any
 
 MODULES = ("time", "numpy", "torch", "torch.cuda", "torch.nn.functional", "jax", "jax.numpy", "jax.lax")
 CLASSES = (("torch", "Tensor"),)
 OWN = ("torch.manual_seed",)  # torch.compile replaces it itself when it is first used
-COMPILERS = "torch._inductor.compile_worker"  # keeps a thread for its processes, which waits while nothing is compiled
+COMPILERS = "torch._inductor"  # keeps threads for its processes, which wait while nothing is compiled
+IDLE = "concurrent.futures.thread"  # where a thread of a pool waits for work
 SHOWN = 6  # of the changes of a cell: to replace a module is hundreds
 
 
@@ -31,11 +33,23 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, .
 
 
 def _threads() -> int:
-    """How many threads Python has beside the first one, without those of a compiler: known by what they run, not by their name."""
+    """How many threads Python has beside the first one, without those of a compiler, known by what they run and not by their name,
+    and those of a pool that has no work."""
     here = threading.get_ident()
-    stacks = [traceback.walk_stack(frame) for ident, frame in sys._current_frames().items() if ident != here]
-    compilers = [s for s in stacks if any(f.f_globals.get("__name__", "").startswith(COMPILERS) for f, _ in s)]
-    return _thread._count() - len(compilers)
+    frames = [frame for ident, frame in sys._current_frames().items() if ident != here]
+    return _thread._count() - sum(_module(frame) == IDLE or any(map(_compiles, _stack(frame))) for frame in frames)
+
+
+def _stack(frame: FrameType) -> list[FrameType]:
+    return [f for f, _ in traceback.walk_stack(frame)]
+
+
+def _compiles(frame: FrameType) -> bool:
+    return _module(frame).startswith(COMPILERS)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
 
 
 def _functions() -> dict[str, Callable[..., Any]]:

@@ -17,6 +17,7 @@ from fusebench.parity.evaluations import Evaluations
 from fusebench.parity.judge import Judge
 from fusebench.parity.verdict import Asked, Verdict
 from fusebench.settings import Clock, Settings
+from fusebench.untouched import Untouched
 from fusebench.workers import protocol
 from fusebench.workers.pool import WorkerLost, interpreter
 
@@ -33,6 +34,7 @@ class CaseData:
         self.case, self.seed, self.kind = cell.case, cell.seed, cell.inputs
         self.too_large = ""
         self.judges: dict[tuple[int, str], Judge] = {}
+        self.untouched = Untouched()
 
     @cached_property
     def sets(self) -> list[dict[str, Any]]:
@@ -57,7 +59,21 @@ class CaseData:
             if needed > size:
                 raise kind(f"its input files take {needed / 1e9:.3g} GB, the results' disk {has} {size / 1e9:.3g} GB")
         with self.clock.during("inputs"):
-            return inputs.save_sets(sets, self.folder)
+            files = inputs.save_sets(sets, self.folder)
+        self.own(*{self.folder / stored.file for one in files for stored in one})
+        return files
+
+    def own(self, *files: Path) -> None:
+        """Nobody else writes these files from now on."""
+        self.untouched.note(*files)
+
+    def changed(self) -> list[str]:
+        """The files that somebody else has changed; of the inputs the next cell gets others."""
+        changed = self.untouched.changed()
+        if changed:
+            self.__dict__.pop("files", None)
+            self.untouched.note(*self.untouched.known)
+        return changed
 
     @property
     def names(self) -> list[str]:

@@ -24,9 +24,9 @@ from fusebench.records.record import Build, Rates, Record, Spread, Work
 from fusebench.settings import Run
 from fusebench.timing import yardstick
 from fusebench.timing.summary import Timing
-from fusebench.workers import protocol
+from fusebench.workers import protocol, second_clock, state
 from fusebench.workers.answers import describe
-from fusebench.workers.pool import WorkerLost, interpreter
+from fusebench.workers.pool import Unasked, WorkerLost, interpreter
 
 INTERPRETER_FLOPS = 2.5e8  # Triton's interpreter takes 2 to 4 ms a tile: beyond this a cell takes minutes
 
@@ -46,6 +46,7 @@ class Trial:
     judges: Any = None  # the pool that has the reference on the device
     shared: CaseData | None = None
     points: tuple[str, ...] = ()
+    again: bool = False  # whether a fresh worker may succeed: the profiler lost records
 
     def __post_init__(self) -> None:
         self.record = replace(
@@ -73,8 +74,8 @@ class Trial:
         return self.record.status == "ok"
 
     def end(self, status: str, reason: str, traceback: str = "") -> None:
-        """Ends the cell with a status that is not ok."""
-        self.record = replace(self.record, status=status, reason=reason, traceback=traceback)
+        """Ends the cell with a status that is not ok: it has no time."""
+        self.record = replace(self.record, status=status, reason=reason, traceback=traceback, timing=None, rates=None)
 
     def name_source(self) -> None:
         """Notes which code is about to be measured."""
@@ -217,7 +218,20 @@ class Trial:
         timed = self._ask("timing", protocol.TimeCell(self.run.settings.plan, folder), protocol.Timed)
         if timed is None or (judged and not self._judge_differing(timed.nondeterministic, timed.differing, "timed")):
             return None
-        return timed.timing
+        if not judged or self.run.settings.device != "cpu":
+            return timed.timing
+        with self.run.clock.during("timing"):
+            batch = second_clock.watch(self.worker, timed.timing, self.run.settings.timeout_s)
+        return replace(timed.timing, batch=batch)
+
+    def let_go(self, pool: Any) -> None:
+        """Has the worker let go of the cell. What it changed in the process stands in the record; the functions that results and
+        clocks depend on are not its to replace."""
+        released = release(pool, self.worker_key, self.worker, self.run.settings.timeout_s)
+        changed = (*released.changed, *(f"{name} replaced" for name in released.replaced))
+        self.record = replace(self.record, changed=changed)
+        if self.ok and released.replaced:
+            self.end("failed", state.REPLACED.format(", ".join(released.replaced)))
 
     def _judge_differing(self, spread: Spread | None, differing: protocol.Differing, which: str = "repeated") -> bool:
         """Whether outputs are right that are not those of an earlier call on the same inputs. Where a call gave the same bits as
@@ -235,6 +249,7 @@ class Trial:
             reply = self.worker.ask(request, expected, self.run.settings.timeout_s)
         if isinstance(reply, protocol.Refused):
             self.end(reply.status, reply.reason, reply.traceback)
+            self.again = reply.again
             return None
         answer: R = reply
         return answer
@@ -256,18 +271,20 @@ class Trial:
         return shared.judge(outputs, (*self.points, *flushed), self.implementation.computes, set_, self.judges)
 
 
-def release(pool: Any, worker_key: tuple[str, str], worker: Any, timeout_s: float) -> tuple[str, ...]:
+def release(pool: Any, worker_key: tuple[str, str], worker: Any, timeout_s: float) -> protocol.Released:
     """Makes a worker let go of its cell, and returns what the cell changed in the process: then the next cell gets another worker.
-    If that fails the worker is lost, but not what the cell left on record."""
+    If that fails the worker is lost, but not what the cell left on record, unless it said what it was not asked: raises Unasked."""
     try:
-        released = worker.get(protocol.Release(), protocol.Released, timeout_s)
+        released: protocol.Released = worker.get(protocol.Release(), protocol.Released, timeout_s)
+    except Unasked:
+        raise
     except WorkerLost:
         pool.drop(*worker_key)
-        return ()
+        return protocol.Released()
     worker.held_bytes = released.held_bytes
-    if released.changed:
+    if released.changed or released.replaced:
         pool.drop(*worker_key)
-    return tuple(released.changed)
+    return released
 
 
 def run_cell(trial: Trial, rates: yardstick.Rates | None, built: Callable[[Trial], bool] = lambda _: True) -> None:
@@ -311,4 +328,8 @@ def rated(record: Record, yardsticks: yardstick.Rates | None) -> Record:
         return replace(record, status="implausible", reason=reason)
     if timing.clocks and timing.clocks.says == "contradicts":
         return replace(record, status="implausible", reason=timing.clocks.reason)
+    if timing.batch and timing.batch.contradicts:
+        calls, took = timing.batch.calls, timing.batch.seconds
+        reason = f"{calls} calls took {took * 1e3:.3g} ms by the parent's clock; by the median they take {calls * seconds * 1e3:.3g}"
+        return replace(record, status="implausible", reason=reason)
     return record

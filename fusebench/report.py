@@ -20,6 +20,10 @@ from fusebench.terminal import WIDEST, console, print_table
 from fusebench.timing.summary import Clocks, Timing, seconds
 
 COLOURS = {"ok": "green", "skipped": "dim"}
+FAR, FAR_S = (
+    10.0,
+    5e-4,
+)  # a time so many times the best one, and so much beyond it, is marked: launches alone do not explain it
 # Columns by their importance, the least first: those are left out where the terminal is narrow
 LEAST_OF_TIMES = ("launches", "wall", "best", "host", "GB/s", "TFLOP/s", "yardstick")
 LEAST_OF_PARITY = ("max |error|", "± budget", "worst at", "expected", "got")
@@ -77,6 +81,8 @@ def show(records: Sequence[Record], timed: bool = True) -> None:
         if unseen := sorted({r.parity.first.unseen for r in rows if r.parity.first and r.parity.first.unseen}):
             out.print("not every row was compared: " + "; ".join(unseen), highlight=False, markup=False)
         for r in rows:
+            if r.retried:
+                out.print(f"tried again in a fresh process  {r.label}: {r.retried}", highlight=False, markup=False)
             if r.changed:
                 out.print(f"changed its process  {r.label}: {'; '.join(r.changed)}", highlight=False, markup=False)
             if spread := r.parity.nondeterministic:
@@ -199,11 +205,23 @@ def _notes(rows: Sequence[Record]) -> list[str]:
         lines.append(f"machine busy: {busy[0][1].remedy}; samples in which threads waited for a core: {shares}")
     if capped := [label for label, timing in timed if timing.state.power_capped]:
         lines.append(f"at the power limit of the card: {', '.join(capped)}")
+    slow = {r.label: share for r in rows if r.status == "ok" and r.timing and (share := _beyond(r))}
+    if slow:
+        these = ", ".join(f"{label} {share:.0f} ×" for label, share in slow.items())
+        lines.append(f"far beyond the best time by the yardsticks, slow or measured wrongly: {these}")
     if discarded := {label: timing.discarded for label, timing in timed if timing.discarded}:
         lines.append(
             "samples discarded while the card was slowed down: " + ", ".join(f"{k} {n}" for k, n in discarded.items())
         )
     return lines
+
+
+def _beyond(record: Record) -> float | None:
+    """How many times the best time it took, where that is far more, and more than launches explain."""
+    if not (record.timing and record.rates and record.rates.best_s):
+        return None
+    took, best = record.timing.median, record.rates.best_s
+    return took / best if took > FAR * best and took - best > FAR_S else None
 
 
 def _name(record: Record) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fusebench.case_data import CaseData
-from fusebench.cell import Trial, release, run_cell
+from fusebench.cell import Trial, run_cell
 from fusebench.contract import Case, Cell
 from fusebench.folder import scratch, temporary
 from fusebench.hard_check import HardCheck
@@ -41,7 +41,8 @@ def run(this: Run, cells: Sequence[Cell], pool: Pool | InlinePool | None = None)
 def _pool(this: Run) -> Pool | InlinePool:
     if this.settings.inline:
         return InlinePool(this.settings.device, this.roots, this.settings.threads)
-    return Pool(this.settings.device, this.roots, this.folder, this.settings.threads)
+    timed = this.settings.plan.time_s > 0
+    return Pool(this.settings.device, this.roots, this.folder, this.settings.threads, timed=timed)
 
 
 def _wanted(this: Run, cells: Sequence[Cell]) -> set[tuple[str, str]]:
@@ -91,18 +92,31 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], files: Path, check: H
     with temporary(files) as folder:
         shared = CaseData(this.kernels[cells[0].case.kernel].mathematics, cells[0], folder, this.settings, this.clock)
         for cell in cells:
-            trial = Trial(this, cell)
-            with trial.recording_failures(pool):
-                if trial.can_run() and check.before(trial):
-                    rates = _rates(this, pool, cell.case, trial)
-                    with this.clock.during("start_up"):
-                        worker = pool.get(*trial.worker_key)
-                    trial.begin(worker, pool, shared)
-                    run_cell(trial, rates, check.built)
-                    changed = release(pool, trial.worker_key, worker, this.settings.timeout_s)
-                    trial.record = replace(trial.record, changed=changed)
+            trial = _attempt(this, pool, cell, shared, check)
+            if trial.again:  # in another process, and once: its profiler may lose none
+                first = trial.record.reason
+                pool.drop(*trial.worker_key)
+                trial = _attempt(this, pool, cell, shared, check)
+                trial.record = replace(trial.record, retried=first)
             store.append(this.folder, trial.record)
             yield trial.record
+
+
+def _attempt(this: Run, pool: Any, cell: Cell, shared: CaseData, check: HardCheck) -> Trial:
+    """The cell's life, whatever it does, and its record."""
+    trial = Trial(this, cell)
+    shared.own(this.folder / store.FILE)
+    with trial.recording_failures(pool):
+        if trial.can_run() and check.before(trial):
+            rates = _rates(this, pool, cell.case, trial)
+            with this.clock.during("start_up"):
+                worker = pool.get(*trial.worker_key)
+            trial.begin(worker, pool, shared)
+            run_cell(trial, rates, check.built)
+            trial.let_go(pool)
+    if (files := shared.changed()) and trial.ok:
+        trial.end("failed", f"{', '.join(files)} of the run was changed while it ran: no cell may write there")
+    return trial
 
 
 def _rates(this: Run, pool: Any, case: Case, trial: Trial) -> yardstick.Rates | None:

@@ -39,7 +39,7 @@ class SimulatedGpu:
         self.host, self.device, self.kernels, self.calls, self.waits, self.log = 0.0, 0.0, [], 0, 0, ""
         self.states, self.flush_host_s, self.late_s = list(states), LAUNCH_S, itertools.repeat(0.0)
         self.profiling, self.profiler_s, self.copy_s, self.rest_s = False, 0.0, COPY_S, 1.0
-        self.seen = seen
+        self.seen, self.forgotten = seen, []
         monkeypatch.setattr("time.perf_counter", lambda: self.host)
         monkeypatch.setattr("time.perf_counter_ns", lambda: round(self.host * 1e9))
         monkeypatch.setattr(cupti, "record", self.record)
@@ -80,6 +80,9 @@ class SimulatedGpu:
         self.host = max(self.host, self.device) + WAIT_S + next(self.late_s)
         self.waits += 1
         assert self.waits < ENDLESS, "the sampling does not end"
+
+    def forget_l2(self):
+        self.forgotten.append(len(self.log))
 
     def copy(self, array):
         self.log += "c"

@@ -142,7 +142,7 @@ class Pools:
     def __init__(self, plan=lambda *_: None):
         self.plan, self.events, self.made, self.messages = plan, [], [], []
 
-    def __call__(self, device, roots, folder, threads=None, beside=None):
+    def __call__(self, device, roots, folder, threads=None, beside=None, timed=False):
         self.made.append((device, list(roots), folder, threads, beside and beside.side))
         return _Pool(self, folder.name[-1] if folder.name.startswith("side-") else "judges")
 
@@ -193,8 +193,8 @@ class _Worker:
         pools.events.append((side, do, number))
         pools.messages.append((side, number, request, timeout_s))
         if do == "release":
-            self.turn = -1
-            return protocol.Released()
+            planted, self.turn = pools.plan(side, number, do, self.turn), -1
+            return planted or protocol.Released()
         if do == "build":
             self.sets = request.sets
         outputs = ()

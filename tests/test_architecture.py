@@ -17,7 +17,7 @@ FLOORS = (
     ("discovery", "kernel_file", "syntax", "sources", "drawing", "hard", "inputs", "patterns", "cases"),
     ("timing", "parity"),
     ("records",),
-    ("settings", "provenance", "folder", "terminal", "progress"),
+    ("settings", "provenance", "folder", "terminal", "progress", "untouched"),
     ("workers",),
     ("case_data",),
     ("cell",),

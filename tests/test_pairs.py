@@ -108,8 +108,8 @@ def test_a_pairs_processes_are_up_before_anything_is_built_and_end_together(comp
     sides = [(side, do) for side, do, _ in pools.events]
     assert sides[:4] == [("A", "start"), ("B", "start"), ("A", "get"), ("B", "get")]
     assert sides[-5:] == [("A", "stop"), ("B", "stop"), ("B", "leave"), ("A", "leave"), ("judges", "leave")]
-    assert turns(pools.of("release")) == ["AB"] and [e[1] for e in pools.events].count("stop") == 2, (
-        "let go of between matches"
+    assert turns(pools.of("release")) == ["ABAB"] and [e[1] for e in pools.events].count("stop") == 2, (
+        "let go of after each match"
     )
     assert pools.yielded == [m.id for m in matches]
     sides = [("cpu", ROOTS, tmp_path / f"side-{name}", None, "judges") for name in "AB"]

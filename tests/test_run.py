@@ -404,15 +404,15 @@ def test_what_only_a_timed_call_shows_is_timed_again_in_the_same_way(tmp_path, t
 def test_run_starts_and_ends_its_own_workers_without_a_pool(tmp_path, monkeypatch):
     made = []
 
-    def fake(*arguments):
-        made.append(arguments)
+    def fake(*arguments, timed=False):
+        made.append((*arguments, timed))
         return contextlib.nullcontext(Pool())
 
     for inline, name in ((True, "InlinePool"), (False, "Pool")):
         monkeypatch.setattr(running, name, fake)
         this = prepared(tmp_path / name, inline=inline, threads=3)
         assert [r.status for r in run(this, [cell()])] == ["ok"]
-    assert made == [("cpu", ROOTS, 3), ("cpu", ROOTS, tmp_path / "Pool" / "run", 3)]
+    assert made == [("cpu", ROOTS, 3, False), ("cpu", ROOTS, tmp_path / "Pool" / "run", 3, True)]
 
 
 # What cannot run here

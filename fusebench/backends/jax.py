@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fusebench.backends import persisting
 from fusebench.contract import Device
 from fusebench.machine import cpu_name
 
@@ -40,11 +41,14 @@ def configure(precision: str) -> None:
     jax.config.update("jax_enable_x64", True)  # ids reach 2³²-1; floats keep the dtype they are given
     jax.clear_caches()
     jax.config.update("jax_default_matmul_precision", "highest" if precision == "ieee" else "tensorfloat32")
+    if jax.default_backend() == "gpu":
+        persisting.forbid()
 
 
 def settings() -> dict[str, Any]:
     """JAX's whole configuration."""
-    return {f"jax.config {name}": value for name, value in jax.config.values.items()}
+    limit = {"persisting L2 bytes": persisting.raised()} if jax.default_backend() == "gpu" else {}
+    return {**limit, **{f"jax.config {name}": value for name, value in jax.config.values.items()}}
 
 
 def put(array: np.ndarray, device: Device) -> jax.Array:
@@ -186,6 +190,11 @@ def _invert(buffer: jax.Array) -> jax.Array:
 def flush() -> None:
     """Queues a kernel on JAX's stream that reads and writes more than the L2 holds, and that no kernel under test uses."""
     _scratch["flush"] = _invert(_scratch["flush"] if "flush" in _scratch else jnp.zeros(FLUSH_BYTES, jnp.int8))
+
+
+def forget_l2() -> None:
+    """No line of L2 persists any more."""
+    persisting.reset()
 
 
 def reset_peak() -> None:

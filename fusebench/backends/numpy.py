@@ -88,6 +88,10 @@ def flush() -> None:
     """Never called: only CUDA calls are queued behind a flush."""
 
 
+def forget_l2() -> None:
+    """Never called, like `flush`."""
+
+
 def reset_peak() -> None:
     """The CPU's peak is the harness's to read (machine.py)."""
 

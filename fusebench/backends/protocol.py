@@ -92,6 +92,10 @@ class Backend(Protocol):
         """Queues a kernel that overwrites more than the L2 cache holds, and that no kernel under test uses."""
         ...
 
+    def forget_l2(self) -> None:
+        """No line of L2 outlives the next flush: those of a GPU that were to persist are ordinary ones again, and there can be none."""
+        ...
+
     def reset_peak(self) -> None:
         """Begins the count of `peak_bytes`."""
         ...

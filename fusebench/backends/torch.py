@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fusebench.backends import persisting
 from fusebench.contract import Device
 from fusebench.machine import cpu_name
 
@@ -41,6 +42,8 @@ def configure(precision: str) -> None:
     # cuBLAS may split a 16-bit sum over K into partial sums of 16 bits; the contract says float32
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False
+    if torch.cuda.is_initialized():
+        persisting.forbid()
 
 
 def settings() -> dict[str, Any]:
@@ -61,6 +64,8 @@ def settings() -> dict[str, Any]:
         "torch deterministic algorithms": torch.get_deterministic_debug_mode,
         "torch gradients": torch.is_grad_enabled,
     }
+    if torch.cuda.is_initialized():
+        asked["persisting L2 bytes"] = persisting.raised
     return {name: _setting(get) for name, get in asked.items()}
 
 
@@ -188,6 +193,11 @@ def flush() -> None:
     if "flush" not in _scratch:
         _scratch["flush"] = torch.zeros(FLUSH_BYTES, dtype=torch.int8, device="cuda")
     _scratch["flush"].bitwise_not_()
+
+
+def forget_l2() -> None:
+    """No line of L2 persists any more."""
+    persisting.reset()
 
 
 def reset_peak() -> None:

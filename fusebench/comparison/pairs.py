@@ -114,7 +114,7 @@ def run_pairs(
                     for pool in pools:
                         if match is todo[-1]:  # both before either is waited for
                             pool.stop()
-                        else:
+                        elif pair[0].ended_by:
                             for key, worker in list(pool.workers.items()):
                                 release(pool, key, worker, a.settings.timeout_s)
                     yield match
@@ -122,7 +122,7 @@ def run_pairs(
 
 def _pool(run: Run, judges: Pool) -> Pool:
     """The workers of a side, on the same cores as the other side's."""
-    return Pool(run.settings.device, run.roots, run.folder, beside=judges)
+    return Pool(run.settings.device, run.roots, run.folder, beside=judges, timed=True)
 
 
 class _Inputs:
@@ -211,6 +211,12 @@ def _one_pair(
             if timed.status != "ok":  # a time that no such device can reach, or clocks that contradict each other
                 attempt.trial.end(timed.status, str(timed.reason))
                 return ended(place)
+    for place in order:
+        trial = attempts[place].trial
+        with trial.recording_failures(pools[place]):
+            trial.let_go(pools[place])
+        if not trial.ok:
+            return ended(place)
     return attempts[0].record(match, number), attempts[1].record(match, number)
 
 

@@ -80,6 +80,9 @@ def outcome(match: Match, confidence: float, allowed: float | None, resamples: i
         notes.append(f"{match.lost} of {len(match.pairs)} pairs lost: {match.bad[-1].record.reason}")
     if not match.made:
         return replace(found, status="skipped", reason="no pair was finished", notes=tuple(notes))
+    for side, pairs in zip("AB", zip(*match.made, strict=True), strict=True):
+        if changed := dict.fromkeys(change for pair in pairs for change in pair.record.changed):
+            notes.append(f"side {side} changed its process: {'; '.join(changed)}")
     medians = [[[turn.median for turn in side.turns] for side in pair] for pair in match.made]
     ratios = [comparison.pair_ratio(*pair) for pair in medians]
     result = comparison.compare(ratios, confidence)

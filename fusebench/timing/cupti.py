@@ -6,10 +6,15 @@ about its duration, which no kernel under test is.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+
+class LostRecords(RuntimeError):
+    """A profile that lacks records or has them in another order: after long idling Torch's profiler loses its first ones."""
 
 
 @dataclass(frozen=True)
@@ -21,10 +26,19 @@ class Kernel:
     end: float
 
 
+def start() -> None:
+    """Has the profiler get ready, which takes seconds once a process. Where it cannot, the first profile says so."""
+    with contextlib.suppress(RuntimeError, ImportError):
+        from torch.profiler import ProfilerActivity, profile
+
+        with profile(activities=[ProfilerActivity.CUDA]):
+            pass
+
+
 def record(work: Callable[[], None]) -> list[Kernel]:
     """What the device did while `work` ran (it must wait for the device itself), in order of start.
 
-    Raises RuntimeError if CUPTI recorded nothing: another profiler may hold it.
+    Raises LostRecords if CUPTI recorded nothing: another profiler may hold it.
     """
     from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
@@ -37,7 +51,7 @@ def record(work: Callable[[], None]) -> list[Kernel]:
         if event.device_type == DeviceType.CUDA
     ]
     if not kernels:
-        raise RuntimeError(
+        raise LostRecords(
             "CUPTI recorded no kernel: is another profiler attached, or profiling forbidden on this machine?"
         )
     return sorted(kernels, key=lambda k: k.start)
@@ -81,7 +95,7 @@ def marker(backend: Any) -> Marker:
 def split(kernels: Sequence[Kernel], marker: Marker, flushes: int, calls: int) -> list[Call]:
     """The calls: the kernels between one run of `flushes` markers and the next.
 
-    Raises RuntimeError if the number of runs is not `calls`, or a call left no kernel.
+    Raises LostRecords if the number of runs is not `calls`, or a call left no kernel.
     """
     found: list[Call] = []
     run: list[Kernel] = []
@@ -94,10 +108,10 @@ def split(kernels: Sequence[Kernel], marker: Marker, flushes: int, calls: int) -
         elif found and not run:
             found[-1].kernels.append(kernel)
         else:
-            raise RuntimeError(f"CUPTI's records are out of order: {kernel.name} stands among the flushes of a call")
+            raise LostRecords(f"CUPTI's records are out of order: {kernel.name} stands among the flushes of a call")
     if len(found) != calls or not all(c.kernels for c in found):
         empty = sum(not c.kernels for c in found)
-        raise RuntimeError(f"CUPTI recorded {len(found)} calls, {empty} of them without a kernel; expected {calls}")
+        raise LostRecords(f"CUPTI recorded {len(found)} calls, {empty} of them without a kernel; expected {calls}")
     return found
 
 

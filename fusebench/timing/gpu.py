@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from fusebench.backends.protocol import Backend
 from fusebench.timing import cupti, state
@@ -30,6 +31,7 @@ RETRIES = 5  # of chunks that the GPU was slowed down in
 HOST_CALLS = 200  # whose time on the host is kept
 
 Arguments = Sequence[Any]
+_markers: WeakKeyDictionary[Any, cupti.Marker] = WeakKeyDictionary()
 
 
 @dataclass
@@ -51,7 +53,7 @@ def measure(
     """Samples of a warmed-up call. Raises RuntimeError as measure.py says."""
     samples = Samples("wall" if plan.regime == "isolated" else "cupti", plan)
     each = _host(backend, call, ring, plan.time_s, samples)
-    marker = cupti.marker(backend)
+    marker = _marker(backend)
     # the flushes must outlast their own launches and that of the call behind them, and take as long as the call, since what a
     # wait costs the host grows with its length
     lead = max(marker.duration - _flush_host(backend), marker.duration / 10)
@@ -88,6 +90,16 @@ def measure(
             continue
         samples.states += [before, after]
     return samples
+
+
+def _marker(backend: Backend) -> cupti.Marker:
+    """The back end's flush, which is looked at once a process: it is the same for all cells. It is ready to be launched."""
+    if backend not in _markers:
+        _markers[backend] = cupti.marker(backend)
+    else:
+        backend.flush()
+        backend.wait(None)
+    return _markers[backend]
 
 
 def _host(
@@ -184,6 +196,7 @@ def _chunk(
         for turn in turns:
             if turn.isolated:
                 backend.wait(output)
+            backend.forget_l2()  # what the call before left there on purpose
             begin = time.perf_counter_ns()
             for _ in range(flushes):
                 backend.flush()
@@ -230,7 +243,7 @@ def _sustained(
     (seen,) = cupti.split(_profile(backend, chunk, samples), marker, flushes, 1)
     count, busy, launches = len(seen.kernels), cupti.busy(seen.kernels), samples.launches or 0
     if count != samples.run * launches:
-        raise RuntimeError(f"CUPTI recorded {count} kernels of {samples.run} calls with {launches} launches each")
+        raise cupti.LostRecords(f"CUPTI recorded {count} kernels of {samples.run} calls with {launches} launches each")
     if not samples.time and busy < BUSY * seen.span:
         samples.timer = "wall"
     samples.check.append(Check(turn.wall, seen.span, busy, max(0.0, turn.flush_wall - seen.flushes)))
@@ -257,6 +270,7 @@ def _row(
 
     def chunk() -> None:
         output = None
+        backend.forget_l2()
         begin = time.perf_counter_ns()
         for _ in range(flushes):
             backend.flush()
@@ -307,9 +321,11 @@ def _launches(
 
 
 def _last(seen: cupti.Call, launches: int) -> cupti.Call:
-    """The second of two calls. Raises RuntimeError if there are fewer kernels than both have."""
+    """The second of two calls. Raises LostRecords if there are fewer kernels than both have."""
     if len(seen.kernels) < 2 * launches:
-        raise RuntimeError(f"CUPTI recorded {len(seen.kernels)} kernels of two calls with {launches} launches each")
+        raise cupti.LostRecords(
+            f"CUPTI recorded {len(seen.kernels)} kernels of two calls with {launches} launches each"
+        )
     return cupti.Call(seen.kernels[-launches:], seen.flushes)
 
 

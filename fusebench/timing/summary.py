@@ -24,6 +24,20 @@ class Clocks:
 
 
 @dataclass(frozen=True)
+class Batch:
+    """What the parent's clock says of calls on a CPU (workers/second_clock.py): the seconds that so many of them took together, and
+    those that were allowed by the median."""
+
+    calls: int
+    seconds: float
+    allowed: float
+
+    @property
+    def contradicts(self) -> bool:
+        return self.seconds > self.allowed
+
+
+@dataclass(frozen=True)
 class StateRange:
     """Lowest and highest of each reading of the device's state (state.py), None where nothing was read; and whether the card
     was at its power limit in any of them."""
@@ -71,6 +85,7 @@ class Timing:
     energy_j: float | None
     state: StateRange
     waiting: float | None = None  # older records have none
+    batch: Batch | None = None
 
     @property
     def machine_busy(self) -> bool:

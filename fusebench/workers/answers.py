@@ -16,6 +16,7 @@ import msgspec
 
 from fusebench import sources
 from fusebench.errors import StorageError
+from fusebench.timing.cupti import LostRecords
 from fusebench.workers import outputs, protocol
 
 FULL_BYTES = 64 * 2**20  # a disk with less than this has no room for a compiler's work
@@ -37,7 +38,8 @@ def answer(bench: Any, request: protocol.Request) -> protocol.Message:
         full = NO_SPACE in failed.traceback and _is_full(getattr(request, "folder", "."))
         if isinstance(error, StorageError) or full:
             return protocol.Refused("storage", failed.reason)
-    return msgspec.structs.replace(failed, fatal=not _usable(bench))
+        lost = isinstance(error, LostRecords)
+    return msgspec.structs.replace(failed, fatal=not _usable(bench), again=lost)
 
 
 def _usable(bench: Any) -> bool:

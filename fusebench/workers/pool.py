@@ -29,7 +29,7 @@ from fusebench.timing.yardstick import Missing, Rate
 from fusebench.workers import protocol
 from fusebench.workers.answers import answer
 from fusebench.workers.cores import Cores
-from fusebench.workers.worker import Bench
+from fusebench.workers.worker import PROFILES, Bench
 
 HARNESS = Path(__file__).resolve().parents[2]
 START_S = 180.0
@@ -46,6 +46,15 @@ class WorkerLost(Exception):
     def __init__(self, status: str, reason: str):
         super().__init__(reason)
         self.status, self.reason = status, reason
+
+
+class Unasked(WorkerLost):
+    """The worker said what it was not asked, so that nothing that it said counts: its implementation may have written to the pipe."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "failed", "the worker sent another answer than it was asked for: an implementation has no part in that"
+        )
 
 
 @dataclass
@@ -65,8 +74,11 @@ class Worker:
         self.log_begins = self.log.stat().st_size
         self.used = self.used or isinstance(request, protocol.BuildCell)
         try:
+            if self.pipe.poll(0):  # the end of a pipe that is closed, or words that nobody waits for
+                self.pipe.recv_bytes()
+                raise self._unasked()
             self.pipe.send_bytes(protocol.encode(request))
-        except OSError as error:
+        except (EOFError, OSError) as error:
             raise self._lost() from error
         return self.receive(expected, timeout_s)
 
@@ -83,8 +95,10 @@ class Worker:
                     self.kill()
                     raise WorkerLost("timeout", f"no answer within {timeout_s:g} s (timeout_s sets the limit)")
             reply = protocol.decode_reply(self.pipe.recv_bytes(), expected)
-        except (EOFError, OSError, msgspec.MsgspecError) as error:
+        except (EOFError, OSError) as error:
             raise self._lost() from error
+        except msgspec.MsgspecError as error:
+            raise self._unasked() from error
         if isinstance(reply, protocol.Refused) and reply.fatal:
             self.kill()
             raise WorkerLost("crashed", reply.reason)
@@ -102,6 +116,10 @@ class Worker:
         self.stop()
         self.process.wait()
         self.pipe.close()
+
+    def _unasked(self) -> Unasked:
+        self.kill()
+        return Unasked()
 
     def _lost(self) -> WorkerLost:
         end = time.monotonic() + END_S
@@ -155,15 +173,17 @@ class Pool:
     """The workers of a run, by back end and interpreter. Use as a context manager: leaving it ends them all.
 
     On the CPU they all compute with `threads` threads (by default one for each core), on cores of their own, or on those of the
-    pool `beside` which they work in turns.
+    pool `beside` which they work in turns. On a GPU, where cells are going to be `timed`, a worker has started the profiler when it
+    is ready.
     """
 
     def __init__(
-        self, device: str, roots: Sequence[Path], log_folder: Path, threads: int | None = None, beside: Pool | None = None
+        self, device: str, roots: Sequence[Path], log_folder: Path, threads: int | None = None, beside: Pool | None = None,
+        timed: bool = False,
     ):  # fmt: skip
         self.device, self.roots, self.log_folder = device, [str(r) for r in roots], log_folder
         self.cores: Cores = beside.cores if beside else Cores(threads or len(os.sched_getaffinity(0)))
-        self.owns_cores = beside is None
+        self.owns_cores, self.timed = beside is None, timed
         self.workers: dict[tuple[str, str], Worker] = {}
         self.rates: dict[str, Rate | Missing] = {}  # yardsticks by name
         self.logs: dict[str, list[str]] = {}  # of each back end, the interpreters in the order of their logs
@@ -194,6 +214,7 @@ class Pool:
             return
         ours, theirs = socket.socketpair()
         log = self._log(backend, python)
+        profiles = {PROFILES: "1"} if self.timed and backend != "reference" else {}
         command = [python, "-m", "fusebench.workers.worker", backend, self.device, str(theirs.fileno()), *self.roots]
         try:
             output = log.open("ab")
@@ -203,7 +224,7 @@ class Pool:
             try:
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],
-                    start_new_session=True, env=environment(self.device, python, self.cores.numbers),
+                    start_new_session=True, env=environment(self.device, python, self.cores.numbers) | profiles,
                 )  # fmt: skip
             except OSError as error:
                 ours.close()

@@ -38,12 +38,13 @@ class WorkerInfo(Message, frozen=True):
 
 class Refused(Message, frozen=True):
     """What was asked for was not done: `status` is a cell's, or "storage" where the disk was full. After a `fatal` one the
-    worker is dead."""
+    worker is dead. It may be done `again` by a fresh worker: the profiler lost records."""
 
     status: str
     reason: str
     traceback: str = ""
     fatal: bool = False
+    again: bool = False
 
 
 class BuildCell(Message, frozen=True):
@@ -127,15 +128,37 @@ class Timed(Message, frozen=True):
     differing: Differing = ()
 
 
+class MakeReady(Message, frozen=True):
+    """Have inputs for that many calls of the cell in hand ready: the parent's clock is going to time them as a whole."""
+
+    calls: int
+
+
+class Ready(Message, frozen=True):
+    """How many there are: no more than there is memory for."""
+
+    calls: int
+
+
+class RunReady(Message, frozen=True):
+    """Make these calls, and answer when they are finished."""
+
+
+class Ran(Message, frozen=True):
+    pass
+
+
 class Release(Message, frozen=True):
     """Let go of the cell in hand."""
 
 
 class Released(Message, frozen=True):
-    """Device memory that stays held all the same, and what the cell changed in the process (state.py)."""
+    """Device memory that stays held all the same, what the cell changed in the process, and the functions that it replaced
+    (state.py)."""
 
     held_bytes: int = 0
     changed: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
 
 
 class AskYardstickKey(Message, frozen=True):
@@ -189,8 +212,9 @@ class CheckedRows(Message, frozen=True):
 
 
 Request = (
-    BuildCell | RepeatCell | TryCell | TimeCell | Release | AskYardstickKey | MeasureRate | EvaluateRows | CheckRows
-)
+    BuildCell | RepeatCell | TryCell | TimeCell | MakeReady | RunReady | Release | AskYardstickKey | MeasureRate
+    | EvaluateRows | CheckRows
+)  # fmt: skip
 
 
 def encode(message: Message) -> bytes:

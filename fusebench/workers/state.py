@@ -3,32 +3,73 @@
 from __future__ import annotations
 
 import _thread
+import gc
 import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Mapping
-from types import FrameType
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType, ModuleType
 from typing import Any
 
-MODULES = ("time", "numpy", "torch", "torch.cuda", "torch.nn.functional", "jax", "jax.numpy", "jax.lax")
-CLASSES = (("torch", "Tensor"),)
-OWN = ("torch.manual_seed",)  # torch.compile replaces it itself when it is first used
-COMPILERS = "torch._inductor"  # keeps threads for its processes, which wait while nothing is compiled
+MODULES = ("builtins", "gc", "math", "time", "numpy", "torch", "torch._C", "torch.cuda", "torch.nn.functional", "torch.profiler",
+           "torch.autograd.profiler", "jax", "jax.numpy", "jax.lax", "jax.profiler")  # fmt: skip
+CLASSES = (("torch", "Tensor"), ("jax._src.array", "ArrayImpl"))
+HARNESS = "fusebench."
+OWN = ("torch.manual_seed", "torch.Storage")  # Torch's compiler, and its default dtype, replace them themselves
+# Variables that frameworks, their compilers and drivers read; those of caches, which Torch's compiler sets itself, are not among them.
+ENVIRONMENT = (
+    "CUDA_",
+    "CUBLAS_",
+    "NVIDIA_",
+    "OMP_",
+    "MKL_",
+    "OPENBLAS_",
+    "XLA_",
+    "JAX_",
+    "TRITON_INTERPRET",
+    "TRITON_DEFAULT_",
+)
+# Torch's compiler keeps threads for its processes, which wait while nothing is compiled, and Python one for shared memory.
+COMPILERS, HELPERS = "torch._inductor", (b"torch._inductor", b"torch/_inductor", b"resource_tracker")
 IDLE = "concurrent.futures.thread"  # where a thread of a pool waits for work
+REPLACED = "it replaced {}, which results and clocks depend on"
 SHOWN = 6  # of the changes of a cell: to replace a module is hundreds
 
 
 def read(backend: Any) -> dict[str, Any]:
-    """The state of the process by name: cores, threads, the framework's settings, and the functions that its results and its
-    clock depend on."""
+    """The state of the process by name: cores, threads, children, variables and the framework's settings."""
     cores = sorted(os.sched_getaffinity(0))
-    return {"CPU affinity": cores, "live threads": _threads(), **backend.settings(), **_functions()}
+    collection = f"{'on' if gc.isenabled() else 'off'} {gc.get_threshold()}"
+    variables = {f"variable {name}": value for name, value in os.environ.items() if name.startswith(ENVIRONMENT)}
+    return {
+        "CPU affinity": cores, "live threads": _threads(), "live processes": _children(), "garbage collection": collection,
+        "thread switches": sys.getswitchinterval(), **variables, **backend.settings(),
+    }  # fmt: skip
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
-    """What differs, a few words for each; what was not there before is no change."""
-    found = [_change(name, old, after.get(name)) for name, old in before.items() if not _same(old, after.get(name))]
+    """What differs, a few words for each; of what was not there before, variables alone are a change."""
+    found = [f"{name} {old} → {after.get(name)}" for name, old in before.items() if after.get(name) != old]
+    if before:
+        found += [
+            f"{name} set to {after[name]}" for name in after if name.startswith("variable ") and name not in before
+        ]
+    return _few(found)
+
+
+def functions() -> dict[str, tuple[Any, Any]]:
+    """The functions that results and clocks depend on, with their code: those of Python, the frameworks and the harness."""
+    return {name: (value, getattr(value, "__code__", None)) for name, value in _functions()}
+
+
+def replaced(before: Mapping[str, tuple[Any, Any]], after: Mapping[str, tuple[Any, Any]]) -> tuple[str, ...]:
+    """The names of those that are not what they were; what was not there before was not replaced."""
+    return _few([name for name, old in before.items() if not _same(old, after.get(name, (None, None)))])
+
+
+def _few(found: list[str]) -> tuple[str, ...]:
     return tuple(found if len(found) <= SHOWN else [*found[:SHOWN], f"{len(found) - SHOWN} more"])
 
 
@@ -52,23 +93,40 @@ def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", ""))
 
 
-def _functions() -> dict[str, Callable[..., Any]]:
-    found = {}
-    for module in MODULES:
-        for name, value in vars(sys.modules[module]).items() if module in sys.modules else ():
-            if callable(value) and f"{module}.{name}" not in OWN:
-                found[f"{module}.{name}"] = value
-    for module, name in CLASSES:
-        if module in sys.modules:
-            class_ = getattr(sys.modules[module], name)
-            found |= {f"{module}.{name}.{method}": getattr(class_, method) for method in dir(class_)}
+def _children() -> int:
+    """How many processes this one has started that still run, without the helpers of Torch's compiler and of Python."""
+    found = 0
+    for task in Path("/proc/self/task").glob("*/children"):
+        try:
+            numbers = task.read_text().split()
+            found += sum(not any(h in Path(f"/proc/{n}/cmdline").read_bytes() for h in HELPERS) for n in numbers)
+        except OSError:  # it has ended
+            continue
     return found
 
 
-def _same(old: Any, new: Any) -> bool:
-    """Whether nothing was replaced; methods of a class are made anew each time that one asks for them, and are equal."""
-    return old is new or (type(old) is type(new) and bool(old == new))
+def _functions() -> Iterator[tuple[str, Any]]:
+    for module in MODULES:
+        for name, value in list(vars(sys.modules[module]).items()) if module in sys.modules else ():
+            if callable(value) and f"{module}.{name}" not in OWN:
+                yield f"{module}.{name}", value
+    for module, name in CLASSES:
+        if class_ := getattr(sys.modules.get(module), name, None):
+            yield from ((f"{module}.{name}.{method}", getattr(class_, method, None)) for method in dir(class_))
+    for module, code in list(sys.modules.items()):
+        if module.startswith(HARNESS):
+            for name, value in list(vars(code).items()):
+                if callable(value) or isinstance(value, ModuleType):
+                    yield f"{module}.{name}", value
+                if isinstance(value, type) and value.__module__ == module:
+                    yield from ((f"{module}.{name}.{m}", own) for m, own in list(vars(value).items()) if _is_code(own))
 
 
-def _change(name: str, old: Any, new: Any) -> str:
-    return f"{name} replaced" if callable(old) else f"{name} {old} → {new}"
+def _is_code(value: Any) -> bool:
+    return isinstance(value, Callable | property | classmethod | staticmethod)  # type: ignore[arg-type]
+
+
+def _same(old: tuple[Any, Any], new: tuple[Any, Any]) -> bool:
+    """Whether it is the same function; methods of a class are made anew each time that one asks for them, and are equal."""
+    (was, its), (is_, code) = old, new
+    return its is code and (was is is_ or (type(was) is type(is_) and not isinstance(was, type) and bool(was == is_)))

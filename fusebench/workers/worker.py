@@ -25,12 +25,13 @@ import numpy as np
 from fusebench import discovery, inputs, machine, memory, sources
 from fusebench.backends import cuda
 from fusebench.contract import Device
-from fusebench.timing import yardstick
+from fusebench.timing import cupti, yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Ring, Samples, kept_place
 from fusebench.workers import guard, outputs, protocol, state
 from fusebench.workers.answers import answer
+from fusebench.workers.batch import Batch
 from fusebench.workers.outputs import as_list, overlap, spans
 from fusebench.workers.repeats import Repeats
 from fusebench.workers.rows import Move, Mover
@@ -38,6 +39,7 @@ from fusebench.workers.rows import Move, Mover
 # Calls after the timed ones whose outputs are compared with the first ones: of a race that spoils one call in twenty they
 # miss 4 %. Slow cells get this share of their sampling time.
 LATER_CALLS, LATER_SHARE = 64, 0.2
+PROFILES = "FUSEBENCH_PROFILES"  # set where the parent is going to time cells
 LEAST_LATER = 4
 BESIDE = "computes with {} beside its own kernels: FUSED says that it does not"
 
@@ -62,6 +64,8 @@ class Bench:
         self.numbers: Sequence[int] = ()  # of the sets in the ring
         self.fused = False  # whether calls are watched for operators
         self.before: dict[str, Any] = {}  # the state of the process when the cell in hand began
+        self.functions: dict[str, Any] = {}  # and those that results and clocks depend on
+        self.batch = Batch(self.backend)
 
     def info(self) -> protocol.WorkerInfo:
         halved = self.backend.half(self.backend.put(np.array([2e-40], np.float32), self.device))
@@ -73,7 +77,7 @@ class Bench:
         self.call = None
         case, variant, folder = asked.case, asked.variant, Path(asked.folder)
         self.backend.configure(case.precision)
-        self.before = state.read(self.backend)
+        self.before, self.functions = state.read(self.backend), state.functions()
         found = self._implementation(case.kernel, asked.implementation)
         reason = found.missing()
         if reason is None:
@@ -174,6 +178,8 @@ class Bench:
         """Times the cell in hand. The output of the last timed call on a set, and of some calls after it, comes back to be judged where
         it is not that of an earlier call on the same inputs; without a folder none does."""
         samples = self.sample(self.call, self.ring, asked.plan)
+        if asked.folder and (names := state.replaced(self.functions, state.functions())):
+            return protocol.Refused("failed", state.REPLACED.format(", ".join(names)))
         if changed := self._changed_timed(samples.arguments):
             return protocol.Refused("wrong", f"a timed call changed {changed}; it must leave it alone")
         if self.fused and (kernels := guard.foreign_kernels(samples.kernels_seen)):
@@ -279,10 +285,12 @@ class Bench:
 
     def release(self) -> protocol.Released:
         """Lets go of the cell in hand and says how much device memory stays held all the same, and what it changed in the process."""
+        names = state.replaced(self.functions, state.functions())  # before what undoes it goes with the call
+        self.batch.forget()
         self.call, self.ring, self.kept = None, Ring([], frozenset(), self.backend.copy), {}
         self.repeats = Repeats(self.backend)
         changed = state.changes(self.before, state.read(self.backend))
-        return protocol.Released(self.backend.release(), changed)
+        return protocol.Released(self.backend.release(), changed, names)
 
     def yardstick_key(self) -> protocol.YardstickKey:
         """What the rates that this worker measures hold for; of Torch's worker, like the next."""
@@ -305,6 +313,10 @@ class Bench:
                 return self.try_on(request)
             case protocol.TimeCell():
                 return self.time(request)
+            case protocol.MakeReady():
+                return self.batch.make_ready(self.call, self.ring, request.calls)
+            case protocol.RunReady():
+                return self.batch.run()
             case protocol.Release():
                 return self.release()
             case protocol.AskYardstickKey():
@@ -366,6 +378,8 @@ def main() -> None:
         else:
             sys.meta_path.insert(0, guard.Guard(backend, [Path(root) for root in roots]))
             bench = Bench(backend, device)
+            if device == "cuda" and os.environ.get(PROFILES):
+                cupti.start()  # takes seconds, which are no cell's
         pipe.send_bytes(protocol.encode(bench.info()))
     except Exception as error:  # the parent shows the line; the log has the traceback
         traceback.print_exc()

@@ -28,7 +28,10 @@ def find(
     try:
         for name in [n for n in names if n not in known]:
             on_name(name)
-            reply = worker.ask(protocol.MeasureRate(name, BUDGET_S), protocol.MeasuredRate, timeout_s)
+            for _ in range(2):  # once more where the profiler lost records
+                reply = worker.ask(protocol.MeasureRate(name, BUDGET_S), protocol.MeasuredRate, timeout_s)
+                if not getattr(reply, "again", False):
+                    break
             if isinstance(reply, protocol.Refused):
                 missing[name] = Missing(reply.reason)
             else:

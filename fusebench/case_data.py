@@ -83,7 +83,17 @@ class CaseData:
     def judge(
         self, outputs: Sequence[inputs.Stored], points: Sequence[str], part: str, set_: int, pool: Any
     ) -> Verdict:
-        """The verdict on the outputs in those files, which were computed from that input set by the kernel or a part of it."""
+        """The verdict on the outputs in those files, which were computed from that input set by the kernel or a part of it. The files
+        are gone then: the next implementation is not to find a right answer on the disk."""
+        try:
+            return self._judge(outputs, points, part, set_, pool)
+        finally:
+            for stored in outputs:
+                (self.folder / stored.file).unlink(missing_ok=True)
+
+    def _judge(
+        self, outputs: Sequence[inputs.Stored], points: Sequence[str], part: str, set_: int, pool: Any
+    ) -> Verdict:
         with self.clock.during("parity"):
             judge = self._judge(set_, part)
             if judge.judged is not None and not judge.knows(points):

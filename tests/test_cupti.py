@@ -70,6 +70,16 @@ def test_records_are_the_device_s_in_seconds_and_in_order(profiler):
     assert ran == [True] and not profiler.running and profiler.asked == ["cuda activity"]
 
 
+def test_the_profiler_is_started_with_nothing_to_see(profiler):
+    cupti.start()
+    assert profiler.asked == ["cuda activity"] and not profiler.running
+
+
+def test_a_profiler_that_does_not_start_is_not_the_start_s_to_report(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.profiler", None)
+    cupti.start()
+
+
 @pytest.mark.parametrize("seen", [None, [], [("launch", "cpu", 0, 1)]])
 def test_a_profiler_that_records_no_kernel_fails(profiler, seen):
     profiler.seen = seen

@@ -77,6 +77,7 @@ def results(kernels, roots, pool, tmp_path_factory):
         ("writes_records", "failed", "records.jsonl of the run was changed while it ran"),
         ("sets_surroundings", "ok", None),
         ("behaves", "ok", None),
+        ("reads_outputs", "wrong", "error is"),
         ("leftovers", "wrong", "a timed call, or one after it: error is"),
         ("fills_empty", "ok", None),
         ("keeps_thread", "ok", None),
@@ -166,7 +167,7 @@ def test_times_that_were_rewritten_contradict_the_parent_s_clock(results):
     assert results["rewrites_samples"].status == "implausible"
     assert "ms by the parent's clock; by the median they take" in results["rewrites_samples"].reason
     honest = results["sleeps"].timing
-    assert not honest.batch.contradicts and 1e-3 * honest.batch.calls < honest.batch.allowed
+    assert not honest.batch or 1e-3 * honest.batch.calls <= honest.batch.seconds <= honest.batch.allowed
 
 
 @pytest.mark.gpu

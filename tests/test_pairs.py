@@ -16,6 +16,7 @@ from fusebench.case_data import SETS
 from fusebench.cases import make_case
 from fusebench.comparison import pairs
 from fusebench.comparison.pairs import Match, Side, run_pairs
+from fusebench.comparison.verdicts import outcome
 from fusebench.contract import Cell
 from fusebench.errors import StorageError
 from fusebench.records import store
@@ -24,7 +25,7 @@ from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
 from fusebench.timing.summary import Clocks
 from fusebench.workers.pool import WorkerLost
-from fusebench.workers.protocol import Refused, TimeCell
+from fusebench.workers.protocol import Refused, Released, TimeCell
 
 ROOTS = [FIXTURES / "kernels"]
 
@@ -117,6 +118,22 @@ def test_a_pairs_processes_are_up_before_anything_is_built_and_end_together(comp
     assert (tmp_path / "side-A").is_dir()
     plans = [m.plan for _, _, m, _ in pools.messages if isinstance(m, TimeCell)]
     assert {p.time_s for p in plans} == {0.25} and {t for *_, t in pools.messages} == {7.0}
+
+
+def test_what_a_side_changed_in_its_process_is_on_record_and_in_the_notes(compared):
+    changes = breaks("release", Released(0, ("torch threads 2 → 1",)), "B", pair=1)
+    _, (match,) = compared(changes, count=2)
+    assert [[side.record.changed for side in match.pairs[n]] for n in (0, 1)] == [
+        [(), ()],
+        [(), ("torch threads 2 → 1",)],
+    ]
+    assert outcome(match, 0.99, None, 0).notes[0] == "side B changed its process: torch threads 2 → 1"
+
+
+def test_a_side_that_replaced_a_function_ends_the_comparison(compared):
+    _, (match,) = compared(breaks("release", Released(0, (), ("time.perf_counter",)), "B"), count=2)
+    assert match.end.side == "B" and match.end.record.status == "failed"
+    assert "it replaced time.perf_counter" in match.end.record.reason and len(match.pairs) == 1
 
 
 def test_every_pair_is_on_record_before_the_next_begins(compared, tmp_path):

@@ -25,7 +25,7 @@ from fusebench.records.record import Spread
 from fusebench.workers import pool as module
 from fusebench.workers import protocol
 from fusebench.workers.cores import Cores
-from fusebench.workers.pool import InlinePool, Pool, Worker, WorkerLost, environment, harness_for, interpreter
+from fusebench.workers.pool import InlinePool, Pool, Unasked, Worker, WorkerLost, environment, harness_for, interpreter
 from fusebench.workers.protocol import Refused
 
 # In the place of a Python: takes a worker's arguments and does as it is told by the folder of a RepeatCell (`told`); it begins
@@ -134,6 +134,39 @@ def test_a_request_arrives_as_it_was_sent(lasting):
     assert pool.get("mine", python).ask(sent, protocol.BuildCell, 20) == sent
 
 
+@pytest.mark.parametrize(
+    "code", [f"pipe.send_bytes({protocol.encode(protocol.Ran())!r})", "pipe.send_bytes(b'no words')"]
+)
+def test_another_answer_than_was_asked_for_ends_a_worker(pool, python, code):
+    worker = pool.get("mine", python)
+    with pytest.raises(Unasked, match="another answer than it was asked for") as caught:
+        worker.ask(told(code), protocol.Repeated, 20)
+    assert caught.value.status == "failed" and worker.process.poll() is not None
+
+
+def test_an_answer_before_the_question_ends_a_worker(pool, python):
+    worker = pool.get("mine", python)
+    assert worker.ask(reply(DONE, f"pipe.send_bytes({protocol.encode(DONE)!r})"), protocol.Repeated, 20) == DONE
+    assert worker.pipe.poll(20)
+    with pytest.raises(Unasked):
+        worker.ask(reply(DONE), protocol.Repeated, 20)
+    assert worker.process.poll() is not None
+
+
+@pytest.mark.parametrize(
+    ("device", "timed", "expected"), [("cuda", True, "1"), ("cuda", False, "no"), ("cpu", True, "1")]
+)
+def test_a_worker_hears_whether_cells_are_going_to_be_timed(tmp_path, python, device, timed, expected):
+    with Pool(device, [], tmp_path, timed=timed) as pool:
+        worker = pool.get("mine", python)
+        worker.ask(
+            reply(DONE, "import os; print(os.environ.get('FUSEBENCH_PROFILES', 'no'), flush=True)"),
+            protocol.Repeated,
+            20,
+        )
+        assert worker.log.read_text().splitlines()[-1] == expected
+
+
 def test_a_disk_that_keeps_a_worker_from_its_work_ends_the_run(lasting):
     pool, python, _ = lasting
     worker = pool.get("mine", python)
@@ -173,8 +206,6 @@ def lost(pool, python, do, timeout_s=20.0):
         ("print('noise', flush=True); os.kill(os.getpid(), 11)", "crashed", "the worker ended: killed by SIGSEGV"),
         ("os.kill(os.getpid(), 9)", "crashed", "the worker ended: killed by SIGKILL; the kernel does that when memory runs out"),
         ("os.kill(os.getpid(), 40)", "crashed", "the worker ended: killed by signal 40"),
-        ("pipe.send_bytes(b'nonsense'); os._exit(5)", "crashed", "the worker ended: exit code 5"),
-        (f"pipe.send_bytes({protocol.encode(protocol.Released(3))!r}); os._exit(5)", "crashed", "the worker ended: exit code 5"),
         (f"pipe.send_bytes({protocol.encode(Refused('failed', 'lost', fatal=True))!r}); time.sleep(60)", "crashed", "lost"),
     ],
 )  # fmt: skip

@@ -26,7 +26,7 @@ class Clocks:
 @dataclass(frozen=True)
 class Batch:
     """What the parent's clock says of calls on a CPU (workers/second_clock.py): the seconds that so many of them took together, and
-    those that were allowed by the median."""
+    those that the median allows."""
 
     calls: int
     seconds: float

@@ -1,8 +1,8 @@
 """A second clock for calls on a CPU: the parent's, which no implementation can reach.
 
-The parent times a batch of calls as a whole, from its message to the answer, and holds that against their number times the median
-of the worker's samples. A busy machine makes a batch longer, never shorter: of several the one that says least counts, and what the
-kernel says that threads waited for a core is taken off.
+The parent times batches of calls, each as a whole from its message to the answer, and holds them against their number times the
+median of the worker's samples. A busy machine makes a batch longer, never shorter: one that is short enough ends the matter, and one
+in which threads waited for a core, as the kernel counts it, says nothing.
 """
 
 from __future__ import annotations
@@ -16,30 +16,37 @@ from fusebench.timing.summary import Batch, Timing
 from fusebench.workers import protocol
 
 BATCH_S, MOST_CALLS = 4e-3, 1024  # of a batch: shorter than a slice of a busy core
-TRIES = 10
+TRIES, LEAST, MOST_S = 20, 3, 1.0  # at most so many batches, or such a time; so many of them must contradict
 # What a batch may take: calls back to back may be slower than alone, and a message and its answer take time.
 FACTOR, SLACK_S = 2.0, 2e-3
+WAITED = 0.25  # of a batch, beyond which it says nothing
 
 
 def watch(worker: Any, timing: Timing, timeout_s: float) -> Batch | None:
-    """What the parent's clock says of the cell in hand of a worker that has timed it; None where it is this very process.
+    """What the parent's clock says of the cell in hand of a worker that has timed it; None where it is this very process, or too
+    busy to say anything.
 
     Raises WorkerLost if the worker dies of it.
     """
     process = getattr(worker, "process", None)
     if process is None:
         return None
-    calls, found = max(1, min(MOST_CALLS, math.ceil(BATCH_S / timing.median))), []
+    calls, telling = max(1, min(MOST_CALLS, math.ceil(BATCH_S / timing.median))), []
+    end = time.perf_counter() + MOST_S
     for _ in range(TRIES):
         calls = worker.get(protocol.MakeReady(calls), protocol.Ready, timeout_s).calls
         waited, begin = _waited_s(process.pid), time.perf_counter()
         worker.get(protocol.RunReady(), protocol.Ran, timeout_s)
         took = time.perf_counter() - begin
-        took = max(0.0, took - (_waited_s(process.pid) - waited))
-        found.append(Batch(calls, took, FACTOR * calls * timing.median + SLACK_S))
-        if not found[-1].contradicts:
-            return found[-1]
-    return min(found, key=lambda batch: batch.seconds / batch.allowed)
+        waited = _waited_s(process.pid) - waited
+        found = Batch(calls, took, FACTOR * calls * timing.median + SLACK_S)
+        if not found.contradicts:
+            return found
+        if waited <= WAITED * took:
+            telling.append(found)
+        if len(telling) >= LEAST and time.perf_counter() >= end:
+            break
+    return min(telling, key=lambda batch: batch.seconds / batch.allowed) if len(telling) >= LEAST else None
 
 
 def _waited_s(process: int) -> float:

@@ -86,12 +86,15 @@ class CaseData:
         """The verdict on the outputs in those files, which were computed from that input set by the kernel or a part of it. The files
         are gone then: the next implementation is not to find a right answer on the disk."""
         try:
-            return self._judge(outputs, points, part, set_, pool)
+            return self._verdict(outputs, points, part, set_, pool)
         finally:
-            for stored in outputs:
-                (self.folder / stored.file).unlink(missing_ok=True)
+            self._take_away(outputs)
 
-    def _judge(
+    def _take_away(self, answers: Sequence[inputs.Stored]) -> None:
+        for stored in answers:
+            (self.folder / stored.file).unlink(missing_ok=True)
+
+    def _verdict(
         self, outputs: Sequence[inputs.Stored], points: Sequence[str], part: str, set_: int, pool: Any
     ) -> Verdict:
         with self.clock.during("parity"):
@@ -122,6 +125,7 @@ class CaseData:
         if isinstance(reply, protocol.EvaluatedRows):
             with memory.limited():
                 stacked = inputs.load(reply.outputs, self.folder)
+                self._take_away(reply.outputs)
                 exact, staged, *draws = zip(*stacked, strict=True)
                 judge.learn(points, Evaluations(exact, staged, draws, frozenset(reply.points)))
 

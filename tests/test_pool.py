@@ -47,7 +47,7 @@ given = [ignored, name, backend, device, roots, os.environ["PYTHONPATH"], os.get
          os.path.samestat(os.fstat(0), os.stat("/dev/null"))]
 while True:
     message = pipe.recv_bytes()
-    exec(message[message.index(b"#do ") + 4:])
+    exec(message[message.index(b"#do ") + 4:].partition(b"#end")[0])
 """
 HELLO = protocol.WorkerInfo(DeviceInfo("cpu", "mine"), {}, "3", False)
 
@@ -63,7 +63,7 @@ def write(folder):
 
 def told(code):
     """A request that has the program execute that code."""
-    return protocol.RepeatCell(f"#do {code}")
+    return protocol.RepeatCell(f"#do {code}#end")
 
 
 def reply(message, first="pass"):
@@ -128,7 +128,7 @@ def test_a_request_arrives_as_it_was_sent(lasting):
     case = Case("double", {"N": 3}, "float32", options={"layout": "kn"}, id="small/float32")
     sets = ((Stored("x.npy", "float32"), Stored("w.npy", "bfloat16")),)
     sent = protocol.BuildCell(
-        case, "torch", "#do pipe.send_bytes(message) #", ("x", "w"), sets, "", {"B": 64, "fast": True}
+        case, "torch", "#do pipe.send_bytes(message)#end", ("x", "w"), sets, "", {"B": 64, "fast": True}
     )
     assert b"#do" in protocol.encode(sent)
     assert pool.get("mine", python).ask(sent, protocol.BuildCell, 20) == sent

@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     names = yardstick.every(device)
     with (
         tempfile.TemporaryDirectory() as log,
-        Pool(device, roots_of(), Path(log), threads, timed=True) as pool,
+        Pool(device, roots_of(), Path(log), threads) as pool,
         report.progress() as bar,
     ):
         task = bar.add_task("starting", total=len(names))

@@ -201,6 +201,8 @@ def test_a_batch_that_waited_for_a_core_says_nothing(clock, monkeypatch, waited,
     monkeypatch.setattr(second_clock, "_waited_s", lambda process: clock[0] * waited)
     found = second_clock.watch(Slow(clock, [9e-3]), timing([1e-3] * 6), 5.0)
     assert found.contradicts if says else found is None
+    slow = Slow(clock, [0.3])
+    assert bool(second_clock.watch(slow, timing([1e-3] * 6), 5.0)) == says and slow.batches == (3 if says else 1)
 
 
 def test_within_this_process_there_is_no_other_clock():

@@ -16,7 +16,7 @@ from fusebench.timing.summary import Batch, Timing
 from fusebench.workers import protocol
 
 BATCH_S, MOST_CALLS = 4e-3, 1024  # of a batch: shorter than a slice of a busy core
-TRIES, LEAST, MOST_S = 20, 3, 1.0  # at most so many batches, or such a time; so many of them must contradict
+TRIES, LEAST, MOST_S = 20, 3, 1.0  # at most so many batches, or such a time; so many must contradict, if one does
 # What a batch may take: calls back to back may be slower than alone, and a message and its answer take time.
 FACTOR, SLACK_S = 2.0, 2e-3
 WAITED = 0.25  # of a batch, beyond which it says nothing
@@ -44,7 +44,7 @@ def watch(worker: Any, timing: Timing, timeout_s: float) -> Batch | None:
             return found
         if waited <= WAITED * took:
             telling.append(found)
-        if len(telling) >= LEAST and time.perf_counter() >= end:
+        if time.perf_counter() >= end and len(telling) not in range(1, LEAST):
             break
     return min(telling, key=lambda batch: batch.seconds / batch.allowed) if len(telling) >= LEAST else None
 

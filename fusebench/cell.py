@@ -50,7 +50,7 @@ class Trial:
     def __post_init__(self) -> None:
         self.record = replace(
             provenance.new_record(self.cell, self.run.settings.device),
-            computes=self.implementation.computes,
+            computes=self.implementation.computes, published=provenance.published(self.kernel, self.cell),
             time_s=self.run.settings.plan.time_s, timeout_s=self.run.settings.timeout_s,
         )  # fmt: skip
 

@@ -189,7 +189,10 @@ def test_all_inputs_are_those_that_the_kernel_defines():
         ),
         ({"option": {"w_layout": "kk"}}, "unknown value of option w_layout of lola 'kk': There are: kn, nk"),
         ({"implementation": "tritn"}, "unknown implementation 'tritn': did you mean triton? There are: "),
-        ({"implementation": "flax:row"}, "unknown variant of flax 'row': There are: default_layernorm, module, pieces, transposed"),
+        (
+            {"implementation": "flax:row"},
+            "unknown variant of flax 'row': There are: default_layernorm, module, pieces, transposed",
+        ),
         ({"seed": -1}, "seed is -1: expected an integer of 0 or more"),
         ({"seed": [0, "x"]}, "seed is 'x': expected an integer of 0 or more"),
         ({"batch": 0}, "size M is 0: expected a positive integer"),

@@ -64,7 +64,7 @@ def build(case, variant, device, chosen):
     BLOCK_M, BLOCK_N, BLOCK_D = chosen["BLOCK_M"], chosen["BLOCK_N"], padded(D)
     scale = 1 / math.sqrt(D)
     exact = jax.lax.Precision.HIGHEST if case.precision == "ieee" else jax.lax.Precision.HIGH
-    dot = functools.partial(pallas.dot, precision=exact if case.dtype == "float32" else None)
+    dot = functools.partial(pallas_triton.dot, precision=exact if case.dtype == "float32" else None)
 
     def attention(q, k, v, n_padd, y):
         b, h, first = pallas.program_id(0), pallas.program_id(1), pallas.program_id(2) * BLOCK_M

@@ -1,7 +1,7 @@
 """lola in JAX through jax-triton: triton.py's kernels and variants.
 
-unjitted: batched_row as the published call is, without jax.jit, so that JAX traces and lowers it again at each call. The kernel is
-the same; what differs is the host's time.
+unjitted: batched_row as the published call is, without jax.jit, so that JAX traces it anew at each call. The kernel is the same; what
+differs is the host's time.
 """
 
 import jax
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from implementations._shared.jax.launch import run
 from implementations.lola import _triton_kernels as kernels
-from implementations.lola._triton_kernels import TUNABLES, WITH_COLSUM, config, fits  # noqa: F401 (parts of the contract)
+from implementations.lola._triton_kernels import TUNABLES, WITH_COLSUM, fits  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
@@ -31,8 +31,13 @@ def skip(case, variant, device):
     return kernels.skip(case, _of(variant), device)
 
 
+def config(case, variant, device):
+    """The tunables of a variant; `unjitted` has none."""
+    return {} if variant == "unjitted" else kernels.config(case, variant, device)
+
+
 def launches(case, variant, device, chosen):
-    """The one launch of every variant; `unjitted` has no tunables."""
+    """The one launch of every variant."""
     return kernels.launches(case, _of(variant), device, chosen or kernels.config(case, _of(variant), device))
 
 

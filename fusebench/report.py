@@ -132,7 +132,9 @@ def _published(rows: Sequence[Record]) -> list[str]:
     for f in known:
         source = f"on {f.device or 'a device that is not said'}, by {f.method or 'a method that is not said'}"
         sources.setdefault(source, []).append(f"{f.label or 'an implementation that is not said'} {seconds(f.time_s)}")
-    return ["published " + "; ".join(f"{source}: {', '.join(said)}" for source, said in sources.items())] if known else []
+    return (
+        ["published " + "; ".join(f"{source}: {', '.join(said)}" for source, said in sources.items())] if known else []
+    )
 
 
 def _print_parity(out: Console, rows: Sequence[Record]) -> None:

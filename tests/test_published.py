@@ -136,7 +136,9 @@ def test_a_record_keeps_its_figures(tmp_path):
 def test_wrong_figures_are_named(wrong):
     entry = {"case": "odd", **wrong}
     module = SimpleNamespace(CASES={"odd": {"N": 1}})
-    assert kernel_file._published_problem(entry, module).startswith("expected figures in µs by method and implementation")
+    assert kernel_file._published_problem(entry, module).startswith(
+        "expected figures in µs by method and implementation"
+    )
     assert not kernel_file._published_problem({"case": "odd", "figures": {"": {"": 3}}}, module)
 
 

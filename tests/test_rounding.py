@@ -429,9 +429,7 @@ def test_a_program_that_does_not_sum_in_float16_is_owed_nothing():
         assert r.half_sums(value, a, b, np.ones((1, 1))) is value
         assert r.fast_variance(value, a, np.ones((1, 1))) is value
     exact = Exact()
-    assert (
-        exact.half_sums(value, a, b, np.ones((1, 1))) is value and exact.fast_variance(value, a, a) is value
-    )
+    assert exact.half_sums(value, a, b, np.ones((1, 1))) is value and exact.fast_variance(value, a, a) is value
     assert exact.seen == {"half_sums", "fast_variance"} < set(COMPUTED)
 
 

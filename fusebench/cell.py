@@ -51,7 +51,7 @@ class Trial:
     def __post_init__(self) -> None:
         self.record = replace(
             provenance.new_record(self.cell, self.run.settings.device),
-            computes=self.implementation.computes,
+            computes=self.implementation.computes, published=provenance.published(self.kernel, self.cell),
             time_s=self.run.settings.plan.time_s, timeout_s=self.run.settings.timeout_s,
         )  # fmt: skip
 
@@ -106,7 +106,7 @@ class Trial:
                 return "needs an NVIDIA GPU"
             if case.precision == "tf32":
                 return "tf32 is a precision of tensor cores: the CPU has none"
-            if without_gpu == "interpreted" and case.dtype == "bfloat16":
+            if without_gpu == "interpreted" and case.dtype == "bfloat16" and "triton" in self.implementation.requires:
                 return "interpreted on the CPU, where Triton computes bfloat16 wrongly"
             flops = max(mathematics.flops(case), mathematics.moved_bytes(case))
             if without_gpu == "interpreted" and flops > INTERPRETER_FLOPS:

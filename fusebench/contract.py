@@ -18,7 +18,8 @@
     LAUNCHES = {"two_launches": 2}       variant → how many launches a fused implementation makes in a call (absent: one)
     PUBLISHED = ({"case": "batch", "dtype": "float32", "precision": "tf32", "options": {"w_layout": "nk"}}, …)
                                          the cases whose figures the kernel's authors published; what is left out is float32,
-                                         ieee and the default (absent: none)
+                                         ieee and the default. "figures": {"do_bench": {"flax:module": 298.0}} are theirs in µs, by
+                                         method and implementation, "" where they do not say; "device" is theirs (absent: none)
     PARTS = {"product": product}         other formulas, of a part of the kernel, for implementations that say so (may be absent)
     def hard(case): …                    {kind of hard inputs: names of the inputs and weights that get it} (hard.py; absent: all kinds, all float inputs, no weights)
     def flops(case): …                   floating-point operations of one call
@@ -138,12 +139,18 @@ class Device:
 
 @dataclass(frozen=True)
 class Published:
-    """A named case whose figures the kernel's authors published, with all that belongs to it; options left out are the default's."""
+    """A named case whose figures the kernel's authors published, with all that belongs to it; options left out are the default's.
+
+    `figures` are µs by how they were measured, then by label: `{"do_bench": {"triton:multirow": 199.0}}`; of the device, the method
+    and the implementation "" is one that they do not name.
+    """
 
     case: str
     dtype: str = "float32"
     precision: str = "ieee"
     options: Mapping[str, str] = field(default_factory=dict)
+    figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    device: str = ""
 
 
 def _no_weights(case: Case, rng: Any) -> dict[str, Any]:

@@ -146,7 +146,18 @@ def _published_problem(entry: Any, module: types.ModuleType) -> str:
     options, known = entry.get("options", {}), getattr(module, "OPTIONS", {})
     if not maps(options, is_name) or not all(value in known.get(name, ()) for name, value in options.items()):
         return "expected options of OPTIONS, with one of their values"
+    figures, device = entry.get("figures", {}), entry.get("device", "")
+    if not isinstance(device, str) or not isinstance(figures, dict) or not all(map(_are_figures, figures.items())):
+        return 'expected figures in µs by method and implementation, such as {"do_bench": {"flax:module": 298.0}}, and a device'
     return ""
+
+
+def _are_figures(item: tuple[Any, Any]) -> bool:
+    """Whether it is a method with positive figures by label, where "" is what nobody named."""
+    method, figures = item
+    if not isinstance(method, str) or not isinstance(figures, dict):
+        return False
+    return all(isinstance(label, str) and type(us) in (int, float) and us > 0 for label, us in figures.items())
 
 
 def is_name(value: Any) -> bool:

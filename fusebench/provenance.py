@@ -1,4 +1,5 @@
-"""Where a record comes from: the code that was measured, and the machine, packages and commit that it was measured with."""
+"""Where a record comes from: the code that was measured, the machine, packages and commit that it was measured with, and what its
+authors published of it."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fusebench import discovery, machine, sources
+from fusebench.cases import make_case
 from fusebench.contract import Cell
-from fusebench.records.record import Environment, Record, Source
+from fusebench.discovery import Kernel
+from fusebench.records.record import Environment, Figure, Record, Source
 
 
 def new_record(cell: Cell, device: str) -> Record:
@@ -22,6 +25,20 @@ def new_record(cell: Cell, device: str) -> Record:
         machine.git_commit(repository, "fusebench", "implementations"),
     )  # fmt: skip
     return Record(cell.id, cell.label, cell, "ok", environment, datetime.now(UTC).isoformat())
+
+
+def published(kernel: Kernel, cell: Cell) -> tuple[Figure, ...]:
+    """The authors' figures for the cell's case and its implementation and variant, whatever their config, and those for the case of
+    which nobody says what was measured."""
+    labels = (replace(cell, config={}).label, "")
+    return tuple(
+        Figure(us / 1e6, label, entry.device, method)
+        for entry in kernel.mathematics.published
+        if make_case(kernel, entry.case, entry.dtype, entry.precision, entry.options).id == cell.case.id
+        for method, by_label in entry.figures.items()
+        for label, us in by_label.items()
+        if label in labels
+    )
 
 
 def source_of(file: Path, mathematics: Mapping[str, str]) -> Source | None:

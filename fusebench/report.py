@@ -53,8 +53,9 @@ def ended(record: Record, number: int, of: int) -> str:
     return f"[{number}/{of}] {said}"
 
 
-def show(records: Sequence[Record], timed: bool = True) -> None:
-    """Prints a block per case, in the order of the records: the table, then the cells without figures and why."""
+def show(records: Sequence[Record], timed: bool = True, published: bool = False) -> None:
+    """Prints a block per case, in the order of the records: the table, then the cells without figures and why; with `published`
+    what the authors of the kernel published beside it."""
     out = console()
     for (kernel, case_id, kind, _), group in itertools.groupby(
         records, key=lambda r: (r.kernel, r.case.id, r.cell.inputs, r.cell.seed)
@@ -67,10 +68,12 @@ def show(records: Sequence[Record], timed: bool = True) -> None:
         out.print(f"\n[bold]{kernel}  {case_id}[/]  {sizes}{hard}  on {device}{how}", highlight=False)
         # an output of another dtype or shape has no element to compare: its reason says all
         shown = [r for r in rows if (r.timing if timed else r.parity.first and not r.parity.first.problem)]
-        if shown:
-            (_print_times if timed else _print_parity)(out, shown)
+        if shown and timed:
+            _print_times(out, shown, published)
+        elif shown:
+            _print_parity(out, shown)
         if timed:
-            for line in _notes(shown):
+            for line in [*_notes(shown), *(_published(rows) if published else ())]:
                 out.print(line, highlight=False)
         if others := [r for r in rows if r not in shown or r.reason]:
             _print_reasons(out, others, with_error=timed)
@@ -91,11 +94,11 @@ def show(records: Sequence[Record], timed: bool = True) -> None:
                 out.print(f"nondeterministic  {r.label}: {calls}, in up to {differs}", highlight=False, markup=False)
 
 
-def _print_times(out: Console, rows: Sequence[Record]) -> None:
+def _print_times(out: Console, rows: Sequence[Record], published: bool = False) -> None:
     baseline = next(
         (r.timing.median for r in rows if r.cell.implementation == BASELINE and r.status == "ok" and r.timing), None
     )
-    figures = [_figures(r, baseline) for r in rows]
+    figures = [_figures(r, baseline) | ({"published": _published_time(r)} if published else {}) for r in rows]
     headings = [h for h in figures[0] if any(f[h] for f in figures)]  # a CPU has no launches, a copy no FLOPs
     # an implausible time is no time: it stands in the record, not beside times that can be believed
     cells = [
@@ -121,6 +124,23 @@ def _figures(record: Record, baseline: float | None) -> dict[str, str]:
         "yardstick": f"{rates.yardstick_share:.0%}" if rates.yardstick_share else "",
         f"× {BASELINE}": f"{baseline / timing.median:.2f}" if baseline else "",
     }
+
+
+def _published_time(record: Record) -> str:
+    """What was published of this implementation; of several methods, one after the other."""
+    return " / ".join(seconds(figure.time_s) for figure in record.published if figure.label)
+
+
+def _published(rows: Sequence[Record]) -> list[str]:
+    """A line of where and how a case's published figures were measured, and all of them: also of cells that have no time here."""
+    known = dict.fromkeys(figure for r in rows for figure in r.published)
+    sources: dict[str, list[str]] = {}
+    for f in known:
+        source = f"on {f.device or 'a device that is not said'}, by {f.method or 'a method that is not said'}"
+        sources.setdefault(source, []).append(f"{f.label or 'an implementation that is not said'} {seconds(f.time_s)}")
+    return (
+        ["published " + "; ".join(f"{source}: {', '.join(said)}" for source, said in sources.items())] if known else []
+    )
 
 
 def _print_parity(out: Console, rows: Sequence[Record]) -> None:

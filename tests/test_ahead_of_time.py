@@ -17,6 +17,7 @@ from fusebench import discovery
 from fusebench.backends.cuda import SHARED
 from fusebench.cases import make_case
 from fusebench.contract import Device
+from fusebench.inputs import make_sets
 
 triton = pytest.importorskip("triton")
 
@@ -74,6 +75,20 @@ def test_triton_compiles(name, arch):
             assert f".target sm_{arch}" in result.asm["ptx"] and result.asm["cubin"]
             assert result.metadata.shared <= SHARED_BYTES[arch], f"{case.id} {variant}"
     assert compiled
+
+
+@pytest.mark.parametrize("name", [k for k in KERNELS if "pallas" in KERNELS[k].implementations])
+def test_pallas_lowers_to_triton(name):
+    """As far as JAX goes without a GPU: to Triton's own representation."""
+    jax = pytest.importorskip("jax")
+    module = importlib.import_module(f"implementations.{name}.pallas")
+    with jax.enable_x64(True):  # as the back end has it
+        for case, variant in cells_of(module, 90):
+            arrays = make_sets(KERNELS[name].mathematics, case, 0, 1)[0].values()
+            shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in arrays]
+            call = module.build(case, variant, DEVICES[90], module.config(case, variant, DEVICES[90]))
+            lowered = call.trace(*shapes).lower(lowering_platforms=("cuda",)).as_text()
+            assert "__gpu$xla.gpu.triton" in lowered, f"{case.id} {variant}"
 
 
 COPIES = {("embedding", "naive"): 1}  # beside the kernels

@@ -65,7 +65,8 @@ def test_the_published_cases_have_their_own_dtype_precision_and_options():
         "token/float32/ieee", "token_2048/float32/ieee", "wide_token/float32/ieee", "batch/float32/ieee", "batch/float32/tf32",
         "batch/float16", "batch/bfloat16", "batch/bfloat16/w_layout=nk",
     ]  # fmt: skip
-    assert published(kernel="splacc") == ["batch/float32/ieee/w_layout=nk", "batch/float32/tf32/w_layout=nk"]
+    splacc = [f"batch/float32/{precision}/w_layout=nk/scale=none" for precision in ("ieee", "tf32")]
+    assert published(kernel="splacc") == splacc
 
 
 @pytest.mark.parametrize(
@@ -188,7 +189,10 @@ def test_all_inputs_are_those_that_the_kernel_defines():
         ),
         ({"option": {"w_layout": "kk"}}, "unknown value of option w_layout of lola 'kk': There are: kn, nk"),
         ({"implementation": "tritn"}, "unknown implementation 'tritn': did you mean triton? There are: "),
-        ({"implementation": "flax:row"}, "unknown variant of flax 'row': There are: module, pieces, transposed"),
+        (
+            {"implementation": "flax:row"},
+            "unknown variant of flax 'row': There are: default_layernorm, module, pieces, transposed",
+        ),
         ({"seed": -1}, "seed is -1: expected an integer of 0 or more"),
         ({"seed": [0, "x"]}, "seed is 'x': expected an integer of 0 or more"),
         ({"batch": 0}, "size M is 0: expected a positive integer"),

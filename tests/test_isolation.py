@@ -214,7 +214,9 @@ def test_a_worker_that_was_given_a_cell_measures_no_yardsticks(results, pool):
     assert pool.workers["torch", sys.executable].used
 
 
-@pytest.mark.parametrize(("module", "counted"), [("torch._inductor.compile_worker.subproc_pool", 0), ("tqdm._monitor", 0), ("elsewhere", 1)])
+@pytest.mark.parametrize(
+    ("module", "counted"), [("torch._inductor.compile_worker.subproc_pool", 0), ("tqdm._monitor", 0), ("elsewhere", 1)]
+)
 def test_a_thread_of_torch_s_compiler_is_no_implementation_s(module, counted):
     """torch.compile keeps one for its processes on a GPU, and starts it at the first kernel that it compiles."""
     namespace = {"__name__": module, "done": threading.Event()}

@@ -11,7 +11,7 @@ import toys
 
 from fusebench.contract import DTYPES
 from fusebench.dtypes import numpy_dtype
-from fusebench.parity.rounding import Exact, Noisy, Stored, spacing, stored
+from fusebench.parity.rounding import COMPUTED, Exact, Noisy, Stored, spacing, stored
 
 DRAWS = 320  # of noise that is balanced 16 make a round
 HALF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}  # half a spacing at 1
@@ -417,3 +417,57 @@ def test_a_cancelling_identity_is_owed_the_sum_that_cancels_in_16_bits_alone():
     errors = drawn(noisy("float16", points=("one_pass",)), lambda r: r.one_pass(*point) - 1)
     alone = drawn(noisy("float16"), lambda r: r.dot(a, b) - a @ b)
     assert spread(errors).mean() == pytest.approx(3 * spread(alone).mean(), rel=0.1)
+
+
+# Points that count in float32 too
+
+
+def test_a_program_that_does_not_sum_in_float16_is_owed_nothing():
+    a, b, value = np.full((1, 64), 10.0), np.ones((64, 20)), np.ones((1, 20))
+    for dtype in DTYPES:
+        r = noisy(dtype, points=("one_pass",))
+        assert r.half_sums(value, a, b, np.ones((1, 1))) is value
+        assert r.fast_variance(value, a, np.ones((1, 1))) is value
+    exact = Exact()
+    assert exact.half_sums(value, a, b, np.ones((1, 1))) is value and exact.fast_variance(value, a, a) is value
+    assert exact.seen == {"half_sums", "fast_variance"} < set(COMPUTED)
+
+
+def test_a_float16_accumulator_rounds_once_for_eight_terms():
+    a, b, scale = np.full((1, 64), 10.0), np.random.default_rng(4).uniform(0.9, 1.1, (64, 200)), np.array([[-3.0]])
+    r = noisy("float16", points=("half_sums",))
+    errors = drawn(r, lambda r: r.half_sums(np.ones((1, 200)), a, b, scale) - 1)
+    of_float32 = spread(drawn(noisy(), lambda r: r.dot(a, b) - a @ b)).mean()
+    assert spread(errors).mean() == pytest.approx(3 * 2**13 / math.sqrt(8) * of_float32, rel=0.05)
+    narrowed = noisy(points=("half_sums",))  # float32 operands are rounded too
+    more = drawn(narrowed, lambda r: r.half_sums(np.ones((1, 200)), a, b, scale) - 1)
+    operands = 3 * 2.0**-11 * math.sqrt(2 / 3 * 6400)
+    assert spread(more).mean() == pytest.approx(math.hypot(spread(errors).mean(), operands), rel=0.05)
+
+
+def test_a_float16_accumulator_loses_subnormals_and_overflows():
+    a, b, scale = np.full((1, 16), 1e-9), np.full((16, 500), 1e-3), np.ones((1, 1))
+    r = noisy("float16", points=("half_sums",))
+    lost = drawn(r, lambda r: r.half_sums(a @ b, a, b, scale) - a @ b)
+    assert spread(lost).mean() == pytest.approx(2.0**-25 * math.sqrt(2 / 3), rel=0.05)
+    large = np.array([[30000.0, -30000.0, 20000.0]]), np.ones((3, 2)) * [1.0, 0.5]
+    r = noisy("float16", points=("half_sums",))
+    found = drawn(r, lambda r: r.half_sums(np.zeros((1, 2)), *large, scale)[0], 16)
+    first = found[:, 0]
+    assert [np.sum(first == INF), np.sum(first == -INF), np.sum(np.isnan(first)), np.sum(np.isfinite(first))] == [
+        1,
+        1,
+        1,
+        13,
+    ]
+    assert np.isfinite(found[:, 1]).all(), "40 000 at the most"
+
+
+@pytest.mark.parametrize("mean", [0.0, 100.0])
+def test_a_fast_variance_errs_by_the_squares_that_cancel(mean):
+    a = np.random.default_rng(6).standard_normal((50, 64)) + mean
+    means, variance = a.mean(axis=1, keepdims=True), a.var(axis=1, keepdims=True)
+    r = noisy(points=("fast_variance",))
+    found = drawn(r, lambda r: r.fast_variance(variance, a, means))
+    unit = 2.0**-24 * (a**2).mean(axis=1, keepdims=True)
+    assert (found >= 0).all() and 0.5 < np.mean(spread(found - variance) / unit) < 5

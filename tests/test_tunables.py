@@ -133,10 +133,10 @@ def every_case(kernel, names=None):
 
 
 def own_configs(name, implementation, devices, names=None):
-    """(module, case, variant, device, its own config) of all cells that the implementation does not skip."""
+    """(module, case, variant, device, its own config) of all cells that the implementation does not skip, of variants with tunables."""
     module = discovery.load_implementation(name, implementation)
     skip = getattr(module, "skip", lambda *_: None)
-    variants = FOUND[name].implementations[implementation].variants
+    variants = FOUND[name].implementations[implementation].tunables
     for case in every_case(FOUND[name], names):
         for variant, device in itertools.product(variants, devices):
             if skip(case, variant, device) is None:
@@ -188,7 +188,7 @@ def grid_cells(name, implementation, count):
 def test_other_configs_of_the_tunables_are_right(name, implementation, run_cells):
     # jax_triton launches what triton does: one of each shows that it takes a config
     cells = list(grid_cells(name, implementation, count=2 if implementation == "triton" else 1))
-    assert {cell.variant for cell in cells} == set(FOUND[name].implementations[implementation].variants)
+    assert {cell.variant for cell in cells} == set(FOUND[name].implementations[implementation].tunables)
     records = run_cells(cells)
     assert [r for r in records if r.status != "ok"] == []
     assert [r.build.config for r in records] == [cell.config for cell in cells]

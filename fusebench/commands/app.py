@@ -211,7 +211,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
     with while_it_is_read():  # the exit code is that of the records, read or not
         if not asked.chosen.get("quiet"):
-            report.show(finished, timed=asked.command == "bench")
+            report.show(finished, timed=asked.command == "bench", published=bool(asked.chosen["published"]))
             if asked.chosen.get("baseline") is not None:
                 show.show_beside(run_folder, asked.chosen["baseline"])
         report.footer(finished, this.clock, time.perf_counter() - begin, run_folder)

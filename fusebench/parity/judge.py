@@ -18,7 +18,7 @@ from fusebench.inputs import make_sets
 from fusebench.parity import pattern, rows
 from fusebench.parity.budget import DRAWS, Budget, derive, errors, together
 from fusebench.parity.evaluations import Evaluations, evaluations
-from fusebench.parity.rounding import FLUSHED, Exact, evaluate, spacing
+from fusebench.parity.rounding import COMPUTED, FLUSHED, Exact, evaluate, spacing
 from fusebench.parity.verdict import Asked, Verdict, Worst
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case the judge sees itself: rows are chosen beyond
@@ -114,7 +114,7 @@ class Judge:
 
     def key(self, points: Sequence[str]) -> tuple[str, ...]:
         """Those of the points that make a difference: to store in float32 is no more than every float32 operation does."""
-        return tuple(sorted(p for p in points if p == FLUSHED or self.case.dtype != "float32"))
+        return tuple(sorted(p for p in points if p in COMPUTED or self.case.dtype != "float32"))
 
     def allowed(self, points: Sequence[str]) -> list[Budget]:
         """Per output, what a correct program that rounds at `points` may do to the judged rows."""

@@ -28,7 +28,12 @@ TF32_TRUNCATION = 2.0**-10
 # rounding each sum (Fasi, Higham, Mikaitis, Pranesh 2021).
 TENSOR_CORE_UNIT, TENSOR_CORE_STEP = 2.0**-22, 8
 PARTIAL_SUMS = 16  # of a product that are looked at
+# A tensor core rounds a float16 accumulator to nearest after each instruction, which has 8 of K or more.
+HALF_UNIT, HALF_LARGEST, HALF_LOST = 2.0**-11, 65504.0, 2.0**-25
 FLUSHED = "subnormals"  # the point of programs, or of back ends, that flush float32 subnormals to zero
+HALF_SUMS = "half_sums"  # of programs that sum a product in float16
+FAST_VARIANCE = "fast_variance"  # of programs that take a variance as mean(x²) - mean(x)²
+COMPUTED = (FLUSHED, HALF_SUMS, FAST_VARIANCE)  # points that say how a program computes, which counts in float32 too
 
 
 class Exact:
@@ -74,6 +79,16 @@ class Exact:
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """A point where a program may have computed `value` from a @ b, times `scale`, through a cancellation."""
         self.seen.add(point)
+        return value
+
+    def half_sums(self, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        """The point HALF_SUMS: `value` may come from a (M, K) @ b (K, N), times `scale`, summed in float16."""
+        self.seen.add(HALF_SUMS)
+        return value
+
+    def fast_variance(self, value: np.ndarray, a: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        """The point FAST_VARIANCE: `value`, the variance of the rows of a (M, K), may be mean(a²) - mean², in float32."""
+        self.seen.add(FAST_VARIANCE)
         return value
 
 
@@ -264,6 +279,33 @@ class Noisy(Exact):
         deviation, cut = self._once(lambda: self._of_product(a, b, product))
         size = np.abs(scale)
         return _moved(value + _finite(self.towards_zero * cut * size), _finite(deviation * size), self._normal(product))
+
+    def half_sums(self, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
+        if HALF_SUMS not in self.points:
+            return value
+        product = a @ b
+        deviation, overflows = self._once(lambda: self._of_half_sums(a, b, product))
+        drawn = _moved(value, _finite(deviation * np.abs(scale)), self._normal(product))
+        # then the whole is infinite, of either sign by the order of the sum, or NaN
+        overflow = {0: np.inf, 1: -np.inf, 2: np.nan}.get(self.draw)
+        return drawn if overflow is None else np.where(overflows, overflow, drawn)
+
+    def _of_half_sums(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The standard deviation of summing a @ b = `product` in float16; and where a partial sum may pass the largest float16."""
+        squares, steps = (a**2) @ (b**2), math.ceil(a.shape[-1] / TENSOR_CORE_STEP)
+        in_order = _partial_sums(a, b, TENSOR_CORE_STEP)[1]
+        variance = self._deviation(product, squares, in_order, HALF_UNIT, steps) ** 2
+        variance = variance + steps / 3 * HALF_LOST**2  # each step may lose half of the smallest subnormal
+        if self.dtype == "float32":  # operands are rounded to float16 as well, subnormals too
+            lost = (a**2).sum(axis=1, keepdims=True) + (b**2).sum(axis=0, keepdims=True)
+            variance = variance + 2 * squares / 3 * HALF_UNIT**2 + HALF_LOST**2 / 3 * lost
+        return _finite(np.sqrt(variance)), np.abs(a) @ np.abs(b) > HALF_LARGEST
+
+    def fast_variance(self, value: np.ndarray, a: np.ndarray, mean: np.ndarray) -> np.ndarray:
+        if FAST_VARIANCE not in self.points:
+            return value
+        square = self.compute(self.sum(a**2, axis=1, keepdims=True) / a.shape[1])
+        return np.maximum(self.compute(square - self.compute(mean**2)), 0.0)
 
 
 def _partial_sums(a: np.ndarray, b: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:

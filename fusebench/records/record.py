@@ -113,10 +113,22 @@ class Rates:
 
 
 @dataclass(frozen=True)
+class Figure:
+    """A time in seconds that the kernel's authors published for the case and the implementation `label`, on which device and by
+    which method; "" is what they do not name."""
+
+    time_s: float
+    label: str
+    device: str
+    method: str
+
+
+@dataclass(frozen=True)
 class Record:
     """One cell of one run. `status` is one of contract.STATUSES; `reason` says why it is not `ok`, and `reproduce` is the command
     that shows a wrong cell again. `computes` names the part of the kernel, "" for the whole. Parts that the cell did not
-    come to are None. `changed` is what it changed in its worker's process, such as the number of threads: the next cell got another. `retried` says why a first attempt was given up: its profile lacked records. `began` and `ended` are moments in UTC, in ISO 8601."""
+    come to are None. `changed` is what it changed in its worker's process, such as the number of threads: the next cell got another. `retried` says why a first attempt was given up: its profile lacked records. `published` are its authors'
+    figures. `began` and `ended` are moments in UTC, in ISO 8601."""
 
     id: str
     label: str
@@ -139,6 +151,7 @@ class Record:
     rates: Rates | None = None
     changed: tuple[str, ...] = ()
     retried: str | None = None
+    published: tuple[Figure, ...] = ()
     schema: int = SCHEMA
 
     @property

@@ -10,7 +10,10 @@ from implementations._shared.numpy.formulas import ACTIVATIONS, activate
 
 DIMENSIONS = ("M", "N")
 BATCH = "M"
-OPTIONS = {"activation": ("relu", *(a for a in ACTIVATIONS if a != "relu"))}
+OPTIONS = {
+    "activation": ("relu", *(a for a in ACTIVATIONS if a != "relu")),
+    "multiplier": ("drawn", "0.5", "2.3"),  # a value, in every call; drawn is another one in each
+}
 PRECISIONS = ("ieee",)  # there is no matrix product
 ROWS = {"x": 0, "z": 0, "y": 0}
 CASES = {
@@ -24,16 +27,22 @@ CASES = {
     "column": {"M": 4099, "N": 1},
     "square": {"M": 8, "N": 8},
 }
-PUBLISHED = ({"case": "small"}, {"case": "tiny"}, {"case": "square"})
+PUBLISHED = (
+    {"case": "small"},
+    {"case": "tiny"},
+    {"case": "square"},
+    {"case": "square", "options": {"multiplier": "2.3"}},
+)
 
 
 def inputs(case, rng):
-    """x, z (M, N): standard normal; multiplier (): between 1/4 and 3/4, another one each time."""
+    """x, z (M, N): standard normal; multiplier (): as the option says, drawn between 1/4 and 3/4."""
+    multiplier = case.options["multiplier"]
     M, N = case.size("M", "N")
     return {
         "x": rng.standard_normal((M, N), dtype=np.float32),
         "z": rng.standard_normal((M, N), dtype=np.float32),
-        "multiplier": np.array(rng.uniform(0.25, 0.75), np.float32),
+        "multiplier": np.array(rng.uniform(0.25, 0.75) if multiplier == "drawn" else multiplier, np.float32),
     }
 
 

@@ -6,7 +6,7 @@ Tables. Every feature has its own number of rows V_f, so the tables stand below 
 rows offsets[f] … offsets[f + 1] - 1, and offsets[F] = sum V_f. V is the largest V_f; the others follow from it (`cardinalities`).
 
 Hashing, an option:
-  modulus   row (id + 1) mod V_f of the feature's table
+  modulus   row (id + 1) mod V_f of the feature's table; no uniform hash (docs/kernels.md)
   lookup    the position of the id among the feature's known values, the first of duplicates; an unknown id has the table's
             last row. `known` gives each row the value that it stands for, and -1, which is no id, for that last row: a
             feature with L_f known values has V_f = L_f + 1 rows.

@@ -10,7 +10,8 @@ BATCH = "N"
 PRECISIONS = ("ieee",)  # a copy multiplies nothing
 ROWS = {"x": 0, "y": 0}
 CASES = {"floor": {"N": 1024}, "one": {"N": 1}, "odd": {"N": 4099}}
-PUBLISHED = ({"case": "floor"},)
+# The published call fills what it returns with zeros first
+PUBLISHED = ({"case": "floor", "device": "A100-class", "figures": {"unsynchronised loop": {"triton": 29.0}}},)
 
 
 def inputs(case, rng):

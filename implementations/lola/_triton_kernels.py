@@ -6,6 +6,7 @@
     multirow,       a program has a tile of rows and a tile of columns. While it feeds the tensor cores it sums the
     multirow_ws     statistics, shifted by s, the mean of the row's first block. At the end, with d = mean - s:
                     (x - s) @ W - d * colsum(W).  `multirow_ws` is given colsum(W), `multirow` sums it.
+    …_f16acc        the same as the published kernels multiply: operands and accumulator are float16, for float32 inputs too.
 
 float32 products take x - s, which float32 holds; 16-bit products must take x itself, so there s is 0 in the product alone.
 What is summed comes from loads of its own, one block ahead, wherever the tensor cores read the tile from shared memory:
@@ -30,12 +31,14 @@ TUNABLES = {
     ("row", "batched_row"): {
         "UNROLL": (1, 2, 4, 8), "BLOCK_K": (16, 32, 64, 128, 256), "BLOCK_N": (8, 16, 32, 64), "num_warps": (2, 4, 8),
     },
-    ("multirow", "multirow_ws"): {
+    ("multirow", "multirow_ws", "multirow_f16acc", "multirow_ws_f16acc"): {
         "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "BLOCK_K": (16, 32, 64), "GROUP": (4, 8, 16),
         "num_warps": (4, 8), "num_stages": (2, 3, 4),
     },
 }  # fmt: skip
 EPS = tl.constexpr(1e-5)
+HALF_SUMS = ("multirow_f16acc", "multirow_ws_f16acc")
+WITH_COLSUM = ("multirow_ws", "multirow_ws_f16acc")  # the variants that get the column sums of W
 
 
 def skip(case, variant, device):
@@ -44,6 +47,8 @@ def skip(case, variant, device):
         return "row takes one token; batched_row takes many"
     if variant in ("row", "batched_row") and case.precision == "tf32":
         return "multiplies in IEEE float32, without tensor cores: precision=ieee runs it"
+    if variant in HALF_SUMS and case.dtype == "bfloat16":
+        return "multiplies and sums in float16, which does not hold the range of bfloat16"
     return None
 
 
@@ -51,7 +56,7 @@ def config(case, variant, device):
     """The tunables of a variant: its tile, warps and stages."""
     if variant in ("row", "batched_row"):
         return row_config(case)
-    return multirow_config(case, device, variant == "multirow_ws")
+    return multirow_config(case, device, variant in WITH_COLSUM)
 
 
 def fits(case, variant, device, config):
@@ -59,7 +64,7 @@ def fits(case, variant, device, config):
     if variant in ("row", "batched_row"):
         return misfit(device, config, values=config["UNROLL"] * config["BLOCK_K"] * config["BLOCK_N"])
     BLOCK_M, BLOCK_N, BLOCK_K = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
-    sums = BLOCK_M * BLOCK_N + (BLOCK_N * BLOCK_K if variant == "multirow" else 0)  # of the products, and of W
+    sums = BLOCK_M * BLOCK_N + (0 if variant in WITH_COLSUM else BLOCK_N * BLOCK_K)  # of the products, and of W
     shared = shared_bytes(case, config, config["num_stages"])
     return misfit(device, config, ("BLOCK_M", "BLOCK_N", "BLOCK_K"), sums, shared)
 
@@ -68,7 +73,7 @@ def launches(case, variant, device, config):
     """The one launch of every variant."""
     M, K, N = case.size("M", "K", "N")
     pointer = TYPES[case.dtype]
-    by_row, prepared = variant in ("row", "batched_row"), variant == "multirow_ws"
+    by_row, prepared = variant in ("row", "batched_row"), variant in WITH_COLSUM
     kernel = row_kernel if by_row else multirow_ws if prepared else multirow
     signature = {"x": pointer, "W": pointer, "b": pointer} | ({"colsum": "*fp32"} if prepared else {})
     signature |= {"M": "i32", "y": pointer}
@@ -76,8 +81,9 @@ def launches(case, variant, device, config):
     if not by_row:
         options |= {
             "PRECISION": case.precision,
-            "VECTOR": 16 // case.itemsize,
-        }  # 16 bytes, which a thread loads at once
+            "VECTOR": 16 // case.itemsize,  # 16 bytes, which a thread loads at once
+            "HALF_SUMS": variant in HALF_SUMS,
+        }
     grid = ((M if by_row else triton.cdiv(M, config["BLOCK_M"])) * triton.cdiv(N, config["BLOCK_N"]),)
     return (launch_with(config, kernel, signature, options, grid),)
 
@@ -200,7 +206,7 @@ def row_kernel(
 def multirow_tiles(
     x, W, b, colsum, M, y,
     K: tl.constexpr, N: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr, HALF_SUMS: tl.constexpr,
 ):  # fmt: skip
     """The body of `multirow` (colsum is None) and `multirow_ws`."""
     row_block, column_block = grouped(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP)
@@ -224,7 +230,7 @@ def multirow_tiles(
     W_sum = tl.zeros([BLOCK_K, BLOCK_N], tl.float32)
     if colsum is None:
         W_ahead = tl.load(W_tile, mask=(k < K)[:, None] & n_inside[None, :], other=0.0)
-    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
+    acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float16 if HALF_SUMS else tl.float32)
     for start in range(0, K, BLOCK_K):
         k_inside = (start + k < K) | (K % BLOCK_K == 0)
         xs = tl.load(x_tile, mask=k_inside[None, :], other=0.0)
@@ -234,7 +240,10 @@ def multirow_tiles(
         in_vectors = tl.reshape(shifted, [BLOCK_M, BLOCK_K // VECTOR, VECTOR])
         total += tl.sum(in_vectors, 2)
         squares += tl.sum(in_vectors * in_vectors, 2)
-        if HALF:
+        if HALF_SUMS:
+            factor = xs if HALF else shifted.to(tl.float16)
+            acc = tl.dot(factor, w.to(tl.float16), acc, out_dtype=tl.float16)
+        elif HALF:
             acc = tl.dot(xs, w, acc)
         elif PRECISION == "tf32":
             acc = tl.dot(nearest_tf32(shifted), w, acc, input_precision="tf32")
@@ -250,6 +259,8 @@ def multirow_tiles(
         if colsum is None:
             W_ahead = tl.load(W_tile, mask=k_ahead[:, None] & n_inside[None, :], other=0.0)
 
+    if HALF_SUMS:
+        acc = acc.to(tl.float32)
     mean, rstd = moments(tl.sum(total, 1), tl.sum(squares, 1), K)
     if x.dtype.element_ty != tl.float32:
         mean += shift
@@ -267,11 +278,11 @@ def multirow_tiles(
 def multirow(
     x, W, b, M, y,
     K: tl.constexpr, N: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr, HALF_SUMS: tl.constexpr,
 ):  # fmt: skip
     """A tile of y in one pass over x and W."""
     multirow_tiles(
-        x, W, b, None, M, y, K, N, NK, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, VECTOR, GROUP
+        x, W, b, None, M, y, K, N, NK, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, VECTOR, GROUP, HALF_SUMS
     )  # fmt: skip
 
 
@@ -279,9 +290,9 @@ def multirow(
 def multirow_ws(
     x, W, b, colsum, M, y,
     K: tl.constexpr, N: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, VECTOR: tl.constexpr, GROUP: tl.constexpr, HALF_SUMS: tl.constexpr,
 ):  # fmt: skip
     """A tile of y in one pass over x and W, with colsum(W) prepared (N,) in float32."""
     multirow_tiles(
-        x, W, b, colsum, M, y, K, N, NK, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, VECTOR, GROUP
+        x, W, b, colsum, M, y, K, N, NK, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, VECTOR, GROUP, HALF_SUMS
     )  # fmt: skip

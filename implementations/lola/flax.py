@@ -1,7 +1,8 @@
 """lola in Flax and plain JAX.
 
 - `module`: a linen module of LayerNorm and Dense, as most users write it.
-- `transposed`: the same with the kernel kept as (N, K), so that the product reads W by rows of K.
+- `default_layernorm`: the same with Flax's own choice of variance, mean(x²) - mean(x)², which cancels where |mean| is large.
+- `transposed`: the module with the kernel kept as (N, K), so that the product reads W by rows of K.
 - `pieces`: the one-pass identity of kernel.py, for one row and vmapped over the batch. A float32 row is shifted by its mean,
   so that nothing cancels; 16 bits cannot hold the shifted row, so there the product takes x itself.
 """
@@ -16,23 +17,25 @@ BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
 VARIANTS = {
     "module": ("layernorm", "product", "bias", "activation"),
+    "default_layernorm": ("fast_variance", "layernorm", "product", "bias", "activation"),
     "transposed": ("layernorm", "product", "bias", "activation"),
     "pieces": ("one_pass",),
 }
 
 
 class Lola(nn.Module):
-    """LayerNorm without scale and shift (two-pass variance, as Torch's), Dense, activation."""
+    """LayerNorm without scale and shift (two-pass variance, as Torch's, unless it is to be `fast`), Dense, activation."""
 
     features: int
     activation: str
     dtype: jnp.dtype
+    fast: bool = False
 
     @nn.compact
     def __call__(self, x):
-        normed = nn.LayerNorm(epsilon=1e-5, use_bias=False, use_scale=False, use_fast_variance=False, dtype=self.dtype)(
-            x
-        )
+        normed = nn.LayerNorm(
+            epsilon=1e-5, use_bias=False, use_scale=False, use_fast_variance=self.fast, dtype=self.dtype
+        )(x)
         return ACTIVATIONS[self.activation](nn.Dense(self.features, dtype=self.dtype, dot_general=dot_general)(normed))
 
 
@@ -46,7 +49,8 @@ def prepare(case, variant, x, W, b):
 def build(case, variant, device):
     """call(x (M, K), W, b (N,), *prepared) → (M, N), jitted."""
     activate = ACTIVATIONS[case.options["activation"]]
-    module = Lola(case.sizes["N"], case.options["activation"], jnp.dtype(case.dtype))
+    fast = variant == "default_layernorm"
+    module = Lola(case.sizes["N"], case.options["activation"], jnp.dtype(case.dtype), fast)
 
     def apply(x, _, b, W):
         return module.apply({"params": {"Dense_0": {"kernel": W, "bias": b}}}, x)
@@ -73,4 +77,4 @@ def build(case, variant, device):
 
         return jax.vmap(row)(x)
 
-    return jax.jit({"module": apply, "transposed": transposed, "pieces": pieces}[variant])
+    return jax.jit({"transposed": transposed, "pieces": pieces}.get(variant, apply))  # both modules are `apply`

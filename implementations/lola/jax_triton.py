@@ -1,21 +1,54 @@
-"""lola in JAX through jax-triton: triton.py's kernels and variants."""
+"""lola in JAX through jax-triton: triton.py's kernels and variants.
+
+unjitted: batched_row as the published call is, without jax.jit, so that JAX traces it anew at each call. The kernel is the same; what
+differs is the host's time.
+"""
 
 import jax
 import jax.numpy as jnp
 
 from implementations._shared.jax.launch import run
-from implementations.lola._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations.lola import _triton_kernels as kernels
+from implementations.lola._triton_kernels import TUNABLES, WITH_COLSUM, fits  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
-VARIANTS = {"row": (), "batched_row": (), "multirow": ("one_pass",), "multirow_ws": ("one_pass",)}
+VARIANTS = {
+    "row": (),
+    "batched_row": (),
+    "multirow": ("one_pass",),
+    "multirow_ws": ("one_pass",),
+    "multirow_f16acc": ("half_sums",),
+    "multirow_ws_f16acc": ("half_sums",),
+    "unjitted": (),
+}
+
+
+def skip(case, variant, device):
+    """Why Triton cannot run this cell, or None."""
+    return kernels.skip(case, _of(variant), device)
+
+
+def config(case, variant, device):
+    """The tunables of a variant; `unjitted` has none."""
+    return {} if variant == "unjitted" else kernels.config(case, variant, device)
+
+
+def launches(case, variant, device, chosen):
+    """The one launch of every variant."""
+    return kernels.launches(case, _of(variant), device, chosen or kernels.config(case, _of(variant), device))
+
+
+def _of(variant):
+    """The variant whose kernel it is."""
+    return "batched_row" if variant == "unjitted" else variant
 
 
 def prepare(case, variant, x, W, b):
-    """multirow_ws: the column sums of W in float32."""
-    return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=jnp.float32),) if variant == "multirow_ws" else ()
+    """With prepared column sums: those of W in float32."""
+    return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=jnp.float32),) if variant in WITH_COLSUM else ()
 
 
 def build(case, variant, device, chosen):
@@ -25,4 +58,4 @@ def build(case, variant, device, chosen):
     def call(x, W, b, *colsum):
         return run(launch, x, W, b, *colsum, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
 
-    return jax.jit(call)
+    return call if variant == "unjitted" else jax.jit(call)

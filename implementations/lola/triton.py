@@ -1,25 +1,31 @@
 """lola in Triton, one launch in every variant: _triton_kernels.py says how they work.
 
 row: one token. batched_row: the same kernel for any number of tokens. multirow: tiles of rows on the tensor cores.
-multirow_ws: multirow with the column sums of W prepared.
+multirow_ws: multirow with the column sums of W prepared. multirow_f16acc, multirow_ws_f16acc: the same with the arithmetic of the
+published kernels, which sum their products in float16, and multiply float32 inputs in float16 too.
 """
 
 import torch
 
-from implementations.lola._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations.lola._triton_kernels import TUNABLES, WITH_COLSUM, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
-VARIANTS = {"row": (), "batched_row": (), "multirow": ("one_pass",), "multirow_ws": ("one_pass",)}
+VARIANTS = {
+    "row": (),
+    "batched_row": (),
+    "multirow": ("one_pass",),
+    "multirow_ws": ("one_pass",),
+    "multirow_f16acc": ("half_sums",),
+    "multirow_ws_f16acc": ("half_sums",),
+}
 
 
 def prepare(case, variant, x, W, b):
-    """multirow_ws: the column sums of W in float32."""
-    return (
-        (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=torch.float32),) if variant == "multirow_ws" else ()
-    )
+    """With prepared column sums: those of W in float32."""
+    return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=torch.float32),) if variant in WITH_COLSUM else ()
 
 
 def build(case, variant, device, chosen):

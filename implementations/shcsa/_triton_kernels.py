@@ -35,13 +35,14 @@ TUNABLES = {
     },
     "padded_attention": {
         "attention_BLOCK_M": (16, 32, 64, 128), "attention_BLOCK_N": (16, 32, 64, 128), "attention_num_warps": (4, 8, 16),
-        "attention_num_stages": (1, 2, 3, 4),
+        "attention_num_stages": (1, 2, 3, 4), "attention_N_OCOLS": (16, 32, 64, 128, 256),
     },
     ("padded_softmax_v", "padded_softmax", "plain_softmax"): {
         "scores_BLOCK": (16, 32, 64, 128), "scores_num_warps": (4, 8),
         "values_BLOCK_M": (16, 32, 64, 128), "values_BLOCK_N": (16, 32, 64, 128), "values_num_warps": (2, 4, 8),
         "values_num_stages": (1, 2, 3, 4),
     },
+    "padded_softmax_v": {"values_N_OCOLS": (16, 32, 64, 128, 256)},
     "padded_softmax": {"softmax_BLOCK": (1024, 2048, 4096, 8192), "softmax_num_warps": (1, 2, 4, 8, 16)},
     "plain_softmax": {
         "softmax_ROWS": (1, 2, 4, 8), "softmax_BLOCK": (1024, 2048, 4096, 8192), "softmax_num_warps": (1, 2, 4, 8, 16),

@@ -20,6 +20,7 @@ from programs.arithmetic import (
     flush,
     fp8,
     gelu_tanh,
+    half_steps,
     half_sums,
     in_halves,
     is_16,
@@ -114,6 +115,21 @@ def one_pass(case, x, W, b, product=library, total=pairwise, block=16, shift=Tru
     return store(case, act(case.options["activation"], core * rstd + b if after else (core + b) * rstd))
 
 
+def in_half(case):
+    """Where products may be summed in float16. relu makes a finite number of an overflow, which no budget has."""
+    return (case.dtype == "float16" or is_ieee(case)) and case.options["activation"] != "relu"
+
+
+def fast_variance(case, x, W, b, eps=EPS, ddof=0):
+    """The variance as mean(x²) - mean(x)² of the row as it is; the normed rows, and what follows, are stored."""
+    x, W, b = read(case, x, W, b)
+    K = x.shape[1]
+    mean = pairwise(x) / K
+    variance = clamped(pairwise(x * x) / np.float32(max(K - ddof, 1)), mean)
+    normed = keep(case, (x - mean) * rstd_of(variance, eps))
+    return store(case, activate(case.options["activation"], keep(case, keep(case, normed @ W) + b)))
+
+
 def row_by_row(case, x, W, b):
     """One row at a time, K in lanes, as a kernel for one token does it."""
     return np.concatenate([fused(case, row, W, b, backwards_dot) for row in x[:, None, :]])
@@ -148,6 +164,9 @@ CORRECT = {
     **{f"one pass, {n}": Program(partial(one_pass, product=p), ("one_pass",), is_16) for n, p in TENSOR_CORES.items()},
     **{f"one pass, {n}": Program(partial(one_pass, product=p), ("one_pass",), is_tf32) for n, p in TF32.items()},
     "one pass, rows sequential": Program(partial(one_pass, total=sequential, block=64), ("one_pass",)),
+    "one pass, float16 sums of 8": Program(partial(one_pass, product=half_steps), ("half_sums",), in_half),
+    "one pass, float16 sums of 16": Program(partial(one_pass, product=partial(half_steps, step=16)), ("half_sums",), in_half),
+    "fast variance": Program(fast_variance, ("fast_variance", *STAGED), lambda case: not is_tf32(case)),
     "subnormals flushed": Program(flushed, ("subnormals",), is_32),
 }  # fmt: skip
 
@@ -284,6 +303,15 @@ MISTAKES = {
     "relu loses NaN": Mistake(with_(act=loses_nan), F, ODD, options=RELU, inputs="nan"),
     "NaN made 0": Mistake(whole(fused, np.nan_to_num), F, ODD, inputs="nan"),
     "leaky relu": Mistake(with_(act=lambda name, z: np.where(z > 0, z, np.float32(0.01) * z)), F, ODD, options=RELU),
+    "float16 sums of each term where a step has 8": Mistake(
+        passed(product=half_sums), "one pass, float16 sums of 8", ODD, "float16"),
+    "bfloat16 operands of float16 sums": Mistake(passed(product=of(bfloat16_cut, half_steps)), "one pass, float16 sums of 8", ODD),
+    "float16 sums that are not declared": Mistake(passed(product=half_steps), O16, ODD, "float16"),
+    "float16 sums that are not declared, float32": Mistake(passed(product=half_steps), O, ODD),
+    "fast variance that is not declared": Mistake(fast_variance, S, ODD, inputs="large_mean"),
+    "fast variance, eps 1e-3": Mistake(
+        lambda case, *a: fast_variance(case, *a, eps=np.float32(1e-3)), "fast variance", ODD),
+    "fast variance, unbiased": Mistake(lambda case, *a: fast_variance(case, *a, ddof=1), "fast variance", ODD),
     "float16 accumulation": Mistake(with_(product=half_sums), "fused, 16 bits", ODD, "float16"),
     "float16 accumulation of float32": Mistake(with_(product=half_sums), F, ODD),
     "tf32 where ieee was asked": Mistake(with_(product=of(tf32_cut)), F, ODD),

@@ -4,7 +4,8 @@
                 maximum and sum for each row. Blocks begin at token n_padd, so that padding is never read and only the blocks
                 on the diagonal have a mask.
     whole_row   a program has a tile of rows and all their scores at once: one product, one softmax, one product. No step
-                waits for another block's maximum, which is what makes a short sequence slow; the whole of k must fit.
+                waits for another block's maximum, which is what makes a short sequence slow; the whole of k must fit. The second
+                product is of N_OCOLS columns of v at a time, all of them unless told otherwise.
 
 Both count scores in units of 1 / log2(e), so that an exponential is one multiplication and exp2. Probabilities are rounded to
 the storage dtype for the second product and divided by their sum after it. Long rows, the last ones of a head, begin first.
@@ -27,7 +28,7 @@ TUNABLES = {
     "flash": {
         "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128), "num_warps": (4, 8), "num_stages": (1, 2, 3, 4),
     },
-    "whole_row": {"BLOCK_M": (16, 32, 64), "num_warps": (4, 8, 16)},
+    "whole_row": {"BLOCK_M": (16, 32, 64), "N_OCOLS": (16, 32, 64, 128, 256), "num_warps": (4, 8, 16)},
 }  # fmt: skip
 
 WIDEST = 256  # columns of a row of q that a program can hold
@@ -57,7 +58,9 @@ def fits(case, variant, device, config):
     T, BLOCK_D = padded(case.sizes["T"]), padded(case.sizes["D"])
     if variant == "whole_row":
         BLOCK_M = config["BLOCK_M"]
-        return misfit(device, config, ("BLOCK_M",), BLOCK_M * max(T, BLOCK_D), whole_row_bytes(case, BLOCK_M))
+        if config["N_OCOLS"] > BLOCK_D:
+            return f"N_OCOLS={config['N_OCOLS']}; rows of y have {BLOCK_D} columns"
+        return misfit(device, config, ("BLOCK_M", "N_OCOLS"), BLOCK_M * max(T, BLOCK_D), whole_row_bytes(case, BLOCK_M))
     sums = config["BLOCK_M"] * (config["BLOCK_N"] + BLOCK_D)
     return misfit(device, config, ("BLOCK_M", "BLOCK_N"), sums, flash_bytes(case, config, config["num_stages"]))
 
@@ -113,8 +116,9 @@ def flash_bytes(case, tile, num_stages):
 
 
 def whole_row_config(case):
-    """The tunables of `whole_row`: 16 rows, and warps for 64 scores a thread."""
-    return {"BLOCK_M": 16, "num_warps": min(16, max(4, 16 * padded(case.sizes["T"]) // (64 * 32)))}
+    """The tunables of `whole_row`: 16 rows, all columns of v, and warps for 64 scores a thread."""
+    num_warps = min(16, max(4, 16 * padded(case.sizes["T"]) // (64 * 32)))
+    return {"BLOCK_M": 16, "N_OCOLS": padded(case.sizes["D"]), "num_warps": num_warps}
 
 
 def whole_row_bytes(case, BLOCK_M):
@@ -209,7 +213,7 @@ def flash(
 def whole_row(
     q, k, v, n_padd, y,
     H: tl.constexpr, T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr,
+    BLOCK_M: tl.constexpr, N_OCOLS: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_M rows of a head, and all its tokens; those that no row of the tile sees are not read."""
     TILES: tl.constexpr = (T + BLOCK_M - 1) // BLOCK_M
@@ -229,8 +233,18 @@ def whole_row(
     highest = tl.maximum(tl.max(s, 1) * SCALE, LOWEST)
     p = tl.exp2(s * SCALE - highest[:, None])
     total = tl.sum(p, 1)
-    values = tl.load(v + places, mask=read, other=0.0)
-    acc = tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
-    z = tl.where(rows[:, None] < n, 0.0, acc / total[:, None])
-    inside = (rows[:, None] < T) & (d[None, :] < D)
-    tl.store(y + rows.to(tl.int64)[:, None] * D + d[None, :], z.to(y.dtype.element_ty), mask=inside)
+    if N_OCOLS == BLOCK_D:
+        values = tl.load(v + places, mask=read, other=0.0)
+        acc = tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
+        z = tl.where(rows[:, None] < n, 0.0, acc / total[:, None])
+        inside = (rows[:, None] < T) & (d[None, :] < D)
+        tl.store(y + rows.to(tl.int64)[:, None] * D + d[None, :], z.to(y.dtype.element_ty), mask=inside)
+    else:
+        kept = (tokens >= n) & (tokens < tl.minimum(first + BLOCK_M, T))
+        for column in range(0, BLOCK_D, N_OCOLS):
+            o = column + tl.arange(0, N_OCOLS)
+            values = tl.load(v + tokens[:, None] * D + o[None, :], mask=kept[:, None] & (o[None, :] < D), other=0.0)
+            part = tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
+            part = tl.where(rows[:, None] < n, 0.0, part / total[:, None])
+            inside_part = (rows[:, None] < T) & (o[None, :] < D)
+            tl.store(y + rows.to(tl.int64)[:, None] * D + o[None, :], part.to(y.dtype.element_ty), mask=inside_part)

@@ -3,7 +3,8 @@ their tiles.
 
     flash       a program has a tile of rows and goes through what they see of att in blocks, with a running maximum and sum
                 for each row, and through v beside it. att is read once; every tile of rows reads v again, from L2.
-    whole_row   a program holds all scores of 16 rows: one maximum, one sum, one product with all of v, which must fit.
+    whole_row   a program holds all scores of 16 rows: one maximum, one sum, one product with all of v, which must fit,
+                N_OCOLS of its columns at a time, all of them unless told otherwise.
 
 Blocks begin at the last multiple of 16 tokens before n_padd, so that what is loaded stays aligned. Hidden scores are replaced,
 whatever they hold, and hidden rows of v are never read. Weights are rounded to the storage dtype for the product and divided
@@ -34,7 +35,7 @@ TUNABLES = {
     "flash": {
         "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128), "num_warps": (2, 4, 8), "num_stages": (1, 2, 3, 4),
     },
-    "whole_row": {"BLOCK_M": (16, 32, 64), "num_warps": (4, 8, 16)},
+    "whole_row": {"BLOCK_M": (16, 32, 64), "N_OCOLS": (16, 32, 64, 128, 256), "num_warps": (4, 8, 16)},
 }  # fmt: skip
 
 LOG2_E = tl.constexpr(math.log2(math.e))
@@ -66,7 +67,9 @@ def fits(case, variant, device, config):
     T, BLOCK_D = padded(case.sizes["T"]), padded(case.sizes["D"])
     if variant == "whole_row":
         BLOCK_M = config["BLOCK_M"]
-        return misfit(device, config, ("BLOCK_M",), BLOCK_M * max(T, BLOCK_D), whole_row_bytes(case, BLOCK_M))
+        if config["N_OCOLS"] > BLOCK_D:
+            return f"N_OCOLS={config['N_OCOLS']}; rows of y have {BLOCK_D} columns"
+        return misfit(device, config, ("BLOCK_M", "N_OCOLS"), BLOCK_M * max(T, BLOCK_D), whole_row_bytes(case, BLOCK_M))
     sums = config["BLOCK_M"] * (config["BLOCK_N"] + BLOCK_D)
     return misfit(device, config, ("BLOCK_M", "BLOCK_N"), sums, flash_bytes(case, config, config["num_stages"]))
 
@@ -195,7 +198,7 @@ def flash(
 def whole_row(
     att, v, n_padd, y,
     T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_T: tl.constexpr,
+    BLOCK_M: tl.constexpr, N_OCOLS: tl.constexpr, BLOCK_T: tl.constexpr,
 ):  # fmt: skip
     """BLOCK_M rows, and all of v."""
     first = ((T + BLOCK_M - 1) // BLOCK_M - 1 - tl.program_id(0)) * BLOCK_M
@@ -204,6 +207,14 @@ def whole_row(
     s = scores_of(att, rows, tokens, n, T, True)
     highest = tl.maximum(tl.max(s, 1), LOWEST)
     p = tl.exp2(s - highest[:, None])
-    values = values_of(v, tokens, d, n, tl.minimum(first + BLOCK_M, T), D, True)
-    acc = tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
-    finish(acc, tl.sum(p, 1), y, rows, d, n, T, D)
+    if N_OCOLS == BLOCK_D:
+        values = values_of(v, tokens, d, n, tl.minimum(first + BLOCK_M, T), D, True)
+        acc = tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
+        finish(acc, tl.sum(p, 1), y, rows, d, n, T, D)
+    else:
+        total = tl.sum(p, 1)
+        for column in range(0, BLOCK_D, N_OCOLS):
+            o = column + tl.arange(0, N_OCOLS)
+            values = values_of(v, tokens, o, n, tl.minimum(first + BLOCK_M, T), D, True)
+            part = tl.dot(p.to(values.dtype), values, input_precision=PRECISION)
+            finish(part, total, y, rows, o, n, T, D)

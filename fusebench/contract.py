@@ -39,6 +39,8 @@ discovery reads them without importing the file:
     WITHOUT_GPU = "timed"                or "interpreted" (parity only) or "unavailable" (may be absent: "timed")
     FUSED = True                         its call is the launches of its own kernels, and computes with no operator of the back end's
                                          framework beside them: the harness watches for those (may be absent: False)
+    EXPECT = ({"variant": "default", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1"}, …)
+                                         what `inspect` is to find in its machine code (may be absent)
     def skip(case, variant, device): …   why it cannot do this cell, or None (may be absent)
     def prepare(case, variant, *inputs)  a tuple made once from the weights alone, such as column sums (may be absent)
     def build(case, variant, device): …  → call(*inputs, *prepared) → one output or a tuple of them
@@ -151,6 +153,19 @@ class Published:
     options: Mapping[str, str] = field(default_factory=dict)
     figures: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     device: str = ""
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is expected of the machine code of a variant, for an arch, of a named case; options left out are the default's."""
+
+    variant: str
+    case: str
+    arch: str
+    expect: str
+    dtype: str = "float32"
+    precision: str = "ieee"
+    options: Mapping[str, str] = field(default_factory=dict)
 
 
 def _no_weights(case: Case, rng: Any) -> dict[str, Any]:

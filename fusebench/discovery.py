@@ -15,21 +15,24 @@ import re
 import sys
 import types
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from fusebench import kernel_file, sources, syntax
 from fusebench.backends import protocol
-from fusebench.contract import PRECISIONS, Mathematics, Published, Tunable
+from fusebench.contract import PRECISIONS, Expected, Mathematics, Published, Tunable
 from fusebench.errors import UsageError
 from fusebench.kernel_file import are_names, are_values, is_name, maps
 
 HOME = Path(__file__).resolve().parent.parent / "implementations"
 WITHOUT_GPU = ("timed", "interpreted", "unavailable")
 CONSTANTS = (  # of the contract, read as literals
-    "BACKEND", "VARIANTS", "REQUIRES", "IN_PLACE", "COMPUTES", "TUNABLES", "FUSED", "WITHOUT_GPU",
+    "BACKEND", "VARIANTS", "REQUIRES", "IN_PLACE", "COMPUTES", "TUNABLES", "FUSED", "WITHOUT_GPU", "EXPECT",
 )  # fmt: skip
+EXPECT_EXAMPLE = (
+    '({"variant": "default", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0"},)'
+)
 FUNCTIONS = {  # of an implementation, with their arguments; those of the tunables have the config as well
     "build": ("case", "variant", "device"), "skip": ("case", "variant", "device"), "config": ("case", "variant", "device"),
     "fits": ("case", "variant", "device", "config"), "launches": ("case", "variant", "device", "config"),
@@ -51,6 +54,7 @@ class Implementation:
     computes: str = ""
     tunables: Mapping[str, Mapping[str, tuple[Tunable, ...]]] = field(default_factory=dict)
     fused: bool = False
+    expect: tuple[Expected, ...] = ()
     broken: str = ""
 
     def missing(self) -> str | None:
@@ -224,8 +228,20 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         fused = constants.get("FUSED", False)
         if not isinstance(fused, bool):
             raise ValueError(f"FUSED is {fused!r:.60}; expected True or False")
+        expect = _expected(constants.get("EXPECT", ()), variants)
         return Implementation(
-            kernel, file.stem, file, backend, variants, requires, in_place, without_gpu, computes, tunables, fused
+            kernel,
+            file.stem,
+            file,
+            backend,
+            variants,
+            requires,
+            in_place,
+            without_gpu,
+            computes,
+            tunables,
+            fused,
+            expect,
         )
     except KeyError as error:
         return Implementation(
@@ -242,6 +258,19 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         MemoryError,
     ) as error:  # the last two from nested brackets
         return Implementation(kernel, file.stem, file, broken=f"{file.name} cannot be read: {error}")
+
+
+def _expected(literal: Any, variants: Mapping[str, Any]) -> tuple[Expected, ...]:
+    """EXPECT, checked as far as it can be without its kernel."""
+    known = {one.name for one in fields(Expected)}
+    entries: Iterable[Any] = literal if isinstance(literal, tuple) else [None]
+    for entry in entries:
+        texts = isinstance(entry, dict) and all(isinstance(v, str) for k, v in entry.items() if k != "options")
+        if not texts or set(entry) - known or not {"variant", "case", "arch", "expect"} <= set(entry):
+            raise ValueError(f"EXPECT must be a tuple such as {EXPECT_EXAMPLE}; not {entry!r:.60}")
+        if entry["variant"] not in variants:
+            raise ValueError(f"EXPECT names the variant {entry['variant']!r}, which VARIANTS lacks")
+    return tuple(Expected(**entry) for entry in literal)
 
 
 def is_importable_name(name: str) -> bool:

@@ -24,7 +24,7 @@ FLOORS = (
     ("hard_check",),
     ("run", "report", "library"),
     ("configuration",),
-    ("comparison", "sanitizer", "tracking"),
+    ("comparison", "inspection", "sanitizer", "tracking"),
     ("commands",),
     ("cli",),
     ("__main__", "__init__"),

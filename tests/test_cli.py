@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from fusebench import cli
-from fusebench.commands import app, compare, listing, new, plot, sanitize, show, yardsticks
+from fusebench.commands import app, compare, inspect, listing, new, plot, sanitize, show, yardsticks
 
 
 @pytest.fixture(autouse=True)
@@ -29,6 +29,7 @@ def called(monkeypatch):
     monkeypatch.setattr(app, "run_app", lambda command, arguments: seen.append((command, arguments)) or 3)
     monkeypatch.setattr(compare, "run_compare", lambda arguments: seen.append(("compare", arguments)) or 4)
     monkeypatch.setattr(sanitize, "run_sanitize", lambda arguments: seen.append(("sanitize", arguments)) or 8)
+    monkeypatch.setattr(inspect, "run_inspect", lambda arguments: seen.append(("inspect", arguments)) or 11)
     monkeypatch.setattr(listing, "main", lambda arguments: seen.append(("list", arguments)) or 5)
     monkeypatch.setattr(show, "main", lambda arguments: seen.append(("show", arguments)) or 9)
     monkeypatch.setattr(plot, "main", lambda arguments: seen.append(("plot", arguments)) or 10)
@@ -49,6 +50,7 @@ def called(monkeypatch):
         ("sanitize", 8),
         ("show", 9),
         ("plot", 10),
+        ("inspect", 11),
     ],
 )
 def test_each_command_gets_its_arguments_and_gives_its_code(called, command, code):
@@ -119,7 +121,7 @@ def test_an_unknown_command(capsys):
     assert cli.main(["bnch"]) == 2
     assert (
         capsys.readouterr().err
-        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, list, new, parity, plot, sanitize, show, yardsticks\n"
+        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, inspect, list, new, parity, plot, sanitize, show, yardsticks\n"
     )
 
 

@@ -79,6 +79,45 @@ def compile_cubin(path: str | Path, arch: str, names: Sequence[str], defines: It
     return cubin
 
 
+def compile_ptx(path: Path, arch: str, name: str, defines: Iterable[str] = ()) -> str:
+    """The PTX from which `compile_cubin` makes that kernel's machine code. It needs no driver either. Raises CompileError."""
+    defines = list(defines)
+    key, store = _key(path, arch, [name, "PTX"], defines), _store()
+    try:
+        return str(bytes(store[key]).decode())
+    except (KeyError, OSError, TypeError, ValueError):
+        pass
+    ptx = _ptx(path, arch, name, defines)
+    try:
+        store[key] = ptx.encode()
+    except (OSError, TypeError):
+        pass
+    return ptx
+
+
+def _ptx(path: Path, arch: str, name: str, defines: list[str]) -> str:
+    """Through NVRTC itself: cuda-core asks a driver where PTX is wanted."""
+    from cuda.bindings import nvrtc
+
+    error, program = nvrtc.nvrtcCreateProgram(path.read_bytes(), path.name.encode(), 0, [], [])
+    error, *_ = nvrtc.nvrtcAddNameExpression(program, name.encode())
+    folders = (path.parent, path.parent.parent, SHARED, *header_folders())
+    options = [
+        f"--gpu-architecture={arch}",
+        f"--std={STANDARD}",
+        *(f"-I{f}" for f in folders),
+        *(f"-D{d}" for d in defines),
+    ]
+    error, *_ = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+    if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise CompileError(f"{path.name} does not compile to PTX for {arch} ({error.name})")
+    _, size = nvrtc.nvrtcGetPTXSize(program)
+    buffer = b" " * size  # which is written into
+    nvrtc.nvrtcGetPTX(program, buffer)
+    nvrtc.nvrtcDestroyProgram(program)
+    return buffer.rstrip(b"\0").decode()
+
+
 _noted: ContextVar[dict[Path, str] | None] = ContextVar("noted", default=None)
 
 

@@ -18,6 +18,7 @@ import fusebench
 from fusebench.errors import UsageError
 
 NAMES = ("kernel", "implementation", "case", "dtype", "precision", "inputs", "tools")  # keys that take names
+TEXTS = ("expect",)  # keys that take a text, in which Hydra's grammar has no say
 MOST_JOBS = 10_000  # of one multirun: each is composed beforehand
 
 
@@ -43,8 +44,11 @@ def parse(arguments: Sequence[str]) -> list[Override]:
 
 
 def quoted(argument: str) -> str:
-    """The argument with names that are left out, `~cuda`, quoted: Hydra's grammar has no bare ~ in a value."""
+    """The argument with names that are left out, `~cuda`, quoted: Hydra's grammar has no bare ~ in a value. And the text
+    of a key that takes one."""
     key, equals, value = argument.partition("=")
+    if key in TEXTS and value not in ("", "null") and value[0] not in "'\"[":
+        return f"{key}='{value}'"
     return key + equals + re.sub(r"(?<![^\[,])~[\w*?:]+", r"'\g<0>'", value) if key in NAMES else argument
 
 

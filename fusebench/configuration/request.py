@@ -35,7 +35,7 @@ class Request:
 
 def build(command: str, roots: Sequence[Path], chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Request:
     """The request of a configuration. Raises UsageError for whatever in it does not exist."""
-    retry = [] if chosen["retry"] is None else cases.some(chosen["retry"])
+    retry = [] if chosen.get("retry") is None else cases.some(chosen["retry"])
     statuses = tuple(cases.check_name("status", str(status), STATUSES) for status in retry)
     return Request(command, tuple(map(str, roots)), chosen, tuple(cases.select_cells(kernels, chosen)), statuses)
 

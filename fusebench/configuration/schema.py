@@ -89,8 +89,21 @@ class SanitizeConfig(ParityConfig):
     sanitizer: str | None = MISSING
 
 
+@dataclass
+class InspectConfig(BaseConfig):
+    """Nothing runs: cells are compiled for `arch`, and what the compiler made of them is shown."""
+
+    arch: Any = MISSING
+    stage: str | None = MISSING
+    opcodes: bool = MISSING
+    threshold: Any = MISSING
+    expect: Any = MISSING
+    out: str | None = MISSING
+
+
 SCHEMAS: dict[str, type[BaseConfig]] = {
     "bench": BenchConfig, "compare": CompareConfig, "parity": ParityConfig, "sanitize": SanitizeConfig,
+    "inspect": InspectConfig,
 }  # fmt: skip
 
 

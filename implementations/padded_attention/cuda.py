@@ -15,6 +15,15 @@ FUSED = True
 VARIANTS = {"flash": ("probabilities",), "whole_row": ("probabilities",)}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+EXPECT = (
+    {
+        "variant": "flash",
+        "case": "wide",
+        "dtype": "bfloat16",
+        "arch": "sm_90a",
+        "expect": "spills=0,HGMMA>=1,waits_in_groups=0",
+    },
+)
 TUNABLES = {
     "flash": {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128, 256),

@@ -10,6 +10,15 @@ FUSED = True
 VARIANTS = {"two_accumulators": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+EXPECT = (
+    {
+        "variant": "two_accumulators",
+        "case": "large",
+        "dtype": "bfloat16",
+        "arch": "sm_90a",
+        "expect": "spills=0,HGMMA>=1,waits_in_groups=0",
+    },
+)
 TUNABLES = {
     "two_accumulators": {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),

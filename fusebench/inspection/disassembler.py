@@ -1,0 +1,52 @@
+"""NVIDIA's nvdisasm, which needs no GPU: from a wheel, a toolkit, or Triton's own package."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import cache, lru_cache
+from pathlib import Path
+
+from fusebench.errors import UsageError
+
+PACKAGE = "nvidia-cuda-nvdisasm"
+NAME = "nvdisasm"
+
+
+@cache
+def find() -> Path:
+    """The newest that is installed. Raises UsageError where there is none."""
+    for path in _places():
+        if path.is_file() and os.access(path, os.X_OK):
+            return path
+    raise UsageError(f"{NAME} is not installed, and machine code is not read without it: pip install {PACKAGE}")
+
+
+def _places() -> Iterator[Path]:
+    for site in (Path(entry) for entry in sys.path if entry):
+        yield from sorted(site.glob(f"nvidia/*/bin/{NAME}"))
+    toolkits = [t for t in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if t]
+    yield from (Path(toolkit) / "bin" / NAME for toolkit in toolkits)
+    if on_path := shutil.which(NAME):
+        yield Path(on_path)
+    triton = importlib.util.find_spec("triton")
+    if triton and triton.origin:
+        yield Path(triton.origin).parent / "backends" / "nvidia" / "bin" / NAME
+
+
+@lru_cache(maxsize=64)  # implementations that launch the same kernels have one cubin
+def disassemble(cubin: bytes) -> str:
+    """The listing of all code in the cubin. Raises UsageError without nvdisasm, ValueError for what it does not read."""
+    with tempfile.TemporaryDirectory(prefix="fusebench-") as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        done = subprocess.run([find(), "-c", file], capture_output=True, text=True, check=False)
+    if done.returncode or not done.stdout:
+        said = (done.stderr or done.stdout).strip().splitlines()
+        raise ValueError(f"{NAME}: {said[-1] if said else f'exit code {done.returncode}'}")
+    return done.stdout

@@ -1,0 +1,92 @@
+"""What a cubin, an ELF file, says of its kernels: registers, stack, static shared memory, and the bytes of their code."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+REGISTERS, FRAME = 0x2F, 0x11  # attributes of .nv.info: (symbol, number) each
+WITH_SIZE = 4  # the format of an attribute whose value stands behind its size
+FUNCTION = 2  # the type of a symbol
+
+
+@dataclass(frozen=True)
+class Section:
+    name: str
+    size: int  # in bytes
+    data: bytes  # none where the file has none, as for shared memory
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What one kernel takes: `registers` of a thread, bytes of `stack` of a thread and of static `shared` memory of a block. `code`
+    is its machine code."""
+
+    registers: int
+    stack: int
+    shared: int
+    code: bytes
+
+
+def resources(cubin: bytes, symbol: str) -> Resources:
+    """What the kernel with that symbol takes. Raises ValueError where the cubin has no such kernel."""
+    found = _sections(cubin)
+    sections = {section.name: section for section in found}
+    if f".text.{symbol}" not in sections:
+        raise ValueError(f"no kernel {symbol} in the cubin")
+    number = _symbol(sections[".symtab"].data, sections[".strtab"].data, symbol)
+    info = list(_attributes(sections[".nv.info"].data))
+    shared = sections.get(f".nv.shared.{symbol}")
+    return Resources(
+        registers=next((value for kind, of, value in info if kind == REGISTERS and of == number), 0),
+        stack=next((value for kind, of, value in info if kind == FRAME and of == number), 0),
+        shared=_static(found, shared),
+        code=sections[f".text.{symbol}"].data,
+    )
+
+
+RESERVED = 1024  # bytes that the system keeps in a block's shared memory from Hopper on, counted in the section
+
+
+def _static(sections: list[Section], shared: Section | None) -> int:
+    """Bytes that the kernel itself declares."""
+    reserved = RESERVED if any(s.name.startswith(".nv.shared.reserved") for s in sections) else 0
+    return max(0, (shared.size if shared else 0) - reserved)
+
+
+def _sections(file: bytes) -> list[Section]:
+    if file[:5] != b"\x7fELF\x02":
+        raise ValueError("not a cubin: no 64-bit ELF file")
+    (start,) = struct.unpack_from("<Q", file, 40)
+    size, count, names = struct.unpack_from("<HHH", file, 58)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", file, start + size * n) for n in range(count)]
+    texts = headers[names][4]
+    no_data = 8  # SHT_NOBITS
+    return [
+        Section(_text(file, texts + h[0]), h[5], b"" if h[1] == no_data else file[h[4] : h[4] + h[5]]) for h in headers
+    ]
+
+
+def _text(data: bytes, start: int) -> str:
+    return data[start : data.index(b"\0", start)].decode()
+
+
+def _symbol(table: bytes, names: bytes, wanted: str) -> int:
+    """The number of a function among the symbols."""
+    for number, (name, info, *_) in enumerate(struct.iter_unpack("<IBBHQQ", table)):
+        if info & 15 == FUNCTION and _text(names, name) == wanted:
+            return number
+    return -1
+
+
+def _attributes(info: bytes) -> Iterator[tuple[int, int, int]]:
+    """(attribute, symbol, number) of the attributes that say a number of a symbol."""
+    place = 0
+    while place + 4 <= len(info):
+        form, kind, size = struct.unpack_from("<BBH", info, place)
+        place += 4
+        if form == WITH_SIZE:
+            if size == 8:
+                yield kind, *struct.unpack_from("<II", info, place)
+            place += size

@@ -1,0 +1,116 @@
+"""The command inspect on real kernels, compiled without a GPU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fusebench import discovery
+from fusebench.errors import UsageError
+from fusebench.inspection import cells, compiled, disassembler, targets
+from fusebench.inspection.opcodes import CLASSES
+
+pytest.importorskip("cuda.core")
+pytest.importorskip("triton")
+COPY = ("inspect", "kernel=launch", "implementation=[cuda,triton,torch_eager]", "dtype=float32")
+
+
+def test_a_case_is_a_table_over_its_implementations(answered, tmp_path):
+    done = answered(*COPY, f"out={tmp_path}/stages", "expect=spills=0,launches=1")
+    assert done.returncode == 0 and not done.stderr
+    assert "2 of 3 cells compiled" in done.stdout
+    assert "torch_eager: names no launches" in done.stdout and "4 of 4 expectations met" in done.stdout
+    (figures,) = (tmp_path / "stages").glob("launch/*/cuda/*.json")
+    said = json.loads(figures.read_text())
+    assert sum(said["whole"][kind] for kind in CLASSES) == said["whole"]["instructions"] > 0
+    assert {f.suffix for f in (tmp_path / "stages").glob("launch/*/triton/*")} == {
+        ".ttir", ".ttgir", ".llir", ".ptx", ".sass", ".cubin", ".json",
+    }  # fmt: skip
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_is_not_as_expected_sets_the_exit_code(answered):
+    done = answered(*COPY, "expect=HGMMA>=1,spills=0")
+    assert done.returncode == 1 and "cuda: expected HGMMA>=1, found 0" in done.stdout
+    assert answered("inspect", "kernel=launch", "implementation=torch_eager", "expect=spills=0").returncode == 1
+
+
+def test_a_stage_is_printed(answered):
+    done = answered(*COPY, "stage=ptx")
+    assert done.returncode == 0 and "ld.param" in done.stdout and "instructions" not in done.stdout
+    done = answered(*COPY, "stage=sass", "opcodes=true", "threshold=2")
+    assert done.returncode == 0 and "other opcodes" in done.stdout and "EXIT" in done.stdout
+    assert "its compiler has no ttir: it has ptx, sass" in answered(*COPY, "stage=ttir").stdout
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("arch=sm_9", "unknown arch 'sm_9': did you mean sm_90?"),
+        ("stage=ptxx", "unknown stage 'ptxx': did you mean ptx?"),
+        ("expect=spils=0", "did you mean spills?"),
+        ("opcodes=true", "expected stage=ptx or stage=sass"),
+        ("threshold=0", "threshold is 0: expected a positive integer"),
+        ("config.BLOCK=x", "config.BLOCK is 'x': expected a value"),
+        ("resume=latest", "fusebench: "),
+    ],
+)
+def test_bad_input_is_one_line(answered, word, said):
+    done = answered("inspect", "kernel=launch", word)
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_without_a_disassembler_one_line_says_what_to_install(answered, monkeypatch):
+    monkeypatch.setattr(disassembler, "_places", lambda: iter(()))
+    disassembler.find.cache_clear()
+    disassembler.disassemble.cache_clear()
+    try:
+        done = answered("inspect", "kernel=launch", "implementation=cuda")
+    finally:
+        disassembler.find.cache_clear()
+    assert done.returncode == 2 and "pip install nvidia-cuda-nvdisasm" in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "capability"),
+    [
+        ("sm_80", "sm_80", (8, 0)),
+        ("sm_90", "sm_90a", (9, 0)),
+        ("sm_90a", "sm_90a", (9, 0)),
+        ("sm_100a", "sm_100a", (10, 0)),
+    ],
+)
+def test_targets(name, arch, capability):
+    found = targets.target(name)
+    assert found.arch == arch and found.device.capability == capability and found.device.multiprocessors
+
+
+def test_a_target_that_is_none():
+    with pytest.raises(UsageError, match="sm_80"):
+        targets.target("sm_70")
+
+
+def own(kernels):
+    """(kernel, implementation, what is expected) of all implementations that say so."""
+    return [(k, i, e) for k in kernels.values() for i in k.implementations.values() for e in i.expect]
+
+
+EXPECTED = own(discovery.find_kernels(discovery.roots_of()))
+
+
+@pytest.mark.parametrize(
+    ("kernel", "implementation", "expected"), EXPECTED, ids=[f"{i.kernel}-{i.name}-{e.variant}-{e.case}" for _, i, e in EXPECTED]
+)  # fmt: skip
+def test_the_kernels_are_as_they_expect(kernel, implementation, expected):
+    case = cells.make_case(kernel, expected.case, expected.dtype, expected.precision, expected.options)
+    cell = cells.Cell(case, implementation.name, expected.variant)
+    (found,) = cells.inspect([cell], {kernel.name: kernel}, targets.target(expected.arch))
+    assert found.expected and not found.reason and not found.unmet()
+
+
+def test_a_config_that_does_not_fit_has_its_reason(kernels):
+    case = cells.make_case(kernels["lola"], "batch", "bfloat16")
+    cell = cells.Cell(case, "triton", "multirow", config={"BLOCK_M": 4096})
+    with pytest.raises(compiled.NotInspected, match="skipped: "):
+        compiled.compile_cell(cell, kernels["lola"].implementations["triton"], targets.target("sm_90a"))

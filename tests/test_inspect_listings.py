@@ -1,0 +1,262 @@
+"""inspect's reading of PTX and SASS, on listings written by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from fusebench.errors import UsageError
+from fusebench.inspection import expectation, figures, listing, opcodes, ptx, sass
+
+LISTING = """
+	.section	.text.other,"ax",@progbits
+other:
+        /*0000*/                   EXIT ;
+//--------------------- .text.kernel --------------------------
+	.section	.text.kernel,"ax",@progbits
+	.sectionflags	@"SHF_BARRIERS=1"
+	.align	128
+        .global         kernel
+kernel:
+.text.kernel:
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/                   S2R R0, SR_TID.X ;
+.L_outer:
+        /*0020*/              @!P0 IADD3 R0, R0, 0x1, RZ ;
+.L_wait:
+        /*0030*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4], R2 ;
+        /*0040*/              @!P0 BRA `(.L_late) ;
+.L_inner:
+        /*0050*/                   LDG.E.128 R4, desc[UR6][R2.64] ;
+        /*0060*/                   HGMMA.64x256x16.F32.BF16 R24, gdesc[UR24].tnspB, R24 ;
+        /*0070*/                   HGMMA.64x256x16.F32.BF16 R24, gdesc[UR28].tnspB, R24, gsb0 ;
+        /*0080*/                   WARPGROUP.DEPBAR.LE gsb0, 0x0 ;
+        /*0090*/               @P1 BRA `(.L_inner) ;
+        /*00a0*/                   MUFU.EX2 R8, R8 ;
+        /*00b0*/                   STL [R1+0x4], R8 ;
+        /*00c0*/              @UP0 UISETP.NE.AND UP1, UPT, UR4, URZ, UPT ;
+        /*00d0*/              @!P2 BRA `(.L_outer) ;
+        /*00e0*/                   LDS.128 R4, [R2] ;
+        /*00f0*/                   BAR.SYNC.DEFER_BLOCKING 0x0 ;
+        /*0100*/                   EXIT ;
+.L_late:
+        /*0110*/                   SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4], R2 ;
+        /*0120*/              @!P0 BRA `(.L_late) ;
+        /*0130*/                   BRA `(.L_inner) ;
+.L_end:
+        /*0140*/                   BRA `(.L_end);
+        /*0150*/                   NOP;
+        /*0160*/                   NOP;
+"""
+
+
+def test_a_kernel_is_read_without_its_padding_and_without_others():
+    code = sass.parse(LISTING, "kernel")
+    assert len(code.instructions) == 20
+    assert code.instructions[2] == sass.Instruction(0x20, "IADD3", "R0, R0, 0x1, RZ", "@!P0")
+    assert code.instructions[-1].label == ".L_inner"
+    with pytest.raises(ValueError, match="no kernel missing"):
+        sass.parse(LISTING, "missing")
+
+
+def test_classes_sum_to_the_instructions():
+    code = sass.parse(LISTING, "kernel")
+    assert opcodes.by_class(code.instructions) == {
+        "tensor core": 2, "global": 1, "shared": 1, "arithmetic": 2, "special function": 1, "barrier": 4, "branch": 6, "other": 3,
+    }  # fmt: skip
+
+
+def test_the_hottest_loop_is_the_innermost_that_does_more_than_wait():
+    loop = sass.parse(LISTING, "kernel").hottest_loop()
+    assert [i.address for i in loop] == [0x50, 0x60, 0x70, 0x80, 0x90]
+
+
+def body(*lines):
+    """A kernel of these lines: `label:` or an instruction."""
+    text, address = ['\t.section\t.text.k,"ax",@progbits'], 0
+    for line in lines:
+        if line.endswith(":"):
+            text.append(line)
+        else:
+            text.append(f"        /*{address:04x}*/  {line} ;")
+            address += 16
+    return sass.parse("\n".join(text), "k")
+
+
+def test_code_that_lies_behind_the_end_and_goes_back_is_no_loop():
+    code = body("FADD R0, R0, R0", "@P0 BRA `(.late)", ".on:", "EXIT", ".late:", "FADD R0, R0, R1", "BRA `(.on)")
+    assert code.hottest_loop() == ()
+
+
+def test_of_two_loops_the_one_with_products_is_hotter_than_the_longer_one():
+    long = [".a:", *["FADD R0, R0, R0"] * 9, "@P0 BRA `(.a)"]
+    code = body(*long, ".b:", "HMMA.16816.F32 R0, R4, R8, R0", "@P1 BRA `(.b)", "EXIT")
+    assert [i.opcode for i in code.hottest_loop()] == ["HMMA.16816.F32", "BRA"]
+    assert len(body(*long, ".b:", "LDG.E R0, [R2]", "@P1 BRA `(.b)", "EXIT").hottest_loop()) == 10
+
+
+def test_a_branch_on_a_uniform_predicate_may_go_on():
+    code = body(".a:", "FMUL R0, R0, R0", "BRA.U UP0, `(.b)", "BRA `(.a)", ".b:", "EXIT")
+    assert [i.opcode for i in code.hottest_loop()] == ["FMUL", "BRA.U", "BRA"]
+
+
+def test_a_join_goes_where_its_bssy_says():
+    lines = (".a:", "BSSY B0, `(.join)", "@P0 BRA `(.side)", "BSYNC B0", ".join:", "@P1 BRA `(.a)", "EXIT")
+    code = body(*lines, ".side:", "MUFU.RCP R0, R0", "BSYNC B0")
+    assert "MUFU.RCP" in [i.opcode for i in code.hottest_loop()]
+
+
+@pytest.mark.parametrize(
+    ("opcode", "kind"),
+    [
+        ("HGMMA.64x256x16.F32.BF16", "tensor core"),
+        ("UTCHMMA.2CTA", "tensor core"),
+        ("QGMMA.64x64x32.F32", "tensor core"),
+        ("LDGSTS.E.BYPASS.128", "global"),
+        ("UTMALDG.2D", "global"),
+        ("ATOMG.E.ADD", "global"),
+        ("ATOMS.ADD", "shared"),
+        ("LDSM.16.MT88.4", "shared"),
+        ("IMAD.MOV.U32", "arithmetic"),
+        ("UIADD3", "arithmetic"),
+        ("F2FP.BF16.F32.PACK_AB", "arithmetic"),
+        ("HFMA2.BF16_V2", "arithmetic"),
+        ("PLOP3.LUT", "arithmetic"),
+        ("MUFU.TANH", "special function"),
+        ("WARPGROUP.DEPBAR.LE", "barrier"),
+        ("LDGDEPBAR", "barrier"),
+        ("DEPBAR.LE", "barrier"),
+        ("UCGABAR_WAIT", "barrier"),
+        ("UTCBAR", "barrier"),
+        ("BRA.U", "branch"),
+        ("CALL.REL.NOINC", "branch"),
+        ("BSSY.RECONVERGENT", "branch"),
+        ("SHFL.BFLY", "other"),
+        ("LDL.128", "other"),
+        ("ULDC.64", "other"),
+        ("NOP", "other"),
+    ],
+)
+def test_classes(opcode, kind):
+    assert opcodes.class_of(opcode) == kind
+
+
+def test_waits_within_a_group_of_products():
+    apart = body("HGMMA R0, gdesc[UR0], R0", "HGMMA R0, gdesc[UR0], R0, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x0", "EXIT")
+    serial = body("HGMMA R0, gdesc[UR0], R0", "WARPGROUP.DEPBAR.LE gsb0, 0x0", "HGMMA R0, gdesc[UR0], R0, gsb0", "EXIT")
+    assert (figures.waits_in_groups(apart.instructions), figures.waits_in_groups(serial.instructions)) == (0, 1)
+
+
+def test_what_is_issued_beside_products():
+    code = body(
+        "HGMMA R0, gdesc[UR0], R0", "MUFU.RCP R9, R9", "HGMMA R0, gdesc[UR0], R0, gsb0", "MUFU.EX2 R9, R9", "FADD R9, R9, R9",
+        "WARPGROUP.DEPBAR.LE gsb0, 0x0", "MUFU.EX2 R8, R8", "EXIT",
+    )  # fmt: skip
+    assert [i.opcode for i in figures.beside_products(code.instructions)] == ["MUFU.EX2", "FADD"]
+
+
+PTX = """
+.version 8.7
+.target sm_90a
+.visible .func (.param .b32 out) helper(.param .b32 in) { ret; }
+.visible .entry kernel(
+	.param .u64 kernel_param_0
+)
+.maxntid 384, 1, 1
+{
+	.reg .pred 	%p<26>;
+	.loc	1 279 0                         // kernel.py:279:0
+$L__BB0_1:
+	ld.param.b64 	%rd1, [kernel_param_0];  /* a comment; with a semicolon */
+	@!%p1 bra $L__BB0_1;
+	{
+	.reg .b32 temporary;
+	wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16
+		{%f1, %f2},
+		%rd1;
+	}
+	mov.f32 %f1, 0f3F19999A; mov.f32 %f2, 0fBF800000;
+	mov.f32 %f4, 0f00000000;
+	mov.f64 %fd1, 0d3FF8000000000000;
+	@%p2 st.global.v2.f32 [%rd1], {%f1, %f2};
+	.pragma "nounroll";
+	call.uni (out), helper, (in);
+	ret;
+}
+"""
+
+
+def test_ptx_has_no_braces_labels_or_directives_for_instructions():
+    found = ptx.parse(PTX)
+    assert [i.opcode for i in found] == [
+        "ret", "ld.param.b64", "bra", "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16", "mov.f32", "mov.f32", "mov.f32",
+        "mov.f64", "st.global.v2.f32", "call.uni", "ret",
+    ]  # fmt: skip
+    assert found[2].predicate == "@!%p1" and str(found[8]) == "@%p2 st.global.v2.f32 [%rd1], {%f1, %f2}"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("mov.f32 %f1, 0f3F19999A", "mov.f32 %f1, 0.6"),
+        ("0fBF800000 0f7F800000 0fFF800000 0f7FC00000 0f80000000", "-1.0 inf -inf nan -0.0"),
+        ("0d3FF8000000000000", "1.5"),
+        ("0d3F19999A, 0x3F19999A, 0f3F19999", "0d3F19999A, 0x3F19999A, 0f3F19999"),
+    ],
+)
+def test_floats_are_decoded(text, shown):
+    assert ptx.with_decimal_floats(text) == shown
+
+
+def test_a_run_is_a_line_and_a_count():
+    assert list(listing.collapsed(ptx.parse(PTX)))[4:6] == ["mov.f32 %f1, 0f3F19999A", "… 2 more mov.f32"]
+    two = [sass.Instruction(0, "NOP"), sass.Instruction(16, "NOP")]
+    assert list(listing.collapsed(two)) == ["NOP", "NOP"]
+
+
+@pytest.mark.parametrize("threshold", [1, 2, 3, 99])
+def test_a_histogram_sums_to_the_instructions(threshold):
+    found = ptx.parse(PTX)
+    counts = listing.histogram(found, threshold)
+    assert sum(n for _, n in counts) == len(found) == 11
+    assert counts[0] == (("mov.f32", 3) if threshold <= 3 else ("8 other opcodes", 11))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("spills", "'spills' is no expectation"),
+        ("spills=few", "'spills=few' is no expectation"),
+        ("spils=0", "did you mean spills?"),
+        ("spills=0,,HGMMA>0", "'' is no expectation"),
+    ],
+)
+def test_what_is_no_expectation(text, said):
+    with pytest.raises(UsageError) as caught:
+        expectation.parse(text)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+class Launch:
+    """A launch of the listing above, as `figures` sees one."""
+
+    code = sass.parse(LISTING, "kernel")
+    shared = 1024
+
+    class resources:
+        registers, stack = 168, 8
+
+
+@pytest.mark.parametrize(
+    ("text", "unmet"),
+    [
+        ("spills=1, HGMMA>=2, HGMMA.BF16==2", ""),
+        ("spills=0", "expected spills=0, found 1"),
+        ("MUFU.TANH!=0", "expected MUFU.TANH!=0, found 0"),
+        ("loop.HGMMA=2,loop.MUFU=0,loop.instructions<=5", ""),
+        ("registers<=128", "expected registers<=128, found 168"),
+        ("launches=1,stack<9,shared_bytes>1023,tensor_core=2,special_function=1,waits_in_groups=0", ""),
+        ("HGMMA.F16>0", "expected HGMMA.F16>0, found 0"),
+    ],
+)
+def test_expectations(text, unmet):
+    assert "".join(one.met_by([Launch()]) for one in expectation.parse(text)) == unmet

@@ -114,3 +114,33 @@ def test_a_config_that_does_not_fit_has_its_reason(kernels):
     cell = cells.Cell(case, "triton", "multirow", config={"BLOCK_M": 4096})
     with pytest.raises(compiled.NotInspected, match="skipped: "):
         compiled.compile_cell(cell, kernels["lola"].implementations["triton"], targets.target("sm_90a"))
+
+
+def test_two_sides_differ_in_figures_opcodes_and_lines(answered):
+    done = answered("inspect", "kernel=launch", "implementation=cuda", "vs=dtype=float16", "stage=sass")
+    assert done.returncode == 0 and "2 of 2 cells compiled" in done.stdout
+    figures, _, lines = done.stdout.partition("--- A")
+    assert "instructions" in figures and "copy<float> | copy<float16>" in figures
+    assert any(line.startswith("+") and "STG.E.U16 desc[UR][R.64]" in line for line in lines.splitlines())
+
+
+def test_the_same_code_is_said_to_be_so(answered):
+    done = answered("inspect", "kernel=launch", "implementation=cuda", "vs=@.")
+    assert done.returncode == 0 and "same machine code" in done.stdout and "B - A" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("vs", "said"),
+    [
+        ("cuda:nix", "unknown variant of cuda 'nix'"),
+        ("arch=sm_9", "did you mean sm_90?"),
+        ("size=3", "unknown key of vs=size=3 'size'"),
+        ("config.nix=3", "unknown key of vs=config.nix=3: config 'nix'"),
+        ("@no-such-revision", "unknown revision 'no-such-revision'"),
+        ("cuda@", "no revision behind @"),
+        ("torch_eager", "the sides must have as many cells; here cuda, there none"),
+    ],
+)
+def test_a_side_that_does_not_exist(answered, vs, said):
+    done = answered("inspect", "kernel=launch", "implementation=cuda", f"vs={vs}")
+    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1

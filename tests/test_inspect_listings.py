@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fusebench.errors import UsageError
-from fusebench.inspection import expectation, figures, listing, opcodes, ptx, sass
+from fusebench.inspection import expectation, figures, listing, opcodes, ptx, sass, versus
 
 LISTING = """
 	.section	.text.other,"ax",@progbits
@@ -260,3 +260,18 @@ class Launch:
 )
 def test_expectations(text, unmet):
     assert "".join(one.met_by([Launch()]) for one in expectation.parse(text)) == unmet
+
+
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [
+        ("@!P0 IMAD.MOV.U32 R12, RZ, RZ, R13.reuse", "@!P IMAD.MOV.U32 R, RZ, RZ, R"),
+        ("UISETP.NE.AND UP1, UPT, UR4, URZ, UPT", "UISETP.NE.AND UP, UPT, UR, URZ, UPT"),
+        ("BRA `(.L_x_12)", "BRA `(label)"),
+        ("@%p1 bra $L__BB0_1", "@%p bra label"),
+        ("LDC R1, c[0x0][0x28]", "LDC R, c[0x0][0x28]"),
+        ("STL [R1+0x10], R8", "STL [R+0x10], R"),
+    ],
+)
+def test_names_that_make_no_difference(line, shown):
+    assert versus.normalised(line) == shown

@@ -13,9 +13,10 @@ from fusebench.configuration.request import Request
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError
-from fusebench.inspection import cells, expectation, stages, table, targets
+from fusebench.inspection import cells, expectation, stages, table, targets, versus
 from fusebench.inspection.cells import Inspected
 from fusebench.inspection.compiled import TEXTS
+from fusebench.inspection.expectation import Expectation
 from fusebench.terminal import console, while_it_is_read
 
 
@@ -43,6 +44,9 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
         asked = [kernels[k] for k in cases.chosen("kernel", chosen["kernel"], kernels)]
         own = dict.fromkeys(name for k in asked for name, i in k.implementations.items() if i.fused)
         done["implementation"] = list(own) or "all"
+    if chosen["vs"] is not None:
+        versus.check(chosen["vs"], done, kernels)
+        targets.target(str(versus.other(done, chosen["vs"])[0]["arch"]))
     return done
 
 
@@ -56,21 +60,14 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     chosen = asked.chosen
     target = targets.target(str(chosen["arch"]))
     expect = None if chosen["expect"] is None else expectation.parse(_text(chosen["expect"]))
-    found: list[Inspected] = []
-    with report.progress(chosen["quiet"]) as bar:
-        task = bar.add_task("compiling", total=len(asked.cells))
-
-        def on_begin(cell: Cell) -> None:
-            bar.update(task, description=f"{cell.label} {cell.case.id}: compiling")
-
-        for one in cells.inspect(asked.cells, kernels, target, expect, on_begin):
-            found.append(one)
-            bar.advance(task)
+    found = _inspect(asked.cells, kernels, chosen, expect)
     unmet = [said for one in found for said in one.unmet()]
     if chosen["out"] is not None:
         stages.save(found, Path(chosen["out"]))
     with while_it_is_read():  # the exit code is that of what was found, read or not
-        if chosen["stage"] is not None:
+        if chosen["vs"] is not None:
+            found += _show_beside(asked, kernels, found)
+        elif chosen["stage"] is not None:
             _show_stage(found, chosen["stage"], int(chosen["threshold"]) if chosen["opcodes"] else 0)
         elif not chosen["quiet"]:
             for _, group in itertools.groupby(found, key=lambda one: one.cell.case):
@@ -78,6 +75,52 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         _footer(found, unmet, chosen["out"])
     nothing = expect is not None and not any(one.launches for one in found)  # it cannot be as it is expected
     return int(nothing or bool(unmet) or any(one.failed for one in found))
+
+
+def _inspect(
+    asked: Sequence[Cell],
+    kernels: Mapping[str, Kernel],
+    chosen: Mapping[str, Any],
+    expect: Sequence[Expectation] | None,
+) -> list[Inspected]:
+    """The cells, compiled behind a progress bar."""
+    found: list[Inspected] = []
+    with report.progress(chosen["quiet"]) as bar:
+        task = bar.add_task("compiling", total=len(asked))
+
+        def on_begin(cell: Cell) -> None:
+            bar.update(task, description=f"{cell.label} {cell.case.id}: compiling")
+
+        for one in cells.inspect(asked, kernels, targets.target(str(chosen["arch"])), expect, on_begin):
+            found.append(one)
+            bar.advance(task)
+    return found
+
+
+def _show_beside(asked: Request, kernels: Mapping[str, Kernel], found: Sequence[Inspected]) -> list[Inspected]:
+    """Prints how the other side differs, launch by launch, and returns its cells. Raises UsageError where there is none."""
+    text, roots = asked.chosen["vs"], [Path(root) for root in asked.roots]
+    chosen, revision = versus.other(asked.chosen, text)
+
+    def inspect(theirs: Mapping[str, Kernel]) -> list[Inspected]:
+        return _inspect(cases.select_cells(theirs, chosen), theirs, chosen, ())
+
+    others, out = versus.with_kernels(revision, kernels, roots, inspect), console()
+    for a, b in versus.pairs(found, others, text):
+        names = [f"{x.cell.case.kernel} {x.cell.case.id} {x.cell.label}" for x in (a, b)]
+        theirs = names[1] + (f" {chosen['arch']}" if chosen["arch"] != asked.chosen["arch"] else "")
+        out.print(f"\nA  {names[0]}\nB  {theirs}{f' @{revision}' if revision else ''}", highlight=False, markup=False)
+        for reason in (f"{x.cell.label}: {x.reason}" for x in (a, b) if x.reason):
+            out.print(reason, highlight=False, markup=False)
+        if a.launches and b.launches and len(a.launches) != len(b.launches):
+            count = f"A makes {len(a.launches)} launches, B {len(b.launches)}: the last ones are shown"
+            out.print(count, highlight=False, markup=False)
+        alike = min(len(a.launches), len(b.launches))  # the last launch is the main one
+        for one, two in zip(a.launches[len(a.launches) - alike :], b.launches[len(b.launches) - alike :], strict=True):
+            out.print(f"{one.name} | {two.name}", highlight=False, markup=False)
+            for line in versus.lines(one, two, asked.chosen["stage"]):
+                out.print(line, highlight=False, markup=False, soft_wrap=True)
+    return others
 
 
 def _show_stage(found: Sequence[Inspected], stage: str, threshold: int) -> None:

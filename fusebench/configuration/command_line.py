@@ -18,7 +18,7 @@ import fusebench
 from fusebench.errors import UsageError
 
 NAMES = ("kernel", "implementation", "case", "dtype", "precision", "inputs", "tools")  # keys that take names
-TEXTS = ("expect",)  # keys that take a text, in which Hydra's grammar has no say
+TEXTS = ("expect", "vs")  # keys that take a text, in which Hydra's grammar has no say
 MOST_JOBS = 10_000  # of one multirun: each is composed beforehand
 
 

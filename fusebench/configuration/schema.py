@@ -98,6 +98,7 @@ class InspectConfig(BaseConfig):
     opcodes: bool = MISSING
     threshold: Any = MISSING
     expect: Any = MISSING
+    vs: str | None = MISSING
     out: str | None = MISSING
 
 

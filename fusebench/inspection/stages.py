@@ -26,6 +26,13 @@ def lines(compiled: Compiled, stage: str) -> Iterator[str]:
         yield from compiled.stage(stage).splitlines()
 
 
+def plain(compiled: Compiled, stage: str) -> list[str]:
+    """A stage of a launch, a line for each instruction or of the text. Raises KeyError."""
+    if stage in COUNTED:
+        return [str(i) for i in _instructions(compiled, stage)]
+    return compiled.stage(stage).splitlines()
+
+
 def opcodes(compiled: Compiled, stage: str, threshold: int) -> Iterator[str]:
     """A line for each opcode of a stage that is a list of instructions, and their sum. Raises KeyError."""
     instructions = _instructions(compiled, stage)

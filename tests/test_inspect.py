@@ -8,7 +8,7 @@ import pytest
 
 from fusebench import discovery
 from fusebench.errors import UsageError
-from fusebench.inspection import cells, compiled, disassembler, targets
+from fusebench.inspection import cells, compiled, disassembler, targets, traced
 from fusebench.inspection.opcodes import CLASSES
 
 pytest.importorskip("cuda.core")
@@ -144,3 +144,25 @@ def test_the_same_code_is_said_to_be_so(answered):
 def test_a_side_that_does_not_exist(answered, vs, said):
     done = answered("inspect", "kernel=launch", "implementation=cuda", f"vs={vs}")
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        ("shapes", "prepared 0    bfloat16[131, 203]"),
+        ("jaxpr", "dot_general"),
+        ("stablehlo", "stablehlo.dot_general"),
+        ("hlo", "ENTRY"),
+    ],
+)
+def test_stages_of_jax(answered, stage, said):
+    jax = pytest.importorskip("jax")
+    pytest.importorskip("flax")
+    before = jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision
+    words = ("kernel=lola", "case=odd", "dtype=bfloat16", "implementation=[flax:module,torch_eager]")
+    done = answered("inspect", *words, f"stage={stage}")
+    assert done.returncode == 0 and said in done.stdout and "FileNames" not in done.stdout
+    assert f"is in torch: {', '.join(traced.STAGES)} are JAX's" in done.stdout
+    assert before == (jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision)
+    done = answered("inspect", *words, f"stage={stage}", "expect=spills=0")
+    assert done.returncode == 2 and "expect= with stage=" in done.stderr

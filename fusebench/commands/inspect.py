@@ -13,9 +13,9 @@ from fusebench.configuration.request import Request
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError
-from fusebench.inspection import cells, expectation, stages, table, targets, versus
+from fusebench.inspection import cells, expectation, stages, table, targets, traced, versus
 from fusebench.inspection.cells import Inspected
-from fusebench.inspection.compiled import TEXTS
+from fusebench.inspection.compiled import TEXTS, NotInspected
 from fusebench.inspection.expectation import Expectation
 from fusebench.terminal import console, while_it_is_read
 
@@ -34,7 +34,7 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
     targets.target(str(chosen["arch"]))
     cases.positive("threshold", chosen["threshold"])
     if chosen["stage"] is not None:
-        cases.check_name("stage", chosen["stage"], TEXTS)
+        cases.check_name("stage", chosen["stage"], (*TEXTS, *traced.STAGES))
     if chosen["opcodes"] and chosen["stage"] not in stages.COUNTED:
         raise UsageError(f"opcodes=true with stage={chosen['stage']}: expected stage=ptx or stage=sass")
     if chosen["expect"] is not None:
@@ -42,8 +42,17 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
     done = {**chosen, "inputs": "plain"}
     if chosen["implementation"] is None:
         asked = [kernels[k] for k in cases.chosen("kernel", chosen["kernel"], kernels)]
-        own = dict.fromkeys(name for k in asked for name, i in k.implementations.items() if i.fused)
+        in_jax = chosen["stage"] in traced.STAGES
+        own = dict.fromkeys(
+            name
+            for k in asked
+            for name, i in k.implementations.items()
+            if (i.backend == "jax" if in_jax else i.fused) and not i.broken
+        )
         done["implementation"] = list(own) or "all"
+    given = [key for key in ("expect", "vs", "out") if chosen[key] is not None]
+    if given and chosen["stage"] in traced.STAGES:
+        raise UsageError(f"{given[0]}= with stage={chosen['stage']}: it is for what is compiled ahead of time")
     if chosen["vs"] is not None:
         versus.check(chosen["vs"], done, kernels)
         targets.target(str(versus.other(done, chosen["vs"])[0]["arch"]))
@@ -60,6 +69,8 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     chosen = asked.chosen
     target = targets.target(str(chosen["arch"]))
     expect = None if chosen["expect"] is None else expectation.parse(_text(chosen["expect"]))
+    if chosen["stage"] in traced.STAGES:
+        return _show_traced(asked, kernels)
     found = _inspect(asked.cells, kernels, chosen, expect)
     unmet = [said for one in found for said in one.unmet()]
     if chosen["out"] is not None:
@@ -121,6 +132,21 @@ def _show_beside(asked: Request, kernels: Mapping[str, Kernel], found: Sequence[
             for line in versus.lines(one, two, asked.chosen["stage"]):
                 out.print(line, highlight=False, markup=False, soft_wrap=True)
     return others
+
+
+def _show_traced(asked: Request, kernels: Mapping[str, Kernel]) -> int:
+    """Prints a stage of every cell in JAX, and returns the exit code."""
+    out, code, stage = console(), 0, asked.chosen["stage"]
+    with while_it_is_read():
+        for cell in asked.cells:
+            kernel = kernels[cell.case.kernel]
+            out.print(f"\n{kernel.name} {cell.case.id} {cell.label}: {stage}", highlight=False, markup=False)
+            try:
+                text = traced.trace(cell, kernel.implementations[cell.implementation], kernel, stage)
+            except NotInspected as error:
+                text, code = str(error), max(code, int(error.failed))
+            out.print(text, highlight=False, markup=False, soft_wrap=True)
+    return code
 
 
 def _show_stage(found: Sequence[Inspected], stage: str, threshold: int) -> None:

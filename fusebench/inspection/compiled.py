@@ -74,7 +74,7 @@ def compile_cell(cell: Cell, implementation: Implementation, target: Target) -> 
     """What the cell launches on the target, in order. Raises NotInspected."""
     if reason := implementation.broken or implementation.missing():
         raise NotInspected(reason)
-    module = _load(implementation)
+    module = load(implementation)
     skip = getattr(module, "skip", None)
     if skip and (reason := skip(cell.case, cell.variant, target.device)):
         raise NotInspected(f"skipped: {reason}")
@@ -90,7 +90,8 @@ def compile_cell(cell: Cell, implementation: Implementation, target: Target) -> 
         raise NotInspected(f"{type(error).__name__}: {first}", failed=True) from error
 
 
-def _load(implementation: Implementation) -> ModuleType:
+def load(implementation: Implementation) -> ModuleType:
+    """The implementation's module. Raises NotInspected where it does not import."""
     os.environ.pop("TRITON_INTERPRET", None)  # what is to be interpreted cannot be compiled
     try:
         return load_implementation(implementation.kernel, implementation.name)

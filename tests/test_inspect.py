@@ -166,3 +166,25 @@ def test_stages_of_jax(answered, stage, said):
     assert before == (jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision)
     done = answered("inspect", *words, f"stage={stage}", "expect=spills=0")
     assert done.returncode == 2 and "expect= with stage=" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("literal", "said"),
+    [
+        ('{"variant": "default"}', "EXPECT must be a tuple such as"),
+        ('({"variant": "default", "case": "odd", "arch": "sm_90a"},)', "EXPECT must be a tuple such as"),
+        (
+            '({"variant": "default", "case": "odd", "arch": "sm_90a", "expect": "spills=0", "size": "3"},)',
+            "must be a tuple",
+        ),
+        (
+            '({"variant": "nix", "case": "odd", "arch": "sm_90a", "expect": "spills=0"},)',
+            "EXPECT names the variant 'nix'",
+        ),
+    ],
+)
+def test_an_expectation_that_is_none_breaks_its_file_alone(tmp_path, literal, said):
+    (tmp_path / "own.py").write_text(
+        f'BACKEND = "torch"\nVARIANTS = {{"default": ()}}\nEXPECT = {literal}\ndef build(case, variant, device): ...\n'
+    )
+    assert said in discovery.read_implementation("lola", tmp_path / "own.py").broken

@@ -188,3 +188,14 @@ def test_an_expectation_that_is_none_breaks_its_file_alone(tmp_path, literal, sa
         f'BACKEND = "torch"\nVARIANTS = {{"default": ()}}\nEXPECT = {literal}\ndef build(case, variant, device): ...\n'
     )
     assert said in discovery.read_implementation("lola", tmp_path / "own.py").broken
+
+
+@pytest.mark.parametrize(("stage", "said"), [("generated", "AOT ID"), ("graphs", "1  graphs, of")])
+def test_stages_of_torch_compile(answered, stage, said):
+    torch = pytest.importorskip("torch")
+    before = torch.get_float32_matmul_precision()
+    words = ("kernel=add_relu", "case=odd", "implementation=[torch_compile,torch_eager:default,flax]")
+    done = answered("inspect", *words, f"stage={stage}")
+    assert done.returncode == 0 and said in done.stdout
+    assert "compiles nothing" in done.stdout and "is in jax" in done.stdout
+    assert torch.get_float32_matmul_precision() == before

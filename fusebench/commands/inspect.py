@@ -11,13 +11,15 @@ from fusebench import cases, report
 from fusebench.commands import app
 from fusebench.configuration.request import Request
 from fusebench.contract import Cell
-from fusebench.discovery import Kernel
+from fusebench.discovery import Implementation, Kernel
 from fusebench.errors import UsageError
-from fusebench.inspection import cells, expectation, stages, table, targets, traced, versus
+from fusebench.inspection import cells, expectation, generated, stages, table, targets, traced, versus
 from fusebench.inspection.cells import Inspected
 from fusebench.inspection.compiled import TEXTS, NotInspected
 from fusebench.inspection.expectation import Expectation
 from fusebench.terminal import console, while_it_is_read
+
+OF_FRAMEWORKS = (*traced.STAGES, *generated.STAGES)
 
 
 def run_inspect(arguments: Sequence[str]) -> int:
@@ -34,7 +36,7 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
     targets.target(str(chosen["arch"]))
     cases.positive("threshold", chosen["threshold"])
     if chosen["stage"] is not None:
-        cases.check_name("stage", chosen["stage"], (*TEXTS, *traced.STAGES))
+        cases.check_name("stage", chosen["stage"], (*TEXTS, *OF_FRAMEWORKS))
     if chosen["opcodes"] and chosen["stage"] not in stages.COUNTED:
         raise UsageError(f"opcodes=true with stage={chosen['stage']}: expected stage=ptx or stage=sass")
     if chosen["expect"] is not None:
@@ -42,21 +44,25 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
     done = {**chosen, "inputs": "plain"}
     if chosen["implementation"] is None:
         asked = [kernels[k] for k in cases.chosen("kernel", chosen["kernel"], kernels)]
-        in_jax = chosen["stage"] in traced.STAGES
-        own = dict.fromkeys(
-            name
-            for k in asked
-            for name, i in k.implementations.items()
-            if (i.backend == "jax" if in_jax else i.fused) and not i.broken
-        )
-        done["implementation"] = list(own) or "all"
+        every = [i for k in asked for i in k.implementations.values() if not i.broken]
+        own = list(dict.fromkeys(i.name for i in every if _shows(i, chosen["stage"])))
+        done["implementation"] = own or "all"
     given = [key for key in ("expect", "vs", "out") if chosen[key] is not None]
-    if given and chosen["stage"] in traced.STAGES:
+    if given and chosen["stage"] in OF_FRAMEWORKS:
         raise UsageError(f"{given[0]}= with stage={chosen['stage']}: it is for what is compiled ahead of time")
     if chosen["vs"] is not None:
         versus.check(chosen["vs"], done, kernels)
         targets.target(str(versus.other(done, chosen["vs"])[0]["arch"]))
     return done
+
+
+def _shows(implementation: Implementation, stage: str | None) -> bool:
+    """Whether an implementation is among those that are meant where none are named."""
+    if stage in traced.STAGES:
+        return implementation.backend == "jax"
+    if stage in generated.STAGES:
+        return implementation.name.startswith("torch_compile")
+    return implementation.fused
 
 
 def _text(value: Any) -> str:
@@ -69,7 +75,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     chosen = asked.chosen
     target = targets.target(str(chosen["arch"]))
     expect = None if chosen["expect"] is None else expectation.parse(_text(chosen["expect"]))
-    if chosen["stage"] in traced.STAGES:
+    if chosen["stage"] in OF_FRAMEWORKS:
         return _show_traced(asked, kernels)
     found = _inspect(asked.cells, kernels, chosen, expect)
     unmet = [said for one in found for said in one.unmet()]
@@ -135,14 +141,15 @@ def _show_beside(asked: Request, kernels: Mapping[str, Kernel], found: Sequence[
 
 
 def _show_traced(asked: Request, kernels: Mapping[str, Kernel]) -> int:
-    """Prints a stage of every cell in JAX, and returns the exit code."""
+    """Prints what a framework's own compiler made of every cell, and returns the exit code."""
     out, code, stage = console(), 0, asked.chosen["stage"]
     with while_it_is_read():
         for cell in asked.cells:
             kernel = kernels[cell.case.kernel]
             out.print(f"\n{kernel.name} {cell.case.id} {cell.label}: {stage}", highlight=False, markup=False)
             try:
-                text = traced.trace(cell, kernel.implementations[cell.implementation], kernel, stage)
+                trace = traced.trace if stage in traced.STAGES else generated.trace
+                text = trace(cell, kernel.implementations[cell.implementation], kernel, stage)
             except NotInspected as error:
                 text, code = str(error), max(code, int(error.failed))
             out.print(text, highlight=False, markup=False, soft_wrap=True)

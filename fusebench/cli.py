@@ -14,6 +14,7 @@ COMMANDS = {
     "compare": "which of two sides is faster: fusebench compare triton@HEAD~1 triton kernel=lola --fail-slower 3%",
     "parity": "check them against the float64 reference: fusebench parity kernel=lola dtype=all",
     "sanitize": "look for races and bad accesses with compute-sanitizer: fusebench sanitize kernel=lola dtype=all jobs=4",
+    "tune": "search their tunables, and keep the fastest config: fusebench tune kernel=softmax implementation=cuda dtype=bfloat16",
     "show": "tables of earlier runs, merged, chosen, sorted, beside a baseline: fusebench show latest baseline=RUN out=table.csv",
     "plot": "an SVG of time against a size, and a roofline: fusebench plot latest x=shape.M out=lola.svg",
     "list": "show kernels, implementations and variants, and what is unavailable here; all of one: fusebench list kernel=lola",
@@ -92,6 +93,10 @@ def _dispatch(arguments: list[str]) -> int:
         from fusebench.commands.sanitize import run_sanitize
 
         return run_sanitize(rest)
+    if command == "tune":
+        from fusebench.commands.tune import run_tune
+
+        return run_tune(rest)
     from fusebench.commands.app import run_app
 
     return run_app(command, rest)

@@ -135,6 +135,16 @@ def test_what_is_never_timed_here_is_not_tuned(tmp_path, monkeypatch, capfd):
     assert code == 2 and "nothing to tune here: softmax odd/float32 triton:row: interpreted on the CPU" in told
 
 
+def test_a_dry_run_says_how_many_fit_and_leaves_nothing(tuned, tmp_path):
+    code, printed, _ = tuned("config.NUMBER=[0,1,2]", "dry_run=true")
+    assert (
+        code == 0
+        and "torch_planted  21 configs: 18 fit" in printed
+        and "3 × does not fit  it says so itself" in printed
+    )
+    assert not (tmp_path / "results").exists()
+
+
 # Planted configs, with a worker in this process
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -75,8 +76,8 @@ def _show_dry(kernels: Mapping[str, Kernel], roots: Sequence[Path], requests: Se
     """Prints how many configs of each study fit; without a GPU those of GPU implementations as on an H100 or H200."""
     for asked in requests:
         settings = values.settings(asked.chosen)
-        with folder.temporary(Path(), ".tune-") as logs:
-            this = Run(kernels, roots, logs, settings)
+        with tempfile.TemporaryDirectory(prefix="fusebench-") as logs:
+            this = Run(kernels, roots, Path(logs), settings)
             with _pool(this) as pool:
                 for one in study.studies(kernels, asked.cells):
                     implementation = kernels[one.cell.case.kernel].implementations[one.cell.implementation]

@@ -39,7 +39,7 @@ def settings(chosen: Mapping[str, Any]) -> Settings:
         threads,
         worker["inline"],
         worker["python"],
-        tuned=chosen["tuned"],
+        tuned=chosen.get("tuned", True),
         compile_timeout_s=chosen.get("compile_timeout_s"),
         **more,
     )

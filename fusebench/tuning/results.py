@@ -84,7 +84,7 @@ def show(found: Sequence[Found], decisions: Sequence[Decision]) -> None:
         if decision := kept.get(one.study.name):
             name = "the default" if decision.is_default else _named(decision.kept)
             out.print(f"kept: {name}: {decision.why}", highlight=False, markup=False)
-        elif one.fits:
+        elif one.records:
             out.print("kept: nothing, no config has a time", highlight=False)
 
 
@@ -95,7 +95,8 @@ def _counts(found: Found) -> str:
     said = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
     looked = len(found.fits.fitting) + len(found.fits.misfits)
     of = f"{found.fits.total} configs" + (f", {looked} of them drawn" if looked < found.fits.total else "")
-    return f"{of}: {len(found.fits.fitting)} fit; {len(found.records)} tried: {said or 'none'}"
+    tried = f"; {len(found.records)} tried: {said}" if said else ""
+    return f"{of}: {len(found.fits.fitting)} fit{tried}"
 
 
 def _print_fastest(found: Found) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from dataclasses import replace
@@ -13,11 +14,12 @@ import pytest
 from conftest import FIXTURES
 from stand_in import Pools, light_python
 
-from fusebench import discovery, inputs, provenance
+from fusebench import cases, discovery, inputs, provenance
 from fusebench.cases import make_case
 from fusebench.cli import main
 from fusebench.commands import tune
 from fusebench.comparison import pairs
+from fusebench.configuration import jobs, schema
 from fusebench.contract import Cell, Device
 from fusebench.errors import StorageError
 from fusebench.machine import DeviceInfo
@@ -363,3 +365,23 @@ def test_the_heat_map_is_an_svg(planted, tmp_path):
     one.records = {k: r for k, r in one.records.items() if r.timing}
     results.draw([one], tmp_path / "map.svg")
     assert "<svg" in (tmp_path / "map.svg").read_text()
+
+
+# The published sweeps
+
+
+@pytest.fixture(scope="module")
+def own_kernels():
+    found = discovery.find_kernels(discovery.roots_of())
+    return {name: found[name] for name in ("lola", "splacc")}
+
+
+@pytest.mark.parametrize(
+    ("preset", "configs_of"),
+    [("lola_grid", 216), ("lola_warps", 49), ("lola_row", 25), ("lola_row_warps", 8), ("lola_batched_row", 36), ("splacc_grid", 64)],
+)  # fmt: skip
+def test_a_preset_has_the_configs_of_its_published_sweep(own_kernels, preset, configs_of):
+    schema.register("tune", own_kernels)
+    chosen = jobs.compose_job("tune", [f"experiment=published_{preset}"])
+    found = study.studies(own_kernels, cases.select_cells(own_kernels, chosen))
+    assert found and all(math.prod(map(len, one.space.values())) == configs_of for one in found)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusebench import tuned
+from fusebench import discovery, tuned
 from fusebench.contract import Case, Device, Tunable
 from fusebench.discovery import Implementation
 from fusebench.errors import UsageError
@@ -75,6 +75,17 @@ def _tuned(
         return {}, f"the default, because the tuned config does not fit: {misfit}"
     other = "" if dict(entry.sizes) == dict(case.sizes) else ", ".join(f"{n}={v}" for n, v in entry.sizes.items())
     return entry.config, f"tuned at {other}" if other and entry.config else ""
+
+
+def answer(found: Implementation, asked: protocol.AskFits, own: Device) -> protocol.Fits | protocol.Refused:
+    """What a worker on the device `own` answers; nothing is compiled."""
+    device = asked.device or own
+    if reason := found.missing():
+        return protocol.Refused("skipped", reason)
+    module = discovery.load_implementation(asked.case.kernel, asked.implementation)
+    if reason := getattr(module, "skip", lambda *_: None)(asked.case, asked.variant, device):
+        return protocol.Refused("skipped", str(reason))
+    return fitting(module, found, asked, device)
 
 
 def fitting(

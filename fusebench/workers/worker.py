@@ -136,16 +136,6 @@ class Bench:
             prepare_s, compile_s, points, peak_bytes, written_bytes(output), files, config, made_of, chosen.origin, chosen.note
         )  # fmt: skip
 
-    def fits(self, asked: protocol.AskFits) -> protocol.Fits | protocol.Refused:
-        """Which configs of a space fit here, or on another device; nothing is compiled."""
-        found, device = self._implementation(asked.case.kernel, asked.implementation), asked.device or self.device
-        if reason := found.missing():
-            return protocol.Refused("skipped", reason)
-        module = discovery.load_implementation(asked.case.kernel, asked.implementation)
-        if reason := getattr(module, "skip", lambda *_: None)(asked.case, asked.variant, device):
-            return protocol.Refused("skipped", str(reason))
-        return configs.fitting(module, found, asked, device)
-
     def repeat(self, asked: protocol.RepeatCell) -> protocol.Repeated | protocol.Refused:
         """Runs the cell in hand three times more: twice on the first set, to see whether the output is the same bit for bit, and on
         the last set written over the first one's buffers, which a call that remembers results does not notice."""
@@ -325,7 +315,9 @@ class Bench:
             case protocol.Release():
                 return self.release()
             case protocol.AskFits():
-                return self.fits(request)
+                return configs.answer(
+                    self._implementation(request.case.kernel, request.implementation), request, self.device
+                )
             case protocol.AskYardstickKey():
                 return self.yardstick_key()
             case protocol.MeasureRate():

@@ -163,14 +163,15 @@ class Trial:
         assert self.shared
         request = protocol.BuildCell(
             self.cell.case, self.cell.implementation, self.cell.variant, tuple(self.shared.names),
-            tuple(map(tuple, self.shared.files)), str(self.shared.folder), self.cell.config,
+            tuple(map(tuple, self.shared.files)), str(self.shared.folder), self.cell.config, self.run.settings.tuned,
         )  # fmt: skip
         built = self._ask("compile", request, protocol.Built)
         if built is None:
             return False
         self.points = built.points
         build = Build(
-            built.prepare_s, built.compile_s, built.peak_memory_bytes, built.written_bytes, built.points, built.config
+            built.prepare_s, built.compile_s, built.peak_memory_bytes, built.written_bytes, built.points, built.config,
+            built.config_from, built.config_note,
         )  # fmt: skip
         source = self.record.source and provenance.with_files(self.record.source, built.sources)
         self.record = replace(self.record, build=build, source=source)
@@ -246,7 +247,12 @@ class Trial:
     def _ask(self, phase: str, request: protocol.Request, expected: type[R]) -> R | None:
         self.run.on_phase(self.cell, phase)
         with self.run.clock.during(phase):
-            reply = self.worker.ask(request, expected, self.run.settings.timeout_s)
+            try:
+                reply = self.worker.ask(request, expected, self.run.settings.limit_s(phase))
+            except WorkerLost as lost:
+                if phase == "compile" and self.run.settings.compile_timeout_s:
+                    lost = WorkerLost(lost.status, lost.reason.replace("(timeout_s", "(compile_timeout_s"))
+                raise lost from None
         if isinstance(reply, protocol.Refused):
             self.end(reply.status, reply.reason, reply.traceback)
             self.again = reply.again

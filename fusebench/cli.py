@@ -15,6 +15,7 @@ COMMANDS = {
     "parity": "check them against the float64 reference: fusebench parity kernel=lola dtype=all",
     "sanitize": "look for races and bad accesses with compute-sanitizer: fusebench sanitize kernel=lola dtype=all jobs=4",
     "inspect": "what the compiler made of kernels, without a GPU: fusebench inspect kernel=lola dtype=bfloat16 arch=sm_90a",
+    "tune": "search their tunables, and keep the fastest config: fusebench tune kernel=softmax implementation=cuda dtype=bfloat16",
     "show": "tables of earlier runs, merged, chosen, sorted, beside a baseline: fusebench show latest baseline=RUN out=table.csv",
     "plot": "an SVG of time against a size, and a roofline: fusebench plot latest x=shape.M out=lola.svg",
     "list": "show kernels, implementations and variants, and what is unavailable here; all of one: fusebench list kernel=lola",
@@ -97,6 +98,10 @@ def _dispatch(arguments: list[str]) -> int:
         from fusebench.commands.inspect import run_inspect
 
         return run_inspect(rest)
+    if command == "tune":
+        from fusebench.commands.tune import run_tune
+
+        return run_tune(rest)
     from fusebench.commands.app import run_app
 
     return run_app(command, rest)

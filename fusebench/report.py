@@ -83,6 +83,9 @@ def show(records: Sequence[Record], timed: bool = True, published: bool = False)
                 )  # one line, to be copied
         if unseen := sorted({r.parity.first.unseen for r in rows if r.parity.first and r.parity.first.unseen}):
             out.print("not every row was compared: " + "; ".join(unseen), highlight=False, markup=False)
+        for note in dict.fromkeys(r.build.config_note for r in rows if r.build and r.build.config_note):
+            labels = ", ".join(r.label for r in rows if r.build and r.build.config_note == note)
+            out.print(f"config  {labels}: {note}", highlight=False, markup=False)
         for r in rows:
             if r.retried:
                 out.print(f"tried again in a fresh process  {r.label}: {r.retried}", highlight=False, markup=False)

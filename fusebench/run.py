@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,14 +92,30 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], files: Path, check: H
     with temporary(files) as folder:
         shared = CaseData(this.kernels[cells[0].case.kernel].mathematics, cells[0], folder, this.settings, this.clock)
         for cell in cells:
-            trial = _attempt(this, pool, cell, shared, check)
-            if trial.again:  # in another process, and once: its profiler may lose none
-                first = trial.record.reason
-                pool.drop(*trial.worker_key)
-                trial = _attempt(this, pool, cell, shared, check)
-                trial.record = replace(trial.record, retried=first)
-            store.append(this.folder, trial.record)
-            yield trial.record
+            yield _run_one(this, pool, cell, shared, check)
+
+
+def _run_one(this: Run, pool: Any, cell: Cell, shared: CaseData, check: HardCheck) -> Record:
+    """The cell's record, once it is on disk."""
+    trial = _attempt(this, pool, cell, shared, check)
+    if trial.again:  # in another process, and once: its profiler may lose none
+        first = trial.record.reason
+        pool.drop(*trial.worker_key)
+        trial = _attempt(this, pool, cell, shared, check)
+        trial.record = replace(trial.record, retried=first)
+    store.append(this.folder, trial.record)
+    return trial.record
+
+
+@contextlib.contextmanager
+def one_case(this: Run, first: Cell, pool: Pool | InlinePool) -> Iterator[Callable[[Cell], Record]]:
+    """Within it, a function that runs a cell of the same case, seed and kind of inputs as `first`, as `run` does: for who chooses the
+    next cell by the records of those before. Raises StorageError where the disk takes no more."""
+    with scratch(this.folder) as files, temporary(files) as folder:
+        start_workers(this.clock, [(pool, key) for key in sorted(_wanted(this, [first]))])
+        check = HardCheck(this, pool, files)
+        shared = CaseData(this.kernels[first.case.kernel].mathematics, first, folder, this.settings, this.clock)
+        yield lambda cell: _run_one(this, pool, cell, shared, check)
 
 
 def _attempt(this: Run, pool: Any, cell: Cell, shared: CaseData, check: HardCheck) -> Trial:

@@ -18,7 +18,8 @@ from fusebench.timing.plan import Plan
 class Settings:
     """How cells are run. `plan` says how they are timed, `Plan(time_s=0)` parity alone; `threads` how many the CPU back ends
     may use, None for all that this process may; `rows_seed` which rows of a large case are looked at where not all can be,
-    others in each run unless it is given; `hard` whether every implementation is judged on hard inputs as well."""
+    others in each run unless it is given; `hard` whether every implementation is judged on hard inputs as well; `tuned` whether implementations take
+    the configs of tuned.json; `compile_timeout_s` limits the first call alone."""
 
     device: str = "cpu"
     plan: Plan = field(default_factory=Plan)
@@ -28,6 +29,12 @@ class Settings:
     pythons: Mapping[str, str | None] = field(default_factory=dict)
     rows_seed: int = field(default_factory=lambda: secrets.randbits(31))
     hard: bool = False
+    tuned: bool = True
+    compile_timeout_s: float | None = None
+
+    def limit_s(self, phase: str) -> float:
+        """After how many seconds a worker is given up that does not answer in that phase of a cell."""
+        return self.compile_timeout_s or self.timeout_s if phase == "compile" else self.timeout_s
 
 
 @dataclass

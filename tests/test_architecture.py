@@ -14,7 +14,7 @@ FUSEBENCH = Path(__file__).resolve().parents[1] / "fusebench"
 FLOORS = (
     ("errors", "contract", "dtypes", "memory"),
     ("backends", "machine", "launchers"),
-    ("discovery", "kernel_file", "syntax", "sources", "drawing", "hard", "inputs", "patterns", "cases"),
+    ("discovery", "kernel_file", "syntax", "sources", "drawing", "hard", "inputs", "patterns", "cases", "tuned"),
     ("timing", "parity"),
     ("records",),
     ("settings", "provenance", "folder", "terminal", "progress", "untouched"),
@@ -25,6 +25,7 @@ FLOORS = (
     ("run", "report", "library"),
     ("configuration",),
     ("comparison", "inspection", "sanitizer", "tracking"),
+    ("tuning",),
     ("commands",),
     ("cli",),
     ("__main__", "__init__"),

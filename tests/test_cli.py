@@ -121,7 +121,7 @@ def test_an_unknown_command(capsys):
     assert cli.main(["bnch"]) == 2
     assert (
         capsys.readouterr().err
-        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, inspect, list, new, parity, plot, sanitize, show, yardsticks\n"
+        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, inspect, list, new, parity, plot, sanitize, show, tune, yardsticks\n"
     )
 
 

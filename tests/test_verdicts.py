@@ -402,7 +402,7 @@ def test_only_whole_pairs_are_gone_on_from(measured, five, tmp_path):
     (tmp_path / "records.jsonl").write_text("".join(lines[:3]))
     (match,) = (Match(m.cells) for m in five[1].matches)
     other = Match(match.cells[::-1])
-    compare._recorded(tmp_path, [match, other])
+    compare.add_recorded(tmp_path, [match, other])
     assert list(match.pairs) == [0] and [r.side for r in match.pairs[0]] == ["A", "B"] and not other.pairs
 
 

@@ -37,29 +37,32 @@ Prepared = tuple[Sequence[str], Path | None, Job, Sequence[str]]
 Kernels = Mapping[str, Kernel]
 RunJob = Callable[[Request, Path, Kernels, bool], int]  # from a job's request, its folder, and whether it goes on
 Complete = Callable[[Mapping[str, Any], Kernels], Mapping[str, Any]]
+ShowDry = Callable[[Kernels, Sequence[Path], Sequence[Request]], None]
 
 
 def run_app(
     command: str, arguments: Sequence[str], run_job: RunJob | None = None, code_of: Callable[[Path], int] | None = None,
-    complete: Complete = lambda chosen, kernels: chosen,
+    complete: Complete = lambda chosen, kernels: chosen, show_dry: ShowDry = dry_run.show,
 ) -> int:  # fmt: skip
     """Runs the command and returns its exit code: 0 if every cell is ok or skipped, 1 if not, 2 for bad input; with -m,
     of all its jobs together.
 
     A command of another kind brings how it runs a job and how the exit code follows from a folder; `complete` checks the keys
-    that are its own, and fills in what depends on the kernels.
+    that are its own, and fills in what depends on the kernels; `show_dry` shows what would run.
     """
     show_sweep = show.show_sweep if run_job is None else lambda folders: None
     return start(
         command,
         arguments,
-        lambda: _prepare(command, arguments, run_job or _run, complete),
+        lambda: _prepare(command, arguments, run_job or _run, complete, show_dry),
         code_of or _code_of,
         show_sweep,
     )
 
 
-def _prepare(command: str, arguments: Sequence[str], run_job: RunJob, complete: Complete) -> Prepared:
+def _prepare(
+    command: str, arguments: Sequence[str], run_job: RunJob, complete: Complete, show_dry: ShowDry
+) -> Prepared:
     overrides = command_line.parse(arguments)
     kept = resumed = _resumed(command, overrides, arguments)
     if sweep := kept is not None and kept.name == folder.sweep_file(command):
@@ -88,7 +91,7 @@ def _prepare(command: str, arguments: Sequence[str], run_job: RunJob, complete: 
             if chosen.get("baseline") is not None:
                 runs.find([chosen["baseline"]])
     if dry := [asked for asked in requests.known.values() if asked.chosen["dry_run"]]:
-        dry_run.show(kernels, roots, dry)
+        show_dry(kernels, roots, dry)
         sys.exit(0)
 
     def job(composed: DictConfig, run_folder: Path) -> int:

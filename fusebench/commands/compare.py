@@ -20,14 +20,13 @@ from omegaconf import DictConfig
 from fusebench import cases, discovery, folder, provenance, report
 from fusebench.commands import app, dry_run, keys
 from fusebench.comparison import revision, sides, verdicts
-from fusebench.comparison.pairs import Match, Side, run_pairs
+from fusebench.comparison.pairs import Match, Side, add_recorded, run_pairs
 from fusebench.configuration import command_line, jobs, names, schema, values
 from fusebench.configuration.request import Requests
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import StorageError, UsageError
 from fusebench.records import store
-from fusebench.records.record import PairRecord
 from fusebench.settings import Clock, Run
 from fusebench.terminal import while_it_is_read
 
@@ -234,7 +233,7 @@ def _run(sources: Sequence[Source], plan: Comparison, lines: Sequence[str], run_
             others.append(f"device={plan.device}")  # "auto" may be another one where the comparison goes on
             both = {key: plan.chosen[0][key] for key in ("path", "shapes")}
             folder.keep({"sides": [*map(_fixed, sources)], "overrides": others} | both, run_folder, "compare")
-        _recorded(run_folder, plan.matches)
+        add_recorded(run_folder, plan.matches)
         _check_unchanged(sources, plan.matches)
         return _measure(sources, plan, run_folder)
 
@@ -293,16 +292,6 @@ def _code_of(run_folder: Path) -> int:
 def _show_sweep(folders: Sequence[Path]) -> None:
     """The comparisons of all jobs in one table."""
     verdicts.show([outcome for folder in folders for outcome in store.read(folder, verdicts.Outcome, FILE)], [])
-
-
-def _recorded(run_folder: Path, matches: Sequence[Match]) -> None:
-    """Gives the matches the pairs that are on record."""
-    pairs: dict[tuple[str, int], dict[str, PairRecord]] = {}
-    for record in store.read(run_folder, PairRecord):
-        pairs.setdefault((record.comparison, record.pair), {})[record.side] = record
-    for match in matches:
-        found = {number: (p["A"], p["B"]) for (name, number), p in pairs.items() if name == match.id and len(p) == 2}
-        match.pairs.update(found)
 
 
 def _check_unchanged(sources: Sequence[Source], matches: Sequence[Match]) -> None:

@@ -79,9 +79,9 @@ class Match:
 
 
 def run_pairs(
-    sides: tuple[Side, Side], matches: Sequence[Match], pairs: int, rounds: int, folder: Path
+    sides: tuple[Side, Side], matches: Sequence[Match], pairs: int, rounds: int, folder: Path, file: str = store.FILE
 ) -> Iterator[Match]:
-    """Runs the pairs that the matches lack; yields a match each time it has one more, which is then on disk.
+    """Runs the pairs that the matches lack; yields a match each time it has one more, which is then on disk, in that file.
 
     The matches of one pair share its processes. Raises StorageError where the disk takes no more.
     """
@@ -109,7 +109,7 @@ def run_pairs(
                 for match in todo:
                     pair = _one_pair(sides, pools, judges, match, number, rounds, data)
                     for record in pair:
-                        store.append(folder, record)
+                        store.append(folder, record, file)
                     match.pairs[number] = pair
                     for pool in pools:
                         if match is todo[-1]:  # both before either is waited for
@@ -118,6 +118,16 @@ def run_pairs(
                             for key, worker in list(pool.workers.items()):
                                 release(pool, key, worker, a.settings.timeout_s)
                     yield match
+
+
+def add_recorded(folder: Path, matches: Sequence[Match], file: str = store.FILE) -> None:
+    """Gives the matches the pairs that are on record in the file of that name."""
+    pairs: dict[tuple[str, int], dict[str, PairRecord]] = {}
+    for record in store.read(folder, PairRecord, file):
+        pairs.setdefault((record.comparison, record.pair), {})[record.side] = record
+    for match in matches:
+        found = {number: (p["A"], p["B"]) for (name, number), p in pairs.items() if name == match.id and len(p) == 2}
+        match.pairs.update(found)
 
 
 def _pool(run: Run, judges: Pool) -> Pool:

@@ -35,6 +35,7 @@ class BaseConfig:
     seed: Any = MISSING
     inputs: Any = MISSING
     timeout_s: float = MISSING
+    tuned: bool = MISSING
     threads: int | None = MISSING
     rows_seed: int | None = MISSING
     resume: str | None = MISSING
@@ -102,9 +103,28 @@ class InspectConfig(BaseConfig):
     out: str | None = MISSING
 
 
+@dataclass
+class TuneConfig(TimedConfig):
+    """`strategy`, `trials` and `search_seed` say what is tried, `confirm`, `pairs`, `rounds` and `confidence` how the fastest is compared,
+    `save`, `out` and `heatmap` where results go."""
+
+    strategy: str = MISSING
+    trials: int | None = MISSING
+    search_seed: int = MISSING
+    compile_timeout_s: float = MISSING
+    confirm: bool = MISSING
+    pairs: Any = MISSING
+    rounds: Any = MISSING
+    confidence: float = MISSING
+    save: bool = MISSING
+    out: str | None = MISSING
+    heatmap: str | None = MISSING
+    retry: Any = MISSING
+
+
 SCHEMAS: dict[str, type[BaseConfig]] = {
     "bench": BenchConfig, "compare": CompareConfig, "parity": ParityConfig, "sanitize": SanitizeConfig,
-    "inspect": InspectConfig,
+    "inspect": InspectConfig, "tune": TuneConfig,
 }  # fmt: skip
 
 

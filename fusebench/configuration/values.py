@@ -25,7 +25,7 @@ def resolve_device(value: str) -> str:
 def settings(chosen: Mapping[str, Any]) -> Settings:
     """How the cells of a configuration are run on this machine. Raises UsageError where the device, a time, the threads or the
     plan of sampling cannot be had."""
-    for key in ("time_s", "timeout_s"):
+    for key in ("time_s", "timeout_s", "compile_timeout_s"):
         if not 0 < chosen.get(key, 1) < math.inf:
             raise UsageError(f"{key} is {chosen[key]!r}: expected a number of seconds above 0")
     threads, device = check_threads(chosen["threads"]), resolve_device(chosen["device"])
@@ -33,7 +33,15 @@ def settings(chosen: Mapping[str, Any]) -> Settings:
     more = {"hard": chosen["inputs"] is None}
     more |= {} if chosen["rows_seed"] is None else {"rows_seed": chosen["rows_seed"]}
     return Settings(
-        device, plan(chosen, device), chosen["timeout_s"], threads, worker["inline"], worker["python"], **more
+        device,
+        plan(chosen, device),
+        chosen["timeout_s"],
+        threads,
+        worker["inline"],
+        worker["python"],
+        tuned=chosen.get("tuned", True),
+        compile_timeout_s=chosen.get("compile_timeout_s"),
+        **more,
     )
 
 

@@ -55,7 +55,8 @@ class Build:
     """What stands before the first timed call: seconds of `prepare` and of the first call, compilation included, less the time of
     a later call; bytes that the build and the first call took at the most
     beyond the inputs, None where that is not known; bytes of its outputs; the points that the variant rounds at;
-    all its tunables."""
+    all its tunables; `config_from` says where these are from, "set" (one was asked for), "tuned" (from tuned.json) or "default" (the
+    implementation's own), "" without any, and `config_note` why an entry of tuned.json was not taken, or which size it is of."""
 
     prepare_s: float
     compile_s: float
@@ -63,6 +64,8 @@ class Build:
     written_bytes: int
     points: tuple[str, ...] = ()
     config: Mapping[str, Tunable] = field(default_factory=dict)
+    config_from: str = ""
+    config_note: str = ""
 
 
 @dataclass(frozen=True)

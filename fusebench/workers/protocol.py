@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from fusebench.contract import Case, Tunable
+from fusebench.contract import Case, Device, Tunable
 from fusebench.inputs import Stored
 from fusebench.machine import DeviceInfo
 from fusebench.parity.verdict import Asked, Worst
@@ -49,7 +49,8 @@ class Refused(Message, frozen=True):
 
 class BuildCell(Message, frozen=True):
     """Build a cell and run it once. `names` are those of the inputs, `sets` their files in `folder`, set by set; a file that is
-    in all sets is a weight. `config` has the tunables that are set."""
+    in all sets is a weight. `config` has the tunables that are set; where none is, those of the kernel's tuned.json are taken
+    if they are to be (tuned.py)."""
 
     case: Case
     implementation: str
@@ -58,11 +59,13 @@ class BuildCell(Message, frozen=True):
     sets: tuple[tuple[Stored, ...], ...]
     folder: str
     config: Mapping[str, Tunable] = {}
+    tuned: bool = True
 
 
 class Built(Message, frozen=True):
-    """The seconds, the bytes, the rounding points of the variant, the files of the first output, all tunables, and the files of
-    `implementations` that were loaded and compiled, by name with their SHA-256 (sources.py)."""
+    """The seconds, the bytes, the rounding points of the variant, the files of the first output, all tunables, the files of
+    `implementations` that were loaded and compiled, by name with their SHA-256 (sources.py), where the tunables are from, and
+    what there is to say of that (record.Build)."""
 
     prepare_s: float
     compile_s: float
@@ -72,6 +75,32 @@ class Built(Message, frozen=True):
     outputs: tuple[Stored, ...]
     config: Mapping[str, Tunable] = {}
     sources: Mapping[str, str] = {}
+    config_from: str = ""
+    config_note: str = ""
+
+
+class AskFits(Message, frozen=True):
+    """Which configs of a space fit? Of a space with more than `most` so many are drawn by the `seed`. `device` is another than the
+    worker's, for which nothing is built."""
+
+    case: Case
+    implementation: str
+    variant: str
+    space: Mapping[str, tuple[Tunable, ...]]
+    most: int
+    seed: int = 0
+    device: Device | None = None
+
+
+class Fits(Message, frozen=True):
+    """The implementation's own config; the space of those tunables that the case has a use for, and the number of its configs; of
+    these, those that fit, and those that do not with the reason."""
+
+    default: Mapping[str, Tunable]
+    space: Mapping[str, tuple[Tunable, ...]]
+    total: int
+    fitting: tuple[Mapping[str, Tunable], ...]
+    misfits: tuple[tuple[Mapping[str, Tunable], str], ...]
 
 
 Differing = tuple[tuple[int, tuple[Stored, ...]], ...]  # input sets, and outputs that are not the first ones on them
@@ -212,7 +241,7 @@ class CheckedRows(Message, frozen=True):
 
 
 Request = (
-    BuildCell | RepeatCell | TryCell | TimeCell | MakeReady | RunReady | Release | AskYardstickKey | MeasureRate
+    BuildCell | RepeatCell | TryCell | TimeCell | MakeReady | RunReady | Release | AskFits | AskYardstickKey | MeasureRate
     | EvaluateRows | CheckRows
 )  # fmt: skip
 

@@ -29,7 +29,7 @@ from fusebench.timing import cupti, yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Ring, Samples, kept_place
-from fusebench.workers import guard, outputs, protocol, state
+from fusebench.workers import configs, guard, outputs, protocol, state
 from fusebench.workers.answers import answer
 from fusebench.workers.batch import Batch
 from fusebench.workers.outputs import as_list, overlap, spans
@@ -84,18 +84,11 @@ class Bench:
             module = discovery.load_implementation(case.kernel, asked.implementation)
             sources.of_module(module.__name__, self.read)  # before anybody edits them
             reason = getattr(module, "skip", lambda *_: None)(case, variant, self.device)
-        config = {}
+        chosen = configs.Choice()
         if reason is None and found.tunables.get(variant):
-            own = module.config(case, variant, self.device)
-            if unknown := set(own) - set(found.tunables[variant]):
-                return protocol.Refused(
-                    "failed", f"config() of {found.file.name} gives {min(unknown)}, which TUNABLES does not name"
-                )
-            config = {**own, **asked.config}
-            if unused := set(asked.config) - set(own):
-                reason = f"this case has no use for {min(unused)}; its tunables are {', '.join(own) or 'none'}"
-            elif misfit := getattr(module, "fits", lambda *_: None)(case, variant, self.device, config):
-                reason = f"{misfit} ({', '.join(f'{n}={v}' for n, v in config.items())})"
+            chosen = configs.choose(module, found, case, variant, self.device, asked.config, asked.tuned)
+            reason = chosen.refusal
+        config = chosen.config
         if reason:
             return protocol.Refused("skipped", str(reason))
         self.fused, self.mover = found.fused, None
@@ -139,7 +132,9 @@ class Bench:
         self.repeats.see(0, output)
         points, files = tuple(found.variants[variant]), self._save(self.repeats.first[0], folder, "first")
         made_of = sources.of_module(module.__name__, self.read) | sources.named(compiled)
-        return protocol.Built(prepare_s, compile_s, points, peak_bytes, written_bytes(output), files, config, made_of)
+        return protocol.Built(
+            prepare_s, compile_s, points, peak_bytes, written_bytes(output), files, config, made_of, chosen.origin, chosen.note
+        )  # fmt: skip
 
     def repeat(self, asked: protocol.RepeatCell) -> protocol.Repeated | protocol.Refused:
         """Runs the cell in hand three times more: twice on the first set, to see whether the output is the same bit for bit, and on
@@ -319,6 +314,10 @@ class Bench:
                 return self.batch.run()
             case protocol.Release():
                 return self.release()
+            case protocol.AskFits():
+                return configs.answer(
+                    self._implementation(request.case.kernel, request.implementation), request, self.device
+                )
             case protocol.AskYardstickKey():
                 return self.yardstick_key()
             case protocol.MeasureRate():

@@ -1,0 +1,99 @@
+"""tuned.json in a kernel's folder: the best configs that `fusebench tune` found, and which of them a case takes.
+
+An entry holds for one implementation and variant, device, dtype, precision and the options of its case, at its sizes. A case of
+other sizes takes the entry at the least distance, which is the sum over the dimensions of |log2(size ÷ tuned size)|; none where a
+dimension differs by more than a factor of two. An entry is stale once a file of the implementation has changed since.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from fusebench import sources
+from fusebench.contract import Case, Tunable
+from fusebench.errors import UsageError
+
+FILE = "tuned.json"
+FARTHEST = 1.0  # octaves between a size and the tuned one
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tuned case. An empty `config` says that the implementation's own is as good as any that was tried. `time_s` and `default_s`
+    are medians of pairs of processes, or of single runs where nothing had to be compared; `files` are those of the
+    implementation, by name with their SHA-256 (sources.py)."""
+
+    implementation: str
+    variant: str
+    device: str
+    dtype: str
+    precision: str
+    sizes: Mapping[str, int]
+    options: Mapping[str, str]
+    config: Mapping[str, Tunable]
+    time_s: float
+    default_s: float
+    files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What there is one entry of."""
+        return (*self._group, tuple(sorted(self.sizes.items())))
+
+    @property
+    def _group(self) -> tuple[object, ...]:
+        options = tuple(sorted(self.options.items()))
+        return self.implementation, self.variant, self.device, self.dtype, self.precision, options
+
+    def distance(self, sizes: Mapping[str, int]) -> float:
+        """In octaves, summed over the dimensions; infinite where one is too far away, or not the kernel's any more."""
+        if set(sizes) != set(self.sizes):
+            return math.inf
+        each = [abs(math.log2(size / self.sizes[name])) for name, size in sizes.items()]
+        return sum(each) if max(each, default=0.0) <= FARTHEST else math.inf
+
+    def stale(self, roots: Sequence[Path]) -> str:
+        """The name of a file that is not any more as it was when this was tuned, or ""."""
+        return sources.changed(self.files, roots)
+
+
+def read(folder: Path) -> list[Entry]:
+    """The entries of a kernel's folder, [] without a file. Raises UsageError for a file that is none."""
+    file = folder / FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=list[Entry])
+    except FileNotFoundError:
+        return []
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        raise UsageError(
+            f"{file} cannot be read: {' '.join(str(error).split())}; fusebench tune writes another"
+        ) from error
+
+
+def write(folder: Path, entries: Sequence[Entry]) -> None:
+    """Adds the entries to those of the folder, in the place of those that they replace: the whole file or none of it, an entry a
+    line. Raises OSError and UsageError."""
+    all_of = {entry.key: entry for entry in [*read(folder), *entries]}
+    lines = sorted(json.dumps(asdict(entry), ensure_ascii=False) for entry in all_of.values())
+    partial = folder / f".{FILE}"
+    try:
+        partial.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+        partial.replace(folder / FILE)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def find(entries: Sequence[Entry], case: Case, implementation: str, variant: str, device: str) -> Entry | None:
+    """The entry at the case's sizes, or the nearest one; of two that are equally near the one with the larger sizes."""
+    like = Entry(
+        implementation, variant, device, case.dtype, case.precision, case.sizes, case.options, {}, math.nan, math.nan
+    )
+    own = [entry for entry in entries if entry._group == like._group]
+    near = [entry for entry in own if entry.distance(case.sizes) < math.inf]
+    return min(near, key=lambda e: (e.distance(case.sizes), -math.prod(e.sizes.values())), default=None)

@@ -1,0 +1,131 @@
+"""Which config a cell is built with, and which of a space fit: asked of an implementation's `config` and `fits`, in its worker."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fusebench import discovery, tuned
+from fusebench.contract import Case, Device, Tunable
+from fusebench.discovery import Implementation
+from fusebench.errors import UsageError
+from fusebench.workers import protocol
+from fusebench.workers.outputs import Unfit
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A config with where it is from, "set", "tuned" or "default", and what there is to say of that; or why it cannot run."""
+
+    config: Mapping[str, Tunable] = field(default_factory=dict)
+    origin: str = ""
+    note: str = ""
+    refusal: str | None = None
+
+
+def choose(
+    module: Any, found: Implementation, case: Case, variant: str, device: Device, asked: Mapping[str, Tunable], take_tuned: bool
+) -> Choice:  # fmt: skip
+    """The config of a cell: what is asked for over the implementation's own, or else that of tuned.json, or its own.
+
+    Raises Unfit where config() gives other names than TUNABLES has.
+    """
+    own = _own(module, found, case, variant, device)
+    if asked:
+        config = {**own, **asked}
+        if unused := set(asked) - set(own):
+            return Choice(refusal=_unused(min(unused), own))
+        return Choice(config, "set", refusal=_misfit(module, case, variant, device, config))
+    note = ""
+    if take_tuned:
+        tuned_config, note = _tuned(module, found, case, variant, device, own)
+        if tuned_config:
+            return Choice(tuned_config, "tuned", note)
+    return Choice(own, "default", note, _misfit(module, case, variant, device, own))
+
+
+def _own(module: Any, found: Implementation, case: Case, variant: str, device: Device) -> dict[str, Tunable]:
+    own: dict[str, Tunable] = module.config(case, variant, device)
+    if unknown := set(own) - set(found.tunables[variant]):
+        raise Unfit(f"config() of {found.file.name} gives {min(unknown)}, which TUNABLES does not name")
+    return own
+
+
+def _tuned(
+    module: Any, found: Implementation, case: Case, variant: str, device: Device, own: Mapping[str, Tunable]
+) -> tuple[Mapping[str, Tunable], str]:
+    """The config of tuned.json, {} where there is none to be taken, and what is to be said of it."""
+    try:
+        entry = tuned.find(tuned.read(found.file.parent), case, found.name, variant, device.name)
+    except UsageError as error:
+        return {}, f"the default, because {error}"
+    if entry is None:
+        return {}, ""
+    roots = [found.file.parent.parent, *map(Path, sys.modules["implementations"].__path__)]
+    if changed := entry.stale(roots):
+        return {}, f"the default, because {tuned.FILE} is stale: {changed} has changed since; tune it again"
+    if entry.config and set(entry.config) != set(own):
+        return {}, f"the default, because {tuned.FILE} has {', '.join(entry.config)}, and this case {', '.join(own)}"
+    if entry.config and (misfit := _misfit(module, case, variant, device, entry.config)):
+        return {}, f"the default, because the tuned config does not fit: {misfit}"
+    other = "" if dict(entry.sizes) == dict(case.sizes) else ", ".join(f"{n}={v}" for n, v in entry.sizes.items())
+    return entry.config, f"tuned at {other}" if other and entry.config else ""
+
+
+def answer(found: Implementation, asked: protocol.AskFits, own: Device) -> protocol.Fits | protocol.Refused:
+    """What a worker on the device `own` answers; nothing is compiled."""
+    device = asked.device or own
+    if reason := found.missing():
+        return protocol.Refused("skipped", reason)
+    module = discovery.load_implementation(asked.case.kernel, asked.implementation)
+    if reason := getattr(module, "skip", lambda *_: None)(asked.case, asked.variant, device):
+        return protocol.Refused("skipped", str(reason))
+    return fitting(module, found, asked, device)
+
+
+def fitting(
+    module: Any, found: Implementation, asked: protocol.AskFits, device: Device
+) -> protocol.Fits | protocol.Refused:
+    """The answer to `AskFits`. Raises Unfit where config() gives other names than TUNABLES has."""
+    own = _own(module, found, asked.case, asked.variant, device)
+    space = {name: values for name, values in asked.space.items() if name in own}
+    if not space:
+        return protocol.Refused("skipped", "this case has no use for a tunable of the space")
+    total = math.prod(map(len, space.values()))
+    fits, misfits = [], []
+    for config in _drawn(space, total, asked.most, asked.seed):
+        whole = {**own, **config}
+        reason = _misfit(module, asked.case, asked.variant, device, whole, named=False)
+        if reason is None:
+            fits.append(whole)
+        else:
+            misfits.append((whole, reason))
+    return protocol.Fits(own, space, total, tuple(fits), tuple(misfits))
+
+
+def _drawn(space: Mapping[str, tuple[Tunable, ...]], total: int, most: int, seed: int) -> Iterator[dict[str, Tunable]]:
+    """All configs of a space in order, or `most` of them where there are more."""
+    for number in range(total) if total <= most else sorted(random.Random(seed).sample(range(total), most)):
+        config: dict[str, Tunable] = {}
+        for name, values in reversed(list(space.items())):
+            number, place = divmod(number, len(values))
+            config[name] = values[place]
+        yield dict(reversed(list(config.items())))
+
+
+def _misfit(
+    module: Any, case: Case, variant: str, device: Device, config: Mapping[str, Tunable], named: bool = True
+) -> str | None:
+    """Why the config does not fit, `named` with the config behind it, or None."""
+    misfit = getattr(module, "fits", lambda *_: None)(case, variant, device, config)
+    listed = f" ({', '.join(f'{n}={v}' for n, v in config.items())})" if named else ""
+    return f"{misfit}{listed}" if misfit else None
+
+
+def _unused(name: str, own: Mapping[str, Tunable]) -> str:
+    return f"this case has no use for {name}; its tunables are {', '.join(own) or 'none'}"

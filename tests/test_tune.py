@@ -1,0 +1,387 @@
+"""`fusebench tune`: what is tried, what a bad config costs, what is kept, and what later runs make of it."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow.csv
+import pytest
+from conftest import FIXTURES
+from stand_in import Pools, light_python
+
+from fusebench import cases, discovery, inputs, provenance
+from fusebench.cases import make_case
+from fusebench.cli import main
+from fusebench.commands import tune
+from fusebench.comparison import pairs
+from fusebench.configuration import jobs, schema
+from fusebench.contract import Cell, Device
+from fusebench.errors import StorageError
+from fusebench.machine import DeviceInfo
+from fusebench.records import store
+from fusebench.records.record import Record
+from fusebench.settings import Run, Settings
+from fusebench.timing.plan import Plan
+from fusebench.timing.samples import Samples
+from fusebench.tuning import confirm, results, strategies, study
+from fusebench.tuning.study import Found, Search
+from fusebench.workers import configs, protocol
+from fusebench.workers.pool import WorkerLost
+
+BAD = ("crashes", "hangs", "fills", "wrong", "raises")
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A folder with the kernel `double` and the implementation with planted configs, which tuned.json may be written to."""
+    folder = tmp_path / "kernels" / "double"
+    folder.mkdir(parents=True)
+    shutil.copy(FIXTURES / "kernels" / "double" / "kernel.py", folder)
+    shutil.copy(FIXTURES / "planted_configs" / "double" / "torch_planted.py", folder)
+    return folder.parent
+
+
+# The public path, with workers that load no framework
+
+
+@pytest.fixture
+def tuned(root, tmp_path, monkeypatch, capfd):
+    """A function that runs a command on that kernel: exit code, what it printed and told on stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words, command="tune"):
+        own = [] if any(w.startswith("resume=") for w in words) else [
+            f"path={root}", "kernel=double", "implementation=torch_planted", "device=cpu", "threads=1", "inputs=plain",
+            f"worker.python.torch={light_python(tmp_path)}", *(["time_s=0.005"] if command == "tune" else []),
+        ]  # fmt: skip
+        return main([command, *own, *words]), *capfd.readouterr()
+
+    return run
+
+
+def last(folder):
+    """The records of the latest run."""
+    return store.read(max(folder.glob("results/*"), key=lambda run: run.name), Record)
+
+
+def test_the_winner_is_kept_and_later_runs_take_it(tuned, root, tmp_path):
+    out = tmp_path / "all.csv"
+    words = ("config.NUMBER=[0,2]", "config.how=[right,wrong,misfit]", "confirm=false", f"out={out}")
+    code, printed, told = tuned(*words)
+    assert code == 0, told
+    assert "6 configs: 4 fit; 4 tried: 2 ok, 2 wrong" in printed and "2 × does not fit  it says so itself" in printed
+    assert "kept: NUMBER=0 how=right: not confirmed by pairs of processes" in printed
+    rows = pyarrow.csv.read_csv(out).to_pylist()
+    assert [(r["config.NUMBER"], r["config.how"]) for r in rows[:2]] == [(0, "right"), (2, "right")], (
+        "the fastest first"
+    )
+    assert [r["status"] for r in rows] == ["ok", "ok", "wrong", "wrong", "skipped", "skipped"]
+    assert [r["is_default"] for r in rows] == [False, True, False, False, False, False]
+    (entry,) = json.loads((root / "double" / "tuned.json").read_text())
+    assert entry["config"] == {"NUMBER": 0, "how": "right"} and entry["time_s"] < entry["default_s"]
+    assert list(entry["files"]) == ["double/torch_planted.py"], "kernel.py may get new cases"
+
+    before = len(last(tmp_path))
+    assert tuned("resume=latest")[0] == 0 and len(last(tmp_path)) == before, "nothing is run twice"
+
+    assert tuned("shape.N=150", command="parity")[0] == 0
+    build = last(tmp_path)[-1].build
+    assert (build.config_from, build.config["NUMBER"], build.config_note) == ("tuned", 0, "tuned at N=100")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["kernel=null"], "tune needs kernel=, such as kernel=lola"),
+        (["strategy=best"], "unknown strategy 'best': There are: grid, optuna, random"),
+        (["trials=0"], "trials is 0: expected a positive integer"),
+        (["worker=inline"], "worker=inline: a config may crash or hang"),
+        (["out=all.txt"], "out=all.txt: expected a file that ends in .csv, .json or .parquet"),
+        (["heatmap=map.png"], "heatmap=map.png: expected a file that ends in .svg"),
+        (["config.NUMBRE=1"], "unknown tunable 'NUMBRE': did you mean NUMBER?"),
+        (["config.NUMBER=many"], "config.NUMBER is 'many': expected a value such as 0, 1"),
+        (["config.NUMBER=[]"], "nothing was chosen by []"),
+        (["compile_timeout_s=0"], "compile_timeout_s is 0.0: expected a number of seconds above 0"),
+    ],
+)
+def test_what_cannot_be_tuned_is_answered_by_one_line(tuned, tmp_path, words, said):
+    code, _, told = tuned(*words)
+    assert code == 2 and said in told and len(told.splitlines()) == 1
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_implementation_without_tunables_is_named(tuned, root):
+    shutil.copy(FIXTURES / "kernels" / "double" / "torch_eager.py", root / "double")
+    code, _, told = tuned("implementation=torch_eager")
+    assert code == 2 and "double torch_eager:plus, torch_eager:times: no TUNABLES" in told.replace(
+        "double torch_eager:times", "torch_eager:times"
+    )
+
+
+def test_optuna_that_is_missing_is_named_before_anything_runs(tuned, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    code, _, told = tuned("strategy=optuna")
+    assert code == 2 and told.startswith("fusebench: strategy=optuna needs optuna: pip install optuna")
+    assert not (tmp_path / "results").exists()
+
+
+def test_what_is_never_timed_here_is_not_tuned(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    code = main(["tune", "kernel=softmax", "implementation=triton:row", "case=odd", "device=cpu"])
+    told = capfd.readouterr().err
+    assert code == 2 and "nothing to tune here: softmax odd/float32 triton:row: interpreted on the CPU" in told
+
+
+def test_a_dry_run_says_how_many_fit_and_leaves_nothing(tuned, tmp_path):
+    code, printed, _ = tuned("config.NUMBER=[0,1,2]", "dry_run=true")
+    assert (
+        code == 0
+        and "torch_planted  21 configs: 18 fit" in printed
+        and "3 × does not fit  it says so itself" in printed
+    )
+    assert not (tmp_path / "results").exists()
+
+
+# Planted configs, with a worker in this process
+
+
+class PlantedPool:
+    """In the place of a pool: one worker that does what a config's `how` says, as the real one reports it. `built` are the configs that
+    it was asked to build."""
+
+    def __init__(self, implementation):
+        self.implementation, self.rates, self.built, self.dropped = implementation, {}, [], 0
+        self.info = protocol.WorkerInfo(DeviceInfo("cpu", "stand-in"), {}, "3", False)
+        self.held_bytes, self.used = 0, False
+
+    def start(self, *key): ...
+
+    def get(self, first, *more, beside=False):
+        return self if isinstance(first, str) else self.ask(first, *more)
+
+    def drop(self, *key):
+        self.dropped += 1
+
+    def ask(self, request, expected, timeout_s):
+        if isinstance(request, protocol.AskFits):
+            module = discovery.load_implementation("double", "torch_planted")
+            return configs.fitting(module, self.implementation, request, Device("cpu", "stand-in"))
+        if isinstance(request, protocol.BuildCell):
+            self.config, self.sets = request.config, request.sets
+            self.built.append(dict(request.config))
+            if request.config["how"] == "crashes":
+                raise WorkerLost("crashed", "killed by SIGSEGV")
+            if request.config["how"] == "hangs":
+                raise WorkerLost("timeout", "no answer")
+            if request.config["how"] == "fills":
+                return protocol.Refused("failed", "OutOfMemoryError: CUDA out of memory")
+            if request.config["how"] == "raises":
+                return protocol.Refused("failed", "CompilationError: at 3:4")
+            return protocol.Built(0.0, 0.1, ("output",), 0, 400, self.outputs(request, 0), request.config)
+        if isinstance(request, protocol.RepeatCell):
+            return protocol.Repeated(None, self.outputs(request, -1))
+        if isinstance(request, protocol.TimeCell):
+            median = 1e-3 * (1 + self.config["NUMBER"])
+            return protocol.Timed(Samples("wall", Plan(regime="isolated", cache="warm"), [median] * 6).summary())
+        if isinstance(request, protocol.Release):
+            return protocol.Released()
+        raise WorkerLost("failed", "no yardsticks here")
+
+    get_reply = ask
+
+    def outputs(self, request, set_):
+
+        (x,) = inputs.load(self.sets[set_], Path(request.folder))
+        factor = 3 if self.config["how"] == "wrong" else 2
+        return tuple(inputs.save([factor * x], Path(request.folder), f"out{len(self.built)}-{set_}"))
+
+
+@pytest.fixture
+def planted(root, tmp_path):
+    """The run, a pool with planted configs, and a function that makes the study of some values."""
+    kernels = discovery.find_kernels([root])
+    this = Run(kernels, [root], tmp_path / "run", Settings("cpu", Plan(0.01)))
+    pool = PlantedPool(kernels["double"].implementations["torch_planted"])
+
+    def found(**space):
+        cell = Cell(make_case(kernels["double"], "small"), "torch_planted", "default")
+        one = study.Study(cell, space)
+        return Found(one, study.ask_fits(this, pool, one, Search("grid", None, 0)))
+
+    return this, pool, found
+
+
+def test_a_hundred_bad_configs_cost_no_other_row(planted):
+    this, pool, found = planted
+    one = found(NUMBER=tuple(range(20)), how=("right", *BAD, "misfit"))
+    records = list(study.run(this, pool, one, Search("grid", None, 0), lambda record: None))
+    assert len(one.fits.misfits) == 20 and len(records) == 120
+    by_how = {how: [r for r in records if r.cell.config["how"] == how] for how in ("right", *BAD)}
+    assert {how: {r.status for r in own} for how, own in by_how.items()} == {
+        "right": {"ok"}, "crashes": {"crashed"}, "hangs": {"timeout"}, "fills": {"failed"}, "wrong": {"wrong"}, "raises": {"failed"},
+    }  # fmt: skip
+    assert all(len(own) == 20 for own in by_how.values()) and all(r.reason for how in BAD for r in by_how[how])
+    assert pool.dropped >= 40, "a worker that was lost is replaced"
+    assert [r.cell.config["NUMBER"] for r in one.ranked] == list(range(20))
+    assert store.read(this.folder, Record) == records, "each is on disk"
+    assert results.frame([one]).num_rows == 140
+
+
+@pytest.mark.parametrize("strategy", ["grid", "random", "optuna"])
+def test_a_search_that_was_cut_off_runs_nothing_twice(planted, strategy):
+    if strategy == "optuna":
+        pytest.importorskip("optuna")
+    this, pool, found = planted
+    space = {"NUMBER": (0, 1, 2, 3, 4), "how": ("right", "crashes", "misfit")}
+    search = Search(strategy, 8, seed=3)
+    whole = found(**space)
+    list(study.run(this, pool, whole, search, lambda record: None))
+    order, pool.built = pool.built, []
+    assert len(order) == 8 and order[0] == {"NUMBER": 2, "how": "right"}, "the default first"
+    (this.folder / store.FILE).unlink()
+
+    def interrupt(record):
+        if len(pool.built) == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(study.run(this, pool, found(**space), search, interrupt))
+    again = found(**space)
+    again.records = {strategies.key(r.cell.config): r for r in store.read(this.folder, Record)}
+    list(study.run(this, pool, again, search, lambda record: None))
+    assert pool.built == order, "the same search, in two parts"
+
+
+def test_a_full_disk_ends_the_search(planted, monkeypatch):
+    this, pool, found = planted
+
+    def full(*_):
+        raise StorageError("no space")
+
+    monkeypatch.setattr(store, "append", full)
+    with pytest.raises(StorageError):
+        list(study.run(this, pool, found(NUMBER=(0, 1), how=("right",)), Search("grid", None, 0), lambda record: None))
+
+
+# What is kept
+
+
+@pytest.fixture
+def decided(planted, monkeypatch):
+    """A function from the seconds of configs in pairs of processes, by NUMBER, to the decision; single runs say 1 ms, 2 ms, …"""
+    this, pool, found = planted
+
+    def decide(times, default_how="right"):
+        one = found(NUMBER=tuple(range(len(times))), how=("right",))
+        list(study.run(this, pool, one, Search("grid", None, 0), lambda record: None))
+        asked = []
+
+        def plan(side, number, do, turn):
+            if do == "build":
+                asked.append(pools.messages[-1][2].config["NUMBER"])
+                pools.numbers[side] = asked[-1]
+            return {"median": times[pools.numbers[side]]} if do == "time" else None
+
+        pools = Pools(plan)
+        pools.numbers = {}
+        monkeypatch.setattr(pairs, "Pool", pools)
+        decision = confirm.decide(this, one, confirm.Plan(5, 1, 0.99), lambda match: None)
+        return decision.kept.cell.config["NUMBER"], decision.is_default, len(decision.outcomes), decision
+
+    return decide
+
+
+def test_a_config_that_is_surely_faster_is_kept(decided):
+    number, is_default, comparisons, decision = decided([1.0, 1.5, 2.0])
+    assert (number, is_default, comparisons) == (0, False, 2)
+    assert decision.why == "50.0% faster than the default in 5 pairs" and (decision.time_s, decision.default_s) == (
+        1.0,
+        2.0,
+    )
+
+
+def test_a_tie_keeps_the_default(decided):
+    number, is_default, _, decision = decided([1.0, 1.0, 1.0])
+    assert (number, is_default) == (2, True) and "not surely faster in pairs of processes (same)" in decision.why
+
+
+def test_a_runner_up_that_wins_the_pairs_takes_the_place_of_the_fastest(decided):
+    number, is_default, comparisons, _ = decided([1.5, 1.0, 2.0])
+    assert (number, is_default, comparisons) == (1, False, 2)
+
+
+def test_the_default_that_was_fastest_is_kept_without_pairs(planted):
+    this, pool, found = planted
+    one = found(NUMBER=(2, 3), how=("right",))
+    list(study.run(this, pool, one, Search("grid", None, 0), lambda record: None))
+    decision = confirm.decide(this, one, confirm.Plan(5, 1, 0.99), None)
+    assert decision.is_default and decision.why == "no config was faster" and confirm.entry(decision, this).config == {}
+
+
+def test_a_study_without_a_time_keeps_nothing(planted):
+    this, pool, found = planted
+    one = found(NUMBER=(0, 1), how=("wrong",))
+    list(study.run(this, pool, one, Search("grid", 1, 0), lambda record: None))
+    one.records = {k: r for k, r in one.records.items() if r.status != "ok"}
+    assert confirm.decide(this, one, confirm.Plan(5, 1, 0.99), None) is None
+
+
+def test_the_exit_code_is_that_of_studies_without_a_time(planted, tmp_path):
+    this, pool, found = planted
+    list(
+        study.run(
+            this, pool, found(NUMBER=(2,), how=("right", "crashes")), Search("grid", None, 0), lambda record: None
+        )
+    )
+    assert tune._code_of(this.folder) == 0, "a config that crashes is a finding, not a failure"
+    one = provenance.new_record(Cell(make_case(this.kernels["double"], "odd"), "torch_planted", "default"), "cpu")
+    store.append(this.folder, replace(one, status="wrong"))
+    assert tune._code_of(this.folder) == 1
+
+
+def test_the_heat_map_has_the_best_time_at_each_pair_of_values(planted, tmp_path):
+    this, pool, found = planted
+    one = found(NUMBER=(0, 3, 1), how=("right", "wrong"))
+    list(study.run(this, pool, one, Search("grid", None, 0), lambda record: None))
+    assert results.axes_of(one) == ["NUMBER"]
+    xs, ys, times = results.grid_of(one, "NUMBER", "how")
+    assert (xs, ys, times) == ([0, 1, 2, 3], ["right"], [[0.001, 0.002, 0.003, 0.004]])
+
+
+def test_the_heat_map_is_an_svg(planted, tmp_path):
+    pytest.importorskip("matplotlib")
+    this, pool, found = planted
+    one = found(NUMBER=(0, 3), how=("right", "wrong"))
+    list(study.run(this, pool, one, Search("grid", None, 0), lambda record: None))
+    for record in list(one.records.values()):  # as if `wrong` had a time as well
+        other = replace(record, status="ok", cell=replace(record.cell, config={**record.cell.config, "how": "wrong"}))
+        if record.timing:
+            one.records[strategies.key(other.cell.config)] = other
+    one.records = {k: r for k, r in one.records.items() if r.timing}
+    results.draw([one], tmp_path / "map.svg")
+    assert "<svg" in (tmp_path / "map.svg").read_text()
+
+
+# The published sweeps
+
+
+@pytest.fixture(scope="module")
+def own_kernels():
+    found = discovery.find_kernels(discovery.roots_of())
+    return {name: found[name] for name in ("lola", "splacc")}
+
+
+@pytest.mark.parametrize(
+    ("preset", "configs_of"),
+    [("lola_grid", 216), ("lola_warps", 49), ("lola_row", 25), ("lola_row_warps", 8), ("lola_batched_row", 36), ("splacc_grid", 64)],
+)  # fmt: skip
+def test_a_preset_has_the_configs_of_its_published_sweep(own_kernels, preset, configs_of):
+    schema.register("tune", own_kernels)
+    chosen = jobs.compose_job("tune", [f"experiment=published_{preset}"])
+    found = study.studies(own_kernels, cases.select_cells(own_kernels, chosen))
+    assert found and all(math.prod(map(len, one.space.values())) == configs_of for one in found)

@@ -1,0 +1,205 @@
+"""tuned.json: which entry a case takes, when none, and what the record says of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+from conftest import FIXTURES
+
+from fusebench import discovery, sources, tuned
+from fusebench.cases import make_case
+from fusebench.contract import Case, Device
+from fusebench.errors import UsageError
+from fusebench.tuned import Entry
+from fusebench.workers import configs, protocol
+
+CASE = Case("lola", {"M": 1024, "K": 1024, "N": 4096}, "float16", "ieee", {"w_layout": "kn"})
+
+
+def entry(config=None, M=1024, **changed):
+    made = Entry(
+        "triton",
+        "multirow",
+        "a card",
+        "float16",
+        "ieee",
+        {**CASE.sizes, "M": M},
+        CASE.options,
+        config or {"m": M},
+        1.0,
+        2.0,
+    )
+    return replace(made, **changed)
+
+
+def found(entries, case=CASE, implementation="triton", variant="multirow", device="a card"):
+    one = tuned.find(entries, case, implementation, variant, device)
+    return one and one.config["m"]
+
+
+def test_the_sizes_themselves_go_before_near_ones():
+    assert found([entry(M=1000), entry(M=1024), entry(M=1025)]) == 1024
+
+
+def test_the_nearest_is_by_octaves_and_not_by_differences():
+    assert found([entry(M=600), entry(M=1600)]) == 1600, "1600 is 0.64 octaves away, 600 is 0.77"
+
+
+def test_of_two_that_are_equally_near_the_larger_is_taken():
+    assert found([entry(M=512), entry(M=2048)]) == found([entry(M=2048), entry(M=512)]) == 2048
+
+
+@pytest.mark.parametrize(("M", "taken"), [(2048, 2048), (512, 512), (2049, None), (511, None)])
+def test_a_size_that_differs_by_more_than_a_factor_of_two_is_too_far(M, taken):
+    assert found([entry(M=M)]) == taken
+
+
+def test_octaves_of_all_dimensions_are_added():
+    both = entry({"m": 1}, sizes={"M": 1500, "K": 1500, "N": 4096})
+    assert found([both, entry({"m": 2}, M=2000)]) == 2
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [{"dtype": "bfloat16"}, {"precision": "tf32"}, {"options": {"w_layout": "nk"}}, {"device": "another"}, {"variant": "row"},
+     {"implementation": "jax_triton"}, {"sizes": {"M": 1024}}],
+)  # fmt: skip
+def test_an_entry_of_anything_else_is_none(changed):
+    assert found([entry(**changed)]) is None
+
+
+def test_entries_replace_those_of_the_same_key_and_stand_a_line_each(tmp_path):
+    tuned.write(tmp_path, [entry(), entry(M=2048)])
+    tuned.write(tmp_path, [entry({"m": 7}), entry(dtype="bfloat16")])
+    kept = tuned.read(tmp_path)
+    assert {(e.dtype, e.sizes["M"]): e.config["m"] for e in kept} == {
+        ("float16", 1024): 7, ("float16", 2048): 2048, ("bfloat16", 1024): 1024
+    }  # fmt: skip
+    text = (tmp_path / tuned.FILE).read_text()
+    assert len(text.splitlines()) == 5 and json.loads(text)
+    tuned.write(tmp_path, [])
+    assert (tmp_path / tuned.FILE).read_text() == text and [f.name for f in tmp_path.iterdir()] == [tuned.FILE]
+
+
+def test_a_folder_without_a_file_has_no_entries(tmp_path):
+    assert tuned.read(tmp_path) == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", '[{"variant": "row"}]', "[3]"])
+def test_a_file_that_is_none_is_named_and_left_alone(tmp_path, text):
+    (tmp_path / tuned.FILE).write_text(text)
+    with pytest.raises(UsageError, match=r"tuned\.json cannot be read: .*; fusebench tune writes another"):
+        tuned.read(tmp_path)
+
+
+# What a worker makes of it
+
+
+@pytest.fixture
+def choose(tmp_path):
+    """A function from entries and what is asked for to the choice of the planted implementation, for N = 100."""
+    folder = tmp_path / "double"
+    folder.mkdir()
+    shutil.copy(FIXTURES / "kernels" / "double" / "kernel.py", folder)
+    shutil.copy(FIXTURES / "planted_configs" / "double" / "torch_planted.py", folder)
+    kernel = discovery.find_kernels([tmp_path])["double"]
+    module = discovery.load_implementation("double", "torch_planted")
+    case, implementation = make_case(kernel, "small"), kernel.implementations["torch_planted"]
+    files = {"double/torch_planted.py": sources.digest(folder / "torch_planted.py")}
+
+    def chosen(config, asked=None, take=True, **changed):
+        made = Entry("torch_planted", "default", "cpu", "float32", "ieee", {"N": 100}, {}, config, 1.0, 2.0, files)
+        (folder / tuned.FILE).unlink(missing_ok=True)
+        tuned.write(folder, [replace(made, **changed)])
+        return configs.choose(module, implementation, case, "default", Device("cpu", "cpu"), asked or {}, take)
+
+    chosen.folder, chosen.module, chosen.implementation, chosen.case = folder, module, implementation, case
+    return chosen
+
+
+OTHER = {"NUMBER": 0, "how": "right"}
+OWN = {"NUMBER": 2, "how": "right"}
+
+
+def test_a_tuned_config_is_taken(choose):
+    assert choose(OTHER) == configs.Choice(OTHER, "tuned")
+
+
+def test_that_of_another_size_says_so(choose):
+    assert choose(OTHER, sizes={"N": 60}) == configs.Choice(OTHER, "tuned", "tuned at N=60")
+
+
+def test_a_default_that_nothing_beat_is_the_default(choose):
+    assert choose({}) == configs.Choice(OWN, "default")
+
+
+def test_one_that_is_set_stands_over_the_default_and_not_over_the_tuned_one(choose):
+    assert choose({"NUMBER": 0, "how": "wrong"}, {"NUMBER": 3}) == configs.Choice({"NUMBER": 3, "how": "right"}, "set")
+
+
+def test_tuned_false_takes_none(choose):
+    assert choose(OTHER, take=False) == configs.Choice(OWN, "default")
+
+
+def test_a_stale_entry_is_refused_aloud(choose):
+    refused = choose(OTHER, files={"double/torch_planted.py": "0" * 64})
+    said = "the default, because tuned.json is stale: double/torch_planted.py has changed since; tune it again"
+    assert refused == configs.Choice(OWN, "default", said)
+
+
+def test_one_of_a_file_that_is_gone_is_stale_too(choose):
+    assert "is stale: double/_gone.py has changed since" in choose(OTHER, files={"double/_gone.py": "0" * 64}).note
+
+
+def test_one_with_other_tunables_is_refused_aloud(choose):
+    assert choose({"NUMBER": 0}).note == "the default, because tuned.json has NUMBER, and this case NUMBER, how"
+
+
+def test_one_that_does_not_fit_here_is_refused_aloud(choose):
+    said = choose({"NUMBER": 0, "how": "misfit"}).note
+    assert said == "the default, because the tuned config does not fit: it says so itself (NUMBER=0, how=misfit)"
+
+
+def test_a_damaged_file_costs_nothing_but_the_tuned_config(choose):
+    choose(OTHER)
+    (choose.folder / tuned.FILE).write_text("{")
+    choice = configs.choose(
+        choose.module, choose.implementation, choose.case, "default", Device("cpu", "cpu"), {}, True
+    )
+    assert choice.config == OWN and choice.note.startswith("the default, because ") and "cannot be read" in choice.note
+
+
+# Which configs fit
+
+
+def asked(choose, most=100, **space):
+    question = protocol.AskFits(choose.case, "torch_planted", "default", space, most, seed=5)
+    return configs.fitting(choose.module, choose.implementation, question, Device("cpu", "cpu"))
+
+
+def test_what_fits_and_what_does_not_comes_with_the_reason(choose):
+    answer = asked(choose, NUMBER=(0, 1), how=("right", "misfit"))
+    assert answer.default == OWN and answer.total == 4
+    assert answer.fitting == ({"NUMBER": 0, "how": "right"}, {"NUMBER": 1, "how": "right"})
+    assert answer.misfits == tuple(({"NUMBER": n, "how": "misfit"}, "it says so itself") for n in (0, 1))
+
+
+def test_a_tunable_that_the_case_has_no_use_for_is_left_out_of_the_space(choose):
+    answer = asked(choose, NUMBER=(0, 1), BLOCK=(1, 2, 3))
+    assert answer.space == {"NUMBER": (0, 1)} and [dict(c) for c in answer.fitting] == [
+        {"NUMBER": 0, "how": "right"},
+        {"NUMBER": 1, "how": "right"},
+    ]
+
+
+def test_of_a_large_space_different_configs_are_drawn(choose):
+    answer = asked(choose, most=50, NUMBER=tuple(range(5000)), how=("right", "wrong"))
+    assert answer.total == 10_000 and len({tuple(c.items()) for c in answer.fitting}) == 50
+    assert asked(choose, most=50, NUMBER=tuple(range(5000)), how=("right", "wrong")) == answer, "by the seed"
+
+
+def test_a_space_of_nothing_that_the_case_uses_is_refused(choose):
+    assert asked(choose, BLOCK=(1, 2)).reason == "this case has no use for a tunable of the space"

@@ -442,7 +442,7 @@ def test_run_starts_and_ends_its_own_workers_without_a_pool(tmp_path, monkeypatc
     ],
 )
 def test_what_cannot_run_here_is_skipped_with_its_reason(tmp_path, device, without_gpu, change, reason):
-    this = prepared(tmp_path, fault(without_gpu=without_gpu), device=device)
+    this = prepared(tmp_path, fault(without_gpu=without_gpu, requires={"triton": "triton"}), device=device)
     trial = Trial(this, replace(cell(), case=replace(cell().case, **change)))
     assert trial.can_run() == (reason is None)
     assert trial.record.status == ("ok" if reason is None else "skipped")

@@ -663,7 +663,7 @@ def test_a_baseline_beside_a_new_run(runs, capsys):
 
 def test_a_dry_run_says_what_would_run_and_why_not_and_leaves_nothing(runs, capsys, monkeypatch):
     triton, cuda = (
-        replace(KERNELS["fault"].implementations["a_fine"], name=n, without_gpu=w)
+        replace(KERNELS["fault"].implementations["a_fine"], name=n, without_gpu=w, requires={"triton": "triton"})
         for n, w in (("t", "interpreted"), ("c", "unavailable"))
     )
     lacks = replace(triton, name="l", without_gpu="timed", requires={"no_such_module": "a-package"})

@@ -199,7 +199,7 @@ def test_what_nvrtc_is_given(sources, nvrtc):
     folders = [str(p) for p in (sources / "root/kernel", sources / "root", sources / "shared", "/headers")]
     assert options == {
         "name": "main.cu", "arch": "sm_80", "std": "c++17", "include_path": folders,
-        "define_macro": ["DEBUG", ("N", "3"), ("TEXT", "x=y")],
+        "define_macro": ["DEBUG", ("N", "3"), ("TEXT", "x=y")], "lineinfo": None,
     }  # fmt: skip
     cuda._compile(file, "sm_80", ["a"], [])
     assert nvrtc.arguments[2]["define_macro"] is None

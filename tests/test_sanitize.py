@@ -408,7 +408,7 @@ def test_the_program_under_the_tool_leaves_the_record_of_its_cell(tmp_path, monk
     from fusebench.sanitizer import cell as program
 
     kernels = discovery.find_kernels([FIXTURES / "kernels"])
-    chosen = {"device": "cpu", "timeout_s": 9.0, "threads": None, "rows_seed": 3}
+    chosen = {"device": "cpu", "timeout_s": 9.0, "threads": None, "rows_seed": 3, "inputs": "plain"}
     chosen |= {"worker": {"inline": True, "python": {}}}
     implementation = kernels["double"].implementations["torch_eager"]
     cell = Cell(make_case(kernels["double"], "odd"), "torch_eager", next(iter(implementation.variants)))

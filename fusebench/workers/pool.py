@@ -341,6 +341,7 @@ def environment(device: str, python: str, cores: Sequence[int]) -> dict[str, str
     env["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no pool of compile processes that could outlive a killed worker
     env.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     env.setdefault("TRITON_DEFAULT_FP_FUSION", "1")  # Triton 3.10 flips the default: figures would not compare
+    env.pop("TRITON_INTERPRET", None)
     if device == "cpu":
         env.update(TRITON_INTERPRET="1", JAX_PLATFORMS="cpu", CUDA_VISIBLE_DEVICES="")
         count = str(len(cores))

@@ -32,7 +32,8 @@ ENVIRONMENT = (
     "TRITON_DEFAULT_",
 )
 # Torch's compiler keeps threads for its processes, which wait while nothing is compiled, and Python one for shared memory.
-COMPILERS, HELPERS = "torch._inductor", (b"torch._inductor", b"torch/_inductor", b"resource_tracker")
+COMPILERS = ("torch._inductor", "tqdm._monitor")  # keep threads that wait while nothing is compiled
+HELPERS = (b"torch._inductor", b"torch/_inductor", b"resource_tracker")
 IDLE = "concurrent.futures.thread"  # where a thread of a pool waits for work
 REPLACED = "it replaced {}, which results and clocks depend on"
 SHOWN = 6  # of the changes of a cell: to replace a module is hundreds

@@ -10,7 +10,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
 # About half of the time of all tests.
-SLOWEST := $(addprefix tests/test_,parity.py ahead_of_time.py readme.py asv.py contributing.py)
+SLOWEST := $(addprefix tests/test_,parity.py ahead_of_time.py readme.py asv.py contributing.py confined.py)
 # Lies in .venv and is written last, so that an interrupted install leaves none.
 STAMP := .venv/.installed
 

@@ -226,7 +226,8 @@ def test_plain_python_gives_the_record_of_a_cell():
     assert (record.label, record.case.dtype, record.device.type, record.status) == ("mine", "", "cpu", "ok")
     assert record.timing.median > 0 and record.timing.timer == "wall" and record.build.written_bytes == 0
     rates = record.rates
-    assert (rates.tflops, rates.gbps, rates.yardsticks, rates.best_s, rates.bound_s) == (None,) * 5, "nothing is known"
+    # what the device can do may be known from an earlier run
+    assert (rates.tflops, rates.gbps, rates.best_s, rates.bound_s) == (None,) * 4, "nothing is known of the call"
 
 
 def test_keyword_arguments_reach_the_call_and_decide_as_others_do(benches):

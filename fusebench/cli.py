@@ -28,6 +28,8 @@ OWN_ARGUMENTS = {"list": "listing", "new": "new", "plot": "plot", "show": "show"
 FLAGS = {
     "--quiet": "quiet=true", "-q": "quiet=true", "--verbose": "verbose=true", "-v": "verbose=true", "--dry-run": "dry_run=true"
 }  # fmt: skip
+# those that prepare or run Hydra's app in a way of their own; bench and parity are the app itself
+OWN_APPS = ("compare", "inspect", "sanitize", "tune")
 
 
 def usage() -> str:
@@ -87,21 +89,10 @@ def _dispatch(arguments: list[str]) -> int:
         return int(module.main(rest))
     rest = [FLAGS.get(word, word) for word in _resume_as_key(rest)]
     if command == "compare":
-        from fusebench.commands.compare import run_compare
-
-        return run_compare(_fail_slower_as_key(rest))
-    if command == "sanitize":
-        from fusebench.commands.sanitize import run_sanitize
-
-        return run_sanitize(rest)
-    if command == "inspect":
-        from fusebench.commands.inspect import run_inspect
-
-        return run_inspect(rest)
-    if command == "tune":
-        from fusebench.commands.tune import run_tune
-
-        return run_tune(rest)
+        rest = _fail_slower_as_key(rest)
+    if command in OWN_APPS:
+        run = getattr(importlib.import_module(f"fusebench.commands.{command}"), f"run_{command}")
+        return int(run(rest))
     from fusebench.commands.app import run_app
 
     return run_app(command, rest)

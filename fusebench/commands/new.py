@@ -147,7 +147,7 @@ def _words(kernel: Kernel) -> dict[str, str]:
         "options": options.replace("'", '"'),
         "points": ", ".join(sorted(points)) or "none",
         "count": " * ".join(_sizes(shapes[0], case)) or "1",
-        "shape": f"({', '.join(_sizes(shapes[0], case))}{',' if len(shapes[0]) == 1 else ''})",
+        "shape": _tuple(_sizes(shapes[0], case)),
         "types": ", ".join(f'"{n}": "{TYPES[own[n]]}"' if n in own else f'"{n}": TYPES[case.dtype]' for n in arrays),
         "dtypes": ", ".join(f'"{own[n]}"' if n in own else "case.dtype" for n in arrays),
         "parameters": ", ".join(f"const {_in_c(own.get(n))}* {n}" for n in arrays),
@@ -165,8 +165,12 @@ def _dimension(size: int, case: Case) -> str:
 
 
 def _shape(shape: tuple[int, ...], case: Case) -> str:
-    sizes = [_dimension(size, case) for size in shape]
-    return f"({', '.join(sizes)}{',' if len(sizes) == 1 else ''})"
+    return _tuple([_dimension(size, case) for size in shape])
+
+
+def _tuple(words: list[str]) -> str:
+    """The words as a tuple is written."""
+    return f"({', '.join(words)}{',' if len(words) == 1 else ''})"
 
 
 def _sizes(shape: tuple[int, ...], case: Case) -> list[str]:

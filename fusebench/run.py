@@ -118,6 +118,16 @@ def one_case(this: Run, first: Cell, pool: Pool | InlinePool) -> Iterator[Callab
         yield lambda cell: _run_one(this, pool, cell, shared, check)
 
 
+def ended(this: Run, cell: Cell, status: str, reason: str, traceback: str = "") -> Record:
+    """The record, on disk, of a cell that came to its end before it could run. Raises StorageError where the disk takes no more."""
+    trial = Trial(this, cell)
+    with trial.recording_failures(None):
+        trial.name_source()
+        trial.end(status, reason, traceback)
+    store.append(this.folder, trial.record)
+    return trial.record
+
+
 def _attempt(this: Run, pool: Any, cell: Cell, shared: CaseData, check: HardCheck) -> Trial:
     """The cell's life, whatever it does, and its record."""
     trial = Trial(this, cell)

@@ -169,18 +169,19 @@ class PlantedPool:
 
     def ask(self, request, expected, timeout_s):
         if isinstance(request, protocol.AskFits):
-            module = discovery.load_implementation("double", "torch_planted")
+            module = discovery.load_implementation("double", self.implementation.name)
             return configs.fitting(module, self.implementation, request, Device("cpu", "stand-in"))
         if isinstance(request, protocol.BuildCell):
             self.config, self.sets = request.config, request.sets
             self.built.append(dict(request.config))
-            if request.config["how"] == "crashes":
+            how = request.config.get("how", "right")
+            if how == "crashes":
                 raise WorkerLost("crashed", "killed by SIGSEGV")
-            if request.config["how"] == "hangs":
+            if how == "hangs":
                 raise WorkerLost("timeout", "no answer")
-            if request.config["how"] == "fills":
+            if how == "fills":
                 return protocol.Refused("failed", "OutOfMemoryError: CUDA out of memory")
-            if request.config["how"] == "raises":
+            if how == "raises":
                 return protocol.Refused("failed", "CompilationError: at 3:4")
             return protocol.Built(0.0, 0.1, ("output",), 0, 400, self.outputs(request, 0), request.config)
         if isinstance(request, protocol.RepeatCell):
@@ -195,9 +196,8 @@ class PlantedPool:
     get_reply = ask
 
     def outputs(self, request, set_):
-
         (x,) = inputs.load(self.sets[set_], Path(request.folder))
-        factor = 3 if self.config["how"] == "wrong" else 2
+        factor = 3 if self.config.get("how") == "wrong" else 2
         return tuple(inputs.save([factor * x], Path(request.folder), f"out{len(self.built)}-{set_}"))
 
 

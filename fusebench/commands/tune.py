@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import tempfile
 import time
@@ -17,13 +18,14 @@ from fusebench.configuration.request import Request
 from fusebench.contract import Cell, Device
 from fusebench.discovery import Kernel
 from fusebench.errors import StorageError, UsageError
+from fusebench.inspection import targets
 from fusebench.records import store
 from fusebench.records.record import Record
 from fusebench.records.store import FILE
 from fusebench.settings import Run
 from fusebench.terminal import console, while_it_is_read
 from fusebench.timing.summary import seconds as text_of
-from fusebench.tuning import confirm, results, strategies, study
+from fusebench.tuning import ahead, confirm, results, strategies, study
 from fusebench.tuning.confirm import Decision
 from fusebench.tuning.study import Found, Search
 from fusebench.workers.pool import Pool
@@ -53,6 +55,9 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
     cases.positive("pairs", chosen["pairs"])
     cases.positive("rounds", chosen["rounds"])
     cases.positive("search_seed", chosen["search_seed"], least=0)
+    if chosen["jobs"] is not None:
+        cases.positive("jobs", chosen["jobs"], least=0)
+    _target(chosen)
     results.check_heatmap(chosen["heatmap"])
     if chosen["out"] is not None and Path(chosen["out"]).suffix not in (".csv", ".json", ".parquet"):
         raise UsageError(f"out={chosen['out']}: expected a file that ends in .csv, .json or .parquet")
@@ -67,6 +72,19 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
     return {**chosen, "implementation": list(own)}
 
 
+def _target(chosen: Mapping[str, Any]) -> ahead.Target | None:
+    """What `arch` names, for which configs are compiled and not run. Raises UsageError for a name that none has."""
+    if chosen["arch"] is None:
+        return None
+    found = targets.target(str(chosen["arch"]))
+    return ahead.Target(found.device, found.arch)
+
+
+def _jobs(chosen: Mapping[str, Any]) -> int:
+    """How many processes compile ahead."""
+    return len(os.sched_getaffinity(0)) if chosen["jobs"] is None else int(chosen["jobs"])
+
+
 def _search(chosen: Mapping[str, Any]) -> Search:
     trials = None if chosen["trials"] is None else int(chosen["trials"])
     return Search(str(chosen["strategy"]), trials, int(chosen["search_seed"]))
@@ -75,19 +93,21 @@ def _search(chosen: Mapping[str, Any]) -> Search:
 def _show_dry(kernels: Mapping[str, Kernel], roots: Sequence[Path], requests: Sequence[Request]) -> None:
     """Prints how many configs of each study fit; without a GPU those of GPU implementations as on an H100 or H200."""
     for asked in requests:
-        settings = values.settings(asked.chosen)
+        settings, target = values.settings(asked.chosen), _target(asked.chosen)
         with tempfile.TemporaryDirectory(prefix="fusebench-") as logs:
             this = Run(kernels, roots, Path(logs), settings)
             with _pool(this) as pool:
                 for one in study.studies(kernels, asked.cells):
                     implementation = kernels[one.cell.case.kernel].implementations[one.cell.implementation]
                     elsewhere = settings.device == "cpu" and implementation.without_gpu != "timed"
-                    device = ELSEWHERE if elsewhere else None
+                    device = target.device if target else ELSEWHERE if elsewhere else None
                     fits = study.ask_fits(this, pool, one, replace(_search(asked.chosen), trials=1), device)
                     found = Found(one, None, fits) if isinstance(fits, str) else Found(one, fits)
                     results.show([found], [])
                     if device:
-                        print(f"pruned for {device.name}: there is no GPU here, and nothing can be tuned")
+                        print(
+                            f"pruned for {device.name}: {'arch= compiles' if target else 'without a GPU nothing can be tuned'}"
+                        )
 
 
 @dataclass(frozen=True)
@@ -138,27 +158,38 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
             print(line)
         report.wall_time(job.this.clock, time.perf_counter() - begin)
         console().print(f"records: {run_folder / FILE}", soft_wrap=True)
-    return 1 if any(one.fits and not one.ranked for one in found) else 0
+    return 1 if any(one.fits and not any(map(_counts, one.records.values())) for one in found) else 0
+
+
+def _counts(record: Record) -> bool:
+    """Whether a study with such a record came to something: a time, or code for another device."""
+    return study.seconds(record) is not None or record.status == "skipped"
 
 
 def _searched(job: _Job, studies: Sequence[study.Study], known: Sequence[Record], bar: Any) -> list[Found]:
     """What the searches found. Raises UsageError where none can be made here."""
     found = []
     task = bar.add_task("starting", total=None)
-    done = 0
+    target, jobs = _target(job.asked.chosen), _jobs(job.asked.chosen)
     with _pool(job.this) as pool:
         for one in studies:
-            fits = study.ask_fits(job.this, pool, one, job.search)
+            fits = study.ask_fits(job.this, pool, one, job.search, target.device if target else None)
             if isinstance(fits, str):
                 found.append(Found(one, refusal=fits))
+                continue
+            if target and not ahead.possible(study.implementation_of(job.this, one), fits):
+                found.append(Found(one, refusal="arch= compiles what Torch's Triton and CUDA implementations launch"))
                 continue
             own = {strategies.key(r.cell.config): r for r in known if one.has(r.cell)}
             current = Found(one, fits, records=own)
             found.append(current)
             budget = job.search.budget(len(fits.fitting))
+            for number, _ in enumerate(study.compile_ahead(job.this, pool, current, job.search, jobs, target), 1):
+                bar.update(task, description=f"{one.name}: {number} compiled ahead")
+            if target:
+                continue
             job.this.on_phase = _on_phase(bar, task, current, budget)
             for _ in study.run(job.this, pool, current, job.search, lambda record: None):
-                done += 1
                 bar.advance(task)
                 if job.asked.chosen.get("verbose"):
                     record = list(current.records.values())[-1]
@@ -214,7 +245,7 @@ def _code_of(run_folder: Path) -> int:
     timed: dict[str, bool] = {}
     for record in store.read(run_folder, Record):
         name = replace(record.cell, config={}).id
-        timed[name] = timed.get(name, False) or study.seconds(record) is not None
+        timed[name] = timed.get(name, False) or _counts(record)
     return 0 if all(timed.values()) else 1
 
 

@@ -105,13 +105,15 @@ class InspectConfig(BaseConfig):
 
 @dataclass
 class TuneConfig(TimedConfig):
-    """`strategy`, `trials` and `search_seed` say what is tried, `confirm`, `pairs`, `rounds` and `confidence` how the fastest is compared,
+    """`strategy`, `trials` and `search_seed` say what is tried, `jobs` how many compile ahead, for `arch`, `confirm`, `pairs`, `rounds` and `confidence` how the fastest is compared,
     `save`, `out` and `heatmap` where results go."""
 
     strategy: str = MISSING
     trials: int | None = MISSING
     search_seed: int = MISSING
     compile_timeout_s: float = MISSING
+    jobs: Any = MISSING
+    arch: str | None = MISSING
     confirm: bool = MISSING
     pairs: Any = MISSING
     rounds: Any = MISSING

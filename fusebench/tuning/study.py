@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fusebench.cell import Trial
 from fusebench.contract import Cell, Device, Tunable
-from fusebench.discovery import Kernel
+from fusebench.discovery import Implementation, Kernel
 from fusebench.errors import UsageError
 from fusebench.records.record import Record
-from fusebench.run import one_case
+from fusebench.run import ended, one_case
 from fusebench.settings import Run
-from fusebench.tuning import strategies
+from fusebench.tuning import ahead, strategies
 from fusebench.tuning.strategies import Config, Key
 from fusebench.workers import protocol
 from fusebench.workers.pool import Pool, WorkerLost
@@ -97,6 +98,10 @@ def studies(kernels: Mapping[str, Kernel], cells: Sequence[Cell]) -> list[Study]
     return found
 
 
+def implementation_of(this: Run, study: Study) -> Implementation:
+    return this.kernels[study.cell.case.kernel].implementations[study.cell.implementation]
+
+
 def seconds(record: Record) -> float | None:
     """The time of a config, None where it has none that counts."""
     return record.timing.median if record.status == "ok" and record.timing else None
@@ -130,6 +135,42 @@ def _question(
     return protocol.AskFits(
         study.cell.case, study.cell.implementation, study.cell.variant, space, MOST, seed, device
     )  # fmt: skip
+
+
+def compile_ahead(
+    this: Run, pool: Pool, found: Found, search: Search, jobs: int, target: ahead.Target | None = None
+) -> Iterator[ahead.Outcome]:
+    """Compiles what the search is going to try, as far as that is known, `jobs` configs at a time, and yields what became of each. One
+    that does not compile is a record then. For a `target` that is not this machine's device each is one: nothing will run.
+
+    Raises StorageError where the disk takes no more.
+    """
+    assert found.fits
+    trial = Trial(this, found.study.cell)
+    if not jobs or not ahead.possible(trial.implementation, found.fits):
+        return
+    configs = [c for c in _planned(found, search, jobs, target) if strategies.key(c) not in found.records]
+    where = target or ahead.target_of(found.fits.device)
+    for outcome in ahead.compile_all(this, pool, trial, configs, where, jobs):
+        status, reason = outcome.status, outcome.reason
+        if target and outcome.status == "ok":
+            status, reason = "skipped", f"compiled for {target.arch} in {outcome.seconds:.2f} s: arch= runs nothing"
+        if status != "ok":
+            cell = found.study.with_config(outcome.config)
+            found.records[strategies.key(outcome.config)] = ended(this, cell, status, reason, outcome.traceback)
+        yield outcome
+
+
+def _planned(found: Found, search: Search, jobs: int, target: ahead.Target | None) -> Sequence[Config]:
+    """The configs that a search tries. Of Optuna nobody knows: all that fit, where `jobs` processes compile them in the time in which one
+    compiles those that are tried."""
+    assert found.fits
+    fitting, budget = found.fits.fitting, search.budget(len(found.fits.fitting))
+    if search.strategy == "optuna":
+        return fitting if target or len(fitting) <= jobs * budget else ()
+    order = fitting if search.strategy == "grid" else list(strategies.shuffled(fitting, search.seed))
+    first = {strategies.key(config): config for config in itertools.chain([found.default], order)}
+    return list(itertools.islice(first.values(), budget))
 
 
 def run(this: Run, pool: Pool, found: Found, search: Search, on_record: Callable[[Record], None]) -> Iterator[Record]:

@@ -105,7 +105,7 @@ def fitting(
             fits.append(whole)
         else:
             misfits.append((whole, reason))
-    return protocol.Fits(own, space, total, tuple(fits), tuple(misfits))
+    return protocol.Fits(own, space, total, tuple(fits), tuple(misfits), device, hasattr(module, "launches"))
 
 
 def _drawn(space: Mapping[str, tuple[Tunable, ...]], total: int, most: int, seed: int) -> Iterator[dict[str, Tunable]]:

@@ -202,7 +202,7 @@ class Pool:
 
     def stop(self) -> None:
         """Has all workers end, without waiting for it."""
-        for worker in self.workers.values():
+        for worker in list(self.workers.values()):  # another thread may start some
             worker.stop()
 
     def start(self, backend: str, python: str) -> None:

@@ -94,13 +94,43 @@ class AskFits(Message, frozen=True):
 
 class Fits(Message, frozen=True):
     """The implementation's own config; the space of those tunables that the case has a use for, and the number of its configs; of
-    these, those that fit, and those that do not with the reason."""
+    these, those that fit, and those that do not with the reason; the device that they were asked for; whether the implementation
+    names its launches, so that they can be compiled ahead."""
 
     default: Mapping[str, Tunable]
     space: Mapping[str, tuple[Tunable, ...]]
     total: int
     fitting: tuple[Mapping[str, Tunable], ...]
     misfits: tuple[tuple[Mapping[str, Tunable], str], ...]
+    device: Device
+    launches: bool
+
+
+class Load(Message, frozen=True):
+    """Import an implementation, so that no time-out has its framework's start in it; for the worker of the compiler alone."""
+
+    kernel: str
+    implementation: str
+
+
+class Loaded(Message, frozen=True):
+    pass
+
+
+class CompileAhead(Message, frozen=True):
+    """Compile what a cell with all its tunables in `config` launches on that device, CUDA C++ for `arch`, into the caches on disk; for
+    the worker of the compiler alone."""
+
+    case: Case
+    implementation: str
+    variant: str
+    config: Mapping[str, Tunable]
+    device: Device
+    arch: str
+
+
+class CompiledAhead(Message, frozen=True):
+    seconds: float
 
 
 Differing = tuple[tuple[int, tuple[Stored, ...]], ...]  # input sets, and outputs that are not the first ones on them
@@ -242,7 +272,7 @@ class CheckedRows(Message, frozen=True):
 
 Request = (
     BuildCell | RepeatCell | TryCell | TimeCell | MakeReady | RunReady | Release | AskFits | AskYardstickKey | MeasureRate
-    | EvaluateRows | CheckRows
+    | EvaluateRows | CheckRows | Load | CompileAhead
 )  # fmt: skip
 
 

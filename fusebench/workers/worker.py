@@ -41,6 +41,7 @@ from fusebench.workers.rows import Move, Mover
 LATER_CALLS, LATER_SHARE = 64, 0.2
 PROFILES = "FUSEBENCH_PROFILES"  # set where the parent is going to time cells
 LEAST_LATER = 4
+OTHERS = {"reference": "Reference", "compiler": "Compiler"}  # that hold no cell
 BESIDE = "computes with {} beside its own kernels: FUSED says that it does not"
 
 
@@ -322,8 +323,8 @@ class Bench:
                 return self.yardstick_key()
             case protocol.MeasureRate():
                 return self.rate(request)
-            case protocol.EvaluateRows() | protocol.CheckRows():
-                raise ValueError("the reference has a worker of its own")
+            case protocol.EvaluateRows() | protocol.CheckRows() | protocol.Load() | protocol.CompileAhead():
+                raise ValueError("the reference and the compiler have workers of their own")
 
     def _implementation(self, kernel: str, name: str) -> discovery.Implementation:
         package = sys.modules["implementations"]
@@ -372,8 +373,8 @@ def main() -> None:
     memory.be_killed_first()
     try:
         discovery.use_roots([Path(root) for root in roots])
-        if backend == "reference":
-            bench: Any = importlib.import_module("fusebench.workers.reference").Reference(device)
+        if backend in OTHERS:
+            bench: Any = getattr(importlib.import_module(f"fusebench.workers.{backend}"), OTHERS[backend])(device)
         else:
             sys.meta_path.insert(0, guard.Guard(backend, [Path(root) for root in roots]))
             bench = Bench(backend, device)

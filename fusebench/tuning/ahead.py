@@ -1,0 +1,152 @@
+"""Configs compiled before any is tried, in processes side by side: what hangs or crashes a compiler costs that config alone.
+
+What is compiled lands in the caches on disk from which workers load. Nothing is timed meanwhile.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fusebench.backends.cuda import architecture
+from fusebench.cell import Trial
+from fusebench.contract import Device
+from fusebench.discovery import Implementation
+from fusebench.errors import StorageError
+from fusebench.folder import temporary
+from fusebench.settings import Run
+from fusebench.tuning.strategies import Config
+from fusebench.workers import protocol
+from fusebench.workers.pool import START_S, Pool, Worker, WorkerLost
+
+COMPILER = "compiler"  # the name of its worker
+
+
+@dataclass(frozen=True)
+class Target:
+    """A device, and the architecture that CUDA C++ is compiled for there."""
+
+    device: Device
+    arch: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a config: "ok" and the seconds that it took, or a status of a cell with the reason."""
+
+    config: Config
+    status: str
+    reason: str = ""
+    traceback: str = ""
+    seconds: float = 0.0
+
+
+def possible(implementation: Implementation, fits: protocol.Fits) -> bool:
+    """Whether its configs can be compiled ahead: Torch's Triton and CUDA implementations that name their launches. JAX compiles what it
+    launches itself, and keeps it nowhere that a later process looks."""
+    on_gpu = fits.device.type == "cuda"
+    return on_gpu and fits.launches and implementation.backend == "torch"
+
+
+def compile_all(
+    this: Run, pool: Pool, trial: Trial, configs: Sequence[Config], target: Target, jobs: int
+) -> Iterator[Outcome]:
+    """Compiles the configs of a cell for a target, `jobs` at a time, and yields what became of each as it ends.
+
+    A compiler that does not start yields nothing: its configs are compiled by those who run them. Raises StorageError.
+    """
+    left: queue.SimpleQueue[Config] = queue.SimpleQueue()
+    for config in configs:
+        left.put(config)
+    ended: queue.SimpleQueue[Outcome | StorageError | None] = queue.SimpleQueue()
+    with temporary(this.folder, ".inputs-compilers-") as logs:
+        crew = [
+            _Process(this, pool, trial, target, logs / str(number), left, ended)
+            for number in range(min(jobs, len(configs)))
+        ]
+        try:
+            with this.clock.during("compile"):
+                for process in crew:
+                    process.start()
+                working = len(crew)
+                while working:
+                    outcome = ended.get()
+                    if isinstance(outcome, StorageError):
+                        raise outcome
+                    if outcome is None:
+                        working -= 1
+                    else:
+                        yield outcome
+        finally:
+            for process in crew:
+                process.end()
+            for process in crew:
+                process.join()
+
+
+class _Process(threading.Thread):
+    """One compiler, and the thread that hands it a config at a time."""
+
+    def __init__(self, this: Run, pool: Pool, trial: Trial, target: Target, logs: Path, left: queue.SimpleQueue[Config], ended: queue.SimpleQueue[Outcome | StorageError | None]):  # fmt: skip
+        super().__init__(daemon=True)
+        self.settings, self.trial, self.target, self.left, self.ended = this.settings, trial, target, left, ended
+        logs.mkdir()
+        self.pool = Pool("cuda", this.roots, logs, beside=pool)  # so that nothing is interpreted
+        self.key, self.over = (COMPILER, trial.worker_key[1]), False
+        self.loaded: Worker | None = None
+
+    def run(self) -> None:
+        try:
+            while not self.over:
+                config = self.left.get_nowait()
+                if (outcome := self._compile(config)) and not self.over:
+                    self.ended.put(outcome)
+        except (queue.Empty, WorkerLost):  # all done, or it does not start
+            pass
+        except StorageError as error:
+            self.ended.put(error)
+        finally:
+            self.pool.__exit__()
+            self.ended.put(None)
+
+    def _compile(self, config: Config) -> Outcome | None:
+        """Raises WorkerLost where the compiler does not start."""
+        cell, target = self.trial.cell, self.target
+        asked = protocol.CompileAhead(cell.case, cell.implementation, cell.variant, config, target.device, target.arch)
+        worker = self._ready()
+        if self.over:
+            return None
+        try:
+            answer = worker.ask(asked, protocol.CompiledAhead, self.settings.limit_s("compile"))
+        except WorkerLost as lost:
+            self.pool.drop(*self.key)
+            reason = lost.reason.replace("(timeout_s", "(compile_timeout_s").replace("the worker", "the compiler")
+            return Outcome(config, lost.status, f"compiling ahead: {reason}")
+        if isinstance(answer, protocol.Refused):
+            return Outcome(config, answer.status, answer.reason, answer.traceback)
+        return Outcome(config, "ok", seconds=answer.seconds)
+
+    def _ready(self) -> Worker:
+        """The compiler, with the implementation imported. Raises WorkerLost where either fails."""
+        worker, cell = self.pool.get(*self.key), self.trial.cell
+        if worker is not self.loaded:
+            try:
+                worker.get(protocol.Load(cell.case.kernel, cell.implementation), protocol.Loaded, START_S)
+            except WorkerLost:
+                self.pool.drop(*self.key)
+                raise
+            self.loaded = worker
+        return worker
+
+    def end(self) -> None:
+        """Has it stop, in the middle of a config if need be."""
+        self.over = True
+        self.pool.stop()
+
+
+def target_of(device: Device) -> Target:
+    """What is compiled for a device that is here."""
+    return Target(device, architecture(device.capability))

@@ -201,13 +201,13 @@ def _searched(job: _Job, studies: Sequence[study.Study], known: Sequence[Record]
     return found
 
 
-def _on_phase(bar: Any, task: Any, found: Found, budget: int | None = None) -> Callable[[Cell, str], None]:
-    """What shows in the progress what is in hand: of a search with a `budget` the best time so far."""
+def _on_phase(bar: Any, task: Any, found: Found, budget: int) -> Callable[[Cell, str], None]:
+    """What shows in the progress what is in hand, and the best time so far."""
 
     def show_it(cell: Cell, phase: str) -> None:
         ranked = found.ranked
         best = f"best {text_of(study.seconds(ranked[0]) or 0)}, " if ranked else ""
-        count = "comparing" if budget is None else f"{len(found.records)} of {budget} configs"
+        count = f"{len(found.records)} of {budget} configs"
         bar.update(task, description=f"{found.study.name}: {count}, {best}{phase}")
 
     return show_it
@@ -217,18 +217,13 @@ def _decided(job: _Job, found: Sequence[Found], bar: Any) -> list[Decision]:
     chosen = job.asked.chosen
     plan = confirm.Plan(int(chosen["pairs"]), int(chosen["rounds"]), float(chosen["confidence"]))
     task = bar.add_task("comparing", total=None)
-    decisions = []
-    for one in found:
-        if one.fits is None:
-            continue
-        job.this.on_phase = _on_phase(bar, task, one)
-        if chosen["confirm"]:
-            decision = confirm.decide(job.this, one, plan, lambda match: bar.advance(task))
-        else:
-            decision = confirm.without_pairs(one)
-        if decision:
-            decisions.append(decision)
-    return decisions
+    searched = [one for one in found if one.fits]
+    if not chosen["confirm"]:
+        return [decision for one in searched if (decision := confirm.without_pairs(one))]
+    job.this.on_phase = lambda cell, phase: bar.update(
+        task, description=f"comparing {cell.label} {cell.case.id}: {phase}"
+    )
+    return confirm.decide(job.this, searched, plan, lambda match: bar.advance(task))
 
 
 def _write(found: Sequence[Found], chosen: Mapping[str, Any]) -> None:

@@ -3,13 +3,14 @@ and against the runner-up. A tie keeps the default."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fusebench import provenance, tuned
 from fusebench.comparison import verdicts
 from fusebench.comparison.pairs import Match, Side, add_recorded, run_pairs
+from fusebench.comparison.statistics import SAME
 from fusebench.records.record import Record
 from fusebench.settings import Run
 from fusebench.tuning import strategies
@@ -41,11 +42,42 @@ class Decision:
     outcomes: tuple[verdicts.Outcome, ...] = ()
 
 
-def decide(this: Run, found: Found, plan: Plan, on_pair: Callable[[Match], None]) -> Decision | None:
-    """Compares the fastest config of a search with the default and the runner-up. None where nothing has a time. Raises StorageError.
+@dataclass
+class _Contest:
+    """A study whose fastest config has to win: against the default, and against the runner-up where there is another."""
 
-    Where the runner-up is faster than the fastest in pairs, it takes its place. Pairs on record are not made again.
+    found: Found
+    default: Record
+    best: Record
+    runner_up: Record | None
+    outcomes: list[verdicts.Outcome] = field(default_factory=list)
+
+    def matches(self) -> list[Match]:
+        others = [self.default, *([self.runner_up] if self.runner_up else [])]
+        return [Match((other.cell, self.best.cell)) for other in others]
+
+
+def decide(this: Run, found: Sequence[Found], plan: Plan, on_pair: Callable[[Match], None]) -> list[Decision]:
+    """Compares the fastest config of each search with the default and the runner-up; searches without a time have no decision. Raises
+    StorageError.
+
+    Where the runner-up is faster than the fastest in pairs, it takes its place. A pair's processes serve all searches; pairs on record
+    are not made again.
     """
+    decisions = {place: decision for place, one in enumerate(found) if (decision := _without_contest(one))}
+    contests = {place: _contest(one) for place, one in enumerate(found) if one.ranked and place not in decisions}
+    _compare_all(this, list(contests.values()), plan, on_pair)
+    beaten = [c for c in contests.values() if len(c.outcomes) > 1 and _is(c.outcomes[1], "slower")]
+    for contest in beaten:
+        assert contest.runner_up
+        contest.best, contest.runner_up = contest.runner_up, None
+    _compare_all(this, beaten, plan, on_pair)
+    decisions |= {place: _decision(contest) for place, contest in contests.items()}
+    return [decisions[place] for place in sorted(decisions)]
+
+
+def _without_contest(found: Found) -> Decision | None:
+    """The decision where there is nothing to compare the fastest config with."""
     ranked = found.ranked
     if not ranked:
         return None
@@ -55,21 +87,36 @@ def decide(this: Run, found: Found, plan: Plan, on_pair: Callable[[Match], None]
         return Decision(found, ranked[0], False, f"the default has no time ({reason})", _s(ranked[0]), float("nan"))
     if ranked[0].id == default.id:
         return Decision(found, default, True, "no config was faster", _s(default), _s(default))
-    best, others = ranked[0], [r for r in ranked[1:] if r.id != default.id]
-    matches = [Match((default.cell, best.cell))]
-    matches += [Match((others[0].cell, best.cell))] if others else []
-    outcomes = _compare(this, matches, plan, on_pair)
-    if len(outcomes) > 1 and _is(outcomes[1], "slower"):
-        best = others[0]
-        outcomes = [*_compare(this, [Match((default.cell, best.cell))], plan, on_pair), *outcomes[1:]]
-    first = outcomes[0]
-    times = first.estimate.medians if first.estimate else (_s(default), _s(best))
+    if _s(ranked[0]) * (1 + SAME) >= _s(default):
+        why = f"the fastest config is {1 - _s(ranked[0]) / _s(default):.1%} faster: a tie"
+        return Decision(found, default, True, why, _s(default), _s(default))
+    return None
+
+
+def _contest(found: Found) -> _Contest:
+    default, ranked = found.records[strategies.key(found.default)], found.ranked
+    others = [r for r in ranked[1:] if r.id != default.id]
+    return _Contest(found, default, ranked[0], others[0] if others else None)
+
+
+def _compare_all(this: Run, contests: Sequence[_Contest], plan: Plan, on_pair: Callable[[Match], None]) -> None:
+    """Adds to each contest the outcomes of its matches, before those that it has."""
+    asked = [contest.matches() for contest in contests]
+    outcomes = iter(_compare(this, [match for matches in asked for match in matches], plan, on_pair))
+    for contest, matches in zip(contests, asked, strict=True):
+        contest.outcomes[:0] = [next(outcomes) for _ in matches]
+
+
+def _decision(contest: _Contest) -> Decision:
+    found, first = contest.found, contest.outcomes[0]
+    times = first.estimate.medians if first.estimate else (_s(contest.default), _s(contest.best))
+    outcomes = tuple(contest.outcomes)
     if _is(first, "faster") and first.estimate:
         why = f"{1 - first.estimate.result.ratio:.1%} faster than the default in {first.pairs} pairs"
-        return Decision(found, best, False, why, times[1], times[0], tuple(outcomes))
+        return Decision(found, contest.best, False, why, times[1], times[0], outcomes)
     said = first.estimate.result.verdict if first.estimate else f"{first.status}: {first.reason}"
     why = f"the fastest config is not surely faster in pairs of processes ({said})"
-    return Decision(found, default, True, why, times[0], times[0], tuple(outcomes))
+    return Decision(found, contest.default, True, why, times[0], times[0], outcomes)
 
 
 def without_pairs(found: Found) -> Decision | None:
@@ -98,6 +145,8 @@ def entry(decision: Decision, this: Run) -> tuned.Entry:
 def _compare(
     this: Run, matches: Sequence[Match], plan: Plan, on_pair: Callable[[Match], None]
 ) -> list[verdicts.Outcome]:
+    if not matches:
+        return []
     add_recorded(this.folder, matches, FILE)
     matches = [Match(m.cells) if _changed(this, m) else m for m in matches]
     sides = [Side(name, replace(this, folder=this.folder / f"side-{name}")) for name in "AB"]
@@ -121,13 +170,6 @@ def _is(outcome: verdicts.Outcome, verdict: str) -> bool:
 
 def _s(record: Record) -> float:
     return seconds(record) or float("nan")
-
-
-def pairs_of(found: Sequence[Found]) -> Iterator[Found]:
-    """Those whose fastest config has to be compared with another."""
-    for one in found:
-        if one.ranked and strategies.key(one.ranked[0].cell.config) != strategies.key(one.default):
-            yield one
 
 
 def save(decisions: Sequence[Decision], this: Run) -> list[str]:

@@ -26,6 +26,11 @@ from fusebench.workers.pool import WorkerLost, interpreter
 SETS = 2
 
 
+def reference_key(settings: Settings) -> tuple[str, str]:
+    """The worker of the reference on the device."""
+    return "reference", interpreter(settings.pythons, "torch", "torch")
+
+
 class CaseData:
     """What the cells of one case share: the input sets on disk, and the judge of each set, made when first asked for."""
 
@@ -112,8 +117,8 @@ class CaseData:
     def _judge(self, set_: int, part: str) -> Judge:
         if (set_, part) not in self.judges:
             self.judges[set_, part] = Judge(
-                self.mathematics, self.case, self.sets[set_], self.seed, self.settings.rows_seed, part
-            )
+                self.mathematics, self.case, self.sets[set_], self.seed, self.settings.rows_seed, part, self.kind == "plain",
+            )  # fmt: skip
         return self.judges[set_, part]
 
     def _evaluate_judged(self, judge: Judge, points: Sequence[str], set_: int, pool: Any) -> None:
@@ -133,7 +138,7 @@ class CaseData:
         self, message: protocol.Request, expected: type[protocol.R], pool: Any
     ) -> protocol.R | protocol.Refused:
         """What the reference on the device replies; Refused too where it was lost."""
-        key = ("reference", interpreter(self.settings.pythons, "torch", "torch"))
+        key = reference_key(self.settings)
         try:
             reply: protocol.R | protocol.Refused = pool.get(*key, beside=True).ask(
                 message, expected, self.settings.timeout_s

@@ -12,11 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fusebench.case_data import CaseData
+from fusebench.case_data import CaseData, reference_key
 from fusebench.cell import Trial, run_cell
 from fusebench.contract import Case, Cell
 from fusebench.folder import scratch, temporary
 from fusebench.hard_check import HardCheck
+from fusebench.parity.judge import oversize
 from fusebench.records import store
 from fusebench.records.record import Record
 from fusebench.settings import Clock, Run
@@ -46,16 +47,22 @@ def _pool(this: Run) -> Pool | InlinePool:
 
 
 def _wanted(this: Run, cells: Sequence[Cell]) -> set[tuple[str, str]]:
-    """The workers of the cells, and the one for the yardsticks."""
+    """The workers of the cells, the one for the yardsticks, and the reference of cases of which the judge does not see all."""
     wanted = worker_keys(this, cells)
     if wanted and this.settings.plan.time_s:
         wanted.add(_torch(this))
+    if any(oversize(trial.kernel.mathematics, trial.cell.case) > 1 for trial in _can_run(this, cells)):
+        wanted.add(reference_key(this.settings))
     return wanted
 
 
 def worker_keys(this: Run, cells: Sequence[Cell]) -> set[tuple[str, str]]:
     """The workers of the cells that can run, by back end and interpreter."""
-    return {trial.worker_key for trial in (Trial(this, cell) for cell in cells) if _needs_worker(trial)}
+    return {trial.worker_key for trial in _can_run(this, cells)}
+
+
+def _can_run(this: Run, cells: Sequence[Cell]) -> list[Trial]:
+    return [trial for trial in (Trial(this, cell) for cell in cells) if _needs_worker(trial)]
 
 
 def _needs_worker(trial: Trial) -> bool:

@@ -209,7 +209,9 @@ def judge(number: int, seed: int = 0) -> Result:
     programs_ = candidates(kernel, case, inputs)
     name = str(rng.choice(sorted(programs_)))
     outputs = programs.run(programs_[name].run, case, arrays)
-    verdict = Judge(kernel.mathematics, case, arrays, seed).judge(outputs, programs_[name].points)
+    verdict = Judge(kernel.mathematics, case, arrays, seed, plain=inputs not in hard.KINDS[1:]).judge(
+        outputs, programs_[name].points
+    )
     return Result(number, case, name, inputs, verdict)
 
 

@@ -296,12 +296,29 @@ def test_errors_of_equal_terms_add_up(what, K):
 @pytest.mark.parametrize(("spacings", "add_up"), [(0.0, True), (0.9, True), (1.1, False), (1000, False)])
 def test_errors_of_terms_that_differ_by_less_than_a_spacing_of_their_total_add_up(what, spacings, add_up):
     K = 1024
-    a, b = 1 + np.tile([1.0, -1.0], K // 2)[None] * spacings * 2.0**-13, np.ones((K, 1))
+    off = np.random.default_rng(2).permutation(np.linspace(-1, 1, K))[None]
+    a, b = 1 + off / off.std() * spacings * 2.0**-13, np.ones((K, 1))
     evaluate = (lambda r: r.dot(a, b)[0]) if what == "dot" else (lambda r: r.sum(a, axis=1))
     errors = drawn(noisy(), lambda r: evaluate(r) - K, 16)
     partial = np.cumsum(a[0])[63::64] if what == "dot" else np.cumsum(a[0])
     expected = math.sqrt((K * K) ** 2 / 45) if add_up else math.sqrt(K / 3 * np.mean(partial**2))
     assert spread(errors)[0] == pytest.approx(2.0**-24 * expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(("values", "repeats"), [(4, 255), (64, 15), (1024, 0)])
+def test_errors_of_terms_with_the_same_value_add_up(values, repeats):
+    K, rng = 1024, np.random.default_rng(3)
+    a = rng.permutation(np.tile(rng.uniform(1, 2, values), K // values))[None]
+    errors = drawn(noisy(), lambda r: r.sum(r.function(a), axis=1) - a.sum(), 64)
+    expected = max(K * repeats * a.sum() ** 2 / 45, K / 3 * np.mean(np.cumsum(a[0]) ** 2))
+    assert spread(errors)[0] == pytest.approx(2.0**-24 * math.sqrt(expected), rel=0.1)
+
+
+def test_zeros_of_a_sum_do_not_count_as_equal():
+    x = np.where(np.arange(1024) % 8, 0.0, np.random.default_rng(3).uniform(1, 2, 1024))[None]
+    errors = drawn(noisy(), lambda r: r.sum(x, axis=1) - x.sum(), 16)
+    expected = 1024 / 3 * max(np.mean(np.cumsum(x[0]) ** 2), x.sum() ** 2 / 3 + (x**2).sum() / 6)
+    assert spread(errors)[0] == pytest.approx(2.0**-24 * math.sqrt(expected), rel=1e-3)
 
 
 def test_terms_of_tensor_cores_are_cut_off_however_equal_they_are():

@@ -23,6 +23,7 @@ from fusebench.dtypes import FORMATS
 from fusebench.parity.rounding import spacing, stored
 
 DRAWS = 16  # noisy evaluations; each costs about as much as the reference
+SECOND_LOOK_DRAWS = 64  # of what seems wrong by a chance of few draws
 ALARMS = 1e-5  # how often each test may reject an output whose error is the noise of the model
 ALONE = 1.5  # times its noisiest neighbours, itself among them: an element that is noisy among quiet ones (4 at most)
 NEIGHBOURS = 16  # elements next to one another in value, whose noise an element's own is held against

@@ -16,7 +16,7 @@ from fusebench.contract import Case, Mathematics
 from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets
 from fusebench.parity import pattern, rows
-from fusebench.parity.budget import DRAWS, Budget, derive, errors, together
+from fusebench.parity.budget import DRAWS, SECOND_LOOK_DRAWS, Budget, derive, errors, together
 from fusebench.parity.evaluations import Evaluations, evaluations
 from fusebench.parity.rounding import COMPUTED, FLUSHED, Exact, evaluate, spacing
 from fusebench.parity.verdict import Asked, Verdict, Worst
@@ -24,6 +24,12 @@ from fusebench.parity.verdict import Asked, Verdict, Worst
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case the judge sees itself: rows are chosen beyond
 CPU_FLOPS, CPU_ELEMENTS = 1e10, 4e6  # what of a case the reference on a CPU sees: rows are chosen beyond
 FEWEST_ROWS, UNLIKE_ROWS = 8, 8
+
+
+def oversize(mathematics: Mathematics, case: Case) -> float:
+    """How many times what the judge sees of a case itself it has; beyond 1 the reference on the device sees the rest."""
+    flops, moved = mathematics.flops(case), mathematics.moved_bytes(case)
+    return max(flops / JUDGED_FLOPS, moved / case.itemsize / JUDGED_ELEMENTS)
 
 
 @dataclass
@@ -39,17 +45,18 @@ class Judge:
     seed: int = 0
     rows_seed: int = 0
     part: str = ""  # of the kernel's PARTS, the whole kernel if empty
+    plain: bool = True  # hard inputs repeat values, and equal elements err alike: there a mean says nothing
     exact: Sequence[np.ndarray] = ()
     points: set[str] = field(default_factory=set)  # that the formula has
     budgets: dict[tuple[str, ...], list[Budget]] = field(default_factory=dict)
+    second_budgets: dict[tuple[str, ...], list[Budget]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.row_axes = [self.mathematics.rows.get(name) for name in self.arrays]  # of the inputs, None without rows
         given = zip(self.arrays.values(), self.row_axes, strict=True)
         heights = [a.shape[axis] for a, axis in given if axis is not None]
         self.height = heights[0] if heights else 0
-        flops, moved = self.mathematics.flops(self.case), self.mathematics.moved_bytes(self.case)
-        most = self.rows_within(flops / JUDGED_FLOPS, moved / self.case.itemsize / JUDGED_ELEMENTS)
+        most = self.rows_within(oversize(self.mathematics, self.case))
         if any(self.mathematics.output_axis(n, self.arrays) is None for n in range(len(self.mathematics.outputs))):
             most = None  # what sums over all rows needs them all
         self.judged = None if most is None else rows.chosen(self.height, most, self.rows_seed)
@@ -129,8 +136,11 @@ class Judge:
     def learn(self, points: Sequence[str], found: Evaluations) -> None:
         """Keeps those budgets, derived from evaluations of the judged rows that were made here or on the device."""
         self.exact, self.points = self.exact or found.exact, self.points | found.seen
+        self.budgets[self.key(points)] = self._budgets(found)
+
+    def _budgets(self, found: Evaluations) -> list[Budget]:
         drawn = zip(*found.draws, strict=True)
-        self.budgets[self.key(points)] = [
+        return [
             derive(exact, draws, staged, self.dtype(number), self._size(number, exact))
             for number, (exact, draws, staged) in enumerate(zip(found.exact, drawn, found.staged, strict=True))
         ]
@@ -145,8 +155,21 @@ class Judge:
         if problem := self._problem(outputs, points):
             nan = float("nan")
             return Verdict(float("inf"), nan, nan, nan, (), nan, nan, nan, 0, 0, problem=problem)
+        verdict = self._compared(outputs, points, self.allowed(points))
+        if verdict.each_ok and not verdict.ok:
+            verdict = self._compared(outputs, points, self._second_look(points))
+        return verdict
+
+    def _second_look(self, points: Sequence[str]) -> list[Budget]:
+        """The budgets by more draws: from few, a deviation of all elements together may come out too small by chance."""
+        key = self.key(points)
+        if key not in self.second_budgets:
+            self.second_budgets[key] = self._budgets(self._evaluate(key, SECOND_LOOK_DRAWS))
+        return self.second_budgets[key]
+
+    def _compared(self, outputs: Sequence[np.ndarray], points: Sequence[str], budgets: Sequence[Budget]) -> Verdict:
         verdicts = []
-        for number, (output, budget) in enumerate(zip(outputs, self.allowed(points), strict=True)):
+        for number, (output, budget) in enumerate(zip(outputs, budgets, strict=True)):
             got = output if self.judged is None else np.take(output, self.judged, self.axis(number))
             got, expected = got.astype(np.float64), self.reference()[number]
             error = errors(got, expected, budget.nonfinite)
@@ -158,7 +181,7 @@ class Judge:
                     rms=figures.rms,
                     rms_limit=budget.rms_limit,
                     mean=figures.mean,
-                    mean_limits=budget.mean_limits,
+                    mean_limits=self._mean_limits(budget.mean_limits, budget.rms_limit),
                     some_rows=self.judged is not None,
                 )
             )
@@ -168,6 +191,10 @@ class Judge:
             checked=sum(v.checked for v in verdicts),
             undeclared=tuple(sorted(self.points.difference(points))) if self.case.dtype != "float32" else (),
         )
+
+    def _mean_limits(self, limits: tuple[float, float], rms_limit: float) -> tuple[float, float]:
+        """Between what the mean of all elements may be: on hard inputs no less than their root mean square may be."""
+        return limits if self.plain else (-rms_limit, rms_limit)
 
     def judged_rows(self, points: Sequence[str]) -> Asked:
         """What the device is to evaluate of a large case, so that `learn` need not wait for NumPy."""
@@ -211,7 +238,7 @@ class Judge:
             figures = found.together[output]
             verdict = replace(
                 verdict, output=output, rms=figures.rms, rms_limit=figures.rms_limit, mean=figures.mean,
-                mean_limits=figures.mean_limits,
+                mean_limits=self._mean_limits(figures.mean_limits, figures.rms_limit),
             )  # fmt: skip
         if found.ratio <= 1:
             return replace(verdict, checked=checked, ratio=max(verdict.ratio, found.ratio))

@@ -24,6 +24,7 @@ from fusebench.contract import Case, Device
 from fusebench.discovery import normalised
 from fusebench.dtypes import FORMATS
 from fusebench.parity.budget import (
+    SECOND_LOOK_DRAWS,
     Neighbours,
     Sums,
     all_together,
@@ -46,7 +47,7 @@ CHUNK_ELEMENTS = {"cuda": 4e7, "cpu": 5e5}
 # Draws, and up to how many elements of intermediate results they are made; the last for more.
 DRAWS = {"cuda": ((16, 5e7), (8, 1e8), (4, np.inf)), "cpu": ((16, 2e5), (4, np.inf))}
 # Few draws may miss the noise of one element in 10⁸: rows that seem wrong get more before they are called so, if they are not many.
-SECOND_LOOK_ROWS, SECOND_LOOK_DRAWS, SECOND_LOOK_SEED = 32, 64, 2**33
+SECOND_LOOK_ROWS, SECOND_LOOK_SEED = 32, 2**33
 JUDGED_SEED = 2**32  # the judged rows have other noise than any chunk, whose seed is its first row
 KEPT_ELEMENTS = 3e8  # of budgets, for the other outputs of the same inputs: 5 GB
 

@@ -28,6 +28,8 @@ TF32_TRUNCATION = 2.0**-10
 # rounding each sum (Fasi, Higham, Mikaitis, Pranesh 2021).
 TENSOR_CORE_UNIT, TENSOR_CORE_STEP = 2.0**-22, 8
 PARTIAL_SUMS = 16  # of a product that are looked at
+# Of a sum so many terms are looked at, each beside others at so many distances; the noise before keeps equal values that near.
+SAMPLED_TERMS, SAMPLED_DISTANCES, SAME = 4096, 16, 2.0**-21
 # A tensor core rounds a float16 accumulator to nearest after each instruction, which has 8 of K or more.
 HALF_UNIT, HALF_LARGEST, HALF_LOST = 2.0**-11, 65504.0, 2.0**-25
 FLUSHED = "subnormals"  # the point of programs, or of back ends, that flush float32 subnormals to zero
@@ -214,8 +216,9 @@ class Noisy(Exact):
         return self.round(point, value) if point in self.points else value
 
     def _deviation(
-        self, total: np.ndarray, squares: np.ndarray, in_order: np.ndarray, unit: float, steps: int, terms: int = 0
-    ) -> np.ndarray:
+        self, total: np.ndarray, squares: np.ndarray, in_order: np.ndarray, unit: float, steps: int, terms: int = 0,
+        repeats: Any = 0.0,
+    ) -> np.ndarray:  # fmt: skip
         """Standard deviation of a sum of K terms in `steps` additions of relative error `unit`.
 
         Each addition errs by a uniform share of `unit` times the partial sum. In random order the squares of the partial
@@ -224,13 +227,15 @@ class Noisy(Exact):
 
         Of `terms` that are nearly equal, which differ by less than a spacing of their total, every addition between two
         powers of 2 errs by the same amount: the errors add up instead of averaging, to the variance (unit terms total)²/45.
+        So do those of `repeats` terms with the same value, to (unit total)² terms repeats / 45.
         """
         variance = steps / 3 * np.maximum(total**2 / 3 + squares / 6, in_order)
         if terms > 5:  # from where the latter is the larger
             scatter = squares / terms - (total / terms) ** 2
             # 1e-15: what float64 leaves of a difference between equal terms
             equal = scatter < spacing(total, "float32") ** 2 + 1e-15 * squares / terms
-            variance = np.where(equal, np.maximum(variance, (terms * total) ** 2 / 45), variance)
+            alike = np.where(equal, terms, repeats)
+            variance = np.maximum(variance, terms * alike * total**2 / 45)
         return unit * np.sqrt(variance)
 
     def _of_product(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> tuple[np.ndarray, Any]:
@@ -267,7 +272,8 @@ class Noisy(Exact):
             # terms of less than half a spacing of the sum are lost, one by one, by a program that adds them one by one
             half = spacing(value.sum(axis=axis, keepdims=True), "float32") / 2
             lost = np.where(np.abs(value) < half, value, 0.0).sum(axis=axis, keepdims=keepdims)
-            return _finite(self._deviation(total, squares, in_order, 2.0**-24, K, K)), _finite(lost)
+            repeats = _repeats(value, axis, keepdims)
+            return _finite(self._deviation(total, squares, in_order, 2.0**-24, K, K, repeats)), _finite(lost)
 
         deviation, lost = self._once(sizes)
         return _moved(total + self.towards_zero * lost, deviation, self._normal(total))
@@ -319,6 +325,19 @@ def _partial_sums(a: np.ndarray, b: np.ndarray, least: int) -> tuple[np.ndarray,
         total = total + a[..., k : k + step] @ b[..., k : k + step, :]
         sums, squares = sums + total, _moved(squares, total, total)
     return sums / len(edges), squares / len(edges)
+
+
+def _repeats(terms: np.ndarray, axis: int, keepdims: bool) -> np.ndarray:
+    """How many others of the terms of a sum have the value of one of them, on average, from pairs of a sample; zeros err in no sum."""
+    K = terms.shape[axis]
+    sample = np.take(terms, np.arange(0, K, max(1, -(-K // SAMPLED_TERMS))), axis)
+    count, met = sample.shape[axis], 0.0
+    distances = np.unique(np.linspace(1, count - 1, SAMPLED_DISTANCES).astype(int)) if count > 1 else ()
+    for distance in distances:
+        other = np.take(sample, (np.arange(count) + distance) % count, axis)
+        same = abs(sample - other) <= SAME * abs(sample)
+        met = met + (same & (sample != 0)).sum(axis=axis, keepdims=keepdims)
+    return met * ((K - 1) / max(count * len(distances), 1))
 
 
 def _moved(value: Any, size: Any, noise: Any) -> Any:

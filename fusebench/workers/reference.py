@@ -22,6 +22,9 @@ class Reference:
         self.budgets: dict[Any, dict[Any, Any]] = {}  # of its outputs, by the files of their inputs
         if device == "cpu":
             torch.set_num_threads(1)  # chunks of rows run beside one another
+        else:
+            torch.ones(8, 8, dtype=torch.float64, device=device) @ torch.ones(8, 8, dtype=torch.float64, device=device)
+            torch.cuda.synchronize()  # the context and cuBLAS are there when the worker is: they take seconds
 
     def known(self, asked: protocol.CheckRows | protocol.EvaluateRows) -> dict[Any, Any]:
         """What was computed for these inputs; what was for another case is given up."""

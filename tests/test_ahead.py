@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import replace
@@ -128,6 +131,35 @@ def test_for_an_arch_what_fits_is_compiled_and_nothing_runs(root, tmp_path, monk
     assert not (tmp_path / "built").exists() and not (root / "double" / "tuned.json").exists()
     assert main(["tune", "resume=latest"]) == 0
     assert len(store.read(next((tmp_path / "results").iterdir()), Record)) == 4, "none is compiled twice"
+
+
+def test_what_ctrl_c_and_kill_9_leave_is_gone_on_with(root, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    words = [
+        f"path={root}", "kernel=double", "implementation=torch_compiled", "device=cpu", "threads=1", "inputs=plain", "time_s=0.005",
+        f"worker.python.torch={light_python(tmp_path)}", "config.NUMBER=[0,1,2,3,4,5,6,7]", "config.compiler=right", "confirm=false",
+        "out_dir=run", "save=false",
+    ]  # fmt: skip
+    records = tmp_path / "run" / store.FILE
+    interrupted = ((words, 2, signal.SIGINT, 130), (["resume=run"], 4, signal.SIGKILL, -9))
+    for asked, count, by, code in interrupted:
+        with subprocess.Popen(
+            [sys.executable, "-m", "fusebench.cli", "tune", *asked], start_new_session=True
+        ) as process:
+            end = time.monotonic() + 120
+            while not (records.exists() and len(records.read_text().splitlines()) >= count) and time.monotonic() < end:
+                time.sleep(0.02)
+            process.send_signal(by)
+            assert process.wait(60) == code
+    told = capfd.readouterr().err
+    assert "configs are kept; go on with resume=" in told
+    before = records.read_text().splitlines()
+    assert main(["tune", "resume=run"]) == 0
+    assert records.read_text().splitlines()[: len(before)] == before, "all is kept"
+    kept = [r.id for r in store.read(tmp_path / "run", Record)]
+    assert len(kept) == len(set(kept)) == 8, "eight, each once"
+    built = Counter((tmp_path / "built").read_text().splitlines())
+    assert sum(built.values()) <= 8 + len(interrupted), "but what was in hand when it ended"
 
 
 @pytest.mark.parametrize(

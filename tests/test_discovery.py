@@ -35,6 +35,13 @@ def refused(*roots):
     return str(error.value)
 
 
+def test_a_file_that_was_edited_is_read_again(tmp_path):
+    """What is kept of a file hangs on its text, not on its name, time or size."""
+    found = [read(tmp_path, PROGRAM.replace("default", name)).variants for name in ("default", "another", "default")]
+    assert [list(variants) for variants in found] == [["default"], ["another"], ["default"]]
+    assert "imports jax" in read(tmp_path, "import jax\n" + PROGRAM).broken and not read(tmp_path, PROGRAM).broken
+
+
 # Folders
 
 

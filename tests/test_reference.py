@@ -293,7 +293,7 @@ def test_rows_that_few_draws_call_wrong_get_a_second_look(check, monkeypatch, ro
     off = edit(x, (slice(rows), 1), x[:rows, 1] * np.float32(1 + 2**-22))  # two spacings or more
     found = check(lambda case, r, x: (r.compute(x + 8) - 8,), x, [off])
     again = [n for draws, n in looks if draws == reference.SECOND_LOOK_DRAWS]
-    assert again == ([1] * rows if rows <= 32 else []) and found.checked == x.size
+    assert again == ([rows] if rows <= 32 else []) and found.checked == x.size
     assert (found.beyond == 0 and 0 < found.ratio <= 1) == (rows <= 32)
     worse = check(lambda case, r, x: (r.compute(x + 8) - 8,), x, [edit(x, (7, 1), 9)])
     assert worse.beyond == 1 and worse.index == (7, 1) and worse.rows == (1, 7, 7)

@@ -98,13 +98,9 @@ def _second_look(
     asked: Asked, arrays: Sequence[np.ndarray], rows: Sequence[int], got: Sequence[np.ndarray], device: str
 ) -> Worst:
     """The worst element of a few rows, by many draws."""
-    formula, inputs, found = _formula(asked), _inputs(asked, arrays, device), []
     single = replace(asked, alike=())
-    for row in rows:
-        chosen, random = np.array([row]), Random(device, asked.seed + SECOND_LOOK_SEED + row)
-        chunk = list(_evaluated(single, formula, inputs(chosen), chosen, random, SECOND_LOOK_DRAWS, got))
-        found.append(_compared(single, chunk, got, device, set())[0])
-    return reduce(_worse, found)
+    chunks = _expected(single, arrays, np.array(rows), got, device, SECOND_LOOK_DRAWS, SECOND_LOOK_SEED)
+    return reduce(_worse, [_compared(single, chunk, got, device, set())[0] for chunk in chunks])
 
 
 def evaluated(
@@ -143,18 +139,18 @@ def _inputs(asked: Asked, arrays: Sequence[np.ndarray], device: str) -> Callable
 
 
 def _expected(
-    asked: Asked, arrays: Sequence[np.ndarray], rows: np.ndarray, got: Sequence[np.ndarray], device: str
-) -> Iterator[list[Expected]]:
-    """What the outputs may be, a chunk of the rows at a time."""
+    asked: Asked, arrays: Sequence[np.ndarray], rows: np.ndarray, got: Sequence[np.ndarray], device: str, draws: int = 0, seed: int = 0
+) -> Iterator[list[Expected]]:  # fmt: skip
+    """What the outputs may be, a chunk of the rows at a time, by that many draws, or as many as time allows."""
     formula, inputs = _formula(asked), _inputs(asked, arrays, device)
 
     def expected(chosen: np.ndarray) -> list[Expected]:
-        random = Random(device, asked.seed + int(chosen[0]))
+        random = Random(device, asked.seed + seed + int(chosen[0]))
         return list(_evaluated(asked, formula, inputs(chosen), chosen, random, draws, got))
 
     ends = np.unique(rows[[*range(len(rows))[:2], *range(len(rows))[-2:]]])  # a causal row sees only what is before it
     size = _elements_of_a_row(asked.case, formula, ends, inputs(ends))
-    draws = next(n for n, most in DRAWS[device] if size * len(rows) <= most)
+    draws = draws or next(n for n, most in DRAWS[device] if size * len(rows) <= most)
     step = max(1, int(CHUNK_ELEMENTS[device] / size))
     chunks = [rows[first : first + step] for first in range(0, len(rows), step)]
     if device == "cpu":

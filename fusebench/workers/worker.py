@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from fusebench import discovery, inputs, machine, memory, sources
-from fusebench.backends import cuda
+from fusebench.backends import cuda, triton_interpreter
 from fusebench.contract import Device
 from fusebench.timing import cupti, yardstick
 from fusebench.timing.measure import measure
@@ -83,6 +83,7 @@ class Bench:
         reason = found.missing()
         if reason is None:
             module = discovery.load_implementation(case.kernel, asked.implementation)
+            triton_interpreter.quicken()
             sources.of_module(module.__name__, self.read)  # before anybody edits them
             reason = getattr(module, "skip", lambda *_: None)(case, variant, self.device)
         chosen = configs.Choice()

@@ -27,6 +27,8 @@ STALLS = (
     "barrier", "branch_resolving", "dispatch_stall", "drain", "imc_miss", "lg_throttle", "long_scoreboard", "math_pipe_throttle",
     "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "short_scoreboard", "sleeping", "tex_throttle", "wait",
 )  # fmt: skip
+INSTALLED = Path("/opt/nvidia/nsight-compute")  # where its own packages put it
+NO_PROFILER = "Failed to initialize the profiler"
 FORBIDDEN = "ERR_NVGPUCTRPERM"
 ERROR = re.compile(r"^==ERROR== *(.*)", re.M)
 
@@ -101,7 +103,7 @@ def why_none(output: str) -> NoCounters:
     said = [" ".join(line.split()) for line in ERROR.findall(output) if line.strip()]
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     why = said[0] if said else lines[-1] if lines else "it printed nothing"
-    return NoCounters(f"ncu read none: {why[:200]}")
+    return NoCounters(f"ncu read none: {why[:200]}", NO_PROFILER in output)
 
 
 def _stall(reason: str) -> str:
@@ -110,7 +112,11 @@ def _stall(reason: str) -> str:
 
 def _places() -> list[str]:
     toolkits = [t for t in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if t]
-    return [NAME, *(str(Path(t) / "bin" / NAME) for t in toolkits)]
+    return [
+        NAME,
+        *(str(Path(t) / "bin" / NAME) for t in toolkits),
+        *map(str, sorted(INSTALLED.glob("*/ncu"), reverse=True)),
+    ]
 
 
 def _answer(path: str, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -105,7 +105,7 @@ class Lines:
             self._reading = what
             self._began = time.time_ns()
             return self._on_step_of_wait
-        if self._frames and not file.startswith(self.folders):
+        if self._frames and ("site-packages" in file or not file.startswith(self.folders)):
             return None
         self._frames.append(frame)
         self._note()

@@ -30,7 +30,7 @@ STALLS = (
 INSTALLED = Path("/opt/nvidia/nsight-compute")  # where its own packages put it
 NO_PROFILER = "Failed to initialize the profiler"
 FORBIDDEN = "ERR_NVGPUCTRPERM"
-ERROR = re.compile(r"^==ERROR== *(.*)", re.M)
+SAID = re.compile(r"^==(?:ERROR|WARNING)== *(.*)", re.M)
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def why_none(output: str) -> NoCounters:
             f"this machine's driver keeps them for administrators ({FORBIDDEN}): the module option NVreg_RestrictProfilingToAdminUsers=0 "
             "or CAP_SYS_ADMIN gives leave", True,
         )  # fmt: skip
-    said = [" ".join(line.split()) for line in ERROR.findall(output) if line.strip()]
+    said = [" ".join(line.split()) for line in SAID.findall(output) if line.strip()]
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     why = said[0] if said else lines[-1] if lines else "it printed nothing"
     return NoCounters(f"ncu read none: {why[:200]}", NO_PROFILER in output)

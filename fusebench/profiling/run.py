@@ -84,7 +84,8 @@ def run(sweep: Sweep) -> Iterator[tuple[Profile, Traced]]:
     """Yields each cell's profile once it is on disk, with what was recorded of it. Raises StorageError where the disk takes no more."""
     this = sweep.this
     with scratch(this.folder) as files, _pool(this) as pool:
-        start_workers(this.clock, [(pool, key) for key in sorted(worker_keys(this, sweep.asked.cells))])
+        traced_here = [cell for cell in sweep.asked.cells if not Trial(this, cell).interpreted]
+        start_workers(this.clock, [(pool, key) for key in sorted(worker_keys(this, traced_here))])
         for _, group in itertools.groupby(sweep.asked.cells, key=lambda c: (c.case, c.seed)):
             cells = list(group)
             with temporary(files) as folder:

@@ -136,9 +136,6 @@ def _flushes(marker: cupti.Marker | None, host_s: float) -> int:
 
 def _traced(range_: Event, events: Sequence[Event], marker: cupti.Marker | None) -> TracedCall:
     """The call of that range, with all that began in it but the flushes before it."""
-    own = tuple(
-        e
-        for e in events
-        if e.kind != RANGE and range_.begin <= e.begin <= range_.end and not (marker and e.name == marker.name)
-    )
+    inside = (e for e in events if e.kind != RANGE and range_.begin <= e.begin <= range_.end)
+    own = tuple(e for e in inside if not (marker and e.name == marker.name and e.end - e.begin > marker.duration / 2))
     return TracedCall(range_.name, range_.begin, range_.end, own)

@@ -158,8 +158,8 @@ class Trial:
         environment = replace(self.record.environment, device=info.device, packages=info.packages, python=info.python)
         self.record = replace(self.record, environment=environment)
 
-    def build(self) -> bool:
-        """Compiles the cell; its first output is judged. Raises WorkerLost if the worker dies of it, as the next ones do."""
+    def build(self, judged: bool = True) -> bool:
+        """Compiles the cell; its first output is judged, unless it is not to be. Raises WorkerLost if the worker dies of it, as the next ones do."""
         assert self.shared
         request = protocol.BuildCell(
             self.cell.case, self.cell.implementation, self.cell.variant, tuple(self.shared.names),
@@ -175,7 +175,7 @@ class Trial:
         )  # fmt: skip
         source = self.record.source and provenance.with_files(self.record.source, built.sources)
         self.record = replace(self.record, build=build, source=source)
-        return self._judge("first", "", built.outputs, 0)
+        return not judged or self._judge("first", "", built.outputs, 0)
 
     def repeat(self) -> bool:
         """Judges a later call."""

@@ -43,7 +43,9 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def roots() -> list[Path]:
     """The project's kernels and the fixtures'."""
-    return discovery.roots_of([FIXTURES / "kernels", FIXTURES / "extra", FIXTURES / "faults", FIXTURES / "tunables"])
+    return discovery.roots_of(
+        [FIXTURES / "kernels", FIXTURES / "extra", FIXTURES / "faults", FIXTURES / "tunables", FIXTURES / "profiled"]
+    )
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from fusebench import cli
-from fusebench.commands import app, compare, inspect, listing, new, plot, sanitize, show, yardsticks
+from fusebench.commands import app, compare, inspect, listing, new, plot, profile, sanitize, show, yardsticks
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +30,7 @@ def called(monkeypatch):
     monkeypatch.setattr(compare, "run_compare", lambda arguments: seen.append(("compare", arguments)) or 4)
     monkeypatch.setattr(sanitize, "run_sanitize", lambda arguments: seen.append(("sanitize", arguments)) or 8)
     monkeypatch.setattr(inspect, "run_inspect", lambda arguments: seen.append(("inspect", arguments)) or 11)
+    monkeypatch.setattr(profile, "run_profile", lambda arguments: seen.append(("profile", arguments)) or 12)
     monkeypatch.setattr(listing, "main", lambda arguments: seen.append(("list", arguments)) or 5)
     monkeypatch.setattr(show, "main", lambda arguments: seen.append(("show", arguments)) or 9)
     monkeypatch.setattr(plot, "main", lambda arguments: seen.append(("plot", arguments)) or 10)
@@ -51,6 +52,7 @@ def called(monkeypatch):
         ("show", 9),
         ("plot", 10),
         ("inspect", 11),
+        ("profile", 12),
     ],
 )
 def test_each_command_gets_its_arguments_and_gives_its_code(called, command, code):
@@ -121,7 +123,7 @@ def test_an_unknown_command(capsys):
     assert cli.main(["bnch"]) == 2
     assert (
         capsys.readouterr().err
-        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, inspect, list, new, parity, plot, sanitize, show, tune, yardsticks\n"
+        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, inspect, list, new, parity, plot, profile, sanitize, show, tune, yardsticks\n"
     )
 
 

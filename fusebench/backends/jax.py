@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fusebench.backends import persisting
+from fusebench.backends import kineto, persisting, xla
+from fusebench.backends.events import Recording, Work
 from fusebench.contract import Device
 from fusebench.machine import cpu_name
 
@@ -207,6 +208,18 @@ def peak_bytes() -> int | None:
     earlier cell's was higher."""
     peak = _memory("peak_bytes_in_use")
     return peak - _before["bytes"] if peak > _before["peak"] else None
+
+
+def held_bytes() -> int | None:
+    """Bytes of the arrays on the GPU; None on the CPU."""
+    return _memory("bytes_in_use") if jax.default_backend() == "gpu" else None
+
+
+def record(work: Work) -> Recording:
+    """On a GPU by torch.profiler, which sees JAX's kernels too, on a CPU by JAX's own profiler."""
+    if jax.default_backend() == "gpu":
+        return kineto.record(work, "cuda", allocations=False)
+    return xla.record(work)
 
 
 def release() -> int:

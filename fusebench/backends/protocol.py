@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from fusebench.backends.events import Recording, Work
 from fusebench.contract import Device
 
 
@@ -102,6 +103,15 @@ class Backend(Protocol):
 
     def peak_bytes(self) -> int | None:
         """Device memory at its highest since `reset_peak` beyond what was held then; None where that is not known."""
+        ...
+
+    def held_bytes(self) -> int | None:
+        """Bytes of the device's memory in use now; None on a CPU."""
+        ...
+
+    def record(self, work: Work) -> Recording:
+        """What host and device did while `work` ran, which waits for the device itself and marks ranges by name: on a GPU kernels,
+        copies and the driver's calls, on a CPU the framework's operators."""
         ...
 
     def release(self) -> int:

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fusebench.backends import persisting
+from fusebench.backends import kineto, persisting
+from fusebench.backends.events import Recording, Work
 from fusebench.contract import Device
 from fusebench.machine import cpu_name
 
@@ -210,6 +211,16 @@ def reset_peak() -> None:
 def peak_bytes() -> int | None:
     """Device memory at its highest since `reset_peak` beyond what was held then, or None on the CPU."""
     return torch.cuda.max_memory_allocated() - _before["bytes"] if torch.cuda.is_initialized() else None
+
+
+def held_bytes() -> int | None:
+    """Bytes of the tensors on the GPU; None on the CPU."""
+    return torch.cuda.memory_allocated() if torch.cuda.is_initialized() else None
+
+
+def record(work: Work) -> Recording:
+    """By torch.profiler, with Torch's operators and allocations."""
+    return kineto.record(work, "cuda" if torch.cuda.is_initialized() else "cpu")
 
 
 def versions() -> tuple[str, int]:

@@ -104,6 +104,16 @@ class InspectConfig(BaseConfig):
 
 
 @dataclass
+class ProfileConfig(BaseConfig):
+    """`calls` are traced, of that `regime`; `counters` are read by the ncu at that path."""
+
+    calls: Any = MISSING
+    regime: str = MISSING
+    counters: bool = MISSING
+    ncu: str | None = MISSING
+
+
+@dataclass
 class TuneConfig(TimedConfig):
     """`strategy`, `trials` and `search_seed` say what is tried, `jobs` how many compile ahead, for `arch`, `confirm`, `pairs`, `rounds` and `confidence` how the fastest is compared,
     `save`, `out` and `heatmap` where results go."""
@@ -126,7 +136,7 @@ class TuneConfig(TimedConfig):
 
 SCHEMAS: dict[str, type[BaseConfig]] = {
     "bench": BenchConfig, "compare": CompareConfig, "parity": ParityConfig, "sanitize": SanitizeConfig,
-    "inspect": InspectConfig, "tune": TuneConfig,
+    "inspect": InspectConfig, "profile": ProfileConfig, "tune": TuneConfig,
 }  # fmt: skip
 
 

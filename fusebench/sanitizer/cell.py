@@ -5,39 +5,28 @@ Their records go to the folder. It ends by itself if its parent is gone: the too
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
-import threading
-import time
 from pathlib import Path
-
-import psutil
 
 from fusebench import discovery, memory
 from fusebench.configuration import request, values
 from fusebench.run import run
 from fusebench.settings import Run
+from fusebench.workers import below
 
-LOOK_S = 2.0  # how often it looks for its parent
 EXIT_S = 60  # for the frameworks' exit handlers, which may hang on a device that a finding has broken
 
 
 def main(file: str, folder: str, parent: str) -> None:
     """Raises whatever ends the run as a whole: the cells' own trouble ends in their records."""
-    threading.Thread(target=_end_with, args=(int(parent),), daemon=True).start()
+    below.end_with(int(parent))
     memory.be_killed_first()
     asked = request.decode(Path(file).read_bytes())
     roots = [Path(root) for root in asked.roots]
     settings = values.settings(asked.chosen)
     for _ in run(Run(discovery.find_kernels(roots), roots, Path(folder), settings), asked.cells):
         pass
-
-
-def _end_with(parent: int) -> None:
-    while psutil.pid_exists(parent) and psutil.Process(parent).status() != psutil.STATUS_ZOMBIE:
-        time.sleep(LOOK_S)
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@ time. A check is on disk before the next one ends."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import shutil
@@ -16,8 +15,6 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
-
-import psutil
 
 from fusebench.cases import command
 from fusebench.cell import Trial
@@ -32,6 +29,7 @@ from fusebench.sanitizer import log, own
 from fusebench.sanitizer.check import Check, check_id, concluded
 from fusebench.sanitizer.tool import Sanitizer, variables
 from fusebench.settings import Run
+from fusebench.workers import below
 from fusebench.workers.answers import FULL_BYTES
 from fusebench.workers.pool import LOG_BYTES
 
@@ -106,7 +104,7 @@ def run(sweep: Sweep, waiting: Sequence[Pair]) -> Generator[Check, None, None]:
                     time.sleep(POLL_S)
         finally:
             for one in running.values():
-                _kill(one.process)
+                below.kill(one.process)
                 one.output.close()
 
 
@@ -172,7 +170,7 @@ def _ended(process: subprocess.Popen[bytes]) -> bool:
 def _end(sweep: Sweep, one: Running) -> Check:
     """The check of a process that has ended or is given up now. Raises StorageError where the disk was full."""
     ended = _ended(one.process)
-    _kill(one.process)
+    below.kill(one.process)
     one.output.close()
     code = one.process.returncode if ended else None
     check, settings = one.check, sweep.this.settings
@@ -217,16 +215,3 @@ def _again(sweep: Sweep, check: Check) -> str:
     given = sweep.asked.chosen["sanitizer"]
     named = f" {shlex.quote(f'sanitizer={given}')}" if given else ""
     return line.replace("fusebench parity", "fusebench sanitize", 1) + named
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends the tool, its program and whatever these started and left, and waits for the tool."""
-    family = []
-    with contextlib.suppress(psutil.Error):
-        family = psutil.Process(process.pid).children(recursive=True)  # also those that left the group
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for member in family:
-        with contextlib.suppress(psutil.Error):
-            member.kill()
-    process.wait()

@@ -18,6 +18,7 @@ from fusebench.parity.verdict import Asked, Worst
 from fusebench.records.record import Spread
 from fusebench.timing.plan import Plan
 from fusebench.timing.summary import Timing
+from fusebench.tracing import calls
 
 
 class Message(msgspec.Struct, frozen=True, tag=True):
@@ -187,6 +188,22 @@ class Timed(Message, frozen=True):
     differing: Differing = ()
 
 
+class TraceCell(Message, frozen=True):
+    """Trace so many calls of the cell in hand, `queued` or given to an idle device; or, if they are to be `counted`, make one between
+    cuProfilerStart and cuProfilerStop."""
+
+    name: str
+    calls: int = 1
+    queued: bool = False
+    counted: bool = False
+
+
+class Traced(Message, frozen=True):
+    """What was recorded; None of a call that was counted."""
+
+    traced: calls.Traced | None = None
+
+
 class MakeReady(Message, frozen=True):
     """Have inputs for that many calls of the cell in hand ready: the parent's clock is going to time them as a whole."""
 
@@ -271,8 +288,8 @@ class CheckedRows(Message, frozen=True):
 
 
 Request = (
-    BuildCell | RepeatCell | TryCell | TimeCell | MakeReady | RunReady | Release | AskFits | AskYardstickKey | MeasureRate
-    | EvaluateRows | CheckRows | Load | CompileAhead
+    BuildCell | RepeatCell | TryCell | TimeCell | TraceCell | MakeReady | RunReady | Release | AskFits | AskYardstickKey
+    | MeasureRate | EvaluateRows | CheckRows | Load | CompileAhead
 )  # fmt: skip
 
 

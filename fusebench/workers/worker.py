@@ -29,10 +29,10 @@ from fusebench.timing import cupti, yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Ring, Samples, kept_place
-from fusebench.workers import configs, guard, outputs, protocol, state
+from fusebench.workers import configs, guard, outputs, protocol, state, traces
 from fusebench.workers.answers import answer
 from fusebench.workers.batch import Batch
-from fusebench.workers.outputs import as_list, overlap, spans
+from fusebench.workers.outputs import as_list, overlap, spans, written_bytes
 from fusebench.workers.repeats import Repeats
 from fusebench.workers.rows import Move, Mover
 
@@ -310,6 +310,8 @@ class Bench:
                 return self.try_on(request)
             case protocol.TimeCell():
                 return self.time(request)
+            case protocol.TraceCell():
+                return traces.answer(self, request)
             case protocol.MakeReady():
                 return self.batch.make_ready(self.call, self.ring, request.calls)
             case protocol.RunReady():
@@ -354,11 +356,6 @@ class Bench:
 
     def _save(self, output: Any, folder: Path, stem: str) -> tuple[inputs.Stored, ...]:
         return tuple(inputs.save([self.backend.get(o) for o in as_list(output)], folder, stem))
-
-
-def written_bytes(output: Any) -> int:
-    """Bytes of the arrays that a call returns: the part of its compulsory traffic that is written."""
-    return sum(int(getattr(o, "nbytes", 0)) for o in as_list(output))
 
 
 def main() -> None:

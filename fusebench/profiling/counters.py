@@ -1,0 +1,85 @@
+"""Hardware counters of kernels, read from what `ncu --csv --page raw` prints, and put beside the rows of a profile."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from fusebench.profiling import ncu
+from fusebench.profiling.kernels import Row
+from fusebench.sanitizer.own import plain_name
+
+DRAM, TENSOR, OCCUPANCY = "dram_bytes", "tensor_percent", "occupancy_percent"
+STALL = "stalled_"  # before the reason: warps of a scheduler that wait for it, on average, whenever it issues
+
+
+@dataclass(frozen=True)
+class Counted:
+    """The counters of one kernel: bytes to and from DRAM, percent of the tensor cores' and of the warps' peak, stalls by reason."""
+
+    name: str
+    counters: Mapping[str, float] = field(default_factory=dict)
+
+
+def parse(listing: str) -> list[Counted]:
+    """The kernels in the order in which they ran. Lines of ncu's own or of the program's before the heading are passed over; a
+    metric without a number is left out."""
+    lines = listing.splitlines()
+    first = next((n for n, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if first is None:
+        return []
+    table = list(csv.DictReader(line for line in lines[first:] if line.startswith('"')))
+    return [_counted(row) for row in table if str(row["ID"]).isdecimal()]  # the row below the heading has the units
+
+
+def beside(rows: Sequence[Row], counted: Sequence[Counted]) -> list[Row]:
+    """The rows with the counters of the kernels of their names: bytes are added up, the others are means. The profilers write a name
+    in ways of their own: it is compared without blanks and parameters, and then without template arguments too."""
+    found: dict[str, list[Counted]] = {}
+    for one in counted:
+        for key in dict.fromkeys(_keys(one.name)):
+            found.setdefault(key, []).append(one)
+    return [
+        replace(row, counters=together(next((found[key] for key in _keys(row.name) if key in found), [])))
+        for row in rows
+    ]
+
+
+def together(counted: Sequence[Counted]) -> dict[str, float]:
+    """The counters of several kernels as one."""
+    values: dict[str, list[float]] = {}
+    for one in counted:
+        for name, value in one.counters.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(own) if name == DRAM else sum(own) / len(own) for name, own in values.items()}
+
+
+def stalls(counters: Mapping[str, float], most: int = 2) -> str:
+    """The reasons that most warps wait for: `long_scoreboard 8.1, wait 1.2`."""
+    own = sorted(
+        ((v, name.removeprefix(STALL)) for name, v in counters.items() if name.startswith(STALL)), reverse=True
+    )
+    return ", ".join(f"{name} {value:.1f}" for value, name in own[:most] if value >= 0.05)
+
+
+def _counted(row: Mapping[str, str]) -> Counted:
+    numbers = {name: number for name, text in row.items() if (number := _number(text)) is not None}
+    counters = {STALL + found[1]: numbers[name] for name in numbers if (found := ncu.STALL.match(name.split(".")[0]))}
+    dram = [numbers[name] for name in ncu.DRAM if name in numbers]
+    known = {OCCUPANCY: numbers.get(ncu.OCCUPANCY), DRAM: sum(dram) if len(dram) == len(ncu.DRAM) else None}
+    known[TENSOR] = next((numbers[name] for name in ncu.TENSOR if name in numbers), None)
+    return Counted(row["Kernel Name"], {name: value for name, value in known.items() if value is not None} | counters)
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(str(text).replace(",", ""))
+    except ValueError:
+        return None
+
+
+def _keys(name: str) -> tuple[str, str]:
+    exact = re.sub(r"\s", "", plain_name(name))
+    return exact, exact.split("<")[0]

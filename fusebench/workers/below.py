@@ -1,0 +1,38 @@
+"""A program below a tool, such as compute-sanitizer or ncu: it ends with its parent, and is ended with all that it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+
+import psutil
+
+LOOK_S = 2.0  # how often it looks for its parent
+
+
+def end_with(parent: int) -> None:
+    """Has this process end by itself once its parent is gone: the tool between them does not pass that on."""
+    threading.Thread(target=_look, args=(parent,), daemon=True).start()
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends the tool, its program and whatever these started and left, and waits for the tool."""
+    family = []
+    with contextlib.suppress(psutil.Error):
+        family = psutil.Process(process.pid).children(recursive=True)  # also those that left the group
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for member in family:
+        with contextlib.suppress(psutil.Error):
+            member.kill()
+    process.wait()
+
+
+def _look(parent: int) -> None:
+    while psutil.pid_exists(parent) and psutil.Process(parent).status() != psutil.STATUS_ZOMBIE:
+        time.sleep(LOOK_S)
+    os._exit(1)

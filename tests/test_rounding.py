@@ -311,7 +311,7 @@ def test_errors_of_terms_with_the_same_value_add_up(values, repeats):
     a = rng.permutation(np.tile(rng.uniform(1, 2, values), K // values))[None]
     errors = drawn(noisy(), lambda r: r.sum(r.function(a), axis=1) - a.sum(), 64)
     expected = max(K * repeats * a.sum() ** 2 / 45, K / 3 * np.mean(np.cumsum(a[0]) ** 2))
-    assert spread(errors)[0] == pytest.approx(2.0**-24 * math.sqrt(expected), rel=0.1)
+    assert spread(errors)[0] == pytest.approx(2.0**-24 * math.sqrt(expected), rel=0.2)
 
 
 def test_zeros_of_a_sum_do_not_count_as_equal():

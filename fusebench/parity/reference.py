@@ -42,8 +42,8 @@ from fusebench.parity.verdict import Asked, Together, Worst
 
 Formula = Callable[..., Any]
 
-# Of the largest intermediate result: 0.3 GB in float64 on a GPU, and of each place that rounds one lives, for the size of its noise.
-CHUNK_ELEMENTS = {"cuda": 4e7, "cpu": 5e5}
+# Of the largest intermediate result: 0.8 GB in float64 on a GPU, and of each place that rounds one lives, for the size of its noise.
+CHUNK_ELEMENTS = {"cuda": 1e8, "cpu": 5e5}
 # Draws, and up to how many elements of intermediate results they are made; the last for more.
 DRAWS = {"cuda": ((16, 5e7), (8, 1e8), (4, np.inf)), "cpu": ((16, 2e5), (4, np.inf))}
 # Few draws may miss the noise of one element in 10⁸: rows that seem wrong get more before they are called so, if they are not many.

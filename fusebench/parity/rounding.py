@@ -29,7 +29,7 @@ TF32_TRUNCATION = 2.0**-10
 TENSOR_CORE_UNIT, TENSOR_CORE_STEP = 2.0**-22, 8
 PARTIAL_SUMS = 16  # of a product that are looked at
 # Of a sum so many terms are looked at, each beside others at so many distances; the noise before keeps equal values that near.
-SAMPLED_TERMS, SAMPLED_DISTANCES, SAME = 4096, 16, 2.0**-21
+SAMPLED_TERMS, SAMPLED_DISTANCES, SAME = 1024, 8, 2.0**-21
 # A tensor core rounds a float16 accumulator to nearest after each instruction, which has 8 of K or more.
 HALF_UNIT, HALF_LARGEST, HALF_LOST = 2.0**-11, 65504.0, 2.0**-25
 FLUSHED = "subnormals"  # the point of programs, or of back ends, that flush float32 subnormals to zero

@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from conftest import FIXTURES
+from conftest import DEVICE, FIXTURES
 from samples import untimed
 
 from fusebench import cli
@@ -41,7 +41,8 @@ def profiled(pool, tmp_path_factory):
     """The run of all implementations of `halved`: its exit code, what it printed, and its folder."""
     folder = tmp_path_factory.mktemp("profiled") / "run"
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(_Text()) as out:
-        patch.setattr(run, "_pool", lambda this: contextlib.nullcontext(pool))
+        if DEVICE == "cpu":  # otherwise the session's workers are a card's
+            patch.setattr(run, "_pool", lambda this: contextlib.nullcontext(pool))
         code = cli.main(
             ["profile", f"path={PROFILED}", "kernel=halved", "device=cpu", "calls=2", f"out_dir={folder}", "-q"]
         )
@@ -504,3 +505,28 @@ def test_flushes_last_longer_than_the_launch_of_a_call():
     assert [calls._flushes(marker, host_s) for host_s in (0.0, 2e-4, 1.0)] == [3, 8, 50] and calls._flushes(
         None, 1.0
     ) == 0
+
+
+@pytest.mark.gpu
+def test_on_a_card_kernels_waits_and_memory_are_those_of_the_call(tmp_path, capsys):
+    words = [
+        "kernel=halved",
+        "implementation=[torch_eager,flax]",
+        "case=large",
+        "counters=false",
+        f"out_dir={tmp_path / 'run'}",
+    ]
+    assert cli.main(["profile", f"path={PROFILED}", *words]) == 0, capsys.readouterr().out
+    found = {p.cell.label: p for p in store.read(tmp_path / "run", Profile)}
+    assert [r.count for r in found["torch_eager:plain"].rows] == [1] and found["torch_eager:plain"].rows[0].launch[
+        "block"
+    ]
+    assert found["torch_eager:twice"].span.launches == 2 and found["flax:plain"].span.launches == 1
+    assert {s.place for s in found["torch_eager:waits"].syncs} == {"halved/torch_eager.py:10"}
+    assert {s.place for s in found["flax:waits"].syncs} >= {"halved/flax.py:17", "halved/flax.py:18"}
+    assert not found["torch_eager:plain"].syncs and not found["flax:plain"].syncs
+    size = 4 * 2**24
+    assert found["torch_eager:plain"].peak_bytes == size and found["torch_eager:twice"].peak_bytes == 2 * size
+    assert found["flax:plain"].peak_bytes >= size
+    with gzip.open(tmp_path / "run" / trace.FILE, "rt") as file:
+        assert any(e["cat"] == "kernel" for e in _check_trace(json.load(file)["traceEvents"]))

@@ -88,7 +88,7 @@ def _rows(profile: Profile, span: Span, device: str) -> None:
     if rest:
         shown.append(
             Row(
-                f"{len(rest)} other{'s' if len(rest) > 1 else ''}", "", sum(r.count for r in rest), sum(r.time_s for r in rest), sum(r.gap_s for r in rest),
+                f"{len(rest)} other{'s' * (len(rest) > 1)}", "", sum(r.count for r in rest), sum(r.time_s for r in rest), sum(r.gap_s for r in rest),
                 sum(r.overlap_s for r in rest),
             )
         )  # fmt: skip

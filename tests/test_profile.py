@@ -161,6 +161,17 @@ def test_bad_input_is_one_line_and_leaves_nothing(answered, tmp_path, monkeypatc
     assert not (tmp_path / "results").exists()
 
 
+def test_an_interrupted_run_keeps_what_it_has(answered, tmp_path, monkeypatch):
+    def interrupted(sweep):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(run, "run", interrupted)
+    done = answered("profile", f"path={PROFILED}", "kernel=halved", "device=cpu", "out_dir=it")
+    assert done.returncode == 130 and "interrupted: 0 of 6 cells are kept in " in done.stderr
+    assert (tmp_path / "it" / "trace.json.gz").exists() and (tmp_path / "it" / "profile.yaml").exists()
+
+
 # Made events: gaps, overlaps, nesting
 
 

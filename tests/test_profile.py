@@ -362,7 +362,7 @@ def test_counters_are_read_from_ncus_listing_and_stand_beside_the_kernels():
         Row(name, KERNEL, 1, 1.0, 0.0, 0.0)
         for name in ("void our::halve<float, 4>(float const*, float*, int)", "triton_gemm", "other")
     ]
-    halve, gemm, other = counters.beside(made, counted)
+    halve, gemm, other = counters.beside(made, counted, ())
     assert halve.counters["dram_bytes"] == 1572864 and not other.counters
     assert (gemm.counters["dram_bytes"], gemm.counters["occupancy_percent"], gemm.counters["tensor_percent"]) == (
         2048,
@@ -371,6 +371,20 @@ def test_counters_are_read_from_ncus_listing_and_stand_beside_the_kernels():
     )
     assert counters.stalls(halve.counters) == "long_scoreboard 8.1, wait 1.2"
     assert counters.parse("==ERROR== nothing") == [] and counters.stalls({}) == ""
+
+
+def test_kernels_of_one_template_are_told_apart_by_their_order():
+    kineto_has = [
+        "void at::(anonymous namespace)::each<4, Add>(int)",
+        "void at::(anonymous namespace)::each<4, Mul>(int)",
+    ]
+    ncu_has = ["void at::<unnamed>::each<(int)4, AddImpl>(int)", "void at::<unnamed>::each<(int)4, MulImpl>(int)"]
+    counted = [counters.Counted(name, {"dram_bytes": size}) for name, size in zip(ncu_has, (1.0, 5.0), strict=True)]
+    rows = [Row(name, KERNEL, 1, 1.0, 0.0, 0.0) for name in reversed(kineto_has)]
+    assert [r.counters["dram_bytes"] for r in counters.beside(rows, counted, kineto_has)] == [5, 1]
+    assert [r.counters["dram_bytes"] for r in counters.beside(rows, counted, kineto_has[:1])] == [6, 6], (
+        "nothing tells them apart"
+    )
 
 
 def test_metrics_are_those_that_the_device_has():

@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from conftest import FIXTURES
+from conftest import DEVICE, FIXTURES
 from samples import untimed
 
 from fusebench import cli
@@ -41,7 +41,8 @@ def profiled(pool, tmp_path_factory):
     """The run of all implementations of `halved`: its exit code, what it printed, and its folder."""
     folder = tmp_path_factory.mktemp("profiled") / "run"
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(_Text()) as out:
-        patch.setattr(run, "_pool", lambda this: contextlib.nullcontext(pool))
+        if DEVICE == "cpu":  # otherwise the session's workers are a card's
+            patch.setattr(run, "_pool", lambda this: contextlib.nullcontext(pool))
         code = cli.main(
             ["profile", f"path={PROFILED}", "kernel=halved", "device=cpu", "calls=2", f"out_dir={folder}", "-q"]
         )
@@ -158,6 +159,17 @@ def test_bad_input_is_one_line_and_leaves_nothing(answered, tmp_path, monkeypatc
     done = answered("profile", f"path={PROFILED}", "kernel=halved", *words)
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
     assert not (tmp_path / "results").exists()
+
+
+def test_an_interrupted_run_keeps_what_it_has(answered, tmp_path, monkeypatch):
+    def interrupted(sweep):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr(run, "run", interrupted)
+    done = answered("profile", f"path={PROFILED}", "kernel=halved", "device=cpu", "out_dir=it")
+    assert done.returncode == 130 and "interrupted: 0 of 6 cells are kept in " in done.stderr
+    assert (tmp_path / "it" / "trace.json.gz").exists() and (tmp_path / "it" / "profile.yaml").exists()
 
 
 # Made events: gaps, overlaps, nesting
@@ -350,7 +362,7 @@ def test_counters_are_read_from_ncus_listing_and_stand_beside_the_kernels():
         Row(name, KERNEL, 1, 1.0, 0.0, 0.0)
         for name in ("void our::halve<float, 4>(float const*, float*, int)", "triton_gemm", "other")
     ]
-    halve, gemm, other = counters.beside(made, counted)
+    halve, gemm, other = counters.beside(made, counted, ())
     assert halve.counters["dram_bytes"] == 1572864 and not other.counters
     assert (gemm.counters["dram_bytes"], gemm.counters["occupancy_percent"], gemm.counters["tensor_percent"]) == (
         2048,
@@ -359,6 +371,20 @@ def test_counters_are_read_from_ncus_listing_and_stand_beside_the_kernels():
     )
     assert counters.stalls(halve.counters) == "long_scoreboard 8.1, wait 1.2"
     assert counters.parse("==ERROR== nothing") == [] and counters.stalls({}) == ""
+
+
+def test_kernels_of_one_template_are_told_apart_by_their_order():
+    kineto_has = [
+        "void at::(anonymous namespace)::each<4, Add>(int)",
+        "void at::(anonymous namespace)::each<4, Mul>(int)",
+    ]
+    ncu_has = ["void at::<unnamed>::each<(int)4, AddImpl>(int)", "void at::<unnamed>::each<(int)4, MulImpl>(int)"]
+    counted = [counters.Counted(name, {"dram_bytes": size}) for name, size in zip(ncu_has, (1.0, 5.0), strict=True)]
+    rows = [Row(name, KERNEL, 1, 1.0, 0.0, 0.0) for name in reversed(kineto_has)]
+    assert [r.counters["dram_bytes"] for r in counters.beside(rows, counted, kineto_has)] == [5, 1]
+    assert [r.counters["dram_bytes"] for r in counters.beside(rows, counted, kineto_has[:1])] == [6, 6], (
+        "nothing tells them apart"
+    )
 
 
 def test_metrics_are_those_that_the_device_has():
@@ -504,3 +530,28 @@ def test_flushes_last_longer_than_the_launch_of_a_call():
     assert [calls._flushes(marker, host_s) for host_s in (0.0, 2e-4, 1.0)] == [3, 8, 50] and calls._flushes(
         None, 1.0
     ) == 0
+
+
+@pytest.mark.gpu
+def test_on_a_card_kernels_waits_and_memory_are_those_of_the_call(tmp_path, capsys):
+    words = [
+        "kernel=halved",
+        "implementation=[torch_eager,flax]",
+        "case=large",
+        "counters=false",
+        f"out_dir={tmp_path / 'run'}",
+    ]
+    assert cli.main(["profile", f"path={PROFILED}", *words]) == 0, capsys.readouterr().out
+    found = {p.cell.label: p for p in store.read(tmp_path / "run", Profile)}
+    assert [r.count for r in found["torch_eager:plain"].rows] == [1] and found["torch_eager:plain"].rows[0].launch[
+        "block"
+    ]
+    assert found["torch_eager:twice"].span.launches == 2 and found["flax:plain"].span.launches == 1
+    assert {s.place for s in found["torch_eager:waits"].syncs} == {"halved/torch_eager.py:10"}
+    assert {s.place for s in found["flax:waits"].syncs} >= {"halved/flax.py:17", "halved/flax.py:18"}
+    assert not found["torch_eager:plain"].syncs and not found["flax:plain"].syncs
+    size = 4 * 2**24
+    assert found["torch_eager:plain"].peak_bytes == size and found["torch_eager:twice"].peak_bytes == 2 * size
+    assert found["flax:plain"].peak_bytes >= size
+    with gzip.open(tmp_path / "run" / trace.FILE, "rt") as file:
+        assert any(e["cat"] == "kernel" for e in _check_trace(json.load(file)["traceEvents"]))

@@ -46,7 +46,7 @@ def record(work: Work, device: str, allocations: bool = True) -> Recording:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(file))
-        trace = json.loads(file.read_text(encoding="utf-8", errors="replace"))
+        trace = json.loads(file.read_text(encoding="utf-8", errors="replace"), strict=False)
     return read(trace, names, device, origin_ns)
 
 

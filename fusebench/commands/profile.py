@@ -52,7 +52,7 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
 def _find_ncu(chosen: Mapping[str, Any], device: str) -> Ncu | NoCounters:
     """The ncu that reads counters, or why none does. Raises UsageError where a path was given at which there is none."""
     if not chosen["counters"]:
-        return NoCounters("counters=false", True)
+        return NoCounters("", True)  # they are not asked for
     if device == "cpu":
         return NoCounters("a CPU has none that ncu reads", True)
     try:

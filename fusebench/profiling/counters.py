@@ -12,6 +12,7 @@ from fusebench.profiling.kernels import Row
 from fusebench.sanitizer.own import plain_name
 
 DRAM, TENSOR, OCCUPANCY = "dram_bytes", "tensor_percent", "occupancy_percent"
+UNNAMED = "unnamed"  # a namespace without a name, of which each profiler has a way to write it
 STALL = "stalled_"  # before the reason: warps of a scheduler that wait for it, on average, whenever it issues
 
 
@@ -34,12 +35,16 @@ def parse(listing: str) -> list[Counted]:
     return [_counted(row) for row in table if str(row["ID"]).isdecimal()]  # the row below the heading has the units
 
 
-def beside(rows: Sequence[Row], counted: Sequence[Counted]) -> list[Row]:
-    """The rows with the counters of the kernels of their names: bytes are added up, the others are means. The profilers write a name
-    in ways of their own: it is compared without blanks and parameters, and then without template arguments too."""
+def beside(rows: Sequence[Row], counted: Sequence[Counted], launched: Sequence[str]) -> list[Row]:
+    """The rows with the counters of the kernels of their names: bytes are added up, the others are means. The profilers write template
+    arguments in ways of their own: where `launched`, the names in the order in which they ran, has the same functions, it says which is
+    which, and otherwise the name does, first as a whole, then without its arguments."""
+    keys = [_keys(one.name) for one in counted]
+    if [key[1] for key in keys] == [_keys(name)[1] for name in launched]:
+        keys = [_keys(name) for name in launched]
     found: dict[str, list[Counted]] = {}
-    for one in counted:
-        for key in dict.fromkeys(_keys(one.name)):
+    for own, one in zip(keys, counted, strict=True):
+        for key in dict.fromkeys(own):
             found.setdefault(key, []).append(one)
     return [
         replace(row, counters=together(next((found[key] for key in _keys(row.name) if key in found), [])))
@@ -81,5 +86,7 @@ def _number(text: str | None) -> float | None:
 
 
 def _keys(name: str) -> tuple[str, str]:
-    exact = re.sub(r"\s", "", plain_name(name))
+    """The function with its template arguments, and without them."""
+    named = name.replace("(anonymous namespace)", UNNAMED).replace("<unnamed>", UNNAMED)
+    exact = re.sub(r"\s", "", plain_name(named))
     return exact, exact.split("<")[0]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from fusebench.backends.events import Held
+from fusebench.backends.events import KERNEL, Held
 from fusebench.case_data import CaseData
 from fusebench.cell import Trial
 from fusebench.configuration import request
@@ -38,7 +38,8 @@ REPORTS = "counters"  # the folder of ncu's reports in that of the run
 @dataclass(frozen=True)
 class Profile:
     """What the profile of one cell left behind. `spans` are of the traced calls, `span` and `rows` of call `shown`, whose span is the
-    median; they are empty where a framework names no operators. `syncs` and `memory` of calls of their own. `counters` are those of all kernels of a call together, and `no_counters` says why
+    median; they are empty where a framework names no operators;
+    `launched` names its kernels in the order in which they began. `syncs` and `memory` of calls of their own. `counters` are those of all kernels of a call together, and `no_counters` says why
     there are none; `report` is ncu's file in the run's folder."""
 
     id: str
@@ -47,6 +48,7 @@ class Profile:
     span: Span | None = None
     shown: int = 0
     rows: tuple[Row, ...] = ()
+    launched: tuple[str, ...] = ()
     syncs: tuple[Sync, ...] = ()
     memory: tuple[Held, ...] = ()
     memory_of: str = ""
@@ -173,6 +175,8 @@ def _profile(sweep: Sweep, pool: Any, cell: Cell, shared: CaseData) -> tuple[Pro
         shown = known[(len(known) - 1) // 2]
         span, rows = sums[shown]  # type: ignore[misc]
         profile = replace(profile, spans=tuple(one[0] for one in sums if one), span=span, shown=shown, rows=tuple(rows))
+        begun = sorted((e for e in traced.calls[shown].events if e.kind == KERNEL), key=lambda e: e.begin)
+        profile = replace(profile, launched=tuple(e.name for e in begun))
     return profile, traced
 
 
@@ -194,7 +198,9 @@ def _with_counters(sweep: Sweep, profile: Profile, files: Path, number: int) -> 
         raise StorageError(str(error)) from error
     whole = counters.together(counted)
     kept = str(report.relative_to(sweep.this.folder))
-    return replace(profile, rows=tuple(counters.beside(profile.rows, counted)), counters=whole, report=kept)
+    return replace(
+        profile, rows=tuple(counters.beside(profile.rows, counted, profile.launched)), counters=whole, report=kept
+    )
 
 
 def _count(sweep: Sweep, ncu: Ncu, profile: Profile, report: Path, files: Path) -> list[counters.Counted]:

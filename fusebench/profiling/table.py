@@ -14,7 +14,7 @@ from fusebench.records.store import FILE
 from fusebench.terminal import console, print_table
 from fusebench.timing.summary import seconds
 
-MOST_ROWS = 12  # the rest stands together in the last one
+MOST_ROWS, LEAST_SHARE = 12, 0.0005  # of the span; the rest stands together in the last row
 LONGEST = 56  # characters of a kernel's name: the whole of it is in the record
 LEAST = ("grid", "block", "shared", "registers", "stalled on", "overlap")
 MEMORY_OF = {
@@ -83,11 +83,12 @@ def _span(profile: Profile, span: Span, device: str) -> str:
 
 
 def _rows(profile: Profile, span: Span, device: str) -> None:
-    shown, rest = list(profile.rows[:MOST_ROWS]), profile.rows[MOST_ROWS:]
+    count = sum(r.time_s >= LEAST_SHARE * span.span_s for r in profile.rows[:MOST_ROWS])
+    shown, rest = list(profile.rows[:count]), profile.rows[count:]
     if rest:
         shown.append(
             Row(
-                f"{len(rest)} others", "", sum(r.count for r in rest), sum(r.time_s for r in rest), sum(r.gap_s for r in rest),
+                f"{len(rest)} other{'s' * (len(rest) > 1)}", "", sum(r.count for r in rest), sum(r.time_s for r in rest), sum(r.gap_s for r in rest),
                 sum(r.overlap_s for r in rest),
             )
         )  # fmt: skip

@@ -12,12 +12,14 @@ from typing import Any
 
 from fusebench.contract import Tunable
 from fusebench.errors import UsageError
+from fusebench.tuning import surrogate
 
 NAMES = ("grid", "random", "optuna")
 Config = Mapping[str, Tunable]
 Key = tuple[tuple[str, Tunable], ...]
 Strategy = Generator[Config, float | None, None]
-STARTUP = 10  # random configs before Optuna's sampler has something to go by
+STARTUP = 8  # random configs before the samplers have something to go by
+TPE_EVERY = 5  # proposals, of which one is the TPE sampler's
 MOST_REPEATS = 20  # known or unfit configs in a row, after which one is drawn from those that are left
 
 
@@ -46,7 +48,8 @@ def after(first: Config, then: Strategy) -> Strategy:
 def optuna(
     space: Mapping[str, Sequence[Tunable]], fitting: Sequence[Config], fits: Callable[[Config], bool], default: Config, seed: int
 ) -> Strategy:  # fmt: skip
-    """Configs that Optuna's TPE sampler proposes, those that do not fit left out, each once. It ends when all `fitting` were proposed.
+    """Configs that an Optuna study proposes: drawn ones first, then four in five by a Gaussian process over those that fit
+    (surrogate.py), one by the TPE sampler; those that do not fit are left out, each is proposed once. It ends when all `fitting` were.
 
     Values are proposed by their place in the space, which is their order, and judged by the logarithm of the time.
     Raises UsageError where Optuna is missing.
@@ -54,16 +57,24 @@ def optuna(
     library = load_optuna()
     sampler = library.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP, multivariate=True, group=False)
     study = library.create_study(sampler=sampler)
-    left = {key(config): config for config in random.Random(seed).sample(fitting, len(fitting))}
+    order = random.Random(seed).sample(fitting, len(fitting))
+    rows = {key(config): row for row, config in enumerate(order)}
+    left, model = dict.fromkeys(rows), surrogate.over(space, order)
     answers: dict[Key, float | None] = {}
     sides = {name: len(values) for name, values in space.items()}
-    if all(default.get(name) in values for name, values in space.items()):
-        study.enqueue_trial({name: list(values).index(default[name]) for name, values in space.items()})
+
+    def enqueue(config: Config) -> None:
+        if all(config.get(name) in values for name, values in space.items()):
+            study.enqueue_trial({name: list(values).index(config[name]) for name, values in space.items()})
+
+    enqueue(default)
     repeats = 0
     while left:
+        times = {rows[asked]: seconds for asked, seconds in answers.items() if seconds is not None and asked in rows}
         if repeats >= MOST_REPEATS:
-            config = next(iter(left.values()))
-            study.enqueue_trial({name: list(space[name]).index(config[name]) for name in space})
+            enqueue(order[rows[next(iter(left))]])
+        elif len(answers) >= STARTUP and len(answers) % TPE_EVERY and len(times) > 1:
+            enqueue(order[model.next(times, [rows[asked] for asked in left])])
         trial = study.ask()
         places = {name: trial.suggest_int(name, 0, side - 1) for name, side in sides.items()}
         config = {**default, **{name: space[name][place] for name, place in places.items()}}

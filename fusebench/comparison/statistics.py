@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 SAME = 0.02  # a difference of at most this is none
 PAIRS = 10  # of processes, without the key: the fewest that find 5 % also where pairs differ by 2 % (docs/timing.md)
@@ -95,7 +95,7 @@ def interval(values: np.ndarray, confidence: float) -> tuple[float, float]:
     errors = drawn.std(axis=1, ddof=1) / math.sqrt(count)
     off = np.abs(drawn.mean(axis=1) - mean)
     distances = np.divide(off, errors, out=np.where(off > 0, np.inf, 0.0), where=errors > 0)
-    widest = WIDEST * stats.t.ppf((1 + confidence) / 2, count - 1)
+    widest = WIDEST * special.stdtrit(count - 1, (1 + confidence) / 2)
     quantile = min(np.quantile(distances, confidence, method="higher"), widest)
     return mean, float(quantile * values.std(ddof=1) / math.sqrt(count))
 
@@ -112,7 +112,7 @@ class SelfCheck:
     def false_at_most(self) -> float:
         """Upper 95 % limit of the rate of false verdicts (Clopper and Pearson 1934, one-sided)."""
         return (
-            float(stats.beta.ppf(0.95, self.false + 1, self.comparisons - self.false))
+            float(special.betaincinv(self.false + 1, self.comparisons - self.false, 0.95))
             if self.false < self.comparisons
             else 1.0
         )
@@ -120,7 +120,7 @@ class SelfCheck:
     @property
     def found_at_least(self) -> float:
         """Lower 95 % limit of the share found."""
-        return float(stats.beta.ppf(0.05, self.found, self.comparisons - self.found + 1)) if self.found else 0.0
+        return float(special.betaincinv(self.found, self.comparisons - self.found + 1, 0.05)) if self.found else 0.0
 
 
 def self_check(

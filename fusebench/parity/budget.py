@@ -17,7 +17,7 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats takes a second to import, which every command would wait
 
 from fusebench.dtypes import FORMATS
 from fusebench.parity.rounding import spacing, stored
@@ -151,7 +151,7 @@ def excess(own: np.ndarray, noisiest: np.ndarray, draws: int) -> float:
     ratio = own[noisiest > 0] / noisiest[noisiest > 0]
     if not ratio.size:
         return 1.0
-    return max(1.0, float(ratio.max()) * draws / float(stats.chi2.isf(1e-3 / ratio.size, draws)))
+    return max(1.0, float(ratio.max()) * draws / float(special.chdtri(draws, 1e-3 / ratio.size)))
 
 
 def quantile(freedom: float, elements: int) -> float:
@@ -162,13 +162,13 @@ def quantile(freedom: float, elements: int) -> float:
 
 @cache
 def _quantile(freedom: float, rate: float) -> float:
-    return float(stats.t.isf(rate / 2, freedom))
+    return -float(special.stdtrit(freedom, rate / 2))
 
 
 @cache
 def prediction(draws: int) -> float:
     """How many of the draws' standard deviations a further draw's figure is beyond once in 1 / ALARMS outputs."""
-    return float(stats.t.isf(ALARMS / 2, draws - 1) * np.sqrt(1 + 1 / draws))
+    return -float(special.stdtrit(draws - 1, ALARMS / 2) * np.sqrt(1 + 1 / draws))
 
 
 def limit_of(exact: Any, reach: Any, dtype: str) -> Any:

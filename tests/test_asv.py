@@ -49,8 +49,9 @@ def test_every_kernel_is_a_class_and_its_first_eight_lines_are_one_of_each_frame
     assert len({b["setup_cache_key"] for b in found.values()}) == 1, "one sweep"
     lola = found["benchmarks.Lola.track_latency"]
     assert lola["params"] == [
-        ["'torch_eager'", "'torch_compile'", "'flax:module'", "'cublas'"], ["'batch/float32/ieee'", "'odd/float32/ieee'"]
+        ["'torch_eager'", "'torch_compile'", "'flax:module'", "'cublas'"], ["'odd/float32/ieee'"]
     ]  # fmt: skip
+    assert found["benchmarks.Softmax.track_latency"]["params"][1] == ["'published/float32'", "'odd/float32'"]
     assert (lola["type"], lola["unit"], lola["version"]) == ("time", "seconds", "1")  # or the history is thrown away
     assert "n/a  needs an NVIDIA GPU: cuda of lola" in lola["code"], "which asv's pages show"
 

@@ -146,6 +146,18 @@ def test_what_is_asked_for_on_a_cpu_has_its_parity_error(swept, monkeypatch):
     )  # fmt: skip
 
 
+def test_a_case_of_many_flops_is_tracked_on_a_cpu_where_it_is_asked_for(here, monkeypatch):
+    heavy = kernel()
+    heavy = replace(heavy, mathematics=replace(heavy.mathematics, flops=lambda case: 1e9))
+    here("cpu", heavy)
+    assert params(suite.classes()["PaddedSoftmax"])[1] == ["odd/float32/ieee"]
+    assert suite.suite().refused("padded_softmax", "track_latency")["padded_softmax", "flax", "first", "float32"] == (
+        cells.NOT_LIGHT
+    )
+    monkeypatch.setenv("FUSEBENCH_WORDS", json.dumps({"case": ["first"]}))
+    assert params(suite.classes()["PaddedSoftmax"])[1] == ["first/float32/ieee", "odd/float32/ieee"]
+
+
 def test_a_broken_file_is_no_reason_to_be_na(swept):
     made, *_ = swept("cpu", lambda cells: (), kernel(made={"broken": ("default",)}))
     assert params(made)[0] == ["broken"]

@@ -14,6 +14,7 @@ from fusebench.discovery import Kernel
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
 
+CPU_FLOPS = 1e8  # beyond it a judge takes seconds on two cores
 TIME_S = 0.2  # sampling budget of a cell: a history is read for steps, not for percents
 METHODS = ("track_latency", "track_parity_error")
 WORDS = ("kernel", "implementation", "case", "dtype")  # keys of bench, by which cells are chosen
@@ -24,6 +25,7 @@ SHOWN_FIRST = ("torch_eager", "triton", "torch_compile", "flax", "cuda", "jax_tr
 
 # why a cell stays away from a CPU where no words ask for it: a run of all kernels is to end within two minutes on two cores
 NOT_TIMED = "interpreted on the CPU, never timed: its parity is tracked where it is asked for, with implementation="
+NOT_LIGHT = "a case of many FLOPs is tracked on a CPU where it is asked for, with case="
 NOT_FIRST = (
     "of an implementation one variant is tracked on a CPU, others where they are asked for, with implementation="
 )
@@ -73,11 +75,21 @@ def on_this_machine(
             continue
         reason = trial.skip_reason() or trial.implementation.missing() or ""
         if not reason and device == "cpu" and cell.id not in asked:
-            first = cell.variant == next(iter(trial.implementation.variants))
-            reason = NOT_TIMED if trial.interpreted else "" if first else NOT_FIRST
+            reason = _stays_away(trial)
         untimed = "interpreted on the CPU: never timed" if trial.interpreted else ""
         found.append(Tracked(cell, (reason or untimed, reason)))
     return found
+
+
+def _stays_away(trial: Trial) -> str:
+    """Why a cell that could run on the CPU does not by default, or ""."""
+    case = trial.cell.case
+    if trial.interpreted:
+        return NOT_TIMED
+    if trial.cell.variant != next(iter(trial.implementation.variants)):
+        return NOT_FIRST
+    heavy = case.id.split("/")[0] != ODD and trial.kernel.mathematics.flops(case) > CPU_FLOPS
+    return NOT_LIGHT if heavy else ""
 
 
 def labels(kernel: Kernel, cells: Iterable[Cell]) -> list[str]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -209,17 +210,11 @@ def check_files(composed: Mapping[str, Any], overrides: Sequence[Any]) -> None:
 def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resumed: bool) -> int:
     """One job, in its folder. Raises UsageError before anything is measured, and StorageError when the disk takes no more."""
     begin = time.perf_counter()
-    check_retry(asked, resumed)
-    settings = values.settings(asked.chosen)
-    with folder.held(run_folder):
-        if not resumed:
-            # "auto" may be another device where the run goes on: times of two never stand in one table
-            folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
-        this = Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
+    with in_folder(asked, run_folder, kernels, resumed) as this:
         finished = unchanged(
             this, [r for r in _latest(run_folder) if r.status not in asked.retry], lambda record: record
         )
-        interrupted = _measure(this, asked, finished, folder.whole(run_folder, asked.command))
+        interrupted = _measure(this, asked, finished)
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
     finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
     with while_it_is_read():  # the exit code is that of the records, read or not
@@ -232,6 +227,27 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         print(interrupted, file=sys.stderr)
         return INTERRUPTED
     return _code_of(run_folder)
+
+
+@contextlib.contextmanager
+def in_folder(asked: Request, run_folder: Path, kernels: Kernels, resumed: bool) -> Iterator[Run]:
+    """The run of a job, whose folder no other process writes to within it, with its configuration kept there. Raises UsageError."""
+    check_retry(asked, resumed)
+    settings = values.settings(asked.chosen)
+    with folder.held(run_folder):
+        if not resumed:
+            # "auto" may be another device where the run goes on: times of two never stand in one table
+            folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
+        yield Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
+
+
+def goes_on(ended: BaseException, kept: str, run_folder: Path, command: str) -> str:
+    """What an interrupted run says, with what is `kept` of it. Raises StorageError where a full disk ended it: later jobs of a multirun
+    would meet the same one."""
+    kept += f" are kept; go on with resume={folder.whole(run_folder, command)}"
+    if isinstance(ended, StorageError):
+        raise StorageError(f"{ended}; {kept}") from ended
+    return f"interrupted: {kept}"
 
 
 def check_retry(asked: Request, resumed: bool) -> None:
@@ -274,9 +290,8 @@ def _latest(run_folder: Path) -> list[Record]:
     return list({r.id: r for r in store.read(run_folder, Record)}.values())
 
 
-def _measure(this: Run, asked: Request, finished: list[Record], whole: Path) -> str:
-    """Adds the records of the cells that have none yet; says how the `whole` goes on where it was interrupted, else "". Raises
-    StorageError."""
+def _measure(this: Run, asked: Request, finished: list[Record]) -> str:
+    """Adds the records of the cells that have none yet; says how it goes on where it was interrupted, else "". Raises StorageError."""
     done, cells = {r.id for r in finished}, asked.cells
     with report.progress(asked.chosen.get("quiet", False)) as bar:
         task = bar.add_task("starting", total=len(cells), completed=len(done))
@@ -289,10 +304,7 @@ def _measure(this: Run, asked: Request, finished: list[Record], whole: Path) -> 
                     print(report.ended(record, len(finished), len(cells)), file=sys.stderr, flush=True)
         except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
-            kept = f"{len(_latest(this.folder))} of {len(cells)} cells are kept; go on with resume={whole}"
-            if isinstance(error, StorageError):  # later jobs of a multirun would meet the same disk
-                raise StorageError(f"{error}; {kept}") from error
-            return f"interrupted: {kept}"
+            return goes_on(error, f"{len(_latest(this.folder))} of {len(cells)} cells", this.folder, asked.command)
     return ""
 
 

@@ -53,6 +53,7 @@ def test_every_kernel_is_a_class_and_its_first_eight_lines_are_one_of_each_frame
     ]  # fmt: skip
     assert found["benchmarks.Softmax.track_latency"]["params"][1] == ["'published/float32'", "'odd/float32'"]
     assert (lola["type"], lola["unit"], lola["version"]) == ("time", "seconds", "1")  # or the history is thrown away
+    assert lola["code"].startswith("class Lola:\n    lola: the time of a call, ")
     assert "n/a  needs an NVIDIA GPU: cuda of lola" in lola["code"], "which asv's pages show"
 
 

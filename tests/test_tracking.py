@@ -472,7 +472,7 @@ def test_a_checkout_is_what_is_installed_and_our_python_runs(environment, monkey
         return "ok  lola\nn/a  needs a GPU: cuda of lola\n", "", 0
 
     monkeypatch.setattr(module.Checkout, "run_executable", run_executable)
-    monkeypatch.setattr(module.log, "info", said.append)
+    monkeypatch.setattr(module.log, "info", lambda line, reserve_space=False: said.append(line))
     monkeypatch.setattr(
         sys, "argv", ["asv", "run", "--bench", "Lola", "HEAD^!", "-b", "Shcsa", "--bench=x y", "--quick"]
     )
@@ -485,7 +485,7 @@ def test_a_checkout_is_what_is_installed_and_our_python_runs(environment, monkey
     made._global_env_vars["ASV_COMMIT"] = "0123456789abcdef"
     monkeypatch.setattr(module.Machine, "get_unique_machine_name", staticmethod(lambda: "me"))
     made.run(["script", "setup_cache", "x"], dots=False)
-    assert done[2][2] == {"dots": True} and said == ["n/a  needs a GPU: cuda of lola"]
+    assert done[2][2] == {"dots": True} and said == ["n/a  needs a GPU: cuda of lola", "The sweep"]
     assert done[2][1]["FUSEBENCH_REASONS"] == f"{tmp_path}/results/me/01234567-{made.name}.na.txt"
 
 

@@ -76,7 +76,7 @@ class Checkout(Environment):
 
     def run(self, args: list[str], **options: Any) -> Any:
         """Runs a script of asv's, which finds in its environment what asv's own command line chose, and where results are kept. Of
-        the sweep it shows a dot for each cell, and which cells are n/a and why."""
+        the sweep it shows dots as it goes on, and which cells are n/a and why."""
         history, commit = Path(self.results_dir).absolute(), self._global_env_vars.get("ASV_COMMIT")
         env = {
             **options.get("env", os.environ),
@@ -89,9 +89,11 @@ class Checkout(Environment):
         swept = "setup_cache" in args
         done = self.run_executable("python", args, **options | {"env": env} | ({"dots": True} if swept else {}))
         if swept:
-            for line in done[0].splitlines():
-                if line.startswith("n/a  "):
-                    log.info(line)
+            lines = [line for line in done[0].splitlines() if line.startswith("n/a  ")]
+            for line in lines:
+                log.info(line)
+            if lines:
+                log.info("The sweep", reserve_space=True)  # asv says behind it how it went
         return done
 
     def find_executable(self, executable: str) -> str:

@@ -32,6 +32,14 @@ from fusebench.tracking.reasons import Key
 from fusebench.tracking.sweep import Outcome, Outcomes, key_of, sweep
 
 TIMEOUT_S = 4 * 3600.0  # asv's limit for the sweep; a cell has the harness's own
+ABOUT = {
+    "track_latency": "the time of a call, the median of the samples that bench takes",
+    "track_parity_error": "the largest error ÷ budget; above 1 it is wrong",
+}
+KEPT_AS = {  # versions are fixed: by default asv forgets all figures when the source changes
+    "track_latency": {"type": "time", "unit": "seconds", "version": "1"},
+    "track_parity_error": {"unit": "budgets", "version": "2"},
+}
 Grid = tuple[list[str], list[str]]  # of one benchmark: labels and ids of cases, asv's two parameters
 
 
@@ -128,21 +136,17 @@ def paths() -> list[Path]:
 
 
 def _benchmark(this: Suite, kernel: str, method: str) -> Callable[..., Any]:
-    """What asv calls for each cell of the grid. Versions are fixed, because by default asv forgets all figures when the source
-    changes; what asv's pages show as the source is what a reader of theirs has to know."""
+    """What asv calls for each cell of the grid. What its pages show as the source is what a reader of theirs has to know."""
     read = {"track_latency": _latency, "track_parity_error": _parity_error}[method]
 
     def track(self: Any, outcomes: Outcomes, implementation: str, case: str) -> Any:
         found = outcomes.get(key_of(kernel, implementation, case))
         return read(found or Outcome("skipped", "the measured commit does not have it"))
 
-    about = {
-        "track_latency": {"type": "time", "unit": "seconds", "version": "1"},
-        "track_parity_error": {"unit": "budgets", "version": "2"},
-    }[method]
-    text = [f"{kernel}: {read.__doc__}"]
+    text = [f"{kernel}: {ABOUT[method]}"]
     text += [f"n/a  {line}" for line in reasons.together(this.refused(kernel, method))]
-    vars(track).update(about, params=this.grids[kernel, method], pretty_source="\n".join(text))
+    track.__name__, track.__qualname__ = method, f"{class_name(kernel)}.{method}"
+    vars(track).update(KEPT_AS[method], params=this.grids[kernel, method], pretty_source="\n".join(text))
     return track
 
 

@@ -15,6 +15,7 @@ from samples import TIMES, case, table_of, timed, untimed
 from fusebench.cli import main
 from fusebench.comparison.statistics import Result
 from fusebench.comparison.verdicts import Estimate, Outcome
+from fusebench.profiling.run import Profile
 from fusebench.records import store
 from fusebench.sanitizer.check import Check, Finding, check_id
 
@@ -331,6 +332,16 @@ def test_a_run_of_sanitize_is_shown_with_its_tools(capsys):
     assert "a race" in text and "cuda.cu:7" in text
     assert main(["show", "s", "kernel=lola"]) == 2
     assert "is a run of sanitize, which is shown as it is: leave out all keys" in capsys.readouterr().err
+
+
+def test_a_run_of_profile_is_shown_as_it_ended(capsys):
+    folder = save("p")
+    (folder / "profile.yaml").write_text("kernel: lola\n")
+    made = untimed("cuda:row", "crashed", reason="SIGSEGV", of=case(id="odd/float32", M=3, K=5, N=7))
+    store.append(folder, Profile(made.id, made))
+    assert main(["show", "p"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("results/p is a run of profile\n") and "crashed  SIGSEGV" in text and "cuda:row" in text
 
 
 def test_a_run_of_tune_says_which_command_shows_what_it_found(shown):

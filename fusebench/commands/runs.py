@@ -14,11 +14,9 @@ from fusebench.folder import RESULTS
 from fusebench.records import query, rows
 from fusebench.records.store import FILE
 
-COMMANDS = ("bench", "parity", "tune", "compare", "sanitize")  # that keep runs
-WITHOUT_ROWS = (
-    "compare",
-    "sanitize",
-)  # whose records are no cells with figures: `show` has tables of their own for them
+# of commands that keep runs; those without rows have records that are no cells with figures, for which `show` has tables of their own
+WITHOUT_ROWS = ("compare", "sanitize", "profile")
+COMMANDS = ("bench", "parity", "tune", *WITHOUT_ROWS)
 
 
 @dataclass(frozen=True)
@@ -76,9 +74,8 @@ def find(named: Sequence[str]) -> dict[str, Path]:
         inside = sorted((file.parent for file in folder.glob(f"**/{FILE}")), key=order)
         if not inside:
             if own := kind(folder):
-                raise UsageError(
-                    f"{word} is a run of {own} without a record: fusebench {own} resume={word} goes on with it"
-                )
+                on = "" if own == "profile" else f": fusebench {own} resume={word} goes on with it"
+                raise UsageError(f"{word} is a run of {own} without a record{on}")
             if any(folder.glob("*/*/*/*.cubin")):
                 raise UsageError(
                     f"{word} has what inspect wrote, a file a stage; fusebench inspect stage=sass prints one"

@@ -22,8 +22,6 @@ from fusebench.errors import UsageError, fail
 from fusebench.records import query, rows, store
 from fusebench.records.record import BASELINE
 from fusebench.report import COLOURS, LEAST_OF_TIMES
-from fusebench.sanitizer import table as sanitized
-from fusebench.sanitizer.check import Check
 from fusebench.terminal import console, print_table
 from fusebench.timing.summary import seconds
 
@@ -83,10 +81,20 @@ def _show_whole(kind: str, folders: Sequence[Path]) -> None:
         verdicts.show([o for folder in folders for o in store.read(folder, Outcome, "comparison.jsonl")], [])
         return
     for folder in folders:
-        checks = list({c.id: c for c in store.read(folder, Check)}.values())
-        said = f"{folder} is a run of sanitize: fusebench sanitize resume={folder} goes on with it"
-        console().print(said, highlight=False, soft_wrap=True, markup=False)
-        sanitized.show(checks, list(dict.fromkeys(c.tool for c in checks)))
+        on = "" if kind == "profile" else f": fusebench {kind} resume={folder} goes on with it"
+        console().print(f"{folder} is a run of {kind}{on}", highlight=False, soft_wrap=True, markup=False)
+        if kind == "profile":  # imported here: other commands show tables too, and have no use for these
+            from fusebench.profiling import table as profiled
+            from fusebench.profiling.run import Profile
+
+            profiles = list({p.id: p for p in store.read(folder, Profile)}.values())
+            profiled.show(profiles, profiles[0].record.device.type if profiles else "")
+        else:
+            from fusebench.sanitizer import table as sanitized
+            from fusebench.sanitizer.check import Check
+
+            checks = list({c.id: c for c in store.read(folder, Check)}.values())
+            sanitized.show(checks, list(dict.fromkeys(c.tool for c in checks)))
 
 
 def show_sweep(folders: Sequence[Path]) -> None:

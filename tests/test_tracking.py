@@ -184,7 +184,7 @@ def test_what_stands_in_the_history_stays(here, monkeypatch, tmp_path):
     assert params(made, "track_parity_error") == (["torch_eager", "flax"], ["first/float32/ieee", "odd/float32/ieee"])
 
 
-def test_only_the_cells_that_asv_is_going_to_read_run(swept, monkeypatch):
+def test_only_the_cells_that_asv_is_going_to_read_run(swept, monkeypatch, capsys):
     two = [kernel("softmax"), kernel("lola")]
     monkeypatch.setenv("FUSEBENCH_BENCH", "Softmax.track_latency.*odd\nparity_error\\('flax', 'first")
     _, _, _this, found = swept("cpu", lambda cells: (), *two)
@@ -193,7 +193,9 @@ def test_only_the_cells_that_asv_is_going_to_read_run(swept, monkeypatch):
         ("softmax", "first/float32/ieee", "flax"), ("lola", "first/float32/ieee", "flax"),
     ]  # fmt: skip
     monkeypatch.setenv("FUSEBENCH_BENCH", "Lola")
+    capsys.readouterr()
     assert list(swept("cpu", lambda cells: (), *two)[2].kernels) == ["lola"]
+    assert capsys.readouterr().out.endswith("left it: what this run was not asked for\n")
 
 
 @pytest.mark.parametrize(("set_to", "device", "threads"), [("1", "cpu", 1), ("", "cpu", None), ("1", "cuda", None)])

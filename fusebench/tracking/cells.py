@@ -14,7 +14,7 @@ from fusebench.discovery import Kernel
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
 
-CPU_FLOPS = 1e8  # beyond it a judge takes seconds on two cores
+CPU_FLOPS = 2e7  # beyond it a judge takes seconds on two cores
 TIME_S = 0.2  # sampling budget of a cell: a history is read for steps, not for percents
 METHODS = ("track_latency", "track_parity_error")
 WORDS = ("kernel", "implementation", "case", "dtype")  # keys of bench, by which cells are chosen

@@ -96,7 +96,8 @@ def classes() -> dict[str, type]:
     this = suite()
 
     def setup_cache(self: Any) -> Outcomes:
-        chosen = this.selected([p for p in os.environ.get("FUSEBENCH_BENCH", "").split("\n") if p])
+        patterns = [p for p in os.environ.get("FUSEBENCH_BENCH", "").split("\n") if p]
+        chosen = this.selected(patterns)
         outcomes = sweep(chosen, paths())
         why = {key: reason for name in chosen for key, reason in this.refused(name, "track_latency").items()}
         for key, outcome in outcomes.items():
@@ -106,6 +107,8 @@ def classes() -> dict[str, type]:
                 why[key] = str(outcome.reason)
         for line in reasons.together(why):
             print(f"n/a  {line}", flush=True)  # environment.py lets asv show it
+        if patterns:
+            print("n/a  or as an earlier run of the commit left it: what this run was not asked for", flush=True)
         if file := os.environ.get("FUSEBENCH_REASONS"):
             reasons.keep(Path(file), why, outcomes)
         return outcomes

@@ -32,8 +32,8 @@ parity: $(STAMP) ## compare implementations with the float64 reference, without 
 list: $(STAMP) ## kernels, implementations and cases
 	@$(BIN)/fusebench list $(ARGS)
 
-asv: $(STAMP) ## run the asv suite on the present commit: make asv ARGS="threads=1"
-	@FUSEBENCH_THREADS=$(patsubst threads=%,%,$(filter threads=%,$(ARGS))) $(BIN)/asv run $(filter-out threads=%,$(ARGS))
+asv: $(STAMP) ## track figures over the history: make asv ARGS="kernel=softmax implementation=[torch_eager,triton]"
+	@$(BIN)/fusebench asv $(ARGS)
 
 test: $(STAMP) ## run the tests: make test ARGS="-k lola"
 ifneq ($(strip $(ARGS)),)

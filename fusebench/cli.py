@@ -20,11 +20,19 @@ COMMANDS = {
     "show": "tables of earlier runs, merged, chosen, sorted, beside a baseline: fusebench show latest baseline=RUN out=table.csv",
     "plot": "an SVG of time against a size, and a roofline: fusebench plot latest x=shape.M out=lola.svg",
     "list": "show kernels, implementations and variants, and what is unavailable here; all of one: fusebench list kernel=lola",
+    "asv": "track latency and parity error over the history: fusebench asv kernel=softmax implementation=[torch_eager,triton]",
     "new": "write the files of a kernel or of an implementation: fusebench new implementation softmax torch_fast",
     "yardsticks": "show what this device was measured to do: copy, read, products, launch (device=cpu, fresh=true, --json)",
 }
 # those that read their arguments themselves, without Hydra, by their module in commands/
-OWN_ARGUMENTS = {"list": "listing", "new": "new", "plot": "plot", "show": "show", "yardsticks": "yardsticks"}
+OWN_ARGUMENTS = {
+    "asv": "asv",
+    "list": "listing",
+    "new": "new",
+    "plot": "plot",
+    "show": "show",
+    "yardsticks": "yardsticks",
+}
 
 FLAGS = {
     "--quiet": "quiet=true", "-q": "quiet=true", "--verbose": "verbose=true", "-v": "verbose=true", "--dry-run": "dry_run=true"

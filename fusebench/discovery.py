@@ -252,12 +252,14 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         )
     except (
         SyntaxError,
-        ValueError,
+        UnicodeDecodeError,
         OSError,
         RecursionError,
         MemoryError,
     ) as error:  # the last two from nested brackets
         return Implementation(kernel, file.stem, file, broken=f"{file.name} cannot be read: {error}")
+    except ValueError as error:  # what it says is not what contract.py asks for
+        return Implementation(kernel, file.stem, file, broken=f"{file.name} is no implementation: {error}")
 
 
 def _expected(literal: Any, variants: Mapping[str, Any]) -> tuple[Expected, ...]:

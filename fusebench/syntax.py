@@ -14,13 +14,15 @@ KEPT = 512  # texts and what was found in them: kernels share files, each of whi
 
 
 def parse(file: Path) -> ast.Module:
-    """What the file says now; to be read only. Raises SyntaxError, ValueError, OSError, and RecursionError or MemoryError for
-    nested brackets."""
+    """What the file says now; to be read only. Raises SyntaxError, UnicodeDecodeError, OSError, and RecursionError or MemoryError
+    for nested brackets."""
     return _parsed(file.read_text(encoding="utf-8"), str(file))
 
 
 @functools.lru_cache(KEPT)
 def _parsed(text: str, name: str) -> ast.Module:
+    if "\0" in text:
+        raise SyntaxError("it has null bytes")  # ValueError in Python 3.11
     return ast.parse(text, name)
 
 

@@ -174,10 +174,8 @@ def test_a_run_that_is_interrupted_goes_on_with_the_cells_that_are_left(runs, ca
     runs.statuses = itertools.chain(["ok"] * 5, [KeyboardInterrupt()], itertools.repeat("ok"))
     assert job(**chosen) == 130
     captured = capsys.readouterr()
-    assert (
-        captured.err == "interrupted: 5 of 16 cells are kept; go on with resume=results/it\n"
-        and "wall time" not in captured.out
-    )
+    assert captured.err == "interrupted: 5 of 16 cells are kept; go on with resume=results/it\n"
+    assert "5 cells: 5 ok" in captured.out and table_of(captured.out, "implementation"), "what it has"
     first = store.read(Path("results/it"), Record)
     assert job(resumed=Path("results/it/bench.yaml")) == 0
     assert runs.cells[1] == runs.cells[0][5:], "neither a seed nor inputs nor a case is taken for another one's"
@@ -323,7 +321,8 @@ def test_a_multirun_ends_with_the_largest_code_and_an_interrupt_ends_it_all(runs
     runs.runs.clear()
     runs.statuses = iter([KeyboardInterrupt(), "ok"])
     assert main(arguments) == 130 and len(runs.runs) == 1
-    assert "interrupted: 0 of 1 cells are kept; go on with resume=/" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert "interrupted: 0 of 1 cells are kept; go on with resume=/" in captured.err and "0 cells: none" in captured.out
 
 
 SWEEP = ("bench", "-m", f"path={FAULTS}", "kernel=fault", "implementation=[a_fine,z_fine]", "batch=1,2,3", "device=cpu")
@@ -334,7 +333,10 @@ def test_a_sweep_goes_on_with_the_cells_of_all_its_jobs(runs, capsys):
     runs.statuses = iter(["ok", "failed", "ok", KeyboardInterrupt()])
     assert main([*SWEEP]) == 130
     (sweep,) = Path("results").iterdir()
-    assert f"interrupted: 1 of 2 cells are kept; go on with resume={sweep.resolve()}\n" in capsys.readouterr().err
+    captured = capsys.readouterr()
+    assert f"interrupted: 1 of 2 cells are kept; go on with resume={sweep.resolve()}\n" in captured.err
+    assert captured.err.endswith(f"interrupted: 2 jobs have begun; go on with resume={sweep.resolve()}\n")
+    assert "\nall 2 jobs\n" in captured.out and "3 cells: 2 ok, 1 failed" in captured.out.split("all 2 jobs")[1]
     runs.statuses, first = itertools.repeat("ok"), (sweep / "0" / store.FILE).read_text()
     runs.runs.clear()
     assert main(["bench", "resume=latest"]) == 1, "of all jobs, one cell of which has failed"
@@ -346,6 +348,29 @@ def test_a_sweep_goes_on_with_the_cells_of_all_its_jobs(runs, capsys):
     assert [[c.label for c in cells] for _, cells in runs.runs] == [["z_fine"], [], []]
     runs.runs.clear()
     assert main(["bench", f"resume={sweep}/1"]) == 0 and len(runs.runs) == 1, "one job alone"
+
+
+def test_an_interrupt_between_two_jobs_shows_what_the_first_have(runs, capsys, monkeypatch):
+    run_job, jobs = app._run, iter([False, False, True])
+
+    def interrupted(*arguments):
+        if next(jobs):
+            raise KeyboardInterrupt
+        return run_job(*arguments)
+
+    monkeypatch.setattr(app, "_run", interrupted)
+    assert main([*SWEEP]) == 130
+    captured = capsys.readouterr()
+    assert "all 2 jobs" in captured.out and "interrupted: 2 jobs have begun; go on with resume=/" in captured.err
+
+
+def test_a_comparison_with_a_baseline_is_interrupted_before_its_first_cell(runs, capsys):
+    assert (
+        main([*(arguments := ["bench", f"path={FAULTS}", "kernel=fault", "implementation=a_fine", "device=cpu"])]) == 0
+    )
+    runs.statuses = iter([KeyboardInterrupt()])
+    assert main([*arguments, "baseline=latest"]) == 130
+    assert "interrupted: 0 of 1 cells are kept" in capsys.readouterr().err
 
 
 def test_a_sweep_of_which_no_job_has_begun_goes_on_with_any_status(runs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,9 +15,12 @@ import samples
 from conftest import FIXTURES
 from test_command_line import REPOSITORY
 
-from fusebench import discovery
+from fusebench import discovery, machine
+from fusebench.cli import main
+from fusebench.commands import asv
+from fusebench.discovery import HOME
 from fusebench.records.record import Parity
-from fusebench.tracking import suite
+from fusebench.tracking import suite, sweep
 
 
 def command(*arguments, cwd, **environment):
@@ -36,15 +40,21 @@ def discover(cwd, **environment):
     return {b["name"]: b for b in json.loads((cwd / "found.json").read_text())}
 
 
-def test_every_kernel_is_a_class_with_a_cache_of_its_own(tmp_path):
+def test_every_kernel_is_a_class_and_its_first_eight_lines_are_one_of_each_framework(tmp_path):
+    """asv's pages draw at first eight values of the first parameter, and one of the second."""
     found = discover(tmp_path)
     kernels = [f.parent.name for f in discovery.HOME.glob("*/kernel.py")]
     names = {k: "".join(word.capitalize() for word in k.split("_")) for k in kernels}
     assert set(found) == {f"benchmarks.{n}.track_{t}" for n in names.values() for t in ("latency", "parity_error")}
-    assert len({b["setup_cache_key"] for b in found.values()}) == len(kernels)
+    assert len({b["setup_cache_key"] for b in found.values()}) == 1, "one sweep"
     lola = found["benchmarks.Lola.track_latency"]
-    assert "'torch_eager'" in lola["params"][0] and "'odd/float32/ieee'" in lola["params"][1]
+    assert lola["params"] == [
+        ["'torch_eager'", "'torch_compile'", "'flax:module'", "'cublas'"], ["'odd/float32/ieee'"]
+    ]  # fmt: skip
+    assert found["benchmarks.Softmax.track_latency"]["params"][1] == ["'published/float32'", "'odd/float32'"]
     assert (lola["type"], lola["unit"], lola["version"]) == ("time", "seconds", "1")  # or the history is thrown away
+    assert lola["code"].startswith("class Lola:\n    lola: the time of a call, ")
+    assert "n/a  needs an NVIDIA GPU: cuda of lola" in lola["code"], "which asv's pages show"
 
 
 def test_a_kernel_outside_the_repository_joins_by_its_folder_alone(tmp_path):
@@ -52,18 +62,96 @@ def test_a_kernel_outside_the_repository_joins_by_its_folder_alone(tmp_path):
     for path in (str(tmp_path / "mine"), "mine"):  # asv's processes run elsewhere: relative to where asv was started
         found = discover(tmp_path, FUSEBENCH_PATH=path, ASV_CONF_DIR=str(tmp_path))
         assert found["benchmarks.TwiceAsMuch.track_latency"]["params"] == [
-            ["'torch_eager:plus'", "'torch_eager:times'"],
-            ["'small/float32'", "'small/float16'", "'small/bfloat16'", "'odd/float32'"],
-        ]
+            ["'torch_eager:plus'"], ["'small/float32'", "'odd/float32'"]
+        ]  # fmt: skip
         assert "benchmarks.Lola.track_latency" in found
 
 
-def test_make_asv_takes_threads(tmp_path):
+def test_make_asv_takes_the_words_of_bench(tmp_path):
     """By a make that only shows what it would do."""
-    (done,) = (line for line in make("asv", 'ARGS=threads=1 --bench "Lola.*"', cwd=tmp_path) if "asv run" in line)
-    assert done == 'FUSEBENCH_THREADS=1 .venv/bin/asv run --bench "Lola.*"'
-    (done,) = (line for line in make("asv", "ARGS=HEAD~1^!", cwd=tmp_path) if "asv run" in line)
-    assert done == "FUSEBENCH_THREADS= .venv/bin/asv run HEAD~1^!"
+    words = 'kernel=soft* implementation=[all,~cuda] threads=1 "HEAD~1^!"'
+    (done,) = (line for line in make("asv", f"ARGS={words}", cwd=tmp_path) if "fusebench asv" in line)
+    assert done == f".venv/bin/fusebench asv {words}"
+
+
+# What asv is called with
+
+
+@pytest.fixture
+def called(tmp_path, monkeypatch, capsys):
+    """A function that runs the command where asv is only looked at: exit code, asv's arguments and variables, and what it told."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(machine, "gpu", lambda: None)
+    monkeypatch.setattr(discovery, "HOME", FIXTURES / "kernels")
+    monkeypatch.setattr(os, "environ", {k: v for k, v in os.environ.items() if not k.startswith("FUSEBENCH_")})
+    (tmp_path / "asv.conf.json").touch()
+
+    def call(*arguments):
+        asked = []
+        monkeypatch.setattr(asv.subprocess, "call", lambda words: asked.extend(words) or 3)
+        code = main(["asv", *arguments])
+        own = {k: v for k, v in os.environ.items() if k.startswith("FUSEBENCH_")}
+        return code, asked[5:], own, capsys.readouterr().err
+
+    return call
+
+
+def test_without_words_asv_runs_all(called):
+    assert called("HEAD~3..HEAD", "--quick") == (3, ["HEAD~3..HEAD", "--quick"], {}, "")
+
+
+def test_cells_are_chosen_in_the_words_of_bench(called):
+    code, arguments, variables, _ = called("kernel=doub*", "implementation=[all,~torch_eager:times]", "case=odd", "NEW")
+    name = r"benchmarks\.Double\.track_{}\(('torch_eager:plus', 'odd/float32')\)"
+    assert code == 3 and arguments[0::2] == ["--bench", "--bench", "NEW"]
+    for pattern, method in zip(arguments[1::2], ("latency", "parity_error"), strict=True):
+        assert re.search(pattern, f"benchmarks.Double.track_{method}('torch_eager:plus', 'odd/float32')"), name
+        assert not re.search(pattern, f"benchmarks.Double.track_{method}('torch_eager:times', 'odd/float32')")
+        assert not re.search(pattern, f"benchmarks.Double.track_{method}('torch_eager:plus', 'small/float32')")
+    assert json.loads(variables["FUSEBENCH_WORDS"]) == {
+        "kernel": ["doub*"], "implementation": ["all", "~torch_eager:times"], "case": ["odd"]
+    }  # fmt: skip
+
+
+def test_threads_and_folders_of_one_s_own(called, tmp_path):
+    (tmp_path / "mine" / "mine").mkdir(parents=True)
+    shutil.copytree(FIXTURES / "kernels" / "double", tmp_path / "mine" / "twice")
+    code, arguments, variables, _ = called("path=mine", "threads=1", "kernel=twice")
+    assert code == 3 and "Twice" in arguments[1]
+    assert (variables["FUSEBENCH_PATH"], variables["FUSEBENCH_THREADS"]) == (str(tmp_path / "mine"), "1")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["kernal=double"], "unknown key 'kernal': did you mean kernel? There are: case, dtype, implementation, kernel, path, threads"),
+        (["kernel=doubel"], "unknown kernel 'doubel': did you mean double?"),
+        (["kernel=x*"], "no kernel matches 'x*'"),
+        (["kernel=double", "case=smal"], "unknown case of double 'smal': did you mean small?"),
+        (["implementation=torch_eager:pluss"], "unknown variant of torch_eager 'pluss': did you mean plus?"),
+        (["implementation=[torch_eager,~torch_eager]"], "implementation=[torch_eager,~torch_eager] leaves none"),
+        (["dtype=float61"], "unknown dtype 'float61': did you mean float16?"),
+        (["threads=0"], "threads"), (["kernel="], "kernel=: expected a value behind ="),
+        (["kernel=double", "--bench", "x"], "kernel= and --bench both choose what runs: leave out one of them"),
+    ],
+)  # fmt: skip
+def test_a_wrong_word_is_answered_by_one_line(called, arguments, said):
+    code, asked, _, told = called(*arguments)
+    assert (code, asked) == (2, []) and told.startswith("fusebench: ") and said in told and told.count("\n") == 1
+
+
+def test_what_has_no_figure_here_is_said_before_asv_runs(called, monkeypatch):
+    monkeypatch.setattr(discovery, "HOME", HOME)
+    code, asked, _, told = called("kernel=softmax", "implementation=[cuda,liger]")
+    assert (code, asked) == (2, [])
+    assert (
+        told == "fusebench: nothing of that has a figure on this machine: needs an NVIDIA GPU: cuda, liger of softmax\n"
+    )
+
+
+def test_it_runs_in_the_folder_of_the_repository(called, tmp_path):
+    (tmp_path / "asv.conf.json").unlink()
+    assert called()[3] == "fusebench: asv.conf.json is not here: fusebench asv runs in the folder of the repository\n"
 
 
 def make(*arguments, cwd):
@@ -90,9 +178,11 @@ def record(status, first=0.5, timed=None, problem="", **more):
         (None, math.nan, math.nan),  # the measured commit does not have it
     ],
 )
-def test_what_cannot_be_measured_is_na_and_what_went_wrong_fails(cell, latency, parity_error):
-    outcomes = {("triton", "odd", "float32"): suite._read(cell)} if cell else {}
-    benchmarks = suite.Benchmarks()
+def test_what_cannot_be_measured_is_na_and_what_went_wrong_fails(monkeypatch, cell, latency, parity_error):
+    monkeypatch.setattr(machine, "gpu", lambda: {"name": "x"})
+    monkeypatch.setattr(discovery, "HOME", FIXTURES / "kernels")
+    outcomes = {("double", "triton", "odd", "float32"): sweep._read(cell)} if cell else {}
+    benchmarks = suite.classes()["Double"]()
     for method, expected in ((benchmarks.track_latency, latency), (benchmarks.track_parity_error, parity_error)):
         if expected is RuntimeError:
             with pytest.raises(RuntimeError, match=cell.reason):
@@ -118,6 +208,9 @@ def test_asv_measures_the_kernels_of_each_commit_and_keeps_the_statistics_of_our
     def asv(*arguments):
         return command(sys.executable, "-m", "asv", *arguments, cwd=repository)
 
+    def run(*words):
+        return command(sys.executable, "-m", "fusebench", "asv", *words, cwd=repository)
+
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "fast")
@@ -131,12 +224,18 @@ def test_asv_measures_the_kernels_of_each_commit_and_keeps_the_statistics_of_our
     harness.write_text(good)
     implementation.write_text(fast)
 
-    assert "implementations/double/torch_eager.py" in asv("run")  # which differs from the commit, and is not measured
-    asv("run", "HEAD~1^!")
+    said = run("kernel=double", "dtype=all")
+    assert "implementations/double/torch_eager.py" in said  # which differs from the commit, and is not measured
+    run("kernel=double", "dtype=all", "HEAD~1^!")
+    assert "n/a: the measured commit does not have it" in said, "which asv shows of each cell"
 
     (results,) = (repository / ".asv" / "results").glob(f"*/{git('rev-parse', 'HEAD')[:8]}-*.json")
     stored = json.loads(results.read_text())
     latency = dict(zip(stored["result_columns"], stored["results"]["benchmarks.Double.track_latency"], strict=False))
+    assert latency["params"] == [
+        ["'torch_eager:plus'", "'torch_eager:times'"],
+        ["'small/float32'", "'odd/float32'", "'small/float16'", "'small/bfloat16'"],
+    ]
     plus, times = latency["result"][0], latency["result"][4]  # four cases each
     assert plus > 0.002 and math.isnan(times)
     assert latency["stats_repeat"][0] >= 5 and latency["stats_number"][0] == 1

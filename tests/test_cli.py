@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from fusebench import cli
-from fusebench.commands import app, compare, inspect, listing, new, plot, profile, sanitize, show, yardsticks
+from fusebench.commands import app, asv, compare, inspect, listing, new, plot, profile, sanitize, show, yardsticks
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +35,7 @@ def called(monkeypatch):
     monkeypatch.setattr(show, "main", lambda arguments: seen.append(("show", arguments)) or 9)
     monkeypatch.setattr(plot, "main", lambda arguments: seen.append(("plot", arguments)) or 10)
     monkeypatch.setattr(yardsticks, "main", lambda arguments: seen.append(("yardsticks", arguments)) or 6)
+    monkeypatch.setattr(asv, "main", lambda arguments: seen.append(("asv", arguments)) or 13)
     monkeypatch.setattr(new, "main", lambda arguments: seen.append(("new", arguments)) or 7)
     return seen
 
@@ -53,6 +54,7 @@ def called(monkeypatch):
         ("plot", 10),
         ("inspect", 11),
         ("profile", 12),
+        ("asv", 13),
     ],
 )
 def test_each_command_gets_its_arguments_and_gives_its_code(called, command, code):
@@ -123,7 +125,7 @@ def test_an_unknown_command(capsys):
     assert cli.main(["bnch"]) == 2
     assert (
         capsys.readouterr().err
-        == "fusebench: unknown command 'bnch': did you mean bench? There are: bench, compare, inspect, list, new, parity, plot, profile, sanitize, show, tune, yardsticks\n"
+        == "fusebench: unknown command 'bnch': did you mean bench? There are: asv, bench, compare, inspect, list, new, parity, plot, profile, sanitize, show, tune, yardsticks\n"
     )
 
 

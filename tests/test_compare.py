@@ -12,7 +12,7 @@ from conftest import FIXTURES
 from scipy import stats
 from test_command_line import fusebench
 
-from fusebench import discovery
+from fusebench import cli, discovery
 from fusebench.cases import make_case
 from fusebench.commands.compare import FILE
 from fusebench.comparison import sides, verdicts
@@ -157,7 +157,7 @@ def test_a_side_is_an_implementation_a_revision_and_overrides(text, lines, revis
         ("flax timeout_s=3", "timeout_s cannot differ"),
         ("kernel=lola", "kernel cannot differ"),
         ("flax worker=inline", "worker cannot differ"),
-        ("flax pairs=3", "seed, inputs, shape.NAME, option.NAME, worker.python.NAME"),
+        ("flax pairs=3", "seed, inputs, shape.NAME, option.NAME, config.NAME, worker.python.NAME"),
     ],
 )
 def test_what_is_no_side_is_named(text, named):
@@ -172,11 +172,54 @@ def test_an_empty_side_is_none():
 
 
 def test_a_side_may_set_whatever_is_of_a_cell():
-    text = "flax:a case=odd dtype=float16 precision=tf32 batch=3 shapes=x.csv seed=3 inputs=nan shape.K=3 option.x=y worker.python.flax=p"
+    text = "flax:a case=odd dtype=float16 precision=tf32 batch=3 shapes=x.csv seed=3 inputs=nan shape.K=3 option.x=y config.z=4 worker.python.flax=p"
     found = sides.parse("A", text)
     assert found.lines == ("implementation=flax:a", *text.split()[1:]) and (found.name, found.text) == ("A", text)
     assert sides.parse("A", "flax@one @two").revision == "two" and sides.parse("A", "@one flax@.").revision == "one"
     assert sides.parse("A", "case=a@b").lines == ("case=a@b",), "an @ behind a = is the value's own"
+
+
+@pytest.fixture
+def dry(capsys):
+    """What a comparison of softmax would do: the exit code, and what was printed."""
+
+    def show(*arguments):
+        code = cli.main(["compare", *arguments, "kernel=softmax", "case=odd", "device=cpu", "dry_run=true"])
+        captured = capsys.readouterr()
+        return code, captured.out + captured.err
+
+    return show
+
+
+@pytest.mark.parametrize("named", [("", ""), ("a=", "b="), ("B=", "A=")])
+def test_the_sides_may_be_two_configs(dry, named):
+    sides = [f"{name}implementation=triton config.num_warps={n}" for name, n in zip(named, (4, 8), strict=True)]
+    code, said = dry(*sides)
+    assert code == 0 and "3 comparisons: 0 would run" in said
+    first, second = (8, 4) if "A=" in named else (4, 8)
+    assert f"triton:row num_warps={first} | softmax odd/float32 triton:row num_warps={second}" in said
+
+
+def test_a_config_against_the_default_and_one_variant_against_another(dry):
+    code, said = dry("triton", "triton config.num_warps=8")
+    assert code == 0 and "softmax odd/float32 triton:row | softmax odd/float32 triton:row num_warps=8" in said
+    code, said = dry("triton:row config.num_warps=4", "jax_triton:row config.num_warps=8")
+    assert code == 0 and "triton:row num_warps=4 | softmax odd/float32 jax_triton:row num_warps=8" in said
+    code, said = dry("triton config.num_warps=[2,4]", "triton config.num_warps=8")
+    assert code == 2 and "name one variant on each side" in said, "four configs have no partner"
+
+
+@pytest.mark.parametrize(
+    ("side", "said"),
+    [
+        ("triton config.num_wraps=4", "unknown tunable 'num_wraps': did you mean num_warps?"),
+        ("triton config.num_warps=many", "config.num_warps is 'many': expected a value such as"),
+        ("torch_eager config.num_warps=4", "unknown tunable of the chosen implementations 'num_warps'"),
+    ],
+)
+def test_a_wrong_config_of_a_side_is_named(dry, side, said):
+    code, told = dry(side, "triton")
+    assert code == 2 and f"side A ({side}): " in told and said in told
 
 
 @pytest.mark.parametrize(

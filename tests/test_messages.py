@@ -129,7 +129,7 @@ def test_a_misspelt_constant_of_kernel_py_is_named(parity, name, meant):
 )
 def test_a_misspelt_constant_of_an_implementation_is_named(parity, name, meant):
     done = parity(program=f"{name} = {{}}\n{PROGRAM}")
-    said = f"torch_eager.py cannot be read: it sets {name}: did you mean {meant}? A name of your own begins with an underscore"
+    said = f"torch_eager.py is no implementation: it sets {name}: did you mean {meant}? A name of your own begins with an underscore"
     assert done.returncode == 1 and said in done.stdout, done.stdout + done.stderr
 
 

@@ -333,7 +333,9 @@ def test_an_interrupted_run_goes_on_with_the_checks_that_are_left(fake, capsys, 
     monkeypatch.setattr(store, "append", interrupted)
     fake.says("clean", "synccheck", hangs=True)  # at work when it is interrupted
     assert sanitize(jobs=3) == 130
-    assert capsys.readouterr().err == "interrupted: 2 of 4 checks are kept; go on with resume=results/it\n"
+    captured = capsys.readouterr()
+    assert captured.err == "interrupted: 2 of 4 checks are kept; go on with resume=results/it\n"
+    assert "of 1 cell: " in captured.out, "what it has"
     assert not list(the_run().glob(".inputs-*")) and not ours_alive(fake)
     fake.says("clean", "synccheck", CLEAN["synccheck"])
     fake.says("clean", "initcheck", log(UNREAD, "ERROR SUMMARY: 1 error"))

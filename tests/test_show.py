@@ -15,7 +15,9 @@ from samples import TIMES, case, table_of, timed, untimed
 from fusebench.cli import main
 from fusebench.comparison.statistics import Result
 from fusebench.comparison.verdicts import Estimate, Outcome
+from fusebench.profiling.run import Profile
 from fusebench.records import store
+from fusebench.sanitizer.check import Check, Finding, check_id
 
 SIZES = (64, 256, 1024)
 
@@ -307,8 +309,59 @@ def test_comparisons_are_shown_as_they_ended(capsys):
         store.append(folder, outcome, "comparison.jsonl")
     assert main(["show", "a"]) == 0
     rows = table_of(capsys.readouterr().out, "kernel")
+    assert main(["plot", "a"]) == 2
+    assert "a/0 is a run of compare, which has no rows of cells: fusebench show" in capsys.readouterr().err
     assert [(r["A"], r["B"], r["B ÷ A"], r["B is"]) for r in rows] == [("flax", "cuda", "0.800", "faster")] * 2
     assert (
         main(["show", "a", "kernel=lola"]) == 2
-        and "is a comparison, which is shown as it is" in capsys.readouterr().err
+        and "is a run of compare, which is shown as it is" in capsys.readouterr().err
+    )
+
+
+def test_a_run_of_sanitize_is_shown_with_its_tools(capsys):
+    folder = save("s")
+    (folder / "sanitize.yaml").write_text("kernel: lola\n")
+    made = untimed("cuda:row", "ok", of=case(id="odd/float32", M=3, K=5, N=7))
+    for tool, found in (("memcheck", ()), ("racecheck", (Finding("a race", "kernel<float>", "cuda.cu:7"),))):
+        store.append(folder, Check(check_id(made.cell, tool), tool, made, found))
+    assert main(["show", "s"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("results/s is a run of sanitize: fusebench sanitize resume=results/s goes on with it\n")
+    (row,) = table_of(text.split("found in")[0], "implementation")
+    assert (row["implementation"], row["memcheck"], row["racecheck"]) == ("cuda:row", "clean", "1 finding")
+    assert "a race" in text and "cuda.cu:7" in text
+    assert main(["show", "s", "kernel=lola"]) == 2
+    assert "is a run of sanitize, which is shown as it is: leave out all keys" in capsys.readouterr().err
+
+
+def test_a_run_of_profile_is_shown_as_it_ended(capsys):
+    folder = save("p")
+    (folder / "profile.yaml").write_text("kernel: lola\n")
+    made = untimed("cuda:row", "crashed", reason="SIGSEGV", of=case(id="odd/float32", M=3, K=5, N=7))
+    store.append(folder, Profile(made.id, made))
+    assert main(["show", "p"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("results/p is a run of profile\n") and "crashed  SIGSEGV" in text and "cuda:row" in text
+
+
+def test_a_run_of_tune_says_which_command_shows_what_it_found(shown):
+    (save("t", *records()) / "tune.yaml").write_text("kernel: lola\n")
+    text, rows = shown("t")
+    assert len(rows) == 6 and "is a run of tune, each config a cell: fusebench tune resume=" in text
+
+
+def test_what_is_no_run_with_records_is_named(capsys):
+    (save("begun") / "parity.yaml").write_text("kernel: lola\n")
+    assert main(["show", "begun"]) == 2
+    assert (
+        capsys.readouterr().err
+        == "fusebench: begun is a run of parity without a record: fusebench parity resume=begun goes on with it\n"
+    )
+    inspected = Path("stages/lola/odd_float32/cuda")
+    inspected.mkdir(parents=True)
+    (inspected / "1_kernel.cubin").touch()
+    assert main(["show", "stages"]) == 2
+    assert (
+        "stages has what inspect wrote, a file a stage; fusebench inspect stage=sass prints one"
+        in capsys.readouterr().err
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -169,9 +170,15 @@ def start(
         if stopped and isinstance(stopped[0], StorageError):
             print(f"fusebench: the run ends here: {stopped[0]}", file=sys.stderr)
             return 1
-        if stopped:
+        if stopped and not (multirun and isinstance(stopped[0], KeyboardInterrupt)):
             raise stopped[0] from None
-        return end.code if end.code == INTERRUPTED else 2 if end.code else 0
+        if not stopped and end.code != INTERRUPTED:
+            return 2 if end.code else 0
+        codes.append(INTERRUPTED)
+    except KeyboardInterrupt:  # between two jobs
+        if not multirun:
+            raise
+        codes.append(INTERRUPTED)
     except BrokenPipeError:  # what --help and --cfg print; cli.main has seen to it
         raise
     except (
@@ -185,6 +192,11 @@ def start(
         codes += [code_of(folder) for folder in folders]
         if len(folders) > 1 and not command_line.last("quiet", overrides):
             show_sweep(folders)
+        if multirun and INTERRUPTED in codes:
+            print(
+                f"interrupted: {len(folders)} jobs have begun; go on with resume={run_folder.resolve()}",
+                file=sys.stderr,
+            )
     return max(codes, default=0)
 
 
@@ -198,27 +210,44 @@ def check_files(composed: Mapping[str, Any], overrides: Sequence[Any]) -> None:
 def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resumed: bool) -> int:
     """One job, in its folder. Raises UsageError before anything is measured, and StorageError when the disk takes no more."""
     begin = time.perf_counter()
+    with in_folder(asked, run_folder, kernels, resumed) as this:
+        finished = unchanged(
+            this, [r for r in _latest(run_folder) if r.status not in asked.retry], lambda record: record
+        )
+        interrupted = _measure(this, asked, finished)
+    order = {cell.id: number for number, cell in enumerate(asked.cells)}
+    finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
+    with while_it_is_read():  # the exit code is that of the records, read or not
+        if not asked.chosen.get("quiet"):
+            report.show(finished, timed=asked.command == "bench", published=bool(asked.chosen["published"]))
+            if asked.chosen.get("baseline") is not None and finished:
+                show.show_beside(run_folder, asked.chosen["baseline"])
+        report.footer(finished, this.clock, time.perf_counter() - begin, run_folder)
+    if interrupted:
+        print(interrupted, file=sys.stderr)
+        return INTERRUPTED
+    return _code_of(run_folder)
+
+
+@contextlib.contextmanager
+def in_folder(asked: Request, run_folder: Path, kernels: Kernels, resumed: bool) -> Iterator[Run]:
+    """The run of a job, whose folder no other process writes to within it, with its configuration kept there. Raises UsageError."""
     check_retry(asked, resumed)
     settings = values.settings(asked.chosen)
     with folder.held(run_folder):
         if not resumed:
             # "auto" may be another device where the run goes on: times of two never stand in one table
             folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
-        this = Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
-        finished = unchanged(
-            this, [r for r in _latest(run_folder) if r.status not in asked.retry], lambda record: record
-        )
-        if not _measure(this, asked, finished, folder.whole(run_folder, asked.command)):
-            return INTERRUPTED
-    order = {cell.id: number for number, cell in enumerate(asked.cells)}
-    finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
-    with while_it_is_read():  # the exit code is that of the records, read or not
-        if not asked.chosen.get("quiet"):
-            report.show(finished, timed=asked.command == "bench", published=bool(asked.chosen["published"]))
-            if asked.chosen.get("baseline") is not None:
-                show.show_beside(run_folder, asked.chosen["baseline"])
-        report.footer(finished, this.clock, time.perf_counter() - begin, run_folder)
-    return _code_of(run_folder)
+        yield Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
+
+
+def goes_on(ended: BaseException, kept: str, run_folder: Path, command: str) -> str:
+    """What an interrupted run says, with what is `kept` of it. Raises StorageError where a full disk ended it: later jobs of a multirun
+    would meet the same one."""
+    kept += f" are kept; go on with resume={folder.whole(run_folder, command)}"
+    if isinstance(ended, StorageError):
+        raise StorageError(f"{ended}; {kept}") from ended
+    return f"interrupted: {kept}"
 
 
 def check_retry(asked: Request, resumed: bool) -> None:
@@ -261,8 +290,8 @@ def _latest(run_folder: Path) -> list[Record]:
     return list({r.id: r for r in store.read(run_folder, Record)}.values())
 
 
-def _measure(this: Run, asked: Request, finished: list[Record], whole: Path) -> bool:
-    """Adds the records of the cells that have none yet; False if it was interrupted, whose `whole` goes on. Raises StorageError."""
+def _measure(this: Run, asked: Request, finished: list[Record]) -> str:
+    """Adds the records of the cells that have none yet; says how it goes on where it was interrupted, else "". Raises StorageError."""
     done, cells = {r.id for r in finished}, asked.cells
     with report.progress(asked.chosen.get("quiet", False)) as bar:
         task = bar.add_task("starting", total=len(cells), completed=len(done))
@@ -275,12 +304,8 @@ def _measure(this: Run, asked: Request, finished: list[Record], whole: Path) -> 
                     print(report.ended(record, len(finished), len(cells)), file=sys.stderr, flush=True)
         except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
-            kept = f"{len(_latest(this.folder))} of {len(cells)} cells are kept; go on with resume={whole}"
-            if isinstance(error, StorageError):  # later jobs of a multirun would meet the same disk
-                raise StorageError(f"{error}; {kept}") from error
-            print(f"interrupted: {kept}", file=sys.stderr)
-            return False
-    return True
+            return goes_on(error, f"{len(_latest(this.folder))} of {len(cells)} cells", this.folder, asked.command)
+    return ""
 
 
 def _resumed(command: str, overrides: Sequence[Any], arguments: Sequence[str]) -> Path | None:

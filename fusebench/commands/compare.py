@@ -271,12 +271,9 @@ def _measure(sources: Sequence[Source], plan: Comparison, run_folder: Path) -> i
     with while_it_is_read():
         verdicts.show(found, shown)
         verdicts.footer(clock, time.perf_counter() - begin, run_folder)
-    kept = f"{min(len(m.pairs) for m in plan.matches)} of {plan.pairs} pairs are kept; "
-    kept += f"go on with resume={folder.whole(run_folder, 'compare')}"
-    if isinstance(stopped, StorageError):  # later jobs of a multirun would meet the same disk
-        raise StorageError(f"{stopped}; {kept}") from stopped
     if stopped:
-        print(f"interrupted: {kept}", file=sys.stderr)
+        kept = f"{min(len(m.pairs) for m in plan.matches)} of {plan.pairs} pairs"
+        print(app.goes_on(stopped, kept, run_folder, "compare"), file=sys.stderr)
         return app.INTERRUPTED
     if plan.fail_slower is not None and not any(outcome.status == "ok" for outcome in found):
         print("fusebench: nothing was compared, so that fail_slower has nothing to pass", file=sys.stderr)

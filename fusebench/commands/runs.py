@@ -14,7 +14,9 @@ from fusebench.folder import RESULTS
 from fusebench.records import query, rows
 from fusebench.records.store import FILE
 
-COMPARISON = "compare.yaml"  # in the folder of a comparison
+# of commands that keep runs; those without rows have records that are no cells with figures, for which `show` has tables of their own
+WITHOUT_ROWS = ("compare", "sanitize", "profile")
+COMMANDS = ("bench", "parity", "tune", *WITHOUT_ROWS)
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,14 @@ class Words:
 
     def table(self) -> pa.Table:
         """The rows that are asked for. Raises UsageError where there are none."""
-        found = rows.read({name: folder for name, folder in find(self.runs).items() if not is_comparison(folder)})
+        folders = find(self.runs)
+        having = {name: folder for name, folder in folders.items() if kind(folder) not in WITHOUT_ROWS}
+        if not having:
+            first = next(iter(folders.values()))
+            raise UsageError(
+                f"{first} is a run of {kind(first)}, which has no rows of cells: fusebench show {first} shows it"
+            )
+        found = rows.read(having)
         return query.choose(found, {key: words for key, words in self.columns.items() if words})
 
 
@@ -64,18 +73,26 @@ def find(named: Sequence[str]) -> dict[str, Path]:
         folder = _folder(word)
         inside = sorted((file.parent for file in folder.glob(f"**/{FILE}")), key=order)
         if not inside:
+            if own := kind(folder):
+                on = "" if own == "profile" else f": fusebench {own} resume={word} goes on with it"
+                raise UsageError(f"{word} is a run of {own} without a record{on}")
+            if any(folder.glob("*/*/*/*.cubin")):
+                raise UsageError(
+                    f"{word} has what inspect wrote, a file a stage; fusebench inspect stage=sass prints one"
+                )
             have = ", ".join(p.name for p in sorted(RESULTS.glob("*"))[-5:] if p.is_dir())
             raise UsageError(f"{word}: no run with records there; the latest in {RESULTS}/ are: {have or 'none'}")
         several = len(named) > 1
         for run in inside:
-            own = run.relative_to(folder) if run != folder else Path()
-            name = str(Path(folder.name) / own) if several or not own.parts else str(own)
+            place = run.relative_to(folder) if run != folder else Path()
+            name = str(Path(folder.name) / place) if several or not place.parts else str(place)
             found[name if name not in found or found[name] == run else str(run)] = run
     return found
 
 
-def is_comparison(folder: Path) -> bool:
-    return (folder / COMPARISON).exists()
+def kind(folder: Path) -> str:
+    """The command whose run lies in the folder, or ""."""
+    return next((command for command in COMMANDS if (folder / f"{command}.yaml").exists()), "")
 
 
 def _folder(word: str) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusebench import cases, folder, report
+from fusebench import cases, report
 from fusebench.commands import app
 from fusebench.configuration import values
 from fusebench.configuration.request import Request
@@ -19,7 +19,6 @@ from fusebench.errors import StorageError, UsageError
 from fusebench.records import store
 from fusebench.sanitizer import run, table, tool
 from fusebench.sanitizer.check import Check, check_id
-from fusebench.settings import Run
 from fusebench.terminal import while_it_is_read
 
 
@@ -49,19 +48,13 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
 def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resumed: bool) -> int:
     """One job, in its folder. Raises UsageError before anything has run, and StorageError when the disk takes no more."""
     begin = time.perf_counter()
-    app.check_retry(asked, resumed)
-    settings = values.settings(asked.chosen)
-    if settings.device != "cuda":
+    if values.resolve_device(asked.chosen["device"]) != "cuda":
         raise UsageError(f"sanitize needs an NVIDIA GPU, and device={asked.chosen['device']} is none here")
     sanitizer = tool.find(asked.chosen["sanitizer"])
-    with folder.held(run_folder):
-        if not resumed:
-            folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
-        this = Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
+    with app.in_folder(asked, run_folder, kernels, resumed) as this:
         latest = [c for c in _latest(run_folder) if c.status not in asked.retry]
         finished = app.unchanged(this, latest, lambda check: check.record)
-        if not _check(run.Sweep(this, asked, sanitizer, asked.chosen["jobs"]), finished):
-            return app.INTERRUPTED
+        interrupted = _check(run.Sweep(this, asked, sanitizer, asked.chosen["jobs"]), finished)
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
     tools = list(asked.chosen["tools"])
     finished.sort(key=lambda c: (order.get(c.cell.id, len(order)), tools.index(c.tool)))
@@ -69,11 +62,14 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         if not asked.chosen.get("quiet", False):
             table.show(finished, tools)
         table.footer(finished, sanitizer, time.perf_counter() - begin, run_folder)
+    if interrupted:
+        print(interrupted, file=sys.stderr)
+        return app.INTERRUPTED
     return _code_of(run_folder)
 
 
-def _check(sweep: run.Sweep, finished: list[Check]) -> bool:
-    """Adds the checks that are not on record yet; False if it was interrupted. Raises StorageError."""
+def _check(sweep: run.Sweep, finished: list[Check]) -> str:
+    """Adds the checks that are not on record yet; says how it goes on where it was interrupted, else "". Raises StorageError."""
     wanted = run.pairs(sweep.asked.cells, sweep.asked.chosen["tools"])
     done = {c.id for c in finished}
     with report.progress(sweep.asked.chosen.get("quiet", False)) as bar:
@@ -93,14 +89,9 @@ def _check(sweep: run.Sweep, finished: list[Check]) -> bool:
                         print(f"[{len(finished)}/{len(wanted)}] {said}", file=sys.stderr, flush=True)
         except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
-            kept_in = sweep.this.folder
-            whole = folder.whole(kept_in, sweep.asked.command)
-            kept = f"{len(_latest(kept_in))} of {len(wanted)} checks are kept; go on with resume={whole}"
-            if isinstance(error, StorageError):  # later jobs of a multirun would meet the same disk
-                raise StorageError(f"{error}; {kept}") from error
-            print(f"interrupted: {kept}", file=sys.stderr)
-            return False
-    return True
+            kept = f"{len(_latest(sweep.this.folder))} of {len(wanted)} checks"
+            return app.goes_on(error, kept, sweep.this.folder, sweep.asked.command)
+    return ""
 
 
 def _code_of(run_folder: Path) -> int:

@@ -51,11 +51,11 @@ def main(arguments: list[str]) -> int:
         asked = runs.parse(arguments, KEYS)
         limit = positive("limit", asked.keys.get("limit", LIMIT))
         folders = runs.find(asked.runs)
-        outcomes = [folder for folder in folders.values() if runs.is_comparison(folder)]
-        if outcomes and len(outcomes) == len(folders):
+        kinds = {runs.kind(folder) for folder in folders.values()}
+        if len(kinds) == 1 and (kind := min(kinds)) in runs.WITHOUT_ROWS:
             if asked.keys or asked.columns:
-                raise UsageError(f"{outcomes[0]} is a comparison, which is shown as it is: leave out all keys")
-            verdicts.show([o for folder in outcomes for o in store.read(folder, Outcome, "comparison.jsonl")], [])
+                raise UsageError(f"{min(folders)} is a run of {kind}, which is shown as it is: leave out all keys")
+            _show_whole(kind, list(folders.values()))
             return 0
         table = asked.table()
         if "baseline" in asked.keys:
@@ -65,9 +65,36 @@ def main(arguments: list[str]) -> int:
             write(table, Path(asked.keys["out"]))
         else:
             show(table, limit)
+            for folder in (folder for folder in folders.values() if runs.kind(folder) == "tune"):
+                said = (
+                    f"{folder} is a run of tune, each config a cell: fusebench tune resume={folder} shows what it kept"
+                )
+                console().print(said, highlight=False, soft_wrap=True, markup=False)
     except UsageError as error:
         return fail(error)
     return 0
+
+
+def _show_whole(kind: str, folders: Sequence[Path]) -> None:
+    """Runs whose records are no cells with figures, as their own command shows them."""
+    if kind == "compare":
+        verdicts.show([o for folder in folders for o in store.read(folder, Outcome, "comparison.jsonl")], [])
+        return
+    for folder in folders:
+        on = "" if kind == "profile" else f": fusebench {kind} resume={folder} goes on with it"
+        console().print(f"{folder} is a run of {kind}{on}", highlight=False, soft_wrap=True, markup=False)
+        if kind == "profile":  # imported here: other commands show tables too, and have no use for these
+            from fusebench.profiling import table as profiled
+            from fusebench.profiling.run import Profile
+
+            profiles = list({p.id: p for p in store.read(folder, Profile)}.values())
+            profiled.show(profiles, profiles[0].record.device.type if profiles else "")
+        else:
+            from fusebench.sanitizer import table as sanitized
+            from fusebench.sanitizer.check import Check
+
+            checks = list({c.id: c for c in store.read(folder, Check)}.values())
+            sanitized.show(checks, list(dict.fromkeys(c.tool for c in checks)))
 
 
 def show_sweep(folders: Sequence[Path]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from fusebench.errors import UsageError
 
 EXPECTED = "IMPLEMENTATION[:VARIANT][@REVISION], overrides in quotes, or both: compare triton cuda kernel=softmax"
 OWN_KEYS = ("implementation", "case", "dtype", "precision", "batch", "shapes", "seed", "inputs")  # that a side may set
-OWN_GROUPS = ("shape.", "option.", "worker.python.")
+OWN_GROUPS = ("shape.", "option.", "config.", "worker.python.")
 
 
 @dataclass(frozen=True)
@@ -30,9 +31,14 @@ class SideSpec:
 def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     """The first two words, which are the sides, and the other arguments.
 
-    Two bare KEY=VALUE words are sides if they set the same key: `compare dtype=float16 dtype=bfloat16 kernel=lola`.
+    Two bare KEY=VALUE words are sides if they set the same key: `compare dtype=float16 dtype=bfloat16 kernel=lola`. They may be
+    named, wherever they stand: `compare kernel=lola a=triton b="triton config.num_warps=8"`.
     """
-    words = command_line.flags(arguments).overrides[:2]
+    given = command_line.flags(arguments).overrides
+    named = {word[0].lower(): word for word in given if re.match(r"[aAbB]=", word)}
+    if len(named) == 2:
+        return [named[side][2:] for side in "ab"], [word for word in arguments if word not in named.values()]
+    words = given[:2]
     keys = [word.split("=")[0] if "=" in word and len(word.split()) == 1 else None for word in words]
     if len(words) < 2 or (any(keys) and keys[0] != keys[1]):
         return [], list(arguments)
@@ -114,16 +120,19 @@ def _labels(kernel: str, a: Sequence[Cell], b: Sequence[Cell]) -> list[tuple[Cel
     """The cells of one case, one by one."""
     if len(a) == len(b) == 1:
         return [(a[0], b[0])]
-    keys = [[cell.label for cell in side] for side in (a, b)]
-    if set(keys[0]) != set(keys[1]) and all(len({cell.implementation for cell in side}) == 1 for side in (a, b)):
-        keys = [[cell.variant for cell in side] for side in (a, b)]
-    if set(keys[0]) != set(keys[1]):
-        raise UsageError(
-            f"of {kernel} side A has {_list(a)} and side B {_list(b)}: name one variant on each side, such as "
-            f"{a[0].implementation}:{a[0].variant} {b[0].implementation}:{b[0].variant}"
-        )
-    partners = dict(zip(keys[1], b, strict=True))
-    return [(cell, partners[key]) for key, cell in zip(keys[0], a, strict=True)]
+    names = ["label", "name"] + ["variant"] * all(len({cell.implementation for cell in side}) == 1 for side in (a, b))
+    for name in names:  # with its config, without, and of one implementation against another
+        ours, theirs = ({_key(cell, name): cell for cell in side} for side in (a, b))
+        if set(ours) == set(theirs) and len(ours) == len(a) == len(b):
+            return [(cell, theirs[key]) for key, cell in ours.items()]
+    raise UsageError(
+        f"of {kernel} side A has {_list(a)} and side B {_list(b)}: name one variant on each side, such as "
+        f"{a[0].implementation}:{a[0].variant} {b[0].implementation}:{b[0].variant}"
+    )
+
+
+def _key(cell: Cell, name: str) -> str:
+    return {"label": cell.label, "name": f"{cell.implementation}:{cell.variant}", "variant": cell.variant}[name]
 
 
 def _list(cells: Iterable[Cell]) -> str:

@@ -13,7 +13,7 @@ from fusebench.configuration.request import Request
 from fusebench.contract import Cell
 from fusebench.discovery import Implementation, Kernel
 from fusebench.errors import UsageError
-from fusebench.inspection import cells, expectation, generated, stages, table, targets, traced, versus
+from fusebench.inspection import cells, expectation, generated, lines, stages, table, targets, traced, versus
 from fusebench.inspection.cells import Inspected
 from fusebench.inspection.compiled import TEXTS, NotInspected
 from fusebench.inspection.expectation import Expectation
@@ -39,6 +39,8 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
         cases.check_name("stage", chosen["stage"], (*TEXTS, *OF_FRAMEWORKS))
     if chosen["opcodes"] and chosen["stage"] not in stages.COUNTED:
         raise UsageError(f"opcodes=true with stage={chosen['stage']}: expected stage=ptx or stage=sass")
+    if chosen["lines"] and chosen["stage"] not in (None, *stages.COUNTED):
+        raise UsageError(f"lines=true with stage={chosen['stage']}: expected stage=ptx, stage=sass or none")
     if chosen["expect"] is not None:
         expectation.parse(_text(chosen["expect"]))
     done = {**chosen, "inputs": "plain"}
@@ -85,10 +87,12 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         if chosen["vs"] is not None:
             found += _show_beside(asked, kernels, found)
         elif chosen["stage"] is not None:
-            _show_stage(found, chosen["stage"], int(chosen["threshold"]) if chosen["opcodes"] else 0)
+            _show_stage(found, asked)
         elif not chosen["quiet"]:
             for _, group in itertools.groupby(found, key=lambda one: one.cell.case):
-                table.show(list(group), target)
+                table.show(cells_of := list(group), target)
+                if chosen["lines"]:
+                    table.show_lines(cells_of, int(chosen["threshold"]), [Path(root) for root in asked.roots])
         _footer(found, unmet, chosen["out"])
     nothing = expect is not None and not any(one.launches for one in found)  # it cannot be as it is expected
     return int(nothing or bool(unmet) or any(one.failed for one in found))
@@ -156,9 +160,10 @@ def _show_traced(asked: Request, kernels: Mapping[str, Kernel]) -> int:
     return code
 
 
-def _show_stage(found: Sequence[Inspected], stage: str, threshold: int) -> None:
-    """Prints a stage of every launch, or with a threshold how often its opcodes stand there."""
-    out = console()
+def _show_stage(found: Sequence[Inspected], asked: Request) -> None:
+    """Prints a stage of every launch, by the lines that it is of if they are asked for, or how often its opcodes stand there."""
+    out, chosen, roots = console(), asked.chosen, [Path(root) for root in asked.roots]
+    stage = str(chosen["stage"])
     for one in found:
         if one.reason:
             out.print(f"\n{one.cell.label}: {one.reason}", highlight=False, markup=False)
@@ -169,8 +174,13 @@ def _show_stage(found: Sequence[Inspected], stage: str, threshold: int) -> None:
                 have = ", ".join(stages.of([one]))
                 out.print(f"its compiler has no {stage}: it has {have}", highlight=False, markup=False)
                 continue
-            lines = stages.opcodes(compiled, stage, threshold) if threshold else stages.lines(compiled, stage)
-            for line in lines:
+            if chosen["opcodes"]:
+                shown = stages.opcodes(compiled, stage, int(chosen["threshold"]))
+            elif chosen["lines"]:
+                shown = lines.annotated(stages.instructions(compiled, stage), roots)
+            else:
+                shown = stages.lines(compiled, stage)
+            for line in shown:
                 out.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

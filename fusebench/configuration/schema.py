@@ -97,6 +97,7 @@ class InspectConfig(BaseConfig):
     arch: Any = MISSING
     stage: str | None = MISSING
     opcodes: bool = MISSING
+    lines: bool = MISSING
     threshold: Any = MISSING
     expect: Any = MISSING
     vs: str | None = MISSING

@@ -122,7 +122,7 @@ def _compile_cuda(launch: Any, grid: tuple[int, ...], target: Target) -> Compile
     from fusebench.backends.cuda import compile_cubin, compile_ptx
 
     program = launch.program
-    cubin = compile_cubin(Path(program.file), target.arch, [program.name], program.defines)
+    cubin = compile_cubin(Path(program.file), target.arch, [program.name], program.defines, lines=True)
     ptx = compile_ptx(Path(program.file), target.arch, program.name, program.defines)
     return Compiled(
         program.name, cubin.symbols[program.name], grid, launch.block, launch.shared_memory, cubin.code, {"ptx": ptx}

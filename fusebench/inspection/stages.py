@@ -12,7 +12,8 @@ from fusebench.errors import StorageError, UsageError
 from fusebench.inspection import figures, ptx
 from fusebench.inspection.cells import Inspected
 from fusebench.inspection.compiled import TEXTS, Compiled
-from fusebench.inspection.listing import Shown, collapsed, histogram
+from fusebench.inspection.lines import Placed
+from fusebench.inspection.listing import collapsed, histogram
 from fusebench.inspection.opcodes import by_class
 
 COUNTED = ("ptx", "sass")  # the stages that are lists of instructions
@@ -21,7 +22,7 @@ COUNTED = ("ptx", "sass")  # the stages that are lists of instructions
 def lines(compiled: Compiled, stage: str) -> Iterator[str]:
     """A stage of a launch as it is shown: instructions with runs of one opcode collapsed, or the text as it is. Raises KeyError."""
     if stage in COUNTED:
-        yield from collapsed(_instructions(compiled, stage))
+        yield from collapsed(instructions(compiled, stage))
     else:
         yield from compiled.stage(stage).splitlines()
 
@@ -29,19 +30,20 @@ def lines(compiled: Compiled, stage: str) -> Iterator[str]:
 def plain(compiled: Compiled, stage: str) -> list[str]:
     """A stage of a launch, a line for each instruction or of the text. Raises KeyError."""
     if stage in COUNTED:
-        return [str(i) for i in _instructions(compiled, stage)]
+        return [str(i) for i in instructions(compiled, stage)]
     return compiled.stage(stage).splitlines()
 
 
 def opcodes(compiled: Compiled, stage: str, threshold: int) -> Iterator[str]:
     """A line for each opcode of a stage that is a list of instructions, and their sum. Raises KeyError."""
-    instructions = _instructions(compiled, stage)
-    for opcode, count in histogram(instructions, threshold):
+    found = instructions(compiled, stage)
+    for opcode, count in histogram(found, threshold):
         yield f"{count:8}  {opcode}"
-    yield f"{len(instructions):8}  instructions"
+    yield f"{len(found):8}  instructions"
 
 
-def _instructions(compiled: Compiled, stage: str) -> Sequence[Shown]:
+def instructions(compiled: Compiled, stage: str) -> Sequence[Placed]:
+    """The instructions of a stage that is a list of them, floats as numbers. Raises KeyError."""
     if stage == "sass":
         return compiled.code.instructions
     return [

@@ -21,7 +21,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 # kernels anywhere may include "_shared/cuda/device.cuh"; one beside their folder, such as an old commit's, comes first
@@ -67,7 +66,7 @@ def compile_cubin(
     """
     path, names, defines = Path(path), list(names), list(defines)
     if (noted := _noted.get()) is not None:
-        noted |= {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in _sources(path)}
+        noted |= {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in sources_of(path)}
     lines = lines or bool(os.environ.get(LINEINFO))
     key, store = _key(path, arch, names, defines, lines), _store()
     try:
@@ -260,6 +259,7 @@ def _tensor_map(pointer: int, shape: tuple[int, ...], dtype: Any, box: tuple[int
 
     A map says where memory lies and how, whatever is there, so that one that was made before serves; it keeps nobody's memory.
     """
+    import ml_dtypes  # by what needs it alone: scripts of `inspect out=` have this file beside them
     from cuda.core import TensorMapDescriptorOptions
     from cuda.core.utils import StridedMemoryView
 
@@ -375,12 +375,12 @@ def _key(path: Path, arch: str, names: list[str], defines: list[str], lines: boo
         "\0".join([*tools, *place, arch, *names, "-D", *defines, "-I", *map(str, header_folders())]).encode()
     )
     versions = [file for folder in header_folders() for name in VERSIONED if (file := folder / name).is_file()]
-    for file in (*_sources(path), *versions):
+    for file in (*sources_of(path), *versions):
         digest.update(b"\0" + file.read_bytes())
     return digest.hexdigest()
 
 
-def _sources(path: Path) -> list[Path]:
+def sources_of(path: Path) -> list[Path]:
     """The file and all of our own headers that it includes, directly or not."""
     found = [path]
     for file in found:  # grows while it is read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,7 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
         every = [i for k in asked for i in k.implementations.values() if not i.broken]
         own = list(dict.fromkeys(i.name for i in every if _shows(i, chosen["stage"])))
         done["implementation"] = own or "all"
-    given = [key for key in ("expect", "vs", "out") if chosen[key] is not None]
+    given = [key for key in ("expect", "vs") if chosen[key] is not None]
     if given and chosen["stage"] in OF_FRAMEWORKS:
         raise UsageError(f"{given[0]}= with stage={chosen['stage']}: it is for what is compiled ahead of time")
     if chosen["vs"] is not None:
@@ -63,7 +64,7 @@ def _shows(implementation: Implementation, stage: str | None) -> bool:
     if stage in traced.STAGES:
         return implementation.backend == "jax"
     if stage in generated.STAGES:
-        return implementation.name.startswith("torch_compile")
+        return implementation.name.startswith(generated.COMPILES)
     return implementation.fused
 
 
@@ -77,12 +78,15 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     chosen = asked.chosen
     target = targets.target(str(chosen["arch"]))
     expect = None if chosen["expect"] is None else expectation.parse(_text(chosen["expect"]))
-    if chosen["stage"] in OF_FRAMEWORKS:
+    if chosen["stage"] in OF_FRAMEWORKS and chosen["out"] is None:
         return _show_traced(asked, kernels)
     found = _inspect(asked.cells, kernels, chosen, expect)
     unmet = [said for one in found for said in one.unmet()]
     if chosen["out"] is not None:
-        stages.save(found, Path(chosen["out"]))
+        for said in stages.save(found, kernels, target, Path(chosen["out"])):
+            print(f"not in {chosen['out']}/: {said}", file=sys.stderr)
+    if chosen["stage"] in OF_FRAMEWORKS:
+        return _show_traced(asked, kernels)
     with while_it_is_read():  # the exit code is that of what was found, read or not
         if chosen["vs"] is not None:
             found += _show_beside(asked, kernels, found)

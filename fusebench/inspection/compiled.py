@@ -33,7 +33,7 @@ class NotInspected(Exception):
 @dataclass(frozen=True)
 class Compiled:
     """One launch: its kernel's name and its symbol in the cubin, blocks and threads of a block, bytes of dynamic shared memory, and
-    the stages by name. The last stage, `sass`, is read from the cubin when it is asked for."""
+    the stages by name. The last stage, `sass`, is read from the cubin when it is asked for. `file` is that of CUDA C++, or None."""
 
     name: str
     symbol: str
@@ -42,6 +42,7 @@ class Compiled:
     dynamic_shared: int
     cubin: bytes = field(repr=False)
     texts: Mapping[str, str] = field(repr=False)
+    file: Path | None = None
 
     @cached_property
     def resources(self) -> elf.Resources:
@@ -81,7 +82,7 @@ def compile_cell(cell: Cell, implementation: Implementation, target: Target) -> 
     if not hasattr(module, "launches"):
         raise NotInspected("names no launches (fusebench/contract.py): its kernels are its framework's own")
     try:
-        launches = module.launches(cell.case, cell.variant, target.device, _config(module, cell, target))
+        launches = module.launches(cell.case, cell.variant, target.device, chosen_config(module, cell, target))
         return [_compile(launch, target) for launch in launches]
     except (NotInspected, UsageError):
         raise
@@ -99,7 +100,7 @@ def load(implementation: Implementation) -> ModuleType:
         raise NotInspected(f"does not import: {type(error).__name__}: {error}", failed=True) from error
 
 
-def _config(module: ModuleType, cell: Cell, target: Target) -> Mapping[str, Tunable]:
+def chosen_config(module: ModuleType, cell: Cell, target: Target) -> Mapping[str, Tunable]:
     """The implementation's own choice with what the cell sets. Raises NotInspected for a config that cannot run there."""
     if not hasattr(module, "config"):
         return {}
@@ -124,9 +125,8 @@ def _compile_cuda(launch: Any, grid: tuple[int, ...], target: Target) -> Compile
     program = launch.program
     cubin = compile_cubin(Path(program.file), target.arch, [program.name], program.defines, lines=True)
     ptx = compile_ptx(Path(program.file), target.arch, program.name, program.defines)
-    return Compiled(
-        program.name, cubin.symbols[program.name], grid, launch.block, launch.shared_memory, cubin.code, {"ptx": ptx}
-    )
+    symbol, file = cubin.symbols[program.name], Path(program.file)
+    return Compiled(program.name, symbol, grid, launch.block, launch.shared_memory, cubin.code, {"ptx": ptx}, file)
 
 
 def _compile_triton(launch: Any, grid: tuple[int, ...], target: Target) -> Compiled:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fusebench.contract import Cell, Device
@@ -10,12 +12,13 @@ from fusebench.discovery import Implementation, Kernel
 from fusebench.inputs import make_sets
 from fusebench.inspection.compiled import NotInspected, load
 
-STAGES = ("generated", "graphs")
+STAGES = ("generated", "fx", "graphs", "guards")
+COMPILES = "torch_compile"  # how the names of implementations begin that are meant for it
 
 
 def trace(cell: Cell, implementation: Implementation, kernel: Kernel, stage: str) -> str:
-    """The code that Inductor generates, or how many graphs it is of, what broke them and what compiled again in a second call. Torch's
-    settings are left as they were. Raises NotInspected."""
+    """The code that Inductor generates; the graphs that it is of; how many they are, what broke them and what compiled again in a
+    second call; or what has to hold for them to be used again. Torch's settings are left as they were. Raises NotInspected."""
     if reason := implementation.broken or implementation.missing():
         raise NotInspected(reason)
     if implementation.backend != "torch":
@@ -66,20 +69,55 @@ def _trace(call: Callable[..., Any], inputs: Sequence[Sequence[Any]], stage: str
     from torch._inductor.utils import run_and_get_code
 
     counters.clear()
-    _, codes = run_and_get_code(call, *inputs[0])
-    if not codes:
-        raise NotInspected("compiles nothing: it runs operator by operator")
-    if stage == "generated":
-        return "\n".join(codes)
-    graphs, operators = counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
-    breaks = dict(counters["graph_break"])
-    call(*inputs[1])
-    again = counters["stats"]["unique_graphs"] - graphs
+    with _noted("graph_code", "recompiles", "guards") as noted:
+        _, codes = run_and_get_code(call, *inputs[0])
+        if not codes:
+            raise NotInspected("compiles nothing: it runs operator by operator")
+        if stage == "generated":
+            return "\n".join(codes)
+        if stage in ("fx", "guards"):
+            return "\n".join(noted["graph_code" if stage == "fx" else "guards"])
+        graphs, operators = counters["stats"]["unique_graphs"], counters["stats"]["calls_captured"]
+        breaks = dict(counters["graph_break"])
+        first = len(noted["recompiles"])
+        call(*inputs[1])
+    again = noted["recompiles"]
     lines = [
         f"{graphs:6}  graphs, of {operators} calls of operators",
         f"{sum(breaks.values()):6}  graph breaks",
         *(f"{count:6}    {' '.join(reason.split())}" for reason, count in breaks.items()),
-        f"{again:6}  recompiled in a second call on other inputs",
+        f"{first:6}  recompiled within the first call",
+        f"{len(again) - first:6}  recompiled in a second call on other inputs",
+        *(f"{'':6}    {' '.join(reason.split())}" for reason in again),
         f"{counters['inductor']['extern_calls']:6}  calls of a library's kernels",
     ]
     return "\n".join(lines)
+
+
+@contextlib.contextmanager
+def _noted(*artifacts: str) -> Iterator[dict[str, list[str]]]:
+    """What torch.compile logs within it, by the names of torch._logging's artifacts; none of it goes to stderr."""
+    import torch._logging
+
+    found: dict[str, list[str]] = {name: [] for name in artifacts}
+    log = logging.getLogger("torch")
+    torch._logging.set_logs(**dict.fromkeys(artifacts, True))
+    theirs, log.handlers = log.handlers, [_Notes(found)]
+    try:
+        yield found
+    finally:
+        log.handlers = theirs
+        torch._logging.set_logs()
+
+
+class _Notes(logging.Handler):
+    """Keeps messages by the artifact that their logger is of."""
+
+    def __init__(self, found: dict[str, list[str]]):
+        super().__init__()
+        self.found = found
+
+    def emit(self, record: logging.LogRecord) -> None:
+        kept = self.found.get(record.name.rpartition(".__")[2])
+        if kept is not None:
+            kept.append(record.getMessage())

@@ -45,9 +45,11 @@ class Code:
     labels: dict[str, int]
 
     def hottest_loop(self) -> tuple[Instruction, ...]:
-        """Of the innermost loops that do more than wait, the one with the most tensor core instructions, or else the longest;
-        empty where there is none."""
-        loops = [[self.instructions[n] for n in loop] for loop in flow.innermost(self, leave_out=_waits)]
+        """Of the innermost loops that do more than wait, the longest; where loops have tensor core instructions, of those that have
+        them the innermost one with the most. Empty where there is none."""
+        with_products = flow.innermost(self, leave_out=lambda loop: _waits(loop) or not _products(loop))
+        found = with_products or flow.innermost(self, leave_out=_waits)
+        loops = [[self.instructions[n] for n in loop] for loop in found]
         loops.sort(key=lambda loop: (_products(loop), len(loop)))
         return tuple(loops[-1]) if loops else ()
 

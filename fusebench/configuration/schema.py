@@ -115,6 +115,15 @@ class ProfileConfig(BaseConfig):
 
 
 @dataclass
+class DiffConfig(BaseConfig):
+    """Nothing is timed: the outputs of the sides `a` and `b` are compared, and their rows written to the file `out`."""
+
+    a: Any = MISSING
+    b: Any = MISSING
+    out: str | None = MISSING
+
+
+@dataclass
 class TuneConfig(TimedConfig):
     """`strategy`, `trials` and `search_seed` say what is tried, `jobs` how many compile ahead, for `arch`, `confirm`, `pairs`, `rounds` and `confidence` how the fastest is compared,
     `save`, `out` and `heatmap` where results go."""
@@ -137,7 +146,7 @@ class TuneConfig(TimedConfig):
 
 SCHEMAS: dict[str, type[BaseConfig]] = {
     "bench": BenchConfig, "compare": CompareConfig, "parity": ParityConfig, "sanitize": SanitizeConfig,
-    "inspect": InspectConfig, "profile": ProfileConfig, "tune": TuneConfig,
+    "inspect": InspectConfig, "profile": ProfileConfig, "diff": DiffConfig, "tune": TuneConfig,
 }  # fmt: skip
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,6 +28,22 @@ class NotInspected(Exception):
     def __init__(self, reason: str, failed: bool = False):
         super().__init__(reason)
         self.failed = failed
+
+
+class Texts(Mapping[str, str]):
+    """Texts by name, each made when it is first asked for."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], str]]):
+        self._makers = {name: cache(maker) for name, maker in makers.items()}
+
+    def __getitem__(self, name: str) -> str:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
 
 
 @dataclass(frozen=True)
@@ -122,11 +138,14 @@ def _compile(launch: Any, target: Target) -> Compiled:
 def _compile_cuda(launch: Any, grid: tuple[int, ...], target: Target) -> Compiled:
     from fusebench.backends.cuda import compile_cubin, compile_ptx
 
+    def ptx() -> str:  # compiled once more, and seldom asked for
+        return compile_ptx(Path(program.file), target.arch, program.name, program.defines)
+
     program = launch.program
     cubin = compile_cubin(Path(program.file), target.arch, [program.name], program.defines, lines=True)
-    ptx = compile_ptx(Path(program.file), target.arch, program.name, program.defines)
     symbol, file = cubin.symbols[program.name], Path(program.file)
-    return Compiled(program.name, symbol, grid, launch.block, launch.shared_memory, cubin.code, {"ptx": ptx}, file)
+    shared, texts = launch.shared_memory, Texts({"ptx": ptx})
+    return Compiled(program.name, symbol, grid, launch.block, shared, cubin.code, texts, file)
 
 
 def _compile_triton(launch: Any, grid: tuple[int, ...], target: Target) -> Compiled:

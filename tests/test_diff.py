@@ -80,7 +80,9 @@ def test_one_cell_goes_with_each_of_the_other_side():
 def test_the_overrides_of_a_side_join_the_configuration():
     chosen = {"dtype": "float32", "config": {"num_warps": None, "BLOCK": 3}}
     done = sides.with_lines(chosen, ["dtype=float16", "config.num_warps=8"])
-    assert done == {"dtype": "float16", "config": {"num_warps": 8, "BLOCK": 3}} and chosen["config"]["num_warps"] is None
+    assert (
+        done == {"dtype": "float16", "config": {"num_warps": 8, "BLOCK": 3}} and chosen["config"]["num_warps"] is None
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +118,9 @@ def runner(kernels, roots, pool, tmp_path):
 def test_outputs_stand_beside_their_own_errors(runner, kernels):
     (cell,) = cells("torch_eager:default")
     found = runner.outputs(cell)
-    assert found.record.status == "ok" and [a.shape for a in found.arrays] == [(cell.case.sizes["R"], cell.case.sizes["C"])]
+    assert found.record.status == "ok" and [a.shape for a in found.arrays] == [
+        (cell.case.sizes["R"], cell.case.sizes["C"])
+    ]
     (own,) = found.own
     assert 0 < own.ratio <= 1 and own.error == found.record.parity.first.max_abs and own.checked == found.arrays[0].size
     again = runner.outputs(cell)

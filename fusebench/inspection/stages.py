@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fusebench.contract import Cell
@@ -87,19 +87,17 @@ def save(found: Sequence[Inspected], kernels: Mapping[str, Kernel], target: Targ
 def _write_traces(cell: Cell, kernel: Kernel, place: Path) -> Iterator[str]:
     """Writes what JAX and XLA, or torch.compile, make of the cell on this machine's device; yields what cannot be had."""
     implementation = kernel.implementations[cell.implementation]
-    makers: list[tuple[Callable[..., str], Sequence[str]]] = []
-    if implementation.backend == "jax":
-        makers = [(traced.trace, traced.STAGES)]
-    elif implementation.name.startswith(generated.COMPILES):
-        makers = [(generated.trace, generated.STAGES)]
-    for trace, names in makers:
-        for stage in names:
-            try:
-                text = trace(cell, implementation, kernel, stage)
-            except NotInspected as error:
-                yield f"{stage}: {error}"
-            else:
-                (place / f"{stage}{SUFFIXES.get(stage, '.txt')}").write_text(text + "\n", encoding="utf-8")
+    texts: dict[str, str] = {}
+    try:
+        if implementation.backend == "jax":
+            for stage in traced.STAGES:
+                texts[stage] = traced.trace(cell, implementation, kernel, stage)
+        elif implementation.name.startswith(generated.COMPILES):
+            texts = generated.traces(cell, implementation, kernel)
+    except NotInspected as error:
+        yield str(error)
+    for stage, text in texts.items():
+        (place / f"{stage}{SUFFIXES.get(stage, '.txt')}").write_text(text + "\n", encoding="utf-8")
 
 
 def _write(compiled: Compiled, base: Path) -> None:

@@ -101,7 +101,8 @@ def show(found: Sequence[Row]) -> None:
             print_table(out, LEFT, RIGHT, [_cells(row) for row in compared], least)
         said: dict[str, None] = {}
         for row in group:
-            said |= {f"{row.a.label} | {row.b.label}: {row.reason}": None} if row.reason else {}
+            if row.reason and row.a.status == row.b.status == "ok":
+                said[f"{row.a.label} | {row.b.label}: {row.reason}"] = None
             for side in (s for s in (row.a, row.b) if s.status != "ok"):
                 said[f"{_named(side)}: {side.status}: {side.reason}"] = None
         for line in said:

@@ -16,6 +16,7 @@ COMMANDS = {
     "sanitize": "look for races and bad accesses with compute-sanitizer: fusebench sanitize kernel=lola dtype=all jobs=4",
     "inspect": "what the compiler made of kernels, without a GPU: fusebench inspect kernel=lola dtype=bfloat16 arch=sm_90a",
     "profile": "trace their calls for Perfetto; kernels, gaps, syncs, memory, counters: fusebench profile kernel=lola case=large",
+    "diff": "how far the outputs of two sides are apart, beside float64: fusebench diff kernel=lola a=triton b=torch_eager",
     "tune": "search their tunables, and keep the fastest config: fusebench tune kernel=softmax implementation=cuda dtype=bfloat16",
     "show": "tables of earlier runs, merged, chosen, sorted, beside a baseline: fusebench show latest baseline=RUN out=table.csv",
     "plot": "an SVG of time against a size, and a roofline: fusebench plot latest x=shape.M out=lola.svg",
@@ -38,7 +39,7 @@ FLAGS = {
     "--quiet": "quiet=true", "-q": "quiet=true", "--verbose": "verbose=true", "-v": "verbose=true", "--dry-run": "dry_run=true"
 }  # fmt: skip
 # those that prepare or run Hydra's app in a way of their own; bench and parity are the app itself
-OWN_APPS = ("compare", "inspect", "profile", "sanitize", "tune")
+OWN_APPS = ("compare", "diff", "inspect", "profile", "sanitize", "tune")
 
 
 def usage() -> str:

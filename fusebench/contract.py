@@ -40,7 +40,8 @@ discovery reads them without importing the file:
     FUSED = True                         its call is the launches of its own kernels, and computes with no operator of the back end's
                                          framework beside them: the harness watches for those (may be absent: False)
     EXPECT = ({"variant": "default", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1"}, …)
-                                         what `inspect` is to find in its machine code (may be absent)
+                                         what `inspect` is to find in its machine code; a tuple of variants, archs, … means each of
+                                         them, and "options" may name others than the default's (may be absent)
     def skip(case, variant, device): …   why it cannot do this cell, or None (may be absent)
     def prepare(case, variant, *inputs)  a tuple made once from the weights alone, such as column sums (may be absent)
     def build(case, variant, device): …  → call(*inputs, *prepared) → one output or a tuple of them

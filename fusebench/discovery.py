@@ -10,6 +10,7 @@ import ast
 import contextlib
 import importlib
 import importlib.util
+import itertools
 import keyword
 import re
 import sys
@@ -263,16 +264,20 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
 
 
 def _expected(literal: Any, variants: Mapping[str, Any]) -> tuple[Expected, ...]:
-    """EXPECT, checked as far as it can be without its kernel."""
+    """EXPECT, checked as far as it can be without its kernel. A tuple of values stands for an entry with each of them."""
     known = {one.name for one in fields(Expected)}
     entries: Iterable[Any] = literal if isinstance(literal, tuple) else [None]
+    found: list[Expected] = []
     for entry in entries:
-        texts = isinstance(entry, dict) and all(isinstance(v, str) for k, v in entry.items() if k != "options")
-        if not texts or set(entry) - known or not {"variant", "case", "arch", "expect"} <= set(entry):
+        given = entry if isinstance(entry, dict) else {}
+        values = {k: v if isinstance(v, tuple) else (v,) for k, v in given.items()}
+        texts = all(v and all(isinstance(one, str) for one in v) for k, v in values.items() if k != "options")
+        if not texts or set(given) - known or not {"variant", "case", "arch", "expect"} <= set(given):
             raise ValueError(f"EXPECT must be a tuple such as {EXPECT_EXAMPLE}; not {entry!r:.60}")
-        if entry["variant"] not in variants:
-            raise ValueError(f"EXPECT names the variant {entry['variant']!r}, which VARIANTS lacks")
-    return tuple(Expected(**entry) for entry in literal)
+        if unknown := [variant for variant in values["variant"] if variant not in variants]:
+            raise ValueError(f"EXPECT names the variant {unknown[0]!r}, which VARIANTS lacks")
+        found += [Expected(**dict(zip(values, each, strict=True))) for each in itertools.product(*values.values())]
+    return tuple(found)
 
 
 def is_importable_name(name: str) -> bool:

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from fusebench import cli
-from fusebench.commands import app, asv, compare, inspect, listing, new, plot, profile, sanitize, show, yardsticks
+from fusebench.commands import app, asv, compare, diff, inspect, listing, new, plot, profile, sanitize, show, yardsticks
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +31,7 @@ def called(monkeypatch):
     monkeypatch.setattr(sanitize, "run_sanitize", lambda arguments: seen.append(("sanitize", arguments)) or 8)
     monkeypatch.setattr(inspect, "run_inspect", lambda arguments: seen.append(("inspect", arguments)) or 11)
     monkeypatch.setattr(profile, "run_profile", lambda arguments: seen.append(("profile", arguments)) or 12)
+    monkeypatch.setattr(diff, "run_diff", lambda arguments: seen.append(("diff", arguments)) or 14)
     monkeypatch.setattr(listing, "main", lambda arguments: seen.append(("list", arguments)) or 5)
     monkeypatch.setattr(show, "main", lambda arguments: seen.append(("show", arguments)) or 9)
     monkeypatch.setattr(plot, "main", lambda arguments: seen.append(("plot", arguments)) or 10)
@@ -55,6 +56,7 @@ def called(monkeypatch):
         ("inspect", 11),
         ("profile", 12),
         ("asv", 13),
+        ("diff", 14),
     ],
 )
 def test_each_command_gets_its_arguments_and_gives_its_code(called, command, code):
@@ -125,7 +127,7 @@ def test_an_unknown_command(capsys):
     assert cli.main(["bnch"]) == 2
     assert (
         capsys.readouterr().err
-        == "fusebench: unknown command 'bnch': did you mean bench? There are: asv, bench, compare, inspect, list, new, parity, plot, profile, sanitize, show, tune, yardsticks\n"
+        == "fusebench: unknown command 'bnch': did you mean bench? There are: asv, bench, compare, diff, inspect, list, new, parity, plot, profile, sanitize, show, tune, yardsticks\n"
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from fusebench import discovery
 from fusebench.errors import UsageError
-from fusebench.inspection import cells, compiled, disassembler, targets, traced
+from fusebench.inspection import cells, compiled, disassembler, generated, listing, opcodes, ptx, targets, traced
 from fusebench.inspection.opcodes import CLASSES
 
 pytest.importorskip("cuda.core")
@@ -21,10 +21,10 @@ def test_a_case_is_a_table_over_its_implementations(answered, tmp_path):
     assert done.returncode == 0 and not done.stderr
     assert "2 of 3 cells compiled" in done.stdout
     assert "torch_eager: names no launches" in done.stdout and "4 of 4 expectations met" in done.stdout
-    (figures,) = (tmp_path / "stages").glob("launch/*/cuda/*.json")
+    (figures,) = (tmp_path / "stages").glob("launch/*/cuda/[0-9]_*.json")
     said = json.loads(figures.read_text())
     assert sum(said["whole"][kind] for kind in CLASSES) == said["whole"]["instructions"] > 0
-    assert {f.suffix for f in (tmp_path / "stages").glob("launch/*/triton/*")} == {
+    assert {f.suffix for f in (tmp_path / "stages").glob("launch/*/triton/[0-9]_*")} == {
         ".ttir", ".ttgir", ".llir", ".ptx", ".sass", ".cubin", ".json",
     }  # fmt: skip
     assert not (tmp_path / "results").exists()
@@ -91,22 +91,53 @@ def test_a_target_that_is_none():
         targets.target("sm_70")
 
 
-def own(kernels):
-    """(kernel, implementation, what is expected) of all implementations that say so."""
-    return [(k, i, e) for k in kernels.values() for i in k.implementations.values() for e in i.expect]
+KERNELS = discovery.find_kernels(discovery.roots_of())
+OWN = [i for k in KERNELS.values() for i in k.implementations.values() if i.name in ("triton", "cuda")]
 
 
-EXPECTED = own(discovery.find_kernels(discovery.roots_of()))
+@pytest.mark.parametrize("implementation", OWN, ids=[f"{i.kernel}-{i.name}" for i in OWN])
+def test_every_kernel_says_what_it_expects(implementation):
+    assert {e.variant for e in implementation.expect} == set(implementation.variants)
+    assert all("spills=0" in e.expect or "HGMMA" in e.expect for e in implementation.expect)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "implementation", "expected"), EXPECTED, ids=[f"{i.kernel}-{i.name}-{e.variant}-{e.case}" for _, i, e in EXPECTED]
-)  # fmt: skip
-def test_the_kernels_are_as_they_expect(kernel, implementation, expected):
-    case = cells.make_case(kernel, expected.case, expected.dtype, expected.precision, expected.options)
-    cell = cells.Cell(case, implementation.name, expected.variant)
-    (found,) = cells.inspect([cell], {kernel.name: kernel}, targets.target(expected.arch))
-    assert found.expected and not found.reason and not found.unmet()
+def together(implementation):
+    """The cells that an implementation expects something of, each with its arch: several entries may be of one."""
+    kernel, found = KERNELS[implementation.kernel], {}
+    for e in implementation.expect:
+        cell = cells.Cell(
+            cells.make_case(kernel, e.case, e.dtype, e.precision, e.options), implementation.name, e.variant
+        )
+        found[cell.id, e.arch] = cell, e.arch
+    return list(found.values())
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+@pytest.mark.parametrize("implementation", OWN, ids=[f"{i.kernel}-{i.name}" for i in OWN])
+def test_the_kernels_are_as_they_expect(implementation, arch):
+    """Real machine code of every variant, as far as it runs on the arch: its own expectations, no line of the listing lost, and counts
+    that sum to its instructions."""
+    kernel, target = KERNELS[implementation.kernel], targets.target(arch)
+    wanted = [cell for cell, of in together(implementation) if of == arch]
+    if not wanted:
+        pytest.skip(f"runs nowhere below {arch}")
+    for found in cells.inspect(wanted, {kernel.name: kernel}, target):
+        label = f"{found.cell.case.id} {found.cell.label}"
+        assert found.expected and not found.reason and not found.unmet(), label
+        for made in found.launches:
+            code = made.code.instructions
+            assert [i.address for i in code] == list(range(0, 16 * len(code), 16)), label
+            assert 0 <= len(made.resources.code) - 16 * len(code) <= 16 * 16, label  # what is filled up
+            assert sum(opcodes.by_class(code).values()) == sum(n for _, n in listing.histogram(code)) == len(code)
+            assert counted(listing.collapsed(code)) == len(code)
+            if implementation.name == "triton":
+                virtual = ptx.parse(made.stage("ptx"))
+                assert counted(listing.collapsed(virtual)) == len(virtual) > 0, label
+
+
+def counted(lines):
+    """How many instructions the lines stand for."""
+    return sum(int(line.split()[1]) if line.startswith("… ") else 1 for line in lines)
 
 
 def test_a_config_that_does_not_fit_has_its_reason(kernels):
@@ -190,7 +221,7 @@ def test_an_expectation_that_is_none_breaks_its_file_alone(tmp_path, literal, sa
     assert said in discovery.read_implementation("lola", tmp_path / "own.py").broken
 
 
-@pytest.mark.parametrize(("stage", "said"), [("generated", "AOT ID"), ("graphs", "1  graphs, of")])
+@pytest.mark.parametrize(("stage", "said"), [("generated", "AOT ID"), ("graphs", "1  graphs, of"), ("fx", "relu")])
 def test_stages_of_torch_compile(answered, stage, said):
     torch = pytest.importorskip("torch")
     before = torch.get_float32_matmul_precision()
@@ -199,3 +230,53 @@ def test_stages_of_torch_compile(answered, stage, said):
     assert done.returncode == 0 and said in done.stdout
     assert "compiles nothing" in done.stdout and "is in jax" in done.stdout
     assert torch.get_float32_matmul_precision() == before
+
+
+BREAKS = '''
+"""add_relu with a graph break, and with a length that every call finds longer."""
+
+import torch
+
+BACKEND = "torch"
+VARIANTS = {"default": ()}
+
+
+def build(case, variant, device):
+    calls = []
+
+    @torch.compile
+    def added(x, b):
+        y = x + b
+        torch._dynamo.graph_break()
+        return torch.relu(y) + 0 * len(calls)
+
+    def call(x, b):
+        calls.append(1)
+        return added(x, b)
+
+    return call
+'''
+
+
+def test_a_planted_graph_break_and_recompile_are_found(tmp_path, capfd):
+    pytest.importorskip("torch")
+    (tmp_path / "add_relu").mkdir()
+    (tmp_path / "add_relu" / "torch_compile_breaks.py").write_text(BREAKS)
+    own = discovery.find_kernels(discovery.roots_of([tmp_path]))["add_relu"]
+    cell = cells.Cell(cells.make_case(own, "odd", "float32"), "torch_compile_breaks", "default")
+    found = generated.traces(cell, own.implementations["torch_compile_breaks"], own)
+    counts = found["graphs"].split("\n")
+    assert counts[0].split() == ["2", "graphs,", "of", "3", "calls", "of", "operators"] and counts[1].split() == [
+        "1",
+        "graph",
+        "breaks",
+    ]
+    assert "torch_compile_breaks.py:16" in found["graphs"] and "     1  recompiled in a second call" in found["graphs"]
+    assert "len(calls) == 1" in found["graphs"]
+    assert (
+        found["fx"].count("def forward") == 2
+        and "torch.relu(l_y_)" in found["fx"]
+        and "TENSOR_MATCH" in found["guards"]
+    )
+    assert found["generated"].count("def call(") == 2
+    assert "TRACED GRAPH" not in "".join(capfd.readouterr())

@@ -42,7 +42,7 @@ def sources(tmp_path, monkeypatch):
 
 
 def test_a_kernel_is_made_of_its_own_headers_each_once(sources):
-    found = [str(f.relative_to(sources)) for f in cuda._sources(sources / "root/kernel/main.cu")]
+    found = [str(f.relative_to(sources)) for f in cuda.sources_of(sources / "root/kernel/main.cu")]
     assert found[0] == "root/kernel/main.cu" and sorted(found[1:]) == [
         "root/above.cuh", "root/kernel/inner.cuh", "root/kernel/near.cuh", "shared/beside.cuh", "shared/shared.cuh",
     ]  # fmt: skip

@@ -21,7 +21,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 # kernels anywhere may include "_shared/cuda/device.cuh"; one beside their folder, such as an old commit's, comes first
@@ -57,21 +56,25 @@ class Cubin:
     symbols: dict[str, str]
 
 
-def compile_cubin(path: str | Path, arch: str, names: Sequence[str], defines: Iterable[str] = ()) -> Cubin:
-    """Compiles `path` for `arch` ("sm_90a") with the kernels `names`; `defines` are "NAME" or "NAME=VALUE".
+def compile_cubin(
+    path: str | Path, arch: str, names: Sequence[str], defines: Iterable[str] = (), lines: bool = False
+) -> Cubin:
+    """Compiles `path` for `arch` ("sm_90a") with the kernels `names`; `defines` are "NAME" or "NAME=VALUE". With `lines`, or
+    where LINEINFO is set, the cubin says of which lines its code is.
 
     Results are kept on disk, keyed by everything they depend on; without a writable cache it compiles each time.
     """
     path, names, defines = Path(path), list(names), list(defines)
     if (noted := _noted.get()) is not None:
-        noted |= {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in _sources(path)}
-    key, store = _key(path, arch, names, defines), _store()
+        noted |= {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in sources_of(path)}
+    lines = lines or bool(os.environ.get(LINEINFO))
+    key, store = _key(path, arch, names, defines, lines), _store()
     try:
         header, _, code = store[key].partition(b"\n")
         return Cubin(code, json.loads(header))
     except (KeyError, OSError, TypeError, ValueError):  # not there, not readable, no cache at all, or damaged
         pass
-    cubin = _compile(path, arch, names, defines)
+    cubin = _compile(path, arch, names, defines, lines)
     try:
         store[key] = json.dumps(cubin.symbols).encode() + b"\n" + cubin.code
     except (OSError, TypeError):
@@ -80,9 +83,10 @@ def compile_cubin(path: str | Path, arch: str, names: Sequence[str], defines: It
 
 
 def compile_ptx(path: Path, arch: str, name: str, defines: Iterable[str] = ()) -> str:
-    """The PTX from which `compile_cubin` makes that kernel's machine code. It needs no driver either. Raises CompileError."""
+    """The PTX from which `compile_cubin` makes that kernel's machine code, with the lines that it is of. It needs no driver either.
+    Raises CompileError."""
     defines = list(defines)
-    key, store = _key(path, arch, [name, "PTX"], defines), _store()
+    key, store = _key(path, arch, [name, "PTX with lines"], defines, lines=True), _store()
     try:
         return str(bytes(store[key]).decode())
     except (KeyError, OSError, TypeError, ValueError):
@@ -99,12 +103,13 @@ def _ptx(path: Path, arch: str, name: str, defines: list[str]) -> str:
     """Through NVRTC itself: cuda-core asks a driver where PTX is wanted."""
     from cuda.bindings import nvrtc
 
-    error, program = nvrtc.nvrtcCreateProgram(path.read_bytes(), path.name.encode(), 0, [], [])
+    error, program = nvrtc.nvrtcCreateProgram(path.read_bytes(), str(path.resolve()).encode(), 0, [], [])
     error, *_ = nvrtc.nvrtcAddNameExpression(program, name.encode())
     folders = (path.parent, path.parent.parent, SHARED, *header_folders())
     options = [
         f"--gpu-architecture={arch}",
         f"--std={STANDARD}",
+        "--generate-line-info",
         *(f"-I{f}" for f in folders),
         *(f"-D{d}" for d in defines),
     ]
@@ -254,6 +259,7 @@ def _tensor_map(pointer: int, shape: tuple[int, ...], dtype: Any, box: tuple[int
 
     A map says where memory lies and how, whatever is there, so that one that was made before serves; it keeps nobody's memory.
     """
+    import ml_dtypes  # by what needs it alone: scripts of `inspect out=` have this file beside them
     from cuda.core import TensorMapDescriptorOptions
     from cuda.core.utils import StridedMemoryView
 
@@ -317,11 +323,10 @@ def _allow_shared_memory(kernel: Any, size: int, index: int) -> None:
         raise RuntimeError(f"this device gives a block less than {size} bytes of shared memory ({error.name})")
 
 
-def _compile(path: Path, arch: str, names: list[str], defines: list[str]) -> Cubin:
+def _compile(path: Path, arch: str, names: list[str], defines: list[str], lines: bool) -> Cubin:
     from cuda.core import Program as Source
     from cuda.core import ProgramOptions
 
-    lines = bool(os.environ.get(LINEINFO))
     options = ProgramOptions(
         name=str(path.resolve()) if lines else path.name, lineinfo=lines or None, arch=arch, std=STANDARD, include_path=[str(p) for p in (path.parent, path.parent.parent, SHARED, *header_folders())],
         define_macro=[tuple(d.split("=", 1)) if "=" in d else d for d in defines] or None,
@@ -361,21 +366,21 @@ def _store() -> Any:
         return None
 
 
-def _key(path: Path, arch: str, names: list[str], defines: list[str]) -> str:
+def _key(path: Path, arch: str, names: list[str], defines: list[str], lines: bool) -> str:
     from cuda.bindings import nvrtc
 
     tools = [str(nvrtc.nvrtcVersion()), version("cuda-core"), STANDARD]
-    lines = [LINEINFO, str(path.resolve())] if os.environ.get(LINEINFO) else []
+    place = [LINEINFO, str(path.resolve())] if lines else []
     digest = hashlib.sha256(
-        "\0".join([*tools, *lines, arch, *names, "-D", *defines, "-I", *map(str, header_folders())]).encode()
+        "\0".join([*tools, *place, arch, *names, "-D", *defines, "-I", *map(str, header_folders())]).encode()
     )
     versions = [file for folder in header_folders() for name in VERSIONED if (file := folder / name).is_file()]
-    for file in (*_sources(path), *versions):
+    for file in (*sources_of(path), *versions):
         digest.update(b"\0" + file.read_bytes())
     return digest.hexdigest()
 
 
-def _sources(path: Path) -> list[Path]:
+def sources_of(path: Path) -> list[Path]:
     """The file and all of our own headers that it includes, directly or not."""
     found = [path]
     for file in found:  # grows while it is read

@@ -75,7 +75,7 @@ def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepa
         raise UsageError(f"compare takes two sides, before all else; expected {sides.EXPECTED}")
     overrides = command_line.parse(rest)
     paths = command_line.paths_of(overrides)
-    sources = _sources([sides.parse(*side) for side in zip("AB", words, strict=False)], paths, stack)
+    sources = find_sources([sides.parse(*side) for side in zip("AB", words, strict=False)], paths, stack)
     known = {f"{s.spec.name}/{name}": k for s in sources for name, k in s.kernels.items()}
     known = known or discovery.find_kernels(discovery.roots_of(paths))
     names.check("compare", rest, overrides, known)
@@ -144,7 +144,7 @@ def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | No
     return kept["sides"], [*lines, *arguments], file
 
 
-def _sources(specs: Sequence[sides.SideSpec], paths: Sequence[str], stack: contextlib.ExitStack) -> list[Source]:
+def find_sources(specs: Sequence[sides.SideSpec], paths: Sequence[str], stack: contextlib.ExitStack) -> list[Source]:
     """The kernels of the sides: of the working tree, or of a commit that is written to a temporary folder."""
     roots = discovery.roots_of(paths)
     trees: dict[str | None, tuple[Mapping[str, Kernel], Sequence[Path]]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from fusebench.configuration.request import Request
 from fusebench.contract import Cell
 from fusebench.discovery import Implementation, Kernel
 from fusebench.errors import UsageError
-from fusebench.inspection import cells, expectation, generated, stages, table, targets, traced, versus
+from fusebench.inspection import cells, expectation, generated, lines, stages, table, targets, traced, versus
 from fusebench.inspection.cells import Inspected
 from fusebench.inspection.compiled import TEXTS, NotInspected
 from fusebench.inspection.expectation import Expectation
@@ -39,6 +40,8 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
         cases.check_name("stage", chosen["stage"], (*TEXTS, *OF_FRAMEWORKS))
     if chosen["opcodes"] and chosen["stage"] not in stages.COUNTED:
         raise UsageError(f"opcodes=true with stage={chosen['stage']}: expected stage=ptx or stage=sass")
+    if chosen["lines"] and chosen["stage"] not in (None, *stages.COUNTED):
+        raise UsageError(f"lines=true with stage={chosen['stage']}: expected stage=ptx, stage=sass or none")
     if chosen["expect"] is not None:
         expectation.parse(_text(chosen["expect"]))
     done = {**chosen, "inputs": "plain"}
@@ -47,7 +50,7 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
         every = [i for k in asked for i in k.implementations.values() if not i.broken]
         own = list(dict.fromkeys(i.name for i in every if _shows(i, chosen["stage"])))
         done["implementation"] = own or "all"
-    given = [key for key in ("expect", "vs", "out") if chosen[key] is not None]
+    given = [key for key in ("expect", "vs") if chosen[key] is not None]
     if given and chosen["stage"] in OF_FRAMEWORKS:
         raise UsageError(f"{given[0]}= with stage={chosen['stage']}: it is for what is compiled ahead of time")
     if chosen["vs"] is not None:
@@ -61,7 +64,7 @@ def _shows(implementation: Implementation, stage: str | None) -> bool:
     if stage in traced.STAGES:
         return implementation.backend == "jax"
     if stage in generated.STAGES:
-        return implementation.name.startswith("torch_compile")
+        return implementation.name.startswith(generated.COMPILES)
     return implementation.fused
 
 
@@ -75,20 +78,25 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     chosen = asked.chosen
     target = targets.target(str(chosen["arch"]))
     expect = None if chosen["expect"] is None else expectation.parse(_text(chosen["expect"]))
-    if chosen["stage"] in OF_FRAMEWORKS:
+    if chosen["stage"] in OF_FRAMEWORKS and chosen["out"] is None:
         return _show_traced(asked, kernels)
     found = _inspect(asked.cells, kernels, chosen, expect)
     unmet = [said for one in found for said in one.unmet()]
     if chosen["out"] is not None:
-        stages.save(found, Path(chosen["out"]))
+        for said in stages.save(found, kernels, target, Path(chosen["out"])):
+            print(f"not in {chosen['out']}/: {said}", file=sys.stderr)
+    if chosen["stage"] in OF_FRAMEWORKS:
+        return _show_traced(asked, kernels)
     with while_it_is_read():  # the exit code is that of what was found, read or not
         if chosen["vs"] is not None:
             found += _show_beside(asked, kernels, found)
         elif chosen["stage"] is not None:
-            _show_stage(found, chosen["stage"], int(chosen["threshold"]) if chosen["opcodes"] else 0)
+            _show_stage(found, asked)
         elif not chosen["quiet"]:
             for _, group in itertools.groupby(found, key=lambda one: one.cell.case):
-                table.show(list(group), target)
+                table.show(cells_of := list(group), target)
+                if chosen["lines"]:
+                    table.show_lines(cells_of, int(chosen["threshold"]), [Path(root) for root in asked.roots])
         _footer(found, unmet, chosen["out"])
     nothing = expect is not None and not any(one.launches for one in found)  # it cannot be as it is expected
     return int(nothing or bool(unmet) or any(one.failed for one in found))
@@ -156,9 +164,10 @@ def _show_traced(asked: Request, kernels: Mapping[str, Kernel]) -> int:
     return code
 
 
-def _show_stage(found: Sequence[Inspected], stage: str, threshold: int) -> None:
-    """Prints a stage of every launch, or with a threshold how often its opcodes stand there."""
-    out = console()
+def _show_stage(found: Sequence[Inspected], asked: Request) -> None:
+    """Prints a stage of every launch, by the lines that it is of if they are asked for, or how often its opcodes stand there."""
+    out, chosen, roots = console(), asked.chosen, [Path(root) for root in asked.roots]
+    stage = str(chosen["stage"])
     for one in found:
         if one.reason:
             out.print(f"\n{one.cell.label}: {one.reason}", highlight=False, markup=False)
@@ -169,8 +178,13 @@ def _show_stage(found: Sequence[Inspected], stage: str, threshold: int) -> None:
                 have = ", ".join(stages.of([one]))
                 out.print(f"its compiler has no {stage}: it has {have}", highlight=False, markup=False)
                 continue
-            lines = stages.opcodes(compiled, stage, threshold) if threshold else stages.lines(compiled, stage)
-            for line in lines:
+            if chosen["opcodes"]:
+                shown = stages.opcodes(compiled, stage, int(chosen["threshold"]))
+            elif chosen["lines"]:
+                shown = lines.annotated(stages.instructions(compiled, stage), roots)
+            else:
+                shown = stages.lines(compiled, stage)
+            for line in shown:
                 out.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

@@ -19,6 +19,7 @@ USAGE = {
     "sanitize": "fusebench sanitize [KEY=VALUE …] [--resume [RUN]] [-m]: look for races and bad accesses (docs/sanitize.md)",
     "inspect": "fusebench inspect [KEY=VALUE …] [-m]: what the compiler made of kernels, without a GPU (docs/inspect.md)",
     "profile": "fusebench profile [KEY=VALUE …] [-m]: trace calls, with their kernels, gaps, syncs, memory and counters (docs/profile.md)",
+    "diff": "fusebench diff a=SIDE b=SIDE [KEY=VALUE …] [-m]: how far the outputs of two sides are apart (docs/inspect.md)",
     "tune": "fusebench tune kernel=NAME [KEY=VALUE …] [--resume [RUN]] [-m]: search the tunables of implementations (docs/tuning.md)",
     "compare": """fusebench compare A B [KEY=VALUE …] [--fail-slower 3%] [-m]: which of two sides is faster
        fusebench compare resume=RUN [pairs=20] [confidence=0.99] [fail_slower=3%]

@@ -48,8 +48,8 @@ def split(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
     return words, rest
 
 
-def parse(name: str, text: str) -> SideSpec:
-    """Reads one side. Raises UsageError for what is none."""
+def parse(name: str, text: str, groups: Sequence[str] = OWN_GROUPS) -> SideSpec:
+    """Reads one side, which may set the keys of those groups. Raises UsageError for what is none."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -73,12 +73,25 @@ def parse(name: str, text: str) -> SideSpec:
         raise UsageError(f"side {name} is empty; expected {EXPECTED}")
     for override in command_line.parse(lines):
         key = override.key_or_group
-        if key not in OWN_KEYS and not key.startswith(OWN_GROUPS):
+        if key not in OWN_KEYS and not key.startswith(tuple(groups)):
             raise UsageError(
                 f"side {name} ({text}): {key} cannot differ between the sides, which must be measured in the same way; "
-                f"a side may set {', '.join(OWN_KEYS)}, {', '.join(g + 'NAME' for g in OWN_GROUPS)}"
+                f"a side may set {', '.join(OWN_KEYS)}, {', '.join(g + 'NAME' for g in groups)}"
             )
     return SideSpec(name, text, tuple(lines), revision)
+
+
+def with_lines(chosen: Mapping[str, Any], lines: Sequence[str]) -> dict[str, Any]:
+    """The configuration with a side's overrides."""
+    done = dict(chosen)
+    for override in command_line.parse(lines):
+        *groups, name = override.key_or_group.split(".")
+        at = done
+        for group in groups:
+            at[group] = dict(at[group])
+            at = at[group]
+        at[name] = override.value()
+    return done
 
 
 def match(a: Sequence[Cell], b: Sequence[Cell]) -> list[Match]:
@@ -137,3 +150,19 @@ def _key(cell: Cell, name: str) -> str:
 
 def _list(cells: Iterable[Cell]) -> str:
     return ", ".join(cell.label for cell in cells)
+
+
+def pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+    """As `match`, but that in a case in which a side has one cell alone, that goes with each of the other side's. Raises UsageError."""
+    ours, theirs = _by_case(a), _by_case(b)
+    if set(ours) != set(theirs) or any(len(ours[kernel]) != len(theirs[kernel]) for kernel in ours):
+        return [found.cells for found in match(a, b)]  # which says what is wrong
+    found: list[tuple[Cell, Cell]] = []
+    for kernel, cases in ours.items():
+        others = theirs[kernel]
+        keys = list(cases) if set(cases) == set(others) else list(others)
+        for key, other in zip(cases, keys, strict=True):
+            one, two = cases[key], others[other]
+            alone = min(len(one), len(two)) == 1
+            found += [(x, y) for x in one for y in two] if alone else _labels(kernel, one, two)
+    return found

@@ -97,6 +97,7 @@ class InspectConfig(BaseConfig):
     arch: Any = MISSING
     stage: str | None = MISSING
     opcodes: bool = MISSING
+    lines: bool = MISSING
     threshold: Any = MISSING
     expect: Any = MISSING
     vs: str | None = MISSING
@@ -111,6 +112,15 @@ class ProfileConfig(BaseConfig):
     regime: str = MISSING
     counters: bool = MISSING
     ncu: str | None = MISSING
+
+
+@dataclass
+class DiffConfig(BaseConfig):
+    """Nothing is timed: the outputs of the sides `a` and `b` are compared, and their rows written to the file `out`."""
+
+    a: Any = MISSING
+    b: Any = MISSING
+    out: str | None = MISSING
 
 
 @dataclass
@@ -136,7 +146,7 @@ class TuneConfig(TimedConfig):
 
 SCHEMAS: dict[str, type[BaseConfig]] = {
     "bench": BenchConfig, "compare": CompareConfig, "parity": ParityConfig, "sanitize": SanitizeConfig,
-    "inspect": InspectConfig, "profile": ProfileConfig, "tune": TuneConfig,
+    "inspect": InspectConfig, "profile": ProfileConfig, "diff": DiffConfig, "tune": TuneConfig,
 }  # fmt: skip
 
 

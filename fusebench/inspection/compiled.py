@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -30,10 +30,26 @@ class NotInspected(Exception):
         self.failed = failed
 
 
+class Texts(Mapping[str, str]):
+    """Texts by name, each made when it is first asked for."""
+
+    def __init__(self, makers: Mapping[str, Callable[[], str]]):
+        self._makers = {name: cache(maker) for name, maker in makers.items()}
+
+    def __getitem__(self, name: str) -> str:
+        return self._makers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._makers)
+
+    def __len__(self) -> int:
+        return len(self._makers)
+
+
 @dataclass(frozen=True)
 class Compiled:
     """One launch: its kernel's name and its symbol in the cubin, blocks and threads of a block, bytes of dynamic shared memory, and
-    the stages by name. The last stage, `sass`, is read from the cubin when it is asked for."""
+    the stages by name. The last stage, `sass`, is read from the cubin when it is asked for. `file` is that of CUDA C++, or None."""
 
     name: str
     symbol: str
@@ -42,6 +58,7 @@ class Compiled:
     dynamic_shared: int
     cubin: bytes = field(repr=False)
     texts: Mapping[str, str] = field(repr=False)
+    file: Path | None = None
 
     @cached_property
     def resources(self) -> elf.Resources:
@@ -81,7 +98,7 @@ def compile_cell(cell: Cell, implementation: Implementation, target: Target) -> 
     if not hasattr(module, "launches"):
         raise NotInspected("names no launches (fusebench/contract.py): its kernels are its framework's own")
     try:
-        launches = module.launches(cell.case, cell.variant, target.device, _config(module, cell, target))
+        launches = module.launches(cell.case, cell.variant, target.device, chosen_config(module, cell, target))
         return [_compile(launch, target) for launch in launches]
     except (NotInspected, UsageError):
         raise
@@ -99,7 +116,7 @@ def load(implementation: Implementation) -> ModuleType:
         raise NotInspected(f"does not import: {type(error).__name__}: {error}", failed=True) from error
 
 
-def _config(module: ModuleType, cell: Cell, target: Target) -> Mapping[str, Tunable]:
+def chosen_config(module: ModuleType, cell: Cell, target: Target) -> Mapping[str, Tunable]:
     """The implementation's own choice with what the cell sets. Raises NotInspected for a config that cannot run there."""
     if not hasattr(module, "config"):
         return {}
@@ -121,12 +138,14 @@ def _compile(launch: Any, target: Target) -> Compiled:
 def _compile_cuda(launch: Any, grid: tuple[int, ...], target: Target) -> Compiled:
     from fusebench.backends.cuda import compile_cubin, compile_ptx
 
+    def ptx() -> str:  # compiled once more, and seldom asked for
+        return compile_ptx(Path(program.file), target.arch, program.name, program.defines)
+
     program = launch.program
-    cubin = compile_cubin(Path(program.file), target.arch, [program.name], program.defines)
-    ptx = compile_ptx(Path(program.file), target.arch, program.name, program.defines)
-    return Compiled(
-        program.name, cubin.symbols[program.name], grid, launch.block, launch.shared_memory, cubin.code, {"ptx": ptx}
-    )
+    cubin = compile_cubin(Path(program.file), target.arch, [program.name], program.defines, lines=True)
+    symbol, file = cubin.symbols[program.name], Path(program.file)
+    shared, texts = launch.shared_memory, Texts({"ptx": ptx})
+    return Compiled(program.name, symbol, grid, launch.block, shared, cubin.code, texts, file)
 
 
 def _compile_triton(launch: Any, grid: tuple[int, ...], target: Target) -> Compiled:

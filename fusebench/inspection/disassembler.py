@@ -41,11 +41,11 @@ def _places() -> Iterator[Path]:
 
 @lru_cache(maxsize=64)  # implementations that launch the same kernels have one cubin
 def disassemble(cubin: bytes) -> str:
-    """The listing of all code in the cubin. Raises UsageError without nvdisasm, ValueError for what it does not read."""
+    """The listing of all code in the cubin, with the lines that it is of where the cubin has them. Raises UsageError without nvdisasm, ValueError for what it does not read."""
     with tempfile.TemporaryDirectory(prefix="fusebench-") as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
-        done = subprocess.run([find(), "-c", file], capture_output=True, text=True, check=False)
+        done = subprocess.run([find(), "-c", "-gi", file], capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise ValueError(f"{NAME}: {said[-1] if said else f'exit code {done.returncode}'}")

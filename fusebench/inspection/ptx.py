@@ -8,8 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fusebench.inspection import lines
+
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_WHOLE_LINE = re.compile(r"^\s*\.(?:loc|file|section|version|target|address_size)\b[^\n]*$", re.MULTILINE)
+_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?', re.MULTILINE)
+_LOC = re.compile(r"^(\s*\.loc\s+\d+\s+\d+)[^\n]*$", re.MULTILINE)
+_WHOLE_LINE = re.compile(r"^\s*\.(?:file|section|version|target|address_size)\b[^\n]*$", re.MULTILINE)
 _BODY = re.compile(r"\.(?:entry|func)\b[^{;]*\{")
 _LEADING = re.compile(r"^(?:[{}\s]|[$%\w]+:(?!:))+")
 _PREDICATE = re.compile(r"^(@!?%?[$\w]+)\s+")
@@ -18,11 +22,12 @@ _FLOAT = re.compile(r"\b0([fFdD])([0-9a-fA-F]{16}|[0-9a-fA-F]{8})\b")
 
 @dataclass(frozen=True)
 class Instruction:
-    """`predicate` is "@%p1" or empty."""
+    """`predicate` is "@%p1" or empty; `line` is that of the source, `softmax/triton.py:22`, or empty."""
 
     opcode: str
     operands: str = ""
     predicate: str = ""
+    line: str = ""
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.predicate, self.opcode, self.operands)))
@@ -30,23 +35,31 @@ class Instruction:
 
 def parse(text: str) -> list[Instruction]:
     """The instructions of all functions, in order. Braces, labels, declarations and directives are none."""
-    plain = _WHOLE_LINE.sub("", _COMMENT.sub("", text))
+    plain = _COMMENT.sub("", text)
+    files = {f[1]: f"{f[2]}/{f[3]}" if f[3] else f[2] for f in _FILE.finditer(plain)}
+    plain = _LOC.sub(r"\1;", _WHOLE_LINE.sub("", plain))
     found: list[Instruction] = []
     for start in _BODY.finditer(plain):
-        body = plain[start.end() : _end(plain, start.end())]
-        found += filter(None, map(_instruction, body.split(";")))
+        line = ""
+        for statement in plain[start.end() : _end(plain, start.end())].split(";"):
+            rest = " ".join(_LEADING.sub("", statement.strip()).split())
+            if rest.startswith(".loc "):
+                _, file, number = rest.split()
+                line = lines.name(files.get(file, ""), int(number))
+            elif made := _instruction(rest, line):
+                found.append(made)
     return found
 
 
-def _instruction(statement: str) -> Instruction | None:
-    rest = " ".join(_LEADING.sub("", statement.strip()).split())
+def _instruction(rest: str, line: str) -> Instruction | None:
+    """The instruction of a statement, without what stands before it."""
     predicate = ""
     if found := _PREDICATE.match(rest):
         predicate, rest = found[1], rest[found.end() :]
     opcode, _, operands = rest.partition(" ")
     if not opcode or opcode.startswith("."):
         return None
-    return Instruction(opcode, operands, predicate)
+    return Instruction(opcode, operands, predicate, line)
 
 
 def _end(text: str, place: int) -> int:

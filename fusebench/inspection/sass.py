@@ -6,24 +6,27 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusebench.inspection import flow
+from fusebench.inspection import flow, lines
 from fusebench.inspection.opcodes import class_of
 
 _LINE = re.compile(
     r"\s*(?:\{\s*)?/\*([0-9a-fA-F]{4,})\*/\s+(?:\{\s*)?(?:(@!?U?P[0-9T]+)\s+)?([A-Z][\w.]*)\s*(.*?)\s*;?\s*(?:\}\s*)?(?:/\*.*)?$"
 )
 _LABEL = re.compile(r"^([.$\w]+):")
+_SOURCE = re.compile(r'\s*//## File "([^"]*)", line (\d+)')
 _TARGET = re.compile(r"`\(([^)]+)\)")
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """`predicate` is "@!P0" or empty; `label` is where it may go, or empty; `address` is in bytes from the kernel's start."""
+    """`predicate` is "@!P0" or empty; `label` is where it may go, or empty; `address` is in bytes from the kernel's start; `line` is
+    that of the source, `softmax/cuda.cu:22`, or empty."""
 
     address: int
     opcode: str
     operands: str = ""
     predicate: str = ""
+    line: str = ""
 
     @property
     def label(self) -> str:
@@ -42,9 +45,11 @@ class Code:
     labels: dict[str, int]
 
     def hottest_loop(self) -> tuple[Instruction, ...]:
-        """Of the innermost loops that do more than wait, the one with the most tensor core instructions, or else the longest;
-        empty where there is none."""
-        loops = [[self.instructions[n] for n in loop] for loop in flow.innermost(self, leave_out=_waits)]
+        """Of the innermost loops that do more than wait, the longest; where loops have tensor core instructions, of those that have
+        them the innermost one with the most. Empty where there is none."""
+        with_products = flow.innermost(self, leave_out=lambda loop: _waits(loop) or not _products(loop))
+        found = with_products or flow.innermost(self, leave_out=_waits)
+        loops = [[self.instructions[n] for n in loop] for loop in found]
         loops.sort(key=lambda loop: (_products(loop), len(loop)))
         return tuple(loops[-1]) if loops else ()
 
@@ -52,10 +57,16 @@ class Code:
 def parse(listing: str, symbol: str) -> Code:
     """The kernel with that symbol. Raises ValueError where the listing has none."""
     inside, labels, instructions, pending = False, dict[str, int](), list[Instruction](), list[str]()
+    source, named = "", False
     for line in listing.splitlines():
         if line.split("\t")[:2] == ["", ".section"]:
-            inside = f".text.{symbol}," in line
+            inside, source = f".text.{symbol}," in line, ""
         elif not inside:
+            continue
+        elif found := _SOURCE.match(
+            line
+        ):  # of an inlined function the first line is its own, those behind it its callers'
+            source, named = source if named else lines.name(found[1], int(found[2])), True
             continue
         elif found := _LABEL.match(line):
             pending.append(found[1])
@@ -63,7 +74,8 @@ def parse(listing: str, symbol: str) -> Code:
             address = int(found[1], 16)
             labels |= dict.fromkeys(pending, address)
             pending.clear()
-            instructions.append(Instruction(address, found[3], found[4], found[2] or ""))
+            instructions.append(Instruction(address, found[3], found[4], found[2] or "", source))
+        named = False
     if not instructions:
         raise ValueError(f"the listing has no kernel {symbol}")
     return Code(tuple(_without_padding(instructions, labels)), labels)

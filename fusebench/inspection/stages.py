@@ -5,23 +5,28 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from fusebench.contract import Cell
+from fusebench.discovery import Kernel
 from fusebench.errors import StorageError, UsageError
-from fusebench.inspection import figures, ptx
+from fusebench.inspection import figures, generated, ptx, standalone, traced
 from fusebench.inspection.cells import Inspected
-from fusebench.inspection.compiled import TEXTS, Compiled
-from fusebench.inspection.listing import Shown, collapsed, histogram
+from fusebench.inspection.compiled import TEXTS, Compiled, NotInspected
+from fusebench.inspection.lines import Placed
+from fusebench.inspection.listing import collapsed, histogram
 from fusebench.inspection.opcodes import by_class
+from fusebench.inspection.targets import Target
 
+SUFFIXES = {"stablehlo": ".mlir", "hlo": ".hlo", "generated": ".py", "fx": ".py"}
 COUNTED = ("ptx", "sass")  # the stages that are lists of instructions
 
 
 def lines(compiled: Compiled, stage: str) -> Iterator[str]:
     """A stage of a launch as it is shown: instructions with runs of one opcode collapsed, or the text as it is. Raises KeyError."""
     if stage in COUNTED:
-        yield from collapsed(_instructions(compiled, stage))
+        yield from collapsed(instructions(compiled, stage))
     else:
         yield from compiled.stage(stage).splitlines()
 
@@ -29,19 +34,20 @@ def lines(compiled: Compiled, stage: str) -> Iterator[str]:
 def plain(compiled: Compiled, stage: str) -> list[str]:
     """A stage of a launch, a line for each instruction or of the text. Raises KeyError."""
     if stage in COUNTED:
-        return [str(i) for i in _instructions(compiled, stage)]
+        return [str(i) for i in instructions(compiled, stage)]
     return compiled.stage(stage).splitlines()
 
 
 def opcodes(compiled: Compiled, stage: str, threshold: int) -> Iterator[str]:
     """A line for each opcode of a stage that is a list of instructions, and their sum. Raises KeyError."""
-    instructions = _instructions(compiled, stage)
-    for opcode, count in histogram(instructions, threshold):
+    found = instructions(compiled, stage)
+    for opcode, count in histogram(found, threshold):
         yield f"{count:8}  {opcode}"
-    yield f"{len(instructions):8}  instructions"
+    yield f"{len(found):8}  instructions"
 
 
-def _instructions(compiled: Compiled, stage: str) -> Sequence[Shown]:
+def instructions(compiled: Compiled, stage: str) -> Sequence[Placed]:
+    """The instructions of a stage that is a list of them, floats as numbers. Raises KeyError."""
     if stage == "sass":
         return compiled.code.instructions
     return [
@@ -49,33 +55,61 @@ def _instructions(compiled: Compiled, stage: str) -> Sequence[Shown]:
     ]
 
 
-def save(found: Sequence[Inspected], folder: Path) -> None:
-    """Writes every stage as the compiler gave it to FOLDER/<kernel>/<case>/<cell>/<number>_<launch>.<stage>, beside figures.json.
+def save(found: Sequence[Inspected], kernels: Mapping[str, Kernel], target: Target, folder: Path) -> list[str]:
+    """Writes of each cell to FOLDER/<kernel>/<case>/<cell>/ every stage as its compiler gave it, with its figures, and a script that
+    runs it (standalone.py). Returns what could not be written of which cell.
+
     Raises UsageError where the folder cannot be one, StorageError where the disk takes no more."""
+    references, missing = standalone.References(), list[str]()
     for one in found:
-        for number, compiled in enumerate(one.launches, 1):
-            cell = folder / one.cell.case.kernel / _name(one.cell.case.id) / _name(one.cell.label)
-            base = cell / f"{number}_{_name(compiled.name.split('<')[0])}"
-            try:
-                cell.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise UsageError(f"out={folder}: expected a folder that can be written: {error}") from error
-            try:
-                _write(compiled, base)
-            except OSError as error:
-                raise StorageError(f"{base}: {error}") from error
+        cell, kernel = one.cell, kernels[one.cell.case.kernel]
+        place = folder / kernel.name / _name(cell.case.id) / _name(cell.label)
+        if one.reason.startswith("skipped:"):
+            missing.append(f"{cell.label}: {one.reason}")
+            continue
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"out={folder}: expected a folder that can be written: {error}") from error
+        try:
+            for number, compiled in enumerate(one.launches, 1):
+                _write(compiled, place / f"{number}_{_name(compiled.name.split('<')[0])}")
+            missing += [f"{cell.label}: {said}" for said in _write_traces(cell, kernel, place)]
+            programs = dict.fromkeys(c.file for c in one.launches if c.file)
+            standalone.write(place, cell, kernel, target, references, programs)
+        except NotInspected as error:
+            missing.append(f"{cell.label}: {error}")
+        except OSError as error:
+            raise StorageError(f"{place}: {error}") from error
+    return missing
+
+
+def _write_traces(cell: Cell, kernel: Kernel, place: Path) -> Iterator[str]:
+    """Writes what JAX and XLA, or torch.compile, make of the cell on this machine's device; yields what cannot be had."""
+    implementation = kernel.implementations[cell.implementation]
+    texts: dict[str, str] = {}
+    try:
+        if implementation.backend == "jax":
+            for stage in traced.STAGES:
+                texts[stage] = traced.trace(cell, implementation, kernel, stage)
+        elif implementation.name.startswith(generated.COMPILES):
+            texts = generated.traces(cell, implementation, kernel)
+    except NotInspected as error:
+        yield str(error)
+    for stage, text in texts.items():
+        (place / f"{stage}{SUFFIXES.get(stage, '.txt')}").write_text(text + "\n", encoding="utf-8")
 
 
 def _write(compiled: Compiled, base: Path) -> None:
-    base.with_suffix(".cubin").write_bytes(compiled.cubin)
+    (base.parent / f"{base.name}.cubin").write_bytes(compiled.cubin)
     for stage in (*compiled.texts, "sass"):
-        base.with_suffix(f".{stage}").write_text(compiled.stage(stage), encoding="utf-8")
+        (base.parent / f"{base.name}.{stage}").write_text(compiled.stage(stage), encoding="utf-8")
     loop = compiled.code.hottest_loop()
     said = {
         "name": compiled.name, "symbol": compiled.symbol, "grid": compiled.grid, "threads": compiled.threads,
         "sha256": compiled.digest, "whole": figures.row(compiled), "loop": {"instructions": len(loop), **by_class(loop)},
     }  # fmt: skip
-    base.with_suffix(".json").write_text(json.dumps(said, indent=1), encoding="utf-8")
+    (base.parent / f"{base.name}.json").write_text(json.dumps(said, indent=1), encoding="utf-8")
 
 
 def _name(text: str) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rich.markup import escape
 
-from fusebench.inspection import figures
+from fusebench.inspection import figures, lines
 from fusebench.inspection.cells import Inspected
 from fusebench.inspection.compiled import Compiled
 from fusebench.inspection.opcodes import CLASSES, by_class
@@ -36,6 +37,19 @@ def show(found: Sequence[Inspected], target: Target) -> None:
             out.print(f"{one.cell.label}: {said}", highlight=False, markup=False)
     for reason, names in reasons.items():
         out.print(f"{', '.join(names)}: {reason}", highlight=False, markup=False)
+
+
+def show_lines(found: Sequence[Inspected], threshold: int, roots: Sequence[Path]) -> None:
+    """Prints for each launch what its lines of source became; those with fewer instructions than the threshold together."""
+    out = console()
+    for one in found:
+        for compiled in one.launches:
+            loop = compiled.code.hottest_loop()
+            counted = lines.counted(compiled.code.instructions, loop, threshold)
+            rows = [[escape(cell) for cell in lines.columns(line, roots)] for line in counted]
+            where = "of the loop" if loop else "of the whole"
+            out.print(f"{one.cell.label}: {compiled.name} by line, classes {where}", highlight=False, markup=False)
+            print_table(out, ("line", "source"), ("whole", "loop", *CLASSES), rows, ("other", "branch", "barrier"))
 
 
 def same_code(found: Sequence[Inspected]) -> list[list[str]]:

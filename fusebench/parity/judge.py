@@ -151,7 +151,7 @@ class Judge:
 
     def judge(self, outputs: Sequence[np.ndarray], points: Sequence[str]) -> Verdict:
         """Compares the outputs (of the storage dtype, in the reference's shapes) of a program that rounds at `points`; of a
-        large case the judged rows."""
+        large case the judged rows. The verdict is on the worst of them."""
         if problem := self._problem(outputs, points):
             nan = float("nan")
             return Verdict(float("inf"), nan, nan, nan, (), nan, nan, nan, 0, 0, problem=problem)
@@ -168,6 +168,19 @@ class Judge:
         return self.second_budgets[key]
 
     def _compared(self, outputs: Sequence[np.ndarray], points: Sequence[str], budgets: Sequence[Budget]) -> Verdict:
+        verdicts = self._each(outputs, budgets)
+        worst = max(verdicts, key=lambda v: (not v.ok, v.ratio))
+        return replace(
+            worst,
+            checked=sum(v.checked for v in verdicts),
+            undeclared=tuple(sorted(self.points.difference(points))) if self.case.dtype != "float32" else (),
+        )
+
+    def each(self, outputs: Sequence[np.ndarray], points: Sequence[str]) -> list[Verdict]:
+        """The verdict on each of the outputs, which have the reference's number, shapes and dtypes."""
+        return self._each(outputs, self.allowed(points))
+
+    def _each(self, outputs: Sequence[np.ndarray], budgets: Sequence[Budget]) -> list[Verdict]:
         verdicts = []
         for number, (output, budget) in enumerate(zip(outputs, budgets, strict=True)):
             got = output if self.judged is None else np.take(output, self.judged, self.axis(number))
@@ -185,12 +198,7 @@ class Judge:
                     some_rows=self.judged is not None,
                 )
             )
-        worst = max(verdicts, key=lambda v: (not v.ok, v.ratio))
-        return replace(
-            worst,
-            checked=sum(v.checked for v in verdicts),
-            undeclared=tuple(sorted(self.points.difference(points))) if self.case.dtype != "float32" else (),
-        )
+        return verdicts
 
     def _mean_limits(self, limits: tuple[float, float], rms_limit: float) -> tuple[float, float]:
         """Between what the mean of all elements may be: on hard inputs no less than their root mean square may be."""

@@ -11,6 +11,10 @@ VARIANTS = {"default": (), "in_place": ()}
 IN_PLACE = {"in_place": ("x",)}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+EXPECT = (
+    {"variant": ("default", "in_place"), "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0"},
+)  # fmt: skip
 TUNABLES = {("default", "in_place"): {"UNROLL": (1, 2, 4), "num_warps": (1, 2, 4, 8)}}
 
 FILE = Path(__file__).with_suffix(".cu")

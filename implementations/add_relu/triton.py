@@ -10,6 +10,10 @@ WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"default": (), "in_place": ()}
 IN_PLACE = {"in_place": ("x",)}
+EXPECT = (
+    {"variant": ("default", "in_place"), "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0"},
+)  # fmt: skip
 
 
 def build(case, variant, device, chosen):

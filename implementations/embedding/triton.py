@@ -14,6 +14,11 @@ REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"modulus": (), "naive": (), "improved": ()}
+EXPECT = (
+    {"variant": "modulus", "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
+    {"variant": ("naive", "improved"), "case": "small", "options": {"hashing": "lookup"}, "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0"},
+)  # fmt: skip
 
 
 def prepare(case, variant, ids, tables, offsets, known=None):

@@ -15,6 +15,10 @@ FUSED = True
 VARIANTS = {"default": ("hidden",)}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+EXPECT = (
+    {"variant": "default", "case": "bottom", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+)  # fmt: skip
 TUNABLES = {
     "default": {"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (128, 256), "CLUSTER": (1, 2, 4, 8), "num_stages": (2, 3, 4)},
 }

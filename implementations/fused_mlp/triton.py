@@ -9,6 +9,10 @@ REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"default": ("hidden",)}
+EXPECT = (
+    {"variant": "default", "case": "bottom", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+)  # fmt: skip
 
 
 def build(case, variant, device, chosen):

@@ -13,6 +13,12 @@ REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"two_accumulators": (), "interleaved": ()}
+EXPECT = (
+    {"variant": ("two_accumulators", "interleaved"), "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": ("two_accumulators", "interleaved"), "case": "large", "dtype": "bfloat16", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+)  # fmt: skip
 
 
 def prepare(case, variant, x, W, b):

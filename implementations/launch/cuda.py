@@ -9,6 +9,9 @@ FUSED = True
 VARIANTS = {"default": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+EXPECT = (
+    {"variant": "default", "case": "floor", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
+)  # fmt: skip
 TUNABLES = {"default": {"num_warps": (1, 2, 4, 8, 16)}}
 
 FILE = Path(__file__).with_suffix(".cu")

@@ -21,6 +21,16 @@ VARIANTS = {
     "multirow_f16acc": ("half_sums",),
     "multirow_ws_f16acc": ("half_sums",),
 }
+EXPECT = (
+    {"variant": "batched_row", "case": "batch", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
+    {"variant": ("multirow", "multirow_ws"), "case": "batch", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": "row", "case": "token", "dtype": ("float32", "bfloat16"), "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
+    {"variant": ("multirow_f16acc", "multirow_ws_f16acc"), "case": "batch", "dtype": "float16", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA.F16>=1,waits_in_groups=0"},
+    {"variant": ("multirow", "multirow_ws"), "case": "batch", "dtype": ("float16", "bfloat16"), "arch": "sm_90a",
+     "expect": "HGMMA>=1,waits_in_groups=0"},
+)  # fmt: skip
 
 
 def prepare(case, variant, x, W, b):

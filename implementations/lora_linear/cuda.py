@@ -15,6 +15,10 @@ FUSED = True
 VARIANTS = {"fused": ("scaled_xa",), "two_launches": ("xa", "scaled_xa")}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+EXPECT = (
+    {"variant": ("fused", "two_launches"), "case": "batch", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+)  # fmt: skip
 TUNABLES = {
     "fused": {"BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256), "num_stages": (2, 3, 4)},
     "two_launches": {"up_BLOCK_M": (16, 64, 128), "up_BLOCK_N": (64, 128, 256), "up_num_stages": (2, 3, 4)},

@@ -12,6 +12,12 @@ REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"fused": ("scaled_xa",), "two_launches": ("xa", "scaled_xa")}
+EXPECT = (
+    {"variant": ("fused", "two_launches"), "case": "batch", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": ("fused", "two_launches"), "case": "large", "dtype": "bfloat16", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+)  # fmt: skip
 
 
 def build(case, variant, device, chosen):

@@ -16,14 +16,10 @@ VARIANTS = {"flash": ("probabilities",), "whole_row": ("probabilities",)}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 EXPECT = (
-    {
-        "variant": "flash",
-        "case": "wide",
-        "dtype": "bfloat16",
-        "arch": "sm_90a",
-        "expect": "spills=0,HGMMA>=1,waits_in_groups=0",
-    },
-)
+    {"variant": ("flash", "whole_row"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": "flash", "case": "wide", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+)  # fmt: skip
 TUNABLES = {
     "flash": {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128, 256),

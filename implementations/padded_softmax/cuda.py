@@ -14,6 +14,9 @@ FUSED = True
 VARIANTS = {"row": (), "online": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+EXPECT = (
+    {"variant": ("row", "online"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
+)  # fmt: skip
 TUNABLES = {"row": {"LANES": (4, 8, 16, 32, 128, 256, 512, 1024)}, "online": {"num_warps": (4, 8, 16, 32)}}
 
 FILE = Path(__file__).with_suffix(".cu")

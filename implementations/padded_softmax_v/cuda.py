@@ -14,6 +14,10 @@ FUSED = True
 VARIANTS = {"flash": ("probabilities",), "whole_row": ("probabilities",)}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+EXPECT = (
+    {"variant": ("flash", "whole_row"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+)  # fmt: skip
 TUNABLES = {
     "flash": {
         "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256, 512), "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8),

@@ -12,6 +12,11 @@ REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"flash": ("probabilities",), "whole_row": ("probabilities",)}
+EXPECT = (
+    {"variant": "flash", "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": "whole_row", "case": "published", "dtype": "bfloat16", "arch": ("sm_90a", "sm_100a"), "expect": "spills=0,tensor_core>=1"},
+)  # fmt: skip
 
 
 def build(case, variant, device, chosen):

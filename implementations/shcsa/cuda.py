@@ -24,6 +24,10 @@ VARIANTS = {
 }
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+EXPECT = (
+    {"variant": ("padded_attention", "padded_softmax_v", "padded_softmax", "plain_softmax"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+)  # fmt: skip
 TUNABLES = {  # `values` multiplies weights, or what it makes of scores, with v
     ("padded_attention", "padded_softmax_v", "padded_softmax", "plain_softmax"): {
         "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),

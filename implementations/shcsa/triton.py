@@ -17,6 +17,10 @@ VARIANTS = {
     "padded_softmax": ("bias", "scaled", "probabilities"),
     "plain_softmax": ("bias", "scaled", "probabilities"),
 }
+EXPECT = (
+    {"variant": ("padded_attention", "padded_softmax_v", "padded_softmax", "plain_softmax"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+)  # fmt: skip
 
 
 def build(case, variant, device, chosen):

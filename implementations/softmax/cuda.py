@@ -23,6 +23,10 @@ FUSED = True
 VARIANTS = {"row": (), "cluster": (), "online": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
+EXPECT = (
+    {"variant": ("row", "online"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
+    {"variant": "cluster", "case": "wide", "dtype": "bfloat16", "arch": ("sm_90a", "sm_100a"), "expect": "spills=0"},
+)  # fmt: skip
 TUNABLES = {
     "row": {"LANES": (4, 8, 16, 32, 128, 256, 512, 1024)},
     "cluster": {"CLUSTER": (2, 4, 8), "num_warps": (8, 16, 32)},

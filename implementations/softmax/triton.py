@@ -12,6 +12,10 @@ REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"row": (), "persistent": (), "online": ()}
+EXPECT = (
+    {"variant": ("row", "persistent", "online"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0"},
+)  # fmt: skip
 
 
 def build(case, variant, device, chosen):

@@ -11,14 +11,11 @@ VARIANTS = {"two_accumulators": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 EXPECT = (
-    {
-        "variant": "two_accumulators",
-        "case": "large",
-        "dtype": "bfloat16",
-        "arch": "sm_90a",
-        "expect": "spills=0,HGMMA>=1,waits_in_groups=0",
-    },
-)
+    {"variant": "two_accumulators", "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": "two_accumulators", "case": "large", "dtype": "bfloat16", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+)  # fmt: skip
 TUNABLES = {
     "two_accumulators": {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),

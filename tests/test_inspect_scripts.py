@@ -1,0 +1,148 @@
+"""`inspect out=`: the folder of a cell runs without fusebench, and gives the bits that the harness got."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fusebench.cases import make_case
+from fusebench.comparison import outputs
+from fusebench.contract import Cell
+from fusebench.inspection import cells, script, stages, targets
+from fusebench.settings import Run, Settings
+from fusebench.timing.plan import Plan
+
+CELLS = (
+    "torch_eager:default",
+    "torch_compile:default",
+    "flax:default",
+    "triton:default",
+    "jax_triton:default",
+    "cuda:default",
+)
+# one process for all: frameworks take seconds to import
+DRIVER = """
+import contextlib, runpy, sys
+for folder in sys.argv[1:]:
+    print("#", folder)
+    path, sys.argv = list(sys.path), [folder + "/run.py", "--save", folder + "/outputs.npz", "--calls", "3"]
+    with contextlib.suppress(SystemExit):
+        runpy.run_path(folder + "/run.py", run_name="__main__")
+    sys.path[:] = path
+    for name in [n for n in sys.modules if n.split(".")[0] in ("implementations", "harness")]:
+        del sys.modules[name]
+assert not [n for n in sys.modules if n.split(".")[0] == "fusebench"]
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(kernels, roots, tmp_path_factory):
+    """The folders of the cells by implementation, with the cells."""
+    for module in ("torch", "jax", "triton", "cuda.core"):
+        pytest.importorskip(module)
+    folder, kernel, target = tmp_path_factory.mktemp("scripts"), kernels["add_relu"], targets.target("sm_90a")
+    case = make_case(kernel, "odd", "float16")
+    chosen = [Cell(case, *label.split(":")) for label in CELLS if label.split(":")[0] in kernel.implementations]
+    chosen = [c for c in chosen if not kernel.implementations[c.implementation].missing()]
+    before = os.environ.pop("TRITON_INTERPRET", None)
+    missing = stages.save(list(cells.inspect(chosen, kernels, target)), kernels, target, folder)
+    if before:
+        os.environ["TRITON_INTERPRET"] = before
+    assert not missing
+    return {c.implementation: (next(folder.glob(f"*/*/{c.implementation}")), c) for c in chosen}
+
+
+@pytest.fixture(scope="module")
+def printed(saved, tmp_path_factory):
+    """What the scripts print, by implementation, where fusebench cannot be imported."""
+    blocked = tmp_path_factory.mktemp("blocked")
+    (blocked / "fusebench").mkdir()
+    (blocked / "fusebench" / "__init__.py").write_text("raise ImportError('fusebench is not to be imported')")
+    environment = {**os.environ, "PYTHONPATH": str(blocked), "CUDA_VISIBLE_DEVICES": "", "TRITON_INTERPRET": "1"}
+    folders = [str(folder) for folder, _ in saved.values()]
+    call = [sys.executable, "-c", DRIVER, *folders]
+    done = subprocess.run(call, env=environment, cwd=blocked, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    parts = done.stdout.split("# ")[1:]
+    return dict(zip(saved, parts, strict=True))
+
+
+@pytest.mark.parametrize("name", [label.split(":")[0] for label in CELLS[:-1]])
+def test_a_script_gives_the_bits_that_the_harness_got(name, saved, printed, kernels, roots, pool, tmp_path):
+    if name not in saved:
+        pytest.skip(f"{name} is not installed")
+    if pool.device != "cpu":
+        pytest.skip("the scripts ran on the CPU")
+    folder, cell = saved[name]
+    with outputs.runner(Run(kernels, roots, tmp_path, Settings("cpu", Plan(0))), pool) as runner:
+        found = runner.outputs(cell)
+    assert found.record.status == "ok", found.record.reason
+    with np.load(folder / "outputs.npz") as kept:
+        assert np.array_equal(kept["arr_0"].view(np.uint16), found.arrays[0].view(np.uint16))
+    (own,) = found.own
+    assert float(re.search(r"error/budget ([\d.e-]+)", printed[name])[1]) == pytest.approx(own.ratio, rel=1e-2)
+    assert ("interpreter: no time" in printed[name]) == ("triton" in name) != ("median" in printed[name])
+
+
+def test_without_a_gpu_cuda_says_so(saved, printed):
+    assert "cuda cannot run on cpu: needs an NVIDIA GPU" in printed["cuda"]
+
+
+def test_the_folder_has_all_stages_and_names_no_fusebench(saved):
+    for name, (folder, _) in saved.items():
+        files = {file.name for file in folder.iterdir()}
+        assert {"run.py", "cell.json", "reference.npz"} <= files
+        stages_of = {
+            "flax": "stablehlo.mlir",
+            "torch_compile": "generated.py",
+            "triton": "1_kernel.sass",
+            "cuda": "1_kernel.ptx",
+        }
+        kind = stages_of.get(name, "run.py").rpartition(".")[2]
+        assert any(file.endswith(kind) for file in files)
+        own = [f for f in folder.rglob("*.py") if f.name not in ("run.py", "generated.py", "fx.py")]
+        assert not [f for f in own if re.search(r"^\s*(?:from|import) fusebench", f.read_text(), re.MULTILINE)]
+        assert not re.search(r"^\s*(?:from|import) fusebench", (folder / "run.py").read_text(), re.MULTILINE)
+
+
+def test_the_config_of_the_target_is_kept(saved):
+    folder, _cell = saved["triton"]
+    said = json.loads((folder / "cell.json").read_text())
+    assert said["capability"] == [9, 0] and said["config"]["num_warps"] and said["set"] == {}
+
+
+def test_bfloat16_is_rounded_to_nearest_even():
+    import ml_dtypes
+
+    bits = np.random.default_rng(0).integers(0, 2**32, 10_000, dtype=np.uint32)
+    values = bits.view(np.float32)
+    values = np.append(values[~np.isnan(values)], np.float32([1.00390625, 1.01171875, np.inf, -np.inf, 3.4e38]))
+    with np.errstate(over="ignore"):
+        assert np.array_equal(script.bits_of_bfloat16(values), values.astype(ml_dtypes.bfloat16).view(np.uint16))
+    assert np.isnan(script.wide(script.bits_of_bfloat16(np.float32([np.nan, -np.nan])), "bfloat16")).all()
+
+
+def test_a_changed_output_is_outside_of_its_budget(saved, monkeypatch, capsys):
+    folder, _ = saved["torch_eager"]
+    monkeypatch.setattr(script, "HERE", folder)
+    said = json.loads((folder / "cell.json").read_text())
+    with np.load(folder / "reference.npz") as reference:
+        right = reference["exact0"].astype(np.float16)
+    assert script.compared(said, [right])
+    wrong = right.copy()
+    wrong[0, 0] = np.nan
+    assert not script.compared(said, [wrong]) and "error/budget inf" in capsys.readouterr().out
+
+
+def test_what_cannot_run_there_is_named(kernels, tmp_path):
+    cell = Cell(make_case(kernels["lola"], "odd", "float32"), "triton", "row")
+    target = targets.target("sm_90a")
+    found = cells.Inspected(cell, reason="skipped: row takes one token")
+    assert stages.save([found], kernels, target, tmp_path) == ["triton:row: skipped: row takes one token"]
+    assert not list(tmp_path.iterdir())

@@ -20,7 +20,8 @@ from fusebench.records.record import Build, Record, Work
 from fusebench.timing import yardstick, yardstick_cache
 from fusebench.timing.plan import Plan
 from fusebench.workers.cores import check_threads, confined
-from fusebench.workers.worker import Bench, written_bytes
+from fusebench.workers.outputs import written_bytes
+from fusebench.workers.worker import Bench
 
 
 def measure(

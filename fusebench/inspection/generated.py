@@ -20,6 +20,8 @@ def trace(cell: Cell, implementation: Implementation, kernel: Kernel, stage: str
         raise NotInspected(reason)
     if implementation.backend != "torch":
         raise NotInspected(f"is in {implementation.backend}: {', '.join(STAGES)} are those of torch.compile")
+    if cell.case.mode != "forward":
+        raise NotInspected(f"{', '.join(STAGES)} are those of mode=forward")
     import torch
     import torch._dynamo
 

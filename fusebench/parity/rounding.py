@@ -30,6 +30,7 @@ TENSOR_CORE_UNIT, TENSOR_CORE_STEP = 2.0**-22, 8
 PARTIAL_SUMS = 16  # of a product that are looked at
 # A tensor core rounds a float16 accumulator to nearest after each instruction, which has 8 of K or more.
 HALF_UNIT, HALF_LARGEST, HALF_LOST = 2.0**-11, 65504.0, 2.0**-25
+STEP_UNITS = 4.0  # spacings of a sum's terms by which it may be off where it is compared with 0
 FLUSHED = "subnormals"  # the point of programs, or of back ends, that flush float32 subnormals to zero
 HALF_SUMS = "half_sums"  # of programs that sum a product in float16
 FAST_VARIANCE = "fast_variance"  # of programs that take a variance as mean(x²) - mean(x)²
@@ -75,6 +76,10 @@ class Exact:
     def function(self, value: np.ndarray, spacings: float = FUNCTION_SPACINGS) -> np.ndarray:
         """The value of an elementary function (exp, tanh, 1/sqrt, division) in float32, off by up to that many spacings."""
         return value
+
+    def positive(self, value: np.ndarray, size: np.ndarray) -> np.ndarray:
+        """1 where the value is above 0, else 0: the slope of a relu. Sums of terms of that `size` may come out on either side."""
+        return np.where(value > 0, 1.0, 0.0)
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """A point where a program may have computed `value` from a @ b, times `scale`, through a cancellation."""
@@ -212,6 +217,13 @@ class Noisy(Exact):
 
     def narrow(self, point: str, value: np.ndarray) -> np.ndarray:
         return self.round(point, value) if point in self.points else value
+
+    def positive(self, value: np.ndarray, size: np.ndarray) -> np.ndarray:
+        # a step that noise crosses in one draw of a hundred would be missed: where rounding may cross it, every second draw does
+        stored_terms = self.dtype in FORMATS and set(self.points) - set(COMPUTED)
+        unit = 2.0 ** -FORMATS[self.dtype][0] if stored_terms else TF32_TRUNCATION if self.tf32 else 2.0**-22
+        open_ = np.abs(value) <= STEP_UNITS * unit * size
+        return np.where(open_, float(self.draw % 2), np.where(value > 0, 1.0, 0.0))
 
     def _deviation(
         self, total: np.ndarray, squares: np.ndarray, in_order: np.ndarray, unit: float, steps: int, terms: int = 0

@@ -25,6 +25,23 @@ def dot_general(x, W, dimensions, precision=None, preferred_element_type=None):
     return jax.lax.dot_general(x, W, dimensions, precision, wide).astype(x.dtype)
 
 
+@jax.custom_vjp
+def add_bias(z, b):
+    """z (M, N) + b (N,). Its gradient by b is summed in float32: what JAX makes of a broadcast sums 16 bits in 16 bits."""
+    return z + b
+
+
+def _add_bias(z, b):
+    return z + b, ()
+
+
+def _bias_gradient(_, dz):
+    return dz, dz.sum(axis=0, dtype=jnp.float32).astype(dz.dtype)
+
+
+add_bias.defvjp(_add_bias, _bias_gradient)
+
+
 def product(x, W):
     """x (M, K) @ W (K, N)."""
     return dot_general(x, W, (((1,), (0,)), ((), ())))

@@ -43,6 +43,50 @@ def activate(name, z, r):
     raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTIVATIONS)}")
 
 
+def pulled_back(name, z, dy, r):
+    """dy times the derivative of the activation `name` at z, with the same point, in the order in which autodiff multiplies; z (…, N)
+    is a sum of terms as large as its row is."""
+
+    def step(value):
+        return r.round("activation", value)
+
+    def sigmoid():
+        with np.errstate(over="ignore"):
+            return step(r.function(1 / step(1 + step(r.function(np.exp(-z))))))
+
+    if name == "none":
+        return dy
+    if name == "relu":
+        return dy * r.positive(z, np.sqrt((z * z).mean(axis=-1, keepdims=True)))
+    if name == "sigmoid":
+        s = sigmoid()
+        return step(dy * s) * step(1 - s)
+    if name == "tanh":
+        t = step(r.function(np.tanh(z)))
+        return dy * step(1 - step(t * t))
+    if name == "silu":
+        s = sigmoid()
+        return step(dy * s) + step(step(step(dy * z) * s) * step(1 - s))
+    if name == "gelu_tanh":
+        scale, square = math.sqrt(2 / math.pi), step(z * z)
+        t = step(r.function(np.tanh(step(scale * step(z + step(0.044715 * step(z * square)))))))
+        inner = step(scale * step(step(0.5 * step(dy * z)) * step(1 - step(t * t))))
+        return step(step(dy * step(0.5 * step(1 + t))) + inner) + step(step(0.044715 * inner) * step(3 * square))
+    if name == "gelu_erf":
+        below = step(0.5 * step(1 + step(r.function(erf(step(math.sqrt(0.5) * z)), ERF_SPACINGS))))
+        density = step(step(r.function(np.exp(step(-0.5 * step(z * z))))) * (1 / math.sqrt(2 * math.pi)))
+        return step(dy * below) + step(step(dy * z) * density)
+    raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTIVATIONS)}")
+
+
+def linear_gradients(case, r, x, W, dz):
+    """(dx, dW, db) of x (M, K) @ W + b, W as the case stores it, where dz (M, N) is the gradient by its result. The latter two sum
+    over all rows."""
+    if case.options["w_layout"] == "kn":
+        return r.dot(dz, W.T), r.dot(x.T, dz), r.sum(dz, axis=0)
+    return r.dot(dz, W), r.dot(dz.T, x), r.sum(dz, axis=0)
+
+
 def linear(case, x, W, b, r, after=lambda product: product):
     """x (M, K) @ W (K, N) + b (N,), with the points `product` and `bias`; `after` is what a formula does to the product.
 

@@ -27,7 +27,8 @@
 
 What follows stands where it can be differentiated; without it there is the mode `forward` alone:
 
-    GRADIENTS = ("x", "W", "b")          the inputs and weights that have gradients: all floats, in the order of the formula
+    GRADIENTS = ("x", "W", "b")          the inputs and weights that have gradients: all floats but scalars, in the order of the
+                                         formula; those that a case lacks have none
     def upstream(case, rng): …           {output: array}, in order: the gradients of what is behind the kernel by its outputs
     def gradient(case, r, *inputs, *upstream): …  the gradients by GRADIENTS in float64, with rounding points as in formula
 

@@ -69,7 +69,7 @@ def of(mathematics: Mathematics, mode: str, names: Sequence[str]) -> Mathematics
     own, behind = names[:first], names[first:]
     axes = {name: mathematics.output_axis(number, own) for number, name in enumerate(behind)}
     dtypes = {name: mathematics.own_dtypes.get(name.removeprefix(UPSTREAM)) for name in behind}
-    gradients = {f"{UPSTREAM}{name}": mathematics.rows.get(name) for name in mathematics.gradients}
+    gradients = {f"{UPSTREAM}{name}": mathematics.rows.get(name) for name in mathematics.gradients if name in own}
     values = {f"value{name}": axis for name, axis in axes.items()} if mode == "forward_backward" else {}
     rows = {name: axis for name, axis in mathematics.rows.items() if name in own} | axes | values | gradients
     kept = {f"value{name}": dtype for name, dtype in dtypes.items()} | dtypes

@@ -13,7 +13,15 @@ import math
 
 import numpy as np
 
-from implementations._shared.numpy.formulas import activate, linear, linear_gradients, product, pulled_back
+from implementations._shared.numpy.formulas import (
+    PRODUCTS,
+    activate,
+    layer_elements,
+    linear,
+    linear_gradients,
+    product,
+    pulled_back,
+)
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
@@ -160,14 +168,10 @@ PARTS = {"product": product}  # what an implementation with this in COMPUTES is 
 def flops(case):
     """2 M K N of each product: of one forward, of dz @ Wᵀ and nᵀ @ dz backward; the rest is below a percent of it and does not count."""
     M, K, N = case.size("M", "K", "N")
-    return {"forward": 1, "backward": 2, "forward_backward": 3}[case.mode] * 2 * M * K * N
+    return PRODUCTS[case.mode] * 2 * M * K * N
 
 
 def moved_bytes(case):
-    """x, W and b read once, y written once; backward x, W and dy read, and dx, dW and db written; both: x, W, b and dy read, y, dx,
-    dW and db written."""
+    """x, W and b read once, y written once; backward each gradient as well (layer_elements)."""
     M, K, N = case.size("M", "K", "N")
-    if case.mode == "forward":
-        return (M * K + K * N + N + M * N) * case.itemsize
-    both = M * N + N if case.mode == "forward_backward" else 0
-    return (2 * M * K + 2 * K * N + M * N + N + both) * case.itemsize
+    return layer_elements(case, M * K, K * N, N, M * N) * case.itemsize

@@ -3,6 +3,11 @@
 import jax
 
 
+def in_mode(case, function, wanted):
+    """What `build` returns of a function: the function jitted, or in the backward modes its (forward, backward)."""
+    return jax.jit(function) if case.mode == "forward" else differentiated(function, wanted)
+
+
 def differentiated(function, wanted):
     """(forward, backward) of `function`, as the contract has them, both jitted: `wanted` are the places of the inputs that have
     gradients.

@@ -42,6 +42,11 @@ def _bias_gradient(_, dz):
 add_bias.defvjp(_add_bias, _bias_gradient)
 
 
+def dense(case, x, W, b):
+    """x (M, K) @ W as the case stores it + b (N,)."""
+    return add_bias((transposed_product if case.options["w_layout"] == "nk" else product)(x, W), b)
+
+
 def product(x, W):
     """x (M, K) @ W (K, N)."""
     return dot_general(x, W, (((1,), (0,)), ((), ())))

@@ -43,9 +43,9 @@ def activate(name, z, r):
     raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTIVATIONS)}")
 
 
-def pulled_back(name, z, dy, r):
+def pulled_back(name, z, dy, r, size=None):
     """dy times the derivative of the activation `name` at z, with the same point, in the order in which autodiff multiplies; z (…, N)
-    is a sum of terms as large as its row is."""
+    is a sum of terms of that `size`, by default as large as its row is."""
 
     def step(value):
         return r.round("activation", value)
@@ -57,7 +57,7 @@ def pulled_back(name, z, dy, r):
     if name == "none":
         return dy
     if name == "relu":
-        return dy * r.positive(z, np.sqrt((z * z).mean(axis=-1, keepdims=True)))
+        return dy * r.positive(z, np.sqrt((z * z).mean(axis=-1, keepdims=True)) if size is None else size)
     if name == "sigmoid":
         s = sigmoid()
         return step(dy * s) * step(1 - s)
@@ -77,6 +77,21 @@ def pulled_back(name, z, dy, r):
         density = step(step(r.function(np.exp(step(-0.5 * step(z * z))))) * (1 / math.sqrt(2 * math.pi)))
         return step(dy * below) + step(step(dy * z) * density)
     raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTIVATIONS)}")
+
+
+PRODUCTS = {
+    "forward": 1,
+    "backward": 2,
+    "forward_backward": 3,
+}  # of a layer, by mode: x @ W; dz @ Wᵀ and xᵀ @ dz; all of them
+
+
+def layer_elements(case, x, W, b, y):
+    """Elements that a layer of so many of each has to move: x, W and b read, y written; backward x, W and dy read, dx, dW and db written;
+    both, x, W, b and dy read, y, dx, dW and db written."""
+    return {"forward": x + W + b + y, "backward": 2 * x + 2 * W + b + y, "forward_backward": 2 * (x + W + b + y)}[
+        case.mode
+    ]
 
 
 def linear_gradients(case, r, x, W, dz):
@@ -138,3 +153,21 @@ def attention(q, k, v, n_padd, rows, r):
     scaled = r.round("scaled", scores * (1 / math.sqrt(D)))
     probabilities = r.round("probabilities", softmax(scaled, (n_padd <= j) & (j <= i), r))
     return r.dot(probabilities, v)
+
+
+def attention_gradients(q, k, v, n_padd, dy, r):
+    """(dq, dk, dv) of `attention` of all T rows, 0 for tokens of padding. Points: those of `attention`, and `dprobabilities`, `dscaled`
+    and `dscores`."""
+    T, D = k.shape[-2:]
+    i, j = np.arange(T)[:, None], np.arange(T)
+    kept, visible = n_padd <= i, (n_padd <= j) & (j <= i)
+    q, k, v, dy = (np.where(kept, a, 0.0) for a in (q, k, v, dy))
+    scale = 1 / math.sqrt(D)
+    scaled = r.round("scaled", r.round("scores", r.dot(q, k.swapaxes(-1, -2))) * scale)
+    probabilities = r.round("probabilities", softmax(scaled, visible, r))
+    behind = r.round("dprobabilities", r.dot(dy, v.swapaxes(-1, -2)))
+    inner = r.sum(r.compute(probabilities * behind), axis=-1, keepdims=True)
+    dscaled = r.round("dscaled", probabilities * r.compute(behind - inner))
+    dscores = r.round("dscores", dscaled * scale)
+    dk, dv = (r.dot(a.swapaxes(-1, -2), b) for a, b in ((dscores, q), (probabilities, dy)))
+    return r.dot(dscores, k), dk, dv

@@ -3,6 +3,11 @@
 import torch
 
 
+def in_mode(case, function, wanted):
+    """What `build` returns of a function: itself, or in the backward modes its (forward, backward)."""
+    return function if case.mode == "forward" else differentiated(function, wanted)
+
+
 def differentiated(function, wanted):
     """(forward, backward) of `function`, as the contract has them: `wanted` are the places of the inputs that have gradients.
 

@@ -55,9 +55,8 @@ def test_a_gradient_is_what_differences_of_the_formula_say(name, options):
         return sum(float((o * d).sum()) for o, d in zip(outputs, behind, strict=True))
 
     found = evaluate(mathematics.gradient, case, Exact(), list(arrays.values()))
-    assert len(found) == len(mathematics.gradients)
     rng = np.random.default_rng(1)
-    for wanted, gradient in zip(mathematics.gradients, found, strict=True):
+    for wanted, gradient in zip([n for n in mathematics.gradients if n in arrays], found, strict=True):
         assert gradient.shape == arrays[wanted].shape
         along = rng.standard_normal(arrays[wanted].shape)
         up, down = (inner(arrays | {wanted: arrays[wanted] + sign * STEP * along}) for sign in (1, -1))
@@ -70,7 +69,9 @@ def test_every_float_has_a_gradient_and_every_output_an_upstream_one(name):
     mathematics, case = KERNELS[name].mathematics, make_case(KERNELS[name], few(KERNELS[name]), mode="backward")
     (arrays,) = make_sets(mathematics, case, 0, 1)
     own = {n: a for n, a in arrays.items() if not n.startswith(modes.UPSTREAM)}
-    assert set(mathematics.gradients) == {n for n, a in own.items() if a.dtype.kind == "f" and a.ndim}
+    assert {n for n in mathematics.gradients if n in own} == {
+        n for n, a in own.items() if a.dtype.kind == "f" and a.ndim
+    }
     outputs = evaluate(mathematics.formula, case, Exact(), list(exact_inputs(KERNELS[name], case).values())[: len(own)])
     assert [o.shape for o in outputs] == [a.shape for n, a in arrays.items() if n not in own]
 

@@ -21,7 +21,11 @@ def reason(kernel: str, mathematics: Mathematics, backward: Mapping[str, Any], c
         return None
     if mathematics.gradient is None:
         return f"kernel.py of {kernel} has no gradient: it has the mode forward alone"
-    return None if variant in backward else f"computes forward alone: BACKWARD does not name {variant}"
+    return (
+        None
+        if variant in backward
+        else f"computes forward alone; BACKWARD of its file names {', '.join(backward) or 'none'}"
+    )
 
 
 def upstream(arrays: Mapping[str, Any]) -> dict[str, Any]:

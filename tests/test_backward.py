@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import programs
 import pytest
+import torch
 from conftest import DEVICE
 from programs import gradients
 from test_mistakes import worse
@@ -21,7 +22,8 @@ from fusebench.errors import UsageError
 from fusebench.inputs import make_sets
 from fusebench.parity import judge as judging
 from fusebench.parity.judge import Judge
-from fusebench.parity.rounding import Exact, evaluate
+from fusebench.parity.rounding import Exact, Noisy, evaluate
+from fusebench.parity.tensor import Random, Tensor
 
 KERNELS = discovery.find_kernels([discovery.HOME])
 WITH = [name for name, kernel in KERNELS.items() if kernel.mathematics.gradient]
@@ -76,6 +78,23 @@ def test_every_float_has_a_gradient_and_every_output_an_upstream_one(name):
     assert [o.shape for o in outputs] == [a.shape for n, a in arrays.items() if n not in own]
 
 
+@pytest.mark.parametrize(("name", "options"), [*itertools.chain(*map(with_options, WITH))], ids=str)
+def test_the_reference_on_the_device_takes_every_gradient(name, options):
+    mathematics, case = (
+        KERNELS[name].mathematics,
+        make_case(KERNELS[name], "odd", options=options, mode="forward_backward"),
+    )
+    arrays = exact_inputs(KERNELS[name], case).values()
+    formula, points = modes.formula(mathematics, case.mode), ("dz",)
+    tensors = [a if a.dtype.kind in "iub" else Tensor(torch.tensor(a)) for a in arrays]
+    with np.errstate(all="ignore"):
+        here, there = evaluate(formula, case, Exact(), list(arrays)), evaluate(formula, case, Exact(), tensors)
+        noisy = evaluate(formula, case, Noisy(case, points, Random("cpu", 0)), tensors)
+    for ours, theirs, drawn in zip(here, there, noisy, strict=True):
+        assert np.allclose(ours, theirs.tensor.numpy(), 1e-9, 1e-12, equal_nan=True)
+        assert np.allclose(ours, drawn.tensor.numpy(), 1e-3, 1e-3, equal_nan=True)
+
+
 def cells_of(name, dtypes, wanted, without=()):
     kernel = KERNELS[name]
     for dtype, mode in itertools.product(dtypes, wanted):
@@ -88,7 +107,14 @@ def cells_of(name, dtypes, wanted, without=()):
 
 
 def assert_right(records):
-    fine = ("max_autotune searches GPU kernels", "needs an NVIDIA GPU", "float32 already", "needs ", "bfloat16 wrongly")
+    fine = (
+        "max_autotune searches GPU kernels",
+        "needs an NVIDIA GPU",
+        "float32 already",
+        "needs ",
+        "bfloat16 wrongly",
+        "is for option.",
+    )
     bad = [r for r in records if r.status != "ok" and not (r.status == "skipped" and any(f in r.reason for f in fine))]
     assert not bad, "\n".join(f"{r.id} {r.status}: {r.reason}" for r in bad)
     assert any(r.status == "ok" for r in records)
@@ -164,7 +190,7 @@ def test_what_computes_forward_alone_is_skipped_with_the_reason(run_cells):
     with_ = make_case(KERNELS["softmax"], "one", mode="backward")
     records = run_cells([Cell(without, "torch_eager", "default"), Cell(with_, "triton", "persistent")])
     assert [r.status for r in records] == ["skipped", "skipped"]
-    assert "has no gradient" in records[0].reason and "BACKWARD does not name persistent" in records[1].reason
+    assert "has no gradient" in records[0].reason and "BACKWARD of its file names row, online" in records[1].reason
 
 
 def test_a_gradient_leaves_open_what_nan_and_infinities_give():

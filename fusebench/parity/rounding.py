@@ -59,6 +59,10 @@ class Exact:
         """Sum along an axis in float32."""
         return value.sum(axis=axis, keepdims=keepdims)
 
+    def segments(self, value: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Sums in float32 of the rows starts[n] … starts[n + 1] - 1 of `value` (L, D) for each n: 0 of none."""
+        return _of_segments(value, starts)
+
     def round(self, point: str, value: np.ndarray) -> np.ndarray:
         """A point that a program may round to the storage dtype; others keep it in float32."""
         self.seen.add(point)
@@ -284,6 +288,17 @@ class Noisy(Exact):
         deviation, lost = self._once(sizes)
         return _moved(total + self.towards_zero * lost, deviation, self._normal(total))
 
+    def segments(self, value: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        total = _of_segments(value, starts)
+
+        def size() -> np.ndarray:
+            steps = np.diff(starts).astype(float)[:, None]  # additions of each
+            squares = _of_segments(value**2, starts)
+            # in whatever order: atomic additions have none, and rows that repeat are few
+            return _finite(2.0**-24 * np.sqrt(steps / 3 * np.maximum(total**2, squares)))
+
+        return _moved(total, self._once(size), self._normal(total))
+
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         if point not in self.points or self.dtype == "float32":
             return value  # float32 can shift a row by its mean, so that nothing cancels: it is owed nothing
@@ -331,6 +346,12 @@ def _partial_sums(a: np.ndarray, b: np.ndarray, least: int) -> tuple[np.ndarray,
         total = total + a[..., k : k + step] @ b[..., k : k + step, :]
         sums, squares = sums + total, _moved(squares, total, total)
     return sums / len(edges), squares / len(edges)
+
+
+def _of_segments(value: Any, starts: np.ndarray) -> Any:
+    """Differences of the running sum, in float64: what they lose is far below float32."""
+    running = np.concatenate([0.0 * value[:1], np.cumsum(value, axis=0)], axis=0)
+    return running[starts[1:]] - running[starts[:-1]]
 
 
 def _moved(value: Any, size: Any, noise: Any) -> Any:

@@ -7,7 +7,7 @@ from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": (), "in_place": ()}
-BACKWARD = {"default": ("dsum",)}
+BACKWARD = {"default": ("value", "dsum")}
 IN_PLACE = {"in_place": ("x",)}
 
 

@@ -12,7 +12,10 @@ from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "bias"), "max_autotune": ("product", "bias")}
-BACKWARD = {"default": ("product", "bias", "dz", "dhidden"), "max_autotune": ("product", "bias", "dz", "dhidden")}
+BACKWARD = {
+    "default": ("product", "bias", "value", "dz", "dhidden"),
+    "max_autotune": ("product", "bias", "value", "dz", "dhidden"),
+}
 
 
 def skip(case, variant, device):

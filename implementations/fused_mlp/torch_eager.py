@@ -8,7 +8,7 @@ from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "bias")}
-BACKWARD = {"default": ("product", "bias", "dz", "dhidden")}
+BACKWARD = {"default": ("product", "bias", "value", "dz", "dhidden")}
 
 
 def build(case, variant, device):

@@ -22,6 +22,8 @@ def build(case, variant, device):
 
     def outer(dense, sparse):
         x = jnp.concatenate([dense, sparse.reshape(len(dense), -1)], axis=1)
-        return (x[:, :, None] * x[:, None, :]).reshape(len(x), -1)
+        if case.mode != "forward":  # summed in float32: what JAX makes of a broadcast sums 16 bits in 16 bits
+            x = x.astype(jnp.float32)
+        return (x[:, :, None] * x[:, None, :]).reshape(len(x), -1).astype(dense.dtype)
 
     return in_mode(case, dot if case.options["form"] == "dot" else outer, (0, 1))

@@ -65,17 +65,20 @@ def upstream(case, rng):
 
 def gradient(case, r, dense, sparse, dy):
     """(ddense, dsparse) in float64. dot: with dP the gradients of the products in the lower triangle, (dP + dPᵀ) @ stack, and dense's own
-    columns; outer: the same of one vector. Points: `left` and `right`, the two products, and `stack`, their sum."""
+    columns; outer: the same of one vector. Points: `left` and `right`, the two products, and `stack`, their sum; `terms` of outer's, which
+    no library multiplies as matrices."""
     M, F, D = len(dense), case.sizes["F"], case.sizes["D"]
     stack = np.concatenate([dense[:, None, :], sparse], axis=1)
     if case.options["form"] == "outer":
-        x, dP = stack.reshape(M, -1, 1), dy.reshape(M, (F + 1) * D, (F + 1) * D)
+        x, dP = stack.reshape(M, 1, -1), dy.reshape(M, (F + 1) * D, (F + 1) * D)
+        sums = (r.sum(r.round("terms", d * x), axis=2) for d in (dP, dP.swapaxes(1, 2)))
     else:
         i, j = np.tril_indices(F + 1, -1)
         place = np.zeros((F + 1, F + 1), int)
         place[i, j] = D + np.arange(len(i))
         x, dP = stack, np.where(place > 0, dy[:, place.reshape(-1)].reshape(M, F + 1, F + 1), 0.0)
-    left, right = r.round("left", r.dot(dP, x)), r.round("right", r.dot(dP.swapaxes(1, 2), x))
+        sums = (r.dot(d, x) for d in (dP, dP.swapaxes(1, 2)))
+    left, right = (r.round(point, total) for point, total in zip(("left", "right"), sums, strict=True))
     through = r.round("stack", left + right).reshape(M, F + 1, D)
     own = dy[:, :D] if case.options["form"] == "dot" else 0.0
     return r.compute(through[:, 0] + own), r.compute(through[:, 1:])

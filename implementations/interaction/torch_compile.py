@@ -9,7 +9,7 @@ from implementations.interaction import _limits
 
 BACKEND = "torch"
 VARIANTS = {"default": (), "max_autotune": ()}
-BACKWARD = {"default": ("left", "right", "stack"), "max_autotune": ("left", "right", "stack")}
+BACKWARD = {"default": ("terms", "left", "right", "stack"), "max_autotune": ("terms", "left", "right", "stack")}
 
 
 def skip(case, variant, device):

@@ -8,7 +8,7 @@ from implementations.interaction._limits import skip  # noqa: F401 (`skip` is pa
 
 BACKEND = "torch"
 VARIANTS = {"default": ()}
-BACKWARD = {"default": ("left", "right", "stack")}
+BACKWARD = {"default": ("terms", "left", "right", "stack")}
 
 
 def build(case, variant, device):

@@ -13,8 +13,8 @@ from implementations._shared.torch.operators import ACTIVATIONS
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "bias", "xa", "xab"), "max_autotune": ("product", "bias", "xa", "xab")}
 BACKWARD = {
-    "default": ("product", "bias", "xa", "xab", "dz", "dscaled", "dxa", "straight", "through"),
-    "max_autotune": ("product", "bias", "xa", "xab", "dz", "dscaled", "dxa", "straight", "through"),
+    "default": ("product", "bias", "xa", "xab", "value", "dz", "dscaled", "dxa", "straight", "through"),
+    "max_autotune": ("product", "bias", "xa", "xab", "value", "dz", "dscaled", "dxa", "straight", "through"),
 }
 
 

@@ -8,7 +8,9 @@ from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "bias", "xa", "xab", "scaled", "sum")}
-BACKWARD = {"default": ("product", "bias", "xa", "xab", "scaled", "sum", "dz", "dscaled", "dxa", "straight", "through")}
+BACKWARD = {
+    "default": ("product", "bias", "xa", "xab", "scaled", "sum", "value", "dz", "dscaled", "dxa", "straight", "through")
+}
 
 
 def build(case, variant, device):

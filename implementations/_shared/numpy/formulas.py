@@ -45,7 +45,8 @@ def activate(name, z, r):
 
 def pulled_back(name, z, dy, r, size=None):
     """dy times the derivative of the activation `name` at z, with the same point, in the order in which autodiff multiplies; z (…, N)
-    is a sum of terms of that `size`, by default as large as its row is."""
+    is a sum of terms of that `size`, by default as large as its row is. Sigmoid and tanh have the point `value` as well, of programs
+    that take the slope from the result as it was stored."""
 
     def step(value):
         return r.round("activation", value)
@@ -59,10 +60,10 @@ def pulled_back(name, z, dy, r, size=None):
     if name == "relu":
         return dy * r.positive(z, np.sqrt((z * z).mean(axis=-1, keepdims=True)) if size is None else size)
     if name == "sigmoid":
-        s = sigmoid()
+        s = r.narrow("value", sigmoid())
         return step(dy * s) * step(1 - s)
     if name == "tanh":
-        t = step(r.function(np.tanh(z)))
+        t = r.narrow("value", step(r.function(np.tanh(z))))
         return dy * step(1 - step(t * t))
     if name == "silu":
         s = sigmoid()

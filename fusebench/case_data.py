@@ -104,13 +104,13 @@ class CaseData:
     ) -> Verdict:
         with self.clock.during("parity"):
             judge = self._judge(set_, part)
-            if judge.judged is not None and not judge.knows(points):
+            if judge.partial and not judge.knows(points):
                 self._evaluate_judged(judge, points, set_, pool)
             with memory.limited():
                 arrays = inputs.load(outputs, self.folder, mapped=True)
                 verdict = judge.judge(arrays, points)
                 if not verdict.ok or judge.judged is None:
-                    return verdict
+                    return replace(verdict, unseen=judge.undrawn())
                 asked = judge.ask(arrays, points, self.settings.device)
             return self._other_rows(judge, verdict, asked, outputs, set_, pool)
 
@@ -122,7 +122,8 @@ class CaseData:
         return self.judges[set_, part]
 
     def _evaluate_judged(self, judge: Judge, points: Sequence[str], set_: int, pool: Any) -> None:
-        """Has the judged rows evaluated on the device; where that fails the judge does it itself."""
+        """Has the judged rows evaluated on the device; where that fails the judge does it itself, but where all rows are needed, which
+        takes it too long: raises RuntimeError."""
         message = protocol.EvaluateRows(
             judge.judged_rows(points), tuple(self.files[set_]), str(self.folder), budget.DRAWS
         )  # fmt: skip
@@ -133,6 +134,8 @@ class CaseData:
                 self._take_away(reply.outputs)
                 exact, staged, *draws = zip(*stacked, strict=True)
                 judge.learn(points, Evaluations(exact, staged, draws, frozenset(reply.points)))
+        elif judge.drawn:
+            raise RuntimeError(f"no reference of a gradient that sums over all rows: {reply.reason}")
 
     def _ask_reference(
         self, message: protocol.Request, expected: type[protocol.R], pool: Any

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fusebench import hard, patterns
-from fusebench.contract import DTYPES, PRECISIONS, Case, Cell, Tunable
+from fusebench.contract import DTYPES, MODES, PRECISIONS, Case, Cell, Tunable
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 
@@ -147,12 +147,16 @@ def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
     options = [[(n, v) for v in some(kernel.options[n][0] if o is None else o)] for n, o in asked.items()]
     dtypes, precisions = chosen("dtype", config["dtype"], DTYPES), chosen("precision", config["precision"], PRECISIONS)
     cases: dict[str, Case] = {}
-    for start, sizes, dtype, precision, option in itertools.product(
-        starts, itertools.product(*changes.values()), dtypes, precisions, itertools.product(*options)
+    for start, sizes, dtype, precision, option, mode in itertools.product(
+        starts, itertools.product(*changes.values()), dtypes, precisions, itertools.product(*options), _modes(config)
     ):
-        case = make_case(kernel, start | dict(zip(changes, sizes, strict=True)), dtype, precision, dict(option))
+        case = make_case(kernel, start | dict(zip(changes, sizes, strict=True)), dtype, precision, dict(option), mode)
         cases.setdefault(case.id, case)  # tf32 says nothing of 16-bit data or of a copy: one case, not two
     return list(cases.values())
+
+
+def _modes(config: Mapping[str, Any]) -> list[str]:
+    return chosen("mode", config.get("mode", MODES[0]), MODES)
 
 
 def _published(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
@@ -162,6 +166,8 @@ def _published(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
     }
     if own := [f"{key}={value}" for key, value in sizes.items() if value is not None]:
         raise UsageError(f"published=true: the published cases have sizes of their own: leave out {' '.join(own)}")
+    if (modes := _modes(config)) != ["forward"]:
+        raise UsageError(f"published=true: the published figures are of mode=forward: leave out mode={','.join(modes)}")
     names = None if config["case"] is None else named_of(config["case"], kernel.mathematics.cases)
     dtypes, precisions = chosen("dtype", config["dtype"], DTYPES), chosen("precision", config["precision"], PRECISIONS)
     asked = {
@@ -184,6 +190,7 @@ def make_case(
     dtype: str = "float32",
     precision: str = "ieee",
     options: Mapping[str, Any] | None = None,
+    mode: str = "forward",
 ) -> Case:
     """A checked case: `sizes` is one of the kernel's named cases or all its sizes, options left out have their defaults.
 
@@ -194,6 +201,7 @@ def make_case(
         sizes = known[check_name(f"case of {kernel.name}", sizes, known)]
     check_name("dtype", dtype, DTYPES)
     check_name("precision", precision, PRECISIONS)
+    check_name("mode", mode, MODES)
     asked: dict[str, str] = {}
     for name, value in (options or {}).items():
         known_values = kernel.options[check_name(f"option of {kernel.name}", name, kernel.options)]
@@ -205,8 +213,9 @@ def make_case(
     changed = [f"{n}={v}" for n, v in filled.items() if v != kernel.options[n][0]]
     listed = ",".join(f"{d}={n}" for d, n in sizes.items())
     named = next((name for name, theirs in known.items() if theirs == sizes), listed)
-    case_id = "/".join([named, dtype, *([precision] if products else []), *changed])
-    return Case(kernel.name, dict(sizes), dtype, precision, filled, id=case_id)
+    other = [] if mode == "forward" else [mode]
+    case_id = "/".join([named, dtype, *([precision] if products else []), *changed, *other])
+    return Case(kernel.name, dict(sizes), dtype, precision, filled, mode, case_id)
 
 
 def option_value(value: Any, known: Iterable[str]) -> str:
@@ -237,6 +246,7 @@ def command(
     words = [f"case={name}"] if named else [f"shape.{d}={n}" for d, n in case.sizes.items()]
     words += [f"dtype={case.dtype}", f"precision={case.precision}"]
     words += [f"option.{n}={v}" for n, v in case.options.items() if v != kernel.options[n][0]]
+    words += [] if case.mode == "forward" else [f"mode={case.mode}"]
     words += [f"config.{n}={v}" for n, v in cell.config.items()]
     words += [f"seed={cell.seed}", f"inputs={cell.inputs}", f"device={device}"]
     words += [f"path=[{','.join(map(_quoted, paths))}]"] if paths else []

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from fusebench import discovery, hard, provenance
+from fusebench import discovery, hard, modes, provenance
 from fusebench.case_data import SETS, CaseData
 from fusebench.cases import command
 from fusebench.contract import Cell
@@ -29,6 +29,9 @@ from fusebench.workers.answers import describe
 from fusebench.workers.pool import Unasked, WorkerLost, interpreter
 
 INTERPRETER_FLOPS = 2.5e8  # Triton's interpreter takes 2 to 4 ms a tile: beyond this a cell takes minutes
+REFERENCE_FLOPS = (
+    5e10  # of a gradient that sums over rows: NumPy takes some twenty times as many in float64, a minute or two
+)
 
 R = TypeVar("R", bound=protocol.Message)
 
@@ -99,6 +102,8 @@ class Trial:
     def skip_reason(self) -> str | None:
         """Why the cell cannot run here, as far as can be told without loading a framework."""
         case, mathematics, without_gpu = self.cell.case, self.kernel.mathematics, self.implementation.without_gpu
+        if reason := modes.reason(case.kernel, mathematics, self.implementation.backward, case, self.cell.variant):
+            return reason
         if self.cell.inputs not in hard.kinds(mathematics, case):
             return f"the formula of {case.kernel} leaves open what {self.cell.inputs} inputs give in {case.dtype}"
         if self.run.settings.device == "cpu":
@@ -109,6 +114,8 @@ class Trial:
             if without_gpu == "interpreted" and case.dtype == "bfloat16" and "triton" in self.implementation.requires:
                 return "interpreted on the CPU, where Triton computes bfloat16 wrongly"
             flops = max(mathematics.flops(case), mathematics.moved_bytes(case))
+            if modes.sums_rows(mathematics, case.mode) and flops > REFERENCE_FLOPS:
+                return f"on a CPU the reference of gradients that sum over all rows takes {flops:.1e} FLOPs many times (at most {REFERENCE_FLOPS:.1e}): try case=odd"
             if without_gpu == "interpreted" and flops > INTERPRETER_FLOPS:
                 return f"interpreted on the CPU, where {flops:.1e} FLOPs take minutes (at most {INTERPRETER_FLOPS:.1e}): try case=odd"
         return None
@@ -171,7 +178,7 @@ class Trial:
         self.points = built.points
         build = Build(
             built.prepare_s, built.compile_s, built.peak_memory_bytes, built.written_bytes, built.points, built.config,
-            built.config_from, built.config_note,
+            built.config_from, built.config_note, built.saved_bytes,
         )  # fmt: skip
         source = self.record.source and provenance.with_files(self.record.source, built.sources)
         self.record = replace(self.record, build=build, source=source)

@@ -22,8 +22,15 @@
                                          method and implementation, "" where they do not say; "device" is theirs (absent: none)
     PARTS = {"product": product}         other formulas, of a part of the kernel, for implementations that say so (may be absent)
     def hard(case): …                    {kind of hard inputs: names of the inputs and weights that get it} (hard.py; absent: all kinds, all float inputs, no weights)
-    def flops(case): …                   floating-point operations of one call
+    def flops(case): …                   floating-point operations of one call, in the mode of the case
     def moved_bytes(case): …             compulsory traffic: every input read once, every output written once
+
+What follows stands where it can be differentiated; without it there is the mode `forward` alone:
+
+    GRADIENTS = ("x", "W", "b")          the inputs and weights that have gradients: all floats but scalars, in the order of the
+                                         formula; those that a case lacks have none
+    def upstream(case, rng): …           {output: array}, in order: the gradients of what is behind the kernel by its outputs
+    def gradient(case, r, *inputs, *upstream): …  the gradients by GRADIENTS in float64, with rounding points as in formula
 
 `implementations/<kernel>/<implementation>.py` is one framework's program. Its upper-case constants are literals, because
 discovery reads them without importing the file:
@@ -39,12 +46,16 @@ discovery reads them without importing the file:
     WITHOUT_GPU = "timed"                or "interpreted" (parity only) or "unavailable" (may be absent: "timed")
     FUSED = True                         its call is the launches of its own kernels, and computes with no operator of the back end's
                                          framework beside them: the harness watches for those (may be absent: False)
+    BACKWARD = {"default": ("product",)} variant → the gradient's points that it rounds to the storage dtype, for those with backward
+                                         modes (may be absent: none)
     EXPECT = ({"variant": "default", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1"}, …)
                                          what `inspect` is to find in its machine code; a tuple of variants, archs, … means each of
                                          them, and "options" may name others than the default's (may be absent)
     def skip(case, variant, device): …   why it cannot do this cell, or None (may be absent)
     def prepare(case, variant, *inputs)  a tuple made once from the weights alone, such as column sums (may be absent)
     def build(case, variant, device): …  → call(*inputs, *prepared) → one output or a tuple of them
+                                         in the backward modes, which case.mode says, → (forward, backward):
+                                         forward(*inputs, *prepared) → (outputs, residuals), backward(residuals, *upstream) → gradients
 
 Where TUNABLES stands, tiles and their like are chosen in one place, and `config.num_warps=8` on the command line sets another:
 
@@ -54,7 +65,8 @@ Where TUNABLES stands, tiles and their like are chosen in one place, and `config
     def launches(case, variant, device, config)  the programs that build launches, in order, for tools (may be absent)
     def build(case, variant, device, config)     with a value for each of these
 
-Only `call` is timed; it must be pure and may return before the device is done. Inputs come in the order of `inputs`, then
+Only `call` is timed; it must be pure and may return before the device is done. In mode=backward that is `backward`, each call on
+residuals of a forward call of its own, which it may overwrite; in mode=forward_backward both as one call. Inputs come in the order of `inputs`, then
 `weights`. Nothing in these folders times, prints, asserts or reads configuration; an implementation that cannot do what it
 is asked for says so in `skip` and never does something else instead.
 """
@@ -74,6 +86,7 @@ OWN_DTYPES = (
 )  # that an output may have whatever the case's is; floats for inputs too
 PRECISIONS = ("ieee", "tf32")
 Tunable = bool | int | str
+MODES = ("forward", "backward", "forward_backward")
 STATUSES = ("ok", "skipped", "wrong", "failed", "crashed", "timeout", "implausible")
 
 
@@ -84,6 +97,7 @@ class Case:
     `sizes` maps each of the kernel's dimensions to a positive integer, `options` each of its options to a value. `id` is what
     records, tables and asv call it, made by `cases.make_case`: `batch/bfloat16`, or its sizes where it has no name.
     `precision` says how a float32 product is computed; 16-bit products always accumulate in float32, so there it is "ieee".
+    `mode` is one of MODES.
     """
 
     kernel: str
@@ -196,6 +210,9 @@ class Mathematics:
     outputs: tuple[str, ...] = ()
     parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     launches: Mapping[str, int] = field(default_factory=dict)
+    gradients: tuple[str, ...] = ()
+    upstream: Callable[..., dict[str, Any]] = _no_weights
+    gradient: Callable[..., Any] | None = None
     published: tuple[Published, ...] = ()
 
     @property

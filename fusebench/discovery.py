@@ -29,7 +29,7 @@ from fusebench.kernel_file import are_names, are_values, is_name, maps
 HOME = Path(__file__).resolve().parent.parent / "implementations"
 WITHOUT_GPU = ("timed", "interpreted", "unavailable")
 CONSTANTS = (  # of the contract, read as literals
-    "BACKEND", "VARIANTS", "REQUIRES", "IN_PLACE", "COMPUTES", "TUNABLES", "FUSED", "WITHOUT_GPU", "EXPECT",
+    "BACKEND", "VARIANTS", "REQUIRES", "IN_PLACE", "COMPUTES", "TUNABLES", "FUSED", "WITHOUT_GPU", "EXPECT", "BACKWARD",
 )  # fmt: skip
 EXPECT_EXAMPLE = (
     '({"variant": "default", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0"},)'
@@ -56,7 +56,13 @@ class Implementation:
     tunables: Mapping[str, Mapping[str, tuple[Tunable, ...]]] = field(default_factory=dict)
     fused: bool = False
     expect: tuple[Expected, ...] = ()
+    backward: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     broken: str = ""
+
+    def points(self, variant: str, mode: str) -> tuple[str, ...]:
+        """The points that a variant rounds at in that mode."""
+        own = {"forward": (self.variants,), "backward": (self.backward,)}.get(mode, (self.variants, self.backward))
+        return tuple(dict.fromkeys(point for points in own for point in points[variant]))
 
     def missing(self) -> str | None:
         """Names the first package that this interpreter lacks for it, with the command that would install it."""
@@ -168,6 +174,7 @@ def normalised(module: Any) -> Mathematics:
         outputs=tuple(getattr(module, "OUTPUTS", ())),
         parts=dict(getattr(module, "PARTS", {})),
         launches=dict(getattr(module, "LAUNCHES", {})),
+        gradients=tuple(getattr(module, "GRADIENTS", ())),
         published=tuple(Published(**entry) for entry in getattr(module, "PUBLISHED", ())),
     )  # fmt: skip
 
@@ -229,6 +236,9 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         fused = constants.get("FUSED", False)
         if not isinstance(fused, bool):
             raise ValueError(f"FUSED is {fused!r:.60}; expected True or False")
+        backward = constants.get("BACKWARD", {})
+        if not maps(backward, are_names) or set(backward) - set(variants):
+            raise ValueError('BACKWARD must map variants to tuples of points, such as {"default": ("product",)}')
         expect = _expected(constants.get("EXPECT", ()), variants)
         return Implementation(
             kernel,
@@ -243,6 +253,7 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
             tunables,
             fused,
             expect,
+            backward,
         )
     except KeyError as error:
         return Implementation(

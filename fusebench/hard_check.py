@@ -113,13 +113,15 @@ def odd_case(kernel: Kernel, case: Case, few: bool = False) -> Case:
     """The kernel's case `odd` with the dtype, precision and options of a case, its batch cut to a `few`; of a kernel without it, its
     smallest one."""
     mathematics = kernel.mathematics
-    made = {n: make_case(kernel, n, case.dtype, case.precision, case.options) for n in mathematics.cases}
+    made = {n: make_case(kernel, n, case.dtype, case.precision, case.options, case.mode) for n in mathematics.cases}
     odd = made[ODD] if ODD in made else min(made.values(), key=mathematics.moved_bytes)
     sizes = {**odd.sizes, mathematics.batch: min(odd.sizes[mathematics.batch], FEW)}
-    return make_case(kernel, sizes, case.dtype, case.precision, case.options) if few and sizes != odd.sizes else odd
+    if not few or sizes == odd.sizes:
+        return odd
+    return make_case(kernel, sizes, case.dtype, case.precision, case.options, case.mode)
 
 
 def _key(cell: Cell) -> Key:
     case = cell.case
     options, config = tuple(sorted(case.options.items())), tuple(sorted(cell.config.items()))
-    return case.kernel, case.dtype, case.precision, options, cell.implementation, cell.variant, config
+    return case.kernel, case.dtype, case.precision, case.mode, options, cell.implementation, cell.variant, config

@@ -13,10 +13,12 @@ from typing import Literal
 import ml_dtypes
 import numpy as np
 
-from fusebench import drawing, hard
+from fusebench import drawing, hard, modes
 from fusebench.contract import Case, Mathematics
 from fusebench.dtypes import numpy_dtype
 from fusebench.errors import StorageError
+
+UPSTREAM = 1  # the stream of upstream gradients beside that of the inputs
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ def make_sets(
     mathematics: Mathematics, case: Case, seed: int, count: int, kind: str = "plain"
 ) -> list[dict[str, np.ndarray]]:
     """`count` sets of inputs by name, in the order of the contract: `inputs`, which differ from set to set, then `weights`,
-    which are the same arrays in all. They are made hard in the way of `kind`, weights only where `hard` names them. Floats are
+    which are the same arrays in all, then in the backward modes the upstream gradients, which differ again. They are made hard in the way of `kind`, weights only where `hard` names them. Floats are
     rounded to `case.dtype`, or to their own in OWN_DTYPES; other dtypes are left alone."""
     own = mathematics.own_dtypes
     fixed = mathematics.weights(case, drawing.generator(seed, 0))
@@ -42,6 +44,9 @@ def make_sets(
     for number in range(1, count + 1):
         made = mathematics.inputs(case, drawing.generator(seed, number))
         sets.append(_rounded(hard.change(mathematics, case, kind, made, [seed, number]), case.dtype, own) | shared)
+        if case.mode != "forward":
+            behind = mathematics.upstream(case, drawing.generator(seed, number, UPSTREAM))
+            sets[-1] |= modes.upstream(_rounded(behind, case.dtype, own))
     return sets
 
 

@@ -14,12 +14,14 @@ from fusebench.contract import DTYPES, OWN_DTYPES, PRECISIONS, Published
 
 CONSTANTS = (
     "DIMENSIONS", "BATCH", "CASES", "OPTIONS", "PRECISIONS", "ROWS", "ROW_AXIS", "OUTPUTS", "OWN_DTYPES", "PARTS", "LAUNCHES", "PUBLISHED",
+    "GRADIENTS",
 )  # fmt: skip
 NEEDED = ("DIMENSIONS", "BATCH", "CASES", "inputs", "formula", "flops", "moved_bytes")
 FUNCTIONS = {  # with their arguments
     "inputs": ("case", "rng"), "weights": ("case", "rng"), "formula": ("case", "r", "*inputs"), "hard": ("case",), "flops": ("case",),
-    "moved_bytes": ("case",),
+    "moved_bytes": ("case",), "upstream": ("case", "rng"), "gradient": ("case", "r", "*inputs"),
 }  # fmt: skip
+BACKWARD = ("GRADIENTS", "upstream", "gradient")  # all of them, or none
 ELEMENTARY = (  # what programs compute by an approximation; of SciPy all is
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "sinh", "cosh", "tanh", "arcsin", "arccos", "arctan",
     "arctan2", "arcsinh", "arccosh", "arctanh", "cbrt",
@@ -122,12 +124,16 @@ def constants_problem(module: types.ModuleType) -> str:
         ("OWN_DTYPES", f"names of inputs, or names with one of {', '.join(OWN_DTYPES)}", lambda v: are_names(v) or maps(v, OWN_DTYPES.__contains__)),
         ("PARTS", "formulas by name", lambda v: maps(v, callable)),
         ("LAUNCHES", "variants with positive integers", lambda v: maps(v, lambda n: type(n) is int and n > 0)),
+        ("GRADIENTS", 'a tuple of names of inputs, such as ("x", "W")', lambda v: are_names(v) and len(v) > 0),
         ("PUBLISHED", 'cases, such as ({"case": "odd", "dtype": "float32"},)', lambda v: isinstance(v, tuple | list)),
         *((name, "a function", callable) for name in FUNCTIONS),
     )  # fmt: skip
     for name, expected, valid in checks:
         if hasattr(module, name) and not valid(getattr(module, name)):
             return f"{name} is {getattr(module, name)!r:.60}; expected {expected}"
+    present = [name for name in BACKWARD if hasattr(module, name)]
+    if absent := [name for name in BACKWARD if present and name not in present]:
+        return f"it has {', '.join(present)}, but no {', '.join(absent)}: backward modes need all of them"
     for entry in getattr(module, "PUBLISHED", ()):
         if problem := _published_problem(entry, module):
             return f"PUBLISHED has {entry!r:.100}: {problem}"

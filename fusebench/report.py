@@ -25,7 +25,7 @@ FAR, FAR_S = (
     5e-4,
 )  # a time so many times the best one, and so much beyond it, is marked: launches alone do not explain it
 # Columns by their importance, the least first: those are left out where the terminal is narrow
-LEAST_OF_TIMES = ("launches", "wall", "best", "host", "GB/s", "TFLOP/s", "yardstick")
+LEAST_OF_TIMES = ("launches", "peak", "saved", "wall", "best", "host", "GB/s", "TFLOP/s", "yardstick")
 LEAST_OF_PARITY = ("max |error|", "± budget", "worst at", "expected", "got")
 
 
@@ -119,6 +119,7 @@ def _figures(record: Record, baseline: float | None) -> dict[str, str]:
         _heading(record.device.type, timing.regime): seconds(timing.median),
         "±": _around(timing),
         "wall": _wall(timing.clocks) if timing.regime == "queued" else "",
+        **(_memory(record) if record.case.mode != "forward" else {}),
         "host": seconds(timing.host_median) if timing.host_median else "",
         "launches": str(timing.launches or ""),
         "TFLOP/s": f"{rates.tflops:.3g}" if rates.tflops else "",
@@ -127,6 +128,13 @@ def _figures(record: Record, baseline: float | None) -> dict[str, str]:
         "yardstick": f"{rates.yardstick_share:.0%}" if rates.yardstick_share else "",
         f"× {BASELINE}": f"{baseline / timing.median:.2f}" if baseline else "",
     }
+
+
+def _memory(record: Record) -> dict[str, str]:
+    """What the residuals keep, and what is taken at the most beyond the inputs."""
+    build = record.build
+    known = {} if build is None else {"saved": build.saved_bytes, "peak": build.peak_memory_bytes}
+    return {name: "" if size is None else f"{size / 1e6:.3g} MB" for name, size in known.items()}
 
 
 def _published_time(record: Record) -> str:

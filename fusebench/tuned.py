@@ -1,6 +1,6 @@
 """tuned.json in a kernel's folder: the best configs that `fusebench tune` found, and which of them a case takes.
 
-An entry holds for one implementation and variant, device, dtype, precision and the options of its case, at its sizes. A case of
+An entry holds for one implementation and variant, device, dtype, precision, mode and the options of its case, at its sizes. A case of
 other sizes takes the entry at the least distance, which is the sum over the dimensions of |log2(size ÷ tuned size)|; none where a
 dimension differs by more than a factor of two. An entry is stale once a file of the implementation has changed since.
 """
@@ -40,6 +40,7 @@ class Entry:
     time_s: float
     default_s: float
     files: Mapping[str, str] = field(default_factory=dict)
+    mode: str = "forward"
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -49,7 +50,7 @@ class Entry:
     @property
     def _group(self) -> tuple[object, ...]:
         options = tuple(sorted(self.options.items()))
-        return self.implementation, self.variant, self.device, self.dtype, self.precision, options
+        return self.implementation, self.variant, self.device, self.dtype, self.precision, self.mode, options
 
     def distance(self, sizes: Mapping[str, int]) -> float:
         """In octaves, summed over the dimensions; infinite where one is too far away, or not the kernel's any more."""
@@ -92,8 +93,8 @@ def write(folder: Path, entries: Sequence[Entry]) -> None:
 def find(entries: Sequence[Entry], case: Case, implementation: str, variant: str, device: str) -> Entry | None:
     """The entry at the case's sizes, or the nearest one; of two that are equally near the one with the larger sizes."""
     like = Entry(
-        implementation, variant, device, case.dtype, case.precision, case.sizes, case.options, {}, math.nan, math.nan
-    )
+        implementation, variant, device, case.dtype, case.precision, case.sizes, case.options, {}, math.nan, math.nan, {}, case.mode
+    )  # fmt: skip
     own = [entry for entry in entries if entry._group == like._group]
     near = [entry for entry in own if entry.distance(case.sizes) < math.inf]
     return min(near, key=lambda e: (e.distance(case.sizes), -math.prod(e.sizes.values())), default=None)

@@ -16,6 +16,7 @@ from samples import CPU, GPU, Worker, table_of
 from fusebench import discovery, machine, report
 from fusebench.cli import main
 from fusebench.commands import listing, yardsticks
+from fusebench.contract import MODES
 from fusebench.discovery import Implementation, Kernel
 from fusebench.timing import yardstick, yardstick_cache
 from fusebench.timing.yardstick import Rate
@@ -129,7 +130,7 @@ def test_a_wrong_argument_of_list(roots, capsys, argument, said):
 def test_all_of_a_kernel(capsys):
     assert main(["list", "kernel=lol?", "--json"]) == 0
     ((name, found),) = json.loads(capsys.readouterr().out).items()
-    assert (name, found["dimensions"], found["batch"], found["modes"]) == ("lola", ["M", "K", "N"], "M", ["forward"])
+    assert (name, found["dimensions"], found["batch"], found["modes"]) == ("lola", ["M", "K", "N"], "M", list(MODES))
     assert (
         found["options"]["w_layout"] == ["kn", "nk"]
         and found["rows"] == {"x": 0, "y": 0}
@@ -152,7 +153,8 @@ def test_all_of_a_kernel_in_tables(capsys, monkeypatch):
         "option.w_layout    kn, nk",
         "row axes           x 0, y 0",
         "precision          ieee, tf32",
-        "mode               forward",
+        "mode               forward, backward, forward_backward",
+        "gradients          x, W, b",
     ):
         assert f"  {line}\n" in lola
     case = next(row for row in table_of(lola, "case") if row["case"] == "odd")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -135,6 +135,17 @@ def watch(call: Any, arguments: Sequence[Any]) -> tuple[Any, list[str]]:
 
     walk(jax.make_jaxpr(call)(*arguments).jaxpr)
     return call(*arguments), list(names)
+
+
+def in_one(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call jitted: XLA sees forward and backward together."""
+    jitted: Callable[..., Any] = jax.jit(call)
+    return jitted
+
+
+def saved(residuals: Any) -> list[Any]:
+    """The leaves of a pytree, such as what jax.vjp returns, that are arrays."""
+    return [leaf for leaf in jax.tree.leaves(residuals) if is_array(leaf)]
 
 
 def is_array(value: Any) -> bool:

@@ -67,6 +67,16 @@ def watch(call: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, list
     return call(*arguments), []
 
 
+def in_one(call: Callable[..., Any]) -> Callable[..., Any]:
+    return call
+
+
+def saved(residuals: Any) -> list[Any]:
+    if isinstance(residuals, tuple | list):
+        return [array for part in residuals for array in saved(part)]
+    return [residuals] if is_array(residuals) else []
+
+
 def is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray)
 

@@ -70,6 +70,14 @@ class Backend(Protocol):
         """The output of a call, and the framework's operators that it computed with."""
         ...
 
+    def in_one(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The call as one program, where the framework makes one of several."""
+        ...
+
+    def saved(self, residuals: Any) -> list[Any]:
+        """The arrays that the residuals of a forward call keep for its backward one, each once or more often."""
+        ...
+
     def is_array(self, value: Any) -> bool: ...
 
     def fault(self, value: Any, device: Device) -> str | None:

@@ -155,6 +155,32 @@ def watch(call: Any, arguments: Sequence[Any]) -> tuple[Any, list[str]]:
     return output, [f"torch's {name}" for name in operators.names]
 
 
+def in_one(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call itself: eager Torch makes no program of it, and what is compiled is compiled before."""
+    return call
+
+
+def saved(residuals: Any) -> list[torch.Tensor]:
+    """The tensors in lists, tuples and dictionaries, and those that the graph of autograd behind them keeps."""
+    found, seen, left = [], set[int](), [residuals]
+    while left:
+        one = left.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.Tensor):
+            found.append(one)
+            left.append(one.grad_fn)
+        elif isinstance(one, dict):
+            left += one.values()
+        elif isinstance(one, tuple | list):
+            left += one
+        elif isinstance(one, torch.autograd.graph.Node):
+            left += [node for node, _ in one.next_functions]
+            left += [getattr(one, name) for name in dir(one) if name.startswith("_saved_") or name == "saved_tensors"]
+    return found
+
+
 def is_array(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 

@@ -9,10 +9,9 @@ from typing import Any
 from rich.markup import escape
 
 from fusebench.cases import make_case
+from fusebench.contract import MODES
 from fusebench.discovery import Kernel
 from fusebench.terminal import console, print_table
-
-MODES = ("forward",)
 
 
 def describe(kernel: Kernel, device: str) -> dict[str, Any]:
@@ -27,7 +26,8 @@ def describe(kernel: Kernel, device: str) -> dict[str, Any]:
         "batch": mathematics.batch,
         "options": {name: list(values) for name, values in kernel.options.items()},
         "precisions": list(mathematics.precisions),
-        "modes": list(MODES),
+        "modes": list(MODES if mathematics.gradient else MODES[:1]),
+        "gradients": list(mathematics.gradients),
         "rows": dict(mathematics.rows),
         "outputs": list(mathematics.outputs),
         "parts": list(mathematics.parts),
@@ -51,6 +51,7 @@ def describe(kernel: Kernel, device: str) -> dict[str, Any]:
                         "points": list(points),
                         "tunables": {name: list(v) for name, v in i.tunables.get(variant, {}).items()},
                         "in_place": list(i.in_place.get(variant, ())),
+                        "backward": list(i.backward[variant]) if variant in i.backward else None,
                     }
                     for variant, points in i.variants.items()
                 },
@@ -72,6 +73,7 @@ def show(name: str, described: Mapping[str, Any]) -> None:
         **{f"option.{option}": ", ".join(values) for option, values in described["options"].items()},
         "precision": ", ".join(described["precisions"]),
         "mode": ", ".join(described["modes"]),
+        "gradients": ", ".join(described["gradients"]),
         "row axes": axes or "no rows are independent",
         "outputs": ", ".join(described["outputs"]),
         "parts": ", ".join(described["parts"]),

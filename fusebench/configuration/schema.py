@@ -28,6 +28,7 @@ class BaseConfig:
     published: bool = MISSING
     dtype: Any = MISSING
     precision: Any = MISSING
+    mode: Any = MISSING
     batch: Any = MISSING
     shapes: str | None = MISSING
     device: str = MISSING

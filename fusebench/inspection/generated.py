@@ -30,6 +30,8 @@ def traces(cell: Cell, implementation: Implementation, kernel: Kernel) -> dict[s
         raise NotInspected(reason)
     if implementation.backend != "torch":
         raise NotInspected(f"is in {implementation.backend}: {', '.join(STAGES)} are those of torch.compile")
+    if cell.case.mode != "forward":
+        raise NotInspected(f"{', '.join(STAGES)} are those of mode=forward")
     import torch
     import torch._dynamo
 

@@ -26,6 +26,8 @@ def trace(cell: Cell, implementation: Implementation, kernel: Kernel, stage: str
         raise NotInspected(reason)
     if implementation.backend != "jax":
         raise NotInspected(f"is in {implementation.backend}: {', '.join(STAGES)} are JAX's")
+    if cell.case.mode != "forward":
+        raise NotInspected(f"{', '.join(STAGES)} are those of mode=forward")
     import jax
 
     from fusebench.backends import jax as backend

@@ -6,12 +6,14 @@ the same rule (reference.py).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
+from fusebench import modes
 from fusebench.contract import Case, Mathematics
 from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets
@@ -23,6 +25,7 @@ from fusebench.parity.verdict import Asked, Verdict, Worst
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case the judge sees itself: rows are chosen beyond
 CPU_FLOPS, CPU_ELEMENTS = 1e10, 4e6  # what of a case the reference on a CPU sees: rows are chosen beyond
+DRAWN_ELEMENTS = 4e5  # of an output that is drawn from, because the formula needs all rows
 FEWEST_ROWS, UNLIKE_ROWS = 8, 8
 
 
@@ -36,7 +39,8 @@ def oversize(mathematics: Mathematics, case: Case) -> float:
 class Judge:
     """The reference and the budgets of one case on one input set, each computed once and kept for all its cells.
 
-    `rows_seed` decides which rows of a large case are looked at.
+    `rows_seed` decides which rows of a large case are looked at. Where an output sums over all rows none can be left out: of a
+    large case in a backward mode the whole formula is evaluated on the device, and of each output rows of its own are `drawn`.
     """
 
     mathematics: Mathematics
@@ -52,14 +56,51 @@ class Judge:
     second_budgets: dict[tuple[str, ...], list[Budget]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.kernel = self.mathematics
+        self.mathematics = modes.of(self.kernel, self.case.mode, list(self.arrays))
         self.row_axes = [self.mathematics.rows.get(name) for name in self.arrays]  # of the inputs, None without rows
         given = zip(self.arrays.values(), self.row_axes, strict=True)
         heights = [a.shape[axis] for a, axis in given if axis is not None]
         self.height = heights[0] if heights else 0
         most = self.rows_within(oversize(self.mathematics, self.case))
         if any(self.mathematics.output_axis(n, self.arrays) is None for n in range(len(self.mathematics.outputs))):
+            self.drawn = {} if most is None else self._drawn()
             most = None  # what sums over all rows needs them all
+        else:
+            self.drawn = {}
         self.judged = None if most is None else rows.chosen(self.height, most, self.rows_seed)
+
+    def _drawn(self) -> dict[int, np.ndarray]:
+        """Of each large output in a backward mode, by its number, the rows that are looked at."""
+        chosen = {}
+        for number, shape in enumerate(self._shapes()):
+            most = max(FEWEST_ROWS, int(shape[0] * DRAWN_ELEMENTS / max(1, math.prod(shape)))) if shape else 0
+            if shape and most < shape[0]:
+                chosen[number] = rows.chosen(shape[0], most, self.rows_seed + number)
+        return chosen
+
+    def _shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the outputs in a backward mode: those of the inputs that they are gradients of, or are judged by."""
+        if self.case.mode == "forward":
+            return []
+        names = [name.removeprefix("value") for name in self.mathematics.outputs]
+        return [self.arrays[n if n in self.arrays else n.removeprefix(modes.UPSTREAM)].shape for n in names]
+
+    @property
+    def partial(self) -> bool:
+        """Whether some of the outputs' elements are judged here, and not all."""
+        return self.judged is not None or bool(self.drawn)
+
+    def place(self, number: int) -> tuple[int, np.ndarray] | None:
+        """The axis of output `number` along which some numbers are judged, and these; None for all."""
+        if self.judged is not None:
+            return self.axis(number), self.judged
+        return (0, self.drawn[number]) if number in self.drawn else None
+
+    def taken(self, outputs: Iterable[np.ndarray]) -> list[np.ndarray]:
+        """What is judged of whole outputs."""
+        places = ((output, self.place(number)) for number, output in enumerate(outputs))
+        return [output if at is None else np.take(output, at[1], at[0]) for output, at in places]
 
     @property
     def _judged_rows(self) -> tuple[int, ...]:
@@ -88,10 +129,14 @@ class Judge:
         return [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in chosen]
 
     def _evaluate(self, key: Sequence[str], draws: int) -> Evaluations:
-        return evaluations(
+        found = evaluations(
             self.mathematics.formula_of(self.part), self.case, self.inputs, key, np.random.default_rng([self.seed, 77]),
             self.judged, draws,
         )  # fmt: skip
+        if not self.drawn:
+            return found
+        exact, staged = self.taken(found.exact), self.taken(found.staged)
+        return replace(found, exact=exact, staged=staged, draws=map(self.taken, found.draws))
 
     def reference(self) -> Sequence[np.ndarray]:
         """The outputs in float64, of all rows or of the judged ones."""
@@ -147,7 +192,11 @@ class Judge:
 
     def _size(self, number: int, exact: np.ndarray) -> int:
         """How many elements output `number` has, of which `exact` holds the judged rows."""
-        return exact.size if self.judged is None else exact.size // exact.shape[self.axis(number)] * self.height
+        place = self.place(number)
+        if place is None:
+            return exact.size
+        height = self._shapes()[number][0] if self.drawn else self.height
+        return exact.size // len(place[1]) * height
 
     def judge(self, outputs: Sequence[np.ndarray], points: Sequence[str]) -> Verdict:
         """Compares the outputs (of the storage dtype, in the reference's shapes) of a program that rounds at `points`; of a
@@ -182,8 +231,7 @@ class Judge:
 
     def _each(self, outputs: Sequence[np.ndarray], budgets: Sequence[Budget]) -> list[Verdict]:
         verdicts = []
-        for number, (output, budget) in enumerate(zip(outputs, budgets, strict=True)):
-            got = output if self.judged is None else np.take(output, self.judged, self.axis(number))
+        for number, (got, budget) in enumerate(zip(self.taken(outputs), budgets, strict=True)):
             got, expected = got.astype(np.float64), self.reference()[number]
             error = errors(got, expected, budget.nonfinite)
             figures = together(error, budget.deviation)
@@ -195,7 +243,7 @@ class Judge:
                     rms_limit=budget.rms_limit,
                     mean=figures.mean,
                     mean_limits=self._mean_limits(budget.mean_limits, budget.rms_limit),
-                    some_rows=self.judged is not None,
+                    some_rows=self.partial,
                 )
             )
         return verdicts
@@ -206,7 +254,11 @@ class Judge:
 
     def judged_rows(self, points: Sequence[str]) -> Asked:
         """What the device is to evaluate of a large case, so that `learn` need not wait for NumPy."""
-        return self._asked(points, self._judged_rows)
+        if not self.drawn:
+            return self._asked(points, self._judged_rows)
+        outputs = range(len(self._shapes()))
+        drawn = tuple(tuple(map(int, self.drawn[n])) if n in self.drawn else None for n in outputs)
+        return Asked(self.case, self.part, self.key(points), tuple(self.row_axes), (), (), (), self.seed, drawn=drawn)
 
     def ask(self, outputs: Sequence[np.ndarray], points: Sequence[str], device: str) -> Asked:
         """What the reference on the device is to look at: all rows, or on a CPU as many as it can in a second or two, and those
@@ -232,6 +284,19 @@ class Judge:
             self.case, self.part, self.key(points), tuple(self.row_axes), tuple(map(self.axis, outputs)),
             tuple(map(self.dtype, outputs)), (), self.seed, seen,
         )  # fmt: skip
+
+    def undrawn(self) -> str:
+        """What to say of the elements that were not drawn, or ""."""
+        if not self.drawn:
+            return ""
+        shapes = self._shapes()
+        seen = sum(
+            math.prod(s) // s[0] * len(self.drawn[n]) if n in self.drawn else math.prod(s) for n, s in enumerate(shapes)
+        )
+        return (
+            f"a gradient that sums over all rows needs them all: {seen} of {sum(map(math.prod, shapes))} elements were compared, "
+            "in rows that were drawn afterwards"
+        )
 
     def unseen(self, asked: Asked) -> int:
         """How many rows neither the judge has seen nor the reference on the device, once that was asked."""
@@ -270,9 +335,9 @@ class Judge:
         place = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
         index = [int(i) for i in place]
         numbers: list[np.ndarray | None] = [None] * got.ndim
-        if self.judged is not None:
-            axis = self.axis(number)
-            index[axis], numbers[axis] = int(self.judged[index[axis]]), self.judged
+        if (chosen := self.place(number)) is not None:
+            axis = chosen[0]
+            index[axis], numbers[axis] = int(chosen[1][index[axis]]), chosen[1]
         step = float(spacing(expected[place], self.dtype(number))) or float("nan")
         return Verdict(
             float(ratio[place]), float(size.max()), float(relative.max()), float(size[place]) / step, tuple(index),
@@ -284,15 +349,18 @@ class Judge:
         """What makes a comparison pointless: an unknown point, another number, shape or dtype of outputs."""
         expected = self.reference()
         if undeclared := set(points) - self.points - {FLUSHED}:
-            self.points |= every_point(self.mathematics, self.case, self.part)
+            self.points |= every_point(self.kernel, self.case, self.part)
             if undeclared := undeclared - self.points:
                 known = ", ".join(sorted(self.points)) or "none"
-                return f"VARIANTS names the point {min(undeclared)!r}; the formula has {known}"
+                where = "VARIANTS" if self.case.mode == "forward" else "BACKWARD"
+                return f"{where} names the point {min(undeclared)!r}; the formula has {known}"
         if len(outputs) != len(expected):
             return f"{len(outputs)} outputs, expected {len(expected)}"
         for number, (output, exact) in enumerate(zip(outputs, expected, strict=True)):
             shape = list(exact.shape)
-            if self.judged is not None:
+            if number in self.drawn:
+                shape[0] = self._shapes()[number][0]
+            elif self.judged is not None:
                 shape[self.axis(number)] = self.height
             if output.shape != tuple(shape):
                 return f"shape {output.shape}, expected {tuple(shape)}"

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fusebench import modes
 from fusebench.backends import torch as backend
 from fusebench.contract import Case, Device
 from fusebench.discovery import normalised
@@ -108,30 +109,40 @@ def evaluated(
 ) -> tuple[list[np.ndarray], frozenset[str]]:
     """The evaluations of the rows of `asked`, all at once: of each output its exact value, that with the points rounded and the
     draws, in float64, stacked; and the points that the formula has."""
-    rows = np.array(asked.rows)
+    rows = None if asked.rows is None else np.array(asked.rows)
     random = Random(device, asked.seed + JUDGED_SEED)
     found = evaluations(
         _formula(asked), asked.case, _inputs(asked, arrays, device)(rows), asked.points, random, rows, draws,
         lambda o: _tensor(o, device),
     )  # fmt: skip
-    outputs = zip(found.exact, found.staged, *found.draws, strict=True)
+    kept = [_drawn(evaluation, asked, device) for evaluation in (found.exact, found.staged)]
+    outputs = zip(*kept, *(_drawn(evaluation, asked, device) for evaluation in found.draws), strict=True)
     return [torch.stack([e.tensor for e in output]).cpu().numpy() for output in outputs], found.seen
+
+
+def _drawn(outputs: Sequence[Any], asked: Asked, device: str) -> list[Any]:
+    """Of each output what is to come back: not all of what sums over all rows."""
+    places = asked.drawn or (None,) * len(outputs)
+    return [
+        o if numbers is None else Tensor(o.tensor[torch.tensor(numbers, device=device)])
+        for o, numbers in zip(outputs, places, strict=True)
+    ]
 
 
 def _formula(asked: Asked) -> Formula:
     mathematics = normalised(importlib.import_module(f"implementations.{asked.case.kernel}.kernel"))
-    return mathematics.formula_of(asked.part)
+    return modes.formula(mathematics, asked.case.mode, asked.part)
 
 
-def _inputs(asked: Asked, arrays: Sequence[np.ndarray], device: str) -> Callable[[np.ndarray], list[Any]]:
-    """What gives the formula's inputs of some rows; those without rows go to the device once."""
+def _inputs(asked: Asked, arrays: Sequence[np.ndarray], device: str) -> Callable[[np.ndarray | None], list[Any]]:
+    """What gives the formula's inputs of some rows, or of all; those without rows go to the device once."""
     whole = [
         _argument(np.array(a), device) if axis is None else None for a, axis in zip(arrays, asked.row_axes, strict=True)
     ]
 
-    def inputs(chosen: np.ndarray) -> list[Any]:
+    def inputs(chosen: np.ndarray | None) -> list[Any]:
         return [
-            w if axis is None else _argument(_take(a, chosen, axis), device)
+            w if axis is None else _argument(np.array(a) if chosen is None else _take(a, chosen, axis), device)
             for a, w, axis in zip(arrays, whole, asked.row_axes, strict=True)
         ]
 

@@ -32,6 +32,7 @@ PARTIAL_SUMS = 16  # of a product that are looked at
 SAMPLED_TERMS, SAMPLED_DISTANCES, SAME = 1024, 8, 2.0**-21
 # A tensor core rounds a float16 accumulator to nearest after each instruction, which has 8 of K or more.
 HALF_UNIT, HALF_LARGEST, HALF_LOST = 2.0**-11, 65504.0, 2.0**-25
+STEP_UNITS = 4.0  # spacings of a sum's terms by which it may be off where it is compared with 0
 FLUSHED = "subnormals"  # the point of programs, or of back ends, that flush float32 subnormals to zero
 HALF_SUMS = "half_sums"  # of programs that sum a product in float16
 FAST_VARIANCE = "fast_variance"  # of programs that take a variance as mean(x²) - mean(x)²
@@ -60,6 +61,10 @@ class Exact:
         """Sum along an axis in float32."""
         return value.sum(axis=axis, keepdims=keepdims)
 
+    def segments(self, value: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Sums in float32 of the rows starts[n] … starts[n + 1] - 1 of `value` (L, D) for each n: 0 of none."""
+        return _of_segments(value, starts)
+
     def round(self, point: str, value: np.ndarray) -> np.ndarray:
         """A point that a program may round to the storage dtype; others keep it in float32."""
         self.seen.add(point)
@@ -77,6 +82,10 @@ class Exact:
     def function(self, value: np.ndarray, spacings: float = FUNCTION_SPACINGS) -> np.ndarray:
         """The value of an elementary function (exp, tanh, 1/sqrt, division) in float32, off by up to that many spacings."""
         return value
+
+    def positive(self, value: np.ndarray, size: np.ndarray) -> np.ndarray:
+        """1 where the value is above 0, else 0: the slope of a relu. Sums of terms of that `size` may come out on either side."""
+        return np.where(value > 0, 1.0, 0.0)
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """A point where a program may have computed `value` from a @ b, times `scale`, through a cancellation."""
@@ -215,6 +224,13 @@ class Noisy(Exact):
     def narrow(self, point: str, value: np.ndarray) -> np.ndarray:
         return self.round(point, value) if point in self.points else value
 
+    def positive(self, value: np.ndarray, size: np.ndarray) -> np.ndarray:
+        # a step that noise crosses in one draw of a hundred would be missed: where rounding may cross it, every second draw does
+        stored_terms = self.dtype in FORMATS and set(self.points) - set(COMPUTED)
+        unit = 2.0 ** -FORMATS[self.dtype][0] if stored_terms else TF32_TRUNCATION if self.tf32 else 2.0**-22
+        open_ = np.abs(value) <= STEP_UNITS * unit * size
+        return np.where(open_, float(self.draw % 2), np.where(value > 0, 1.0, 0.0))
+
     def _deviation(
         self, total: np.ndarray, squares: np.ndarray, in_order: np.ndarray, unit: float, steps: int, terms: int = 0,
         repeats: Any = 0.0,
@@ -278,6 +294,17 @@ class Noisy(Exact):
         deviation, lost = self._once(sizes)
         return _moved(total + self.towards_zero * lost, deviation, self._normal(total))
 
+    def segments(self, value: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        total = _of_segments(value, starts)
+
+        def size() -> np.ndarray:
+            steps = np.diff(starts).astype(float)[:, None]  # additions of each
+            squares = _of_segments(value**2, starts)
+            # in whatever order: atomic additions have none, and rows that repeat are few
+            return _finite(2.0**-24 * np.sqrt(steps / 3 * np.maximum(total**2, squares)))
+
+        return _moved(total, self._once(size), self._normal(total))
+
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         if point not in self.points or self.dtype == "float32":
             return value  # float32 can shift a row by its mean, so that nothing cancels: it is owed nothing
@@ -338,6 +365,12 @@ def _repeats(terms: np.ndarray, axis: int, keepdims: bool) -> np.ndarray:
         same = abs(sample - other) <= SAME * abs(sample)
         met = met + (same & (sample != 0)).sum(axis=axis, keepdims=keepdims)
     return met * ((K - 1) / max(count * len(distances), 1))
+
+
+def _of_segments(value: Any, starts: np.ndarray) -> Any:
+    """Differences of the running sum, in float64: what they lose is far below float32."""
+    running = np.concatenate([0.0 * value[:1], np.cumsum(value, axis=0)], axis=0)
+    return running[starts[1:]] - running[starts[:-1]]
 
 
 def _moved(value: Any, size: Any, noise: Any) -> Any:

@@ -56,7 +56,8 @@ class Build:
     a later call; bytes that the build and the first call took at the most
     beyond the inputs, None where that is not known; bytes of its outputs; the points that the variant rounds at;
     all its tunables; `config_from` says where these are from, "set" (one was asked for), "tuned" (from tuned.json) or "default" (the
-    implementation's own), "" without any, and `config_note` why an entry of tuned.json was not taken, or which size it is of."""
+    implementation's own), "" without any, and `config_note` why an entry of tuned.json was not taken, or which size it is of; in mode=backward the bytes that the residuals
+    of a forward call keep beyond its inputs, None in others."""
 
     prepare_s: float
     compile_s: float
@@ -66,6 +67,7 @@ class Build:
     config: Mapping[str, Tunable] = field(default_factory=dict)
     config_from: str = ""
     config_note: str = ""
+    saved_bytes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,11 @@ class _Work(msgspec.Struct):
     moved_bytes: int | None
 
 
+class _Build(msgspec.Struct):
+    peak_memory_bytes: int | None = None
+    saved_bytes: int | None = None
+
+
 class _Verdict(msgspec.Struct):
     ratio: float
 
@@ -101,6 +106,7 @@ class _Line(msgspec.Struct):
     reason: str | None
     computes: str
     work: _Work | None
+    build: _Build | None
     parity: _Parity
     timing: _Timing | None
     rates: _Rates | None
@@ -116,7 +122,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "uncertainty": pa.float64(), "target_missed": pa.bool_(), "host_s": pa.float64(), "launches": pa.int64(), "regime": NAME, "cache": NAME,
     "tflops": pa.float64(), "gbps": pa.float64(), "best_s": pa.float64(), "yardstick_share": pa.float64(), "copy_gbps": pa.float64(),
     "read_gbps": pa.float64(), "matrix_tflops": pa.float64(), "error_budget": pa.float64(), "device": NAME, "computes": NAME,
-    "flops": pa.float64(), "moved_bytes": pa.float64(), "reason": NAME, "began": pa.string(), "id": pa.string(),
+    "flops": pa.float64(), "moved_bytes": pa.float64(), "saved_bytes": pa.int64(), "peak_bytes": pa.int64(), "reason": NAME, "began": pa.string(), "id": pa.string(),
 }  # fmt: skip
 
 
@@ -185,7 +191,8 @@ def _row(line: _Line) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (
         "", case.kernel, case.id, line.label, cell.implementation, cell.variant, case.dtype, case.precision, case.mode, cell.inputs,
         cell.seed, line.status, *clock, *rate, max(errors, default=None), line.environment.device.name or line.environment.device.type,
-        line.computes, line.work and line.work.flops, line.work and line.work.moved_bytes, line.reason, line.began, line.id,
+        line.computes, line.work and line.work.flops, line.work and line.work.moved_bytes,
+        line.build and line.build.saved_bytes, line.build and line.build.peak_memory_bytes, line.reason, line.began, line.id,
     ), {
         **{f"shape.{name}": size for name, size in case.sizes.items()},
         **{f"option.{name}": str(value) for name, value in case.options.items()},

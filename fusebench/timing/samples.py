@@ -27,13 +27,15 @@ COPIES_BYTES = 4 * 2**30  # of inputs that wait for their calls at one time
 class Ring:
     """The input sets of a cell. `ring[i]` are arguments that no call has seen: copies of set i's inputs at the places in
     `copied`, so that a call may overwrite or donate them, and cannot remember a result by where its input lies; `place`, where
-    it is given, makes them of a set. The output of the last timed call on set `kept` is kept, by default the last set."""
+    it is given, makes them of a set; `ready` adds what the call needs besides, of `ready_bytes`. The output of the last timed call on set `kept` is kept, by default the last set."""
 
     sets: Sequence[Sequence[Any]]
     copied: frozenset[int]
     copy: Callable[[Any], Any]
     place: Callable[[Sequence[Any]], list[Any]] | None = None
     kept: int | None = None
+    ready: Callable[[list[Any]], list[Any]] | None = None
+    ready_bytes: int = 0
 
     def __len__(self) -> int:
         return len(self.sets)
@@ -41,13 +43,17 @@ class Ring:
     def __getitem__(self, number: int) -> list[Any]:
         own = self.sets[number]
         if self.place is not None:
-            return self.place(own)
-        return [self.copy(a) if place in self.copied else a for place, a in enumerate(own)]
+            return self.made_ready(self.place(own))
+        return self.made_ready([self.copy(a) if place in self.copied else a for place, a in enumerate(own)])
+
+    def made_ready(self, arguments: list[Any]) -> list[Any]:
+        """The same list of arguments, with what the call needs besides."""
+        return arguments if self.ready is None else self.ready(arguments)
 
     @property
     def copied_bytes(self) -> int:
-        """Bytes that one call's copies take."""
-        return sum(int(self.sets[0][place].nbytes) for place in self.copied)
+        """Bytes that one call's copies take, and what is made of them."""
+        return sum(int(self.sets[0][place].nbytes) for place in self.copied) + self.ready_bytes
 
 
 @dataclass

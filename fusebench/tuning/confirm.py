@@ -139,6 +139,7 @@ def entry(decision: Decision, this: Run) -> tuned.Entry:
     return tuned.Entry(
         cell.implementation, cell.variant, record.device.name, cell.case.dtype, cell.case.precision, cell.case.sizes,
         cell.case.options, {} if decision.is_default else cell.config, decision.time_s, decision.default_s, files,
+        cell.case.mode,
     )  # fmt: skip
 
 

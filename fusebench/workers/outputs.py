@@ -20,6 +20,11 @@ def as_list(output: Any) -> list[Any]:
     return list(output) if plain else [output]
 
 
+def written_bytes(output: Any) -> int:
+    """Bytes of the arrays that a call returns: the part of its compulsory traffic that is written."""
+    return sum(int(getattr(o, "nbytes", 0)) for o in as_list(output))
+
+
 def fault(backend: Any, output: Any, device: Device, inputs: Spans) -> str | None:
     """Why a call may not return that, or None; `inputs` are the spans of those that it must leave alone."""
     for one in as_list(output):
@@ -38,8 +43,3 @@ def spans(backend: Any, output: Any) -> Spans:
 def overlap(a: Spans, b: Spans) -> bool:
     """Whether some memory of `a` is memory of `b`."""
     return any(max(x[0], y[0]) < min(x[1], y[1]) for x in a for y in b)
-
-
-def written_bytes(output: Any) -> int:
-    """Bytes of the arrays that a call returns: the part of its compulsory traffic that is written."""
-    return sum(int(getattr(o, "nbytes", 0)) for o in as_list(output))

@@ -64,7 +64,7 @@ class BuildCell(Message, frozen=True):
 
 
 class Built(Message, frozen=True):
-    """The seconds, the bytes, the rounding points of the variant, the files of the first output, all tunables, the files of
+    """The seconds, the bytes, the rounding points of the variant in the mode, the files of the first output, all tunables, the files of
     `implementations` that were loaded and compiled, by name with their SHA-256 (sources.py), where the tunables are from, and
     what there is to say of that (record.Build)."""
 
@@ -78,6 +78,7 @@ class Built(Message, frozen=True):
     sources: Mapping[str, str] = {}
     config_from: str = ""
     config_note: str = ""
+    saved_bytes: int | None = None
 
 
 class AskFits(Message, frozen=True):

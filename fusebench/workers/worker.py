@@ -16,20 +16,21 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fusebench import discovery, inputs, machine, memory, sources
+from fusebench import discovery, inputs, machine, memory, modes, sources
 from fusebench.backends import cuda, triton_interpreter
 from fusebench.contract import Device
 from fusebench.timing import cupti, yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Ring, Samples, kept_place
-from fusebench.workers import configs, guard, outputs, protocol, state, traces
+from fusebench.workers import calls, configs, guard, outputs, protocol, state, traces
 from fusebench.workers.answers import answer
 from fusebench.workers.batch import Batch
 from fusebench.workers.outputs import as_list, overlap, spans, written_bytes
@@ -55,7 +56,7 @@ class Bench:
         self.call: Any = None
         self.prepare: Callable[..., Any] = lambda *_: ()
         self.ring = Ring([], frozenset(), self.backend.copy)
-        self.inputs = 0  # how many of the arguments are inputs; behind them stands what was prepared
+        self.places = calls.Places(0)  # of the arguments
         self.unchanged: list[int] = []  # places of the arguments that a call must leave alone
         self.read: dict[Path, str] = {}  # digests of the Python files that were loaded
         self.kept: dict[int, Any] = {}  # by place, copies of what all calls are given: weights, and what was prepared
@@ -104,11 +105,13 @@ class Bench:
         self.backend.wait([*arrays.values(), kept])
         begin = time.perf_counter()
         self.prepare = functools.partial(getattr(module, "prepare", lambda *_: ()), case, variant)
-        prepared = list(self.prepare(*stored[0]))
+        upstream = modes.count_upstream(asked.names)
+        self.places = calls.Places(len(stored[0]) - upstream, upstream)
+        prepared = list(self.prepare(*stored[0][: self.places.inputs]))
+        self.places = replace(self.places, prepared=len(prepared))
         self.backend.wait(prepared)
         prepare_s = time.perf_counter() - begin
         self.ring = Ring([[*s, *prepared] for s in stored], frozenset(varying + in_place), self.backend.copy)
-        self.inputs = len(stored[0])
         self.unchanged = [place for place in range(len(stored[0]) + len(prepared)) if place not in in_place]
         self.numbers = range(len(stored))
         arguments, kept = self.ring[0], kept + [self.backend.copy(a) for a in prepared]
@@ -118,7 +121,9 @@ class Bench:
         interpreted = found.fused and found.without_gpu == "interpreted" and self.device.type == "cpu"
         peak, begin = self.peak(), time.perf_counter()
         with cuda.noting_sources() as compiled:
-            self.call = module.build(case, variant, self.device, *([config] if found.tunables else []))
+            built = module.build(case, variant, self.device, *([config] if found.tunables else []))
+            made = calls.of(built, case.mode, self.places, self.backend)
+            self.call, (self.ring, saved) = made.call, made.on(self.ring, arguments, self.backend)
             output, operators = self.backend.watch(self.call, arguments) if interpreted else (self.call(*arguments), [])
             self.backend.wait(output)
         compile_s, peak_bytes = time.perf_counter() - begin, peak()
@@ -132,10 +137,10 @@ class Bench:
             return protocol.Refused("wrong", f"the call changed {changed}; it must leave it alone")
         self.repeats = Repeats(self.backend)
         self.repeats.see(0, output)
-        points, files = tuple(found.variants[variant]), self._save(self.repeats.first[0], folder, "first")
+        points, files = found.points(variant, case.mode), self._save(self.repeats.first[0], folder, "first")
         made_of = sources.of_module(module.__name__, self.read) | sources.named(compiled)
         return protocol.Built(
-            prepare_s, compile_s, points, peak_bytes, written_bytes(output), files, config, made_of, chosen.origin, chosen.note
+            prepare_s, compile_s, points, peak_bytes, written_bytes(output), files, config, made_of, chosen.origin, chosen.note, saved
         )  # fmt: skip
 
     def repeat(self, asked: protocol.RepeatCell) -> protocol.Repeated | protocol.Refused:
@@ -150,6 +155,7 @@ class Bench:
         others: Sequence[Any] = self._arguments(last) if self.mover else self.ring.sets[last]
         for place in sorted(self.ring.copied):
             arguments[place] = self.backend.overwrite(arguments[place], others[place])
+        self.ring.made_ready(arguments)
         if self.mover and (move := self.mover.move_of(others)):
             self.mover.moves[id(arguments)] = move
         self._call_finished(last, arguments)
@@ -161,7 +167,7 @@ class Bench:
     def try_on(self, asked: protocol.TryCell) -> protocol.Tried:
         """Runs the cell in hand on other inputs and weights."""
         arguments = [self.backend.put(a, self.device) for a in inputs.load(asked.files, Path(asked.folder))]
-        arguments += self.prepare(*arguments)
+        arguments = self.ring.made_ready([*arguments, *self.prepare(*arguments[: self.places.inputs])])
         self.backend.wait(arguments)
         output, operators = self.backend.watch(self.call, arguments) if self.fused else (self.call(*arguments), [])
         self.backend.wait(output)
@@ -214,7 +220,7 @@ class Bench:
         self.mover = Mover(self.backend, self.ring.copied, rows.inputs, rows.outputs, rows.seed)
         sets, self.numbers = [self.ring.sets[0], self.ring.sets[-1]], (0, len(self.ring) - 1)
         kept = int(self.mover.rng.integers(0, 2))
-        self.ring = Ring(sets, self.ring.copied, self.backend.copy, self.mover.place, kept)
+        self.ring = replace(self.ring, sets=sets, place=self.mover.place, kept=kept)
 
     def _arguments(self, number: int, again: bool = False) -> list[Any]:
         """Arguments of a call on that set of the ring, `again` with their rows where those of the last ones were."""
@@ -222,7 +228,7 @@ class Bench:
             return self.ring[number]
         arguments = self.mover.place(self.ring.sets[number], self.last_move if again else None)
         self.last_move = self.mover.move_of(arguments)
-        return arguments
+        return self.ring.made_ready(arguments)
 
     def _move(self, arguments: Sequence[Any]) -> Move | None:
         return self.mover.move_of(arguments) if self.mover else None
@@ -250,7 +256,7 @@ class Bench:
 
     def _fault(self, output: Any, arguments: Sequence[Any]) -> str | None:
         """Why a call on those arguments may not return that, or None."""
-        own = [self.backend.memory(arguments[place]) for place in self.unchanged if place < self.inputs]
+        own = [self.backend.memory(arguments[place]) for place in self.unchanged if place < self.places.inputs]
         return outputs.fault(self.backend, output, self.device, own)
 
     def _differing(self, folder: str) -> protocol.Differing:

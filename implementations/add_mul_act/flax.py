@@ -8,10 +8,12 @@ was, and x is gone.
 import jax
 import jax.numpy as jnp
 
+from implementations._shared.jax.autograd import differentiated
 from implementations._shared.jax.operators import ACTIVATIONS
 
 BACKEND = "jax"
 VARIANTS = {"default": (), "in_place": ()}
+BACKWARD = {"default": ()}
 IN_PLACE = {"in_place": ("x",)}
 
 
@@ -23,4 +25,6 @@ def build(case, variant, device):
         wide_x, wide_z, wide_multiplier, wide_b = (v.astype(jnp.float32) for v in (x, z, multiplier, b))
         return activate(wide_x + wide_multiplier * wide_z + wide_b).astype(x.dtype)
 
+    if case.mode != "forward":
+        return differentiated(add_mul_act, (0, 1, 3))
     return jax.jit(add_mul_act, donate_argnums=0 if variant == "in_place" else ())

@@ -6,7 +6,7 @@ are taken in the order written: in another, what cancels would cancel differentl
 
 import numpy as np
 
-from implementations._shared.numpy.formulas import ACTIVATIONS, activate
+from implementations._shared.numpy.formulas import ACTIVATIONS, activate, pulled_back
 
 DIMENSIONS = ("M", "N")
 BATCH = "M"
@@ -66,13 +66,33 @@ def formula(case, r, x, z, multiplier, b):
     return (activate(case.options["activation"], biased, r),)
 
 
+GRADIENTS = ("x", "z", "b")
+
+
+def upstream(case, rng):
+    """y's, standard normal."""
+    return {"y": rng.standard_normal(case.size("M", "N"), dtype=np.float32)}
+
+
+def gradient(case, r, x, z, multiplier, b, dy):
+    """(dx, dz, db) in float64: dy * act', that times the multiplier, and its sum over the rows. Points: those of the formula, and `dsum`,
+    dy * act' where it goes on to dz and db."""
+    product = r.round("product", multiplier * z)
+    biased = r.round("bias", r.round("sum", x + product) + b)
+    dx = pulled_back(case.options["activation"], biased, dy, r, np.abs(x) + np.abs(product) + np.abs(b))
+    through = r.round("dsum", dx)
+    return r.compute(dx), r.compute(multiplier * through), r.sum(through, axis=0)
+
+
 def flops(case):
-    """A product, two sums and the activation, counted as one operation, for each element."""
+    """A product, two sums and the activation, counted as one operation, for each element; backward its slope and three products or sums."""
     M, N = case.size("M", "N")
-    return 4 * M * N
+    return {"forward": 4, "backward": 4, "forward_backward": 8}[case.mode] * M * N
 
 
 def moved_bytes(case):
-    """x, z, the multiplier and b read once, y written once."""
+    """x, z, the multiplier and b read once, y written once. Backward dy and what the slope takes, a bit an element at the least, and the
+    multiplier are read, and dx, dz and db written; both: all of them, each once."""
     M, N = case.size("M", "N")
-    return (3 * M * N + N + 1) * case.itemsize
+    each = {"forward": 3, "backward": 3, "forward_backward": 6}[case.mode]
+    return (each * M * N + (2 * N if case.mode == "forward_backward" else N) + 1) * case.itemsize

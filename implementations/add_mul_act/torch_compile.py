@@ -1,11 +1,13 @@
 """add_mul_act through torch.compile: Inductor makes one kernel of it, in float32 up to the store; `in_place` lets it write
 into x."""
 
+from implementations._shared.torch.autograd import in_mode
 from implementations._shared.torch.compile import compiled
 from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": (), "in_place": ()}
+BACKWARD = {"default": ("value", "dsum")}
 IN_PLACE = {"in_place": ("x",)}
 
 
@@ -19,4 +21,4 @@ def build(case, variant, device):
     def in_place(x, z, multiplier, b):
         return x.copy_(add_mul_act(x, z, multiplier, b))
 
-    return compiled(in_place if variant == "in_place" else add_mul_act)
+    return in_mode(case, compiled(in_place if variant == "in_place" else add_mul_act), (0, 1, 3))

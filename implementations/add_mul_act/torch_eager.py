@@ -6,10 +6,12 @@ overwrites x in all three.
 
 import torch
 
+from implementations._shared.torch.autograd import in_mode
 from implementations._shared.torch.operators import ACTIVATIONS, ACTIVATIONS_IN_PLACE
 
 BACKEND = "torch"
 VARIANTS = {"default": ("sum", "bias"), "in_place": ("sum", "bias")}
+BACKWARD = {"default": ("sum", "bias", "value", "dsum")}
 IN_PLACE = {"in_place": ("x",)}
 
 
@@ -20,4 +22,4 @@ def build(case, variant, device):
         activate_in_place = ACTIVATIONS_IN_PLACE[name]
         return lambda x, z, multiplier, b: activate_in_place(x.addcmul_(z, multiplier).add_(b))
     activate = ACTIVATIONS[name]
-    return lambda x, z, multiplier, b: activate(torch.addcmul(x, z, multiplier) + b)
+    return in_mode(case, lambda x, z, multiplier, b: activate(torch.addcmul(x, z, multiplier) + b), (0, 1, 3))

@@ -90,11 +90,16 @@ def weights(case, rng):
 
 def formula(case, r, ids, tables, offsets, known=None):
     """(y,) in float64. A copy rounds nowhere."""
+    return (tables[_rows(ids, offsets, known)],)
+
+
+def _rows(ids, offsets, known=None):
+    """The row of the tables for each id (M, F)."""
     if known is None:
         rows = offsets[:-1] + (ids + 1) % (offsets[1:] - offsets[:-1])
     else:
         rows = np.stack([_found(ids[:, f], known, *offsets[f : f + 2]) for f in range(len(offsets) - 1)], axis=1)
-    return (tables[np.where((ids >= 0) & (ids <= LAST_ID), rows, offsets[-1])],)
+    return np.where((ids >= 0) & (ids <= LAST_ID), rows, offsets[-1])
 
 
 def _found(ids, known, begin, end):
@@ -106,18 +111,39 @@ def _found(ids, known, begin, end):
     return np.where(values[at] == ids, begin + first[at], end - 1)
 
 
+GRADIENTS = ("tables",)
+
+
+def upstream(case, rng):
+    """y's, standard normal."""
+    return {"y": rng.standard_normal(case.size("M", "F", "D"), dtype=np.float32)}
+
+
+def gradient(case, r, ids, tables, offsets, *known_and_dy):
+    """(dtables,) in float64: each row the sum of dy wherever its row was looked up, 0 where nowhere."""
+    *known, dy = known_and_dy
+    rows = _rows(ids, offsets, *known).reshape(-1)
+    order = np.argsort(rows, kind="stable")
+    starts = np.searchsorted(rows[order], np.arange(len(tables) + 1))
+    return (r.segments(dy.reshape(-1, tables.shape[1])[order], starts),)
+
+
 def hard(case):
     """All kinds: rows are copied, whatever is in them."""
     return dict.fromkeys(("large_mean", "equal", "subnormal", "nan", "inf", "extreme"), ("tables",))
 
 
 def flops(case):
-    """None: hashing is integer arithmetic."""
+    """None: hashing is integer arithmetic, and the additions of a gradient are as many as ids repeat."""
     return 0
 
 
 def moved_bytes(case):
     """ids read and y written once. The rows that are read are at most as many bytes as y, but ids repeat, and how often is a
-    matter of the data: they do not count."""
+    matter of the data: they do not count. Backward ids and dy read, and all of dtables written, most of it zeros; both: y as well."""
     M, F, D = case.size("M", "F", "D")
-    return M * F * (8 + D * case.itemsize)
+    looked_up, tables = M * F * D, (int(cardinalities(case).sum()) + 1) * D
+    moved = {"forward": looked_up, "backward": looked_up + tables, "forward_backward": 2 * looked_up + tables}[
+        case.mode
+    ]
+    return M * F * 8 + moved * case.itemsize

@@ -8,11 +8,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from implementations._shared.jax.operators import ACTIVATIONS, dot_general, transposed_product
+from implementations._shared.jax.autograd import differentiated
+from implementations._shared.jax.operators import ACTIVATIONS, dense, dot_general, transposed_product
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
 VARIANTS = {"module": ("product", "bias", "activation"), "transposed": ("product", "bias", "activation")}
+BACKWARD = {"module": ("product", "bias", "activation", "dz", "dhidden")}
 
 
 class MLP(nn.Module):
@@ -31,7 +33,9 @@ class MLP(nn.Module):
 
 
 def prepare(case, variant, x, *layers):
-    """(W1, W2, …) in the variant's layout."""
+    """(W1, W2, …) in the variant's layout; nothing in backward modes, where they are trained."""
+    if case.mode != "forward":
+        return ()
     kept = case.options["w_layout"] == ("nk" if variant == "transposed" else "kn")
     return tuple(jnp.array(W if kept else W.T) for W in layers[::2])
 
@@ -53,4 +57,11 @@ def build(case, variant, device):
             x = ACTIVATIONS[last](x) if i + 1 == layers else jax.nn.relu(x)
         return x
 
+    def trained(x, *arrays):
+        for i, (W, b) in enumerate(zip(arrays[::2], arrays[1::2], strict=True), 1):
+            x = ACTIVATIONS[last if i == layers else "relu"](dense(case, x, W, b))
+        return x
+
+    if case.mode != "forward":
+        return differentiated(trained, tuple(range(2 * case.sizes["LAYERS"] + 1)))
     return jax.jit(transposed if variant == "transposed" else apply)

@@ -15,7 +15,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from implementations._shared.numpy.formulas import activate, dot, linear
+from implementations._shared.numpy.formulas import (
+    PRODUCTS,
+    activate,
+    dot,
+    layer_elements,
+    linear,
+    linear_gradients,
+    pulled_back,
+)
 
 DIMENSIONS = ("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
 BATCH = "M"
@@ -95,6 +103,33 @@ def formula(case, r, x, *layers):
     return (activate(case.options["last"], z, r),)
 
 
+GRADIENTS = ("x", "W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4")  # of as many layers as the case has
+
+
+def upstream(case, rng):
+    """y's, standard normal."""
+    return {"y": rng.standard_normal((case.sizes["M"], widths(case)[-1]), dtype=np.float32)}
+
+
+def gradient(case, r, x, *layers_and_dy):
+    """(dx, dW1, db1, …) in float64, layer by layer from the last. Points: those of the formula, `dz` and `dhidden`, the gradients
+    before and after each product."""
+    *layers, dh = layers_and_dy
+    below, results = [x], []
+    for i in range(0, len(layers), 2):
+        W, b = layers[i], layers[i + 1]
+        results.append(linear(case, below[-1], W if case.options["w_layout"] == "kn" else W.T, b, r))
+        below.append(r.round("hidden", activate("relu", results[-1], r)))
+    gradients = []
+    for i in reversed(range(0, len(layers), 2)):
+        name = case.options["last"] if i + 2 == len(layers) else "relu"
+        dz = r.round("dz", pulled_back(name, results[i // 2], dh, r))
+        dh, dW, db = linear_gradients(case, r, below[i // 2], layers[i], dz)
+        dh = r.round("dhidden", dh) if i else dh
+        gradients = [dW, db, *gradients]
+    return dh, *gradients
+
+
 def products(case, r, x, *layers):
     """(x @ W1 @ W2 …,): the part that a library multiplies, each product stored."""
     h = x
@@ -108,12 +143,13 @@ PARTS = {"products": products}  # what an implementation with this in COMPUTES i
 
 
 def flops(case):
-    """2 M K N of each layer's product."""
+    """2 M K N of each layer's products, one forward and two backward."""
     sizes = widths(case)
-    return 2 * case.sizes["M"] * sum(K * N for K, N in pairwise(sizes))
+    return PRODUCTS[case.mode] * 2 * case.sizes["M"] * sum(K * N for K, N in pairwise(sizes))
 
 
 def moved_bytes(case):
-    """x, weights and biases read once, y written once."""
+    """x, weights and biases read once, y written once; backward each gradient as well (layer_elements)."""
     M, sizes = case.sizes["M"], widths(case)
-    return (M * sizes[0] + sum((K + 1) * N for K, N in pairwise(sizes)) + M * sizes[-1]) * case.itemsize
+    weights, biases = sum(K * N for K, N in pairwise(sizes)), sum(sizes[1:])
+    return layer_elements(case, M * sizes[0], weights, biases, M * sizes[-1]) * case.itemsize

@@ -6,11 +6,16 @@ graphs, which would copy the inputs.
 
 import torch.nn.functional as F
 
+from implementations._shared.torch.autograd import in_mode
 from implementations._shared.torch.compile import compiled
 from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "bias"), "max_autotune": ("product", "bias")}
+BACKWARD = {
+    "default": ("product", "bias", "value", "dz", "dhidden"),
+    "max_autotune": ("product", "bias", "value", "dz", "dhidden"),
+}
 
 
 def skip(case, variant, device):
@@ -29,4 +34,5 @@ def build(case, variant, device):
             x = F.relu(F.linear(x, W if transposed else W.T, b))
         return last(F.linear(x, W_last if transposed else W_last.T, b_last))
 
-    return compiled(fused_mlp, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
+    call = compiled(fused_mlp, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
+    return in_mode(case, call, tuple(range(2 * case.sizes["LAYERS"] + 1)))

@@ -3,10 +3,12 @@
 import torch
 import torch.nn.functional as F
 
+from implementations._shared.torch.autograd import in_mode
 from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "bias")}
+BACKWARD = {"default": ("product", "bias", "value", "dz", "dhidden")}
 
 
 def build(case, variant, device):
@@ -19,4 +21,4 @@ def build(case, variant, device):
             x = F.relu(F.linear(x, W if transposed else W.T, b))
         return last(F.linear(x, W_last if transposed else W_last.T, b_last))
 
-    return call
+    return in_mode(case, call, tuple(range(2 * case.sizes["LAYERS"] + 1)))

@@ -7,11 +7,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from implementations._shared.jax.operators import ACTIVATIONS, dot_general
+from implementations._shared.jax.autograd import differentiated
+from implementations._shared.jax.operators import ACTIVATIONS, dense, dot_general
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
 VARIANTS = {"default": ("product", "bias", "activation", "gate")}
+BACKWARD = {"default": ("product", "bias", "activation", "gate", "weighted", "dz")}
 
 
 class Geglu(nn.Module):
@@ -35,4 +37,8 @@ def build(case, variant, device):
     def call(x, W, b):
         return module.apply({"params": {"Dense_0": {"kernel": W.T if transposed else W, "bias": b}}}, x)
 
-    return jax.jit(call)
+    def trained(x, W, b):
+        z1, z2 = jnp.split(dense(case, x, W, b), 2, axis=1)
+        return z1 * ACTIVATIONS[case.options["activation"]](z2)
+
+    return jax.jit(call) if case.mode == "forward" else differentiated(trained, (0, 1, 2))

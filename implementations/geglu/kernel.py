@@ -7,7 +7,16 @@ import math
 
 import numpy as np
 
-from implementations._shared.numpy.formulas import activate, dot, linear, product
+from implementations._shared.numpy.formulas import (
+    PRODUCTS,
+    activate,
+    dot,
+    layer_elements,
+    linear,
+    linear_gradients,
+    product,
+    pulled_back,
+)
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
@@ -59,16 +68,33 @@ def _gated(case, r, Z):
     return (r.compute(z1 * r.round("gate", activate(case.options["activation"], z2, r))),)
 
 
+GRADIENTS = ("x", "W", "b")
+
+
+def upstream(case, rng):
+    """y's, standard normal."""
+    return {"y": rng.standard_normal(case.size("M", "N"), dtype=np.float32)}
+
+
+def gradient(case, r, x, W, b, dy):
+    """(dx, dW, db) in float64, with Z = x @ W + b and dZ = (dy * gelu(z2), dy * z1 * gelu'(z2)). Points: those of the formula, `weighted`,
+    dy * z1, and `dz`."""
+    z1, z2 = np.split(linear(case, x, W if case.options["w_layout"] == "kn" else W.T, b, r), 2, axis=1)
+    dz1 = r.compute(dy * r.round("gate", activate(case.options["activation"], z2, r)))
+    dz2 = pulled_back(case.options["activation"], z2, r.round("weighted", dy * z1), r)
+    return linear_gradients(case, r, x, W, r.round("dz", np.concatenate([dz1, dz2], axis=1)))
+
+
 PARTS = {"product": product, "without_bias": without_bias}  # what COMPUTES may name: judged by this, not by the formula
 
 
 def flops(case):
-    """2 M K (2N) of the product; the rest does not count."""
+    """2 M K (2N) of each product, one forward and two backward; the rest does not count."""
     M, K, N = case.size("M", "K", "N")
-    return 4 * M * K * N
+    return PRODUCTS[case.mode] * 4 * M * K * N
 
 
 def moved_bytes(case):
-    """x, W and b read once, y written once."""
+    """x, W and b read once, y written once; backward each gradient as well (layer_elements)."""
     M, K, N = case.size("M", "K", "N")
-    return (M * K + 2 * K * N + 2 * N + M * N) * case.itemsize
+    return layer_elements(case, M * K, 2 * K * N, 2 * N, M * N) * case.itemsize

@@ -6,11 +6,16 @@ graphs, which would copy the inputs.
 
 import torch.nn.functional as F
 
+from implementations._shared.torch.autograd import in_mode
 from implementations._shared.torch.compile import compiled
 from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "bias"), "max_autotune": ("product", "bias")}
+BACKWARD = {
+    "default": ("product", "bias", "gate", "weighted", "dz"),
+    "max_autotune": ("product", "bias", "gate", "weighted", "dz"),
+}
 
 
 def skip(case, variant, device):
@@ -27,4 +32,5 @@ def build(case, variant, device):
         z1, z2 = F.linear(x, W if transposed else W.T, b).chunk(2, dim=1)
         return z1 * activate(z2)
 
-    return compiled(geglu, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
+    call = compiled(geglu, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
+    return in_mode(case, call, (0, 1, 2))

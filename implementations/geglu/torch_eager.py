@@ -3,10 +3,12 @@
 import torch
 import torch.nn.functional as F
 
+from implementations._shared.torch.autograd import in_mode
 from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "bias", "gate")}
+BACKWARD = {"default": ("product", "bias", "gate", "weighted", "dz")}
 
 
 def build(case, variant, device):
@@ -17,4 +19,4 @@ def build(case, variant, device):
         z1, z2 = F.linear(x, W if transposed else W.T, b).chunk(2, dim=1)
         return z1 * activate(z2)
 
-    return call
+    return in_mode(case, call, (0, 1, 2))

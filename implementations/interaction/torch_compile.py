@@ -3,11 +3,13 @@ kernel. `max_autotune` lets Inductor choose among its own products, without CUDA
 
 import torch
 
+from implementations._shared.torch.autograd import in_mode
 from implementations._shared.torch.compile import compiled
 from implementations.interaction import _limits
 
 BACKEND = "torch"
 VARIANTS = {"default": (), "max_autotune": ()}
+BACKWARD = {"default": ("terms", "left", "right", "stack"), "max_autotune": ("terms", "left", "right", "stack")}
 
 
 def skip(case, variant, device):
@@ -33,4 +35,5 @@ def build(case, variant, device):
         return (x[:, :, None] * x[:, None, :]).flatten(1)
 
     form = dot if case.options["form"] == "dot" else outer
-    return compiled(form, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
+    call = compiled(form, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
+    return in_mode(case, call, (0, 1))

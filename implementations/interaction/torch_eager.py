@@ -3,10 +3,12 @@ their transpose, takes the lower triangle by index and concatenates (4 launches)
 
 import torch
 
+from implementations._shared.torch.autograd import in_mode
 from implementations.interaction._limits import skip  # noqa: F401 (`skip` is part of the contract)
 
 BACKEND = "torch"
 VARIANTS = {"default": ()}
+BACKWARD = {"default": ("terms", "left", "right", "stack")}
 
 
 def build(case, variant, device):
@@ -23,4 +25,4 @@ def build(case, variant, device):
         x = torch.cat([dense, sparse.flatten(1)], dim=1)
         return (x[:, :, None] * x[:, None, :]).flatten(1)
 
-    return dot if case.options["form"] == "dot" else outer
+    return in_mode(case, dot if case.options["form"] == "dot" else outer, (0, 1))

@@ -26,6 +26,7 @@ from implementations._shared.triton.elementwise import activate
 from implementations._shared.triton.launch import TYPES, launch_with
 from implementations._shared.triton.limits import misfit, most_stages
 from implementations._shared.triton.matmul import grouped, narrowed, nearest_tf32
+from implementations.lola import _triton_backward as backward
 
 TUNABLES = {
     ("row", "batched_row"): {
@@ -34,6 +35,13 @@ TUNABLES = {
     ("multirow", "multirow_ws", "multirow_f16acc", "multirow_ws_f16acc"): {
         "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "BLOCK_K": (16, 32, 64), "GROUP": (4, 8, 16),
         "num_warps": (4, 8), "num_stages": (2, 3, 4),
+    },
+    "multirow": {  # those of the launches of mode=backward
+        "rows_BLOCK": (256, 512, 1024, 2048, 4096), "rows_num_warps": (1, 2, 4, 8),
+        "dx_BLOCK_M": (32, 64, 128), "dx_BLOCK_N": (64, 128, 256), "dx_BLOCK_K": (16, 32, 64), "dx_num_warps": (4, 8),
+        "dx_num_stages": (2, 3, 4),
+        "dW_BLOCK_M": (32, 64, 128), "dW_BLOCK_N": (64, 128, 256), "dW_BLOCK_K": (16, 32, 64), "dW_num_warps": (4, 8),
+        "dW_num_stages": (2, 3, 4),
     },
 }  # fmt: skip
 EPS = tl.constexpr(1e-5)
@@ -54,6 +62,8 @@ def skip(case, variant, device):
 
 def config(case, variant, device):
     """The tunables of a variant: its tile, warps and stages."""
+    if case.mode != "forward":
+        return backward.config(case, device)
     if variant in ("row", "batched_row"):
         return row_config(case)
     return multirow_config(case, device, variant in WITH_COLSUM)
@@ -61,6 +71,8 @@ def config(case, variant, device):
 
 def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
+    if case.mode != "forward":
+        return backward.fits(case, device, config)
     if variant in ("row", "batched_row"):
         return misfit(device, config, values=config["UNROLL"] * config["BLOCK_K"] * config["BLOCK_N"])
     BLOCK_M, BLOCK_N, BLOCK_K = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
@@ -70,7 +82,10 @@ def fits(case, variant, device, config):
 
 
 def launches(case, variant, device, config):
-    """The one launch of every variant."""
+    """The one launch of every variant; in mode=backward the three of `multirow`, in forward_backward the two before them as well."""
+    if case.mode != "forward":
+        behind = backward.backward_launches(case, config)
+        return behind if case.mode == "backward" else (*backward.forward_launches(case, device), *behind)
     M, K, N = case.size("M", "K", "N")
     pointer = TYPES[case.dtype]
     by_row, prepared = variant in ("row", "batched_row"), variant in WITH_COLSUM

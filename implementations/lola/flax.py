@@ -11,7 +11,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from implementations._shared.jax.operators import ACTIVATIONS, dot_general, transposed_product
+from implementations._shared.jax.autograd import differentiated
+from implementations._shared.jax.operators import ACTIVATIONS, add_bias, dot_general, product, transposed_product
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
@@ -21,6 +22,7 @@ VARIANTS = {
     "transposed": ("layernorm", "product", "bias", "activation"),
     "pieces": ("one_pass",),
 }
+BACKWARD = {"module": ("layernorm", "product", "bias", "activation", "dz", "dn")}
 
 
 class Lola(nn.Module):
@@ -40,7 +42,9 @@ class Lola(nn.Module):
 
 
 def prepare(case, variant, x, W, b):
-    """(W in the variant's layout,), and its float32 column sums for `pieces`."""
+    """(W in the variant's layout,), and its float32 column sums for `pieces`; nothing in backward modes, where W is trained."""
+    if case.mode != "forward":
+        return ()
     stored = case.options["w_layout"]
     W = jnp.array(W if stored == ("nk" if variant == "transposed" else "kn") else W.T)
     return (W, W.astype(jnp.float32).sum(axis=0)) if variant == "pieces" else (W,)
@@ -54,6 +58,16 @@ def build(case, variant, device):
 
     def apply(x, _, b, W):
         return module.apply({"params": {"Dense_0": {"kernel": W, "bias": b}}}, x)
+
+    def of_stored(x, W, b):
+        normed = nn.LayerNorm(
+            epsilon=1e-5, use_bias=False, use_scale=False, use_fast_variance=False, dtype=x.dtype
+        ).apply({}, x)
+        multiply = product if case.options["w_layout"] == "kn" else transposed_product
+        return activate(add_bias(multiply(normed, W), b))
+
+    if case.mode != "forward":
+        return differentiated(of_stored, (0, 1, 2))
 
     def transposed(x, _, b, W):
         normed = nn.LayerNorm(

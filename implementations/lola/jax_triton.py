@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from implementations._shared.jax.launch import run
+from implementations.lola import _triton_backward as backward
 from implementations.lola import _triton_kernels as kernels
 from implementations.lola._triton_kernels import TUNABLES, WITH_COLSUM, fits  # noqa: F401 (parts of the contract)
 
@@ -24,6 +25,7 @@ VARIANTS = {
     "multirow_ws_f16acc": ("half_sums",),
     "unjitted": (),
 }
+BACKWARD = {"multirow": ("layernorm", "bias", "dz")}
 
 
 def skip(case, variant, device):
@@ -52,6 +54,8 @@ def prepare(case, variant, x, W, b):
 
 
 def build(case, variant, device, chosen):
+    if case.mode != "forward":
+        return _differentiated(case, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
     M, N = case.size("M", "N")
 
@@ -59,3 +63,29 @@ def build(case, variant, device, chosen):
         return run(launch, x, W, b, *colsum, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
 
     return call if variant == "unjitted" else jax.jit(call)
+
+
+def _differentiated(case, device, chosen):
+    """(forward, backward) of five launches (_triton_backward.py), both jitted."""
+    normalise, linear = backward.forward_launches(case, device)
+    rows, dx_tile, dW_tile = backward.backward_launches(case, chosen)
+    M, K, N = case.size("M", "K", "N")
+
+    def shaped(dtype, *shape):
+        return jax.ShapeDtypeStruct(shape, dtype)
+
+    def forward(x, W, b):
+        n, rstd = run(normalise, x, out=[shaped(x.dtype, M, K), shaped(jnp.float32, M)])
+        z, y, colsum = run(
+            linear, n, W, b, M, out=[shaped(x.dtype, M, N), shaped(x.dtype, M, N), shaped(jnp.float32, N)]
+        )
+        return y, (n, rstd, z, colsum, W, b)
+
+    def backward_(residuals, dy):
+        n, rstd, z, colsum, W, b = residuals
+        dz, sums = run(rows, z, b, colsum, dy, out=[shaped(dy.dtype, M, N), shaped(jnp.float32, M, 2)])
+        dx = run(dx_tile, dz, W, n, rstd, sums, M, out=shaped(dy.dtype, M, K))
+        dW, db = run(dW_tile, n, dz, M, out=[shaped(W.dtype, *W.shape), shaped(b.dtype, N)])
+        return dx, dW, db
+
+    return jax.jit(forward), jax.jit(backward_)

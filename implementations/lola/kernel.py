@@ -13,7 +13,15 @@ import math
 
 import numpy as np
 
-from implementations._shared.numpy.formulas import activate, linear, product
+from implementations._shared.numpy.formulas import (
+    PRODUCTS,
+    activate,
+    layer_elements,
+    linear,
+    linear_gradients,
+    product,
+    pulled_back,
+)
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
@@ -93,8 +101,10 @@ def weights(case, rng):
 
 
 def hard(case):
-    """All kinds, but no extremes where float32 cannot hold their squares."""
-    kinds = ("large_mean", "equal", "subnormal", "nan", "inf", *(("extreme",) if case.dtype == "float16" else ()))
+    """All kinds, but no extremes where float32 cannot hold their squares, and backward no subnormals: dW shows the normed rows, which
+    are then what each way of taking a mean has rounded last."""
+    kinds = ("large_mean", "equal", "nan", "inf", *(("subnormal",) if case.mode == "forward" else ()))
+    kinds += ("extreme",) if case.dtype == "float16" else ()
     return dict.fromkeys(kinds, ("x",))
 
 
@@ -102,11 +112,7 @@ def formula(case, r, x, W, b):
     """(y,) in float64. Points: `layernorm`, `product`, `bias`, `output`; `one_pass` where the identity above is used, `half_sums`
     where its product is summed in float16, `fast_variance` where the variance is mean(x²) - mean(x)²."""
     W = W if case.options["w_layout"] == "kn" else W.T
-    K = case.sizes["K"]
-    mean = r.compute(r.sum(x, axis=1, keepdims=True) / K)
-    deviation = r.compute(x - mean)
-    variance = r.fast_variance(r.sum(deviation**2, axis=1, keepdims=True) / K, x, mean)
-    rstd = r.function(1 / np.sqrt(variance + EPS))
+    _, deviation, rstd = _shifted(case, r, x)
     normed = r.round("layernorm", deviation * rstd)
 
     def after(product):
@@ -118,16 +124,54 @@ def formula(case, r, x, W, b):
     return (r.round("output", activate(case.options["activation"], z, r)),)
 
 
+def _shifted(case, r, x):
+    """The means of the rows of x, x less these, and 1 / their deviations."""
+    K = case.sizes["K"]
+    mean = r.compute(r.sum(x, axis=1, keepdims=True) / K)
+    deviation = r.compute(x - mean)
+    variance = r.fast_variance(r.sum(deviation**2, axis=1, keepdims=True) / K, x, mean)
+    return mean, deviation, r.function(1 / np.sqrt(variance + EPS))
+
+
+GRADIENTS = ("x", "W", "b")
+
+
+def upstream(case, rng):
+    """y's, standard normal."""
+    return {"y": rng.standard_normal(case.size("M", "N"), dtype=np.float32)}
+
+
+def gradient(case, r, x, W, b, dy):
+    """(dx, dW, db) in float64, with n = LN(x), z = n @ W + b, dz = dy * act'(z) and dn = dz @ Wᵀ:
+
+        dx = (dn - mean(dn) - n * mean(dn * n)) / sqrt(var(x) + eps)        dW = nᵀ @ dz        db = sum of dz over the rows
+
+    Points: those of the formula, `dz`, `dn`, and `moments` where mean and deviation are kept in the storage dtype for dx, as Torch does
+    on a CPU."""
+    K, transposed = case.sizes["K"], case.options["w_layout"] == "nk"
+    mean, deviation, rstd = _shifted(case, r, x)
+    kept = r.narrow("moments", rstd)
+    hat = r.compute(r.compute(x - r.narrow("moments", mean)) * kept)
+    normed = r.round("layernorm", deviation * rstd)
+    z = linear(case, normed, W.T if transposed else W, b, r)
+    dz = r.round("dz", pulled_back(case.options["activation"], z, dy, r))
+    dn, dW, db = linear_gradients(case, r, normed, W, dz)
+    dn = r.round("dn", dn)
+    level = r.compute(r.sum(dn, axis=1, keepdims=True) / K)
+    along = r.compute(r.sum(r.compute(dn * hat), axis=1, keepdims=True) / K)
+    return r.compute(kept * r.compute(dn - level - r.compute(hat * along))), dW, db
+
+
 PARTS = {"product": product}  # what an implementation with this in COMPUTES is judged by, instead of the formula
 
 
 def flops(case):
-    """2 M K N of the product; the rest is below a percent of it and does not count."""
+    """2 M K N of each product: of one forward, of dz @ Wᵀ and nᵀ @ dz backward; the rest is below a percent of it and does not count."""
     M, K, N = case.size("M", "K", "N")
-    return 2 * M * K * N
+    return PRODUCTS[case.mode] * 2 * M * K * N
 
 
 def moved_bytes(case):
-    """x, W and b read once, y written once."""
+    """x, W and b read once, y written once; backward each gradient as well (layer_elements)."""
     M, K, N = case.size("M", "K", "N")
-    return (M * K + K * N + N + M * N) * case.itemsize
+    return layer_elements(case, M * K, K * N, N, M * N) * case.itemsize

@@ -6,11 +6,16 @@ graphs, which would copy the inputs.
 
 import torch.nn.functional as F
 
+from implementations._shared.torch.autograd import differentiated
 from implementations._shared.torch.compile import compiled
 from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": ("layernorm", "product", "bias"), "max_autotune": ("layernorm", "product", "bias")}
+BACKWARD = {
+    "default": ("layernorm", "product", "bias", "dz", "dn"),
+    "max_autotune": ("layernorm", "product", "bias", "dz", "dn"),
+}
 
 
 def skip(case, variant, device):
@@ -27,4 +32,5 @@ def build(case, variant, device):
     def lola(x, W, b):
         return activate(F.linear(F.layer_norm(x, (K,), eps=1e-5), W if transposed else W.T, b))
 
-    return compiled(lola, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
+    call = compiled(lola, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
+    return call if case.mode == "forward" else differentiated(call, (0, 1, 2))

@@ -7,6 +7,7 @@ published kernels, which sum their products in float16, and multiply float32 inp
 
 import torch
 
+from implementations.lola import _triton_backward as backward
 from implementations.lola._triton_kernels import TUNABLES, WITH_COLSUM, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
@@ -31,6 +32,7 @@ EXPECT = (
     {"variant": ("multirow", "multirow_ws"), "case": "batch", "dtype": ("float16", "bfloat16"), "arch": "sm_90a",
      "expect": "HGMMA>=1,waits_in_groups=0"},
 )  # fmt: skip
+BACKWARD = {"multirow": ("layernorm", "bias", "dz")}
 
 
 def prepare(case, variant, x, W, b):
@@ -39,6 +41,8 @@ def prepare(case, variant, x, W, b):
 
 
 def build(case, variant, device, chosen):
+    if case.mode != "forward":
+        return _differentiated(case, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
     run, shape = launch.bind(), case.size("M", "N")
     M = shape[0]
@@ -49,3 +53,28 @@ def build(case, variant, device, chosen):
         return y
 
     return call
+
+
+def _differentiated(case, device, chosen):
+    """(forward, backward) of five launches (_triton_backward.py)."""
+    normalise, linear = (launch.bind() for launch in backward.forward_launches(case, device))
+    rows, dx_tile, dW_tile = (launch.bind() for launch in backward.backward_launches(case, chosen))
+    M, N = case.size("M", "N")
+
+    def forward(x, W, b):
+        n, z, y = torch.empty_like(x), x.new_empty(M, N), x.new_empty(M, N)
+        rstd, colsum = x.new_empty(M, dtype=torch.float32), x.new_empty(N, dtype=torch.float32)
+        normalise(x, n, rstd)
+        linear(n, W, b, M, z, y, colsum)
+        return y, (n, rstd, z, colsum, W, b)
+
+    def backward_(residuals, dy):
+        n, rstd, z, colsum, W, b = residuals
+        dz, sums = torch.empty_like(dy), dy.new_empty(M, 2, dtype=torch.float32)
+        dx, dW, db = torch.empty_like(n), torch.empty_like(W), torch.empty_like(b)
+        rows(z, b, colsum, dy, dz, sums)
+        dx_tile(dz, W, n, rstd, sums, M, dx)
+        dW_tile(n, dz, M, dW, db)
+        return dx, dW, db
+
+    return forward, backward_

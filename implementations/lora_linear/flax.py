@@ -8,13 +8,30 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from implementations._shared.jax.operators import ACTIVATIONS, dot_general, product, transposed_product
+from implementations._shared.jax.autograd import differentiated
+from implementations._shared.jax.operators import ACTIVATIONS, dense, dot_general, product, transposed_product
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
 VARIANTS = {
     "module": ("product", "bias", "xa", "xab", "scaled", "sum", "activation"),
     "transposed": ("product", "bias", "xa", "xab", "scaled", "sum", "activation"),
+}
+BACKWARD = {
+    "module": (
+        "activation",
+        "product",
+        "bias",
+        "xa",
+        "xab",
+        "scaled",
+        "sum",
+        "dz",
+        "dscaled",
+        "dxa",
+        "straight",
+        "through",
+    ),
 }
 
 
@@ -37,7 +54,9 @@ class LoraLinear(nn.Module):
 
 
 def prepare(case, variant, x, scale, W, b, A, B):
-    """(W in the variant's layout,)."""
+    """(W in the variant's layout,); nothing in backward modes, where W is trained."""
+    if case.mode != "forward":
+        return ()
     return (jnp.array(W if case.options["w_layout"] == ("nk" if variant == "transposed" else "kn") else W.T),)
 
 
@@ -53,4 +72,9 @@ def build(case, variant, device):
     def transposed(x, scale, _, b, A, B, W):
         return ACTIVATIONS[activation](transposed_product(x, W) + b + scale * product(product(x, A), B))
 
+    def trained(x, scale, W, b, A, B):
+        return ACTIVATIONS[activation](dense(case, x, W, b) + scale * product(product(x, A), B))
+
+    if case.mode != "forward":
+        return differentiated(trained, (0, 2, 3, 4, 5))
     return jax.jit(transposed if variant == "transposed" else apply)

@@ -11,7 +11,16 @@ import math
 
 import numpy as np
 
-from implementations._shared.numpy.formulas import ACTIVATIONS, activate, linear, product
+from implementations._shared.numpy.formulas import (
+    ACTIVATIONS,
+    PRODUCTS,
+    activate,
+    layer_elements,
+    linear,
+    linear_gradients,
+    product,
+    pulled_back,
+)
 
 DIMENSIONS = ("M", "K", "N", "R")
 BATCH = "M"
@@ -70,6 +79,32 @@ def formula(case, r, x, scale, W, b, A, B):
     return (activate(case.options["activation"], z, r),)
 
 
+GRADIENTS = ("x", "W", "b", "A", "B")
+
+
+def upstream(case, rng):
+    """y's, standard normal."""
+    return {"y": rng.standard_normal(case.size("M", "N"), dtype=np.float32)}
+
+
+def gradient(case, r, x, scale, W, b, A, B, dy):
+    """(dx, dW, db, dA, dB) in float64, of all weights, with dz = dy * act'(z):
+
+        dx = dz @ Wᵀ + scale * dz @ Bᵀ @ Aᵀ        dA = scale * xᵀ @ dz @ Bᵀ        dB = scale * (x @ A)ᵀ @ dz
+
+    Points: those of the formula, `dz`, `dscaled`, `dxa`, and the two shares of dx, `straight` and `through`."""
+    upright = W if case.options["w_layout"] == "kn" else W.T
+    xa = r.round("xa", r.dot(x, A))
+    adapter = r.round("xab", r.dot(r.round("scaled_xa", scale * xa) / scale, B))
+    z = r.round("sum", linear(case, x, upright, b, r) + r.round("scaled", scale * adapter))
+    dz = r.round("dz", pulled_back(case.options["activation"], z, dy, r))
+    straight, dW, db = linear_gradients(case, r, x, W, dz)
+    dscaled = r.round("dscaled", scale * dz)
+    dxa = r.round("dxa", r.dot(dscaled, B.T))
+    through = r.round("through", r.dot(dxa, A.T))
+    return r.compute(r.round("straight", straight) + through), dW, db, r.dot(x.T, dxa), r.dot(xa.T, dscaled)
+
+
 def x_product(case, r, x, scale, W, *_):
     """(x @ W,): the part that a library multiplies."""
     return product(case, r, x, W)
@@ -79,12 +114,12 @@ PARTS = {"product": x_product}  # what an implementation with this in COMPUTES i
 
 
 def flops(case):
-    """2 M K N of the product, 2 M R (K + N) of the adapter."""
+    """2 M K N of each product, 2 M R (K + N) of each pair of the adapter's; one forward, two backward."""
     M, K, N, R = case.size("M", "K", "N", "R")
-    return 2 * M * (K * N + R * (K + N))
+    return PRODUCTS[case.mode] * 2 * M * (K * N + R * (K + N))
 
 
 def moved_bytes(case):
-    """x, scale, W, b, A and B read once, y written once."""
+    """x, scale, W, b, A and B read once, y written once; backward each gradient as well (layer_elements)."""
     M, K, N, R = case.size("M", "K", "N", "R")
-    return (M * K + 1 + K * N + N + R * (K + N) + M * N) * case.itemsize
+    return (layer_elements(case, M * K, K * N + R * (K + N), N, M * N) + 1) * case.itemsize

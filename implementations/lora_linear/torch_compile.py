@@ -6,11 +6,16 @@ graphs, which would copy the inputs.
 
 import torch.nn.functional as F
 
+from implementations._shared.torch.autograd import in_mode
 from implementations._shared.torch.compile import compiled
 from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "bias", "xa", "xab"), "max_autotune": ("product", "bias", "xa", "xab")}
+BACKWARD = {
+    "default": ("product", "bias", "xa", "xab", "value", "dz", "dscaled", "dxa", "straight", "through"),
+    "max_autotune": ("product", "bias", "xa", "xab", "value", "dz", "dscaled", "dxa", "straight", "through"),
+}
 
 
 def skip(case, variant, device):
@@ -26,4 +31,5 @@ def build(case, variant, device):
     def lora_linear(x, scale, W, b, A, B):
         return activate(F.linear(x, W if transposed else W.T, b) + (x @ A) @ B * scale)
 
-    return compiled(lora_linear, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
+    call = compiled(lora_linear, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
+    return in_mode(case, call, (0, 2, 3, 4, 5))

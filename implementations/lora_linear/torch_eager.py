@@ -3,10 +3,14 @@
 import torch
 import torch.nn.functional as F
 
+from implementations._shared.torch.autograd import in_mode
 from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "bias", "xa", "xab", "scaled", "sum")}
+BACKWARD = {
+    "default": ("product", "bias", "xa", "xab", "scaled", "sum", "value", "dz", "dscaled", "dxa", "straight", "through")
+}
 
 
 def build(case, variant, device):
@@ -17,4 +21,4 @@ def build(case, variant, device):
     def call(x: torch.Tensor, scale: torch.Tensor, W, b, A, B) -> torch.Tensor:
         return activate(F.linear(x, W if transposed else W.T, b) + (x @ A) @ B * scale)
 
-    return call
+    return in_mode(case, call, (0, 2, 3, 4, 5))

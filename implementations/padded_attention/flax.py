@@ -10,8 +10,11 @@ import math
 import jax
 import jax.numpy as jnp
 
+from implementations._shared.jax.autograd import in_mode
+
 BACKEND = "jax"
 VARIANTS = {"default": ("probabilities",), "cudnn": ("probabilities",)}
+BACKWARD = {"default": ("probabilities", "dprobabilities", "dscaled", "dscores")}
 
 
 def skip(case, variant, device):
@@ -50,4 +53,10 @@ def build(case, variant, device):
         return jnp.where(kept, y.swapaxes(1, 2), 0)
 
     function = default if variant == "default" else cudnn
-    return jax.jit(lambda q, k, v, n_padd: function(q, k, v, n_padd).astype(q.dtype))
+
+    def call(q, k, v, n_padd):
+        if case.mode != "forward":  # 0 × NaN of padding would reach the gradients
+            q, k = (jnp.where(masks(n_padd)[0], x, 0) for x in (q, k))
+        return function(q, k, v, n_padd).astype(q.dtype)
+
+    return in_mode(case, call, (0, 1, 2))

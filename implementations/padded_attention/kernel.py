@@ -13,7 +13,7 @@ not look, because the host would have to wait for the device: there less than 0 
 
 import numpy as np
 
-from implementations._shared.numpy.formulas import attention
+from implementations._shared.numpy.formulas import PRODUCTS, attention, attention_gradients
 from implementations._shared.numpy.padding import PADDINGS, check, draw, positions, tokens
 
 DIMENSIONS = ("B", "H", "T", "D")
@@ -58,7 +58,10 @@ def hard(case):
     Left out: NaN in k and v (the docstring above says why), infinities (libraries take a row whose scores are all -inf for
     one that sees nothing), and scores or sums beyond float32.
     """
-    kinds = {"large_mean": ("v",), "equal": ("q", "v"), "subnormal": ("q", "k"), "nan": ("q",)}
+    kinds = {"large_mean": ("v",), "equal": ("q", "v"), "nan": ("q",)}
+    kinds |= (
+        {"subnormal": ("q", "k")} if case.mode == "forward" else {}
+    )  # dq and dk are then of their size, and so is what is lost
     return kinds | ({"extreme": ("v",)} if case.dtype == "float16" else {})
 
 
@@ -68,13 +71,30 @@ def formula(case, r, q, k, v, n_padd):
     return (attention(q, k, v, n_padd.reshape(-1, 1, 1, 1), r.rows(q.shape[-2]), r),)
 
 
+GRADIENTS = ("q", "k", "v")
+
+
+def upstream(case, rng):
+    """y's, standard normal, in tokens of padding too: they reach nothing."""
+    return {"y": rng.standard_normal(case.size("B", "H", "T", "D"), dtype=np.float32)}
+
+
+def gradient(case, r, q, k, v, n_padd, dy):
+    """(dq, dk, dv) in float64, 0 for tokens of padding. Points: those of the formula, and of attention_gradients."""
+    check(n_padd, case.sizes["T"])
+    return attention_gradients(q, k, v, n_padd.reshape(-1, 1, 1, 1), dy, r)
+
+
 def flops(case):
-    """Two products of D multiplications and additions for each visible position; the exponentials do not count."""
+    """Two products of D multiplications and additions for each visible position, and four backward, of which none is made again; the
+    exponentials do not count."""
     B, H, T, D = case.size("B", "H", "T", "D")
-    return 4 * D * B * H * positions(case.options["padding"], T)
+    return PRODUCTS[case.mode] * 4 * D * B * H * positions(case.options["padding"], T)
 
 
 def moved_bytes(case):
-    """The tokens of q, k and v that are no padding read once, n_padd too; all of y written once."""
+    """The tokens of q, k and v that are no padding read once, n_padd too; all of y written once. Backward those of q, k, v and dy read, and
+    all of dq, dk and dv written; both: all of them."""
     B, H, T, D = case.size("B", "H", "T", "D")
-    return (3 * tokens(case.options["padding"], T) + T) * B * H * D * case.itemsize + 4 * B
+    read, written = {"forward": (3, 1), "backward": (4, 3), "forward_backward": (4, 4)}[case.mode]
+    return (read * tokens(case.options["padding"], T) + written * T) * B * H * D * case.itemsize + 4 * B

@@ -8,8 +8,11 @@ import math
 
 import torch
 
+from implementations._shared.torch.autograd import differentiated
+
 BACKEND = "torch"
 VARIANTS = {"default": ("scores", "scaled", "probabilities")}
+BACKWARD = {"default": ("scores", "scaled", "probabilities", "dprobabilities", "dscaled", "dscores")}
 
 
 def build(case, variant, device):
@@ -25,4 +28,14 @@ def build(case, variant, device):
         probabilities = torch.softmax(scores, dim=-1).masked_fill_(hidden, 0)
         return torch.matmul(probabilities, v.masked_fill(padding.mT, 0))
 
-    return call
+    def trained(q, k, v, n_padd):
+        """The same without overwriting what autograd keeps; 0 × NaN of padding would reach the gradients."""
+        padding = tokens < n_padd[:, None, None, None]
+        hidden = future | padding
+        q, k, v = (a.masked_fill(padding.mT, 0) for a in (q, k, v))
+        scores = (torch.matmul(q, k.mT) * (1 / math.sqrt(D))).masked_fill(hidden, float("-inf"))
+        scores = scores.masked_fill(padding.mT, 0)  # a row that sees nothing would be NaN
+        probabilities = torch.softmax(scores, dim=-1).masked_fill(hidden, 0)
+        return torch.matmul(probabilities, v)
+
+    return call if case.mode == "forward" else differentiated(trained, (0, 1, 2))

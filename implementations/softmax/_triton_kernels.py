@@ -14,7 +14,8 @@ from implementations._shared.gpu import multiprocessors
 from implementations._shared.triton import softmax
 from implementations._shared.triton.launch import TYPES, launch_with
 from implementations._shared.triton.limits import misfit, most_stages
-from implementations._shared.triton.softmax import row_config, row_values, skip, softmax_tile  # noqa: F401 (`skip` is part of the contract)
+from implementations._shared.triton.softmax import row_config, row_values, softmax_tile
+from implementations.softmax import _triton_backward as backward
 
 TUNABLES = {
     "row": {"ROWS": (1, 2, 4, 8), "num_warps": (1, 2, 4, 8, 16, 32)},
@@ -25,9 +26,17 @@ TUNABLES = {
 }  # fmt: skip
 
 
+def skip(case, variant, device):
+    """Why Triton cannot run this cell, or None."""
+    behind = None if case.mode == "forward" else backward.skip(case, variant, device)
+    return behind or softmax.skip(case, variant, device)
+
+
 def config(case, variant, device):
     """The tunables of a variant: its tile and warps. `persistent` has PROGRAMS on each multiprocessor as well, and as many
-    tiles on their way, one of them in hand, as it has stages."""
+    tiles on their way, one of them in hand, as it has stages. In the backward modes they are those of the backward launch."""
+    if case.mode != "forward":
+        return backward.config(case, variant)
     if variant != "persistent":
         return softmax.config(case, variant, device)
     tile = row_config(case)
@@ -46,6 +55,8 @@ def shared_bytes(case, tile, programs, num_stages):
 
 def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
+    if case.mode != "forward":
+        return backward.fits(case, variant, device, config)
     if variant != "persistent":
         return softmax.fits(case, variant, device, config)
     shared = shared_bytes(case, config, 1, config["num_stages"])
@@ -53,7 +64,10 @@ def fits(case, variant, device, config):
 
 
 def launches(case, variant, device, config):
-    """The one launch of every variant."""
+    """The one launch of every variant, in mode=forward_backward that and the one backward."""
+    if case.mode != "forward":
+        behind = backward.launches(case, variant, config)
+        return behind if case.mode == "backward" else (*forward_launches(case, variant, device), *behind)
     if variant != "persistent":
         return softmax.launches(case, variant, device, config)
     R, C = case.size("R", "C")
@@ -62,6 +76,11 @@ def launches(case, variant, device, config):
     signature = {"x": pointer, "R": "i32", "y": pointer}
     options = {"C": C, "BLOCK": triton.next_power_of_2(C), "STAGES": tile["num_stages"]}
     return (launch_with(tile, persistent, signature, options, (programs,)),)
+
+
+def forward_launches(case, variant, device):
+    """The launch of `row` or `online` in the backward modes, whose tunables are of the other one."""
+    return softmax.launches(case, variant, device, softmax.config(case, variant, device))
 
 
 @triton.jit(do_not_specialize=["R"])

@@ -7,8 +7,14 @@
 import jax
 import jax.numpy as jnp
 
+from implementations._shared.jax.autograd import differentiated
+
 BACKEND = "jax"
 VARIANTS = {"default": ("shifted", "exponentials", "total", "inverse"), "float32": ()}
+BACKWARD = {
+    "default": ("shifted", "exponentials", "total", "inverse", "probabilities", "weighted", "inner", "share"),
+    "float32": (),
+}
 
 
 def skip(case, variant, device):
@@ -19,6 +25,9 @@ def skip(case, variant, device):
 
 def build(case, variant, device):
     """call(x (R, C)) → (R, C), jitted."""
-    if variant == "default":
-        return jax.jit(jax.nn.softmax)
-    return jax.jit(lambda x: jax.nn.softmax(x.astype(jnp.float32)).astype(x.dtype))
+
+    def wide(x):
+        return jax.nn.softmax(x.astype(jnp.float32)).astype(x.dtype)
+
+    softmax = jax.nn.softmax if variant == "default" else wide
+    return jax.jit(softmax) if case.mode == "forward" else differentiated(softmax, (0,))

@@ -3,20 +3,26 @@
 import jax
 
 from implementations._shared.jax.launch import run
-from implementations.softmax._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations.softmax import _triton_backward as backward
+from implementations.softmax._triton_kernels import TUNABLES, config, fits, forward_launches, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"row": (), "persistent": (), "online": ()}
+BACKWARD = {"row": ("probabilities",), "online": ("probabilities",)}
 
 
 def build(case, variant, device, chosen):
-    """call(x (R, C)) → (R, C), jitted."""
+    """call(x (R, C)) → (R, C), jitted; y is what the backward launch needs."""
+    R = case.sizes["R"]
+
+    def of(launch, *arrays):
+        return run(launch, *arrays, R, out=jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype))
+
+    if case.mode != "forward":
+        (first,), (second,) = forward_launches(case, variant, device), backward.launches(case, variant, chosen)
+        return jax.jit(lambda x: (y := of(first, x), y)), jax.jit(lambda y, dy: of(second, y, dy))
     (launch,) = launches(case, variant, device, chosen)
-
-    def call(x):
-        return run(launch, x, case.sizes["R"], out=jax.ShapeDtypeStruct(x.shape, x.dtype))
-
-    return jax.jit(call)
+    return jax.jit(lambda x: of(launch, x))

@@ -45,13 +45,42 @@ def formula(case, r, x):
     return (softmax(x, np.ones(x.shape[-1], bool), r),)
 
 
+GRADIENTS = ("x",)
+
+
+def upstream(case, rng):
+    """y's, standard normal."""
+    return {"y": rng.standard_normal(case.size("R", "C"), dtype=np.float32)}
+
+
+def gradient(case, r, x, dy):
+    """(dx,) in float64: y * dy - y * sum(y * dy). Points: those of the formula; `probabilities` of programs that keep y in the storage
+    dtype, `weighted`, y * dy, `inner`, its sum, and `share`, y times that."""
+    y = r.narrow("probabilities", softmax(x, np.ones(x.shape[-1], bool), r))
+    weighted = r.round("weighted", dy * y)
+    inner = r.round("inner", r.sum(weighted, axis=-1, keepdims=True))
+    return (r.compute(weighted - r.round("share", y * inner)),)
+
+
+FLOPS = {
+    "forward": 5,
+    "backward": 4,
+    "forward_backward": 9,
+}  # maximum, difference, exponential, sum, quotient; 2 products, sum, difference
+MOVED = {
+    "forward": 2,
+    "backward": 3,
+    "forward_backward": 4,
+}  # x read, y written; y (or x) and dy read, dx written; x, dy, y, dx
+
+
 def flops(case):
-    """Maximum, difference, exponential, sum and quotient: 5 an element."""
+    """5 an element forward, 4 backward."""
     R, C = case.size("R", "C")
-    return 5 * R * C
+    return FLOPS[case.mode] * R * C
 
 
 def moved_bytes(case):
-    """x read once, y written once."""
+    """Each array of the mode read or written once."""
     R, C = case.size("R", "C")
-    return 2 * R * C * case.itemsize
+    return MOVED[case.mode] * R * C * case.itemsize

@@ -5,10 +5,12 @@
 
 import torch
 
+from implementations._shared.torch.autograd import differentiated
 from implementations._shared.torch.compile import compiled
 
 BACKEND = "torch"
 VARIANTS = {"default": (), "max_autotune": ()}
+BACKWARD = {"default": ("probabilities",), "max_autotune": ("probabilities",)}
 
 
 def skip(case, variant, device):
@@ -20,4 +22,5 @@ def skip(case, variant, device):
 def build(case, variant, device):
     """call(x (R, C)) → (R, C)."""
     mode = "max-autotune-no-cudagraphs" if variant == "max_autotune" else None
-    return compiled(lambda x: torch.softmax(x, dim=-1), mode)
+    call = compiled(lambda x: torch.softmax(x, dim=-1), mode)
+    return call if case.mode == "forward" else differentiated(call, (0,))

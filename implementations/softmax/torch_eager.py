@@ -2,10 +2,17 @@
 
 import torch
 
+from implementations._shared.torch.autograd import differentiated
+
 BACKEND = "torch"
 VARIANTS = {"default": ()}
+BACKWARD = {"default": ("probabilities",)}
 
 
 def build(case, variant, device):
     """call(x (R, C)) → (R, C)."""
-    return lambda x: torch.softmax(x, dim=-1)
+
+    def softmax(x):
+        return torch.softmax(x, dim=-1)
+
+    return softmax if case.mode == "forward" else differentiated(softmax, (0,))

@@ -5,7 +5,8 @@ row: whole rows in registers. persistent: the same with the next rows on their w
 
 import torch
 
-from implementations.softmax._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations.softmax import _triton_backward as backward
+from implementations.softmax._triton_kernels import TUNABLES, config, fits, forward_launches, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
@@ -16,11 +17,18 @@ EXPECT = (
     {"variant": ("row", "persistent", "online"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0"},
 )  # fmt: skip
+BACKWARD = {"row": ("probabilities",), "online": ("probabilities",)}
 
 
 def build(case, variant, device, chosen):
     """call(x (R, C)) → (R, C)."""
+    if case.mode != "forward":
+        return _differentiated(case, variant, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
+    return _call(case, launch)
+
+
+def _call(case, launch):
     run, R = launch.bind(), case.sizes["R"]
 
     def call(x):
@@ -31,3 +39,20 @@ def build(case, variant, device, chosen):
         return y
 
     return call
+
+
+def _differentiated(case, variant, device, chosen):
+    """(forward, backward), a launch each; y is what the backward one needs."""
+    (first,), (second,) = forward_launches(case, variant, device), backward.launches(case, variant, chosen)
+    call, run, R = _call(case, first), second.bind(), case.sizes["R"]
+
+    def forward(x):
+        y = call(x)
+        return y, y
+
+    def gradient(y, dy):
+        dx = torch.empty_like(y)
+        run(y, dy, R, dx)
+        return dx
+
+    return forward, gradient

@@ -7,11 +7,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from implementations._shared.jax.autograd import in_mode
 from implementations._shared.jax.operators import dot_general
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
 VARIANTS = {"default": ("product", "activation", "sigmoid", "tanh")}
+BACKWARD = {"default": ("product", "activation", "sigmoid", "tanh", "weighted", "dz")}
 
 
 class Splacc(nn.Module):
@@ -36,4 +38,4 @@ def build(case, variant, device):
     def call(A, B):
         return module.apply({"params": {"Dense_0": {"kernel": B.T if transposed else B}}}, A)
 
-    return jax.jit(call)
+    return in_mode(case, call, (0, 1))

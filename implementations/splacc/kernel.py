@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 
-from implementations._shared.numpy.formulas import activate, dot, product
+from implementations._shared.numpy.formulas import PRODUCTS, activate, dot, layer_elements, product
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
@@ -60,16 +60,42 @@ def formula(case, r, A, B):
     return (r.compute(gate * r.round("tanh", activate("tanh", right, r))),)
 
 
+GRADIENTS = ("A", "B")
+
+
+def upstream(case, rng):
+    """y's, standard normal."""
+    return {"y": rng.standard_normal(case.size("M", "N"), dtype=np.float32)}
+
+
+def gradient(case, r, A, B, dy):
+    """(dA, dB) in float64, with s the sigmoid and t the tanh: dz = (dy * t * s * (1 - s), dy * s * (1 - t²)). Points: those of the formula,
+    `weighted` of dy * t and dy * s, and `dz`."""
+
+    def step(value):
+        return r.round("activation", value)
+
+    left, right = np.split(r.round("product", dot(case, r, A, B)), 2, axis=1)
+    s = r.round("sigmoid", activate("sigmoid", left, r))
+    t = r.round("tanh", activate("tanh", right, r))
+    dleft = step(r.round("weighted", dy * t) * s) * step(1 - s)
+    behind = r.round("weighted", dy * s)
+    dright = step(behind + step(behind * t)) * step(1 - t)
+    dz = r.round("dz", np.concatenate([dleft, dright], axis=1))
+    turned = case.options["w_layout"] == "nk"
+    return r.dot(dz, B if turned else B.T), r.dot(dz.T, A) if turned else r.dot(A.T, dz)
+
+
 PARTS = {"product": product}  # what an implementation with this in COMPUTES is judged by, instead of the formula
 
 
 def flops(case):
-    """2 M K (2N) of the product; the rest does not count."""
+    """2 M K (2N) of each product, one forward and two backward; the rest does not count."""
     M, K, N = case.size("M", "K", "N")
-    return 4 * M * K * N
+    return PRODUCTS[case.mode] * 4 * M * K * N
 
 
 def moved_bytes(case):
-    """A and B read once, y written once."""
+    """A and B read once, y written once; backward each gradient as well (layer_elements)."""
     M, K, N = case.size("M", "K", "N")
-    return (M * K + 2 * K * N + M * N) * case.itemsize
+    return layer_elements(case, M * K, 2 * K * N, 0, M * N) * case.itemsize

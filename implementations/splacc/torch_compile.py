@@ -6,10 +6,15 @@ graphs, which would copy the inputs. Torch's products of bfloat16 on a CPU flush
 
 import torch
 
+from implementations._shared.torch.autograd import in_mode
 from implementations._shared.torch.compile import compiled
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "subnormals"), "max_autotune": ("product",)}
+BACKWARD = {
+    "default": ("product", "sigmoid", "tanh", "weighted", "dz", "subnormals"),
+    "max_autotune": ("product", "sigmoid", "tanh", "weighted", "dz", "subnormals"),
+}
 
 
 def skip(case, variant, device):
@@ -26,4 +31,5 @@ def build(case, variant, device):
         left, right = (A @ (B.T if transposed else B)).chunk(2, dim=1)
         return torch.sigmoid(left) * torch.tanh(right)
 
-    return compiled(splacc, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
+    call = compiled(splacc, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
+    return in_mode(case, call, (0, 1))

@@ -5,8 +5,11 @@ Torch's products of bfloat16 on a CPU flush subnormals to zero.
 
 import torch
 
+from implementations._shared.torch.autograd import in_mode
+
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "sigmoid", "tanh", "subnormals")}
+BACKWARD = {"default": ("product", "sigmoid", "tanh", "weighted", "dz", "subnormals")}
 
 
 def build(case, variant, device):
@@ -17,4 +20,4 @@ def build(case, variant, device):
         left, right = (A @ (B.T if transposed else B)).chunk(2, dim=1)
         return torch.sigmoid(left) * torch.tanh(right)
 
-    return call
+    return in_mode(case, call, (0, 1))

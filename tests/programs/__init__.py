@@ -53,6 +53,7 @@ class Mistake:
     change: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] = dict
     calls: int = 1
     seed: int = 0
+    mode: str = "forward"
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,7 @@ _situations: dict[tuple[Any, ...], Situation] = {}  # many mistakes share one, a
 
 def situation(kernel: Kernel, mistake: Mistake) -> Situation:
     """The situation in which the mistake shows."""
-    case = make_case(kernel, mistake.sizes, mistake.dtype, mistake.precision, mistake.options)
+    case = make_case(kernel, mistake.sizes, mistake.dtype, mistake.precision, mistake.options, mistake.mode)
     key = (kernel.name, case.id, mistake.seed, mistake.calls, mistake.inputs, mistake.change)
     if key not in _situations:
         sets = make_sets(kernel.mathematics, case, mistake.seed, mistake.calls, mistake.inputs)

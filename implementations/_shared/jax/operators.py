@@ -25,6 +25,28 @@ def dot_general(x, W, dimensions, precision=None, preferred_element_type=None):
     return jax.lax.dot_general(x, W, dimensions, precision, wide).astype(x.dtype)
 
 
+@jax.custom_vjp
+def add_bias(z, b):
+    """z (M, N) + b (N,). Its gradient by b is summed in float32: what JAX makes of a broadcast sums 16 bits in 16 bits."""
+    return z + b
+
+
+def _add_bias(z, b):
+    return z + b, ()
+
+
+def _bias_gradient(_, dz):
+    return dz, dz.sum(axis=0, dtype=jnp.float32).astype(dz.dtype)
+
+
+add_bias.defvjp(_add_bias, _bias_gradient)
+
+
+def dense(case, x, W, b):
+    """x (M, K) @ W as the case stores it + b (N,)."""
+    return add_bias((transposed_product if case.options["w_layout"] == "nk" else product)(x, W), b)
+
+
 def product(x, W):
     """x (M, K) @ W (K, N)."""
     return dot_general(x, W, (((1,), (0,)), ((), ())))

@@ -43,6 +43,66 @@ def activate(name, z, r):
     raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTIVATIONS)}")
 
 
+def pulled_back(name, z, dy, r, size=None):
+    """dy times the derivative of the activation `name` at z, with the same point, in the order in which autodiff multiplies; z (…, N)
+    is a sum of terms of that `size`, by default as large as its row is. Sigmoid and tanh have the point `value` as well, of programs
+    that take the slope from the result as it was stored."""
+
+    def step(value):
+        return r.round("activation", value)
+
+    def sigmoid():
+        with np.errstate(over="ignore"):
+            return step(r.function(1 / step(1 + step(r.function(np.exp(-z))))))
+
+    if name == "none":
+        return dy
+    if name == "relu":
+        return dy * r.positive(z, np.sqrt((z * z).mean(axis=-1, keepdims=True)) if size is None else size)
+    if name == "sigmoid":
+        s = r.narrow("value", sigmoid())
+        return step(dy * s) * step(1 - s)
+    if name == "tanh":
+        t = r.narrow("value", step(r.function(np.tanh(z))))
+        return dy * step(1 - step(t * t))
+    if name == "silu":
+        s = sigmoid()
+        return step(dy * s) + step(step(step(dy * z) * s) * step(1 - s))
+    if name == "gelu_tanh":
+        scale, square = math.sqrt(2 / math.pi), step(z * z)
+        t = step(r.function(np.tanh(step(scale * step(z + step(0.044715 * step(z * square)))))))
+        inner = step(scale * step(step(0.5 * step(dy * z)) * step(1 - step(t * t))))
+        return step(step(dy * step(0.5 * step(1 + t))) + inner) + step(step(0.044715 * inner) * step(3 * square))
+    if name == "gelu_erf":
+        below = step(0.5 * step(1 + step(r.function(erf(step(math.sqrt(0.5) * z)), ERF_SPACINGS))))
+        density = step(step(r.function(np.exp(step(-0.5 * step(z * z))))) * (1 / math.sqrt(2 * math.pi)))
+        return step(dy * below) + step(step(dy * z) * density)
+    raise ValueError(f"activation {name!r}: expected one of {', '.join(ACTIVATIONS)}")
+
+
+PRODUCTS = {
+    "forward": 1,
+    "backward": 2,
+    "forward_backward": 3,
+}  # of a layer, by mode: x @ W; dz @ Wᵀ and xᵀ @ dz; all of them
+
+
+def layer_elements(case, x, W, b, y):
+    """Elements that a layer of so many of each has to move: x, W and b read, y written; backward x, W and dy read, dx, dW and db written;
+    both, x, W, b and dy read, y, dx, dW and db written."""
+    return {"forward": x + W + b + y, "backward": 2 * x + 2 * W + b + y, "forward_backward": 2 * (x + W + b + y)}[
+        case.mode
+    ]
+
+
+def linear_gradients(case, r, x, W, dz):
+    """(dx, dW, db) of x (M, K) @ W + b, W as the case stores it, where dz (M, N) is the gradient by its result. The latter two sum
+    over all rows."""
+    if case.options["w_layout"] == "kn":
+        return r.dot(dz, W.T), r.dot(x.T, dz), r.sum(dz, axis=0)
+    return r.dot(dz, W), r.dot(dz.T, x), r.sum(dz, axis=0)
+
+
 def linear(case, x, W, b, r, after=lambda product: product):
     """x (M, K) @ W (K, N) + b (N,), with the points `product` and `bias`; `after` is what a formula does to the product.
 
@@ -94,3 +154,21 @@ def attention(q, k, v, n_padd, rows, r):
     scaled = r.round("scaled", scores * (1 / math.sqrt(D)))
     probabilities = r.round("probabilities", softmax(scaled, (n_padd <= j) & (j <= i), r))
     return r.dot(probabilities, v)
+
+
+def attention_gradients(q, k, v, n_padd, dy, r):
+    """(dq, dk, dv) of `attention` of all T rows, 0 for tokens of padding. Points: those of `attention`, and `dprobabilities`, `dscaled`
+    and `dscores`."""
+    T, D = k.shape[-2:]
+    i, j = np.arange(T)[:, None], np.arange(T)
+    kept, visible = n_padd <= i, (n_padd <= j) & (j <= i)
+    q, k, v, dy = (np.where(kept, a, 0.0) for a in (q, k, v, dy))
+    scale = 1 / math.sqrt(D)
+    scaled = r.round("scaled", r.round("scores", r.dot(q, k.swapaxes(-1, -2))) * scale)
+    probabilities = r.round("probabilities", softmax(scaled, visible, r))
+    behind = r.round("dprobabilities", r.dot(dy, v.swapaxes(-1, -2)))
+    inner = r.sum(r.compute(probabilities * behind), axis=-1, keepdims=True)
+    dscaled = r.round("dscaled", probabilities * r.compute(behind - inner))
+    dscores = r.round("dscores", dscaled * scale)
+    dk, dv = (r.dot(a.swapaxes(-1, -2), b) for a, b in ((dscores, q), (probabilities, dy)))
+    return r.dot(dscores, k), dk, dv

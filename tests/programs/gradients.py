@@ -1,0 +1,136 @@
+"""Gradients in NumPy, right ones and wrong ones, by kernel: written from the mathematics and not from gradient(). The programs
+compute in float32, get the inputs and then the upstream gradients, and store their gradients in the storage dtype."""
+
+import numpy as np
+
+from programs import Mistake, Program
+from programs.arithmetic import activate, edit, first_again, is_16, keep, pairwise, same, store, wide
+from programs.softmax import softmax
+
+EPS = np.float32(1e-5)
+
+
+def slope(name, z):
+    """The derivative of the activations that lola has."""
+    if name == "gelu_tanh":
+        scale = np.float32(np.sqrt(2 / np.pi))
+        t = np.tanh(scale * (z + np.float32(0.044715) * z**3))
+        return (1 + t) / 2 + z / 2 * (1 - t * t) * scale * (1 + np.float32(3 * 0.044715) * z * z)
+    return {"none": np.ones_like(z), "relu": (z > 0).astype(np.float32)}[name]
+
+
+def total(a):
+    """Over the rows."""
+    return pairwise(a.T)[:, 0]
+
+
+def softmax_gradient(of=lambda y, dy: y * (dy - pairwise(y * dy)), kept=lambda case, y: y):
+    def run(case, x, dy):
+        y = kept(case, softmax(wide(x)))
+        return store(case, of(y, wide(dy)))
+
+    return run
+
+
+def lola_gradient(
+    level=True, along=True, rstd=same, stored=lambda case, a: a, before=slope, W_of=same, n_of=same, sum_rows=total,
+    rows=slice(None), db_scale=1, edited=lambda dx, dW, db: (dx, dW, db), bias=same, dz_of=lambda case, dz: dz,
+):  # fmt: skip
+    """The gradients of LayerNorm, linear, activation, each piece of which can be replaced."""
+
+    def run(case, x, W, b, dy):
+        x, W, b, dy = map(wide, (x, W, b, dy))
+        turned = case.options["w_layout"] == "nk"
+        W = W.T if turned else W
+        K = x.shape[1]
+        deviation = x - pairwise(x) / K
+        scale = 1 / np.sqrt(pairwise(deviation**2) / K + EPS)
+        n = stored(case, deviation * scale)
+        z = stored(case, n @ W + bias(b))
+        dz = dz_of(case, stored(case, dy * before(case.options["activation"], z)))
+        dn = dz @ W_of(W).T
+        hat = deviation * scale
+        dx = dn - (pairwise(dn) / K if level else 0) - (hat * pairwise(dn * hat) / K if along else 0)
+        dW, db = n_of(n)[rows].T @ dz[rows], sum_rows(dz) * np.float32(db_scale)
+        dx, dW, db = edited(rstd(scale) * dx, dW, db)
+        return store(case, dx), store(case, dW.T if turned else dW), store(case, db)
+
+    return run
+
+
+STAGED = ("layernorm", "bias", "dz")
+CORRECT = {
+    "softmax": {
+        "from y": Program(softmax_gradient()),
+        "from y as it is stored": Program(softmax_gradient(kept=keep), ("probabilities",), is_16),
+        "distributed": Program(softmax_gradient(lambda y, dy: y * dy - y * pairwise(y * dy))),
+    },
+    "lola": {
+        "float32 inside": Program(lola_gradient()),
+        "stored on the way": Program(lola_gradient(stored=keep), STAGED, is_16),
+    },
+}
+
+ROWS, ODD = {"R": 37, "C": 131}, {"M": 37, "K": 131, "N": 203}
+F, S = "float32 inside", "stored on the way"
+
+
+def of_softmax(of, dtype="float32", **more):
+    return Mistake(softmax_gradient(of), "from y", ROWS, dtype, mode="backward", **more)
+
+
+def of_lola(dtype="float32", of=F, options=None, **hooks):
+    staged = {"stored": keep} if of == S else {}
+    return Mistake(lola_gradient(**staged, **hooks), of, ODD, dtype, options=options or {}, mode="backward")
+
+
+MISTAKES = {
+    "softmax": {
+        "the sum forgotten": of_softmax(lambda y, dy: y * dy),
+        "the sum of dy alone": of_softmax(lambda y, dy: y * (dy - pairwise(dy))),
+        "the mean for the sum": of_softmax(lambda y, dy: y * (dy - pairwise(y * dy) / y.shape[1])),
+        "not times y at the end": of_softmax(lambda y, dy: dy - pairwise(y * dy)),
+        "y squared": of_softmax(lambda y, dy: y * y * (dy - pairwise(y * dy))),
+        "the sum of another row": of_softmax(lambda y, dy: y * (dy - np.roll(pairwise(y * dy), 1, axis=0))),
+        "last block missing from the sum": of_softmax(lambda y, dy: y * (dy - pairwise((y * dy)[:, :128]))),
+        "one lane missing from the sum": of_softmax(lambda y, dy: y * (dy - pairwise(edit(y * dy, np.s_[:, 31::32], 0)))),
+        "the sum in float16": of_softmax(lambda y, dy: y * (dy - wide(pairwise(y * dy).astype(np.float16)))),
+        "dy of the row before": of_softmax(lambda y, dy: y * (np.roll(dy, 1, axis=0) - pairwise(y * dy))),
+        "sign": of_softmax(lambda y, dy: y * (pairwise(y * dy) - dy)),
+        "last row missing": of_softmax(lambda y, dy: edit(y * (dy - pairwise(y * dy)), -1, 0)),
+        "y stored, not declared": Mistake(softmax_gradient(kept=keep), "from y", ROWS, "bfloat16", mode="backward"),
+        "first gradient again": Mistake(first_again(softmax_gradient()), "from y", ROWS, calls=2, mode="backward"),
+    },
+    "lola": {
+        "LayerNorm's mean forgotten": of_lola(level=False),
+        "LayerNorm's mean forgotten in bfloat16": of_lola("bfloat16", S, level=False),
+        "LayerNorm's share along n forgotten": of_lola(along=False),
+        "LayerNorm's share along n forgotten in float16": of_lola("float16", along=False),
+        "1 / deviation forgotten": of_lola(rstd=np.ones_like),
+        "1 / deviation squared": of_lola(rstd=np.square),
+        "1 / deviation of another row": of_lola(rstd=lambda s: np.roll(s, 1, axis=0)),
+        "the activation's slope forgotten": of_lola(before=lambda name, z: np.ones_like(z)),
+        "the activation for its slope": of_lola(before=activate),
+        "the slope of relu": of_lola(before=lambda name, z: slope("relu", z)),
+        "the slope without its second term": of_lola(
+            before=lambda name, z: (1 + np.tanh(np.float32(0.7978846) * (z + np.float32(0.044715) * z**3))) / 2),
+        "the slope without its cubic": of_lola(before=lambda name, z: slope(name, z) - np.float32(0.01) * z**3 * np.exp(-z * z)),
+        "the bias forgotten before the slope": of_lola(bias=np.zeros_like),
+        "dW from x that is not normed": of_lola(n_of=lambda n: n + np.float32(0.5)),
+        "last row missing from dW": of_lola(rows=slice(None, -1)),
+        "last row missing from dW in bfloat16": of_lola("bfloat16", S, rows=slice(None, -1)),
+        "last block of rows missing from dW": of_lola(rows=slice(None, 32)),
+        "db of the first row alone": of_lola(sum_rows=lambda dz: dz[0]),
+        "db a mean over the batch": of_lola(db_scale=1 / 37),
+        "last row missing from db": of_lola(sum_rows=lambda dz: total(dz[:-1])),
+        "db in float16": of_lola(sum_rows=lambda dz: wide(np.cumsum(dz.astype(np.float16), axis=0, dtype=np.float16)[-1])),
+        "db from dy": of_lola(sum_rows=lambda dz: total(np.roll(dz, 1, axis=1))),
+        "dx by W of other columns": of_lola(W_of=lambda W: np.roll(W, 1, axis=1)),
+        "dW transposed in its halves": of_lola(edited=lambda dx, dW, db: (dx, np.roll(dW, 1, axis=0), db)),
+        "last column of dW missing": of_lola(edited=lambda dx, dW, db: (dx, edit(dW, np.s_[:, -1], 0), db)),
+        "last row of dx missing": of_lola(edited=lambda dx, dW, db: (edit(dx, -1, 0), dW, db)),
+        "dW written by one block of rows alone": of_lola(rows=slice(32, None), options={"w_layout": "nk"}),
+        "dz stored, not declared": of_lola("float16", dz_of=keep),
+        "all of dW a part in a thousand off": of_lola(edited=lambda dx, dW, db: (dx, dW * np.float32(1.001), db)),
+    },
+}  # fmt: skip

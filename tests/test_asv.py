@@ -124,7 +124,7 @@ def test_threads_and_folders_of_one_s_own(called, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["kernal=double"], "unknown key 'kernal': did you mean kernel? There are: case, dtype, implementation, kernel, path, threads"),
+        (["kernal=double"], "unknown key 'kernal': did you mean kernel? There are: case, dtype, implementation, kernel, mode, path, threads"),
         (["kernel=doubel"], "unknown kernel 'doubel': did you mean double?"),
         (["kernel=x*"], "no kernel matches 'x*'"),
         (["kernel=double", "case=smal"], "unknown case of double 'smal': did you mean small?"),

@@ -96,6 +96,8 @@ def ids(found):
         ("cpu", ("first", "odd"), {"dtype": ["float16"]}, ["first/float16"]),
         ("cuda", ("first", "odd", "last"), {"case": ["last", "odd"]}, ["last/float32/ieee", "last/float16", "last/bfloat16", "odd/float32/ieee"]),
         ("cpu", ("first", "odd", "last"), {"case": ["l*"]}, ["last/float32/ieee"]),
+        ("cpu", ("first", "odd"), {"mode": ["backward"]}, ["first/float32/ieee/backward", "odd/float32/ieee/backward"]),
+        ("cpu", ("first", "odd"), {"mode": ["all", "~forward_backward"], "case": ["odd"]}, ["odd/float32/ieee", "odd/float32/ieee/backward"]),
         ("cpu", ("first", "odd", "last"), {"case": ["odd"], "dtype": ["all", "~bfloat16"]}, ["odd/float32/ieee", "odd/float16"]),
     ],
 )  # fmt: skip
@@ -245,6 +247,8 @@ def test_what_the_commit_does_not_have_is_na(swept, monkeypatch, capsys):
     monkeypatch.setattr(sweep, "run", lambda this, cells: ran.extend(cells) or ())
     assert sweep.sweep(asked | {"nosuch": [("flax", "odd/float32")]}, []) == {}
     assert [(c.label, c.case.id) for c in ran] == [("flax", "odd/float32/ieee")]
+    sweep.sweep({"padded_softmax": [("flax", "odd/float16/backward"), ("flax", "odd/float16")]}, [])
+    assert [c.case.mode for c in ran[1:]] == ["backward", "forward"]
 
 
 def test_a_kernel_py_that_is_none_costs_its_own_cells(here, monkeypatch):
@@ -269,6 +273,7 @@ def test_what_was_added_to_an_id_later_is_the_same_series(here):
     outcomes = {sweep.key_of("padded_softmax", "flax", "odd/float16"): sweep._read(timed())}
     assert made().track_latency(outcomes, "flax", "odd/float16/option=new")["samples"] == TIMES
     assert sweep.key_of("k", "flax", "odd/float32/ieee") == ("k", "flax", "odd", "float32")
+    assert sweep.key_of("k", "flax", "odd/float32/ieee/backward") == ("k", "flax", "odd", "float32", "backward")
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ Runs the asv suite on the present commit, or on those of a range such as HEAD~3.
   implementation=[torch_eager,triton]
   case=odd              named cases; without it each kernel's first, and odd in float32. Another one is tracked from then on
   dtype=float32         without it all on a GPU, and float32 on a CPU
+  mode=backward         forward_backward, a list, or all; without it forward
   threads=1             of all frameworks on a CPU: a series of its own
   path=DIR              a folder of kernels of your own
 

@@ -17,7 +17,7 @@ from fusebench.timing.plan import Plan
 CPU_FLOPS = 2e7  # beyond it a judge takes seconds on two cores
 TIME_S = 0.2  # sampling budget of a cell: a history is read for steps, not for percents
 METHODS = ("track_latency", "track_parity_error")
-WORDS = ("kernel", "implementation", "case", "dtype")  # keys of bench, by which cells are chosen
+WORDS = ("kernel", "implementation", "case", "dtype", "mode")  # keys of bench, by which cells are chosen
 REST = {"shape": {}, "option": {}, "config": {}, "seed": 0, "inputs": "plain", "precision": "ieee", "batch": None, "shapes": None}  # fmt: skip
 # asv's pages draw the first eight implementations: one variant of each framework, those first that have a time on every machine
 SHOWN_FIRST = ("torch_eager", "triton", "torch_compile", "flax", "cuda", "jax_triton")
@@ -43,7 +43,7 @@ def tracked(kernels: Mapping[str, Kernel], words: Mapping[str, Any], device: str
     """The cells that the words of `bench` choose, kernel by kernel.
 
     Without `case` the first named case in every dtype, and `odd` in float32: no hour-long suite, and no tile divides all of them.
-    Without `dtype` float32 alone on a CPU. Raises UsageError as `bench` does.
+    Without `dtype` float32 alone on a CPU, without `mode` forward. Raises UsageError as `bench` does.
     """
     dtypes = chosen("dtype", words.get("dtype", DTYPES if device == "cuda" else "float32"), DTYPES)
     config = {**REST, "kernel": "all", "implementation": "all", "case": None, **words, "dtype": dtypes}
@@ -55,8 +55,8 @@ def tracked(kernels: Mapping[str, Kernel], words: Mapping[str, Any], device: str
     for name in dict.fromkeys(c.case.kernel for c in cells):
         own = [c for c in cells if c.case.kernel == name]
         if "float32" in dtypes and ODD in kernels[name].mathematics.cases:
-            odd = make_case(kernels[name], ODD)
-            own += [replace(c, case=odd) for c in own if c.case.dtype == "float32"]
+            odd = {c.case.mode: make_case(kernels[name], ODD, mode=c.case.mode) for c in own}
+            own += [replace(c, case=odd[c.case.mode]) for c in own if c.case.dtype == "float32"]
         found |= {(name, c.id): c for c in own}
     return list(found.values())
 

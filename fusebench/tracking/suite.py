@@ -24,7 +24,7 @@ from typing import Any
 
 from fusebench import discovery, machine
 from fusebench.cases import make_case
-from fusebench.contract import DTYPES, Cell
+from fusebench.contract import DTYPES, MODES, Cell
 from fusebench.discovery import Kernel
 from fusebench.tracking import reasons
 from fusebench.tracking.cells import METHODS, Tracked, labels, on_this_machine, tracked
@@ -177,7 +177,8 @@ def _grid(kernel: Kernel, cells: Iterable[Cell], history: Grid) -> Grid:
     than the last run had, and that may have been on another machine."""
     cells = list(cells)
     variants = [(i.name, v) for i in kernel.implementations.values() for v in i.variants]
-    named = [make_case(kernel, name, dtype) for name in kernel.mathematics.cases for dtype in DTYPES]
+    every_case = itertools.product(kernel.mathematics.cases, DTYPES, MODES)
+    named = [make_case(kernel, name, dtype, mode=mode) for name, dtype, mode in every_case]
     every = {Cell(case, *variant).label for case in named[:1] for variant in variants}, {case.id for case in named}
     own = labels(kernel, cells), [cell.case.id for cell in cells]
     found = [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fusebench import discovery, machine
 from fusebench.cases import make_case
-from fusebench.contract import Cell
+from fusebench.contract import MODES, Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError
 from fusebench.records.record import Record
@@ -66,8 +66,10 @@ def sweep(chosen: Mapping[str, Pairs], paths: Sequence[Path]) -> Outcomes:
 
 
 def key_of(kernel: str, label: str, case_id: str) -> Key:
-    """Kernel, implementation:variant, case name and dtype. What more stands in an id may have been added after the measured commit."""
-    return (kernel, label, *case_id.split("/")[:2])
+    """Kernel, implementation:variant, case name and dtype, and a mode that is not forward. What more stands in an id may have been
+    added after the measured commit."""
+    name, dtype, *more = case_id.split("/")
+    return (kernel, label, name, dtype, *(mode for mode in MODES[1:] if mode in more))
 
 
 def _home() -> Path:
@@ -87,10 +89,10 @@ def _measured(name: str, paths: Sequence[Path]) -> Kernel | None:
 def _cells(kernel: Kernel, pairs: Pairs) -> Iterator[Cell]:
     """The kernel's cells of that name, those of one case together."""
     for case_id in dict.fromkeys(case_id for _, case_id in pairs):
-        name, dtype = case_id.split("/")[:2]
+        _, _, name, dtype, *mode = key_of(kernel.name, "", case_id)
         if name not in kernel.mathematics.cases:
             continue
-        case = make_case(kernel, name, dtype)
+        case = make_case(kernel, name, dtype, mode=(*mode, MODES[0])[0])
         own = (Cell(case, i.name, variant) for i in kernel.implementations.values() for variant in i.variants)
         wanted = {label for label, asked in pairs if asked == case_id}
         yield from (cell for cell in own if cell.label in wanted)

@@ -38,6 +38,9 @@ def show(profiles: Sequence[Profile], device: str) -> None:
         if profile.span:
             out.print(_span(profile, profile.span, device), highlight=False, markup=False, soft_wrap=True)
             _rows(profile, profile.span, device)
+            if profile.counted_elsewhere:
+                names = ", ".join(profile.counted_elsewhere)
+                out.print(f"under ncu other kernels were chosen, and counted: {names}", highlight=False, markup=False)
         else:
             out.print("its framework names no operators: the trace has the calls alone", highlight=False)
         _syncs(profile, device)
@@ -67,9 +70,10 @@ def footer(profiles: Sequence[Profile], none: Sequence[str], wall_s: float, fold
 
 
 def _span(profile: Profile, span: Span, device: str) -> str:
-    """`call 2 of 3: 1.61 ms: busy 1.6 ms with 3 kernels and copies, 12.3 µs in gaps (the longest 6.4 µs, before gelu), no overlaps`."""
-    what = "kernels and copies" if device == "cuda" else "operators"
-    parts = [f"busy {seconds(span.busy_s)} with {span.launches} {what}"]
+    """`call 2 of 3: 1.61 ms: busy 1.6 ms in 3 launches, 12.3 µs in gaps (the longest 6.4 µs, before gelu), no overlaps`."""
+    what = "launch" if device == "cuda" else "operator"
+    many = span.launches > 1
+    parts = [f"busy {seconds(span.busy_s)} in {span.launches} {what}{('es' if device == 'cuda' else 's') * many}"]
     gaps = f"{seconds(span.gaps_s)} in gaps"
     if span.gap_before:
         gaps += f" (the longest {seconds(span.longest_gap_s)}, before {_short(span.gap_before, 40)})"
@@ -143,11 +147,11 @@ def _memory(profile: Profile) -> str:
 
 
 def _bytes(count: float) -> str:
-    """In KiB, MiB or GiB."""
+    """In B, KiB, MiB or GiB."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
         if count >= size:
             return f"{count / size:.3g} {unit}"
-    return f"{count / 2**10:.3g} KiB"
+    return f"{count / 2**10:.3g} KiB" if count >= 2**10 else f"{count:.0f} B"
 
 
 def _short(name: str, most: int) -> str:

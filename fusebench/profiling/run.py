@@ -89,7 +89,7 @@ def run(sweep: Sweep) -> Iterator[tuple[Profile, Traced]]:
     with scratch(this.folder) as files, _pool(this) as pool:
         traced_here = [cell for cell in sweep.asked.cells if not Trial(this, cell).interpreted]
         start_workers(this.clock, [(pool, key) for key in sorted(worker_keys(this, traced_here))])
-        for _, group in itertools.groupby(sweep.asked.cells, key=lambda c: (c.case, c.seed)):
+        for _, group in itertools.groupby(sweep.asked.cells, key=lambda c: (c.case, c.seed, c.inputs)):
             cells = list(group)
             with temporary(files) as folder:
                 mathematics = this.kernels[cells[0].case.kernel].mathematics

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from fusebench.profiling import counters, memory, trace
+from fusebench.profiling import counters, trace
 from fusebench.profiling.kernels import Row, Span
 from fusebench.profiling.run import Profile
 from fusebench.records.store import FILE
@@ -55,7 +55,7 @@ def show(profiles: Sequence[Profile], device: str) -> None:
         out.print(f"[dim]skipped[/]  {escape(reason)}  {escape(', '.join(labels))}", highlight=False, soft_wrap=True)
 
 
-def footer(profiles: Sequence[Profile], none: Sequence[str], wall_s: float, folder: Path, drawn: bool) -> None:
+def footer(profiles: Sequence[Profile], none: Sequence[str], wall_s: float, folder: Path, drawn: str) -> None:
     """One line of counts, one for each reason why there are no counters, and where the files are."""
     out = console()
     statuses = dict.fromkeys(p.record.status for p in profiles)
@@ -63,9 +63,9 @@ def footer(profiles: Sequence[Profile], none: Sequence[str], wall_s: float, fold
     out.print(f"\n{len(profiles)} cells: {', '.join(counts) or 'none'}, {wall_s:.1f} s", highlight=False)
     for reason in dict.fromkeys(none):
         out.print(f"no hardware counters: {reason}", highlight=False, soft_wrap=True, markup=False)
-    files = {f"trace, for ui.perfetto.dev: {folder}/{trace.FILE}": any(p.rows or p.memory for p in profiles)}
-    files |= {f"memory: {folder}/{memory.FILE}": drawn, f"records: {folder}/{FILE}": True}
-    for line in (line for line, is_there in files.items() if is_there):
+    traced = any(p.record.status == "ok" for p in profiles)
+    lines = [f"trace, for ui.perfetto.dev: {folder}/{trace.FILE}" if traced else "", drawn, f"records: {folder}/{FILE}"]
+    for line in filter(None, lines):
         out.print(line, highlight=False, soft_wrap=True, markup=False)
 
 

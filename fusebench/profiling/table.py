@@ -88,11 +88,12 @@ def _span(profile: Profile, span: Span, device: str) -> str:
 
 def _rows(profile: Profile, span: Span, device: str) -> None:
     count = sum(r.time_s >= LEAST_SHARE * span.span_s for r in profile.rows[:MOST_ROWS])
+    count += len(profile.rows) == count + 1  # a single one has a name
     shown, rest = list(profile.rows[:count]), profile.rows[count:]
     if rest:
         shown.append(
             Row(
-                f"{len(rest)} other{'s' * (len(rest) > 1)}", "", sum(r.count for r in rest), sum(r.time_s for r in rest), sum(r.gap_s for r in rest),
+                f"{len(rest)} others", "", sum(r.count for r in rest), sum(r.time_s for r in rest), sum(r.gap_s for r in rest),
                 sum(r.overlap_s for r in rest),
             )
         )  # fmt: skip

@@ -20,6 +20,7 @@ from fusebench import cli
 from fusebench.backends import kineto, xla
 from fusebench.backends.events import API, KERNEL, OPERATOR, RANGE, Event, Held, Recording
 from fusebench.cases import make_case
+from fusebench.commands import profile as command
 from fusebench.configuration import request
 from fusebench.configuration.request import Request
 from fusebench.contract import Cell
@@ -76,6 +77,7 @@ def test_every_cell_is_profiled_and_the_files_are_named(profiled):
         and f"trace, for ui.perfetto.dev: {profiled.folder}/trace.json.gz" in profiled.out
     )
     assert "no hardware counters: a CPU has none that ncu reads\n" in profiled.out
+    pytest.importorskip("matplotlib")
     assert (profiled.folder / "memory.svg").read_text().startswith("<?xml")
 
 
@@ -170,6 +172,16 @@ def test_an_interrupted_run_keeps_what_it_has(answered, tmp_path, monkeypatch):
     done = answered("profile", f"path={PROFILED}", "kernel=halved", "device=cpu", "out_dir=it")
     assert done.returncode == 130 and "interrupted: 0 of 6 cells are kept in " in done.stderr
     assert (tmp_path / "it" / "trace.json.gz").exists() and (tmp_path / "it" / "profile.yaml").exists()
+
+
+def test_without_matplotlib_a_line_says_so(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    traced = Traced((), (), (Held(0.0, 0), Held(1.0, 5)))
+    assert (
+        command._draw([("cell", traced)], tmp_path)
+        == "no memory.svg: it needs matplotlib, or the extra plot of fusebench"
+    )
+    assert command._draw([("cell", Traced())], tmp_path) == ""
 
 
 # Made events: gaps, overlaps, nesting
@@ -370,6 +382,7 @@ def test_counters_are_read_from_ncus_listing_and_stand_beside_the_kernels():
         62,
     )
     assert counters.stalls(halve.counters) == "long_scoreboard 8.1, wait 1.2"
+    assert counters.elsewhere(made, counted) == () and counters.elsewhere(made[:1], counted) == ("triton_gemm",)
     assert counters.parse("==ERROR== nothing") == [] and counters.stalls({}) == ""
 
 
@@ -378,7 +391,7 @@ def test_kernels_of_one_template_are_told_apart_by_their_order():
         "void at::(anonymous namespace)::each<4, Add>(int)",
         "void at::(anonymous namespace)::each<4, Mul>(int)",
     ]
-    ncu_has = ["void at::<unnamed>::each<(int)4, AddImpl>(int)", "void at::<unnamed>::each<(int)4, MulImpl>(int)"]
+    ncu_has = ["void at::<unnamed>::each<(int)4, AddImpl>(int)", "each"]
     counted = [counters.Counted(name, {"dram_bytes": size}) for name, size in zip(ncu_has, (1.0, 5.0), strict=True)]
     rows = [Row(name, KERNEL, 1, 1.0, 0.0, 0.0) for name in reversed(kineto_has)]
     assert [r.counters["dram_bytes"] for r in counters.beside(rows, counted, kineto_has)] == [5, 1]

@@ -76,13 +76,22 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         interrupted = not _profile(sweep, profiles, traced)
         recorded = [(run.name_of(p.cell), traced[p.id]) for p in profiles.values() if traced[p.id].calls]
         trace.write(recorded, run_folder / trace.FILE)
-        drawn = memory.draw([(name, t.memory) for name, t in recorded], run_folder / memory.FILE)
+        drawn = _draw(recorded, run_folder)
     with while_it_is_read():
         if not asked.chosen.get("quiet", False):
             table.show(list(profiles.values()), settings.device)
         none = [p.no_counters for p in profiles.values() if p.no_counters]
         table.footer(list(profiles.values()), none, time.perf_counter() - begin, run_folder, drawn)
     return app.INTERRUPTED if interrupted else _code_of(run_folder)
+
+
+def _draw(recorded: Sequence[tuple[str, Traced]], run_folder: Path) -> str:
+    """What there is to say of the picture of the memory: where it is, why there is none, "" where there was nothing to draw."""
+    try:
+        drawn = memory.draw([(name, t.memory) for name, t in recorded], run_folder / memory.FILE)
+    except ImportError:
+        return f"no {memory.FILE}: it needs matplotlib, or the extra plot of fusebench"
+    return f"memory: {run_folder / memory.FILE}" if drawn else ""
 
 
 def _profile(sweep: run.Sweep, profiles: dict[str, Profile], traced: dict[str, Traced]) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from fusebench.profiling import ncu
 from fusebench.profiling.kernels import Row
-from fusebench.sanitizer.own import plain_name
+from fusebench.sanitizer.own import base_name, plain_name
 
 DRAM, TENSOR, OCCUPANCY = "dram_bytes", "tensor_percent", "occupancy_percent"
 UNNAMED = "unnamed"  # a namespace without a name, of which each profiler has a way to write it
@@ -38,7 +38,7 @@ def parse(listing: str) -> list[Counted]:
 def beside(rows: Sequence[Row], counted: Sequence[Counted], launched: Sequence[str]) -> list[Row]:
     """The rows with the counters of the kernels of their names: bytes are added up, the others are means. The profilers write template
     arguments in ways of their own: where `launched`, the names in the order in which they ran, has the same functions, it says which is
-    which, and otherwise the name does, first as a whole, then without its arguments."""
+    which, and otherwise the name does, first as a whole, then without namespace and arguments."""
     keys = [_keys(one.name) for one in counted]
     if [key[1] for key in keys] == [_keys(name)[1] for name in launched]:
         keys = [_keys(name) for name in launched]
@@ -50,6 +50,12 @@ def beside(rows: Sequence[Row], counted: Sequence[Counted], launched: Sequence[s
         replace(row, counters=together(next((found[key] for key in _keys(row.name) if key in found), [])))
         for row in rows
     ]
+
+
+def elsewhere(rows: Sequence[Row], counted: Sequence[Counted]) -> tuple[str, ...]:
+    """The counted kernels that are of no row: a compiler or a library that tries kernels out may choose others under ncu."""
+    known = {_keys(row.name)[1] for row in rows}
+    return tuple(dict.fromkeys(base for one in counted if (base := _keys(one.name)[1]) not in known))
 
 
 def together(counted: Sequence[Counted]) -> dict[str, float]:
@@ -86,7 +92,6 @@ def _number(text: str | None) -> float | None:
 
 
 def _keys(name: str) -> tuple[str, str]:
-    """The function with its template arguments, and without them."""
+    """The function with its namespace and template arguments, and without them."""
     named = name.replace("(anonymous namespace)", UNNAMED).replace("<unnamed>", UNNAMED)
-    exact = re.sub(r"\s", "", plain_name(named))
-    return exact, exact.split("<")[0]
+    return re.sub(r"\s", "", plain_name(named)), base_name(named)

@@ -12,7 +12,7 @@ MOST = 12  # lines that one can tell apart
 
 
 def draw(cells: Sequence[tuple[str, Sequence[Held]]], file: Path) -> bool:
-    """Draws the cells whose memory changes, the first MOST of them; False where there are none."""
+    """Draws the cells whose memory changes, the first MOST of them; False where there are none. Raises ImportError without matplotlib."""
     changing = [(name, held) for name, held in cells if len(held) > 1][:MOST]
     if not changing:
         return False

@@ -18,6 +18,8 @@ DRAM = ("dram__bytes_read.sum", "dram__bytes_write.sum")
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
 # of which the first one that the device has is taken: names differ between generations
 TENSOR = (
+    # without HFMA2, by which tensor cores do what is no product
+    "sm__pipe_tensor_type_hmma_hgmma_qgmma_imma_igmma_bmma_bgmma_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
     "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_elapsed",
     "sm__pipe_tensor_op_hmma_cycles_active.avg.pct_of_peak_sustained_elapsed",
@@ -51,7 +53,18 @@ class Ncu:
 
     def listing(self, report: Path) -> str:
         """The report as CSV, in units without prefixes. Raises NoCounters where ncu does not read it."""
-        done = _answer(self.path, "--import", str(report), "--csv", "--page", "raw", "--print-units", "base")
+        done = _answer(
+            self.path,
+            "--import",
+            str(report),
+            "--csv",
+            "--page",
+            "raw",
+            "--print-units",
+            "base",
+            "--print-kernel-base",
+            "demangled",
+        )
         if done.returncode:
             raise NoCounters(f"ncu does not read {report.name}: {' '.join(done.stdout.split())[:200]}")
         return done.stdout
@@ -86,7 +99,7 @@ def metrics(listed: str) -> tuple[str, ...]:
     """What to ask for, of the metrics that `ncu --query-metrics` lists for the device; where it lists none, the names of today."""
     known = {line.split()[0] for line in listed.splitlines() if line.strip() and "__" in line.split()[0]}
     if not known:
-        return (*DRAM, OCCUPANCY, TENSOR[0], *map(_stall, STALLS))
+        return (*DRAM, OCCUPANCY, TENSOR[1], *map(_stall, STALLS))
     stalls = sorted(found[1] for name in known if (found := STALL.match(name)) and found[1] != "selected")
     tensor = next((name for name in TENSOR if name.split(".")[0] in known), None)
     wanted = [name for name in (*DRAM, OCCUPANCY) if name.split(".")[0] in known]

@@ -40,7 +40,7 @@ class Profile:
     """What the profile of one cell left behind. `spans` are of the traced calls, `span` and `rows` of call `shown`, whose span is the
     median; they are empty where a framework names no operators;
     `launched` names its kernels in the order in which they began. `syncs` and `memory` of calls of their own. `counters` are those of all kernels of a call together, and `no_counters` says why
-    there are none; `report` is ncu's file in the run's folder."""
+    there are none; `counted_elsewhere` names kernels that ran under ncu alone; `report` is ncu's file in the run's folder."""
 
     id: str
     record: Record
@@ -55,6 +55,7 @@ class Profile:
     peak_bytes: int | None = None
     counters: Mapping[str, float] = field(default_factory=dict)
     no_counters: str = ""
+    counted_elsewhere: tuple[str, ...] = ()
     report: str = ""
     schema: int = SCHEMA
 
@@ -88,7 +89,7 @@ def run(sweep: Sweep) -> Iterator[tuple[Profile, Traced]]:
     with scratch(this.folder) as files, _pool(this) as pool:
         traced_here = [cell for cell in sweep.asked.cells if not Trial(this, cell).interpreted]
         start_workers(this.clock, [(pool, key) for key in sorted(worker_keys(this, traced_here))])
-        for _, group in itertools.groupby(sweep.asked.cells, key=lambda c: (c.case, c.seed)):
+        for _, group in itertools.groupby(sweep.asked.cells, key=lambda c: (c.case, c.seed, c.inputs)):
             cells = list(group)
             with temporary(files) as folder:
                 mathematics = this.kernels[cells[0].case.kernel].mathematics
@@ -196,11 +197,10 @@ def _with_counters(sweep: Sweep, profile: Profile, files: Path, number: int) -> 
         return replace(profile, no_counters=str(none))
     except OSError as error:
         raise StorageError(str(error)) from error
-    whole = counters.together(counted)
-    kept = str(report.relative_to(sweep.this.folder))
     return replace(
-        profile, rows=tuple(counters.beside(profile.rows, counted, profile.launched)), counters=whole, report=kept
-    )
+        profile, rows=tuple(counters.beside(profile.rows, counted, profile.launched)), counters=counters.together(counted),
+        counted_elsewhere=counters.elsewhere(profile.rows, counted), report=str(report.relative_to(sweep.this.folder)),
+    )  # fmt: skip
 
 
 def _count(sweep: Sweep, ncu: Ncu, profile: Profile, report: Path, files: Path) -> list[counters.Counted]:

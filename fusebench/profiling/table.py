@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.markup import escape
 
-from fusebench.profiling import counters, memory, trace
+from fusebench.profiling import counters, trace
 from fusebench.profiling.kernels import Row, Span
 from fusebench.profiling.run import Profile
 from fusebench.records.store import FILE
@@ -38,6 +38,9 @@ def show(profiles: Sequence[Profile], device: str) -> None:
         if profile.span:
             out.print(_span(profile, profile.span, device), highlight=False, markup=False, soft_wrap=True)
             _rows(profile, profile.span, device)
+            if profile.counted_elsewhere:
+                names = ", ".join(profile.counted_elsewhere)
+                out.print(f"under ncu other kernels were chosen, and counted: {names}", highlight=False, markup=False)
         else:
             out.print("its framework names no operators: the trace has the calls alone", highlight=False)
         _syncs(profile, device)
@@ -52,7 +55,7 @@ def show(profiles: Sequence[Profile], device: str) -> None:
         out.print(f"[dim]skipped[/]  {escape(reason)}  {escape(', '.join(labels))}", highlight=False, soft_wrap=True)
 
 
-def footer(profiles: Sequence[Profile], none: Sequence[str], wall_s: float, folder: Path, drawn: bool) -> None:
+def footer(profiles: Sequence[Profile], none: Sequence[str], wall_s: float, folder: Path, drawn: str) -> None:
     """One line of counts, one for each reason why there are no counters, and where the files are."""
     out = console()
     statuses = dict.fromkeys(p.record.status for p in profiles)
@@ -60,16 +63,17 @@ def footer(profiles: Sequence[Profile], none: Sequence[str], wall_s: float, fold
     out.print(f"\n{len(profiles)} cells: {', '.join(counts) or 'none'}, {wall_s:.1f} s", highlight=False)
     for reason in dict.fromkeys(none):
         out.print(f"no hardware counters: {reason}", highlight=False, soft_wrap=True, markup=False)
-    files = {f"trace, for ui.perfetto.dev: {folder}/{trace.FILE}": any(p.rows or p.memory for p in profiles)}
-    files |= {f"memory: {folder}/{memory.FILE}": drawn, f"records: {folder}/{FILE}": True}
-    for line in (line for line, is_there in files.items() if is_there):
+    traced = any(p.record.status == "ok" for p in profiles)
+    lines = [f"trace, for ui.perfetto.dev: {folder}/{trace.FILE}" if traced else "", drawn, f"records: {folder}/{FILE}"]
+    for line in filter(None, lines):
         out.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
 def _span(profile: Profile, span: Span, device: str) -> str:
-    """`call 2 of 3: 1.61 ms: busy 1.6 ms with 3 kernels and copies, 12.3 µs in gaps (the longest 6.4 µs, before gelu), no overlaps`."""
-    what = "kernels and copies" if device == "cuda" else "operators"
-    parts = [f"busy {seconds(span.busy_s)} with {span.launches} {what}"]
+    """`call 2 of 3: 1.61 ms: busy 1.6 ms in 3 launches, 12.3 µs in gaps (the longest 6.4 µs, before gelu), no overlaps`."""
+    what = "launch" if device == "cuda" else "operator"
+    many = span.launches > 1
+    parts = [f"busy {seconds(span.busy_s)} in {span.launches} {what}{('es' if device == 'cuda' else 's') * many}"]
     gaps = f"{seconds(span.gaps_s)} in gaps"
     if span.gap_before:
         gaps += f" (the longest {seconds(span.longest_gap_s)}, before {_short(span.gap_before, 40)})"
@@ -84,11 +88,12 @@ def _span(profile: Profile, span: Span, device: str) -> str:
 
 def _rows(profile: Profile, span: Span, device: str) -> None:
     count = sum(r.time_s >= LEAST_SHARE * span.span_s for r in profile.rows[:MOST_ROWS])
+    count += len(profile.rows) == count + 1  # a single one has a name
     shown, rest = list(profile.rows[:count]), profile.rows[count:]
     if rest:
         shown.append(
             Row(
-                f"{len(rest)} other{'s' * (len(rest) > 1)}", "", sum(r.count for r in rest), sum(r.time_s for r in rest), sum(r.gap_s for r in rest),
+                f"{len(rest)} others", "", sum(r.count for r in rest), sum(r.time_s for r in rest), sum(r.gap_s for r in rest),
                 sum(r.overlap_s for r in rest),
             )
         )  # fmt: skip
@@ -143,11 +148,11 @@ def _memory(profile: Profile) -> str:
 
 
 def _bytes(count: float) -> str:
-    """In KiB, MiB or GiB."""
+    """In B, KiB, MiB or GiB."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
         if count >= size:
             return f"{count / size:.3g} {unit}"
-    return f"{count / 2**10:.3g} KiB"
+    return f"{count / 2**10:.3g} KiB" if count >= 2**10 else f"{count:.0f} B"
 
 
 def _short(name: str, most: int) -> str:

@@ -130,6 +130,12 @@ def test_optuna_that_is_missing_is_named_before_anything_runs(tuned, monkeypatch
     assert not (tmp_path / "results").exists()
 
 
+def test_a_space_of_which_nothing_fits_is_answered_by_one_line(tuned, tmp_path):
+    code, _, told = tuned("config.how=misfit", "config.NUMBER=[0,1]")
+    assert code == 2 and len(told.splitlines()) == 1
+    assert "none of 2 configs fits: it says so itself, as the first one; config.X= sets other values" in told
+
+
 def test_what_is_never_timed_here_is_not_tuned(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     code = main(["tune", "kernel=softmax", "implementation=triton:row", "case=odd", "device=cpu"])

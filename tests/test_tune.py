@@ -130,6 +130,12 @@ def test_optuna_that_is_missing_is_named_before_anything_runs(tuned, monkeypatch
     assert not (tmp_path / "results").exists()
 
 
+def test_a_space_of_which_nothing_fits_is_answered_by_one_line(tuned, tmp_path):
+    code, _, told = tuned("config.how=misfit", "config.NUMBER=[0,1]")
+    assert code == 2 and len(told.splitlines()) == 1
+    assert "none of 2 configs fits: it says so itself, as the first one; config.X= sets other values" in told
+
+
 def test_what_is_never_timed_here_is_not_tuned(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     code = main(["tune", "kernel=softmax", "implementation=triton:row", "case=odd", "device=cpu"])
@@ -404,10 +410,26 @@ def own_kernels():
 
 @pytest.mark.parametrize(
     ("preset", "configs_of"),
-    [("lola_grid", 216), ("lola_warps", 49), ("lola_row", 25), ("lola_row_warps", 8), ("lola_batched_row", 36), ("splacc_grid", 64)],
+    [("lola_grid", 216), ("lola_warps", 49), ("lola_row", 25), ("lola_row_warps", 8), ("lola_batched_row", 36), ("splacc_grid", 64),
+     ("lola_columns_rows", 25), ("lola_tunables", 3456)],
 )  # fmt: skip
 def test_a_preset_has_the_configs_of_its_published_sweep(own_kernels, preset, configs_of):
     schema.register("tune", own_kernels)
     chosen = jobs.compose_job("tune", [f"experiment=published_{preset}"])
     found = study.studies(own_kernels, cases.select_cells(own_kernels, chosen))
-    assert found and all(math.prod(map(len, one.space.values())) == configs_of for one in found)
+    own = [
+        name for name, values in chosen["config"].items() if values is not None
+    ]  # others are those of backward modes
+    assert found and all(math.prod(len(one.space[name]) for name in own) == configs_of for one in found)
+
+
+@pytest.mark.parametrize("preset", ["lola_grid", "lola_warps", "lola_columns_rows", "lola_tunables"])
+def test_published_sweeps_sum_in_float32_and_in_float16_with_the_configs_that_killed_them(own_kernels, preset):
+    schema.register("tune", own_kernels)
+    chosen = jobs.compose_job("tune", [f"experiment=published_{preset}"])
+    found = study.studies(own_kernels, cases.select_cells(own_kernels, chosen))
+    variants = {one.cell.variant for one in found}
+    assert {v.endswith("_f16acc") for v in variants} == {True, False}
+    if preset == "lola_grid":
+        killer = {"BLOCK_M": 16, "BLOCK_N": 16, "BLOCK_K": 256}
+        assert all(value in one.space[name] for one in found for name, value in killer.items())

@@ -84,7 +84,7 @@ def show(found: Sequence[Found], decisions: Sequence[Decision]) -> None:
         if decision := kept.get(one.study.name):
             name = "the default" if decision.is_default else _named(decision.kept)
             out.print(f"kept: {name}: {decision.why}", highlight=False, markup=False)
-        elif one.records:
+        elif any(r.status != "skipped" for r in one.records.values()):  # those for another arch are skipped
             out.print("kept: nothing, no config has a time", highlight=False)
 
 

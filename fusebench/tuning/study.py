@@ -124,6 +124,8 @@ def ask_fits(this: Run, pool: Pool, study: Study, search: Search, device: Device
         return lost.reason
     if isinstance(answer, protocol.Refused):
         return answer.reason
+    if not answer.fitting:
+        return f"none of {len(answer.misfits)} configs fits: {answer.misfits[0][1]}, as the first one; config.X= sets other values"
     if search.strategy == "grid" and answer.total > MOST and search.trials is None:
         return f"{answer.total} configs, too many for strategy=grid: strategy=optuna or random tries some, config.X= sets tunables"
     return answer

@@ -39,7 +39,8 @@ class Surrogate:
         spread = np.sqrt(np.maximum(1e-9, 1 - np.einsum("ij,ji->i", across, solved[:, 1:])))
         score = (values.min() - mean) / spread
         density = np.exp(-(score**2) / 2) / np.sqrt(2 * np.pi)
-        return rows[int(np.argmax(spread * (score * special.ndtr(score) + density)))]
+        improvement = spread * (score * special.ndtr(score) + density)
+        return rows[int(np.argmax(np.round(improvement, 9)))]  # a tie is one whatever the order of a sum
 
 
 def over(space: Mapping[str, Sequence[Tunable]], configs: Sequence[Mapping[str, Tunable]]) -> Surrogate:

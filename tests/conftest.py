@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fusebench import cli, discovery, machine
+from fusebench import cli, discovery, machine, progress
 from fusebench.contract import Cell
 from fusebench.run import run
 from fusebench.settings import Run, Settings
@@ -84,6 +84,7 @@ def answered(
 
     def run_it(*arguments: object) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(progress, "EVERY_S", float("inf"))  # on a busy machine a line would stand in what it says
         capfd.readouterr()
         try:
             code = cli.main([*map(str, arguments)])

@@ -184,9 +184,9 @@ def light_double(folder):
         ("mine.yaml", "- {N: 2}\n", [{"N": 2}]),
     ],
 )
-def test_sizes_come_from_a_file(tmp_path, name, text, sizes):
+def test_sizes_come_from_a_file(tmp_path, answered, name, text, sizes):
     (tmp_path / name).write_text(text)
-    done = fusebench("parity", *light_double(tmp_path), f"shapes={name}", cwd=tmp_path)
+    done = answered("parity", *light_double(tmp_path), f"shapes={name}")
     assert done.returncode == 0, done.stderr
     assert [r.case.sizes for r in records_of(tmp_path)] == sizes
 
@@ -209,8 +209,8 @@ def test_the_exit_code_tells_of_a_cell_that_is_not_well(tmp_path):
     assert done.returncode == 1 and "budget" in done.stdout
 
 
-def test_inputs_that_fit_nowhere_cost_their_cells_alone(tmp_path):
-    done = fusebench("parity", *light_double(tmp_path), "batch=[1000000000000000,3]", cwd=tmp_path)
+def test_inputs_that_fit_nowhere_cost_their_cells_alone(tmp_path, answered):
+    done = answered("parity", *light_double(tmp_path), "batch=[1000000000000000,3]")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert [r.status for r in records_of(tmp_path)] == ["failed", "ok"]
 
@@ -223,11 +223,11 @@ def test_inline_runs_in_the_calling_process(tmp_path):
     assert records_of(tmp_path)[0].status == "ok" and not list(tmp_path.glob("results/*/worker-*.log"))
 
 
-def test_another_interpreter_is_used_where_it_is_named(tmp_path):
+def test_another_interpreter_is_used_where_it_is_named(tmp_path, answered):
     wrapper = tmp_path / "python"
     wrapper.write_text(f'#!/bin/sh\ntouch {tmp_path}/used\nexec {light_python(tmp_path)} "$@"\n')
     wrapper.chmod(0o755)
-    done = fusebench("parity", *light_double(tmp_path)[:-1], f"worker.python.torch={wrapper}", cwd=tmp_path)
+    done = answered("parity", *light_double(tmp_path)[:-1], f"worker.python.torch={wrapper}")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "used").exists()
 
@@ -255,11 +255,9 @@ def test_every_experiment_composes(answered, experiment):
     assert done.returncode == 0 and "case:" in done.stdout
 
 
-def test_an_output_of_another_shape_has_no_row_of_figures(tmp_path):
-    done = fusebench(
-        "parity", f"path={FIXTURES / 'faults'}", "kernel=fault", "implementation=misshapen",
-        f"worker.python.torch={light_python(tmp_path)}", cwd=tmp_path,
-    )  # fmt: skip
+def test_an_output_of_another_shape_has_no_row_of_figures(tmp_path, answered):
+    light = f"worker.python.torch={light_python(tmp_path)}"
+    done = answered("parity", f"path={FIXTURES / 'faults'}", "kernel=fault", "implementation=misshapen", light)
     assert done.returncode == 1 and "wrong  " in done.stdout
     assert "nan" not in done.stdout and "max |error|" not in done.stdout
 

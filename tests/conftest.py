@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -22,6 +23,7 @@ from fusebench.workers.pool import Pool
 
 FIXTURES = Path(__file__).parent / "fixtures"
 DEVICE = "cuda" if machine.gpu() else "cpu"
+CLAIMS = os.environ.pop("FUSEBENCH_TEST_CLAIMS", None)  # of this process alone: a test may run pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,6 +40,22 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and DEVICE == "cpu":
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """True, which leaves the test out, where the other process of `make test` was first to come to its file."""
+    return None if CLAIMS is None or _claimed(item.path.name) else True
+
+
+@functools.cache
+def _claimed(file: str) -> bool:
+    """Whether this process is the first to ask for the file."""
+    try:
+        (Path(str(CLAIMS)) / file).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")

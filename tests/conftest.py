@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fusebench import cli, discovery, machine
+from fusebench import cli, discovery, machine, progress
 from fusebench.contract import Cell
 from fusebench.run import run
 from fusebench.settings import Run, Settings
@@ -22,6 +23,7 @@ from fusebench.workers.pool import Pool
 
 FIXTURES = Path(__file__).parent / "fixtures"
 DEVICE = "cuda" if machine.gpu() else "cpu"
+CLAIMS = os.environ.pop("FUSEBENCH_TEST_CLAIMS", None)  # of this process alone: a test may run pytest
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -38,6 +40,22 @@ def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and DEVICE == "cpu":
             item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> bool | None:
+    """True, which leaves the test out, where the other process of `make test` was first to come to its file."""
+    return None if CLAIMS is None or _claimed(item.path.name) else True
+
+
+@functools.cache
+def _claimed(file: str) -> bool:
+    """Whether this process is the first to ask for the file."""
+    try:
+        (Path(str(CLAIMS)) / file).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")
@@ -86,6 +104,7 @@ def answered(
 
     def run_it(*arguments: object) -> subprocess.CompletedProcess[str]:
         monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(progress, "EVERY_S", float("inf"))  # on a busy machine a line would stand in what it says
         capfd.readouterr()
         try:
             code = cli.main([*map(str, arguments)])

@@ -132,7 +132,8 @@ def test_help_shows_the_usage_and_the_keys(answered, command, usage):
 
 def test_bench_times_what_it_is_asked_for(tmp_path):
     done = fusebench(
-        "bench", "kernel=lola", "implementation=[torch_eager,flax:pieces]", "batch=[1,3]", "shape.K=17", "shape.N=9", "time_s=0.02", cwd=tmp_path
+        "bench", "kernel=lola", "implementation=[torch_eager,flax:pieces]", "batch=[1,3]", "shape.K=17", "shape.N=9", "time_s=0.02",
+        "inputs=plain", cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     records = records_of(tmp_path)
@@ -170,6 +171,12 @@ def test_a_multirun_runs_every_job(tmp_path):
     assert found == ["float32", "bfloat16"]
 
 
+def light_double(folder):
+    """The words of a kernel that needs no framework, and of its worker without one."""
+    light = f"worker.python.torch={light_python(folder)}"
+    return f"path={FIXTURES / 'kernels'}", "kernel=double", "implementation=torch_eager:times", light
+
+
 @pytest.mark.parametrize(
     ("name", "text", "sizes"),
     [
@@ -177,12 +184,9 @@ def test_a_multirun_runs_every_job(tmp_path):
         ("mine.yaml", "- {N: 2}\n", [{"N": 2}]),
     ],
 )
-def test_sizes_come_from_a_file(tmp_path, name, text, sizes):
+def test_sizes_come_from_a_file(tmp_path, answered, name, text, sizes):
     (tmp_path / name).write_text(text)
-    light, path = f"worker.python.torch={light_python(tmp_path)}", f"path={FIXTURES / 'kernels'}"
-    done = fusebench(
-        "parity", path, "kernel=double", "implementation=torch_eager:times", f"shapes={name}", light, cwd=tmp_path
-    )
+    done = answered("parity", *light_double(tmp_path), f"shapes={name}")
     assert done.returncode == 0, done.stderr
     assert [r.case.sizes for r in records_of(tmp_path)] == sizes
 
@@ -205,10 +209,8 @@ def test_the_exit_code_tells_of_a_cell_that_is_not_well(tmp_path):
     assert done.returncode == 1 and "budget" in done.stdout
 
 
-def test_inputs_that_fit_nowhere_cost_their_cells_alone(tmp_path):
-    done = fusebench(
-        "parity", "kernel=launch", "implementation=torch_eager", "batch=[1000000000000000,3]", cwd=tmp_path
-    )
+def test_inputs_that_fit_nowhere_cost_their_cells_alone(tmp_path, answered):
+    done = answered("parity", *light_double(tmp_path), "batch=[1000000000000000,3]")
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert [r.status for r in records_of(tmp_path)] == ["failed", "ok"]
 
@@ -221,26 +223,20 @@ def test_inline_runs_in_the_calling_process(tmp_path):
     assert records_of(tmp_path)[0].status == "ok" and not list(tmp_path.glob("results/*/worker-*.log"))
 
 
-def test_another_interpreter_is_used_where_it_is_named(tmp_path):
+def test_another_interpreter_is_used_where_it_is_named(tmp_path, answered):
     wrapper = tmp_path / "python"
-    wrapper.write_text(f'#!/bin/sh\ntouch {tmp_path}/used\nexec {sys.executable} "$@"\n')
+    wrapper.write_text(f'#!/bin/sh\ntouch {tmp_path}/used\nexec {light_python(tmp_path)} "$@"\n')
     wrapper.chmod(0o755)
-    done = fusebench(
-        "parity", "kernel=launch", "implementation=[torch_eager]", f"worker.python.torch={wrapper}", cwd=tmp_path
-    )
+    done = answered("parity", *light_double(tmp_path)[:-1], f"worker.python.torch={wrapper}")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "used").exists()
 
 
 def test_an_interpreter_that_does_not_exist_fails_its_cells_alone(tmp_path):
     done = fusebench(
-        "parity",
-        "kernel=launch",
-        "case=odd",
-        "implementation=[flax,torch_eager]",
-        "worker.python.flax=/nonexistent/python",
-        cwd=tmp_path,
-    )
+        "parity", "kernel=launch", "case=odd", "implementation=[flax,torch_eager]", "inputs=plain",
+        "worker.python.flax=/nonexistent/python", cwd=tmp_path,
+    )  # fmt: skip
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert [r.status for r in records_of(tmp_path)] == ["failed", "ok"]
 
@@ -259,11 +255,9 @@ def test_every_experiment_composes(answered, experiment):
     assert done.returncode == 0 and "case:" in done.stdout
 
 
-def test_an_output_of_another_shape_has_no_row_of_figures(tmp_path):
-    done = fusebench(
-        "parity", f"path={FIXTURES / 'faults'}", "kernel=fault", "implementation=misshapen",
-        f"worker.python.torch={light_python(tmp_path)}", cwd=tmp_path,
-    )  # fmt: skip
+def test_an_output_of_another_shape_has_no_row_of_figures(tmp_path, answered):
+    light = f"worker.python.torch={light_python(tmp_path)}"
+    done = answered("parity", f"path={FIXTURES / 'faults'}", "kernel=fault", "implementation=misshapen", light)
     assert done.returncode == 1 and "wrong  " in done.stdout
     assert "nan" not in done.stdout and "max |error|" not in done.stdout
 

@@ -55,7 +55,8 @@ def test_everything_that_machine_code_depends_on_is_in_its_key(sources, monkeypa
     assert cuda._key(*plain) == keys[0] and len(keys[0]) == 64
     keys += [cuda._key(file, "sm_90a", ["copy<float>"], ["A=1"]), cuda._key(file, "sm_80", ["copy<float>", "x"], ["A=1"]),
              cuda._key(file, "sm_80", ["copy<float>"], []), cuda._key(file, "sm_80", ["copy<float>"], ["A=2"]),
-             cuda._key(file, "sm_80", ["copy<float>", "A=1"], []), cuda._key(file, "sm_80", ["A=1"], ["copy<float>"])]  # fmt: skip
+             cuda._key(file, "sm_80", ["copy<float>", "A=1"], []), cuda._key(file, "sm_80", ["A=1"], ["copy<float>"]),
+             cuda._key(*plain, True)]  # fmt: skip
     for header in ("root/kernel/main.cu", "root/kernel/inner.cuh", "root/above.cuh", "shared/beside.cuh"):
         (sources / header).write_text((sources / header).read_text() + "// changed\n")
         keys.append(cuda._key(*plain))
@@ -97,7 +98,7 @@ def test_what_is_compiled_is_kept(compiled, sources):
     store = {}
     first = compiled(store)
     assert compiled(store) == first == cuda.Cubin(b"co\nde", {"copy<float>": "_Z4copy"})
-    assert compiled.done == [(sources / "root/kernel/main.cu", "sm_80", ["copy<float>"], ["A=1"])]
+    assert compiled.done == [(sources / "root/kernel/main.cu", "sm_80", ["copy<float>"], ["A=1"], False)]
     (key,) = store
     for damaged in (b"", b"{\n", b"no JSON\ncode"):
         store[key] = damaged
@@ -203,6 +204,8 @@ def test_what_nvrtc_is_given(sources, nvrtc):
     }  # fmt: skip
     cuda._compile(file, "sm_80", ["a"], [])
     assert nvrtc.arguments[2]["define_macro"] is None
+    cuda._compile(file, "sm_80", ["a"], [], lines=True)
+    assert nvrtc.arguments[2]["lineinfo"] is True and nvrtc.arguments[2]["name"] == str(file.resolve())
 
 
 class NotFoundError(Exception):

@@ -323,7 +323,7 @@ def _allow_shared_memory(kernel: Any, size: int, index: int) -> None:
         raise RuntimeError(f"this device gives a block less than {size} bytes of shared memory ({error.name})")
 
 
-def _compile(path: Path, arch: str, names: list[str], defines: list[str], lines: bool) -> Cubin:
+def _compile(path: Path, arch: str, names: list[str], defines: list[str], lines: bool = False) -> Cubin:
     from cuda.core import Program as Source
     from cuda.core import ProgramOptions
 
@@ -366,7 +366,7 @@ def _store() -> Any:
         return None
 
 
-def _key(path: Path, arch: str, names: list[str], defines: list[str], lines: bool) -> str:
+def _key(path: Path, arch: str, names: list[str], defines: list[str], lines: bool = False) -> str:
     from cuda.bindings import nvrtc
 
     tools = [str(nvrtc.nvrtcVersion()), version("cuda-core"), STANDARD]

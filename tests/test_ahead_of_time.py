@@ -62,6 +62,25 @@ def compile_triton(launch, arch):
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
+BACKWARD = {
+    name: kernel.implementations["triton"].backward
+    for name, kernel in KERNELS.items()
+    if "triton" in kernel.implementations
+}
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize(("name", "variant"), [(name, v) for name, own in BACKWARD.items() for v in own])
+def test_triton_compiles_backward(name, variant, arch):
+    module = importlib.import_module(f"implementations.{name}.triton")
+    cases = list(KERNELS[name].mathematics.cases)
+    wanted = [(cases[0], *DTYPES[-1]), *([("odd", *DTYPES[0]), ("odd", *DTYPES[2])] if arch == 90 else [])]
+    for case in (make_case(KERNELS[name], *w, mode="forward_backward") for w in wanted):
+        for launch in launched(module, case, variant, DEVICES[arch]):
+            result = compile_triton(launch, arch)
+            assert result.asm["cubin"] and result.metadata.shared <= SHARED_BYTES[arch], case.id
+
+
 @pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize("name", [k for k in KERNELS if "triton" in KERNELS[k].implementations])
 def test_triton_compiles(name, arch):

@@ -17,6 +17,7 @@ from fusebench.records.record import Record
 TEXT = (REPOSITORY / "CONTRIBUTING.md").read_text()
 # each block of Python stands behind the path that it is for
 BLOCKS = re.findall(r"`(implementations/\w+/\w+\.py)`(?:(?!```).)*?```python\n(.*?)```", TEXT, re.DOTALL)
+(GRADIENT,) = re.findall(r"```py\n(.*?)```", TEXT, re.DOTALL)  # which goes behind linear's kernel.py
 COMMANDS = re.findall(r'`(make \w+ ARGS="[^"`]+")`', TEXT)
 
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="the commands are make's")
@@ -40,6 +41,8 @@ def copy(tmp_path_factory):
         (folder / path).parent.mkdir(exist_ok=True)
         assert not (folder / path).exists(), "an example is new"
         (folder / path).write_text(text)
+    linear = folder / "implementations" / "linear" / "kernel.py"
+    linear.write_text(f"{linear.read_text()}\n\n{GRADIENT}")
     return folder
 
 
@@ -78,3 +81,4 @@ def test_a_command_of_the_page_runs(copy, command):
 def test_what_was_added_is_listed(copy):
     listed = run("make list ARGS=--markdown", copy)
     assert "| linear |  | ✓ |" in listed and "torch_addmm" in listed
+    assert "forward, backward, forward_backward" in run("make list ARGS=kernel=linear", copy)

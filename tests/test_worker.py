@@ -643,7 +643,10 @@ OTHERS = protocol.CheckRows(Asked(CASE, "", (), (), (), (), (), 0), (), (), "") 
 def test_a_worker_serves_until_its_pipe_ends(backend, serve, tmp_path):
     (info, first, refused, last), done = serve([RELEASE, OTHERS, RELEASE])
     assert isinstance(info, protocol.WorkerInfo) and first == last == protocol.Released(123)
-    assert (refused.status, refused.reason) == ("failed", "ValueError: the reference and the compiler have workers of their own")
+    assert (refused.status, refused.reason) == (
+        "failed",
+        "ValueError: the reference and the compiler have workers of their own",
+    )
     assert done["code"] == 0, "without the frameworks' exit handlers, which may hang"
     assert done["prctl"] == (1, 9), "it dies with its parent"
     assert done["signal"] == (signal.SIGINT, signal.SIG_IGN), "Ctrl-C is the parent's"

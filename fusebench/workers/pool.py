@@ -214,7 +214,11 @@ class Pool:
             return
         ours, theirs = socket.socketpair()
         log = self._log(backend, python)
-        profiles = {PROFILES: "1"} if self.timed and backend != "reference" else {}
+        more = {PROFILES: "1"} if self.timed else {}
+        if (
+            backend == "reference"
+        ):  # its chunks have sizes of their own: a heap of blocks that fit no other would fill the device
+            more = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
         command = [python, "-m", "fusebench.workers.worker", backend, self.device, str(theirs.fileno()), *self.roots]
         try:
             output = log.open("ab")
@@ -224,7 +228,7 @@ class Pool:
             try:
                 process = subprocess.Popen(
                     command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[theirs.fileno()],
-                    start_new_session=True, env=environment(self.device, python, self.cores.numbers) | profiles,
+                    start_new_session=True, env=environment(self.device, python, self.cores.numbers) | more,
                 )  # fmt: skip
             except OSError as error:
                 ours.close()

@@ -217,7 +217,7 @@ def judge(number: int, seed: int = 0) -> Result:
 
 def enlarged(number: int, seed: int, times: float) -> tuple[str, int, bool] | None:
     """Whether the cell of that number is rejected with its errors multiplied, with its kernel and size; None for another one than
-    IEEE float32 on plain inputs, and for one without errors."""
+    IEEE float32 on plain inputs, of which the judge sees all, and for one without errors."""
     rng = np.random.default_rng([seed, number])
     kernels, found = everything()
     kernel = kernels[str(rng.choice(sorted(found), p=_weights(found)))]
@@ -228,6 +228,8 @@ def enlarged(number: int, seed: int, times: float) -> tuple[str, int, bool] | No
     programs_ = candidates(kernel, case)
     program = programs_[str(rng.choice(sorted(programs_)))]
     judge = Judge(kernel.mathematics, case, arrays, seed)
+    if judge.partial:
+        return None
     outputs = programs.run(program.run, case, arrays)
     errors = [o.astype(np.float64) - exact for o, exact in zip(outputs, judge.reference(), strict=True)]
     if not any((np.isfinite(e) & (e != 0)).any() for e in errors):

@@ -168,6 +168,7 @@ def test_the_same_code_is_said_to_be_so(answered):
         ("size=3", "unknown key of vs=size=3 'size'"),
         ("config.nix=3", "unknown key of vs=config.nix=3: config 'nix'"),
         ("@no-such-revision", "unknown revision 'no-such-revision'"),
+        ("cuda@no-such-revision~1 dtype=float16", "unknown revision 'no-such-revision~1'"),
         ("cuda@", "no revision behind @"),
         ("torch_eager", "the sides must have as many cells; here cuda, there none"),
     ],

@@ -32,6 +32,7 @@ FILES = (".csv", ".json", ".parquet")
 def run_diff(arguments: Sequence[str]) -> int:
     """Runs the command. Exit code: 0 if both sides of each pair are right or skipped, however far they are apart; 1 if one is not; 2
     for bad input; 130 interrupted."""
+    arguments = command_line.with_quotes(arguments, ("a", "b"))
     return app.run_app("diff", arguments, _run, _code_of, _complete, _show_dry)
 
 

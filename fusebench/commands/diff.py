@@ -150,8 +150,7 @@ def _compare(
                     if key not in known:
                         known[key] = runners[key[0]].outputs(cell)
                         store.append(run_folder, known[key].record)
-                mathematics = sources[0].kernels[cells[0].case.kernel].mathematics
-                made = differences.rows(mathematics, cells, [known[key] for key in keys], [key[0] for key in keys])
+                made = differences.rows(cells, [known[key] for key in keys], [key[0] for key in keys])
                 for row in made:
                     store.append(run_folder, row, differences.FILE)
                 found += made

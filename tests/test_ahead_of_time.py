@@ -1,5 +1,5 @@
 """Every Triton and CUDA kernel compiles for real targets without a GPU: for sm_90 in every dtype and precision, in sizes that
-no tile divides and in the default case; for sm_80 and sm_100 in bfloat16, each variant once.
+no tile divides and in the default case. test_inspect.py compiles each variant for sm_80, sm_90a and sm_100a, and reads its code.
 
 This process never interprets Triton: the switch is read when a kernel is decorated, and the workers alone set it.
 """
@@ -81,7 +81,7 @@ def test_triton_compiles_backward(name, variant, arch):
             assert result.asm["cubin"] and result.metadata.shared <= SHARED_BYTES[arch], case.id
 
 
-@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("arch", [90])
 @pytest.mark.parametrize("name", [k for k in KERNELS if "triton" in KERNELS[k].implementations])
 def test_triton_compiles(name, arch):
     module = importlib.import_module(f"implementations.{name}.triton")
@@ -139,7 +139,7 @@ def test_lola_uses_the_tensor_cores_of_hopper(kernels):
         assert "wgmma.mma_async" in compile_triton(launch, 90).asm["ptx"], case.id
 
 
-@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize("arch", [90])
 @pytest.mark.parametrize("name", [k for k in KERNELS if "cuda" in KERNELS[k].implementations])
 def test_cuda_compiles(name, arch):
     pytest.importorskip("cuda.core")

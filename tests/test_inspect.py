@@ -97,8 +97,7 @@ OWN = [i for k in KERNELS.values() for i in k.implementations.values() if i.name
 
 @pytest.mark.parametrize("implementation", OWN, ids=[f"{i.kernel}-{i.name}" for i in OWN])
 def test_every_kernel_says_what_it_expects(implementation):
-    assert {e.variant for e in implementation.expect} == set(implementation.variants)
-    assert all("spills=0" in e.expect or "HGMMA" in e.expect for e in implementation.expect)
+    assert {e.variant for e in implementation.expect if "spills=0" in e.expect} == set(implementation.variants)
 
 
 def together(implementation):
@@ -126,6 +125,7 @@ def test_the_kernels_are_as_they_expect(implementation, arch):
         assert found.expected and not found.reason and not found.unmet(), label
         for made in found.launches:
             code = made.code.instructions
+            assert made.shared <= (163 if arch == "sm_80" else 227) << 10, label
             assert [i.address for i in code] == list(range(0, 16 * len(code), 16)), label
             assert 0 <= len(made.resources.code) - 16 * len(code) <= 16 * 16, label  # what is filled up
             assert sum(opcodes.by_class(code).values()) == sum(n for _, n in listing.histogram(code)) == len(code)
@@ -168,6 +168,7 @@ def test_the_same_code_is_said_to_be_so(answered):
         ("size=3", "unknown key of vs=size=3 'size'"),
         ("config.nix=3", "unknown key of vs=config.nix=3: config 'nix'"),
         ("@no-such-revision", "unknown revision 'no-such-revision'"),
+        ("cuda@no-such-revision~1 dtype=float16", "unknown revision 'no-such-revision~1'"),
         ("cuda@", "no revision behind @"),
         ("torch_eager", "the sides must have as many cells; here cuda, there none"),
     ],

@@ -32,6 +32,7 @@ FILES = (".csv", ".json", ".parquet")
 def run_diff(arguments: Sequence[str]) -> int:
     """Runs the command. Exit code: 0 if both sides of each pair are right or skipped, however far they are apart; 1 if one is not; 2
     for bad input; 130 interrupted."""
+    arguments = command_line.with_quotes(arguments, ("a", "b"))
     return app.run_app("diff", arguments, _run, _code_of, _complete, _show_dry)
 
 
@@ -149,8 +150,7 @@ def _compare(
                     if key not in known:
                         known[key] = runners[key[0]].outputs(cell)
                         store.append(run_folder, known[key].record)
-                mathematics = sources[0].kernels[cells[0].case.kernel].mathematics
-                made = differences.rows(mathematics, cells, [known[key] for key in keys], [key[0] for key in keys])
+                made = differences.rows(cells, [known[key] for key in keys], [key[0] for key in keys])
                 for row in made:
                     store.append(run_folder, row, differences.FILE)
                 found += made

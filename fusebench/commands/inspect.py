@@ -10,6 +10,7 @@ from typing import Any
 
 from fusebench import cases, report
 from fusebench.commands import app
+from fusebench.configuration import command_line
 from fusebench.configuration.request import Request
 from fusebench.contract import Cell
 from fusebench.discovery import Implementation, Kernel
@@ -26,6 +27,7 @@ OF_FRAMEWORKS = (*traced.STAGES, *generated.STAGES)
 def run_inspect(arguments: Sequence[str]) -> int:
     """Runs the command. Exit code: 0 if all that can be compiled is, as it is expected; 1 if not; 2 for bad input, or without the
     disassembler."""
+    arguments = command_line.with_quotes(arguments, ("vs",))
     return app.run_app("inspect", arguments, _run, lambda folder: 0, _complete)
 
 

@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from fusebench.comparison.difference import Difference, Place, difference
 from fusebench.comparison.outputs import Outputs, Own
-from fusebench.contract import Cell, Mathematics
+from fusebench.contract import Cell
 from fusebench.records.record import SCHEMA
 from fusebench.terminal import console, print_table
 
@@ -58,9 +58,7 @@ class Row:
         return any(side.status in BAD for side in (self.a, self.b))
 
 
-def rows(
-    mathematics: Mathematics, cells: Sequence[Cell], found: Sequence[Outputs], commits: Sequence[str | None]
-) -> list[Row]:
+def rows(cells: Sequence[Cell], found: Sequence[Outputs], commits: Sequence[str | None]) -> list[Row]:
     """A row for each output of both cells, or one that says why there is none."""
     kernel, count = cells[0].case.kernel, min(len(one.arrays) for one in found)
 
@@ -77,7 +75,7 @@ def rows(
     made = []
     for n in range(count):
         a, b = (one.arrays[n] for one in found)
-        name = mathematics.outputs[n] if n < len(mathematics.outputs) else f"output {n}"
+        name = found[0].names[n] if n < len(found[0].names) else f"output {n}"
         if a.shape != b.shape:
             reason = f"A is {list(a.shape)}, B {list(b.shape)}: no element of one is the other's"
             made.append(Row(kernel, side(0, n), side(1, n), name, reason=reason))

@@ -32,11 +32,13 @@ class Own:
 
 @dataclass(frozen=True)
 class Outputs:
-    """A cell's record, its outputs on the first input set, and each one against float64; none where it did not run."""
+    """A cell's record, its outputs on the first input set, each one against float64, and the names of those that have one; none where
+    it did not run."""
 
     record: Record
     arrays: Sequence[np.ndarray] = ()
     own: Sequence[Own] = ()
+    names: Sequence[str] = ()
 
 
 @dataclass
@@ -64,7 +66,7 @@ class Runner:
         own = [Own(v.max_abs, v.ratio, v.checked) for v in shared.verdicts]
         if len(own) == 1 and (first := trial.record.parity.first):  # on a large case it has seen more rows
             own = [replace(own[0], error=max(own[0].error, first.max_abs), ratio=first.ratio, checked=first.checked)]
-        return Outputs(trial.record, shared.arrays, own)
+        return Outputs(trial.record, shared.arrays, own, shared.outputs)
 
     def _shared(self, cell: Cell) -> _Kept:
         key = (cell.case.kernel, cell.case.id, cell.seed, cell.inputs)
@@ -91,6 +93,7 @@ class _Kept(CaseData):
 
     arrays: Sequence[np.ndarray] = ()
     verdicts: Sequence[Verdict] = ()
+    outputs: Sequence[str] = ()
 
     def judge(
         self, outputs: Sequence[inputs.Stored], points: Sequence[str], part: str, set_: int, pool: Any
@@ -99,5 +102,6 @@ class _Kept(CaseData):
         arrays = inputs.load(outputs, self.folder)
         verdict = super().judge(outputs, points, part, set_, pool)
         if not verdict.problem:
-            self.arrays, self.verdicts = arrays, self._judge(set_, part).each(arrays, points)
+            judge = self._judge(set_, part)
+            self.arrays, self.verdicts, self.outputs = arrays, judge.each(arrays, points), judge.mathematics.outputs
         return verdict

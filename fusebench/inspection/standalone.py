@@ -55,6 +55,8 @@ def write(
     implementation = kernel.implementations[cell.implementation]
     if reason := implementation.broken or implementation.missing():
         raise NotInspected(reason)
+    if cell.case.mode != "forward":
+        raise NotInspected(f"no script: scripts are of mode=forward, and this is mode={cell.case.mode}")
     module = load(implementation)
     judge = references.of(kernel, cell, implementation.computes)
     folder.mkdir(parents=True, exist_ok=True)

@@ -31,6 +31,8 @@ EXPECT = (
      "expect": "spills=0,HGMMA.F16>=1,waits_in_groups=0"},
     {"variant": ("multirow", "multirow_ws"), "case": "batch", "dtype": ("float16", "bfloat16"), "arch": "sm_90a",
      "expect": "HGMMA>=1,waits_in_groups=0"},
+    {"variant": ("multirow_f16acc", "multirow_ws_f16acc"), "case": "odd", "dtype": "float16", "arch": ("sm_80", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
 BACKWARD = {"multirow": ("layernorm", "bias", "dz")}
 

@@ -17,6 +17,7 @@ EXPECT = (
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "whole_row", "case": "published", "dtype": "bfloat16", "arch": ("sm_90a", "sm_100a"), "expect": "spills=0,tensor_core>=1"},
     {"variant": "flash", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    {"variant": "whole_row", "case": "odd", "dtype": "bfloat16", "arch": "sm_80", "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
 
 

@@ -35,7 +35,10 @@ class Lines:
     def advance(self, task: object, advance: float = 1) -> None:
         self.completed += advance
 
-    def update(self, task: object, description: str | None = None, advance: float = 0) -> None:
+    def update(
+        self, task: object, description: str | None = None, advance: float = 0, total: float | None = None
+    ) -> None:
+        self.total = self.total if total is None else total
         self.description, self.completed = description or self.description, self.completed + advance
         now = time.monotonic()
         if now - self.printed >= EVERY_S:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fusebench import cases, folder, report
+from fusebench import cases, report
 from fusebench.commands import app, show
 from fusebench.configuration import values
 from fusebench.configuration.request import Request
@@ -126,38 +126,34 @@ class _Job:
 def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resumed: bool) -> int:
     """One job, in its folder. Raises UsageError before anything is measured, and StorageError when the disk takes no more."""
     begin = time.perf_counter()
-    app.check_retry(asked, resumed)
     chosen = asked.chosen
-    settings = values.settings(chosen)
     studies = study.studies(kernels, asked.cells)
-    with folder.held(run_folder):
-        if not resumed:
-            folder.keep({**chosen, "device": settings.device}, run_folder, asked.command)
-        job = _Job(Run(kernels, [Path(root) for root in asked.roots], run_folder, settings), asked, _search(chosen))
+    with app.in_folder(asked, run_folder, kernels, resumed) as this:
+        job = _Job(this, asked, _search(chosen))
         latest = {r.id: r for r in store.read(run_folder, Record) if r.status not in asked.retry}
-        known = app.unchanged(job.this, list(latest.values()), lambda record: record)
+        known = app.unchanged(this, list(latest.values()), lambda record: record)
         found: list[Found] = []
         decisions: list[Decision] = []
+        interrupted = ""
         try:
             with report.progress(job.quiet) as bar:
-                found = _searched(job, studies, known, bar)
+                _search_all(job, studies, known, found, bar)
                 decisions = _decided(job, found, bar)
         except (KeyboardInterrupt, StorageError) as error:
             count = len(store.read(run_folder, Record))
-            kept = f"{count} configs are kept; go on with resume={folder.whole(run_folder, asked.command)}"
-            if isinstance(error, StorageError):  # later jobs of a multirun would meet the same disk
-                raise StorageError(f"{error}; {kept}") from error
-            print(f"interrupted: {kept}", file=sys.stderr)
-            return app.INTERRUPTED
-        saved = confirm.save(decisions, job.this) if chosen["save"] and decisions else []
+            interrupted = app.goes_on(error, f"{count} configs", run_folder, asked.command)
+        saved = confirm.save(decisions, this) if chosen["save"] and decisions else []
     with while_it_is_read():
         if not job.quiet:
-            results.show(found, decisions)
-        _write(found, chosen)
+            results.show(found, decisions, finished=not interrupted)
+        _write(found, chosen, drawn=not interrupted)
         for line in saved:
             print(line)
-        report.wall_time(job.this.clock, time.perf_counter() - begin)
+        report.wall_time(this.clock, time.perf_counter() - begin)
         console().print(f"records: {run_folder / FILE}", soft_wrap=True)
+    if interrupted:
+        print(interrupted, file=sys.stderr)
+        return app.INTERRUPTED
     return 1 if any(one.fits and not any(map(_counts, one.records.values())) for one in found) else 0
 
 
@@ -166,39 +162,51 @@ def _counts(record: Record) -> bool:
     return study.seconds(record) is not None or record.status == "skipped"
 
 
-def _searched(job: _Job, studies: Sequence[study.Study], known: Sequence[Record], bar: Any) -> list[Found]:
-    """What the searches found. Raises UsageError where none can be made here."""
-    found = []
+def _search_all(
+    job: _Job, studies: Sequence[study.Study], known: Sequence[Record], found: list[Found], bar: Any
+) -> None:
+    """Adds to `found` what the searches find. Raises UsageError where none can be made here."""
     task = bar.add_task("starting", total=None)
     target, jobs = _target(job.asked.chosen), _jobs(job.asked.chosen)
     with _pool(job.this) as pool:
-        for one in studies:
-            fits = study.ask_fits(job.this, pool, one, job.search, target.device if target else None)
-            if isinstance(fits, str):
-                found.append(Found(one, refusal=fits))
-                continue
-            if target and not ahead.possible(study.implementation_of(job.this, one), fits):
-                found.append(Found(one, refusal="arch= compiles what Torch's Triton and CUDA implementations launch"))
-                continue
-            own = {strategies.key(r.cell.config): r for r in known if one.has(r.cell)}
-            current = Found(one, fits, records=own)
-            found.append(current)
-            budget = job.search.budget(len(fits.fitting))
-            for number, _ in enumerate(study.compile_ahead(job.this, pool, current, job.search, jobs, target), 1):
-                bar.update(task, description=f"{one.name}: {number} compiled ahead")
-            if target:
-                continue
-            job.this.on_phase = _on_phase(bar, task, current, budget)
-            for _ in study.run(job.this, pool, current, job.search, lambda record: None):
-                bar.advance(task)
-                if job.asked.chosen.get("verbose"):
-                    record = list(current.records.values())[-1]
-                    print(report.ended(record, len(current.records), budget), file=sys.stderr, flush=True)
-    if all(one.fits is None for one in found):
-        raise UsageError(
-            "nothing to tune here: " + "; ".join(dict.fromkeys(f"{f.study.name}: {f.refusal}" for f in found))
-        )
-    return found
+        found += [_found(job, pool, one, known, target) for one in studies]
+        if all(one.fits is None for one in found):
+            refusals = dict.fromkeys(f"{one.study.name}: {one.refusal}" for one in found)
+            raise UsageError("nothing to tune here: " + "; ".join(refusals))
+        total = sum(job.search.budget(len(one.fits.fitting)) for one in found if one.fits)
+        bar.update(task, total=total, advance=sum(len(one.records) for one in found))
+        for one in found:
+            if one.fits:
+                _search_one(job, pool, one, (target, jobs), bar, task)
+
+
+def _found(job: _Job, pool: Pool, one: study.Study, known: Sequence[Record], target: ahead.Target | None) -> Found:
+    """A study with the configs that fit and those that are on record, or why it cannot be searched."""
+    fits = study.ask_fits(job.this, pool, one, job.search, target.device if target else None)
+    if isinstance(fits, str):
+        return Found(one, refusal=fits)
+    if target and not ahead.possible(study.implementation_of(job.this, one), fits):
+        return Found(one, refusal="arch= compiles what Torch's Triton and CUDA implementations launch")
+    return Found(one, fits, records={strategies.key(r.cell.config): r for r in known if one.has(r.cell)})
+
+
+def _search_one(
+    job: _Job, pool: Pool, found: Found, compiled: tuple[ahead.Target | None, int], bar: Any, task: Any
+) -> None:
+    """Compiles ahead for that target with so many processes, and searches unless there is one."""
+    assert found.fits
+    (target, jobs), count = compiled, len(found.records)
+    for number, _ in enumerate(study.compile_ahead(job.this, pool, found, job.search, jobs, target), 1):
+        bar.update(task, description=f"{found.study.name}: {number} compiled ahead", advance=len(found.records) - count)
+        count = len(found.records)
+    if target:
+        return
+    budget = job.search.budget(len(found.fits.fitting))
+    job.this.on_phase = _on_phase(bar, task, found, budget)
+    for record in study.run(job.this, pool, found, job.search, lambda record: None):
+        bar.advance(task)
+        if job.asked.chosen.get("verbose"):
+            print(report.ended(record, len(found.records), budget), file=sys.stderr, flush=True)
 
 
 def _on_phase(bar: Any, task: Any, found: Found, budget: int) -> Callable[[Cell, str], None]:
@@ -226,11 +234,11 @@ def _decided(job: _Job, found: Sequence[Found], bar: Any) -> list[Decision]:
     return confirm.decide(job.this, searched, plan, lambda match: bar.advance(task))
 
 
-def _write(found: Sequence[Found], chosen: Mapping[str, Any]) -> None:
-    """The files that were asked for."""
+def _write(found: Sequence[Found], chosen: Mapping[str, Any], drawn: bool) -> None:
+    """The files that were asked for, a heat map where one is to be `drawn`."""
     if chosen["out"] is not None:
         show.write(results.frame(found), Path(chosen["out"]))
-    if file := results.check_heatmap(chosen["heatmap"]):
+    if drawn and (file := results.check_heatmap(chosen["heatmap"])):
         results.draw(found, file)
         print(f"heat map: {file}")
 

@@ -9,11 +9,10 @@ ARGS ?=
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest --durations=20 --durations-min=1
-# Without a GPU two processes run the tests, one from each end of these lists, the first from the slowest files on. Each file is run by the
-# one that comes to it first, so that both end at about the same time.
+# Without a GPU two processes run the tests. One begins with the slowest files, the other with the rest; each file is run by the one that
+# comes to it first, so that both end at about the same time.
 SLOWEST := $(addprefix tests/test_,parity.py ahead_of_time.py readme.py command_line.py isolation.py asv.py contributing.py)
 OTHERS := $(filter-out $(SLOWEST),$(sort $(wildcard tests/test_*.py)))
-reversed = $(if $(1),$(call reversed,$(wordlist 2,$(words $(1)),$(1))) $(firstword $(1)))
 # Lies in .venv and is written last, so that an interrupted install leaves none.
 STAMP := .venv/.installed
 
@@ -45,11 +44,11 @@ else
 	@if nvidia-smi >/dev/null 2>&1; then exec $(PYTEST); fi # a card is for one at a time
 	claims=$$(mktemp -d)
 	export FUSEBENCH_TEST_CLAIMS="$$claims"
-	$(PYTEST) -o cache_dir=.pytest_cache/slowest $(SLOWEST) $(call reversed,$(OTHERS)) >"$$claims.log" 2>&1 &
+	$(PYTEST) -o cache_dir=.pytest_cache/slowest $(SLOWEST) $(OTHERS) >"$$claims.log" 2>&1 &
 	slowest=$$!
 	trap 'kill $$slowest 2>/dev/null || true; rm -rf "$$claims" "$$claims.log"' EXIT
 	failed=0
-	$(PYTEST) $(OTHERS) $(call reversed,$(SLOWEST)) || failed=1
+	$(PYTEST) $(OTHERS) $(SLOWEST) || failed=1
 	echo 'waiting for the other process, which began with the slowest files'
 	wait $$slowest || failed=1
 	cat "$$claims.log"

@@ -340,6 +340,21 @@ def test_the_worker_says_what_it_is():
         worker.do(protocol.RepeatCell("folder"))
 
 
+def test_on_a_gpu_memory_is_given_back_and_what_is_held_all_the_same_is_told(monkeypatch):
+    given = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given.append("all that is free"))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 7 * len(given))
+    assert Reference("cuda").do(protocol.Release()) == protocol.Released(7)
+    assert Reference("cpu").do(protocol.Release()) == protocol.Released(0) and len(given) == 1
+
+
+def test_a_chunk_on_a_cpu_has_one_thread_because_others_run_beside_it(monkeypatch):
+    threads = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    assert Reference("cuda").device == "cuda" and not threads
+    assert Reference("cpu").device == "cpu" and threads == [1]
+
+
 # The verdict after it; the reference's worker is one in this process, on the CPU
 
 

@@ -12,6 +12,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -403,6 +404,29 @@ def test_without_the_tool_or_a_gpu_it_says_so(fake, capsys, monkeypatch):
     monkeypatch.setattr(machine, "gpu", lambda: None)
     with pytest.raises(UsageError, match="sanitize needs an NVIDIA GPU, and device=auto is none here"):
         sanitize()
+
+
+@pytest.mark.parametrize("seen", [["running", "sleeping", None], ["running", "sleeping", "zombie"]])
+def test_the_program_under_the_tool_ends_with_its_parent(monkeypatch, seen):
+    """The tool between them does not pass on that it is gone."""
+    from fusebench.sanitizer import cell as program
+
+    states, looks = iter(seen), []
+    now = [next(states)]
+    parent = SimpleNamespace(
+        pid_exists=lambda number: number == 123 and now[0] is not None,
+        Process=lambda number: SimpleNamespace(status=lambda: now[0]), STATUS_ZOMBIE=psutil.STATUS_ZOMBIE,
+    )  # fmt: skip
+
+    def sleep(seconds):
+        looks.append(seconds)
+        now[0] = next(states)
+
+    monkeypatch.setattr(program, "psutil", parent)
+    monkeypatch.setattr(program, "time", SimpleNamespace(sleep=sleep))
+    monkeypatch.setattr(program, "os", SimpleNamespace(_exit=lambda code: looks.append(f"exit {code}")))
+    program._end_with(123)
+    assert looks == [program.LOOK_S, program.LOOK_S, "exit 1"] and program.LOOK_S <= 10
 
 
 def test_the_program_under_the_tool_leaves_the_record_of_its_cell(tmp_path, monkeypatch):

@@ -61,8 +61,10 @@ class Exact:
         """Sum along an axis in float32."""
         return value.sum(axis=axis, keepdims=keepdims)
 
-    def segments(self, value: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        """Sums in float32 of the rows starts[n] … starts[n + 1] - 1 of `value` (L, D) for each n: 0 of none."""
+    def segments(self, point: str, value: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        """Sums of the rows starts[n] … starts[n + 1] - 1 of `value` (L, D) for each n, 0 of none: in float32, or in the storage dtype
+        where the program declares the point."""
+        self.seen.add(point)
         return _of_segments(value, starts)
 
     def round(self, point: str, value: np.ndarray) -> np.ndarray:
@@ -294,14 +296,16 @@ class Noisy(Exact):
         deviation, lost = self._once(sizes)
         return _moved(total + self.towards_zero * lost, deviation, self._normal(total))
 
-    def segments(self, value: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        total = _of_segments(value, starts)
+    def segments(self, point: str, value: np.ndarray, starts: np.ndarray) -> np.ndarray:
+        total, unit = _of_segments(value, starts), 2.0**-24
+        if point in self.points:
+            unit = 2.0 ** -(FORMATS[self.dtype][0] + 1)
 
         def size() -> np.ndarray:
             steps = np.diff(starts).astype(float)[:, None]  # additions of each
             squares = _of_segments(value**2, starts)
             # in whatever order: atomic additions have none, and rows that repeat are few
-            return _finite(2.0**-24 * np.sqrt(steps / 3 * np.maximum(total**2, squares)))
+            return _finite(unit * np.sqrt(steps / 3 * np.maximum(total**2, squares)))
 
         return _moved(total, self._once(size), self._normal(total))
 

@@ -11,7 +11,7 @@ from implementations._shared.torch.operators import ACTIVATIONS, ACTIVATIONS_IN_
 
 BACKEND = "torch"
 VARIANTS = {"default": ("sum", "bias"), "in_place": ("sum", "bias")}
-BACKWARD = {"default": ("sum", "bias", "value", "dsum")}
+BACKWARD = {"default": ("sum", "bias", "activation", "value", "dsum")}
 IN_PLACE = {"in_place": ("x",)}
 
 

@@ -1,7 +1,6 @@
 """What the Torch implementations of embedding share: hashings, and the known values as `naive` and `improved` want them."""
 
 import torch
-import torch.nn.functional as F
 
 FEATURE_BIT = 33  # a search key is feature << 33 | value: values have 32 bits, and 2³² sorts behind them
 
@@ -30,14 +29,6 @@ def narrow_search_list(offsets, known):
     values = keys & ((1 << FEATURE_BIT) - 1)
     first = offsets[keys >> FEATURE_BIT]
     return (values.clamp(max=2**32 - 1) - 2**31).to(torch.int32), (rows - first).to(torch.int32)
-
-
-def gathered(case, device, rows, tables):
-    """The rows of the tables. On a CPU Torch adds 16-bit gradients of a row one by one in 16 bits: there, in backward modes, they are
-    gathered from, and summed in, float32."""
-    if case.mode != "forward" and case.dtype != "float32" and device.type == "cpu":
-        return F.embedding(rows, tables.float()).to(tables.dtype)
-    return F.embedding(rows, tables)
 
 
 def valid(ids):

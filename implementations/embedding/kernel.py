@@ -120,12 +120,13 @@ def upstream(case, rng):
 
 
 def gradient(case, r, ids, tables, offsets, *known_and_dy):
-    """(dtables,) in float64: each row the sum of dy wherever its row was looked up, 0 where nowhere."""
+    """(dtables,) in float64: each row the sum of dy wherever its row was looked up, 0 where nowhere. Point: `accumulated` of programs that
+    add in the storage dtype."""
     *known, dy = known_and_dy
     rows = _rows(ids, offsets, *known).reshape(-1)
     order = np.argsort(rows, kind="stable")
     starts = np.searchsorted(rows[order], np.arange(len(tables) + 1))
-    return (r.segments(dy.reshape(-1, tables.shape[1])[order], starts),)
+    return (r.segments("accumulated", dy.reshape(-1, tables.shape[1])[order], starts),)
 
 
 def hard(case):

@@ -2,15 +2,16 @@
 takes the least matching position, a reduction that Inductor does without holding the comparisons."""
 
 import torch
+import torch.nn.functional as F
 
 from implementations._shared.torch.autograd import in_mode
 from implementations._shared.torch.compile import compiled
 from implementations.embedding._limits import skip  # noqa: F401 (`skip` is part of the contract)
-from implementations.embedding._torch import gathered, improved, modulus, prepare, valid  # noqa: F401 (so is `prepare`)
+from implementations.embedding._torch import improved, modulus, prepare, valid  # noqa: F401 (so is `prepare`)
 
 BACKEND = "torch"
 VARIANTS = {"modulus": (), "naive": (), "improved": ()}
-BACKWARD = {"modulus": (), "improved": ()}
+BACKWARD = {"modulus": ("accumulated",), "improved": ("accumulated",)}
 
 
 def naive(ids, offsets, *lists):
@@ -29,6 +30,6 @@ def build(case, variant, device):
 
     def call(ids, tables, offsets, known=None, *prepared):
         rows = hashing(ids, offsets, *prepared)
-        return gathered(case, device, torch.where(valid(ids), rows, len(tables) - 1), tables)
+        return F.embedding(torch.where(valid(ids), rows, len(tables) - 1), tables)
 
     return in_mode(case, compiled(call), (1,))

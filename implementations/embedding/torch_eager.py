@@ -7,14 +7,15 @@ improved    the lists stay on the device as one sorted list; one binary search f
 """
 
 import torch
+import torch.nn.functional as F
 
 from implementations._shared.torch.autograd import in_mode
 from implementations.embedding import _limits
-from implementations.embedding._torch import gathered, improved, modulus, prepare, valid  # noqa: F401 (`prepare` is the contract's)
+from implementations.embedding._torch import improved, modulus, prepare, valid  # noqa: F401 (`prepare` is the contract's)
 
 BACKEND = "torch"
 VARIANTS = {"modulus": (), "naive": (), "improved": ()}
-BACKWARD = {"modulus": (), "improved": ()}
+BACKWARD = {"modulus": ("accumulated",), "improved": ("accumulated",)}
 COMPARED_BYTES = 2**34  # of comparisons held at once
 
 
@@ -42,6 +43,6 @@ def build(case, variant, device):
 
     def call(ids, tables, offsets, known=None, *prepared):
         rows = hashing(ids, offsets, *prepared)
-        return gathered(case, device, torch.where(valid(ids), rows, len(tables) - 1), tables)
+        return F.embedding(torch.where(valid(ids), rows, len(tables) - 1), tables)
 
     return in_mode(case, call, (1,))

@@ -7,12 +7,16 @@ A program has a tile of y. It multiplies x with both halves of W in one pass ove
 import triton
 import triton.language as tl
 
+from implementations._shared.triton import gated_backward
 from implementations._shared.triton.elementwise import activate
 from implementations._shared.triton.gated_matmul import launch, place, products, store_tile
 
 
 def launches(case, variant, device, config):
-    """The one launch."""
+    """The one launch; in the backward modes those of gated_backward.py."""
+    if case.mode != "forward":
+        behind = gated_backward.backward_launches(case, config, "geglu")
+        return behind if case.mode == "backward" else (gated_backward.forward_launch(case, device, "geglu"), *behind)
     constexprs = {"ACTIVATION": case.options["activation"]}
     return (launch(geglu_tile, ("x", "W", "b"), constexprs, case, variant, config),)
 

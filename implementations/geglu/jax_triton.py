@@ -3,7 +3,9 @@
 import jax
 
 from implementations._shared.jax.launch import run
-from implementations._shared.triton.gated_matmul import TUNABLES, config, fits, interleave  # noqa: F401 (parts of the contract)
+from implementations._shared.triton import gated_backward
+from implementations._shared.triton.gated_backward import TUNABLES, config, fits  # noqa: F401 (parts of the contract)
+from implementations._shared.triton.gated_matmul import interleave
 from implementations.geglu._triton_kernels import launches
 
 BACKEND = "jax"
@@ -11,6 +13,7 @@ REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"two_accumulators": (), "interleaved": ()}
+BACKWARD = {"two_accumulators": ("bias", "dz")}
 
 
 def prepare(case, variant, x, W, b):
@@ -20,6 +23,8 @@ def prepare(case, variant, x, W, b):
 
 def build(case, variant, device, chosen):
     """call(x (M, K), W, b (2N,), *prepared) → (M, N), jitted."""
+    if case.mode != "forward":
+        return _differentiated(case, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
     M, N = case.size("M", "N")
 
@@ -27,3 +32,26 @@ def build(case, variant, device, chosen):
         return run(launch, x, W if prepared is None else prepared, b, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
 
     return jax.jit(call)
+
+
+def _differentiated(case, device, chosen):
+    """(forward, backward) of four launches (gated_backward.py), both jitted."""
+    first = gated_backward.forward_launch(case, device, "geglu")
+    gate, inputs, weights = gated_backward.backward_launches(case, chosen, "geglu")
+    M, N = case.size("M", "N")
+
+    def like(array):
+        return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+    def forward(x, W, b):
+        Z, y = run(first, x, W, b, M, out=[jax.ShapeDtypeStruct((M, n), x.dtype) for n in (2 * N, N)])
+        return y, (x, W, b, Z)
+
+    def backward(residuals, dy):
+        x, W, b, Z = residuals
+        dZ = run(gate, Z, dy, out=like(Z))
+        dx = run(inputs, dZ, W, M, out=like(x))
+        dW, db = run(weights, x, dZ, M, out=[like(W), like(b)])
+        return dx, dW, db
+
+    return jax.jit(forward), jax.jit(backward)

@@ -5,7 +5,9 @@ two_accumulators: W as it is stored. interleaved: W with the columns of its halv
 
 import torch
 
-from implementations._shared.triton.gated_matmul import TUNABLES, config, fits, interleave  # noqa: F401 (parts of the contract)
+from implementations._shared.triton import gated_backward
+from implementations._shared.triton.gated_backward import TUNABLES, config, fits  # noqa: F401 (parts of the contract)
+from implementations._shared.triton.gated_matmul import interleave
 from implementations.geglu._triton_kernels import launches
 
 BACKEND = "torch"
@@ -13,6 +15,7 @@ REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"two_accumulators": (), "interleaved": ()}
+BACKWARD = {"two_accumulators": ("bias", "dz")}
 EXPECT = (
     {"variant": ("two_accumulators", "interleaved"), "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
@@ -28,6 +31,8 @@ def prepare(case, variant, x, W, b):
 
 def build(case, variant, device, chosen):
     """call(x (M, K), W, b (2N,), *prepared) → (M, N)."""
+    if case.mode != "forward":
+        return _differentiated(case, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
     run, shape = launch.bind(), case.size("M", "N")
     M = shape[0]
@@ -38,3 +43,26 @@ def build(case, variant, device, chosen):
         return y
 
     return call
+
+
+def _differentiated(case, device, chosen):
+    """(forward, backward) of four launches (gated_backward.py)."""
+    first = gated_backward.forward_launch(case, device, "geglu").bind()
+    gate, inputs, weights = (launch.bind() for launch in gated_backward.backward_launches(case, chosen, "geglu"))
+    M, N = case.size("M", "N")
+
+    def forward(x, W, b):
+        Z, y = x.new_empty(M, 2 * N), x.new_empty(M, N)
+        first(x, W, b, M, Z, y)
+        return y, (x, W, b, Z)
+
+    def backward(residuals, dy):
+        x, W, b, Z = residuals
+        dZ, dx, dW = torch.empty_like(Z), torch.empty_like(x), torch.empty_like(W)
+        gate(Z, dy, dZ)
+        inputs(dZ, W, M, dx)
+        db = torch.empty_like(b)
+        weights(x, dZ, M, dW, db)
+        return dx, dW, db
+
+    return forward, backward

@@ -10,36 +10,37 @@ Backward, three:
     rows        a program has a row: dz = dy * act'(z), and the two sums of LayerNorm's gradient without a pass over dn = dz @ Wᵀ:
                 sum of dn = dz . colsum(W), and sum of dn * n = dz . (z - b).
     dx          a tile of rstd * (dn - sum of dn / K - n * sum of dn * n / K).
-    dW          a tile of nᵀ @ dz; the programs of the first rows sum dz over the batch, from loads of their own (_triton_kernels.py
-                says why a dot and a sum share none).
+    dW          a tile of nᵀ @ dz, and db (_shared/triton/linear_gradients.py).
 """
 
 import triton
 import triton.language as tl
 
 from implementations._shared.gpu import rows_are_aligned
-from implementations._shared.triton.elementwise import activate, slope
+from implementations._shared.triton import linear_gradients
+from implementations._shared.triton.elementwise import activate
 from implementations._shared.triton.launch import TYPES, by_launch, launch_with, prefixed
 from implementations._shared.triton.limits import first_reason, misfit
-from implementations._shared.triton.matmul import product, product_misfit, tile
+from implementations._shared.triton.linear_gradients import tile_place, tiles
+from implementations._shared.triton.product import product, tile
+from implementations._shared.triton.slopes import slope
 
 EPS = tl.constexpr(1e-5)
 
 
 def config(case, device):
     """The tunables of the three launches of backward."""
-    M, K, N = case.size("M", "K", "N")
-    aligned = rows_are_aligned(case, K, N)
+    N = case.sizes["N"]
     block = min(2048, max(64, triton.next_power_of_2(N)))
     rows = {"BLOCK": block, "num_warps": max(1, min(8, block // 256))}
-    return prefixed({"rows": rows, "dx": tile(case, device, M, K, aligned), "dW": tile(case, device, K, N, aligned)})
+    return prefixed({"rows": rows} | linear_gradients.configs(case, device, N))
 
 
 def fits(case, device, config):
     """Why a config cannot run, or None."""
-    own, aligned = by_launch(config), rows_are_aligned(case, *case.size("K", "N"))
-    reasons = {name: product_misfit(case, device, own[name], aligned) for name in ("dx", "dW")}
-    return first_reason({"rows": misfit(device, own["rows"], values=4 * own["rows"]["BLOCK"]), **reasons})
+    own = by_launch(config)
+    first = {"rows": misfit(device, own["rows"], values=4 * own["rows"]["BLOCK"])}
+    return first_reason(first | linear_gradients.misfits(case, device, own, case.sizes["N"]))
 
 
 def forward_launches(case, device):
@@ -52,29 +53,20 @@ def forward_launches(case, device):
         {"num_warps": max(1, min(8, block // 256))}, normalise, signature, {"K": K, "BLOCK": block}, (M,)
     )
     signature = {"n": pointer, "W": pointer, "b": pointer, "M": "i32", "z": pointer, "y": pointer, "colsum": "*fp32"}
-    return first, launch_with(own, linear, signature, _options(case), _grid(own, M, N))
+    options = linear_gradients.options(case, N) | {"ACTIVATION": case.options["activation"]}
+    return first, launch_with(own, linear, signature, options, tiles(own, M, N))
 
 
 def backward_launches(case, config):
     """`rows`, `dx` and `dW`."""
     M, K, N = case.size("M", "K", "N")
-    pointer, own, options = TYPES[case.dtype], by_launch(config), _options(case)
+    pointer, own = TYPES[case.dtype], by_launch(config)
     signature = {"z": pointer, "b": pointer, "colsum": "*fp32", "dy": pointer, "dz": pointer, "sums": "*fp32"}
-    first = launch_with(own["rows"], rows, signature, {"N": N, "ACTIVATION": options.pop("ACTIVATION")}, (M,))
+    first = launch_with(own["rows"], rows, signature, {"N": N, "ACTIVATION": case.options["activation"]}, (M,))
     signature = {"dz": pointer, "W": pointer, "n": pointer, "rstd": "*fp32", "sums": "*fp32", "M": "i32", "dx": pointer}
-    second = launch_with(own["dx"], dx_tile, signature, options, _grid(own["dx"], M, K))
-    signature = {"n": pointer, "dz": pointer, "M": "i32", "dW": pointer, "db": pointer}
-    return first, second, launch_with(own["dW"], dW_tile, signature, options, _grid(own["dW"], K, N))
-
-
-def _options(case):
-    K, N = case.size("K", "N")
-    layout, activation = case.options["w_layout"], case.options["activation"]
-    return {"K": K, "N": N, "NK": layout == "nk", "PRECISION": case.precision, "ACTIVATION": activation}
-
-
-def _grid(config, rows, columns):
-    return triton.cdiv(rows, config["BLOCK_M"]), triton.cdiv(columns, config["BLOCK_N"])
+    options = linear_gradients.options(case, N)
+    second = launch_with(own["dx"], dx_tile, signature, options, tiles(own["dx"], M, K))
+    return first, second, linear_gradients.weights_launch(case, own["dW"], N, bias=True)
 
 
 @triton.jit
@@ -98,13 +90,6 @@ def normalise(x, n, rstd, K: tl.constexpr, BLOCK: tl.constexpr):
     tl.store(rstd + row, scale)
 
 
-@triton.jit
-def place(BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """The rows and columns of a program's tile."""
-    first_row, first_column = tl.program_id(0).to(tl.int64) * BLOCK_M, tl.program_id(1).to(tl.int64) * BLOCK_N
-    return first_row + tl.arange(0, BLOCK_M), first_column + tl.arange(0, BLOCK_N)
-
-
 @triton.jit(do_not_specialize=["M"])
 def linear(
     n, W, b, M, z, y, colsum,
@@ -112,7 +97,7 @@ def linear(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """A tile of z and of y, which is the activation of z as it is stored."""
-    rows, columns = place(BLOCK_M, BLOCK_N)
+    rows, columns = tile_place(BLOCK_M, BLOCK_N)
     W_K: tl.constexpr = 1 if NK else N
     W_N: tl.constexpr = K if NK else 1
     acc = product(n, W, rows, columns, M, N, K, K, 1, W_K, W_N, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K)
@@ -158,7 +143,7 @@ def dx_tile(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """A tile of dx (M, K): BLOCK_N columns of it, BLOCK_K of dz at a time."""
-    rows, columns = place(BLOCK_M, BLOCK_N)
+    rows, columns = tile_place(BLOCK_M, BLOCK_N)
     W_K: tl.constexpr = 1 if NK else N
     W_N: tl.constexpr = K if NK else 1
     dn = product(dz, W, rows, columns, M, K, N, N, 1, W_N, W_K, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K)
@@ -169,28 +154,3 @@ def dx_tile(
     normed = tl.load(n + at, mask=inside, other=0.0).to(tl.float32)
     gradient = scale[:, None] * (dn - total[:, None] - normed * along[:, None])
     tl.store(dx + at, gradient.to(dx.dtype.element_ty), mask=inside)
-
-
-@triton.jit(do_not_specialize=["M"])
-def dW_tile(
-    n, dz, M, dW, db,
-    K: tl.constexpr, N: tl.constexpr, NK: tl.constexpr, PRECISION: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-):  # fmt: skip
-    """A tile of dW, BLOCK_M of its K rows and BLOCK_N of its N columns, BLOCK_K rows of the batch at a time; and db (N,)."""
-    rows, columns = place(BLOCK_M, BLOCK_N)
-    acc = product(n, dz, rows, columns, K, N, M, 1, K, N, 1, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K)
-    if NK:
-        at = columns[None, :] * K + rows[:, None]
-    else:
-        at = rows[:, None] * N + columns[None, :]
-    tl.store(dW + at, acc.to(dW.dtype.element_ty), mask=(rows < K)[:, None] & (columns < N)[None, :])
-    if tl.program_id(0) == 0:
-        total = tl.zeros([BLOCK_N], tl.float32)
-        m = tl.arange(0, BLOCK_K).to(tl.int64)
-        for start in range(0, M, BLOCK_K):
-            slab = dz + (start + m)[:, None] * N + columns[None, :]
-            total += tl.sum(
-                tl.load(slab, mask=(start + m < M)[:, None] & (columns < N)[None, :], other=0.0).to(tl.float32), 0
-            )
-        tl.store(db + columns, total.to(db.dtype.element_ty), mask=columns < N)

@@ -6,7 +6,7 @@ from implementations._shared.torch.autograd import differentiated
 
 BACKEND = "torch"
 VARIANTS = {"default": ()}
-BACKWARD = {"default": ("probabilities",)}
+BACKWARD = {"default": ("probabilities", "weighted")}  # on a GPU y * dy is a launch of its own
 
 
 def build(case, variant, device):

@@ -3,7 +3,9 @@
 import jax
 
 from implementations._shared.jax.launch import run
-from implementations._shared.triton.gated_matmul import TUNABLES, config, fits, interleave  # noqa: F401 (parts of the contract)
+from implementations._shared.triton import gated_backward
+from implementations._shared.triton.gated_backward import TUNABLES, config, fits  # noqa: F401 (parts of the contract)
+from implementations._shared.triton.gated_matmul import interleave
 from implementations.splacc._triton_kernels import launches
 
 BACKEND = "jax"
@@ -11,6 +13,7 @@ REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"two_accumulators": (), "interleaved": ()}
+BACKWARD = {"two_accumulators": ("product", "dz")}
 
 
 def prepare(case, variant, A, B):
@@ -20,6 +23,8 @@ def prepare(case, variant, A, B):
 
 def build(case, variant, device, chosen):
     """call(A (M, K), B, *prepared) → (M, N), jitted."""
+    if case.mode != "forward":
+        return _differentiated(case, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
     M, N = case.size("M", "N")
 
@@ -27,3 +32,25 @@ def build(case, variant, device, chosen):
         return run(launch, A, B if prepared is None else prepared, M, out=jax.ShapeDtypeStruct((M, N), A.dtype))
 
     return jax.jit(call)
+
+
+def _differentiated(case, device, chosen):
+    """(forward, backward) of four launches (gated_backward.py), both jitted."""
+    first = gated_backward.forward_launch(case, device, "splacc")
+    gate, inputs, weights = gated_backward.backward_launches(case, chosen, "splacc")
+    M, N = case.size("M", "N")
+
+    def like(array):
+        return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+    def forward(A, B):
+        Z, y = run(first, A, B, B, M, out=[jax.ShapeDtypeStruct((M, n), A.dtype) for n in (2 * N, N)])
+        return y, (A, B, Z)
+
+    def backward(residuals, dy):
+        A, B, Z = residuals
+        dZ = run(gate, Z, dy, out=like(Z))
+        dA = run(inputs, dZ, B, M, out=like(A))
+        return dA, run(weights, A, dZ, M, out=like(B))
+
+    return jax.jit(forward), jax.jit(backward)

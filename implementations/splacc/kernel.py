@@ -70,7 +70,7 @@ def upstream(case, rng):
 
 def gradient(case, r, A, B, dy):
     """(dA, dB) in float64, with s the sigmoid and t the tanh: dz = (dy * t * s * (1 - s), dy * s * (1 - t²)). Points: those of the formula,
-    `weighted` of dy * t and dy * s, and `dz`."""
+    `weighted` of dy * t and dy * s, `square` of t², and `dz`."""
 
     def step(value):
         return r.round("activation", value)
@@ -80,7 +80,7 @@ def gradient(case, r, A, B, dy):
     t = r.round("tanh", activate("tanh", right, r))
     dleft = step(r.round("weighted", dy * t) * s) * step(1 - s)
     behind = r.round("weighted", dy * s)
-    dright = step(behind + step(behind * t)) * step(1 - t)
+    dright = step(step(behind) * step(1 - r.round("square", t * t)))
     dz = r.round("dz", np.concatenate([dleft, dright], axis=1))
     turned = case.options["w_layout"] == "nk"
     return r.dot(dz, B if turned else B.T), r.dot(dz.T, A) if turned else r.dot(A.T, dz)

@@ -40,6 +40,7 @@ CPU = Device("cpu", "cpu")
 LARGEST = 64  # of a dimension, unless the kernel's programs say otherwise
 LONGEST, LONG_SHARE = 131_072, 1 / 4  # of the kernel's LONG dimension, and how many cells have a long one
 LONG_ELEMENTS = 2**19  # of an input of such a cell: the longer its rows, the fewer
+FEW_TERMS = 1000  # a sum in lanes or pairwise errs about as a sequential one may
 MEANS = (0, 1, 10, 100, 1000)  # of --table, in standard deviations
 
 
@@ -215,8 +216,8 @@ def judge(number: int, seed: int = 0) -> Result:
     return Result(number, case, name, inputs, verdict)
 
 
-def enlarged(number: int, seed: int, times: float) -> tuple[str, int, bool] | None:
-    """Whether the cell of that number is rejected with its errors multiplied, with its kernel and size; None for another one than
+def enlarged(number: int, seed: int, times: float) -> tuple[int, int, bool] | None:
+    """The terms of the long sums of the cell of that number, its elements, and whether it is rejected with its errors multiplied; None for another one than
     IEEE float32 on plain inputs, of which the judge sees all, and for one without errors."""
     rng = np.random.default_rng([seed, number])
     kernels, found = everything()
@@ -238,7 +239,8 @@ def enlarged(number: int, seed: int, times: float) -> tuple[str, int, bool] | No
         np.where(np.isfinite(e), exact + times * e, o).astype(np.float32)
         for o, e, exact in zip(outputs, errors, judge.reference(), strict=True)
     ]
-    return kernel.name, sum(o.size for o in outputs), not judge.judge(larger, program.points).ok
+    terms = case.sizes.get(found[kernel.name].long, 0)
+    return terms, sum(o.size for o in outputs), not judge.judge(larger, program.points).ok
 
 
 def report_enlarged(asked: argparse.Namespace) -> str:
@@ -246,10 +248,11 @@ def report_enlarged(asked: argparse.Namespace) -> str:
     with _processes(asked.processes) as pool:
         found = [f for f in pool.starmap(enlarged, ((n, asked.seed, asked.times) for n in range(asked.cells)), 25) if f]
     lines = []
-    for least in (1, 1000):
-        rejected = [r for _, size, r in found if size >= least]
+    for least, terms in ((1, LONGEST), (1000, LONGEST), (1000, FEW_TERMS)):
+        rejected = [r for most, size, r in found if size >= least and most <= terms]
         lines.append(
-            f"{least} elements or more: {sum(rejected)} of {len(rejected)} rejected with {asked.times:g} times the error"
+            f"{least} elements or more, sums of up to {terms} terms: {sum(rejected)} of {len(rejected)} rejected with "
+            f"{asked.times:g} times the error"
         )
     return "\n".join(lines)
 

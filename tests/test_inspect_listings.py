@@ -154,6 +154,14 @@ def test_what_is_issued_beside_products():
     assert [i.opcode for i in figures.beside_products(code.instructions)] == ["MUFU.EX2", "FADD"]
 
 
+def test_a_wait_may_leave_a_group_under_way():
+    code = body(
+        "HGMMA R0, gdesc[UR0], R0, gsb0", "HGMMA R8, gdesc[UR0], R8, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x1", "MUFU.EX2 R9, R9",
+        "WARPGROUP.DEPBAR.LE gsb0, 0x0", "FADD R9, R9, R9", "EXIT",
+    )  # fmt: skip
+    assert [i.opcode for i in figures.beside_products(code.instructions)] == ["MUFU.EX2"]
+
+
 PTX = """
 .version 8.7
 .target sm_90a

@@ -35,16 +35,16 @@ def waits_in_groups(instructions: Sequence[Instruction]) -> int:
 
 
 def beside_products(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """What is issued while a committed group of wgmma is under way: from its last product to the next wait for one."""
+    """What is issued while a committed group of wgmma is under way: from its last product to the wait that leaves none."""
     found: list[Instruction] = []
-    under_way = False
+    groups = 0
     for i in instructions:
         name = i.opcode.split(".")[0]
         if name == "HGMMA":
-            under_way = under_way or "gsb" in i.operands
+            groups += "gsb" in i.operands
         elif name == "WARPGROUP" and "DEPBAR" in i.opcode:
-            under_way = False
-        elif under_way:
+            groups = min(groups, int(i.operands.rsplit(",", 1)[-1], 0))  # WARPGROUP.DEPBAR.LE gsb0, 0x1 leaves one
+        elif groups:
             found.append(i)
     return found
 

@@ -47,6 +47,13 @@ __global__ void __launch_bounds__(BM * 2 + 128, 1)
             tile.mask(s, at.first, at.begin, [&](int f, int c) { return j + f * 8 + 2 * tile.t + c % 2; });
         tile.online_softmax(s, scale, by);
     };
+    auto issue_scores = [&](int i) {
+        pipeline.consumer_wait(2 * i);
+        warpgroup_fence_operand(s[0]);
+        warpgroup_arrive();
+        tile.issue_scores(s, memory, pipeline.stage(2 * i));
+        warpgroup_commit();
+    };
     auto issue_values = [&](int i) {
         pipeline.consumer_wait(2 * i + 1);
         warpgroup_fence_operand(tile.acc[0]);
@@ -54,24 +61,25 @@ __global__ void __launch_bounds__(BM * 2 + 128, 1)
         tile.issue_values(pipeline.stage(2 * i + 1));
         warpgroup_commit();
     };
-    for (int i = 0; i < count; ++i) {
-        pipeline.consumer_wait(2 * i);
+    if (count > 0) {
+        issue_scores(0);
+        warpgroup_wait<0>();
         warpgroup_fence_operand(s[0]);
-        warpgroup_arrive();
-        tile.issue_scores(s, memory, pipeline.stage(2 * i));
-        warpgroup_commit();
-        if (i > 0) {
-            issue_values(i - 1);
-            warpgroup_wait<1>();
-        } else {
-            warpgroup_wait<0>();
-        }
+        pipeline.consumer_release(0);
+        online_softmax(0);
+        tile.pack_weights(s);
+    }
+    for (int i = 1; i < count; ++i) {
+        issue_scores(i);
+        issue_values(i - 1);
+        warpgroup_wait<1>();
         warpgroup_fence_operand(s[0]);
         pipeline.consumer_release(2 * i);
         online_softmax(i);
+        tile.keep_before_wait(memory);
         warpgroup_wait<0>();
         warpgroup_fence_operand(tile.acc[0]);
-        if (i > 0) pipeline.consumer_release(2 * i - 1);
+        pipeline.consumer_release(2 * i - 1);
         tile.rescale(by);
         tile.pack_weights(s);
     }

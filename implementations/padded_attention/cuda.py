@@ -18,7 +18,8 @@ WITHOUT_GPU = "unavailable"
 EXPECT = (
     {"variant": ("flash", "whole_row"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
-    {"variant": "flash", "case": "wide", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    {"variant": "flash", "case": ("wide", "batch"), "dtype": "bfloat16", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA>=1,waits_in_groups=0,beside.MUFU.EX2>=64"},
 )  # fmt: skip
 TUNABLES = {
     "flash": {

@@ -61,6 +61,12 @@ struct WarpgroupAttention : Attention<T, false, true, DP, 1, BM / 16, 1, KEYS> {
         Base::exponentials(s, scale);
     }
 
+    // The exponentials stay before what follows. ptxas takes a wait for products before arithmetic that touches no memory, which then
+    // waits as well; a store that needs their sum, and never happens, because no sum of them is negative, holds it back.
+    __device__ __forceinline__ void keep_before_wait(unsigned char* memory) const {
+        if (Base::total[0][0] + Base::total[0][1] < 0.f) *reinterpret_cast<volatile float*>(memory) = Base::total[0][0];
+    }
+
     __device__ __forceinline__ void rescale(const float (&by)[2]) {
 #pragma unroll
         for (int f = 0; f < DP / 8; ++f)

@@ -31,6 +31,8 @@ def test_a_command_of_the_readme_runs(tmp_path, saved, answered, command):
     quick = {"bench": ["time_s=0.02", "inputs=plain"], "compare": ["time_s=0.01", "pairs=1", "rounds=1"]}.get(
         words[0], []
     )
+    if words[0] == "parity" and "inputs=" not in command:
+        quick.append("inputs=plain")
     if "experiment=quick" in words:
         quick.append("batch=2")  # Triton is interpreted, a row at a time
     if words[0] in ("list", "show", "plot", "inspect") or "dry_run=true" in words:  # they start no worker

@@ -340,7 +340,16 @@ def test_the_worker_says_what_it_is():
         worker.do(protocol.RepeatCell("folder"))
 
 
-def test_on_a_gpu_memory_is_given_back_and_what_is_held_all_the_same_is_told(monkeypatch):
+@pytest.fixture
+def a_gpu(monkeypatch):
+    """One that Torch's CPU stands for."""
+    ones, waits = torch.ones, []
+    monkeypatch.setattr(torch, "ones", lambda *size, device="cpu", **options: ones(*size, **options))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("finished"))
+    return waits
+
+
+def test_on_a_gpu_memory_is_given_back_and_what_is_held_all_the_same_is_told(monkeypatch, a_gpu):
     given = []
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: given.append("all that is free"))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 7 * len(given))
@@ -348,11 +357,11 @@ def test_on_a_gpu_memory_is_given_back_and_what_is_held_all_the_same_is_told(mon
     assert Reference("cpu").do(protocol.Release()) == protocol.Released(0) and len(given) == 1
 
 
-def test_a_chunk_on_a_cpu_has_one_thread_because_others_run_beside_it(monkeypatch):
+def test_a_chunk_on_a_cpu_has_one_thread_because_others_run_beside_it(monkeypatch, a_gpu):
     threads = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    assert Reference("cuda").device == "cuda" and not threads
-    assert Reference("cpu").device == "cpu" and threads == [1]
+    assert Reference("cuda").device == "cuda" and not threads and a_gpu == ["finished"], "it has begun on the device"
+    assert Reference("cpu").device == "cpu" and threads == [1] and len(a_gpu) == 1
 
 
 # The verdict after it; the reference's worker is one in this process, on the CPU

@@ -145,7 +145,7 @@ def test_what_only_shows_something(words, shows):
 )  # fmt: skip
 def test_the_defaults_of_each_command(command, defaults):
     composed = jobs.compose_job(command, [])
-    shared = {"implementation": "all", "dtype": "float32", "precision": "ieee", "batch": None, "shapes": None, "device": "auto", "path": None, "seed": 0,
+    shared = {"implementation": "all", "dtype": "float32", "precision": "ieee", "mode": "forward", "batch": None, "shapes": None, "device": "auto", "path": None, "seed": 0,
               "inputs": "plain", "published": False, "rows_seed": None, "timeout_s": 300, "threads": None, "resume": None,
               "out_dir": None, "tuned": True, "dry_run": False, "quiet": False, "verbose": False}  # fmt: skip
     folded = ("shape", "option", "config", "worker", "experiment")

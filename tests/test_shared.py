@@ -83,7 +83,9 @@ def test_a_record_names_the_files_of_its_cell_alone(kernels, run_cells):
     ]
     triton, compiled, eager = (set(r.source.files) - set(kernels["softmax"].sources) for r in run_cells(cells))
     assert {"softmax/triton.py", "_shared/triton/launch.py", "_shared/triton/softmax.py"} <= triton
-    assert compiled == {"softmax/torch_compile.py", "_shared/torch/compile.py"} and eager == {"softmax/torch_eager.py"}
+    autograd = "_shared/torch/autograd.py"
+    assert compiled == {"softmax/torch_compile.py", "_shared/torch/compile.py", autograd}
+    assert eager == {"softmax/torch_eager.py", autograd}
     assert not {name for name in triton if name.startswith(("_shared/cuda", "_shared/torch", "_shared/numpy"))}
     assert (
         "softmax/kernel.py" in kernels["softmax"].sources and "_shared/numpy/formulas.py" in kernels["softmax"].sources

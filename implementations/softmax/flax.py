@@ -12,7 +12,17 @@ from implementations._shared.jax.autograd import differentiated
 BACKEND = "jax"
 VARIANTS = {"default": ("shifted", "exponentials", "total", "inverse"), "float32": ()}
 BACKWARD = {
-    "default": ("shifted", "exponentials", "total", "inverse", "probabilities", "weighted", "inner", "share"),
+    "default": (
+        "shifted",
+        "exponentials",
+        "total",
+        "inverse",
+        "probabilities",
+        "weighted",
+        "partial",
+        "inner",
+        "share",
+    ),
     "float32": (),
 }
 

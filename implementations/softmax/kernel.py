@@ -55,23 +55,17 @@ def upstream(case, rng):
 
 def gradient(case, r, x, dy):
     """(dx,) in float64: y * dy - y * sum(y * dy). Points: those of the formula; `probabilities` of programs that keep y in the storage
-    dtype, `weighted`, y * dy, `inner`, its sum, and `share`, y times that."""
+    dtype, `weighted`, y * dy, `inner`, its sum, `partial` where partial sums of it are rounded as well, and `share`, y times that."""
     y = r.narrow("probabilities", softmax(x, np.ones(x.shape[-1], bool), r))
     weighted = r.round("weighted", dy * y)
-    inner = r.round("inner", r.sum(weighted, axis=-1, keepdims=True))
+    inner = r.round("inner", r.narrow("partial", r.sum(weighted, axis=-1, keepdims=True)))
     return (r.compute(weighted - r.round("share", y * inner)),)
 
 
-FLOPS = {
-    "forward": 5,
-    "backward": 4,
-    "forward_backward": 9,
-}  # maximum, difference, exponential, sum, quotient; 2 products, sum, difference
-MOVED = {
-    "forward": 2,
-    "backward": 3,
-    "forward_backward": 4,
-}  # x read, y written; y (or x) and dy read, dx written; x, dy, y, dx
+# maximum, difference, exponential, sum, quotient; backward two products, a sum, a difference
+FLOPS = {"forward": 5, "backward": 4, "forward_backward": 9}
+# x read, y written; y (or x) and dy read, dx written; x and dy read, y and dx written
+MOVED = {"forward": 2, "backward": 3, "forward_backward": 4}
 
 
 def flops(case):

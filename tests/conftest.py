@@ -36,6 +36,13 @@ def pytest_unconfigure() -> None:
     shutil.rmtree(os.environ["FUSEBENCH_CACHE"], ignore_errors=True)
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """A file may import from the project's implementations, whatever roots the one before it used."""
+    package = sys.modules.get("implementations")
+    if isinstance(collector, pytest.Module) and str(discovery.HOME) not in getattr(package, "__path__", ()):
+        discovery.use_roots([discovery.HOME])
+
+
 def pytest_collection_modifyitems(items: Sequence[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("gpu") and DEVICE == "cpu":

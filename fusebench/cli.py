@@ -22,12 +22,14 @@ COMMANDS = {
     "plot": "an SVG of time against a size, and a roofline: fusebench plot latest x=shape.M out=lola.svg",
     "list": "show kernels, implementations and variants, and what is unavailable here; all of one: fusebench list kernel=lola",
     "asv": "track latency and parity error over the history: fusebench asv kernel=softmax implementation=[torch_eager,triton]",
+    "data": "write synthetic rows in Criteo's schema, or read and check real ones: fusebench data criteo rows=1000000 out=criteo",
     "new": "write the files of a kernel or of an implementation: fusebench new implementation softmax torch_fast",
     "yardsticks": "show what this device was measured to do: copy, read, products, launch (device=cpu, fresh=true, --json)",
 }
 # those that read their arguments themselves, without Hydra, by their module in commands/
 OWN_ARGUMENTS = {
     "asv": "asv",
+    "data": "data",
     "list": "listing",
     "new": "new",
     "plot": "plot",

@@ -13,7 +13,7 @@ FUSEBENCH = Path(__file__).resolve().parents[1] / "fusebench"
 # from the ground up; a room is a folder or a module
 FLOORS = (
     ("errors", "contract", "dtypes", "memory"),
-    ("backends", "machine", "launchers"),
+    ("backends", "machine", "launchers", "data"),
     (
         "discovery",
         "kernel_file",

@@ -11,7 +11,21 @@ import sys
 import pytest
 
 from fusebench import cli
-from fusebench.commands import app, asv, compare, diff, inspect, listing, new, plot, profile, sanitize, show, yardsticks
+from fusebench.commands import (
+    app,
+    asv,
+    compare,
+    data,
+    diff,
+    inspect,
+    listing,
+    new,
+    plot,
+    profile,
+    sanitize,
+    show,
+    yardsticks,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +51,7 @@ def called(monkeypatch):
     monkeypatch.setattr(plot, "main", lambda arguments: seen.append(("plot", arguments)) or 10)
     monkeypatch.setattr(yardsticks, "main", lambda arguments: seen.append(("yardsticks", arguments)) or 6)
     monkeypatch.setattr(asv, "main", lambda arguments: seen.append(("asv", arguments)) or 13)
+    monkeypatch.setattr(data, "main", lambda arguments: seen.append(("data", arguments)) or 15)
     monkeypatch.setattr(new, "main", lambda arguments: seen.append(("new", arguments)) or 7)
     return seen
 
@@ -57,6 +72,7 @@ def called(monkeypatch):
         ("profile", 12),
         ("asv", 13),
         ("diff", 14),
+        ("data", 15),
     ],
 )
 def test_each_command_gets_its_arguments_and_gives_its_code(called, command, code):
@@ -127,7 +143,7 @@ def test_an_unknown_command(capsys):
     assert cli.main(["bnch"]) == 2
     assert (
         capsys.readouterr().err
-        == "fusebench: unknown command 'bnch': did you mean bench? There are: asv, bench, compare, diff, inspect, list, new, parity, plot, profile, sanitize, show, tune, yardsticks\n"
+        == "fusebench: unknown command 'bnch': did you mean bench? There are: asv, bench, compare, data, diff, inspect, list, new, parity, plot, profile, sanitize, show, tune, yardsticks\n"
     )
 
 

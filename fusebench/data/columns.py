@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from fusebench.data.schema import LAST_ID
 from fusebench.errors import UsageError
@@ -50,12 +49,12 @@ class Column:
         if _is_text(values.type):
             return self._from_text(values, row, unknown)
         if pa.types.is_floating(values.type):
-            found = values.fill_null(unknown).to_numpy(zero_copy_only=False)
+            found = _filled(values, unknown)
             found = np.where(np.isnan(found), unknown, found)
             whole = np.isfinite(found) & (np.floor(found) == found)
             self._check(whole & (found >= 0) & (found <= LAST_ID), found, row, _ID)
             return found
-        found = _filled(values, unknown).to_numpy(zero_copy_only=False)
+        found = _filled(values, unknown)
         if found.dtype.itemsize > 4 or found.dtype.kind == "i":
             self._check((found >= 0) & (found <= LAST_ID), found, row, _ID)
         return found
@@ -64,7 +63,7 @@ class Column:
         """The counts (n,), integers or floats, 0 where one is missing. Raises UsageError for one that float32 does not hold."""
         if pa.types.is_null(values.type):
             return np.zeros(len(values), np.float32)
-        found = values.fill_null(0).to_numpy(zero_copy_only=False)
+        found = _filled(values, 0)
         if found.dtype.kind != "f":
             return found
         found = np.where(np.isnan(found), 0, found)
@@ -81,21 +80,13 @@ class Column:
         return found
 
     def _from_text(self, values: pa.Array, row: int, unknown: int) -> np.ndarray:
-        """The ids of hexadecimal text, such as 68fd1e64; `unknown` for null and the empty text."""
-        values = values.cast(pa.large_string()).fill_null("")
-        missing = pc.equal(values, "").to_numpy(zero_copy_only=False)
-        if missing.any():
-            values = pc.if_else(pa.array(missing), "0" * HEX, values)
-        _, offsets, characters = values.buffers()
-        starts = np.frombuffer(offsets, np.int64)[values.offset : values.offset + len(values) + 1]
-        lengths = np.diff(starts)
-        if (wrong := np.flatnonzero(lengths != HEX)).size:
+        """The ids of hexadecimal text, such as 68fd1e64; `unknown` for null and the empty text. Each text is read once."""
+        encoded = values.dictionary_encode()
+        each = np.append(_parsed(encoded.dictionary, unknown), unknown)
+        found = each[_filled(encoded.indices, len(each) - 1)]
+        if (wrong := np.flatnonzero(found < 0)).size:
             raise self._bad(row + int(wrong[0]), values[int(wrong[0])].as_py(), _ID_TEXT)
-        digits = DIGITS[np.frombuffer(characters, np.uint8)[starts[0] : starts[-1]]].reshape(-1, HEX)
-        if (wrong := np.flatnonzero((digits == NO_DIGIT).any(axis=1))).size:
-            raise self._bad(row + int(wrong[0]), values[int(wrong[0])].as_py(), _ID_TEXT)
-        found = (digits[:, 0::2] << 4 | digits[:, 1::2]).view(">u4")[:, 0]
-        return np.where(missing, unknown, found)
+        return found
 
     def _check(self, good: np.ndarray, found: np.ndarray, row: int, expected: str) -> None:
         if not good.all():
@@ -116,8 +107,27 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _filled(values: pa.Array, unknown: int) -> pa.Array:
-    """The integers with `unknown` for null, in a type that has room for it."""
+def _filled(values: pa.Array, fill: int) -> np.ndarray:
+    """The numbers with `fill` for null, in a type that has room for it. Arrow's own fill_null takes half as long again."""
     if not values.null_count:
-        return values
-    return (values.cast(pa.int64()) if values.type.bit_width < 32 else values).fill_null(unknown)
+        return values.to_numpy()
+    here = slice(values.offset, values.offset + len(values))
+    bitmap, numbers = (np.frombuffer(buffer, np.uint8) for buffer in values.buffers())
+    valid = np.unpackbits(bitmap, count=here.stop, bitorder="little")[here].view(bool)
+    found = numbers.view(values.type.to_pandas_dtype())[here]
+    found = found.astype(np.int64) if found.dtype.itemsize < 4 and found.dtype.kind != "f" else found
+    return np.where(valid, found, found.dtype.type(fill))
+
+
+def _parsed(texts: pa.Array, unknown: int) -> np.ndarray:
+    """The ids (n,) int64 of texts that are not null; `unknown` for an empty one, -1 for one that is no id."""
+    texts = texts.cast(pa.large_string())
+    _, offsets, characters = texts.buffers()
+    starts = np.frombuffer(offsets, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+    lengths = np.diff(starts)
+    right = np.flatnonzero(lengths == HEX)
+    digits = DIGITS[np.frombuffer(characters or b"", np.uint8)[starts[right, None] + np.arange(HEX)]]
+    found = np.where(lengths == 0, unknown, -1)
+    ids = (digits[:, 0::2] << 4 | digits[:, 1::2]).view(">u4")[:, 0].astype(np.int64)
+    found[right] = np.where((digits == NO_DIGIT).any(axis=1), -1, ids)
+    return found

@@ -8,9 +8,7 @@ JAX holds ids in 64 bits only with jax_enable_x64; without it, it makes a narrow
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,7 +32,6 @@ from fusebench.errors import UsageError
 # Rows that are decoded together, of which batches are slices: a call of the reader for each small batch would cost more than the batch,
 # and the arrays of more rows lie outside of the caches while their columns are written into them.
 CHUNK = 2**14
-THREADS = 2  # convert chunks while the next is decoded: NumPy and Arrow both let go of the interpreter
 ALIGNMENT = 64  # bytes: JAX copies what is aligned to less
 ROWS_ALIGNED = 16  # after so many rows every array is aligned again: 16 labels are 64 bytes, 16 rows of counts 832
 
@@ -66,16 +63,10 @@ class Source:
         """
         if size < 1:
             raise ValueError(f"a batch of {size} rows: expected 1 at least")
-        each, row = max(1, CHUNK // size) * size, 0
-        ahead: deque[Future[list[Batch]]] = deque()
-        with ThreadPoolExecutor(THREADS) as pool:
-            for table in self._tables(each):
-                ahead.append(pool.submit(self._convert, table, row, size, log1p))
-                row += table.num_rows
-                if len(ahead) > THREADS:
-                    yield from ahead.popleft().result()
-            while ahead:
-                yield from ahead.popleft().result()
+        row = 0
+        for table in self._tables(max(1, CHUNK // size) * size):
+            yield from self._convert(table, row, size, log1p)
+            row += table.num_rows
 
     def _tables(self, rows: int) -> Iterator[pa.Table]:
         """The file in tables of so many rows, whatever its row groups are; the last may have fewer."""

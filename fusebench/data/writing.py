@@ -40,7 +40,8 @@ def write(folder: Path, signal: Signal, rows: int, seed: int, advance: Callable[
     clicks, auc = 0, Auc()
     with _whole(metadata, data) as (metadata_part, part):
         metadata_part.write_text(metadata_json(signal.features), encoding="utf-8")
-        with pq.ParquetWriter(part, SCHEMA) as parquet:
+        # compression takes 5 % off hashes, and a quarter of the speed of reading them
+        with pq.ParquetWriter(part, SCHEMA, compression="none") as parquet:
             for block in draw(signal, rows, seed):
                 parquet.write_batch(block.rows)
                 clicks += int(block.labels.sum())

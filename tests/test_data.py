@@ -223,7 +223,7 @@ def test_a_file_is_read_and_counted(written, capsys):
     assert second.startswith("read in 8 batches of 4096 in ") and second.endswith(" million rows/s")
 
 
-@pytest.mark.parametrize("size", [1000, 4096, 20_000, ROWS, ROWS + 1])
+@pytest.mark.parametrize("size", [1000, 4096, 20_000, ROWS, 10**12])
 def test_batches_are_the_rows_of_the_file_in_order(written, table, size):
     batches = list(reading.open_file(written).batches(size))
     assert [len(b.ids) for b in batches[:-1]] == [size] * (len(batches) - 1) and len(batches) == -(-ROWS // size)
@@ -250,6 +250,14 @@ def test_batches_reach_torch_and_jax_without_a_copy(written, size):
                 assert torch.from_numpy(array).data_ptr() == at and torch.from_dlpack(array).data_ptr() == at
                 taken = jax.numpy.from_dlpack(array, device=jax.devices("cpu")[0])
                 assert taken.unsafe_buffer_pointer() == at and taken.dtype == array.dtype
+
+
+def test_a_long_file_takes_no_more_memory_than_a_part_of_it(save, table, monkeypatch):
+    monkeypatch.setattr(reading, "CHUNK", 512)
+    file = save(table, row_group_size=1000, compression="none")
+    begin = pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - begin for _ in reading.open_file(file).batches(512)]
+    assert max(held) < file.stat().st_size / 4
 
 
 def test_batches_share_no_memory(written):

@@ -35,7 +35,7 @@ def test_a_command_of_the_readme_runs(tmp_path, saved, answered, command):
         quick.append("inputs=plain")
     if "experiment=quick" in words:
         quick.append("batch=2")  # Triton is interpreted, a row at a time
-    if words[0] in ("list", "show", "plot", "inspect") or "dry_run=true" in words:  # they start no worker
+    if words[0] in ("data", "list", "show", "plot", "inspect") or "dry_run=true" in words:  # they start no worker
         done = answered(*words, *quick)
     else:
         done = fusebench(*words, *quick, cwd=tmp_path)

@@ -63,7 +63,7 @@ class Source:
         """
         if size < 1:
             raise ValueError(f"a batch of {size} rows: expected 1 at least")
-        row = 0
+        size, row = min(size, self.rows), 0
         for table in self._tables(max(1, CHUNK // size) * size):
             yield from self._convert(table, row, size, log1p)
             row += table.num_rows
@@ -72,7 +72,7 @@ class Source:
         """The file in tables of so many rows, whatever its row groups are; the last may have fewer."""
         read, pending = 0, None
         try:
-            with pq.ParquetFile(self.file) as parquet:
+            with pq.ParquetFile(self.file, pre_buffer=False) as parquet:  # what it buffers it keeps to the end
                 for part in parquet.iter_batches(batch_size=rows, columns=self.columns.all()):
                     read += part.num_rows
                     table = pa.Table.from_batches([part])
@@ -85,7 +85,7 @@ class Source:
         if pending is not None and pending.num_rows:
             yield pending
 
-    def _convert(self, table: pa.Table, row: int, size: int, log1p: bool) -> list[Batch]:
+    def _convert(self, table: pa.Table, row: int, size: int, log1p: bool) -> Iterator[Batch]:
         """The batches of a table whose first row is number `row` of the file."""
         rows = table.num_rows
         room = -(-size // ROWS_ALIGNED) * ROWS_ALIGNED  # from the beginning of a batch to that of the next
@@ -93,26 +93,29 @@ class Source:
         dense = _aligned((count, room, DENSE), np.float32)
         ids = _aligned((count, room, SPARSE), np.int64)
         labels = _aligned((count, room, 1), np.float32)
-
-        def column(name: str) -> tuple[Column, pa.Array]:
-            chunks = table.column(name).chunks
-            values = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
-            return Column(self.file, name), values.dictionary_decode() if pa.types.is_dictionary(
-                values.type
-            ) else values
-
-        at, values = column(self.columns.label)
-        _spread(labels[..., 0], at.labels(values, row), size)
-        for n, name in enumerate(self.columns.dense):
-            at, values = column(name)
-            _spread(dense[..., n], at.dense(values, row), size)
-        for n, name in enumerate(self.columns.sparse):
-            at, values = column(name)
-            _spread(ids[..., n], at.ids(values, row, self.unknown[n]), size)
+        # a batch that is longer than a chunk is filled a chunk at a time
+        for begin in range(0, rows, CHUNK) if size > CHUNK else (0,):
+            part = table.slice(begin, CHUNK) if size > CHUNK else table
+            at, values = self._column(part, self.columns.label)
+            _spread(labels[:, begin:, 0], at.labels(values, row + begin), size)
+            for n, name in enumerate(self.columns.dense):
+                at, values = self._column(part, name)
+                _spread(dense[:, begin:, n], at.dense(values, row + begin), size)
+            for n, name in enumerate(self.columns.sparse):
+                at, values = self._column(part, name)
+                _spread(ids[:, begin:, n], at.ids(values, row + begin, self.unknown[n]), size)
         if log1p:
             np.log1p(np.maximum(dense, 0, out=dense), out=dense)
         lengths = [min(size, rows - n * size) for n in range(count)]
-        return [Batch(dense[n, :m], ids[n, :m], labels[n, :m]) for n, m in enumerate(lengths)]
+        for n, m in enumerate(lengths):
+            yield Batch(dense[n, :m], ids[n, :m], labels[n, :m])
+
+    def _column(self, table: pa.Table, name: str) -> tuple[Column, pa.Array]:
+        """The values of a column in one piece."""
+        chunks = table.column(name).chunks
+        values = chunks[0] if len(chunks) == 1 else pa.concat_arrays(chunks)
+        encoded = pa.types.is_dictionary(values.type)
+        return Column(self.file, name), values.dictionary_decode() if encoded else values
 
 
 def open_file(path: Path, metadata: Path | None = None) -> Source:
@@ -145,8 +148,8 @@ def open_file(path: Path, metadata: Path | None = None) -> Source:
 
 def _spread(to: np.ndarray, values: np.ndarray, size: int) -> None:
     """Writes values (n,) to `to` (batches, room), `size` to a batch."""
-    whole = len(values) // size
-    to[:whole, :size] = values[: whole * size].reshape(whole, size)
+    if whole := len(values) // size:
+        to[:whole, :size] = values[: whole * size].reshape(whole, size)
     if rest := len(values) - whole * size:
         to[whole, :rest] = values[whole * size :]
 

@@ -26,6 +26,13 @@ TILES = {
 ROWS = {"ROWS": (1, 2, 16), "num_warps": (1, 8)}
 
 
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch):
+    """Kernels are loaded for the compiler, whatever an earlier file of the process interpreted."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    discovery.use_roots([discovery.HOME])
+
+
 def asked(name, implementation, variant, case, dtype, space):
     """The implementation's module, the case, and what `fits` says of the configs of a space."""
     module = discovery.load_implementation(name, implementation)

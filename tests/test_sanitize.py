@@ -409,7 +409,7 @@ def test_without_the_tool_or_a_gpu_it_says_so(fake, capsys, monkeypatch):
 @pytest.mark.parametrize("seen", [["running", "sleeping", None], ["running", "sleeping", "zombie"]])
 def test_the_program_under_the_tool_ends_with_its_parent(monkeypatch, seen):
     """The tool between them does not pass on that it is gone."""
-    from fusebench.sanitizer import cell as program
+    from fusebench.workers import below as program
 
     states, looks = iter(seen), []
     now = [next(states)]
@@ -425,7 +425,7 @@ def test_the_program_under_the_tool_ends_with_its_parent(monkeypatch, seen):
     monkeypatch.setattr(program, "psutil", parent)
     monkeypatch.setattr(program, "time", SimpleNamespace(sleep=sleep))
     monkeypatch.setattr(program, "os", SimpleNamespace(_exit=lambda code: looks.append(f"exit {code}")))
-    program._end_with(123)
+    program._look(123)
     assert looks == [program.LOOK_S, program.LOOK_S, "exit 1"] and program.LOOK_S <= 10
 
 

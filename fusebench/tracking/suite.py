@@ -108,7 +108,10 @@ def classes() -> dict[str, type]:
         for line in reasons.together(why):
             print(f"n/a  {line}", flush=True)  # environment.py lets asv show it
         if patterns:
-            print("n/a  or as an earlier run of the commit left it: what this run was not asked for", flush=True)
+            print(
+                "n/a  or as an earlier run of the commit left it, or `failed` if none did: what this run was not asked for",
+                flush=True,
+            )
         if file := os.environ.get("FUSEBENCH_REASONS"):
             reasons.keep(Path(file), why, outcomes)
         return outcomes

@@ -29,9 +29,8 @@ from fusebench.workers.answers import describe
 from fusebench.workers.pool import Unasked, WorkerLost, interpreter
 
 INTERPRETER_FLOPS = 2.5e8  # Triton's interpreter takes 2 to 4 ms a tile: beyond this a cell takes minutes
-REFERENCE_FLOPS = (
-    5e10  # of a gradient that sums over rows: NumPy takes some twenty times as many in float64, a minute or two
-)
+# Of a gradient that sums over rows: NumPy takes some twenty times as many in float64, a minute or two.
+REFERENCE_FLOPS = 5e10
 
 R = TypeVar("R", bound=protocol.Message)
 

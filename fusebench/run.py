@@ -48,10 +48,11 @@ def _pool(this: Run) -> Pool | InlinePool:
 
 def _wanted(this: Run, cells: Sequence[Cell]) -> set[tuple[str, str]]:
     """The workers of the cells, the one for the yardsticks, and the reference of cases of which the judge does not see all."""
-    wanted = worker_keys(this, cells)
+    can_run = _can_run(this, cells)
+    wanted = {trial.worker_key for trial in can_run}
     if wanted and this.settings.plan.time_s:
         wanted.add(_torch(this))
-    if any(oversize(trial.kernel.mathematics, trial.cell.case) > 1 for trial in _can_run(this, cells)):
+    if any(map(_needs_reference, can_run)):
         wanted.add(reference_key(this.settings))
     return wanted
 
@@ -69,6 +70,13 @@ def _needs_worker(trial: Trial) -> bool:
     try:
         return not (trial.implementation.broken or trial.skip_reason())
     except Exception:  # a kernel.py that raises: its cells will say so, one by one
+        return False
+
+
+def _needs_reference(trial: Trial) -> bool:
+    try:
+        return oversize(trial.kernel.mathematics, trial.cell.case) > 1
+    except Exception:  # as above
         return False
 
 

@@ -254,6 +254,15 @@ def test_a_mistake_shows_in_the_elements_that_are_drawn(of_large, name):
     assert verdict.ratio <= 1 or verdict.got == pytest.approx(float(output[tuple(verdict.index)]))
 
 
+def test_numpy_makes_no_more_draws_of_what_it_would_need_all_rows_for(of_large, monkeypatch):
+    right = programs.run(gradients.CORRECT["lola"][gradients.F].run, of_large.case, of_large.arrays)
+    assert of_large.judge(right, ()).ok
+    monkeypatch.setattr(Judge, "_mean_limits", lambda *_: (1.0, 2.0))
+    monkeypatch.setattr(Judge, "_evaluate", lambda *_: pytest.fail("evaluated again"))
+    verdict = of_large.judge(right, ())
+    assert verdict.each_ok and not verdict.ok
+
+
 def test_a_point_that_no_gradient_has_is_named(of_large):
     right = programs.run(gradients.CORRECT["lola"][gradients.F].run, of_large.case, of_large.arrays)
     assert re.match(

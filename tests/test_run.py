@@ -357,13 +357,14 @@ def test_a_worker_that_cannot_let_go_is_dropped(tmp_path):
     assert pool.events[-1] == ("drop", "torch", HERE)
 
 
-def test_a_kernel_that_raises_costs_its_own_cell(tmp_path):
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_kernel_that_raises_costs_its_own_cell(tmp_path, device):
     def raises(case):
         if case.id.startswith("odd"):
             raise ArithmeticError("no such work")
         return 1
 
-    got = done(tmp_path, cell(), cell(size="small"), kernel=fault({"flops": raises}))
+    got = done(tmp_path, cell(), cell(size="small"), kernel=fault({"flops": raises}), device=device)
     assert [(r.status, r.reason) for r in got] == [("failed", "ArithmeticError: no such work"), ("ok", None)]
 
 

@@ -205,7 +205,7 @@ class Judge:
             nan = float("nan")
             return Verdict(float("inf"), nan, nan, nan, (), nan, nan, nan, 0, 0, problem=problem)
         verdict = self._compared(outputs, points, self.allowed(points))
-        if verdict.each_ok and not verdict.ok:
+        if verdict.each_ok and not verdict.ok and not self.drawn:  # which NumPy would have to evaluate in all rows
             verdict = self._compared(outputs, points, self._second_look(points))
         return verdict
 

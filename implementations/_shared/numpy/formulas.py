@@ -11,6 +11,11 @@ ERF_SPACINGS = 12.0
 ACTIVATIONS = ("none", "relu", "sigmoid", "tanh", "gelu_tanh", "gelu_erf", "silu")
 
 
+def _sigmoid(z, step, r):
+    with np.errstate(over="ignore"):
+        return step(r.function(1 / step(1 + step(r.function(np.exp(-z))))))
+
+
 def activate(name, z, r):
     """The activation `name` of z. `gelu_tanh` is Flax's default GELU, `gelu_erf` Torch's. relu keeps NaN.
 
@@ -20,20 +25,16 @@ def activate(name, z, r):
     def step(value):
         return r.round("activation", value)
 
-    def sigmoid():
-        with np.errstate(over="ignore"):
-            return step(r.function(1 / step(1 + step(r.function(np.exp(-z))))))
-
     if name == "none":
         return z
     if name == "relu":
         return np.where(z < 0, 0.0, z)
     if name == "sigmoid":
-        return sigmoid()
+        return _sigmoid(z, step, r)
     if name == "tanh":
         return step(r.function(np.tanh(z)))
     if name == "silu":
-        return z * sigmoid()
+        return z * _sigmoid(z, step, r)
     if name == "gelu_tanh":
         cube = step(z * step(z * z))
         inner = step(step(math.sqrt(2 / math.pi)) * step(z + step(step(0.044715) * cube)))
@@ -51,22 +52,18 @@ def pulled_back(name, z, dy, r, size=None):
     def step(value):
         return r.round("activation", value)
 
-    def sigmoid():
-        with np.errstate(over="ignore"):
-            return step(r.function(1 / step(1 + step(r.function(np.exp(-z))))))
-
     if name == "none":
         return dy
     if name == "relu":
         return dy * r.positive(z, np.sqrt((z * z).mean(axis=-1, keepdims=True)) if size is None else size)
     if name == "sigmoid":
-        s = r.narrow("value", sigmoid())
+        s = r.narrow("value", _sigmoid(z, step, r))
         return step(dy * s) * step(1 - s)
     if name == "tanh":
         t = r.narrow("value", step(r.function(np.tanh(z))))
         return dy * step(1 - step(t * t))
     if name == "silu":
-        s = sigmoid()
+        s = _sigmoid(z, step, r)
         return step(dy * s) + step(step(step(dy * z) * s) * step(1 - s))
     if name == "gelu_tanh":
         scale, square = math.sqrt(2 / math.pi), step(z * z)

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from fusebench import discovery
+from fusebench.cases import make_case
+from fusebench.contract import Cell
 from fusebench.errors import UsageError
 from fusebench.inspection import cells, compiled, disassembler, generated, listing, opcodes, ptx, targets, traced
 from fusebench.inspection.opcodes import CLASSES
@@ -28,6 +30,12 @@ def test_a_case_is_a_table_over_its_implementations(answered, tmp_path):
         ".ttir", ".ttgir", ".llir", ".ptx", ".sass", ".cubin", ".json",
     }  # fmt: skip
     assert not (tmp_path / "results").exists()
+
+
+def test_a_variant_without_tunables_is_asked_for_none(kernels):
+    # the other variants' fits() would look for their tunables in its empty config
+    module, case = discovery.load_implementation("lola", "jax_triton"), make_case(kernels["lola"], "batch", "bfloat16")
+    assert compiled.chosen_config(module, Cell(case, "jax_triton", "unjitted"), targets.target("sm_90a")) == {}
 
 
 def test_what_is_not_as_expected_sets_the_exit_code(answered):

@@ -124,8 +124,7 @@ def chosen_config(module: ModuleType, cell: Cell, target: Target) -> Mapping[str
     config = own | {name: value for name, value in cell.config.items() if name in own}
     if unused := [name for name in cell.config if name not in own]:
         raise NotInspected(f"skipped: this case has no use for config.{unused[0]}")
-    reason = module.fits(cell.case, cell.variant, target.device, config) if hasattr(module, "fits") else None
-    if reason:
+    if config and hasattr(module, "fits") and (reason := module.fits(cell.case, cell.variant, target.device, config)):
         raise NotInspected(f"skipped: {reason}")
     return config
 

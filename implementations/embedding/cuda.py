@@ -37,12 +37,9 @@ def skip(case, variant, device):
 
 
 def prepare(case, variant, ids, tables, offsets, known=None):
-    """naive: the known values in the host's memory. improved: the sorted values and their positions."""
-    from implementations.embedding._torch import narrow_search_list
+    from implementations._shared.torch.lookup import prepared_for_kernels
 
-    if variant == "naive":
-        return (known.cpu(),)
-    return narrow_search_list(offsets, known) if variant == "improved" else ()
+    return prepared_for_kernels(variant, offsets, known)
 
 
 def config(case, variant, device):

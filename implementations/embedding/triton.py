@@ -6,7 +6,7 @@ stay there, sorted, and are searched.
 
 import torch
 
-from implementations.embedding._torch import narrow_search_list
+from implementations._shared.torch.lookup import prepared_for_kernels
 from implementations.embedding._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
@@ -22,10 +22,7 @@ EXPECT = (
 
 
 def prepare(case, variant, ids, tables, offsets, known=None):
-    """naive: the known values in the host's memory. improved: the sorted values and their positions."""
-    if variant == "naive":
-        return (known.cpu(),)
-    return narrow_search_list(offsets, known) if variant == "improved" else ()
+    return prepared_for_kernels(variant, offsets, known)
 
 
 def build(case, variant, device, chosen):

@@ -29,7 +29,11 @@ from implementations._shared.numpy.dlrm import (  # noqa: F401 (parts of the con
 
 BATCH = "M"
 ROWS = {"dense": 0, "ids": 0, "y": 0}
-LAUNCHES = {"modulus": 3, "improved": 3, "naive": 4}  # naive copies the known values first, as published
+LAUNCHES = {
+    "modulus": 3,
+    "improved": 3,
+    "naive": 5,
+}  # naive copies the known values first, as published, and looks up apart
 
 
 def formula(case, r, *arrays):

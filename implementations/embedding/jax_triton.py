@@ -4,7 +4,7 @@ import jax
 
 from implementations._shared.jax.launch import run
 from implementations._shared.jax.lookup import prepared_for_kernels
-from implementations.embedding._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations._shared.triton.lookup import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}

@@ -72,6 +72,13 @@ def prediction_case(case, last="sigmoid"):
     return perceptron(case, last, interaction_width(case), *hidden, 1)
 
 
+def later_layers_case(case, last="sigmoid"):
+    """The prediction's behind its first layer, or None where there are no others."""
+    part = prediction_case(case, last)
+    widths = part.size("N1", "N2", "N3")[: part.sizes["LAYERS"]]
+    return perceptron(case, last, *widths) if len(widths) > 1 else None
+
+
 def sparse_case(case):
     """That of embedding."""
     sizes = {name: case.sizes[name] for name in ("M", "F", "V", "D")}

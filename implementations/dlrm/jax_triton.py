@@ -1,11 +1,21 @@
 """dlrm in JAX through jax-triton: triton.py's kernels and variants."""
 
 import jax
+import jax.numpy as jnp
 
 from implementations._shared import dlrm
 from implementations._shared.jax.launch import run
 from implementations._shared.jax.lookup import prepared_for_kernels
-from implementations.dlrm._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations.dlrm._triton_kernels import (  # noqa: F401 (parts of the contract)
+    TUNABLES,
+    config,
+    fits,
+    launches,
+    named_launches,
+    run_model,
+    shares_of,
+    skip,
+)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
@@ -25,22 +35,18 @@ def prepare(case, variant, *inputs):
 
 def build(case, variant, device, chosen):
     """call(dense (M, N0), ids (M, F), weights …) → (M, 1), jitted."""
-    bottom, *looked_up, interaction, top = launches(case, variant, device, chosen)
-    M, F, D = case.size("M", "F", "D")
+    described = named_launches(case, variant, device, chosen)
+    launched, shares = {name: filling(launch) for name, launch in described.items()}, shares_of(described)
+
+    def empty(shape, dtype=None):
+        return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype or case.dtype))
 
     def call(*arguments):
-        given = dlrm.by_part(case, arguments)
-
-        def array(*shape):
-            return jax.ShapeDtypeStruct(shape, given.tables.dtype)
-
-        vector = run(bottom, given.dense, *given.bottom, M, out=array(M, D))
-        crossed = array(M, dlrm.interaction_width(case))
-        if looked_up:
-            sparse = run(looked_up[0], given.ids, given.tables, given.offsets, *given.prepared, M, out=array(M, F, D))
-            crossed = run(interaction, vector, sparse, out=crossed)
-        else:
-            crossed = run(interaction, vector, given.ids, given.tables, given.offsets, *given.prepared, out=crossed)
-        return run(top, crossed, *given.top, M, out=array(M, 1))
+        return run_model(case, dlrm.by_part(case, arguments), launched, empty, shares, lambda known: known)
 
     return jax.jit(call)
+
+
+def filling(launch):
+    """The launch as a function of its inputs and of what its output is."""
+    return lambda *arguments: run(launch, *arguments[:-1], out=arguments[-1])

@@ -3,9 +3,20 @@
 modulus, improved: look-ups within the interaction. naive: a launch of their own, behind a copy of the known values.
 """
 
+import torch
+
 from implementations._shared import dlrm
 from implementations._shared.torch.lookup import prepared_for_kernels
-from implementations.dlrm._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations.dlrm._triton_kernels import (  # noqa: F401 (parts of the contract)
+    TUNABLES,
+    config,
+    fits,
+    launches,
+    named_launches,
+    run_model,
+    shares_of,
+    skip,
+)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
@@ -31,21 +42,26 @@ def prepare(case, variant, *inputs):
 
 def build(case, variant, device, chosen):
     """call(dense (M, N0), ids (M, F), weights …) → (M, 1)."""
-    bottom, *looked_up, interaction, top = (launch.bind() for launch in launches(case, variant, device, chosen))
-    M, F, D = case.size("M", "F", "D")
-    width = dlrm.interaction_width(case)
+    described = named_launches(case, variant, device, chosen)
+    launched, shares = {name: filling(launch.bind()) for name, launch in described.items()}, shares_of(described)
 
     def call(*arguments):
         given = dlrm.by_part(case, arguments)
-        vector, crossed, y = (given.tables.new_empty((M, columns)) for columns in (D, width, 1))
-        bottom(given.dense, *given.bottom, M, vector)
-        if looked_up:
-            sparse = given.tables.new_empty((M, F, D))
-            looked_up[0](given.ids, given.tables, given.offsets, given.prepared[0].to(given.ids.device), M, sparse)
-            interaction(vector, sparse, crossed)
-        else:
-            interaction(vector, given.ids, given.tables, given.offsets, *given.prepared, crossed)
-        top(crossed, *given.top, M, y)
-        return y
+        tables = given.tables
+
+        def empty(shape, dtype=None):
+            return tables.new_empty(shape, dtype=getattr(torch, dtype) if dtype else None)
+
+        return run_model(case, given, launched, empty, shares, lambda known: known.to(tables.device))
 
     return call
+
+
+def filling(launch):
+    """The launch as a function that returns its last argument."""
+
+    def run(*arguments):
+        launch(*arguments)
+        return arguments[-1]
+
+    return run

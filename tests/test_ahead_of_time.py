@@ -191,7 +191,7 @@ def test_hopper_multiplies_16_bits_by_warpgroups(name, case):
 
 @pytest.mark.parametrize("arch", DEVICES)
 def test_no_layer_of_an_mlp_is_written_over_what_is_still_read(arch):
-    """Follows cuda.cu's choice between its two places in shared memory. A block of its own may overwrite its input in one pass,
+    """Follows perceptron.cuh's choice between its two places in shared memory. A block of its own may overwrite its input in one pass,
     when all have read it; blocks of a cluster, and a layer of several passes, may not."""
     module, kernel = importlib.import_module("implementations.fused_mlp.cuda"), KERNELS["fused_mlp"]
     apart = 0
@@ -204,7 +204,7 @@ def test_no_layer_of_an_mlp_is_written_over_what_is_still_read(arch):
         stages, cluster = (*warps_and_stages[4:], 1)[:2]
         place = stages * (rows + wide) * 128
         other, before = place + launch.sizes[0], range(0)
-        for number, width in enumerate(module.widths(case)[1:-1]):
+        for number, width in enumerate(module.perceptron.widths(case)[1:-1]):
             columns = -(-width * case.itemsize // 128) * 128 // case.itemsize
             over_its_input = cluster == 1 and columns <= wide
             if number > 0 and not over_its_input:

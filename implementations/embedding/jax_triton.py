@@ -1,11 +1,10 @@
 """embedding in JAX through jax-triton: triton.py's kernels and variants."""
 
 import jax
-import numpy as np
 
 from implementations._shared.jax.launch import run
-from implementations.embedding._jax import narrow_search_list
-from implementations.embedding._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations._shared.jax.lookup import prepared_for_kernels
+from implementations._shared.triton.lookup import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
@@ -15,11 +14,7 @@ VARIANTS = {"modulus": (), "naive": (), "improved": ()}
 
 
 def prepare(case, variant, ids, tables, offsets, known=None):
-    """naive: the known values in the host's memory, which jit moves to the device in every call. improved: the sorted values
-    and their positions."""
-    if variant == "naive":
-        return (np.asarray(known),)
-    return narrow_search_list(offsets, known) if variant == "improved" else ()
+    return prepared_for_kernels(variant, offsets, known)
 
 
 def build(case, variant, device, chosen):

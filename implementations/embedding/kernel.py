@@ -18,6 +18,9 @@ the error shows in the output, costs no synchronisation, and never indexes past 
 
 import numpy as np
 
+from implementations._shared.numpy import lookup
+from implementations._shared.numpy.lookup import cardinalities, draw, known_values, rows, weights  # noqa: F401 (`weights` is the contract's)
+
 DIMENSIONS = ("M", "F", "V", "D")
 BATCH = "M"
 OPTIONS = {"hashing": ("modulus", "lookup")}
@@ -36,79 +39,16 @@ CASES = {
 }
 LAUNCHES = {"naive": 2}  # the list of known values is copied first, as published
 PUBLISHED = ({"case": "small"}, {"case": "small", "options": {"hashing": "lookup"}})
-LAST_ID = 2**32 - 1
-
-
-def cardinalities(case):
-    """V_f (F,) int64: from a few rows to V in equal ratios, as the columns of Criteo's data run from 3 values to 10 million."""
-    F, V = case.size("F", "V")
-    return np.maximum(1, np.rint(float(V) ** (np.arange(1, F + 1) / F))).astype(np.int64)
-
-
-def known_values(case):
-    """The V_f - 1 known values of each feature, int64, the same for every seed, so that `inputs` can draw from them.
-
-    They are random, with duplicates; every other feature knows the least and the greatest id.
-    """
-    found = []
-    for f, rows in enumerate(cardinalities(case)):
-        values = np.random.default_rng([2017, f]).integers(0, LAST_ID + 1, rows - 1)
-        if len(values) > 2 and f % 2 == 0:
-            values[len(values) // 2], values[len(values) // 3] = LAST_ID, 0
-        if len(values) > 5:
-            values[-1], values[len(values) // 4] = values[1], values[2]
-        found.append(values)
-    return found
 
 
 def inputs(case, rng):
-    """ids (M, F): long-tailed over the known values (value number n as often as 1/n); one in 16 is drawn from all ids, and one
-    in 32 is an edge of signed or unsigned 32 bits. The last is always 2³² - 1."""
-    M, F = case.size("M", "F")
-    ids = rng.integers(0, LAST_ID + 1, (M, F))
-    for f, values in enumerate(known_values(case)):
-        if len(values):
-            rank = (len(values) + 1.0) ** rng.random(M) - 1  # log-uniform
-            known = values[np.minimum(rank.astype(np.int64), len(values) - 1)]
-            ids[:, f] = np.where(rng.random(M) < 1 / 16, ids[:, f], known)
-    edges = rng.choice(np.array([0, 2**31 - 1, 2**31, LAST_ID]), (M, F))
-    ids = np.where(rng.random((M, F)) < 1 / 32, edges, ids)
-    ids[-1, -1] = LAST_ID
-    return {"ids": ids}
-
-
-def weights(case, rng):
-    """tables (sum V_f + 1, D), standard normal but for the last row, NaN; offsets (F + 1,); with hashing=lookup also known."""
-    offsets = np.concatenate([[0], np.cumsum(cardinalities(case))])
-    tables = rng.standard_normal((int(offsets[-1]) + 1, case.sizes["D"]), dtype=np.float32)
-    tables[-1] = np.nan
-    arrays = {"tables": tables, "offsets": offsets}
-    if case.options["hashing"] == "lookup":
-        arrays["known"] = np.concatenate([part for values in known_values(case) for part in (values, [-1])])
-    return arrays
+    """ids (M, F): long-tailed over the known values, some unknown, some at the edges of 32 bits (`draw`)."""
+    return {"ids": draw(case, rng)}
 
 
 def formula(case, r, ids, tables, offsets, known=None):
     """(y,) in float64. A copy rounds nowhere."""
-    return (tables[_rows(ids, offsets, known)],)
-
-
-def _rows(ids, offsets, known=None):
-    """The row of the tables for each id (M, F)."""
-    if known is None:
-        rows = offsets[:-1] + (ids + 1) % (offsets[1:] - offsets[:-1])
-    else:
-        rows = np.stack([_found(ids[:, f], known, *offsets[f : f + 2]) for f in range(len(offsets) - 1)], axis=1)
-    return np.where((ids >= 0) & (ids <= LAST_ID), rows, offsets[-1])
-
-
-def _found(ids, known, begin, end):
-    """The table rows of one feature's ids (M,): the first row that has the id's value, or else the last."""
-    values, first = np.unique(known[begin : end - 1], return_index=True)
-    if not len(values):
-        return np.full(len(ids), end - 1)
-    at = np.minimum(np.searchsorted(values, ids), len(values) - 1)
-    return np.where(values[at] == ids, begin + first[at], end - 1)
+    return (tables[rows(ids, offsets, known)],)
 
 
 GRADIENTS = ("tables",)
@@ -123,10 +63,7 @@ def gradient(case, r, ids, tables, offsets, *known_and_dy):
     """(dtables,) in float64: each row the sum of dy wherever its row was looked up, 0 where nowhere. Point: `accumulated` of programs that
     add in the storage dtype."""
     *known, dy = known_and_dy
-    rows = _rows(ids, offsets, *known).reshape(-1)
-    order = np.argsort(rows, kind="stable")
-    starts = np.searchsorted(rows[order], np.arange(len(tables) + 1))
-    return (r.segments("accumulated", dy.reshape(-1, tables.shape[1])[order], starts),)
+    return (lookup.gradient(r, rows(ids, offsets, *known), len(tables), dy),)
 
 
 def hard(case):

@@ -1,4 +1,4 @@
-"""embedding in Triton, hashing and gather in one launch in every variant: _triton_kernels.py says how they work.
+"""embedding in Triton, hashing and gather in one launch in every variant: _shared/triton/lookup.py says how they work.
 
 modulus: the remainder. naive: the known values move to the device in every call and are compared one by one. improved: they
 stay there, sorted, and are searched.
@@ -6,8 +6,8 @@ stay there, sorted, and are searched.
 
 import torch
 
-from implementations.embedding._torch import narrow_search_list
-from implementations.embedding._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations._shared.torch.lookup import prepared_for_kernels
+from implementations._shared.triton.lookup import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
@@ -22,10 +22,7 @@ EXPECT = (
 
 
 def prepare(case, variant, ids, tables, offsets, known=None):
-    """naive: the known values in the host's memory. improved: the sorted values and their positions."""
-    if variant == "naive":
-        return (known.cpu(),)
-    return narrow_search_list(offsets, known) if variant == "improved" else ()
+    return prepared_for_kernels(variant, offsets, known)
 
 
 def build(case, variant, device, chosen):

@@ -4,32 +4,17 @@
 - `transposed`: the same with the kernels kept as (N, K), so that the products read them by rows of K.
 """
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from implementations._shared.jax.autograd import differentiated
-from implementations._shared.jax.operators import ACTIVATIONS, dense, dot_general, transposed_product
+from implementations._shared.jax.operators import ACTIVATIONS, dense, transposed_product
+from implementations._shared.jax.perceptron import Perceptron, parameters
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
 VARIANTS = {"module": ("product", "bias", "activation"), "transposed": ("product", "bias", "activation")}
 BACKWARD = {"module": ("product", "bias", "activation", "dz", "dhidden")}
-
-
-class MLP(nn.Module):
-    """Dense layers of the given widths, ReLU between them, `last` after the last."""
-
-    widths: tuple[int, ...]
-    last: str
-    dtype: jnp.dtype
-
-    @nn.compact
-    def __call__(self, x):
-        for i, width in enumerate(self.widths):
-            x = nn.Dense(width, dtype=self.dtype, dot_general=dot_general)(x)
-            x = ACTIVATIONS[self.last](x) if i + 1 == len(self.widths) else nn.relu(x)
-        return x
 
 
 def prepare(case, variant, x, *layers):
@@ -43,12 +28,11 @@ def prepare(case, variant, x, *layers):
 def build(case, variant, device):
     """call(x (M, N0), W1, b1, W2, b2, …, W1, W2, … in the variant's layout) → (M, N of the last layer), jitted."""
     layers, last = case.sizes["LAYERS"], case.options["last"]
-    module = MLP(case.size("N1", "N2", "N3", "N4")[:layers], last, jnp.dtype(case.dtype))
+    module = Perceptron(case.size("N1", "N2", "N3", "N4")[:layers], last, jnp.dtype(case.dtype))
 
     def apply(x, *arrays):
         biases, Ws = arrays[1 : 2 * layers : 2], arrays[2 * layers :]
-        params = {f"Dense_{i}": {"kernel": W, "bias": b} for i, (W, b) in enumerate(zip(Ws, biases, strict=True))}
-        return module.apply({"params": params}, x)
+        return module.apply({"params": parameters(Ws, biases)}, x)
 
     def transposed(x, *arrays):
         biases, Ws = arrays[1 : 2 * layers : 2], arrays[2 * layers :]

@@ -10,20 +10,11 @@ Can it be one launch? Layer 2 needs the whole rows of layer 1, but no others: so
 never leaves the chip, while every tile reads all weights anew, from L2.
 """
 
-import math
-from itertools import pairwise
-
 import numpy as np
 
-from implementations._shared.numpy.formulas import (
-    PRODUCTS,
-    activate,
-    dot,
-    layer_elements,
-    linear,
-    linear_gradients,
-    pulled_back,
-)
+from implementations._shared.numpy import perceptron
+from implementations._shared.numpy.formulas import dot, layer_elements
+from implementations._shared.numpy.perceptron import flops, weights, widths  # noqa: F401 (parts of the contract)
 
 DIMENSIONS = ("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
 BATCH = "M"
@@ -62,28 +53,9 @@ PUBLISHED = (
 )
 
 
-def widths(case):
-    """(N0, N1, …) as far as the last layer. Raises ValueError for a number of layers that is not 1 to 4."""
-    layers = case.sizes["LAYERS"]
-    if layers > 4:
-        raise ValueError(f"LAYERS is {layers}: expected 1 to 4")
-    return case.size("N0", "N1", "N2", "N3", "N4")[: layers + 1]
-
-
 def inputs(case, rng):
     """x (M, N0): standard normal."""
     return {"x": rng.standard_normal(case.size("M", "N0"), dtype=np.float32)}
-
-
-def weights(case, rng):
-    """W of each layer scaled so that ReLUs keep the size of what passes through (He), and biases that are not 0."""
-    sizes, arrays = widths(case), {}
-    for i, (K, N) in enumerate(pairwise(sizes), 1):
-        W = rng.standard_normal((K, N) if case.options["w_layout"] == "kn" else (N, K), dtype=np.float32)
-        W *= np.float32(math.sqrt((1 if i == 1 else 2) / K))
-        arrays[f"W{i}"] = W
-        arrays[f"b{i}"] = np.float32(0.5) * rng.standard_normal(N, dtype=np.float32)
-    return arrays
 
 
 def hard(case):
@@ -94,13 +66,7 @@ def hard(case):
 def formula(case, r, x, *layers):
     """(y,) in float64. Points: `product` and `bias` of each layer as Torch's operators round them, `hidden` where a fused
     kernel stores what goes from one layer to the next."""
-    h = x
-    for i in range(0, len(layers), 2):
-        W, b = layers[i], layers[i + 1]
-        z = linear(case, h, W if case.options["w_layout"] == "kn" else W.T, b, r)
-        if i + 2 < len(layers):
-            h = r.round("hidden", activate("relu", z, r))
-    return (activate(case.options["last"], z, r),)
+    return (perceptron.formula(case, r, x, *layers),)
 
 
 GRADIENTS = ("x", "W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4")  # of as many layers as the case has
@@ -114,20 +80,8 @@ def upstream(case, rng):
 def gradient(case, r, x, *layers_and_dy):
     """(dx, dW1, db1, …) in float64, layer by layer from the last. Points: those of the formula, `dz` and `dhidden`, the gradients
     before and after each product."""
-    *layers, dh = layers_and_dy
-    below, results = [x], []
-    for i in range(0, len(layers), 2):
-        W, b = layers[i], layers[i + 1]
-        results.append(linear(case, below[-1], W if case.options["w_layout"] == "kn" else W.T, b, r))
-        below.append(r.round("hidden", activate("relu", results[-1], r)))
-    gradients = []
-    for i in reversed(range(0, len(layers), 2)):
-        name = case.options["last"] if i + 2 == len(layers) else "relu"
-        dz = r.round("dz", pulled_back(name, results[i // 2], dh, r))
-        dh, dW, db = linear_gradients(case, r, below[i // 2], layers[i], dz)
-        dh = r.round("dhidden", dh) if i else dh
-        gradients = [dW, db, *gradients]
-    return dh, *gradients
+    *layers, dy = layers_and_dy
+    return perceptron.gradients(case, r, *perceptron.sums(case, r, x, *layers), layers, dy)
 
 
 def products(case, r, x, *layers):
@@ -142,14 +96,7 @@ def products(case, r, x, *layers):
 PARTS = {"products": products}  # what an implementation with this in COMPUTES is judged by, instead of the formula
 
 
-def flops(case):
-    """2 M K N of each layer's products, one forward and two backward."""
-    sizes = widths(case)
-    return PRODUCTS[case.mode] * 2 * case.sizes["M"] * sum(K * N for K, N in pairwise(sizes))
-
-
 def moved_bytes(case):
     """x, weights and biases read once, y written once; backward each gradient as well (layer_elements)."""
     M, sizes = case.sizes["M"], widths(case)
-    weights, biases = sum(K * N for K, N in pairwise(sizes)), sum(sizes[1:])
-    return layer_elements(case, M * sizes[0], weights, biases, M * sizes[-1]) * case.itemsize
+    return layer_elements(case, M * sizes[0], *perceptron.elements(case), M * sizes[-1]) * case.itemsize

@@ -1,8 +1,8 @@
-"""fused_mlp in Triton, one launch: a tile of rows goes through all layers on chip. _triton_kernels.py says how."""
+"""fused_mlp in Triton, one launch: a tile of rows goes through all layers on chip. _shared/triton/perceptron.py says how."""
 
 import torch
 
-from implementations.fused_mlp._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations._shared.triton.perceptron import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}

@@ -9,6 +9,8 @@ dense (M, D), sparse (M, F, D) → y, of one dtype, in one of two forms:
 
 import numpy as np
 
+from implementations._shared.numpy import interactions
+
 DIMENSIONS = ("M", "F", "D")
 BATCH = "M"
 OPTIONS = {"form": ("dot", "outer")}
@@ -44,13 +46,7 @@ def hard(case):
 
 def formula(case, r, dense, sparse):
     """(y,) in float64. A single product is rounded once, in the output."""
-    stack = np.concatenate([dense[:, None, :], sparse], axis=1)
-    if case.options["form"] == "outer":
-        x = stack.reshape(len(dense), -1)
-        return ((x[:, :, None] * x[:, None, :]).reshape(len(dense), -1),)
-    products = r.dot(stack, stack.swapaxes(1, 2))
-    i, j = np.tril_indices(stack.shape[1], -1)
-    return (np.concatenate([dense, products[:, i, j]], axis=1),)
+    return (interactions.formula(case.options["form"], r, dense, sparse),)
 
 
 GRADIENTS = ("dense", "sparse")
@@ -59,42 +55,25 @@ GRADIENTS = ("dense", "sparse")
 def upstream(case, rng):
     """y's, standard normal."""
     M, F, D = case.size("M", "F", "D")
-    columns = D + F * (F + 1) // 2 if case.options["form"] == "dot" else ((F + 1) * D) ** 2
-    return {"y": rng.standard_normal((M, columns), dtype=np.float32)}
+    return {"y": rng.standard_normal((M, interactions.columns(case.options["form"], F, D)), dtype=np.float32)}
 
 
 def gradient(case, r, dense, sparse, dy):
     """(ddense, dsparse) in float64. dot: with dP the gradients of the products in the lower triangle, (dP + dPᵀ) @ stack, and dense's own
     columns; outer: the same of one vector. Points: `left` and `right`, the two products, and `stack`, their sum; `terms` of outer's, which
     no library multiplies as matrices."""
-    M, F, D = len(dense), case.sizes["F"], case.sizes["D"]
-    stack = np.concatenate([dense[:, None, :], sparse], axis=1)
-    if case.options["form"] == "outer":
-        x, dP = stack.reshape(M, 1, -1), dy.reshape(M, (F + 1) * D, (F + 1) * D)
-        sums = (r.sum(r.round("terms", d * x), axis=2) for d in (dP, dP.swapaxes(1, 2)))
-    else:
-        i, j = np.tril_indices(F + 1, -1)
-        place = np.zeros((F + 1, F + 1), int)
-        place[i, j] = D + np.arange(len(i))
-        x, dP = stack, np.where(place > 0, dy[:, place.reshape(-1)].reshape(M, F + 1, F + 1), 0.0)
-        sums = (r.dot(d, x) for d in (dP, dP.swapaxes(1, 2)))
-    left, right = (r.round(point, total) for point, total in zip(("left", "right"), sums, strict=True))
-    through = r.round("stack", left + right).reshape(M, F + 1, D)
-    own = dy[:, :D] if case.options["form"] == "dot" else 0.0
-    return r.compute(through[:, 0] + own), r.compute(through[:, 1:])
+    return interactions.gradient(case.options["form"], r, dense, sparse, dy)
 
 
 def flops(case):
     """Only the products that are asked for, forward, and twice as many backward: dot 2 D of each of the F (F + 1) / 2 pairs, outer one of each output."""
-    M, F, D = case.size("M", "F", "D")
-    forward = M * F * (F + 1) * D if case.options["form"] == "dot" else M * ((F + 1) * D) ** 2
+    forward = interactions.flops(case.options["form"], *case.size("M", "F", "D"))
     return {"forward": 1, "backward": 2, "forward_backward": 3}[case.mode] * forward
 
 
 def moved_bytes(case):
     """dense and sparse read once, y written once; backward dense, sparse and dy read, their gradients written; both: all of them."""
     M, F, D = case.size("M", "F", "D")
-    N = (F + 1) * D
-    written = D + F * (F + 1) // 2 if case.options["form"] == "dot" else N * N
+    N, written = (F + 1) * D, interactions.columns(case.options["form"], F, D)
     each = {"forward": N + written, "backward": 2 * N + written, "forward_backward": 2 * N + 2 * written}[case.mode]
     return M * each * case.itemsize

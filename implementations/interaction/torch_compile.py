@@ -1,10 +1,9 @@
 """interaction through torch.compile: dot keeps the library's batched product between two kernels of Inductor's, outer is one
 kernel. `max_autotune` lets Inductor choose among its own products, without CUDA graphs, which would copy the inputs."""
 
-import torch
-
 from implementations._shared.torch.autograd import in_mode
 from implementations._shared.torch.compile import compiled
+from implementations._shared.torch.interactions import form
 from implementations.interaction import _limits
 
 BACKEND = "torch"
@@ -22,18 +21,6 @@ def skip(case, variant, device):
 
 def build(case, variant, device):
     """call(dense (M, D), sparse (M, F, D)) → (M, D + F (F + 1) / 2) or (M, ((F + 1) D)²)."""
-    F = case.sizes["F"]
-    i, j = torch.tril_indices(F + 1, F + 1, -1, device=device.type)
-
-    def dot(dense, sparse):
-        stack = torch.cat([dense[:, None], sparse], dim=1)
-        products = torch.bmm(stack, stack.transpose(1, 2))
-        return torch.cat([dense, products[:, i, j]], dim=1)
-
-    def outer(dense, sparse):
-        x = torch.cat([dense, sparse.flatten(1)], dim=1)
-        return (x[:, :, None] * x[:, None, :]).flatten(1)
-
-    form = dot if case.options["form"] == "dot" else outer
-    call = compiled(form, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
+    function = form(case.options["form"], case.sizes["F"], device)
+    call = compiled(function, "max-autotune-no-cudagraphs" if variant == "max_autotune" else None)
     return in_mode(case, call, (0, 1))

@@ -5,7 +5,7 @@ from implementations._shared.gpu import shared_memory
 LEAST_DOT = 16  # rows, columns and products of a dot
 WARPS = 32  # of a program: 1024 threads
 REGISTERS = 255  # of a thread, 32 bits each
-COUNTS = ("num_stages", "GROUP", "PROGRAMS")  # may be any number; sides of tiles and warps are powers of two
+COUNTS = ("num_stages", "GROUP", "PROGRAMS", "PARTS")  # may be any number; sides of tiles and warps are powers of two
 
 
 def misfit(device, config, dot=(), values=0, shared=0):

@@ -1,4 +1,4 @@
-"""fused_mlp in Triton: the kernels that triton.py and jax_triton.py both launch, and the choice of their tiles.
+"""A multilayer perceptron as one Triton kernel, and the choice of its tiles. `case` is one of fused_mlp, or a part of a model's.
 
 A program takes a tile of rows through all layers, two at a time: a block of columns of the first layer's output, once its
 ReLU is done, is at once a block of K for the second, whose sums alone stay in registers. So of every other layer no more

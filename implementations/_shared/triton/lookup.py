@@ -1,4 +1,5 @@
-"""embedding in Triton: the kernels that triton.py and jax_triton.py both launch, and the choice of their tiles.
+"""Hashed look-ups in Triton: the kernels of embedding, the choice of their tiles, and the hashings for kernels that look up by
+themselves. `case` is one of embedding, or a part of a model's.
 
     modulus, improved   a program has BLOCK look-ups side by side in the output, of any features. It finds their table rows
                         and copies them, so that what it writes is one piece of memory.
@@ -10,10 +11,10 @@ An id outside of 0 … 2³² - 1 gets row offsets[F], which is NaN. Look-ups pas
 import triton
 import triton.language as tl
 
+from implementations._shared.dlrm import hashing_skip
 from implementations._shared.gpu import multiprocessors
 from implementations._shared.triton.launch import TYPES, launch_with
 from implementations._shared.triton.limits import misfit
-from implementations.embedding import _limits
 
 TUNABLES = {
     ("modulus", "improved"): {"BLOCK": (16, 32, 64, 128, 256), "BLOCK_D": (8, 16, 32, 64, 128, 256), "num_warps": (1, 2, 4, 8)},
@@ -29,7 +30,7 @@ def skip(case, variant, device):
     M, F, V = case.size("M", "F", "V")
     if variant == "naive" and device.type == "cpu" and M * F * V > 2e7:
         return "interpreted on the CPU, where so many comparisons take minutes: try case=odd"
-    return _limits.skip(case, variant, device)
+    return hashing_skip(case, variant, device)
 
 
 def config(case, variant, device):
@@ -54,6 +55,11 @@ def fits(case, variant, device, config):
     return misfit(device, config, values=values, shared=shared)
 
 
+def search_steps(V):
+    """Halvings until nothing is left of V - 1 known values."""
+    return (V - 1).bit_length()
+
+
 def launches(case, variant, device, config):
     """The one launch of every variant."""
     M, F, V, D = case.size("M", "F", "V", "D")
@@ -65,10 +71,40 @@ def launches(case, variant, device, config):
         return (launch_with(config, naive, signature, constexprs, (F * triton.cdiv(M, config["BLOCK"]),)),)
     if variant == "improved":
         signature |= {"keys": "*i32", "positions": "*i32"}
-        constexprs |= {"STEPS": (V - 1).bit_length()}  # halvings until nothing is left of V - 1 known values
+        constexprs |= {"STEPS": search_steps(V)}
     signature |= {"count": "i32" if M * F < 2**31 else "i64", "y": pointer}
     kernel = improved if variant == "improved" else modulus
     return (launch_with(config, kernel, signature, constexprs, (triton.cdiv(M * F, config["BLOCK"]),)),)
+
+
+@triton.jit
+def hashed_rows(id, feature, offsets, F: tl.constexpr):
+    """The table rows of ids by the modulus hash: (id + 1) mod V_f."""
+    begin = tl.load(offsets + feature)
+    size = (tl.load(offsets + feature + 1) - begin).to(tl.uint32)
+    position = id.to(tl.uint32) % size + 1  # a division in 32 bits: 1 is added behind it
+    rows = begin + tl.where(position == size, 0, position).to(tl.int64)
+    return tl.where((id >> 32) == 0, rows, tl.load(offsets + F))
+
+
+@triton.jit
+def found_rows(id, feature, offsets, keys, positions, F: tl.constexpr, STEPS: tl.constexpr):
+    """The table rows of ids by binary search for the first of the feature's sorted values that is not below the id; its position is the
+    row."""
+    begin = tl.load(offsets + feature)
+    known = (tl.load(offsets + feature + 1) - begin - 1).to(tl.int32)
+    key = (id - 2147483648).to(tl.int32)  # in the order of the ids
+    low = tl.zeros_like(key)
+    left = known
+    for _ in range(STEPS):
+        half = left // 2
+        below = tl.load(keys + begin + low + half, mask=left > 0, other=2147483647) < key
+        low = tl.where(below, low + half + 1, low)
+        left = tl.where(below, left - half - 1, half)
+    found = (low < known) & (tl.load(keys + begin + low) == key)  # low is `known` at most, which is in the list
+    position = tl.load(positions + begin + low, mask=found, other=0)
+    rows = begin + tl.where(found, position, known)
+    return tl.where((id >> 32) == 0, rows, tl.load(offsets + F))
 
 
 @triton.jit
@@ -92,11 +128,7 @@ def modulus(
     at = tl.minimum(lookups, count - 1)
     id = tl.load(ids + at)
     feature = at % F
-    begin = tl.load(offsets + feature)
-    size = (tl.load(offsets + feature + 1) - begin).to(tl.uint32)
-    position = id.to(tl.uint32) % size + 1  # a division in 32 bits: 1 is added behind it
-    rows = begin + tl.where(position == size, 0, position).to(tl.int64)
-    rows = tl.where((id >> 32) == 0, rows, tl.load(offsets + F))
+    rows = hashed_rows(id, feature, offsets, F)
     copy_rows(tables, rows, y, lookups, lookups < count, D, BLOCK_D)
 
 
@@ -105,25 +137,12 @@ def improved(
     ids, tables, offsets, keys, positions, count, y,
     F: tl.constexpr, D: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Binary search for the first of the feature's sorted values that is not below the id; its position is the row."""
+    """The place in the feature's sorted values."""
     lookups = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     at = tl.minimum(lookups, count - 1)
     id = tl.load(ids + at)
     feature = at % F
-    begin = tl.load(offsets + feature)
-    known = (tl.load(offsets + feature + 1) - begin - 1).to(tl.int32)
-    key = (id - 2147483648).to(tl.int32)  # in the order of the ids
-    low = tl.zeros([BLOCK], tl.int32)
-    left = known
-    for _ in range(STEPS):
-        half = left // 2
-        below = tl.load(keys + begin + low + half, mask=left > 0, other=2147483647) < key
-        low = tl.where(below, low + half + 1, low)
-        left = tl.where(below, left - half - 1, half)
-    found = (low < known) & (tl.load(keys + begin + low) == key)  # low is `known` at most, which is in the list
-    position = tl.load(positions + begin + low, mask=found, other=0)
-    rows = begin + tl.where(found, position, known)
-    rows = tl.where((id >> 32) == 0, rows, tl.load(offsets + F))
+    rows = found_rows(id, feature, offsets, keys, positions, F, STEPS)
     copy_rows(tables, rows, y, lookups, lookups < count, D, BLOCK_D)
 
 

@@ -1,0 +1,62 @@
+"""The tiles of lookup.cuh, and its launch, by hashing: modulus, naive, improved. `case` is one of embedding, or a part of a model's."""
+
+from math import gcd
+
+from implementations._shared.cuda.launch import Launch, instance, not_one_of
+from implementations._shared.gpu import multiprocessors
+
+UNITS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short"}  # bytes → type
+
+
+def config(case, hashing, device):
+    """As many look-ups a block as give a thread 4 units, fewer where that leaves multiprocessors without two blocks."""
+    if hashing == "naive":
+        return {"SAMPLES": 8, "num_warps": 8}
+    M, F, D = case.size("M", "F", "D")
+    threads = 128
+    lookups = min(threads, max(8, 4 * threads * unit_bytes(case) // (D * case.itemsize)))
+    lookups = 1 << (lookups.bit_length() - 1)
+    while lookups > 8 and -(-M * F // lookups) < 2 * multiprocessors(device):
+        lookups //= 2
+    return {"LOOKUPS": lookups, "num_warps": threads // 32}
+
+
+def fits(hashing, config):
+    """Why a config cannot run, or None."""
+    name, values = ("SAMPLES", range(1, 33)) if hashing == "naive" else ("LOOKUPS", range(1, 1025))
+    return not_one_of("num_warps", config["num_warps"], range(1, 33)) or not_one_of(name, config[name], values)
+
+
+def unit_bytes(case):
+    """The widest unit that divides a row."""
+    return gcd(16, case.sizes["D"] * case.itemsize)
+
+
+def launch(file, case, hashing, config):
+    """The launch of a hashing of `file`, which includes lookup.cuh."""
+    M, F, D = case.size("M", "F", "D")
+    width, threads, dtype = unit_bytes(case), 32 * config["num_warps"], case.dtype
+    unit = UNITS[width], D * case.itemsize // width, F
+    if hashing == "naive":
+        samples, dtypes = config["SAMPLES"], ("int64", dtype, "int64", "int64", dtype)
+        program = instance(file, "naive", *unit, threads, samples)
+        return Launch(program, -(-M // samples) * F, threads, dtypes=dtypes)
+    lookups, dtypes = config["LOOKUPS"], ("int64", dtype, "int64", "int32", "int32", dtype)
+    program = instance(file, "embed", *unit, hashing == "improved", threads, lookups)
+    return Launch(program, -(-M * F // lookups), threads, dtypes=dtypes)
+
+
+def call(described, case, hashing):
+    """A function of ids (M, F), tables, offsets, what was prepared for the hashing, and y (M, F, D), which it writes."""
+    launch, (M, F) = described.bind(), case.size("M", "F")
+
+    def modulus(ids, tables, offsets, y):
+        launch(ids, tables, offsets, 0, 0, y, M * F)
+
+    def naive(ids, tables, offsets, host_known, y):
+        launch(ids, tables, offsets, host_known.to(ids.device), y, M)
+
+    def improved(ids, tables, offsets, keys, positions, y):
+        launch(ids, tables, offsets, keys, positions, y, M * F)
+
+    return {"modulus": modulus, "naive": naive, "improved": improved}[hashing]

@@ -1,0 +1,120 @@
+"""The recommendation model in parts, for kernel.py files and implementations alike: the case of each part, as the kernel of that part
+has it, and which arrays belong to which. Imports no framework.
+
+    dense       perceptron of LAYERS layers, N0 → N1 … → D, ReLU between them
+    sparse      F look-ups of D values
+    interaction dot or outer of the F + 1 vectors
+    prediction  perceptron of LAYERS layers, 3 at most, → P1 → P2 → 1
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+OUTER_BYTES = (
+    2**36
+)  # of the outer products, or of the weights that multiply them: more than two of either do not fit an H200
+COMPARISONS = 4e9  # of ids with known values that a CPU does in some seconds
+
+
+class Arrays(NamedTuple):
+    """The arguments of a call by their part: ids (M, F), perceptrons (W, b, W, b, …), `known` only with hashing=lookup, and what was
+    prepared from the weights."""
+
+    dense: Any
+    ids: Any
+    tables: Any
+    offsets: Any
+    bottom: tuple[Any, ...]
+    top: tuple[Any, ...]
+    known: Any
+    prepared: tuple[Any, ...]
+
+
+def by_part(case, arguments):
+    """The arguments of a call, or of `prepare`, in the order of kernel.py."""
+    dense, ids, tables, offsets, *rest = arguments
+    bottom = 2 * case.sizes["LAYERS"]
+    top = bottom + 2 * layers_of_prediction(case)
+    last = top + (case.options["hashing"] == "lookup")
+    known = rest[top] if last > top else None
+    return Arrays(dense, ids, tables, offsets, tuple(rest[:bottom]), tuple(rest[bottom:top]), known, tuple(rest[last:]))
+
+
+def layers_of_prediction(case):
+    """How many layers the prediction has."""
+    return min(case.sizes["LAYERS"], 3)
+
+
+def interaction_width(case):
+    """Columns of the interaction, which the prediction multiplies."""
+    F, D = case.size("F", "D")
+    return D + F * (F + 1) // 2 if case.options["interaction"] == "dot" else ((F + 1) * D) ** 2
+
+
+def perceptron(case, last, *widths):
+    """The case of fused_mlp with these widths and the activation `last`."""
+    padded = (*widths, 1, 1, 1, 1)[:5]
+    sizes = {"M": case.sizes["M"], "LAYERS": len(widths) - 1} | {f"N{i}": n for i, n in enumerate(padded)}
+    return replace(case, kernel="fused_mlp", sizes=sizes, options={"last": last, "w_layout": "kn"})
+
+
+def dense_case(case):
+    """The dense perceptron's. Raises ValueError for a number of layers that is not 1 to 4."""
+    layers = case.sizes["LAYERS"]
+    if layers > 4:
+        raise ValueError(f"LAYERS is {layers}: expected 1 to 4")
+    return perceptron(case, "none", *case.size("N0", "N1", "N2", "N3")[:layers], case.sizes["D"])
+
+
+def prediction_case(case, last="sigmoid"):
+    """The prediction's, which ends in a probability, or with last=none in its logit."""
+    hidden = case.size("P1", "P2")[: layers_of_prediction(case) - 1]
+    return perceptron(case, last, interaction_width(case), *hidden, 1)
+
+
+def later_layers_case(case, last="sigmoid"):
+    """The prediction's behind its first layer, or None where there are no others."""
+    part = prediction_case(case, last)
+    widths = part.size("N1", "N2", "N3")[: part.sizes["LAYERS"]]
+    return perceptron(case, last, *widths) if len(widths) > 1 else None
+
+
+def sparse_case(case):
+    """That of embedding."""
+    sizes = {name: case.sizes[name] for name in ("M", "F", "V", "D")}
+    return replace(case, kernel="embedding", sizes=sizes, options={"hashing": case.options["hashing"]})
+
+
+def interaction_case(case):
+    """That of interaction."""
+    sizes = {name: case.sizes[name] for name in ("M", "F", "D")}
+    return replace(case, kernel="interaction", sizes=sizes, options={"form": case.options["interaction"]})
+
+
+def hashing_skip(case, variant, device):
+    """Why the variant cannot do the case's hashing, or None. `modulus` does one hashing; `naive` and `improved` are two ways to do the
+    other."""
+    if (variant == "modulus") != (case.options["hashing"] == "modulus"):
+        return f"{variant} is for option.hashing={'modulus' if variant == 'modulus' else 'lookup'}"
+    M, V = case.size("M", "V")
+    if variant == "naive" and device.type == "cpu" and M * V > COMPARISONS:
+        return f"naive compares {M} ids with {V} known values: minutes on a CPU"
+    return None
+
+
+def outer_skip(M, width, itemsize):
+    """Why nobody can write M rows of an outer product that wide, or None."""
+    written = M * width * itemsize
+    return f"outer would write {written / 2**30:.0f} GiB" if written > OUTER_BYTES else None
+
+
+def skip(case, variant, device):
+    """Why no implementation can run the model, or None."""
+    if case.options["interaction"] == "outer":
+        M, LAYERS, P1 = case.size("M", "LAYERS", "P1")
+        width, columns = interaction_width(case), P1 if LAYERS > 1 else 1
+        if reason := outer_skip(M, width, case.itemsize):
+            return reason
+        if width * columns * case.itemsize > OUTER_BYTES:
+            return f"outer has a first layer of {width} × {columns} weights: {width * columns * case.itemsize / 2**30:.0f} GiB"
+    return hashing_skip(case, variant, device)

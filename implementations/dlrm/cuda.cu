@@ -1,0 +1,3 @@
+// dlrm: kernels that it shares, and no other: perceptron.cuh's, interactions.cuh's, lookup.cuh's.
+#include "_shared/cuda/interactions.cuh"
+#include "_shared/cuda/perceptron.cuh"

@@ -1,0 +1,57 @@
+"""dlrm: the whole recommendation model, from a user's features to the probability of a click.
+
+dense (M, N0), ids (M, F) int64 → y (M, 1), of the dtype of the weights:
+
+  dense        a perceptron N0 → N1 → … → D, ReLU between its layers, none behind the last
+  sparse       a look-up of each id in its feature's table: F vectors of D. The tables stand below one another in one array, and an
+               id outside of 0 … 2³² - 1 gets that array's last row, NaN, so that its probability is NaN
+  interaction  an option: `dot` or `outer` of the F + 1 vectors (implementations/interaction/kernel.py)
+  prediction   a perceptron → P1 → P2 → 1 and a sigmoid
+
+LAYERS, 1 to 4, is the number of layers of the dense perceptron; the prediction has as many, 3 at most. Widths past the last layer
+mean nothing, and no array has them. Hashing is an option, as in implementations/embedding/kernel.py: `modulus`, or `lookup` in the
+known values (sum V_f,), the last input then.
+
+All weights are made here, so that every framework has the same bits: tables (sum V_f + 1, D), offsets (F + 1,) int64, bottom_W1
+(N0, N1), bottom_b1 (N1,) …, top_W1 …, known.
+"""
+
+from implementations._shared.numpy import dlrm
+from implementations._shared.numpy.dlrm import (  # noqa: F401 (parts of the contract)
+    CASES,
+    DIMENSIONS,
+    OPTIONS,
+    PUBLISHED,
+    flops,
+    inputs,
+    weights,
+)
+
+BATCH = "M"
+ROWS = {"dense": 0, "ids": 0, "y": 0}
+LAUNCHES = {
+    "modulus": 3,
+    "improved": 3,
+    "naive": 5,
+}  # naive copies the known values first, as published, and looks up apart
+
+
+def formula(case, r, *arrays):
+    """(y,) in float64. Points: `product`, `bias` and `hidden` of the perceptrons' layers, `hidden` of the dense vector too,
+    `interaction`, and the sigmoid's `activation`."""
+    return (dlrm.probability(case, r, *arrays),)
+
+
+def hard(case):
+    """All kinds but extremes, whose sums overflow. Infinities and large means of the dense features alone: their dots would not fit
+    float16 in the tables."""
+    of_dense = dict.fromkeys(("large_mean", "nan", "inf"), ("dense",))
+    return of_dense | dict.fromkeys(("equal", "subnormal"), ("dense", "tables"))
+
+
+def moved_bytes(case):
+    """dense, ids, the perceptrons' weights and biases read once, y written once. Table rows do not count: ids repeat, and how often is
+    a matter of the data. Nor does anything between the parts, which a fused program need not store; the weights that multiply outer
+    products do."""
+    M, F, N0 = case.size("M", "F", "N0")
+    return M * F * 8 + (M * N0 + dlrm.layer_elements(case) + M) * case.itemsize

@@ -1,0 +1,67 @@
+"""dlrm in Triton: kernels that it shares with fused_mlp, embedding and interaction; _triton_kernels.py says which.
+
+modulus, improved: look-ups within the interaction. naive: a launch of their own, behind a copy of the known values.
+"""
+
+import torch
+
+from implementations._shared import dlrm
+from implementations._shared.torch.lookup import prepared_for_kernels
+from implementations.dlrm._triton_kernels import (  # noqa: F401 (parts of the contract)
+    TUNABLES,
+    config,
+    fits,
+    launches,
+    named_launches,
+    run_model,
+    shares_of,
+    skip,
+)
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+FUSED = True
+VARIANTS = {
+    "modulus": ("hidden", "interaction"),
+    "improved": ("hidden", "interaction"),
+    "naive": ("hidden", "interaction"),
+}
+EXPECT = (
+    {"variant": "modulus", "case": "main", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": ("naive", "improved"), "case": "main", "dtype": "bfloat16", "options": {"hashing": "lookup"},
+     "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
+)  # fmt: skip
+
+
+def prepare(case, variant, *inputs):
+    given = dlrm.by_part(case, inputs)
+    return prepared_for_kernels(variant, given.offsets, given.known)
+
+
+def build(case, variant, device, chosen):
+    """call(dense (M, N0), ids (M, F), weights …) → (M, 1)."""
+    described = named_launches(case, variant, device, chosen)
+    launched, shares = {name: filling(launch.bind()) for name, launch in described.items()}, shares_of(described)
+
+    def call(*arguments):
+        given = dlrm.by_part(case, arguments)
+        tables = given.tables
+
+        def empty(shape, dtype=None):
+            return tables.new_empty(shape, dtype=getattr(torch, dtype) if dtype else None)
+
+        return run_model(case, given, launched, empty, shares, lambda known: known.to(tables.device))
+
+    return call
+
+
+def filling(launch):
+    """The launch as a function that returns its last argument."""
+
+    def run(*arguments):
+        launch(*arguments)
+        return arguments[-1]
+
+    return run

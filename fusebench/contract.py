@@ -9,13 +9,15 @@
     PRECISIONS = ("ieee", "tf32")        how its float32 products can be asked for (absent: these two; ("ieee",) if it has none)
     ROWS = {"x": 0, "y": 0}              the axis of independent rows: of each input that has them, then of each output, in order,
                                          by a name of its own (absent: no rows; one output stands for all)
-    OUTPUTS = ("y", "loss")              names of the outputs, in order (absent: they need none)
+    OUTPUTS = ("y", "loss")              names of the outputs, in order (absent: they need none); where they depend on an option, by its
+                                         values: {"until=rows": ("rows",), …}
     OWN_DTYPES = {"loss": "float32"}     outputs of another dtype than the case's, and float inputs that are rounded to another;
                                          ("labels",) are inputs that keep the dtype that they are made with (absent: none)
     def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32; `rng` is NumPy's (drawing.py)
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
     def formula(case, r, *inputs): …     the outputs in float64; `r` names the rounding points (rounding.py)
-    LAUNCHES = {"two_launches": 2}       variant → how many launches a fused implementation makes in a call (absent: one)
+    LAUNCHES = {"two_launches": 2}       variant → how many launches a fused implementation makes in a call, a number or the dimension
+                                         that says so, such as "LAYERS" (absent: one)
     PUBLISHED = ({"case": "batch", "dtype": "float32", "precision": "tf32", "options": {"w_layout": "nk"}}, …)
                                          the cases whose figures the kernel's authors published; what is left out is float32,
                                          ieee and the default. "figures": {"do_bench": {"flax:module": 298.0}} are theirs in µs, by
@@ -208,8 +210,9 @@ class Mathematics:
     rows: Mapping[str, int] = field(default_factory=dict)
     own_dtypes: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
+    outputs_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    launches: Mapping[str, int] = field(default_factory=dict)
+    launches: Mapping[str, int | str] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     upstream: Callable[..., dict[str, Any]] = _no_weights
     gradient: Callable[..., Any] | None = None
@@ -220,9 +223,10 @@ class Mathematics:
         """Whether it computes a matrix product: a kernel that has none says so in PRECISIONS."""
         return "tf32" in self.precisions
 
-    def launches_of(self, variant: str) -> int:
+    def launches_of(self, variant: str, case: Case) -> int:
         """How many launches a fused implementation makes in a call of that variant."""
-        return self.launches.get(variant, 1)
+        count = self.launches.get(variant, 1)
+        return case.sizes[count] if isinstance(count, str) else count
 
     def formula_of(self, part: str) -> Callable[..., Any]:
         """The kernel's formula, or that of a part of it. Raises ValueError for a part that it does not have."""
@@ -234,7 +238,9 @@ class Mathematics:
 
     def output_dtype(self, number: int, case: Case) -> str:
         """The dtype in which output `number` is stored, and by whose spacing it is judged."""
-        name = self.outputs[number] if number < len(self.outputs) else None
+        options = (f"{option}={value}" for option, value in case.options.items())
+        names = next((self.outputs_by[of] for of in options if of in self.outputs_by), self.outputs)
+        name = names[number] if number < len(names) else None
         return self.own_dtypes.get(name, case.dtype) if name else case.dtype
 
     def output_axis(self, number: int, inputs: Collection[str]) -> int | None:

@@ -84,8 +84,9 @@ def fits(case, variant, device, config):
     reasons = {name: perceptron.fits(part, variant, device, configs[name]) for name, part in perceptrons(case).items()}
     if is_outer(case):
         reasons["outer"] = outer_product.fits(pairs, device, configs["outer"])
-        shares = outer_product.shares_of(pairs, configs["outer"])
-        reasons["total"] = outer_product.total_fits(device, configs["total"], shares)
+        if reasons["outer"] is None:
+            shares = outer_product.shares_of(pairs, configs["outer"])
+            reasons["total"] = outer_product.total_fits(device, configs["total"], shares)
     else:
         reasons["interaction"] = interactions.fits(pairs, device, configs["interaction"])
     if looks_up_apart(case, variant):
@@ -123,7 +124,7 @@ def run_model(case, given, launched, empty, shares, to_device):
     """y (M, 1). `launched` are the launches by name, each a function of its inputs and of what it fills, which it returns.
     `empty(shape, dtype)` describes that, in the dtype of the weights by None; `shares` is how many sums `total` adds; `to_device`
     moves the known values of `naive`."""
-    M, F, D, P = *case.size("M", "F", "D"), columns_of_first(case)
+    (M, F, D), P = case.size("M", "F", "D"), columns_of_first(case)
     vector, found = launched["bottom"](given.dense, *given.bottom, M, empty((M, D))), None
     if "sparse" in launched:
         prepared, count = given.prepared, M * F

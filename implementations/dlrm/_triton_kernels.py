@@ -51,6 +51,11 @@ def perceptrons(case):
     return {name: part for name, part in parts.items() if part}
 
 
+def pitches(case):
+    """How many elements a row of their inputs takes, of those perceptrons whose input this model writes with a pitch of its own."""
+    return {} if is_outer(case) else {"top": dlrm.interaction_pitch(case)}
+
+
 def columns_of_first(case):
     """How wide the prediction's first layer is."""
     return prediction_case(case).sizes["N1"]
@@ -66,7 +71,10 @@ def skip(case, variant, device):
 
 def config(case, variant, device):
     """The tunables of a variant: those of each of its launches."""
-    configs = {name: perceptron.config(part, variant, device) for name, part in perceptrons(case).items()}
+    configs = {
+        name: perceptron.config(part, variant, device, pitches(case).get(name))
+        for name, part in perceptrons(case).items()
+    }
     pairs = interaction_case(case)
     if is_outer(case):
         configs["outer"] = outer_product.config(pairs, columns_of_first(case), device)
@@ -81,7 +89,10 @@ def config(case, variant, device):
 def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
     configs, pairs = by_launch(config), interaction_case(case)
-    reasons = {name: perceptron.fits(part, variant, device, configs[name]) for name, part in perceptrons(case).items()}
+    reasons = {
+        name: perceptron.fits(part, variant, device, configs[name], pitches(case).get(name))
+        for name, part in perceptrons(case).items()
+    }
     if is_outer(case):
         reasons["outer"] = outer_product.fits(pairs, device, configs["outer"])
         if reasons["outer"] is None:
@@ -103,7 +114,8 @@ def named_launches(case, variant, device, config):
     """The same by their names."""
     configs, pairs = by_launch(config), interaction_case(case)
     mlps = {
-        name: perceptron.launches(part, variant, device, configs[name])[0] for name, part in perceptrons(case).items()
+        name: perceptron.launches(part, variant, device, configs[name], pitches(case).get(name))[0]
+        for name, part in perceptrons(case).items()
     }
     made = {"bottom": mlps["bottom"]}
     if looks_up_apart(case, variant):
@@ -114,9 +126,11 @@ def named_launches(case, variant, device, config):
             pairs, columns_of_first(case), activation, configs["outer"], configs["total"]
         )
     elif variant == "naive":
-        made["interaction"] = interactions.launch(pairs, configs["interaction"])
+        made["interaction"] = interactions.launch(pairs, configs["interaction"], pitch=pitches(case)["top"])
     else:
-        made["interaction"] = interactions.launch(pairs, configs["interaction"], variant, case.sizes["V"])
+        made["interaction"] = interactions.launch(
+            pairs, configs["interaction"], variant, case.sizes["V"], pitches(case)["top"]
+        )
     return made | {name: mlps[name] for name in ("top",) if name in mlps}
 
 
@@ -137,7 +151,7 @@ def run_model(case, given, launched, empty, shares, to_device):
         first = launched["total"](sums, b, M * P, empty((M, P)))
         return launched["top"](first, *layers, M, empty((M, 1))) if layers else first
     sparse = (given.ids, given.tables, given.offsets, *given.prepared) if found is None else (found,)
-    crossed = launched["interaction"](vector, *sparse, empty((M, dlrm.interaction_width(case))))
+    crossed = launched["interaction"](vector, *sparse, empty((M, dlrm.interaction_pitch(case))))
     return launched["top"](crossed, *given.top, M, empty((M, 1)))
 
 

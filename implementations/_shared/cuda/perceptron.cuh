@@ -12,7 +12,7 @@
 //                 beside the layer's input, always: a block that is done does not know which others still read theirs.
 //
 // Layers of up to NARROW columns use another arrangement of warps, so that all of them have work.
-// Sizes are arbitrary; whether rows start on 16 bytes is decided for each matrix. What a tile has outside of its matrices
+// Rows of x may take more elements than N0, `pitch` of them; those past N0 are 0. Sizes are arbitrary; whether rows start on 16 bytes is decided for each matrix. What a tile has outside of its matrices
 // is 0, and so are the columns past a layer's width: an inf in x would make them NaN (inf * 0), which the next layer's
 // zeros do not remove.
 #pragma once
@@ -83,13 +83,15 @@ struct Feed {
     static constexpr int SIZE = Vector<T>::SIZE;
     const T* x;
     long long m0, M;
+    int pitch;  // elements of a row of x
     const Layer<T>* layers;
     int count, rank, layer = -1, at = 0, slabs = 0;  // `at` is the first column of the pass, `slabs` are left of it
     Span span = {0, 0};
     Stream<T> of_x, of_W;
 
-    __device__ __forceinline__ Feed(const T* x, long long m0, long long M, const Layer<T>* layers, int count, int rank)
-        : x(x), m0(m0), M(M), layers(layers), count(count), rank(rank) {
+    __device__ __forceinline__ Feed(const T* x, long long m0, long long M, int pitch, const Layer<T>* layers, int count,
+                                    int rank)
+        : x(x), m0(m0), M(M), pitch(pitch), layers(layers), count(count), rank(rank) {
         begin_pass();
     }
 
@@ -99,7 +101,7 @@ struct Feed {
     __device__ __forceinline__ void request(unsigned char* memory) {
         if (layer == count) return;
         if (layer == 0) {
-            if (layers[0].K % SIZE == 0) of_x.template rows<BM, THREADS, true>(memory);
+            if (pitch % SIZE == 0) of_x.template rows<BM, THREADS, true>(memory);
             else of_x.template rows<BM, THREADS, false>(memory);
         }
         unsigned char* W = memory + BM * 128;
@@ -132,7 +134,7 @@ private:
         int K = layers[layer].K, N = min(span.end, layers[layer].N);
         int chunk = threadIdx.x % 8, row = threadIdx.x / 8;
         slabs = (K + SLAB<T> - 1) / SLAB<T>;
-        if (layer == 0) of_x = by_rows(x + m0 * K, K, static_cast<int>(min(M - m0, static_cast<long long>(BM))), row, chunk);
+        if (layer == 0) of_x = by_rows(x + m0 * pitch, pitch, static_cast<int>(min(M - m0, static_cast<long long>(BM))), row, chunk);
         const T* W = layers[layer].W;
         if constexpr (NK) {
             of_W = by_rows(W + static_cast<long long>(at) * K, K, N - at, row, chunk);
@@ -246,8 +248,8 @@ struct Block {
     const T *__restrict__ x, const T *__restrict__ W1, const T *__restrict__ b1, const T *__restrict__ W2,          \
         const T *__restrict__ b2, const T *__restrict__ W3, const T *__restrict__ b3, const T *__restrict__ W4,     \
         const T *__restrict__ b4, T *__restrict__ y, long long M, long long count, long long N0, long long N1,      \
-        long long N2, long long N3, long long N4, long long second
-#define ARGUMENTS x, W1, b1, W2, b2, W3, b3, W4, b4, y, M, count, N0, N1, N2, N3, N4, second
+        long long N2, long long N3, long long N4, long long pitch, long long second
+#define ARGUMENTS x, W1, b1, W2, b2, W3, b3, W4, b4, y, M, count, N0, N1, N2, N3, N4, pitch, second
 
 template <typename T, bool SIMT, bool NK, Activation LAST, int BM, int WIDE, int WM, int WN, int NM, int NN, int STAGES,
           int CLUSTER>
@@ -274,7 +276,8 @@ __device__ __forceinline__ void all_layers(PARAMETERS) {
     }
     __syncthreads();
 
-    Feed<T, NK, BM, WIDE, THREADS, CLUSTER> feed(x, static_cast<long long>(blockIdx.x / CLUSTER) * BM, M, layers,
+    Feed<T, NK, BM, WIDE, THREADS, CLUSTER> feed(x, static_cast<long long>(blockIdx.x / CLUSTER) * BM, M,
+                                                 static_cast<int>(pitch), layers,
                                                  static_cast<int>(count), static_cast<int>(rank));
     This block{feed, memory, y};
 #pragma unroll 1

@@ -127,8 +127,9 @@ def clocks(case, device, tile, cluster):
     return total * -(-tiles * cluster // multiprocessors(device))
 
 
-def launch(file, case, config):
-    """The launch of a perceptron of `file`, which includes perceptron.cuh."""
+def launch(file, case, config, pitch=None):
+    """The launch of a perceptron of `file`, which includes perceptron.cuh. `pitch` is how many elements a row of x takes, N0 unless told
+    otherwise; those past N0 are 0."""
     tile, cluster, stages = tile_of(config), config["CLUSTER"], config["num_stages"]
     arguments = (
         TYPES[case.dtype], is_ieee(case), case.options["w_layout"] == "nk", case.options["last"].upper(),
@@ -137,8 +138,8 @@ def launch(file, case, config):
     program = instance(file, "mlp_cluster" if cluster > 1 else "mlp", *arguments)
     grid, (first, second) = -(-case.sizes["M"] // tile.rows) * cluster, places(case, tile, cluster)
     memory, dtypes = stages * tile.stage + first + second, (case.dtype,) * 10
-    # the last argument is where the second place for outputs lies behind the first
-    return Launch(program, grid, tile.threads, memory, dtypes=dtypes, sizes=(first,))
+    # the last arguments are the pitch and where the second place for outputs lies behind the first
+    return Launch(program, grid, tile.threads, memory, dtypes=dtypes, sizes=(pitch or case.sizes["N0"], first))
 
 
 def call(described, case):

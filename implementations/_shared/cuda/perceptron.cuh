@@ -41,6 +41,12 @@ __device__ __forceinline__ Span span_of(int N, int rank) {
     return {first, end < N ? end : (N + SLAB<T> - 1) / SLAB<T> * SLAB<T>};
 }
 
+// Whether layer l is a last one of one column, as a prediction ends: it streams no slabs, warps sum along K instead.
+template <typename T>
+__device__ __forceinline__ bool is_column(const Layer<T>* layers, int l, int count) {
+    return l > 0 && l + 1 == count && layers[l].N == 1;
+}
+
 // The next slab of a matrix whose rows run along K (x, or W in (N, K)), ROWS of them. A thread brings one vector of every
 // STRIDE-th row: the first is at `from` and goes to `to`; `inside` rows and `left` elements of K are there from it on.
 template <typename T>
@@ -128,7 +134,7 @@ private:
     __device__ __forceinline__ void begin_pass() {
         while (at >= span.end) {
             if (++layer == count) return;
-            span = span_of<T, CLUSTER>(layers[layer].N, rank);
+            span = is_column(layers, layer, count) ? Span{0, 0} : span_of<T, CLUSTER>(layers[layer].N, rank);
             at = span.first;
         }
         int K = layers[layer].K, N = min(span.end, layers[layer].N);
@@ -240,6 +246,25 @@ struct Block {
             }
         }
     }
+
+    // A last layer of one column: a warp sums a row at a time. A tile of 16 columns would have 15 of zeros, and W's rows, single
+    // elements, would come in one by one; as a column they lie side by side. The warps of a cluster share the rows.
+    __device__ __forceinline__ void run_column(const Layer<T>& layer, int rank, const unsigned char* in) {
+        constexpr int WARPS = THREADS / 32;
+        int lane = threadIdx.x % 32;
+        __syncthreads();  // all have written what is read here
+        for (int row = rank * WARPS + threadIdx.x / 32; row < BM; row += CLUSTER * WARPS) {
+            float sum = 0.0f;
+#pragma unroll 8
+            for (int k = lane; k < layer.K; k += 32) {
+                const unsigned char* h = in + k / SLAB<T> * SLAB_BYTES + slab_place<T>(row, k % SLAB<T>);
+                sum = fmaf(to_float(*reinterpret_cast<const T*>(h)), to_float(layer.W[k]), sum);
+            }
+            sum = lane_sum<32>(sum);
+            if (lane == 0 && feed.m0 + row < feed.M)
+                y[feed.m0 + row] = from_float<T>(activate<LAST>(sum + to_float(layer.b[0])));
+        }
+    }
 };
 
 // WM × WN warps for wide layers, NM × NN for narrow ones. Shared memory: the ring, then two places for what layers make,
@@ -297,6 +322,10 @@ __device__ __forceinline__ void all_layers(PARAMETERS) {
             place = other, other = swap;
         }
         unsigned char* out = l + 1 < count ? place : nullptr;
+        if (is_column(layers, l, static_cast<int>(count))) {
+            block.run_column(layer, static_cast<int>(rank), in);
+            break;
+        }
         if (span.end - span.first <= NARROW) block.template run<Narrow>(layer, span, in, out);
         else block.template run<Wide>(layer, span, in, out);
         if constexpr (CLUSTER > 1) {

@@ -98,11 +98,11 @@ def fits(case, device, config):
 
 
 def candidates(case, device):
-    """The configs of all tiles and clusters that fit on the device, each with the most stages, which are 4."""
+    """The configs of all tiles and clusters that fit on the device, each with the most stages, which are 8: few rows wait for each slab of weights."""
     found = []
     for tile, cluster in ((t, cluster) for t in TILES for cluster in t.clusters):
         shape = {"BLOCK_M": tile.rows, "BLOCK_N": tile.wide, "CLUSTER": cluster}
-        choices = (shape | {"num_stages": stages} for stages in (4, 3, 2))
+        choices = (shape | {"num_stages": stages} for stages in (8, 6, 4, 3, 2))
         if own := next((c for c in choices if fits(case, device, c) is None), None):
             found.append(own)
     return found
@@ -117,6 +117,9 @@ def clocks(case, device, tile, cluster):
     """What the launch is expected to take, by which a tile is chosen."""
     tiles, total = -(-case.sizes["M"] // tile.rows), 0.0
     for number, (K, N) in enumerate(pairwise(widths(case))):
+        if number and N == 1 and number == case.sizes["LAYERS"] - 1:  # a column is no tile
+            total += LAYER_CLOCKS
+            continue
         share = -(-N // (16 * cluster)) * 16
         width = NARROW if share <= NARROW else tile.wide
         columns = -(-share // width) * width

@@ -19,6 +19,7 @@ from implementations._shared.triton.launch import TYPES, launch_with
 from implementations._shared.triton.matmul import grouped
 from implementations._shared.triton.product import GROUP, product, product_misfit
 from implementations._shared.triton.schedule import choose
+from implementations._shared.triton.sums import column_sums
 
 SUM_ROWS, SUM_COLUMNS = tl.constexpr(256), tl.constexpr(32)  # of dz that `bias_sums` has in registers
 DX, DW = ("DX_M", "DX_N", "DX_K"), ("DW_M", "DW_N", "DW_K")  # the sides of both tiles: rows, columns and what is summed
@@ -156,13 +157,9 @@ def bias_sums(dz, M, db, place, K: tl.constexpr, N: tl.constexpr, DW_K: tl.const
     columns = (place // SPLIT) * SUM_COLUMNS + tl.arange(0, SUM_COLUMNS)
     inside = columns < N
     first, behind = share_of(M, part, DW_K, SPLIT)
-    total = tl.zeros([SUM_ROWS, SUM_COLUMNS], tl.float32)
-    for start in range(first, behind, SUM_ROWS):
-        rows = start + tl.arange(0, SUM_ROWS).to(tl.int64)
-        mask = (rows < behind)[:, None] & inside[None, :]
-        total += tl.load(dz + rows[:, None] * N + columns[None, :], mask=mask, other=0.0).to(tl.float32)
+    sums = column_sums(dz, columns, inside, first, behind, N, SUM_ROWS, SUM_COLUMNS)
     db += part.to(tl.int64) * ((K + 1) * N)
-    tl.store(db + columns, tl.sum(total, 0).to(db.dtype.element_ty), mask=inside)
+    tl.store(db + columns, sums.to(db.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -19,10 +19,10 @@ from implementations._shared.gpu import rows_are_aligned
 from implementations._shared.triton import linear_gradients
 from implementations._shared.triton.elementwise import activate
 from implementations._shared.triton.launch import TYPES, by_launch, launch_with, prefixed
+from implementations._shared.triton.layer import layer_tile
 from implementations._shared.triton.limits import first_reason, misfit
 from implementations._shared.triton.linear_gradients import bias_sums, inputs_tile, kind_of, weights_tile
-from implementations._shared.triton.matmul import grouped
-from implementations._shared.triton.product import GROUP, product, tile
+from implementations._shared.triton.product import tile
 from implementations._shared.triton.slopes import slope
 
 EPS = tl.constexpr(1e-5)
@@ -104,18 +104,8 @@ def linear(
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     place = tl.program_id(0)
     if place < tiles:
-        row_block, column_block = grouped(place, tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP)
-        rows = row_block.to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
-        columns = column_block.to(tl.int64) * BLOCK_N + tl.arange(0, BLOCK_N)
-        inside = (columns < N) | (N % BLOCK_N == 0)
-        every = tl.full([BLOCK_M], True, tl.int1)
-        acc = product(
-            n, W, tl.minimum(rows, M - 1), columns, every, inside, 0, K, K, K, 1, W_K, W_N, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K,
-            K % BLOCK_K == 0,
-        )  # fmt: skip
-        acc += tl.load(b + columns, mask=inside, other=0.0).to(tl.float32)[None, :]
+        acc, at, mask = layer_tile(n, W, b, M, place, K, N, NK, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K)
         stored = acc.to(z.dtype.element_ty)
-        at, mask = rows[:, None] * N + columns[None, :], (rows < M)[:, None] & inside[None, :]
         tl.store(z + at, stored, mask=mask)
         tl.store(y + at, activate(stored.to(tl.float32), ACTIVATION).to(y.dtype.element_ty), mask=mask)
     else:

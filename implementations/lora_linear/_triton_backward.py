@@ -121,6 +121,35 @@ def low_of_z(
     low_rows(z, dy, scale, B, M, dz, dxa, N, R, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_R)
 
 
+@triton.jit
+def down_gradient(
+    x, dxa, M, dA, place,
+    K: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr, LOW: tl.constexpr, BLOCK_R: tl.constexpr, STEP: tl.constexpr,
+    EVEN: tl.constexpr,
+):  # fmt: skip
+    """LOW rows of dA."""
+    rows, r = place.to(tl.int64) * LOW + tl.arange(0, LOW), tl.arange(0, BLOCK_R).to(tl.int64)
+    inside, r_inside = (rows < K) | (K % LOW == 0), (r < R) | (R == BLOCK_R)
+    acc = product(x, dxa, rows, r, inside, r_inside, 0, M, M, 1, K, R, 1, PRECISION, LOW, BLOCK_R, STEP, EVEN)
+    mask = inside[:, None] & r_inside[None, :]
+    tl.store(dA + rows[:, None] * R + r[None, :], acc.to(dA.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def up_gradient(
+    xa, dz, scale, M, dB, place,
+    N: tl.constexpr, R: tl.constexpr, PRECISION: tl.constexpr, LOW: tl.constexpr, BLOCK_R: tl.constexpr, STEP: tl.constexpr,
+    EVEN: tl.constexpr,
+):  # fmt: skip
+    """LOW columns of dB."""
+    columns, r = place.to(tl.int64) * LOW + tl.arange(0, LOW), tl.arange(0, BLOCK_R).to(tl.int64)
+    inside, r_inside = (columns < N) | (N % LOW == 0), (r < R) | (R == BLOCK_R)
+    acc = product(xa, dz, r, columns, r_inside, inside, 0, M, M, 1, R, N, 1, PRECISION, BLOCK_R, LOW, STEP, EVEN)
+    mask = r_inside[:, None] & inside[None, :]
+    scaled = acc * tl.load(scale).to(tl.float32)
+    tl.store(dB + r[:, None] * N + columns[None, :], scaled.to(dB.dtype.element_ty), mask=mask)
+
+
 @triton.jit(do_not_specialize=["M"])
 def products(
     dz, W, x, A, xa, scale, dxa, M, dx, dW, db, dA, dB,
@@ -131,9 +160,9 @@ def products(
 ):  # fmt: skip
     """A tile of dx, a tile of dW, some of db, LOW rows of dA or LOW columns of dB."""
     kind, place = kind_of(M, K, N, NK, DX_M, DX_N, DW_M, DW_N, SPLIT, DX_FIRST)
-    r = tl.arange(0, BLOCK_R).to(tl.int64)
-    r_inside = (r < R) | (R == BLOCK_R)
     if kind == 0:
+        r = tl.arange(0, BLOCK_R).to(tl.int64)
+        r_inside = (r < R) | (R == BLOCK_R)
         acc, rows, columns, rows_inside, inside = inputs_tile(dz, W, M, place, K, N, NK, PRECISION, DX_M, DX_N, DX_K)
         read = tl.minimum(rows, M - 1)
         low_tile = tl.load(dxa + read[:, None] * R + r[None, :], mask=r_inside[None, :], other=0.0)
@@ -149,15 +178,6 @@ def products(
         if place < of_db:
             bias_sums(dz, M, db, place, K, N, DW_K, SPLIT)
         elif place < of_db + of_dA:
-            rows = (place - of_db).to(tl.int64) * LOW + tl.arange(0, LOW)
-            inside = (rows < K) | (K % LOW == 0)
-            acc = product(x, dxa, rows, r, inside, r_inside, 0, M, M, 1, K, R, 1, PRECISION, LOW, BLOCK_R, DW_K, EVEN_M)
-            mask = inside[:, None] & r_inside[None, :]
-            tl.store(dA + rows[:, None] * R + r[None, :], acc.to(dA.dtype.element_ty), mask=mask)
+            down_gradient(x, dxa, M, dA, place - of_db, K, R, PRECISION, LOW, BLOCK_R, DW_K, EVEN_M)
         else:
-            columns = (place - of_db - of_dA).to(tl.int64) * LOW + tl.arange(0, LOW)
-            inside = (columns < N) | (N % LOW == 0)
-            acc = product(xa, dz, r, columns, r_inside, inside, 0, M, M, 1, R, N, 1, PRECISION, BLOCK_R, LOW, DW_K, EVEN_M)
-            acc *= tl.load(scale).to(tl.float32)
-            mask = r_inside[:, None] & inside[None, :]
-            tl.store(dB + r[:, None] * N + columns[None, :], acc.to(dB.dtype.element_ty), mask=mask)
+            up_gradient(xa, dz, scale, M, dB, place - of_db - of_dA, N, R, PRECISION, LOW, BLOCK_R, DW_K, EVEN_M)

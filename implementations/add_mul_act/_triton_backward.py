@@ -49,7 +49,7 @@ def fits(case, device, config):
 
 def launches(case, config):
     """`gradient`, and `sum_rows` where there are parts."""
-    M, N = case.size("M", "N")
+    N = case.sizes["N"]
     pointer, own = TYPES[case.dtype], by_launch(config)["gradient"]
     signature = dict.fromkeys(("x", "z", "multiplier", "b", "dy"), pointer) | {"M": "i32", "dx": pointer, "dz": pointer}
     signature["db"] = pointer if own["PARTS"] == 1 else "*fp32"

@@ -26,14 +26,22 @@ def config(case, variant, device):
 
 def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
-    return elementwise.fits(case, device, config, INPUTS) if case.mode == "forward" else backward.fits(case, device, config)
+    return (
+        elementwise.fits(case, device, config, INPUTS)
+        if case.mode == "forward"
+        else backward.fits(case, device, config)
+    )
 
 
 def launches(case, variant, device, config):
     """One launch. `in_place` passes x as y. In mode=backward those of _triton_backward.py, in forward_backward both."""
     if case.mode != "forward":
         behind = backward.launches(case, config)
-        return behind if case.mode == "backward" else (forward_launch(case, elementwise.config(case, device, INPUTS)), *behind)
+        return (
+            behind
+            if case.mode == "backward"
+            else (forward_launch(case, elementwise.config(case, device, INPUTS)), *behind)
+        )
     return (forward_launch(case, config),)
 
 

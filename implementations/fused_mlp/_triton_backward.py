@@ -6,6 +6,8 @@ from dz, the gradient by what the layer's activation gets, come dW, db and, thro
 activation takes one before all: dz from dy and y.
 """
 
+from itertools import pairwise
+
 import triton
 import triton.language as tl
 
@@ -20,7 +22,7 @@ MOST_PARTS = 64  # of a layer's dW
 def widths(case):
     """The pairs (K, N) of the layers."""
     sizes = case.size("N0", "N1", "N2", "N3", "N4")[: case.sizes["LAYERS"] + 1]
-    return list(zip(sizes, sizes[1:], strict=False))
+    return list(pairwise(sizes))
 
 
 def config(case, device):
@@ -44,9 +46,7 @@ def fits(case, device, config):
 def forward_launches(case, device):
     """`layer` of each layer."""
     pairs, last = widths(case), case.options["last"]
-    return [
-        layer.launch(case, device, K, N, last if i == len(pairs) else "relu") for i, (K, N) in enumerate(pairs, 1)
-    ]
+    return [layer.launch(case, device, K, N, last if i == len(pairs) else "relu") for i, (K, N) in enumerate(pairs, 1)]
 
 
 def backward_launches(case, config):

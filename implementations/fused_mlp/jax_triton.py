@@ -45,7 +45,9 @@ def _differentiated(case, device, chosen):
         dz, gradients = dy, []
         if last:
             dz = run(last, values[-1], dy, dy.size, out=jax.ShapeDtypeStruct(dy.shape, dy.dtype))
-        for (launch, parts), x, W, number in zip(layers, values[-2::-1], Ws[::-1], range(len(widths), 0, -1), strict=True):
+        for (launch, parts), x, W, number in zip(
+            layers, values[-2::-1], Ws[::-1], range(len(widths), 0, -1), strict=True
+        ):
             N = dz.shape[1]
             dx, *made = (jax.ShapeDtypeStruct(shape, dz.dtype) for shape in (x.shape, W.shape, (N,)))
             if parts:

@@ -14,7 +14,15 @@ from implementations._shared.gpu import is_ieee, rows_are_aligned
 from implementations._shared.triton import linear_gradients
 from implementations._shared.triton.launch import TYPES, by_launch, launch_with, prefixed
 from implementations._shared.triton.limits import first_reason, misfit, most_stages
-from implementations._shared.triton.linear_gradients import DW, DX, SUM_COLUMNS, bias_sums, inputs_tile, kind_of, weights_tile
+from implementations._shared.triton.linear_gradients import (
+    DW,
+    DX,
+    SUM_COLUMNS,
+    bias_sums,
+    inputs_tile,
+    kind_of,
+    weights_tile,
+)
 from implementations._shared.triton.matmul import multiply, padded
 from implementations._shared.triton.product import product, product_bytes, product_misfit
 from implementations._shared.triton.schedule import choose
@@ -36,7 +44,9 @@ def config(case, device):
     # one pass over few columns is over when dz has passed: many steps on their way
     products["LOW"] = 64 if aligned else 32
     low = {"BLOCK_M": 16, "BLOCK_N": min(256 // case.itemsize if R <= 64 else 64, padded(N)), "num_warps": 4}
-    low["num_stages"] = most_stages(device, 4, lambda stages: product_bytes(case, 16 * 2, BLOCK_R, low["BLOCK_N"], stages))
+    low["num_stages"] = most_stages(
+        device, 4, lambda stages: product_bytes(case, 16 * 2, BLOCK_R, low["BLOCK_N"], stages)
+    )
     return prefixed({"low": low, "products": products})
 
 
@@ -51,7 +61,11 @@ def fits(case, device, config):
     if products["LOW"] >= 64 and not aligned:
         return f"products: LOW={products['LOW']}: rows that start anywhere have 32 at most"
     second = misfit(device, products, ("LOW",), products["LOW"] * BLOCK_R)
-    second = second or product_misfit(case, device, DX, products, aligned) or product_misfit(case, device, DW, products, aligned)
+    second = (
+        second
+        or product_misfit(case, device, DX, products, aligned)
+        or product_misfit(case, device, DW, products, aligned)
+    )
     return first_reason({"low": first, "products": second})
 
 
@@ -64,7 +78,10 @@ def launches(case, config):
     if name == "none":
         kernel, signature = low, {"dy": pointer, "scale": pointer, "B": pointer, "M": "i32", "dxa": pointer}
     else:
-        kernel, signature = low_of_z, dict.fromkeys(("z", "dy", "scale", "B"), pointer) | {"M": "i32", "dz": pointer, "dxa": pointer}
+        kernel, signature = (
+            low_of_z,
+            dict.fromkeys(("z", "dy", "scale", "B"), pointer) | {"M": "i32", "dz": pointer, "dxa": pointer},
+        )
     more = {} if name == "none" else {"ACTIVATION": name}
     first = launch_with(tile, kernel, signature, options | more, (triton.cdiv(M, tile["BLOCK_M"]),))
     tile = own["products"]
@@ -96,10 +113,14 @@ def low_rows(
             before = tl.load(z + at, mask=inside[None, :], other=0.0).to(tl.float32)
             through = (through.to(tl.float32) * slope(before, ACTIVATION)).to(dy.dtype.element_ty)
             tl.store(dz + at, through, mask=(rows < M)[:, None] & inside[None, :])
-        up = tl.load(B + r.to(tl.int64)[None, :] * N + columns[:, None], mask=inside[:, None] & r_inside[None, :], other=0.0)
+        up = tl.load(
+            B + r.to(tl.int64)[None, :] * N + columns[:, None], mask=inside[:, None] & r_inside[None, :], other=0.0
+        )
         acc = multiply(through, up, acc, PRECISION)
     acc *= tl.load(scale).to(tl.float32)
-    tl.store(dxa + rows[:, None] * R + r[None, :], acc.to(dxa.dtype.element_ty), mask=(rows < M)[:, None] & r_inside[None, :])
+    tl.store(
+        dxa + rows[:, None] * R + r[None, :], acc.to(dxa.dtype.element_ty), mask=(rows < M)[:, None] & r_inside[None, :]
+    )
 
 
 @triton.jit(do_not_specialize=["M"])

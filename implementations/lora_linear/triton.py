@@ -61,7 +61,13 @@ def _differentiated(case, device, chosen):
     def gradient(residuals, dy):
         x, scale, W, A, B, xa, *z = residuals
         dz, dxa = dy if linear else torch.empty_like(dy), torch.empty_like(xa)
-        dx, dW, db, dA, dB = torch.empty_like(x), torch.empty_like(W), dy.new_empty(N), torch.empty_like(A), torch.empty_like(B)
+        dx, dW, db, dA, dB = (
+            torch.empty_like(x),
+            torch.empty_like(W),
+            dy.new_empty(N),
+            torch.empty_like(A),
+            torch.empty_like(B),
+        )
         if linear:
             low(dy, scale, B, M, dxa)
         else:

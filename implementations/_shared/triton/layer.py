@@ -15,7 +15,13 @@ def launch(case, device, K, N, activation):
     pointer, M = TYPES[case.dtype], case.sizes["M"]
     own = tile(case, device, M, N, rows_are_aligned(case, K, N))
     signature = dict.fromkeys(("x", "W", "b"), pointer) | {"M": "i32", "y": pointer}
-    options = {"K": K, "N": N, "NK": case.options["w_layout"] == "nk", "PRECISION": case.precision, "ACTIVATION": activation}
+    options = {
+        "K": K,
+        "N": N,
+        "NK": case.options["w_layout"] == "nk",
+        "PRECISION": case.precision,
+        "ACTIVATION": activation,
+    }
     grid = (triton.cdiv(M, own["BLOCK_M"]) * triton.cdiv(N, own["BLOCK_N"]),)
     return launch_with(own, layer, signature, options, grid)
 

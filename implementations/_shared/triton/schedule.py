@@ -35,7 +35,10 @@ def choose(case, device, K, N, aligned, most_parts=1, widest=256):
 def _best(M, K, N, nk, sides, k, most_parts, widest, sms):
     """The tiles and parts whose launch is shortest; of equals the first, which is the smallest."""
     rows, columns = (N, K) if nk else (K, N)
-    few = {"DX_K": min(k * (2 if M <= 16 else 1), padded(N)), "DW_K": min(k, padded(M))}  # one token: W passes by, and nothing else
+    few = {
+        "DX_K": min(k * (2 if M <= 16 else 1), padded(N)),
+        "DW_K": min(k, padded(M)),
+    }  # one token: W passes by, and nothing else
     parts = [1 << i for i in range(most_parts.bit_length()) if 1 << i <= most_parts]
     inputs = _tiles(M, K, [side for side in sides if side <= widest])
     best = None
@@ -47,7 +50,10 @@ def _best(M, K, N, nk, sides, k, most_parts, widest, sms):
         time = _makespan(sms, *((of_dx, dx, of_dW, dW) if dx >= dW else (of_dW, dW, of_dx, dx)))
         time += (LAUNCH + PART * K * N * split) if split > 1 else 0
         if best is None or time < best[0]:
-            best = time, {"DX_M": dx_m, "DX_N": dx_n, "DW_M": dw_m, "DW_N": dw_n} | ({"SPLIT": split} if most_parts > 1 else {})
+            best = (
+                time,
+                {"DX_M": dx_m, "DX_N": dx_n, "DW_M": dw_m, "DW_N": dw_n} | ({"SPLIT": split} if most_parts > 1 else {}),
+            )
     return best[1] | few
 
 

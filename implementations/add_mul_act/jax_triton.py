@@ -13,7 +13,7 @@ REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"default": (), "in_place": ()}
-BACKWARD = {"default": ("value",)}
+BACKWARD = {"default": ("bias", "value")}  # relu sees the sign of y, which is that of the stored sum
 IN_PLACE = {"in_place": ("x",)}
 
 

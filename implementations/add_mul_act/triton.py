@@ -11,7 +11,7 @@ REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"default": (), "in_place": ()}
-BACKWARD = {"default": ("value",)}
+BACKWARD = {"default": ("bias", "value")}  # relu sees the sign of y, which is that of the stored sum
 IN_PLACE = {"in_place": ("x",)}
 EXPECT = (
     {"variant": ("default", "in_place"), "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),

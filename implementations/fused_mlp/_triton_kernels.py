@@ -38,9 +38,17 @@ def config(case, variant, device):
 
 def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
-    return perceptron.fits(case, variant, device, config) if case.mode == "forward" else backward.fits(case, device, config)
+    return (
+        perceptron.fits(case, variant, device, config)
+        if case.mode == "forward"
+        else backward.fits(case, device, config)
+    )
 
 
 def launches(case, variant, device, config):
     """The one launch; in the backward modes those of _triton_backward.py."""
-    return perceptron.launches(case, variant, device, config) if case.mode == "forward" else backward.launches(case, device, config)
+    return (
+        perceptron.launches(case, variant, device, config)
+        if case.mode == "forward"
+        else backward.launches(case, device, config)
+    )

@@ -58,8 +58,9 @@ def _best(M, K, N, nk, sides, k, most_parts, widest, sms):
 
 
 def _tiles(rows, columns, sides):
-    """Tiles of these sides, no side larger than the result asks for; 256 columns go with 128 rows."""
-    least = [(min(m, padded(rows)), min(n, padded(columns))) for m in sides for n in (32, *sides) if m <= 128]
+    """Tiles of these sides, no side larger than the result asks for; 256 columns go with 128 rows, 32 rows where rows start anywhere."""
+    tall = [m for m in sides if m <= 128] if sides[0] > 32 else [32]
+    least = [(min(m, padded(rows)), min(n, padded(columns))) for m in tall for n in (32, *sides)]
     return list(dict.fromkeys((m, n) for m, n in least if n < 256 or m == 128))
 
 

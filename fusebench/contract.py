@@ -52,7 +52,7 @@ discovery reads them without importing the file:
                                          modes (may be absent: none)
     EXPECT = ({"variant": "default", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1"}, …)
                                          what `inspect` is to find in its machine code; a tuple of variants, archs, … means each of
-                                         them, and "options" may name others than the default's (may be absent)
+                                         them, "options" may name others than the default's, "mode" a backward one (may be absent)
     def skip(case, variant, device): …   why it cannot do this cell, or None (may be absent)
     def prepare(case, variant, *inputs)  a tuple made once from the weights alone, such as column sums (may be absent)
     def build(case, variant, device): …  → call(*inputs, *prepared) → one output or a tuple of them
@@ -174,7 +174,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is expected of the machine code of a variant, for an arch, of a named case; options left out are the default's."""
+    """What is expected of the machine code of a variant, for an arch, of a named case in a mode; options left out are the default's."""
 
     variant: str
     case: str
@@ -183,6 +183,7 @@ class Expected:
     dtype: str = "float32"
     precision: str = "ieee"
     options: Mapping[str, str] = field(default_factory=dict)
+    mode: str = "forward"
 
 
 def _no_weights(case: Case, rng: Any) -> dict[str, Any]:

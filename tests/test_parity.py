@@ -138,6 +138,7 @@ SKIPS = {
     "modulus is for option.hashing=modulus": both(variant("modulus"), option("hashing", "lookup")),
     "naive is for option.hashing=lookup": both(variant("naive"), option("hashing", "modulus")),
     "improved is for option.hashing=lookup": both(variant("improved"), option("hashing", "modulus")),
+    "is for backward modes": both(by("triton", "jax_triton"), variant("one_launch", "atomic", "deterministic")),
     "row takes one token": both(variant("row"), size_above("M", 1)),
     "IEEE float32 multiplies from registers": both(by("triton", "jax_triton"), variant("whole_row"), dtype("float32")),
     "float32 already: default is the same program": both(by("flax"), variant("float32"), dtype("float32")),

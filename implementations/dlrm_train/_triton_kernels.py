@@ -10,6 +10,8 @@ Each weight is read in float32 and cast where it is multiplied; what goes from l
 one warpgroup computes wrongly with rows that start anywhere (fused_mlp), as those of 367 columns do.
 """
 
+from itertools import pairwise
+
 import triton
 import triton.language as tl
 
@@ -42,7 +44,13 @@ def skip(case, variant, device):
 def config(case, variant, device):
     """The tunables: small tiles, because a batch of 128 has few of them."""
     large = case.sizes["M"] > 1024 or device.type == "cpu"
-    return {"BLOCK_M": 32 if large else 16, "BLOCK_N": 64 if large else 32, "BLOCK_K": 64, "num_warps": 4 if large else 2, "num_stages": 3}
+    return {
+        "BLOCK_M": 32 if large else 16,
+        "BLOCK_N": 64 if large else 32,
+        "BLOCK_K": 64,
+        "num_warps": 4 if large else 2,
+        "num_stages": 3,
+    }
 
 
 def fits(case, variant, device, config):
@@ -57,7 +65,7 @@ def layers_of(case):
     found = []
     for part in (dlrm.dense_case(case), dlrm.prediction_case(case)):
         widths = part.size("N0", "N1", "N2", "N3", "N4")[: part.sizes["LAYERS"] + 1]
-        found += list(zip(widths, widths[1:], strict=False))
+        found += list(pairwise(widths))
     return found, case.sizes["LAYERS"]
 
 
@@ -66,7 +74,7 @@ def named_launches(case, variant, device, config):
     `scatter`, in their order."""
     (M, F, D), (layers, bottom) = case.size("M", "F", "D"), layers_of(case)
     pointer, made, last = TYPES[case.dtype], {}, len(layers) - 1
-    BLOCK_M, BLOCK_N, BLOCK_K = (config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K"))
+    BLOCK_M, BLOCK_N = config["BLOCK_M"], config["BLOCK_N"]
     precision = {"PRECISION": case.precision}
 
     def layer(n):
@@ -97,7 +105,12 @@ def named_launches(case, variant, device, config):
     def update_signature(pointer):
         return {"h2": pointer, "dz2": pointer, "W2": "*fp32", "b2": "*fp32", "dW": "*fp32", "db": "*fp32"}
 
-    vectors = {"F": F, "D": D, "BLOCK_F": max(16, triton.next_power_of_2(F + 1)), "BLOCK_D": max(16, triton.next_power_of_2(D))}
+    vectors = {
+        "F": F,
+        "D": D,
+        "BLOCK_F": max(16, triton.next_power_of_2(F + 1)),
+        "BLOCK_D": max(16, triton.next_power_of_2(D)),
+    }
     one = {"num_warps": 1 if vectors["BLOCK_F"] * vectors["BLOCK_D"] <= 1024 else 4}
     ids = {"ids": "*i64", "tables": "*fp32", "offsets": "*i64"}
     for n in range(bottom):
@@ -106,7 +119,12 @@ def named_launches(case, variant, device, config):
     for n in range(bottom, last):
         layer(n)
     K = layers[last][0]
-    head_options = {"K": K, "RELU": last > bottom, "BLOCK_M": 4, "BLOCK_K": min(512, max(16, triton.next_power_of_2(K)))}
+    head_options = {
+        "K": K,
+        "RELU": last > bottom,
+        "BLOCK_M": 4,
+        "BLOCK_K": min(512, max(16, triton.next_power_of_2(K))),
+    }
     made["head"] = launch_with(
         {"num_warps": 4}, head,
         {"h": pointer, "W": "*fp32", "b": "*fp32", "labels": "*fp32", "M": "i32", "dh": pointer, "dz": pointer, "losses": "*fp32"},
@@ -211,7 +229,11 @@ def forward_layer(
     for start in range(0, K, BLOCK_K):
         inside = start + k < K
         x = tl.load(h + at + (start + k)[None, :], mask=here[:, None] & inside[None, :], other=0.0)
-        w = tl.load(W + (start + k).to(tl.int64)[:, None] * N + columns[None, :], mask=inside[:, None] & there[None, :], other=0.0)
+        w = tl.load(
+            W + (start + k).to(tl.int64)[:, None] * N + columns[None, :],
+            mask=inside[:, None] & there[None, :],
+            other=0.0,
+        )
         acc = multiply(x, w.to(x.dtype), acc, PRECISION)
     z = acc + tl.load(b + columns, mask=there, other=0.0).to(y.dtype.element_ty).to(tl.float32)[None, :]
     if RELU:
@@ -264,8 +286,16 @@ def backward_layer(
         acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
         for start in range(0, N, BLOCK_K):
             inside = start + n < N
-            d = tl.load(dz + rows.to(tl.int64)[:, None] * N + (start + n)[None, :], mask=here[:, None] & inside[None, :], other=0.0)
-            w = tl.load(W + columns.to(tl.int64)[:, None] * N + (start + n)[None, :], mask=there[:, None] & inside[None, :], other=0.0)
+            d = tl.load(
+                dz + rows.to(tl.int64)[:, None] * N + (start + n)[None, :],
+                mask=here[:, None] & inside[None, :],
+                other=0.0,
+            )
+            w = tl.load(
+                W + columns.to(tl.int64)[:, None] * N + (start + n)[None, :],
+                mask=there[:, None] & inside[None, :],
+                other=0.0,
+            )
             acc = multiply(d, tl.trans(w.to(d.dtype)), acc, PRECISION)
         at, mask = rows.to(tl.int64)[:, None] * K + columns[None, :], here[:, None] & there[None, :]
         if RELU:

@@ -146,7 +146,7 @@ def test_an_unknown_command(capsys):
     assert cli.main(["bnch"]) == 2
     assert (
         capsys.readouterr().err
-        == "fusebench: unknown command 'bnch': did you mean bench? There are: asv, bench, compare, data, diff, inspect, list, new, parity, plot, profile, sanitize, show, tune, yardsticks\n"
+        == "fusebench: unknown command 'bnch': did you mean bench? There are: asv, bench, compare, data, diff, inspect, list, new, parity, plot, profile, sanitize, show, train, tune, yardsticks\n"
     )
 
 

@@ -32,6 +32,14 @@ OWN_DTYPES = dict.fromkeys(("labels", *_PARAMETERS, *(name for name in OUTPUTS i
 ROWS = {"dense": 0, "ids": 0, "labels": 0, "dvectors": 0}
 
 
+def _launches(case):
+    """A launch for each layer forward and one backward, those between the perceptrons, two updates, and the tables'."""
+    return 2 * (case.sizes["LAYERS"] + parts.layers_of_prediction(case)) + 3
+
+
+LAUNCHES = {"modulus_in_place": _launches}
+
+
 def inputs(case, rng):
     """Those of dlrm, and labels (M,): one in four is a click."""
     return dlrm.inputs(case, rng) | {"labels": (rng.random(case.sizes["M"]) < 0.25).astype(np.float32)}

@@ -1,9 +1,9 @@
-"""dlrm_train in Triton: a step in place, of launches that _triton_kernels.py describes."""
+"""dlrm_train in Triton: a step in place, of launches that _triton_step.py describes."""
 
 import torch
 
 from implementations._shared import dlrm
-from implementations.dlrm_train._triton_kernels import (  # noqa: F401 (parts of the contract)
+from implementations.dlrm_train._triton_step import (  # noqa: F401 (parts of the contract)
     TUNABLES,
     config,
     fits,
@@ -32,11 +32,11 @@ def build(case, variant, device, chosen):
     launched = {name: launch.bind() for name, launch in named_launches(case, variant, device, chosen).items()}
 
     def call(dense, ids, labels, *weights):
-        given = dlrm.by_part(case, (dense, ids, *weights))
+        def run(name, inputs, overwritten, made):
+            new = [dense.new_empty(shape, dtype=getattr(torch, dtype)) for shape, dtype in made]
+            launched[name](*inputs, *overwritten, *overwritten, *new)
+            return (*overwritten, *new)
 
-        def empty(shape, dtype=None):
-            return dense.new_empty(shape, dtype=getattr(torch, dtype) if dtype else None)
-
-        return run_step(case, given, labels, launched, empty)
+        return run_step(case, dlrm.by_part(case, (dense, ids, *weights)), labels, run)
 
     return call

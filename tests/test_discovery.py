@@ -333,3 +333,10 @@ def test_the_back_end_itself_may_be_missing(monkeypatch):
     described = protocol.Description("torch", ("torch",), {"no_such_torch": "torch"})
     monkeypatch.setattr(protocol, "found", lambda: {"torch": described})
     assert Implementation("k", "it", discovery.HOME).missing() == "needs no_such_torch: pip install torch"
+
+
+def test_what_a_variant_overwrites_is_what_its_case_has_of_it():
+    found = Implementation("k", "i", FIXTURES / "i.py", in_place={"own": ("W1", "W2")})
+    assert found.places_in_place("own", ["x", "W1"]) == [1] and found.places_in_place("other", ["x"]) == []
+    with pytest.raises(ValueError, match="IN_PLACE names W1, W2, but the inputs are x"):
+        found.places_in_place("own", ["x"])

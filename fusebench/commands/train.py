@@ -183,15 +183,23 @@ def _train(asked: Asked) -> int:
             trainer.restore(before.parameters)
         done = before.step if before else 0
         loop = Loop(trainer, taken, taken.test(), out, run, asked.kept(source), lines, done, done)
-        return _run(loop, steps, every, out)
+        return _run(loop, steps, every, out, _named(asked, case, step_kernel))
 
 
-def _run(loop: Loop, steps: int, every: Every, out: Path) -> int:
+def _named(asked: Asked, case: Case, kernel: Kernel) -> str:
+    """The model in the words of the command line."""
+    changed = [f"{key}={value}" for key, value in asked.keys.items() if key.startswith(("shape.", "option."))]
+    return " ".join([asked["case"] or next(iter(kernel.mathematics.cases)), *changed, case.dtype])
+
+
+def _run(loop: Loop, steps: int, every: Every, out: Path, model: str) -> int:
     """Trains, prints what came of it, and says how to go on where it was interrupted."""
     step, forward = loop.trainer.chosen, loop.trainer.forward
     held, epoch = loop.rows.held_out, loop.rows.batches
+    table_rows = len(loop.trainer.model.weights["tables"]) - 1
     print(
-        f"{step.label}, {step.case.id}, batch {loop.rows.batch}, {epoch} batches in an epoch; AUC of {held} held-out rows by {forward.label}"
+        f"{step.label}, {model}: {table_rows} table rows, batches of {loop.rows.batch}, {epoch} in an epoch; "
+        f"AUC of {held} held-out rows by {forward.label}"
     )
     code, said, first = 0, "", loop.done
     try:
@@ -201,10 +209,11 @@ def _run(loop: Loop, steps: int, every: Every, out: Path) -> int:
         code, said = 1, f"fusebench: {error}: a smaller batch, log1p=true or dtype=float32 may help"
     except KeyboardInterrupt:
         code, said = 130, "interrupted"
+    before = (first, 0.0)
     for line in (line for line in loop.lines if line.auc is not None and line.step > first):
-        print(
-            f"step {line.step}: loss {line.loss:.4f}, AUC {line.auc:.4f}, {(line.step - first) * loop.rows.batch / line.seconds:.3g} rows/s"
-        )
+        rate = (line.step - before[0]) * loop.rows.batch / (line.seconds - before[1])
+        print(f"step {line.step}: loss {line.loss:.4f}, AUC {line.auc:.4f}, {rate:.3g} rows/s")
+        before = line.step, line.seconds
     if loop.lines:
         print(f"curve: {log.draw(loop.lines, out)}")
     print(f"log: {out / log.FILE}")

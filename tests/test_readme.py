@@ -31,7 +31,7 @@ def test_a_command_of_the_readme_runs(tmp_path, saved, answered, command):
     quick = {
         "bench": ["time_s=0.02", "inputs=plain"],
         "compare": ["time_s=0.01", "pairs=1", "rounds=1"],
-        "train": ["case=small", "batch=32"],
+        "train": ["case=small", "batch=32", "threads=1"],
     }.get(words[0], [])
     if words[0] == "parity" and "inputs=" not in command:
         quick.append("inputs=plain")

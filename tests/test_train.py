@@ -16,7 +16,7 @@ from fusebench.training import checkpoint, log, program
 from fusebench.training.rows import Rows, held_out
 
 ROWS = 16_000
-SMALL = ("case=small", "device=cpu", "batch=64")
+SMALL = ("case=small", "device=cpu", "batch=64", "threads=1")
 
 
 @pytest.fixture(scope="module")
@@ -237,6 +237,7 @@ def test_a_tenth_of_the_rows_is_held_out_in_whole_batches(rows, batch, expected)
         (["dlrm", "implementation=flax", "steps=1", "dtype=float16"], "float16 needs a scaled loss"),
         (["dlrm", "implementation=flax", "steps=1", "batch=0"], "batch is '0'"),
         (["dlrm", "implementation=flax", "steps=1", "batch=9000"], "rows: expected"),
+        (["dlrm", "implementation=flax", "steps=1", "threads=0"], "threads is 0: expected a number from 1 to"),
         (["dlrm", "implementation=flax", "steps=1", "log1p=yes"], "log1p=yes: expected true or false"),
         (["dlrm", "implementation=flax", "steps=1", "rows=5"], "rows= is of the synthetic set"),
         (["dlrm", "implementation=flax", "steps=1", "resume=true"], "resume=true"),

@@ -17,6 +17,7 @@ from fusebench.discovery import Kernel
 from fusebench.errors import StorageError, UsageError, fail, unknown
 from fusebench.training import checkpoint, log, model, program, rows
 from fusebench.training.loop import Diverged, Every, Loop
+from fusebench.workers.cores import check_threads, confined
 
 MODELS = {"dlrm": "dlrm_train"}  # the kernel of the forward pass, and that of the step
 SYNTHETIC = "synthetic"
@@ -33,7 +34,7 @@ OF_THE_RUN = (
 MOST_ROWS, HELD_OUT = 1_000_000, 20_000  # of the synthetic set, and of a file's rows that are held out
 KEYS = {
     "implementation": "", "steps": "", "data": SYNTHETIC, "out": "", "resume": "false", "case": "", "batch": "", "dtype": "float32",
-    "precision": "ieee", "device": "auto", "seed": "0", "log1p": "true", "held_out": "", "rows": "", "cardinality": "10000",
+    "precision": "ieee", "device": "auto", "threads": "", "seed": "0", "log1p": "true", "held_out": "", "rows": "", "cardinality": "10000",
     "log_every": "", "evaluate_every": "", "checkpoint_every": "", "path": "",
 }  # fmt: skip
 HELP = f"""usage: fusebench train dlrm implementation=torch_compile steps=2000 [data=FILE] [KEY=VALUE …]
@@ -54,6 +55,7 @@ It writes the log, the curve and a checkpoint into a folder. docs/training.md sa
   dtype=float32        or bfloat16: what products are computed in; parameters stay float32
   precision=ieee       or tf32: float32 products
   device=auto          cpu or cuda
+  threads=             cores that the step gets on a CPU, by default all
   seed=0               of the first parameters and of the synthetic rows
   log_every=           steps between two lines of the log, by default a hundredth of all
   evaluate_every=      steps between two AUCs, by default a tenth of all
@@ -147,6 +149,7 @@ def _train(asked: Asked) -> int:
         asked.number("checkpoint_every", -(-steps // 10)),
     )
     seed, device = asked.number("seed", 0, least=0), values.resolve_device(asked["device"])
+    threads = check_threads(asked["threads"] or None)
     for key, known in (("dtype", DTYPES), ("precision", PRECISIONS)):
         cases.check_name(key, asked[key], known)
     log.load_matplotlib()
@@ -183,7 +186,8 @@ def _train(asked: Asked) -> int:
             trainer.restore(before.parameters)
         done = before.step if before else 0
         loop = Loop(trainer, taken, taken.test(), out, run, asked.kept(source), lines, done, done)
-        return _run(loop, steps, every, out, _named(asked, case, step_kernel))
+        with confined(threads):
+            return _run(loop, steps, every, out, _named(asked, case, step_kernel))
 
 
 def _named(asked: Asked, case: Case, kernel: Kernel) -> str:

@@ -23,6 +23,7 @@ COMMANDS = {
     "list": "show kernels, implementations and variants, and what is unavailable here; all of one: fusebench list kernel=lola",
     "asv": "track latency and parity error over the history: fusebench asv kernel=softmax implementation=[torch_eager,triton]",
     "data": "write synthetic rows in Criteo's schema, or read and check real ones: fusebench data criteo rows=1000000 out=criteo",
+    "train": "train the recommendation model with one's own step: fusebench train dlrm implementation=torch_compile steps=2000",
     "new": "write the files of a kernel or of an implementation: fusebench new implementation softmax torch_fast",
     "yardsticks": "show what this device was measured to do: copy, read, products, launch (device=cpu, fresh=true, --json)",
 }
@@ -34,6 +35,7 @@ OWN_ARGUMENTS = {
     "new": "new",
     "plot": "plot",
     "show": "show",
+    "train": "train",
     "yardsticks": "yardsticks",
 }
 

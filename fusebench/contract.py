@@ -16,8 +16,8 @@
     def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32; `rng` is NumPy's (drawing.py)
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
     def formula(case, r, *inputs): …     the outputs in float64; `r` names the rounding points (rounding.py)
-    LAUNCHES = {"two_launches": 2}       variant → how many launches a fused implementation makes in a call, a number or the dimension
-                                         that says so, such as "LAYERS" (absent: one)
+    LAUNCHES = {"two_launches": 2}       variant → how many launches a fused implementation makes in a call: a number, the dimension
+                                         that says so, such as "LAYERS", or a function of the case (absent: one)
     PUBLISHED = ({"case": "batch", "dtype": "float32", "precision": "tf32", "options": {"w_layout": "nk"}}, …)
                                          the cases whose figures the kernel's authors published; what is left out is float32,
                                          ieee and the default. "figures": {"do_bench": {"flax:module": 298.0}} are theirs in µs, by
@@ -40,7 +40,7 @@ discovery reads them without importing the file:
     BACKEND = "torch"                    or another module of fusebench/backends: whose arrays it takes, which worker runs it
     VARIANTS = {"default": ("product",)} variant → the formula's points that it rounds to the storage dtype
     REQUIRES = {"triton": "triton"}      module → what to `pip install` for it, beyond the back end (may be absent)
-    IN_PLACE = {"in_place": ("x",)}      variant → the inputs that its call overwrites (may be absent: none)
+    IN_PLACE = {"in_place": ("x",)}      variant → the inputs that its call overwrites, of those that the case has (may be absent: none)
     COMPUTES = "product"                 which of the kernel's PARTS it is, shown as such in tables (absent: the whole kernel)
     TUNABLES = {"multirow": {"BLOCK_M": (64, 128), "num_warps": (4, 8)}}  variant → its tunables, with the values that are worth
                                          a try (may be absent: none). A key may be a tuple of variants, and the literal may stand in
@@ -213,7 +213,7 @@ class Mathematics:
     outputs: tuple[str, ...] = ()
     outputs_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    launches: Mapping[str, int | str] = field(default_factory=dict)
+    launches: Mapping[str, int | str | Callable[[Case], int]] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     upstream: Callable[..., dict[str, Any]] = _no_weights
     gradient: Callable[..., Any] | None = None
@@ -227,6 +227,8 @@ class Mathematics:
     def launches_of(self, variant: str, case: Case) -> int:
         """How many launches a fused implementation makes in a call of that variant."""
         count = self.launches.get(variant, 1)
+        if callable(count):
+            return count(case)
         return case.sizes[count] if isinstance(count, str) else count
 
     def formula_of(self, part: str) -> Callable[..., Any]:

@@ -28,9 +28,11 @@ def test_a_command_of_the_readme_runs(tmp_path, saved, answered, command):
     words = shlex.split(command)[1:]
     if words[0] == "plot":
         pytest.importorskip("matplotlib")
-    quick = {"bench": ["time_s=0.02", "inputs=plain"], "compare": ["time_s=0.01", "pairs=1", "rounds=1"]}.get(
-        words[0], []
-    )
+    quick = {
+        "bench": ["time_s=0.02", "inputs=plain"],
+        "compare": ["time_s=0.01", "pairs=1", "rounds=1"],
+        "train": ["case=small", "batch=32", "threads=1"],
+    }.get(words[0], [])
     if words[0] == "parity" and "inputs=" not in command:
         quick.append("inputs=plain")
     if "experiment=quick" in words:

@@ -489,3 +489,13 @@ def test_a_fast_variance_errs_by_the_squares_that_cancel(mean):
     found = drawn(r, lambda r: r.fast_variance(variance, a, means))
     unit = 2.0**-24 * (a**2).mean(axis=1, keepdims=True)
     assert (found >= 0).all() and 0.5 < np.mean(spread(found - variance) / unit) < 5
+
+
+# Steps
+
+
+def test_steps_that_rounding_may_cross_are_crossed_by_each_element_in_half_of_the_draws():
+    value, size = np.array([0.0] * 400 + [1.0, -1.0]), np.ones(402)
+    found = drawn(noisy(), lambda r: r.positive(value, size), 16)
+    assert (found[:, :400].sum(axis=0) == 8).all() and (found[:, 400] == 1).all() and (found[:, 401] == 0).all()
+    assert ((found[:, :400].sum(axis=1) > 150) & (found[:, :400].sum(axis=1) < 250)).all(), "not by all together"

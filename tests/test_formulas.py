@@ -75,6 +75,15 @@ def fused_mlp(o, x, *layers):
     return x
 
 
+def dlrm(o, dense, ids, tables, offsets, *rest):
+    known = rest[-1] if o["hashing"] == "lookup" else None
+    layers = rest[:-1] if o["hashing"] == "lookup" else rest
+    bottom = next(n for n in range(2, len(layers) + 1, 2) if layers[n - 2].shape[1] == tables.shape[1])
+    x = fused_mlp({"last": "none"}, dense, *layers[:bottom])
+    crossed = interaction({"form": o["interaction"]}, x, embedding(o, ids, tables, offsets, known))
+    return fused_mlp({"last": "sigmoid"}, crossed, *layers[bottom:])
+
+
 def mlp_products(o, x, *layers):
     for W in layers[::2]:
         x = product(o, x, W)
@@ -153,7 +162,7 @@ def splacc(o, A, B):
     return np.array([[expit(row[n]) * math.tanh(row[N + n]) for n in range(N)] for row in C])
 
 
-WHOLE = [add_mul_act, add_relu, embedding, fused_mlp, geglu, interaction, launch, lola, lora_linear, padded_attention,
+WHOLE = [add_mul_act, add_relu, dlrm, embedding, fused_mlp, geglu, interaction, launch, lola, lora_linear, padded_attention,
          padded_softmax, padded_softmax_v, shcsa, softmax, splacc]  # fmt: skip
 PARTS = {
     ("fused_mlp", "products"): mlp_products,
@@ -167,7 +176,7 @@ FORMULAS = {(f.__name__, ""): f for f in WHOLE} | PARTS
 # padding is at most 8 tokens: more tokens than that, so that some see something
 SIZES = {
     "M": 3, "K": 5, "N": 4, "R": 2, "F": 3, "D": 6, "V": 40, "T": 11, "B": 2, "H": 3, "C": 7, "LAYERS": 3,
-    "N0": 5, "N1": 7, "N2": 4, "N3": 2, "N4": 6,
+    "N0": 5, "N1": 7, "N2": 4, "N3": 2, "N4": 6, "P1": 8, "P2": 9,
 }  # fmt: skip
 OF_KERNEL = {"softmax": {"R": 70, "C": 5}, "embedding": {"M": 40}, "launch": {"N": 9}}
 
@@ -180,7 +189,7 @@ def cases(name):
         options = dict(zip(kernel.options, values, strict=True))
         for precision in PRECISIONS:
             yield make_case(kernel, sizes, "float32", precision, options)
-    if name == "fused_mlp":
+    if "LAYERS" in sizes:
         for layers in (1, 2, 4):
             yield make_case(kernel, sizes | {"LAYERS": layers})
 
@@ -282,6 +291,7 @@ GELU_TANH = [*STEP * 7, "function 4", *STEP * 3]
 STEPS = {
     ("add_relu", ""): ["compute"],
     ("add_mul_act", "activation=none"): ["product", "sum", "bias"],
+    ("dlrm", ""): [*[*LINEAR, "hidden"] * 3, "dot", "interaction", *[*LINEAR, "hidden"] * 2, *LINEAR, *SIGMOID],
     ("embedding", ""): [],
     ("fused_mlp", ""): [*LINEAR, "hidden", *LINEAR, "hidden", *LINEAR],
     ("fused_mlp", "last=sigmoid"): [*LINEAR, "hidden", *LINEAR, "hidden", *LINEAR, *SIGMOID],

@@ -18,13 +18,20 @@ KERNELS = discovery.find_kernels([discovery.HOME])
 EMBEDDING = importlib.import_module("implementations.embedding.kernel")
 SIZES = {
     "M": 64, "K": 96, "N": 80, "R": 16, "F": 5, "D": 48, "V": 2000, "T": 128, "B": 2, "H": 3, "C": 64, "LAYERS": 3,
-    "N0": 65, "N1": 96, "N2": 80, "N3": 48, "N4": 1,
+    "N0": 65, "N1": 96, "N2": 80, "N3": 48, "N4": 1, "P1": 64, "P2": 40,
 }  # fmt: skip
 # shape, mean and standard deviation of what is finite in the inputs, by kernel
 NORMAL = (0, 1)
 EXPECTED = {
     "add_mul_act": {"x": ((64, 80), *NORMAL), "z": ((64, 80), *NORMAL), "multiplier": ((), 0.5, 0), "b": ((80,), *NORMAL)},
     "add_relu": {"x": ((64, 80), *NORMAL), "b": ((80,), *NORMAL)},
+    "dlrm": {
+        "dense": ((64, 65), *NORMAL), "ids": ((64, 5), None, None), "tables": ((2560, 48), 0, 48**-0.25), "offsets": ((6,), None, None),
+        "bottom_W1": ((65, 96), 0, 1 / math.sqrt(65)), "bottom_b1": ((96,), 0, 0.5), "bottom_W2": ((96, 80), 0, math.sqrt(2 / 96)),
+        "bottom_b2": ((80,), 0, 0.5), "bottom_W3": ((80, 48), 0, math.sqrt(2 / 80)), "bottom_b3": ((48,), 0, 0.5),
+        "top_W1": ((63, 64), 0, 1 / math.sqrt(63)), "top_b1": ((64,), 0, 0.5), "top_W2": ((64, 40), 0, math.sqrt(2 / 64)),
+        "top_b2": ((40,), 0, 0.5), "top_W3": ((40, 1), 0, math.sqrt(2 / 40)), "top_b3": ((1,), 0, 0.5),
+    },
     "embedding": {"ids": ((64, 5), None, None), "tables": ((2560, 48), *NORMAL), "offsets": ((6,), None, None)},
     "fused_mlp": {
         "x": ((64, 65), *NORMAL), "W1": ((65, 96), 0, 1 / math.sqrt(65)), "b1": ((96,), 0, 0.5),

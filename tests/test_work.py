@@ -19,7 +19,7 @@ from fusebench.parity.rounding import Exact
 
 KERNELS = discovery.find_kernels(discovery.roots_of())
 EMBEDDING = importlib.import_module("implementations.embedding.kernel")
-PRIMES = (3, 2, 5, 7, 13, 17, 19)
+PRIMES = (3, 2, 5, 7, 13, 17, 19, 23, 29, 31, 37)
 LAYERS = (1, 2, 3, 4)
 TOKENS = 11  # the T of every sequence: more than its padding
 SEEDS = range(60)  # enough to draw the least and the most padding
@@ -102,6 +102,21 @@ def fused_mlp(case):
         product(case.sizes["M"], K, N)
 
 
+def dlrm_widths(case):
+    """Those of the dense perceptron, and of the prediction behind the interaction."""
+    layers, (F, D) = case.sizes["LAYERS"], case.size("F", "D")
+    interaction = D + F * (F + 1) // 2 if case.options["interaction"] == "dot" else ((F + 1) * D) ** 2
+    bottom = [*(case.sizes[f"N{i}"] for i in range(layers)), D]
+    return bottom, [interaction, *case.size("P1", "P2")[: min(layers, 3) - 1], 1]
+
+
+def dlrm(case):
+    for widths in dlrm_widths(case):
+        for K, N in itertools.pairwise(widths):
+            product(case.sizes["M"], K, N)
+    interaction(case, case.options["interaction"])
+
+
 def lora_linear(case):
     M, K, N, R = case.size("M", "K", "N", "R")
     product(M, K, N)
@@ -109,9 +124,9 @@ def lora_linear(case):
     product(M, R, N)
 
 
-def interaction(case):
+def interaction(case, form=None):
     M, F, D = case.size("M", "F", "D")
-    if case.options["form"] == "outer":
+    if (form or case.options["form"]) == "outer":
         for _ in itertools.product(range(M), range((F + 1) * D), range((F + 1) * D)):
             X * X
     else:
@@ -152,6 +167,7 @@ def times(x):
 FLOPS = {
     "add_mul_act": pointwise(times, plus, plus, Number.function),
     "add_relu": pointwise(plus, Number.function),
+    "dlrm": dlrm,
     "embedding": lambda case: None,
     "fused_mlp": fused_mlp,
     "geglu": lambda case: product(case.sizes["M"], case.sizes["K"], 2 * case.sizes["N"]),
@@ -189,7 +205,7 @@ def evaluated(case):
 
 def read(case, name, array):
     """The bytes of an input that must be read: what no output can depend on need not."""
-    if case.kernel == "embedding":
+    if case.kernel == "embedding" or name in ("tables", "offsets", "known"):
         return array.nbytes if name == "ids" else 0  # which rows are read, and how often, is a matter of the ids
     if name == "att":
         return len(visible(case)) * array.itemsize
@@ -249,6 +265,7 @@ def test_padding_that_no_sequence_can_have_is_an_error(name, n_padd):
 ARRAYS = {
     "add_mul_act": "x MN, z MN, multiplier, b N -> MN",
     "add_relu": "x MN, b N -> MN",
+    "dlrm": "dense, ids, tables, offsets, known",
     "embedding": "ids MF, tables, offsets, known -> MFD",
     "fused_mlp": "x, W1, b1, W2, b2, W3, b3, W4, b4",
     "geglu": "x MK, W K2N, b 2N -> MN",
@@ -289,6 +306,14 @@ def expected_arrays(case):
         for i, (K, N) in enumerate(itertools.pairwise(widths), 1):
             shapes |= {f"W{i}": (K, N), f"b{i}": (N,)}
         return shapes, (case.sizes["M"], widths[-1])
+    if case.kernel == "dlrm":
+        M, F, D, N0 = case.size("M", "F", "D", "N0")
+        rows = sum(EMBEDDING.cardinalities(case))
+        shapes = {"dense": (M, N0), "ids": (M, F), "tables": (rows + 1, D), "offsets": (F + 1,)}
+        for part, widths in zip(("bottom", "top"), dlrm_widths(case), strict=True):
+            for i, (K, N) in enumerate(itertools.pairwise(widths), 1):
+                shapes |= {f"{part}_W{i}": (K, N), f"{part}_b{i}": (N,)}
+        return shapes | ({"known": (rows,)} if case.options["hashing"] == "lookup" else {}), (M, 1)
     left, _, right = ARRAYS[case.kernel].partition("->")
     words = [part.split() for part in left.split(",")]
     shapes = {name: shape_of(shape[0] if shape else "", case) for name, *shape in words}
@@ -331,6 +356,7 @@ def test_both_layouts_are_the_same_layer(name):
 # The kinds of hard inputs and which inputs get them; `+` has extremes in float16 as well.
 HARD = {
     "add_mul_act": "large_mean equal subnormal nan inf: x z b; extreme: x",
+    "dlrm": "large_mean nan inf: dense; equal subnormal: dense tables",
     "embedding": "large_mean equal subnormal nan inf extreme: tables",
     "fused_mlp": "large_mean equal subnormal nan inf: x",
     "geglu": "large_mean equal subnormal nan inf extreme+: x",

@@ -15,7 +15,8 @@
     def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32; `rng` is NumPy's (drawing.py)
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
     def formula(case, r, *inputs): …     the outputs in float64; `r` names the rounding points (rounding.py)
-    LAUNCHES = {"two_launches": 2}       variant → how many launches a fused implementation makes in a call (absent: one)
+    LAUNCHES = {"two_launches": 2}       variant → how many launches a fused implementation makes in a call, a number or the dimension
+                                         that says so, such as "LAYERS" (absent: one)
     PUBLISHED = ({"case": "batch", "dtype": "float32", "precision": "tf32", "options": {"w_layout": "nk"}}, …)
                                          the cases whose figures the kernel's authors published; what is left out is float32,
                                          ieee and the default. "figures": {"do_bench": {"flax:module": 298.0}} are theirs in µs, by
@@ -209,7 +210,7 @@ class Mathematics:
     own_dtypes: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    launches: Mapping[str, int] = field(default_factory=dict)
+    launches: Mapping[str, int | str] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     upstream: Callable[..., dict[str, Any]] = _no_weights
     gradient: Callable[..., Any] | None = None
@@ -220,9 +221,10 @@ class Mathematics:
         """Whether it computes a matrix product: a kernel that has none says so in PRECISIONS."""
         return "tf32" in self.precisions
 
-    def launches_of(self, variant: str) -> int:
+    def launches_of(self, variant: str, case: Case) -> int:
         """How many launches a fused implementation makes in a call of that variant."""
-        return self.launches.get(variant, 1)
+        count = self.launches.get(variant, 1)
+        return case.sizes[count] if isinstance(count, str) else count
 
     def formula_of(self, part: str) -> Callable[..., Any]:
         """The kernel's formula, or that of a part of it. Raises ValueError for a part that it does not have."""

@@ -128,7 +128,7 @@ def test_a_kernel_declares_how_many_launches_a_fused_implementation_makes(name):
         module = importlib.import_module(f"implementations.{name}.{implementation}")
         for case, variant in cells_of(module, 90):
             count = len(launched(module, case, variant, DEVICES[90])) + COPIES.get((name, variant), 0)
-            assert count == mathematics.launches_of(variant), f"{case.id} {implementation}:{variant}"
+            assert count == mathematics.launches_of(variant, case), f"{case.id} {implementation}:{variant}"
 
 
 def test_lola_uses_the_tensor_cores_of_hopper(kernels):

@@ -181,6 +181,7 @@ def test_what_a_kernel_py_is_made_of_is_in_numpy_as_well(tmp_path):
         (KERNEL + "OWN_DTYPES = {'a': ''}\n", ": OWN_DTYPES is {'a': ''}; expected"), (KERNEL + "OUTPUTS = 'y'\n", ": OUTPUTS is 'y'; expected a tuple of names"),
         (KERNEL + "LAUNCHES = {'a': 0}\n", ": LAUNCHES is {'a': 0}; expected variants with positive integers"),
         (KERNEL + "LAUNCHES = {'a': True}\n", ": LAUNCHES is {'a': True}; expected variants"),
+        (KERNEL + "LAUNCHES = {'a': 'M'}\n", ": LAUNCHES is {'a': 'M'}; expected variants with positive integers or dimensions"),
         (KERNEL + "PUBLISHED = 'odd'\n", ": PUBLISHED is 'odd'; expected cases, such as ({\"case\": \"odd\", \"dtype\": \"float32\"},)"),
         (KERNEL + "PUBLISHED = ('odd',)\n", ": PUBLISHED has 'odd': expected a case and any of dtype, precision, options"),
         (KERNEL + "PUBLISHED = ({'case': 'odd', 'M': 3},)\n", ": PUBLISHED has {'case': 'odd', 'M': 3}: expected a case and any of"),

@@ -124,6 +124,13 @@ def lora_linear(o, x, scale, W, b, A, B):
     return act(o["activation"], product(o, x, W) + b + float(scale) * product({}, product({}, x, A), B))
 
 
+def lora_mlp(o, x, scale, *arrays):
+    for i in range(0, len(arrays), 4):
+        layer = o | {"activation": "relu" if i + 4 < len(arrays) else o["last"]}
+        x = lora_linear(layer, x, scale, *arrays[i : i + 4])
+    return x
+
+
 def softmax(o, x):
     return torch.softmax(torch.from_numpy(x), dim=-1).numpy()
 
@@ -162,7 +169,7 @@ def splacc(o, A, B):
     return np.array([[expit(row[n]) * math.tanh(row[N + n]) for n in range(N)] for row in C])
 
 
-WHOLE = [add_mul_act, add_relu, dlrm, embedding, fused_mlp, geglu, interaction, launch, lola, lora_linear, padded_attention,
+WHOLE = [add_mul_act, add_relu, dlrm, embedding, fused_mlp, geglu, interaction, launch, lola, lora_linear, lora_mlp, padded_attention,
          padded_softmax, padded_softmax_v, shcsa, softmax, splacc]  # fmt: skip
 PARTS = {
     ("fused_mlp", "products"): mlp_products,
@@ -284,6 +291,7 @@ STEP = ["activation"]
 SOFTMAX = ["shifted", "function 4", "exponentials", "sum", "total", "function 4", "inverse", "compute"]
 ATTENTION = ["narrow query", "dot", "scores", "scaled", *SOFTMAX, "probabilities", "dot"]
 LINEAR = ["dot", "product", "bias"]
+ADAPTED = ["dot", "xa", "scaled_xa", "dot", "xab", *LINEAR, "scaled", "sum"]
 SIGMOID = ["function 4", *STEP, *STEP, "function 4", *STEP]
 GELU_ERF = [*STEP, *STEP, *STEP, "function 12", *STEP, *STEP]
 GELU_TANH = [*STEP * 7, "function 4", *STEP * 3]
@@ -301,8 +309,10 @@ STEPS = {
     ("launch", ""): [],
     ("lola", "activation=none"): ["sum", "compute", "compute", "sum", "function 4", "layernorm", "dot", "one_pass", "product",
                                   "bias", "output"],
-    ("lora_linear", "activation=none"): ["dot", "xa", "scaled_xa", "dot", "xab", *LINEAR, "scaled", "sum"],
-    ("lora_linear", "activation=tanh"): ["dot", "xa", "scaled_xa", "dot", "xab", *LINEAR, "scaled", "sum", "function 4", *STEP],
+    ("lora_linear", "activation=none"): ADAPTED,
+    ("lora_linear", "activation=tanh"): [*ADAPTED, "function 4", *STEP],
+    ("lora_mlp", ""): [*ADAPTED, "hidden", *ADAPTED, "hidden", *ADAPTED],
+    ("lora_mlp", "last=sigmoid"): [*ADAPTED, "hidden", *ADAPTED, "hidden", *ADAPTED, *SIGMOID],
     ("padded_attention", ""): ATTENTION,
     ("padded_softmax", ""): SOFTMAX,
     ("padded_softmax_v", ""): [*SOFTMAX, "probabilities", "dot"],

@@ -102,7 +102,7 @@ def test_fused_kernels_make_the_launches_that_kernel_py_declares(kernels, run_ce
     records = run_cells(cells, time_s=0.02)
     assert_right(records)
     for r in (r for r in records if r.status == "ok"):
-        expected = kernels[name].mathematics.launches_of(r.cell.variant)
+        expected = kernels[name].mathematics.launches_of(r.cell.variant, r.case)
         assert r.timing.launches == expected, (r.label, r.timing.kernels)
         assert r.timing.timer == "cupti" and r.timing.busy_median <= r.timing.median * 1.0001
         assert r.timing.host_median > 0 and r.device.driver

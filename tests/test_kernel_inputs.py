@@ -45,6 +45,12 @@ EXPECTED = {
         "x": ((64, 96), *NORMAL), "scale": ((), 0.5, 0), "W": ((96, 80), 0, 1 / math.sqrt(96)), "b": ((80,), *NORMAL),
         "A": ((96, 16), 0, 1 / math.sqrt(96)), "B": ((16, 80), 0, 0.25),
     },
+    "lora_mlp": {
+        "x": ((64, 65), *NORMAL), "scale": ((), 0.5, 0),
+        "W1": ((65, 96), 0, 1 / math.sqrt(65)), "b1": ((96,), 0, 0.5), "A1": ((65, 16), 0, 1 / math.sqrt(65)), "B1": ((16, 96), 0, 0.25),
+        "W2": ((96, 80), 0, math.sqrt(2 / 96)), "b2": ((80,), 0, 0.5), "A2": ((96, 16), 0, math.sqrt(2 / 96)), "B2": ((16, 80), 0, 0.25),
+        "W3": ((80, 48), 0, math.sqrt(2 / 80)), "b3": ((48,), 0, 0.5), "A3": ((80, 16), 0, math.sqrt(2 / 80)), "B3": ((16, 48), 0, 0.25),
+    },
     "padded_attention": {
         "q": ((2, 3, 128, 48), 0, 1.5), "k": ((2, 3, 128, 48), *NORMAL), "v": ((2, 3, 128, 48), *NORMAL), "n_padd": ((2,), None, None),
     },
@@ -88,7 +94,7 @@ def test_inputs_have_their_shape_and_size(name):
             assert finite.std() == pytest.approx(deviation, rel=4 / math.sqrt(2 * finite.size)), n
 
 
-@pytest.mark.parametrize("name", ["add_mul_act", "lora_linear"])
+@pytest.mark.parametrize("name", ["add_mul_act", "lora_linear", "lora_mlp"])
 def test_a_scalar_is_another_in_each_set_from_a_quarter_to_three(name):
     drawn = np.array([float(next(a for a in s.values() if a.ndim == 0)) for s in sets_of(name, 150)])
     assert len(set(drawn.tolist())) == 150 and 0.25 <= drawn.min() < 0.27 and 0.73 < drawn.max() <= 0.75

@@ -124,6 +124,14 @@ def lora_linear(case):
     product(M, R, N)
 
 
+def lora_mlp(case):
+    for K, N in itertools.pairwise(widths_of(case)):
+        M, R = case.size("M", "R")
+        product(M, K, N)
+        product(M, K, R)
+        product(M, R, N)
+
+
 def interaction(case, form=None):
     M, F, D = case.size("M", "F", "D")
     if (form or case.options["form"]) == "outer":
@@ -175,6 +183,7 @@ FLOPS = {
     "launch": lambda case: None,
     "lola": lambda case: product(*case.size("M", "K", "N")),
     "lora_linear": lora_linear,
+    "lora_mlp": lora_mlp,
     "padded_attention": padded_attention,
     "padded_softmax": lambda case: softmax(len(visible(case))),
     "padded_softmax_v": lambda case: attend(case, 1),
@@ -273,6 +282,7 @@ ARRAYS = {
     "launch": "x N -> N",
     "lola": "x MK, W KN, b N -> MN",
     "lora_linear": "x MK, scale, W KN, b N, A KR, B RN -> MN",
+    "lora_mlp": "x, scale, W1, b1, A1, B1, W2, b2, A2, B2, W3, b3, A3, B3, W4, b4, A4, B4",
     "padded_attention": "q BHTD, k BHTD, v BHTD, n_padd B -> BHTD",
     "padded_softmax": "att TT, n_padd -> TT",
     "padded_softmax_v": "att TT, v TD, n_padd -> TD",
@@ -300,11 +310,11 @@ def widths_of(case):
 
 def expected_arrays(case):
     """{name: shape} and the output's shape, None where this test leaves it to the bytes."""
-    if case.kernel == "fused_mlp":
-        widths = widths_of(case)
-        shapes = {"x": (case.sizes["M"], widths[0])}
+    if case.kernel in ("fused_mlp", "lora_mlp"):
+        widths, R = widths_of(case), case.sizes.get("R")
+        shapes = {"x": (case.sizes["M"], widths[0])} | ({"scale": ()} if R else {})
         for i, (K, N) in enumerate(itertools.pairwise(widths), 1):
-            shapes |= {f"W{i}": (K, N), f"b{i}": (N,)}
+            shapes |= {f"W{i}": (K, N), f"b{i}": (N,)} | ({f"A{i}": (K, R), f"B{i}": (R, N)} if R else {})
         return shapes, (case.sizes["M"], widths[-1])
     if case.kernel == "dlrm":
         M, F, D, N0 = case.size("M", "F", "D", "N0")
@@ -363,6 +373,7 @@ HARD = {
     "interaction": "large_mean equal subnormal nan inf: dense sparse",
     "lola": "large_mean equal subnormal nan inf extreme+: x",
     "lora_linear": "large_mean equal subnormal nan inf extreme+: x",
+    "lora_mlp": "large_mean equal subnormal nan inf: x",
     "padded_attention": "large_mean extreme+: v; equal: q v; subnormal: q k; nan: q",
     "padded_softmax_v": "large_mean extreme+: v; equal: att v; subnormal nan inf: att",
     "shcsa": "equal subnormal: x",

@@ -15,9 +15,9 @@ from implementations._shared.numpy.formulas import (
     ACTIVATIONS,
     PRODUCTS,
     activate,
+    adapted,
+    adapted_gradients,
     layer_elements,
-    linear,
-    linear_gradients,
     product,
     pulled_back,
 )
@@ -70,13 +70,8 @@ def hard(case):
 
 
 def formula(case, r, x, scale, W, b, A, B):
-    """(y,) in float64. Points: `product`, `bias`, `xa`, `xab`, `scaled` and `sum` as Torch's operators round them; a fused
-    kernel scales x @ A instead, rounds that for the tensor cores (`scaled_xa`), and adds its product with B to x @ W."""
-    W = W if case.options["w_layout"] == "kn" else W.T
-    xa = r.round("xa", r.dot(x, A))
-    adapter = r.round("xab", r.dot(r.round("scaled_xa", scale * xa) / scale, B))  # scale is never 0
-    z = r.round("sum", linear(case, x, W, b, r) + r.round("scaled", scale * adapter))
-    return (activate(case.options["activation"], z, r),)
+    """(y,) in float64. Points: those of formulas.adapted and of the activation."""
+    return (activate(case.options["activation"], adapted(case, r, x, scale, W, b, A, B)[0], r),)
 
 
 GRADIENTS = ("x", "W", "b", "A", "B")
@@ -88,21 +83,10 @@ def upstream(case, rng):
 
 
 def gradient(case, r, x, scale, W, b, A, B, dy):
-    """(dx, dW, db, dA, dB) in float64, of all weights, with dz = dy * act'(z):
-
-        dx = dz @ Wᵀ + scale * dz @ Bᵀ @ Aᵀ        dA = scale * xᵀ @ dz @ Bᵀ        dB = scale * (x @ A)ᵀ @ dz
-
-    Points: those of the formula, `dz`, `dscaled`, `dxa`, and the two shares of dx, `straight` and `through`."""
-    upright = W if case.options["w_layout"] == "kn" else W.T
-    xa = r.round("xa", r.dot(x, A))
-    adapter = r.round("xab", r.dot(r.round("scaled_xa", scale * xa) / scale, B))
-    z = r.round("sum", linear(case, x, upright, b, r) + r.round("scaled", scale * adapter))
+    """(dx, dW, db, dA, dB) in float64, of all weights. Points: those of the formula, `dz`, and those of formulas.adapted_gradients."""
+    z, xa = adapted(case, r, x, scale, W, b, A, B)
     dz = r.round("dz", pulled_back(case.options["activation"], z, dy, r))
-    straight, dW, db = linear_gradients(case, r, x, W, dz)
-    dscaled = r.round("dscaled", scale * dz)
-    dxa = r.round("dxa", r.dot(dscaled, B.T))
-    through = r.round("through", r.dot(dxa, A.T))
-    return r.compute(r.round("straight", straight) + through), dW, db, r.dot(x.T, dxa), r.dot(xa.T, dscaled)
+    return adapted_gradients(case, r, x, scale, W, A, B, xa, dz)
 
 
 def x_product(case, r, x, scale, W, *_):

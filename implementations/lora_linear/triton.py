@@ -1,11 +1,11 @@
-"""lora_linear in Triton: _triton_kernels.py says how the kernels work.
+"""lora_linear in Triton: _shared/triton/lora.py says how the kernels work.
 
 fused: one launch. two_launches: x @ A first, then the layer with it.
 """
 
 import torch
 
-from implementations.lora_linear._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations._shared.triton.lora import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}

@@ -110,6 +110,32 @@ def linear(case, x, W, b, r, after=lambda product: product):
     return r.round("bias", r.round("product", after(r.dot(x, W))) + b)
 
 
+def adapted(case, r, x, scale, W, b, A, B):
+    """(z, x @ A): z = x @ W + b + scale * (x @ A) @ B, a linear layer with a low-rank adapter, W as the case stores it.
+
+    Points: `product`, `bias`, `xa`, `xab`, `scaled` and `sum` as Torch's operators round them; a fused kernel scales x @ A instead,
+    rounds that for the tensor cores (`scaled_xa`), and adds its product with B to x @ W.
+    """
+    xa = r.round("xa", r.dot(x, A))
+    adapter = r.round("xab", r.dot(r.round("scaled_xa", scale * xa) / scale, B))  # scale is never 0
+    straight = linear(case, x, W if case.options["w_layout"] == "kn" else W.T, b, r)
+    return r.round("sum", straight + r.round("scaled", scale * adapter)), xa
+
+
+def adapted_gradients(case, r, x, scale, W, A, B, xa, dz):
+    """(dx, dW, db, dA, dB) of `adapted`, where dz (M, N) is the gradient by z:
+
+        dx = dz @ Wᵀ + scale * dz @ Bᵀ @ Aᵀ        dA = scale * xᵀ @ dz @ Bᵀ        dB = scale * (x @ A)ᵀ @ dz
+
+    Points: `dscaled`, `dxa`, and the two shares of dx, `straight` and `through`.
+    """
+    straight, dW, db = linear_gradients(case, r, x, W, dz)
+    dscaled = r.round("dscaled", scale * dz)
+    dxa = r.round("dxa", r.dot(dscaled, B.T))
+    through = r.round("through", r.dot(dxa, A.T))
+    return r.compute(r.round("straight", straight) + through), dW, db, r.dot(x.T, dxa), r.dot(xa.T, dscaled)
+
+
 def dot(case, r, x, W):
     """x (M, K) @ W as the case stores it, (K, N) or (N, K)."""
     return r.dot(x, W if case.options["w_layout"] == "kn" else W.T)

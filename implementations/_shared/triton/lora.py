@@ -1,4 +1,5 @@
-"""lora_linear in Triton: the kernels that triton.py and jax_triton.py both launch, and the choice of their tiles.
+"""Linear layers with low-rank adapters in Triton, act(x @ W + b + scale * (x @ A) @ B): kernels that lora_linear and lora_mlp launch,
+and the choice of their tiles. `case` has the sizes M, K, N and R and the options `activation` and `w_layout` of one layer.
 
     fused    a program has a tile of rows and of columns. In one pass over K it feeds the tensor cores x @ W and, beside it,
              x @ A, which has few columns. At the end x @ A, scaled, is multiplied by its columns of B onto the same sums.

@@ -1,0 +1,185 @@
+// A linear layer with a low-rank adapter: y = act(x @ W + b + scale * (x @ A) @ B).
+//
+//   fused    one launch. While slabs of x and W pass through shared memory and are multiplied into a tile of y, the same slab
+//            of x is multiplied by one of A, RB columns wide, into a second tile of sums. At the end that tile, scaled, goes
+//            to shared memory as one more slab of x, with B's rows as one more slab of W: the adapter ends up in the same
+//            sums, and y is written once. B is on its way before the last slabs of W are multiplied.
+//   down     x @ A alone: the first launch of two_launches.
+//   up       the second: as `fused`, but its last slab of x is read from what `down` made.
+//
+// On the tensor cores (float16, bfloat16, and float32 as tf32), or where SIMT on the float32 units (precision "ieee").
+// _shared/cuda/matmul_mma.cuh says how a tile is multiplied. Sizes are arbitrary; ALIGNED promises that K and N, RANK_ALIGNED that R is a
+// multiple of a 16-byte vector. Columns past R are 0, not what the sums have: where x has an inf, that is NaN (inf * 0).
+#pragma once
+
+#include "_shared/cuda/matmul_simt.cuh"
+
+template <typename T, Activation ACT>
+struct Biased : Epilogue {
+    const T* __restrict__ b;
+
+    __device__ __forceinline__ explicit Biased(const T* b) : b(b) {}
+    __device__ __forceinline__ float column(long long n) const { return to_float(b[n]); }
+    __device__ __forceinline__ float operator()(None, float bias, const float (&v)[1]) const {
+        return activate<ACT>(v[0] + bias);
+    }
+};
+
+// f of every sum inside of M × N to y.
+template <bool ALIGNED, typename T, bool NK, int BM, int BN, int WM, int WN, typename F>
+__device__ __forceinline__ void store_tile(const TensorTile<T, NK, BM, BN, WM, WN>& tile, unsigned char* memory, T* y,
+                                           long long M, long long N, long long m0, long long n0, F f) {
+    tile.template epilogue<ALIGNED>(memory, y, M, N, m0, n0, f);
+}
+template <bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, typename F>
+__device__ __forceinline__ void store_tile(const SimtTile<NK, BM, BN, WM, WN>& tile, unsigned char*, float* y,
+                                           long long M, long long N, long long m0, long long n0, F f) {
+    each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
+        long long m = m0 + row, n = n0 + column;
+        if (m >= M || n >= N) return;
+        float *to = y + m * N + n, first = f({}, f.column(n), {v0});
+        if constexpr (ALIGNED) {
+            *reinterpret_cast<float2*>(to) = {first, f({}, f.column(n + 1), {v1})};
+        } else {
+            to[0] = first;
+            if (n + 1 < N) to[1] = f({}, f.column(n + 1), {v1});
+        }
+    });
+}
+
+// The sums of a tile go on in another whose W is stored otherwise.
+template <typename To, typename From>
+__device__ __forceinline__ To continued(const From& from) {
+    To to;
+    static_assert(sizeof(to.c) == sizeof(from.c), "the same places");
+#pragma unroll
+    for (int i = 0; i < static_cast<int>(sizeof(to.c) / sizeof(to.c[0])); ++i)
+#pragma unroll
+        for (int j = 0; j < static_cast<int>(sizeof(to.c[0]) / sizeof(to.c[0][0])); ++j)
+#pragma unroll
+            for (int e = 0; e < static_cast<int>(sizeof(to.c[0][0]) / sizeof(float)); ++e)
+                to.c[i][j][e] = from.c[i][j][e];
+    return to;
+}
+
+// The layer. FUSED sums x @ A itself, in RM × RN warps; otherwise `xa` (M, R) holds it. WM × WN warps have the tile of y.
+template <bool FUSED, typename T, bool SIMT, Activation ACT, bool ALIGNED, bool RANK_ALIGNED, bool NK, int BM, int BN,
+          int WM, int WN, int RB, int RM, int RN, int STAGES>
+__device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ W,
+                                      const T* __restrict__ b, const T* __restrict__ A, const T* __restrict__ B,
+                                      const T* __restrict__ xa, T* __restrict__ y, long long M, long long K, long long N,
+                                      long long R) {
+    constexpr int THREADS = WM * WN * 32, X = BM * 128, STAGE = X + (BN + (FUSED ? RB : 0)) * 128;
+    static_assert(RM * RN == WM * WN && STAGES >= 2, "the same warps; one stage is read while another is written");
+    using Tile = typename TileOf<SIMT, T, NK, BM, BN, WM, WN>::Type;
+    using Lift = typename TileOf<SIMT, T, false, BM, BN, WM, WN>::Type;
+    using Low = typename TileOf<SIMT, T, false, BM, RB, RM, RN>::Type;
+    extern __shared__ __align__(128) unsigned char memory[];  // max(STAGES * STAGE, the tile of y as it is stored)
+    long long m0, n0;
+    block_origin(M, N, BM, BN, m0, n0);
+    RowLoader<T, ALIGNED, BM, THREADS> x_slabs(x, m0, M, K);
+    WeightLoader<NK, T, ALIGNED, BN, THREADS, 1> W_slabs(W, n0, N, K);
+    ColumnLoader<T, RANK_ALIGNED, RB, THREADS> A_slabs(A, 0, R, K);
+    ColumnLoader<T, ALIGNED, BN, THREADS> B_slabs(B, n0, N, R);
+    int slabs = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), all = slabs + static_cast<int>((R + SLAB<T> - 1) / SLAB<T>);
+
+    auto load = [&](int slab, int stage) {
+        unsigned char* here = memory + stage * STAGE;
+        if (slab < slabs) {
+            x_slabs.load(here);
+            W_slabs.load(here + X);
+            if constexpr (FUSED) A_slabs.load(here + X + BN * 128);
+        } else if (slab < all) {
+            B_slabs.load(here + X);
+        }
+        copy_commit();
+    };
+    int stage = 0, next = STAGES - 1;
+    auto advance = [&](int slab) {  // waits for the slab, asks for another, and returns where the slab is
+        copy_wait<STAGES - 2>();
+        __syncthreads();
+        load(slab + STAGES - 1, next);
+        unsigned char* here = memory + stage * STAGE;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        next = next + 1 == STAGES ? 0 : next + 1;
+        return here;
+    };
+
+    Tile tile;
+    Low low;
+    for (int i = 0; i < STAGES - 1; ++i) load(i, i);
+    float factor = to_float(*scale);
+    for (int slab = 0; slab < slabs; ++slab) {
+        unsigned char* here = advance(slab);
+        tile.add(here, here + X);
+        if constexpr (FUSED) low.add(here, here + X + BN * 128);
+    }
+
+    Lift lift = continued<Lift>(tile);
+    for (int slab = slabs; slab < all; ++slab) {
+        unsigned char* here = advance(slab);
+        int r0 = (slab - slabs) * SLAB<T>;
+        if constexpr (FUSED) {
+            each_pair(low, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
+                if (column < r0 || column >= r0 + SLAB<T>) return;
+                struct alignas(2 * sizeof(T)) {
+                    T at[2];
+                } pair;
+                pair.at[0] = from_float<T>(column < R ? factor * v0 : 0.0f);
+                pair.at[1] = from_float<T>(column + 1 < R ? factor * v1 : 0.0f);
+                *reinterpret_cast<decltype(pair)*>(here + slab_place<T>(row, column - r0)) = pair;
+            });
+        } else {
+            for (int i = threadIdx.x; i < BM * SLAB<T>; i += THREADS) {
+                int row = i / SLAB<T>, r = i % SLAB<T>;
+                bool inside = m0 + row < M && r0 + r < R;
+                float v = inside ? factor * to_float(xa[(m0 + row) * R + r0 + r]) : 0.0f;
+                *reinterpret_cast<T*>(here + slab_place<T>(row, r)) = from_float<T>(v);
+            }
+        }
+        __syncthreads();
+        add_part(lift, here, here + X, static_cast<int>(R) - r0);
+    }
+    __syncthreads();  // the slabs' memory is free
+    store_tile<ALIGNED>(lift, memory, y, M, N, m0, n0, Biased<T, ACT>(b));
+}
+
+template <typename T, bool SIMT, Activation ACT, bool ALIGNED, bool RANK_ALIGNED, bool NK, int BM, int BN, int WM, int WN,
+          int RB, int RM, int RN, int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32, 1)
+    fused(const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ W, const T* __restrict__ b,
+          const T* __restrict__ A, const T* __restrict__ B, T* __restrict__ y, long long M, long long K, long long N,
+          long long R) {
+    layer<true, T, SIMT, ACT, ALIGNED, RANK_ALIGNED, NK, BM, BN, WM, WN, RB, RM, RN, STAGES>(x, scale, W, b, A, B, nullptr,
+                                                                                           y, M, K, N, R);
+}
+
+template <typename T, bool SIMT, Activation ACT, bool ALIGNED, bool RANK_ALIGNED, bool NK, int BM, int BN, int WM, int WN,
+          int RB, int RM, int RN, int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32, 1)
+    up(const T* __restrict__ xa, const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ W,
+       const T* __restrict__ b, const T* __restrict__ B, T* __restrict__ y, long long M, long long K, long long N,
+       long long R) {
+    layer<false, T, SIMT, ACT, ALIGNED, RANK_ALIGNED, NK, BM, BN, WM, WN, RB, RM, RN, STAGES>(x, scale, W, b, x, B, xa, y,
+                                                                                            M, K, N, R);
+}
+
+// BM rows of x @ A (M, R), in WM × WN warps.
+template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32)
+    down(const T* __restrict__ x, const T* __restrict__ A, T* __restrict__ xa, long long M, long long K, long long R) {
+    using Tile = typename TileOf<SIMT, T, false, BM, RB, WM, WN>::Type;
+    constexpr int THREADS = WM * WN * 32;
+    extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
+    long long m0 = static_cast<long long>(blockIdx.x) * BM;
+    Tile tile;
+    RowLoader<T, ALIGNED, BM, THREADS> rows(x, m0, M, K);
+    ColumnLoader<T, RANK_ALIGNED, RB, THREADS> columns(A, 0, R, K);
+    mainloop<STAGES>(tile, memory, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>));
+    each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
+        if (m0 + row >= M) return;
+        T* to = xa + (m0 + row) * R + column;
+        if (column < R) to[0] = from_float<T>(v0);
+        if (column + 1 < R) to[1] = from_float<T>(v1);
+    });
+}

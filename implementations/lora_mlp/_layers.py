@@ -1,0 +1,56 @@
+"""The layers of lora_mlp as the kernels of lora_linear take them, each a case of its own, for triton.py, jax_triton.py and cuda.py.
+
+`lora` is the module that chooses a layer's tile: _shared/triton/lora.py or _shared/cuda/lora.py. The tunables of layer 2 begin
+with layer2_.
+"""
+
+from dataclasses import replace
+from itertools import pairwise
+
+OF_A_LAYER = 4  # W, b, A, B
+
+
+def widths(case):
+    """(N0, N1, …) as far as the last layer."""
+    return case.size("N0", "N1", "N2", "N3", "N4")[: case.sizes["LAYERS"] + 1]
+
+
+def layers(case):
+    """A case with the sizes M, K, N and R and the options activation and w_layout for each layer."""
+    M, R = case.size("M", "R")
+    found = []
+    for number, (K, N) in enumerate(pairwise(widths(case)), 1):
+        activation = case.options["last"] if number == case.sizes["LAYERS"] else "relu"
+        options = {"activation": activation, "w_layout": case.options["w_layout"]}
+        found.append(replace(case, kernel="lora_linear", sizes={"M": M, "K": K, "N": N, "R": R}, options=options))
+    return found
+
+
+def skip(lora, case, device):
+    """Why a layer cannot run, or None."""
+    return next(filter(None, (lora.skip(layer, "fused", device) for layer in layers(case))), None)
+
+
+def config(lora, case, device):
+    """The tunables of all layers."""
+    own = [lora.config(layer, "fused", device) for layer in layers(case)]
+    return {f"layer{i}_{name}": value for i, of in enumerate(own, 1) for name, value in of.items()}
+
+
+def of_layer(number, config):
+    """The tunables of one layer, without its number."""
+    prefix = f"layer{number}_"
+    return {name.removeprefix(prefix): value for name, value in config.items() if name.startswith(prefix)}
+
+
+def fits(lora, case, device, config):
+    """Why the config of a layer cannot run, or None."""
+    for number, layer in enumerate(layers(case), 1):
+        if reason := lora.fits(layer, "fused", device, of_layer(number, config)):
+            return f"layer{number}: {reason}"
+    return None
+
+
+def by_layer(arrays):
+    """(W, b, A, B) of each layer, from the arguments of a call behind x and scale."""
+    return [arrays[i : i + OF_A_LAYER] for i in range(0, len(arrays), OF_A_LAYER)]

@@ -1,0 +1,60 @@
+"""lora_mlp in CUDA C++: a launch for each layer with its adapter, the kernel of lora_linear's `fused` (_shared/cuda/lora.cuh)."""
+
+from pathlib import Path
+
+from implementations._shared.cuda import lora
+from implementations.lora_mlp import _layers
+
+BACKEND = "torch"
+FUSED = True
+VARIANTS = {"default": ("scaled_xa", "hidden")}
+REQUIRES = {"cuda.core": "cuda-core"}
+WITHOUT_GPU = "unavailable"
+EXPECT = (
+    {"variant": "default", "case": "synthetic_2048", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+)  # fmt: skip
+TUNABLES = {  # as lora_linear has them, of each layer
+    "default": {
+        "layer1_BLOCK_M": (16, 64, 128), "layer1_BLOCK_N": (64, 128, 256), "layer1_num_stages": (2, 3, 4),
+        "layer2_BLOCK_M": (16, 64, 128), "layer2_BLOCK_N": (64, 128, 256), "layer2_num_stages": (2, 3, 4),
+        "layer3_BLOCK_M": (16, 64, 128), "layer3_BLOCK_N": (64, 128, 256), "layer3_num_stages": (2, 3, 4),
+        "layer4_BLOCK_M": (16, 64, 128), "layer4_BLOCK_N": (64, 128, 256), "layer4_num_stages": (2, 3, 4),
+    },
+}  # fmt: skip
+FILE = Path(__file__).with_suffix(".cu")
+
+
+def skip(case, variant, device):
+    return _layers.skip(lora, case, device)
+
+
+def config(case, variant, device):
+    return _layers.config(lora, case, device)
+
+
+def fits(case, variant, device, config):
+    return _layers.fits(lora, case, device, config)
+
+
+def launches(case, variant, device, config):
+    """A launch for each layer. What a layer writes, the next one reads."""
+    found = []
+    for number, layer in enumerate(_layers.layers(case), 1):
+        found += lora.launches(FILE, layer, "fused", device, _layers.of_layer(number, config))
+    return tuple(found)
+
+
+def build(case, variant, device, config):
+    """call(x (M, N0), scale (), W1, b1, A1, B1, W2, …) → (M, N of the last layer)."""
+    sizes = [layer.size("M", "K", "N", "R") for layer in _layers.layers(case)]
+    runs = [launch.bind() for launch in launches(case, variant, device, config)]
+
+    def call(x, scale, *arrays):
+        for run, (M, K, N, R), own in zip(runs, sizes, _layers.by_layer(arrays), strict=True):
+            y = x.new_empty((M, N))
+            run(x, scale, *own, y, M, K, N, R)
+            x = y
+        return x
+
+    return call

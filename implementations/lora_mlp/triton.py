@@ -1,0 +1,31 @@
+"""lora_mlp in Triton: a launch for each layer with its adapter, the kernel of lora_linear's `fused`."""
+
+import torch
+
+from implementations.lora_mlp._layers import by_layer, widths
+from implementations.lora_mlp._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+
+BACKEND = "torch"
+REQUIRES = {"triton": "triton"}
+WITHOUT_GPU = "interpreted"
+FUSED = True
+VARIANTS = {"default": ("scaled_xa", "hidden")}
+EXPECT = (
+    {"variant": "default", "case": "synthetic_2048", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+)  # fmt: skip
+
+
+def build(case, variant, device, chosen):
+    """call(x (M, N0), scale (), W1, b1, A1, B1, W2, …) → (M, N of the last layer)."""
+    M, columns = case.sizes["M"], widths(case)[1:]
+    runs = [launch.bind() for launch in launches(case, variant, device, chosen)]
+
+    def call(x, scale, *arrays):
+        for run, N, own in zip(runs, columns, by_layer(arrays), strict=True):
+            y = torch.empty((M, N), dtype=x.dtype, device=x.device)
+            run(x, scale, *own, M, y)
+            x = y
+        return x
+
+    return call

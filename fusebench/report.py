@@ -45,7 +45,7 @@ def ended(record: Record, number: int, of: int) -> str:
     """One line of a cell that has ended."""
     said = f"{record.status}  {' '.join(dict.fromkeys((record.kernel, record.case.id, record.label)))}"
     if record.timing and record.status == "ok":
-        said += f"  {seconds(record.timing.median)} ± {_around(record.timing)}"
+        said += f"  {seconds(record.timing.median)} ± {around(record.timing)}"
     elif record.reason:
         said += f"  {record.reason}"
     elif _ratio(record):
@@ -73,10 +73,10 @@ def show(records: Sequence[Record], timed: bool = True, published: bool = False)
         elif shown:
             _print_parity(out, shown)
         if timed:
-            for line in [*_notes(shown), *(_published(rows) if published else ())]:
+            for line in [*notes(shown), *(_published(rows) if published else ())]:
                 out.print(line, highlight=False)
         if others := [r for r in rows if r not in shown or r.reason]:
-            _print_reasons(out, others, with_error=timed)
+            print_reasons(out, others, with_error=timed)
             for reproduce in dict.fromkeys(r.reproduce for r in others if r.reproduce):
                 out.print(
                     f"[dim]again: {escape(reproduce)}[/]", highlight=False, soft_wrap=True
@@ -116,8 +116,8 @@ def _figures(record: Record, baseline: float | None) -> dict[str, str]:
     timing, rates = record.timing, record.rates
     assert timing and rates
     return {
-        _heading(record.device.type, timing.regime): seconds(timing.median),
-        "±": _around(timing),
+        heading(record.device.type, timing.regime): seconds(timing.median),
+        "±": around(timing),
         "wall": _wall(timing.clocks) if timing.regime == "queued" else "",
         **(_memory(record) if record.case.mode != "forward" else {}),
         "host": seconds(timing.host_median) if timing.host_median else "",
@@ -166,7 +166,7 @@ def _print_parity(out: Console, rows: Sequence[Record]) -> None:
     print_table(out, ("implementation", "status"), right, cells, LEAST_OF_PARITY)
 
 
-def _print_reasons(out: Console, rows: Sequence[Record], with_error: bool) -> None:
+def print_reasons(out: Console, rows: Sequence[Record], with_error: bool) -> None:
     """The cells without figures, those with one reason together: in columns where these fit, else as text."""
     table = Table.grid(padding=(0, 2))
     together: dict[tuple[str, str], list[str]] = {}
@@ -205,14 +205,14 @@ def wall_time(clock: Clock, wall_s: float) -> None:
     )
 
 
-def _heading(device: str, regime: str) -> str:
+def heading(device: str, regime: str) -> str:
     """What the times of a regime are: only a queued call's is the GPU's alone."""
     if device == "cpu":
         return "CPU time"
     return {"queued": "GPU time", "isolated": "wall time", "sustained": "time a call"}[regime]
 
 
-def _around(timing: Timing) -> str:
+def around(timing: Timing) -> str:
     """Half the 95 % interval of the median as a share of it, with a mark where that is more than was asked for."""
     around = timing.uncertainty
     return ("?" if around is None else f"{around:.1%}") + ("!" if timing.target_missed else "")
@@ -225,7 +225,7 @@ def _wall(clocks: Clocks | None) -> str:
     return seconds(clocks.wall) if clocks.says == "agrees" else "n/a"
 
 
-def _notes(rows: Sequence[Record]) -> list[str]:
+def notes(rows: Sequence[Record]) -> list[str]:
     """What else must be known of the times of a table."""
     timed = [(r.label, r.timing) for r in rows if r.status == "ok" and r.timing]
     lines = []

@@ -17,7 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from fusebench import cases, discovery, folder, provenance, report
 from fusebench.commands import dry_run, keys, runs, show
-from fusebench.configuration import command_line, jobs, names, request, schema, values
+from fusebench.commands import story as story_table
+from fusebench.configuration import command_line, jobs, names, request, schema, story, values
 from fusebench.configuration.request import Request, Requests
 from fusebench.discovery import Kernel
 from fusebench.errors import StorageError, UsageError, fail
@@ -219,7 +220,10 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
     with while_it_is_read():  # the exit code is that of the records, read or not
         if not asked.chosen.get("quiet"):
-            report.show(finished, timed=asked.command == "bench", published=bool(asked.chosen["published"]))
+            if asked.chosen.get("story") is not None and asked.command == "bench":
+                story_table.show(story.read(kernels, asked.chosen), finished, kernels)
+            else:
+                report.show(finished, timed=asked.command == "bench", published=bool(asked.chosen["published"]))
             if asked.chosen.get("baseline") is not None and finished:
                 show.show_beside(run_folder, asked.chosen["baseline"])
         report.footer(finished, this.clock, time.perf_counter() - begin, run_folder)

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from fusebench import cases
+from fusebench.configuration import story
 from fusebench.contract import STATUSES, Cell
 from fusebench.discovery import Kernel
 
@@ -37,7 +38,8 @@ def build(command: str, roots: Sequence[Path], chosen: Mapping[str, Any], kernel
     """The request of a configuration. Raises UsageError for whatever in it does not exist."""
     retry = [] if chosen.get("retry") is None else cases.some(chosen["retry"])
     statuses = tuple(cases.check_name("status", str(status), STATUSES) for status in retry)
-    return Request(command, tuple(map(str, roots)), chosen, tuple(cases.select_cells(kernels, chosen)), statuses)
+    cells = cases.select_cells(kernels, chosen) if chosen.get("story") is None else story.read(kernels, chosen).cells
+    return Request(command, tuple(map(str, roots)), chosen, tuple(cells), statuses)
 
 
 def encode(request: Request) -> bytes:

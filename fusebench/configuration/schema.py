@@ -26,6 +26,7 @@ class BaseConfig:
     implementation: Any = MISSING
     case: Any = MISSING
     published: bool = MISSING
+    story: Any = MISSING
     dtype: Any = MISSING
     precision: Any = MISSING
     mode: Any = MISSING

@@ -64,8 +64,10 @@ def weights(case, rng):
 
 
 def hard(case):
-    """All kinds, but no extremes where float32 cannot hold their sums."""
-    kinds = ("large_mean", "equal", "subnormal", "nan", "inf", *(("extreme",) if case.dtype == "float16" else ()))
+    """All kinds, but no extremes where float32 cannot hold their sums, and backward no subnormals: dW shows x, which XLA flushes on
+    CPUs."""
+    kinds = ["large_mean", "equal", "nan", "inf"]
+    kinds += ["subnormal"] * (case.mode == "forward") + ["extreme"] * (case.dtype == "float16")
     return dict.fromkeys(kinds, ("x",))
 
 

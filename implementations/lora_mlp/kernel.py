@@ -90,8 +90,10 @@ def weights(case, rng):
 
 
 def hard(case):
-    """All kinds but extremes, whose sums overflow: float32's everywhere, and float16's where a layer is stored."""
-    return dict.fromkeys(("large_mean", "equal", "subnormal", "nan", "inf"), ("x",))
+    """All kinds but extremes, whose sums overflow: float32's everywhere, and float16's where a layer is stored; backward no subnormals:
+    dW shows x, which XLA flushes on CPUs."""
+    kinds = ("large_mean", "equal", "nan", "inf", *(("subnormal",) if case.mode == "forward" else ()))
+    return dict.fromkeys(kinds, ("x",))
 
 
 def _sums(case, r, x, scale, *arrays):

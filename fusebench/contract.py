@@ -9,7 +9,8 @@
     PRECISIONS = ("ieee", "tf32")        how its float32 products can be asked for (absent: these two; ("ieee",) if it has none)
     ROWS = {"x": 0, "y": 0}              the axis of independent rows: of each input that has them, then of each output, in order,
                                          by a name of its own (absent: no rows; one output stands for all)
-    OUTPUTS = ("y", "loss")              names of the outputs, in order (absent: they need none)
+    OUTPUTS = ("y", "loss")              names of the outputs, in order (absent: they need none); where they depend on an option, by its
+                                         values: {"until=rows": ("rows",), …}
     OWN_DTYPES = {"loss": "float32"}     outputs of another dtype than the case's, and float inputs that are rounded to another;
                                          ("labels",) are inputs that keep the dtype that they are made with (absent: none)
     def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32; `rng` is NumPy's (drawing.py)
@@ -209,6 +210,7 @@ class Mathematics:
     rows: Mapping[str, int] = field(default_factory=dict)
     own_dtypes: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
+    outputs_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     launches: Mapping[str, int | str] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
@@ -236,7 +238,9 @@ class Mathematics:
 
     def output_dtype(self, number: int, case: Case) -> str:
         """The dtype in which output `number` is stored, and by whose spacing it is judged."""
-        name = self.outputs[number] if number < len(self.outputs) else None
+        options = (f"{option}={value}" for option, value in case.options.items())
+        names = next((self.outputs_by[of] for of in options if of in self.outputs_by), self.outputs)
+        name = names[number] if number < len(names) else None
         return self.own_dtypes.get(name, case.dtype) if name else case.dtype
 
     def output_axis(self, number: int, inputs: Collection[str]) -> int | None:

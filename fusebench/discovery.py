@@ -161,7 +161,8 @@ def _mathematics(name: str, file: Path) -> Mathematics:
 def normalised(module: Any) -> Mathematics:
     """What a kernel.py, or an object with the same names, says. A commit from before axes had names may give ROWS as a tuple of
     inputs, and one ROW_AXIS for all."""
-    rows = getattr(module, "ROWS", {})
+    rows, outputs = getattr(module, "ROWS", {}), getattr(module, "OUTPUTS", ())
+    by_option = outputs if isinstance(outputs, Mapping) else {}
     if not isinstance(rows, Mapping):
         axis = getattr(module, "ROW_AXIS", 0)
         rows = {**dict.fromkeys(rows, axis), "": axis}
@@ -171,7 +172,8 @@ def normalised(module: Any) -> Mathematics:
         options={name: tuple(values) for name, values in getattr(module, "OPTIONS", {}).items()},
         precisions=tuple(getattr(module, "PRECISIONS", PRECISIONS)),
         own_dtypes=_own_dtypes(module),
-        outputs=tuple(getattr(module, "OUTPUTS", ())),
+        outputs=() if by_option else tuple(outputs),
+        outputs_by={option: tuple(names) for option, names in by_option.items()},
         parts=dict(getattr(module, "PARTS", {})),
         launches=dict(getattr(module, "LAUNCHES", {})),
         gradients=tuple(getattr(module, "GRADIENTS", ())),

@@ -120,7 +120,7 @@ def constants_problem(module: types.ModuleType) -> str:
         ("PRECISIONS", f"some of {', '.join(PRECISIONS)}", lambda v: are_names(v) and set(v) <= set(PRECISIONS)),
         ("ROWS", 'axes by name, such as {"x": 0, "y": 0}', lambda v: are_names(v) or maps(v, lambda axis: type(axis) is int)),
         ("ROW_AXIS", "an integer", lambda v: type(v) is int),
-        ("OUTPUTS", "a tuple of names", are_names),
+        ("OUTPUTS", "a tuple of names", lambda v: are_names(v) or maps(v, are_names)),
         ("OWN_DTYPES", f"names of inputs, or names with one of {', '.join(OWN_DTYPES)}", lambda v: are_names(v) or maps(v, OWN_DTYPES.__contains__)),
         ("PARTS", "formulas by name", lambda v: maps(v, callable)),
         ("LAUNCHES", "variants with positive integers or dimensions", lambda v: maps(v, lambda n: n in tuple(dimensions) if isinstance(n, str) else type(n) is int and n > 0)),

@@ -93,7 +93,11 @@ def skip_naive(case, variant):
     return None
 
 
+def rows_of(hashing, ids, tables, offsets, prepared):
+    """The table rows (M, F) of the ids, by a hashing with what was prepared for it; of an id out of range the tables' last."""
+    return torch.where(valid(ids), hashing(ids, offsets, *prepared), len(tables) - 1)
+
+
 def embed(hashing, ids, tables, offsets, prepared):
-    """The vectors (M, F, D) of the ids, by a hashing with what was prepared for it; of an id out of range the tables' last row."""
-    rows = hashing(ids, offsets, *prepared)
-    return F.embedding(torch.where(valid(ids), rows, len(tables) - 1), tables)
+    """The vectors (M, F, D) of the ids."""
+    return F.embedding(rows_of(hashing, ids, tables, offsets, prepared), tables)

@@ -45,12 +45,12 @@ def show(story: Story, records: Sequence[Record], kernels: Mapping[str, Kernel])
             )
     for step in told:
         record = found[step.cell.id]
-        if record not in [found[s.cell.id] for s in timed]:
+        if step not in timed:
             status = f"[{COLOURS.get(record.status, 'bold red')}]{record.status}[/]"
             said = f"{status}  {escape(step.name)}  {escape(record.label)}  {escape(record.case.id)}  {escape(str(record.reason))}"
             out.print(said, highlight=False, soft_wrap=True)
-    parts = [found[c.id] for step in story.steps for c in step.parts.values() if c.id in found]
-    if wrong := [r for r in dict.fromkeys(parts) if r.status not in ("ok", "skipped")]:
+    parts = {c.id: found[c.id] for step in story.steps for c in step.parts.values() if c.id in found}
+    if wrong := [r for r in parts.values() if r.status not in ("ok", "skipped")]:
         print_reasons(out, wrong, with_error=False)
 
 

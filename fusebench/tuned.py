@@ -2,14 +2,15 @@
 
 An entry holds for one implementation and variant, device, dtype, precision, mode and the options of its case, at its sizes. A case of
 other sizes takes the entry at the least distance, which is the sum over the dimensions of |log2(size ÷ tuned size)|; none where a
-dimension differs by more than a factor of two. An entry is stale once a file of the implementation has changed since.
+dimension differs by more than a factor of two. Entries are passed over whose blocks would fill their last round of multiprocessors worse
+than where they were tuned (`idles`). An entry is stale once a file of the implementation has changed since.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from fusebench.errors import UsageError
 
 FILE = "tuned.json"
 FARTHEST = 1.0  # octaves between a size and the tuned one
+IDLE = 0.2  # of the work places, beside those that idled where an entry was tuned: small tiles multiply a fifth slower, and fill them
 
 
 @dataclass(frozen=True)
@@ -90,11 +92,25 @@ def write(folder: Path, entries: Sequence[Entry]) -> None:
         partial.unlink(missing_ok=True)
 
 
-def find(entries: Sequence[Entry], case: Case, implementation: str, variant: str, device: str) -> Entry | None:
-    """The entry at the case's sizes, or the nearest one; of two that are equally near the one with the larger sizes."""
+def find(
+    entries: Sequence[Entry], case: Case, implementation: str, variant: str, device: str,
+    suits: Callable[[Entry], bool] = lambda _: True,
+) -> Entry | None:  # fmt: skip
+    """The entry at the case's sizes, or the nearest one that suits; of two that are equally near the one with the larger sizes."""
     like = Entry(
         implementation, variant, device, case.dtype, case.precision, case.sizes, case.options, {}, math.nan, math.nan, {}, case.mode
     )  # fmt: skip
     own = [entry for entry in entries if entry._group == like._group]
     near = [entry for entry in own if entry.distance(case.sizes) < math.inf]
-    return min(near, key=lambda e: (e.distance(case.sizes), -math.prod(e.sizes.values())), default=None)
+    near.sort(key=lambda e: (e.distance(case.sizes), -math.prod(e.sizes.values())))
+    return next((entry for entry in near if entry.distance(case.sizes) == 0.0 or suits(entry)), None)
+
+
+def idles(blocks: int, tuned_blocks: int, multiprocessors: int) -> bool:
+    """Whether these many blocks, one on each multiprocessor at a time, leave more than a fifth of the work places empty that as many
+    blocks as were tuned fill. Lola of 1200 rows has 160 tiles of 128 × 256: two rounds of 132 multiprocessors for 1.2 times the work of one."""
+
+    def filled(count: int) -> float:
+        return count / (math.ceil(count / multiprocessors) * multiprocessors)
+
+    return multiprocessors > 0 and filled(blocks) < (1 - IDLE) * filled(tuned_blocks)

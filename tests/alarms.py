@@ -33,8 +33,9 @@ from fusebench.cases import make_case
 from fusebench.contract import DTYPES, PRECISIONS, Case, Device, Mathematics
 from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets
+from fusebench.parity.elements import spacing
 from fusebench.parity.judge import Judge, Verdict
-from fusebench.parity.rounding import FLUSHED, spacing
+from fusebench.parity.rounding import FLUSHED
 
 CPU = Device("cpu", "cpu")
 LARGEST = 64  # of a dimension, unless the kernel's programs say otherwise

@@ -10,7 +10,8 @@ import toys
 
 from fusebench.parity import budget
 from fusebench.parity.budget import Neighbours, derive, prediction, quantile
-from fusebench.parity.rounding import Exact, Noisy, Stored, spacing, stored
+from fusebench.parity.elements import spacing, stored
+from fusebench.parity.rounding import Exact, Noisy, Stored
 
 INF, NAN = np.inf, np.nan
 MOST = 16 + 240  # draws of an element's own, and those that its group is worth at the most

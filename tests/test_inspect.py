@@ -7,8 +7,10 @@ import json
 import pytest
 
 from fusebench import discovery
+from fusebench.cases import make_case
+from fusebench.contract import Cell
 from fusebench.errors import UsageError
-from fusebench.inspection import cells, compiled, disassembler, generated, listing, opcodes, ptx, targets, traced
+from fusebench.inspection import cells, compiled, disassembler, generated, listing, opcodes, ptx, sass, targets, traced
 from fusebench.inspection.opcodes import CLASSES
 
 pytest.importorskip("cuda.core")
@@ -28,6 +30,12 @@ def test_a_case_is_a_table_over_its_implementations(answered, tmp_path):
         ".ttir", ".ttgir", ".llir", ".ptx", ".sass", ".cubin", ".json",
     }  # fmt: skip
     assert not (tmp_path / "results").exists()
+
+
+def test_a_variant_without_tunables_is_asked_for_none(kernels):
+    # the other variants' fits() would look for their tunables in its empty config
+    module, case = discovery.load_implementation("lola", "jax_triton"), make_case(kernels["lola"], "batch", "bfloat16")
+    assert compiled.chosen_config(module, Cell(case, "jax_triton", "unjitted"), targets.target("sm_90a")) == {}
 
 
 def test_what_is_not_as_expected_sets_the_exit_code(answered):
@@ -64,7 +72,6 @@ def test_bad_input_is_one_line(answered, word, said):
 def test_without_a_disassembler_one_line_says_what_to_install(answered, monkeypatch):
     monkeypatch.setattr(disassembler, "_places", lambda: iter(()))
     disassembler.find.cache_clear()
-    disassembler.disassemble.cache_clear()
     try:
         done = answered("inspect", "kernel=launch", "implementation=cuda")
     finally:
@@ -100,27 +107,44 @@ def test_every_kernel_says_what_it_expects(implementation):
     assert {e.variant for e in implementation.expect if "spills=0" in e.expect} == set(implementation.variants)
 
 
-def together(implementation):
-    """The cells that an implementation expects something of, each with its arch: several entries may be of one."""
+def cells_of(implementation, arch):
+    """The cells that an implementation expects something of on the arch: several entries may be of one."""
     kernel, found = KERNELS[implementation.kernel], {}
-    for e in implementation.expect:
-        cell = cells.Cell(
-            cells.make_case(kernel, e.case, e.dtype, e.precision, e.options), implementation.name, e.variant
-        )
-        found[cell.id, e.arch] = cell, e.arch
+    for e in (e for e in implementation.expect if e.arch == arch):
+        case = cells.make_case(kernel, e.case, e.dtype, e.precision, e.options)
+        found[case.id, e.variant] = cells.Cell(case, implementation.name, e.variant)
     return list(found.values())
+
+
+@pytest.fixture(scope="module")
+def inspected(request):
+    """A function of implementation and arch: its cells, compiled. The first to ask has those of all the chosen tests of its language and
+    arch compiled, so that they are disassembled together."""
+    name = "test_the_kernels_are_as_they_expect["
+    chosen = [item.callspec.params for item in request.session.items if item.name.startswith(name)]
+    found = {}
+
+    def of(asked, arch):
+        if (asked.kernel, asked.name, arch) not in found:
+            alike = [p["implementation"] for p in chosen if (p["implementation"].name, p["arch"]) == (asked.name, arch)]
+            found.update({(i.kernel, i.name, arch): [] for i in alike})
+            wanted = [cell for i in alike for cell in cells_of(i, arch)]
+            for one in list(cells.inspect(wanted, KERNELS, targets.target(arch))):
+                found[one.cell.case.kernel, one.cell.implementation, arch].append(one)
+        return found[asked.kernel, asked.name, arch]
+
+    return of
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
 @pytest.mark.parametrize("implementation", OWN, ids=[f"{i.kernel}-{i.name}" for i in OWN])
-def test_the_kernels_are_as_they_expect(implementation, arch):
+def test_the_kernels_are_as_they_expect(inspected, implementation, arch):
     """Real machine code of every variant, as far as it runs on the arch: its own expectations, no line of the listing lost, and counts
     that sum to its instructions."""
-    kernel, target = KERNELS[implementation.kernel], targets.target(arch)
-    wanted = [cell for cell, of in together(implementation) if of == arch]
-    if not wanted:
+    if not (wanted := cells_of(implementation, arch)):
         pytest.skip(f"runs nowhere below {arch}")
-    for found in cells.inspect(wanted, {kernel.name: kernel}, target):
+    assert [found.cell for found in inspected(implementation, arch)] == wanted
+    for found in inspected(implementation, arch):
         label = f"{found.cell.case.id} {found.cell.label}"
         assert found.expected and not found.reason and not found.unmet(), label
         for made in found.launches:
@@ -133,6 +157,36 @@ def test_the_kernels_are_as_they_expect(implementation, arch):
             if implementation.name == "triton":
                 virtual = ptx.parse(made.stage("ptx"))
                 assert counted(listing.collapsed(virtual)) == len(virtual) > 0, label
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
+@pytest.mark.parametrize("name", ["cuda", "triton"])
+def test_what_is_disassembled_together_reads_as_it_does_alone(name, arch):
+    """softmax's kernels branch, call functions and inline others; launch's are there twice, as two dtypes of one name."""
+    words = (("softmax", "odd", "float32"), ("launch", "odd", "float32"), ("launch", "odd", "float16"))
+    asked = [cells.make_case(KERNELS[kernel], case, dtype) for kernel, case, dtype in words]
+    wanted = [cells.Cell(c, name, next(iter(KERNELS[c.kernel].implementations[name].variants))) for c in asked]
+    found = [made for one in list(cells.inspect(wanted, KERNELS, targets.target(arch))) for made in one.launches]
+    assert len(found) == 3
+    for made in found:
+        alone = sass.parse(disassembler.disassemble(made.cubin), made.symbol)
+        assert list(located(made.code)) == list(located(alone)) and made.code.hottest_loop() == alone.hottest_loop()
+    assert found[0].listing != disassembler.disassemble(found[0].cubin), "they were read together"
+
+
+def located(code):
+    """The instructions with the addresses where they may go in place of labels, which are counted anew in each listing."""
+    for i in code.instructions:
+        yield i.address, i.predicate, i.opcode, i.operands.replace(i.label, ""), code.labels.get(i.label), i.line
+
+
+@pytest.mark.parametrize("cubins", [[b"", b"no cubin"], [b"\x7fELF\x02" + bytes(200)] * 2])
+def test_what_is_no_cubin_is_not_read_together(cubins):
+    listings = disassembler.Listings()
+    for cubin in cubins:
+        listings.add(cubin)
+    with pytest.raises(ValueError, match="nvdisasm"):
+        listings.of(cubins[0])
 
 
 def counted(lines):

@@ -18,8 +18,9 @@ from fusebench.contract import DTYPES, Cell
 from fusebench.inputs import make_sets, save
 from fusebench.machine import DeviceInfo
 from fusebench.parity import reference
+from fusebench.parity.elements import stored
 from fusebench.parity.judge import Judge
-from fusebench.parity.rounding import Exact, Noisy, Stored, stored
+from fusebench.parity.rounding import Exact, Noisy, Stored
 from fusebench.parity.tensor import Tensor
 from fusebench.parity.verdict import Asked
 from fusebench.settings import Clock, Settings

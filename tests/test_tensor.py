@@ -12,8 +12,10 @@ import torch
 import toys
 from toys import edit
 
+from fusebench.dtypes import FORMATS
 from fusebench.parity import budget
-from fusebench.parity.rounding import Exact, Noisy, Stored, spacing, stored
+from fusebench.parity.elements import centred, finite, plus_product, spacing, stored
+from fusebench.parity.rounding import Exact, Noisy, Stored
 from fusebench.parity.tensor import FUNCTIONS, SCALARS, UFUNCS, Random, Tensor
 
 INF, NAN = np.inf, np.nan
@@ -270,3 +272,57 @@ def test_every_function_that_is_known_is_tested():
     """By its name, in this file."""
     text = Path(__file__).read_text()
     assert not [name for name in FUNCTIONS if f"np.{name}(" not in text]
+
+
+# What a tensor does in one pass over memory
+
+LEADING = [(), (3,), (2, 3)]
+
+
+@pytest.mark.parametrize("leading", LEADING)
+def test_a_sum_with_a_product_is_numpy_s(leading):
+    random = np.random.default_rng(5)
+    total, a, b = (random.standard_normal((*leading, *shape)) for shape in ((4, 5), (4, 12), (12, 5)))
+    same(lambda t, a, b: plus_product(t, a[..., 3:9], b[..., 3:9, :]), total, a, b)
+
+
+def test_a_sum_with_a_product_of_other_leading_dimensions_is_numpy_s():
+    random = np.random.default_rng(6)
+    same(plus_product, *(random.standard_normal(shape) for shape in ((2, 3, 4, 5), (2, 3, 4, 7), (7, 5))))
+
+
+def test_what_is_not_finite_is_0():
+    same(finite, SPECIAL)
+
+
+def test_centred_noise_is_uniform_and_has_what_is_shared():
+    noise = centred(Random("cpu", 1), (100_000,), 0.0)
+    assert -0.5 <= float(noise.min()) < -0.4999 and 0.4999 < float(noise.max()) <= 0.5
+    assert abs(float(noise.mean())) < 0.004 and abs(float((noise**2).mean()) - 1 / 12) < 0.001  # 4 σ
+    moved_by = centred(Random("cpu", 1), (100_000,), 0.25)
+    np.testing.assert_array_equal(moved_by.tensor.numpy(), noise.tensor.numpy() + np.float32(0.25))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_on_a_gpu_spacings_and_stored_values_are_numpy_s(dtype):
+    mantissa, smallest, highest = FORMATS[dtype]
+    near_1 = 1 + 2.0**-mantissa * np.arange(0, 4, 0.25)  # ties among them
+    edges = np.array(
+        [
+            2.0**smallest,
+            2.0 ** (smallest - mantissa),
+            2.0 ** (smallest - mantissa - 1),
+            highest,
+            1.001 * highest,
+            2 * highest,
+        ]
+    )
+    values = np.concatenate(
+        [near_1, edges, 2.0**smallest * near_1 / 8, SPECIAL, np.random.default_rng(1).standard_normal(10_000)]
+    )
+    values = np.concatenate([values, -values]).reshape(2, -1)
+    on_gpu = Tensor(torch.from_numpy(values).cuda())
+    assert on_gpu.is_cuda
+    np.testing.assert_array_equal(spacing(on_gpu, dtype, 0.7).tensor.cpu().numpy(), spacing(values, dtype, 0.7))
+    np.testing.assert_array_equal(stored(on_gpu, dtype).tensor.cpu().numpy(), stored(values, dtype))

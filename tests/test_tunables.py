@@ -210,6 +210,19 @@ def test_a_tile_that_shared_memory_does_not_hold_is_refused_before_compiling(ker
 
 
 @pytest.mark.parametrize(
+    ("M", "tile"), [(1024, (128, 256)), (1200, (64, 128)), (1500, (64, 128)), (3000, (128, 256)), (4000, (128, 256))]
+)
+def test_lola_takes_small_tiles_where_wide_ones_would_leave_multiprocessors_idle(kernels, M, tile):
+    # tiles of 128 × 256 on 132 multiprocessors: 128, 160 (two rounds for 1.2), 192 (for 1.5), 384 and 512 of them
+    module, case = (
+        discovery.load_implementation("lola", "triton"),
+        make_case(kernels["lola"], {"M": M, "K": 1024, "N": 4096}, "bfloat16"),
+    )
+    config = module.config(case, "multirow_ws", DEVICES[1])
+    assert (config["BLOCK_M"], config["BLOCK_N"]) == tile
+
+
+@pytest.mark.parametrize(
     ("name", "case", "variant", "changed", "said"),
     [
         ("fused_mlp", "bottom", "default", {"BLOCK_M": 128, "num_warps": 8}, "rows of x that start anywhere need "),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from conftest import FIXTURES
@@ -110,11 +111,12 @@ def choose(tmp_path):
     case, implementation = make_case(kernel, "small"), kernel.implementations["torch_planted"]
     files = {"double/torch_planted.py": sources.digest(folder / "torch_planted.py")}
 
-    def chosen(config, asked=None, take=True, **changed):
+    def chosen(config, asked=None, take=True, multiprocessors=0, **changed):
         made = Entry("torch_planted", "default", "cpu", "float32", "ieee", {"N": 100}, {}, config, 1.0, 2.0, files)
         (folder / tuned.FILE).unlink(missing_ok=True)
         tuned.write(folder, [replace(made, **changed)])
-        return configs.choose(module, implementation, case, "default", Device("cpu", "cpu"), asked or {}, take)
+        device = Device("cpu", "cpu", multiprocessors=multiprocessors)
+        return configs.choose(module, implementation, case, "default", device, asked or {}, take)
 
     chosen.folder, chosen.module, chosen.implementation, chosen.case = folder, module, implementation, case
     return chosen
@@ -122,6 +124,32 @@ def choose(tmp_path):
 
 OTHER = {"NUMBER": 0, "how": "right"}
 OWN = {"NUMBER": 2, "how": "right"}
+
+
+@pytest.mark.parametrize(
+    ("multiprocessors", "tuned_at", "origin"),
+    [
+        (80, 80, "default"),  # one full round where it was tuned; at 100 a second round for 20 blocks
+        (51, 51, "tuned"),  # two rounds, both full
+        (63, 63, "default"),  # 100 of 126 places: 79 %
+        (62, 62, "tuned"),  # 100 of 124: 81 %
+        (80, 90, "tuned"),  # it idled as much where it was tuned
+        (80, 100, "tuned"),  # tuned at this size: that was measured
+        (0, 80, "tuned"),  # of a device that does not say how many it has
+    ],
+)
+def test_one_whose_blocks_leave_multiprocessors_idle_here_is_passed_over(
+    choose, monkeypatch, multiprocessors, tuned_at, origin
+):
+    grids = lambda case, variant, device, config: [SimpleNamespace(grid=(case.sizes["N"], 1))]  # noqa: E731
+    monkeypatch.setattr(choose.module, "launches", grids, raising=False)
+    assert choose(OTHER, sizes={"N": tuned_at}, multiprocessors=multiprocessors).origin == origin
+
+
+def test_behind_one_that_is_passed_over_the_next_is_taken():
+    nearest, next_one = entry(M=1000), entry(M=600)
+    taken = tuned.find([next_one, nearest], CASE, "triton", "multirow", "a card", lambda one: one is not nearest)
+    assert taken is next_one
 
 
 def test_a_tuned_config_is_taken(choose):

@@ -10,6 +10,7 @@ from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.inspection import expectation
 from fusebench.inspection.compiled import Compiled, NotInspected, compile_cell
+from fusebench.inspection.disassembler import Listings
 from fusebench.inspection.expectation import Expectation
 from fusebench.inspection.targets import Target
 
@@ -32,12 +33,14 @@ def inspect(
     cells: Sequence[Cell], kernels: Mapping[str, Kernel], target: Target, expect: Sequence[Expectation] | None = None,
     on_begin: Callable[[Cell], None] = lambda cell: None,
 ) -> Iterator[Inspected]:  # fmt: skip
-    """Each cell compiled. `expect` stands for what the implementations expect of themselves."""
+    """Each cell compiled. `expect` stands for what the implementations expect of themselves. Machine code is disassembled when it is
+    first looked at, that of all cells so far together."""
+    listings = Listings()
     for cell in cells:
         on_begin(cell)
         kernel = kernels[cell.case.kernel]
         try:
-            launches = compile_cell(cell, kernel.implementations[cell.implementation], target)
+            launches = compile_cell(cell, kernel.implementations[cell.implementation], target, listings)
         except NotInspected as error:
             yield Inspected(cell, reason=str(error), failed=error.failed)
         else:

@@ -15,7 +15,8 @@ from typing import Any
 from fusebench.contract import Cell, Tunable
 from fusebench.discovery import Implementation, load_implementation
 from fusebench.errors import UsageError
-from fusebench.inspection import disassembler, elf, sass
+from fusebench.inspection import elf, sass
+from fusebench.inspection.disassembler import Listings
 from fusebench.inspection.targets import Target
 
 TEXTS = ("ttir", "ttgir", "llir", "ptx", "sass")  # the stages that are text, in the order of compilation
@@ -49,7 +50,8 @@ class Texts(Mapping[str, str]):
 @dataclass(frozen=True)
 class Compiled:
     """One launch: its kernel's name and its symbol in the cubin, blocks and threads of a block, bytes of dynamic shared memory, and
-    the stages by name. The last stage, `sass`, is read from the cubin when it is asked for. `file` is that of CUDA C++, or None."""
+    the stages by name. The last stage, `sass`, is read from the cubin when it is asked for, together with those of other launches that
+    share `listings`. `file` is that of CUDA C++, or None."""
 
     name: str
     symbol: str
@@ -58,6 +60,7 @@ class Compiled:
     dynamic_shared: int
     cubin: bytes = field(repr=False)
     texts: Mapping[str, str] = field(repr=False)
+    listings: Listings = field(repr=False)
     file: Path | None = None
 
     @cached_property
@@ -70,7 +73,7 @@ class Compiled:
 
     @cached_property
     def listing(self) -> str:
-        return disassembler.disassemble(self.cubin)
+        return self.listings.of(self.cubin)
 
     @property
     def shared(self) -> int:
@@ -87,8 +90,12 @@ class Compiled:
         return self.listing if name == "sass" else self.texts[name]
 
 
-def compile_cell(cell: Cell, implementation: Implementation, target: Target) -> list[Compiled]:
-    """What the cell launches on the target, in order. Raises NotInspected."""
+def compile_cell(
+    cell: Cell, implementation: Implementation, target: Target, listings: Listings | None = None
+) -> list[Compiled]:
+    """What the cell launches on the target, in order. Cells that get the same `listings` are disassembled together. Raises
+    NotInspected."""
+    listings = listings or Listings()
     if reason := implementation.broken or implementation.missing():
         raise NotInspected(reason)
     module = load(implementation)
@@ -99,12 +106,15 @@ def compile_cell(cell: Cell, implementation: Implementation, target: Target) -> 
         raise NotInspected("names no launches (fusebench/contract.py): its kernels are its framework's own")
     try:
         launches = module.launches(cell.case, cell.variant, target.device, chosen_config(module, cell, target))
-        return [_compile(launch, target) for launch in launches]
+        made = [_compile(launch, target, listings) for launch in launches]
     except (NotInspected, UsageError):
         raise
     except Exception as error:  # whatever a kernel's author wrote, or a compiler found in it
         first = next(filter(None, str(error).splitlines()), "")
         raise NotInspected(f"{type(error).__name__}: {first}", failed=True) from error
+    for one in made:
+        listings.add(one.cubin)
+    return made
 
 
 def load(implementation: Implementation) -> ModuleType:
@@ -124,18 +134,18 @@ def chosen_config(module: ModuleType, cell: Cell, target: Target) -> Mapping[str
     config = own | {name: value for name, value in cell.config.items() if name in own}
     if unused := [name for name in cell.config if name not in own]:
         raise NotInspected(f"skipped: this case has no use for config.{unused[0]}")
-    reason = module.fits(cell.case, cell.variant, target.device, config) if hasattr(module, "fits") else None
-    if reason:
+    if config and hasattr(module, "fits") and (reason := module.fits(cell.case, cell.variant, target.device, config)):
         raise NotInspected(f"skipped: {reason}")
     return config
 
 
-def _compile(launch: Any, target: Target) -> Compiled:
+def _compile(launch: Any, target: Target, listings: Listings) -> Compiled:
     grid = launch.grid if isinstance(launch.grid, tuple) else (launch.grid,)
-    return _compile_cuda(launch, grid, target) if hasattr(launch, "program") else _compile_triton(launch, grid, target)
+    compile_ = _compile_cuda if hasattr(launch, "program") else _compile_triton
+    return compile_(launch, grid, target, listings)
 
 
-def _compile_cuda(launch: Any, grid: tuple[int, ...], target: Target) -> Compiled:
+def _compile_cuda(launch: Any, grid: tuple[int, ...], target: Target, listings: Listings) -> Compiled:
     from fusebench.backends.cuda import compile_cubin, compile_ptx
 
     def ptx() -> str:  # compiled once more, and seldom asked for
@@ -145,10 +155,10 @@ def _compile_cuda(launch: Any, grid: tuple[int, ...], target: Target) -> Compile
     cubin = compile_cubin(Path(program.file), target.arch, [program.name], program.defines, lines=True)
     symbol, file = cubin.symbols[program.name], Path(program.file)
     shared, texts = launch.shared_memory, Texts({"ptx": ptx})
-    return Compiled(program.name, symbol, grid, launch.block, shared, cubin.code, texts, file)
+    return Compiled(program.name, symbol, grid, launch.block, shared, cubin.code, texts, listings, file)
 
 
-def _compile_triton(launch: Any, grid: tuple[int, ...], target: Target) -> Compiled:
+def _compile_triton(launch: Any, grid: tuple[int, ...], target: Target, listings: Listings) -> Compiled:
     """Pointers are taken to be aligned to 16 bytes, as the frameworks' are; of the integers nothing is known."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -165,4 +175,4 @@ def _compile_triton(launch: Any, grid: tuple[int, ...], target: Target) -> Compi
         raise NotInspected(f"ptxas: {error}", failed=True) from error
     texts = {name: str(text) for name, text in made.asm.items() if name in TEXTS}
     name, threads = str(made.metadata.name), WARP * int(made.metadata.num_warps)
-    return Compiled(name, name, grid, threads, int(made.metadata.shared), made.asm["cubin"], texts)
+    return Compiled(name, name, grid, threads, int(made.metadata.shared), made.asm["cubin"], texts, listings)

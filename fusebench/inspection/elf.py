@@ -9,6 +9,7 @@ from dataclasses import dataclass
 REGISTERS, FRAME = 0x2F, 0x11  # attributes of .nv.info: (symbol, number) each
 WITH_SIZE = 4  # the format of an attribute whose value stands behind its size
 FUNCTION = 2  # the type of a symbol
+SECTION, SYMBOL = "<IIQQQQIIQQ", "<IBBHQQ"  # the fields of a section's header and of a symbol
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Section:
     name: str
     size: int  # in bytes
     data: bytes  # none where the file has none, as for shared memory
+    header: tuple[int, ...]  # its ten fields in the file
 
 
 @dataclass(frozen=True)
@@ -31,18 +33,18 @@ class Resources:
 
 def resources(cubin: bytes, symbol: str) -> Resources:
     """What the kernel with that symbol takes. Raises ValueError where the cubin has no such kernel."""
-    found = _sections(cubin)
-    sections = {section.name: section for section in found}
-    if f".text.{symbol}" not in sections:
+    found = sections(cubin)
+    named = {section.name: section for section in found}
+    if f".text.{symbol}" not in named:
         raise ValueError(f"no kernel {symbol} in the cubin")
-    number = _symbol(sections[".symtab"].data, sections[".strtab"].data, symbol)
-    info = list(_attributes(sections[".nv.info"].data))
-    shared = sections.get(f".nv.shared.{symbol}")
+    number = _symbol(named[".symtab"].data, named[".strtab"].data, symbol)
+    info = list(_attributes(named[".nv.info"].data))
+    shared = named.get(f".nv.shared.{symbol}")
     return Resources(
         registers=next((value for kind, of, value in info if kind == REGISTERS and of == number), 0),
         stack=next((value for kind, of, value in info if kind == FRAME and of == number), 0),
         shared=_static(found, shared),
-        code=sections[f".text.{symbol}"].data,
+        code=named[f".text.{symbol}"].data,
     )
 
 
@@ -55,27 +57,30 @@ def _static(sections: list[Section], shared: Section | None) -> int:
     return max(0, (shared.size if shared else 0) - reserved)
 
 
-def _sections(file: bytes) -> list[Section]:
+def sections(file: bytes) -> list[Section]:
+    """All sections, in their order. Raises ValueError for what is no 64-bit ELF file."""
     if file[:5] != b"\x7fELF\x02":
         raise ValueError("not a cubin: no 64-bit ELF file")
     (start,) = struct.unpack_from("<Q", file, 40)
     size, count, names = struct.unpack_from("<HHH", file, 58)
-    headers = [struct.unpack_from("<IIQQQQIIQQ", file, start + size * n) for n in range(count)]
+    headers = [struct.unpack_from(SECTION, file, start + size * n) for n in range(count)]
     texts = headers[names][4]
     no_data = 8  # SHT_NOBITS
     return [
-        Section(_text(file, texts + h[0]), h[5], b"" if h[1] == no_data else file[h[4] : h[4] + h[5]]) for h in headers
+        Section(text(file, texts + h[0]), h[5], b"" if h[1] == no_data else file[h[4] : h[4] + h[5]], h)
+        for h in headers
     ]
 
 
-def _text(data: bytes, start: int) -> str:
+def text(data: bytes, start: int) -> str:
+    """The string that begins there and ends in a 0."""
     return data[start : data.index(b"\0", start)].decode()
 
 
 def _symbol(table: bytes, names: bytes, wanted: str) -> int:
     """The number of a function among the symbols."""
-    for number, (name, info, *_) in enumerate(struct.iter_unpack("<IBBHQQ", table)):
-        if info & 15 == FUNCTION and _text(names, name) == wanted:
+    for number, (name, info, *_) in enumerate(struct.iter_unpack(SYMBOL, table)):
+        if info & 15 == FUNCTION and text(names, name) == wanted:
             return number
     return -1
 

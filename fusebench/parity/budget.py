@@ -20,7 +20,7 @@ import numpy as np
 from scipy import special  # scipy.stats takes a second to import, which every command would wait
 
 from fusebench.dtypes import FORMATS
-from fusebench.parity.rounding import spacing, stored
+from fusebench.parity.elements import finite, spacing, stored
 
 DRAWS = 16  # noisy evaluations; each costs about as much as the reference
 SECOND_LOOK_DRAWS = 64  # of what seems wrong by a chance of few draws
@@ -271,11 +271,6 @@ class Neighbours:
         zero, least = self._zeros
         beside = np.take_along_axis(np.where(zero, 0.0, variances), least, axis=1).mean(axis=1, keepdims=True)
         return np.where(zero, np.maximum(variances, beside), variances)
-
-
-def finite(value: Any) -> Any:
-    """The value, 0 where it is not finite."""
-    return np.where(np.isfinite(value), value, 0.0)
 
 
 def equal(a: Any, b: Any) -> Any:

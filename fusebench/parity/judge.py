@@ -19,8 +19,9 @@ from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets
 from fusebench.parity import pattern, rows
 from fusebench.parity.budget import DRAWS, SECOND_LOOK_DRAWS, Budget, derive, errors, together
+from fusebench.parity.elements import spacing
 from fusebench.parity.evaluations import Evaluations, evaluations
-from fusebench.parity.rounding import COMPUTED, FLUSHED, Exact, evaluate, spacing
+from fusebench.parity.rounding import COMPUTED, FLUSHED, Exact, evaluate
 from fusebench.parity.verdict import Asked, Verdict, Worst
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case the judge sees itself: rows are chosen beyond

@@ -30,14 +30,14 @@ from fusebench.parity.budget import (
     Sums,
     all_together,
     equal,
-    finite,
     limit_of,
     limits,
     reach_of_few,
     together,
 )  # fmt: skip
+from fusebench.parity.elements import finite, spacing, stored
 from fusebench.parity.evaluations import evaluations
-from fusebench.parity.rounding import Exact, evaluate, spacing, stored
+from fusebench.parity.rounding import Exact, evaluate
 from fusebench.parity.tensor import Random, Tensor
 from fusebench.parity.verdict import Asked, Together, Worst
 

@@ -17,6 +17,8 @@ import numpy as np
 
 from fusebench.contract import Case
 from fusebench.dtypes import FORMATS
+from fusebench.parity.elements import centred, finite, moved, spacing, stored
+from fusebench.parity.sums import mean_of_partial_sums, of_segments, partial_sums, repeated
 
 # An elementary function in float32 is off by up to 2 units in the last place (CUDA C++ Programming Guide, mathematical
 # functions: expf, tanhf, erff, rsqrtf); a correctly rounded one by half a unit.
@@ -27,9 +29,6 @@ TF32_TRUNCATION = 2.0**-10
 # Tensor cores align the products of one instruction, 8 or more of K, to the largest and cut off what hangs over, instead of
 # rounding each sum (Fasi, Higham, Mikaitis, Pranesh 2021).
 TENSOR_CORE_UNIT, TENSOR_CORE_STEP = 2.0**-22, 8
-PARTIAL_SUMS = 16  # of a product that are looked at
-# Of a sum so many terms are looked at, each beside others at so many distances; the noise before keeps equal values that near.
-SAMPLED_TERMS, SAMPLED_DISTANCES, SAME = 1024, 8, 2.0**-21
 # A tensor core rounds a float16 accumulator to nearest after each instruction, which has 8 of K or more.
 HALF_UNIT, HALF_LARGEST, HALF_LOST = 2.0**-11, 65504.0, 2.0**-25
 STEP_UNITS = 4.0  # spacings of a sum's terms by which it may be off where it is compared with 0
@@ -65,7 +64,7 @@ class Exact:
         """Sums of the rows starts[n] … starts[n + 1] - 1 of `value` (L, D) for each n, 0 of none: in float32, or in the storage dtype
         where the program declares the point."""
         self.seen.add(point)
-        return _of_segments(value, starts)
+        return of_segments(value, starts)
 
     def round(self, point: str, value: np.ndarray) -> np.ndarray:
         """A point that a program may round to the storage dtype; others keep it in float32."""
@@ -184,7 +183,7 @@ class Noisy(Exact):
         """In [-1/2, 1/2), for each element of the value, and what all of them share."""
         if _of_rows(value):
             return self._balanced(np.shape(value)) + shared
-        return self.random.random(np.shape(value), np.float32) + (shared - 0.5)
+        return centred(self.random, np.shape(value), shared)
 
     def _normal(self, value: np.ndarray) -> np.ndarray:
         """Of variance 1, for each element of the value."""
@@ -204,7 +203,7 @@ class Noisy(Exact):
             return size, bool(np.max(size, initial=0.0) > highest / 4 * (spacings * 2.0**-mantissa))
 
         size, near_overflow = self._once(begin)
-        return _moved(value, size, self._uniform(value, shared)), near_overflow
+        return moved(value, size, self._uniform(value, shared)), near_overflow
 
     def compute(self, value: np.ndarray, spacings: float = 1.0, shared: Any = 0.0) -> np.ndarray:
         drawn, near_overflow = self._noise(value, "float32", spacings, shared)
@@ -259,27 +258,28 @@ class Noisy(Exact):
     def _of_product(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> tuple[np.ndarray, Any]:
         """The standard deviation of summing a @ b = `product` over K; and what tensor cores cut off everywhere towards zero, else 0."""
         squares, K = (a**2) @ (b**2), a.shape[-1]
-        mean, in_order = _partial_sums(a, b, TENSOR_CORE_STEP if self.tensor_cores else 1)
+        in_order = partial_sums(a, b, TENSOR_CORE_STEP if self.tensor_cores else 1)
         # once for each k, in the product or in the sum, half of the smallest subnormal may be lost at most
         lost = 2.0**-150 * math.sqrt(K / 3)
         if not self.tensor_cores:
-            return _finite(np.hypot(self._deviation(product, squares, in_order, 2.0**-24, K, K), lost)), 0.0
+            return finite(np.hypot(self._deviation(product, squares, in_order, 2.0**-24, K, K), lost)), 0.0
         steps = math.ceil(K / TENSOR_CORE_STEP)
         deviation = self._deviation(product, squares, in_order, TENSOR_CORE_UNIT, steps)
         # half of the most that a step may lose of a partial sum adds up: a sum that ends near zero may have been larger on the way
+        mean = mean_of_partial_sums(a, b, TENSOR_CORE_STEP)
         cut = TENSOR_CORE_UNIT / 2 * steps * np.where(np.abs(mean) > np.abs(product), mean, product)
         if self.tf32:
             # each operand loses between 0 and 2^-10 of itself: a mean of half that, and a variance of its square / 12
             sizes = (_tf32_size(a) ** 2) @ (_tf32_size(b) ** 2)
             deviation = np.hypot(deviation, TF32_TRUNCATION * np.sqrt(sizes / 6))
             cut = cut + TF32_TRUNCATION * product
-        return _finite(np.hypot(deviation, lost)), _finite(cut)
+        return finite(np.hypot(deviation, lost)), finite(cut)
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         product = a @ b
         deviation, cut = self._once(lambda: self._of_product(a, b, product))
-        exact = product + self.towards_zero * cut if self.tensor_cores else product
-        return _moved(exact, deviation, self._normal(product))
+        exact = moved(product, cut, self.towards_zero) if self.tensor_cores else product
+        return moved(exact, deviation, self._normal(product))
 
     def sum(self, value: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
         total, K = value.sum(axis=axis, keepdims=keepdims), value.shape[axis]
@@ -290,24 +290,24 @@ class Noisy(Exact):
             # terms of less than half a spacing of the sum are lost, one by one, by a program that adds them one by one
             half = spacing(value.sum(axis=axis, keepdims=True), "float32") / 2
             lost = np.where(np.abs(value) < half, value, 0.0).sum(axis=axis, keepdims=keepdims)
-            repeats = _repeats(value, axis, keepdims)
-            return _finite(self._deviation(total, squares, in_order, 2.0**-24, K, K, repeats)), _finite(lost)
+            repeats = repeated(value, axis, keepdims)
+            return finite(self._deviation(total, squares, in_order, 2.0**-24, K, K, repeats)), finite(lost)
 
         deviation, lost = self._once(sizes)
-        return _moved(total + self.towards_zero * lost, deviation, self._normal(total))
+        return moved(total + self.towards_zero * lost, deviation, self._normal(total))
 
     def segments(self, point: str, value: np.ndarray, starts: np.ndarray) -> np.ndarray:
-        total, unit = _of_segments(value, starts), 2.0**-24
+        total, unit = of_segments(value, starts), 2.0**-24
         if point in self.points:
             unit = 2.0 ** -(FORMATS[self.dtype][0] + 1)
 
         def size() -> np.ndarray:
             steps = np.diff(starts).astype(float)[:, None]  # additions of each
-            squares = _of_segments(value**2, starts)
+            squares = of_segments(value**2, starts)
             # in whatever order: atomic additions have none, and rows that repeat are few
-            return _finite(unit * np.sqrt(steps / 3 * np.maximum(total**2, squares)))
+            return finite(unit * np.sqrt(steps / 3 * np.maximum(total**2, squares)))
 
-        return _moved(total, self._once(size), self._normal(total))
+        return moved(total, self._once(size), self._normal(total))
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         if point not in self.points or self.dtype == "float32":
@@ -315,14 +315,14 @@ class Noisy(Exact):
         product = a @ b
         deviation, cut = self._once(lambda: self._of_product(a, b, product))
         size = np.abs(scale)
-        return _moved(value + _finite(self.towards_zero * cut * size), _finite(deviation * size), self._normal(product))
+        return moved(value + finite(self.towards_zero * cut * size), finite(deviation * size), self._normal(product))
 
     def half_sums(self, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         if HALF_SUMS not in self.points:
             return value
         product = a @ b
         deviation, overflows = self._once(lambda: self._of_half_sums(a, b, product))
-        drawn = _moved(value, _finite(deviation * np.abs(scale)), self._normal(product))
+        drawn = moved(value, finite(deviation * np.abs(scale)), self._normal(product))
         # then the whole is infinite, of either sign by the order of the sum, or NaN
         overflow = {0: np.inf, 1: -np.inf, 2: np.nan}.get(self.draw)
         return drawn if overflow is None else np.where(overflows, overflow, drawn)
@@ -330,62 +330,19 @@ class Noisy(Exact):
     def _of_half_sums(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The standard deviation of summing a @ b = `product` in float16; and where a partial sum may pass the largest float16."""
         squares, steps = (a**2) @ (b**2), math.ceil(a.shape[-1] / TENSOR_CORE_STEP)
-        in_order = _partial_sums(a, b, TENSOR_CORE_STEP)[1]
+        in_order = partial_sums(a, b, TENSOR_CORE_STEP)
         variance = self._deviation(product, squares, in_order, HALF_UNIT, steps) ** 2
         variance = variance + steps / 3 * HALF_LOST**2  # each step may lose half of the smallest subnormal
         if self.dtype == "float32":  # operands are rounded to float16 as well, subnormals too
             lost = (a**2).sum(axis=1, keepdims=True) + (b**2).sum(axis=0, keepdims=True)
             variance = variance + 2 * squares / 3 * HALF_UNIT**2 + HALF_LOST**2 / 3 * lost
-        return _finite(np.sqrt(variance)), np.abs(a) @ np.abs(b) > HALF_LARGEST
+        return finite(np.sqrt(variance)), np.abs(a) @ np.abs(b) > HALF_LARGEST
 
     def fast_variance(self, value: np.ndarray, a: np.ndarray, mean: np.ndarray) -> np.ndarray:
         if FAST_VARIANCE not in self.points:
             return value
         square = self.compute(self.sum(a**2, axis=1, keepdims=True) / a.shape[1])
         return np.maximum(self.compute(square - self.compute(mean**2)), 0.0)
-
-
-def _partial_sums(a: np.ndarray, b: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
-    """The mean and the mean square of the partial sums of a @ b in the order of K, from at most PARTIAL_SUMS of them, `least` terms
-    apart."""
-    step = max(least, math.ceil(a.shape[-1] / PARTIAL_SUMS))
-    edges = range(0, a.shape[-1], step)
-    total = a[..., :step] @ b[..., :step, :]
-    sums, squares = total, total**2
-    for k in edges[1:]:
-        total = total + a[..., k : k + step] @ b[..., k : k + step, :]
-        sums, squares = sums + total, _moved(squares, total, total)
-    return sums / len(edges), squares / len(edges)
-
-
-def _repeats(terms: np.ndarray, axis: int, keepdims: bool) -> np.ndarray:
-    """How many others of the terms of a sum have the value of one of them, on average, from pairs of a sample; zeros err in no sum."""
-    K = terms.shape[axis]
-    sample = np.take(terms, np.arange(0, K, max(1, -(-K // SAMPLED_TERMS))), axis)
-    count, met = sample.shape[axis], 0.0
-    distances = np.unique(np.linspace(1, count - 1, SAMPLED_DISTANCES).astype(int)) if count > 1 else ()
-    for distance in distances:
-        other = np.take(sample, (np.arange(count) + distance) % count, axis)
-        same = abs(sample - other) <= SAME * abs(sample)
-        met = met + (same & (sample != 0)).sum(axis=axis, keepdims=keepdims)
-    return met * ((K - 1) / max(count * len(distances), 1))
-
-
-def _of_segments(value: Any, starts: np.ndarray) -> Any:
-    """Differences of the running sum, in float64: what they lose is far below float32."""
-    running = np.concatenate([0.0 * value[:1], np.cumsum(value, axis=0)], axis=0)
-    return running[starts[1:]] - running[starts[:-1]]
-
-
-def _moved(value: Any, size: Any, noise: Any) -> Any:
-    """value + size × noise, where the size is finite: an infinity stays what it is."""
-    fused = getattr(value, "moved", None)  # tensors in one go
-    return value + size * noise if fused is None else fused(size, noise)
-
-
-def _finite(value: Any) -> Any:
-    """The value, 0 where it is not finite."""
-    return np.where(np.isfinite(value), value, 0.0)
 
 
 def _tf32_size(operand: np.ndarray) -> np.ndarray:
@@ -413,31 +370,3 @@ def _hadamard(row: int, columns: Any) -> Any:
     """Elements ±1 of Sylvester's Hadamard matrix: by how many binary digits 1 row and column have in common."""
     common = sum(np.floor(columns / 2.0**bit) for bit in range(row.bit_length()) if row >> bit & 1)
     return 1.0 - 2.0 * np.remainder(common, 2)
-
-
-def spacing(values: Any, dtype: str, times: float = 1.0) -> Any:
-    """The distance between neighbours of the dtype at each value (float64 in, float64 out), subnormals included, so many times; 0
-    where the value is not finite, and for integers, which nothing rounds."""
-    if dtype not in FORMATS:
-        return 0.0 * values
-    mantissa, smallest, _ = FORMATS[dtype]
-    power = _power(values)
-    return np.where(power < np.inf, np.maximum(power, 2.0**smallest) * (times * 2.0**-mantissa), 0.0)
-
-
-def _power(values: Any) -> Any:
-    """The largest power of 2 that is at most |value|, infinite where the value is not finite."""
-    if isinstance(values, np.ndarray | np.generic | float | int):
-        bits = np.asarray(values, np.float64).view(np.int64) & 0x7FF0000000000000
-        return bits.view(np.float64)
-    return values.power()
-
-
-def stored(values: np.ndarray, dtype: str) -> np.ndarray:
-    """The values rounded to the nearest of the dtype, ties to even, in float64; past the largest they are infinite. Integers stay."""
-    if dtype not in FORMATS:
-        return values
-    unit = spacing(values, dtype)
-    with np.errstate(all="ignore"):
-        rounded = np.where(np.isfinite(values), np.rint(values / unit) * unit, values)
-        return np.where(np.abs(rounded) > FORMATS[dtype][2], np.copysign(np.inf, rounded), rounded)

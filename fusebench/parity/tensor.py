@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from fusebench.parity import jitted
+
 
 class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
     """Floats are float64, as the reference has them."""
@@ -92,6 +94,30 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         """The largest power of 2 that is at most |value|, infinite where the value is not finite."""
         return Tensor((self.tensor.double().contiguous().view(torch.int64) & 0x7FF0000000000000).view(torch.float64))
 
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it is on a GPU, where what follows is one pass over memory."""
+        return bool(self.tensor.is_cuda)
+
+    def spacing(self, times: float, smallest: float) -> Tensor:
+        """`times` `power`, of which `smallest` is the least; 0 where the value is not finite. On a GPU."""
+        return Tensor(jitted.spacing(self.tensor.double(), times, smallest))
+
+    def stored(self, times: float, smallest: float, highest: float) -> Tensor:
+        """The values rounded to multiples of their `spacing`; infinite beyond `highest`. On a GPU."""
+        return Tensor(jitted.stored(self.tensor.double(), times, smallest, highest))
+
+    def finite(self) -> Tensor:
+        """The values, 0 where they are not finite, in one pass over memory."""
+        return Tensor(torch.nan_to_num(self.tensor, nan=0.0, posinf=0.0, neginf=0.0))
+
+    def plus_product(self, a: Any, b: Any) -> Tensor:
+        """self + a @ b in one pass over memory; all have the same leading dimensions, or none."""
+        sums, left, right = (
+            value.tensor.flatten(0, -3) if value.ndim > 2 else value.tensor[None] for value in (self, a, b)
+        )
+        return Tensor(torch.baddbmm(sums, left, right).view(self.tensor.shape))
+
     def moved(self, size: Any, noise: Any) -> Tensor:
         """self + size × noise in one pass over memory."""
         return Tensor(torch.addcmul(self.tensor, self._operand(size), self._operand(noise)))
@@ -120,6 +146,11 @@ class Random:
     def random(self, shape: Sequence[int], dtype: Any) -> Tensor:
         """Uniform in [0, 1)."""
         return self._drawn(torch.rand, shape, dtype)
+
+    def centred(self, shape: Sequence[int], dtype: Any) -> Tensor:
+        """Uniform in [-1/2, 1/2), in one pass over memory."""
+        kind = getattr(torch, np.dtype(dtype).name)
+        return Tensor(torch.empty(*shape, dtype=kind, device=self.device).uniform_(-0.5, 0.5, generator=self.generator))
 
     def standard_normal(self, shape: Sequence[int], dtype: Any) -> Tensor:
         return self._drawn(torch.randn, shape, dtype)

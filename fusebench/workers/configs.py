@@ -6,7 +6,8 @@ import math
 import random
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fusebench import discovery, tuned
 from fusebench.contract import Case, Device, Tunable
 from fusebench.discovery import Implementation
 from fusebench.errors import UsageError
+from fusebench.tuned import Entry
 from fusebench.workers import protocol
 from fusebench.workers.outputs import Unfit
 
@@ -61,7 +63,9 @@ def _tuned(
 ) -> tuple[Mapping[str, Tunable], str]:
     """The config of tuned.json, {} where there is none to be taken, and what is to be said of it."""
     try:
-        entry = tuned.find(tuned.read(found.file.parent), case, found.name, variant, device.name)
+        entry = tuned.find(
+            tuned.read(found.file.parent), case, found.name, variant, device.name, partial(_suits, module, own, case, variant, device)
+        )  # fmt: skip
     except UsageError as error:
         return {}, f"the default, because {error}"
     if entry is None:
@@ -75,6 +79,19 @@ def _tuned(
         return {}, f"the default, because the tuned config does not fit: {misfit}"
     other = "" if dict(entry.sizes) == dict(case.sizes) else ", ".join(f"{n}={v}" for n, v in entry.sizes.items())
     return entry.config, f"tuned at {other}" if other and entry.config else ""
+
+
+def _suits(module: Any, own: Mapping[str, Tunable], case: Case, variant: str, device: Device, entry: Entry) -> bool:
+    """Whether an entry of other sizes keeps the multiprocessors as busy at the case's. Without launches() nothing is known of it; and
+    an entry that cannot be taken is not passed over here, but refused aloud."""
+    if not hasattr(module, "launches") or set(entry.config) != set(own):
+        return True
+
+    def blocks(at: Case) -> int:
+        grids = [launch.grid for launch in module.launches(at, variant, device, entry.config)]
+        return sum(math.prod(grid) if isinstance(grid, tuple) else grid for grid in grids)
+
+    return not tuned.idles(blocks(case), blocks(replace(case, sizes=entry.sizes)), device.multiprocessors)
 
 
 def answer(found: Implementation, asked: protocol.AskFits, own: Device) -> protocol.Fits | protocol.Refused:

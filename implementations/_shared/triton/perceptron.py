@@ -27,7 +27,7 @@ from implementations._shared.triton.matmul import multiply, padded
 TUNABLES = {  # BLOCK3 is that of three layers and four
     "default": {
         "BLOCK_M": (16, 32, 64, 128), "BLOCK_K": (16, 32, 64, 128, 256, 512), "BLOCK1": (16, 32, 64, 128),
-        "BLOCK3": (16, 32, 64), "num_warps": (4, 8), "num_stages": (1, 2, 3, 4),
+        "BLOCK3": (16, 32, 64), "num_warps": (4, 8, 16), "num_stages": (1, 2, 3, 4),
     },
 }  # fmt: skip
 WIDEST = 1024  # of layers 2 and 4, whose sums 16 rows still have room for in the registers

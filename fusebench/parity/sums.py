@@ -1,0 +1,56 @@
+"""What the order of a sum makes of its error: its partial sums, terms that repeat, and sums of segments."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fusebench.parity.elements import moved, plus_product
+
+PARTIAL_SUMS = 16  # of a product that are looked at
+# Of a sum so many terms are looked at, each beside others at so many distances; the noise before keeps equal values that near.
+SAMPLED_TERMS, SAMPLED_DISTANCES, SAME = 1024, 8, 2.0**-21
+
+
+def partial_sums(a: np.ndarray, b: np.ndarray, least: int) -> np.ndarray:
+    """The mean square of the partial sums of a @ b in the order of K, from at most PARTIAL_SUMS of them, `least` terms apart."""
+    step, count = _steps(a.shape[-1], least)
+    total = a[..., :step] @ b[..., :step, :]
+    squares = total**2
+    for k in range(step, a.shape[-1], step):
+        total = plus_product(total, a[..., k : k + step], b[..., k : k + step, :])
+        squares = moved(squares, total, total)
+    return squares / count
+
+
+def mean_of_partial_sums(a: np.ndarray, b: np.ndarray, least: int) -> np.ndarray:
+    """The mean of the same partial sums: term k is in all but those that end before it."""
+    step, count = _steps(a.shape[-1], least)
+    return (a * (1 - np.arange(a.shape[-1]) // step / count)) @ b
+
+
+def _steps(K: int, least: int) -> tuple[int, int]:
+    """How many terms of K partial sums are apart, and how many there are."""
+    step = max(least, math.ceil(K / PARTIAL_SUMS))
+    return step, math.ceil(K / step)
+
+
+def repeated(terms: np.ndarray, axis: int, keepdims: bool) -> np.ndarray:
+    """How many others of the terms of a sum have the value of one of them, on average, from pairs of a sample; zeros err in no sum."""
+    K = terms.shape[axis]
+    sample = np.take(terms, np.arange(0, K, max(1, -(-K // SAMPLED_TERMS))), axis)
+    count, met = sample.shape[axis], 0.0
+    distances = np.unique(np.linspace(1, count - 1, SAMPLED_DISTANCES).astype(int)) if count > 1 else ()
+    for distance in distances:
+        other = np.take(sample, (np.arange(count) + distance) % count, axis)
+        same = abs(sample - other) <= SAME * abs(sample)
+        met = met + (same & (sample != 0)).sum(axis=axis, keepdims=keepdims)
+    return met * ((K - 1) / max(count * len(distances), 1))
+
+
+def of_segments(value: Any, starts: np.ndarray) -> Any:
+    """Differences of the running sum, in float64: what they lose is far below float32."""
+    running = np.concatenate([0.0 * value[:1], np.cumsum(value, axis=0)], axis=0)
+    return running[starts[1:]] - running[starts[:-1]]

@@ -489,3 +489,16 @@ def test_a_fast_variance_errs_by_the_squares_that_cancel(mean):
     found = drawn(r, lambda r: r.fast_variance(variance, a, means))
     unit = 2.0**-24 * (a**2).mean(axis=1, keepdims=True)
     assert (found >= 0).all() and 0.5 < np.mean(spread(found - variance) / unit) < 5
+
+
+def test_steps_of_a_relu_that_may_go_either_way_do_not_cancel_in_a_sum():
+    """Two rows at the step, whose shares have opposite signs: a program may have one of them without the other."""
+    z, shares = np.full((2, 1), 0.001), np.array([[3.0], [-3.0]])
+    r = noisy("bfloat16", points=("sum",))
+    sums = drawn(r, lambda r: (r.positive(z, np.ones((2, 1))) * shares).sum(), r.draws)
+    assert set(sums) == {-3.0, 0.0, 3.0}
+
+
+def test_a_step_that_rounding_cannot_cross_stays_where_it_is():
+    z, r = np.array([[0.5, -0.5], [2.0, -3.0]]), noisy("bfloat16", points=("sum",))
+    assert (drawn(r, lambda r: r.positive(z, np.ones((2, 1))), r.draws) == (z > 0)).all()

@@ -203,7 +203,7 @@ def test_no_layer_of_an_mlp_is_written_over_what_is_still_read(arch):
         rows, wide, *warps_and_stages = map(int, re.findall(r"\b\d+\b", launch.program.name))
         stages, cluster = (*warps_and_stages[4:], 1)[:2]
         place = stages * (rows + wide) * 128
-        other, before = place + launch.sizes[0], range(0)
+        other, before = place + launch.sizes[-1], range(0)
         for number, width in enumerate(module.perceptron.widths(case)[1:-1]):
             columns = -(-width * case.itemsize // 128) * 128 // case.itemsize
             over_its_input = cluster == 1 and columns <= wide

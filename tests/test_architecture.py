@@ -35,7 +35,7 @@ FLOORS = (
     ("case_data",),
     ("cell",),
     ("hard_check",),
-    ("run", "report", "library"),
+    ("run", "report", "library", "ops"),
     ("configuration",),
     ("comparison", "inspection", "sanitizer", "profiling", "tracking"),
     ("tuning",),

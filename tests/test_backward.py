@@ -11,7 +11,7 @@ import programs
 import pytest
 import torch
 from conftest import DEVICE
-from programs import gradients
+from programs import gradients, layer_gradients
 from test_mistakes import worse
 from test_parity import few, interpreted
 
@@ -144,13 +144,15 @@ def test_backward_of_torch_compile(run_cells, name):
     assert not cells or assert_right(run_cells(cells)) is None
 
 
-PLANTED = {(kernel, name): mistake for kernel, own in gradients.MISTAKES.items() for name, mistake in own.items()}
+CORRECT = gradients.CORRECT | layer_gradients.CORRECT
+MISTAKES = gradients.MISTAKES | layer_gradients.MISTAKES
+PLANTED = {(kernel, name): mistake for kernel, own in MISTAKES.items() for name, mistake in own.items()}
 
 
 @pytest.mark.parametrize("planted", PLANTED, ids=": ".join)
 def test_a_mistake_in_a_gradient_is_rejected_and_nothing_but_the_mistake(planted):
     kernel, mistake = planted[0], PLANTED[planted]
-    correct = gradients.CORRECT[kernel][mistake.of]
+    correct = CORRECT[kernel][mistake.of]
     found = programs.situation(KERNELS[kernel], mistake)
     right, verdict = found.of(correct)
     assert verdict.ok, f"the program without the mistake: {verdict.reason()}"
@@ -162,10 +164,10 @@ def test_a_mistake_in_a_gradient_is_rejected_and_nothing_but_the_mistake(planted
         assert worse(verdict.index, wrong[n], right[n], found.judge.reference()[n])
 
 
-@pytest.mark.parametrize(("kernel", "name"), [(k, n) for k, own in gradients.CORRECT.items() for n in own])
+@pytest.mark.parametrize(("kernel", "name"), [(k, n) for k, own in CORRECT.items() for n in own])
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_right_gradients_pass(kernel, name, dtype):
-    program = gradients.CORRECT[kernel][name]
+    program = CORRECT[kernel][name]
     case = make_case(KERNELS[kernel], "odd", dtype, mode="backward")
     if not program.where(case):
         pytest.skip("is for other dtypes")

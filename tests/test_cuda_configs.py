@@ -29,9 +29,13 @@ def module_of(name):
 
 
 def cells(name, device, wanted=lambda case: True):
-    """Every variant of every named case, in every dtype, precision, layout and form, that the device can run."""
+    """Every variant of every named case, in every dtype, precision, layout, form and hashing, that the device can run."""
     kernel, module = KERNELS[name], module_of(name)
-    options = {key: values for key, values in kernel.options.items() if key in ("w_layout", "form", "hashing", "until")}
+    options = {
+        key: values
+        for key, values in kernel.options.items()
+        if key in ("w_layout", "form", "interaction", "hashing", "until")
+    }
     for case_name, dtype, *chosen in itertools.product(kernel.mathematics.cases, DTYPES, *options.values()):
         if dtype[1] in kernel.mathematics.precisions and wanted(case_name):
             case = make_case(kernel, case_name, *dtype, options=dict(zip(options, chosen, strict=True)))

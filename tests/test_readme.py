@@ -56,7 +56,7 @@ def test_the_script_of_the_readme_runs(capsys):
 
 def test_pandas_reads_records_in_three_lines(saved, capsys):
     pytest.importorskip("pandas")
-    (script,) = SCRIPTS[1:]
+    script = SCRIPTS[1]
     assert len([line for line in script.splitlines() if line]) == 3
     exec(script, {})
     out = capsys.readouterr().out

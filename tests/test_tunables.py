@@ -126,18 +126,19 @@ def options_of(kernel):
     return [{}, *({name: value} for name, values in kernel.options.items() for value in values[1:])]
 
 
-def every_case(kernel, names=None):
+def every_case(kernel, names=None, mode="forward"):
     for name, dtype, option in itertools.product(names or kernel.mathematics.cases, DTYPES, options_of(kernel)):
         for precision in kernel.mathematics.precisions if dtype == "float32" else ("ieee",):
-            yield make_case(kernel, name, dtype, precision, option)
+            yield make_case(kernel, name, dtype, precision, option, mode)
 
 
-def own_configs(name, implementation, devices, names=None):
+def own_configs(name, implementation, devices, names=None, mode="forward"):
     """(module, case, variant, device, its own config) of all cells that the implementation does not skip, of variants with tunables."""
     module = discovery.load_implementation(name, implementation)
     skip = getattr(module, "skip", lambda *_: None)
-    variants = FOUND[name].implementations[implementation].tunables
-    for case in every_case(FOUND[name], names):
+    found = FOUND[name].implementations[implementation]
+    variants = found.tunables if mode == "forward" else found.backward
+    for case in every_case(FOUND[name], names, mode):
         for variant, device in itertools.product(variants, devices):
             if skip(case, variant, device) is None:
                 yield module, case, variant, device, module.config(case, variant, device)
@@ -153,6 +154,14 @@ def odd(kernel):
 def test_own_configs_are_of_the_tunables_and_fit(name, implementation):
     tunables = FOUND[name].implementations[implementation].tunables
     for module, case, variant, device, own in own_configs(name, implementation, DEVICES):
+        assert own and set(own) <= set(tunables[variant]), (case.id, variant)
+        assert module.fits(case, variant, device, own) is None, (case.id, variant, device.name)
+
+
+@pytest.mark.parametrize("name", [n for n, i in TRITON if i == "triton" and FOUND[n].implementations[i].backward])
+def test_own_configs_of_backward_are_of_the_tunables_and_fit(name):
+    tunables = FOUND[name].implementations["triton"].tunables
+    for module, case, variant, device, own in own_configs(name, "triton", DEVICES, mode="backward"):
         assert own and set(own) <= set(tunables[variant]), (case.id, variant)
         assert module.fits(case, variant, device, own) is None, (case.id, variant, device.name)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -42,6 +42,7 @@ from fusebench.parity.tensor import Random, Tensor
 from fusebench.parity.verdict import Asked, Together, Worst
 
 Formula = Callable[..., Any]
+Held: TypeAlias = np.ndarray | torch.Tensor
 
 # Of the largest intermediate result: 0.8 GB in float64 on a GPU, and of each place that rounds one lives, for the size of its noise.
 CHUNK_ELEMENTS = {"cuda": 1e8, "cpu": 5e5}
@@ -51,6 +52,7 @@ DRAWS = {"cuda": ((16, 5e7), (8, 1e8), (4, np.inf)), "cpu": ((16, 2e5), (4, np.i
 SECOND_LOOK_ROWS, SECOND_LOOK_SEED = 32, 2**33
 JUDGED_SEED = 2**32  # the judged rows have other noise than any chunk, whose seed is its first row
 KEPT_ELEMENTS = 3e8  # of budgets, for the other outputs of the same inputs: 5 GB
+HELD_BYTES = 2**32  # of an input or an output that a GPU holds whole
 
 
 @dataclass(frozen=True)
@@ -82,13 +84,14 @@ def check(asked: Asked, arrays: Sequence[np.ndarray], got: Sequence[np.ndarray],
         if sum(o.size for o in got) * len(rows) <= KEPT_ELEMENTS * height:
             known[key] = chunks = list(chunks)
     found, sums, wrong = [], [], set[int]()
+    outputs = [_held(o, device) for o in got]
     for chunk in chunks:
-        compared, of_chunk = _compared(asked, chunk, got, device, wrong)
+        compared, of_chunk = _compared(asked, chunk, outputs, device, wrong)
         found.append(compared)
         sums.append(of_chunk)
     if others := sorted(set(asked.unlike) - set(map(int, rows))):
         chunks = _expected(asked, arrays, np.array(others), got, device)
-        found += [_compared(asked, chunk, got, device, wrong)[0] for chunk in chunks]
+        found += [_compared(asked, chunk, outputs, device, wrong)[0] for chunk in chunks]
     worst = reduce(_worse, found)
     if 0 < len(wrong) <= SECOND_LOOK_ROWS:
         worst = replace(_second_look(asked, arrays, sorted(wrong), got, device), checked=worst.checked)
@@ -101,7 +104,8 @@ def _second_look(
     """The worst element of a few rows, by many draws."""
     single = replace(asked, alike=())
     chunks = _expected(single, arrays, np.array(rows), got, device, SECOND_LOOK_DRAWS, SECOND_LOOK_SEED)
-    return reduce(_worse, [_compared(single, chunk, got, device, set())[0] for chunk in chunks])
+    outputs = [_held(o, device) for o in got]
+    return reduce(_worse, [_compared(single, chunk, outputs, device, set())[0] for chunk in chunks])
 
 
 def evaluated(
@@ -135,15 +139,14 @@ def _formula(asked: Asked) -> Formula:
 
 
 def _inputs(asked: Asked, arrays: Sequence[np.ndarray], device: str) -> Callable[[np.ndarray | None], list[Any]]:
-    """What gives the formula's inputs of some rows, or of all; those without rows go to the device once."""
-    whole = [
-        _argument(np.array(a), device) if axis is None else None for a, axis in zip(arrays, asked.row_axes, strict=True)
-    ]
+    """What gives the formula's inputs of some rows, or of all."""
+    held = [_held(a, device) for a in arrays]
+    whole = [_argument(a, device) if axis is None else None for a, axis in zip(held, asked.row_axes, strict=True)]
 
     def inputs(chosen: np.ndarray | None) -> list[Any]:
         return [
-            w if axis is None else _argument(np.array(a) if chosen is None else _take(a, chosen, axis), device)
-            for a, w, axis in zip(arrays, whole, asked.row_axes, strict=True)
+            w if axis is None else _argument(a if chosen is None else _take(a, chosen, axis), device)
+            for a, w, axis in zip(held, whole, asked.row_axes, strict=True)
         ]
 
     return inputs
@@ -228,7 +231,7 @@ class _Seen:
 
 
 def _compared(
-    asked: Asked, chunk: Sequence[Expected], got: Sequence[np.ndarray], device: str, wrong_rows: set[int]
+    asked: Asked, chunk: Sequence[Expected], got: Sequence[Held], device: str, wrong_rows: set[int]
 ) -> tuple[Worst, list[list[Sums]]]:
     """The worst element of the rows of a chunk; and of each output, if they are asked for, the figures of the draws and, last, its own.
     The rows that are wrong are added to `wrong_rows`."""
@@ -330,24 +333,39 @@ class _Sized(Exact):
         return self.round("", a @ b)
 
 
-def _argument(array: np.ndarray, device: str) -> Any:
+def _held(array: np.ndarray, device: str) -> Held:
+    """Where chunks take their rows from: floats that are not too many go to a GPU once, as they are stored, instead of row by row."""
+    if device == "cpu" or array.dtype.kind in "iub" or array.nbytes > HELD_BYTES:
+        return array
+    return backend.put(np.array(array), Device(device, ""))  # a copy: Torch warns of memory that may not be written to
+
+
+def _argument(values: Held, device: str) -> Any:
     """What the formula gets: floats on the device; integers stay, because masks and indices are little work."""
-    return array if array.dtype.kind in "iub" else Tensor(_put(array, device))
+    integers = isinstance(values, np.ndarray) and values.dtype.kind in "iub"
+    return values if integers else Tensor(_put(values, device))
 
 
-def _put(array: np.ndarray, device: str) -> torch.Tensor:
-    """The array on the device, floats in float64: made wide there, because the host takes seconds for a gigabyte."""
-    tensor = backend.put(array, Device(device, ""))
-    return tensor if array.dtype.kind in "iub" else tensor.double()
+def _put(values: Held, device: str) -> torch.Tensor:
+    """The values on the device, floats in float64: made wide there, because the host takes seconds for a gigabyte."""
+    if isinstance(values, torch.Tensor):
+        return values.double()
+    tensor = backend.put(np.array(values), Device(device, ""))
+    return tensor if values.dtype.kind in "iub" else tensor.double()
 
 
-def _take(array: np.ndarray, rows: np.ndarray, axis: int) -> np.ndarray:
+def _take(values: Held, rows: np.ndarray, axis: int) -> Held:
     """The rows along an axis."""
-    if len(rows) and rows[-1] - rows[0] == len(rows) - 1:  # they follow one another, as nearly always
-        at = [slice(None)] * array.ndim
+    in_order = len(rows) and rows[-1] - rows[0] == len(rows) - 1  # they follow one another, as nearly always
+    if isinstance(values, torch.Tensor):
+        if in_order:
+            return values.narrow(axis, int(rows[0]), len(rows))
+        return values.index_select(axis, torch.as_tensor(rows, device=values.device))
+    if in_order:
+        at = [slice(None)] * values.ndim
         at[axis] = slice(int(rows[0]), int(rows[-1]) + 1)
-        return np.array(array[tuple(at)])  # a copy: Torch warns of memory that may not be written to
-    return np.take(array, rows, axis=axis)
+        return values[tuple(at)]
+    return np.take(values, rows, axis=axis)
 
 
 def _tensor(value: Any, device: str) -> Tensor:

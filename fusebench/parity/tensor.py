@@ -31,8 +31,9 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         value = self._value(value)
         if isinstance(value, torch.Tensor):
             return value
-        dtype = torch.float64 if isinstance(value, float) else None
-        return torch.as_tensor(value, dtype=dtype, device=self.tensor.device)
+        kind = type(value)  # a copy of a scalar to the device would wait for all that is queued there; filling does not
+        dtype = {float: torch.float64, bool: torch.bool, int: torch.int64}[kind]
+        return torch.full((), value, dtype=dtype, device=self.tensor.device)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *operands: Any, **options: Any) -> Tensor:
         name = ufunc.__name__

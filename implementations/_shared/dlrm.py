@@ -51,6 +51,12 @@ def interaction_width(case):
     return D + F * (F + 1) // 2 if case.options["interaction"] == "dot" else ((F + 1) * D) ** 2
 
 
+def interaction_pitch(case):
+    """Elements that a row of the interaction takes where a kernel writes it for another: whole vectors of 16 elements, whatever its
+    columns are, so that every row begins at a multiple of 16 bytes. Those past the columns are 0."""
+    return -(-interaction_width(case) // 16) * 16
+
+
 def perceptron(case, last, *widths):
     """The case of fused_mlp with these widths and the activation `last`."""
     padded = (*widths, 1, 1, 1, 1)[:5]

@@ -7,30 +7,53 @@ from implementations._shared.gpu import VECTOR_BYTES
 from implementations._shared.triton import elementwise
 from implementations._shared.triton.elementwise import activate, last_elements, whole_vectors
 from implementations._shared.triton.launch import TYPES, launch_with
+from implementations.add_mul_act import _triton_backward as backward
 
-TUNABLES = {("default", "in_place"): {"BLOCK": (128, 256, 512, 1024, 2048, 4096, 8192), "num_warps": (1, 2, 4, 8)}}
+TUNABLES = {
+    ("default", "in_place"): {"BLOCK": (128, 256, 512, 1024, 2048, 4096, 8192), "num_warps": (1, 2, 4, 8)},
+    "default": {  # those of mode=backward
+        "gradient_ROWS": (1, 2, 4, 8, 16, 32, 64, 128), "gradient_COLUMNS": (16, 32, 64, 128, 256, 512, 1024),
+        "gradient_PARTS": (1, 4, 16, 64, 128, 256, 512), "gradient_num_warps": (1, 2, 4, 8),
+    },
+}  # fmt: skip
 INPUTS = 2  # of as many elements as y
 
 
 def config(case, variant, device):
     """The tunables: elements of a block, and its warps."""
-    return elementwise.config(case, device, INPUTS)
+    return elementwise.config(case, device, INPUTS) if case.mode == "forward" else backward.config(case, device)
 
 
 def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
-    return elementwise.fits(case, device, config, INPUTS)
+    return (
+        elementwise.fits(case, device, config, INPUTS)
+        if case.mode == "forward"
+        else backward.fits(case, device, config)
+    )
 
 
 def launches(case, variant, device, config):
-    """One launch. `in_place` passes x as y."""
+    """One launch. `in_place` passes x as y. In mode=backward those of _triton_backward.py, in forward_backward both."""
+    if case.mode != "forward":
+        behind = backward.launches(case, config)
+        return (
+            behind
+            if case.mode == "backward"
+            else (forward_launch(case, elementwise.config(case, device, INPUTS)), *behind)
+        )
+    return (forward_launch(case, config),)
+
+
+def forward_launch(case, config):
+    """`add_mul_act`."""
     M, N = case.size("M", "N")
     pointer, vector = TYPES[case.dtype], VECTOR_BYTES // case.itemsize
     signature = dict.fromkeys(("x", "z", "multiplier", "b"), pointer)
     signature |= {"count": "i32" if M * N < 2**31 else "i64", "y": pointer}
     options = {"N": N, "ACTIVATION": case.options["activation"], "VECTOR": vector}
     grid = (triton.cdiv(M * N, config["BLOCK"]),)
-    return (launch_with(config, add_mul_act, signature, options, grid),)
+    return launch_with(config, add_mul_act, signature, options, grid)
 
 
 @triton.jit

@@ -2,13 +2,16 @@
 
 import torch
 
-from implementations.add_mul_act._triton_kernels import TUNABLES, config, fits, launches  # noqa: F401 (parts of the contract)
+from implementations._shared.triton import elementwise
+from implementations.add_mul_act import _triton_backward as backward
+from implementations.add_mul_act._triton_kernels import INPUTS, TUNABLES, config, fits, forward_launch, launches  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"default": (), "in_place": ()}
+BACKWARD = {"default": ("bias", "value")}  # relu sees the sign of y, which is that of the stored sum
 IN_PLACE = {"in_place": ("x",)}
 EXPECT = (
     {"variant": ("default", "in_place"), "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
@@ -18,8 +21,14 @@ EXPECT = (
 
 def build(case, variant, device, chosen):
     """call(x (M, N), z (M, N), multiplier (), b (N,)) → (M, N); x itself where `in_place`."""
+    if case.mode != "forward":
+        return _differentiated(case, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
-    run, in_place = launch.bind(), variant == "in_place"
+    return _call(launch, variant == "in_place")
+
+
+def _call(launch, in_place=False):
+    run = launch.bind()
 
     def call(x, z, multiplier, b):
         if not (x.is_contiguous() and z.is_contiguous() and b.is_contiguous()):
@@ -29,3 +38,24 @@ def build(case, variant, device, chosen):
         return y
 
     return call
+
+
+def _differentiated(case, device, chosen):
+    """(forward, backward) of two launches, or three (_triton_backward.py)."""
+    call = _call(forward_launch(case, elementwise.config(case, device, INPUTS)))
+    first, *more = (launch.bind() for launch in backward.launches(case, chosen))
+    parts, from_y, M = chosen["gradient_PARTS"], backward.from_y(case), case.sizes["M"]
+
+    def forward(x, z, multiplier, b):
+        y = call(x, z, multiplier, b)
+        return y, (y, y, multiplier, b) if from_y else (x, z, multiplier, b)
+
+    def gradient(residuals, dy):
+        dx, dz, db = torch.empty_like(dy), torch.empty_like(dy), dy.new_empty(dy.shape[1])
+        sums = dy.new_empty(parts, dy.shape[1], dtype=torch.float32) if more else db
+        first(*residuals, dy, M, dx, dz, sums)
+        if more:
+            more[0](sums, db)
+        return dx, dz, db
+
+    return forward, gradient

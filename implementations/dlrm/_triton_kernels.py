@@ -4,13 +4,16 @@
     outer   bottom → sparse (look-up) → outer, total (the prediction's first layer, by outer_product.py)
             → top (its other layers, if there are any)                                                           5
 
+Few rows leave most multiprocessors without a program: a perceptron with many weights is then three launches (few_rows.py), such as
+bottomshare, bottomsum (its first two layers) and bottom (the others).
+
 With `naive`, which compares every id with a whole list, programs have samples of one feature: there look-up and dots are two
 launches.
 """
 
 from implementations._shared import dlrm
 from implementations._shared.dlrm import dense_case, interaction_case, later_layers_case, prediction_case, sparse_case
-from implementations._shared.triton import interactions, lookup, outer_product, perceptron
+from implementations._shared.triton import few_rows, interactions, lookup, outer_product, perceptron
 from implementations._shared.triton.launch import by_launch, prefixed
 from implementations._shared.triton.limits import first_reason
 
@@ -25,6 +28,12 @@ TUNABLES = {  # `sparse`, `outer` and `total` are launches of interaction=outer 
         "total_BLOCK": (32, 64, 128, 256), "total_num_warps": (1, 2, 4, 8),
         "top_BLOCK_M": (16, 32, 64, 128), "top_BLOCK_K": (16, 32, 64, 128, 256, 512), "top_BLOCK1": (16, 32, 64, 128),
         "top_BLOCK3": (16, 32, 64), "top_num_warps": (4, 8), "top_num_stages": (1, 2, 3, 4),
+        "bottomshare_BLOCK_M": (16, 32), "bottomshare_BLOCK_K": (32, 64, 128), "bottomshare_BLOCK1": (16, 32, 64),
+        "bottomshare_BLOCK2": (32, 64, 128, 256), "bottomshare_num_warps": (2, 4, 8), "bottomshare_num_stages": (1, 2, 3, 4),
+        "bottomsum_BLOCK": (32, 64, 128, 256), "bottomsum_num_warps": (1, 2, 4, 8),
+        "topshare_BLOCK_M": (16, 32), "topshare_BLOCK_K": (32, 64, 128), "topshare_BLOCK1": (16, 32, 64),
+        "topshare_BLOCK2": (32, 64, 128, 256), "topshare_num_warps": (2, 4, 8), "topshare_num_stages": (1, 2, 3, 4),
+        "topsum_BLOCK": (32, 64, 128, 256), "topsum_num_warps": (1, 2, 4, 8),
         "sparse_BLOCK": (16, 32, 64, 128, 256), "sparse_BLOCK_D": (8, 16, 32, 64, 128, 256), "sparse_num_warps": (1, 2, 4, 8),
     },
     "naive": {"sparse_BLOCK_LIST": (64, 128, 256), "sparse_num_stages": (1, 2, 3, 4)},
@@ -46,9 +55,28 @@ def top_case(case):
 
 
 def perceptrons(case):
-    """The perceptrons that a call launches, by launch."""
+    """The perceptrons of a call by name."""
     parts = {"bottom": dense_case(case), "top": top_case(case)}
     return {name: part for name, part in parts.items() if part}
+
+
+def whole_perceptrons(case, device):
+    """The cases that perceptron.py's kernel launches by name: perceptrons, or what few_rows.py leaves of them."""
+    parts = perceptrons(case).items()
+    found = {name: few_rows.later_case(part) if few_rows.applies(part, device) else part for name, part in parts}
+    return {name: part for name, part in found.items() if part}
+
+
+def shared_perceptrons(case, device):
+    """Those that begin with the launches of few_rows.py, by name."""
+    return {name: part for name, part in perceptrons(case).items() if few_rows.applies(part, device)}
+
+
+def pitch_of(case, name, part=None):
+    """How many elements a row of the input of perceptron `name` takes, or None for as many as it has: the interaction writes rows that
+    begin at 16 bytes, of which `part`, where a launch has a part of the perceptron alone, has to be the first."""
+    first = part is None or part == perceptrons(case)[name]
+    return dlrm.interaction_pitch(case) if name == "top" and first and not is_outer(case) else None
 
 
 def columns_of_first(case):
@@ -60,14 +88,18 @@ def skip(case, variant, device):
     """Why Triton cannot run this cell, or None."""
     if reason := dlrm.skip(case, variant, device) or lookup.skip(sparse_case(case), variant, device):
         return reason
-    reasons = {name: perceptron.skip(part, variant, device) for name, part in perceptrons(case).items()}
+    reasons = {name: perceptron.skip(part, variant, device) for name, part in whole_perceptrons(case, device).items()}
     return first_reason(reasons)
 
 
 def config(case, variant, device):
     """The tunables of a variant: those of each of its launches."""
-    configs = {name: perceptron.config(part, variant, device) for name, part in perceptrons(case).items()}
-    pairs = interaction_case(case)
+    configs, pairs = {}, interaction_case(case)
+    for name, part in shared_perceptrons(case, device).items():
+        configs[f"{name}share"] = few_rows.config(part, device)
+        configs[f"{name}sum"] = outer_product.total_config(few_rows.shares_of(part, configs[f"{name}share"]))
+    for name, part in whole_perceptrons(case, device).items():
+        configs[name] = perceptron.config(part, variant, device, pitch_of(case, name, part))
     if is_outer(case):
         configs["outer"] = outer_product.config(pairs, columns_of_first(case), device)
         configs["total"] = outer_product.total_config(outer_product.shares_of(pairs, configs["outer"]))
@@ -80,12 +112,20 @@ def config(case, variant, device):
 
 def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
-    configs, pairs = by_launch(config), interaction_case(case)
-    reasons = {name: perceptron.fits(part, variant, device, configs[name]) for name, part in perceptrons(case).items()}
+    configs, pairs, reasons = by_launch(config), interaction_case(case), {}
+    for name, part in whole_perceptrons(case, device).items():
+        reasons[name] = perceptron.fits(part, variant, device, configs[name], pitch_of(case, name, part))
+    for name, part in shared_perceptrons(case, device).items():
+        own = configs[f"{name}share"]
+        reasons[f"{name}share"] = few_rows.fits(part, device, own, pitch_of(case, name))
+        if reasons[f"{name}share"] is None:
+            shares = few_rows.shares_of(part, own)
+            reasons[f"{name}sum"] = outer_product.total_fits(device, configs[f"{name}sum"], shares)
     if is_outer(case):
         reasons["outer"] = outer_product.fits(pairs, device, configs["outer"])
-        shares = outer_product.shares_of(pairs, configs["outer"])
-        reasons["total"] = outer_product.total_fits(device, configs["total"], shares)
+        if reasons["outer"] is None:
+            shares = outer_product.shares_of(pairs, configs["outer"])
+            reasons["total"] = outer_product.total_fits(device, configs["total"], shares)
     else:
         reasons["interaction"] = interactions.fits(pairs, device, configs["interaction"])
     if looks_up_apart(case, variant):
@@ -101,30 +141,50 @@ def launches(case, variant, device, config):
 def named_launches(case, variant, device, config):
     """The same by their names."""
     configs, pairs = by_launch(config), interaction_case(case)
-    mlps = {
-        name: perceptron.launches(part, variant, device, configs[name])[0] for name, part in perceptrons(case).items()
-    }
-    made = {"bottom": mlps["bottom"]}
+    made = perceptron_launches(case, "bottom", variant, device, configs)
     if looks_up_apart(case, variant):
         (made["sparse"],) = lookup.launches(sparse_case(case), variant, device, configs["sparse"])
     if is_outer(case):
-        activation = "relu" if "top" in mlps else "sigmoid"
+        activation = "relu" if top_case(case) else "sigmoid"
         made["outer"], made["total"] = outer_product.launches(
             pairs, columns_of_first(case), activation, configs["outer"], configs["total"]
         )
-    elif variant == "naive":
-        made["interaction"] = interactions.launch(pairs, configs["interaction"])
     else:
-        made["interaction"] = interactions.launch(pairs, configs["interaction"], variant, case.sizes["V"])
-    return made | {name: mlps[name] for name in ("top",) if name in mlps}
+        hashing, pitch = "" if variant == "naive" else variant, dlrm.interaction_pitch(case)
+        made["interaction"] = interactions.launch(pairs, configs["interaction"], hashing, case.sizes["V"], pitch)
+    return made | (perceptron_launches(case, "top", variant, device, configs) if top_case(case) else {})
+
+
+def perceptron_launches(case, name, variant, device, configs):
+    """The launches of one perceptron by their names."""
+    made, part = {}, shared_perceptrons(case, device).get(name)
+    if part:
+        own, last = configs[f"{name}share"], part.sizes["LAYERS"] == 2
+        activation, (M, N2) = part.options["last"] if last else "relu", part.size("M", "N2")
+        made[f"{name}share"] = few_rows.launch(part, own, pitch_of(case, name))
+        made[f"{name}sum"] = outer_product.total_launch(
+            case.dtype, M, N2, few_rows.shares_of(part, own), activation, configs[f"{name}sum"]
+        )
+    if part := whole_perceptrons(case, device).get(name):
+        (made[name],) = perceptron.launches(part, variant, device, configs[name], pitch_of(case, name, part))
+    return made
 
 
 def run_model(case, given, launched, empty, shares, to_device):
     """y (M, 1). `launched` are the launches by name, each a function of its inputs and of what it fills, which it returns.
-    `empty(shape, dtype)` describes that, in the dtype of the weights by None; `shares` is how many sums `total` adds; `to_device`
+    `empty(shape, dtype)` describes that, in the dtype of the weights by None; `shares` is by launch how many sums it adds; `to_device`
     moves the known values of `naive`."""
-    M, F, D, P = *case.size("M", "F", "D"), columns_of_first(case)
-    vector, found = launched["bottom"](given.dense, *given.bottom, M, empty((M, D))), None
+    (M, F, D), P = case.size("M", "F", "D"), columns_of_first(case)
+
+    def through(name, x, layers, columns):
+        if f"{name}share" in launched:
+            W1, b1, W2, b2, *layers = layers
+            N2 = W2.shape[1]
+            sums = launched[f"{name}share"](x, W1, b1, W2, M, empty((shares[f"{name}sum"], M, N2), "float32"))
+            x = launched[f"{name}sum"](sums, b2, M * N2, empty((M, N2)))
+        return launched[name](x, *layers, M, empty((M, columns))) if layers else x
+
+    vector, found = through("bottom", given.dense, given.bottom, D), None
     if "sparse" in launched:
         prepared, count = given.prepared, M * F
         if len(prepared) == 1:  # naive
@@ -132,14 +192,13 @@ def run_model(case, given, launched, empty, shares, to_device):
         found = launched["sparse"](given.ids, given.tables, given.offsets, *prepared, count, empty((M, F, D)))
     if "outer" in launched:
         W, b, *layers = given.top
-        sums = launched["outer"](vector, found, W, M, empty((shares, M, P), "float32"))
-        first = launched["total"](sums, b, M * P, empty((M, P)))
-        return launched["top"](first, *layers, M, empty((M, 1))) if layers else first
+        sums = launched["outer"](vector, found, W, M, empty((shares["total"], M, P), "float32"))
+        return through("top", launched["total"](sums, b, M * P, empty((M, P))), layers, 1)
     sparse = (given.ids, given.tables, given.offsets, *given.prepared) if found is None else (found,)
-    crossed = launched["interaction"](vector, *sparse, empty((M, dlrm.interaction_width(case))))
-    return launched["top"](crossed, *given.top, M, empty((M, 1)))
+    crossed = launched["interaction"](vector, *sparse, empty((M, dlrm.interaction_pitch(case))))
+    return through("top", crossed, given.top, 1)
 
 
 def shares_of(launches):
-    """How many sums there are of each element of the first layer, among launches by name; 0 where it is not apart."""
-    return launches["total"].constexprs["SHARES"] if "total" in launches else 0
+    """How many sums the launches among these, by name, add that add any."""
+    return {name: launch.constexprs["SHARES"] for name, launch in launches.items() if "SHARES" in launch.constexprs}

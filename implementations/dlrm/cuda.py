@@ -31,9 +31,9 @@ EXPECT = (
 )  # fmt: skip
 TUNABLES = {
     ("modulus", "improved", "naive"): {
-        "bottom_BLOCK_M": (16, 32, 64, 128), "bottom_BLOCK_N": (128, 256), "bottom_CLUSTER": (1, 2, 4, 8), "bottom_num_stages": (2, 3, 4),
+        "bottom_BLOCK_M": (16, 32, 64, 128), "bottom_BLOCK_N": (128, 256), "bottom_CLUSTER": (1, 2, 4, 8), "bottom_num_stages": (2, 3, 4, 6, 8),
         "interaction_BLOCK_M": (1, 2, 4, 8, 16, 32), "interaction_BLOCK_K": (16, 32, 64, 128),
-        "top_BLOCK_M": (16, 32, 64, 128), "top_BLOCK_N": (128, 256), "top_CLUSTER": (1, 2, 4, 8), "top_num_stages": (2, 3, 4),
+        "top_BLOCK_M": (16, 32, 64, 128), "top_BLOCK_N": (128, 256), "top_CLUSTER": (1, 2, 4, 8), "top_num_stages": (2, 3, 4, 6, 8),
     },
     ("modulus", "improved"): {"sparse_LOOKUPS": (8, 16, 32, 64, 128), "sparse_num_warps": (2, 4, 8)},
     "naive": {"sparse_SAMPLES": (4, 8, 16), "sparse_num_warps": (4, 8, 16)},
@@ -85,12 +85,13 @@ def fits(case, variant, device, config):
 
 def launches(case, variant, device, config):
     bottom = perceptron.launch(FILE, dense_case(case), of_launch("bottom", config))
-    top = perceptron.launch(FILE, prediction_case(case), of_launch("top", config))
+    pitch = None if case.options["interaction"] == "outer" else dlrm.interaction_pitch(case)
+    top = perceptron.launch(FILE, prediction_case(case), of_launch("top", config), pitch)
     own = of_launch("interaction", config)
     if not looks_up_apart(case, variant):
-        return bottom, interactions.launch(FILE, interaction_case(case), own, variant), top
+        return bottom, interactions.launch(FILE, interaction_case(case), own, variant, pitch), top
     sparse = lookup.launch(FILE, sparse_case(case), variant, of_launch("sparse", config))
-    return bottom, sparse, interactions.launch(FILE, interaction_case(case), own), top
+    return bottom, sparse, interactions.launch(FILE, interaction_case(case), own, pitch=pitch), top
 
 
 def build(case, variant, device, config):
@@ -99,7 +100,8 @@ def build(case, variant, device, config):
     dense, prediction = perceptron.call(bottom, dense_case(case)), perceptron.call(top, prediction_case(case))
     look_up = lookup.call(looked_up[0], sparse_case(case), variant) if looked_up else None
     interact, sizes = interaction.bind(), interaction.sizes
-    (M, F, D), width = case.size("M", "F", "D"), dlrm.interaction_width(case)
+    (M, F, D), outer = case.size("M", "F", "D"), case.options["interaction"] == "outer"
+    width = dlrm.interaction_width(case) if outer else dlrm.interaction_pitch(case)
 
     def call(*arguments):
         given = dlrm.by_part(case, arguments)

@@ -21,7 +21,7 @@ EXPECT = (
 )  # fmt: skip
 TUNABLES = {
     ("modulus", "improved"): {
-        "bottom_BLOCK_M": (16, 32, 64, 128), "bottom_BLOCK_N": (128, 256), "bottom_CLUSTER": (1, 2, 4, 8), "bottom_num_stages": (2, 3, 4),
+        "bottom_BLOCK_M": (16, 32, 64, 128), "bottom_BLOCK_N": (128, 256), "bottom_CLUSTER": (1, 2, 4, 8), "bottom_num_stages": (2, 3, 4, 6, 8),
         "interaction_BLOCK_M": (1, 2, 4, 8, 16, 32), "interaction_BLOCK_K": (16, 32, 64, 128),
     },
 }  # fmt: skip

@@ -17,7 +17,12 @@ EXPECT = (
      "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
 TUNABLES = {
-    "default": {"BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (128, 256), "CLUSTER": (1, 2, 4, 8), "num_stages": (2, 3, 4)},
+    "default": {
+        "BLOCK_M": (16, 32, 64, 128),
+        "BLOCK_N": (128, 256),
+        "CLUSTER": (1, 2, 4, 8),
+        "num_stages": (2, 3, 4, 6, 8),
+    },
 }
 
 FILE = Path(__file__).with_suffix(".cu")

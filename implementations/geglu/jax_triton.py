@@ -35,9 +35,9 @@ def build(case, variant, device, chosen):
 
 
 def _differentiated(case, device, chosen):
-    """(forward, backward) of four launches (gated_backward.py), both jitted."""
+    """(forward, backward) of three launches (gated_backward.py), both jitted."""
     first = gated_backward.forward_launch(case, device, "geglu")
-    gate, inputs, weights = gated_backward.backward_launches(case, chosen, "geglu")
+    gate, products = gated_backward.backward_launches(case, chosen, "geglu")
     M, N = case.size("M", "N")
 
     def like(array):
@@ -50,8 +50,6 @@ def _differentiated(case, device, chosen):
     def backward(residuals, dy):
         x, W, b, Z = residuals
         dZ = run(gate, Z, dy, out=like(Z))
-        dx = run(inputs, dZ, W, M, out=like(x))
-        dW, db = run(weights, x, dZ, M, out=[like(W), like(b)])
-        return dx, dW, db
+        return tuple(run(products, dZ, W, x, M, out=[like(x), like(W), like(b)]))
 
     return jax.jit(forward), jax.jit(backward)

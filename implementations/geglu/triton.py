@@ -46,9 +46,9 @@ def build(case, variant, device, chosen):
 
 
 def _differentiated(case, device, chosen):
-    """(forward, backward) of four launches (gated_backward.py)."""
+    """(forward, backward) of three launches (gated_backward.py)."""
     first = gated_backward.forward_launch(case, device, "geglu").bind()
-    gate, inputs, weights = (launch.bind() for launch in gated_backward.backward_launches(case, chosen, "geglu"))
+    gate, products = (launch.bind() for launch in gated_backward.backward_launches(case, chosen, "geglu"))
     M, N = case.size("M", "N")
 
     def forward(x, W, b):
@@ -58,11 +58,9 @@ def _differentiated(case, device, chosen):
 
     def backward(residuals, dy):
         x, W, b, Z = residuals
-        dZ, dx, dW = torch.empty_like(Z), torch.empty_like(x), torch.empty_like(W)
+        dZ, dx, dW, db = torch.empty_like(Z), torch.empty_like(x), torch.empty_like(W), torch.empty_like(b)
         gate(Z, dy, dZ)
-        inputs(dZ, W, M, dx)
-        db = torch.empty_like(b)
-        weights(x, dZ, M, dW, db)
+        products(dZ, W, x, M, dx, dW, db)
         return dx, dW, db
 
     return forward, backward

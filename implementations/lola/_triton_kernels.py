@@ -38,10 +38,9 @@ TUNABLES = {
     },
     "multirow": {  # those of the launches of mode=backward
         "rows_BLOCK": (256, 512, 1024, 2048, 4096), "rows_num_warps": (1, 2, 4, 8),
-        "dx_BLOCK_M": (32, 64, 128), "dx_BLOCK_N": (64, 128, 256), "dx_BLOCK_K": (16, 32, 64), "dx_num_warps": (4, 8),
-        "dx_num_stages": (2, 3, 4),
-        "dW_BLOCK_M": (32, 64, 128), "dW_BLOCK_N": (64, 128, 256), "dW_BLOCK_K": (16, 32, 64), "dW_num_warps": (4, 8),
-        "dW_num_stages": (2, 3, 4),
+        "products_DX_M": (32, 64, 128), "products_DX_N": (32, 64, 128, 256), "products_DX_K": (16, 32, 64),
+        "products_DW_M": (32, 64, 128), "products_DW_N": (32, 64, 128, 256), "products_DW_K": (16, 32, 64),
+        "products_num_warps": (4, 8), "products_num_stages": (2, 3, 4),
     },
 }  # fmt: skip
 EPS = tl.constexpr(1e-5)
@@ -82,7 +81,7 @@ def fits(case, variant, device, config):
 
 
 def launches(case, variant, device, config):
-    """The one launch of every variant; in mode=backward the three of `multirow`, in forward_backward the two before them as well."""
+    """The one launch of every variant; in mode=backward the two of `multirow`, in forward_backward the two before them as well."""
     if case.mode != "forward":
         behind = backward.backward_launches(case, config)
         return behind if case.mode == "backward" else (*backward.forward_launches(case, device), *behind)

@@ -66,9 +66,9 @@ def build(case, variant, device, chosen):
 
 
 def _differentiated(case, device, chosen):
-    """(forward, backward) of five launches (_triton_backward.py), both jitted."""
+    """(forward, backward) of four launches (_triton_backward.py), both jitted."""
     normalise, linear = backward.forward_launches(case, device)
-    rows, dx_tile, dW_tile = backward.backward_launches(case, chosen)
+    rows, products = backward.backward_launches(case, chosen)
     M, K, N = case.size("M", "K", "N")
 
     def shaped(dtype, *shape):
@@ -84,8 +84,7 @@ def _differentiated(case, device, chosen):
     def backward_(residuals, dy):
         n, rstd, z, colsum, W, b = residuals
         dz, sums = run(rows, z, b, colsum, dy, out=[shaped(dy.dtype, M, N), shaped(jnp.float32, M, 2)])
-        dx = run(dx_tile, dz, W, n, rstd, sums, M, out=shaped(dy.dtype, M, K))
-        dW, db = run(dW_tile, n, dz, M, out=[shaped(W.dtype, *W.shape), shaped(b.dtype, N)])
-        return dx, dW, db
+        like = [shaped(v.dtype, *v.shape) for v in (n, W, b)]
+        return tuple(run(products, dz, W, n, rstd, sums, M, out=like))
 
     return jax.jit(forward), jax.jit(backward_)

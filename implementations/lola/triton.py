@@ -58,9 +58,9 @@ def build(case, variant, device, chosen):
 
 
 def _differentiated(case, device, chosen):
-    """(forward, backward) of five launches (_triton_backward.py)."""
+    """(forward, backward) of four launches (_triton_backward.py)."""
     normalise, linear = (launch.bind() for launch in backward.forward_launches(case, device))
-    rows, dx_tile, dW_tile = (launch.bind() for launch in backward.backward_launches(case, chosen))
+    rows, products = (launch.bind() for launch in backward.backward_launches(case, chosen))
     M, N = case.size("M", "N")
 
     def forward(x, W, b):
@@ -75,8 +75,7 @@ def _differentiated(case, device, chosen):
         dz, sums = torch.empty_like(dy), dy.new_empty(M, 2, dtype=torch.float32)
         dx, dW, db = torch.empty_like(n), torch.empty_like(W), torch.empty_like(b)
         rows(z, b, colsum, dy, dz, sums)
-        dx_tile(dz, W, n, rstd, sums, M, dx)
-        dW_tile(n, dz, M, dW, db)
+        products(dz, W, n, rstd, sums, M, dx, dW, db)
         return dx, dW, db
 
     return forward, backward_

@@ -35,9 +35,9 @@ def build(case, variant, device, chosen):
 
 
 def _differentiated(case, device, chosen):
-    """(forward, backward) of four launches (gated_backward.py), both jitted."""
+    """(forward, backward) of three launches (gated_backward.py), both jitted."""
     first = gated_backward.forward_launch(case, device, "splacc")
-    gate, inputs, weights = gated_backward.backward_launches(case, chosen, "splacc")
+    gate, products = gated_backward.backward_launches(case, chosen, "splacc")
     M, N = case.size("M", "N")
 
     def like(array):
@@ -50,7 +50,6 @@ def _differentiated(case, device, chosen):
     def backward(residuals, dy):
         A, B, Z = residuals
         dZ = run(gate, Z, dy, out=like(Z))
-        dA = run(inputs, dZ, B, M, out=like(A))
-        return dA, run(weights, A, dZ, M, out=like(B))
+        return tuple(run(products, dZ, B, A, M, out=[like(A), like(B)]))
 
     return jax.jit(forward), jax.jit(backward)

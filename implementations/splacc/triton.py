@@ -46,9 +46,9 @@ def build(case, variant, device, chosen):
 
 
 def _differentiated(case, device, chosen):
-    """(forward, backward) of four launches (gated_backward.py)."""
+    """(forward, backward) of three launches (gated_backward.py)."""
     first = gated_backward.forward_launch(case, device, "splacc").bind()
-    gate, inputs, weights = (launch.bind() for launch in gated_backward.backward_launches(case, chosen, "splacc"))
+    gate, products = (launch.bind() for launch in gated_backward.backward_launches(case, chosen, "splacc"))
     M, N = case.size("M", "N")
 
     def forward(A, B):
@@ -60,8 +60,7 @@ def _differentiated(case, device, chosen):
         A, B, Z = residuals
         dZ, dA, dB = torch.empty_like(Z), torch.empty_like(A), torch.empty_like(B)
         gate(Z, dy, dZ)
-        inputs(dZ, B, M, dA)
-        weights(A, dZ, M, dB)
+        products(dZ, B, A, M, dA, dB)
         return dA, dB
 
     return forward, backward

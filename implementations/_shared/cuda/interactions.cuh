@@ -12,7 +12,7 @@
 // sum over D may be taken in any order as long as both sides take the same: a lane loads 16 bytes of a vector and hands
 // them to two products in turn. So every byte is read once, straight into the registers that are multiplied.
 //
-// A sample's row of y, D + F (F + 1) / 2 elements, starts at any address. STAGED blocks collect theirs in shared memory:
+// A sample's row of y, D + F (F + 1) / 2 elements and zeros up to `pitch`, may start at any address. STAGED blocks collect theirs in shared memory:
 // the rows of a block's samples are one piece of y that starts at a multiple of 16 bytes.
 #pragma once
 
@@ -62,6 +62,12 @@ __device__ __forceinline__ Index rows_of_lanes(const Source& source, long long s
 
 __device__ __forceinline__ int below_diagonal(int i, int j) { return i * (i - 1) / 2 + j; }  // place of (i, j), j < i
 
+// The elements of a row of y past its columns are 0, up to `pitch`.
+template <typename T>
+__device__ __forceinline__ void fill_rest(T* row, int F, int D, int pitch, int thread, int threads) {
+    for (int d = D + F * (F + 1) / 2 + thread; d < pitch; d += threads) row[d] = from_float<T>(0.0f);
+}
+
 // The `count` elements that a block staged go to `to`, which is 16-byte aligned.
 template <typename T>
 __device__ __forceinline__ void write_out(const T* staged, T* to, int count) {
@@ -88,11 +94,10 @@ __device__ __forceinline__ unsigned operand<float>(unsigned word) {
 // BANDS of 8 vectors each hold a sample's F + 1. Lane (g, t) = (lane / 4, lane % 4) loads vector 8 b + g of each band b,
 // 16 bytes at a time; 4 lanes together have STEP elements of it, UNROLL such steps are on their way at once.
 template <typename T, bool ALIGNED, bool STAGED, int BANDS, int UNROLL, int SAMPLES, typename Source>
-__device__ __forceinline__ void tensor_dots(const Source& source, T* __restrict__ y, long long M, int F, int D) {
+__device__ __forceinline__ void tensor_dots(const Source& source, T* __restrict__ y, long long M, int F, int D, int pitch) {
     constexpr int SIZE = Vector<T>::SIZE, STEP = 4 * SIZE, TILES = (BANDS + 1) / 2;
     extern __shared__ uint4 shared[];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    int width = D + F * (F + 1) / 2;
     long long first = static_cast<long long>(blockIdx.x) * SAMPLES, sample = first + warp;
     bool exists = sample < M;
 
@@ -136,9 +141,10 @@ __device__ __forceinline__ void tensor_dots(const Source& source, T* __restrict_
         }
     }
 
-    T* own = STAGED ? reinterpret_cast<T*>(shared) + warp * width : y + sample * width;
+    T* own = STAGED ? reinterpret_cast<T*>(shared) + warp * pitch : y + sample * pitch;
     if (exists) {
         for (int d = lane; d < D; d += 32) own[d] = source.dense[sample * D + d];
+        fill_rest(own, F, D, pitch, lane, 32);
 #pragma unroll
         for (int i = 0; i < TILES; ++i)
 #pragma unroll
@@ -152,14 +158,14 @@ __device__ __forceinline__ void tensor_dots(const Source& source, T* __restrict_
     if constexpr (STAGED) {
         __syncthreads();
         int samples = static_cast<int>(min(M - first, static_cast<long long>(SAMPLES)));
-        write_out(reinterpret_cast<const T*>(shared), y + first * width, samples * width);
+        write_out(reinterpret_cast<const T*>(shared), y + first * pitch, samples * pitch);
     }
 }
 
 template <typename T, bool ALIGNED, bool STAGED, int BANDS, int UNROLL, int SAMPLES>
 __global__ void __launch_bounds__(SAMPLES * 32)
-    dot_tensor(const T* __restrict__ dense, const T* __restrict__ sparse, T* __restrict__ y, long long M, int F, int D) {
-    tensor_dots<T, ALIGNED, STAGED, BANDS, UNROLL, SAMPLES>(Given<T>{dense, sparse}, y, M, F, D);
+    dot_tensor(const T* __restrict__ dense, const T* __restrict__ sparse, T* __restrict__ y, long long M, int F, int D, int pitch) {
+    tensor_dots<T, ALIGNED, STAGED, BANDS, UNROLL, SAMPLES>(Given<T>{dense, sparse}, y, M, F, D, pitch);
 }
 
 #define LOOKED_UP(T)                                                                                             \
@@ -169,8 +175,8 @@ __global__ void __launch_bounds__(SAMPLES * 32)
 #define SOURCE(T) LookedUp<T, IMPROVED>{dense, ids, tables, offsets, keys, positions}
 
 template <typename T, bool IMPROVED, bool ALIGNED, bool STAGED, int BANDS, int UNROLL, int SAMPLES>
-__global__ void __launch_bounds__(SAMPLES * 32) looked_up_dot_tensor(LOOKED_UP(T), long long M, int F, int D) {
-    tensor_dots<T, ALIGNED, STAGED, BANDS, UNROLL, SAMPLES>(SOURCE(T), y, M, F, D);
+__global__ void __launch_bounds__(SAMPLES * 32) looked_up_dot_tensor(LOOKED_UP(T), long long M, int F, int D, int pitch) {
+    tensor_dots<T, ALIGNED, STAGED, BANDS, UNROLL, SAMPLES>(SOURCE(T), y, M, F, D, pitch);
 }
 
 // ---- dot, float32 units -----------------------------------------------------------------------------------------------
@@ -179,16 +185,16 @@ __global__ void __launch_bounds__(SAMPLES * 32) looked_up_dot_tensor(LOOKED_UP(T
 // a, a + P, a + 2P, a + 3P are group a; a lane computes the 4×4 products of a pair of groups b <= a. That gives the 28
 // pairs of DLRM's 27 vectors to 28 lanes, and neighbouring lanes read neighbouring vectors, which lie in different banks.
 template <bool ALIGNED, bool STAGED, int DEPTH, int SAMPLES, typename Source>
-__device__ __forceinline__ void simt_dots(const Source& source, float* __restrict__ y, long long M, int F, int D) {
+__device__ __forceinline__ void simt_dots(const Source& source, float* __restrict__ y, long long M, int F, int D, int pitch) {
     constexpr int STRIDE = DEPTH | 4, VECTORS = DEPTH / 4;  // an odd number of 16-byte banks from vector to vector
     extern __shared__ uint4 shared[];
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    int width = D + F * (F + 1) / 2, groups = F / 4 + 1, pairs = groups * (groups + 1) / 2;
+    int groups = F / 4 + 1, pairs = groups * (groups + 1) / 2;
     long long first = static_cast<long long>(blockIdx.x) * SAMPLES, sample = first + warp;
     bool exists = sample < M;
     float* x = reinterpret_cast<float*>(shared) + warp * 4 * groups * STRIDE;
     float* staged = reinterpret_cast<float*>(shared) + SAMPLES * 4 * groups * STRIDE;
-    float* own = STAGED ? staged + warp * width : y + sample * width;
+    float* own = STAGED ? staged + warp * pitch : y + sample * pitch;
 
     __shared__ Index rows[SAMPLES][32];
     rows[warp][lane] = Source::LOOKS_UP ? rows_of_lanes(source, sample, 0, F, exists) : source.row(sample, lane, F);
@@ -243,32 +249,34 @@ __device__ __forceinline__ void simt_dots(const Source& source, float* __restric
                 if (row <= F && (a != b || r > s)) own[D + below_diagonal(row, column)] = c[r][s];
             }
     }
-    if (exists)
+    if (exists) {
         for (int d = lane; d < D; d += 32) own[d] = source.dense[sample * D + d];
+        fill_rest(own, F, D, pitch, lane, 32);
+    }
     if constexpr (STAGED) {
         __syncthreads();
         int samples = static_cast<int>(min(M - first, static_cast<long long>(SAMPLES)));
-        write_out(staged, y + first * width, samples * width);
+        write_out(staged, y + first * pitch, samples * pitch);
     }
 }
 
 template <bool ALIGNED, bool STAGED, int DEPTH, int SAMPLES>
 __global__ void __launch_bounds__(SAMPLES * 32)
     dot_simt(const float* __restrict__ dense, const float* __restrict__ sparse, float* __restrict__ y, long long M, int F,
-             int D) {
-    simt_dots<ALIGNED, STAGED, DEPTH, SAMPLES>(Given<float>{dense, sparse}, y, M, F, D);
+             int D, int pitch) {
+    simt_dots<ALIGNED, STAGED, DEPTH, SAMPLES>(Given<float>{dense, sparse}, y, M, F, D, pitch);
 }
 
 template <bool IMPROVED, bool ALIGNED, bool STAGED, int DEPTH, int SAMPLES>
-__global__ void __launch_bounds__(SAMPLES * 32) looked_up_dot_simt(LOOKED_UP(float), long long M, int F, int D) {
-    simt_dots<ALIGNED, STAGED, DEPTH, SAMPLES>(SOURCE(float), y, M, F, D);
+__global__ void __launch_bounds__(SAMPLES * 32) looked_up_dot_simt(LOOKED_UP(float), long long M, int F, int D, int pitch) {
+    simt_dots<ALIGNED, STAGED, DEPTH, SAMPLES>(SOURCE(float), y, M, F, D, pitch);
 }
 
 // ---- dot, many vectors ------------------------------------------------------------------------------------------------
 
 // 256 threads, 2×2 products each, of bands of 32 vectors: block → (sample, band, earlier or same band).
 template <typename T, typename Source>
-__device__ __forceinline__ void wide_dots(const Source& source, T* __restrict__ y, int F, int D) {
+__device__ __forceinline__ void wide_dots(const Source& source, T* __restrict__ y, int F, int D, int pitch) {
     constexpr int BAND = 32;
     __shared__ Index rows[2][BAND];
     __shared__ float left[BAND][BAND + 1], right[BAND][BAND + 1];  // (vector, element)
@@ -276,9 +284,11 @@ __device__ __forceinline__ void wide_dots(const Source& source, T* __restrict__ 
     while ((a + 1) * (a + 2) / 2 <= pair) ++a;
     int b = pair - a * (a + 1) / 2, tx = threadIdx.x % 16, ty = threadIdx.x / 16;
     long long sample = blockIdx.x / pairs;
-    T* own = y + sample * (D + F * (F + 1LL) / 2);
-    if (pair == 0)
+    T* own = y + sample * pitch;
+    if (pair == 0) {
         for (int d = threadIdx.x; d < D; d += 256) own[d] = source.dense[sample * D + d];
+        fill_rest(own, F, D, pitch, threadIdx.x, 256);
+    }
     if (threadIdx.x < 2 * BAND) {
         int f = (threadIdx.x < BAND ? a : b) * BAND + threadIdx.x % BAND;
         rows[threadIdx.x / BAND][threadIdx.x % BAND] = f > 0 && f <= F ? source.row(sample, f, F) : 0;
@@ -314,13 +324,13 @@ __device__ __forceinline__ void wide_dots(const Source& source, T* __restrict__ 
 
 template <typename T>
 __global__ void __launch_bounds__(256)
-    dot_wide(const T* __restrict__ dense, const T* __restrict__ sparse, T* __restrict__ y, int F, int D) {
-    wide_dots(Given<T>{dense, sparse}, y, F, D);
+    dot_wide(const T* __restrict__ dense, const T* __restrict__ sparse, T* __restrict__ y, int F, int D, int pitch) {
+    wide_dots(Given<T>{dense, sparse}, y, F, D, pitch);
 }
 
 template <typename T, bool IMPROVED>
-__global__ void __launch_bounds__(256) looked_up_dot_wide(LOOKED_UP(T), int F, int D) {
-    wide_dots(SOURCE(T), y, F, D);
+__global__ void __launch_bounds__(256) looked_up_dot_wide(LOOKED_UP(T), int F, int D, int pitch) {
+    wide_dots(SOURCE(T), y, F, D, pitch);
 }
 #undef LOOKED_UP
 #undef SOURCE

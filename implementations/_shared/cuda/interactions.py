@@ -58,12 +58,13 @@ def fits(case, device, config):
         # 4 of 4 bands: 64 registers of loads
         return not_one_of("BLOCK_K", depth, [step(case) * unroll for unroll in (1, 2, 4)])
     return not_one_of("BLOCK_K", depth, (16, 32, 64, 128)) or too_large(
-        shared_bytes(case, config), device, ROWS_BYTES * rows
+        shared_bytes(case, config, columns_of_dots(case) + 15), device, ROWS_BYTES * rows
     )
 
 
-def launch(file, case, config, hashing=""):
-    """The launch of `file`, which includes interactions.cuh; of dots with a hashing, `modulus` or `improved`, of that which looks up."""
+def launch(file, case, config, hashing="", pitch=None):
+    """The launch of `file`, which includes interactions.cuh; of dots with a hashing, `modulus` or `improved`, of that which looks up. `pitch` is
+    how many elements a row of dots takes; those past its columns become 0."""
     M, F, D = case.size("M", "F", "D")
     kernel, rows, depth = kernel_of(case), config.get("BLOCK_M"), config.get("BLOCK_K")
     T, sizes, aligned, dtypes = TYPES[case.dtype], (np.int32(F), np.int32(D)), D % vector(case) == 0, (case.dtype,) * 3
@@ -77,7 +78,8 @@ def launch(file, case, config, hashing=""):
         block = -(-vectors // (blocks * 32)) * 32
         grid = M * blocks * -(-N // rows)
         return Launch(instance(file, kernel, T, rows), grid, block, dtypes=dtypes, sizes=sizes)
-    head = () if kernel == "dot_simt" else (T,)
+    head, pitch = () if kernel == "dot_simt" else (T,), pitch or columns_of_dots(case)
+    sizes = (*sizes, np.int32(pitch))
     name = kernel
     if hashing:
         name, head = f"looked_up_{kernel}", (*head, hashing == "improved")
@@ -86,8 +88,10 @@ def launch(file, case, config, hashing=""):
         bands = F // 32 + 1
         return Launch(instance(file, name, *head), M * (bands * (bands + 1) // 2), 256, dtypes=dtypes, sizes=sizes)
     tile = (depth, rows) if kernel == "dot_simt" else (F // 8 + 1, depth // step(case), rows)
-    program = instance(file, name, *head, aligned, staged_bytes(case, rows) > 0, *tile)
-    return Launch(program, -(-M // rows), rows * 32, shared_bytes(case, config), dtypes=dtypes, sizes=(M, *sizes))
+    program = instance(file, name, *head, aligned, staged_bytes(case, rows, pitch) > 0, *tile)
+    return Launch(
+        program, -(-M // rows), rows * 32, shared_bytes(case, config, pitch), dtypes=dtypes, sizes=(M, *sizes)
+    )
 
 
 def vector(case):
@@ -100,16 +104,21 @@ def step(case):
     return 4 * vector(case)
 
 
-def staged_bytes(case, samples):
-    """Shared memory for a block's rows of y; none where they would take too much of it."""
+def columns_of_dots(case):
+    """Columns of y."""
     F, D = case.size("F", "D")
-    size = samples * (D + F * (F + 1) // 2) * case.itemsize
+    return D + F * (F + 1) // 2
+
+
+def staged_bytes(case, samples, pitch):
+    """Shared memory for a block's rows of y; none where they would take too much of it."""
+    size = samples * pitch * case.itemsize
     return size if size <= STAGED_BYTES else 0
 
 
-def shared_bytes(case, config):
+def shared_bytes(case, config, pitch):
     """Shared memory of a block of `dot_simt` or `dot_tensor`: its rows of y, and what dot_simt keeps of its vectors."""
     kept = 0
     if is_ieee(case):
         kept = config["BLOCK_M"] * 4 * (case.sizes["F"] // 4 + 1) * (config["BLOCK_K"] | 4) * 4
-    return staged_bytes(case, config["BLOCK_M"]) + kept
+    return staged_bytes(case, config["BLOCK_M"], pitch) + kept

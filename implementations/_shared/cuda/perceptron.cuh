@@ -12,7 +12,7 @@
 //                 beside the layer's input, always: a block that is done does not know which others still read theirs.
 //
 // Layers of up to NARROW columns use another arrangement of warps, so that all of them have work.
-// Sizes are arbitrary; whether rows start on 16 bytes is decided for each matrix. What a tile has outside of its matrices
+// Rows of x may take more elements than N0, `pitch` of them; those past N0 are 0. Sizes are arbitrary; whether rows start on 16 bytes is decided for each matrix. What a tile has outside of its matrices
 // is 0, and so are the columns past a layer's width: an inf in x would make them NaN (inf * 0), which the next layer's
 // zeros do not remove.
 #pragma once
@@ -39,6 +39,12 @@ __device__ __forceinline__ Span span_of(int N, int rank) {
     int share = (N + 16 * CLUSTER - 1) / (16 * CLUSTER) * 16, first = rank * share, end = min(first + share, N);
     if (first >= N) return {0, 0};
     return {first, end < N ? end : (N + SLAB<T> - 1) / SLAB<T> * SLAB<T>};
+}
+
+// Whether layer l is a last one of one column, as a prediction ends: it streams no slabs, warps sum along K instead.
+template <typename T>
+__device__ __forceinline__ bool is_column(const Layer<T>* layers, int l, int count) {
+    return l > 0 && l + 1 == count && layers[l].N == 1;
 }
 
 // The next slab of a matrix whose rows run along K (x, or W in (N, K)), ROWS of them. A thread brings one vector of every
@@ -83,13 +89,15 @@ struct Feed {
     static constexpr int SIZE = Vector<T>::SIZE;
     const T* x;
     long long m0, M;
+    int pitch;  // elements of a row of x
     const Layer<T>* layers;
     int count, rank, layer = -1, at = 0, slabs = 0;  // `at` is the first column of the pass, `slabs` are left of it
     Span span = {0, 0};
     Stream<T> of_x, of_W;
 
-    __device__ __forceinline__ Feed(const T* x, long long m0, long long M, const Layer<T>* layers, int count, int rank)
-        : x(x), m0(m0), M(M), layers(layers), count(count), rank(rank) {
+    __device__ __forceinline__ Feed(const T* x, long long m0, long long M, int pitch, const Layer<T>* layers, int count,
+                                    int rank)
+        : x(x), m0(m0), M(M), pitch(pitch), layers(layers), count(count), rank(rank) {
         begin_pass();
     }
 
@@ -99,7 +107,7 @@ struct Feed {
     __device__ __forceinline__ void request(unsigned char* memory) {
         if (layer == count) return;
         if (layer == 0) {
-            if (layers[0].K % SIZE == 0) of_x.template rows<BM, THREADS, true>(memory);
+            if (pitch % SIZE == 0) of_x.template rows<BM, THREADS, true>(memory);
             else of_x.template rows<BM, THREADS, false>(memory);
         }
         unsigned char* W = memory + BM * 128;
@@ -126,13 +134,13 @@ private:
     __device__ __forceinline__ void begin_pass() {
         while (at >= span.end) {
             if (++layer == count) return;
-            span = span_of<T, CLUSTER>(layers[layer].N, rank);
+            span = is_column(layers, layer, count) ? Span{0, 0} : span_of<T, CLUSTER>(layers[layer].N, rank);
             at = span.first;
         }
         int K = layers[layer].K, N = min(span.end, layers[layer].N);
         int chunk = threadIdx.x % 8, row = threadIdx.x / 8;
         slabs = (K + SLAB<T> - 1) / SLAB<T>;
-        if (layer == 0) of_x = by_rows(x + m0 * K, K, static_cast<int>(min(M - m0, static_cast<long long>(BM))), row, chunk);
+        if (layer == 0) of_x = by_rows(x + m0 * pitch, pitch, static_cast<int>(min(M - m0, static_cast<long long>(BM))), row, chunk);
         const T* W = layers[layer].W;
         if constexpr (NK) {
             of_W = by_rows(W + static_cast<long long>(at) * K, K, N - at, row, chunk);
@@ -238,6 +246,25 @@ struct Block {
             }
         }
     }
+
+    // A last layer of one column: a warp sums a row at a time. A tile of 16 columns would have 15 of zeros, and W's rows, single
+    // elements, would come in one by one; as a column they lie side by side. The warps of a cluster share the rows.
+    __device__ __forceinline__ void run_column(const Layer<T>& layer, int rank, const unsigned char* in) {
+        constexpr int WARPS = THREADS / 32;
+        int lane = threadIdx.x % 32;
+        __syncthreads();  // all have written what is read here
+        for (int row = rank * WARPS + threadIdx.x / 32; row < BM; row += CLUSTER * WARPS) {
+            float sum = 0.0f;
+#pragma unroll 8
+            for (int k = lane; k < layer.K; k += 32) {
+                const unsigned char* h = in + k / SLAB<T> * SLAB_BYTES + slab_place<T>(row, k % SLAB<T>);
+                sum = fmaf(to_float(*reinterpret_cast<const T*>(h)), to_float(layer.W[k]), sum);
+            }
+            sum = lane_sum<32>(sum);
+            if (lane == 0 && feed.m0 + row < feed.M)
+                y[feed.m0 + row] = from_float<T>(activate<LAST>(sum + to_float(layer.b[0])));
+        }
+    }
 };
 
 // WM × WN warps for wide layers, NM × NN for narrow ones. Shared memory: the ring, then two places for what layers make,
@@ -246,8 +273,8 @@ struct Block {
     const T *__restrict__ x, const T *__restrict__ W1, const T *__restrict__ b1, const T *__restrict__ W2,          \
         const T *__restrict__ b2, const T *__restrict__ W3, const T *__restrict__ b3, const T *__restrict__ W4,     \
         const T *__restrict__ b4, T *__restrict__ y, long long M, long long count, long long N0, long long N1,      \
-        long long N2, long long N3, long long N4, long long second
-#define ARGUMENTS x, W1, b1, W2, b2, W3, b3, W4, b4, y, M, count, N0, N1, N2, N3, N4, second
+        long long N2, long long N3, long long N4, long long pitch, long long second
+#define ARGUMENTS x, W1, b1, W2, b2, W3, b3, W4, b4, y, M, count, N0, N1, N2, N3, N4, pitch, second
 
 template <typename T, bool SIMT, bool NK, Activation LAST, int BM, int WIDE, int WM, int WN, int NM, int NN, int STAGES,
           int CLUSTER>
@@ -274,7 +301,8 @@ __device__ __forceinline__ void all_layers(PARAMETERS) {
     }
     __syncthreads();
 
-    Feed<T, NK, BM, WIDE, THREADS, CLUSTER> feed(x, static_cast<long long>(blockIdx.x / CLUSTER) * BM, M, layers,
+    Feed<T, NK, BM, WIDE, THREADS, CLUSTER> feed(x, static_cast<long long>(blockIdx.x / CLUSTER) * BM, M,
+                                                 static_cast<int>(pitch), layers,
                                                  static_cast<int>(count), static_cast<int>(rank));
     This block{feed, memory, y};
 #pragma unroll 1
@@ -294,6 +322,10 @@ __device__ __forceinline__ void all_layers(PARAMETERS) {
             place = other, other = swap;
         }
         unsigned char* out = l + 1 < count ? place : nullptr;
+        if (is_column(layers, l, static_cast<int>(count))) {
+            block.run_column(layer, static_cast<int>(rank), in);
+            break;
+        }
         if (span.end - span.first <= NARROW) block.template run<Narrow>(layer, span, in, out);
         else block.template run<Wide>(layer, span, in, out);
         if constexpr (CLUSTER > 1) {

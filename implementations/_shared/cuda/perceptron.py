@@ -98,11 +98,11 @@ def fits(case, device, config):
 
 
 def candidates(case, device):
-    """The configs of all tiles and clusters that fit on the device, each with the most stages, which are 4."""
+    """The configs of all tiles and clusters that fit on the device, each with the most stages, which are 8: few rows wait for each slab of weights."""
     found = []
     for tile, cluster in ((t, cluster) for t in TILES for cluster in t.clusters):
         shape = {"BLOCK_M": tile.rows, "BLOCK_N": tile.wide, "CLUSTER": cluster}
-        choices = (shape | {"num_stages": stages} for stages in (4, 3, 2))
+        choices = (shape | {"num_stages": stages} for stages in (8, 6, 4, 3, 2))
         if own := next((c for c in choices if fits(case, device, c) is None), None):
             found.append(own)
     return found
@@ -117,6 +117,9 @@ def clocks(case, device, tile, cluster):
     """What the launch is expected to take, by which a tile is chosen."""
     tiles, total = -(-case.sizes["M"] // tile.rows), 0.0
     for number, (K, N) in enumerate(pairwise(widths(case))):
+        if number and N == 1 and number == case.sizes["LAYERS"] - 1:  # a column is no tile
+            total += LAYER_CLOCKS
+            continue
         share = -(-N // (16 * cluster)) * 16
         width = NARROW if share <= NARROW else tile.wide
         columns = -(-share // width) * width
@@ -127,8 +130,9 @@ def clocks(case, device, tile, cluster):
     return total * -(-tiles * cluster // multiprocessors(device))
 
 
-def launch(file, case, config):
-    """The launch of a perceptron of `file`, which includes perceptron.cuh."""
+def launch(file, case, config, pitch=None):
+    """The launch of a perceptron of `file`, which includes perceptron.cuh. `pitch` is how many elements a row of x takes, N0 unless told
+    otherwise; those past N0 are 0."""
     tile, cluster, stages = tile_of(config), config["CLUSTER"], config["num_stages"]
     arguments = (
         TYPES[case.dtype], is_ieee(case), case.options["w_layout"] == "nk", case.options["last"].upper(),
@@ -137,8 +141,8 @@ def launch(file, case, config):
     program = instance(file, "mlp_cluster" if cluster > 1 else "mlp", *arguments)
     grid, (first, second) = -(-case.sizes["M"] // tile.rows) * cluster, places(case, tile, cluster)
     memory, dtypes = stages * tile.stage + first + second, (case.dtype,) * 10
-    # the last argument is where the second place for outputs lies behind the first
-    return Launch(program, grid, tile.threads, memory, dtypes=dtypes, sizes=(first,))
+    # the last arguments are the pitch and where the second place for outputs lies behind the first
+    return Launch(program, grid, tile.threads, memory, dtypes=dtypes, sizes=(pitch or case.sizes["N0"], first))
 
 
 def call(described, case):

@@ -33,6 +33,7 @@ CASES = {
     "many_features": sizes(2, 9, 5, (13, 32), (16,), F=37),  # more vectors than one tile has
     "long_rows": sizes(3, 67, 133, (5, 9), (7,), F=2),
     "one_layer": sizes(5, 11, 6, (9,), (), F=3),
+    "wide_layers": sizes(9, 11, 6, (13, 190, 180), (190, 180), F=3),  # more weights than one program should stream
 }
 PUBLISHED = (
     {"case": "small", "options": {"interaction": "outer"}},

@@ -160,6 +160,12 @@ def softmax(scores, visible, r):
     return np.where(visible, r.compute(exponentials * inverse), 0.0)
 
 
+def beside(value, array):
+    """The numbers of `array` as floats where `value` is, on a GPU perhaps: a mask that is made of them is made there, not sent there."""
+    shape = (1,) * (value.ndim - np.ndim(array)) + np.shape(array)
+    return np.where(False, value[tuple(slice(0, length) for length in shape)], array)
+
+
 def attention(q, k, v, n_padd, rows, r):
     """softmax(q kᵀ / √D) v with q (…, M, D), k and v (…, T, D): token j is visible to token i of `rows` (M,) iff
     n_padd <= j <= i.
@@ -168,8 +174,8 @@ def attention(q, k, v, n_padd, rows, r):
     instead of the scores, `scores`, `scaled`, those of softmax, `probabilities`.
     """
     seen, D = int(rows.max(initial=-1)) + 1, k.shape[-1]  # no row sees a later token
-    k, v = k[..., :seen, :], v[..., :seen, :]
-    i, j = rows[:, None], np.arange(seen)
+    k, v, n_padd = k[..., :seen, :], v[..., :seen, :], beside(q, n_padd)
+    i, j = beside(q, rows[:, None]), np.arange(seen)
     kept = n_padd <= j[:, None]
     k, v = np.where(kept, k, 0.0), np.where(kept, v, 0.0)
     q = r.narrow("query", q * (1 / math.sqrt(D))) * math.sqrt(D)
@@ -183,7 +189,7 @@ def attention_gradients(q, k, v, n_padd, dy, r):
     """(dq, dk, dv) of `attention` of all T rows, 0 for tokens of padding. Points: those of `attention`, and `dprobabilities`, `dscaled`
     and `dscores`."""
     T, D = k.shape[-2:]
-    i, j = np.arange(T)[:, None], np.arange(T)
+    i, j, n_padd = beside(q, np.arange(T)[:, None]), np.arange(T), beside(q, n_padd)
     kept, visible = n_padd <= i, (n_padd <= j) & (j <= i)
     q, k, v, dy = (np.where(kept, a, 0.0) for a in (q, k, v, dy))
     scale = 1 / math.sqrt(D)

@@ -1,6 +1,6 @@
 """The backward modes of kernels with a gate in Triton, geglu and splacc: Z = x @ W (+ b), y = f(left half, right half).
 
-Forward, one launch: a tile of both halves of Z (M, 2N), which it leaves behind, and of y. Backward three: a block of dZ, then dx and dW
+Forward, one launch: a tile of both halves of Z (M, 2N), which it leaves behind, and of y. Backward two: a block of dZ, then dx, dW and db
 (linear_gradients.py). GATE names the kernel, because Triton takes no functions as values.
 """
 
@@ -21,21 +21,20 @@ TUNABLES = {
     },
     "two_accumulators": {  # those of the launches of mode=backward
         "dz_BLOCK": (256, 512, 1024, 2048), "dz_num_warps": (1, 2, 4, 8),
-        "dx_BLOCK_M": (32, 64, 128), "dx_BLOCK_N": (64, 128, 256), "dx_BLOCK_K": (16, 32, 64), "dx_num_warps": (4, 8),
-        "dx_num_stages": (2, 3, 4),
-        "dW_BLOCK_M": (32, 64, 128), "dW_BLOCK_N": (64, 128, 256), "dW_BLOCK_K": (16, 32, 64), "dW_num_warps": (4, 8),
-        "dW_num_stages": (2, 3, 4),
+        "products_DX_M": (32, 64, 128), "products_DX_N": (32, 64, 128, 256), "products_DX_K": (16, 32, 64),
+        "products_DW_M": (32, 64, 128), "products_DW_N": (32, 64, 128, 256), "products_DW_K": (16, 32, 64),
+        "products_num_warps": (4, 8), "products_num_stages": (2, 3, 4),
     },
 }  # fmt: skip
 
 
 def config(case, variant, device):
-    """The tunables of a variant, in the backward modes those of the three launches of backward."""
+    """The tunables of a variant, in the backward modes those of the two launches of backward."""
     if case.mode == "forward":
         return gated_matmul.config(case, variant, device)
     block = min(1024, max(64, triton.next_power_of_2(case.sizes["N"])))
     own = {"dz": {"BLOCK": block, "num_warps": max(1, block // 256)}}
-    return prefixed(own | linear_gradients.configs(case, device, 2 * case.sizes["N"]))
+    return prefixed(own | {"products": linear_gradients.config(case, device, case.sizes["K"], 2 * case.sizes["N"])})
 
 
 def fits(case, variant, device, config):
@@ -43,8 +42,9 @@ def fits(case, variant, device, config):
     if case.mode == "forward":
         return gated_matmul.fits(case, variant, device, config)
     own = by_launch(config)
-    first = {"dz": misfit(device, own["dz"], values=5 * own["dz"]["BLOCK"])}
-    return first_reason(first | linear_gradients.misfits(case, device, own, 2 * case.sizes["N"]))
+    first = misfit(device, own["dz"], values=5 * own["dz"]["BLOCK"])
+    second = linear_gradients.fits(case, device, own["products"], case.sizes["K"], 2 * case.sizes["N"])
+    return first_reason({"dz": first, "products": second})
 
 
 def forward_launch(case, device, gate):
@@ -59,13 +59,12 @@ def forward_launch(case, device, gate):
 
 def backward_launches(case, config, gate):
     """`gate_block`, and the gradients of x and of W, for geglu of b as well."""
-    M, N = case.size("M", "N")
+    M, K, N = case.size("M", "K", "N")
     own, pointer = by_launch(config), TYPES[case.dtype]
     signature = {"Z": pointer, "dy": pointer, "dZ": pointer}
     grid = (M, triton.cdiv(N, own["dz"]["BLOCK"]))
     first = launch_with(own["dz"], gate_block, signature, {"N": N} | _gate(case, gate), grid)
-    dx = linear_gradients.inputs_launch(case, own["dx"], 2 * N)
-    return first, dx, linear_gradients.weights_launch(case, own["dW"], 2 * N, gate == "geglu")
+    return first, linear_gradients.launch(case, own["products"], K, 2 * N, bias=gate == "geglu")
 
 
 def _gate(case, gate):

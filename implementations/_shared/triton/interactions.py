@@ -36,11 +36,12 @@ def fits(case, device, config):
     return misfit(device, config, ("BLOCK_F", "BLOCK_D"), BLOCK_F * (BLOCK_F + BLOCK_D * case.itemsize // 4), shared)
 
 
-def launch(case, config, hashing="", V=1):
-    """The launch of `dot`, or with a hashing, `modulus` or `improved` in tables of V rows at most, of that which looks up."""
+def launch(case, config, hashing="", V=1, pitch=None):
+    """The launch of `dot`, or with a hashing, `modulus` or `improved` in tables of V rows at most, of that which looks up. `pitch` is how
+    many elements a row of y takes; those past its columns become 0."""
     M, F, D = case.size("M", "F", "D")
     pointer, bands = TYPES[case.dtype], triton.cdiv(F + 1, config["BLOCK_F"])
-    constexprs = {"F": F, "D": D, "PRECISION": case.precision, "BANDS": bands}
+    constexprs = {"F": F, "D": D, "PITCH": pitch or D + F * (F + 1) // 2, "PRECISION": case.precision, "BANDS": bands}
     kernel, signature = dot, {"dense": pointer, "sparse": pointer}
     if hashing:
         kernel, signature = modulus_dot, {"dense": pointer, "ids": "*i64", "tables": pointer, "offsets": "*i64"}
@@ -91,7 +92,7 @@ def vectors(
 @triton.jit
 def store_dots(
     dense, tables, rows, columns, row_band, column_band, y,
-    F: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr, BANDS: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_D: tl.constexpr,
+    F: tl.constexpr, D: tl.constexpr, PITCH: tl.constexpr, PRECISION: tl.constexpr, BANDS: tl.constexpr, BLOCK_F: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """One band of a sample's vectors against itself or an earlier one. `rows` and `columns` are their rows of the tables."""
     acc = tl.zeros([BLOCK_F, BLOCK_F], tl.float32)
@@ -103,6 +104,10 @@ def store_dots(
         if row_band == 0:
             tl.store(y + d, tl.load(dense + d, mask=d < D), mask=d < D)
 
+    WIDTH: tl.constexpr = D + F * (F + 1) // 2
+    if PITCH > WIDTH and row_band == 0:
+        past = WIDTH + tl.arange(0, 16)
+        tl.store(y + past, tl.zeros([16], y.dtype.element_ty), mask=past < PITCH)
     i = row_band * BLOCK_F + tl.arange(0, BLOCK_F)[:, None]
     j = column_band * BLOCK_F + tl.arange(0, BLOCK_F)[None, :]
     tl.store(y + D + i * (i - 1) // 2 + j, acc.to(y.dtype.element_ty), mask=(j < i) & (i <= F))
@@ -111,22 +116,22 @@ def store_dots(
 @triton.jit
 def dot(
     dense, sparse, y,
-    F: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr, BANDS: tl.constexpr,
+    F: tl.constexpr, D: tl.constexpr, PITCH: tl.constexpr, PRECISION: tl.constexpr, BANDS: tl.constexpr,
     BLOCK_F: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     sample, row_band, column_band = bands_of_program(BANDS)
     sparse += sample * F * D
     rows, columns = features_of(row_band, F, BLOCK_F), features_of(column_band, F, BLOCK_F)
     store_dots(
-        dense + sample * D, sparse, rows, columns, row_band, column_band, y + sample * (D + F * (F + 1) // 2),
-        F, D, PRECISION, BANDS, BLOCK_F, BLOCK_D,
+        dense + sample * D, sparse, rows, columns, row_band, column_band, y + sample * PITCH,
+        F, D, PITCH, PRECISION, BANDS, BLOCK_F, BLOCK_D,
     )  # fmt: skip
 
 
 @triton.jit
 def modulus_dot(
     dense, ids, tables, offsets, y,
-    F: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr, BANDS: tl.constexpr,
+    F: tl.constexpr, D: tl.constexpr, PITCH: tl.constexpr, PRECISION: tl.constexpr, BANDS: tl.constexpr,
     BLOCK_F: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     sample, row_band, column_band = bands_of_program(BANDS)
@@ -138,15 +143,15 @@ def modulus_dot(
         feature = features_of(column_band, F, BLOCK_F)
         columns = hashed_rows(tl.load(ids + feature), feature, offsets, F)
     store_dots(
-        dense + sample * D, tables, rows, columns, row_band, column_band, y + sample * (D + F * (F + 1) // 2),
-        F, D, PRECISION, BANDS, BLOCK_F, BLOCK_D,
+        dense + sample * D, tables, rows, columns, row_band, column_band, y + sample * PITCH,
+        F, D, PITCH, PRECISION, BANDS, BLOCK_F, BLOCK_D,
     )  # fmt: skip
 
 
 @triton.jit
 def improved_dot(
     dense, ids, tables, offsets, keys, positions, y,
-    F: tl.constexpr, D: tl.constexpr, PRECISION: tl.constexpr, BANDS: tl.constexpr, STEPS: tl.constexpr,
+    F: tl.constexpr, D: tl.constexpr, PITCH: tl.constexpr, PRECISION: tl.constexpr, BANDS: tl.constexpr, STEPS: tl.constexpr,
     BLOCK_F: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     sample, row_band, column_band = bands_of_program(BANDS)
@@ -158,6 +163,6 @@ def improved_dot(
         feature = features_of(column_band, F, BLOCK_F)
         columns = found_rows(tl.load(ids + feature), feature, offsets, keys, positions, F, STEPS)
     store_dots(
-        dense + sample * D, tables, rows, columns, row_band, column_band, y + sample * (D + F * (F + 1) // 2),
-        F, D, PRECISION, BANDS, BLOCK_F, BLOCK_D,
+        dense + sample * D, tables, rows, columns, row_band, column_band, y + sample * PITCH,
+        F, D, PITCH, PRECISION, BANDS, BLOCK_F, BLOCK_D,
     )  # fmt: skip

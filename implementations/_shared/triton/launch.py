@@ -5,10 +5,14 @@ what a call of that variant launches, in order. triton.py and jax_triton.py run 
 """
 
 import functools
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 # storage dtype → Triton's type of a pointer to it
 TYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
+
+
+_dry: list[bool] = []  # something where launches are bound to nothing
 
 
 class Launch(NamedTuple):
@@ -23,9 +27,26 @@ class Launch(NamedTuple):
 
     def bind(self):
         """A function of the run-time arguments alone, with everything else settled beforehand."""
+        if _dry:
+            return _nothing
         return functools.partial(
             self.kernel[self.grid], **self.constexprs, num_warps=self.num_warps, num_stages=self.num_stages
         )
+
+
+def _nothing(*arguments):
+    pass
+
+
+@contextmanager
+def without_launching():
+    """Within it `bind` gives functions that do nothing: what is built then makes its outputs, and leaves them as they are. So
+    torch.compile learns their shapes."""
+    _dry.append(True)
+    try:
+        yield
+    finally:
+        _dry.pop()
 
 
 def launch_with(config, kernel, signature, constexprs, grid):

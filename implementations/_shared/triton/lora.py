@@ -21,19 +21,6 @@ from implementations._shared.triton.launch import TYPES, by_launch, launch_with,
 from implementations._shared.triton.limits import first_reason, misfit, most_stages
 from implementations._shared.triton.matmul import grouped, multiply, narrowed, padded
 
-TUNABLES = {
-    "fused": {
-        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "BLOCK_K": (16, 32, 64), "GROUP": (4, 8, 16),
-        "num_warps": (4, 8), "num_stages": (2, 3, 4),
-    },
-    "two_launches": {
-        "down_BLOCK_M": (16, 32, 64), "down_BLOCK_K": (32, 64, 128, 256), "down_num_warps": (2, 4, 8),
-        "down_num_stages": (2, 3, 4),
-        "up_BLOCK_M": (16, 32, 64, 128), "up_BLOCK_N": (32, 64, 128, 256), "up_BLOCK_K": (16, 32, 64),
-        "up_GROUP": (4, 8, 16), "up_num_warps": (4, 8), "up_num_stages": (2, 3, 4),
-    },
-}  # fmt: skip
-
 LARGEST_RANK = 256
 
 
@@ -76,6 +63,17 @@ def launches(case, variant, device, config):
     signature = {"x": pointer, "A": pointer, "M": "i32", "xa": pointer}
     options = {name: options[name] for name in ("K", "R", "BLOCK_R", "PRECISION")}
     return launch_with(tile, down, signature, options, (triton.cdiv(M, tile["BLOCK_M"]),)), main
+
+
+def kept_launches(case, device):
+    """`down`, and `up` or, before an activation, `up_and_z`: what a backward pass follows."""
+    own = prefixed({"down": down_config(case), "up": product_config(case, device, False)})
+    first, second = launches(case, "two_launches", device, own)
+    if case.options["activation"] == "none":
+        return first, second
+    pointer = TYPES[case.dtype]
+    names = {name: kind for name, kind in second.signature.items() if name != "y"}
+    return first, second._replace(kernel=up_and_z, signature=names | {"z": pointer, "y": pointer})
 
 
 def product_config(case, device, fused):
@@ -152,12 +150,12 @@ def down_misfit(case, device, config):
 
 @triton.jit
 def tile_of_y(
-    xa, x, scale, W, b, A, B, M, y,
+    xa, x, scale, W, b, A, B, M, kept, y,
     K: tl.constexpr, N: tl.constexpr, R: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
     GROUP: tl.constexpr,
 ):  # fmt: skip
-    """The body of `fused` (xa is None) and of `up` (A is None)."""
+    """The body of `fused` (xa is None) and of `up` (A is None); `kept` gets z, unless it is None."""
     row_block, column_block = grouped(tl.program_id(0), tl.cdiv(M, BLOCK_M), tl.cdiv(N, BLOCK_N), GROUP)
     rows = (row_block * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     inside = tl.minimum(rows, M - 1)  # rows past M are the last row again, and are not stored: their loads need no mask
@@ -195,10 +193,13 @@ def tile_of_y(
     up_tile = tl.load(up_tile, mask=r_inside[:, None] & n_inside[None, :], other=0.0)
     acc = multiply(low.to(x.dtype.element_ty), up_tile, acc, PRECISION)
     bias = tl.load(b + columns, mask=n_inside, other=0.0).to(tl.float32)
-    z = activate(acc + bias[None, :], ACTIVATION)
-    tl.store(
-        y + rows[:, None] * N + columns[None, :], z.to(y.dtype.element_ty), mask=(rows < M)[:, None] & n_inside[None, :]
-    )
+    z = acc + bias[None, :]
+    place, mask = rows[:, None] * N + columns[None, :], (rows < M)[:, None] & n_inside[None, :]
+    if kept is not None:
+        stored = z.to(kept.dtype.element_ty)
+        tl.store(kept + place, stored, mask=mask)
+        z = stored.to(tl.float32)
+    tl.store(y + place, activate(z, ACTIVATION).to(y.dtype.element_ty), mask=mask)
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -210,7 +211,27 @@ def fused(
 ):  # fmt: skip
     """A tile of y in one pass over x, W and A."""
     tile_of_y(
-        None, x, scale, W, b, A, B, M, y, K, N, R, NK, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_R, GROUP
+        None,
+        x,
+        scale,
+        W,
+        b,
+        A,
+        B,
+        M,
+        None,
+        y,
+        K,
+        N,
+        R,
+        NK,
+        ACTIVATION,
+        PRECISION,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        BLOCK_R,
+        GROUP,
     )
 
 
@@ -223,7 +244,60 @@ def up(
 ):  # fmt: skip
     """A tile of y in one pass over x and W, given x @ A (M, R)."""
     tile_of_y(
-        xa, x, scale, W, b, None, B, M, y, K, N, R, NK, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_R, GROUP
+        xa,
+        x,
+        scale,
+        W,
+        b,
+        None,
+        B,
+        M,
+        None,
+        y,
+        K,
+        N,
+        R,
+        NK,
+        ACTIVATION,
+        PRECISION,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        BLOCK_R,
+        GROUP,
+    )
+
+
+@triton.jit(do_not_specialize=["M"])
+def up_and_z(
+    xa, x, scale, W, b, B, M, z, y,
+    K: tl.constexpr, N: tl.constexpr, R: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr,
+    PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_R: tl.constexpr,
+    GROUP: tl.constexpr,
+):  # fmt: skip
+    """`up`, and z, of which y is the activation as it is stored."""
+    tile_of_y(
+        xa,
+        x,
+        scale,
+        W,
+        b,
+        None,
+        B,
+        M,
+        z,
+        y,
+        K,
+        N,
+        R,
+        NK,
+        ACTIVATION,
+        PRECISION,
+        BLOCK_M,
+        BLOCK_N,
+        BLOCK_K,
+        BLOCK_R,
+        GROUP,
     )
 
 

@@ -69,12 +69,17 @@ def launches(case, columns, activation, own, total_own):
     signature = {"dense": pointer, "sparse": pointer, "W": pointer, "M": "i32", "sums": "*fp32"}
     constexprs = {"F": F, "D": D, "P": columns, "PRECISION": case.precision}
     grid = triton.cdiv(M, own["BLOCK_M"]) * triton.cdiv(columns, own["BLOCK_N"]) * shares
-    added = {"sums": "*fp32", "b": pointer, "count": "i32", "y": pointer}
-    options = {"P": columns, "SHARES": shares, "PADDED": triton.next_power_of_2(shares), "ACTIVATION": activation}
     return (
         launch_with(own, partial, signature, constexprs, (grid,)),
-        launch_with(total_own, total, added, options, (triton.cdiv(M * columns, total_own["BLOCK"]),)),
+        total_launch(case.dtype, M, columns, shares, activation, total_own),
     )
+
+
+def total_launch(dtype, M, columns, shares, activation, own):
+    """The launch of `total`: (sums, b, count, y), where count is M × columns."""
+    signature = {"sums": "*fp32", "b": TYPES[dtype], "count": "i32", "y": TYPES[dtype]}
+    options = {"P": columns, "SHARES": shares, "PADDED": triton.next_power_of_2(shares), "ACTIVATION": activation}
+    return launch_with(own, total, signature, options, (triton.cdiv(M * columns, own["BLOCK"]),))
 
 
 @triton.jit

@@ -41,8 +41,8 @@ def skip(case, variant, device):
     return None
 
 
-def launches(case, variant, device, config):
-    """The one launch."""
+def launches(case, variant, device, config, pitch=None):
+    """The one launch. `pitch` is how many elements a row of x takes, N0 unless told otherwise; those past N0 are 0."""
     M, layers = case.size("M", "LAYERS")
     pointer = TYPES[case.dtype]
     signature = {"x": pointer}
@@ -50,19 +50,24 @@ def launches(case, variant, device, config):
         signature |= {f"W{i}": pointer, f"b{i}": pointer}
     signature |= {"M": "i32", "y": pointer}
     options = {f"N{i}": case.sizes[f"N{i}"] for i in range(layers + 1)}
-    options |= {"NK": case.options["w_layout"] == "nk", "LAST": case.options["last"], "PRECISION": case.precision}
+    options |= {
+        "X0": pitch or case.sizes["N0"],
+        "NK": case.options["w_layout"] == "nk",
+        "LAST": case.options["last"],
+        "PRECISION": case.precision,
+    }
     options |= {f"PADDED{i}": padded(case.sizes[f"N{i}"]) for i in (2, 4) if i <= layers}
     kernel = (one_layer, two_layers, three_layers, four_layers)[layers - 1]
     return (launch_with(config, kernel, signature, options, (triton.cdiv(M, config["BLOCK_M"]),)),)
 
 
-def config(case, variant, device):
+def config(case, variant, device, pitch=None):
     """The tunables: as many rows as leave no multiprocessor without a program, since every program reads all weights."""
     M, layers, N0, N1, N3 = case.size("M", "LAYERS", "N0", "N1", "N3")
     P0, (P2, P4) = padded(N0), sums_of(case)
     ieee = is_ieee(case)
     BLOCK_M = 32 if ieee else 128 if case.itemsize == 2 else 64
-    if N0 * case.itemsize % 16:  # of which `fits` says more
+    if (pitch or N0) * case.itemsize % 16:  # of which `fits` says more
         BLOCK_M, P0 = min(BLOCK_M, 64), max(P0, 32)
     while BLOCK_M > 16 and (
         triton.cdiv(M, BLOCK_M) < 0.9 * multiprocessors(device) or BLOCK_M * max(P2, P4) > 128 * 256
@@ -90,12 +95,12 @@ def sums_of(case):
     return [padded(case.sizes[f"N{i}"]) if i <= case.sizes["LAYERS"] else 16 for i in (2, 4)]
 
 
-def fits(case, variant, device, config):
+def fits(case, variant, device, config, pitch=None):
     """Why a config cannot run, or None."""
     BLOCK_M, BLOCK_K, num_warps, N0 = config["BLOCK_M"], config["BLOCK_K"], config["num_warps"], case.sizes["N0"]
     # Triton 3.6 on Hopper computes wrongly where rows of x that start anywhere meet warpgroups of 64 rows each: two must share
     # 64 rows (seen on an H200: errors as large as the outputs with 128 rows of 8 warps, and with 64 of 4)
-    anywhere = device.capability[0] == 9 and N0 * case.itemsize % 16 and not is_ieee(case)
+    anywhere = device.capability[0] == 9 and (pitch or N0) * case.itemsize % 16 and not is_ieee(case)
     if anywhere and (BLOCK_K < 32 or (BLOCK_M >= 64 and num_warps * 16 <= BLOCK_M)):
         return f"rows of x that start anywhere need BLOCK_K=32 at least and num_warps={max(8, BLOCK_M // 8)}, or BLOCK_M=32 at most"
     blocks = [config["BLOCK1"], *([config["BLOCK3"]] if "BLOCK3" in config else [])]
@@ -157,7 +162,7 @@ def store(y, z, b, rows, n0, M, N: tl.constexpr, BLOCK_N: tl.constexpr, LAST: tl
 
 @triton.jit
 def x_rows(x, rows, k0, M, K: tl.constexpr, BLOCK_K: tl.constexpr):
-    """The tile of x from column k0. Rows past M are the last row again, and are not stored."""
+    """The tile of x, whose rows have K elements, from column k0. Rows past M are the last row again, and are not stored."""
     k = k0 + tl.arange(0, BLOCK_K)
     return tl.load(
         x + tl.minimum(rows, M - 1)[:, None] * K + k[None, :], mask=((k < K) | (K % BLOCK_K == 0))[None, :], other=0.0
@@ -166,7 +171,7 @@ def x_rows(x, rows, k0, M, K: tl.constexpr, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def first_layer(
-    x, x_tile, W1, rows, n0, M, N0: tl.constexpr, N1: tl.constexpr, NK: tl.constexpr, PRECISION: tl.constexpr,
+    x, x_tile, W1, rows, n0, M, X0: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, NK: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK1: tl.constexpr,
 ):  # fmt: skip
     """x @ W1 of BLOCK1 columns; x_tile are the rows of x as far as BLOCK_K goes."""
@@ -175,21 +180,21 @@ def first_layer(
         z = multiply(x_tile, weights(W1, 0, n0, N0, N1, NK, BLOCK_K, BLOCK1), z, PRECISION)
     else:
         for k0 in range(0, N0, BLOCK_K):
-            tile = x_rows(x, rows, k0, M, N0, BLOCK_K)
+            tile = x_rows(x, rows, k0, M, X0, BLOCK_K)
             z = multiply(tile, weights(W1, k0, n0, N0, N1, NK, BLOCK_K, BLOCK1), z, PRECISION)
     return z
 
 
 @triton.jit
 def two_sums(
-    x, W1, b1, W2, rows, M, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, NK: tl.constexpr,
+    x, W1, b1, W2, rows, M, X0: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, NK: tl.constexpr,
     PRECISION: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK1: tl.constexpr, PADDED2: tl.constexpr,
 ):  # fmt: skip
     """relu(x @ W1 + b1) @ W2, (BLOCK_M, PADDED2)."""
-    x_tile = x_rows(x, rows, 0, M, N0, BLOCK_K)
+    x_tile = x_rows(x, rows, 0, M, X0, BLOCK_K)
     acc = tl.zeros([BLOCK_M, PADDED2], tl.float32)
     for n0 in range(0, N1, BLOCK1):
-        z = first_layer(x, x_tile, W1, rows, n0, M, N0, N1, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1)
+        z = first_layer(x, x_tile, W1, rows, n0, M, X0, N0, N1, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1)
         h = hidden(z, b1, n0, N1, BLOCK1, x.dtype.element_ty)
         acc = multiply(h, weights(W2, n0, 0, N1, N2, NK, BLOCK1, PADDED2), acc, PRECISION)
     return acc
@@ -203,37 +208,37 @@ def rows_of_program(BLOCK_M: tl.constexpr):
 @triton.jit(do_not_specialize=["M"])
 def one_layer(
     x, W1, b1, M, y,
-    N0: tl.constexpr, N1: tl.constexpr, NK: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
+    X0: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, NK: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK1: tl.constexpr,
 ):  # fmt: skip
     rows = rows_of_program(BLOCK_M)
-    x_tile = x_rows(x, rows, 0, M, N0, BLOCK_K)
+    x_tile = x_rows(x, rows, 0, M, X0, BLOCK_K)
     for n0 in range(0, N1, BLOCK1):
-        z = first_layer(x, x_tile, W1, rows, n0, M, N0, N1, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1)
+        z = first_layer(x, x_tile, W1, rows, n0, M, X0, N0, N1, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1)
         store(y, z, b1, rows, n0, M, N1, BLOCK1, LAST)
 
 
 @triton.jit(do_not_specialize=["M"])
 def two_layers(
     x, W1, b1, W2, b2, M, y,
-    N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr,
+    X0: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr,
     NK: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK1: tl.constexpr, PADDED2: tl.constexpr,
 ):  # fmt: skip
     rows = rows_of_program(BLOCK_M)
-    z = two_sums(x, W1, b1, W2, rows, M, N0, N1, N2, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1, PADDED2)
+    z = two_sums(x, W1, b1, W2, rows, M, X0, N0, N1, N2, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1, PADDED2)
     store(y, z, b2, rows, 0, M, N2, PADDED2, LAST)
 
 
 @triton.jit(do_not_specialize=["M"])
 def three_layers(
     x, W1, b1, W2, b2, W3, b3, M, y,
-    N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, N3: tl.constexpr,
+    X0: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, N3: tl.constexpr,
     NK: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK1: tl.constexpr, PADDED2: tl.constexpr, BLOCK3: tl.constexpr,
 ):  # fmt: skip
     rows = rows_of_program(BLOCK_M)
-    sums2 = two_sums(x, W1, b1, W2, rows, M, N0, N1, N2, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1, PADDED2)
+    sums2 = two_sums(x, W1, b1, W2, rows, M, X0, N0, N1, N2, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1, PADDED2)
     h2 = hidden(sums2, b2, 0, N2, PADDED2, x.dtype.element_ty)
     for n0 in range(0, N3, BLOCK3):
         z = tl.zeros([BLOCK_M, BLOCK3], tl.float32)
@@ -244,13 +249,13 @@ def three_layers(
 @triton.jit(do_not_specialize=["M"])
 def four_layers(
     x, W1, b1, W2, b2, W3, b3, W4, b4, M, y,
-    N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, N3: tl.constexpr, N4: tl.constexpr,
+    X0: tl.constexpr, N0: tl.constexpr, N1: tl.constexpr, N2: tl.constexpr, N3: tl.constexpr, N4: tl.constexpr,
     NK: tl.constexpr, LAST: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK1: tl.constexpr, PADDED2: tl.constexpr, BLOCK3: tl.constexpr,
     PADDED4: tl.constexpr,
 ):  # fmt: skip
     rows = rows_of_program(BLOCK_M)
-    sums2 = two_sums(x, W1, b1, W2, rows, M, N0, N1, N2, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1, PADDED2)
+    sums2 = two_sums(x, W1, b1, W2, rows, M, X0, N0, N1, N2, NK, PRECISION, BLOCK_M, BLOCK_K, BLOCK1, PADDED2)
     h2 = hidden(sums2, b2, 0, N2, PADDED2, x.dtype.element_ty)
     sums4 = tl.zeros([BLOCK_M, PADDED4], tl.float32)
     for n0 in range(0, N3, BLOCK3):

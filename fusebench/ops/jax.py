@@ -1,0 +1,80 @@
+"""The fused Triton kernels as differentiable functions of JAX arrays, by the names of the kernels:
+
+    from fusebench.ops.jax import lola
+    dx, dW, db = jax.grad(lambda x, W, b: lola(x, W, b, activation="relu").sum(), (0, 1, 2))(x, W, b)
+
+Each takes the inputs of its kernel.py in their order, of one dtype, and its options by name; `precision` is how float32 products are
+computed, "ieee" or "tf32". They have a jax.custom_vjp and work within jax.jit. Raises UsageError for what a kernel cannot do.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from fusebench.ops.program import Wanted, dtype_of, kernel_of, kernels, program
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The function of a kernel."""
+    if name not in kernels("jax_triton"):
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}: kernels are {', '.join(kernels('jax_triton'))}"
+        )
+    return _function(name)
+
+
+def __dir__() -> list[str]:
+    return [*kernels("jax_triton")]
+
+
+@functools.cache
+def _function(name: str) -> Callable[..., Any]:
+    kernel = kernel_of("jax_triton", name)
+
+    def function(*inputs: jax.Array, precision: str = "ieee", **options: Any) -> Any:
+        dtype = dtype_of(name, "jax_triton", [i.dtype.name for i in inputs], options)
+        device = "cpu" if jax.default_backend() == "cpu" else "cuda"
+        shapes = tuple(i.shape for i in inputs)
+        wanted = Wanted(name, "jax_triton", device, shapes, dtype, precision, tuple(sorted(options.items())))
+        return _differentiable(wanted)(*inputs)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = kernel.mathematics.formula.__doc__
+    return function
+
+
+@functools.lru_cache(1024)
+def _differentiable(wanted: Wanted) -> Callable[..., Any]:
+    made = program(wanted)
+
+    @jax.custom_vjp
+    def function(*inputs: jax.Array) -> Any:
+        return made.forward(*inputs)[0]
+
+    def forward(*inputs: jax.Array) -> Any:
+        outputs, residuals = made.forward(*inputs)
+        return outputs, (inputs, residuals)
+
+    def backward(kept: Any, behind: Any) -> tuple[Any, ...]:
+        inputs, residuals = kept
+        gradients = made.backward(residuals, *(behind if isinstance(behind, tuple | list) else (behind,)))
+        by_place = dict(
+            zip(made.wanted, gradients if isinstance(gradients, tuple | list) else (gradients,), strict=True)
+        )
+        return tuple(by_place[n] if n in by_place else _none(i) for n, i in enumerate(inputs))
+
+    function.defvjp(forward, backward)
+    return function
+
+
+def _none(array: jax.Array) -> Any:
+    """The gradient by what has none: a scalar's 0, and for integers what JAX wants of them."""
+    return (
+        jnp.zeros_like(array) if jnp.issubdtype(array.dtype, jnp.floating) else np.zeros(array.shape, jax.dtypes.float0)
+    )

@@ -1,0 +1,94 @@
+"""The sizes of a kernel from the shapes of its inputs: kernel.py is asked what it makes of sizes that are primes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fusebench.cases import make_case
+from fusebench.discovery import Kernel
+from fusebench.errors import UsageError
+from fusebench.inputs import make_sets
+
+PRIMES = (5, 7, 11, 13, 17, 19, 23)  # no factor of a shape, such as the 2 of a gate, is one of them
+FEW = 8  # values that a size may have which no shape shows, such as a number of layers
+
+Axis = tuple[int, tuple[str, ...]]  # a factor and the dimensions that it is multiplied by
+
+
+def sizes_of(kernel: Kernel, shapes: Sequence[tuple[int, ...]], options: Mapping[str, Any]) -> dict[str, int]:
+    """The size of every dimension; one that these inputs do not have is 1. Raises UsageError, which names the input, where the shapes
+    do not go together."""
+    problems = []
+    for hidden, arrays in _expected(kernel, options):
+        if [len(axes) for _, axes in arrays] != [len(shape) for shape in shapes]:
+            problems.append(", ".join(f"{name} ({', '.join(map(_shown, axes))})" for name, axes in arrays))
+            continue
+        sizes = dict(hidden) | _solved(
+            [axis for _, axes in arrays for axis in axes], [n for s in shapes for n in s], hidden
+        )
+        for (name, axes), shape in zip(arrays, shapes, strict=True):
+            if any(
+                factor * math.prod(sizes[d] for d in names) != n for (factor, names), n in zip(axes, shape, strict=True)
+            ):
+                asked = ", ".join(map(_shown, axes))
+                known = ", ".join(f"{d}={sizes[d]}" for _, names in axes for d in names)
+                raise UsageError(f"{kernel.name}: {name} has the shape {tuple(shape)}; expected ({asked}) with {known}")
+        return {d: sizes.get(d, 1) for d in kernel.dimensions}
+    got = ", ".join(str(tuple(shape)) for shape in shapes)
+    raise UsageError(f"{kernel.name}: got {len(shapes)} inputs of the shapes {got}; expected {' or '.join(problems)}")
+
+
+def input_names(kernel: Kernel, count: int, options: Mapping[str, Any]) -> list[str]:
+    """The names of so many inputs, in order."""
+    named = ([name for name, _ in arrays] for _, arrays in _expected(kernel, options))
+    return next(names for names in named if len(names) == count)
+
+
+def _expected(kernel: Kernel, options: Mapping[str, Any]) -> list[tuple[dict[str, int], list[tuple[str, list[Axis]]]]]:
+    """What inputs there may be: the sizes that no shape shows, and of every input the name and the axes."""
+    found = []
+    for hidden in _hidden(kernel):
+        primes = dict(zip([d for d in kernel.dimensions if d not in hidden], PRIMES, strict=False))
+        try:
+            case = make_case(kernel, hidden | primes, options=options)
+            (arrays,) = make_sets(kernel.mathematics, case, 0, 1)
+        except ValueError:
+            continue  # a size that this dimension cannot have
+        found.append((hidden, [(name, [_axis(n, primes) for n in np.shape(array)]) for name, array in arrays.items()]))
+        if not hidden:
+            break
+    return found
+
+
+def _hidden(kernel: Kernel) -> Iterator[dict[str, int]]:
+    """None first, then each dimension with each small value of the named cases."""
+    yield {}
+    for dimension in kernel.dimensions:
+        values = sorted({sizes[dimension] for sizes in kernel.mathematics.cases.values()})
+        if len(values) > 1 and values[-1] <= FEW:
+            yield from ({dimension: value} for value in values)
+
+
+def _axis(n: int, primes: Mapping[str, int]) -> Axis:
+    names = tuple(name for name, prime in primes.items() if n % prime == 0)
+    return n // math.prod(primes[name] for name in names), names
+
+
+def _solved(axes: Sequence[Axis], lengths: Sequence[int], hidden: Mapping[str, int]) -> dict[str, int]:
+    """The dimensions that follow from the lengths, one unknown at a time; another becomes 1."""
+    sizes = dict(hidden)
+    for _ in axes:
+        for (factor, names), length in zip(axes, lengths, strict=True):
+            unknown = [name for name in names if name not in sizes]
+            if len(unknown) == 1:
+                sizes[unknown[0]] = max(1, length // (factor * math.prod(sizes[n] for n in names if n in sizes)))
+    return {name: 1 for _, names in axes for name in names} | sizes
+
+
+def _shown(axis: Axis) -> str:
+    factor, names = axis
+    return " * ".join([*([str(factor)] if factor > 1 or not names else []), *names])

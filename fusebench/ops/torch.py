@@ -1,0 +1,173 @@
+"""The fused Triton kernels as differentiable functions of Torch tensors, by the names of the kernels:
+
+    from fusebench.ops.torch import lola
+    y = lola(x, W, b, activation="relu")
+    y.sum().backward()
+
+Each takes the inputs of its kernel.py in their order, contiguous and of one dtype, and its options by name; `precision` is how float32
+products are computed, "ieee" or "tf32". They are operators of torch.library, so that torch.compile keeps them whole in one graph; a new
+shape is a new program. Raises UsageError for what a kernel cannot do.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fusebench.ops import program as programs
+from fusebench.ops.program import Program, Wanted, dtype_of, kernel_of, kernels
+
+INPUT, OUTPUT, NEW = "input", "output", "new"
+Places = tuple[
+    bool, tuple[tuple[str, int], ...]
+]  # whether the residuals are one array alone; of each: in the inputs, the outputs, what is new
+
+
+def __getattr__(name: str) -> Callable[..., Any]:
+    """The function of a kernel."""
+    if name not in kernels("triton"):
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}: kernels are {', '.join(kernels('triton'))}"
+        )
+    return _function(name)
+
+
+def __dir__() -> list[str]:
+    return [*kernels("triton")]
+
+
+@functools.cache
+def _function(name: str) -> Callable[..., Any]:
+    kernel, (forward, _) = kernel_of("triton", name), _operators(name)
+    outputs = max(1, len(kernel.mathematics.outputs))
+
+    def function(*inputs: torch.Tensor, precision: str = "ieee", **options: Any) -> Any:
+        made = forward(
+            [i.contiguous() for i in inputs], " ".join([precision, *(f"{n}={v}" for n, v in options.items())])
+        )
+        return made[0] if outputs == 1 else tuple(made[:outputs])
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = kernel.mathematics.formula.__doc__
+    return function
+
+
+@functools.cache
+def _operators(name: str) -> tuple[Any, Any]:
+    """fusebench::NAME, inputs → outputs and what is kept for the other one, fusebench::NAME_backward."""
+    outputs = max(1, len(kernel_of("triton", name).mathematics.outputs))
+
+    def forward(inputs: Sequence[torch.Tensor], what: str) -> list[torch.Tensor]:
+        return _forward(programs.program(_wanted(name, inputs, what)), inputs)
+
+    def backward(inputs: Sequence[torch.Tensor], made: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], what: str) -> list[torch.Tensor]:  # fmt: skip
+        wanted = _wanted(name, inputs, what)
+        return _backward(programs.program(wanted), _places(wanted), inputs, made, upstream)
+
+    def shapes_forward(inputs: Sequence[torch.Tensor], what: str) -> list[torch.Tensor]:
+        return _forward(_dry(_wanted(name, inputs, what)), inputs)
+
+    def shapes_backward(inputs: Sequence[torch.Tensor], made: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], what: str) -> list[torch.Tensor]:  # fmt: skip
+        wanted = _wanted(name, inputs, what)
+        return _backward(_dry(wanted), _places(wanted), inputs, made, upstream)
+
+    first = torch.library.custom_op(
+        f"fusebench::{name}", forward, mutates_args=(), schema="(Tensor[] inputs, str what) -> Tensor[]"
+    )
+    second = torch.library.custom_op(
+        f"fusebench::{name}_backward",
+        backward,
+        mutates_args=(),
+        schema="(Tensor[] inputs, Tensor[] made, Tensor[] upstream, str what) -> Tensor[]",
+    )
+    first.register_fake(shapes_forward)
+    second.register_fake(shapes_backward)
+
+    def keep(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
+        arrays, ctx.what = inputs
+        ctx.count = len(arrays)
+        ctx.save_for_backward(*arrays, *output)
+
+    def gradients(ctx: Any, behind: Sequence[torch.Tensor | None]) -> tuple[list[torch.Tensor | None], None]:
+        inputs, made = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        upstream = [
+            torch.zeros_like(y) if dy is None else dy.contiguous()
+            for y, dy in zip(made, behind[:outputs], strict=False)
+        ]
+        found = iter(second(list(inputs), list(made), upstream, ctx.what))
+        places = _wanted_places(name, inputs, ctx.what)
+        by_place = {place: next(found) for place in places}
+        return [by_place.get(place) for place in range(ctx.count)], None
+
+    first.register_autograd(gradients, setup_context=keep)
+    return first, second
+
+
+def _wanted(name: str, inputs: Sequence[torch.Tensor], what: str) -> Wanted:
+    precision, *pairs = what.split(" ")
+    options = dict(pair.split("=", 1) for pair in pairs)
+    dtype = dtype_of(name, "triton", [str(i.dtype).removeprefix("torch.") for i in inputs], options)
+    shapes = tuple(tuple(int(n) for n in i.shape) for i in inputs)
+    device = "cpu" if inputs[0].device.type == "cpu" else "cuda"
+    return Wanted(name, "triton", device, shapes, dtype, precision, tuple(sorted(options.items())))
+
+
+@functools.lru_cache(1024)
+def _dry(wanted: Wanted) -> Program:
+    """The program without its launches: what it makes are arrays of the right shapes."""
+    from implementations._shared.triton.launch import without_launching
+
+    with without_launching():
+        return programs.built(wanted)
+
+
+@functools.lru_cache(1024)
+def _places(wanted: Wanted) -> Places:
+    """Where the residuals are, seen on arrays without memory."""
+    dtypes = getattr(torch, wanted.dtype)
+    inputs = [torch.empty(shape, dtype=dtypes, device="meta") for shape in wanted.shapes]
+    made = _dry(wanted).forward(*inputs)
+    outputs, residuals = _taken(made)
+    new = iter(range(len(residuals)))
+    places: list[tuple[str, int]] = []
+    for residual in residuals:
+        of_inputs = [n for n, i in enumerate(inputs) if residual is i]
+        of_outputs = [n for n, o in enumerate(outputs) if residual is o]
+        places.append(
+            (INPUT, of_inputs[0]) if of_inputs else (OUTPUT, of_outputs[0]) if of_outputs else (NEW, next(new))
+        )
+    return isinstance(made[1], torch.Tensor), tuple(places)
+
+
+def _wanted_places(name: str, inputs: Sequence[torch.Tensor], what: str) -> tuple[int, ...]:
+    return _dry(_wanted(name, inputs, what)).wanted
+
+
+def _taken(made: tuple[Any, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Outputs and residuals as lists."""
+    return tuple([*part] if isinstance(part, tuple | list) else [part] for part in made)  # type: ignore[return-value]
+
+
+def _forward(program: Program, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    outputs, residuals = _taken(program.forward(*inputs))
+    known = [*inputs, *outputs]
+    return [*outputs, *(r for r in residuals if not any(r is k for k in known))]
+
+
+def _backward(
+    program: Program,
+    places: Places,
+    inputs: Sequence[torch.Tensor],
+    made: Sequence[torch.Tensor],
+    upstream: Sequence[torch.Tensor],
+) -> list[torch.Tensor]:
+    sources = {INPUT: inputs, OUTPUT: made, NEW: made[len(upstream) :]}
+    alone, each = places
+    residuals = tuple(sources[kind][number] for kind, number in each)
+    gradients = program.backward(residuals[0] if alone else residuals, *upstream)
+    gradients = gradients if isinstance(gradients, tuple | list) else (gradients,)
+    given = [*inputs, *made, *upstream]
+    return [g.clone() if any(g is known for known in given) else g for g in gradients]

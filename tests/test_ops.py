@@ -1,0 +1,105 @@
+"""The functions of fusebench.ops: values and gradients called, compiled and jitted, the examples of the README, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_command_line import REPOSITORY
+
+from fusebench import discovery
+from fusebench.errors import UsageError
+from fusebench.ops.shapes import sizes_of
+
+KERNELS = discovery.find_kernels([discovery.HOME])
+BY = {"torch": "triton", "jax": "jax_triton"}
+WITH = {
+    framework: [n for n, k in KERNELS.items() if i in k.implementations and k.implementations[i].backward]
+    for framework, i in BY.items()
+}
+EXAMPLES = [
+    s
+    for s in re.findall(r"```python\n(.*?)```", (REPOSITORY / "README.md").read_text(), re.DOTALL)
+    if "fusebench.ops" in s
+]
+
+
+def interpreted(*words):
+    """What a process prints in which Triton is interpreted; this one may compile."""
+    environment = os.environ | {
+        "TRITON_INTERPRET": "1",
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "tests")]),
+    }
+    done = subprocess.run([sys.executable, *words], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def ran():
+    """What tests/training.py says, by framework and kernel."""
+    lines = map(json.loads, interpreted(str(Path(__file__).with_name("training.py"))).splitlines())
+    found = {}
+    for line in lines:
+        found.setdefault((line["framework"], line["kernel"]), {})[line["how"]] = line["far"]
+    return found
+
+
+@pytest.mark.parametrize(("framework", "name"), [(f, name) for f, own in WITH.items() for name in own])
+def test_values_and_gradients_are_those_of_the_formula(ran, framework, name):
+    hows = ("called", "compiled") if framework == "torch" else ("jitted",)
+    assert tuple(ran[framework, name]) == hows
+    for how in hows:
+        assert max(ran[framework, name][how]) < 2e-6, how
+
+
+@pytest.mark.parametrize(
+    ("example", "printed"),
+    zip(
+        EXAMPLES,
+        ("torch.Size([64, 128]) torch.Size([128, 256]) torch.Size([256])", "(64, 128) (128, 256) (256,)"),
+        strict=True,
+    ),
+    ids=["torch", "jax"],
+)
+def test_an_example_of_the_readme_trains(example, printed):
+    assert interpreted("-c", example.replace('"cuda"', '"cpu"')).strip() == printed
+
+
+def test_sizes_follow_from_shapes():
+    assert sizes_of(KERNELS["geglu"], [(3, 5), (14, 5), (14,)], {"w_layout": "nk"}) == {"M": 3, "K": 5, "N": 7}
+    sizes = sizes_of(KERNELS["fused_mlp"], [(2, 3), (3, 4), (4,), (4, 5), (5,)], {})
+    assert sizes == {"M": 2, "LAYERS": 2, "N0": 3, "N1": 4, "N2": 5, "N3": 1, "N4": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "said"),
+    [
+        ("lola", [(5, 8), (6, 8), (8,)], r"lola: W has the shape \(6, 8\); expected \(K, N\) with K=8, N=8"),
+        ("lola", [(5, 8), (8, 6)], r"lola: got 2 inputs of the shapes \(5, 8\), \(8, 6\); expected x \(M, K\), W \(K, N\), b \(N\)"),
+        ("geglu", [(5, 8), (8, 7), (7,)], r"geglu: W has the shape \(8, 7\); expected \(K, 2 \* N\) with K=8, N=3"),
+    ],
+)  # fmt: skip
+def test_shapes_that_do_not_go_together_are_refused_with_the_input(name, shapes, said):
+    with pytest.raises(UsageError, match=said):
+        sizes_of(KERNELS[name], shapes, {})
+
+
+def test_what_cannot_run_is_refused_in_one_line():
+    torch = pytest.importorskip("torch")
+    from fusebench.ops import torch as ops
+
+    x = torch.zeros(3, 5)
+    with pytest.raises(AttributeError, match=r"no attribute 'lolla': kernels are .*lola"):
+        ops.lolla  # noqa: B018
+    with pytest.raises(UsageError, match="the inputs are on the CPU; expected a GPU, or TRITON_INTERPRET=1"):
+        ops.softmax(x)
+    with pytest.raises(UsageError, match=r"lola: b is float16; expected float32, as x is"):
+        ops.lola(x, torch.zeros(5, 4), torch.zeros(4, dtype=torch.float16))

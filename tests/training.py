@@ -1,0 +1,85 @@
+"""A process in which Triton is interpreted: every function of fusebench.ops, called directly, compiled and differentiated, beside the
+formulas. Prints one JSON object a line: what ran and how far it was from the reference, as a share of the largest element."""
+
+from __future__ import annotations
+
+import json
+import os
+
+os.environ["TRITON_INTERPRET"] = "1"
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+import numpy as np
+from test_parity import few
+
+from fusebench import discovery, modes
+from fusebench.cases import make_case
+from fusebench.inputs import make_sets
+from fusebench.ops import jax as of_jax
+from fusebench.ops import torch as of_torch
+from fusebench.parity.rounding import Exact, evaluate
+
+KERNELS = discovery.find_kernels([discovery.HOME])
+
+
+def arrays_of(name):
+    """(own inputs, upstream gradients, the reference's outputs, its gradients, the places of these)."""
+    kernel = KERNELS[name]
+    case = make_case(kernel, few(kernel), mode="backward")
+    (arrays,) = make_sets(kernel.mathematics, case, 0, 1)
+    arrays = {n: np.where(np.isfinite(a), a, 0).astype(a.dtype) for n, a in arrays.items()}
+    own = {n: a for n, a in arrays.items() if not n.startswith(modes.UPSTREAM)}
+    behind = [a for n, a in arrays.items() if n not in own]
+    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays.values()]
+    outputs = evaluate(kernel.mathematics.formula, case, Exact(), wide[: len(own)])
+    gradients = evaluate(kernel.mathematics.gradient, case, Exact(), wide)
+    places = [[*own].index(n) for n in kernel.mathematics.gradients if n in own]
+    return list(own.values()), behind, outputs, gradients, places
+
+
+def say(framework, name, how, got, expected):
+    far = [float(np.abs(np.asarray(g, np.float64) - e).max() / max(1.0, np.abs(e).max())) for g, e in zip(got, expected, strict=True)]  # fmt: skip
+    print(json.dumps({"framework": framework, "kernel": name, "how": how, "far": far}), flush=True)
+
+
+def by_torch(name):
+    import torch
+
+    own, behind, outputs, gradients, places = arrays_of(name)
+    inputs = [torch.from_numpy(np.array(a)).requires_grad_(n in places) for n, a in enumerate(own)]
+    function, upstream = getattr(of_torch, name), [torch.from_numpy(np.array(a)) for a in behind]
+    for how, call in (("called", function), ("compiled", torch.compile(function, fullgraph=True, backend="aot_eager"))):
+        made = call(*inputs)
+        made = made if isinstance(made, tuple) else (made,)
+        found = torch.autograd.grad(made, [inputs[n] for n in places], upstream)
+        say("torch", name, how, [m.detach().numpy() for m in made] + [f.numpy() for f in found], [*outputs, *gradients])
+
+
+def by_jax(name):
+    import jax
+
+    own, behind, outputs, gradients, places = arrays_of(name)
+
+    @jax.jit
+    def run(*inputs):
+        def of_wanted(*floats):
+            given = list(inputs)
+            for place, value in zip(places, floats, strict=True):
+                given[place] = value
+            return getattr(of_jax, name)(*given)
+
+        made, back = jax.vjp(of_wanted, *(inputs[n] for n in places))
+        return made, back(behind[0] if len(behind) == 1 else tuple(behind))
+
+    made, found = run(*own)
+    made = made if isinstance(made, tuple | list) else (made,)
+    say("jax", name, "jitted", [*made, *found], [*outputs, *gradients])
+
+
+if __name__ == "__main__":
+    for framework, module, run in (("torch", of_torch, by_torch), ("jax", of_jax, by_jax)):
+        for name in dir(module):
+            try:
+                run(name)
+            except Exception as error:  # the next one is told all the same
+                print(json.dumps({"framework": framework, "kernel": name, "how": repr(error)[:2000], "far": [1.0]}))

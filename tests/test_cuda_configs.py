@@ -32,7 +32,9 @@ def cells(name, device, wanted=lambda case: True):
     """Every variant of every named case, in every dtype, precision, layout, form and hashing, that the device can run."""
     kernel, module = KERNELS[name], module_of(name)
     options = {
-        key: values for key, values in kernel.options.items() if key in ("w_layout", "form", "interaction", "hashing")
+        key: values
+        for key, values in kernel.options.items()
+        if key in ("w_layout", "form", "interaction", "hashing", "until")
     }
     for case_name, dtype, *chosen in itertools.product(kernel.mathematics.cases, DTYPES, *options.values()):
         if dtype[1] in kernel.mathematics.precisions and wanted(case_name):

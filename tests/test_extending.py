@@ -36,7 +36,7 @@ def test_they_are_listed_and_named_among_the_valid_overrides(answered):
     found = json.loads(answered("list", "--json", f"path={KERNELS}", f"path={EXTRA}").stdout)
     assert found["double"]["torch_eager"]["variants"] == ["plus", "times"] and "torch_addmm" in found["lola"]
     done = answered("bench", f"path=[{KERNELS},{EXTRA}]", "kernel=dubble")
-    assert done.returncode == 2 and "add_relu, double, embedding" in done.stderr
+    assert done.returncode == 2 and "dlrm_parts, double, embedding" in done.stderr
     done = answered("bench", f"path=[{KERNELS},{EXTRA}]", "implementation=torch_adm")
     assert done.returncode == 2 and "did you mean torch_addmm" in done.stderr
 

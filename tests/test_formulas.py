@@ -84,6 +84,23 @@ def dlrm(o, dense, ids, tables, offsets, *rest):
     return fused_mlp({"last": "sigmoid"}, crossed, *layers[bottom:])
 
 
+def dlrm_parts(o, dense, ids, tables, offsets, *rest):
+    """The outputs side by side, rows as floats."""
+    known = rest[-1] if o["hashing"] == "lookup" else None
+    layers = rest[:-1] if o["hashing"] == "lookup" else rest
+    bottom = next(n for n in range(2, len(layers) + 1, 2) if layers[n - 2].shape[1] == tables.shape[1])
+    x, numbered = fused_mlp({"last": "none"}, dense, *layers[:bottom]), np.arange(len(tables))[:, None]
+    rows, sparse = (embedding(o, ids, of, offsets, known) for of in (numbered, tables))
+    if o["until"] == "interaction":
+        return interaction({"form": o["interaction"]}, x, sparse)
+    return {"dense": x, "hashing": beside([x, rows]), "embedding": beside([x, sparse])}[o["until"]]
+
+
+def beside(arrays):
+    """Arrays of the same rows in one."""
+    return np.hstack([a.reshape(len(a), -1) for a in arrays])
+
+
 def mlp_products(o, x, *layers):
     for W in layers[::2]:
         x = product(o, x, W)
@@ -169,7 +186,7 @@ def splacc(o, A, B):
     return np.array([[expit(row[n]) * math.tanh(row[N + n]) for n in range(N)] for row in C])
 
 
-WHOLE = [add_mul_act, add_relu, dlrm, embedding, fused_mlp, geglu, interaction, launch, lola, lora_linear, lora_mlp, padded_attention,
+WHOLE = [add_mul_act, add_relu, dlrm, dlrm_parts, embedding, fused_mlp, geglu, interaction, launch, lola, lora_linear, lora_mlp, padded_attention,
          padded_softmax, padded_softmax_v, shcsa, softmax, splacc]  # fmt: skip
 PARTS = {
     ("fused_mlp", "products"): mlp_products,
@@ -209,8 +226,8 @@ def given(kernel, case, seed=0):
 
 def evaluated(kernel, case, arguments, part="", r=None):
     with np.errstate(all="ignore"):
-        (output,) = kernel.mathematics.formula_of(part)(case, r or Exact(), *arguments)
-    return output
+        outputs = kernel.mathematics.formula_of(part)(case, r or Exact(), *arguments)
+    return outputs[0] if len(outputs) == 1 else beside(outputs)
 
 
 @pytest.mark.parametrize(("name", "part"), FORMULAS, ids=str)
@@ -300,6 +317,9 @@ STEPS = {
     ("add_relu", ""): ["compute"],
     ("add_mul_act", "activation=none"): ["product", "sum", "bias"],
     ("dlrm", ""): [*[*LINEAR, "hidden"] * 3, "dot", "interaction", *[*LINEAR, "hidden"] * 2, *LINEAR, *SIGMOID],
+    ("dlrm_parts", ""): [*[*LINEAR, "hidden"] * 2, *LINEAR],
+    ("dlrm_parts", "until=hashing"): [*[*LINEAR, "hidden"] * 2, *LINEAR],
+    ("dlrm_parts", "until=interaction"): [*[*LINEAR, "hidden"] * 3, "dot"],
     ("embedding", ""): [],
     ("fused_mlp", ""): [*LINEAR, "hidden", *LINEAR, "hidden", *LINEAR],
     ("fused_mlp", "last=sigmoid"): [*LINEAR, "hidden", *LINEAR, "hidden", *LINEAR, *SIGMOID],

@@ -60,6 +60,7 @@ EXPECTED = {
     "softmax": {"x": ((256, 64), 0, 2)},
     "splacc": {"A": ((64, 96), *NORMAL), "B": ((96, 160), 0, 1 / math.sqrt(96))},
 }  # fmt: skip
+EXPECTED["dlrm_parts"] = EXPECTED["dlrm"]
 
 
 def case_of(name, dtype="float32", options=None):

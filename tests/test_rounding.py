@@ -499,3 +499,16 @@ def test_steps_that_rounding_may_cross_are_crossed_by_each_element_in_half_of_th
     found = drawn(noisy(), lambda r: r.positive(value, size), 16)
     assert (found[:, :400].sum(axis=0) == 8).all() and (found[:, 400] == 1).all() and (found[:, 401] == 0).all()
     assert ((found[:, :400].sum(axis=1) > 150) & (found[:, :400].sum(axis=1) < 250)).all(), "not by all together"
+
+
+def test_steps_of_a_relu_that_may_go_either_way_do_not_cancel_in_a_sum():
+    """Two rows at the step, whose shares have opposite signs: a program may have one of them without the other."""
+    z, shares = np.full((2, 1), 0.001), np.array([[3.0], [-3.0]])
+    r = noisy("bfloat16", points=("sum",))
+    sums = drawn(r, lambda r: (r.positive(z, np.ones((2, 1))) * shares).sum(), r.draws)
+    assert set(sums) == {-3.0, 0.0, 3.0}
+
+
+def test_a_step_that_rounding_cannot_cross_stays_where_it_is():
+    z, r = np.array([[0.5, -0.5], [2.0, -3.0]]), noisy("bfloat16", points=("sum",))
+    assert (drawn(r, lambda r: r.positive(z, np.ones((2, 1))), r.draws) == (z > 0)).all()

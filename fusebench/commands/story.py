@@ -15,6 +15,11 @@ from fusebench.timing.summary import seconds
 
 LEFT = ("step", "implementation", "kernel", "case", "status")
 LEAST = ("kernel", "status", "launches", "saved", "implementation", "host", "±")
+SHARES = (
+    "shares are of the step's time: by how much each part makes the call longer, in the order of the model; what runs in one "
+    "piece has one share"
+)
+LESS = "; below 0, the longer call was the faster one: by noise, or because a compiler joins more"
 
 
 def show(story: Story, records: Sequence[Record], kernels: Mapping[str, Kernel]) -> None:
@@ -36,21 +41,17 @@ def show(story: Story, records: Sequence[Record], kernels: Mapping[str, Kernel])
         print_table(out, left, right, [[row.get(name, "") for name in (*left, *right)] for row in rows], LEAST)
         for line in notes([found[step.cell.id] for step in timed]):
             out.print(line, highlight=False)
-        if any(step.parts for step in timed):
-            out.print(
-                "shares are of the step's time: by how much each part makes the call longer, in the order of the model; "
-                "what runs in one piece has one share",
-                highlight=False,
-                soft_wrap=True,
-            )
+        if any(row.get(name) for row in rows for name in story.shares):
+            less = any(row.get(name, "").startswith("-") for row in rows for name in story.shares)
+            out.print(SHARES + LESS * less, highlight=False, soft_wrap=True)
     for step in told:
         record = found[step.cell.id]
-        if record not in [found[s.cell.id] for s in timed]:
+        if step not in timed:
             status = f"[{COLOURS.get(record.status, 'bold red')}]{record.status}[/]"
             said = f"{status}  {escape(step.name)}  {escape(record.label)}  {escape(record.case.id)}  {escape(str(record.reason))}"
             out.print(said, highlight=False, soft_wrap=True)
-    parts = [found[c.id] for step in story.steps for c in step.parts.values() if c.id in found]
-    if wrong := [r for r in dict.fromkeys(parts) if r.status not in ("ok", "skipped")]:
+    parts = {c.id: found[c.id] for step in story.steps for c in step.parts.values() if c.id in found}
+    if wrong := [r for r in parts.values() if r.status not in ("ok", "skipped")]:
         print_reasons(out, wrong, with_error=False)
 
 

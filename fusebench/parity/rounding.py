@@ -226,13 +226,15 @@ class Noisy(Exact):
         return self.round(point, value) if point in self.points else value
 
     def positive(self, value: np.ndarray, size: np.ndarray) -> np.ndarray:
-        # a step that noise crosses in one draw of a hundred would be missed: where rounding may cross it, every second draw does, of each
-        # element another half of them, because in sums steps that are all crossed together may cancel
+        # a step that noise crosses in one draw of a hundred would be missed: where rounding may cross it, half of the draws do, each
+        # element's in another order, so that no two cancel in a sum over them in all draws
         stored_terms = self.dtype in FORMATS and set(self.points) - set(COMPUTED)
         unit = 2.0 ** -FORMATS[self.dtype][0] if stored_terms else TF32_TRUNCATION if self.tf32 else 2.0**-22
         open_ = np.abs(value) <= STEP_UNITS * unit * size
-        turn = self._once(lambda: np.floor(2 * self.random.random(np.shape(value), np.float32)))
-        return np.where(open_, np.remainder(turn + self.draw, 2), np.where(value > 0, 1.0, 0.0))
+        most = self.draws - 1
+        order = self._once(lambda: np.floor(self.random.random(np.shape(value), np.float32) * (2 * most)))
+        above = _hadamard(self.draw, 1 + np.remainder(order, most)) * np.where(order < most, -1.0, 1.0)
+        return np.where(open_, np.where(above > 0, 1.0, 0.0), np.where(value > 0, 1.0, 0.0))
 
     def _deviation(
         self, total: np.ndarray, squares: np.ndarray, in_order: np.ndarray, unit: float, steps: int, terms: int = 0,

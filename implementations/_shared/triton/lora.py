@@ -21,19 +21,6 @@ from implementations._shared.triton.launch import TYPES, by_launch, launch_with,
 from implementations._shared.triton.limits import first_reason, misfit, most_stages
 from implementations._shared.triton.matmul import grouped, multiply, narrowed, padded
 
-TUNABLES = {
-    "fused": {
-        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "BLOCK_K": (16, 32, 64), "GROUP": (4, 8, 16),
-        "num_warps": (4, 8), "num_stages": (2, 3, 4),
-    },
-    "two_launches": {
-        "down_BLOCK_M": (16, 32, 64), "down_BLOCK_K": (32, 64, 128, 256), "down_num_warps": (2, 4, 8),
-        "down_num_stages": (2, 3, 4),
-        "up_BLOCK_M": (16, 32, 64, 128), "up_BLOCK_N": (32, 64, 128, 256), "up_BLOCK_K": (16, 32, 64),
-        "up_GROUP": (4, 8, 16), "up_num_warps": (4, 8), "up_num_stages": (2, 3, 4),
-    },
-}  # fmt: skip
-
 LARGEST_RANK = 256
 
 

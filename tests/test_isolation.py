@@ -21,7 +21,6 @@ from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
 from fusebench.workers import state
 
-
 # They cost a worker its life, and need no Torch for it: without a GPU they run on workers that load none, which start at once.
 LIGHT = (
     "exits", "forges_answer", "keeps_thread", "patches_clock", "segfaults", "sets_affinity", "sets_surroundings", "undoes_patch",

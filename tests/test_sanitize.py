@@ -154,6 +154,9 @@ def test_a_clean_run_from_the_command_line_to_the_last_line(fake, capsys):
     out = capsys.readouterr().out
     assert table_of(out, "implementation") == [{"implementation": "cuda:clean"} | dict.fromkeys(TOOLS, "clean")]
     assert "4 checks of 1 cell: 4 clean\n" in out and f"{fake.path} 2025.3.1.0, " in out
+    assert out.endswith(f"records: {the_run().resolve()}/records.jsonl\n") or out.endswith(
+        f"records: {the_run()}/records.jsonl\n"
+    )
 
 
 PLANTED = [

@@ -110,7 +110,7 @@ def test_pallas_lowers_to_triton(name):
             assert "__gpu$xla.gpu.triton" in lowered, f"{case.id} {variant}"
 
 
-COPIES = {("embedding", "naive"): 1}  # beside the kernels
+COPIES = {("embedding", "naive"): 1, ("dlrm", "naive"): 1}  # beside the kernels
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -316,7 +316,7 @@ GELU_TANH = [*STEP * 7, "function 4", *STEP * 3]
 STEPS = {
     ("add_relu", ""): ["compute"],
     ("add_mul_act", "activation=none"): ["product", "sum", "bias"],
-    ("dlrm", ""): [*[*LINEAR, "hidden"] * 3, "dot", "interaction", *[*LINEAR, "hidden"] * 2, *LINEAR, *SIGMOID],
+    ("dlrm", ""): [*[*LINEAR, "hidden"] * 3, "narrow cast", "dot", "interaction", *[*LINEAR, "hidden"] * 2, *LINEAR, *SIGMOID],
     ("dlrm_parts", ""): [*[*LINEAR, "hidden"] * 2, *LINEAR],
     ("dlrm_parts", "until=hashing"): [*[*LINEAR, "hidden"] * 2, *LINEAR],
     ("dlrm_parts", "until=interaction"): [*[*LINEAR, "hidden"] * 3, "dot"],

@@ -1,8 +1,7 @@
-"""What kernel.py and the implementations of dlrm_train share. Imports no framework."""
+"""What the implementations of dlrm_train share, whatever they are written in."""
 
 from implementations._shared import dlrm
 
-LEARNING_RATE = 0.1
 IN_PLACE = {
     "modulus_in_place": (
         "tables", "bottom_W1", "bottom_b1", "bottom_W2", "bottom_b2", "bottom_W3", "bottom_b3", "bottom_W4", "bottom_b4",

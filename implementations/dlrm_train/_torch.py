@@ -4,9 +4,10 @@ import torch
 import torch.nn.functional as F
 
 from implementations._shared import dlrm
+from implementations._shared.dlrm import LEARNING_RATE
 from implementations._shared.torch import interactions, lookup
 from implementations._shared.torch.dlrm import Perceptron
-from implementations.dlrm_train._step import LEARNING_RATE, hashing, in_place
+from implementations.dlrm_train._step import hashing, in_place
 
 
 def prepare(case, variant, dense, ids, labels, *weights):

@@ -98,14 +98,14 @@ def named_launches(case, variant, device, config):
         signature |= {"dh": pointer, "dW": "*fp32", "db": "*fp32"}
         other = layers[updated]
         options = {"K": K, "N": N, "RELU": n not in (0, bottom), "K2": other[0], "N2": other[1], **precision}
-        options |= {"RATE": _step.LEARNING_RATE}
+        options |= {"RATE": dlrm.LEARNING_RATE}
         tiles = triton.cdiv(M, BLOCK_M) * triton.cdiv(K, BLOCK_N) + update_tiles(other)
         made[f"back{n}"] = launch_with(config, backward_layer, signature, options, (tiles,))
 
     def update(n):
         K, N = layers[n]
         signature = {"M": "i32"} | updated_arrays | {"dW": "*fp32", "db": "*fp32"}
-        options = {"K2": K, "N2": N, **precision, "RATE": _step.LEARNING_RATE}
+        options = {"K2": K, "N2": N, **precision, "RATE": dlrm.LEARNING_RATE}
         made[f"update{n}"] = launch_with(config, update_layer, signature, options, (update_tiles(layers[n]),))
 
     def update_tiles(sizes):
@@ -151,7 +151,7 @@ def named_launches(case, variant, device, config):
     made["scatter"] = launch_with(
         {"num_warps": 4}, scatter,
         {"ids": "*i64", "offsets": "*i64", "dvectors": pointer, "losses": "*fp32", "M": "i32", "count": "i32", "parts": "i32", "tables": "*fp32", "tables_new": "*fp32", "loss": "*fp32"},
-        {"F": F, "D": D, "RATE": _step.LEARNING_RATE, "BLOCK": LOOKUPS, "BLOCK_D": vectors["BLOCK_D"]}, (triton.cdiv(M * F, LOOKUPS),),
+        {"F": F, "D": D, "RATE": dlrm.LEARNING_RATE, "BLOCK": LOOKUPS, "BLOCK_D": vectors["BLOCK_D"]}, (triton.cdiv(M * F, LOOKUPS),),
     )  # fmt: skip
     return made
 

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from implementations._shared import dlrm
+from implementations._shared.dlrm import LEARNING_RATE
 from implementations._shared.jax import interactions, lookup
 from implementations._shared.jax.operators import dense as dense_layer
-from implementations.dlrm_train._step import IN_PLACE, LEARNING_RATE, hashing, in_place, skip  # noqa: F401 (parts of the contract)
+from implementations.dlrm_train._step import IN_PLACE, hashing, in_place, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}

@@ -19,9 +19,9 @@ to 1 would be infinite. Gradients of ReLU are 0 where its argument is 0.
 import numpy as np
 
 from implementations._shared import dlrm as parts
+from implementations._shared.dlrm import LEARNING_RATE
 from implementations._shared.numpy import dlrm, interactions, perceptron
 from implementations._shared.numpy.dlrm import CASES, DIMENSIONS, OPTIONS, PUBLISHED, weights  # noqa: F401 (the contract's)
-from implementations.dlrm_train._step import LEARNING_RATE
 
 BATCH = "M"
 LAYERS = 7  # of both perceptrons, at most
@@ -110,7 +110,7 @@ def flops(case):
 
 
 def moved_bytes(case):
-    """dense, ids and labels read once; each layer read, its gradient and the new one written, in float32; dvectors written. Tables do not count:
+    """dense, ids and labels read once; each layer read, its gradient and the new one written, in float32; dvectors and the loss written. Tables do not count:
     a step in place touches the rows that were looked up alone, and how many these are is a matter of the data."""
     M, F, D, N0 = case.size("M", "F", "D", "N0")
-    return M * (F * 8 + 4) + M * (N0 + F * D) * case.itemsize + 12 * dlrm.layer_elements(case)
+    return M * (F * 8 + 4) + M * (N0 + F * D) * case.itemsize + 12 * dlrm.layer_elements(case) + 4

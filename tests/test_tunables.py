@@ -162,7 +162,9 @@ def test_own_configs_are_of_the_tunables_and_fit(name, implementation):
 def test_own_configs_of_backward_are_of_the_tunables_and_fit(name):
     tunables = FOUND[name].implementations["triton"].tunables
     for module, case, variant, device, own in own_configs(name, "triton", DEVICES, mode="backward"):
-        assert own and set(own) <= set(tunables[variant]), (case.id, variant)
+        # layers that are chained choose for themselves there
+        assert own or name == "lora_mlp", (case.id, variant)
+        assert set(own) <= set(tunables[variant]), (case.id, variant)
         assert module.fits(case, variant, device, own) is None, (case.id, variant, device.name)
 
 

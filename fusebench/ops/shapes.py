@@ -13,7 +13,7 @@ from fusebench.discovery import Kernel
 from fusebench.errors import UsageError
 from fusebench.inputs import make_sets
 
-PRIMES = (5, 7, 11, 13, 17, 19, 23)  # no factor of a shape, such as the 2 of a gate, is one of them
+PRIMES = (5, 7, 11, 13, 17, 19, 23, 29, 31)  # no factor of a shape, such as the 2 of a gate, is one of them
 FEW = 8  # values that a size may have which no shape shows, such as a number of layers
 
 Axis = tuple[int, tuple[str, ...]]  # a factor and the dimensions that it is multiplied by

@@ -1,9 +1,9 @@
 """lora_linear in Triton: what triton.py and jax_triton.py both launch, forward (_shared/triton/lora.py) and in the backward modes
-(_triton_backward.py)."""
+(_shared/triton/lora_backward.py)."""
 
 from implementations._shared.triton import lora
+from implementations._shared.triton import lora_backward as backward
 from implementations._shared.triton.lora import skip  # noqa: F401 (part of the contract)
-from implementations.lora_linear import _triton_backward as backward
 
 TUNABLES = {
     "fused": {
@@ -35,7 +35,7 @@ def fits(case, variant, device, config):
 
 
 def launches(case, variant, device, config):
-    """The launches of the forward pass, in mode=backward those of _triton_backward.py, in forward_backward both."""
+    """The launches of the forward pass, in mode=backward those of lora_backward.py, in forward_backward both."""
     if case.mode == "forward":
         return lora.launches(case, variant, device, config)
     behind = backward.launches(case, config)

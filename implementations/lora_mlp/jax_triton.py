@@ -2,19 +2,30 @@
 
 import jax
 
+from implementations._shared.jax import lora
 from implementations._shared.jax.launch import run
-from implementations.lora_mlp._layers import by_layer, widths
-from implementations.lora_mlp._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations.lora_mlp._layers import by_layer, layers, widths
+from implementations.lora_mlp._triton_kernels import TUNABLES, config, differentiated, fits, launches, own_config, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"default": ("scaled_xa", "hidden")}
+BACKWARD = {"default": ("xa", "scaled_xa", "sum", "hidden", "dz", "dxa", "dhidden")}
 
 
 def build(case, variant, device, chosen):
     """call(x (M, N0), scale (), W1, b1, A1, B1, W2, …) → (M, N of the last layer), jitted."""
+    if case.mode != "forward":
+        return tuple(
+            map(
+                jax.jit,
+                differentiated(
+                    [lora.differentiated(layer, device, own_config(layer, device)) for layer in layers(case)]
+                ),
+            )
+        )
     M, columns = case.sizes["M"], widths(case)[1:]
     described = launches(case, variant, device, chosen)
 

@@ -2,14 +2,16 @@
 
 import torch
 
-from implementations.lora_mlp._layers import by_layer, widths
-from implementations.lora_mlp._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations._shared.torch import lora
+from implementations.lora_mlp._layers import by_layer, layers, widths
+from implementations.lora_mlp._triton_kernels import TUNABLES, config, differentiated, fits, launches, own_config, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"default": ("scaled_xa", "hidden")}
+BACKWARD = {"default": ("xa", "scaled_xa", "sum", "hidden", "dz", "dxa", "dhidden")}
 EXPECT = (
     {"variant": "default", "case": "synthetic_2048", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
@@ -18,6 +20,8 @@ EXPECT = (
 
 def build(case, variant, device, chosen):
     """call(x (M, N0), scale (), W1, b1, A1, B1, W2, …) → (M, N of the last layer)."""
+    if case.mode != "forward":
+        return differentiated([lora.differentiated(layer, device, own_config(layer, device)) for layer in layers(case)])
     M, columns = case.sizes["M"], widths(case)[1:]
     runs = [launch.bind() for launch in launches(case, variant, device, chosen)]
 

@@ -1,4 +1,4 @@
-"""lora_linear's backward modes in Triton: what triton.py and jax_triton.py launch there, and the choice of tiles.
+"""The backward pass of a linear layer with an adapter in Triton: what lora_linear and lora_mlp launch there, and the choice of tiles.
 
 Forward, two launches: x @ A (M, R), then the layer, which leaves z behind where an activation follows it. Backward two as well, whatever M is:
 

@@ -1,0 +1,33 @@
+"""A linear layer with an adapter in JAX by the Triton kernels of _shared/triton: forward with what backward needs, and backward."""
+
+import jax
+
+from implementations._shared.jax.launch import run
+from implementations._shared.triton import lora_backward as backward
+from implementations._shared.triton.lora import kept_launches
+
+
+def differentiated(case, device, chosen):
+    """(forward, backward) of a layer, two launches each; `chosen` is the config of lora_backward.py."""
+    down, up = kept_launches(case, device)
+    low, products = backward.launches(case, chosen)
+    (M, N, R), linear = case.size("M", "N", "R"), case.options["activation"] == "none"
+
+    def forward(x, scale, W, b, A, B):
+        y = jax.ShapeDtypeStruct((M, N), x.dtype)
+        xa = run(down, x, A, M, out=jax.ShapeDtypeStruct((M, R), x.dtype))
+        *z, y = run(up, xa, x, scale, W, b, B, M, out=[y] if linear else [y, y])
+        return y, (x, scale, W, A, B, xa, *z)
+
+    def gradient(residuals, dy):
+        x, scale, W, A, B, xa, *z = residuals
+        like_dy, like_xa = (jax.ShapeDtypeStruct(v.shape, v.dtype) for v in (dy, xa))
+        if linear:
+            dz, dxa = dy, run(low, dy, scale, B, M, out=like_xa)
+        else:
+            dz, dxa = run(low, *z, dy, scale, B, M, out=[like_dy, like_xa])
+        shapes = x.shape, W.shape, (N,), A.shape, B.shape
+        out = [jax.ShapeDtypeStruct(shape, dy.dtype) for shape in shapes]
+        return tuple(run(products, dz, W, x, A, xa, scale, dxa, M, out=out))
+
+    return forward, gradient

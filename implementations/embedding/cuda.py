@@ -1,17 +1,19 @@
 """embedding in CUDA C++ (lookup.cuh describes the algorithms): hashing and gather in one launch in every variant.
 
 modulus: the remainder. naive: the known values move to the device in every call and are compared one by one. improved: they
-stay there, sorted, and are searched.
+stay there, sorted, and are searched. Their gradient is three launches (_cuda_backward.py).
 """
 
 from pathlib import Path
 
 from implementations._shared.cuda import lookup
+from implementations.embedding import _cuda_backward as backward
 from implementations.embedding import _limits
 
 BACKEND = "torch"
 FUSED = True
 VARIANTS = {"modulus": (), "naive": (), "improved": ()}
+BACKWARD = {"modulus": (), "improved": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 EXPECT = (
@@ -20,7 +22,7 @@ EXPECT = (
      "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
-    ("modulus", "improved"): {"LOOKUPS": (8, 16, 32, 64, 128), "num_warps": (2, 4, 8)},
+    ("modulus", "improved"): {"LOOKUPS": (8, 16, 32, 64, 128), "CHUNK": (128, 256, 512, 1024, 2048), "num_warps": (2, 4, 8)},
     "naive": {"SAMPLES": (4, 8, 16), "num_warps": (4, 8, 16)},
 }
 
@@ -30,7 +32,9 @@ FILE = Path(__file__).with_suffix(".cu")
 def skip(case, variant, device):
     if device.type != "cuda":
         return "needs an NVIDIA GPU"
-    return _limits.skip(case, variant, device)
+    if reason := _limits.skip(case, variant, device):
+        return reason
+    return None if case.mode == "forward" else backward.skip(case, device)
 
 
 def prepare(case, variant, ids, tables, offsets, known=None):
@@ -40,23 +44,42 @@ def prepare(case, variant, ids, tables, offsets, known=None):
 
 
 def config(case, variant, device):
-    return lookup.config(case, variant, device)
+    """The tunables; in the backward modes they are those of the gradient's launches."""
+    return lookup.config(case, variant, device) if case.mode == "forward" else backward.config(case, device)
 
 
 def fits(case, variant, device, config):
-    return lookup.fits(variant, config)
+    return lookup.fits(variant, config) if case.mode == "forward" else backward.fits(case, config)
 
 
 def launches(case, variant, device, config):
-    return (lookup.launch(FILE, case, variant, config),)
+    """The one launch, in mode=backward the three of the gradient, in mode=forward_backward all of them."""
+    if case.mode == "forward":
+        return (lookup.launch(FILE, case, variant, config),)
+    first = lookup.launch(FILE, case, variant, lookup.config(case, variant, device))
+    behind = backward.launches(case, variant, device, config)
+    return behind if case.mode == "backward" else (first, *behind)
 
 
 def build(case, variant, device, config):
-    """call(ids (M, F), tables, offsets, …) → (M, F, D)."""
+    """call(ids (M, F), tables, offsets, …) → (M, F, D); for the gradient nothing is kept but the inputs."""
+    if case.mode == "forward":
+        return _forward(case, variant, config)
+    call = _forward(case, variant, lookup.config(case, variant, device))
+    gradient = backward.gradient(case, variant, device, config)
+
+    def forward(ids, tables, offsets, known=None, keys=0, positions=0):
+        searched = () if variant == "modulus" else (known, keys, positions)
+        return call(ids, tables, offsets, *searched), (ids, offsets, keys, positions, tables)
+
+    return forward, lambda residuals, dy: gradient(*residuals, dy)
+
+
+def _forward(case, variant, config):
     import torch
 
-    (described,) = launches(case, variant, device, config)
-    run, shape = lookup.call(described, case, variant), case.size("M", "F", "D")
+    shape = case.size("M", "F", "D")
+    run = lookup.call(lookup.launch(FILE, case, variant, config), case, variant)
 
     def call(ids, tables, offsets, known=None, *prepared):
         y = torch.empty(shape, dtype=tables.dtype, device=tables.device)

@@ -22,7 +22,11 @@ EXPECT = (
      "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
-    ("modulus", "improved"): {"LOOKUPS": (8, 16, 32, 64, 128), "CHUNK": (128, 256, 512, 1024, 2048), "num_warps": (2, 4, 8)},
+    ("modulus", "improved"): {
+        "LOOKUPS": (8, 16, 32, 64, 128),
+        "CHUNK": (128, 256, 512, 1024, 2048),
+        "num_warps": (2, 4, 8),
+    },
     "naive": {"SAMPLES": (4, 8, 16), "num_warps": (4, 8, 16)},
 }
 

@@ -139,7 +139,7 @@ struct Biased : Epilogue {
 
 // sums (M, 2); the grid has M blocks and one for each 8 vectors of columns.
 template <typename T, Activation ACT, bool ALIGNED>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     pull_back(const T* __restrict__ z, const T* __restrict__ b, const float* __restrict__ colsum, const T* __restrict__ dy,
               T* __restrict__ dz, float* __restrict__ sums, T* __restrict__ db, long long M, long long N) {
     constexpr int SIZE = Vector<T>::SIZE;

@@ -19,7 +19,11 @@ LAUNCHES = "queries", "tokens"
 
 def skip(case, device):
     """Why it cannot run the case, or None."""
-    return None if all(_tiles(case, device, name) for name in LAUNCHES) else "16 rows do not fit in a block's shared memory"
+    return (
+        None
+        if all(_tiles(case, device, name) for name in LAUNCHES)
+        else "16 rows do not fit in a block's shared memory"
+    )
 
 
 def config(case, device):
@@ -52,7 +56,9 @@ def _memory(case, tile):
 
 
 def _misfit(case, device, config):
-    if reason := not_one_of("BLOCK_M", config["BLOCK_M"], ROWS) or not_one_of("BLOCK_N", config["BLOCK_N"], (16, 32, 64)):
+    if reason := not_one_of("BLOCK_M", config["BLOCK_M"], ROWS) or not_one_of(
+        "BLOCK_N", config["BLOCK_N"], (16, 32, 64)
+    ):
         return reason
     return too_large(_memory(case, _tile(config)), device)
 

@@ -15,7 +15,7 @@ from implementations.padded_attention import _cuda_backward as backward
 BACKEND = "torch"
 FUSED = True
 VARIANTS = {"flash": ("probabilities",), "whole_row": ("probabilities",)}
-BACKWARD = {"flash": ("probabilities", "dscaled")}
+BACKWARD = {"flash": ("probabilities", "dscaled", "output")}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 EXPECT = (

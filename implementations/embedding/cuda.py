@@ -20,6 +20,9 @@ EXPECT = (
     {"variant": "modulus", "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
     {"variant": ("naive", "improved"), "case": "small", "options": {"hashing": "lookup"}, "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0"},
+    {"variant": "modulus", "case": "small", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
+    {"variant": "improved", "case": "small", "options": {"hashing": "lookup"}, "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
     ("modulus", "improved"): {

@@ -17,6 +17,8 @@ WITHOUT_GPU = "unavailable"
 EXPECT = (
     {"variant": "default", "case": "main", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": "default", "case": "main", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
 # BLOCK_M: samples of a block, or rows of a sample's outer product. BLOCK_K: elements of D that are on their way at once
 TUNABLES = {"default": {"BLOCK_M": (1, 2, 4, 8, 16, 32), "BLOCK_K": (16, 32, 64, 128)}}

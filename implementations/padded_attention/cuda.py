@@ -23,6 +23,8 @@ EXPECT = (
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "flash", "case": ("wide", "batch"), "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0,beside.MUFU.EX2>=64"},
+    {"variant": "flash", "case": ("published", "wide"), "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
 TUNABLES = {
     "flash": {

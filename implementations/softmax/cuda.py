@@ -28,6 +28,9 @@ WITHOUT_GPU = "unavailable"
 EXPECT = (
     {"variant": ("row", "online"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
     {"variant": "cluster", "case": "wide", "dtype": "bfloat16", "arch": ("sm_90a", "sm_100a"), "expect": "spills=0"},
+    {"variant": ("row", "online"), "case": "published", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0"},
+    {"variant": "cluster", "case": "wide", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
     "row": {"LANES": (4, 8, 16, 32, 128, 256, 512, 1024)},

@@ -175,7 +175,7 @@ def attention(q, k, v, n_padd, rows, r):
     """
     seen, D = int(rows.max(initial=-1)) + 1, k.shape[-1]  # no row sees a later token
     k, v, n_padd = k[..., :seen, :], v[..., :seen, :], beside(q, n_padd)
-    i, j = rows[:, None], np.arange(seen)
+    i, j = beside(q, rows[:, None]), np.arange(seen)
     kept = n_padd <= j[:, None]
     k, v = np.where(kept, k, 0.0), np.where(kept, v, 0.0)
     q = r.narrow("query", q * (1 / math.sqrt(D))) * math.sqrt(D)
@@ -189,7 +189,7 @@ def attention_gradients(q, k, v, n_padd, dy, r):
     """(dq, dk, dv) of `attention` of all T rows, 0 for tokens of padding. Points: those of `attention`, `dprobabilities`, `dscaled`,
     `dscores`, and `output` of programs that sum dy * y instead of dprobabilities * probabilities."""
     T, D = k.shape[-2:]
-    i, j, n_padd = np.arange(T)[:, None], np.arange(T), beside(q, n_padd)
+    i, j, n_padd = beside(q, np.arange(T)[:, None]), np.arange(T), beside(q, n_padd)
     kept, visible = n_padd <= i, (n_padd <= j) & (j <= i)
     q, k, v, dy = (np.where(kept, a, 0.0) for a in (q, k, v, dy))
     scale = 1 / math.sqrt(D)

@@ -1,4 +1,7 @@
-"""embedding's backward modes in CUDA C++ (cuda_backward.cu): three launches, and sums in one order whatever ran first.
+"""embedding's backward modes in CUDA C++ (cuda_backward.cu).
+
+deterministic   three launches, and sums in one order whatever ran first.
+atomic          atomic additions of what a block has of each row: two launches, three with tables of 16 bits.
 
 Nothing is kept of the forward call: ids are hashed again. The tunables are CHUNK, the samples that a block sorts, and num_warps.
 """
@@ -48,43 +51,80 @@ def words(case, config):
     return -(-chunks(case, config) // 32)
 
 
+def hashing(case):
+    """The variant of mode=forward that hashes as the case says."""
+    return "modulus" if case.options["hashing"] == "modulus" else "improved"
+
+
 def launches(case, variant, device, config):
-    """`clear`, `sum_chunks`, `add_chunks`."""
+    """`clear`, `sum_chunks`, and `add_chunks`, or of `atomic` what narrows its sums, if anything."""
     F, V, D = case.size("F", "V", "D")
     T, dtype, threads, log = TYPES[case.dtype], case.dtype, 32 * config["num_warps"], config["CHUNK"].bit_length() - 1
     width = gcd(16 // case.itemsize, D)
-    lanes = min(32, 1 << (D // width - 1).bit_length())
+    lanes, improved, atomic = (
+        min(32, 1 << (D // width - 1).bit_length()),
+        hashing(case) == "improved",
+        variant == "atomic",
+    )
     key = "unsigned" if (V + 2) << log < 2**32 else "unsigned long long"
     blocks, slices = BLOCKS * multiprocessors(device), -(-D // (width * lanes))
-    program = instance(FILE, "sum_chunks", key, T, width, lanes, F, variant == "improved", threads, log)
+    cleared = "float32" if atomic else "int32"
+    first = Launch(Program(FILE, "clear"), blocks, THREADS, dtypes=(cleared,))
+    program = instance(FILE, "sum_chunks", key, T, width, lanes, F, improved, atomic, threads, log)
     dtypes = "int64", "int64", "int32", "int32", dtype, "int32", "int32", "int32", "int32", "float32"
     second = Launch(program, F * chunks(case, config), threads, dtypes=dtypes)
+    if atomic:
+        narrow = Launch(instance(FILE, "narrow", T), blocks, THREADS, dtypes=("float32", dtype))
+        return (first, second) if case.dtype == "float32" else (first, second, narrow)
     program = instance(FILE, "add_chunks", T, width, lanes, F, THREADS, log)
     dtypes = "int32", "int32", "int32", "int32", dtype, "float32", "int64", dtype
     third = Launch(program, -(-blocks // slices) * slices + 1, THREADS, dtypes=dtypes)
-    return Launch(Program(FILE, "clear"), blocks, THREADS, dtypes=("int32",)), second, third
+    return first, second, third
 
 
 def gradient(case, variant, device, config):
     """A function (ids, offsets, keys, positions, tables, dy) → dtables; keys and positions are 0 where there are none."""
+    bound = [launch.bind() for launch in launches(case, variant, device, config)]
+    return (_atomic if variant == "atomic" else _deterministic)(case, config, bound)
+
+
+def _deterministic(case, config, bound):
     import torch
 
+    clear, sum_chunks, add_chunks = bound
     M, F, D = case.size("M", "F", "D")
-    clear, sum_chunks, add_chunks = (launch.bind() for launch in launches(case, variant, device, config))
     per_feature, mask_words = chunks(case, config), words(case, config)
     sorted_ones = F * per_feature * config["CHUNK"]
 
     def call(ids, offsets, keys, positions, tables, dy):
-        vectors = -(-len(tables) * mask_words // 4)
         masks, where, rows, samples = (
             torch.empty(size, dtype=torch.int32, device=dy.device)
-            for size in (4 * vectors, len(tables), sorted_ones, sorted_ones)
+            for size in (len(tables) * mask_words, len(tables), sorted_ones, sorted_ones)
         )
         partials = torch.empty((sorted_ones // 2, D), dtype=torch.float32, device=dy.device)
         dtables = torch.empty_like(tables)
-        clear(masks, vectors)
+        clear(masks, masks.numel())
         sum_chunks(ids, offsets, keys, positions, dy, masks, where, rows, samples, partials, M, D, mask_words)
         add_chunks(masks, where, rows, samples, dy, partials, offsets, dtables, per_feature, D, mask_words)
+        return dtables
+
+    return call
+
+
+def _atomic(case, config, bound):
+    import torch
+
+    clear, add, *narrow = bound
+    M, D = case.size("M", "D")
+
+    def call(ids, offsets, keys, positions, tables, dy):
+        sums = torch.empty_like(tables, dtype=torch.float32)
+        clear(sums, sums.numel())
+        add(ids, offsets, keys, positions, dy, 0, 0, 0, 0, sums, M, D, 0)
+        if not narrow:
+            return sums
+        dtables = torch.empty_like(tables)
+        narrow[0](sums, dtables, sums.numel())
         return dtables
 
     return call

@@ -1,4 +1,5 @@
-// embedding's gradient: each row of dtables is the sum of dy wherever it was looked up, in float32 and in one order in every run.
+// embedding's gradient: each row of dtables is the sum of dy wherever it was looked up, in float32, and in one order in every run
+// unless it is ATOMIC.
 //
 // Three launches. The look-ups of a feature are cut into chunks of CHUNK samples, a block each:
 //
@@ -7,6 +8,8 @@
 //                Sums those that occur more than once, and sets the row's bit.
 //   add_chunks   goes through all table rows, adds up what the chunks of its mask have, in their order, and writes it, or 0. So
 //                nothing has to be zeroed or converted beforehand, and no sum depends on who came first.
+//
+// ATOMIC sum_chunks adds what it has of each row to float32 sums, which `clear` has zeroed, and `narrow` makes 16 bits of them.
 //
 // Ids are skewed: few rows have most look-ups, which is why a chunk is summed by runs of sorted look-ups, all of one length, whoever's
 // they are. Most rows are looked up once or not at all: for those `where` says at once where their gradient is, others search
@@ -54,14 +57,28 @@ __device__ __forceinline__ void sort_keys(Key* keys) {
     __syncthreads();
 }
 
-__global__ void __launch_bounds__(256) clear(uint4* __restrict__ masks, Index count) {
-    for (Index i = blockIdx.x * 256 + threadIdx.x; i < count; i += gridDim.x * 256) masks[i] = make_uint4(0, 0, 0, 0);
+// `count` words.
+__global__ void __launch_bounds__(256) clear(unsigned* __restrict__ to, Index count) {
+    Index first = blockIdx.x * 256 + threadIdx.x, step = gridDim.x * 256;
+    for (Index i = first; i < count / 4; i += step) reinterpret_cast<uint4*>(to)[i] = make_uint4(0, 0, 0, 0);
+    for (Index i = count / 4 * 4 + first; i < count; i += step) to[i] = 0;
+}
+
+// float32 sums to T, four at a time.
+template <typename T>
+__global__ void __launch_bounds__(256) narrow(const float* __restrict__ sums, T* __restrict__ to, Index count) {
+    Index first = blockIdx.x * 256 + threadIdx.x, step = gridDim.x * 256;
+    for (Index i = first; i < count / 4; i += step) {
+        auto four = reinterpret_cast<const Piece<float, 4>*>(sums)[i];
+        store_piece(to + 4 * i, four.at);
+    }
+    for (Index i = count / 4 * 4 + first; i < count; i += step) to[i] = from_float<T>(sums[i]);
 }
 
 // masks (sum V_f + 1, words); where (sum V_f + 1,); rows and samples (F, chunks, CHUNK): the sorted look-ups, V_f for an id out of
 // range, V_f + 1 for none; partials (F * chunks * CHUNK / 2, D). A Key is row << LOG | sample of the chunk. LANES threads have a row
-// of dy, W elements each, as often as it takes.
-template <typename Key, typename T, int W, int LANES, int F, bool IMPROVED, int THREADS, int LOG>
+// of dy, W elements each, as often as it takes. ATOMIC: partials are the sums (sum V_f + 1, D) themselves, and of the others there are none.
+template <typename Key, typename T, int W, int LANES, int F, bool IMPROVED, bool ATOMIC, int THREADS, int LOG>
 __global__ void __launch_bounds__(THREADS)
     sum_chunks(const Index* __restrict__ ids, const Index* __restrict__ offsets, const int* __restrict__ keys,
                const int* __restrict__ positions, const T* __restrict__ dy, unsigned* __restrict__ masks,
@@ -89,7 +106,7 @@ __global__ void __launch_bounds__(THREADS)
     sort_keys<LOG, THREADS>(sorted);
 
     Index base = (static_cast<Index>(feature) * chunks + chunk) * CHUNK;
-    for (int i = threadIdx.x; i < CHUNK; i += THREADS) {
+    for (int i = threadIdx.x; i < CHUNK && !ATOMIC; i += THREADS) {
         Index row = sorted[i] >> LOG;
         int sample = static_cast<int>(sorted[i] & (CHUNK - 1));
         rows[base + i] = static_cast<int>(row);
@@ -107,7 +124,15 @@ __global__ void __launch_bounds__(THREADS)
         int begun = -1;  // where the segment began that is summed, if in this run
         bool open = false;
         auto store = [&] {
-            if (d < D) store_piece(partials + (base + begun) / 2 * D + d, sum);
+            if (d >= D) return;
+            if constexpr (ATOMIC) {
+                Index row = sorted[begun] >> LOG;
+                float* to = partials + (row < size ? begin + row : offsets[F]) * D + d;
+#pragma unroll
+                for (int e = 0; e < W; ++e) atomicAdd(to + e, sum[e]);
+            } else {
+                store_piece(partials + (base + begun) / 2 * D + d, sum);
+            }
         };
         for (int k = 0; k < RUN; k += AHEAD) {
             Piece<T, W> piece[AHEAD];
@@ -115,7 +140,8 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
             for (int a = 0; a < AHEAD; ++a) {
                 int i = group * RUN + k + a;
-                adds[a] = static_cast<Index>(sorted[i] >> LOG) <= size && !(is_first<LOG>(sorted, i) && is_last<LOG>(sorted, i));
+                bool alone = is_first<LOG>(sorted, i) && is_last<LOG>(sorted, i);
+                adds[a] = static_cast<Index>(sorted[i] >> LOG) <= size && (ATOMIC || !alone);
                 piece[a] = {};
                 if (adds[a] && d < D)
                     piece[a] = *reinterpret_cast<const Piece<T, W>*>(

@@ -179,6 +179,17 @@ def test_cuda_compiles_backward_without_spills(name, variant, arch):
             assert stack == 0 and launch.shared_memory <= SHARED_BYTES[arch], f"{case.id} {program.name}"
 
 
+@pytest.mark.parametrize(("name", "variant"), with_backward("cuda"))
+def test_cuda_launches_backward_behind_forward(name, variant):
+    pytest.importorskip("cuda.core")
+    module, kernel = importlib.import_module(f"implementations.{name}.cuda"), KERNELS[name]
+    for case_name in ("odd", "wide" if "wide" in kernel.mathematics.cases else "odd"):
+        cases = {mode: make_case(kernel, case_name, mode=mode) for mode in ("backward", "forward_backward")}
+        if module.skip(cases["backward"], variant, DEVICES[90]) is None:
+            behind, both = (launched(module, case, variant, DEVICES[90]) for case in cases.values())
+            assert 1 <= len(behind) <= 3 and both[-len(behind) :] == behind and len(both) > len(behind)
+
+
 def each_option(options):
     """The first value of each option, and each other value alone."""
     first = {name: values[0] for name, values in options.items()}

@@ -232,7 +232,7 @@ __device__ __forceinline__ void add_invalid(const Chunks<T, W, LOG>& chunks, con
             found[thread] = NOWHERE;
             if (own < lists)
                 found[thread] = chunks.find(feature, own % chunks.chunks, static_cast<int>(offsets[feature + 1] - offsets[feature]));
-            __syncthreads();
+            if (!__syncthreads_or(found[thread] != NOWHERE)) continue;  // as good as always
             for (int i = 0; i < THREADS; ++i)
                 if (d < chunks.D && found[i] != NOWHERE) chunks.add(sum, found[i], d);
         }

@@ -21,6 +21,7 @@ A100, H200, B200 = (
     Device("cuda", f"sm_{c[0]}{c[1]}", c, sms) for c, sms in (((8, 0), 108), ((9, 0), 132), ((10, 0), 148))
 )
 RTX3090 = Device("cuda", "sm_86", (8, 6), 82)  # 99 KiB of shared memory
+MODES = "forward", "backward"
 SHARED_BYTES = {A100: 163 << 10, H200: 227 << 10, B200: 227 << 10, RTX3090: 99 << 10}
 
 
@@ -28,9 +29,10 @@ def module_of(name):
     return importlib.import_module(f"implementations.{name}.cuda")
 
 
-def cells(name, device, wanted=lambda case: True):
+def cells(name, device, wanted=lambda case: True, modes=("forward",)):
     """Every variant of every named case, in every dtype, precision, layout, form and hashing, that the device can run."""
     kernel, module = KERNELS[name], module_of(name)
+    has = {"forward": module.VARIANTS, "backward": kernel.implementations["cuda"].backward}
     options = {
         key: values
         for key, values in kernel.options.items()
@@ -38,10 +40,11 @@ def cells(name, device, wanted=lambda case: True):
     }
     for case_name, dtype, *chosen in itertools.product(kernel.mathematics.cases, DTYPES, *options.values()):
         if dtype[1] in kernel.mathematics.precisions and wanted(case_name):
-            case = make_case(kernel, case_name, *dtype, options=dict(zip(options, chosen, strict=True)))
-            for variant in module.VARIANTS:
-                if module.skip(case, variant, device) is None:
-                    yield case, variant
+            for mode in modes:
+                case = make_case(kernel, case_name, *dtype, options=dict(zip(options, chosen, strict=True)), mode=mode)
+                for variant in has[mode]:
+                    if module.skip(case, variant, device) is None:
+                        yield case, variant
 
 
 def tunables_of(name):
@@ -53,7 +56,7 @@ def tunables_of(name):
 def test_own_configs_fit_and_are_among_the_tunables(name, device):
     module, tunables = module_of(name), tunables_of(name)
     assert set(tunables) == set(module.VARIANTS)
-    for case, variant in cells(name, device):
+    for case, variant in cells(name, device, modes=MODES):
         own = module.config(case, variant, device)
         assert set(own) <= set(tunables[variant]), (case.id, variant)
         assert module.fits(case, variant, device, own) is None, (case.id, variant, own)
@@ -64,7 +67,7 @@ def test_own_configs_fit_and_are_among_the_tunables(name, device):
 def test_every_value_of_a_tunable_has_a_launch_or_a_reason(name):
     module, tunables, told, differs = module_of(name), tunables_of(name), [], set()
     for device in (H200, RTX3090):
-        for case, variant in cells(name, device):
+        for case, variant in cells(name, device, modes=MODES):
             own = module.config(case, variant, device)
             usual = module.launches(case, variant, device, own)
             for tunable, value in ((t, v) for t in own for v in tunables[variant][t]):

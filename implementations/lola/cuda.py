@@ -4,6 +4,8 @@ row             one token; the product is a stream over W
 multirow        a tile of rows; statistics, colsum(W) and product in one kernel
 multirow_ws     the same with colsum(W) summed once beforehand
 two_launches    and the statistics of rows in a launch before: worth it where many tiles would each sum up the same rows
+
+The backward modes are multirow's: three launches behind a forward call of four (_cuda_backward.py).
 """
 
 from pathlib import Path
@@ -11,10 +13,12 @@ from pathlib import Path
 from implementations._shared.cuda import matmul
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, unsupported
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
+from implementations.lola import _cuda_backward as backward
 
 BACKEND = "torch"
 FUSED = True
 VARIANTS = {"row": (), "multirow": ("one_pass",), "multirow_ws": ("one_pass",), "two_launches": ("one_pass",)}
+BACKWARD = {"multirow": ("layernorm", "bias", "dz")}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 EXPECT = (
@@ -24,6 +28,10 @@ EXPECT = (
     {"variant": "row", "case": "token", "dtype": ("float32", "bfloat16"), "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
     {"variant": "multirow_ws", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
     {"variant": "two_launches", "case": "large", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
 )  # fmt: skip
 TUNABLES = {
     # WIDTH: with (K, N) the lanes side by side on a row of W, with (N, K) the columns of a warp
@@ -31,6 +39,12 @@ TUNABLES = {
     ("multirow", "multirow_ws"): {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
         "num_stages": (2, 3, 4), "CLUSTER": (1,),
+    },
+    "multirow": {  # those of the launches of mode=backward
+        "dx_KERNEL": ("tensor", "warpgroup", "simt"), "dx_BLOCK_M": (16, 64, 128), "dx_BLOCK_N": (64, 128, 256),
+        "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2),
+        "dW_KERNEL": ("tensor", "warpgroup", "simt"), "dW_BLOCK_M": (16, 64, 128), "dW_BLOCK_N": (64, 128, 256),
+        "dW_num_stages": (2, 3, 4), "dW_CLUSTER": (1, 2),
     },
     "two_launches": {
         "KERNEL": ("warpgroup",), "BLOCK_M": (128,), "BLOCK_N": (128, 256), "num_stages": (2, 3, 4), "CLUSTER": (1, 2),
@@ -69,6 +83,8 @@ def prepare(case, variant, x, W, b):
 
 
 def config(case, variant, device):
+    if case.mode != "forward":
+        return backward.config(case, device)
     if variant == "row":
         return _row_config(case, device)
     if variant == "two_launches":
@@ -95,6 +111,8 @@ def _row_columns(case, config):
 
 
 def fits(case, variant, device, config):
+    if case.mode != "forward":
+        return backward.fits(case, device, config)
     if variant == "row":
         return _row_fits(case, config)
     if variant == "two_launches" and config["KERNEL"] != "warpgroup":
@@ -120,6 +138,9 @@ def _row_fits(case, config):
 
 
 def launches(case, variant, device, config):
+    if case.mode != "forward":
+        behind = backward.launches(case, device, config)
+        return behind if case.mode == "backward" else (*backward.forward_launches(case, device), *behind)
     T, activation = case.dtype, case.options["activation"].upper()
     if variant == "row":
         layout = case.options["w_layout"]
@@ -144,6 +165,8 @@ def _statistics(tile):
 
 def build(case, variant, device, config):
     """call(x (M, K), W, b (N,), then what `prepare` made) → (M, N)."""
+    if case.mode != "forward":
+        return backward.build(case, device, config)
     import torch
 
     M, K, N = case.size("M", "K", "N")

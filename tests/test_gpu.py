@@ -45,7 +45,7 @@ LAUNCHED = [
     ("add_relu", "default", "odd", "float32"),
     ("splacc", "two_accumulators", "batch", "bfloat16"),
     ("lola", "two_launches", "batch", "float16"),
-    ("softmax", "row", "odd", "bfloat16", "triton"),
+    ("geglu", "two_accumulators", "odd", "bfloat16", "triton"),
     ("shcsa", "padded_attention", "odd", "float16", "triton"),
 ]
 

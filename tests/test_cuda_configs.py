@@ -114,7 +114,7 @@ def test_values_without_an_instance_are_refused(name):
         ("softmax", ("longest", "float32"), "cluster", {"CLUSTER": 2}, "a row is 65536 vectors of 16 bytes; the registers of a cluster"),
         ("fused_mlp", ("synthetic", "float32"), "default", {"BLOCK_M": 128, "BLOCK_N": 256, "CLUSTER": 1}, "a block takes .* bytes of shared"),
         ("fused_mlp", ("synthetic", "float32"), "default", {"BLOCK_N": 64}, "the tiles are 128×256, 64×256, 64×128, 32×128, 16×128"),
-        ("padded_attention", ("wide", "bfloat16"), "flash", {"BLOCK_N": 64}, "KERNEL=warpgroup has a tile of its own"),
+        ("padded_attention", ("wide", "bfloat16"), "flash", {"BLOCK_N": 64}, "KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: 128×128, 64×128"),
         ("padded_attention", ("odd", "bfloat16"), "flash", {"WARPS_M": 2}, "BLOCK_M is 16: each of 2 WARPS_M has 16 or 32 rows"),
 ("interaction", ("main", "float32"), "default", {"BLOCK_K": 24}, "BLOCK_K is 24: there are instances for 16, 32, 64, 128"),
         ("shcsa", ("wide", "bfloat16"), "padded_attention", {"dense_num_stages": 99}, "dense: a block takes .* bytes of shared memory"),

@@ -27,7 +27,14 @@ from fusebench.inspection.targets import Target
 from fusebench.parity.judge import Judge
 
 ROOT = Path(fusebench.__file__).parent
-HARNESS = ("contract.py", "drawing.py", "launchers.py", "backends/cuda.py", "backends/jax_triton.py")
+HARNESS = (
+    "contract.py",
+    "drawing.py",
+    "launchers.py",
+    "backends/cuda.py",
+    "backends/jax_triton.py",
+    "backends/parameters.py",
+)
 _OURS = re.compile(r"\bfusebench\.(?=launchers|backends|contract|drawing)")
 
 

@@ -21,7 +21,7 @@ WITHOUT_GPU = "unavailable"
 EXPECT = (
     {"variant": ("flash", "whole_row"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
-    {"variant": "flash", "case": ("wide", "batch"), "dtype": "bfloat16", "arch": "sm_90a",
+    {"variant": "flash", "case": ("wide", "batch", "gpt2", "published"), "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0,beside.MUFU.EX2>=64"},
     {"variant": "flash", "case": ("published", "wide"), "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
@@ -38,7 +38,7 @@ TUNABLES = {
 }  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
-WARPGROUP = {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": 128, "WARPS_M": 8, "WARPS_N": 1, "num_stages": 2}
+WARPGROUP_TILES = ((128, 128), (64, 128))  # rows × tokens: 64 rows are for heads that do not fill the card
 
 
 def skip(case, variant, device):
@@ -58,10 +58,18 @@ def config(case, variant, device):
     if variant == "whole_row":
         return whole_row_config(case, device)
     B, H, T, _ = case.size("B", "H", "T", "D")
-    blocks = B * H * -(-T // WARPGROUP["BLOCK_M"])
-    if blocks >= 0.9 * multiprocessors(device) and fits(case, variant, device, WARPGROUP) is None:
-        return dict(WARPGROUP)
+    tiles = B * H * -(-T // 128)
+    chosen = warpgroup(128 if tiles >= 0.9 * multiprocessors(device) else 64, 128)
+    if fits(case, variant, device, chosen) is None:
+        return chosen
     return {"KERNEL": "simt" if is_ieee(case) else "tensor"} | attention.flash_config(case, device)
+
+
+def warpgroup(rows, tokens):
+    """The config of flash_warpgroup with that tile."""
+    return {
+        "KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": tokens, "WARPS_M": rows // 16, "WARPS_N": 1, "num_stages": 2,
+    }  # fmt: skip
 
 
 def whole_row_config(case, device):
@@ -87,11 +95,11 @@ def fits(case, variant, device, config):
 
 def no_warpgroups(case, device, config):
     """Why flash_warpgroup cannot be compiled for the device or take the case, or None: no box is larger than what it is of."""
-    (T, D), rows = case.size("T", "D"), config["BLOCK_M"]
-    shape = {**config, "num_stages": WARPGROUP["num_stages"]}
-    if shape != WARPGROUP:
-        return f"KERNEL=warpgroup has a tile of its own: {', '.join(f'{n}={v}' for n, v in WARPGROUP.items())}"
-    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D % 8 or not 64 <= D <= 128 or rows > T:
+    (T, D), tile = case.size("T", "D"), (config["BLOCK_M"], config["BLOCK_N"])
+    if tile not in WARPGROUP_TILES or {**config, "num_stages": 2} != warpgroup(*tile):
+        tiles = ", ".join(f"{rows}×{tokens}" for rows, tokens in WARPGROUP_TILES)
+        return f"KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: {tiles}; WARPS_M=BLOCK_M/16, WARPS_N=1"
+    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D % 8 or not 64 <= D <= 128 or max(tile) > T:
         return "KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128 in eights, T from 128"
     if config["num_stages"] < 2:
         return f"num_stages is {config['num_stages']}: one is read while another is written"

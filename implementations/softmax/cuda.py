@@ -67,7 +67,10 @@ def config(case, variant, device):
 def forward_config(case, variant, device):
     R, C = case.size("R", "C")
     if variant == "row":
-        return {"LANES": row_lanes(vectors(C, case))}
+        count, lanes = vectors(C, case), row_lanes(vectors(C, case))
+        # many short rows: a thread's two vectors on their way fill the memory's queues, and rows share a warp's exchanges
+        many = R * lanes >= 4 * 2048 * multiprocessors(device) and lanes <= 32 and lanes < 2 * count <= 4 * lanes
+        return {"LANES": max(4, lanes // 2) if many else lanes}
     return cluster_config(vectors(C, case), R, multiprocessors(device)) if variant == "cluster" else {"num_warps": 16}
 
 

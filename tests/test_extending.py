@@ -6,7 +6,7 @@ import json
 
 import pytest
 from conftest import FIXTURES
-from test_command_line import fusebench, records_of
+from test_command_line import records_of
 
 KERNELS, EXTRA = FIXTURES / "kernels", FIXTURES / "extra"
 
@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_imported_by_its_name_is_named(tmp_path, answered)
         assert said in done.stdout  # fmt: skip
 
 
-def test_a_formula_that_raises_costs_its_own_cells(tmp_path):
+def test_a_formula_that_raises_costs_its_own_cells(tmp_path, answered):
     folder = tmp_path / "mine" / "half"
     folder.mkdir(parents=True)
     text = (KERNELS / "double" / "kernel.py").read_text()
@@ -91,7 +91,7 @@ def test_a_formula_that_raises_costs_its_own_cells(tmp_path):
     )
     (folder / "torch_eager.py").write_text((KERNELS / "double" / "torch_eager.py").read_text())
     arguments = [f"path={tmp_path / 'mine'}", "kernel=[half,launch]", "implementation=torch_eager"]
-    done = fusebench("parity", *arguments, cwd=tmp_path)
+    done = answered("parity", *arguments)
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert [(r.kernel, r.status) for r in records_of(tmp_path)] == [("half", "failed")] * 2 + [("launch", "ok")]
     assert "half done" in records_of(tmp_path)[0].reason

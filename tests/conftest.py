@@ -131,8 +131,12 @@ def on_shared_workers(answered: Callable[..., Any], pool: Pool, monkeypatch: pyt
     whose processes are its own, nor for kernels of other folders than the project's and the fixtures'."""
 
     class Lent:
+        def __new__(cls, device: str, *more: Any, **named: Any) -> Any:
+            """On another device than the session's, such as the CPU beside a GPU, a command has workers of its own."""
+            return super().__new__(cls) if device == pool.device else Pool(device, *more, **named)
+
         def __init__(self, *_: object, **__: object):
-            """Whatever is asked for, it is the session's pool."""
+            """Whatever else is asked for, it is the session's pool."""
 
         def __enter__(self) -> Pool:
             return pool

@@ -6,7 +6,7 @@ import re
 import shlex
 
 import pytest
-from test_command_line import REPOSITORY, fusebench
+from test_command_line import REPOSITORY
 from test_show import records, save
 
 TEXT = (REPOSITORY / "README.md").read_text()
@@ -24,7 +24,7 @@ def saved(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme_runs(tmp_path, saved, on_shared_workers, command):
+def test_a_command_of_the_readme_runs(saved, answered, on_shared_workers, command):
     words = shlex.split(command)[1:]
     if words[0] == "plot":
         pytest.importorskip("matplotlib")
@@ -40,7 +40,7 @@ def test_a_command_of_the_readme_runs(tmp_path, saved, on_shared_workers, comman
     if "case=all" in words:
         quick.append("implementation=[all,~torch_compile]")  # seconds a cell
     if words[0] == "compare" and "dry_run=true" not in words:
-        done = fusebench(*words, *quick, cwd=tmp_path)
+        done = answered(*words, *quick)  # whose processes are its own
     else:
         done = on_shared_workers(*words, *quick)
     assert done.returncode == 0, done.stdout + done.stderr

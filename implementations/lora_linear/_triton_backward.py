@@ -10,7 +10,7 @@ Forward, two launches: x @ A (M, R), then the layer, which leaves z behind where
 import triton
 import triton.language as tl
 
-from implementations._shared.gpu import is_ieee, rows_are_aligned
+from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 from implementations._shared.triton import linear_gradients
 from implementations._shared.triton.launch import TYPES, by_launch, launch_with, prefixed
 from implementations._shared.triton.limits import first_reason, misfit, most_stages
@@ -36,16 +36,18 @@ def is_aligned(case):
 
 def config(case, device):
     """The tunables of both launches of backward."""
-    K, N, R = case.size("K", "N", "R")
+    M, K, N, R = case.size("M", "K", "N", "R")
     aligned, BLOCK_R = is_aligned(case), padded(R)
     # dx's last product has R of both factors at once
     widest = 256 if R <= 64 and not is_ieee(case) else 128 if R <= 64 else 64
     products = choose(case, device, K, N, aligned, widest=widest)
-    # one pass over few columns is over when dz has passed: many steps on their way
     products["LOW"] = 64 if aligned else 32
-    low = {"BLOCK_M": 16, "BLOCK_N": min(256 // case.itemsize if R <= 64 else 64, padded(N)), "num_warps": 4}
+    # programs that leave multiprocessors idle wait for their loads alone: few steps, and wide ones, but slopes of so many would spill
+    plain = R <= 16 and case.options["activation"] == "none"
+    wide = 4 if plain and triton.cdiv(M, 16) < multiprocessors(device) / 2 else 1
+    low = {"BLOCK_M": 16, "BLOCK_N": min(wide * 256 // case.itemsize if R <= 64 else 64, padded(N)), "num_warps": 4}
     low["num_stages"] = most_stages(
-        device, 4, lambda stages: product_bytes(case, 16 * 2, BLOCK_R, low["BLOCK_N"], stages)
+        device, 4, lambda stages: product_bytes(case, 2 * low["BLOCK_M"], BLOCK_R, low["BLOCK_N"], stages)
     )
     return prefixed({"low": low, "products": products})
 

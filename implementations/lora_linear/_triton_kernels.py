@@ -16,7 +16,7 @@ TUNABLES = {
         "up_BLOCK_M": (16, 32, 64, 128), "up_BLOCK_N": (32, 64, 128, 256), "up_BLOCK_K": (16, 32, 64),
         "up_GROUP": (4, 8, 16), "up_num_warps": (4, 8), "up_num_stages": (2, 3, 4),
         # those of mode=backward
-        "low_BLOCK_M": (16, 32), "low_BLOCK_N": (32, 64, 128, 256), "low_num_warps": (2, 4, 8), "low_num_stages": (2, 3, 4),
+        "low_BLOCK_M": (16, 32), "low_BLOCK_N": (32, 64, 128, 256, 512), "low_num_warps": (2, 4, 8), "low_num_stages": (2, 3, 4),
         "products_DX_M": (16, 32, 64, 128), "products_DX_N": (32, 64, 128, 256), "products_DX_K": (16, 32, 64, 128),
         "products_DW_M": (32, 64, 128), "products_DW_N": (32, 64, 128, 256), "products_DW_K": (16, 32, 64),
         "products_LOW": (32, 64, 128), "products_num_warps": (4, 8), "products_num_stages": (2, 3, 4),

@@ -79,6 +79,13 @@ def test_sizes_follow_from_shapes():
     assert sizes == {"M": 2, "LAYERS": 2, "N0": 3, "N1": 4, "N2": 5, "N3": 1, "N4": 1}
 
 
+def test_a_size_that_no_shape_shows_is_asked_for_by_name():
+    shapes = [(3, 2), (50, 4), (3,)]
+    assert sizes_of(KERNELS["embedding"], shapes, {"V": 40}) == {"M": 3, "F": 2, "V": 40, "D": 4}
+    with pytest.raises(UsageError, match="embedding: no shape shows V; expected it by name, such as V=1000"):
+        sizes_of(KERNELS["embedding"], shapes, {})
+
+
 @pytest.mark.parametrize(
     ("name", "shapes", "said"),
     [

@@ -23,7 +23,7 @@ KERNELS = discovery.find_kernels([discovery.HOME])
 
 
 def arrays_of(name):
-    """(own inputs, upstream gradients, the reference's outputs, its gradients, the places of these)."""
+    """(own inputs, upstream gradients, the reference's outputs, its gradients, the places of these, sizes by name)."""
     kernel = KERNELS[name]
     case = make_case(kernel, few(kernel), mode="backward")
     (arrays,) = make_sets(kernel.mathematics, case, 0, 1)
@@ -34,7 +34,8 @@ def arrays_of(name):
     outputs = evaluate(kernel.mathematics.formula, case, Exact(), wide[: len(own)])
     gradients = evaluate(kernel.mathematics.gradient, case, Exact(), wide)
     places = [[*own].index(n) for n in kernel.mathematics.gradients if n in own]
-    return list(own.values()), behind, outputs, gradients, places
+    sizes = {"V": case.sizes["V"]} if name == "embedding" else {}  # the one size that no shape shows
+    return list(own.values()), behind, outputs, gradients, places, sizes
 
 
 def say(framework, name, how, got, expected):
@@ -45,11 +46,11 @@ def say(framework, name, how, got, expected):
 def by_torch(name):
     import torch
 
-    own, behind, outputs, gradients, places = arrays_of(name)
+    own, behind, outputs, gradients, places, sizes = arrays_of(name)
     inputs = [torch.from_numpy(np.array(a)).requires_grad_(n in places) for n, a in enumerate(own)]
     function, upstream = getattr(of_torch, name), [torch.from_numpy(np.array(a)) for a in behind]
     for how, call in (("called", function), ("compiled", torch.compile(function, fullgraph=True, backend="aot_eager"))):
-        made = call(*inputs)
+        made = call(*inputs, **sizes)
         made = made if isinstance(made, tuple) else (made,)
         found = torch.autograd.grad(made, [inputs[n] for n in places], upstream)
         say("torch", name, how, [m.detach().numpy() for m in made] + [f.numpy() for f in found], [*outputs, *gradients])
@@ -58,7 +59,9 @@ def by_torch(name):
 def by_jax(name):
     import jax
 
-    own, behind, outputs, gradients, places = arrays_of(name)
+    own, behind, outputs, gradients, places, sizes = arrays_of(name)
+
+    jax.config.update("jax_enable_x64", True)  # ids reach 2³²-1; floats keep their dtype
 
     @jax.jit
     def run(*inputs):
@@ -66,7 +69,7 @@ def by_jax(name):
             given = list(inputs)
             for place, value in zip(places, floats, strict=True):
                 given[place] = value
-            return getattr(of_jax, name)(*given)
+            return getattr(of_jax, name)(*given, **sizes)
 
         made, back = jax.vjp(of_wanted, *(inputs[n] for n in places))
         return made, back(behind[0] if len(behind) == 1 else tuple(behind))

@@ -3,8 +3,9 @@
     from fusebench.ops.jax import lola
     dx, dW, db = jax.grad(lambda x, W, b: lola(x, W, b, activation="relu").sum(), (0, 1, 2))(x, W, b)
 
-Each takes the inputs of its kernel.py in their order, of one dtype, and its options by name; `precision` is how float32 products are
-computed, "ieee" or "tf32". They have a jax.custom_vjp and work within jax.jit. Raises UsageError for what a kernel cannot do.
+Each takes the inputs of its kernel.py in their order, of one dtype, and by name its options and the sizes that no shape shows (V of
+embedding); `precision` is how float32 products are computed, "ieee" or "tf32". They have a jax.custom_vjp and work within jax.jit. ids are int64, which JAX has with
+jax_enable_x64 alone. Raises UsageError for what a kernel cannot do.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fusebench.ops.program import Wanted, dtype_of, kernel_of, kernels, program
+from fusebench.ops.program import Wanted, kernel_of, kernels, program, wanted
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
@@ -38,11 +39,9 @@ def _function(name: str) -> Callable[..., Any]:
     kernel = kernel_of("jax_triton", name)
 
     def function(*inputs: jax.Array, precision: str = "ieee", **options: Any) -> Any:
-        dtype = dtype_of(name, "jax_triton", [i.dtype.name for i in inputs], options)
         device = "cpu" if jax.default_backend() == "cpu" else "cuda"
-        shapes = tuple(i.shape for i in inputs)
-        wanted = Wanted(name, "jax_triton", device, shapes, dtype, precision, tuple(sorted(options.items())))
-        return _differentiable(wanted)(*inputs)
+        arrays = [(i.shape, i.dtype.name) for i in inputs]
+        return _differentiable(wanted(name, "jax_triton", device, arrays, precision, options))(*inputs)
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = kernel.mathematics.formula.__doc__
@@ -50,8 +49,8 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 @functools.lru_cache(1024)
-def _differentiable(wanted: Wanted) -> Callable[..., Any]:
-    made = program(wanted)
+def _differentiable(of: Wanted) -> Callable[..., Any]:
+    made = program(of)
 
     @jax.custom_vjp
     def function(*inputs: jax.Array) -> Any:

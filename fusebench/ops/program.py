@@ -19,12 +19,14 @@ from fusebench.ops.shapes import input_names, sizes_of
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a program is built for. `implementation` is triton or jax_triton, `device` cpu or cuda; options are pairs."""
+    """What a program is built for. `implementation` is triton or jax_triton, `device` cpu or cuda, `dtype` that of the floats; options are
+    pairs, with sizes that no shape shows among them."""
 
     kernel: str
     implementation: str
     device: str
     shapes: tuple[tuple[int, ...], ...]
+    dtypes: tuple[str, ...]
     dtype: str
     precision: str
     options: tuple[tuple[str, Any], ...]
@@ -58,33 +60,42 @@ def kernel_of(implementation: str, name: str) -> Kernel:
     return kernels(implementation)[name]
 
 
-def dtype_of(name: str, implementation: str, dtypes: Sequence[str], options: Mapping[str, Any]) -> str:
-    """The dtype that all floats of a kernel's inputs have, one for each input. Raises UsageError where they differ."""
+def wanted(
+    name: str,
+    implementation: str,
+    device: str,
+    arrays: Sequence[tuple[tuple[int, ...], str]],
+    precision: str,
+    options: Mapping[str, Any],
+) -> Wanted:
+    """What a call with inputs of these shapes and dtypes needs. Raises UsageError where the floats have several dtypes."""
+    dtypes = tuple(dtype for _, dtype in arrays)
     floats = {n: dtype for n, dtype in enumerate(dtypes) if "float" in dtype}
     dtype = next(iter(floats.values()), "")
     for n, other in floats.items():
         if other != dtype:
             names = input_names(kernel_of(implementation, name), len(dtypes), options)
             raise UsageError(f"{name}: {names[n]} is {other}; expected {dtype}, as {names[next(iter(floats))]} is")
-    return dtype
+    shapes = tuple(tuple(int(n) for n in shape) for shape, _ in arrays)
+    return Wanted(name, implementation, device, shapes, dtypes, dtype, precision, tuple(sorted(options.items())))
 
 
 @functools.lru_cache(1024)
-def program(wanted: Wanted) -> Program:
+def program(of: Wanted) -> Program:
     """The program of the first variant that can do it. Raises UsageError with the reason where none can."""
-    return built(wanted)
+    return built(of)
 
 
-def built(wanted: Wanted) -> Program:
+def built(of: Wanted) -> Program:
     """`program`, built anew."""
-    kernel, options = kernel_of(wanted.implementation, wanted.kernel), dict(wanted.options)
-    case = make_case(
-        kernel, sizes_of(kernel, wanted.shapes, options), wanted.dtype, wanted.precision, options, "backward"
-    )
-    own = kernel.implementations[wanted.implementation]
-    _check(wanted, own.missing())
-    module = discovery.load_implementation(wanted.kernel, wanted.implementation)
-    device = importlib.import_module(f"fusebench.backends.{own.backend}").start(wanted.device)
+    kernel, options = kernel_of(of.implementation, of.kernel), dict(of.options)
+    sizes, names = sizes_of(kernel, of.shapes, options), input_names(kernel, len(of.shapes), options)
+    options = {name: value for name, value in options.items() if name not in kernel.dimensions}
+    case = make_case(kernel, sizes, of.dtype, of.precision, options, "backward")
+    own = kernel.implementations[of.implementation]
+    _check(of, own.missing())
+    module = discovery.load_implementation(of.kernel, of.implementation)
+    device = importlib.import_module(f"fusebench.backends.{own.backend}").start(of.device)
     skip, fits = getattr(module, "skip", lambda *_: None), getattr(module, "fits", lambda *_: None)
     reasons = {}
     for variant in own.backward:
@@ -94,21 +105,27 @@ def built(wanted: Wanted) -> Program:
             reasons[variant] = fits(case, variant, device, chosen)
         if reasons[variant] is None:
             forward, backward = module.build(case, variant, device, chosen)
-            names = input_names(kernel, len(wanted.shapes), options)
+            if prepare := getattr(module, "prepare", None):
+                forward = _prepared(forward, functools.partial(prepare, case, variant))
             places = tuple(names.index(name) for name in kernel.mathematics.gradients if name in names)
             return Program(case, forward, backward, places)
-    raise UsageError(f"{wanted.kernel}: " + "; ".join(f"{variant}: {reason}" for variant, reason in reasons.items()))
+    raise UsageError(f"{of.kernel}: " + "; ".join(f"{variant}: {reason}" for variant, reason in reasons.items()))
 
 
-def _check(wanted: Wanted, missing: str | None) -> None:
+def _prepared(forward: Callable[..., Any], prepare: Callable[..., Any]) -> Callable[..., Any]:
+    """forward, which makes in every call what a training step would make anew."""
+    return lambda *inputs: forward(*inputs, *prepare(*inputs))
+
+
+def _check(of: Wanted, missing: str | None) -> None:
     if missing:
-        raise UsageError(f"{wanted.kernel} {missing}")
-    if wanted.device == "cpu":
+        raise UsageError(f"{of.kernel} {missing}")
+    if of.device == "cpu":
         if os.environ.get("TRITON_INTERPRET") != "1":
             raise UsageError(
-                f"{wanted.kernel}: the inputs are on the CPU; expected a GPU, or TRITON_INTERPRET=1 before Triton is imported"
+                f"{of.kernel}: the inputs are on the CPU; expected a GPU, or TRITON_INTERPRET=1 before Triton is imported"
             )
-        if wanted.dtype == "bfloat16":
+        if of.dtype == "bfloat16":
             raise UsageError(
-                f"{wanted.kernel}: Triton's interpreter computes bfloat16 wrongly; expected float32 or float16"
+                f"{of.kernel}: Triton's interpreter computes bfloat16 wrongly; expected float32 or float16"
             )

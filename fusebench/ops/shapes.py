@@ -13,26 +13,34 @@ from fusebench.discovery import Kernel
 from fusebench.errors import UsageError
 from fusebench.inputs import make_sets
 
-PRIMES = (5, 7, 11, 13, 17, 19, 23)  # no factor of a shape, such as the 2 of a gate, is one of them
+# Sizes that no factor of a shape is, such as the 2 of a gate; what another set explains otherwise is no product of sizes
+PRIMES, OTHERS = (5, 7, 11, 13, 17, 19, 23), (11, 13, 5, 7, 23, 17, 19)
 FEW = 8  # values that a size may have which no shape shows, such as a number of layers
 
-Axis = tuple[int, tuple[str, ...]]  # a factor and the dimensions that it is multiplied by
+Axis = tuple[
+    int, tuple[str, ...]
+]  # a factor and the dimensions that it is multiplied by; of another length the factor 0
 
 
 def sizes_of(kernel: Kernel, shapes: Sequence[tuple[int, ...]], options: Mapping[str, Any]) -> dict[str, int]:
-    """The size of every dimension; one that these inputs do not have is 1. Raises UsageError, which names the input, where the shapes
-    do not go together."""
-    problems = []
+    """The size of every dimension; one that these inputs do not have is 1. What no shape shows stands among the options, by the name of
+    the dimension. Raises UsageError, which names the input, where the shapes do not go together."""
+    problems, given = [], {d: int(options[d]) for d in kernel.dimensions if d in options}
     for hidden, arrays in _expected(kernel, options):
         if [len(axes) for _, axes in arrays] != [len(shape) for shape in shapes]:
             problems.append(", ".join(f"{name} ({', '.join(map(_shown, axes))})" for name, axes in arrays))
             continue
-        sizes = dict(hidden) | _solved(
-            [axis for _, axes in arrays for axis in axes], [n for s in shapes for n in s], hidden
-        )
+        every = [axis for _, axes in arrays for axis in axes]
+        sizes = _solved(every, [n for s in shapes for n in s], {**hidden, **given})
+        missing = [d for d in kernel.dimensions if d not in sizes]
+        if missing and not all(factor for factor, _ in every):
+            raise UsageError(
+                f"{kernel.name}: no shape shows {', '.join(missing)}; expected it by name, such as {missing[0]}=1000"
+            )
         for (name, axes), shape in zip(arrays, shapes, strict=True):
             if any(
-                factor * math.prod(sizes[d] for d in names) != n for (factor, names), n in zip(axes, shape, strict=True)
+                factor and factor * math.prod(sizes[d] for d in names) != n
+                for (factor, names), n in zip(axes, shape, strict=True)
             ):
                 asked = ", ".join(map(_shown, axes))
                 known = ", ".join(f"{d}={sizes[d]}" for _, names in axes for d in names)
@@ -52,13 +60,19 @@ def _expected(kernel: Kernel, options: Mapping[str, Any]) -> list[tuple[dict[str
     """What inputs there may be: the sizes that no shape shows, and of every input the name and the axes."""
     found = []
     for hidden in _hidden(kernel):
-        primes = dict(zip([d for d in kernel.dimensions if d not in hidden], PRIMES, strict=False))
+        chosen = {name: value for name, value in options.items() if name not in kernel.dimensions}
+        free = [d for d in kernel.dimensions if d not in hidden]
         try:
-            case = make_case(kernel, hidden | primes, options=options)
-            (arrays,) = make_sets(kernel.mathematics, case, 0, 1)
+            one, other = (
+                _axes(kernel, hidden, dict(zip(free, primes, strict=False)), chosen) for primes in (PRIMES, OTHERS)
+            )
         except ValueError:
             continue  # a size that this dimension cannot have
-        found.append((hidden, [(name, [_axis(n, primes) for n in np.shape(array)]) for name, array in arrays.items()]))
+        both = {
+            name: [a if a == b else (0, ()) for a, b in zip(axes, other[name], strict=True)]
+            for name, axes in one.items()
+        }
+        found.append((hidden, list(both.items())))
         if not hidden:
             break
     return found
@@ -71,6 +85,15 @@ def _hidden(kernel: Kernel) -> Iterator[dict[str, int]]:
         values = sorted({sizes[dimension] for sizes in kernel.mathematics.cases.values()})
         if len(values) > 1 and values[-1] <= FEW:
             yield from ({dimension: value} for value in values)
+
+
+def _axes(
+    kernel: Kernel, hidden: Mapping[str, int], primes: Mapping[str, int], options: Mapping[str, Any]
+) -> dict[str, list[Axis]]:
+    """The axes of the inputs that kernel.py makes of these sizes."""
+    case = make_case(kernel, {**hidden, **primes}, options=options)
+    (arrays,) = make_sets(kernel.mathematics, case, 0, 1)
+    return {name: [_axis(n, primes) for n in np.shape(array)] for name, array in arrays.items()}
 
 
 def _axis(n: int, primes: Mapping[str, int]) -> Axis:
@@ -91,4 +114,6 @@ def _solved(axes: Sequence[Axis], lengths: Sequence[int], hidden: Mapping[str, i
 
 def _shown(axis: Axis) -> str:
     factor, names = axis
+    if not factor:
+        return "any"
     return " * ".join([*([str(factor)] if factor > 1 or not names else []), *names])

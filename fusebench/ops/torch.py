@@ -4,21 +4,22 @@
     y = lola(x, W, b, activation="relu")
     y.sum().backward()
 
-Each takes the inputs of its kernel.py in their order, contiguous and of one dtype, and its options by name; `precision` is how float32
-products are computed, "ieee" or "tf32". They are operators of torch.library, so that torch.compile keeps them whole in one graph; a new
+Each takes the inputs of its kernel.py in their order, of one dtype, and by name its options and the sizes that no shape shows (V of
+embedding); `precision` is how float32 products are computed, "ieee" or "tf32". They are operators of torch.library, so that torch.compile keeps them whole in one graph; a new
 shape is a new program. Raises UsageError for what a kernel cannot do.
 """
 
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from fusebench.ops import program as programs
-from fusebench.ops.program import Program, Wanted, dtype_of, kernel_of, kernels
+from fusebench.ops.program import Program, Wanted, kernel_of, kernels
 
 INPUT, OUTPUT, NEW = "input", "output", "new"
 Places = tuple[
@@ -50,9 +51,11 @@ def _function(name: str) -> Callable[..., Any]:
         )
         return made[0] if outputs == 1 else tuple(made[:outputs])
 
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = kernel.mathematics.formula.__doc__
-    return function
+    # code of its own: torch.compile counts the compilations of each
+    code = function.__code__.replace(co_name=name)
+    own = types.FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
+    own.__kwdefaults__, own.__doc__ = function.__kwdefaults__, kernel.mathematics.formula.__doc__
+    return own
 
 
 @functools.cache
@@ -109,10 +112,9 @@ def _operators(name: str) -> tuple[Any, Any]:
 def _wanted(name: str, inputs: Sequence[torch.Tensor], what: str) -> Wanted:
     precision, *pairs = what.split(" ")
     options = dict(pair.split("=", 1) for pair in pairs)
-    dtype = dtype_of(name, "triton", [str(i.dtype).removeprefix("torch.") for i in inputs], options)
-    shapes = tuple(tuple(int(n) for n in i.shape) for i in inputs)
+    arrays = [(tuple(i.shape), str(i.dtype).removeprefix("torch.")) for i in inputs]
     device = "cpu" if inputs[0].device.type == "cpu" else "cuda"
-    return Wanted(name, "triton", device, shapes, dtype, precision, tuple(sorted(options.items())))
+    return programs.wanted(name, "triton", device, arrays, precision, options)
 
 
 @functools.lru_cache(1024)
@@ -127,8 +129,10 @@ def _dry(wanted: Wanted) -> Program:
 @functools.lru_cache(1024)
 def _places(wanted: Wanted) -> Places:
     """Where the residuals are, seen on arrays without memory."""
-    dtypes = getattr(torch, wanted.dtype)
-    inputs = [torch.empty(shape, dtype=dtypes, device="meta") for shape in wanted.shapes]
+    inputs = [
+        torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
+        for shape, dtype in zip(wanted.shapes, wanted.dtypes, strict=True)
+    ]
     made = _dry(wanted).forward(*inputs)
     outputs, residuals = _taken(made)
     new = iter(range(len(residuals)))

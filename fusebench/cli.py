@@ -19,10 +19,12 @@ COMMANDS = {
     "diff": "how far the outputs of two sides are apart, beside float64: fusebench diff kernel=lola a=triton b=torch_eager",
     "tune": "search their tunables, and keep the fastest config: fusebench tune kernel=softmax implementation=cuda dtype=bfloat16",
     "show": "tables of earlier runs, merged, chosen, sorted, beside a baseline: fusebench show latest baseline=RUN out=table.csv",
+    "performance": "our fastest implementation of each case beside the fastest other one: fusebench performance RUN out=docs/performance.md",
     "plot": "an SVG of time against a size, and a roofline: fusebench plot latest x=shape.M out=lola.svg",
     "list": "show kernels, implementations and variants, and what is unavailable here; all of one: fusebench list kernel=lola",
     "asv": "track latency and parity error over the history: fusebench asv kernel=softmax implementation=[torch_eager,triton]",
     "data": "write synthetic rows in Criteo's schema, or read and check real ones: fusebench data criteo rows=1000000 out=criteo",
+    "train": "train the recommendation model with one's own step: fusebench train dlrm implementation=torch_compile steps=2000",
     "new": "write the files of a kernel or of an implementation: fusebench new implementation softmax torch_fast",
     "yardsticks": "show what this device was measured to do: copy, read, products, launch (device=cpu, fresh=true, --json)",
 }
@@ -32,8 +34,10 @@ OWN_ARGUMENTS = {
     "data": "data",
     "list": "listing",
     "new": "new",
+    "performance": "performance",
     "plot": "plot",
     "show": "show",
+    "train": "train",
     "yardsticks": "yardsticks",
 }
 

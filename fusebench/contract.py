@@ -16,8 +16,8 @@
     def inputs(case, rng): …             {name: array} that differ from call to call, floats as float32; `rng` is NumPy's (drawing.py)
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
     def formula(case, r, *inputs): …     the outputs in float64; `r` names the rounding points (rounding.py)
-    LAUNCHES = {"two_launches": 2}       variant → how many launches a fused implementation makes in a call, a number or the dimension
-                                         that says so, such as "LAYERS" (absent: one)
+    LAUNCHES = {"two_launches": 2}       variant → how many launches a fused implementation makes in a call: a number, the dimension
+                                         that says so, such as "LAYERS", or a function of the case (absent: one)
     PUBLISHED = ({"case": "batch", "dtype": "float32", "precision": "tf32", "options": {"w_layout": "nk"}}, …)
                                          the cases whose figures the kernel's authors published; what is left out is float32,
                                          ieee and the default. "figures": {"do_bench": {"flax:module": 298.0}} are theirs in µs, by
@@ -40,7 +40,7 @@ discovery reads them without importing the file:
     BACKEND = "torch"                    or another module of fusebench/backends: whose arrays it takes, which worker runs it
     VARIANTS = {"default": ("product",)} variant → the formula's points that it rounds to the storage dtype
     REQUIRES = {"triton": "triton"}      module → what to `pip install` for it, beyond the back end (may be absent)
-    IN_PLACE = {"in_place": ("x",)}      variant → the inputs that its call overwrites (may be absent: none)
+    IN_PLACE = {"in_place": ("x",)}      variant → the inputs that its call overwrites, of those that the case has (may be absent: none)
     COMPUTES = "product"                 which of the kernel's PARTS it is, shown as such in tables (absent: the whole kernel)
     TUNABLES = {"multirow": {"BLOCK_M": (64, 128), "num_warps": (4, 8)}}  variant → its tunables, with the values that are worth
                                          a try (may be absent: none). A key may be a tuple of variants, and the literal may stand in
@@ -52,7 +52,7 @@ discovery reads them without importing the file:
                                          modes (may be absent: none)
     EXPECT = ({"variant": "default", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1"}, …)
                                          what `inspect` is to find in its machine code; a tuple of variants, archs, … means each of
-                                         them, and "options" may name others than the default's (may be absent)
+                                         them, "options" may name others than the default's, "mode" a backward one (may be absent)
     def skip(case, variant, device): …   why it cannot do this cell, or None (may be absent)
     def prepare(case, variant, *inputs)  a tuple made once from the weights alone, such as column sums (may be absent)
     def build(case, variant, device): …  → call(*inputs, *prepared) → one output or a tuple of them
@@ -174,7 +174,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Expected:
-    """What is expected of the machine code of a variant, for an arch, of a named case; options left out are the default's."""
+    """What is expected of the machine code of a variant, for an arch, of a named case in a mode; options left out are the default's."""
 
     variant: str
     case: str
@@ -183,6 +183,7 @@ class Expected:
     dtype: str = "float32"
     precision: str = "ieee"
     options: Mapping[str, str] = field(default_factory=dict)
+    mode: str = "forward"
 
 
 def _no_weights(case: Case, rng: Any) -> dict[str, Any]:
@@ -212,7 +213,7 @@ class Mathematics:
     outputs: tuple[str, ...] = ()
     outputs_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    launches: Mapping[str, int | str] = field(default_factory=dict)
+    launches: Mapping[str, int | str | Callable[[Case], int]] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     upstream: Callable[..., dict[str, Any]] = _no_weights
     gradient: Callable[..., Any] | None = None
@@ -226,6 +227,8 @@ class Mathematics:
     def launches_of(self, variant: str, case: Case) -> int:
         """How many launches a fused implementation makes in a call of that variant."""
         count = self.launches.get(variant, 1)
+        if callable(count):
+            return count(case)
         return case.sizes[count] if isinstance(count, str) else count
 
     def formula_of(self, part: str) -> Callable[..., Any]:

@@ -64,6 +64,15 @@ class Implementation:
         own = {"forward": (self.variants,), "backward": (self.backward,)}.get(mode, (self.variants, self.backward))
         return tuple(dict.fromkeys(point for points in own for point in points[variant]))
 
+    def places_in_place(self, variant: str, names: Sequence[str]) -> list[int]:
+        """Among all inputs of a case, by name, the places of those that the variant's call overwrites. Raises ValueError where it has
+        none of them."""
+        own = self.in_place.get(variant, ())
+        places = [names.index(name) for name in own if name in names]
+        if own and not places:
+            raise ValueError(f"IN_PLACE names {', '.join(own)}, but the inputs are {', '.join(names)}")
+        return places
+
     def missing(self) -> str | None:
         """Names the first package that this interpreter lacks for it, with the command that would install it."""
         for module, package in {**protocol.found()[self.backend].requires, **self.requires}.items():

@@ -123,7 +123,7 @@ def constants_problem(module: types.ModuleType) -> str:
         ("OUTPUTS", "a tuple of names", lambda v: are_names(v) or maps(v, are_names)),
         ("OWN_DTYPES", f"names of inputs, or names with one of {', '.join(OWN_DTYPES)}", lambda v: are_names(v) or maps(v, OWN_DTYPES.__contains__)),
         ("PARTS", "formulas by name", lambda v: maps(v, callable)),
-        ("LAUNCHES", "variants with positive integers or dimensions", lambda v: maps(v, lambda n: n in tuple(dimensions) if isinstance(n, str) else type(n) is int and n > 0)),
+        ("LAUNCHES", "variants with positive integers, dimensions or functions of a case", lambda v: maps(v, lambda n: n in tuple(dimensions) if isinstance(n, str) else callable(n) or (type(n) is int and n > 0))),
         ("GRADIENTS", 'a tuple of names of inputs, such as ("x", "W")', lambda v: are_names(v) and len(v) > 0),
         ("PUBLISHED", 'cases, such as ({"case": "odd", "dtype": "float32"},)', lambda v: isinstance(v, tuple | list)),
         *((name, "a function", callable) for name in FUNCTIONS),

@@ -39,8 +39,9 @@ def count_upstream(names: Sequence[str]) -> int:
 
 
 def sums_rows(mathematics: Mathematics, mode: str) -> bool:
-    """Whether some gradient sums over all rows, as those of weights do."""
-    return mode != "forward" and any(name not in mathematics.rows for name in mathematics.gradients)
+    """Whether some output sums over all rows, as gradients of weights do."""
+    outputs = mathematics.outputs if mode == "forward" else mathematics.gradients
+    return any(name not in mathematics.rows for name in outputs)
 
 
 def formula(mathematics: Mathematics, mode: str, part: str = "") -> Callable[..., Any]:

@@ -14,8 +14,11 @@ from typing import Any
 
 import pytest
 
+import fusebench.run as running
 from fusebench import cli, discovery, machine, progress
+from fusebench.commands import diff, yardsticks
 from fusebench.contract import Cell
+from fusebench.profiling import run as profiling
 from fusebench.run import run
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
@@ -120,6 +123,33 @@ def answered(
         return subprocess.CompletedProcess(arguments, code, *capfd.readouterr())
 
     return run_it
+
+
+@pytest.fixture
+def on_shared_workers(answered: Callable[..., Any], pool: Pool, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """`answered` for commands that start workers: theirs are the session's, which have imported their frameworks. Not for `compare`,
+    whose processes are its own, nor for kernels of other folders than the project's and the fixtures'."""
+
+    class Lent:
+        def __new__(cls, device: str, *more: Any, **named: Any) -> Any:
+            """On another device than the session's, such as the CPU beside a GPU, a command has workers of its own."""
+            return super().__new__(cls) if device == pool.device else Pool(device, *more, **named)
+
+        def __init__(self, *_: object, **__: object):
+            """Whatever else is asked for, it is the session's pool."""
+
+        def __enter__(self) -> Pool:
+            return pool
+
+        def __exit__(self, *_: object) -> None:
+            """It stays."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(pool, name)
+
+    for module in (running, diff, profiling, yardsticks):
+        monkeypatch.setattr(module, "Pool", Lent)
+    return answered
 
 
 @pytest.fixture

@@ -62,15 +62,14 @@ def compile_triton(launch, arch):
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options)
 
 
-BACKWARD = {
-    name: kernel.implementations["triton"].backward
-    for name, kernel in KERNELS.items()
-    if "triton" in kernel.implementations
-}
+def with_backward(implementation):
+    """Each kernel and variant that the implementation has in backward modes."""
+    found = ((name, kernel.implementations.get(implementation)) for name, kernel in KERNELS.items())
+    return [(name, variant) for name, own in found if own for variant in own.backward]
 
 
 @pytest.mark.parametrize("arch", DEVICES)
-@pytest.mark.parametrize(("name", "variant"), [(name, v) for name, own in BACKWARD.items() for v in own])
+@pytest.mark.parametrize(("name", "variant"), with_backward("triton"))
 def test_triton_compiles_backward(name, variant, arch):
     module = importlib.import_module(f"implementations.{name}.triton")
     cases = list(KERNELS[name].mathematics.cases)
@@ -110,7 +109,7 @@ def test_pallas_lowers_to_triton(name):
             assert "__gpu$xla.gpu.triton" in lowered, f"{case.id} {variant}"
 
 
-COPIES = {("embedding", "naive"): 1}  # beside the kernels
+COPIES = {("embedding", "naive"): 1, ("dlrm", "naive"): 1}  # beside the kernels
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -155,6 +154,46 @@ def test_cuda_compiles(name, arch):
     for (file, defines), names in found.items():
         cubin = compile_cubin(file, architecture(DEVICES[arch].capability), list(dict.fromkeys(names)), defines)
         assert cubin.code[:4] == b"\x7fELF" and set(cubin.symbols) >= set(names)
+
+
+@pytest.mark.parametrize("arch", DEVICES)
+@pytest.mark.parametrize(("name", "variant"), with_backward("cuda"))
+def test_cuda_compiles_backward_without_spills(name, variant, arch):
+    pytest.importorskip("cuda.core")
+    from fusebench.backends.cuda import architecture, compile_cubin
+    from fusebench.inspection import elf
+
+    module, device = importlib.import_module(f"implementations.{name}.cuda"), DEVICES[arch]
+    cases, options = list(KERNELS[name].mathematics.cases), KERNELS[name].mathematics.options
+    wanted = [(cases[0], *DTYPES[-1], chosen) for chosen in each_option(options)]
+    wanted += [("odd", *DTYPES[0], {}), ("odd", *DTYPES[2], {})] if arch == 90 else []
+    possible = [make_case(KERNELS[name], *w, mode="backward") for w in wanted]
+    possible = [case for case in possible if module.skip(case, variant, device) is None]
+    # a variant may be for long rows alone
+    possible = possible or [make_case(KERNELS[name], "wide", *DTYPES[-1], mode="backward")]
+    for case in possible if module.skip(possible[0], variant, device) is None else ():
+        for launch in launched(module, case, variant, device):
+            program = launch.program
+            cubin = compile_cubin(program.file, architecture(device.capability), [program.name], program.defines)
+            stack = elf.resources(cubin.code, cubin.symbols[program.name]).stack
+            assert stack == 0 and launch.shared_memory <= SHARED_BYTES[arch], f"{case.id} {program.name}"
+
+
+@pytest.mark.parametrize(("name", "variant"), with_backward("cuda"))
+def test_cuda_launches_backward_behind_forward(name, variant):
+    pytest.importorskip("cuda.core")
+    module, kernel = importlib.import_module(f"implementations.{name}.cuda"), KERNELS[name]
+    for case_name in ("odd", "wide" if "wide" in kernel.mathematics.cases else "odd"):
+        cases = {mode: make_case(kernel, case_name, mode=mode) for mode in ("backward", "forward_backward")}
+        if module.skip(cases["backward"], variant, DEVICES[90]) is None:
+            behind, both = (launched(module, case, variant, DEVICES[90]) for case in cases.values())
+            assert 1 <= len(behind) <= 3 and both[-len(behind) :] == behind and len(both) > len(behind)
+
+
+def each_option(options):
+    """The first value of each option, and each other value alone."""
+    first = {name: values[0] for name, values in options.items()}
+    return [first, *({**first, name: value} for name, values in options.items() for value in values[1:])]
 
 
 @pytest.mark.parametrize("name", [k for k in KERNELS if "cuda" in KERNELS[k].implementations])

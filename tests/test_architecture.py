@@ -37,7 +37,7 @@ FLOORS = (
     ("hard_check",),
     ("run", "report", "library", "ops"),
     ("configuration",),
-    ("comparison", "inspection", "sanitizer", "profiling", "tracking"),
+    ("comparison", "inspection", "sanitizer", "profiling", "tracking", "training"),
     ("tuning",),
     ("commands",),
     ("cli",),

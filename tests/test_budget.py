@@ -327,3 +327,24 @@ def test_a_fresh_draw_of_the_model_is_accepted(formula, dtype, points):
         together = of_all.rms <= found.rms_limit and found.mean_limits[0] <= of_all.mean <= found.mean_limits[1]
         rejected += not (together and np.all(np.abs(got - exact) <= found.limit))
     assert rejected <= 1
+
+
+# Elements that nothing rounds
+
+
+def test_elements_that_nothing_rounds_say_nothing_of_others_of_their_value():
+    """Table rows that a step copies stand among those that it changes."""
+    exact = np.random.default_rng(3).standard_normal((200, 4))
+    own = np.zeros((200, 4))
+    own[::20] = np.random.default_rng(4).uniform(0.5, 2, (10, 4)) * 1e-3
+    moving = own > 0
+    found, alone = derived(exact, own, elements=800), derived(exact[moving], own[moving], elements=800)
+    assert np.allclose(found.limit[moving], alone.limit) and np.allclose(found.deviation[moving], alone.deviation)
+    assert np.array_equal(found.limit[~moving], spacing(exact[~moving], "float32") / 2)
+    assert found.rms_limit == pytest.approx(alone.rms_limit * math.sqrt(0.05))
+
+
+def test_zeros_are_no_elements_that_nothing_rounds():
+    exact, own = np.zeros((40, 4)), np.zeros((40, 4))
+    exact[::2], own[::2] = 1.0, 1e-3
+    assert (derived(exact, own).reach[1::2] > 1e-3).all(), "a relu's end, which noise did not happen to cross"

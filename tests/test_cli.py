@@ -24,6 +24,7 @@ from fusebench.commands import (
     profile,
     sanitize,
     show,
+    train,
     yardsticks,
 )
 
@@ -53,6 +54,7 @@ def called(monkeypatch):
     monkeypatch.setattr(asv, "main", lambda arguments: seen.append(("asv", arguments)) or 13)
     monkeypatch.setattr(data, "main", lambda arguments: seen.append(("data", arguments)) or 15)
     monkeypatch.setattr(new, "main", lambda arguments: seen.append(("new", arguments)) or 7)
+    monkeypatch.setattr(train, "main", lambda arguments: seen.append(("train", arguments)) or 16)
     return seen
 
 
@@ -73,6 +75,7 @@ def called(monkeypatch):
         ("asv", 13),
         ("diff", 14),
         ("data", 15),
+        ("train", 16),
     ],
 )
 def test_each_command_gets_its_arguments_and_gives_its_code(called, command, code):
@@ -143,7 +146,7 @@ def test_an_unknown_command(capsys):
     assert cli.main(["bnch"]) == 2
     assert (
         capsys.readouterr().err
-        == "fusebench: unknown command 'bnch': did you mean bench? There are: asv, bench, compare, data, diff, inspect, list, new, parity, plot, profile, sanitize, show, tune, yardsticks\n"
+        == "fusebench: unknown command 'bnch': did you mean bench? There are: asv, bench, compare, data, diff, inspect, list, new, parity, plot, profile, sanitize, show, train, tune, yardsticks\n"
     )
 
 

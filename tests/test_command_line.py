@@ -130,10 +130,10 @@ def test_help_shows_the_usage_and_the_keys(answered, command, usage):
     assert done.stdout.startswith(f"usage: fusebench {command} {usage}")
 
 
-def test_bench_times_what_it_is_asked_for(tmp_path):
-    done = fusebench(
+def test_bench_times_what_it_is_asked_for(tmp_path, on_shared_workers):
+    done = on_shared_workers(
         "bench", "kernel=lola", "implementation=[torch_eager,flax:pieces]", "batch=[1,3]", "shape.K=17", "shape.N=9", "time_s=0.02",
-        "inputs=plain", cwd=tmp_path,
+        "inputs=plain",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     records = records_of(tmp_path)
@@ -153,15 +153,9 @@ def test_bench_times_what_it_is_asked_for(tmp_path):
     assert "torch_eager" in done.stdout and "wall time" in done.stdout
 
 
-def test_a_multirun_runs_every_job(tmp_path):
-    done = fusebench(
-        "bench",
-        "-m",
-        "kernel=launch",
-        "implementation=torch_eager",
-        "dtype=float32,bfloat16",
-        "time_s=0.02",
-        cwd=tmp_path,
+def test_a_multirun_runs_every_job(tmp_path, on_shared_workers):
+    done = on_shared_workers(
+        "bench", "-m", "kernel=launch", "implementation=torch_eager", "dtype=float32,bfloat16", "time_s=0.02"
     )
     assert done.returncode == 0, done.stderr
     found = [
@@ -201,10 +195,10 @@ def test_a_wrong_file_of_sizes_is_named(tmp_path, answered, text, named):
     assert done.returncode == 2 and named in done.stderr and "mine.csv" in done.stderr
 
 
-def test_the_exit_code_tells_of_a_cell_that_is_not_well(tmp_path):
-    done = fusebench(
+def test_the_exit_code_tells_of_a_cell_that_is_not_well(tmp_path, answered):
+    done = answered(
         "parity", f"path={FIXTURES / 'faults'}", "kernel=fault", "implementation=[a_fine,wrong]",
-        f"worker.python.torch={light_python(tmp_path)}", cwd=tmp_path,
+        f"worker.python.torch={light_python(tmp_path)}",
     )  # fmt: skip
     assert done.returncode == 1 and "budget" in done.stdout
 
@@ -232,10 +226,10 @@ def test_another_interpreter_is_used_where_it_is_named(tmp_path, answered):
     assert (tmp_path / "used").exists()
 
 
-def test_an_interpreter_that_does_not_exist_fails_its_cells_alone(tmp_path):
-    done = fusebench(
+def test_an_interpreter_that_does_not_exist_fails_its_cells_alone(tmp_path, on_shared_workers):
+    done = on_shared_workers(
         "parity", "kernel=launch", "case=odd", "implementation=[flax,torch_eager]", "inputs=plain",
-        "worker.python.flax=/nonexistent/python", cwd=tmp_path,
+        "worker.python.flax=/nonexistent/python",
     )  # fmt: skip
     assert done.returncode == 1 and "Traceback" not in done.stderr
     assert [r.status for r in records_of(tmp_path)] == ["failed", "ok"]

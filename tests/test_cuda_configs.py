@@ -21,6 +21,7 @@ A100, H200, B200 = (
     Device("cuda", f"sm_{c[0]}{c[1]}", c, sms) for c, sms in (((8, 0), 108), ((9, 0), 132), ((10, 0), 148))
 )
 RTX3090 = Device("cuda", "sm_86", (8, 6), 82)  # 99 KiB of shared memory
+MODES = "forward", "backward"
 SHARED_BYTES = {A100: 163 << 10, H200: 227 << 10, B200: 227 << 10, RTX3090: 99 << 10}
 
 
@@ -28,9 +29,10 @@ def module_of(name):
     return importlib.import_module(f"implementations.{name}.cuda")
 
 
-def cells(name, device, wanted=lambda case: True):
+def cells(name, device, wanted=lambda case: True, modes=("forward",)):
     """Every variant of every named case, in every dtype, precision, layout, form and hashing, that the device can run."""
     kernel, module = KERNELS[name], module_of(name)
+    has = {"forward": module.VARIANTS, "backward": kernel.implementations["cuda"].backward}
     options = {
         key: values
         for key, values in kernel.options.items()
@@ -38,10 +40,11 @@ def cells(name, device, wanted=lambda case: True):
     }
     for case_name, dtype, *chosen in itertools.product(kernel.mathematics.cases, DTYPES, *options.values()):
         if dtype[1] in kernel.mathematics.precisions and wanted(case_name):
-            case = make_case(kernel, case_name, *dtype, options=dict(zip(options, chosen, strict=True)))
-            for variant in module.VARIANTS:
-                if module.skip(case, variant, device) is None:
-                    yield case, variant
+            for mode in modes:
+                case = make_case(kernel, case_name, *dtype, options=dict(zip(options, chosen, strict=True)), mode=mode)
+                for variant in has[mode]:
+                    if module.skip(case, variant, device) is None:
+                        yield case, variant
 
 
 def tunables_of(name):
@@ -53,7 +56,7 @@ def tunables_of(name):
 def test_own_configs_fit_and_are_among_the_tunables(name, device):
     module, tunables = module_of(name), tunables_of(name)
     assert set(tunables) == set(module.VARIANTS)
-    for case, variant in cells(name, device):
+    for case, variant in cells(name, device, modes=MODES):
         own = module.config(case, variant, device)
         assert set(own) <= set(tunables[variant]), (case.id, variant)
         assert module.fits(case, variant, device, own) is None, (case.id, variant, own)
@@ -64,7 +67,7 @@ def test_own_configs_fit_and_are_among_the_tunables(name, device):
 def test_every_value_of_a_tunable_has_a_launch_or_a_reason(name):
     module, tunables, told, differs = module_of(name), tunables_of(name), [], set()
     for device in (H200, RTX3090):
-        for case, variant in cells(name, device):
+        for case, variant in cells(name, device, modes=MODES):
             own = module.config(case, variant, device)
             usual = module.launches(case, variant, device, own)
             for tunable, value in ((t, v) for t in own for v in tunables[variant][t]):
@@ -111,7 +114,7 @@ def test_values_without_an_instance_are_refused(name):
         ("softmax", ("longest", "float32"), "cluster", {"CLUSTER": 2}, "a row is 65536 vectors of 16 bytes; the registers of a cluster"),
         ("fused_mlp", ("synthetic", "float32"), "default", {"BLOCK_M": 128, "BLOCK_N": 256, "CLUSTER": 1}, "a block takes .* bytes of shared"),
         ("fused_mlp", ("synthetic", "float32"), "default", {"BLOCK_N": 64}, "the tiles are 128×256, 64×256, 64×128, 32×128, 16×128"),
-        ("padded_attention", ("wide", "bfloat16"), "flash", {"BLOCK_N": 64}, "KERNEL=warpgroup has a tile of its own"),
+        ("padded_attention", ("wide", "bfloat16"), "flash", {"BLOCK_N": 64}, "KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: 128×128, 64×128"),
         ("padded_attention", ("odd", "bfloat16"), "flash", {"WARPS_M": 2}, "BLOCK_M is 16: each of 2 WARPS_M has 16 or 32 rows"),
 ("interaction", ("main", "float32"), "default", {"BLOCK_K": 24}, "BLOCK_K is 24: there are instances for 16, 32, 64, 128"),
         ("shcsa", ("wide", "bfloat16"), "padded_attention", {"dense_num_stages": 99}, "dense: a block takes .* bytes of shared memory"),

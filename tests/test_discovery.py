@@ -181,7 +181,7 @@ def test_what_a_kernel_py_is_made_of_is_in_numpy_as_well(tmp_path):
         (KERNEL + "OWN_DTYPES = {'a': ''}\n", ": OWN_DTYPES is {'a': ''}; expected"), (KERNEL + "OUTPUTS = 'y'\n", ": OUTPUTS is 'y'; expected a tuple of names"),
         (KERNEL + "LAUNCHES = {'a': 0}\n", ": LAUNCHES is {'a': 0}; expected variants with positive integers"),
         (KERNEL + "LAUNCHES = {'a': True}\n", ": LAUNCHES is {'a': True}; expected variants"),
-        (KERNEL + "LAUNCHES = {'a': 'M'}\n", ": LAUNCHES is {'a': 'M'}; expected variants with positive integers or dimensions"),
+        (KERNEL + "LAUNCHES = {'a': 'M'}\n", ": LAUNCHES is {'a': 'M'}; expected variants with positive integers, dimensions or functions of a case"),
         (KERNEL + "PUBLISHED = 'odd'\n", ": PUBLISHED is 'odd'; expected cases, such as ({\"case\": \"odd\", \"dtype\": \"float32\"},)"),
         (KERNEL + "PUBLISHED = ('odd',)\n", ": PUBLISHED has 'odd': expected a case and any of dtype, precision, options"),
         (KERNEL + "PUBLISHED = ({'case': 'odd', 'M': 3},)\n", ": PUBLISHED has {'case': 'odd', 'M': 3}: expected a case and any of"),
@@ -333,3 +333,10 @@ def test_the_back_end_itself_may_be_missing(monkeypatch):
     described = protocol.Description("torch", ("torch",), {"no_such_torch": "torch"})
     monkeypatch.setattr(protocol, "found", lambda: {"torch": described})
     assert Implementation("k", "it", discovery.HOME).missing() == "needs no_such_torch: pip install torch"
+
+
+def test_what_a_variant_overwrites_is_what_its_case_has_of_it():
+    found = Implementation("k", "i", FIXTURES / "i.py", in_place={"own": ("W1", "W2")})
+    assert found.places_in_place("own", ["x", "W1"]) == [1] and found.places_in_place("other", ["x"]) == []
+    with pytest.raises(ValueError, match="IN_PLACE names W1, W2, but the inputs are x"):
+        found.places_in_place("own", ["x"])

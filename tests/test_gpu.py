@@ -26,13 +26,13 @@ def build(module, case, variant, device):
     return module.build(case, variant, device, *config)
 
 
-def on_a_gpu(name, variant, sizes, dtype, gpu=0):
-    """The call of a CUDA implementation that was built while the first GPU was current, inputs on GPU `gpu`, and what it returns
+def on_a_gpu(name, variant, sizes, dtype, implementation="cuda", gpu=0):
+    """The call of an implementation that was built while the first GPU was current, inputs on GPU `gpu`, and what it returns
     on the first."""
     from fusebench.backends import torch as backend
 
     kernel, device = discovery.find_kernels(discovery.roots_of())[name], backend.start("cuda")
-    case, module = make_case(kernel, sizes, dtype), discovery.load_implementation(name, "cuda")
+    case, module = make_case(kernel, sizes, dtype), discovery.load_implementation(name, implementation)
     (arrays,) = make_sets(kernel.mathematics, case, 0, 1)
     arguments = [backend.put(a, device) for a in arrays.values()]
     arguments += getattr(module, "prepare", lambda *_: ())(case, variant, *arguments)
@@ -40,15 +40,17 @@ def on_a_gpu(name, variant, sizes, dtype, gpu=0):
     return call, [a.to(f"cuda:{gpu}") for a in arguments], call(*arguments)
 
 
-# one without and one with tensor maps, and one of two launches
+# one without and one with tensor maps, and one of two launches; in Triton one kernel and two
 LAUNCHED = [
     ("add_relu", "default", "odd", "float32"),
     ("splacc", "two_accumulators", "batch", "bfloat16"),
     ("lola", "two_launches", "batch", "float16"),
+    ("geglu", "two_accumulators", "odd", "bfloat16", "triton"),
+    ("shcsa", "padded_attention", "odd", "float16", "triton"),
 ]
 
 
-@pytest.mark.parametrize("cell", LAUNCHED, ids=lambda cell: cell[0])
+@pytest.mark.parametrize("cell", LAUNCHED, ids=lambda cell: "-".join((cell[0], *cell[4:])))
 def test_a_launch_is_queued_on_torchs_current_stream(cell):
     import torch
 
@@ -66,7 +68,7 @@ def test_a_launch_is_queued_on_torchs_current_stream(cell):
     assert torch.equal(y, expected)
 
 
-@pytest.mark.parametrize("cell", LAUNCHED, ids=lambda cell: cell[0])
+@pytest.mark.parametrize("cell", LAUNCHED, ids=lambda cell: "-".join((cell[0], *cell[4:])))
 def test_a_launch_is_captured_in_a_graph(cell):
     import torch
 
@@ -80,7 +82,7 @@ def test_a_launch_is_captured_in_a_graph(cell):
     assert torch.equal(y, expected)
 
 
-@pytest.mark.parametrize("cell", LAUNCHED, ids=lambda cell: cell[0])
+@pytest.mark.parametrize("cell", LAUNCHED, ids=lambda cell: "-".join((cell[0], *cell[4:])))
 def test_a_launch_runs_where_its_tensors_are(cell):
     import torch
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import re
+from types import SimpleNamespace
 
 import pytest
 from simulated import LAUNCH_S, WAIT_S, WATTS, Array, SimulatedGpu, two_kernels
 
+from fusebench.timing import gpu as clock
 from fusebench.timing.cupti import Kernel
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Ring
@@ -506,3 +508,15 @@ def test_after_a_rest_the_time_begins_anew(monkeypatch):
     found = gpu.samples(two_kernels(gpu), Plan(0.1, target=0))
     undisturbed = SimulatedGpu(monkeypatch)
     assert len(found.time) == len(undisturbed.samples(two_kernels(undisturbed), Plan(0.1, target=0)).time) > 100
+
+
+def test_the_host_s_time_of_a_flush_is_taken_while_nothing_is_queued(monkeypatch):
+    """Where the queue of a device is full, a flush takes until there is room."""
+    now, queued = [0.0], [True]
+
+    def flush():
+        now[0] += 1.0 if queued[0] else 1e-5
+
+    backend = SimpleNamespace(flush=flush, wait=lambda _: queued.__setitem__(0, False))
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    assert clock._flush_host(backend) == pytest.approx(1e-5)

@@ -111,7 +111,7 @@ def cells_of(implementation, arch):
     """The cells that an implementation expects something of on the arch: several entries may be of one."""
     kernel, found = KERNELS[implementation.kernel], {}
     for e in (e for e in implementation.expect if e.arch == arch):
-        case = cells.make_case(kernel, e.case, e.dtype, e.precision, e.options)
+        case = cells.make_case(kernel, e.case, e.dtype, e.precision, e.options, e.mode)
         found[case.id, e.variant] = cells.Cell(case, implementation.name, e.variant)
     return list(found.values())
 

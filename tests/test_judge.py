@@ -504,6 +504,20 @@ def test_an_output_without_rows_needs_them_all():
     assert several(store(RNG.uniform(1, 2, (300, 8)), "bfloat16"), flops=1e15)[0].judged is None
 
 
+def test_of_a_large_case_with_an_output_without_rows_each_output_is_drawn_from(monkeypatch):
+    """Though all rows are evaluated, which that output needs."""
+    monkeypatch.setattr("fusebench.parity.judge.DRAWN_ELEMENTS", 80)
+    x = store(RNG.uniform(1, 2, (300, 8)), "bfloat16")
+    right, judge = several(x)[1], several(x, flops=1e15)[0]
+    assert {number: len(chosen) for number, chosen in judge.drawn.items()} == {0: 10, 1: 80, 3: 80}
+    verdict = judge.judge(right, ())
+    assert verdict.ok and verdict.checked == 10 * 8 + 80 + 1 + 80 and "241 of 3001 elements" in judge.undrawn()
+    row = int(judge.drawn[1][3])
+    outputs = [right[0], edit(right[1], row, right[1][row] + 0.1), *right[2:]]
+    assert judge.judge(outputs, ()).index == (row,) and not judge.judge(outputs, ()).ok
+    assert judge.judge([right[0][:299], *right[1:]], ()).problem == "shape (299, 8), expected (300, 8)"
+
+
 # What the reference on the device is asked
 
 

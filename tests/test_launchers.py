@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import sys
+import threading
 import warnings
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -15,7 +17,8 @@ import pytest
 import torch
 
 pytest.importorskip("cuda.core")
-from fusebench.backends import cuda, jax_triton
+from fusebench.backends import cuda, jax_triton, parameters
+from implementations._shared.triton.launch import Frozen
 
 # The cache of machine code
 
@@ -241,7 +244,7 @@ def driver(monkeypatch):
     from cuda.bindings import driver as real
 
     seen = SimpleNamespace(
-        launched=[], set=[], streams=[], cubins=[], allowed=[], error=real.CUresult.CUDA_SUCCESS, now=0
+        launched=[], set=[], cubins=[], allowed=[], results=[], error=real.CUresult.CUDA_SUCCESS, now=0
     )
 
     class Device:
@@ -251,15 +254,11 @@ def driver(monkeypatch):
         def set_current(self):
             seen.set.append(self.index)
 
-        def create_stream(self, theirs):
-            seen.streams.append((self.index, *theirs.__cuda_stream__()))
-            return f"stream {len(seen.streams)}"
-
     class ObjectCode:
         @staticmethod
         def from_cubin(code, symbol_mapping):
             seen.cubins.append((code, symbol_mapping))
-            return SimpleNamespace(get_kernel=lambda name: SimpleNamespace(name=name, handle="handle"))
+            return SimpleNamespace(get_kernel=lambda name: SimpleNamespace(name=name, handle=0xF00))
 
     @contextlib.contextmanager
     def device(index):
@@ -267,10 +266,21 @@ def driver(monkeypatch):
         yield
         seen.now = before
 
+    def launched(config, function, address, extra):
+        """Notes what lies in the memory that it is given; its parameters end with a null pointer."""
+        places = ctypes.cast(address, ctypes.POINTER(ctypes.c_void_p))
+        count = next(i for i in range(100) if not places[i])
+        grid, block = (tuple(getattr(config, f"{of}Dim{d}") for d in "XYZ") for of in ("grid", "block"))
+        seen.launched.append(SimpleNamespace(
+            device=seen.now, function=int(function), stream=int(config.hStream), grid=grid, block=block, extra=extra,
+            memory=config.sharedMemBytes, attributes=config.numAttrs, places=places[:count],
+            values=[ctypes.c_int64.from_address(places[i]).value for i in range(count)], address=address,
+        ))  # fmt: skip
+        return (seen.results.pop() if seen.results else real.CUresult.CUDA_SUCCESS,)
+
     monkeypatch.setattr(core, "Device", Device)
     monkeypatch.setattr(core, "ObjectCode", ObjectCode)
-    monkeypatch.setattr(core, "LaunchConfig", lambda **config: config)
-    monkeypatch.setattr(core, "launch", lambda *a: seen.launched.append((seen.now, *a)))
+    monkeypatch.setattr(real, "cuLaunchKernelEx", launched)
     monkeypatch.setattr(real, "cuKernelSetAttribute", lambda *a: seen.allowed.append(a) or (seen.error,))
     monkeypatch.setattr(real, "CUdevice", lambda index: f"device {index}")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -282,11 +292,9 @@ def driver(monkeypatch):
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0xABC0 + index, raising=False)
     made = lambda *a: seen.cubins.append(a) or cuda.Cubin(b"code", {"copy<float>": "_Z4copy"})  # noqa: E731
     monkeypatch.setattr(cuda, "compile_cubin", made)
-    cuda._stream.cache_clear()
-    cuda._tensor_map.cache_clear()
+    parameters.tensor_map.cache_clear()
     yield seen
-    cuda._stream.cache_clear()
-    cuda._tensor_map.cache_clear()
+    parameters.tensor_map.cache_clear()
 
 
 class Tensor(torch.Tensor):
@@ -325,18 +333,41 @@ def test_without_a_gpu_nothing_is_asked_of_cuda_core(driver, monkeypatch):
     assert not driver.cubins and not driver.set
 
 
-def test_a_launch_hands_over_pointers_and_numbers_on_torchs_stream(driver):
+def double(value):
+    """A number's bytes as those of an int."""
+    return int(np.float64(value).view(np.int64))
+
+
+def test_a_launch_hands_over_pointers_and_numbers_on_torchs_stream(driver, monkeypatch):
     launch = cuda.Launcher(PROGRAM, (2, 3), 128, 1024)
     x, y = on(0, torch.ones(8)), on(0, torch.ones(8))
     launch(x, 3, y, 0.5)
-    launch(y, 4, x, 0.5)
-    (_, stream, config, kernel, *values), second = driver.launched
-    assert config == {"grid": (2, 3), "block": 128, "shmem_size": 1024} and kernel.name == "copy<float>"
-    assert values == [x.data_ptr(), 3, y.data_ptr(), 0.5] and second[4:] == (y.data_ptr(), 4, x.data_ptr(), 0.5)
-    assert driver.streams == [(0, 0, 0xABC0)] and stream == second[1] == "stream 1", (
-        "one object for one of Torch's streams"
-    )
+    monkeypatch.setattr(launch, "_raw_stream", lambda index: 0xDEF0)
+    launch(y, -4, x, np.float32(1.5))
+    first, second = driver.launched
+    assert (first.grid, first.block, first.memory, first.attributes) == ((2, 3, 1), (128, 1, 1), 1024, 0)
+    assert first.function == 0xF00 and first.extra == 0
+    assert first.values == [x.data_ptr(), 3, y.data_ptr(), double(0.5)]
+    assert second.values == [y.data_ptr(), -4, x.data_ptr(), int(np.float32(1.5).view(np.int32))]
+    assert (first.stream, second.stream) == (0xABC0, 0xDEF0), "the stream that is Torch's at the time of the call"
+    assert first.address == second.address, "the same memory, rewritten"
     assert not driver.allowed
+
+
+def test_a_number_is_the_same_whatever_was_passed_before(driver):
+    launch, x = cuda.Launcher(PROGRAM, 1, 32), on(0, torch.ones(8))
+    numbers = [1, 1.0, True, 0.0, -0.0, 0, 2**40, np.int32(-1)]
+    for number in numbers:
+        launch(x, number)
+    seen = [call.values[1] for call in driver.launched]
+    assert seen == [1, double(1), 1, 0, double(-0.0), 0, 2**40, 2**32 - 1]
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, None, "3"])
+def test_an_argument_that_is_no_number_is_named(driver, number):
+    with pytest.raises(TypeError, match="expected a tensor, an int of 64 bits, a float or a NumPy scalar"):
+        cuda.Launcher(PROGRAM, 1, 32)(on(0, torch.ones(8)), number)
+    assert not driver.launched
 
 
 def test_a_launch_follows_its_first_tensor(driver):
@@ -344,19 +375,57 @@ def test_a_launch_follows_its_first_tensor(driver):
     assert [c[1] for c in driver.cubins[::2]] == ["sm_80"]
     for first in (x, x, y):
         launch(0.5, first, first)
-    assert [now for now, *_ in driver.launched] == [1, 1, 0] and driver.now == 0
-    assert driver.streams == [(1, 0, 0xABC1), (0, 0, 0xABC0)], "Torch's current stream of that device"
+    assert [call.device for call in driver.launched] == [1, 1, 0] and driver.now == 0
+    assert [call.stream for call in driver.launched] == [0xABC1, 0xABC1, 0xABC0], "Torch's stream of that device"
     assert [c[1] for c in driver.cubins[::2]] == ["sm_80", "sm_90a"], "loaded once for each device"
     assert [device for *_, device in driver.allowed] == ["device 0", "device 1"]
     cuda.Launcher(PROGRAM, 1, 32)(x)
-    assert driver.launched[-1][2] == {"grid": 1, "block": 32, "shmem_size": 0}, "none unless it is asked for"
+    last = driver.launched[-1]
+    assert (last.grid, last.block, last.memory) == ((1, 1, 1), (32, 1, 1), 0), "none unless it is asked for"
+
+
+def test_calls_that_overlap_have_memory_of_their_own(driver, monkeypatch):
+    """The driver reads a call's parameters while other threads run."""
+    from cuda.bindings import driver as real
+
+    launch, x, y = cuda.Launcher(PROGRAM, 1, 32), on(0, torch.ones(8)), on(0, torch.ones(8))
+    record, inside = real.cuLaunchKernelEx, []
+
+    def slow(*arguments):
+        if not inside:
+            inside.append(True)
+            thread = threading.Thread(target=launch, args=(y, 2))
+            thread.start()
+            thread.join()
+        return record(*arguments)
+
+    monkeypatch.setattr(launch, "_launch", slow)
+    launch(x, 1)
+    inner, outer = driver.launched
+    assert inner.values == [y.data_ptr(), 2] and outer.values == [x.data_ptr(), 1]
+    launch(x, 3), launch(y, 4)
+    assert {call.address for call in driver.launched[2:]} <= {inner.address, outer.address}, "which is used again"
+
+
+def test_a_thread_without_a_context_gets_one(driver):
+    from cuda.bindings.driver import CUresult
+
+    launch, x = cuda.Launcher(PROGRAM, 1, 32), on(0, torch.ones(8))
+    driver.results, driver.set = [CUresult.CUDA_ERROR_INVALID_CONTEXT], []
+    launch(x)
+    assert len(driver.launched) == 2 and driver.set == [0]
+    driver.results = [CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES]
+    with pytest.raises(
+        RuntimeError, match=r"^copy<float> of copy\.cu was not launched \(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES\)$"
+    ):
+        launch(x)
 
 
 def test_a_launch_goes_to_the_first_gpu_from_another_one(driver):
     launch, x = cuda.Launcher(PROGRAM, 1, 32), on(0, torch.ones(8))
     driver.now = 1
     launch(x)
-    assert [now for now, *_ in driver.launched] == [0] and driver.now == 1
+    assert [call.device for call in driver.launched] == [0] and driver.now == 1
 
 
 @pytest.mark.parametrize(
@@ -408,7 +477,7 @@ def test_more_than_48_kib_of_shared_memory_are_asked_for(driver, size, asked):
     driver.now = 1
     cuda.Launcher(PROGRAM, 1, 32, size)
     most = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    assert driver.allowed == [(most, size, "handle", "device 1")] * asked
+    assert driver.allowed == [(most, size, 0xF00, "device 1")] * asked
 
 
 def test_shared_memory_that_the_device_does_not_have_is_named(driver):
@@ -420,62 +489,175 @@ def test_shared_memory_that_the_device_does_not_have_is_named(driver):
 
 
 @pytest.fixture
-def views(monkeypatch):
-    """What cuda.core is asked to make a tensor map of."""
-    from cuda.core import utils
+def maps(monkeypatch):
+    """What the driver is asked to make a tensor map of."""
+    maps = []
 
-    views = []
+    def encode(address, kind, rank, pointer, sizes, strides, box, steps, interleave, swizzle, promotion, fill):
+        assert address.value % 64 == 0
+        rank = rank.value
+        maps.append(SimpleNamespace(
+            address=address.value, kind=kind, pointer=pointer.value, sizes=sizes[:rank], strides=strides[: rank - 1], box=box[:rank],
+            steps=steps[:rank], swizzle=swizzle, rest=(interleave, promotion, fill),
+        ))  # fmt: skip
+        return maps.error
 
-    def from_any_interface(memory, stream_ptr):
-        views.append((memory.__cuda_array_interface__, stream_ptr))
-        name = lambda kind: getattr(kind, "name", None) or np.dtype(kind).name  # noqa: E731
-        return SimpleNamespace(
-            as_tensor_map=lambda box, data_type, swizzle: ("map", box, name(data_type), swizzle.name)
-        )
-
-    monkeypatch.setattr(utils, "StridedMemoryView", SimpleNamespace(from_any_interface=from_any_interface))
-    return views
+    maps = type("Maps", (list,), {"error": 0})()
+    monkeypatch.setattr(parameters, "libcuda", lambda: SimpleNamespace(cuTensorMapEncodeTiled=encode))
+    return maps
 
 
 @pytest.mark.parametrize(
     ("shape", "box", "flat"),
     [((4, 128), (2, 64), (4, 128)), ((2, 3, 4, 128), (2, 64), (24, 128)), ((2, 3, 4, 128), (1, 2, 64), (6, 4, 128))],
 )
-def test_the_first_arguments_reach_the_kernel_as_tensor_maps(driver, views, shape, box, flat):
+def test_the_first_arguments_reach_the_kernel_as_tensor_maps(driver, maps, shape, box, flat):
+    from cuda.bindings.driver import CUtensorMapDataType, CUtensorMapSwizzle
+
     x, y = on(1, torch.zeros(shape, dtype=torch.bfloat16)), on(1, torch.ones(8))
     launch = cuda.Launcher(PROGRAM, 1, 32, boxes=[box])
     for _ in range(2):
         launch(x, y)
-    assert driver.launched[0][4:] == (("map", box, "bfloat16", "SWIZZLE_128B"), y.data_ptr())
-    ((interface, stream),) = views  # one map serves as long as the memory lies there
-    assert stream == -1 and interface == {
-        "version": 3, "data": (x.data_ptr(), False), "shape": flat, "typestr": "<u2", "stream": None,
-        "strides": tuple(2 * s for s in torch.zeros(flat).stride()),
-    }  # fmt: skip
+    (made,) = maps  # one map serves as long as the memory lies there
+    for call in driver.launched:
+        assert call.places[0] == made.address and call.values[1] == y.data_ptr()
+    # the innermost dimension comes first, whose stride is not given
+    assert made.pointer == x.data_ptr() and made.sizes == list(flat[::-1]) and made.box == list(box[::-1])
+    assert made.strides == [2 * s for s in torch.zeros(flat).stride()[-2::-1]] and made.steps == [1] * len(box)
+    assert made.kind == CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 and made.rest == (0, 0, 0)
+    assert made.swizzle == CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B
     with pytest.raises(ValueError, match="not contiguous"):
         launch(x.transpose(0, 1), y)
+    other = on(1, torch.zeros(shape, dtype=torch.bfloat16))
+    launch(other, y)
+    assert driver.launched[-1].places[0] == maps[-1].address != made.address
 
 
 @pytest.mark.parametrize(
-    ("dtype", "declared", "box", "typestr", "elements", "swizzle"),
+    ("dtype", "declared", "box", "elements", "swizzle"),
     [
-        ("float16", "float16", 64, "<u2", "float16", "SWIZZLE_128B"), ("float32", "float32", 32, "<f4", "float32", "SWIZZLE_128B"),
-        ("float32", "tf32", 32, "<f4", "TFLOAT32", "SWIZZLE_128B"), ("uint8", "uint8", 128, "|u1", "uint8", "SWIZZLE_128B"),
-        ("float8_e4m3fn", "float8_e4m3fn", 64, "|u1", "uint8", "SWIZZLE_64B"), ("bfloat16", "bfloat16", 16, "<u2", "bfloat16", "SWIZZLE_32B"),
-        ("bfloat16", "bfloat16", 8, "<u2", "bfloat16", "NONE"),
+        ("float16", "float16", 64, "FLOAT16", "128B"), ("float32", "float32", 32, "FLOAT32", "128B"),
+        ("float32", "tf32", 32, "TFLOAT32", "128B"), ("uint8", "uint8", 128, "UINT8", "128B"),
+        ("float8_e4m3fn", "float8_e4m3fn", 64, "UINT8", "64B"), ("bfloat16", "bfloat16", 16, "BFLOAT16", "32B"),
+        ("bfloat16", "bfloat16", 8, "BFLOAT16", "NONE"),
     ],
 )  # fmt: skip
-def test_a_tensor_map_has_its_tensors_elements(driver, views, dtype, declared, box, typestr, elements, swizzle):
+def test_a_tensor_map_has_its_tensors_elements(driver, maps, dtype, declared, box, elements, swizzle):
+    from cuda.bindings import driver as real
+
     x = on(0, torch.zeros((4, 128)).to(getattr(torch, dtype)))
     cuda.Launcher(PROGRAM, 1, 32, boxes=[(2, box)], dtypes=[declared])(x)
-    assert driver.launched[0][4:] == (("map", (2, box), elements, swizzle),)
-    ((interface, _),) = views
-    assert interface["typestr"] == typestr and interface["strides"] == (128 * x.element_size(), x.element_size())
+    (made,) = maps
+    assert made.kind == getattr(real.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{elements}")
+    assert made.swizzle == getattr(real.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}")
+    assert made.strides == [128 * x.element_size()]
 
 
-def test_elements_that_the_copy_engine_does_not_know_are_refused(driver, views):
+def test_elements_that_the_copy_engine_does_not_know_are_refused(driver, maps):
     with pytest.raises(ValueError, match=r"a tensor of torch.int64 cannot be a tensor map: expected 8 bits, float16"):
         cuda.Launcher(PROGRAM, 1, 32, boxes=[(2, 64)])(on(0, torch.zeros((4, 128), dtype=torch.int64)))
+    assert not maps
+
+
+def test_a_tensor_map_that_the_driver_refuses_is_named(driver, maps):
+    maps.error = 1
+    with pytest.raises(ValueError, match=r"no tensor map of \(4, 3\) torch.float16 in boxes of \(2, 64\) \(error 1\)"):
+        cuda.Launcher(PROGRAM, 1, 32, boxes=[(2, 64)])(on(0, torch.zeros((4, 3), dtype=torch.float16)))
+    assert not driver.launched
+
+
+# Triton on a GPU, by a stand-in for what its kernels return
+
+
+class Queue:
+    """In the place of a Triton kernel with its grid: looks up a compiled kernel and launches it, as Triton does."""
+
+    def __init__(self, driver):
+        self.driver, self.calls, self.runs = driver, [], []
+
+    def __call__(self, *arguments):
+        self.calls.append((self.driver.now, arguments))
+        number = len(self.calls)
+        run = lambda *given: self.runs.append((number, self.driver.now, given))  # noqa: E731
+        return SimpleNamespace(run=run, function=f"function {number}", packed_metadata="metadata")
+
+
+@pytest.fixture
+def frozen(driver):
+    queue = Queue(driver)
+    return Frozen(queue, (7, 2), ["ieee", 64]), queue
+
+
+def test_triton_looks_a_kernel_up_once(frozen):
+    launch, queue = frozen
+    x, y = on(0, torch.ones(8)), on(0, torch.ones(8).half())
+    for _ in range(3):
+        launch(x, 1000, 0.5, y)
+    assert len(queue.calls) == 1, "and queues that first launch itself"
+    ran = (
+        7,
+        2,
+        1,
+        0xABC0,
+        "function 1",
+        "metadata",
+        None,
+        None,
+        None,
+        x.data_ptr(),
+        1000,
+        0.5,
+        y.data_ptr(),
+        "ieee",
+        64,
+    )
+    assert queue.runs == [(1, 0, ran)] * 2
+    launch(on(0, torch.zeros(8)), 1000, 0.5, y)
+    assert len(queue.calls) == 1 and queue.runs[-1][2][9] != x.data_ptr(), "pointers may be others"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{1: 1}, {1: 1000.0}, {2: 1.5}, {0: on(0, torch.ones(8).half())}, {0: on(0, torch.ones(16))[1:9]}],
+    ids=str,
+)
+def test_triton_looks_again_where_it_compiles_other_code(frozen, change):
+    launch, queue = frozen
+    usual = [on(0, torch.ones(8)), 1000, 0.5, on(0, torch.ones(8))]
+    launch(*usual)
+    other = [change.get(place, argument) for place, argument in enumerate(usual)]
+    launch(*other)
+    assert (
+        len(queue.calls) == 2 and not queue.runs and all(a is b for a, b in zip(queue.calls[1][1], other, strict=True))
+    )
+
+
+def test_triton_launches_follow_their_first_tensor(frozen, driver):
+    launch, queue = frozen
+    x, y = on(1, torch.ones(8)), on(0, torch.ones(8))
+    for first in (x, x, y, y):
+        launch(3, first)
+    assert [now for now, _ in queue.calls] == [1, 0] and driver.now == 0, "looked up once for each device"
+    assert [(number, now, given[3]) for number, now, given in queue.runs] == [(1, 1, 0xABC1), (2, 0, 0xABC0)]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+@pytest.mark.parametrize(
+    ("second", "said"),
+    [
+        (on(1, torch.ones(8)), "argument 1 is on .*, the first one on cuda:0"),
+        (on(0, torch.ones(4, 4).T), "argument 1 is not contiguous; pass a copy of it"),
+    ],
+)
+def test_tensors_that_a_triton_kernel_would_misread_are_refused(frozen, second, said, kept):
+    launch, queue = frozen
+    if kept:
+        launch(on(0, torch.ones(8)), on(0, torch.ones(8)))
+    with pytest.raises(ValueError, match=said):
+        launch(on(0, torch.ones(8)), second)
+    assert len(queue.calls) == kept and not queue.runs
+    with pytest.raises(ValueError, match="the first tensor is on the CPU: expected one on a GPU"):
+        launch(torch.ones(8), second)
 
 
 # jax-triton

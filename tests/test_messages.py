@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from stand_in import light_python
-from test_command_line import fusebench, records_of
+from test_command_line import records_of
 
 KERNEL = '''"""mine: y = 3 x - (3 x + 1 / 3). x (N,) → y (N,)."""
 
@@ -41,7 +41,7 @@ LIGHT = PROGRAM.replace("(3 * x.float() + 1 / 3).to(x.dtype)", "(3 * x + 1 / 3)"
 
 
 @pytest.fixture
-def parity(tmp_path):
+def parity(tmp_path, answered):
     """A function from texts of the kernel and of its program to what `parity` makes of them, in float16."""
 
     def run(kernel=KERNEL, program=PROGRAM):
@@ -49,7 +49,7 @@ def parity(tmp_path):
         (tmp_path / "mine" / "kernel.py").write_text(kernel)
         (tmp_path / "mine" / "torch_eager.py").write_text(program)
         words = ("kernel=mine", f"path={tmp_path / 'mine'}", "dtype=float16", "device=cpu", "inputs=plain")
-        return fusebench("parity", *words, cwd=tmp_path)
+        return answered("parity", *words)
 
     return run
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from conftest import DEVICE
 from samples import CPU, case, table_of, timed, untimed
-from test_command_line import fusebench
 
 from fusebench import cases, discovery, kernel_file, provenance, report
 from fusebench.cases import make_case
@@ -142,9 +141,9 @@ def test_wrong_figures_are_named(wrong):
     assert not kernel_file._published_problem({"case": "odd", "figures": {"": {"": 3}}}, module)
 
 
-def test_the_command_shows_the_figures(tmp_path: Path):
-    words = ("kernel=lola", "case=token", "implementation=torch_eager", "device=cpu", "time_s=0.02", "worker=inline")
-    done = fusebench("bench", "experiment=published", *words, cwd=tmp_path)
+def test_the_command_shows_the_figures(on_shared_workers):
+    words = ("kernel=lola", "case=token", "implementation=torch_eager", f"device={DEVICE}", "time_s=0.02")
+    done = on_shared_workers("bench", "experiment=published", *words)
     assert done.returncode == 0, done.stderr
     assert table_of(done.stdout, "implementation")[0]["published"] == "73.9 µs"
     assert "published on A100-class, by unsynchronised loop: torch_eager 73.9 µs" in done.stdout.splitlines()

@@ -6,7 +6,7 @@ import re
 import shlex
 
 import pytest
-from test_command_line import REPOSITORY, fusebench
+from test_command_line import REPOSITORY
 from test_show import records, save
 
 TEXT = (REPOSITORY / "README.md").read_text()
@@ -24,21 +24,25 @@ def saved(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_command_of_the_readme_runs(tmp_path, saved, answered, command):
+def test_a_command_of_the_readme_runs(saved, answered, on_shared_workers, command):
     words = shlex.split(command)[1:]
     if words[0] == "plot":
         pytest.importorskip("matplotlib")
-    quick = {"bench": ["time_s=0.02", "inputs=plain"], "compare": ["time_s=0.01", "pairs=1", "rounds=1"]}.get(
-        words[0], []
-    )
+    quick = {
+        "bench": ["time_s=0.02", "inputs=plain"],
+        "compare": ["time_s=0.01", "pairs=1", "rounds=1"],
+        "train": ["case=small", "batch=32", "threads=1"],
+    }.get(words[0], [])
     if words[0] == "parity" and "inputs=" not in command:
         quick.append("inputs=plain")
     if "experiment=quick" in words:
         quick.append("batch=2")  # Triton is interpreted, a row at a time
-    if words[0] in ("data", "list", "show", "plot", "inspect") or "dry_run=true" in words:  # they start no worker
-        done = answered(*words, *quick)
+    if "case=all" in words:
+        quick.append("implementation=[all,~torch_compile]")  # seconds a cell
+    if words[0] == "compare" and "dry_run=true" not in words:
+        done = answered(*words, *quick)  # whose processes are its own
     else:
-        done = fusebench(*words, *quick, cwd=tmp_path)
+        done = on_shared_workers(*words, *quick)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -11,7 +11,6 @@ import subprocess
 import pytest
 import torch
 from conftest import DEVICE, FIXTURES
-from test_command_line import fusebench
 
 from fusebench import discovery, launchers
 from fusebench.cases import make_case
@@ -74,10 +73,8 @@ def test_implementations_use_nothing_else_of_the_harness():
     assert used == {f"fusebench.launchers.{name}" for name in launchers.__all__ if name != "VERSION"}
 
 
-def test_kernels_of_version_1_run_in_todays_workers(tmp_path):
-    done = fusebench(
-        "parity", "kernel=halved", "implementation=all", "dtype=all", "inputs=plain", f"path={VERSION1}", cwd=tmp_path
-    )
+def test_kernels_of_version_1_run_in_todays_workers(tmp_path, answered):
+    done = answered("parity", "kernel=halved", "implementation=all", "dtype=all", "inputs=plain", f"path={VERSION1}")
     assert done.returncode == 0, done.stdout + done.stderr
     (home,) = (tmp_path / "results").iterdir()
     statuses = {}
@@ -115,16 +112,16 @@ def test_a_cuda_kernel_of_version_1_compiles_and_calls_todays_launcher(monkeypat
         assert values[0] is x and values[1] is y and values[2] == 111
 
 
-def test_version_1_is_compared_with_the_working_tree(tmp_path):
+def test_version_1_is_compared_with_the_working_tree(tmp_path, answered):
     mine = tmp_path / "mine"
     shutil.copytree(VERSION1, mine)
     git = ["git", "-C", str(mine), "-c", "user.name=a", "-c", "user.email=a@b"]
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "version 1"]):
         subprocess.run([*git, *words], check=True)
     (mine / "halved" / "torch_eager.py").write_text(VERSION2)
-    done = fusebench(
+    done = answered(
         "compare", "@HEAD", "@.", "kernel=halved", "implementation=torch_eager", f"path={mine}", "batch=1000", "pairs=1", "rounds=3",
-        "time_s=0.02", cwd=tmp_path,
+        "time_s=0.02",
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (home,) = (tmp_path / "results").iterdir()

@@ -491,6 +491,16 @@ def test_a_fast_variance_errs_by_the_squares_that_cancel(mean):
     assert (found >= 0).all() and 0.5 < np.mean(spread(found - variance) / unit) < 5
 
 
+# Steps
+
+
+def test_steps_that_rounding_may_cross_are_crossed_by_each_element_in_half_of_the_draws():
+    value, size = np.array([0.0] * 400 + [1.0, -1.0]), np.ones(402)
+    found = drawn(noisy(), lambda r: r.positive(value, size), 16)
+    assert (found[:, :400].sum(axis=0) == 8).all() and (found[:, 400] == 1).all() and (found[:, 401] == 0).all()
+    assert ((found[:, :400].sum(axis=1) > 150) & (found[:, :400].sum(axis=1) < 250)).all(), "not by all together"
+
+
 def test_steps_of_a_relu_that_may_go_either_way_do_not_cancel_in_a_sum():
     """Two rows at the step, whose shares have opposite signs: a program may have one of them without the other."""
     z, shares = np.full((2, 1), 0.001), np.array([[3.0], [-3.0]])

@@ -6,8 +6,11 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import runpy
+import select
 import shutil
 import stat
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -151,6 +154,9 @@ def test_a_clean_run_from_the_command_line_to_the_last_line(fake, capsys):
     out = capsys.readouterr().out
     assert table_of(out, "implementation") == [{"implementation": "cuda:clean"} | dict.fromkeys(TOOLS, "clean")]
     assert "4 checks of 1 cell: 4 clean\n" in out and f"{fake.path} 2025.3.1.0, " in out
+    assert out.endswith(f"records: {the_run().resolve()}/records.jsonl\n") or out.endswith(
+        f"records: {the_run()}/records.jsonl\n"
+    )
 
 
 PLANTED = [
@@ -429,6 +435,41 @@ def test_the_program_under_the_tool_ends_with_its_parent(monkeypatch, seen):
     assert looks == [program.LOOK_S, program.LOOK_S, "exit 1"] and program.LOOK_S <= 10
 
 
+FORKS = """
+import os, sys
+sys.stdin.readline()
+if os.fork() == 0:
+    os.setsid()
+print(os.getpid(), flush=True)
+sys.stdin.readline()
+print("lives on", flush=True)
+"""
+
+
+def test_what_a_program_starts_while_it_is_being_ended_ends_with_it(monkeypatch):
+    """Between the look for its children and its end it may start one that leaves its group."""
+    from fusebench.workers import below
+
+    children = psutil.Process.children
+
+    def look(process, **how):
+        found = children(process, **how)
+        program.stdin.write(b"\n")
+        program.stdin.flush()
+        for _ in range(2 if select.select([program.stdout], [], [], 0.2)[0] else 0):
+            program.stdout.readline()
+        return found
+
+    program = subprocess.Popen(
+        [sys.executable, "-ISc", FORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    with program:
+        monkeypatch.setattr(psutil.Process, "children", look)
+        below.kill(program)
+        program.stdin.close()
+        assert b"lives on" not in program.stdout.read()
+
+
 def test_the_program_under_the_tool_leaves_the_record_of_its_cell(tmp_path, monkeypatch):
     from fusebench.records.record import Record
     from fusebench.sanitizer import cell as program
@@ -440,13 +481,38 @@ def test_the_program_under_the_tool_leaves_the_record_of_its_cell(tmp_path, monk
     cell = Cell(make_case(kernels["double"], "odd"), "torch_eager", next(iter(implementation.variants)))
     asked = request.Request("sanitize", (str(FIXTURES / "kernels"),), chosen, (cell,))
     (tmp_path / "request.json").write_bytes(request.encode(asked))
-    monkeypatch.setattr(program.memory, "be_killed_first", lambda: None)
+    events = []
+    monkeypatch.setattr(program.memory, "be_killed_first", lambda: events.append("is killed first"))
+    monkeypatch.setattr(program.below, "end_with", lambda parent: events.append(f"ends with {parent}"))
+    monkeypatch.setattr(program.signal, "alarm", lambda seconds: events.append(seconds))
+    monkeypatch.setattr(sys, "argv", [program.__file__, str(tmp_path / "request.json"), str(tmp_path), "123"])
     environment = dict(os.environ)
-    program.main(str(tmp_path / "request.json"), str(tmp_path), str(os.getpid()))
+    runpy.run_path(program.__file__, run_name="__main__")
     os.environ.clear()
     os.environ.update(environment)
     (record,) = store.read(tmp_path, Record)
     assert (record.id, record.status, record.reason) == (cell.id, "ok", None) and record.parity.first.ok
+    assert events == ["ends with 123", "is killed first", program.EXIT_S] and 0 < program.EXIT_S <= 60
+
+
+def test_a_cell_that_cannot_run_starts_no_process(fake, monkeypatch):
+    mirrored = KERNELS["mirrored"]
+    cuda = replace(mirrored.implementations["cuda"], broken="cuda.py cannot be read")
+    monkeypatch.setitem(
+        KERNELS, "mirrored", replace(mirrored, implementations={**mirrored.implementations, "cuda": cuda})
+    )
+    assert sanitize(tools="memcheck") == 1
+    check = checks()["clean/memcheck"]
+    assert check.record.status == "failed" and "cuda.py cannot be read" in check.record.reason and not fake.calls
+
+
+def test_what_an_earlier_check_printed_is_no_reason_of_a_later_one(fake):
+    fake.says("clean", "memcheck", record=None, code=1, prints="words of the first")
+    assert sanitize(tools="memcheck") == 1
+    assert "(words of the first)" in checks()["clean/memcheck"].record.reason
+    fake.says("clean", "memcheck", record=None, code=1)
+    assert sanitize(tools="memcheck", resumed=True, retry="crashed") == 1
+    assert checks()["clean/memcheck"].record.reason.endswith("exit code 1")
 
 
 def installed():

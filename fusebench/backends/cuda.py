@@ -9,19 +9,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from fusebench.backends.parameters import Parameters, tensor_map
 
 # kernels anywhere may include "_shared/cuda/device.cuh"; one beside their folder, such as an old commit's, comes first
 SHARED = Path(__file__).resolve().parents[2] / "implementations"
@@ -32,7 +31,6 @@ LINEINFO = (
     "FUSEBENCH_LINEINFO"  # where it is set, machine code says which lines it is of: the code itself stays the same
 )
 DEFAULT_SHARED_MEMORY = 48 * 1024  # what a block gets without asking for more
-SWIZZLES = {128: "SWIZZLE_128B", 64: "SWIZZLE_64B", 32: "SWIZZLE_32B"}  # by the bytes of a box's rows
 
 
 class CompileError(RuntimeError):
@@ -187,12 +185,16 @@ class Launcher:
         self.program, self.shared_memory, self.dtypes = program, shared_memory, tuple(dtypes)
         self.boxes = [(place, box, self.dtypes[place : place + 1] == ("tf32",)) for place, box in enumerate(boxes)]
         self._torch = torch
+        self._sizes = grid, block, shared_memory
         self._tensors: tuple[tuple[int, Any], ...] = ()  # their places and dtypes: the first call shows them
-        self._kernels: dict[int, Any] = {}  # by device
+        self._numbers: tuple[int, ...] = ()  # the places of the other arguments
+        self._functions: dict[int, Any] = {}  # by device
+        self._kernels: list[Any] = []  # whose code they are
+        self._free: list[Parameters] = []  # a launch takes one and gives it back, so that threads never share one
         self._load(torch.cuda.current_device() if torch.cuda.is_available() else 0)
-        from cuda.core import LaunchConfig, launch
+        from cuda.bindings import driver
 
-        self.config, self._launch = LaunchConfig(grid=grid, block=block, shmem_size=shared_memory), launch
+        self._launch, self._success = driver.cuLaunchKernelEx, driver.CUresult.CUDA_SUCCESS
         self._current_device = torch._C._cuda_getDevice
         self._raw_stream = torch._C._cuda_getCurrentRawStream  # what torch.compile's own launchers call
 
@@ -201,7 +203,8 @@ class Launcher:
         index = arguments[tensors[0][0]].get_device()
         if index != self._current_device():
             return self._elsewhere(index, arguments)
-        values, bits = list(arguments), 0
+        parameters = self._free.pop() if self._free else self._parameters(arguments)
+        values, bits = parameters.values, 0
         for place, dtype in tensors:
             tensor = arguments[place]
             if tensor.dtype is not dtype or tensor.get_device() != index or not tensor.is_contiguous():
@@ -210,10 +213,34 @@ class Launcher:
             bits |= pointer
         if bits & 15:
             raise ValueError("a tensor does not start at a multiple of 16 bytes; pass a copy of it")
-        for place, box, tf32 in self.boxes:
-            values[place] = _tensor_map(values[place], arguments[place].shape, tensors[place][1], box, tf32, index)
-        kernel = self._kernels.get(index) or self._load(index)
-        self._launch(_stream(self._raw_stream(index), index), self.config, kernel, *values)
+        for place in self._numbers:
+            if arguments[place] is not parameters.numbers[place]:
+                parameters.write(place, arguments[place])
+        if self.boxes:  # which are kept for the time of the launch
+            maps = [tensor_map(values[p], arguments[p].shape, tensors[p][1], *box, index) for p, *box in self.boxes]
+            for place, (address, _) in enumerate(maps):
+                parameters.addresses[place] = address
+        stream = self._raw_stream(index)
+        if stream != parameters.stream:
+            parameters.queue_on(stream)
+        function = self._functions.get(index) or self._load(index)
+        (error,) = self._launch(parameters.config, function, parameters.address, 0)
+        if error != self._success:
+            self._again(error, index, function, parameters)
+        self._free.append(parameters)
+
+    def _again(self, error: Any, index: int, function: Any, parameters: Parameters) -> None:
+        """A thread that has not used the device yet has no context, which only the driver minds."""
+        from cuda.bindings.driver import CUresult
+
+        if error == CUresult.CUDA_ERROR_INVALID_CONTEXT:
+            _device(index)
+            (error,) = self._launch(parameters.config, function, parameters.address, 0)
+        if error != self._success:
+            raise RuntimeError(f"{self.program.name} of {self.program.file.name} was not launched ({error.name})")
+
+    def _parameters(self, arguments: tuple[Any, ...]) -> Parameters:
+        return Parameters([0 if isinstance(a, self._torch.Tensor) else a for a in arguments], *self._sizes)
 
     def _elsewhere(self, index: int, arguments: tuple[Any, ...]) -> None:
         """The same while device `index` is the current one, by which the driver knows what its default stream is of."""
@@ -229,14 +256,19 @@ class Launcher:
             for place, (tensor, name) in enumerate(zip(arguments, names, strict=False))
             if isinstance(tensor, self._torch.Tensor)
         )
+        places = [place for place, _ in self._tensors]
+        self._numbers = tuple(place for place in range(len(arguments)) if place not in places)
         return self._tensors
 
     def _load(self, index: int) -> Any:
+        from cuda.bindings.driver import CUfunction
+
         kernel = load(self.program, index)
         if self.shared_memory > DEFAULT_SHARED_MEMORY:
             _allow_shared_memory(kernel, self.shared_memory, index)
-        self._kernels[index] = kernel
-        return kernel
+        self._kernels.append(kernel)
+        self._functions[index] = function = CUfunction(int(kernel.handle))  # the driver takes a kernel for one
+        return function
 
 
 def _fault(place: int, tensor: Any, dtype: Any, index: int) -> str:
@@ -249,60 +281,6 @@ def _fault(place: int, tensor: Any, dtype: Any, index: int) -> str:
 
 
 Launch = Launcher  # as kernels call it that were written for version 1 of the contract (launchers.py)
-
-
-@lru_cache(maxsize=1024)
-def _tensor_map(pointer: int, shape: tuple[int, ...], dtype: Any, box: tuple[int, ...], tf32: bool, index: int) -> Any:
-    """A contiguous tensor as Hopper's copy engine sees it, in boxes of those sizes, with elements of its own dtype, or of float32
-    rounded to `tf32` on the way. Rows of a box of 128, 64 or 32 bytes are swizzled. Leading dimensions that the box has none for
-    are taken as one. Nothing waits for the device. Raises ValueError for a dtype that the copy engine does not know.
-
-    A map says where memory lies and how, whatever is there, so that one that was made before serves; it keeps nobody's memory.
-    """
-    import ml_dtypes  # by what needs it alone: scripts of `inspect out=` have this file beside them
-    from cuda.core import TensorMapDescriptorOptions
-    from cuda.core.utils import StridedMemoryView
-
-    own = sys.modules[
-        TensorMapDescriptorOptions.__module__
-    ]  # no public module of cuda-core has the names of its choices
-    bits, elements = {
-        "torch.float16": ("<u2", np.float16), "torch.bfloat16": ("<u2", ml_dtypes.bfloat16), "torch.float32": ("<f4", np.float32),
-    }.get(str(dtype), ("|u1", np.uint8) if dtype.itemsize == 1 else ("", None))  # fmt: skip
-    if elements is None:
-        raise ValueError(f"a tensor of {dtype} cannot be a tensor map: expected 8 bits, float16, bfloat16 or float32")
-    leading = len(shape) - len(box) + 1
-    view = StridedMemoryView.from_any_interface(
-        _Memory(pointer, (math.prod(shape[:leading]), *shape[leading:]), bits), stream_ptr=-1
-    )
-    swizzle = getattr(own.TensorMapSwizzle, SWIZZLES.get(box[-1] * dtype.itemsize, "NONE"))
-    return view.as_tensor_map(box, data_type=own.TensorMapDataType.TFLOAT32 if tf32 else elements, swizzle=swizzle)
-
-
-class _Memory:
-    """Contiguous memory on the device, by CUDA's array interface, which has no bfloat16: elements of as many `bits`."""
-
-    def __init__(self, pointer: int, shape: tuple[int, ...], bits: str):
-        strides = tuple(int(bits[2:]) * math.prod(shape[i + 1 :]) for i in range(len(shape)))
-        self.__cuda_array_interface__ = {
-            "version": 3, "data": (pointer, False), "shape": shape, "strides": strides, "typestr": bits, "stream": None,
-        }  # fmt: skip
-
-
-class _TorchStream:
-    """cuda-core's protocol for the streams of others."""
-
-    def __init__(self, pointer: int):
-        self.pointer = pointer
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self.pointer
-
-
-@cache
-def _stream(pointer: int, index: int) -> Any:
-    """cuda-core's object for one of Torch's streams; Torch never gives its pooled streams back, so it stays valid."""
-    return _device(index).create_stream(_TorchStream(pointer))
 
 
 def _device(index: int) -> Any:

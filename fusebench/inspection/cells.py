@@ -53,7 +53,7 @@ def own_expectations(cell: Cell, kernel: Kernel, target: Target) -> list[Expecta
     or a figure that does not exist."""
     found: list[Expectation] = []
     for own in kernel.implementations[cell.implementation].expect:
-        case = make_case(kernel, own.case, own.dtype, own.precision, own.options)
+        case = make_case(kernel, own.case, own.dtype, own.precision, own.options, own.mode)
         if (own.variant, own.arch, case.id) == (cell.variant, target.arch, cell.case.id) and not cell.config:
             found += expectation.parse(own.expect)
     return found

@@ -3,8 +3,8 @@ call, compares its outputs with the float64 reference in reference.npz, and prin
 
     python run.py [--device cpu|cuda] [--save outputs.npz] [--calls 100]
 
-It needs NumPy and the kernel's framework: torch or jax, triton, for CUDA C++ cuda-core (which takes ml_dtypes for tensor maps of
-bfloat16). `implementations/` has the kernel's own sources, `harness/` what launches them and draws the inputs. On a machine without a
+It needs NumPy and the kernel's framework: torch or jax, triton, for CUDA C++ cuda-core.
+`implementations/` has the kernel's own sources, `harness/` what launches them and draws the inputs. On a machine without a
 GPU Triton interprets its kernels. Exit code: 0, or 1 where an output is farther from the reference than its error budget.
 """
 

@@ -27,7 +27,14 @@ from fusebench.inspection.targets import Target
 from fusebench.parity.judge import Judge
 
 ROOT = Path(fusebench.__file__).parent
-HARNESS = ("contract.py", "drawing.py", "launchers.py", "backends/cuda.py", "backends/jax_triton.py")
+HARNESS = (
+    "contract.py",
+    "drawing.py",
+    "launchers.py",
+    "backends/cuda.py",
+    "backends/jax_triton.py",
+    "backends/parameters.py",
+)
 _OURS = re.compile(r"\bfusebench\.(?=launchers|backends|contract|drawing)")
 
 
@@ -82,7 +89,7 @@ def _described(cell: Cell, kernel: Kernel, implementation: Implementation, judge
         "backend": implementation.backend, "without_gpu": implementation.without_gpu, "seed": cell.seed,
         "case": dataclasses.asdict(_plain(case)), "dtypes": {name: a.dtype.name for name, a in judge.arrays.items()},
         "inputs_sha256": digest.hexdigest(),
-        "in_place": [names.index(name) for name in implementation.in_place.get(cell.variant, ())],
+        "in_place": implementation.places_in_place(cell.variant, names),
         "outputs": [outputs[n] if n < len(outputs) else f"output {n}" for n in numbers],
         "output_dtypes": [judge.dtype(n) for n in numbers], "row_axes": axes,
     }  # fmt: skip

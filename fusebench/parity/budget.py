@@ -11,8 +11,9 @@ systematic error which no single element shows.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from typing import Any
 
@@ -54,6 +55,10 @@ class Budget:
 def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, dtype: str, elements: int = 0) -> Budget:
     """The budget of an output from its exact value, its noisy draws and its value with the declared points rounded; of
     `elements` elements in all, if these are some of its rows."""
+    still = _still(exact, draws, staged)
+    if still.any() and not still.all():
+        moving = derive(exact[~still], [d[~still] for d in draws], staged[~still], dtype, max(elements, exact.size))
+        return _beside_still(moving, still, exact, dtype)
     neighbours = Neighbours(exact)
     with np.errstate(all="ignore"):
         squares = [finite(drawn - exact) ** 2 for drawn in draws]
@@ -86,6 +91,35 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
     return Budget(
         reach, limit_of(exact, reach, dtype), deviation, *limits(figures, widths), beyond, alike, widths, nonfinite
     )  # fmt: skip
+
+
+def _still(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray) -> np.ndarray:
+    """Where nothing rounds, as in table rows that a step only copies: such elements say nothing of the noise of others of their value. Zeros
+    may (`_beside_zeros`), and rows that are wide have their noise to themselves."""
+    if exact.ndim and exact.shape[-1] >= 4 * NEIGHBOURS:
+        return np.zeros(exact.shape, bool)
+    return np.isfinite(exact) & (exact != 0) & np.logical_and.reduce([end == exact for end in (*draws, staged)])
+
+
+def _beside_still(moving: Budget, still: np.ndarray, exact: np.ndarray, dtype: str) -> Budget:
+    """The budget of an output of which only some elements have that of `moving`; the others are right or wrong."""
+
+    def among(values: Any, others: np.ndarray) -> np.ndarray:
+        found = others.copy()
+        found[~still] = values
+        return found
+
+    share = 1 - float(still.mean())
+    low, high = moving.mean_limits
+    return replace(
+        moving,
+        reach=among(moving.reach, np.zeros(exact.shape)),
+        limit=among(moving.limit, spacing(exact, dtype) / 2),
+        deviation=among(moving.deviation, spacing(exact, dtype) / math.sqrt(12)),
+        rms_limit=moving.rms_limit * math.sqrt(share),
+        mean_limits=(low * share, high * share),
+        nonfinite={value: among(where, np.zeros(exact.shape, bool)) for value, where in moving.nonfinite.items()},
+    )
 
 
 def all_together(

@@ -41,7 +41,7 @@ class Judge:
     """The reference and the budgets of one case on one input set, each computed once and kept for all its cells.
 
     `rows_seed` decides which rows of a large case are looked at. Where an output sums over all rows none can be left out: of a
-    large case in a backward mode the whole formula is evaluated on the device, and of each output rows of its own are `drawn`.
+    large case the whole formula is then evaluated on the device, and of each output rows of its own are `drawn`.
     """
 
     mathematics: Mathematics
@@ -64,28 +64,39 @@ class Judge:
         heights = [a.shape[axis] for a, axis in given if axis is not None]
         self.height = heights[0] if heights else 0
         most = self.rows_within(oversize(self.mathematics, self.case))
+        self.judged: np.ndarray | None = None
+        self.drawn: dict[int, np.ndarray] = {}
         if any(self.mathematics.output_axis(n, self.arrays) is None for n in range(len(self.mathematics.outputs))):
-            self.drawn = {} if most is None else self._drawn()
-            most = None  # what sums over all rows needs them all
-        else:
-            self.drawn = {}
-        self.judged = None if most is None else rows.chosen(self.height, most, self.rows_seed)
+            self.drawn = {} if most is None else self._drawn()  # what sums over all rows needs them all
+        elif most is not None:
+            self.judged = rows.chosen(self.height, most, self.rows_seed)
 
     def _drawn(self) -> dict[int, np.ndarray]:
-        """Of each large output in a backward mode, by its number, the rows that are looked at."""
+        """Of each large output of a case of which some output sums over all rows, by its number, the rows that are looked at."""
         chosen = {}
-        for number, shape in enumerate(self._shapes()):
+        for number, shape in enumerate(self._shapes):
             most = max(FEWEST_ROWS, int(shape[0] * DRAWN_ELEMENTS / max(1, math.prod(shape)))) if shape else 0
             if shape and most < shape[0]:
                 chosen[number] = rows.chosen(shape[0], most, self.rows_seed + number)
         return chosen
 
+    @cached_property
     def _shapes(self) -> list[tuple[int, ...]]:
-        """The shapes of the outputs in a backward mode: those of the inputs that they are gradients of, or are judged by."""
+        """The shapes of the outputs: in a backward mode those of the inputs that they are gradients of, or are judged by."""
         if self.case.mode == "forward":
-            return []
+            return self._shapes_by_formula()
         names = [name.removeprefix("value") for name in self.mathematics.outputs]
         return [self.arrays[n if n in self.arrays else n.removeprefix(modes.UPSTREAM)].shape for n in names]
+
+    def _shapes_by_formula(self) -> list[tuple[int, ...]]:
+        """Those of what the formula makes of one row, with all rows."""
+        shapes = []
+        for number, output in enumerate(self._of_one_row(Exact(np.zeros(1, int)))):
+            shape, axis = list(np.shape(output)), self.mathematics.output_axis(number, self.arrays)
+            if axis is not None:
+                shape[axis] = self.height
+            shapes.append(tuple(shape))
+        return shapes
 
     @property
     def partial(self) -> bool:
@@ -159,11 +170,15 @@ class Judge:
     def _by_number(self) -> bool:
         """Whether the formula asks for the numbers of rows, of which one is evaluated."""
         exact = Exact(np.zeros(1, int))
+        self._of_one_row(exact)
+        return exact.by_number
+
+    def _of_one_row(self, exact: Exact) -> list[np.ndarray]:
+        """The outputs of the first row alone."""
         given = zip(self.inputs, self.row_axes, strict=True)
         with np.errstate(all="ignore"):
             row = [a if axis is None else np.take(a, [0], axis) for a, axis in given]
-            evaluate(self.mathematics.formula_of(self.part), self.case, exact, row)
-        return exact.by_number
+            return evaluate(self.mathematics.formula_of(self.part), self.case, exact, row)
 
     def key(self, points: Sequence[str]) -> tuple[str, ...]:
         """Those of the points that make a difference: to store in float32 is no more than every float32 operation does."""
@@ -196,7 +211,7 @@ class Judge:
         place = self.place(number)
         if place is None:
             return exact.size
-        height = self._shapes()[number][0] if self.drawn else self.height
+        height = self._shapes[number][0] if self.drawn else self.height
         return exact.size // len(place[1]) * height
 
     def judge(self, outputs: Sequence[np.ndarray], points: Sequence[str]) -> Verdict:
@@ -257,7 +272,7 @@ class Judge:
         """What the device is to evaluate of a large case, so that `learn` need not wait for NumPy."""
         if not self.drawn:
             return self._asked(points, self._judged_rows)
-        outputs = range(len(self._shapes()))
+        outputs = range(len(self._shapes))
         drawn = tuple(tuple(map(int, self.drawn[n])) if n in self.drawn else None for n in outputs)
         return Asked(self.case, self.part, self.key(points), tuple(self.row_axes), (), (), (), self.seed, drawn=drawn)
 
@@ -290,12 +305,12 @@ class Judge:
         """What to say of the elements that were not drawn, or ""."""
         if not self.drawn:
             return ""
-        shapes = self._shapes()
+        shapes = self._shapes
         seen = sum(
             math.prod(s) // s[0] * len(self.drawn[n]) if n in self.drawn else math.prod(s) for n, s in enumerate(shapes)
         )
         return (
-            f"a gradient that sums over all rows needs them all: {seen} of {sum(map(math.prod, shapes))} elements were compared, "
+            f"an output that sums over all rows needs them all: {seen} of {sum(map(math.prod, shapes))} elements were compared, "
             "in rows that were drawn afterwards"
         )
 
@@ -360,7 +375,7 @@ class Judge:
         for number, (output, exact) in enumerate(zip(outputs, expected, strict=True)):
             shape = list(exact.shape)
             if number in self.drawn:
-                shape[0] = self._shapes()[number][0]
+                shape[0] = self._shapes[number][0]
             elif self.judged is not None:
                 shape[self.axis(number)] = self.height
             if output.shape != tuple(shape):

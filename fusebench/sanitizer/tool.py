@@ -90,7 +90,7 @@ def _places() -> list[str]:
 def _answer(path: str, flag: str) -> str:
     try:
         done = subprocess.run(
-            [path, flag], capture_output=True, text=True, errors="replace", timeout=ANSWER_S, stdin=subprocess.DEVNULL
+            [path, flag], capture_output=True, errors="replace", timeout=ANSWER_S, stdin=subprocess.DEVNULL
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise UsageError(f"{path} does not run: {error}") from error

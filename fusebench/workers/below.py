@@ -20,16 +20,27 @@ def end_with(parent: int) -> None:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Ends the tool, its program and whatever these started and left, and waits for the tool."""
-    family = []
+    """Ends the tool, its program and whatever these started and left, and waits for the tool. All are stopped first: what one of them
+    starts while they are looked for would be found by nobody."""
+    _signal_group(process, signal.SIGSTOP)
+    family: set[psutil.Process] = set()
     with contextlib.suppress(psutil.Error):
-        family = psutil.Process(process.pid).children(recursive=True)  # also those that left the group
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+        tool = psutil.Process(process.pid)
+        while new := set(tool.children(recursive=True)) - family:  # also those that left the group
+            for member in new:
+                with contextlib.suppress(psutil.Error):
+                    member.suspend()
+            family |= new
+    _signal_group(process, signal.SIGKILL)
     for member in family:
         with contextlib.suppress(psutil.Error):
             member.kill()
     process.wait()
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)
 
 
 def _look(parent: int) -> None:

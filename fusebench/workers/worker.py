@@ -99,7 +99,7 @@ class Bench:
             f: self.backend.put(inputs.load([f], folder)[0], self.device) for f in {f for s in asked.sets for f in s}
         }
         stored = [[arrays[file] for file in files] for files in asked.sets]
-        in_place = [asked.names.index(name) for name in found.in_place.get(variant, ())]
+        in_place = found.places_in_place(variant, asked.names)
         varying = [place for place, files in enumerate(zip(*asked.sets, strict=True)) if files[0] != files[-1]]
         kept = [self.backend.copy(a) for a in stored[0]]  # before prepare sees them
         self.backend.wait([*arrays.values(), kept])

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 OUTER_BYTES = (
     2**36
 )  # of the outer products, or of the weights that multiply them: more than two of either do not fit an H200
+LEARNING_RATE = 0.1  # of a training step
 COMPARISONS = 4e9  # of ids with known values that a CPU does in some seconds
 
 

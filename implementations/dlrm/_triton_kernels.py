@@ -4,7 +4,7 @@
     outer   bottom → sparse (look-up) → outer, total (the prediction's first layer, by outer_product.py)
             → top (its other layers, if there are any)                                                           5
 
-Few rows leave most multiprocessors without a program: a perceptron with many weights is then three launches (few_rows.py), such as
+modulus_split, improved_split: few rows leave most multiprocessors without a program, so each perceptron is three launches (few_rows.py):
 bottomshare, bottomsum (its first two layers) and bottom (the others).
 
 With `naive`, which compares every id with a whole list, programs have samples of one feature: there look-up and dots are two
@@ -18,7 +18,7 @@ from implementations._shared.triton.launch import by_launch, prefixed
 from implementations._shared.triton.limits import first_reason
 
 TUNABLES = {  # `sparse`, `outer` and `total` are launches of interaction=outer alone, `sparse` of naive as well
-    ("modulus", "improved", "naive"): {
+    ("modulus", "improved", "naive", "modulus_split", "improved_split"): {
         "bottom_BLOCK_M": (16, 32, 64, 128), "bottom_BLOCK_K": (16, 32, 64, 128, 256, 512), "bottom_BLOCK1": (16, 32, 64, 128),
         "bottom_BLOCK3": (16, 32, 64), "bottom_num_warps": (4, 8), "bottom_num_stages": (1, 2, 3, 4),
         "interaction_BLOCK_F": (16, 32, 64), "interaction_BLOCK_D": (16, 32, 64, 128), "interaction_num_warps": (1, 2, 4),
@@ -28,16 +28,23 @@ TUNABLES = {  # `sparse`, `outer` and `total` are launches of interaction=outer 
         "total_BLOCK": (32, 64, 128, 256), "total_num_warps": (1, 2, 4, 8),
         "top_BLOCK_M": (16, 32, 64, 128), "top_BLOCK_K": (16, 32, 64, 128, 256, 512), "top_BLOCK1": (16, 32, 64, 128),
         "top_BLOCK3": (16, 32, 64), "top_num_warps": (4, 8), "top_num_stages": (1, 2, 3, 4),
+        "sparse_BLOCK": (16, 32, 64, 128, 256), "sparse_BLOCK_D": (8, 16, 32, 64, 128, 256), "sparse_num_warps": (1, 2, 4, 8),
+    },
+    ("modulus_split", "improved_split"): {
         "bottomshare_BLOCK_M": (16, 32), "bottomshare_BLOCK_K": (32, 64, 128), "bottomshare_BLOCK1": (16, 32, 64),
         "bottomshare_BLOCK2": (32, 64, 128, 256), "bottomshare_num_warps": (2, 4, 8), "bottomshare_num_stages": (1, 2, 3, 4),
         "bottomsum_BLOCK": (32, 64, 128, 256), "bottomsum_num_warps": (1, 2, 4, 8),
         "topshare_BLOCK_M": (16, 32), "topshare_BLOCK_K": (32, 64, 128), "topshare_BLOCK1": (16, 32, 64),
         "topshare_BLOCK2": (32, 64, 128, 256), "topshare_num_warps": (2, 4, 8), "topshare_num_stages": (1, 2, 3, 4),
         "topsum_BLOCK": (32, 64, 128, 256), "topsum_num_warps": (1, 2, 4, 8),
-        "sparse_BLOCK": (16, 32, 64, 128, 256), "sparse_BLOCK_D": (8, 16, 32, 64, 128, 256), "sparse_num_warps": (1, 2, 4, 8),
     },
     "naive": {"sparse_BLOCK_LIST": (64, 128, 256), "sparse_num_stages": (1, 2, 3, 4)},
 }  # fmt: skip
+
+
+def hashing_of(variant):
+    """modulus, improved or naive."""
+    return variant.removesuffix("_split")
 
 
 def is_outer(case):
@@ -60,16 +67,17 @@ def perceptrons(case):
     return {name: part for name, part in parts.items() if part}
 
 
-def whole_perceptrons(case, device):
-    """The cases that perceptron.py's kernel launches by name: perceptrons, or what few_rows.py leaves of them."""
-    parts = perceptrons(case).items()
-    found = {name: few_rows.later_case(part) if few_rows.applies(part, device) else part for name, part in parts}
-    return {name: part for name, part in found.items() if part}
-
-
-def shared_perceptrons(case, device):
+def split_perceptrons(case, variant):
     """Those that begin with the launches of few_rows.py, by name."""
-    return {name: part for name, part in perceptrons(case).items() if few_rows.applies(part, device)}
+    parts = perceptrons(case).items() if variant.endswith("_split") else ()
+    return {name: part for name, part in parts if part.sizes["LAYERS"] > 1}
+
+
+def whole_perceptrons(case, variant):
+    """The cases that perceptron.py's kernel launches by name: perceptrons, or what few_rows.py leaves of them."""
+    split = split_perceptrons(case, variant)
+    found = {n: few_rows.later_case(part) if n in split else part for n, part in perceptrons(case).items()}
+    return {name: part for name, part in found.items() if part}
 
 
 def pitch_of(case, name, part=None):
@@ -86,19 +94,22 @@ def columns_of_first(case):
 
 def skip(case, variant, device):
     """Why Triton cannot run this cell, or None."""
-    if reason := dlrm.skip(case, variant, device) or lookup.skip(sparse_case(case), variant, device):
+    hashing = hashing_of(variant)
+    if reason := dlrm.skip(case, hashing, device) or lookup.skip(sparse_case(case), hashing, device):
         return reason
-    reasons = {name: perceptron.skip(part, variant, device) for name, part in whole_perceptrons(case, device).items()}
+    if hashing != variant and case.sizes["LAYERS"] == 1:
+        return f"one layer has no second whose weights are shared out: {hashing} is the same"
+    reasons = {name: perceptron.skip(part, variant, device) for name, part in whole_perceptrons(case, variant).items()}
     return first_reason(reasons)
 
 
 def config(case, variant, device):
     """The tunables of a variant: those of each of its launches."""
     configs, pairs = {}, interaction_case(case)
-    for name, part in shared_perceptrons(case, device).items():
+    for name, part in split_perceptrons(case, variant).items():
         configs[f"{name}share"] = few_rows.config(part, device)
         configs[f"{name}sum"] = outer_product.total_config(few_rows.shares_of(part, configs[f"{name}share"]))
-    for name, part in whole_perceptrons(case, device).items():
+    for name, part in whole_perceptrons(case, variant).items():
         configs[name] = perceptron.config(part, variant, device, pitch_of(case, name, part))
     if is_outer(case):
         configs["outer"] = outer_product.config(pairs, columns_of_first(case), device)
@@ -106,16 +117,16 @@ def config(case, variant, device):
     else:
         configs["interaction"] = interactions.config(pairs)
     if looks_up_apart(case, variant):
-        configs["sparse"] = lookup.config(sparse_case(case), variant, device)
+        configs["sparse"] = lookup.config(sparse_case(case), hashing_of(variant), device)
     return prefixed(configs)
 
 
 def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
     configs, pairs, reasons = by_launch(config), interaction_case(case), {}
-    for name, part in whole_perceptrons(case, device).items():
+    for name, part in whole_perceptrons(case, variant).items():
         reasons[name] = perceptron.fits(part, variant, device, configs[name], pitch_of(case, name, part))
-    for name, part in shared_perceptrons(case, device).items():
+    for name, part in split_perceptrons(case, variant).items():
         own = configs[f"{name}share"]
         reasons[f"{name}share"] = few_rows.fits(part, device, own, pitch_of(case, name))
         if reasons[f"{name}share"] is None:
@@ -129,7 +140,7 @@ def fits(case, variant, device, config):
     else:
         reasons["interaction"] = interactions.fits(pairs, device, configs["interaction"])
     if looks_up_apart(case, variant):
-        reasons["sparse"] = lookup.fits(sparse_case(case), variant, device, configs["sparse"])
+        reasons["sparse"] = lookup.fits(sparse_case(case), hashing_of(variant), device, configs["sparse"])
     return first_reason(reasons)
 
 
@@ -143,21 +154,21 @@ def named_launches(case, variant, device, config):
     configs, pairs = by_launch(config), interaction_case(case)
     made = perceptron_launches(case, "bottom", variant, device, configs)
     if looks_up_apart(case, variant):
-        (made["sparse"],) = lookup.launches(sparse_case(case), variant, device, configs["sparse"])
+        (made["sparse"],) = lookup.launches(sparse_case(case), hashing_of(variant), device, configs["sparse"])
     if is_outer(case):
         activation = "relu" if top_case(case) else "sigmoid"
         made["outer"], made["total"] = outer_product.launches(
             pairs, columns_of_first(case), activation, configs["outer"], configs["total"]
         )
     else:
-        hashing, pitch = "" if variant == "naive" else variant, dlrm.interaction_pitch(case)
+        hashing, pitch = "" if variant == "naive" else hashing_of(variant), dlrm.interaction_pitch(case)
         made["interaction"] = interactions.launch(pairs, configs["interaction"], hashing, case.sizes["V"], pitch)
     return made | (perceptron_launches(case, "top", variant, device, configs) if top_case(case) else {})
 
 
 def perceptron_launches(case, name, variant, device, configs):
     """The launches of one perceptron by their names."""
-    made, part = {}, shared_perceptrons(case, device).get(name)
+    made, part = {}, split_perceptrons(case, variant).get(name)
     if part:
         own, last = configs[f"{name}share"], part.sizes["LAYERS"] == 2
         activation, (M, N2) = part.options["last"] if last else "relu", part.size("M", "N2")
@@ -165,7 +176,7 @@ def perceptron_launches(case, name, variant, device, configs):
         made[f"{name}sum"] = outer_product.total_launch(
             case.dtype, M, N2, few_rows.shares_of(part, own), activation, configs[f"{name}sum"]
         )
-    if part := whole_perceptrons(case, device).get(name):
+    if part := whole_perceptrons(case, variant).get(name):
         (made[name],) = perceptron.launches(part, variant, device, configs[name], pitch_of(case, name, part))
     return made
 

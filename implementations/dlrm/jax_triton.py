@@ -10,6 +10,7 @@ from implementations.dlrm._triton_kernels import (  # noqa: F401 (parts of the c
     TUNABLES,
     config,
     fits,
+    hashing_of,
     launches,
     named_launches,
     run_model,
@@ -25,12 +26,14 @@ VARIANTS = {
     "modulus": ("hidden", "interaction"),
     "improved": ("hidden", "interaction"),
     "naive": ("hidden", "interaction"),
+    "modulus_split": ("hidden", "interaction"),
+    "improved_split": ("hidden", "interaction"),
 }
 
 
 def prepare(case, variant, *inputs):
     given = dlrm.by_part(case, inputs)
-    return prepared_for_kernels(variant, given.offsets, given.known)
+    return prepared_for_kernels(hashing_of(variant), given.offsets, given.known)
 
 
 def build(case, variant, device, chosen):

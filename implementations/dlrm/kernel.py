@@ -29,11 +29,8 @@ from implementations._shared.numpy.dlrm import (  # noqa: F401 (parts of the con
 
 BATCH = "M"
 ROWS = {"dense": 0, "ids": 0, "y": 0}
-LAUNCHES = {
-    "modulus": 3,
-    "improved": 3,
-    "naive": 5,
-}  # naive copies the known values first, as published, and looks up apart
+# with interaction=dot and three layers or more; naive copies the known values first, as published, and looks up apart
+LAUNCHES = {"modulus": 3, "improved": 3, "naive": 5, "modulus_split": 7, "improved_split": 7}
 
 
 def formula(case, r, *arrays):

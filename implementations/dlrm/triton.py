@@ -1,6 +1,7 @@
 """dlrm in Triton: kernels that it shares with fused_mlp, embedding and interaction; _triton_kernels.py says which.
 
-modulus, improved: look-ups within the interaction. naive: a launch of their own, behind a copy of the known values.
+modulus, improved: look-ups within the interaction. naive: a launch of their own, behind a copy of the known values. modulus_split and
+improved_split are for few rows: seven launches, in which programs share out the weights of wide layers.
 """
 
 import torch
@@ -11,6 +12,7 @@ from implementations.dlrm._triton_kernels import (  # noqa: F401 (parts of the c
     TUNABLES,
     config,
     fits,
+    hashing_of,
     launches,
     named_launches,
     run_model,
@@ -26,18 +28,20 @@ VARIANTS = {
     "modulus": ("hidden", "interaction"),
     "improved": ("hidden", "interaction"),
     "naive": ("hidden", "interaction"),
+    "modulus_split": ("hidden", "interaction"),
+    "improved_split": ("hidden", "interaction"),
 }
 EXPECT = (
-    {"variant": "modulus", "case": "main", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+    {"variant": ("modulus", "modulus_split"), "case": "main", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
-    {"variant": ("naive", "improved"), "case": "main", "dtype": "bfloat16", "options": {"hashing": "lookup"},
+    {"variant": ("naive", "improved", "improved_split"), "case": "main", "dtype": "bfloat16", "options": {"hashing": "lookup"},
      "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 
 
 def prepare(case, variant, *inputs):
     given = dlrm.by_part(case, inputs)
-    return prepared_for_kernels(variant, given.offsets, given.known)
+    return prepared_for_kernels(hashing_of(variant), given.offsets, given.known)
 
 
 def build(case, variant, device, chosen):

@@ -11,10 +11,12 @@ from implementations._shared.triton import interactions
 from implementations._shared.triton.launch import TYPES, launch_with
 from implementations._shared.triton.limits import misfit
 from implementations.interaction import _limits
+from implementations.interaction import _triton_backward as backward
+from implementations.interaction._vectors import side_by_side
 
-TUNABLES = {  # BLOCK_F and BLOCK_D are those of form=dot, BLOCK_I and BLOCK_J those of form=outer
+TUNABLES = {  # BLOCK_F and BLOCK_D are those of form=dot, BLOCK_I and BLOCK_J those of form=outer, backward BLOCK_I alone
     "default": {
-        "BLOCK_F": (16, 32, 64), "BLOCK_D": (16, 32, 64, 128), "BLOCK_I": (8, 16, 32, 64), "BLOCK_J": (64, 128, 256, 512),
+        "BLOCK_F": (16, 32, 64), "BLOCK_D": (16, 32, 64, 128), "BLOCK_I": (1, 2, 4, 8, 16, 32, 64), "BLOCK_J": (64, 128, 256, 512),
         "num_warps": (1, 2, 4, 8), "num_stages": (1, 2, 3, 4),
     },
 }  # fmt: skip
@@ -22,23 +24,40 @@ TUNABLES = {  # BLOCK_F and BLOCK_D are those of form=dot, BLOCK_I and BLOCK_J t
 
 def skip(case, variant, device):
     """Why Triton cannot run this cell, or None."""
-    return _limits.skip(case, variant, device)
+    behind = None if case.mode == "forward" else backward.skip(case, variant, device)
+    return behind or _limits.skip(case, variant, device)
 
 
 def config(case, variant, device):
-    """The tunables of a form: its tile and warps; `outer`, which has no loop, has no stages."""
+    """The tunables of a form: its tile and warps; `outer`, which has no loop, has no stages. In the backward modes they are those of
+    the backward launch."""
+    return backward.config(case) if case.mode != "forward" else forward_config(case)
+
+
+def forward_config(case):
+    """The tunables of a form in mode=forward."""
     return interactions.config(case) if case.options["form"] == "dot" else outer_config(case)
 
 
 def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
+    if case.mode != "forward":
+        return backward.fits(case, device, config)
     if case.options["form"] == "outer":
         return misfit(device, config, values=config["BLOCK_I"] * config["BLOCK_J"])
     return interactions.fits(case, device, config)
 
 
 def launches(case, variant, device, config):
-    """The one launch of either form."""
+    """The one launch of either form, in mode=forward_backward that and the one backward."""
+    if case.mode != "forward":
+        behind = backward.launches(case, config)
+        return behind if case.mode == "backward" else (*forward_launches(case, forward_config(case)), *behind)
+    return forward_launches(case, config)
+
+
+def forward_launches(case, config):
+    """The one launch of either form in mode=forward."""
     if case.options["form"] == "dot":
         return (interactions.launch(case, config),)
     M, F, D = case.size("M", "F", "D")
@@ -53,13 +72,6 @@ def outer_config(case):
     BLOCK_J = min(512, triton.next_power_of_2((F + 1) * D))
     BLOCK_I = min(8192 // BLOCK_J, triton.next_power_of_2((F + 1) * D))
     return {"BLOCK_I": BLOCK_I, "BLOCK_J": BLOCK_J, "num_warps": 4 if BLOCK_I * BLOCK_J >= 2048 else 1}
-
-
-@triton.jit
-def side_by_side(dense, sparse, n, D: tl.constexpr, N: tl.constexpr):
-    """The elements n of the sample's dense and sparse vectors side by side, as float32; 0 from N on."""
-    start = tl.where(n < D, dense, sparse - D)
-    return tl.load(start + n, mask=n < N, other=0.0).to(tl.float32)
 
 
 @triton.jit

@@ -1,18 +1,23 @@
-"""interaction in CUDA C++ (interactions.cuh describes the algorithms): one launch in either form."""
+"""interaction in CUDA C++ (interactions.cuh describes the algorithms): one launch in either form, and one for
+its gradient (_cuda_backward.py)."""
 
 from pathlib import Path
 
 from implementations._shared.cuda import interactions
 from implementations._shared.cuda.launch import unsupported
+from implementations.interaction import _cuda_backward as backward
 from implementations.interaction import _limits
 
 BACKEND = "torch"
 FUSED = True
 VARIANTS = {"default": ()}
+BACKWARD = {"default": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 EXPECT = (
     {"variant": "default", "case": "main", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": "default", "case": "main", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
 # BLOCK_M: samples of a block, or rows of a sample's outer product. BLOCK_K: elements of D that are on their way at once
@@ -22,26 +27,42 @@ FILE = Path(__file__).with_suffix(".cu")
 
 
 def skip(case, variant, device):
-    return unsupported(device) or interactions.skip(case) or _limits.skip(case, variant, device)
+    if reason := unsupported(device) or interactions.skip(case) or _limits.skip(case, variant, device):
+        return reason
+    return None if case.mode == "forward" else backward.skip(case, device)
 
 
 def config(case, variant, device):
-    return interactions.config(case, device)
+    """The tunables; in the backward modes they are those of the gradient's launch."""
+    return (interactions.config if case.mode == "forward" else backward.config)(case, device)
 
 
 def fits(case, variant, device, config):
-    return interactions.fits(case, device, config)
+    return (interactions.fits if case.mode == "forward" else backward.fits)(case, device, config)
 
 
 def launches(case, variant, device, config):
-    return (interactions.launch(FILE, case, config),)
+    """The one launch, in mode=forward_backward that and the one of the gradient."""
+    if case.mode == "forward":
+        return (interactions.launch(FILE, case, config),)
+    first = interactions.launch(FILE, case, interactions.config(case, device))
+    behind = backward.launch(case, config)
+    return (behind,) if case.mode == "backward" else (first, behind)
 
 
 def build(case, variant, device, config):
+    """call(dense (M, D), sparse (M, F, D)) → y; the gradient needs no more than these."""
+    if case.mode == "forward":
+        return _forward(case, config)
+    call, gradient = _forward(case, interactions.config(case, device)), backward.gradient(case, config)
+    return lambda dense, sparse: (call(dense, sparse), (dense, sparse)), gradient
+
+
+def _forward(case, config):
     import torch
 
     M, F, D = case.size("M", "F", "D")
-    (described,) = launches(case, variant, device, config)
+    described = interactions.launch(FILE, case, config)
     launch, sizes = described.bind(), described.sizes
     width = D + F * (F + 1) // 2 if case.options["form"] == "dot" else ((F + 1) * D) ** 2
 

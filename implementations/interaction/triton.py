@@ -2,6 +2,8 @@
 
 import torch
 
+from implementations.interaction import _triton_backward as backward
+from implementations.interaction import _triton_kernels as kernels
 from implementations.interaction._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
@@ -12,11 +14,32 @@ VARIANTS = {"default": ()}
 EXPECT = (
     {"variant": "default", "case": "main", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": "default", "case": ("main", "large"), "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": "default", "case": "main", "dtype": ("float32", "bfloat16"), "options": {"form": "outer"}, "mode": "backward",
+     "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
+BACKWARD = {"default": ()}
 
 
 def build(case, variant, device, chosen):
-    (launch,) = launches(case, variant, device, chosen)
+    """call(dense (M, D), sparse (M, F, D)) → (M, D + F (F + 1) / 2) or (M, ((F + 1) D)²)."""
+    if case.mode == "forward":
+        return _call(case, chosen)
+    call, (launch,) = _call(case, kernels.forward_config(case)), backward.launches(case, chosen)
+    run = launch.bind()
+
+    def gradient(inputs, dy):
+        dense, sparse = inputs
+        ddense, dsparse = torch.empty_like(dense), torch.empty_like(sparse)
+        run(dense, sparse, dy, ddense, dsparse)
+        return ddense, dsparse
+
+    return lambda dense, sparse: (call(dense, sparse), (dense, sparse)), gradient
+
+
+def _call(case, chosen):
+    (launch,) = kernels.forward_launches(case, chosen)
     run = launch.bind()
     M, F, D = case.size("M", "F", "D")
     width = D + F * (F + 1) // 2 if case.options["form"] == "dot" else ((F + 1) * D) ** 2

@@ -21,14 +21,15 @@ __device__ __forceinline__ float row_shift(const T* x, long long K) {
 }
 
 // W (K, N). LANES lanes of a warp sit side by side on 16-byte vectors of one row of W, 32 / LANES rows at a time; the
-// warps of a block share K. Few LANES make many blocks (small N), many make long contiguous reads (large N).
-template <typename T, Activation ACT, bool ALIGNED, int LANES, int WARPS>
-__global__ void __launch_bounds__(WARPS * 32)
+// warps of a block share K. Few LANES make many blocks (small N), many make long contiguous reads (large N). A thread has two
+// batches of UNROLL vectors on their way: while it uses one, the other still comes, so that memory never waits for arithmetic.
+template <typename T, Activation ACT, bool ALIGNED, int LANES, int WARPS, int UNROLL>
+// 16 bits take 128 registers, sums of eight columns among them
+__global__ void __launch_bounds__(WARPS * 32, (sizeof(T) == 4 ? 128 / UNROLL : 16) / WARPS)
     row_kn(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K,
            long long N) {
-    constexpr int SIZE = Vector<T>::SIZE, AHEAD = 4;  // vectors that a thread requests before it uses the previous ones
-    constexpr int COLUMNS = LANES * SIZE, ROWS = WARPS * 32 / LANES;
-    int column = threadIdx.x % LANES, group = threadIdx.x / LANES;
+    constexpr int SIZE = Vector<T>::SIZE, COLUMNS = LANES * SIZE, GROUPS = 32 / LANES, ROWS = WARPS * GROUPS, STEP = UNROLL * ROWS;
+    int column = threadIdx.x % LANES, group = threadIdx.x / LANES, lane = threadIdx.x % 32;
     long long n = static_cast<long long>(blockIdx.x) * COLUMNS + column * SIZE;
     int count = static_cast<int>(min(N - n, static_cast<long long>(SIZE)));
 
@@ -38,45 +39,58 @@ __global__ void __launch_bounds__(WARPS * 32)
     bool finishes = threadIdx.x < COLUMNS && own < N;
     float bias = finishes ? to_float(b[own]) : 0.0f;
 
-    Vector<T> w[AHEAD];
-    float v[AHEAD], sum = 0.0f, sum2 = 0.0f, product[SIZE] = {}, colsum[SIZE] = {};
-    const T* w_from = W + group * N + n;
-    auto request = [&](int k0) {
+    float sum = 0.0f, sum2 = 0.0f, product[SIZE] = {}, colsum[SIZE] = {};
+    constexpr int HELD = (UNROLL * GROUPS + 31) / 32;  // elements of x that a lane loads for its warp
+    struct Batch {
+        Vector<T> w[UNROLL];
+        float x[HELD];
+    } one, other;
+    int left = static_cast<int>(K) - group;  // rows from the next one to be requested on, and of x likewise
+    const T *w_from = W + group * N + n, *x_from = x + group - lane / LANES;
+    auto request = [&](Batch& batch) {  // every ROWS-th row; past K they are 0
+        int in_warp = left + lane / LANES;
 #pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            if (k0 + i * ROWS >= K) break;
-            if constexpr (ALIGNED) w[i] = count > 0 ? load_streaming(w_from + i * ROWS * N) : Vector<T>{};
-            else w[i] = load_part<false>(w_from + i * ROWS * N, count);
-            v[i] = to_float(x[k0 + i * ROWS]);
+        for (int h = 0; h < HELD; ++h) {
+            int at = (lane + h * 32) / GROUPS * ROWS + lane % GROUPS;
+            batch.x[h] = at < in_warp && lane + h * 32 < UNROLL * GROUPS ? to_float(x_from[at]) : 0.0f;
         }
-        w_from += AHEAD * ROWS * N;
+#pragma unroll
+        for (int i = 0; i < UNROLL; ++i) {
+            bool inside = i * ROWS < left;
+            if constexpr (ALIGNED) batch.w[i] = inside && count > 0 ? load_streaming(w_from) : Vector<T>{};
+            else batch.w[i] = load_part<false>(w_from, inside ? count : 0);
+            w_from += ROWS * N;
+        }
+        left -= STEP, x_from += STEP;
     };
-    request(group);
+    request(one);
+    request(other);
     float shift = row_shift(x, K);
-    for (int k0 = group; k0 < K; k0 += AHEAD * ROWS) {
-        Vector<T> wi[AHEAD];
-        float vi[AHEAD];
+    auto add = [&](const Batch& batch, int k) {
 #pragma unroll
-        for (int i = 0; i < AHEAD; ++i) wi[i] = w[i], vi[i] = v[i];
-        request(k0 + AHEAD * ROWS);
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            if (k0 + i * ROWS >= K) break;
-            float d = vi[i] - shift;
+        for (int i = 0; i < UNROLL; ++i) {
+            float v = __shfl_sync(0xffffffffu, batch.x[i * GROUPS / 32], i * GROUPS % 32 + lane / LANES);
+            float d = k + group + i * ROWS < K ? v - shift : 0.0f;
             sum += d;
             sum2 = fmaf(d, d, sum2);
 #pragma unroll
             for (int j = 0; j < SIZE; ++j) {
-                float wj = element(wi[i], j);
+                float wj = element(batch.w[i], j);
                 product[j] = fmaf(d, wj, product[j]);
                 colsum[j] += wj;
             }
         }
+    };
+    for (int k = 0; k < K; k += 2 * STEP) {
+        add(one, k);
+        request(one);
+        add(other, k + STEP);
+        request(other);
     }
 
     // Lanes on the same columns first, then warps.
     __shared__ float products[WARPS][COLUMNS], colsums[WARPS][COLUMNS], sums[WARPS], sums2[WARPS];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    int warp = threadIdx.x / 32;
 #pragma unroll
     for (int j = 0; j < SIZE; ++j) {
         float p = lane_sum<32 / LANES, LANES>(product[j]), c = lane_sum<32 / LANES, LANES>(colsum[j]);

@@ -4,6 +4,8 @@ row             one token; the product is a stream over W
 multirow        a tile of rows; statistics, colsum(W) and product in one kernel
 multirow_ws     the same with colsum(W) summed once beforehand
 two_launches    and the statistics of rows in a launch before: worth it where many tiles would each sum up the same rows
+
+The backward modes are multirow's: three launches behind a forward call of four (_cuda_backward.py).
 """
 
 from pathlib import Path
@@ -11,26 +13,42 @@ from pathlib import Path
 from implementations._shared.cuda import matmul
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, unsupported
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
+from implementations.lola import _cuda_backward as backward
 
 BACKEND = "torch"
 FUSED = True
 VARIANTS = {"row": (), "multirow": ("one_pass",), "multirow_ws": ("one_pass",), "two_launches": ("one_pass",)}
+BACKWARD = {"multirow": ("layernorm", "bias", "dz")}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 EXPECT = (
     {"variant": ("multirow", "multirow_ws"), "case": "batch", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,tensor_core>=1"},
-    {"variant": "row", "case": "token", "dtype": ("float32", "bfloat16"), "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
+    # two batches of W a thread, asked for before the loop and in it, none through the stack
+    {"variant": "row", "case": "token", "dtype": ("float32", "bfloat16"), "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0,LDG.128>=8"},
+    {"variant": "row", "case": "wide_token", "dtype": ("float32", "bfloat16"), "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,LDG.128>=16"},
     {"variant": "multirow_ws", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
     {"variant": "two_launches", "case": "large", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
 )  # fmt: skip
 TUNABLES = {
     # WIDTH: with (K, N) the lanes side by side on a row of W, with (N, K) the columns of a warp
-    "row": {"WIDTH": (1, 2, 4, 8, 16, 32), "num_warps": (4, 8, 16)},
+    # UNROLL: with (K, N) the vectors of each of a thread's two batches
+    "row": {"WIDTH": (1, 2, 4, 8, 16, 32), "UNROLL": (4, 8), "num_warps": (2, 4, 8, 16)},
     ("multirow", "multirow_ws"): {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
         "num_stages": (2, 3, 4), "CLUSTER": (1,),
+    },
+    "multirow": {  # those of the launches of mode=backward
+        "dx_KERNEL": ("tensor", "warpgroup", "simt"), "dx_BLOCK_M": (16, 64, 128), "dx_BLOCK_N": (64, 128, 256),
+        "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2),
+        "dW_KERNEL": ("tensor", "warpgroup", "simt"), "dW_BLOCK_M": (16, 64, 128), "dW_BLOCK_N": (64, 128, 256),
+        "dW_num_stages": (2, 3, 4), "dW_CLUSTER": (1, 2),
     },
     "two_launches": {
         "KERNEL": ("warpgroup",), "BLOCK_M": (128,), "BLOCK_N": (128, 256), "num_stages": (2, 3, 4), "CLUSTER": (1, 2),
@@ -69,6 +87,8 @@ def prepare(case, variant, x, W, b):
 
 
 def config(case, variant, device):
+    if case.mode != "forward":
+        return backward.config(case, device)
     if variant == "row":
         return _row_config(case, device)
     if variant == "two_launches":
@@ -77,16 +97,35 @@ def config(case, variant, device):
 
 
 def _row_config(case, device):
-    """The longest contiguous reads (kn) or the most columns a warp (nk) that still give all multiprocessors work.
+    """nk: the most columns a warp that still give all multiprocessors two blocks, as was best on an H200 at every size.
 
-    On an H200 one block of kn on each was best at every size, and two of nk.
+    kn: the longest contiguous reads that share columns out evenly, to within a tenth, or as evenly as any. All blocks of a
+    multiprocessor run at once, so that none waits for another's end: 16 warps of them, whose 8 or 16 vectors a thread are 64 or
+    128 KiB, or all there is of W.
     """
-    if case.options["w_layout"] == "kn":
-        widths, num_warps, enough = (32, 16, 8, 4), 16, 0.9 * multiprocessors(device)
-    else:
-        widths, num_warps, enough = (4, 2, 1), 8, 2 * multiprocessors(device)
-    choices = [{"WIDTH": width, "num_warps": num_warps} for width in widths]
-    return next((c for c in choices if -(-case.sizes["N"] // _row_columns(case, c)) >= enough), choices[-1])
+    if case.options["w_layout"] == "nk":
+        choices = [{"WIDTH": width, "num_warps": 8} for width in (4, 2, 1)]
+        enough = 2 * multiprocessors(device)
+        return next((c for c in choices if -(-case.sizes["N"] // _row_columns(case, c)) >= enough), choices[-1])
+
+    def shares(width):
+        """(blocks of the busiest multiprocessor, the share of the others' work in its own)."""
+        blocks = -(-case.sizes["N"] // _row_columns(case, {"WIDTH": width}))
+        most = -(-blocks // multiprocessors(device))
+        return most, blocks / (most * multiprocessors(device))
+
+    widths = (32, 16, 8, 4)
+    width = next((w for w in widths if shares(w)[1] >= 0.9), max(widths, key=lambda w: shares(w)[1]))
+    least = max(2, width * (16 // case.itemsize) // 32)  # a thread a column
+    num_warps = max(least, next(n for n in (16, 8, 4, 2) if n * shares(width)[0] <= 16 or n == 2))
+    rows = (
+        num_warps * 32 // width
+    )  # of W at once; in 16 bits the sums of eight columns leave no registers for longer batches
+    return {
+        "WIDTH": width,
+        "UNROLL": 4 if case.itemsize == 2 or case.sizes["K"] <= 8 * rows else 8,
+        "num_warps": num_warps,
+    }
 
 
 def _row_columns(case, config):
@@ -95,6 +134,8 @@ def _row_columns(case, config):
 
 
 def fits(case, variant, device, config):
+    if case.mode != "forward":
+        return backward.fits(case, device, config)
     if variant == "row":
         return _row_fits(case, config)
     if variant == "two_launches" and config["KERNEL"] != "warpgroup":
@@ -110,6 +151,8 @@ def _row_fits(case, config):
         return reason
     if case.options["w_layout"] == "nk":
         return not_one_of("WIDTH", width, (1, 2, 4))
+    if reason := not_one_of("UNROLL", config["UNROLL"], (4, 8)):
+        return reason
     if reason := not_one_of("WIDTH", width, (4, 8, 16, 32)):
         return reason
     columns = _row_columns(case, config)
@@ -120,11 +163,15 @@ def _row_fits(case, config):
 
 
 def launches(case, variant, device, config):
+    if case.mode != "forward":
+        behind = backward.launches(case, device, config)
+        return behind if case.mode == "backward" else (*backward.forward_launches(case, device), *behind)
     T, activation = case.dtype, case.options["activation"].upper()
     if variant == "row":
         layout = case.options["w_layout"]
         aligned = rows_are_aligned(case, *case.size("K", "N"))
-        arguments = TYPES[T], activation, aligned, config["WIDTH"], config["num_warps"]
+        arguments = [TYPES[T], activation, aligned, config["WIDTH"], config["num_warps"]]
+        arguments += [config["UNROLL"]] if layout == "kn" else []
         grid = -(-case.sizes["N"] // _row_columns(case, config))
         return (Launch(instance(FILE, f"row_{layout}", *arguments), grid, 32 * config["num_warps"], dtypes=(T,) * 4),)
     if variant == "two_launches":
@@ -144,6 +191,8 @@ def _statistics(tile):
 
 def build(case, variant, device, config):
     """call(x (M, K), W, b (N,), then what `prepare` made) → (M, N)."""
+    if case.mode != "forward":
+        return backward.build(case, device, config)
     import torch
 
     M, K, N = case.size("M", "K", "N")

@@ -14,7 +14,7 @@
 
 #if __CUDA_ARCH__ >= 900
 template <typename T, int DP, int BM, int KEYS, int STAGES>
-__global__ void __launch_bounds__(BM * 2 + 128, 1)
+__global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
     flash_warpgroup(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                     const __grid_constant__ TensorMap v, const int* __restrict__ n_padd, T* __restrict__ y, long long heads,
                     long long tokens, long long D, long long, float scale) {
@@ -36,7 +36,8 @@ __global__ void __launch_bounds__(BM * 2 + 128, 1)
         }
         return;
     }
-    warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64>>();
+    // with 64 rows two blocks share the registers, 128 a thread before producers give theirs
+    warpgroup_reg_alloc<BM == 64 ? 256 - PRODUCER_REGISTERS : CONSUMER_REGISTERS<BM / 64>>();
     Tile tile;
     float s[1][Tile::FN][4], by[2];
     int last = min(at.first + (static_cast<int>(threadIdx.x) / 128) * 64, at.end);  // behind this warpgroup's rows

@@ -1,7 +1,7 @@
 """softmax in CUDA C++ (cuda.cu, which describes the algorithms), one launch in every variant.
 
 row: a row in the registers of some lanes or of a block. cluster: in those of several blocks. online: rows of any length,
-read twice.
+read twice. The backward modes have the same variants (_cuda_backward.py).
 """
 
 from pathlib import Path
@@ -17,15 +17,20 @@ from implementations._shared.cuda.softmax import (
     vectors,
 )
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
+from implementations.softmax import _cuda_backward as backward
 
 BACKEND = "torch"
 FUSED = True
 VARIANTS = {"row": (), "cluster": (), "online": ()}
+BACKWARD = {"row": ("probabilities",), "cluster": ("probabilities",), "online": ("probabilities",)}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 EXPECT = (
     {"variant": ("row", "online"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
     {"variant": "cluster", "case": "wide", "dtype": "bfloat16", "arch": ("sm_90a", "sm_100a"), "expect": "spills=0"},
+    {"variant": ("row", "online"), "case": "published", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0"},
+    {"variant": "cluster", "case": "wide", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
     "row": {"LANES": (4, 8, 16, 32, 128, 256, 512, 1024)},
@@ -51,13 +56,21 @@ def skip(case, variant, device):
         return "a row of more than 1 MiB does not fit in the registers of 8 blocks: online"
     if variant == "cluster" and count <= CLUSTER_THREADS[0]:
         return "a row of less than a block's vectors needs no cluster: row"
-    return None
+    return None if case.mode == "forward" else backward.skip(case, variant, device)
 
 
 def config(case, variant, device):
+    """The tunables; in the backward modes they are those of the backward launch."""
+    return (forward_config if case.mode == "forward" else backward.config)(case, variant, device)
+
+
+def forward_config(case, variant, device):
     R, C = case.size("R", "C")
     if variant == "row":
-        return {"LANES": row_lanes(vectors(C, case))}
+        count, lanes = vectors(C, case), row_lanes(vectors(C, case))
+        # many short rows: a thread's two vectors on their way fill the memory's queues, and rows share a warp's exchanges
+        many = R * lanes >= 4 * 2048 * multiprocessors(device) and lanes <= 32 and lanes < 2 * count <= 4 * lanes
+        return {"LANES": max(4, lanes // 2) if many else lanes}
     return cluster_config(vectors(C, case), R, multiprocessors(device)) if variant == "cluster" else {"num_warps": 16}
 
 
@@ -70,6 +83,8 @@ def cluster_config(count, R, multiprocessors):
 
 
 def fits(case, variant, device, config):
+    if case.mode != "forward":
+        return backward.fits(case, variant, device, config)
     C = case.sizes["C"]
     if variant == "row":
         return row_fits(C, config, case)
@@ -84,6 +99,15 @@ def fits(case, variant, device, config):
 
 
 def launches(case, variant, device, config):
+    """The one launch of every variant, in mode=forward_backward that and the one backward."""
+    if case.mode == "forward":
+        return forward_launches(case, variant, config)
+    behind = backward.launches(case, variant, config)
+    first = forward_launches(case, variant, forward_config(case, variant, device))
+    return behind if case.mode == "backward" else (*first, *behind)
+
+
+def forward_launches(case, variant, config):
     (R, C), dtypes = case.size("R", "C"), (case.dtype, case.dtype)
     head = TYPES[case.dtype], rows_are_aligned(case, C)
     if variant == "row":
@@ -99,15 +123,29 @@ def launches(case, variant, device, config):
 
 
 def build(case, variant, device, config):
-    """call(x (R, C)) → (R, C)."""
+    """call(x (R, C)) → (R, C); y is what the backward launch needs."""
+    if case.mode == "forward":
+        return _in_one_launch(*launches(case, variant, device, config))
+    (first,) = forward_launches(case, variant, forward_config(case, variant, device))
+    (second,) = backward.launches(case, variant, config)
+    call = _in_one_launch(first)
+
+    def forward(x):
+        y = call(x)
+        return y, y
+
+    return forward, _in_one_launch(second)
+
+
+def _in_one_launch(described):
+    """A function of arrays (R, C) that returns another."""
     import torch
 
-    (described,) = launches(case, variant, device, config)
     launch, sizes = described.bind(), described.sizes
 
-    def call(x):
-        y = torch.empty_like(x)
-        launch(x, y, *sizes)
-        return y
+    def call(*arrays):
+        result = torch.empty_like(arrays[0])
+        launch(*arrays, result, *sizes)
+        return result
 
     return call

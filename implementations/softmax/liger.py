@@ -2,10 +2,13 @@
 
 from liger_kernel.ops.softmax import LigerSoftmaxFunction
 
+from implementations._shared.torch.autograd import in_mode
+
 BACKEND = "torch"
 REQUIRES = {"triton": "triton", "liger_kernel": "liger-kernel"}
 WITHOUT_GPU = "unavailable"
 VARIANTS = {"default": ()}
+BACKWARD = {"default": ("probabilities",)}
 LONGEST = 65536  # columns: what Liger's calculate_settings allows a program
 
 
@@ -19,4 +22,4 @@ def skip(case, variant, device):
 
 def build(case, variant, device):
     """call(x (R, C)) → (R, C)."""
-    return LigerSoftmaxFunction.apply
+    return in_mode(case, LigerSoftmaxFunction.apply, (0,))

@@ -3,7 +3,7 @@ compute in float32, get the inputs and then the upstream gradients, and store th
 
 import numpy as np
 
-from programs import Mistake, Program
+from programs import Mistake, Program, sparse_gradients
 from programs.arithmetic import activate, edit, first_again, is_16, keep, pairwise, same, store, wide
 from programs.softmax import softmax
 
@@ -134,3 +134,6 @@ MISTAKES = {
         "all of dW a part in a thousand off": of_lola(edited=lambda dx, dW, db: (dx, dW * np.float32(1.001), db)),
     },
 }  # fmt: skip
+
+CORRECT |= sparse_gradients.CORRECT
+MISTAKES |= sparse_gradients.MISTAKES

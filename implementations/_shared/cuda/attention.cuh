@@ -284,9 +284,10 @@ struct Attention {
     }
 
     // Writes acc / total to rows first … of y (tokens, D), 0 in those before `begin`. `rows` is ROWS_BYTES of shared memory that
-    // no other row's warp uses, `merge` MERGE_BYTES that nobody does. `highest` is the same in all lanes of a row.
+    // no other row's warp uses, `merge` MERGE_BYTES that nobody does. `highest` is the same in all lanes of a row. Where it is given,
+    // `logarithms` (tokens,) has the logarithms of rows' sums of exponentials, to the base 2: exp2(s * scale - this) is a weight.
     __device__ __forceinline__ void epilogue(T* y, int first, int begin, int tokens, int D, unsigned char* rows,
-                                             unsigned char* merge) {
+                                             unsigned char* merge, float* logarithms = nullptr) {
 #pragma unroll
         for (int m = 0; m < FM; ++m)
 #pragma unroll
@@ -321,6 +322,7 @@ struct Attention {
                     all = fmaf(share, totals[n * BM + r], all);
                 }
                 y[static_cast<long long>(first + r) * D + d] = from_float<T>(first + r < begin ? 0.0f : sum / all);
+                if (logarithms && d == 0) logarithms[first + r] = m + log2f(all);
             }
         } else {
             __syncwarp();
@@ -331,6 +333,7 @@ struct Attention {
                     int r = row + m * 16 + h * 8 + g;
                     bool padding = first + r < begin;
                     float inverse = 1.0f / total[m][h];
+                    if (logarithms && t == 0 && first + r < tokens) logarithms[first + r] = highest[m][h] + log2f(total[m][h]);
 #pragma unroll
                     for (int f = 0; f < FD; ++f) {
                         struct alignas(2 * sizeof(T)) { T at[2]; } pair;

@@ -151,11 +151,11 @@ def skip_flash(case, device):
     return None
 
 
-def flash(file, case, config, dtypes=()):
-    """The launch of `flash` of `file`: softmax(q kᵀ / √D) v for B H heads."""
+def flash(file, case, config, dtypes=(), kernel="flash"):
+    """The launch of `flash` of `file`, or of another `kernel` on flash_tile: softmax(q kᵀ / √D) v for B H heads."""
     B, H, T = case.size("B", "H", "T")
     tile = tile_of(config)
-    program = instance(file, "flash", *head(case), tile.FM, tile.WM, tile.WN, tile.KEYS, tile.STAGES)
+    program = instance(file, kernel, *head(case), tile.FM, tile.WM, tile.WN, tile.KEYS, tile.STAGES)
     return Launch(program, B * H * -(-T // tile.rows), tile.threads, tile.memory(case, 2), dtypes=dtypes)
 
 

@@ -225,3 +225,20 @@ __device__ __forceinline__ float activate(float z) {
     if constexpr (A == GELU_TANH) return z * sigmoid(z * fmaf(0.071354816f * z, z, 1.5957691f));
     return z;
 }
+
+// The derivative of an activation. That of tanh GELU is p + z p (1 - p) (2u)' with p = sigmoid(2u) of the same u; 1 - p is taken as
+// sigmoid(-2u), where nothing cancels.
+template <Activation A>
+__device__ __forceinline__ float slope(float z) {
+    if constexpr (A == RELU) return z > 0.0f ? 1.0f : z != z ? z : 0.0f;
+    if constexpr (A == SIGMOID) return sigmoid(z) * sigmoid(-z);
+    if constexpr (A == TANH) return 1.0f - tanhf(z) * tanhf(z);
+    if constexpr (A == SILU) return sigmoid(z) * fmaf(z, sigmoid(-z), 1.0f);
+    if constexpr (A == GELU_ERF)
+        return fmaf(0.39894228f * z, exp2_approximate(-0.72134752f * z * z), 0.5f * (1.0f + erff(0.70710678f * z)));
+    if constexpr (A == GELU_TANH) {
+        float u = z * fmaf(0.071354816f * z, z, 1.5957691f);
+        return sigmoid(u) * fmaf(z * sigmoid(-u), fmaf(0.21406445f * z, z, 1.5957691f), 1.0f);
+    }
+    return 1.0f;
+}

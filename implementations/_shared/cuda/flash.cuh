@@ -28,10 +28,10 @@ struct QueryTile {
     __device__ __forceinline__ int count(int BN) const { return end > begin ? (end - begin + BN - 1) / BN : 0; }
 };
 
+// `logarithms` (…, tokens) are written where they are given: epilogue() of attention.cuh.
 template <typename T, bool IEEE, bool ALIGNED, int DP, int FM, int WM, int WN, int KEYS, int STAGES>
-__global__ void __launch_bounds__(WM* WN * 32, 1)
-    flash(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const int* __restrict__ n_padd,
-          T* __restrict__ y, long long heads, long long tokens, long long D, long long pitch, float scale) {
+__device__ __forceinline__ void flash_tile(const T* q, const T* k, const T* v, const int* n_padd, T* y, float* logarithms,
+                                           long long heads, long long tokens, long long D, long long pitch, float scale) {
     using Tile = Attention<T, IEEE, ALIGNED, DP, FM, WM, WN, KEYS>;
     constexpr int BN = Tile::BN, STAGE = 2 * Tile::TOKENS_BYTES, ALL = STAGES * STAGE;
     extern __shared__ __align__(128) unsigned char memory[];
@@ -78,7 +78,15 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     }
     copy_wait<0>();
     __syncthreads();
-    tile.epilogue(y + at.head * tokens * D, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages);
+    tile.epilogue(y + at.head * tokens * D, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages,
+                  logarithms ? logarithms + at.head * tokens : nullptr);
+}
+
+template <typename T, bool IEEE, bool ALIGNED, int DP, int FM, int WM, int WN, int KEYS, int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32, 1)
+    flash(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const int* __restrict__ n_padd,
+          T* __restrict__ y, long long heads, long long tokens, long long D, long long pitch, float scale) {
+    flash_tile<T, IEEE, ALIGNED, DP, FM, WM, WN, KEYS, STAGES>(q, k, v, n_padd, y, nullptr, heads, tokens, D, pitch, scale);
 }
 
 // What a block has: rows first …, tokens begin … end, of which the tiles start at `start`.

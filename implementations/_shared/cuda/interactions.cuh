@@ -77,6 +77,27 @@ __device__ __forceinline__ void write_out(const T* staged, T* to, int count) {
     for (int e = count / SIZE * SIZE + threadIdx.x; e < count; e += blockDim.x) to[e] = staged[e];
 }
 
+// A sample's dense vector on its way into y, by a warp. It is asked for before the products: behind them nothing would hide how long
+// that takes. What it has beyond 128 elements is read when it is stored.
+template <typename T>
+struct DenseVector {
+    static constexpr int KEPT = 4;
+    const T* from;
+    int lane, D;
+    T kept[KEPT];
+
+    __device__ __forceinline__ DenseVector(const T* from, int lane, int D) : from(from), lane(lane), D(D) {
+#pragma unroll
+        for (int i = 0; i < KEPT; ++i) kept[i] = lane + i * 32 < D ? from[lane + i * 32] : T{};
+    }
+    __device__ __forceinline__ void store(T* to) const {
+#pragma unroll
+        for (int i = 0; i < KEPT; ++i)
+            if (lane + i * 32 < D) to[lane + i * 32] = kept[i];
+        for (int d = lane + KEPT * 32; d < D; d += 32) to[d] = from[d];
+    }
+};
+
 // ---- dot, tensor cores ----------------------------------------------------------------------------------------------
 
 // What the tensor cores get of 4 bytes; NaN stays NaN.
@@ -108,6 +129,7 @@ __device__ __forceinline__ void tensor_dots(const Source& source, T* __restrict_
         row[b] = Source::LOOKS_UP ? __shfl_sync(0xffffffffu, own_row, f) : source.row(sample, f, F);
     }
 
+    DenseVector<T> dense(source.dense + sample * D, lane, exists ? D : 0);
     float c[TILES][2 * TILES][4] = {};  // 16 rows by 8 columns each
     for (int start = t * SIZE; start - t * SIZE < D; start += UNROLL * STEP) {
         Vector<T> x[UNROLL][2 * TILES];
@@ -142,8 +164,8 @@ __device__ __forceinline__ void tensor_dots(const Source& source, T* __restrict_
     }
 
     T* own = STAGED ? reinterpret_cast<T*>(shared) + warp * pitch : y + sample * pitch;
+    dense.store(own);
     if (exists) {
-        for (int d = lane; d < D; d += 32) own[d] = source.dense[sample * D + d];
         fill_rest(own, F, D, pitch, lane, 32);
 #pragma unroll
         for (int i = 0; i < TILES; ++i)
@@ -195,6 +217,7 @@ __device__ __forceinline__ void simt_dots(const Source& source, float* __restric
     float* x = reinterpret_cast<float*>(shared) + warp * 4 * groups * STRIDE;
     float* staged = reinterpret_cast<float*>(shared) + SAMPLES * 4 * groups * STRIDE;
     float* own = STAGED ? staged + warp * pitch : y + sample * pitch;
+    DenseVector<float> dense(source.dense + sample * D, lane, exists ? D : 0);
 
     __shared__ Index rows[SAMPLES][32];
     rows[warp][lane] = Source::LOOKS_UP ? rows_of_lanes(source, sample, 0, F, exists) : source.row(sample, lane, F);
@@ -249,10 +272,8 @@ __device__ __forceinline__ void simt_dots(const Source& source, float* __restric
                 if (row <= F && (a != b || r > s)) own[D + below_diagonal(row, column)] = c[r][s];
             }
     }
-    if (exists) {
-        for (int d = lane; d < D; d += 32) own[d] = source.dense[sample * D + d];
-        fill_rest(own, F, D, pitch, lane, 32);
-    }
+    dense.store(own);
+    if (exists) fill_rest(own, F, D, pitch, lane, 32);
     if constexpr (STAGED) {
         __syncthreads();
         int samples = static_cast<int>(min(M - first, static_cast<long long>(SAMPLES)));

@@ -4,7 +4,7 @@ The tunables are KERNEL (`tensor`, `simt` or `warpgroup`), BLOCK_M and BLOCK_N o
 implementation that has but one kernel for a case leaves KERNEL and CLUSTER out.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
 from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
@@ -47,6 +47,11 @@ SLAB = 64  # elements of 128 bytes
 SIMT_STAGES = 2  # slabs of 16 in K, as in matmul_simt.cuh
 
 
+def product(case, M, K, N, nk=False):
+    """The case of another product of a kernel: x (M, K) with W (K, N), or with (N, K) where `nk`."""
+    return replace(case, sizes={"M": M, "K": K, "N": N}, options={**case.options, "w_layout": "nk" if nk else "kn"})
+
+
 def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0):
     """The config of the best of `tiles` that fit, of a product of x (M, K) with `parts` matrices (K, N) side by side. `beside` is
     how many bytes of shared memory the kernel has with a tile beside its own."""
@@ -81,14 +86,21 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0):
     return too_large(tile_bytes(tile, parts, stages, case.itemsize) + beside(tile), device)
 
 
-def launch(file, kernel, case, device, config, arguments=(), parts=1, beside=lambda tile: 0, dtypes=()):
-    """The launch of `<kernel>_<KERNEL>` of `file` with a config that fits. `dtypes` are those of its arguments.
+def launch(
+    file, kernel, case, device, config, arguments=(), parts=1, beside=lambda tile: 0, dtypes=(), transposed=False
+):
+    """The launch of `<kernel>_<KERNEL>` of `file` with a config that fits. `dtypes` are those of its arguments. `transposed` says that
+    x is stored (K, M).
 
     The template's arguments are the type (not of simt), `arguments`, ALIGNED (not of warpgroup), NK, and the tile.
     """
     M, K, N = case.size("M", "K", "N")
     tile, stages, nk = tile_of(case, config), config["num_stages"], case.options["w_layout"] == "nk"
-    template, aligned, shape = f"{kernel}_{tile.kind}", rows_are_aligned(case, K, N), (tile.rows, tile.columns)
+    template, aligned, shape = (
+        f"{kernel}_{tile.kind}",
+        rows_are_aligned(case, M if transposed else K, N),
+        (tile.rows, tile.columns),
+    )
     grid = blocks(tile, M, N, parts)
     if tile.kind == "simt":
         program = instance(file, template, *arguments, aligned, nk, *shape)
@@ -100,7 +112,9 @@ def launch(file, kernel, case, device, config, arguments=(), parts=1, beside=lam
     program = instance(file, template, *head, nk, *shape, stages, tile.cluster)
     grid = min(grid, max(1, multiprocessors(device) // tile.cluster) * tile.cluster)
     columns = (tile.columns // max(parts, tile.cluster), SLAB) if nk else (SLAB, SLAB)
-    return Launch(program, grid, tile.threads, memory, dtypes=dtypes, boxes=((tile.rows, SLAB), columns))
+    return Launch(
+        program, grid, tile.threads, memory, dtypes=dtypes, boxes=((SLAB if transposed else tile.rows, SLAB), columns)
+    )
 
 
 def kind_of(case, config):

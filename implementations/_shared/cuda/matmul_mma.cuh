@@ -8,7 +8,7 @@
 //   matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, PARTS>(x, W, y, M, K, N, f)         hopper/matmul.cuh: 16 bits, ALIGNED
 //
 // are whole kernels but for the epilogue f: f(f.row(m), f.column(n), v) is y[m, n] as a float, where v[p] is the sum of column n
-// of part p. row and column are called once each, for places inside of y alone, so that they may read what belongs to them (a
+// of part p. XT, a last argument that is false unless given, says that x is stored (K, M). row and column are called once each, for places inside of y alone, so that they may read what belongs to them (a
 // bias). BM × BN is the tile of the product, so the block's tile of y is BM × BN / PARTS; the grid has
 // ceil(M / BM) * ceil(N / (BN / PARTS)) blocks in one dimension.
 // Sizes are arbitrary. ALIGNED promises that K and N are multiples of a 16-byte vector; without it, elements are loaded one
@@ -175,8 +175,9 @@ struct Nearest {
     }
 };
 
-// The sums of a block: WM × WN warps, each with TM × TN of the BM × BN. Fragment j of a warp belongs to part j % PARTS.
-template <typename T, bool NK, int BM, int BN, int WM, int WN, int PARTS = 1>
+// The sums of a block: WM × WN warps, each with TM × TN of the BM × BN. Fragment j of a warp belongs to part j % PARTS. XT: slabs of x
+// are ColumnLoader's.
+template <typename T, bool NK, int BM, int BN, int WM, int WN, int PARTS = 1, bool XT = false>
 struct TensorTile {
     static constexpr int SIZE = Vector<T>::SIZE, THREADS = WM * WN * 32, TM = BM / WM, TN = BN / WN;
     static constexpr int FM = TM / 16, FN = TN / 8, COLUMNS = BN / PARTS;  // fragments of a warp; columns of y
@@ -210,10 +211,24 @@ struct TensorTile {
     }
 
     __device__ __forceinline__ void load_x(unsigned (&a)[FM][4], const unsigned char* x, int step) const {
+        constexpr int CHUNKS = BM / SIZE;
 #pragma unroll
         for (int i = 0; i < FM; ++i) {
-            int row = row0 + i * 16 + lane % 16, chunk = step * 2 + lane / 16;
-            load_matrices(a[i], shared_address(x) + row * 128 + ((chunk ^ (row & 7)) << 4));
+            int first = row0 + i * 16;
+            if constexpr (!XT) {
+                int row = first + lane % 16, chunk = step * 2 + lane / 16;
+                load_matrices(a[i], shared_address(x) + row * 128 + ((chunk ^ (row & 7)) << 4));
+            } else if constexpr (sizeof(T) == 2) {
+                int k = step * 16 + lane / 16 * 8 + lane % 8, chunk = first / 8 + lane / 8 % 2;
+                load_matrices_transposed(a[i], shared_address(x) + (k * CHUNKS + (chunk ^ column_swizzle<T, CHUNKS>(k))) * 16);
+            } else {
+#pragma unroll
+                for (int r = 0; r < 4; ++r) {
+                    int k = step * 8 + r / 2 * 4 + t, m = first + r % 2 * 8 + g;
+                    int at = (k * CHUNKS + (m / 4 ^ column_swizzle<T, CHUNKS>(k))) * 16 + m % 4 * 4;
+                    a[i][r] = *reinterpret_cast<const unsigned*>(x + at);
+                }
+            }
         }
     }
 
@@ -323,15 +338,15 @@ __device__ __forceinline__ void mainloop(Tile& tile, unsigned char* memory, X& x
     __syncthreads();
 }
 
-template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES, int PARTS, typename F>
+template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES, int PARTS, bool XT = false, typename F>
 __device__ __forceinline__ void matmul_mma(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y,
                                            long long M, long long K, long long N, F f) {
-    using Tile = TensorTile<T, NK, BM, BN, WM, WN, PARTS>;
+    using Tile = TensorTile<T, NK, BM, BN, WM, WN, PARTS, XT>;
     extern __shared__ __align__(128) unsigned char memory[];  // max(STAGES * STAGE, OUT_BYTES)
     long long m0, n0;
     block_origin(M, N, BM, Tile::COLUMNS, m0, n0);
     Tile tile;
-    RowLoader<T, ALIGNED, BM, Tile::THREADS> rows(x, m0, M, K);
+    WeightLoader<!XT, T, ALIGNED, BM, Tile::THREADS, 1> rows(x, m0, M, K);  // as W is stored: rows of K where not XT
     WeightLoader<NK, T, ALIGNED, BN, Tile::THREADS, PARTS> columns(W, n0, N, K);
     mainloop<STAGES>(tile, memory, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>));
     tile.template epilogue<ALIGNED>(memory, y, M, N, m0, n0, f);

@@ -130,7 +130,7 @@ constexpr int SIMT_THREADS = BM * BN / 64;
 template <int BM, int BN>
 constexpr int SIMT_BLOCKS = BM * BN >= 128 * 128 ? 2 : 4;  // on a multiprocessor: for __launch_bounds__
 
-template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, typename F>
+template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, bool XT = false, typename F>
 __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const float* __restrict__ W,
                                             float* __restrict__ y, long long M, long long K, long long N, F f) {
     static_assert(PARTS == 1 || PARTS == 2, "a thread has two blocks of columns");
@@ -144,8 +144,11 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
     block_origin(M, N, BM, COLUMNS, m0, n0);
     int w_column = tid % (BN / 4) * 4, w_k = tid / (BN / 4);  // of a (K, N) slab
 
-    const float* x_from = x + (m0 + quad) * K + part;
-    int rows = static_cast<int>(min(M - m0, static_cast<long long>(BM))) - quad;
+    // XT: x is stored (K, M), and brought as a (K, N) slab is
+    constexpr int X_GROUPS = THREADS / (BM / 4);
+    int x_row = XT ? tid % (BM / 4) * 4 : quad, x_k = tid / (BM / 4);
+    const float* x_from = XT ? x + x_k * M + m0 + x_row : x + (m0 + quad) * K + part;
+    int rows = static_cast<int>(min(M - m0, static_cast<long long>(BM))) - x_row;
     // Vector i of a thread is QUADS columns (NK), or GROUPS rows, on from the one before; one that crosses COLUMNS is in
     // the next part.
     static_assert(COLUMNS % QUADS == 0, "the part of a vector depends on i alone");
@@ -157,8 +160,10 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
     Vector<float> xv[X_LOADS], wv[W_LOADS];
     auto request = [&](int left) {  // the next slab; what lies outside of x or W becomes 0
 #pragma unroll
-        for (int i = 0; i < X_LOADS; ++i)
-            xv[i] = load_part<ALIGNED>(x_from + i * QUADS * K, i * QUADS < rows ? left - part : 0);
+        for (int i = 0; i < X_LOADS; ++i) {
+            if constexpr (XT) xv[i] = load_part<ALIGNED>(x_from + i * X_GROUPS * M, x_k + i * X_GROUPS < left ? rows : 0);
+            else xv[i] = load_part<ALIGNED>(x_from + i * QUADS * K, i * QUADS < rows ? left - part : 0);
+        }
 #pragma unroll
         for (int i = 0; i < W_LOADS; ++i) {
             if constexpr (NK) {
@@ -169,14 +174,15 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
             }
         }
         w_from += NK ? BK : BK * PARTS * N;
-        x_from += BK;
+        x_from += XT ? BK * M : BK;
     };
     auto deposit = [&](int stage, int left) {
 #pragma unroll
         for (int i = 0; i < X_LOADS; ++i) {
             f.x(i, xv[i], left - part);
+            if constexpr (XT) *reinterpret_cast<Vector<float>*>(&xs[stage][x_k + i * X_GROUPS][x_row]) = xv[i];
 #pragma unroll
-            for (int j = 0; j < 4; ++j) xs[stage][part + j][quad + i * QUADS] = xv[i].at[j];
+            for (int j = 0; j < 4 && !XT; ++j) xs[stage][part + j][quad + i * QUADS] = xv[i].at[j];
         }
 #pragma unroll
         for (int i = 0; i < W_LOADS; ++i) {

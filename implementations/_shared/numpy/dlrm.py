@@ -75,12 +75,12 @@ class Forward(NamedTuple):
 
 def forward(case, r, *arguments):
     """The model up to its logit. Points: those of the perceptrons; `hidden` also of the dense vector, `interaction` of the products,
-    where they are stored."""
+    where they are stored, and `cast` of looked-up vectors, where the tables have another dtype than the case."""
     given = dlrm.by_part(case, arguments)
     bottom = perceptron.sums(dlrm.dense_case(case), r, given.dense, *given.bottom)
     dense = r.round("hidden", bottom[0][-1])
     rows = lookup.rows(given.ids, given.offsets, given.known)
-    sparse = given.tables[rows]
+    sparse = r.narrow("cast", given.tables[rows])
     crossed = r.round("interaction", interactions.formula(case.options["interaction"], r, dense, sparse))
     top = perceptron.sums(dlrm.prediction_case(case), r, crossed, *given.top)
     return Forward(bottom, dense, rows, sparse, top)

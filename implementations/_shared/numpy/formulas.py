@@ -186,17 +186,25 @@ def attention(q, k, v, n_padd, rows, r):
 
 
 def attention_gradients(q, k, v, n_padd, dy, r):
-    """(dq, dk, dv) of `attention` of all T rows, 0 for tokens of padding. Points: those of `attention`, and `dprobabilities`, `dscaled`
-    and `dscores`."""
+    """(dq, dk, dv) of `attention` of all T rows, 0 for tokens of padding. Points: those of `attention`, `dprobabilities`, `dscaled`,
+    `dscores`, and `output` of programs that sum dy * y instead of dprobabilities * probabilities."""
     T, D = k.shape[-2:]
     i, j, n_padd = beside(q, np.arange(T)[:, None]), np.arange(T), beside(q, n_padd)
     kept, visible = n_padd <= i, (n_padd <= j) & (j <= i)
     q, k, v, dy = (np.where(kept, a, 0.0) for a in (q, k, v, dy))
     scale = 1 / math.sqrt(D)
     scaled = r.round("scaled", r.round("scores", r.dot(q, k.swapaxes(-1, -2))) * scale)
-    probabilities = r.round("probabilities", softmax(scaled, visible, r))
+    probabilities = softmax(scaled, visible, r)
+    # they may come from the logarithm of the row's sum, a float32: what that lost is in all of the row
+    most = probabilities.max(axis=-1, keepdims=True)
+    highest = np.where(kept, np.where(visible, scaled, -np.inf).max(axis=-1, keepdims=True), 0.0)
+    lse = highest - r.function(np.log(np.where(most > 0, most, 1.0)))
+    probabilities = r.round("probabilities", probabilities * (1 + (lse - r.compute(lse))))
     behind = r.round("dprobabilities", r.dot(dy, v.swapaxes(-1, -2)))
-    inner = r.sum(r.compute(probabilities * behind), axis=-1, keepdims=True)
+    # a program may take the sum of probabilities * behind from y as it was stored: what that lost is in it
+    y = probabilities @ v
+    lost = r.sum(dy * (r.narrow("output", y) - y), axis=-1, keepdims=True)
+    inner = r.sum(r.compute(probabilities * behind), axis=-1, keepdims=True) + lost
     dscaled = r.round("dscaled", probabilities * r.compute(behind - inner))
     dscores = r.round("dscores", dscaled * scale)
     dk, dv = (r.dot(a.swapaxes(-1, -2), b) for a, b in ((dscores, q), (probabilities, dy)))

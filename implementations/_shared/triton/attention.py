@@ -176,20 +176,13 @@ def advance(
 
 
 @triton.jit
-def flash(
-    q, k, v, n_padd, y,
-    H: tl.constexpr, T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr,
+def attended(
+    q, k, v, rows, first, d, n,
+    T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK_M rows of a head."""
-    TILES: tl.constexpr = (T + BLOCK_M - 1) // BLOCK_M
-    head = tl.program_id(0) // TILES
-    first = (TILES - 1 - tl.program_id(0) % TILES) * BLOCK_M
-    n = first_visible(n_padd, head // H, T)
-    start = head.to(tl.int64) * (T * D)
-    q, k, v, y = q + start, k + start, v + start, y + start
-    rows, d = first + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
-
+    """The weighted values (BLOCK_M, BLOCK_D) of the rows `first` … of a head, not yet divided; the sums and the maxima that
+    belong to them (BLOCK_M,)."""
     q_tile = tokens_of(q, rows, d, T, D, True)
     acc = tl.zeros([BLOCK_M, BLOCK_D], tl.float32)
     total = tl.zeros([BLOCK_M], tl.float32)
@@ -204,9 +197,33 @@ def flash(
         acc, total, highest = advance(
             acc, total, highest, q_tile, k, v, rows, j, d, T, D, SCALE, PRECISION, BLOCK_N, True
         )
-    z = tl.where(rows[:, None] < n, 0.0, acc / total[:, None])
+    return acc, total, highest
+
+
+@triton.jit
+def store_rows(y, values, rows, d, T: tl.constexpr, D: tl.constexpr):
+    """Rows of a head, those below T."""
     inside = (rows[:, None] < T) & (d[None, :] < D)
-    tl.store(y + rows.to(tl.int64)[:, None] * D + d[None, :], z.to(y.dtype.element_ty), mask=inside)
+    tl.store(y + rows.to(tl.int64)[:, None] * D + d[None, :], values.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def flash(
+    q, k, v, n_padd, y,
+    H: tl.constexpr, T: tl.constexpr, D: tl.constexpr, BLOCK_D: tl.constexpr, SCALE: tl.constexpr, PRECISION: tl.constexpr,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """BLOCK_M rows of a head."""
+    TILES: tl.constexpr = (T + BLOCK_M - 1) // BLOCK_M
+    head = tl.program_id(0) // TILES
+    first = (TILES - 1 - tl.program_id(0) % TILES) * BLOCK_M
+    n = first_visible(n_padd, head // H, T)
+    start = head.to(tl.int64) * (T * D)
+    rows, d = first + tl.arange(0, BLOCK_M), tl.arange(0, BLOCK_D)
+    acc, total, _ = attended(
+        q + start, k + start, v + start, rows, first, d, n, T, D, BLOCK_D, SCALE, PRECISION, BLOCK_M, BLOCK_N
+    )
+    store_rows(y + start, tl.where(rows[:, None] < n, 0.0, acc / total[:, None]), rows, d, T, D)
 
 
 @triton.jit

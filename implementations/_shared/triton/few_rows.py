@@ -18,15 +18,7 @@ from implementations._shared.triton.limits import misfit
 from implementations._shared.triton.matmul import multiply, padded
 from implementations._shared.triton.perceptron import first_layer, hidden, weights, x_rows
 
-MANY_WEIGHTS = 2**15  # of layer 2
 ROWS = 16  # of a tile
-
-
-def applies(case, device):
-    """Whether the case is one for these kernels: tiles of rows leave most multiprocessors without a program, and weights are many."""
-    M, layers, N1, N2 = case.size("M", "LAYERS", "N1", "N2")
-    few = 4 * triton.cdiv(M, ROWS) <= multiprocessors(device)
-    return layers > 1 and few and N1 * N2 >= MANY_WEIGHTS
 
 
 def later_case(case):

@@ -5,11 +5,14 @@
                 in the block; a second reads the row again, last block first, because that is what L2 still holds.
 
 C is a compile-time constant, so that the mask folds away where the block divides it. R may change without compiling anew.
+Where rows begin anywhere, VECTOR elements are 16 bytes, and what is before the first and behind the last whole vector of a row, its
+edges, moves apart from them: else all elements would move one by one. VECTOR is 1 where rows are whole vectors, or short.
 """
 
 import triton
 import triton.language as tl
 
+from implementations._shared.gpu import VECTOR_BYTES, multiprocessors
 from implementations._shared.triton.launch import TYPES, launch_with
 from implementations._shared.triton.limits import misfit
 
@@ -28,7 +31,7 @@ def skip(case, variant, device):
 
 def config(case, variant, device):
     """The tunables of `row` or `online`."""
-    return row_config(case) if variant == "row" else online_config(case)
+    return row_config(case, device) if variant == "row" else online_config(case)
 
 
 def fits(case, variant, device, config):
@@ -44,8 +47,8 @@ def launches(case, variant, device, config):
     pointer = TYPES[case.dtype]
     signature = {"x": pointer, "R": "i32", "y": pointer}
     if variant == "online":
-        return (launch_with(config, online, signature, {"C": C}, (R,)),)
-    options = {"C": C, "BLOCK": triton.next_power_of_2(C)}
+        return (launch_with(config, online, signature, {"C": C, "VECTOR": vector(case)}, (R,)),)
+    options = {"C": C, "BLOCK": triton.next_power_of_2(C), "VECTOR": vector(case)}
     return (launch_with(config, row, signature, options, (triton.cdiv(R, config["ROWS"]),)),)
 
 
@@ -54,13 +57,23 @@ def row_values(case, config):
     return config["ROWS"] * triton.next_power_of_2(case.sizes["C"])
 
 
-def row_config(case):
+def vector(case):
+    """VECTOR of a case's rows: 1 for short ones too, of which edges would be a large part."""
+    size, C = VECTOR_BYTES // case.itemsize, case.sizes["C"]
+    return size if C % size and 16 * size < C else 1
+
+
+def row_config(case, device):
     """Rows of a program, and its warps: 32 elements a thread, 16 where a program has several warps.
 
-    Up to 1024 elements one warp is enough, which then reduces without a barrier; short rows share one, 512 elements a warp.
+    Up to 1024 elements one warp is enough, which then reduces without a barrier; short rows share one, 512 elements a warp, and
+    where there are enough of them four warps of a program, so that programs begin and end less often.
     """
     R, C = case.size("R", "C")
     block = triton.next_power_of_2(C)
+    many = max(1, 2048 // block)
+    if block <= 512 and 8 * multiprocessors(device) * many <= R:
+        return {"ROWS": many, "num_warps": 4}
     rows = max(1, min(512 // block, triton.next_power_of_2(R)))
     elements = rows * block
     num_warps = 1 if elements <= 1024 else min(32, max(4, elements // 512))
@@ -84,35 +97,102 @@ def softmax_tile(x):
     return e * (1.0 / tl.sum(e, 1))[:, None]
 
 
-@triton.jit(do_not_specialize=["R"])
-def row(x, R, y, C: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """ROWS rows. What is read leaves L2 first, which keeps y for whoever reads it next."""
-    rows = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+@triton.jit
+def first_vector(first, C, VECTOR: tl.constexpr):
+    """Of rows of C elements that begin at elements `first`: the element at which their whole vectors begin, how many elements are before
+    it, and how many are in whole vectors, of which Triton sees that it is a multiple of VECTOR."""
+    begin = (first + (VECTOR - 1)) // VECTOR * VECTOR
+    head = tl.minimum(begin - first, C).to(tl.int32)
+    return begin, head, (C - head) // VECTOR * VECTOR
+
+
+@triton.jit
+def edge_columns(head, count, C, VECTOR: tl.constexpr):
+    """(columns of the edges of rows, whether there is one), of 2 VECTOR places a row: those before the vectors and those behind by
+    turns, so that Triton gives each to a lane of its own."""
+    k = tl.arange(0, 2 * VECTOR)
+    before, behind = k // 2, head + count + k // 2
+    return tl.where(k % 2 == 0, before, behind), tl.where(k % 2 == 0, before < head, behind < C)
+
+
+@triton.jit
+def softmax_rows(
+    x, y, start, R, C: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr, EVICT: tl.constexpr
+):
+    """Softmax of rows [start, start + ROWS) of x (R, C) into y."""
+    rows = (start + tl.arange(0, ROWS)).to(tl.int64)
+    there = (rows < R) | (ROWS == 1)
     columns = tl.arange(0, BLOCK)[None, :]
-    inside = ((rows < R) | (ROWS == 1))[:, None] & (columns < C)
-    tile = rows[:, None] * C + columns
-    z = softmax_tile(tl.load(x + tile, mask=inside, other=float("-inf"), eviction_policy="evict_first"))
-    tl.store(y + tile, z.to(y.dtype.element_ty), mask=inside)
+    if VECTOR == 1:
+        inside = there[:, None] & (columns < C)
+        tile = (rows * C)[:, None] + columns
+        z = softmax_tile(tl.load(x + tile, mask=inside, other=float("-inf"), eviction_policy=EVICT))
+        tl.store(y + tile, z.to(y.dtype.element_ty), mask=inside)
+    elif ROWS == 1:
+        # a scalar maximum has no layout, so that the edges keep one of their own
+        first = (start + tl.full((), 0, tl.int64)) * C  # in the interpreter a loop counts in ints, which have no `to`
+        begin, head, count = first_vector(first, C, VECTOR)
+        inside = columns < count
+        place, is_edge = edge_columns(head, count, C, VECTOR)
+        place += first
+        edge = tl.load(x + place, mask=is_edge, other=float("-inf")).to(tl.float32)
+        v = tl.load(x + begin + columns, mask=inside, other=float("-inf"), eviction_policy=EVICT).to(tl.float32)
+        m = tl.maximum(tl.max(v), tl.max(edge))
+        v, edge = tl.exp(v - m), tl.exp(edge - m)
+        inverse = 1.0 / (tl.sum(v) + tl.sum(edge))
+        tl.store(y + begin + columns, (v * inverse).to(y.dtype.element_ty), mask=inside)
+        tl.store(y + place, (edge * inverse).to(y.dtype.element_ty), mask=is_edge)
+    else:
+        first = rows * C
+        begin, head, count = first_vector(first, C, VECTOR)
+        inside = there[:, None] & (columns < count[:, None])
+        tile = begin[:, None] + columns
+        place, is_edge = edge_columns(head[:, None], count[:, None], C, VECTOR)
+        place, is_edge = first[:, None] + place, is_edge & there[:, None]
+        edge = tl.load(x + place, mask=is_edge, other=float("-inf")).to(tl.float32)
+        v = tl.load(x + tile, mask=inside, other=float("-inf"), eviction_policy=EVICT).to(tl.float32)
+        m = tl.maximum(tl.max(v, 1), tl.max(edge, 1))[:, None]
+        v, edge = tl.exp(v - m), tl.exp(edge - m)
+        inverse = (1.0 / (tl.sum(v, 1) + tl.sum(edge, 1)))[:, None]
+        tl.store(y + tile, (v * inverse).to(y.dtype.element_ty), mask=inside)
+        tl.store(y + place, (edge * inverse).to(y.dtype.element_ty), mask=is_edge)
 
 
 @triton.jit(do_not_specialize=["R"])
-def online(x, R, y, C: tl.constexpr, BLOCK: tl.constexpr):
+def row(x, R, y, C: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
+    """ROWS rows. What is read leaves L2 first, which keeps y for whoever reads it next."""
+    softmax_rows(x, y, tl.program_id(0) * ROWS, R, C, ROWS, BLOCK, VECTOR, "evict_first")
+
+
+@triton.jit(do_not_specialize=["R"])
+def online(x, R, y, C: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
     """One row. R is the grid."""
     place = tl.arange(0, BLOCK)
-    x += tl.program_id(0).to(tl.int64) * C
-    y += tl.program_id(0).to(tl.int64) * C
+    first = tl.program_id(0).to(tl.int64) * C
     # from the lowest finite number a first -inf is as far as from any other: -inf - -inf would be NaN
     highest = tl.full([BLOCK], LOWEST, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, C, BLOCK):
-        v = tl.load(x + start + place, mask=start + place < C, other=float("-inf")).to(tl.float32)
+    if VECTOR == 1:
+        begin, count = first, C
+    else:
+        begin, head, count = first_vector(first, C, VECTOR)
+        at, is_edge = edge_columns(head, count, C, VECTOR)
+        edge = tl.load(x + first + at, mask=is_edge, other=float("-inf")).to(tl.float32)
+    for start in range(0, count, BLOCK):
+        v = tl.load(x + begin + start + place, mask=start + place < count, other=float("-inf")).to(tl.float32)
         rescale = tl.exp(-tl.abs(v - highest))  # of the sum if v is the new maximum, else of v
         total = tl.where(v > highest, total * rescale + 1.0, total + rescale)
         highest = tl.maximum(highest, v)
     m = tl.max(highest, 0)
-    inverse = 1.0 / tl.sum(total * tl.exp(highest - m), 0)  # +inf here makes the whole row NaN, as exp(inf - inf)
-    LAST: tl.constexpr = (C - 1) // BLOCK * BLOCK
-    for passed in range(0, C, BLOCK):
-        columns = LAST - passed + place
-        v = tl.load(x + columns, mask=columns < C, other=float("-inf")).to(tl.float32)
-        tl.store(y + columns, (tl.exp(v - m) * inverse).to(y.dtype.element_ty), mask=columns < C)
+    if VECTOR == 1:
+        inverse = 1.0 / tl.sum(total * tl.exp(highest - m), 0)  # +inf here makes the whole row NaN, as exp(inf - inf)
+    else:
+        m = tl.maximum(m, tl.max(edge, 0))
+        edge = tl.exp(edge - m)
+        inverse = 1.0 / (tl.sum(total * tl.exp(highest - m), 0) + tl.sum(edge, 0))
+        tl.store(y + first + at, (edge * inverse).to(y.dtype.element_ty), mask=is_edge)
+    last = (count - 1) // BLOCK * BLOCK
+    for passed in range(0, count, BLOCK):
+        columns = last - passed + place
+        v = tl.load(x + begin + columns, mask=columns < count, other=float("-inf")).to(tl.float32)
+        tl.store(y + begin + columns, (tl.exp(v - m) * inverse).to(y.dtype.element_ty), mask=columns < count)

@@ -8,7 +8,7 @@
 // have neighbouring rows, so that each brings a part of W for all of them.
 //
 // x and W are tensor maps; matmul.py says of which boxes. A pipeline stage has 64 of K: rows of x, and of W columns as rows of K
-// (NK), or panels of 64 columns. The columns of PARTS matrices lie one behind the other, so that all sums of an element are a
+// (NK), or panels of 64 columns; of x, where it is stored (K, M), XT, panels of 64 rows. The columns of PARTS matrices lie one behind the other, so that all sums of an element are a
 // thread's.
 #pragma once
 #include "_shared/cuda/hopper/pipeline.cuh"
@@ -20,7 +20,7 @@ template <typename Column>
 constexpr bool HAS_COLUMNS = sizeof(Column) > 1;
 
 // The sums of a tile, by warpgroups 1, 2, …. Those of column n of part p are c[p * FN / PARTS + n / 8].
-template <typename T, bool NK, int BM, int BN, int PARTS = 1>
+template <typename T, bool NK, int BM, int BN, int PARTS = 1, bool XT = false>
 struct WarpgroupTile {
     static constexpr int FN = BN / 8, COLUMNS = BN / PARTS;                // fragments; columns of y
     static constexpr int X_BYTES = BM * 128, STAGE = X_BYTES + BN * 128;  // of a stage: of x; of x and W
@@ -54,7 +54,7 @@ struct WarpgroupTile {
         unsigned w = x + X_BYTES;
 #pragma unroll
         for (int step = 0; step < 4; ++step)  // 16 of K: 32 bytes of a row of K, 16 rows of a panel
-            wgmma<NK ? 0 : 1>(c, descriptor(x + rows * 128 + step * 32),
+            wgmma<NK ? 0 : 1, 1, XT ? 1 : 0>(c, descriptor(x + rows * 128 + step * (XT ? 2048 : 32)),
                               NK ? descriptor(w + step * 32) : descriptor(w + step * 2048, PIECE * 128), T{});
     }
 
@@ -136,7 +136,7 @@ struct TileScheduler {
 };
 
 // What the producer has the copy engine bring: `count` stages a tile, for one tile after another. By one thread.
-template <bool NK, int BM, int BN, int CLUSTER, int PARTS>
+template <bool NK, int BM, int BN, int CLUSTER, int PARTS, bool XT = false>
 struct Loader {
     static constexpr int COLUMNS = BN / PARTS;
     static constexpr int BOX = NK ? BN / (PARTS > CLUSTER ? PARTS : CLUSTER) : 64;  // columns of W that a copy brings
@@ -157,7 +157,12 @@ struct Loader {
         if (left == 0) scheduler.origin(next++, m0, n0), left = count;
         int k0 = (count - left--) * 64;
         unsigned to = pipeline.producer_acquire_for_tma(i), barrier = pipeline.full(i);
-        tma_load(to, x, k0, static_cast<int>(m0), barrier);
+        if constexpr (XT) {
+#pragma unroll
+            for (int row = 0; row < BM; row += 64) tma_load(to + row * 128, x, static_cast<int>(m0) + row, k0, barrier);
+        } else {
+            tma_load(to, x, k0, static_cast<int>(m0), barrier);
+        }
         to += BM * 128;
 #pragma unroll
         for (int box = 0; box < BN / CLUSTER; box += BOX) {
@@ -235,10 +240,10 @@ __device__ __forceinline__ void consume(const Scheduler& scheduler, const P& pip
 }
 
 template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, int PARTS, template <typename> class Rows = GivenRows,
-          typename Produce = Producer, typename F>
+          typename Produce = Producer, bool XT = false, typename F>
 __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M,
                                              long long K, long long N, F f) {
-    using Tile = WarpgroupTile<T, NK, BM, BN, PARTS>;
+    using Tile = WarpgroupTile<T, NK, BM, BN, PARTS, XT>;
     using Stages = Pipeline<STAGES, Tile::STAGE, CLUSTER>;
     using Column = decltype(f.column(0));
     extern __shared__ __align__(1024) unsigned char memory[];  // Stages::BYTES + OUT_BYTES + twice the columns and barriers
@@ -251,7 +256,7 @@ __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap
     cluster_sync<CLUSTER>();
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<Produce::REGISTERS>();
-        Loader<NK, BM, BN, CLUSTER, PARTS> loader(scheduler, x, W, count);
+        Loader<NK, BM, BN, CLUSTER, PARTS, XT> loader(scheduler, x, W, count);
         Produce::template run<T, Tile>(scheduler, loader, pipeline, columns, f);
     } else {
         warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, Produce::REGISTERS>>();

@@ -52,9 +52,9 @@ __device__ __forceinline__ void warpgroup_wait() {
 // x by its descriptor, and in registers. What follows the operands: whether the sums count, two signs, and which are transposed.
 #define OF_MEMORY(N, TYPE, X, W, ADD, COLUMNS, ...)                                                      \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NUMBERS##N "}, " X \
-                 ", " W ", " ADD ", 1, 1, 0, " COLUMNS ";"                                               \
+                 ", " W ", " ADD ", 1, 1, " COLUMNS ";"                                                  \
                  : __VA_ARGS__                                                                           \
-                 : "l"(x), "l"(w), "n"(ADDS), "n"(IN_COLUMNS))
+                 : "l"(x), "l"(w), "n"(ADDS), "n"(X_IN_COLUMNS), "n"(IN_COLUMNS))
 #define OF_REGISTERS(N, TYPE, X, W, COLUMNS, ...)                                                           \
     asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NUMBERS##N "}, {" X   \
                  "}, " W ", 1, 1, 1, " COLUMNS ";"                                                          \
@@ -63,21 +63,22 @@ __device__ __forceinline__ void warpgroup_wait() {
 #define PRODUCTS_OF_MEMORY(TYPE)                                                                                 \
     static_assert(FN == 16 || FN == 32, "128 or 256 columns");                                                   \
     if constexpr (FN == 32)                                                                                      \
-        OF_MEMORY(256, TYPE, "%128", "%129", "%130", "%131", SUMS32(0), SUMS32(8), SUMS32(16), SUMS32(24));      \
-    else OF_MEMORY(128, TYPE, "%64", "%65", "%66", "%67", SUMS32(0), SUMS32(8))
+        OF_MEMORY(256, TYPE, "%128", "%129", "%130", "%131, %132", SUMS32(0), SUMS32(8), SUMS32(16), SUMS32(24));      \
+    else OF_MEMORY(128, TYPE, "%64", "%65", "%66", "%67, %68", SUMS32(0), SUMS32(8))
 #define PRODUCTS_OF_REGISTERS(TYPE)                                                                              \
     static_assert(FN == 8 || FN == 16, "64 or 128 columns");                                                     \
     if constexpr (FN == 16)                                                                                      \
         OF_REGISTERS(128, TYPE, "%64, %65, %66, %67", "%68", "%69", SUMS32(0), SUMS32(8));                       \
     else OF_REGISTERS(64, TYPE, "%32, %33, %34, %35", "%36", "%37", SUMS32(0))
 
-// c += 64 rows of x @ FN * 8 columns of W over 16 of K; c = without ADDS. IN_COLUMNS is 1 where W lies in panels of columns.
+// c += 64 rows of x @ FN * 8 columns of W over 16 of K; c = without ADDS. IN_COLUMNS is 1 where W lies in panels of columns, X_IN_COLUMNS where
+// x lies in such panels of rows.
 // x in registers are mma.sync's fragments of 16 rows a warp.
-template <int IN_COLUMNS, int ADDS = 1, int FN>
+template <int IN_COLUMNS, int ADDS = 1, int X_IN_COLUMNS = 0, int FN>
 __device__ __forceinline__ void wgmma(float (&c)[FN][4], unsigned long long x, unsigned long long w, float16) {
     PRODUCTS_OF_MEMORY("f16");
 }
-template <int IN_COLUMNS, int ADDS = 1, int FN>
+template <int IN_COLUMNS, int ADDS = 1, int X_IN_COLUMNS = 0, int FN>
 __device__ __forceinline__ void wgmma(float (&c)[FN][4], unsigned long long x, unsigned long long w, bfloat16) {
     PRODUCTS_OF_MEMORY("bf16");
 }

@@ -1,0 +1,31 @@
+"""What the implementations of dlrm_train share, whatever they are written in."""
+
+from implementations._shared import dlrm
+
+IN_PLACE = {
+    "modulus_in_place": (
+        "tables", "bottom_W1", "bottom_b1", "bottom_W2", "bottom_b2", "bottom_W3", "bottom_b3", "bottom_W4", "bottom_b4",
+        "top_W1", "top_b1", "top_W2", "top_b2", "top_W3", "top_b3",
+    ),
+    "improved_in_place": (
+        "tables", "bottom_W1", "bottom_b1", "bottom_W2", "bottom_b2", "bottom_W3", "bottom_b3", "bottom_W4", "bottom_b4",
+        "top_W1", "top_b1", "top_W2", "top_b2", "top_W3", "top_b3",
+    ),
+}  # fmt: skip
+
+
+def in_place(variant):
+    """Whether the variant overwrites the parameters."""
+    return variant.endswith("_in_place")
+
+
+def hashing(variant):
+    """The variant of dlrm that hashes as this one does."""
+    return variant.removesuffix("_in_place")
+
+
+def skip(case, variant, device):
+    """Why no implementation can make the step, or None."""
+    if case.dtype == "float16":
+        return "float16 needs a scaled loss: gradients of a mean over a batch are subnormal there"
+    return dlrm.skip(case, hashing(variant), device)

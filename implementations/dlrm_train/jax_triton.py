@@ -1,0 +1,47 @@
+"""dlrm_train in JAX through jax-triton: triton.py's kernels on donated parameters."""
+
+import jax
+import jax.numpy as jnp
+
+from implementations._shared import dlrm
+from implementations._shared.jax.launch import run as run_launch
+from implementations.dlrm_train._triton_step import (  # noqa: F401 (parts of the contract)
+    TUNABLES,
+    config,
+    fits,
+    launches,
+    layers_of,
+    named_launches,
+    run_step,
+    skip,
+)
+
+BACKEND = "jax"
+REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
+WITHOUT_GPU = "interpreted"
+FUSED = True
+VARIANTS = {"modulus_in_place": ("cast", "hidden", "interaction", "dz", "dhidden", "dinteraction", "dvectors")}
+IN_PLACE = {
+    "modulus_in_place": (
+        "tables", "bottom_W1", "bottom_b1", "bottom_W2", "bottom_b2", "bottom_W3", "bottom_b3", "bottom_W4", "bottom_b4",
+        "top_W1", "top_b1", "top_W2", "top_b2", "top_W3", "top_b3",
+    ),
+}  # fmt: skip
+EXPECT = ({"variant": "modulus_in_place", "case": "main", "dtype": ("float32", "bfloat16"), "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},)  # fmt: skip
+
+
+def build(case, variant, device, chosen):
+    """call(dense (M, N0), ids (M, F), labels (M,), weights …) → loss, dvectors, tables, dW, db, W, b of each layer."""
+    launched = named_launches(case, variant, device, chosen)
+
+    def call(dense, ids, labels, *weights):
+        def run(name, inputs, overwritten, made):
+            out = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in overwritten]
+            out += [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape, dtype in made]
+            aliases = {len(inputs) + n: n for n in range(len(overwritten))}
+            return run_launch(launched[name], *inputs, *overwritten, out=out, aliases=aliases)
+
+        return run_step(case, dlrm.by_part(case, (dense, ids, *weights)), labels, run)
+
+    layers = 2 * len(layers_of(case)[0])
+    return jax.jit(call, donate_argnums=(3, *range(5, 5 + layers)))  # tables, and W and b of each layer

@@ -50,7 +50,7 @@ def own_config(layer, device):
     return lora_backward.config(layer, device)
 
 
-def differentiated(layer_calls):
+def differentiated(case, layer_calls):
     """(forward, backward) of the layers one behind the other, given those of each: (y, what it keeps) of x, scale and its arrays, and
     (dx, dW, db, dA, dB) of that and dy."""
 
@@ -58,12 +58,16 @@ def differentiated(layer_calls):
         kept = []
         for (layer, _), of_layer in zip(layer_calls, _layers.by_layer(arrays), strict=True):
             x, residuals = layer(x, scale, *of_layer)
-            kept.append(residuals)
-        return x, kept
+            kept += residuals
+        return x, tuple(kept)
 
     def backward(kept, dy):
-        gradients = []
-        for (_, layer), residuals in reversed(list(zip(layer_calls, kept, strict=True))):
+        gradients, of_layers, at = [], [], 0
+        for layer in _layers.layers(case):
+            count = 6 if layer.options["activation"] == "none" else 7  # x, scale, W, A, B, x @ A, and z
+            of_layers.append(kept[at : at + count])
+            at += count
+        for (_, layer), residuals in reversed(list(zip(layer_calls, of_layers, strict=True))):
             dy, *of_layer = layer(residuals, dy)
             gradients = [*of_layer, *gradients]
         return dy, *gradients

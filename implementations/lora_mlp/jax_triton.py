@@ -22,7 +22,7 @@ def build(case, variant, device, chosen):
             map(
                 jax.jit,
                 differentiated(
-                    [lora.differentiated(layer, device, own_config(layer, device)) for layer in layers(case)]
+                    case, [lora.differentiated(layer, device, own_config(layer, device)) for layer in layers(case)]
                 ),
             )
         )

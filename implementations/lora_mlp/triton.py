@@ -21,7 +21,9 @@ EXPECT = (
 def build(case, variant, device, chosen):
     """call(x (M, N0), scale (), W1, b1, A1, B1, W2, …) → (M, N of the last layer)."""
     if case.mode != "forward":
-        return differentiated([lora.differentiated(layer, device, own_config(layer, device)) for layer in layers(case)])
+        return differentiated(
+            case, [lora.differentiated(layer, device, own_config(layer, device)) for layer in layers(case)]
+        )
     M, columns = case.sizes["M"], widths(case)[1:]
     runs = [launch.bind() for launch in launches(case, variant, device, chosen)]
 

@@ -81,6 +81,8 @@ def product_config(case, device, fused):
     M, K, N, R = case.size("M", "K", "N", "R")
     ieee = is_ieee(case)
     BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))  # a dot has 16 rows at least
+    if K * case.itemsize % 16 and not ieee:
+        BLOCK_M = min(BLOCK_M, 32)  # `product_misfit` says why
     # 256 columns load the fewest bytes per FLOP, and sum x @ A the fewest times; wide ranks leave no registers for them
     BLOCK_N = 256 if case.itemsize == 2 and (R <= 16 or not fused) and device.capability < (10, 0) else 128
     # 128 bytes of one swizzle; ieee multiplies from registers
@@ -119,6 +121,10 @@ def product_misfit(case, device, fused, config):
     """Why `fused` or `up` cannot have this config, or None."""
     if reason := wrong_pass(case, device, config["BLOCK_K"]):
         return reason
+    # seen on an H200 with K = 13 and 128 rows: rows of x that start anywhere are multiplied wrongly by warpgroups
+    anywhere = case.sizes["K"] * case.itemsize % 16 and not is_ieee(case)
+    if device.capability[0] == 9 and anywhere and config["BLOCK_M"] >= 64:
+        return f"BLOCK_M={config['BLOCK_M']}: rows of x that start anywhere have 32 at most"
     values = config["BLOCK_M"] * (config["BLOCK_N"] + padded(case.sizes["R"]))
     shared = product_bytes(case, fused, config, config["num_stages"])
     return misfit(device, config, ("BLOCK_M", "BLOCK_N", "BLOCK_K"), values, shared)

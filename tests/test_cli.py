@@ -129,7 +129,7 @@ def test_usage(capsys, arguments, code):
         "",
         "fusebench COMMAND --help shows the keys of a command.",
     ]
-    assert lines[2:-2] == [f"  {name:10}  {text}" for name, text in cli.COMMANDS.items()]
+    assert lines[2:-2] == [f"  {name:11}  {text}" for name, text in cli.COMMANDS.items()]
 
 
 def test_the_version(capsys):
@@ -146,7 +146,7 @@ def test_an_unknown_command(capsys):
     assert cli.main(["bnch"]) == 2
     assert (
         capsys.readouterr().err
-        == "fusebench: unknown command 'bnch': did you mean bench? There are: asv, bench, compare, data, diff, inspect, list, new, parity, plot, profile, sanitize, show, train, tune, yardsticks\n"
+        == "fusebench: unknown command 'bnch': did you mean bench? There are: asv, bench, compare, data, diff, inspect, list, new, parity, performance, plot, profile, sanitize, show, train, tune, yardsticks\n"
     )
 
 

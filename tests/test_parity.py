@@ -81,6 +81,10 @@ def assert_right(records):
     bad = [f"{r.id}: {r.status}: {r.reason}" for r in records if r.status != "ok" and not may_skip(r)]
     assert not bad, "\n".join(bad)
     fine = {r.cell.implementation for r in records if r.status == "ok"}
+    if all(
+        "float16 needs a scaled loss" in (r.reason or "") or r.cell.implementation not in FRAMEWORKS for r in records
+    ):
+        return  # which no implementation can
     assert fine
     if DEVICE == "cpu":
         lazy = {r.cell.implementation for r in records if not reason_known(r)} - fine
@@ -135,10 +139,12 @@ SKIPS = {
     "interpreted on the CPU, where so many comparisons": both(on_cpu, by("triton"), variant("naive"), named_otherwise("odd")),
     "max_autotune searches GPU kernels": both(on_cpu, variant("max_autotune")),
     "on the CPU flex_attention": both(on_cpu, by("flex_attention")),
-    "modulus is for option.hashing=modulus": both(variant("modulus", "modulus_split"), option("hashing", "lookup")),
+    "modulus is for option.hashing=modulus": both(variant("modulus", "modulus_split", "modulus_in_place"), option("hashing", "lookup")),
     "naive is for option.hashing=lookup": both(variant("naive"), option("hashing", "modulus")),
-    "improved is for option.hashing=lookup": both(variant("improved", "improved_split"), option("hashing", "modulus")),
+    "improved is for option.hashing=lookup": both(variant("improved", "improved_split", "improved_in_place"), option("hashing", "modulus")),
     "one layer has no second": both(variant("modulus_split", "improved_split"), lambda r: r.case.sizes["LAYERS"] == 1),
+    "float16 needs a scaled loss": both(lambda r: r.case.kernel == "dlrm_train", dtype("float16")),
+    "written for option.interaction=dot alone": both(by("triton", "jax_triton"), option("interaction", "outer")),
     "is for backward modes": both(by("triton", "jax_triton"), variant("one_launch", "atomic", "deterministic")),
     "row takes one token": both(variant("row"), size_above("M", 1)),
     "IEEE float32 multiplies from registers": both(by("triton", "jax_triton"), variant("whole_row"), dtype("float32")),

@@ -195,11 +195,16 @@ def grid_cells(name, implementation, count):
         yield from (Cell(case, implementation, variant, config=some) for some in largest)
 
 
+# variants of a gradient that have no forward pass of their own
+BACKWARD_ALONE = {"embedding": {"atomic", "deterministic"}, "padded_attention": {"one_launch"}}
+
+
 @pytest.mark.parametrize(("name", "implementation"), TRITON)
 def test_other_configs_of_the_tunables_are_right(name, implementation, run_cells):
     # jax_triton launches what triton does: one of each shows that it takes a config
     cells = list(grid_cells(name, implementation, count=2 if implementation == "triton" else 1))
-    assert {cell.variant for cell in cells} == set(FOUND[name].implementations[implementation].tunables)
+    forward = set(FOUND[name].implementations[implementation].tunables) - BACKWARD_ALONE.get(name, set())
+    assert {cell.variant for cell in cells} == forward
     records = run_cells(cells)
     assert [r for r in records if r.status != "ok"] == []
     assert [r.build.config for r in records] == [cell.config for cell in cells]

@@ -93,7 +93,7 @@ def product_config(case, device, fused):
         )
     if not rows_are_aligned(case, K, N):
         BLOCK_N, BLOCK_K = 64, min(BLOCK_K, 32)  # room for a pointer to each element
-    if is_one_pass(case, BLOCK_K):
+    if is_one_pass(case, BLOCK_M, BLOCK_K):
         BLOCK_K = max(16, triton.next_power_of_2(K) // 2)
     BLOCK_N = narrowed(BLOCK_N, 32, M, BLOCK_M, N, device)
     num_warps = 4 if BLOCK_M < 128 else 8
@@ -102,24 +102,25 @@ def product_config(case, device, fused):
     return tile | {"num_warps": num_warps, "num_stages": num_stages}
 
 
-def is_one_pass(case, BLOCK_K):
-    """Whether the loop over K has one pass and rows of A start anywhere. One pass is no loop: then Triton 3.6 on Hopper computes
-    wrongly (seen on an H200: errors larger than the outputs at K = 64, R = 13; right with two passes)."""
+def is_one_pass(case, BLOCK_M, BLOCK_K):
+    """Whether the loop over K has one pass where warpgroups multiply, or rows of A start anywhere. One pass is no loop: then Triton 3.6 on
+    Hopper computes wrongly (seen on an H200: errors larger than the outputs at K = 64, R = 13, right with two passes; a perceptron whose
+    last layer has K = 64 and R = 8 was wrong too)."""
     K, R = case.size("K", "R")
-    return R * case.itemsize % 16 != 0 and K <= BLOCK_K > 16
+    return K <= BLOCK_K > 16 and (BLOCK_M >= 64 or R * case.itemsize % 16 != 0)
 
 
-def wrong_pass(case, device, BLOCK_K):
-    """Why warpgroups, which multiply 64 rows, cannot have this BLOCK_K, or None."""
-    if device.capability[0] == 9 and is_one_pass(case, BLOCK_K):
+def wrong_pass(case, device, config):
+    """Why a config cannot have its BLOCK_K, or None."""
+    if device.capability[0] == 9 and is_one_pass(case, config["BLOCK_M"], config["BLOCK_K"]):
         K, R = case.size("K", "R")
-        return f"BLOCK_K={BLOCK_K} takes K = {K} in one pass, which Triton computes wrongly for R = {R}; 16 is right"
+        return f"BLOCK_K={config['BLOCK_K']} takes K = {K} in one pass, which Triton computes wrongly for R = {R}; 16 is right"
     return None
 
 
 def product_misfit(case, device, fused, config):
     """Why `fused` or `up` cannot have this config, or None."""
-    if reason := wrong_pass(case, device, config["BLOCK_K"]):
+    if reason := wrong_pass(case, device, config):
         return reason
     # seen on an H200 with K = 13 and 128 rows: rows of x that start anywhere are multiplied wrongly by warpgroups
     anywhere = case.sizes["K"] * case.itemsize % 16 and not is_ieee(case)
@@ -148,7 +149,7 @@ def down_config(case):
 def down_misfit(case, device, config):
     """Why `down` cannot have this config, or None."""
     BLOCK_M, BLOCK_R = config["BLOCK_M"], padded(case.sizes["R"])
-    if BLOCK_M >= 64 and (reason := wrong_pass(case, device, config["BLOCK_K"])):
+    if BLOCK_M >= 64 and (reason := wrong_pass(case, device, config)):
         return reason
     shared = config["num_stages"] * (BLOCK_M + BLOCK_R) * config["BLOCK_K"] * case.itemsize
     return misfit(device, config, ("BLOCK_M", "BLOCK_K"), BLOCK_M * BLOCK_R, shared)

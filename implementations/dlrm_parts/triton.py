@@ -13,11 +13,11 @@ REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"modulus": ("hidden",), "improved": ("hidden",)}
-EXPECT = (
-    {"variant": "modulus", "case": "main", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+EXPECT = (  # of kernels that other folders have too, which expect the same on all targets
+    {"variant": "modulus", "case": "main", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "improved", "case": "main", "dtype": "bfloat16", "options": {"hashing": "lookup"},
-     "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
+     "arch": "sm_90a", "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
     ("modulus", "improved"): {

@@ -10,8 +10,8 @@ FUSED = True
 VARIANTS = {"default": ("scaled_xa", "hidden")}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
-EXPECT = (
-    {"variant": "default", "case": "synthetic_2048", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+EXPECT = (  # of kernels that other folders have too, which expect the same on all targets
+    {"variant": "default", "case": "synthetic_2048", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
 TUNABLES = {  # as lora_linear has them, of each layer

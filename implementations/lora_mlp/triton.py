@@ -12,8 +12,8 @@ WITHOUT_GPU = "interpreted"
 FUSED = True
 VARIANTS = {"default": ("scaled_xa", "hidden")}
 BACKWARD = {"default": ("xa", "scaled_xa", "sum", "hidden", "dz", "dxa", "dhidden")}
-EXPECT = (
-    {"variant": "default", "case": "synthetic_2048", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+EXPECT = (  # of kernels that other folders have too, which expect the same on all targets
+    {"variant": "default", "case": "synthetic_2048", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
 

@@ -166,6 +166,16 @@ def _scaled(array: np.ndarray, deviation: float, dtype: str) -> np.ndarray:
         return (wide * (deviation / ((finite.std() if finite.size else 0.0) or 1.0))).astype(array.dtype)
 
 
+def draw_kernel(rng: np.random.Generator) -> tuple[discovery.Kernel, Case]:
+    """A kernel and a case of it that some program computes: dlrm_train has none in float16."""
+    kernels, found = everything()
+    while True:
+        kernel = kernels[str(rng.choice(sorted(found), p=_weights(found)))]
+        case = draw_case(rng, kernel, found[kernel.name])
+        if candidates(kernel, case):
+            return kernel, case
+
+
 def candidates(kernel: discovery.Kernel, case: Case, inputs: str = "") -> dict[str, programs.Program]:
     """The correct programs for the case, those of Torch among them where it is installed."""
     found = {n: p for n, p in everything()[1][kernel.name].correct.items() if p.where(case)}
@@ -204,9 +214,7 @@ def _torch(module: Any, variant: str) -> programs.Run:
 def judge(number: int, seed: int = 0) -> Result:
     """The cell of that number."""
     rng = np.random.default_rng([seed, number])
-    kernels, found = everything()
-    kernel = kernels[str(rng.choice(sorted(found), p=_weights(found)))]
-    case = draw_case(rng, kernel, found[kernel.name])
+    kernel, case = draw_kernel(rng)
     inputs, arrays = draw_inputs(rng, kernel.mathematics, case)
     programs_ = candidates(kernel, case, inputs)
     name = str(rng.choice(sorted(programs_)))
@@ -221,9 +229,7 @@ def enlarged(number: int, seed: int, times: float) -> tuple[int, int, bool] | No
     """The terms of the long sums of the cell of that number, its elements, and whether it is rejected with its errors multiplied; None for another one than
     IEEE float32 on plain inputs, of which the judge sees all, and for one without errors."""
     rng = np.random.default_rng([seed, number])
-    kernels, found = everything()
-    kernel = kernels[str(rng.choice(sorted(found), p=_weights(found)))]
-    case = draw_case(rng, kernel, found[kernel.name])
+    kernel, case = draw_kernel(rng)
     if case.dtype != "float32" or case.precision != "ieee":
         return None
     arrays = make_sets(kernel.mathematics, case, number, 1)[0]
@@ -240,7 +246,7 @@ def enlarged(number: int, seed: int, times: float) -> tuple[int, int, bool] | No
         np.where(np.isfinite(e), exact + times * e, o).astype(np.float32)
         for o, e, exact in zip(outputs, errors, judge.reference(), strict=True)
     ]
-    terms = case.sizes.get(found[kernel.name].long, 0)
+    terms = case.sizes.get(everything()[1][kernel.name].long, 0)
     return terms, sum(o.size for o in outputs), not judge.judge(larger, program.points).ok
 
 

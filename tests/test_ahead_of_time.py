@@ -63,8 +63,10 @@ def compile_triton(launch, arch):
 
 
 def with_backward(implementation):
-    """Each kernel and variant that the implementation has in backward modes."""
-    found = ((name, kernel.implementations.get(implementation)) for name, kernel in KERNELS.items())
+    """Each kernel and variant that the implementation has in backward modes; lora_mlp launches lora_linear's, layer by layer."""
+    found = (
+        (name, kernel.implementations.get(implementation)) for name, kernel in KERNELS.items() if name != "lora_mlp"
+    )
     return [(name, variant) for name, own in found if own for variant in own.backward]
 
 

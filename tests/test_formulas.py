@@ -98,8 +98,11 @@ def dlrm_parts(o, dense, ids, tables, offsets, *rest):
 
 
 def beside(arrays):
-    """Arrays of the same rows in one."""
-    return np.hstack([a.reshape(len(a), -1) for a in arrays])
+    """Arrays of the same rows in one; flat where they are not of the same rows."""
+    shapes = [np.shape(a) for a in arrays]
+    if all(shapes) and len({shape[0] for shape in shapes}) == 1:
+        return np.concatenate([np.reshape(a, (len(a), -1)) for a in arrays], axis=1)
+    return np.concatenate([np.reshape(a, (-1,)) for a in arrays], axis=0)
 
 
 def mlp_products(o, x, *layers):

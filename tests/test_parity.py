@@ -145,6 +145,8 @@ SKIPS = {
     "one layer has no second": both(variant("modulus_split", "improved_split"), lambda r: r.case.sizes["LAYERS"] == 1),
     "float16 needs a scaled loss": both(lambda r: r.case.kernel == "dlrm_train", dtype("float16")),
     "written for option.interaction=dot alone": both(by("triton", "jax_triton"), option("interaction", "outer")),
+    "hashing, look-up and interaction are one launch": both(by("triton", "cuda"), option("until", "hashing", "embedding")),
+    "outer products and the first layer behind them are one launch": both(by("triton"), option("interaction", "outer")),
     "is for backward modes": both(by("triton", "jax_triton"), variant("one_launch", "atomic", "deterministic")),
     "row takes one token": both(variant("row"), size_above("M", 1)),
     "IEEE float32 multiplies from registers": both(by("triton", "jax_triton"), variant("whole_row"), dtype("float32")),

@@ -337,6 +337,11 @@ def _held(array: np.ndarray, device: str) -> Held:
     """Where chunks take their rows from: floats that are not too many go to a GPU once, as they are stored, instead of row by row."""
     if device == "cpu" or array.dtype.kind in "iub" or array.nbytes > HELD_BYTES:
         return array
+    return _sent(array, device)
+
+
+def _sent(array: np.ndarray, device: str) -> torch.Tensor:
+    """The array on the device, as it is stored."""
     return backend.put(np.array(array), Device(device, ""))  # a copy: Torch warns of memory that may not be written to
 
 
@@ -348,10 +353,8 @@ def _argument(values: Held, device: str) -> Any:
 
 def _put(values: Held, device: str) -> torch.Tensor:
     """The values on the device, floats in float64: made wide there, because the host takes seconds for a gigabyte."""
-    if isinstance(values, torch.Tensor):
-        return values.double()
-    tensor = backend.put(np.array(values), Device(device, ""))
-    return tensor if values.dtype.kind in "iub" else tensor.double()
+    tensor = values if isinstance(values, torch.Tensor) else _sent(values, device)
+    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _take(values: Held, rows: np.ndarray, axis: int) -> Held:

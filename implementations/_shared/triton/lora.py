@@ -218,28 +218,9 @@ def fused(
 ):  # fmt: skip
     """A tile of y in one pass over x, W and A."""
     tile_of_y(
-        None,
-        x,
-        scale,
-        W,
-        b,
-        A,
-        B,
-        M,
-        None,
-        y,
-        K,
-        N,
-        R,
-        NK,
-        ACTIVATION,
-        PRECISION,
-        BLOCK_M,
-        BLOCK_N,
-        BLOCK_K,
-        BLOCK_R,
-        GROUP,
-    )
+        None, x, scale, W, b, A, B, M, None, y,
+        K, N, R, NK, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_R, GROUP,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -251,28 +232,9 @@ def up(
 ):  # fmt: skip
     """A tile of y in one pass over x and W, given x @ A (M, R)."""
     tile_of_y(
-        xa,
-        x,
-        scale,
-        W,
-        b,
-        None,
-        B,
-        M,
-        None,
-        y,
-        K,
-        N,
-        R,
-        NK,
-        ACTIVATION,
-        PRECISION,
-        BLOCK_M,
-        BLOCK_N,
-        BLOCK_K,
-        BLOCK_R,
-        GROUP,
-    )
+        xa, x, scale, W, b, None, B, M, None, y,
+        K, N, R, NK, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_R, GROUP,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -284,28 +246,9 @@ def up_and_z(
 ):  # fmt: skip
     """`up`, and z, of which y is the activation as it is stored."""
     tile_of_y(
-        xa,
-        x,
-        scale,
-        W,
-        b,
-        None,
-        B,
-        M,
-        z,
-        y,
-        K,
-        N,
-        R,
-        NK,
-        ACTIVATION,
-        PRECISION,
-        BLOCK_M,
-        BLOCK_N,
-        BLOCK_K,
-        BLOCK_R,
-        GROUP,
-    )
+        xa, x, scale, W, b, None, B, M, z, y,
+        K, N, R, NK, ACTIVATION, PRECISION, BLOCK_M, BLOCK_N, BLOCK_K, BLOCK_R, GROUP,
+    )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["M"])

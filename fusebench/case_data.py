@@ -104,12 +104,13 @@ class CaseData:
     ) -> Verdict:
         with self.clock.during("parity"):
             judge = self._judge(set_, part)
-            if judge.partial and not judge.knows(points):
+            large = judge.partial or (judge.large and self.settings.device != "cpu")
+            if large and not judge.knows(points):
                 self._evaluate_judged(judge, points, set_, pool)
             with memory.limited():
                 arrays = inputs.load(outputs, self.folder, mapped=True)
                 verdict = judge.judge(arrays, points)
-                if not verdict.ok or judge.judged is None:
+                if not verdict.ok or not (judge.judged is not None or judge.seen_whole(self.settings.device)):
                     return replace(verdict, unseen=judge.undrawn())
                 asked = judge.ask(arrays, points, self.settings.device)
             return self._other_rows(judge, verdict, asked, outputs, set_, pool)
@@ -133,8 +134,8 @@ class CaseData:
                 stacked = inputs.load(reply.outputs, self.folder)
                 self._take_away(reply.outputs)
                 exact, staged, *draws = zip(*stacked, strict=True)
-                judge.learn(points, Evaluations(exact, staged, draws, frozenset(reply.points)))
-        elif judge.drawn:
+                judge.learn(points, Evaluations(exact, staged, draws, frozenset(reply.points)), reply.drawn)
+        elif judge.most:
             raise RuntimeError(f"no reference of a gradient that sums over all rows: {reply.reason}")
 
     def _ask_reference(
@@ -164,7 +165,7 @@ class CaseData:
         message = protocol.CheckRows(asked, tuple(self.files[set_]), tuple(outputs), str(self.folder))
         reply = self._ask_reference(message, protocol.CheckedRows, pool)
         if isinstance(reply, protocol.Refused):
-            return replace(verdict, unseen=f"the reference on the device: {reply.reason}")
+            return replace(verdict, unseen=judge.undrawn() or f"the reference on the device: {reply.reason}")
         widened = judge.widened(verdict, reply.worst, asked)
         if not (missing := judge.unseen(asked)):
             return widened

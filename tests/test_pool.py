@@ -432,7 +432,11 @@ def test_an_inline_pool_holds_each_back_end_once(monkeypatch, tmp_path):
         pool.drop("stand_in", "python")
         assert pool.get("stand_in", "python") is worker
         for backend, status, reason in [
-            ("reference", "skipped", "the reference on the device has a process of its own"),
+            (
+                "reference",
+                "skipped",
+                "the reference on the device has a process of its own, which worker=inline does not start",
+            ),
             ("nosuch", "failed", "the nosuch back end does not start: No module named 'fusebench.backends.nosuch'"),
         ]:
             with pytest.raises(WorkerLost) as caught:

@@ -27,6 +27,7 @@ from fusebench.parity.verdict import Asked, Verdict, Worst
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case the judge sees itself: rows are chosen beyond
 CPU_FLOPS, CPU_ELEMENTS = 1e10, 4e6  # what of a case the reference on a CPU sees: rows are chosen beyond
 DRAWN_ELEMENTS = 4e5  # of an output that is drawn from, because the formula needs all rows
+WHOLE_ELEMENTS = 3e8  # of all outputs of such a formula, which a GPU compares in one go: some 60 GB of its memory
 FEWEST_ROWS, UNLIKE_ROWS = 8, 8
 
 
@@ -41,7 +42,8 @@ class Judge:
     """The reference and the budgets of one case on one input set, each computed once and kept for all its cells.
 
     `rows_seed` decides which rows of a large case are looked at. Where an output sums over all rows none can be left out: of a
-    large case the whole formula is then evaluated on the device, and of each output rows of its own are `drawn`.
+    large case the whole formula is then evaluated on the device, and of each output numbers along an axis of its own are `drawn`,
+    as many as `most` says.
     """
 
     mathematics: Mathematics
@@ -63,21 +65,26 @@ class Judge:
         given = zip(self.arrays.values(), self.row_axes, strict=True)
         heights = [a.shape[axis] for a, axis in given if axis is not None]
         self.height = heights[0] if heights else 0
-        most = self.rows_within(oversize(self.mathematics, self.case))
+        self.large = oversize(self.mathematics, self.case) > 1
         self.judged: np.ndarray | None = None
+        self.most: dict[
+            int, tuple[int, int]
+        ] = {}  # of the outputs that are drawn from: the axis, and how many of its numbers
         self.drawn: dict[int, np.ndarray] = {}
         if any(self.mathematics.output_axis(n, self.arrays) is None for n in range(len(self.mathematics.outputs))):
-            self.drawn = {} if most is None else self._drawn()  # what sums over all rows needs them all
-        elif most is not None:
+            self.most = self._most() if self.large else {}  # what sums over all rows needs them all
+        elif (most := self.rows_within(oversize(self.mathematics, self.case))) is not None:
             self.judged = rows.chosen(self.height, most, self.rows_seed)
 
-    def _drawn(self) -> dict[int, np.ndarray]:
-        """Of each large output of a case of which some output sums over all rows, by its number, the rows that are looked at."""
+    def _most(self) -> dict[int, tuple[int, int]]:
+        """Of each large output of a case of which some output sums over all rows, by its number, the longest axis before the last, and
+        along it how many numbers are looked at."""
         chosen = {}
         for number, shape in enumerate(self._shapes):
-            most = max(FEWEST_ROWS, int(shape[0] * DRAWN_ELEMENTS / max(1, math.prod(shape)))) if shape else 0
-            if shape and most < shape[0]:
-                chosen[number] = rows.chosen(shape[0], most, self.rows_seed + number)
+            axis = int(np.argmax(shape[:-1] or shape)) if shape else 0
+            most = max(FEWEST_ROWS, int(shape[axis] * DRAWN_ELEMENTS / max(1, math.prod(shape)))) if shape else 0
+            if shape and most < shape[axis]:
+                chosen[number] = (axis, most)
         return chosen
 
     @cached_property
@@ -101,13 +108,13 @@ class Judge:
     @property
     def partial(self) -> bool:
         """Whether some of the outputs' elements are judged here, and not all."""
-        return self.judged is not None or bool(self.drawn)
+        return self.judged is not None or bool(self.most)
 
     def place(self, number: int) -> tuple[int, np.ndarray] | None:
         """The axis of output `number` along which some numbers are judged, and these; None for all."""
         if self.judged is not None:
             return self.axis(number), self.judged
-        return (0, self.drawn[number]) if number in self.drawn else None
+        return (self.most[number][0], self.drawn[number]) if number in self.most else None
 
     def taken(self, outputs: Iterable[np.ndarray]) -> list[np.ndarray]:
         """What is judged of whole outputs."""
@@ -129,6 +136,11 @@ class Judge:
         assert axis is not None
         return axis
 
+    def _axis_of(self, number: int) -> int:
+        """The axis by which output `number` is looked at: of rows, or that which is drawn from."""
+        axis = self.mathematics.output_axis(number, self.arrays)
+        return self.most.get(number, (0, 0))[0] if self.most or axis is None else axis
+
     def dtype(self, number: int) -> str:
         """The dtype in which output `number` is stored."""
         return self.mathematics.output_dtype(number, self.case)
@@ -145,8 +157,11 @@ class Judge:
             self.mathematics.formula_of(self.part), self.case, self.inputs, key, np.random.default_rng([self.seed, 77]),
             self.judged, draws,
         )  # fmt: skip
-        if not self.drawn:
+        if not self.most:
             return found
+        for number, (axis, most) in self.most.items():
+            told = rows.computed(found.exact[number], axis, self.dtype(number))
+            self.drawn[number] = rows.telling(told, most, self.rows_seed + number)
         exact, staged = self.taken(found.exact), self.taken(found.staged)
         return replace(found, exact=exact, staged=staged, draws=map(self.taken, found.draws))
 
@@ -194,8 +209,10 @@ class Judge:
         """Whether the budgets of programs that round at `points` are kept."""
         return self.key(points) in self.budgets
 
-    def learn(self, points: Sequence[str], found: Evaluations) -> None:
-        """Keeps those budgets, derived from evaluations of the judged rows that were made here or on the device."""
+    def learn(self, points: Sequence[str], found: Evaluations, drawn: Sequence[Sequence[int] | None] = ()) -> None:
+        """Keeps those budgets, derived from evaluations of the judged rows that were made here or on the device, which says what it has
+        `drawn` of each output."""
+        self.drawn |= {number: np.array(chosen) for number, chosen in enumerate(drawn) if chosen is not None}
         self.exact, self.points = self.exact or found.exact, self.points | found.seen
         self.budgets[self.key(points)] = self._budgets(found)
 
@@ -211,7 +228,7 @@ class Judge:
         place = self.place(number)
         if place is None:
             return exact.size
-        height = self._shapes[number][0] if self.drawn else self.height
+        height = self._shapes[number][place[0]] if self.most else self.height
         return exact.size // len(place[1]) * height
 
     def judge(self, outputs: Sequence[np.ndarray], points: Sequence[str]) -> Verdict:
@@ -221,7 +238,7 @@ class Judge:
             nan = float("nan")
             return Verdict(float("inf"), nan, nan, nan, (), nan, nan, nan, 0, 0, problem=problem)
         verdict = self._compared(outputs, points, self.allowed(points))
-        if verdict.each_ok and not verdict.ok and not self.drawn:  # which NumPy would have to evaluate in all rows
+        if verdict.each_ok and not verdict.ok and not self.most:  # which NumPy would have to evaluate in all rows
             verdict = self._compared(outputs, points, self._second_look(points))
         return verdict
 
@@ -270,11 +287,17 @@ class Judge:
 
     def judged_rows(self, points: Sequence[str]) -> Asked:
         """What the device is to evaluate of a large case, so that `learn` need not wait for NumPy."""
-        if not self.drawn:
-            return self._asked(points, self._judged_rows)
         outputs = range(len(self._shapes))
-        drawn = tuple(tuple(map(int, self.drawn[n])) if n in self.drawn else None for n in outputs)
-        return Asked(self.case, self.part, self.key(points), tuple(self.row_axes), (), (), (), self.seed, drawn=drawn)
+        if self.judged is not None:
+            return self._asked(points, self._judged_rows)
+        return replace(
+            self._asked(points, None), dtypes=tuple(map(self.dtype, outputs)), drawn=tuple(map(self.most.get, outputs)),
+            drawn_seed=self.rows_seed,
+        )  # fmt: skip
+
+    def seen_whole(self, device: str) -> bool:
+        """Whether that device, which evaluates all of a case with an output that sums over all rows, compares all of it as well."""
+        return bool(self.most) and device != "cpu" and sum(map(math.prod, self._shapes)) <= WHOLE_ELEMENTS
 
     def ask(self, outputs: Sequence[np.ndarray], points: Sequence[str], device: str) -> Asked:
         """What the reference on the device is to look at: all rows, or on a CPU as many as it can in a second or two, and those
@@ -288,7 +311,10 @@ class Judge:
                 unlike += rows.suspicious(output, self.axis(number), UNLIKE_ROWS)
         allowed = self.allowed(points)
         asked = replace(
-            self._asked(points, seen), unlike=tuple(unlike), excess=tuple(budget.excess for budget in allowed)
+            self._asked(points, seen),
+            unlike=tuple(unlike),
+            excess=tuple(budget.excess for budget in allowed),
+            whole=bool(self.most),
         )
         if device == "cpu":  # it would take as long again
             return asked
@@ -297,17 +323,18 @@ class Judge:
     def _asked(self, points: Sequence[str], seen: tuple[int, ...] | None) -> Asked:
         outputs = range(len(self.exact))
         return Asked(
-            self.case, self.part, self.key(points), tuple(self.row_axes), tuple(map(self.axis, outputs)),
+            self.case, self.part, self.key(points), tuple(self.row_axes), tuple(map(self._axis_of, outputs)),
             tuple(map(self.dtype, outputs)), (), self.seed, seen,
         )  # fmt: skip
 
     def undrawn(self) -> str:
         """What to say of the elements that were not drawn, or ""."""
-        if not self.drawn:
+        if not self.most:
             return ""
-        shapes = self._shapes
+        shapes, places = self._shapes, map(self.place, range(len(self._shapes)))
         seen = sum(
-            math.prod(s) // s[0] * len(self.drawn[n]) if n in self.drawn else math.prod(s) for n, s in enumerate(shapes)
+            math.prod(s) if at is None else math.prod(s) // s[at[0]] * len(at[1])
+            for s, at in zip(shapes, places, strict=True)
         )
         return (
             f"an output that sums over all rows needs them all: {seen} of {sum(map(math.prod, shapes))} elements were compared, "
@@ -374,8 +401,8 @@ class Judge:
             return f"{len(outputs)} outputs, expected {len(expected)}"
         for number, (output, exact) in enumerate(zip(outputs, expected, strict=True)):
             shape = list(exact.shape)
-            if number in self.drawn:
-                shape[0] = self._shapes[number][0]
+            if number in self.most:
+                shape = list(self._shapes[number])
             elif self.judged is not None:
                 shape[self.axis(number)] = self.height
             if output.shape != tuple(shape):

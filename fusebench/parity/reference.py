@@ -25,6 +25,7 @@ from fusebench.contract import Case, Device
 from fusebench.discovery import normalised
 from fusebench.dtypes import FORMATS
 from fusebench.parity.budget import (
+    NEIGHBOURS,
     SECOND_LOOK_DRAWS,
     Neighbours,
     Sums,
@@ -38,6 +39,7 @@ from fusebench.parity.budget import (
 from fusebench.parity.elements import finite, spacing, stored
 from fusebench.parity.evaluations import evaluations
 from fusebench.parity.rounding import Exact, evaluate
+from fusebench.parity.rows import computed, telling
 from fusebench.parity.tensor import Random, Tensor
 from fusebench.parity.verdict import Asked, Together, Worst
 
@@ -58,8 +60,8 @@ HELD_BYTES = 2**32  # of an input or an output that a GPU holds whole
 @dataclass(frozen=True)
 class Expected:
     """What some rows of one output may be: their exact value, how far off an element may be, where rounding on the way may
-    leave inf, -inf or NaN; and for all together, if they are asked for, the standard deviation of each element's error and the
-    `figures` of the draws."""
+    leave inf, -inf or NaN; and for all together, if they are asked for, the standard deviation of each element's error, or of those
+    that are `moving`, and the `figures` of the draws."""
 
     rows: np.ndarray
     exact: Any
@@ -67,6 +69,7 @@ class Expected:
     overflow: dict[float, Any]
     deviation: Any = None
     figures: Sequence[Sums] = ()
+    moving: Any = None
 
 
 Known = MutableMapping[Any, list[list[Expected]]]  # by what was asked, chunk by chunk, output by output
@@ -75,7 +78,7 @@ Known = MutableMapping[Any, list[list[Expected]]]  # by what was asked, chunk by
 def check(asked: Asked, arrays: Sequence[np.ndarray], got: Sequence[np.ndarray], device: str, known: Known) -> Worst:
     """Compares the outputs `got`, of the storage dtype, with the formula of the inputs `arrays`. `known` keeps what was computed,
     if it is not too much, for other outputs of the same inputs."""
-    height = next(a.shape[axis] for a, axis in zip(arrays, asked.row_axes, strict=True) if axis is not None)
+    height = next((a.shape[axis] for a, axis in zip(arrays, asked.row_axes, strict=True) if axis is not None), 1)
     rows = np.arange(height) if asked.rows is None else np.array(asked.rows)
     key = (asked.points, asked.part, asked.rows)
     chunks: Any = known.get(key)
@@ -110,26 +113,31 @@ def _second_look(
 
 def evaluated(
     asked: Asked, arrays: Sequence[np.ndarray], device: str, draws: int
-) -> tuple[list[np.ndarray], frozenset[str]]:
+) -> tuple[list[np.ndarray], frozenset[str], tuple[tuple[int, ...] | None, ...]]:
     """The evaluations of the rows of `asked`, all at once: of each output its exact value, that with the points rounded and the
-    draws, in float64, stacked; and the points that the formula has."""
+    draws, in float64, stacked; the points that the formula has; and of each output the numbers that were drawn, None for all."""
     rows = None if asked.rows is None else np.array(asked.rows)
     random = Random(device, asked.seed + JUDGED_SEED)
     found = evaluations(
         _formula(asked), asked.case, _inputs(asked, arrays, device)(rows), asked.points, random, rows, draws,
         lambda o: _tensor(o, device),
     )  # fmt: skip
-    kept = [_drawn(evaluation, asked, device) for evaluation in (found.exact, found.staged)]
-    outputs = zip(*kept, *(_drawn(evaluation, asked, device) for evaluation in found.draws), strict=True)
-    return [torch.stack([e.tensor for e in output]).cpu().numpy() for output in outputs], found.seen
+    places: list[tuple[int, np.ndarray] | None] = [None] * len(found.exact)
+    for number, (at, exact) in enumerate(zip(asked.drawn, found.exact, strict=False)):
+        if at is not None:
+            told = computed(exact, at[0], asked.dtypes[number])
+            places[number] = at[0], telling(told, at[1], asked.drawn_seed + number)
+    kept = [_drawn(evaluation, places) for evaluation in (found.exact, found.staged)]
+    kept += (_drawn(evaluation, places) for evaluation in found.draws)
+    stacked = [torch.stack(output).cpu().numpy() for output in zip(*kept, strict=True)]
+    return stacked, found.seen, tuple(None if at is None else tuple(map(int, at[1])) for at in places)
 
 
-def _drawn(outputs: Sequence[Any], asked: Asked, device: str) -> list[Any]:
+def _drawn(outputs: Sequence[Any], places: Sequence[tuple[int, np.ndarray] | None]) -> list[torch.Tensor]:
     """Of each output what is to come back: not all of what sums over all rows."""
-    places = asked.drawn or (None,) * len(outputs)
     return [
-        o if numbers is None else Tensor(o.tensor[torch.tensor(numbers, device=device)])
-        for o, numbers in zip(outputs, places, strict=True)
+        o.tensor if at is None else o.tensor.index_select(at[0], torch.tensor(at[1], device=o.tensor.device))
+        for o, at in zip(outputs, places, strict=True)
     ]
 
 
@@ -158,10 +166,17 @@ def _expected(
     """What the outputs may be, a chunk of the rows at a time, by that many draws, or as many as time allows."""
     formula, inputs = _formula(asked), _inputs(asked, arrays, device)
 
-    def expected(chosen: np.ndarray) -> list[Expected]:
-        random = Random(device, asked.seed + seed + int(chosen[0]))
+    def expected(chosen: np.ndarray | None) -> list[Expected]:
+        random = Random(device, asked.seed + seed + (0 if chosen is None else int(chosen[0])))
         return list(_evaluated(asked, formula, inputs(chosen), chosen, random, draws, got))
 
+    if asked.whole:
+        sized = _Sized()
+        outputs = evaluate(formula, asked.case, sized, inputs(None))
+        largest = max(sized.largest, *map(np.size, outputs))
+        draws = draws or next(n for n, most in DRAWS[device] if largest <= most)
+        yield expected(None)
+        return
     ends = np.unique(rows[[*range(len(rows))[:2], *range(len(rows))[-2:]]])  # a causal row sees only what is before it
     size = _elements_of_a_row(asked.case, formula, ends, inputs(ends))
     draws = draws or next(n for n, most in DRAWS[device] if size * len(rows) <= most)
@@ -175,9 +190,9 @@ def _expected(
 
 
 def _evaluated(
-    asked: Asked, formula: Formula, inputs: list[Any], rows: np.ndarray, random: Random, draws: int, got: Sequence[np.ndarray]
+    asked: Asked, formula: Formula, inputs: list[Any], rows: np.ndarray | None, random: Random, draws: int, got: Sequence[np.ndarray]
 ) -> Iterator[Expected]:  # fmt: skip
-    """What each output may be in those rows."""
+    """What each output may be in those rows, or in all."""
     found = evaluations(
         formula, asked.case, inputs, asked.points, random, rows, draws, lambda o: _tensor(o, random.device)
     )  # fmt: skip
@@ -189,16 +204,40 @@ def _evaluated(
     for number, (staged, of_output) in enumerate(zip(found.staged, seen, strict=True)):
         of_output.see(staged, keep)
         exact, dtype, own = of_output.exact, of_output.dtype, of_output.total / draws
-        neighbours = Neighbours(exact)
-        reach = reach_of_few(neighbours, exact, own, draws, staged, asked.excess[number], got[number].size)
-        limit = limit_of(finite(exact), reach if dtype in FORMATS else 0.0 * exact, dtype).astype(np.float32)
+        moving = _moving(exact, own, staged) if asked.whole else None
+        part = _all if moving is None else operator.itemgetter(moving)
+        of_moving, own = part(exact), part(own)
+        neighbours = Neighbours(of_moving)
+        reach = reach_of_few(neighbours, of_moving, own, draws, part(staged), asked.excess[number], got[number].size)
+        limit = limit_of(finite(of_moving), reach if dtype in FORMATS else 0.0 * of_moving, dtype)
+        if moving is not None:
+            limit = _among(limit, moving, limit_of(finite(exact), 0.0 * finite(exact), dtype))
         deviation, figures = None, list[Sums]()
         if keep:
-            deviation, figures = all_together(
-                exact, of_output.ends, of_output.squares, neighbours, asked.alike[number], dtype
-            )
+            ends, squares = ([part(value) for value in values] for values in (of_output.ends, of_output.squares))
+            deviation, figures = all_together(of_moving, ends, squares, neighbours, asked.alike[number], dtype)
             deviation = deviation.astype(np.float32)
-        yield Expected(rows, exact, limit, of_output.overflow, deviation, figures)
+        chosen = np.arange(exact.shape[asked.output_axes[number]] if exact.ndim else 1) if rows is None else rows
+        yield Expected(chosen, exact, limit.astype(np.float32), of_output.overflow, deviation, figures, moving)
+
+
+def _all(values: Any) -> Any:
+    return values
+
+
+def _moving(exact: Any, own: Any, staged: Any) -> Any:
+    """Where something rounds, if that is not so in all elements or in none: budget.py's rule for table rows that a step only copies."""
+    if not exact.ndim or exact.shape[-1] >= 4 * NEIGHBOURS:
+        return None
+    still = np.isfinite(exact) & (exact != 0) & (own == 0) & (staged == exact)
+    return ~still if 0 < int(still.sum().tensor) < exact.size else None
+
+
+def _among(values: Any, where: Any, others: Any) -> Any:
+    """`values` where `where` says so, in order, and elsewhere the `others`."""
+    found = others.tensor.clone()
+    found[where.tensor] = values.tensor
+    return Tensor(found)
 
 
 @dataclass
@@ -238,11 +277,13 @@ def _compared(
     found, wrong, sums = Worst(), set[int](), []
     for number, expected in enumerate(chunk):
         axis, dtype = asked.output_axes[number], asked.dtypes[number]
-        output = Tensor(_put(_take(got[number], expected.rows, axis), device))
+        rows = got[number] if asked.whole else _take(got[number], expected.rows, axis)
+        output = Tensor(_put(rows, device))
         error = _error(output, expected, dtype)
         found = _worse(found, _worst_of(number, axis, output, error, expected, dtype, wrong))
         if expected.deviation is not None:
-            sums.append([*expected.figures, together(error, expected.deviation)])
+            moved = error if expected.moving is None else error[expected.moving]
+            sums.append([*expected.figures, together(moved, expected.deviation)])
     wrong_rows |= wrong
     return (replace(found, rows=(len(wrong), min(wrong), max(wrong))) if wrong else found), sums
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+
+from fusebench.parity.elements import stored
 
 BLOCKS = (16, 32, 64, 128, 256)  # of the usual tiles: a mistake shows at their edges
 AT_A_TIME = 2**22  # elements that are widened to float32 at a time
@@ -21,6 +25,24 @@ def chosen(height: int, most: int, seed: int) -> np.ndarray:
     mixed = [int(r) for pair in zip(known, drawn, strict=False) for r in pair]
     wanted = dict.fromkeys([*mixed, *known, *map(int, drawn)])
     return np.sort(list(wanted)[:most])
+
+
+def computed(exact: Any, axis: int, dtype: str) -> np.ndarray:
+    """Along the axis, whether anything was computed: some exact value is none of the dtype, as in table rows that a step changed, and
+    not in those that it left or that have a gradient of 0."""
+    others = tuple(a for a in range(exact.ndim) if a != axis)
+    found = (stored(exact, dtype) != exact).any(axis=others) if others else stored(exact, dtype) != exact
+    return found if isinstance(found, np.ndarray) else found.tensor.cpu().numpy()
+
+
+def telling(told: np.ndarray, most: int, seed: int) -> np.ndarray:
+    """At most `most` numbers, sorted: half of them, if there are so many, where `told` says that something was computed, the others
+    as `chosen` has them."""
+    hits = np.flatnonzero(told)
+    if len(hits) == len(told):
+        return chosen(len(told), most, seed)
+    first = np.random.default_rng([seed, len(told), 1]).permutation(hits)[: most // 2]
+    return np.union1d(first, chosen(len(told), most - len(first), seed))
 
 
 def suspicious(output: np.ndarray, axis: int, count: int) -> list[int]:

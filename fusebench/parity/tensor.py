@@ -125,7 +125,7 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
 
     def reshape(self, *shape: Any) -> Tensor:
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
-        return Tensor(self.tensor.reshape(*sizes))
+        return Tensor(self.tensor.reshape(tuple(sizes)))
 
     def swapaxes(self, a: int, b: int) -> Tensor:
         return Tensor(self.tensor.transpose(a, b))

@@ -72,8 +72,8 @@ class Asked:
     `row_axes` are the axes of the rows of the inputs, None for those without, `output_axes` those of the outputs, which
     are stored in `dtypes`. `rows` are the numbers of the rows to look at, None for all; `unlike` those of others that this output
     alone asks for. `excess`, `alike` and `widths` are those of each output's budget (budget.py); without the latter two elements
-    are looked at one by one. `drawn`, where it is not empty, are the numbers along the first axis of each output that come back, None
-    for all, of a formula that needs all rows of its inputs.
+    are looked at one by one. `drawn`, where a formula needs all rows of its inputs: of each output the axis, and how many numbers along
+    it come back, drawn by `drawn_seed` (rows.telling), None for all. `whole`: such a formula's outputs are compared in one go.
     """
 
     case: Case
@@ -88,7 +88,9 @@ class Asked:
     unlike: tuple[int, ...] = ()
     alike: tuple[float, ...] = ()
     widths: tuple[tuple[float, float], ...] = ()
-    drawn: tuple[tuple[int, ...] | None, ...] = ()
+    drawn: tuple[tuple[int, int] | None, ...] = ()
+    drawn_seed: int = 0
+    whole: bool = False
 
 
 @dataclass(frozen=True)

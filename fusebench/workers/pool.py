@@ -319,7 +319,9 @@ class InlinePool:
     def get(self, backend: str, python: str, beside: bool = False) -> InlineWorker:
         """The back end in this process. Raises WorkerLost if it cannot start, or is the reference, which has its own."""
         if backend == "reference":
-            raise WorkerLost("skipped", "the reference on the device has a process of its own")
+            raise WorkerLost(
+                "skipped", "the reference on the device has a process of its own, which worker=inline does not start"
+            )
         if backend not in self.workers:
             try:
                 self.workers[backend] = InlineWorker(backend, self.device)

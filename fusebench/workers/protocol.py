@@ -268,11 +268,12 @@ class EvaluateRows(Message, frozen=True):
 
 
 class EvaluatedRows(Message, frozen=True):
-    """A file for each output, which has in a first axis its exact value, that with the points rounded, and the draws; and the
-    points that the formula has."""
+    """A file for each output, which has in a first axis its exact value, that with the points rounded, and the draws; the points
+    that the formula has; and of each output the numbers that were drawn, None for all."""
 
     outputs: tuple[Stored, ...]
     points: tuple[str, ...]
+    drawn: tuple[tuple[int, ...] | None, ...] = ()
 
 
 class CheckRows(Message, frozen=True):

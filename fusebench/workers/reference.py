@@ -55,12 +55,12 @@ class Reference:
         self.known(request)
         folder = Path(request.folder)
         arrays = inputs.load(request.files, folder, mapped=True)
-        if self.device == "cpu" and request.asked.drawn:  # all rows at once
+        if self.device == "cpu" and request.asked.rows is None:  # all rows at once
             torch.set_num_threads(len(os.sched_getaffinity(0)))
-        outputs, points = reference.evaluated(request.asked, arrays, self.device, request.draws)
+        outputs, points, drawn = reference.evaluated(request.asked, arrays, self.device, request.draws)
         if self.device == "cpu":
             torch.set_num_threads(1)
-        return protocol.EvaluatedRows(tuple(inputs.save(outputs, folder, "evaluated")), tuple(sorted(points)))
+        return protocol.EvaluatedRows(tuple(inputs.save(outputs, folder, "evaluated")), tuple(sorted(points)), drawn)
 
     def usable(self) -> bool:
         return True

@@ -1,0 +1,325 @@
+"""The tables of `profile`, `tune`, `inspect` and `performance`, from known figures to the printed cell."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from samples import GPU, RATES, case, table_of, timed, untimed
+from test_inspect_listings import LISTING, body
+
+from fusebench.backends.events import KERNEL, Held
+from fusebench.cli import main
+from fusebench.commands import performance
+from fusebench.contract import Device
+from fusebench.inspection import expectation, figures, sass, targets, versus
+from fusebench.inspection import table as inspected
+from fusebench.inspection.cells import Inspected
+from fusebench.profiling import memory as curves
+from fusebench.profiling import table as profiled
+from fusebench.profiling.kernels import Row, Span
+from fusebench.profiling.run import Profile
+from fusebench.records import store
+from fusebench.timing.summary import seconds
+from fusebench.tracing.syncs import Sync
+from fusebench.tuning import results, strategies
+from fusebench.tuning.confirm import Decision
+from fusebench.tuning.study import Found, Study
+from fusebench.workers.protocol import Fits
+
+US, MIB = 1e-6, 2**20
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.chdir(tmp_path)
+
+
+# profile
+
+LAUNCH = {"grid": "132×1×1", "block": "256×1×1", "registers": 168, "shared_bytes": 3 * 2**14}
+COUNTERS = {"dram_bytes": 3.0 * MIB, "tensor_percent": 61.24, "occupancy_percent": 24.96, "stalled_wait": 0.51, "stalled_long": 8.14, "stalled_no": 0.3}  # fmt: skip
+ROWS = (
+    Row("gemm", KERNEL, 2, 80 * US, 0.0, 5 * US, LAUNCH, COUNTERS),
+    Row("gelu", KERNEL, 1, 15 * US, 6 * US, 0.0, {}, {}),
+)
+SPAN = Span(100 * US, 90 * US, 10 * US, 5 * US, 3, 6 * US, "gelu")
+
+
+def profile(**more):
+    record = untimed("torch_eager", work=(10**6, 2 * MIB))
+    made = Profile("id", record, (SPAN,) * 3, SPAN, 1, ROWS, memory_of="allocator", peak_bytes=3 * MIB, counters={"dram_bytes": 3.0 * MIB})  # fmt: skip
+    return replace(made, **more)
+
+
+def test_a_profile_of_a_gpu_is_the_figures_of_its_rows(capsys):
+    waits = (Sync("cudaStreamSynchronize", "lola/torch_eager.py:12", "y.item()", 2, 3 * US),)
+    profiled.show([profile(syncs=waits)], "cuda")
+    out = capsys.readouterr().out
+    assert (
+        "call 2 of 3: 100 µs: busy 90 µs in 3 launches, 10 µs in gaps (the longest 6 µs, before gelu), 5 µs overlapped, "
+        "DRAM ÷ compulsory bytes 1.50\n"
+    ) in out
+    first, second = table_of(out, "kernel")
+    assert first == {
+        "kernel": "gemm", "count": "2", "time": "80 µs", "share": "80%", "gap before": "", "overlap": "5 µs", "grid": "132×1×1",
+        "block": "256×1×1", "registers": "168", "shared": "48 KiB", "DRAM ÷ compulsory": "1.50", "tensor %": "61.2", "occupancy %": "25.0",
+        "stalled on": "long 8.1, wait 0.5",
+    }  # fmt: skip
+    assert {n: v for n, v in second.items() if v} == {"kernel": "gelu", "count": "1", "time": "15 µs", "share": "15%", "gap before": "6 µs"}  # fmt: skip
+    assert table_of(out, "the host waits at") == [
+        {"the host waits at": "lola/torch_eager.py:12", "line": "y.item()", "in": "cudaStreamSynchronize", "count": "2", "time": "3 µs"}
+    ]  # fmt: skip
+    assert "memory: 3 MiB at the peak of a call beyond what was held before it, by the framework's allocations\n" in out
+
+
+def test_a_profile_of_a_cpu_has_operators_and_no_launches(capsys):
+    quiet = Span(50 * US, 50 * US, 0.0, 0.0, 1)
+    rows = (Row("aten::mul", "operator", 1, 50 * US, 0.0, 0.0),)
+    profiled.show([profile(span=quiet, spans=(quiet,), shown=0, rows=rows, counters={}, peak_bytes=None)], "cpu")
+    out = capsys.readouterr().out
+    assert "call 1 of 1: 50 µs: busy 50 µs in 1 operator, no gaps, no overlaps\n" in out
+    (row,) = table_of(out, "operator, without what it calls")
+    assert row == {"operator, without what it calls": "aten::mul", "count": "1", "time": "50 µs", "share": "100%", "gap before": "", "overlap": ""}  # fmt: skip
+    assert "memory: its peak is not known" in out and "host waits" not in out
+
+
+def test_rows_that_take_next_to_nothing_stand_together(capsys):
+    rows = [Row(f"k{n}", KERNEL, 1, (20 - n) * US, 0.0, 0.0) for n in range(15)]
+    profiled.show([profile(rows=tuple(rows), syncs=())], "cuda")
+    out = capsys.readouterr().out
+    shown = table_of(out, "kernel")
+    assert [r["kernel"] for r in shown] == [*(f"k{n}" for n in range(12)), "3 others"]
+    assert (shown[-1]["count"], shown[-1]["time"]) == ("3", seconds((8 + 7 + 6) * US))
+    assert "the host waits for nothing within a call\n" in out
+    tiny = [ROWS[0], *(Row(f"t{n}", KERNEL, 1, 0.01 * US, 0.0, 0.0) for n in range(2))]
+    profiled.show([profile(rows=tuple(tiny))], "cuda")
+    assert [r["kernel"] for r in table_of(capsys.readouterr().out, "kernel")] == ["gemm", "2 others"]
+    profiled.show([profile(rows=tuple(tiny[:2]))], "cuda")
+    assert [r["kernel"] for r in table_of(capsys.readouterr().out, "kernel")] == ["gemm", "t0"], (
+        "a single one has a name"
+    )
+
+
+def test_what_was_not_profiled_has_its_reason(capsys, tmp_path):
+    failed, skipped = untimed("triton", "failed", reason="no memory"), untimed("flax", "skipped", reason="too wide")
+    made = [
+        profile(span=None),
+        profile(record=failed),
+        profile(record=skipped),
+        profile(counted_elsewhere=("cutlass",)),
+    ]
+    profiled.show(made, "cuda")
+    out = capsys.readouterr().out
+    assert (
+        "its framework names no operators" in out
+        and "failed  no memory\n" in out
+        and "skipped  too wide  flax\n" in out
+    )
+    assert "under ncu other kernels were chosen, and counted: cutlass" in out
+    profiled.footer(made, ["no ncu", "no ncu"], 1.25, tmp_path, "memory: it.svg")
+    out = capsys.readouterr().out
+    assert "4 cells: 2 ok, 1 failed, 1 skipped, 1.2 s\nno hardware counters: no ncu\ntrace" in out
+    assert out.endswith(f"memory: it.svg\nrecords: {tmp_path}/records.jsonl\n")
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536 * 1024, "1.5 MiB"), (3 * 2**30, "3 GiB")]
+)
+def test_bytes_have_the_largest_unit_that_they_fill(count, shown, capsys):
+    profiled.show([profile(peak_bytes=count)], "cuda")
+    assert f"memory: {shown} at the peak" in capsys.readouterr().out
+
+
+def test_the_curve_of_memory_is_in_ms_and_mib(monkeypatch, tmp_path):
+    axes = pytest.importorskip("matplotlib.axes").Axes
+    drawn = []
+    monkeypatch.setattr(axes, "step", lambda self, x, y, where, label: drawn.append((list(x), list(y), where, label)))
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda *_, **__: None)
+    monkeypatch.setattr("matplotlib.figure.Figure.legend", lambda *_, **__: None)
+    held = (Held(0.0, 0), Held(0.002, 3 * MIB))
+    assert curves.draw([("one", held), ("still", held[:1])], tmp_path / "m.svg")
+    assert drawn == [([0, 2], [0, 3], "post", "one")]
+    drawn.clear()
+    assert curves.draw([(str(n), held) for n in range(20)], tmp_path / "m.svg") and len(drawn) == curves.MOST
+
+
+# tune
+
+
+def tuned(number, time_s, status="ok", **more):
+    record = timed("triton:row", [time_s * f for f in (0.97, 0.98, 1.0, 1.0, 1.02, 1.03)], status=status)
+    record = replace(record, build=replace(record.build, compile_s=0.5 + number), cell=replace(record.cell, config={"BLOCK": number}))  # fmt: skip
+    return replace(record, **more)
+
+
+def configs(text):
+    """The rows of the table of a search, whose mark of the default has no heading."""
+    lines = text[text.index("BLOCK  ") :].splitlines()
+    return [
+        re.split("  +", line.strip())
+        for line in lines[2 : lines.index("1 × wrong  output 0 is off (3 of 4)")]
+        if line.strip()
+    ]
+
+
+@pytest.fixture
+def search():
+    records = [
+        tuned(32, 4e-3),
+        tuned(64, 2e-3),
+        tuned(128, 1e-3),
+        tuned(256, 1e-3, "wrong", reason="output 0 is off (3 of 4)"),
+    ]
+    fits = Fits({"BLOCK": 64}, {"BLOCK": (32, 64, 128, 256, 512)}, 9, tuple(r.cell.config for r in records),
+                (({"BLOCK": 512}, "it needs 300 KiB (BLOCK=512)"),), Device("cuda", "some GPU"), False)  # fmt: skip
+    study = Study(replace(records[0].cell, config={}), fits.space)
+    return Found(study, fits, records={strategies.key(r.cell.config): r for r in records})
+
+
+def test_a_search_is_shown_by_its_fastest_beside_the_default(search, capsys):
+    best = search.ranked[0]
+    results.show([search], [Decision(search, best, False, "50.0% faster", 1e-3, 2e-3)])
+    out = capsys.readouterr().out
+    assert f"{search.study.name}  9 configs, 5 of them drawn: 4 fit; 4 tried: 3 ok, 1 wrong\n" in out
+    assert configs(out) == [
+        ["128", "1 ms", "3.0%", "2.00", "128 s"], ["64", "default", "2 ms", "3.0%", "1.00", "64.5 s"], ["32", "4 ms", "3.0%", "0.50", "32.5 s"],
+    ]  # fmt: skip
+    assert "1 × wrong  output 0 is off (3 of 4)\n" in out and "1 × does not fit  it needs 300 KiB (BLOCK=512)\n" in out
+    assert out.endswith("kept: BLOCK=128: 50.0% faster\n")
+
+
+def test_only_the_fastest_are_shown_and_the_default(search, capsys):
+    for number in range(1000, 1020):
+        search.records[strategies.key({"BLOCK": number})] = tuned(number, 1e-4 * number / 1000)
+    results.show([search], [Decision(search, search.ranked[0], True, "a tie", 1.0, 1.0)])
+    out = capsys.readouterr().out
+    assert [row[0] for row in configs(out)] == [
+        *(str(n) for n in range(1000, 1010)),
+        "64",
+    ] and "kept: the default: a tie" in out
+
+
+def test_a_study_without_a_decision_keeps_nothing(search, capsys):
+    results.show([search], [])
+    assert "kept: nothing, no config has a time\n" in capsys.readouterr().out
+    results.show([search], [], finished=False)
+    results.show([Found(search.study, refusal="interpreted")], [])
+    assert "kept" not in (out := capsys.readouterr().out) and "skipped  interpreted\n" in out
+
+
+def test_a_frame_has_a_row_for_each_config(search):
+    rows = results.frame([search]).to_pylist()
+    assert [(r["config.BLOCK"], r["time_s"], r["status"], r["is_default"], r["tried"]) for r in rows] == [
+        (128, 1e-3, "ok", False, True), (64, 2e-3, "ok", True, True), (32, 4e-3, "ok", False, True), (256, None, "wrong", False, True),
+        (512, None, "skipped", False, False),
+    ]  # fmt: skip
+    first = rows[0]
+    assert (first["low_s"], first["high_s"]) == pytest.approx((0.97e-3, 1.03e-3)) and first["compile_s"] == 128.5
+    assert (first["error_budget"], first["device"], first["kernel"], first["variant"]) == (0.5, GPU.name, "lola", "row")
+    assert [r["reason"] for r in rows[3:]] == ["output 0 is off (3 of 4)", "it needs 300 KiB (BLOCK=512)"]
+
+
+# inspect
+
+
+def compiled(code, name="kernel<4>", registers=40, stack=0, shared=1024, digest="one", grid=(132, 2)):
+    resources = SimpleNamespace(registers=registers, stack=stack)
+    return SimpleNamespace(
+        name=name, code=code, resources=resources, shared=shared, grid=grid, threads=256, digest=digest
+    )
+
+
+WHOLE = sass.parse(LISTING, "kernel")
+SHORT = body("LDG.E R0, [R2]", "STL [R1], R0", "LDL R0, [R1]", "EXIT")
+
+
+def test_launches_and_loops_are_rows_with_their_own_figures(capsys):
+    one = Inspected(untimed("cuda:fast").cell, [compiled(WHOLE), compiled(SHORT, "tail", 24, digest="two", grid=(7,))])
+    same = Inspected(untimed("cuda:same").cell, one.launches)
+    other = Inspected(untimed("triton").cell, [compiled(SHORT, digest="two")], expected=expectation.parse("spills=0,registers<=40"))  # fmt: skip
+    none = Inspected(untimed("flax").cell, reason="names no launches")
+    inspected.show([one, same, other, none], targets.target("sm_90a"))
+    out = capsys.readouterr().out
+    rows = table_of(out, "implementation")
+    assert [(r["implementation"], r["launch"], r["of"], r["blocks"], r["threads"]) for r in rows[:3]] == [
+        ("cuda:fast", "kernel", "whole", "132×2", "256"), ("", "", "loop", "", ""), ("", "tail", "whole", "7", "256"),
+    ]  # fmt: skip
+    names = (
+        "registers",
+        "spills",
+        "shared bytes",
+        "instructions",
+        "tensor core",
+        "global",
+        "shared",
+        "barrier",
+        "branch",
+    )
+    assert [tuple(r[n] for n in names) for r in rows[:3]] == [
+        ("40", "1", "1024", "20", "2", "1", "1", "4", "6"), ("", "0", "", "5", "2", "1", "0", "1", "1"), ("24", "2", "1024", "4", "0", "1", "0", "0", "1"),
+    ]  # fmt: skip
+    assert "same machine code: cuda:fast, cuda:same\n" in out and "triton: expected spills=0, found 2\n" in out
+    assert "flax: names no launches\n" in out and out.count("expected") == 1
+
+
+def test_a_figure_of_several_launches_is_their_sum_or_the_largest():
+    both = [compiled(WHOLE, registers=40, stack=8, shared=100), compiled(SHORT, registers=24, stack=16, shared=50)]
+    found = {n: figures.value(both, n) for n in ("launches", "registers", "stack", "shared_bytes", "spills", "instructions", "HGMMA", "loop.HGMMA", "loop.instructions", "tensor_core", "beside.instructions")}  # fmt: skip
+    assert found == {
+        "launches": 2, "registers": 40, "stack": 16, "shared_bytes": 100, "spills": 3, "instructions": 24, "HGMMA": 2, "loop.HGMMA": 2,
+        "loop.instructions": 5, "tensor_core": 2, "beside.instructions": 0,
+    }  # fmt: skip
+
+
+def test_two_sides_are_a_b_and_b_less_a():
+    said = list(versus.lines(compiled(WHOLE), compiled(SHORT, registers=24, digest="two"), None))
+    rows = {line[:24].strip(): line[24:].split() for line in said}
+    assert rows[""] == ["A", "B", "B", "-", "A"]
+    assert rows["registers"] == ["40", "24", "-16"] and rows["instructions"] == ["20", "4", "-16"]
+    assert rows["spills"] == ["1", "2", "+1"] and rows["shared_bytes"] == ["1024", "1024"]
+    assert rows["loop instructions"] == ["5", "0", "-5"] and rows["LDL"] == ["0", "1", "+1"]
+    named = [line[:24].strip() for line in said]
+    assert named.index("registers") < named.index("shared_bytes"), "those that differ first"
+    assert list(versus.lines(compiled(WHOLE), compiled(WHOLE), "sass")) == ["same machine code (one)"]
+
+
+def test_a_target_has_the_multiprocessors_of_a_common_card():
+    found = {
+        a: targets.target(a).device.multiprocessors for a in ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+    }
+    assert found == {"sm_80": 108, "sm_86": 82, "sm_89": 142, "sm_90a": 132, "sm_100a": 148, "sm_120a": 170}
+
+
+# performance
+
+
+def saved(folder, *records):
+    folder.mkdir(parents=True)
+    for record in records:
+        store.append(folder, record)
+
+
+def test_performance_is_made_from_the_records_of_runs(tmp_path, capsys):
+    of = case(id="odd/float32", M=3, K=5, N=7)
+    times = [t * US for t in (38, 39, 40, 40, 41, 42)]
+    days = {"began": "2026-11-20T10:00:00+00:00", "ended": "2026-11-23T10:00:00+00:00"}
+    ours = timed("cuda:row", times, of=of, work=(10**9, 1000), **days)
+    saved(tmp_path / "results/a", replace(ours, timing=replace(ours.timing, host_median=3 * US)))
+    peer = timed("torch_eager", [2 * t for t in times], of=of, **(days | {"began": "2026-11-21T10:00:00+00:00"}))
+    part = timed("cublas", [t / 2 for t in times], of=of, computes="product", **days)
+    saved(tmp_path / "results/b", peer, part, untimed("flax", "skipped", reason="no", of=of, **days))
+    assert main(["performance", "a", "b"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith(f"Measured on {GPU.name}, 2026-11-20.\n\n### lola\n\n| case | ours | time | best other |")
+    (row,) = [line.strip("| ").split(" | ") for line in said.splitlines() if line.startswith("| odd/float32")]
+    assert row[:7] == ["odd/float32", "cuda:row", "40 µs", "torch_eager", "80 µs", "0.500 (0.452 … 0.553)", "20 µs"]
+    # 1 GFLOP at the 50 TFLOP/s of RATES are 20 µs
+    assert RATES.matrix_tflops == 50.0 and row[7:9] == ["50%", "3 µs"]
+    assert main(["performance", "a", "b", "out=it.md", "implementation=torch_eager"]) == 0
+    written = (tmp_path / "it.md").read_text()
+    assert written.startswith(f"{performance.BEGIN}\nMeasured on ") and "| none |" in written
+    assert capsys.readouterr().out == ""

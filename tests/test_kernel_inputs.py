@@ -211,6 +211,14 @@ def test_no_named_case_and_no_default_has_changed():
         assert next(iter(kept["cases"])) == next(iter(kernel.mathematics.cases)), "the default"
 
 
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_named_case_and_default_is_kept(name):
+    kernel = KERNELS[name]
+    kept = json.loads((Path(__file__).parent / "fixtures" / "cases.json").read_text()).get(name, {})
+    assert set(kernel.mathematics.cases) <= set(kept.get("cases", ())), "add the new one to tests/fixtures/cases.json"
+    assert set(kernel.options) <= set(kept.get("options", ())), "add the new one to tests/fixtures/cases.json"
+
+
 # Hard inputs
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from samples import untimed
 
+from fusebench.errors import UsageError
 from fusebench.sanitizer import check, tool
 from fusebench.sanitizer.log import Log, Place, Reported
 from fusebench.sanitizer.own import Own
@@ -52,6 +53,14 @@ def test_each_tool_is_asked_for_all_that_a_check_relies_on(name):
 def test_an_option_of_a_later_version_is_left_out():
     made = tool.Sanitizer("/bin/it", "2023", frozenset({"--port"})).command("memcheck", OWN, Path("a"), 0, 1, [])
     assert made[5:7] == ["--port", "49152"] and "--padding" not in made and "512" not in made
+
+
+def test_a_program_that_is_none_is_named_by_the_beginning_of_what_it_says(tmp_path):
+    program = tmp_path / "it"
+    program.write_text("#!/bin/sh\nprintf 'x%.0s' $(seq 300)\n")
+    program.chmod(0o700)
+    with pytest.raises(UsageError, match=rf"it is no compute-sanitizer, or does not run: its --help is '{'x' * 80}'$"):
+        tool.find(str(program))
 
 
 def test_every_array_is_an_allocation_of_its_own(monkeypatch):

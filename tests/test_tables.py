@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
+import pyarrow.parquet as pq
 import pytest
 from samples import GPU, RATES, case, table_of, timed, untimed
+from test_data import small
 from test_inspect_listings import LISTING, body
 
+from fusebench import discovery, drawing
+from fusebench import tuned as tuned_file
 from fusebench.backends.events import KERNEL, Held
 from fusebench.cli import main
 from fusebench.commands import performance
-from fusebench.contract import Device
-from fusebench.inspection import expectation, figures, sass, targets, versus
+from fusebench.contract import Case, Device
+from fusebench.inspection import expectation, figures, lines, sass, script, targets, versus
 from fusebench.inspection import table as inspected
 from fusebench.inspection.cells import Inspected
 from fusebench.profiling import memory as curves
@@ -24,7 +30,7 @@ from fusebench.profiling.run import Profile
 from fusebench.records import store
 from fusebench.timing.summary import seconds
 from fusebench.tracing.syncs import Sync
-from fusebench.tuning import results, strategies
+from fusebench.tuning import confirm, results, strategies
 from fusebench.tuning.confirm import Decision
 from fusebench.tuning.study import Found, Study
 from fusebench.workers.protocol import Fits
@@ -287,6 +293,29 @@ def test_two_sides_are_a_b_and_b_less_a():
     assert list(versus.lines(compiled(WHOLE), compiled(WHOLE), "sass")) == ["same machine code (one)"]
 
 
+def test_lines_of_source_stand_by_their_instructions_in_the_loop_and_then_in_the_whole():
+    placed = [sass.Instruction(16 * n, "FADD", line=line) for n, line in enumerate("aabbbcddd")]
+    loop = [i for i in placed if i.line in "ad"][:3]
+    found = lines.counted(placed, loop, 0)
+    assert [(n.name, n.whole, n.loop) for n in found] == [("a", 2, 2), ("d", 3, 1), ("b", 3, 0), ("c", 1, 0)]
+    assert [line.classes["arithmetic"] for line in found] == [2, 1, 0, 0]
+    assert [(line.name, line.whole) for line in lines.counted(placed, [], 3)] == [
+        ("b", 3),
+        ("d", 3),
+        ("2 other lines", 3),
+    ]
+
+
+def test_a_script_says_that_its_inputs_are_others_than_those_of_the_reference(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "harness.drawing", drawing)
+    cell = {"kernel": "launch", "seed": 3, "dtypes": {"x": "float32"}}
+    of = Case("launch", {"N": 5}, "float32")
+    x = discovery.find_kernels([discovery.HOME])["launch"].mathematics.inputs(of, drawing.generator(3, 1))["x"]
+    for digest, said in ((hashlib.sha256(x.tobytes()).hexdigest(), ""), ("0", "another NumPy drew other inputs")):
+        ((found, dtype),) = script.made_inputs(cell | {"inputs_sha256": digest}, of)
+        assert (found == x).all() and dtype == "float32" and capsys.readouterr().err.startswith(said)
+
+
 def test_a_target_has_the_multiprocessors_of_a_common_card():
     found = {
         a: targets.target(a).device.multiprocessors for a in ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
@@ -323,3 +352,32 @@ def test_performance_is_made_from_the_records_of_runs(tmp_path, capsys):
     written = (tmp_path / "it.md").read_text()
     assert written.startswith(f"{performance.BEGIN}\nMeasured on ") and "| none |" in written
     assert capsys.readouterr().out == ""
+
+
+# data, and what tune keeps
+
+
+def test_a_file_that_is_read_has_its_share_of_clicks_and_batches(tmp_path, capsys):
+    pq.write_table(small(5), tmp_path / "mine.parquet")
+    assert main(["data", "criteo", f"file={tmp_path / 'mine.parquet'}", "batch=2"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == f"{tmp_path / 'mine.parquet'}: 5 rows, 40.0% clicks; no metadata beside it"
+    assert second.startswith("read in 3 batches of 2 in ")
+
+
+def test_a_tuned_json_that_cannot_be_written_is_named_and_leaves_nothing(search, tmp_path, monkeypatch):
+    decision = Decision(search, search.ranked[0], False, "faster", 1e-3, 2e-3)
+    implementation = SimpleNamespace(file=tmp_path / "triton.py")
+    this = SimpleNamespace(kernels={"lola": SimpleNamespace(implementations={"triton": implementation})}, roots=[])
+    monkeypatch.setattr(
+        confirm,
+        "entry",
+        lambda *_: tuned_file.Entry("triton", "row", "card", "float32", "ieee", {"M": 3}, {}, {}, 1.0, 2.0),
+    )
+    assert confirm.save([decision], this) == [f"1 tuned: {tmp_path / tuned_file.FILE}"]
+    (tmp_path / tuned_file.FILE).unlink()
+    (tmp_path / tuned_file.FILE).mkdir()
+    monkeypatch.setattr(tuned_file, "read", lambda folder: [])
+    (said,) = confirm.save([decision], this)
+    assert said.startswith(f"{tmp_path / tuned_file.FILE} was not written: ")
+    assert [file.name for file in tmp_path.iterdir()] == [tuned_file.FILE], "nothing of it stays"

@@ -76,6 +76,14 @@ def test_losses_are_means_and_seconds_are_those_of_the_steps(run):
     assert checkpoint.load(run.folder).step == 10 == run.saved and run.shown() == "loss 10.0000, AUC 0.5100"
 
 
+def test_the_progress_has_every_step_with_the_last_loss_and_auc(run):
+    shown = []
+    bar = SimpleNamespace(add_task=lambda text, **of: shown.append(of), update=lambda task, **of: shown.append(of))
+    run.train(4, Every(log=2, evaluate=4, checkpoint=4), bar)
+    words = ["steps", "loss 1.5000", "loss 1.5000", "loss 3.5000, AUC 0.5040"]
+    assert shown == [{"total": 4, "completed": 0}, *({"description": said, "advance": 1} for said in words)]
+
+
 def test_rates_are_of_the_steps_since_the_line_before(run, capsys):
     assert command._run(run, 8, Every(log=8, evaluate=4, checkpoint=8), run.folder, "main float32") == 0
     said = capsys.readouterr().out.splitlines()

@@ -1,0 +1,121 @@
+"""What a worker records for `profile`, with a back end and a clock of the tests': warm-up, calls, memory."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+
+import pytest
+from samples import Now
+
+from fusebench.backends.events import OPERATOR, RANGE, Event, Held, Recording
+from fusebench.tracing import calls, memory, syncs
+from fusebench.tracing.calls import Plan
+
+
+class Backend:
+    """Says what it was asked for; to wait for an output takes `work_s`."""
+
+    def __init__(self, now, work_s=0.0, events=(), held=()):
+        self.now, self.work_s, self.said, self.events, self.held = now, work_s, [], events, held
+
+    def wait(self, outputs):
+        self.said.append(("wait", outputs))
+        self.now.now += self.work_s if outputs == "output" else 0.0
+
+    def flush(self):
+        self.said.append("flush")
+
+    def held_bytes(self):
+        return None
+
+    def record(self, work):
+        class Mark:
+            def __init__(mark, name):
+                self.said.append(name)
+
+            def __enter__(mark): ...
+
+            def __exit__(mark, *_):
+                self.said.append("end")
+
+        work(Mark)
+        return Recording(self.events, self.held, 0)
+
+
+@pytest.fixture
+def now(monkeypatch):
+    made = Now()
+    monkeypatch.setattr(calls, "time", SimpleNamespace(perf_counter=made))
+    return made
+
+
+def call_of(now, host_s, seen):
+    def call(*arguments):
+        seen.append(arguments)
+        now.now += host_s
+        return "output"
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("host_s", "work_s", "count"), [(1e-6, 0.0, 20), (0.01, 0.05, 4), (0.001, 0.1, 2), (5.0, 0.0, 2)]
+)
+def test_a_call_is_warm_after_as_many_as_fit_into_a_fifth_of_a_second(now, host_s, work_s, count):
+    seen = []
+    found = calls._warm_up(Backend(now, work_s), call_of(now, host_s, seen), [("a",), ("b",), ("c",)])
+    assert len(seen) == count == min(calls.WARM_CALLS, count) and seen[:3] == [("a",), ("b",), ("c",)][:count]
+    assert found == pytest.approx(host_s), "without the wait for the device"
+
+
+def event(name, begin, end, kind=OPERATOR):
+    return Event(name, kind, begin, end)
+
+
+def test_calls_are_traced_one_by_one_on_an_idle_device(now, monkeypatch):
+    monkeypatch.setattr(syncs, "find", lambda *_: ())
+    events = (event("it, call 1", 1.0, 2.0, RANGE), event("it, call 2", 3.0, 4.0, RANGE), event("before", 0.5, 1.5), event("mul", 1.0, 1.5), event("neg", 3.5, 4.5))  # fmt: skip
+    backend, seen = (
+        Backend(now, events=events, held=(Held(0.0, 100), Held(1.5, 400), Held(2.0, 150), Held(3.5, 900))),
+        [],
+    )
+    found = calls.trace(backend, call_of(now, 1.0, seen), [("a",), ("b",)], "cpu", Plan("it", 2, False, ()), lambda: pytest.fail("the profiler saw its memory"))  # fmt: skip
+    assert [(c.name, c.begin, c.end, [e.name for e in c.events]) for c in found.calls] == [("it, call 1", 1.0, 2.0, ["mul"]), ("it, call 2", 3.0, 4.0, ["neg"])]  # fmt: skip
+    assert found.memory == (Held(0.0, 0), Held(0.5, 300), Held(1.0, 50)) and (found.peak_bytes, found.memory_of) == (300, "allocator")  # fmt: skip
+    traced = backend.said[backend.said.index("it, call 1") - 2 :]
+    assert traced == [
+        ("wait", ("a",)), ("wait", None), "it, call 1", ("wait", "output"), "end",
+        ("wait", ("b",)), ("wait", None), "it, call 2", ("wait", "output"), "end",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("told", "peak"), [(None, 700), (500, 700), (9000, 9000)])
+def test_the_peak_is_what_was_seen_or_told_whichever_is_more(now, monkeypatch, told, peak):
+    monkeypatch.setattr(syncs, "find", lambda *_: ())
+    monkeypatch.setattr(memory, "watch", lambda *_: ((Held(0.0, 0), Held(0.1, 700)), "process"))
+    ranges = (event("it, call 1", 1.0, 2.0, RANGE),)
+    found = calls.trace(Backend(now, events=ranges), call_of(now, 1.0, []), [()], "cpu", Plan("it", 1, True, ()), lambda: lambda: told)  # fmt: skip
+    assert (found.peak_bytes, found.memory_of) == (peak, "process")
+
+
+def test_memory_is_watched_while_a_call_runs():
+    device = SimpleNamespace(bytes=1000, looks=0)
+
+    def held_bytes():
+        device.looks += 1
+        return device.bytes
+
+    def holds(count):
+        """Until it was looked at twice."""
+        device.bytes, seen = count, device.looks
+        while device.looks < seen + 2:
+            time.sleep(1e-4)
+
+    def call():
+        holds(5000)
+        holds(1200)
+
+    found, of = memory.watch(SimpleNamespace(held_bytes=held_bytes, wait=lambda outputs: None), call, ())
+    assert of == "device" and [h.bytes for h in found] == [0, 4000, 200]
+    assert 0 == found[0].at < found[1].at < found[2].at

@@ -96,6 +96,15 @@ def test_ids_follow_a_long_tail(table):
     assert shares[:10].sum() > 0.3 and shares[500:].sum() < 0.15
 
 
+def test_each_known_value_has_its_share(table):
+    ids = np.array(table["SPARSE_0"])
+    known = synthesis.plant(1000).features[0].known
+    shares = [(ids == value).mean() for value in known]
+    assert shares == pytest.approx(
+        np.log([2, 3 / 2, 4 / 3]) / np.log(4) * 31 / 32, abs=0.012
+    )  # four deviations of 30 000 rows
+
+
 def test_clicks_are_one_in_four(table):
     assert 0.2 < np.array(table["labels"]).mean() < 0.3
 

@@ -17,9 +17,12 @@ from test_inspect_listings import LISTING, body
 from fusebench import discovery, drawing
 from fusebench import tuned as tuned_file
 from fusebench.backends.events import KERNEL, Held
+from fusebench.cases import make_case
 from fusebench.cli import main
-from fusebench.commands import performance
-from fusebench.contract import Case, Device
+from fusebench.commands import details, performance, plot
+from fusebench.commands import story as story_table
+from fusebench.configuration import story
+from fusebench.contract import Case, Cell, Device
 from fusebench.inspection import expectation, figures, lines, sass, script, targets, versus
 from fusebench.inspection import table as inspected
 from fusebench.inspection.cells import Inspected
@@ -381,3 +384,70 @@ def test_a_tuned_json_that_cannot_be_written_is_named_and_leaves_nothing(search,
     (said,) = confirm.save([decision], this)
     assert said.startswith(f"{tmp_path / tuned_file.FILE} was not written: ")
     assert [file.name for file in tmp_path.iterdir()] == [tuned_file.FILE], "nothing of it stays"
+
+
+# story, list, plot
+
+
+def test_a_story_has_the_figures_of_its_records(capsys):
+    kernels = discovery.find_kernels([discovery.HOME])
+    of = make_case(kernels["softmax"], {"R": 64, "C": 5})
+    cells = [Cell(of, name, "default") for name in ("torch_eager", "flax")]
+    told = story.Story(tuple(map(story.Step, ("first", "second"), cells)))
+    # medians of 100 and 50 µs, whose means are others
+    first, second = (
+        timed("x", [t * US for t in own], rates=RATES)
+        for own in ((99, 100, 100, 100, 101, 400), (49, 50, 50, 50, 51, 300))
+    )
+    records = []
+    for cell, record in zip(cells, (first, second), strict=True):
+        timing = replace(record.timing, host_median=7 * US, launches=3)
+        build = replace(record.build, saved_bytes=2_000_000, peak_memory_bytes=3_500_000)
+        records.append(replace(record, id=cell.id, label=cell.label, cell=cell, timing=timing, build=build))
+    story_table.show(told, records, kernels)
+    rows = table_of(capsys.readouterr().out, "step")
+    names = ("step", "implementation", "samples/s", "host", "launches", "saved", "peak memory", "× first")
+    assert [tuple(row[n] for n in names) for row in rows] == [
+        ("first", "torch_eager", "6.4e+05", "7 µs", "3", "2 MB", "3.5 MB", "1.00"), ("second", "flax", "1.28e+06", "7 µs", "3", "2 MB", "3.5 MB", "2.00"),
+    ]  # fmt: skip
+
+
+def test_a_kernel_without_a_gradient_has_one_mode():
+    kernels = discovery.find_kernels([discovery.HOME])
+    found = {name: details.describe(kernels[name], "cpu")["modes"] for name in ("launch", "softmax")}
+    assert found == {"launch": ["forward"], "softmax": ["forward", "backward", "forward_backward"]}
+
+
+def test_a_roof_is_the_reading_rate_times_flops_a_byte_up_to_the_product_rate():
+    drawn = []
+    axes = SimpleNamespace(
+        plot=lambda x, y, **how: drawn.append((how["label"], list(x), list(y))),
+        set=lambda **_: None,
+        grid=lambda *_, **__: None,
+        legend=lambda **_: None,
+    )
+    line = plot.Line("cuda", [1], [1.0], [1.0], [1.0], [8.0, 16.0], [20.0, 40.0])
+    plot._draw_roofline(axes, plot.Panel("it", [line], 4000.0, 48.0))
+    assert drawn == [
+        ("cuda", [8, 16], [20, 40]),
+        ("read 4000 GB/s", [2, 12], [8, 48]),  # 2 FLOPs a byte at 4 TB/s are 8 TFLOP/s
+        ("product 48 TFLOP/s", [12, 64], [48, 48]),
+    ]
+
+
+def test_points_of_a_plot_have_flops_a_byte_and_intervals():
+    rows = [
+        {
+            "x": m,
+            "time_s": 2e-3 * m,
+            "low_s": None if m == 2 else 1e-3,
+            "high_s": 5e-3,
+            "flops": 100 * m,
+            "moved_bytes": 50,
+            "tflops": 3.0,
+        }
+        for m in (2, 1)
+    ]
+    line = plot._line("cuda", [*rows, {**rows[0], "x": 3, "flops": None}], "x", "time_s")
+    assert (line.x, line.y) == ([1, 2, 3], [2e-3, 4e-3, 4e-3]) and line.low[:2] == [1e-3, 4e-3]
+    assert (line.intensity, line.tflops) == ([2, 4], [3, 3])

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import resource
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -145,6 +146,14 @@ def test_it_says_what_it_wrote(tmp_path, capsys):
     assert data.startswith(f"{tmp_path}/criteo.parquet: 100 rows, ") and " clicks, " in data
     assert metadata == f"{tmp_path}/metadata.json: 26 id columns with 3 … 100000 known values"
     assert planted.startswith("AUC of the planted signal, which no model passes: 0.")
+
+
+def test_both_files_are_on_the_disk_before_either_takes_its_place(tmp_path, monkeypatch):
+    done, replace = [], Path.replace
+    monkeypatch.setattr(os, "fsync", lambda file: done.append("fsync"))
+    monkeypatch.setattr(Path, "replace", lambda path, to: (done.append(to.name), replace(path, to))[1])
+    writing.write(tmp_path, synthesis.plant(20), 10, 0, lambda rows: None)
+    assert done == ["fsync", "fsync", METADATA_FILE, "criteo.parquet"], "where the data is, all is"
 
 
 def test_an_interrupt_leaves_nothing(tmp_path, monkeypatch, capsys):

@@ -6,11 +6,13 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from samples import Now
+from samples import Now, untimed
 
-from fusebench.backends.events import OPERATOR, RANGE, Event, Held, Recording
+from fusebench.backends.events import KERNEL, OPERATOR, RANGE, Event, Held, Recording
+from fusebench.profiling import run
+from fusebench.settings import Settings
 from fusebench.tracing import calls, memory, syncs
-from fusebench.tracing.calls import Plan
+from fusebench.tracing.calls import Plan, Traced, TracedCall
 
 
 class Backend:
@@ -119,3 +121,57 @@ def test_memory_is_watched_while_a_call_runs():
     found, of = memory.watch(SimpleNamespace(held_bytes=held_bytes, wait=lambda outputs: None), call, ())
     assert of == "device" and [h.bytes for h in found] == [0, 4000, 200]
     assert 0 == found[0].at < found[1].at < found[2].at
+
+
+# What becomes of the calls in the sweep
+
+
+@pytest.fixture
+def swept(monkeypatch, tmp_path):
+    """The profile of calls of so many seconds, two kernels each; `lost` says how often the profiler loses them first."""
+    cell = untimed().cell
+
+    def sweep(seconds, lost=0):
+        traced = Traced(
+            tuple(TracedCall(f"call {n}", 10 * n, 10 * n + 9, kernels_of(10 * n, s)) for n, s in enumerate(seconds))
+        )
+        trials = [
+            SimpleNamespace(again=n < lost, ok=n >= lost, record=untimed(), worker_key=("torch", "python"))
+            for n in range(lost + 1)
+        ]
+        dropped, waiting = [], list(trials)
+
+        def built(this, pool, cell, shared, then):
+            then(waiting[0])
+            return waiting.pop(0)
+
+        monkeypatch.setattr(run, "built", built)
+        monkeypatch.setattr(run, "ask", lambda trial, message: traced if trial.ok else None)
+        this = SimpleNamespace(settings=Settings("cuda"))
+        made, _ = run._profile(
+            run.Sweep(this, None, 3, False, None), SimpleNamespace(drop=lambda *key: dropped.append(key)), cell, None
+        )
+        return made, dropped
+
+    return sweep
+
+
+def kernels_of(begin, seconds):
+    return (
+        Event("tail", KERNEL, begin + seconds / 2, begin + seconds),
+        Event("head", KERNEL, begin, begin + seconds / 2),
+    )
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [((4, 1, 3), 2), ((4, 1, 3, 2), 3), ((5,), 0)])
+def test_the_call_that_is_shown_is_the_median(swept, seconds, shown):
+    made, dropped = swept(seconds)
+    assert (
+        made.shown == shown and made.span.span_s == seconds[shown] and [s.span_s for s in made.spans] == list(seconds)
+    )
+    assert made.launched == ("head", "tail") and {r.name for r in made.rows} == {"head", "tail"} and not dropped
+
+
+def test_what_the_profiler_lost_is_recorded_again_by_a_fresh_worker(swept):
+    made, dropped = swept((1,), lost=1)
+    assert dropped == [("torch", "python")] and made.span.span_s == 1

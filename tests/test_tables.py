@@ -19,6 +19,7 @@ from fusebench import tuned as tuned_file
 from fusebench.backends.events import KERNEL, Held
 from fusebench.cases import make_case
 from fusebench.cli import main
+from fusebench.commands import data as data_command
 from fusebench.commands import details, performance, plot
 from fusebench.commands import story as story_table
 from fusebench.configuration import story
@@ -366,6 +367,16 @@ def test_a_file_that_is_read_has_its_share_of_clicks_and_batches(tmp_path, capsy
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"{tmp_path / 'mine.parquet'}: 5 rows, 40.0% clicks; no metadata beside it"
     assert second.startswith("read in 3 batches of 2 in ")
+
+
+def test_a_reading_rate_is_in_millions_of_rows(tmp_path, monkeypatch, capsys):
+    pq.write_table(small(5), tmp_path / "mine.parquet")
+    wall, cpu = iter((1.0, 1.0005)), iter((2.0, 2.002))
+    monkeypatch.setattr(
+        data_command, "time", SimpleNamespace(perf_counter=lambda: next(wall), process_time=lambda: next(cpu))
+    )
+    assert main(["data", "criteo", f"file={tmp_path / 'mine.parquet'}"]) == 0
+    assert capsys.readouterr().out.endswith("in 0.0005 s, 0.002 s of CPU time: 0.01 million rows/s\n")
 
 
 def test_a_tuned_json_that_cannot_be_written_is_named_and_leaves_nothing(search, tmp_path, monkeypatch):

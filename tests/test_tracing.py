@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ import pytest
 from samples import Now, untimed
 
 from fusebench.backends.events import KERNEL, OPERATOR, RANGE, Event, Held, Recording
-from fusebench.profiling import run
+from fusebench.profiling import ncu, run
 from fusebench.settings import Settings
 from fusebench.tracing import calls, memory, syncs
 from fusebench.tracing.calls import Plan, Traced, TracedCall
@@ -121,6 +122,26 @@ def test_memory_is_watched_while_a_call_runs():
     found, of = memory.watch(SimpleNamespace(held_bytes=held_bytes, wait=lambda outputs: None), call, ())
     assert of == "device" and [h.bytes for h in found] == [0, 4000, 200]
     assert 0 == found[0].at < found[1].at < found[2].at
+
+
+def test_the_counted_call_alone_is_between_start_and_stop(now, monkeypatch):
+    done = []
+    driver = SimpleNamespace(cuProfilerStart=lambda: done.append("start"), cuProfilerStop=lambda: done.append("stop"))
+    monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
+    backend = Backend(now)
+    calls.count(backend, lambda *arguments: done.append("call") or "output", [("a",)])
+    assert done == [*["call"] * calls.WARM_CALLS, "start", "call", "stop"] and backend.said[-1] == ("wait", "output")
+
+
+def test_the_newest_ncu_that_is_installed_comes_behind_the_toolkits(monkeypatch, tmp_path):
+    for version in ("2024.1", "2025.3"):
+        (tmp_path / version).mkdir()
+        (tmp_path / version / "ncu").touch()
+    monkeypatch.setattr(ncu, "INSTALLED", tmp_path)
+    monkeypatch.setenv("CUDA_HOME", "/opt/ours")
+    places = ncu._places()
+    assert places[:2] == ["ncu", "/opt/ours/bin/ncu"]
+    assert places[-2:] == [str(tmp_path / "2025.3" / "ncu"), str(tmp_path / "2024.1" / "ncu")]
 
 
 # What becomes of the calls in the sweep

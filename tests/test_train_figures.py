@@ -10,9 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.stats
 from samples import Now
+from test_data import small
 from test_train import SMALL, data, lines, train  # noqa: F401 (a fixture)
 
 from fusebench import discovery
@@ -21,10 +24,11 @@ from fusebench.cli import main
 from fusebench.commands import train as command
 from fusebench.data import reading, synthesis, writing
 from fusebench.data.schema import Feature
-from fusebench.errors import StorageError
+from fusebench.errors import StorageError, UsageError
 from fusebench.parity.rounding import Exact, evaluate
 from fusebench.training import checkpoint, log, loop, model, program
 from fusebench.training.loop import Every, Loop
+from fusebench.training.rows import Rows
 
 BAR = SimpleNamespace(add_task=lambda *_, **__: 0, update=lambda *_, **__: None)
 
@@ -129,12 +133,24 @@ def test_a_full_disk_is_exit_code_1(data, tmp_path, monkeypatch, capsys):  # noq
 def test_a_checkpoint_is_on_the_disk_before_it_takes_its_place(tmp_path, monkeypatch):
     done = []
     fsync, replace = os.fsync, Path.replace
-    monkeypatch.setattr(os, "fsync", lambda file: (done.append(("fsync", os.fstat(file).st_size > 0)), fsync(file)))
+    monkeypatch.setattr(os, "fsync", lambda file: (done.append(("fsync", os.fstat(file).st_size)), fsync(file)))
     monkeypatch.setattr(Path, "replace", lambda path, to: (done.append(("replace", to.name)), replace(path, to))[1])
     checkpoint.save(checkpoint.Checkpoint(1, {}, {}, {}, {"a": np.zeros(3)}), tmp_path)
-    assert done == [("fsync", True), ("replace", checkpoint.FILE)] and [f.name for f in tmp_path.iterdir()] == [
-        checkpoint.FILE
-    ]
+    assert done == [("fsync", (tmp_path / checkpoint.FILE).stat().st_size), ("replace", checkpoint.FILE)] and [
+        f.name for f in tmp_path.iterdir()
+    ] == [checkpoint.FILE]
+
+
+def test_rows_of_one_label_have_no_auc(tmp_path):
+    table = small(64)
+    labels = [0] * 32 + [1] * 32
+    pq.write_table(table.set_column(0, "labels", pa.array(labels, pa.int64())), tmp_path / "mine.parquet")
+    source = reading.open_file(tmp_path / "mine.parquet")
+    with pytest.raises(
+        UsageError, match="the first 32 rows, which are held out, all have the label 0: an AUC needs both"
+    ):
+        Rows(source, 16, 32, log1p=True).test()
+    assert Rows(source, 16, 48, log1p=True).test().labels.sum() == 16
 
 
 # The model

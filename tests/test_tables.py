@@ -24,6 +24,7 @@ from fusebench.commands import details, performance, plot
 from fusebench.commands import story as story_table
 from fusebench.configuration import story
 from fusebench.contract import Case, Cell, Device
+from fusebench.data import synthesis
 from fusebench.inspection import expectation, figures, lines, sass, script, targets, versus
 from fusebench.inspection import table as inspected
 from fusebench.inspection.cells import Inspected
@@ -367,6 +368,18 @@ def test_a_file_that_is_read_has_its_share_of_clicks_and_batches(tmp_path, capsy
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"{tmp_path / 'mine.parquet'}: 5 rows, 40.0% clicks; no metadata beside it"
     assert second.startswith("read in 3 batches of 2 in ")
+
+
+def test_the_share_of_clicks_and_the_auc_that_are_written_are_those_of_the_rows(tmp_path, capsys):
+    assert main(["data", "criteo", "rows=2000", f"out={tmp_path}", "cardinality=20"]) == 0
+    block = next(synthesis.draw(synthesis.plant(20), 2000, 0))
+    data, metadata, area = capsys.readouterr().out.splitlines()
+    size = (tmp_path / "criteo.parquet").stat().st_size
+    assert data.endswith(f": 2000 rows, {block.labels.mean():.1%} clicks, {size / 1e6:.4g} MB")
+    assert metadata.endswith(": 26 id columns with 3 … 20 known values")
+    ones, zeros = (block.probability[block.labels == label] for label in (1, 0))
+    pairs = (ones[:, None] > zeros).mean() + (ones[:, None] == zeros).mean() / 2
+    assert float(area.rpartition(" ")[2]) == pytest.approx(pairs, abs=6e-4)
 
 
 def test_a_reading_rate_is_in_millions_of_rows(tmp_path, monkeypatch, capsys):

@@ -106,6 +106,20 @@ def test_each_known_value_has_its_share(table):
     )  # four deviations of 30 000 rows
 
 
+def test_the_planted_probability_follows_from_what_a_reader_sees():
+    signal = synthesis.plant(50)
+    block = next(synthesis.draw(signal, 3000, 7))
+    columns = block.rows.to_pydict()
+    odds = np.full(3000, signal.bias)
+    for name, mean, deviation, weight in zip(DENSE, signal.means, signal.deviations, signal.weights, strict=True):
+        odds += weight / deviation * (np.log1p([count or 0 for count in columns[name]]) - mean)
+    for name, feature, effects in zip(SPARSE, signal.features, signal.effects, strict=True):
+        known = dict(zip(feature.known.tolist(), effects.tolist(), strict=True))
+        odds += [known.get(value, 0.0) for value in columns[name]]
+    assert block.probability == pytest.approx(1 / (1 + np.exp(-odds)), rel=1e-5)
+    assert block.labels.tolist() == columns["labels"]
+
+
 def test_clicks_are_one_in_four(table):
     assert 0.2 < np.array(table["labels"]).mean() < 0.3
 

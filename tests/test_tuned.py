@@ -203,8 +203,8 @@ def test_a_damaged_file_costs_nothing_but_the_tuned_config(choose):
 # Which configs fit
 
 
-def asked(choose, most=100, **space):
-    question = protocol.AskFits(choose.case, "torch_planted", "default", space, most, seed=5)
+def asked(choose, most=100, seed=5, **space):
+    question = protocol.AskFits(choose.case, "torch_planted", "default", space, most, seed=seed)
     return configs.fitting(choose.module, choose.implementation, question, Device("cpu", "cpu"))
 
 
@@ -227,6 +227,7 @@ def test_of_a_large_space_different_configs_are_drawn(choose):
     answer = asked(choose, most=50, NUMBER=tuple(range(5000)), how=("right", "wrong"))
     assert answer.total == 10_000 and len({tuple(c.items()) for c in answer.fitting}) == 50
     assert asked(choose, most=50, NUMBER=tuple(range(5000)), how=("right", "wrong")) == answer, "by the seed"
+    assert asked(choose, most=50, seed=6, NUMBER=tuple(range(5000)), how=("right", "wrong")).fitting != answer.fitting
 
 
 def test_a_space_of_nothing_that_the_case_uses_is_refused(choose):

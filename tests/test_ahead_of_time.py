@@ -1,5 +1,7 @@
 """Every Triton and CUDA kernel compiles for real targets without a GPU: for sm_90 in every dtype and precision, in sizes that
-no tile divides and in the default case. test_inspect.py compiles each variant for sm_80, sm_90a and sm_100a, and reads its code.
+no tile divides and in the default case. test_inspect.py compiles each variant for sm_80, sm_90a and sm_100a, and reads its code: a
+Triton program that it compiles, or that differs from another in sizes alone, is not compiled here again, and of the two dtypes of 16
+bits it is bfloat16 (Triton's interpreter runs float16, in test_parity.py and test_backward.py).
 
 This process never interprets Triton: the switch is read when a kernel is decorated, and the workers alone set it.
 """
@@ -10,6 +12,7 @@ import importlib
 import itertools
 import re
 
+import expected
 import pytest
 from delays import delayed_sources
 
@@ -26,7 +29,8 @@ DEVICES = {
     arch: Device("cuda", f"sm_{arch}", divmod(arch, 10), sms) for arch, sms in ((80, 108), (90, 132), (100, 148))
 }
 SHARED_BYTES = {80: 163 << 10, 90: 227 << 10, 100: 227 << 10}
-DTYPES = (("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee"))
+HALVES = (("bfloat16", "ieee"), ("float16", "ieee"))
+DTYPES = (("float32", "ieee"), ("float32", "tf32"), *HALVES[::-1])
 KERNELS = discovery.find_kernels(discovery.roots_of())
 
 
@@ -70,31 +74,46 @@ def with_backward(implementation):
     return [(name, variant) for name, own in found if own for variant in own.backward]
 
 
+@pytest.fixture(scope="module")
+def unlike():
+    """A function of launches and an arch: the launches whose program no test has compiled yet for that arch, or one like it."""
+    compiled = {arch: expected.programs(KERNELS, f"sm_{arch}" + "a" * (arch >= 90)) for arch in DEVICES}
+
+    def of(launches, arch):
+        for launch in launches:
+            if (program := expected.program(launch)) not in compiled[arch]:
+                compiled[arch].add(program)
+                yield launch
+
+    return of
+
+
 @pytest.mark.parametrize("arch", DEVICES)
 @pytest.mark.parametrize(("name", "variant"), with_backward("triton"))
-def test_triton_compiles_backward(name, variant, arch):
+def test_triton_compiles_backward(unlike, name, variant, arch):
     module = importlib.import_module(f"implementations.{name}.triton")
     cases = list(KERNELS[name].mathematics.cases)
-    wanted = [(cases[0], *DTYPES[-1]), *([("odd", *DTYPES[0]), ("odd", *DTYPES[2])] if arch == 90 else [])]
+    wanted = [(cases[0], *HALVES[0]), *([("odd", *DTYPES[0])] if arch == 90 else [])]
     for case in (make_case(KERNELS[name], *w, mode="forward_backward") for w in wanted):
-        for launch in launched(module, case, variant, DEVICES[arch]):
+        launches = launched(module, case, variant, DEVICES[arch])
+        assert launches
+        for launch in unlike(launches, arch):
             result = compile_triton(launch, arch)
             assert result.asm["cubin"] and result.metadata.shared <= SHARED_BYTES[arch], case.id
 
 
 @pytest.mark.parametrize("arch", [90])
 @pytest.mark.parametrize("name", [k for k in KERNELS if "triton" in KERNELS[k].implementations])
-def test_triton_compiles(name, arch):
+def test_triton_compiles(unlike, name, arch):
     module = importlib.import_module(f"implementations.{name}.triton")
-    compiled = 0
-    for case, variant in cells_of(module, arch):
-        own = module.config(case, variant, DEVICES[arch])
-        for launch in module.launches(case, variant, DEVICES[arch], own):
+    cells = list(cells_of(module, arch))
+    assert cells
+    of_one_half = {variant for case, variant in cells if case.dtype == HALVES[0][0]}
+    for case, variant in (c for c in cells if c[0].dtype != HALVES[1][0] or c[1] not in of_one_half):
+        for launch in unlike(launched(module, case, variant, DEVICES[arch]), arch):
             result = compile_triton(launch, arch)
-            compiled += 1
             assert f".target sm_{arch}" in result.asm["ptx"] and result.asm["cubin"]
             assert result.metadata.shared <= SHARED_BYTES[arch], f"{case.id} {variant}"
-    assert compiled
 
 
 @pytest.mark.parametrize("name", [k for k in KERNELS if "pallas" in KERNELS[k].implementations])
@@ -176,7 +195,10 @@ def test_cuda_compiles_backward_without_spills(name, variant, arch):
     for case in possible if module.skip(possible[0], variant, device) is None else ():
         for launch in launched(module, case, variant, device):
             program = launch.program
-            cubin = compile_cubin(program.file, architecture(device.capability), [program.name], program.defines)
+            # as test_inspect has it, which may have compiled it
+            cubin = compile_cubin(
+                program.file, architecture(device.capability), [program.name], program.defines, lines=True
+            )
             stack = elf.resources(cubin.code, cubin.symbols[program.name]).stack
             assert stack == 0 and launch.shared_memory <= SHARED_BYTES[arch], f"{case.id} {program.name}"
 

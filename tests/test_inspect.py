@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from expected import cells_of
 
 from fusebench import discovery
 from fusebench.cases import make_case
@@ -107,15 +108,6 @@ def test_every_kernel_says_what_it_expects(implementation):
     assert {e.variant for e in implementation.expect if "spills=0" in e.expect} == set(implementation.variants)
 
 
-def cells_of(implementation, arch):
-    """The cells that an implementation expects something of on the arch: several entries may be of one."""
-    kernel, found = KERNELS[implementation.kernel], {}
-    for e in (e for e in implementation.expect if e.arch == arch):
-        case = cells.make_case(kernel, e.case, e.dtype, e.precision, e.options, e.mode)
-        found[case.id, e.variant] = cells.Cell(case, implementation.name, e.variant)
-    return list(found.values())
-
-
 @pytest.fixture(scope="module")
 def inspected(request):
     """A function of implementation and arch: its cells, compiled. The first to ask has those of all the chosen tests of its language and
@@ -128,7 +120,7 @@ def inspected(request):
         if (asked.kernel, asked.name, arch) not in found:
             alike = [p["implementation"] for p in chosen if (p["implementation"].name, p["arch"]) == (asked.name, arch)]
             found.update({(i.kernel, i.name, arch): [] for i in alike})
-            wanted = [cell for i in alike for cell in cells_of(i, arch)]
+            wanted = [cell for i in alike for cell in cells_of(KERNELS[i.kernel], i, arch)]
             for one in list(cells.inspect(wanted, KERNELS, targets.target(arch))):
                 found[one.cell.case.kernel, one.cell.implementation, arch].append(one)
         return found[asked.kernel, asked.name, arch]
@@ -141,7 +133,7 @@ def inspected(request):
 def test_the_kernels_are_as_they_expect(inspected, implementation, arch):
     """Real machine code of every variant, as far as it runs on the arch: its own expectations, no line of the listing lost, and counts
     that sum to its instructions."""
-    if not (wanted := cells_of(implementation, arch)):
+    if not (wanted := cells_of(KERNELS[implementation.kernel], implementation, arch)):
         pytest.skip(f"runs nowhere below {arch}")
     assert [found.cell for found in inspected(implementation, arch)] == wanted
     for found in inspected(implementation, arch):

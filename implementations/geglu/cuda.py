@@ -50,5 +50,12 @@ def launches(case, variant, device, config):
 def build(case, variant, device, config):
     """call(x (M, K), W, b (2N,)) → (M, N)."""
     M, K, N = case.size("M", "K", "N")
-    (launch,) = launches(case, variant, device, config)
-    return launch.returning({3: (M, N)}, (M, K, N))
+    (described,) = launches(case, variant, device, config)
+    launch = described.bind()
+
+    def call(x, W, b):
+        y = x.new_empty((M, N))
+        launch(x, W, b, y, M, K, N)
+        return y
+
+    return call

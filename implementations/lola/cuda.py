@@ -193,15 +193,26 @@ def build(case, variant, device, config):
     """call(x (M, K), W, b (N,), then what `prepare` made) → (M, N)."""
     if case.mode != "forward":
         return backward.build(case, device, config)
+    import torch
+
     M, K, N = case.size("M", "K", "N")
-    *first, last = launches(case, variant, device, config)
-    if variant == "row":
-        return last.returning({3: (1, N)}, (K, N))
-    if variant != "two_launches":
-        return last.returning({4: (M, N)}, (M, K, N), absent=() if variant == "multirow_ws" else (3,))
-    row_statistics, product = first[0].returning({1: (M,), 2: (M,)}, (M, K)), last.returning({6: (M, N)}, (M, K, N))
+    *first, last = (launch.bind() for launch in launches(case, variant, device, config))
+
+    def row(x, W, b):
+        y = x.new_empty((1, N))
+        last(x, W, b, y, K, N)
+        return y
+
+    def multirow(x, W, b, colsum=None):
+        y = x.new_empty((M, N))
+        last(x, W, b, 0 if colsum is None else colsum, y, M, K, N)
+        return y
 
     def two_launches(x, W, b, colsum):
-        return product(x, W, b, *row_statistics(x), colsum)
+        mean, rstd = x.new_empty(M, dtype=torch.float32), x.new_empty(M, dtype=torch.float32)
+        first[0](x, mean, rstd, M, K)
+        y = x.new_empty((M, N))
+        last(x, W, b, mean, rstd, colsum, y, M, K, N)
+        return y
 
-    return two_launches
+    return {"row": row, "two_launches": two_launches}.get(variant, multirow)

@@ -46,5 +46,12 @@ def launches(case, variant, device, config):
 def build(case, variant, device, config):
     """call(A (M, K), B) → (M, N)."""
     M, K, N = case.size("M", "K", "N")
-    (launch,) = launches(case, variant, device, config)
-    return launch.returning({2: (M, N)}, (M, K, N))
+    (described,) = launches(case, variant, device, config)
+    launch = described.bind()
+
+    def call(A, B):
+        y = A.new_empty((M, N))
+        launch(A, B, y, M, K, N)
+        return y
+
+    return call

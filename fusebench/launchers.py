@@ -6,9 +6,11 @@ meaning. What is added or has new parameters is a new version; tests/test_replay
     1   fusebench.backends.cuda.Launch and Program, fusebench.backends.jax_triton.triton_call; build(case, variant, device)
     2   this module; a Launcher follows its tensors' device and checks `dtypes`; build(case, variant, device, config) where
         there are TUNABLES
+    3   Launcher.returning; TritonLauncher
 
     Program(file, name, defines=())         one kernel of a .cu file
     Launcher(program, grid, block, …)       it, ready to be queued on Torch's current stream (backends/cuda.py)
+    TritonLauncher(queue, grid)             the same for a Triton kernel (backends/triton_launcher.py)
     triton_call(*arguments, kernel=, …)     a Triton kernel in JAX (backends/jax_triton.py)
 """
 
@@ -17,10 +19,11 @@ from __future__ import annotations
 from typing import Any
 
 from fusebench.backends.cuda import Launcher, Program
+from fusebench.backends.triton_launcher import TritonLauncher
 
-__all__ = ["VERSION", "Launcher", "Program", "triton_call"]
+__all__ = ["VERSION", "Launcher", "Program", "TritonLauncher", "triton_call"]
 
-VERSION = 2
+VERSION = 3
 
 
 def triton_call(*arguments: Any, **options: Any) -> Any:

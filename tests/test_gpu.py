@@ -40,11 +40,13 @@ def on_a_gpu(name, variant, sizes, dtype, implementation="cuda", gpu=0):
     return call, [a.to(f"cuda:{gpu}") for a in arguments], call(*arguments)
 
 
-# one without and one with tensor maps, and one of two launches; in Triton one kernel and two
+# one without and one with tensor maps, two of two launches, of which one is handed its outputs; in Triton one kernel and two
 LAUNCHED = [
     ("add_relu", "default", "odd", "float32"),
+    ("shcsa", "padded_attention", "odd", "float16"),
     ("splacc", "two_accumulators", "batch", "bfloat16"),
     ("lola", "two_launches", "batch", "float16"),
+    ("launch", "default", "floor", "float32", "triton"),
     ("geglu", "two_accumulators", "odd", "bfloat16", "triton"),
     ("shcsa", "padded_attention", "odd", "float16", "triton"),
 ]
@@ -80,6 +82,45 @@ def test_a_launch_is_captured_in_a_graph(cell):
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(y, expected)
+
+
+@pytest.mark.parametrize("cell", LAUNCHED, ids=lambda cell: "-".join((cell[0], *cell[4:])))
+def test_threads_launch_at_once(cell):
+    """Each on a stream of its own. A thread that has not used the GPU yet has no context."""
+    import threading
+
+    import torch
+
+    call, arguments, expected = on_a_gpu(*cell)
+    torch.cuda.synchronize()
+    found = []
+
+    def calls():
+        with torch.cuda.stream(torch.cuda.Stream()):
+            outputs = [call(*arguments) for _ in range(50)]
+            torch.cuda.current_stream().synchronize()
+            found.append(all(torch.equal(y, expected) for y in outputs))
+
+    bare = []
+    threads = [
+        threading.Thread(target=lambda: bare.append(call(*arguments))),
+        *(threading.Thread(target=calls) for _ in range(4)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    assert found == [True] * 4 and torch.equal(bare[0], expected)
+
+
+@pytest.mark.parametrize("implementation", ["cuda", "triton"])
+def test_wrong_arguments_are_refused_before_a_launch(implementation):
+    call, (x, b), expected = on_a_gpu("add_relu", "default", "odd", "float32", implementation)
+    for arguments, said in (((x.cpu(), b), "on the CPU"), ((x, b.cpu()), "argument 1 is on cpu"), ((x.T, b), "not contiguous"), ((x, 1), "argument 1 is 1; expected a tensor")):  # fmt: skip
+        with pytest.raises(ValueError, match=said):
+            call(*arguments)
+    assert call(x, b).equal(expected), "and the next call is right again"
 
 
 @pytest.mark.parametrize("cell", LAUNCHED, ids=lambda cell: "-".join((cell[0], *cell[4:])))

@@ -17,8 +17,8 @@ import pytest
 import torch
 
 pytest.importorskip("cuda.core")
-from fusebench.backends import cuda, jax_triton, parameters
-from implementations._shared.triton.launch import Frozen
+from fusebench.backends import calls, cuda, jax_triton, parameters
+from fusebench.backends.triton_launcher import TritonLauncher
 
 # The cache of machine code
 
@@ -243,8 +243,9 @@ def driver(monkeypatch):
     from cuda import core
     from cuda.bindings import driver as real
 
+    ok = real.CUresult.CUDA_SUCCESS
     seen = SimpleNamespace(
-        launched=[], set=[], cubins=[], allowed=[], results=[], error=real.CUresult.CUDA_SUCCESS, now=0
+        launched=[], set=[], cubins=[], allowed=[], results=[], error=ok, now=0, stream=0xABC0, sizes={}
     )
 
     class Device:
@@ -276,20 +277,35 @@ def driver(monkeypatch):
             memory=config.sharedMemBytes, attributes=config.numAttrs, places=places[:count],
             values=[ctypes.c_int64.from_address(places[i]).value for i in range(count)], address=address,
         ))  # fmt: skip
-        return (seen.results.pop() if seen.results else real.CUresult.CUDA_SUCCESS,)
+        return (seen.results.pop() if seen.results else ok,)
+
+    def size_of(function, place):
+        """Of a parameter, by the driver."""
+        sizes = seen.sizes.get(int(function), [])
+        return (ok, 8 * place, sizes[place]) if place < len(sizes) else (real.CUresult.CUDA_ERROR_INVALID_VALUE, 0, 0)
+
+    def empty(shape, strides, dtype):
+        return on(seen.now, torch.empty_strided(shape, strides, dtype=dtype))
 
     monkeypatch.setattr(core, "Device", Device)
     monkeypatch.setattr(core, "ObjectCode", ObjectCode)
     monkeypatch.setattr(real, "cuLaunchKernelEx", launched)
-    monkeypatch.setattr(real, "cuKernelSetAttribute", lambda *a: seen.allowed.append(a) or (seen.error,))
-    monkeypatch.setattr(real, "CUdevice", lambda index: f"device {index}")
+    monkeypatch.setattr(real, "cuKernelGetFunction", lambda kernel: (ok, real.CUfunction(int(kernel) + seen.now)))
+    monkeypatch.setattr(
+        real, "cuFuncSetAttribute", lambda *a: seen.allowed.append((int(a[0]), *a[1:])) or (seen.error,)
+    )
+    monkeypatch.setattr(real, "cuFuncGetParamInfo", size_of)
+    monkeypatch.setattr(real, "CUdevice", lambda index: index)
+    monkeypatch.setattr(real, "cuDevicePrimaryCtxRetain", lambda device: (ok, f"context of {device}"))
+    monkeypatch.setattr(real, "cuCtxSetCurrent", lambda context: seen.set.append(context) or (ok,))
+    monkeypatch.setattr(calls, "_empty", lambda torch: empty)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0) if index == 1 else (8, 0))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda index: seen.set.append(f"torch's {index}"))
     monkeypatch.setattr(torch.cuda, "device", device)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: seen.now)
     monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: seen.now, raising=False)
-    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0xABC0 + index, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: seen.stream + index, raising=False)
     made = lambda *a: seen.cubins.append(a) or cuda.Cubin(b"code", {"copy<float>": "_Z4copy"})  # noqa: E731
     monkeypatch.setattr(cuda, "compile_cubin", made)
     parameters.tensor_map.cache_clear()
@@ -304,6 +320,9 @@ class Tensor(torch.Tensor):
 
     def get_device(self):
         return self.gpu
+
+    def new_empty(self, *shape, **options):
+        return on(self.gpu, super().new_empty(*shape, **options))
 
 
 def on(gpu, tensor):
@@ -338,11 +357,11 @@ def double(value):
     return int(np.float64(value).view(np.int64))
 
 
-def test_a_launch_hands_over_pointers_and_numbers_on_torchs_stream(driver, monkeypatch):
+def test_a_launch_hands_over_pointers_and_numbers_on_torchs_stream(driver):
     launch = cuda.Launcher(PROGRAM, (2, 3), 128, 1024)
     x, y = on(0, torch.ones(8)), on(0, torch.ones(8))
     launch(x, 3, y, 0.5)
-    monkeypatch.setattr(launch, "_raw_stream", lambda index: 0xDEF0)
+    driver.stream = 0xDEF0
     launch(y, -4, x, np.float32(1.5))
     first, second = driver.launched
     assert (first.grid, first.block, first.memory, first.attributes) == ((2, 3, 1), (128, 1, 1), 1024, 0)
@@ -378,7 +397,8 @@ def test_a_launch_follows_its_first_tensor(driver):
     assert [call.device for call in driver.launched] == [1, 1, 0] and driver.now == 0
     assert [call.stream for call in driver.launched] == [0xABC1, 0xABC1, 0xABC0], "Torch's stream of that device"
     assert [c[1] for c in driver.cubins[::2]] == ["sm_80", "sm_90a"], "loaded once for each device"
-    assert [device for *_, device in driver.allowed] == ["device 0", "device 1"]
+    assert [function for function, *_ in driver.allowed] == [0xF00, 0xF01], "each device has a function of its own"
+    assert [call.function for call in driver.launched] == [0xF01, 0xF01, 0xF00]
     cuda.Launcher(PROGRAM, 1, 32)(x)
     last = driver.launched[-1]
     assert (last.grid, last.block, last.memory) == ((1, 1, 1), (32, 1, 1), 0), "none unless it is asked for"
@@ -388,7 +408,7 @@ def test_calls_that_overlap_have_memory_of_their_own(driver, monkeypatch):
     """The driver reads a call's parameters while other threads run."""
     from cuda.bindings import driver as real
 
-    launch, x, y = cuda.Launcher(PROGRAM, 1, 32), on(0, torch.ones(8)), on(0, torch.ones(8))
+    x, y = on(0, torch.ones(8)), on(0, torch.ones(8))
     record, inside = real.cuLaunchKernelEx, []
 
     def slow(*arguments):
@@ -399,7 +419,8 @@ def test_calls_that_overlap_have_memory_of_their_own(driver, monkeypatch):
             thread.join()
         return record(*arguments)
 
-    monkeypatch.setattr(launch, "_launch", slow)
+    monkeypatch.setattr(real, "cuLaunchKernelEx", slow)
+    launch = cuda.Launcher(PROGRAM, 1, 32)
     launch(x, 1)
     inner, outer = driver.launched
     assert inner.values == [y.data_ptr(), 2] and outer.values == [x.data_ptr(), 1]
@@ -413,7 +434,7 @@ def test_a_thread_without_a_context_gets_one(driver):
     launch, x = cuda.Launcher(PROGRAM, 1, 32), on(0, torch.ones(8))
     driver.results, driver.set = [CUresult.CUDA_ERROR_INVALID_CONTEXT], []
     launch(x)
-    assert len(driver.launched) == 2 and driver.set == [0]
+    assert len(driver.launched) == 2 and driver.set == ["context of 0"]
     driver.results = [CUresult.CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES]
     with pytest.raises(
         RuntimeError, match=r"^copy<float> of copy\.cu was not launched \(CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES\)$"
@@ -432,6 +453,7 @@ def test_a_launch_goes_to_the_first_gpu_from_another_one(driver):
     ("arguments", "said"),
     [
         ((torch.ones(8),), "the first tensor is on the CPU: expected one on a GPU"),
+        ((on(0, torch.ones(8)), torch.ones(8)), "argument 1 is on cpu, the first one on cuda:0"),
         ((on(0, torch.ones(8)), on(1, torch.ones(8))), "argument 1 is on .*, the first one on cuda:0"),
         ((on(0, torch.ones(8)), on(0, torch.ones(4, 4).T)), "argument 1 is not contiguous; pass a copy of it"),
         (
@@ -477,7 +499,7 @@ def test_more_than_48_kib_of_shared_memory_are_asked_for(driver, size, asked):
     driver.now = 1
     cuda.Launcher(PROGRAM, 1, 32, size)
     most = CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    assert driver.allowed == [(most, size, 0xF00, "device 1")] * asked
+    assert driver.allowed == [(0xF01, most, size)] * asked
 
 
 def test_shared_memory_that_the_device_does_not_have_is_named(driver):
@@ -570,50 +592,81 @@ def test_a_tensor_map_that_the_driver_refuses_is_named(driver, maps):
 
 
 class Queue:
-    """In the place of a Triton kernel with its grid: looks up a compiled kernel and launches it, as Triton does."""
+    """In the place of a Triton kernel with its grid: looks up a compiled kernel and launches it, as Triton does. The code that it
+    compiles has a parameter for every argument but an int of 1, and two for scratch memory."""
 
     def __init__(self, driver):
-        self.driver, self.calls, self.runs = driver, [], []
+        self.driver, self.calls, self.metadata, self.types = driver, [], {}, {}
 
     def __call__(self, *arguments):
         self.calls.append((self.driver.now, arguments))
-        number = len(self.calls)
-        run = lambda *given: self.runs.append((number, self.driver.now, given))  # noqa: E731
-        return SimpleNamespace(run=run, function=f"function {number}", packed_metadata="metadata")
+        function = 0x700 + len(self.calls)
+        types = {f"a{place}": self.types.get(place, type_of(a)) for place, a in enumerate(arguments)}
+        sizes = [{"i32": 4, "i64": 8, "fp32": 4}.get(kind, 8) for kind in types.values() if kind != "constexpr"]
+        self.driver.sizes[function] = [*sizes, 8, 8]
+        names = [
+            "num_ctas",
+            "num_warps",
+            "shared",
+            "launch_cooperative_grid",
+            "launch_pdl",
+            "global_scratch_size",
+            "profile_scratch_size",
+        ]
+        metadata = dict(zip(names, (1, 4, 512, False, False, 0, 0), strict=True)) | self.metadata
+        signature = types | {"BLOCK": "constexpr"}
+        return SimpleNamespace(
+            function=function, metadata=SimpleNamespace(**metadata), src=SimpleNamespace(signature=signature)
+        )
+
+
+def type_of(argument):
+    """As Triton names it."""
+    if isinstance(argument, torch.Tensor):
+        return "*fp32"
+    if isinstance(argument, float):
+        return "fp32"
+    return "constexpr" if argument == 1 else "i32" if argument < 2**31 else "i64"
 
 
 @pytest.fixture
 def frozen(driver):
     queue = Queue(driver)
-    return Frozen(queue, (7, 2), ["ieee", 64]), queue
+    return TritonLauncher(queue, (7, 2)), queue
 
 
-def test_triton_looks_a_kernel_up_once(frozen):
+def single(value):
+    """A number's bytes in float32 as those of an int."""
+    return int(np.float32(value).view(np.uint32))
+
+
+def test_triton_looks_a_kernel_up_once(frozen, driver):
     launch, queue = frozen
     x, y = on(0, torch.ones(8)), on(0, torch.ones(8).half())
     for _ in range(3):
         launch(x, 1000, 0.5, y)
     assert len(queue.calls) == 1, "and queues that first launch itself"
-    ran = (
-        7,
-        2,
-        1,
-        0xABC0,
-        "function 1",
-        "metadata",
-        None,
-        None,
-        None,
-        x.data_ptr(),
-        1000,
-        0.5,
-        y.data_ptr(),
-        "ieee",
-        64,
-    )
-    assert queue.runs == [(1, 0, ran)] * 2
+    for ran in driver.launched:
+        assert (ran.function, ran.stream, ran.grid, ran.block, ran.memory) == (
+            0x701,
+            0xABC0,
+            (7, 2, 1),
+            (128, 1, 1),
+            512,
+        )
+        assert ran.values == [x.data_ptr(), 1000, single(0.5), y.data_ptr(), 0, 0], "and no scratch memory"
+    assert len(driver.launched) == 2
     launch(on(0, torch.zeros(8)), 1000, 0.5, y)
-    assert len(queue.calls) == 1 and queue.runs[-1][2][9] != x.data_ptr(), "pointers may be others"
+    assert len(queue.calls) == 1 and driver.launched[-1].values[0] != x.data_ptr(), "pointers may be others"
+
+
+def test_what_triton_compiles_in_is_no_parameter(frozen, driver):
+    launch, queue = frozen
+    x, y = on(0, torch.ones(8)), on(0, torch.ones(8))
+    for _ in range(2):
+        launch(1, x, 2**40, y)
+    (ran,) = driver.launched
+    assert ran.values == [x.data_ptr(), 2**40, y.data_ptr(), 0, 0] and len(queue.calls) == 1
 
 
 @pytest.mark.parametrize(
@@ -621,15 +674,40 @@ def test_triton_looks_a_kernel_up_once(frozen):
     [{1: 1}, {1: 1000.0}, {2: 1.5}, {0: on(0, torch.ones(8).half())}, {0: on(0, torch.ones(16))[1:9]}],
     ids=str,
 )
-def test_triton_looks_again_where_it_compiles_other_code(frozen, change):
+def test_triton_looks_again_where_it_compiles_other_code(frozen, driver, change):
     launch, queue = frozen
     usual = [on(0, torch.ones(8)), 1000, 0.5, on(0, torch.ones(8))]
     launch(*usual)
     other = [change.get(place, argument) for place, argument in enumerate(usual)]
     launch(*other)
-    assert (
-        len(queue.calls) == 2 and not queue.runs and all(a is b for a, b in zip(queue.calls[1][1], other, strict=True))
-    )
+    assert len(queue.calls) == 2 and not driver.launched
+    assert all(a is b for a, b in zip(queue.calls[1][1], other, strict=True))
+    launch(*usual)
+    launch(*usual)
+    assert driver.launched, "it is kept again"
+    assert driver.launched[-1].values[1:3] == [1000, single(0.5)]
+
+
+def test_equal_numbers_are_the_same_code(frozen, driver):
+    launch, queue = frozen
+    x = on(0, torch.ones(8))
+    for number in (0.0, -0.0, 0.0):
+        launch(x, number, int("123456"))
+    assert len(queue.calls) == 1 and [ran.values[1] for ran in driver.launched] == [single(-0.0), 0]
+
+
+@pytest.mark.parametrize(
+    ("metadata", "types"),
+    [({"num_ctas": 2}, {}), ({"launch_pdl": True}, {}), ({"launch_cooperative_grid": True}, {}), ({"global_scratch_size": 8}, {}),
+     ({"profile_scratch_size": 8}, {}), ({}, {1: "fp64"}), ({}, {1: "i16"})],
+    ids=str,
+)  # fmt: skip
+def test_triton_launches_itself_what_takes_more_than_parameters(frozen, driver, metadata, types):
+    launch, queue = frozen
+    queue.metadata, queue.types = metadata, types
+    for _ in range(3):
+        launch(on(0, torch.ones(8)), 1000)
+    assert len(queue.calls) == 3 and not driver.launched
 
 
 def test_triton_launches_follow_their_first_tensor(frozen, driver):
@@ -638,7 +716,10 @@ def test_triton_launches_follow_their_first_tensor(frozen, driver):
     for first in (x, x, y, y):
         launch(3, first)
     assert [now for now, _ in queue.calls] == [1, 0] and driver.now == 0, "looked up once for each device"
-    assert [(number, now, given[3]) for number, now, given in queue.runs] == [(1, 1, 0xABC1), (2, 0, 0xABC0)]
+    assert [(ran.function, ran.device, ran.stream) for ran in driver.launched] == [
+        (0x701, 1, 0xABC1),
+        (0x702, 0, 0xABC0),
+    ]
 
 
 @pytest.mark.parametrize("kept", [False, True])
@@ -649,15 +730,59 @@ def test_triton_launches_follow_their_first_tensor(frozen, driver):
         (on(0, torch.ones(4, 4).T), "argument 1 is not contiguous; pass a copy of it"),
     ],
 )
-def test_tensors_that_a_triton_kernel_would_misread_are_refused(frozen, second, said, kept):
+def test_tensors_that_a_triton_kernel_would_misread_are_refused(frozen, driver, second, said, kept):
     launch, queue = frozen
     if kept:
         launch(on(0, torch.ones(8)), on(0, torch.ones(8)))
     with pytest.raises(ValueError, match=said):
         launch(on(0, torch.ones(8)), second)
-    assert len(queue.calls) == kept and not queue.runs
+    assert len(queue.calls) == kept and not driver.launched
     with pytest.raises(ValueError, match="the first tensor is on the CPU: expected one on a GPU"):
         launch(torch.ones(8), second)
+
+
+# Calls that make what they return
+
+
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_a_launch_makes_and_returns_its_output(driver, gpu):
+    launch = cuda.Launcher(PROGRAM, 1, 32, dtypes=("float32", "float16", "int32", "float16"))
+    call = launch.returning({3: (4, 2)}, (7, 0.5), absent=(2,))
+    x, b = on(gpu, torch.ones(8)), on(gpu, torch.ones(8).half())
+    for _ in range(3):
+        y = call(x, b)
+        assert (tuple(y.shape), y.dtype, y.get_device(), y.is_contiguous()) == ((4, 2), torch.float16, gpu, True)
+        ran = driver.launched[-1]
+        assert ran.values == [x.data_ptr(), b.data_ptr(), 0, y.data_ptr(), 7, double(0.5)]
+        assert (ran.device, ran.stream) == (gpu, 0xABC0 + gpu)
+    assert len(driver.launched) == 3 and driver.now == 0
+    assert call(x, b) is not call(x, b), "each call has an output of its own"
+    with pytest.raises(ValueError, match=r"argument 1 is torch.float32; the kernel takes torch.float16"):
+        call(x, x)
+    with pytest.raises(ValueError, match=r"argument 0 is 3; expected a tensor"):
+        call(3, b)
+    with pytest.raises(TypeError, match="positional argument"):
+        call(x)
+
+
+def test_several_outputs_are_returned_in_order(driver):
+    call = cuda.Launcher(PROGRAM, 1, 32, dtypes=("float32",) * 3).returning({0: (2,), 2: (3, 0)})
+    first, second = call(on(0, torch.ones(8)))
+    assert (first.shape, second.shape) == ((2,), (3, 0)) and driver.launched[0].values[0] == first.data_ptr()
+
+
+def test_a_triton_launch_makes_and_returns_its_output(driver):
+    queue = Queue(driver)
+    call = TritonLauncher(queue, (3,)).returning(["*fp32", "i32", "*bf16", "*fp32"], [(2, 3), (4,)], [5])
+    for gpu in (0, 0, 1, 1, 0):
+        x = on(gpu, torch.ones(8))
+        y, z = call(x)
+        assert (y.dtype, z.dtype) == (torch.bfloat16, torch.float32) and (y.shape, z.shape) == ((2, 3), (4,))
+        assert y.get_device() == z.get_device() == gpu
+    assert [now for now, _ in queue.calls] == [0, 1] and [ran.device for ran in driver.launched] == [0, 1, 0]
+    assert driver.launched[-1].values == [x.data_ptr(), 5, y.data_ptr(), z.data_ptr(), 0, 0]
+    _, (given, number, first, second) = queue.calls[0]
+    assert number == 5 and isinstance(given, torch.Tensor) and first.dtype == torch.bfloat16 and second.shape == (4,)
 
 
 # jax-triton

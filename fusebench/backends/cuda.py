@@ -12,7 +12,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +20,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fusebench.backends.parameters import Parameters, tensor_map
+from fusebench.backends.calls import Argument, Fixed, Given, Made, Number, fault, straight
+from fusebench.backends.parameters import Parameters
 
 # kernels anywhere may include "_shared/cuda/device.cuh"; one beside their folder, such as an old commit's, comes first
 SHARED = Path(__file__).resolve().parents[2] / "implementations"
@@ -182,102 +183,72 @@ class Launcher:
     ):
         import torch
 
-        self.program, self.shared_memory, self.dtypes = program, shared_memory, tuple(dtypes)
-        self.boxes = [(place, box, self.dtypes[place : place + 1] == ("tf32",)) for place, box in enumerate(boxes)]
-        self._torch = torch
-        self._sizes = grid, block, shared_memory
-        self._tensors: tuple[tuple[int, Any], ...] = ()  # their places and dtypes: the first call shows them
-        self._numbers: tuple[int, ...] = ()  # the places of the other arguments
+        self.program, self.shared_memory, self.boxes, self.dtypes = program, shared_memory, tuple(boxes), tuple(dtypes)
+        self._torch, self._sizes = torch, (grid, block, shared_memory)
         self._functions: dict[int, Any] = {}  # by device
         self._kernels: list[Any] = []  # whose code they are
-        self._free: list[Parameters] = []  # a launch takes one and gives it back, so that threads never share one
+        self._call: Callable[..., Any] | None = None  # the first call shows what the arguments are
         self._load(torch.cuda.current_device() if torch.cuda.is_available() else 0)
-        from cuda.bindings import driver
-
-        self._launch, self._success = driver.cuLaunchKernelEx, driver.CUresult.CUDA_SUCCESS
-        self._current_device = torch._C._cuda_getDevice
-        self._raw_stream = torch._C._cuda_getCurrentRawStream  # what torch.compile's own launchers call
 
     def __call__(self, *arguments: Any) -> None:
-        tensors = self._tensors or self._find_tensors(arguments)
-        index = arguments[tensors[0][0]].get_device()
-        if index != self._current_device():
-            return self._elsewhere(index, arguments)
-        parameters = self._free.pop() if self._free else self._parameters(arguments)
-        values, bits = parameters.values, 0
-        for place, dtype in tensors:
-            tensor = arguments[place]
-            if tensor.dtype is not dtype or tensor.get_device() != index or not tensor.is_contiguous():
-                raise ValueError(_fault(place, tensor, dtype, index))
-            values[place] = pointer = tensor.data_ptr()
-            bits |= pointer
-        if bits & 15:
-            raise ValueError("a tensor does not start at a multiple of 16 bytes; pass a copy of it")
-        for place in self._numbers:
-            if arguments[place] is not parameters.numbers[place]:
-                parameters.write(place, arguments[place])
-        if self.boxes:  # which are kept for the time of the launch
-            maps = [tensor_map(values[p], arguments[p].shape, tensors[p][1], *box, index) for p, *box in self.boxes]
-            for place, (address, _) in enumerate(maps):
-                parameters.addresses[place] = address
-        stream = self._raw_stream(index)
-        if stream != parameters.stream:
-            parameters.queue_on(stream)
-        function = self._functions.get(index) or self._load(index)
-        (error,) = self._launch(parameters.config, function, parameters.address, 0)
-        if error != self._success:
-            self._again(error, index, function, parameters)
-        self._free.append(parameters)
+        if self._call is None:
+            tensor = self._torch.Tensor
+            self._call = self._straight(
+                [self._given(p, a.dtype) if isinstance(a, tensor) else Number() for p, a in enumerate(arguments)]
+            )
+        self._call(*arguments)
 
-    def _again(self, error: Any, index: int, function: Any, parameters: Parameters) -> None:
-        """A thread that has not used the device yet has no context, which only the driver minds."""
-        from cuda.bindings.driver import CUresult
+    def returning(
+        self, outputs: Mapping[int, tuple[int, ...]], numbers: Sequence[Any] = (), absent: Sequence[int] = ()
+    ) -> Callable[..., Any]:
+        """A function of the tensors that `dtypes` names but those of `outputs` (place → shape), which it makes and returns. Behind the
+        tensors the kernel gets `numbers`, and 0 for the `absent` ones. It is the cheapest way to launch."""
+        tensors: list[Argument] = [self._given(place) for place in range(len(self.dtypes))]
+        for place, shape in outputs.items():
+            tensors[place] = Made(self._given(place).dtype, tuple(shape))
+        for place in absent:
+            tensors[place] = Fixed(0)
+        return self._straight([*tensors, *map(Fixed, numbers)])
 
-        if error == CUresult.CUDA_ERROR_INVALID_CONTEXT:
-            _device(index)
-            (error,) = self._launch(parameters.config, function, parameters.address, 0)
-        if error != self._success:
-            raise RuntimeError(f"{self.program.name} of {self.program.file.name} was not launched ({error.name})")
+    def _given(self, place: int, dtype: Any = None) -> Given:
+        """The tensor at a place, of `dtype` where none is named."""
+        name = self.dtypes[place] if place < len(self.dtypes) else ""
+        own = getattr(self._torch, "float32" if name == "tf32" else name) if name else dtype
+        return Given(own, self.boxes[place] if place < len(self.boxes) else None, name == "tf32")
 
-    def _parameters(self, arguments: tuple[Any, ...]) -> Parameters:
-        return Parameters([0 if isinstance(a, self._torch.Tensor) else a for a in arguments], *self._sizes)
+    def _straight(self, arguments: Sequence[Argument]) -> Callable[..., Any]:
+        kept: dict[int, list[Parameters]] = {}
+        known = [argument.value if isinstance(argument, Fixed) else 0 for argument in arguments]
+        passed = [(place, a) for place, a in enumerate(arguments) if isinstance(a, Given | Number)]
 
-    def _elsewhere(self, index: int, arguments: tuple[Any, ...]) -> None:
-        """The same while device `index` is the current one, by which the driver knows what its default stream is of."""
-        if index < 0:
-            raise ValueError("the first tensor is on the CPU: expected one on a GPU")
-        with self._torch.cuda.device(index):
-            self(*arguments)
+        def other(*given: Any) -> Any:
+            """The same call where it is not as the last ones were. Raises ValueError for tensors that the kernel would misread."""
+            tensors = [(p, a.dtype, v) for (p, a), v in zip(passed, given, strict=True) if isinstance(a, Given)]
+            first = tensors[0][2]
+            index = first.get_device() if isinstance(first, self._torch.Tensor) else -1
+            said = [text for place, dtype, value in tensors if (text := fault(place, value, index, dtype))]
+            if said:
+                raise ValueError(said[0])
+            if not kept.get(index):
+                numbers = [*known]
+                for (place, _), value in zip(passed, given, strict=True):
+                    numbers[place] = 0 if isinstance(value, self._torch.Tensor) else value
+                function = self._functions.get(index) or self._load(index)
+                kept.setdefault(index, []).append(Parameters(function, numbers, *self._sizes))
+            with self._torch.cuda.device(index):  # by which the driver knows what its default stream is of
+                return call(*given)
 
-    def _find_tensors(self, arguments: tuple[Any, ...]) -> Any:
-        names = [*self.dtypes, *[""] * len(arguments)]
-        self._tensors = tuple(
-            (place, getattr(self._torch, "float32" if name == "tf32" else name) if name else tensor.dtype)
-            for place, (tensor, name) in enumerate(zip(arguments, names, strict=False))
-            if isinstance(tensor, self._torch.Tensor)
-        )
-        places = [place for place, _ in self._tensors]
-        self._numbers = tuple(place for place in range(len(arguments)) if place not in places)
-        return self._tensors
+        call = straight(arguments, kept, other, f"{self.program.name} of {self.program.file.name}")
+        return call
 
     def _load(self, index: int) -> Any:
-        from cuda.bindings.driver import CUfunction
-
         kernel = load(self.program, index)
-        if self.shared_memory > DEFAULT_SHARED_MEMORY:
-            _allow_shared_memory(kernel, self.shared_memory, index)
         self._kernels.append(kernel)
-        self._functions[index] = function = CUfunction(int(kernel.handle))  # the driver takes a kernel for one
+        with self._torch.cuda.device(index):
+            self._functions[index] = function = _function(kernel)
+            if self.shared_memory > DEFAULT_SHARED_MEMORY:
+                _allow_shared_memory(function, self.shared_memory)
         return function
-
-
-def _fault(place: int, tensor: Any, dtype: Any, index: int) -> str:
-    """What is wrong with an argument."""
-    if tensor.dtype is not dtype:
-        return f"argument {place} is {tensor.dtype}; the kernel takes {dtype}"
-    if tensor.get_device() != index:
-        return f"argument {place} is on {tensor.device}, the first one on cuda:{index}"
-    return f"argument {place} is not contiguous; pass a copy of it"
 
 
 Launch = Launcher  # as kernels call it that were written for version 1 of the contract (launchers.py)
@@ -292,11 +263,21 @@ def _device(index: int) -> Any:
     return device
 
 
-def _allow_shared_memory(kernel: Any, size: int, index: int) -> None:
+def _function(kernel: Any) -> Any:
+    """The kernel in the current context. The driver would take the kernel itself, and look this up in every launch."""
+    from cuda.bindings import driver
+
+    error, function = driver.cuKernelGetFunction(driver.CUkernel(int(kernel.handle)))
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise RuntimeError(f"a kernel that was loaded is not there ({error.name})")
+    return function
+
+
+def _allow_shared_memory(function: Any, size: int) -> None:
     from cuda.bindings import driver
 
     attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    (error,) = driver.cuKernelSetAttribute(attribute, size, kernel.handle, driver.CUdevice(index))
+    (error,) = driver.cuFuncSetAttribute(function, attribute, size)
     if error != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(f"this device gives a block less than {size} bytes of shared memory ({error.name})")
 

@@ -26,17 +26,15 @@ class Parameters:
     elsewhere, and its entry of `addresses` says where.
     """
 
-    __slots__ = ("address", "addresses", "config", "numbers", "stream", "values")
+    __slots__ = ("address", "addresses", "config", "function", "numbers", "stream", "values")
 
-    def __init__(self, numbers: Sequence[Any], grid: Any, block: int, shared_memory: int):
+    def __init__(self, function: Any, numbers: Sequence[Any], grid: Any, block: int, shared_memory: int):
         """`numbers` are the arguments, with 0 for those whose values or addresses are written before each launch."""
         from cuda.bindings.driver import CUlaunchConfig, CUstream
 
-        self.numbers = list(numbers)
+        self.function, self.numbers = function, list(numbers)
         self.values = (ctypes.c_int64 * len(numbers))(*map(bits_of, numbers))
-        start = ctypes.addressof(self.values)
-        self.addresses = (ctypes.c_void_p * (len(numbers) + 1))(*[start + 8 * i for i in range(len(numbers))], None)
-        self.address = ctypes.addressof(self.addresses)
+        self.point_to(range(len(numbers)))
         self.config, self.stream = CUlaunchConfig(), 0
         sizes = (*grid, 1, 1)[:3] if isinstance(grid, tuple) else (grid, 1, 1)
         self.config.gridDimX, self.config.gridDimY, self.config.gridDimZ = sizes
@@ -44,9 +42,16 @@ class Parameters:
         self.config.sharedMemBytes, self.config.numAttrs = shared_memory, 0
         self.config.hStream = CUstream(0)
 
-    def write(self, place: int, number: Any) -> None:
-        """Another number than the last launch's."""
+    def point_to(self, places: Sequence[int]) -> None:
+        """The kernel's parameters are the arguments at these places."""
+        start = ctypes.addressof(self.values)
+        self.addresses = (ctypes.c_void_p * (len(places) + 1))(*[start + 8 * place for place in places], None)
+        self.address = ctypes.addressof(self.addresses)
+
+    def write(self, place: int, number: Any) -> bool:
+        """Another number than the last launch's. Whether the kernel takes it."""
         self.values[place], self.numbers[place] = bits_of(number), number
+        return True
 
     def queue_on(self, stream: int) -> None:
         """Another stream than the last launch's, by its pointer."""

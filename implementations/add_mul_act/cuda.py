@@ -39,15 +39,13 @@ def launches(case, variant, device, config):
 
 def build(case, variant, device, config):
     """call(x (M, N), z (M, N), multiplier (), b (N,)) → (M, N); x itself where `in_place`."""
-    import torch
-
     (described,) = launches(case, variant, device, config)
+    if variant != "in_place":
+        return described.returning({4: case.size("M", "N")})
     launch, sizes = described.bind(), described.sizes
-    in_place = variant == "in_place"
 
     def call(x, z, multiplier, b):
-        y = x if in_place else torch.empty_like(x)
-        launch(x, z, multiplier, b, y, *sizes)
-        return y
+        launch(x, z, multiplier, b, x, *sizes)
+        return x
 
     return call

@@ -38,15 +38,13 @@ def launches(case, variant, device, config):
 
 def build(case, variant, device, config):
     """call(x (M, N), b (N,)) → (M, N); x itself where `in_place`."""
-    import torch
-
     (described,) = launches(case, variant, device, config)
+    if variant != "in_place":
+        return described.returning({2: case.size("M", "N")})
     launch, sizes = described.bind(), described.sizes
-    in_place = variant == "in_place"
 
     def call(x, b):
-        y = x if in_place else torch.empty_like(x)
-        launch(x, b, y, *sizes)
-        return y
+        launch(x, b, x, *sizes)
+        return x
 
     return call

@@ -34,15 +34,8 @@ def build(case, variant, device, chosen):
     if case.mode != "forward":
         return _differentiated(case, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
-    run, shape = launch.bind(), case.size("M", "N")
-    M = shape[0]
-
-    def call(x, W, b, prepared=None):
-        y = torch.empty(shape, dtype=x.dtype, device=x.device)
-        run(x, W if prepared is None else prepared, b, M, y)
-        return y
-
-    return call
+    run = launch.returning(case.size("M", "N"), M=case.sizes["M"])
+    return lambda x, W, b, prepared=None: run(x, W if prepared is None else prepared, b)
 
 
 def _differentiated(case, device, chosen):

@@ -34,15 +34,8 @@ def build(case, variant, device, chosen):
     if case.mode != "forward":
         return _differentiated(case, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
-    run, shape = launch.bind(), case.size("M", "N")
-    M = shape[0]
-
-    def call(A, B, prepared=None):
-        y = torch.empty(shape, dtype=A.dtype, device=A.device)
-        run(A, B if prepared is None else prepared, M, y)
-        return y
-
-    return call
+    run = launch.returning(case.size("M", "N"), M=case.sizes["M"])
+    return lambda A, B, prepared=None: run(A, B if prepared is None else prepared)
 
 
 def _differentiated(case, device, chosen):

@@ -29,6 +29,11 @@ class Launch:
         """A function of the kernel's arguments, which runs on the device of its first tensor."""
         return Launcher(self.program, self.grid, self.block, self.shared_memory, self.boxes, self.dtypes)
 
+    def returning(self, outputs, numbers=(), absent=()):
+        """A function of the tensors that `dtypes` names but those of `outputs` (place → shape), which it makes and returns. Behind the
+        tensors the kernel gets `numbers` and `sizes`, in the places of those that are `absent` a 0."""
+        return self.bind().returning(outputs, (*numbers, *self.sizes), absent)
+
 
 def instance(file, template, *arguments):
     """The kernel template of `file` with these arguments, as C++ writes them."""

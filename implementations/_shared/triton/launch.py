@@ -10,8 +10,11 @@ from typing import Any, NamedTuple
 
 from triton.runtime.jit import JITFunction
 
+from fusebench.launchers import TritonLauncher
+
 # storage dtype → Triton's type of a pointer to it
 TYPES = {"float32": "*fp32", "float16": "*fp16", "bfloat16": "*bf16"}
+DTYPES = {kind: dtype for dtype, kind in TYPES.items()}
 
 
 _dry: list[bool] = []  # something where launches are bound to nothing
@@ -29,81 +32,38 @@ class Launch(NamedTuple):
 
     def bind(self):
         """A function of the run-time arguments alone, with everything else settled beforehand."""
-        if _dry:
-            return _nothing
-        options = self.constexprs | {"num_warps": self.num_warps, "num_stages": self.num_stages}
-        queue = functools.partial(self.kernel[self.grid], **options)
-        if not isinstance(self.kernel, JITFunction):  # in Triton's interpreter
-            return queue
-        parameters = list(self.kernel.signature.parameters.values())[len(self.signature) :]
-        return Frozen(queue, self.grid, [self.constexprs.get(p.name, p.default) for p in parameters])
+        return _nothing if _dry else TritonLauncher(self._queue(), self.grid) if self._is_compiled() else self._queue()
 
+    def returning(self, *shapes, **numbers):
+        """A function of the tensors but the last ones, of these shapes, which it makes and returns; the numbers are the same in all calls."""
+        if not _dry and self._is_compiled():
+            given = [numbers[name] for name in self.signature if name in numbers]
+            return TritonLauncher(self._queue(), self.grid).returning(list(self.signature.values()), shapes, given)
+        return self._made_apart(shapes, numbers)
 
-class Frozen:
-    """A launch that keeps the compiled kernel: `frozen(*arguments)` queues it on Torch's current stream of the first tensor's
-    device. `queue` looks the kernel up in every call, which takes Triton 20 µs; here it does so in the first call on a device, and
-    again where dtypes or numbers are others than in the call before, or a tensor does not start at a multiple of 16 bytes, which
-    is what Triton compiles different code for. Triton's launch hooks see those calls alone.
-
-    `constants` are the values of the kernel's last parameters, its constexprs. Arguments are tensors, at the same places in every
-    call, or numbers. Raises ValueError for a tensor that is not contiguous, and where tensors are on different devices.
-    """
-
-    def __init__(self, queue, grid, constants):
+    def _made_apart(self, shapes, numbers):
+        """`returning` where Triton interprets, or nothing is launched."""
         import torch
 
-        self._queue, self._grid, self._constants = queue, (*grid, 1, 1)[:3], tuple(constants)
-        self._torch, self._kept = torch, {}  # by device
-        self._first = None  # the place of the first tensor
-        self._current_device, self._raw_stream = torch._C._cuda_getDevice, torch._C._cuda_getCurrentRawStream
+        run, outputs = self.bind(), [*self.signature.items()][len(self.signature) - len(shapes) :]
+        dtypes = [getattr(torch, DTYPES[kind]) for _, kind in outputs]
 
-    def __call__(self, *arguments):
-        first = self._find_first(arguments) if self._first is None else self._first
-        index = arguments[first].get_device()
-        if index != self._current_device():
-            return self._elsewhere(index, arguments)
-        if index not in self._kept:
-            return self._look_up(index, arguments)
-        run, function, metadata, tensors, numbers = self._kept[index]
-        for place, number in numbers:
-            given = arguments[place]
-            if given is not number and (type(given) is not type(number) or given != number):
-                return self._look_up(index, arguments)
-        values, bits = list(arguments), 0
-        for place, dtype in tensors:
-            tensor = arguments[place]
-            if tensor.dtype is not dtype or tensor.get_device() != index or not tensor.is_contiguous():
-                return self._look_up(index, arguments)
-            values[place] = pointer = tensor.data_ptr()
-            bits |= pointer
-        if bits & 15:
-            return self._look_up(index, arguments)
-        run(*self._grid, self._raw_stream(index), function, metadata, None, None, None, *values, *self._constants)
+        def call(*tensors):
+            if not all(tensor.is_contiguous() for tensor in tensors):
+                raise ValueError("an array is not contiguous; pass a copy of it")
+            made = [tensors[0].new_empty(shape, dtype=dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+            rest = iter((*tensors, *made))
+            run(*(numbers[name] if name in numbers else next(rest) for name in self.signature))
+            return made[0] if len(made) == 1 else tuple(made)
 
-    def _elsewhere(self, index, arguments):
-        """The same while device `index` is the current one, which is where Triton launches."""
-        if index < 0:
-            raise ValueError("the first tensor is on the CPU: expected one on a GPU")
-        with self._torch.cuda.device(index):
-            self(*arguments)
+        return call
 
-    def _find_first(self, arguments):
-        self._first = next(place for place, a in enumerate(arguments) if isinstance(a, self._torch.Tensor))
-        return self._first
+    def _queue(self):
+        options = self.constexprs | {"num_warps": self.num_warps, "num_stages": self.num_stages}
+        return functools.partial(self.kernel[self.grid], **options)
 
-    def _look_up(self, index, arguments):
-        """Queues the launch as Triton does, and keeps what it found for calls with such arguments."""
-        tensors = [(place, a) for place, a in enumerate(arguments) if isinstance(a, self._torch.Tensor)]
-        for place, tensor in tensors:
-            if tensor.get_device() != index:
-                raise ValueError(f"argument {place} is on {tensor.device}, the first one on cuda:{index}")
-            if not tensor.is_contiguous():
-                raise ValueError(f"argument {place} is not contiguous; pass a copy of it")
-        compiled = self._queue(*arguments)
-        if not any(tensor.data_ptr() & 15 for _, tensor in tensors):
-            dtypes = tuple((place, tensor.dtype) for place, tensor in tensors)
-            numbers = tuple((p, a) for p, a in enumerate(arguments) if not isinstance(a, self._torch.Tensor))
-            self._kept[index] = compiled.run, compiled.function, compiled.packed_metadata, dtypes, numbers
+    def _is_compiled(self):
+        return isinstance(self.kernel, JITFunction)  # and not interpreted
 
 
 def _nothing(*arguments):

@@ -1,0 +1,158 @@
+"""The call of a kernel as straight-line Python, written for its arguments.
+
+What a call costs the calling thread beside the driver's own time is Python's: loops over arguments, lookups and allocation. So the
+text of a call is put together once, when it is known which of its arguments are tensors, outputs and numbers. It checks every
+tensor, writes their pointers into memory that the driver reads (parameters.py), and queues the launch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusebench.backends.parameters import Parameters, tensor_map
+
+ALIGNMENT = 16  # bytes: kernels take memory in such vectors
+
+
+@dataclass(frozen=True)
+class Given:
+    """A tensor of this dtype, which the caller hands over. Its `box` is set where it reaches the kernel as a tensor map, whose float32
+    is rounded to `tf32` on the way."""
+
+    dtype: Any
+    box: tuple[int, ...] | None = None
+    tf32: bool = False
+
+
+@dataclass(frozen=True)
+class Made:
+    """A tensor that the call makes and returns."""
+
+    dtype: Any
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Number:
+    """What the caller hands over and is no tensor."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What is the same in all calls."""
+
+    value: Any
+
+
+Argument = Given | Made | Number | Fixed
+
+
+def straight(
+    arguments: Sequence[Argument],
+    kept: Mapping[int, list[Parameters]],
+    other: Callable[..., Any],
+    name: str,
+) -> Callable[..., Any]:
+    """A function of the given tensors and numbers, in order, which queues the launch that `kept` has for the device of its first
+    tensor, on Torch's current stream there, and returns what it made. A call takes its parameters from `kept` and gives them back, so
+    that threads never share them.
+
+    `other(*given)` is the result where a tensor is not as it should be (its dtype, the device of the first one, contiguous, at a
+    multiple of 16 bytes), where the first one's device is not the current one, and where `kept` has nothing or other numbers. Raises
+    RuntimeError with the `name` where the driver refuses.
+    """
+    import torch
+    from cuda.bindings.driver import cuLaunchKernelEx
+
+    names: dict[str, Any] = {
+        "kept": kept, "other": other, "failed": _failed, "name": name, "empty": _empty(torch), "launch": cuLaunchKernelEx, "tensor_map": tensor_map,
+        "current_device": torch._C._cuda_getDevice, "raw_stream": torch._C._cuda_getCurrentRawStream,
+    }  # fmt: skip
+    checks, pointers, writes, numbers, maps, made = ["index == current_device()"], [], [], [], [], []
+    passed = [f"a{p}" for p, argument in enumerate(arguments) if isinstance(argument, Given | Number)]
+    for p, argument in enumerate(arguments):
+        if isinstance(argument, Given):
+            checks += [f"a{p}.dtype is d{p}", f"a{p}.get_device() == index", f"a{p}.is_contiguous()"]
+            pointers.append(f"(p{p} := a{p}.data_ptr())")
+            writes.append(f"values[{p}] = p{p}")
+            names[f"d{p}"] = argument.dtype
+            if argument.box:  # which is kept for the time of the launch
+                names[f"b{p}"] = argument.box
+                maps += [f"m{p} = tensor_map(p{p}, a{p}.shape, d{p}, b{p}, {argument.tf32}, index)", f"parameters.addresses[{p}] = m{p}[0]"]  # fmt: skip
+        elif isinstance(argument, Made):
+            made.append(f"y{p}")
+            strides = torch.empty(argument.shape, device="meta").stride()
+            names |= {f"s{p}": tuple(argument.shape), f"t{p}": strides, f"d{p}": argument.dtype}
+            writes += [f"y{p} = empty(s{p}, t{p}, d{p})", f"values[{p}] = y{p}.data_ptr()"]
+        elif isinstance(argument, Number):
+            numbers += [f"if a{p} is not parameters.numbers[{p}] and not parameters.write({p}, a{p}):",
+                        f"    return other({', '.join(passed)})"]  # fmt: skip
+    first = next(p for p, argument in enumerate(arguments) if isinstance(argument, Given))
+    checks.remove(f"a{first}.get_device() == index")
+    lines = [
+        f"def call({', '.join(passed)}):",
+        "    parameters = None",
+        "    try:",
+        f"        index = a{first}.get_device()",
+        f"        if {' and '.join(checks)} and not ({' | '.join(pointers)}) & {ALIGNMENT - 1}:",
+        "            free = kept[index]",
+        "            parameters = free.pop()",
+        "    except (AttributeError, IndexError, KeyError):  # no tensor, or nothing is kept",
+        "        pass",
+        "    if parameters is None:",
+        f"        return other({', '.join(passed)})",
+        "    values = parameters.values",
+        *(f"    {line}" for line in (*writes, *numbers, *maps)),
+        "    stream = raw_stream(index)",
+        "    if stream != parameters.stream:",
+        "        parameters.queue_on(stream)",
+        "    (error,) = launch(parameters.config, parameters.function, parameters.address, 0)",
+        "    if error:",
+        "        failed(error, index, parameters, name)",
+        "    free.append(parameters)",
+        f"    return {', '.join(made) or None}",
+    ]
+    exec(compile("\n".join(lines), f"<a call of {len(arguments)} arguments>", "exec"), names)
+    call: Callable[..., Any] = names["call"]
+    return call
+
+
+def fault(place: int, tensor: Any, index: int, dtype: Any = None) -> str | None:
+    """What is wrong with an argument where a kernel takes a tensor on that device, in one line; None where nothing is. With a `dtype`
+    it must have that and start where vectors do."""
+    import torch
+
+    if not isinstance(tensor, torch.Tensor):
+        return f"argument {place} is {tensor!r}; expected a tensor"
+    if index < 0:
+        return "the first tensor is on the CPU: expected one on a GPU"
+    if dtype and tensor.dtype is not dtype:
+        return f"argument {place} is {tensor.dtype}; the kernel takes {dtype}"
+    if tensor.get_device() != index:
+        return f"argument {place} is on {tensor.device}, the first one on cuda:{index}"
+    if not tensor.is_contiguous():
+        return f"argument {place} is not contiguous; pass a copy of it"
+    if dtype and tensor.data_ptr() % ALIGNMENT:
+        return f"argument {place} does not start at a multiple of {ALIGNMENT} bytes; pass a copy of it"
+    return None
+
+
+def _failed(error: Any, index: int, parameters: Parameters, name: str) -> None:
+    """A thread that has not used the device yet has no context, which only the driver minds. Raises RuntimeError for any other error."""
+    from cuda.bindings import driver
+
+    if error == driver.CUresult.CUDA_ERROR_INVALID_CONTEXT:
+        _, context = driver.cuDevicePrimaryCtxRetain(driver.CUdevice(index))
+        driver.cuCtxSetCurrent(context)
+        (error,) = driver.cuLaunchKernelEx(parameters.config, parameters.function, parameters.address, 0)
+    if error:
+        raise RuntimeError(f"{name} was not launched ({error.name})")
+
+
+def _empty(torch: Any) -> Callable[..., Any]:
+    """empty(shape, strides, dtype) on the current device. What the code that torch.compile writes calls takes half the time of
+    `torch.empty`; it is no public name."""
+    quick = getattr(getattr(getattr(torch._C, "_dynamo", None), "guards", None), "_empty_strided_cuda", None)
+    return quick or (lambda shape, strides, dtype: torch.empty_strided(shape, strides, dtype=dtype, device="cuda"))

@@ -142,7 +142,8 @@ def test_calls_hand_over_what_the_launches_say(name, monkeypatch):
         def __call__(self, *arguments):
             tensors = [(place, a) for place, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
             assert all(a.is_contiguous() for _, a in tensors)
-            assert [str(a.dtype) for _, a in tensors] == [f"torch.{self.dtypes[place]}" for place, _ in tensors]
+            own = ["float32" if self.dtypes[place] == "tf32" else self.dtypes[place] for place, _ in tensors]
+            assert [str(a.dtype) for _, a in tensors] == [f"torch.{dtype}" for dtype in own]
             seen.append(arguments)
 
     monkeypatch.setattr(shared, "Launcher", Launcher)
@@ -158,3 +159,21 @@ def test_calls_hand_over_what_the_launches_say(name, monkeypatch):
         module.build(case, variant, H200, config)(*tensors, *prepared)
         assert len(seen) - before == len(module.launches(case, variant, H200, config)), (case.id, variant)
     assert seen
+
+
+@pytest.mark.parametrize(
+    "name, variant", [("lola", "multirow_ws"), ("splacc", "two_accumulators"), ("geglu", "two_accumulators")]
+)
+def test_hopper_multiplies_tf32_and_odd_columns_from_weights_that_are_prepared(name, variant):
+    module, odd = module_of(name), {"M": 777, "K": 1000, "N": 3001}
+    for sizes, dtype, precision in ((odd, "float16", "ieee"), (odd | {"N": 3000}, "float32", "tf32")):
+        case = make_case(KERNELS[name], sizes, dtype, precision)
+        (launch,) = module.launches(case, variant, H200, module.config(case, variant, H200))
+        assert f"{variant if name != 'lola' else 'tile'}_warpgroup" in launch.program.name
+        W = torch.zeros((sizes["K"], sizes["N"] * (1 if name == "lola" else 2)), dtype=getattr(torch, dtype))
+        *_, prepared = module.prepare(case, variant, *(None, W, None)[: 2 if name == "splacc" else 3])
+        assert prepared.shape == W.T.shape and prepared.is_contiguous()
+        kept = make_case(KERNELS[name], sizes, dtype, precision, {"w_layout": "nk"})
+        assert len(module.prepare(kept, variant, *(None, W.T, None)[: 2 if name == "splacc" else 3])) == (
+            name == "lola"
+        )

@@ -14,6 +14,14 @@ struct RowSums {
 
     __device__ __forceinline__ RowSums(const F&, long long, long long) {}
 
+    template <typename Tile, typename P>
+    __device__ __forceinline__ void multiply(Tile& tile, const P& pipeline, int first, int count, long long K) {
+        tile.mainloop(pipeline, first, count, [&](int k, const unsigned char* x) {
+            add(x, static_cast<int>(K) - k * SLAB<T>, k == 0);
+        });
+        finish(K);
+    }
+
     // Adds a slab with `left` elements of K, a multiple of SIZE. The shift is the mean of what the first one has of the row.
     __device__ __forceinline__ void add(const unsigned char* slab, int left, bool first) {
         int lane = threadIdx.x % 32, row = lane / 2, half = lane % 2 * 4, place = row * 128 + ((half ^ row) & 7) * 16;
@@ -51,6 +59,61 @@ struct RowSums {
             int lane = (threadIdx.x % 32 / 4 + h * 8) * 2;
             of_row[h] = {__shfl_sync(0xffffffffu, shift + mean, lane), __shfl_sync(0xffffffffu, rstd, lane)};
         }
+    }
+};
+
+// The same of floats, on their way to the tensor cores by registers: less the shift, rounded to tf32. A lane has every fourth element
+// of K of rows lane / 4 and lane / 4 + 8.
+template <typename F>
+struct ShiftedRows {
+    float shift[2], sum[2] = {}, sum2[2] = {};
+    float2 of_row[2];  // of x less the shift
+
+    __device__ __forceinline__ ShiftedRows(const F&, long long, long long) {}
+
+    template <typename Tile, typename P>
+    __device__ __forceinline__ void multiply(Tile& tile, const P& pipeline, int first, int count, long long K) {
+        tile.mainloop_of_registers(pipeline, first, count, [&](unsigned(&a)[4][4], int k, const unsigned char* x) {
+            int lane = threadIdx.x % 32, row = lane % 16, left = static_cast<int>(K) - k * SLAB<float>;
+#pragma unroll
+            for (int step = 0; step < 4; ++step)  // registers 0 and 2 are of row g, 1 and 3 of row g + 8; 2 and 3 of the second chunk
+                load_matrices(a[step], shared_address(x) + row * 128 + (((step * 2 + lane / 16) ^ row) & 7) * 16);
+            fence_proxy_async();
+            if (k == 0) begin(a, left);
+            if (left >= SLAB<float>) add<true>(a, left);
+            else add<false>(a, left);
+        });
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float mean = lane_sum<4>(sum[h]) / K;
+            of_row[h] = {mean, inverse_deviation(mean, lane_sum<4>(sum2[h]) / K)};
+        }
+    }
+
+    // The shift is the mean of what the first slab has of each row; K's filling is 0.
+    __device__ __forceinline__ void begin(const unsigned (&a)[4][4], int left) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float total = 0.0f;
+#pragma unroll
+            for (int step = 0; step < 4; ++step) total += __uint_as_float(a[step][h]) + __uint_as_float(a[step][h + 2]);
+            shift[h] = lane_sum<4>(total) / static_cast<float>(min(left, SLAB<float>));
+        }
+    }
+
+    // WHOLE: no element of the slab is K's filling, which must not count. A NaN that rounding loses comes back with the sums.
+    template <bool WHOLE>
+    __device__ __forceinline__ void add(unsigned (&a)[4][4], int left) {
+#pragma unroll
+        for (int step = 0; step < 4; ++step)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+                float d = __uint_as_float(a[step][r]) - shift[r % 2];
+                if (!WHOLE) d = step * 8 + r / 2 * 4 < left ? d : 0.0f;  // K is in fours
+                sum[r % 2] += d;
+                sum2[r % 2] = fmaf(d, d, sum2[r % 2]);
+                a[step][r] = to_tf32(d);
+            }
     }
 };
 

@@ -3,7 +3,7 @@
 //   row_kn, row_nk   one row (M = 1): _row.cuh.
 //   tile_simt        a tile of y per block on the float32 units (precision "ieee").
 //   tile_tensor      a tile of y per block on the tensor cores: float16, bfloat16, and float32 as tf32.
-//   tile_warpgroup   the same on Hopper's warpgroup products: float16 and bfloat16, ALIGNED.
+//   tile_warpgroup   the same on Hopper's warpgroup products: float16 and bfloat16; float32 as tf32 where W is (N, K).
 //   row_statistics, normed_warpgroup     two launches: the statistics of rows, and a product that is given them (_sums.cuh).
 //
 // Where the statistics come from. In one launch nobody reads x or W a second time:
@@ -12,7 +12,8 @@
 //     products: the warps that share rows of x (or columns of W) take every so-many-th step of K each, so no element is
 //     added twice and none is read from shared memory for its sum alone.
 //   - `tile_warpgroup` has tensor cores that read shared memory by themselves. Warps that would wait for them add up what is
-//     there; but each tile of a row does so again, which `row_statistics` spares the tensor cores' memory.
+//     there; but each tile of a row does so again, which `row_statistics` spares the tensor cores' memory. Rows of float32 pass
+//     through registers, where they are shifted and rounded.
 //   With PREPARED, colsum(W) was summed beforehand; only the sums over x remain.
 //
 // Accuracy. Each row is shifted by s, the mean of its first elements, so that sum (x-s)^2 / K - (sum (x-s) / K)^2 does
@@ -294,7 +295,10 @@ __global__ void __launch_bounds__(BM * 2 + 128, 1)
     static_assert(CLUSTER == 1, "readers by ordinary loads say so in their own block alone");
     using F = Normed<T, ACT>;
     F f(b, nullptr, nullptr, prepared);
-    if constexpr (PREPARED) matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, RowSums>(x, W, y, M, K, N, f);
+    if constexpr (sizeof(T) == 4 && PREPARED) matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, ShiftedRows>(x, W, y, M, K, N, f);
+    else if constexpr (sizeof(T) == 4)
+        matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, ShiftedRows, SummingProducer<NK, BN, STAGES>>(x, W, y, M, K, N, f);
+    else if constexpr (PREPARED) matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, RowSums>(x, W, y, M, K, N, f);
     else matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, RowSums, SummingProducer<NK, BN, STAGES>>(x, W, y, M, K, N, f);
 }
 #endif

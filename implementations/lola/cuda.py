@@ -30,6 +30,10 @@ EXPECT = (
     {"variant": "row", "case": "wide_token", "dtype": ("float32", "bfloat16"), "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,LDG.128>=16"},
     {"variant": "multirow_ws", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    # one slab's products while the next one's rows are shifted, in other registers; and the last of an odd number of slabs
+    {"variant": "multirow_ws", "case": "batch", "precision": "tf32", "arch": "sm_90a", "expect": "spills=0,HGMMA=12,waits_in_groups=0"},
+    {"variant": ("multirow", "multirow_ws"), "case": "batch", "precision": "tf32", "arch": ("sm_80", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "large", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
     {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
@@ -72,18 +76,28 @@ def skip(case, variant, device):
         return "row is for M = 1"
     if variant == "row" and case.dtype == "float32" and case.precision != "ieee":
         return "multiplies in IEEE float32, without tensor cores: precision=ieee runs it"
-    if variant == "two_launches" and not matmul.multiplies_by_warpgroups(case, device):
-        return "is for Hopper's warpgroups (9.0; 16 bits; M from 128, K from 64, N from 256, K and N in eights): multirow_ws"
+    if variant == "two_launches" and (
+        case.itemsize == 4 or not matmul.multiplies_by_warpgroups(matmul.prepared_case(case), device)
+    ):
+        return "is for Hopper's warpgroups (9.0; 16 bits; M from 128, K from 64, N from 256, K in eights): multirow_ws"
     return None
 
 
+PREPARED = ("multirow_ws", "two_launches")
+
+
 def prepare(case, variant, x, W, b):
-    """colsum(W): the float32 sum of W as rounded."""
+    """colsum(W): the float32 sum of W as rounded; and W with K contiguous where the products want it so (`matmul.prepared_layout`)."""
     import torch
 
-    if variant not in ("multirow_ws", "two_launches"):
+    if variant not in PREPARED:
         return ()
-    return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=torch.float32),)
+    return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=torch.float32), *matmul.prepared(case, W))
+
+
+def _product(case, variant):
+    """The case with W as the kernel reads it."""
+    return matmul.prepared_case(case) if variant in PREPARED else case
 
 
 def config(case, variant, device):
@@ -92,8 +106,8 @@ def config(case, variant, device):
     if variant == "row":
         return _row_config(case, device)
     if variant == "two_launches":
-        return matmul.config(case, device, matmul.WARPGROUP_TILES)
-    return matmul.config(case, device, TILES, beside=_statistics)
+        return matmul.config(_product(case, variant), device, matmul.WARPGROUP_TILES)
+    return matmul.config(_product(case, variant), device, TILES, beside=_statistics)
 
 
 def _row_config(case, device):
@@ -142,7 +156,8 @@ def fits(case, variant, device, config):
         return "two_launches is for KERNEL=warpgroup"
     if variant != "two_launches" and config["CLUSTER"] != 1:
         return f"CLUSTER is {config['CLUSTER']}: warps that sum up rows release the stages of their own block alone"
-    return matmul.fits(case, device, config, beside=(lambda tile: 0) if variant == "two_launches" else _statistics)
+    beside = (lambda tile: 0) if variant == "two_launches" else _statistics
+    return matmul.fits(_product(case, variant), device, config, beside=beside)
 
 
 def _row_fits(case, config):
@@ -178,9 +193,12 @@ def launches(case, variant, device, config):
         program, grid = instance(FILE, "row_statistics", TYPES[T]), -(-case.sizes["M"] // ROWS_AT_ONCE)
         statistics = Launch(program, grid, 32 * ROWS_AT_ONCE, dtypes=(T, "float32", "float32"))
         dtypes = T, T, T, "float32", "float32", "float32", T
-        return statistics, matmul.launch(FILE, "normed", case, device, config, [activation], dtypes=dtypes)
-    arguments, dtypes = [activation, variant == "multirow_ws"], (T, T, T, "float32", T)
-    return (matmul.launch(FILE, "tile", case, device, config, arguments, beside=_statistics, dtypes=dtypes),)
+        own = _product(case, variant)
+        return statistics, matmul.launch(FILE, "normed", own, device, config, [activation], dtypes=dtypes)
+    # x is rounded by the kernel, once shifted
+    arguments, dtypes = [activation, variant in PREPARED], (T, matmul.operand(case), T, "float32", T)
+    own = _product(case, variant)
+    return (matmul.launch(FILE, "tile", own, device, config, arguments, beside=_statistics, dtypes=dtypes),)
 
 
 def _statistics(tile):
@@ -203,16 +221,16 @@ def build(case, variant, device, config):
         last(x, W, b, y, K, N)
         return y
 
-    def multirow(x, W, b, colsum=None):
+    def multirow(x, W, b, colsum=None, prepared=None):
         y = x.new_empty((M, N))
-        last(x, W, b, 0 if colsum is None else colsum, y, M, K, N)
+        last(x, W if prepared is None else prepared, b, 0 if colsum is None else colsum, y, M, K, N)
         return y
 
-    def two_launches(x, W, b, colsum):
+    def two_launches(x, W, b, colsum, prepared=None):
         mean, rstd = x.new_empty(M, dtype=torch.float32), x.new_empty(M, dtype=torch.float32)
         first[0](x, mean, rstd, M, K)
         y = x.new_empty((M, N))
-        last(x, W, b, mean, rstd, colsum, y, M, K, N)
+        last(x, W if prepared is None else prepared, b, mean, rstd, colsum, y, M, K, N)
         return y
 
     return {"row": row, "two_launches": two_launches}.get(variant, multirow)

@@ -3,7 +3,8 @@
 //   two_accumulators_tensor   a block multiplies a tile of A's rows by the same columns of both halves of B on the tensor
 //                             cores: float16, bfloat16, and float32 as tf32. The halves alternate every 8 columns in shared
 //                             memory, so a thread ends up with both sums of its elements and combines them in registers.
-//   two_accumulators_warpgroup    the same on Hopper's warpgroup products (16 bits), the halves one behind the other
+//   two_accumulators_warpgroup    the same on Hopper's warpgroup products (16 bits; tf32 where B is (2N, K), as prepared), the halves
+//                             one behind the other
 //   two_accumulators_simt     the same on the float32 units (precision "ieee"): a thread has 8 × 4 of either half.
 //
 // A is read once for both halves, and C is never stored. _shared/cuda/matmul_mma.cuh says how a tile is multiplied.

@@ -11,9 +11,9 @@
 //   - `tile_tensor` copies asynchronously, past the registers. Its warps add up the fragments that they load for the
 //     products: the warps that share rows of x (or columns of W) take every so-many-th step of K each, so no element is
 //     added twice and none is read from shared memory for its sum alone.
-//   - `tile_warpgroup` has tensor cores that read shared memory by themselves. Warps that would wait for them add up what is
-//     there; but each tile of a row does so again, which `row_statistics` spares the tensor cores' memory. Rows of float32 pass
-//     through registers, where they are shifted and rounded.
+//   - `tile_warpgroup` has tensor cores that read shared memory by themselves. The producer, which has nothing else to do, adds up
+//     what is there, a row a thread; but each tile of a row does so again, which `row_statistics` spares the tensor cores' memory.
+//     Rows of float32 pass through the consumers' registers, where they are shifted and rounded.
 //   With PREPARED, colsum(W) was summed beforehand; only the sums over x remain.
 //
 // Accuracy. Each row is shifted by s, the mean of its first elements, so that sum (x-s)^2 / K - (sum (x-s) / K)^2 does
@@ -295,10 +295,10 @@ __global__ void __launch_bounds__(BM * 2 + 128, 1)
     static_assert(CLUSTER == 1, "readers by ordinary loads say so in their own block alone");
     using F = Normed<T, ACT>;
     F f(b, nullptr, nullptr, prepared);
-    if constexpr (sizeof(T) == 4 && PREPARED) matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, ShiftedRows>(x, W, y, M, K, N, f);
-    else if constexpr (sizeof(T) == 4)
-        matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, ShiftedRows, SummingProducer<NK, BN, STAGES>>(x, W, y, M, K, N, f);
-    else if constexpr (PREPARED) matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, RowSums>(x, W, y, M, K, N, f);
-    else matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, RowSums, SummingProducer<NK, BN, STAGES>>(x, W, y, M, K, N, f);
+    constexpr bool SHIFTED = sizeof(T) == 4;
+    using Summing = SummingProducer<NK, BN, STAGES, !SHIFTED, !PREPARED>;
+    if constexpr (!SHIFTED) matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, SummedRows, Summing>(x, W, y, M, K, N, f);
+    else if constexpr (PREPARED) matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, ShiftedRows>(x, W, y, M, K, N, f);
+    else matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, ShiftedRows, Summing>(x, W, y, M, K, N, f);
 }
 #endif

@@ -34,17 +34,15 @@ struct WarpgroupTile {
     float c[FN][4] = {};
     int row0 = threadIdx.x / 32 * 16 - 64, rows = threadIdx.x / 128 * 64 - 64;  // of this warp; of this warpgroup
 
-    // Adds `count` stages of the pipeline from `first` on. One is released when the products of the next are under way. Meanwhile
-    // beside(i, x) may look at what stage i has of this warp's 16 rows of x.
-    template <typename P, typename B>
-    __device__ __forceinline__ void mainloop(const P& pipeline, int first, int count, B beside) {
+    // Adds `count` stages of the pipeline from `first` on. One is released when the products of the next are under way.
+    template <typename P>
+    __device__ __forceinline__ void mainloop(const P& pipeline, int first, int count) {
         for (int i = first; i < first + count; ++i) {
             pipeline.consumer_wait(i);
             warpgroup_fence_operand(c);
             warpgroup_arrive();
             multiply(shared_address(pipeline.stage(i)));
             warpgroup_commit();
-            beside(i - first, pipeline.stage(i) + row0 * 128);
             warpgroup_fence_operand(c);
             warpgroup_wait<1>();
             if (i > first) pipeline.consumer_release(i - 1);
@@ -242,17 +240,21 @@ struct GivenRows {
     // All products of the tile: `count` stages of the pipeline from `first` on.
     template <typename Tile, typename P>
     __device__ __forceinline__ void multiply(Tile& tile, const P& pipeline, int first, int count, long long) {
-        tile.mainloop(pipeline, first, count, [](int, const unsigned char*) {});
+        tile.mainloop(pipeline, first, count);
     }
+    // Once what the producer brings of columns is there, and of rows: this is where the latter is of the warp's.
+    __device__ __forceinline__ void finish(const float2*) {}
 };
 
 // The producer warpgroup: one thread has x and W brought, and three warps bring f.column() of the columns where there is
 // something to bring.
 struct Producer {
-    static constexpr int REGISTERS = PRODUCER_REGISTERS, COLUMN_THREADS = 96, CONSUMER_WARPS = 0;  // it reads no stage itself
+    static constexpr int REGISTERS = PRODUCER_REGISTERS, COLUMN_THREADS = 96;
+    static constexpr int CONSUMER_WARPS = 0, ROW_BYTES = 0;  // it reads no stage itself, and brings nothing of rows
 
     template <typename T, typename Tile, typename Scheduler, typename L, typename P, typename C, typename F>
-    static __device__ __forceinline__ void run(const Scheduler& scheduler, L& loader, const P& pipeline, const C& columns, F f) {
+    static __device__ __forceinline__ void run(const Scheduler& scheduler, L& loader, const P& pipeline, const C& columns,
+                                               long long, F f) {
         using Column = decltype(f.column(0));
         if (threadIdx.x == 0) {
 #pragma unroll 1
@@ -269,7 +271,7 @@ struct Producer {
     }
 };
 
-// The consumer warpgroups: all tiles. `columns` brings f.column() of their columns; Rows is what is added up of rows of x.
+// The consumer warpgroups: all tiles. `columns` brings f.column() of their columns, and behind it what Produce knows of rows.
 template <typename Tile, typename Rows, typename T, typename Scheduler, typename P, typename C, typename F>
 __device__ __forceinline__ void consume(const Scheduler& scheduler, const P& pipeline, const C& columns, unsigned char* out, T* y,
                                         long long K, int count, F f) {
@@ -281,8 +283,9 @@ __device__ __forceinline__ void consume(const Scheduler& scheduler, const P& pip
         Rows rows(f, m0 + tile.row0, scheduler.M);
         rows.multiply(tile, pipeline, i * count, count, K);
         if (HAS_COLUMNS<Column>) columns.consumer_wait(i);
-        tile.epilogue(out, y, scheduler.M, scheduler.N, m0, n0, f, rows.of_row,
-                      reinterpret_cast<const Column*>(columns.stage(i)));
+        auto of_columns = reinterpret_cast<const Column*>(columns.stage(i));
+        rows.finish(reinterpret_cast<const float2*>(of_columns + Tile::COLUMNS) + tile.row0);
+        tile.epilogue(out, y, scheduler.M, scheduler.N, m0, n0, f, rows.of_row, of_columns);
         if (HAS_COLUMNS<Column>) columns.consumer_release(i);
     }
 }
@@ -294,9 +297,10 @@ __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap
     using Tile = WarpgroupTile<T, NK, BM, BN, PARTS, XT>;
     using Stages = Pipeline<STAGES, Tile::STAGE, CLUSTER>;
     using Column = decltype(f.column(0));
-    extern __shared__ __align__(1024) unsigned char memory[];  // Stages::BYTES + OUT_BYTES + twice the columns and barriers
+    constexpr int OF_A_TILE = Tile::COLUMNS * static_cast<int>(sizeof(Column)) + BM * Produce::ROW_BYTES;
+    extern __shared__ __align__(1024) unsigned char memory[];  // Stages::BYTES + OUT_BYTES + twice OF_A_TILE and barriers
     Stages pipeline(memory);
-    Pipeline<2, Tile::COLUMNS * static_cast<int>(sizeof(Column))> columns(memory + Stages::BYTES + Tile::OUT_BYTES);
+    Pipeline<2, OF_A_TILE> columns(memory + Stages::BYTES + Tile::OUT_BYTES);
     TileScheduler<BM, Tile::COLUMNS, CLUSTER> scheduler(M, N);
     int count = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>);  // stages of a tile
     if (threadIdx.x == 0)
@@ -305,7 +309,7 @@ __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<Produce::REGISTERS>();
         Loader<T, NK, BM, BN, CLUSTER, PARTS, XT> loader(scheduler, x, W, count);
-        Produce::template run<T, Tile>(scheduler, loader, pipeline, columns, f);
+        Produce::template run<T, Tile>(scheduler, loader, pipeline, columns, K, f);
     } else {
         warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, Produce::REGISTERS>>();
         consume<Tile, Rows<F>>(scheduler, pipeline, columns, memory + Stages::BYTES, y, K, count, f);

@@ -19,7 +19,7 @@ struct Gate : Epilogue {
     __device__ __forceinline__ Gate(const T* b, long long N) : b(b), N(N) {}
     __device__ __forceinline__ float2 column(long long n) const { return {to_float(b[n]), to_float(b[N + n])}; }
     __device__ __forceinline__ float operator()(None, float2 bias, const float (&v)[2]) const {
-        return (v[0] + bias.x) * activate<ACT>(v[1] + bias.y);
+        return (v[0] + bias.x) * activate_as<ACT, T>(v[1] + bias.y);
     }
 };
 

@@ -42,7 +42,7 @@ struct Normed : Epilogue {
     __device__ __forceinline__ float2 row(long long m) const { return {mean[m], rstd[m]}; }
     __device__ __forceinline__ float2 column(long long n) const { return {column_sum[n], to_float(b[n])}; }
     __device__ __forceinline__ float operator()(float2 row, float2 column, const float (&v)[1]) const {
-        return activate<ACT>((v[0] - row.x * column.x) * row.y + column.y);
+        return activate_as<ACT, T>((v[0] - row.x * column.x) * row.y + column.y);
     }
 };
 

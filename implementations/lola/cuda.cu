@@ -48,10 +48,11 @@ struct Normed : Epilogue {
 
 // ---- float32 units ------------------------------------------------------------------------------------------------------
 
-// Shifts x, and sums it and W up, on their way to shared memory: 4 neighbouring lanes bring 16 elements of a row of K.
+// Shifts x, and sums it and W up, on their way to shared memory: SHARERS neighbouring lanes bring what a slab has of a row of K.
 template <Activation ACT, bool ALIGNED, bool NK, bool PREPARED, int BM, int BN>
 struct Counted : Normed<float, ACT> {
-    static constexpr int THREADS = SIMT_THREADS<BM, BN>, QUADS = THREADS / 4, X_LOADS = BM / QUADS, W_LOADS = BN / QUADS;
+    static constexpr int THREADS = SIMT_THREADS<BM, BN>, SHARERS = SIMT_DEPTH<BN> / 4, QUADS = THREADS / SHARERS;
+    static constexpr int X_LOADS = BM / QUADS, W_LOADS = BN / QUADS;
     static constexpr int GROUPS = NK ? 1 : THREADS / (BN / 4);  // of threads that sum up the same columns
     long long K;
     float *means, *rstds, *column_sums;  // in shared memory: (BM,), (BM,), (GROUPS, BN)
@@ -64,8 +65,8 @@ struct Counted : Normed<float, ACT> {
     __device__ __forceinline__ void begin(const Vector<float> (&v)[X_LOADS]) {
 #pragma unroll
         for (int i = 0; i < X_LOADS; ++i)  // elements past the end of a short row were loaded as 0
-            shift[i] = lane_sum<4>(v[i].at[0] + v[i].at[1] + v[i].at[2] + v[i].at[3]) /
-                       static_cast<float>(min(K, 16LL));
+            shift[i] = lane_sum<SHARERS>(v[i].at[0] + v[i].at[1] + v[i].at[2] + v[i].at[3]) /
+                       static_cast<float>(min(K, 4LL * SHARERS));
     }
     __device__ __forceinline__ void x(int i, Vector<float>& v, int left) {
 #pragma unroll
@@ -81,17 +82,17 @@ struct Counted : Normed<float, ACT> {
         for (int j = 0; j < 4 && !PREPARED; ++j) colsum[NK ? i : j] += v.at[j];
     }
     __device__ __forceinline__ void end() {
-        int quad = threadIdx.x / 4, column = threadIdx.x % (BN / 4) * 4, group = threadIdx.x / (BN / 4);
-        bool first = threadIdx.x % 4 == 0;
+        int quad = threadIdx.x / SHARERS, column = threadIdx.x % (BN / 4) * 4, group = threadIdx.x / (BN / 4);
+        bool first = threadIdx.x % SHARERS == 0;
 #pragma unroll
         for (int i = 0; i < X_LOADS; ++i) {
-            float mean = lane_sum<4>(sum[i]) / K, rstd = inverse_deviation(mean, lane_sum<4>(sum2[i]) / K);
+            float mean = lane_sum<SHARERS>(sum[i]) / K, rstd = inverse_deviation(mean, lane_sum<SHARERS>(sum2[i]) / K);
             if (first) means[quad + i * QUADS] = mean, rstds[quad + i * QUADS] = rstd;
         }
         if constexpr (!PREPARED && NK) {
 #pragma unroll
             for (int i = 0; i < W_LOADS; ++i) {
-                float total = lane_sum<4>(colsum[i]);
+                float total = lane_sum<SHARERS>(colsum[i]);
                 if (first) column_sums[quad + i * QUADS] = total;
             }
         } else if constexpr (!PREPARED) {

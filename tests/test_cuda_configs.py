@@ -177,3 +177,21 @@ def test_hopper_multiplies_tf32_and_odd_columns_from_weights_that_are_prepared(n
         assert len(module.prepare(kept, variant, *(None, W.T, None)[: 2 if name == "splacc" else 3])) == (
             name == "lola"
         )
+
+
+@pytest.mark.parametrize(
+    "N, layout, shape",
+    [(3008, "kn", None), (3001, "kn", (3001, 1008)), (3001, "nk", (3001, 1008))],
+    ids=["W as it is", "W turned", "W filled up"],
+)
+def test_two_launches_of_lola_take_rows_that_are_no_whole_vectors(N, layout, shape):
+    module, case = (
+        module_of("lola"),
+        make_case(KERNELS["lola"], {"M": 200, "K": 1001, "N": N}, "bfloat16", "ieee", {"w_layout": layout}),
+    )
+    W = torch.ones((1001, N) if layout == "kn" else (N, 1001), dtype=torch.bfloat16)
+    colsum, *prepared = module.prepare(case, "two_launches", None, W, None)
+    assert colsum.tolist() == [1001.0] * N and [tuple(p.shape) for p in prepared] == ([shape] if shape else [])
+    assert all(p[:, 1001:].count_nonzero() == 0 and p[:, :1001].eq(1).all() for p in prepared)
+    first, last = module.launches(case, "two_launches", H200, module.config(case, "two_launches", H200))
+    assert "row_statistics<bfloat16, false>" in first.program.name and "normed_warpgroup" in last.program.name

@@ -153,28 +153,31 @@ struct ColumnSums {
     }
 };
 
-// Mean and 1 / deviation of each row of x: a warp has a row, in vectors.
-template <typename T>
+// Mean and 1 / deviation of each row of x: a warp has a row, in vectors. Without ALIGNED also `whole`, x with rows of whole vectors.
+template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(256)
-    row_statistics(const T* __restrict__ x, float* __restrict__ mean, float* __restrict__ rstd, long long M, long long K) {
+    row_statistics(const T* __restrict__ x, T* __restrict__ whole, float* __restrict__ mean, float* __restrict__ rstd,
+                   long long M, long long K) {
     constexpr int SIZE = Vector<T>::SIZE;
-    long long m = blockIdx.x * 8LL + threadIdx.x / 32;
-    int lane = threadIdx.x % 32, first = static_cast<int>(min(K, 32LL * SIZE));
+    long long m = blockIdx.x * 8LL + threadIdx.x / 32, vectors = (K + SIZE - 1) / SIZE;
+    int lane = threadIdx.x % 32;
     if (m >= M) return;
-    auto row = reinterpret_cast<const Vector<T>*>(x + m * K);
+    auto left = [&](long long i) { return static_cast<int>(min(K - i * SIZE, static_cast<long long>(SIZE))); };
+    auto vector = [&](long long i) { return load_part<ALIGNED>(x + m * K + i * SIZE, ALIGNED ? SIZE : left(i)); };
     float shift = 0.0f, sum = 0.0f, sum2 = 0.0f;
-    if (lane * SIZE < first) {
-        auto v = row[lane];
+    if (lane < vectors) {
+        auto v = vector(lane);
 #pragma unroll
         for (int j = 0; j < SIZE; ++j) shift += element(v, j);
     }
-    shift = lane_sum<32>(shift) / first;
-#pragma unroll 8
-    for (int i = lane; i < K / SIZE; i += 32) {
-        auto v = row[i];
+    shift = lane_sum<32>(shift) / static_cast<float>(min(K, 32LL * SIZE));
+#pragma unroll(ALIGNED ? 8 : 2)
+    for (long long i = lane; i < vectors; i += 32) {
+        auto v = vector(i);
+        if constexpr (!ALIGNED) reinterpret_cast<Vector<T>*>(whole)[m * vectors + i] = v;
 #pragma unroll
         for (int j = 0; j < SIZE; ++j) {
-            float d = element(v, j) - shift;
+            float d = ALIGNED || j < left(i) ? element(v, j) - shift : 0.0f;
             sum += d;
             sum2 = fmaf(d, d, sum2);
         }

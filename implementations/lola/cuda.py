@@ -3,11 +3,13 @@
 row             one token; the product is a stream over W
 multirow        a tile of rows; statistics, colsum(W) and product in one kernel
 multirow_ws     the same with colsum(W) summed once beforehand
-two_launches    and the statistics of rows in a launch before: worth it where many tiles would each sum up the same rows
+two_launches    and the statistics of rows in a launch before: worth it where many tiles would each sum up the same rows. It also
+                copies x into rows of whole vectors where K is odd, say
 
 The backward modes are multirow's: three launches behind a forward call of four (_cuda_backward.py).
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from implementations._shared.cuda import matmul
@@ -77,9 +79,9 @@ def skip(case, variant, device):
     if variant == "row" and case.dtype == "float32" and case.precision != "ieee":
         return "multiplies in IEEE float32, without tensor cores: precision=ieee runs it"
     if variant == "two_launches" and (
-        case.itemsize == 4 or not matmul.multiplies_by_warpgroups(matmul.prepared_case(case), device)
+        case.itemsize == 4 or not matmul.multiplies_by_warpgroups(_product(case, variant), device)
     ):
-        return "is for Hopper's warpgroups (9.0; 16 bits; M from 128, K from 64, N from 256, K in eights): multirow_ws"
+        return "is for Hopper's warpgroups (9.0; 16 bits; M from 128, K from 64, N from 256): multirow_ws"
     return None
 
 
@@ -92,12 +94,23 @@ def prepare(case, variant, x, W, b):
 
     if variant not in PREPARED:
         return ()
-    return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=torch.float32), *matmul.prepared(case, W))
+    nk, own = case.options["w_layout"] == "nk", _product(case, variant)
+    colsum, more = W.sum(1 if nk else 0, dtype=torch.float32), own.sizes["K"] - case.sizes["K"]
+    if own.options["w_layout"] == "kn" or (nk and not more):
+        return (colsum,)
+    return colsum, torch.nn.functional.pad(W if nk else W.T, (0, more)).contiguous()
 
 
 def _product(case, variant):
-    """The case with W as the kernel reads it."""
-    return matmul.prepared_case(case) if variant in PREPARED else case
+    """The case with x and W as the kernel reads them: W as `prepare` leaves it; x with rows of whole vectors in two_launches."""
+    K, N = case.size("K", "N")
+    if variant not in PREPARED or variant == "multirow_ws" or rows_are_aligned(case, K):
+        return matmul.prepared_case(case) if variant in PREPARED else case
+    vector = 16 // case.itemsize
+    layout = case.options["w_layout"] if rows_are_aligned(case, N) else "nk"
+    return replace(
+        case, sizes={**case.sizes, "K": -(-K // vector) * vector}, options={**case.options, "w_layout": layout}
+    )
 
 
 def config(case, variant, device):
@@ -190,8 +203,9 @@ def launches(case, variant, device, config):
         grid = -(-case.sizes["N"] // _row_columns(case, config))
         return (Launch(instance(FILE, f"row_{layout}", *arguments), grid, 32 * config["num_warps"], dtypes=(T,) * 4),)
     if variant == "two_launches":
-        program, grid = instance(FILE, "row_statistics", TYPES[T]), -(-case.sizes["M"] // ROWS_AT_ONCE)
-        statistics = Launch(program, grid, 32 * ROWS_AT_ONCE, dtypes=(T, "float32", "float32"))
+        program = instance(FILE, "row_statistics", TYPES[T], rows_are_aligned(case, case.sizes["K"]))
+        grid = -(-case.sizes["M"] // ROWS_AT_ONCE)
+        statistics = Launch(program, grid, 32 * ROWS_AT_ONCE, dtypes=(T, T, "float32", "float32"))
         dtypes = T, T, T, "float32", "float32", "float32", T
         own = _product(case, variant)
         return statistics, matmul.launch(FILE, "normed", own, device, config, [activation], dtypes=dtypes)
@@ -215,6 +229,7 @@ def build(case, variant, device, config):
 
     M, K, N = case.size("M", "K", "N")
     *first, last = (launch.bind() for launch in launches(case, variant, device, config))
+    columns = _product(case, variant).sizes["K"]
 
     def row(x, W, b):
         y = x.new_empty((1, N))
@@ -228,9 +243,10 @@ def build(case, variant, device, config):
 
     def two_launches(x, W, b, colsum, prepared=None):
         mean, rstd = x.new_empty(M, dtype=torch.float32), x.new_empty(M, dtype=torch.float32)
-        first[0](x, mean, rstd, M, K)
+        whole = x if columns == K else x.new_empty((M, columns))
+        first[0](x, whole, mean, rstd, M, K)
         y = x.new_empty((M, N))
-        last(x, W if prepared is None else prepared, b, mean, rstd, colsum, y, M, K, N)
+        last(whole, W if prepared is None else prepared, b, mean, rstd, colsum, y, M, K, N)
         return y
 
     return {"row": row, "two_launches": two_launches}.get(variant, multirow)

@@ -256,10 +256,11 @@ struct Producer {
     static __device__ __forceinline__ void run(const Scheduler& scheduler, L& loader, const P& pipeline, const C& columns,
                                                long long, F f) {
         using Column = decltype(f.column(0));
-        if (threadIdx.x == 0) {
+        if (threadIdx.x < 32) {
+            if (elected())
 #pragma unroll 1
-            for (int i = 0; i < scheduler.count * loader.count; ++i) loader.load(pipeline, i);
-        } else if (HAS_COLUMNS<Column> && threadIdx.x >= 32) {
+                for (int i = 0; i < scheduler.count * loader.count; ++i) loader.load(pipeline, i);
+        } else if (HAS_COLUMNS<Column>) {
             for (int i = 0; i < scheduler.count; ++i) {
                 long long m0, n0;
                 scheduler.origin(i, m0, n0);

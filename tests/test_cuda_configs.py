@@ -103,7 +103,7 @@ def test_values_without_an_instance_are_refused(name):
 @pytest.mark.parametrize(
     ("name", "case", "variant", "config", "said"),
     [
-        ("lola", ("large", "bfloat16"), "multirow", {"num_stages": 5}, "a block takes 268400 bytes of shared memory; it may have 232448"),
+        ("lola", ("large", "bfloat16"), "multirow", {"num_stages": 5}, "a block takes 270448 bytes of shared memory; it may have 232448"),
         ("lola", ("large", "bfloat16"), "multirow", {"CLUSTER": 2}, "CLUSTER is 2: warps that sum up rows release"),
         ("lola", ("large", "bfloat16"), "multirow", {"BLOCK_M": 64}, "the tiles of KERNEL=warpgroup are 128×256 in clusters of 2"),
         ("lola", ("odd", "bfloat16"), "multirow", {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": 128}, "KERNEL=warpgroup is for Hopper"),
@@ -142,7 +142,8 @@ def test_calls_hand_over_what_the_launches_say(name, monkeypatch):
         def __call__(self, *arguments):
             tensors = [(place, a) for place, a in enumerate(arguments) if isinstance(a, torch.Tensor)]
             assert all(a.is_contiguous() for _, a in tensors)
-            assert [str(a.dtype) for _, a in tensors] == [f"torch.{self.dtypes[place]}" for place, _ in tensors]
+            own = ["float32" if self.dtypes[place] == "tf32" else self.dtypes[place] for place, _ in tensors]
+            assert [str(a.dtype) for _, a in tensors] == [f"torch.{dtype}" for dtype in own]
             seen.append(arguments)
 
         def returning(self, outputs, numbers=(), absent=()):
@@ -171,3 +172,39 @@ def test_calls_hand_over_what_the_launches_say(name, monkeypatch):
         module.build(case, variant, H200, config)(*tensors, *prepared)
         assert len(seen) - before == len(module.launches(case, variant, H200, config)), (case.id, variant)
     assert seen
+
+
+@pytest.mark.parametrize(
+    "name, variant", [("lola", "multirow_ws"), ("splacc", "two_accumulators"), ("geglu", "two_accumulators")]
+)
+def test_hopper_multiplies_tf32_and_odd_columns_from_weights_that_are_prepared(name, variant):
+    module, odd = module_of(name), {"M": 777, "K": 1000, "N": 3001}
+    for sizes, dtype, precision in ((odd, "float16", "ieee"), (odd | {"N": 3000}, "float32", "tf32")):
+        case = make_case(KERNELS[name], sizes, dtype, precision)
+        (launch,) = module.launches(case, variant, H200, module.config(case, variant, H200))
+        assert f"{variant if name != 'lola' else 'tile'}_warpgroup" in launch.program.name
+        W = torch.zeros((sizes["K"], sizes["N"] * (1 if name == "lola" else 2)), dtype=getattr(torch, dtype))
+        *_, prepared = module.prepare(case, variant, *(None, W, None)[: 2 if name == "splacc" else 3])
+        assert prepared.shape == W.T.shape and prepared.is_contiguous()
+        kept = make_case(KERNELS[name], sizes, dtype, precision, {"w_layout": "nk"})
+        assert len(module.prepare(kept, variant, *(None, W.T, None)[: 2 if name == "splacc" else 3])) == (
+            name == "lola"
+        )
+
+
+@pytest.mark.parametrize(
+    "N, layout, shape",
+    [(3008, "kn", None), (3001, "kn", (3001, 1008)), (3001, "nk", (3001, 1008))],
+    ids=["W as it is", "W turned", "W filled up"],
+)
+def test_two_launches_of_lola_take_rows_that_are_no_whole_vectors(N, layout, shape):
+    module, case = (
+        module_of("lola"),
+        make_case(KERNELS["lola"], {"M": 200, "K": 1001, "N": N}, "bfloat16", "ieee", {"w_layout": layout}),
+    )
+    W = torch.ones((1001, N) if layout == "kn" else (N, 1001), dtype=torch.bfloat16)
+    colsum, *prepared = module.prepare(case, "two_launches", None, W, None)
+    assert colsum.tolist() == [1001.0] * N and [tuple(p.shape) for p in prepared] == ([shape] if shape else [])
+    assert all(p[:, 1001:].count_nonzero() == 0 and p[:, :1001].eq(1).all() for p in prepared)
+    first, last = module.launches(case, "two_launches", H200, module.config(case, "two_launches", H200))
+    assert "row_statistics<bfloat16, false>" in first.program.name and "normed_warpgroup" in last.program.name

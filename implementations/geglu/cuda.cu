@@ -3,7 +3,8 @@
 //   two_accumulators_tensor   a block multiplies a tile of x's rows by the same columns of both halves of W on the tensor
 //                             cores: float16, bfloat16, and float32 as tf32. The halves alternate every 8 columns in shared
 //                             memory, so a thread ends up with both sums of its elements and combines them in registers.
-//   two_accumulators_warpgroup    the same on Hopper's warpgroup products (16 bits), the halves one behind the other
+//   two_accumulators_warpgroup    the same on Hopper's warpgroup products (16 bits; tf32 where W is (2N, K), as prepared), the halves
+//                             one behind the other
 //   two_accumulators_simt     the same on the float32 units (precision "ieee"): a thread has 8 × 4 of either half.
 //
 // x is read once for both halves, and Z is never stored. _shared/cuda/matmul_mma.cuh says how a tile is multiplied.
@@ -18,7 +19,7 @@ struct Gate : Epilogue {
     __device__ __forceinline__ Gate(const T* b, long long N) : b(b), N(N) {}
     __device__ __forceinline__ float2 column(long long n) const { return {to_float(b[n]), to_float(b[N + n])}; }
     __device__ __forceinline__ float operator()(None, float2 bias, const float (&v)[2]) const {
-        return (v[0] + bias.x) * activate<ACT>(v[1] + bias.y);
+        return (v[0] + bias.x) * activate_as<ACT, T>(v[1] + bias.y);
     }
 };
 

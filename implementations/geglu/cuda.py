@@ -15,6 +15,10 @@ EXPECT = (
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_accumulators", "case": "large", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    {"variant": "two_accumulators", "case": "batch", "precision": "tf32", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA=4,waits_in_groups=0"},
+    {"variant": "two_accumulators", "case": "batch", "precision": "tf32", "arch": ("sm_80", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
 TUNABLES = {
     "two_accumulators": {
@@ -30,32 +34,34 @@ def skip(case, variant, device):
     return unsupported(device)
 
 
+def prepare(case, variant, x, W, b):
+    """W with K contiguous where the products want it so (`matmul.prepared_layout`), else nothing."""
+    return matmul.prepared(case, W)
+
+
 def config(case, variant, device):
-    return matmul.config(case, device, matmul.TENSOR_TILES + matmul.WARPGROUP_TILES, parts=2)
+    return matmul.config(matmul.prepared_case(case), device, matmul.TENSOR_TILES + matmul.WARPGROUP_TILES, parts=2)
 
 
 def fits(case, variant, device, config):
-    return matmul.fits(case, device, config, parts=2)
+    return matmul.fits(matmul.prepared_case(case), device, config, parts=2)
 
 
 def launches(case, variant, device, config):
-    dtypes = (case.dtype,) * 4
-    return (
-        matmul.launch(
-            FILE, variant, case, device, config, arguments=[case.options["activation"].upper()], parts=2, dtypes=dtypes
-        ),
-    )
+    arguments, own = [case.options["activation"].upper()], matmul.prepared_case(case)
+    dtypes = (*(matmul.operand(case),) * 2, case.dtype, case.dtype)
+    return (matmul.launch(FILE, variant, own, device, config, arguments, parts=2, dtypes=dtypes),)
 
 
 def build(case, variant, device, config):
-    """call(x (M, K), W, b (2N,)) → (M, N)."""
+    """call(x (M, K), W, b (2N,), then what `prepare` made) → (M, N)."""
     M, K, N = case.size("M", "K", "N")
     (described,) = launches(case, variant, device, config)
     launch = described.bind()
 
-    def call(x, W, b):
+    def call(x, W, b, prepared=None):
         y = x.new_empty((M, N))
-        launch(x, W, b, y, M, K, N)
+        launch(x, W if prepared is None else prepared, b, y, M, K, N)
         return y
 
     return call

@@ -45,6 +45,7 @@ def forward_launches(case, device):
     """`normalise`, `column_sums`, the product z, `activated`."""
     M, K, N = case.size("M", "K", "N")
     T, dtype, nk, vector = TYPES[case.dtype], case.dtype, case.options["w_layout"] == "nk", 16 // case.itemsize
+    operands = (matmul.operand(case),) * 2
     normalise = instance(FILE, "normalise", T, rows_are_aligned(case, K))
     sums = instance(FILE, "column_sums", T, rows_are_aligned(case, K if nk else N), nk)
     columns = THREADS // 32 if nk else LANES * vector
@@ -53,7 +54,7 @@ def forward_launches(case, device):
     return (
         Launch(normalise, M, THREADS, dtypes=(dtype, dtype, "float32"), sizes=(K,)),
         Launch(sums, -(-N // columns), THREADS, dtypes=(dtype, "float32"), sizes=(K, N)),
-        matmul.launch(FILE, "linear", z, device, matmul.config(z, device, ALL), dtypes=(dtype,) * 4),
+        matmul.launch(FILE, "linear", z, device, matmul.config(z, device, ALL), dtypes=(*operands, dtype, dtype)),
         Launch(activated, -(-M * N // (THREADS * vector)), THREADS, dtypes=(dtype, dtype), sizes=(M * N,)),
     )
 
@@ -65,7 +66,7 @@ def launches(case, device, config):
     program = instance(FILE, "pull_back", TYPES[dtype], case.options["activation"].upper(), rows_are_aligned(case, N))
     dtypes = dtype, dtype, "float32", dtype, dtype, "float32", dtype
     first = Launch(program, M + -(-N // (LANES * vector)), THREADS, dtypes=dtypes, sizes=(M, N))
-    dtypes = dtype, dtype, dtype, "float32", "float32", dtype
+    dtypes = *(matmul.operand(case),) * 2, dtype, "float32", "float32", dtype
     dx = matmul.launch(FILE, "inputs", own["dx"], device, of_launch("dx", config), dtypes=dtypes)
     dW = matmul.launch(
         FILE, "weights", own["dW"], device, of_launch("dW", config), dtypes=(dtype,) * 3, transposed=True

@@ -4,33 +4,30 @@
 #include "_row.cuh"
 #include "_shared/cuda/hopper/matmul.cuh"
 
-// Sums of the 16 rows of x of a warp, beside the products: a lane has 32 elements of K of each slab of row lane / 2.
-template <typename F>
+// Sums of rows of x, beside the products: a thread of the producer has a row.
+template <typename T>
 struct RowSums {
-    using T = typename F::Element;
     static constexpr int SIZE = Vector<T>::SIZE;
     float shift = 0.0f, sum = 0.0f, sum2 = 0.0f;
-    float2 of_row[2];
-
-    __device__ __forceinline__ RowSums(const F&, long long, long long) {}
 
     // Adds a slab with `left` elements of K, a multiple of SIZE. The shift is the mean of what the first one has of the row.
     __device__ __forceinline__ void add(const unsigned char* slab, int left, bool first) {
-        int lane = threadIdx.x % 32, row = lane / 2, half = lane % 2 * 4, place = row * 128 + ((half ^ row) & 7) * 16;
-        auto vector = [&](int i) { return *reinterpret_cast<const Vector<T>*>(slab + (place ^ i * 16)); };
+        auto vector = [&](int i) {
+            return *reinterpret_cast<const Vector<T>*>(slab + threadIdx.x * 128 + ((i ^ threadIdx.x) & 7) * 16);
+        };
         if (first) {
             float total = 0.0f;
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
+            for (int i = 0; i < 8; ++i)
 #pragma unroll
                 for (int j = 0; j < SIZE; ++j) total += element(vector(i), j);
-            shift = lane_sum<2>(total) / static_cast<float>(min(left, SLAB<T>));
+            shift = total / static_cast<float>(min(left, SLAB<T>));
         }
         float part[4] = {}, part2[4] = {};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
+        for (int i = 0; i < 8; ++i) {
             auto v = vector(i);
-            float from = (half + i) * SIZE < left ? shift : 0.0f;  // K's filling is 0, and counts as that
+            float from = i * SIZE < left ? shift : 0.0f;  // K's filling is 0, and counts as that
 #pragma unroll
             for (int j = 0; j < SIZE; ++j) {
                 float d = element(v, j) - from;
@@ -40,17 +37,85 @@ struct RowSums {
         }
         sum += part[0] + part[1] + (part[2] + part[3]);
         sum2 += part2[0] + part2[1] + (part2[2] + part2[3]);
-        fence_proxy_async();
     }
 
-    // Mean and 1 / deviation of rows lane / 4 and lane / 4 + 8.
-    __device__ __forceinline__ void finish(long long K) {
-        float mean = lane_sum<2>(sum) / K, rstd = inverse_deviation(mean, lane_sum<2>(sum2) / K);
+    // Mean and 1 / deviation.
+    __device__ __forceinline__ float2 finish(long long K) const {
+        float mean = sum / K;
+        return {shift + mean, inverse_deviation(mean, sum2 / K)};
+    }
+};
+
+// What the producer has made of a warp's rows, for its consumers.
+template <typename F>
+struct SummedRows {
+    float2 of_row[2];
+
+    __device__ __forceinline__ SummedRows(const F&, long long, long long) {}
+
+    template <typename Tile, typename P>
+    __device__ __forceinline__ void multiply(Tile& tile, const P& pipeline, int first, int count, long long) {
+        tile.mainloop(pipeline, first, count);
+    }
+    __device__ __forceinline__ void finish(const float2* rows) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) of_row[h] = rows[threadIdx.x % 32 / 4 + h * 8];
+    }
+};
+
+// Sums of floats, which consumers add up on their way to the tensor cores by registers: less the shift, rounded to tf32. A lane has
+// every fourth element of K of rows lane / 4 and lane / 4 + 8.
+template <typename F>
+struct ShiftedRows {
+    float shift[2], sum[2] = {}, sum2[2] = {};
+    float2 of_row[2];  // of x less the shift
+
+    __device__ __forceinline__ ShiftedRows(const F&, long long, long long) {}
+
+    template <typename Tile, typename P>
+    __device__ __forceinline__ void multiply(Tile& tile, const P& pipeline, int first, int count, long long K) {
+        tile.mainloop_of_registers(pipeline, first, count, [&](unsigned(&a)[4][4], int k, const unsigned char* x) {
+            int lane = threadIdx.x % 32, row = lane % 16, left = static_cast<int>(K) - k * SLAB<float>;
+#pragma unroll
+            for (int step = 0; step < 4; ++step)  // registers 0 and 2 are of row g, 1 and 3 of row g + 8; 2 and 3 of the second chunk
+                load_matrices(a[step], shared_address(x) + row * 128 + (((step * 2 + lane / 16) ^ row) & 7) * 16);
+            fence_proxy_async();
+            if (k == 0) begin(a, left);
+            if (left >= SLAB<float>) add<true>(a, left);
+            else add<false>(a, left);
+        });
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-            int lane = (threadIdx.x % 32 / 4 + h * 8) * 2;
-            of_row[h] = {__shfl_sync(0xffffffffu, shift + mean, lane), __shfl_sync(0xffffffffu, rstd, lane)};
+            float mean = lane_sum<4>(sum[h]) / K;
+            of_row[h] = {mean, inverse_deviation(mean, lane_sum<4>(sum2[h]) / K)};
         }
+    }
+    __device__ __forceinline__ void finish(const float2*) {}
+
+    // The shift is the mean of what the first slab has of each row; K's filling is 0.
+    __device__ __forceinline__ void begin(const unsigned (&a)[4][4], int left) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            float total = 0.0f;
+#pragma unroll
+            for (int step = 0; step < 4; ++step) total += __uint_as_float(a[step][h]) + __uint_as_float(a[step][h + 2]);
+            shift[h] = lane_sum<4>(total) / static_cast<float>(min(left, SLAB<float>));
+        }
+    }
+
+    // WHOLE: no element of the slab is K's filling, which must not count. A NaN that rounding loses comes back with the sums.
+    template <bool WHOLE>
+    __device__ __forceinline__ void add(unsigned (&a)[4][4], int left) {
+#pragma unroll
+        for (int step = 0; step < 4; ++step)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) {
+                float d = __uint_as_float(a[step][r]) - shift[r % 2];
+                if (!WHOLE) d = step * 8 + r / 2 * 4 < left ? d : 0.0f;  // K is in fours
+                sum[r % 2] += d;
+                sum2[r % 2] = fmaf(d, d, sum2[r % 2]);
+                a[step][r] = to_tf32(d);
+            }
     }
 };
 
@@ -77,7 +142,6 @@ struct ColumnSums {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
             sum[i] += NK ? part[i * 4] + part[i * 4 + 1] + (part[i * 4 + 2] + part[i * 4 + 3]) : part[i];
-        fence_proxy_async();
     }
 
     // Each column's sum, by one lane at least.
@@ -89,28 +153,31 @@ struct ColumnSums {
     }
 };
 
-// Mean and 1 / deviation of each row of x: a warp has a row, in vectors.
-template <typename T>
+// Mean and 1 / deviation of each row of x: a warp has a row, in vectors. Without ALIGNED also `whole`, x with rows of whole vectors.
+template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(256)
-    row_statistics(const T* __restrict__ x, float* __restrict__ mean, float* __restrict__ rstd, long long M, long long K) {
+    row_statistics(const T* __restrict__ x, T* __restrict__ whole, float* __restrict__ mean, float* __restrict__ rstd,
+                   long long M, long long K) {
     constexpr int SIZE = Vector<T>::SIZE;
-    long long m = blockIdx.x * 8LL + threadIdx.x / 32;
-    int lane = threadIdx.x % 32, first = static_cast<int>(min(K, 32LL * SIZE));
+    long long m = blockIdx.x * 8LL + threadIdx.x / 32, vectors = (K + SIZE - 1) / SIZE;
+    int lane = threadIdx.x % 32;
     if (m >= M) return;
-    auto row = reinterpret_cast<const Vector<T>*>(x + m * K);
+    auto left = [&](long long i) { return static_cast<int>(min(K - i * SIZE, static_cast<long long>(SIZE))); };
+    auto vector = [&](long long i) { return load_part<ALIGNED>(x + m * K + i * SIZE, ALIGNED ? SIZE : left(i)); };
     float shift = 0.0f, sum = 0.0f, sum2 = 0.0f;
-    if (lane * SIZE < first) {
-        auto v = row[lane];
+    if (lane < vectors) {
+        auto v = vector(lane);
 #pragma unroll
         for (int j = 0; j < SIZE; ++j) shift += element(v, j);
     }
-    shift = lane_sum<32>(shift) / first;
-#pragma unroll 8
-    for (int i = lane; i < K / SIZE; i += 32) {
-        auto v = row[i];
+    shift = lane_sum<32>(shift) / static_cast<float>(min(K, 32LL * SIZE));
+#pragma unroll(ALIGNED ? 8 : 2)
+    for (long long i = lane; i < vectors; i += 32) {
+        auto v = vector(i);
+        if constexpr (!ALIGNED) reinterpret_cast<Vector<T>*>(whole)[m * vectors + i] = v;
 #pragma unroll
         for (int j = 0; j < SIZE; ++j) {
-            float d = element(v, j) - shift;
+            float d = ALIGNED || j < left(i) ? element(v, j) - shift : 0.0f;
             sum += d;
             sum2 = fmaf(d, d, sum2);
         }
@@ -119,32 +186,46 @@ __global__ void __launch_bounds__(256)
     if (lane == 0) mean[m] = shift + off, rstd[m] = inverse_deviation(off, square);
 }
 
-// A producer warpgroup that sums up W as well: one of its threads has the slabs brought, and each warp sums 64 columns.
-template <bool NK, int BN, int STAGES>
+// A producer warpgroup that sums up ROWS of x, COLUMNS of W, or both: one of its threads has the slabs brought, each thread sums a row,
+// and each warp 64 columns.
+template <bool NK, int BN, int STAGES, bool ROWS, bool COLUMNS>
 struct SummingProducer {
-    static constexpr int WARPS = BN / 64, AHEAD = STAGES - 1;  // slabs asked for before one is looked at
-    static constexpr int REGISTERS = 112, COLUMN_THREADS = 32 * WARPS, CONSUMER_WARPS = WARPS;
+    static constexpr int WARPS = ROWS ? 4 : BN / 64, AHEAD = STAGES - 1;  // slabs asked for before one is looked at
+    static constexpr int REGISTERS = 112, COLUMN_THREADS = 32 * WARPS, CONSUMER_WARPS = WARPS, ROW_BYTES = ROWS ? 8 : 0;
 
     template <typename T, typename Tile, typename Scheduler, typename L, typename P, typename C, typename F>
-    static __device__ __forceinline__ void run(const Scheduler& scheduler, L& loader, const P& pipeline, const C& columns, F f) {
+    static __device__ __forceinline__ void run(const Scheduler& scheduler, L& loader, const P& pipeline, const C& columns,
+                                               long long K, F f) {
+        static_assert(!ROWS || Tile::X_BYTES == 128 * 128, "a thread a row");
         int warp = threadIdx.x / 32, i = -AHEAD, all = scheduler.count * loader.count;
 #pragma unroll 1
         for (int tile = 0; warp < WARPS && tile < scheduler.count; ++tile) {
             long long m0, n0;
             scheduler.origin(tile, m0, n0);
+            RowSums<T> rows;
             ColumnSums<T, NK> sums;
 #pragma unroll 1
             for (int k = tile == 0 ? -AHEAD : 0; k < loader.count; ++k, ++i) {
-                if (threadIdx.x == 0 && i + AHEAD < all) loader.load(pipeline, i + AHEAD);
+                if (warp == 0 && i + AHEAD < all && elected()) loader.load(pipeline, i + AHEAD);
                 if (k < 0) continue;
+                if (!COLUMNS && k == 0) {  // once the first slabs are on their way
+                    auto to = reinterpret_cast<float2*>(columns.producer_acquire(tile));
+                    for (int n = threadIdx.x; n < Tile::COLUMNS; n += COLUMN_THREADS)
+                        to[n] = f.column(min(n0 + n, scheduler.N - 1));
+                }
                 pipeline.consumer_wait(i);
-                sums.add(pipeline.stage(i) + Tile::X_BYTES + warp * (64 * 128));
+                if constexpr (ROWS) rows.add(pipeline.stage(i), static_cast<int>(K) - k * SLAB<T>, k == 0);
+                if (COLUMNS && warp < BN / 64) sums.add(pipeline.stage(i) + Tile::X_BYTES + warp * (64 * 128));
+                fence_proxy_async();
                 pipeline.consumer_release(i);
             }
-            auto to = reinterpret_cast<float2*>(columns.producer_acquire(tile)) + warp * 64;  // sum and bias
-            sums.finish([&](int n, float sum) {
-                to[n] = {sum, to_float(f.b[min(n0 + warp * 64 + n, scheduler.N - 1)])};
-            });
+            auto to = reinterpret_cast<float2*>(COLUMNS ? columns.producer_acquire(tile) : columns.stage(tile));
+            if constexpr (ROWS) to[Tile::COLUMNS + threadIdx.x] = rows.finish(K);
+            if (COLUMNS && warp < BN / 64)
+                sums.finish([&](int n, float sum) {  // sum and bias
+                    n += warp * 64;
+                    to[n] = {sum, to_float(f.b[min(n0 + n, scheduler.N - 1)])};
+                });
             columns.producer_commit(tile);
         }
     }

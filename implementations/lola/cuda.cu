@@ -3,7 +3,7 @@
 //   row_kn, row_nk   one row (M = 1): _row.cuh.
 //   tile_simt        a tile of y per block on the float32 units (precision "ieee").
 //   tile_tensor      a tile of y per block on the tensor cores: float16, bfloat16, and float32 as tf32.
-//   tile_warpgroup   the same on Hopper's warpgroup products: float16 and bfloat16, ALIGNED.
+//   tile_warpgroup   the same on Hopper's warpgroup products: float16 and bfloat16; float32 as tf32 where W is (N, K).
 //   row_statistics, normed_warpgroup     two launches: the statistics of rows, and a product that is given them (_sums.cuh).
 //
 // Where the statistics come from. In one launch nobody reads x or W a second time:
@@ -11,8 +11,9 @@
 //   - `tile_tensor` copies asynchronously, past the registers. Its warps add up the fragments that they load for the
 //     products: the warps that share rows of x (or columns of W) take every so-many-th step of K each, so no element is
 //     added twice and none is read from shared memory for its sum alone.
-//   - `tile_warpgroup` has tensor cores that read shared memory by themselves. Warps that would wait for them add up what is
-//     there; but each tile of a row does so again, which `row_statistics` spares the tensor cores' memory.
+//   - `tile_warpgroup` has tensor cores that read shared memory by themselves. The producer, which has nothing else to do, adds up
+//     what is there, a row a thread; but each tile of a row does so again, which `row_statistics` spares the tensor cores' memory.
+//     Rows of float32 pass through the consumers' registers, where they are shifted and rounded.
 //   With PREPARED, colsum(W) was summed beforehand; only the sums over x remain.
 //
 // Accuracy. Each row is shifted by s, the mean of its first elements, so that sum (x-s)^2 / K - (sum (x-s) / K)^2 does
@@ -41,16 +42,17 @@ struct Normed : Epilogue {
     __device__ __forceinline__ float2 row(long long m) const { return {mean[m], rstd[m]}; }
     __device__ __forceinline__ float2 column(long long n) const { return {column_sum[n], to_float(b[n])}; }
     __device__ __forceinline__ float operator()(float2 row, float2 column, const float (&v)[1]) const {
-        return activate<ACT>((v[0] - row.x * column.x) * row.y + column.y);
+        return activate_as<ACT, T>((v[0] - row.x * column.x) * row.y + column.y);
     }
 };
 
 // ---- float32 units ------------------------------------------------------------------------------------------------------
 
-// Shifts x, and sums it and W up, on their way to shared memory: 4 neighbouring lanes bring 16 elements of a row of K.
+// Shifts x, and sums it and W up, on their way to shared memory: SHARERS neighbouring lanes bring what a slab has of a row of K.
 template <Activation ACT, bool ALIGNED, bool NK, bool PREPARED, int BM, int BN>
 struct Counted : Normed<float, ACT> {
-    static constexpr int THREADS = SIMT_THREADS<BM, BN>, QUADS = THREADS / 4, X_LOADS = BM / QUADS, W_LOADS = BN / QUADS;
+    static constexpr int THREADS = SIMT_THREADS<BM, BN>, SHARERS = SIMT_DEPTH<BN> / 4, QUADS = THREADS / SHARERS;
+    static constexpr int X_LOADS = BM / QUADS, W_LOADS = BN / QUADS;
     static constexpr int GROUPS = NK ? 1 : THREADS / (BN / 4);  // of threads that sum up the same columns
     long long K;
     float *means, *rstds, *column_sums;  // in shared memory: (BM,), (BM,), (GROUPS, BN)
@@ -63,8 +65,8 @@ struct Counted : Normed<float, ACT> {
     __device__ __forceinline__ void begin(const Vector<float> (&v)[X_LOADS]) {
 #pragma unroll
         for (int i = 0; i < X_LOADS; ++i)  // elements past the end of a short row were loaded as 0
-            shift[i] = lane_sum<4>(v[i].at[0] + v[i].at[1] + v[i].at[2] + v[i].at[3]) /
-                       static_cast<float>(min(K, 16LL));
+            shift[i] = lane_sum<SHARERS>(v[i].at[0] + v[i].at[1] + v[i].at[2] + v[i].at[3]) /
+                       static_cast<float>(min(K, 4LL * SHARERS));
     }
     __device__ __forceinline__ void x(int i, Vector<float>& v, int left) {
 #pragma unroll
@@ -80,17 +82,17 @@ struct Counted : Normed<float, ACT> {
         for (int j = 0; j < 4 && !PREPARED; ++j) colsum[NK ? i : j] += v.at[j];
     }
     __device__ __forceinline__ void end() {
-        int quad = threadIdx.x / 4, column = threadIdx.x % (BN / 4) * 4, group = threadIdx.x / (BN / 4);
-        bool first = threadIdx.x % 4 == 0;
+        int quad = threadIdx.x / SHARERS, column = threadIdx.x % (BN / 4) * 4, group = threadIdx.x / (BN / 4);
+        bool first = threadIdx.x % SHARERS == 0;
 #pragma unroll
         for (int i = 0; i < X_LOADS; ++i) {
-            float mean = lane_sum<4>(sum[i]) / K, rstd = inverse_deviation(mean, lane_sum<4>(sum2[i]) / K);
+            float mean = lane_sum<SHARERS>(sum[i]) / K, rstd = inverse_deviation(mean, lane_sum<SHARERS>(sum2[i]) / K);
             if (first) means[quad + i * QUADS] = mean, rstds[quad + i * QUADS] = rstd;
         }
         if constexpr (!PREPARED && NK) {
 #pragma unroll
             for (int i = 0; i < W_LOADS; ++i) {
-                float total = lane_sum<4>(colsum[i]);
+                float total = lane_sum<SHARERS>(colsum[i]);
                 if (first) column_sums[quad + i * QUADS] = total;
             }
         } else if constexpr (!PREPARED) {
@@ -294,7 +296,10 @@ __global__ void __launch_bounds__(BM * 2 + 128, 1)
     static_assert(CLUSTER == 1, "readers by ordinary loads say so in their own block alone");
     using F = Normed<T, ACT>;
     F f(b, nullptr, nullptr, prepared);
-    if constexpr (PREPARED) matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, RowSums>(x, W, y, M, K, N, f);
-    else matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, RowSums, SummingProducer<NK, BN, STAGES>>(x, W, y, M, K, N, f);
+    constexpr bool SHIFTED = sizeof(T) == 4;
+    using Summing = SummingProducer<NK, BN, STAGES, !SHIFTED, !PREPARED>;
+    if constexpr (!SHIFTED) matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, SummedRows, Summing>(x, W, y, M, K, N, f);
+    else if constexpr (PREPARED) matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, ShiftedRows>(x, W, y, M, K, N, f);
+    else matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, ShiftedRows, Summing>(x, W, y, M, K, N, f);
 }
 #endif

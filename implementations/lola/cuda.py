@@ -3,11 +3,13 @@
 row             one token; the product is a stream over W
 multirow        a tile of rows; statistics, colsum(W) and product in one kernel
 multirow_ws     the same with colsum(W) summed once beforehand
-two_launches    and the statistics of rows in a launch before: worth it where many tiles would each sum up the same rows
+two_launches    and the statistics of rows in a launch before: worth it where many tiles would each sum up the same rows. It also
+                copies x into rows of whole vectors where K is odd, say
 
 The backward modes are multirow's: three launches behind a forward call of four (_cuda_backward.py).
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 from implementations._shared.cuda import matmul
@@ -30,6 +32,10 @@ EXPECT = (
     {"variant": "row", "case": "wide_token", "dtype": ("float32", "bfloat16"), "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,LDG.128>=16"},
     {"variant": "multirow_ws", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    # one slab's products while the next one's rows are shifted, in other registers; and the last of an odd number of slabs
+    {"variant": "multirow_ws", "case": "batch", "precision": "tf32", "arch": "sm_90a", "expect": "spills=0,HGMMA=12,waits_in_groups=0"},
+    {"variant": ("multirow", "multirow_ws"), "case": "batch", "precision": "tf32", "arch": ("sm_80", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "large", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
     {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
@@ -72,18 +78,39 @@ def skip(case, variant, device):
         return "row is for M = 1"
     if variant == "row" and case.dtype == "float32" and case.precision != "ieee":
         return "multiplies in IEEE float32, without tensor cores: precision=ieee runs it"
-    if variant == "two_launches" and not matmul.multiplies_by_warpgroups(case, device):
-        return "is for Hopper's warpgroups (9.0; 16 bits; M from 128, K from 64, N from 256, K and N in eights): multirow_ws"
+    if variant == "two_launches" and (
+        case.itemsize == 4 or not matmul.multiplies_by_warpgroups(_product(case, variant), device)
+    ):
+        return "is for Hopper's warpgroups (9.0; 16 bits; M from 128, K from 64, N from 256): multirow_ws"
     return None
 
 
+PREPARED = ("multirow_ws", "two_launches")
+
+
 def prepare(case, variant, x, W, b):
-    """colsum(W): the float32 sum of W as rounded."""
+    """colsum(W): the float32 sum of W as rounded; and W with K contiguous where the products want it so (`matmul.prepared_layout`)."""
     import torch
 
-    if variant not in ("multirow_ws", "two_launches"):
+    if variant not in PREPARED:
         return ()
-    return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=torch.float32),)
+    nk, own = case.options["w_layout"] == "nk", _product(case, variant)
+    colsum, more = W.sum(1 if nk else 0, dtype=torch.float32), own.sizes["K"] - case.sizes["K"]
+    if own.options["w_layout"] == "kn" or (nk and not more):
+        return (colsum,)
+    return colsum, torch.nn.functional.pad(W if nk else W.T, (0, more)).contiguous()
+
+
+def _product(case, variant):
+    """The case with x and W as the kernel reads them: W as `prepare` leaves it; x with rows of whole vectors in two_launches."""
+    K, N = case.size("K", "N")
+    if variant not in PREPARED or variant == "multirow_ws" or rows_are_aligned(case, K):
+        return matmul.prepared_case(case) if variant in PREPARED else case
+    vector = 16 // case.itemsize
+    layout = case.options["w_layout"] if rows_are_aligned(case, N) else "nk"
+    return replace(
+        case, sizes={**case.sizes, "K": -(-K // vector) * vector}, options={**case.options, "w_layout": layout}
+    )
 
 
 def config(case, variant, device):
@@ -92,8 +119,8 @@ def config(case, variant, device):
     if variant == "row":
         return _row_config(case, device)
     if variant == "two_launches":
-        return matmul.config(case, device, matmul.WARPGROUP_TILES)
-    return matmul.config(case, device, TILES, beside=_statistics)
+        return matmul.config(_product(case, variant), device, matmul.WARPGROUP_TILES)
+    return matmul.config(_product(case, variant), device, TILES, beside=_statistics)
 
 
 def _row_config(case, device):
@@ -142,7 +169,8 @@ def fits(case, variant, device, config):
         return "two_launches is for KERNEL=warpgroup"
     if variant != "two_launches" and config["CLUSTER"] != 1:
         return f"CLUSTER is {config['CLUSTER']}: warps that sum up rows release the stages of their own block alone"
-    return matmul.fits(case, device, config, beside=(lambda tile: 0) if variant == "two_launches" else _statistics)
+    beside = (lambda tile: 0) if variant == "two_launches" else _statistics
+    return matmul.fits(_product(case, variant), device, config, beside=beside)
 
 
 def _row_fits(case, config):
@@ -175,18 +203,22 @@ def launches(case, variant, device, config):
         grid = -(-case.sizes["N"] // _row_columns(case, config))
         return (Launch(instance(FILE, f"row_{layout}", *arguments), grid, 32 * config["num_warps"], dtypes=(T,) * 4),)
     if variant == "two_launches":
-        program, grid = instance(FILE, "row_statistics", TYPES[T]), -(-case.sizes["M"] // ROWS_AT_ONCE)
-        statistics = Launch(program, grid, 32 * ROWS_AT_ONCE, dtypes=(T, "float32", "float32"))
+        program = instance(FILE, "row_statistics", TYPES[T], rows_are_aligned(case, case.sizes["K"]))
+        grid = -(-case.sizes["M"] // ROWS_AT_ONCE)
+        statistics = Launch(program, grid, 32 * ROWS_AT_ONCE, dtypes=(T, T, "float32", "float32"))
         dtypes = T, T, T, "float32", "float32", "float32", T
-        return statistics, matmul.launch(FILE, "normed", case, device, config, [activation], dtypes=dtypes)
-    arguments, dtypes = [activation, variant == "multirow_ws"], (T, T, T, "float32", T)
-    return (matmul.launch(FILE, "tile", case, device, config, arguments, beside=_statistics, dtypes=dtypes),)
+        own = _product(case, variant)
+        return statistics, matmul.launch(FILE, "normed", own, device, config, [activation], dtypes=dtypes)
+    # x is rounded by the kernel, once shifted
+    arguments, dtypes = [activation, variant in PREPARED], (T, matmul.operand(case), T, "float32", T)
+    own = _product(case, variant)
+    return (matmul.launch(FILE, "tile", own, device, config, arguments, beside=_statistics, dtypes=dtypes),)
 
 
 def _statistics(tile):
-    """Bytes of a block's statistics; for warpgroups they are what belongs to the columns."""
+    """Bytes of a block's statistics; for warpgroups of the rows of two tiles, since those of columns count with the tile."""
     m, n = tile.rows, tile.columns
-    return 0 if tile.kind == "warpgroup" else 4 * (3 * m + n + tile.warps_n * 2 * m + tile.warps_m * n)
+    return 2 * 8 * m if tile.kind == "warpgroup" else 4 * (3 * m + n + tile.warps_n * 2 * m + tile.warps_m * n)
 
 
 def build(case, variant, device, config):
@@ -197,22 +229,24 @@ def build(case, variant, device, config):
 
     M, K, N = case.size("M", "K", "N")
     *first, last = (launch.bind() for launch in launches(case, variant, device, config))
+    columns = _product(case, variant).sizes["K"]
 
     def row(x, W, b):
         y = x.new_empty((1, N))
         last(x, W, b, y, K, N)
         return y
 
-    def multirow(x, W, b, colsum=None):
+    def multirow(x, W, b, colsum=None, prepared=None):
         y = x.new_empty((M, N))
-        last(x, W, b, 0 if colsum is None else colsum, y, M, K, N)
+        last(x, W if prepared is None else prepared, b, 0 if colsum is None else colsum, y, M, K, N)
         return y
 
-    def two_launches(x, W, b, colsum):
+    def two_launches(x, W, b, colsum, prepared=None):
         mean, rstd = x.new_empty(M, dtype=torch.float32), x.new_empty(M, dtype=torch.float32)
-        first[0](x, mean, rstd, M, K)
+        whole = x if columns == K else x.new_empty((M, columns))
+        first[0](x, whole, mean, rstd, M, K)
         y = x.new_empty((M, N))
-        last(x, W, b, mean, rstd, colsum, y, M, K, N)
+        last(whole, W if prepared is None else prepared, b, mean, rstd, colsum, y, M, K, N)
         return y
 
     return {"row": row, "two_launches": two_launches}.get(variant, multirow)

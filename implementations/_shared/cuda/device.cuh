@@ -221,9 +221,26 @@ __device__ __forceinline__ float activate(float z) {
     if constexpr (A == SILU) return z * sigmoid(z);
     if constexpr (A == GELU_ERF) return 0.5f * z * (1.0f + erff(0.70710678f * z));
     // z/2 (1 + tanh u) = z / (1 + exp(-2u)) with u = sqrt(2/pi) (z + 0.044715 z³): nothing cancels, so the fast exp and division
-    // cost a few ulps at most.
-    if constexpr (A == GELU_TANH) return z * sigmoid(z * fmaf(0.071354816f * z, z, 1.5957691f));
+    // cost a few ulps at most. Where the exponential overflows, what is left of z is 0.
+    if constexpr (A == GELU_TANH)
+        return z * reciprocal_approximate(1.0f + exp2_approximate(z * fmaf(-0.10294324f * z, z, -2.3022082f)));
     return z;
+}
+
+// GELU with erf, for results of 16 bits: z times the normal distribution, whose upper tail is 2^P(|z|), in one branch. P is fitted so
+// that the tail errs by 2^-17 of itself or 2e-9; its last coefficient is negative, so that nothing is left of it at infinity.
+__device__ __forceinline__ float gelu_erf_of_half(float z) {
+    float a = fabsf(z), p = fmaf(a, -1e-6f, 4.69357477e-05f);
+    p = fmaf(a, fmaf(a, fmaf(a, p, -0.000835906572f), 0.00821845378f), -0.0535198662f);
+    float tail = exp2_approximate(fmaf(a, fmaf(a, fmaf(a, p, -0.458777238f), -1.15116655f), -1.0f));
+    return z * (z < 0.0f ? tail : 1.0f - tail);
+}
+
+// The same of a result that is stored as T.
+template <Activation A, typename T>
+__device__ __forceinline__ float activate_as(float z) {
+    if constexpr (A == GELU_ERF && sizeof(T) == 2) return gelu_erf_of_half(z);
+    else return activate<A>(z);
 }
 
 // The derivative of an activation. That of tanh GELU is p + z p (1 - p) (2u)' with p = sigmoid(2u) of the same u; 1 - p is taken as

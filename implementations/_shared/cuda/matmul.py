@@ -27,7 +27,9 @@ class MatmulTile:
     def threads(self):
         if self.kind == "warpgroup":
             return self.rows * 2 + 128  # a consumer warpgroup for every 64 rows, and one producer
-        return self.rows * self.columns // 64 if self.kind == "simt" else self.warps_m * self.warps_n * 32
+        if self.kind == "simt":
+            return self.rows * self.columns // (128 if self.columns >= 256 else 64)
+        return self.warps_m * self.warps_n * 32
 
 
 # The larger a tile, the fewer bytes a product reads; the smaller, the more blocks there are for a small y. 16 rows are the
@@ -36,15 +38,45 @@ TENSOR_TILES = (
     MatmulTile("tensor", 128, 256, 1.0, 2, 4), MatmulTile("tensor", 128, 128, 1.2, 2, 4), MatmulTile("tensor", 64, 128, 1.4, 2, 2),
     MatmulTile("tensor", 64, 64, 1.6, 2, 2), MatmulTile("tensor", 16, 64, 3.0, 1, 4),
 )  # fmt: skip
-SIMT_TILES = (MatmulTile("simt", 128, 128, 1.0), MatmulTile("simt", 64, 64, 1.2))
+SIMT_TILES = (MatmulTile("simt", 128, 128, 1.0), MatmulTile("simt", 64, 64, 1.2), MatmulTile("simt", 128, 256, 1.05))
 # On an H200 a cluster gained 3 % where blocks make many tiles, since two bring W once, and lost as much where they make one.
 WARPGROUP_TILES = tuple(
     MatmulTile("warpgroup", 128, columns, cost, cluster=cluster)
     for columns, cost, cluster in ((256, 0.4, 2), (256, 0.405, 1), (128, 0.52, 2), (128, 0.525, 1))
 )
 TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
-SLAB = 64  # elements of 128 bytes
+PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
 SIMT_STAGES = 2  # slabs of 16 in K, as in matmul_simt.cuh
+
+
+def slab(case):
+    """Elements of K of a pipeline stage: 128 bytes."""
+    return 128 // case.itemsize
+
+
+def operand(case):
+    """The dtype of x and W: tensor cores want float32 rounded to tf32, which the copy engine does on the way."""
+    return "tf32" if case.dtype == "float32" and not is_ieee(case) else case.dtype
+
+
+def prepared_layout(case):
+    """How W is best stored, which `prepare` may see to: (N, K) for tf32, which tensor cores read in no other way, and where only then
+    rows of it are whole vectors."""
+    M, K, N = case.size("M", "K", "N")
+    turned = operand(case) == "tf32" or (
+        case.itemsize == 2 and M > 1 and not rows_are_aligned(case, N) and rows_are_aligned(case, K)
+    )
+    return "nk" if turned else case.options["w_layout"]
+
+
+def prepared_case(case):
+    """The case of the product with W as `prepare` left it."""
+    return replace(case, options={**case.options, "w_layout": prepared_layout(case)})
+
+
+def prepared(case, W):
+    """() or (W as it is best stored,)."""
+    return () if prepared_layout(case) == case.options["w_layout"] else (W.T.contiguous(),)
 
 
 def product(case, M, K, N, nk=False):
@@ -111,10 +143,10 @@ def launch(
         return Launch(program, grid, tile.threads, memory, dtypes=dtypes)
     program = instance(file, template, *head, nk, *shape, stages, tile.cluster)
     grid = min(grid, max(1, multiprocessors(device) // tile.cluster) * tile.cluster)
-    columns = (tile.columns // max(parts, tile.cluster), SLAB) if nk else (SLAB, SLAB)
-    return Launch(
-        program, grid, tile.threads, memory, dtypes=dtypes, boxes=((SLAB if transposed else tile.rows, SLAB), columns)
-    )
+    deep = slab(case)
+    columns = (tile.columns // max(parts, tile.cluster), deep) if nk else (deep, PANEL)
+    rows = (deep, PANEL) if transposed else (tile.rows, deep)
+    return Launch(program, grid, tile.threads, memory, dtypes=dtypes, boxes=(rows, columns))
 
 
 def kind_of(case, config):
@@ -128,15 +160,22 @@ def tile_of(case, config):
     return next((t for t in TILES if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
 
 
-NO_WARPGROUPS = "KERNEL=warpgroup is for Hopper (9.0), 16 bits, M from 128, K from 64, N from 256, K and N in eights, all below 2**31"
+NO_WARPGROUPS = (
+    "KERNEL=warpgroup is for Hopper (9.0), 16 bits, or tf32 with W (N, K); M from 128, K from 64, N from 256; rows of x and W of whole "
+    "vectors of 16 bytes; all sizes below 2**31"
+)
 
 
 def multiplies_by_warpgroups(case, device):
     """Whether hopper/matmul.cuh can be compiled for the device and take the case: no box is larger than what it is of, and
     coordinates have 31 bits."""
     M, K, N = case.size("M", "K", "N")
-    fits = M >= 128 and K >= SLAB and N >= 256 and max(M, K, 2 * N) < 2**31 - 256
-    return tuple(device.capability) == (9, 0) and case.itemsize == 2 and rows_are_aligned(case, K, N) and fits
+    nk = case.options["w_layout"] == "nk"
+    fits = M >= 128 and K >= PANEL and N >= 256 and max(M, K, 2 * N) < 2**31 - 256
+    aligned = rows_are_aligned(case, *((K,) if nk else (K, N)))
+    return (
+        tuple(device.capability) == (9, 0) and aligned and fits and (case.itemsize == 2 or (nk and not is_ieee(case)))
+    )
 
 
 def best(tiles, M, N, parts, device):
@@ -152,9 +191,9 @@ def blocks(tile, M, N, parts=1):
 
 def tile_bytes(tile, parts, stages, itemsize):
     """Shared memory of a block: slabs of 128 bytes of K, whose place the tile of y takes before it is stored. For warpgroups the
-    tile's rows lie beside the slabs, 64 columns at a time, as does what belongs to the columns of two tiles, 8 bytes each; and
+    tile's rows lie beside the slabs, 128 bytes of each at a time, as does what belongs to the columns of two tiles, 8 bytes each; and
     two barriers of each slab and tile."""
     slabs = stages * (tile.rows + tile.columns) * 128
     if tile.kind == "warpgroup":
-        return slabs + tile.rows * (SLAB + 8) * itemsize + 2 * 8 * tile.columns // parts + (stages + 2) * 16
+        return slabs + tile.rows * (128 + 8 * itemsize) + 2 * 8 * tile.columns // parts + (stages + 2) * 16
     return max(slabs, tile.rows * (tile.columns // parts + 8) * itemsize)

@@ -5,7 +5,7 @@
 //
 //   matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, PARTS>(x, W, y, M, K, N, f)   here: 16 bits, and float as tf32
 //   matmul_simt<ALIGNED, NK, BM, BN, PARTS>(x, W, y, M, K, N, f)                     matmul_simt.cuh: precision "ieee"
-//   matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, PARTS>(x, W, y, M, K, N, f)         hopper/matmul.cuh: 16 bits, ALIGNED
+//   matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, PARTS>(x, W, y, M, K, N, f)         hopper/matmul.cuh: 16 bits, tf32 where NK
 //
 // are whole kernels but for the epilogue f: f(f.row(m), f.column(n), v) is y[m, n] as a float, where v[p] is the sum of column n
 // of part p. XT, a last argument that is false unless given, says that x is stored (K, M). row and column are called once each, for places inside of y alone, so that they may read what belongs to them (a

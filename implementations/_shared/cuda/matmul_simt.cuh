@@ -125,21 +125,28 @@ struct TileOf<true, float, NK, BM, BN, WM, WN> {
 // A thread computes 8 × 8 of the tile as 2 × 2 blocks of 4 × 4, so that neighbouring lanes read neighbouring 16 bytes of
 // shared memory; with two parts, its left blocks are of the one and its right blocks of the other. Slabs of 16 in K: while
 // one is multiplied, the next is on its way to registers.
+// Of a tile of 256 columns it computes 8 × 16: each product then takes three quarters of what it reads of shared memory for 8 × 8,
+// which is as fast as Hopper's float32 units are and no faster. Its slabs are of 8 in K.
+template <int BN>
+constexpr int SIMT_COLUMNS = BN >= 256 ? 16 : 8;  // of a thread
+template <int BN>
+constexpr int SIMT_DEPTH = 128 / SIMT_COLUMNS<BN>;  // of a slab
 template <int BM, int BN>
-constexpr int SIMT_THREADS = BM * BN / 64;
+constexpr int SIMT_THREADS = BM * BN / (8 * SIMT_COLUMNS<BN>);
 template <int BM, int BN>
-constexpr int SIMT_BLOCKS = BM * BN >= 128 * 128 ? 2 : 4;  // on a multiprocessor: for __launch_bounds__
+constexpr int SIMT_BLOCKS = BN >= 256 ? 1 : BM * BN >= 128 * 128 ? 2 : 4;  // on a multiprocessor: for __launch_bounds__
 
 template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, bool XT = false, typename F>
 __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const float* __restrict__ W,
                                             float* __restrict__ y, long long M, long long K, long long N, F f) {
     static_assert(PARTS == 1 || PARTS == 2, "a thread has two blocks of columns");
-    constexpr int BK = 16, THREADS = SIMT_THREADS<BM, BN>, PAD = 4, COLUMNS = BN / PARTS;
-    constexpr int X_LOADS = BM * 4 / THREADS, W_LOADS = BN * 4 / THREADS;  // vectors a thread brings in per slab
-    constexpr int QUADS = THREADS / 4, GROUPS = THREADS / (BN / 4);
+    constexpr int BK = SIMT_DEPTH<BN>, THREADS = SIMT_THREADS<BM, BN>, PAD = 4, COLUMNS = BN / PARTS;
+    constexpr int SHARERS = BK / 4, OWN = SIMT_COLUMNS<BN>, ACROSS = OWN / 4;  // threads that bring a row of K; columns, blocks of a thread
+    constexpr int X_LOADS = BM * SHARERS / THREADS, W_LOADS = BN * SHARERS / THREADS;  // vectors a thread brings in per slab
+    constexpr int QUADS = THREADS / SHARERS, GROUPS = THREADS / (BN / 4);
     __shared__ float xs[2][BK][BM + PAD], ws[2][BK][BN + PAD];
 
-    int tid = threadIdx.x, quad = tid / 4, part = tid % 4 * 4;  // 4 threads bring 16 elements of a row of K
+    int tid = threadIdx.x, quad = tid / SHARERS, part = tid % SHARERS * 4;
     long long m0, n0;
     block_origin(M, N, BM, COLUMNS, m0, n0);
     int w_column = tid % (BN / 4) * 4, w_k = tid / (BN / 4);  // of a (K, N) slab
@@ -197,24 +204,25 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
     };
 
     // The thread's place in the tile: a warp covers 4 × 8 threads.
-    constexpr int WARPS_ACROSS = BN / 64;
+    constexpr int WARPS_ACROSS = BN / (8 * OWN);
     int warp = tid / 32, lane = tid % 32;
     int row = (warp / WARPS_ACROSS * 4 + lane / 8) * 4, column = (warp % WARPS_ACROSS * 8 + lane % 8) * 4;
-    float c[8][8] = {};
+    float c[8][OWN] = {};
     auto multiply = [&](int stage) {
 #pragma unroll
         for (int k = 0; k < BK; ++k) {
-            float av[8], bv[8];
+            float av[8], bv[OWN];
 #pragma unroll
-            for (int h = 0; h < 2; ++h) {
-                const float *a = &xs[stage][k][row + h * BM / 2], *b = &ws[stage][k][column + h * BN / 2];
-                *reinterpret_cast<float4*>(&av[h * 4]) = *reinterpret_cast<const float4*>(a);
-                *reinterpret_cast<float4*>(&bv[h * 4]) = *reinterpret_cast<const float4*>(b);
-            }
+            for (int h = 0; h < 2; ++h)
+                *reinterpret_cast<float4*>(&av[h * 4]) = *reinterpret_cast<const float4*>(&xs[stage][k][row + h * BM / 2]);
+#pragma unroll
+            for (int h = 0; h < ACROSS; ++h)
+                *reinterpret_cast<float4*>(&bv[h * 4]) =
+                    *reinterpret_cast<const float4*>(&ws[stage][k][column + h * BN / ACROSS]);
 #pragma unroll
             for (int i = 0; i < 8; ++i)
 #pragma unroll
-                for (int j = 0; j < 8; ++j) c[i][j] = fmaf(av[i], bv[j], c[i][j]);
+                for (int j = 0; j < OWN; ++j) c[i][j] = fmaf(av[i], bv[j], c[i][j]);
         }
     };
 
@@ -233,8 +241,8 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
     f.end();
 
 #pragma unroll
-    for (int h = 0; h < 2 / PARTS; ++h) {
-        int at = column + h * BN / 2;
+    for (int h = 0; h < ACROSS / PARTS; ++h) {
+        int at = column + h * BN / ACROSS;
         int count = static_cast<int>(min(N - n0 - at, 4LL));
         if (count <= 0) continue;
         decltype(f.column(0)) of_column[4];
@@ -250,7 +258,7 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
             for (int j = 0; j < 4; ++j) {
                 float v[PARTS];
 #pragma unroll
-                for (int p = 0; p < PARTS; ++p) v[p] = c[i][(h + p) * 4 + j];
+                for (int p = 0; p < PARTS; ++p) v[p] = c[i][(h + p * (ACROSS / PARTS)) * 4 + j];
                 out.at[j] = f(of_row, of_column[j], v);
             }
             store_part<ALIGNED>(y + m * N + n0 + at, out, count);

@@ -1,4 +1,5 @@
-// x @ W on Hopper's warpgroup products: elements of 16 bits, K and N multiples of 8.
+// x @ W on Hopper's warpgroup products: elements of 16 bits, and float as tf32 where NK. Rows of x and W are whole vectors of 16 bytes,
+// those of y any.
 //
 //   matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, PARTS>(x, W, y, M, K, N, f)      as matmul_mma of matmul_mma.cuh
 //
@@ -7,9 +8,9 @@
 // epilogue of this one; each of the others is a consumer with 64 rows of a tile and all of its columns. The blocks of a cluster
 // have neighbouring rows, so that each brings a part of W for all of them.
 //
-// x and W are tensor maps; matmul.py says of which boxes. A pipeline stage has 64 of K: rows of x, and of W columns as rows of K
-// (NK), or panels of 64 columns; of x, where it is stored (K, M), XT, panels of 64 rows. The columns of PARTS matrices lie one behind the other, so that all sums of an element are a
-// thread's.
+// x and W are tensor maps; matmul.py says of which boxes. A pipeline stage has 128 bytes of K: rows of x, and of W columns as rows of K
+// (NK), or panels of 64 columns; of x, where it is stored (K, M), XT, panels of 64 rows. The columns of PARTS matrices lie one behind
+// the other, so that all sums of an element are a thread's. Floats are rounded to tf32 by the copy engine, where the map says so.
 #pragma once
 #include "_shared/cuda/hopper/pipeline.cuh"
 #include "_shared/cuda/hopper/wgmma.cuh"
@@ -24,24 +25,24 @@ template <typename T, bool NK, int BM, int BN, int PARTS = 1, bool XT = false>
 struct WarpgroupTile {
     static constexpr int FN = BN / 8, COLUMNS = BN / PARTS;                // fragments; columns of y
     static constexpr int X_BYTES = BM * 128, STAGE = X_BYTES + BN * 128;  // of a stage: of x; of x and W
-    static constexpr int PIECE = 64, PITCH = PIECE + 8;                    // columns of y that a warp stores at once
+    static constexpr int PIECE = SLAB<T>, PITCH = PIECE + 8;  // columns of y that a warp stores at once, 128 bytes
+    static constexpr int GROUP = 64, PANEL = 64 * 128;        // columns that are made at once; bytes
     static constexpr int OUT_BYTES = BM * PITCH * static_cast<int>(sizeof(T));
-    static_assert(BM % 64 == 0 && COLUMNS % PIECE == 0, "whole warpgroups, whole pieces");
+    static_assert(BM % 64 == 0 && COLUMNS % GROUP == 0, "whole warpgroups, whole groups");
+    static_assert(sizeof(T) == 2 || (NK && !XT), "tf32 is multiplied from rows of K alone");
 
     float c[FN][4] = {};
     int row0 = threadIdx.x / 32 * 16 - 64, rows = threadIdx.x / 128 * 64 - 64;  // of this warp; of this warpgroup
 
-    // Adds `count` stages of the pipeline from `first` on. One is released when the products of the next are under way. Meanwhile
-    // beside(i, x) may look at what stage i has of this warp's 16 rows of x.
-    template <typename P, typename B>
-    __device__ __forceinline__ void mainloop(const P& pipeline, int first, int count, B beside) {
+    // Adds `count` stages of the pipeline from `first` on. One is released when the products of the next are under way.
+    template <typename P>
+    __device__ __forceinline__ void mainloop(const P& pipeline, int first, int count) {
         for (int i = first; i < first + count; ++i) {
             pipeline.consumer_wait(i);
             warpgroup_fence_operand(c);
             warpgroup_arrive();
             multiply(shared_address(pipeline.stage(i)));
             warpgroup_commit();
-            beside(i - first, pipeline.stage(i) + row0 * 128);
             warpgroup_fence_operand(c);
             warpgroup_wait<1>();
             if (i > first) pipeline.consumer_release(i - 1);
@@ -51,69 +52,114 @@ struct WarpgroupTile {
         pipeline.consumer_release(first + count - 1);
     }
     __device__ __forceinline__ void multiply(unsigned x) {
-        unsigned w = x + X_BYTES;
 #pragma unroll
-        for (int step = 0; step < 4; ++step)  // 16 of K: 32 bytes of a row of K, 16 rows of a panel
-            wgmma<NK ? 0 : 1, 1, XT ? 1 : 0>(c, descriptor(x + rows * 128 + step * (XT ? 2048 : 32)),
-                              NK ? descriptor(w + step * 32) : descriptor(w + step * 2048, PIECE * 128), T{});
+        for (int step = 0; step < 4; ++step)
+            wgmma<NK ? 0 : 1, 1, XT ? 1 : 0>(c, descriptor(x + rows * 128 + step * (XT ? 2048 : 32)), of_w(x, step), T{});
+    }
+    // W's operand of a step: 32 bytes of a row of K, 16 rows of a panel.
+    static __device__ __forceinline__ unsigned long long of_w(unsigned stage, int step) {
+        return NK ? descriptor(stage + X_BYTES + step * 32) : descriptor(stage + X_BYTES + step * 2048, PANEL);
     }
 
-    // f of every element inside of M × N, to y in 16-byte vectors; each warp through its own part of OUT_BYTES of shared memory.
-    // What f wants of rows lane / 4 and lane / 4 + 8 is `of_row`. What it wants of columns is in shared memory: read from global
-    // memory here, it would keep all others waiting.
+    // The same with x from registers: operand(a, i, x) makes the fragments of all steps of what stage i has of this warp's 16 rows.
+    // While one stage is multiplied, those of the next are made in other registers.
+    template <typename P, typename O>
+    __device__ __forceinline__ void mainloop_of_registers(const P& pipeline, int first, int count, O operand) {
+        unsigned a[2][4][4];
+        auto add = [&](int i, unsigned(&x)[4][4]) {
+            pipeline.consumer_wait(i);
+            operand(x, i - first, pipeline.stage(i) + row0 * 128);
+            warpgroup_fence_operand(c);
+            warpgroup_arrive();
+#pragma unroll
+            for (int step = 0; step < 4; ++step)
+                wgmma<NK ? 0 : 1>(c, x[step], of_w(shared_address(pipeline.stage(i)), step), T{});
+            warpgroup_commit();
+            warpgroup_fence_operand(c);
+            warpgroup_wait<1>();
+            if (i > first) pipeline.consumer_release(i - 1);
+        };
+        int end = first + count;
+#pragma unroll 1
+        for (int i = first; i + 1 < end; i += 2) add(i, a[0]), add(i + 1, a[1]);
+        if (count % 2) add(end - 1, a[0]);
+        warpgroup_wait<0>();
+        warpgroup_fence_operand(c);
+        pipeline.consumer_release(end - 1);
+    }
+
+    // f of every element inside of M × N, to y in 16-byte vectors, or by elements where rows of y are no whole vectors; each warp
+    // through its own part of OUT_BYTES of shared memory. What f wants of rows lane / 4 and lane / 4 + 8 is `of_row`. What it wants of
+    // columns is in shared memory: read from global memory here, it would keep all others waiting.
     //
-    // One piece after another takes the place of the first in c, so that there is one piece's code: that of all of them does not
-    // fit in the cache of instructions, and fetching it takes longer than running it.
+    // One group of columns after another takes the place of the first in c, so that there is one group's code: that of all of them does
+    // not fit in the cache of instructions, and fetching it takes longer than running it.
     template <typename F, typename Row, typename Column>
     __device__ __forceinline__ void epilogue(unsigned char* memory, T* y, long long M, long long N, long long m0,
                                              long long n0, F f, const Row (&of_row)[2], const Column* columns) {
-        constexpr int FRAGMENTS = FN / PARTS, AT_ONCE = PIECE / 8;  // of a part; in a piece
+        constexpr int FRAGMENTS = FN / PARTS, AT_ONCE = PIECE / 8, SIZE = Vector<T>::SIZE;  // of a part; in a piece
         T* out = reinterpret_cast<T*>(memory) + row0 * PITCH;
         int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
         int inside = static_cast<int>(min(M - m0 - row0, 16LL));  // rows
         int width = static_cast<int>(min(N - n0, static_cast<long long>(COLUMNS)));
         if (inside <= 0) return;
-        y += (m0 + row0 + lane / 8) * N + n0 + lane % 8 * 8;
+        bool whole = N % SIZE == 0;
+        y += (m0 + row0) * N + n0;
+        auto store = [&](int from) {
+            if (whole) {
+#pragma unroll
+                for (int i = 0; i < 16; i += 4) {
+                    int row = i + lane / 8, column = lane % 8 * SIZE;
+                    auto v = *reinterpret_cast<const Vector<T>*>(out + row * PITCH + column);
+                    if (row < inside) store_part<true>(y + row * N + from + column, v, width - from - column);
+                }
+            } else {
+#pragma unroll 4
+                for (int row = 0; row < inside; ++row)
+#pragma unroll
+                    for (int column = lane; column < PIECE; column += 32)
+                        if (from + column < width) y[row * N + from + column] = out[row * PITCH + column];
+            }
+        };
 #pragma unroll 1
-        for (int piece = 0; piece < width; piece += PIECE) {
-            struct alignas(2 * sizeof(T)) Pair {
-                T at[2];
-            } pairs[AT_ONCE][2];  // all are made before one is stored, so that many are under way at once
+        for (int group = 0; group < width; group += GROUP) {
 #pragma unroll
-            for (int j = 0; j < AT_ONCE; ++j) {
-                struct alignas(2 * sizeof(Column)) {
-                    Column at[2];
-                } of_columns = {};
-                if constexpr (HAS_COLUMNS<Column>)
-                    of_columns = reinterpret_cast<const decltype(of_columns)*>(columns + piece)[j * 4 + t];
+            for (int piece = 0; piece < GROUP; piece += PIECE) {
+                struct alignas(2 * sizeof(T)) Pair {
+                    T at[2];
+                } pairs[AT_ONCE][2];  // all are made before one is stored, so that many are under way at once
 #pragma unroll
-                for (int h = 0; h < 2; ++h)
+                for (int j = 0; j < AT_ONCE; ++j) {
+                    struct alignas(2 * sizeof(Column)) {
+                        Column at[2];
+                    } of_columns = {};
+                    if constexpr (HAS_COLUMNS<Column>)
+                        of_columns = reinterpret_cast<const decltype(of_columns)*>(columns + group + piece)[j * 4 + t];
 #pragma unroll
-                    for (int e = 0; e < 2; ++e) {
-                        float v[PARTS];
+                    for (int h = 0; h < 2; ++h)
 #pragma unroll
-                        for (int p = 0; p < PARTS; ++p) v[p] = c[p * FRAGMENTS + j][h * 2 + e];
-                        pairs[j][h].at[e] = from_float<T>(f(of_row[h], of_columns.at[e], v));
-                    }
+                        for (int e = 0; e < 2; ++e) {
+                            float v[PARTS];
+#pragma unroll
+                            for (int p = 0; p < PARTS; ++p) v[p] = c[p * FRAGMENTS + piece / 8 + j][h * 2 + e];
+                            pairs[j][h].at[e] = from_float<T>(f(of_row[h], of_columns.at[e], v));
+                        }
+                }
+#pragma unroll
+                for (int j = 0; j < AT_ONCE; ++j)
+#pragma unroll
+                    for (int h = 0; h < 2; ++h)
+                        *reinterpret_cast<Pair*>(out + (h * 8 + g) * PITCH + j * 8 + 2 * t) = pairs[j][h];
+                __syncwarp();
+                store(group + piece);
+                __syncwarp();
             }
-#pragma unroll
-            for (int j = 0; j < AT_ONCE; ++j)
-#pragma unroll
-                for (int h = 0; h < 2; ++h)
-                    *reinterpret_cast<Pair*>(out + (h * 8 + g) * PITCH + j * 8 + 2 * t) = pairs[j][h];
-            __syncwarp();
-#pragma unroll
-            for (int i = 0; i < 16; i += 4) {
-                auto v = *reinterpret_cast<const Vector<T>*>(out + (i + lane / 8) * PITCH + lane % 8 * 8);
-                if (i + lane / 8 < inside) store_part<true>(y + i * N + piece, v, width - piece - lane % 8 * 8);
-            }
-            __syncwarp();
 #pragma unroll
             for (int p = 0; p < PARTS; ++p)
 #pragma unroll
-                for (int j = 0; j + AT_ONCE < FRAGMENTS; ++j)
+                for (int j = 0; j + GROUP / 8 < FRAGMENTS; ++j)
 #pragma unroll
-                    for (int e = 0; e < 4; ++e) c[p * FRAGMENTS + j][e] = c[p * FRAGMENTS + j + AT_ONCE][e];
+                    for (int e = 0; e < 4; ++e) c[p * FRAGMENTS + j][e] = c[p * FRAGMENTS + j + GROUP / 8][e];
         }
     }
 };
@@ -136,7 +182,7 @@ struct TileScheduler {
 };
 
 // What the producer has the copy engine bring: `count` stages a tile, for one tile after another. By one thread.
-template <bool NK, int BM, int BN, int CLUSTER, int PARTS, bool XT = false>
+template <typename T, bool NK, int BM, int BN, int CLUSTER, int PARTS, bool XT = false>
 struct Loader {
     static constexpr int COLUMNS = BN / PARTS;
     static constexpr int BOX = NK ? BN / (PARTS > CLUSTER ? PARTS : CLUSTER) : 64;  // columns of W that a copy brings
@@ -155,7 +201,7 @@ struct Loader {
     template <typename P>
     __device__ __forceinline__ void load(const P& pipeline, int i) {
         if (left == 0) scheduler.origin(next++, m0, n0), left = count;
-        int k0 = (count - left--) * 64;
+        int k0 = (count - left--) * SLAB<T>;
         unsigned to = pipeline.producer_acquire_for_tma(i), barrier = pipeline.full(i);
         if constexpr (XT) {
 #pragma unroll
@@ -181,7 +227,7 @@ __device__ __forceinline__ void cluster_sync() {
     else __syncthreads();
 }
 
-// What a warp adds up of its 16 rows of x beside the products, from row m of M on: nothing. f.row() of rows lane / 4 and
+// How a warp multiplies its 16 rows of x, from row m of M on, and what it adds up of them: nothing. f.row() of rows lane / 4 and
 // lane / 4 + 8 is what there is to know of them.
 template <typename F>
 struct GivenRows {
@@ -191,22 +237,30 @@ struct GivenRows {
 #pragma unroll
         for (int h = 0; h < 2; ++h) of_row[h] = f.row(min(m + threadIdx.x % 32 / 4 + h * 8, M - 1));
     }
-    __device__ __forceinline__ void add(const unsigned char*, int, bool) {}
-    __device__ __forceinline__ void finish(long long) {}
+    // All products of the tile: `count` stages of the pipeline from `first` on.
+    template <typename Tile, typename P>
+    __device__ __forceinline__ void multiply(Tile& tile, const P& pipeline, int first, int count, long long) {
+        tile.mainloop(pipeline, first, count);
+    }
+    // Once what the producer brings of columns is there, and of rows: this is where the latter is of the warp's.
+    __device__ __forceinline__ void finish(const float2*) {}
 };
 
 // The producer warpgroup: one thread has x and W brought, and three warps bring f.column() of the columns where there is
 // something to bring.
 struct Producer {
-    static constexpr int REGISTERS = PRODUCER_REGISTERS, COLUMN_THREADS = 96, CONSUMER_WARPS = 0;  // it reads no stage itself
+    static constexpr int REGISTERS = PRODUCER_REGISTERS, COLUMN_THREADS = 96;
+    static constexpr int CONSUMER_WARPS = 0, ROW_BYTES = 0;  // it reads no stage itself, and brings nothing of rows
 
     template <typename T, typename Tile, typename Scheduler, typename L, typename P, typename C, typename F>
-    static __device__ __forceinline__ void run(const Scheduler& scheduler, L& loader, const P& pipeline, const C& columns, F f) {
+    static __device__ __forceinline__ void run(const Scheduler& scheduler, L& loader, const P& pipeline, const C& columns,
+                                               long long, F f) {
         using Column = decltype(f.column(0));
-        if (threadIdx.x == 0) {
+        if (threadIdx.x < 32) {
+            if (elected())
 #pragma unroll 1
-            for (int i = 0; i < scheduler.count * loader.count; ++i) loader.load(pipeline, i);
-        } else if (HAS_COLUMNS<Column> && threadIdx.x >= 32) {
+                for (int i = 0; i < scheduler.count * loader.count; ++i) loader.load(pipeline, i);
+        } else if (HAS_COLUMNS<Column>) {
             for (int i = 0; i < scheduler.count; ++i) {
                 long long m0, n0;
                 scheduler.origin(i, m0, n0);
@@ -218,7 +272,7 @@ struct Producer {
     }
 };
 
-// The consumer warpgroups: all tiles. `columns` brings f.column() of their columns; Rows is what is added up of rows of x.
+// The consumer warpgroups: all tiles. `columns` brings f.column() of their columns, and behind it what Produce knows of rows.
 template <typename Tile, typename Rows, typename T, typename Scheduler, typename P, typename C, typename F>
 __device__ __forceinline__ void consume(const Scheduler& scheduler, const P& pipeline, const C& columns, unsigned char* out, T* y,
                                         long long K, int count, F f) {
@@ -228,13 +282,11 @@ __device__ __forceinline__ void consume(const Scheduler& scheduler, const P& pip
         scheduler.origin(i, m0, n0);
         Tile tile;
         Rows rows(f, m0 + tile.row0, scheduler.M);
-        tile.mainloop(pipeline, i * count, count, [&](int k, const unsigned char* x) {
-            rows.add(x, static_cast<int>(K) - k * SLAB<T>, k == 0);
-        });
-        rows.finish(K);
+        rows.multiply(tile, pipeline, i * count, count, K);
         if (HAS_COLUMNS<Column>) columns.consumer_wait(i);
-        tile.epilogue(out, y, scheduler.M, scheduler.N, m0, n0, f, rows.of_row,
-                      reinterpret_cast<const Column*>(columns.stage(i)));
+        auto of_columns = reinterpret_cast<const Column*>(columns.stage(i));
+        rows.finish(reinterpret_cast<const float2*>(of_columns + Tile::COLUMNS) + tile.row0);
+        tile.epilogue(out, y, scheduler.M, scheduler.N, m0, n0, f, rows.of_row, of_columns);
         if (HAS_COLUMNS<Column>) columns.consumer_release(i);
     }
 }
@@ -246,18 +298,19 @@ __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap
     using Tile = WarpgroupTile<T, NK, BM, BN, PARTS, XT>;
     using Stages = Pipeline<STAGES, Tile::STAGE, CLUSTER>;
     using Column = decltype(f.column(0));
-    extern __shared__ __align__(1024) unsigned char memory[];  // Stages::BYTES + OUT_BYTES + twice the columns and barriers
+    constexpr int OF_A_TILE = Tile::COLUMNS * static_cast<int>(sizeof(Column)) + BM * Produce::ROW_BYTES;
+    extern __shared__ __align__(1024) unsigned char memory[];  // Stages::BYTES + OUT_BYTES + twice OF_A_TILE and barriers
     Stages pipeline(memory);
-    Pipeline<2, Tile::COLUMNS * static_cast<int>(sizeof(Column))> columns(memory + Stages::BYTES + Tile::OUT_BYTES);
+    Pipeline<2, OF_A_TILE> columns(memory + Stages::BYTES + Tile::OUT_BYTES);
     TileScheduler<BM, Tile::COLUMNS, CLUSTER> scheduler(M, N);
-    int count = static_cast<int>((K + 63) / 64);  // stages of a tile
+    int count = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>);  // stages of a tile
     if (threadIdx.x == 0)
         pipeline.init(1, BM / 16 + Produce::CONSUMER_WARPS), columns.init(Produce::COLUMN_THREADS, BM / 16);
     cluster_sync<CLUSTER>();
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<Produce::REGISTERS>();
-        Loader<NK, BM, BN, CLUSTER, PARTS, XT> loader(scheduler, x, W, count);
-        Produce::template run<T, Tile>(scheduler, loader, pipeline, columns, f);
+        Loader<T, NK, BM, BN, CLUSTER, PARTS, XT> loader(scheduler, x, W, count);
+        Produce::template run<T, Tile>(scheduler, loader, pipeline, columns, K, f);
     } else {
         warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, Produce::REGISTERS>>();
         consume<Tile, Rows<F>>(scheduler, pipeline, columns, memory + Stages::BYTES, y, K, count, f);

@@ -1,10 +1,10 @@
-// Hopper's warpgroup products (wgmma; compiled for sm_90a) of 16-bit elements.
+// Hopper's warpgroup products (wgmma; compiled for sm_90a) of 16-bit elements, and of float as tf32.
 //
 // A product takes its operands by descriptors of shared memory, in rows of 128 bytes whose eight chunks are exclusive-ored with
 // their row modulo 8 (the instruction's 128-byte swizzle; 1024 bytes are one block of it):
-//   rows of K        64 elements of K of each row of x, or of each column of W
-//   panels           64 columns of W, with a row of 128 bytes for every k
-// or x from registers.
+//   rows of K        128 bytes of K of each row of x, or of each column of W
+//   panels           64 columns of W, with a row of 128 bytes for every k: 16 bits alone
+// or x from registers. Of floats the tensor cores cut off what tf32 does not hold.
 #pragma once
 #include "_shared/cuda/device.cuh"
 
@@ -50,48 +50,60 @@ __device__ __forceinline__ void warpgroup_wait() {
 #define NUMBERS256 FIRST TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
         "%120, %121, %122, %123, %124, %125, %126, %127"
 // x by its descriptor, and in registers. What follows the operands: whether the sums count, two signs, and which are transposed.
-#define OF_MEMORY(N, TYPE, X, W, ADD, COLUMNS, ...)                                                      \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NUMBERS##N "}, " X \
-                 ", " W ", " ADD ", 1, 1, " COLUMNS ";"                                                  \
-                 : __VA_ARGS__                                                                           \
+#define OF_MEMORY(N, TYPES, X, W, ADD, COLUMNS, ...)                                                             \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N TYPES " {" NUMBERS##N "}, " X ", " W ", " ADD ", 1, 1" COLUMNS ";" \
+                 : __VA_ARGS__                                                                                    \
                  : "l"(x), "l"(w), "n"(ADDS), "n"(X_IN_COLUMNS), "n"(IN_COLUMNS))
-#define OF_REGISTERS(N, TYPE, X, W, COLUMNS, ...)                                                           \
-    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." TYPE "." TYPE " {" NUMBERS##N "}, {" X   \
-                 "}, " W ", 1, 1, 1, " COLUMNS ";"                                                          \
-                 : __VA_ARGS__                                                                              \
+#define OF_REGISTERS(N, TYPES, X, W, COLUMNS, ...)                                                                \
+    asm volatile("wgmma.mma_async.sync.aligned.m64n" #N TYPES " {" NUMBERS##N "}, {" X "}, " W ", 1, 1, 1" COLUMNS ";" \
+                 : __VA_ARGS__                                                                                    \
                  : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(w), "n"(IN_COLUMNS))
-#define PRODUCTS_OF_MEMORY(TYPE)                                                                                 \
-    static_assert(FN == 16 || FN == 32, "128 or 256 columns");                                                   \
-    if constexpr (FN == 32)                                                                                      \
-        OF_MEMORY(256, TYPE, "%128", "%129", "%130", "%131, %132", SUMS32(0), SUMS32(8), SUMS32(16), SUMS32(24));      \
-    else OF_MEMORY(128, TYPE, "%64", "%65", "%66", "%67, %68", SUMS32(0), SUMS32(8))
-#define PRODUCTS_OF_REGISTERS(TYPE)                                                                              \
-    static_assert(FN == 8 || FN == 16, "64 or 128 columns");                                                     \
-    if constexpr (FN == 16)                                                                                      \
-        OF_REGISTERS(128, TYPE, "%64, %65, %66, %67", "%68", "%69", SUMS32(0), SUMS32(8));                       \
-    else OF_REGISTERS(64, TYPE, "%32, %33, %34, %35", "%36", "%37", SUMS32(0))
+#define SUMS64(j) SUMS32(j), SUMS32(j + 8)
+#define PRODUCTS_OF_MEMORY(TYPES, COLUMNS256, COLUMNS128)                                                         \
+    static_assert(FN == 16 || FN == 32, "128 or 256 columns");                                                    \
+    if constexpr (FN == 32) OF_MEMORY(256, TYPES, "%128", "%129", "%130", COLUMNS256, SUMS64(0), SUMS64(16));     \
+    else OF_MEMORY(128, TYPES, "%64", "%65", "%66", COLUMNS128, SUMS64(0))
+#define PRODUCTS_OF_REGISTERS(TYPES, COLUMNS256, COLUMNS128, COLUMNS64)                                           \
+    static_assert(FN == 8 || FN == 16 || FN == 32, "64, 128 or 256 columns");                                     \
+    if constexpr (FN == 32)                                                                                       \
+        OF_REGISTERS(256, TYPES, "%128, %129, %130, %131", "%132", COLUMNS256, SUMS64(0), SUMS64(16));            \
+    else if constexpr (FN == 16) OF_REGISTERS(128, TYPES, "%64, %65, %66, %67", "%68", COLUMNS128, SUMS64(0));    \
+    else OF_REGISTERS(64, TYPES, "%32, %33, %34, %35", "%36", COLUMNS64, SUMS32(0))
+#define PRODUCTS16_OF_MEMORY(TYPE) PRODUCTS_OF_MEMORY("k16.f32." TYPE "." TYPE, ", %131, %132", ", %67, %68")
+#define PRODUCTS16_OF_REGISTERS(TYPE) PRODUCTS_OF_REGISTERS("k16.f32." TYPE "." TYPE, ", %133", ", %69", ", %37")
+#define TF32 "k8.f32.tf32.tf32"
 
-// c += 64 rows of x @ FN * 8 columns of W over 16 of K; c = without ADDS. IN_COLUMNS is 1 where W lies in panels of columns, X_IN_COLUMNS where
-// x lies in such panels of rows.
-// x in registers are mma.sync's fragments of 16 rows a warp.
+// c += 64 rows of x @ FN * 8 columns of W over 32 bytes of K; c = without ADDS. IN_COLUMNS is 1 where W lies in panels of columns,
+// X_IN_COLUMNS where x lies in such panels of rows. x in registers are mma.sync's fragments of 16 rows a warp.
 template <int IN_COLUMNS, int ADDS = 1, int X_IN_COLUMNS = 0, int FN>
 __device__ __forceinline__ void wgmma(float (&c)[FN][4], unsigned long long x, unsigned long long w, float16) {
-    PRODUCTS_OF_MEMORY("f16");
+    PRODUCTS16_OF_MEMORY("f16");
 }
 template <int IN_COLUMNS, int ADDS = 1, int X_IN_COLUMNS = 0, int FN>
 __device__ __forceinline__ void wgmma(float (&c)[FN][4], unsigned long long x, unsigned long long w, bfloat16) {
-    PRODUCTS_OF_MEMORY("bf16");
+    PRODUCTS16_OF_MEMORY("bf16");
 }
 template <int IN_COLUMNS, int FN>
 __device__ __forceinline__ void wgmma(float (&c)[FN][4], const unsigned (&x)[4], unsigned long long w, float16) {
-    PRODUCTS_OF_REGISTERS("f16");
+    PRODUCTS16_OF_REGISTERS("f16");
 }
 template <int IN_COLUMNS, int FN>
 __device__ __forceinline__ void wgmma(float (&c)[FN][4], const unsigned (&x)[4], unsigned long long w, bfloat16) {
-    PRODUCTS_OF_REGISTERS("bf16");
+    PRODUCTS16_OF_REGISTERS("bf16");
+}
+template <int IN_COLUMNS, int ADDS = 1, int X_IN_COLUMNS = 0, int FN>
+__device__ __forceinline__ void wgmma(float (&c)[FN][4], unsigned long long x, unsigned long long w, float) {
+    static_assert(!IN_COLUMNS && !X_IN_COLUMNS, "tf32 is multiplied from rows of K alone");
+    PRODUCTS_OF_MEMORY(TF32, "", "");
+}
+template <int IN_COLUMNS, int FN>
+__device__ __forceinline__ void wgmma(float (&c)[FN][4], const unsigned (&x)[4], unsigned long long w, float) {
+    static_assert(!IN_COLUMNS, "tf32 is multiplied from rows of K alone");
+    PRODUCTS_OF_REGISTERS(TF32, "", "", "");
 }
 #undef SUMS4
 #undef SUMS32
+#undef SUMS64
 #undef TEN
 #undef FIRST
 #undef NUMBERS64
@@ -101,6 +113,9 @@ __device__ __forceinline__ void wgmma(float (&c)[FN][4], const unsigned (&x)[4],
 #undef OF_REGISTERS
 #undef PRODUCTS_OF_MEMORY
 #undef PRODUCTS_OF_REGISTERS
+#undef PRODUCTS16_OF_MEMORY
+#undef PRODUCTS16_OF_REGISTERS
+#undef TF32
 
 // Keeps the compiler from touching sums while products are under way.
 template <int FN>

@@ -66,8 +66,10 @@ __device__ __forceinline__ void warpgroup_wait() {
         OF_MEMORY(256, TYPE, "%128", "%129", "%130", "%131, %132", SUMS32(0), SUMS32(8), SUMS32(16), SUMS32(24));      \
     else OF_MEMORY(128, TYPE, "%64", "%65", "%66", "%67, %68", SUMS32(0), SUMS32(8))
 #define PRODUCTS_OF_REGISTERS(TYPE)                                                                              \
-    static_assert(FN == 8 || FN == 16, "64 or 128 columns");                                                     \
-    if constexpr (FN == 16)                                                                                      \
+    static_assert(FN == 8 || FN == 16 || FN == 32, "64, 128 or 256 columns");                                    \
+    if constexpr (FN == 32)                                                                                      \
+        OF_REGISTERS(256, TYPE, "%128, %129, %130, %131", "%132", "%133", SUMS32(0), SUMS32(8), SUMS32(16), SUMS32(24)); \
+    else if constexpr (FN == 16)                                                                                 \
         OF_REGISTERS(128, TYPE, "%64, %65, %66, %67", "%68", "%69", SUMS32(0), SUMS32(8));                       \
     else OF_REGISTERS(64, TYPE, "%32, %33, %34, %35", "%36", "%37", SUMS32(0))
 

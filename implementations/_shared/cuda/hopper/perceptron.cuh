@@ -1,0 +1,447 @@
+// A multilayer perceptron of three or four layers on Hopper's warpgroup products, in 16 bits: what a layer makes stays in registers.
+//
+//   mlp_warpgroup<T, LAST, N0, N1, N2, N3, OUT, ROWS, STAGES, CLUSTER>     N3 is 0 where there are three layers
+//
+// A consumer warpgroup has 64 rows. The sums of 128 columns of layer 1 become, with ReLU and rounded, the left operand of their part of
+// layer 2 in the registers where they are: 128 of its K. All N2 columns of layer 2 are summed at once, and become the left operand of
+// what follows. No warp waits for another.
+//
+// x of up to 16 columns is loaded into registers, and W1 stays in shared memory; a wider x is brought to shared memory for as long as
+// its tile lasts, and W1 passes through the ring as W2 does, in the order of the products. W3 of four layers stays in shared memory.
+// The last layer has few columns: warps multiply it by mma.sync, whose fragments of W lie in shared memory as lanes want them.
+//
+//   ROWS = 128  many rows. Blocks are persistent and have two consumer warpgroups; those of a cluster have neighbouring tiles, and
+//               each brings a part of every stage for all.
+//   ROWS = 64   few rows. Four blocks share a tile: each makes a quarter of layer 1's columns, and so multiplies a quarter of
+//               layer 2's K. Warp w of each sends its sums to block w, which thus has those of 16 rows, and ends them.
+//
+// Weights are (K, N). Sums begin at their bias.
+#pragma once
+#include "_shared/cuda/hopper/pipeline.cuh"
+#include "_shared/cuda/hopper/wgmma.cuh"
+
+// Two sums as 16-bit elements of a register, what is below 0 as 0; NaN stays NaN.
+__device__ __forceinline__ unsigned pack_relu(float low, float high, float16) {
+    unsigned r;
+    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+__device__ __forceinline__ unsigned pack_relu(float low, float high, bfloat16) {
+    unsigned r;
+    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+    return r;
+}
+
+// A layer's sums as the left operand of the next one's product.
+template <typename T, int FN>
+__device__ __forceinline__ void pack_layer(unsigned (&a)[FN / 2][4], const float (&c)[FN][4]) {
+#pragma unroll
+    for (int j = 0; j < FN / 2; ++j)
+#pragma unroll
+        for (int r = 0; r < 4; ++r) a[j][r] = pack_relu(c[2 * j + r / 2][r % 2 * 2], c[2 * j + r / 2][r % 2 * 2 + 1], T{});
+}
+
+template <int FN>
+__device__ __forceinline__ void begin_at_bias(float (&c)[FN][4], const float* bias) {
+#pragma unroll
+    for (int j = 0; j < FN; ++j) {
+        float2 b = *reinterpret_cast<const float2*>(bias + j * 8 + threadIdx.x % 4 * 2);
+        c[j][0] = c[j][2] = b.x, c[j][1] = c[j][3] = b.y;
+    }
+}
+
+// Sizes, and where what lies in shared memory: W1 or rows of x, and sums of other blocks in their place; W3; the ring; barriers;
+// biases; the last W.
+template <int N0_, int N1_, int N2_, int N3_, int OUT_, int ROWS_, int STAGES_, int CLUSTER_>
+struct PerceptronSizes {
+    static constexpr int N0 = N0_, N1 = N1_, N2 = N2_, N3 = N3_, OUT = OUT_, ROWS = ROWS_, STAGES = STAGES_, CLUSTER = CLUSTER_;
+    static constexpr bool SPLIT = ROWS == 64, X_IN_REGISTERS = N0 <= 16;
+    static constexpr int SHARING_K = SPLIT ? CLUSTER : 1, SHARING_W = SPLIT ? 1 : CLUSTER;  // blocks
+    static constexpr int CHUNK = 128, COLUMNS = N1 / SHARING_K;  // of layer 1: at a time; of a block
+    static constexpr int SLABS = X_IN_REGISTERS ? 0 : (N0 + 63) / 64, SLAB_BYTES = ROWS * 128;  // of x in shared memory
+    static constexpr int DEPTH = X_IN_REGISTERS ? 64 : 8192 / N2, PIECES = CHUNK / DEPTH;  // rows of W2 in a stage; stages of a chunk
+    static constexpr int STAGE = DEPTH * N2 * 2, CONSUMERS = ROWS / 16;                     // warps
+    static constexpr int W1_BYTES = X_IN_REGISTERS ? 16 * COLUMNS * 2 : 0, THIRD = N2 * N3 * 2, RESIDENT = W1_BYTES + THIRD;
+    static constexpr int SENT = 16 * N2 * 4;  // bytes of sums that a warp sends
+    static constexpr int OWN = W1_BYTES + SLABS * SLAB_BYTES, FRONT = SPLIT && OWN < CLUSTER * SENT ? CLUSTER * SENT : OWN;
+    static constexpr int LAST_K = N3 ? N3 : N2, TILES = (OUT + 7) / 8;  // of the last layer; in eights of columns
+    static constexpr int RING = FRONT + THIRD, BARRIERS = RING + STAGES * (STAGE + 16);
+    static constexpr int FLOATS = (BARRIERS + (2 * SLABS + 1) * 8 + 15) / 16 * 16, BIASES = N1 + N2 + N3 + TILES * 8;
+    static constexpr int LAST_W = FLOATS + BIASES * 4, BYTES = LAST_W + LAST_K / 16 * TILES * 256;
+    static_assert(COLUMNS % CHUNK == 0 && (N2 == 128 || N2 == 256) && (N3 == 0 || N3 == 64) && TILES <= 2, "whole tiles");
+    static_assert(X_IN_REGISTERS || (N0 % 8 == 0 && N0 >= 64 && DEPTH * N2 == 64 * CHUNK), "boxes of x and of W1");
+    static_assert(ROWS == 128 || (SPLIT && CLUSTER == 4), "a warp of four sends its sums to a block of four");
+};
+
+// This lane's part of 16 rows of x from `row` on, as it is loaded.
+template <typename T, int N0>
+struct RowsInRegisters {
+    unsigned short raw[2][4];
+
+    __device__ __forceinline__ void load(const T* x, int row, int M) {
+        int lane = threadIdx.x % 32;
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                int m = row + lane / 4 + h * 8, k = lane % 4 * 2 + e % 2 + e / 2 * 8;
+                raw[h][e] = m < M && k < N0 ? x[static_cast<long long>(m) * N0 + k].bits : 0;
+            }
+    }
+    __device__ __forceinline__ void pack(unsigned (&a)[4]) const {
+#pragma unroll
+        for (int r = 0; r < 4; ++r) a[r] = raw[r % 2][r / 2 * 2] | static_cast<unsigned>(raw[r % 2][r / 2 * 2 + 1]) << 16;
+    }
+};
+
+// The sums of 16 rows from `row` on, to those that there are.
+template <Activation LAST, int OUT, typename T, int TILES>
+__device__ __forceinline__ void store_rows(T* y, int row, int M, const float (&out)[TILES][4]) {
+    struct alignas(2 * sizeof(T)) Pair {
+        T at[2];
+    };
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        int m = row + threadIdx.x % 32 / 4 + h * 8;
+        if (m >= M) continue;
+#pragma unroll
+        for (int j = 0; j < TILES; ++j) {
+            int column = j * 8 + threadIdx.x % 4 * 2;
+            Pair z = {{from_float<T>(activate<LAST>(out[j][h * 2])), from_float<T>(activate<LAST>(out[j][h * 2 + 1]))}};
+            T* to = y + static_cast<long long>(m) * OUT + column;
+            if (OUT % 2 == 0 && column < OUT) *reinterpret_cast<Pair*>(to) = z;
+            if (OUT % 2 && column < OUT) to[0] = z.at[0];
+            if (OUT % 2 && column + 1 < OUT) to[1] = z.at[1];
+        }
+    }
+}
+
+// A block: what lies in its shared memory, and what its warps do.
+template <typename T, typename S>
+struct WarpgroupPerceptron {
+    unsigned char* memory;
+    Pipeline<S::STAGES, S::STAGE, S::SHARING_W> ring;
+    unsigned front, third, resident;  // the places of W1 or x, of W3; the barrier of weights that stay
+    int rank = blockIdx.x % S::CLUSTER, i = 0, read = 0;  // of the ring's stages so many have been asked for, and are released
+
+    __device__ __forceinline__ explicit WarpgroupPerceptron(unsigned char* memory)
+        : memory(memory), ring(memory + S::RING), front(shared_address(memory)), third(front + S::FRONT),
+          resident(front + S::BARRIERS) {}
+    __device__ __forceinline__ unsigned x_full(int slab) const { return resident + 8 + slab * 16; }
+    __device__ __forceinline__ unsigned x_empty(int slab) const { return x_full(slab) + 8; }
+    __device__ __forceinline__ float* biases(int from) const { return reinterpret_cast<float*>(memory + S::FLOATS) + from; }
+    __device__ __forceinline__ unsigned* last_W() const { return reinterpret_cast<unsigned*>(memory + S::LAST_W); }
+    __device__ __forceinline__ int first_column() const { return S::SPLIT ? rank * S::COLUMNS : 0; }
+
+    // By one thread, before a barrier of all.
+    __device__ __forceinline__ void init() const {
+        barrier_init(resident, 1);
+        for (int slab = 0; slab < S::SLABS; ++slab) barrier_init(x_full(slab), 1), barrier_init(x_empty(slab), S::CONSUMERS);
+        ring.init(1, S::CONSUMERS);
+    }
+
+    // ---- the producer: one thread of a warp each ----
+
+    __device__ __forceinline__ void load_resident(const TensorMap& W1, const TensorMap& W3) const {
+        if constexpr (S::RESIDENT > 0) {
+            barrier_arrive_and_expect(resident, S::RESIDENT);
+#pragma unroll 1
+            for (int n = 0; n < S::W1_BYTES / 32; n += 64) tma_load(front + n * 32, W1, first_column() + n, 0, resident);
+            if (S::N3 > 0) tma_load(third, W3, 0, 0, resident);
+        }
+    }
+    // What the products of a tile read of W1 and W2, in their order.
+    __device__ __forceinline__ void load_weights(const TensorMap& W1, const TensorMap& W2) {
+        int part = S::SPLIT ? 0 : rank * 64;
+#pragma unroll 1
+        for (int chunk = first_column(), end = chunk + S::COLUMNS; chunk < end; chunk += S::CHUNK) {
+#pragma unroll 1
+            for (int slab = 0; slab < S::SLABS; ++slab, ++i) {
+                unsigned to = ring.producer_acquire_for_tma(i);
+#pragma unroll 1
+                for (int n = part; n < S::CHUNK; n += S::SHARING_W * 64)
+                    tma_load<S::SHARING_W>(to + n * 128, W1, chunk + n, slab * 64, ring.full(i));
+            }
+#pragma unroll 1
+            for (int piece = 0; piece < S::CHUNK; piece += S::DEPTH, ++i) {
+                unsigned to = ring.producer_acquire_for_tma(i);
+#pragma unroll 1
+                for (int n = part; n < S::N2; n += S::SHARING_W * 64)
+                    tma_load<S::SHARING_W>(to + n * S::DEPTH * 2, W2, n, chunk + piece, ring.full(i));
+            }
+        }
+    }
+    // Rows of x from `row` on, which blocks that share a tile bring for each other.
+    __device__ __forceinline__ void load_x(const TensorMap& x, int row, int tile) const {
+#pragma unroll 1
+        for (int slab = 0; slab < S::SLABS; ++slab) {
+            barrier_wait(x_empty(slab), tile & 1 ^ 1);
+            barrier_arrive_and_expect(x_full(slab), S::SLAB_BYTES);
+            if (slab % S::SHARING_K == (S::SPLIT ? rank : 0))
+                tma_load<S::SHARING_K>(front + slab * S::SLAB_BYTES, x, slab * 64, row, x_full(slab));
+        }
+    }
+
+    // ---- the consumers ----
+
+    // Biases, and the last W in mma.sync's fragments: [step][eight of columns][lane][half] of pairs of K.
+    __device__ __forceinline__ void load_small(const T* b1, const T* b2, const T* b3, const T* W, const T* b) const {
+        constexpr int SECOND = S::N1, THIRD = SECOND + S::N2, LAST = THIRD + S::N3;
+        int thread = threadIdx.x - 128;
+        for (int n = thread; n < S::BIASES; n += S::ROWS * 2) {
+            const T* from = n < SECOND ? b1 + n : n < THIRD ? b2 + n - SECOND : n < LAST ? b3 + n - THIRD : b + n - LAST;
+            *biases(n) = n < LAST + S::OUT ? to_float(*from) : 0.0f;
+        }
+        for (int n = thread; n < S::LAST_K / 16 * S::TILES * 64; n += S::ROWS * 2) {
+            int lane = n / 2 % 32, k = n / 64 / S::TILES * 16 + lane % 4 * 2 + n % 2 * 8, column = n / 64 % S::TILES * 8 + lane / 4;
+            const T* from = W + k * S::OUT + column;
+            last_W()[n] = column < S::OUT ? from[0].bits | static_cast<unsigned>(from[S::OUT].bits) << 16 : 0;
+        }
+        sync_consumers();
+        if (S::RESIDENT > 0) barrier_wait(resident, 0);
+    }
+    __device__ __forceinline__ void sync_consumers() const { asm volatile("bar.sync 1, %0;" ::"n"(S::ROWS * 2) : "memory"); }
+
+    // Products that were issued before stage `end` are done.
+    __device__ __forceinline__ void release(int end) {
+        if (read < end) ring.consumer_release(read++);
+    }
+    __device__ __forceinline__ void release_x(int slab) const {
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) barrier_arrive(x_empty(slab));
+    }
+
+    // sums += layer 2 of this block's columns of layer 1, of 16 rows of x a warp. first_layer_done() is called once nothing of
+    // `front` is read any more.
+    template <typename F>
+    __device__ __forceinline__ void two_layers(float (&sums)[S::N2 / 8][4], const unsigned (&of_x)[4], int tile, F first_layer_done) {
+        unsigned rows = front + (threadIdx.x / 128 - 1) * 64 * 128;  // of this warpgroup, in slabs of x
+#pragma unroll 1
+        for (int chunk = 0; chunk < S::COLUMNS; chunk += S::CHUNK) {
+            bool last = chunk + S::CHUNK == S::COLUMNS;
+            float first[S::CHUNK / 8][4];
+            begin_at_bias(first, biases(first_column() + chunk));
+            warpgroup_wait<0>();
+            warpgroup_fence_operand(sums);
+            release(i);
+            if constexpr (S::X_IN_REGISTERS) {
+                warpgroup_fence_operand(first);
+                warpgroup_arrive();
+                wgmma<1>(first, of_x, descriptor(front + chunk * 32, 2048), T{});
+                warpgroup_commit();
+            } else {
+#pragma unroll 1
+                for (int slab = 0; slab < S::SLABS; ++slab) {
+                    if (chunk == 0) barrier_wait(x_full(slab), tile & 1);
+                    ring.consumer_wait(i);
+                    unsigned x = rows + slab * S::SLAB_BYTES, W = shared_address(ring.stage(i));
+                    warpgroup_fence_operand(first);
+                    warpgroup_arrive();
+#pragma unroll
+                    for (int step = 0; step < 4; ++step)
+                        wgmma<1>(first, descriptor(x + step * 32), descriptor(W + step * 2048, 8192), T{});
+                    warpgroup_commit();
+                    warpgroup_fence_operand(first);
+                    warpgroup_wait<1>();
+                    release(i++);
+                    if (last && slab > 0) release_x(slab - 1);
+                }
+            }
+            warpgroup_wait<0>();
+            warpgroup_fence_operand(first);
+            release(i);
+            if (last && S::SLABS > 0) release_x(S::SLABS - 1);
+            if (last) first_layer_done();
+            unsigned hidden[S::CHUNK / 16][4];
+            pack_layer<T>(hidden, first);
+#pragma unroll
+            for (int piece = 0; piece < S::PIECES; ++piece) {
+                ring.consumer_wait(i);
+                unsigned W = shared_address(ring.stage(i));
+                warpgroup_fence_operand(sums);
+                warpgroup_arrive();
+#pragma unroll
+                for (int step = 0; step < S::DEPTH / 16; ++step)
+                    wgmma<1>(sums, hidden[piece * (S::DEPTH / 16) + step], descriptor(W + step * 2048, S::DEPTH * 128), T{});
+                warpgroup_commit();
+                warpgroup_fence_operand(sums);
+                if (piece > 0) warpgroup_wait<1>();
+                release(i++);
+            }
+        }
+        warpgroup_wait<0>();
+        warpgroup_fence_operand(sums);
+        release(i);
+    }
+
+    // sums += COUNT steps of the last layer's K, from `step` on.
+    template <int COUNT>
+    __device__ __forceinline__ void last_layer(float (&sums)[S::TILES][4], const unsigned (&a)[COUNT][4], int step) const {
+#pragma unroll
+        for (int q = 0; q < COUNT; ++q)
+#pragma unroll
+            for (int j = 0; j < S::TILES; ++j) {
+                uint2 w = reinterpret_cast<const uint2*>(last_W())[((step + q) * S::TILES + j) * 32 + threadIdx.x % 32];
+                unsigned pairs[2] = {w.x, w.y};
+                multiply_add(sums[j], a[q], pairs, T{});
+            }
+    }
+
+    // What follows layer 2, of 16 rows a warp; y's rows begin at `row`.
+    template <Activation LAST>
+    __device__ __forceinline__ void end_rows(const float (&second)[S::N2 / 8][4], T* y, int row, int M) const {
+        unsigned hidden[S::N2 / 16][4];
+        pack_layer<T>(hidden, second);
+        float out[S::TILES][4];
+        begin_at_bias(out, biases(S::N1 + S::N2 + S::N3));
+        if constexpr (S::N3 > 0) {
+            float sums[S::N3 / 8][4];
+            begin_at_bias(sums, biases(S::N1 + S::N2));
+            warpgroup_fence_operand(sums);
+            warpgroup_arrive();
+#pragma unroll
+            for (int step = 0; step < S::N2 / 16; ++step) wgmma<1>(sums, hidden[step], descriptor(third + step * 2048), T{});
+            warpgroup_commit();
+            warpgroup_fence_operand(sums);
+            warpgroup_wait<0>();
+            warpgroup_fence_operand(sums);
+            unsigned before[S::N3 / 16][4];
+            pack_layer<T>(before, sums);
+            last_layer(out, before, 0);
+        } else {
+            last_layer(out, hidden, 0);
+        }
+        store_rows<LAST, S::OUT>(y, row, M, out);
+    }
+
+    // Sends this warp's sums of layer 2 to block `warp`; and the sums of all blocks, of 16 rows of this block's and of a quarter of
+    // the columns for each warp.
+    __device__ __forceinline__ void exchange(const float (&second)[S::N2 / 8][4], float (&quarter)[S::N2 / 32][4]) const {
+        int warp = threadIdx.x / 32 - 4, lane = threadIdx.x % 32;
+        unsigned to = address_in_block(front + rank * S::SENT + lane * 16, warp);
+#pragma unroll
+        for (int j = 0; j < S::N2 / 8; ++j)
+            asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + j * 512), "f"(second[j][0]),
+                         "f"(second[j][1]), "f"(second[j][2]), "f"(second[j][3])
+                         : "memory");
+        cluster_arrive(), cluster_wait();
+        begin_at_bias(quarter, biases(S::N1 + warp * (S::N2 / 4)));
+        const float4* from = reinterpret_cast<const float4*>(memory) + warp * S::N2 + lane;
+#pragma unroll
+        for (int source = 0; source < S::CLUSTER; ++source)
+#pragma unroll
+            for (int j = 0; j < S::N2 / 32; ++j) add(quarter[j], from[source * (S::SENT / 16) + j * 32]);
+    }
+    static __device__ __forceinline__ void add(float (&c)[4], float4 v) { c[0] += v.x, c[1] += v.y, c[2] += v.z, c[3] += v.w; }
+
+    // sums, which begin at the bias, += what four warps have of them, in warp 0. Through the ring, where nothing is left.
+    template <int FN>
+    __device__ __forceinline__ void add_warps(float (&sums)[FN][4], const float (&part)[FN][4]) const {
+        int warp = threadIdx.x / 32 - 4, lane = threadIdx.x % 32;
+        float4* parts = reinterpret_cast<float4*>(ring.memory);
+#pragma unroll
+        for (int j = 0; j < FN; ++j) parts[(warp * FN + j) * 32 + lane] = make_float4(part[j][0], part[j][1], part[j][2], part[j][3]);
+        sync_consumers();
+#pragma unroll
+        for (int source = 0; source < 4; ++source)
+#pragma unroll
+            for (int j = 0; j < FN; ++j) add(sums[j], parts[(source * FN + j) * 32 + lane]);
+    }
+
+    // What follows layer 2, of a block's 16 rows from `row` on: each warp has multiplied a quarter of K.
+    template <Activation LAST>
+    __device__ __forceinline__ void end_shared_rows(const float (&quarter)[S::N2 / 32][4], T* y, int row, int M) const {
+        constexpr int STEPS = S::N2 / 64;
+        int warp = threadIdx.x / 32 - 4, lane = threadIdx.x % 32;
+        unsigned hidden[STEPS][4];
+        pack_layer<T>(hidden, quarter);
+        float out[S::TILES][4];
+        begin_at_bias(out, biases(S::N1 + S::N2 + S::N3));
+        if constexpr (S::N3 > 0) {
+            float part[S::N3 / 8][4] = {}, sums[S::N3 / 8][4];
+#pragma unroll
+            for (int q = 0; q < STEPS; ++q) {
+                int k = (warp * STEPS + q) * 16 + lane % 16;  // this lane's row of W3, for load_matrices
+#pragma unroll
+                for (int j = 0; j < S::N3 / 8; j += 2) {
+                    unsigned r[4];
+                    load_matrices_transposed(r, third + k * 128 + ((j + lane / 16) ^ (k & 7)) * 16);
+                    const unsigned b[2][2] = {{r[0], r[1]}, {r[2], r[3]}};
+                    multiply_add(part[j], hidden[q], b[0], T{});
+                    multiply_add(part[j + 1], hidden[q], b[1], T{});
+                }
+            }
+            begin_at_bias(sums, biases(S::N1 + S::N2));
+            add_warps(sums, part);
+            unsigned before[S::N3 / 16][4];
+            pack_layer<T>(before, sums);
+            last_layer(out, before, 0);
+        } else {
+            float part[S::TILES][4] = {};
+            last_layer(part, hidden, warp * STEPS);
+            add_warps(out, part);
+        }
+        if (warp == 0) store_rows<LAST, S::OUT>(y, row, M, out);
+    }
+};
+
+// `third` is W3 of four layers, `wide_x` x of more than 16 columns; where there is none, any other map. W and b are the last layer's.
+template <typename T, Activation LAST, int N0, int N1, int N2, int N3, int OUT, int ROWS, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128, 1)
+    mlp_warpgroup(const __grid_constant__ TensorMap W1, const __grid_constant__ TensorMap W2,
+                  const __grid_constant__ TensorMap third, const __grid_constant__ TensorMap wide_x, const T* __restrict__ x,
+                  const T* __restrict__ b1, const T* __restrict__ b2, const T* __restrict__ b3, const T* __restrict__ W,
+                  const T* __restrict__ b, T* __restrict__ y, long long rows) {
+    using S = PerceptronSizes<N0, N1, N2, N3, OUT, ROWS, STAGES, CLUSTER>;
+    constexpr int PRODUCER = 24;
+    extern __shared__ __align__(1024) unsigned char memory[];
+    WarpgroupPerceptron<T, S> block(memory);
+    // tiles of rows: a block's are `stride` apart; those past M are empty, and there so that blocks of a cluster have as many
+    int M = static_cast<int>(rows), clusters = gridDim.x / CLUSTER, own = blockIdx.x / CLUSTER;
+    int per_cluster = S::SPLIT ? ROWS : ROWS * CLUSTER, stride = clusters * per_cluster;
+    int begin = own * per_cluster, shift = S::SPLIT ? 0 : block.rank * ROWS;
+    if (threadIdx.x == 0) block.init();
+    cluster_sync<CLUSTER>();
+    if (threadIdx.x < 128) {
+        if constexpr (ROWS == 128) warpgroup_reg_dealloc<PRODUCER>();
+        if (threadIdx.x < 32 && elect_one()) {
+            block.load_resident(W1, third);
+#pragma unroll 1
+            for (int m0 = begin; m0 < M; m0 += stride) block.load_weights(W1, W2);
+        }
+        if (S::SLABS > 0 && threadIdx.x / 32 == 1 && elect_one()) {
+            int tile = 0;
+#pragma unroll 1
+            for (int m0 = begin; m0 < M; m0 += stride) block.load_x(wide_x, m0 + shift, tile++);
+        }
+        if constexpr (S::SPLIT) cluster_arrive(), cluster_wait();
+    } else {
+        if constexpr (ROWS == 128) warpgroup_reg_alloc<CONSUMER_REGISTERS<2, PRODUCER>>();
+        int row0 = static_cast<int>(threadIdx.x) / 32 * 16 - 64 + shift;  // of this warp, in a tile
+        RowsInRegisters<T, N0> next;
+        if (S::X_IN_REGISTERS) next.load(x, begin + row0, M);
+        block.load_small(b1, b2, b3, W, b);
+        if constexpr (S::SPLIT) {
+            unsigned of_x[4] = {};
+            if (S::X_IN_REGISTERS) next.pack(of_x);
+            float second[N2 / 8][4] = {}, quarter[N2 / 32][4];
+            block.two_layers(second, of_x, 0, cluster_arrive);
+            cluster_wait();  // nobody reads what the sums are written over
+            block.exchange(second, quarter);
+            block.template end_shared_rows<LAST>(quarter, y, begin + block.rank * 16, M);
+            return;
+        }
+        int tile = 0;
+#pragma unroll 1
+        for (int m0 = begin; m0 < M; m0 += stride) {
+            unsigned of_x[4] = {};
+            if (S::X_IN_REGISTERS) next.pack(of_x);
+            float second[N2 / 8][4];
+            begin_at_bias(second, block.biases(N1));
+            block.two_layers(second, of_x, tile++, [] {});
+            if (S::X_IN_REGISTERS) next.load(x, m0 + stride + row0, M);  // on their way while this tile ends
+            block.template end_rows<LAST>(second, y, m0 + row0, M);
+        }
+    }
+    cluster_sync<CLUSTER>();
+}

@@ -15,13 +15,18 @@ __device__ __forceinline__ unsigned pack_relu(float low, float high, bfloat16) {
     return r;
 }
 
-// A layer's sums as the left operand of the next one's product.
-template <typename T, int FN>
-__device__ __forceinline__ void pack_layer(unsigned (&a)[FN / 2][4], const float (&c)[FN][4]) {
+// A layer's sums as the left operand of the next one's product; PARTLY, only the first `width` columns, and 0 for the others: an inf in
+// x makes them NaN (inf * 0), which the next layer's zeros do not remove.
+template <typename T, bool PARTLY = false, int FN>
+__device__ __forceinline__ void pack_layer(unsigned (&a)[FN / 2][4], const float (&c)[FN][4], int width = FN * 8) {
 #pragma unroll
     for (int j = 0; j < FN / 2; ++j)
 #pragma unroll
-        for (int r = 0; r < 4; ++r) a[j][r] = pack_relu(c[2 * j + r / 2][r % 2 * 2], c[2 * j + r / 2][r % 2 * 2 + 1], T{});
+        for (int r = 0; r < 4; ++r) {
+            int f = 2 * j + r / 2;
+            a[j][r] = pack_relu(c[f][r % 2 * 2], c[f][r % 2 * 2 + 1], T{});
+            if (PARTLY && f * 8 >= width) a[j][r] = 0;
+        }
 }
 
 template <int FN>

@@ -1,6 +1,6 @@
 // A multilayer perceptron of three or four layers on Hopper's warpgroup products, in 16 bits: what a layer makes stays in registers.
 //
-//   mlp_warpgroup<T, LAST, N0, N1, N2, N3, OUT, ROWS, STAGES, CLUSTER>     N3 is 0 where there are three layers
+//   mlp_warpgroup<T, LAST, N0, WIDTH1, WIDTH2, WIDTH3, OUT, ROWS, STAGES, CLUSTER>     WIDTH3 is 0 where there are three layers
 //
 // A consumer warpgroup has 64 rows. The sums of 128 columns of layer 1 become, with ReLU and rounded, the left operand of their part of
 // layer 2 in the registers where they are: 128 of its K. All N2 columns of layer 2 are summed at once, and become the left operand of
@@ -15,20 +15,26 @@
 //   ROWS = 64   few rows. Four blocks share a tile: each makes a quarter of layer 1's columns, and so multiplies a quarter of
 //               layer 2's K. Warp w of each sends its sums to block w, which thus has those of 16 rows, and ends them.
 //
-// Weights are (K, N). Sums begin at their bias.
+// Weights are (K, N), with all N but the last in eights; what of a tile lies outside of them is 0. Sums begin at their bias.
 #pragma once
 #include "_shared/cuda/hopper/layers.cuh"
 #include "_shared/cuda/hopper/pipeline.cuh"
 #include "_shared/cuda/hopper/wgmma.cuh"
 
-// Sizes, and where what lies in shared memory: W1 or rows of x, and sums of other blocks in their place; W3; the ring; barriers;
+template <int WIDTH, int TILE>
+constexpr int WHOLE_TILES = (WIDTH + TILE - 1) / TILE * TILE;
+
+// Sizes, N in whole tiles, and where what lies in shared memory: W1 or rows of x, and sums of other blocks in their place; W3; the ring; barriers;
 // biases; the last W.
-template <int N0_, int N1_, int N2_, int N3_, int OUT_, int ROWS_, int STAGES_, int CLUSTER_>
+template <int N0_, int WIDTH1_, int WIDTH2_, int WIDTH3_, int OUT_, int ROWS_, int STAGES_, int CLUSTER_>
 struct PerceptronSizes {
-    static constexpr int N0 = N0_, N1 = N1_, N2 = N2_, N3 = N3_, OUT = OUT_, ROWS = ROWS_, STAGES = STAGES_, CLUSTER = CLUSTER_;
+    static constexpr int N0 = N0_, WIDTH1 = WIDTH1_, WIDTH2 = WIDTH2_, WIDTH3 = WIDTH3_, OUT = OUT_;
+    static constexpr int ROWS = ROWS_, STAGES = STAGES_, CLUSTER = CLUSTER_;
     static constexpr bool SPLIT = ROWS == 64, X_IN_REGISTERS = N0 <= 16;
     static constexpr int SHARING_K = SPLIT ? CLUSTER : 1, SHARING_W = SPLIT ? 1 : CLUSTER;  // blocks
-    static constexpr int CHUNK = 128, COLUMNS = N1 / SHARING_K;  // of layer 1: at a time; of a block
+    static constexpr int CHUNK = 128;  // columns of layer 1 at a time
+    static constexpr int N1 = WHOLE_TILES<WIDTH1, CHUNK * SHARING_K>, N2 = WHOLE_TILES<WIDTH2, 128>, N3 = WHOLE_TILES<WIDTH3, 64>;
+    static constexpr int COLUMNS = N1 / SHARING_K;  // of layer 1 for a block
     static constexpr int SLABS = X_IN_REGISTERS ? 0 : (N0 + 63) / 64, SLAB_BYTES = ROWS * 128;  // of x in shared memory
     static constexpr int DEPTH = X_IN_REGISTERS ? 64 : 8192 / N2, PIECES = CHUNK / DEPTH;  // rows of W2 in a stage; stages of a chunk
     static constexpr int STAGE = DEPTH * N2 * 2, CONSUMERS = ROWS / 16;                     // warps
@@ -39,8 +45,8 @@ struct PerceptronSizes {
     static constexpr int RING = FRONT + THIRD, BARRIERS = RING + STAGES * (STAGE + 16);
     static constexpr int FLOATS = (BARRIERS + (2 * SLABS + 1) * 8 + 15) / 16 * 16, BIASES = N1 + N2 + N3 + TILES * 8;
     static constexpr int LAST_W = FLOATS + BIASES * 4, BYTES = LAST_W + LAST_K / 16 * TILES * 256;
-    static_assert(COLUMNS % CHUNK == 0 && (N2 == 128 || N2 == 256) && (N3 == 0 || N3 == 64) && TILES <= 2, "whole tiles");
-    static_assert(X_IN_REGISTERS || (N0 % 8 == 0 && N0 >= 64 && DEPTH * N2 == 64 * CHUNK), "boxes of x and of W1");
+    static_assert(N2 <= 256 && N3 <= 64 && TILES <= 2 && WIDTH1 % 8 + WIDTH2 % 8 + WIDTH3 % 8 == 0, "tiles, and rows in vectors");
+    static_assert(X_IN_REGISTERS || (N0 % 8 == 0 && DEPTH * N2 == 64 * CHUNK), "boxes of x, and a stage of W1");
     static_assert(ROWS == 128 || (SPLIT && CLUSTER == 4), "a warp of four sends its sums to a block of four");
 };
 
@@ -114,16 +120,18 @@ struct WarpgroupPerceptron {
 
     // Biases, and the last W in mma.sync's fragments: [step][eight of columns][lane][half] of pairs of K.
     __device__ __forceinline__ void load_small(const T* b1, const T* b2, const T* b3, const T* W, const T* b) const {
-        constexpr int SECOND = S::N1, THIRD = SECOND + S::N2, LAST = THIRD + S::N3;
+        constexpr int SECOND = S::N1, THIRD = SECOND + S::N2, LAST = THIRD + S::N3, K = S::N3 ? S::WIDTH3 : S::WIDTH2;
         int thread = threadIdx.x - 128;
-        for (int n = thread; n < S::BIASES; n += S::ROWS * 2) {
-            const T* from = n < SECOND ? b1 + n : n < THIRD ? b2 + n - SECOND : n < LAST ? b3 + n - THIRD : b + n - LAST;
-            *biases(n) = n < LAST + S::OUT ? to_float(*from) : 0.0f;
-        }
+        auto bring = [&](int to, const T* bias, int width, int whole) {
+            for (int n = thread; n < whole; n += S::ROWS * 2) *biases(to + n) = n < width ? to_float(bias[n]) : 0.0f;
+        };
+        bring(0, b1, S::WIDTH1, S::N1), bring(SECOND, b2, S::WIDTH2, S::N2), bring(THIRD, b3, S::WIDTH3, S::N3);
+        bring(LAST, b, S::OUT, S::TILES * 8);
         for (int n = thread; n < S::LAST_K / 16 * S::TILES * 64; n += S::ROWS * 2) {
             int lane = n / 2 % 32, k = n / 64 / S::TILES * 16 + lane % 4 * 2 + n % 2 * 8, column = n / 64 % S::TILES * 8 + lane / 4;
             const T* from = W + k * S::OUT + column;
-            last_W()[n] = column < S::OUT ? from[0].bits | static_cast<unsigned>(from[S::OUT].bits) << 16 : 0;
+            bool inside = k < K && column < S::OUT;
+            last_W()[n] = inside ? from[0].bits | static_cast<unsigned>(from[S::OUT].bits) << 16 : 0;
         }
         sync_consumers();
         if (S::RESIDENT > 0) barrier_wait(resident, 0);
@@ -181,7 +189,7 @@ struct WarpgroupPerceptron {
             if (last && S::SLABS > 0) release_x(S::SLABS - 1);
             if (last) first_layer_done();
             unsigned hidden[S::CHUNK / 16][4];
-            pack_layer<T>(hidden, first);
+            pack_layer<T, S::WIDTH1 != S::N1>(hidden, first, S::WIDTH1 - first_column() - chunk);
 #pragma unroll
             for (int piece = 0; piece < S::PIECES; ++piece) {
                 ring.consumer_wait(i);
@@ -219,7 +227,7 @@ struct WarpgroupPerceptron {
     template <Activation LAST>
     __device__ __forceinline__ void end_rows(const float (&second)[S::N2 / 8][4], T* y, int row, int M) const {
         unsigned hidden[S::N2 / 16][4];
-        pack_layer<T>(hidden, second);
+        pack_layer<T, S::WIDTH2 != S::N2>(hidden, second, S::WIDTH2);
         float out[S::TILES][4];
         begin_at_bias(out, biases(S::N1 + S::N2 + S::N3));
         if constexpr (S::N3 > 0) {
@@ -234,7 +242,7 @@ struct WarpgroupPerceptron {
             warpgroup_wait<0>();
             warpgroup_fence_operand(sums);
             unsigned before[S::N3 / 16][4];
-            pack_layer<T>(before, sums);
+            pack_layer<T, S::WIDTH3 != S::N3>(before, sums, S::WIDTH3);
             last_layer(out, before, 0);
         } else {
             last_layer(out, hidden, 0);
@@ -282,7 +290,7 @@ struct WarpgroupPerceptron {
         constexpr int STEPS = S::N2 / 64;
         int warp = threadIdx.x / 32 - 4, lane = threadIdx.x % 32;
         unsigned hidden[STEPS][4];
-        pack_layer<T>(hidden, quarter);
+        pack_layer<T, S::WIDTH2 != S::N2>(hidden, quarter, S::WIDTH2 - warp * (S::N2 / 4));
         float out[S::TILES][4];
         begin_at_bias(out, biases(S::N1 + S::N2 + S::N3));
         if constexpr (S::N3 > 0) {
@@ -302,7 +310,7 @@ struct WarpgroupPerceptron {
             begin_at_bias(sums, biases(S::N1 + S::N2));
             add_warps(sums, part);
             unsigned before[S::N3 / 16][4];
-            pack_layer<T>(before, sums);
+            pack_layer<T, S::WIDTH3 != S::N3>(before, sums, S::WIDTH3);
             last_layer(out, before, 0);
         } else {
             float part[S::TILES][4] = {};
@@ -314,13 +322,13 @@ struct WarpgroupPerceptron {
 };
 
 // `third` is W3 of four layers, `wide_x` x of more than 16 columns; where there is none, any other map. W and b are the last layer's.
-template <typename T, Activation LAST, int N0, int N1, int N2, int N3, int OUT, int ROWS, int STAGES, int CLUSTER>
+template <typename T, Activation LAST, int N0, int WIDTH1, int WIDTH2, int WIDTH3, int OUT, int ROWS, int STAGES, int CLUSTER>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128, 1)
     mlp_warpgroup(const __grid_constant__ TensorMap W1, const __grid_constant__ TensorMap W2,
                   const __grid_constant__ TensorMap third, const __grid_constant__ TensorMap wide_x, const T* __restrict__ x,
                   const T* __restrict__ b1, const T* __restrict__ b2, const T* __restrict__ b3, const T* __restrict__ W,
                   const T* __restrict__ b, T* __restrict__ y, long long rows) {
-    using S = PerceptronSizes<N0, N1, N2, N3, OUT, ROWS, STAGES, CLUSTER>;
+    using S = PerceptronSizes<N0, WIDTH1, WIDTH2, WIDTH3, OUT, ROWS, STAGES, CLUSTER>;
     constexpr int PRODUCER = 24;
     extern __shared__ __align__(1024) unsigned char memory[];
     WarpgroupPerceptron<T, S> block(memory);
@@ -352,7 +360,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128
         if constexpr (S::SPLIT) {
             unsigned of_x[4] = {};
             if (S::X_IN_REGISTERS) next.pack(of_x);
-            float second[N2 / 8][4] = {}, quarter[N2 / 32][4];
+            float second[S::N2 / 8][4] = {}, quarter[S::N2 / 32][4];
             block.two_layers(second, of_x, 0, cluster_arrive);
             cluster_wait();  // nobody reads what the sums are written over
             block.exchange(second, quarter);
@@ -364,8 +372,8 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128
         for (int m0 = begin; m0 < M; m0 += stride) {
             unsigned of_x[4] = {};
             if (S::X_IN_REGISTERS) next.pack(of_x);
-            float second[N2 / 8][4];
-            begin_at_bias(second, block.biases(N1));
+            float second[S::N2 / 8][4];
+            begin_at_bias(second, block.biases(S::N1));
             block.two_layers(second, of_x, tile++, [] {});
             if (S::X_IN_REGISTERS) next.load(x, m0 + stride + row0, M);  // on their way while this tile ends
             block.template end_rows<LAST>(second, y, m0 + row0, M);

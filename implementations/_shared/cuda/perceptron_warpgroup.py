@@ -44,8 +44,8 @@ def no_warpgroups(case, device):
     if tuple(device.capability) != (9, 0) or case.itemsize != 2 or case.options["w_layout"] != "kn":
         return "KERNEL=warpgroup is for Hopper (9.0), 16 bits and W of (K, N)"
     sizes, M = widths(case), case.sizes["M"]
-    if len(sizes) not in (4, 5) or sizes[2] > 256 or max(sizes[3:-1], default=0) > 64 or sizes[-1] > 16:
-        return "KERNEL=warpgroup is for three or four layers, N2 up to 256, N3 of four up to 64, the last N up to 16"
+    if len(sizes) not in (4, 5) or sizes[2] > 256 or max(sizes[3:-1], default=0) > 64 or sizes[-1] > 128:
+        return "KERNEL=warpgroup is for three or four layers, N2 up to 256, N3 of four up to 64, the last N up to 128"
     if not rows_are_aligned(case, *sizes[1:-1], *(n for n in sizes[:1] if n > IN_REGISTERS)):
         return f"KERNEL=warpgroup takes N in eights, but x of up to {IN_REGISTERS} columns and the last N"
     return None if M < 2**31 - 2**17 else "rows are counted in 32 bits"

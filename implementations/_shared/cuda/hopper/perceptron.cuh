@@ -45,7 +45,7 @@ struct PerceptronSizes {
     static constexpr int RING = FRONT + THIRD, BARRIERS = RING + STAGES * (STAGE + 16);
     static constexpr int FLOATS = (BARRIERS + (2 * SLABS + 1) * 8 + 15) / 16 * 16, BIASES = N1 + N2 + N3 + TILES * 8;
     static constexpr int LAST_W = FLOATS + BIASES * 4, BYTES = LAST_W + LAST_K / 16 * TILES * 256;
-    static_assert(N2 <= 256 && N3 <= 64 && TILES <= 2 && WIDTH1 % 8 + WIDTH2 % 8 + WIDTH3 % 8 == 0, "tiles, and rows in vectors");
+    static_assert(N2 <= 256 && N3 <= 64 && TILES <= 16 && WIDTH1 % 8 + WIDTH2 % 8 + WIDTH3 % 8 == 0, "tiles, and rows in vectors");
     static_assert(X_IN_REGISTERS || (N0 % 8 == 0 && DEPTH * N2 == 64 * CHUNK), "boxes of x, and a stage of W1");
     static_assert(ROWS == 128 || (SPLIT && CLUSTER == 4), "a warp of four sends its sums to a block of four");
 };

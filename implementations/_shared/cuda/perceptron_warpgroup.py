@@ -11,15 +11,16 @@ from implementations._shared.gpu import multiprocessors, rows_are_aligned
 SHARING_WEIGHTS, SHARING_ROWS = 128, 64  # BLOCK_M: what the blocks of a cluster share
 COLUMNS = 128  # of layer 1 at a time, as in hopper/perceptron.cuh
 IN_REGISTERS = 16  # columns of x at most
-TILES = {SHARING_WEIGHTS: (1, 2), SHARING_ROWS: (4,)}  # BLOCK_M → CLUSTER
+TILES = {SHARING_WEIGHTS: (1, 2), SHARING_ROWS: (2, 4)}  # BLOCK_M → CLUSTER
 MOST_STAGES = 9
 
 
 def config(case, device):
-    """The config of the most rows that leave no multiprocessor without a block, with the most stages that are of use, or None where no
-    kernel here can run the case."""
-    few = 4 * -(-case.sizes["M"] // SHARING_ROWS) <= multiprocessors(device)
-    rows, cluster = (SHARING_ROWS, 4) if few else (SHARING_WEIGHTS, 2)
+    """The config that shares rows among the most blocks that run at once, or else weights, with the most stages, or None where no kernel
+    here can run the case."""
+    tiles = -(-case.sizes["M"] // SHARING_ROWS)
+    sharing = next((blocks for blocks in (4, 2) if tiles * blocks <= multiprocessors(device)), None)
+    rows, cluster = (SHARING_ROWS, sharing) if sharing else (SHARING_WEIGHTS, 2)
     shape = {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": COLUMNS, "CLUSTER": cluster}
     choices = (shape | {"num_stages": stages} for stages in range(MOST_STAGES, 1, -1))
     return next((c for c in choices if fits(case, device, c) is None), None)
@@ -31,7 +32,7 @@ def fits(case, device, config):
         return reason
     rows, cluster, stages = config["BLOCK_M"], config["CLUSTER"], config["num_stages"]
     if cluster not in TILES.get(rows, ()) or config["BLOCK_N"] != COLUMNS:
-        return "the tiles of KERNEL=warpgroup are 128×128 in clusters of 1 or 2, and 64×128 in clusters of 4"
+        return "the tiles of KERNEL=warpgroup are 128×128 in clusters of 1 or 2, and 64×128 in clusters of 2 or 4"
     if stages < 2:
         return f"num_stages is {stages}: one is read while another is written"
     if stages > MOST_STAGES:
@@ -64,7 +65,7 @@ def shape(case, rows, cluster):
     slabs = -(-N0 // 64) if N0 > IN_REGISTERS else 0
     share = cluster if rows == SHARING_ROWS else 1
     own = slabs * rows * 128 if slabs else 16 * N1 // share * 2
-    front = max(own, cluster * 16 * N2 * 4) if share > 1 else own
+    front = max(own, 64 * N2 * 4) if share > 1 else own
     return 8192 // N2 if slabs else 64, front + N2 * N3 * 2, slabs
 
 

@@ -12,8 +12,8 @@
 //
 //   ROWS = 128  many rows. Blocks are persistent and have two consumer warpgroups; those of a cluster have neighbouring tiles, and
 //               each brings a part of every stage for all.
-//   ROWS = 64   few rows. Four blocks share a tile: each makes a quarter of layer 1's columns, and so multiplies a quarter of
-//               layer 2's K. Warp w of each sends its sums to block w, which thus has those of 16 rows, and ends them.
+//   ROWS = 64   few rows. The blocks of a cluster share a tile: each makes its part of layer 1's columns, and so multiplies that part of
+//               layer 2's K. Each warp sends its sums, of 16 rows, to one block, which adds up those of all blocks and ends the rows.
 //
 // Weights are (K, N), with all N but the last in eights; what of a tile lies outside of them is 0. Sums begin at their bias.
 #pragma once
@@ -39,15 +39,16 @@ struct PerceptronSizes {
     static constexpr int DEPTH = X_IN_REGISTERS ? 64 : 8192 / N2, PIECES = CHUNK / DEPTH;  // rows of W2 in a stage; stages of a chunk
     static constexpr int STAGE = DEPTH * N2 * 2, CONSUMERS = ROWS / 16;                     // warps
     static constexpr int W1_BYTES = X_IN_REGISTERS ? 16 * COLUMNS * 2 : 0, THIRD = N2 * N3 * 2, RESIDENT = W1_BYTES + THIRD;
-    static constexpr int SENT = 16 * N2 * 4;  // bytes of sums that a warp sends
-    static constexpr int OWN = W1_BYTES + SLABS * SLAB_BYTES, FRONT = SPLIT && OWN < CLUSTER * SENT ? CLUSTER * SENT : OWN;
+    static constexpr int GROUPS = 4 / CLUSTER, PART = N2 / CLUSTER;  // of 16 rows that a block ends; columns of them for each warp
+    static constexpr int SENT = 16 * N2 * 4;                         // bytes of sums that a warp sends
+    static constexpr int OWN = W1_BYTES + SLABS * SLAB_BYTES, FRONT = SPLIT && OWN < 4 * SENT ? 4 * SENT : OWN;
     static constexpr int LAST_K = N3 ? N3 : N2, TILES = (OUT + 7) / 8;  // of the last layer; in eights of columns
     static constexpr int RING = FRONT + THIRD, BARRIERS = RING + STAGES * (STAGE + 16);
     static constexpr int FLOATS = (BARRIERS + (2 * SLABS + 1) * 8 + 15) / 16 * 16, BIASES = N1 + N2 + N3 + TILES * 8;
     static constexpr int LAST_W = FLOATS + BIASES * 4, BYTES = LAST_W + LAST_K / 16 * TILES * 256;
     static_assert(N2 <= 256 && N3 <= 64 && TILES <= 16 && WIDTH1 % 8 + WIDTH2 % 8 + WIDTH3 % 8 == 0, "tiles, and rows in vectors");
     static_assert(X_IN_REGISTERS || (N0 % 8 == 0 && DEPTH * N2 == 64 * CHUNK), "boxes of x, and a stage of W1");
-    static_assert(ROWS == 128 || (SPLIT && CLUSTER == 4), "a warp of four sends its sums to a block of four");
+    static_assert(ROWS == 128 || (SPLIT && (CLUSTER == 2 || CLUSTER == 4)), "four warps send their sums to all blocks");
 };
 
 // A block: what lies in its shared memory, and what its warps do.
@@ -250,74 +251,77 @@ struct WarpgroupPerceptron {
         store_rows<LAST, S::OUT>(y, row, M, out);
     }
 
-    // Sends this warp's sums of layer 2 to block `warp`; and the sums of all blocks, of 16 rows of this block's and of a quarter of
-    // the columns for each warp.
-    __device__ __forceinline__ void exchange(const float (&second)[S::N2 / 8][4], float (&quarter)[S::N2 / 32][4]) const {
-        int warp = threadIdx.x / 32 - 4, lane = threadIdx.x % 32;
-        unsigned to = address_in_block(front + rank * S::SENT + lane * 16, warp);
+    // Of the warps of a block that ends shared rows: which 16 rows of them it has, and which part of the columns.
+    __device__ __forceinline__ int group() const { return threadIdx.x / 32 % S::GROUPS; }
+    __device__ __forceinline__ int part() const { return (threadIdx.x / 32 - 4) / S::GROUPS; }
+
+    // Sends this warp's sums of layer 2 to the block that ends its rows; and `own`, the sums of all blocks.
+    __device__ __forceinline__ void exchange(const float (&second)[S::N2 / 8][4], float (&own)[S::PART / 8][4]) const {
+        int lane = threadIdx.x % 32;
+        unsigned to = address_in_block(front + (rank * S::GROUPS + group()) * S::SENT + lane * 16, part());
 #pragma unroll
         for (int j = 0; j < S::N2 / 8; ++j)
             asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + j * 512), "f"(second[j][0]),
                          "f"(second[j][1]), "f"(second[j][2]), "f"(second[j][3])
                          : "memory");
         cluster_arrive(), cluster_wait();
-        begin_at_bias(quarter, biases(S::N1 + warp * (S::N2 / 4)));
-        const float4* from = reinterpret_cast<const float4*>(memory) + warp * S::N2 + lane;
+        begin_at_bias(own, biases(S::N1 + part() * S::PART));
+        const float4* from = reinterpret_cast<const float4*>(memory + group() * S::SENT) + part() * (S::PART * 4) + lane;
 #pragma unroll
         for (int source = 0; source < S::CLUSTER; ++source)
 #pragma unroll
-            for (int j = 0; j < S::N2 / 32; ++j) add(quarter[j], from[source * (S::SENT / 16) + j * 32]);
+            for (int j = 0; j < S::PART / 8; ++j) add(own[j], from[source * (S::GROUPS * S::SENT / 16) + j * 32]);
     }
     static __device__ __forceinline__ void add(float (&c)[4], float4 v) { c[0] += v.x, c[1] += v.y, c[2] += v.z, c[3] += v.w; }
 
-    // sums, which begin at the bias, += what four warps have of them, in warp 0. Through the ring, where nothing is left.
+    // sums, which begin at the bias, += what the warps of these rows have of them. Through the ring, where nothing is left.
     template <int FN>
-    __device__ __forceinline__ void add_warps(float (&sums)[FN][4], const float (&part)[FN][4]) const {
-        int warp = threadIdx.x / 32 - 4, lane = threadIdx.x % 32;
-        float4* parts = reinterpret_cast<float4*>(ring.memory);
+    __device__ __forceinline__ void add_parts(float (&sums)[FN][4], const float (&own)[FN][4]) const {
+        int lane = threadIdx.x % 32;
+        float4* parts = reinterpret_cast<float4*>(ring.memory) + group() * (S::CLUSTER * FN * 32) + lane;
 #pragma unroll
-        for (int j = 0; j < FN; ++j) parts[(warp * FN + j) * 32 + lane] = make_float4(part[j][0], part[j][1], part[j][2], part[j][3]);
+        for (int j = 0; j < FN; ++j) parts[(part() * FN + j) * 32] = make_float4(own[j][0], own[j][1], own[j][2], own[j][3]);
         sync_consumers();
 #pragma unroll
-        for (int source = 0; source < 4; ++source)
+        for (int i = 0; i < S::CLUSTER; ++i)
 #pragma unroll
-            for (int j = 0; j < FN; ++j) add(sums[j], parts[(source * FN + j) * 32 + lane]);
+            for (int j = 0; j < FN; ++j) add(sums[j], parts[(i * FN + j) * 32]);
     }
 
-    // What follows layer 2, of a block's 16 rows from `row` on: each warp has multiplied a quarter of K.
+    // What follows layer 2, of a block's rows from `row` on: each warp multiplies its part of K.
     template <Activation LAST>
-    __device__ __forceinline__ void end_shared_rows(const float (&quarter)[S::N2 / 32][4], T* y, int row, int M) const {
-        constexpr int STEPS = S::N2 / 64;
-        int warp = threadIdx.x / 32 - 4, lane = threadIdx.x % 32;
+    __device__ __forceinline__ void end_shared_rows(const float (&second)[S::PART / 8][4], T* y, int row, int M) const {
+        constexpr int STEPS = S::PART / 16;
+        int lane = threadIdx.x % 32;
         unsigned hidden[STEPS][4];
-        pack_layer<T, S::WIDTH2 != S::N2>(hidden, quarter, S::WIDTH2 - warp * (S::N2 / 4));
+        pack_layer<T, S::WIDTH2 != S::N2>(hidden, second, S::WIDTH2 - part() * S::PART);
         float out[S::TILES][4];
         begin_at_bias(out, biases(S::N1 + S::N2 + S::N3));
         if constexpr (S::N3 > 0) {
-            float part[S::N3 / 8][4] = {}, sums[S::N3 / 8][4];
+            float own[S::N3 / 8][4] = {}, sums[S::N3 / 8][4];
 #pragma unroll
             for (int q = 0; q < STEPS; ++q) {
-                int k = (warp * STEPS + q) * 16 + lane % 16;  // this lane's row of W3, for load_matrices
+                int k = (part() * STEPS + q) * 16 + lane % 16;  // this lane's row of W3, for load_matrices
 #pragma unroll
                 for (int j = 0; j < S::N3 / 8; j += 2) {
                     unsigned r[4];
                     load_matrices_transposed(r, third + k * 128 + ((j + lane / 16) ^ (k & 7)) * 16);
                     const unsigned b[2][2] = {{r[0], r[1]}, {r[2], r[3]}};
-                    multiply_add(part[j], hidden[q], b[0], T{});
-                    multiply_add(part[j + 1], hidden[q], b[1], T{});
+                    multiply_add(own[j], hidden[q], b[0], T{});
+                    multiply_add(own[j + 1], hidden[q], b[1], T{});
                 }
             }
             begin_at_bias(sums, biases(S::N1 + S::N2));
-            add_warps(sums, part);
+            add_parts(sums, own);
             unsigned before[S::N3 / 16][4];
             pack_layer<T, S::WIDTH3 != S::N3>(before, sums, S::WIDTH3);
             last_layer(out, before, 0);
         } else {
-            float part[S::TILES][4] = {};
-            last_layer(part, hidden, warp * STEPS);
-            add_warps(out, part);
+            float own[S::TILES][4] = {};
+            last_layer(own, hidden, part() * STEPS);
+            add_parts(out, own);
         }
-        if (warp == 0) store_rows<LAST, S::OUT>(y, row, M, out);
+        if (part() == 0) store_rows<LAST, S::OUT>(y, row + group() * 16, M, out);
     }
 };
 
@@ -360,11 +364,11 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128
         if constexpr (S::SPLIT) {
             unsigned of_x[4] = {};
             if (S::X_IN_REGISTERS) next.pack(of_x);
-            float second[S::N2 / 8][4] = {}, quarter[S::N2 / 32][4];
+            float second[S::N2 / 8][4] = {}, whole[S::PART / 8][4];
             block.two_layers(second, of_x, 0, cluster_arrive);
             cluster_wait();  // nobody reads what the sums are written over
-            block.exchange(second, quarter);
-            block.template end_shared_rows<LAST>(quarter, y, begin + block.rank * 16, M);
+            block.exchange(second, whole);
+            block.template end_shared_rows<LAST>(whole, y, begin + block.rank * S::GROUPS * 16, M);
             return;
         }
         int tile = 0;

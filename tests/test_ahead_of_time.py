@@ -263,6 +263,8 @@ def test_no_layer_of_an_mlp_is_written_over_what_is_still_read(arch):
         if module.skip(case, "default", DEVICES[arch]) is not None:
             continue
         (launch,) = launched(module, case, "default", DEVICES[arch])
+        if "mlp_warpgroup" in launch.program.name:
+            continue  # what its layers make stays in registers
         rows, wide, *warps_and_stages = map(int, re.findall(r"\b\d+\b", launch.program.name))
         stages, cluster = (*warps_and_stages[4:], 1)[:2]
         place = stages * (rows + wide) * 128
@@ -279,6 +281,33 @@ def test_no_layer_of_an_mlp_is_written_over_what_is_still_read(arch):
                 apart += 1
             before = made
     assert apart
+
+
+@pytest.mark.parametrize(
+    ("M", "widths", "rows"),
+    [(300, (13, 512, 128, 64, 3), 64), (70000, (200, 392, 120, 16), 128), (70000, (512, 512, 256, 1), 128)],
+)
+def test_mlps_in_registers_compile_without_spills_or_serial_products(M, widths, rows):
+    """Widths of no named case among them: how many products there are follows from them."""
+    pytest.importorskip("cuda.core")
+    from fusebench.backends.cuda import compile_cubin
+    from fusebench.inspection import disassembler, figures, sass
+    from implementations._shared.cuda import perceptron_warpgroup
+
+    sizes = {"M": M, "LAYERS": len(widths) - 1} | {f"N{i}": n for i, n in enumerate((*widths, 1, 1)[:5])}
+    case = make_case(KERNELS["fused_mlp"], sizes, "bfloat16")
+    own = perceptron_warpgroup.config(case, DEVICES[90])
+    assert own["BLOCK_M"] == rows
+    launch = perceptron_warpgroup.launch(SHARED / "fused_mlp" / "cuda.cu", case, DEVICES[90], own)
+    assert launch.shared_memory <= SHARED_BYTES[90]
+    assert launch.boxes and all(box[-1] == 64 and max(box) <= 256 for box in launch.boxes)
+    cubin = compile_cubin(launch.program.file, "sm_90a", [launch.program.name])
+    (symbol,) = cubin.symbols.values()
+    code = sass.parse(disassembler.disassemble(cubin.code), symbol).instructions
+    first, second = (1 if widths[0] <= 16 else 4), 128 // 16
+    third = widths[2] // 16 if len(widths) == 5 and rows == 128 else 0
+    assert figures.spills(code) == 0 and figures.waits_in_groups(code) == 0
+    assert sum(i.opcode.startswith("HGMMA") for i in code) == first + second + third
 
 
 def test_what_a_kernel_adds_to_a_launch_is_named():

@@ -1,11 +1,13 @@
-"""fused_mlp in CUDA C++ (perceptron.cuh describes the algorithm): one launch.
+"""fused_mlp in CUDA C++ (perceptron.cuh and hopper/perceptron.cuh describe the algorithms): one launch.
 
-A tile of rows is one block's (`mlp`), or, on GPUs that have them, shared by the blocks of a cluster (`mlp_cluster`).
+KERNEL says which: a tile of rows is one block's (`mlp`), or, on GPUs that have them, shared by the blocks of a cluster (`mlp_cluster`), in
+`tensor` and `simt`; `warpgroup` is Hopper's for 16 bits and the widths that it takes (`mlp_warpgroup`).
 """
 
 from pathlib import Path
 
-from implementations._shared.cuda import perceptron
+from implementations._shared.cuda import perceptron, perceptron_warpgroup
+from implementations._shared.gpu import is_ieee
 
 BACKEND = "torch"
 FUSED = True
@@ -18,10 +20,11 @@ EXPECT = (
 )  # fmt: skip
 TUNABLES = {
     "default": {
+        "KERNEL": ("tensor", "warpgroup", "simt"),
         "BLOCK_M": (16, 32, 64, 128),
         "BLOCK_N": (128, 256),
         "CLUSTER": (1, 2, 4, 8),
-        "num_stages": (2, 3, 4, 6, 8),
+        "num_stages": (2, 3, 4, 5, 6, 7, 8, 9),
     },
 }
 
@@ -33,21 +36,33 @@ def skip(case, variant, device):
 
 
 def config(case, variant, device):
-    return perceptron.config(case, device)
+    return {"KERNEL": _own_kernel(case)} | perceptron.config(case, device)
 
 
 def fits(case, variant, device, config):
+    if config["KERNEL"] == "warpgroup":
+        return perceptron_warpgroup.fits(case, device, config)
+    if config["KERNEL"] != _own_kernel(case):
+        own = _own_kernel(case)
+        return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
     return perceptron.fits(case, device, config)
 
 
+def _own_kernel(case):
+    return "simt" if is_ieee(case) else "tensor"
+
+
 def launches(case, variant, device, config):
+    if config["KERNEL"] == "warpgroup":
+        return (perceptron_warpgroup.launch(FILE, case, device, config),)
     return (perceptron.launch(FILE, case, config),)
 
 
 def build(case, variant, device, config):
     """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer)."""
     (described,) = launches(case, variant, device, config)
-    run, shape = perceptron.call(described, case), (case.sizes["M"], perceptron.widths(case)[-1])
+    kernels = perceptron_warpgroup if config["KERNEL"] == "warpgroup" else perceptron
+    run, shape = kernels.call(described, case), (case.sizes["M"], perceptron.widths(case)[-1])
 
     def call(x, *weights):
         y = x.new_empty(shape)

@@ -220,13 +220,6 @@ struct Loader {
     }
 };
 
-// All threads of the cluster have come here: its barriers are initialised, or none of its blocks writes to another any more.
-template <int CLUSTER>
-__device__ __forceinline__ void cluster_sync() {
-    if constexpr (CLUSTER > 1) cluster_arrive(), cluster_wait();
-    else __syncthreads();
-}
-
 // How a warp multiplies its 16 rows of x, from row m of M on, and what it adds up of them: nothing. f.row() of rows lane / 4 and
 // lane / 4 + 8 is what there is to know of them.
 template <typename F>

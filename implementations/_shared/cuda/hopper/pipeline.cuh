@@ -38,6 +38,26 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
         : "memory");
 }
 
+// All threads of the cluster have come here: its barriers are initialised, or none of its blocks writes to another any more.
+template <int CLUSTER>
+__device__ __forceinline__ void cluster_sync() {
+    if constexpr (CLUSTER > 1) cluster_arrive(), cluster_wait();
+    else __syncthreads();
+}
+
+// True in one thread of a warp. Where the compiler knows that, a copy is one instruction and not a loop over threads.
+__device__ __forceinline__ bool elect_one() {
+    unsigned elected;
+    asm volatile(
+        "{\n"
+        ".reg .pred p;\n"
+        "elect.sync _|p, 0xffffffff;\n"
+        "selp.u32 %0, 1, 0, p;\n"
+        "}"
+        : "=r"(elected));
+    return elected != 0;
+}
+
 // ---- the copy engine ---------------------------------------------------------------------------------------------------
 
 // What the driver encodes (cuTensorMapEncodeTiled): where a matrix lies, its sizes, and the box that a copy brings, whose rows

@@ -1,0 +1,108 @@
+"""The tiles of hopper/perceptron.cuh, and its launch. `case` is one of fused_mlp.
+
+The tunables are those of perceptron.py with KERNEL=warpgroup: BLOCK_M=128 for many rows, 64 for few; BLOCK_N is how many columns of layer
+1 are in registers at a time.
+"""
+
+from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
+from implementations._shared.cuda.perceptron import widths
+from implementations._shared.gpu import multiprocessors, rows_are_aligned
+
+SHARING_WEIGHTS, SHARING_ROWS = 128, 64  # BLOCK_M: what the blocks of a cluster share
+COLUMNS = 128  # of layer 1 at a time, as in hopper/perceptron.cuh
+IN_REGISTERS = 16  # columns of x at most
+TILES = {SHARING_WEIGHTS: (1, 2), SHARING_ROWS: (2, 4)}  # BLOCK_M → CLUSTER
+MOST_STAGES = 9
+
+
+def config(case, device):
+    """The config that shares rows among the most blocks that run at once, or else weights, with the most stages, or None where no kernel
+    here can run the case."""
+    tiles = -(-case.sizes["M"] // SHARING_ROWS)
+    sharing = next((blocks for blocks in (4, 2) if tiles * blocks <= multiprocessors(device)), None)
+    rows, cluster = (SHARING_ROWS, sharing) if sharing else (SHARING_WEIGHTS, 2)
+    shape = {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": COLUMNS, "CLUSTER": cluster}
+    choices = (shape | {"num_stages": stages} for stages in range(MOST_STAGES, 1, -1))
+    return next((c for c in choices if fits(case, device, c) is None), None)
+
+
+def fits(case, device, config):
+    """Why a config with KERNEL=warpgroup cannot run, or None."""
+    if reason := no_warpgroups(case, device):
+        return reason
+    rows, cluster, stages = config["BLOCK_M"], config["CLUSTER"], config["num_stages"]
+    if cluster not in TILES.get(rows, ()) or config["BLOCK_N"] != COLUMNS:
+        return "the tiles of KERNEL=warpgroup are 128×128 in clusters of 1 or 2, and 64×128 in clusters of 2 or 4"
+    if stages < 2:
+        return f"num_stages is {stages}: one is read while another is written"
+    if stages > MOST_STAGES:
+        return f"num_stages is {stages}: more than {MOST_STAGES} wait for nothing"
+    return too_large(block_bytes(case, rows, cluster, stages), device)
+
+
+def no_warpgroups(case, device):
+    """Why hopper/perceptron.cuh cannot be compiled for the device or take the case, or None."""
+    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or case.options["w_layout"] != "kn":
+        return "KERNEL=warpgroup is for Hopper (9.0), 16 bits and W of (K, N)"
+    sizes, M = widths(case), case.sizes["M"]
+    if len(sizes) not in (4, 5) or sizes[2] > 256 or max(sizes[3:-1], default=0) > 64 or sizes[-1] > 128:
+        return "KERNEL=warpgroup is for three or four layers, N2 up to 256, N3 of four up to 64, the last N up to 128"
+    if not rows_are_aligned(case, *sizes[1:-1], *(n for n in sizes[:1] if n > IN_REGISTERS)):
+        return f"KERNEL=warpgroup takes N in eights, but x of up to {IN_REGISTERS} columns and the last N"
+    return None if M < 2**31 - 2**17 else "rows are counted in 32 bits"
+
+
+def whole_tiles(case, rows, cluster):
+    """(N1, N2, N3 or 0) in whole tiles, as PerceptronSizes has them."""
+    _, N1, N2, *between, _ = widths(case)
+    share = COLUMNS * (cluster if rows == SHARING_ROWS else 1)
+    return -(-N1 // share) * share, -(-N2 // 128) * 128, 64 if between else 0
+
+
+def shape(case, rows, cluster):
+    """(rows of W2 in a stage, bytes before the ring, slabs of x), as PerceptronSizes has them."""
+    N0, (N1, N2, N3) = widths(case)[0], whole_tiles(case, rows, cluster)
+    slabs = -(-N0 // 64) if N0 > IN_REGISTERS else 0
+    share = cluster if rows == SHARING_ROWS else 1
+    own = slabs * rows * 128 if slabs else 16 * N1 // share * 2
+    front = max(own, 64 * N2 * 4) if share > 1 else own
+    return 8192 // N2 if slabs else 64, front + N2 * N3 * 2, slabs
+
+
+def block_bytes(case, rows, cluster, stages):
+    """Shared memory of a block: x or W1, W3, stages, barriers, biases, and the last W."""
+    N1, N2, N3 = whole_tiles(case, rows, cluster)
+    depth, before, slabs = shape(case, rows, cluster)
+    eights = -(-widths(case)[-1] // 8)
+    barriers = -(-(before + stages * (depth * N2 * 2 + 16) + (2 * slabs + 1) * 8) // 16) * 16
+    return barriers + (N1 + N2 + N3 + eights * 8) * 4 + (N3 or N2) // 16 * eights * 256
+
+
+def launch(file, case, device, config):
+    """The launch of mlp_warpgroup of `file` with a config that fits."""
+    sizes, rows, cluster, stages = widths(case), config["BLOCK_M"], config["CLUSTER"], config["num_stages"]
+    *before, out = sizes if len(sizes) == 5 else (*sizes[:3], 0, sizes[3])  # WIDTH3 of three layers is 0
+    depth, _, slabs = shape(case, rows, cluster)
+    arguments = *before, out, rows, stages, cluster
+    program = instance(file, "mlp_warpgroup", TYPES[case.dtype], case.options["last"].upper(), *arguments)
+    if rows == SHARING_ROWS:
+        grid = -(-case.sizes["M"] // rows) * cluster
+    else:
+        grid = min(-(-case.sizes["M"] // (rows * cluster)), max(1, multiprocessors(device) // cluster)) * cluster
+    first, second = (64 if slabs else 16, 64), (depth, 64)
+    third = (whole_tiles(case, rows, cluster)[1], 64) if before[3] else second
+    boxes = first, second, third, (rows, 64) if slabs else first
+    memory = block_bytes(case, rows, cluster, stages)
+    return Launch(program, grid, rows * 2 + 128, memory, dtypes=(case.dtype,) * 11, boxes=boxes)
+
+
+def call(described, case):
+    """A function of x (M, N0), W1, b1, W2, b2, … and y (M, N of the last layer), which it writes."""
+    M, launch, wide = case.sizes["M"], described.bind(), widths(case)[0] > IN_REGISTERS
+
+    def run(x, W1, b1, W2, b2, *others):
+        *third, W, b, y = others
+        W3, b3 = third or (W2, b2)  # what is not there is not read
+        launch(W1, W2, W3, x if wide else W1, x, b1, b2, b3, W, b, y, M)
+
+    return run

@@ -31,7 +31,8 @@ TUNABLES = {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128, 256),
         "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8), "num_stages": (2, 3, 4),
         # those of the launches of mode=backward
-        "queries_BLOCK_M": (16, 32, 64, 128), "queries_BLOCK_N": (16, 32, 64),
+        "queries_KERNEL": ("tensor", "warpgroup", "simt"), "tokens_KERNEL": ("tensor", "warpgroup", "simt"),
+        "queries_BLOCK_M": (16, 32, 64, 128), "queries_BLOCK_N": (16, 32, 64, 128),
         "tokens_BLOCK_M": (16, 32, 64, 128), "tokens_BLOCK_N": (16, 32, 64),
     },
     "whole_row": {"BLOCK_N": (64, 128, 256), "WARPS_N": (4, 8), "num_stages": (2, 3)},
@@ -108,13 +109,8 @@ def no_warpgroups(case, device, config):
 
 def warpgroup_bytes(case, config):
     """Shared memory of a block: q, and stages of k and of v with their barriers."""
-    row = warpgroup_columns(case) * 2
+    row = backward.warpgroup_columns(case) * 2
     return config["BLOCK_M"] * row + 2 * config["num_stages"] * (config["BLOCK_N"] * row + 16)
-
-
-def warpgroup_columns(case):
-    """D made up to whole panels of 64."""
-    return 64 if case.sizes["D"] <= 64 else 128
 
 
 def scores_bytes(tile, case):
@@ -136,7 +132,9 @@ def launches(case, variant, device, config):
     if config["KERNEL"] != "warpgroup":
         return (attention.flash(FILE, case, config, dtypes),)
     rows, tokens, stages = config["BLOCK_M"], config["BLOCK_N"], config["num_stages"]
-    program = instance(FILE, "flash_warpgroup", TYPES[case.dtype], warpgroup_columns(case), rows, tokens, stages)
+    program = instance(
+        FILE, "flash_warpgroup", TYPES[case.dtype], backward.warpgroup_columns(case), rows, tokens, stages
+    )
     grid, memory, boxes = (
         B * H * -(-T // rows),
         warpgroup_bytes(case, config),

@@ -61,10 +61,11 @@ __device__ __forceinline__ void warpgroup_wait() {
                  : __VA_ARGS__                                                                              \
                  : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(w), "n"(IN_COLUMNS))
 #define PRODUCTS_OF_MEMORY(TYPE)                                                                                 \
-    static_assert(FN == 16 || FN == 32, "128 or 256 columns");                                                   \
+    static_assert(FN == 8 || FN == 16 || FN == 32, "64, 128 or 256 columns");                                    \
     if constexpr (FN == 32)                                                                                      \
         OF_MEMORY(256, TYPE, "%128", "%129", "%130", "%131, %132", SUMS32(0), SUMS32(8), SUMS32(16), SUMS32(24));      \
-    else OF_MEMORY(128, TYPE, "%64", "%65", "%66", "%67, %68", SUMS32(0), SUMS32(8))
+    else if constexpr (FN == 16) OF_MEMORY(128, TYPE, "%64", "%65", "%66", "%67, %68", SUMS32(0), SUMS32(8));     \
+    else OF_MEMORY(64, TYPE, "%32", "%33", "%34", "%35, %36", SUMS32(0))
 #define PRODUCTS_OF_REGISTERS(TYPE)                                                                              \
     static_assert(FN == 8 || FN == 16, "64 or 128 columns");                                                     \
     if constexpr (FN == 16)                                                                                      \

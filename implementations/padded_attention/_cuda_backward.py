@@ -13,6 +13,7 @@ import numpy as np
 from implementations._shared.cuda import attention
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, of_launch, prefixed, too_large
 from implementations._shared.gpu import is_ieee, multiprocessors
+from implementations.padded_attention import _cuda_flash as flash
 
 FILE, HOPPER = (Path(__file__).with_name(name) for name in ("cuda_backward.cu", "cuda_backward_hopper.cu"))
 ROWS = 128, 64, 32, 16  # a warp has 16 of them
@@ -49,7 +50,7 @@ def config(case, device):
 
 def warpgroups(case, device, name):
     """The configs of a launch on Hopper that fit, with the most rows first."""
-    columns = warpgroup_columns(case)
+    columns = flash.warpgroup_columns(case)
     tiles = (
         {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": keys}
         for (wide, rows), (keys, _) in WARPGROUP_TILES[name].items()
@@ -63,9 +64,12 @@ def _tiles(case, device, name):
     wide = attention.padded(case.sizes["D"]) * (2 if name == "tokens" else 1)
     most = 64 if wide <= 64 else 32 if wide <= 128 else 16
     keys = most if case.itemsize == 2 else min(most, 32)
-    kernel = "simt" if is_ieee(case) else "tensor"
-    tiles = ({"KERNEL": kernel, "BLOCK_M": rows, "BLOCK_N": keys} for rows in ROWS)
+    tiles = ({"KERNEL": _kernel(case), "BLOCK_M": rows, "BLOCK_N": keys} for rows in ROWS)
     return [tile for tile in tiles if _misfit(case, device, name, tile) is None]
+
+
+def _kernel(case):
+    return "simt" if is_ieee(case) else "tensor"
 
 
 def _tile(config):
@@ -79,20 +83,15 @@ def _memory(case, tile):
 
 def _warpgroup_memory(case, name, config):
     """Shared memory of a block: its rows of two tensors, stages of two with their barriers, and of `tokens` what it knows of a stage's rows."""
-    rows, row = config["BLOCK_M"], warpgroup_columns(case) * 2
+    rows, row = config["BLOCK_M"], flash.warpgroup_columns(case) * 2
     keys, stages = WARPGROUP_TILES[name][row // 2, rows]
     return 2 * rows * row + stages * (2 * (keys * row + 16) + (keys * 8 + 16 if name == "tokens" else 0))
-
-
-def warpgroup_columns(case):
-    """D made up to whole panels of 64."""
-    return 64 if case.sizes["D"] <= 64 else 128
 
 
 def _misfit(case, device, name, config):
     if config["KERNEL"] == "warpgroup":
         return _no_warpgroups(case, device, name, config)
-    own = "simt" if is_ieee(case) else "tensor"
+    own = _kernel(case)
     if config["KERNEL"] != own:
         return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
     if reason := not_one_of("BLOCK_M", config["BLOCK_M"], ROWS) or not_one_of(
@@ -106,7 +105,7 @@ def _no_warpgroups(case, device, name, config):
     """Why a launch cannot be compiled for the device or take the case, or None: no box is larger than what it is of."""
     (T, D), tile = case.size("T", "D"), (config["BLOCK_M"], config["BLOCK_N"])
     own = WARPGROUP_TILES[name]
-    known = [(rows, keys) for (columns, rows), (keys, _) in own.items() if columns == warpgroup_columns(case)]
+    known = [(rows, keys) for (columns, rows), (keys, _) in own.items() if columns == flash.warpgroup_columns(case)]
     if tile not in known:
         tiles = ", ".join(f"{rows}×{keys}" for rows, keys in known)
         return f"KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: {tiles}; not {tile[0]}×{tile[1]}"
@@ -120,10 +119,11 @@ def fits(case, device, config):
     return next(filter(None, (_misfit(case, device, name, of_launch(name, config)) for name in LAUNCHES)), None)
 
 
-def forward_launch(case, device):
-    """flash with the logarithms."""
-    dtypes = *(case.dtype,) * 3, "int32", case.dtype, "float32"
-    return attention.flash(FILE, case, attention.flash_config(case, device), dtypes, kernel="flash_logarithms")
+def forward_launch(case, device, config):
+    """flash with the logarithms, on Hopper's kernel where the gradients are."""
+    own = {"KERNEL": _kernel(case)} | attention.flash_config(case, device)
+    on_hopper = config["queries_KERNEL"] == "warpgroup"
+    return flash.launch(case, flash.config(case, device) if on_hopper else own, logarithms=True)
 
 
 def launches(case, config):
@@ -145,7 +145,7 @@ def _launch(case, name, config, dtypes):
         tile = _tile(config)
         program = instance(FILE, kernel, *attention.head(case), tile.WM, tile.KEYS)
         return Launch(program, grid, tile.threads, _memory(case, tile), dtypes=dtypes)
-    columns = warpgroup_columns(case)
+    columns = flash.warpgroup_columns(case)
     _, stages = WARPGROUP_TILES[name][columns, rows]
     program = instance(HOPPER, f"{kernel}_warpgroup", TYPES[case.dtype], columns, rows, keys, stages)
     own, others = (1, rows, 64), (1, keys, 64)  # what a copy brings of q, k, v and dy
@@ -158,13 +158,13 @@ def build(case, device, config):
     import torch
 
     B, H, T, D = case.size("B", "H", "T", "D")
-    flash = forward_launch(case, device).bind()
+    kept = forward_launch(case, device, config).bind()
     queries, tokens = (launch.bind() for launch in launches(case, config))
     scale, root = np.float32(math.log2(math.e) / math.sqrt(D)), np.float32(math.sqrt(D))
 
     def forward(q, k, v, n_padd):
         y, logarithms = torch.empty_like(q), q.new_empty((B, H, T), dtype=torch.float32)
-        flash(q, k, v, n_padd, y, logarithms, H, T, D, scale)
+        kept(q, k, v, n_padd, y, logarithms, H, T, D, scale)
         return y, (q, k, v, n_padd, y, logarithms)
 
     def backward(residuals, dy):

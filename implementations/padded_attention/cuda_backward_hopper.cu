@@ -1,4 +1,4 @@
-// padded_attention's gradients on Hopper: query_gradients and token_gradients of cuda_backward.cu by warpgroup products.
+// padded_attention's backward modes on Hopper: the kernels of cuda_backward.cu by warpgroup products.
 //
 // A producer warpgroup has tiles brought and consumers have 64 rows each: of the sequence in the one launch, tokens in the other, whose
 // scores are transposed. So weights and their gradients are left operands in registers, as in the forward pass, and nothing is summed
@@ -9,10 +9,17 @@
 //
 // Boxes are whole. Tiles of tokens and of rows that are gone through begin at n_padd or later. What a box has of padding in the block's own
 // rows is NaN there at most, where 0 is stored; what it has behind the sequence is 0.
-#include "_shared/cuda/flash.cuh"
-#include "_shared/cuda/hopper/attention.cuh"
+#include "_shared/cuda/hopper/flash.cuh"
 
 #if __CUDA_ARCH__ >= 900
+template <typename T, int DP, int BM, int KEYS, int STAGES>
+__global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
+    flash_warpgroup_logarithms(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
+                               const __grid_constant__ TensorMap v, const int* __restrict__ n_padd, T* __restrict__ y,
+                               float* __restrict__ logarithms, long long heads, long long tokens, long long D, float scale) {
+    flash_warpgroup_tile<T, DP, BM, KEYS, STAGES>(q, k, v, n_padd, y, logarithms, heads, tokens, D, scale);
+}
+
 // Of a producer thread, which does little; and of each consumer thread of blocks with BM rows: of 64, two share a multiprocessor.
 constexpr int LOADER_REGISTERS = 24;
 template <int BM>

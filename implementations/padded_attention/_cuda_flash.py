@@ -9,7 +9,8 @@ from implementations._shared.cuda.launch import TYPES, Launch, instance, too_lar
 from implementations._shared.gpu import is_ieee, multiprocessors
 
 FOLDER = Path(__file__).parent
-WARPGROUP_TILES = ((128, 128), (64, 128))  # rows × tokens: 64 rows are for heads that do not fill the card
+# rows × tokens: 64 rows are for heads that do not fill the card, 192 for rows of 64 columns
+WARPGROUP_TILES = ((128, 128), (64, 128), (192, 128))
 
 
 def config(case, device):
@@ -44,6 +45,10 @@ def no_warpgroups(case, device, config):
     if tile not in WARPGROUP_TILES or {**config, "num_stages": 2} != warpgroup(*tile):
         tiles = ", ".join(f"{rows}×{tokens}" for rows, tokens in WARPGROUP_TILES)
         return f"KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: {tiles}; WARPS_M=BLOCK_M/16, WARPS_N=1"
+    if config["BLOCK_M"] == 192 and D > 64:
+        return (
+            f"KERNEL=warpgroup: the sums of 192 rows of {D} columns do not fit in a block's registers; BLOCK_M=128 does"
+        )
     if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D % 8 or not 64 <= D <= 128 or max(tile) > T:
         return "KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128 in eights, T from 128"
     if config["num_stages"] < 2:

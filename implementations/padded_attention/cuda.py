@@ -29,8 +29,8 @@ EXPECT = (
 )  # fmt: skip
 TUNABLES = {
     "flash": {
-        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128, 256),
-        "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8), "num_stages": (2, 3, 4),
+        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128, 192), "BLOCK_N": (16, 32, 64, 128, 256),
+        "WARPS_M": (1, 2, 4, 8, 12), "WARPS_N": (1, 2, 4, 8), "num_stages": (2, 3, 4),
         # those of the launches of mode=backward
         "queries_KERNEL": ("tensor", "warpgroup", "simt"), "tokens_KERNEL": ("tensor", "warpgroup", "simt"),
         "queries_BLOCK_M": (16, 32, 64, 128), "queries_BLOCK_N": (16, 32, 64, 128),

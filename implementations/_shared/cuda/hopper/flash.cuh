@@ -9,6 +9,7 @@ template <typename T, int DP, int BM, int KEYS, int STAGES>
 __device__ __forceinline__ void flash_warpgroup_tile(const TensorMap& q, const TensorMap& k, const TensorMap& v,
                                                      const int* n_padd, T* y, float* logarithms, long long heads,
                                                      long long tokens, long long D, float scale) {
+    constexpr int PRODUCER = BM == 192 ? 24 : PRODUCER_REGISTERS;
     using Tile = WarpgroupAttention<T, DP, BM, KEYS>;
     using Stages = Pipeline<2 * STAGES, Tile::STAGE>;  // tile i of k is 2 i-th, that of v 2 i + 1-th; q comes with the first
     static_assert(KEYS >= 64, "warpgroups differ by one tile of tokens at most, whose stages nobody waits for");
@@ -18,7 +19,7 @@ __device__ __forceinline__ void flash_warpgroup_tile(const TensorMap& q, const T
     __syncthreads();
     QueryTile at(BM, n_padd, heads, static_cast<int>(tokens));
     if (threadIdx.x < 128) {
-        warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
+        warpgroup_reg_dealloc<PRODUCER>();
         int head = static_cast<int>(at.head), count = threadIdx.x == 0 ? 2 * at.count(KEYS) : 0;
         for (int i = 0; i < count; ++i) {
             unsigned to = pipeline.producer_acquire_for_tma(i, i == 0 ? Tile::Q_BYTES : 0), barrier = pipeline.full(i);
@@ -28,7 +29,7 @@ __device__ __forceinline__ void flash_warpgroup_tile(const TensorMap& q, const T
         return;
     }
     // with 64 rows two blocks share the registers, 128 a thread before producers give theirs
-    warpgroup_reg_alloc<BM == 64 ? 256 - PRODUCER_REGISTERS : CONSUMER_REGISTERS<BM / 64>>();
+    warpgroup_reg_alloc<BM == 64 ? 256 - PRODUCER : CONSUMER_REGISTERS<BM / 64, PRODUCER>>();
     Tile tile;
     float s[1][Tile::FN][4], by[2];
     int last = min(at.first + (static_cast<int>(threadIdx.x) / 128) * 64, at.end);  // behind this warpgroup's rows

@@ -102,6 +102,9 @@ def same_kernels() -> Iterator[None]:
     yield
     if loaded() != kept:
         for name in loaded():
+            package, _, module = name.rpartition(".")
+            if name not in kept and package in kept:  # `from package import module` would find what is forgotten here
+                vars(kept[package]).pop(module, None)
             del sys.modules[name]
         sys.modules.update(kept)
 

@@ -1,6 +1,8 @@
-"""padded_attention's backward modes in CUDA C++: the launches of cuda_backward.cu, which says what they are, and the choice of tiles.
+"""padded_attention's backward modes in CUDA C++: the launches of cuda_backward.cu, which says what they are, and those of
+cuda_backward_hopper.cu, which take their places on Hopper; and the choice of tiles.
 
-The tunables are BLOCK_M and BLOCK_N of query_gradients' tile of rows and tokens, and of token_gradients' of tokens and rows.
+The tunables are KERNEL, "warpgroup" being Hopper's, BLOCK_M and BLOCK_N: of the launch `queries` a tile of rows and of tokens, of `tokens` one of
+tokens and of rows.
 """
 
 import math
@@ -9,12 +11,20 @@ from pathlib import Path
 import numpy as np
 
 from implementations._shared.cuda import attention
-from implementations._shared.cuda.launch import Launch, instance, not_one_of, of_launch, prefixed, too_large
-from implementations._shared.gpu import multiprocessors
+from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, of_launch, prefixed, too_large
+from implementations._shared.gpu import is_ieee, multiprocessors
+from implementations.padded_attention import _cuda_flash as flash
 
-FILE = Path(__file__).with_name("cuda_backward.cu")
+FILE, HOPPER = (Path(__file__).with_name(name) for name in ("cuda_backward.cu", "cuda_backward_hopper.cu"))
 ROWS = 128, 64, 32, 16  # a warp has 16 of them
 LAUNCHES = "queries", "tokens"
+# of each launch on Hopper, by columns of a row and BLOCK_M: BLOCK_N and stages. The sums of 64 tokens of 128 columns leave too few registers
+# for two blocks on a multiprocessor.
+WARPGROUP_TILES = {
+    "queries": {(64, 128): (128, 3), (64, 64): (128, 2), (128, 128): (64, 3), (128, 64): (64, 2)},
+    "tokens": {(64, 128): (64, 4), (64, 64): (64, 3), (128, 128): (64, 3)},
+}
+DEFAULT = "tensor"  # until a card has shown that warpgroup is right
 
 
 def skip(case, device):
@@ -27,23 +37,39 @@ def skip(case, device):
 
 
 def config(case, device):
-    """The most rows that leave every multiprocessor a block."""
+    """Of each launch the most rows that leave every multiprocessor a block."""
     B, H, T = case.size("B", "H", "T")
     own = {}
     for name in LAUNCHES:
-        fitting = _tiles(case, device, name)
-        enough = (t for t in fitting if B * H * -(-T // t["BLOCK_M"]) >= multiprocessors(device))
+        fitting = warpgroups(case, device, name) if DEFAULT == "warpgroup" else []
+        fitting = fitting or _tiles(case, device, name)
+        enough = (t for t in fitting if B * H * -(-T // t["BLOCK_M"]) >= 0.9 * multiprocessors(device))
         own |= prefixed(name, next(enough, fitting[-1]))
     return own
 
 
+def warpgroups(case, device, name):
+    """The configs of a launch on Hopper that fit, with the most rows first."""
+    columns = flash.warpgroup_columns(case)
+    tiles = (
+        {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": keys}
+        for (wide, rows), (keys, _) in WARPGROUP_TILES[name].items()
+        if wide == columns
+    )
+    return [tile for tile in tiles if _misfit(case, device, name, tile) is None]
+
+
 def _tiles(case, device, name):
-    """The configs of a launch that fit, with the most rows first. What a warp sums takes registers, of tokens twice as many."""
+    """The configs of a launch that fit elsewhere, with the most rows first. What a warp sums takes registers, of tokens twice as many."""
     wide = attention.padded(case.sizes["D"]) * (2 if name == "tokens" else 1)
     most = 64 if wide <= 64 else 32 if wide <= 128 else 16
     keys = most if case.itemsize == 2 else min(most, 32)
-    tiles = ({"BLOCK_M": rows, "BLOCK_N": keys} for rows in ROWS)
-    return [tile for tile in tiles if _misfit(case, device, tile) is None]
+    tiles = ({"KERNEL": _kernel(case), "BLOCK_M": rows, "BLOCK_N": keys} for rows in ROWS)
+    return [tile for tile in tiles if _misfit(case, device, name, tile) is None]
+
+
+def _kernel(case):
+    return "simt" if is_ieee(case) else "tensor"
 
 
 def _tile(config):
@@ -55,7 +81,19 @@ def _memory(case, tile):
     return tile.memory(case, 2) + tile.rows * tile.pitch(case)
 
 
-def _misfit(case, device, config):
+def _warpgroup_memory(case, name, config):
+    """Shared memory of a block: its rows of two tensors, stages of two with their barriers, and of `tokens` what it knows of a stage's rows."""
+    rows, row = config["BLOCK_M"], flash.warpgroup_columns(case) * 2
+    keys, stages = WARPGROUP_TILES[name][row // 2, rows]
+    return 2 * rows * row + stages * (2 * (keys * row + 16) + (keys * 8 + 16 if name == "tokens" else 0))
+
+
+def _misfit(case, device, name, config):
+    if config["KERNEL"] == "warpgroup":
+        return _no_warpgroups(case, device, name, config)
+    own = _kernel(case)
+    if config["KERNEL"] != own:
+        return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
     if reason := not_one_of("BLOCK_M", config["BLOCK_M"], ROWS) or not_one_of(
         "BLOCK_N", config["BLOCK_N"], (16, 32, 64)
     ):
@@ -63,34 +101,56 @@ def _misfit(case, device, config):
     return too_large(_memory(case, _tile(config)), device)
 
 
+def _no_warpgroups(case, device, name, config):
+    """Why a launch cannot be compiled for the device or take the case, or None: no box is larger than what it is of."""
+    (T, D), tile = case.size("T", "D"), (config["BLOCK_M"], config["BLOCK_N"])
+    own = WARPGROUP_TILES[name]
+    known = [(rows, keys) for (columns, rows), (keys, _) in own.items() if columns == flash.warpgroup_columns(case)]
+    if tile not in known:
+        tiles = ", ".join(f"{rows}×{keys}" for rows, keys in known)
+        return f"KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: {tiles}; not {tile[0]}×{tile[1]}"
+    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D % 8 or not 64 <= D <= 128 or max(tile) > T:
+        return "KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128 in eights, T from 128"
+    return too_large(_warpgroup_memory(case, name, config), device)
+
+
 def fits(case, device, config):
     """Why a config cannot run, or None."""
-    return next(filter(None, (_misfit(case, device, of_launch(name, config)) for name in LAUNCHES)), None)
+    return next(filter(None, (_misfit(case, device, name, of_launch(name, config)) for name in LAUNCHES)), None)
 
 
-def forward_launch(case, device):
-    """flash with the logarithms."""
-    dtypes = *(case.dtype,) * 3, "int32", case.dtype, "float32"
-    return attention.flash(FILE, case, attention.flash_config(case, device), dtypes, kernel="flash_logarithms")
+def forward_launch(case, device, config):
+    """flash with the logarithms, on Hopper's kernel where the gradients are."""
+    own = {"KERNEL": _kernel(case)} | attention.flash_config(case, device)
+    on_hopper = config["queries_KERNEL"] == "warpgroup"
+    return flash.launch(case, flash.config(case, device) if on_hopper else own, logarithms=True)
 
 
 def launches(case, config):
-    """`query_gradients` and `token_gradients`."""
-    B, H, T = case.size("B", "H", "T")
+    """`query_gradients` and `token_gradients`, or those of the same name on Hopper."""
     d = case.dtype
     dtypes = {
-        "queries": (d, d, d, "int32", d, "float32", d, "float32", d),
-        "tokens": (d, d, d, "int32", "float32", d, "float32", d, d),
+        "queries": (d, d, d, d, "int32", d, "float32", "float32", d),
+        "tokens": (d, d, d, d, "int32", "float32", "float32", d, d),
     }
-    kernels = {"queries": "query_gradients", "tokens": "token_gradients"}
-    tiles = {name: _tile(of_launch(name, config)) for name in LAUNCHES}
-    return tuple(
-        Launch(
-            instance(FILE, kernels[name], *attention.head(case), tile.WM, tile.KEYS),
-            B * H * -(-T // tile.rows), tile.threads, _memory(case, tile), dtypes=dtypes[name],
-        )
-        for name, tile in tiles.items()
-    )  # fmt: skip
+    return tuple(_launch(case, name, of_launch(name, config), dtypes[name]) for name in LAUNCHES)
+
+
+def _launch(case, name, config, dtypes):
+    B, H, T = case.size("B", "H", "T")
+    kernel = {"queries": "query_gradients", "tokens": "token_gradients"}[name]
+    rows, keys = config["BLOCK_M"], config["BLOCK_N"]
+    grid = B * H * -(-T // rows)
+    if config["KERNEL"] != "warpgroup":
+        tile = _tile(config)
+        program = instance(FILE, kernel, *attention.head(case), tile.WM, tile.KEYS)
+        return Launch(program, grid, tile.threads, _memory(case, tile), dtypes=dtypes)
+    columns = flash.warpgroup_columns(case)
+    _, stages = WARPGROUP_TILES[name][columns, rows]
+    program = instance(HOPPER, f"{kernel}_warpgroup", TYPES[case.dtype], columns, rows, keys, stages)
+    own, others = (1, rows, 64), (1, keys, 64)  # what a copy brings of q, k, v and dy
+    boxes = (own, others, others, own) if name == "queries" else (others, own, own, others)
+    return Launch(program, grid, rows * 2 + 128, _warpgroup_memory(case, name, config), dtypes=dtypes, boxes=boxes)
 
 
 def build(case, device, config):
@@ -98,20 +158,20 @@ def build(case, device, config):
     import torch
 
     B, H, T, D = case.size("B", "H", "T", "D")
-    flash = forward_launch(case, device).bind()
+    kept = forward_launch(case, device, config).bind()
     queries, tokens = (launch.bind() for launch in launches(case, config))
     scale, root = np.float32(math.log2(math.e) / math.sqrt(D)), np.float32(math.sqrt(D))
 
     def forward(q, k, v, n_padd):
         y, logarithms = torch.empty_like(q), q.new_empty((B, H, T), dtype=torch.float32)
-        flash(q, k, v, n_padd, y, logarithms, H, T, D, scale)
+        kept(q, k, v, n_padd, y, logarithms, H, T, D, scale)
         return y, (q, k, v, n_padd, y, logarithms)
 
     def backward(residuals, dy):
         q, k, v, n_padd, y, logarithms = residuals
         dq, dk, dv, deltas = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), torch.empty_like(logarithms)
-        queries(q, k, v, n_padd, y, logarithms, dy, deltas, dq, H, T, D, scale, root)
-        tokens(q, k, v, n_padd, logarithms, dy, deltas, dk, dv, H, T, D, scale, root)
+        queries(q, k, v, dy, n_padd, y, logarithms, deltas, dq, H, T, D, scale, root)
+        tokens(q, k, v, dy, n_padd, logarithms, deltas, dk, dv, H, T, D, scale, root)
         return dq, dk, dv
 
     return forward, backward

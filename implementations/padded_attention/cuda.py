@@ -8,9 +8,10 @@ import math
 from pathlib import Path
 
 from implementations._shared.cuda import attention
-from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
-from implementations._shared.gpu import is_ieee, multiprocessors
+from implementations._shared.cuda.launch import Launch, instance
+from implementations._shared.gpu import is_ieee
 from implementations.padded_attention import _cuda_backward as backward
+from implementations.padded_attention import _cuda_flash as flash
 
 BACKEND = "torch"
 FUSED = True
@@ -28,17 +29,17 @@ EXPECT = (
 )  # fmt: skip
 TUNABLES = {
     "flash": {
-        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128, 256),
-        "WARPS_M": (1, 2, 4, 8), "WARPS_N": (1, 2, 4, 8), "num_stages": (2, 3, 4),
+        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128, 192), "BLOCK_N": (16, 32, 64, 128, 256),
+        "WARPS_M": (1, 2, 4, 8, 12), "WARPS_N": (1, 2, 4, 8), "num_stages": (2, 3, 4),
         # those of the launches of mode=backward
-        "queries_BLOCK_M": (16, 32, 64, 128), "queries_BLOCK_N": (16, 32, 64),
+        "queries_KERNEL": ("tensor", "warpgroup", "simt"), "tokens_KERNEL": ("tensor", "warpgroup", "simt"),
+        "queries_BLOCK_M": (16, 32, 64, 128), "queries_BLOCK_N": (16, 32, 64, 128),
         "tokens_BLOCK_M": (16, 32, 64, 128), "tokens_BLOCK_N": (16, 32, 64),
     },
     "whole_row": {"BLOCK_N": (64, 128, 256), "WARPS_N": (4, 8), "num_stages": (2, 3)},
 }  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
-WARPGROUP_TILES = ((128, 128), (64, 128))  # rows × tokens: 64 rows are for heads that do not fill the card
 
 
 def skip(case, variant, device):
@@ -57,19 +58,7 @@ def config(case, variant, device):
         return backward.config(case, device)
     if variant == "whole_row":
         return whole_row_config(case, device)
-    B, H, T, _ = case.size("B", "H", "T", "D")
-    tiles = B * H * -(-T // 128)
-    chosen = warpgroup(128 if tiles >= 0.9 * multiprocessors(device) else 64, 128)
-    if fits(case, variant, device, chosen) is None:
-        return chosen
-    return {"KERNEL": "simt" if is_ieee(case) else "tensor"} | attention.flash_config(case, device)
-
-
-def warpgroup(rows, tokens):
-    """The config of flash_warpgroup with that tile."""
-    return {
-        "KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": tokens, "WARPS_M": rows // 16, "WARPS_N": 1, "num_stages": 2,
-    }  # fmt: skip
+    return flash.config(case, device)
 
 
 def whole_row_config(case, device):
@@ -85,36 +74,7 @@ def fits(case, variant, device, config):
         return backward.fits(case, device, config)
     if variant == "whole_row":
         return attention.fits(case, device, config, tensors=1, beside=lambda tile: scores_bytes(tile, case), rows=(16,))
-    if config["KERNEL"] == "warpgroup":
-        return no_warpgroups(case, device, config)
-    own = "simt" if is_ieee(case) else "tensor"
-    if config["KERNEL"] != own:
-        return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
-    return attention.flash_fits(case, device, config)
-
-
-def no_warpgroups(case, device, config):
-    """Why flash_warpgroup cannot be compiled for the device or take the case, or None: no box is larger than what it is of."""
-    (T, D), tile = case.size("T", "D"), (config["BLOCK_M"], config["BLOCK_N"])
-    if tile not in WARPGROUP_TILES or {**config, "num_stages": 2} != warpgroup(*tile):
-        tiles = ", ".join(f"{rows}×{tokens}" for rows, tokens in WARPGROUP_TILES)
-        return f"KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: {tiles}; WARPS_M=BLOCK_M/16, WARPS_N=1"
-    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D % 8 or not 64 <= D <= 128 or max(tile) > T:
-        return "KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128 in eights, T from 128"
-    if config["num_stages"] < 2:
-        return f"num_stages is {config['num_stages']}: one is read while another is written"
-    return too_large(warpgroup_bytes(case, config), device)
-
-
-def warpgroup_bytes(case, config):
-    """Shared memory of a block: q, and stages of k and of v with their barriers."""
-    row = warpgroup_columns(case) * 2
-    return config["BLOCK_M"] * row + 2 * config["num_stages"] * (config["BLOCK_N"] * row + 16)
-
-
-def warpgroup_columns(case):
-    """D made up to whole panels of 64."""
-    return 64 if case.sizes["D"] <= 64 else 128
+    return flash.fits(case, device, config)
 
 
 def scores_bytes(tile, case):
@@ -125,24 +85,14 @@ def scores_bytes(tile, case):
 def launches(case, variant, device, config):
     if case.mode != "forward":
         behind = backward.launches(case, config)
-        return behind if case.mode == "backward" else (backward.forward_launch(case, device), *behind)
+        return behind if case.mode == "backward" else (backward.forward_launch(case, device, config), *behind)
+    if variant == "flash":
+        return (flash.launch(case, config),)
     B, H, T, _ = case.size("B", "H", "T", "D")
-    dtypes = *(case.dtype,) * 3, "int32", case.dtype
-    if variant == "whole_row":
-        tile = attention.tile_of(config)
-        program = instance(FILE, "whole_row", *attention.head(case), tile.WN, tile.KEYS, tile.STAGES)
-        memory = tile.memory(case, 1) + scores_bytes(tile, case)
-        return (Launch(program, B * H * -(-T // tile.rows), tile.threads, memory, dtypes=dtypes),)
-    if config["KERNEL"] != "warpgroup":
-        return (attention.flash(FILE, case, config, dtypes),)
-    rows, tokens, stages = config["BLOCK_M"], config["BLOCK_N"], config["num_stages"]
-    program = instance(FILE, "flash_warpgroup", TYPES[case.dtype], warpgroup_columns(case), rows, tokens, stages)
-    grid, memory, boxes = (
-        B * H * -(-T // rows),
-        warpgroup_bytes(case, config),
-        ((1, rows, 64), (1, tokens, 64), (1, tokens, 64)),
-    )
-    return (Launch(program, grid, rows * 2 + 128, memory, dtypes=dtypes, boxes=boxes),)
+    tile = attention.tile_of(config)
+    program = instance(FILE, "whole_row", *attention.head(case), tile.WN, tile.KEYS, tile.STAGES)
+    memory, dtypes = tile.memory(case, 1) + scores_bytes(tile, case), (*(case.dtype,) * 3, "int32", case.dtype)
+    return (Launch(program, B * H * -(-T // tile.rows), tile.threads, memory, dtypes=dtypes),)
 
 
 def build(case, variant, device, config):

@@ -43,17 +43,10 @@ __device__ __forceinline__ void row_deltas(float (&delta)[2], const Tile& tile, 
     }
 }
 
-// The result is what was summed, divided by `root`.
-template <typename Tile>
-__device__ __forceinline__ void divide_by(Tile& tile, float root) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) tile.total[0][h] = tile.t == 0 ? root : 0.0f;
-}
-
 template <typename T, bool IEEE, bool ALIGNED, int DP, int WM, int KEYS>
 __global__ void __launch_bounds__(WM * 32, 1)
-    query_gradients(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const int* __restrict__ n_padd,
-                    const T* __restrict__ y, const float* __restrict__ logarithms, const T* __restrict__ dy,
+    query_gradients(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ dy,
+                    const int* __restrict__ n_padd, const T* __restrict__ y, const float* __restrict__ logarithms,
                     float* __restrict__ deltas, T* __restrict__ dq, long long heads, long long tokens, long long D, float scale,
                     float root) {
     using Tile = Attention<T, IEEE, ALIGNED, DP, 1, WM, 1, KEYS>;
@@ -108,14 +101,14 @@ __global__ void __launch_bounds__(WM * 32, 1)
         tile.multiply_values(s, now, weights);
     }
     copy_wait<0>();
-    divide_by(tile, root);
+    tile.divide_by(root);
     tile.epilogue(dq + base * D, at.first, at.begin, length, width, memory, nullptr);
 }
 
 template <typename T, bool IEEE, bool ALIGNED, int DP, int WM, int KEYS>
 __global__ void __launch_bounds__(WM * 32, 1)
-    token_gradients(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const int* __restrict__ n_padd,
-                    const float* __restrict__ logarithms, const T* __restrict__ dy, const float* __restrict__ deltas,
+    token_gradients(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const T* __restrict__ dy,
+                    const int* __restrict__ n_padd, const float* __restrict__ logarithms, const float* __restrict__ deltas,
                     T* __restrict__ dk, T* __restrict__ dv, long long heads, long long tokens, long long D, float scale,
                     float root) {
     using Tile = Attention<T, IEEE, ALIGNED, DP, 1, WM, 1, KEYS>;
@@ -172,8 +165,8 @@ __global__ void __launch_bounds__(WM * 32, 1)
     }
     copy_wait<0>();
     __syncthreads();
-    divide_by(of_keys, root);
-    divide_by(of_values, 1.0f);
+    of_keys.divide_by(root);
+    of_values.divide_by(1.0f);
     of_keys.epilogue(dk + base * D, first, begin, length, width, memory, nullptr);
     of_values.epilogue(dv + base * D, first, begin, length, width, values, nullptr);
 }

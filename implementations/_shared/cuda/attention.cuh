@@ -195,12 +195,12 @@ struct Attention {
                 }
     }
 
-    // For weights that are normalised already: acc is the result.
-    __device__ __forceinline__ void weights_are_normalised() {
+    // Instead of sums of exponentials: the result is acc / by.
+    __device__ __forceinline__ void divide_by(float by) {
 #pragma unroll
         for (int m = 0; m < FM; ++m)
 #pragma unroll
-            for (int h = 0; h < 2; ++h) highest[m][h] = 0.0f, total[m][h] = t == 0 && key == 0 ? 1.0f : 0.0f;
+            for (int h = 0; h < 2; ++h) highest[m][h] = 0.0f, total[m][h] = t == 0 && key == 0 ? by : 0.0f;
     }
 
     // acc += s times tokens of the tile v. `weights` is the block's memory for weights, WEIGHTS_BYTES.

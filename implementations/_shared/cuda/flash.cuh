@@ -193,7 +193,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
         }
         tile.multiply_values(s, now, weights);
     }
-    if constexpr (NORMALISED) tile.weights_are_normalised();
+    if constexpr (NORMALISED) tile.divide_by(1.0f);
     copy_wait<0>();
     __syncthreads();
     tile.epilogue(y, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages);

@@ -67,6 +67,16 @@ struct WarpgroupAttention : Attention<T, false, true, DP, 1, BM / 16, 1, KEYS> {
         if (Base::total[0][0] + Base::total[0][1] < 0.f) *reinterpret_cast<volatile float*>(memory) = Base::total[0][0];
     }
 
+    // The same of exponentials that are not summed: their sign bits.
+    __device__ __forceinline__ void keep_before_wait(const float (&s)[1][FN][4], unsigned char* memory) const {
+        unsigned bits = 0;
+#pragma unroll
+        for (int f = 0; f < FN; ++f)
+#pragma unroll
+            for (int c = 0; c < 4; ++c) bits |= __float_as_uint(s[0][f][c]);
+        if (static_cast<int>(bits) < 0) *reinterpret_cast<volatile unsigned*>(memory) = bits;
+    }
+
     __device__ __forceinline__ void rescale(const float (&by)[2]) {
 #pragma unroll
         for (int f = 0; f < DP / 8; ++f)

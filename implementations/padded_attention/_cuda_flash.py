@@ -1,0 +1,85 @@
+"""padded_attention's flash in CUDA C++: its kernels by KERNEL, `warpgroup` on Hopper, and their tiles. Backward modes launch it too, and have
+the logarithms of each row's sum of exponentials left.
+"""
+
+from pathlib import Path
+
+from implementations._shared.cuda import attention
+from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
+from implementations._shared.gpu import is_ieee, multiprocessors
+
+FOLDER = Path(__file__).parent
+# rows × tokens: 64 rows are for heads that do not fill the card, 192 for rows of 64 columns
+WARPGROUP_TILES = ((128, 128), (64, 128), (192, 128))
+
+
+def config(case, device):
+    B, H, T = case.size("B", "H", "T")
+    tiles = B * H * -(-T // 128)
+    chosen = warpgroup(128 if tiles >= 0.9 * multiprocessors(device) else 64, 128)
+    if fits(case, device, chosen) is None:
+        return chosen
+    return {"KERNEL": "simt" if is_ieee(case) else "tensor"} | attention.flash_config(case, device)
+
+
+def warpgroup(rows, tokens):
+    """The config of flash_warpgroup with that tile."""
+    return {
+        "KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": tokens, "WARPS_M": rows // 16, "WARPS_N": 1, "num_stages": 2,
+    }  # fmt: skip
+
+
+def fits(case, device, config):
+    """Why a config cannot run, or None."""
+    if config["KERNEL"] == "warpgroup":
+        return no_warpgroups(case, device, config)
+    own = "simt" if is_ieee(case) else "tensor"
+    if config["KERNEL"] != own:
+        return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
+    return attention.flash_fits(case, device, config)
+
+
+def no_warpgroups(case, device, config):
+    """Why flash_warpgroup cannot be compiled for the device or take the case, or None: no box is larger than what it is of."""
+    (T, D), tile = case.size("T", "D"), (config["BLOCK_M"], config["BLOCK_N"])
+    if tile not in WARPGROUP_TILES or {**config, "num_stages": 2} != warpgroup(*tile):
+        tiles = ", ".join(f"{rows}×{tokens}" for rows, tokens in WARPGROUP_TILES)
+        return f"KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: {tiles}; WARPS_M=BLOCK_M/16, WARPS_N=1"
+    if config["BLOCK_M"] == 192 and D > 64:
+        return (
+            f"KERNEL=warpgroup: the sums of 192 rows of {D} columns do not fit in a block's registers; BLOCK_M=128 does"
+        )
+    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D % 8 or not 64 <= D <= 128 or max(tile) > T:
+        return "KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128 in eights, T from 128"
+    if config["num_stages"] < 2:
+        return f"num_stages is {config['num_stages']}: one is read while another is written"
+    return too_large(warpgroup_bytes(case, config), device)
+
+
+def warpgroup_bytes(case, config):
+    """Shared memory of a block: q, and stages of k and of v with their barriers."""
+    row = warpgroup_columns(case) * 2
+    return config["BLOCK_M"] * row + 2 * config["num_stages"] * (config["BLOCK_N"] * row + 16)
+
+
+def warpgroup_columns(case):
+    """D made up to whole panels of 64."""
+    return 64 if case.sizes["D"] <= 64 else 128
+
+
+def launch(case, config, logarithms=False):
+    """Of q, k, v, n_padd, y and, where they are to be left, logarithms (B, H, T) float32."""
+    B, H, T = case.size("B", "H", "T")
+    dtypes = *(case.dtype,) * 3, "int32", case.dtype, *(("float32",) if logarithms else ())
+    suffix, kind = ("_logarithms", "_backward") if logarithms else ("", "")
+    if config["KERNEL"] != "warpgroup":
+        return attention.flash(FOLDER / f"cuda{kind}.cu", case, config, dtypes, kernel=f"flash{suffix}")
+    file = FOLDER / (f"cuda{kind}_hopper.cu" if logarithms else "cuda.cu")
+    rows, tokens, stages = config["BLOCK_M"], config["BLOCK_N"], config["num_stages"]
+    program = instance(
+        file, f"flash_warpgroup{suffix}", TYPES[case.dtype], warpgroup_columns(case), rows, tokens, stages
+    )
+    boxes = (1, rows, 64), (1, tokens, 64), (1, tokens, 64)
+    return Launch(
+        program, B * H * -(-T // rows), rows * 2 + 128, warpgroup_bytes(case, config), dtypes=dtypes, boxes=boxes
+    )

@@ -3,8 +3,8 @@
 import torch
 
 from implementations._shared.torch import lora
-from implementations.lora_mlp._layers import by_layer, layers, widths
-from implementations.lora_mlp._triton_kernels import TUNABLES, config, differentiated, fits, launches, own_config, skip  # noqa: F401 (parts of the contract)
+from implementations.lora_mlp._layers import by_layer, differentiated, layers, widths
+from implementations.lora_mlp._triton_kernels import TUNABLES, config, fits, launches, own_config, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}

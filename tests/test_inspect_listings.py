@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from fusebench.errors import UsageError
@@ -144,6 +146,31 @@ def test_waits_within_a_group_of_products():
     apart = body("HGMMA R0, gdesc[UR0], R0", "HGMMA R0, gdesc[UR0], R0, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x0", "EXIT")
     serial = body("HGMMA R0, gdesc[UR0], R0", "WARPGROUP.DEPBAR.LE gsb0, 0x0", "HGMMA R0, gdesc[UR0], R0, gsb0", "EXIT")
     assert (figures.waits_in_groups(apart.instructions), figures.waits_in_groups(serial.instructions)) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        (("ULDC.64 UR4, c[0x0][0x238]", "LDG.E R0, desc[UR4][R2.64]"), 0),
+        (("ULDC UR4, c[0x0][0x238]", "LDG.E R0, desc[UR4][R2.64]"), 1),  # UR5
+        (("@UP0 UMOV UR6, URZ", "R2UR P0, UR7, R1", "UIADD3 UR8, UP0, UR6, UR7, URZ"), 0),
+        (
+            ("UIADD3 UR18, UP0, UR7, 0x20, URZ", "UIADD3.X UR19, UR7, -0x3ffffff0, URZ, UP0, !UPT"),
+            1,
+        ),  # as ptxas 12.8 made it
+        (
+            (
+                "UMOV UR8, URZ",
+                "UIADD3.64 UR10, UR8, 0x2, URZ",
+                "HGMMA.64x32x16.F32.BF16 R24, gdesc[UR8].tnspB, RZ, !UPT",
+            ),
+            1,
+        ),  # UR9
+        (("UIADD3.64 UR10, URZ, 0x2, URZ", "HGMMA.64x32x16.F32.BF16 R24, R40, gdesc[UR8].tnspB, R24, gsb0"), 0),
+    ],
+)
+def test_uniform_registers_that_nothing_writes(text, number):
+    assert figures.value([SimpleNamespace(code=body(*text, "EXIT"))], "unset_registers") == number
 
 
 def test_what_is_issued_beside_products():

@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from fusebench.inspection.compiled import Compiled
 from fusebench.inspection.opcodes import CLASSES, by_class, class_of, matches
 from fusebench.inspection.sass import Instruction
+from fusebench.inspection.uniform import unset
 
 LOCAL = ("LDL", "STL")  # what moves a register to a thread's own memory and back
 PLAIN = ("launches", "registers", "spills", "stack", "shared_bytes", "instructions")
 CLASS_NAMES = {name.replace(" ", "_"): name for name in CLASSES}
 WAITS = "waits_in_groups"
+UNSET = "unset_registers"
 SCOPES = ("loop", "beside")
-NAMES = (*PLAIN, *CLASS_NAMES, WAITS)
+NAMES = (*PLAIN, *CLASS_NAMES, WAITS, UNSET)
 
 
 def spills(instructions: Sequence[Instruction]) -> int:
@@ -75,6 +77,8 @@ def _count(instructions: Sequence[Instruction], name: str) -> int:
         return len(instructions)
     if name == WAITS:
         return waits_in_groups(instructions)
+    if name == UNSET:
+        return len(unset(instructions))
     if name in CLASS_NAMES:
         return sum(class_of(i.opcode) == CLASS_NAMES[name] for i in instructions)
     return sum(matches(i.opcode, name) for i in instructions)

@@ -1,33 +1,63 @@
 """lora_linear in CUDA C++ (_shared/cuda/lora.cuh, which describes the algorithm).
 
 fused           one launch: x @ A is summed beside x @ W
-two_launches    x @ A first, then the layer with it
+two_launches    x @ A first, then the layer with it; in the backward modes lora_backward.cuh follows
 """
 
 from pathlib import Path
 
 from implementations._shared.cuda import lora
-from implementations._shared.cuda.lora import TUNABLES, config, fits, skip  # noqa: F401 (parts of the contract)
+from implementations._shared.cuda import lora_backward as backward
+from implementations._shared.cuda.lora import skip  # noqa: F401 (part of the contract)
 
 BACKEND = "torch"
 FUSED = True
 VARIANTS = {"fused": ("scaled_xa",), "two_launches": ("xa", "scaled_xa")}
+BACKWARD = {"two_launches": ("xa", "scaled_xa", "sum", "dz", "dxa")}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 EXPECT = (
     {"variant": ("fused", "two_launches"), "case": "batch", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
 )  # fmt: skip
+TUNABLES = {
+    "fused": {"BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256), "num_stages": (2, 3, 4)},
+    "two_launches": {
+        "up_BLOCK_M": (16, 64, 128), "up_BLOCK_N": (64, 128, 256), "up_num_stages": (2, 3, 4),
+        # those of mode=backward
+        "KERNEL": ("tensor", "warpgroup", "simt"),
+        "dx_BLOCK_M": (16, 64, 128), "dx_BLOCK_N": (64, 128, 256), "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2),
+        "dW_BLOCK_M": (16, 64, 128), "dW_BLOCK_N": (64, 128, 256), "dW_num_stages": (2, 3, 4), "dW_CLUSTER": (1, 2),
+    },
+}  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
+BACKWARD_FILE = Path(__file__).with_name("cuda_backward.cu")
+
+
+def config(case, variant, device):
+    return lora.config(case, variant, device) if case.mode == "forward" else backward.config(case, device)
+
+
+def fits(case, variant, device, chosen):
+    return lora.fits(case, variant, device, chosen) if case.mode == "forward" else backward.fits(case, device, chosen)
 
 
 def launches(case, variant, device, chosen):
-    return lora.launches(FILE, case, variant, device, chosen)
+    if case.mode == "forward":
+        return lora.launches(FILE, case, variant, device, chosen)
+    behind = backward.launches(BACKWARD_FILE, case, device, chosen)
+    return behind if case.mode == "backward" else (*backward.kept_launches(BACKWARD_FILE, case, device), *behind)
 
 
 def build(case, variant, device, chosen):
     """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N)) → (M, N)."""
+    if case.mode != "forward":
+        return backward.build(BACKWARD_FILE, case, device, chosen)
     sizes = M, K, N, R = case.size("M", "K", "N", "R")
     *first, last = (launch.bind() for launch in launches(case, variant, device, chosen))
 

@@ -18,7 +18,8 @@ EXPECT = (
     {"variant": ("fused", "two_launches"), "case": "batch", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": ("fused", "two_launches"), "case": "large", "dtype": "bfloat16", "arch": "sm_90a",
-     "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+     "expect": "spills=0,HGMMA>=1,waits_in_groups=0,unset_registers=0"},
+    {"variant": ("fused", "two_launches"), "case": "odd_rank", "dtype": "bfloat16", "arch": "sm_90a", "expect": "HGMMA>=1,unset_registers=0"},
 )  # fmt: skip
 
 

@@ -54,3 +54,28 @@ def fits(lora, case, device, config):
 def by_layer(arrays):
     """(W, b, A, B) of each layer, from the arguments of a call behind x and scale."""
     return [arrays[i : i + OF_A_LAYER] for i in range(0, len(arrays), OF_A_LAYER)]
+
+
+def differentiated(case, layer_calls):
+    """(forward, backward) of the layers one behind the other, given those of each: (y, what it keeps) of x, scale and its arrays, and
+    (dx, dW, db, dA, dB) of that and dy."""
+
+    def forward(x, scale, *arrays):
+        kept = []
+        for (layer, _), of_layer in zip(layer_calls, by_layer(arrays), strict=True):
+            x, residuals = layer(x, scale, *of_layer)
+            kept += residuals
+        return x, tuple(kept)
+
+    def backward(kept, dy):
+        gradients, of_layers, at = [], [], 0
+        for layer in layers(case):
+            count = 6 if layer.options["activation"] == "none" else 7  # x, scale, W, A, B, x @ A, and z
+            of_layers.append(kept[at : at + count])
+            at += count
+        for (_, layer), residuals in reversed(list(zip(layer_calls, of_layers, strict=True))):
+            dy, *of_layer = layer(residuals, dy)
+            gradients = [*of_layer, *gradients]
+        return dy, *gradients
+
+    return forward, backward

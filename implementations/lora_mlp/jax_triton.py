@@ -4,8 +4,8 @@ import jax
 
 from implementations._shared.jax import lora
 from implementations._shared.jax.launch import run
-from implementations.lora_mlp._layers import by_layer, layers, widths
-from implementations.lora_mlp._triton_kernels import TUNABLES, config, differentiated, fits, launches, own_config, skip  # noqa: F401 (parts of the contract)
+from implementations.lora_mlp._layers import by_layer, differentiated, layers, widths
+from implementations.lora_mlp._triton_kernels import TUNABLES, config, fits, launches, own_config, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}

@@ -3,8 +3,8 @@
 import torch
 
 from implementations._shared.torch import lora
-from implementations.lora_mlp._layers import by_layer, layers, widths
-from implementations.lora_mlp._triton_kernels import TUNABLES, config, differentiated, fits, launches, own_config, skip  # noqa: F401 (parts of the contract)
+from implementations.lora_mlp._layers import by_layer, differentiated, layers, widths
+from implementations.lora_mlp._triton_kernels import TUNABLES, config, fits, launches, own_config, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
@@ -15,6 +15,7 @@ BACKWARD = {"default": ("xa", "scaled_xa", "sum", "hidden", "dz", "dxa", "dhidde
 EXPECT = (  # of kernels that other folders have too, which expect the same on all targets
     {"variant": "default", "case": "synthetic_2048", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": "default", "case": "bottom", "dtype": "bfloat16", "arch": "sm_90a", "expect": "HGMMA>=1,unset_registers=0"},
 )  # fmt: skip
 
 

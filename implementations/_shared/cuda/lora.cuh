@@ -26,13 +26,13 @@ struct Biased : Epilogue {
 };
 
 // f of every sum inside of M × N to y.
-template <bool ALIGNED, typename T, bool NK, int BM, int BN, int WM, int WN, typename F>
-__device__ __forceinline__ void store_tile(const TensorTile<T, NK, BM, BN, WM, WN>& tile, unsigned char* memory, T* y,
+template <bool ALIGNED, typename T, bool NK, int BM, int BN, int WM, int WN, bool XT, typename F>
+__device__ __forceinline__ void store_tile(const TensorTile<T, NK, BM, BN, WM, WN, 1, XT>& tile, unsigned char* memory, T* y,
                                            long long M, long long N, long long m0, long long n0, F f) {
     tile.template epilogue<ALIGNED>(memory, y, M, N, m0, n0, f);
 }
-template <bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, typename F>
-__device__ __forceinline__ void store_tile(const SimtTile<NK, BM, BN, WM, WN>& tile, unsigned char*, float* y,
+template <bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, bool XT, typename F>
+__device__ __forceinline__ void store_tile(const SimtTile<NK, BM, BN, WM, WN, XT>& tile, unsigned char*, float* y,
                                            long long M, long long N, long long m0, long long n0, F f) {
     each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
         long long m = m0 + row, n = n0 + column;

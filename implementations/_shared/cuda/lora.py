@@ -10,10 +10,6 @@ from implementations._shared.cuda.launch import TYPES, Launch, instance, of_laun
 from implementations._shared.cuda.matmul import TENSOR_TILES, MatmulTile, blocks
 from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 
-TUNABLES = {
-    "fused": {"BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256), "num_stages": (2, 3, 4)},
-    "two_launches": {"up_BLOCK_M": (16, 64, 128), "up_BLOCK_N": (64, 128, 256), "up_num_stages": (2, 3, 4)},
-}
 LARGEST_RANK = 128
 DOWN = MatmulTile("tensor", 32, 0, 1.0, 2, 2)  # x @ A alone: few rows, so that there are many blocks to read x
 

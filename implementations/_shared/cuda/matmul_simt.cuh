@@ -6,9 +6,16 @@
 #pragma once
 #include "_shared/cuda/matmul_mma.cuh"
 
+// Bytes from the start of a ColumnLoader's slab of COLUMNS columns to element n of row k of K.
+template <typename T, int COLUMNS>
+__device__ __forceinline__ int column_place(int k, int n) {
+    constexpr int SIZE = Vector<T>::SIZE, CHUNKS = COLUMNS / SIZE;
+    return (k * CHUNKS + (n / SIZE ^ column_swizzle<T, CHUNKS>(k))) * 16 + n % SIZE * static_cast<int>(sizeof(T));
+}
+
 // The sums of a block: WM × WN warps, each with TM × TN of the BM × BN; float alone, products and sums in IEEE float32.
-// A warp's lanes are 4 × 8: a lane has every 4th row, and of every 16 columns two neighbours, like TensorTile's.
-template <bool NK, int BM, int BN, int WM, int WN>
+// A warp's lanes are 4 × 8: a lane has every 4th row, and of every 16 columns two neighbours, like TensorTile's. XT as there.
+template <bool NK, int BM, int BN, int WM, int WN, bool XT = false>
 struct SimtTile {
     static constexpr int THREADS = WM * WN * 32, TM = BM / WM, TN = BN / WN, COLUMNS = BN;
     static constexpr int ROWS = TM / 4, PAIRS = TN / 16;                   // of a lane
@@ -47,8 +54,13 @@ struct SimtTile {
 #pragma unroll
             for (int i = 0; i < ROWS; ++i) {
                 float a[4];
-                *reinterpret_cast<float4*>(a) =
-                    *reinterpret_cast<const float4*>(x + slab_place<float>(row0 + i * 4, chunk * 4));
+                if constexpr (XT) {
+#pragma unroll
+                    for (int k = 0; k < 4; ++k) a[k] = *reinterpret_cast<const float*>(x + column_place<float, BM>(chunk * 4 + k, row0 + i * 4));
+                } else {
+                    *reinterpret_cast<float4*>(a) =
+                        *reinterpret_cast<const float4*>(x + slab_place<float>(row0 + i * 4, chunk * 4));
+                }
 #pragma unroll
                 for (int k = 0; k < 4; ++k)
 #pragma unroll
@@ -62,8 +74,8 @@ struct SimtTile {
 
 // f(row, column, v0, v1, of_columns(column)) for all sums of a tile, a pair of neighbouring columns at a time; rows and
 // columns are those of the tile, and of_columns is called once for a pair of columns (to read a bias, say).
-template <bool NK, int BM, int BN, int WM, int WN, typename C, typename F>
-__device__ __forceinline__ void each_pair(const SimtTile<NK, BM, BN, WM, WN>& tile, C of_columns, F f) {
+template <bool NK, int BM, int BN, int WM, int WN, bool XT, typename C, typename F>
+__device__ __forceinline__ void each_pair(const SimtTile<NK, BM, BN, WM, WN, XT>& tile, C of_columns, F f) {
 #pragma unroll
     for (int j = 0; j < tile.PAIRS; ++j) {
         auto data = of_columns(tile.column0 + j * 16);
@@ -72,8 +84,8 @@ __device__ __forceinline__ void each_pair(const SimtTile<NK, BM, BN, WM, WN>& ti
             f(tile.row0 + i * 4, tile.column0 + j * 16, tile.c[i][j][0], tile.c[i][j][1], data);
     }
 }
-template <typename T, bool NK, int BM, int BN, int WM, int WN, typename C, typename F>
-__device__ __forceinline__ void each_pair(const TensorTile<T, NK, BM, BN, WM, WN>& tile, C of_columns, F f) {
+template <typename T, bool NK, int BM, int BN, int WM, int WN, bool XT, typename C, typename F>
+__device__ __forceinline__ void each_pair(const TensorTile<T, NK, BM, BN, WM, WN, 1, XT>& tile, C of_columns, F f) {
 #pragma unroll
     for (int j = 0; j < tile.FN; ++j) {
         int column = tile.column0 + j * 8 + 2 * tile.t;
@@ -111,13 +123,13 @@ __device__ __forceinline__ void add_part(TensorTile<T, NK, BM, BN, WM, WN>& tile
     }
 }
 
-template <bool SIMT, typename T, bool NK, int BM, int BN, int WM, int WN>
+template <bool SIMT, typename T, bool NK, int BM, int BN, int WM, int WN, bool XT = false>
 struct TileOf {
-    using Type = TensorTile<T, NK, BM, BN, WM, WN>;
+    using Type = TensorTile<T, NK, BM, BN, WM, WN, 1, XT>;
 };
-template <bool NK, int BM, int BN, int WM, int WN>
-struct TileOf<true, float, NK, BM, BN, WM, WN> {
-    using Type = SimtTile<NK, BM, BN, WM, WN>;
+template <bool NK, int BM, int BN, int WM, int WN, bool XT>
+struct TileOf<true, float, NK, BM, BN, WM, WN, XT> {
+    using Type = SimtTile<NK, BM, BN, WM, WN, XT>;
 };
 
 // ---- a whole kernel -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,305 @@
+// The backward pass of a linear layer with an adapter. Forward (lora.cuh: down, up) leaves x @ A and, before an activation, z behind:
+//
+//   activated    y = act(z), as z is stored.
+//
+// Backward, two launches; one more where many rows have an activation, and two more where warpgroups multiply:
+//
+//   few          dxa = scale * dz @ Bᵀ (M, R) of few rows, a block for a row and four of R; dz = dy * act'(z) on the way.
+//   pulled       dz of many rows, as one long array; then
+//   low          dxa, a tile of rows a block.
+//   products     a block makes one of: a tile of dx = dz @ Wᵀ + dxa @ Aᵀ, into the same sums; a tile of dW = xᵀ @ dz, or of its
+//                transpose where W is stored (N, K); some rows of dA = xᵀ @ dxa; some columns of dB = scale * (x @ A)ᵀ @ dz and
+//                of db, the sums of the same slabs of dz. What takes long begins first.
+//
+// On Hopper, where there are many rows, three launches are in place of the last one:
+//
+//   inputs_warpgroup, weights_warpgroup, narrow      dx; dW; and dA, dB and db.
+#pragma once
+#include "_shared/cuda/hopper/matmul.cuh"
+#include "_shared/cuda/lora.cuh"
+
+struct Stored : Epilogue {
+    __device__ __forceinline__ float operator()(None, None, const float (&v)[1]) const { return v[0]; }
+};
+
+// ---- element by element --------------------------------------------------------------------------------------------------
+
+// out = f(a, b) of all elements, as one long array of which a thread has a vector.
+template <typename T, typename F>
+__device__ __forceinline__ void each_element(const T* a, const T* b, T* out, long long total, F f) {
+    constexpr int SIZE = Vector<T>::SIZE;
+    long long begin = (blockIdx.x * 256LL + threadIdx.x) * SIZE;
+    if (begin >= total) return;
+    int count = static_cast<int>(min(total - begin, static_cast<long long>(SIZE)));
+    bool whole = count == SIZE;
+    auto v = whole ? load_part<true>(a + begin, SIZE) : load_part<false>(a + begin, count);
+    auto w = whole ? load_part<true>(b + begin, SIZE) : load_part<false>(b + begin, count);
+#pragma unroll
+    for (int e = 0; e < SIZE; ++e) v.at[e] = from_float<T>(f(element(v, e), element(w, e)));
+    if (whole) store_part<true>(out + begin, v, SIZE);
+    else store_part<false>(out + begin, v, count);
+}
+
+template <typename T, Activation ACT>
+__global__ void __launch_bounds__(256) activated(const T* __restrict__ z, T* __restrict__ y, long long total) {
+    each_element(z, z, y, total, [](float before, float) { return activate<ACT>(before); });
+}
+
+template <typename T, Activation ACT>
+__global__ void __launch_bounds__(256)
+    pulled(const T* __restrict__ z, const T* __restrict__ dy, T* __restrict__ dz, long long total) {
+    each_element(z, dy, dz, total, [](float before, float behind) { return behind * slope<ACT>(before); });
+}
+
+// ---- dxa ----------------------------------------------------------------------------------------------------------------
+
+constexpr int RANKS = 4;  // rows of B of a block
+
+// Block (m, r / RANKS). Without an activation dz is dy, and nobody stores it.
+template <typename T, Activation ACT, bool ALIGNED>
+__global__ void __launch_bounds__(256)
+    few(const T* __restrict__ z, const T* __restrict__ dy, const T* __restrict__ scale, const T* __restrict__ B,
+        T* __restrict__ dz, T* __restrict__ dxa, long long N, long long R) {
+    constexpr int SIZE = Vector<T>::SIZE;
+    __shared__ float parts[8][RANKS];
+    unsigned groups = static_cast<unsigned>((R + RANKS - 1) / RANKS);
+    long long m = blockIdx.x / groups, r0 = blockIdx.x % groups * RANKS;
+    float sums[RANKS] = {};
+#pragma unroll 2
+    for (long long n = threadIdx.x * SIZE; n < N; n += 256 * SIZE) {
+        int count = static_cast<int>(min(N - n, static_cast<long long>(SIZE)));
+        Vector<T> through = load_part<ALIGNED>(dy + m * N + n, count), rows[RANKS];
+#pragma unroll
+        for (int r = 0; r < RANKS; ++r) rows[r] = load_part<ALIGNED>(B + min(r0 + r, R - 1) * N + n, count);
+        if constexpr (ACT != NONE) {
+            auto before = load_part<ALIGNED>(z + m * N + n, count);
+#pragma unroll
+            for (int e = 0; e < SIZE; ++e) through.at[e] = from_float<T>(element(through, e) * slope<ACT>(element(before, e)));
+            if (r0 == 0) store_part<ALIGNED>(dz + m * N + n, through, count);
+        }
+#pragma unroll
+        for (int e = 0; e < SIZE; ++e)
+#pragma unroll
+            for (int r = 0; r < RANKS; ++r)
+                sums[r] = fmaf(element(through, e), element(rows[r], e), sums[r]);  // 0 past N
+    }
+#pragma unroll
+    for (int r = 0; r < RANKS; ++r) {
+        sums[r] = lane_sum<32>(sums[r]);
+        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32][r] = sums[r];
+    }
+    __syncthreads();
+    if (threadIdx.x >= RANKS || r0 + threadIdx.x >= R) return;
+    float total = 0.0f;
+#pragma unroll
+    for (int w = 0; w < 8; ++w) total += parts[w][threadIdx.x];
+    dxa[m * R + r0 + threadIdx.x] = from_float<T>(to_float(*scale) * total);
+}
+
+// BM rows, in WM × WN warps.
+template <typename T, bool SIMT, bool ALIGNED, int BM, int RB, int WM, int WN, int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32)
+    low(const T* __restrict__ dz, const T* __restrict__ scale, const T* __restrict__ B, T* __restrict__ dxa, long long M,
+        long long N, long long R) {
+    using Tile = typename TileOf<SIMT, T, true, BM, RB, WM, WN>::Type;
+    extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
+    long long m0 = static_cast<long long>(blockIdx.x) * BM;
+    Tile tile;
+    RowLoader<T, ALIGNED, BM, Tile::THREADS> rows(dz, m0, M, N);
+    RowLoader<T, ALIGNED, RB, Tile::THREADS> columns(B, 0, R, N);
+    mainloop<STAGES>(tile, memory, rows, columns, static_cast<int>((N + SLAB<T> - 1) / SLAB<T>));
+    float factor = to_float(*scale);
+    each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
+        if (m0 + row >= M) return;
+        T* to = dxa + (m0 + row) * R + column;
+        if (column < R) to[0] = from_float<T>(factor * v0);
+        if (column + 1 < R) to[1] = from_float<T>(factor * v1);
+    });
+}
+
+// ---- dA, dB, db ----------------------------------------------------------------------------------------------------------
+
+// A tile, and the sums of the columns of its slabs of x: a thread has a column of them, and one of two halves of their rows.
+template <typename T, typename Tile, int COLUMNS>
+struct WithSums {
+    static constexpr int THREADS = Tile::THREADS, X_BYTES = Tile::X_BYTES, STAGE = Tile::STAGE, SHARE = THREADS / COLUMNS;
+    Tile tile;
+    float sum = 0.0f;
+
+    __device__ __forceinline__ void begin(const unsigned char*) {}
+    __device__ __forceinline__ void add(const unsigned char* x, const unsigned char* w) {
+        tile.add(x, w);
+#pragma unroll 8
+        for (int k = threadIdx.x / COLUMNS; k < SLAB<T>; k += SHARE)
+            sum += to_float(*reinterpret_cast<const T*>(x + column_place<T, COLUMNS>(k, threadIdx.x % COLUMNS)));
+    }
+};
+
+// Part `block` of ceil(K / ROWS) for dA and of ceil(N / ROWS) for dB and db behind them; a warp has 16 rows of x, or columns of dz.
+template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int RB, int WARPS, int STAGES>
+__device__ __forceinline__ void narrow_part(unsigned block, const T* __restrict__ x, const T* __restrict__ dxa,
+                                            const T* __restrict__ dz, const T* __restrict__ xa, const T* __restrict__ scale,
+                                            T* __restrict__ dA, T* __restrict__ dB, T* __restrict__ db, long long M,
+                                            long long K, long long N, long long R) {
+    constexpr int ROWS = WARPS * 16, THREADS = WARPS * 32;
+    using Tile = typename TileOf<SIMT, T, false, ROWS, RB, WARPS, 1, true>::Type;
+    extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
+    int slabs = static_cast<int>((M + SLAB<T> - 1) / SLAB<T>);
+    unsigned of_dA = static_cast<unsigned>((K + ROWS - 1) / ROWS);
+    if (block < of_dA) {
+        long long k0 = static_cast<long long>(block) * ROWS;
+        Tile tile;
+        ColumnLoader<T, ALIGNED, ROWS, THREADS> rows(x, k0, K, M);
+        ColumnLoader<T, RANK_ALIGNED, RB, THREADS> columns(dxa, 0, R, M);
+        mainloop<STAGES>(tile, memory, rows, columns, slabs);
+        each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
+            if (k0 + row >= K) return;
+            T* to = dA + (k0 + row) * R + column;
+            if (column < R) to[0] = from_float<T>(v0);
+            if (column + 1 < R) to[1] = from_float<T>(v1);
+        });
+        return;
+    }
+    long long n0 = static_cast<long long>(block - of_dA) * ROWS;
+    WithSums<T, Tile, ROWS> sums;
+    ColumnLoader<T, ALIGNED, ROWS, THREADS> rows(dz, n0, N, M);
+    ColumnLoader<T, RANK_ALIGNED, RB, THREADS> columns(xa, 0, R, M);
+    mainloop<STAGES>(sums, memory, rows, columns, slabs);
+    float factor = to_float(*scale);
+    each_pair(sums.tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
+        if (n0 + row >= N) return;
+        T* to = dB + column * N + n0 + row;
+        if (column < R) to[0] = from_float<T>(factor * v0);
+        if (column + 1 < R) to[N] = from_float<T>(factor * v1);
+    });
+    float* halves = reinterpret_cast<float*>(memory);
+    halves[threadIdx.x] = sums.sum;
+    __syncthreads();
+    if (threadIdx.x < ROWS && n0 + threadIdx.x < N) db[n0 + threadIdx.x] = from_float<T>(halves[threadIdx.x] + halves[threadIdx.x + ROWS]);
+}
+
+// ---- dx and dW: x (M, K) and W (K, N) are the two operands, whatever they are, and y (M, N) the result; `p` counts tiles -------
+
+// The adapter's operands are xa (M, R) and A (N, R).
+template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
+__device__ __forceinline__ void inputs_tile(unsigned p, const T* __restrict__ x, const T* __restrict__ W,
+                                            const T* __restrict__ xa, const T* __restrict__ A, T* __restrict__ y, long long M,
+                                            long long K, long long N, long long R) {
+    using Tile = typename TileOf<SIMT, T, NK, BM, BN, WM, WN>::Type;
+    using Lift = typename TileOf<SIMT, T, true, BM, BN, WM, WN>::Type;
+    extern __shared__ __align__(128) unsigned char memory[];  // max(STAGES * STAGE, the tile of y as it is stored)
+    long long m0, n0;
+    tile_origin<16>(p, M, N, BM, BN, m0, n0);
+    Tile tile;
+    RowLoader<T, ALIGNED, BM, Tile::THREADS> x_slabs(x, m0, M, K);
+    WeightLoader<NK, T, ALIGNED, BN, Tile::THREADS, 1> W_slabs(W, n0, N, K);
+    mainloop<STAGES>(tile, memory, x_slabs, W_slabs, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>));
+    Lift lift = continued<Lift>(tile);
+    RowLoader<T, RANK_ALIGNED, BM, Tile::THREADS> xa_slabs(xa, m0, M, R);
+    RowLoader<T, RANK_ALIGNED, BN, Tile::THREADS> A_slabs(A, n0, N, R);
+    mainloop<STAGES>(lift, memory, xa_slabs, A_slabs, static_cast<int>((R + SLAB<T> - 1) / SLAB<T>));
+    store_tile<ALIGNED>(lift, memory, y, M, N, m0, n0, Stored{});
+}
+
+// x is stored (K, M).
+template <typename T, bool SIMT, bool ALIGNED, int BM, int BN, int WM, int WN, int STAGES>
+__device__ __forceinline__ void weights_tile(unsigned p, const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y,
+                                             long long M, long long K, long long N) {
+    using Tile = typename TileOf<SIMT, T, false, BM, BN, WM, WN, true>::Type;
+    extern __shared__ __align__(128) unsigned char memory[];  // as in inputs_tile
+    long long m0, n0;
+    tile_origin<16>(p, M, N, BM, BN, m0, n0);
+    Tile tile;
+    ColumnLoader<T, ALIGNED, BM, Tile::THREADS> x_slabs(x, m0, M, K);
+    ColumnLoader<T, ALIGNED, BN, Tile::THREADS> W_slabs(W, n0, N, K);
+    mainloop<STAGES>(tile, memory, x_slabs, W_slabs, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>));
+    store_tile<ALIGNED>(tile, memory, y, M, N, m0, n0, Stored{});
+}
+
+// NK is how W is stored. IM × IN is the tile of dx, VM × VN that of dW.
+template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, bool NK, int IM, int IN, int IWM, int IWN, int I_STAGES, int VM,
+          int VN, int VWM, int VWN, int V_STAGES, int RB, int STAGES>
+__global__ void __launch_bounds__(IWM* IWN * 32, 1)
+    products(const T* __restrict__ dz, const T* __restrict__ W, const T* __restrict__ x, const T* __restrict__ A,
+             const T* __restrict__ xa, const T* __restrict__ scale, const T* __restrict__ dxa, T* __restrict__ dx,
+             T* __restrict__ dW, T* __restrict__ dA, T* __restrict__ dB, T* __restrict__ db, long long M, long long K,
+             long long N, long long R) {
+    static_assert(IWM * IWN == VWM * VWN, "all blocks have the same warps");
+    auto tiles = [](long long rows, long long columns, int BM, int BN) {
+        return static_cast<unsigned>((rows + BM - 1) / BM * ((columns + BN - 1) / BN));
+    };
+    unsigned block = blockIdx.x, of_dx = tiles(M, K, IM, IN), of_dW = NK ? tiles(N, K, VM, VN) : tiles(K, N, VM, VN);
+    if (block < of_dx) {
+        inputs_tile<T, SIMT, ALIGNED, RANK_ALIGNED, !NK, IM, IN, IWM, IWN, I_STAGES>(block, dz, W, dxa, A, dx, M, N, K, R);
+    } else if (block < of_dx + of_dW) {
+        weights_tile<T, SIMT, ALIGNED, VM, VN, VWM, VWN, V_STAGES>(block - of_dx, NK ? dz : x, NK ? x : dz, dW, NK ? N : K, M,
+                                                                   NK ? K : N);
+    } else {
+        narrow_part<T, SIMT, ALIGNED, RANK_ALIGNED, RB, IWM * IWN, STAGES>(block - of_dx - of_dW, x, dxa, dz, xa, scale, dA, dB,
+                                                                           db, M, K, N, R);
+    }
+}
+
+// dA, dB and db alone.
+template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int RB, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32)
+    narrow(const T* __restrict__ x, const T* __restrict__ dxa, const T* __restrict__ dz, const T* __restrict__ xa,
+           const T* __restrict__ scale, T* __restrict__ dA, T* __restrict__ dB, T* __restrict__ db, long long M, long long K,
+           long long N, long long R) {
+    narrow_part<T, SIMT, ALIGNED, RANK_ALIGNED, RB, WARPS, STAGES>(blockIdx.x, x, dxa, dz, xa, scale, dA, dB, db, M, K, N, R);
+}
+
+#if __CUDA_ARCH__ >= 900
+// As matmul_wgmma, but that the slabs of a tile's adapter follow those of its product.
+template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    inputs_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W,
+                     const __grid_constant__ TensorMap xa, const __grid_constant__ TensorMap A, T* __restrict__ y, long long M,
+                     long long K, long long N, long long R) {
+    using Tile = WarpgroupTile<T, NK, BM, BN>;
+    using Lift = WarpgroupTile<T, true, BM, BN>;
+    using Stages = Pipeline<STAGES, Tile::STAGE, CLUSTER>;
+    extern __shared__ __align__(1024) unsigned char memory[];  // Stages::BYTES + OUT_BYTES
+    Stages pipeline(memory);
+    TileScheduler<BM, BN, CLUSTER> scheduler(M, N);
+    int count = static_cast<int>((K + 63) / 64), all = count + static_cast<int>((R + 63) / 64);  // stages of a tile
+    if (threadIdx.x == 0) pipeline.init(1, BM / 16);
+    cluster_sync<CLUSTER>();
+    if (threadIdx.x < 128) {
+        warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
+        Loader<NK, BM, BN, CLUSTER, 1> product(scheduler, x, W, count);
+        Loader<true, BM, BN, CLUSTER, 1> adapter(scheduler, xa, A, all - count);
+        if (threadIdx.x == 0) {
+#pragma unroll 1
+            for (int i = 0, of_tile = 0; i < scheduler.count * all; ++i, of_tile = of_tile + 1 == all ? 0 : of_tile + 1) {
+                if (of_tile < count) product.load(pipeline, i);
+                else adapter.load(pipeline, i);
+            }
+        }
+    } else {
+        warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, PRODUCER_REGISTERS>>();
+        auto nothing = [](int, const unsigned char*) {};
+        for (int i = 0; i < scheduler.count; ++i) {
+            long long m0, n0;
+            scheduler.origin(i, m0, n0);
+            Tile tile;
+            tile.mainloop(pipeline, i * all, count, nothing);
+            Lift lift;
+#pragma unroll
+            for (int j = 0; j < Tile::FN; ++j)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) lift.c[j][e] = tile.c[j][e];
+            lift.mainloop(pipeline, i * all + count, all - count, nothing);
+            const None of_row[2] = {};
+            lift.epilogue(memory + Stages::BYTES, y, M, N, m0, n0, Stored{}, of_row, static_cast<const None*>(nullptr));
+        }
+    }
+    cluster_sync<CLUSTER>();
+}
+template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    weights_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, T* __restrict__ y, long long M,
+                      long long K, long long N) {
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, GivenRows, Producer, true>(x, W, y, M, K, N, Stored{});
+}
+#endif

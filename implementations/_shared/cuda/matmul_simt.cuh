@@ -72,8 +72,8 @@ __device__ __forceinline__ void each_pair(const SimtTile<NK, BM, BN, WM, WN>& ti
             f(tile.row0 + i * 4, tile.column0 + j * 16, tile.c[i][j][0], tile.c[i][j][1], data);
     }
 }
-template <typename T, bool NK, int BM, int BN, int WM, int WN, typename C, typename F>
-__device__ __forceinline__ void each_pair(const TensorTile<T, NK, BM, BN, WM, WN>& tile, C of_columns, F f) {
+template <typename T, bool NK, int BM, int BN, int WM, int WN, bool XT, typename C, typename F>
+__device__ __forceinline__ void each_pair(const TensorTile<T, NK, BM, BN, WM, WN, 1, XT>& tile, C of_columns, F f) {
 #pragma unroll
     for (int j = 0; j < tile.FN; ++j) {
         int column = tile.column0 + j * 8 + 2 * tile.t;

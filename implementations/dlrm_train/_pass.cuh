@@ -112,6 +112,7 @@ __device__ __forceinline__ void pass_rows(PASS) {
         in[row * pitch + n] = v;
         if (rank == 0 && m0 + row < M) model[0].h[(m0 + row) * whole(N0, 16) + n] = v;
     }
+    tile.template request<false>(model[0]);
     __syncthreads();
     if constexpr (CLUSTER > 1) cluster_wait();
 
@@ -192,6 +193,9 @@ __device__ __forceinline__ void pass_rows(PASS) {
         if (l == last) break;
         bool end = l + 1 == bottom;
         tile.forward(in, out, model[l], end ? nullptr : model[l + 1].h, !end);
+        if (l + 1 < last) tile.template request<false>(model[l + 1]);
+        else if (l > 0) tile.template request<true>(model[l]);
+        Rows::meet();
         swap();
     }
 
@@ -244,6 +248,8 @@ __device__ __forceinline__ void pass_rows(PASS) {
         if (l == 0) break;
         bool first = l == bottom;  // of its perceptron
         tile.backward(in, l > 1 || first ? out : nullptr, model[l], first ? nullptr : model[l - 1].dz, !first);
+        if (l > 1) tile.template request<true>(model[l - 1]);
+        Rows::meet();
         swap();
     }
 }

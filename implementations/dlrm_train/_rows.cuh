@@ -73,8 +73,9 @@ struct WarpTile {
 private:
     static __device__ __forceinline__ unsigned nearest(float v) { return nearest_tf32(__float_as_uint(v)); }
     static __device__ __forceinline__ unsigned pair(float low, float high) {
-        if constexpr (sizeof(T) == 2) return from_float<T>(low).bits | static_cast<unsigned>(from_float<T>(high).bits) << 16;
-        else return 0;
+        unsigned both;
+        asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(both) : "f"(high), "f"(low));
+        return both;
     }
 };
 
@@ -127,66 +128,107 @@ struct WarpTileOf<true, float, 1> {
     using Type = SimtWarpTile;
 };
 
-// Adds steps `begin` … `end` of 16 elements of K, TRANSPOSED: of N. n is the lane's first column.
-template <bool TRANSPOSED, bool ALIGNED, typename Tile, typename T>
-__device__ __forceinline__ void multiply(Tile& tile, const T* in, int pitch, const float* W, int K, int N, int n, int begin, int end) {
-    constexpr int AHEAD = sizeof(tile.c) <= 256 ? 4 : 2;  // steps whose weights are requested before the first is multiplied
-    int lane = threadIdx.x % 32, own = lane % 4 * 4;
-    for (int step = begin; step < end; step += AHEAD) {
-        float w[AHEAD][4][4];
+// Steps of 16 elements of K, TRANSPOSED: of N, that a warp multiplies; `n` is the lane's first column.
+struct Steps {
+    int n, begin, end;
+};
+
+// The weights of `AHEAD` steps from `step` on, none past the end.
+template <bool TRANSPOSED, bool ALIGNED, int AHEAD>
+__device__ __forceinline__ void load_steps(float (&w)[AHEAD][4][4], const float* W, int K, int N, Steps steps, int step) {
 #pragma unroll
-        for (int a = 0; a < AHEAD; ++a) {
-            int k = (step + a) * 16 + own;
-            if (step + a >= end) k = whole(TRANSPOSED ? N : K, 16);  // none
-            if constexpr (TRANSPOSED) load_weights<ALIGNED>(w[a], W, n, k, K, N);
-            else load_weights<ALIGNED>(w[a], W, k, n, K, N);
-        }
-#pragma unroll
-        for (int a = 0; a < AHEAD; ++a)
-            if (step + a < end)
-                tile.add(in + (step + a) * 16, pitch, lane, [&](int k, int j) { return TRANSPOSED ? w[a][j][k] : w[a][k][j]; });
+    for (int a = 0; a < AHEAD; ++a) {
+        int k = (step + a) * 16 + static_cast<int>(threadIdx.x) % 4 * 4;
+        if (step + a >= steps.end) k = whole(TRANSPOSED ? N : K, 16);
+        if constexpr (TRANSPOSED) load_weights<ALIGNED>(w[a], W, steps.n, k, K, N);
+        else load_weights<ALIGNED>(w[a], W, k, steps.n, K, N);
     }
 }
 
 // What a block knows of its tile of rows.
 template <typename T, bool SIMT, int FM, int CLUSTER>
 struct RowTile {
-    static constexpr int ROWS = 16 * FM;
+    using Tile = typename WarpTileOf<SIMT, T, FM>::Type;
+    static constexpr int ROWS = 16 * FM, AHEAD = 4;  // steps whose weights are requested before the first is multiplied
     int rank, pitch;   // of shared memory's rows, in elements
     long long m0, M;
     float* parts;      // WARPS tiles of sums
+    float w[AHEAD][4][4];  // the first weights of the next product
 
     __device__ __forceinline__ static void meet() {
         if constexpr (CLUSTER > 1) cluster_arrive(), cluster_wait();
         else __syncthreads();
     }
 
-    // out(row, column, v) of four neighbouring columns at a time: v is in @ W, TRANSPOSED: in @ Wᵀ. Of all 32-column tiles this block has its
-    // share; columns past the last are 0.
-    template <bool TRANSPOSED, typename Out>
-    __device__ __forceinline__ void product(const T* in, const TrainedLayer<T>& layer, Out out) {
-        int reduced = TRANSPOSED ? layer.N : layer.K, columns = TRANSPOSED ? layer.K : layer.N;
-        int warp = threadIdx.x / 32, lane = threadIdx.x % 32, all = (columns + COLUMNS - 1) / COLUMNS, steps = (reduced + 15) / 16;
-        int share = (all + CLUSTER - 1) / CLUSTER, first = rank * share, end = min(first + share, all);
-        for (; first < end; first += WARPS) {
-            int here = min(end - first, WARPS), splits = WARPS / here, split = warp / here;
-            if (split < splits) {
-                typename WarpTileOf<SIMT, T, FM>::Type tile;
-                int each = (steps + splits - 1) / splits, begin = split * each, n = (first + warp % here) * COLUMNS + lane / 4 * 4;
-                if (layer.N % 4 == 0) multiply<TRANSPOSED, true>(tile, in, pitch, layer.W, layer.K, layer.N, n, begin, min(begin + each, steps));
-                else multiply<TRANSPOSED, false>(tile, in, pitch, layer.W, layer.K, layer.N, n, begin, min(begin + each, steps));
+    // The 32-column tiles of a product that this block makes: its share of all.
+    struct Share {
+        int first, end;
+
+        __device__ __forceinline__ Share(int columns, int rank) {
+            int all = (columns + COLUMNS - 1) / COLUMNS, each = (all + CLUSTER - 1) / CLUSTER;
+            first = rank * each, end = min(first + each, all);
+        }
+        // Of the next tiles, at most one for each warp, those of this one; where there are fewer, warps share K.
+        __device__ __forceinline__ int here() const { return min(end - first, WARPS); }
+        __device__ __forceinline__ Steps steps(int reduced) const {
+            int warp = threadIdx.x / 32, tiles = here(), splits = WARPS / tiles, all = (reduced + 15) / 16, each = (all + splits - 1) / splits;
+            int begin = warp / tiles * each;  // a warp past the splits has nothing
+            return {(first + warp % tiles) * COLUMNS + static_cast<int>(threadIdx.x) % 32 / 4 * 4, begin, min(begin + each, all)};
+        }
+    };
+
+    // Asks for the first weights of a product: they do not depend on what others are still making.
+    template <bool TRANSPOSED>
+    __device__ __forceinline__ void request(const TrainedLayer<T>& layer) {
+        Share share(TRANSPOSED ? layer.K : layer.N, rank);
+        if (share.first < share.end) load<TRANSPOSED>(layer, share.steps(TRANSPOSED ? layer.N : layer.K));
+    }
+
+    template <bool TRANSPOSED>
+    __device__ __forceinline__ void load(const TrainedLayer<T>& layer, Steps steps, int step = -1) {
+        if (step < 0) step = steps.begin;
+        if (layer.N % 4 == 0) load_steps<TRANSPOSED, true>(w, layer.W, layer.K, layer.N, steps, step);
+        else load_steps<TRANSPOSED, false>(w, layer.W, layer.K, layer.N, steps, step);
+    }
+
+    // out(row, column, v, beside(row, column)) of four neighbouring columns at a time: v is in @ W, TRANSPOSED: in @ Wᵀ, columns past the last
+    // are 0. The first weights were requested.
+    template <bool TRANSPOSED, typename Beside, typename Out>
+    __device__ __forceinline__ void product(const T* in, const TrainedLayer<T>& layer, Beside beside, Out out) {
+        Share share(TRANSPOSED ? layer.K : layer.N, rank);
+        bool requested = true;
+        for (; share.first < share.end; share.first += WARPS) {
+            int here = share.here(), splits = WARPS / here, warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+            int quads = here * ROWS * (COLUMNS / 4);
+            auto row = [](int i) { return i / (COLUMNS / 4) % ROWS; };
+            auto column = [&](int i) { return (share.first + i / (ROWS * COLUMNS / 4)) * COLUMNS + i % (COLUMNS / 4) * 4; };
+            int own = threadIdx.x;
+            decltype(beside(0, 0)) first = {};
+            if (own < quads) first = beside(row(own), column(own));
+            if (warp / here < splits) {
+                Tile tile;
+                Steps steps = share.steps(TRANSPOSED ? layer.N : layer.K);
+                for (int step = steps.begin; step < steps.end; step += AHEAD) {
+                    if (!requested) load<TRANSPOSED>(layer, steps, step);
+                    requested = false;
+#pragma unroll
+                    for (int a = 0; a < AHEAD; ++a)
+                        if (step + a < steps.end)
+                            tile.add(in + (step + a) * 16, pitch, lane, [&](int k, int j) { return TRANSPOSED ? w[a][j][k] : w[a][k][j]; });
+                }
                 tile.store(parts + warp * ROWS * PART_PITCH, lane);
             }
+            requested = false;
             __syncthreads();
-            for (int i = threadIdx.x; i < here * ROWS * (COLUMNS / 4); i += THREADS) {
-                int column = i % (COLUMNS / 4) * 4, row = i / (COLUMNS / 4) % ROWS, own = i / (ROWS * COLUMNS / 4);
+            for (int i = own; i < quads; i += THREADS) {
                 float v[4] = {};
                 for (int s = 0; s < splits; ++s) {
-                    auto part = *reinterpret_cast<const Quad<float>*>(parts + ((s * here + own) * ROWS + row) * PART_PITCH + column);
+                    const float* part = parts + ((s * here + i / (ROWS * COLUMNS / 4)) * ROWS + row(i)) * PART_PITCH + i % (COLUMNS / 4) * 4;
+                    auto q = *reinterpret_cast<const Quad<float>*>(part);
 #pragma unroll
-                    for (int e = 0; e < 4; ++e) v[e] += part.at[e];
+                    for (int e = 0; e < 4; ++e) v[e] += q.at[e];
                 }
-                out(row, (first + own) * COLUMNS + column, v);
+                out(row(i), column(i), v, i == own ? first : beside(row(i), column(i)));
             }
             __syncthreads();
         }
@@ -201,27 +243,33 @@ struct RowTile {
 
     // The next layer's input.
     __device__ __forceinline__ void forward(const T* in, T* place, const TrainedLayer<T>& layer, T* array, bool relu) {
-        product<false>(in, layer, [&](int row, int n, float (&v)[4]) {
+        auto bias = [&](int, int n) {
+            Quad<float> b;
+#pragma unroll
+            for (int e = 0; e < 4; ++e) b.at[e] = n + e < layer.N ? layer.b[n + e] : 0.0f;
+            return b;
+        };
+        product<false>(in, layer, bias, [&](int row, int n, float (&v)[4], const Quad<float>& b) {
 #pragma unroll
             for (int e = 0; e < 4; ++e) {
-                float z = n + e < layer.N ? v[e] + rounded<T>(layer.b[n + e]) : 0.0f;
+                float z = n + e < layer.N ? v[e] + rounded<T>(b.at[e]) : 0.0f;
                 v[e] = relu ? activate<RELU>(z) : z;
             }
             deliver(place, array, layer.dz_pitch(), row, n, v);
         });
-        meet();
     }
 
     // The gradient behind the layer below: 0 where its ReLU is.
     __device__ __forceinline__ void backward(const T* in, T* place, const TrainedLayer<T>& layer, T* array, bool relu) {
-        product<true>(in, layer, [&](int row, int n, float (&v)[4]) {
-            if (relu && m0 + row < M && n < layer.h_pitch()) {
-                auto h = *reinterpret_cast<const Quad<T>*>(layer.h + (m0 + row) * layer.h_pitch() + n);
+        auto input = [&](int row, int n) {
+            Quad<T> h = {};
+            if (relu && m0 + row < M && n < layer.h_pitch()) h = *reinterpret_cast<const Quad<T>*>(layer.h + (m0 + row) * layer.h_pitch() + n);
+            return h;
+        };
+        product<true>(in, layer, input, [&](int row, int n, float (&v)[4], const Quad<T>& h) {
 #pragma unroll
-                for (int e = 0; e < 4; ++e) v[e] = to_float(h.at[e]) > 0.0f ? v[e] : 0.0f;
-            }
+            for (int e = 0; e < 4; ++e) v[e] = relu && !(to_float(h.at[e]) > 0.0f) ? 0.0f : v[e];
             deliver(place, array, layer.h_pitch(), row, n, v);
         });
-        meet();
     }
 };

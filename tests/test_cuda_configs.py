@@ -169,8 +169,12 @@ def test_calls_hand_over_what_the_launches_say(name, monkeypatch):
     for case, variant in cells(name, H200, lambda case: case.startswith("odd") or case == "one"):
         rng = np.random.default_rng(0)
         arrays = {**mathematics.inputs(case, rng), **mathematics.weights(case, rng)}
+        own = {name: mathematics.own_dtypes.get(name, case.dtype) or "float32" for name in arrays}
         tensors = [torch.from_numpy(np.asarray(a)) for a in arrays.values()]
-        tensors = [t.to(getattr(torch, case.dtype)) if t.is_floating_point() else t for t in tensors]
+        tensors = [
+            t.to(getattr(torch, own[name])) if t.is_floating_point() else t
+            for name, t in zip(arrays, tensors, strict=True)
+        ]
         prepared = getattr(module, "prepare", lambda *_: ())(case, variant, *tensors)
         config = module.config(case, variant, H200)
         before = len(seen)

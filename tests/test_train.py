@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
+from fusebench import discovery
 from fusebench.cli import main
 from fusebench.data import reading, synthesis, writing
 from fusebench.errors import UsageError
@@ -77,6 +81,19 @@ def test_frameworks_reach_the_same_auc_in_a_short_run(data, tmp_path, capsys):
         assert last["implementation"] == f"{name}:modulus_in_place"
     assert found["torch_eager"] > 0.75
     assert abs(found["torch_eager"] - found["flax"]) < 0.01
+
+
+@pytest.mark.gpu
+def test_every_framework_reaches_the_same_auc_on_a_gpu(data, tmp_path):
+    """Each in a process of its own: JAX chooses its device once."""
+    found = {}
+    for name in discovery.find_kernels([discovery.HOME])["dlrm_train"].implementations:
+        words = ["train", "dlrm", f"implementation={name}", "steps=200", f"data={data}", f"out={tmp_path / name}"]
+        command = [sys.executable, "-m", "fusebench", *words, "case=small", "batch=64", "evaluate_every=200"]
+        subprocess.run(command, check=True, cwd=tmp_path, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})
+        found[name] = lines(tmp_path / name)[-1]["auc"]
+    assert len(found) >= 6 and min(found.values()) > 0.75, found
+    assert max(found.values()) - min(found.values()) < 0.01, found
 
 
 def test_the_step_is_the_one_that_is_judged(data, tmp_path, monkeypatch):
@@ -243,6 +260,7 @@ def test_a_tenth_of_the_rows_is_held_out_in_whole_batches(rows, batch, expected)
         (["dlrm", "implementation=flax", "steps=1", "resume=true"], "resume=true"),
         (["dlrm", "implementation=flax", "steps=1", "checkpoint_every=0"], "checkpoint_every is '0'"),
         (["dlrm", "implementation=triton", "steps=1"], "runs in Triton's interpreter without a GPU"),
+        (["dlrm", "implementation=cuda", "steps=1"], "implementation=cuda: needs an NVIDIA GPU"),
         (["dlrm", "implementation=flax", "steps=1", "data=nosuch.parquet"], "nosuch.parquet: there is no such file"),
     ],
 )  # fmt: skip

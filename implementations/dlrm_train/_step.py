@@ -1,5 +1,7 @@
 """What the implementations of dlrm_train share, whatever they are written in."""
 
+from itertools import pairwise
+
 from implementations._shared import dlrm
 
 IN_PLACE = {
@@ -21,7 +23,16 @@ def in_place(variant):
 
 def hashing(variant):
     """The variant of dlrm that hashes as this one does."""
-    return variant.removesuffix("_in_place")
+    return variant.partition("_")[0]
+
+
+def layers_of(case):
+    """(K, N) of each layer, and how many of them are the dense perceptron's."""
+    found = []
+    for part in (dlrm.dense_case(case), dlrm.prediction_case(case)):
+        widths = part.size("N0", "N1", "N2", "N3", "N4")[: part.sizes["LAYERS"] + 1]
+        found += list(pairwise(widths))
+    return found, case.sizes["LAYERS"]
 
 
 def skip(case, variant, device):

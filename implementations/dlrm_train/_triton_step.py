@@ -10,14 +10,13 @@ Each weight is read in float32 and cast where it is multiplied; what goes from l
 one warpgroup computes wrongly with rows that start anywhere (fused_mlp), as those of 367 columns do.
 """
 
-from itertools import pairwise
-
 import triton
 
 from implementations._shared import dlrm
 from implementations._shared.triton.launch import TYPES, launch_with
 from implementations._shared.triton.limits import misfit
 from implementations.dlrm_train import _step
+from implementations.dlrm_train._step import layers_of
 from implementations.dlrm_train._triton_kernels import (
     backward_layer,
     cross,
@@ -65,15 +64,6 @@ def fits(case, variant, device, config):
     sides = [config[name] for name in ("BLOCK_M", "BLOCK_N", "BLOCK_K")]
     shared = config["num_stages"] * 4 * (sides[0] + sides[1]) * sides[2]
     return misfit(device, config, ("BLOCK_M", "BLOCK_N", "BLOCK_K"), max(sides[0], sides[2]) * sides[1], shared)
-
-
-def layers_of(case):
-    """(K, N) of each layer, and how many of them are the dense perceptron's."""
-    found = []
-    for part in (dlrm.dense_case(case), dlrm.prediction_case(case)):
-        widths = part.size("N0", "N1", "N2", "N3", "N4")[: part.sizes["LAYERS"] + 1]
-        found += list(pairwise(widths))
-    return found, case.sizes["LAYERS"]
 
 
 def named_launches(case, variant, device, config):

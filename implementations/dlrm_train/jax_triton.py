@@ -5,12 +5,12 @@ import jax.numpy as jnp
 
 from implementations._shared import dlrm
 from implementations._shared.jax.launch import run as run_launch
+from implementations.dlrm_train._step import layers_of
 from implementations.dlrm_train._triton_step import (  # noqa: F401 (parts of the contract)
     TUNABLES,
     config,
     fits,
     launches,
-    layers_of,
     named_launches,
     run_step,
     skip,

@@ -37,7 +37,7 @@ def _launches(case):
     return 2 * (case.sizes["LAYERS"] + parts.layers_of_prediction(case)) + 3
 
 
-LAUNCHES = {"modulus_in_place": _launches}
+LAUNCHES = {"modulus_in_place": _launches, "modulus_two_launches": 2, "improved_two_launches": 2}
 
 
 def inputs(case, rng):

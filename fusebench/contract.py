@@ -9,6 +9,8 @@
     PRECISIONS = ("ieee", "tf32")        how its float32 products can be asked for (absent: these two; ("ieee",) if it has none)
     ROWS = {"x": 0, "y": 0}              the axis of independent rows: of each input that has them, then of each output, in order,
                                          by a name of its own (absent: no rows; one output stands for all)
+    SLICES = 1                           an axis that all float inputs and all outputs have, along which they are independent in every
+                                         mode, such as heads: large cases are evaluated slice by slice (absent: none)
     OUTPUTS = ("y", "loss")              names of the outputs, in order (absent: they need none); where they depend on an option, by its
                                          values: {"until=rows": ("rows",), …}
     OWN_DTYPES = {"loss": "float32"}     outputs of another dtype than the case's, and float inputs that are rounded to another;
@@ -209,6 +211,7 @@ class Mathematics:
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     precisions: tuple[str, ...] = PRECISIONS
     rows: Mapping[str, int] = field(default_factory=dict)
+    slices: int | None = None
     own_dtypes: Mapping[str, str] = field(default_factory=dict)
     outputs: tuple[str, ...] = ()
     outputs_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

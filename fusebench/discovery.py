@@ -178,6 +178,7 @@ def normalised(module: Any) -> Mathematics:
     functions = {name: getattr(module, name) for name in kernel_file.FUNCTIONS if hasattr(module, name)}
     return Mathematics(
         dimensions=tuple(module.DIMENSIONS), batch=module.BATCH, cases=module.CASES, rows=rows, **functions,
+        slices=getattr(module, "SLICES", None),
         options={name: tuple(values) for name, values in getattr(module, "OPTIONS", {}).items()},
         precisions=tuple(getattr(module, "PRECISIONS", PRECISIONS)),
         own_dtypes=_own_dtypes(module),

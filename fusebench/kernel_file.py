@@ -14,7 +14,7 @@ from fusebench.contract import DTYPES, OWN_DTYPES, PRECISIONS, Published
 
 CONSTANTS = (
     "DIMENSIONS", "BATCH", "CASES", "OPTIONS", "PRECISIONS", "ROWS", "ROW_AXIS", "OUTPUTS", "OWN_DTYPES", "PARTS", "LAUNCHES", "PUBLISHED",
-    "GRADIENTS",
+    "GRADIENTS", "SLICES",
 )  # fmt: skip
 NEEDED = ("DIMENSIONS", "BATCH", "CASES", "inputs", "formula", "flops", "moved_bytes")
 FUNCTIONS = {  # with their arguments
@@ -125,6 +125,7 @@ def constants_problem(module: types.ModuleType) -> str:
         ("PARTS", "formulas by name", lambda v: maps(v, callable)),
         ("LAUNCHES", "variants with positive integers, dimensions or functions of a case", lambda v: maps(v, lambda n: n in tuple(dimensions) if isinstance(n, str) else callable(n) or (type(n) is int and n > 0))),
         ("GRADIENTS", 'a tuple of names of inputs, such as ("x", "W")', lambda v: are_names(v) and len(v) > 0),
+        ("SLICES", "an axis, such as 1", lambda v: type(v) is int and v >= 0),
         ("PUBLISHED", 'cases, such as ({"case": "odd", "dtype": "float32"},)', lambda v: isinstance(v, tuple | list)),
         *((name, "a function", callable) for name in FUNCTIONS),
     )  # fmt: skip

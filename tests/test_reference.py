@@ -20,6 +20,7 @@ from fusebench.machine import DeviceInfo
 from fusebench.parity import reference
 from fusebench.parity.elements import stored
 from fusebench.parity.judge import Judge
+from fusebench.parity.pieces import Sized
 from fusebench.parity.rounding import Exact, Noisy, Stored
 from fusebench.parity.tensor import Tensor
 from fusebench.parity.verdict import Asked
@@ -123,7 +124,7 @@ def test_as_many_rows_at_once_as_memory_holds(check, chunks_of, width, chunk):
     seen = set()
 
     def formula(case, r, x):
-        if not isinstance(r, reference._Sized):
+        if not isinstance(r, Sized):
             seen.add(tuple(map(int, r.chosen)))
         assert x.shape == (len(r.chosen), 1) and x.dtype == np.float64
         np.testing.assert_array_equal(x.tensor.numpy()[:, 0], r.chosen)
@@ -160,7 +161,7 @@ def test_few_draws_are_made_of_large_outputs(check, monkeypatch, most, draws):
         return (r.round("part", x),)
 
     check(formula, X, [X], points=("part",), dtype="bfloat16")
-    assert kinds == [reference._Sized, Exact, Stored, *[Noisy] * draws]
+    assert kinds == [Sized, Exact, Stored, *[Noisy] * draws]
     assert numbers == [-1, -1, -1, *range(draws)], "each is the next one: what a row shares is balanced over them"
 
 

@@ -14,9 +14,10 @@ from fusebench.cases import make_case
 from fusebench.contract import Cell
 from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import save
-from fusebench.parity import rows
+from fusebench.parity import pieces, rows
 from fusebench.parity.elements import stored
 from fusebench.parity.judge import Judge
+from fusebench.parity.rounding import evaluate
 from fusebench.settings import Clock, Settings
 from fusebench.workers import protocol
 
@@ -128,3 +129,17 @@ def test_a_large_case_of_few_rows_is_evaluated_on_a_gpu(verdict):
         assert found.ok and judge.large and found.checked == 80 and not found.unseen
     assert [type(m) for m in workers["cuda"].asked] == [protocol.EvaluateRows, protocol.Release]
     assert workers["cpu"].asked == [], "a CPU has nothing faster"
+
+
+@pytest.mark.parametrize("wrong", [None, (2, (1, 2, 20, 3), 1 + 2.0**-8)])
+def test_heads_are_evaluated_some_at_a_time(verdict, monkeypatch, wrong):
+    """Where not all of them fit: no head knows of another."""
+    heads = []
+    monkeypatch.setattr(
+        "fusebench.parity.evaluations.evaluate", lambda f, c, r, i: heads.append(i[0].shape[1]) or evaluate(f, c, r, i)
+    )
+    monkeypatch.setitem(pieces.CHUNK_ELEMENTS, "cpu", 2 * 2 * 24 * 24)
+    found, _, outputs = verdict("padded_attention", {"B": 2, "H": 3, "T": 24, "D": 16}, wrong=wrong)
+    assert found.ok == (wrong is None) and (wrong is None or (found.output, found.index) == wrong[:2])
+    assert found.checked == sum(o.size for o in outputs) or wrong
+    assert {1, 2} <= set(heads), "two heads fit, and the third is alone"

@@ -7,22 +7,17 @@ text as the judge's (tensor.py). On a CPU the chunks go to threads, one for each
 
 from __future__ import annotations
 
-import importlib
 import operator
 import os
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 
-from fusebench import modes
-from fusebench.backends import torch as backend
-from fusebench.contract import Case, Device
-from fusebench.discovery import normalised
 from fusebench.dtypes import FORMATS
 from fusebench.parity.budget import (
     NEIGHBOURS,
@@ -37,24 +32,29 @@ from fusebench.parity.budget import (
     together,
 )  # fmt: skip
 from fusebench.parity.elements import finite, spacing, stored
-from fusebench.parity.evaluations import evaluations
-from fusebench.parity.rounding import Exact, evaluate
+from fusebench.parity.pieces import (
+    CHUNK_ELEMENTS,
+    Formula,
+    Held,
+    elements_of_a_row,
+    evaluations_of,
+    formula_of,
+    held,
+    inputs_of,
+    largest_result,
+    put,
+    take,
+)  # fmt: skip
 from fusebench.parity.rows import computed, telling
 from fusebench.parity.tensor import Random, Tensor
 from fusebench.parity.verdict import Asked, Together, Worst
 
-Formula = Callable[..., Any]
-Held: TypeAlias = np.ndarray | torch.Tensor
-
-# Of the largest intermediate result: 0.8 GB in float64 on a GPU, and of each place that rounds one lives, for the size of its noise.
-CHUNK_ELEMENTS = {"cuda": 1e8, "cpu": 5e5}
 # Draws, and up to how many elements of intermediate results they are made; the last for more.
 DRAWS = {"cuda": ((16, 5e7), (8, 1e8), (4, np.inf)), "cpu": ((16, 2e5), (4, np.inf))}
 # Few draws may miss the noise of one element in 10⁸: rows that seem wrong get more before they are called so, if they are not many.
 SECOND_LOOK_ROWS, SECOND_LOOK_SEED = 32, 2**33
 JUDGED_SEED = 2**32  # the judged rows have other noise than any chunk, whose seed is its first row
 KEPT_ELEMENTS = 3e8  # of budgets, for the other outputs of the same inputs: 5 GB
-HELD_BYTES = 2**32  # of an input or an output that a GPU holds whole
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def check(asked: Asked, arrays: Sequence[np.ndarray], got: Sequence[np.ndarray],
         if sum(o.size for o in got) * len(rows) <= KEPT_ELEMENTS * height:
             known[key] = chunks = list(chunks)
     found, sums, wrong = [], [], set[int]()
-    outputs = [_held(o, device) for o in got]
+    outputs = [held(o, device) for o in got]
     for chunk in chunks:
         compared, of_chunk = _compared(asked, chunk, outputs, device, wrong)
         found.append(compared)
@@ -107,7 +107,7 @@ def _second_look(
     """The worst element of a few rows, by many draws."""
     single = replace(asked, alike=())
     chunks = _expected(single, arrays, np.array(rows), got, device, SECOND_LOOK_DRAWS, SECOND_LOOK_SEED)
-    outputs = [_held(o, device) for o in got]
+    outputs = [held(o, device) for o in got]
     return reduce(_worse, [_compared(single, chunk, outputs, device, set())[0] for chunk in chunks])
 
 
@@ -118,10 +118,7 @@ def evaluated(
     draws, in float64, stacked; the points that the formula has; and of each output the numbers that were drawn, None for all."""
     rows = None if asked.rows is None else np.array(asked.rows)
     random = Random(device, asked.seed + JUDGED_SEED)
-    found = evaluations(
-        _formula(asked), asked.case, _inputs(asked, arrays, device)(rows), asked.points, random, rows, draws,
-        lambda o: _tensor(o, device),
-    )  # fmt: skip
+    found = evaluations_of(asked, formula_of(asked), inputs_of(asked, arrays, device)(rows), rows, random, draws)
     places: list[tuple[int, np.ndarray] | None] = [None] * len(found.exact)
     for number, (at, exact) in enumerate(zip(asked.drawn, found.exact, strict=False)):
         if at is not None:
@@ -141,44 +138,23 @@ def _drawn(outputs: Sequence[Any], places: Sequence[tuple[int, np.ndarray] | Non
     ]
 
 
-def _formula(asked: Asked) -> Formula:
-    mathematics = normalised(importlib.import_module(f"implementations.{asked.case.kernel}.kernel"))
-    return modes.formula(mathematics, asked.case.mode, asked.part)
-
-
-def _inputs(asked: Asked, arrays: Sequence[np.ndarray], device: str) -> Callable[[np.ndarray | None], list[Any]]:
-    """What gives the formula's inputs of some rows, or of all."""
-    held = [_held(a, device) for a in arrays]
-    whole = [_argument(a, device) if axis is None else None for a, axis in zip(held, asked.row_axes, strict=True)]
-
-    def inputs(chosen: np.ndarray | None) -> list[Any]:
-        return [
-            w if axis is None else _argument(a if chosen is None else _take(a, chosen, axis), device)
-            for a, w, axis in zip(held, whole, asked.row_axes, strict=True)
-        ]
-
-    return inputs
-
-
 def _expected(
     asked: Asked, arrays: Sequence[np.ndarray], rows: np.ndarray, got: Sequence[np.ndarray], device: str, draws: int = 0, seed: int = 0
 ) -> Iterator[list[Expected]]:  # fmt: skip
     """What the outputs may be, a chunk of the rows at a time, by that many draws, or as many as time allows."""
-    formula, inputs = _formula(asked), _inputs(asked, arrays, device)
+    formula, inputs = formula_of(asked), inputs_of(asked, arrays, device)
 
     def expected(chosen: np.ndarray | None) -> list[Expected]:
         random = Random(device, asked.seed + seed + (0 if chosen is None else int(chosen[0])))
         return list(_evaluated(asked, formula, inputs(chosen), chosen, random, draws, got))
 
     if asked.whole:
-        sized = _Sized()
-        outputs = evaluate(formula, asked.case, sized, inputs(None))
-        largest = max(sized.largest, *map(np.size, outputs))
+        largest = largest_result(asked, formula, inputs(None))
         draws = draws or next(n for n, most in DRAWS[device] if largest <= most)
         yield expected(None)
         return
     ends = np.unique(rows[[*range(len(rows))[:2], *range(len(rows))[-2:]]])  # a causal row sees only what is before it
-    size = _elements_of_a_row(asked.case, formula, ends, inputs(ends))
+    size = elements_of_a_row(asked.case, formula, ends, inputs(ends))
     draws = draws or next(n for n, most in DRAWS[device] if size * len(rows) <= most)
     step = max(1, int(CHUNK_ELEMENTS[device] / size))
     chunks = [rows[first : first + step] for first in range(0, len(rows), step)]
@@ -193,9 +169,7 @@ def _evaluated(
     asked: Asked, formula: Formula, inputs: list[Any], rows: np.ndarray | None, random: Random, draws: int, got: Sequence[np.ndarray]
 ) -> Iterator[Expected]:  # fmt: skip
     """What each output may be in those rows, or in all."""
-    found = evaluations(
-        formula, asked.case, inputs, asked.points, random, rows, draws, lambda o: _tensor(o, random.device)
-    )  # fmt: skip
+    found = evaluations_of(asked, formula, inputs, rows, random, draws)
     keep = bool(asked.alike)
     seen = [_Seen(exact, dtype) for exact, dtype in zip(found.exact, asked.dtypes, strict=True)]
     for ends in found.draws:
@@ -277,8 +251,8 @@ def _compared(
     found, wrong, sums = Worst(), set[int](), []
     for number, expected in enumerate(chunk):
         axis, dtype = asked.output_axes[number], asked.dtypes[number]
-        rows = got[number] if asked.whole else _take(got[number], expected.rows, axis)
-        output = Tensor(_put(rows, device))
+        rows = got[number] if asked.whole else take(got[number], expected.rows, axis)
+        output = Tensor(put(rows, device))
         error = _error(output, expected, dtype)
         found = _worse(found, _worst_of(number, axis, output, error, expected, dtype, wrong))
         if expected.deviation is not None:
@@ -346,72 +320,3 @@ def _worse(a: Worst, b: Worst) -> Worst:
 
 def _largest(dtype: str) -> float:
     return FORMATS[dtype][2] if dtype in FORMATS else np.inf
-
-
-def _elements_of_a_row(case: Case, formula: Formula, rows: np.ndarray, inputs: list[Any]) -> float:
-    """How many elements the largest intermediate result has for each row."""
-    sized = _Sized(rows)
-    outputs = evaluate(formula, case, sized, inputs)
-    return max(1.0, sized.largest / len(rows), *(np.size(o) / len(rows) for o in outputs))
-
-
-class _Sized(Exact):
-    """Notes how large the values are that pass the points."""
-
-    largest = 0
-
-    def round(self, point: str, value: Any) -> Any:
-        self.largest = max(self.largest, np.size(value))
-        return value
-
-    def function(self, value: Any, spacings: float = 0.0) -> Any:
-        return self.round("", value)
-
-    def compute(self, value: Any) -> Any:
-        return self.round("", value)
-
-    def dot(self, a: Any, b: Any) -> Any:
-        return self.round("", a @ b)
-
-
-def _held(array: np.ndarray, device: str) -> Held:
-    """Where chunks take their rows from: floats that are not too many go to a GPU once, as they are stored, instead of row by row."""
-    if device == "cpu" or array.dtype.kind in "iub" or array.nbytes > HELD_BYTES:
-        return array
-    return _sent(array, device)
-
-
-def _sent(array: np.ndarray, device: str) -> torch.Tensor:
-    """The array on the device, as it is stored."""
-    return backend.put(np.array(array), Device(device, ""))  # a copy: Torch warns of memory that may not be written to
-
-
-def _argument(values: Held, device: str) -> Any:
-    """What the formula gets: floats on the device; integers stay, because masks and indices are little work."""
-    integers = isinstance(values, np.ndarray) and values.dtype.kind in "iub"
-    return values if integers else Tensor(_put(values, device))
-
-
-def _put(values: Held, device: str) -> torch.Tensor:
-    """The values on the device, floats in float64: made wide there, because the host takes seconds for a gigabyte."""
-    tensor = values if isinstance(values, torch.Tensor) else _sent(values, device)
-    return tensor.double() if tensor.is_floating_point() else tensor
-
-
-def _take(values: Held, rows: np.ndarray, axis: int) -> Held:
-    """The rows along an axis."""
-    in_order = len(rows) and rows[-1] - rows[0] == len(rows) - 1  # they follow one another, as nearly always
-    if isinstance(values, torch.Tensor):
-        if in_order:
-            return values.narrow(axis, int(rows[0]), len(rows))
-        return values.index_select(axis, torch.as_tensor(rows, device=values.device))
-    if in_order:
-        at = [slice(None)] * values.ndim
-        at[axis] = slice(int(rows[0]), int(rows[-1]) + 1)
-        return values[tuple(at)]
-    return np.take(values, rows, axis=axis)
-
-
-def _tensor(value: Any, device: str) -> Tensor:
-    tensor = value.tensor if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value), device=device)
-    return Tensor(tensor.double().contiguous())

@@ -20,6 +20,7 @@ DIMENSIONS = ("B", "H", "T", "D")
 BATCH = "B"
 OPTIONS = {"padding": PADDINGS}
 ROWS = {"q": -2, "y": -2}
+SLICES = 1  # heads
 CASES = {
     "published": {"B": 1, "H": 1, "T": 1024, "D": 64},  # one head of GPT-2
     "gpt2": {"B": 1, "H": 12, "T": 1024, "D": 64},

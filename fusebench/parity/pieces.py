@@ -1,0 +1,161 @@
+"""A formula of a large case on the device: its inputs there, of some rows or of all, and its evaluations, in pieces that memory holds."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+
+from fusebench import modes
+from fusebench.backends import torch as backend
+from fusebench.contract import Case, Device, Mathematics
+from fusebench.discovery import normalised
+from fusebench.parity.evaluations import Evaluations, evaluations
+from fusebench.parity.rounding import Exact, evaluate
+from fusebench.parity.tensor import Random, Tensor
+from fusebench.parity.verdict import Asked
+
+Formula = Callable[..., Any]
+Held: TypeAlias = np.ndarray | torch.Tensor
+
+# Of the largest intermediate result: 0.8 GB in float64 on a GPU, and of each place that rounds one lives, for the size of its noise.
+CHUNK_ELEMENTS = {"cuda": 1e8, "cpu": 5e5}
+HELD_BYTES = 2**32  # of an input or an output that a GPU holds whole
+
+
+def _mathematics(asked: Asked) -> Mathematics:
+    return normalised(importlib.import_module(f"implementations.{asked.case.kernel}.kernel"))
+
+
+def formula_of(asked: Asked) -> Formula:
+    return modes.formula(_mathematics(asked), asked.case.mode, asked.part)
+
+
+def evaluations_of(
+    asked: Asked, formula: Formula, inputs: list[Any], rows: np.ndarray | None, random: Random, draws: int
+) -> Evaluations:
+    """The evaluations of those rows, or of all: then, where the kernel has SLICES, as many of these at a time as memory holds."""
+
+    def of(some: list[Any]) -> Evaluations:
+        return evaluations(
+            formula, asked.case, some, asked.points, random, rows, draws, lambda o: _tensor(o, random.device)
+        )
+
+    axis = _mathematics(asked).slices if rows is None else None
+    if axis is None:
+        return of(inputs)
+    count = next(a.shape[axis] for a in inputs if isinstance(a, Tensor))
+    step = max(1, int(CHUNK_ELEMENTS[random.device] / largest_result(asked, formula, inputs) * count))
+    if step >= count:
+        return of(inputs)
+    parts = [of(_slices(inputs, axis, first, first + step)) for first in range(0, count, step)]
+    kept = [(part.exact, part.staged, *part.draws) for part in parts]
+    exact, staged, *drawn = (
+        [Tensor(torch.cat([o.tensor for o in output], axis)) for output in zip(*evaluation, strict=True)]
+        for evaluation in zip(*kept, strict=True)
+    )
+    return Evaluations(exact, staged, drawn, parts[0].seen)
+
+
+def _slices(inputs: list[Any], axis: int, first: int, end: int) -> list[Any]:
+    """Those slices of the floats."""
+    return [
+        Tensor(a.tensor.narrow(axis, first, min(end, a.shape[axis]) - first)) if isinstance(a, Tensor) else a
+        for a in inputs
+    ]
+
+
+def largest_result(asked: Asked, formula: Formula, inputs: list[Any]) -> float:
+    """How many elements the largest intermediate result or output of a whole case has."""
+    axis, count, sized = _mathematics(asked).slices, 1, Sized()
+    if axis is not None:
+        count = next(a.shape[axis] for a in inputs if isinstance(a, Tensor))
+        inputs = _slices(inputs, axis, 0, 1)
+    outputs = evaluate(formula, asked.case, sized, inputs)
+    return float(max(sized.largest, *map(np.size, outputs)) * count)
+
+
+def inputs_of(asked: Asked, arrays: Sequence[np.ndarray], device: str) -> Callable[[np.ndarray | None], list[Any]]:
+    """What gives the formula's inputs of some rows, or of all."""
+    kept = [held(a, device) for a in arrays]
+    whole = [_argument(a, device) if axis is None else None for a, axis in zip(kept, asked.row_axes, strict=True)]
+
+    def inputs(chosen: np.ndarray | None) -> list[Any]:
+        return [
+            w if axis is None else _argument(a if chosen is None else take(a, chosen, axis), device)
+            for a, w, axis in zip(kept, whole, asked.row_axes, strict=True)
+        ]
+
+    return inputs
+
+
+def elements_of_a_row(case: Case, formula: Formula, rows: np.ndarray, inputs: list[Any]) -> float:
+    """How many elements the largest intermediate result has for each row."""
+    sized = Sized(rows)
+    outputs = evaluate(formula, case, sized, inputs)
+    return max(1.0, sized.largest / len(rows), *(np.size(o) / len(rows) for o in outputs))
+
+
+class Sized(Exact):
+    """Notes how large the values are that pass the points."""
+
+    largest = 0
+
+    def round(self, point: str, value: Any) -> Any:
+        self.largest = max(self.largest, np.size(value))
+        return value
+
+    def function(self, value: Any, spacings: float = 0.0) -> Any:
+        return self.round("", value)
+
+    def compute(self, value: Any) -> Any:
+        return self.round("", value)
+
+    def dot(self, a: Any, b: Any) -> Any:
+        return self.round("", a @ b)
+
+
+def held(array: np.ndarray, device: str) -> Held:
+    """Where chunks take their rows from: floats that are not too many go to a GPU once, as they are stored, instead of row by row."""
+    if device == "cpu" or array.dtype.kind in "iub" or array.nbytes > HELD_BYTES:
+        return array
+    return _sent(array, device)
+
+
+def _sent(array: np.ndarray, device: str) -> torch.Tensor:
+    """The array on the device, as it is stored."""
+    return backend.put(np.array(array), Device(device, ""))  # a copy: Torch warns of memory that may not be written to
+
+
+def _argument(values: Held, device: str) -> Any:
+    """What the formula gets: floats on the device; integers stay, because masks and indices are little work."""
+    integers = isinstance(values, np.ndarray) and values.dtype.kind in "iub"
+    return values if integers else Tensor(put(values, device))
+
+
+def put(values: Held, device: str) -> torch.Tensor:
+    """The values on the device, floats in float64: made wide there, because the host takes seconds for a gigabyte."""
+    tensor = values if isinstance(values, torch.Tensor) else _sent(values, device)
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def take(values: Held, rows: np.ndarray, axis: int) -> Held:
+    """The rows along an axis."""
+    in_order = len(rows) and rows[-1] - rows[0] == len(rows) - 1  # they follow one another, as nearly always
+    if isinstance(values, torch.Tensor):
+        if in_order:
+            return values.narrow(axis, int(rows[0]), len(rows))
+        return values.index_select(axis, torch.as_tensor(rows, device=values.device))
+    if in_order:
+        at = [slice(None)] * values.ndim
+        at[axis] = slice(int(rows[0]), int(rows[-1]) + 1)
+        return values[tuple(at)]
+    return np.take(values, rows, axis=axis)
+
+
+def _tensor(value: Any, device: str) -> Tensor:
+    tensor = value.tensor if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value), device=device)
+    return Tensor(tensor.double().contiguous())

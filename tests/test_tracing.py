@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -196,3 +199,33 @@ def test_the_call_that_is_shown_is_the_median(swept, seconds, shown):
 def test_what_the_profiler_lost_is_recorded_again_by_a_fresh_worker(swept):
     made, dropped = swept((1,), lost=1)
     assert dropped == [("torch", "python")] and made.span.span_s == 1
+
+
+def test_what_is_interpreted_is_skipped_and_starts_no_worker(monkeypatch):
+    ended = []
+
+    class Trial:
+        interpreted = True
+
+        def __init__(self, this, cell):
+            self.end = lambda *words: ended.append(words)
+
+        def recording_failures(self, pool):
+            return contextlib.nullcontext()
+
+        def can_run(self):
+            return True
+
+    monkeypatch.setattr(run, "Trial", Trial)
+    pool = SimpleNamespace(get=lambda *_: pytest.fail("a worker was started"))
+    run.built(None, pool, None, None, lambda trial: pytest.fail("it was traced"))
+    assert ended == [("skipped", "interpreted on the CPU: its time is the interpreter's")]
+
+
+def test_lines_are_noted_within_it_alone():
+    before = sys.gettrace()
+    with syncs.Lines((str(Path(__file__).parent),)) as noted:
+        sum([1, 2])
+    assert sys.gettrace() is before
+    last = noted.log[-1] if noted.log else (0, "", 0)
+    assert noted.at(0) == ("", 0) and noted.at(last[0] + 1) == last[1:]

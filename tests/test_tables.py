@@ -286,6 +286,12 @@ def test_a_figure_of_several_launches_is_their_sum_or_the_largest():
     }  # fmt: skip
 
 
+def test_a_wait_between_two_groups_of_products_serialises_nothing():
+    group = ["HGMMA R0, gdesc[UR0], R0", "HGMMA R0, gdesc[UR0], R0, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x0"]
+    assert figures.value([compiled(body(*group, *group, "EXIT"))], "waits_in_groups") == 0
+    assert figures.value([compiled(body(group[0], group[2], *group, "EXIT"))], "waits_in_groups") == 1
+
+
 def test_two_sides_are_a_b_and_b_less_a():
     said = list(versus.lines(compiled(WHOLE), compiled(SHORT, registers=24, digest="two"), None))
     rows = {line[:24].strip(): line[24:].split() for line in said}

@@ -477,6 +477,22 @@ def test_a_story_has_the_figures_of_its_records(capsys):
     ]  # fmt: skip
 
 
+def test_a_part_of_a_story_that_failed_has_its_reason(capsys):
+    kernels = discovery.find_kernels([discovery.HOME])
+    whole, part = (Cell(make_case(kernels["softmax"], {"R": r, "C": 5}), "flax", "default") for r in (64, 32))
+    told = story.Story((story.Step("first", whole, {"dense": part}),))
+    record, failed = timed("x"), untimed("x", "failed", reason="no memory")
+    made = [replace(r, id=c.id, label=c.label, cell=c) for r, c in ((record, whole), (failed, part))]
+    story_table.show(told, made, kernels)
+    assert "failed" in (out := capsys.readouterr().out) and "no memory" in out
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("command", ["data", "train", "performance", "plot", "show"])
+def test_help_is_asked_for_by_either_flag(command, flag, capsys):
+    assert main([command, flag]) == 0 and capsys.readouterr().out.startswith(f"usage: fusebench {command}")
+
+
 def test_a_kernel_without_a_gradient_has_one_mode():
     kernels = discovery.find_kernels([discovery.HOME])
     found = {name: details.describe(kernels[name], "cpu")["modes"] for name in ("launch", "softmax")}

@@ -13,7 +13,8 @@ import pytest
 from samples import Now, untimed
 
 from fusebench.backends.events import KERNEL, OPERATOR, RANGE, Event, Held, Recording
-from fusebench.profiling import ncu, run
+from fusebench.profiling import cell as program
+from fusebench.profiling import ncu, run, trace
 from fusebench.settings import Settings
 from fusebench.tracing import calls, memory, syncs
 from fusebench.tracing.calls import Plan, Traced, TracedCall
@@ -122,7 +123,10 @@ def test_memory_is_watched_while_a_call_runs():
         holds(5000)
         holds(1200)
 
-    found, of = memory.watch(SimpleNamespace(held_bytes=held_bytes, wait=lambda outputs: None), call, ())
+    waits = []
+    backend = SimpleNamespace(held_bytes=held_bytes, wait=lambda outputs: waits.append((outputs, device.looks)))
+    found, of = memory.watch(backend, call, ())
+    assert waits[0] == ((), 1) and [outputs for outputs, _ in waits] == [(), None], "inputs are there before it looks"
     assert of == "device" and [h.bytes for h in found] == [0, 4000, 200]
     assert 0 == found[0].at < found[1].at < found[2].at
 
@@ -229,3 +233,19 @@ def test_lines_are_noted_within_it_alone():
     assert sys.gettrace() is before
     last = noted.log[-1] if noted.log else (0, "", 0)
     assert noted.at(0) == ("", 0) and noted.at(last[0] + 1) == last[1:]
+
+
+def test_the_program_under_ncu_ends_with_its_parent(monkeypatch):
+    seen = []
+    monkeypatch.setattr(program.below, "end_with", seen.append)
+    with pytest.raises(FileNotFoundError):
+        program.main("nosuch.json", ".", "123")
+    assert seen == [123]
+
+
+def test_events_that_follow_at_once_share_a_track():
+    made = tuple(
+        Event(name, KERNEL, begin, begin + 1.0, "stream 7") for name, begin in (("a", 0.0), ("b", 1.0), ("c", 2.5))
+    )
+    written = trace.events([("cell", Traced((TracedCall("call", 0.0, 4.0, made),)))])
+    assert [e["args"]["name"] for e in written if e["name"] == "thread_name"] == ["calls", "stream 7"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import sys
@@ -20,7 +21,7 @@ from fusebench.backends.events import KERNEL, Held
 from fusebench.cases import make_case
 from fusebench.cli import main
 from fusebench.commands import data as data_command
-from fusebench.commands import details, performance, plot
+from fusebench.commands import details, diff, performance, plot
 from fusebench.commands import story as story_table
 from fusebench.configuration import story
 from fusebench.contract import Case, Cell, Device
@@ -33,6 +34,7 @@ from fusebench.profiling import table as profiled
 from fusebench.profiling.kernels import Row, Span
 from fusebench.profiling.run import Profile
 from fusebench.records import store
+from fusebench.settings import Clock, Settings
 from fusebench.timing.summary import seconds
 from fusebench.tracing.syncs import Sync
 from fusebench.tuning import confirm, results, strategies
@@ -532,3 +534,27 @@ def test_points_of_a_plot_have_flops_a_byte_and_intervals():
     line = plot._line("cuda", [*rows, {**rows[0], "x": 3, "flops": None}], "x", "time_s")
     assert (line.x, line.y) == ([1, 2, 3], [2e-3, 4e-3, 4e-3]) and line.low[:2] == [1e-3, 4e-3]
     assert (line.intensity, line.tflops) == ([2, 4], [3, 3])
+
+
+# diff
+
+
+def test_the_outputs_of_a_side_that_stands_in_several_rows_are_made_once(monkeypatch, tmp_path):
+    made = []
+
+    class Runner:
+        def outputs(self, cell):
+            made.append(cell.label)
+            return SimpleNamespace(record=cell.label)
+
+    seen = []
+    monkeypatch.setattr(diff.outputs, "runner", lambda this, pool, commit: contextlib.nullcontext(Runner()))
+    monkeypatch.setattr(diff, "_pool", lambda this, others: contextlib.nullcontext())
+    monkeypatch.setattr(diff.store, "append", lambda *_: None)
+    monkeypatch.setattr(
+        diff.differences, "rows", lambda cells, known, commits: seen.append([k.record for k in known]) or []
+    )
+    a, b, x = (untimed(label).cell for label in ("cuda", "triton", "torch_eager"))
+    source = SimpleNamespace(commit=None, kernels={}, roots=[], spec=SimpleNamespace(name="a"))
+    assert diff._compare([source, source], [(a, x), (b, x)], Settings("cpu"), Clock(), tmp_path, True) == []
+    assert made == ["cuda", "torch_eager", "triton"] and seen == [["cuda", "torch_eager"], ["triton", "torch_eager"]]

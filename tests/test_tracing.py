@@ -140,6 +140,15 @@ def test_the_counted_call_alone_is_between_start_and_stop(now, monkeypatch):
     assert done == [*["call"] * calls.WARM_CALLS, "start", "call", "stop"] and backend.said[-1] == ("wait", "output")
 
 
+def test_where_there_is_no_ncu_no_cell_has_counters(monkeypatch):
+    monkeypatch.setattr(ncu, "_places", lambda: ["no-such-ncu"])
+    with pytest.raises(
+        ncu.NoCounters, match="is neither on PATH nor in CUDA_HOME/bin: ncu=PATH says where it is"
+    ) as none:
+        ncu.find(None)
+    assert none.value.everywhere
+
+
 def test_the_newest_ncu_that_is_installed_comes_behind_the_toolkits(monkeypatch, tmp_path):
     for version in ("2024.1", "2025.3"):
         (tmp_path / version).mkdir()

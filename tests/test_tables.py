@@ -139,6 +139,16 @@ def test_what_was_not_profiled_has_its_reason(capsys, tmp_path):
     assert out.endswith(f"memory: it.svg\nrecords: {tmp_path}/records.jsonl\n")
 
 
+def test_long_names_are_cut_and_small_stalls_are_left_out(capsys):
+    rows = (
+        Row("k" * 57, KERNEL, 1, 9 * US, 0.0, 0.0, {}, {"stalled_wait": 0.06, "stalled_long": 0.04}),
+        Row("m" * 56, KERNEL, 1, 8 * US, 0.0, 0.0),
+    )
+    profiled.show([profile(rows=rows, syncs=())], "cuda")
+    first, second = table_of(capsys.readouterr().out, "kernel")
+    assert (first["kernel"], second["kernel"]) == ("k" * 55 + "…", "m" * 56) and first["stalled on"] == "wait 0.1"
+
+
 @pytest.mark.parametrize(
     ("count", "shown"), [(0, "0 B"), (1023, "1023 B"), (1024, "1 KiB"), (1536 * 1024, "1.5 MiB"), (3 * 2**30, "3 GiB")]
 )
@@ -319,6 +329,24 @@ def test_lines_of_source_stand_by_their_instructions_in_the_loop_and_then_in_the
     ]
 
 
+def test_instructions_stand_below_their_line(tmp_path):
+    placed = [sass.Instruction(16 * n, "FADD", line=line) for n, line in enumerate(["", "k/a.cu:2", "k/a.cu:2"])]
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k" / "a.cu").write_text("one\n  x += y;\n")
+    said = [line for line in lines.annotated(placed, [tmp_path]) if not line.startswith("    ")]
+    assert said == [lines.UNKNOWN, "k/a.cu:2  x += y;"]
+
+
+def test_lines_are_shown_with_what_they_have_in_the_loop(capsys):
+    placed = [replace(i, line="k/a.cu:1" if i.address < 0x60 else "k/a.cu:2") for i in WHOLE.instructions]
+    code = SimpleNamespace(instructions=placed, hottest_loop=lambda: placed[5:10])
+    inspected.show_lines([Inspected(untimed("cuda").cell, [compiled(code, "kernel")])], 1, [])
+    out = capsys.readouterr().out
+    assert "cuda: kernel by line, classes of the loop" in out
+    rows = [(r["line"], r["whole"], r["loop"]) for r in table_of(out, "line")]
+    assert rows == [("k/a.cu:2", "14", "4"), ("k/a.cu:1", "6", "1")]
+
+
 def test_a_script_says_that_its_inputs_are_others_than_those_of_the_reference(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "harness.drawing", drawing)
     cell = {"kernel": "launch", "seed": 3, "dtypes": {"x": "float32"}}
@@ -368,6 +396,7 @@ def test_a_target_has_the_multiprocessors_of_a_common_card():
     found = {
         a: targets.target(a).device.multiprocessors for a in ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
     }
+    assert [targets.target(a).capability for a in ("sm_80", "sm_86", "sm_90a", "sm_120a")] == [80, 86, 90, 120]
     assert found == {"sm_80": 108, "sm_86": 82, "sm_89": 142, "sm_90a": 132, "sm_100a": 148, "sm_120a": 170}
 
 

@@ -16,6 +16,7 @@ import pytest
 from fusebench.cli import main
 from fusebench.data import auc, reading, synthesis, writing
 from fusebench.data.schema import LAST_ID, METADATA_FILE, Feature, read_metadata
+from fusebench.errors import UsageError
 
 ROWS = 30_000
 DENSE, SPARSE = [f"DENSE_{n}" for n in range(13)], [f"SPARSE_{n}" for n in range(26)]
@@ -118,6 +119,16 @@ def test_the_planted_probability_follows_from_what_a_reader_sees():
         odds += [known.get(value, 0.0) for value in columns[name]]
     assert block.probability == pytest.approx(1 / (1 + np.exp(-odds)), rel=1e-5)
     assert block.labels.tolist() == columns["labels"]
+
+
+def test_the_signal_is_the_same_whenever_it_is_planted():
+    """Files of last year and of today are of one signal."""
+    signal = synthesis.plant(1000)
+    assert signal.features[0].known.tolist() == [1364076727, 821347078, 2247144487]
+    assert signal.means[:3] == pytest.approx([2.8548, 1.8369, 2.5381], abs=1e-4)
+    assert signal.deviations[:2] == pytest.approx([1.3536, 1.1212], abs=1e-4)
+    assert signal.weights[:2] == pytest.approx([-0.3981, 0.233], abs=1e-4) and signal.bias == pytest.approx(-2.776486)
+    assert signal.effects[0] == pytest.approx([0.1958, -0.4251, 0.1273], abs=1e-4)
 
 
 def test_clicks_are_one_in_four(table):
@@ -438,6 +449,18 @@ def test_bad_metadata_is_named(save, tmp_path, capsys, text, says):
     (tmp_path / "its.json").write_text(text)
     line = said(capsys, f"file={save(small())}", f"metadata={tmp_path / 'its.json'}")
     assert f"{tmp_path / 'its.json'}" in line and says in line
+
+
+def test_a_table_may_have_a_row_for_every_id(written, tmp_path):
+    metadata = json.loads((written / METADATA_FILE).read_text())
+    for rows, fits in ((LAST_ID + 1, True), (LAST_ID + 2, False)):
+        metadata["SPARSE_25"]["cardinality"] = rows
+        (tmp_path / METADATA_FILE).write_text(json.dumps(metadata))
+        if fits:
+            assert read_metadata(tmp_path / METADATA_FILE)[25].cardinality == rows
+        else:
+            with pytest.raises(UsageError, match=f"expected a whole number, 1 … {LAST_ID + 1}"):
+                read_metadata(tmp_path / METADATA_FILE)
 
 
 def test_metadata_that_is_not_there_is_named(save, tmp_path, capsys):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from samples import untimed
+from samples import table_of, untimed
 
 from fusebench.errors import UsageError
-from fusebench.sanitizer import check, tool
+from fusebench.sanitizer import check, table, tool
 from fusebench.sanitizer.log import Log, Place, Reported
 from fusebench.sanitizer.own import Own
 
@@ -67,7 +67,9 @@ def test_every_array_is_an_allocation_of_its_own(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_mine=1")
     env = tool.variables("python", [4, 5, 6])
     assert env["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1" and env["XLA_PYTHON_CLIENT_ALLOCATOR"] == "platform"
-    assert env["XLA_FLAGS"].split()[-1] == "--xla_gpu_autotune_level=0" and env["XLA_FLAGS"][0] != " "
+    assert env["XLA_FLAGS"] == "--xla_mine=1 --xla_gpu_autotune_level=0"
+    monkeypatch.delenv("XLA_FLAGS")
+    assert tool.variables("python", [4])["XLA_FLAGS"] == "--xla_gpu_autotune_level=0"
     assert {env[f"{name}_NUM_THREADS"] for name in ("OMP", "OPENBLAS", "MKL")} == {"3"}
 
 
@@ -111,4 +113,26 @@ def test_what_a_log_makes_of_a_check(log, trouble, status, notes):
     assert (made.status, made.notes, made.errors) == (status, notes, log.errors)
     assert [f.count for f in made.findings] == ([5] if log.errors else []) and made.passed == (
         status == "ok" and not log.errors
+    )
+
+
+def test_a_cell_that_one_tool_alone_skipped_has_a_row(capsys):
+    clean, skipped, wide = (
+        untimed("cuda"),
+        untimed("cuda", "skipped", reason="too wide"),
+        untimed("triton", "skipped", reason="too wide"),
+    )
+    checks = [
+        check.Check("a", "memcheck", clean),
+        check.Check("b", "racecheck", skipped),
+        check.Check("c", "memcheck", wide),
+    ]
+    table.show(checks, ["memcheck", "racecheck"])
+    out = capsys.readouterr().out
+    assert table_of(out, "implementation") == [{"implementation": "cuda", "memcheck": "clean", "racecheck": "skipped"}]
+    assert "skipped  too wide  cuda, triton\n" in out
+    table.footer(checks, tool.Sanitizer("/bin/it", "2025", frozenset()), 1.5, "results/it")
+    assert (
+        capsys.readouterr().out
+        == "3 checks of 2 cells: 1 clean, 2 skipped\n/bin/it 2025, 1.5 s\nrecords: results/it/records.jsonl\n"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import sys
@@ -10,7 +11,7 @@ from types import SimpleNamespace
 
 import pyarrow.parquet as pq
 import pytest
-from samples import GPU, RATES, case, table_of, timed, untimed
+from samples import GPU, RATES, Now, case, table_of, timed, untimed
 from test_data import small
 from test_inspect_listings import LISTING, body
 
@@ -20,7 +21,7 @@ from fusebench.backends.events import KERNEL, Held
 from fusebench.cases import make_case
 from fusebench.cli import main
 from fusebench.commands import data as data_command
-from fusebench.commands import details, performance, plot
+from fusebench.commands import details, diff, performance, plot
 from fusebench.commands import story as story_table
 from fusebench.configuration import story
 from fusebench.contract import Case, Cell, Device
@@ -33,6 +34,7 @@ from fusebench.profiling import table as profiled
 from fusebench.profiling.kernels import Row, Span
 from fusebench.profiling.run import Profile
 from fusebench.records import store
+from fusebench.settings import Clock, Settings
 from fusebench.timing.summary import seconds
 from fusebench.tracing.syncs import Sync
 from fusebench.tuning import confirm, results, strategies
@@ -135,6 +137,16 @@ def test_what_was_not_profiled_has_its_reason(capsys, tmp_path):
     out = capsys.readouterr().out
     assert "4 cells: 2 ok, 1 failed, 1 skipped, 1.2 s\nno hardware counters: no ncu\ntrace" in out
     assert out.endswith(f"memory: it.svg\nrecords: {tmp_path}/records.jsonl\n")
+
+
+def test_long_names_are_cut_and_small_stalls_are_left_out(capsys):
+    rows = (
+        Row("k" * 57, KERNEL, 1, 9 * US, 0.0, 0.0, {}, {"stalled_wait": 0.06, "stalled_long": 0.04}),
+        Row("m" * 56, KERNEL, 1, 8 * US, 0.0, 0.0),
+    )
+    profiled.show([profile(rows=rows, syncs=())], "cuda")
+    first, second = table_of(capsys.readouterr().out, "kernel")
+    assert (first["kernel"], second["kernel"]) == ("k" * 55 + "…", "m" * 56) and first["stalled on"] == "wait 0.1"
 
 
 @pytest.mark.parametrize(
@@ -286,6 +298,12 @@ def test_a_figure_of_several_launches_is_their_sum_or_the_largest():
     }  # fmt: skip
 
 
+def test_a_wait_between_two_groups_of_products_serialises_nothing():
+    group = ["HGMMA R0, gdesc[UR0], R0", "HGMMA R0, gdesc[UR0], R0, gsb0", "WARPGROUP.DEPBAR.LE gsb0, 0x0"]
+    assert figures.value([compiled(body(*group, *group, "EXIT"))], "waits_in_groups") == 0
+    assert figures.value([compiled(body(group[0], group[2], *group, "EXIT"))], "waits_in_groups") == 1
+
+
 def test_two_sides_are_a_b_and_b_less_a():
     said = list(versus.lines(compiled(WHOLE), compiled(SHORT, registers=24, digest="two"), None))
     rows = {line[:24].strip(): line[24:].split() for line in said}
@@ -311,20 +329,74 @@ def test_lines_of_source_stand_by_their_instructions_in_the_loop_and_then_in_the
     ]
 
 
+def test_instructions_stand_below_their_line(tmp_path):
+    placed = [sass.Instruction(16 * n, "FADD", line=line) for n, line in enumerate(["", "k/a.cu:2", "k/a.cu:2"])]
+    (tmp_path / "k").mkdir()
+    (tmp_path / "k" / "a.cu").write_text("one\n  x += y;\n")
+    said = [line for line in lines.annotated(placed, [tmp_path]) if not line.startswith("    ")]
+    assert said == [lines.UNKNOWN, "k/a.cu:2  x += y;"]
+
+
+def test_lines_are_shown_with_what_they_have_in_the_loop(capsys):
+    placed = [replace(i, line="k/a.cu:1" if i.address < 0x60 else "k/a.cu:2") for i in WHOLE.instructions]
+    code = SimpleNamespace(instructions=placed, hottest_loop=lambda: placed[5:10])
+    inspected.show_lines([Inspected(untimed("cuda").cell, [compiled(code, "kernel")])], 1, [])
+    out = capsys.readouterr().out
+    assert "cuda: kernel by line, classes of the loop" in out
+    rows = [(r["line"], r["whole"], r["loop"]) for r in table_of(out, "line")]
+    assert rows == [("k/a.cu:2", "14", "4"), ("k/a.cu:1", "6", "1")]
+
+
 def test_a_script_says_that_its_inputs_are_others_than_those_of_the_reference(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "harness.drawing", drawing)
     cell = {"kernel": "launch", "seed": 3, "dtypes": {"x": "float32"}}
     of = Case("launch", {"N": 5}, "float32")
     x = discovery.find_kernels([discovery.HOME])["launch"].mathematics.inputs(of, drawing.generator(3, 1))["x"]
-    for digest, said in ((hashlib.sha256(x.tobytes()).hexdigest(), ""), ("0", "another NumPy drew other inputs")):
+    for digest, said in ((hashlib.sha256(x.tobytes()).hexdigest(), []), ("0", ["another NumPy drew other inputs"])):
         ((found, dtype),) = script.made_inputs(cell | {"inputs_sha256": digest}, of)
-        assert (found == x).all() and dtype == "float32" and capsys.readouterr().err.startswith(said)
+        assert (found == x).all() and dtype == "float32"
+        assert [line.partition(" than")[0] for line in capsys.readouterr().err.splitlines()] == said
+
+
+def test_a_script_shows_the_median_of_calls_behind_the_warm_up(monkeypatch):
+    now = Now()
+    monkeypatch.setattr(script, "time", SimpleNamespace(perf_counter=now))
+    takes = iter([*[9.0] * script.WARM_UP, *(1e-3 * n for n in (3, 1, 2, 5, 4))])
+
+    def wait(output):
+        now.now += next(takes)
+
+    monkeypatch.setattr(script, "SECONDS", 1e6)
+    said = script.timed(SimpleNamespace(wait=wait, queued=lambda *_: 7 * US), lambda x: x, [("x",)], 5)
+    assert said == "median 3000 µs of 5 calls, each waited for; 7 µs a call on the GPU where they are queued"
+
+
+def test_a_script_times_queued_calls_by_events():
+    torch, said = pytest.importorskip("torch"), []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+
+        def record(self):
+            said.append("record")
+
+        def elapsed_time(self, end):
+            return 6.0  # ms
+
+    framework = script.Torch("cpu")
+    assert framework.queued(lambda: None, (), 3) is None and torch
+    framework.type = "cuda"
+    framework.torch = SimpleNamespace(cuda=SimpleNamespace(Event=Event, synchronize=lambda: said.append("wait")))
+    assert framework.queued(lambda: said.append("call"), (), 3) == pytest.approx(2e-3)
+    assert said == ["record", "call", "call", "call", "record", "wait"]
 
 
 def test_a_target_has_the_multiprocessors_of_a_common_card():
     found = {
         a: targets.target(a).device.multiprocessors for a in ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
     }
+    assert [targets.target(a).capability for a in ("sm_80", "sm_86", "sm_90a", "sm_120a")] == [80, 86, 90, 120]
     assert found == {"sm_80": 108, "sm_86": 82, "sm_89": 142, "sm_90a": 132, "sm_100a": 148, "sm_120a": 170}
 
 
@@ -371,11 +443,11 @@ def test_a_file_that_is_read_has_its_share_of_clicks_and_batches(tmp_path, capsy
 
 
 def test_the_share_of_clicks_and_the_auc_that_are_written_are_those_of_the_rows(tmp_path, capsys):
-    assert main(["data", "criteo", "rows=2000", f"out={tmp_path}", "cardinality=20"]) == 0
-    block = next(synthesis.draw(synthesis.plant(20), 2000, 0))
+    assert main(["data", "criteo", "rows=1000", f"out={tmp_path}", "cardinality=20"]) == 0
+    block = next(synthesis.draw(synthesis.plant(20), 1000, 0))
     data, metadata, area = capsys.readouterr().out.splitlines()
     size = (tmp_path / "criteo.parquet").stat().st_size
-    assert data.endswith(f": 2000 rows, {block.labels.mean():.1%} clicks, {size / 1e6:.4g} MB")
+    assert data.endswith(f": 1000 rows, {block.labels.mean():.1%} clicks, {size / 1e6:.4g} MB")
     assert metadata.endswith(": 26 id columns with 3 … 20 known values")
     ones, zeros = (block.probability[block.labels == label] for label in (1, 0))
     pairs = (ones[:, None] > zeros).mean() + (ones[:, None] == zeros).mean() / 2
@@ -436,6 +508,22 @@ def test_a_story_has_the_figures_of_its_records(capsys):
     ]  # fmt: skip
 
 
+def test_a_part_of_a_story_that_failed_has_its_reason(capsys):
+    kernels = discovery.find_kernels([discovery.HOME])
+    whole, part = (Cell(make_case(kernels["softmax"], {"R": r, "C": 5}), "flax", "default") for r in (64, 32))
+    told = story.Story((story.Step("first", whole, {"dense": part}),))
+    record, failed = timed("x"), untimed("x", "failed", reason="no memory")
+    made = [replace(r, id=c.id, label=c.label, cell=c) for r, c in ((record, whole), (failed, part))]
+    story_table.show(told, made, kernels)
+    assert "failed" in (out := capsys.readouterr().out) and "no memory" in out
+
+
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+@pytest.mark.parametrize("command", ["data", "train", "performance", "plot", "show"])
+def test_help_is_asked_for_by_either_flag(command, flag, capsys):
+    assert main([command, flag]) == 0 and capsys.readouterr().out.startswith(f"usage: fusebench {command}")
+
+
 def test_a_kernel_without_a_gradient_has_one_mode():
     kernels = discovery.find_kernels([discovery.HOME])
     found = {name: details.describe(kernels[name], "cpu")["modes"] for name in ("launch", "softmax")}
@@ -475,3 +563,27 @@ def test_points_of_a_plot_have_flops_a_byte_and_intervals():
     line = plot._line("cuda", [*rows, {**rows[0], "x": 3, "flops": None}], "x", "time_s")
     assert (line.x, line.y) == ([1, 2, 3], [2e-3, 4e-3, 4e-3]) and line.low[:2] == [1e-3, 4e-3]
     assert (line.intensity, line.tflops) == ([2, 4], [3, 3])
+
+
+# diff
+
+
+def test_the_outputs_of_a_side_that_stands_in_several_rows_are_made_once(monkeypatch, tmp_path):
+    made = []
+
+    class Runner:
+        def outputs(self, cell):
+            made.append(cell.label)
+            return SimpleNamespace(record=cell.label)
+
+    seen = []
+    monkeypatch.setattr(diff.outputs, "runner", lambda this, pool, commit: contextlib.nullcontext(Runner()))
+    monkeypatch.setattr(diff, "_pool", lambda this, others: contextlib.nullcontext())
+    monkeypatch.setattr(diff.store, "append", lambda *_: None)
+    monkeypatch.setattr(
+        diff.differences, "rows", lambda cells, known, commits: seen.append([k.record for k in known]) or []
+    )
+    a, b, x = (untimed(label).cell for label in ("cuda", "triton", "torch_eager"))
+    source = SimpleNamespace(commit=None, kernels={}, roots=[], spec=SimpleNamespace(name="a"))
+    assert diff._compare([source, source], [(a, x), (b, x)], Settings("cpu"), Clock(), tmp_path, True) == []
+    assert made == ["cuda", "torch_eager", "triton"] and seen == [["cuda", "torch_eager"], ["triton", "torch_eager"]]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from samples import Now, untimed
 
 from fusebench.backends.events import KERNEL, OPERATOR, RANGE, Event, Held, Recording
-from fusebench.profiling import ncu, run
+from fusebench.profiling import cell as program
+from fusebench.profiling import ncu, run, trace
 from fusebench.settings import Settings
 from fusebench.tracing import calls, memory, syncs
 from fusebench.tracing.calls import Plan, Traced, TracedCall
@@ -119,7 +123,10 @@ def test_memory_is_watched_while_a_call_runs():
         holds(5000)
         holds(1200)
 
-    found, of = memory.watch(SimpleNamespace(held_bytes=held_bytes, wait=lambda outputs: None), call, ())
+    waits = []
+    backend = SimpleNamespace(held_bytes=held_bytes, wait=lambda outputs: waits.append((outputs, device.looks)))
+    found, of = memory.watch(backend, call, ())
+    assert waits[0] == ((), 1) and [outputs for outputs, _ in waits] == [(), None], "inputs are there before it looks"
     assert of == "device" and [h.bytes for h in found] == [0, 4000, 200]
     assert 0 == found[0].at < found[1].at < found[2].at
 
@@ -131,6 +138,15 @@ def test_the_counted_call_alone_is_between_start_and_stop(now, monkeypatch):
     backend = Backend(now)
     calls.count(backend, lambda *arguments: done.append("call") or "output", [("a",)])
     assert done == [*["call"] * calls.WARM_CALLS, "start", "call", "stop"] and backend.said[-1] == ("wait", "output")
+
+
+def test_where_there_is_no_ncu_no_cell_has_counters(monkeypatch):
+    monkeypatch.setattr(ncu, "_places", lambda: ["no-such-ncu"])
+    with pytest.raises(
+        ncu.NoCounters, match="is neither on PATH nor in CUDA_HOME/bin: ncu=PATH says where it is"
+    ) as none:
+        ncu.find(None)
+    assert none.value.everywhere
 
 
 def test_the_newest_ncu_that_is_installed_comes_behind_the_toolkits(monkeypatch, tmp_path):
@@ -196,3 +212,49 @@ def test_the_call_that_is_shown_is_the_median(swept, seconds, shown):
 def test_what_the_profiler_lost_is_recorded_again_by_a_fresh_worker(swept):
     made, dropped = swept((1,), lost=1)
     assert dropped == [("torch", "python")] and made.span.span_s == 1
+
+
+def test_what_is_interpreted_is_skipped_and_starts_no_worker(monkeypatch):
+    ended = []
+
+    class Trial:
+        interpreted = True
+
+        def __init__(self, this, cell):
+            self.end = lambda *words: ended.append(words)
+
+        def recording_failures(self, pool):
+            return contextlib.nullcontext()
+
+        def can_run(self):
+            return True
+
+    monkeypatch.setattr(run, "Trial", Trial)
+    pool = SimpleNamespace(get=lambda *_: pytest.fail("a worker was started"))
+    run.built(None, pool, None, None, lambda trial: pytest.fail("it was traced"))
+    assert ended == [("skipped", "interpreted on the CPU: its time is the interpreter's")]
+
+
+def test_lines_are_noted_within_it_alone():
+    before = sys.gettrace()
+    with syncs.Lines((str(Path(__file__).parent),)) as noted:
+        sum([1, 2])
+    assert sys.gettrace() is before
+    last = noted.log[-1] if noted.log else (0, "", 0)
+    assert noted.at(0) == ("", 0) and noted.at(last[0] + 1) == last[1:]
+
+
+def test_the_program_under_ncu_ends_with_its_parent(monkeypatch):
+    seen = []
+    monkeypatch.setattr(program.below, "end_with", seen.append)
+    with pytest.raises(FileNotFoundError):
+        program.main("nosuch.json", ".", "123")
+    assert seen == [123]
+
+
+def test_events_that_follow_at_once_share_a_track():
+    made = tuple(
+        Event(name, KERNEL, begin, begin + 1.0, "stream 7") for name, begin in (("a", 0.0), ("b", 1.0), ("c", 2.5))
+    )
+    written = trace.events([("cell", Traced((TracedCall("call", 0.0, 4.0, made),)))])
+    assert [e["args"]["name"] for e in written if e["name"] == "thread_name"] == ["calls", "stream 7"]

@@ -226,6 +226,33 @@ def test_the_curve_has_the_losses_and_the_aucs(tmp_path):
     assert len(re.findall(r"<use ", text[text.index('id="line2d', text.index("AUC of the held-out rows")) :])) >= 2
 
 
+def test_a_line_that_is_none_is_named_but_for_the_last(tmp_path):
+    whole = [log.Line(step, 1.0, None, 10, 1.0, "ours:fast") for step in (1, 2)]
+    for line in whole:
+        log.append(line, tmp_path)
+    file = tmp_path / log.FILE
+    file.write_text(f'{file.read_text()}{{"step": 3')
+    assert log.read(tmp_path) == whole, "a killed process left it unfinished"
+    file.write_text("{}\n" + file.read_text())
+    with pytest.raises(UsageError, match=r"train\.jsonl: line 1 is no line of a training log"):
+        log.read(tmp_path)
+
+
+def test_a_curve_that_the_disk_does_not_take_is_named(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    with pytest.raises(StorageError, match=r"curve\.svg cannot be written: No space left on device"):
+        log.draw([log.Line(1, 1.0, 0.5, 10, 1.0, "ours:fast")], tmp_path)
+
+
+def test_help_says_how_many_rows_there_are_unless_told(capsys):
+    assert main(["train", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert "one epoch, 1000000 at the most" in out and "a tenth, 20000 at the most" in out
+
+
 def test_each_stretch_is_a_hundredth_or_a_tenth_of_the_steps_unless_told(data, tmp_path, monkeypatch):  # noqa: F811
     seen = []
     monkeypatch.setattr(command, "_run", lambda loop, steps, every, *_: seen.append(every) or 0)

@@ -311,6 +311,17 @@ def test_a_config_that_is_surely_faster_is_kept(decided):
     )
 
 
+def test_pairs_are_judged_at_the_confidence_that_is_asked_for(decided, monkeypatch):
+    seen, outcome = [], confirm.verdicts.outcome
+    monkeypatch.setattr(
+        confirm.verdicts,
+        "outcome",
+        lambda match, confidence, *more: (seen.append(confidence), outcome(match, confidence, *more))[1],
+    )
+    decided([1.0, 1.5, 2.0])
+    assert set(seen) == {0.99}
+
+
 def test_a_tie_keeps_the_default(decided):
     number, is_default, _, decision = decided([1.0, 1.0, 1.0])
     assert (number, is_default) == (2, True) and "not surely faster in pairs of processes (same)" in decision.why

@@ -96,7 +96,11 @@ def same_kernels() -> Iterator[None]:
     """Which kernels are importable is the process's: a test that chooses others leaves it as it was."""
 
     def loaded() -> dict[str, Any]:
-        return {n: m for n, m in sys.modules.items() if n.split(".")[0] == "implementations"}
+        return {
+            n: m
+            for n, m in sys.modules.items()
+            if n.startswith("implementations") and n.split(".")[0] == "implementations"
+        }
 
     kept = loaded()
     yield

@@ -42,6 +42,8 @@ ifneq ($(strip $(ARGS)),)
 	@$(PYTEST) $(ARGS)
 else
 	@if nvidia-smi >/dev/null 2>&1; then exec $(PYTEST); fi # a card is for one at a time
+	# each command that a test runs imports the kernels anew, also where PYTHONDONTWRITEBYTECODE is set
+	$(BIN)/python -m compileall -q fusebench implementations
 	claims=$$(mktemp -d)
 	export FUSEBENCH_TEST_CLAIMS="$$claims"
 	$(PYTEST) -o cache_dir=.pytest_cache/slowest $(SLOWEST) $(OTHERS) >"$$claims.log" 2>&1 &

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import types
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -57,7 +58,8 @@ def text_problem(module: str, file: Path) -> str:
     return ""
 
 
-def _unmarked(tree: ast.Module) -> Iterator[ast.Call]:
+@functools.lru_cache(syntax.KEPT)
+def _unmarked(tree: ast.Module) -> list[ast.Call]:
     """The calls that no r.function is around, in functions that have an `r`, of elementary functions and of the file's own without
     an `r` that call one."""
     elementary, own = _elementary(tree), {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -65,8 +67,7 @@ def _unmarked(tree: ast.Module) -> Iterator[ast.Call]:
     for name, node in own.items():
         if node not in marking and any(True for _ in _calls(node, elementary)):
             elementary.add(name)
-    for node in marking:
-        yield from _calls(node, elementary)
+    return [call for node in marking for call in _calls(node, elementary)]
 
 
 def _elementary(tree: ast.Module) -> set[str]:

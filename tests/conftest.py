@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.config_store import ConfigStore
 
 import fusebench.run as running
 from fusebench import cli, discovery, machine, progress
@@ -32,6 +33,8 @@ CLAIMS = os.environ.pop("FUSEBENCH_TEST_CLAIMS", None)  # of this process alone:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skips elsewhere")
     os.environ.pop("COLUMNS", None)
+    # Hydra copies the schemas of all commands whenever it composes one, and then once more that which it takes
+    ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
     os.environ["FUSEBENCH_CACHE"] = tempfile.mkdtemp(prefix="fusebench-")  # the user's yardsticks are left alone
 
 
@@ -96,7 +99,11 @@ def same_kernels() -> Iterator[None]:
     """Which kernels are importable is the process's: a test that chooses others leaves it as it was."""
 
     def loaded() -> dict[str, Any]:
-        return {n: m for n, m in sys.modules.items() if n.split(".")[0] == "implementations"}
+        return {
+            n: m
+            for n, m in sys.modules.items()
+            if n.startswith("implementations") and n.split(".")[0] == "implementations"
+        }
 
     kept = loaded()
     yield

@@ -180,12 +180,14 @@ def test_what_cannot_run_is_refused_before_compiling_with_numbers(name):
 
 
 def grid_cells(name, implementation, count):
-    """Cells of the odd case with `count` configs drawn from TUNABLES, for each variant and each set of tunables that it uses."""
+    """Cells of the odd case with `count` configs drawn from TUNABLES, for each variant and each set of tunables that it uses. jax_triton
+    launches what triton does: one variant with each set of tunables shows that it takes a config."""
     tunables, seen = FOUND[name].implementations[implementation].tunables, set()
     for module, case, variant, _, own in own_configs(name, implementation, DEVICES[:1], odd(FOUND[name])):
-        if (variant, *own) in seen or case.precision != "ieee":  # no tensor core takes TF32 on a CPU
+        kind = (variant, *own) if implementation == "triton" else (*own,)
+        if kind in seen or case.precision != "ieee":  # no tensor core takes TF32 on a CPU
             continue
-        seen.add((variant, *own))
+        seen.add(kind)
         draw = random.Random(f"{name} {variant}")
         drawn = [tuple((tunable, draw.choice(tunables[variant][tunable])) for tunable in own) for _ in range(1000)]
         different = map(dict, dict.fromkeys(drawn))
@@ -201,10 +203,10 @@ BACKWARD_ALONE = {"embedding": {"atomic", "deterministic"}, "padded_attention": 
 
 @pytest.mark.parametrize(("name", "implementation"), TRITON)
 def test_other_configs_of_the_tunables_are_right(name, implementation, run_cells):
-    # jax_triton launches what triton does: one of each shows that it takes a config
     cells = list(grid_cells(name, implementation, count=2 if implementation == "triton" else 1))
     forward = set(FOUND[name].implementations[implementation].tunables) - BACKWARD_ALONE.get(name, set())
-    assert {cell.variant for cell in cells} == forward
+    assert cells and {cell.variant for cell in cells} <= forward
+    assert implementation == "jax_triton" or {cell.variant for cell in cells} == forward
     records = run_cells(cells)
     assert [r for r in records if r.status != "ok"] == []
     assert [r.build.config for r in records] == [cell.config for cell in cells]

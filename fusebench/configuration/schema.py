@@ -154,19 +154,31 @@ SCHEMAS: dict[str, type[BaseConfig]] = {
 
 def register(command: str, kernels: Mapping[str, Kernel]) -> None:
     """Registers the schema of a command. The dimensions and options known from discovery are its keys, so they need no `+`."""
-    shape = make_dataclass("Shape", [(d, Any, None) for d in dimension_names(kernels)])
-    option = make_dataclass("Option", [(o, Any, None) for o in option_names(kernels)])
-    tunables = make_dataclass("Tunables", [(t, Any, None) for t in tunable_names(kernels)])
-    python = make_dataclass("Python", [(n, str | None, None) for n in python_names(kernels)])
+    names = (dimension_names(kernels), option_names(kernels), tunable_names(kernels), python_names(kernels))
+    if _registered(command) == names:  # as long as composing a job takes would be spent on the same again
+        return
+    dimensions, options, tunables, pythons = names
+    shape = make_dataclass("Shape", [(d, Any, None) for d in dimensions])
+    option = make_dataclass("Option", [(o, Any, None) for o in options])
+    config = make_dataclass("Tunables", [(t, Any, None) for t in tunables])
+    python = make_dataclass("Python", [(n, str | None, None) for n in pythons])
     worker = make_dataclass("Worker", [("inline", bool, False), ("python", python, field(default_factory=python))])
     schema = make_dataclass(
         "Schema",
         [("shape", shape, field(default_factory=shape)), ("option", option, field(default_factory=option)),
-         ("config", tunables, field(default_factory=tunables)),
+         ("config", config, field(default_factory=config)),
          ("worker", worker, field(default_factory=worker))],
         bases=(SCHEMAS[command],),
     )  # fmt: skip
     ConfigStore.instance().store(name=f"{command}_schema", node=schema)
+
+
+def _registered(command: str) -> tuple[list[str], ...]:
+    """The names of dimensions, options, tunables and interpreters in the command's schema, if it has one."""
+    if (stored := ConfigStore.instance().repo.get(f"{command}_schema.yaml")) is None:
+        return ()
+    node = stored.node
+    return tuple(list(map(str, some)) for some in (node.shape, node.option, node.config, node.worker.python))
 
 
 def dimension_names(kernels: Mapping[str, Kernel]) -> list[str]:

@@ -7,19 +7,6 @@
 #include "_shared/cuda/hopper/pipeline.cuh"
 #include "_shared/cuda/interactions.cuh"
 
-// `bytes` from global to shared memory, which count at `barrier`; and from shared to global, a group of their own. Both are multiples of 16.
-__device__ __forceinline__ void bulk_load(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-                 "r"(bytes), "r"(barrier)
-                 : "memory");
-}
-__device__ __forceinline__ void bulk_store(void* to, unsigned from, unsigned bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
-    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-// Returns once the shared memory of this thread's stores may be written again.
-__device__ __forceinline__ void bulk_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-
 // The products of a sample's vectors x (F + 1, D), in shared memory, as tensor_dots has them in its fragments. What stands in place of
 // vectors beyond F does not matter, because it only enters products that nobody stores. WHOLE: D is a multiple of four lanes' vectors.
 template <typename T, bool WHOLE, int BANDS, int TILES>

@@ -56,12 +56,8 @@ def launches(case, variant, device, config):
 def build(case, variant, device, config):
     """call(x (M, K), W, b (2N,), then what `prepare` made) → (M, N)."""
     M, K, N = case.size("M", "K", "N")
-    (described,) = launches(case, variant, device, config)
-    launch = described.bind()
-
-    def call(x, W, b, prepared=None):
-        y = x.new_empty((M, N))
-        launch(x, W if prepared is None else prepared, b, y, M, K, N)
-        return y
-
-    return call
+    (launch,) = launches(case, variant, device, config)
+    call = launch.returning({3: (M, N)}, (M, K, N))
+    if matmul.prepared_layout(case) == case.options["w_layout"]:
+        return call
+    return lambda x, W, b, prepared: call(x, prepared, b)

@@ -225,28 +225,26 @@ def build(case, variant, device, config):
     """call(x (M, K), W, b (N,), then what `prepare` made) → (M, N)."""
     if case.mode != "forward":
         return backward.build(case, device, config)
-    import torch
-
     M, K, N = case.size("M", "K", "N")
-    *first, last = (launch.bind() for launch in launches(case, variant, device, config))
-    columns = _product(case, variant).sizes["K"]
+    *first, last = launches(case, variant, device, config)
+    if variant == "row":
+        return last.returning({3: (1, N)}, (K, N))
+    if variant not in PREPARED:
+        return last.returning({4: (M, N)}, (M, K, N), absent=(3,))
+    if variant == "two_launches":
+        return _two_launches(case, *first, last)
+    tiles = last.returning({4: (M, N)}, (M, K, N))
+    return lambda x, W, b, colsum, prepared=None: tiles(x, W if prepared is None else prepared, b, colsum)
 
-    def row(x, W, b):
-        y = x.new_empty((1, N))
-        last(x, W, b, y, K, N)
-        return y
 
-    def multirow(x, W, b, colsum=None, prepared=None):
-        y = x.new_empty((M, N))
-        last(x, W if prepared is None else prepared, b, 0 if colsum is None else colsum, y, M, K, N)
-        return y
+def _two_launches(case, first, last):
+    M, K, N = case.size("M", "K", "N")
+    columns = _product(case, "two_launches").sizes["K"]
+    copied = {} if columns == K else {1: (M, columns)}
+    statistics, product = first.returning({**copied, 2: (M,), 3: (M,)}, (M, K)), last.returning({6: (M, N)}, (M, K, N))
 
-    def two_launches(x, W, b, colsum, prepared=None):
-        mean, rstd = x.new_empty(M, dtype=torch.float32), x.new_empty(M, dtype=torch.float32)
-        whole = x if columns == K else x.new_empty((M, columns))
-        first[0](x, whole, mean, rstd, M, K)
-        y = x.new_empty((M, N))
-        last(whole, W if prepared is None else prepared, b, mean, rstd, colsum, y, M, K, N)
-        return y
+    def call(x, W, b, colsum, prepared=None):
+        whole, mean, rstd = statistics(x) if copied else (x, *statistics(x, x))
+        return product(whole, W if prepared is None else prepared, b, mean, rstd, colsum)
 
-    return {"row": row, "two_launches": two_launches}.get(variant, multirow)
+    return call

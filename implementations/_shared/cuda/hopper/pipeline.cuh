@@ -102,6 +102,19 @@ __device__ __forceinline__ bool elected() {
     return is;
 }
 
+// `bytes` from global to shared memory, which count at `barrier`; and from shared to global, a group of their own. Both are multiples of 16.
+__device__ __forceinline__ void bulk_load(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
+                 "r"(bytes), "r"(barrier)
+                 : "memory");
+}
+__device__ __forceinline__ void bulk_store(void* to, unsigned from, unsigned bytes) {
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+// Returns once the shared memory of this thread's stores may be written again.
+__device__ __forceinline__ void bulk_stores_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
 // What this thread has read of shared memory by ordinary loads comes before what the copy engine writes there once it may.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

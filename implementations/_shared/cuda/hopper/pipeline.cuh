@@ -89,19 +89,6 @@ __device__ __forceinline__ void tma_load(unsigned to, const TensorMap& map, int 
         : "memory");
 }
 
-// True of one lane of a whole warp, always the same. The compiler knows that one is left, and issues copies without a loop over lanes.
-__device__ __forceinline__ bool elected() {
-    unsigned is;
-    asm volatile(
-        "{\n"
-        ".reg .pred one;\n"
-        "elect.sync _|one, 0xffffffff;\n"
-        "selp.u32 %0, 1, 0, one;\n"
-        "}"
-        : "=r"(is));
-    return is;
-}
-
 // What this thread has read of shared memory by ordinary loads comes before what the copy engine writes there once it may.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

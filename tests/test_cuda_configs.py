@@ -104,7 +104,7 @@ def test_values_without_an_instance_are_refused(name):
     ("name", "case", "variant", "config", "said"),
     [
         ("lola", ("large", "bfloat16"), "multirow", {"num_stages": 5}, "a block takes 270448 bytes of shared memory; it may have 232448"),
-        ("lola", ("large", "bfloat16"), "multirow", {"CLUSTER": 2}, "CLUSTER is 2: warps that sum up rows release"),
+        ("lola", ("batch", "bfloat16"), "multirow", {"CLUSTER": 3}, "128×256 in clusters of 2, 128×256 in clusters of 1, 128×256 in clusters of 4"),
         ("lola", ("large", "bfloat16"), "multirow", {"BLOCK_M": 64}, "the tiles of KERNEL=warpgroup are 128×256 in clusters of 2"),
         ("lola", ("odd", "bfloat16"), "multirow", {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": 128}, "KERNEL=warpgroup is for Hopper"),
         ("lola", ("batch", "float32"), "multirow", {"KERNEL": "tensor"}, "IEEE float32 is multiplied by KERNEL=simt"),

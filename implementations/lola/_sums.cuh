@@ -206,7 +206,7 @@ struct SummingProducer {
             ColumnSums<T, NK> sums;
 #pragma unroll 1
             for (int k = tile == 0 ? -AHEAD : 0; k < loader.count; ++k, ++i) {
-                if (warp == 0 && i + AHEAD < all && elected()) loader.load(pipeline, i + AHEAD);
+                if (warp == 0 && i + AHEAD < all && elect_one()) loader.load(pipeline, i + AHEAD);
                 if (k < 0) continue;
                 if (!COLUMNS && k == 0) {  // once the first slabs are on their way
                     auto to = reinterpret_cast<float2*>(columns.producer_acquire(tile));

@@ -288,18 +288,16 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
     matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, Normed<T, ACT>(b, mean, rstd, prepared));
 }
 
-// CLUSTER is 1: blocks that share slabs would wait for each other's sums.
 template <typename T, Activation ACT, bool PREPARED, bool NK, int BM, int BN, int STAGES, int CLUSTER>
-__global__ void __launch_bounds__(BM * 2 + 128, 1)
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     tile_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
                    const float* __restrict__ prepared, T* __restrict__ y, long long M, long long K, long long N) {
-    static_assert(CLUSTER == 1, "readers by ordinary loads say so in their own block alone");
     using F = Normed<T, ACT>;
     F f(b, nullptr, nullptr, prepared);
     constexpr bool SHIFTED = sizeof(T) == 4;
     using Summing = SummingProducer<NK, BN, STAGES, !SHIFTED, !PREPARED>;
-    if constexpr (!SHIFTED) matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, SummedRows, Summing>(x, W, y, M, K, N, f);
-    else if constexpr (PREPARED) matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, ShiftedRows>(x, W, y, M, K, N, f);
-    else matmul_wgmma<T, NK, BM, BN, STAGES, 1, 1, ShiftedRows, Summing>(x, W, y, M, K, N, f);
+    if constexpr (!SHIFTED) matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, SummedRows, Summing>(x, W, y, M, K, N, f);
+    else if constexpr (PREPARED) matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, ShiftedRows>(x, W, y, M, K, N, f);
+    else matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, ShiftedRows, Summing>(x, W, y, M, K, N, f);
 }
 #endif

@@ -48,7 +48,7 @@ TUNABLES = {
     "row": {"WIDTH": (1, 2, 4, 8, 16, 32), "UNROLL": (4, 8), "num_warps": (2, 4, 8, 16)},
     ("multirow", "multirow_ws"): {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
-        "num_stages": (2, 3, 4), "CLUSTER": (1,),
+        "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
     },
     "multirow": {  # those of the launches of mode=backward
         "dx_KERNEL": ("tensor", "warpgroup", "simt"), "dx_BLOCK_M": (16, 64, 128), "dx_BLOCK_N": (64, 128, 256),
@@ -57,7 +57,7 @@ TUNABLES = {
         "dW_num_stages": (2, 3, 4), "dW_CLUSTER": (1, 2),
     },
     "two_launches": {
-        "KERNEL": ("warpgroup",), "BLOCK_M": (128,), "BLOCK_N": (128, 256), "num_stages": (2, 3, 4), "CLUSTER": (1, 2),
+        "KERNEL": ("warpgroup",), "BLOCK_M": (128,), "BLOCK_N": (128, 256), "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
     },
 }  # fmt: skip
 
@@ -167,8 +167,6 @@ def fits(case, variant, device, config):
         return _row_fits(case, config)
     if variant == "two_launches" and config["KERNEL"] != "warpgroup":
         return "two_launches is for KERNEL=warpgroup"
-    if variant != "two_launches" and config["CLUSTER"] != 1:
-        return f"CLUSTER is {config['CLUSTER']}: warps that sum up rows release the stages of their own block alone"
     beside = (lambda tile: 0) if variant == "two_launches" else _statistics
     return matmul.fits(_product(case, variant), device, config, beside=beside)
 

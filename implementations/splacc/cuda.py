@@ -23,7 +23,7 @@ EXPECT = (
 TUNABLES = {
     "two_accumulators": {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
-        "num_stages": (2, 3, 4), "CLUSTER": (1, 2),
+        "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
     },
 }  # fmt: skip
 

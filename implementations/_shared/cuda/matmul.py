@@ -42,7 +42,7 @@ SIMT_TILES = (MatmulTile("simt", 128, 128, 1.0), MatmulTile("simt", 64, 64, 1.2)
 # On an H200 a cluster gained 3 % where blocks make many tiles, since two bring W once, and lost as much where they make one.
 WARPGROUP_TILES = tuple(
     MatmulTile("warpgroup", 128, columns, cost, cluster=cluster)
-    for columns, cost, cluster in ((256, 0.4, 2), (256, 0.405, 1), (128, 0.52, 2), (128, 0.525, 1))
+    for columns, cost, cluster in ((256, 0.4, 2), (256, 0.405, 1), (256, 0.41, 4), (128, 0.52, 2), (128, 0.525, 1))
 )
 TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k

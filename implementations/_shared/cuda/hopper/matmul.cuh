@@ -250,7 +250,7 @@ struct Producer {
                                                long long, F f) {
         using Column = decltype(f.column(0));
         if (threadIdx.x < 32) {
-            if (elected())
+            if (elect_one())
 #pragma unroll 1
                 for (int i = 0; i < scheduler.count * loader.count; ++i) loader.load(pipeline, i);
         } else if (HAS_COLUMNS<Column>) {

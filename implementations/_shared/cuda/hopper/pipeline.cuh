@@ -89,19 +89,6 @@ __device__ __forceinline__ void tma_load(unsigned to, const TensorMap& map, int 
         : "memory");
 }
 
-// True of one lane of a whole warp, always the same. The compiler knows that one is left, and issues copies without a loop over lanes.
-__device__ __forceinline__ bool elected() {
-    unsigned is;
-    asm volatile(
-        "{\n"
-        ".reg .pred one;\n"
-        "elect.sync _|one, 0xffffffff;\n"
-        "selp.u32 %0, 1, 0, one;\n"
-        "}"
-        : "=r"(is));
-    return is;
-}
-
 // `bytes` from global to shared memory, which count at `barrier`; and from shared to global, a group of their own. Both are multiples of 16.
 __device__ __forceinline__ void bulk_load(unsigned to, const void* from, unsigned bytes, unsigned barrier) {
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),

@@ -171,6 +171,11 @@ def test_mlps_of_the_published_widths_are_right(kernels, run_cells, dtype):
     """Layers of several passes, and clusters of 2, 4 and 8 blocks: no small case has them."""
     names = ("bottom", "bottom_2048", "top", "synthetic_2048")
     cases = [make_case(kernels["fused_mlp"], name, dtype) for name in names]
+    widths = (
+        {"LAYERS": 4, "N0": 13, "N1": 520, "N2": 248, "N3": 56, "N4": 17},
+        {"LAYERS": 3, "N0": 40, "N1": 384, "N2": 128, "N3": 3, "N4": 1},
+    )
+    cases += [make_case(kernels["fused_mlp"], {"M": M} | sizes, dtype) for sizes in widths for M in (999, 3001, 17001)]
     assert_right(run_cells([Cell(case, "cuda", "default") for case in cases]))
 
 

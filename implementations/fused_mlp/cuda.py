@@ -17,6 +17,12 @@ WITHOUT_GPU = "unavailable"
 EXPECT = (
     {"variant": "default", "case": "bottom", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": "default", "case": "bottom_65536", "dtype": ("bfloat16", "float16"), "arch": "sm_90a",
+     "expect": "spills=0,waits_in_groups=0,HGMMA=25"},  # 1, 8 and 16 of layers 1, 2 and 3
+    {"variant": "default", "case": ("synthetic_65536", "synthetic_2048"), "dtype": "bfloat16", "arch": "sm_90a",
+     "expect": "spills=0,waits_in_groups=0,HGMMA=12"},
+    {"variant": "default", "case": "bottom_2048", "dtype": "bfloat16", "arch": "sm_90a",
+     "expect": "spills=0,waits_in_groups=0,HGMMA=9"},
 )  # fmt: skip
 TUNABLES = {
     "default": {
@@ -36,7 +42,8 @@ def skip(case, variant, device):
 
 
 def config(case, variant, device):
-    return {"KERNEL": _own_kernel(case)} | perceptron.config(case, device)
+    in_registers = perceptron_warpgroup.config(case, device)
+    return in_registers or {"KERNEL": _own_kernel(case)} | perceptron.config(case, device)
 
 
 def fits(case, variant, device, config):

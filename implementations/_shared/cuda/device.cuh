@@ -112,6 +112,8 @@ __device__ __forceinline__ unsigned shared_address(const void* p) {
 // A cluster's blocks write to each other's shared memory. They must all have begun before the first write, and none may
 // end before the last: every write lies between two of these barriers.
 __device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
+// Without the order of memory: who waits for it wants to know that others have begun, or have read.
+__device__ __forceinline__ void cluster_arrive_relaxed() { asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory"); }
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 __device__ __forceinline__ unsigned cluster_rank() {
     unsigned rank;

@@ -4,6 +4,8 @@ The tunables are those of perceptron.py with KERNEL=warpgroup: BLOCK_M=128 for m
 1 are in registers at a time.
 """
 
+from itertools import pairwise
+
 from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
 from implementations._shared.cuda.perceptron import widths
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
@@ -16,14 +18,34 @@ MOST_STAGES = 9
 
 
 def config(case, device):
-    """The config that shares rows among the most blocks that run at once, or else weights, with the most stages, or None where no kernel
-    here can run the case."""
-    tiles = -(-case.sizes["M"] // SHARING_ROWS)
-    sharing = next((blocks for blocks in (4, 2) if tiles * blocks <= multiprocessors(device)), None)
-    rows, cluster = (SHARING_ROWS, sharing) if sharing else (SHARING_WEIGHTS, 2)
+    """The config that is expected to be the fastest, or None where no kernel here can run the case or another is better."""
+    if no_warpgroups(case, device) or case.sizes["M"] < SHARING_ROWS:
+        return None
+    rows, cluster, most = tile(case, device)
+    whole, sizes = whole_tiles(case, rows, cluster), widths(case)
+    if products(sizes[0], *whole[: len(sizes) - 2], sizes[-1]) > 2 * products(*sizes):
+        return None
     shape = {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": COLUMNS, "CLUSTER": cluster}
-    choices = (shape | {"num_stages": stages} for stages in range(MOST_STAGES, 1, -1))
+    choices = (shape | {"num_stages": stages} for stages in range(most, 1, -1))
     return next((c for c in choices if fits(case, device, c) is None), None)
+
+
+def tile(case, device):
+    """(BLOCK_M, CLUSTER, the most stages that gained on an H200). Few rows are shared among the most blocks that run at once: clusters of
+    four do not fill a card, of whose graphics clusters some have an odd pair of multiprocessors."""
+    tiles, count = -(-case.sizes["M"] // SHARING_ROWS), multiprocessors(device)
+    if 4 * tiles <= 0.9 * count:
+        return SHARING_ROWS, 4, MOST_STAGES
+    if 2 * tiles <= count:
+        return SHARING_ROWS, 2, MOST_STAGES
+    if widths(case)[0] > IN_REGISTERS:
+        return SHARING_WEIGHTS, 2, 4
+    return SHARING_WEIGHTS, 1, MOST_STAGES  # one block's weights are few: nothing is gained by waiting for a neighbour
+
+
+def products(*sizes):
+    """Of a row."""
+    return sum(K * N for K, N in pairwise(sizes))
 
 
 def fits(case, device, config):
@@ -74,7 +96,7 @@ def block_bytes(case, rows, cluster, stages):
     N1, N2, N3 = whole_tiles(case, rows, cluster)
     depth, before, slabs = shape(case, rows, cluster)
     eights = -(-widths(case)[-1] // 8)
-    barriers = -(-(before + stages * (depth * N2 * 2 + 16) + (2 * slabs + 1) * 8) // 16) * 16
+    barriers = before + stages * (depth * N2 * 2 + 16) + (2 * slabs + 2) * 8
     return barriers + (N1 + N2 + N3 + eights * 8) * 4 + (N3 or N2) // 16 * eights * 256
 
 

@@ -44,7 +44,7 @@ struct PerceptronSizes {
     static constexpr int OWN = W1_BYTES + SLABS * SLAB_BYTES, FRONT = SPLIT && OWN < 4 * SENT ? 4 * SENT : OWN;
     static constexpr int LAST_K = N3 ? N3 : N2, TILES = (OUT + 7) / 8;  // of the last layer; in eights of columns
     static constexpr int RING = FRONT + THIRD, BARRIERS = RING + STAGES * (STAGE + 16);
-    static constexpr int FLOATS = (BARRIERS + (2 * SLABS + 1) * 8 + 15) / 16 * 16, BIASES = N1 + N2 + N3 + TILES * 8;
+    static constexpr int FLOATS = BARRIERS + (2 * SLABS + 2) * 8, BIASES = N1 + N2 + N3 + TILES * 8;
     static constexpr int LAST_W = FLOATS + BIASES * 4, BYTES = LAST_W + LAST_K / 16 * TILES * 256;
     static_assert(N2 <= 256 && N3 <= 64 && TILES <= 16 && WIDTH1 % 8 + WIDTH2 % 8 + WIDTH3 % 8 == 0, "tiles, and rows in vectors");
     static_assert(X_IN_REGISTERS || (N0 % 8 == 0 && DEPTH * N2 == 64 * CHUNK), "boxes of x, and a stage of W1");
@@ -56,13 +56,13 @@ template <typename T, typename S>
 struct WarpgroupPerceptron {
     unsigned char* memory;
     Pipeline<S::STAGES, S::STAGE, S::SHARING_W> ring;
-    unsigned front, third, resident;  // the places of W1 or x, of W3; the barrier of weights that stay
+    unsigned front, third, resident, received;  // the places of W1 or x, of W3; barriers of weights that stay, and of others' sums
     int rank = blockIdx.x % S::CLUSTER, i = 0, read = 0;  // of the ring's stages so many have been asked for, and are released
 
     __device__ __forceinline__ explicit WarpgroupPerceptron(unsigned char* memory)
         : memory(memory), ring(memory + S::RING), front(shared_address(memory)), third(front + S::FRONT),
-          resident(front + S::BARRIERS) {}
-    __device__ __forceinline__ unsigned x_full(int slab) const { return resident + 8 + slab * 16; }
+          resident(front + S::BARRIERS), received(resident + 8) {}
+    __device__ __forceinline__ unsigned x_full(int slab) const { return resident + 16 + slab * 16; }
     __device__ __forceinline__ unsigned x_empty(int slab) const { return x_full(slab) + 8; }
     __device__ __forceinline__ float* biases(int from) const { return reinterpret_cast<float*>(memory + S::FLOATS) + from; }
     __device__ __forceinline__ unsigned* last_W() const { return reinterpret_cast<unsigned*>(memory + S::LAST_W); }
@@ -70,9 +70,10 @@ struct WarpgroupPerceptron {
 
     // By one thread, before a barrier of all.
     __device__ __forceinline__ void init() const {
-        barrier_init(resident, 1);
+        barrier_init(resident, 1), barrier_init(received, 1);
         for (int slab = 0; slab < S::SLABS; ++slab) barrier_init(x_full(slab), 1), barrier_init(x_empty(slab), S::CONSUMERS);
         ring.init(1, S::CONSUMERS);
+        if (S::SPLIT) barrier_arrive_and_expect(received, 4 * S::SENT);
     }
 
     // ---- the producer: one thread of a warp each ----
@@ -259,12 +260,10 @@ struct WarpgroupPerceptron {
     __device__ __forceinline__ void exchange(const float (&second)[S::N2 / 8][4], float (&own)[S::PART / 8][4]) const {
         int lane = threadIdx.x % 32;
         unsigned to = address_in_block(front + (rank * S::GROUPS + group()) * S::SENT + lane * 16, part());
+        unsigned barrier = address_in_block(received, part());
 #pragma unroll
-        for (int j = 0; j < S::N2 / 8; ++j)
-            asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to + j * 512), "f"(second[j][0]),
-                         "f"(second[j][1]), "f"(second[j][2]), "f"(second[j][3])
-                         : "memory");
-        cluster_arrive(), cluster_wait();
+        for (int j = 0; j < S::N2 / 8; ++j) store_async(to + j * 512, second[j], barrier);
+        barrier_wait_of_cluster(received, 0);
         begin_at_bias(own, biases(S::N1 + part() * S::PART));
         const float4* from = reinterpret_cast<const float4*>(memory + group() * S::SENT) + part() * (S::PART * 4) + lane;
 #pragma unroll
@@ -325,6 +324,7 @@ struct WarpgroupPerceptron {
     }
 };
 
+#if __CUDA_ARCH__ >= 900
 // `third` is W3 of four layers, `wide_x` x of more than 16 columns; where there is none, any other map. W and b are the last layer's.
 template <typename T, Activation LAST, int N0, int WIDTH1, int WIDTH2, int WIDTH3, int OUT, int ROWS, int STAGES, int CLUSTER>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128, 1)
@@ -341,7 +341,9 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128
     int per_cluster = S::SPLIT ? ROWS : ROWS * CLUSTER, stride = clusters * per_cluster;
     int begin = own * per_cluster, shift = S::SPLIT ? 0 : block.rank * ROWS;
     if (threadIdx.x == 0) block.init();
-    cluster_sync<CLUSTER>();
+    if (threadIdx.x == 32) prefetch(W1), prefetch(W2), prefetch(third), prefetch(wide_x);
+    if constexpr (S::SPLIT) __syncthreads(), cluster_arrive_relaxed();  // weights are a block's own, and need not wait for the others
+    else cluster_sync<CLUSTER>();
     if (threadIdx.x < 128) {
         if constexpr (ROWS == 128) warpgroup_reg_dealloc<PRODUCER>();
         if (threadIdx.x < 32 && elect_one()) {
@@ -349,12 +351,18 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128
 #pragma unroll 1
             for (int m0 = begin; m0 < M; m0 += stride) block.load_weights(W1, W2);
         }
+        if constexpr (S::SPLIT) {
+            if (threadIdx.x >= 32) cluster_wait();  // all blocks have begun
+        }
         if (S::SLABS > 0 && threadIdx.x / 32 == 1 && elect_one()) {
             int tile = 0;
 #pragma unroll 1
             for (int m0 = begin; m0 < M; m0 += stride) block.load_x(wide_x, m0 + shift, tile++);
         }
-        if constexpr (S::SPLIT) cluster_arrive(), cluster_wait();
+        if constexpr (S::SPLIT) {
+            if (threadIdx.x < 32) cluster_wait();
+            cluster_arrive_relaxed(), cluster_wait();
+        }
     } else {
         if constexpr (ROWS == 128) warpgroup_reg_alloc<CONSUMER_REGISTERS<2, PRODUCER>>();
         int row0 = static_cast<int>(threadIdx.x) / 32 * 16 - 64 + shift;  // of this warp, in a tile
@@ -365,11 +373,11 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128
             unsigned of_x[4] = {};
             if (S::X_IN_REGISTERS) next.pack(of_x);
             float second[S::N2 / 8][4] = {}, whole[S::PART / 8][4];
-            block.two_layers(second, of_x, 0, cluster_arrive);
+            block.two_layers(second, of_x, 0, [] { cluster_wait(), cluster_arrive_relaxed(); });
             cluster_wait();  // nobody reads what the sums are written over
             block.exchange(second, whole);
             block.template end_shared_rows<LAST>(whole, y, begin + block.rank * S::GROUPS * 16, M);
-            return;
+            return;  // with all that others send
         }
         int tile = 0;
 #pragma unroll 1
@@ -383,5 +391,6 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128
             block.template end_rows<LAST>(second, y, m0 + row0, M);
         }
     }
-    cluster_sync<CLUSTER>();
+    if constexpr (!S::SPLIT) cluster_sync<CLUSTER>();
 }
+#endif

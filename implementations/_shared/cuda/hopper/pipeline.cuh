@@ -38,6 +38,24 @@ __device__ __forceinline__ void barrier_wait(unsigned barrier, unsigned parity) 
         : "memory");
 }
 
+// The same of what other blocks of the cluster have written.
+__device__ __forceinline__ void barrier_wait_of_cluster(unsigned barrier, unsigned parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "retry: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+        "@!done bra retry;\n"
+        "}" ::"r"(barrier),
+        "r"(parity)
+        : "memory");
+}
+// Four floats to another block's shared memory, whose bytes count at a barrier there.
+__device__ __forceinline__ void store_async(unsigned to, const float (&v)[4], unsigned barrier) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
+                 "f"(v[0]), "f"(v[1]), "f"(v[2]), "f"(v[3]), "r"(barrier)
+                 : "memory");
+}
+
 // All threads of the cluster have come here: its barriers are initialised, or none of its blocks writes to another any more.
 template <int CLUSTER>
 __device__ __forceinline__ void cluster_sync() {
@@ -65,6 +83,9 @@ __device__ __forceinline__ bool elect_one() {
 struct alignas(64) TensorMap {
     unsigned char bytes[128];
 };
+
+// Before the first copy by a map, which would wait for it.
+__device__ __forceinline__ void prefetch(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
 
 // Brings a box from its first element on, innermost index first; its bytes count at `barrier`. To the same place in all
 // blocks of the cluster, each of whose own barrier counts them, where CLUSTER > 1.

@@ -133,6 +133,23 @@ def test_what_does_not_fit_is_told_before_compiling(name, case, variant, config,
     assert reason and re.search(said, reason), reason
 
 
+@pytest.mark.parametrize(
+    ("case", "device", "said"),
+    [
+        (("wide", "bfloat16"), H200, ""),
+        (("batch", "bfloat16"), H200, r"BLOCK_M×BLOCK_N: 128×128, 64×128; not 128×64"),
+        (("odd", "bfloat16"), H200, r"not 128×64"),
+        (("wide", "float32"), H200, "KERNEL=warpgroup is for Hopper"),
+        (("wide", "bfloat16"), A100, "KERNEL=warpgroup is for Hopper"),
+    ],
+)  # fmt: skip
+def test_gradients_of_attention_by_warpgroups_are_for_hopper(case, device, said):
+    module, case = module_of("padded_attention"), make_case(KERNELS["padded_attention"], *case, mode="backward")
+    config = {f"{launch}_{t}": v for launch in ("queries", "tokens") for t, v in (("KERNEL", "warpgroup"), ("BLOCK_M", 128), ("BLOCK_N", 64))}  # fmt: skip
+    reason = module.fits(case, "flash", device, config)
+    assert re.search(said, reason) if said else reason is None, reason
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_calls_hand_over_what_the_launches_say(name, monkeypatch):
     """The dtype of each tensor, on the CPU, where no kernel computes anything."""

@@ -25,27 +25,44 @@ constexpr int LOADER_REGISTERS = 24;
 template <int BM>
 constexpr int GRADIENT_REGISTERS = BM == 64 ? 256 - LOADER_REGISTERS : CONSUMER_REGISTERS<BM / 64, LOADER_REGISTERS>;
 
-// The sum of dy * y of rows g and g + 8 of the warp's 16, in all lanes of a row. dy is in panels; y (tokens, D) is read, of rows
-// first … tokens.
-template <int DP, int BM, typename Tile, typename T>
-__device__ __forceinline__ void row_deltas(float (&delta)[2], const Tile& tile, const unsigned char* dy, const T* y, int first,
-                                           int tokens, int D) {
-    constexpr int SIZE = Vector<T>::SIZE;
+// What a lane has of rows g and g + 8 of a warp's 16 of y, which is read while tiles are on their way: chunks t, t + 4, … of 16 bytes.
+template <typename T, int DP>
+struct RowsOfY {
+    static constexpr int SIZE = Vector<T>::SIZE, STEPS = DP / (4 * SIZE);
+    Vector<T> at[2][STEPS];
+
+    // Of y (tokens, D), from row `first` on; behind the last one 0.
+    template <typename Tile>
+    __device__ __forceinline__ RowsOfY(const Tile& tile, const T* y, int first, int tokens, int D) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        int r = tile.row + h * 8 + tile.g, number = first + r;
-        float sum = 0.0f;
+        for (int h = 0; h < 2; ++h) {
+            int number = first + tile.row + h * 8 + tile.g;
 #pragma unroll
-        for (int step = 0; step < DP / (4 * SIZE); ++step) {
-            int chunk = step * 4 + tile.t;  // of 16 bytes; eight are a panel's row
-            auto own = load_part<true>(y + static_cast<long long>(number) * D + chunk * SIZE, number < tokens ? D - chunk * SIZE : 0);
-            auto behind = *reinterpret_cast<const Vector<T>*>(dy + chunk / 8 * (BM * 128) + r * 128 + (chunk % 8 ^ r % 8) * 16);
-#pragma unroll
-            for (int e = 0; e < SIZE; ++e) sum = fmaf(element(own, e), element(behind, e), sum);
+            for (int step = 0; step < STEPS; ++step) {
+                int d = (step * 4 + tile.t) * SIZE;
+                at[h][step] = load_part<true>(y + static_cast<long long>(number) * D + d, number < tokens ? D - d : 0);
+            }
         }
-        delta[h] = lane_reduce<false, 4>(sum);
     }
-}
+
+    // The sums of dy * y in all lanes of a row. dy is in panels of BM rows, eight chunks a row.
+    template <int BM, typename Tile>
+    __device__ __forceinline__ void deltas(float (&delta)[2], const Tile& tile, const unsigned char* dy) const {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+            int r = tile.row + h * 8 + tile.g;
+            float sum = 0.0f;
+#pragma unroll
+            for (int step = 0; step < STEPS; ++step) {
+                int chunk = step * 4 + tile.t;
+                auto behind = *reinterpret_cast<const Vector<T>*>(dy + chunk / 8 * (BM * 128) + r * 128 + (chunk % 8 ^ r % 8) * 16);
+#pragma unroll
+                for (int e = 0; e < SIZE; ++e) sum = fmaf(element(at[h][step], e), element(behind, e), sum);
+            }
+            delta[h] = lane_reduce<false, 4>(sum);
+        }
+    }
+};
 
 template <typename T, int DP, int BM, int KEYS, int STAGES>
 __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
@@ -114,13 +131,16 @@ __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
             for (int c = 0; c < 4; ++c) s[0][f][c] *= dp[0][f][c] - delta[c / 2];
     };
     if (count > 0) {
+        RowsOfY<T, DP> rows(tile, y + base * D, at.first, length, width);
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+            logarithm[h] = logarithms[base + min(at.first + tile.row + h * 8 + tile.g, length - 1)];
         issue_scores(s, memory, 0);
         issue_scores(dp, behind, 1);
-        row_deltas<DP, BM>(delta, tile, behind, y + base * D, at.first, length, width);
+        rows.template deltas<BM>(delta, tile, behind);
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             int number = at.first + tile.row + h * 8 + tile.g;
-            logarithm[h] = logarithms[base + min(number, length - 1)];
             if (tile.t == 0 && number < length) deltas[base + number] = delta[h];
         }
         warpgroup_wait<1>();

@@ -166,6 +166,7 @@ def test_waits_within_a_group_of_products():
             ),
             1,
         ),  # UR9
+        (("ULDC.128 UR4, c[0x0][0x238]", "UTCHMMA gdesc[UR4], gdesc[UR6], tmem[UR5], tmem[UR4], idesc[UR7], UPT"), 0),
         (("UIADD3.64 UR10, URZ, 0x2, URZ", "HGMMA.64x32x16.F32.BF16 R24, R40, gdesc[UR8].tnspB, R24, gsb0"), 0),
     ],
 )

@@ -16,7 +16,7 @@ WIDE = {"64": 2, "WIDE": 2, "128": 4, "256": 8}  # modifiers of what is more tha
 _REGISTER = re.compile(r"\bUR(\d+)\b")
 _DESCRIPTORS = re.compile(r"\bg?desc\[UR(\d+)\]")
 _GLOBAL = re.compile(r"\bgdesc\[UR(\d+)\]")
-_ACCESS = re.compile(r"(?<!g)desc\[UR(\d+)\]")
+_ACCESS = re.compile(r"\bdesc\[UR(\d+)\]")
 
 
 def unset(instructions: Sequence[Instruction]) -> list[int]:

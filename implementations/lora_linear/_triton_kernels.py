@@ -20,6 +20,9 @@ TUNABLES = {
         "products_DX_M": (16, 32, 64, 128), "products_DX_N": (32, 64, 128, 256), "products_DX_K": (16, 32, 64, 128),
         "products_DW_M": (32, 64, 128), "products_DW_N": (32, 64, 128, 256), "products_DW_K": (16, 32, 64),
         "products_LOW": (32, 64, 128), "products_num_warps": (4, 8), "products_num_stages": (2, 3, 4),
+        # of few rows
+        "whole_DX_N": (32, 64, 128), "whole_DX_K": (16, 32, 64, 128), "whole_DW_M": (32, 64, 128),
+        "whole_DW_N": (32, 64, 128, 256), "whole_LOW": (32, 64, 128), "whole_num_warps": (4, 8), "whole_num_stages": (2, 3, 4),
     },
 }  # fmt: skip
 

@@ -267,8 +267,8 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
     cluster_sync<CLUSTER>();
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-        Loader<NK, BM, BN, CLUSTER, 1> product(scheduler, x, W, count);
-        Loader<true, BM, BN, CLUSTER, 1> adapter(scheduler, xa, A, all - count);
+        Loader<T, NK, BM, BN, CLUSTER, 1> product(scheduler, x, W, count);
+        Loader<T, true, BM, BN, CLUSTER, 1> adapter(scheduler, xa, A, all - count);
         if (threadIdx.x == 0) {
 #pragma unroll 1
             for (int i = 0, of_tile = 0; i < scheduler.count * all; ++i, of_tile = of_tile + 1 == all ? 0 : of_tile + 1) {
@@ -278,18 +278,17 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
         }
     } else {
         warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, PRODUCER_REGISTERS>>();
-        auto nothing = [](int, const unsigned char*) {};
         for (int i = 0; i < scheduler.count; ++i) {
             long long m0, n0;
             scheduler.origin(i, m0, n0);
             Tile tile;
-            tile.mainloop(pipeline, i * all, count, nothing);
+            tile.mainloop(pipeline, i * all, count);
             Lift lift;
 #pragma unroll
             for (int j = 0; j < Tile::FN; ++j)
 #pragma unroll
                 for (int e = 0; e < 4; ++e) lift.c[j][e] = tile.c[j][e];
-            lift.mainloop(pipeline, i * all + count, all - count, nothing);
+            lift.mainloop(pipeline, i * all + count, all - count);
             const None of_row[2] = {};
             lift.epilogue(memory + Stages::BYTES, y, M, N, m0, n0, Stored{}, of_row, static_cast<const None*>(nullptr));
         }

@@ -58,7 +58,7 @@ def _work(product, tile, device):
         * tile.rows
         * tile.columns
         * tile.cost
-        * max(K, matmul.SLAB)
+        * max(K, matmul.slab(product))
     )
 
 
@@ -160,7 +160,8 @@ def _by_warpgroups_launches(file, case, device, config):
     (K, N), own, dtype, kernel = case.size("K", "N"), products(case), case.dtype, {"KERNEL": "warpgroup"}
     of_dx, of_dW = of_launch("dx", config), of_launch("dW", config)
     dx = matmul.launch(file, "inputs", own["dx"], device, of_dx | kernel, dtypes=(dtype,) * 5)
-    adapter = (of_dx["BLOCK_M"], matmul.SLAB), (of_dx["BLOCK_N"] // of_dx["CLUSTER"], matmul.SLAB)
+    deep = matmul.slab(case)
+    adapter = (of_dx["BLOCK_M"], deep), (of_dx["BLOCK_N"] // of_dx["CLUSTER"], deep)
     dW = matmul.launch(file, "weights", own["dW"], device, of_dW | kernel, dtypes=(dtype,) * 3, transposed=True)
     threads = 128
     program = instance(file, "narrow", *lora.common(case), _rank_columns(case), threads // 32, NARROW_STAGES)

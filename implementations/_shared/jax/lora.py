@@ -8,9 +8,9 @@ from implementations._shared.triton.lora import kept_launches
 
 
 def differentiated(case, device, chosen):
-    """(forward, backward) of a layer, two launches each; `chosen` is the config of lora_backward.py."""
+    """(forward, backward) of a layer, two launches each, or one backward; `chosen` is the config of lora_backward.py."""
     down, up = kept_launches(case, device)
-    low, products = backward.launches(case, chosen)
+    *low, last = backward.launches(case, chosen)
     (M, N, R), linear = case.size("M", "N", "R"), case.options["activation"] == "none"
 
     def forward(x, scale, W, b, A, B):
@@ -21,13 +21,15 @@ def differentiated(case, device, chosen):
 
     def gradient(residuals, dy):
         x, scale, W, A, B, xa, *z = residuals
-        like_dy, like_xa = (jax.ShapeDtypeStruct(v.shape, v.dtype) for v in (dy, xa))
-        if linear:
-            dz, dxa = dy, run(low, dy, scale, B, M, out=like_xa)
-        else:
-            dz, dxa = run(low, *z, dy, scale, B, M, out=[like_dy, like_xa])
         shapes = x.shape, W.shape, (N,), A.shape, B.shape
         out = [jax.ShapeDtypeStruct(shape, dy.dtype) for shape in shapes]
-        return tuple(run(products, dz, W, x, A, xa, scale, dxa, M, out=out))
+        if not low:
+            return tuple(run(last, *z, dy, W, x, A, B, xa, scale, M, out=out))
+        like_dy, like_xa = (jax.ShapeDtypeStruct(v.shape, v.dtype) for v in (dy, xa))
+        if linear:
+            dz, dxa = dy, run(low[0], dy, scale, B, M, out=like_xa)
+        else:
+            dz, dxa = run(low[0], *z, dy, scale, B, M, out=[like_dy, like_xa])
+        return tuple(run(last, dz, W, x, A, xa, scale, dxa, M, out=out))
 
     return forward, gradient

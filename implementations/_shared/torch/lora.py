@@ -7,9 +7,9 @@ from implementations._shared.triton.lora import kept_launches
 
 
 def differentiated(case, device, chosen):
-    """(forward, backward) of a layer, two launches each; `chosen` is the config of lora_backward.py."""
+    """(forward, backward) of a layer, two launches each, or one backward; `chosen` is the config of lora_backward.py."""
     down, up = (launch.bind() for launch in kept_launches(case, device))
-    low, products = (launch.bind() for launch in backward.launches(case, chosen))
+    *low, last = (launch.bind() for launch in backward.launches(case, chosen))
     (M, N, R), linear = case.size("M", "N", "R"), case.options["activation"] == "none"
 
     def forward(x, scale, W, b, A, B):
@@ -21,7 +21,6 @@ def differentiated(case, device, chosen):
 
     def gradient(residuals, dy):
         x, scale, W, A, B, xa, *z = residuals
-        dz, dxa = dy if linear else torch.empty_like(dy), torch.empty_like(xa)
         dx, dW, db, dA, dB = (
             torch.empty_like(x),
             torch.empty_like(W),
@@ -29,11 +28,15 @@ def differentiated(case, device, chosen):
             torch.empty_like(A),
             torch.empty_like(B),
         )
+        if not low:
+            last(*z, dy, W, x, A, B, xa, scale, M, dx, dW, db, dA, dB)
+            return dx, dW, db, dA, dB
+        dz, dxa = dy if linear else torch.empty_like(dy), torch.empty_like(xa)
         if linear:
-            low(dy, scale, B, M, dxa)
+            low[0](dy, scale, B, M, dxa)
         else:
-            low(*z, dy, scale, B, M, dz, dxa)
-        products(dz, W, x, A, xa, scale, dxa, M, dx, dW, db, dA, dB)
+            low[0](*z, dy, scale, B, M, dz, dxa)
+        last(dz, W, x, A, xa, scale, dxa, M, dx, dW, db, dA, dB)
         return dx, dW, db, dA, dB
 
     return forward, gradient

@@ -1,6 +1,7 @@
 """The backward pass of a linear layer with an adapter in Triton: what lora_linear and lora_mlp launch there, and the choice of tiles.
 
-Forward, two launches: x @ A (M, R), then the layer, which leaves z behind where an activation follows it. Backward two as well, whatever M is:
+Forward, two launches: x @ A (M, R), then the layer, which leaves z behind where an activation follows it. Backward two as well, or one of
+few rows (lora_few_rows.py):
 
     low         a program has a tile of rows: dz = dy * act'(z), where there is an activation, and dxa = scale * dz @ Bᵀ (M, R).
     products    dx = dz @ Wᵀ + dxa @ Aᵀ, dW = xᵀ @ dz and db (_shared/triton/linear_gradients.py), and behind these programs those of
@@ -10,8 +11,8 @@ Forward, two launches: x @ A (M, R), then the layer, which leaves z behind where
 import triton
 import triton.language as tl
 
-from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
-from implementations._shared.triton import linear_gradients
+from implementations._shared.gpu import is_ieee, multiprocessors
+from implementations._shared.triton import linear_gradients, lora_few_rows
 from implementations._shared.triton.launch import TYPES, by_launch, launch_with, prefixed
 from implementations._shared.triton.limits import first_reason, misfit, most_stages
 from implementations._shared.triton.linear_gradients import (
@@ -23,19 +24,17 @@ from implementations._shared.triton.linear_gradients import (
     kind_of,
     weights_tile,
 )
+from implementations._shared.triton.lora_few_rows import is_aligned
 from implementations._shared.triton.matmul import multiply, padded
 from implementations._shared.triton.product import product, product_bytes, product_misfit
 from implementations._shared.triton.schedule import choose
 from implementations._shared.triton.slopes import slope
 
 
-def is_aligned(case):
-    """Whether all rows begin at multiples of 16 bytes, those of A too: what Triton 3.6 on Hopper needs of a product by warpgroups."""
-    return rows_are_aligned(case, *case.size("K", "N", "R"))
-
-
 def config(case, device):
-    """The tunables of both launches of backward."""
+    """The tunables of the launches of backward."""
+    if lora_few_rows.takes(case):
+        return prefixed({"whole": lora_few_rows.config(case, device)})
     M, K, N, R = case.size("M", "K", "N", "R")
     aligned, BLOCK_R = is_aligned(case), padded(R)
     # dx's last product has R of both factors at once
@@ -54,6 +53,8 @@ def config(case, device):
 
 def fits(case, device, config):
     """Why a config cannot run, or None."""
+    if lora_few_rows.takes(case):
+        return lora_few_rows.fits(case, device, by_launch(config)["whole"])
     own, aligned, BLOCK_R = by_launch(config), is_aligned(case), padded(case.sizes["R"])
     low, products = own["low"], own["products"]
     shared = product_bytes(case, 2 * low["BLOCK_M"], BLOCK_R, low["BLOCK_N"], low["num_stages"])
@@ -72,7 +73,9 @@ def fits(case, device, config):
 
 
 def launches(case, config):
-    """`low` and `products`."""
+    """`low` and `products`, or the one of lora_few_rows.py."""
+    if lora_few_rows.takes(case):
+        return (lora_few_rows.launch(case, by_launch(config)["whole"]),)
     M, K, N, R = case.size("M", "K", "N", "R")
     pointer, own, name = TYPES[case.dtype], by_launch(config), case.options["activation"]
     tile = own["low"]

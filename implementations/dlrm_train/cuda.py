@@ -106,9 +106,9 @@ def _pitch(case):
 
 
 def _vector_bytes(case):
-    """Shared memory for a sample's vectors and table rows."""
+    """Shared memory for a sample's vectors."""
     F, D = case.size("F", "D")
-    return 4 * ((F + 1) * (_whole(D, 16) + 4) + F)
+    return 4 * (F + 1) * (_whole(D, 16) + 4)
 
 
 def _sums_bytes(rows):

@@ -152,7 +152,8 @@ def test_gradients_of_attention_by_warpgroups_are_for_hopper(case, device, said)
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_calls_hand_over_what_the_launches_say(name, monkeypatch):
-    """The dtype of each tensor, on the CPU, where no kernel computes anything."""
+    """The dtype of each tensor, on the CPU, where no kernel computes anything; and no operator of Torch does either."""
+    from fusebench.backends.torch import watch
     from implementations._shared.cuda import launch as shared
 
     seen = []
@@ -195,7 +196,8 @@ def test_calls_hand_over_what_the_launches_say(name, monkeypatch):
         prepared = getattr(module, "prepare", lambda *_: ())(case, variant, *tensors)
         config = module.config(case, variant, H200)
         before = len(seen)
-        module.build(case, variant, H200, config)(*tensors, *prepared)
+        _, beside = watch(module.build(case, variant, H200, config), [*tensors, *prepared])
+        assert not beside, (case.id, variant, beside)
         assert len(seen) - before == len(module.launches(case, variant, H200, config)), (case.id, variant)
     assert seen
 

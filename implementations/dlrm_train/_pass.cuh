@@ -5,39 +5,31 @@
 
 // ---- between the perceptrons ------------------------------------------------------------------------------------------
 
-// The vectors of up to `at_once` samples, as floats that were rounded to T: (F + 1, pitch) each, zeros behind D; behind them the table rows.
+// The vectors of some samples, as floats that were rounded to T: (F + 1, pitch) each, zeros behind D.
 struct Vectors {
     float* memory;
-    int at_once, F, D, pitch;
+    int F, D, pitch;
 
-    __device__ __forceinline__ Vectors(float* memory, int at_once, int F, int D)
-        : memory(memory), at_once(at_once), F(F), D(D), pitch(whole(D, 16) + 4) {}
+    __device__ __forceinline__ Vectors(float* memory, int F, int D) : memory(memory), F(F), D(D), pitch(whole(D, 16) + 4) {}
     __device__ __forceinline__ const float* of(int sample, int f) const { return memory + (sample * (F + 1) + f) * pitch; }
-    __device__ __forceinline__ int* rows() const { return reinterpret_cast<int*>(memory + at_once * (F + 1) * pitch); }
 
-    // Brings those of the `count` samples of the batch from `first` on, which are CLUSTER apart. row(sample, f) is the table row of feature f, dense(i)
-    // the i-th one's dense vector.
-    template <typename T, int CLUSTER, typename Row, typename Dense>
-    __device__ __forceinline__ void gather(const float* __restrict__ tables, long long first, long long M, int count, Row row,
+    // Brings those of the `count` samples of the batch from `first` on, which are CLUSTER apart; `table_rows` (M, F), dense(i) is the i-th one's
+    // dense vector. A sample past the batch gets zeros.
+    template <typename T, int CLUSTER, typename Dense>
+    __device__ __forceinline__ void gather(const float* __restrict__ tables, const int* table_rows, long long first, long long M, int count,
                                            Dense dense) {
         __syncthreads();  // all have read the ones before
-        for (int i = threadIdx.x; i < count * F; i += THREADS) {
-            long long sample = first + i / F * CLUSTER;
-            if (sample < M) rows()[i] = row(sample, i % F);
-        }
-        __syncthreads();
         int quads = whole(D, 16) / 4;
         for (int i = threadIdx.x; i < count * (F + 1) * quads; i += THREADS) {
             int d = i % quads * 4, f = i / quads % (F + 1), sample = i / (quads * (F + 1));
             float v[4] = {};
-            if (first + sample * CLUSTER >= M) {
-                // a row of zeros
-            } else if (f == 0) {
+            long long place = first + sample * CLUSTER;
+            if (place < M && f == 0) {
                 auto q = *reinterpret_cast<const Quad<T>*>(dense(sample) + d);
 #pragma unroll
                 for (int e = 0; e < 4; ++e) v[e] = d + e < D ? to_float(q.at[e]) : 0.0f;
-            } else {
-                const float* at = tables + static_cast<long long>(rows()[sample * F + f - 1]) * D + d;
+            } else if (place < M) {
+                const float* at = tables + static_cast<long long>(table_rows[place * F + f - 1]) * D + d;
                 auto q = D % 4 == 0 ? load_part<true>(at, D - d) : load_part<false>(at, D - d);
 #pragma unroll
                 for (int e = 0; e < 4; ++e) v[e] = rounded<T>(q.at[e]);
@@ -65,6 +57,13 @@ __device__ __forceinline__ int triangle_row(int n) {
     while (i * (i - 1) / 2 > n) --i;
     while (i * (i + 1) / 2 <= n) ++i;
     return i;
+}
+
+// `count` elements, of which block `block` of `blocks` asks for its share of lines.
+__device__ __forceinline__ void bring_to_L2(const float* from, long long count, int block, int blocks) {
+    constexpr int LINE = 32;
+    for (long long i = (static_cast<long long>(block) * THREADS + threadIdx.x) * LINE; i < count; i += static_cast<long long>(blocks) * THREADS * LINE)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i));
 }
 
 // ---- the kernels --------------------------------------------------------------------------------------------------------
@@ -100,15 +99,28 @@ __device__ __forceinline__ void pass_rows(PASS) {
         in = out, out = other;
     };
 
-    for (int l = 0; l < count; ++l) {  // the first tiles of a cold cache would wait for memory in each layer
-        long long lines = static_cast<long long>(model[l].K) * model[l].N / 32;
-        for (long long i = blockIdx.x * THREADS + threadIdx.x; i < lines; i += static_cast<long long>(gridDim.x) * THREADS)
-            asm volatile("prefetch.global.L2 [%0];" ::"l"(model[l].W + i * 32));
+    // What comes later is asked for now: in a cold cache each layer would wait for memory, and the look-ups for one after the other.
+    for (int l = 0; l < count; ++l) {
+        bring_to_L2(model[l].W, static_cast<long long>(model[l].K) * model[l].N, blockIdx.x, gridDim.x);
+        bring_to_L2(model[l].b, model[l].N, 0, 1);
     }
-    int N0 = model[0].K;
+    bring_to_L2(labels + m0, min(M - m0, static_cast<long long>(ROWS)), 0, 1);
+    const int N0 = model[0].K, width = D + F * (F + 1) / 2, crossed = whole(width, 16), own = ROWS / CLUSTER;
+    auto input = [&](int i) {
+        int row = i / whole(N0, 16), n = i % whole(N0, 16);
+        return i < ROWS * whole(N0, 16) && m0 + row < M && n < N0 ? dense[(m0 + row) * N0 + n] : from_float<T>(0.0f);
+    };
+    T first_input = input(threadIdx.x);
+    for (int i = threadIdx.x; i < own * F; i += THREADS) {  // of the tile's samples this block has every CLUSTER-th one
+        long long sample = m0 + rank + i / F * CLUSTER;
+        if (sample >= M) break;
+        Index row = LookedUp<float, IMPROVED>{nullptr, ids, tables, offsets, keys, positions}.row(sample, i % F + 1, F);
+        rows[sample * F + i % F] = static_cast<int>(row);
+        for (int d = 0; d < D; d += 32) asm volatile("prefetch.global.L2 [%0];" ::"l"(tables + row * D + d));
+    }
     for (int i = threadIdx.x; i < ROWS * whole(N0, 16); i += THREADS) {
         int row = i / whole(N0, 16), n = i % whole(N0, 16);
-        T v = m0 + row < M && n < N0 ? dense[(m0 + row) * N0 + n] : from_float<T>(0.0f);
+        T v = i == threadIdx.x ? first_input : input(i);
         in[row * pitch + n] = v;
         if (rank == 0 && m0 + row < M) model[0].h[(m0 + row) * whole(N0, 16) + n] = v;
     }
@@ -116,17 +128,12 @@ __device__ __forceinline__ void pass_rows(PASS) {
     __syncthreads();
     if constexpr (CLUSTER > 1) cluster_wait();
 
-    const int width = D + F * (F + 1) / 2, crossed = whole(width, 16), own = ROWS / CLUSTER;
-    Vectors vectors(parts, at_once, F, D);
-    // Dots: of the tile's samples this block has every CLUSTER-th one.
+    Vectors vectors(parts, F, D);
+    // The dots of the samples' vectors, behind the dense one.
     auto cross_samples = [&] {
         for (int begin = 0; begin < own; begin += at_once) {
             int samples = min(at_once, own - begin), row0 = rank + begin * CLUSTER;
-            auto hashed = [&](long long sample, int f) {
-                int row = static_cast<int>(LookedUp<float, IMPROVED>{nullptr, ids, tables, offsets, keys, positions}.row(sample, f + 1, F));
-                return rows[sample * F + f] = row;
-            };
-            vectors.gather<T, CLUSTER>(tables, m0 + row0, M, samples, hashed, [&](int i) { return in + (row0 + i * CLUSTER) * pitch; });
+            vectors.gather<T, CLUSTER>(tables, rows, m0 + row0, M, samples, [&](int i) { return in + (row0 + i * CLUSTER) * pitch; });
             for (int i = threadIdx.x; i < samples * (crossed / 2); i += THREADS) {
                 int sample = i / (crossed / 2), n = i % (crossed / 2) * 2, row = row0 + sample * CLUSTER;
                 Pair<T> made;
@@ -152,16 +159,15 @@ __device__ __forceinline__ void pass_rows(PASS) {
         for (int begin = 0; begin < own; begin += at_once) {
             int samples = min(at_once, own - begin), row0 = rank + begin * CLUSTER, quads = whole(D, 16) / 4;
             const T* before = model[bottom].h;  // its rows begin with the dense vectors
-            vectors.gather<T, CLUSTER>(
-                tables, m0 + row0, M, samples, [&](long long sample, int f) { return rows[sample * F + f]; },
-                [&](int i) { return before + (m0 + row0 + i * CLUSTER) * crossed; });
+            vectors.gather<T, CLUSTER>(tables, rows, m0 + row0, M, samples,
+                                       [&](int i) { return before + (m0 + row0 + i * CLUSTER) * crossed; });
             for (int i = threadIdx.x; i < samples * (F + 1) * quads; i += THREADS) {
                 int d = i % quads * 4, f = i / quads % (F + 1), sample = i / (quads * (F + 1)), row = row0 + sample * CLUSTER;
                 const T* dy = in + row * pitch;
                 float v[4] = {};
+#pragma unroll 4
                 for (int j = 0; j <= F; ++j) {
-                    if (j == f) continue;
-                    float s = to_float(dy[D + below_diagonal(max(f, j), min(f, j))]);
+                    float s = j == f ? 0.0f : to_float(dy[D + below_diagonal(max(f, j), min(f, j))]);
                     auto x = *reinterpret_cast<const Quad<float>*>(vectors.of(sample, j) + d);
 #pragma unroll
                     for (int e = 0; e < 4; ++e) v[e] = fmaf(s, x.at[e], v[e]);

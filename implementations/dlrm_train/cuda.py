@@ -106,9 +106,9 @@ def _pitch(case):
 
 
 def _vector_bytes(case):
-    """Shared memory for a sample's vectors and table rows."""
+    """Shared memory for a sample's vectors."""
     F, D = case.size("F", "D")
-    return 4 * ((F + 1) * (_whole(D, 16) + 4) + F)
+    return 4 * (F + 1) * (_whole(D, 16) + 4)
 
 
 def _sums_bytes(rows):
@@ -130,9 +130,13 @@ def _update_bytes(stages):
     return stages * 2 * SIDE * 128
 
 
-def _gradient_sizes(case):
-    """Floats of each layer's dW and db in the array of all gradients: whole vectors."""
-    return [(_whole(K * N, 4), _whole(N, 4)) for K, N in _step.layers_of(case)[0]]
+def _gradients(case):
+    """Where each layer's dW and db begin in the array of all gradients, as whole vectors, and how many floats that has."""
+    places, end = [], 0
+    for K, N in _step.layers_of(case)[0]:
+        places.append((end, end + _whole(K * N, 4)))
+        end += _whole(K * N, 4) + _whole(N, 4)
+    return places, end
 
 
 def _workspace(case):
@@ -192,7 +196,7 @@ def build(case, variant, device, config):
     pass_rows, update = first.bind(), second.bind()
     (M, F, D), (layers, _) = case.size("M", "F", "D"), _step.layers_of(case)
     T, tiles, workspace = getattr(torch, case.dtype), -(-M // config["BLOCK_M"]), _workspace(case)
-    absent, pieces = (0,) * (2 * (MOST - len(layers))), [n for sizes in _gradient_sizes(case) for n in sizes]
+    absent, (places, floats) = (0,) * (2 * (MOST - len(layers))), _gradients(case)
 
     def call(dense, ids, labels, *weights):
         given = dlrm.by_part(case, (dense, ids, *weights))
@@ -202,15 +206,15 @@ def build(case, variant, device, config):
             return torch.empty(shape, dtype=dtype, device=dense.device)
 
         between, rows, losses = made(workspace, dtype=T), made(M, F, dtype=torch.int32), made(tiles)
-        loss, dvectors, gradients = made(), made(M, F, D, dtype=T), made(sum(pieces))
+        loss, dvectors, gradients = made(), made(M, F, D, dtype=T), made(floats)
         prepared = given.prepared or (0, 0)
         pass_rows(
             dense, ids, labels, tables, given.offsets, *prepared, *parameters, *absent, between, rows, losses, dvectors, *first.sizes
         )  # fmt: skip
         update(between, *parameters, *absent, gradients, tables, rows, dvectors, losses, loss, *second.sizes)
-        outputs, parts = [loss, dvectors, tables], gradients.split(pieces)
-        for n, (K, N) in enumerate(layers):
-            dW, db = parts[2 * n][: K * N].view(K, N), parts[2 * n + 1][:N]
+        outputs = [loss, dvectors, tables]
+        for n, ((K, N), (at_W, at_b)) in enumerate(zip(layers, places, strict=True)):
+            dW, db = gradients[at_W : at_W + K * N].view(K, N), gradients[at_b : at_b + N]
             outputs += [dW, db, *parameters[2 * n : 2 * n + 2]]
         return tuple(outputs)
 

@@ -527,6 +527,14 @@ def test_what_keeps_ncu_from_counting_is_said_in_a_line(fake, counted, says, rea
     assert profiles[0].rows and not profiles[0].counters
 
 
+def test_a_listing_without_a_number_counts_nothing(fake, counted):
+    (fake / "listing").write_text("\n".join(LISTING.splitlines()[:2]))
+    _, (profile, second) = counted()
+    assert (
+        "ncu read none: " in profile.no_counters == second.no_counters and not profile.counters and not profile.report
+    )
+
+
 def test_no_ncu_or_one_that_does_not_run(fake, monkeypatch):
     monkeypatch.setattr(ncu, "_places", lambda: ["no-such-ncu"])
     with pytest.raises(ncu.NoCounters, match="neither on PATH nor in CUDA_HOME/bin: ncu=PATH says where it is"):

@@ -21,11 +21,12 @@ from fusebench.backends.events import KERNEL, Held
 from fusebench.cases import make_case
 from fusebench.cli import main
 from fusebench.commands import data as data_command
-from fusebench.commands import details, diff, performance, plot
+from fusebench.commands import details, diff, performance, plot, tune
 from fusebench.commands import story as story_table
 from fusebench.configuration import story
 from fusebench.contract import Case, Cell, Device
 from fusebench.data import synthesis
+from fusebench.errors import UsageError
 from fusebench.inspection import expectation, figures, lines, sass, script, targets, versus
 from fusebench.inspection import table as inspected
 from fusebench.inspection.cells import Inspected
@@ -224,6 +225,19 @@ def test_only_the_fastest_are_shown_and_the_default(search, capsys):
         *(str(n) for n in range(1000, 1010)),
         "64",
     ] and "kept: the default: a tie" in out
+
+
+def test_what_has_tunables_is_tuned_unless_told():
+    chosen = {"kernel": "ours", "worker": {"inline": False}, "strategy": "grid", "trials": None, "pairs": 5, "rounds": 1, "search_seed": 0,
+              "jobs": None, "arch": None, "heatmap": None, "out": None, "implementation": None}  # fmt: skip
+    own = {"cuda": SimpleNamespace(tunables={"row": {}, "online": {}}), "flax": SimpleNamespace(tunables={})}
+    kernels = {
+        name: SimpleNamespace(name=name, implementations=i)
+        for name, i in (("ours", own), ("theirs", {"flax": own["flax"]}))
+    }
+    assert tune._complete(chosen, kernels)["implementation"] == ["cuda:row", "cuda:online"]
+    with pytest.raises(UsageError, match="no implementation of theirs has TUNABLES: nothing to tune"):
+        tune._complete(chosen | {"kernel": "theirs"}, kernels)
 
 
 def test_a_study_without_a_decision_keeps_nothing(search, capsys):

@@ -137,7 +137,10 @@ def test_the_counted_call_alone_is_between_start_and_stop(now, monkeypatch):
     monkeypatch.setattr(ctypes, "CDLL", lambda name: driver)
     backend = Backend(now)
     calls.count(backend, lambda *arguments: done.append("call") or "output", [("a",)])
-    assert done == [*["call"] * calls.WARM_CALLS, "start", "call", "stop"] and backend.said[-1] == ("wait", "output")
+    assert done == [*["call"] * calls.WARM_CALLS, "start", "call", "stop"]
+    assert backend.said[-2:] == [("wait", ("a",)), ("wait", "output")], (
+        "its inputs are there before, its outputs behind"
+    )
 
 
 def test_where_there_is_no_ncu_no_cell_has_counters(monkeypatch):

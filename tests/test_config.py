@@ -341,3 +341,17 @@ def test_the_plan_of_a_configuration():
 def test_bad_input_is_one_line_and_two(capsys):
     assert fail(UsageError("one\ntwo")) == 2
     assert capsys.readouterr().err == "fusebench: one two\n"
+
+
+@pytest.fixture
+def stored_again():
+    yield
+    schema.register("bench", KERNELS)
+
+
+def test_a_command_knows_the_dimensions_of_the_kernels_it_was_last_registered_for(stored_again):
+    for known in ("lola", "launch", "lola"):
+        for _ in range(2):  # the second finds it done
+            schema.register("bench", {known: KERNELS[known]})
+        shape = jobs.compose_job("bench", [f"kernel={known}"])["shape"]
+        assert sorted(shape) == sorted(KERNELS[known].dimensions)

@@ -18,38 +18,9 @@
 // Weights are (K, N), with all N but the last in eights; what of a tile lies outside of them is 0. Sums begin at their bias.
 #pragma once
 #include "_shared/cuda/hopper/layers.cuh"
+#include "_shared/cuda/hopper/perceptron_sizes.cuh"
 #include "_shared/cuda/hopper/pipeline.cuh"
 #include "_shared/cuda/hopper/wgmma.cuh"
-
-template <int WIDTH, int TILE>
-constexpr int WHOLE_TILES = (WIDTH + TILE - 1) / TILE * TILE;
-
-// Sizes, N in whole tiles, and where what lies in shared memory: W1 or rows of x, and sums of other blocks in their place; W3; the ring; barriers;
-// biases; the last W.
-template <int N0_, int WIDTH1_, int WIDTH2_, int WIDTH3_, int OUT_, int ROWS_, int STAGES_, int CLUSTER_>
-struct PerceptronSizes {
-    static constexpr int N0 = N0_, WIDTH1 = WIDTH1_, WIDTH2 = WIDTH2_, WIDTH3 = WIDTH3_, OUT = OUT_;
-    static constexpr int ROWS = ROWS_, STAGES = STAGES_, CLUSTER = CLUSTER_;
-    static constexpr bool SPLIT = ROWS == 64, X_IN_REGISTERS = N0 <= 16;
-    static constexpr int SHARING_K = SPLIT ? CLUSTER : 1, SHARING_W = SPLIT ? 1 : CLUSTER;  // blocks
-    static constexpr int CHUNK = 128;  // columns of layer 1 at a time
-    static constexpr int N1 = WHOLE_TILES<WIDTH1, CHUNK * SHARING_K>, N2 = WHOLE_TILES<WIDTH2, 128>, N3 = WHOLE_TILES<WIDTH3, 64>;
-    static constexpr int COLUMNS = N1 / SHARING_K;  // of layer 1 for a block
-    static constexpr int SLABS = X_IN_REGISTERS ? 0 : (N0 + 63) / 64, SLAB_BYTES = ROWS * 128;  // of x in shared memory
-    static constexpr int DEPTH = X_IN_REGISTERS ? 64 : 8192 / N2, PIECES = CHUNK / DEPTH;  // rows of W2 in a stage; stages of a chunk
-    static constexpr int STAGE = DEPTH * N2 * 2, CONSUMERS = ROWS / 16;                     // warps
-    static constexpr int W1_BYTES = X_IN_REGISTERS ? 16 * COLUMNS * 2 : 0, THIRD = N2 * N3 * 2, RESIDENT = W1_BYTES + THIRD;
-    static constexpr int GROUPS = 4 / CLUSTER, PART = N2 / CLUSTER;  // of 16 rows that a block ends; columns of them for each warp
-    static constexpr int SENT = 16 * N2 * 4;                         // bytes of sums that a warp sends
-    static constexpr int OWN = W1_BYTES + SLABS * SLAB_BYTES, FRONT = SPLIT && OWN < 4 * SENT ? 4 * SENT : OWN;
-    static constexpr int LAST_K = N3 ? N3 : N2, TILES = (OUT + 7) / 8;  // of the last layer; in eights of columns
-    static constexpr int RING = FRONT + THIRD, BARRIERS = RING + STAGES * (STAGE + 16);
-    static constexpr int FLOATS = BARRIERS + (2 * SLABS + 2) * 8, BIASES = N1 + N2 + N3 + TILES * 8;
-    static constexpr int LAST_W = FLOATS + BIASES * 4, BYTES = LAST_W + LAST_K / 16 * TILES * 256;
-    static_assert(N2 <= 256 && N3 <= 64 && TILES <= 16 && WIDTH1 % 8 + WIDTH2 % 8 + WIDTH3 % 8 == 0, "tiles, and rows in vectors");
-    static_assert(X_IN_REGISTERS || (N0 % 8 == 0 && DEPTH * N2 == 64 * CHUNK), "boxes of x, and a stage of W1");
-    static_assert(ROWS == 128 || (SPLIT && (CLUSTER == 2 || CLUSTER == 4)), "four warps send their sums to all blocks");
-};
 
 // A block: what lies in its shared memory, and what its warps do.
 template <typename T, typename S>
@@ -123,18 +94,28 @@ struct WarpgroupPerceptron {
     // Biases, and the last W in mma.sync's fragments: [step][eight of columns][lane][half] of pairs of K.
     __device__ __forceinline__ void load_small(const T* b1, const T* b2, const T* b3, const T* W, const T* b) const {
         constexpr int SECOND = S::N1, THIRD = SECOND + S::N2, LAST = THIRD + S::N3, K = S::N3 ? S::WIDTH3 : S::WIDTH2;
+        constexpr int THREADS = S::ROWS * 2, WORDS = S::LAST_K / 16 * S::TILES * 64;
         int thread = threadIdx.x - 128;
-        auto bring = [&](int to, const T* bias, int width, int whole) {
-            for (int n = thread; n < whole; n += S::ROWS * 2) *biases(to + n) = n < width ? to_float(bias[n]) : 0.0f;
-        };
-        bring(0, b1, S::WIDTH1, S::N1), bring(SECOND, b2, S::WIDTH2, S::N2), bring(THIRD, b3, S::WIDTH3, S::N3);
-        bring(LAST, b, S::OUT, S::TILES * 8);
-        for (int n = thread; n < S::LAST_K / 16 * S::TILES * 64; n += S::ROWS * 2) {
-            int lane = n / 2 % 32, k = n / 64 / S::TILES * 16 + lane % 4 * 2 + n % 2 * 8, column = n / 64 % S::TILES * 8 + lane / 4;
+        auto inside = [](const T* bias, int n, int width) { return n < width ? to_float(bias[n]) : 0.0f; };
+        float found[(S::BIASES + THREADS - 1) / THREADS];
+#pragma unroll
+        for (int i = 0, n = thread; n - thread < S::BIASES; ++i, n += THREADS)
+            found[i] = n < SECOND  ? inside(b1, n, S::WIDTH1)
+                       : n < THIRD ? inside(b2, n - SECOND, S::WIDTH2)
+                       : n < LAST  ? inside(b3, n - THIRD, S::WIDTH3)
+                                   : inside(b, n - LAST, S::OUT);
+#pragma unroll 4
+        for (int first = 0; first < WORDS; first += THREADS) {
+            int n = first + thread, lane = n / 2 % 32, k = n / 64 / S::TILES * 16 + lane % 4 * 2 + n % 2 * 8;
+            int column = n / 64 % S::TILES * 8 + lane / 4;
             const T* from = W + k * S::OUT + column;
-            bool inside = k < K && column < S::OUT;
-            last_W()[n] = inside ? from[0].bits | static_cast<unsigned>(from[S::OUT].bits) << 16 : 0;
+            bool in_W = k < K && column < S::OUT;
+            unsigned pair = in_W ? from[0].bits | static_cast<unsigned>(from[S::OUT].bits) << 16 : 0;
+            if (WORDS % THREADS == 0 || n < WORDS) last_W()[n] = pair;
         }
+#pragma unroll
+        for (int i = 0, n = thread; n - thread < S::BIASES; ++i, n += THREADS)
+            if (n < S::BIASES) *biases(n) = found[i];
         sync_consumers();
         if (S::RESIDENT > 0) barrier_wait(resident, 0);
     }

@@ -80,6 +80,7 @@ __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
     if (threadIdx.x == 0) pipeline.init(1, BM / 16);
     __syncthreads();
     QueryTile at(BM, n_padd, heads, static_cast<int>(tokens));
+    at.begin = uniform(at.begin);
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<LOADER_REGISTERS>();
         int head = static_cast<int>(at.head), count = threadIdx.x == 0 ? 2 * at.count(KEYS) : 0;
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
     float s[1][Tile::FN][4], dp[1][Tile::FN][4], delta[2], logarithm[2];
     int length = static_cast<int>(tokens), width = static_cast<int>(D);
     long long base = at.head * tokens;
-    int last = min(at.first + (static_cast<int>(threadIdx.x) / 128) * 64, at.end);  // behind this warpgroup's rows
+    int last = min(at.first + (tile.warpgroup + 1) * 64, at.end);  // behind this warpgroup's rows
     int count = last > at.begin ? (last - at.begin + KEYS - 1) / KEYS : 0;
     auto issue_scores = [&](float(&of)[1][Tile::FN][4], const unsigned char* rows, int stage) {
         pipeline.consumer_wait(stage);
@@ -191,7 +192,7 @@ __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
     // tiles of the first tokens, which most rows see, begin first
     int width = static_cast<int>(D), length = static_cast<int>(tokens), tiles = (length + BM - 1) / BM;
     long long head = blockIdx.x / tiles, base = head * tokens;
-    int first = static_cast<int>(blockIdx.x % tiles) * BM, begin = min(max(n_padd[head / heads], 0), length);
+    int first = static_cast<int>(blockIdx.x % tiles) * BM, begin = uniform(min(max(n_padd[head / heads], 0), length));
     int start = max(first, begin), count = first + BM > begin && start < length ? (length - start + ROWS - 1) / ROWS : 0;
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<LOADER_REGISTERS>();
@@ -224,7 +225,7 @@ __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
     warpgroup_reg_alloc<GRADIENT_REGISTERS<BM>>();
     Tile of_keys, of_values;
     float s[1][Tile::FN][4], dp[1][Tile::FN][4];
-    int own = first + (static_cast<int>(threadIdx.x) / 128 - 1) * 64;           // this warpgroup's first token
+    int own = first + of_keys.warpgroup * 64;           // this warpgroup's first token
     int unseen = own > start ? min((own - start) / ROWS, count) : 0;           // tiles of rows that see none of them
     auto issue_scores = [&](float(&of)[1][Tile::FN][4], const unsigned char* rows, int stage) {
         pipeline.consumer_wait(stage);

@@ -26,16 +26,17 @@ struct WarpgroupAttention : Attention<T, false, true, DP, 1, BM / 16, 1, KEYS> {
     static constexpr int FN = KEYS / 8, Q_BYTES = BM * DP * 2, STAGE = KEYS * DP * 2;  // bytes in panels
     static_assert(DP == 64 || DP == 128, "whole panels");
     unsigned weights[KEYS / 16][4];
+    int warpgroup;  // of consumers
 
-    __device__ __forceinline__ WarpgroupAttention() { Base::row -= 64; }
+    __device__ __forceinline__ WarpgroupAttention() : warpgroup(uniform(threadIdx.x / 128) - 1) { Base::row -= 64; }
 
     // Begins s = rows of q times tokens of k.
     __device__ __forceinline__ void issue_scores(float (&s)[1][FN][4], const unsigned char* q, const unsigned char* k) const {
-        unsigned rows = shared_address(q) + (threadIdx.x / 128 - 1) * 64 * 128, tokens = shared_address(k);
+        auto rows = descriptor(shared_address(q) + warpgroup * 64 * 128), tokens = descriptor(shared_address(k));
 #pragma unroll
-        for (int step = 0; step < DP / 16; ++step) {
-            auto x = descriptor(rows + step / 4 * (BM * 128) + step % 4 * 32);
-            auto w = descriptor(tokens + step / 4 * (KEYS * 128) + step % 4 * 32);
+        for (int step = 0; step < DP / 16; ++step) {  // descriptors count in 16 bytes
+            auto x = rows + (step / 4 * (BM * 128) + step % 4 * 32) / 16;
+            auto w = tokens + (step / 4 * (KEYS * 128) + step % 4 * 32) / 16;
             if (step == 0) wgmma<0, 0>(s[0], x, w, T{});
             else wgmma<0>(s[0], x, w, T{});
         }
@@ -43,9 +44,9 @@ struct WarpgroupAttention : Attention<T, false, true, DP, 1, BM / 16, 1, KEYS> {
 
     // Begins acc += weights times tokens of v.
     __device__ __forceinline__ void issue_values(const unsigned char* v) {
+        auto tokens = descriptor(shared_address(v), KEYS * 128);
 #pragma unroll
-        for (int j = 0; j < KEYS / 16; ++j)
-            wgmma<1>(Base::acc[0], weights[j], descriptor(shared_address(v) + j * 2048, KEYS * 128), T{});
+        for (int j = 0; j < KEYS / 16; ++j) wgmma<1>(Base::acc[0], weights[j], tokens + j * 2048 / 16, T{});
     }
 
     // s becomes exp2(s * scale - highest) with the new maximum. What acc is to be multiplied by, and `total` was.
@@ -62,11 +63,11 @@ struct WarpgroupAttention : Attention<T, false, true, DP, 1, BM / 16, 1, KEYS> {
     }
 
     // The exponentials stay before what follows. ptxas takes a wait for products before arithmetic that touches no memory, which then
-    // waits as well; a store that needs their sum, and never happens, because no sum of them is negative, holds it back.
+    // waits as well; a store that needs their sum, and never happens, because no sum of them is negative, holds it back. It is one
+    // instruction: after a branch the compiler would no longer know that all lanes are at the same tile.
     __device__ __forceinline__ void keep_before_wait(unsigned char* memory) const {
-        if (Base::total[0][0] + Base::total[0][1] < 0.f) *reinterpret_cast<volatile float*>(memory) = Base::total[0][0];
+        store_if_negative(memory, Base::total[0][0] + Base::total[0][1]);
     }
-
     // The same of exponentials that are not summed: their sign bits.
     __device__ __forceinline__ void keep_before_wait(const float (&s)[1][FN][4], unsigned char* memory) const {
         unsigned bits = 0;
@@ -74,7 +75,17 @@ struct WarpgroupAttention : Attention<T, false, true, DP, 1, BM / 16, 1, KEYS> {
         for (int f = 0; f < FN; ++f)
 #pragma unroll
             for (int c = 0; c < 4; ++c) bits |= __float_as_uint(s[0][f][c]);
-        if (static_cast<int>(bits) < 0) *reinterpret_cast<volatile unsigned*>(memory) = bits;
+        store_if_negative(memory, __uint_as_float(bits));
+    }
+    static __device__ __forceinline__ void store_if_negative(unsigned char* memory, float v) {
+        asm volatile(
+            "{\n"
+            ".reg .pred negative;\n"
+            "setp.lt.f32 negative, %1, 0f00000000;\n"
+            "@negative st.shared.f32 [%0], %1;\n"
+            "}" ::"r"(shared_address(memory)),
+            "f"(v)
+            : "memory");
     }
 
     __device__ __forceinline__ void rescale(const float (&by)[2]) {

@@ -18,6 +18,7 @@ __device__ __forceinline__ void flash_warpgroup_tile(const TensorMap& q, const T
     if (threadIdx.x == 0) pipeline.init(1, BM / 16);
     __syncthreads();
     QueryTile at(BM, n_padd, heads, static_cast<int>(tokens));
+    at.begin = uniform(at.begin);
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<PRODUCER>();
         int head = static_cast<int>(at.head), count = threadIdx.x == 0 ? 2 * at.count(KEYS) : 0;
@@ -32,7 +33,7 @@ __device__ __forceinline__ void flash_warpgroup_tile(const TensorMap& q, const T
     warpgroup_reg_alloc<BM == 64 ? 256 - PRODUCER : CONSUMER_REGISTERS<BM / 64, PRODUCER>>();
     Tile tile;
     float s[1][Tile::FN][4], by[2];
-    int last = min(at.first + (static_cast<int>(threadIdx.x) / 128) * 64, at.end);  // behind this warpgroup's rows
+    int last = min(at.first + (tile.warpgroup + 1) * 64, at.end);  // behind this warpgroup's rows
     int count = last > at.begin ? (last - at.begin + KEYS - 1) / KEYS : 0;
     auto online_softmax = [&](int i) {
         int j = at.begin + i * KEYS;

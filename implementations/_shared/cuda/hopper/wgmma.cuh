@@ -24,6 +24,10 @@ __device__ __forceinline__ void warpgroup_reg_alloc() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
+// A value that is the same in all lanes of a warp, as one that the compiler knows to be: what is computed from it takes uniform registers, in
+// which products want their descriptors.
+__device__ __forceinline__ int uniform(int v) { return __shfl_sync(0xffffffffu, v, 0); }
+
 // ---- products ----------------------------------------------------------------------------------------------------------
 
 // The descriptor of a matrix in shared memory: `leading` bytes from one panel of 64 columns to the next (of columns only), 1024

@@ -102,6 +102,20 @@ def test_triton_compiles_backward(unlike, name, variant, arch):
             assert result.asm["cubin"] and result.metadata.shared <= SHARED_BYTES[arch], case.id
 
 
+@pytest.mark.parametrize(
+    ("M", "R", "launches"), [(1, 16, 1), (64, 64, 1), (65, 16, 2), (64, 72, 2), (32, 5, 1), (33, 5, 2)]
+)
+def test_lora_of_few_rows_is_one_launch_backward_in_triton(M, R, launches):
+    module = importlib.import_module("implementations.lora_linear.triton")
+    sizes = {"M": M, "K": 512, "N": 1024, "R": R}
+    case = make_case(KERNELS["lora_linear"], sizes, "bfloat16", options={"activation": "silu"}, mode="backward")
+    found = launched(module, case, "two_launches", DEVICES[90])
+    assert len(found) == launches
+    assert module.fits(case, "two_launches", DEVICES[90], module.config(case, "two_launches", DEVICES[90])) is None
+    if launches == 1:
+        assert compile_triton(found[0], 90).metadata.shared <= SHARED_BYTES[90]
+
+
 @pytest.mark.parametrize("arch", [90])
 @pytest.mark.parametrize("name", [k for k in KERNELS if "triton" in KERNELS[k].implementations])
 def test_triton_compiles(unlike, name, arch):

@@ -38,10 +38,11 @@ def config(case, device):
     dx, dW = min(pairs, key=lambda pair: _work(own["dx"], pair[0], device) + _work(own["dW"], pair[1], device))
     found = {"KERNEL": "simt" if is_ieee(case) else "tensor"}
     for of, tile in (("dx", dx), ("dW", dW)):
-        found |= prefixed(of, {"BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "num_stages": 4, "CLUSTER": 1})
-    return next(
-        c for n in (4, 3, 2) if fits(case, device, c := found | {"dx_num_stages": n, "dW_num_stages": n}) is None
-    )
+        found |= prefixed(of, {"BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": 1})
+    # more stages than slabs wait for nothing, and leave room for fewer blocks
+    slabs = {f"{of}_num_stages": max(2, -(-own[of].sizes["K"] // matmul.slab(case))) for of in own}
+    choices = (found | {name: min(n, most) for name, most in slabs.items()} for n in (4, 3, 2))
+    return next(c for c in choices if fits(case, device, c) is None)
 
 
 def _by_warpgroups(case, own, device):

@@ -81,8 +81,6 @@ def product_config(case, device, fused):
     M, K, N, R = case.size("M", "K", "N", "R")
     ieee = is_ieee(case)
     BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))  # a dot has 16 rows at least
-    if K * case.itemsize % 16 and not ieee:
-        BLOCK_M = min(BLOCK_M, 32)  # `product_misfit` says why
     # 256 columns load the fewest bytes per FLOP, and sum x @ A the fewest times; wide ranks leave no registers for them
     BLOCK_N = 256 if case.itemsize == 2 and (R <= 16 or not fused) and device.capability < (10, 0) else 128
     # 128 bytes of one swizzle; ieee multiplies from registers
@@ -93,8 +91,8 @@ def product_config(case, device, fused):
         )
     if not rows_are_aligned(case, K, N):
         BLOCK_N, BLOCK_K = 64, min(BLOCK_K, 32)  # room for a pointer to each element
-    if is_one_pass(case, BLOCK_M, BLOCK_K):
-        BLOCK_K = max(16, triton.next_power_of_2(K) // 2)
+    if fused and is_one_pass(case, BLOCK_M, BLOCK_K):
+        BLOCK_K = 32
     BLOCK_N = narrowed(BLOCK_N, 32, M, BLOCK_M, N, device)
     num_warps = 4 if BLOCK_M < 128 else 8
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "GROUP": 8}
@@ -103,29 +101,17 @@ def product_config(case, device, fused):
 
 
 def is_one_pass(case, BLOCK_M, BLOCK_K):
-    """Whether the loop over K has one pass where warpgroups multiply, or rows of A start anywhere. One pass is no loop: then Triton 3.6 on
-    Hopper computes wrongly (seen on an H200: errors larger than the outputs at K = 64, R = 13, right with two passes; a perceptron whose
-    last layer has K = 64 and R = 8 was wrong too)."""
-    K, R = case.size("K", "R")
-    return K <= BLOCK_K > 16 and (BLOCK_M >= 64 or R * case.itemsize % 16 != 0)
-
-
-def wrong_pass(case, device, config):
-    """Why a config cannot have its BLOCK_K, or None."""
-    if device.capability[0] == 9 and is_one_pass(case, config["BLOCK_M"], config["BLOCK_K"]):
-        K, R = case.size("K", "R")
-        return f"BLOCK_K={config['BLOCK_K']} takes K = {K} in one pass, which Triton computes wrongly for R = {R}; 16 is right"
-    return None
+    """Whether `fused` would pass over K once with warpgroups and 16 bits, in 64 of K or more. One pass is no loop, and A's slab takes the
+    place of W's in shared memory. There ptxas 12.8, which Triton 3.6 and 3.7 have, forgets to write a register that says where A begins:
+    `fusebench inspect` counts it as unset_registers. On an H200 the errors were as large as the outputs wherever that count was 1 (64 or
+    128 rows, K = 64, R = 8 or 13, any warps and stages), and none where it was 0 (32 rows; BLOCK_K=32; K = 13)."""
+    return case.itemsize == 2 and BLOCK_M >= 64 and BLOCK_K >= 64 and case.sizes["K"] <= BLOCK_K
 
 
 def product_misfit(case, device, fused, config):
     """Why `fused` or `up` cannot have this config, or None."""
-    if reason := wrong_pass(case, device, config):
-        return reason
-    # seen on an H200 with K = 13 and 128 rows: rows of x that start anywhere are multiplied wrongly by warpgroups
-    anywhere = case.sizes["K"] * case.itemsize % 16 and not is_ieee(case)
-    if device.capability[0] == 9 and anywhere and config["BLOCK_M"] >= 64:
-        return f"BLOCK_M={config['BLOCK_M']}: rows of x that start anywhere have 32 at most"
+    if fused and device.capability[0] == 9 and is_one_pass(case, config["BLOCK_M"], config["BLOCK_K"]):
+        return f"BLOCK_K={config['BLOCK_K']} takes K = {case.sizes['K']} in one pass, which ptxas 12.8 compiles wrongly; 32 is right"
     values = config["BLOCK_M"] * (config["BLOCK_N"] + padded(case.sizes["R"]))
     shared = product_bytes(case, fused, config, config["num_stages"])
     return misfit(device, config, ("BLOCK_M", "BLOCK_N", "BLOCK_K"), values, shared)
@@ -149,8 +135,6 @@ def down_config(case):
 def down_misfit(case, device, config):
     """Why `down` cannot have this config, or None."""
     BLOCK_M, BLOCK_R = config["BLOCK_M"], padded(case.sizes["R"])
-    if BLOCK_M >= 64 and (reason := wrong_pass(case, device, config)):
-        return reason
     shared = config["num_stages"] * (BLOCK_M + BLOCK_R) * config["BLOCK_K"] * case.itemsize
     return misfit(device, config, ("BLOCK_M", "BLOCK_K"), BLOCK_M * BLOCK_R, shared)
 

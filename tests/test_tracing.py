@@ -150,6 +150,9 @@ def test_where_there_is_no_ncu_no_cell_has_counters(monkeypatch):
     ) as none:
         ncu.find(None)
     assert none.value.everywhere
+    with pytest.raises(ncu.NoCounters, match="is no ncu, or does not run: its --version is ''") as none:
+        ncu.find("true")  # a program that says nothing
+    assert none.value.everywhere
 
 
 def test_the_newest_ncu_that_is_installed_comes_behind_the_toolkits(monkeypatch, tmp_path):

@@ -124,7 +124,7 @@ class CaseData:
 
     def _evaluate_judged(self, judge: Judge, points: Sequence[str], set_: int, pool: Any) -> None:
         """Has the judged rows evaluated on the device; where that fails the judge does it itself, but where all rows are needed, which
-        takes it too long: raises RuntimeError."""
+        takes it too long: raises RuntimeError, or WorkerLost where the reference cannot be started here."""
         message = protocol.EvaluateRows(
             judge.judged_rows(points), tuple(self.files[set_]), str(self.folder), budget.DRAWS
         )  # fmt: skip
@@ -136,7 +136,10 @@ class CaseData:
                 exact, staged, *draws = zip(*stacked, strict=True)
                 judge.learn(points, Evaluations(exact, staged, draws, frozenset(reply.points)), reply.drawn)
         elif judge.most:
-            raise RuntimeError(f"no reference of a gradient that sums over all rows: {reply.reason}")
+            reason = f"no reference of a gradient that sums over all rows: {reply.reason}"
+            if reply.status == "skipped":
+                raise WorkerLost("skipped", reason)
+            raise RuntimeError(reason)
 
     def _ask_reference(
         self, message: protocol.Request, expected: type[protocol.R], pool: Any

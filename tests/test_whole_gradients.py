@@ -20,6 +20,7 @@ from fusebench.parity.judge import Judge
 from fusebench.parity.rounding import evaluate
 from fusebench.settings import Clock, Settings
 from fusebench.workers import protocol
+from fusebench.workers.pool import WorkerLost
 
 LORA = {"M": 20, "K": 40, "N": 24, "R": 8}
 TABLES = {"M": 30, "F": 3, "V": 200, "D": 8}
@@ -129,6 +130,16 @@ def test_a_large_case_of_few_rows_is_evaluated_on_a_gpu(verdict):
         assert found.ok and judge.large and found.checked == 80 and not found.unseen
     assert [type(m) for m in workers["cuda"].asked] == [protocol.EvaluateRows, protocol.Release]
     assert workers["cpu"].asked == [], "a CPU has nothing faster"
+
+
+@pytest.mark.parametrize(("status", "raised"), [("skipped", WorkerLost), ("failed", RuntimeError)])
+def test_without_the_reference_a_gradient_is_not_judged(verdict, status, raised):
+    class Lost:
+        def ask(self, request, expected, timeout_s):
+            raise WorkerLost(status, "it does not start")
+
+    with pytest.raises(raised, match="no reference of a gradient that sums over all rows: it does not start"):
+        verdict("lora_linear", LORA, worker=Lost())
 
 
 @pytest.mark.parametrize("wrong", [None, (2, (1, 2, 20, 3), 1 + 2.0**-8)])

@@ -310,8 +310,8 @@ def test_mlps_in_registers_compile_without_spills_or_serial_products(M, widths, 
 
     sizes = {"M": M, "LAYERS": len(widths) - 1} | {f"N{i}": n for i, n in enumerate((*widths, 1, 1)[:5])}
     case = make_case(KERNELS["fused_mlp"], sizes, "bfloat16")
-    own = perceptron_warpgroup.config(case, DEVICES[90])
-    assert own["BLOCK_M"] == rows
+    own = {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": 128, "CLUSTER": 2, "num_stages": 3}
+    assert perceptron_warpgroup.fits(case, DEVICES[90], own) is None
     launch = perceptron_warpgroup.launch(SHARED / "fused_mlp" / "cuda.cu", case, DEVICES[90], own)
     assert launch.shared_memory <= SHARED_BYTES[90]
     assert launch.boxes and all(box[-1] == 64 and max(box) <= 256 for box in launch.boxes)

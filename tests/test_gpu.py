@@ -171,12 +171,22 @@ def test_mlps_of_the_published_widths_are_right(kernels, run_cells, dtype):
     """Layers of several passes, and clusters of 2, 4 and 8 blocks: no small case has them."""
     names = ("bottom", "bottom_2048", "top", "synthetic_2048")
     cases = [make_case(kernels["fused_mlp"], name, dtype) for name in names]
+    assert_right(run_cells([Cell(case, "cuda", "default") for case in cases]))
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+def test_mlps_in_registers_are_right_where_no_tile_divides_them(kernels, run_cells, dtype):
     widths = (
         {"LAYERS": 4, "N0": 13, "N1": 520, "N2": 248, "N3": 56, "N4": 17},
-        {"LAYERS": 3, "N0": 40, "N1": 384, "N2": 128, "N3": 3, "N4": 1},
+        {"LAYERS": 3, "N0": 40, "N1": 392, "N2": 120, "N3": 3, "N4": 1},
     )
-    cases += [make_case(kernels["fused_mlp"], {"M": M} | sizes, dtype) for sizes in widths for M in (999, 3001, 17001)]
-    assert_right(run_cells([Cell(case, "cuda", "default") for case in cases]))
+    cells = []
+    for sizes in widths:
+        for M, rows, cluster in ((999, 64, 4), (3001, 64, 2), (17001, 128, 2)):
+            config = {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": 128, "CLUSTER": cluster, "num_stages": 2}
+            case = make_case(kernels["fused_mlp"], {"M": M} | sizes, dtype)
+            cells.append(Cell(case, "cuda", "default", config=config))
+    assert_right(run_cells(cells))
 
 
 @pytest.mark.parametrize(

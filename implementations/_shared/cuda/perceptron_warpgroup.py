@@ -4,8 +4,6 @@ The tunables are those of perceptron.py with KERNEL=warpgroup: BLOCK_M=128 for m
 1 are in registers at a time.
 """
 
-from itertools import pairwise
-
 from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
 from implementations._shared.cuda.perceptron import widths
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
@@ -22,9 +20,12 @@ def config(case, device):
     if no_warpgroups(case, device) or case.sizes["M"] < SHARING_ROWS:
         return None
     rows, cluster, most = tile(case, device)
-    whole, sizes = whole_tiles(case, rows, cluster), widths(case)
-    if products(sizes[0], *whole[: len(sizes) - 2], sizes[-1]) > 2 * products(*sizes):
-        return None
+    N0, N1, N2, *between, last = widths(case)
+    whole = (N1, N2, *between) == whole_tiles(case, rows, cluster)[: len(between) + 2] and (
+        N0 <= IN_REGISTERS or N0 % 64 == 0
+    )
+    if not whole or N2 != 256 or last > 16:
+        return None  # the others have not been compared on a card
     shape = {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": COLUMNS, "CLUSTER": cluster}
     choices = (shape | {"num_stages": stages} for stages in range(most, 1, -1))
     return next((c for c in choices if fits(case, device, c) is None), None)
@@ -41,11 +42,6 @@ def tile(case, device):
     if widths(case)[0] > IN_REGISTERS:
         return SHARING_WEIGHTS, 2, 4
     return SHARING_WEIGHTS, 1, MOST_STAGES  # one block's weights are few: nothing is gained by waiting for a neighbour
-
-
-def products(*sizes):
-    """Of a row."""
-    return sum(K * N for K, N in pairwise(sizes))
 
 
 def fits(case, device, config):

@@ -31,9 +31,11 @@ HARNESS = (
     "contract.py",
     "drawing.py",
     "launchers.py",
+    "backends/calls.py",
     "backends/cuda.py",
     "backends/jax_triton.py",
     "backends/parameters.py",
+    "backends/triton_launcher.py",
 )
 _OURS = re.compile(r"\bfusebench\.(?=launchers|backends|contract|drawing)")
 

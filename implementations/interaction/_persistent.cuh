@@ -83,15 +83,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
         fence_proxy_async();
         __syncwarp();
         if (lane == 0) request(n + STAGES);
-#pragma unroll
-        for (int i = 0; i < TILES; ++i)
-#pragma unroll
-            for (int j = 0; j < 2 * i + 2 && j < BANDS; ++j)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    int row = 16 * i + g + e / 2 * 8, column = 8 * j + 2 * t + e % 2;
-                    if (column < row && row <= F) own[D + below_diagonal(row, column)] = from_float<T>(c[i][j][e]);
-                }
+        store_below_diagonal<BANDS>(own, c, g, t, F, D);
         int have = n % GROUP + 1;
         if (have < GROUP && sample + 1 < M) continue;
         T* to = y + (sample + 1 - have) * columns;

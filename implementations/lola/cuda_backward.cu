@@ -12,7 +12,7 @@
 //                dz up to db.
 //   inputs_…     a tile of dx = (dn - sum of dn / K - n * sum of dn * n / K) / deviation.
 //   weights_…    a tile of dW = nᵀ @ dz, or of its transpose where W is stored (N, K).
-#include "_shared/cuda/hopper/matmul.cuh"
+#include "_shared/cuda/hopper/weights.cuh"
 #include "_shared/cuda/matmul_simt.cuh"
 
 // The sum over a block of 256 threads, in all of them; `parts` has 8 floats, and is used once.
@@ -196,10 +196,6 @@ struct Denormed : Epilogue {
     }
 };
 
-struct Stored : Epilogue {
-    __device__ __forceinline__ float operator()(None, None, const float (&v)[1]) const { return v[0]; }
-};
-
 // ---- products -----------------------------------------------------------------------------------------------------------
 // In each x (M, K) and W (K, N) are the two operands, whatever they are, and y (M, N) the result.
 
@@ -254,11 +250,5 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
                      const float* __restrict__ rstd, const float* __restrict__ sums, T* __restrict__ y, long long M, long long K,
                      long long N) {
     matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, Denormed<T>(n, rstd, sums, N));
-}
-template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
-__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
-    weights_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, T* __restrict__ y, long long M,
-                      long long K, long long N) {
-    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, GivenRows, Producer, true>(x, W, y, M, K, N, Stored{});
 }
 #endif

@@ -62,6 +62,20 @@ __device__ __forceinline__ Index rows_of_lanes(const Source& source, long long s
 
 __device__ __forceinline__ int below_diagonal(int i, int j) { return i * (i - 1) / 2 + j; }  // place of (i, j), j < i
 
+// Products below the diagonal, of F vectors and the dense one, from a warp's fragments to a row of y: lane 4 g + t has its own.
+template <int BANDS, typename T, int TILES>
+__device__ __forceinline__ void store_below_diagonal(T* row_of_y, const float (&c)[TILES][2 * TILES][4], int g, int t, int F, int D) {
+#pragma unroll
+    for (int i = 0; i < TILES; ++i)
+#pragma unroll
+        for (int j = 0; j < 2 * i + 2 && j < BANDS; ++j)
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+                int row = 16 * i + g + e / 2 * 8, column = 8 * j + 2 * t + e % 2;
+                if (column < row && row <= F) row_of_y[D + below_diagonal(row, column)] = from_float<T>(c[i][j][e]);
+            }
+}
+
 // The elements of a row of y past its columns are 0, up to `pitch`.
 template <typename T>
 __device__ __forceinline__ void fill_rest(T* row, int F, int D, int pitch, int thread, int threads) {
@@ -167,15 +181,7 @@ __device__ __forceinline__ void tensor_dots(const Source& source, T* __restrict_
     dense.store(own);
     if (exists) {
         fill_rest(own, F, D, pitch, lane, 32);
-#pragma unroll
-        for (int i = 0; i < TILES; ++i)
-#pragma unroll
-            for (int j = 0; j < 2 * i + 2 && j < BANDS; ++j)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) {
-                    int row = 16 * i + g + e / 2 * 8, column = 8 * j + 2 * t + e % 2;
-                    if (column < row && row <= F) own[D + below_diagonal(row, column)] = from_float<T>(c[i][j][e]);
-                }
+        store_below_diagonal<BANDS>(own, c, g, t, F, D);
     }
     if constexpr (STAGED) {
         __syncthreads();

@@ -15,12 +15,8 @@
 //
 //   inputs_warpgroup, weights_warpgroup, narrow      dx; dW; and dA, dB and db.
 #pragma once
-#include "_shared/cuda/hopper/matmul.cuh"
+#include "_shared/cuda/hopper/weights.cuh"
 #include "_shared/cuda/lora.cuh"
-
-struct Stored : Epilogue {
-    __device__ __forceinline__ float operator()(None, None, const float (&v)[1]) const { return v[0]; }
-};
 
 // ---- element by element --------------------------------------------------------------------------------------------------
 
@@ -294,11 +290,5 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
         }
     }
     cluster_sync<CLUSTER>();
-}
-template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
-__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
-    weights_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, T* __restrict__ y, long long M,
-                      long long K, long long N) {
-    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, GivenRows, Producer, true>(x, W, y, M, K, N, Stored{});
 }
 #endif

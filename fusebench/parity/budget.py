@@ -55,10 +55,10 @@ class Budget:
 def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, dtype: str, elements: int = 0) -> Budget:
     """The budget of an output from its exact value, its noisy draws and its value with the declared points rounded; of
     `elements` elements in all, if these are some of its rows."""
-    still = _still(exact, draws, staged)
-    if still.any() and not still.all():
-        moving = derive(exact[~still], [d[~still] for d in draws], staged[~still], dtype, max(elements, exact.size))
-        return _beside_still(moving, still, exact, dtype)
+    apart = still(exact, lambda: np.logical_and.reduce([end == exact for end in (*draws, staged)]))
+    if apart is not None:
+        moving = derive(exact[~apart], [d[~apart] for d in draws], staged[~apart], dtype, max(elements, exact.size))
+        return _beside_still(moving, apart, exact, dtype)
     neighbours = Neighbours(exact)
     with np.errstate(all="ignore"):
         squares = [finite(drawn - exact) ** 2 for drawn in draws]
@@ -93,12 +93,14 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
     )  # fmt: skip
 
 
-def _still(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray) -> np.ndarray:
+def still(exact: Any, unmoved: Callable[[], Any]) -> Any:
     """Where nothing rounds, as in table rows that a step only copies: such elements say nothing of the noise of others of their value. Zeros
-    may (`_beside_zeros`), and rows that are wide have their noise to themselves."""
+    may (`_beside_zeros`), and rows that are wide have their noise to themselves. `unmoved()` are those that no evaluation moved. None where
+    that is so of all elements or of none."""
     if exact.ndim and exact.shape[-1] >= 4 * NEIGHBOURS:
-        return np.zeros(exact.shape, bool)
-    return np.isfinite(exact) & (exact != 0) & np.logical_and.reduce([end == exact for end in (*draws, staged)])
+        return None
+    found = np.isfinite(exact) & (exact != 0) & unmoved()
+    return found if found.any() and not found.all() else None
 
 
 def _beside_still(moving: Budget, still: np.ndarray, exact: np.ndarray, dtype: str) -> Budget:

@@ -65,7 +65,8 @@ class Judge:
         given = zip(self.arrays.values(), self.row_axes, strict=True)
         heights = [a.shape[axis] for a, axis in given if axis is not None]
         self.height = heights[0] if heights else 0
-        self.large = oversize(self.mathematics, self.case) > 1
+        times = oversize(self.mathematics, self.case)
+        self.large = times > 1
         self.judged: np.ndarray | None = None
         self.most: dict[
             int, tuple[int, int]
@@ -73,7 +74,7 @@ class Judge:
         self.drawn: dict[int, np.ndarray] = {}
         if any(self.mathematics.output_axis(n, self.arrays) is None for n in range(len(self.mathematics.outputs))):
             self.most = self._most() if self.large else {}  # what sums over all rows needs them all
-        elif (most := self.rows_within(oversize(self.mathematics, self.case))) is not None:
+        elif (most := self.rows_within(times)) is not None:
             self.judged = rows.chosen(self.height, most, self.rows_seed)
 
     def _most(self) -> dict[int, tuple[int, int]]:

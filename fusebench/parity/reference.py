@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator, MutableMapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,6 @@ import torch
 
 from fusebench.dtypes import FORMATS
 from fusebench.parity.budget import (
-    NEIGHBOURS,
     SECOND_LOOK_DRAWS,
     Neighbours,
     Sums,
@@ -29,6 +28,7 @@ from fusebench.parity.budget import (
     limit_of,
     limits,
     reach_of_few,
+    still,
     together,
 )  # fmt: skip
 from fusebench.parity.elements import finite, spacing, stored
@@ -178,7 +178,8 @@ def _evaluated(
     for number, (staged, of_output) in enumerate(zip(found.staged, seen, strict=True)):
         of_output.see(staged, keep)
         exact, dtype, own = of_output.exact, of_output.dtype, of_output.total / draws
-        moving = _moving(exact, own, staged) if asked.whole else None
+        apart = still(exact, partial(_unmoved, exact, own, staged)) if asked.whole else None
+        moving = None if apart is None else ~apart
         part = _all if moving is None else operator.itemgetter(moving)
         of_moving, own = part(exact), part(own)
         neighbours = Neighbours(of_moving)
@@ -199,12 +200,8 @@ def _all(values: Any) -> Any:
     return values
 
 
-def _moving(exact: Any, own: Any, staged: Any) -> Any:
-    """Where something rounds, if that is not so in all elements or in none: budget.py's rule for table rows that a step only copies."""
-    if not exact.ndim or exact.shape[-1] >= 4 * NEIGHBOURS:
-        return None
-    still = np.isfinite(exact) & (exact != 0) & (own == 0) & (staged == exact)
-    return ~still if 0 < int(still.sum().tensor) < exact.size else None
+def _unmoved(exact: Any, own: Any, staged: Any) -> Any:
+    return (own == 0) & (staged == exact)
 
 
 def _among(values: Any, where: Any, others: Any) -> Any:

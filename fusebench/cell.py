@@ -98,13 +98,20 @@ class Trial:
             self.end("skipped", reason)
         return self.ok
 
-    def skip_reason(self) -> str | None:
-        """Why the cell cannot run here, as far as can be told without loading a framework."""
-        case, mathematics, without_gpu = self.cell.case, self.kernel.mathematics, self.implementation.without_gpu
+    def skip_reason_anywhere(self) -> str | None:
+        """Why the cell can run on no device, as far as can be told without loading a framework."""
+        case, mathematics = self.cell.case, self.kernel.mathematics
         if reason := modes.reason(case.kernel, mathematics, self.implementation.backward, case, self.cell.variant):
             return reason
         if self.cell.inputs not in hard.kinds(mathematics, case):
             return f"the formula of {case.kernel} leaves open what {self.cell.inputs} inputs give in {case.dtype}"
+        return None
+
+    def skip_reason(self) -> str | None:
+        """Why the cell cannot run here, as far as can be told without loading a framework."""
+        case, mathematics, without_gpu = self.cell.case, self.kernel.mathematics, self.implementation.without_gpu
+        if reason := self.skip_reason_anywhere():
+            return reason
         if self.run.settings.device == "cpu":
             if without_gpu == "unavailable":
                 return "needs an NVIDIA GPU"

@@ -94,6 +94,20 @@ def test_the_winner_is_kept_and_later_runs_take_it(tuned, root, tmp_path):
     assert (build.config_from, build.config["NUMBER"], build.config_note) == ("tuned", 0, "tuned at N=100")
 
 
+def test_the_steps_of_an_experiment_are_studies_of_one_run(tmp_path, capsys):
+    presets = tmp_path / "experiment"
+    presets.mkdir()
+    steps = (
+        "    - {step: a, kernel: softmax, case: square, implementation: ['triton:row', torch_eager], dtype: float32, config: {ROWS: [1, 2], num_warps: 4}}\n"
+        "    - {step: b, kernel: padded_attention, case: wide, implementation: cuda, dtype: bfloat16, mode: backward, config: {queries_BLOCK_M: 64}}\n"
+    )
+    (presets / "two.yaml").write_text("# @package _global_\nstory:\n  steps:\n" + steps)
+    assert main(["tune", f"--config-dir={tmp_path}", "experiment=two", "device=cpu", "dry_run=true"]) == 0
+    said = capsys.readouterr().out
+    assert "softmax square/float32 triton:row  2 configs: 2 fit" in said
+    assert "cuda:whole_row  skipped  computes forward alone" in said, "a reason of the mode holds for every device"
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

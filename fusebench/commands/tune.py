@@ -41,9 +41,9 @@ def run_tune(arguments: Sequence[str]) -> int:
 
 def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mapping[str, Any]:
     """The configuration, checked, with the implementations that have tunables where none are named. Raises UsageError."""
-    if chosen["kernel"] is None:
+    if chosen["kernel"] is None and chosen["story"] is None:
         raise UsageError(
-            "tune needs kernel=, such as kernel=lola; with implementation= and dtype= it says what is tuned"
+            "tune needs kernel=, such as kernel=lola, or an experiment= with steps; with implementation= and dtype= it says what is tuned"
         )
     if chosen["worker"]["inline"]:
         raise UsageError("worker=inline: a config may crash or hang, so each runs in a process; worker=process")
@@ -63,6 +63,8 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
         raise UsageError(f"out={chosen['out']}: expected a file that ends in .csv, .json or .parquet")
     if chosen["implementation"] is not None:
         return chosen
+    if chosen["story"] is not None:
+        return {**chosen, "implementation": "all"}
     asked = [kernels[k] for k in cases.chosen("kernel", chosen["kernel"], kernels)]
     own = dict.fromkeys(
         f"{name}:{variant}" for k in asked for name, i in k.implementations.items() for variant in i.tunables

@@ -110,7 +110,7 @@ def seconds(record: Record) -> float | None:
 def ask_fits(this: Run, pool: Pool, study: Study, search: Search, device: Device | None = None) -> protocol.Fits | str:
     """Which configs of a study fit, in one message; or why none can. `device` is another than the worker's."""
     trial = Trial(this, study.cell)
-    if refusal := trial.implementation.broken or (None if device else trial.skip_reason()):
+    if refusal := trial.implementation.broken or (trial.skip_reason_anywhere() if device else trial.skip_reason()):
         return refusal
     if trial.interpreted and not device:
         return (

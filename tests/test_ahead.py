@@ -66,7 +66,7 @@ def planted(root, tmp_path):
 def test_what_fails_in_the_compiler_costs_its_own_row_and_is_never_built(planted):
     this, pool, found = planted
     one, search = found(NUMBER=(2, 3), compiler=("right", *BAD)), Search("grid", None, 0)
-    outcomes = list(study.compile_ahead(this, pool, one, search, jobs=2))
+    outcomes = list(study.compile_ahead(this, pool, [one], search, jobs=2))
     assert Counter(o.status for o in outcomes) == {"ok": 2, "crashed": 2, "timeout": 2, "failed": 2}
     assert len(one.records) == 6 and all(r.status == BAD[r.cell.config["compiler"]] for r in one.records.values())
     reasons = {r.status: r.reason for r in one.records.values()}
@@ -78,7 +78,7 @@ def test_what_fails_in_the_compiler_costs_its_own_row_and_is_never_built(planted
     assert not [f for f in this.folder.iterdir() if f.name.startswith(".inputs")]
     list(study.run(this, pool, one, search, lambda record: None))
     assert [c["compiler"] for c in pool.built] == ["right"] * 2 and len(one.records) == 8
-    assert list(study.compile_ahead(this, pool, one, search, jobs=2)) == [], "what is on record is not compiled again"
+    assert list(study.compile_ahead(this, pool, [one], search, jobs=2)) == [], "what is on record is not compiled again"
 
 
 def test_a_search_that_is_interrupted_leaves_no_compiler_behind(planted):
@@ -86,7 +86,7 @@ def test_a_search_that_is_interrupted_leaves_no_compiler_behind(planted):
     one = found(NUMBER=(2, 3), compiler=("right", "hangs"))
     begin = time.monotonic()
     outcomes = study.compile_ahead(
-        replace(this, settings=replace(this.settings, compile_timeout_s=600.0)), pool, one, Search("grid", None, 0), 2
+        replace(this, settings=replace(this.settings, compile_timeout_s=600.0)), pool, [one], Search("grid", None, 0), 2
     )
     next(outcomes)
     outcomes.close()

@@ -175,11 +175,16 @@ def _search_all(
         if all(one.fits is None for one in found):
             refusals = dict.fromkeys(f"{one.study.name}: {one.refusal}" for one in found)
             raise UsageError("nothing to tune here: " + "; ".join(refusals))
-        total = sum(job.search.budget(len(one.fits.fitting)) for one in found if one.fits)
-        bar.update(task, total=total, advance=sum(len(one.records) for one in found))
-        for one in found:
-            if one.fits:
-                _search_one(job, pool, one, (target, jobs), bar, task)
+        searched = [one for one in found if one.fits]
+        total = sum(job.search.budget(len(one.fits.fitting)) for one in searched if one.fits)
+        done = sum(len(one.records) for one in searched)
+        bar.update(task, total=total, advance=done)
+        for number, outcome in enumerate(study.compile_ahead(job.this, pool, searched, job.search, jobs, target), 1):
+            bar.update(task, description=f"{outcome.cell.case.kernel} {outcome.cell.label}: {number} compiled ahead")
+        bar.advance(task, sum(len(one.records) for one in searched) - done)
+        if not target:
+            for one in searched:
+                _search_one(job, pool, one, bar, task)
 
 
 def _found(job: _Job, pool: Pool, one: study.Study, known: Sequence[Record], target: ahead.Target | None) -> Found:
@@ -192,17 +197,8 @@ def _found(job: _Job, pool: Pool, one: study.Study, known: Sequence[Record], tar
     return Found(one, fits, records={strategies.key(r.cell.config): r for r in known if one.has(r.cell)})
 
 
-def _search_one(
-    job: _Job, pool: Pool, found: Found, compiled: tuple[ahead.Target | None, int], bar: Any, task: Any
-) -> None:
-    """Compiles ahead for that target with so many processes, and searches unless there is one."""
+def _search_one(job: _Job, pool: Pool, found: Found, bar: Any, task: Any) -> None:
     assert found.fits
-    (target, jobs), count = compiled, len(found.records)
-    for number, _ in enumerate(study.compile_ahead(job.this, pool, found, job.search, jobs, target), 1):
-        bar.update(task, description=f"{found.study.name}: {number} compiled ahead", advance=len(found.records) - count)
-        count = len(found.records)
-    if target:
-        return
     budget = job.search.budget(len(found.fits.fitting))
     job.this.on_phase = _on_phase(bar, task, found, budget)
     for record in study.run(job.this, pool, found, job.search, lambda record: None):

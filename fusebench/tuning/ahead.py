@@ -13,12 +13,11 @@ from pathlib import Path
 
 from fusebench.backends.cuda import architecture
 from fusebench.cell import Trial
-from fusebench.contract import Device
+from fusebench.contract import Cell, Device
 from fusebench.discovery import Implementation
 from fusebench.errors import StorageError
 from fusebench.folder import temporary
 from fusebench.settings import Run
-from fusebench.tuning.strategies import Config
 from fusebench.workers import protocol
 from fusebench.workers.pool import START_S, Pool, Worker, WorkerLost
 
@@ -35,9 +34,9 @@ class Target:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a config: "ok" and the seconds that it took, or a status of a cell with the reason."""
+    """What became of a config's cell: "ok" and the seconds that it took, or a status of a cell with the reason."""
 
-    config: Config
+    cell: Cell
     status: str
     reason: str = ""
     traceback: str = ""
@@ -51,21 +50,18 @@ def possible(implementation: Implementation, fits: protocol.Fits) -> bool:
     return on_gpu and fits.launches and implementation.backend == "torch"
 
 
-def compile_all(
-    this: Run, pool: Pool, trial: Trial, configs: Sequence[Config], target: Target, jobs: int
-) -> Iterator[Outcome]:
-    """Compiles the configs of a cell for a target, `jobs` at a time, and yields what became of each as it ends.
+def compile_all(this: Run, pool: Pool, cells: Sequence[Cell], target: Target, jobs: int) -> Iterator[Outcome]:
+    """Compiles cells, each with a config, for a target, `jobs` at a time, and yields what became of each as it ends.
 
     A compiler that does not start yields nothing: its configs are compiled by those who run them. Raises StorageError.
     """
-    left: queue.SimpleQueue[Config] = queue.SimpleQueue()
-    for config in configs:
-        left.put(config)
+    left: queue.SimpleQueue[Cell] = queue.SimpleQueue()
+    for cell in cells:
+        left.put(cell)
     ended: queue.SimpleQueue[Outcome | StorageError | None] = queue.SimpleQueue()
     with temporary(this.folder, ".inputs-compilers-") as logs:
         crew = [
-            _Process(this, pool, trial, target, logs / str(number), left, ended)
-            for number in range(min(jobs, len(configs)))
+            _Process(this, pool, target, logs / str(number), left, ended) for number in range(min(jobs, len(cells)))
         ]
         try:
             with this.clock.during("compile"):
@@ -88,15 +84,16 @@ def compile_all(
 
 
 class _Process(threading.Thread):
-    """One compiler, and the thread that hands it a config at a time."""
+    """One compiler, and the thread that hands it a cell at a time."""
 
-    def __init__(self, this: Run, pool: Pool, trial: Trial, target: Target, logs: Path, left: queue.SimpleQueue[Config], ended: queue.SimpleQueue[Outcome | StorageError | None]):  # fmt: skip
+    def __init__(self, this: Run, pool: Pool, target: Target, logs: Path, left: queue.SimpleQueue[Cell], ended: queue.SimpleQueue[Outcome | StorageError | None]):  # fmt: skip
         super().__init__(daemon=True)
-        self.settings, self.trial, self.target, self.left, self.ended = this.settings, trial, target, left, ended
+        self.this, self.target, self.left, self.ended = this, target, left, ended
         logs.mkdir()
         self.pool = Pool("cuda", this.roots, logs, beside=pool)  # so that nothing is interpreted
-        self.key, self.over = (COMPILER, trial.worker_key[1]), False
-        self.loaded: Worker | None = None
+        self.over = False
+        self.worker: Worker | None = None
+        self.loaded: set[tuple[str, str]] = set()  # what that worker has imported
 
     def run(self) -> None:
         try:
@@ -112,33 +109,35 @@ class _Process(threading.Thread):
             self.pool.__exit__()
             self.ended.put(None)
 
-    def _compile(self, config: Config) -> Outcome | None:
+    def _compile(self, cell: Cell) -> Outcome | None:
         """Raises WorkerLost where the compiler does not start."""
-        cell, target = self.trial.cell, self.target
-        asked = protocol.CompileAhead(cell.case, cell.implementation, cell.variant, config, target.device, target.arch)
-        worker = self._ready()
+        key, target = (COMPILER, Trial(self.this, cell).worker_key[1]), self.target
+        asked = protocol.CompileAhead(cell.case, cell.implementation, cell.variant, cell.config, target.device, target.arch)  # fmt: skip
+        worker = self._ready(key, cell)
         if self.over:
             return None
         try:
-            answer = worker.ask(asked, protocol.CompiledAhead, self.settings.limit_s("compile"))
+            answer = worker.ask(asked, protocol.CompiledAhead, self.this.settings.limit_s("compile"))
         except WorkerLost as lost:
-            self.pool.drop(*self.key)
+            self.pool.drop(*key)
             reason = lost.reason.replace("(timeout_s", "(compile_timeout_s").replace("the worker", "the compiler")
-            return Outcome(config, lost.status, f"compiling ahead: {reason}")
+            return Outcome(cell, lost.status, f"compiling ahead: {reason}")
         if isinstance(answer, protocol.Refused):
-            return Outcome(config, answer.status, answer.reason, answer.traceback)
-        return Outcome(config, "ok", seconds=answer.seconds)
+            return Outcome(cell, answer.status, answer.reason, answer.traceback)
+        return Outcome(cell, "ok", seconds=answer.seconds)
 
-    def _ready(self) -> Worker:
+    def _ready(self, key: tuple[str, str], cell: Cell) -> Worker:
         """The compiler, with the implementation imported. Raises WorkerLost where either fails."""
-        worker, cell = self.pool.get(*self.key), self.trial.cell
-        if worker is not self.loaded:
+        worker, asked = self.pool.get(*key), protocol.Load(cell.case.kernel, cell.implementation)
+        if worker is not self.worker:
+            self.worker, self.loaded = worker, set()
+        if (asked.kernel, asked.implementation) not in self.loaded:
             try:
-                worker.get(protocol.Load(cell.case.kernel, cell.implementation), protocol.Loaded, START_S)
+                worker.get(asked, protocol.Loaded, START_S)
             except WorkerLost:
-                self.pool.drop(*self.key)
+                self.pool.drop(*key)
                 raise
-            self.loaded = worker
+            self.loaded.add((asked.kernel, asked.implementation))
         return worker
 
     def end(self) -> None:

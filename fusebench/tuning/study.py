@@ -140,26 +140,31 @@ def _question(
 
 
 def compile_ahead(
-    this: Run, pool: Pool, found: Found, search: Search, jobs: int, target: ahead.Target | None = None
+    this: Run, pool: Pool, found: Sequence[Found], search: Search, jobs: int, target: ahead.Target | None = None
 ) -> Iterator[ahead.Outcome]:
-    """Compiles what the search is going to try, as far as that is known, `jobs` configs at a time, and yields what became of each. One
-    that does not compile is a record then. For a `target` that is not this machine's device each is one: nothing will run.
+    """Compiles what the searches of some studies are going to try, as far as that is known, `jobs` configs at a time, and yields what
+    became of each. One that does not compile is a record then. For a `target` that is not this machine's device each is one: nothing
+    will run.
 
     Raises StorageError where the disk takes no more.
     """
-    assert found.fits
-    trial = Trial(this, found.study.cell)
-    if not jobs or not ahead.possible(trial.implementation, found.fits):
+    own: dict[str, tuple[Found, Cell]] = {}
+    where = target
+    for one in found:
+        if jobs and one.fits and ahead.possible(implementation_of(this, one.study), one.fits):
+            where = where or ahead.target_of(one.fits.device)
+            for config in _planned(one, search, jobs, target):
+                if strategies.key(config) not in one.records:
+                    cell = one.study.with_config(config)
+                    own[cell.id] = one, cell
+    if not own or not where:
         return
-    configs = [c for c in _planned(found, search, jobs, target) if strategies.key(c) not in found.records]
-    where = target or ahead.target_of(found.fits.device)
-    for outcome in ahead.compile_all(this, pool, trial, configs, where, jobs):
-        status, reason = outcome.status, outcome.reason
+    for outcome in ahead.compile_all(this, pool, [cell for _, cell in own.values()], where, jobs):
+        status, reason, cell = outcome.status, outcome.reason, outcome.cell
         if target and outcome.status == "ok":
             status, reason = "skipped", f"compiled for {target.arch} in {outcome.seconds:.2f} s: arch= runs nothing"
         if status != "ok":
-            cell = found.study.with_config(outcome.config)
-            found.records[strategies.key(outcome.config)] = ended(this, cell, status, reason, outcome.traceback)
+            own[cell.id][0].records[strategies.key(cell.config)] = ended(this, cell, status, reason, outcome.traceback)
         yield outcome
 
 

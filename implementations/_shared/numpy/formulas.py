@@ -152,8 +152,8 @@ def softmax(scores, visible, r):
     What is hidden, NaN or not, reaches nothing; a row that sees nothing is 0. As in Torch and JAX a visible NaN or +inf, or
     nothing but -inf, makes what the row sees NaN. Points: `shifted`, `exponentials`, `total`, `inverse`.
     """
-    highest = np.where(visible, scores, -np.inf).max(axis=-1, keepdims=True)
-    shifted = r.round("shifted", np.where(visible, scores - highest, -np.inf))
+    seen = np.where(visible, scores, -np.inf)
+    shifted = r.round("shifted", seen - seen.max(axis=-1, keepdims=True))  # NaN in all of a row that sees nothing
     exponentials = r.round("exponentials", r.function(np.exp(shifted)))
     total = r.round("total", r.sum(exponentials, axis=-1, keepdims=True))
     inverse = r.round("inverse", r.function(1 / total))

@@ -166,18 +166,37 @@ def test_a_mistake_in_a_gradient_is_rejected_and_nothing_but_the_mistake(planted
 
 
 @pytest.mark.parametrize(("kernel", "name"), [(k, n) for k, own in CORRECT.items() for n in own])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_right_gradients_pass(kernel, name, dtype):
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee")]
+)
+def test_right_gradients_pass(kernel, name, dtype, precision):
     program = CORRECT[kernel][name]
-    case = make_case(KERNELS[kernel], "odd", dtype, mode="backward")
+    if precision not in KERNELS[kernel].mathematics.precisions:
+        pytest.skip("has no products")
+    assert_accepted(program, make_case(KERNELS[kernel], "odd", dtype, precision, mode="backward"))
+
+
+def assert_accepted(program, case):
+    """The verdict on a correct program of a case that it is for, on three input sets."""
     if not program.where(case):
         pytest.skip("is for other dtypes")
+    mathematics = KERNELS[case.kernel].mathematics
     for seed in range(3):
-        (arrays,) = make_sets(KERNELS[kernel].mathematics, case, seed, 1)
-        verdict = Judge(KERNELS[kernel].mathematics, case, arrays).judge(
-            programs.run(program.run, case, arrays), program.points
-        )
+        (arrays,) = make_sets(mathematics, case, seed, 1)
+        verdict = Judge(mathematics, case, arrays).judge(programs.run(program.run, case, arrays), program.points)
         assert verdict.ok, verdict.reason()
+
+
+@pytest.mark.parametrize("name", CORRECT["padded_attention"])
+@pytest.mark.parametrize("padding", ["none", "one"])
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee")]
+)
+def test_what_a_token_loses_that_sees_itself_alone_is_no_mistake(name, padding, dtype, precision):
+    """Its dprobabilities - delta is 0, of two sums that were computed apart."""
+    sizes = {"B": 16, "H": 2, "T": 2, "D": 8}
+    case = make_case(KERNELS["padded_attention"], sizes, dtype, precision, {"padding": padding}, "backward")
+    assert_accepted(CORRECT["padded_attention"][name], case)
 
 
 def test_the_mode_is_part_of_a_case_and_of_the_command_that_shows_it_again():

@@ -14,7 +14,16 @@ from toys import edit
 
 from fusebench.dtypes import FORMATS
 from fusebench.parity import budget
-from fusebench.parity.elements import centred, finite, plus_product, spacing, stored
+from fusebench.parity.elements import (
+    add_product,
+    centred,
+    drawn_on_gpu,
+    finite,
+    larger,
+    spacing,
+    stored,
+    variance_of_sum,
+)
 from fusebench.parity.rounding import Exact, Noisy, Stored
 from fusebench.parity.tensor import FUNCTIONS, SCALARS, UFUNCS, Random, Tensor
 
@@ -230,9 +239,15 @@ def test_a_formula_and_its_noise_are_the_same(dtype, precision, points, draws):
 def test_noise_by_torch_s_generator_has_the_same_size(dtype):
     case, points = toys.case(dtype), ("p", "product")
     sizes = []
-    for random, arguments in ((np.random.default_rng(2), (X, W)), (Random("cpu", 2), (wrapped(X), wrapped(W)))):
-        r, exact = Noisy(case, points, random), formula(Exact(), *arguments)
-        errors = [formula(r.next_draw(), *arguments) - exact for _ in range(16)]
+    for make, arguments in (
+        (np.random.default_rng, (X, W)),
+        (lambda seed: Random("cpu", seed), (wrapped(X), wrapped(W))),
+    ):
+        rounds = [
+            Noisy(case, points, make(seed)) for seed in range(8)
+        ]  # in one of which a few numbers make much of the noise
+        exact = formula(Exact(), *arguments)
+        errors = [formula(r.next_draw(), *arguments) - exact for r in rounds for _ in range(16)]
         errors = np.array([e.tensor.numpy() if isinstance(e, Tensor) else e for e in errors])
         sizes.append(errors.std())
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
@@ -283,12 +298,12 @@ LEADING = [(), (3,), (2, 3)]
 def test_a_sum_with_a_product_is_numpy_s(leading):
     random = np.random.default_rng(5)
     total, a, b = (random.standard_normal((*leading, *shape)) for shape in ((4, 5), (4, 12), (12, 5)))
-    same(lambda t, a, b: plus_product(t, a[..., 3:9], b[..., 3:9, :]), total, a, b)
+    same(lambda t, a, b: add_product(t, a[..., 3:9], b[..., 3:9, :]), total, a, b)
 
 
 def test_a_sum_with_a_product_of_other_leading_dimensions_is_numpy_s():
     random = np.random.default_rng(6)
-    same(plus_product, *(random.standard_normal(shape) for shape in ((2, 3, 4, 5), (2, 3, 4, 7), (7, 5))))
+    same(add_product, *(random.standard_normal(shape) for shape in ((2, 3, 4, 5), (2, 3, 4, 7), (7, 5))))
 
 
 def test_what_is_not_finite_is_0():
@@ -326,3 +341,13 @@ def test_on_a_gpu_spacings_and_stored_values_are_numpy_s(dtype):
     assert on_gpu.is_cuda
     np.testing.assert_array_equal(spacing(on_gpu, dtype, 0.7).tensor.cpu().numpy(), spacing(values, dtype, 0.7))
     np.testing.assert_array_equal(stored(on_gpu, dtype).tensor.cpu().numpy(), stored(values, dtype))
+    noise = np.random.default_rng(2).uniform(-0.5, 0.5, values.shape).astype(np.float32)
+    for how in ("computed", "rounded"):  # the noise is float32, the values float64
+        got = drawn_on_gpu(how, on_gpu, Tensor(torch.from_numpy(noise).cuda()), dtype).tensor.cpu().numpy()
+        within = np.abs(values) <= highest / 2
+        moved = values[within] + noise[within].astype(float) * spacing(values[within], dtype)
+        np.testing.assert_allclose(got[within], moved, rtol=1e-14, atol=1e-300)
+    variances = variance_of_sum(on_gpu, 2.0 * on_gpu, 3.0 * on_gpu, 5).tensor.cpu().numpy()
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(variances, variance_of_sum(values, 2.0 * values, 3.0 * values, 5), rtol=1e-14)
+    np.testing.assert_array_equal(larger(on_gpu, -0.5 * on_gpu).tensor.cpu().numpy(), larger(values, -0.5 * values))

@@ -15,9 +15,9 @@ def moved(value: Any, size: Any, noise: Any) -> Any:
     return value + size * noise if fused is None else fused(size, noise)
 
 
-def plus_product(total: Any, a: Any, b: Any) -> Any:
-    """total + a @ b."""
-    fused = getattr(total, "plus_product", None)  # tensors in one go
+def add_product(total: Any, a: Any, b: Any) -> Any:
+    """total + a @ b, perhaps in the memory of `total`."""
+    fused = getattr(total, "add_product", None)  # tensors in one go
     return total + a @ b if fused is None or np.shape(a)[:-2] != np.shape(b)[:-2] else fused(a, b)
 
 
@@ -26,8 +26,26 @@ def centred(random: Any, shape: tuple[int, ...], shared: Any) -> Any:
     fused = getattr(random, "centred", None)  # tensors in one go
     if fused is None:
         return random.random(shape, np.float32) + (shared - 0.5)
-    noise = fused(shape, np.float32)
-    return noise if isinstance(shared, float) and shared == 0.0 else noise + shared
+    return fused(shape, np.float32, float(shared))
+
+
+def drawn_on_gpu(how: str, value: Any, noise: Any, dtype: str, spacings: float = 1.0) -> Any:
+    """A value on a GPU with noise of so many spacings of the dtype there, `computed` or `rounded` (jitted.py)."""
+    mantissa, smallest, highest = FORMATS[dtype]
+    return getattr(value, how)(noise, spacings * 2.0**-mantissa, 2.0**smallest, highest)
+
+
+def larger(a: Any, b: Any) -> Any:
+    """`a` where that is the larger in magnitude, else `b`."""
+    return a.larger(b) if getattr(a, "is_cuda", False) else np.where(np.abs(a) > np.abs(b), a, b)
+
+
+def variance_of_sum(total: Any, squares: Any, in_order: Any, steps: int) -> Any:
+    """What additions of relative error 1, uniform, make of a sum in so many steps, of terms with those `squares`: as in random order, or
+    with the mean square `in_order` of its partial sums if that is more (docs/numerics.md)."""
+    if getattr(total, "is_cuda", False):
+        return total.variance_of_sum(squares, in_order, float(steps))
+    return steps / 3 * np.maximum(total**2 / 3 + squares / 6, in_order)
 
 
 def finite(value: Any) -> Any:

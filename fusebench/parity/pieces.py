@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -21,8 +22,8 @@ from fusebench.parity.verdict import Asked
 Formula = Callable[..., Any]
 Held: TypeAlias = np.ndarray | torch.Tensor
 
-# Of the largest intermediate result: 0.8 GB in float64 on a GPU, and of each place that rounds one lives, for the size of its noise.
-CHUNK_ELEMENTS = {"cuda": 1e8, "cpu": 5e5}
+# Of the largest intermediate result: 1.6 GB in float64 on a GPU, of which some ten live at once.
+CHUNK_ELEMENTS = {"cuda": 2e8, "cpu": 5e5}
 HELD_BYTES = 2**32  # of an input or an output that a GPU holds whole
 
 
@@ -127,7 +128,13 @@ def held(array: np.ndarray, device: str) -> Held:
 
 def _sent(array: np.ndarray, device: str) -> torch.Tensor:
     """The array on the device, as it is stored."""
-    return backend.put(np.array(array), Device(device, ""))  # a copy: Torch warns of memory that may not be written to
+    if device == "cpu":
+        return backend.put(np.array(array), Device(device, ""))
+    with (
+        warnings.catch_warnings()
+    ):  # of memory that may not be written to, as a file's: a copy of it takes longer than sending it
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")
+        return backend.put(array, Device(device, ""))
 
 
 def _argument(values: Held, device: str) -> Any:

@@ -17,7 +17,7 @@ import numpy as np
 
 from fusebench.contract import Case
 from fusebench.dtypes import FORMATS
-from fusebench.parity.elements import centred, finite, moved, spacing, stored
+from fusebench.parity.elements import centred, drawn_on_gpu, finite, larger, moved, spacing, stored, variance_of_sum
 from fusebench.parity.sums import mean_of_partial_sums, of_segments, partial_sums, repeated
 
 # An elementary function in float32 is off by up to 2 units in the last place (CUDA C++ Programming Guide, mathematical
@@ -166,7 +166,8 @@ class Noisy(Exact):
         """
 
         def begin() -> Any:
-            at = self.random.random(shape or (1,), np.float32)
+            random = self.random if shape else getattr(self.random, "host", self.random)
+            at = random.random(shape or (1,), np.float32)
             order = np.floor(at * self.draws)
             row = np.arange(math.prod(shape)).reshape(shape or (1,)) + 0 * order  # where the noise is
             return order, np.where(at * self.draws - order < 0.5, -1.0, 1.0), row
@@ -206,9 +207,12 @@ class Noisy(Exact):
         return moved(value, size, self._uniform(value, shared)), near_overflow
 
     def compute(self, value: np.ndarray, spacings: float = 1.0, shared: Any = 0.0) -> np.ndarray:
-        drawn, near_overflow = self._noise(value, "float32", spacings, shared)
-        if near_overflow:
-            drawn = np.where(np.abs(drawn) > FORMATS["float32"][2], np.copysign(np.inf, drawn), drawn)
+        if _in_one_pass(value):
+            drawn = drawn_on_gpu("computed", value, self._uniform(value, shared), "float32", spacings)
+        else:
+            drawn, near_overflow = self._noise(value, "float32", spacings, shared)
+            if near_overflow:
+                drawn = np.where(np.abs(drawn) > FORMATS["float32"][2], np.copysign(np.inf, drawn), drawn)
         return np.where(np.abs(value) < 2.0**-126, 0.0, drawn) if FLUSHED in self.points else drawn
 
     def function(self, value: np.ndarray, spacings: float = FUNCTION_SPACINGS) -> np.ndarray:
@@ -217,6 +221,8 @@ class Noisy(Exact):
     def round(self, point: str, value: np.ndarray) -> np.ndarray:
         if point not in self.points:
             return self.compute(value)
+        if _in_one_pass(value):
+            return drawn_on_gpu("rounded", value, self._uniform(value), self.dtype)
         drawn, near_overflow = self._noise(value, self.dtype)
         if near_overflow:
             drawn = np.where(np.abs(value) > FORMATS[self.dtype][2], stored(value, self.dtype), drawn)
@@ -250,7 +256,7 @@ class Noisy(Exact):
         powers of 2 errs by the same amount: the errors add up instead of averaging, to the variance (unit terms total)²/45.
         So do those of `repeats` terms with the same value, to (unit total)² terms repeats / 45.
         """
-        variance = steps / 3 * np.maximum(total**2 / 3 + squares / 6, in_order)
+        variance = variance_of_sum(total, squares, in_order, steps)
         if terms > 5:  # from where the latter is the larger
             scatter = squares / terms - (total / terms) ** 2
             # 1e-15: what float64 leaves of a difference between equal terms
@@ -271,7 +277,7 @@ class Noisy(Exact):
         deviation = self._deviation(product, squares, in_order, TENSOR_CORE_UNIT, steps)
         # half of the most that a step may lose of a partial sum adds up: a sum that ends near zero may have been larger on the way
         mean = mean_of_partial_sums(a, b, TENSOR_CORE_STEP)
-        cut = TENSOR_CORE_UNIT / 2 * steps * np.where(np.abs(mean) > np.abs(product), mean, product)
+        cut = TENSOR_CORE_UNIT / 2 * steps * larger(mean, product)
         if self.tf32:
             # each operand loses between 0 and 2^-10 of itself: a mean of half that, and a variance of its square / 12
             sizes = (_tf32_size(a) ** 2) @ (_tf32_size(b) ** 2)
@@ -368,6 +374,11 @@ def evaluate(formula: Callable[..., Any], case: Case, r: Exact, inputs: Sequence
 def _of_rows(value: np.ndarray) -> bool:
     """Whether a value is a constant, or one of a whole row: what is made of it errs as it does in the entire row."""
     return not np.shape(value) or np.shape(value)[-1] == 1
+
+
+def _in_one_pass(value: Any) -> bool:
+    """Whether a value is large and on a GPU: there its noise has the size of each draw's own value, which is then read once."""
+    return getattr(value, "is_cuda", False) and not _of_rows(value)
 
 
 def _hadamard(row: int, columns: Any) -> Any:

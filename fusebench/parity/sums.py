@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebench.parity.elements import moved, plus_product
+from fusebench.parity.elements import add_product, moved
 
 PARTIAL_SUMS = 16  # of a product that are looked at
 # Of a sum so many terms are looked at, each beside others at so many distances; the noise before keeps equal values that near.
@@ -20,7 +20,7 @@ def partial_sums(a: np.ndarray, b: np.ndarray, least: int) -> np.ndarray:
     total = a[..., :step] @ b[..., :step, :]
     squares = total**2
     for k in range(step, a.shape[-1], step):
-        total = plus_product(total, a[..., k : k + step], b[..., k : k + step, :])
+        total = add_product(total, a[..., k : k + step], b[..., k : k + step, :])
         squares = moved(squares, total, total)
     return squares / count
 
@@ -40,14 +40,21 @@ def _steps(K: int, least: int) -> tuple[int, int]:
 def repeated(terms: np.ndarray, axis: int, keepdims: bool) -> np.ndarray:
     """How many others of the terms of a sum have the value of one of them, on average, from pairs of a sample; zeros err in no sum."""
     K = terms.shape[axis]
-    sample = np.take(terms, np.arange(0, K, max(1, -(-K // SAMPLED_TERMS))), axis)
+    sample = terms[_along(terms, axis, slice(0, K, max(1, -(-K // SAMPLED_TERMS))))]
     count, met = sample.shape[axis], 0.0
+    near, around = np.where(sample != 0, SAME * abs(sample), -1.0), np.concatenate([sample, sample], axis=axis)
     distances = np.unique(np.linspace(1, count - 1, SAMPLED_DISTANCES).astype(int)) if count > 1 else ()
     for distance in distances:
-        other = np.take(sample, (np.arange(count) + distance) % count, axis)
-        same = abs(sample - other) <= SAME * abs(sample)
-        met = met + (same & (sample != 0)).sum(axis=axis, keepdims=keepdims)
+        other = around[_along(terms, axis, slice(distance, distance + count))]
+        met = met + (abs(sample - other) <= near).sum(axis=axis, keepdims=keepdims)
     return met * ((K - 1) / max(count * len(distances), 1))
+
+
+def _along(values: np.ndarray, axis: int, part: slice) -> tuple[slice, ...]:
+    """The index of that part of the values along one axis."""
+    whole = [slice(None)] * np.ndim(values)
+    whole[axis] = part
+    return tuple(whole)
 
 
 def of_segments(value: Any, starts: np.ndarray) -> Any:

@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
 
 from fusebench.parity import jitted
+
+REPEATED_BYTES = 2**18  # 32 768 positions; so are at most 64 MB kept
 
 
 class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
@@ -23,7 +26,7 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         if isinstance(value, Tensor):
             return value.tensor
         if isinstance(value, np.ndarray):
-            return torch.as_tensor(np.ascontiguousarray(value), device=self.tensor.device)
+            return _there(value, self.tensor.device)
         return value.item() if isinstance(value, np.generic) else value
 
     def _operand(self, value: Any) -> torch.Tensor:
@@ -108,16 +111,32 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         """The values rounded to multiples of their `spacing`; infinite beyond `highest`. On a GPU."""
         return Tensor(jitted.stored(self.tensor.double(), times, smallest, highest))
 
+    def computed(self, noise: Tensor, times: float, smallest: float, highest: float) -> Tensor:
+        """The values moved by `noise` times their `spacing`; infinite beyond `highest`. On a GPU."""
+        return Tensor(jitted.computed(self.tensor.double(), noise.tensor, times, smallest, highest))
+
+    def rounded(self, noise: Tensor, times: float, smallest: float, highest: float) -> Tensor:
+        """The same of values that are up to `highest`; those beyond `stored`. On a GPU."""
+        return Tensor(jitted.rounded(self.tensor.double(), noise.tensor, times, smallest, highest))
+
+    def larger(self, other: Tensor) -> Tensor:
+        """The larger in magnitude. On a GPU."""
+        return Tensor(jitted.larger(self.tensor, other.tensor))
+
+    def variance_of_sum(self, squares: Tensor, in_order: Tensor, steps: float) -> Tensor:
+        """`elements.variance_of_sum`. On a GPU."""
+        return Tensor(jitted.variance(self.tensor, squares.tensor, in_order.tensor, steps))
+
     def finite(self) -> Tensor:
         """The values, 0 where they are not finite, in one pass over memory."""
         return Tensor(torch.nan_to_num(self.tensor, nan=0.0, posinf=0.0, neginf=0.0))
 
-    def plus_product(self, a: Any, b: Any) -> Tensor:
-        """self + a @ b in one pass over memory; all have the same leading dimensions, or none."""
+    def add_product(self, a: Any, b: Any) -> Tensor:
+        """self += a @ b in one pass over memory; all have the same leading dimensions, or none."""
         sums, left, right = (
             value.tensor.flatten(0, -3) if value.ndim > 2 else value.tensor[None] for value in (self, a, b)
         )
-        return Tensor(torch.baddbmm(sums, left, right).view(self.tensor.shape))
+        return Tensor(sums.baddbmm_(left, right).view(self.tensor.shape))
 
     def moved(self, size: Any, noise: Any) -> Tensor:
         """self + size × noise in one pass over memory."""
@@ -143,15 +162,16 @@ class Random:
     def __init__(self, device: str, seed: int):
         self.device = device
         self.generator = torch.Generator(device).manual_seed(seed)
+        self.host = np.random.default_rng(seed)  # of what is one number for all elements
 
     def random(self, shape: Sequence[int], dtype: Any) -> Tensor:
         """Uniform in [0, 1)."""
         return self._drawn(torch.rand, shape, dtype)
 
-    def centred(self, shape: Sequence[int], dtype: Any) -> Tensor:
-        """Uniform in [-1/2, 1/2), in one pass over memory."""
-        kind = getattr(torch, np.dtype(dtype).name)
-        return Tensor(torch.empty(*shape, dtype=kind, device=self.device).uniform_(-0.5, 0.5, generator=self.generator))
+    def centred(self, shape: Sequence[int], dtype: Any, shared: float) -> Tensor:
+        """Uniform in [-1/2, 1/2) about `shared`, in one pass over memory."""
+        noise = torch.empty(*shape, dtype=getattr(torch, np.dtype(dtype).name), device=self.device)
+        return Tensor(noise.uniform_(shared - 0.5, shared + 0.5, generator=self.generator))
 
     def standard_normal(self, shape: Sequence[int], dtype: Any) -> Tensor:
         return self._drawn(torch.randn, shape, dtype)
@@ -159,6 +179,20 @@ class Random:
     def _drawn(self, draw: Callable[..., torch.Tensor], shape: Sequence[int], dtype: Any) -> Tensor:
         kind = getattr(torch, np.dtype(dtype).name)
         return Tensor(draw(*shape, dtype=kind, device=self.device, generator=self.generator))
+
+
+def _there(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """The array on the device. Of small ones, such as positions, a formula has the same ones over and over, and each copy would wait for
+    all that is queued on a GPU."""
+    array = np.ascontiguousarray(array)
+    if device.type == "cpu" or array.nbytes > REPEATED_BYTES:
+        return torch.as_tensor(array, device=device)
+    return _copied(array.tobytes(), array.dtype, array.shape, device)
+
+
+@lru_cache(maxsize=256)
+def _copied(data: bytes, dtype: np.dtype, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    return torch.as_tensor(np.frombuffer(data, dtype).reshape(shape).copy(), device=device)
 
 
 def _widened(operands: list[Any]) -> list[Any]:

@@ -3,7 +3,20 @@
 import numpy as np
 
 from programs import Mistake, Program
-from programs.arithmetic import edit, first_again, in_halves, is_16, keep, pairwise, same, store, wide
+from programs.arithmetic import (
+    TF32,
+    edit,
+    first_again,
+    in_halves,
+    is_16,
+    is_tf32,
+    keep,
+    library,
+    pairwise,
+    same,
+    store,
+    wide,
+)
 from programs.embedding import lookup, modulus
 from programs.padded_attention import visible, without_padding
 
@@ -16,6 +29,7 @@ def by_keys(a, times=same):
 def attention_gradient(
     stored=lambda case, a: a, normed=True, inner=lambda delta: delta, seen_by_dq=visible, for_dv=same, for_dk=same, dk_scale=1.0,
     dq_scale=1.0, ds_of=lambda p, dp, delta: p * (dp - delta), keys=without_padding, edited=lambda dq, dk, dv: (dq, dk, dv),
+    product=library, delta_of=lambda dy, y, p, dp: pairwise(dy * y),
 ):  # fmt: skip
     """Probabilities from the logarithm of each row's sum, delta from y; pieces of it can be replaced."""
 
@@ -23,13 +37,14 @@ def attention_gradient(
         n, (T, D) = n_padd[:, None], q.shape[-2:]
         scale, shown = np.float32(1 / np.sqrt(D)), visible(T, n)
         raw, (q, k, v, dy) = k, (without_padding(a, n) for a in (q, k, v, dy))
-        scores = (q @ by_keys(k)) * scale
+        scores = product(q, by_keys(k)) * scale
         hidden = np.where(shown, scores, -np.inf)
         highest = np.maximum(hidden.max(axis=-1, keepdims=True), np.float32(-3e38))
         lse = highest + np.log(pairwise(np.exp(hidden - highest)))
         p = np.where(shown, np.exp(scores - (lse if normed else highest)), np.float32(0))
-        y = stored(case, stored(case, np.where(shown, np.exp(scores - lse), np.float32(0))) @ v)
-        delta, dp = inner(pairwise(dy * y)), dy @ by_keys(v)
+        y = stored(case, product(stored(case, np.where(shown, np.exp(scores - lse), np.float32(0))), v))
+        dp = product(dy, by_keys(v))
+        delta = inner(delta_of(dy, y, p, dp))
         ds = stored(case, ds_of(p, dp, delta))
         shown_to_dq = seen_by_dq(T, n)
         ds_of_dq = (
@@ -37,9 +52,9 @@ def attention_gradient(
             if seen_by_dq is visible
             else np.where(shown_to_dq, ds_of(np.exp(scores - lse), dp, delta), np.float32(0))
         )
-        dq = (ds_of_dq @ keys(raw, n)) * scale * np.float32(dq_scale)
-        dk = (by_keys(for_dk(ds)) @ q) * scale * np.float32(dk_scale)
-        dv = by_keys(for_dv(stored(case, p))) @ dy
+        dq = product(ds_of_dq, keys(raw, n)) * scale * np.float32(dq_scale)
+        dk = product(by_keys(for_dk(ds)), q) * scale * np.float32(dk_scale)
+        dv = product(by_keys(for_dv(stored(case, p))), dy)
         # a row that sees nothing: exp(… - -inf)
         clean = (
             np.where(np.isnan(a) & (np.arange(T)[:, None] < n[..., None, None]), np.float32(0), a) for a in (dq, dk, dv)
@@ -134,11 +149,24 @@ def in_float16(sums, rows, dy):
         sums[row] = in_halves(part.T)[:, 0]
 
 
+def from_probabilities(dy, y, p, dp):
+    """The sum that dy * y is as well."""
+    return pairwise(p * dp)
+
+
 STAGED = ("probabilities", "dscaled", "output")
 CORRECT = {
     "padded_attention": {
         "from the rows' sums": Program(attention_gradient()),
         "stored on the way": Program(attention_gradient(stored=keep), STAGED, is_16),
+        "delta from the probabilities": Program(attention_gradient(delta_of=from_probabilities)),
+        **{n: Program(attention_gradient(product=p), (), is_tf32) for n, p in TF32.items()},
+        **{
+            f"{n}, delta from the probabilities": Program(
+                attention_gradient(product=p, delta_of=from_probabilities), (), is_tf32
+            )
+            for n, p in TF32.items()
+        },
     },
     "interaction": {"symmetric": Program(interaction_gradient())},
     "embedding": {

@@ -152,8 +152,8 @@ def softmax(scores, visible, r):
     What is hidden, NaN or not, reaches nothing; a row that sees nothing is 0. As in Torch and JAX a visible NaN or +inf, or
     nothing but -inf, makes what the row sees NaN. Points: `shifted`, `exponentials`, `total`, `inverse`.
     """
-    highest = np.where(visible, scores, -np.inf).max(axis=-1, keepdims=True)
-    shifted = r.round("shifted", np.where(visible, scores - highest, -np.inf))
+    seen = np.where(visible, scores, -np.inf)
+    shifted = r.round("shifted", seen - seen.max(axis=-1, keepdims=True))  # NaN in all of a row that sees nothing
     exponentials = r.round("exponentials", r.function(np.exp(shifted)))
     total = r.round("total", r.sum(exponentials, axis=-1, keepdims=True))
     inverse = r.round("inverse", r.function(1 / total))
@@ -187,7 +187,7 @@ def attention(q, k, v, n_padd, rows, r):
 
 def attention_gradients(q, k, v, n_padd, dy, r):
     """(dq, dk, dv) of `attention` of all T rows, 0 for tokens of padding. Points: those of `attention`, `dprobabilities`, `dscaled`,
-    `dscores`, and `output` of programs that sum dy * y instead of dprobabilities * probabilities."""
+    `dscores`, and `output` of programs that sum dy * y, as it was stored, instead of dprobabilities * probabilities."""
     T, D = k.shape[-2:]
     i, j, n_padd = beside(q, np.arange(T)[:, None]), np.arange(T), beside(q, n_padd)
     kept, visible = n_padd <= i, (n_padd <= j) & (j <= i)
@@ -201,9 +201,10 @@ def attention_gradients(q, k, v, n_padd, dy, r):
     lse = highest - r.function(np.log(np.where(most > 0, most, 1.0)))
     probabilities = r.round("probabilities", probabilities * (1 + (lse - r.compute(lse))))
     behind = r.round("dprobabilities", r.dot(dy, v.swapaxes(-1, -2)))
-    # a program may take the sum of probabilities * behind from y as it was stored: what that lost is in it
-    y = probabilities @ v
-    lost = r.sum(dy * (r.narrow("output", y) - y), axis=-1, keepdims=True)
+    # the sum of probabilities * behind is that of dy * y as well, which programs take from y as it was computed, and perhaps stored: what
+    # that lost is in it. Where a token sees itself alone both are behind, and what they lost is all that is left
+    y, computed = probabilities @ v, r.narrow("output", r.dot(probabilities, v))
+    lost = r.sum(r.compute(dy * computed), axis=-1, keepdims=True) - (dy * y).sum(axis=-1, keepdims=True)
     inner = r.sum(r.compute(probabilities * behind), axis=-1, keepdims=True) + lost
     dscaled = r.round("dscaled", probabilities * r.compute(behind - inner))
     dscores = r.round("dscores", dscaled * scale)

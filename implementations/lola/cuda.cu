@@ -1,13 +1,13 @@
 // lola: y = act((x @ W - mean * colsum(W)) / sqrt(var + eps) + b), one launch but for the last.
 //
-//   row_kn, row_nk   one row (M = 1): _row.cuh.
+//   row_kn, row_ring, row_nk             one row (M = 1): _row.cuh.
 //   tile_simt        a tile of y per block on the float32 units (precision "ieee").
 //   tile_tensor      a tile of y per block on the tensor cores: float16, bfloat16, and float32 as tf32.
 //   tile_warpgroup   the same on Hopper's warpgroup products: float16 and bfloat16; float32 as tf32 where W is (N, K).
 //   row_statistics, normed_warpgroup     two launches: the statistics of rows, and a product that is given them (_sums.cuh).
 //
 // Where the statistics come from. In one launch nobody reads x or W a second time:
-//   - `row` and `tile_simt` pass every element through registers anyway; they add it up there.
+//   - `row` and `tile_simt` pass every element through registers anyway; they add it up there. `row_ring` adds x up first, while W comes.
 //   - `tile_tensor` copies asynchronously, past the registers. Its warps add up the fragments that they load for the
 //     products: the warps that share rows of x (or columns of W) take every so-many-th step of K each, so no element is
 //     added twice and none is read from shared memory for its sum alone.

@@ -38,6 +38,8 @@ EXPECT = (
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0,STG.128>=4"},
     # one slab's products while the next one's rows are shifted, in other registers; and the last of an odd number of slabs
     {"variant": "multirow_ws", "case": "batch", "precision": "tf32", "arch": "sm_90a", "expect": "spills=0,HGMMA=12,waits_in_groups=0"},
+    {"variant": ("multirow", "multirow_ws"), "case": "batch", "precision": "ieee", "dtype": "float32", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,LDS.128>=48"},
     {"variant": ("multirow", "multirow_ws"), "case": "batch", "precision": "tf32", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "large", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},

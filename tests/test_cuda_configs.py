@@ -212,7 +212,7 @@ def test_hopper_multiplies_tf32_and_odd_columns_from_weights_that_are_prepared(n
     for sizes, dtype, precision in ((odd, "float16", "ieee"), (odd | {"N": 3000}, "float32", "tf32")):
         case = make_case(KERNELS[name], sizes, dtype, precision)
         (launch,) = module.launches(case, variant, H200, module.config(case, variant, H200))
-        assert f"{variant if name != 'lola' else 'tile'}_warpgroup" in launch.program.name
+        assert "_warpgroup<" in launch.program.name
         W = torch.zeros((sizes["K"], sizes["N"] * (1 if name == "lola" else 2)), dtype=getattr(torch, dtype))
         *_, prepared = module.prepare(case, variant, *(None, W, None)[: 2 if name == "splacc" else 3])
         assert prepared.shape == W.T.shape and prepared.is_contiguous()

@@ -59,6 +59,7 @@ TUNABLES = {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
         "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
     },
+    "multirow_ws": {"SUMS": ("producer", "consumer")},  # who adds up rows of 16 bits beside the products of warpgroups
     "multirow": {  # those of the launches of mode=backward
         "dx_KERNEL": ("tensor", "warpgroup", "simt"), "dx_BLOCK_M": (16, 64, 128), "dx_BLOCK_N": (64, 128, 256),
         "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2),
@@ -129,7 +130,12 @@ def config(case, variant, device):
         return _row_config(case, device)
     if variant == "two_launches":
         return matmul.config(_product(case, variant), device, matmul.WARPGROUP_TILES)
-    return matmul.config(_product(case, variant), device, TILES, beside=_statistics)
+    own = matmul.config(_product(case, variant), device, TILES, beside=_statistics)
+    return own | {"SUMS": "producer"} if _has_sums(case, variant, own) else own
+
+
+def _has_sums(case, variant, config):
+    return variant == "multirow_ws" and case.itemsize == 2 and config["KERNEL"] == "warpgroup"
 
 
 def _row_config(case, device):
@@ -201,6 +207,8 @@ def fits(case, variant, device, config):
         return _row_fits(case, device, config)
     if variant == "two_launches" and config["KERNEL"] != "warpgroup":
         return "two_launches is for KERNEL=warpgroup"
+    if reason := not_one_of("SUMS", config.get("SUMS", "producer"), ("producer", "consumer")):
+        return reason
     beside = (lambda tile: 0) if variant == "two_launches" else _statistics
     return matmul.fits(_product(case, variant), device, config, beside=beside)
 
@@ -262,8 +270,9 @@ def launches(case, variant, device, config):
         return statistics, matmul.launch(FILE, "normed", own, device, config, [activation], dtypes=dtypes)
     # x is rounded by the kernel, once shifted
     arguments, dtypes = [activation, variant in PREPARED], (T, matmul.operand(case), T, "float32", T)
-    own = _product(case, variant)
-    return (matmul.launch(FILE, "tile", own, device, config, arguments, beside=_statistics, dtypes=dtypes),)
+    by_consumers = config["KERNEL"] == "warpgroup" and (case.itemsize == 4 or config.get("SUMS") == "consumer")
+    kernel, own = "counted" if by_consumers else "tile", _product(case, variant)
+    return (matmul.launch(FILE, kernel, own, device, config, arguments, beside=_statistics, dtypes=dtypes),)
 
 
 def _row_launch(case, config, arguments):

@@ -1,6 +1,5 @@
-// lola of one row (M = 1), limited by how fast W streams in; two kernels because W's contiguous axis decides who sums what: a
-// lane owns columns (row_kn), or a warp owns columns and its lanes share their K (row_nk). cuda.cu says where the statistics
-// come from.
+// lola of one row (M = 1), limited by how fast W streams in. W's contiguous axis decides who sums what: a lane owns columns (row_kn,
+// row_ring), or a warp owns columns and its lanes share their K (row_nk). cuda.cu says where the statistics come from.
 #pragma once
 #include "_shared/cuda/device.cuh"
 
@@ -109,6 +108,130 @@ __global__ void __launch_bounds__(WARPS * 32, (sizeof(T) == 4 ? 128 / UNROLL : 1
     }
     float mean = total / K;
     y[own] = from_float<T>(activate<ACT>((p - mean * c) * inverse_deviation(mean, total2 / K) + bias));
+}
+
+// W (K, N) of whole vectors, with more of it on its way than registers hold: a thread copies AHEAD vectors to places of its own in shared
+// memory, and reads each when it has come, so that no thread waits for another. LANES neighbouring threads, any number, are side by side
+// on a row of W. The row's statistics are taken first, while the first vectors come; what is multiplied is x less its mean.
+template <typename T, Activation ACT, int LANES, int WARPS, int AHEAD>
+__global__ void __launch_bounds__(WARPS * 32, 16 / WARPS)
+    row_ring(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K, long long N) {
+    constexpr int SIZE = Vector<T>::SIZE, COLUMNS = LANES * SIZE, THREADS = WARPS * 32, ROWS = THREADS / LANES;
+    constexpr int BATCH = 4, STEP = BATCH * ROWS;             // vectors that a thread takes at once, and rows that the block does
+    constexpr int OWN = (COLUMNS + THREADS - 1) / THREADS;    // columns that a thread finishes
+    constexpr int HELD = 4;                                   // vectors of x that a thread asks for before it does for W
+    extern __shared__ __align__(16) unsigned char memory[];   // (AHEAD, THREADS) vectors, then x less its shift: (steps, ROWS, BATCH)
+    auto ring = reinterpret_cast<Vector<T>*>(memory) + threadIdx.x;
+    auto deviations = reinterpret_cast<float*>(memory + AHEAD * THREADS * 16);
+    int column = threadIdx.x % LANES, group = threadIdx.x / LANES, warp = threadIdx.x / 32;
+    long long n0 = static_cast<long long>(blockIdx.x) * COLUMNS, n = n0 + column * SIZE;
+    int steps = static_cast<int>((K + STEP - 1) / STEP), vectors = static_cast<int>(K / SIZE);
+
+    float bias[OWN];
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+        int own = threadIdx.x + i * THREADS;
+        bias[i] = own < COLUMNS && n0 + own < N ? to_float(b[n0 + own]) : 0.0f;
+    }
+    auto first = load_streaming(x);
+    Vector<T> held[HELD];
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) {
+        int v = threadIdx.x + i * THREADS;
+        held[i] = load_streaming(x + min(v, vectors - 1) * SIZE);
+    }
+
+    int left = group < ROWS && n < N ? static_cast<int>(K) - group : 0;  // rows from the next one to be requested on
+    const T* from = W + group * N + n;
+    auto request = [&](Vector<T>* to) {  // every ROWS-th row; past K they are 0
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) {
+            copy_async(shared_address(to + i * THREADS), from, i * ROWS < left);
+            from += ROWS * N;
+        }
+        left -= STEP;
+        copy_commit();
+    };
+#pragma unroll
+    for (int i = 0; i < AHEAD; i += BATCH) request(ring + i * THREADS);
+
+    float shift = 0.0f, sum = 0.0f, sum2 = 0.0f;
+#pragma unroll
+    for (int j = 0; j < SIZE; ++j) shift += element(first, j);
+    shift /= SIZE;
+    auto place = [](unsigned k) { return k / STEP * STEP + k % STEP % ROWS * BATCH + k % STEP / ROWS; };
+    auto deposit = [&](const Vector<T>& v, int k) {
+#pragma unroll
+        for (int j = 0; j < SIZE; ++j) {
+            float d = element(v, j) - shift;
+            sum += d;
+            sum2 = fmaf(d, d, sum2);
+            deviations[place(k + j)] = d;
+        }
+    };
+#pragma unroll
+    for (int i = 0; i < HELD; ++i) {
+        int v = threadIdx.x + i * THREADS;
+        if (v < vectors) deposit(held[i], v * SIZE);
+    }
+    for (int v = threadIdx.x + HELD * THREADS; v < vectors; v += THREADS) deposit(load_streaming(x + v * SIZE), v * SIZE);
+    for (int k = static_cast<int>(K) + threadIdx.x; k < steps * STEP; k += THREADS) deviations[place(k)] = 0.0f;
+    __shared__ float sums[WARPS], sums2[WARPS];
+    sum = lane_sum<32>(sum), sum2 = lane_sum<32>(sum2);
+    if (threadIdx.x % 32 == 0) sums[warp] = sum, sums2[warp] = sum2;
+    __syncthreads();
+    float mean = 0.0f, square = 0.0f;
+#pragma unroll
+    for (int i = 0; i < WARPS; ++i) mean += sums[i], square += sums2[i];
+    mean /= K;
+    float rstd = inverse_deviation(mean, square / K);
+
+    float product[SIZE] = {};
+    auto of_group = reinterpret_cast<const float4*>(deviations) + min(group, ROWS - 1);
+    int slot = 0;
+#pragma unroll 1
+    for (int step = 0; step < steps; ++step) {
+        copy_wait<AHEAD / BATCH - 1>();
+        Vector<T> w[BATCH];
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i) w[i] = ring[slot + i * THREADS];
+        request(ring + slot);
+        slot = slot + BATCH * THREADS == AHEAD * THREADS ? 0 : slot + BATCH * THREADS;
+        float4 four = of_group[step * ROWS];
+        const float d[BATCH] = {four.x - mean, four.y - mean, four.z - mean, four.w - mean};
+#pragma unroll
+        for (int i = 0; i < BATCH; ++i)
+#pragma unroll
+            for (int j = 0; j < SIZE; ++j) product[j] = fmaf(d[i], element(w[i], j), product[j]);
+    }
+
+    // The sums of a column: of every PARTS-th group by one thread each, then of these.
+    constexpr int PARTS = COLUMNS < THREADS ? THREADS / COLUMNS : 1;
+    auto products = reinterpret_cast<float*>(memory);  // (ROWS, COLUMNS), in place of W
+    copy_wait<0>();
+    __syncthreads();
+    if (group < ROWS) {
+#pragma unroll
+        for (int j = 0; j < SIZE; j += 4)
+            *reinterpret_cast<float4*>(products + group * COLUMNS + column * SIZE + j) =
+                make_float4(product[j], product[j + 1], product[j + 2], product[j + 3]);
+    }
+    __syncthreads();
+    auto total = [&](int at, int end, int step) {
+        float p = 0.0f;
+        for (int g = at / COLUMNS; g < end; g += step) p += products[g * COLUMNS + at % COLUMNS];
+        return p;
+    };
+    if constexpr (PARTS > 1) {
+        if (threadIdx.x < PARTS * COLUMNS) products[threadIdx.x] = total(threadIdx.x, ROWS, PARTS);
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < OWN; ++i) {
+        int own = threadIdx.x + i * THREADS;
+        if (own < COLUMNS && n0 + own < N)
+            y[n0 + own] = from_float<T>(activate<ACT>(total(own, PARTS > 1 ? PARTS : ROWS, 1) * rstd + bias[i]));
+    }
 }
 
 // W (N, K). A warp owns COLUMNS rows of W and reads them, and x, 32 vectors at a time.

@@ -63,34 +63,42 @@ struct SummedRows {
     }
 };
 
-// Sums of floats, which consumers add up on their way to the tensor cores by registers: less the shift, rounded to tf32. A lane has
-// every fourth element of K of rows lane / 4 and lane / 4 + 8.
+// Sums of rows that consumers add up on their way to the tensor cores by registers; floats go there less the shift, rounded to tf32, and
+// 16 bits as they are. A lane has a word of every fourth of K of rows lane / 4 and lane / 4 + 8.
 template <typename F>
-struct ShiftedRows {
+struct CountedRows {
+    using T = typename F::Element;
+    static constexpr bool SHIFTED = sizeof(T) == 4;
+    static constexpr int SIZE = Vector<T>::SIZE, ELEMENTS = SHIFTED ? 1 : 2;  // of a chunk of 16 bytes, of a word
     float shift[2], sum[2] = {}, sum2[2] = {};
-    float2 of_row[2];  // of x less the shift
+    float2 of_row[2];  // of floats, of x less the shift
 
-    __device__ __forceinline__ ShiftedRows(const F&, long long, long long) {}
+    __device__ __forceinline__ CountedRows(const F&, long long, long long) {}
 
     template <typename Tile, typename P>
     __device__ __forceinline__ void multiply(Tile& tile, const P& pipeline, int first, int count, long long K) {
         tile.mainloop_of_registers(pipeline, first, count, [&](unsigned(&a)[4][4], int k, const unsigned char* x) {
-            int lane = threadIdx.x % 32, row = lane % 16, left = static_cast<int>(K) - k * SLAB<float>;
+            int lane = threadIdx.x % 32, row = lane % 16, left = static_cast<int>(K) - k * SLAB<T>;
 #pragma unroll
             for (int step = 0; step < 4; ++step)  // registers 0 and 2 are of row g, 1 and 3 of row g + 8; 2 and 3 of the second chunk
                 load_matrices(a[step], shared_address(x) + row * 128 + (((step * 2 + lane / 16) ^ row) & 7) * 16);
             fence_proxy_async();
             if (k == 0) begin(a, left);
-            if (left >= SLAB<float>) add<true>(a, left);
+            if (left >= SLAB<T>) add<true>(a, left);
             else add<false>(a, left);
         });
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
             float mean = lane_sum<4>(sum[h]) / K;
-            of_row[h] = {mean, inverse_deviation(mean, lane_sum<4>(sum2[h]) / K)};
+            of_row[h] = {SHIFTED ? mean : shift[h] + mean, inverse_deviation(mean, lane_sum<4>(sum2[h]) / K)};
         }
     }
     __device__ __forceinline__ void finish(const float2*) {}
+
+    static __device__ __forceinline__ float value(unsigned word, int e) {
+        if constexpr (SHIFTED) return __uint_as_float(word);
+        else return e ? high_half<T>(word) : low_half<T>(word);
+    }
 
     // The shift is the mean of what the first slab has of each row; K's filling is 0.
     __device__ __forceinline__ void begin(const unsigned (&a)[4][4], int left) {
@@ -98,8 +106,10 @@ struct ShiftedRows {
         for (int h = 0; h < 2; ++h) {
             float total = 0.0f;
 #pragma unroll
-            for (int step = 0; step < 4; ++step) total += __uint_as_float(a[step][h]) + __uint_as_float(a[step][h + 2]);
-            shift[h] = lane_sum<4>(total) / static_cast<float>(min(left, SLAB<float>));
+            for (int step = 0; step < 4; ++step)
+#pragma unroll
+                for (int e = 0; e < ELEMENTS; ++e) total += value(a[step][h], e) + value(a[step][h + 2], e);
+            shift[h] = lane_sum<4>(total) / static_cast<float>(min(left, SLAB<T>));
         }
     }
 
@@ -109,13 +119,15 @@ struct ShiftedRows {
 #pragma unroll
         for (int step = 0; step < 4; ++step)
 #pragma unroll
-            for (int r = 0; r < 4; ++r) {
-                float d = __uint_as_float(a[step][r]) - shift[r % 2];
-                if (!WHOLE) d = step * 8 + r / 2 * 4 < left ? d : 0.0f;  // K is in fours
-                sum[r % 2] += d;
-                sum2[r % 2] = fmaf(d, d, sum2[r % 2]);
-                a[step][r] = to_tf32(d);
-            }
+            for (int r = 0; r < 4; ++r)
+#pragma unroll
+                for (int e = 0; e < ELEMENTS; ++e) {
+                    float d = value(a[step][r], e) - shift[r % 2];
+                    if (!WHOLE) d = (step * 2 + r / 2) * SIZE < left ? d : 0.0f;  // K is in whole chunks
+                    sum[r % 2] += d;
+                    sum2[r % 2] = fmaf(d, d, sum2[r % 2]);
+                    if (SHIFTED) a[step][r] = to_tf32(d);
+                }
     }
 };
 

@@ -1,19 +1,20 @@
 // lola: y = act((x @ W - mean * colsum(W)) / sqrt(var + eps) + b), one launch but for the last.
 //
-//   row_kn, row_nk   one row (M = 1): _row.cuh.
+//   row_kn, row_ring, row_nk             one row (M = 1): _row.cuh.
 //   tile_simt        a tile of y per block on the float32 units (precision "ieee").
 //   tile_tensor      a tile of y per block on the tensor cores: float16, bfloat16, and float32 as tf32.
-//   tile_warpgroup   the same on Hopper's warpgroup products: float16 and bfloat16; float32 as tf32 where W is (N, K).
+//   tile_warpgroup, counted_warpgroup    the same on Hopper's warpgroup products: float16 and bfloat16; float32 as tf32 where W is (N, K).
 //   row_statistics, normed_warpgroup     two launches: the statistics of rows, and a product that is given them (_sums.cuh).
 //
 // Where the statistics come from. In one launch nobody reads x or W a second time:
-//   - `row` and `tile_simt` pass every element through registers anyway; they add it up there.
+//   - `row` and `tile_simt` pass every element through registers anyway; they add it up there. `row_ring` adds x up first, while W comes.
 //   - `tile_tensor` copies asynchronously, past the registers. Its warps add up the fragments that they load for the
 //     products: the warps that share rows of x (or columns of W) take every so-many-th step of K each, so no element is
 //     added twice and none is read from shared memory for its sum alone.
 //   - `tile_warpgroup` has tensor cores that read shared memory by themselves. The producer, which has nothing else to do, adds up
 //     what is there, a row a thread; but each tile of a row does so again, which `row_statistics` spares the tensor cores' memory.
-//     Rows of float32 pass through the consumers' registers, where they are shifted and rounded.
+//     Rows of float32 pass through the consumers' registers, where they are shifted and rounded, and added up: `counted_warpgroup`, which
+//     may do so with 16 bits, and spares the tensor cores' memory as well.
 //   With PREPARED, colsum(W) was summed beforehand; only the sums over x remain.
 //
 // Accuracy. Each row is shifted by s, the mean of its first elements, so that sum (x-s)^2 / K - (sum (x-s) / K)^2 does
@@ -288,16 +289,23 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
     matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, Normed<T, ACT>(b, mean, rstd, prepared));
 }
 
+// The sums of rows by the producer.
 template <typename T, Activation ACT, bool PREPARED, bool NK, int BM, int BN, int STAGES, int CLUSTER>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     tile_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
                    const float* __restrict__ prepared, T* __restrict__ y, long long M, long long K, long long N) {
-    using F = Normed<T, ACT>;
-    F f(b, nullptr, nullptr, prepared);
-    constexpr bool SHIFTED = sizeof(T) == 4;
-    using Summing = SummingProducer<NK, BN, STAGES, !SHIFTED, !PREPARED>;
-    if constexpr (!SHIFTED) matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, SummedRows, Summing>(x, W, y, M, K, N, f);
-    else if constexpr (PREPARED) matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, ShiftedRows>(x, W, y, M, K, N, f);
-    else matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, ShiftedRows, Summing>(x, W, y, M, K, N, f);
+    using Summing = SummingProducer<NK, BN, STAGES, true, !PREPARED>;
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, SummedRows, Summing>(x, W, y, M, K, N, Normed<T, ACT>(b, nullptr, nullptr, prepared));
+}
+
+// The same by the consumers.
+template <typename T, Activation ACT, bool PREPARED, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    counted_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
+                      const float* __restrict__ prepared, T* __restrict__ y, long long M, long long K, long long N) {
+    Normed<T, ACT> f(b, nullptr, nullptr, prepared);
+    using Summing = SummingProducer<NK, BN, STAGES, false, true>;
+    if constexpr (PREPARED) matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, CountedRows>(x, W, y, M, K, N, f);
+    else matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, CountedRows, Summing>(x, W, y, M, K, N, f);
 }
 #endif

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from implementations._shared.cuda import matmul
-from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, unsupported
+from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large, unsupported
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 from implementations.lola import _cuda_backward as backward
 
@@ -27,14 +27,19 @@ EXPECT = (
     {"variant": ("multirow", "multirow_ws"), "case": "batch", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,tensor_core>=1"},
-    # two batches of W a thread, asked for before the loop and in it, none through the stack
-    {"variant": "row", "case": "token", "dtype": ("float32", "bfloat16"), "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0,LDG.128>=8"},
-    {"variant": "row", "case": "wide_token", "dtype": ("float32", "bfloat16"), "arch": ("sm_80", "sm_90a", "sm_100a"),
-     "expect": "spills=0,LDG.128>=16"},
+    # two batches of W a thread, asked for before the loop and in it, none through the stack; of 16 bits a ring of them, and one copy of each
+    # in the loop
+    {"variant": "row", "case": "token", "dtype": "float32", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0,LDG.128>=8"},
+    {"variant": "row", "case": "wide_token", "dtype": "float32", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0,LDG.128>=16"},
+    {"variant": "row", "case": "token", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0,LDGSTS.128>=8"},
+    {"variant": "row", "case": "wide_token", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,LDGSTS.128>=16"},
     {"variant": "multirow_ws", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0,STG.128>=4"},
     # one slab's products while the next one's rows are shifted, in other registers; and the last of an odd number of slabs
     {"variant": "multirow_ws", "case": "batch", "precision": "tf32", "arch": "sm_90a", "expect": "spills=0,HGMMA=12,waits_in_groups=0"},
+    {"variant": ("multirow", "multirow_ws"), "case": "batch", "precision": "ieee", "dtype": "float32", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,LDS.128>=48"},
     {"variant": ("multirow", "multirow_ws"), "case": "batch", "precision": "tf32", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "large", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
@@ -44,13 +49,17 @@ EXPECT = (
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
 )  # fmt: skip
 TUNABLES = {
-    # WIDTH: with (K, N) the lanes side by side on a row of W, with (N, K) the columns of a warp
-    # UNROLL: with (K, N) the vectors of each of a thread's two batches
-    "row": {"WIDTH": (1, 2, 4, 8, 16, 32), "UNROLL": (4, 8), "num_warps": (2, 4, 8, 16)},
+    # WIDTH: with (K, N) the threads side by side on a row of W, with (N, K) the columns of a warp
+    # KERNEL, UNROLL: with (K, N) a thread has two batches of UNROLL vectors on their way to registers, or UNROLL to a ring in shared memory
+    "row": {
+        "KERNEL": ("registers", "ring"), "num_warps": (2, 4, 8, 16), "UNROLL": (4, 8, 12, 16, 20, 24),
+        "WIDTH": (1, 2, 4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 36, 40, 44, 48, 56, 64, 80, 96, 112, 128),
+    },
     ("multirow", "multirow_ws"): {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
         "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
     },
+    "multirow_ws": {"SUMS": ("producer", "consumer")},  # who adds up rows of 16 bits beside the products of warpgroups
     "multirow": {  # those of the launches of mode=backward
         "dx_KERNEL": ("tensor", "warpgroup", "simt"), "dx_BLOCK_M": (16, 64, 128), "dx_BLOCK_N": (64, 128, 256),
         "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2),
@@ -121,39 +130,69 @@ def config(case, variant, device):
         return _row_config(case, device)
     if variant == "two_launches":
         return matmul.config(_product(case, variant), device, matmul.WARPGROUP_TILES)
-    return matmul.config(_product(case, variant), device, TILES, beside=_statistics)
+    own = matmul.config(_product(case, variant), device, TILES, beside=_statistics)
+    return own | {"SUMS": "producer"} if _has_sums(case, variant, own) else own
+
+
+def _has_sums(case, variant, config):
+    return variant == "multirow_ws" and case.itemsize == 2 and config["KERNEL"] == "warpgroup"
 
 
 def _row_config(case, device):
-    """nk: the most columns a warp that still give all multiprocessors two blocks, as was best on an H200 at every size.
-
-    kn: the longest contiguous reads that share columns out evenly, to within a tenth, or as evenly as any. All blocks of a
-    multiprocessor run at once, so that none waits for another's end: 16 warps of them, whose 8 or 16 vectors a thread are 64 or
-    128 KiB, or all there is of W.
-    """
+    """nk: the most columns a warp that still give all multiprocessors two blocks, as was best on an H200 at every size."""
     if case.options["w_layout"] == "nk":
         choices = [{"WIDTH": width, "num_warps": 8} for width in (4, 2, 1)]
         enough = 2 * multiprocessors(device)
         return next((c for c in choices if -(-case.sizes["N"] // _row_columns(case, c)) >= enough), choices[-1])
+    return (_ring_config(case, device) if case.itemsize == 2 else None) or _registers_config(case, device)
 
-    def shares(width):
-        """(blocks of the busiest multiprocessor, the share of the others' work in its own)."""
-        blocks = -(-case.sizes["N"] // _row_columns(case, {"WIDTH": width}))
-        most = -(-blocks // multiprocessors(device))
-        return most, blocks / (most * multiprocessors(device))
 
+def _shares(case, width, device):
+    """(blocks of the busiest multiprocessor, the share of the others' work in its own)."""
+    blocks = -(-case.sizes["N"] // (width * 16 // case.itemsize))
+    most = -(-blocks // multiprocessors(device))
+    return most, blocks / (most * multiprocessors(device))
+
+
+def _registers_config(case, device):
+    """The longest contiguous reads that share columns out evenly, to within a tenth, or as evenly as any. All blocks of a
+    multiprocessor run at once, so that none waits for another's end: 16 warps of them, whose 8 or 16 vectors a thread are 64 or
+    128 KiB, or all there is of W.
+    """
     widths = (32, 16, 8, 4)
-    width = next((w for w in widths if shares(w)[1] >= 0.9), max(widths, key=lambda w: shares(w)[1]))
+    width = next(
+        (w for w in widths if _shares(case, w, device)[1] >= 0.9),
+        max(widths, key=lambda w: _shares(case, w, device)[1]),
+    )
     least = max(2, width * (16 // case.itemsize) // 32)  # a thread a column
-    num_warps = max(least, next(n for n in (16, 8, 4, 2) if n * shares(width)[0] <= 16 or n == 2))
-    rows = (
-        num_warps * 32 // width
-    )  # of W at once; in 16 bits the sums of eight columns leave no registers for longer batches
+    num_warps = max(least, next(n for n in (16, 8, 4, 2) if n * _shares(case, width, device)[0] <= 16 or n == 2))
+    rows = num_warps * 32 // width  # of W at once
+    # in 16 bits the sums of eight columns leave no registers for longer batches
     return {
+        "KERNEL": "registers",
         "WIDTH": width,
         "UNROLL": 4 if case.itemsize == 2 or case.sizes["K"] <= 8 * rows else 8,
         "num_warps": num_warps,
     }
+
+
+RING_WIDTHS = (4, 6, 8, 10, 12, 14, 16, 20, 24, 28, 32, 36, 40, 44, 48, 56, 64, 80, 96, 112, 128)  # those of WIDTH
+
+
+def _ring_config(case, device):
+    """A block a multiprocessor, as near as may be, with 128 KiB of W on their way or all there is; None where x does not fit beside it."""
+    even = [w for w in RING_WIDTHS if _shares(case, w, device)[1] >= 0.9]
+    fewest = min((_shares(case, w, device)[0] for w in even), default=0)
+    width = next(
+        (w for w in reversed(even) if _shares(case, w, device)[0] == fewest),
+        max(RING_WIDTHS, key=lambda w: _shares(case, w, device)[1]),
+    )
+    for unroll in (16, 12, 8, 4):
+        config = {"KERNEL": "ring", "WIDTH": width, "UNROLL": unroll, "num_warps": 16}
+        more = case.sizes["K"] <= (unroll - 4) * (512 // width)
+        if not more and _row_fits(case, device, config) is None:
+            return config
+    return None
 
 
 def _row_columns(case, config):
@@ -165,19 +204,25 @@ def fits(case, variant, device, config):
     if case.mode != "forward":
         return backward.fits(case, device, config)
     if variant == "row":
-        return _row_fits(case, config)
+        return _row_fits(case, device, config)
     if variant == "two_launches" and config["KERNEL"] != "warpgroup":
         return "two_launches is for KERNEL=warpgroup"
+    if reason := not_one_of("SUMS", config.get("SUMS", "producer"), ("producer", "consumer")):
+        return reason
     beside = (lambda tile: 0) if variant == "two_launches" else _statistics
     return matmul.fits(_product(case, variant), device, config, beside=beside)
 
 
-def _row_fits(case, config):
+def _row_fits(case, device, config):
     width, num_warps = config["WIDTH"], config["num_warps"]
     if reason := not_one_of("num_warps", num_warps, (1, 2, 4, 8, 16, 32)):
         return reason
     if case.options["w_layout"] == "nk":
         return not_one_of("WIDTH", width, (1, 2, 4))
+    if reason := not_one_of("KERNEL", config["KERNEL"], ("registers", "ring")):
+        return reason
+    if config["KERNEL"] == "ring":
+        return _ring_fits(case, device, config)
     if reason := not_one_of("UNROLL", config["UNROLL"], (4, 8)):
         return reason
     if reason := not_one_of("WIDTH", width, (4, 8, 16, 32)):
@@ -189,18 +234,33 @@ def _row_fits(case, config):
     return None if needed <= STATIC_BYTES else f"the sums take {needed} bytes of shared memory; they may {STATIC_BYTES}"
 
 
+def _ring_fits(case, device, config):
+    if not rows_are_aligned(case, *case.size("K", "N")):
+        return "KERNEL=ring copies whole vectors of 16 bytes, which K and N do not have; KERNEL=registers takes any"
+    if reason := not_one_of("num_warps", config["num_warps"], (1, 2, 4, 8, 16)):
+        return reason
+    if reason := not_one_of("UNROLL", config["UNROLL"], range(4, 33, 4)):
+        return reason
+    if not 1 <= config["WIDTH"] <= 32 * config["num_warps"]:
+        return f"a block of {32 * config['num_warps']} threads has no {config['WIDTH']} side by side"
+    return too_large(_ring_bytes(case, config), device, static=8 * config["num_warps"])
+
+
+def _ring_bytes(case, config):
+    """Shared memory of a block: W on its way, 16 bytes a vector, and x less its mean as floats, filled up to whole batches of 4 rows a
+    thread."""
+    threads = 32 * config["num_warps"]
+    rows = 4 * (threads // config["WIDTH"])
+    return 16 * config["UNROLL"] * threads + 4 * rows * -(-case.sizes["K"] // rows)
+
+
 def launches(case, variant, device, config):
     if case.mode != "forward":
         behind = backward.launches(case, device, config)
         return behind if case.mode == "backward" else (*backward.forward_launches(case, device), *behind)
     T, activation = case.dtype, case.options["activation"].upper()
     if variant == "row":
-        layout = case.options["w_layout"]
-        aligned = rows_are_aligned(case, *case.size("K", "N"))
-        arguments = [TYPES[T], activation, aligned, config["WIDTH"], config["num_warps"]]
-        arguments += [config["UNROLL"]] if layout == "kn" else []
-        grid = -(-case.sizes["N"] // _row_columns(case, config))
-        return (Launch(instance(FILE, f"row_{layout}", *arguments), grid, 32 * config["num_warps"], dtypes=(T,) * 4),)
+        return (_row_launch(case, config, [TYPES[T], activation]),)
     if variant == "two_launches":
         program = instance(FILE, "row_statistics", TYPES[T], rows_are_aligned(case, case.sizes["K"]))
         grid = -(-case.sizes["M"] // ROWS_AT_ONCE)
@@ -210,8 +270,22 @@ def launches(case, variant, device, config):
         return statistics, matmul.launch(FILE, "normed", own, device, config, [activation], dtypes=dtypes)
     # x is rounded by the kernel, once shifted
     arguments, dtypes = [activation, variant in PREPARED], (T, matmul.operand(case), T, "float32", T)
-    own = _product(case, variant)
-    return (matmul.launch(FILE, "tile", own, device, config, arguments, beside=_statistics, dtypes=dtypes),)
+    by_consumers = config["KERNEL"] == "warpgroup" and (case.itemsize == 4 or config.get("SUMS") == "consumer")
+    kernel, own = "counted" if by_consumers else "tile", _product(case, variant)
+    return (matmul.launch(FILE, kernel, own, device, config, arguments, beside=_statistics, dtypes=dtypes),)
+
+
+def _row_launch(case, config, arguments):
+    layout, dtypes = case.options["w_layout"], (case.dtype,) * 4
+    grid, threads = -(-case.sizes["N"] // _row_columns(case, config)), 32 * config["num_warps"]
+    arguments += [rows_are_aligned(case, *case.size("K", "N"))] if config.get("KERNEL") != "ring" else []
+    arguments += [config["WIDTH"], config["num_warps"]]
+    if layout == "nk":
+        return Launch(instance(FILE, "row_nk", *arguments), grid, threads, dtypes=dtypes)
+    arguments.append(config["UNROLL"])
+    if config["KERNEL"] == "registers":
+        return Launch(instance(FILE, "row_kn", *arguments), grid, threads, dtypes=dtypes)
+    return Launch(instance(FILE, "row_ring", *arguments), grid, threads, _ring_bytes(case, config), dtypes=dtypes)
 
 
 def _statistics(tile):

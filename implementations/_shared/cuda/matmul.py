@@ -28,7 +28,7 @@ class MatmulTile:
         if self.kind == "warpgroup":
             return self.rows * 2 + 128  # a consumer warpgroup for every 64 rows, and one producer
         if self.kind == "simt":
-            return self.rows * self.columns // (128 if self.columns >= 256 else 64)
+            return self.rows * self.columns // (128 if self.columns >= 128 else 64)
         return self.warps_m * self.warps_n * 32
 
 
@@ -46,7 +46,7 @@ WARPGROUP_TILES = tuple(
 )
 TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
-SIMT_STAGES = 2  # slabs of 16 in K, as in matmul_simt.cuh
+SIMT_STAGES = 2  # slabs in shared memory, as in matmul_simt.cuh
 
 
 def slab(case):

@@ -134,19 +134,19 @@ struct TileOf<true, float, NK, BM, BN, WM, WN, XT> {
 
 // ---- a whole kernel -----------------------------------------------------------------------------------------------------
 
-// A thread computes 8 × 8 of the tile as 2 × 2 blocks of 4 × 4, so that neighbouring lanes read neighbouring 16 bytes of
-// shared memory; with two parts, its left blocks are of the one and its right blocks of the other. Slabs of 16 in K: while
-// one is multiplied, the next is on its way to registers.
-// Of a tile of 256 columns it computes 8 × 16: each product then takes three quarters of what it reads of shared memory for 8 × 8,
-// which is as fast as Hopper's float32 units are and no faster. Its slabs are of 8 in K.
+// A thread computes 8 × 16 of the tile as 2 × 4 blocks of 4 × 4, so that neighbouring lanes read neighbouring 16 bytes of shared
+// memory; with two parts, its left blocks are of the one and its right blocks of the other. Each product then takes three quarters of what
+// it reads of shared memory for 8 × 8, which is as fast as Hopper's float32 units are and no faster. A tile of 64 columns is of 8 × 8.
+// Slabs of 8 or 16 in K: while one is multiplied, the next is on its way to registers.
 template <int BN>
-constexpr int SIMT_COLUMNS = BN >= 256 ? 16 : 8;  // of a thread
+constexpr int SIMT_COLUMNS = BN >= 128 ? 16 : 8;  // of a thread
 template <int BN>
 constexpr int SIMT_DEPTH = 128 / SIMT_COLUMNS<BN>;  // of a slab
 template <int BM, int BN>
 constexpr int SIMT_THREADS = BM * BN / (8 * SIMT_COLUMNS<BN>);
+// On a multiprocessor, for __launch_bounds__: 256 threads, so that one block multiplies where another waits at its barrier.
 template <int BM, int BN>
-constexpr int SIMT_BLOCKS = BN >= 256 ? 1 : BM * BN >= 128 * 128 ? 2 : 4;  // on a multiprocessor: for __launch_bounds__
+constexpr int SIMT_BLOCKS = 256 / SIMT_THREADS<BM, BN>;
 
 template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, bool XT = false, typename F>
 __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const float* __restrict__ W,
@@ -177,19 +177,24 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
     int columns = static_cast<int>(min(N - n0, static_cast<long long>(COLUMNS))) - local;
 
     Vector<float> xv[X_LOADS], wv[W_LOADS];
+    // Of memory that may change, as the compiler sees it: such a load stays before a barrier.
+    auto vector = [](const float* p, int count) {
+        if constexpr (!ALIGNED) return load_part<false>(p, count);
+        else return count > 0 ? load_once(p) : Vector<float>{};
+    };
     auto request = [&](int left) {  // the next slab; what lies outside of x or W becomes 0
 #pragma unroll
         for (int i = 0; i < X_LOADS; ++i) {
-            if constexpr (XT) xv[i] = load_part<ALIGNED>(x_from + i * X_GROUPS * M, x_k + i * X_GROUPS < left ? rows : 0);
-            else xv[i] = load_part<ALIGNED>(x_from + i * QUADS * K, i * QUADS < rows ? left - part : 0);
+            if constexpr (XT) xv[i] = vector(x_from + i * X_GROUPS * M, x_k + i * X_GROUPS < left ? rows : 0);
+            else xv[i] = vector(x_from + i * QUADS * K, i * QUADS < rows ? left - part : 0);
         }
 #pragma unroll
         for (int i = 0; i < W_LOADS; ++i) {
             if constexpr (NK) {
                 long long row = i * QUADS / COLUMNS * N + i * QUADS % COLUMNS;
-                wv[i] = load_part<ALIGNED>(w_from + row * K, i * QUADS % COLUMNS < columns ? left - part : 0);
+                wv[i] = vector(w_from + row * K, i * QUADS % COLUMNS < columns ? left - part : 0);
             } else {
-                wv[i] = load_part<ALIGNED>(w_from + i * GROUPS * PARTS * N, w_k + i * GROUPS < left ? columns : 0);
+                wv[i] = vector(w_from + i * GROUPS * PARTS * N, w_k + i * GROUPS < left ? columns : 0);
             }
         }
         w_from += NK ? BK : BK * PARTS * N;
@@ -215,10 +220,12 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
         }
     };
 
-    // The thread's place in the tile: a warp covers 4 × 8 threads.
+    // The thread's place in the tile: a warp covers 4 × 8 threads. Two neighbouring lanes have the same columns, and the next two the
+    // same rows: so the hardware reads 16 bytes for each lane of half a warp at once, which it does where lanes i and i ^ 1, or
+    // i and i ^ 2, want the same.
     constexpr int WARPS_ACROSS = BN / (8 * OWN);
     int warp = tid / 32, lane = tid % 32;
-    int row = (warp / WARPS_ACROSS * 4 + lane / 8) * 4, column = (warp % WARPS_ACROSS * 8 + lane % 8) * 4;
+    int row = (warp / WARPS_ACROSS * 4 + lane / 16 * 2 + lane % 2) * 4, column = (warp % WARPS_ACROSS * 8 + lane / 2 % 8) * 4;
     float c[8][OWN] = {};
     auto multiply = [&](int stage) {
 #pragma unroll
@@ -238,18 +245,21 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
         }
     };
 
-    int left = static_cast<int>(K), stage = 0;
+    // A slab is asked for a whole slab before it is stored. The exit lies between the products and what is done with the slab: it keeps
+    // the compiler from moving either to where the vectors are still on their way.
+    int left = static_cast<int>(K);
     request(left);
     f.begin(xv);
     deposit(0, left);
+    request(left -= BK);
     __syncthreads();
-    for (left -= BK; left > 0; left -= BK, stage ^= 1) {
-        request(left);
+    for (int stage = 0;; stage ^= 1) {
         multiply(stage);
+        if (left <= 0) break;
         deposit(stage ^ 1, left);  // which everyone has read before the last barrier
+        request(left -= BK);
         __syncthreads();
     }
-    multiply(stage);
     f.end();
 
 #pragma unroll

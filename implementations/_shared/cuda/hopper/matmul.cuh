@@ -297,6 +297,7 @@ __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap
     Pipeline<2, OF_A_TILE> columns(memory + Stages::BYTES + Tile::OUT_BYTES);
     TileScheduler<BM, Tile::COLUMNS, CLUSTER> scheduler(M, N);
     int count = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>);  // stages of a tile
+    if (threadIdx.x == 32) prefetch(x), prefetch(W);
     if (threadIdx.x == 0)
         pipeline.init(1, BM / 16 + Produce::CONSUMER_WARPS), columns.init(Produce::COLUMN_THREADS, BM / 16);
     cluster_sync<CLUSTER>();

@@ -94,6 +94,14 @@ def pool(roots: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield workers
 
 
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A driver without a GPU (stand_in_driver.py)."""
+    import stand_in_driver
+
+    yield from stand_in_driver.driver(monkeypatch)
+
+
 @pytest.fixture(autouse=True)
 def same_kernels() -> Iterator[None]:
     """Which kernels are importable is the process's: a test that chooses others leaves it as it was."""

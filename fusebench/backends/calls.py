@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusebench.backends.parameters import Parameters, tensor_map
+from fusebench.backends.parameters import Parameters
 
 ALIGNMENT = 16  # bytes: kernels take memory in such vectors
 
@@ -67,7 +67,7 @@ def straight(
     from cuda.bindings.driver import cuLaunchKernelEx
 
     names: dict[str, Any] = {
-        "kept": kept, "other": other, "failed": _failed, "name": name, "empty": _empty(torch), "launch": cuLaunchKernelEx, "tensor_map": tensor_map,
+        "kept": kept, "other": other, "failed": _failed, "name": name, "empty": _empty(torch), "launch": cuLaunchKernelEx,
         "current_device": torch._C._cuda_getDevice, "raw_stream": torch._C._cuda_getCurrentRawStream,
     }  # fmt: skip
     checks, pointers, writes, numbers, maps, made = ["index == current_device()"], [], [], [], [], []
@@ -78,9 +78,9 @@ def straight(
             pointers.append(f"(p{p} := a{p}.data_ptr())")
             writes.append(f"values[{p}] = p{p}")
             names[f"d{p}"] = argument.dtype
-            if argument.box:  # which is kept for the time of the launch
-                names[f"b{p}"] = argument.box
-                maps += [f"m{p} = tensor_map(p{p}, a{p}.shape, d{p}, b{p}, {argument.tf32}, index)", f"parameters.addresses[{p}] = m{p}[0]"]  # fmt: skip
+            if argument.box:
+                maps += [f"found = parameters.maps[{p}].known.get(p{p})", f"if found is None or found[0] != a{p}.shape:",
+                         f"    found = parameters.maps[{p}].make(p{p}, a{p}.shape)", f"parameters.addresses[{p}] = found[1]"]  # fmt: skip
         elif isinstance(argument, Made):
             made.append(f"y{p}")
             strides = torch.empty(argument.shape, device="meta").stride()
@@ -119,22 +119,60 @@ def straight(
     return call
 
 
-def fault(place: int, tensor: Any, index: int, dtype: Any = None) -> str | None:
-    """What is wrong with an argument where a kernel takes a tensor on that device, in one line; None where nothing is. With a `dtype`
-    it must have that and start where vectors do."""
+@dataclass(frozen=True)
+class Arrived:
+    """A call that is not as the last ones were: its first tensor and that one's device; its arguments, None for those that it makes; the
+    same with 0 for every tensor; and why they are unusual: a tensor of another dtype, or at no multiple of 16 bytes, in one line."""
+
+    first: Any
+    index: int
+    values: list[Any]
+    numbers: list[Any]
+    unusual: str | None
+
+
+def arrived(arguments: Sequence[Argument], given: Sequence[Any]) -> Arrived:
+    """What a call was given. Raises ValueError for tensors that no kernel takes: on the CPU, on several devices, or not contiguous."""
+    import torch
+
+    rest, index, unusual = iter(given), -1, None
+    first: Any = None
+    values: list[Any] = []
+    for place, argument in enumerate(arguments):
+        value: Any = (
+            argument.value if isinstance(argument, Fixed) else None if isinstance(argument, Made) else next(rest)
+        )
+        values.append(value)
+        if isinstance(argument, Given):
+            _check(place, value, index if first is not None else None)
+            if first is None:
+                first, index = value, value.get_device()
+            unusual = unusual or _unusual(place, value, argument.dtype)
+    numbers = [
+        0 if isinstance(argument, Made) or isinstance(value, torch.Tensor) else value
+        for value, argument in zip(values, arguments, strict=True)
+    ]
+    return Arrived(first, index, values, numbers, unusual)
+
+
+def _check(place: int, tensor: Any, index: int | None) -> None:
+    """Raises ValueError as `arrived` does; `index` is the device of the first tensor, None where this is it."""
     import torch
 
     if not isinstance(tensor, torch.Tensor):
-        return f"argument {place} is {tensor!r}; expected a tensor"
-    if index < 0:
-        return "the first tensor is on the CPU: expected one on a GPU"
-    if dtype and tensor.dtype is not dtype:
-        return f"argument {place} is {tensor.dtype}; the kernel takes {dtype}"
-    if tensor.get_device() != index:
-        return f"argument {place} is on {tensor.device}, the first one on cuda:{index}"
+        raise ValueError(f"argument {place} is {tensor!r}; expected a tensor")
+    if index is None and tensor.get_device() < 0:
+        raise ValueError("the first tensor is on the CPU: expected one on a GPU")
+    if index is not None and tensor.get_device() != index:
+        raise ValueError(f"argument {place} is on {tensor.device}, the first one on cuda:{index}")
     if not tensor.is_contiguous():
-        return f"argument {place} is not contiguous; pass a copy of it"
-    if dtype and tensor.data_ptr() % ALIGNMENT:
+        raise ValueError(f"argument {place} is not contiguous; pass a copy of it")
+
+
+def _unusual(place: int, tensor: Any, dtype: Any) -> str | None:
+    if tensor.dtype is not dtype:
+        return f"argument {place} is {tensor.dtype}; the kernel takes {dtype}"
+    if tensor.data_ptr() % ALIGNMENT:
         return f"argument {place} does not start at a multiple of {ALIGNMENT} bytes; pass a copy of it"
     return None
 

@@ -20,8 +20,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from fusebench.backends.calls import Argument, Fixed, Given, Made, Number, fault, straight
+from fusebench.backends.calls import Argument, Fixed, Given, Made, Number, arrived, straight
 from fusebench.backends.parameters import Parameters
+from fusebench.backends.tensor_maps import TensorMaps
 
 # kernels anywhere may include "_shared/cuda/device.cuh"; one beside their folder, such as an old commit's, comes first
 SHARED = Path(__file__).resolve().parents[2] / "implementations"
@@ -218,23 +219,21 @@ class Launcher:
 
     def _straight(self, arguments: Sequence[Argument]) -> Callable[..., Any]:
         kept: dict[int, list[Parameters]] = {}
-        known = [argument.value if isinstance(argument, Fixed) else 0 for argument in arguments]
-        passed = [(place, a) for place, a in enumerate(arguments) if isinstance(a, Given | Number)]
 
         def other(*given: Any) -> Any:
             """The same call where it is not as the last ones were. Raises ValueError for tensors that the kernel would misread."""
-            tensors = [(p, a.dtype, v) for (p, a), v in zip(passed, given, strict=True) if isinstance(a, Given)]
-            first = tensors[0][2]
-            index = first.get_device() if isinstance(first, self._torch.Tensor) else -1
-            said = [text for place, dtype, value in tensors if (text := fault(place, value, index, dtype))]
-            if said:
-                raise ValueError(said[0])
+            came = arrived(arguments, given)
+            if came.unusual:
+                raise ValueError(came.unusual)
+            index = came.index
             if not kept.get(index):
-                numbers = [*known]
-                for (place, _), value in zip(passed, given, strict=True):
-                    numbers[place] = 0 if isinstance(value, self._torch.Tensor) else value
                 function = self._functions.get(index) or self._load(index)
-                kept.setdefault(index, []).append(Parameters(function, numbers, *self._sizes))
+                maps = {
+                    p: TensorMaps(a.dtype, a.box, a.tf32)
+                    for p, a in enumerate(arguments)
+                    if isinstance(a, Given) and a.box
+                }
+                kept.setdefault(index, []).append(Parameters(function, came.numbers, *self._sizes, maps))
             with self._torch.cuda.device(index):  # by which the driver knows what its default stream is of
                 return call(*given)
 

@@ -1,22 +1,15 @@
-"""What the driver takes of a launch, made once and rewritten: the configuration, the memory of the parameters, and tensor maps.
-
-Needs neither a GPU nor a driver until a tensor map is made.
-"""
+"""What the driver takes of a launch, made once and rewritten: the configuration and the memory of the parameters."""
 
 from __future__ import annotations
 
 import ctypes
-import math
 import struct
-from collections.abc import Sequence
-from functools import cache, lru_cache
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-ALIGNMENT = 64  # of a tensor map
-MAP_BYTES = 128
-SWIZZLES = {128: "128B", 64: "64B", 32: "32B"}  # by the bytes of a box's rows
+from fusebench.backends.tensor_maps import TensorMaps
 
 
 class Parameters:
@@ -26,13 +19,22 @@ class Parameters:
     elsewhere, and its entry of `addresses` says where.
     """
 
-    __slots__ = ("address", "addresses", "config", "function", "numbers", "stream", "values")
+    __slots__ = ("address", "addresses", "config", "function", "maps", "numbers", "stream", "values")
 
-    def __init__(self, function: Any, numbers: Sequence[Any], grid: Any, block: int, shared_memory: int):
-        """`numbers` are the arguments, with 0 for those whose values or addresses are written before each launch."""
+    def __init__(
+        self,
+        function: Any,
+        numbers: Sequence[Any],
+        grid: Any,
+        block: int,
+        shared_memory: int,
+        maps: Mapping[int, TensorMaps] | None = None,
+    ):
+        """`numbers` are the arguments, with 0 for those whose values or addresses are written before each launch; `maps` are those of
+        the arguments at these places."""
         from cuda.bindings.driver import CUlaunchConfig, CUstream
 
-        self.function, self.numbers = function, list(numbers)
+        self.function, self.numbers, self.maps = function, list(numbers), maps or {}
         self.values = (ctypes.c_int64 * len(numbers))(*map(bits_of, numbers))
         self.point_to(range(len(numbers)))
         self.config, self.stream = CUlaunchConfig(), 0
@@ -69,45 +71,3 @@ def bits_of(number: Any) -> int:
     if isinstance(number, float):
         return int(struct.unpack("<q", struct.pack("<d", number))[0])
     raise TypeError(f"an argument is {number!r}: expected a tensor, an int of 64 bits, a float or a NumPy scalar")
-
-
-@cache
-def libcuda() -> Any:
-    """The driver itself. cuda-core makes tensor maps, but does not say where they lie."""
-    return ctypes.CDLL("libcuda.so.1")
-
-
-@lru_cache(maxsize=1024)
-def tensor_map(pointer: int, shape: tuple[int, ...], dtype: Any, box: tuple[int, ...], tf32: bool, index: int) -> Any:
-    """A contiguous tensor as Hopper's copy engine sees it, in boxes of those sizes, with elements of its own dtype, or of float32
-    rounded to `tf32` on the way: (address of the map, its memory). Rows of a box of 128, 64 or 32 bytes are swizzled. Leading
-    dimensions that the box has none for are taken as one. Nothing waits for the device. Raises ValueError for a dtype that the
-    copy engine does not know, and where the driver refuses.
-
-    A map says where memory lies and how, whatever is there, so that one that was made before serves; it keeps nobody's memory.
-    """
-    from cuda.bindings import driver
-
-    kinds = {
-        "torch.float16": "FLOAT16",
-        "torch.bfloat16": "BFLOAT16",
-        "torch.float32": "TFLOAT32" if tf32 else "FLOAT32",
-    }
-    kind = kinds.get(str(dtype), "UINT8" if dtype.itemsize == 1 else "")
-    if not kind:
-        raise ValueError(f"a tensor of {dtype} cannot be a tensor map: expected 8 bits, float16, bfloat16 or float32")
-    rank, leading = len(box), len(shape) - len(box) + 1
-    sizes = [math.prod(shape[:leading]), *shape[leading:]]
-    strides = [dtype.itemsize * math.prod(sizes[i + 1 :]) for i in range(rank)]
-    memory = (ctypes.c_uint8 * (MAP_BYTES + ALIGNMENT))()
-    address = -(-ctypes.addressof(memory) // ALIGNMENT) * ALIGNMENT
-    swizzle = f"CU_TENSOR_MAP_SWIZZLE_{SWIZZLES.get(box[-1] * dtype.itemsize, 'NONE')}"
-    error = libcuda().cuTensorMapEncodeTiled(  # the driver counts dimensions from the innermost one
-        ctypes.c_void_p(address), int(getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{kind}")), ctypes.c_uint32(rank),
-        ctypes.c_void_p(pointer), (ctypes.c_uint64 * rank)(*sizes[::-1]), (ctypes.c_uint64 * rank)(*strides[-2::-1]),
-        (ctypes.c_uint32 * rank)(*box[::-1]), (ctypes.c_uint32 * rank)(*[1] * rank),
-        0, int(getattr(driver.CUtensorMapSwizzle, swizzle)), 0, 0,
-    )  # fmt: skip
-    if error:
-        raise ValueError(f"the driver makes no tensor map of {tuple(shape)} {dtype} in boxes of {box} (error {error})")
-    return address, memory

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebench.backends.calls import ALIGNMENT, Argument, Fixed, Given, Made, Number, fault, straight
+from fusebench.backends.calls import Argument, Fixed, Given, Made, Number, arrived, straight
 from fusebench.backends.parameters import Parameters
 
 DTYPES = {"*fp32": "float32", "*fp16": "float16", "*bf16": "bfloat16", "*i32": "int32", "*i64": "int64"}
@@ -77,30 +77,18 @@ class TritonLauncher:
 
         def other(*given: Any) -> Any:
             """Queues the launch as Triton does, and keeps what it found for calls with such arguments."""
-            rest, index, usual = iter(given), -1, True
-            first: Any = None
-            values: list[Any] = []
-            made: list[Any] = []
-            for place, argument in enumerate(arguments):
-                value: Any = argument.value if isinstance(argument, Fixed) else None
-                if isinstance(argument, Given | Number):
-                    value = next(rest)
-                if isinstance(argument, Given):
-                    if first is None and isinstance(value, torch.Tensor):
-                        first, index = value, value.get_device()
-                    if said := fault(place, value, index):
-                        raise ValueError(said)
-                    usual = usual and value.dtype is argument.dtype and not value.data_ptr() % ALIGNMENT
-                if isinstance(argument, Made):
-                    made.append(value := first.new_empty(argument.shape, dtype=argument.dtype))
-                values.append(value)
+            came = arrived(arguments, given)
+            index, values = came.index, came.values
             if index != torch.cuda.current_device():
                 with torch.cuda.device(index):  # where Triton launches
                     return call(*given)
+            for place, argument in enumerate(arguments):
+                if isinstance(argument, Made):
+                    values[place] = came.first.new_empty(argument.shape, dtype=argument.dtype)
             found = self._queue(*values)
-            if usual:
-                numbers = [0 if isinstance(value, torch.Tensor) else value for value in values]
-                compiled[index], kept[index] = found, frozen(found, numbers, self._grid)
+            if not came.unusual:
+                compiled[index], kept[index] = found, frozen(found, came.numbers, self._grid)
+            made = [value for value, argument in zip(values, arguments, strict=True) if isinstance(argument, Made)]
             return tuple(made) if len(made) > 1 else made[0] if made else None
 
         call = straight(arguments, kept, other, "a kernel of Triton")

@@ -35,6 +35,7 @@ HARNESS = (
     "backends/cuda.py",
     "backends/jax_triton.py",
     "backends/parameters.py",
+    "backends/tensor_maps.py",
     "backends/triton_launcher.py",
 )
 _OURS = re.compile(r"\bfusebench\.(?=launchers|backends|contract|drawing)")

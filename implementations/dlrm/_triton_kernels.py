@@ -11,6 +11,8 @@ With `naive`, which compares every id with a whole list, programs have samples o
 launches.
 """
 
+import math
+
 from implementations._shared import dlrm
 from implementations._shared.dlrm import dense_case, interaction_case, later_layers_case, prediction_case, sparse_case
 from implementations._shared.triton import few_rows, interactions, lookup, outer_product, perceptron
@@ -181,35 +183,45 @@ def perceptron_launches(case, name, variant, device, configs):
     return made
 
 
-def run_model(case, given, launched, empty, shares, to_device):
-    """y (M, 1). `launched` are the launches by name, each a function of its inputs and of what it fills, which it returns.
-    `empty(shape, dtype)` describes that, in the dtype of the weights by None; `shares` is by launch how many sums it adds; `to_device`
-    moves the known values of `naive`."""
+def outputs_of(case, variant, launches):
+    """What each of the launches makes, by its name: (the shape, the numbers behind its inputs by their names)."""
     (M, F, D), P = case.size("M", "F", "D"), columns_of_first(case)
+    shapes = {
+        "bottom": (M, D),
+        "sparse": (M, F, D),
+        "interaction": (M, dlrm.interaction_pitch(case)),
+        "total": (M, P),
+        "top": (M, 1),
+    }
+    shapes |= {f"{name}sum": (M, part.sizes["N2"]) for name, part in split_perceptrons(case, variant).items()}
+    for sums, added in (("bottomshare", "bottomsum"), ("topshare", "topsum"), ("outer", "total")):
+        if added in launches:
+            shapes[sums] = (launches[added].constexprs["SHARES"], *shapes[added])
+    counts = {name: M * F if name == "sparse" else math.prod(shapes[name]) for name in launches}
+    return {
+        name: (shapes[name], {n: v for n, v in (("M", M), ("count", counts[name])) if n in launch.signature})
+        for name, launch in launches.items()
+    }
 
-    def through(name, x, layers, columns):
+
+def run_model(given, launched, to_device):
+    """y (M, 1). `launched` are the launches by name, each a function of its arrays that returns what it makes; `to_device` moves the
+    known values of `naive`."""
+
+    def through(name, x, layers):
         if f"{name}share" in launched:
             W1, b1, W2, b2, *layers = layers
-            N2 = W2.shape[1]
-            sums = launched[f"{name}share"](x, W1, b1, W2, M, empty((shares[f"{name}sum"], M, N2), "float32"))
-            x = launched[f"{name}sum"](sums, b2, M * N2, empty((M, N2)))
-        return launched[name](x, *layers, M, empty((M, columns))) if layers else x
+            x = launched[f"{name}sum"](launched[f"{name}share"](x, W1, b1, W2), b2)
+        return launched[name](x, *layers) if layers else x
 
-    vector, found = through("bottom", given.dense, given.bottom, D), None
+    vector, sparse = (
+        through("bottom", given.dense, given.bottom),
+        (given.ids, given.tables, given.offsets, *given.prepared),
+    )
     if "sparse" in launched:
-        prepared, count = given.prepared, M * F
-        if len(prepared) == 1:  # naive
-            prepared, count = (to_device(prepared[0]),), M
-        found = launched["sparse"](given.ids, given.tables, given.offsets, *prepared, count, empty((M, F, D)))
+        *arrays, last = sparse
+        sparse = (launched["sparse"](*arrays, to_device(last) if len(given.prepared) == 1 else last),)  # naive has one
     if "outer" in launched:
         W, b, *layers = given.top
-        sums = launched["outer"](vector, found, W, M, empty((shares["total"], M, P), "float32"))
-        return through("top", launched["total"](sums, b, M * P, empty((M, P))), layers, 1)
-    sparse = (given.ids, given.tables, given.offsets, *given.prepared) if found is None else (found,)
-    crossed = launched["interaction"](vector, *sparse, empty((M, dlrm.interaction_pitch(case))))
-    return through("top", crossed, given.top, 1)
-
-
-def shares_of(launches):
-    """How many sums the launches among these, by name, add that add any."""
-    return {name: launch.constexprs["SHARES"] for name, launch in launches.items() if "SHARES" in launch.constexprs}
+        return through("top", launched["total"](launched["outer"](vector, *sparse, W), b), layers)
+    return through("top", launched["interaction"](vector, *sparse), given.top)

@@ -99,22 +99,15 @@ def build(case, variant, device, config):
     bottom, *looked_up, interaction, top = launches(case, variant, device, config)
     dense, prediction = perceptron.call(bottom, dense_case(case)), perceptron.call(top, prediction_case(case))
     look_up = lookup.call(looked_up[0], sparse_case(case), variant) if looked_up else None
-    interact, sizes = interaction.bind(), interaction.sizes
-    (M, F, D), outer = case.size("M", "F", "D"), case.options["interaction"] == "outer"
+    outer = case.options["interaction"] == "outer"
     width = dlrm.interaction_width(case) if outer else dlrm.interaction_pitch(case)
+    interact = interactions.call(interaction, interaction_case(case), "" if looked_up else variant, width)
 
     def call(*arguments):
         given = dlrm.by_part(case, arguments)
-        ids, tables, offsets, prepared = given.ids, given.tables, given.offsets, given.prepared
-        vector, crossed, y = (tables.new_empty((M, columns)) for columns in (D, width, 1))
-        dense(given.dense, *given.bottom, vector)
+        vector, sparse = dense(given.dense, *given.bottom), (given.ids, given.tables, given.offsets, *given.prepared)
         if look_up:
-            sparse = tables.new_empty((M, F, D))
-            look_up(ids, tables, offsets, *prepared, sparse)
-            interact(vector, sparse, crossed, *sizes)
-        else:
-            interact(vector, ids, tables, offsets, *(prepared or (0, 0)), crossed, *sizes)
-        prediction(crossed, *given.top, y)
-        return y
+            sparse = (look_up(*sparse),)
+        return prediction(interact(vector, *sparse), *given.top)
 
     return call

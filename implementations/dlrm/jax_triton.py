@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from implementations._shared import dlrm
 from implementations._shared.jax.launch import run
 from implementations._shared.jax.lookup import prepared_for_kernels
+from implementations._shared.triton.launch import DTYPES
 from implementations.dlrm._triton_kernels import (  # noqa: F401 (parts of the contract)
     TUNABLES,
     config,
@@ -13,8 +14,8 @@ from implementations.dlrm._triton_kernels import (  # noqa: F401 (parts of the c
     hashing_of,
     launches,
     named_launches,
+    outputs_of,
     run_model,
-    shares_of,
     skip,
 )
 
@@ -39,17 +40,12 @@ def prepare(case, variant, *inputs):
 def build(case, variant, device, chosen):
     """call(dense (M, N0), ids (M, F), weights …) → (M, 1), jitted."""
     described = named_launches(case, variant, device, chosen)
-    launched, shares = {name: filling(launch) for name, launch in described.items()}, shares_of(described)
-
-    def empty(shape, dtype=None):
-        return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype or case.dtype))
-
-    def call(*arguments):
-        return run_model(case, dlrm.by_part(case, arguments), launched, empty, shares, lambda known: known)
-
-    return jax.jit(call)
+    made = outputs_of(case, variant, described)
+    launched = {name: returning(described[name], shape, numbers) for name, (shape, numbers) in made.items()}
+    return jax.jit(lambda *arguments: run_model(dlrm.by_part(case, arguments), launched, lambda known: known))
 
 
-def filling(launch):
-    """The launch as a function of its inputs and of what its output is."""
-    return lambda *arguments: run(launch, *arguments[:-1], out=arguments[-1])
+def returning(launch, shape, numbers):
+    """The launch as a function of its arrays, which returns its output."""
+    out = jax.ShapeDtypeStruct(shape, jnp.dtype(DTYPES[[*launch.signature.values()][-1]]))
+    return lambda *arrays: run(launch, *arrays, *numbers.values(), out=out)

@@ -4,8 +4,6 @@ modulus, improved: look-ups within the interaction. naive: a launch of their own
 improved_split are for few rows: seven launches, in which programs share out the weights of wide layers.
 """
 
-import torch
-
 from implementations._shared import dlrm
 from implementations._shared.torch.lookup import prepared_for_kernels
 from implementations.dlrm._triton_kernels import (  # noqa: F401 (parts of the contract)
@@ -15,8 +13,8 @@ from implementations.dlrm._triton_kernels import (  # noqa: F401 (parts of the c
     hashing_of,
     launches,
     named_launches,
+    outputs_of,
     run_model,
-    shares_of,
     skip,
 )
 
@@ -48,25 +46,11 @@ def prepare(case, variant, *inputs):
 def build(case, variant, device, chosen):
     """call(dense (M, N0), ids (M, F), weights …) → (M, 1)."""
     described = named_launches(case, variant, device, chosen)
-    launched, shares = {name: filling(launch.bind()) for name, launch in described.items()}, shares_of(described)
+    made = outputs_of(case, variant, described)
+    launched = {name: described[name].returning(shape, **numbers) for name, (shape, numbers) in made.items()}
 
     def call(*arguments):
         given = dlrm.by_part(case, arguments)
-        tables = given.tables
-
-        def empty(shape, dtype=None):
-            return tables.new_empty(shape, dtype=getattr(torch, dtype) if dtype else None)
-
-        return run_model(case, given, launched, empty, shares, lambda known: known.to(tables.device))
+        return run_model(given, launched, lambda known: known.to(given.tables.device))
 
     return call
-
-
-def filling(launch):
-    """The launch as a function that returns its last argument."""
-
-    def run(*arguments):
-        launch(*arguments)
-        return arguments[-1]
-
-    return run

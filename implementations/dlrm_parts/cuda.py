@@ -73,17 +73,13 @@ def build(case, variant, device, config):
     """call(dense (M, N0), ids (M, F), weights …) → the output up to the part."""
     bottom, *behind = launches(case, variant, device, config)
     dense = perceptron.call(bottom, dense_case(case))
-    interact, sizes = (behind[0].bind(), behind[0].sizes) if behind else (None, ())
-    (M, D), width = case.size("M", "D"), dlrm.interaction_width(case)
+    interact = [interactions.call(b, interaction_case(case), variant, dlrm.interaction_width(case)) for b in behind]
 
     def call(*arguments):
         given = dlrm.by_part(case, arguments)
-        vector = given.tables.new_empty((M, D))
-        dense(given.dense, *given.bottom, vector)
-        if interact is None:
+        vector = dense(given.dense, *given.bottom)
+        if not interact:
             return vector
-        crossed = given.tables.new_empty((M, width))
-        interact(vector, given.ids, given.tables, given.offsets, *(given.prepared or (0, 0)), crossed, *sizes)
-        return crossed
+        return interact[0](vector, given.ids, given.tables, given.offsets, *given.prepared)
 
     return call

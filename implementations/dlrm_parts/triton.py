@@ -73,17 +73,16 @@ def launches(case, variant, device, config):
 
 def build(case, variant, device, chosen):
     """call(dense (M, N0), ids (M, F), weights …) → the output up to the part."""
-    bottom, *behind = (launch.bind() for launch in launches(case, variant, device, chosen))
-    (M, D), width = case.size("M", "D"), dlrm.interaction_width(case)
+    bottom, *behind = launches(case, variant, device, chosen)
+    M, D = case.size("M", "D")
+    dense = bottom.returning((M, D), M=M)
+    interact = [launch.returning((M, dlrm.interaction_width(case))) for launch in behind]
 
     def call(*arguments):
         given = dlrm.by_part(case, arguments)
-        vector = given.tables.new_empty((M, D))
-        bottom(given.dense, *given.bottom, M, vector)
-        if not behind:
+        vector = dense(given.dense, *given.bottom)
+        if not interact:
             return vector
-        crossed = given.tables.new_empty((M, width))
-        behind[0](vector, given.ids, given.tables, given.offsets, *given.prepared, crossed)
-        return crossed
+        return interact[0](vector, given.ids, given.tables, given.offsets, *given.prepared)
 
     return call

@@ -37,17 +37,12 @@ def build(case, variant, device, chosen):
     if case.mode != "forward":
         return _differentiated(case, variant, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
-    run, shape = launch.bind(), case.size("M", "F", "D")
-    count = shape[0] if variant == "naive" else shape[0] * shape[1]
-
-    def call(ids, tables, offsets, known=None, *prepared):
-        y = torch.empty(shape, dtype=tables.dtype, device=tables.device)
-        if variant == "naive":
-            prepared = (prepared[0].to(ids.device),)
-        run(ids, tables, offsets, *prepared, count, y)
-        return y
-
-    return call
+    M, F, D = case.size("M", "F", "D")
+    if variant == "naive":
+        run = launch.returning((M, F, D), M=M)
+        return lambda ids, tables, offsets, _, known: run(ids, tables, offsets, known.to(ids.device))
+    run = launch.returning((M, F, D), count=M * F)
+    return lambda ids, tables, offsets, _=None, *prepared: run(ids, tables, offsets, *prepared)
 
 
 def _differentiated(case, variant, device, chosen):

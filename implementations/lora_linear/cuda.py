@@ -59,18 +59,9 @@ def build(case, variant, device, chosen):
     if case.mode != "forward":
         return backward.build(BACKWARD_FILE, case, device, chosen)
     sizes = M, K, N, R = case.size("M", "K", "N", "R")
-    *first, last = (launch.bind() for launch in launches(case, variant, device, chosen))
-
-    def fused(x, scale, W, b, A, B):
-        y = x.new_empty((M, N))
-        last(x, scale, W, b, A, B, y, *sizes)
-        return y
-
-    def two_launches(x, scale, W, b, A, B):
-        xa = x.new_empty((M, R))
-        first[0](x, A, xa, M, K, R)
-        y = x.new_empty((M, N))
-        last(xa, x, scale, W, b, B, y, *sizes)
-        return y
-
-    return two_launches if first else fused
+    *first, last = launches(case, variant, device, chosen)
+    layer = last.returning({6: (M, N)}, sizes)
+    if not first:
+        return layer
+    down = first[0].returning({2: (M, R)}, (M, K, R))
+    return lambda x, scale, W, b, A, B: layer(down(x, A), x, scale, W, b, B)

@@ -3,8 +3,6 @@
 fused: one launch. two_launches: x @ A first, then the layer with it.
 """
 
-import torch
-
 from implementations._shared.torch.lora import differentiated
 from implementations.lora_linear._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
@@ -27,19 +25,10 @@ def build(case, variant, device, chosen):
     """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N)) → (M, N)."""
     if case.mode != "forward":
         return differentiated(case, device, chosen)
-    *first, last = (launch.bind() for launch in launches(case, variant, device, chosen))
+    *first, last = launches(case, variant, device, chosen)
     M, N, R = case.size("M", "N", "R")
-
-    def fused(x, scale, W, b, A, B):
-        y = torch.empty((M, N), dtype=x.dtype, device=x.device)
-        last(x, scale, W, b, A, B, M, y)
-        return y
-
-    def two_launches(x, scale, W, b, A, B):
-        xa = torch.empty((M, R), dtype=x.dtype, device=x.device)
-        first[0](x, A, M, xa)
-        y = torch.empty((M, N), dtype=x.dtype, device=x.device)
-        last(xa, x, scale, W, b, B, M, y)
-        return y
-
-    return two_launches if first else fused
+    layer = last.returning((M, N), M=M)
+    if not first:
+        return layer
+    down = first[0].returning((M, R), M=M)
+    return lambda x, scale, W, b, A, B: layer(down(x, A), x, scale, W, b, B)

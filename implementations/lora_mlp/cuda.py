@@ -67,13 +67,12 @@ def build(case, variant, device, config):
         ]
         return _layers.differentiated(case, of_layers)
     sizes = [layer.size("M", "K", "N", "R") for layer in _layers.layers(case)]
-    runs = [launch.bind() for launch in launches(case, variant, device, config)]
+    described = launches(case, variant, device, config)
+    runs = [d.returning({6: (M, N)}, (M, K, N, R)) for d, (M, K, N, R) in zip(described, sizes, strict=True)]
 
     def call(x, scale, *arrays):
-        for run, (M, K, N, R), own in zip(runs, sizes, _layers.by_layer(arrays), strict=True):
-            y = x.new_empty((M, N))
-            run(x, scale, *own, y, M, K, N, R)
-            x = y
+        for run, own in zip(runs, _layers.by_layer(arrays), strict=True):
+            x = run(x, scale, *own)
         return x
 
     return call

@@ -1,7 +1,5 @@
 """lora_mlp in Triton: a launch for each layer with its adapter, the kernel of lora_linear's `fused`."""
 
-import torch
-
 from implementations._shared.torch import lora
 from implementations.lora_mlp._layers import by_layer, differentiated, layers, widths
 from implementations.lora_mlp._triton_kernels import TUNABLES, config, fits, launches, own_config, skip  # noqa: F401 (parts of the contract)
@@ -26,13 +24,12 @@ def build(case, variant, device, chosen):
             case, [lora.differentiated(layer, device, own_config(layer, device)) for layer in layers(case)]
         )
     M, columns = case.sizes["M"], widths(case)[1:]
-    runs = [launch.bind() for launch in launches(case, variant, device, chosen)]
+    described = launches(case, variant, device, chosen)
+    runs = [launch.returning((M, N), M=M) for launch, N in zip(described, columns, strict=True)]
 
     def call(x, scale, *arrays):
-        for run, N, own in zip(runs, columns, by_layer(arrays), strict=True):
-            y = torch.empty((M, N), dtype=x.dtype, device=x.device)
-            run(x, scale, *own, M, y)
-            x = y
+        for run, own in zip(runs, by_layer(arrays), strict=True):
+            x = run(x, scale, *own)
         return x
 
     return call

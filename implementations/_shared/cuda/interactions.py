@@ -94,6 +94,13 @@ def launch(file, case, config, hashing="", pitch=None):
     )
 
 
+def call(described, case, hashing, columns):
+    """A function of dense (M, D) and sparse (M, F, D), or with a hashing of ids, tables, offsets and what was prepared for it in the
+    place of `sparse`. It returns (M, columns)."""
+    absent = (4, 5) if hashing == "modulus" else ()
+    return described.returning({len(described.dtypes) - 1: (case.sizes["M"], columns)}, absent=absent)
+
+
 def vector(case):
     """Elements of 16 bytes."""
     return 16 // case.itemsize

@@ -47,16 +47,9 @@ def launch(file, case, hashing, config):
 
 
 def call(described, case, hashing):
-    """A function of ids (M, F), tables, offsets, what was prepared for the hashing, and y (M, F, D), which it writes."""
-    launch, (M, F) = described.bind(), case.size("M", "F")
-
-    def modulus(ids, tables, offsets, y):
-        launch(ids, tables, offsets, 0, 0, y, M * F)
-
-    def naive(ids, tables, offsets, host_known, y):
-        launch(ids, tables, offsets, host_known.to(ids.device), y, M)
-
-    def improved(ids, tables, offsets, keys, positions, y):
-        launch(ids, tables, offsets, keys, positions, y, M * F)
-
-    return {"modulus": modulus, "naive": naive, "improved": improved}[hashing]
+    """A function of ids (M, F), tables, offsets and what was prepared for the hashing, which returns (M, F, D)."""
+    M, F, D = case.size("M", "F", "D")
+    if hashing != "naive":
+        return described.returning({5: (M, F, D)}, (M * F,), absent=(3, 4) if hashing == "modulus" else ())
+    launch = described.returning({4: (M, F, D)}, (M,))
+    return lambda ids, tables, offsets, host_known: launch(ids, tables, offsets, host_known.to(ids.device))

@@ -146,12 +146,6 @@ def launch(file, case, config, pitch=None):
 
 
 def call(described, case):
-    """A function of x (M, N0), W1, b1, W2, b2, … and y (M, N of the last layer), which it writes."""
+    """A function of x (M, N0), W1, b1, W2, b2, …, which returns (M, N of the last layer)."""
     M, layers, *sizes = case.size("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
-    launch, absent = described.bind(), (0,) * (8 - 2 * layers)
-
-    def run(x, *weights_and_y):
-        *weights, y = weights_and_y
-        launch(x, *weights, *absent, y, M, layers, *sizes, *described.sizes)
-
-    return run
+    return described.returning({9: (M, widths(case)[-1])}, (M, layers, *sizes), absent=range(1 + 2 * layers, 9))

@@ -115,12 +115,13 @@ def launch(file, case, device, config):
 
 
 def call(described, case):
-    """A function of x (M, N0), W1, b1, W2, b2, … and y (M, N of the last layer), which it writes."""
-    M, launch, wide = case.sizes["M"], described.bind(), widths(case)[0] > IN_REGISTERS
+    """A function of x (M, N0), W1, b1, W2, b2, …, which returns (M, N of the last layer)."""
+    M, sizes = case.sizes["M"], widths(case)
+    launch, wide = described.returning({10: (M, sizes[-1])}, (M,)), sizes[0] > IN_REGISTERS
 
     def run(x, W1, b1, W2, b2, *others):
-        *third, W, b, y = others
+        *third, W, b = others
         W3, b3 = third or (W2, b2)  # what is not there is not read
-        launch(W1, W2, W3, x if wide else W1, x, b1, b2, b3, W, b, y, M)
+        return launch(W1, W2, W3, x if wide else W1, x, b1, b2, b3, W, b)
 
     return run

@@ -42,7 +42,8 @@ discovery reads them without importing the file:
     BACKEND = "torch"                    or another module of fusebench/backends: whose arrays it takes, which worker runs it
     VARIANTS = {"default": ("product",)} variant → the formula's points that it rounds to the storage dtype
     REQUIRES = {"triton": "triton"}      module → what to `pip install` for it, beyond the back end (may be absent)
-    IN_PLACE = {"in_place": ("x",)}      variant → the inputs that its call overwrites, of those that the case has (may be absent: none)
+    IN_PLACE = {"in_place": ("x",)}      variant → the inputs that its call overwrites, of those that the case has (may be absent: none).
+                                         A key may be a tuple of variants
     COMPUTES = "product"                 which of the kernel's PARTS it is, shown as such in tables (absent: the whole kernel)
     TUNABLES = {"multirow": {"BLOCK_M": (64, 128), "num_warps": (4, 8)}}  variant → its tunables, with the values that are worth
                                          a try (may be absent: none). A key may be a tuple of variants, and the literal may stand in

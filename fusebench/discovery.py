@@ -232,9 +232,7 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
             raise ValueError('VARIANTS must map each variant to a tuple of points, such as {"default": ("product",)}')
         if not maps(requires, is_name):
             raise ValueError('REQUIRES must map modules to packages, such as {"triton": "triton"}')
-        in_place = constants.get("IN_PLACE", {})
-        if not maps(in_place, are_names) or set(in_place) - set(variants):
-            raise ValueError('IN_PLACE must map variants to tuples of inputs, such as {"in_place": ("x",)}')
+        in_place = _in_place(constants.get("IN_PLACE", {}), variants)
         module = f"{syntax.PACKAGE}.{kernel}.{file.stem}"
         if other := next((name for name in syntax.imported(tree, module) if protocol.foreign(name, backend)), None):
             raise ValueError(f"it imports {other}, but its BACKEND is {backend}")
@@ -311,6 +309,15 @@ def is_importable_name(name: str) -> bool:
 def _nearest_name(name: str) -> str:
     words = re.sub(r"\W+", "_", name).strip("_")
     return words if is_importable_name(words) else f"torch_{words}"
+
+
+def _in_place(literal: Any, variants: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """IN_PLACE by variant. A key may be a tuple of variants."""
+    entries: Iterable[tuple[Any, Any]] = literal.items() if isinstance(literal, dict) else [(None, None)]
+    found = {variant: own for key, own in entries for variant in (key if isinstance(key, tuple) and key else (key,))}
+    if not maps(found, are_names) or found.keys() - variants.keys():
+        raise ValueError('IN_PLACE must map variants to tuples of inputs, such as {"in_place": ("x",)}')
+    return found
 
 
 def _tunables(literal: Any, variants: Mapping[str, Any]) -> dict[str, dict[str, tuple[Tunable, ...]]]:

@@ -1,7 +1,7 @@
-"""The CUDA sources once more, with warps that wait at random wherever the blocks of a cluster meet.
+"""The CUDA sources once more, with warps that wait at random wherever the blocks of a cluster meet, or the producers and consumers of a block.
 
-Blocks of a cluster run nearly in step, so that a missing barrier between them, or memory that one overwrites while another reads
-it, seldom shows. Waits longer than all that is between two barriers take them out of step.
+They run nearly in step, so that a missing barrier between them, or memory that one overwrites while another reads it, seldom shows. Waits
+longer than all that is between two barriers take them out of step.
 """
 
 from __future__ import annotations
@@ -23,13 +23,18 @@ ARRIVE = 'asm volatile("barrier.cluster.arrive.release;" ::: "memory");'
 PASS = 'asm volatile("barrier.cluster.wait.acquire;" ::: "memory");'
 TELL = 'asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];"'
 AWAIT = "barrier_wait(full(i), i / STAGES & 1);"
+ACQUIRE = "barrier_wait(empty(i), i / STAGES & 1 ^ 1);"
 CHANGES = {
     "device.cuh": {
         "#pragma once": "#pragma once" + WAIT,
         ARRIVE: "wait_at_random(); " + ARRIVE,
         PASS: PASS + " wait_at_random();",
     },
-    "pipeline.cuh": {TELL: "wait_at_random(); " + TELL, AWAIT: AWAIT + " wait_at_random();"},
+    "pipeline.cuh": {
+        TELL: "wait_at_random(); " + TELL,
+        AWAIT: AWAIT + " wait_at_random();",
+        ACQUIRE: ACQUIRE + " wait_at_random();",
+    },
 }
 
 

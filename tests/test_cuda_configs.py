@@ -204,6 +204,36 @@ def test_calls_hand_over_what_the_launches_say(name, monkeypatch):
     assert seen
 
 
+def test_a_training_step_of_few_rows_has_little_memory_beside_its_outputs(monkeypatch):
+    """The arrays between its launches are mostly where gradients will be."""
+    from implementations._shared.cuda import launch as shared
+
+    made = {}
+
+    class Launcher:
+        def __init__(self, *_):
+            pass
+
+        def __call__(self, *arguments):
+            tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
+            made.update({a.untyped_storage().data_ptr(): a.untyped_storage().nbytes() for a in tensors})
+
+    monkeypatch.setattr(shared, "Launcher", Launcher)
+    module, mathematics = module_of("dlrm_train"), KERNELS["dlrm_train"].mathematics
+    case = make_case(KERNELS["dlrm_train"], mathematics.cases["main"] | {"V": 10}, "bfloat16")
+    rng = np.random.default_rng(0)
+    arrays = {**mathematics.inputs(case, rng), **mathematics.weights(case, rng)}
+    tensors = [torch.from_numpy(np.asarray(a)) for a in arrays.values()]
+    tensors[0] = tensors[0].bfloat16()
+    config = module.config(case, "modulus_two_launches", H200)
+    outputs = module.build(case, "modulus_two_launches", H200, config)(*tensors)
+    for a in tensors:
+        made.pop(a.untyped_storage().data_ptr(), None)
+    returned = {a.untyped_storage().data_ptr(): a.untyped_storage().nbytes() for a in outputs}
+    beside = sum(size for place, size in made.items() if place not in returned)
+    assert beside < 0.15 * sum(made.values())
+
+
 @pytest.mark.parametrize(
     "name, variant", [("lola", "multirow_ws"), ("splacc", "two_accumulators"), ("geglu", "two_accumulators")]
 )

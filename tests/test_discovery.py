@@ -241,6 +241,13 @@ OTHER = 1 / 0
     )  # fmt: skip
 
 
+def test_variants_may_share_what_they_overwrite(tmp_path):
+    text = (
+        'BACKEND = "torch"\nVARIANTS = {"a": (), "b": (), "c": ()}\nIN_PLACE = {("a", "b"): ("x",), "c": ("x", "y")}\n'
+    )
+    assert read(tmp_path, text).in_place == {"a": ("x",), "b": ("x",), "c": ("x", "y")}
+
+
 def test_what_a_file_may_leave_out(tmp_path):
     found = read(tmp_path, PROGRAM)
     assert (found.requires, found.in_place, found.without_gpu, found.computes, found.fused, found.broken) == (
@@ -256,6 +263,7 @@ def test_what_a_file_may_leave_out(tmp_path):
         (PROGRAM + 'WITHOUT_GPU = "no"\n', "it.py is no implementation: WITHOUT_GPU is 'no', not one of timed, interpreted, unavailable"),
         (PROGRAM + "VARIANTS = {}\n", 'VARIANTS must map each variant to a tuple of points, such as {"default": ("product",)}'),
         (PROGRAM + 'VARIANTS = {"a": "bc"}\n', "VARIANTS must map each variant"), (PROGRAM + 'REQUIRES = {"a": ""}\n', "REQUIRES must map modules to packages"),
+        (PROGRAM + 'IN_PLACE = {("default", "other"): ("x",)}\n', "IN_PLACE must map variants"), (PROGRAM + 'IN_PLACE = {(): ("x",)}\n', "IN_PLACE must map variants"),
         (PROGRAM + 'IN_PLACE = {"default": "x"}\n', "IN_PLACE must map variants"), (PROGRAM + 'IN_PLACE = {"other": ("x",)}\n', "IN_PLACE must map variants"),
         (PROGRAM + "FUSED = 1\n", "it.py is no implementation: FUSED is 1; expected True or False"),
         (PROGRAM + "COMPUTES = f()\n", "COMPUTES must be a literal, because it is read without an import"),

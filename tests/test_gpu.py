@@ -215,12 +215,42 @@ def test_blocks_of_a_cluster_may_be_out_of_step(kernels, tmp_path, monkeypatch, 
         [backend.put(a, device) for a in arrays.values()] for arrays in make_sets(kernels[name].mathematics, case, 0, 2)
     ]
     sets = [[*s, *getattr(module, "prepare", lambda *_: ())(case, variant, *s)] for s in sets]
-    call = build(module, case, variant, device)
-    in_step = [call(*s) for s in sets]
+    in_step = build(module, case, variant, device)
     monkeypatch.setattr(module, "FILE", delayed_sources(tmp_path) / name / "cuda.cu")
-    call = build(module, case, variant, device)
-    wrong = sum(not backend.same(call(*sets[i % 2]), in_step[i % 2]) for i in range(400))
-    assert wrong == 0, f"{wrong} of 400 calls"
+    assert_same(in_step, build(module, case, variant, device), sets)
+
+
+def assert_same(in_step, delayed, sets, calls=400):
+    from fusebench.backends import torch as backend
+
+    expected = [in_step(*s) for s in sets]
+    wrong = sum(not backend.same(delayed(*sets[i % 2]), expected[i % 2]) for i in range(calls))
+    assert wrong == 0, f"{wrong} of {calls} calls"
+
+
+@pytest.mark.parametrize(("D", "rows", "keys"), [(64, 64, 128), (64, 128, 128), (128, 128, 64)])
+def test_producers_and_consumers_of_attention_may_be_out_of_step(kernels, tmp_path, monkeypatch, D, rows, keys):
+    """Of both launches of its gradients. racecheck says that the consumers' reads of what a producer's warp has stored are not ordered."""
+    from fusebench.backends import torch as backend
+    from implementations.padded_attention import _cuda_backward
+
+    device = backend.start("cuda")
+    if device.capability != (9, 0):
+        pytest.skip("warpgroups need compute capability 9.0")
+    case = make_case(kernels["padded_attention"], {"B": 2, "H": 12, "T": 1000, "D": D}, "bfloat16", mode="backward")
+    config = {"queries_KERNEL": "warpgroup", "queries_BLOCK_M": rows, "queries_BLOCK_N": keys}
+    config |= {"tokens_KERNEL": "warpgroup", "tokens_BLOCK_M": rows, "tokens_BLOCK_N": 64}
+    sets = make_sets(kernels["padded_attention"].mathematics, case, 0, 2)
+
+    def gradients():
+        forward, backward = _cuda_backward.build(case, device, config)
+        return lambda *arrays: backward(forward(*arrays[:-1])[1], arrays[-1])
+
+    in_step = gradients()
+    monkeypatch.setattr(
+        _cuda_backward, "HOPPER", delayed_sources(tmp_path) / "padded_attention" / _cuda_backward.HOPPER.name
+    )
+    assert_same(in_step, gradients(), [[backend.put(a, device) for a in arrays.values()] for arrays in sets])
 
 
 @pytest.mark.parametrize("implementation", ["triton", "cuda"])

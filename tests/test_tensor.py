@@ -25,6 +25,7 @@ from fusebench.parity.elements import (
     variance_of_sum,
 )
 from fusebench.parity.rounding import Exact, Noisy, Stored
+from fusebench.parity.sums import of_segments
 from fusebench.parity.tensor import FUNCTIONS, SCALARS, UFUNCS, Random, Tensor
 
 INF, NAN = np.inf, np.nan
@@ -131,6 +132,11 @@ def put(a, b):
     a = a * 1
     np.put_along_axis(a, np.argsort(b, axis=2)[:, :, :2], b[:, :, :2], axis=2)
     return a
+
+
+@pytest.mark.parametrize("starts", [[0, 3], [0, 0, 2, 2, 3], [1, 2]], ids=["one", "some of none", "not from the first"])
+def test_sums_of_segments_are_numpy_s(starts):
+    same(lambda values: of_segments(values, np.array(starts)), A[:, 0])
 
 
 def test_reductions_without_an_axis_take_all():

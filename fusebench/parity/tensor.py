@@ -142,6 +142,11 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         """self + size × noise in one pass over memory."""
         return Tensor(torch.addcmul(self.tensor, self._operand(size), self._operand(noise)))
 
+    def of_segments(self, starts: np.ndarray) -> Tensor:
+        """The sums of rows starts[n] … starts[n + 1] - 1 for each n, 0 of none."""
+        rows, lengths = self.tensor[int(starts[0]) : int(starts[-1])], self._value(np.diff(starts))
+        return Tensor(torch.segment_reduce(rows.contiguous(), "sum", lengths=lengths, axis=0, unsafe=True))
+
     def reshape(self, *shape: Any) -> Tensor:
         sizes = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
         return Tensor(self.tensor.reshape(tuple(sizes)))

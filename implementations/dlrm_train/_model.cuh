@@ -25,7 +25,7 @@ struct TrainedLayer {
         float *b6, float *W7, float *b7
 #define SIZES                                                                                                                \
     long long M, long long layers, long long K1, long long K2, long long K3, long long K4, long long K5, long long K6,       \
-        long long K7, int bottom, int F, int D
+        long long K7, int bottom, int F, int D, int largest, int lent
 #define DESCRIBE                                                                                                                    \
     __shared__ TrainedLayer<T> model[MOST];                                                                                         \
     int count = static_cast<int>(layers);                                                                                           \
@@ -33,22 +33,25 @@ struct TrainedLayer {
         float* arrays[2 * MOST] = {W1, b1, W2, b2, W3, b3, W4, b4, W5, b5, W6, b6, W7, b7};                                         \
         int widths[MOST + 1] = {static_cast<int>(K1), static_cast<int>(K2), static_cast<int>(K3), static_cast<int>(K4),             \
                                 static_cast<int>(K5), static_cast<int>(K6), static_cast<int>(K7), 1};                               \
-        describe(model, arrays, widths, count, bottom, D, M, workspace);                                                            \
+        describe(model, arrays, widths, count, bottom, D, M, workspace, largest, lent < 0 ? nullptr : gradients + lent);            \
     }                                                                                                                               \
     __syncthreads()
 
-// A layer is as wide as the next one's input, but for the last of each perceptron.
+// A layer is as wide as the next one's input, but for the last of each perceptron. The arrays of a few rows take less than the gradient of the
+// largest layer's W: all but that layer's own lie in `lent`, its place, where there is one.
 template <typename T>
 __device__ __forceinline__ void describe(TrainedLayer<T>* model, float* const (&arrays)[2 * MOST], const int (&widths)[MOST + 1],
-                                         int count, int bottom, int D, long long M, T* workspace) {
+                                         int count, int bottom, int D, long long M, T* workspace, int largest, float* lent) {
+    T* in_gradient = reinterpret_cast<T*>(lent);
 #pragma unroll
     for (int l = 0; l < MOST; ++l) {
         if (l >= count) break;
         int N = l + 1 == count ? 1 : l + 1 == bottom ? D : widths[l + 1];
-        model[l] = {arrays[2 * l], arrays[2 * l + 1], widths[l], N, workspace, nullptr};
-        workspace += M * model[l].h_pitch();
-        model[l].dz = workspace;
-        workspace += M * model[l].dz_pitch();
+        bool elsewhere = lent && l != largest;
+        T *h = elsewhere ? in_gradient : workspace, *dz = h + M * whole(widths[l], 16), *end = dz + M * whole(N, 16);
+        model[l] = {arrays[2 * l], arrays[2 * l + 1], widths[l], N, h, dz};
+        in_gradient = elsewhere ? end : in_gradient;
+        workspace = elsewhere ? workspace : end;
     }
 }
 

@@ -71,10 +71,10 @@ __device__ __forceinline__ void bring_to_L2(const float* from, long long count, 
 #define PASS                                                                                                                    \
     const T *__restrict__ dense, const Index *__restrict__ ids, const float *__restrict__ labels, const float *__restrict__ tables, \
         const Index *__restrict__ offsets, const int *__restrict__ keys, const int *__restrict__ positions, WEIGHTS, T *workspace, \
-        int *rows, float *losses, T *dvectors, SIZES, int pitch, int at_once
+        float *gradients, int *rows, float *losses, T *dvectors, SIZES, int pitch, int at_once
 #define PASSED                                                                                                                     \
-    dense, ids, labels, tables, offsets, keys, positions, W1, b1, W2, b2, W3, b3, W4, b4, W5, b5, W6, b6, W7, b7, workspace, rows, \
-        losses, dvectors, M, layers, K1, K2, K3, K4, K5, K6, K7, bottom, F, D, pitch, at_once
+    dense, ids, labels, tables, offsets, keys, positions, W1, b1, W2, b2, W3, b3, W4, b4, W5, b5, W6, b6, W7, b7, workspace, gradients, \
+        rows, losses, dvectors, M, layers, K1, K2, K3, K4, K5, K6, K7, bottom, F, D, largest, lent, pitch, at_once
 
 // Shared memory: two places of ROWS rows for what layers take and make, and behind them the sums of warps, or the vectors of samples.
 template <typename T, bool SIMT, bool IMPROVED, int FM, int CLUSTER>
@@ -94,6 +94,7 @@ __device__ __forceinline__ void pass_rows(PASS) {
     long long m0 = static_cast<long long>(blockIdx.x / CLUSTER) * ROWS;
     Rows tile{rank, pitch, m0, M, parts};
     const int last = count - 1;
+    if (blockIdx.x == 0 && threadIdx.x == 0) rows[M * F] = 0;  // blocks of `update` that have read what is lent a place
     auto swap = [&] {
         T* other = in;
         in = out, out = other;

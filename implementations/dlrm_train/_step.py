@@ -5,11 +5,7 @@ from itertools import pairwise
 from implementations._shared import dlrm
 
 IN_PLACE = {
-    "modulus_in_place": (
-        "tables", "bottom_W1", "bottom_b1", "bottom_W2", "bottom_b2", "bottom_W3", "bottom_b3", "bottom_W4", "bottom_b4",
-        "top_W1", "top_b1", "top_W2", "top_b2", "top_W3", "top_b3",
-    ),
-    "improved_in_place": (
+    ("modulus_in_place", "improved_in_place"): (
         "tables", "bottom_W1", "bottom_b1", "bottom_W2", "bottom_b2", "bottom_W3", "bottom_b3", "bottom_W4", "bottom_b4",
         "top_W1", "top_b1", "top_W2", "top_b2", "top_W3", "top_b3",
     ),

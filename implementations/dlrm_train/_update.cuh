@@ -47,15 +47,39 @@ struct OuterTileOf<true, float> {
     using Type = SimtOuterTile;
 };
 
+// Blocks that read what lies in the largest layer's gradient count themselves when they have; blocks that write that gradient come behind all of them in
+// the grid, so that these have begun, and wait for the count.
+struct Readers {
+    int *finished, count;  // null: nothing is lent
+
+    // By all threads, once all have read.
+    __device__ __forceinline__ void one_more() const {
+        if (!finished || threadIdx.x > 0) return;
+        __threadfence();
+        atomicAdd(finished, 1);
+    }
+    __device__ __forceinline__ void wait() const {
+        if (!finished) return;
+        if (threadIdx.x == 0) {
+            int found;
+            do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(found) : "l"(finished) : "memory");
+            while (found < count);
+        }
+        __syncthreads();
+    }
+};
+
 // Tile n of hᵀ dz, and of the step by it.
 template <typename T, bool SIMT, int STAGES>
-__device__ __forceinline__ void update_weights(const TrainedLayer<T>& layer, float* dW, long long M, int n, float rate) {
+__device__ __forceinline__ void update_weights(const TrainedLayer<T>& layer, float* dW, long long M, int n, float rate, Readers readers, bool waits) {
     using Tile = typename OuterTileOf<SIMT, T>::Type;
     extern __shared__ __align__(128) unsigned char memory[];
     int across = (layer.N + SIDE - 1) / SIDE, k0 = n / across * SIDE, n0 = n % across * SIDE;
     Tile tile;
     ColumnLoader<T, true, SIDE, THREADS> x(layer.h, k0, layer.h_pitch(), M), w(layer.dz, n0, layer.dz_pitch(), M);
     mainloop<STAGES>(tile, memory, x, w, static_cast<int>((M + SLAB<T> - 1) / SLAB<T>));
+    if (waits) readers.wait();
+    else readers.one_more();
     each_pair(tile, [](int) { return None{}; }, [&](int row, int column, float v0, float v1, None) {
         int k = k0 + row, n = n0 + column;
         if (k >= layer.K || n >= layer.N) return;
@@ -73,7 +97,7 @@ __device__ __forceinline__ void update_weights(const TrainedLayer<T>& layer, flo
 
 // The sums of columns n0 … n0 + SIDE of dz, and the step of the bias.
 template <typename T>
-__device__ __forceinline__ void update_bias(const TrainedLayer<T>& layer, float* db, long long M, int n0, float rate) {
+__device__ __forceinline__ void update_bias(const TrainedLayer<T>& layer, float* db, long long M, int n0, float rate, Readers readers) {
     constexpr int ACROSS = SIDE / 4, DOWN = THREADS / ACROSS;
     __shared__ Quad<float> sums[DOWN][ACROSS];
     int quad = threadIdx.x % ACROSS, first = threadIdx.x / ACROSS, n = n0 + 4 * quad, pitch = layer.dz_pitch();
@@ -88,6 +112,7 @@ __device__ __forceinline__ void update_bias(const TrainedLayer<T>& layer, float*
     }
     sums[first][quad] = quad_of<float>(sum);
     __syncthreads();
+    readers.one_more();
     int own = threadIdx.x;
     if (own >= SIDE || n0 + own >= layer.N) return;
     float total = 0.0f;
@@ -133,30 +158,38 @@ __device__ __forceinline__ void mean_loss(const float* __restrict__ losses, int 
     *loss = total / static_cast<float>(M);
 }
 
-// gradients: dW and db of each layer, each made up to whole 4 floats. The first blocks have tiles of weights, which take longest.
+// gradients: dW and db of each layer, each made up to whole 4 floats. The first blocks have tiles of weights, which take longest, the largest
+// layer's behind the biases.
 template <typename T, bool SIMT, int STAGES>
 __global__ void __launch_bounds__(THREADS)
-    update(T* workspace, WEIGHTS, float* gradients, float* tables, const int* __restrict__ rows, const T* __restrict__ dvectors,
+    update(T* workspace, WEIGHTS, float* gradients, float* tables, int* rows, const T* __restrict__ dvectors,
            const float* __restrict__ losses, float* loss, double rate, long long parts, SIZES) {
     DESCRIBE;
-    int block = blockIdx.x;
-    float step = static_cast<float>(rate), *to = gradients;
-    for (int l = 0; l < count; ++l) {
-        const TrainedLayer<T>& layer = model[l];
-        int tiles = (layer.K + SIDE - 1) / SIDE * ((layer.N + SIDE - 1) / SIDE);
-        if (block < tiles) return update_weights<T, SIMT, STAGES>(layer, to, M, block, step);
-        block -= tiles;
-        to += whole(layer.K * layer.N, 4) + whole(layer.N, 4);
+    int block = blockIdx.x, own = count;  // the layer of whose weights this block has a tile
+    float step = static_cast<float>(rate);
+    Readers readers{lent < 0 ? nullptr : rows + M * F, 0};
+    auto across = [&](int l) { return (model[l].N + SIDE - 1) / SIDE; };
+    auto tiles = [&](int l) { return (model[l].K + SIDE - 1) / SIDE * across(l); };
+    auto dW = [&](int layer) {
+        float* to = gradients;
+        for (int l = 0; l < layer; ++l) to += whole(model[l].K * model[l].N, 4) + whole(model[l].N, 4);
+        return to;
+    };
+    for (int l = 0; l < count && own == count; ++l) {
+        if (l == largest) continue;
+        if (block < tiles(l)) own = l;
+        else block -= tiles(l);
     }
-    to = gradients;
-    for (int l = 0; l < count; ++l) {
-        const TrainedLayer<T>& layer = model[l];
-        int tiles = (layer.N + SIDE - 1) / SIDE;
-        to += whole(layer.K * layer.N, 4);
-        if (block < tiles) return update_bias(layer, to, M, block * SIDE, step);
-        block -= tiles;
-        to += whole(layer.N, 4);
+    if (own == count) {
+        for (int l = 0; l < count; ++l) {
+            if (block < across(l)) return update_bias(model[l], dW(l) + whole(model[l].K * model[l].N, 4), M, block * SIDE, step, readers);
+            block -= across(l);
+        }
+        readers.count = static_cast<int>(blockIdx.x) - block;
+        if (block < tiles(largest)) own = largest;
+        else block -= tiles(largest);
     }
+    if (own < count) return update_weights<T, SIMT, STAGES>(model[own], dW(own), M, block, step, readers, own == largest);
     if (block == 0) return mean_loss(losses, static_cast<int>(parts), loss, M);
     update_tables(tables, rows, dvectors, M * F, D, block - 1, static_cast<int>(gridDim.x - blockIdx.x) + block - 1, step);
 }

@@ -11,6 +11,7 @@
 //
 // Weights are float32 and multiplied in the dtype of the case.
 //
-// Arrays between the launches have rows of whole 16 elements, zeros behind the layer's width.
+// Arrays between the launches have rows of whole 16 elements, zeros behind the layer's width. Of few rows most of them lie where `update` writes the
+// gradient of the largest layer, which waits until they are read: the outputs take most of the memory, and what is beside them counts.
 #include "_pass.cuh"
 #include "_update.cuh"

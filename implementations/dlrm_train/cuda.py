@@ -22,11 +22,7 @@ VARIANTS = {
     "improved_two_launches": ("cast", "hidden", "interaction", "dz", "dhidden", "dinteraction", "dvectors"),
 }
 IN_PLACE = {
-    "modulus_two_launches": (
-        "tables", "bottom_W1", "bottom_b1", "bottom_W2", "bottom_b2", "bottom_W3", "bottom_b3", "bottom_W4", "bottom_b4",
-        "top_W1", "top_b1", "top_W2", "top_b2", "top_W3", "top_b3",
-    ),
-    "improved_two_launches": (
+    ("modulus_two_launches", "improved_two_launches"): (
         "tables", "bottom_W1", "bottom_b1", "bottom_W2", "bottom_b2", "bottom_W3", "bottom_b3", "bottom_W4", "bottom_b4",
         "top_W1", "top_b1", "top_W2", "top_b2", "top_W3", "top_b3",
     ),
@@ -139,16 +135,28 @@ def _gradients(case):
     return places, end
 
 
-def _workspace(case):
-    """Elements of each layer's input and of the gradient behind it."""
-    return case.sizes["M"] * sum(_whole(K, 16) + _whole(N, 16) for K, N in _step.layers_of(case)[0])
+def _between(case):
+    """Of the arrays between the launches: their elements in memory of their own, the largest layer, and where the gradient of its weights begins, in
+    whose place are the other layers' arrays, or -1 where these do not fit."""
+    layers = _step.layers_of(case)[0]
+    arrays = [case.sizes["M"] * (_whole(K, 16) + _whole(N, 16)) for K, N in layers]
+    weights = [K * N for K, N in layers]
+    largest = weights.index(max(weights))
+    if (sum(arrays) - arrays[largest]) * case.itemsize > 4 * weights[largest]:
+        return sum(arrays), largest, -1
+    return arrays[largest], largest, _gradients(case)[0][largest][0]
 
 
 def _sizes(case):
     """What both kernels have of the model's sizes."""
     layers, bottom = _step.layers_of(case)
     inputs = [K for K, _ in layers] + [0] * (MOST - len(layers))
-    return case.sizes["M"], len(layers), *inputs, *(np.int32(n) for n in (bottom, *case.size("F", "D")))
+    return (
+        case.sizes["M"],
+        len(layers),
+        *inputs,
+        *(np.int32(n) for n in (bottom, *case.size("F", "D"), *_between(case)[1:])),
+    )
 
 
 def launches(case, variant, device, config):
@@ -171,6 +179,7 @@ def launches(case, variant, device, config):
         "int32",
         *parameters,
         dtype,
+        "float32",
         "int32",
         "float32",
         dtype,
@@ -195,7 +204,7 @@ def build(case, variant, device, config):
     first, second = launches(case, variant, device, config)
     pass_rows, update = first.bind(), second.bind()
     (M, F, D), (layers, _) = case.size("M", "F", "D"), _step.layers_of(case)
-    T, tiles, workspace = getattr(torch, case.dtype), -(-M // config["BLOCK_M"]), _workspace(case)
+    T, tiles, (workspace, *_) = getattr(torch, case.dtype), -(-M // config["BLOCK_M"]), _between(case)
     absent, (places, floats) = (0,) * (2 * (MOST - len(layers))), _gradients(case)
 
     def call(dense, ids, labels, *weights):
@@ -205,11 +214,11 @@ def build(case, variant, device, config):
         def made(*shape, dtype=torch.float32):
             return torch.empty(shape, dtype=dtype, device=dense.device)
 
-        between, rows, losses = made(workspace, dtype=T), made(M, F, dtype=torch.int32), made(tiles)
+        between, rows, losses = made(workspace, dtype=T), made(M * F + 1, dtype=torch.int32), made(tiles)
         loss, dvectors, gradients = made(), made(M, F, D, dtype=T), made(floats)
         prepared = given.prepared or (0, 0)
         pass_rows(
-            dense, ids, labels, tables, given.offsets, *prepared, *parameters, *absent, between, rows, losses, dvectors, *first.sizes
+            dense, ids, labels, tables, given.offsets, *prepared, *parameters, *absent, between, gradients, rows, losses, dvectors, *first.sizes
         )  # fmt: skip
         update(between, *parameters, *absent, gradients, tables, rows, dvectors, losses, loss, *second.sizes)
         outputs = [loss, dvectors, tables]

@@ -20,7 +20,7 @@ import numpy as np
 
 from implementations._shared import dlrm as parts
 from implementations._shared.dlrm import LEARNING_RATE
-from implementations._shared.numpy import dlrm, interactions, perceptron
+from implementations._shared.numpy import dlrm, interactions, lookup, perceptron
 from implementations._shared.numpy.dlrm import CASES, DIMENSIONS, OPTIONS, PUBLISHED, weights  # noqa: F401 (the contract's)
 
 BATCH = "M"
@@ -91,9 +91,11 @@ def _stepped(r, old, gradient):
 
 def _new_tables(r, tables, rows, dvectors):
     """The tables after the step, each row with all that is subtracted from it in one sum; one that was not looked up stays, bit for bit."""
-    touched, which = np.unique(rows.reshape(-1), return_inverse=True)
-    order = np.argsort(np.concatenate([np.arange(len(touched)), which]), kind="stable")
-    starts = np.concatenate([[0], np.cumsum(1 + np.bincount(which))])
+    rows = rows.reshape(-1)
+    touched = np.flatnonzero(times := np.bincount(rows))
+    ends, itself = np.cumsum(times[touched]), np.arange(len(touched))
+    order = np.insert(len(touched) + lookup.in_order(rows), ends - times[touched], itself)  # each row before its steps
+    starts = np.concatenate([[0], ends + itself + 1])
     steps = r.compute(-LEARNING_RATE * dvectors).reshape(-1, tables.shape[1])
     sums = r.segments("accumulated", np.concatenate([tables[touched], steps], axis=0)[order], starts)
     place = np.arange(len(tables))

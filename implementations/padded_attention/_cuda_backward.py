@@ -36,12 +36,12 @@ def skip(case, device):
 
 
 def config(case, device):
-    """Of each launch the most rows that leave every multiprocessor a block."""
+    """Of each launch the most rows that leave every multiprocessor a block, nearly so on Hopper; what does not, is for smaller tiles."""
     own = {}
     for name in LAUNCHES:
         fitting = _tiles(case, device, name)
-        # Hopper's are chosen by config.queries_KERNEL and config.tokens_KERNEL until a card has shown their last change to be right
-        enough = _enough(case, fitting, multiprocessors(device))
+        enough = _enough(case, warpgroups(case, device, name), 0.9 * multiprocessors(device))
+        enough += _enough(case, fitting, multiprocessors(device))
         own |= prefixed(name, (enough or fitting[-1:])[0])
     return own
 

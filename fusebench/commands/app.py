@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from fusebench import cases, discovery, folder, provenance, report
 from fusebench.commands import dry_run, keys, runs, show
 from fusebench.commands import story as story_table
-from fusebench.configuration import command_line, jobs, names, request, schema, story, values
+from fusebench.configuration import command_line, compositions, jobs, names, request, schema, story, values
 from fusebench.configuration.request import Request, Requests
 from fusebench.discovery import Kernel
 from fusebench.errors import StorageError, UsageError, fail
@@ -106,6 +106,7 @@ def _prepare(
     return arguments, kept, job, arguments
 
 
+@compositions.kept()
 def start(
     command: str, arguments: Sequence[str], prepare: Callable[[], Prepared], code_of: Callable[[Path], int],
     show_sweep: Callable[[Sequence[Path]], None],

@@ -268,3 +268,24 @@ def test_two_launches_of_lola_take_rows_that_are_no_whole_vectors(N, layout, sha
     assert all(p[:, 1001:].count_nonzero() == 0 and p[:, :1001].eq(1).all() for p in prepared)
     first, last = module.launches(case, "two_launches", H200, module.config(case, "two_launches", H200))
     assert "row_statistics<bfloat16, false>" in first.program.name and "normed_warpgroup" in last.program.name
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "device", "launches"),
+    [
+        ({"M": 1}, {}, H200, ["few_rows::whole"]), ({"M": 64}, {}, H200, ["few_rows::whole"]), ({"M": 32}, {}, A100, ["few_rows::whole"]),
+        ({"M": 2}, {"activation": "silu"}, H200, ["pulled", "few_rows::whole"]), ({"M": 65}, {}, H200, ["few", "products"]),
+        ({"M": 2, "R": 33}, {}, H200, ["few", "products"]), ({"M": 2, "N": 1028}, {}, H200, ["few", "products"]),
+        ({"M": 2}, {"w_layout": "nk"}, H200, ["few", "products"]), ({"M": 64}, {}, A100, ["few", "products"]), ({"M": 1}, {}, RTX3090, ["few", "products"]),
+    ],
+)  # fmt: skip
+def test_lora_of_few_rows_is_one_launch_backward(sizes, options, device, launches):
+    sizes = {"K": 512, "N": 1024, "R": 16} | sizes
+    case = make_case(KERNELS["lora_linear"], sizes, "bfloat16", options=options, mode="backward")
+    module = module_of("lora_linear")
+    config = module.config(case, "two_launches", device)
+    found = module.launches(case, "two_launches", device, config)
+    assert [launch.program.name.partition("<")[0] for launch in found] == launches
+    assert (module.fits(case, "two_launches", device, config | {"KERNEL": "whole"}) is None) == (
+        "few_rows::whole" in launches
+    )

@@ -1,7 +1,8 @@
 """lora_linear in CUDA C++ (_shared/cuda/lora.cuh, which describes the algorithm).
 
 fused           one launch: x @ A is summed beside x @ W
-two_launches    x @ A first, then the layer with it; in the backward modes lora_backward.cuh follows
+two_launches    x @ A first, then the layer with it; in the backward modes lora_backward.cuh follows, in one launch where
+                there are few rows
 """
 
 from pathlib import Path
@@ -23,13 +24,15 @@ EXPECT = (
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    {"variant": "two_launches", "case": "token", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
 TUNABLES = {
     "fused": {"BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256), "num_stages": (2, 3, 4)},
     "two_launches": {
         "up_BLOCK_M": (16, 64, 128), "up_BLOCK_N": (64, 128, 256), "up_num_stages": (2, 3, 4),
         # those of mode=backward
-        "KERNEL": ("tensor", "warpgroup", "simt"),
+        "KERNEL": ("tensor", "warpgroup", "simt", "whole"),
         "dx_BLOCK_M": (16, 64, 128), "dx_BLOCK_N": (64, 128, 256), "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2),
         "dW_BLOCK_M": (16, 64, 128), "dW_BLOCK_N": (64, 128, 256), "dW_num_stages": (2, 3, 4), "dW_CLUSTER": (1, 2),
     },

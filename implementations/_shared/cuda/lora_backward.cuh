@@ -14,9 +14,12 @@
 // On Hopper, where there are many rows, three launches are in place of the last one:
 //
 //   inputs_warpgroup, weights_warpgroup, narrow      dx; dW; and dA, dB and db.
+//
+// Where there are few rows of 16 bits, one launch makes everything but dz: `whole` (lora_few_rows.cuh), behind `pulled`.
 #pragma once
 #include "_shared/cuda/hopper/weights.cuh"
 #include "_shared/cuda/lora.cuh"
+#include "_shared/cuda/lora_few_rows.cuh"
 
 // ---- element by element --------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """The launches of lora_backward.cuh, the backward pass of a linear layer with an adapter, and the choice of their tiles.
 
 `case` is one layer, as in lora.py. The tunables: KERNEL, what multiplies (`tensor` or, IEEE float32, `simt`: one launch of all
-products; `warpgroup`: one of each), and the tiles of the two large products, dx and dW.
+products; `warpgroup`: one of each; `whole`: one launch of everything, of few rows), and the tiles of the two large products, dx and
+dW. `whole` has one tile, and takes dx_num_stages alone.
 """
 
 import itertools
@@ -15,6 +16,8 @@ THREADS, RANKS = 256, 4  # as in `few`
 FEW = 4096  # of elements of dxa: more of them share rows of dz and B in tiles
 NARROW_STAGES = 4  # of dA, dB and db
 MANY_ROWS = 256  # from which warpgroups multiply
+WHOLE_ROWS, WHOLE_RANK = 64, 32  # the most that `whole` takes
+WHOLE_THREADS, WHOLE_LANES, WHOLE_PART = 384, 256, 32  # as in lora_few_rows.cuh: of them READERS, and ROWS
 TILES = tuple(t for t in matmul.TENSOR_TILES if t.columns < 256)  # three kinds of tiles in one kernel
 
 
@@ -29,11 +32,20 @@ def products(case):
 def config(case, device):
     """The tunables of both products."""
     own = products(case)
+    whole = ({**_one_launch(case, device), "KERNEL": "whole", "dx_num_stages": n} for n in (4, 3, 2))
+    if _is_whole(case) and (found := next((c for c in whole if fits(case, device, c) is None), None)):
+        return found
     if case.sizes["M"] >= MANY_ROWS and all(_by_warpgroups(case, own, device)):
         found = {of: matmul.config(own[of], device, matmul.WARPGROUP_TILES) for of in own}
         return {"KERNEL": "warpgroup"} | {
             f"{of}_{name}": value for of, c in found.items() for name, value in c.items() if name != "KERNEL"
         }
+    return _one_launch(case, device)
+
+
+def _one_launch(case, device):
+    """The tunables of `products`."""
+    own = products(case)
     pairs = [(dx, dW) for dx, dW in itertools.product(TILES, TILES) if dx.threads == dW.threads]
     dx, dW = min(pairs, key=lambda pair: _work(own["dx"], pair[0], device) + _work(own["dW"], pair[1], device))
     found = {"KERNEL": "simt" if is_ieee(case) else "tensor"}
@@ -77,6 +89,8 @@ def fits(case, device, config):
             return f"{matmul.NO_WARPGROUPS}, and R in eights"
         reasons = (matmul.fits(own[of], device, of_launch(of, config) | {"KERNEL": kernel}) for of in own)
         return next(filter(None, reasons), None)
+    if kernel == "whole":
+        return _misfit_of_whole(case, device, config)
     if kernel != ("simt" if is_ieee(case) else "tensor"):
         return "IEEE float32 is multiplied by KERNEL=simt, everything else by tensor or warpgroup"
     tiles = [tile_of(config, of) for of in own]
@@ -98,6 +112,9 @@ def launches(file, case, device, config):
     """`few`, or `low` behind `pulled` where there is an activation; then `products`, or dx, dW and `narrow`. `file` includes
     lora_backward.cuh."""
     (K, N), own, dtype = case.size("K", "N"), products(case), case.dtype
+    if config["KERNEL"] == "whole":
+        first = () if case.options["activation"] == "none" else (_elementwise(file, "pulled", case),)
+        return *first, _whole(file, case, device, config)
     first = _low(file, case)
     if config["KERNEL"] == "warpgroup":
         return *first, *_by_warpgroups_launches(file, case, device, config)
@@ -111,6 +128,47 @@ def launches(file, case, device, config):
     grid += _narrow_blocks(K, N, threads)
     program, memory = instance(file, "products", *arguments), _products_bytes(case, config)
     return *first, Launch(program, grid, threads, memory, dtypes=(dtype,) * 12)
+
+
+def _is_whole(case):
+    """Whether `whole` can make the layer's gradients."""
+    M, K, N, R = case.size("M", "K", "N", "R")
+    few = M <= WHOLE_ROWS and R <= WHOLE_RANK and case.itemsize == 2
+    return few and rows_are_aligned(case, K, N) and case.options["w_layout"] == "kn"
+
+
+def _misfit_of_whole(case, device, config):
+    """Why `whole` cannot run with a config, or None."""
+    if not _is_whole(case):
+        return f"KERNEL=whole takes at most {WHOLE_ROWS} rows of 16 bits, R up to {WHOLE_RANK}, K and N in eights, w_layout=kn"
+    if (stages := config["dx_num_stages"]) < 2:
+        return f"dx_num_stages is {stages}: one is read while another is written"
+    usual = _one_launch(case, device) | {"KERNEL": "whole", "dx_num_stages": stages}
+    if other := [f"{name}={value}" for name, value in config.items() if value != usual[name]]:
+        return f"KERNEL=whole takes dx_num_stages alone, not {other[0]}"
+    return too_large(_whole_bytes(case, config), device)
+
+
+def _whole_tile(case):
+    """Rows and columns of xa that it has, powers of two."""
+    M, R = case.size("M", "R")
+    return max(16, 1 << (M - 1).bit_length()), max(8, 1 << (R - 1).bit_length())
+
+
+def _whole_bytes(case, config):
+    """Shared memory of a block of `whole`: of a stage 128 bytes of each row for each reading warp, and rows of A."""
+    rows, rank = _whole_tile(case)
+    stage = (WHOLE_PART + rank + rows) * 128 * WHOLE_LANES // 32
+    return config["dx_num_stages"] * stage + WHOLE_PART * case.sizes["R"] * case.itemsize
+
+
+def _whole(file, case, device, config):
+    """The launch of all gradients of few rows."""
+    (K, N), dtype = case.size("K", "N"), case.dtype
+    program = instance(file, "few_rows::whole", TYPES[dtype], *_whole_tile(case), config["dx_num_stages"])
+    parts = -(-K // WHOLE_PART)
+    grid = min(multiprocessors(device), max(parts, (parts + 1) * -(-N // 256)))
+    return Launch(program, grid, WHOLE_THREADS, _whole_bytes(case, config), dtypes=(dtype,) * 12)
 
 
 def _rank_columns(case):
@@ -185,7 +243,8 @@ def build(file, case, device, config):
     sizes = M, K, N, R = case.size("M", "K", "N", "R")
     nk, linear, few = case.options["w_layout"] == "nk", case.options["activation"] == "none", is_few(case)
     down, up, *activated = (launch.bind() for launch in kept_launches(file, case, device))
-    before = 1 if few or linear else 2
+    whole = config["KERNEL"] == "whole"
+    before = (0 if linear else 1) if whole else 1 if few or linear else 2
     runs = [launch.bind() for launch in launches(file, case, device, config)]
     low, last = runs[:before], runs[before:]
 
@@ -201,9 +260,14 @@ def build(file, case, device, config):
 
     def backward(residuals, dy):
         x, scale, W, A, B, xa, *z = residuals
-        dz, dxa = dy if linear else torch.empty_like(dy), torch.empty_like(xa)
+        dz, dxa = dy if linear else torch.empty_like(dy), None if whole else torch.empty_like(xa)
         dx, dW, db = torch.empty_like(x), torch.empty_like(W), dy.new_empty(N)
         dA, dB = torch.empty_like(A), torch.empty_like(B)
+        if whole:
+            if not linear:
+                low[0](z[0], dy, dz, M * N)
+            last[0](dz, W, x, A, B, xa, scale, dx, dW, dA, dB, db, *sizes)
+            return dx, dW, db, dA, dB
         if few:
             low[0](dy if linear else z[0], dy, scale, B, dz, dxa, N, R)
         else:

@@ -336,6 +336,24 @@ def test_kernels_at_the_same_time_count_once_in_the_span_and_the_busy_time(monke
     assert walls == pytest.approx(extents, abs=1e-9), "from the end of the first flush to that of the last kernel"
 
 
+@pytest.mark.parametrize(
+    ("calls", "expected"),
+    [
+        ([], (0.022, 0.018)),
+        ([(6e-3, 5.9e-3)], (0.022, 0.018)),  # the earlier half
+        ([(6e-3, 5.9e-3), (15e-3, 14.9e-3)], (15e-3, 14.9e-3)),
+        ([(15e-3, 9e-3)], (0.022, 0.018)),
+    ],
+)
+def test_a_host_that_comes_back_late_from_the_last_wait_does_not_stand_for_a_clock(calls, expected):
+    """(when an isolated call was over by the wall clock, by CUPTI), since the profile began"""
+    profile = clock.Profile([], began=7.0, first=100.0, wall=0.022, extent=0.018)
+    turns = [clock.Turn(0, (), None, True, over=7.0 + wall) for wall, _ in calls]
+    found = [SimpleNamespace(kernels=[Kernel("k", 100.0, 100.0 + cupti)]) for _, cupti in calls]
+    queued = clock.Turn(0, (), None, False)
+    assert profile.advance([*turns, queued], [*found, SimpleNamespace(kernels=[])]) == pytest.approx(expected)
+
+
 def test_a_gap_is_never_negative(monkeypatch):
     gpu = SimulatedGpu(monkeypatch, lambda ks: [Kernel(k.name, k.start * 2, k.end * 2) for k in ks])
     for regime in ("queued", "sustained"):

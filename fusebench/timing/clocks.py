@@ -26,8 +26,8 @@ class Check:
 def agreement(checks: Sequence[Check], profiles: Sequence[tuple[float, float]], host: float, run: int) -> Clocks | None:
     """What the second clock says of the isolated calls: None where there were none.
 
-    Hard: neither busy time nor span may exceed the wall time around the same call, and over all profiles the two clocks must
-    advance by the same within 5 % and a millisecond a profile. Where the GPU's time is over five times the
+    Hard: neither busy time nor span may exceed the wall time around the same call, and over all profiles, each up to where they differ
+    least, the two clocks must advance by the same within 5 % and a millisecond a profile. Where the GPU's time is over five times the
     host's, the wall may exceed the span by the host's time and the gap, each at most doubled, and 2 %: more is work that
     CUPTI's records do not show. Elsewhere the host's time hides what the GPU does, and the second clock says n/a; so it does where
     the host was too busy: where most checks would let pass a call of twice the time.

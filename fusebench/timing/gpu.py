@@ -37,7 +37,7 @@ _markers: WeakKeyDictionary[Any, cupti.Marker] = WeakKeyDictionary()
 @dataclass
 class Turn:
     """One call of a chunk: its input set, the inputs, for warm caches those of the untimed call before it, whether it is isolated, and if so the
-    wall time of the call and of the flushes before it."""
+    wall time of the call and of the flushes before it, and when it was over, in seconds of the wall clock."""
 
     place: int
     arguments: Arguments
@@ -45,6 +45,28 @@ class Turn:
     isolated: bool
     wall: float = 0.0
     flush_wall: float = 0.0
+    over: float = 0.0
+
+
+@dataclass(frozen=True)
+class Profile:
+    """The kernels of a chunk, which waited for the device itself, and the two clocks, in seconds: when a flush before it was over, by the
+    wall clock and by CUPTI, and how far each went until the chunk was over."""
+
+    kernels: list[cupti.Kernel]
+    began: float
+    first: float
+    wall: float
+    extent: float
+
+    def advance(self, turns: Sequence[Turn] = (), found: Sequence[cupti.Call] = ()) -> tuple[float, float]:
+        """How far each clock went to the end, or to an isolated call's in the later half, where they differ least: the host may come back late
+        from a wait, while a clock that runs wrong does so at each of them."""
+        ends = [(self.wall, self.extent)]
+        for turn, seen in zip(turns, found, strict=True):
+            if turn.isolated and turn.over - self.began >= self.wall / 2 and seen.kernels:
+                ends.append((turn.over - self.began, max(k.end for k in seen.kernels) - self.first))
+        return min(ends, key=lambda clocks: abs(clocks[0] - clocks[1]))
 
 
 def measure(
@@ -151,9 +173,9 @@ def _queued(
     for number in range(min(CHECKS, count)):
         kinds.insert((number + 1) * len(kinds) // (CHECKS + 1), True)
     turns = _turns(ring, samples, kinds)
-    found = cupti.split(
-        _profile(backend, _chunk(backend, call, ring, samples, turns, flushes), samples), marker, flushes, len(turns)
-    )
+    profile = _profile(backend, _chunk(backend, call, ring, samples, turns, flushes))
+    found = cupti.split(profile.kernels, marker, flushes, len(turns))
+    samples.profiles.append(profile.advance(turns, found))
     _check(samples, turns, found)
     for turn, seen in zip(turns, found, strict=True):
         if not turn.isolated:
@@ -171,8 +193,9 @@ def _isolated(
     _chunk(backend, call, ring, samples, timed, flushes)()
     samples.time += [turn.wall for turn in timed]
     checked = _turns(ring, samples, [True] * together(ring, CHECKS))
-    chunk = _chunk(backend, call, ring, samples, checked, flushes)
-    found = cupti.split(_profile(backend, chunk, samples), marker, flushes, len(checked))
+    profile = _profile(backend, _chunk(backend, call, ring, samples, checked, flushes))
+    found = cupti.split(profile.kernels, marker, flushes, len(checked))
+    samples.profiles.append(profile.advance(checked, found))
     _check(samples, checked, found)
     samples.busy += [check.busy for check in samples.check[-len(checked) :]]
 
@@ -212,7 +235,8 @@ def _chunk(
                 begin = time.perf_counter_ns()
                 output = call(*turn.arguments)
                 backend.wait(output)
-                turn.wall = (time.perf_counter_ns() - begin) / 1e9
+                turn.over = (over := time.perf_counter_ns()) / 1e9
+                turn.wall = (over - begin) / 1e9
             else:
                 output = call(*turn.arguments)
             if turn.place == kept_place(ring):
@@ -240,7 +264,9 @@ def _sustained(
     """Adds one sample: the mean of calls back to back. Where the device is busy nearly throughout, that is from the first
     kernel's start to the last one's end; else by the wall without the profiler, which costs every launch a little."""
     turn, chunk = _row(backend, call, ring, samples, flushes)
-    (seen,) = cupti.split(_profile(backend, chunk, samples), marker, flushes, 1)
+    profile = _profile(backend, chunk)
+    (seen,) = cupti.split(profile.kernels, marker, flushes, 1)
+    samples.profiles.append(profile.advance())
     count, busy, launches = len(seen.kernels), cupti.busy(seen.kernels), samples.launches or 0
     if count != samples.run * launches:
         raise cupti.LostRecords(f"CUPTI recorded {count} kernels of {samples.run} calls with {launches} launches each")
@@ -287,22 +313,20 @@ def _row(
     return turn, chunk
 
 
-def _profile(backend: Backend, chunk: Callable[[], None], samples: Samples) -> list[cupti.Kernel]:
-    """The kernels of a chunk, which waits for the device itself. Both clocks are kept, from the end of a flush before it:
-    a profile's first launch is slow."""
-    took = 0.0
+def _profile(backend: Backend, chunk: Callable[[], None]) -> Profile:
+    """A chunk with the profiler, from the end of a flush before it: a profile's first launch is slow."""
+    began = took = 0.0
 
     def timed() -> None:
-        nonlocal took
+        nonlocal began, took
         backend.flush()
         backend.wait(None)
         begin = time.perf_counter_ns()
         chunk()
-        took = (time.perf_counter_ns() - begin) / 1e9
+        began, took = begin / 1e9, (time.perf_counter_ns() - begin) / 1e9
 
     first, *kernels = cupti.record(timed)
-    samples.profiles.append((took, max(k.end for k in (first, *kernels)) - first.end))
-    return kernels
+    return Profile(kernels, began, first.end, took, max(k.end for k in (first, *kernels)) - first.end)
 
 
 def _launches(

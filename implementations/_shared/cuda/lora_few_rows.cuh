@@ -15,7 +15,7 @@
 
 namespace few_rows {
 
-constexpr int ROWS = 32, READERS = 8, WRITERS = 4;
+constexpr int ROWS = 32, COLUMNS = 64, READERS = 8, WRITERS = 4;
 
 // Element `which` of both: that of `low` below that of `high`.
 __device__ __forceinline__ unsigned paired(unsigned low, unsigned high, int which) {
@@ -154,7 +154,8 @@ template <typename T, int BM>
 __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const T* __restrict__ x, const T* __restrict__ xa,
                                                 const T* __restrict__ scale, T* __restrict__ dW, T* __restrict__ dB,
                                                 T* __restrict__ db, int M, long long K, long long N, int R) {
-    constexpr int PARTS = BM / 16, GROUPS = BM < 64 ? 2 : 1, COLUMNS = GROUPS * 32;  // what registers hold
+    constexpr int PARTS = BM / 16, GROUPS = COLUMNS / 32;
+    constexpr bool AHEAD = BM < 64;  // registers hold the next unit's rows beside this one's
     int warp = threadIdx.x / 32 - READERS, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     unsigned of_dW = static_cast<unsigned>((K + ROWS - 1) / ROWS), down = of_dW + (R + ROWS) / ROWS;
     unsigned across = static_cast<unsigned>((N + COLUMNS * WRITERS - 1) / (COLUMNS * WRITERS));
@@ -195,21 +196,14 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
     unsigned right[GROUPS][PARTS][4][2], place = begin % down, strip = begin / down;
     long long n0 = 0;
     bool fresh = true;
-    if (begin < end) load(place);
+    if (AHEAD && begin < end) load(place);
 #pragma unroll 1
     for (unsigned unit = begin; unit < end; ++unit) {
-        unsigned a[2][PARTS][4], next = place + 1 == down ? 0 : place + 1;
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
-#pragma unroll
-            for (int p = 0; p < PARTS; ++p)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) a[i][p][e] = paired(left[p][e / 2 * 2][e % 2], left[p][e / 2 * 2 + 1][e % 2], i);
-        if (unit + 1 < end) load(next);
         if (fresh) {
             n0 = (static_cast<long long>(strip) * WRITERS + warp) * COLUMNS;
 #pragma unroll
-            for (int group = 0; group < GROUPS; ++group)
+            for (int group = 0; group < GROUPS; ++group) {
+                if (!AHEAD) asm volatile("" ::: "memory");  // registers do not hold what all of them load at once
 #pragma unroll
                 for (int p = 0; p < PARTS; ++p) {
                     long long n = n0 + group * 32 + g / 2 * 8;
@@ -226,7 +220,17 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
                             right[group][p][j][deep] = paired(reinterpret_cast<const unsigned(&)[4]>(v[2 * deep])[j],
                                                               reinterpret_cast<const unsigned(&)[4]>(v[2 * deep + 1])[j], g % 2);
                 }
+            }
         }
+        if (!AHEAD) load(place);
+        unsigned next = place + 1 == down ? 0 : place + 1, a[2][PARTS][4];
+#pragma unroll
+        for (int i = 0; i < 2; ++i)
+#pragma unroll
+            for (int p = 0; p < PARTS; ++p)
+#pragma unroll
+                for (int e = 0; e < 4; ++e) a[i][p][e] = paired(left[p][e / 2 * 2][e % 2], left[p][e / 2 * 2 + 1][e % 2], i);
+        if (AHEAD && unit + 1 < end) load(next);
         long long n = n0 + t * 8;
         auto multiply = [&](float (&c)[4][4], int i, int group) {
 #pragma unroll
@@ -240,21 +244,22 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
             for (int e = 0; e < 8; ++e) v.at[e] = from_float<T>(times * c[e / 2][2 * half + e % 2]);
             return v;
         };
-        if (place < of_dW) {
-            long long k = static_cast<long long>(place) * ROWS + 2 * g;
-            T* to = dW + k * N + n;
+        bool of_x = place < of_dW;
+        long long first = static_cast<long long>(of_x ? place : place - of_dW) * ROWS, row0 = first + 2 * g;
+        if (of_x && first + ROWS <= K && n0 + COLUMNS <= N) {  // no branch among the stores
+            T* to = dW + row0 * N + n;
+            float c[2][GROUPS][4][4] = {};
 #pragma unroll
             for (int i = 0; i < 2; ++i)
 #pragma unroll
                 for (int group = 0; group < GROUPS; ++group) {
-                    float c[4][4] = {};
-                    multiply(c, i, group);
+                    multiply(c[i][group], i, group);
 #pragma unroll
                     for (int half = 0; half < 2; ++half)
-                        if (k + half * 16 < K && n + group * 32 < N) store_vector(to + (half * 16 + i) * N + group * 32, packed(c, half, 1.0f));
+                        store_vector(to + (half * 16 + i) * N + group * 32, packed(c[i][group], half, 1.0f));
                 }
         } else {
-            int r0 = static_cast<int>(place - of_dW) * ROWS + 2 * g;
+            long long rows = of_x ? K : R;  // below those of dB stands db
 #pragma unroll
             for (int i = 0; i < 2; ++i)
 #pragma unroll
@@ -263,9 +268,10 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
                     multiply(c, i, group);
 #pragma unroll
                     for (int half = 0; half < 2; ++half) {
-                        int r = r0 + half * 16 + i;
-                        if (r <= R && n + group * 32 < N)
-                            store_vector((r < R ? dB + r * N : db) + n + group * 32, packed(c, half, r < R ? factor : 1.0f));
+                        long long row = row0 + half * 16 + i;
+                        T* to = row < rows ? (of_x ? dW : dB) + row * N : db;
+                        if (row < rows + !of_x && n + group * 32 < N)
+                            store_vector(to + n + group * 32, packed(c, half, of_x || row == rows ? 1.0f : factor));
                     }
                 }
         }

@@ -15,7 +15,7 @@
 
 namespace few_rows {
 
-constexpr int ROWS = 32, READERS = 8, WRITERS = 4;
+constexpr int ROWS = 32, COLUMNS = 64, READERS = 8, WRITERS = 4;
 
 // Element `which` of both: that of `low` below that of `high`.
 __device__ __forceinline__ unsigned paired(unsigned low, unsigned high, int which) {
@@ -154,7 +154,8 @@ template <typename T, int BM>
 __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const T* __restrict__ x, const T* __restrict__ xa,
                                                 const T* __restrict__ scale, T* __restrict__ dW, T* __restrict__ dB,
                                                 T* __restrict__ db, int M, long long K, long long N, int R) {
-    constexpr int PARTS = BM / 16, GROUPS = BM < 64 ? 2 : 1, COLUMNS = GROUPS * 32;  // what registers hold
+    constexpr int PARTS = BM / 16, GROUPS = COLUMNS / 32;
+    constexpr bool AHEAD = BM < 64;  // registers hold the next unit's rows beside this one's
     int warp = threadIdx.x / 32 - READERS, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     unsigned of_dW = static_cast<unsigned>((K + ROWS - 1) / ROWS), down = of_dW + (R + ROWS) / ROWS;
     unsigned across = static_cast<unsigned>((N + COLUMNS * WRITERS - 1) / (COLUMNS * WRITERS));
@@ -163,45 +164,46 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
     float factor = to_float(*scale);
     const unsigned short one = from_float<T>(1.0f).bits;
 
-    // of row m, the columns of [x, xa, 1] that are rows 2 * l and 2 * l + 1 of a unit
-    auto pair = [&](unsigned unit, int m, int l) -> unsigned {
-        if (m >= M) return 0;
-        unsigned place = unit % down;
-        if (place < of_dW) {
-            long long k = static_cast<long long>(place) * ROWS + 2 * l;
-            return k < K ? *reinterpret_cast<const unsigned*>(x + m * K + k) : 0;
-        }
-        int r = static_cast<int>(place - of_dW) * ROWS + 2 * l;
-        auto at = [&](int r) -> unsigned { return r < R ? xa[static_cast<long long>(m) * R + r].bits : r == R ? one : 0; };
-        return at(r) | at(r + 1) << 16;
-    };
+    // Rows 2 * g and 2 * g + 1 of the unit at `place`, and those 16 below, of all m.
     unsigned left[PARTS][4][2];
-    auto load = [&](unsigned unit) {
-#pragma unroll
-        for (int p = 0; p < PARTS; ++p)
-#pragma unroll
-            for (int q = 0; q < 4; ++q)
-#pragma unroll
-                for (int half = 0; half < 2; ++half) left[p][q][half] = pair(unit, p * 16 + 2 * t + q % 2 + q / 2 * 8, g + half * 8);
-    };
-    unsigned right[GROUPS][PARTS][4][2], strip = ~0u;
-    long long n0 = 0;
-    if (begin < end) load(begin);
-#pragma unroll 1
-    for (unsigned unit = begin; unit < end; ++unit) {
-        unsigned a[2][PARTS][4], place = unit % down;
-#pragma unroll
-        for (int i = 0; i < 2; ++i)
+    auto load = [&](unsigned place) {
+        if (place < of_dW) {
+            long long k = static_cast<long long>(place) * ROWS + 2 * g;
+            const T* from = x + 2 * t * K + k;
 #pragma unroll
             for (int p = 0; p < PARTS; ++p)
 #pragma unroll
-                for (int e = 0; e < 4; ++e) a[i][p][e] = paired(left[p][e / 2 * 2][e % 2], left[p][e / 2 * 2 + 1][e % 2], i);
-        if (unit + 1 < end) load(unit + 1);
-        if (unit / down != strip) {
-            strip = unit / down;
+                for (int q = 0; q < 4; ++q)
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        int m = p * 16 + q % 2 + q / 2 * 8;
+                        bool inside = m + 2 * t < M && k + half * 16 < K;
+                        left[p][q][half] = inside ? *reinterpret_cast<const unsigned*>(from + m * K + half * 16) : 0;
+                    }
+        } else {
+            auto at = [&](int m, int r) -> unsigned { return m >= M ? 0 : r < R ? xa[m * R + r].bits : r == R ? one : 0; };
+#pragma unroll
+            for (int p = 0; p < PARTS; ++p)
+#pragma unroll
+                for (int q = 0; q < 4; ++q)
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        int m = p * 16 + 2 * t + q % 2 + q / 2 * 8, r = static_cast<int>(place - of_dW) * ROWS + 2 * (g + half * 8);
+                        left[p][q][half] = at(m, r) | at(m, r + 1) << 16;
+                    }
+        }
+    };
+    unsigned right[GROUPS][PARTS][4][2], place = begin % down, strip = begin / down;
+    long long n0 = 0;
+    bool fresh = true;
+    if (AHEAD && begin < end) load(place);
+#pragma unroll 1
+    for (unsigned unit = begin; unit < end; ++unit) {
+        if (fresh) {
             n0 = (static_cast<long long>(strip) * WRITERS + warp) * COLUMNS;
 #pragma unroll
-            for (int group = 0; group < GROUPS; ++group)
+            for (int group = 0; group < GROUPS; ++group) {
+                if (!AHEAD) asm volatile("" ::: "memory");  // registers do not hold what all of them load at once
 #pragma unroll
                 for (int p = 0; p < PARTS; ++p) {
                     long long n = n0 + group * 32 + g / 2 * 8;
@@ -218,30 +220,62 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
                             right[group][p][j][deep] = paired(reinterpret_cast<const unsigned(&)[4]>(v[2 * deep])[j],
                                                               reinterpret_cast<const unsigned(&)[4]>(v[2 * deep + 1])[j], g % 2);
                 }
+            }
         }
+        if (!AHEAD) load(place);
+        unsigned next = place + 1 == down ? 0 : place + 1, a[2][PARTS][4];
 #pragma unroll
         for (int i = 0; i < 2; ++i)
 #pragma unroll
-            for (int group = 0; group < GROUPS; ++group) {
-                float c[4][4] = {};
+            for (int p = 0; p < PARTS; ++p)
 #pragma unroll
-                for (int p = 0; p < PARTS; ++p)
+                for (int e = 0; e < 4; ++e) a[i][p][e] = paired(left[p][e / 2 * 2][e % 2], left[p][e / 2 * 2 + 1][e % 2], i);
+        if (AHEAD && unit + 1 < end) load(next);
+        long long n = n0 + t * 8;
+        auto multiply = [&](float (&c)[4][4], int i, int group) {
 #pragma unroll
-                    for (int j = 0; j < 4; ++j) multiply_add(c[j], a[i][p], right[group][p][j], T{});
-                long long n = n0 + group * 32 + t * 8;
+            for (int p = 0; p < PARTS; ++p)
 #pragma unroll
-                for (int half = 0; half < 2; ++half) {
-                    int l = 2 * (g + half * 8) + i, r = static_cast<int>(place - of_dW) * ROWS + l;
-                    long long k = static_cast<long long>(place) * ROWS + l;
-                    bool of_x = place < of_dW;
-                    T* to = of_x ? (k < K ? dW + k * N : nullptr) : r < R ? dB + r * N : r == R ? db : nullptr;
-                    float times = of_x || r == R ? 1.0f : factor;
-                    Vector<T> v;
+                for (int j = 0; j < 4; ++j) multiply_add(c[j], a[i][p], right[group][p][j], T{});
+        };
+        auto packed = [](const float (&c)[4][4], int half, float times) {
+            Vector<T> v;
 #pragma unroll
-                    for (int e = 0; e < 8; ++e) v.at[e] = from_float<T>(times * c[e / 2][2 * half + e % 2]);
-                    if (to && n < N) store_vector(to + n, v);
+            for (int e = 0; e < 8; ++e) v.at[e] = from_float<T>(times * c[e / 2][2 * half + e % 2]);
+            return v;
+        };
+        bool of_x = place < of_dW;
+        long long first = static_cast<long long>(of_x ? place : place - of_dW) * ROWS, row0 = first + 2 * g;
+        if (of_x && first + ROWS <= K && n0 + COLUMNS <= N) {  // no branch among the stores
+            T* to = dW + row0 * N + n;
+            float c[2][GROUPS][4][4] = {};
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+#pragma unroll
+                for (int group = 0; group < GROUPS; ++group) {
+                    multiply(c[i][group], i, group);
+#pragma unroll
+                    for (int half = 0; half < 2; ++half)
+                        store_vector(to + (half * 16 + i) * N + group * 32, packed(c[i][group], half, 1.0f));
                 }
-            }
+        } else {
+            long long rows = of_x ? K : R;  // below those of dB stands db
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+#pragma unroll
+                for (int group = 0; group < GROUPS; ++group) {
+                    float c[4][4] = {};
+                    multiply(c, i, group);
+#pragma unroll
+                    for (int half = 0; half < 2; ++half) {
+                        long long row = row0 + half * 16 + i;
+                        T* to = row < rows ? (of_x ? dW : dB) + row * N : db;
+                        if (row < rows + !of_x && n + group * 32 < N)
+                            store_vector(to + n + group * 32, packed(c, half, of_x || row == rows ? 1.0f : factor));
+                    }
+                }
+        }
+        place = next, fresh = next == 0, strip += fresh;
     }
 }
 

@@ -19,9 +19,13 @@ DTYPES = [np.dtype(n) for n in ("float32", "float16", "float64", "int64", "int32
 NAMES = ("torch", "jax", "numpy")
 
 
-@pytest.fixture(params=NAMES)
-def backend(request):
-    return load(request.param)
+@pytest.fixture(params=(*NAMES, "jax as on a GPU"))
+def backend(request, monkeypatch):
+    name, _, elsewhere = request.param.partition(" ")
+    module = load(name)
+    if elsewhere:
+        monkeypatch.setattr(module, "_on_host", lambda: False)
+    return module
 
 
 @pytest.fixture(params=("torch", "jax"))
@@ -103,13 +107,16 @@ def test_overwriting_keeps_the_memory_where_a_framework_can(name):
     assert module.get(a).tolist() == [2, 2, 2]
 
 
-def test_jax_overwrites_memory_by_donating_it(jax):
-    a, b = (jax.copy(jax.put(np.full(3, v, np.float32), CPU)) for v in (1, 2))
+@pytest.mark.parametrize("on_host", [True, False])
+@pytest.mark.parametrize("made", [lambda jax, a: jax.copy(a), lambda jax, a: jax.move_rows(a, 0, 1, (0, 2))])
+def test_jax_overwrites_memory_by_donating_it(jax, monkeypatch, made, on_host):
+    monkeypatch.setattr(jax, "_on_host", lambda: on_host)
+    a, b = (made(jax, jax.put(np.full(300, v, np.float32), CPU)) for v in (1, 2))
     place = a.unsafe_buffer_pointer()
     new = jax.overwrite(a, b)
-    assert jax.get(new).tolist() == [2, 2, 2] == jax.get(b).tolist() and a.is_deleted()
+    assert jax.get(new).tolist() == [2] * 300 == jax.get(b).tolist() and a.is_deleted()
     assert new.unsafe_buffer_pointer() == place != b.unsafe_buffer_pointer()
-    assert jax.get(jax.overwrite(a, b)).tolist() == [2, 2, 2], "a call that donates its input has taken the memory"
+    assert jax.get(jax.overwrite(a, b)).tolist() == [2] * 300, "a call that donates its input has taken the memory"
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -99,11 +99,14 @@ def test_a_move_and_the_one_back_leave_each_row_where_it_was(move, axis):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "int32", "bool"])
-@pytest.mark.parametrize("name", ["torch", "jax"])
-def test_every_back_end_moves_rows_alike(name, dtype):
+@pytest.mark.parametrize("name", ["torch", "jax", "jax as on a GPU"])
+def test_every_back_end_moves_rows_alike(monkeypatch, name, dtype):
+    name, _, elsewhere = name.partition(" ")
     backend = importlib.import_module(f"fusebench.backends.{name}")
     if name == "jax":
         backend.jax.config.update("jax_enable_x64", True)
+    if elsewhere:
+        monkeypatch.setattr(backend, "_on_host", lambda: False)
     array = np.arange(24).reshape(2, 4, 3).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
     here = backend.put(array, CPU)
     for axis, shift, exchanged in ((1, 3, (0, 2)), (-2, 1, (3, 3)), (0, 1, (1, 0))):

@@ -84,7 +84,7 @@ def test_what_is_no_function_of_a_module_is_no_state_of_the_process(monkeypatch)
     before = state.functions()
     monkeypatch.setattr("numpy.pi", 3)
     monkeypatch.setattr("time.timezone", "a text")
-    assert state.replaced(before, state.functions()) == () and "time.timezone" not in before
+    assert state.replaced(before, state.functions()) == () and "time.timezone" not in before.values
 
 
 def test_a_method_of_a_tensor_may_not_be_replaced_and_a_generator_s_seed_may(monkeypatch):
@@ -102,7 +102,7 @@ def test_a_method_of_a_tensor_may_not_be_replaced_and_a_generator_s_seed_may(mon
 def test_a_framework_that_is_not_loaded_has_no_functions(monkeypatch):
     for name in ("torch", "jax"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    found = state.functions()
+    found = state.functions().values
     assert "time.time" in found and "numpy.matmul" in found
     assert not [name for name in found if name.startswith(("torch.Tensor", "jax.jit"))]
 

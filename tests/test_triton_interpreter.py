@@ -14,8 +14,15 @@ triton = pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
 import triton.language as tl  # noqa: E402
-from triton.language import core  # noqa: E402
+from triton.language import core, semantic  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
+
+CHANGED = (  # beside what exchanges names
+    (interpreter, "_get_np_dtype"),
+    (core.block_type, "__init__"),
+    (core.tensor, "__init__"),
+    (semantic.TritonSemantic, "broadcast_impl_value"),
+)
 
 
 def twice(value):
@@ -58,6 +65,8 @@ def quickened(monkeypatch):
     monkeypatch.setattr(builder, "options", dataclasses.replace(builder.options, sanitize_overflow=True))
     monkeypatch.setattr(interpreter, "_LangPatchScope", interpreter._LangPatchScope)
     monkeypatch.setattr(interpreter, "_patch_lang", counted)
+    for place, name in CHANGED:
+        monkeypatch.setattr(place, name, getattr(place, name))
     triton_interpreter.quicken()
     return calls
 
@@ -87,9 +96,12 @@ def test_integers_wrap_as_those_of_a_compiled_kernel_do(quickened):
 
 
 def test_twice_is_once(quickened):
-    before = interpreter._patch_lang, interpreter._LangPatchScope, interpreter.interpreter_builder.options
+    def parts():
+        return [getattr(*c) for c in ((interpreter, "_patch_lang"), (interpreter, "_LangPatchScope"), *CHANGED)]
+
+    before = parts(), interpreter.interpreter_builder.options
     triton_interpreter.quicken()
-    assert before == (interpreter._patch_lang, interpreter._LangPatchScope, interpreter.interpreter_builder.options)
+    assert before == (parts(), interpreter.interpreter_builder.options)
 
 
 def test_another_interpreter_is_left_alone(monkeypatch):
@@ -105,3 +117,74 @@ def test_what_is_computed_is_the_same_bit_for_bit(quickened, monkeypatch):
     fast = launch(dtype=torch.float16)[1].numpy()
     monkeypatch.undo()
     assert np.array_equal(fast.view(np.int16), launch(dtype=torch.float16)[1].numpy().view(np.int16))
+
+
+@interpreter.InterpretedFunction
+def total(a, b):
+    return a + b
+
+
+@interpreter.InterpretedFunction
+def blocks(x, y, sums, rows, M: tl.constexpr, N: tl.constexpr):
+    """Blocks of one shape and of others, scalars, masks, pointers, casts, a reduction, a product."""
+    i, j = tl.arange(0, M), tl.arange(0, N)
+    places, mask = i[:, None] * N + j[None, :], (i[:, None] < rows) & (j[None, :] != 3)
+    value = tl.load(x + places, mask, other=1.5).to(tl.float32)
+    value = (
+        tl.where(value > 0, value * 2, 1 - value)
+        + tl.reduce(value, 1, total)[:, None]
+        + tl.reduce(value, 0, total)[None, :]
+    )
+    square = tl.dot(value, tl.trans(value), input_precision="ieee")
+    tl.store(y + places, value.to(y.dtype.element_ty), mask)
+    tl.store(sums + tl.arange(0, M), tl.reduce(square, 0, total) + tl.full([M], 1, tl.float32))
+
+
+def blocks_of(dtype):
+    x = (torch.arange(32 * 16) % 7 - 2).to(dtype).reshape(32, 16)
+    y, sums = torch.zeros_like(x), torch.zeros(32)
+    blocks[(1,)](x, y, sums, 30, M=32, N=16)
+    return y.float().numpy(), sums.numpy()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.int8])
+def test_blocks_of_many_shapes_are_the_same_bit_for_bit(request, monkeypatch, dtype):
+    slow = blocks_of(dtype)
+    request.getfixturevalue("quickened")
+    for was, is_ in zip(slow, blocks_of(dtype), strict=True):
+        assert np.array_equal(was, is_) and len(np.unique(is_)) > 2
+
+
+SCALARS = [v for v in vars(tl).values() if isinstance(v, tl.dtype) and v.name != "void" and v.is_ptr() is False]
+
+
+@pytest.mark.parametrize("dtype", SCALARS, ids=str)
+def test_types_are_what_they_were(request, dtype):
+    def seen():
+        scalars = dtype, tl.pointer_type(dtype)
+        types = [
+            *scalars,
+            *(tl.block_type(s, shape) for s in scalars for shape in ([4], [4, tl.constexpr(2)], tl.tuple([4, 2]))),
+        ]
+        tensors = [tl.tensor(None, type_) for type_ in types]
+        shown = [(str(t.type), t.type.mangle(), list(t.shape), t.numel.value, str(t.dtype), str(t)) for t in tensors]
+        return shown, [str(interpreter._get_np_dtype(type_)) for type_ in types], [a == b for a in types for b in types]
+
+    was = seen()
+    request.getfixturevalue("quickened")
+    assert seen() == was == seen()
+
+
+@pytest.mark.parametrize("shape", [[3], [4.0], (4,), [], [2**21]])
+def test_a_shape_that_none_can_have_is_refused(quickened, shape):
+    tl.block_type(tl.int32, [4])  # which 4.0 equals
+    for _ in range(2):
+        with pytest.raises((TypeError, ValueError, AssertionError)):
+            tl.block_type(tl.int32, shape)
+
+
+def test_blocks_that_do_not_fit_are_refused(quickened):
+    with pytest.raises(ValueError, match="incompatible dimensions"):
+        interpreter.interpreter_semantic.broadcast_impl_value(
+            *(tl.tensor(None, tl.block_type(tl.int32, [n])) for n in (4, 8))
+        )

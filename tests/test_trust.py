@@ -103,18 +103,25 @@ def test_functions_are_compared_by_themselves_and_by_their_code():
     def other():
         return 2
 
-    before = {"m.kept": (kept, kept.__code__), "m.gone": (other, other.__code__)}
-    after = {"m.kept": (kept, kept.__code__), "m.new": (other, other.__code__)}
+    def seen(**codes):
+        return state.Functions(
+            {f"m.{name}": {"kept": kept}.get(name, other) for name in codes},
+            {f"m.{n}": c for n, c in codes.items() if c},
+        )
+
+    before = seen(kept=kept.__code__, gone=other.__code__)
+    after = seen(kept=kept.__code__, new=other.__code__)
     assert state.replaced(before, after) == ("m.gone",)
-    assert state.replaced({"m.kept": (kept, other.__code__)}, after) == ("m.kept",)
-    assert state.replaced({}, after) == ()
+    for code in (other.__code__, None):
+        assert state.replaced(seen(kept=code), after) == ("m.kept",)
+    assert state.replaced(seen(), after) == state.replaced(seen(kept=None), seen(kept=None)) == ()
 
 
 def test_the_harness_s_own_functions_are_among_those_that_are_compared():
     found = state.functions()
     names = {"time.perf_counter_ns", "builtins.min", "fusebench.timing.cpu.time", "fusebench.workers.outputs.fault",
              "fusebench.timing.samples.Ring.__getitem__"}  # fmt: skip
-    assert names <= set(found) and state.replaced(found, state.functions()) == ()
+    assert names <= set(found.values) and state.replaced(found, state.functions()) == ()
 
 
 # Files

@@ -62,8 +62,15 @@ def get(array: jax.Array) -> np.ndarray:
     return np.asarray(array)
 
 
+def _on_host() -> bool:
+    """Whether NumPy sees the memory of arrays."""
+    return jax.default_backend() == "cpu"
+
+
 def copy(array: jax.Array) -> jax.Array:
-    """The same bits in memory of its own."""
+    """The same bits in memory of its own. On a CPU without XLA, which compiles for each shape anew."""
+    if _on_host():
+        return jax.device_put(array, jax.devices()[0], may_alias=False)
     return jnp.array(array, copy=True)
 
 
@@ -78,7 +85,12 @@ def _copied_into(array: jax.Array, value: jax.Array) -> jax.Array:
 
 
 def move_rows(array: jax.Array, axis: int, shift: int, exchanged: tuple[int, int]) -> jax.Array:
-    """`array` rolled along the axis, then with two rows exchanged."""
+    """`array` rolled along the axis, then with two rows exchanged. On a CPU without XLA."""
+    if _on_host():
+        moved = np.roll(np.asarray(array), shift, axis)
+        rows = np.moveaxis(moved, axis, 0)
+        rows[[*exchanged]] = rows[[*reversed(exchanged)]]
+        return copy(jax.device_put(moved))  # XLA's own memory, which may be donated
     return _moved(array, axis % array.ndim, shift, *exchanged)
 
 
@@ -91,8 +103,13 @@ def _moved(array: jax.Array, axis: int, shift: int, a: int, b: int) -> jax.Array
 
 
 def same(a: jax.Array, b: jax.Array) -> bool:
-    """Whether two arrays have the same bits, compared where they are."""
-    return a.shape == b.shape and a.dtype == b.dtype and bool(_same_bits(a, b))
+    """Whether two arrays have the same bits, compared where they are. On a CPU without XLA."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return False
+    if _on_host():
+        here, there = (np.ascontiguousarray(array).view(np.uint8) for array in (a, b))
+        return np.array_equal(here, there)
+    return bool(_same_bits(a, b))
 
 
 @jax.jit

@@ -8,7 +8,8 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -60,14 +61,32 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, .
     return _few(found)
 
 
-def functions() -> dict[str, tuple[Any, Any]]:
-    """The functions that results and clocks depend on, with their code: those of Python, the frameworks and the harness."""
-    return {name: (value, getattr(value, "__code__", None)) for name, value in _functions()}
+@dataclass(frozen=True)
+class Functions:
+    """The functions that results and clocks depend on, by name, and the code of those that have some."""
+
+    values: Mapping[str, Any]
+    codes: Mapping[str, Any]
+
+    def same(self, name: str, after: Functions) -> bool:
+        """Whether it is the same function; methods of a class are made anew each time that one asks for them, and are equal."""
+        was, is_ = self.values[name], after.values.get(name)
+        if self.codes.get(name) is not after.codes.get(name):
+            return False
+        return was is is_ or (type(was) is type(is_) and not isinstance(was, type) and bool(was == is_))
 
 
-def replaced(before: Mapping[str, tuple[Any, Any]], after: Mapping[str, tuple[Any, Any]]) -> tuple[str, ...]:
+def functions() -> Functions:
+    """The functions of Python, the frameworks and the harness. Some thousand: nothing is made for each that Python's collection of
+    garbage would look at."""
+    values = dict(_functions())
+    codes = ((name, getattr(value, "__code__", None)) for name, value in values.items() if not isinstance(value, type))
+    return Functions(values, {name: code for name, code in codes if code is not None})
+
+
+def replaced(before: Functions, after: Functions) -> tuple[str, ...]:
     """The names of those that are not what they were; what was not there before was not replaced."""
-    return _few([name for name, old in before.items() if not _same(old, after.get(name, (None, None)))])
+    return _few([name for name in before.values if not before.same(name, after)])
 
 
 def _few(found: list[str]) -> tuple[str, ...]:
@@ -124,10 +143,4 @@ def _functions() -> Iterator[tuple[str, Any]]:
 
 
 def _is_code(value: Any) -> bool:
-    return isinstance(value, Callable | property | classmethod | staticmethod)  # type: ignore[arg-type]
-
-
-def _same(old: tuple[Any, Any], new: tuple[Any, Any]) -> bool:
-    """Whether it is the same function; methods of a class are made anew each time that one asks for them, and are equal."""
-    (was, its), (is_, code) = old, new
-    return its is code and (was is is_ or (type(was) is type(is_) and not isinstance(was, type) and bool(was == is_)))
+    return callable(value) or isinstance(value, property | classmethod | staticmethod)

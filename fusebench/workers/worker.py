@@ -66,7 +66,7 @@ class Bench:
         self.numbers: Sequence[int] = ()  # of the sets in the ring
         self.fused = False  # whether calls are watched for operators
         self.before: dict[str, Any] = {}  # the state of the process when the cell in hand began
-        self.functions: dict[str, Any] = {}  # and those that results and clocks depend on
+        self.functions = state.Functions({}, {})  # and those that results and clocks depend on
         self.batch = Batch(self.backend)
 
     def info(self) -> protocol.WorkerInfo:

@@ -14,11 +14,13 @@ import toys
 
 from fusebench.dtypes import FORMATS
 from fusebench.parity import jitted
-from fusebench.parity.elements import drawn_on_gpu, larger, spacing, stored, variance_of_sum
+from fusebench.parity.elements import deviation_of_sum, drawn_on_gpu, larger, spacing, stored, summed
 from fusebench.parity.rounding import Exact, Noisy
 from fusebench.parity.tensor import Random, Tensor
 
-CODES = [getattr(jitted, name) for name in ("SPACING", "STORED", "COMPUTED", "ROUNDED", "LARGER", "VARIANCE")]
+CODES = [
+    getattr(jitted, name) for name in ("SPACING", "STORED", "COMPUTED", "ROUNDED", "LARGER", "DEVIATION", "SUMMED")
+]
 HEAD = """
 #include <cmath>
 #include <cstring>
@@ -133,16 +135,19 @@ def test_noise_takes_beyond_the_largest_number_what_rounding_may(on_gpu, how):
     np.testing.assert_allclose(got, expected, rtol=1e-15)
 
 
-def test_variances_of_sums_are_numpy_s(on_gpu):
+def test_the_noise_of_sums_is_numpy_s(on_gpu):
     rng = np.random.default_rng(3)
     total, squares, in_order = rng.standard_normal((3, 500)) ** 2
     for a in (total, squares, in_order):
         a[rng.integers(0, 500, 30)] = np.nan
         a[rng.integers(0, 500, 30)] = np.inf
-    got = variance_of_sum(*map(tensor, (total, squares, in_order)), 7)
-    np.testing.assert_allclose(got.tensor, variance_of_sum(total, squares, in_order, 7), rtol=1e-14)
-    a, b = values_of("float32")[:, :200] * [[1.0], [0.5]]
-    np.testing.assert_array_equal(larger(tensor(a), tensor(b)).tensor, larger(a, b))
+    for function in (
+        lambda t, s, o: deviation_of_sum(t, s, o, 7, 2.0**-5, 0.01), lambda t, s, o: larger(t, -2 * s, 0.1), lambda t, s, o: larger(t, t, 1.0),
+        lambda t, s, o: summed(t, s, 0.3, o, t + 1),
+    ):  # fmt: skip
+        with np.errstate(all="ignore"):
+            expected = function(total, squares, in_order)
+        np.testing.assert_allclose(function(*map(tensor, (total, squares, in_order))).tensor, expected, rtol=1e-14)
 
 
 def formula(r, x, W):

@@ -17,7 +17,7 @@ from fusebench.cases import make_case
 from fusebench.contract import DTYPES, Cell
 from fusebench.inputs import make_sets, save
 from fusebench.machine import DeviceInfo
-from fusebench.parity import reference
+from fusebench.parity import jitted, reference
 from fusebench.parity.elements import stored
 from fusebench.parity.judge import Judge
 from fusebench.parity.pieces import Sized
@@ -348,6 +348,7 @@ def a_gpu(monkeypatch):
     ones, waits = torch.ones, []
     monkeypatch.setattr(torch, "ones", lambda *size, device="cpu", **options: ones(*size, **options))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("finished"))
+    monkeypatch.setattr(jitted, "begin", lambda: waits.append("compiled"))
     return waits
 
 
@@ -362,8 +363,10 @@ def test_on_a_gpu_memory_is_given_back_and_what_is_held_all_the_same_is_told(mon
 def test_a_chunk_on_a_cpu_has_one_thread_because_others_run_beside_it(monkeypatch, a_gpu):
     threads = []
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    assert Reference("cuda").device == "cuda" and not threads and a_gpu == ["finished"], "it has begun on the device"
-    assert Reference("cpu").device == "cpu" and threads == [1] and len(a_gpu) == 1
+    assert Reference("cuda").device == "cuda" and not threads and a_gpu == ["compiled", "finished"], (
+        "it has begun on the device"
+    )
+    assert Reference("cpu").device == "cpu" and threads == [1] and len(a_gpu) == 2
 
 
 # The verdict after it; the reference's worker is one in this process, on the CPU

@@ -35,17 +35,37 @@ def drawn_on_gpu(how: str, value: Any, noise: Any, dtype: str, spacings: float =
     return getattr(value, how)(noise, spacings * 2.0**-mantissa, 2.0**smallest, highest)
 
 
-def larger(a: Any, b: Any) -> Any:
-    """`a` where that is the larger in magnitude, else `b`."""
-    return a.larger(b) if getattr(a, "is_cuda", False) else np.where(np.abs(a) > np.abs(b), a, b)
+def larger(a: Any, b: Any, times: float) -> Any:
+    """So many times `a` where that is the larger in magnitude, else `b`; 0 where it is not finite."""
+    if getattr(a, "is_cuda", False):
+        return a.larger(b, times)
+    return finite(times * np.where(np.abs(a) > np.abs(b), a, b))
 
 
 def variance_of_sum(total: Any, squares: Any, in_order: Any, steps: int) -> Any:
     """What additions of relative error 1, uniform, make of a sum in so many steps, of terms with those `squares`: as in random order, or
     with the mean square `in_order` of its partial sums if that is more (docs/numerics.md)."""
-    if getattr(total, "is_cuda", False):
-        return total.variance_of_sum(squares, in_order, float(steps))
     return steps / 3 * np.maximum(total**2 / 3 + squares / 6, in_order)
+
+
+def deviation_of_sum(total: Any, squares: Any, in_order: Any, steps: int, unit: float, lost: float) -> Any:
+    """The standard deviation of that sum where they have the relative error `unit` and `lost` is added; 0 where it is not finite."""
+    if getattr(total, "is_cuda", False):
+        return total.deviation_of_sum(squares, in_order, float(steps), unit, lost)
+    return finite(np.hypot(unit * np.sqrt(variance_of_sum(total, squares, in_order, steps)), lost))
+
+
+def summed(total: Any, cut: Any, share: Any, deviation: Any, noise: Any) -> Any:
+    """total + cut × share + deviation × noise, where `share` is one number for all."""
+    if getattr(total, "is_cuda", False) and isinstance(share, float):
+        return total.summed(cut, float(share), deviation, noise)
+    return moved(moved(total, cut, share), deviation, noise)
+
+
+def sum_of_squares(value: Any, axis: int, keepdims: bool) -> Any:
+    """Along an axis."""
+    fused = getattr(value, "sum_of_squares", None)  # tensors in one go
+    return (value**2).sum(axis=axis, keepdims=keepdims) if fused is None else fused(axis, keepdims)
 
 
 def finite(value: Any) -> Any:

@@ -46,14 +46,25 @@ template <typename T> T rounded(T x, T noise, T times, T smallest, T highest) {
     return fabs(nearest) > highest ? copysign(__longlong_as_double(0x7FF0000000000000LL), nearest) : nearest;
 }
 """
+# what is not finite moves nothing
 LARGER = """
-template <typename T> T larger(T a, T b) { return fabs(a) > fabs(b) ? a : b; }
+template <typename T> T larger(T a, T b, T times) {
+    const T size = times * (fabs(a) > fabs(b) ? a : b);
+    return isfinite(size) ? size : 0.0;
+}
 """
-# of a sum in so many steps, from its squares and from those of its partial sums; NaN wins
-VARIANCE = """
-template <typename T> T variance(T total, T squares, T in_order, T steps) {
+# from the squares of a sum's terms and of its partial sums, of which NaN wins
+DEVIATION = """
+template <typename T> T deviation(T total, T squares, T in_order, T steps, T unit, T lost) {
     const T at_random = total * total / 3 + squares / 6;
-    return steps / 3 * (at_random > in_order || isnan(at_random) ? at_random : in_order);
+    const T variance = steps / 3 * (at_random > in_order || isnan(at_random) ? at_random : in_order);
+    const T size = hypot(unit * sqrt(variance), lost);
+    return isfinite(size) ? size : 0.0;
+}
+"""
+SUMMED = """
+template <typename T> T summed(T total, T cut, T deviation, T noise, T share) {
+    return total + cut * share + deviation * noise;
 }
 """
 
@@ -82,14 +93,31 @@ def rounded(values: torch.Tensor, noise: torch.Tensor, times: float, smallest: f
     )
 
 
-def larger(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """`a` where that is the larger in magnitude, else `b`."""
-    return _compiled(LARGER, ())(a, b)
+def larger(a: torch.Tensor, b: torch.Tensor, times: float) -> torch.Tensor:
+    """`elements.larger`."""
+    return _compiled(LARGER, ("times",))(a, b, times=times)
 
 
-def variance(total: torch.Tensor, squares: torch.Tensor, in_order: torch.Tensor, steps: float) -> torch.Tensor:
-    """`elements.variance_of_sum`."""
-    return _compiled(VARIANCE, ("steps",))(total, squares, in_order, steps=steps)
+def deviation(
+    total: torch.Tensor, squares: torch.Tensor, in_order: torch.Tensor, steps: float, unit: float, lost: float
+) -> torch.Tensor:
+    """`elements.deviation_of_sum`."""
+    return _compiled(DEVIATION, ("steps", "unit", "lost"))(total, squares, in_order, steps=steps, unit=unit, lost=lost)
+
+
+def summed(
+    total: torch.Tensor, cut: torch.Tensor, deviation: torch.Tensor, noise: torch.Tensor, share: float
+) -> torch.Tensor:
+    """`elements.summed`."""
+    return _compiled(SUMMED, ("share",))(total, cut, deviation, noise, share=share)
+
+
+def begin() -> None:
+    """Compiles all of them, for what they are called with."""
+    x, noise = torch.ones(8, dtype=torch.float64, device="cuda"), torch.ones(8, device="cuda")
+    spacing(x, 1.0, 1.0), stored(x, 1.0, 1.0, 1.0)
+    computed(x, noise, 1.0, 1.0, 1.0), rounded(x, noise, 1.0, 1.0, 1.0)
+    larger(x, x, 1.0), deviation(x, x, x, 1.0, 1.0, 1.0), summed(x, x, x, noise, 1.0)
 
 
 @cache

@@ -17,7 +17,19 @@ import numpy as np
 
 from fusebench.contract import Case
 from fusebench.dtypes import FORMATS
-from fusebench.parity.elements import centred, drawn_on_gpu, finite, larger, moved, spacing, stored, variance_of_sum
+from fusebench.parity.elements import (
+    centred,
+    deviation_of_sum,
+    drawn_on_gpu,
+    finite,
+    larger,
+    moved,
+    spacing,
+    stored,
+    sum_of_squares,
+    summed,
+    variance_of_sum,
+)  # fmt: skip
 from fusebench.parity.sums import mean_of_partial_sums, of_segments, partial_sums, repeated
 
 # An elementary function in float32 is off by up to 2 units in the last place (CUDA C++ Programming Guide, mathematical
@@ -244,9 +256,9 @@ class Noisy(Exact):
 
     def _deviation(
         self, total: np.ndarray, squares: np.ndarray, in_order: np.ndarray, unit: float, steps: int, terms: int = 0,
-        repeats: Any = 0.0,
+        repeats: Any = 0.0, lost: float = 0.0,
     ) -> np.ndarray:  # fmt: skip
-        """Standard deviation of a sum of K terms in `steps` additions of relative error `unit`.
+        """Standard deviation of a sum of K terms in `steps` additions of relative error `unit`, and of what is `lost` besides.
 
         Each addition errs by a uniform share of `unit` times the partial sum. In random order the squares of the partial
         sums have the mean total²/3 + squares/6 (docs/numerics.md). Most programs add in the order of memory, where they have
@@ -256,14 +268,14 @@ class Noisy(Exact):
         powers of 2 errs by the same amount: the errors add up instead of averaging, to the variance (unit terms total)²/45.
         So do those of `repeats` terms with the same value, to (unit total)² terms repeats / 45.
         """
-        variance = variance_of_sum(total, squares, in_order, steps)
-        if terms > 5:  # from where the latter is the larger
-            scatter = squares / terms - (total / terms) ** 2
-            # 1e-15: what float64 leaves of a difference between equal terms
-            equal = scatter < spacing(total, "float32") ** 2 + 1e-15 * squares / terms
-            alike = np.where(equal, terms, repeats)
-            variance = np.maximum(variance, terms * alike * total**2 / 45)
-        return unit * np.sqrt(variance)
+        if terms <= 5:  # from where the latter is the larger
+            return deviation_of_sum(total, squares, in_order, steps, unit, lost)
+        scatter = squares / terms - (total / terms) ** 2
+        # 1e-15: what float64 leaves of a difference between equal terms
+        equal = scatter < spacing(total, "float32") ** 2 + 1e-15 * squares / terms
+        alike = np.where(equal, terms, repeats)
+        variance = np.maximum(variance_of_sum(total, squares, in_order, steps), terms * alike * total**2 / 45)
+        return finite(np.hypot(unit * np.sqrt(variance), lost))
 
     def _of_product(self, a: np.ndarray, b: np.ndarray, product: np.ndarray) -> tuple[np.ndarray, Any]:
         """The standard deviation of summing a @ b = `product` over K; and what tensor cores cut off everywhere towards zero, else 0."""
@@ -272,36 +284,38 @@ class Noisy(Exact):
         # once for each k, in the product or in the sum, half of the smallest subnormal may be lost at most
         lost = 2.0**-150 * math.sqrt(K / 3)
         if not self.tensor_cores:
-            return finite(np.hypot(self._deviation(product, squares, in_order, 2.0**-24, K, K), lost)), 0.0
+            return self._deviation(product, squares, in_order, 2.0**-24, K, K, lost=lost), 0.0
         steps = math.ceil(K / TENSOR_CORE_STEP)
-        deviation = self._deviation(product, squares, in_order, TENSOR_CORE_UNIT, steps)
+        deviation = self._deviation(product, squares, in_order, TENSOR_CORE_UNIT, steps, lost=lost)
         # half of the most that a step may lose of a partial sum adds up: a sum that ends near zero may have been larger on the way
         mean = mean_of_partial_sums(a, b, TENSOR_CORE_STEP)
-        cut = TENSOR_CORE_UNIT / 2 * steps * larger(mean, product)
-        if self.tf32:
-            # each operand loses between 0 and 2^-10 of itself: a mean of half that, and a variance of its square / 12
-            sizes = (_tf32_size(a) ** 2) @ (_tf32_size(b) ** 2)
-            deviation = np.hypot(deviation, TF32_TRUNCATION * np.sqrt(sizes / 6))
-            cut = cut + TF32_TRUNCATION * product
-        return finite(np.hypot(deviation, lost)), finite(cut)
+        cut = larger(mean, product, TENSOR_CORE_UNIT / 2 * steps)
+        if not self.tf32:
+            return deviation, cut
+        # each operand loses between 0 and 2^-10 of itself: a mean of half that, and a variance of its square / 12
+        sizes = (_tf32_size(a) ** 2) @ (_tf32_size(b) ** 2)
+        return finite(np.hypot(deviation, TF32_TRUNCATION * np.sqrt(sizes / 6))), finite(
+            cut + TF32_TRUNCATION * product
+        )
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         product = a @ b
         deviation, cut = self._once(lambda: self._of_product(a, b, product))
-        exact = moved(product, cut, self.towards_zero) if self.tensor_cores else product
-        return moved(exact, deviation, self._normal(product))
+        if not self.tensor_cores:
+            return moved(product, deviation, self._normal(product))
+        return summed(product, cut, self.towards_zero, deviation, self._normal(product))
 
     def sum(self, value: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
         total, K = value.sum(axis=axis, keepdims=keepdims), value.shape[axis]
 
         def sizes() -> tuple[np.ndarray, np.ndarray]:
-            squares = (value**2).sum(axis=axis, keepdims=keepdims)
-            in_order = (np.cumsum(value, axis=axis) ** 2).mean(axis=axis, keepdims=keepdims)
+            squares = sum_of_squares(value, axis, keepdims)
+            in_order = sum_of_squares(np.cumsum(value, axis=axis), axis, keepdims) / K
             # terms of less than half a spacing of the sum are lost, one by one, by a program that adds them one by one
             half = spacing(value.sum(axis=axis, keepdims=True), "float32") / 2
             lost = np.where(np.abs(value) < half, value, 0.0).sum(axis=axis, keepdims=keepdims)
             repeats = repeated(value, axis, keepdims)
-            return finite(self._deviation(total, squares, in_order, 2.0**-24, K, K, repeats)), finite(lost)
+            return self._deviation(total, squares, in_order, 2.0**-24, K, K, repeats), finite(lost)
 
         deviation, lost = self._once(sizes)
         return moved(total + self.towards_zero * lost, deviation, self._normal(total))

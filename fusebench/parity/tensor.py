@@ -119,13 +119,21 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         """The same of values that are up to `highest`; those beyond `stored`. On a GPU."""
         return Tensor(jitted.rounded(self.tensor.double(), noise.tensor, times, smallest, highest))
 
-    def larger(self, other: Tensor) -> Tensor:
-        """The larger in magnitude. On a GPU."""
-        return Tensor(jitted.larger(self.tensor, other.tensor))
+    def larger(self, other: Tensor, times: float) -> Tensor:
+        """`elements.larger`. On a GPU."""
+        return Tensor(jitted.larger(self.tensor, other.tensor, times))
 
-    def variance_of_sum(self, squares: Tensor, in_order: Tensor, steps: float) -> Tensor:
-        """`elements.variance_of_sum`. On a GPU."""
-        return Tensor(jitted.variance(self.tensor, squares.tensor, in_order.tensor, steps))
+    def deviation_of_sum(self, squares: Tensor, in_order: Tensor, steps: float, unit: float, lost: float) -> Tensor:
+        """`elements.deviation_of_sum`. On a GPU."""
+        return Tensor(jitted.deviation(self.tensor, squares.tensor, in_order.tensor, steps, unit, lost))
+
+    def summed(self, cut: Tensor, share: float, deviation: Tensor, noise: Tensor) -> Tensor:
+        """`elements.summed`. On a GPU."""
+        return Tensor(jitted.summed(self.tensor, cut.tensor, deviation.tensor, noise.tensor, share))
+
+    def sum_of_squares(self, axis: int, keepdims: bool) -> Tensor:
+        """In one pass over memory."""
+        return Tensor(torch.linalg.vector_norm(self.tensor, dim=axis, keepdim=keepdims) ** 2)
 
     def finite(self) -> Tensor:
         """The values, 0 where they are not finite, in one pass over memory."""

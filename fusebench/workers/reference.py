@@ -10,7 +10,7 @@ import torch
 
 from fusebench import inputs
 from fusebench.machine import DeviceInfo
-from fusebench.parity import reference
+from fusebench.parity import jitted, reference
 from fusebench.workers import protocol
 
 
@@ -25,7 +25,8 @@ class Reference:
             torch.set_num_threads(1)  # chunks of rows run beside one another
         else:
             torch.ones(8, 8, dtype=torch.float64, device=device) @ torch.ones(8, 8, dtype=torch.float64, device=device)
-            torch.cuda.synchronize()  # the context and cuBLAS are there when the worker is: they take seconds
+            jitted.begin()
+            torch.cuda.synchronize()  # the context, cuBLAS and what is compiled are there when the worker is: they take seconds
 
     def known(self, asked: protocol.CheckRows | protocol.EvaluateRows) -> dict[Any, Any]:
         """What was computed for these inputs; what was for another case is given up."""

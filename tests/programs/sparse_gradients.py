@@ -5,6 +5,7 @@ import numpy as np
 from programs import Mistake, Program
 from programs.arithmetic import (
     TF32,
+    bfloat16_cut,
     edit,
     first_again,
     in_halves,
@@ -191,6 +192,13 @@ def of_attention(dtype="float32", program=F, **hooks):
     return Mistake(attention_gradient(**staged, **hooks), program, TOKENS, dtype, mode="backward")
 
 
+def of_tf32(**hooks):
+    product = "tf32 cut off"
+    return Mistake(
+        attention_gradient(product=TF32[product], **hooks), product, TOKENS, precision="tf32", mode="backward"
+    )
+
+
 def of_pairs(dtype="float32", options=None, **hooks):
     return Mistake(interaction_gradient(**hooks), "symmetric", PAIRS, dtype, options=options or {}, mode="backward")
 
@@ -217,6 +225,11 @@ MISTAKES = {
         "dQ scaled twice": of_attention(dq_scale=1 / np.sqrt(19)),
         "delta forgotten": of_attention(ds_of=lambda p, dp, delta: p * dp),
         "delta forgotten in bfloat16": of_attention("bfloat16", S, ds_of=lambda p, dp, delta: p * dp),
+        "delta forgotten in tf32": of_tf32(ds_of=lambda p, dp, delta: p * dp),
+        "delta of the row before in tf32": of_tf32(inner=lambda delta: np.roll(delta, 1, axis=-2)),
+        "delta in bfloat16 in tf32": of_tf32(inner=bfloat16_cut),
+        "the mask forgotten in dQ only, tf32": of_tf32(seen_by_dq=causal_forgotten),
+        "the diagonal hidden in dK, tf32": of_tf32(for_dk=diagonal_hidden),
         "delta of the row before": of_attention(inner=lambda delta: np.roll(delta, 1, axis=-2)),
         "delta of another head": of_attention(inner=lambda delta: np.roll(delta, 1, axis=1)),
         "delta in float16": of_attention(inner=lambda delta: wide(delta.astype(np.float16))),

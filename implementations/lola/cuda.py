@@ -148,7 +148,7 @@ def _row_config(case, device):
     # Of an H200: 133 µs and 150 at 1×8192→32768 in bfloat16, 252 and 263 in float32; but 13.2 and 12.3 at 1×1024→4096 in float32, where
     # registers hold all that a multiprocessor has of W, and 50 and 42 at 1×14336→4096 in bfloat16, where a row's part is 64 bytes
     share = case.sizes["K"] * case.sizes["N"] * case.itemsize / multiprocessors(device)
-    return (_ring_config(case, device) if share > 128 << 10 else None) or _registers_config(case, device)
+    return (_ring_config(case, device) if share > 256 << 10 else None) or _registers_config(case, device)
 
 
 def _shares(case, width, device):

@@ -181,7 +181,12 @@ def multiplies_by_warpgroups(case, device):
 def best(tiles, M, N, parts, device):
     """The tile with the least work on the busiest multiprocessor."""
     sms = multiprocessors(device)
-    return min(tiles, key=lambda t: -(-blocks(t, M, N, parts) // sms) * t.rows * t.columns * t.cost)
+
+    def work(tile):
+        rounds = -(-blocks(tile, M, N, parts) // sms)
+        return rounds * tile.rows * tile.columns * tile.cost * (1.02 if tile.cluster > 1 and rounds == 1 else 1.0)
+
+    return min(tiles, key=work)
 
 
 def blocks(tile, M, N, parts=1):

@@ -152,10 +152,9 @@ def test_gradients_of_attention_by_warpgroups_are_for_hopper(case, device, said)
     assert re.search(said, reason) if said else reason is None, reason
 
 
-@pytest.mark.parametrize("name", KERNELS)
-def test_calls_hand_over_what_the_launches_say(name, monkeypatch):
-    """The dtype of each tensor, on the CPU, where no kernel computes anything; and no operator of Torch does either."""
-    from fusebench.backends.torch import watch
+@pytest.fixture
+def handed(monkeypatch):
+    """The arguments of each launch, whose tensors have the dtypes that it names; on the CPU, where no kernel computes anything."""
     from implementations._shared.cuda import launch as shared
 
     seen = []
@@ -180,28 +179,56 @@ def test_calls_hand_over_what_the_launches_say(name, monkeypatch):
                 tensors = [made[p] if p in made else 0 if p in absent else next(rest) for p in range(len(dtypes))]
                 assert not [*rest]
                 self(*tensors, *numbers)
-                return made.popitem()[1] if len(made) == 1 else tuple(made.values())
+                found = tuple(made[place] for place in sorted(made))
+                return found if len(found) > 1 else found[0]
 
             return call
 
     monkeypatch.setattr(shared, "Launcher", Launcher)
-    module, mathematics = module_of(name), KERNELS[name].mathematics
+    return seen
+
+
+def tensors_of(name, case):
+    """The inputs of a case by their names."""
+    mathematics, rng = KERNELS[name].mathematics, np.random.default_rng(0)
+    arrays = {**mathematics.inputs(case, rng), **mathematics.weights(case, rng)}
+    tensors = {n: torch.from_numpy(np.asarray(a)) for n, a in arrays.items()}
+    own = {n: getattr(torch, mathematics.own_dtypes.get(n, case.dtype) or "float32") for n in arrays}
+    return {n: t.to(own[n]) if t.is_floating_point() else t for n, t in tensors.items()}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_calls_hand_over_what_the_launches_say(name, handed):
+    """And no operator of Torch computes anything."""
+    from fusebench.backends.torch import watch
+
+    module = module_of(name)
     for case, variant in cells(name, H200, lambda case: case.startswith("odd") or case == "one"):
-        rng = np.random.default_rng(0)
-        arrays = {**mathematics.inputs(case, rng), **mathematics.weights(case, rng)}
-        own = {name: mathematics.own_dtypes.get(name, case.dtype) or "float32" for name in arrays}
-        tensors = [torch.from_numpy(np.asarray(a)) for a in arrays.values()]
-        tensors = [
-            t.to(getattr(torch, own[name])) if t.is_floating_point() else t
-            for name, t in zip(arrays, tensors, strict=True)
-        ]
+        tensors = tensors_of(name, case).values()
         prepared = getattr(module, "prepare", lambda *_: ())(case, variant, *tensors)
         config = module.config(case, variant, H200)
-        before = len(seen)
+        before = len(handed)
         _, beside = watch(module.build(case, variant, H200, config), [*tensors, *prepared])
         assert not beside, (case.id, variant, beside)
-        assert len(seen) - before == len(module.launches(case, variant, H200, config)), (case.id, variant)
-    assert seen
+        assert len(handed) - before == len(module.launches(case, variant, H200, config)), (case.id, variant)
+    assert handed
+
+
+@pytest.mark.parametrize("name", [n for n, k in KERNELS.items() if k.implementations["cuda"].backward])
+def test_gradients_have_the_shapes_of_what_they_are_of(name, handed):
+    module, mathematics = module_of(name), KERNELS[name].mathematics
+    for case, variant in cells(name, H200, lambda case: case.startswith("odd") or case == "small", modes=("backward",)):
+        tensors = tensors_of(name, case)
+        prepared = getattr(module, "prepare", lambda *_: ())(case, variant, *tensors.values())
+        forward, backward = module.build(case, variant, H200, module.config(case, variant, H200))
+        y, residuals = forward(*tensors.values(), *prepared)
+        before = len(handed)
+        found = backward(residuals, torch.empty_like(y))
+        expected = [tensors[n] for n in mathematics.gradients if n in tensors]
+        shapes = [(g.shape, g.dtype) for g in (found if isinstance(found, tuple | list) else (found,))]
+        assert shapes == [(t.shape, t.dtype) for t in expected], (case.id, variant)
+        assert len(handed) - before == len(module.launches(case, variant, H200, module.config(case, variant, H200)))
+    assert handed
 
 
 def test_a_training_step_of_few_rows_has_little_memory_beside_its_outputs(monkeypatch):

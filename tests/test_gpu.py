@@ -114,6 +114,22 @@ def test_threads_launch_at_once(cell):
     assert found == [True] * 4 and torch.equal(bare[0], expected)
 
 
+def test_tensor_maps_follow_tensors_to_other_addresses():
+    """More of them than are kept, and memory that is used again for other values."""
+    import torch
+
+    call, (A, B, *prepared), expected = on_a_gpu("splacc", "two_accumulators", "batch", "bfloat16")
+    alive = [A.clone() for _ in range(70)]
+    assert all(torch.equal(call(own, B, *prepared), expected) for own in (*alive, *alive))
+    zero = torch.zeros_like(expected)
+    for _ in range(3):
+        own = A.clone()
+        assert torch.equal(call(own, B, *prepared), expected)
+        own.zero_()
+        assert torch.equal(call(own, B, *prepared), zero)
+        del own
+
+
 @pytest.mark.parametrize("implementation", ["cuda", "triton"])
 def test_wrong_arguments_are_refused_before_a_launch(implementation):
     call, (x, b), expected = on_a_gpu("add_relu", "default", "odd", "float32", implementation)

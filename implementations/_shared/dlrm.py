@@ -33,12 +33,20 @@ class Arrays(NamedTuple):
 
 def by_part(case, arguments):
     """The arguments of a call, or of `prepare`, in the order of kernel.py."""
-    dense, ids, tables, offsets, *rest = arguments
-    bottom = 2 * case.sizes["LAYERS"]
+    return parts_of(case)(tuple(arguments))
+
+
+def parts_of(case):
+    """`by_part` of all calls of a case, from a tuple: where the parts begin is settled beforehand."""
+    bottom = 4 + 2 * case.sizes["LAYERS"]
     top = bottom + 2 * layers_of_prediction(case)
     last = top + (case.options["hashing"] == "lookup")
-    known = rest[top] if last > top else None
-    return Arrays(dense, ids, tables, offsets, tuple(rest[:bottom]), tuple(rest[bottom:top]), known, tuple(rest[last:]))
+
+    def parts(arguments):
+        known = arguments[top] if last > top else None
+        return Arrays(*arguments[:4], arguments[4:bottom], arguments[bottom:top], known, arguments[last:])
+
+    return parts
 
 
 def layers_of_prediction(case):

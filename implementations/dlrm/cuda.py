@@ -103,8 +103,10 @@ def build(case, variant, device, config):
     width = dlrm.interaction_width(case) if outer else dlrm.interaction_pitch(case)
     interact = interactions.call(interaction, interaction_case(case), "" if looked_up else variant, width)
 
+    parts = dlrm.parts_of(case)
+
     def call(*arguments):
-        given = dlrm.by_part(case, arguments)
+        given = parts(arguments)
         vector, sparse = dense(given.dense, *given.bottom), (given.ids, given.tables, given.offsets, *given.prepared)
         if look_up:
             sparse = (look_up(*sparse),)

@@ -49,8 +49,10 @@ def build(case, variant, device, chosen):
     made = outputs_of(case, variant, described)
     launched = {name: described[name].returning(shape, **numbers) for name, (shape, numbers) in made.items()}
 
+    parts = dlrm.parts_of(case)
+
     def call(*arguments):
-        given = dlrm.by_part(case, arguments)
+        given = parts(arguments)
         return run_model(given, launched, lambda known: known.to(given.tables.device))
 
     return call

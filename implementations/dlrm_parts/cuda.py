@@ -75,8 +75,10 @@ def build(case, variant, device, config):
     dense = perceptron.call(bottom, dense_case(case))
     interact = [interactions.call(b, interaction_case(case), variant, dlrm.interaction_width(case)) for b in behind]
 
+    parts = dlrm.parts_of(case)
+
     def call(*arguments):
-        given = dlrm.by_part(case, arguments)
+        given = parts(arguments)
         vector = dense(given.dense, *given.bottom)
         if not interact:
             return vector

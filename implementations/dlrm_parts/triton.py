@@ -78,8 +78,10 @@ def build(case, variant, device, chosen):
     dense = bottom.returning((M, D), M=M)
     interact = [launch.returning((M, dlrm.interaction_width(case))) for launch in behind]
 
+    parts = dlrm.parts_of(case)
+
     def call(*arguments):
-        given = dlrm.by_part(case, arguments)
+        given = parts(arguments)
         vector = dense(given.dense, *given.bottom)
         if not interact:
             return vector

@@ -3,8 +3,6 @@
 two_accumulators: W as it is stored. interleaved: W with the columns of its halves alternating, prepared once.
 """
 
-import torch
-
 from implementations._shared.triton import gated_backward
 from implementations._shared.triton.gated_backward import TUNABLES, config, fits  # noqa: F401 (parts of the contract)
 from implementations._shared.triton.gated_matmul import interleave
@@ -40,20 +38,18 @@ def build(case, variant, device, chosen):
 
 def _differentiated(case, device, chosen):
     """(forward, backward) of three launches (gated_backward.py)."""
-    first = gated_backward.forward_launch(case, device, "geglu").bind()
-    gate, products = (launch.bind() for launch in gated_backward.backward_launches(case, chosen, "geglu"))
-    M, N = case.size("M", "N")
+    M, K, N = case.size("M", "K", "N")
+    first = gated_backward.forward_launch(case, device, "geglu").returning((M, 2 * N), (M, N), M=M)
+    described, last = gated_backward.backward_launches(case, chosen, "geglu")
+    weights = (2 * N, K) if case.options["w_layout"] == "nk" else (K, 2 * N)
+    gate, products = described.returning((M, 2 * N)), last.returning((M, K), weights, (2 * N,), M=M)
 
     def forward(x, W, b):
-        Z, y = x.new_empty(M, 2 * N), x.new_empty(M, N)
-        first(x, W, b, M, Z, y)
+        Z, y = first(x, W, b)
         return y, (x, W, b, Z)
 
     def backward(residuals, dy):
-        x, W, b, Z = residuals
-        dZ, dx, dW, db = torch.empty_like(Z), torch.empty_like(x), torch.empty_like(W), torch.empty_like(b)
-        gate(Z, dy, dZ)
-        products(dZ, W, x, M, dx, dW, db)
-        return dx, dW, db
+        x, W, _, Z = residuals
+        return products(gate(Z, dy), W, x)
 
     return forward, backward

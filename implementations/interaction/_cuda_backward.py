@@ -96,15 +96,5 @@ def launch(case, config):
 
 def gradient(case, config):
     """A function ((dense, sparse), dy) → (ddense, dsparse)."""
-    import torch
-
-    described = launch(case, config)
-    run, sizes = described.bind(), described.sizes
-
-    def call(residuals, dy):
-        dense, sparse = residuals
-        ddense, dsparse = torch.empty_like(dense), torch.empty_like(sparse)
-        run(dense, sparse, dy, ddense, dsparse, *sizes)
-        return ddense, dsparse
-
-    return call
+    run = launch(case, config).returning({3: case.size("M", "D"), 4: case.size("M", "F", "D")})
+    return lambda residuals, dy: run(*residuals, dy)

@@ -1,7 +1,5 @@
 """interaction in Triton, one launch in either form: _triton_kernels.py says how they work."""
 
-import torch
-
 from implementations.interaction import _triton_backward as backward
 from implementations.interaction import _triton_kernels as kernels
 from implementations.interaction._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
@@ -27,15 +25,8 @@ def build(case, variant, device, chosen):
     if case.mode == "forward":
         return _call(case, chosen)
     call, (launch,) = _call(case, kernels.forward_config(case)), backward.launches(case, chosen)
-    run = launch.bind()
-
-    def gradient(inputs, dy):
-        dense, sparse = inputs
-        ddense, dsparse = torch.empty_like(dense), torch.empty_like(sparse)
-        run(dense, sparse, dy, ddense, dsparse)
-        return ddense, dsparse
-
-    return lambda dense, sparse: (call(dense, sparse), (dense, sparse)), gradient
+    run = launch.returning(case.size("M", "D"), case.size("M", "F", "D"))
+    return lambda dense, sparse: (call(dense, sparse), (dense, sparse)), lambda inputs, dy: run(*inputs, dy)
 
 
 def _call(case, chosen):

@@ -76,30 +76,24 @@ def launches(case, device, config):
 
 def build(case, device, config):
     """(forward, backward)."""
-    import torch
-
     M, K, N = case.size("M", "K", "N")
     own, nk = products(case), case.options["w_layout"] == "nk"
-    normalise, column_sums, linear, activated = (launch.bind() for launch in forward_launches(case, device))
-    pull_back, inputs, weights = (launch.bind() for launch in launches(case, device, config))
+    normalise, column_sums, linear, activated = forward_launches(case, device)
+    normalise, column_sums = normalise.returning({1: (M, K), 2: (M,)}), column_sums.returning({1: (N,)})
+    linear, activated = linear.returning({3: (M, N)}, (M, K, N)), activated.returning({1: (M, N)})
+    pull_back, inputs, weights = launches(case, device, config)
+    pull_back = pull_back.returning({4: (M, N), 5: (M, 2), 6: (N,)})
+    inputs = inputs.returning({5: (M, K)}, own["dx"].size("M", "K", "N"))
+    weights = weights.returning({2: (N, K) if nk else (K, N)}, own["dW"].size("M", "K", "N"))
 
     def forward(x, W, b):
-        n, z, y = torch.empty_like(x), x.new_empty((M, N)), x.new_empty((M, N))
-        rstd, colsum = x.new_empty(M, dtype=torch.float32), x.new_empty(N, dtype=torch.float32)
-        normalise(x, n, rstd, K)
-        column_sums(W, colsum, K, N)
-        linear(n, W, b, z, M, K, N)
-        activated(z, y, M * N)
-        return y, (n, rstd, z, colsum, W, b)
+        n, rstd = normalise(x)
+        colsum, z = column_sums(W), linear(n, W, b)
+        return activated(z), (n, rstd, z, colsum, W, b)
 
     def backward(residuals, dy):
         n, rstd, z, colsum, W, b = residuals
-        dz, sums = torch.empty_like(dy), dy.new_empty((M, 2), dtype=torch.float32)
-        dx, dW, db = torch.empty_like(n), torch.empty_like(W), torch.empty_like(b)
-        pull_back(z, b, colsum, dy, dz, sums, db, M, N)
-        inputs(dz, W, n, rstd, sums, dx, *own["dx"].size("M", "K", "N"))
-        left, right = (dz, n) if nk else (n, dz)
-        weights(left, right, dW, *own["dW"].size("M", "K", "N"))
-        return dx, dW, db
+        dz, sums, db = pull_back(z, b, colsum, dy)
+        return inputs(dz, W, n, rstd, sums), weights(dz, n) if nk else weights(n, dz), db
 
     return forward, backward

@@ -51,23 +51,21 @@ def build(case, variant, device, chosen):
 
 def _differentiated(case, device, chosen):
     """(forward, backward) of four launches (_triton_backward.py)."""
-    normalise, linear = (launch.bind() for launch in backward.forward_launches(case, device))
-    rows, products = (launch.bind() for launch in backward.backward_launches(case, chosen))
-    M, N = case.size("M", "N")
+    M, K, N = case.size("M", "K", "N")
+    of_x, of_W, of_y = (M, K), (N, K) if case.options["w_layout"] == "nk" else (K, N), (M, N)
+    first, second = backward.forward_launches(case, device)
+    normalise, linear = first.returning(of_x, (M,)), second.returning(of_y, of_y, (N,), M=M)
+    first, second = backward.backward_launches(case, chosen)
+    rows, products = first.returning(of_y, (M, 2)), second.returning(of_x, of_W, (N,), M=M)
 
     def forward(x, W, b):
-        n, z, y = torch.empty_like(x), x.new_empty(M, N), x.new_empty(M, N)
-        rstd, colsum = x.new_empty(M, dtype=torch.float32), x.new_empty(N, dtype=torch.float32)
-        normalise(x, n, rstd)
-        linear(n, W, b, M, z, y, colsum)
+        n, rstd = normalise(x)
+        z, y, colsum = linear(n, W, b)
         return y, (n, rstd, z, colsum, W, b)
 
     def backward_(residuals, dy):
         n, rstd, z, colsum, W, b = residuals
-        dz, sums = torch.empty_like(dy), dy.new_empty(M, 2, dtype=torch.float32)
-        dx, dW, db = torch.empty_like(n), torch.empty_like(W), torch.empty_like(b)
-        rows(z, b, colsum, dy, dz, sums)
-        products(dz, W, n, rstd, sums, M, dx, dW, db)
-        return dx, dW, db
+        dz, sums = rows(z, b, colsum, dy)
+        return products(dz, W, n, rstd, sums)
 
     return forward, backward_

@@ -158,23 +158,20 @@ def _launch(case, name, config, dtypes):
 
 def build(case, device, config):
     """(forward, backward); y and the logarithms (B, H, T) are kept beside the inputs."""
-    import torch
-
-    B, H, T, D = case.size("B", "H", "T", "D")
-    kept = forward_launch(case, device, config).bind()
-    queries, tokens = (launch.bind() for launch in launches(case, config))
+    shape = B, H, T, D = case.size("B", "H", "T", "D")
     scale, root = np.float32(math.log2(math.e) / math.sqrt(D)), np.float32(math.sqrt(D))
+    kept = forward_launch(case, device, config).returning({4: shape, 5: (B, H, T)}, (H, T, D, scale))
+    first, second = launches(case, config)
+    queries = first.returning({7: (B, H, T), 8: shape}, (H, T, D, scale, root))
+    tokens = second.returning({7: shape, 8: shape}, (H, T, D, scale, root))
 
     def forward(q, k, v, n_padd):
-        y, logarithms = torch.empty_like(q), q.new_empty((B, H, T), dtype=torch.float32)
-        kept(q, k, v, n_padd, y, logarithms, H, T, D, scale)
+        y, logarithms = kept(q, k, v, n_padd)
         return y, (q, k, v, n_padd, y, logarithms)
 
     def backward(residuals, dy):
         q, k, v, n_padd, y, logarithms = residuals
-        dq, dk, dv, deltas = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v), torch.empty_like(logarithms)
-        queries(q, k, v, dy, n_padd, y, logarithms, deltas, dq, H, T, D, scale, root)
-        tokens(q, k, v, dy, n_padd, logarithms, deltas, dk, dv, H, T, D, scale, root)
-        return dq, dk, dv
+        deltas, dq = queries(q, k, v, dy, n_padd, y, logarithms)
+        return dq, *tokens(q, k, v, dy, n_padd, logarithms, deltas)
 
     return forward, backward

@@ -4,8 +4,6 @@ flash: blocks of tokens with a running maximum. whole_row: all scores of a tile 
 one_launch: flash, whose backward pass is one launch instead of two (_triton_backward.py).
 """
 
-import torch
-
 from implementations.padded_attention import _triton_backward as backward
 from implementations.padded_attention._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
@@ -38,33 +36,24 @@ def build(case, variant, device, chosen):
     return launch.returning(case.size("B", "H", "T", "D"))
 
 
-def _contiguous(q, k, v):
-    if not (q.is_contiguous() and k.is_contiguous() and v.is_contiguous()):
-        raise ValueError("q, k or v is not contiguous; pass q.contiguous()")
-
-
 def _differentiated(case, variant, device, chosen):
     """(forward, backward); y and the logarithms of the rows' sums are kept beside the inputs."""
-    first = backward.forward_launch(case, device).bind()
-    run, *others = [launch.bind() for launch in backward.backward_launches(case, variant, chosen)]
-    statistics = case.size("B", "H", "T")
+    shape, statistics = case.size("B", "H", "T", "D"), case.size("B", "H", "T")
+    first = backward.forward_launch(case, device).returning(shape, statistics)
+    described, *others = backward.backward_launches(case, variant, chosen)
 
     def forward(q, k, v, n_padd):
-        _contiguous(q, k, v)
-        y, lse = torch.empty_like(q), q.new_empty(statistics, dtype=torch.float32)
-        first(q, k, v, n_padd, y, lse)
+        y, lse = first(q, k, v, n_padd)
         return y, (q, k, v, n_padd, y, lse)
 
+    if not others:
+        both = described.returning(shape, shape, shape)
+        return forward, lambda residuals, dy: both(*residuals, dy)
+    queries, tokens = described.returning(shape, statistics), others[0].returning(shape, shape)
+
     def gradients(residuals, dy):
-        q, k, v, n_padd, y, lse = residuals
-        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        if not others:
-            run(q, k, v, n_padd, y, lse, dy, dq, dk, dv)
-            return dq, dk, dv
-        (tokens,) = others
-        delta = torch.empty_like(lse)
-        run(q, k, v, n_padd, y, lse, dy, dq, delta)
-        tokens(q, k, v, n_padd, lse, dy, delta, dk, dv)
-        return dq, dk, dv
+        q, k, v, n_padd, _, lse = residuals
+        dq, delta = queries(*residuals, dy)
+        return dq, *tokens(q, k, v, n_padd, lse, dy, delta)
 
     return forward, gradients

@@ -110,26 +110,22 @@ def build(case, variant, device, config):
     import numpy as np
 
     T, C, D = case.size("T", "C", "D")
-    dense, *others = (launch.bind() for launch in launches(case, variant, device, config))
+    first, *behind = launches(case, variant, device, config)
+    dense, others = first.returning({3: (T, 3 * D)}, (T, C, 3 * D)), [launch.bind() for launch in behind]
     scale = 1 / math.sqrt(D)
     attention_scale, scale = np.float32(scale * math.log2(math.e)), np.float32(scale)
     part = D * case.itemsize  # bytes from q to k, and from k to v
 
-    def projected(x, W, b):
-        qkv = x.new_empty((T, 3 * D))
-        dense(x, W, b, qkv, T, C, 3 * D)
-        return qkv, qkv.data_ptr()
-
     def padded_attention(x, n_padd, W, b):
-        qkv, q = projected(x, W, b)
-        y = x.new_empty((T, D))
+        qkv, y = dense(x, W, b), x.new_empty((T, D))
+        q = qkv.data_ptr()
         others[0](qkv, q + part, q + 2 * part, n_padd, y, 1, T, D, 3 * D, attention_scale)
         return y
 
     def by_scores(x, n_padd, W, b):
         scores, *softmax, last = others
-        qkv, q = projected(x, W, b)
-        att, y = x.new_empty((T, T)), x.new_empty((T, D))
+        qkv, att, y = dense(x, W, b), x.new_empty((T, T)), x.new_empty((T, D))
+        q = qkv.data_ptr()
         scores(qkv, q + part, n_padd, att, T, D, 3 * D, scale)
         for launch in softmax:
             weights = x.new_empty((T, T))

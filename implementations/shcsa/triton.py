@@ -3,8 +3,6 @@
 padded_attention, padded_softmax_v, padded_softmax, plain_softmax: the kernel that does what comes behind q, k and v.
 """
 
-import torch
-
 from implementations.shcsa._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
@@ -26,37 +24,19 @@ EXPECT = (
 def build(case, variant, device, chosen):
     """call(x (T, C), n_padd () int32, W, b (3 D,)) → (T, D)."""
     T, D = case.size("T", "D")
-    dense, *others = [launch.bind() for launch in launches(case, variant, device, chosen)]
-
-    def projected(x, W, b):
-        q, k, v = (x.new_empty((T, D)) for _ in range(3))
-        dense(x, W, b, q, k, v)
-        return q, k, v
-
-    def padded_attention(x, n_padd, W, b):
-        q, k, v = projected(x, W, b)
-        y = torch.empty_like(q)
-        others[0](q, k, v, n_padd, y)
-        return y
+    first, *behind = launches(case, variant, device, chosen)
+    dense, last = first.returning((T, D), (T, D), (T, D)), behind[-1].returning((T, D))
+    if variant == "padded_attention":
+        return lambda x, n_padd, W, b: last(*dense(x, W, b), n_padd)
+    scores = behind[0].returning((T, T))
+    plain = variant == "plain_softmax"  # of scores that are masked already
+    softmax = [launch.returning((T, T), **({"R": T} if plain else {})) for launch in behind[1:-1]]
 
     def by_scores(x, n_padd, W, b):
-        scores, *rest = others
-        q, k, v = projected(x, W, b)
-        att, y = x.new_empty((T, T)), torch.empty_like(q)
-        scores(q, k, n_padd, att)
-        if variant != "padded_softmax_v":
-            softmax, rest = rest[0], rest[1:]
-            weights = torch.empty_like(att)
-            softmax(att, T if variant == "plain_softmax" else n_padd, weights)
-            att = weights
-        rest[0](att, v, n_padd, y)
-        return y
+        q, k, v = dense(x, W, b)
+        att = scores(q, k, n_padd)
+        for rows in softmax:
+            att = rows(att) if plain else rows(att, n_padd)
+        return last(att, v, n_padd)
 
-    run = padded_attention if variant == "padded_attention" else by_scores
-
-    def call(x, n_padd, W, b):
-        if not (x.is_contiguous() and W.is_contiguous()):
-            raise ValueError("x or W is not contiguous; pass x.contiguous()")
-        return run(x, n_padd, W, b)
-
-    return call
+    return by_scores

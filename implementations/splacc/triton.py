@@ -3,8 +3,6 @@
 two_accumulators: B as it is stored. interleaved: B with the columns of its halves alternating, prepared once.
 """
 
-import torch
-
 from implementations._shared.triton import gated_backward
 from implementations._shared.triton.gated_backward import TUNABLES, config, fits  # noqa: F401 (parts of the contract)
 from implementations._shared.triton.gated_matmul import interleave
@@ -40,20 +38,18 @@ def build(case, variant, device, chosen):
 
 def _differentiated(case, device, chosen):
     """(forward, backward) of three launches (gated_backward.py)."""
-    first = gated_backward.forward_launch(case, device, "splacc").bind()
-    gate, products = (launch.bind() for launch in gated_backward.backward_launches(case, chosen, "splacc"))
-    M, N = case.size("M", "N")
+    M, K, N = case.size("M", "K", "N")
+    first = gated_backward.forward_launch(case, device, "splacc").returning((M, 2 * N), (M, N), M=M)
+    described, last = gated_backward.backward_launches(case, chosen, "splacc")
+    weights = (2 * N, K) if case.options["w_layout"] == "nk" else (K, 2 * N)
+    gate, products = described.returning((M, 2 * N)), last.returning((M, K), weights, M=M)
 
     def forward(A, B):
-        Z, y = A.new_empty(M, 2 * N), A.new_empty(M, N)
-        first(A, B, B, M, Z, y)
+        Z, y = first(A, B, B)
         return y, (A, B, Z)
 
     def backward(residuals, dy):
         A, B, Z = residuals
-        dZ, dA, dB = torch.empty_like(Z), torch.empty_like(A), torch.empty_like(B)
-        gate(Z, dy, dZ)
-        products(dZ, B, A, M, dA, dB)
-        return dA, dB
+        return products(gate(Z, dy), B, A)
 
     return forward, backward

@@ -239,49 +239,67 @@ def kept_launches(file, case, device):
 
 def build(file, case, device, config):
     """(forward, backward) of a layer: forward(x, scale, W, b, A, B) → y and what backward needs; backward(that, dy) → dx, dW, db, dA, dB."""
-    import torch
-
     sizes = M, K, N, R = case.size("M", "K", "N", "R")
-    nk, linear, few = case.options["w_layout"] == "nk", case.options["activation"] == "none", is_few(case)
-    down, up, *activated = (launch.bind() for launch in kept_launches(file, case, device))
-    whole = config["KERNEL"] == "whole"
-    before = (0 if linear else 1) if whole else 1 if few or linear else 2
-    runs = [launch.bind() for launch in launches(file, case, device, config)]
-    low, last = runs[:before], runs[before:]
+    down, up, *activated = kept_launches(file, case, device)
+    down, up = down.returning({2: (M, R)}, (M, K, R)), up.returning({6: (M, N)}, sizes)
+    activated = [launch.returning({1: (M, N)}, (M * N,)) for launch in activated]
+    small, large = _bound(case, launches(file, case, device, config), config["KERNEL"] == "whole")
 
     def forward(x, scale, W, b, A, B):
-        xa, z = x.new_empty((M, R)), x.new_empty((M, N))
-        down(x, A, xa, M, K, R)
-        up(xa, x, scale, W, b, B, z, *sizes)
-        if linear:
+        xa = down(x, A)
+        z = up(xa, x, scale, W, b, B)
+        if not activated:
             return z, (x, scale, W, A, B, xa)
-        y = torch.empty_like(z)
-        activated[0](z, y, M * N)
-        return y, (x, scale, W, A, B, xa, z)
+        return activated[0](z), (x, scale, W, A, B, xa, z)
 
     def backward(residuals, dy):
         x, scale, W, A, B, xa, *z = residuals
-        dz, dxa = dy if linear else torch.empty_like(dy), None if whole else torch.empty_like(xa)
-        dx, dW, db = torch.empty_like(x), torch.empty_like(W), dy.new_empty(N)
-        dA, dB = torch.empty_like(A), torch.empty_like(B)
-        if whole:
-            if not linear:
-                low[0](z[0], dy, dz, M * N)
-            last[0](dz, W, x, A, B, xa, scale, dx, dW, dA, dB, db, *sizes)
-            return dx, dW, db, dA, dB
-        if few:
-            low[0](dy if linear else z[0], dy, scale, B, dz, dxa, N, R)
-        else:
-            if not linear:
-                low[0](z[0], dy, dz, M * N)
-            low[-1](dz, scale, B, dxa, M, N, R)
-        if len(last) == 1:
-            last[0](dz, W, x, A, xa, scale, dxa, dx, dW, dA, dB, db, *sizes)
-        else:
-            inputs, weights, narrow = last
-            inputs(dz, W, dxa, A, dx, M, N, K, R)
-            weights(*((dz, x, dW, N, M, K) if nk else (x, dz, dW, K, M, N)))
-            narrow(x, dxa, dz, xa, scale, dA, dB, db, *sizes)
+        dz, *dxa = small(dy, scale, B, *z)
+        dx, dW, dA, dB, db = large(dz, W, x, A, B, xa, scale, *dxa)
         return dx, dW, db, dA, dB
 
     return forward, backward
+
+
+def _bound(case, described, whole):
+    """Two functions: (dy, scale, B and, where there is an activation, z) → dz and, unless `whole`, dxa; and (dz, W, x, A, B, xa, scale,
+    dxa unless `whole`) → dx, dW, dA, dB, db."""
+    sizes = M, K, N, R = case.size("M", "K", "N", "R")
+    linear, nk = case.options["activation"] == "none", case.options["w_layout"] == "nk"
+    of_W, adapter = (N, K) if nk else (K, N), ((K, R), (R, N), (N,))
+    few = is_few(case) and not whole
+    pulled = None if linear or few else described[0].returning({2: (M, N)}, (M * N,))
+    described = described if pulled is None else described[1:]
+
+    def all_at_once(launch):
+        return launch.returning(dict(enumerate(((M, K), of_W, *adapter), 7)), sizes)
+
+    if whole:
+        (last,) = described
+        return (lambda dy, scale, B, z=None: (pulled(z, dy) if pulled else dy,)), all_at_once(last)
+    first, *last = described
+    if not few:
+        low = first.returning({3: (M, R)}, (M, N, R))
+    elif linear:
+        low = first.returning({5: (M, R)}, (N, R))
+    else:
+        low = first.returning({4: (M, N), 5: (M, R)}, (N, R))
+
+    def small(dy, scale, B, z=None):
+        if few:
+            return (dy, low(dy, dy, scale, B, dy)) if linear else low(z, dy, scale, B)
+        dz = pulled(z, dy) if pulled else dy
+        return dz, low(dz, scale, B)
+
+    if len(last) == 1:
+        products = all_at_once(last[0])
+        return small, lambda dz, W, x, A, B, xa, scale, dxa: products(dz, W, x, A, xa, scale, dxa)
+    inputs, weights, narrow = last
+    inputs = inputs.returning({4: (M, K)}, (M, N, K, R))
+    weights = weights.returning({2: of_W}, (N, M, K) if nk else (K, M, N))
+    narrow = narrow.returning(dict(enumerate(adapter, 5)), sizes)
+
+    def large(dz, W, x, A, B, xa, scale, dxa):
+        return inputs(dz, W, dxa, A), weights(dz, x) if nk else weights(x, dz), *narrow(x, dxa, dz, xa, scale)
+
+    return small, large

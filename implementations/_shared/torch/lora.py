@@ -1,42 +1,30 @@
 """A linear layer with an adapter in Torch by the Triton kernels of _shared/triton: forward with what backward needs, and backward."""
 
-import torch
-
 from implementations._shared.triton import lora_backward as backward
 from implementations._shared.triton.lora import kept_launches
 
 
 def differentiated(case, device, chosen):
     """(forward, backward) of a layer, two launches each, or one backward; `chosen` is the config of lora_backward.py."""
-    down, up = (launch.bind() for launch in kept_launches(case, device))
-    *low, last = (launch.bind() for launch in backward.launches(case, chosen))
-    (M, N, R), linear = case.size("M", "N", "R"), case.options["activation"] == "none"
+    (M, K, N, R), linear = case.size("M", "K", "N", "R"), case.options["activation"] == "none"
+    weights = (N, K) if case.options["w_layout"] == "nk" else (K, N)
+    first, second = kept_launches(case, device)
+    down, up = first.returning((M, R), M=M), second.returning(*[(M, N)] * (1 if linear else 2), M=M)
+    *first, last = backward.launches(case, chosen)
+    low = [launch.returning(*([] if linear else [(M, N)]), (M, R), M=M) for launch in first]
+    products = last.returning((M, K), weights, (N,), (K, R), (R, N), M=M)
 
     def forward(x, scale, W, b, A, B):
-        xa, y = x.new_empty(M, R), x.new_empty(M, N)
-        z = () if linear else (torch.empty_like(y),)
-        down(x, A, M, xa)
-        up(xa, x, scale, W, b, B, M, *z, y)
+        xa = down(x, A)
+        made = up(xa, x, scale, W, b, B)
+        *z, y = (made,) if linear else made
         return y, (x, scale, W, A, B, xa, *z)
 
     def gradient(residuals, dy):
         x, scale, W, A, B, xa, *z = residuals
-        dx, dW, db, dA, dB = (
-            torch.empty_like(x),
-            torch.empty_like(W),
-            dy.new_empty(N),
-            torch.empty_like(A),
-            torch.empty_like(B),
-        )
         if not low:
-            last(*z, dy, W, x, A, B, xa, scale, M, dx, dW, db, dA, dB)
-            return dx, dW, db, dA, dB
-        dz, dxa = dy if linear else torch.empty_like(dy), torch.empty_like(xa)
-        if linear:
-            low[0](dy, scale, B, M, dxa)
-        else:
-            low[0](*z, dy, scale, B, M, dz, dxa)
-        last(dz, W, x, A, xa, scale, dxa, M, dx, dW, db, dA, dB)
-        return dx, dW, db, dA, dB
+            return products(*z, dy, W, x, A, B, xa, scale)
+        dz, dxa = (dy, low[0](dy, scale, B)) if linear else low[0](*z, dy, scale, B)
+        return products(dz, W, x, A, xa, scale, dxa)
 
     return forward, gradient

@@ -240,7 +240,12 @@ def assert_same(in_step, delayed, sets, calls=400):
     from fusebench.backends import torch as backend
 
     expected = [in_step(*s) for s in sets]
-    wrong = sum(not backend.same(delayed(*sets[i % 2]), expected[i % 2]) for i in range(calls))
+
+    def same(a, b):
+        pairs = zip(a, b, strict=True) if isinstance(a, tuple) else [(a, b)]
+        return all(backend.same(one, other) for one, other in pairs)
+
+    wrong = sum(not same(delayed(*sets[i % 2]), expected[i % 2]) for i in range(calls))
     assert wrong == 0, f"{wrong} of {calls} calls"
 
 

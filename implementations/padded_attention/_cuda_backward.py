@@ -36,12 +36,12 @@ def skip(case, device):
 
 
 def config(case, device):
-    """Of each launch the most rows that leave every multiprocessor a block, nearly so on Hopper; what does not, is for smaller tiles."""
+    """Of each launch the most rows that leave every multiprocessor a block, nearly so on Hopper, or else the fewest."""
     own = {}
     for name in LAUNCHES:
-        fitting = _tiles(case, device, name)
-        enough = _enough(case, warpgroups(case, device, name), 0.9 * multiprocessors(device))
-        enough += _enough(case, fitting, multiprocessors(device))
+        on_hopper = warpgroups(case, device, name)
+        fitting = on_hopper or _tiles(case, device, name)
+        enough = _enough(case, fitting, (0.9 if on_hopper else 1) * multiprocessors(device))
         own |= prefixed(name, (enough or fitting[-1:])[0])
     return own
 

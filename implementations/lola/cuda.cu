@@ -52,7 +52,7 @@ struct Normed : Epilogue {
 // Shifts x, and sums it and W up, on their way to shared memory: SHARERS neighbouring lanes bring what a slab has of a row of K.
 template <Activation ACT, bool ALIGNED, bool NK, bool PREPARED, int BM, int BN>
 struct Counted : Normed<float, ACT> {
-    static constexpr int THREADS = SIMT_THREADS<BM, BN>, SHARERS = SIMT_DEPTH<BN> / 4, QUADS = THREADS / SHARERS;
+    static constexpr int THREADS = SIMT_THREADS<BM, BN>, SHARERS = SIMT_DEPTH / 4, QUADS = THREADS / SHARERS;
     static constexpr int X_LOADS = BM / QUADS, W_LOADS = BN / QUADS;
     static constexpr int GROUPS = NK ? 1 : THREADS / (BN / 4);  // of threads that sum up the same columns
     long long K;

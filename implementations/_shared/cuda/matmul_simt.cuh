@@ -137,11 +137,10 @@ struct TileOf<true, float, NK, BM, BN, WM, WN, XT> {
 // A thread computes 8 × 16 of the tile as 2 × 4 blocks of 4 × 4, so that neighbouring lanes read neighbouring 16 bytes of shared
 // memory; with two parts, its left blocks are of the one and its right blocks of the other. Each product then takes three quarters of what
 // it reads of shared memory for 8 × 8, which is as fast as Hopper's float32 units are and no faster. A tile of 64 columns is of 8 × 8.
-// Slabs of 8 or 16 in K: while one is multiplied, the next is on its way to registers.
+// Slabs of 8 in K: while one is multiplied, the next is on its way through registers.
 template <int BN>
 constexpr int SIMT_COLUMNS = BN >= 128 ? 16 : 8;  // of a thread
-template <int BN>
-constexpr int SIMT_DEPTH = 128 / SIMT_COLUMNS<BN>;  // of a slab
+constexpr int SIMT_DEPTH = 8;  // of a slab
 template <int BM, int BN>
 constexpr int SIMT_THREADS = BM * BN / (8 * SIMT_COLUMNS<BN>);
 // On a multiprocessor, for __launch_bounds__: 256 threads, so that one block multiplies where another waits at its barrier.
@@ -152,11 +151,11 @@ template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, bool XT = false, typ
 __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const float* __restrict__ W,
                                             float* __restrict__ y, long long M, long long K, long long N, F f) {
     static_assert(PARTS == 1 || PARTS == 2, "a thread has two blocks of columns");
-    constexpr int BK = SIMT_DEPTH<BN>, THREADS = SIMT_THREADS<BM, BN>, PAD = 4, COLUMNS = BN / PARTS;
+    constexpr int BK = SIMT_DEPTH, THREADS = SIMT_THREADS<BM, BN>, PAD = 4, COLUMNS = BN / PARTS;
     constexpr int SHARERS = BK / 4, OWN = SIMT_COLUMNS<BN>, ACROSS = OWN / 4;  // threads that bring a row of K; columns, blocks of a thread
     constexpr int X_LOADS = BM * SHARERS / THREADS, W_LOADS = BN * SHARERS / THREADS;  // vectors a thread brings in per slab
     constexpr int QUADS = THREADS / SHARERS, GROUPS = THREADS / (BN / 4);
-    __shared__ float xs[2][BK][BM + PAD], ws[2][BK][BN + PAD];
+    __shared__ float xs[3][BK][BM + PAD], ws[3][BK][BN + PAD];
 
     int tid = threadIdx.x, quad = tid / SHARERS, part = tid % SHARERS * 4;
     long long m0, n0;
@@ -226,39 +225,43 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
     constexpr int WARPS_ACROSS = BN / (8 * OWN);
     int warp = tid / 32, lane = tid % 32;
     int row = (warp / WARPS_ACROSS * 4 + lane / 16 * 2 + lane % 2) * 4, column = (warp % WARPS_ACROSS * 8 + lane / 2 % 8) * 4;
-    float c[8][OWN] = {};
-    auto multiply = [&](int stage) {
+    float c[8][OWN] = {}, av[2][8], bv[2][OWN];
+    auto fetch = [&](int stage, int k, float(&a)[8], float(&b)[OWN]) {  // what a product with element k of a slab takes
 #pragma unroll
-        for (int k = 0; k < BK; ++k) {
-            float av[8], bv[OWN];
+        for (int h = 0; h < 2; ++h)
+            *reinterpret_cast<float4*>(&a[h * 4]) = *reinterpret_cast<const float4*>(&xs[stage][k][row + h * BM / 2]);
 #pragma unroll
-            for (int h = 0; h < 2; ++h)
-                *reinterpret_cast<float4*>(&av[h * 4]) = *reinterpret_cast<const float4*>(&xs[stage][k][row + h * BM / 2]);
-#pragma unroll
-            for (int h = 0; h < ACROSS; ++h)
-                *reinterpret_cast<float4*>(&bv[h * 4]) =
-                    *reinterpret_cast<const float4*>(&ws[stage][k][column + h * BN / ACROSS]);
-#pragma unroll
-            for (int i = 0; i < 8; ++i)
-#pragma unroll
-                for (int j = 0; j < OWN; ++j) c[i][j] = fmaf(av[i], bv[j], c[i][j]);
-        }
+        for (int h = 0; h < ACROSS; ++h)
+            *reinterpret_cast<float4*>(&b[h * 4]) = *reinterpret_cast<const float4*>(&ws[stage][k][column + h * BN / ACROSS]);
     };
 
-    // A slab is asked for a whole slab before it is stored. The exit lies between the products and what is done with the slab: it keeps
-    // the compiler from moving either to where the vectors are still on their way.
-    int left = static_cast<int>(K);
+    // A slab is asked for a whole slab before it is stored, and stored half a slab before it is multiplied. The barrier stands amid the
+    // products, and what the next one takes is fetched before: nobody waits for shared memory behind it. A third slab is there for
+    // those who have not come to this barrier yet, and still read the one before.
+    int left = static_cast<int>(K), stage = 0;
     request(left);
     f.begin(xv);
     deposit(0, left);
     request(left -= BK);
     __syncthreads();
-    for (int stage = 0;; stage ^= 1) {
-        multiply(stage);
-        if (left <= 0) break;
-        deposit(stage ^ 1, left);  // which everyone has read before the last barrier
-        request(left -= BK);
-        __syncthreads();
+    fetch(0, 0, av[0], bv[0]);
+#pragma unroll 1
+    for (int slabs = (static_cast<int>(K) + BK - 1) / BK; slabs > 0; --slabs) {
+        int next = stage == 2 ? 0 : stage + 1;
+#pragma unroll
+        for (int k = 0; k < BK; ++k) {
+            if (k == BK / 2) {
+                deposit(next, left);
+                request(left -= BK);
+                __syncthreads();
+            }
+            fetch(k + 1 < BK ? stage : next, (k + 1) % BK, av[(k + 1) % 2], bv[(k + 1) % 2]);
+#pragma unroll
+            for (int i = 0; i < 8; ++i)
+#pragma unroll
+                for (int j = 0; j < OWN; ++j) c[i][j] = fmaf(av[k % 2][i], bv[k % 2][j], c[i][j]);
+        }
+        stage = next;
     }
     f.end();
 

@@ -41,14 +41,18 @@ def program(launch):
     )
 
 
-def programs(kernels, arch):
-    """The Triton programs that test_inspect compiles for the arch and looks at."""
-    target, found = targets.target(arch), set()
+def launches(kernels, language, arch):
+    """What test_inspect compiles for the arch and looks at, in that language."""
+    target = targets.target(arch)
     for name, kernel in kernels.items():
-        if (implementation := kernel.implementations.get("triton")) is None:
+        if (implementation := kernel.implementations.get(language)) is None:
             continue
-        module = importlib.import_module(f"implementations.{name}.triton")
+        module = importlib.import_module(f"implementations.{name}.{language}")
         for cell in cells_of(kernel, implementation, arch):
             config = module.config(cell.case, cell.variant, target.device)
-            found |= {program(launch) for launch in module.launches(cell.case, cell.variant, target.device, config)}
-    return found
+            yield from module.launches(cell.case, cell.variant, target.device, config)
+
+
+def programs(kernels, arch):
+    """The Triton programs that test_inspect compiles for the arch and looks at."""
+    return {program(launch) for launch in launches(kernels, "triton", arch)}

@@ -1,7 +1,7 @@
 """Every Triton and CUDA kernel compiles for real targets without a GPU: for sm_90 in every dtype and precision, in sizes that
 no tile divides and in the default case. test_inspect.py compiles each variant for sm_80, sm_90a and sm_100a, and reads its code: a
-Triton program that it compiles, or that differs from another in sizes alone, is not compiled here again, and of the two dtypes of 16
-bits it is bfloat16 (Triton's interpreter runs float16, in test_parity.py and test_backward.py).
+program that it compiles, or a Triton program that differs from another in sizes alone, is not compiled here again, and of the two dtypes
+of 16 bits Triton's is bfloat16 (its interpreter runs float16, in test_parity.py and test_backward.py).
 
 This process never interprets Triton: the switch is read when a kernel is decorated, and the workers alone set it.
 """
@@ -173,9 +173,15 @@ def test_lola_uses_the_tensor_cores_of_hopper(kernels):
         assert "wgmma.mma_async" in compile_triton(launch, 90).asm["ptx"], case.id
 
 
+@pytest.fixture(scope="module")
+def inspected():
+    """The CUDA programs that test_inspect compiles for Hopper."""
+    return {launch.program for launch in expected.launches(KERNELS, "cuda", "sm_90a")}
+
+
 @pytest.mark.parametrize("arch", [90])
 @pytest.mark.parametrize("name", [k for k in KERNELS if "cuda" in KERNELS[k].implementations])
-def test_cuda_compiles(name, arch):
+def test_cuda_compiles(inspected, name, arch):
     pytest.importorskip("cuda.core")
     from fusebench.backends.cuda import architecture, compile_cubin
 
@@ -184,9 +190,9 @@ def test_cuda_compiles(name, arch):
     for case, variant in cells_of(module, arch):
         for launch in launched(module, case, variant, DEVICES[arch]):
             program = launch.program
-            found.setdefault((program.file, program.defines), []).append(program.name)
+            found.setdefault((program.file, program.defines), []).extend([program.name] * (program not in inspected))
     assert found
-    for (file, defines), names in found.items():
+    for (file, defines), names in ((unit, names) for unit, names in found.items() if names):
         cubin = compile_cubin(file, architecture(DEVICES[arch].capability), list(dict.fromkeys(names)), defines)
         assert cubin.code[:4] == b"\x7fELF" and set(cubin.symbols) >= set(names)
 

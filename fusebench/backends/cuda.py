@@ -32,6 +32,7 @@ PACKAGES = "nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt"
 LINEINFO = (
     "FUSEBENCH_LINEINFO"  # where it is set, machine code says which lines it is of: the code itself stays the same
 )
+STORE_BYTES = 2**30  # of cubins on disk, some thousand: behind that, each one more takes a look at all
 DEFAULT_SHARED_MEMORY = 48 * 1024  # what a block gets without asking for more
 
 
@@ -319,7 +320,7 @@ def _store() -> Any:
         from cuda.core.utils import FileStreamProgramCache
 
         root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        return FileStreamProgramCache(root / "fusebench" / "cuda", max_size_bytes=256 * 2**20)
+        return FileStreamProgramCache(root / "fusebench" / "cuda", max_size_bytes=STORE_BYTES)
     except (ImportError, OSError, RuntimeError):
         return None
 

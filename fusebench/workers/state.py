@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 MODULES = ("builtins", "gc", "math", "time", "numpy", "torch", "torch._C", "torch.cuda", "torch.nn.functional", "torch.profiler",
@@ -80,13 +80,15 @@ def functions() -> Functions:
     """The functions of Python, the frameworks and the harness. Some thousand: nothing is made for each that Python's collection of
     garbage would look at."""
     values = dict(_functions())
-    codes = ((name, getattr(value, "__code__", None)) for name, value in values.items() if not isinstance(value, type))
-    return Functions(values, {name: code for name, code in codes if code is not None})
+    with_code = (FunctionType, MethodType)
+    return Functions(values, {name: value.__code__ for name, value in values.items() if type(value) in with_code})
 
 
 def replaced(before: Functions, after: Functions) -> tuple[str, ...]:
     """The names of those that are not what they were; what was not there before was not replaced."""
-    return _few([name for name in before.values if not before.same(name, after)])
+    codes, now, codes_now = before.codes, after.values, after.codes
+    unlike = [n for n, was in before.values.items() if now.get(n) is not was or codes.get(n) is not codes_now.get(n)]
+    return _few([name for name in unlike if not before.same(name, after)])
 
 
 def _few(found: list[str]) -> tuple[str, ...]:
@@ -128,8 +130,8 @@ def _children() -> int:
 def _functions() -> Iterator[tuple[str, Any]]:
     for module in MODULES:
         for name, value in list(vars(sys.modules[module]).items()) if module in sys.modules else ():
-            if callable(value) and f"{module}.{name}" not in OWN:
-                yield f"{module}.{name}", value
+            if callable(value) and (whole := f"{module}.{name}") not in OWN:
+                yield whole, value
     for module, name in CLASSES:
         if class_ := getattr(sys.modules.get(module), name, None):
             yield from ((f"{module}.{name}.{method}", getattr(class_, method, None)) for method in dir(class_))

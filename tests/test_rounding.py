@@ -512,3 +512,17 @@ def test_steps_of_a_relu_that_may_go_either_way_do_not_cancel_in_a_sum():
 def test_a_step_that_rounding_cannot_cross_stays_where_it_is():
     z, r = np.array([[0.5, -0.5], [2.0, -3.0]]), noisy("bfloat16", points=("sum",))
     assert (drawn(r, lambda r: r.positive(z, np.ones((2, 1))), r.draws) == (z > 0)).all()
+
+
+@pytest.mark.parametrize("draws", [4, 16])
+def test_what_is_computed_in_either_of_two_ways_errs_by_no_less_than_one(draws):
+    """A difference in which the errors of one way cancel, and those of the other do not."""
+    case, a = toys.case("float32", "tf32"), np.random.default_rng(0).uniform(1, 2, (200, 1))
+    assert Exact().either(a, a + 1) is a
+    r, squares = Noisy(case, (), np.random.default_rng(1), draws=draws), []
+    for _ in range(draws):
+        error = np.random.default_rng(2 + r.draw).standard_normal(a.shape)
+        squares.append((a + error - r.either(a + error, a)) ** 2)
+        r.next_draw()
+    assert np.mean(squares) > 1
+    assert np.mean([s.max() == 0 for s in squares]) == 0.5, "half of the draws have the first way"

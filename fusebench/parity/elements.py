@@ -105,3 +105,16 @@ def stored(values: Any, dtype: str) -> Any:
     with np.errstate(all="ignore"):
         rounded = np.where(np.isfinite(values), np.rint(values / unit) * unit, values)
         return np.where(np.abs(rounded) > FORMATS[dtype][2], np.copysign(np.inf, rounded), rounded)
+
+
+def tf32_size(operand: Any) -> Any:
+    """What TF32's relative error applies to: a subnormal loses as much as the smallest normal number, and twice, because the
+    mean of what it loses is not in proportion to it: the mean square is 1/3, not the variance 1/12."""
+    small = (np.abs(operand) < 2.0**-126) & (operand != 0)
+    return np.where(small, 2.0**-125, operand)
+
+
+def hadamard(row: int, columns: Any) -> Any:
+    """Elements ±1 of Sylvester's Hadamard matrix: by how many binary digits 1 row and column have in common."""
+    common = sum(np.floor(columns / 2.0**bit) for bit in range(row.bit_length()) if row >> bit & 1)
+    return 1.0 - 2.0 * np.remainder(common, 2)

@@ -22,12 +22,14 @@ from fusebench.parity.elements import (
     deviation_of_sum,
     drawn_on_gpu,
     finite,
+    hadamard,
     larger,
     moved,
     spacing,
     stored,
     sum_of_squares,
     summed,
+    tf32_size,
     variance_of_sum,
 )  # fmt: skip
 from fusebench.parity.sums import mean_of_partial_sums, of_segments, partial_sums, repeated
@@ -99,6 +101,10 @@ class Exact:
     def positive(self, value: np.ndarray, size: np.ndarray) -> np.ndarray:
         """1 where the value is above 0, else 0: the slope of a relu. Sums of terms of that `size` may come out on either side."""
         return np.where(value > 0, 1.0, 0.0)
+
+    def either(self, value: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """`value`, which some programs compute as the `other`: but for rounding they are the same."""
+        return value
 
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         """A point where a program may have computed `value` from a @ b, times `scale`, through a cancellation."""
@@ -189,7 +195,7 @@ class Noisy(Exact):
         self.balanced += 1
         size = (np.remainder(order + self.draw, self.draws) + 0.5) / math.sqrt(4 * self.draws**2 - 1)
         column = 1 + np.remainder(row + place, self.draws - 1)
-        noise = size * sign * _hadamard((self.draw + 5 * turn) % self.draws, column)
+        noise = size * sign * hadamard((self.draw + 5 * turn) % self.draws, column)
         return noise if shape else noise[0]
 
     def _uniform(self, value: np.ndarray, shared: Any = 0.0) -> np.ndarray:
@@ -251,7 +257,7 @@ class Noisy(Exact):
         open_ = np.abs(value) <= STEP_UNITS * unit * size
         most = self.draws - 1
         order = self._once(lambda: np.floor(self.random.random(np.shape(value), np.float32) * (2 * most)))
-        above = _hadamard(self.draw, 1 + np.remainder(order, most)) * np.where(order < most, -1.0, 1.0)
+        above = hadamard(self.draw, 1 + np.remainder(order, most)) * np.where(order < most, -1.0, 1.0)
         return np.where(open_, np.where(above > 0, 1.0, 0.0), np.where(value > 0, 1.0, 0.0))
 
     def _deviation(
@@ -293,7 +299,7 @@ class Noisy(Exact):
         if not self.tf32:
             return deviation, cut
         # each operand loses between 0 and 2^-10 of itself: a mean of half that, and a variance of its square / 12
-        sizes = (_tf32_size(a) ** 2) @ (_tf32_size(b) ** 2)
+        sizes = (tf32_size(a) ** 2) @ (tf32_size(b) ** 2)
         return finite(np.hypot(deviation, TF32_TRUNCATION * np.sqrt(sizes / 6))), finite(
             cut + TF32_TRUNCATION * product
         )
@@ -333,6 +339,11 @@ class Noisy(Exact):
 
         return moved(total, self._once(size), self._normal(total))
 
+    def either(self, value: np.ndarray, other: np.ndarray) -> np.ndarray:
+        # half of the draws have the mirror image about the other: so what is made of `value` and of its terms errs by no less than with one
+        place, self.balanced = self.balanced, self.balanced + 1
+        return other + (value - other) * hadamard(self.draw, 1 + place % (self.draws - 1))
+
     def one_pass(self, point: str, value: np.ndarray, a: np.ndarray, b: np.ndarray, scale: np.ndarray) -> np.ndarray:
         if point not in self.points or self.dtype == "float32":
             return value  # float32 can shift a row by its mean, so that nothing cancels: it is owed nothing
@@ -369,13 +380,6 @@ class Noisy(Exact):
         return np.maximum(self.compute(square - self.compute(mean**2)), 0.0)
 
 
-def _tf32_size(operand: np.ndarray) -> np.ndarray:
-    """What TF32's relative error applies to: a subnormal loses as much as the smallest normal number, and twice, because the
-    mean of what it loses is not in proportion to it: the mean square is 1/3, not the variance 1/12."""
-    small = (np.abs(operand) < 2.0**-126) & (operand != 0)
-    return np.where(small, 2.0**-125, operand)
-
-
 def evaluate(formula: Callable[..., Any], case: Case, r: Exact, inputs: Sequence[Any]) -> list[Any]:
     """The outputs of a formula, also where it returns one array alone. Raises ValueError where there is none."""
     outputs = formula(case, r, *inputs)
@@ -393,9 +397,3 @@ def _of_rows(value: np.ndarray) -> bool:
 def _in_one_pass(value: Any) -> bool:
     """Whether a value is large and on a GPU: there its noise has the size of each draw's own value, which is then read once."""
     return getattr(value, "is_cuda", False) and not _of_rows(value)
-
-
-def _hadamard(row: int, columns: Any) -> Any:
-    """Elements ±1 of Sylvester's Hadamard matrix: by how many binary digits 1 row and column have in common."""
-    common = sum(np.floor(columns / 2.0**bit) for bit in range(row.bit_length()) if row >> bit & 1)
-    return 1.0 - 2.0 * np.remainder(common, 2)

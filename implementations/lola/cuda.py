@@ -20,7 +20,7 @@ from implementations.lola import _cuda_backward as backward
 BACKEND = "torch"
 FUSED = True
 VARIANTS = {"row": (), "multirow": ("one_pass",), "multirow_ws": ("one_pass",), "two_launches": ("one_pass",)}
-BACKWARD = {"multirow": ("layernorm", "bias", "dz")}
+BACKWARD = {"multirow": ("layernorm", "bias", "dz", "normed")}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "unavailable"
 EXPECT = (

@@ -25,7 +25,7 @@ VARIANTS = {
     "multirow_ws_f16acc": ("half_sums",),
     "unjitted": (),
 }
-BACKWARD = {"multirow": ("layernorm", "bias", "dz")}
+BACKWARD = {"multirow": ("layernorm", "bias", "dz", "normed")}
 
 
 def skip(case, variant, device):

@@ -34,7 +34,7 @@ EXPECT = (
     {"variant": ("multirow_f16acc", "multirow_ws_f16acc"), "case": "odd", "dtype": "float16", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
-BACKWARD = {"multirow": ("layernorm", "bias", "dz")}
+BACKWARD = {"multirow": ("layernorm", "bias", "dz", "normed")}
 
 
 def prepare(case, variant, x, W, b):

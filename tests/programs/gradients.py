@@ -4,7 +4,20 @@ compute in float32, get the inputs and then the upstream gradients, and store th
 import numpy as np
 
 from programs import Mistake, Program, sparse_gradients
-from programs.arithmetic import activate, edit, first_again, is_16, keep, pairwise, same, store, wide
+from programs.arithmetic import (
+    TF32,
+    activate,
+    edit,
+    first_again,
+    is_16,
+    is_tf32,
+    keep,
+    library,
+    pairwise,
+    same,
+    store,
+    wide,
+)
 from programs.softmax import softmax
 
 EPS = np.float32(1e-5)
@@ -34,7 +47,8 @@ def softmax_gradient(of=lambda y, dy: y * (dy - pairwise(y * dy)), kept=lambda c
 
 def lola_gradient(
     level=True, along=True, rstd=same, stored=lambda case, a: a, before=slope, W_of=same, n_of=same, sum_rows=total,
-    rows=slice(None), db_scale=1, edited=lambda dx, dW, db: (dx, dW, db), bias=same, dz_of=lambda case, dz: dz,
+    rows=slice(None), db_scale=1, edited=lambda dx, dW, db: (dx, dW, db), bias=same, dz_of=lambda case, dz: dz, product=library,
+    sums_of=lambda dn, hat, dz, W, z, b: (pairwise(dn), pairwise(dn * hat)), hat_of=lambda n, hat: hat,
 ):  # fmt: skip
     """The gradients of LayerNorm, linear, activation, each piece of which can be replaced."""
 
@@ -46,16 +60,22 @@ def lola_gradient(
         deviation = x - pairwise(x) / K
         scale = 1 / np.sqrt(pairwise(deviation**2) / K + EPS)
         n = stored(case, deviation * scale)
-        z = stored(case, n @ W + bias(b))
+        z = stored(case, product(n, W) + bias(b))
         dz = dz_of(case, stored(case, dy * before(case.options["activation"], z)))
-        dn = dz @ W_of(W).T
-        hat = deviation * scale
-        dx = dn - (pairwise(dn) / K if level else 0) - (hat * pairwise(dn * hat) / K if along else 0)
-        dW, db = n_of(n)[rows].T @ dz[rows], sum_rows(dz) * np.float32(db_scale)
+        dn = product(dz, W_of(W).T)
+        hat = hat_of(n, deviation * scale)
+        of_dn, of_both = sums_of(dn, hat, dz, W, z, b)
+        dx = dn - (of_dn / K if level else 0) - (hat * of_both / K if along else 0)
+        dW, db = product(n_of(n)[rows].T, dz[rows]), sum_rows(dz) * np.float32(db_scale)
         dx, dW, db = edited(rstd(scale) * dx, dW, db)
         return store(case, dx), store(case, dW.T if turned else dW), store(case, db)
 
     return run
+
+
+def from_dz(dn, hat, dz, W, z, b):
+    """Both sums without dn."""
+    return pairwise(dz * total(W)), pairwise(dz * (z - b))
 
 
 STAGED = ("layernorm", "bias", "dz")
@@ -68,6 +88,15 @@ CORRECT = {
     "lola": {
         "float32 inside": Program(lola_gradient()),
         "stored on the way": Program(lola_gradient(stored=keep), STAGED, is_16),
+        "sums from dz": Program(lola_gradient(sums_of=from_dz)),
+        "sums from dz, n as it is stored": Program(
+            lola_gradient(stored=keep, sums_of=from_dz, hat_of=lambda n, hat: n), (*STAGED, "normed"), is_16
+        ),
+        **{n: Program(lola_gradient(product=p), (), is_tf32) for n, p in TF32.items()},
+        **{
+            f"{n}, sums from dz": Program(lola_gradient(product=p, sums_of=from_dz), (), is_tf32)
+            for n, p in TF32.items()
+        },
     },
 }
 

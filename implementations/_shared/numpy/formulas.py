@@ -66,10 +66,14 @@ def pulled_back(name, z, dy, r, size=None):
         s = _sigmoid(z, step, r)
         return step(dy * s) + step(step(step(dy * z) * s) * step(1 - s))
     if name == "gelu_tanh":
-        scale, square = math.sqrt(2 / math.pi), step(z * z)
-        t = step(r.function(np.tanh(step(scale * step(z + step(0.044715 * step(z * square)))))))
-        inner = step(scale * step(step(0.5 * step(dy * z)) * step(1 - step(t * t))))
-        return step(step(dy * step(0.5 * step(1 + t))) + inner) + step(step(0.044715 * inner) * step(3 * square))
+        scale, cubic, square = step(math.sqrt(2 / math.pi)), step(0.044715), step(z * z)
+        t = step(r.function(np.tanh(step(scale * step(z + step(cubic * step(z * square)))))))
+        half = step(0.5 * step(dy * z))
+        # JAX takes half + half * t times 1 - t, which errs elsewhere than half times 1 - t²: every program is owed either
+        apart = step(step(half + step(half * t)) * step(1 - t)) - (half + half * t) * (1 - t)
+        slope = step(half * step(1 - step(t * t))) + apart
+        inner = step(scale * slope)
+        return step(step(dy * step(0.5 * step(1 + t))) + inner) + step(step(cubic * inner) * step(3 * square))
     if name == "gelu_erf":
         below = step(0.5 * step(1 + step(r.function(erf(step(math.sqrt(0.5) * z)), ERF_SPACINGS))))
         density = step(step(r.function(np.exp(step(-0.5 * step(z * z))))) * (1 / math.sqrt(2 * math.pi)))

@@ -119,6 +119,17 @@ def test_jax_overwrites_memory_by_donating_it(jax, monkeypatch, made, on_host):
     assert jax.get(jax.overwrite(a, b)).tolist() == [2] * 300, "a call that donates its input has taken the memory"
 
 
+@pytest.mark.parametrize("on_host", [True, False])
+def test_what_is_made_of_an_array_of_jax_is_an_input_like_it(jax, monkeypatch, on_host):
+    """A program is compiled anew for arrays that are held to a device."""
+    monkeypatch.setattr(jax, "_on_host", lambda: on_host)
+    twice = jax.jax.jit(lambda a: a + a)
+    array = jax.put(sample(np.float32), CPU)
+    for made in (array, jax.copy(array), jax.move_rows(array, 0, 1, (0, 2))):
+        twice(made)
+    assert twice._cache_size() == 1
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_same_means_the_same_bits(backend, dtype):
     put = lambda array: backend.put(array, CPU)  # noqa: E731

@@ -70,7 +70,7 @@ def _on_host() -> bool:
 def copy(array: jax.Array) -> jax.Array:
     """The same bits in memory of its own. On a CPU without XLA, which compiles for each shape anew."""
     if _on_host():
-        return jax.device_put(array, jax.devices()[0], may_alias=False)
+        return jax.device_put(array, may_alias=False)
     return jnp.array(array, copy=True)
 
 

@@ -5,10 +5,11 @@ from implementations._shared.gpu import VECTOR_BYTES, multiprocessors, rows_are_
 
 
 def config(case, device, inputs=1):
-    """The most of both that leave no multiprocessor without a block, for a kernel that reads `inputs` matrices (M, N)."""
+    """The most warps that leave no multiprocessor without a block, for a kernel that reads `inputs` matrices (M, N). One vector a
+    thread: of 65536×4096 an H200 took 517 µs with it in float32, 555 with four; 259 and 274 in bfloat16."""
     M, N = case.size("M", "N")
-    unroll, threads = share(M * N, case.itemsize, multiprocessors(device), inputs)
-    return {"UNROLL": unroll, "num_warps": threads // 32}
+    _, threads = share(M * N, case.itemsize, multiprocessors(device), inputs)
+    return {"UNROLL": 1, "num_warps": threads // 32}
 
 
 def fits(config):

@@ -121,7 +121,7 @@ def test_the_cache_lies_in_the_users_folder(monkeypatch, tmp_path):
     monkeypatch.setattr(Path, "home", lambda: tmp_path / "me")
     cuda._store.__wrapped__()
     places = (tmp_path, tmp_path / "me" / ".cache")
-    assert made == [((place / "fusebench" / "cuda",), {"max_size_bytes": 2**28}) for place in places]
+    assert made == [((place / "fusebench" / "cuda",), {"max_size_bytes": 2**30}) for place in places]
 
     def unwritable(*_, **__):
         raise OSError

@@ -232,3 +232,26 @@ def test_of_a_large_space_different_configs_are_drawn(choose):
 
 def test_a_space_of_nothing_that_the_case_uses_is_refused(choose):
     assert asked(choose, BLOCK=(1, 2)).reason == "this case has no use for a tunable of the space"
+
+
+H200 = Device("cuda", "NVIDIA H200", (9, 0), 132)
+COMMITTED = [
+    pytest.param(kernel, one, id=f"{kernel.name} {one.implementation}:{one.variant} {one.dtype} {list(one.sizes.values())}")
+    for kernel in discovery.find_kernels([discovery.HOME]).values()
+    for one in tuned.read(kernel.folder)
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kernel", "one"), COMMITTED)
+def test_an_entry_of_this_project_is_of_a_case_that_it_fits(kernel, one):
+    """Whether it is stale only its next run may say: who changes a kernel need not have the card."""
+    case = make_case(kernel, dict(one.sizes), one.dtype, one.precision, dict(one.options), one.mode)
+    assert one.device == H200.name and 0 < one.time_s <= one.default_s and one.files
+    module = discovery.load_implementation(kernel.name, one.implementation)
+    own = module.config(case, one.variant, H200)
+    assert not one.config or (set(one.config) == set(own) and one.config != own), "an empty config is the default"
+    assert module.fits(case, one.variant, H200, one.config or own) is None
+
+
+def test_there_are_entries_for_the_kernels_that_are_measured_beside_others():
+    assert {kernel.name for kernel, _ in (p.values for p in COMMITTED)} >= {"lola", "splacc", "geglu", "fused_mlp", "padded_attention", "softmax"}  # fmt: skip

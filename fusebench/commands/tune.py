@@ -41,7 +41,7 @@ def run_tune(arguments: Sequence[str]) -> int:
 
 def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mapping[str, Any]:
     """The configuration, checked, with the implementations that have tunables where none are named. Raises UsageError."""
-    if chosen["kernel"] is None and chosen["story"] is None:
+    if chosen["kernel"] is None and chosen.get("story") is None:
         raise UsageError(
             "tune needs kernel=, such as kernel=lola, or an experiment= with steps; with implementation= and dtype= it says what is tuned"
         )
@@ -63,7 +63,7 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
         raise UsageError(f"out={chosen['out']}: expected a file that ends in .csv, .json or .parquet")
     if chosen["implementation"] is not None:
         return chosen
-    if chosen["story"] is not None:
+    if chosen.get("story") is not None:
         return {**chosen, "implementation": "all"}
     asked = [kernels[k] for k in cases.chosen("kernel", chosen["kernel"], kernels)]
     own = dict.fromkeys(

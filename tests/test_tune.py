@@ -108,6 +108,25 @@ def test_the_steps_of_an_experiment_are_studies_of_one_run(tmp_path, capsys):
     assert "cuda:whole_row  skipped  computes forward alone" in said, "a reason of the mode holds for every device"
 
 
+def test_what_needs_no_pairs_is_saved_when_the_pairs_are_interrupted(tuned, root, tmp_path, monkeypatch):
+    """The default, NUMBER=2, is slower than 0 and faster than 3: of two studies one is contested."""
+
+    def cut_off(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(confirm, "run_pairs", cut_off)
+    (tmp_path / "experiment").mkdir()
+    steps = (
+        "    - {step: contested, implementation: torch_planted, shape: {N: 100}, config: {NUMBER: [0, 2], how: right}}\n"
+        "    - {step: settled, implementation: torch_planted, shape: {N: 150}, config: {NUMBER: [2, 3], how: right}}\n"
+    )
+    (tmp_path / "experiment" / "two.yaml").write_text("# @package _global_\nstory:\n  steps:\n" + steps)
+    code, printed, told = tuned(f"--config-dir={tmp_path}", "experiment=two")
+    assert code == 130 and "4 configs" in told and "1 tuned" in printed
+    (entry,) = json.loads((root / "double" / "tuned.json").read_text())
+    assert entry["sizes"] == {"N": 150} and entry["config"] == {}
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -144,6 +144,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         except (KeyboardInterrupt, StorageError) as error:
             count = len(store.read(run_folder, Record))
             interrupted = app.goes_on(error, f"{count} configs", run_folder, asked.command)
+            decisions = confirm.settled(found, job.search) if chosen["confirm"] else []
         saved = confirm.save(decisions, this) if chosen["save"] and decisions else []
     with while_it_is_read():
         if not job.quiet:

@@ -14,7 +14,7 @@ from fusebench.comparison.statistics import SAME
 from fusebench.records.record import Record
 from fusebench.settings import Run
 from fusebench.tuning import strategies
-from fusebench.tuning.study import Found, seconds
+from fusebench.tuning.study import Found, Search, seconds
 
 FILE = "pairs.jsonl"  # beside the run's records
 
@@ -74,6 +74,12 @@ def decide(this: Run, found: Sequence[Found], plan: Plan, on_pair: Callable[[Mat
     _compare_all(this, beaten, plan, on_pair)
     decisions |= {place: _decision(contest) for place, contest in contests.items()}
     return [decisions[place] for place in sorted(decisions)]
+
+
+def settled(found: Sequence[Found], search: Search) -> list[Decision]:
+    """What is decided without pairs of those searches that came to their end, for a run that was interrupted."""
+    ended = [one for one in found if one.fits and len(one.records) >= search.budget(len(one.fits.fitting))]
+    return [decision for one in ended if (decision := _without_contest(one))]
 
 
 def _without_contest(found: Found) -> Decision | None:

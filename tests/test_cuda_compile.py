@@ -72,6 +72,23 @@ def test_everything_that_machine_code_depends_on_is_in_its_key(sources, monkeypa
     assert len(set(keys)) == len(keys)
 
 
+def test_checkouts_with_the_same_text_share_what_is_compiled(tmp_path, monkeypatch):
+    """Each has an environment of its own, whose headers say which they are."""
+    keys = {}
+    for checkout, text in (("one", "1"), ("two", "1"), ("other", "2")):
+        file, headers = tmp_path / checkout / "implementations/copy/main.cu", tmp_path / checkout / "site/include"
+        file.parent.mkdir(parents=True), headers.mkdir(parents=True)
+        file.write_text("// a kernel\n"), (headers / "cuda_runtime_api.h").write_text(text)
+        monkeypatch.setattr(cuda, "header_folders", lambda headers=headers: [headers])
+        monkeypatch.delenv(cuda.LINEINFO, raising=False)
+        keys[checkout] = [cuda._key(file, "sm_80", ["copy"], [], lines) for lines in (False, True)]
+        monkeypatch.setenv(cuda.LINEINFO, "1")
+        keys[checkout].append(cuda._key(file, "sm_80", ["copy"], [], lines=True))
+    assert keys["one"][:2] == keys["two"][:2], "lines are looked for below implementations"
+    assert keys["one"][2] != keys["two"][2], "tools from outside open the file that a line names"
+    assert not set(keys["one"]) & set(keys["other"]), "of other headers nothing is shared"
+
+
 @pytest.fixture
 def compiled(sources, monkeypatch):
     """A function that compiles into some store, and the list of what was really compiled."""

@@ -24,8 +24,9 @@ from fusebench.backends.calls import Argument, Fixed, Given, Made, Number, arriv
 from fusebench.backends.parameters import Parameters
 from fusebench.backends.tensor_maps import TensorMaps
 
+KERNELS = "implementations"  # the folder that each checkout has its kernels in
 # kernels anywhere may include "_shared/cuda/device.cuh"; one beside their folder, such as an old commit's, comes first
-SHARED = Path(__file__).resolve().parents[2] / "implementations"
+SHARED = Path(__file__).resolve().parents[2] / KERNELS
 STANDARD = "c++17"
 VERSIONED = ("cuda_runtime_api.h", "cuda/std/__cccl/version.h")  # of CUDA's headers, those that say which they are
 PACKAGES = "nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt"
@@ -329,14 +330,23 @@ def _key(path: Path, arch: str, names: list[str], defines: list[str], lines: boo
     from cuda.bindings import nvrtc
 
     tools = [str(nvrtc.nvrtcVersion()), version("cuda-core"), STANDARD]
-    place = [LINEINFO, str(path.resolve())] if lines else []
-    digest = hashlib.sha256(
-        "\0".join([*tools, *place, arch, *names, "-D", *defines, "-I", *map(str, header_folders())]).encode()
-    )
-    versions = [file for folder in header_folders() for name in VERSIONED if (file := folder / name).is_file()]
+    place = [LINEINFO, _place(path)] if lines else []
+    headers = {folder: [f for name in VERSIONED if (f := folder / name).is_file()] for folder in header_folders()}
+    versions = [file for known in headers.values() for file in known]
+    unknown = [str(folder) for folder, known in headers.items() if not known]  # their path has to stand for them
+    digest = hashlib.sha256("\0".join([*tools, *place, arch, *names, "-D", *defines, "-I", *unknown]).encode())
     for file in (*sources_of(path), *versions):
         digest.update(b"\0" + file.read_bytes())
     return digest.hexdigest()
+
+
+def _place(path: Path) -> str:
+    """Where a file lies, as far as who reads its lines cares: ours look below `implementations` alone, which every checkout has; tools
+    from outside, for which LINEINFO is set, open the file."""
+    whole = path.resolve()
+    if os.environ.get(LINEINFO) or KERNELS not in whole.parts:
+        return str(whole)
+    return "/".join(whole.parts[len(whole.parts) - whole.parts[::-1].index(KERNELS) :])
 
 
 def sources_of(path: Path) -> list[Path]:

@@ -28,7 +28,7 @@ IDLE = 0.2  # of the work places, beside those that idled where an entry was tun
 @dataclass(frozen=True)
 class Entry:
     """One tuned case. An empty `config` says that the implementation's own is as good as any that was tried. `time_s` and `default_s`
-    are medians of pairs of processes, or of single runs where nothing had to be compared; `files` are those of the
+    are medians of pairs of processes, or of single runs where nothing was compared; `files` are those of the
     implementation, by name with their SHA-256 (sources.py)."""
 
     implementation: str

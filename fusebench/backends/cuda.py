@@ -344,9 +344,13 @@ def _place(path: Path) -> str:
     """Where a file lies, as far as who reads its lines cares: ours look below `implementations` alone, which every checkout has; tools
     from outside, for which LINEINFO is set, open the file."""
     whole = path.resolve()
-    if os.environ.get(LINEINFO) or KERNELS not in whole.parts:
-        return str(whole)
-    return "/".join(whole.parts[len(whole.parts) - whole.parts[::-1].index(KERNELS) :])
+    below = None if os.environ.get(LINEINFO) else below_kernels(whole.parts)
+    return str(whole) if below is None else "/".join(below)
+
+
+def below_kernels(parts: tuple[str, ...]) -> tuple[str, ...] | None:
+    """Those of a path's parts that are below `implementations`, the same in every checkout; None where it is in none."""
+    return parts[len(parts) - parts[::-1].index(KERNELS) :] if KERNELS in parts else None
 
 
 def sources_of(path: Path) -> list[Path]:

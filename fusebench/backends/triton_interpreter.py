@@ -31,9 +31,8 @@ def quicken() -> None:
 def _once_a_launch(interpreter: Any, scope: Any, patch: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """`patch`, which does nothing where it was called before in this launch for the same modules of the language."""
     done = set[frozenset[int]]()
-    modules: dict[
-        int, tuple[int, frozenset[int]]
-    ] = {}  # of the language, by a function's globals and how many there are
+    # of the language, by a function's globals and how many there are
+    modules: dict[int, tuple[int, frozenset[int]]] = {}
 
     class Scope(scope):
         """What is put back when a launch ends; device functions leave that to their kernel."""

@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
+from fusebench.backends.cuda import below_kernels
 from fusebench.inspection.listing import Shown, collapsed
 from fusebench.inspection.opcodes import CLASSES, by_class
-from fusebench.syntax import PACKAGE
 
 UNKNOWN = "(no line)"
 REST = "other lines"
@@ -41,8 +41,8 @@ def name(file: str, number: int) -> str:
     parts = PurePosixPath(file).parts
     if not parts or not number:
         return ""
-    last = len(parts) - 1 - parts[::-1].index(PACKAGE) if PACKAGE in parts else max(0, len(parts) - 3)
-    return f"{'/'.join(parts[last + 1 :])}:{number}"
+    below = below_kernels(parts)
+    return f"{'/'.join(parts[max(0, len(parts) - 3) + 1 :] if below is None else below)}:{number}"
 
 
 def counted(whole: Sequence[Placed], loop: Sequence[Placed], threshold: int = 1) -> list[Line]:

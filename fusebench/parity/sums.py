@@ -60,10 +60,8 @@ def _along(values: np.ndarray, axis: int, part: slice) -> tuple[slice, ...]:
 
 def of_segments(value: Any, starts: np.ndarray) -> Any:
     """Differences of the running sum, in float64: what they lose is far below float32."""
-    segmented = getattr(
-        value, "of_segments", None
-    )  # a GPU has a thread for each segment and column, and of a running sum for each column alone
-    if segmented is not None:
+    # a GPU has a thread for each segment and column, and of a running sum for each column alone
+    if (segmented := getattr(value, "of_segments", None)) is not None:
         return segmented(starts)
     running = np.concatenate([0.0 * value[:1], np.cumsum(value, axis=0)], axis=0)
     return running[starts[1:]] - running[starts[:-1]]

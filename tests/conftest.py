@@ -43,9 +43,13 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
+    if isinstance(collector, pytest.Module):
+        _reach_own_implementations()
+
+
+def _reach_own_implementations() -> None:
     """A file may import from the project's implementations, whatever roots the one before it used."""
-    package = sys.modules.get("implementations")
-    if isinstance(collector, pytest.Module) and str(discovery.HOME) not in getattr(package, "__path__", ()):
+    if str(discovery.HOME) not in getattr(sys.modules.get("implementations"), "__path__", ()):
         discovery.use_roots([discovery.HOME])
 
 
@@ -100,6 +104,12 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     import stand_in_driver
 
     yield from stand_in_driver.driver(monkeypatch)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def own_implementations() -> None:
+    """A fixture of the file before may have left other roots: `same_kernels` sees what tests change, not what their files do."""
+    _reach_own_implementations()
 
 
 @pytest.fixture(autouse=True)

@@ -36,6 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
     # Hydra copies the schemas of all commands whenever it composes one, and then once more that which it takes
     ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
     os.environ["FUSEBENCH_CACHE"] = tempfile.mkdtemp(prefix="fusebench-")  # the user's yardsticks are left alone
+    # hard inputs run the same programs over and over: JAX may keep what it compiled
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(os.environ["FUSEBENCH_CACHE"], "jax"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
 def pytest_unconfigure() -> None:
@@ -43,13 +47,9 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
-    if isinstance(collector, pytest.Module):
-        _reach_own_implementations()
-
-
-def _reach_own_implementations() -> None:
     """A file may import from the project's implementations, whatever roots the one before it used."""
-    if str(discovery.HOME) not in getattr(sys.modules.get("implementations"), "__path__", ()):
+    package = sys.modules.get("implementations")
+    if isinstance(collector, pytest.Module) and str(discovery.HOME) not in getattr(package, "__path__", ()):
         discovery.use_roots([discovery.HOME])
 
 
@@ -90,10 +90,6 @@ def kernels(roots: list[Path]) -> dict[str, discovery.Kernel]:
 
 @pytest.fixture(scope="session")
 def pool(roots: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    # hard inputs run the same programs over and over: JAX may keep what it compiled
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(tmp_path_factory.mktemp("jax")))
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
-    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
     with Pool(DEVICE, roots, tmp_path_factory.mktemp("workers")) as workers:
         yield workers
 
@@ -106,32 +102,41 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     yield from stand_in_driver.driver(monkeypatch)
 
 
+def _importable() -> dict[str, Any]:
+    """Which kernels can be imported is the process's: the package that says where they lie, and what is loaded of it."""
+    return {n: m for n, m in sys.modules.items() if n == "implementations" or n.startswith("implementations.")}
+
+
+def _make_importable(kept: dict[str, Any]) -> None:
+    for name in _importable():
+        package, _, module = name.rpartition(".")
+        if name not in kept and package in kept:  # `from package import module` would find what is forgotten here
+            vars(kept[package]).pop(module, None)
+        del sys.modules[name]
+    sys.modules.update(kept)
+
+
+@pytest.fixture(scope="session")
+def at_first(kernels: dict[str, discovery.Kernel]) -> dict[str, Any]:
+    return _importable()
+
+
 @pytest.fixture(scope="module", autouse=True)
-def own_implementations() -> None:
-    """A fixture of the file before may have left other roots: `same_kernels` sees what tests change, not what their files do."""
-    _reach_own_implementations()
+def same_start(at_first: dict[str, Any]) -> None:
+    """Each file starts with the same kernels, whatever fixtures of the file before it chose."""
+    _make_importable(at_first)
 
 
 @pytest.fixture(autouse=True)
-def same_kernels() -> Iterator[None]:
-    """Which kernels are importable is the process's: a test that chooses others leaves it as it was."""
-
-    def loaded() -> dict[str, Any]:
-        return {
-            n: m
-            for n, m in sys.modules.items()
-            if n.startswith("implementations") and n.split(".")[0] == "implementations"
-        }
-
-    kept = loaded()
+def same_process() -> Iterator[None]:
+    """A test leaves the process as it was: the kernels that can be imported, and the environment, which an inline worker sets."""
+    kernels, environment = _importable(), dict(os.environ)
     yield
-    if loaded() != kept:
-        for name in loaded():
-            package, _, module = name.rpartition(".")
-            if name not in kept and package in kept:  # `from package import module` would find what is forgotten here
-                vars(kept[package]).pop(module, None)
-            del sys.modules[name]
-        sys.modules.update(kept)
+    if _importable() != kernels:
+        _make_importable(kernels)
+    if os.environ != environment:
+        os.environ.clear()
+        os.environ.update(environment)
 
 
 @pytest.fixture

@@ -178,20 +178,19 @@ def test_what_threads_of_this_process_wait_is_counted():
     """Two that compute on one core: each waits while the other one runs."""
     if (before := state.waited_s()) is None:
         pytest.skip("this kernel does not count it")
-    ours = os.sched_getaffinity(0)
+    ours, both, waited = os.sched_getaffinity(0), threading.Barrier(2), []
 
     def compute():
         os.sched_setaffinity(0, [min(ours)])
+        both.wait()
         begin = time.thread_time()
         while time.thread_time() < begin + 0.02:
             sum(range(1000))
+        waited.append(state.waited_s() - before)  # a thread that has ended is not counted any more
 
     threads = [threading.Thread(target=compute) for _ in range(2)]
     for thread in threads:
         thread.start()
-    waited = []
-    while threads[0].is_alive():
-        waited.append(state.waited_s() - before)
     for thread in threads:
         thread.join()
     assert max(waited) > 0.0

@@ -37,7 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
     os.environ["FUSEBENCH_CACHE"] = tempfile.mkdtemp(prefix="fusebench-")  # the user's yardsticks are left alone
     # hard inputs run the same programs over and over: JAX may keep what it compiled
-    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(os.environ["FUSEBENCH_CACHE"], "jax"))
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(os.environ["FUSEBENCH_CACHE"]) / "jax"))
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 

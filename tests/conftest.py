@@ -78,14 +78,16 @@ def _claimed(file: str) -> bool:
 @pytest.fixture(scope="session")
 def roots() -> list[Path]:
     """The project's kernels and the fixtures'."""
-    return discovery.roots_of(
-        [FIXTURES / "kernels", FIXTURES / "extra", FIXTURES / "faults", FIXTURES / "tunables", FIXTURES / "profiled"]
-    )
+    return _roots()
+
+
+def _roots() -> list[Path]:
+    return discovery.roots_of([FIXTURES / folder for folder in ("kernels", "extra", "faults", "tunables", "profiled")])
 
 
 @pytest.fixture(scope="session")
-def kernels(roots: list[Path]) -> dict[str, discovery.Kernel]:
-    return discovery.find_kernels(roots)
+def kernels(at_first: tuple[dict[str, discovery.Kernel], dict[str, Any]]) -> dict[str, discovery.Kernel]:
+    return at_first[0]
 
 
 @pytest.fixture(scope="session")
@@ -117,14 +119,15 @@ def _make_importable(kept: dict[str, Any]) -> None:
 
 
 @pytest.fixture(scope="session")
-def at_first(kernels: dict[str, discovery.Kernel]) -> dict[str, Any]:
-    return _importable()
+def at_first() -> tuple[dict[str, discovery.Kernel], dict[str, Any]]:
+    """The kernels of `roots`, and what is importable then. A file may have fixtures of its own for these names."""
+    return discovery.find_kernels(_roots()), _importable()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def same_start(at_first: dict[str, Any]) -> None:
+def same_start(at_first: tuple[dict[str, discovery.Kernel], dict[str, Any]]) -> None:
     """Each file starts with the same kernels, whatever fixtures of the file before it chose."""
-    _make_importable(at_first)
+    _make_importable(at_first[1])
 
 
 @pytest.fixture(autouse=True)

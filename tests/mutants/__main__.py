@@ -111,9 +111,9 @@ def choose(paths: Sequence[str], since: str | None, sample: int | None) -> dict[
 
 
 def before(kept: Path, by_file: dict[str, list[Mutant]]) -> dict[Mutant, Result]:
-    """What an earlier run found, as far as the slips still stand where they stood."""
+    """What an earlier run found with tests, as far as the slips still stand where they stood."""
     rows = json.loads(kept.read_text()) if kept.exists() else []
-    found = {tuple(row["at"]): Result(row["result"], row["by"]) for row in rows}
+    found = {tuple(row["at"]): Result(row["result"], row["by"]) for row in rows if row["result"] != "no test"}
     return {m: found[at(m)] for mutants in by_file.values() for m in mutants if at(m) in found}
 
 

@@ -161,7 +161,7 @@ def score(by_file: dict[str, list[Mutant]], results: dict[Mutant, Result]) -> fl
         share = count["caught"] / count.total() if count.total() else float("nan")
         if count.total():
             known, expected = known + len(mutants), expected + share * len(mutants)
-        table.add_row(file, *_figures(len(mutants), count, share))
+            table.add_row(file, *_figures(len(mutants), count, share))
     share = expected / known if known else float("nan")
     table.add_row("all, by their slips", *_figures(sum(map(len, by_file.values())), total, share))
     Console(width=None if sys.stdout.isatty() else 200).print(table)

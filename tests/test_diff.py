@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from samples import table_of, untimed
+from samples import Pool, table_of, untimed
 
 from fusebench import discovery
 from fusebench.cases import make_case
@@ -26,6 +26,7 @@ from fusebench.contract import Cell
 from fusebench.errors import UsageError
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
+from fusebench.workers.protocol import BuildCell, Refused, Release
 
 FAULTS = Path(__file__).parent / "fixtures" / "faults"
 
@@ -145,7 +146,13 @@ def test_outputs_from_the_arrays_to_the_printed_cell(computed, tmp_path, capsys)
     known["flax"] = Outputs(untimed("flax"), [A.copy()], [Own(0.0, 0.0, 4)], ["y"])
     known["flax:float32"] = Outputs(untimed("flax:float32"), [A.reshape(-1)], [Own(0.0, 0.0, 4)], ["y"])
     known["torch_compile"] = Outputs(untimed("torch_compile", "failed", reason="it broke"))
-    words = ["kernel=softmax", "a=triton:row", "b=[torch_eager,flax,torch_compile:default]", "device=cpu", "out=rows.csv"]
+    words = [
+        "kernel=softmax",
+        "a=triton:row",
+        "b=[torch_eager,flax,torch_compile:default]",
+        "device=cpu",
+        "out=rows.csv",
+    ]
     assert main(["diff", *words]) == 1, "a side has failed"
     assert asked == ["triton:row", *list(known)[1:]], "A's outputs are kept for the next pair"
     out = capsys.readouterr().out
@@ -172,7 +179,11 @@ def test_outputs_from_the_arrays_to_the_printed_cell(computed, tmp_path, capsys)
              "a_case": "odd/float32", "a_status": "ok", "a_commit": ""}  # fmt: skip
     assert {name: rows[0][name] for name in texts} == texts
     assert (rows[1]["abs_at"], float(rows[1]["max_abs"]), rows[2]["max_abs"]) == ("", 0.0, "")
-    assert (rows[3]["b_status"], rows[3]["b_reason"], rows[3]["reason"]) == ("failed", "it broke", "no output of both sides")
+    assert (rows[3]["b_status"], rows[3]["b_reason"], rows[3]["reason"]) == (
+        "failed",
+        "it broke",
+        "no output of both sides",
+    )
     (folder,) = (tmp_path / "results").iterdir()
     kept = [json.loads(line) for line in (folder / "differences.jsonl").read_text().splitlines()]
     assert [row["b"]["label"] for row in kept] == [*list(known)[1:]] and kept[0]["difference"]["absolute"] == 1.0
@@ -202,11 +213,45 @@ def test_a_side_of_a_commit_and_outputs_without_a_name(capsys, monkeypatch):
     half = Cell(cells("triton:row", dtype="float16")[0].case, "torch_eager", "default")
     skipped = Outputs(untimed(status="skipped", reason="no"), [A, B], [Own(0.0, 0.0, 4)] * 2, ["y"])
     found = differences.rows([cell, half], [skipped, skipped], ["0123456789ab", None])
-    assert [(row.output, row.difference.differing, row.fails) for row in found] == [("y", 0, False), ("output 1", 0, False)]
+    assert [(row.output, row.difference.differing, row.fails) for row in found] == [
+        ("y", 0, False),
+        ("output 1", 0, False),
+    ]
     differences.show(found)
     out = capsys.readouterr().out
     assert "softmax  odd/float32 | odd/float16  [2, 2]" in out and "\ntriton:row @0123456789: skipped: no\n" in out
     assert table_of(out, "A")[1]["A"] == "triton:row @0123456789"
+
+
+def test_cells_of_a_case_compute_on_the_same_inputs_and_their_errors_are_kept(tmp_path):
+    kernels = discovery.find_kernels([FAULTS])
+    this, pool = Run(kernels, discovery.roots_of([FAULTS]), tmp_path / "run", Settings("cpu", Plan(0))), Pool()
+
+    def cell(implementation, dtype="float32"):
+        return Cell(make_case(kernels["fault"], "odd", dtype), implementation, "default")
+
+    with outputs.runner(this, pool, "0123abc") as runner:
+        one, two, half = (runner.outputs(cell(*of)) for of in (("a_fine",), ("z_fine",), ("a_fine", "float16")))
+    builds, others = pool.worker.asked[::2], pool.worker.asked[1::2]
+    assert [type(m) for m in (*builds, *others)] == [BuildCell] * 3 + [Release] * 3
+    assert builds[0].sets == builds[1].sets != builds[2].sets
+    assert one.record.status == "ok" and one.record.source.git_commit == "0123abc"
+    assert one.own == [Own(0.0, 0.0, 7)] and one.arrays[0].shape == (7,)
+    assert one.arrays[0].tobytes() == two.arrays[0].tobytes() and half.arrays[0].dtype == np.float16
+    assert not list(this.folder.glob(".*")), "files of a comparison go with it"
+
+
+def test_a_cell_that_does_not_run_has_no_outputs_and_the_next_one_has_its_own(tmp_path):
+    kernels = discovery.find_kernels([FAULTS])
+    this = Run(kernels, discovery.roots_of([FAULTS]), tmp_path / "run", Settings("cpu", Plan(0)))
+    case = make_case(kernels["fault"], "odd")
+    pool = Pool()
+    with outputs.runner(this, pool) as runner:
+        ran = runner.outputs(Cell(case, "a_fine", "default"))
+        pool.worker.answers[BuildCell] = Refused("crashed", "it is gone")
+        lost = runner.outputs(Cell(case, "z_fine", "default"))
+    assert len(ran.arrays) == len(ran.own) == 1
+    assert (lost.record.status, lost.record.reason, lost.arrays, lost.own) == ("crashed", "it is gone", [], [])
 
 
 @pytest.fixture

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from samples import Pool, table_of, untimed
 
 from fusebench import discovery

@@ -85,6 +85,15 @@ def job(command="bench", resumed=None, home=Path("results/it"), **chosen):
     return app._run(request.build(command, ROOTS, composed, KERNELS), home, KERNELS, resumed is not None)
 
 
+def test_jobs_of_bench_and_parity_end_with_a_table_of_all(monkeypatch):
+    asked = []
+    monkeypatch.setattr(app, "start", lambda *arguments: asked.append(arguments[-1]) or 0)
+    monkeypatch.setattr(app.show, "show_sweep", lambda folders: f"all of {folders}")
+    for of_another_kind in ({}, {"run_job": job}):
+        app.run_app("bench", [], **of_another_kind)
+    assert [show(["a", "b"]) for show in asked] == ["all of ['a', 'b']", None]
+
+
 # One run
 
 

@@ -372,6 +372,13 @@ def test_torchs_gpu_is_described_or_missed(torch, monkeypatch):
         torch.start("cuda")
 
 
+def test_what_is_saved_for_the_backward_pass_is_found_once(torch):
+    x, w = (torch.torch.ones(2, 3, requires_grad=True) for _ in range(2))
+    product = x * w  # whose graph has both
+    found = torch.saved(({"y": product, "same": product}, [w, (None, 4)]))
+    assert sorted(map(id, found)) == sorted(map(id, (product, x, w)))
+
+
 def test_torchs_peak_counts_from_where_it_was_reset(torch, monkeypatch):
     cuda = Cuda()
     monkeypatch.setattr(torch.torch, "cuda", cuda)

@@ -128,6 +128,7 @@ def test_help_shows_the_usage_and_the_keys(answered, command, usage):
     )
     assert done.stdout.count("shape.") == 1 and "shape.DIM=SIZE" in done.stdout
     assert done.stdout.startswith(f"usage: fusebench {command} {usage}")
+    assert "\n  --config-dir DIR  a folder with presets" in done.stdout, "the longest flag has its text beside it"
 
 
 def test_bench_times_what_it_is_asked_for(tmp_path, on_shared_workers):

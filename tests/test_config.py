@@ -126,7 +126,7 @@ def test_what_may_stand_beside_resume():
 
 @pytest.mark.parametrize(
     ("words", "shows"),
-    [(["kernel=a"], False), (["--cfg", "job"], True), (["--help"], True), (["--hydra-help"], True), (["--info"], True), (["-sc", "install=bash"], True), (["-m"], False)],
+    [(["kernel=a"], False), (["--cfg", "job"], True), (["--help"], True), (["--hel"], True), (["--hydra-help"], True), (["--info"], True), (["-sc", "install=bash"], True), (["-m"], False)],
 )  # fmt: skip
 def test_what_only_shows_something(words, shows):
     assert command_line.only_shows(words) == shows

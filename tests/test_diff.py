@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import json
 import math
@@ -12,14 +13,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from samples import Pool, table_of, untimed
 
 from fusebench import discovery
 from fusebench.cases import make_case
-from fusebench.comparison import difference, outputs, sides
+from fusebench.cli import main
+from fusebench.commands import diff
+from fusebench.comparison import difference, differences, outputs, sides
+from fusebench.comparison.outputs import Outputs, Own
 from fusebench.contract import Cell
 from fusebench.errors import UsageError
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
+from fusebench.workers.protocol import BuildCell, Refused, Release
 
 FAULTS = Path(__file__).parent / "fixtures" / "faults"
 
@@ -107,6 +113,144 @@ def test_a_dry_run_names_the_pairs(answered):
     done = answered("diff", "kernel=softmax", "a=triton:row", "b=[torch_eager,flax]", "dry_run=true", "device=cpu")
     assert done.returncode == 0 and "triton:row | softmax odd/float32 torch_eager" in done.stdout
     assert "triton:row | softmax odd/float32 flax" in done.stdout
+
+
+@pytest.fixture
+def computed(monkeypatch, tmp_path):
+    """What each cell computes, by its label, and the labels that were asked for: no worker is started."""
+    known, asked = {}, []
+
+    class Runner:
+        def outputs(self, cell):
+            asked.append(cell.label)
+            if isinstance(found := known[cell.label], BaseException):
+                raise found
+            return found
+
+    monkeypatch.setattr(diff.outputs, "runner", lambda *of: contextlib.nullcontext(Runner()))
+    monkeypatch.setattr(diff, "_pool", lambda *of: contextlib.nullcontext())
+    monkeypatch.setenv("COLUMNS", "250")
+    monkeypatch.chdir(tmp_path)
+    return known, asked
+
+
+A = np.array([[1.0, 100.0], [0.5, 0.0]], np.float32)
+B = np.array([[1.0, 101.0], [0.25, 0.0]], np.float16)
+
+
+def test_outputs_from_the_arrays_to_the_printed_cell(computed, tmp_path, capsys):
+    known, asked = computed
+    known["triton:row"] = Outputs(untimed("triton:row"), [A], [Own(0.125, 0.5, 4)], ["y"])
+    known["torch_eager"] = Outputs(untimed(), [B, B], [Own(0.25, 0.75, 3)] * 2, ["y", "z"])
+    known["flax"] = Outputs(untimed("flax"), [A.copy()], [Own(0.0, 0.0, 4)], ["y"])
+    known["flax:float32"] = Outputs(untimed("flax:float32"), [A.reshape(-1)], [Own(0.0, 0.0, 4)], ["y"])
+    known["torch_compile"] = Outputs(untimed("torch_compile", "failed", reason="it broke"))
+    words = [
+        "kernel=softmax",
+        "a=triton:row",
+        "b=[torch_eager,flax,torch_compile:default]",
+        "device=cpu",
+        "out=rows.csv",
+    ]
+    assert main(["diff", *words]) == 1, "a side has failed"
+    assert asked == ["triton:row", *list(known)[1:]], "A's outputs are kept for the next pair"
+    out = capsys.readouterr().out
+    assert "\nsoftmax  odd/float32  [2, 2]\n" in out
+    first, second = table_of(out, "A")
+    assert first == {
+        "A": "triton:row", "B": "torch_eager", "output": "y", "max |A-B|": "1", "at": "[0, 1]", "A there": "100", "B there": "101",
+        "max relative": "0.5", "relative at": "[1, 0]", "differ": "2/4", "A error": "0.125", "A error/budget": "0.50",
+        "B error": "0.25", "B error/budget": "0.75",
+    }  # fmt: skip
+    assert {heading: text for heading, text in second.items() if text} == {
+        "A": "triton:row", "B": "flax", "output": "y", "max |A-B|": "0", "max relative": "0", "differ": "0/4", "A error": "0.125",
+        "A error/budget": "0.50", "B error": "0", "B error/budget": "0.00",
+    }  # fmt: skip
+    assert "\ntriton:row | flax:float32: A is [2, 2], B [4]: no element of one is the other's\n" in out
+    assert out.count("torch_compile: failed: it broke\n") == 1 and "no output of both" not in out
+    assert "2 outputs compared, 1 of them the same, 1 with a side that is not right; " in out
+    rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
+    assert [row["b"] for row in rows] == [*list(known)[1:]]
+    numbers = {"max_abs": 1.0, "abs_a": 100.0, "abs_b": 101.0, "max_rel": 0.5, "rel_a": 0.5, "rel_b": 0.25, "differing": 2, "elements": 4,
+               "a_error": 0.125, "a_error_budget": 0.5, "a_checked": 4, "b_error": 0.25, "b_error_budget": 0.75, "b_checked": 3}  # fmt: skip
+    assert {name: float(rows[0][name]) for name in numbers} == numbers
+    texts = {"shape": "2×2", "abs_at": "0, 1", "rel_at": "1, 0", "a_dtype": "float32", "b_dtype": "float16", "reason": "",
+             "a_case": "odd/float32", "a_status": "ok", "a_commit": ""}  # fmt: skip
+    assert {name: rows[0][name] for name in texts} == texts
+    assert (rows[1]["abs_at"], float(rows[1]["max_abs"]), rows[2]["max_abs"]) == ("", 0.0, "")
+    assert (rows[3]["b_status"], rows[3]["b_reason"], rows[3]["reason"]) == (
+        "failed",
+        "it broke",
+        "no output of both sides",
+    )
+    (folder,) = (tmp_path / "results").iterdir()
+    kept = [json.loads(line) for line in (folder / "differences.jsonl").read_text().splitlines()]
+    assert [row["b"]["label"] for row in kept] == [*list(known)[1:]] and kept[0]["difference"]["absolute"] == 1.0
+    assert len((folder / "records.jsonl").read_text().splitlines()) == len(known)
+
+
+def test_a_quiet_comparison_has_its_counts_alone(computed, capsys):
+    known, _ = computed
+    known["triton:row"] = known["torch_eager"] = Outputs(untimed(), [A], [Own(0.125, 0.5, 4)], ["y"])
+    assert main(["diff", "kernel=softmax", "a=triton:row", "b=torch_eager", "device=cpu", "quiet=true"]) == 0
+    assert capsys.readouterr().out.startswith("\n1 outputs compared, 1 of them the same, 0 with a side")
+
+
+def test_an_interrupted_comparison_keeps_what_it_has(computed, tmp_path, capsys):
+    known, _ = computed
+    known["triton:row"] = known["torch_eager"] = Outputs(untimed(), [A], [Own(0.125, 0.5, 4)], ["y"])
+    known["flax"] = KeyboardInterrupt()
+    assert main(["diff", "kernel=softmax", "a=triton:row", "b=[torch_eager,flax:default]", "device=cpu"]) == 130
+    assert "interrupted: 1 rows are in " in capsys.readouterr().err
+    (folder,) = (tmp_path / "results").iterdir()
+    assert len((folder / "differences.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_side_of_a_commit_and_outputs_without_a_name(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "250")
+    (cell,) = cells("triton:row")
+    half = Cell(cells("triton:row", dtype="float16")[0].case, "torch_eager", "default")
+    skipped = Outputs(untimed(status="skipped", reason="no"), [A, B], [Own(0.0, 0.0, 4)] * 2, ["y"])
+    found = differences.rows([cell, half], [skipped, skipped], ["0123456789ab", None])
+    assert [(row.output, row.difference.differing, row.fails) for row in found] == [
+        ("y", 0, False),
+        ("output 1", 0, False),
+    ]
+    differences.show(found)
+    out = capsys.readouterr().out
+    assert "softmax  odd/float32 | odd/float16  [2, 2]" in out and "\ntriton:row @0123456789: skipped: no\n" in out
+    assert table_of(out, "A")[1]["A"] == "triton:row @0123456789"
+
+
+def test_cells_of_a_case_compute_on_the_same_inputs_and_their_errors_are_kept(tmp_path):
+    kernels = discovery.find_kernels([FAULTS])
+    this, pool = Run(kernels, discovery.roots_of([FAULTS]), tmp_path / "run", Settings("cpu", Plan(0))), Pool()
+
+    def cell(implementation, dtype="float32"):
+        return Cell(make_case(kernels["fault"], "odd", dtype), implementation, "default")
+
+    with outputs.runner(this, pool, "0123abc") as runner:
+        one, two, half = (runner.outputs(cell(*of)) for of in (("a_fine",), ("z_fine",), ("a_fine", "float16")))
+    builds, others = pool.worker.asked[::2], pool.worker.asked[1::2]
+    assert [type(m) for m in (*builds, *others)] == [BuildCell] * 3 + [Release] * 3
+    assert builds[0].sets == builds[1].sets != builds[2].sets
+    assert one.record.status == "ok" and one.record.source.git_commit == "0123abc"
+    assert one.own == [Own(0.0, 0.0, 7)] and one.arrays[0].shape == (7,)
+    assert one.arrays[0].tobytes() == two.arrays[0].tobytes() and half.arrays[0].dtype == np.float16
+    assert not list(this.folder.glob(".*")), "files of a comparison go with it"
+
+
+def test_a_cell_that_does_not_run_has_no_outputs_and_the_next_one_has_its_own(tmp_path):
+    kernels = discovery.find_kernels([FAULTS])
+    this = Run(kernels, discovery.roots_of([FAULTS]), tmp_path / "run", Settings("cpu", Plan(0)))
+    case = make_case(kernels["fault"], "odd")
+    pool = Pool()
+    with outputs.runner(this, pool) as runner:
+        ran = runner.outputs(Cell(case, "a_fine", "default"))
+        pool.worker.answers[BuildCell] = Refused("crashed", "it is gone")
+        lost = runner.outputs(Cell(case, "z_fine", "default"))
+    assert len(ran.arrays) == len(ran.own) == 1
+    assert (lost.record.status, lost.record.reason, lost.arrays, lost.own) == ("crashed", "it is gone", [], [])
 
 
 @pytest.fixture

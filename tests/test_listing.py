@@ -164,6 +164,7 @@ def test_all_of_a_kernel_in_tables(capsys, monkeypatch):
         rows["cuda:row"]["here"] == "needs an NVIDIA GPU" and rows["triton:row"]["here"] == "interpreted: parity only"
     )
     assert rows["flax:module"]["rounding points"] == "layernorm, product, bias, activation"
+    assert "\njax_triton:row, jax_triton:batched_row, triton:row" in lola, "those with the same tunables share a line"
     assert "config.BLOCK_M=16,32,64,128" in lola and "shape.R, shape.C; batch= sets R" in softmax
 
 

@@ -248,6 +248,17 @@ def test_events_that_overlap_by_half_stand_in_two_tracks():
 # What the profilers write
 
 
+def test_a_range_of_ours_is_told_from_torchs_own():
+    import torch
+
+    def work(mark):
+        with mark("of ours"), torch.profiler.record_function("of the framework"):
+            torch.ones(2).add_(1)
+
+    kinds = {e.name: e.kind for e in kineto.record(work, "cpu").events}
+    assert (kinds["of ours"], kinds["of the framework"]) == (RANGE, OPERATOR)
+
+
 def test_a_trace_of_torchs_profiler_on_a_gpu_is_read():
     def x(cat, name, ts, dur, tid=1, **args):
         return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid, "args": args}

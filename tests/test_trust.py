@@ -266,8 +266,8 @@ class Driver:
     CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=75)
     CUlimit = SimpleNamespace(CU_LIMIT_PERSISTING_L2_CACHE_SIZE=6)
 
-    def __init__(self, major=9, limit=0, error=0):
-        self.major, self.limit, self.error, self.done = major, limit, error, []
+    def __init__(self, major=9, limit=0, error=0, lost=0):
+        self.major, self.limit, self.error, self.lost, self.done = major, limit, error, lost, []
 
     def cuInit(self, flags):
         return (self.error,)
@@ -280,7 +280,7 @@ class Driver:
         return self.error, self.major
 
     def cuDevicePrimaryCtxRetain(self, device):
-        return self.error, "context"
+        return self.lost, "context"
 
     def cuCtxPushCurrent(self, context):
         self.done.append(f"push {context}")
@@ -328,7 +328,9 @@ def test_persisting_lines_are_reset_and_a_raised_limit_is_noted(card):
     assert persisting.raised() == 0
 
 
-@pytest.mark.parametrize("driver", [Driver(major=7), Driver(error=100)], ids=["7.5", "no driver"])
+@pytest.mark.parametrize(
+    "driver", [Driver(major=7), Driver(error=100), Driver(lost=201)], ids=["7.5", "no driver", "no context"]
+)
 def test_where_lines_cannot_persist_nothing_is_done(card, driver):
     card(driver)
     persisting.forbid()

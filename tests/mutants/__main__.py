@@ -51,7 +51,7 @@ def main() -> int:
         return 0
     for name in LOADED:
         __import__(name)
-    results: dict[Mutant, Result] = {}
+    results = before(asked.json, by_file) if asked.json else {}
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
         first = trees.copy_repository(Path(folder, "tree0"))
         tests = trials.collect(first, asked.tests)
@@ -59,14 +59,14 @@ def main() -> int:
         seen = trials.observed(copies, tests, asked.observed)
         then = trials.more(first, shlex.split(asked.then)) if asked.then else None
         try:
-            for mutant, result in trials.decide(in_turns(by_file), copies, seen, then, begin + asked.seconds):
+            for mutant, result in trials.decide(in_turns(by_file, results), copies, seen, then, begin + asked.seconds):
                 results[mutant] = result
                 line = f"{result.what:8}{mutant.file}:{mutant.slip.line}  {mutant.slip.change}"
                 print(line + (f"  ({result.by})" if result.by else ""), flush=True)
         except KeyboardInterrupt:
             print("interrupted")
     if asked.json:
-        rows = [{"key": m.key, "line": m.slip.line, "result": r.what, "by": r.by} for m, r in results.items()]
+        rows = [{"at": at(m), "result": r.what, "by": r.by} for m, r in results.items()]
         asked.json.write_text(json.dumps(rows, indent=1))
     return int(score(by_file, results) < asked.least)
 
@@ -84,7 +84,9 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--least", type=float, default=85.0, help="percent that must be caught (85)")
     parser.add_argument("--observed", type=Path, help="a file that keeps which tests pass where, for the next run")
-    parser.add_argument("--json", type=Path, help="a file for all results")
+    parser.add_argument(
+        "--json", type=Path, help="a file for all results; a run goes on from it: what it caught is not tried again"
+    )
     asked = parser.parse_args()
     for name in ("observed", "json"):
         if path := getattr(asked, name):
@@ -108,9 +110,23 @@ def choose(paths: Sequence[str], since: str | None, sample: int | None) -> dict[
     return chosen
 
 
-def in_turns(by_file: dict[str, list[Mutant]]) -> list[Mutant]:
-    """One of each file, then the next one of each: whenever a run ends, every module has had its share."""
-    return [mutant for turn in zip_longest(*by_file.values()) for mutant in turn if mutant]
+def before(kept: Path, by_file: dict[str, list[Mutant]]) -> dict[Mutant, Result]:
+    """What an earlier run found with tests, as far as the slips still stand where they stood."""
+    rows = json.loads(kept.read_text()) if kept.exists() else []
+    found = {tuple(row["at"]): Result(row["result"], row["by"]) for row in rows if row["result"] != "no test"}
+    return {m: found[at(m)] for mutants in by_file.values() for m in mutants if at(m) in found}
+
+
+def at(mutant: Mutant) -> tuple[str, int, int]:
+    return mutant.key, mutant.slip.line, mutant.slip.column
+
+
+def in_turns(by_file: dict[str, list[Mutant]], known: dict[Mutant, Result]) -> list[Mutant]:
+    """One of each file, then the next one of each: whenever a run ends, every module has had its share. First come those that an earlier
+    run did not catch; those that it caught are left out."""
+    first = [m for m, result in known.items() if result.what != "caught"]
+    others = [[m for m in mutants if m not in known] for mutants in by_file.values()]
+    return first + [mutant for turn in zip_longest(*others) for mutant in turn if mutant]
 
 
 def dirty() -> bool:
@@ -145,7 +161,7 @@ def score(by_file: dict[str, list[Mutant]], results: dict[Mutant, Result]) -> fl
         share = count["caught"] / count.total() if count.total() else float("nan")
         if count.total():
             known, expected = known + len(mutants), expected + share * len(mutants)
-        table.add_row(file, *_figures(len(mutants), count, share))
+            table.add_row(file, *_figures(len(mutants), count, share))
     share = expected / known if known else float("nan")
     table.add_row("all, by their slips", *_figures(sum(map(len, by_file.values())), total, share))
     Console(width=None if sys.stdout.isatty() else 200).print(table)

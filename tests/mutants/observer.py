@@ -44,7 +44,9 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         UNFIT.add(report.nodeid)
 
 
-def pytest_sessionfinish() -> None:
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if session.config.option.collectonly:
+        return
     LINES.stop()
     data, lines = LINES.get_data(), {}
     for file in data.measured_files():

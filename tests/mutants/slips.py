@@ -42,6 +42,7 @@ class Slip:
     those of the function for a default, None for any of the module where it acts at the import."""
 
     line: int
+    column: int
     before: str
     after: str
     function: str
@@ -63,7 +64,7 @@ def find(text: str) -> Iterator[Slip]:
             continue
         for number, changed in enumerate(_changes(node)):
             write = lambda p=path, n=number: _written(text, p, n)  # noqa: E731
-            yield Slip(node.lineno, _short(node), _short(changed), function, _acts(tree, path), write)
+            yield Slip(node.lineno, node.col_offset, _short(node), _short(changed), function, _acts(tree, path), write)
 
 
 def _written(text: str, path: tuple[Any, ...], number: int) -> str:

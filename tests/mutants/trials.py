@@ -8,16 +8,18 @@ import json
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
 import slips
-from trees import Ended, Jobs, Task, Tree
+from trees import HERE, Ended, Jobs, Task, Tree
 
 TESTS_S = 20.0  # of tests a slip is tried with, the shortest first
 SLOW_S = 5.0  # a test that takes longer is left out
-TOGETHER, TOGETHER_S = 32, 600.0  # so many tests are observed in one process, for so long
+TOGETHER, TOGETHER_S = 160, 900.0  # so many tests are observed in one process, for so long
+# test files of processes of their own, whose lines are not seen, or of minutes
+LEFT_OUT = ("ahead_of_time", "contributing", "gpu", "isolation", "ops", "parity", "readme")
 PATIENCE = 3.0  # a slip may make the tests take so many times as long, and TESTS_S more
 WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the jobs would share it
 POLL_S = 0.01
@@ -74,9 +76,10 @@ class More:
 
 
 def collect(tree: Tree, tests: Sequence[str]) -> list[list[str]]:
-    """The tests, some of a file together, those of the largest files first. It leaves the modules compiled."""
+    """The tests that need no shared workers, some of a file together, those of the largest files first. It leaves the modules compiled."""
+    ignored = [f"--ignore=tests/test_{name}.py" for name in LEFT_OUT]
     with Jobs([tree]) as jobs:
-        jobs.start(Task(["--collect-only", "-q", *tests], WITHOUT_GPU, compiled=True))
+        jobs.start(Task(["--collect-only", "-q", "-p", "observer", *ignored, *tests], WITHOUT_GPU, compiled=True))
         ended = _wait(jobs)
     for line in ended.printed:
         if line.startswith("ERROR"):  # a package that is not here
@@ -118,18 +121,33 @@ def observe(trees: Sequence[Tree], tests: Sequence[Sequence[str]]) -> Observed:
 
 
 def observed(trees: Sequence[Tree], tests: Sequence[Sequence[str]], kept: Path | None) -> Observed:
-    """What `observe` finds, or found before: in the file `kept`, if it is of the same sources."""
-    digest = _digest(trees[0].folder, tests)
-    if kept and kept.exists() and (found := json.loads(kept.read_text()))["of"] == digest:
-        print(f"which tests pass where stands in {kept}", flush=True)
-        return Observed(found["seconds"], found["lines"])
+    """What `observe` finds, or found before: in the file `kept`, as far as it is of the same sources and of the same test files."""
+    folder = trees[0].folder
+    now = _digests(folder, tests)
+    was = json.loads(kept.read_text()) if kept and kept.exists() else {"of": {}, "seconds": {}, "lines": {}}
+    known = {file for file in now if now[file] == was["of"].get(file)}
+    new = [together for together in tests if together[0].split("::")[0] not in known]
     begin = time.monotonic()
-    print(f"running {sum(map(len, tests))} tests once: which lines do they pass?", flush=True)
-    seen = observe(trees, tests)
-    print(f"{len(seen.seconds)} of them need no shared workers: {time.monotonic() - begin:.0f} s", flush=True)
+    count, of = sum(map(len, new)), sum(map(len, tests))
+    print(f"running {count} of {of} tests that need no shared workers once: which lines do they pass?", flush=True)
+    seen = observe(trees, new)
+    print(f"that took {time.monotonic() - begin:.0f} s", flush=True)
+    seen = _joined(Observed(was["seconds"], was["lines"]), known, seen)
     if kept:
-        kept.write_text(json.dumps({"of": digest, "seconds": seen.seconds, "lines": seen.lines}))
+        kept.write_text(json.dumps({"of": now, "seconds": seen.seconds, "lines": seen.lines}))
     return seen
+
+
+def _joined(before: Observed, known: Set[str], now: Observed) -> Observed:
+    """What was seen before of the files that are `known`, and what was seen now."""
+    seconds = {test: s for test, s in before.seconds.items() if test.split("::")[0] in known} | dict(now.seconds)
+    lines: dict[str, dict[str, list[str]]] = {}
+    for seen in (before, now):
+        for file, by_line in seen.lines.items():
+            for line, passing in by_line.items():
+                kept = [test for test in passing if seen is now or test.split("::")[0] in known]
+                lines.setdefault(file, {}).setdefault(line, []).extend(kept)
+    return Observed(seconds, lines)
 
 
 def more(tree: Tree, arguments: Sequence[str]) -> More:
@@ -198,8 +216,16 @@ def _by(ended: Ended) -> str:
     return next((found[1] for found in failed if found), f"exit code {ended.code}")
 
 
-def _digest(folder: Path, tests: Sequence[Sequence[str]]) -> str:
-    """Of what the tests are and of what they pass."""
-    sources = sorted(p for name in ("fusebench", "implementations", "tests") for p in (folder / name).rglob("*.py"))
-    names = [test.encode() for together in tests for test in together]
-    return hashlib.sha256(b"\0".join([p.read_bytes() for p in sources] + names)).hexdigest()
+def _digests(folder: Path, tests: Sequence[Sequence[str]]) -> dict[str, str]:
+    """Of each test file: what its tests are, what they are made of and what they may pass."""
+    sources = [p for name in ("fusebench", "implementations", "tests") for p in (folder / name).rglob("*.py")]
+    ours = [p for p in sorted(sources) if not p.match("tests/test_*.py") and HERE.name not in p.parts]
+    shared = hashlib.sha256(b"\0".join(p.read_bytes() for p in ours))
+    digests = {}
+    for together in tests:
+        file = together[0].split("::")[0]
+        if file not in digests:
+            digests[file] = shared.copy()
+            digests[file].update((folder / file).read_bytes())
+        digests[file].update("\0".join(together).encode())
+    return {file: digest.hexdigest() for file, digest in digests.items()}

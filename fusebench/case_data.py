@@ -172,4 +172,5 @@ class CaseData:
         widened = judge.widened(verdict, reply.worst, asked)
         if not (missing := judge.unseen(asked)):
             return widened
-        return replace(widened, unseen=f"without a GPU, {missing} of {judge.height} rows have no reference")
+        named = "slices" if judge.sliced else "rows"
+        return replace(widened, unseen=f"without a GPU, {missing} of {judge.height} {named} have no reference")

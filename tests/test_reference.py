@@ -17,7 +17,7 @@ from fusebench.cases import make_case
 from fusebench.contract import DTYPES, Cell
 from fusebench.inputs import make_sets, save
 from fusebench.machine import DeviceInfo
-from fusebench.parity import jitted, reference
+from fusebench.parity import jitted, pieces, reference
 from fusebench.parity.elements import stored
 from fusebench.parity.judge import Judge
 from fusebench.parity.pieces import Sized
@@ -91,7 +91,7 @@ def check(tmp_path, monkeypatch):
 @pytest.fixture
 def chunks_of(monkeypatch):
     """Makes chunks of so many elements."""
-    return lambda elements: monkeypatch.setitem(reference.CHUNK_ELEMENTS, "cpu", elements)
+    return lambda elements: monkeypatch.setitem(pieces.CHUNK_ELEMENTS, "cpu", elements)
 
 
 X = np.random.default_rng(0).uniform(1, 2, (10, 3)).astype(np.float32)

@@ -32,10 +32,11 @@ from fusebench.parity.budget import (
     together,
 )  # fmt: skip
 from fusebench.parity.elements import finite, spacing, stored
+from fusebench.parity.evaluations import Evaluations
 from fusebench.parity.pieces import (
-    CHUNK_ELEMENTS,
     Formula,
     Held,
+    chunks_of,
     elements_of_a_row,
     evaluations_of,
     formula_of,
@@ -52,7 +53,7 @@ from fusebench.parity.verdict import Asked, Together, Worst
 # Draws, and up to how many elements of intermediate results they are made; the last for more.
 DRAWS = {"cuda": ((16, 5e7), (8, 1e8), (4, np.inf)), "cpu": ((16, 2e5), (4, np.inf))}
 # Few draws may miss the noise of one element in 10⁸: rows that seem wrong get more before they are called so, if they are not many.
-SECOND_LOOK_ROWS, SECOND_LOOK_SEED = 32, 2**33
+SECOND_LOOK_ROWS, SECOND_LOOK_SLICES, SECOND_LOOK_SEED = 32, 1, 2**33
 JUDGED_SEED = 2**32  # the judged rows have other noise than any chunk, whose seed is its first row
 KEPT_ELEMENTS = 3e8  # of budgets, for the other outputs of the same inputs: 5 GB
 
@@ -96,7 +97,7 @@ def check(asked: Asked, arrays: Sequence[np.ndarray], got: Sequence[np.ndarray],
         chunks = _expected(asked, arrays, np.array(others), got, device)
         found += [_compared(asked, chunk, outputs, device, wrong)[0] for chunk in chunks]
     worst = reduce(_worse, found)
-    if 0 < len(wrong) <= SECOND_LOOK_ROWS:
+    if 0 < len(wrong) <= (SECOND_LOOK_SLICES if asked.sliced else SECOND_LOOK_ROWS):
         worst = replace(_second_look(asked, arrays, sorted(wrong), got, device), checked=worst.checked)
     return replace(worst, together=_together(asked, sums))
 
@@ -116,9 +117,7 @@ def evaluated(
 ) -> tuple[list[np.ndarray], frozenset[str], tuple[tuple[int, ...] | None, ...]]:
     """The evaluations of the rows of `asked`, all at once: of each output its exact value, that with the points rounded and the
     draws, in float64, stacked; the points that the formula has; and of each output the numbers that were drawn, None for all."""
-    rows = None if asked.rows is None else np.array(asked.rows)
-    random = Random(device, asked.seed + JUDGED_SEED)
-    found = evaluations_of(asked, formula_of(asked), inputs_of(asked, arrays, device)(rows), rows, random, draws)
+    found = _in_parts(asked, arrays, device, draws)
     places: list[tuple[int, np.ndarray] | None] = [None] * len(found.exact)
     for number, (at, exact) in enumerate(zip(asked.drawn, found.exact, strict=False)):
         if at is not None:
@@ -128,6 +127,27 @@ def evaluated(
     kept += (_drawn(evaluation, places) for evaluation in found.draws)
     stacked = [torch.stack(output).cpu().numpy() for output in zip(*kept, strict=True)]
     return stacked, found.seen, tuple(None if at is None else tuple(map(int, at[1])) for at in places)
+
+
+def _in_parts(asked: Asked, arrays: Sequence[np.ndarray], device: str, draws: int) -> Evaluations:
+    """The evaluations of the rows of `asked`, of slices as many at a time as memory holds."""
+    formula, inputs, seed = formula_of(asked), inputs_of(asked, arrays, device), asked.seed + JUDGED_SEED
+    rows = None if asked.rows is None else np.array(asked.rows)
+    chunks = [rows]
+    if rows is not None and asked.sliced:
+        chunks = list(chunks_of(rows, elements_of_a_row(asked, formula, rows, inputs), device))
+    parts = [  # what all elements of a draw share is the same in each
+        evaluations_of(asked, formula, inputs(some), some, Random(device, seed + n, seed), draws)
+        for n, some in enumerate(chunks)
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    axes = asked.output_axes
+    exact, staged, *drawn = (
+        [Tensor(torch.cat([o.tensor for o in output], axis)) for axis, output in zip(axes, zip(*evaluation, strict=True), strict=True)]
+        for evaluation in zip(*((part.exact, part.staged, *part.draws) for part in parts), strict=True)
+    )  # fmt: skip
+    return Evaluations(exact, staged, drawn, parts[0].seen)
 
 
 def _drawn(outputs: Sequence[Any], places: Sequence[tuple[int, np.ndarray] | None]) -> list[torch.Tensor]:
@@ -153,11 +173,9 @@ def _expected(
         draws = draws or next(n for n, most in DRAWS[device] if largest <= most)
         yield expected(None)
         return
-    ends = np.unique(rows[[*range(len(rows))[:2], *range(len(rows))[-2:]]])  # a causal row sees only what is before it
-    size = elements_of_a_row(asked.case, formula, ends, inputs(ends))
+    size = elements_of_a_row(asked, formula, rows, inputs)
     draws = draws or next(n for n, most in DRAWS[device] if size * len(rows) <= most)
-    step = max(1, int(CHUNK_ELEMENTS[device] / size))
-    chunks = [rows[first : first + step] for first in range(0, len(rows), step)]
+    chunks = chunks_of(rows, size, device)
     if device == "cpu":
         with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
             yield from threads.map(expected, chunks)
@@ -178,7 +196,7 @@ def _evaluated(
     for number, (staged, of_output) in enumerate(zip(found.staged, seen, strict=True)):
         of_output.see(staged, keep)
         exact, dtype, own = of_output.exact, of_output.dtype, of_output.total / draws
-        apart = still(exact, partial(_unmoved, exact, own, staged)) if asked.whole else None
+        apart = still(exact, partial(_unmoved, exact, own, staged)) if asked.whole or asked.sliced else None
         moving = None if apart is None else ~apart
         part = _all if moving is None else operator.itemgetter(moving)
         of_moving, own = part(exact), part(own)

@@ -74,6 +74,7 @@ class Asked:
     alone asks for. `excess`, `alike` and `widths` are those of each output's budget (budget.py); without the latter two elements
     are looked at one by one. `drawn`, where a formula needs all rows of its inputs: of each output the axis, and how many numbers along
     it come back, drawn by `drawn_seed` (rows.telling), None for all. `whole`: such a formula's outputs are compared in one go.
+    `sliced`: rows are slices (SLICES of kernel.py), in each of which the formula has all rows.
     """
 
     case: Case
@@ -91,6 +92,7 @@ class Asked:
     drawn: tuple[tuple[int, int] | None, ...] = ()
     drawn_seed: int = 0
     whole: bool = False
+    sliced: bool = False
 
 
 @dataclass(frozen=True)

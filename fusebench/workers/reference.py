@@ -56,7 +56,7 @@ class Reference:
         self.known(request)
         folder = Path(request.folder)
         arrays = inputs.load(request.files, folder, mapped=True)
-        if self.device == "cpu" and request.asked.rows is None:  # all rows at once
+        if self.device == "cpu" and (request.asked.rows is None or request.asked.sliced):  # all rows at once
             torch.set_num_threads(len(os.sched_getaffinity(0)))
         outputs, points, drawn = reference.evaluated(request.asked, arrays, self.device, request.draws)
         if self.device == "cpu":

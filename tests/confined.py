@@ -20,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import programs
-
 from programs import gradients
 
 from fusebench import discovery

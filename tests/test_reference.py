@@ -349,6 +349,7 @@ def a_gpu(monkeypatch):
     monkeypatch.setattr(torch, "ones", lambda *size, device="cpu", **options: ones(*size, **options))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("finished"))
     monkeypatch.setattr(jitted, "begin", lambda: waits.append("compiled"))
+    monkeypatch.setattr(reference, "rehearse", lambda device: None)
     return waits
 
 
@@ -668,3 +669,19 @@ def test_overflow_is_right_where_the_formula_has_it(wrong):
     found, verdict = compared(kernel, case, arrays, output)
     assert found.beyond == (1 if wrong else 0)
     assert verdict.ok == (wrong is None) and (wrong is None or verdict.index == wrong)
+
+
+def test_a_gpu_has_run_what_every_check_runs_before_the_first(monkeypatch, a_gpu):
+    monkeypatch.setattr(reference, "rehearse", lambda device: a_gpu.append(f"rehearsed on {device}"))
+    Reference("cuda")
+    assert a_gpu == ["compiled", "rehearsed on cuda", "finished"]
+
+
+def test_what_is_rehearsed_are_all_kinds_of_noise_and_the_comparison(monkeypatch):
+    ran = []
+    for kind in ("round", "function", "compute", "dot", "sum", "_of_product"):
+        usual = getattr(Noisy, kind)
+        monkeypatch.setattr(Noisy, kind, lambda *a, kind=kind, usual=usual, **k: ran.append(kind) or usual(*a, **k))
+    monkeypatch.setattr(reference, "_compared", lambda *a: ran.append("compared"))
+    reference.rehearse("cpu")
+    assert {"round", "function", "compute", "dot", "sum", "_of_product", "compared"} == set(ran)

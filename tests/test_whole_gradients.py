@@ -170,7 +170,7 @@ def test_many_draws_are_made_of_few_heads_and_few_of_all(verdict, monkeypatch, e
     found, judge, outputs = verdict("padded_attention", HEADS)
     del evaluated_heads[0]  # what made the outputs
     assert found.ok and found.checked == sum(o.size for o in outputs) and not found.unseen
-    assert list(judge.judged)[0] == 0 and len(judge.judged) == 2, "the first, and one that nobody knows before"
+    assert judge.judged[0] == 0 and len(judge.judged) == 2, "the first, and one that nobody knows before"
     assert sum(evaluated_heads) == 17 * 2 + 5 * 9, "16 draws and the exact value of two, 4 draws of all nine"
     assert max(evaluated_heads) == min(9, chunk)
 
@@ -187,7 +187,7 @@ def test_one_wrong_element_of_any_head_is_found(verdict, device, number, head):
 def test_a_cpu_looks_at_heads_that_are_drawn_and_unlike_and_says_of_how_many_it_did_not(verdict, monkeypatch):
     monkeypatch.setattr("fusebench.parity.judge.CPU_ELEMENTS", 3000)
     worker = Worker()
-    found, judge, _ = verdict("padded_attention", HEADS, device="cpu", worker=worker)
+    found, _, _ = verdict("padded_attention", HEADS, device="cpu", worker=worker)
     asked = next(m.asked for m in worker.asked if isinstance(m, protocol.CheckRows))
     seen = len({*asked.rows, *asked.unlike})
     assert found.ok and 2 <= seen < 9 and found.unseen == f"without a GPU, {9 - seen} of 9 slices have no reference"

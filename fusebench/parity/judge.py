@@ -29,7 +29,10 @@ CPU_FLOPS, CPU_ELEMENTS = 1e10, 4e6  # what of a case the reference on a CPU see
 DRAWN_ELEMENTS = 4e5  # of an output that is drawn from, because the formula needs all rows
 WHOLE_ELEMENTS = 3e8  # of all outputs of such a formula, which a GPU compares in one go: some 60 GB of its memory
 FEWEST_ROWS, UNLIKE_ROWS = 8, 8
-FEWEST_SLICES, UNLIKE_SLICES = 2, 1  # of slices, each of which is a case of its own: the first, and one that nobody knows before
+FEWEST_SLICES, UNLIKE_SLICES = (
+    2,
+    1,
+)  # of slices, each of which is a case of its own: the first, and one that nobody knows before
 
 
 def oversize(mathematics: Mathematics, case: Case) -> float:
@@ -56,6 +59,7 @@ class Judge:
     plain: bool = True  # hard inputs repeat values, and equal elements err alike: there a mean says nothing
     exact: Sequence[np.ndarray] = ()
     points: set[str] = field(default_factory=set)  # that the formula has
+    by_number: bool = False  # whether it asks for the numbers of rows
     budgets: dict[tuple[str, ...], list[Budget]] = field(default_factory=dict)
     second_budgets: dict[tuple[str, ...], list[Budget]] = field(default_factory=dict)
 
@@ -92,10 +96,13 @@ class Judge:
         has no slices, and along it how many numbers are looked at."""
         chosen = {}
         for number, shape in enumerate(self._shapes):
-            seen = [len(self._judged_rows) if self.sliced and a == self.axis(number) else s for a, s in enumerate(shape)]
-            lengths = [0 if self.sliced and a == self.axis(number) else s for a, s in enumerate(seen)]
+            size, lengths, share = math.prod(shape), list(shape), 1
+            if self.sliced:  # whose other elements are all compared: the judge needs no more than that of rows
+                slices = self.axis(number)
+                size, lengths[slices] = size // shape[slices] * len(self._judged_rows), 0
+                share = len(self._shapes)
             axis = int(np.argmax(lengths[:-1] or lengths)) if shape else 0
-            most = max(FEWEST_ROWS, int(shape[axis] * DRAWN_ELEMENTS / max(1, math.prod(seen)))) if shape else 0
+            most = max(FEWEST_ROWS, int(shape[axis] * DRAWN_ELEMENTS / share / max(1, size))) if shape else 0
             if shape and most < lengths[axis]:
                 chosen[number] = (axis, most)
         return chosen
@@ -188,7 +195,7 @@ class Judge:
         """The outputs in float64, of all rows or of the judged ones."""
         if not self.exact:
             found = self._evaluate((), 0)
-            self.exact, self.points = found.exact, set(found.seen)
+            self.exact, self.points, self.by_number = found.exact, set(found.seen), found.by_number
         return self.exact
 
     def movable_rows(self) -> tuple[dict[int, int], tuple[int, ...]] | None:
@@ -197,15 +204,9 @@ class Judge:
         outputs = range(len(self.reference()))
         axes = [self.mathematics.output_axis(number, self.arrays) for number in outputs]
         inputs = {place: axis for place, axis in enumerate(self.row_axes) if axis is not None}
-        if self.height < 2 or self.sliced or not inputs or None in axes or self._by_number():
+        if self.height < 2 or self.sliced or not inputs or None in axes or self.by_number:
             return None
         return inputs, tuple(axis for axis in axes if axis is not None)
-
-    def _by_number(self) -> bool:
-        """Whether the formula asks for the numbers of rows, of which one is evaluated."""
-        exact = Exact(np.zeros(1, int))
-        self._of_one_row(exact)
-        return exact.by_number
 
     def _of_one_row(self, exact: Exact) -> list[np.ndarray]:
         """The outputs of the first row alone."""
@@ -233,6 +234,7 @@ class Judge:
         `drawn` of each output."""
         self.drawn |= {number: np.array(chosen) for number, chosen in enumerate(drawn) if chosen is not None}
         self.exact, self.points = self.exact or found.exact, self.points | found.seen
+        self.by_number |= found.by_number
         self.budgets[self.key(points)] = self._budgets(found)
 
     def _budgets(self, found: Evaluations) -> list[Budget]:
@@ -316,7 +318,12 @@ class Judge:
 
     def seen_whole(self, device: str) -> bool:
         """Whether that device, which evaluates all of a case with an output that sums over all rows, compares all of it as well."""
-        return bool(self.most) and not self.sliced and device != "cpu" and sum(map(math.prod, self._shapes)) <= WHOLE_ELEMENTS
+        return (
+            bool(self.most)
+            and not self.sliced
+            and device != "cpu"
+            and sum(map(math.prod, self._shapes)) <= WHOLE_ELEMENTS
+        )
 
     def ask(self, outputs: Sequence[np.ndarray], points: Sequence[str], device: str) -> Asked:
         """What the reference on the device is to look at: all rows, or on a CPU as many as it can in a second or two, and those

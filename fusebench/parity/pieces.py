@@ -12,7 +12,7 @@ import torch
 
 from fusebench import modes
 from fusebench.backends import torch as backend
-from fusebench.contract import Case, Device, Mathematics
+from fusebench.contract import Device, Mathematics
 from fusebench.discovery import normalised
 from fusebench.parity.evaluations import Evaluations, evaluations
 from fusebench.parity.rounding import Exact, evaluate
@@ -40,7 +40,14 @@ def evaluations_of(
 ) -> Evaluations:
     """The evaluations of those rows, or of all."""
     return evaluations(
-        formula, asked.case, inputs, asked.points, random, numbers(asked, rows), draws, lambda o: _tensor(o, random.device)
+        formula,
+        asked.case,
+        inputs,
+        asked.points,
+        random,
+        numbers(asked, rows),
+        draws,
+        lambda o: _tensor(o, random.device),
     )
 
 

@@ -280,10 +280,13 @@ def test_some_rows_and_those_unlike_the_others_are_looked_at(check, chunks_of, c
     assert seen == [0, 2, 3, 7, 8, 9]
 
 
-@pytest.mark.parametrize("rows", [1, 32, 33])
-def test_rows_that_few_draws_call_wrong_get_a_second_look(check, monkeypatch, rows):
+@pytest.mark.parametrize(
+    ("rows", "height", "few"),
+    [(1, 40, True), (32, 40, True), (33, 40, False), (33, 33 * 64, True), (34, 33 * 64, False)],
+)
+def test_rows_that_few_draws_call_wrong_get_a_second_look(check, monkeypatch, rows, height, few):
     """If they are not many: budgets of few draws are too narrow here, and too many wrong rows are no chance."""
-    x, looks = np.random.default_rng(0).uniform(1, 2, (40, 3)).astype(np.float32), []
+    x, looks = np.random.default_rng(0).uniform(1, 2, (height, 3)).astype(np.float32), []
     usual = reference.reach_of_few
 
     def narrow(neighbours, exact, own, draws, *more):
@@ -295,8 +298,8 @@ def test_rows_that_few_draws_call_wrong_get_a_second_look(check, monkeypatch, ro
     off = edit(x, (slice(rows), 1), x[:rows, 1] * np.float32(1 + 2**-22))  # two spacings or more
     found = check(lambda case, r, x: (r.compute(x + 8) - 8,), x, [off])
     again = [n for draws, n in looks if draws == reference.SECOND_LOOK_DRAWS]
-    assert again == ([rows] if rows <= 32 else []) and found.checked == x.size
-    assert (found.beyond == 0 and 0 < found.ratio <= 1) == (rows <= 32)
+    assert again == ([rows] if few else []) and found.checked == x.size
+    assert (found.beyond == 0 and 0 < found.ratio <= 1) == few
     worse = check(lambda case, r, x: (r.compute(x + 8) - 8,), x, [edit(x, (7, 1), 9)])
     assert worse.beyond == 1 and worse.index == (7, 1) and worse.rows == (1, 7, 7)
 

@@ -195,7 +195,7 @@ def test_a_cpu_looks_at_heads_that_are_drawn_and_unlike_and_says_of_how_many_it_
     assert not worse.ok and worse.index == (0, 5, 23, 0), "what is not finite is unlike the others"
 
 
-def test_heads_that_few_draws_call_wrong_get_a_second_look_if_it_is_one(verdict, monkeypatch):
+def test_heads_that_few_draws_call_wrong_get_a_second_look_if_they_are_not_many(verdict, monkeypatch):
     looks, usual = [], reference.reach_of_few
 
     def counted(neighbours, exact, own, draws, *more):
@@ -203,10 +203,10 @@ def test_heads_that_few_draws_call_wrong_get_a_second_look_if_it_is_one(verdict,
         return usual(neighbours, exact, own, draws, *more)
 
     monkeypatch.setattr(reference, "reach_of_few", counted)
-    for places, heads in [((0, 5, 20, 3), 1), ((0, slice(4, 6), 20, 3), 0)]:
+    for places, heads in [((0, slice(2, 6), 20, 3), 4), ((0, slice(2, 7), 20, 3), 0)]:
         looks.clear()
         found, _, _ = verdict("padded_attention", HEADS, wrong=(2, places, 1.01))
-        assert not found.ok and looks.count((reference.SECOND_LOOK_DRAWS, 1)) == 3 * heads
+        assert not found.ok and looks.count((reference.SECOND_LOOK_DRAWS, heads)) == (3 if heads else 0)
 
 
 def test_what_a_draw_shares_is_the_same_in_all_slices():

@@ -53,8 +53,9 @@ from fusebench.parity.verdict import Asked, Together, Worst
 
 # Draws, and up to how many elements of intermediate results they are made; the last for more.
 DRAWS = {"cuda": ((16, 5e7), (8, 1e8), (4, np.inf)), "cpu": ((16, 2e5), (4, np.inf))}
-# Few draws may miss the noise of one element in 10⁸: rows that seem wrong get more before they are called so, if they are not many.
-SECOND_LOOK_ROWS, SECOND_LOOK_SLICES, SECOND_LOOK_SEED = 32, 1, 2**33
+# Few draws may miss the noise of one element in 10⁸: rows that seem wrong get more before they are called so, if they are not many: so many
+# rows, or of many rows a share that takes as long as another evaluation of all does. A few slices take several.
+SECOND_LOOK_ROWS, SECOND_LOOK_SHARE, SECOND_LOOK_SLICES, SECOND_LOOK_SEED = 32, 1 / SECOND_LOOK_DRAWS, 4, 2**33
 JUDGED_SEED = 2**32  # the judged rows have other noise than any chunk, whose seed is its first row
 KEPT_ELEMENTS = 3e8  # of budgets, for the other outputs of the same inputs: 5 GB
 
@@ -98,7 +99,8 @@ def check(asked: Asked, arrays: Sequence[np.ndarray], got: Sequence[np.ndarray],
         chunks = _expected(asked, arrays, np.array(others), got, device)
         found += [_compared(asked, chunk, outputs, device, wrong)[0] for chunk in chunks]
     worst = reduce(_worse, found)
-    if 0 < len(wrong) <= (SECOND_LOOK_SLICES if asked.sliced else SECOND_LOOK_ROWS):
+    few = SECOND_LOOK_SLICES if asked.sliced else max(SECOND_LOOK_ROWS, SECOND_LOOK_SHARE * len(rows))
+    if 0 < len(wrong) <= few:
         worst = replace(_second_look(asked, arrays, sorted(wrong), got, device), checked=worst.checked)
     return replace(worst, together=_together(asked, sums))
 

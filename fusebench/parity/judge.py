@@ -17,22 +17,19 @@ from fusebench import modes
 from fusebench.contract import Case, Mathematics
 from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets
-from fusebench.parity import pattern, rows
+from fusebench.parity import rows
 from fusebench.parity.budget import DRAWS, SECOND_LOOK_DRAWS, Budget, derive, errors, together
-from fusebench.parity.elements import spacing
 from fusebench.parity.evaluations import Evaluations, evaluations
 from fusebench.parity.rounding import COMPUTED, FLUSHED, Exact, evaluate
-from fusebench.parity.verdict import Asked, Verdict, Worst
+from fusebench.parity.verdict import Asked, Verdict, Worst, worst_of
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case the judge sees itself: rows are chosen beyond
 CPU_FLOPS, CPU_ELEMENTS = 1e10, 4e6  # what of a case the reference on a CPU sees: rows are chosen beyond
 DRAWN_ELEMENTS = 4e5  # of an output that is drawn from, because the formula needs all rows
 WHOLE_ELEMENTS = 3e8  # of all outputs of such a formula, which a GPU compares in one go: some 60 GB of its memory
 FEWEST_ROWS, UNLIKE_ROWS = 8, 8
-FEWEST_SLICES, UNLIKE_SLICES = (
-    2,
-    1,
-)  # of slices, each of which is a case of its own: the first, and one that nobody knows before
+# Of slices, each of which is a case of its own: the first, and one that nobody knows before; of those that are unlike the others one.
+FEWEST_SLICES, UNLIKE_SLICES = 2, 1
 
 
 def oversize(mathematics: Mathematics, case: Case) -> float:
@@ -76,9 +73,8 @@ class Judge:
         heights = [a.shape[axis] for a, axis in given if axis is not None]
         self.height = heights[0] if heights else 0
         self.judged: np.ndarray | None = None
-        self.most: dict[
-            int, tuple[int, int]
-        ] = {}  # of the outputs that are drawn from: the axis, and how many of its numbers
+        # of the outputs that are drawn from: the axis, and how many of its numbers
+        self.most: dict[int, tuple[int, int]] = {}
         self.drawn: dict[int, np.ndarray] = {}
         most = self.rows_within(times)
         if self.sliced or (most is not None and not sums):
@@ -94,18 +90,12 @@ class Judge:
     def _most(self) -> dict[int, tuple[int, int]]:
         """Of each large output of a case of which some output sums over all rows, by its number, the longest axis before the last that
         has no slices, and along it how many numbers are looked at."""
-        chosen = {}
-        for number, shape in enumerate(self._shapes):
-            size, lengths, share = math.prod(shape), list(shape), 1
-            if self.sliced:  # whose other elements are all compared: the judge needs no more than that of rows
-                slices = self.axis(number)
-                size, lengths[slices] = size // shape[slices] * len(self._judged_rows), 0
-                share = len(self._shapes)
-            axis = int(np.argmax(lengths[:-1] or lengths)) if shape else 0
-            most = max(FEWEST_ROWS, int(shape[axis] * DRAWN_ELEMENTS / share / max(1, size))) if shape else 0
-            if shape and most < lengths[axis]:
-                chosen[number] = (axis, most)
-        return chosen
+        given, slices = [(shape, 0, 0) for shape in self._shapes], 1
+        if self.sliced:  # all elements are compared: the judge needs no more than of rows, of all outputs together
+            given = [(shape, self.axis(n), len(self._judged_rows)) for n, shape in enumerate(self._shapes)]
+            slices = len(given)
+        found = ((n, rows.drawn_from(*one, DRAWN_ELEMENTS / slices, FEWEST_ROWS)) for n, one in enumerate(given))
+        return {number: most for number, most in found if most is not None}
 
     @cached_property
     def _shapes(self) -> list[tuple[int, ...]]:
@@ -140,11 +130,11 @@ class Judge:
 
     def taken(self, outputs: Iterable[np.ndarray]) -> list[np.ndarray]:
         """What is judged of whole outputs."""
-        return [_of(output, self.places(number)) for number, output in enumerate(outputs)]
+        return [rows.taken(output, self.places(number)) for number, output in enumerate(outputs)]
 
     def _taken_of_judged(self, outputs: Iterable[np.ndarray]) -> list[np.ndarray]:
         """The same of outputs that have the judged rows alone."""
-        return [_of(output, self._drawn_places(number)) for number, output in enumerate(outputs)]
+        return [rows.taken(output, self._drawn_places(number)) for number, output in enumerate(outputs)]
 
     @property
     def _judged_rows(self) -> tuple[int, ...]:
@@ -288,7 +278,7 @@ class Judge:
             got, expected = got.astype(np.float64), self.reference()[number]
             error = errors(got, expected, budget.nonfinite)
             figures = together(error, budget.deviation)
-            verdict = self._worst(number, got, expected, error, budget.limit)
+            verdict = worst_of(number, got, expected, error, budget.limit, self.dtype(number), self.places(number))
             verdicts.append(
                 replace(
                     verdict,
@@ -391,29 +381,6 @@ class Judge:
             pattern=found.where,
         )  # fmt: skip
 
-    def _worst(
-        self, number: int, got: np.ndarray, expected: np.ndarray, error: np.ndarray, limit: np.ndarray
-    ) -> Verdict:
-        """The verdict on the elements of output `number`, one by one."""
-        if not got.size:
-            return Verdict(0.0, 0.0, 0.0, 0.0, (), 0.0, 0.0, 0.0, number, 0)
-        size = np.abs(error)
-        with np.errstate(all="ignore"):
-            ratio = np.where(size == 0, 0.0, size / np.where(limit > 0, limit, np.finfo(float).tiny))
-            relative = np.where(size == 0, 0.0, size / np.where(expected == 0, np.inf, np.abs(expected)))
-            relative = np.where(np.isnan(relative), np.inf, relative)  # something finite where NaN is expected
-        place = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-        index = [int(i) for i in place]
-        numbers: list[np.ndarray | None] = [None] * got.ndim
-        for axis, chosen in self.places(number).items():
-            index[axis], numbers[axis] = int(chosen[index[axis]]), chosen
-        step = float(spacing(expected[place], self.dtype(number))) or float("nan")
-        return Verdict(
-            float(ratio[place]), float(size.max()), float(relative.max()), float(size[place]) / step, tuple(index),
-            float(got[place]), float(expected[place]), float(limit[place]), number, got.size,
-            pattern=pattern.describe(ratio > 1, numbers) if ratio[place] > 1 else "",
-        )  # fmt: skip
-
     def _problem(self, outputs: Sequence[np.ndarray], points: Sequence[str]) -> str:
         """What makes a comparison pointless: an unknown point, another number, shape or dtype of outputs."""
         expected = self.reference()
@@ -436,13 +403,6 @@ class Judge:
             if output.dtype != numpy_dtype(self.dtype(number)):
                 return f"dtype {output.dtype.name}, expected {self.dtype(number)}"
         return ""
-
-
-def _of(output: np.ndarray, places: Mapping[int, np.ndarray]) -> np.ndarray:
-    """Those numbers along those axes."""
-    for axis, numbers in places.items():
-        output = np.take(output, numbers, axis)
-    return output
 
 
 def every_point(mathematics: Mathematics, case: Case, part: str = "") -> set[str]:

@@ -322,10 +322,8 @@ class Noisy(Exact):
             lost = np.where(np.abs(value) < half, value, 0.0).sum(axis=axis, keepdims=keepdims)
             repeats = repeated(value, axis, keepdims)
             deviation = self._deviation(total, squares, in_order, 2.0**-24, K, K, repeats)
-            if point in self.points:
-                unit = 2.0 ** -(FORMATS[self.dtype][0] + 1)
-                deviation = finite(np.hypot(deviation, unit * np.sqrt(variance_in_lanes(total, squares, K))))
-            return deviation, finite(lost)
+            unit = 2.0 ** -(FORMATS[self.dtype][0] + 1) if point in self.points else 0.0
+            return finite(np.hypot(deviation, unit * np.sqrt(variance_in_lanes(total, squares, K)))), finite(lost)
 
         deviation, lost = self._once(sizes)
         return moved(total + self.towards_zero * lost, deviation, self._normal(total))

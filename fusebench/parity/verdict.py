@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from fusebench.contract import Case
+from fusebench.parity import pattern
+from fusebench.parity.elements import spacing
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,29 @@ class Verdict:
             f"every element is within its budget, but not all together: error ÷ its standard deviation has the root mean "
             f"square {self.rms:.4g} (right: at most {self.rms_limit:.4g}) and the mean {self.mean:.4g} ({low:.4g} to {high:.4g}){hint}"
         )
+
+
+def worst_of(
+    output: int, got: np.ndarray, expected: np.ndarray, error: np.ndarray, limit: np.ndarray, dtype: str,
+    places: Mapping[int, np.ndarray],
+) -> Verdict:  # fmt: skip
+    """The verdict on the elements of an output, one by one, which are those numbers along those axes of the whole."""
+    if not got.size:
+        return Verdict(0.0, 0.0, 0.0, 0.0, (), 0.0, 0.0, 0.0, output, 0)
+    size = np.abs(error)
+    with np.errstate(all="ignore"):
+        ratio = np.where(size == 0, 0.0, size / np.where(limit > 0, limit, np.finfo(float).tiny))
+        relative = np.where(size == 0, 0.0, size / np.where(expected == 0, np.inf, np.abs(expected)))
+        relative = np.where(np.isnan(relative), np.inf, relative)  # something finite where NaN is expected
+    place = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+    numbers = [places.get(axis, places.get(axis - got.ndim)) for axis in range(got.ndim)]
+    index = tuple(int(at if chosen is None else chosen[at]) for at, chosen in zip(place, numbers, strict=True))
+    step = float(spacing(expected[place], dtype)) or float("nan")
+    return Verdict(
+        float(ratio[place]), float(size.max()), float(relative.max()), float(size[place]) / step, index,
+        float(got[place]), float(expected[place]), float(limit[place]), output, got.size,
+        pattern=pattern.describe(ratio > 1, numbers) if ratio[place] > 1 else "",
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

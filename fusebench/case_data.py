@@ -134,7 +134,8 @@ class CaseData:
                 stacked = inputs.load(reply.outputs, self.folder)
                 self._take_away(reply.outputs)
                 exact, staged, *draws = zip(*stacked, strict=True)
-                judge.learn(points, Evaluations(exact, staged, draws, frozenset(reply.points)), reply.drawn)
+                found = Evaluations(exact, staged, draws, frozenset(reply.points), reply.by_number)
+                judge.learn(points, found, reply.drawn)
         elif judge.most:
             reason = f"no reference of a gradient that sums over all rows: {reply.reason}"
             if reply.status == "skipped":
@@ -172,4 +173,5 @@ class CaseData:
         widened = judge.widened(verdict, reply.worst, asked)
         if not (missing := judge.unseen(asked)):
             return widened
-        return replace(widened, unseen=f"without a GPU, {missing} of {judge.height} rows have no reference")
+        named = "slices" if judge.sliced else "rows"
+        return replace(widened, unseen=f"without a GPU, {missing} of {judge.height} {named} have no reference")

@@ -44,6 +44,19 @@ def sums_rows(mathematics: Mathematics, mode: str) -> bool:
     return any(name not in mathematics.rows for name in outputs)
 
 
+def slices(mathematics: Mathematics, arrays: Mapping[str, Any]) -> int:
+    """How many independent slices the inputs have: 1 where the kernel names no axis of them."""
+    axis = mathematics.slices
+    return 1 if axis is None else next(a.shape[axis] for a in arrays.values() if a.dtype.kind not in "iub")
+
+
+def sliced(mathematics: Mathematics, arrays: Mapping[str, Any]) -> Mathematics:
+    """The mathematics whose rows are its slices: of all floats and of all outputs, which have names."""
+    floats = (name for name, array in arrays.items() if array.dtype.kind not in "iub")
+    axis = mathematics.slices
+    return replace(mathematics, rows={} if axis is None else dict.fromkeys((*floats, *mathematics.outputs), axis))
+
+
 def formula(mathematics: Mathematics, mode: str, part: str = "") -> Callable[..., Any]:
     """The formula of that mode; `part` is one of PARTS, or empty. Raises ValueError where there is none."""
     if mode == "forward":

@@ -2,10 +2,12 @@
 
     python tests/confined.py                   all planted mistakes of programs/, in four places each
     python tests/confined.py --draws 16 --kernel softmax --kernel lola
+    python tests/confined.py --backward        those in gradients whose rows, or whose slices, are independent
 
 A case counts as large here whatever its size, so that its other rows go to the reference on the device, with as few noisy
 evaluations as that makes of the largest cases on a GPU. Of the rows in which a mistake shows are wrong: those of the last tile (the
-last 16), one drawn at random, all that the judge does not see, and one of these.
+last 16), one drawn at random, all that the judge does not see, and one of these. Where slices stand for rows, as heads do in gradients of
+attention, the last tile is that of the last slice, and of the one that is drawn one row is wrong.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 
 import numpy as np
 import programs
+from programs import gradients
 
 from fusebench import discovery
 from fusebench.contract import Mathematics
@@ -27,6 +30,7 @@ from fusebench.parity.judge import Judge
 
 TILE = 16
 PLACES = ("last tile", "one row", "all unseen", "one unseen")
+ROWS_OF_SLICES = PLACES[:2]
 
 
 @dataclass(frozen=True)
@@ -60,29 +64,36 @@ def differing(judge: Judge, right: Sequence[np.ndarray], wrong: Sequence[np.ndar
     """The numbers of the rows in which two programs' outputs differ."""
     hit = np.zeros(judge.height, bool)
     for number, (a, b) in enumerate(zip(right, wrong, strict=True)):
-        other = (a != b) & ~(np.isnan(a.astype(np.float32)) & np.isnan(b.astype(np.float32)))
-        hit |= np.moveaxis(other, judge.axis(number), 0).reshape(judge.height, -1).any(axis=1)
+        hit |= np.moveaxis(differs(a, b), judge.axis(number), 0).reshape(judge.height, -1).any(axis=1)
     return np.flatnonzero(hit)
 
 
 def confined(
-    judge: Judge, right: Sequence[np.ndarray], wrong: Sequence[np.ndarray], rows: Sequence[int]
+    judge: Judge, right: Sequence[np.ndarray], wrong: Sequence[np.ndarray], rows: Sequence[int], place: str
 ) -> list[np.ndarray]:
-    """The right outputs with those rows of the wrong ones."""
+    """The right outputs with those rows of the wrong ones, or in that place of those slices."""
     mixed = []
     for number, (a, b) in enumerate(zip(right, wrong, strict=True)):
-        at: list[Any] = [slice(None)] * a.ndim
-        at[judge.axis(number)] = list(rows)
-        mixed.append(a.copy())
-        mixed[-1][tuple(at)] = b[tuple(at)]
+        wrong_here = np.zeros(a.shape, bool)
+        np.moveaxis(wrong_here, judge.axis(number), 0)[list(rows)] = True
+        if judge.sliced and place in ROWS_OF_SLICES:
+            tokens = np.flatnonzero((wrong_here & differs(a, b)).any(axis=(0, 1, 3)))
+            inside = tokens[-1:] if place == "one row" else np.arange(a.shape[2] - TILE, a.shape[2])
+            wrong_here &= np.isin(np.arange(a.shape[2]), inside)[:, None]
+        mixed.append(np.where(wrong_here, b, a))
     return mixed
+
+
+def differs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Where two outputs are not the same; NaN is the same as NaN."""
+    return (a != b) & ~(np.isnan(a.astype(np.float32)) & np.isnan(b.astype(np.float32)))
 
 
 def places(judge: Judge, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Of the rows in which a mistake shows, those that are to be wrong, by place."""
     assert judge.judged is not None
     unseen = np.setdiff1d(rows, judge.judged)
-    tile = rows[rows >= judge.height - TILE]
+    tile = rows[rows >= judge.height - (1 if judge.sliced else TILE)]
     drawn = [some[rng.integers(0, len(some), 1)] if len(some) else some for some in (rows, unseen)]
     return dict(zip(PLACES, (tile, drawn[0], unseen, drawn[1]), strict=True))
 
@@ -108,17 +119,21 @@ def look(
         return
     for place, rows in places(judge, differing(judge, right, wrong), np.random.default_rng(len(name))).items():
         if len(rows):
-            outputs = confined(judge, right, wrong, rows)
+            outputs = confined(judge, right, wrong, rows, place)
+            if all(not differs(a, b).any() for a, b in zip(outputs, right, strict=True)):
+                continue  # it does not show there
             yield Found(kernel, name, place, not accepts(judge, arrays, outputs, correct.points, known))
 
 
-def look_at_all(kernels: Sequence[str] = (), every: int = 1) -> Iterator[Found]:
-    """All planted mistakes of the kernels, or one in `every`."""
+def look_at_all(kernels: Sequence[str] = (), every: int = 1, backward: bool = False) -> Iterator[Found]:
+    """All planted mistakes of the kernels, or of their gradients, or one in `every`."""
     discovery.use_roots([discovery.HOME])
     everything = discovery.find_kernels([discovery.HOME])
-    planted = [
-        (k, p, m) for k, p in programs.find(everything).items() for m in p.mistakes if not kernels or k in kernels
-    ]
+    if backward:
+        all_ = {k: programs.Programs(c, gradients.MISTAKES[k], {}) for k, c in gradients.CORRECT.items()}
+    else:
+        all_ = programs.find(everything)
+    planted = [(k, p, m) for k, p in all_.items() for m in p.mistakes if not kernels or k in kernels]
     budgets: dict[Any, Any] = {}
     for kernel, found, name in planted[::every]:
         situation = programs.situation(everything[kernel], found.mistakes[name])
@@ -130,10 +145,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=4, choices=(4, 8, 16))
     parser.add_argument("--kernel", action="append", default=[])
+    parser.add_argument("--backward", action="store_true", help="mistakes in gradients, of rows or of heads")
     asked = parser.parse_args()
     as_large(asked.draws)
     all_, rejected = Counter[str](), Counter[str]()
-    for found in look_at_all(asked.kernel):
+    for found in look_at_all(asked.kernel, backward=asked.backward):
         all_[found.place] += 1
         rejected[found.place] += found.rejected
         if not found.rejected:

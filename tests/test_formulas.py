@@ -285,9 +285,9 @@ class Recorder(Exact):
         self.steps.append("dot")
         return super().dot(a, b)
 
-    def sum(self, value, axis, keepdims=False):
-        self.steps.append("sum")
-        return super().sum(value, axis, keepdims)
+    def sum(self, value, axis, keepdims=False, point=""):
+        self.steps.append(f"sum {point}".strip())
+        return super().sum(value, axis, keepdims, point)
 
     def compute(self, value):
         self.steps.append("compute")

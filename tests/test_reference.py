@@ -17,7 +17,7 @@ from fusebench.cases import make_case
 from fusebench.contract import DTYPES, Cell
 from fusebench.inputs import make_sets, save
 from fusebench.machine import DeviceInfo
-from fusebench.parity import jitted, reference
+from fusebench.parity import jitted, pieces, reference
 from fusebench.parity.elements import stored
 from fusebench.parity.judge import Judge
 from fusebench.parity.pieces import Sized
@@ -91,7 +91,7 @@ def check(tmp_path, monkeypatch):
 @pytest.fixture
 def chunks_of(monkeypatch):
     """Makes chunks of so many elements."""
-    return lambda elements: monkeypatch.setitem(reference.CHUNK_ELEMENTS, "cpu", elements)
+    return lambda elements: monkeypatch.setitem(pieces.CHUNK_ELEMENTS, "cpu", elements)
 
 
 X = np.random.default_rng(0).uniform(1, 2, (10, 3)).astype(np.float32)
@@ -280,10 +280,13 @@ def test_some_rows_and_those_unlike_the_others_are_looked_at(check, chunks_of, c
     assert seen == [0, 2, 3, 7, 8, 9]
 
 
-@pytest.mark.parametrize("rows", [1, 32, 33])
-def test_rows_that_few_draws_call_wrong_get_a_second_look(check, monkeypatch, rows):
+@pytest.mark.parametrize(
+    ("rows", "height", "few"),
+    [(1, 40, True), (32, 40, True), (33, 40, False), (33, 33 * 64, True), (34, 33 * 64, False)],
+)
+def test_rows_that_few_draws_call_wrong_get_a_second_look(check, monkeypatch, rows, height, few):
     """If they are not many: budgets of few draws are too narrow here, and too many wrong rows are no chance."""
-    x, looks = np.random.default_rng(0).uniform(1, 2, (40, 3)).astype(np.float32), []
+    x, looks = np.random.default_rng(0).uniform(1, 2, (height, 3)).astype(np.float32), []
     usual = reference.reach_of_few
 
     def narrow(neighbours, exact, own, draws, *more):
@@ -295,8 +298,8 @@ def test_rows_that_few_draws_call_wrong_get_a_second_look(check, monkeypatch, ro
     off = edit(x, (slice(rows), 1), x[:rows, 1] * np.float32(1 + 2**-22))  # two spacings or more
     found = check(lambda case, r, x: (r.compute(x + 8) - 8,), x, [off])
     again = [n for draws, n in looks if draws == reference.SECOND_LOOK_DRAWS]
-    assert again == ([rows] if rows <= 32 else []) and found.checked == x.size
-    assert (found.beyond == 0 and 0 < found.ratio <= 1) == (rows <= 32)
+    assert again == ([rows] if few else []) and found.checked == x.size
+    assert (found.beyond == 0 and 0 < found.ratio <= 1) == few
     worse = check(lambda case, r, x: (r.compute(x + 8) - 8,), x, [edit(x, (7, 1), 9)])
     assert worse.beyond == 1 and worse.index == (7, 1) and worse.rows == (1, 7, 7)
 
@@ -349,6 +352,7 @@ def a_gpu(monkeypatch):
     monkeypatch.setattr(torch, "ones", lambda *size, device="cpu", **options: ones(*size, **options))
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waits.append("finished"))
     monkeypatch.setattr(jitted, "begin", lambda: waits.append("compiled"))
+    monkeypatch.setattr(reference, "rehearse", lambda device: None)
     return waits
 
 
@@ -668,3 +672,19 @@ def test_overflow_is_right_where_the_formula_has_it(wrong):
     found, verdict = compared(kernel, case, arrays, output)
     assert found.beyond == (1 if wrong else 0)
     assert verdict.ok == (wrong is None) and (wrong is None or verdict.index == wrong)
+
+
+def test_a_gpu_has_run_what_every_check_runs_before_the_first(monkeypatch, a_gpu):
+    monkeypatch.setattr(reference, "rehearse", lambda device: a_gpu.append(f"rehearsed on {device}"))
+    Reference("cuda")
+    assert a_gpu == ["compiled", "rehearsed on cuda", "finished"]
+
+
+def test_what_is_rehearsed_are_all_kinds_of_noise_and_the_comparison(monkeypatch):
+    ran = []
+    for kind in ("round", "function", "compute", "dot", "sum", "_of_product"):
+        usual = getattr(Noisy, kind)
+        monkeypatch.setattr(Noisy, kind, lambda *a, kind=kind, usual=usual, **k: ran.append(kind) or usual(*a, **k))
+    monkeypatch.setattr(reference, "_compared", lambda *a: ran.append("compared"))
+    reference.rehearse("cpu")
+    assert {"round", "function", "compute", "dot", "sum", "_of_product", "compared"} == set(ran)

@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import toys
+from programs.arithmetic import in_storage, keep
 
 from fusebench.contract import DTYPES
 from fusebench.dtypes import numpy_dtype
@@ -262,6 +263,19 @@ def test_float32_sums_err_as_in_random_order(what):
     errors = drawn(noisy(), lambda r: evaluate(r) - terms.sum(axis=0))
     expected = 2.0**-24 * np.sqrt(random_order(K, terms.sum(axis=0), (terms**2).sum(axis=0)))
     assert np.mean(spread(errors) / expected) == pytest.approx(1.0, abs=0.03)
+
+
+@pytest.mark.parametrize(("K", "mean"), [(100, 0.0), (4096, 0.0), (4096, 0.1)])
+def test_a_sum_in_the_storage_dtype_errs_as_threads_and_pairs_do(K, mean):
+    """However near to 0 it ends: what its partial sums lost is not in proportion to it."""
+    case, rng = toys.case("bfloat16"), np.random.default_rng(1)
+    terms = keep(case, rng.standard_normal((400, K)).astype(np.float32) + np.float32(mean)).astype(float)
+    lost = in_storage(case, terms.astype(np.float32)).astype(float) - terms.sum(axis=1, keepdims=True)
+    r = noisy("bfloat16", points=("added",))
+    noise = drawn(r, lambda r: r.sum(terms, 1, True, "added"), 16) - terms.sum(axis=1, keepdims=True)
+    assert 0.9 < noise.std() / lost.std() < 1.6
+    few = drawn(noisy("bfloat16"), lambda r: r.sum(terms, 1, True, "added"), 16) - terms.sum(axis=1, keepdims=True)
+    assert few.std() < noise.std() / 1e3, "who does not declare it adds in float32"
 
 
 def test_each_row_of_a_sum_errs_by_its_own_size():

@@ -14,10 +14,11 @@ from fusebench.cases import make_case
 from fusebench.contract import Cell
 from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import save
-from fusebench.parity import pieces, rows
+from fusebench.parity import pieces, reference, rows
 from fusebench.parity.elements import stored
 from fusebench.parity.judge import Judge
 from fusebench.parity.rounding import evaluate
+from fusebench.parity.tensor import Random
 from fusebench.settings import Clock, Settings
 from fusebench.workers import protocol
 from fusebench.workers.pool import WorkerLost
@@ -144,15 +145,71 @@ def test_without_the_reference_a_gradient_is_not_judged(verdict, status, raised)
         verdict("lora_linear", LORA, worker=Lost())
 
 
-@pytest.mark.parametrize("wrong", [None, (2, (1, 2, 20, 3), 1 + 2.0**-8)])
-def test_heads_are_evaluated_some_at_a_time(verdict, monkeypatch, wrong):
-    """Where not all of them fit: no head knows of another."""
+# Slices, which are independent: they are looked at as rows are
+
+HEADS = {"B": 2, "H": 9, "T": 24, "D": 16}
+
+
+@pytest.fixture
+def evaluated_heads(monkeypatch):
+    """Of each evaluation of a formula how many heads it had, but for those that only show how large results are."""
     heads = []
-    monkeypatch.setattr(
-        "fusebench.parity.evaluations.evaluate", lambda f, c, r, i: heads.append(i[0].shape[1]) or evaluate(f, c, r, i)
-    )
-    monkeypatch.setitem(pieces.CHUNK_ELEMENTS, "cpu", 2 * 2 * 24 * 24)
-    found, _, outputs = verdict("padded_attention", {"B": 2, "H": 3, "T": 24, "D": 16}, wrong=wrong)
-    assert found.ok == (wrong is None) and (wrong is None or (found.output, found.index) == wrong[:2])
-    assert found.checked == sum(o.size for o in outputs) or wrong
-    assert {1, 2} <= set(heads), "two heads fit, and the third is alone"
+
+    def counted(formula, case, r, inputs):
+        heads.append(inputs[0].shape[1])
+        return evaluate(formula, case, r, inputs)
+
+    monkeypatch.setattr("fusebench.parity.evaluations.evaluate", counted)
+    return heads
+
+
+@pytest.mark.parametrize("chunk", [2, 99])
+def test_many_draws_are_made_of_few_heads_and_few_of_all(verdict, monkeypatch, evaluated_heads, chunk):
+    monkeypatch.setitem(pieces.CHUNK_ELEMENTS, "cpu", chunk * 2 * 24 * 24)
+    monkeypatch.setitem(reference.DRAWS, "cpu", ((4, np.inf),))
+    found, judge, outputs = verdict("padded_attention", HEADS)
+    del evaluated_heads[0]  # what made the outputs
+    assert found.ok and found.checked == sum(o.size for o in outputs) and not found.unseen
+    assert judge.judged[0] == 0 and len(judge.judged) == 2, "the first, and one that nobody knows before"
+    assert sum(evaluated_heads) == 17 * 2 + 5 * 9, "16 draws and the exact value of two, 4 draws of all nine"
+    assert max(evaluated_heads) == min(9, chunk)
+
+
+@pytest.mark.parametrize(("device", "number", "head"), [("cuda", 0, 0), ("cuda", 1, 4), ("cuda", 2, 8), ("cpu", 2, 3)])
+def test_one_wrong_element_of_any_head_is_found(verdict, device, number, head):
+    """In the last row of the last batch, whichever heads were drawn."""
+    place = (1, head, 23, 15)
+    found, _, outputs = verdict("padded_attention", HEADS, device=device, wrong=(number, place, 1.001))
+    assert not found.ok and (found.output, found.index) == (number, place), found.reason()
+    assert found.ratio > 1 and found.got == outputs[number][place]
+
+
+def test_a_cpu_looks_at_heads_that_are_drawn_and_unlike_and_says_of_how_many_it_did_not(verdict, monkeypatch):
+    monkeypatch.setattr("fusebench.parity.judge.CPU_ELEMENTS", 3000)
+    worker = Worker()
+    found, _, _ = verdict("padded_attention", HEADS, device="cpu", worker=worker)
+    asked = next(m.asked for m in worker.asked if isinstance(m, protocol.CheckRows))
+    seen = len({*asked.rows, *asked.unlike})
+    assert found.ok and 2 <= seen < 9 and found.unseen == f"without a GPU, {9 - seen} of 9 slices have no reference"
+    worse, _, _ = verdict("padded_attention", HEADS, device="cpu", wrong=(1, (0, 5, 23, 0), np.nan))
+    assert not worse.ok and worse.index == (0, 5, 23, 0), "what is not finite is unlike the others"
+
+
+def test_heads_that_few_draws_call_wrong_get_a_second_look_if_they_are_not_many(verdict, monkeypatch):
+    looks, usual = [], reference.reach_of_few
+
+    def counted(neighbours, exact, own, draws, *more):
+        looks.append((draws, exact.shape[1]))
+        return usual(neighbours, exact, own, draws, *more)
+
+    monkeypatch.setattr(reference, "reach_of_few", counted)
+    for places, heads in [((0, slice(2, 6), 20, 3), 4), ((0, slice(2, 7), 20, 3), 0)]:
+        looks.clear()
+        found, _, _ = verdict("padded_attention", HEADS, wrong=(2, places, 1.01))
+        assert not found.ok and looks.count((reference.SECOND_LOOK_DRAWS, heads)) == (3 if heads else 0)
+
+
+def test_what_a_draw_shares_is_the_same_in_all_slices():
+    first, second, other = Random("cpu", 1, 7), Random("cpu", 2, 7), Random("cpu", 3)
+    assert first.host.random() == second.host.random() != other.host.random()
+    assert not np.array_equal(*(r.random((8,), np.float32).tensor.numpy() for r in (first, second)))

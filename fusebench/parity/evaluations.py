@@ -15,12 +15,14 @@ from fusebench.parity.rounding import FLUSHED, Exact, Noisy, Stored, evaluate
 @dataclass(frozen=True)
 class Evaluations:
     """The outputs exactly, with the declared points rounded (the same arrays where there are none) and in each noisy draw, of all
-    rows or of some, in float64. `seen` are the names of the points that the formula came to."""
+    rows or of some, in float64. `seen` are the names of the points that the formula came to, `by_number` whether it asked for the
+    numbers of rows."""
 
     exact: Sequence[Any]
     staged: Sequence[Any]
     draws: Iterable[Sequence[Any]]
     seen: frozenset[str]
+    by_number: bool = False
 
 
 def evaluations(
@@ -43,4 +45,4 @@ def evaluations(
     reference = Exact(rows)
     exact = outputs(reference)
     staged = outputs(Stored(case, points, rows)) if set(points) - {FLUSHED} else exact
-    return Evaluations(exact, staged, noisy(), frozenset(reference.seen))
+    return Evaluations(exact, staged, noisy(), frozenset(reference.seen), reference.by_number)

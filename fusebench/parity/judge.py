@@ -17,18 +17,19 @@ from fusebench import modes
 from fusebench.contract import Case, Mathematics
 from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets
-from fusebench.parity import pattern, rows
+from fusebench.parity import rows
 from fusebench.parity.budget import DRAWS, SECOND_LOOK_DRAWS, Budget, derive, errors, together
-from fusebench.parity.elements import spacing
 from fusebench.parity.evaluations import Evaluations, evaluations
 from fusebench.parity.rounding import COMPUTED, FLUSHED, Exact, evaluate
-from fusebench.parity.verdict import Asked, Verdict, Worst
+from fusebench.parity.verdict import Asked, Verdict, Worst, worst_of
 
 JUDGED_FLOPS, JUDGED_ELEMENTS = 2.5e8, 4e5  # what of a case the judge sees itself: rows are chosen beyond
 CPU_FLOPS, CPU_ELEMENTS = 1e10, 4e6  # what of a case the reference on a CPU sees: rows are chosen beyond
 DRAWN_ELEMENTS = 4e5  # of an output that is drawn from, because the formula needs all rows
 WHOLE_ELEMENTS = 3e8  # of all outputs of such a formula, which a GPU compares in one go: some 60 GB of its memory
 FEWEST_ROWS, UNLIKE_ROWS = 8, 8
+# Of slices, each of which is a case of its own: the first, and one that nobody knows before; of those that are unlike the others one.
+FEWEST_SLICES, UNLIKE_SLICES = 2, 1
 
 
 def oversize(mathematics: Mathematics, case: Case) -> float:
@@ -41,9 +42,9 @@ def oversize(mathematics: Mathematics, case: Case) -> float:
 class Judge:
     """The reference and the budgets of one case on one input set, each computed once and kept for all its cells.
 
-    `rows_seed` decides which rows of a large case are looked at. Where an output sums over all rows none can be left out: of a
-    large case the whole formula is then evaluated on the device, and of each output numbers along an axis of its own are `drawn`,
-    as many as `most` says.
+    `rows_seed` decides which rows of a large case are looked at. Where an output sums over all rows none can be left out: there slices,
+    where the kernel has them, stand for rows, and else the whole formula of a large case is evaluated on the device. Of each large output of
+    either numbers along an axis of its own are `drawn`, as many as `most` says.
     """
 
     mathematics: Mathematics
@@ -55,38 +56,46 @@ class Judge:
     plain: bool = True  # hard inputs repeat values, and equal elements err alike: there a mean says nothing
     exact: Sequence[np.ndarray] = ()
     points: set[str] = field(default_factory=set)  # that the formula has
+    by_number: bool = False  # whether it asks for the numbers of rows
     budgets: dict[tuple[str, ...], list[Budget]] = field(default_factory=dict)
     second_budgets: dict[tuple[str, ...], list[Budget]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.kernel = self.mathematics
         self.mathematics = modes.of(self.kernel, self.case.mode, list(self.arrays))
+        times, sums = oversize(self.mathematics, self.case), self._sums_rows()
+        self.large = times > 1
+        self.sliced = self.large and sums and modes.slices(self.mathematics, self.arrays) > 1
+        if self.sliced:
+            self.mathematics = modes.sliced(self.mathematics, self.arrays)
         self.row_axes = [self.mathematics.rows.get(name) for name in self.arrays]  # of the inputs, None without rows
         given = zip(self.arrays.values(), self.row_axes, strict=True)
         heights = [a.shape[axis] for a, axis in given if axis is not None]
         self.height = heights[0] if heights else 0
-        times = oversize(self.mathematics, self.case)
-        self.large = times > 1
         self.judged: np.ndarray | None = None
-        self.most: dict[
-            int, tuple[int, int]
-        ] = {}  # of the outputs that are drawn from: the axis, and how many of its numbers
+        # of the outputs that are drawn from: the axis, and how many of its numbers
+        self.most: dict[int, tuple[int, int]] = {}
         self.drawn: dict[int, np.ndarray] = {}
-        if any(self.mathematics.output_axis(n, self.arrays) is None for n in range(len(self.mathematics.outputs))):
-            self.most = self._most() if self.large else {}  # what sums over all rows needs them all
-        elif (most := self.rows_within(times)) is not None:
-            self.judged = rows.chosen(self.height, most, self.rows_seed)
+        most = self.rows_within(times)
+        if self.sliced or (most is not None and not sums):
+            self.judged = rows.chosen(self.height, most or self.height, self.rows_seed)
+        if sums and self.large:
+            self.most = self._most()
+
+    def _sums_rows(self) -> bool:
+        """Whether some output sums over all rows."""
+        outputs = range(len(self.mathematics.outputs))
+        return any(self.mathematics.output_axis(number, self.arrays) is None for number in outputs)
 
     def _most(self) -> dict[int, tuple[int, int]]:
-        """Of each large output of a case of which some output sums over all rows, by its number, the longest axis before the last, and
-        along it how many numbers are looked at."""
-        chosen = {}
-        for number, shape in enumerate(self._shapes):
-            axis = int(np.argmax(shape[:-1] or shape)) if shape else 0
-            most = max(FEWEST_ROWS, int(shape[axis] * DRAWN_ELEMENTS / max(1, math.prod(shape)))) if shape else 0
-            if shape and most < shape[axis]:
-                chosen[number] = (axis, most)
-        return chosen
+        """Of each large output of a case of which some output sums over all rows, by its number, the longest axis before the last that
+        has no slices, and along it how many numbers are looked at."""
+        given, slices = [(shape, 0, 0) for shape in self._shapes], 1
+        if self.sliced:  # all elements are compared: the judge needs no more than of rows, of all outputs together
+            given = [(shape, self.axis(n), len(self._judged_rows)) for n, shape in enumerate(self._shapes)]
+            slices = len(given)
+        found = ((n, rows.drawn_from(*one, DRAWN_ELEMENTS / slices, FEWEST_ROWS)) for n, one in enumerate(given))
+        return {number: most for number, most in found if most is not None}
 
     @cached_property
     def _shapes(self) -> list[tuple[int, ...]]:
@@ -111,16 +120,21 @@ class Judge:
         """Whether some of the outputs' elements are judged here, and not all."""
         return self.judged is not None or bool(self.most)
 
-    def place(self, number: int) -> tuple[int, np.ndarray] | None:
-        """The axis of output `number` along which some numbers are judged, and these; None for all."""
-        if self.judged is not None:
-            return self.axis(number), self.judged
-        return (self.most[number][0], self.drawn[number]) if number in self.most else None
+    def places(self, number: int) -> dict[int, np.ndarray]:
+        """The axes of output `number` along which some numbers are judged, with these."""
+        judged = {} if self.judged is None else {self.axis(number): self.judged}
+        return judged | self._drawn_places(number)
+
+    def _drawn_places(self, number: int) -> dict[int, np.ndarray]:
+        return {self.most[number][0]: self.drawn[number]} if number in self.most else {}
 
     def taken(self, outputs: Iterable[np.ndarray]) -> list[np.ndarray]:
         """What is judged of whole outputs."""
-        places = ((output, self.place(number)) for number, output in enumerate(outputs))
-        return [output if at is None else np.take(output, at[1], at[0]) for output, at in places]
+        return [rows.taken(output, self.places(number)) for number, output in enumerate(outputs)]
+
+    def _taken_of_judged(self, outputs: Iterable[np.ndarray]) -> list[np.ndarray]:
+        """The same of outputs that have the judged rows alone."""
+        return [rows.taken(output, self._drawn_places(number)) for number, output in enumerate(outputs)]
 
     @property
     def _judged_rows(self) -> tuple[int, ...]:
@@ -128,7 +142,7 @@ class Judge:
 
     def rows_within(self, *excess: float) -> int | None:
         """How many rows to look at where the whole is that many times what fits, or None for all."""
-        fit = max(FEWEST_ROWS, int(self.height / max(1.0, *excess)))
+        fit = max(FEWEST_SLICES if self.sliced else FEWEST_ROWS, int(self.height / max(1.0, *excess)))
         return None if fit >= self.height else fit
 
     def axis(self, number: int) -> int:
@@ -140,7 +154,8 @@ class Judge:
     def _axis_of(self, number: int) -> int:
         """The axis by which output `number` is looked at: of rows, or that which is drawn from."""
         axis = self.mathematics.output_axis(number, self.arrays)
-        return self.most.get(number, (0, 0))[0] if self.most or axis is None else axis
+        drawn = self.most and not self.sliced
+        return self.most.get(number, (0, 0))[0] if drawn or axis is None else axis
 
     def dtype(self, number: int) -> str:
         """The dtype in which output `number` is stored."""
@@ -156,21 +171,21 @@ class Judge:
     def _evaluate(self, key: Sequence[str], draws: int) -> Evaluations:
         found = evaluations(
             self.mathematics.formula_of(self.part), self.case, self.inputs, key, np.random.default_rng([self.seed, 77]),
-            self.judged, draws,
+            None if self.sliced else self.judged, draws,
         )  # fmt: skip
         if not self.most:
             return found
         for number, (axis, most) in self.most.items():
             told = rows.computed(found.exact[number], axis, self.dtype(number))
             self.drawn[number] = rows.telling(told, most, self.rows_seed + number)
-        exact, staged = self.taken(found.exact), self.taken(found.staged)
-        return replace(found, exact=exact, staged=staged, draws=map(self.taken, found.draws))
+        exact, staged = self._taken_of_judged(found.exact), self._taken_of_judged(found.staged)
+        return replace(found, exact=exact, staged=staged, draws=map(self._taken_of_judged, found.draws))
 
     def reference(self) -> Sequence[np.ndarray]:
         """The outputs in float64, of all rows or of the judged ones."""
         if not self.exact:
             found = self._evaluate((), 0)
-            self.exact, self.points = found.exact, set(found.seen)
+            self.exact, self.points, self.by_number = found.exact, set(found.seen), found.by_number
         return self.exact
 
     def movable_rows(self) -> tuple[dict[int, int], tuple[int, ...]] | None:
@@ -179,15 +194,9 @@ class Judge:
         outputs = range(len(self.reference()))
         axes = [self.mathematics.output_axis(number, self.arrays) for number in outputs]
         inputs = {place: axis for place, axis in enumerate(self.row_axes) if axis is not None}
-        if self.height < 2 or not inputs or None in axes or self._by_number():
+        if self.height < 2 or self.sliced or not inputs or None in axes or self.by_number:
             return None
         return inputs, tuple(axis for axis in axes if axis is not None)
-
-    def _by_number(self) -> bool:
-        """Whether the formula asks for the numbers of rows, of which one is evaluated."""
-        exact = Exact(np.zeros(1, int))
-        self._of_one_row(exact)
-        return exact.by_number
 
     def _of_one_row(self, exact: Exact) -> list[np.ndarray]:
         """The outputs of the first row alone."""
@@ -215,6 +224,7 @@ class Judge:
         `drawn` of each output."""
         self.drawn |= {number: np.array(chosen) for number, chosen in enumerate(drawn) if chosen is not None}
         self.exact, self.points = self.exact or found.exact, self.points | found.seen
+        self.by_number |= found.by_number
         self.budgets[self.key(points)] = self._budgets(found)
 
     def _budgets(self, found: Evaluations) -> list[Budget]:
@@ -226,11 +236,10 @@ class Judge:
 
     def _size(self, number: int, exact: np.ndarray) -> int:
         """How many elements output `number` has, of which `exact` holds the judged rows."""
-        place = self.place(number)
-        if place is None:
-            return exact.size
-        height = self._shapes[number][place[0]] if self.most else self.height
-        return exact.size // len(place[1]) * height
+        size = exact.size
+        for axis, numbers in self.places(number).items():
+            size = size // len(numbers) * (self._shapes[number][axis] if self.most else self.height)
+        return size
 
     def judge(self, outputs: Sequence[np.ndarray], points: Sequence[str]) -> Verdict:
         """Compares the outputs (of the storage dtype, in the reference's shapes) of a program that rounds at `points`; of a
@@ -269,7 +278,7 @@ class Judge:
             got, expected = got.astype(np.float64), self.reference()[number]
             error = errors(got, expected, budget.nonfinite)
             figures = together(error, budget.deviation)
-            verdict = self._worst(number, got, expected, error, budget.limit)
+            verdict = worst_of(number, got, expected, error, budget.limit, self.dtype(number), self.places(number))
             verdicts.append(
                 replace(
                     verdict,
@@ -288,17 +297,23 @@ class Judge:
 
     def judged_rows(self, points: Sequence[str]) -> Asked:
         """What the device is to evaluate of a large case, so that `learn` need not wait for NumPy."""
+        judged = None if self.judged is None else self._judged_rows
+        if judged is not None and not self.sliced:
+            return self._asked(points, judged)
         outputs = range(len(self._shapes))
-        if self.judged is not None:
-            return self._asked(points, self._judged_rows)
         return replace(
-            self._asked(points, None), dtypes=tuple(map(self.dtype, outputs)), drawn=tuple(map(self.most.get, outputs)),
-            drawn_seed=self.rows_seed,
+            self._asked(points, judged), output_axes=tuple(map(self._axis_of, outputs)), dtypes=tuple(map(self.dtype, outputs)),
+            drawn=tuple(map(self.most.get, outputs)), drawn_seed=self.rows_seed,
         )  # fmt: skip
 
     def seen_whole(self, device: str) -> bool:
         """Whether that device, which evaluates all of a case with an output that sums over all rows, compares all of it as well."""
-        return bool(self.most) and device != "cpu" and sum(map(math.prod, self._shapes)) <= WHOLE_ELEMENTS
+        return (
+            bool(self.most)
+            and not self.sliced
+            and device != "cpu"
+            and sum(map(math.prod, self._shapes)) <= WHOLE_ELEMENTS
+        )
 
     def ask(self, outputs: Sequence[np.ndarray], points: Sequence[str], device: str) -> Asked:
         """What the reference on the device is to look at: all rows, or on a CPU as many as it can in a second or two, and those
@@ -309,13 +324,13 @@ class Judge:
         if device == "cpu" and most is not None:
             seen = tuple(map(int, rows.chosen(self.height, most, self.rows_seed + 1)))
             for number, output in enumerate(outputs):
-                unlike += rows.suspicious(output, self.axis(number), UNLIKE_ROWS)
+                unlike += rows.suspicious(output, self.axis(number), UNLIKE_SLICES if self.sliced else UNLIKE_ROWS)
         allowed = self.allowed(points)
         asked = replace(
             self._asked(points, seen),
             unlike=tuple(unlike),
             excess=tuple(budget.excess for budget in allowed),
-            whole=bool(self.most),
+            whole=bool(self.most) and not self.sliced,
         )
         if device == "cpu":  # it would take as long again
             return asked
@@ -325,18 +340,18 @@ class Judge:
         outputs = range(len(self.exact))
         return Asked(
             self.case, self.part, self.key(points), tuple(self.row_axes), tuple(map(self._axis_of, outputs)),
-            tuple(map(self.dtype, outputs)), (), self.seed, seen,
+            tuple(map(self.dtype, outputs)), (), self.seed, seen, sliced=self.sliced,
         )  # fmt: skip
 
     def undrawn(self) -> str:
         """What to say of the elements that were not drawn, or ""."""
         if not self.most:
             return ""
-        shapes, places = self._shapes, map(self.place, range(len(self._shapes)))
-        seen = sum(
-            math.prod(s) if at is None else math.prod(s) // s[at[0]] * len(at[1])
-            for s, at in zip(shapes, places, strict=True)
-        )
+        shapes = self._shapes
+        seen = 0
+        for number, shape in enumerate(shapes):
+            chosen = self.places(number)
+            seen += math.prod(len(chosen[axis]) if axis in chosen else length for axis, length in enumerate(shape))
         return (
             f"an output that sums over all rows needs them all: {seen} of {sum(map(math.prod, shapes))} elements were compared, "
             "in rows that were drawn afterwards"
@@ -344,7 +359,8 @@ class Judge:
 
     def unseen(self, asked: Asked) -> int:
         """How many rows neither the judge has seen nor the reference on the device, once that was asked."""
-        return 0 if asked.rows is None else self.height - len({*self._judged_rows, *asked.rows, *asked.unlike})
+        judged = () if self.most else self._judged_rows  # of slices that are drawn from the judge has seen a part
+        return 0 if asked.rows is None else self.height - len({*judged, *asked.rows, *asked.unlike})
 
     def widened(self, verdict: Verdict, found: Worst, asked: Asked) -> Verdict:
         """The verdict after the reference on the device `found` the worst of the rows that it was asked for (reference.py)."""
@@ -363,30 +379,6 @@ class Judge:
             verdict, ratio=found.ratio, max_abs=found.max_abs, ulps=found.ulps, got=found.got, expected=found.expected,
             budget=found.budget, output=found.output, index=found.index, max_rel=float("nan"), checked=checked,
             pattern=found.where,
-        )  # fmt: skip
-
-    def _worst(
-        self, number: int, got: np.ndarray, expected: np.ndarray, error: np.ndarray, limit: np.ndarray
-    ) -> Verdict:
-        """The verdict on the elements of output `number`, one by one."""
-        if not got.size:
-            return Verdict(0.0, 0.0, 0.0, 0.0, (), 0.0, 0.0, 0.0, number, 0)
-        size = np.abs(error)
-        with np.errstate(all="ignore"):
-            ratio = np.where(size == 0, 0.0, size / np.where(limit > 0, limit, np.finfo(float).tiny))
-            relative = np.where(size == 0, 0.0, size / np.where(expected == 0, np.inf, np.abs(expected)))
-            relative = np.where(np.isnan(relative), np.inf, relative)  # something finite where NaN is expected
-        place = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
-        index = [int(i) for i in place]
-        numbers: list[np.ndarray | None] = [None] * got.ndim
-        if (chosen := self.place(number)) is not None:
-            axis = chosen[0]
-            index[axis], numbers[axis] = int(chosen[1][index[axis]]), chosen[1]
-        step = float(spacing(expected[place], self.dtype(number))) or float("nan")
-        return Verdict(
-            float(ratio[place]), float(size.max()), float(relative.max()), float(size[place]) / step, tuple(index),
-            float(got[place]), float(expected[place]), float(limit[place]), number, got.size,
-            pattern=pattern.describe(ratio > 1, numbers) if ratio[place] > 1 else "",
         )  # fmt: skip
 
     def _problem(self, outputs: Sequence[np.ndarray], points: Sequence[str]) -> str:

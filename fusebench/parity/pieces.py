@@ -12,7 +12,7 @@ import torch
 
 from fusebench import modes
 from fusebench.backends import torch as backend
-from fusebench.contract import Case, Device, Mathematics
+from fusebench.contract import Device, Mathematics
 from fusebench.discovery import normalised
 from fusebench.parity.evaluations import Evaluations, evaluations
 from fusebench.parity.rounding import Exact, evaluate
@@ -38,45 +38,29 @@ def formula_of(asked: Asked) -> Formula:
 def evaluations_of(
     asked: Asked, formula: Formula, inputs: list[Any], rows: np.ndarray | None, random: Random, draws: int
 ) -> Evaluations:
-    """The evaluations of those rows, or of all: then, where the kernel has SLICES, as many of these at a time as memory holds."""
-
-    def of(some: list[Any]) -> Evaluations:
-        return evaluations(
-            formula, asked.case, some, asked.points, random, rows, draws, lambda o: _tensor(o, random.device)
-        )
-
-    axis = _mathematics(asked).slices if rows is None else None
-    if axis is None:
-        return of(inputs)
-    count = next(a.shape[axis] for a in inputs if isinstance(a, Tensor))
-    step = max(1, int(CHUNK_ELEMENTS[random.device] / largest_result(asked, formula, inputs) * count))
-    if step >= count:
-        return of(inputs)
-    parts = [of(_slices(inputs, axis, first, first + step)) for first in range(0, count, step)]
-    kept = [(part.exact, part.staged, *part.draws) for part in parts]
-    exact, staged, *drawn = (
-        [Tensor(torch.cat([o.tensor for o in output], axis)) for output in zip(*evaluation, strict=True)]
-        for evaluation in zip(*kept, strict=True)
+    """The evaluations of those rows, or of all."""
+    return evaluations(
+        formula,
+        asked.case,
+        inputs,
+        asked.points,
+        random,
+        numbers(asked, rows),
+        draws,
+        lambda o: _tensor(o, random.device),
     )
-    return Evaluations(exact, staged, drawn, parts[0].seen)
 
 
-def _slices(inputs: list[Any], axis: int, first: int, end: int) -> list[Any]:
-    """Those slices of the floats."""
-    return [
-        Tensor(a.tensor.narrow(axis, first, min(end, a.shape[axis]) - first)) if isinstance(a, Tensor) else a
-        for a in inputs
-    ]
+def numbers(asked: Asked, rows: np.ndarray | None) -> np.ndarray | None:
+    """The numbers of the rows that a formula of those has: in slices all."""
+    return None if asked.sliced else rows
 
 
 def largest_result(asked: Asked, formula: Formula, inputs: list[Any]) -> float:
     """How many elements the largest intermediate result or output of a whole case has."""
-    axis, count, sized = _mathematics(asked).slices, 1, Sized()
-    if axis is not None:
-        count = next(a.shape[axis] for a in inputs if isinstance(a, Tensor))
-        inputs = _slices(inputs, axis, 0, 1)
+    sized = Sized()
     outputs = evaluate(formula, asked.case, sized, inputs)
-    return float(max(sized.largest, *map(np.size, outputs)) * count)
+    return float(max(sized.largest, *map(np.size, outputs)))
 
 
 def inputs_of(asked: Asked, arrays: Sequence[np.ndarray], device: str) -> Callable[[np.ndarray | None], list[Any]]:
@@ -93,11 +77,21 @@ def inputs_of(asked: Asked, arrays: Sequence[np.ndarray], device: str) -> Callab
     return inputs
 
 
-def elements_of_a_row(case: Case, formula: Formula, rows: np.ndarray, inputs: list[Any]) -> float:
-    """How many elements the largest intermediate result has for each row."""
-    sized = Sized(rows)
-    outputs = evaluate(formula, case, sized, inputs)
-    return max(1.0, sized.largest / len(rows), *(np.size(o) / len(rows) for o in outputs))
+def elements_of_a_row(
+    asked: Asked, formula: Formula, rows: np.ndarray, inputs: Callable[[np.ndarray], list[Any]]
+) -> float:
+    """How many elements the largest intermediate result has for each of the rows."""
+    # a causal row sees only what is before it; slices are alike
+    ends = rows[:1] if asked.sliced else np.unique(rows[[*range(len(rows))[:2], *range(len(rows))[-2:]]])
+    sized = Sized(numbers(asked, ends))
+    outputs = evaluate(formula, asked.case, sized, inputs(ends))
+    return max(1.0, sized.largest / len(ends), *(np.size(o) / len(ends) for o in outputs))
+
+
+def chunks_of(rows: np.ndarray, elements: float, device: str) -> list[np.ndarray]:
+    """The rows, as many at a time as memory holds where each has so many elements."""
+    step = max(1, int(CHUNK_ELEMENTS[device] / elements))
+    return [rows[first : first + step] for first in range(0, len(rows), step)]
 
 
 class Sized(Exact):

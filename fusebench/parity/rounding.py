@@ -32,7 +32,7 @@ from fusebench.parity.elements import (
     tf32_size,
     variance_of_sum,
 )  # fmt: skip
-from fusebench.parity.sums import mean_of_partial_sums, of_segments, partial_sums, repeated
+from fusebench.parity.sums import mean_of_partial_sums, of_segments, partial_sums, repeated, variance_in_lanes
 
 # An elementary function in float32 is off by up to 2 units in the last place (CUDA C++ Programming Guide, mathematical
 # functions: expf, tanhf, erff, rsqrtf); a correctly rounded one by half a unit.
@@ -70,8 +70,8 @@ class Exact:
         """Matrix product a (…, M, K) @ b (…, K, N), summed in float32 at least."""
         return a @ b
 
-    def sum(self, value: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
-        """Sum along an axis in float32."""
+    def sum(self, value: np.ndarray, axis: int, keepdims: bool = False, point: str = "") -> np.ndarray:
+        """Sum along an axis in float32, or in the storage dtype where the program declares the point."""
         return value.sum(axis=axis, keepdims=keepdims)
 
     def segments(self, point: str, value: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -311,7 +311,7 @@ class Noisy(Exact):
             return moved(product, deviation, self._normal(product))
         return summed(product, cut, self.towards_zero, deviation, self._normal(product))
 
-    def sum(self, value: np.ndarray, axis: int, keepdims: bool = False) -> np.ndarray:
+    def sum(self, value: np.ndarray, axis: int, keepdims: bool = False, point: str = "") -> np.ndarray:
         total, K = value.sum(axis=axis, keepdims=keepdims), value.shape[axis]
 
         def sizes() -> tuple[np.ndarray, np.ndarray]:
@@ -321,7 +321,9 @@ class Noisy(Exact):
             half = spacing(value.sum(axis=axis, keepdims=True), "float32") / 2
             lost = np.where(np.abs(value) < half, value, 0.0).sum(axis=axis, keepdims=keepdims)
             repeats = repeated(value, axis, keepdims)
-            return self._deviation(total, squares, in_order, 2.0**-24, K, K, repeats), finite(lost)
+            deviation = self._deviation(total, squares, in_order, 2.0**-24, K, K, repeats)
+            unit = 2.0 ** -(FORMATS[self.dtype][0] + 1) if point in self.points else 0.0
+            return finite(np.hypot(deviation, unit * np.sqrt(variance_in_lanes(total, squares, K)))), finite(lost)
 
         deviation, lost = self._once(sizes)
         return moved(total + self.towards_zero * lost, deviation, self._normal(total))

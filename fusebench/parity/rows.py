@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,26 @@ def chosen(height: int, most: int, seed: int) -> np.ndarray:
     mixed = [int(r) for pair in zip(known, drawn, strict=False) for r in pair]
     wanted = dict.fromkeys([*mixed, *known, *map(int, drawn)])
     return np.sort(list(wanted)[:most])
+
+
+def taken(output: np.ndarray, places: Mapping[int, np.ndarray]) -> np.ndarray:
+    """Those numbers along those axes."""
+    for axis, numbers in places.items():
+        output = np.take(output, numbers, axis)
+    return output
+
+
+def drawn_from(shape: Sequence[int], slices: int, judged: int, elements: float, fewest: int) -> tuple[int, int] | None:
+    """The longest axis before the last of an output of that shape, and how many numbers along it have so many elements; None where all have.
+    Where so many slices are `judged` their axis is another one, and these alone count."""
+    size, lengths = math.prod(shape), list(shape)
+    if judged:
+        size, lengths[slices] = size // shape[slices] * judged, 0
+    if not lengths:
+        return None
+    axis = int(np.argmax(lengths[:-1] or lengths))
+    most = max(fewest, int(shape[axis] * elements / max(1, size)))
+    return (axis, most) if most < lengths[axis] else None
 
 
 def computed(exact: Any, axis: int, dtype: str) -> np.ndarray:

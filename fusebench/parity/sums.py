@@ -10,6 +10,8 @@ import numpy as np
 from fusebench.parity.elements import add_product, moved
 
 PARTIAL_SUMS = 16  # of a product that are looked at
+# XLA adds a row on a GPU in threads of so many terms or more, at most so many threads, and these in pairs.
+LANE_TERMS, LANES = 16, 1024
 # Of a sum so many terms are looked at, each beside others at so many distances; the noise before keeps equal values that near.
 SAMPLED_TERMS, SAMPLED_DISTANCES, SAME = 1024, 8, 2.0**-21
 
@@ -29,6 +31,13 @@ def mean_of_partial_sums(a: np.ndarray, b: np.ndarray, least: int) -> np.ndarray
     """The mean of the same partial sums: term k is in all but those that end before it."""
     step, count = _steps(a.shape[-1], least)
     return (a * (1 - np.arange(a.shape[-1]) // step / count)) @ b
+
+
+def variance_in_lanes(total: Any, squares: Any, K: int) -> Any:
+    """What additions of relative error 1, uniform, make of a sum of K terms, with those `squares`, in lanes that are then added in pairs: each
+    term is in half of the partial sums of its lane, and in one of each level of pairs; what the terms have in common is in the last ones."""
+    lanes = min(LANES, math.ceil(K / LANE_TERMS))
+    return (squares * (K / lanes / 2 + math.log2(lanes)) + 2 * total**2) / 3
 
 
 def _steps(K: int, least: int) -> tuple[int, int]:

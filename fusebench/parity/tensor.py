@@ -170,12 +170,13 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
 
 
 class Random:
-    """The methods of NumPy's generator that the noise asks for, on a device."""
+    """The methods of NumPy's generator that the noise asks for, on a device. What is one number for all elements has a seed of its own
+    if one is given, so that it can be the same in parts of them."""
 
-    def __init__(self, device: str, seed: int):
+    def __init__(self, device: str, seed: int, shared: int | None = None):
         self.device = device
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.host = np.random.default_rng(seed)  # of what is one number for all elements
+        self.host = np.random.default_rng(seed if shared is None else shared)
 
     def random(self, shape: Sequence[int], dtype: Any) -> Tensor:
         """Uniform in [0, 1)."""

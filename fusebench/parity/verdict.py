@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from fusebench.contract import Case
+from fusebench.parity import pattern
+from fusebench.parity.elements import spacing
 
 
 @dataclass(frozen=True)
@@ -65,6 +70,29 @@ class Verdict:
         )
 
 
+def worst_of(
+    output: int, got: np.ndarray, expected: np.ndarray, error: np.ndarray, limit: np.ndarray, dtype: str,
+    places: Mapping[int, np.ndarray],
+) -> Verdict:  # fmt: skip
+    """The verdict on the elements of an output, one by one, which are those numbers along those axes of the whole."""
+    if not got.size:
+        return Verdict(0.0, 0.0, 0.0, 0.0, (), 0.0, 0.0, 0.0, output, 0)
+    size = np.abs(error)
+    with np.errstate(all="ignore"):
+        ratio = np.where(size == 0, 0.0, size / np.where(limit > 0, limit, np.finfo(float).tiny))
+        relative = np.where(size == 0, 0.0, size / np.where(expected == 0, np.inf, np.abs(expected)))
+        relative = np.where(np.isnan(relative), np.inf, relative)  # something finite where NaN is expected
+    place = np.unravel_index(int(np.argmax(ratio)), ratio.shape)
+    numbers = [places.get(axis, places.get(axis - got.ndim)) for axis in range(got.ndim)]
+    index = tuple(int(at if chosen is None else chosen[at]) for at, chosen in zip(place, numbers, strict=True))
+    step = float(spacing(expected[place], dtype)) or float("nan")
+    return Verdict(
+        float(ratio[place]), float(size.max()), float(relative.max()), float(size[place]) / step, index,
+        float(got[place]), float(expected[place]), float(limit[place]), output, got.size,
+        pattern=pattern.describe(ratio > 1, numbers) if ratio[place] > 1 else "",
+    )  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Asked:
     """What to compare: the formula of `case`, or of a `part` of its kernel, for a program that rounds at `points`.
@@ -74,6 +102,7 @@ class Asked:
     alone asks for. `excess`, `alike` and `widths` are those of each output's budget (budget.py); without the latter two elements
     are looked at one by one. `drawn`, where a formula needs all rows of its inputs: of each output the axis, and how many numbers along
     it come back, drawn by `drawn_seed` (rows.telling), None for all. `whole`: such a formula's outputs are compared in one go.
+    `sliced`: rows are slices (SLICES of kernel.py), in each of which the formula has all rows.
     """
 
     case: Case
@@ -91,6 +120,7 @@ class Asked:
     drawn: tuple[tuple[int, int] | None, ...] = ()
     drawn_seed: int = 0
     whole: bool = False
+    sliced: bool = False
 
 
 @dataclass(frozen=True)

@@ -269,11 +269,12 @@ class EvaluateRows(Message, frozen=True):
 
 class EvaluatedRows(Message, frozen=True):
     """A file for each output, which has in a first axis its exact value, that with the points rounded, and the draws; the points
-    that the formula has; and of each output the numbers that were drawn, None for all."""
+    that the formula has; of each output the numbers that were drawn, None for all; and whether the formula asked for those of rows."""
 
     outputs: tuple[Stored, ...]
     points: tuple[str, ...]
     drawn: tuple[tuple[int, ...] | None, ...] = ()
+    by_number: bool = False
 
 
 class CheckRows(Message, frozen=True):

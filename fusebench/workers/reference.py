@@ -26,6 +26,7 @@ class Reference:
         else:
             torch.ones(8, 8, dtype=torch.float64, device=device) @ torch.ones(8, 8, dtype=torch.float64, device=device)
             jitted.begin()
+            reference.rehearse(device)
             torch.cuda.synchronize()  # the context, cuBLAS and what is compiled are there when the worker is: they take seconds
 
     def known(self, asked: protocol.CheckRows | protocol.EvaluateRows) -> dict[Any, Any]:
@@ -56,12 +57,13 @@ class Reference:
         self.known(request)
         folder = Path(request.folder)
         arrays = inputs.load(request.files, folder, mapped=True)
-        if self.device == "cpu" and request.asked.rows is None:  # all rows at once
+        if self.device == "cpu" and (request.asked.rows is None or request.asked.sliced):  # all rows at once
             torch.set_num_threads(len(os.sched_getaffinity(0)))
-        outputs, points, drawn = reference.evaluated(request.asked, arrays, self.device, request.draws)
+        outputs, found, drawn = reference.evaluated(request.asked, arrays, self.device, request.draws)
         if self.device == "cpu":
             torch.set_num_threads(1)
-        return protocol.EvaluatedRows(tuple(inputs.save(outputs, folder, "evaluated")), tuple(sorted(points)), drawn)
+        files = tuple(inputs.save(outputs, folder, "evaluated"))
+        return protocol.EvaluatedRows(files, tuple(sorted(found.seen)), drawn, found.by_number)
 
     def usable(self) -> bool:
         return True

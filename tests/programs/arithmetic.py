@@ -156,6 +156,21 @@ def tf32_nearest(a):
     return ((wide(a).view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
+def in_storage(case, terms):
+    """The sum over the last axis, each addition rounded to the storage dtype: 16 terms a thread, 1024 threads at most, then these in pairs."""
+    K = terms.shape[-1]
+    threads = min(1024, -(-K // 16))
+    padded = np.pad(terms, [(0, 0)] * (terms.ndim - 1) + [(0, -K % threads)]).reshape(*terms.shape[:-1], -1, threads)
+    sums = padded[..., 0, :]
+    for n in range(1, padded.shape[-2]):
+        sums = keep(case, sums + padded[..., n, :])
+    while sums.shape[-1] > 1:
+        sums = np.pad(sums, [(0, 0)] * (terms.ndim - 1) + [(0, sums.shape[-1] % 2)])
+        half = sums.shape[-1] // 2
+        sums = keep(case, sums[..., :half] + sums[..., half:])
+    return sums
+
+
 def bfloat16_cut(a):
     return (wide(a).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
 
@@ -226,6 +241,10 @@ def products(case):
 
 def is_16(case):
     return case.dtype != "float32"
+
+
+def is_bfloat16(case):
+    return case.dtype == "bfloat16"
 
 
 def is_32(case):

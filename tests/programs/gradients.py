@@ -9,7 +9,10 @@ from programs.arithmetic import (
     activate,
     edit,
     first_again,
+    fp8,
+    in_storage,
     is_16,
+    is_bfloat16,
     is_tf32,
     keep,
     library,
@@ -41,6 +44,20 @@ def softmax_gradient(of=lambda y, dy: y * (dy - pairwise(y * dy)), kept=lambda c
     def run(case, x, dy):
         y = kept(case, softmax(wide(x)))
         return store(case, of(y, wide(dy)))
+
+    return run
+
+
+def softmax_gradient_by_jax(divided=lambda dy, total: dy / total, add=in_storage):
+    """Each step stored, as XLA has them on a GPU: exponentials * (dy / total - sum of dy * exponentials / total²)."""
+
+    def run(case, x, dy):
+        x, dy = wide(x), wide(dy)
+        exponentials = keep(case, np.exp(keep(case, x - x.max(axis=-1, keepdims=True))))
+        total = keep(case, pairwise(exponentials))
+        square = keep(case, 1 / keep(case, total * total))
+        inner = add(case, keep(case, keep(case, dy * square) * exponentials))
+        return store(case, keep(case, keep(case, divided(dy, total)) - inner) * exponentials)
 
     return run
 
@@ -79,11 +96,15 @@ def from_dz(dn, hat, dz, W, z, b):
 
 
 STAGED = ("layernorm", "bias", "dz")
+BY_JAX = (
+    "shifted", "exponentials", "total", "inverse", "probabilities", "weighted", "partial", "inner", "share"
+)  # fmt: skip
 CORRECT = {
     "softmax": {
         "from y": Program(softmax_gradient()),
         "from y as it is stored": Program(softmax_gradient(kept=keep), ("probabilities",), is_16),
         "distributed": Program(softmax_gradient(lambda y, dy: y * dy - y * pairwise(y * dy))),
+        "every step stored, the sum too": Program(softmax_gradient_by_jax(), BY_JAX, is_bfloat16),
     },
     "lola": {
         "float32 inside": Program(lola_gradient()),
@@ -108,6 +129,12 @@ def of_softmax(of, dtype="float32", **more):
     return Mistake(softmax_gradient(of), "from y", ROWS, dtype, mode="backward", **more)
 
 
+def of_jax(**hooks):
+    return Mistake(
+        softmax_gradient_by_jax(**hooks), "every step stored, the sum too", ROWS, "bfloat16", mode="backward"
+    )
+
+
 def of_lola(dtype="float32", of=F, options=None, **hooks):
     staged = {"stored": keep} if of == S else {}
     return Mistake(lola_gradient(**staged, **hooks), of, ODD, dtype, options=options or {}, mode="backward")
@@ -126,6 +153,9 @@ MISTAKES = {
         "the sum in float16": of_softmax(lambda y, dy: y * (dy - wide(pairwise(y * dy).astype(np.float16)))),
         "dy of the row before": of_softmax(lambda y, dy: y * (np.roll(dy, 1, axis=0) - pairwise(y * dy))),
         "sign": of_softmax(lambda y, dy: y * (pairwise(y * dy) - dy)),
+        "the sum of a thread's last term missing": of_jax(add=lambda case, terms: in_storage(case, terms[:, :-15])),
+        "the sum one by one in 8 bits": of_jax(add=lambda case, terms: fp8(in_storage(case, terms))),
+        "dy over the total of another row": of_jax(divided=lambda dy, total: dy / np.roll(total, 1, axis=0)),
         "last row missing": of_softmax(lambda y, dy: edit(y * (dy - pairwise(y * dy)), -1, 0)),
         "y stored, not declared": Mistake(softmax_gradient(kept=keep), "from y", ROWS, "bfloat16", mode="backward"),
         "first gradient again": Mistake(first_again(softmax_gradient()), "from y", ROWS, calls=2, mode="backward"),

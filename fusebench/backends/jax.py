@@ -104,7 +104,7 @@ def _moved(array: jax.Array, axis: int, shift: int, a: int, b: int) -> jax.Array
 
 def same(a: jax.Array, b: jax.Array) -> bool:
     """Whether two arrays have the same bits, compared where they are. On a CPU without XLA."""
-    if a.shape != b.shape or a.dtype != b.dtype:
+    if a.shape != b.shape or a.dtype != b.dtype or a.is_deleted():
         return False
     if _on_host():
         here, there = (np.ascontiguousarray(array).view(np.uint8) for array in (a, b))
@@ -191,7 +191,9 @@ def _array() -> Any:
 
 
 def memory(array: jax.Array) -> tuple[int, int]:
-    """Where its buffer begins and ends."""
+    """Where its buffer begins and ends; of one that is deleted, nowhere."""
+    if array.is_deleted():
+        return 0, 0
     begin = array.unsafe_buffer_pointer()
     return begin, begin + array.nbytes
 

@@ -55,6 +55,8 @@ class Calls:
 
 def of(built: Any, mode: str, places: Places, backend: Any) -> Calls:
     """The calls of what `build` returned. Raises Unfit where that is not what the mode needs."""
+    if mode == "forward" and not callable(built):
+        raise Unfit(f"build() gave {type(built).__name__}, expected a function to call")
     if mode == "forward":
         return Calls(built)
     if not (isinstance(built, tuple) and len(built) == 2 and all(map(callable, built))):

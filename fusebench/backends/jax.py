@@ -126,6 +126,13 @@ def half(array: jax.Array) -> jax.Array:
     return array * 0.5
 
 
+def scaled(array: jax.Array, factor: float) -> jax.Array:
+    """`array` times the factor; one of integers as it is. Through NumPy: XLA would compile for each shape."""
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    return copy(jax.device_put(np.asarray(array) * array.dtype.type(factor)))
+
+
 # What may stand beside a kernel of one's own in a jaxpr: calls, shapes, and the callback that interprets Triton on the CPU.
 _QUIET = {"pjit", "jit", "closed_call", "core_call", "reshape", "broadcast_in_dim", "squeeze", "convert_element_type", "copy",
           "copy_p", "slice", "transpose"}  # fmt: skip

@@ -148,6 +148,11 @@ def half(tensor: torch.Tensor) -> torch.Tensor:
     return tensor * 0.5
 
 
+def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+    """The tensor times the factor; one of integers as it is."""
+    return tensor * factor if tensor.is_floating_point() else tensor
+
+
 class _Operators(TorchDispatchMode):
     """Notes the operators that compute, which allocations and views do not."""
 

@@ -112,7 +112,7 @@ class Bench:
         self.prepare = functools.partial(getattr(module, "prepare", lambda *_: ()), case, variant)
         upstream = modes.count_upstream(asked.names)
         self.places = calls.Places(len(stored[0]) - upstream, upstream)
-        prepared = _prepared(self.prepare(*stored[0][: self.places.inputs]))
+        prepared = calls.prepared(self.prepare(*stored[0][: self.places.inputs]))
         self.places = replace(self.places, prepared=len(prepared))
         self.backend.wait(prepared)
         prepare_s = time.perf_counter() - begin
@@ -368,12 +368,6 @@ class Bench:
 
     def _save(self, output: Any, folder: Path, stem: str) -> tuple[inputs.Stored, ...]:
         return tuple(inputs.save([self.backend.get(o) for o in as_list(output)], folder, stem))
-
-
-def _prepared(made: Any) -> list[Any]:
-    if not isinstance(made, tuple | list):
-        raise outputs.Unfit(f"prepare() gave {type(made).__name__}, expected a tuple of arrays")
-    return list(made)
 
 
 def main() -> None:

@@ -122,7 +122,8 @@ def copy(tensor: torch.Tensor) -> torch.Tensor:
 
 def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """`tensor` with the bits of `value`, in the memory that it has."""
-    return tensor.detach().copy_(value)  # a call may have asked for its gradient
+    tensor.detach().copy_(value)  # a call may have asked for its gradient
+    return tensor
 
 
 def move_rows(tensor: torch.Tensor, axis: int, shift: int, exchanged: tuple[int, int]) -> torch.Tensor:

@@ -58,6 +58,7 @@ class CaseData:
         """Of each set, the file and dtype of each input. Raises StorageError where the disk has no room for them now, and
         ValueError where it never had."""
         sets = self.sets
+        self.folder.mkdir(parents=True, exist_ok=True)  # an implementation before may have taken it away
         needed = sum({id(a): a.nbytes for arrays in sets for a in arrays.values()}.values())
         disk = shutil.disk_usage(self.folder)
         for size, has, kind in ((disk.total, "has", ValueError), (disk.free, "has free", StorageError)):

@@ -55,6 +55,10 @@ class HardCheck:
             self.found[_key(trial.cell)] = trial.record
         return self._noted(trial)
 
+    def changed(self) -> list[str]:
+        """The files of hard inputs that somebody else has changed; the next implementation gets others."""
+        return [name for shared in self.shared.values() for name in shared.changed()]
+
     def _wanted(self, trial: Trial) -> bool:
         return self.run.settings.hard and trial.cell.inputs == "plain"
 
@@ -92,7 +96,7 @@ class HardCheck:
         key = (cell.case.kernel, cell.case.id, cell.seed, kind)
         if key not in self.shared:
             folder = self.folder / f"hard{len(self.shared)}"
-            folder.mkdir(exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
             mathematics, settings = self.run.kernels[cell.case.kernel].mathematics, self.run.settings
             self.shared[key] = CaseData(mathematics, cell, folder, settings, self.run.clock)
         return self.shared[key]

@@ -5,6 +5,7 @@ bfloat16 exists in NumPy only through ml_dtypes and not in .npy files, so it is 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,8 @@ def save(arrays: Sequence[np.ndarray], folder: Path, stem: str) -> list[Stored]:
 
     Raises StorageError if the disk does not take them.
     """
+    with contextlib.suppress(OSError):  # what is written next says so
+        folder.mkdir(parents=True, exist_ok=True)  # an implementation may have taken it away
     first: dict[int, int] = {}
     for index, array in enumerate(arrays):
         first.setdefault(id(array), index)

@@ -146,7 +146,7 @@ def ended(this: Run, cell: Cell, status: str, reason: str, traceback: str = "") 
 def _attempt(this: Run, pool: Any, cell: Cell, shared: CaseData, check: HardCheck) -> Trial:
     """The cell's life, whatever it does, and its record."""
     trial = Trial(this, cell)
-    shared.own(this.folder / store.FILE)
+    shared.own(this.folder / store.FILE, *this.folder.glob("*.yaml"))  # what a later run goes on with
     with trial.recording_failures(pool):
         if trial.can_run() and check.before(trial):
             rates = _rates(this, pool, cell.case, trial)
@@ -155,7 +155,7 @@ def _attempt(this: Run, pool: Any, cell: Cell, shared: CaseData, check: HardChec
             trial.begin(worker, pool, shared)
             run_cell(trial, rates, check.built)
             trial.let_go(pool)
-    if (files := shared.changed()) and trial.ok:
+    if (files := shared.changed() + check.changed()) and trial.ok:
         trial.end("failed", f"{', '.join(files)} of the run was changed while it ran: no cell may write there")
     return trial
 

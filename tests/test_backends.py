@@ -164,6 +164,16 @@ def test_half_is_half(backend):
     assert backend.get(backend.half(there)).tolist() == [1.5, -0.5]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "bool"])
+def test_floats_are_scaled_in_their_own_dtype_and_others_stay(backend, dtype):
+    array = np.array([3, 0, 1]).astype(BF16 if dtype == "bfloat16" else dtype)
+    there = backend.put(array, CPU)
+    found = backend.get(backend.scaled(there, 0.75))
+    expected = array if dtype in ("int64", "bool") else array * array.dtype.type(0.75)
+    assert found.dtype == array.dtype and found.tolist() == expected.tolist()
+    assert backend.get(there).tolist() == array.tolist()
+
+
 # Settings
 
 

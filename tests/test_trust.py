@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -178,6 +180,7 @@ def clock(monkeypatch):
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     monkeypatch.setattr(second_clock, "_waited_s", lambda process: 0.0)
+    monkeypatch.setattr(second_clock, "_last_task", lambda: 7)
     return now
 
 
@@ -210,6 +213,23 @@ def test_a_batch_that_waited_for_a_core_says_nothing(clock, monkeypatch, waited,
     assert found.contradicts if says else found is None
     slow = Slow(clock, [0.3])
     assert bool(second_clock.watch(slow, timing([1e-3] * 6), 5.0)) == says and slow.batches == (3 if says else 1)
+
+
+@pytest.mark.parametrize(("threads", "says"), [(3, True), (4, False)])
+def test_a_batch_of_calls_that_start_threads_says_nothing(clock, monkeypatch, threads, says):
+    """Four calls: what a thread waited for a core is not known once it has ended."""
+    numbers = itertools.cycle([100, 100 + threads])
+    monkeypatch.setattr(second_clock, "_last_task", lambda: next(numbers))
+    found = second_clock.watch(Slow(clock, [9e-3]), timing([1e-3] * 6), 5.0)
+    assert found.contradicts if says else found is None
+
+
+def test_the_kernel_counts_threads():
+    before = second_clock._last_task()
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+    assert second_clock._last_task() != before or not before
 
 
 def test_within_this_process_there_is_no_other_clock():

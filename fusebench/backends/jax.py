@@ -104,7 +104,7 @@ def _moved(array: jax.Array, axis: int, shift: int, a: int, b: int) -> jax.Array
 
 def same(a: jax.Array, b: jax.Array) -> bool:
     """Whether two arrays have the same bits, compared where they are. On a CPU without XLA."""
-    if a.shape != b.shape or a.dtype != b.dtype:
+    if a.shape != b.shape or a.dtype != b.dtype or a.is_deleted():
         return False
     if _on_host():
         here, there = (np.ascontiguousarray(array).view(np.uint8) for array in (a, b))
@@ -124,6 +124,13 @@ def _same_bits(a: jax.Array, b: jax.Array) -> jax.Array:
 def half(array: jax.Array) -> jax.Array:
     """The array times one half: shows whether subnormals survive."""
     return array * 0.5
+
+
+def scaled(array: jax.Array, factor: float) -> jax.Array:
+    """`array` times the factor; one of integers as it is. Through NumPy: XLA would compile for each shape."""
+    if not jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    return copy(jax.device_put(np.asarray(array) * array.dtype.type(factor)))
 
 
 # What may stand beside a kernel of one's own in a jaxpr: calls, shapes, and the callback that interprets Triton on the CPU.
@@ -191,7 +198,9 @@ def _array() -> Any:
 
 
 def memory(array: jax.Array) -> tuple[int, int]:
-    """Where its buffer begins and ends."""
+    """Where its buffer begins and ends; of one that is deleted, nowhere."""
+    if array.is_deleted():
+        return 0, 0
     begin = array.unsafe_buffer_pointer()
     return begin, begin + array.nbytes
 

@@ -63,6 +63,10 @@ def half(array: np.ndarray) -> np.ndarray:
     return array * np.float32(0.5)
 
 
+def scaled(array: np.ndarray, factor: float) -> np.ndarray:
+    return array if array.dtype.kind in "iub" else array * array.dtype.type(factor)
+
+
 def watch(call: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, list[str]]:
     return call(*arguments), []
 

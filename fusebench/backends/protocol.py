@@ -66,6 +66,10 @@ class Backend(Protocol):
         """The array times one half: shows whether subnormals survive."""
         ...
 
+    def scaled(self, array: Any, factor: float) -> Any:
+        """The array times the factor, in its own dtype, in memory of its own; one of integers as it is."""
+        ...
+
     def watch(self, call: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, list[str]]:
         """The output of a call, and the framework's operators that it computed with."""
         ...

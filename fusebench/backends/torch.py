@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import torch
+from torch.utils._config_module import _UNSET_SENTINEL as UNSET
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fusebench.backends import kineto, persisting
@@ -18,6 +21,9 @@ from fusebench.machine import cpu_name
 
 MODULES = ("torch",)
 REQUIRES = {"torch": "torch"}
+ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
+EXPECTED = ("error_on_recompile",)  # to be set by who compiles
+CONFIGURATIONS = ("torch._inductor.config", "torch._dynamo.config")
 FLUSH_BYTES = 256 * 2**20  # five times an H200's L2
 _scratch: dict[str, torch.Tensor] = {}
 _before = {"bytes": 0}
@@ -64,10 +70,27 @@ def settings() -> dict[str, Any]:
         "torch cudnn.deterministic": lambda: cudnn.deterministic,
         "torch deterministic algorithms": torch.get_deterministic_debug_mode,
         "torch gradients": torch.is_grad_enabled,
+        "torch inference mode": torch.is_inference_mode_enabled,
+        "torch anomaly detection": torch.is_anomaly_enabled,
+        "torch autocast": lambda: [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
+        "torch mkldnn": lambda: torch.backends.mkldnn.enabled,
+        "torch attention": lambda: [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ATTENTION],
+        **{f"{name} set": functools.partial(_set_by_hand, name) for name in CONFIGURATIONS},
     }
     if torch.cuda.is_initialized():
         asked["persisting L2 bytes"] = persisting.raised
     return {name: _setting(get) for name, get in asked.items()}
+
+
+def _set_by_hand(module: str) -> list[str]:
+    """What of the configuration of Torch's compiler was set in this process."""
+    set_ = []
+    for name, entry in getattr(sys.modules.get(module), "_config", {}).items():
+        found = getattr(entry, "user_override", None)
+        value = found.get(UNSET) if isinstance(found, ContextVar) else found
+        if value is not UNSET and value != entry.default and name not in EXPECTED:
+            set_.append(f"{name}={value}")
+    return set_
 
 
 def _setting(get: Callable[[], Any]) -> Any:
@@ -99,7 +122,8 @@ def copy(tensor: torch.Tensor) -> torch.Tensor:
 
 def overwrite(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """`tensor` with the bits of `value`, in the memory that it has."""
-    return tensor.copy_(value)
+    tensor.detach().copy_(value)  # a call may have asked for its gradient
+    return tensor
 
 
 def move_rows(tensor: torch.Tensor, axis: int, shift: int, exchanged: tuple[int, int]) -> torch.Tensor:
@@ -123,6 +147,11 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
 def half(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor times one half: shows whether subnormals survive."""
     return tensor * 0.5
+
+
+def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
+    """The tensor times the factor; one of integers as it is."""
+    return tensor * factor if tensor.is_floating_point() else tensor
 
 
 class _Operators(TorchDispatchMode):

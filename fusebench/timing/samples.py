@@ -41,10 +41,13 @@ class Ring:
         return len(self.sets)
 
     def __getitem__(self, number: int) -> list[Any]:
-        own = self.sets[number]
+        return self.made_ready(self.placed(self.sets[number]))
+
+    def placed(self, own: Sequence[Any]) -> list[Any]:
+        """Arguments of that set that no call has seen."""
         if self.place is not None:
-            return self.made_ready(self.place(own))
-        return self.made_ready([self.copy(a) if place in self.copied else a for place, a in enumerate(own)])
+            return self.place(own)
+        return [self.copy(a) if place in self.copied else a for place, a in enumerate(own)]
 
     def made_ready(self, arguments: list[Any]) -> list[Any]:
         """The same list of arguments, with what the call needs besides."""

@@ -64,8 +64,12 @@ def describe(error: BaseException) -> protocol.Refused:
     place = f"at {Path(where.filename).name}:{where.lineno}"
     if isinstance(error, MemoryError):  # Python's own says nothing
         place = f"the host's memory is full, {place}"
-    message = (str(error).strip().splitlines() or [place])[0]
-    text = "".join(traceback.format_exception(error))
+    try:
+        message, text = str(error).strip(), "".join(traceback.format_exception(error))
+    except Exception as second:  # its own words for itself may fail as well
+        message, text = f"it cannot say what it is: {type(second).__name__}", ""
+    message, text = ((words.encode(errors="replace").decode()) for words in (message, text))
+    message = (message.splitlines() or [place])[0]
     own = f" (at {found})" if (found := sources.place(error)) else ""
     if isinstance(error, bdb.BdbQuit):
         message = "the debugger was left, or found no terminal, which workers do not have: worker=inline runs all in this process"

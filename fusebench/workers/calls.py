@@ -53,8 +53,17 @@ class Calls:
         return replace(ring, ready=self.ready, ready_bytes=saved), saved
 
 
+def prepared(made: Any) -> list[Any]:
+    """What `prepare` returned, as a list. Raises Unfit for what is no tuple: of an array it would be the rows."""
+    if not isinstance(made, tuple | list):
+        raise Unfit(f"prepare() gave {type(made).__name__}, expected a tuple of arrays")
+    return list(made)
+
+
 def of(built: Any, mode: str, places: Places, backend: Any) -> Calls:
     """The calls of what `build` returned. Raises Unfit where that is not what the mode needs."""
+    if mode == "forward" and not callable(built):
+        raise Unfit(f"build() gave {type(built).__name__}, expected a function to call")
     if mode == "forward":
         return Calls(built)
     if not (isinstance(built, tuple) and len(built) == 2 and all(map(callable, built))):

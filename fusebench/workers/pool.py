@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ END_S = 10.0  # for a worker that closed its pipe
 LOOK_S = 1.0  # how often the parent looks at the log of a worker that works
 LOG_BYTES = 64 * 2**20  # of a worker's log: what prints for ever must not fill the disk
 R = TypeVar("R", bound=protocol.Message)
+ANSWER_BYTES, PART_S = 2**28, 5  # of an answer at most; how long the rest of one that has begun may take
 HELD_BYTES = 2**31  # an idle worker that holds more than this is ended before another back end's turn
 
 
@@ -71,7 +73,7 @@ class Worker:
 
     def ask(self, request: protocol.Request, expected: type[R], timeout_s: float) -> R | protocol.Refused:
         """Sends one message and waits for its reply. Raises WorkerLost, after which the worker is dead, and StorageError."""
-        self.log_begins = self.log.stat().st_size
+        self.log_begins = self._log_bytes()
         self.used = self.used or isinstance(request, protocol.BuildCell)
         try:
             if self.pipe.poll(0):  # the end of a pipe that is closed, or words that nobody waits for
@@ -91,12 +93,16 @@ class Worker:
         try:
             while not self.pipe.poll(max(0.0, min(LOOK_S, end - time.monotonic()))):
                 self._cut_log()
+                if _has_ended(self.process) and not self.pipe.poll(0):  # what it started may hold its end of the pipe
+                    raise self._lost()
                 if time.monotonic() >= end:
                     self.kill()
                     raise WorkerLost("timeout", f"no answer within {timeout_s:g} s (timeout_s sets the limit)")
-            reply = protocol.decode_reply(self.pipe.recv_bytes(), expected)
-        except (EOFError, OSError) as error:
+            reply = protocol.decode_reply(self.pipe.recv_bytes(ANSWER_BYTES), expected)
+        except (EOFError, ConnectionError) as error:
             raise self._lost() from error
+        except OSError as error:  # part of an answer, or one of an impossible length
+            raise (self._lost() if _has_ended(self.process) else self._unasked()) from error
         except msgspec.MsgspecError as error:
             raise self._unasked() from error
         if isinstance(reply, protocol.Refused) and reply.fatal:
@@ -139,14 +145,23 @@ class Worker:
 
     def _printed(self) -> str:
         """The end of what the present message made it print."""
-        with self.log.open("rb") as log:
-            log.seek(max(self.log_begins, self.log.stat().st_size - 2**16))
-            return log.read().decode(errors="replace")
+        try:
+            with self.log.open("rb") as log:
+                log.seek(max(self.log_begins, self._log_bytes() - 2**16))
+                return log.read().decode(errors="replace")
+        except FileNotFoundError:  # somebody has taken it away
+            return ""
 
     def _cut_log(self) -> None:
         """Takes the end away of what a worker printed too much of; it goes on behind what is left."""
-        if self.log.stat().st_size > LOG_BYTES:
+        if self._log_bytes() > LOG_BYTES:
             os.truncate(self.log, LOG_BYTES // 2)
+
+    def _log_bytes(self) -> int:
+        try:
+            return self.log.stat().st_size
+        except FileNotFoundError:
+            return 0
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
@@ -213,6 +228,7 @@ class Pool:
         if (backend, python) in self.workers:
             return
         ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", PART_S, 0))
         log = self._log(backend, python)
         more = {PROFILES: "1"} if self.timed else {}
         if (

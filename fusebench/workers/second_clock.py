@@ -2,7 +2,8 @@
 
 The parent times batches of calls, each as a whole from its message to the answer, and holds them against their number times the
 median of the worker's samples. A busy machine makes a batch longer, never shorter: one that is short enough ends the matter, and one
-in which threads waited for a core, as the kernel counts it, says nothing.
+in which threads waited for a core, as the kernel counts it, says nothing. Nobody counts that of threads which have ended: a batch in
+which as many began as there were calls says nothing either.
 """
 
 from __future__ import annotations
@@ -36,18 +37,26 @@ def watch(worker: Any, timing: Timing, timeout_s: float) -> Batch | None:
     end = time.perf_counter() + MOST_S
     for _ in range(TRIES):
         calls = worker.get(protocol.MakeReady(calls), protocol.Ready, timeout_s).calls
-        waited, begin = _waited_s(process.pid), time.perf_counter()
+        waited, number, begin = _waited_s(process.pid), _last_task(), time.perf_counter()
         worker.get(protocol.RunReady(), protocol.Ran, timeout_s)
         took = time.perf_counter() - begin
-        waited = _waited_s(process.pid) - waited
+        waited, began = _waited_s(process.pid) - waited, abs(_last_task() - number)
         found = Batch(calls, took, FACTOR * calls * timing.median + SLACK_S)
         if not found.contradicts:
             return found
-        if waited <= WAITED * took:
+        if waited <= WAITED * took and began < calls:
             telling.append(found)
         if time.perf_counter() >= end and len(telling) not in range(1, LEAST):
             break
     return min(telling, key=lambda batch: batch.seconds / batch.allowed) if len(telling) >= LEAST else None
+
+
+def _last_task() -> int:
+    """The number that the machine gave last to a process or thread, which grows by one for each; 0 where it does not say."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[-1])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def _waited_s(process: int) -> float:

@@ -2,58 +2,40 @@
 
 from __future__ import annotations
 
-import _thread
-import gc
-import os
 import sys
-import threading
-import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from types import FrameType, FunctionType, MethodType, ModuleType
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
-MODULES = ("builtins", "gc", "math", "time", "numpy", "torch", "torch._C", "torch.cuda", "torch.nn.functional", "torch.profiler",
-           "torch.autograd.profiler", "jax", "jax.numpy", "jax.lax", "jax.profiler")  # fmt: skip
+from fusebench.workers import process
+
+# Beside what modules of the harness import, whole modules and classes.
+MODULES = ("builtins", "gc", "math", "numpy.random", "numpy.lib.format", "msgspec.msgpack", "msgspec.structs", "torch._C",
+           "torch.nn.functional", "torch.profiler", "torch.autograd.profiler", "jax.lax", "jax.profiler")  # fmt: skip
 CLASSES = (("torch", "Tensor"), ("jax._src.array", "ArrayImpl"))
-HARNESS = "fusebench."
-OWN = ("torch.manual_seed", "torch.Storage")  # Torch's compiler, and its default dtype, replace them themselves
-# Variables that frameworks, their compilers and drivers read; those of caches, which Torch's compiler sets itself, are not among them.
-ENVIRONMENT = (
-    "CUDA_",
-    "CUBLAS_",
-    "NVIDIA_",
-    "OMP_",
-    "MKL_",
-    "OPENBLAS_",
-    "XLA_",
-    "JAX_",
-    "TRITON_INTERPRET",
-    "TRITON_DEFAULT_",
+# Modes of Torch that are entered see every function and operator of it; of a default device there is a setting.
+STACKS = (
+    ("torch.overrides", "_get_current_function_mode_stack"),
+    ("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack"),
 )
-# Torch's compiler keeps threads for its processes, which wait while nothing is compiled, and Python one for shared memory.
-COMPILERS = ("torch._inductor", "tqdm._monitor")  # keep threads that wait while nothing is compiled
-HELPERS = (b"torch._inductor", b"torch/_inductor", b"resource_tracker")
-IDLE = "concurrent.futures.thread"  # where a thread of a pool waits for work
+HARNESS, IMPLEMENTATIONS = "fusebench.", "implementations."
+OWN = ("torch.manual_seed", "torch.Storage")  # Torch's compiler, and its default dtype, replace them themselves
 REPLACED = "it replaced {}, which results and clocks depend on"
+WORDS = 60  # letters of a value that are shown
 SHOWN = 6  # of the changes of a cell: to replace a module is hundreds
 
 
 def read(backend: Any) -> dict[str, Any]:
-    """The state of the process by name: cores, threads, children, variables and the framework's settings."""
-    cores = sorted(os.sched_getaffinity(0))
-    collection = f"{'on' if gc.isenabled() else 'off'} {gc.get_threshold()}"
-    variables = {f"variable {name}": value for name, value in os.environ.items() if name.startswith(ENVIRONMENT)}
-    return {
-        "CPU affinity": cores, "live threads": _threads(), "live processes": _children(), "garbage collection": collection,
-        "thread switches": sys.getswitchinterval(), **variables, **backend.settings(),
-    }  # fmt: skip
+    """The state of the process and the framework's settings, by name."""
+    return {**process.read(), **backend.settings()}
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """What differs, a few words for each; of what was not there before, variables alone are a change."""
-    found = [f"{name} {old} → {after.get(name)}" for name, old in before.items() if after.get(name) != old]
+    found = [
+        f"{name} {_short(old)} → {_short(after.get(name))}" for name, old in before.items() if after.get(name) != old
+    ]
     if before:
         found += [
             f"{name} set to {after[name]}" for name in after if name.startswith("variable ") and name not in before
@@ -76,72 +58,67 @@ class Functions:
         return was is is_ or (type(was) is type(is_) and not isinstance(was, type) and bool(was == is_))
 
 
-def functions() -> Functions:
-    """The functions of Python, the frameworks and the harness. Some thousand: nothing is made for each that Python's collection of
-    garbage would look at."""
-    values = dict(_functions())
+def functions(own: str = "") -> Functions:
+    """The functions of Python, the frameworks, the harness and the implementations' other modules than `own`. Some thousand: nothing is
+    made for each that Python's collection of garbage would look at."""
+    values = dict(_functions(own))
     with_code = (FunctionType, MethodType)
     return Functions(values, {name: value.__code__ for name, value in values.items() if type(value) in with_code})
 
 
 def replaced(before: Functions, after: Functions) -> tuple[str, ...]:
-    """The names of those that are not what they were; what was not there before was not replaced."""
+    """The names of those that are not what they were. What was not there before was not replaced, but in the harness and in classes,
+    where it may stand before one of Python's, or that of a base."""
     codes, now, codes_now = before.codes, after.values, after.codes
     unlike = [n for n, was in before.values.items() if now.get(n) is not was or codes.get(n) is not codes_now.get(n)]
-    return _few([name for name in unlike if not before.same(name, after)])
+    found = [name for name in unlike if not before.same(name, after)]
+    if new := now.keys() - before.values.keys():
+        owners = {name.rpartition(".")[0] for name in before.values if name.startswith((HARNESS, "__main__."))}
+        owners |= {name for name, was in before.values.items() if isinstance(was, type)}
+        found += sorted(n for n in new if n.rpartition(".")[0] in owners and type(now[n]) is not ModuleType)
+    return _few(found)
+
+
+def _short(value: Any) -> str:
+    """A value in a few words."""
+    words = str(value)
+    return words if len(words) <= WORDS else f"{words[:WORDS]}…"
 
 
 def _few(found: list[str]) -> tuple[str, ...]:
     return tuple(found if len(found) <= SHOWN else [*found[:SHOWN], f"{len(found) - SHOWN} more"])
 
 
-def _threads() -> int:
-    """How many threads Python has beside the first one, without those of a compiler, known by what they run and not by their name,
-    and those of a pool that has no work."""
-    here = threading.get_ident()
-    frames = [frame for ident, frame in sys._current_frames().items() if ident != here]
-    return _thread._count() - sum(_module(frame) == IDLE or any(map(_compiles, _stack(frame))) for frame in frames)
-
-
-def _stack(frame: FrameType) -> list[FrameType]:
-    return [f for f, _ in traceback.walk_stack(frame)]
-
-
-def _compiles(frame: FrameType) -> bool:
-    return _module(frame).startswith(COMPILERS)
-
-
-def _module(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", ""))
-
-
-def _children() -> int:
-    """How many processes this one has started that still run, without the helpers of Torch's compiler and of Python."""
-    found = 0
-    for task in Path("/proc/self/task").glob("*/children"):
-        try:
-            numbers = task.read_text().split()
-            found += sum(not any(h in Path(f"/proc/{n}/cmdline").read_bytes() for h in HELPERS) for n in numbers)
-        except OSError:  # it has ended
-            continue
-    return found
-
-
-def _functions() -> Iterator[tuple[str, Any]]:
-    for module in MODULES:
-        for name, value in list(vars(sys.modules[module]).items()) if module in sys.modules else ():
-            if callable(value) and (whole := f"{module}.{name}") not in OWN:
-                yield whole, value
+def _functions(own: str) -> Iterator[tuple[str, Any]]:
+    modules = list(sys.modules.items())
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    program = ("__main__",) if main and main.name.startswith(HARNESS) else ()  # a worker's is the harness's
+    harness = [(name, module) for name, module in modules if name.startswith(HARNESS) or name in program]
+    whole = {name: sys.modules[name] for name in MODULES if name in sys.modules}
+    whole |= {name: module for name, module in modules if name.startswith(IMPLEMENTATIONS) and name != own}
+    classes = dict[type, None]()
     for module, name in CLASSES:
         if class_ := getattr(sys.modules.get(module), name, None):
             yield from ((f"{module}.{name}.{method}", getattr(class_, method, None)) for method in dir(class_))
-    for module, code in list(sys.modules.items()):
-        if module.startswith(HARNESS):
-            for name, value in list(vars(code).items()):
-                if callable(value) or isinstance(value, ModuleType):
-                    yield f"{module}.{name}", value
-                if isinstance(value, type) and value.__module__ == module:
-                    yield from ((f"{module}.{name}.{m}", own) for m, own in list(vars(value).items()) if _is_code(own))
+    for module, name in STACKS:
+        if entered := getattr(sys.modules.get(module), name, None):
+            yield f"the modes of {module}", tuple(m for m in entered() if type(m).__name__ != "DeviceContext")
+    for module, code in harness:
+        for name, value in list(vars(code).items()):
+            if callable(value) or isinstance(value, ModuleType):
+                yield f"{module}.{name}", value
+            if isinstance(value, ModuleType):
+                whole[value.__name__] = value
+            elif isinstance(value, type):
+                classes |= dict.fromkeys(value.__mro__)
+    for module, code in whole.items():
+        for name, value in list(vars(code).items()) if not module.startswith(HARNESS) else ():
+            if callable(value) and (shown := f"{module}.{name}") not in OWN:
+                yield shown, value
+    for class_ in classes:
+        shown = f"{class_.__module__}.{class_.__qualname__}"
+        yield shown, class_
+        yield from ((f"{shown}.{name}", value) for name, value in list(vars(class_).items()) if _is_code(value))
 
 
 def _is_code(value: Any) -> bool:

@@ -30,7 +30,7 @@ from fusebench.timing import cupti, yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Ring, Samples, kept_place
-from fusebench.workers import calls, configs, guard, outputs, protocol, state, traces
+from fusebench.workers import calls, configs, guard, outputs, process, protocol, state, traces
 from fusebench.workers.answers import answer
 from fusebench.workers.batch import Batch
 from fusebench.workers.outputs import as_list, overlap, spans, written_bytes
@@ -58,6 +58,8 @@ class Bench:
         self.ring = Ring([], frozenset(), self.backend.copy)
         self.places = calls.Places(0)  # of the arguments
         self.unchanged: list[int] = []  # places of the arguments that a call must leave alone
+        self.own = ""  # the module of the cell in hand
+        self.loaded: dict[str, Any] = {}  # modules of implementations
         self.read: dict[Path, str] = {}  # digests of the Python files that were loaded
         self.kept: dict[int, Any] = {}  # by place, copies of what all calls are given: weights, and what was prepared
         self.repeats = Repeats(self.backend)
@@ -79,11 +81,14 @@ class Bench:
         self.call = None
         case, variant, folder = asked.case, asked.variant, Path(asked.folder)
         self.backend.configure(case.precision)
-        self.before, self.functions = state.read(self.backend), state.functions()
+        self.own = f"implementations.{case.kernel}.{asked.implementation}"
+        if sys.modules.get(self.own) is not self.loaded.get(self.own):  # another implementation made it
+            sys.modules.pop(self.own, None)
+        self.before, self.functions = state.read(self.backend), state.functions(self.own)
         found = self._implementation(case.kernel, asked.implementation)
         reason = found.missing()
         if reason is None:
-            module = discovery.load_implementation(case.kernel, asked.implementation)
+            module = self.loaded[self.own] = discovery.load_implementation(case.kernel, asked.implementation)
             triton_interpreter.quicken()
             sources.of_module(module.__name__, self.read)  # before anybody edits them
             reason = getattr(module, "skip", lambda *_: None)(case, variant, self.device)
@@ -107,7 +112,7 @@ class Bench:
         self.prepare = functools.partial(getattr(module, "prepare", lambda *_: ()), case, variant)
         upstream = modes.count_upstream(asked.names)
         self.places = calls.Places(len(stored[0]) - upstream, upstream)
-        prepared = list(self.prepare(*stored[0][: self.places.inputs]))
+        prepared = calls.prepared(self.prepare(*stored[0][: self.places.inputs]))
         self.places = replace(self.places, prepared=len(prepared))
         self.backend.wait(prepared)
         prepare_s = time.perf_counter() - begin
@@ -181,7 +186,7 @@ class Bench:
         """Times the cell in hand. The output of the last timed call on a set, and of some calls after it, comes back to be judged where
         it is not that of an earlier call on the same inputs; without a folder none does."""
         samples = self.sample(self.call, self.ring, asked.plan)
-        if asked.folder and (names := state.replaced(self.functions, state.functions())):
+        if asked.folder and (names := state.replaced(self.functions, state.functions(self.own))):
             return protocol.Refused("failed", state.REPLACED.format(", ".join(names)))
         if changed := self._changed_timed(samples.arguments):
             return protocol.Refused("wrong", f"a timed call changed {changed}; it must leave it alone")
@@ -288,11 +293,12 @@ class Bench:
 
     def release(self) -> protocol.Released:
         """Lets go of the cell in hand and says how much device memory stays held all the same, and what it changed in the process."""
-        names = state.replaced(self.functions, state.functions())  # before what undoes it goes with the call
+        names = state.replaced(self.functions, state.functions(self.own))  # before what undoes it goes with the call
         self.batch.forget()
         self.call, self.ring, self.kept = None, Ring([], frozenset(), self.backend.copy), {}
         self.repeats = Repeats(self.backend)
         changed = state.changes(self.before, state.read(self.backend))
+        process.end_watchdogs()
         return protocol.Released(self.backend.release(), changed, names)
 
     def yardstick_key(self) -> protocol.YardstickKey:
@@ -373,7 +379,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if device == "cpu" and sys.platform == "linux":
         os.sched_setaffinity(0, [int(core) for core in os.environ["FUSEBENCH_CORES"].split(",")])
-    pipe = Connection(int(fd))
+    pipe, own = Connection(int(fd)), os.getpid()
     memory.be_killed_first()
     try:
         discovery.use_roots([Path(root) for root in roots])
@@ -395,6 +401,8 @@ def main() -> None:
         except EOFError:
             os._exit(0)  # frameworks' own exit handlers may hang on a broken device
         reply = answer(bench, request)
+        if os.getpid() != own:  # an implementation forked, and its child came back from the call
+            os._exit(1)
         pipe.send_bytes(protocol.encode(reply))
         if isinstance(reply, protocol.Refused) and reply.fatal:
             os._exit(1)

@@ -1,0 +1,139 @@
+"""What a program may change in its process that the next one would inherit, by name: what the kernel keeps of a process, what Python
+does, and how floats are computed. Each takes microseconds to read; what a framework keeps is its back end's (`settings`).
+"""
+
+from __future__ import annotations
+
+import _thread
+import faulthandler
+import gc
+import os
+import resource
+import signal
+import sys
+import threading
+import traceback
+import warnings
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+# Variables that Torch's compiler and JAX set themselves when they are first used.
+THEIRS = ("_", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "CUDA_MODULE_LOADING")
+# Torch's compiler keeps threads for its processes, which wait while nothing is compiled, and Python one for shared memory.
+COMPILERS = ("torch._inductor", "tqdm._monitor")
+HELPERS = (b"torch._inductor", b"torch/_inductor", b"resource_tracker")
+IDLE = "concurrent.futures.thread"  # where a thread of a pool waits for work
+LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+TIMERS = {name: getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")}
+RECURSIONS = 1000  # Python's own limit, which Torch's compiler raises
+STREAMS = ("stdin", "stdout", "stderr")
+
+
+def read() -> dict[str, Any]:
+    """The state of this process by name; what is equal is the same state."""
+    return {
+        "CPU affinity": sorted(os.sched_getaffinity(0)), "niceness": os.getpriority(os.PRIO_PROCESS, 0),
+        "live threads": _threads(), "live processes": _children(), **_of_kernel(), **_of_python(), **_floats(),
+        **{f"variable {name}": value for name, value in os.environ.items() if not name.startswith(THEIRS)},
+    }  # fmt: skip
+
+
+def end_watchdogs() -> None:
+    """Ends what would end this process later: Python's watchdog, which cannot be seen."""
+    faulthandler.cancel_dump_traceback_later()
+
+
+def _of_kernel() -> dict[str, Any]:
+    """Limits, signals, timers, the folder, and which files the standard streams are."""
+    limits = {f"limit {name}": resource.getrlimit(number) for name, number in LIMITS.items()}
+    signals = {f"{n.name} handler": signal.getsignal(n) for n in signal.Signals}
+    timers = {f"timer {name}": signal.getitimer(which)[0] > 0 for name, which in TIMERS.items()}
+    streams = {f"file of {name}": _file(number) for number, name in enumerate(STREAMS)}
+    return {**limits, **signals, **timers, **streams, "working folder": _folder(), "umask": _umask()}
+
+
+def _file(number: int) -> tuple[int, int] | None:
+    try:
+        found = os.fstat(number)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _folder() -> str | None:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return None
+
+
+def _umask() -> str:
+    """As the kernel says it: to ask for it by `os.umask` would set it."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.split()[-1] for line in lines if line.startswith("Umask")), "")
+
+
+def _of_python() -> dict[str, Any]:
+    streams = {f"sys.{name}": _stream(getattr(sys, name)) for name in STREAMS}
+    return {
+        **streams, "garbage collection": f"{'on' if gc.isenabled() else 'off'} {gc.get_threshold()}",
+        "callbacks of garbage collection": len(gc.callbacks), "thread switches": sys.getswitchinterval(),
+        "recursion limit": min(sys.getrecursionlimit(), RECURSIONS), "tracing": sys.gettrace() or threading.gettrace(),
+        "profiling": sys.getprofile() or threading.getprofile(), "import path": [folder for folder in sys.path if "site-packages" not in folder],
+        "importers": tuple(map(_name, sys.meta_path)), "fault handler": faulthandler.is_enabled(),
+        "warnings as errors": sum(action == "error" for action, *_ in warnings.filters),
+    }  # fmt: skip
+
+
+def _name(value: Any) -> str:
+    return value.__name__ if isinstance(value, type) else type(value).__name__
+
+
+def _stream(stream: Any) -> Any:
+    return "closed" if getattr(stream, "closed", False) else stream
+
+
+def _floats() -> dict[str, Any]:
+    """Flags of the floating-point unit in this thread, which a library sets that was compiled with -ffast-math, and NumPy's own."""
+    errors = {f"numpy {kind} errors": what for kind, what in np.geterr().items()}
+    with np.errstate(all="ignore"):
+        halved, thirds = np.array([2e-40], np.float32) * np.float32(0.5), 1 / np.array([3.0, -3.0])
+    return {"subnormals": "kept" if halved[0] > 0 else "flushed", "rounding": tuple(map(float, thirds)), **errors}
+
+
+def _threads() -> int:
+    """How many threads Python has beside the first one, without those of a compiler, known by what they run and not by their name,
+    and those of a pool that has no work."""
+    here = threading.get_ident()
+    frames = [frame for ident, frame in sys._current_frames().items() if ident != here]
+    return _thread._count() - sum(_module(frame) == IDLE or any(map(_compiles, _stack(frame))) for frame in frames)
+
+
+def _stack(frame: FrameType) -> list[FrameType]:
+    return [f for f, _ in traceback.walk_stack(frame)]
+
+
+def _compiles(frame: FrameType) -> bool:
+    return _module(frame).startswith(COMPILERS)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _children() -> int:
+    """How many processes this one has started that still run, without the helpers of Torch's compiler and of Python."""
+    found = 0
+    for task in Path("/proc/self/task").glob("*/children"):
+        try:
+            numbers = task.read_text().split()
+            found += sum(not any(h in Path(f"/proc/{n}/cmdline").read_bytes() for h in HELPERS) for n in numbers)
+        except OSError:  # it has ended
+            continue
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shutil
 import tempfile
 import time
@@ -40,6 +41,16 @@ def new() -> Path:
             if not (isinstance(error, FileExistsError) and folder.is_dir()):
                 raise _unwritable(folder, error) from error
             time.sleep(0.001)
+
+
+def check_file(key: str, file: str, endings: Sequence[str]) -> Path:
+    """The file that `key` names, which is written when all is done. Raises UsageError for another ending, and where no file can be made."""
+    path = Path(file)
+    if path.suffix not in endings:
+        raise UsageError(f"{key}={file}: expected a file that ends in {', '.join(endings)}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{key}={file}: expected a file that can be written, in a folder that is there")
+    return path
 
 
 def remove_empty(folder: Path) -> None:

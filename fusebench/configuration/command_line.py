@@ -159,10 +159,10 @@ def one_line(error: Exception) -> str:
 
 def with_quotes(arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
     """The arguments, with quotes around the values of those keys that need some for Hydra: `b=triton@HEAD~1`. Values with quotes of
-    their own, lists, and several with commas between are left alone."""
+    their own, lists, and several with commas between (outside of brackets) are left alone."""
     done = []
     for word in arguments:
         key, sign, value = word.partition("=")
-        bare = sign and value and value[0] not in "'\"[" and not set(value) & set(",'\\")
+        bare = sign and value and value[0] not in "'\"[" and not set(re.sub(r"\[[^][]*\]", "", value)) & set(",'\\")
         done.append(f"{key}='{value}'" if key in keys and bare and value != "null" else word)
     return done

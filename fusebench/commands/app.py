@@ -184,6 +184,8 @@ def start(
         codes.append(INTERRUPTED)
     except BrokenPipeError:  # what --help and --cfg print; cli.main has seen to it
         raise
+    except OSError as error:  # Hydra makes the folder that was named
+        return fail(folder.unwritable(Path(error.filename or run_folder), error))
     except (
         Exception
     ) as error:  # from Hydra's own part, which our keys, checked above, do not reach: a `hydra.…` key or a flag

@@ -101,6 +101,9 @@ def keys_first(arguments: Sequence[str]) -> list[str]:
     return [*map(quoted, keys), *others]
 
 
+KINDS = {"to Integer": "an integer", "to Float": "a number", "valid bool": "true or false"}  # in OmegaConf's words
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
@@ -149,6 +152,9 @@ def swept(override: Override) -> list[str]:
 def one_line(error: Exception) -> str:
     """The lines of a Hydra error that say what is wrong, without the hints for its own developers."""
     text = f"{error}\n{error.__cause__ or ''}"
+    wrong_type = re.search(r"merging override (.*)\n.*(to Integer|to Float|valid bool)", text)
+    if wrong_type:
+        return f"{wrong_type[1]}: expected {KINDS[wrong_type[2]]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "; ".join(
         line

@@ -216,7 +216,7 @@ def test_the_same_code_is_said_to_be_so(answered):
         ("@no-such-revision", "unknown revision 'no-such-revision'"),
         ("cuda@no-such-revision~1 dtype=float16", "unknown revision 'no-such-revision~1'"),
         ("cuda@", "no revision behind @"),
-        ("torch_eager", "the sides must have as many cells; here cuda, there none"),
+        ("torch_eager", "both sides must have the same number of cells; here cuda, there none"),
     ],
 )
 def test_a_side_that_does_not_exist(answered, vs, said):

@@ -79,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except OSError as error:  # what was printed found no room, or a file that was there is gone
         print_no_more()
-        print(f"fusebench: {error}", file=sys.stderr)
+        print(f"fusebench: {error.filename or 'the output'}: {error.strerror or error}", file=sys.stderr)
         return 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shutil
 import tempfile
 import time
@@ -38,8 +39,18 @@ def new() -> Path:
             return folder
         except OSError as error:
             if not (isinstance(error, FileExistsError) and folder.is_dir()):
-                raise _unwritable(folder, error) from error
+                raise unwritable(folder, error) from error
             time.sleep(0.001)
+
+
+def check_file(key: str, file: str, endings: Sequence[str]) -> Path:
+    """The file that `key` names, which is written when all is done. Raises UsageError for another ending, and where no file can be made."""
+    path = Path(file)
+    if path.suffix not in endings:
+        raise UsageError(f"{key}={file}: expected a file that ends in {', '.join(endings)}")
+    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise UsageError(f"{key}={file}: expected a file that can be written, in a folder that is there")
+    return path
 
 
 def remove_empty(folder: Path) -> None:
@@ -92,7 +103,7 @@ def keep_sweep(arguments: Sequence[str], folder: Path, command: str) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)  # one that was named
     except OSError as error:
-        raise _unwritable(folder, error) from error
+        raise unwritable(folder, error) from error
     _write(folder / sweep_file(command), {"directory": str(Path.cwd()), "arguments": list(arguments)})
 
 
@@ -139,7 +150,7 @@ def _write(file: Path, kept: Mapping[str, Any]) -> None:
         partial.replace(file)
     except OSError as error:
         partial.unlink(missing_ok=True)
-        raise _unwritable(file.parent, error) from error
+        raise unwritable(file.parent, error) from error
 
 
 @contextlib.contextmanager
@@ -155,7 +166,7 @@ def held(folder: Path) -> Iterator[None]:
                 f"another process is at work in {folder}: wait for it, or start a run of its own"
             ) from error
         except OSError as error:
-            raise _unwritable(folder, error) from error
+            raise unwritable(folder, error) from error
         yield
 
 
@@ -185,7 +196,7 @@ def temporary(parent: Path, prefix: str = "") -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _unwritable(folder: Path, error: OSError) -> UsageError:
+def unwritable(folder: Path, error: OSError) -> UsageError:
     return UsageError(f"results cannot be written to {folder}: {error.strerror or error}; nothing was measured")
 
 

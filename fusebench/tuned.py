@@ -75,7 +75,7 @@ def read(folder: Path) -> list[Entry]:
         return []
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(
-            f"{file} cannot be read: {' '.join(str(error).split())}; fusebench tune writes another"
+            f"{file} cannot be read: {' '.join(str(error).split())}; repair it, or remove it and tune again"
         ) from error
 
 

@@ -170,7 +170,7 @@ def ends(monkeypatch):
     ("error", "code", "closed", "said"),
     [
         (KeyboardInterrupt(), 130, 0, "interrupted\n"), (BrokenPipeError(), 0, 1, ""),
-        (OSError(28, "No space left on device"), 1, 1, "fusebench: [Errno 28] No space left on device\n"),
+        (OSError(28, "No space left on device"), 1, 1, "fusebench: the output: No space left on device\n"),
     ],
 )  # fmt: skip
 def test_however_it_ends_there_is_a_code(ends, capsys, error, code, closed, said):

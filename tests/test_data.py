@@ -223,7 +223,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ([], "data nothing: expected data criteo rows=N out=DIR"),
+        ([], "data: expected data criteo rows=N out=DIR"),
         (["crito"], "unknown data set 'crito': did you mean criteo?"),
         (["criteo", "more"], "data criteo more: expected"),
         (["criteo", "--json"], "data criteo --json: expected"),
@@ -406,7 +406,7 @@ def test_the_row_is_that_of_the_file(written, save, table, capsys, monkeypatch):
     [
         (lambda t: t.drop_columns(["SPARSE_7"]), "column SPARSE_7 is missing: expected labels, DENSE_0 … DENSE_12"),
         (lambda t: t.drop_columns(["labels"]), "column labels is missing"),
-        (lambda t: t.drop_columns(DENSE), "column DENSE_0 and 12 more is missing"),
+        (lambda t: t.drop_columns(DENSE), "columns DENSE_0 and 12 more are missing"),
         (lambda t: t.append_column("DENSE_0", t["DENSE_0"]), "column DENSE_0 is there 2 times"),
         (lambda t: t.slice(0, 0), "has no rows: expected 1 at least"),
     ],

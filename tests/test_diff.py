@@ -101,6 +101,10 @@ def test_the_overrides_of_a_side_join_the_configuration():
         (("a=torch_eager", "b=triton@no-such-revision~1"), "unknown revision 'no-such-revision~1'"),
         (("a=torch_eager", "b=triton regime=queued"), "regime cannot differ between the sides"),
         (("a=torch_eager", "b=triton", "out=rows.txt"), "expected a file that ends in .csv, .json, .parquet"),
+        (
+            ("a=torch_eager", "b=triton", "out=none/rows.csv"),
+            "expected a file that can be written, in a folder that is there",
+        ),
         (("a=triton", "b=[cuda,nix]"), "side B (implementation=[cuda,nix]): unknown implementation 'nix'"),
     ],
 )
@@ -113,6 +117,9 @@ def test_a_dry_run_names_the_pairs(answered):
     done = answered("diff", "kernel=softmax", "a=triton:row", "b=[torch_eager,flax]", "dry_run=true", "device=cpu")
     assert done.returncode == 0 and "triton:row | softmax odd/float32 torch_eager" in done.stdout
     assert "triton:row | softmax odd/float32 flax" in done.stdout
+    several = ("a=torch_eager", "b=triton:row config.num_warps=[1,2]")
+    done = answered("diff", "kernel=softmax", *several, "dry_run=true", "device=cpu")
+    assert done.returncode == 0 and "triton:row num_warps=2" in done.stdout
 
 
 @pytest.fixture

@@ -216,7 +216,7 @@ def test_the_same_code_is_said_to_be_so(answered):
         ("@no-such-revision", "unknown revision 'no-such-revision'"),
         ("cuda@no-such-revision~1 dtype=float16", "unknown revision 'no-such-revision~1'"),
         ("cuda@", "no revision behind @"),
-        ("torch_eager", "the sides must have as many cells; here cuda, there none"),
+        ("torch_eager", "both sides must have the same number of cells; here cuda, there none"),
     ],
 )
 def test_a_side_that_does_not_exist(answered, vs, said):
@@ -240,7 +240,10 @@ def test_stages_of_jax(answered, stage, said):
     words = ("kernel=lola", "case=odd", "dtype=bfloat16", "implementation=[flax:module,torch_eager]")
     done = answered("inspect", *words, f"stage={stage}")
     assert done.returncode == 0 and said in done.stdout and "FileNames" not in done.stdout
-    assert f"is in torch: {', '.join(traced.STAGES)} are JAX's" in done.stdout
+    assert (
+        f"no such stage: {', '.join(traced.STAGES)} are of implementations in JAX, and this one is in torch"
+        in done.stdout
+    )
     assert before == (jax.config.jax_enable_x64, jax.config.jax_default_matmul_precision)
     done = answered("inspect", *words, f"stage={stage}", "expect=spills=0")
     assert done.returncode == 2 and "expect= with stage=" in done.stderr

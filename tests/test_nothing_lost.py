@@ -161,7 +161,7 @@ def test_a_table_that_cannot_be_printed_is_one_line():
             text=True,
             env=ENVIRONMENT,
         )
-    assert done.returncode == 1 and done.stderr.splitlines() == ["fusebench: [Errno 28] No space left on device"]
+    assert done.returncode == 1 and done.stderr.splitlines() == ["fusebench: the output: No space left on device"]
 
 
 # Two runs at once

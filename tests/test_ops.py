@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -54,9 +55,10 @@ def ran():
 
 @pytest.mark.parametrize(("framework", "name"), [(f, name) for f, own in WITH.items() for name in own])
 def test_values_and_gradients_are_those_of_the_formula(ran, framework, name):
-    hows = ("called", "compiled") if framework == "torch" else ("jitted",)
-    assert tuple(ran[framework, name]) == hows
-    for how in hows:
+    hows = {"torch": ("called", "compiled"), "jax": ("jitted",)}[framework]
+    more = {"torch": ("checkpointed", "second"), "jax": ("vmapped", "second")}[framework]
+    assert tuple(ran[framework, name]) == (hows + more if name == "softmax" else hows)
+    for how in ran[framework, name]:
         assert max(ran[framework, name][how]) < 2e-6, how
 
 
@@ -111,3 +113,28 @@ def test_what_cannot_run_is_refused_in_one_line(monkeypatch):
         ops.softmax(x)
     with pytest.raises(UsageError, match=r"lola: b is float16; expected float32, as x is"):
         ops.lola(x, torch.zeros(5, 4), torch.zeros(4, dtype=torch.float16))
+    for given, said in (
+        ((x, torch.zeros(5, 4), 1.0), "lola: an input is a float; expected tensors"),
+        ((), "lola: got no inputs"),
+        ((x.double(), torch.zeros(5, 4).double(), torch.zeros(4).double()), "lola: got inputs of float64; expected float32"),
+        ((torch.zeros(0, 5), torch.zeros(5, 4), torch.zeros(4)), r"lola: an input has the shape \(0, 5\); expected at least 1"),
+        ((x, torch.zeros(5, 4, device="meta"), torch.zeros(4)), "lola: the inputs are on cpu, meta; expected one device"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=said):
+            ops.lola(*given)
+    with pytest.raises(UsageError, match="unknown option of lola 'activatoin': did you mean activation"):
+        ops.lola(x, torch.zeros(5, 4), torch.zeros(4), activatoin="relu")
+    with pytest.raises(UsageError, match="unknown value of option activation of lola 're lu': did you mean relu"):
+        ops.lola(x, torch.zeros(5, 4), torch.zeros(4), activation="re lu")
+    for transformed in (torch.func.vmap(ops.softmax), lambda x: torch.func.jvp(ops.softmax, (x,), (x,))):
+        with pytest.raises(
+            UsageError, match=r"softmax: torch.func \(grad, vmap, jvp\) and forward mode are not supported"
+        ):
+            transformed(torch.zeros(2, 3, 5))
+
+
+def test_a_function_is_pickled_by_its_name():
+    pytest.importorskip("torch")
+    from fusebench.ops import torch as ops
+
+    assert pickle.loads(pickle.dumps(ops.lola)) is ops.lola

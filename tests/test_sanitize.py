@@ -383,7 +383,7 @@ def test_a_full_disk_ends_the_run_and_blames_no_cell(fake, monkeypatch):
         ({"sanitizer": "/bin/true"}, "/bin/true is no compute-sanitizer, or does not run: its --help is "),
         ({"kernel": "mirored", "implementation": None}, "unknown kernel 'mirored': did you mean mirrored?"),
         ({"retry": "crashed"}, "retry=crashed: it goes with resume="),
-        ({"device": "cpu"}, "sanitize needs an NVIDIA GPU, and device=cpu is none here"),
+        ({"device": "cpu"}, "sanitize needs an NVIDIA GPU, and there is none here by device=cpu"),
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_before_anything_runs(fake, chosen, said):
@@ -408,7 +408,7 @@ def test_without_the_tool_or_a_gpu_it_says_so(fake, capsys, monkeypatch):
     )
     assert not Path("results").exists()
     monkeypatch.setattr(machine, "gpu", lambda: None)
-    with pytest.raises(UsageError, match="sanitize needs an NVIDIA GPU, and device=auto is none here"):
+    with pytest.raises(UsageError, match="sanitize needs an NVIDIA GPU, and there is none here by device=auto"):
         sanitize()
 
 

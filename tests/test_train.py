@@ -138,12 +138,7 @@ def test_ids_share_rows_where_the_tables_are_the_cases(data, tmp_path):
 
 def test_a_run_that_goes_on_is_the_run_that_was_not_interrupted(data, trained, tmp_path):
     assert train(data, tmp_path, "checkpoint_every=10", steps=10) == 0
-    assert (
-        main(
-            ["train", "dlrm", "implementation=torch_eager", "steps=20", f"out={tmp_path}", "resume=true", "device=cpu"]
-        )
-        == 0
-    )
+    assert main(["train", "dlrm", "steps=20", f"out={tmp_path}", "resume=true", "device=cpu"]) == 0
     whole, pieces = checkpoint.load(trained), checkpoint.load(tmp_path)
     assert pieces.step == whole.step == 20
     assert all(np.array_equal(pieces.parameters[n], a, equal_nan=True) for n, a in whole.parameters.items())
@@ -277,6 +272,7 @@ def test_a_checkpoint_of_other_sizes_or_data_is_named(trained, data, capsys):
     assert "has M 64, and this run 32" in said(capsys, *begin, "batch=32")
     assert "has seed 0, and this run 1" in said(capsys, *begin, "seed=1")
     assert "has made 20 already; expected more" in said(capsys, *begin[:2], "steps=20", *begin[3:])
+    assert "steps=20: the checkpoint in" in said(capsys, "dlrm", f"out={trained}", "resume=true", "device=cpu")
     assert "holds a checkpoint already" in said(capsys, *begin[:4], f"data={data}", "device=cpu", *SMALL[::2])
 
 

@@ -134,7 +134,12 @@ def test_what_needs_no_pairs_is_saved_when_the_pairs_are_interrupted(tuned, root
         (["strategy=best"], "unknown strategy 'best': There are: grid, optuna, random"),
         (["trials=0"], "trials is 0: expected a positive integer"),
         (["worker=inline"], "worker=inline: a config may crash or hang"),
-        (["out=all.txt"], "out=all.txt: expected a file that ends in .csv, .json or .parquet"),
+        (["out=all.txt"], "out=all.txt: expected a file that ends in .csv, .json, .parquet"),
+        (["out=none/all.csv"], "out=none/all.csv: expected a file that can be written, in a folder that is there"),
+        (
+            ["heatmap=none/map.svg"],
+            "heatmap=none/map.svg: expected a file that can be written, in a folder that is there",
+        ),
         (["heatmap=map.png"], "heatmap=map.png: expected a file that ends in .svg"),
         (["config.NUMBRE=1"], "unknown tunable 'NUMBRE': did you mean NUMBER?"),
         (["config.NUMBER=many"], "config.NUMBER is 'many': expected a value such as 0, 1"),

@@ -92,7 +92,7 @@ def test_a_folder_without_a_file_has_no_entries(tmp_path):
 @pytest.mark.parametrize("text", ["", "{", "{}", '[{"variant": "row"}]', "[3]"])
 def test_a_file_that_is_none_is_named_and_left_alone(tmp_path, text):
     (tmp_path / tuned.FILE).write_text(text)
-    with pytest.raises(UsageError, match=r"tuned\.json cannot be read: .*; fusebench tune writes another"):
+    with pytest.raises(UsageError, match=r"tuned\.json cannot be read: .*; repair it, or remove it and tune again"):
         tuned.read(tmp_path)
 
 

@@ -3,6 +3,7 @@ formulas. Prints one JSON object a line: what ran and how far it was from the re
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 
@@ -14,11 +15,13 @@ from test_parity import few
 
 from fusebench import discovery, modes
 from fusebench.cases import make_case
+from fusebench.errors import UsageError
 from fusebench.inputs import make_sets
 from fusebench.ops import jax as of_jax
 from fusebench.ops import torch as of_torch
 from fusebench.parity.rounding import Exact, evaluate
 
+ONE = "softmax"  # where what is the same for every kernel is tried
 KERNELS = discovery.find_kernels([discovery.HOME])
 
 
@@ -43,17 +46,35 @@ def say(framework, name, how, got, expected):
     print(json.dumps({"framework": framework, "kernel": name, "how": how, "far": far}), flush=True)
 
 
+def refused(framework, name, call):
+    """Prints 0 where the call is refused as a second derivative."""
+    try:
+        call()
+        told = "no error"
+    except UsageError as error:
+        told = str(error)
+    far = 0.0 if told.startswith(f"{name}: its gradient cannot be differentiated again") else 1.0
+    print(json.dumps({"framework": framework, "kernel": name, "how": "second", "far": [far]}), flush=True)
+
+
 def by_torch(name):
     import torch
+    import torch.utils.checkpoint
 
     own, behind, outputs, gradients, places, sizes = arrays_of(name)
     inputs = [torch.from_numpy(np.array(a)).requires_grad_(n in places) for n, a in enumerate(own)]
     function, upstream = getattr(of_torch, name), [torch.from_numpy(np.array(a)) for a in behind]
-    for how, call in (("called", function), ("compiled", torch.compile(function, fullgraph=True, backend="aot_eager"))):
+    calls = {"called": function, "compiled": torch.compile(function, fullgraph=True, backend="aot_eager")}
+    if name == ONE:
+        calls["checkpointed"] = functools.partial(torch.utils.checkpoint.checkpoint, function, use_reentrant=False)
+    for how, call in calls.items():
         made = call(*inputs, **sizes)
         made = made if isinstance(made, tuple) else (made,)
         found = torch.autograd.grad(made, [inputs[n] for n in places], upstream)
         say("torch", name, how, [m.detach().numpy() for m in made] + [f.numpy() for f in found], [*outputs, *gradients])
+    if name == ONE:
+        (again,) = torch.autograd.grad(function(*inputs).sum(), inputs, create_graph=True)
+        refused("torch", name, lambda: torch.autograd.grad(again.sum(), inputs))
 
 
 def by_jax(name):
@@ -77,6 +98,11 @@ def by_jax(name):
     made, found = run(*own)
     made = made if isinstance(made, tuple | list) else (made,)
     say("jax", name, "jitted", [*made, *found], [*outputs, *gradients])
+    if name == ONE:
+        function = getattr(of_jax, name)
+        by_row = jax.vmap(lambda x, dy: jax.vjp(function, x)[1](dy)[0])(own[0][:, None], behind[0][:, None])
+        say("jax", name, "vmapped", [by_row[:, 0]], gradients)
+        refused("jax", name, lambda: jax.hessian(lambda x: function(x).sum())(own[0]))
 
 
 if __name__ == "__main__":

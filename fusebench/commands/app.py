@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -183,6 +184,8 @@ def start(
         codes.append(INTERRUPTED)
     except BrokenPipeError:  # what --help and --cfg print; cli.main has seen to it
         raise
+    except OSError as error:  # Hydra makes the folder that was named
+        return fail(folder.unwritable(Path(error.filename or run_folder), error))
     except (
         Exception
     ) as error:  # from Hydra's own part, which our keys, checked above, do not reach: a `hydra.…` key or a flag
@@ -196,7 +199,7 @@ def start(
             show_sweep(folders)
         if multirun and INTERRUPTED in codes:
             print(
-                f"interrupted: {len(folders)} jobs have begun; go on with resume={run_folder.resolve()}",
+                f"interrupted: {len(folders)} jobs have begun; go on with {shlex.quote(f'resume={run_folder.resolve()}')}",
                 file=sys.stderr,
             )
     return max(codes, default=0)
@@ -249,7 +252,7 @@ def in_folder(asked: Request, run_folder: Path, kernels: Kernels, resumed: bool)
 def goes_on(ended: BaseException, kept: str, run_folder: Path, command: str) -> str:
     """What an interrupted run says, with what is `kept` of it. Raises StorageError where a full disk ended it: later jobs of a multirun
     would meet the same one."""
-    kept += f" are kept; go on with resume={folder.whole(run_folder, command)}"
+    kept += " are kept; go on with " + shlex.quote(f"resume={folder.whole(run_folder, command)}")
     if isinstance(ended, StorageError):
         raise StorageError(f"{ended}; {kept}") from ended
     return f"interrupted: {kept}"

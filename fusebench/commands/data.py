@@ -50,9 +50,8 @@ def _keys(arguments: list[str]) -> dict[str, str]:
     """The keys that are given. Raises UsageError for a wrong one, or those of writing and of reading together."""
     words = [a for a in arguments if "=" not in a]
     if len(words) != 1:
-        said = " ".join(words) or "nothing"
         raise UsageError(
-            f"data {said}: expected data criteo rows=N out=DIR, or data criteo file=FILE (--help says more)"
+            f"{' '.join(['data', *words])}: expected data criteo rows=N out=DIR, or data criteo file=FILE (--help says more)"
         )
     if words[0] not in DATA_SETS:
         raise unknown("data set", words[0], DATA_SETS)
@@ -101,7 +100,8 @@ def _write(keys: dict[str, str]) -> None:
     sizes = [feature.cardinality for feature in signal.features]
     print(f"{data}: {rows} rows, {written.clicks / rows:.1%} clicks, {data.stat().st_size / 1e6:.4g} MB")
     print(f"{metadata}: {len(sizes)} id columns with {sizes[0]} … {sizes[-1]} known values")
-    print(f"AUC of the planted signal, which no model passes: {written.auc:.3f}")
+    if written.auc == written.auc:  # NaN of rows that are all clicks, or none
+        print(f"AUC of the planted signal, which no model passes: {written.auc:.3f}")
 
 
 def _read(keys: dict[str, str]) -> None:

@@ -42,8 +42,8 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
         raise UsageError(
             f"{missing[0]}= is missing: expected two sides, such as a=triton b=torch_eager, each {EXPECTED}"
         )
-    if chosen["out"] is not None and Path(chosen["out"]).suffix not in FILES:
-        raise UsageError(f"out={chosen['out']}: expected a file that ends in {', '.join(FILES)}")
+    if chosen["out"] is not None:
+        folder.check_file("out", chosen["out"], FILES)
     specs = _specs(chosen)
     if chosen["worker"]["inline"] and len({spec.revision for spec in specs}) > 1:
         raise UsageError("worker=inline: kernels of two revisions need processes of their own; worker=process")

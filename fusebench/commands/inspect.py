@@ -41,7 +41,7 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
     if chosen["stage"] is not None:
         cases.check_name("stage", chosen["stage"], (*TEXTS, *OF_FRAMEWORKS))
     if chosen["opcodes"] and chosen["stage"] not in stages.COUNTED:
-        raise UsageError(f"opcodes=true with stage={chosen['stage']}: expected stage=ptx or stage=sass")
+        raise UsageError(f"opcodes=true with stage={chosen['stage'] or ''}: expected stage=ptx or stage=sass")
     if chosen["lines"] and chosen["stage"] not in (None, *stages.COUNTED):
         raise UsageError(f"lines=true with stage={chosen['stage']}: expected stage=ptx, stage=sass or none")
     if chosen["expect"] is not None:

@@ -49,7 +49,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     """One job, in its folder. Raises UsageError before anything has run, and StorageError when the disk takes no more."""
     begin = time.perf_counter()
     if values.resolve_device(asked.chosen["device"]) != "cuda":
-        raise UsageError(f"sanitize needs an NVIDIA GPU, and device={asked.chosen['device']} is none here")
+        raise UsageError(f"sanitize needs an NVIDIA GPU, and there is none here by device={asked.chosen['device']}")
     sanitizer = tool.find(asked.chosen["sanitizer"])
     with app.in_folder(asked, run_folder, kernels, resumed) as this:
         latest = [c for c in _latest(run_folder) if c.status not in asked.retry]

@@ -22,6 +22,8 @@ from fusebench.workers.cores import check_threads, confined
 MODELS = {"dlrm": "dlrm_train"}  # the kernel of the forward pass, and that of the step
 SYNTHETIC = "synthetic"
 OF_THE_RUN = (
+    "implementation",
+    "steps",
     "case",
     "batch",
     "dtype",
@@ -61,7 +63,7 @@ It writes the log, the curve and a checkpoint into a folder. docs/training.md sa
   evaluate_every=      steps between two AUCs, by default a tenth of all
   checkpoint_every=    steps between two checkpoints, by default a tenth of all
   out=                 the folder, by default a new one in {folder.RESULTS}/
-  resume=false         true goes on from the checkpoint in out=, with any implementation
+  resume=false         true goes on from the checkpoint in out=, by default with its implementation and up to its steps
   path=                a folder of kernels outside this repository"""
 
 
@@ -115,7 +117,7 @@ def _parse(arguments: list[str]) -> Asked:
     words = [a for a in arguments if "=" not in a]
     if len(words) != 1:
         raise UsageError(
-            f"train {' '.join(words) or 'nothing'}: expected train dlrm implementation=NAME steps=N (--help says more)"
+            f"{' '.join(['train', *words])}: expected train dlrm implementation=NAME steps=N (--help says more)"
         )
     if words[0] not in MODELS:
         raise unknown("model", words[0], MODELS)
@@ -128,21 +130,22 @@ def _parse(arguments: list[str]) -> Asked:
         if not value:
             raise UsageError(f"{key}= is empty: fusebench train --help says what it takes")
         keys[key] = value
-    for key in ("implementation", "steps"):
-        if key not in keys:
-            raise UsageError(f"{key}= is missing: expected train {words[0]} implementation=NAME steps=N")
     return Asked(words[0], keys)
 
 
 def _train(asked: Asked) -> int:
-    steps, resumed = asked.number("steps", 0), asked.flag("resume")
+    resumed = asked.flag("resume")
     before = checkpoint.load(_out(asked)) if resumed else None
     if before is not None:
-        if before.step >= steps:
-            raise UsageError(
-                f"steps={steps}: the checkpoint in {_out(asked)} has made {before.step} already; expected more"
-            )
         asked = asked.over(before.keys)
+    for key in ("implementation", "steps"):
+        if key not in asked.keys:
+            raise UsageError(f"{key}= is missing: expected train {asked.name} implementation=NAME steps=N")
+    steps = asked.number("steps", 0)
+    if before is not None and before.step >= steps:
+        raise UsageError(
+            f"steps={steps}: the checkpoint in {_out(asked)} has made {before.step} already; expected more"
+        )
     every = Every(
         asked.number("log_every", max(1, steps // 100)),
         asked.number("evaluate_every", -(-steps // 10)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fusebench import cases, report
+from fusebench import cases, folder, report
 from fusebench.commands import app, show
 from fusebench.configuration import values
 from fusebench.configuration.request import Request
@@ -59,8 +59,8 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
         cases.positive("jobs", chosen["jobs"], least=0)
     _target(chosen)
     results.check_heatmap(chosen["heatmap"])
-    if chosen["out"] is not None and Path(chosen["out"]).suffix not in (".csv", ".json", ".parquet"):
-        raise UsageError(f"out={chosen['out']}: expected a file that ends in .csv, .json or .parquet")
+    if chosen["out"] is not None:
+        folder.check_file("out", chosen["out"], (".csv", ".json", ".parquet"))
     if chosen["implementation"] is not None:
         return chosen
     if chosen.get("story") is not None:

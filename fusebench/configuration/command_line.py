@@ -101,6 +101,9 @@ def keys_first(arguments: Sequence[str]) -> list[str]:
     return [*map(quoted, keys), *others]
 
 
+KINDS = {"to Integer": "an integer", "to Float": "a number", "valid bool": "true or false"}  # in OmegaConf's words
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UsageError(message)
@@ -149,6 +152,9 @@ def swept(override: Override) -> list[str]:
 def one_line(error: Exception) -> str:
     """The lines of a Hydra error that say what is wrong, without the hints for its own developers."""
     text = f"{error}\n{error.__cause__ or ''}"
+    wrong_type = re.search(r"merging override (.*)\n.*(to Integer|to Float|valid bool)", text)
+    if wrong_type:
+        return f"{wrong_type[1]}: expected {KINDS[wrong_type[2]]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return "; ".join(
         line
@@ -159,10 +165,10 @@ def one_line(error: Exception) -> str:
 
 def with_quotes(arguments: Sequence[str], keys: Sequence[str]) -> list[str]:
     """The arguments, with quotes around the values of those keys that need some for Hydra: `b=triton@HEAD~1`. Values with quotes of
-    their own, lists, and several with commas between are left alone."""
+    their own, lists, and several with commas between (outside of brackets) are left alone."""
     done = []
     for word in arguments:
         key, sign, value = word.partition("=")
-        bare = sign and value and value[0] not in "'\"[" and not set(value) & set(",'\\")
+        bare = sign and value and value[0] not in "'\"[" and not set(re.sub(r"\[[^][]*\]", "", value)) & set(",'\\")
         done.append(f"{key}='{value}'" if key in keys and bare and value != "null" else word)
     return done

@@ -54,9 +54,11 @@ def find_columns(file: Path, names: Sequence[str]) -> Columns:
         _numbered(names, SPARSE_PREFIXES, SPARSE),
     )
     if missing := [name for name in found.all() if name not in names]:
-        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        first = (
+            f"column {missing[0]} is" if len(missing) == 1 else f"columns {missing[0]} and {len(missing) - 1} more are"
+        )
         expected = f"labels, DENSE_0 … DENSE_{DENSE - 1} and SPARSE_0 … SPARSE_{SPARSE - 1}, or label, int_… and cat_…"
-        raise UsageError(f"{file}: column {missing[0]}{more} is missing: expected {expected}")
+        raise UsageError(f"{file}: {first} missing: expected {expected}")
     if twice := [name for name in found.all() if names.count(name) > 1]:
         raise UsageError(f"{file}: column {twice[0]} is there {names.count(twice[0])} times: expected one")
     return found

@@ -29,7 +29,9 @@ def traces(cell: Cell, implementation: Implementation, kernel: Kernel) -> dict[s
     if reason := implementation.broken or implementation.missing():
         raise NotInspected(reason)
     if implementation.backend != "torch":
-        raise NotInspected(f"is in {implementation.backend}: {', '.join(STAGES)} are those of torch.compile")
+        raise NotInspected(
+            f"no such stage: {', '.join(STAGES)} are of torch.compile, and this one is in {implementation.backend}"
+        )
     if cell.case.mode != "forward":
         raise NotInspected(f"{', '.join(STAGES)} are those of mode=forward")
     import torch

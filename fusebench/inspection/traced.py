@@ -25,7 +25,9 @@ def trace(cell: Cell, implementation: Implementation, kernel: Kernel, stage: str
     if reason := implementation.broken or implementation.missing():
         raise NotInspected(reason)
     if implementation.backend != "jax":
-        raise NotInspected(f"is in {implementation.backend}: {', '.join(STAGES)} are JAX's")
+        raise NotInspected(
+            f"no such stage: {', '.join(STAGES)} are of implementations in JAX, and this one is in {implementation.backend}"
+        )
     if cell.case.mode != "forward":
         raise NotInspected(f"{', '.join(STAGES)} are those of mode=forward")
     import jax

@@ -78,7 +78,7 @@ def pairs(a: Sequence[Inspected], b: Sequence[Inspected], text: str) -> list[tup
     a, b = [x for x in a if not _skipped(x)], [x for x in b if not _skipped(x)]
     if len(a) != len(b) or not a:
         ours, theirs = (", ".join(x.cell.label for x in side) or "none" for side in (a, b))
-        raise UsageError(f"vs={text}: the sides must have as many cells; here {ours}, there {theirs}")
+        raise UsageError(f"vs={text}: both sides must have the same number of cells; here {ours}, there {theirs}")
     return list(zip(a, b, strict=True))
 
 

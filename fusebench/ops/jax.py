@@ -4,8 +4,9 @@
     dx, dW, db = jax.grad(lambda x, W, b: lola(x, W, b, activation="relu").sum(), (0, 1, 2))(x, W, b)
 
 Each takes the inputs of its kernel.py in their order, of one dtype, and by name its options and the sizes that no shape shows (V of
-embedding); `precision` is how float32 products are computed, "ieee" or "tf32". They have a jax.custom_vjp and work within jax.jit. ids are int64, which JAX has with
-jax_enable_x64 alone. Raises UsageError for what a kernel cannot do.
+embedding); `precision` is how float32 products are computed, "ieee" or "tf32". They have a jax.custom_vjp and work within jax.jit; jax.vmap
+calls them once for each element. ids are int64, which JAX has with jax_enable_x64 alone. Raises UsageError for what a kernel cannot do,
+such as second derivatives.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fusebench.ops.program import Wanted, kernel_of, kernels, program, wanted
+from fusebench.errors import UsageError
+from fusebench.ops.program import Wanted, kernel_of, kernels, program, wanted, without_second_derivative
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
@@ -40,6 +42,8 @@ def _function(name: str) -> Callable[..., Any]:
 
     def function(*inputs: jax.Array, precision: str = "ieee", **options: Any) -> Any:
         device = "cpu" if jax.default_backend() == "cpu" else "cuda"
+        if others := [i for i in inputs if not isinstance(i, jax.Array | np.ndarray)]:
+            raise UsageError(f"{name}: an input is a {type(others[0]).__name__}; expected arrays of JAX or NumPy")
         arrays = [(i.shape, i.dtype.name) for i in inputs]
         return _differentiable(wanted(name, "jax_triton", device, arrays, precision, options))(*inputs)
 
@@ -51,18 +55,19 @@ def _function(name: str) -> Callable[..., Any]:
 @functools.lru_cache(1024)
 def _differentiable(of: Wanted) -> Callable[..., Any]:
     made = program(of)
+    run, run_backward = (_once(of.kernel, part) for part in (made.forward, made.backward))
 
     @jax.custom_vjp
     def function(*inputs: jax.Array) -> Any:
-        return made.forward(*inputs)[0]
+        return run(*inputs)[0]
 
     def forward(*inputs: jax.Array) -> Any:
-        outputs, residuals = made.forward(*inputs)
+        outputs, residuals = run(*inputs)
         return outputs, (inputs, residuals)
 
     def backward(kept: Any, behind: Any) -> tuple[Any, ...]:
         inputs, residuals = kept
-        gradients = made.backward(residuals, *(behind if isinstance(behind, tuple | list) else (behind,)))
+        gradients = run_backward(residuals, *(behind if isinstance(behind, tuple | list) else (behind,)))
         by_place = dict(
             zip(made.wanted, gradients if isinstance(gradients, tuple | list) else (gradients,), strict=True)
         )
@@ -70,6 +75,17 @@ def _differentiable(of: Wanted) -> Callable[..., Any]:
 
     function.defvjp(forward, backward)
     return function
+
+
+def _once(name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, which vmap repeats for each element, and which cannot be differentiated."""
+    repeated = jax.custom_jvp(jax.custom_batching.sequential_vmap(call))
+
+    @repeated.defjvp
+    def refuse(*_: Any) -> Any:
+        raise without_second_derivative(name)
+
+    return repeated
 
 
 def _none(array: jax.Array) -> Any:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusebench import discovery
-from fusebench.cases import make_case
-from fusebench.contract import Case
+from fusebench.cases import check_name, make_case, option_value, positive
+from fusebench.contract import DTYPES, Case
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 from fusebench.ops.shapes import input_names, sizes_of
@@ -68,16 +68,37 @@ def wanted(
     precision: str,
     options: Mapping[str, Any],
 ) -> Wanted:
-    """What a call with inputs of these shapes and dtypes needs. Raises UsageError where the floats have several dtypes."""
+    """What a call with inputs of these shapes and dtypes needs. Raises UsageError for an unknown option, floats of several dtypes or of
+    one that no kernel has, and an empty input."""
+    kernel = kernel_of(implementation, name)
+    check_options(kernel, options)
     dtypes = tuple(dtype for _, dtype in arrays)
     floats = {n: dtype for n, dtype in enumerate(dtypes) if "float" in dtype}
     dtype = next(iter(floats.values()), "")
+    if arrays and dtype not in DTYPES:
+        raise UsageError(f"{name}: got inputs of {', '.join(dict.fromkeys(dtypes))}; expected {', '.join(DTYPES)}")
+    shapes = tuple(tuple(int(n) for n in shape) for shape, _ in arrays)
     for n, other in floats.items():
         if other != dtype:
-            names = input_names(kernel_of(implementation, name), len(dtypes), options)
+            names = input_names(kernel, len(dtypes), options)
             raise UsageError(f"{name}: {names[n]} is {other}; expected {dtype}, as {names[next(iter(floats))]} is")
-    shapes = tuple(tuple(int(n) for n in shape) for shape, _ in arrays)
+    if empty := [shape for shape in shapes if 0 in shape]:
+        raise UsageError(f"{name}: an input has the shape {empty[0]}; expected at least 1 of each size")
     return Wanted(name, implementation, device, shapes, dtypes, dtype, precision, tuple(sorted(options.items())))
+
+
+def check_options(kernel: Kernel, options: Mapping[str, Any]) -> None:
+    """Raises UsageError for a name or a value that is neither an option of the kernel nor one of its sizes."""
+    for name, value in options.items():
+        if name in kernel.dimensions:
+            positive(f"{kernel.name}: size {name}", value)
+        else:
+            known = kernel.options[check_name(f"option of {kernel.name}", name, [*kernel.options, *kernel.dimensions])]
+            check_name(f"value of option {name} of {kernel.name}", option_value(value, known), known)
+
+
+def without_second_derivative(name: str) -> UsageError:
+    return UsageError(f"{name}: its gradient cannot be differentiated again; first derivatives in reverse mode alone")
 
 
 @functools.lru_cache(1024)

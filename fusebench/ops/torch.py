@@ -6,7 +6,8 @@
 
 Each takes the inputs of its kernel.py in their order, of one dtype, and by name its options and the sizes that no shape shows (V of
 embedding); `precision` is how float32 products are computed, "ieee" or "tf32". They are operators of torch.library, so that torch.compile keeps them whole in one graph; a new
-shape is a new program. Raises UsageError for what a kernel cannot do.
+shape is a new program. Derivatives are first ones in reverse mode, by autograd: torch.func is not for them. Raises UsageError for what a
+kernel cannot do.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import torch
 
+from fusebench.errors import UsageError
 from fusebench.ops import program as programs
 from fusebench.ops.program import Program, Wanted, kernel_of, kernels
 
@@ -46,6 +48,8 @@ def _function(name: str) -> Callable[..., Any]:
     outputs = max(1, len(kernel.mathematics.outputs))
 
     def function(*inputs: torch.Tensor, precision: str = "ieee", **options: Any) -> Any:
+        _check(name, inputs)
+        programs.check_options(kernel, options)
         made = forward(
             [i.contiguous() for i in inputs], " ".join([precision, *(f"{n}={v}" for n, v in options.items())])
         )
@@ -55,7 +59,28 @@ def _function(name: str) -> Callable[..., Any]:
     code = function.__code__.replace(co_name=name)
     own = types.FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
     own.__kwdefaults__, own.__doc__ = function.__kwdefaults__, kernel.mathematics.formula.__doc__
+    own.__module__, own.__qualname__ = __name__, name  # by which pickle finds it
     return own
+
+
+def _check(name: str, inputs: Sequence[Any]) -> None:
+    """Raises UsageError for inputs that are no tensors of one device, and within a transformation that the operators do not have."""
+    if not inputs:
+        raise UsageError(f"{name}: got no inputs; expected those of its kernel.py, in their order")
+    if others := [i for i in inputs if not isinstance(i, torch.Tensor)]:
+        raise UsageError(f"{name}: an input is a {type(others[0]).__name__}; expected tensors")
+    device = inputs[0].device
+    if device.type not in ("cpu", "cuda") or any(i.device != device for i in inputs):
+        devices = ", ".join(dict.fromkeys(str(i.device) for i in inputs))
+        raise UsageError(f"{name}: the inputs are on {devices}; expected one device, cpu or cuda")
+    if torch.compiler.is_compiling():
+        return
+    # torch.library would drop tangents without a word
+    dual = any(torch.autograd.forward_ad.unpack_dual(i).tangent is not None for i in inputs)
+    if dual or torch._C._are_functorch_transforms_active():
+        raise UsageError(
+            f"{name}: torch.func (grad, vmap, jvp) and forward mode are not supported; torch.autograd.grad and backward() are"
+        )
 
 
 @functools.cache
@@ -95,7 +120,8 @@ def _operators(name: str) -> tuple[Any, Any]:
         ctx.save_for_backward(*arrays, *output)
 
     def gradients(ctx: Any, behind: Sequence[torch.Tensor | None]) -> tuple[list[torch.Tensor | None], None]:
-        inputs, made = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        saved = ctx.saved_tensors  # read once: torch.utils.checkpoint allows no more
+        inputs, made = saved[: ctx.count], saved[ctx.count :]
         upstream = [
             torch.zeros_like(y) if dy is None else dy.contiguous()
             for y, dy in zip(made, behind[:outputs], strict=False)
@@ -105,7 +131,11 @@ def _operators(name: str) -> tuple[Any, Any]:
         by_place = {place: next(found) for place in places}
         return [by_place.get(place) for place in range(ctx.count)], None
 
+    def refuse(*_: Any) -> Any:
+        raise programs.without_second_derivative(name)
+
     first.register_autograd(gradients, setup_context=keep)
+    second.register_autograd(refuse)
     return first, second
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 from rich.markup import escape
 
+from fusebench import folder
 from fusebench.contract import STATUSES, Tunable
 from fusebench.errors import UsageError
 from fusebench.records.record import Record
@@ -144,9 +145,7 @@ def check_heatmap(file: str | None) -> Path | None:
     """The file of the heat map. Raises UsageError where it cannot be drawn."""
     if file is None:
         return None
-    path = Path(file)
-    if path.suffix != ".svg":
-        raise UsageError(f"heatmap={file}: expected a file that ends in .svg")
+    path = folder.check_file("heatmap", file, [".svg"])
     try:
         import matplotlib  # noqa: F401
     except ImportError as error:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fusebench.commands import runs
-from fusebench.errors import UsageError, fail, unknown
+from fusebench.errors import UsageError, unknown
 from fusebench.records import query
 
 KEYS = {"x": "shape.", "y": "time_s", "out": "plot.svg"}
@@ -60,23 +60,17 @@ class Panel:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the SVG and says where; 0, or 2 for bad input."""
-    if "--help" in arguments or "-h" in arguments:
-        print(HELP)
-        return 0
-    try:
-        asked = runs.parse(arguments, KEYS)
-        y, file = asked.keys.get("y", "time_s"), Path(asked.keys.get("out", KEYS["out"]))
-        if y not in LABELS:
-            raise unknown("y", y, LABELS)
-        if file.suffix != ".svg":
-            raise UsageError(f"out={file}: expected a file that ends in .svg")
-        table = asked.table()
-        x = asked.keys.get("x") or _varying(table)
-        found = panels(table, x, y)
-        draw(found, x, LABELS[y], file)
-    except UsageError as error:
-        return fail(error)
+    """Writes the SVG and says where. Raises UsageError."""
+    asked = runs.parse(arguments, KEYS)
+    y, file = asked.keys.get("y", "time_s"), Path(asked.keys.get("out", KEYS["out"]))
+    if y not in LABELS:
+        raise unknown("y", y, LABELS)
+    if file.suffix != ".svg":
+        raise UsageError(f"out={file}: expected a file that ends in .svg")
+    table = asked.table()
+    x = asked.keys.get("x") or _varying(table)
+    found = panels(table, x, y)
+    draw(found, x, LABELS[y], file)
     print(f"{len(found)} {'panel' if len(found) == 1 else 'panels'}: {file}")
     return 0
 

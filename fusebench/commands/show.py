@@ -21,7 +21,7 @@ from fusebench.contract import STATUSES
 from fusebench.errors import UsageError
 from fusebench.records import query, rows, store
 from fusebench.records.record import BASELINE
-from fusebench.report import COLOURS, LEAST_OF_TIMES
+from fusebench.report import LEAST_OF_TIMES, coloured
 from fusebench.terminal import console, print_table
 from fusebench.timing.summary import seconds
 
@@ -79,13 +79,13 @@ def _show_whole(kind: str, folders: Sequence[Path]) -> None:
             from fusebench.profiling import table as profiled
             from fusebench.profiling.run import Profile
 
-            profiles = list({p.id: p for p in store.read(folder, Profile)}.values())
+            profiles = store.latest(folder, Profile)
             profiled.show(profiles, profiles[0].record.device.type if profiles else "")
         else:
             from fusebench.sanitizer import table as sanitized
             from fusebench.sanitizer.check import Check
 
-            checks = list({c.id: c for c in store.read(folder, Check)}.values())
+            checks = store.latest(folder, Check)
             sanitized.show(checks, list(dict.fromkeys(c.tool for c in checks)))
 
 
@@ -118,7 +118,7 @@ def show(table: pa.Table, limit: int = LIMIT) -> None:
         if "status" in left:
             at = left.index("status")
             for row in escaped:
-                row[at] = f"[{COLOURS.get(row[at], 'bold red')}]{row[at]}[/]"
+                row[at] = coloured(row[at])
         print_table(
             out,
             left,

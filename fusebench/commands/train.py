@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusebench import cases, discovery, folder, report
+from fusebench import cases, discovery, folder, report, svg
 from fusebench.configuration import values
 from fusebench.contract import DTYPES, PRECISIONS, Case
 from fusebench.data import reading, synthesis, writing
@@ -143,7 +143,7 @@ def _train(asked: Asked) -> int:
     threads = check_threads(asked["threads"] or None)
     for key, known in (("dtype", DTYPES), ("precision", PRECISIONS)):
         cases.check_name(key, asked[key], known)
-    log.load_matplotlib()
+    svg.check_matplotlib("train draws a curve with")
     kernels = discovery.find_kernels(discovery.roots_of([asked["path"]] if asked["path"] else []))
     step_kernel, forward_kernel = kernels[MODELS[asked.name]], kernels[asked.name]
     name, _, variant = asked["implementation"].partition(":")

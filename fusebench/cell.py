@@ -20,7 +20,7 @@ from fusebench.errors import StorageError
 from fusebench.inputs import Stored
 from fusebench.parity.rounding import FLUSHED
 from fusebench.parity.verdict import Verdict
-from fusebench.records.record import Build, Rates, Record, Spread, Work
+from fusebench.records.record import Rates, Record, Spread, Work
 from fusebench.settings import Run
 from fusebench.timing import yardstick
 from fusebench.timing.summary import Timing
@@ -181,13 +181,9 @@ class Trial:
         built = self._ask("compile", request, protocol.Built)
         if built is None:
             return False
-        self.points = built.points
-        build = Build(
-            built.prepare_s, built.compile_s, built.peak_memory_bytes, built.written_bytes, built.points, built.config,
-            built.config_from, built.config_note, built.saved_bytes,
-        )  # fmt: skip
+        self.points = built.build.points
         source = self.record.source and provenance.with_files(self.record.source, built.sources)
-        self.record = replace(self.record, build=build, source=source)
+        self.record = replace(self.record, build=built.build, source=source)
         return not judged or self._judge("first", "", built.outputs, 0)
 
     def repeat(self) -> bool:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib
 import signal
 import sys
+from typing import Any
 
 import fusebench
+from fusebench.errors import StorageError, UsageError, fail, unknown
 from fusebench.terminal import print_no_more, print_what_can_be_encoded
 
 COMMANDS = {
@@ -96,13 +98,10 @@ def _dispatch(arguments: list[str]) -> int:
 
         return complete(rest, COMMANDS)
     if command not in COMMANDS:
-        from fusebench.errors import unknown
-
         print(f"fusebench: {unknown('command', command, COMMANDS)}", file=sys.stderr)
         return 2
     if command in OWN_ARGUMENTS:
-        module = importlib.import_module(f"fusebench.commands.{OWN_ARGUMENTS[command]}")
-        return int(module.main(rest))
+        return _run_own(importlib.import_module(f"fusebench.commands.{OWN_ARGUMENTS[command]}"), rest)
     rest = [FLAGS.get(word, word) for word in _resume_as_key(rest)]
     if command == "compare":
         rest = _fail_slower_as_key(rest)
@@ -112,6 +111,20 @@ def _dispatch(arguments: list[str]) -> int:
     from fusebench.commands.app import run_app
 
     return run_app(command, rest)
+
+
+def _run_own(module: Any, arguments: list[str]) -> int:
+    """A command of OWN_ARGUMENTS, or its HELP; that of `list` is argparse's."""
+    if hasattr(module, "HELP") and {"--help", "-h"} & set(arguments):
+        print(module.HELP)
+        return 0
+    try:
+        return int(module.main(arguments))
+    except UsageError as error:
+        return fail(error)
+    except StorageError as error:  # what was printed before stays
+        print(f"fusebench: {error}", file=sys.stderr)
+        return 1
 
 
 def _resume_as_key(arguments: list[str]) -> list[str]:

@@ -93,6 +93,7 @@ PRECISIONS = ("ieee", "tf32")
 Tunable = bool | int | str
 MODES = ("forward", "backward", "forward_backward")
 STATUSES = ("ok", "skipped", "wrong", "failed", "crashed", "timeout", "implausible")
+PASSED = ("ok", "skipped")
 
 
 @dataclass(frozen=True)

@@ -219,69 +219,53 @@ def read_implementation(kernel: str, file: Path) -> Implementation:
         why = f"{file.name} has no name that can be imported: rename it, such as to {_nearest_name(file.stem)}.py"
         return Implementation(kernel, file.stem, file, broken=why)
     try:
-        tree = syntax.parse(file)
-        constants = _constants(file, tree)
-        if problem := syntax.misspelt(syntax.assigned(tree), CONSTANTS):
-            raise ValueError(problem)
-        backend, variants = constants["BACKEND"], constants["VARIANTS"]
-        requires, without_gpu = constants.get("REQUIRES", {}), constants.get("WITHOUT_GPU", "timed")
-        for name, value, known in (("BACKEND", backend, protocol.found()), ("WITHOUT_GPU", without_gpu, WITHOUT_GPU)):
-            if value not in tuple(known):
-                raise ValueError(f"{name} is {value!r}, not one of {', '.join(known)}")
-        if not maps(variants, are_names) or not variants:
-            raise ValueError('VARIANTS must map each variant to a tuple of points, such as {"default": ("product",)}')
-        if not maps(requires, is_name):
-            raise ValueError('REQUIRES must map modules to packages, such as {"triton": "triton"}')
-        in_place = _in_place(constants.get("IN_PLACE", {}), variants)
-        module = f"{syntax.PACKAGE}.{kernel}.{file.stem}"
-        if other := next((name for name in syntax.imported(tree, module) if protocol.foreign(name, backend)), None):
-            raise ValueError(f"it imports {other}, but its BACKEND is {backend}")
-        if problem := syntax.sibling_import(tree, module):
-            raise ValueError(problem)
-        tunables = _tunables(constants.get("TUNABLES", {}), variants)
-        computes = str(constants.get("COMPUTES", ""))
-        expected = {**FUNCTIONS, "build": (*FUNCTIONS["build"], "config")} if tunables else FUNCTIONS
-        if problem := syntax.misshapen(tree, expected):
-            raise ValueError(problem)
-        fused = constants.get("FUSED", False)
-        if not isinstance(fused, bool):
-            raise ValueError(f"FUSED is {fused!r:.60}; expected True or False")
-        backward = constants.get("BACKWARD", {})
-        if not maps(backward, are_names) or set(backward) - set(variants):
-            raise ValueError('BACKWARD must map variants to tuples of points, such as {"default": ("product",)}')
-        expect = _expected(constants.get("EXPECT", ()), variants)
-        return Implementation(
-            kernel,
-            file.stem,
-            file,
-            backend,
-            variants,
-            requires,
-            in_place,
-            without_gpu,
-            computes,
-            tunables,
-            fused,
-            expect,
-            backward,
-        )
+        return Implementation(kernel, file.stem, file, **_declared(kernel, file))
     except KeyError as error:
-        return Implementation(
-            kernel,
-            file.stem,
-            file,
-            broken=f"{file.name} sets no {error.args[0]}: one that is no implementation begins with an underscore, _{file.name}",
-        )
-    except (
-        SyntaxError,
-        UnicodeDecodeError,
-        OSError,
-        RecursionError,
-        MemoryError,
-    ) as error:  # the last two from nested brackets
-        return Implementation(kernel, file.stem, file, broken=f"{file.name} cannot be read: {error}")
+        why = f"sets no {error.args[0]}: one that is no implementation begins with an underscore, _{file.name}"
+    # the last two from nested brackets
+    except (SyntaxError, UnicodeDecodeError, OSError, RecursionError, MemoryError) as error:
+        why = f"cannot be read: {error}"
     except ValueError as error:  # what it says is not what contract.py asks for
-        return Implementation(kernel, file.stem, file, broken=f"{file.name} is no implementation: {error}")
+        why = f"is no implementation: {error}"
+    return Implementation(kernel, file.stem, file, broken=f"{file.name} {why}")
+
+
+def _declared(kernel: str, file: Path) -> dict[str, Any]:
+    """The fields of an implementation that follow from its file. Raises KeyError with a constant that it lacks, ValueError for what
+    contract.py does not allow, and what reading and parsing do."""
+    tree = syntax.parse(file)
+    constants = _constants(file, tree)
+    if problem := syntax.misspelt(syntax.assigned(tree), CONSTANTS):
+        raise ValueError(problem)
+    backend, variants = constants["BACKEND"], constants["VARIANTS"]
+    requires, without_gpu = constants.get("REQUIRES", {}), constants.get("WITHOUT_GPU", "timed")
+    for name, value, known in (("BACKEND", backend, protocol.found()), ("WITHOUT_GPU", without_gpu, WITHOUT_GPU)):
+        if value not in tuple(known):
+            raise ValueError(f"{name} is {value!r}, not one of {', '.join(known)}")
+    if not maps(variants, are_names) or not variants:
+        raise ValueError('VARIANTS must map each variant to a tuple of points, such as {"default": ("product",)}')
+    if not maps(requires, is_name):
+        raise ValueError('REQUIRES must map modules to packages, such as {"triton": "triton"}')
+    in_place = _in_place(constants.get("IN_PLACE", {}), variants)
+    module = f"{syntax.PACKAGE}.{kernel}.{file.stem}"
+    if other := next((name for name in syntax.imported(tree, module) if protocol.foreign(name, backend)), None):
+        raise ValueError(f"it imports {other}, but its BACKEND is {backend}")
+    if problem := syntax.sibling_import(tree, module):
+        raise ValueError(problem)
+    tunables = _tunables(constants.get("TUNABLES", {}), variants)
+    expected = {**FUNCTIONS, "build": (*FUNCTIONS["build"], "config")} if tunables else FUNCTIONS
+    if problem := syntax.misshapen(tree, expected):
+        raise ValueError(problem)
+    fused, backward = constants.get("FUSED", False), constants.get("BACKWARD", {})
+    if not isinstance(fused, bool):
+        raise ValueError(f"FUSED is {fused!r:.60}; expected True or False")
+    if not maps(backward, are_names) or set(backward) - set(variants):
+        raise ValueError('BACKWARD must map variants to tuples of points, such as {"default": ("product",)}')
+    return {
+        "backend": backend, "variants": variants, "requires": requires, "in_place": in_place, "without_gpu": without_gpu,
+        "computes": str(constants.get("COMPUTES", "")), "tunables": tunables, "fused": fused,
+        "expect": _expected(constants.get("EXPECT", ()), variants), "backward": backward,
+    }  # fmt: skip
 
 
 def _expected(literal: Any, variants: Mapping[str, Any]) -> tuple[Expected, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from fusebench import atomic
 from fusebench.errors import StorageError, UsageError
 from fusebench.records.store import FILE
 
@@ -144,12 +145,10 @@ def keep(chosen: Mapping[str, Any], folder: Path, command: str) -> None:
 
 def _write(file: Path, kept: Mapping[str, Any]) -> None:
     """Writes the file, whole or not at all. Raises UsageError if it cannot be written."""
-    partial = file.with_name(f".{file.name}")
     try:
-        partial.write_text(yaml.safe_dump(dict(kept), sort_keys=False, allow_unicode=True), encoding="utf-8")
-        partial.replace(file)
+        with atomic.replacing(file) as partial:
+            partial.write_text(yaml.safe_dump(dict(kept), sort_keys=False, allow_unicode=True), encoding="utf-8")
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise unwritable(file.parent, error) from error
 
 

@@ -12,14 +12,13 @@ from typing import Any
 
 from fusebench import hard
 from fusebench.case_data import CaseData
-from fusebench.cases import make_case
+from fusebench.cases import ODD, make_case
 from fusebench.cell import Trial, release
-from fusebench.contract import Case, Cell
+from fusebench.contract import PASSED, Case, Cell
 from fusebench.discovery import Kernel
 from fusebench.records.record import Record
 from fusebench.settings import Run
 
-ODD = "odd"
 FEW = 7  # rows, or what else BATCH counts, for Triton's interpreter, to which seven calls of the odd case are minutes
 # Of a kernel that has products and does not say which kinds it defines: what is left of such sums depends on their order.
 OVERFLOWING = ("extreme",)
@@ -106,7 +105,7 @@ class HardCheck:
         found = self.found[_key(trial.cell)]
         parity = replace(trial.record.parity, hard=found.parity.hard)
         trial.record = replace(trial.record, parity=parity)
-        if found.status in ("ok", "skipped"):
+        if found.status in PASSED:
             return True
         trial.end(found.status, str(found.reason), found.traceback)
         trial.record = replace(trial.record, reproduce=found.reproduce)

@@ -105,7 +105,7 @@ def _print_times(out: Console, rows: Sequence[Record], published: bool = False) 
     headings = [h for h in figures[0] if any(f[h] for f in figures)]  # a CPU has no launches, a copy no FLOPs
     # an implausible time is no time: it stands in the record, not beside times that can be believed
     cells = [
-        (_name(r), _status(r), *(figure[h] if r.status == "ok" else "" for h in headings), _ratio(r))
+        (_name(r), coloured(r.status), *(figure[h] if r.status == "ok" else "" for h in headings), _ratio(r))
         for r, figure in zip(rows, figures, strict=True)
     ]
     print_table(out, ("implementation", "status"), [*headings, "error/budget"], cells, LEAST_OF_TIMES)
@@ -157,7 +157,7 @@ def _published(rows: Sequence[Record]) -> list[str]:
 def _print_parity(out: Console, rows: Sequence[Record]) -> None:
     cells = [
         (
-            _name(r), _status(r), _ratio(r), f"{p.max_abs:.2g}", escape(str(list(p.index))), f"{p.got:.7g}",
+            _name(r), coloured(r.status), _ratio(r), f"{p.max_abs:.2g}", escape(str(list(p.index))), f"{p.got:.7g}",
             f"{p.expected:.7g}", f"{p.budget:.2g}",
         )
         for r in rows if (p := r.parity.first)
@@ -172,7 +172,7 @@ def print_reasons(out: Console, rows: Sequence[Record], with_error: bool) -> Non
     together: dict[tuple[str, str], list[str]] = {}
     for r in rows:
         error = f" (error/budget {_ratio(r)})" if with_error and _ratio(r) and r.status == "skipped" else ""
-        together.setdefault((_status(r), str(r.reason)), []).append(r.label + error)
+        together.setdefault((coloured(r.status), str(r.reason)), []).append(r.label + error)
     for (status, reason), labels in together.items():
         table.add_row(status, escape(reason), ", ".join(labels))
     if out.measure(table, options=out.options.update(width=WIDEST)).maximum <= out.width:
@@ -261,8 +261,8 @@ def _name(record: Record) -> str:
     return f"{record.label} ({part} alone)" if part else record.label
 
 
-def _status(record: Record) -> str:
-    status = record.status
+def coloured(status: str) -> str:
+    """A cell's status in rich's markup."""
     return f"[{COLOURS.get(status, 'bold red')}]{status}[/]"
 
 

@@ -29,10 +29,9 @@ def _parsed(text: str, name: str) -> ast.Module:
 def assignments(tree: ast.Module) -> Iterator[tuple[str, ast.expr | None]]:
     """The names that a file sets by an assignment of its own, with what they are set to."""
     for node in tree.body:
-        targets = (
-            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
-        )
-        yield from ((t.id, node.value) for t in targets if isinstance(t, ast.Name))  # type: ignore[attr-defined]
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from ((t.id, node.value) for t in targets if isinstance(t, ast.Name))
 
 
 def assigned(tree: ast.Module) -> list[str]:

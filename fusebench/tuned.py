@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from fusebench import sources
+from fusebench import atomic, sources
 from fusebench.contract import Case, Tunable
 from fusebench.errors import UsageError
 
@@ -84,12 +84,8 @@ def write(folder: Path, entries: Sequence[Entry]) -> None:
     line. Raises OSError and UsageError."""
     all_of = {entry.key: entry for entry in [*read(folder), *entries]}
     lines = sorted(json.dumps(asdict(entry), ensure_ascii=False) for entry in all_of.values())
-    partial = folder / f".{FILE}"
-    try:
+    with atomic.replacing(folder / FILE) as partial:
         partial.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
-        partial.replace(folder / FILE)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def find(

@@ -139,7 +139,7 @@ class Worker:
         match request:
             case protocol.BuildCell():
                 self.sets, self.folder = request.sets, Path(request.folder)
-                return protocol.Built(0.25, 3.0, (), 10**6, 28, self.save(0, "first"))
+                return protocol.Built(Build(0.25, 3.0, 10**6, 28), self.save(0, "first"))
             case protocol.RepeatCell():
                 return protocol.Repeated(None, self.save(-1, "repeated"))
             case protocol.TimeCell():

@@ -19,6 +19,7 @@ from fusebench import inputs
 from fusebench.case_data import SETS
 from fusebench.contract import Device
 from fusebench.machine import DeviceInfo
+from fusebench.records.record import Build
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Samples
 from fusebench.workers import protocol
@@ -209,7 +210,7 @@ class _Worker:
         if isinstance(planted, protocol.Message):
             return planted
         if do == "build":
-            reply = protocol.Built(0.0, 1.0, (), 1, 400, outputs)
+            reply = protocol.Built(Build(0.0, 1.0, 1, 400), outputs)
         elif do == "repeat":
             reply = protocol.Repeated(None, outputs)
         else:

@@ -12,7 +12,7 @@ from fusebench.backends import protocol
 FUSEBENCH = Path(__file__).resolve().parents[1] / "fusebench"
 # from the ground up; a room is a folder or a module
 FLOORS = (
-    ("errors", "contract", "dtypes", "memory"),
+    ("errors", "contract", "dtypes", "memory", "atomic"),
     ("backends", "machine", "launchers", "data"),
     (
         "discovery",
@@ -30,7 +30,7 @@ FLOORS = (
     ("timing", "parity"),
     ("tracing",),
     ("records",),
-    ("settings", "provenance", "folder", "terminal", "progress", "untouched"),
+    ("settings", "provenance", "folder", "terminal", "svg", "progress", "untouched"),
     ("workers",),
     ("case_data",),
     ("cell",),

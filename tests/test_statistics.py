@@ -150,7 +150,7 @@ def test_how_many_pairs_would_tell(half, pairs, needed):
 
 @pytest.mark.parametrize(("false", "found"), [(0, 300), (3, 280), (299, 1), (300, 0)])
 def test_the_limits_of_a_rate_are_where_the_binomial_leaves_five_percent(false, found):
-    check = comparison.SelfCheck(300, false, found)
+    check = comparison.SelfCheck.of(300, false, found)
     assert (
         check.false_at_most == 1
         if false == 300

@@ -24,7 +24,7 @@ from fusebench.contract import Cell, Device
 from fusebench.errors import StorageError
 from fusebench.machine import DeviceInfo
 from fusebench.records import store
-from fusebench.records.record import Record
+from fusebench.records.record import Build, Record
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Samples
@@ -227,7 +227,7 @@ class PlantedPool:
                 return protocol.Refused("failed", "OutOfMemoryError: CUDA out of memory")
             if how == "raises":
                 return protocol.Refused("failed", "CompilationError: at 3:4")
-            return protocol.Built(0.0, 0.1, ("output",), 0, 400, self.outputs(request, 0), request.config)
+            return protocol.Built(Build(0.0, 0.1, 0, 400, ("output",), request.config), self.outputs(request, 0))
         if isinstance(request, protocol.RepeatCell):
             return protocol.Repeated(None, self.outputs(request, -1))
         if isinstance(request, protocol.TimeCell):

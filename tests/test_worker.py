@@ -89,17 +89,18 @@ def test_a_built_cell_says_what_it_took_and_what_it_made(backend, bench_of, monk
     monkeypatch.setattr(machine, "reset_peak_rss", lambda: backend.events.append("reset_peak_rss") or 1000)
     monkeypatch.setattr(machine, "peak_rss", lambda: backend.events.append("peak_rss") or 1089)
     bench, reply = bench_of()
-    assert built(reply).points == ("output", "product") and reply.config == {}
-    assert reply.prepare_s == 1 + 10, "without the inputs' way to the device, with the end of its own work"
-    assert reply.compile_s == 2 + 20 + 3 + 30, "of building, and of the first call to its end"
-    assert reply.written_bytes == 2 * 4 * 4
+    took = built(reply).build
+    assert took.points == ("output", "product") and took.config == {}
+    assert took.prepare_s == 1 + 10, "without the inputs' way to the device, with the end of its own work"
+    assert took.compile_s == 2 + 20 + 3 + 30, "of building, and of the first call to its end"
+    assert took.written_bytes == 2 * 4 * 4
     got = inputs.load(reply.outputs, bench_of.files)
     assert [a.tolist() for a in got] == [[2, 4, 6, 8], [2, 3, 4, 5]]
     assert [stored.file for stored in reply.outputs] == ["first0.npy", "first1.npy"]
     assert bench.ring.copied == {0}, "a weight is the same in all sets, and so is what was prepared"
     assert [s[0].tolist() for s in bench.ring.sets] == [[2] * 4, [3] * 4, [4] * 4]
     assert backend.events[:6] == ["start anything", "configure tf32", *["put"] * 4], "three sets of x, and w once"
-    assert reply.peak_memory_bytes == 89, "beyond what was held when the build began"
+    assert took.peak_memory_bytes == 89, "beyond what was held when the build began"
     assert backend.events[-4:-1] == ["reset_peak_rss", "wait", "peak_rss"], (
         "with the inputs in place, of the first call"
     )
@@ -109,13 +110,13 @@ def test_a_built_cell_says_what_it_took_and_what_it_made(backend, bench_of, monk
 def test_a_peak_is_never_less_than_what_was_held(backend, bench_of, monkeypatch, held, peak, more):
     monkeypatch.setattr(machine, "reset_peak_rss", lambda: held)
     monkeypatch.setattr(machine, "peak_rss", lambda: peak)
-    assert built(bench_of()[1]).peak_memory_bytes == more
+    assert built(bench_of()[1]).build.peak_memory_bytes == more
 
 
 def test_on_a_gpu_the_peak_is_the_devices(monkeypatch, bench_of):
     backend = stand_in.install(monkeypatch, "cuda")
     _, reply = bench_of()
-    assert built(reply).peak_memory_bytes == backend.peak
+    assert built(reply).build.peak_memory_bytes == backend.peak
     assert backend.events[-4:-1] == ["reset_peak", "wait", "peak_bytes"]
 
 
@@ -252,7 +253,7 @@ def test_the_watch_is_no_part_of_what_compiling_takes(monkeypatch, bench_of, dev
     backend = stand_in.install(monkeypatch, device)
     program = FUSED.replace("def build", "calls = []\ndef build").replace("work(3", "calls.append(1); work(3")
     _, reply = bench_of(program)
-    assert built(reply).compile_s == 2 + 20 + 3 + 30
+    assert built(reply).build.compile_s == 2 + 20 + 3 + 30
     assert len(sys.modules["implementations.double.mine"].calls) == calls
     if device == "cuda":
         assert backend.events[-5:-1] == ["reset_peak", "wait", "peak_bytes", "watch"]

@@ -310,8 +310,13 @@ def header_folders() -> list[Path]:
     layouts = ("cu[0-9]*/include", "cu[0-9]*/include/cccl", "cuda_runtime/include", "cuda_cccl/include")
     sites = [Path(entry) for entry in sys.path if entry and Path(entry).is_dir()]
     wheels = [folder for site in sites for layout in layouts for folder in sorted(site.glob(f"nvidia/{layout}"))]
-    toolkits = [t for t in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if t]
-    return list(dict.fromkeys(wheels or [Path(t) / sub for t in toolkits for sub in ("include", "include/cccl")]))
+    return list(dict.fromkeys(wheels or [t / sub for t in toolkits() for sub in ("include", "include/cccl")]))
+
+
+def toolkits() -> list[Path]:
+    """Where a CUDA toolkit may be installed, the likeliest first."""
+    named = os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"
+    return [Path(folder) for folder in named if folder]
 
 
 @cache

@@ -3,7 +3,7 @@ recording began."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -25,6 +25,11 @@ class Event:
     end: float
     track: str = ""
     details: Mapping[str, Detail] = field(default_factory=dict)
+
+
+def ordered(events: Iterable[Event]) -> list[Event]:
+    """By their begin, what encloses others before them."""
+    return sorted(events, key=lambda e: (e.begin, -e.end))
 
 
 @dataclass(frozen=True)

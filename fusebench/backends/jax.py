@@ -90,7 +90,8 @@ def move_rows(array: jax.Array, axis: int, shift: int, exchanged: tuple[int, int
         moved = np.roll(np.asarray(array), shift, axis)
         rows = np.moveaxis(moved, axis, 0)
         rows[[*exchanged]] = rows[[*reversed(exchanged)]]
-        return copy(jax.device_put(moved))  # XLA's own memory, which may be donated
+        # XLA's own memory, which may be donated: device_put alone shares NumPy's, whatever may_alias says
+        return copy(jax.device_put(moved))
     return _moved(array, axis % array.ndim, shift, *exchanged)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusebench.backends.events import API, COPY, KERNEL, OPERATOR, RANGE, Event, Held, Recording, Work
+from fusebench.backends.events import API, COPY, KERNEL, OPERATOR, RANGE, Event, Held, Recording, Work, ordered
 
 KINDS = {
     "kernel": KERNEL, "gpu_memcpy": COPY, "gpu_memset": COPY, "cpu_op": OPERATOR, "cuda_runtime": API, "cuda_driver": API,
@@ -69,7 +69,7 @@ def read(trace: Mapping[str, Any], ours: set[str], device: str, origin_ns: int) 
         track = f"stream {args.get('stream', e['tid'])}" if kind in ON_DEVICE else f"thread {e['tid']}"
         details = {name: _plain(args[key]) for key, name in DETAILS.items() if key in args}
         events.append(Event(e["name"], kind, seconds(begin), seconds(begin + float(e["dur"])), track, details))
-    return Recording(_ordered(events), _memory(written, device, seconds), origin_ns)
+    return Recording(tuple(ordered(events)), _memory(written, device, seconds), origin_ns)
 
 
 def _memory(written: Sequence[Mapping[str, Any]], device: str, seconds: Any) -> tuple[Held, ...]:
@@ -93,8 +93,3 @@ def _plain(value: Any) -> str | int | float:
     while len(value) > 1 and value[-1] == 1:
         value = value[:-1]
     return "×".join(map(str, value))
-
-
-def _ordered(events: Sequence[Event]) -> tuple[Event, ...]:
-    """By their begin, what encloses others before them."""
-    return tuple(sorted(events, key=lambda e: (e.begin, -e.end)))

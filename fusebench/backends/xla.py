@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from fusebench.backends.events import OPERATOR, RANGE, Event, Recording, Work
+from fusebench.backends.events import OPERATOR, RANGE, Event, Recording, Work, ordered
 
 
 def record(work: Work) -> Recording:
@@ -54,4 +54,4 @@ def read(trace: Mapping[str, Any], ours: set[str], origin_ns: int) -> Recording:
         begin = float(e["ts"]) / 1e6
         track = str(threads.get((e["pid"], e["tid"]), e["tid"])).split("/")[0]
         events.append(Event(name, kind, begin, begin + float(e.get("dur", 0)) / 1e6, f"{track} {e['tid']}"))
-    return Recording(tuple(sorted(events, key=lambda e: (e.begin, -e.end))), (), origin_ns)
+    return Recording(tuple(ordered(events)), (), origin_ns)

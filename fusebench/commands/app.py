@@ -21,6 +21,7 @@ from fusebench.commands import dry_run, keys, runs, show
 from fusebench.commands import story as story_table
 from fusebench.configuration import command_line, compositions, jobs, names, request, schema, story, values
 from fusebench.configuration.request import Request, Requests
+from fusebench.contract import PASSED
 from fusebench.discovery import Kernel
 from fusebench.errors import StorageError, UsageError, fail
 from fusebench.records import store
@@ -217,7 +218,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     begin = time.perf_counter()
     with in_folder(asked, run_folder, kernels, resumed) as this:
         finished = unchanged(
-            this, [r for r in _latest(run_folder) if r.status not in asked.retry], lambda record: record
+            this, [r for r in store.latest(run_folder, Record) if r.status not in asked.retry], lambda record: record
         )
         interrupted = _measure(this, asked, finished)
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
@@ -290,12 +291,7 @@ def unchanged(this: Run, found: Sequence[T], record_of: Callable[[T], Record]) -
 
 def _code_of(run_folder: Path) -> int:
     """0 if the last record of every cell in the folder is ok or skipped, else 1."""
-    return 0 if all(r.status in ("ok", "skipped") for r in _latest(run_folder)) else 1
-
-
-def _latest(run_folder: Path) -> list[Record]:
-    """The records in a folder, of a cell that ran again the last one."""
-    return list({r.id: r for r in store.read(run_folder, Record)}.values())
+    return 0 if all(r.status in PASSED for r in store.latest(run_folder, Record)) else 1
 
 
 def _measure(this: Run, asked: Request, finished: list[Record]) -> str:
@@ -312,7 +308,9 @@ def _measure(this: Run, asked: Request, finished: list[Record]) -> str:
                     print(report.ended(record, len(finished), len(cells)), file=sys.stderr, flush=True)
         except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
-            return goes_on(error, f"{len(_latest(this.folder))} of {len(cells)} cells", this.folder, asked.command)
+            return goes_on(
+                error, f"{len(store.latest(this.folder, Record))} of {len(cells)} cells", this.folder, asked.command
+            )
     return ""
 
 

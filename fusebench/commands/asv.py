@@ -13,7 +13,7 @@ from typing import Any
 
 from fusebench import machine
 from fusebench.commands import runs
-from fusebench.errors import UsageError, fail, unknown
+from fusebench.errors import UsageError, unknown
 from fusebench.tracking import suite
 from fusebench.tracking.cells import METHODS, WORDS, tracked
 from fusebench.tracking.reasons import together
@@ -36,19 +36,13 @@ What is n/a here, and why, stands in asv's output and beside the results, in .as
 
 
 def main(arguments: list[str]) -> int:
-    """Runs asv and returns its exit code: 0, 1 or 2 where something failed; 2 for bad input too."""
-    if "--help" in arguments or "-h" in arguments:
-        print(HELP)
-        return 0
-    try:
-        keys, others = _parse(arguments)
-        if not Path("asv.conf.json").is_file():
-            raise UsageError("asv.conf.json is not here: fusebench asv runs in the folder of the repository")
-        os.environ |= _environment(keys)
-        words = {key: runs.words(keys[key]) for key in WORDS if key in keys}
-        chosen = [flag for pattern in _patterns(words) for flag in ("--bench", pattern)] if words else []
-    except UsageError as error:
-        return fail(error)
+    """Runs asv and returns its exit code: 0, 1 or 2 where something failed. Raises UsageError."""
+    keys, others = _parse(arguments)
+    if not Path("asv.conf.json").is_file():
+        raise UsageError("asv.conf.json is not here: fusebench asv runs in the folder of the repository")
+    os.environ |= _environment(keys)
+    words = {key: runs.words(keys[key]) for key in WORDS if key in keys}
+    chosen = [flag for pattern in _patterns(words) for flag in ("--bench", pattern)] if words else []
     # a cell that fails or has no figure says why
     return subprocess.call([sys.executable, "-m", "asv", "run", "--show-stderr", *chosen, *others])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from fusebench import report
 from fusebench.data import reading, synthesis, writing
 from fusebench.data.schema import DATA_FILE, METADATA_FILE
-from fusebench.errors import UsageError, fail, unknown
+from fusebench.errors import UsageError, unknown
 
 CARDINALITY, MOST = 100_000, 10_000_000  # known values of the last id column
 BATCH = 2048
@@ -31,18 +31,12 @@ real one as well, checks every value, and says how fast that was. docs/data.md h
 
 
 def main(arguments: list[str]) -> int:
-    """Prints what was written or read."""
-    if "--help" in arguments or "-h" in arguments:
-        print(HELP)
-        return 0
-    try:
-        keys = _keys(arguments)
-        if "file" in keys:
-            _read(keys)
-        else:
-            _write(keys)
-    except UsageError as error:
-        return fail(error)
+    """Prints what was written or read. Raises UsageError and StorageError."""
+    keys = _keys(arguments)
+    if "file" in keys:
+        _read(keys)
+    else:
+        _write(keys)
     return 0
 
 

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from fusebench import discovery, machine, patterns
 from fusebench.commands import details, runs
 from fusebench.discovery import Kernel
-from fusebench.errors import UsageError, fail
+from fusebench.errors import UsageError
 from fusebench.terminal import by_words, console, print_whole
 
 KEYS = {"path": "path=DIR", "kernel": "kernel=NAME"}
@@ -33,7 +33,7 @@ def markdown(kernels: Mapping[str, Kernel]) -> str:
 
 def main(arguments: list[str]) -> int:
     """Prints a table a kernel, or with --json {kernel: {implementation: {"variants": […], "unavailable": reason or null}}}; with kernel=NAME
-    all of these kernels."""
+    all of these kernels. Raises UsageError."""
     parser = argparse.ArgumentParser("fusebench list", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--markdown", action="store_true", help="print kernel × implementation as a Markdown table")
@@ -44,19 +44,16 @@ def main(arguments: list[str]) -> int:
         help="path=DIR, a folder of kernels outside this repository; kernel=NAME shows all of these kernels",
     )
     options, unknown_flags = parser.parse_known_args(arguments)
-    try:
-        keys: dict[str, list[str]] = {"path": [], "kernel": []}
-        for word in [*unknown_flags, *options.keys]:
-            key, _, value = word.partition("=")
-            if key not in KEYS or not value:
-                expected = ", ".join(["--json", "--markdown", *KEYS.values()])
-                raise UsageError(f"unexpected {word!r}: fusebench list takes {expected}")
-            keys[key] += runs.words(value) if key == "kernel" else [value]
-        kernels = discovery.find_kernels(discovery.roots_of(keys["path"]))
-        if keys["kernel"]:
-            kernels = {name: kernels[name] for name in patterns.choose("kernel", keys["kernel"], kernels)}
-    except UsageError as error:
-        return fail(error)
+    keys: dict[str, list[str]] = {"path": [], "kernel": []}
+    for word in [*unknown_flags, *options.keys]:
+        key, _, value = word.partition("=")
+        if key not in KEYS or not value:
+            expected = ", ".join(["--json", "--markdown", *KEYS.values()])
+            raise UsageError(f"unexpected {word!r}: fusebench list takes {expected}")
+        keys[key] += runs.words(value) if key == "kernel" else [value]
+    kernels = discovery.find_kernels(discovery.roots_of(keys["path"]))
+    if keys["kernel"]:
+        kernels = {name: kernels[name] for name in patterns.choose("kernel", keys["kernel"], kernels)}
     if options.markdown:
         print(markdown(kernels))
         return 0

@@ -10,7 +10,7 @@ from fusebench import discovery
 from fusebench.cases import make_case
 from fusebench.contract import Case
 from fusebench.discovery import Kernel
-from fusebench.errors import UsageError, fail, unknown
+from fusebench.errors import UsageError, unknown
 from fusebench.inputs import make_sets
 from fusebench.parity.judge import Judge, every_point
 
@@ -46,15 +46,9 @@ class Asked:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the files that it has written, and the command that tries them."""
-    if "--help" in arguments or "-h" in arguments:
-        print(HELP)
-        return 0
-    try:
-        asked = _asked(arguments)
-        written = new_kernel(asked) if asked.what == "kernel" else new_implementation(asked)
-    except UsageError as error:
-        return fail(error)
+    """Prints the files that it has written, and the command that tries them. Raises UsageError."""
+    asked = _asked(arguments)
+    written = new_kernel(asked) if asked.what == "kernel" else new_implementation(asked)
     print("\n".join(map(str, written)))
     path = f" path={asked.path}" if asked.path else ""
     name = asked.implementation or "torch_eager"

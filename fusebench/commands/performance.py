@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fusebench.commands import runs
-from fusebench.errors import UsageError, fail
+from fusebench.errors import UsageError
 from fusebench.records import rows
 from fusebench.timing.summary import seconds
 
@@ -62,25 +62,18 @@ class Time:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the tables, or writes them; 0, or 2 for bad input."""
-    if "--help" in arguments or "-h" in arguments:
-        print(HELP)
-        return 0
-    try:
-        asked = runs.parse(arguments, KEYS)
-        table = asked.table()
-        text = tables(
-            [dict(zip(NEEDED, row, strict=True)) for row in zip(*(rows.values(table[n]) for n in NEEDED), strict=True)]
-        )
-        devices = sorted({value for value in rows.values(table["device"]) if value})
-        began = min((value for value in rows.values(table["began"]) if value), default="")[:10]
-        text = f"Measured on {', '.join(devices)}, {began}.\n{text}"
-        if "out" in asked.keys:
-            write(Path(asked.keys["out"]), text)
-        else:
-            print(text)
-    except UsageError as error:
-        return fail(error)
+    """Prints the tables, or writes them. Raises UsageError."""
+    asked = runs.parse(arguments, KEYS)
+    table = asked.table()
+    found = zip(*(rows.values(table[name]) for name in NEEDED), strict=True)
+    text = tables([dict(zip(NEEDED, row, strict=True)) for row in found])
+    devices = sorted({value for value in rows.values(table["device"]) if value})
+    began = min((value for value in rows.values(table["began"]) if value), default="")[:10]
+    text = f"Measured on {', '.join(devices)}, {began}.\n{text}"
+    if "out" in asked.keys:
+        write(Path(asked.keys["out"]), text)
+    else:
+        print(text)
     return 0
 
 

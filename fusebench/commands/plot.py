@@ -11,8 +11,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fusebench import svg
 from fusebench.commands import runs
-from fusebench.errors import UsageError, fail, unknown
+from fusebench.errors import UsageError, unknown
 from fusebench.records import query
 
 KEYS = {"x": "shape.", "y": "time_s", "out": "plot.svg"}
@@ -60,23 +61,17 @@ class Panel:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the SVG and says where; 0, or 2 for bad input."""
-    if "--help" in arguments or "-h" in arguments:
-        print(HELP)
-        return 0
-    try:
-        asked = runs.parse(arguments, KEYS)
-        y, file = asked.keys.get("y", "time_s"), Path(asked.keys.get("out", KEYS["out"]))
-        if y not in LABELS:
-            raise unknown("y", y, LABELS)
-        if file.suffix != ".svg":
-            raise UsageError(f"out={file}: expected a file that ends in .svg")
-        table = asked.table()
-        x = asked.keys.get("x") or _varying(table)
-        found = panels(table, x, y)
-        draw(found, x, LABELS[y], file)
-    except UsageError as error:
-        return fail(error)
+    """Writes the SVG and says where. Raises UsageError."""
+    asked = runs.parse(arguments, KEYS)
+    y, file = asked.keys.get("y", "time_s"), Path(asked.keys.get("out", KEYS["out"]))
+    if y not in LABELS:
+        raise unknown("y", y, LABELS)
+    if file.suffix != ".svg":
+        raise UsageError(f"out={file}: expected a file that ends in .svg")
+    table = asked.table()
+    x = asked.keys.get("x") or _varying(table)
+    found = panels(table, x, y)
+    draw(found, x, LABELS[y], file)
     print(f"{len(found)} {'panel' if len(found) == 1 else 'panels'}: {file}")
     return 0
 
@@ -136,20 +131,14 @@ def _varying(table: pa.Table) -> str:
 
 def draw(found: Sequence[Panel], x: str, y: str, file: Path) -> None:
     """Writes the panels. Raises UsageError where matplotlib is missing, and where the file cannot be written."""
+    svg.check_matplotlib("plot needs")
     try:
-        import matplotlib
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UsageError("plot needs matplotlib: pip install matplotlib, or the extra plot of fusebench") from error
-    with matplotlib.rc_context({"svg.hashsalt": "fusebench", "svg.fonttype": "none"}):  # the same rows, the same file
-        figure = Figure(figsize=(13, 4.5 * len(found)), layout="constrained")
-        for (times, roof), panel in zip(figure.subplots(len(found), 2, squeeze=False), found, strict=True):
-            _draw_sizes(times, panel, x, y)
-            _draw_roofline(roof, panel)
-        try:
-            figure.savefig(file, format="svg", metadata={"Date": None})
-        except OSError as error:
-            raise UsageError(f"out={file} cannot be written: {error.strerror or error}") from error
+        with svg.figure(file, (13, 4.5 * len(found))) as figure:
+            for (times, roof), panel in zip(figure.subplots(len(found), 2, squeeze=False), found, strict=True):
+                _draw_sizes(times, panel, x, y)
+                _draw_roofline(roof, panel)
+    except OSError as error:
+        raise UsageError(f"out={file} cannot be written: {error.strerror or error}") from error
 
 
 def _draw_sizes(axes: Any, panel: Panel, x: str, y: str) -> None:

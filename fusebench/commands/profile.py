@@ -12,7 +12,7 @@ from fusebench import cases, folder, report
 from fusebench.commands import app
 from fusebench.configuration import values
 from fusebench.configuration.request import Request
-from fusebench.contract import Cell
+from fusebench.contract import PASSED, Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import StorageError, UsageError, unknown
 from fusebench.profiling import memory, ncu, run, table, trace
@@ -24,7 +24,6 @@ from fusebench.terminal import while_it_is_read
 from fusebench.tracing.calls import Traced
 
 REGIMES = ("auto", "queued", "isolated")
-PASSED = ("ok", "skipped")
 
 
 def run_profile(arguments: Sequence[str]) -> int:
@@ -129,5 +128,4 @@ def _profile(sweep: run.Sweep, profiles: dict[str, Profile], traced: dict[str, T
 
 def _code_of(run_folder: Path) -> int:
     """0 if every cell in the folder is ok or skipped, else 1."""
-    latest = {p.id: p for p in store.read(run_folder, Profile)}
-    return 0 if all(p.record.status in PASSED for p in latest.values()) else 1
+    return 0 if all(p.record.status in PASSED for p in store.latest(run_folder, Profile)) else 1

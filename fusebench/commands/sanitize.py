@@ -52,7 +52,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         raise UsageError(f"sanitize needs an NVIDIA GPU, and there is none here by device={asked.chosen['device']}")
     sanitizer = tool.find(asked.chosen["sanitizer"])
     with app.in_folder(asked, run_folder, kernels, resumed) as this:
-        latest = [c for c in _latest(run_folder) if c.status not in asked.retry]
+        latest = [c for c in store.latest(run_folder, Check) if c.status not in asked.retry]
         finished = app.unchanged(this, latest, lambda check: check.record)
         interrupted = _check(run.Sweep(this, asked, sanitizer, asked.chosen["jobs"]), finished)
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
@@ -89,16 +89,11 @@ def _check(sweep: run.Sweep, finished: list[Check]) -> str:
                         print(f"[{len(finished)}/{len(wanted)}] {said}", file=sys.stderr, flush=True)
         except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
-            kept = f"{len(_latest(sweep.this.folder))} of {len(wanted)} checks"
+            kept = f"{len(store.latest(sweep.this.folder, Check))} of {len(wanted)} checks"
             return app.goes_on(error, kept, sweep.this.folder, sweep.asked.command)
     return ""
 
 
 def _code_of(run_folder: Path) -> int:
     """0 if the last record of every check in the folder passed, else 1."""
-    return 0 if all(check.passed for check in _latest(run_folder)) else 1
-
-
-def _latest(run_folder: Path) -> list[Check]:
-    """The checks in a folder, of one that ran again the last one."""
-    return list({c.id: c for c in store.read(run_folder, Check)}.values())
+    return 0 if all(check.passed for check in store.latest(run_folder, Check)) else 1

@@ -18,10 +18,10 @@ from fusebench.commands import runs
 from fusebench.comparison import verdicts
 from fusebench.comparison.verdicts import Outcome
 from fusebench.contract import STATUSES
-from fusebench.errors import UsageError, fail
+from fusebench.errors import UsageError
 from fusebench.records import query, rows, store
 from fusebench.records.record import BASELINE
-from fusebench.report import COLOURS, LEAST_OF_TIMES
+from fusebench.report import LEAST_OF_TIMES, coloured
 from fusebench.terminal import console, print_table
 from fusebench.timing.summary import seconds
 
@@ -43,35 +43,27 @@ IDENTITY = {"run": "run", "kernel": "kernel", "case": "case", "inputs": "inputs"
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the table, or writes it; 0, or 2 for bad input."""
-    if "--help" in arguments or "-h" in arguments:
-        print(HELP)
+    """Prints the table, or writes it. Raises UsageError."""
+    asked = runs.parse(arguments, KEYS)
+    limit = positive("limit", asked.keys.get("limit", LIMIT))
+    folders = runs.find(asked.runs)
+    kinds = {runs.kind(folder) for folder in folders.values()}
+    if len(kinds) == 1 and (kind := min(kinds)) in runs.WITHOUT_ROWS:
+        if asked.keys or asked.columns:
+            raise UsageError(f"{min(folders)} is a run of {kind}, which is shown as it is: leave out all keys")
+        _show_whole(kind, list(folders.values()))
         return 0
-    try:
-        asked = runs.parse(arguments, KEYS)
-        limit = positive("limit", asked.keys.get("limit", LIMIT))
-        folders = runs.find(asked.runs)
-        kinds = {runs.kind(folder) for folder in folders.values()}
-        if len(kinds) == 1 and (kind := min(kinds)) in runs.WITHOUT_ROWS:
-            if asked.keys or asked.columns:
-                raise UsageError(f"{min(folders)} is a run of {kind}, which is shown as it is: leave out all keys")
-            _show_whole(kind, list(folders.values()))
-            return 0
-        table = asked.table()
-        if "baseline" in asked.keys:
-            table = query.beside(table, rows.read(runs.find([asked.keys["baseline"]])))
-        table = query.sort(table, runs.words(asked.keys["sort"]) if "sort" in asked.keys else [])
-        if "out" in asked.keys:
-            write(table, Path(asked.keys["out"]))
-        else:
-            show(table, limit)
-            for folder in (folder for folder in folders.values() if runs.kind(folder) == "tune"):
-                said = (
-                    f"{folder} is a run of tune, each config a cell: fusebench tune resume={folder} shows what it kept"
-                )
-                console().print(said, highlight=False, soft_wrap=True, markup=False)
-    except UsageError as error:
-        return fail(error)
+    table = asked.table()
+    if "baseline" in asked.keys:
+        table = query.beside(table, rows.read(runs.find([asked.keys["baseline"]])))
+    table = query.sort(table, runs.words(asked.keys["sort"]) if "sort" in asked.keys else [])
+    if "out" in asked.keys:
+        write(table, Path(asked.keys["out"]))
+        return 0
+    show(table, limit)
+    for folder in (folder for folder in folders.values() if runs.kind(folder) == "tune"):
+        said = f"{folder} is a run of tune, each config a cell: fusebench tune resume={folder} shows what it kept"
+        console().print(said, highlight=False, soft_wrap=True, markup=False)
     return 0
 
 
@@ -87,13 +79,13 @@ def _show_whole(kind: str, folders: Sequence[Path]) -> None:
             from fusebench.profiling import table as profiled
             from fusebench.profiling.run import Profile
 
-            profiles = list({p.id: p for p in store.read(folder, Profile)}.values())
+            profiles = store.latest(folder, Profile)
             profiled.show(profiles, profiles[0].record.device.type if profiles else "")
         else:
             from fusebench.sanitizer import table as sanitized
             from fusebench.sanitizer.check import Check
 
-            checks = list({c.id: c for c in store.read(folder, Check)}.values())
+            checks = store.latest(folder, Check)
             sanitized.show(checks, list(dict.fromkeys(c.tool for c in checks)))
 
 
@@ -126,7 +118,7 @@ def show(table: pa.Table, limit: int = LIMIT) -> None:
         if "status" in left:
             at = left.index("status")
             for row in escaped:
-                row[at] = f"[{COLOURS.get(row[at], 'bold red')}]{row[at]}[/]"
+                row[at] = coloured(row[at])
         print_table(
             out,
             left,

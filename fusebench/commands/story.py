@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from rich.markup import escape
 
 from fusebench.configuration.story import Step, Story
+from fusebench.contract import PASSED
 from fusebench.discovery import Kernel
 from fusebench.records.record import Record
-from fusebench.report import COLOURS, around, heading, notes, print_reasons
+from fusebench.report import around, coloured, heading, notes, print_reasons
 from fusebench.terminal import console, print_table
 from fusebench.timing.summary import seconds
 
@@ -47,11 +48,10 @@ def show(story: Story, records: Sequence[Record], kernels: Mapping[str, Kernel])
     for step in told:
         record = found[step.cell.id]
         if step not in timed:
-            status = f"[{COLOURS.get(record.status, 'bold red')}]{record.status}[/]"
-            said = f"{status}  {escape(step.name)}  {escape(record.label)}  {escape(record.case.id)}  {escape(str(record.reason))}"
+            said = f"{coloured(record.status)}  {escape(step.name)}  {escape(record.label)}  {escape(record.case.id)}  {escape(str(record.reason))}"
             out.print(said, highlight=False, soft_wrap=True)
     parts = {c.id: found[c.id] for step in story.steps for c in step.parts.values() if c.id in found}
-    if wrong := [r for r in parts.values() if r.status not in ("ok", "skipped")]:
+    if wrong := [r for r in parts.values() if r.status not in PASSED]:
         print_reasons(out, wrong, with_error=False)
 
 

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusebench import cases, discovery, folder, report
+from fusebench import cases, discovery, folder, report, svg
 from fusebench.configuration import values
 from fusebench.contract import DTYPES, PRECISIONS, Case
 from fusebench.data import reading, synthesis, writing
 from fusebench.data.reading import Source
 from fusebench.data.schema import DATA_FILE
 from fusebench.discovery import Kernel
-from fusebench.errors import StorageError, UsageError, fail, unknown
+from fusebench.errors import UsageError, unknown
 from fusebench.training import checkpoint, log, model, program, rows
 from fusebench.training.loop import Diverged, Every, Loop
 from fusebench.workers.cores import check_threads, confined
@@ -99,17 +99,8 @@ class Asked:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints what was trained. 0, 1 where the loss diverges or the disk is full, 2 for bad input, 130 interrupted."""
-    if "--help" in arguments or "-h" in arguments:
-        print(HELP)
-        return 0
-    try:
-        return _train(_parse(arguments))
-    except UsageError as error:
-        return fail(error)
-    except StorageError as error:
-        print(f"fusebench: {error}", file=sys.stderr)
-        return 1
+    """Prints what was trained. 0, 1 where the loss diverges, 130 interrupted. Raises UsageError, and StorageError where the disk is full."""
+    return _train(_parse(arguments))
 
 
 def _parse(arguments: list[str]) -> Asked:
@@ -155,7 +146,7 @@ def _train(asked: Asked) -> int:
     threads = check_threads(asked["threads"] or None)
     for key, known in (("dtype", DTYPES), ("precision", PRECISIONS)):
         cases.check_name(key, asked[key], known)
-    log.load_matplotlib()
+    svg.check_matplotlib("train draws a curve with")
     kernels = discovery.find_kernels(discovery.roots_of([asked["path"]] if asked["path"] else []))
     step_kernel, forward_kernel = kernels[MODELS[asked.name]], kernels[asked.name]
     name, _, variant = asked["implementation"].partition(":")

@@ -19,6 +19,7 @@ from fusebench.contract import Cell, Device
 from fusebench.discovery import Kernel
 from fusebench.errors import StorageError, UsageError
 from fusebench.inspection import targets
+from fusebench.inspection.targets import Target
 from fusebench.records import store
 from fusebench.records.record import Record
 from fusebench.records.store import FILE
@@ -74,12 +75,9 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
     return {**chosen, "implementation": list(own)}
 
 
-def _target(chosen: Mapping[str, Any]) -> ahead.Target | None:
+def _target(chosen: Mapping[str, Any]) -> Target | None:
     """What `arch` names, for which configs are compiled and not run. Raises UsageError for a name that none has."""
-    if chosen["arch"] is None:
-        return None
-    found = targets.target(str(chosen["arch"]))
-    return ahead.Target(found.device, found.arch)
+    return None if chosen["arch"] is None else targets.target(str(chosen["arch"]))
 
 
 def _jobs(chosen: Mapping[str, Any]) -> int:
@@ -188,7 +186,7 @@ def _search_all(
                 _search_one(job, pool, one, bar, task)
 
 
-def _found(job: _Job, pool: Pool, one: study.Study, known: Sequence[Record], target: ahead.Target | None) -> Found:
+def _found(job: _Job, pool: Pool, one: study.Study, known: Sequence[Record], target: Target | None) -> Found:
     """A study with the configs that fit and those that are on record, or why it cannot be searched."""
     fits = study.ask_fits(job.this, pool, one, job.search, target.device if target else None)
     if isinstance(fits, str):

@@ -16,7 +16,7 @@ from rich.markup import escape
 from fusebench import machine, report
 from fusebench.configuration.values import resolve_device
 from fusebench.discovery import roots_of
-from fusebench.errors import UsageError, fail, unknown
+from fusebench.errors import UsageError, unknown
 from fusebench.terminal import console, print_table
 from fusebench.timing import yardstick, yardstick_cache
 from fusebench.timing.summary import seconds
@@ -39,14 +39,9 @@ FUSEBENCH_CACHE or ~/.cache/fusebench.
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the table, or with --json {"key": …, "device": {…}, "yardsticks": {name: entry}}; 1 if a rate cannot be measured."""
-    if "--help" in arguments or "-h" in arguments:
-        print(HELP)
-        return 0
-    try:
-        device, threads, fresh, as_json = _options(arguments)
-    except UsageError as error:
-        return fail(error)
+    """Prints the table, or with --json {"key": …, "device": {…}, "yardsticks": {name: entry}}; 1 if a rate cannot be measured. Raises
+    UsageError."""
+    device, threads, fresh, as_json = _options(arguments)
     names = yardstick.every(device)
     with (
         tempfile.TemporaryDirectory() as log,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,12 +100,30 @@ def match(a: Sequence[Cell], b: Sequence[Cell]) -> list[Match]:
     One cell on each side always matches; otherwise both sides must have the same labels, or one implementation with the
     same variants. Raises UsageError that names what has no partner.
     """
+    return [Match(pair) for pair in _paired(a, b, _labels)]
+
+
+def pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+    """As `match`, but that in a case in which a side has one cell alone, that goes with each of the other side's. Raises UsageError."""
+
+    def each(kernel: str, one: Sequence[Cell], two: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
+        alone = min(len(one), len(two)) == 1
+        return [(x, y) for x in one for y in two] if alone else _labels(kernel, one, two)
+
+    return _paired(a, b, each)
+
+
+Pairing = Callable[[str, Sequence[Cell], Sequence[Cell]], list[tuple[Cell, Cell]]]
+
+
+def _paired(a: Sequence[Cell], b: Sequence[Cell], pairing: Pairing) -> list[tuple[Cell, Cell]]:
+    """The cells of both sides, case by case as the pairing has them. Raises UsageError."""
     ours, theirs = _by_case(a), _by_case(b)
     if set(ours) != set(theirs):
         raise UsageError(
             f"only one side has {', '.join(sorted(set(ours) ^ set(theirs)))}: set kernel= to what both have"
         )
-    found: list[Match] = []
+    found: list[tuple[Cell, Cell]] = []
     for kernel, cases in ours.items():
         others = theirs[kernel]
         if len(cases) != len(others):
@@ -114,7 +132,7 @@ def match(a: Sequence[Cell], b: Sequence[Cell]) -> list[Match]:
             )
         keys = list(cases) if set(cases) == set(others) else list(others)
         for key, other in zip(cases, keys, strict=True):
-            found += [Match(pair) for pair in _labels(kernel, cases[key], others[other])]
+            found += pairing(kernel, cases[key], others[other])
     return found
 
 
@@ -150,19 +168,3 @@ def _key(cell: Cell, name: str) -> str:
 
 def _list(cells: Iterable[Cell]) -> str:
     return ", ".join(cell.label for cell in cells)
-
-
-def pairs(a: Sequence[Cell], b: Sequence[Cell]) -> list[tuple[Cell, Cell]]:
-    """As `match`, but that in a case in which a side has one cell alone, that goes with each of the other side's. Raises UsageError."""
-    ours, theirs = _by_case(a), _by_case(b)
-    if set(ours) != set(theirs) or any(len(ours[kernel]) != len(theirs[kernel]) for kernel in ours):
-        return [found.cells for found in match(a, b)]  # which says what is wrong
-    found: list[tuple[Cell, Cell]] = []
-    for kernel, cases in ours.items():
-        others = theirs[kernel]
-        keys = list(cases) if set(cases) == set(others) else list(others)
-        for key, other in zip(cases, keys, strict=True):
-            one, two = cases[key], others[other]
-            alone = min(len(one), len(two)) == 1
-            found += [(x, y) for x in one for y in two] if alone else _labels(kernel, one, two)
-    return found

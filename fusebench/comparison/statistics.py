@@ -102,25 +102,21 @@ def interval(values: np.ndarray, confidence: float) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """How often comparisons of a side with itself gave a verdict that was false, and found a planted slow-down."""
+    """How often comparisons of a side with itself gave a verdict that was false, and found a planted slow-down; the upper limit of
+    the rate of false verdicts and the lower one of the share found, at 95 % each (Clopper and Pearson 1934, one-sided)."""
 
     comparisons: int
     false: int
     found: int
+    false_at_most: float
+    found_at_least: float
 
-    @property
-    def false_at_most(self) -> float:
-        """Upper 95 % limit of the rate of false verdicts (Clopper and Pearson 1934, one-sided)."""
-        return (
-            float(special.betaincinv(self.false + 1, self.comparisons - self.false, 0.95))
-            if self.false < self.comparisons
-            else 1.0
-        )
-
-    @property
-    def found_at_least(self) -> float:
-        """Lower 95 % limit of the share found."""
-        return float(special.betaincinv(self.found, self.comparisons - self.found + 1, 0.05)) if self.found else 0.0
+    @classmethod
+    def of(cls, comparisons: int, false: int, found: int) -> SelfCheck:
+        """With the limits that follow from the counts."""
+        most = special.betaincinv(false + 1, comparisons - false, 0.95) if false < comparisons else 1.0
+        least = special.betaincinv(found, comparisons - found + 1, 0.05) if found else 0.0
+        return cls(comparisons, false, found, float(most), float(least))
 
 
 def self_check(
@@ -139,4 +135,4 @@ def self_check(
         drawn = rng.choice(recorded, pairs, replace=False) * rng.choice((-1, 1), pairs)
         false += compare(np.exp(drawn), confidence).verdict in ("faster", "slower")
         found += compare(np.exp(drawn) * (1 + slowdown), confidence).verdict == "slower"
-    return SelfCheck(comparisons, false, found)
+    return SelfCheck.of(comparisons, false, found)

@@ -23,18 +23,6 @@ COLOURS = {"slower": "bold red", "faster": "green", "same": "green", "too noisy"
 
 
 @dataclass(frozen=True)
-class SelfCheck:
-    """A side against itself (statistics.self_check): comparisons drawn, false verdicts, slow-downs found, and limits of their rates
-    at 95 %."""
-
-    comparisons: int
-    false: int
-    found: int
-    false_at_most: float
-    found_at_least: float
-
-
-@dataclass(frozen=True)
 class Estimate:
     """What pairs show: the verdict with its interval at the `confidence`, the median seconds of either side, the ratio of each
     pair, and the regime with its caches."""
@@ -44,7 +32,7 @@ class Estimate:
     medians: tuple[float, float]
     ratios: tuple[float, ...]
     regime: str
-    self_check: SelfCheck | None = None
+    self_check: comparison.SelfCheck | None = None
 
 
 @dataclass(frozen=True)
@@ -99,8 +87,7 @@ def outcome(match: Match, confidence: float, allowed: float | None, resamples: i
         notes.append(f"may be slower by more than {allowed:.1%}: not sure enough to fail")
     check = None
     if resamples and len(ratios) >= comparison.PAIRS:
-        drawn = comparison.self_check(ratios, comparison.PAIRS, resamples, confidence)
-        check = SelfCheck(drawn.comparisons, drawn.false, drawn.found, drawn.false_at_most, drawn.found_at_least)
+        check = comparison.self_check(ratios, comparison.PAIRS, resamples, confidence)
     estimate = Estimate(
         result, confidence, (float(np.median([p[0] for p in medians])), float(np.median([p[1] for p in medians]))),
         tuple(ratios), f"{turn.regime} {turn.cache}", check,

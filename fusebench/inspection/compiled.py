@@ -31,6 +31,12 @@ class NotInspected(Exception):
         self.failed = failed
 
 
+def failed(error: Exception) -> NotInspected:
+    """What a kernel's author wrote, or a compiler found in it, in a line."""
+    first = next(filter(None, str(error).splitlines()), "")
+    return NotInspected(f"{type(error).__name__}: {first}", failed=True)
+
+
 class Texts(Mapping[str, str]):
     """Texts by name, each made when it is first asked for."""
 
@@ -109,9 +115,8 @@ def compile_cell(
         made = [_compile(launch, target, listings) for launch in launches]
     except (NotInspected, UsageError):
         raise
-    except Exception as error:  # whatever a kernel's author wrote, or a compiler found in it
-        first = next(filter(None, str(error).splitlines()), "")
-        raise NotInspected(f"{type(error).__name__}: {first}", failed=True) from error
+    except Exception as error:
+        raise failed(error) from error
     for one in made:
         listings.add(one.cubin)
     return made

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from fusebench.backends.cuda import toolkits
 from fusebench.errors import UsageError
 from fusebench.inspection import merged
 
@@ -32,8 +33,7 @@ def find() -> Path:
 def _places() -> Iterator[Path]:
     for site in (Path(entry) for entry in sys.path if entry):
         yield from sorted(site.glob(f"nvidia/*/bin/{NAME}"))
-    toolkits = [t for t in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if t]
-    yield from (Path(toolkit) / "bin" / NAME for toolkit in toolkits)
+    yield from (toolkit / "bin" / NAME for toolkit in toolkits())
     if on_path := shutil.which(NAME):
         yield Path(on_path)
     triton = importlib.util.find_spec("triton")

@@ -11,7 +11,7 @@ from typing import Any
 from fusebench.contract import Cell, Device
 from fusebench.discovery import Implementation, Kernel
 from fusebench.inputs import make_sets
-from fusebench.inspection.compiled import NotInspected, load
+from fusebench.inspection.compiled import NotInspected, failed, load
 
 STAGES = ("generated", "fx", "graphs", "guards")
 _BROKEN = re.compile(r"user code at (\S+)")
@@ -53,9 +53,8 @@ def traces(cell: Cell, implementation: Implementation, kernel: Kernel) -> dict[s
         return _traces(call, inputs)
     except NotInspected:
         raise
-    except Exception as error:  # whatever a kernel's author wrote, or torch.compile found in it
-        first = next(filter(None, str(error).splitlines()), "")
-        raise NotInspected(f"{type(error).__name__}: {first}", failed=True) from error
+    except Exception as error:
+        raise failed(error) from error
     finally:
         torch.set_float32_matmul_precision(precision)
         torch._dynamo.config.error_on_recompile = recompiles

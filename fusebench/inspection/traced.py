@@ -12,7 +12,7 @@ import numpy as np
 from fusebench.contract import Cell, Device
 from fusebench.discovery import Implementation, Kernel
 from fusebench.inputs import make_sets
-from fusebench.inspection.compiled import NotInspected, load
+from fusebench.inspection.compiled import NotInspected, failed, load
 
 # in XLA's text, where each instruction was made: the files and functions of the whole call stack
 _TRACES = re.compile(r"\n(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:[^\n]+\n)*")
@@ -42,9 +42,8 @@ def trace(cell: Cell, implementation: Implementation, kernel: Kernel, stage: str
     backend.configure(cell.case.precision)
     try:
         return _trace(jax, _call(module, cell, device), _shapes(jax, module, cell, kernel), stage)
-    except Exception as error:  # whatever a kernel's author wrote, or JAX found in it
-        first = next(filter(None, str(error).splitlines()), "")
-        raise NotInspected(f"{type(error).__name__}: {first}", failed=True) from error
+    except Exception as error:
+        raise failed(error) from error
     finally:
         for name, value in before.items():
             jax.config.update(name, value)

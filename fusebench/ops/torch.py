@@ -182,7 +182,8 @@ def _wanted_places(name: str, inputs: Sequence[torch.Tensor], what: str) -> tupl
 
 def _taken(made: tuple[Any, Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Outputs and residuals as lists."""
-    return tuple([*part] if isinstance(part, tuple | list) else [part] for part in made)  # type: ignore[return-value]
+    outputs, residuals = ([*part] if isinstance(part, tuple | list) else [part] for part in made)
+    return outputs, residuals
 
 
 def _forward(program: Program, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

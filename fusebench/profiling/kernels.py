@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fusebench.backends.events import COPY, KERNEL, OPERATOR, Detail, Event
+from fusebench.backends.events import COPY, KERNEL, OPERATOR, Detail, Event, ordered
 from fusebench.tracing.calls import TracedCall
 
 OF_LAUNCHES = ("grid", "block", "registers", "shared_bytes")
@@ -56,11 +56,6 @@ def summed(call: TracedCall, device: str) -> tuple[Span, list[Row]] | None:
     pieces = [piece for _, own in tracks for piece in innermost(list(own))]
     counts = Counter(e.name for e in events)
     return replace(span(pieces), launches=len(events)), [replace(r, count=counts[r.name]) for r in rows(pieces)]
-
-
-def ordered(events: Iterable[Event]) -> list[Event]:
-    """By their begin, what encloses others before them."""
-    return sorted(events, key=lambda e: (e.begin, -e.end))
 
 
 def innermost(events: Sequence[Event]) -> list[Event]:

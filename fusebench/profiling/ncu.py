@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusebench.backends.cuda import toolkits
 from fusebench.errors import UsageError
 
 NAME = "ncu"
@@ -124,10 +124,9 @@ def _stall(reason: str) -> str:
 
 
 def _places() -> list[str]:
-    toolkits = [t for t in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if t]
     return [
         NAME,
-        *(str(Path(t) / "bin" / NAME) for t in toolkits),
+        *(str(t / "bin" / NAME) for t in toolkits()),
         *map(str, sorted(INSTALLED.glob("*/ncu"), reverse=True)),
     ]
 

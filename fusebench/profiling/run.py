@@ -168,13 +168,12 @@ def _profile(sweep: Sweep, pool: Any, cell: Cell, shared: CaseData) -> tuple[Pro
     if not trial.ok or traced is None:
         return Profile(cell.id, trial.record), Traced()
     sums = [kernels.summed(call, sweep.this.settings.device) for call in traced.calls]
-    known = sorted((n for n, one in enumerate(sums) if one), key=lambda n: sums[n][0].span_s)  # type: ignore[index]
+    known = sorted(((n, *one) for n, one in enumerate(sums) if one), key=lambda one: one[1].span_s)
     profile = Profile(
         cell.id, trial.record, syncs=traced.syncs, memory=traced.memory, memory_of=traced.memory_of, peak_bytes=traced.peak_bytes
     )  # fmt: skip
     if known:
-        shown = known[(len(known) - 1) // 2]
-        span, rows = sums[shown]  # type: ignore[misc]
+        shown, span, rows = known[(len(known) - 1) // 2]
         profile = replace(profile, spans=tuple(one[0] for one in sums if one), span=span, shown=shown, rows=tuple(rows))
         begun = sorted((e for e in traced.calls[shown].events if e.kind == KERNEL), key=lambda e: e.begin)
         profile = replace(profile, launched=tuple(e.name for e in begun))

@@ -11,6 +11,7 @@ from fusebench.profiling import counters, trace
 from fusebench.profiling.kernels import Row, Span
 from fusebench.profiling.run import Profile
 from fusebench.records.store import FILE
+from fusebench.report import coloured
 from fusebench.terminal import console, print_table
 from fusebench.timing.summary import seconds
 
@@ -33,7 +34,7 @@ def show(profiles: Sequence[Profile], device: str) -> None:
         title = f"\n[bold]{record.kernel}  {case.id}  {profile.cell.label}[/]  {sizes}  on {record.device.name or record.device.type}"
         out.print(title, highlight=False)
         if record.status != "ok":
-            out.print(f"[bold red]{record.status}[/]  {escape(str(record.reason))}", highlight=False, soft_wrap=True)
+            out.print(f"{coloured(record.status)}  {escape(str(record.reason))}", highlight=False, soft_wrap=True)
             continue
         if profile.span:
             out.print(_span(profile, profile.span, device), highlight=False, markup=False, soft_wrap=True)
@@ -52,7 +53,9 @@ def show(profiles: Sequence[Profile], device: str) -> None:
     if skipped:
         out.print()
     for reason, labels in skipped.items():
-        out.print(f"[dim]skipped[/]  {escape(reason)}  {escape(', '.join(labels))}", highlight=False, soft_wrap=True)
+        out.print(
+            f"{coloured('skipped')}  {escape(reason)}  {escape(', '.join(labels))}", highlight=False, soft_wrap=True
+        )
 
 
 def footer(profiles: Sequence[Profile], none: Sequence[str], wall_s: float, folder: Path, drawn: str) -> None:

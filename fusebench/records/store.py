@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 import msgspec
 
@@ -23,6 +23,14 @@ FILE = "records.jsonl"
 TAIL = 2**16  # bytes that are looked at from the end of a file to find its last complete line
 
 T = TypeVar("T")
+
+
+class Identified(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+I = TypeVar("I", bound=Identified)
 
 
 def append(folder: Path, record: Any, name: str = FILE) -> None:
@@ -65,6 +73,11 @@ def read(folder: Path, kind: type[T], name: str = FILE) -> list[T]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     return [_decode(line, kind, f"{path} line {number}") for number, line in enumerate(lines, 1)]
+
+
+def latest(folder: Path, kind: type[I]) -> list[I]:
+    """The records of a run's folder, of what ran again the last one. Raises as `read` does."""
+    return list({record.id: record for record in read(folder, kind)}.values())
 
 
 def _decode(line: bytes, kind: type[T], where: str) -> T:

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from fusebench.contract import Cell
+from fusebench.contract import PASSED, Cell
 from fusebench.records.record import SCHEMA, Record
 from fusebench.sanitizer.log import Log, Place, Reported
 from fusebench.sanitizer.own import Own, base_name, plain_name
-
-PASSED = ("ok", "skipped")
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def concluded(check: Check, log: Log, own: Own, trouble: str = "") -> Check:
     ended = log.errors is not None
     if trouble:
         record = replace(record, status="crashed", reason="; ".join(log.trouble) or trouble)
-    elif not ended and record.status in PASSED and record.status != "skipped":
+    elif not ended and record.status == "ok":
         said = "; ".join(log.trouble) or "its log ends without a summary"
         record = replace(record, status="crashed", reason=f"{tool} did not come to its end: {said}")
     findings = together([finding(reported, own, tool) for reported in log.reports])

@@ -31,7 +31,7 @@ from fusebench.sanitizer.tool import Sanitizer, variables
 from fusebench.settings import Run
 from fusebench.workers import below
 from fusebench.workers.answers import FULL_BYTES
-from fusebench.workers.pool import LOG_BYTES
+from fusebench.workers.pool import LOG_BYTES, has_ended
 
 POLL_S = 0.02
 LOGS = "logs"
@@ -157,19 +157,12 @@ def _over(one: Running) -> bool:
     """Whether it has ended, or is to be given up. One that prints for ever must not fill the disk meanwhile."""
     if os.fstat(one.output.fileno()).st_size > LOG_BYTES:
         os.truncate(one.output.name, LOG_BYTES // 2)
-    return _ended(one.process) or time.monotonic() >= one.deadline
-
-
-def _ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it has ended; it stays to be waited for, so that its number, which is its group's, is given to no other process."""
-    if process.returncode is not None:
-        return True
-    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return has_ended(one.process) or time.monotonic() >= one.deadline
 
 
 def _end(sweep: Sweep, one: Running) -> Check:
     """The check of a process that has ended or is given up now. Raises StorageError where the disk was full."""
-    ended = _ended(one.process)
+    ended = has_ended(one.process)
     below.kill(one.process)
     one.output.close()
     code = one.process.returncode if ended else None

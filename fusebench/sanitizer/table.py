@@ -7,7 +7,9 @@ from collections.abc import Sequence
 
 from rich.markup import escape
 
-from fusebench.sanitizer.check import PASSED, Check, Finding
+from fusebench.contract import PASSED
+from fusebench.report import coloured
+from fusebench.sanitizer.check import Check, Finding
 from fusebench.sanitizer.tool import Sanitizer
 from fusebench.terminal import console, print_table
 
@@ -44,14 +46,14 @@ def show(checks: Sequence[Check], tools: Sequence[str]) -> None:
 def _remarks(checks: Sequence[Check]) -> list[str]:
     """Why a check did not pass, what its tool said of itself, and where to see more."""
     lines = [
-        f"{_coloured(c.status)}  {escape(f'{c.cell.label} {c.tool}: {c.record.reason}')}"
+        f"{coloured(c.status)}  {escape(f'{c.cell.label} {c.tool}: {c.record.reason}')}"
         for c in checks if c.status not in PASSED
     ]  # fmt: skip
     skipped: dict[str, dict[str, None]] = {}
     for check in checks:
         if check.status == "skipped":
             skipped.setdefault(str(check.record.reason), {})[check.cell.label] = None
-    lines += [f"{_coloured('skipped')}  {escape(why)}  {escape(', '.join(cells))}" for why, cells in skipped.items()]
+    lines += [f"{coloured('skipped')}  {escape(why)}  {escape(', '.join(cells))}" for why, cells in skipped.items()]
     lines += [escape(f"{c.cell.label} {c.tool} says: {note}") for c in checks for note in c.notes]
     again: dict[str, list[str]] = {}
     for check in checks:
@@ -65,7 +67,7 @@ def _remarks(checks: Sequence[Check]) -> list[str]:
 
 def _outcome(check: Check) -> str:
     """`clean`, or what is not."""
-    parts = [] if check.status == "ok" else [_coloured(check.status)]
+    parts = [] if check.status == "ok" else [coloured(check.status)]
     if ours := [f for f in check.ours if not f.kind.startswith("wrong under")]:
         parts.append(f"[bold red]{_count(len(ours), 'finding')}[/]")
     for of in ("library", "host"):
@@ -83,10 +85,6 @@ def _row(check: Check, found: Finding) -> tuple[str, ...]:
         escape(check.cell.label), check.tool, found.of, found.severity, escape(found.kind), escape(kernel), escape(place),
         str(found.count),
     )  # fmt: skip
-
-
-def _coloured(status: str) -> str:
-    return f"[{ {'ok': 'green', 'skipped': 'dim'}.get(status, 'bold red') }]{status}[/]"
 
 
 def _count(number: int, what: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -10,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fusebench.backends.cuda import LINEINFO
+from fusebench.backends.cuda import LINEINFO, toolkits
 from fusebench.errors import UsageError
 from fusebench.sanitizer.own import Own, filters
 from fusebench.workers.pool import environment
@@ -83,8 +82,7 @@ def find(given: str | None) -> Sanitizer:
 
 
 def _places() -> list[str]:
-    toolkits = [t for t in (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda") if t]
-    return [NAME, *(str(Path(t) / sub / NAME) for t in toolkits for sub in ("bin", "compute-sanitizer"))]
+    return [NAME, *(str(t / sub / NAME) for t in toolkits() for sub in ("bin", "compute-sanitizer"))]
 
 
 def _answer(path: str, flag: str) -> str:

@@ -10,12 +10,12 @@ import json
 import math
 import os
 import sys
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from fusebench import atomic
 from fusebench.timing.yardstick import Rate
 
 FILE = "yardsticks.json"
@@ -37,18 +37,13 @@ def read(key: str) -> dict[str, Rate]:
 def keep(key: str, rates: Mapping[str, Rate]) -> None:
     """Adds the rates to the file, which is replaced as a whole: a reader sees the old or the new one. Of two processes that
     write at one moment, one loses its rates and will measure them again."""
-    temporary = None
     try:
         known = _read_all(warn=False)
         known[key] = {**known.get(key, {}), **rates}
         folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=folder(), prefix=f".{FILE}.", delete=False) as file:
-            temporary = Path(file.name)
-            json.dump(msgspec.to_builtins(known), file, indent=1)
-        temporary.replace(folder() / FILE)
+        with atomic.replacing(folder() / FILE) as partial:
+            partial.write_text(json.dumps(msgspec.to_builtins(known), indent=1))
     except (OSError, RuntimeError) as error:
-        if temporary:
-            temporary.unlink(missing_ok=True)
         _warn(f"the yardsticks are not kept for the next run: {error}; FUSEBENCH_CACHE=DIR names another folder")
 
 

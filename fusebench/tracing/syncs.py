@@ -7,6 +7,7 @@ The lines come from a trace function (sys.settrace), on the same clock as the pr
 from __future__ import annotations
 
 import bisect
+import contextlib
 import linecache
 import re
 import sys
@@ -149,7 +150,7 @@ def find(
         backend.wait(output)
 
     if device != "cuda":
-        work(lambda name: None)  # type: ignore[arg-type, return-value]
+        work(contextlib.nullcontext)
         return together(lines.waits, folders)
     recording = backend.record(work)
     waits = list(lines.waits)

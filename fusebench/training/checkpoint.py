@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fusebench import atomic
 from fusebench.errors import StorageError, UsageError
 
 FILE = "checkpoint.npz"
@@ -35,18 +36,14 @@ def save(checkpoint: Checkpoint, folder: Path) -> None:
     """Raises StorageError where the disk does not take it."""
     about = {"step": checkpoint.step, "model": checkpoint.model, "run": checkpoint.run, "keys": checkpoint.keys}
     file = folder / FILE
-    part = file.with_name(f".{FILE}.{os.getpid()}")
     try:
-        with part.open("wb") as out:
+        with atomic.replacing(file) as part, part.open("wb") as out:
             text = np.frombuffer(json.dumps(about).encode(), np.uint8)
             np.savez(out, allow_pickle=False, **{ABOUT: text}, **checkpoint.parameters)
             out.flush()
             os.fsync(out.fileno())
-        part.replace(file)
     except OSError as error:
         raise StorageError(f"{file} cannot be written: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
 
 
 def load(folder: Path) -> Checkpoint:

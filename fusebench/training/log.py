@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
+from fusebench import atomic, svg
 from fusebench.errors import StorageError, UsageError
 
 FILE, CURVE = "train.jsonl", "curve.svg"
@@ -57,47 +56,30 @@ def read(folder: Path) -> list[Line]:
 def cut(folder: Path, step: int) -> list[Line]:
     """The lines up to a step, to which the file is cut: what a killed run did after its checkpoint is done again."""
     lines = [line for line in read(folder) if line.step <= step]
-    part = folder / f".{FILE}.{os.getpid()}"
     try:
-        part.write_text("".join(json.dumps(asdict(line)) + "\n" for line in lines), encoding="utf-8")
-        part.replace(folder / FILE)
+        with atomic.replacing(folder / FILE) as part:
+            part.write_text("".join(json.dumps(asdict(line)) + "\n" for line in lines), encoding="utf-8")
     except OSError as error:
         raise StorageError(f"{folder / FILE} cannot be written: {error.strerror or error}") from error
-    finally:
-        part.unlink(missing_ok=True)
     return lines
 
 
 def draw(lines: Sequence[Line], folder: Path) -> Path:
-    """Writes the curve. Raises UsageError where matplotlib is missing, StorageError where the disk does not take it."""
-    matplotlib = load_matplotlib()
-    from matplotlib.figure import Figure
-
+    """Writes the curve. Raises StorageError where the disk does not take it."""
     evaluated = [(line.step, line.auc) for line in lines if line.auc is not None]
-    with matplotlib.rc_context({"svg.hashsalt": "fusebench", "svg.fonttype": "none"}):  # the same run, the same file
-        figure = Figure(figsize=(8, 4.5), layout="constrained")
-        axes = figure.subplots()
-        axes.plot([line.step for line in lines], [line.loss for line in lines], color="C0", label="loss")
-        axes.set(xlabel="step", ylabel="loss (mean cross-entropy)")
-        axes.grid(True, alpha=0.3)
-        other = axes.twinx()
-        other.plot([step for step, _ in evaluated], [auc for _, auc in evaluated], "C1o-", markersize=3, label="AUC")
-        other.set(ylabel="AUC of the held-out rows")
-        axes.legend(handles=[*axes.get_lines(), *other.get_lines()], loc="center right", fontsize="small")
-        axes.set_title(", ".join(dict.fromkeys(line.implementation for line in lines)))
-        try:
-            figure.savefig(folder / CURVE, format="svg", metadata={"Date": None})
-        except OSError as error:
-            raise StorageError(f"{folder / CURVE} cannot be written: {error.strerror or error}") from error
-    return folder / CURVE
-
-
-def load_matplotlib() -> Any:
-    """Raises UsageError where it is missing."""
     try:
-        import matplotlib
-    except ImportError as error:
-        raise UsageError(
-            "train draws a curve with matplotlib: pip install matplotlib, or the extra plot of fusebench"
-        ) from error
-    return matplotlib
+        with svg.figure(folder / CURVE, (8, 4.5)) as figure:
+            axes = figure.subplots()
+            axes.plot([line.step for line in lines], [line.loss for line in lines], color="C0", label="loss")
+            axes.set(xlabel="step", ylabel="loss (mean cross-entropy)")
+            axes.grid(True, alpha=0.3)
+            other = axes.twinx()
+            other.plot(
+                [step for step, _ in evaluated], [auc for _, auc in evaluated], "C1o-", markersize=3, label="AUC"
+            )
+            other.set(ylabel="AUC of the held-out rows")
+            axes.legend(handles=[*axes.get_lines(), *other.get_lines()], loc="center right", fontsize="small")
+            axes.set_title(", ".join(dict.fromkeys(line.implementation for line in lines)))
+    except OSError as error:
+        raise StorageError(f"{folder / CURVE} cannot be written: {error.strerror or error}") from error
+    return folder / CURVE

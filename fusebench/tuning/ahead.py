@@ -17,19 +17,12 @@ from fusebench.contract import Cell, Device
 from fusebench.discovery import Implementation
 from fusebench.errors import StorageError
 from fusebench.folder import temporary
+from fusebench.inspection.targets import Target
 from fusebench.settings import Run
 from fusebench.workers import protocol
 from fusebench.workers.pool import START_S, Pool, Worker, WorkerLost
 
 COMPILER = "compiler"  # the name of its worker
-
-
-@dataclass(frozen=True)
-class Target:
-    """A device, and the architecture that CUDA C++ is compiled for there."""
-
-    device: Device
-    arch: str
 
 
 @dataclass(frozen=True)
@@ -148,4 +141,4 @@ class _Process(threading.Thread):
 
 def target_of(device: Device) -> Target:
     """What is compiled for a device that is here."""
-    return Target(device, architecture(device.capability))
+    return Target(architecture(device.capability), device)

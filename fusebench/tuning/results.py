@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from rich.markup import escape
 
-from fusebench import folder
+from fusebench import folder, svg
 from fusebench.contract import STATUSES, Tunable
 from fusebench.errors import UsageError
 from fusebench.records.record import Record
@@ -146,39 +146,37 @@ def check_heatmap(file: str | None) -> Path | None:
     if file is None:
         return None
     path = folder.check_file("heatmap", file, [".svg"])
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise UsageError("heatmap needs matplotlib: pip install matplotlib, or the extra plot of fusebench") from error
+    svg.check_matplotlib("heatmap needs")
     return path
 
 
 def draw(found: Sequence[Found], file: Path) -> None:
     """Writes a panel for each study with times: the two tunables that change the time most, and at each place the best time over
     all others. Raises UsageError where the file cannot be written or nothing has a time."""
-    import matplotlib
-    from matplotlib.figure import Figure
-
     drawn = [(one, axes) for one in found if one.ranked and len(axes := axes_of(one)) == 2]
     if not drawn:
         raise UsageError(f"heatmap={file}: no study has times over two tunables: nothing to draw")
-    with matplotlib.rc_context({"svg.hashsalt": "fusebench", "svg.fonttype": "none"}):  # the same rows, the same file
-        figure = Figure(figsize=(7, 4.5 * len(drawn)), layout="constrained")
-        for axes, (one, (x, y)) in zip(figure.subplots(len(drawn), 1, squeeze=False)[:, 0], drawn, strict=True):
-            xs, ys, times = grid_of(one, x, y)
-            image = axes.imshow(times, origin="lower", aspect="auto", cmap="viridis_r")
-            axes.set(title=one.study.name, xlabel=x, ylabel=y)
-            axes.set_xticks(range(len(xs)), map(str, xs))
-            axes.set_yticks(range(len(ys)), map(str, ys))
-            for row, line in enumerate(times):
-                for column, value in enumerate(line):
-                    text = "" if math.isnan(value) else text_of(value)
-                    axes.text(column, row, text, ha="center", va="center", fontsize="small")
-            figure.colorbar(image, ax=axes, label="best time, s")
-        try:
-            figure.savefig(file, format="svg", metadata={"Date": None})
-        except OSError as error:
-            raise UsageError(f"heatmap={file} cannot be written: {error.strerror or error}") from error
+    try:
+        with svg.figure(file, (7, 4.5 * len(drawn))) as figure:
+            panels = figure.subplots(len(drawn), 1, squeeze=False)[:, 0]
+            for axes, (one, (x, y)) in zip(panels, drawn, strict=True):
+                figure.colorbar(_draw_panel(axes, one, x, y), ax=axes, label="best time, s")
+    except OSError as error:
+        raise UsageError(f"heatmap={file} cannot be written: {error.strerror or error}") from error
+
+
+def _draw_panel(axes: Any, found: Found, x: str, y: str) -> Any:
+    """The image of one study."""
+    xs, ys, times = grid_of(found, x, y)
+    axes.set(title=found.study.name, xlabel=x, ylabel=y)
+    image = axes.imshow(times, origin="lower", aspect="auto", cmap="viridis_r")
+    axes.set_xticks(range(len(xs)), map(str, xs))
+    axes.set_yticks(range(len(ys)), map(str, ys))
+    for row, line in enumerate(times):
+        for column, value in enumerate(line):
+            text = "" if math.isnan(value) else text_of(value)
+            axes.text(column, row, text, ha="center", va="center", fontsize="small")
+    return image
 
 
 def axes_of(found: Found) -> list[str]:

@@ -10,6 +10,7 @@ from fusebench.cell import Trial
 from fusebench.contract import Cell, Device, Tunable
 from fusebench.discovery import Implementation, Kernel
 from fusebench.errors import UsageError
+from fusebench.inspection.targets import Target
 from fusebench.records.record import Record
 from fusebench.run import ended, one_case
 from fusebench.settings import Run
@@ -140,7 +141,7 @@ def _question(
 
 
 def compile_ahead(
-    this: Run, pool: Pool, found: Sequence[Found], search: Search, jobs: int, target: ahead.Target | None = None
+    this: Run, pool: Pool, found: Sequence[Found], search: Search, jobs: int, target: Target | None = None
 ) -> Iterator[ahead.Outcome]:
     """Compiles what the searches of some studies are going to try, as far as that is known, `jobs` configs at a time, and yields what
     became of each. One that does not compile is a record then. For a `target` that is not this machine's device each is one: nothing
@@ -168,7 +169,7 @@ def compile_ahead(
         yield outcome
 
 
-def _planned(found: Found, search: Search, jobs: int, target: ahead.Target | None) -> Sequence[Config]:
+def _planned(found: Found, search: Search, jobs: int, target: Target | None) -> Sequence[Config]:
     """The configs that a search tries. Of Optuna nobody knows: all that fit, where `jobs` processes compile them in the time in which one
     compiles those that are tried."""
     assert found.fits

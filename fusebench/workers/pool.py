@@ -129,7 +129,7 @@ class Worker:
 
     def _lost(self) -> WorkerLost:
         end = time.monotonic() + END_S
-        while not (ended := _has_ended(self.process)) and time.monotonic() < end:
+        while not (ended := has_ended(self.process)) and time.monotonic() < end:
             time.sleep(0.01)
         self.kill()  # while its number is still its own: the group may have members that live on
         code = self.process.returncode if ended else None
@@ -164,7 +164,7 @@ class Worker:
             return 0
 
 
-def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+def has_ended(process: subprocess.Popen[bytes]) -> bool:
     """Whether a child has ended; it stays to be waited for, so that its number is given to no other process."""
     if process.returncode is not None:
         return True

@@ -15,7 +15,7 @@ from fusebench.contract import Case, Device, Tunable
 from fusebench.inputs import Stored
 from fusebench.machine import DeviceInfo
 from fusebench.parity.verdict import Asked, Worst
-from fusebench.records.record import Spread
+from fusebench.records.record import Build, Spread
 from fusebench.timing.plan import Plan
 from fusebench.timing.summary import Timing
 from fusebench.tracing import calls
@@ -64,21 +64,12 @@ class BuildCell(Message, frozen=True):
 
 
 class Built(Message, frozen=True):
-    """The seconds, the bytes, the rounding points of the variant in the mode, the files of the first output, all tunables, the files of
-    `implementations` that were loaded and compiled, by name with their SHA-256 (sources.py), where the tunables are from, and
-    what there is to say of that (record.Build)."""
+    """What the record keeps of it, with all seconds of the first call; the files of the first output, and the files of
+    `implementations` that were loaded and compiled, by name with their SHA-256 (sources.py)."""
 
-    prepare_s: float
-    compile_s: float
-    points: tuple[str, ...]
-    peak_memory_bytes: int | None
-    written_bytes: int
+    build: Build
     outputs: tuple[Stored, ...]
-    config: Mapping[str, Tunable] = {}
     sources: Mapping[str, str] = {}
-    config_from: str = ""
-    config_note: str = ""
-    saved_bytes: int | None = None
 
 
 class AskFits(Message, frozen=True):

@@ -26,6 +26,7 @@ import numpy as np
 from fusebench import discovery, inputs, machine, memory, modes, sources
 from fusebench.backends import cuda, triton_interpreter
 from fusebench.contract import Device
+from fusebench.records.record import Build
 from fusebench.timing import cupti, yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
@@ -144,9 +145,10 @@ class Bench:
         self.repeats.see(0, output)
         points, files = found.points(variant, case.mode), self._save(self.repeats.first[0], folder, "first")
         made_of = sources.of_module(module.__name__, self.read) | sources.named(compiled)
-        return protocol.Built(
-            prepare_s, compile_s, points, peak_bytes, written_bytes(output), files, config, made_of, chosen.origin, chosen.note, saved
-        )  # fmt: skip
+        taken = Build(
+            prepare_s, compile_s, peak_bytes, written_bytes(output), points, config, chosen.origin, chosen.note, saved
+        )
+        return protocol.Built(taken, files, made_of)
 
     def repeat(self, asked: protocol.RepeatCell) -> protocol.Repeated | protocol.Refused:
         """Runs the cell in hand three times more: twice on the first set, to see whether the output is the same bit for bit, and on

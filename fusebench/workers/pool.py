@@ -93,7 +93,7 @@ class Worker:
         try:
             while not self.pipe.poll(max(0.0, min(LOOK_S, end - time.monotonic()))):
                 self._cut_log()
-                if _has_ended(self.process) and not self.pipe.poll(0):  # what it started may hold its end of the pipe
+                if has_ended(self.process) and not self.pipe.poll(0):  # what it started may hold its end of the pipe
                     raise self._lost()
                 if time.monotonic() >= end:
                     self.kill()
@@ -102,7 +102,7 @@ class Worker:
         except (EOFError, ConnectionError) as error:
             raise self._lost() from error
         except OSError as error:  # part of an answer, or one of an impossible length
-            raise (self._lost() if _has_ended(self.process) else self._unasked()) from error
+            raise (self._lost() if has_ended(self.process) else self._unasked()) from error
         except msgspec.MsgspecError as error:
             raise self._unasked() from error
         if isinstance(reply, protocol.Refused) and reply.fatal:

@@ -306,6 +306,7 @@ def test_a_log_is_looked_at_every_second_until_the_time_is_over(tmp_path, monkey
             return False
 
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(module, "has_ended", lambda process: False)
     worker = Worker(None, Silent(), tmp_path / "log")
     monkeypatch.setattr(Worker, "_cut_log", lambda self: cuts.append(now[0]))
     monkeypatch.setattr(Worker, "kill", lambda self: polls.append("killed"))

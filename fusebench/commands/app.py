@@ -8,6 +8,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -37,11 +38,21 @@ T = TypeVar("T")
 
 
 Job = Callable[[DictConfig, Path], int]  # from the configuration of a job and its folder to its exit code
-Prepared = tuple[Sequence[str], Path | None, Job, Sequence[str]]
 Kernels = Mapping[str, Kernel]
 RunJob = Callable[[Request, Path, Kernels, bool], int]  # from a job's request, its folder, and whether it goes on
 Complete = Callable[[Mapping[str, Any], Kernels], Mapping[str, Any]]
 ShowDry = Callable[[Kernels, Sequence[Path], Sequence[Request]], None]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A command line that was checked: the arguments that Hydra is to see, what is kept of a run or a sweep that goes on, the job, and
+    the words that start a sweep of the same."""
+
+    arguments: Sequence[str]
+    resumed: Path | None
+    job: Job
+    words: Sequence[str]
 
 
 def run_app(
@@ -105,7 +116,7 @@ def _prepare(
         chosen = jobs.as_plain(composed)
         return run_job(requests.of(chosen | {"retry": None} if sweep else chosen), run_folder, kernels, False)
 
-    return arguments, kept, job, arguments
+    return Prepared(arguments, kept, job, arguments)
 
 
 @compositions.kept()
@@ -115,37 +126,15 @@ def start(
 ) -> int:  # fmt: skip
     """Lets Hydra start the jobs of a command and returns the largest exit code.
 
-    `prepare` checks everything, and returns the arguments that Hydra is to see, what is kept of a run or a sweep that goes on, the
-    job, and the words that start a sweep of the same; where there is only something to show it exits. Whatever it raises leaves
-    nothing behind. `show_sweep` shows the jobs of a multirun together, by their folders. `code_of` reads the exit code of a job off its folder: a launcher may run
-    the job in another process, or on another machine.
+    `prepare` checks everything; where there is only something to show it exits, and whatever it raises leaves nothing behind.
+    `show_sweep` shows the jobs of a multirun together, by their folders. `code_of` reads the exit code of a job off its folder: a
+    launcher may run the job in another process, or on another machine.
     """
-    codes: list[int] = []
-    stopped: list[BaseException] = []
-    resumed, new = None, folder.moment()
-    named: str | None = None
-    OmegaConf.register_new_resolver("run_dir", lambda _: str(resumed.parent if resumed else named or new), replace=True)
+    moment = folder.moment()
+    OmegaConf.register_new_resolver("run_dir", lambda _: str(moment), replace=True)
     sys.argv = [f"fusebench {command}", *arguments]
     try:
-        arguments, resumed, job, words = prepare()
-        sys.argv[1:] = command_line.keys_first(arguments)
-        if command_line.flags(arguments).shell_completion:
-            sys.argv[0] = "fusebench"  # what the shell completes
-        overrides = command_line.parse(arguments)
-        multirun = command_line.flags(arguments).multirun
-        named = command_line.last("hydra.sweep.dir" if multirun else "hydra.run.dir", overrides)
-        named = named or command_line.last("out_dir", overrides)
-        if named is not None and any(o.key_or_group == "out_dir" and o.is_sweep_override() for o in overrides):
-            raise UsageError("out_dir has several values: a sweep lies in one folder, in which each job has its own")
-        elsewhere = named or any(o.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") for o in overrides)
-        if not resumed and not elsewhere and not command_line.only_shows(arguments):
-            new = folder.new()
-        run_folder = resumed.parent if resumed else Path(str(named)) if named else new
-        begins = not resumed and not command_line.only_shows(arguments)
-        if multirun and begins and "$" not in str(run_folder):
-            folder.keep_sweep(words, run_folder, command)
-        pattern = f"**/{FILE}" if multirun else FILE
-        others = set() if resumed else set(run_folder.glob(pattern))  # of earlier runs in a folder that was named
+        this = _begin(command, prepare())
     except SystemExit as end:  # --version, --help, dry_run=true
         return int(end.code or 0)
     except UsageError as error:
@@ -154,11 +143,80 @@ def start(
         raise
     except OSError as error:  # a path that is too long, a folder that may not be read
         return fail(UsageError(str(error)))
+    codes: list[int] = []
+    try:
+        if (code := _through_hydra(command, this, codes)) is not None:
+            return code
+    finally:
+        if this.new:
+            folder.remove_empty(this.new)
+    if not this.shows and 2 not in codes:  # what cannot be read was said
+        found = set(this.folder.glob(this.pattern)) - this.others
+        folders = sorted({file.parent for file in found}, key=runs.order)
+        codes += [code_of(folder) for folder in folders]
+        if len(folders) > 1 and not this.quiet:
+            show_sweep(folders)
+        if this.multirun and INTERRUPTED in codes:
+            print(
+                f"interrupted: {len(folders)} jobs have begun; go on with {shlex.quote(f'resume={this.folder.resolve()}')}",
+                file=sys.stderr,
+            )
+    return max(codes, default=0)
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """What Hydra is about to run, or only to show: `folder` is the run's or the sweep's, `new` where it was made for it, `others` are the
+    records that lay there before."""
+
+    job: Job
+    resumed: Path | None
+    multirun: bool
+    shows: bool
+    quiet: bool
+    folder: Path
+    new: Path | None
+    others: frozenset[Path]
+
+    @property
+    def pattern(self) -> str:
+        """Of the records below the folder."""
+        return f"**/{FILE}" if self.multirun else FILE
+
+
+def _begin(command: str, prepared: Prepared) -> _Begun:
+    """Hands Hydra its arguments and the folder, in which what starts a sweep again is kept. Raises UsageError."""
+    arguments, resumed = prepared.arguments, prepared.resumed
+    sys.argv[1:] = command_line.keys_first(arguments)
+    flags, shows = command_line.flags(arguments), command_line.only_shows(arguments)
+    if flags.shell_completion:
+        sys.argv[0] = "fusebench"  # what the shell completes
+    overrides = command_line.parse(arguments)
+    named = command_line.last("hydra.sweep.dir" if flags.multirun else "hydra.run.dir", overrides)
+    named = named or command_line.last("out_dir", overrides)
+    if named is not None and any(o.key_or_group == "out_dir" and o.is_sweep_override() for o in overrides):
+        raise UsageError("out_dir has several values: a sweep lies in one folder, in which each job has its own")
+    elsewhere = named or any(o.key_or_group in ("hydra.run.dir", "hydra.sweep.dir") for o in overrides)
+    new = None if resumed or elsewhere or shows else folder.new()
+    place = resumed.parent if resumed else Path(str(named)) if named else new or folder.moment()
+    OmegaConf.register_new_resolver("run_dir", lambda _: str(place), replace=True)
+    if flags.multirun and not resumed and not shows and "$" not in str(place):
+        folder.keep_sweep(prepared.words, place, command)
+    quiet = bool(command_line.last("quiet", overrides))
+    this = _Begun(prepared.job, resumed, flags.multirun, shows, quiet, place, new, frozenset())
+    # of earlier runs in a folder that was named
+    return this if resumed else replace(this, others=frozenset(place.glob(this.pattern)))
+
+
+def _through_hydra(command: str, this: _Begun, codes: list[int]) -> int | None:
+    """Has Hydra run the jobs, whose exit codes are added, or show what it was asked for. Returns the exit code where that is not for the
+    jobs to say."""
+    stopped: list[BaseException] = []
 
     def task(composed: DictConfig) -> None:
         try:
-            own = resumed.parent if resumed and not multirun else Path(HydraConfig.get().runtime.output_dir)
-            codes.append(job(composed, own))
+            own = HydraConfig.get().runtime.output_dir
+            codes.append(this.job(composed, this.folder if this.resumed and not this.multirun else Path(own)))
         except UsageError as error:
             codes.append(fail(error))
         except BaseException as error:  # for the handlers below: Hydra would print it in its own way, at length
@@ -174,36 +232,23 @@ def start(
         if stopped and isinstance(stopped[0], StorageError):
             print(f"fusebench: the run ends here: {stopped[0]}", file=sys.stderr)
             return 1
-        if stopped and not (multirun and isinstance(stopped[0], KeyboardInterrupt)):
+        if stopped and not (this.multirun and isinstance(stopped[0], KeyboardInterrupt)):
             raise stopped[0] from None
         if not stopped and end.code != INTERRUPTED:
             return 2 if end.code else 0
         codes.append(INTERRUPTED)
     except KeyboardInterrupt:  # between two jobs
-        if not multirun:
+        if not this.multirun:
             raise
         codes.append(INTERRUPTED)
     except BrokenPipeError:  # what --help and --cfg print; cli.main has seen to it
         raise
     except OSError as error:  # Hydra makes the folder that was named
-        return fail(folder.unwritable(Path(error.filename or run_folder), error))
-    except (
-        Exception
-    ) as error:  # from Hydra's own part, which our keys, checked above, do not reach: a `hydra.…` key or a flag
+        return fail(folder.unwritable(Path(error.filename or this.folder), error))
+    # from Hydra's own part, which our keys, checked above, do not reach: a `hydra.…` key or a flag
+    except Exception as error:
         return fail(UsageError(command_line.one_line(error)))
-    finally:
-        folder.remove_empty(new)
-    if not command_line.only_shows(arguments) and 2 not in codes:  # what cannot be read was said
-        folders = sorted({file.parent for file in set(run_folder.glob(pattern)) - others}, key=runs.order)
-        codes += [code_of(folder) for folder in folders]
-        if len(folders) > 1 and not command_line.last("quiet", overrides):
-            show_sweep(folders)
-        if multirun and INTERRUPTED in codes:
-            print(
-                f"interrupted: {len(folders)} jobs have begun; go on with {shlex.quote(f'resume={run_folder.resolve()}')}",
-                file=sys.stderr,
-            )
-    return max(codes, default=0)
+    return None
 
 
 def check_files(composed: Mapping[str, Any], overrides: Sequence[Any]) -> None:

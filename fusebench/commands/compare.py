@@ -101,7 +101,7 @@ def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepa
         begun = resumed is not None and (run_folder / "compare.yaml").is_file()  # of a sweep some jobs may not have
         return _run(sources, plans.of({"overrides": lines}), lines, run_folder, begun)
 
-    return rest, resumed, job, [*map(_fixed, sources), *rest]
+    return app.Prepared(rest, resumed, job, [*map(_fixed, sources), *rest])
 
 
 def _fixed(source: Source) -> str:

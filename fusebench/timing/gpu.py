@@ -34,6 +34,19 @@ Arguments = Sequence[Any]
 _markers: WeakKeyDictionary[Any, cupti.Marker] = WeakKeyDictionary()
 
 
+@dataclass(frozen=True)
+class Sampling:
+    """A call of a back end with the ring of its inputs, its samples so far, the back end's flush, and how many of these stand before
+    each call."""
+
+    backend: Backend
+    call: Callable[..., Any]
+    ring: Ring | Sequence[Arguments]
+    samples: Samples
+    marker: cupti.Marker
+    flushes: int
+
+
 @dataclass
 class Turn:
     """One call of a chunk: its input set, the inputs, for warm caches those of the untimed call before it, whether it is isolated, and if so the
@@ -81,8 +94,9 @@ def measure(
     lead = max(marker.duration - _flush_host(backend), marker.duration / 10)
     for_launch, for_call = 1.5 * statistics.median(samples.host) / lead, min(each / marker.duration, MOST_FLUSHES)
     flushes = max(FLUSHES, math.ceil(max(for_launch, for_call)))
+    this = Sampling(backend, call, ring, samples, marker, flushes)
     if plan.cache == "warm":
-        samples.launches = _launches(backend, call, ring, marker, flushes)
+        samples.launches = _launches(this)
         if plan.regime == "sustained":
             most = min(SUSTAINED_CALLS // samples.launches, math.ceil(SUSTAINED_S / each))
             samples.run = together(ring, max(2, most))
@@ -96,7 +110,7 @@ def measure(
             each * (2 if plan.cache == "warm" else 1) + flushes * marker.duration
         )  # a warm call has an untimed one before it
         count = max(1, min(CHUNK, plan.calls - kept[0], int((end - time.perf_counter()) / turn)))
-        take(backend, call, ring, samples, marker, flushes, count)
+        take(this, count)
         after = state.read("cuda")
         if slowdown := before.slowdown or after.slowdown:
             samples.discarded += len(samples.time) - kept[0]
@@ -163,18 +177,15 @@ def _flush_host(backend: Backend) -> float:
     return took / FLUSHES
 
 
-def _queued(
-    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], samples: Samples,
-    marker: cupti.Marker, flushes: int, count: int,
-) -> None:  # fmt: skip
+def _queued(this: Sampling, count: int) -> None:
     """Adds a chunk of queued calls with isolated ones among them."""
-    count = together(ring, count)
+    samples, count = this.samples, together(this.ring, count)
     kinds = [False] * count
     for number in range(min(CHECKS, count)):
         kinds.insert((number + 1) * len(kinds) // (CHECKS + 1), True)
-    turns = _turns(ring, samples, kinds)
-    profile = _profile(backend, _chunk(backend, call, ring, samples, turns, flushes))
-    found = cupti.split(profile.kernels, marker, flushes, len(turns))
+    turns = _turns(this, kinds)
+    profile = _profile(this.backend, _chunk(this, turns))
+    found = cupti.split(profile.kernels, this.marker, this.flushes, len(turns))
     samples.profiles.append(profile.advance(turns, found))
     _check(samples, turns, found)
     for turn, seen in zip(turns, found, strict=True):
@@ -184,34 +195,31 @@ def _queued(
             samples.busy.append(cupti.busy(own.kernels))
 
 
-def _isolated(
-    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], samples: Samples,
-    marker: cupti.Marker, flushes: int, count: int,
-) -> None:  # fmt: skip
+def _isolated(this: Sampling, count: int) -> None:
     """Adds a chunk of isolated calls: timed without the profiler, which costs every launch a little, and checked with it."""
-    timed = _turns(ring, samples, [True] * together(ring, count))
-    _chunk(backend, call, ring, samples, timed, flushes)()
+    samples = this.samples
+    timed = _turns(this, [True] * together(this.ring, count))
+    _chunk(this, timed)()
     samples.time += [turn.wall for turn in timed]
-    checked = _turns(ring, samples, [True] * together(ring, CHECKS))
-    profile = _profile(backend, _chunk(backend, call, ring, samples, checked, flushes))
-    found = cupti.split(profile.kernels, marker, flushes, len(checked))
+    checked = _turns(this, [True] * together(this.ring, CHECKS))
+    profile = _profile(this.backend, _chunk(this, checked))
+    found = cupti.split(profile.kernels, this.marker, this.flushes, len(checked))
     samples.profiles.append(profile.advance(checked, found))
     _check(samples, checked, found)
     samples.busy += [check.busy for check in samples.check[-len(checked) :]]
 
 
-def _turns(ring: Ring | Sequence[Arguments], samples: Samples, isolated: Sequence[bool]) -> list[Turn]:
+def _turns(this: Sampling, isolated: Sequence[bool]) -> list[Turn]:
     """The next calls, with their inputs."""
+    ring, samples = this.ring, this.samples
     places = [(len(samples.time) + number) % len(ring) for number in range(len(isolated))]
     warm = samples.plan.cache == "warm"
     return [Turn(p, ring[p], ring[p] if warm else None, kind) for p, kind in zip(places, isolated, strict=True)]
 
 
-def _chunk(
-    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], samples: Samples,
-    turns: Sequence[Turn], flushes: int,
-) -> Callable[[], None]:  # fmt: skip
+def _chunk(this: Sampling, turns: Sequence[Turn]) -> Callable[[], None]:
     """What makes the calls, one after the other behind its flushes, and waits for the device at the end."""
+    backend, call, ring, samples, flushes = this.backend, this.call, this.ring, this.samples, this.flushes
     backend.wait([turn.arguments for turn in turns])
 
     def chunk() -> None:
@@ -257,15 +265,13 @@ def _check(samples: Samples, turns: Sequence[Turn], found: Sequence[cupti.Call])
             samples.check.append(Check(turn.wall, own.span, cupti.busy(own.kernels), gap))
 
 
-def _sustained(
-    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], samples: Samples,
-    marker: cupti.Marker, flushes: int, _: int,
-) -> None:  # fmt: skip
+def _sustained(this: Sampling, _: int) -> None:
     """Adds one sample: the mean of calls back to back. Where the device is busy nearly throughout, that is from the first
     kernel's start to the last one's end; else by the wall without the profiler, which costs every launch a little."""
-    turn, chunk = _row(backend, call, ring, samples, flushes)
-    profile = _profile(backend, chunk)
-    (seen,) = cupti.split(profile.kernels, marker, flushes, 1)
+    samples = this.samples
+    turn, chunk = _row(this)
+    profile = _profile(this.backend, chunk)
+    (seen,) = cupti.split(profile.kernels, this.marker, this.flushes, 1)
     samples.profiles.append(profile.advance())
     count, busy, launches = len(seen.kernels), cupti.busy(seen.kernels), samples.launches or 0
     if count != samples.run * launches:
@@ -275,7 +281,7 @@ def _sustained(
     samples.check.append(Check(turn.wall, seen.span, busy, max(0.0, turn.flush_wall - seen.flushes)))
     took = seen.span
     if samples.timer == "wall":
-        unseen, chunk = _row(backend, call, ring, samples, flushes)
+        unseen, chunk = _row(this)
         chunk()
         took = unseen.wall
     samples.time.append(took / samples.run)
@@ -284,10 +290,9 @@ def _sustained(
     samples.kernels_seen.update(k.name for k in seen.kernels)
 
 
-def _row(
-    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], samples: Samples, flushes: int
-) -> tuple[Turn, Callable[[], None]]:
+def _row(this: Sampling) -> tuple[Turn, Callable[[], None]]:
     """What makes calls back to back behind flushes that are waited for, and where their times will stand."""
+    backend, call, ring, samples, flushes = this.backend, this.call, this.ring, this.samples, this.flushes
     first = len(samples.time) * samples.run
     places = [number % len(ring) for number in range(first, first + samples.run)]
     waiting = [ring[place] for place in places]
@@ -329,19 +334,17 @@ def _profile(backend: Backend, chunk: Callable[[], None]) -> Profile:
     return Profile(kernels, began, first.end, took, max(k.end for k in (first, *kernels)) - first.end)
 
 
-def _launches(
-    backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Arguments], marker: cupti.Marker, flushes: int
-) -> int:
+def _launches(this: Sampling) -> int:
     """Kernels of one call."""
-    arguments = ring[0]
-    backend.wait(arguments)
+    arguments = this.ring[0]
+    this.backend.wait(arguments)
 
     def one() -> None:
-        for _ in range(flushes):
-            backend.flush()
-        backend.wait(call(*arguments))
+        for _ in range(this.flushes):
+            this.backend.flush()
+        this.backend.wait(this.call(*arguments))
 
-    return len(cupti.split(cupti.record(one), marker, flushes, 1)[0].kernels)
+    return len(cupti.split(cupti.record(one), this.marker, this.flushes, 1)[0].kernels)
 
 
 def _last(seen: cupti.Call, launches: int) -> cupti.Call:

@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-BLOCK = (
-    2**18
-)  # elements at a time, which take a core 1 to 4 ms: a Philox of their own takes 20 µs, and they fit into a core's cache
+# elements at a time, which take a core 1 to 4 ms: a Philox of their own takes 20 µs, and they fit into a core's cache
+BLOCK = 2**18
 
 T = TypeVar("T")
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fusebench.contract import Device
+from fusebench.memory import kilobytes
 
 PACKAGES = (
     "fusebench", "torch", "triton", "jax", "jaxlib", "flax", "jax-triton", "cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "numpy"
@@ -126,11 +127,8 @@ def reset_peak_rss() -> int | None:
 
 def peak_rss() -> int | None:
     """The highest resident set of this process in bytes since `reset_peak_rss`, or None where /proc does not tell."""
-    try:
-        status = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")), None)
+    highest = kilobytes(Path("/proc/self/status"), "VmHWM")
+    return None if highest is None else highest * 1024
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ OOM_SCORE = 1000  # the highest oom_score_adj: the kernel ends this process befo
 def free_bytes() -> int | None:
     """Host memory that can still be taken, in bytes: the kernel's estimate, less where a control group (v2) allows less.
     None where /proc does not tell."""
-    available = _kilobytes(Path("/proc/meminfo"), "MemAvailable")
+    available = kilobytes(Path("/proc/meminfo"), "MemAvailable")
     if available is None:
         return None
     try:
@@ -30,7 +30,7 @@ def free_bytes() -> int | None:
 @contextlib.contextmanager
 def limited() -> Iterator[None]:
     """Within it this process may take what is free now. Raises MemoryError, with that figure, for more."""
-    free, held = free_bytes(), _kilobytes(Path("/proc/self/status"), "VmData")
+    free, held = free_bytes(), kilobytes(Path("/proc/self/status"), "VmData")
     if free is None or held is None:
         yield
         return
@@ -53,7 +53,8 @@ def be_killed_first() -> None:
         Path("/proc/self/oom_score_adj").write_text(str(OOM_SCORE))
 
 
-def _kilobytes(file: Path, name: str) -> int | None:
+def kilobytes(file: Path, name: str) -> int | None:
+    """What a file of /proc says of that name; None where it does not."""
     try:
         lines = file.read_text().splitlines()
     except OSError:

@@ -20,10 +20,8 @@ from fusebench.terminal import WIDEST, console, print_table
 from fusebench.timing.summary import Clocks, Timing, seconds
 
 COLOURS = {"ok": "green", "skipped": "dim"}
-FAR, FAR_S = (
-    10.0,
-    5e-4,
-)  # a time so many times the best one, and so much beyond it, is marked: launches alone do not explain it
+# a time so many times the best one, and so much beyond it, is marked: launches alone do not explain it
+FAR, FAR_S = 10.0, 5e-4
 # Columns by their importance, the least first: those are left out where the terminal is narrow
 LEAST_OF_TIMES = ("launches", "peak", "saved", "wall", "best", "host", "GB/s", "TFLOP/s", "yardstick")
 LEAST_OF_PARITY = ("max |error|", "± budget", "worst at", "expected", "got")

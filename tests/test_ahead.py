@@ -76,7 +76,7 @@ def test_what_fails_in_the_compiler_costs_its_own_row_and_is_never_built(planted
     kept = store.read(this.folder, Record)
     assert len(kept) == 6 and all(r.ended and r.source for r in kept), "each is on disk"
     assert not [f for f in this.folder.iterdir() if f.name.startswith(".inputs")]
-    list(study.run(this, pool, one, search, lambda record: None))
+    list(study.run(this, pool, one, search))
     assert [c["compiler"] for c in pool.built] == ["right"] * 2 and len(one.records) == 8
     assert list(study.compile_ahead(this, pool, [one], search, jobs=2)) == [], "what is on record is not compiled again"
 

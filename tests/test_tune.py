@@ -263,7 +263,7 @@ def planted(root, tmp_path):
 def test_a_hundred_bad_configs_cost_no_other_row(planted):
     this, pool, found = planted
     one = found(NUMBER=tuple(range(20)), how=("right", *BAD, "misfit"))
-    records = list(study.run(this, pool, one, Search("grid", None, 0), lambda record: None))
+    records = list(study.run(this, pool, one, Search("grid", None, 0)))
     assert len(one.fits.misfits) == 20 and len(records) == 120
     by_how = {how: [r for r in records if r.cell.config["how"] == how] for how in ("right", *BAD)}
     assert {how: {r.status for r in own} for how, own in by_how.items()} == {
@@ -284,20 +284,18 @@ def test_a_search_that_was_cut_off_runs_nothing_twice(planted, strategy):
     space = {"NUMBER": (0, 1, 2, 3, 4), "how": ("right", "crashes", "misfit")}
     search = Search(strategy, 8, seed=3)
     whole = found(**space)
-    list(study.run(this, pool, whole, search, lambda record: None))
+    list(study.run(this, pool, whole, search))
     order, pool.built = pool.built, []
     assert len(order) == 8 and order[0] == {"NUMBER": 2, "how": "right"}, "the default first"
     (this.folder / store.FILE).unlink()
 
-    def interrupt(record):
-        if len(pool.built) == 5:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        list(study.run(this, pool, found(**space), search, interrupt))
+    first = study.run(this, pool, found(**space), search)
+    while len(pool.built) < 5:
+        next(first)
+    first.close()
     again = found(**space)
     again.records = {strategies.key(r.cell.config): r for r in store.read(this.folder, Record)}
-    list(study.run(this, pool, again, search, lambda record: None))
+    list(study.run(this, pool, again, search))
     assert pool.built == order, "the same search, in two parts"
 
 
@@ -309,7 +307,7 @@ def test_a_full_disk_ends_the_search(planted, monkeypatch):
 
     monkeypatch.setattr(store, "append", full)
     with pytest.raises(StorageError):
-        list(study.run(this, pool, found(NUMBER=(0, 1), how=("right",)), Search("grid", None, 0), lambda record: None))
+        list(study.run(this, pool, found(NUMBER=(0, 1), how=("right",)), Search("grid", None, 0)))
 
 
 # What is kept
@@ -322,7 +320,7 @@ def decided(planted, monkeypatch):
 
     def decide(times, default_how="right"):
         one = found(NUMBER=tuple(range(len(times))), how=("right",))
-        list(study.run(this, pool, one, Search("grid", None, 0), lambda record: None))
+        list(study.run(this, pool, one, Search("grid", None, 0)))
         asked = []
 
         def plan(side, number, do, turn):
@@ -373,7 +371,7 @@ def test_a_runner_up_that_wins_the_pairs_takes_the_place_of_the_fastest(decided)
 def test_the_default_that_was_fastest_is_kept_without_pairs(planted):
     this, pool, found = planted
     one = found(NUMBER=(2, 3), how=("right",))
-    list(study.run(this, pool, one, Search("grid", None, 0), lambda record: None))
+    list(study.run(this, pool, one, Search("grid", None, 0)))
     (decision,) = confirm.decide(this, [one], confirm.Plan(5, 1, 0.99), None)
     assert decision.is_default and decision.why == "no config was faster" and confirm.entry(decision, this).config == {}
 
@@ -381,7 +379,7 @@ def test_the_default_that_was_fastest_is_kept_without_pairs(planted):
 def test_a_config_that_is_hardly_faster_is_a_tie_without_pairs(planted):
     this, pool, found = planted
     one = found(NUMBER=(2, 1), how=("right",))
-    list(study.run(this, pool, one, Search("grid", None, 0), lambda record: None))
+    list(study.run(this, pool, one, Search("grid", None, 0)))
     first = one.ranked[0]
     timing = replace(first.timing, median=one.ranked[1].timing.median / 1.01)
     one.records[strategies.key(first.cell.config)] = replace(first, timing=timing)
@@ -394,7 +392,7 @@ def test_the_processes_of_a_pair_serve_all_studies(planted, monkeypatch):
     two = [found(NUMBER=(0, 2), how=("right",)), found(NUMBER=(1, 2), how=("right",))]
     two[1].study = replace(two[1].study, cell=replace(two[1].study.cell, seed=1))
     for one in two:
-        list(study.run(this, pool, one, Search("grid", None, 0), lambda record: None))
+        list(study.run(this, pool, one, Search("grid", None, 0)))
     pools = Pools()
     monkeypatch.setattr(pairs, "Pool", pools)
     decisions = confirm.decide(this, two, confirm.Plan(5, 1, 0.99), lambda match: None)
@@ -407,18 +405,14 @@ def test_the_processes_of_a_pair_serve_all_studies(planted, monkeypatch):
 def test_a_study_without_a_time_keeps_nothing(planted):
     this, pool, found = planted
     one = found(NUMBER=(0, 1), how=("wrong",))
-    list(study.run(this, pool, one, Search("grid", 1, 0), lambda record: None))
+    list(study.run(this, pool, one, Search("grid", 1, 0)))
     one.records = {k: r for k, r in one.records.items() if r.status != "ok"}
     assert confirm.decide(this, [one], confirm.Plan(5, 1, 0.99), None) == []
 
 
 def test_the_exit_code_is_that_of_studies_without_a_time(planted, tmp_path):
     this, pool, found = planted
-    list(
-        study.run(
-            this, pool, found(NUMBER=(2,), how=("right", "crashes")), Search("grid", None, 0), lambda record: None
-        )
-    )
+    list(study.run(this, pool, found(NUMBER=(2,), how=("right", "crashes")), Search("grid", None, 0)))
     assert tune._code_of(this.folder) == 0, "a config that crashes is a finding, not a failure"
     one = provenance.new_record(Cell(make_case(this.kernels["double"], "odd"), "torch_planted", "default"), "cpu")
     store.append(this.folder, replace(one, status="wrong"))
@@ -428,7 +422,7 @@ def test_the_exit_code_is_that_of_studies_without_a_time(planted, tmp_path):
 def test_the_heat_map_has_the_best_time_at_each_pair_of_values(planted, tmp_path):
     this, pool, found = planted
     one = found(NUMBER=(0, 3, 1), how=("right", "wrong"))
-    list(study.run(this, pool, one, Search("grid", None, 0), lambda record: None))
+    list(study.run(this, pool, one, Search("grid", None, 0)))
     assert results.axes_of(one) == ["NUMBER"]
     xs, ys, times = results.grid_of(one, "NUMBER", "how")
     assert (xs, ys, times) == ([0, 1, 2, 3], ["right"], [[0.001, 0.002, 0.003, 0.004]])
@@ -438,7 +432,7 @@ def test_the_heat_map_is_an_svg(planted, tmp_path):
     pytest.importorskip("matplotlib")
     this, pool, found = planted
     one = found(NUMBER=(0, 3), how=("right", "wrong"))
-    list(study.run(this, pool, one, Search("grid", None, 0), lambda record: None))
+    list(study.run(this, pool, one, Search("grid", None, 0)))
     for record in list(one.records.values()):  # as if `wrong` had a time as well
         other = replace(record, status="ok", cell=replace(record.cell, config={**record.cell.config, "how": "wrong"}))
         if record.timing:

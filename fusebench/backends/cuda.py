@@ -30,9 +30,8 @@ SHARED = Path(__file__).resolve().parents[2] / KERNELS
 STANDARD = "c++17"
 VERSIONED = ("cuda_runtime_api.h", "cuda/std/__cccl/version.h")  # of CUDA's headers, those that say which they are
 PACKAGES = "nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt"
-LINEINFO = (
-    "FUSEBENCH_LINEINFO"  # where it is set, machine code says which lines it is of: the code itself stays the same
-)
+# where it is set, machine code says which lines it is of: the code itself stays the same
+LINEINFO = "FUSEBENCH_LINEINFO"
 STORE_BYTES = 2**30  # of cubins on disk, some thousand: behind that, each one more takes a look at all
 DEFAULT_SHARED_MEMORY = 48 * 1024  # what a block gets without asking for more
 

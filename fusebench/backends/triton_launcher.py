@@ -11,28 +11,12 @@ from fusebench.backends.calls import Argument, Fixed, Given, Made, Number, arriv
 from fusebench.backends.parameters import Parameters
 
 DTYPES = {"*fp32": "float32", "*fp16": "float16", "*bf16": "bfloat16", "*i32": "int32", "*i64": "int64"}
-SIZES = {
-    "i1": 1,
-    "i8": 1,
-    "i16": 2,
-    "i32": 4,
-    "i64": 8,
-    "u1": 1,
-    "u8": 1,
-    "u16": 2,
-    "u32": 4,
-    "u64": 8,
-    "fp32": 4,
-}  # bytes of a number
+# bytes of a number
+SIZES = {"i1": 1, "i8": 1, "i16": 2, "i32": 4, "i64": 8, "u1": 1, "u8": 1, "u16": 2, "u32": 4, "u64": 8, "fp32": 4}
 # of a compiled kernel's metadata, what a launch would have to see to
-SPECIAL = [
-    "launch_cooperative_grid",
-    "launch_cluster",
-    "launch_pdl",
-    "global_scratch_size",
-    "profile_scratch_size",
-    "tensordesc_meta",
-]
+SPECIAL = (
+    "launch_cooperative_grid", "launch_cluster", "launch_pdl", "global_scratch_size", "profile_scratch_size", "tensordesc_meta"
+)  # fmt: skip
 
 
 class TritonLauncher:

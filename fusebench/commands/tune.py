@@ -200,7 +200,7 @@ def _search_one(job: _Job, pool: Pool, found: Found, bar: Any, task: Any) -> Non
     assert found.fits
     budget = job.search.budget(len(found.fits.fitting))
     job.this.on_phase = _on_phase(bar, task, found, budget)
-    for record in study.run(job.this, pool, found, job.search, lambda record: None):
+    for record in study.run(job.this, pool, found, job.search):
         bar.advance(task)
         if job.asked.chosen.get("verbose"):
             print(report.ended(record, len(found.records), budget), file=sys.stderr, flush=True)

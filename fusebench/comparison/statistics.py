@@ -18,9 +18,8 @@ from scipy import special
 SAME = 0.02  # a difference of at most this is none
 PAIRS = 10  # of processes, without the key: the fewest that find 5 % also where pairs differ by 2 % (docs/timing.md)
 FEWEST = 5  # pairs that have an interval: with 4, one resample in 64 is of one value alone
-WIDEST = (
-    2  # Student's intervals wide at most: less would cost coverage where pairs fall into two groups, more gains none
-)
+# Student's intervals wide at most: less would cost coverage where pairs fall into two groups, more gains none
+WIDEST = 2
 RESAMPLES = 4000  # of the bootstrap; its seed is fixed, so that the same pairs always get the same verdict
 
 

@@ -17,10 +17,8 @@ from fusebench.workers.pool import environment
 NAME = "compute-sanitizer"
 TOOLS = ("memcheck", "racecheck", "synccheck", "initcheck")
 ANSWER_S = 60.0  # for --version and --help
-FIRST_PORT, PORTS = (
-    49152,
-    16,
-)  # by which a tool talks to its program: each place among those that work side by side has its own
+# by which a tool talks to its program: each place among those that work side by side has its own
+FIRST_PORT, PORTS = 49152, 16
 # More reports than a broken kernel needs, and fewer than fill a disk
 PRINTED = 10_000
 PADDING = 512  # bytes behind every allocation, so that what runs over its end does not hit the next one
@@ -100,9 +98,8 @@ def variables(python: str, cores: Sequence[int]) -> Mapping[str, str]:
     read beyond an array's end, or before it was written, is an earlier array's, and no tool sees it."""
     env = environment("cuda", python, cores)
     env.update(PYTORCH_NO_CUDA_MEMORY_CACHING="1", XLA_PYTHON_CLIENT_ALLOCATOR="platform")
-    env["XLA_FLAGS"] = (
-        f"{env.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0".strip()
-    )  # it would run kernels of no interest
+    # autotuning would run kernels of no interest
+    env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} --xla_gpu_autotune_level=0".strip()
     env[LINEINFO] = "1"
     env.update(dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), str(len(cores))))
     return env

@@ -56,9 +56,8 @@ def sweep(chosen: Mapping[str, Pairs], paths: Sequence[Path]) -> Outcomes:
     discovery.use_roots(roots)
     device = "cuda" if machine.gpu() else "cpu"
     threads = check_threads(os.environ.get("FUSEBENCH_THREADS") or None) if device == "cpu" else None
-    this = Run(
-        kernels, roots, Path.cwd() / "run", Settings(device, Plan(TIME_S), threads=threads)
-    )  # asv deletes its working folder
+    # asv deletes its working folder
+    this = Run(kernels, roots, Path.cwd() / "run", Settings(device, Plan(TIME_S), threads=threads))
     for record in run(this, cells):
         outcomes[key_of(record.kernel, record.label, record.case.id)] = _read(record)
         print(f"{record.status}  {record.kernel} {record.case.id} {record.label}", flush=True)  # a dot in asv's output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fusebench.cell import Trial
@@ -181,7 +181,7 @@ def _planned(found: Found, search: Search, jobs: int, target: Target | None) -> 
     return list(itertools.islice(first.values(), budget))
 
 
-def run(this: Run, pool: Pool, found: Found, search: Search, on_record: Callable[[Record], None]) -> Iterator[Record]:
+def run(this: Run, pool: Pool, found: Found, search: Search) -> Iterator[Record]:
     """Tries the default and then what the strategy chooses, in `found`, whose records so far are not run again. Yields each record once
     it is on disk. Raises StorageError where the disk takes no more."""
     assert found.fits
@@ -191,7 +191,6 @@ def run(this: Run, pool: Pool, found: Found, search: Search, on_record: Callable
         def evaluate(config: Config) -> float | None:
             record = run_cell(found.study.with_config(config))
             found.records[strategies.key(config)] = record
-            on_record(record)
             return seconds(record)
 
         strategy = strategies.after(found.default, _strategy(this, pool, found, search))

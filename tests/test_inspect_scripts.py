@@ -90,6 +90,14 @@ def test_a_script_gives_the_bits_that_the_harness_got(name, saved, printed, kern
     assert ("interpreter: no time" in printed[name]) == ("triton" in name) != ("median" in printed[name])
 
 
+def test_a_gpu_that_is_not_there_is_refused_in_one_line(monkeypatch, capsys):
+    monkeypatch.setattr(script, "has_gpu", lambda: False)
+    monkeypatch.setattr(sys, "argv", ["run.py", "--device", "cuda"])
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    assert ended.value.code == 2 and "there is no NVIDIA GPU here; --device cpu works" in capsys.readouterr().err
+
+
 def test_without_a_gpu_cuda_says_so(saved, printed):
     assert "cuda cannot run on cpu: needs an NVIDIA GPU" in printed["cuda"]
 

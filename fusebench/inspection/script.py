@@ -34,6 +34,8 @@ def main() -> int:
     arguments.add_argument("--save", type=Path, help="an .npz file that gets the outputs, bfloat16 as its bits")
     arguments.add_argument("--calls", type=int, default=100, help="timed calls, at the most")
     asked = arguments.parse_args()
+    if asked.device == "cuda" and not has_gpu():
+        arguments.error("--device cuda: there is no NVIDIA GPU here; --device cpu works")
     cell = json.loads((HERE / "cell.json").read_text())
     prepare_process(asked.device)
     framework = Torch(asked.device) if cell["backend"] == "torch" else Jax(asked.device)

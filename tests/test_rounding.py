@@ -131,12 +131,23 @@ def test_functions_err_by_themselves_and_all_alike(evaluate, spacings):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("point", ["round", "narrow"])
 def test_a_stored_point_errs_by_half_a_spacing_of_its_own(dtype, point):
-    errors = drawn(noisy(dtype, points=("a",)), lambda r: getattr(r, point)("a", np.full(400, 3.0)) - 3) / (
+    errors = drawn(noisy(dtype, points=("a",)), lambda r: getattr(r, point)("a", np.full(400, 3.0003)) - 3.0003) / (
         4 * HALF[dtype]
     )
     own, _ = parts(errors)
     assert own == pytest.approx(UNIFORM, rel=0.02) and np.abs(errors).max() <= 0.5
     assert errors.mean(axis=1).std() < 2 * UNIFORM / 20, "elements share nothing"
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_storing_what_is_in_the_dtype_rounds_nothing(dtype):
+    """As of an upstream gradient that a relu lets through: noise there would hide what a program loses behind it."""
+    x = np.array([1.5, 0.0, -3.0, INF, 2.0**-24 if dtype == "float16" else 2.0**-133, 1.5 + HALF[dtype]])
+    r = noisy(dtype, points=("a",))
+    draws = drawn(r, lambda r: r.round("a", x), 16)
+    assert (draws[:, :5] == x[:5]).all() and (draws[:, 5] != x[5]).all()
+    draws = drawn(noisy(dtype, points=("a",)), lambda r: r.round("a", r.compute(x)), 16)
+    assert (draws[:, 0] != x[0]).all(), "what a step before lost is rounded"
 
 
 def test_a_narrow_point_that_is_not_declared_moves_nothing():
@@ -189,7 +200,7 @@ def test_what_a_row_shares_has_exactly_its_variance_in_the_draws(draws, shape):
 def test_stored_values_and_sums_of_rows_are_balanced_too():
     r, x, rows = (
         noisy("bfloat16", points=("a",)),
-        np.full((50, 1), 1.5),
+        np.full((50, 1), 1.5003),
         np.random.default_rng(0).uniform(1, 2, (50, 7)),
     )
     stored_, sums = [], []

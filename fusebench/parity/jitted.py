@@ -35,14 +35,14 @@ template <typename T> T computed(T x, T noise, T times, T smallest, T highest) {
     return fabs(drawn) > highest ? copysign(__longlong_as_double(0x7FF0000000000000LL), drawn) : drawn;
 }
 """
-# noise of one spacing; what is past the largest number already is stored
+# noise of one spacing; what is in the dtype stays, and what is past the largest number already is stored
 ROUNDED = """
 template <typename T> T rounded(T x, T noise, T times, T smallest, T highest) {
     const long long bits = __double_as_longlong(x) & 0x7FF0000000000000LL;
     if (bits == 0x7FF0000000000000LL) return x;
     const T unit = fmax(__longlong_as_double(bits), smallest) * times;
-    if (fabs(x) <= highest) return x + noise * unit;
     const T nearest = rint(x / unit) * unit;
+    if (fabs(x) <= highest) return nearest == x ? x : x + noise * unit;
     return fabs(nearest) > highest ? copysign(__longlong_as_double(0x7FF0000000000000LL), nearest) : nearest;
 }
 """
@@ -87,7 +87,7 @@ def computed(values: torch.Tensor, noise: torch.Tensor, times: float, smallest: 
 
 
 def rounded(values: torch.Tensor, noise: torch.Tensor, times: float, smallest: float, highest: float) -> torch.Tensor:
-    """The same of values that are up to `highest`; those beyond `stored`."""
+    """The same of values that are up to `highest` and no multiples of their spacing; those beyond `stored`."""
     return _compiled(ROUNDED, ("times", "smallest", "highest"))(
         values, noise, times=times, smallest=smallest, highest=highest
     )

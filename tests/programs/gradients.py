@@ -129,6 +129,30 @@ def of_softmax(of, dtype="float32", **more):
     return Mistake(softmax_gradient(of), "from y", ROWS, dtype, mode="backward", **more)
 
 
+def tiled_in_storage(case, parts):
+    """Tiles of 16 rows added one after the other, the sum stored each time."""
+    total_ = 0
+    for part in parts:
+        total_ = keep(case, total_ + part)
+    return total_
+
+
+def tiled_dW(case, x, W, b, dy):
+    def product(a, c):
+        if a.shape[1] != len(x):
+            return library(a, c)
+        return tiled_in_storage(case, (library(a[:, n : n + 16], c[n : n + 16]) for n in range(0, len(x), 16)))
+
+    return lola_gradient(stored=keep, product=product)(case, x, W, b, dy)
+
+
+def tiled_db(case, *arrays):
+    def sum_rows(dz):
+        return tiled_in_storage(case, (total(dz[n : n + 16]) for n in range(0, len(dz), 16)))
+
+    return lola_gradient(stored=keep, sum_rows=sum_rows)(case, *arrays)
+
+
 def of_jax(**hooks):
     return Mistake(
         softmax_gradient_by_jax(**hooks), "every step stored, the sum too", ROWS, "bfloat16", mode="backward"
@@ -190,6 +214,10 @@ MISTAKES = {
         "last row of dx missing": of_lola(edited=lambda dx, dW, db: (edit(dx, -1, 0), dW, db)),
         "dW written by one block of rows alone": of_lola(rows=slice(32, None), options={"w_layout": "nk"}),
         "dz stored, not declared": of_lola("float16", dz_of=keep),
+        "dW stored after each tile of rows": Mistake(
+            tiled_dW, S, ODD, "bfloat16", options={"activation": "none"}, mode="backward"),
+        "db stored after each tile of rows": Mistake(
+            tiled_db, S, ODD, "float16", options={"activation": "none"}, mode="backward"),
         "all of dW a part in a thousand off": of_lola(edited=lambda dx, dW, db: (dx, dW * np.float32(1.001), db)),
     },
 }  # fmt: skip

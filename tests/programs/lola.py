@@ -237,6 +237,36 @@ def clipped(z):
     return np.tanh(np.clip(z, -3, 3))
 
 
+def newton(steps):
+    """1/sqrt by so many Newton steps from the bits of the argument."""
+
+    def rstd(variance, eps):
+        a = variance + eps
+        y = (np.uint32(0x5F3759DF) - (a.view(np.uint32) >> np.uint32(1))).view(np.float32)
+        for _ in range(steps):
+            y = y * (np.float32(1.5) - np.float32(0.5) * a * y * y)
+        return y
+
+    return rstd
+
+
+def erf_of_three_terms(z):
+    """Abramowitz and Stegun 7.1.25: off by up to 2.5e-5."""
+    t = 1 / (1 + np.float32(0.47047) * np.abs(z))
+    terms = ((np.float32(0.7478556) * t - np.float32(0.0958798)) * t + np.float32(0.3480242)) * t
+    return np.copysign(1 - terms * np.exp(-z * z), z)
+
+
+def of_11_bits(a):
+    mantissa, exponent = np.frexp(a)
+    return np.ldexp(np.rint(mantissa * 2048) / 2048, exponent).astype(np.float32)
+
+
+def in_parts_stored(case, x, W, b):
+    """K split in four, each part stored."""
+    return fused(case, x, W, b, product=lambda a, w: sum(keep(case, a[:, i::4] @ w[i::4]) for i in range(4)))
+
+
 def gelu(**constants):
     return lambda name, z: gelu_tanh(z, **constants)
 
@@ -256,6 +286,19 @@ MISTAKES = {
     "bias forgotten": Mistake(with_(bias=np.zeros_like), F, ODD),
     "bias one column off": Mistake(with_(bias=lambda b: np.roll(b, 1)), F, ODD),
     "bias by row": Mistake(with_(bias=lambda b: b[:, None]), F, SQUARE),
+    "bias twice in the last 16 columns": Mistake(
+        with_(bias=lambda b: edit(b, np.s_[-16:], 2 * b[-16:])), "fused, 16 bits", ODD, "bfloat16"),
+    "last K missing where a block of 64 has one": Mistake(
+        with_(columns=lambda n: edit(n, np.s_[:, 128:], 0)), F, ODD | {"K": 129}),
+    "1/sqrt by one Newton step": Mistake(with_(rstd=newton(1)), "fused, 16 bits", ODD, "bfloat16"),
+    "1/sqrt by two Newton steps": Mistake(with_(rstd=newton(2)), F, ODD),
+    "first row of a tile normed by the row before": Mistake(
+        with_(rstd=lambda v, eps: edit(rstd_of(v), np.s_[16], rstd_of(v)[15])), "fused, 16 bits", ODD, "float16"),
+    "erf of three terms": Mistake(
+        with_(act=lambda name, z: z / 2 * (1 + erf_of_three_terms(z * np.float32(0.70710678)))), "fused, 16 bits", ODD,
+        "bfloat16", options=ERF),
+    "tanh of 11 bits": Mistake(with_(act=gelu(tanh=lambda u: of_11_bits(np.tanh(u)))), "fused, 16 bits", ODD, "bfloat16"),
+    "parts of K stored, bfloat16": Mistake(in_parts_stored, "fused, 16 bits", ODD, "bfloat16"),
     "bias added twice": Mistake(with_(bias=lambda b: 2 * b), F, ODD),
     "last row missing": Mistake(whole(fused, lambda y: edit(y, -1, 0)), F, ODD),
     "last column missing": Mistake(whole(fused, lambda y: edit(y, np.s_[:, -1], 0)), F, ODD),

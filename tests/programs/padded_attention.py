@@ -169,7 +169,18 @@ def nan_rows(y, n):
     return np.where(visible(y.shape[-2], n[:, None]).any(axis=-1, keepdims=True), y, np.nan)
 
 
+def off_in_the_last(T, n_padd):
+    """No token sees itself in the last sequence, but for the first that is no padding."""
+    shown = np.array(visible(T, n_padd))
+    first = np.arange(T) == np.ravel(n_padd)[-1]
+    shown[-1] &= ~np.eye(T, dtype=bool) | first[:, None]
+    return shown
+
+
 MISTAKES = {
+    "mask one short in the last sequence": Mistake(with_(seen=off_in_the_last), W, ODD),
+    "last key twice in the total": Mistake(
+        with_(of_rows=partial(softmax, total=lambda e: pairwise(e) + e[..., -1:])), W, ODD),
     "mask one short: j < i": Mistake(mask(lambda i, j, n: (n <= j) & (j < i)), W, ODD, change=clean),
     "mask one long: j <= i + 1": Mistake(mask(lambda i, j, n: (n <= j) & (j <= i + 1) & (n <= i)), W, ODD, change=clean),
     "next token visible in the last 16 rows": Mistake(

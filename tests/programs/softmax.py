@@ -1,5 +1,6 @@
 """softmax of rows, and what the kernels with a softmax inside share."""
 
+import ml_dtypes
 import numpy as np
 
 from programs import Mistake, Program
@@ -91,6 +92,21 @@ ODD, SQUARE = {"R": 37, "C": 131}, {"R": 40, "C": 40}
 W, O = "whole rows, pairwise", "online"
 
 
+def polynomial(degree):
+    """exp by 2^n times a polynomial of the rest."""
+    at = np.cos(np.pi * (np.arange(200) + 0.5) / 200) / 2
+    factors = np.polynomial.polynomial.polyfit(at, 2.0**at, degree).astype(np.float32)
+
+    def exp(a):
+        power = np.maximum(a * LOG2E, np.float32(-200))
+        whole, value = np.rint(power), np.zeros_like(power)
+        for factor in factors[::-1]:
+            value = value * (power - whole) + factor
+        return np.ldexp(value, whole.astype(int))
+
+    return exp
+
+
 def changed(change, of_rows=softmax):
     return lambda case, x: store(case, change(of_rows(wide(x))))
 
@@ -136,6 +152,12 @@ MISTAKES = {
     "maximum without NaN, which becomes 0": Mistake(changed(lambda y: np.nan_to_num(y)), W, ODD, inputs="nan"),
     "not normalised": Mistake(program(softmax, total=lambda e: np.float32(1)), W, ODD),
     "normalised in each block": Mistake(program(local), W, ODD),
+    "exp by a polynomial of degree 3": Mistake(program(softmax, exp=polynomial(3)), W, ODD, "float16"),
+    "exp by a polynomial of degree 4": Mistake(program(softmax, exp=polynomial(4)), W, ODD),
+    "small terms missing from the sum": Mistake(
+        program(softmax, total=lambda e: pairwise(np.where(e < 1e-5, np.float32(0), e))), W, ODD),
+    "last 16 columns from bfloat16": Mistake(
+        program(lambda x: softmax(edit(x, np.s_[:, -16:], wide(x[:, -16:].astype(ml_dtypes.bfloat16))))), W, ODD, "float16"),
     "last element missing from the sum": Mistake(program(softmax, total=lambda e: pairwise(e[:, :-1])), W, ODD),
     "last block missing from the sum": Mistake(program(softmax, total=lambda e: pairwise(e[:, :128])), W, ODD),
     "columns past the end read as 0": Mistake(program(padded_with(0)), W, ODD),

@@ -26,7 +26,9 @@ THEIRS = ("_", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COM
 COMPILERS = ("torch._inductor", "tqdm._monitor")
 HELPERS = (b"torch._inductor", b"torch/_inductor", b"resource_tracker")
 IDLE = "concurrent.futures.thread"  # where a thread of a pool waits for work
-LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+LIMITS = {
+    name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"
+}
 TIMERS = {name: getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")}
 RECURSIONS = 1000  # Python's own limit, which Torch's compiler raises
 STREAMS = ("stdin", "stdout", "stderr")

@@ -339,7 +339,6 @@ def test_a_log_is_looked_at_every_second_until_the_time_is_over(tmp_path, monkey
     worker = Worker(None, Silent(), tmp_path / "log")
     monkeypatch.setattr(Worker, "_cut_log", lambda self: cuts.append(now[0]))
     monkeypatch.setattr(Worker, "kill", lambda self: polls.append("killed"))
-    monkeypatch.setattr(module, "_has_ended", lambda process: False)
     with pytest.raises(WorkerLost, match=r"no answer within 2\.5 s"):
         worker.receive(protocol.Repeated, 2.5)
     assert polls == [1.0, 1.0, 0.5, "killed"] and cuts == [101.0, 102.0, 102.5]

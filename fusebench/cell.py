@@ -345,6 +345,6 @@ def rated(record: Record, yardsticks: yardstick.Rates | None) -> Record:
         return replace(record, status="implausible", reason=timing.clocks.reason)
     if timing.batch and timing.batch.contradicts:
         calls, took = timing.batch.calls, timing.batch.seconds
-        reason = f"{calls} calls took {took * 1e3:.3g} ms by the parent's clock; by the median they take {calls * seconds * 1e3:.3g}"
+        reason = f"{calls} calls on fresh inputs took {took * 1e3:.3g} ms by the parent's clock; by the median they take {calls * seconds * 1e3:.3g}"
         return replace(record, status="implausible", reason=reason)
     return record

@@ -275,5 +275,11 @@ def test_mapped_arrays_are_read_only_where_they_lie(tmp_path):
 
 
 def test_a_full_disk_is_told(tmp_path):
+    (tmp_path / "nosuch").touch()  # a file, in which nothing can be written
     with pytest.raises(StorageError, match=r"nosuch/input0\.npy cannot be written: "):
         inputs.save([np.zeros(1)], tmp_path / "nosuch", "input")
+
+
+def test_a_folder_that_was_taken_away_is_made_again(tmp_path):
+    stored = inputs.save([np.ones(3, np.float32)], tmp_path / "gone" / "too", "input")
+    assert inputs.load(stored, tmp_path / "gone" / "too")[0].tolist() == [1, 1, 1]

@@ -23,9 +23,11 @@ from fusebench.workers import state
 
 # They cost a worker its life, and need no Torch for it: without a GPU they run on workers that load none, which start at once.
 LIGHT = (
-    "exits", "forges_answer", "keeps_thread", "patches_clock", "segfaults", "sets_affinity", "sets_surroundings", "undoes_patch",
-    "writes_inputs", "writes_records",
+    "dies_before_its_child", "edits_answers", "exits", "forges_answer", "forks", "half_answer", "keeps_thread", "patches_clock",
+    "removes_folder", "segfaults", "sets_affinity", "sets_process", "sets_surroundings", "undoes_patch", "writes_inputs",
+    "writes_records",
 )  # fmt: skip
+APART = ("hangs", "plants_sibling")
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +42,10 @@ def results(kernels, roots, pool, tmp_path_factory):
         return {r.cell.implementation: r for r in run(Run(kernels, roots, folder, settings), cells, pool)}
 
     everything = [(kernel, name) for kernel in ("fault", "weighted") for name in kernels[kernel].implementations]
-    found = run_them([cell for cell in everything if cell[1] not in (*LIGHT, "hangs")], 60.0, {})
+    found = run_them([cell for cell in everything if cell[1] not in (*LIGHT, *APART)], 60.0, {})
     found |= run_them([cell for cell in everything if cell[1] in LIGHT], 60.0, light)
-    return found | run_them([("fault", "hangs"), ("fault", "z_fine")], 2.0, light)
+    found |= run_them([("fault", name) for name in (*APART, "z_fine")], 2.0, light)
+    return found | run_them([("exponentials", "by_rows")], 60.0, {})
 
 
 @pytest.mark.parametrize(
@@ -119,6 +122,22 @@ def results(kernels, roots, pool, tmp_path_factory):
         ("prepare_changes", "wrong", "the call changed its argument 1"),
         ("changes_prepared", "wrong", "the call changed its argument 2"),
         ("recompiles", "failed", "Recompile"),
+        ("sets_process", "ok", None),
+        (
+            "enters_mode",
+            "failed",
+            "it replaced the modes of torch.utils._python_dispatch, which results and clocks depend on",
+        ),
+        ("edits_answers", "failed", "it replaced multiprocessing.connection.Connection.send_bytes,"),
+        ("half_answer", "failed", "the worker sent another answer than it was asked for"),
+        ("forks", "ok", None),
+        ("dies_before_its_child", "crashed", "SIGSEGV"),
+        ("plants_sibling", "ok", None),
+        ("removes_folder", "failed", "input0.npy"),
+        ("asks_gradient", "ok", None),
+        ("not_callable", "failed", "build() gave NoneType, expected a function to call"),
+        ("speechless", "failed", "Speechless: it cannot say what it is: ValueError"),
+        ("prepares_no_tuple", "failed", "prepare() gave Tensor, expected a tuple of arrays"),
     ],
 )
 def test_each_cell_gets_its_own_status(results, name, status, reason):
@@ -148,6 +167,13 @@ def test_each_cell_gets_its_own_status(results, name, status, reason):
         ("sets_surroundings", "variable CUDA_LAUNCH_BLOCKING set to 1"),
         ("sets_surroundings", "live processes 0 → 1"),
         ("keeps_thread", "live threads"),
+        ("sets_process", "timer ITIMER_REAL False → True"),
+        ("sets_process", "SIGTERM handler 0 → 1"),
+        ("sets_process", "limit RLIMIT_NOFILE ("),
+        ("sets_process", "working folder "),
+        ("sets_process", "umask 0"),
+        ("sets_process", "warnings as errors 0 → 1"),
+        ("enters_mode", "the modes of torch.utils._python_dispatch replaced"),
         ("sets_affinity", "CPU affinity"),
     ],
 )
@@ -173,6 +199,12 @@ def test_times_that_were_rewritten_contradict_the_parent_s_clock(results):
     assert "ms by the parent's clock; by the median they take" in results["rewrites_samples"].reason
     honest = results["sleeps"].timing
     assert not honest.batch or 1e-3 * honest.batch.calls <= honest.batch.seconds <= honest.batch.allowed
+
+
+@pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU the parent's clock says nothing: docs/trust.md")
+def test_rows_that_were_remembered_take_longer_where_they_are_new(results):
+    assert results["by_rows"].status == "implausible"
+    assert "by the parent's clock" in results["by_rows"].reason
 
 
 @pytest.mark.gpu

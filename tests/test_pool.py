@@ -6,6 +6,7 @@ import ast
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -284,7 +285,35 @@ def test_of_much_that_was_printed_the_end_counts(pool, python):
     assert lost(pool, python, "print('x' * 2**17 + '\\nwhy', flush=True); os._exit(4)")[1].endswith("exit code 4 (why)")
 
 
+def test_a_worker_that_ends_is_lost_at_once_though_its_child_holds_the_pipe(pool, python):
+    assert lost(pool, python, "os.fork() or time.sleep(60); os._exit(4)") == (
+        "crashed",
+        "the worker ended: exit code 4",
+    )
+
+
+@pytest.mark.parametrize("bytes_", [b"\x7f\xff\xff\xff", b"\0\0\1\0begun"])
+def test_a_part_of_an_answer_is_not_waited_for(pool, python, monkeypatch, bytes_):
+    """An impossible length, and what begins like an answer."""
+    monkeypatch.setattr(module, "PART_S", 1)
+    status, reason = lost(pool, python, f"os.write(pipe.fileno(), {bytes_!r}); time.sleep(60)", 50.0)
+    assert status == "failed" and "another answer than it was asked for" in reason
+
+
+def test_an_answer_may_come_in_parts(pool, python):
+    whole = struct.pack("!i", len(protocol.encode(DONE))) + protocol.encode(DONE)
+    do = f"os.write(pipe.fileno(), {whole[:6]!r}); time.sleep(0.1); os.write(pipe.fileno(), {whole[6:]!r})"
+    assert pool.get("mine", python).ask(told(do), protocol.Repeated, 20.0) == DONE
+
+
 # The log
+
+
+def test_a_log_that_somebody_took_away_costs_nothing(pool, python):
+    worker = pool.get("mine", python)
+    worker.log.unlink()
+    assert worker.ask(reply(DONE), protocol.Repeated, 20.0) == DONE
+    assert lost(pool, python, "os._exit(4)") == ("crashed", "the worker ended: exit code 4")
 
 
 @pytest.mark.parametrize(("size", "left"), [(0, 0), (1, -1)])

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import _thread
+import gc
+import importlib
+import os
+import resource
+import signal
 import sys
 import threading
-from types import SimpleNamespace
+import warnings
+from contextvars import ContextVar
+from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
 
-from fusebench.workers import outputs, state
+from fusebench.workers import outputs, process, state
 
 
 @pytest.fixture
@@ -143,3 +150,113 @@ def test_an_array_has_memory_of_its_own(name):
     assert end - begin == a.nbytes and not outputs.overlap([(begin, end)], outputs.spans(backend, b))
     assert outputs.fault(backend, (a, b), device, []) is None
     assert "the memory of an input" in outputs.fault(backend, (b, a), device, [(begin, end)])
+
+
+# What the next program would inherit
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("torch autocast [False, False] → [True, False]", lambda torch: torch.set_autocast_enabled("cpu", True)),
+        ("torch anomaly detection False → True", lambda torch: torch.set_anomaly_enabled(True)),
+        ("torch mkldnn True → False", lambda torch: setattr(torch.backends.mkldnn, "enabled", False)),
+    ],
+)
+def test_what_was_switched_in_torch_is_a_change(name, change):
+    torch = pytest.importorskip("torch")
+    module = importlib.import_module("fusebench.backends.torch")
+    before = module.settings()
+    held = change(torch)
+    try:
+        assert state.changes(before, module.settings()) == (name,)
+    finally:
+        del held
+        torch.set_autocast_enabled("cpu", False)
+        torch.set_anomaly_enabled(False)
+        torch.backends.mkldnn.enabled = True
+
+
+def test_what_was_set_of_torch_s_compiler_is_a_change(monkeypatch):
+    """Whatever version keeps it: as a value, or for each thread."""
+    pytest.importorskip("torch")
+    module = importlib.import_module("fusebench.backends.torch")
+    of_a_thread = ContextVar("of_a_thread", default=module.UNSET)
+    entries = {
+        "left": SimpleNamespace(user_override=module.UNSET, default=1),
+        "as_it_was": SimpleNamespace(user_override=1, default=1),
+        "max_autotune": SimpleNamespace(user_override=True, default=False),
+        "per_thread": SimpleNamespace(user_override=of_a_thread, default=3),
+        "error_on_recompile": SimpleNamespace(user_override=True, default=False),
+    }
+    monkeypatch.setitem(sys.modules, "torch._inductor.config", SimpleNamespace(_config=entries))
+    assert module.settings()["torch._inductor.config set"] == ["max_autotune=True"]
+    of_a_thread.set(4)
+    assert module.settings()["torch._inductor.config set"] == ["max_autotune=True", "per_thread=4"]
+
+
+def test_modes_of_torch_that_see_every_operator_replace_it():
+    torch = pytest.importorskip("torch")
+    modes = importlib.import_module("torch.overrides")
+    before = state.functions()
+    with torch.device("cpu"):
+        assert state.replaced(before, state.functions()) == (), "a default device is a setting"
+    with modes.TorchFunctionMode():
+        assert state.replaced(before, state.functions()) == ("the modes of torch.overrides",)
+
+
+def test_float_flags_limits_and_python_s_own_switches_are_read():
+    before = process.read()
+    limit = resource.getrlimit(resource.RLIMIT_CORE)
+    handler, mask = signal.signal(signal.SIGUSR1, signal.SIG_IGN), os.umask(0o027)
+    try:
+        resource.setrlimit(resource.RLIMIT_CORE, (0 if limit[0] else limit[0], limit[1]))
+        with np.errstate(over="raise"), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            gc.callbacks.append(len)
+            after = process.read()
+    finally:
+        gc.callbacks.remove(len)
+        signal.signal(signal.SIGUSR1, handler)
+        os.umask(mask)
+        resource.setrlimit(resource.RLIMIT_CORE, limit)
+    wanted = {"umask", "SIGUSR1 handler", "numpy over errors", "warnings as errors", "callbacks of garbage collection"}
+    wanted |= {"limit RLIMIT_CORE"} if limit[0] else set()
+    assert {name for name in before if before[name] != after[name]} == wanted
+    assert before["subnormals"] == "kept" and before["rounding"] == (1 / 3, -1 / 3)
+
+
+def test_subnormals_that_are_flushed_are_seen():
+    """By a library that was compiled with -ffast-math, or by Torch."""
+    torch = pytest.importorskip("torch")
+    if not torch.set_flush_denormal(True):
+        pytest.skip("this processor cannot")
+    try:
+        assert process.read()["subnormals"] == "flushed"
+    finally:
+        torch.set_flush_denormal(False)
+
+
+def test_variables_that_compilers_set_are_nobody_s_change(monkeypatch):
+    monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    monkeypatch.setenv("_TORCHINDUCTOR_PYOBJECT", "1")
+    found = process.read()
+    assert found["variable OMP_WAIT_POLICY"] == "active" and "variable _TORCHINDUCTOR_PYOBJECT" not in found
+
+
+def test_a_name_that_is_new_in_the_harness_or_in_a_class_stands_before_another(monkeypatch):
+    before = state.functions()
+    monkeypatch.setattr(sys.modules["fusebench.workers.outputs"], "max", min, raising=False)
+    monkeypatch.setattr("multiprocessing.connection.Connection.send_bytes", len)
+    found = state.replaced(before, state.functions())
+    assert set(found) == {"fusebench.workers.outputs.max", "multiprocessing.connection.Connection.send_bytes"}
+
+
+def test_functions_of_other_implementations_are_compared_and_its_own_are_not(monkeypatch):
+    module = ModuleType("implementations.some.program")
+    module.build = len
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    before, own = state.functions(), state.functions(module.__name__)
+    module.build = max
+    assert state.replaced(before, state.functions()) == ("implementations.some.program.build",)
+    assert state.replaced(own, state.functions(module.__name__)) == ()

@@ -250,7 +250,7 @@ def test_a_median_that_the_parent_s_clock_contradicts_is_implausible():
     assert with_batch(0.01).status == "ok"
     record = with_batch(0.0101)
     assert record.status == "implausible"
-    assert record.reason == "40 calls took 10.1 ms by the parent's clock; by the median they take 4"
+    assert record.reason == "40 calls on fresh inputs took 10.1 ms by the parent's clock; by the median they take 4"
 
 
 # What a table says

@@ -20,13 +20,19 @@ from typing import Any
 
 import numpy as np
 
-# Variables that Torch's compiler and JAX set themselves when they are first used.
-THEIRS = ("_", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "CUDA_MODULE_LOADING")
+# Variables that Python, its libraries, frameworks, their compilers and drivers read, but for those that frameworks set themselves.
+VARIABLES = (
+    "ATEN_", "BLIS_", "CUBLAS_", "CUDA_", "DNNL_", "FUSEBENCH_", "GOMP_", "HOME", "JAX_", "KMP_", "LD_", "MALLOC_", "MKL_", "NUMEXPR_",
+    "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PATH", "PYTHON", "PYTORCH_", "TMPDIR", "TORCH", "TRITON_", "XLA_",
+)  # fmt: skip
+THEIRS = ("CUDA_MODULE_LOADING", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TRITON_CACHE_DIR")
 # Torch's compiler keeps threads for its processes, which wait while nothing is compiled, and Python one for shared memory.
 COMPILERS = ("torch._inductor", "tqdm._monitor")
 HELPERS = (b"torch._inductor", b"torch/_inductor", b"resource_tracker")
 IDLE = "concurrent.futures.thread"  # where a thread of a pool waits for work
-LIMITS = {name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")}
+LIMITS = {
+    name: getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_") and name != "RLIMIT_OFILE"
+}
 TIMERS = {name: getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")}
 RECURSIONS = 1000  # Python's own limit, which Torch's compiler raises
 STREAMS = ("stdin", "stdout", "stderr")
@@ -37,7 +43,7 @@ def read() -> dict[str, Any]:
     return {
         "CPU affinity": sorted(os.sched_getaffinity(0)), "niceness": os.getpriority(os.PRIO_PROCESS, 0),
         "live threads": _threads(), "live processes": _children(), **_of_kernel(), **_of_python(), **_floats(),
-        **{f"variable {name}": value for name, value in os.environ.items() if not name.startswith(THEIRS)},
+        **{f"variable {n}": value for n, value in os.environ.items() if n.startswith(VARIABLES) and n not in THEIRS},
     }  # fmt: skip
 
 
@@ -86,13 +92,15 @@ def _of_python() -> dict[str, Any]:
         "callbacks of garbage collection": len(gc.callbacks), "thread switches": sys.getswitchinterval(),
         "recursion limit": min(sys.getrecursionlimit(), RECURSIONS), "tracing": sys.gettrace() or threading.gettrace(),
         "profiling": sys.getprofile() or threading.getprofile(), "import path": [folder for folder in sys.path if "site-packages" not in folder],
-        "importers": tuple(map(_name, sys.meta_path)), "fault handler": faulthandler.is_enabled(),
+        "importers": _first_importers(), "fault handler": faulthandler.is_enabled(),
         "warnings as errors": sum(action == "error" for action, *_ in warnings.filters),
     }  # fmt: skip
 
 
-def _name(value: Any) -> str:
-    return value.__name__ if isinstance(value, type) else type(value).__name__
+def _first_importers() -> list[str]:
+    """Those that stand before Python's own; libraries put theirs behind it."""
+    names = [one.__name__ if isinstance(one, type) else type(one).__name__ for one in sys.meta_path]
+    return names[: names.index("BuiltinImporter")] if "BuiltinImporter" in names else names
 
 
 def _stream(stream: Any) -> Any:

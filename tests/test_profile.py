@@ -259,6 +259,18 @@ def test_a_range_of_ours_is_told_from_torchs_own():
     assert (kinds["of ours"], kinds["of the framework"]) == (RANGE, OPERATOR)
 
 
+def test_what_jax_runs_is_recorded_with_our_ranges():
+    import jax
+
+    def work(mark):
+        with mark("of ours"):
+            jax.block_until_ready(jax.jit(lambda x: x @ x)(jax.numpy.ones((2, 2))))
+
+    found = xla.record(work).events
+    (ours,) = (e for e in found if e.kind == RANGE)
+    assert ours.name == "of ours" and 0 < ours.end - ours.begin < 60
+
+
 def test_a_trace_of_torchs_profiler_on_a_gpu_is_read():
     def x(cat, name, ts, dur, tid=1, **args):
         return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid, "args": args}

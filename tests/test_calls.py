@@ -65,6 +65,8 @@ def test_a_backward_mode_needs_a_pair_of_calls(built):
 def test_a_batch_has_its_inputs_before_the_clock_starts_and_is_called_once():
     events = []
     batch = Batch(SimpleNamespace(wait=lambda values: events.append(("wait", values))))
+    assert batch.run() == protocol.Ran(), "nothing, where nothing was made ready"
+    events.clear()
     assert batch.make_ready(lambda x: events.append(x) or -x, [[1], [2]], 5) == protocol.Ready(5)
     assert events == [("wait", [[1], [2], [1], [2], [1]])]
     assert batch.run() == protocol.Ran()

@@ -104,7 +104,7 @@ def compiled(planted, monkeypatch):
     def compile_(says, blocks):
         monkeypatch.setattr(ahead, "Pool", lambda *of, **more: crew.append(Compilers(says, *of, **more)) or crew[-1])
         cells = [Cell(case, "torch_compiled", "default", config={"BLOCK": block}) for block in blocks]
-        outcomes = list(ahead.compile_all(this, pool, cells, ahead.Target(H200, "sm_90a"), 1))
+        outcomes = list(ahead.compile_all(this, pool, cells, ahead.Target("sm_90a", H200), 1))
         (one,) = crew
         assert one.home == ("cuda", this.roots, pool)
         return [(o.cell.config["BLOCK"], o.status, o.reason, o.traceback, o.seconds) for o in outcomes], one.asked

@@ -45,6 +45,10 @@ def test_residuals_take_the_memory_that_the_arguments_do_not_have():
     assert len(ring[0]) == 5
 
 
+def test_a_forward_call_is_what_was_built():
+    assert of(forward, "forward", PLACES, backend).call is forward
+
+
 def test_forward_and_backward_in_one_call():
     calls = of((forward, backward), "forward_backward", PLACES, backend)
     ring = Ring([[X, W, G, PREPARED]], frozenset(), np.copy)
@@ -56,7 +60,6 @@ def test_forward_and_backward_in_one_call():
     "built", [forward, (forward,), (forward, backward, backward), (forward, 3), [forward, backward]]
 )
 def test_a_backward_mode_needs_a_pair_of_calls(built):
-    assert of(built, "forward", PLACES, backend).call is built
     with pytest.raises(Unfit) as refused:
         of(built, "backward", PLACES, backend)
     assert str(refused.value) == EXPECTED.format(type(built).__name__)
@@ -67,7 +70,9 @@ def test_a_batch_has_its_inputs_before_the_clock_starts_and_is_called_once():
     batch = Batch(SimpleNamespace(wait=lambda values: events.append(("wait", values))))
     assert batch.run() == protocol.Ran(), "nothing, where nothing was made ready"
     events.clear()
-    assert batch.make_ready(lambda x: events.append(x) or -x, [[1], [2]], 5) == protocol.Ready(5)
+    assert batch.make_ready(lambda x: events.append(x) or -x, Ring([[1], [2]], frozenset(), abs), 5) == protocol.Ready(
+        5
+    )
     assert events == [("wait", [[1], [2], [1], [2], [1]])]
     assert batch.run() == protocol.Ran()
     assert events[1:] == [1, 2, 1, 2, 1, ("wait", [-1, -2, -1, -2, -1])]

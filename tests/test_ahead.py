@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -30,6 +31,7 @@ from fusebench.tuning.study import Found, Search
 from fusebench.workers import protocol
 from fusebench.workers.compiler import Compiler
 from fusebench.workers.cores import Cores
+from fusebench.workers.pool import WorkerLost
 
 H200 = Device("cuda", "sm_90", (9, 0), 132)
 BAD = {"crashes": "crashed", "hangs": "timeout", "raises": "failed"}
@@ -61,6 +63,78 @@ def planted(root, tmp_path):
         return Found(one, msgspec.structs.replace(fits, device=H200))
 
     return this, pool, found
+
+
+class Compilers:
+    """Stands in for the pool of one compiler, without a process: what it says to a config is planted."""
+
+    def __init__(self, says, device, roots, logs, beside):
+        self.says, self.home, self.asked, self.worker = says, (device, roots, beside), [], None
+
+    def get(self, *key):
+        self.asked.append(("get", *key))
+        self.worker = self.worker or SimpleNamespace(get=self.answer, ask=self.answer)
+        return self.worker
+
+    def answer(self, asked, expected, limit_s):
+        load = isinstance(asked, protocol.Load)
+        self.asked.append(("load", asked.implementation) if load else (asked.config["BLOCK"], asked.arch, limit_s))
+        said = self.says["load" if load else asked.config["BLOCK"]]
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    def drop(self, *key):
+        self.asked.append(("drop", *key))
+        self.worker = None
+
+    def stop(self):
+        self.asked.append("stop")
+
+    def __exit__(self, *raised):
+        self.asked.append("exit")
+
+
+@pytest.fixture
+def compiled(planted, monkeypatch):
+    """What becomes of configs with that BLOCK each, by one compiler that says what is planted; and what it was asked for."""
+    this, pool, _ = planted
+    case, crew = make_case(this.kernels["double"], "small"), []
+
+    def compile_(says, blocks):
+        monkeypatch.setattr(ahead, "Pool", lambda *of, **more: crew.append(Compilers(says, *of, **more)) or crew[-1])
+        cells = [Cell(case, "torch_compiled", "default", config={"BLOCK": block}) for block in blocks]
+        outcomes = list(ahead.compile_all(this, pool, cells, ahead.Target("sm_90a", H200), 1))
+        (one,) = crew
+        assert one.home == ("cuda", this.roots, pool)
+        return [(o.cell.config["BLOCK"], o.status, o.reason, o.traceback, o.seconds) for o in outcomes], one.asked
+
+    return compile_
+
+
+def test_a_compiler_that_is_lost_is_replaced_and_costs_its_config_alone(compiled):
+    says = {
+        "load": protocol.Loaded(), 1: protocol.CompiledAhead(1.5), 2: WorkerLost("crashed", "the worker died"),
+        3: protocol.Refused("failed", "it raises", "at line 3"), 4: WorkerLost("timeout", "no answer (timeout_s=1)"),
+    }  # fmt: skip
+    outcomes, asked = compiled(says, [1, 2, 3, 1, 4, 1])
+    assert outcomes == [
+        (1, "ok", "", "", 1.5), (2, "crashed", "compiling ahead: the compiler died", "", 0.0), (3, "failed", "it raises", "at line 3", 0.0),
+        (1, "ok", "", "", 1.5), (4, "timeout", "compiling ahead: no answer (compile_timeout_s=1)", "", 0.0), (1, "ok", "", "", 1.5),
+    ]  # fmt: skip
+    key = asked[0][1:]
+    assert key[0] == ahead.COMPILER
+    get, load, drop = ("get", *key), ("load", "torch_compiled"), ("drop", *key)
+    assert asked[:-2] == [
+        get, load, (1, "sm_90a", 1.0), get, (2, "sm_90a", 1.0), drop, get, load, (3, "sm_90a", 1.0), get, (1, "sm_90a", 1.0),
+        get, (4, "sm_90a", 1.0), drop, get, load, (1, "sm_90a", 1.0),
+    ], "an implementation is imported once by each compiler"  # fmt: skip
+    assert sorted(asked[-2:]) == ["exit", "stop"]
+
+
+def test_a_compiler_that_cannot_import_compiles_nothing(compiled):
+    outcomes, asked = compiled({"load": WorkerLost("failed", "no such module")}, [1, 2])
+    assert outcomes == [] and [a[0] for a in asked[:3]] == ["get", "load", "drop"]
 
 
 def test_what_fails_in_the_compiler_costs_its_own_row_and_is_never_built(planted):

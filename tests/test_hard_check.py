@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from conftest import FIXTURES
+from samples import Pool, Worker
 
 from fusebench import discovery
 from fusebench.cases import make_case
@@ -15,7 +16,7 @@ from fusebench.run import run
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
 from fusebench.workers.pool import InlinePool
-from fusebench.workers.protocol import BuildCell, TryCell
+from fusebench.workers.protocol import BuildCell, Refused, TryCell
 
 ROOTS = discovery.roots_of([FIXTURES / "faults"])
 KERNELS = discovery.find_kernels([FIXTURES / "faults"])
@@ -85,6 +86,15 @@ def test_an_exception_on_hard_inputs_names_them(tmp_path):
     (record,), _ = done(tmp_path, cell("rectified", "raises_on_nan"))
     assert record.status == "failed" and record.reason.startswith("nan inputs, case odd/float32: ValueError: NaN")
     assert "raises_on_nan.py" in record.traceback
+
+
+def test_what_does_not_build_in_the_odd_case_alone_has_failed_there(tmp_path):
+    lost = Refused("failed", "it does not build", "at line 3")
+    pool = Pool(Worker({BuildCell: lambda asked: lost if asked.case.id.startswith("odd") else {}}))
+    this = Run(KERNELS, ROOTS, tmp_path, Settings("cpu", Plan(0.0), hard=True))
+    (record,) = run(this, [cell("fault", "a_fine")], pool)
+    said = (record.status, record.reason, record.traceback)
+    assert said == ("failed", "case odd/float32: it does not build", "at line 3")
 
 
 def test_what_cannot_do_the_odd_case_is_judged_on_its_own_alone(tmp_path):

@@ -311,3 +311,16 @@ def test_expectations(text, unmet):
 )
 def test_names_that_make_no_difference(line, shown):
     assert versus.normalised(line) == shown
+
+
+def test_kernels_of_a_revision_are_of_the_repository_that_path_names(monkeypatch, tmp_path):
+    """The first root is our own; afterwards imports find the working tree again."""
+    asked, roots = [], [tmp_path / "ours", tmp_path / "theirs", tmp_path / "more"]
+    monkeypatch.setattr(versus.revision, "repository", lambda found: asked.append(found) or tmp_path)
+    monkeypatch.setattr(versus.revision, "resolve", lambda checkout, wanted: f"{checkout.name}:{wanted}")
+    monkeypatch.setattr(versus.revision, "export", lambda checkout, commit, roots, folder: [commit])
+    monkeypatch.setattr(versus.discovery, "find_kernels", lambda roots: {"of": roots})
+    monkeypatch.setattr(versus.discovery, "use_roots", asked.append)
+    assert versus.with_kernels("v1", {}, roots, lambda kernels: [kernels]) == [{"of": [f"{tmp_path.name}:v1"]}]
+    assert asked == [roots[1:], roots]
+    assert versus.with_kernels(".", {"of": "here"}, roots, lambda kernels: [kernels]) == [{"of": "here"}]

@@ -85,6 +85,12 @@ def test_a_narrow_list_breaks_no_word(roots, monkeypatch, capsys, columns):
     assert words() == whole
 
 
+def test_a_list_fits_into_the_terminal(roots, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["list"]) == 0
+    assert 50 < max(map(len, capsys.readouterr().out.splitlines())) <= 60
+
+
 def test_the_json_says_the_same(roots, device, capsys):
     assert main(["list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

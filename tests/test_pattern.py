@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from samples import parity
 
 from fusebench.cases import make_case
 from fusebench.inputs import make_sets
@@ -85,3 +86,9 @@ def test_a_wrong_block_is_told_with_its_figures(kernels):
         "1120 of 5600 elements: rows ≥ 64",
     ):
         assert words in reason
+
+
+@pytest.mark.parametrize("ratio", [1.01, 1.5, 40.0])
+def test_an_error_beyond_the_budget_is_said_whatever_it_is(ratio):
+    said = f"error is {ratio:g} × budget at output 0[2, 1]: got 1.2345678, expected 1.25 ± 0.0006, 5 ulps off"
+    assert parity(ratio).reason().startswith(said)

@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from conftest import DEVICE, FIXTURES
 from samples import untimed
@@ -259,6 +260,18 @@ def test_a_range_of_ours_is_told_from_torchs_own():
     assert (kinds["of ours"], kinds["of the framework"]) == (RANGE, OPERATOR)
 
 
+def test_what_jax_runs_is_recorded_with_our_ranges():
+    import jax
+
+    def work(mark):
+        with mark("of ours"):
+            jax.block_until_ready(jax.jit(lambda x: x @ x)(jax.numpy.ones((2, 2))))
+
+    found = xla.record(work).events
+    (ours,) = (e for e in found if e.kind == RANGE)
+    assert ours.name == "of ours" and 0 < ours.end - ours.begin < 60
+
+
 def test_a_trace_of_torchs_profiler_on_a_gpu_is_read():
     def x(cat, name, ts, dur, tid=1, **args):
         return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur, "pid": 1, "tid": tid, "args": args}
@@ -493,7 +506,7 @@ def test_the_program_under_ncu_makes_one_call_and_leaves_the_record_of_its_cell(
 
     seen = []
     monkeypatch.setattr(calls, "count", lambda backend, call, ring: seen.append(backend.get(call(*ring[0]))))
-    monkeypatch.setattr(program.memory, "be_killed_first", lambda: None)
+    monkeypatch.setattr(program.memory, "be_killed_first", lambda: seen.append(np.empty(0)))
     chosen = {
         "device": "cpu",
         "timeout_s": 9.0,
@@ -511,7 +524,7 @@ def test_the_program_under_ncu_makes_one_call_and_leaves_the_record_of_its_cell(
     os.environ.update(environment)
     (record,) = store.read(tmp_path, Record)
     assert (record.id, record.status, record.reason) == (cell.id, "ok", None) and record.parity.first is None
-    assert [a.shape for a in seen] == [(4096,)]
+    assert [a.shape for a in seen] == [(0,), (4096,)], "it offers itself to the kernel, then makes one call"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,16 @@ def test_edges_are_both_sides_of_the_first_and_the_last_block_of_each_size():
     assert set(rows.edges(300)) == {0, 299, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 287, 288}
 
 
+@pytest.mark.parametrize("shape", [(3,), (3, 2), (2, 3)])
+def test_what_no_dtype_stores_was_computed(shape):
+    """Where the first and the last are 0.1, which float16 does not have, and the one between them is 0.5, which it has."""
+    axis = shape.index(3)
+    exact = np.broadcast_to(
+        np.array([0.1, 0.5, 0.1]).reshape([3 if n == axis else 1 for n in range(len(shape))]), shape
+    )
+    assert rows.computed(exact, axis, "float16").tolist() == [True, False, True]
+
+
 def test_no_other_row_is_an_edge():
     """The last block begins with the last row here."""
     first = {0, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256}

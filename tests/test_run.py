@@ -19,7 +19,7 @@ from samples import CPU, GPU, RATES, TIMES, US, Now, Pool, Worker, case, timing,
 import fusebench
 from fusebench import discovery, library
 from fusebench import run as running
-from fusebench.case_data import SETS, CaseData
+from fusebench.case_data import SETS, CaseData, reference_key
 from fusebench.cases import make_case
 from fusebench.cell import INTERPRETER_FLOPS, Trial, rated
 from fusebench.contract import Cell, Device
@@ -100,6 +100,14 @@ def kinds(pool):
 
 
 # What a worker is asked, and the record that follows
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_the_reference_s_worker_is_wanted_where_the_judge_does_not_see_all(tmp_path, monkeypatch, large):
+    monkeypatch.setattr(running, "_needs_reference", lambda trial: large)
+    pool = Pool()
+    assert [record.status for record in done(tmp_path, pool=pool)] == ["ok"]
+    assert (("start", *reference_key(Settings())) in pool.events) == large
 
 
 def test_a_cell_is_built_called_again_timed_and_let_go(tmp_path):

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pyarrow.parquet
 import pytest
-from samples import TIMES, case, table_of, timed, untimed
+from samples import TIMES, case, parity, table_of, timed, untimed
 
 from fusebench.cli import main
 from fusebench.comparison.statistics import Result
 from fusebench.comparison.verdicts import Estimate, Outcome
 from fusebench.profiling.run import Profile
 from fusebench.records import store
+from fusebench.records.record import Parity
 from fusebench.sanitizer.check import Check, Finding, check_id
 
 SIZES = (64, 256, 1024)
@@ -75,6 +76,12 @@ def test_the_last_record_of_a_cell_that_ran_again_counts(shown):
     save("a", untimed("torch_eager", "crashed", reason="it died", of=first.case), second)
     text, rows = shown(first="implementation")
     assert [r["time"] for r in rows] == ["200 µs"] and "crashed" not in text and "1 cell: 1 ok" in text
+
+
+def test_the_largest_of_a_cells_errors_is_shown(shown):
+    verdicts = Parity(parity(0.25), parity(0.75), parity(0.5))
+    save("a", timed(verdicts=verdicts, of=case(id="M=64/float32", M=64, K=5, N=7)))
+    assert shown(first="implementation")[1][0]["error/budget"] == "0.75"
 
 
 def test_an_implausible_time_is_no_time(shown):

@@ -260,3 +260,18 @@ def test_each_stretch_is_a_hundredth_or_a_tenth_of_the_steps_unless_told(data, t
         assert train(data, tmp_path / str(steps), steps=steps) == 0 and seen[-1] == expected
     assert train(data, tmp_path / "told", "log_every=7", "evaluate_every=3", "checkpoint_every=2") == 0
     assert seen[-1] == Every(7, 3, 2)
+
+
+def test_a_run_sets_the_environment_of_workers(monkeypatch):
+    expected = {
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "JAX_PLATFORMS": "cpu",
+    }
+    for name in expected:
+        monkeypatch.setenv(name, "2" if name == "TF_CPP_MIN_LOG_LEVEL" else "before")
+    kernel = discovery.find_kernels(discovery.roots_of())["dlrm"]
+    session = program.start(kernel, "torch_eager", "cpu", "ieee")
+    assert {name: os.environ[name] for name in expected} == expected
+    assert session.name == "torch" and session.device.type == "cpu"

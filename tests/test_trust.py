@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 import threading
 from dataclasses import replace
 from types import SimpleNamespace
@@ -355,6 +356,15 @@ def test_where_lines_cannot_persist_nothing_is_done(card, driver):
     card(driver)
     persisting.forbid()
     assert persisting.raised() is None and driver.done == []
+
+
+def test_without_cuda_bindings_a_line_says_what_is_left_out(card, monkeypatch, capsys):
+    card(Driver())
+    monkeypatch.setitem(sys.modules, "cuda.bindings", None)
+    persisting.forbid()
+    assert persisting.raised() is None
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and "persisting lines of L2 are not reset (pip install cuda-bindings)" in said
 
 
 def test_a_card_s_limit_is_zero_before_each_run_of_flushes(monkeypatch):

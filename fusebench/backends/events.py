@@ -46,5 +46,5 @@ class Recording:
     profiler sees each allocation. `origin_ns` is when it began, in nanoseconds of time.time_ns()."""
 
     events: tuple[Event, ...]
-    memory: tuple[Held, ...] = ()
-    origin_ns: int = 0
+    memory: tuple[Held, ...]
+    origin_ns: int

@@ -28,6 +28,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
 import slips
 import trees
@@ -66,8 +67,9 @@ def main() -> int:
         except KeyboardInterrupt:
             print("interrupted")
     if asked.json:
-        rows = [{"at": at(m), "result": r.what, "by": r.by} for m, r in results.items()]
-        asked.json.write_text(json.dumps(rows, indent=1))
+        rows = {at(m): {"at": at(m), "result": r.what, "by": r.by} for m, r in results.items()}
+        others = {tuple(row["at"]): row for row in read(asked.json)}  # of files that this run was not asked for
+        asked.json.write_text(json.dumps([*(others | rows).values()], indent=1))
     return int(score(by_file, results) < asked.least)
 
 
@@ -112,9 +114,12 @@ def choose(paths: Sequence[str], since: str | None, sample: int | None) -> dict[
 
 def before(kept: Path, by_file: dict[str, list[Mutant]]) -> dict[Mutant, Result]:
     """What an earlier run found with tests, as far as the slips still stand where they stood."""
-    rows = json.loads(kept.read_text()) if kept.exists() else []
-    found = {tuple(row["at"]): Result(row["result"], row["by"]) for row in rows if row["result"] != "no test"}
+    found = {tuple(row["at"]): Result(row["result"], row["by"]) for row in read(kept) if row["result"] != "no test"}
     return {m: found[at(m)] for mutants in by_file.values() for m in mutants if at(m) in found}
+
+
+def read(kept: Path) -> list[dict[str, Any]]:
+    return json.loads(kept.read_text()) if kept.exists() else []
 
 
 def at(mutant: Mutant) -> tuple[str, int, int]:

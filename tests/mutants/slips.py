@@ -31,6 +31,9 @@ SYMMETRIC = (
     "apart",
     "overlap",
     "swapaxes",
+    "suppress",
+    "minimum",
+    "maximum",
 )
 CLOCKS = ("monotonic()", "perf_counter()")  # a measured time never meets its limit exactly
 UNSEEN = ("frozen", "strict", "slots", "check", "parents", "exist_ok")  # keywords that only say what must never happen

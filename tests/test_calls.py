@@ -1,0 +1,94 @@
+"""What is called and timed in each mode, with which arguments, and calls that another process times as a whole."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from fusebench.backends import numpy as backend
+from fusebench.timing.samples import Ring
+from fusebench.workers import protocol
+from fusebench.workers.batch import Batch
+from fusebench.workers.calls import EXPECTED, Places, of
+from fusebench.workers.configs import choose
+from fusebench.workers.outputs import Unfit
+
+X, W, G, PREPARED = (np.full(4, n, np.float32) for n in (1, 2, 3, 4))
+PLACES = Places(inputs=2, upstream=1, prepared=1)
+
+
+def forward(x, w, prepared):
+    assert (x is X, w is W, prepared is PREPARED) == (True,) * 3
+    return x * w, (x, x * w)
+
+
+def backward(residuals, g):
+    x, product = residuals
+    return [g * product, g * x]
+
+
+def test_a_backward_call_gets_the_residuals_of_a_forward_call_that_is_made_before():
+    calls = of((forward, backward), "backward", PLACES, backend)
+    ready = calls.ready([X, W, G, PREPARED])
+    assert ready[:4] == [X, W, G, PREPARED] and len(ready) == 5 and ready[4][0] is X
+    first = ready[4]
+    assert calls.ready(ready) is ready and len(ready) == 5 and ready[4] is not first, "those take the place of others"
+    assert [gradient.tolist() for gradient in calls.call(*ready)] == [[6.0] * 4, [3.0] * 4]
+
+
+def test_residuals_take_the_memory_that_the_arguments_do_not_have():
+    calls = of((forward, backward), "backward", PLACES, backend)
+    ring, saved = calls.on(Ring([[X, W, G, PREPARED]], frozenset(), np.copy), [X, W, G, PREPARED], backend)
+    assert saved == ring.ready_bytes == 4 * 4, "x is an input"
+    assert len(ring[0]) == 5
+
+
+def test_a_forward_call_is_what_was_built():
+    assert of(forward, "forward", PLACES, backend).call is forward
+
+
+def test_forward_and_backward_in_one_call():
+    calls = of((forward, backward), "forward_backward", PLACES, backend)
+    ring = Ring([[X, W, G, PREPARED]], frozenset(), np.copy)
+    assert calls.on(ring, [], backend) == (ring, None)
+    assert [array.tolist()[0] for array in calls.call(*ring[0])] == [2.0, 6.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    "built", [forward, (forward,), (forward, backward, backward), (forward, 3), [forward, backward]]
+)
+def test_a_backward_mode_needs_a_pair_of_calls(built):
+    with pytest.raises(Unfit) as refused:
+        of(built, "backward", PLACES, backend)
+    assert str(refused.value) == EXPECTED.format(type(built).__name__)
+
+
+def test_a_batch_has_its_inputs_before_the_clock_starts_and_is_called_once():
+    events = []
+    batch = Batch(SimpleNamespace(wait=lambda values: events.append(("wait", values))))
+    assert batch.run() == protocol.Ran(), "nothing, where nothing was made ready"
+    events.clear()
+    assert batch.make_ready(lambda x: events.append(x) or -x, Ring([[1], [2]], frozenset(), abs), 5) == protocol.Ready(
+        5
+    )
+    assert events == [("wait", [[1], [2], [1], [2], [1]])]
+    assert batch.run() == protocol.Ran()
+    assert events[1:] == [1, 2, 1, 2, 1, ("wait", [-1, -2, -1, -2, -1])]
+    batch.run()
+    assert events[-1] == ("wait", []), "what was called is forgotten"
+
+
+@pytest.mark.parametrize(
+    ("asked", "config", "refusal"),
+    [
+        ({"BLOCK": 8}, {"BLOCK": 8, "num_warps": 4}, None),
+        ({"WIDTH": 3, "DEPTH": 2}, {}, "this case has no use for DEPTH; its tunables are BLOCK, num_warps"),
+    ],
+)
+def test_tunables_that_are_set_are_over_those_of_the_implementation(asked, config, refusal):
+    module = SimpleNamespace(config=lambda case, variant, device: {"BLOCK": 4, "num_warps": 4})
+    found = SimpleNamespace(tunables={"row": {"BLOCK": (4, 8), "num_warps": (4,)}})
+    choice = choose(module, found, None, "row", None, asked, True)
+    assert (choice.config, choice.refusal) == (config, refusal)

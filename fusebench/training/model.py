@@ -37,8 +37,8 @@ def make(mathematics: Mathematics, case: Case, features: Sequence[Feature], seed
     """The model of a case, with a table row for each known value of the data's features and one for unknown ids; without features
     the tables are the case's.
 
-    Layers are drawn as He has it, biases are 0, and the rows of a table of n rows uniform within ± 1/√n, as the published model has
-    them. Raises UsageError where the case has other columns than the data.
+    Layers of K inputs and N outputs are normal with variance 2 / (K + N) (Glorot), biases are 0, and the rows of a table of n rows
+    uniform within ± 1/√n, as the published model has them. Raises UsageError where the case has other columns than the data.
     """
     for name, columns in (("N0", DENSE), ("F", SPARSE)):
         if case.sizes[name] != columns:
@@ -60,7 +60,7 @@ def make(mathematics: Mathematics, case: Case, features: Sequence[Feature], seed
         if name == TABLES:
             made[name] = _tables(made[OFFSETS], array.shape[1], rng)
         elif array.dtype.kind == "f":
-            size = math.sqrt(2 / array.shape[0]) if array.ndim == 2 else 0.0
+            size = math.sqrt(2 / sum(array.shape)) if array.ndim == 2 else 0.0
             made[name] = np.float32(size) * rng.standard_normal(array.shape, dtype=np.float32)
     parameters = tuple(name for name, array in made.items() if array.dtype.kind == "f")
     places = tuple(n for n, name in enumerate(mathematics.outputs) if name.startswith(NEW))

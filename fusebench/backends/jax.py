@@ -74,9 +74,14 @@ def copy(array: jax.Array) -> jax.Array:
     return jnp.array(array, copy=True)
 
 
+def _deleted(array: jax.Array | np.ndarray) -> bool:
+    """Whether a call has taken the array. What is prepared may be NumPy's, which nobody takes."""
+    return isinstance(array, jax.Array) and array.is_deleted()
+
+
 def overwrite(array: jax.Array, value: jax.Array) -> jax.Array:
     """An array with the bits of `value` in the memory of `array`, which is donated for it, unless a call has taken it."""
-    return copy(value) if array.is_deleted() else _copied_into(array, value)
+    return copy(value) if _deleted(array) else _copied_into(array, value)
 
 
 @functools.partial(jax.jit, donate_argnums=0, keep_unused=True)
@@ -105,7 +110,7 @@ def _moved(array: jax.Array, axis: int, shift: int, a: int, b: int) -> jax.Array
 
 def same(a: jax.Array, b: jax.Array) -> bool:
     """Whether two arrays have the same bits, compared where they are. On a CPU without XLA."""
-    if a.shape != b.shape or a.dtype != b.dtype or a.is_deleted():
+    if a.shape != b.shape or a.dtype != b.dtype or _deleted(a):
         return False
     if _on_host():
         here, there = (np.ascontiguousarray(array).view(np.uint8) for array in (a, b))
@@ -200,7 +205,7 @@ def _array() -> Any:
 
 def memory(array: jax.Array) -> tuple[int, int]:
     """Where its buffer begins and ends; of one that is deleted, nowhere."""
-    if array.is_deleted():
+    if _deleted(array):
         return 0, 0
     begin = array.unsafe_buffer_pointer()
     return begin, begin + array.nbytes

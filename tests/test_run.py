@@ -129,7 +129,7 @@ def test_a_cell_is_built_called_again_timed_and_let_go(tmp_path):
 
 
 def test_tunables_that_are_set_reach_the_worker_and_what_it_took_the_record(tmp_path):
-    pool = Pool(Worker({BuildCell: {"config": {"BLOCK": 64, "num_warps": 8}}}))
+    pool = Pool(Worker({BuildCell: {"build": Build(0.25, 3.0, 10**6, 28, config={"BLOCK": 64, "num_warps": 8})}}))
     (record,) = done(tmp_path, cell(config={"num_warps": 8}), pool=pool)
     assert asked(pool)[0].config == {"num_warps": 8} and record.build.config == {"BLOCK": 64, "num_warps": 8}
 
@@ -229,14 +229,14 @@ def test_points_that_are_declared_are_what_is_judged(tmp_path, monkeypatch):
             seen.append((points, part, set_)) or judge(self, out, points, part, set_, pool)
         ),
     )
-    worker = Worker({BuildCell: {"points": ("output",)}})
+    worker = Worker({BuildCell: {"build": Build(0.25, 3.0, 10**6, 28, points=("output",))}})
     worker.info = msgspec.structs.replace(worker.info, flushes_subnormals=True)
     done(tmp_path, pool=Pool(worker))
     assert seen == [(("output", "subnormals"), "", n) for n in (0, SETS - 1, SETS - 1)]
     (build,) = (m for m in worker.asked if isinstance(m, BuildCell))
     assert {n for _, _, n in seen} == set(range(len(build.sets))), "no set's outputs are left out"
     seen.clear()
-    done(tmp_path / "other", pool=Pool(Worker({BuildCell: {"points": ("output",)}})))
+    done(tmp_path / "other", pool=Pool(Worker({BuildCell: {"build": Build(0.25, 3.0, 10**6, 28, points=("output",))}})))
     assert {points for points, _, _ in seen} == {("output",)}
 
 

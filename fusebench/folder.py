@@ -169,6 +169,13 @@ def held(folder: Path) -> Iterator[None]:
         yield
 
 
+def check_free(folder: Path) -> None:
+    """Raises UsageError if another process is at work in the folder. Makes nothing there."""
+    if (folder / LOCK).exists():
+        with held(folder):
+            pass
+
+
 @contextlib.contextmanager
 def scratch(run_folder: Path) -> Iterator[Path]:
     """A folder within that of a run for its input files; those of runs that were killed go. Raises StorageError."""

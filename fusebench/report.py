@@ -16,7 +16,7 @@ from fusebench.contract import STATUSES
 from fusebench.progress import Lines
 from fusebench.records.record import BASELINE, Record
 from fusebench.settings import Clock
-from fusebench.terminal import WIDEST, console, print_table
+from fusebench.terminal import WIDEST, console, counted, print_table
 from fusebench.timing.summary import Clocks, Timing, seconds
 
 COLOURS = {"ok": "green", "skipped": "dim"}
@@ -184,12 +184,10 @@ def footer(records: Sequence[Record], clock: Clock, wall_s: float, folder: objec
     """One line of counts, one of where the wall time went, one of where the records are."""
     out = console()
     counts = [f"{n} {status}" for status in STATUSES if (n := sum(r.status == status for r in records))]
-    out.print(f"{len(records)} {'cell' if len(records) == 1 else 'cells'}: {', '.join(counts) or 'none'}")
+    out.print(f"{counted(len(records), 'cell')}: {', '.join(counts) or 'none'}")
     wall_time(clock, wall_s)
     failed = sum(bool(r.traceback) for r in records)
-    tracebacks = (
-        f" (the field traceback of {failed} {'cell' if failed == 1 else 'cells'} has where it failed)" if failed else ""
-    )
+    tracebacks = f" (the field traceback of {counted(failed, 'cell')} has where it failed)" if failed else ""
     out.print(f"records: {folder}/records.jsonl{tracebacks}", soft_wrap=True, markup=False)
 
 

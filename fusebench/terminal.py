@@ -97,6 +97,12 @@ def print_whole(out: Console, table: Table) -> None:
     out.width = width
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 cell`, `2 cells`, `3 launches`."""
+    plural = noun + ("es" if noun.endswith("ch") else "s")
+    return f"{number} {noun if number == 1 else plural}"
+
+
 def by_words(texts: Sequence[str], width: int) -> list[str]:
     """The texts in lines of that width, none of which breaks a word."""
     longest = max((len(word) for text in texts for word in text.split()), default=1)

@@ -10,7 +10,7 @@ import pytest
 from fusebench.backends import numpy as backend
 from fusebench.timing.samples import Ring
 from fusebench.workers import protocol
-from fusebench.workers.batch import Batch
+from fusebench.workers.batch import CallBatch
 from fusebench.workers.calls import EXPECTED, Places, of
 from fusebench.workers.configs import choose
 from fusebench.workers.outputs import Unfit
@@ -67,7 +67,7 @@ def test_a_backward_mode_needs_a_pair_of_calls(built):
 
 def test_a_batch_has_its_inputs_before_the_clock_starts_and_is_called_once():
     events = []
-    batch = Batch(SimpleNamespace(wait=lambda values: events.append(("wait", values))))
+    batch = CallBatch(SimpleNamespace(wait=lambda values: events.append(("wait", values))))
     assert batch.run() == protocol.Ran(), "nothing, where nothing was made ready"
     events.clear()
     assert batch.make_ready(lambda x: events.append(x) or -x, Ring([[1], [2]], frozenset(), abs), 5) == protocol.Ready(

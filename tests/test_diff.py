@@ -200,7 +200,7 @@ def test_a_quiet_comparison_has_its_counts_alone(computed, capsys):
     known, _ = computed
     known["triton:row"] = known["torch_eager"] = Outputs(untimed(), [A], [Own(0.125, 0.5, 4)], ["y"])
     assert main(["diff", "kernel=softmax", "a=triton:row", "b=torch_eager", "device=cpu", "quiet=true"]) == 0
-    assert capsys.readouterr().out.startswith("\n1 outputs compared, 1 of them the same, 0 with a side")
+    assert capsys.readouterr().out.startswith("\n1 output compared, 1 of them the same, 0 with a side")
 
 
 def test_an_interrupted_comparison_keeps_what_it_has(computed, tmp_path, capsys):
@@ -208,7 +208,7 @@ def test_an_interrupted_comparison_keeps_what_it_has(computed, tmp_path, capsys)
     known["triton:row"] = known["torch_eager"] = Outputs(untimed(), [A], [Own(0.125, 0.5, 4)], ["y"])
     known["flax"] = KeyboardInterrupt()
     assert main(["diff", "kernel=softmax", "a=triton:row", "b=[torch_eager,flax:default]", "device=cpu"]) == 130
-    assert "interrupted: 1 rows are in " in capsys.readouterr().err
+    assert "interrupted: 1 row written to " in capsys.readouterr().err
     (folder,) = (tmp_path / "results").iterdir()
     assert len((folder / "differences.jsonl").read_text().splitlines()) == 1
 
@@ -300,7 +300,7 @@ def test_a_side_that_is_wrong_sets_the_exit_code_and_is_compared_all_the_same(tm
     words = ("kernel=fault", "worker=inline", "device=cpu", f"path={FAULTS}")
     done = command(tmp_path, "a=a_fine", "b=wrong", *words)
     assert done.returncode == 1 and "wrong: wrong: error is" in done.stdout, done.stderr
-    assert "1 outputs compared, 0 of them the same, 1 with a side that is not right" in done.stdout
+    assert "1 output compared, 0 of them the same, 1 with a side that is not right" in done.stdout
 
 
 def command(folder, *words):

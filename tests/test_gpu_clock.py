@@ -347,7 +347,7 @@ def test_kernels_at_the_same_time_count_once_in_the_span_and_the_busy_time(monke
 )
 def test_a_host_that_comes_back_late_from_the_last_wait_does_not_stand_for_a_clock(calls, expected):
     """(when an isolated call was over by the wall clock, by CUPTI), since the profile began"""
-    profile = clock.Profile([], began=7.0, first=100.0, wall=0.022, extent=0.018)
+    profile = clock.ProfiledChunk([], began=7.0, first=100.0, wall=0.022, extent=0.018)
     turns = [clock.Turn(0, (), None, True, over=7.0 + wall) for wall, _ in calls]
     found = [SimpleNamespace(kernels=[Kernel("k", 100.0, 100.0 + cupti)]) for _, cupti in calls]
     queued = clock.Turn(0, (), None, False)

@@ -206,6 +206,11 @@ def test_the_same_code_is_said_to_be_so(answered):
     assert done.returncode == 0 and "same machine code" in done.stdout and "B - A" not in done.stdout
 
 
+def test_one_is_no_plural(answered):
+    done = answered("inspect", "kernel=launch", "implementation=cuda", "dtype=float16", "expect=spills=0")
+    assert done.stdout.endswith("\n1 of 1 cell compiled, 1 of 1 expectation met\n")
+
+
 @pytest.mark.parametrize(
     ("vs", "said"),
     [
@@ -222,6 +227,11 @@ def test_the_same_code_is_said_to_be_so(answered):
 def test_a_side_that_does_not_exist(answered, vs, said):
     done = answered("inspect", "kernel=launch", "implementation=cuda", f"vs={vs}")
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_a_revision_that_does_not_exist_is_refused_before_anything_is_compiled(answered, monkeypatch):
+    monkeypatch.setattr(cells, "inspect", lambda *_: pytest.fail("a cell is compiled"))
+    assert answered(*COPY, "vs=@no-such-revision").returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from fusebench.configuration.request import Request
 from fusebench.contract import Cell
 from fusebench.errors import UsageError
 from fusebench.profiling import counters, kernels, ncu, run, trace
-from fusebench.profiling.kernels import Row
+from fusebench.profiling.kernels import KernelTotal
 from fusebench.profiling.run import Profile
 from fusebench.records import store
 from fusebench.records.record import Record, Work
@@ -171,7 +171,7 @@ def test_an_interrupted_run_keeps_what_it_has(answered, tmp_path, monkeypatch):
 
     monkeypatch.setattr(run, "run", interrupted)
     done = answered("profile", f"path={PROFILED}", "kernel=halved", "device=cpu", "out_dir=it")
-    assert done.returncode == 130 and "interrupted: 0 of 6 cells are kept in " in done.stderr
+    assert done.returncode == 130 and "interrupted: 0 of 6 cells kept in " in done.stderr
     assert (tmp_path / "it" / "trace.json.gz").exists() and (tmp_path / "it" / "profile.yaml").exists()
 
 
@@ -395,7 +395,7 @@ def test_counters_are_read_from_ncus_listing_and_stand_beside_the_kernels():
         "dram_bytes": 1572864, "occupancy_percent": 81.5, "tensor_percent": 0, "stalled_long_scoreboard": 8.13, "stalled_wait": 1.2,
     }  # fmt: skip
     made = [
-        Row(name, KERNEL, 1, 1.0, 0.0, 0.0)
+        KernelTotal(name, KERNEL, 1, 1.0, 0.0, 0.0)
         for name in ("void our::halve<float, 4>(float const*, float*, int)", "triton_gemm", "other")
     ]
     halve, gemm, other = counters.beside(made, counted, ())
@@ -417,7 +417,7 @@ def test_kernels_of_one_template_are_told_apart_by_their_order():
     ]
     ncu_has = ["void at::<unnamed>::each<(int)4, AddImpl>(int)", "each"]
     counted = [counters.Counted(name, {"dram_bytes": size}) for name, size in zip(ncu_has, (1.0, 5.0), strict=True)]
-    rows = [Row(name, KERNEL, 1, 1.0, 0.0, 0.0) for name in reversed(kineto_has)]
+    rows = [KernelTotal(name, KERNEL, 1, 1.0, 0.0, 0.0) for name in reversed(kineto_has)]
     assert [r.counters["dram_bytes"] for r in counters.beside(rows, counted, kineto_has)] == [5, 1]
     assert [r.counters["dram_bytes"] for r in counters.beside(rows, counted, kineto_has[:1])] == [6, 6], (
         "nothing tells them apart"
@@ -474,7 +474,10 @@ def counted(fake, kernels, roots, tmp_path):
     def count():
         cell = Cell(make_case(kernels["halved"], "small"), "torch_eager", "plain")
         record = replace(untimed(), id=cell.id, label=cell.label, cell=cell, work=Work(1, 2**20))
-        rows = (Row("void our::halve<float, 8>(int)", KERNEL, 1, 1.0, 0.0, 0.0), Row("copy", "copy", 1, 1.0, 0.0, 0.0))
+        rows = (
+            KernelTotal("void our::halve<float, 8>(int)", KERNEL, 1, 1.0, 0.0, 0.0),
+            KernelTotal("copy", "copy", 1, 1.0, 0.0, 0.0),
+        )
         sweep = run.Sweep(this, Request("profile", (), chosen, (cell,)), 1, True, ncu.find(str(fake / "ncu")))
         profiles = [
             Profile(cell.id, record, rows=rows),

@@ -32,7 +32,7 @@ from fusebench.inspection import table as inspected
 from fusebench.inspection.cells import Inspected
 from fusebench.profiling import memory as curves
 from fusebench.profiling import table as profiled
-from fusebench.profiling.kernels import Row, Span
+from fusebench.profiling.kernels import KernelTotal, Span
 from fusebench.profiling.run import Profile
 from fusebench.records import store
 from fusebench.settings import Clock, Settings
@@ -57,8 +57,8 @@ def wide(monkeypatch, tmp_path):
 LAUNCH = {"grid": "132×1×1", "block": "256×1×1", "registers": 168, "shared_bytes": 3 * 2**14}
 COUNTERS = {"dram_bytes": 3.0 * MIB, "tensor_percent": 61.24, "occupancy_percent": 24.96, "stalled_wait": 0.51, "stalled_long": 8.14, "stalled_no": 0.3}  # fmt: skip
 ROWS = (
-    Row("gemm", KERNEL, 2, 80 * US, 0.0, 5 * US, LAUNCH, COUNTERS),
-    Row("gelu", KERNEL, 1, 15 * US, 6 * US, 0.0, {}, {}),
+    KernelTotal("gemm", KERNEL, 2, 80 * US, 0.0, 5 * US, LAUNCH, COUNTERS),
+    KernelTotal("gelu", KERNEL, 1, 15 * US, 6 * US, 0.0, {}, {}),
 )
 SPAN = Span(100 * US, 90 * US, 10 * US, 5 * US, 3, 6 * US, "gelu")
 
@@ -92,7 +92,7 @@ def test_a_profile_of_a_gpu_is_the_figures_of_its_rows(capsys):
 
 def test_a_profile_of_a_cpu_has_operators_and_no_launches(capsys):
     quiet = Span(50 * US, 50 * US, 0.0, 0.0, 1)
-    rows = (Row("aten::mul", "operator", 1, 50 * US, 0.0, 0.0),)
+    rows = (KernelTotal("aten::mul", "operator", 1, 50 * US, 0.0, 0.0),)
     profiled.show([profile(span=quiet, spans=(quiet,), shown=0, rows=rows, counters={}, peak_bytes=None)], "cpu")
     out = capsys.readouterr().out
     assert "call 1 of 1: 50 µs: busy 50 µs in 1 operator, no gaps, no overlaps\n" in out
@@ -102,14 +102,14 @@ def test_a_profile_of_a_cpu_has_operators_and_no_launches(capsys):
 
 
 def test_rows_that_take_next_to_nothing_stand_together(capsys):
-    rows = [Row(f"k{n}", KERNEL, 1, (20 - n) * US, 0.0, 0.0) for n in range(15)]
+    rows = [KernelTotal(f"k{n}", KERNEL, 1, (20 - n) * US, 0.0, 0.0) for n in range(15)]
     profiled.show([profile(rows=tuple(rows), syncs=())], "cuda")
     out = capsys.readouterr().out
     shown = table_of(out, "kernel")
     assert [r["kernel"] for r in shown] == [*(f"k{n}" for n in range(12)), "3 others"]
     assert (shown[-1]["count"], shown[-1]["time"]) == ("3", seconds((8 + 7 + 6) * US))
     assert "the host waits for nothing within a call\n" in out
-    tiny = [ROWS[0], *(Row(f"t{n}", KERNEL, 1, 0.01 * US, 0.0, 0.0) for n in range(2))]
+    tiny = [ROWS[0], *(KernelTotal(f"t{n}", KERNEL, 1, 0.01 * US, 0.0, 0.0) for n in range(2))]
     profiled.show([profile(rows=tuple(tiny))], "cuda")
     assert [r["kernel"] for r in table_of(capsys.readouterr().out, "kernel")] == ["gemm", "2 others"]
     profiled.show([profile(rows=tuple(tiny[:2]))], "cuda")
@@ -142,8 +142,8 @@ def test_what_was_not_profiled_has_its_reason(capsys, tmp_path):
 
 def test_long_names_are_cut_and_small_stalls_are_left_out(capsys):
     rows = (
-        Row("k" * 57, KERNEL, 1, 9 * US, 0.0, 0.0, {}, {"stalled_wait": 0.06, "stalled_long": 0.04}),
-        Row("m" * 56, KERNEL, 1, 8 * US, 0.0, 0.0),
+        KernelTotal("k" * 57, KERNEL, 1, 9 * US, 0.0, 0.0, {}, {"stalled_wait": 0.06, "stalled_long": 0.04}),
+        KernelTotal("m" * 56, KERNEL, 1, 8 * US, 0.0, 0.0),
     )
     profiled.show([profile(rows=rows, syncs=())], "cuda")
     first, second = table_of(capsys.readouterr().out, "kernel")

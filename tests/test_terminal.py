@@ -47,6 +47,14 @@ def test_columns_that_are_set_count_first(terminals, monkeypatch, columns, width
     assert terminal.console().width == width
 
 
+@pytest.mark.parametrize(
+    ("number", "noun", "text"),
+    [(0, "cell", "0 cells"), (1, "cell", "1 cell"), (2, "cell", "2 cells"), (1, "launch", "1 launch"), (3, "launch", "3 launches")],
+)  # fmt: skip
+def test_a_noun_goes_with_its_number(number, noun, text):
+    assert terminal.counted(number, noun) == text
+
+
 LEFT, RIGHT, ROWS = ["name", "kind"], ["time", "±"], [("a", "first", "1.5", "2"), ("long", "b", "10.25", "3")]
 WIDE = """
  name   kind     time   ±

@@ -17,7 +17,7 @@ from fusebench.profiling import cell as program
 from fusebench.profiling import ncu, run, trace
 from fusebench.settings import Settings
 from fusebench.tracing import calls, memory, syncs
-from fusebench.tracing.calls import Plan, Traced, TracedCall
+from fusebench.tracing.calls import Traced, TracedCall, TracePlan
 
 
 class Backend:
@@ -87,7 +87,7 @@ def test_calls_are_traced_one_by_one_on_an_idle_device(now, monkeypatch):
         Backend(now, events=events, held=(Held(0.0, 100), Held(1.5, 400), Held(2.0, 150), Held(3.5, 900))),
         [],
     )
-    found = calls.trace(backend, call_of(now, 1.0, seen), [("a",), ("b",)], "cpu", Plan("it", 2, False, ()), lambda: pytest.fail("the profiler saw its memory"))  # fmt: skip
+    found = calls.trace(backend, call_of(now, 1.0, seen), [("a",), ("b",)], "cpu", TracePlan("it", 2, False, ()), lambda: pytest.fail("the profiler saw its memory"))  # fmt: skip
     assert [(c.name, c.begin, c.end, [e.name for e in c.events]) for c in found.calls] == [("it, call 1", 1.0, 2.0, ["mul"]), ("it, call 2", 3.0, 4.0, ["neg"])]  # fmt: skip
     assert found.memory == (Held(0.0, 0), Held(0.5, 300), Held(1.0, 50)) and (found.peak_bytes, found.memory_of) == (300, "allocator")  # fmt: skip
     traced = backend.said[backend.said.index("it, call 1") - 2 :]
@@ -102,7 +102,7 @@ def test_the_peak_is_what_was_seen_or_told_whichever_is_more(now, monkeypatch, t
     monkeypatch.setattr(syncs, "find", lambda *_: ())
     monkeypatch.setattr(memory, "watch", lambda *_: ((Held(0.0, 0), Held(0.1, 700)), "process"))
     ranges = (event("it, call 1", 1.0, 2.0, RANGE),)
-    found = calls.trace(Backend(now, events=ranges), call_of(now, 1.0, []), [()], "cpu", Plan("it", 1, True, ()), lambda: lambda: told)  # fmt: skip
+    found = calls.trace(Backend(now, events=ranges), call_of(now, 1.0, []), [()], "cpu", TracePlan("it", 1, True, ()), lambda: lambda: told)  # fmt: skip
     assert (found.peak_bytes, found.memory_of) == (peak, "process")
 
 

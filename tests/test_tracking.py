@@ -264,7 +264,7 @@ def test_a_kernel_py_that_is_none_costs_its_own_cells(here, monkeypatch):
     monkeypatch.setattr(sweep, "run", lambda this, cells: [timed("flax", of=cells[0].case)])
     pairs = [("flax", "odd/float32")]
     outcomes = sweep.sweep({"spoilt": pairs, "padded_softmax": pairs}, [])
-    assert outcomes["spoilt", "flax", "odd", "float32"] == sweep.Outcome("failed", "spoilt/kernel.py lacks CASES")
+    assert outcomes["spoilt", "flax", "odd", "float32"] == sweep.Swept("failed", "spoilt/kernel.py lacks CASES")
     assert len(outcomes) == 2
 
 

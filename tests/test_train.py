@@ -12,7 +12,7 @@ import sys
 import numpy as np
 import pytest
 
-from fusebench import discovery
+from fusebench import discovery, folder
 from fusebench.cli import main
 from fusebench.data import reading, synthesis, writing
 from fusebench.errors import UsageError
@@ -264,6 +264,17 @@ def test_bad_input_is_named_and_nothing_is_written(words, says, data, tmp_path, 
     more = [f"data={data}"] if words[1:] and not any(word.startswith("data=") for word in words) else []
     assert says in said(capsys, *words, *more, *(["device=cpu"] if words[1:] else []))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("asked", ["out is in use", "holds a checkpoint"])
+def test_a_folder_that_cannot_be_taken_is_refused_before_anything_is_loaded(asked, data, trained, monkeypatch, capsys):
+    monkeypatch.setattr(reading, "open_file", lambda *_: pytest.fail("the rows are looked at"))
+    words = ("dlrm", "implementation=torch_eager", "steps=40", f"data={data}", f"out={trained}")
+    if asked == "holds a checkpoint":
+        assert f"{trained} holds a checkpoint already: resume=true" in said(capsys, *words)
+    else:
+        with folder.held(trained):
+            assert f"another process is at work in {trained}" in said(capsys, *words, "resume=true")
 
 
 def test_a_checkpoint_of_other_sizes_or_data_is_named(trained, data, capsys):

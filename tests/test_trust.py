@@ -21,7 +21,7 @@ from fusebench.records.record import Record
 from fusebench.report import show
 from fusebench.timing import cupti
 from fusebench.timing.plan import Plan
-from fusebench.timing.summary import Batch
+from fusebench.timing.summary import TimedBatch
 from fusebench.timing.yardstick import Rates
 from fusebench.untouched import Untouched
 from fusebench.workers import protocol, second_clock, state
@@ -246,7 +246,7 @@ def test_a_median_that_the_parent_s_clock_contradicts_is_implausible():
     assert fine.status == "ok"
 
     def with_batch(seconds):
-        return rated(replace(fine, timing=replace(fine.timing, batch=Batch(40, seconds, 0.01))), None)
+        return rated(replace(fine, timing=replace(fine.timing, batch=TimedBatch(40, seconds, 0.01))), None)
 
     assert with_batch(0.01).status == "ok"
     record = with_batch(0.0101)

@@ -332,7 +332,7 @@ def decided(planted, monkeypatch):
         pools = Pools(plan)
         pools.numbers = {}
         monkeypatch.setattr(pairs, "Pool", pools)
-        (decision,) = confirm.decide(this, [one], confirm.Plan(5, 1, 0.99), lambda match: None)
+        (decision,) = confirm.decide(this, [one], confirm.PairPlan(5, 1, 0.99), lambda match: None)
         return decision.kept.cell.config["NUMBER"], decision.is_default, len(decision.outcomes), decision
 
     return decide
@@ -372,7 +372,7 @@ def test_the_default_that_was_fastest_is_kept_without_pairs(planted):
     this, pool, found = planted
     one = found(NUMBER=(2, 3), how=("right",))
     list(study.run(this, pool, one, Search("grid", None, 0)))
-    (decision,) = confirm.decide(this, [one], confirm.Plan(5, 1, 0.99), None)
+    (decision,) = confirm.decide(this, [one], confirm.PairPlan(5, 1, 0.99), None)
     assert decision.is_default and decision.why == "no config was faster" and confirm.entry(decision, this).config == {}
 
 
@@ -383,7 +383,7 @@ def test_a_config_that_is_hardly_faster_is_a_tie_without_pairs(planted):
     first = one.ranked[0]
     timing = replace(first.timing, median=one.ranked[1].timing.median / 1.01)
     one.records[strategies.key(first.cell.config)] = replace(first, timing=timing)
-    (decision,) = confirm.decide(this, [one], confirm.Plan(5, 1, 0.99), None)
+    (decision,) = confirm.decide(this, [one], confirm.PairPlan(5, 1, 0.99), None)
     assert decision.is_default and decision.why == "the fastest config is 1.0% faster: a tie"
 
 
@@ -395,7 +395,7 @@ def test_the_processes_of_a_pair_serve_all_studies(planted, monkeypatch):
         list(study.run(this, pool, one, Search("grid", None, 0)))
     pools = Pools()
     monkeypatch.setattr(pairs, "Pool", pools)
-    decisions = confirm.decide(this, two, confirm.Plan(5, 1, 0.99), lambda match: None)
+    decisions = confirm.decide(this, two, confirm.PairPlan(5, 1, 0.99), lambda match: None)
     assert [d.found for d in decisions] == two and [d.why for d in decisions] == [
         "the fastest config is not surely faster in pairs of processes (same)"
     ] * 2
@@ -407,7 +407,7 @@ def test_a_study_without_a_time_keeps_nothing(planted):
     one = found(NUMBER=(0, 1), how=("wrong",))
     list(study.run(this, pool, one, Search("grid", 1, 0)))
     one.records = {k: r for k, r in one.records.items() if r.status != "ok"}
-    assert confirm.decide(this, [one], confirm.Plan(5, 1, 0.99), None) == []
+    assert confirm.decide(this, [one], confirm.PairPlan(5, 1, 0.99), None) == []
 
 
 def test_the_exit_code_is_that_of_studies_without_a_time(planted, tmp_path):

@@ -303,7 +303,7 @@ def planned(double):
 
     def plan(*lines, a="torch_eager:plus", b="torch_eager:plus", commits=(None, None)):
         requests = [sides.parse(name, text) for name, text in zip("AB", (a, b), strict=True)]
-        sources = [compare.Source(r, kernels, [], c) for r, c in zip(requests, commits, strict=True)]
+        sources = [compare.SideKernels(r, kernels, [], c) for r, c in zip(requests, commits, strict=True)]
         return sources, compare._comparison(sources, [*KERNEL, *lines], ())
 
     return plan
@@ -314,7 +314,7 @@ def five(double):
     """The sources and the plan of five pairs of plus and times, one round each."""
     schema.register("compare", {"double": double})
     requests = [sides.parse(*side) for side in (("A", "torch_eager:plus"), ("B", "torch_eager:times"))]
-    sources = [compare.Source(r, {"double": double}, [FIXTURES / "kernels"], None) for r in requests]
+    sources = [compare.SideKernels(r, {"double": double}, [FIXTURES / "kernels"], None) for r in requests]
     return sources, compare._comparison(sources, [*KERNEL, "pairs=5", "rounds=1"], ())
 
 
@@ -379,7 +379,7 @@ def test_ctrl_c_keeps_the_pairs(measured, tmp_path):
             raise KeyboardInterrupt
 
     code, out, err = measured(plan)
-    assert code == 130 and err == f"interrupted: 2 of 5 pairs are kept; go on with resume={tmp_path}\n"
+    assert code == 130 and err == f"interrupted: 2 of 5 pairs kept; go on with resume={tmp_path}\n"
     assert outcomes(tmp_path)[0].pairs == 2 and "B ÷ A" in out
 
 
@@ -389,7 +389,7 @@ def test_a_full_disk_keeps_the_pairs_and_the_lines_of_before(measured, tmp_path)
             raise StorageError("no room")
 
     (tmp_path / "comparison.jsonl").write_text("of before")
-    kept = f"double/odd/float32/torch_eager:times/seed=0: no room; 1 of 5 pairs are kept; go on with resume={tmp_path}"
+    kept = f"double/odd/float32/torch_eager:times/seed=0: no room; 1 of 5 pairs kept; go on with resume={tmp_path}"
     with pytest.raises(StorageError) as caught:
         measured(plan)
     assert str(caught.value) == kept and (tmp_path / "comparison.jsonl").read_text() == "of before"
@@ -489,7 +489,7 @@ def test_a_sweep_of_comparisons_goes_on_with_all_its_jobs(command, tmp_path):
     )
     code, _, err = command(*words, plan=interrupted)
     (home,) = (tmp_path / "results").iterdir()
-    said = ("3 of 5 pairs are kept", "2 jobs have begun")
+    said = ("3 of 5 pairs kept", "2 jobs have begun")
     assert code == 130 and err == "".join(f"interrupted: {what}; go on with resume={home}\n" for what in said)
     code, _, _ = command("resume=latest", "pairs=6")
     assert code == 0 and [o.pairs for job in "01" for o in outcomes(home / job)] == [6, 6]

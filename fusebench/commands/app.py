@@ -30,7 +30,7 @@ from fusebench.records.record import Record
 from fusebench.records.store import FILE
 from fusebench.run import run
 from fusebench.settings import Run
-from fusebench.terminal import while_it_is_read
+from fusebench.terminal import counted, while_it_is_read
 
 OF_THIS_TIME = ("retry", "quiet", "verbose")  # keys that may be set beside resume=
 INTERRUPTED = 130  # as shells have it for Ctrl-C
@@ -298,7 +298,7 @@ def in_folder(asked: Request, run_folder: Path, kernels: Kernels, resumed: bool)
 def goes_on(ended: BaseException, kept: str, run_folder: Path, command: str) -> str:
     """What an interrupted run says, with what is `kept` of it. Raises StorageError where a full disk ended it: later jobs of a multirun
     would meet the same one."""
-    kept += " are kept; go on with " + shlex.quote(f"resume={folder.whole(run_folder, command)}")
+    kept += " kept; go on with " + shlex.quote(f"resume={folder.whole(run_folder, command)}")
     if isinstance(ended, StorageError):
         raise StorageError(f"{ended}; {kept}") from ended
     return f"interrupted: {kept}"
@@ -354,7 +354,10 @@ def _measure(this: Run, asked: Request, finished: list[Record]) -> str:
         except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
             return goes_on(
-                error, f"{len(store.latest(this.folder, Record))} of {len(cells)} cells", this.folder, asked.command
+                error,
+                f"{len(store.latest(this.folder, Record))} of {counted(len(cells), 'cell')}",
+                this.folder,
+                asked.command,
             )
     return ""
 

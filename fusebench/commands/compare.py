@@ -28,7 +28,7 @@ from fusebench.discovery import Kernel
 from fusebench.errors import StorageError, UsageError
 from fusebench.records import store
 from fusebench.settings import Clock, Run
-from fusebench.terminal import while_it_is_read
+from fusebench.terminal import counted, while_it_is_read
 
 FILE = "comparison.jsonl"
 AFTERWARDS = ("pairs", "confidence", "fail_slower", "resamples")  # keys that may be set anew beside resume=
@@ -36,7 +36,7 @@ SELF_CHECK_PAIRS = 30  # at least, for the figures of `resamples`
 
 
 @dataclass(frozen=True)
-class Source:
+class SideKernels:
     """Where the kernels of a side are from."""
 
     spec: sides.SideSpec
@@ -104,7 +104,7 @@ def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepa
     return app.Prepared(rest, resumed, job, [*map(_fixed, sources), *rest])
 
 
-def _fixed(source: Source) -> str:
+def _fixed(source: SideKernels) -> str:
     """A side as it is written, with the commit that it means now."""
     return source.spec.text.replace(f"@{source.spec.revision}", f"@{source.commit}")
 
@@ -144,7 +144,9 @@ def _resumed(arguments: Sequence[str]) -> tuple[list[str], list[str], Path] | No
     return kept["sides"], [*lines, *arguments], file
 
 
-def find_sources(specs: Sequence[sides.SideSpec], paths: Sequence[str], stack: contextlib.ExitStack) -> list[Source]:
+def find_sources(
+    specs: Sequence[sides.SideSpec], paths: Sequence[str], stack: contextlib.ExitStack
+) -> list[SideKernels]:
     """The kernels of the sides: of the working tree, or of a commit that is written to a temporary folder."""
     roots = discovery.roots_of(paths)
     trees: dict[str | None, tuple[Mapping[str, Kernel], Sequence[Path]]] = {}
@@ -160,11 +162,11 @@ def find_sources(specs: Sequence[sides.SideSpec], paths: Sequence[str], stack: c
                 copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-")))
                 theirs = revision.export(checkout, commit, roots, copy)
             trees[commit] = (discovery.find_kernels(theirs), theirs)
-        found.append(Source(spec, *trees[commit], commit))
+        found.append(SideKernels(spec, *trees[commit], commit))
     return found
 
 
-def _comparison(sources: Sequence[Source], lines: Sequence[str], arguments: Sequence[str]) -> Comparison:
+def _comparison(sources: Sequence[SideKernels], lines: Sequence[str], arguments: Sequence[str]) -> Comparison:
     """What the job with these overrides does. Raises UsageError for whatever in it cannot be done."""
     chosen, cells = [], []
     for source in sources:
@@ -218,7 +220,9 @@ def _share(key: str, value: Any, expected: str) -> float:
     return share
 
 
-def _run(sources: Sequence[Source], plan: Comparison, lines: Sequence[str], run_folder: Path, resumed: bool) -> int:
+def _run(
+    sources: Sequence[SideKernels], plan: Comparison, lines: Sequence[str], run_folder: Path, resumed: bool
+) -> int:
     """One job, in its folder: the pairs that are not on record yet, then the table. Raises UsageError and StorageError."""
     settings = values.settings(plan.chosen[0])  # of the machine that the job runs on
     a, b = ({**own, "rows_seed": settings.rows_seed} for own in plan.chosen)  # both sides have the same rows judged
@@ -238,7 +242,7 @@ def _run(sources: Sequence[Source], plan: Comparison, lines: Sequence[str], run_
         return _measure(sources, plan, run_folder)
 
 
-def _measure(sources: Sequence[Source], plan: Comparison, run_folder: Path) -> int:
+def _measure(sources: Sequence[SideKernels], plan: Comparison, run_folder: Path) -> int:
     begin = time.perf_counter()
     clock, quiet = Clock(), plan.chosen[0]["quiet"]
     with report.progress(quiet) as bar:
@@ -272,7 +276,7 @@ def _measure(sources: Sequence[Source], plan: Comparison, run_folder: Path) -> i
         verdicts.show(found, shown)
         verdicts.footer(clock, time.perf_counter() - begin, run_folder)
     if stopped:
-        kept = f"{min(len(m.pairs) for m in plan.matches)} of {plan.pairs} pairs"
+        kept = f"{min(len(m.pairs) for m in plan.matches)} of {counted(plan.pairs, 'pair')}"
         print(app.goes_on(stopped, kept, run_folder, "compare"), file=sys.stderr)
         return app.INTERRUPTED
     if plan.fail_slower is not None and not any(outcome.status == "ok" for outcome in found):
@@ -291,7 +295,7 @@ def _show_sweep(folders: Sequence[Path]) -> None:
     verdicts.show([outcome for folder in folders for outcome in store.read(folder, verdicts.Outcome, FILE)], [])
 
 
-def _check_unchanged(sources: Sequence[Source], matches: Sequence[Match]) -> None:
+def _check_unchanged(sources: Sequence[SideKernels], matches: Sequence[Match]) -> None:
     """Raises UsageError if a file that an implementation is made of has changed since its pairs were recorded."""
     for match in matches:
         for pair in match.pairs.values():

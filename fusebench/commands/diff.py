@@ -11,9 +11,9 @@ from typing import Any
 
 from fusebench import cases, discovery, folder, report
 from fusebench.commands import app, dry_run, show
-from fusebench.commands.compare import Source, find_sources
+from fusebench.commands.compare import SideKernels, find_sources
 from fusebench.comparison import differences, outputs, sides
-from fusebench.comparison.differences import Row
+from fusebench.comparison.differences import ComparedOutput
 from fusebench.comparison.outputs import Outputs, Runner
 from fusebench.configuration import command_line, names, values
 from fusebench.configuration.request import Request
@@ -22,7 +22,7 @@ from fusebench.discovery import Kernel
 from fusebench.errors import StorageError, UsageError
 from fusebench.records import store
 from fusebench.settings import Clock, Run, Settings
-from fusebench.terminal import while_it_is_read
+from fusebench.terminal import counted, while_it_is_read
 from fusebench.workers.pool import InlinePool, Pool
 
 GROUPS = (*sides.OWN_GROUPS, "config.")  # that a side may set
@@ -75,7 +75,7 @@ def _cells(spec: sides.SideSpec, chosen: Mapping[str, Any], kernels: Mapping[str
         raise UsageError(f"side {spec.name} ({spec.text}): {error}") from error
 
 
-def _pairs(sources: Sequence[Source], chosen: Mapping[str, Any]) -> list[tuple[Cell, Cell]]:
+def _pairs(sources: Sequence[SideKernels], chosen: Mapping[str, Any]) -> list[tuple[Cell, Cell]]:
     a, b = (_cells(source.spec, chosen, source.kernels) for source in sources)
     return sides.pairs(a, b)
 
@@ -88,7 +88,7 @@ def _show_dry(kernels: Mapping[str, Kernel], roots: Sequence[Path], requests: Se
             dry_run.show_pairs(trees, _pairs(sources, asked.chosen), [asked.chosen] * 2)
 
 
-def _sources(asked: Request, stack: contextlib.ExitStack) -> list[Source]:
+def _sources(asked: Request, stack: contextlib.ExitStack) -> list[SideKernels]:
     """The kernels of the sides; those of a revision are there until the stack is left."""
     paths = [str(path) for path in cases.as_list(asked.chosen["path"]) if path is not None]
     found = find_sources(_specs(asked.chosen), paths, stack)
@@ -122,10 +122,10 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
 
 
 def _compare(
-    sources: Sequence[Source], pairs: Sequence[tuple[Cell, Cell]], settings: Settings, clock: Clock, run_folder: Path, quiet: bool
-) -> list[Row] | None:  # fmt: skip
+    sources: Sequence[SideKernels], pairs: Sequence[tuple[Cell, Cell]], settings: Settings, clock: Clock, run_folder: Path, quiet: bool
+) -> list[ComparedOutput] | None:  # fmt: skip
     """The rows of all pairs, each on disk before the next pair; None if it was interrupted. Raises StorageError."""
-    found: list[Row] = []
+    found: list[ComparedOutput] = []
     with contextlib.ExitStack() as stack, report.progress(quiet) as bar:
         task = bar.add_task("starting", total=len(pairs))
 
@@ -157,7 +157,9 @@ def _compare(
                 bar.advance(task)
         except KeyboardInterrupt:
             bar.stop()
-            print(f"interrupted: {len(found)} rows are in {run_folder / differences.FILE}", file=sys.stderr)
+            print(
+                f"interrupted: {counted(len(found), 'row')} written to {run_folder / differences.FILE}", file=sys.stderr
+            )
             return None
         except StorageError:
             bar.stop()
@@ -174,12 +176,12 @@ def _pool(this: Run, others: Sequence[Pool | InlinePool]) -> Pool | InlinePool:
     return Pool(this.settings.device, this.roots, this.folder, this.settings.threads, beside=beside)
 
 
-def _counts(found: Sequence[Row]) -> str:
+def _counts(found: Sequence[ComparedOutput]) -> str:
     compared = [row for row in found if row.difference]
     same = sum(row.difference is not None and not row.difference.differing for row in compared)
-    return f"{len(compared)} outputs compared, {same} of them the same, {sum(row.fails for row in found)} with a side that is not right"
+    return f"{counted(len(compared), 'output')} compared, {same} of them the same, {sum(row.fails for row in found)} with a side that is not right"
 
 
 def _code_of(run_folder: Path) -> int:
     """1 if a side of any row in the folder is wrong or did not come to its end, else 0."""
-    return int(any(row.fails for row in store.read(run_folder, Row, differences.FILE)))
+    return int(any(row.fails for row in store.read(run_folder, ComparedOutput, differences.FILE)))

@@ -15,7 +15,7 @@ from fusebench.configuration.request import Request
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.settings import Run
-from fusebench.terminal import console
+from fusebench.terminal import console, counted
 
 RUNS = "would run"
 PARITY = "would be checked in Triton's interpreter, never timed"
@@ -85,5 +85,6 @@ def _together(found: Sequence[tuple[str, str]]) -> None:
 
 def _count(fates: Sequence[str], what: str) -> None:
     runs = sum(fate in (RUNS, PARITY) if what == "cell" else fate == RUNS for fate in fates)
-    noun = what if len(fates) == 1 else f"{what}s"
-    console().print(f"\n{len(fates)} {noun}: {runs} would run, {len(fates) - runs} would not; {LATER}", highlight=False)
+    console().print(
+        f"\n{counted(len(fates), what)}: {runs} would run, {len(fates) - runs} would not; {LATER}", highlight=False
+    )

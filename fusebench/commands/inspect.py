@@ -19,7 +19,7 @@ from fusebench.inspection import cells, expectation, generated, lines, stages, t
 from fusebench.inspection.cells import Inspected
 from fusebench.inspection.compiled import TEXTS, NotInspected
 from fusebench.inspection.expectation import Expectation
-from fusebench.terminal import console, while_it_is_read
+from fusebench.terminal import console, counted, while_it_is_read
 
 OF_FRAMEWORKS = (*traced.STAGES, *generated.STAGES)
 
@@ -140,7 +140,7 @@ def _show_beside(asked: Request, kernels: Mapping[str, Kernel], found: Sequence[
         for reason in (f"{x.cell.label}: {x.reason}" for x in (a, b) if x.reason):
             out.print(reason, highlight=False, markup=False)
         if a.launches and b.launches and len(a.launches) != len(b.launches):
-            count = f"A makes {len(a.launches)} launches, B {len(b.launches)}: the last ones are shown"
+            count = f"A makes {counted(len(a.launches), 'launch')}, B {len(b.launches)}: the last ones are shown"
             out.print(count, highlight=False, markup=False)
         alike = min(len(a.launches), len(b.launches))  # the last launch is the main one
         for one, two in zip(a.launches[len(a.launches) - alike :], b.launches[len(b.launches) - alike :], strict=True):
@@ -193,8 +193,8 @@ def _show_stage(found: Sequence[Inspected], asked: Request) -> None:
 def _footer(found: Sequence[Inspected], unmet: Sequence[str], folder: str | None) -> None:
     compiled, failed = sum(bool(one.launches) for one in found), sum(one.failed for one in found)
     checked = sum(len(one.expected) for one in found if one.launches)
-    parts = [f"{compiled} of {len(found)} cells compiled"]
+    parts = [f"{compiled} of {counted(len(found), 'cell')} compiled"]
     parts += [f"{failed} failed"] if failed else []
-    parts += [f"{checked - len(unmet)} of {checked} expectations met"] if checked else []
+    parts += [f"{checked - len(unmet)} of {counted(checked, 'expectation')} met"] if checked else []
     parts += [f"every stage is in {folder}/"] if folder else []
     console().print("\n" + ", ".join(parts), highlight=False, markup=False)

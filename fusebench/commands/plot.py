@@ -15,6 +15,7 @@ from fusebench import svg
 from fusebench.commands import runs
 from fusebench.errors import UsageError, unknown
 from fusebench.records import query
+from fusebench.terminal import counted
 
 KEYS = {"x": "shape.", "y": "time_s", "out": "plot.svg"}
 LABELS = {
@@ -72,7 +73,7 @@ def main(arguments: list[str]) -> int:
     x = asked.keys.get("x") or _varying(table)
     found = panels(table, x, y)
     draw(found, x, LABELS[y], file)
-    print(f"{len(found)} {'panel' if len(found) == 1 else 'panels'}: {file}")
+    print(f"{counted(len(found), 'panel')}: {file}")
     return 0
 
 

@@ -20,7 +20,7 @@ from fusebench.profiling.ncu import Ncu, NoCounters
 from fusebench.profiling.run import Profile
 from fusebench.records import store
 from fusebench.settings import Run
-from fusebench.terminal import while_it_is_read
+from fusebench.terminal import counted, while_it_is_read
 from fusebench.tracing.calls import Traced
 
 REGIMES = ("auto", "queued", "isolated")
@@ -96,9 +96,9 @@ def _draw(recorded: Sequence[tuple[str, Traced]], run_folder: Path) -> str:
 def _profile(sweep: run.Sweep, profiles: dict[str, Profile], traced: dict[str, Traced]) -> bool:
     """Adds the profiles; False if it was interrupted: what is done by then stays. Raises StorageError."""
     cells, quiet = sweep.asked.cells, sweep.asked.chosen.get("quiet", False)
-    counted = isinstance(sweep.ncu, Ncu)
+    with_counters = isinstance(sweep.ncu, Ncu)
     with report.progress(quiet) as bar:
-        task = bar.add_task("starting", total=len(cells) * (1 + counted))
+        task = bar.add_task("starting", total=len(cells) * (1 + with_counters))
 
         def on_begin(cell: Cell, step: str) -> None:
             bar.update(task, description=f"{cell.label} {cell.case.id}: {step}")
@@ -117,12 +117,13 @@ def _profile(sweep: run.Sweep, profiles: dict[str, Profile], traced: dict[str, T
         except KeyboardInterrupt:
             bar.stop()
             print(
-                f"interrupted: {len(profiles)} of {len(cells)} cells are kept in {sweep.this.folder}", file=sys.stderr
+                f"interrupted: {len(profiles)} of {counted(len(cells), 'cell')} kept in {sweep.this.folder}",
+                file=sys.stderr,
             )
             return False
         except StorageError as error:
             bar.stop()
-            raise StorageError(f"{error}; {len(profiles)} of {len(cells)} cells are kept") from error
+            raise StorageError(f"{error}; {len(profiles)} of {counted(len(cells), 'cell')} kept") from error
     return True
 
 

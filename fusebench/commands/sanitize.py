@@ -19,7 +19,7 @@ from fusebench.errors import StorageError, UsageError
 from fusebench.records import store
 from fusebench.sanitizer import run, table, tool
 from fusebench.sanitizer.check import Check, check_id
-from fusebench.terminal import while_it_is_read
+from fusebench.terminal import counted, while_it_is_read
 
 
 def run_sanitize(arguments: Sequence[str]) -> int:
@@ -89,7 +89,7 @@ def _check(sweep: run.Sweep, finished: list[Check]) -> str:
                         print(f"[{len(finished)}/{len(wanted)}] {said}", file=sys.stderr, flush=True)
         except (KeyboardInterrupt, StorageError) as error:
             bar.stop()
-            kept = f"{len(store.latest(sweep.this.folder, Check))} of {len(wanted)} checks"
+            kept = f"{len(store.latest(sweep.this.folder, Check))} of {counted(len(wanted), 'check')}"
             return app.goes_on(error, kept, sweep.this.folder, sweep.asked.command)
     return ""
 

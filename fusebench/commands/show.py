@@ -22,7 +22,7 @@ from fusebench.errors import UsageError
 from fusebench.records import query, rows, store
 from fusebench.records.record import BASELINE
 from fusebench.report import LEAST_OF_TIMES, coloured
-from fusebench.terminal import console, print_table
+from fusebench.terminal import console, counted, print_table
 from fusebench.timing.summary import seconds
 
 LIMIT = 500  # rows of a table, unless more are asked for
@@ -140,7 +140,7 @@ def show(table: pa.Table, limit: int = LIMIT) -> None:
         )
     counts = collections.Counter(rows.values(table["status"]))
     said = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status])
-    out.print(f"{table.num_rows} {'cell' if table.num_rows == 1 else 'cells'}: {said or 'none'}", highlight=False)
+    out.print(f"{counted(table.num_rows, 'cell')}: {said or 'none'}", highlight=False)
 
 
 def write(table: pa.Table, file: Path) -> None:
@@ -157,7 +157,7 @@ def write(table: pa.Table, file: Path) -> None:
         writers[file.suffix](table, file)
     except OSError as error:
         raise UsageError(f"out={file} cannot be written: {error.strerror or error}") from error
-    print(f"{table.num_rows} {'row' if table.num_rows == 1 else 'rows'}: {file}")
+    print(f"{counted(table.num_rows, 'row')}: {file}")
 
 
 def _plain(table: pa.Table) -> pa.Table:

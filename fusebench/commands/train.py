@@ -11,7 +11,7 @@ from fusebench import cases, discovery, folder, report, svg
 from fusebench.configuration import values
 from fusebench.contract import DTYPES, PRECISIONS, Case
 from fusebench.data import reading, synthesis, writing
-from fusebench.data.reading import Source
+from fusebench.data.reading import DataFile
 from fusebench.data.schema import DATA_FILE
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
@@ -71,7 +71,7 @@ class Asked:
         """The same keys, with others from a checkpoint where they are not given."""
         return Asked(self.name, {**kept, **self.keys})
 
-    def kept(self, source: Source) -> dict[str, str]:
+    def kept(self, source: DataFile) -> dict[str, str]:
         """The keys that a checkpoint keeps."""
         own = {k: v for k, v in self.keys.items() if k in OF_THE_RUN or k.startswith(("shape.", "option."))}
         return {**own, "data": str(source.file.resolve())}
@@ -116,6 +116,9 @@ def _parse(arguments: list[str]) -> Asked:
 
 def _train(asked: Asked) -> int:
     resumed = asked.flag("resume")
+    if "out" in asked.keys:  # what is refused is refused before the rows and the framework are loaded
+        folder.check_free(_out(asked))
+        _check_checkpoint(_out(asked), resumed)
     before = checkpoint.load(_out(asked)) if resumed else None
     if before is not None:
         asked = asked.over(before.keys)
@@ -162,8 +165,7 @@ def _train(asked: Asked) -> int:
     forward = program.forward_pass(session, forward_kernel, step)
     out = _out(asked) if "out" in asked.keys or resumed else folder.new()
     with folder.held(out):
-        if not resumed and (out / checkpoint.FILE).exists():
-            raise UsageError(f"{out} holds a checkpoint already: resume=true goes on with it, another out= begins anew")
+        _check_checkpoint(out, resumed)
         lines = log.cut(out, before.step if before else 0)
         trainer = program.Trainer(session, made, step, forward)
         if before is not None:
@@ -218,6 +220,12 @@ def _out(asked: Asked) -> Path:
     return Path(asked["out"])
 
 
+def _check_checkpoint(out: Path, resumed: bool) -> None:
+    """Raises UsageError where a run that is not `resumed` would write over a checkpoint."""
+    if not resumed and (out / checkpoint.FILE).exists():
+        raise UsageError(f"{out} holds a checkpoint already: resume=true goes on with it, another out= begins anew")
+
+
 def _case(asked: Asked, kernel: Kernel) -> Case:
     """The case of the model, with the sizes and options that were set."""
     named = kernel.mathematics.cases
@@ -234,7 +242,7 @@ def _case(asked: Asked, kernel: Kernel) -> Case:
     return cases.make_case(kernel, sizes, asked["dtype"], asked["precision"], options)
 
 
-def _source(asked: Asked, case: Case, steps: int) -> Source:
+def _source(asked: Asked, case: Case, steps: int) -> DataFile:
     """The rows: a file, or a synthetic one, which is kept for other runs. Raises UsageError."""
     if asked["data"] != SYNTHETIC:
         if given := [key for key in ("rows", "cardinality") if key in asked.keys]:

@@ -24,7 +24,7 @@ from fusebench.records import store
 from fusebench.records.record import Record
 from fusebench.records.store import FILE
 from fusebench.settings import Run
-from fusebench.terminal import console, while_it_is_read
+from fusebench.terminal import console, counted, while_it_is_read
 from fusebench.timing.summary import seconds as text_of
 from fusebench.tuning import ahead, confirm, results, strategies, study
 from fusebench.tuning.confirm import Decision
@@ -141,7 +141,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
                 decisions = _decided(job, found, bar)
         except (KeyboardInterrupt, StorageError) as error:
             count = len(store.read(run_folder, Record))
-            interrupted = app.goes_on(error, f"{count} configs", run_folder, asked.command)
+            interrupted = app.goes_on(error, counted(count, "config"), run_folder, asked.command)
             decisions = confirm.settled(found, job.search) if chosen["confirm"] else []
         saved = confirm.save(decisions, this) if chosen["save"] and decisions else []
     with while_it_is_read():
@@ -220,7 +220,7 @@ def _on_phase(bar: Any, task: Any, found: Found, budget: int) -> Callable[[Cell,
 
 def _decided(job: _Job, found: Sequence[Found], bar: Any) -> list[Decision]:
     chosen = job.asked.chosen
-    plan = confirm.Plan(int(chosen["pairs"]), int(chosen["rounds"]), float(chosen["confidence"]))
+    plan = confirm.PairPlan(int(chosen["pairs"]), int(chosen["rounds"]), float(chosen["confidence"]))
     task = bar.add_task("comparing", total=None)
     searched = [one for one in found if one.fits]
     if not chosen["confirm"]:

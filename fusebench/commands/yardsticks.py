@@ -91,13 +91,13 @@ def _options(arguments: list[str]) -> tuple[str, int | None, bool, bool]:
 
 
 @dataclass(frozen=True)
-class Row(Rate):
+class RateOfPeak(Rate):
     """A rate with its share of the datasheet's peak, None where there is none."""
 
     datasheet_share: float | None = None
 
 
-def _row(name: str, rate: Rate | Missing, device: machine.DeviceInfo) -> Row | Missing:
+def _row(name: str, rate: Rate | Missing, device: machine.DeviceInfo) -> RateOfPeak | Missing:
     if isinstance(rate, Missing):
         return rate
     peaks = machine.datasheet(device.name)
@@ -105,10 +105,10 @@ def _row(name: str, rate: Rate | Missing, device: machine.DeviceInfo) -> Row | M
     if peaks and name != "launch_s":
         _, *product = name.split("/")
         share = rate.value / (peaks["tf32" if product[-1] == "tf32" else product[0]] if product else peaks["GB/s"])
-    return Row(rate.value, rate.n, rate.date, share)
+    return RateOfPeak(rate.value, rate.n, rate.date, share)
 
 
-def _print(out: Console, rows: Mapping[str, Row | Missing]) -> None:
+def _print(out: Console, rows: Mapping[str, RateOfPeak | Missing]) -> None:
     cells = []
     for name, row in rows.items():
         if isinstance(row, Missing):  # said below the table

@@ -39,7 +39,7 @@ class SideOfRow:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparedOutput:
     """One output of two cells of a kernel. `difference` is None where a side has none, or another shape than the other, which
     `reason` says."""
 
@@ -58,7 +58,7 @@ class Row:
         return any(side.status in BAD for side in (self.a, self.b))
 
 
-def rows(cells: Sequence[Cell], found: Sequence[Outputs], commits: Sequence[str | None]) -> list[Row]:
+def rows(cells: Sequence[Cell], found: Sequence[Outputs], commits: Sequence[str | None]) -> list[ComparedOutput]:
     """A row for each output of both cells, or one that says why there is none."""
     kernel, count = cells[0].case.kernel, min(len(one.arrays) for one in found)
 
@@ -71,23 +71,23 @@ def rows(cells: Sequence[Cell], found: Sequence[Outputs], commits: Sequence[str 
         return SideOfRow(**{**vars(plain), **named})
 
     if not count:
-        return [Row(kernel, side(0, None), side(1, None), reason="no output of both sides")]
+        return [ComparedOutput(kernel, side(0, None), side(1, None), reason="no output of both sides")]
     made = []
     for n in range(count):
         a, b = (one.arrays[n] for one in found)
         name = found[0].names[n] if n < len(found[0].names) else f"output {n}"
         if a.shape != b.shape:
             reason = f"A is {list(a.shape)}, B {list(b.shape)}: no element of one is the other's"
-            made.append(Row(kernel, side(0, n), side(1, n), name, reason=reason))
+            made.append(ComparedOutput(kernel, side(0, n), side(1, n), name, reason=reason))
         else:
-            made.append(Row(kernel, side(0, n), side(1, n), name, a.shape, difference(a, b)))
+            made.append(ComparedOutput(kernel, side(0, n), side(1, n), name, a.shape, difference(a, b)))
     return made
 
 
-def show(found: Sequence[Row]) -> None:
+def show(found: Sequence[ComparedOutput]) -> None:
     """Prints a table for each kernel and pair of cases, and below it what is wrong with a side."""
     out = console()
-    groups: dict[tuple[str, str, str], list[Row]] = {}
+    groups: dict[tuple[str, str, str], list[ComparedOutput]] = {}
     for row in found:
         groups.setdefault((row.kernel, row.a.case, row.b.case), []).append(row)
     for (kernel, a, b), group in groups.items():
@@ -107,7 +107,7 @@ def show(found: Sequence[Row]) -> None:
             out.print(line, highlight=False, markup=False)
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: ComparedOutput) -> list[str]:
     found = row.difference
     assert found
     at, names = found.at, [escape(_named(side)) for side in (row.a, row.b)]
@@ -136,12 +136,12 @@ def _own(own: Own | None) -> list[str]:
     return [f"{own.error:.3g}", f"{own.ratio:.2f}"] if own else ["", ""]
 
 
-def frame(found: Sequence[Row]) -> pa.Table:
+def frame(found: Sequence[ComparedOutput]) -> pa.Table:
     """All rows as a table, with a column for each figure."""
     return pa.Table.from_pylist([_columns(row) for row in found])
 
 
-def _columns(row: Row) -> dict[str, Any]:
+def _columns(row: ComparedOutput) -> dict[str, Any]:
     made: dict[str, Any] = {"kernel": row.kernel, "output": row.output, "shape": "×".join(map(str, row.shape))}
     for name, side in (("a", row.a), ("b", row.b)):
         made |= {

@@ -12,6 +12,7 @@ from fusebench.comparison.pairs import Match
 from fusebench.configuration import command_line
 from fusebench.contract import Cell
 from fusebench.errors import UsageError
+from fusebench.terminal import counted
 
 EXPECTED = "IMPLEMENTATION[:VARIANT][@REVISION], overrides in quotes, or both: compare triton cuda kernel=softmax"
 OWN_KEYS = ("implementation", "case", "dtype", "precision", "batch", "shapes", "seed", "inputs")  # that a side may set
@@ -144,7 +145,7 @@ def _by_case(cells: Sequence[Cell]) -> dict[str, dict[tuple[Any, ...], list[Cell
 
 
 def _count(cases: Mapping[tuple[Any, ...], Any]) -> str:
-    return f"{len(cases)} {'case' if len(cases) == 1 else 'cases'} ({', '.join(str(key[0]) for key in cases)})"
+    return f"{counted(len(cases), 'case')} ({', '.join(str(key[0]) for key in cases)})"
 
 
 def _labels(kernel: str, a: Sequence[Cell], b: Sequence[Cell]) -> list[tuple[Cell, Cell]]:

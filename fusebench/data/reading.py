@@ -46,7 +46,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Source:
+class DataFile:
     """A file whose columns are known to be there and of a right type. `features` is () where no metadata is beside it."""
 
     file: Path
@@ -118,7 +118,7 @@ class Source:
         return Column(self.file, name), values.dictionary_decode() if encoded else values
 
 
-def open_file(path: Path, metadata: Path | None = None) -> Source:
+def open_file(path: Path, metadata: Path | None = None) -> DataFile:
     """The file, or the one that `fusebench data` wrote into a folder, with the metadata that is named or lies beside it.
 
     Raises UsageError where there is no such file, it is empty, no parquet, or lacks a column or has one of a wrong type.
@@ -143,7 +143,7 @@ def open_file(path: Path, metadata: Path | None = None) -> Source:
         raise UsageError(f"{file} has no rows: expected 1 at least")
     features = read_metadata(metadata or beside) if metadata or beside.is_file() else ()
     unknown = tuple(feature.unknown() for feature in features) or (0,) * SPARSE
-    return Source(file, rows, columns, features, unknown)
+    return DataFile(file, rows, columns, features, unknown)
 
 
 def _spread(to: np.ndarray, values: np.ndarray, size: int) -> None:

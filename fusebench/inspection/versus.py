@@ -25,6 +25,7 @@ GROUPS = ("shape", "option", "config")
 EXPECTED = (
     'expected IMPLEMENTATION[:VARIANT][@REVISION], KEY=VALUE, or several in quotes, such as vs="config.num_stages=3"'
 )
+WORKING_TREE = ("", ".")  # in the place of a revision
 MOST_OPCODES = 20  # of those that differ, in a comparison
 # what two programs that do the same may call otherwise: registers and whether they are kept at hand, predicates, labels
 _NAMES = (
@@ -62,7 +63,7 @@ def with_kernels(
     wanted: str, kernels: Mapping[str, Kernel], roots: Sequence[Path], inspect: Callable[[Mapping[str, Kernel]], list[Inspected]]
 ) -> list[Inspected]:  # fmt: skip
     """What `inspect` gives for the kernels of a revision; "" and "." are the working tree. Raises UsageError."""
-    if wanted in ("", "."):
+    if wanted in WORKING_TREE:
         return inspect(kernels)
     checkout = revision.repository(roots[1:])
     commit = revision.resolve(checkout, wanted)
@@ -126,7 +127,10 @@ def normalised(line: str) -> str:
 
 
 def check(text: str, chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> None:
-    """Raises UsageError for a side that does not exist; that of a revision is looked at when its kernels are there."""
+    """Raises UsageError for a side or a revision that does not exist; a revision's cells are looked at when its kernels are there."""
     done, wanted = other(chosen, text)
-    if not wanted:
+    if wanted in WORKING_TREE:
         cases.select_cells(kernels, done)
+    else:
+        paths = [path for path in cases.as_list(chosen["path"]) if path is not None]
+        revision.resolve(revision.repository(paths), wanted)

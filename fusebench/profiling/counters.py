@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fusebench.profiling import ncu
-from fusebench.profiling.kernels import Row
+from fusebench.profiling.kernels import KernelTotal
 from fusebench.sanitizer.own import base_name, plain_name
 
 DRAM, TENSOR, OCCUPANCY = "dram_bytes", "tensor_percent", "occupancy_percent"
@@ -35,7 +35,7 @@ def parse(listing: str) -> list[Counted]:
     return [_counted(row) for row in table if str(row["ID"]).isdecimal()]  # the row below the heading has the units
 
 
-def beside(rows: Sequence[Row], counted: Sequence[Counted], launched: Sequence[str]) -> list[Row]:
+def beside(rows: Sequence[KernelTotal], counted: Sequence[Counted], launched: Sequence[str]) -> list[KernelTotal]:
     """The rows with the counters of the kernels of their names: bytes are added up, the others are means. The profilers write template
     arguments in ways of their own: where `launched`, the names in the order in which they ran, has the same functions, it says which is
     which, and otherwise the name does, first as a whole, then without namespace and arguments."""
@@ -52,7 +52,7 @@ def beside(rows: Sequence[Row], counted: Sequence[Counted], launched: Sequence[s
     ]
 
 
-def elsewhere(rows: Sequence[Row], counted: Sequence[Counted]) -> tuple[str, ...]:
+def elsewhere(rows: Sequence[KernelTotal], counted: Sequence[Counted]) -> tuple[str, ...]:
     """The counted kernels that are of no row: a compiler or a library that tries kernels out may choose others under ncu."""
     known = {_keys(row.name)[1] for row in rows}
     return tuple(dict.fromkeys(base for one in counted if (base := _keys(one.name)[1]) not in known))

@@ -14,7 +14,7 @@ OF_LAUNCHES = ("grid", "block", "registers", "shared_bytes")
 
 
 @dataclass(frozen=True)
-class Row:
+class KernelTotal:
     """The kernels of one name in one call: how many there are, their seconds together; `gap_s` in which nothing ran right before them, and `overlap_s` in
     which another one ran beside them. `launch` is the longest one's grid, block, registers and shared memory, `counters` are those of
     the hardware (counters.py)."""
@@ -43,7 +43,7 @@ class Span:
     gap_before: str = ""
 
 
-def summed(call: TracedCall, device: str) -> tuple[Span, list[Row]] | None:
+def summed(call: TracedCall, device: str) -> tuple[Span, list[KernelTotal]] | None:
     """The sums and the rows of a call, or None where it has no event that counts: on a GPU kernels and copies, on a CPU the framework's
     operators, of nested ones the time that each has to itself."""
     kinds = (KERNEL, COPY) if device == "cuda" else (OPERATOR,)
@@ -101,7 +101,7 @@ def span(events: Sequence[Event]) -> Span:
     return Span(end - begin, busy, sum(gaps), overlap, len(inside), gaps[longest], before)
 
 
-def rows(events: Sequence[Event]) -> list[Row]:
+def rows(events: Sequence[Event]) -> list[KernelTotal]:
     """A row for each name, the one that took longest first."""
     inside = ordered(events)
     gaps, overlaps = _gaps(inside), _overlaps(inside)
@@ -115,7 +115,9 @@ def rows(events: Sequence[Event]) -> list[Row]:
         launch = {key: longest.details[key] for key in OF_LAUNCHES if key in longest.details}
         time_s = sum(e.end - e.begin for e in own)
         table.append(
-            Row(name, kind, len(own), time_s, sum(gaps[n] for n in numbers), sum(overlaps[n] for n in numbers), launch)
+            KernelTotal(
+                name, kind, len(own), time_s, sum(gaps[n] for n in numbers), sum(overlaps[n] for n in numbers), launch
+            )
         )
     return sorted(table, key=lambda row: -row.time_s)
 

@@ -21,7 +21,7 @@ from fusebench.contract import Cell
 from fusebench.errors import StorageError
 from fusebench.folder import scratch, temporary
 from fusebench.profiling import counters, kernels
-from fusebench.profiling.kernels import Row, Span
+from fusebench.profiling.kernels import KernelTotal, Span
 from fusebench.profiling.ncu import Ncu, NoCounters, why_none
 from fusebench.records import store
 from fusebench.records.record import SCHEMA, Record
@@ -47,7 +47,7 @@ class Profile:
     spans: tuple[Span, ...] = ()
     span: Span | None = None
     shown: int = 0
-    rows: tuple[Row, ...] = ()
+    rows: tuple[KernelTotal, ...] = ()
     launched: tuple[str, ...] = ()
     syncs: tuple[Sync, ...] = ()
     memory: tuple[Held, ...] = ()

@@ -8,11 +8,11 @@ from pathlib import Path
 from rich.markup import escape
 
 from fusebench.profiling import counters, trace
-from fusebench.profiling.kernels import Row, Span
+from fusebench.profiling.kernels import KernelTotal, Span
 from fusebench.profiling.run import Profile
 from fusebench.records.store import FILE
 from fusebench.report import coloured
-from fusebench.terminal import console, print_table
+from fusebench.terminal import console, counted, print_table
 from fusebench.timing.summary import seconds
 
 MOST_ROWS, LEAST_SHARE = 12, 0.0005  # of the span; the rest stands together in the last row
@@ -63,7 +63,7 @@ def footer(profiles: Sequence[Profile], none: Sequence[str], wall_s: float, fold
     out = console()
     statuses = dict.fromkeys(p.record.status for p in profiles)
     counts = [f"{sum(p.record.status == status for p in profiles)} {status}" for status in statuses]
-    out.print(f"\n{len(profiles)} cells: {', '.join(counts) or 'none'}, {wall_s:.1f} s", highlight=False)
+    out.print(f"\n{counted(len(profiles), 'cell')}: {', '.join(counts) or 'none'}, {wall_s:.1f} s", highlight=False)
     for reason in dict.fromkeys(none):
         out.print(f"no hardware counters: {reason}", highlight=False, soft_wrap=True, markup=False)
     traced = any(p.record.status == "ok" for p in profiles)
@@ -95,7 +95,7 @@ def _rows(profile: Profile, span: Span, device: str) -> None:
     shown, rest = list(profile.rows[:count]), profile.rows[count:]
     if rest:
         shown.append(
-            Row(
+            KernelTotal(
                 f"{len(rest)} others", "", sum(r.count for r in rest), sum(r.time_s for r in rest), sum(r.gap_s for r in rest),
                 sum(r.overlap_s for r in rest),
             )
@@ -127,7 +127,7 @@ def _rows(profile: Profile, span: Span, device: str) -> None:
     print_table(console(), (heading,), tuple(columns), list(zip(names, *columns.values(), strict=True)), LEAST)
 
 
-def _figure(row: Row, name: str, unit: int | None) -> str:
+def _figure(row: KernelTotal, name: str, unit: int | None) -> str:
     if name not in row.counters or not unit:
         return ""
     value = row.counters[name] / unit

@@ -11,7 +11,7 @@ from fusebench.contract import PASSED
 from fusebench.report import coloured
 from fusebench.sanitizer.check import Check, Finding
 from fusebench.sanitizer.tool import Sanitizer
-from fusebench.terminal import console, print_table
+from fusebench.terminal import console, counted, print_table
 
 LEAST = ("severity", "count", "of")
 LONGEST = 40  # characters of a kernel's name: template arguments beyond them stand in the record
@@ -69,7 +69,7 @@ def _outcome(check: Check) -> str:
     """`clean`, or what is not."""
     parts = [] if check.status == "ok" else [coloured(check.status)]
     if ours := [f for f in check.ours if not f.kind.startswith("wrong under")]:
-        parts.append(f"[bold red]{_count(len(ours), 'finding')}[/]")
+        parts.append(f"[bold red]{counted(len(ours), 'finding')}[/]")
     for of in ("library", "host"):
         if others := [f for f in check.findings if f.of == of]:
             parts.append(f"[yellow]{len(others)} of the {of}[/]")
@@ -87,10 +87,6 @@ def _row(check: Check, found: Finding) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
 def footer(checks: Sequence[Check], sanitizer: Sanitizer, wall_s: float, folder: object) -> None:
     """One line of counts, one of the tool, one of where the records are."""
     out = console()
@@ -102,7 +98,7 @@ def footer(checks: Sequence[Check], sanitizer: Sanitizer, wall_s: float, folder:
     counts += [f"{sum(c.status == status for c in checks)} {status}" for status in statuses]
     cells = len({c.cell.id for c in checks})
     out.print(
-        f"{_count(len(checks), 'check')} of {_count(cells, 'cell')}: {', '.join(counts) or 'none'}", highlight=False
+        f"{counted(len(checks), 'check')} of {counted(cells, 'cell')}: {', '.join(counts) or 'none'}", highlight=False
     )
     out.print(f"{sanitizer.path} {sanitizer.version}, {wall_s:.1f} s", highlight=False, soft_wrap=True, markup=False)
     logs = f", {folder}/logs/" if any(c.log for c in checks) else ""

@@ -62,7 +62,7 @@ class Turn:
 
 
 @dataclass(frozen=True)
-class Profile:
+class ProfiledChunk:
     """The kernels of a chunk, which waited for the device itself, and the two clocks, in seconds: when a flush before it was over, by the
     wall clock and by CUPTI, and how far each went until the chunk was over."""
 
@@ -318,7 +318,7 @@ def _row(this: Sampling) -> tuple[Turn, Callable[[], None]]:
     return turn, chunk
 
 
-def _profile(backend: Backend, chunk: Callable[[], None]) -> Profile:
+def _profile(backend: Backend, chunk: Callable[[], None]) -> ProfiledChunk:
     """A chunk with the profiler, from the end of a flush before it: a profile's first launch is slow."""
     began = took = 0.0
 
@@ -331,7 +331,7 @@ def _profile(backend: Backend, chunk: Callable[[], None]) -> Profile:
         began, took = begin / 1e9, (time.perf_counter_ns() - begin) / 1e9
 
     first, *kernels = cupti.record(timed)
-    return Profile(kernels, began, first.end, took, max(k.end for k in (first, *kernels)) - first.end)
+    return ProfiledChunk(kernels, began, first.end, took, max(k.end for k in (first, *kernels)) - first.end)
 
 
 def _launches(this: Sampling) -> int:

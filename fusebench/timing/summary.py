@@ -24,7 +24,7 @@ class Clocks:
 
 
 @dataclass(frozen=True)
-class Batch:
+class TimedBatch:
     """What the parent's clock says of calls on a CPU (workers/second_clock.py): the seconds that so many of them took together, and
     those that the median allows."""
 
@@ -85,7 +85,7 @@ class Timing:
     energy_j: float | None
     state: StateRange
     waiting: float | None = None  # older records have none
-    batch: Batch | None = None
+    batch: TimedBatch | None = None
 
     @property
     def machine_busy(self) -> bool:

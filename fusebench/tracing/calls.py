@@ -28,7 +28,7 @@ Ring = Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class TracePlan:
     """How many `calls` are traced, under which `name`, and whether they are `queued` behind the flushes of L2 or given to an idle
     device. `folders` are those of the implementations, whose lines are named."""
 
@@ -60,7 +60,7 @@ class Traced:
     memory_of: str = ""
 
 
-def trace(backend: Backend, call: Call, ring: Ring, device: str, plan: Plan, peak: Callable[[], Any]) -> Traced:
+def trace(backend: Backend, call: Call, ring: Ring, device: str, plan: TracePlan, peak: Callable[[], Any]) -> Traced:
     """Traces a call that was built. `peak` begins to watch memory, and what it returns gives the peak. Raises LostRecords where the
     profiler recorded nothing of a GPU."""
     host_s = _warm_up(backend, call, ring)

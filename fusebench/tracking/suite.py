@@ -29,7 +29,7 @@ from fusebench.discovery import Kernel
 from fusebench.tracking import reasons
 from fusebench.tracking.cells import METHODS, Tracked, labels, on_this_machine, tracked
 from fusebench.tracking.reasons import Key
-from fusebench.tracking.sweep import Outcome, Outcomes, key_of, sweep
+from fusebench.tracking.sweep import Outcomes, Swept, key_of, sweep
 
 TIMEOUT_S = 4 * 3600.0  # asv's limit for the sweep; a cell has the harness's own
 ABOUT = {
@@ -147,7 +147,7 @@ def _benchmark(this: Suite, kernel: str, method: str) -> Callable[..., Any]:
 
     def track(self: Any, outcomes: Outcomes, implementation: str, case: str) -> Any:
         found = outcomes.get(key_of(kernel, implementation, case))
-        return read(found or Outcome("skipped", "the measured commit does not have it"))
+        return read(found or Swept("skipped", "the measured commit does not have it"))
 
     text = [f"{kernel}: {ABOUT[method]}"]
     text += [f"n/a  {line}" for line in reasons.together(this.refused(kernel, method))]
@@ -156,18 +156,18 @@ def _benchmark(this: Suite, kernel: str, method: str) -> Callable[..., Any]:
     return track
 
 
-def _latency(outcome: Outcome) -> Any:
+def _latency(outcome: Swept) -> Any:
     """The samples, whose median, quartiles and interval asv keeps as if they were its own."""
     # asv does not document that a `track_` method may return these
     return {"samples": outcome.samples, "number": 1} if outcome.status == "ok" else _missing(outcome)
 
 
-def _parity_error(outcome: Outcome) -> float:
+def _parity_error(outcome: Swept) -> float:
     """The largest error ÷ budget: above 1 it is wrong. Interpreted kernels, which have no latency, have it too."""
     return outcome.parity_error if outcome.parity_error is not None else _missing(outcome)
 
 
-def _missing(outcome: Outcome) -> float:
+def _missing(outcome: Swept) -> float:
     """NaN, which asv shows as n/a, for what cannot be measured here. Raises for a cell that should have been, for `failed`."""
     if outcome.status == "skipped":
         print(f"n/a: {outcome.reason}")  # asv shows it with --show-stderr

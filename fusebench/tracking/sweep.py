@@ -25,7 +25,7 @@ Pairs = Sequence[tuple[str, str]]  # labels with ids of cases
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Swept:
     """Of one cell: status, reason and traceback of its record, samples in seconds, parity error in budgets."""
 
     status: str
@@ -35,7 +35,7 @@ class Outcome:
     parity_error: float | None = None
 
 
-Outcomes = dict[Key, Outcome]
+Outcomes = dict[Key, Swept]
 
 
 def sweep(chosen: Mapping[str, Pairs], paths: Sequence[Path]) -> Outcomes:
@@ -47,7 +47,7 @@ def sweep(chosen: Mapping[str, Pairs], paths: Sequence[Path]) -> Outcomes:
         try:
             kernel = _measured(name, paths)
         except UsageError as error:  # a kernel.py that is none costs its own cells
-            outcomes |= {key_of(name, *pair): Outcome("failed", str(error)) for pair in pairs}
+            outcomes |= {key_of(name, *pair): Swept("failed", str(error)) for pair in pairs}
             continue
         if kernel is not None:
             kernels[name] = kernel
@@ -97,7 +97,7 @@ def _cells(kernel: Kernel, pairs: Pairs) -> Iterator[Cell]:
         yield from (cell for cell in own if cell.label in wanted)
 
 
-def _read(record: Record) -> Outcome:
+def _read(record: Record) -> Swept:
     """What asv needs of a record. The error is the first output's, the same in every run; how many calls are timed is not."""
     timed = record.parity.timed if record.status == "wrong" else None
     verdict = timed or record.parity.first
@@ -105,6 +105,6 @@ def _read(record: Record) -> Outcome:
     error = float(f"{verdict.ratio:.4g}") if verdict and known else None
     if record.status == "ok" and record.timing and record.timing.machine_busy:
         reason = f"machine busy, so that its figure is not kept: {record.timing.remedy} (make asv ARGS=threads=1)"
-        return Outcome("skipped", reason, parity_error=error)
+        return Swept("skipped", reason, parity_error=error)
     samples = list(record.timing.samples) if record.timing else []
-    return Outcome(record.status, record.reason, record.traceback, samples, error)
+    return Swept(record.status, record.reason, record.traceback, samples, error)

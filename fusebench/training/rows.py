@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fusebench.data.reading import Batch, Source
+from fusebench.data.reading import Batch, DataFile
 from fusebench.errors import UsageError
 
 
@@ -15,7 +15,7 @@ from fusebench.errors import UsageError
 class Rows:
     """`held_out` rows of a file, in whole batches, are never trained on. A rest at the end of the file that fills no batch is left out."""
 
-    source: Source
+    source: DataFile
     batch: int
     held_out: int
     log1p: bool

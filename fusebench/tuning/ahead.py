@@ -26,7 +26,7 @@ COMPILER = "compiler"  # the name of its worker
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Compilation:
     """What became of a config's cell: "ok" and the seconds that it took, or a status of a cell with the reason."""
 
     cell: Cell
@@ -43,7 +43,7 @@ def possible(implementation: Implementation, fits: protocol.Fits) -> bool:
     return on_gpu and fits.launches and implementation.backend == "torch"
 
 
-def compile_all(this: Run, pool: Pool, cells: Sequence[Cell], target: Target, jobs: int) -> Iterator[Outcome]:
+def compile_all(this: Run, pool: Pool, cells: Sequence[Cell], target: Target, jobs: int) -> Iterator[Compilation]:
     """Compiles cells, each with a config, for a target, `jobs` at a time, and yields what became of each as it ends.
 
     A compiler that does not start yields nothing: its configs are compiled by those who run them. Raises StorageError.
@@ -51,7 +51,7 @@ def compile_all(this: Run, pool: Pool, cells: Sequence[Cell], target: Target, jo
     left: queue.SimpleQueue[Cell] = queue.SimpleQueue()
     for cell in cells:
         left.put(cell)
-    ended: queue.SimpleQueue[Outcome | StorageError | None] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[Compilation | StorageError | None] = queue.SimpleQueue()
     with temporary(this.folder, ".inputs-compilers-") as logs:
         crew = [
             _Process(this, pool, target, logs / str(number), left, ended) for number in range(min(jobs, len(cells)))
@@ -79,7 +79,7 @@ def compile_all(this: Run, pool: Pool, cells: Sequence[Cell], target: Target, jo
 class _Process(threading.Thread):
     """One compiler, and the thread that hands it a cell at a time."""
 
-    def __init__(self, this: Run, pool: Pool, target: Target, logs: Path, left: queue.SimpleQueue[Cell], ended: queue.SimpleQueue[Outcome | StorageError | None]):  # fmt: skip
+    def __init__(self, this: Run, pool: Pool, target: Target, logs: Path, left: queue.SimpleQueue[Cell], ended: queue.SimpleQueue[Compilation | StorageError | None]):  # fmt: skip
         super().__init__(daemon=True)
         self.this, self.target, self.left, self.ended = this, target, left, ended
         logs.mkdir()
@@ -102,7 +102,7 @@ class _Process(threading.Thread):
             self.pool.__exit__()
             self.ended.put(None)
 
-    def _compile(self, cell: Cell) -> Outcome | None:
+    def _compile(self, cell: Cell) -> Compilation | None:
         """Raises WorkerLost where the compiler does not start."""
         key, target = (COMPILER, Trial(self.this, cell).worker_key[1]), self.target
         asked = protocol.CompileAhead(cell.case, cell.implementation, cell.variant, cell.config, target.device, target.arch)  # fmt: skip
@@ -114,10 +114,10 @@ class _Process(threading.Thread):
         except WorkerLost as lost:
             self.pool.drop(*key)
             reason = lost.reason.replace("(timeout_s", "(compile_timeout_s").replace("the worker", "the compiler")
-            return Outcome(cell, lost.status, f"compiling ahead: {reason}")
+            return Compilation(cell, lost.status, f"compiling ahead: {reason}")
         if isinstance(answer, protocol.Refused):
-            return Outcome(cell, answer.status, answer.reason, answer.traceback)
-        return Outcome(cell, "ok", seconds=answer.seconds)
+            return Compilation(cell, answer.status, answer.reason, answer.traceback)
+        return Compilation(cell, "ok", seconds=answer.seconds)
 
     def _ready(self, key: tuple[str, str], cell: Cell) -> Worker:
         """The compiler, with the implementation imported. Raises WorkerLost where either fails."""

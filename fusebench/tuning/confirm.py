@@ -20,7 +20,7 @@ FILE = "pairs.jsonl"  # beside the run's records
 
 
 @dataclass(frozen=True)
-class Plan:
+class PairPlan:
     """How many pairs and rounds, and the confidence of the intervals, as in compare."""
 
     pairs: int
@@ -57,7 +57,7 @@ class _Contest:
         return [Match((other.cell, self.best.cell)) for other in others]
 
 
-def decide(this: Run, found: Sequence[Found], plan: Plan, on_pair: Callable[[Match], None]) -> list[Decision]:
+def decide(this: Run, found: Sequence[Found], plan: PairPlan, on_pair: Callable[[Match], None]) -> list[Decision]:
     """Compares the fastest config of each search with the default and the runner-up; searches without a time have no decision. Raises
     StorageError.
 
@@ -105,7 +105,7 @@ def _contest(found: Found) -> _Contest:
     return _Contest(found, default, ranked[0], others[0] if others else None)
 
 
-def _compare_all(this: Run, contests: Sequence[_Contest], plan: Plan, on_pair: Callable[[Match], None]) -> None:
+def _compare_all(this: Run, contests: Sequence[_Contest], plan: PairPlan, on_pair: Callable[[Match], None]) -> None:
     """Adds to each contest the outcomes of its matches, before those that it has."""
     asked = [contest.matches() for contest in contests]
     outcomes = iter(_compare(this, [match for matches in asked for match in matches], plan, on_pair))
@@ -150,7 +150,7 @@ def entry(decision: Decision, this: Run) -> tuned.Entry:
 
 
 def _compare(
-    this: Run, matches: Sequence[Match], plan: Plan, on_pair: Callable[[Match], None]
+    this: Run, matches: Sequence[Match], plan: PairPlan, on_pair: Callable[[Match], None]
 ) -> list[verdicts.Outcome]:
     if not matches:
         return []

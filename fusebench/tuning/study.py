@@ -142,7 +142,7 @@ def _question(
 
 def compile_ahead(
     this: Run, pool: Pool, found: Sequence[Found], search: Search, jobs: int, target: Target | None = None
-) -> Iterator[ahead.Outcome]:
+) -> Iterator[ahead.Compilation]:
     """Compiles what the searches of some studies are going to try, as far as that is known, `jobs` configs at a time, and yields what
     became of each. One that does not compile is a record then. For a `target` that is not this machine's device each is one: nothing
     will run.

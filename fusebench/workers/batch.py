@@ -13,7 +13,7 @@ from fusebench.timing.samples import Ring, together
 from fusebench.workers import protocol
 
 
-class Batch:
+class CallBatch:
     """Some calls of the cell in hand, and what they are going to get."""
 
     def __init__(self, backend: Any):

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fusebench.timing.summary import Batch, Timing
+from fusebench.timing.summary import TimedBatch, Timing
 from fusebench.workers import protocol
 
 BATCH_S, MOST_CALLS = 4e-3, 1024  # of a batch: shorter than a slice of a busy core
@@ -24,7 +24,7 @@ FACTOR, SLACK_S = 5.0, 2e-3
 WAITED = 0.25  # of a batch, beyond which it says nothing
 
 
-def watch(worker: Any, timing: Timing, timeout_s: float) -> Batch | None:
+def watch(worker: Any, timing: Timing, timeout_s: float) -> TimedBatch | None:
     """What the parent's clock says of the cell in hand of a worker that has timed it; None where it is this very process, or too
     busy to say anything.
 
@@ -41,7 +41,7 @@ def watch(worker: Any, timing: Timing, timeout_s: float) -> Batch | None:
         worker.get(protocol.RunReady(), protocol.Ran, timeout_s)
         took = time.perf_counter() - begin
         waited, began = _waited_s(process.pid) - waited, abs(_last_task() - number)
-        found = Batch(calls, took, FACTOR * calls * timing.median + SLACK_S)
+        found = TimedBatch(calls, took, FACTOR * calls * timing.median + SLACK_S)
         if not found.contradicts:
             return found
         if waited <= WAITED * took and began < calls:

@@ -14,5 +14,5 @@ def answer(bench: Any, asked: protocol.TraceCell) -> protocol.Traced:
     if asked.counted:
         calls.count(bench.backend, bench.call, bench.ring)
         return protocol.Traced()
-    plan = calls.Plan(asked.name, asked.calls, asked.queued, tuple(sys.modules["implementations"].__path__))
+    plan = calls.TracePlan(asked.name, asked.calls, asked.queued, tuple(sys.modules["implementations"].__path__))
     return protocol.Traced(calls.trace(bench.backend, bench.call, bench.ring, bench.device.type, plan, bench.peak))

@@ -33,7 +33,7 @@ from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Ring, Samples, kept_place
 from fusebench.workers import calls, configs, guard, outputs, process, protocol, state, traces
 from fusebench.workers.answers import answer
-from fusebench.workers.batch import Batch
+from fusebench.workers.batch import CallBatch
 from fusebench.workers.outputs import as_list, overlap, spans, written_bytes
 from fusebench.workers.repeats import Repeats
 from fusebench.workers.rows import Move, Mover
@@ -70,7 +70,7 @@ class Bench:
         self.fused = False  # whether calls are watched for operators
         self.before: dict[str, Any] = {}  # the state of the process when the cell in hand began
         self.functions = state.Functions({}, {})  # and those that results and clocks depend on
-        self.batch = Batch(self.backend)
+        self.batch = CallBatch(self.backend)
 
     def info(self) -> protocol.WorkerInfo:
         halved = self.backend.half(self.backend.put(np.array([2e-40], np.float32), self.device))

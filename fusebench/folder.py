@@ -54,6 +54,15 @@ def check_file(key: str, file: str, endings: Sequence[str]) -> Path:
     return path
 
 
+def check_folder(key: str, folder: str) -> Path:
+    """The folder that `key` names, which is made when all is done. Raises UsageError where none can be."""
+    path = Path(folder)
+    there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise UsageError(f"{key}={folder}: expected a folder that can be written; {there} cannot")
+    return path
+
+
 def remove_empty(folder: Path) -> None:
     """Takes a folder away in which nothing was kept but the arguments of a sweep."""
     with contextlib.suppress(OSError):

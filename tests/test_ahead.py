@@ -214,17 +214,19 @@ def test_what_ctrl_c_and_kill_9_leave_is_gone_on_with(root, tmp_path, monkeypatc
         f"worker.python.torch={light_python(tmp_path)}", f"config.NUMBER={list(range(24))}", "config.compiler=right", "confirm=false",
         "out_dir=run", "save=false",
     ]  # fmt: skip
-    records = tmp_path / "run" / store.FILE
-    interrupted = ((words, 2, signal.SIGINT, 130), (["resume=run"], 4, signal.SIGKILL, -9))
-    for asked, count, by, code in interrupted:
+    records, started = tmp_path / "run" / store.FILE, tmp_path / "built"
+    interrupted = ((words, 1, signal.SIGINT, 130), (["resume=run"], 5, signal.SIGKILL, -9))
+    for asked, held, by, code in interrupted:  # while the config of that NUMBER is in hand
+        (tmp_path / "hold").write_text(str(held))
         with subprocess.Popen(
             [sys.executable, "-m", "fusebench.cli", "tune", *asked], start_new_session=True
         ) as process:
-            end = time.monotonic() + 120
-            while not (records.exists() and len(records.read_text().splitlines()) >= count) and time.monotonic() < end:
+            while not (started.exists() and f"{held} right" in started.read_text().splitlines()):
+                assert process.poll() is None, "it ended by itself"
                 time.sleep(0.02)
             process.send_signal(by)
-            assert process.wait(60) == code
+            assert process.wait() == code
+    (tmp_path / "hold").unlink()
     printed, told = capfd.readouterr()
     assert "configs kept; go on with resume=" in told and " tried: " in printed, "and what there is"
     before = records.read_text().splitlines()

@@ -196,6 +196,24 @@ def test_outputs_from_the_arrays_to_the_printed_cell(computed, tmp_path, capsys)
     assert len((folder / "records.jsonl").read_text().splitlines()) == len(known)
 
 
+def test_each_kind_of_inputs_has_its_table(computed, capsys):
+    known, _ = computed
+    known["triton:row"] = known["torch_eager"] = Outputs(untimed(), [A], [Own(0.125, 0.5, 4)], ["y"])
+    words = ("a=triton:row", "b=torch_eager", "inputs=[plain,nan]", "device=cpu")
+    assert main(["diff", "kernel=softmax", *words]) == 0
+    out = capsys.readouterr().out
+    assert "\nsoftmax  odd/float32  [2, 2]\n" in out and "\nsoftmax  odd/float32 nan inputs  [2, 2]\n" in out
+
+
+def test_neighbours_of_float32_are_told_apart(computed, capsys):
+    known, _ = computed
+    for label, value in (("triton:row", A), ("torch_eager", np.nextafter(A, np.float32(2)))):
+        known[label] = Outputs(untimed(label), [value], [Own(0.0, 0.0, 4)], ["y"])
+    assert main(["diff", "kernel=softmax", "a=triton:row", "b=torch_eager", "device=cpu"]) == 0
+    (row,) = table_of(capsys.readouterr().out, "A")
+    assert row["A there"] == "100" and row["B there"] == "99.9999924"
+
+
 def test_a_quiet_comparison_has_its_counts_alone(computed, capsys):
     known, _ = computed
     known["triton:row"] = known["torch_eager"] = Outputs(untimed(), [A], [Own(0.125, 0.5, 4)], ["y"])

@@ -229,6 +229,13 @@ def test_a_side_that_does_not_exist(answered, vs, said):
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
 
 
+def test_a_folder_that_cannot_be_is_refused_before_anything_is_compiled(answered, tmp_path, monkeypatch):
+    monkeypatch.setattr(cells, "inspect", lambda *_: pytest.fail("a cell is compiled"))
+    (tmp_path / "file").touch()
+    done = answered(*COPY, f"out={tmp_path}/file/stages")
+    assert done.returncode == 2 and f"expected a folder that can be written; {tmp_path}/file cannot" in done.stderr
+
+
 def test_a_revision_that_does_not_exist_is_refused_before_anything_is_compiled(answered, monkeypatch):
     monkeypatch.setattr(cells, "inspect", lambda *_: pytest.fail("a cell is compiled"))
     assert answered(*COPY, "vs=@no-such-revision").returncode == 2

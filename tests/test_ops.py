@@ -93,6 +93,8 @@ def test_a_size_that_no_shape_shows_is_asked_for_by_name():
     [
         ("lola", [(5, 8), (6, 8), (8,)], r"lola: W has the shape \(6, 8\); expected \(K, N\) with K=8, N=8"),
         ("lola", [(5, 8), (8, 6)], r"lola: got 2 inputs of the shapes \(5, 8\), \(8, 6\); expected x \(M, K\), W \(K, N\), b \(N\)"),
+        ("softmax", [(5,)], r"softmax: got 1 input of the shape \(5,\); expected x \(R, C\)"),
+        ("softmax", [], r"softmax: got 0 inputs; expected x \(R, C\)"),
         ("geglu", [(5, 8), (8, 7), (7,)], r"geglu: W has the shape \(8, 7\); expected \(K, 2 \* N\) with K=8, N=3"),
     ],
 )  # fmt: skip
@@ -131,6 +133,15 @@ def test_what_cannot_run_is_refused_in_one_line(monkeypatch):
             UsageError, match=r"softmax: torch.func \(grad, vmap, jvp\) and forward mode are not supported"
         ):
             transformed(torch.zeros(2, 3, 5))
+
+
+def test_help_has_the_inputs_with_their_shapes():
+    pytest.importorskip("torch")
+    from fusebench.ops import torch as ops
+
+    assert (
+        ops.lola.__doc__.startswith("lola: ") and "x (M, K), W (K, N) or (N, K), b (N,) → y (M, N)" in ops.lola.__doc__
+    )
 
 
 def test_a_function_is_pickled_by_its_name():

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusebench import cases, report
+from fusebench import cases, folder, report
 from fusebench.commands import app
 from fusebench.configuration import command_line
 from fusebench.configuration.request import Request
@@ -44,6 +44,8 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
         raise UsageError(f"opcodes=true with stage={chosen['stage'] or ''}: expected stage=ptx or stage=sass")
     if chosen["lines"] and chosen["stage"] not in (None, *stages.COUNTED):
         raise UsageError(f"lines=true with stage={chosen['stage']}: expected stage=ptx, stage=sass or none")
+    if chosen["out"] is not None:
+        folder.check_folder("out", str(chosen["out"]))
     if chosen["expect"] is not None:
         expectation.parse(_text(chosen["expect"]))
     done = {**chosen, "inputs": "plain"}

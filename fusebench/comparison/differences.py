@@ -11,6 +11,7 @@ from rich.markup import escape
 
 from fusebench.comparison.difference import Difference, Place, difference
 from fusebench.comparison.outputs import Outputs, Own
+from fusebench.comparison.sides import case_name
 from fusebench.contract import Cell
 from fusebench.records.record import SCHEMA
 from fusebench.terminal import console, print_table
@@ -26,7 +27,7 @@ RIGHT = (
 
 @dataclass(frozen=True)
 class SideOfRow:
-    """One side of a comparison of outputs: the case, the label, the commit if its kernels are of one, its status with the reason, the
+    """One side of a comparison of outputs: the case with its inputs, the label, the commit if its kernels are of one, its status with the reason, the
     output's dtype, and how far that is from float64."""
 
     case: str
@@ -64,7 +65,7 @@ def rows(cells: Sequence[Cell], found: Sequence[Outputs], commits: Sequence[str 
 
     def side(n: int, output: int | None) -> SideOfRow:
         cell, one = cells[n], found[n]
-        plain = SideOfRow(cell.case.id, cell.label, commits[n], one.record.status, one.record.reason)
+        plain = SideOfRow(case_name(cell), cell.label, commits[n], one.record.status, one.record.reason)
         if output is None or output >= len(one.arrays):
             return plain
         named = {"dtype": one.arrays[output].dtype.name, "own": one.own[output]}
@@ -129,7 +130,7 @@ def _index(place: Place | None) -> str:
 
 
 def _values(place: Place | None) -> list[str]:
-    return [f"{place.a:.6g}", f"{place.b:.6g}"] if place else ["", ""]
+    return [f"{place.a:.9g}", f"{place.b:.9g}"] if place else ["", ""]
 
 
 def _own(own: Own | None) -> list[str]:

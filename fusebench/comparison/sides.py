@@ -144,6 +144,12 @@ def _by_case(cells: Sequence[Cell]) -> dict[str, dict[tuple[Any, ...], list[Cell
     return grouped
 
 
+def case_name(cell: Cell) -> str:
+    """The case, with what else tells its inputs from those of another row."""
+    hard = "" if cell.inputs == "plain" else f" {cell.inputs} inputs"
+    return cell.case.id + hard + (f" seed={cell.seed}" if cell.seed else "")
+
+
 def _count(cases: Mapping[tuple[Any, ...], Any]) -> str:
     return f"{counted(len(cases), 'case')} ({', '.join(str(key[0]) for key in cases)})"
 

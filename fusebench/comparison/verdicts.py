@@ -12,7 +12,7 @@ from rich.markup import escape
 from fusebench import report
 from fusebench.comparison import statistics as comparison
 from fusebench.comparison.pairs import Match
-from fusebench.contract import Cell
+from fusebench.comparison.sides import case_name
 from fusebench.records.record import SCHEMA
 from fusebench.settings import Clock
 from fusebench.terminal import console, print_table
@@ -58,7 +58,9 @@ class Outcome:
 def outcome(match: Match, confidence: float, allowed: float | None, resamples: int) -> Outcome:
     """What the pairs of a match come to, where B may be slower by the share `allowed`."""
     a, b = match.cells
-    found = Outcome(match.id, a.case.kernel, (_case(a), _case(b)), (a.label, b.label), len(match.made), match.lost)
+    found = Outcome(
+        match.id, a.case.kernel, (case_name(a), case_name(b)), (a.label, b.label), len(match.made), match.lost
+    )
     bad = match.end or (match.bad[-1] if match.bad and not match.made else None)
     if bad:
         status, reason = bad.record.status, f"side {bad.side}: {bad.record.reason}"
@@ -93,12 +95,6 @@ def outcome(match: Match, confidence: float, allowed: float | None, resamples: i
         tuple(ratios), f"{turn.regime} {turn.cache}", check,
     )  # fmt: skip
     return replace(found, fails=fails, notes=tuple(notes), estimate=estimate)
-
-
-def _case(cell: Cell) -> str:
-    """The case by name, with what else tells its inputs from those of another row."""
-    hard = "" if cell.inputs == "plain" else f" {cell.inputs} inputs"
-    return cell.case.id + hard + (f" seed={cell.seed}" if cell.seed else "")
 
 
 def _advice(result: comparison.Result) -> str:

@@ -70,7 +70,7 @@ def save(found: Sequence[Inspected], kernels: Mapping[str, Kernel], target: Targ
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(f"out={folder}: expected a folder that can be written: {error}") from error
+            raise UsageError(f"out={folder}: expected a folder that can be written: {error.strerror}") from error
         try:
             for number, compiled in enumerate(one.launches, 1):
                 _write(compiled, place / f"{number}_{_name(compiled.name.split('<')[0])}")

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fusebench.errors import UsageError
-from fusebench.ops.program import Wanted, kernel_of, kernels, program, wanted, without_second_derivative
+from fusebench.ops.program import Wanted, about, kernel_of, kernels, program, wanted, without_second_derivative
 
 
 def __getattr__(name: str) -> Callable[..., Any]:
@@ -48,7 +48,7 @@ def _function(name: str) -> Callable[..., Any]:
         return _differentiable(wanted(name, "jax_triton", device, arrays, precision, options))(*inputs)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = kernel.mathematics.formula.__doc__
+    function.__doc__ = about(kernel)
     return function
 
 

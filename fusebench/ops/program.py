@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,11 @@ from fusebench.contract import DTYPES, Case
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 from fusebench.ops.shapes import input_names, sizes_of
+
+
+def about(kernel: Kernel) -> str | None:
+    """What its kernel.py says first: what it computes, with the shapes of its inputs. The functions' help."""
+    return inspect.getdoc(inspect.getmodule(kernel.mathematics.formula))
 
 
 @dataclass(frozen=True)

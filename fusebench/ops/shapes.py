@@ -12,6 +12,7 @@ from fusebench.cases import make_case
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError
 from fusebench.inputs import make_sets
+from fusebench.terminal import counted
 
 # Sizes that no factor of a shape is, such as the 2 of a gate; what another set explains otherwise is no product of sizes
 PRIMES, OTHERS = (5, 7, 11, 13, 17, 19, 23, 29, 31), (11, 13, 5, 7, 23, 17, 19, 31, 29)
@@ -44,8 +45,9 @@ def sizes_of(kernel: Kernel, shapes: Sequence[tuple[int, ...]], options: Mapping
                 known = ", ".join(f"{d}={sizes[d]}" for _, names in axes for d in names)
                 raise UsageError(f"{kernel.name}: {name} has the shape {tuple(shape)}; expected ({asked}) with {known}")
         return {d: sizes.get(d, 1) for d in kernel.dimensions}
-    got = ", ".join(str(tuple(shape)) for shape in shapes)
-    raise UsageError(f"{kernel.name}: got {len(shapes)} inputs of the shapes {got}; expected {' or '.join(problems)}")
+    got = counted(len(shapes), "input") + (" of the shapes " if len(shapes) > 1 else " of the shape " if shapes else "")
+    got += ", ".join(str(tuple(shape)) for shape in shapes)
+    raise UsageError(f"{kernel.name}: got {got}; expected {' or '.join(problems)}")
 
 
 def input_names(kernel: Kernel, count: int, options: Mapping[str, Any]) -> list[str]:

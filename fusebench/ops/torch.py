@@ -21,7 +21,7 @@ import torch
 
 from fusebench.errors import UsageError
 from fusebench.ops import program as programs
-from fusebench.ops.program import Program, Wanted, kernel_of, kernels
+from fusebench.ops.program import Program, Wanted, about, kernel_of, kernels
 
 INPUT, OUTPUT, NEW = "input", "output", "new"
 Places = tuple[
@@ -58,7 +58,7 @@ def _function(name: str) -> Callable[..., Any]:
     # code of its own: torch.compile counts the compilations of each
     code = function.__code__.replace(co_name=name)
     own = types.FunctionType(code, function.__globals__, name, function.__defaults__, function.__closure__)
-    own.__kwdefaults__, own.__doc__ = function.__kwdefaults__, kernel.mathematics.formula.__doc__
+    own.__kwdefaults__, own.__doc__ = function.__kwdefaults__, about(kernel)
     own.__module__, own.__qualname__ = __name__, name  # by which pickle finds it
     return own
 

@@ -17,7 +17,7 @@ from fusebench.progress import Lines
 from fusebench.records.record import BASELINE, Record
 from fusebench.settings import Clock
 from fusebench.terminal import WIDEST, console, counted, print_table
-from fusebench.timing.summary import Clocks, Timing, seconds
+from fusebench.timing.summary import Clocks, Timing, seconds, significant
 
 COLOURS = {"ok": "green", "skipped": "dim"}
 # a time so many times the best one, and so much beyond it, is marked: launches alone do not explain it
@@ -120,8 +120,8 @@ def _figures(record: Record, baseline: float | None) -> dict[str, str]:
         **(_memory(record) if record.case.mode != "forward" else {}),
         "host": seconds(timing.host_median) if timing.host_median else "",
         "launches": str(timing.launches or ""),
-        "TFLOP/s": f"{rates.tflops:.3g}" if rates.tflops else "",
-        "GB/s": f"{rates.gbps:.3g}" if rates.gbps else "",
+        "TFLOP/s": significant(rates.tflops) if rates.tflops else "",
+        "GB/s": significant(rates.gbps) if rates.gbps else "",
         "best": seconds(rates.best_s) if rates.best_s else "",
         "yardstick": f"{rates.yardstick_share:.0%}" if rates.yardstick_share else "",
         f"× {BASELINE}": f"{baseline / timing.median:.2f}" if baseline else "",
@@ -132,7 +132,7 @@ def _memory(record: Record) -> dict[str, str]:
     """What the residuals keep, and what is taken at the most beyond the inputs."""
     build = record.build
     known = {} if build is None else {"saved": build.saved_bytes, "peak": build.peak_memory_bytes}
-    return {name: "" if size is None else f"{size / 1e6:.3g} MB" for name, size in known.items()}
+    return {name: "" if size is None else f"{significant(size / 1e6)} MB" for name, size in known.items()}
 
 
 def _published_time(record: Record) -> str:

@@ -78,6 +78,14 @@ def test_a_time_has_three_digits_and_its_unit(seconds, text):
 
 
 @pytest.mark.parametrize(
+    ("figure", "text"),
+    [(0.1968, "0.197"), (7.5, "7.5"), (309.4, "309"), (999.4, "999"), (999.6, "1000"), (1289.0, "1290"), (3.0312e6, "3030000"), (0.0, "0")],
+)  # fmt: skip
+def test_a_figure_has_three_digits_and_no_exponent(figure, text):
+    assert report.significant(figure) == text
+
+
+@pytest.mark.parametrize(
     ("regime", "device", "heading"),
     [
         ("queued", GPU, "GPU time"), ("isolated", GPU, "wall time"), ("sustained", GPU, "time a call"), ("isolated", CPU, "CPU time"),

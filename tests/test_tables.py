@@ -518,7 +518,7 @@ def test_a_story_has_the_figures_of_its_records(capsys):
     rows = table_of(capsys.readouterr().out, "step")
     names = ("step", "implementation", "samples/s", "host", "launches", "saved", "peak memory", "× first")
     assert [tuple(row[n] for n in names) for row in rows] == [
-        ("first", "torch_eager", "6.4e+05", "7 µs", "3", "2 MB", "3.5 MB", "1.00"), ("second", "flax", "1.28e+06", "7 µs", "3", "2 MB", "3.5 MB", "2.00"),
+        ("first", "torch_eager", "640000", "7 µs", "3", "2 MB", "3.5 MB", "1.00"), ("second", "flax", "1280000", "7 µs", "3", "2 MB", "3.5 MB", "2.00"),
     ]  # fmt: skip
 
 

@@ -282,7 +282,7 @@ def test_a_checkpoint_of_other_sizes_or_data_is_named(trained, data, capsys):
     assert "has D 16, and this run 8" in said(capsys, *begin, "shape.D=8")
     assert "has M 64, and this run 32" in said(capsys, *begin, "batch=32")
     assert "has seed 0, and this run 1" in said(capsys, *begin, "seed=1")
-    assert "has made 20 already; expected more" in said(capsys, *begin[:2], "steps=20", *begin[3:])
+    assert "is of step 20 already; expected more steps" in said(capsys, *begin[:2], "steps=20", *begin[3:])
     assert "steps=20: the checkpoint in" in said(capsys, "dlrm", f"out={trained}", "resume=true", "device=cpu")
     assert "holds a checkpoint already" in said(capsys, *begin[:4], f"data={data}", "device=cpu", *SMALL[::2])
 

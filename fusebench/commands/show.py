@@ -23,7 +23,7 @@ from fusebench.records import query, rows, store
 from fusebench.records.record import BASELINE
 from fusebench.report import LEAST_OF_TIMES, coloured
 from fusebench.terminal import console, counted, print_table
-from fusebench.timing.summary import seconds
+from fusebench.timing.summary import seconds, significant
 
 LIMIT = 500  # rows of a table, unless more are asked for
 KEYS = ("out", "baseline", "sort", "limit")
@@ -225,8 +225,8 @@ def _figures(row: Mapping[str, Any]) -> dict[str, str]:
         "95 % interval": _text(row.get("change_low"), lambda low: f"{low:+.1%} … {row['change_high']:+.1%}"),
         "host": _text(row["host_s"], seconds),
         "launches": _text(row["launches"]),
-        "TFLOP/s": _text(row["tflops"], lambda rate: f"{rate:.3g}"),
-        "GB/s": _text(row["gbps"], lambda rate: f"{rate:.3g}"),
+        "TFLOP/s": _text(row["tflops"], significant),
+        "GB/s": _text(row["gbps"], significant),
         "best": _text(row["best_s"], seconds),
         "yardstick": _text(row["yardstick_share"], lambda share: f"{share:.0%}"),
         f"× {BASELINE}": _text(row["speedup"], lambda times: f"{times:.2f}"),

@@ -12,7 +12,7 @@ from fusebench.discovery import Kernel
 from fusebench.records.record import Record
 from fusebench.report import around, coloured, heading, notes, print_reasons
 from fusebench.terminal import console, print_table
-from fusebench.timing.summary import seconds
+from fusebench.timing.summary import seconds, significant
 
 LEFT = ("step", "implementation", "kernel", "case", "status")
 LEAST = ("kernel", "status", "launches", "saved", "implementation", "host", "±")
@@ -97,7 +97,7 @@ def _row(story: Story, step: Step, found: Mapping[str, Record], kernels: Mapping
         "status": record.status,
         heading(record.device.type, timing.regime): seconds(whole),
         "±": around(timing),
-        "samples/s": f"{rows / whole:.3g}",
+        "samples/s": significant(rows / whole),
         "host": seconds(timing.host_median) if timing.host_median else "",
         "launches": str(timing.launches or ""),
         "saved": _bytes(saved),
@@ -123,4 +123,4 @@ def _share(value: float | str | None) -> str:
 
 
 def _bytes(count: int | None) -> str:
-    return "" if count is None else f"{count / 1e6:.3g} MB"
+    return "" if count is None else f"{significant(count / 1e6)} MB"

@@ -15,6 +15,7 @@ from fusebench.data.reading import DataFile
 from fusebench.data.schema import DATA_FILE
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
+from fusebench.timing.summary import significant
 from fusebench.training import checkpoint, log, model, program, rows
 from fusebench.training.loop import Diverged, Every, Loop
 from fusebench.workers.cores import check_threads, confined
@@ -128,7 +129,7 @@ def _train(asked: Asked) -> int:
     steps = asked.number("steps", 0)
     if before is not None and before.step >= steps:
         raise UsageError(
-            f"steps={steps}: the checkpoint in {_out(asked)} has made {before.step} already; expected more"
+            f"steps={steps}: the checkpoint in {_out(asked)} is of step {before.step} already; expected more steps"
         )
     every = Every(
         asked.number("log_every", max(1, steps // 100)),
@@ -202,7 +203,7 @@ def _run(loop: Loop, steps: int, every: Every, out: Path, model: str) -> int:
     before = (first, 0.0)
     for line in (line for line in loop.lines if line.auc is not None and line.step > first):
         rate = (line.step - before[0]) * loop.rows.batch / (line.seconds - before[1])
-        print(f"step {line.step}: loss {line.loss:.4f}, AUC {line.auc:.4f}, {rate:.3g} rows/s")
+        print(f"step {line.step}: loss {line.loss:.4f}, AUC {line.auc:.4f}, {significant(rate)} rows/s")
         before = line.step, line.seconds
     if loop.lines:
         print(f"curve: {log.draw(loop.lines, out)}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fusebench.contract import Case, Cell, Tunable
 from fusebench.machine import DeviceInfo
 from fusebench.parity.verdict import Verdict
-from fusebench.timing.summary import Timing, seconds
+from fusebench.timing.summary import Timing, seconds, significant
 from fusebench.timing.yardstick import Rates as Yardsticks
 
 SCHEMA = 4  # a record of another one is refused; also raised when a seed gives other inputs
@@ -183,7 +183,9 @@ class Record:
             lines += [f"machine busy: {timing.remedy}"] if timing.machine_busy else []
         if rates := self.rates:
             known = [
-                f"{n:.3g} {unit}" for n, unit in ((rates.tflops, "TFLOP/s"), (rates.gbps, "GB/s")) if n is not None
+                f"{significant(n)} {unit}"
+                for n, unit in ((rates.tflops, "TFLOP/s"), (rates.gbps, "GB/s"))
+                if n is not None
             ]
             known += [f"best {seconds(rates.best_s)}"] if rates.best_s else []
             lines += [", ".join(known)] if known else []

@@ -98,6 +98,11 @@ class Timing:
         return "an idle machine" if self.state.threads == (1, 1) else "threads=1, or an idle machine"
 
 
+def significant(value: float) -> str:
+    """Three digits of a figure, without an exponent where it is large: `0.197`, `7.52`, `1290`, `3030000`."""
+    return f"{value:.3g}" if abs(value) < 999.5 else f"{float(f'{value:.3g}'):.0f}"
+
+
 def seconds(value: float) -> str:
     """Three significant digits with a unit: `17.4 µs`."""
     unit, scale = next(((u, s) for u, s in UNITS if value >= 0.9995 * s), UNITS[-1])

@@ -229,7 +229,7 @@ def notes(rows: Sequence[Record]) -> list[str]:
         lines.append(f"! the median is not known to ± {missed[0].target:.1%} yet: a larger time_s takes more samples")
     if busy := [(label, timing) for label, timing in timed if timing.machine_busy]:
         shares = ", ".join(f"{label} {timing.waiting:.0%}" for label, timing in busy)
-        lines.append(f"machine busy: {busy[0][1].remedy}; samples in which threads waited for a core: {shares}")
+        lines.append(f"machine busy: {busy[0][1].remedy} helps; samples in which threads waited for a core: {shares}")
     if capped := [label for label, timing in timed if timing.state.power_capped]:
         lines.append(f"at the power limit of the card: {', '.join(capped)}")
     slow = {r.label: share for r in rows if r.status == "ok" and r.timing and (share := _beyond(r))}

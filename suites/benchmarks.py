@@ -7,5 +7,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from fusebench.tracking import suite
+from fusebench.workers import below
 
+below.die_with_parent()  # asv's server, which a killed asv would leave behind
 globals().update(suite.classes())

@@ -149,6 +149,18 @@ def test_what_has_no_figure_here_is_said_before_asv_runs(called, monkeypatch):
     )
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for it")
+def test_a_server_of_a_killed_asv_ends_with_it():
+    """The process that imports the suite, as asv's server does."""
+    suites = f"import time, runpy; runpy.run_path({str(REPOSITORY / 'suites' / 'benchmarks.py')!r})"
+    server = f"{suites}; print('imported', flush=True); time.sleep(3); print('lives on')"
+    asv = f"import subprocess, sys; subprocess.call([sys.executable, '-c', {server!r}])"
+    with subprocess.Popen([sys.executable, "-c", asv], stdout=subprocess.PIPE) as killed:
+        assert killed.stdout.readline() == b"imported\n"
+        killed.kill()
+        assert killed.stdout.read() == b""
+
+
 def test_it_runs_in_the_folder_of_the_repository(called, tmp_path):
     (tmp_path / "asv.conf.json").unlink()
     assert called()[3] == "fusebench: asv.conf.json is not here: fusebench asv runs in the folder of the repository\n"

@@ -487,7 +487,7 @@ def test_a_tuned_json_that_cannot_be_written_is_named_and_leaves_nothing(search,
         "entry",
         lambda *_: tuned_file.Entry("triton", "row", "card", "float32", "ieee", {"M": 3}, {}, {}, 1.0, 2.0),
     )
-    assert confirm.save([decision], this) == [f"1 tuned: {tmp_path / tuned_file.FILE}"]
+    assert confirm.save([decision], this) == [f"1 config saved in {tmp_path / tuned_file.FILE}"]
     (tmp_path / tuned_file.FILE).unlink()
     (tmp_path / tuned_file.FILE).mkdir()
     monkeypatch.setattr(tuned_file, "read", lambda folder: [])

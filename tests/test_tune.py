@@ -122,7 +122,7 @@ def test_what_needs_no_pairs_is_saved_when_the_pairs_are_interrupted(tuned, root
     )
     (tmp_path / "experiment" / "two.yaml").write_text("# @package _global_\nstory:\n  steps:\n" + steps)
     code, printed, told = tuned(f"--config-dir={tmp_path}", "experiment=two")
-    assert code == 130 and "4 configs" in told and "1 tuned" in printed
+    assert code == 130 and "4 configs" in told and "1 config saved in " in printed
     (entry,) = json.loads((root / "double" / "tuned.json").read_text())
     assert entry["sizes"] == {"N": 150} and entry["config"] == {}
 

@@ -163,7 +163,7 @@ def test_a_busy_machine_is_told_where_half_of_the_turns_met_one(double, busy, to
             for s, w in ((a, 0.75 if busy > 2 else 0.25), (b, 0.75 if number < busy else None))
         )
         match.pairs[number] = (a, b)
-    assert ("machine busy: threads=1, or an idle machine" in verdicts.outcome(match, 0.99, None, 0).notes) == told
+    assert ("machine busy: threads=1 or an idle machine helps" in verdicts.outcome(match, 0.99, None, 0).notes) == told
 
 
 @pytest.mark.parametrize(("needed", "told"), [(100, "about 100 pairs"), (101, "too noisy for more")])

@@ -79,7 +79,7 @@ def outcome(match: Match, confidence: float, allowed: float | None, resamples: i
     turn = match.made[0][0].turns[0]
     busy = [t.machine_busy for pair in match.made for side in pair for t in side.turns]
     if 2 * sum(busy) >= len(busy):
-        notes.append(f"machine busy: {turn.remedy}")
+        notes.append(f"machine busy: {turn.remedy} helps")
     if result.verdict == "too noisy":
         notes.append(_advice(result))
     fails = allowed is not None and result.surely_slower(allowed)

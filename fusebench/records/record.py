@@ -180,7 +180,7 @@ class Record:
             around = "" if timing.uncertainty is None else f" ± {timing.uncertainty:.1%}"
             how = f"{timing.regime}, {timing.cache} caches, {len(timing.samples)} samples"
             lines.append(f"{seconds(timing.median)}{around}  {how}")
-            lines += [f"machine busy: {timing.remedy}"] if timing.machine_busy else []
+            lines += [f"machine busy: {timing.remedy} helps"] if timing.machine_busy else []
         if rates := self.rates:
             known = [
                 f"{significant(n)} {unit}"

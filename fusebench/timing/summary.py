@@ -95,7 +95,7 @@ class Timing:
     @property
     def remedy(self) -> str:
         """What helps where the machine is busy: a call of one thread waits for no other."""
-        return "an idle machine" if self.state.threads == (1, 1) else "threads=1, or an idle machine"
+        return "an idle machine" if self.state.threads == (1, 1) else "threads=1 or an idle machine"
 
 
 def significant(value: float) -> str:

@@ -104,7 +104,7 @@ def _read(record: Record) -> Swept:
     known = verdict is not None and not verdict.problem and math.isfinite(verdict.ratio)
     error = float(f"{verdict.ratio:.4g}") if verdict and known else None
     if record.status == "ok" and record.timing and record.timing.machine_busy:
-        reason = f"machine busy, so that its figure is not kept: {record.timing.remedy} (make asv ARGS=threads=1)"
+        reason = f"machine busy, so that its figure is not kept: {record.timing.remedy} helps (make asv ARGS=threads=1)"
         return Swept("skipped", reason, parity_error=error)
     samples = list(record.timing.samples) if record.timing else []
     return Swept(record.status, record.reason, record.traceback, samples, error)

@@ -13,6 +13,7 @@ from fusebench.comparison.pairs import Match, Side, add_recorded, run_pairs
 from fusebench.comparison.statistics import SAME
 from fusebench.records.record import Record
 from fusebench.settings import Run
+from fusebench.terminal import counted
 from fusebench.tuning import strategies
 from fusebench.tuning.study import Found, Search, seconds
 
@@ -190,7 +191,7 @@ def save(decisions: Sequence[Decision], this: Run) -> list[str]:
     for folder, entries in folders.items():
         try:
             tuned.write(folder, entries)
-            said.append(f"{len(entries)} tuned: {folder / tuned.FILE}")
+            said.append(f"{counted(len(entries), 'config')} saved in {folder / tuned.FILE}")
         except (OSError, ValueError) as error:
             said.append(f"{folder / tuned.FILE} was not written: {error}")
     return said

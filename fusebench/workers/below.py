@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 
 import psutil
 
 LOOK_S = 2.0  # how often it looks for its parent
+
+
+def die_with_parent() -> None:
+    """Has the system kill this process when the one that started it ends, however that ends, and wherever this one is then."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
 def end_with(parent: int) -> None:

@@ -6,7 +6,6 @@ kernel.py, so an implementation cannot borrow the answer. `Bench` is the same pa
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import importlib
 import os
@@ -31,7 +30,7 @@ from fusebench.timing import cupti, yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Ring, Samples, kept_place
-from fusebench.workers import calls, configs, guard, outputs, process, protocol, state, traces
+from fusebench.workers import below, calls, configs, guard, outputs, process, protocol, state, traces
 from fusebench.workers.answers import answer
 from fusebench.workers.batch import CallBatch
 from fusebench.workers.outputs import as_list, overlap, spans, written_bytes
@@ -375,9 +374,7 @@ class Bench:
 def main() -> None:
     """Serves messages until the parent closes the pipe or dies."""
     backend, device, fd, *roots = sys.argv[1:]
-    # SIGKILL of the parent must leave no orphan, not even one in an endless loop
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+    below.die_with_parent()  # its SIGKILL must leave no orphan, not even one in an endless loop
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     if device == "cpu" and sys.platform == "linux":
         os.sched_setaffinity(0, [int(core) for core in os.environ["FUSEBENCH_CORES"].split(",")])

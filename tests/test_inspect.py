@@ -206,6 +206,11 @@ def test_the_same_code_is_said_to_be_so(answered):
     assert done.returncode == 0 and "same machine code" in done.stdout and "B - A" not in done.stdout
 
 
+def test_both_sides_have_their_arch_where_that_differs(answered):
+    done = answered("inspect", "kernel=launch", "implementation=cuda", "vs=arch=sm_80")
+    assert "\nA  launch floor/float32 cuda sm_90a\nB  launch floor/float32 cuda sm_80\n" in done.stdout
+
+
 def test_one_is_no_plural(answered):
     done = answered("inspect", "kernel=launch", "implementation=cuda", "dtype=float16", "expect=spills=0")
     assert done.stdout.endswith("\n1 of 1 cell compiled, 1 of 1 expectation met\n")

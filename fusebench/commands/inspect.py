@@ -136,9 +136,10 @@ def _show_beside(asked: Request, kernels: Mapping[str, Kernel], found: Sequence[
 
     others, out = versus.with_kernels(revision, kernels, roots, inspect), console()
     for a, b in versus.pairs(found, others, text):
-        names = [f"{x.cell.case.kernel} {x.cell.case.id} {x.cell.label}" for x in (a, b)]
-        theirs = names[1] + (f" {chosen['arch']}" if chosen["arch"] != asked.chosen["arch"] else "")
-        out.print(f"\nA  {names[0]}\nB  {theirs}{f' @{revision}' if revision else ''}", highlight=False, markup=False)
+        ours, theirs = (f"{x.cell.case.kernel} {x.cell.case.id} {x.cell.label}" for x in (a, b))
+        if chosen["arch"] != asked.chosen["arch"]:
+            ours, theirs = f"{ours} {asked.chosen['arch']}", f"{theirs} {chosen['arch']}"
+        out.print(f"\nA  {ours}\nB  {theirs}{f' @{revision}' if revision else ''}", highlight=False, markup=False)
         for reason in (f"{x.cell.label}: {x.reason}" for x in (a, b) if x.reason):
             out.print(reason, highlight=False, markup=False)
         if a.launches and b.launches and len(a.launches) != len(b.launches):

@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from samples import GPU, RATES, Now, case, table_of, timed, untimed
@@ -214,6 +215,16 @@ def test_a_search_is_shown_by_its_fastest_beside_the_default(search, capsys):
     ]  # fmt: skip
     assert "1 × wrong  output 0 is off (3 of 4)\n" in out and "1 × does not fit  it needs 300 KiB (BLOCK=512)\n" in out
     assert out.endswith("kept: BLOCK=128: 50.0% faster\n")
+
+
+def test_of_reasons_that_differ_in_numbers_the_first_one_is_said_to_be_that(search, capsys):
+    misfits = [({"BLOCK": n}, f"it needs {n} KiB") for n in (512, 1024)] + [({"BLOCK": n}, "too odd") for n in (3, 5)]
+    search.fits = msgspec.structs.replace(search.fits, misfits=tuple(misfits))
+    results.show([search], [])
+    out = capsys.readouterr().out
+    assert (
+        "\n2 × does not fit  it needs 512 KiB (the first of them)\n" in out and "\n2 × does not fit  too odd\n" in out
+    )
 
 
 def test_only_the_fastest_are_shown_and_the_default(search, capsys):

@@ -22,6 +22,7 @@ from fusebench.tuning.study import Found, seconds
 
 SHOWN = 10  # of the fastest configs
 REASONS = 8  # that are listed
+OF_SEVERAL = " (the first of them)"
 COLUMNS = {
     "kernel": pa.string(), "case": pa.string(), "implementation": pa.string(), "variant": pa.string(), "dtype": pa.string(),
     "precision": pa.string(), "device": pa.string(), "status": pa.string(), "time_s": pa.float64(), "low_s": pa.float64(),
@@ -124,14 +125,14 @@ def _print_fastest(found: Found) -> None:
 
 
 def _reasons(found: Found) -> list[tuple[str, int]]:
-    """Why configs have no time, with how many: of reasons with numbers in them one example."""
+    """Why configs have no time, with how many: of reasons that differ in their numbers alone the first one."""
     counted: dict[str, list[str]] = {}
     said = [f"{r.status}  {r.reason}" for r in found.records.values() if seconds(r) is None]
     said += [f"does not fit  {reason}" for _, reason in (found.fits.misfits if found.fits else ())]
     for text in said:
         counted.setdefault("".join(c for c in text.split(" (")[0] if not c.isdigit()), []).append(text)
     most = sorted(counted.values(), key=len, reverse=True)
-    return [(texts[0], len(texts)) for texts in most[:REASONS]]
+    return [(texts[0] + OF_SEVERAL * (len(set(texts)) > 1), len(texts)) for texts in most[:REASONS]]
 
 
 def _named(record: Record) -> str:

@@ -228,7 +228,10 @@ def _evaluated(
         deviation, figures = None, list[Sums]()
         if keep:
             ends, squares = ([part(value) for value in values] for values in (of_output.ends, of_output.squares))
-            deviation, figures = all_together(of_moving, ends, squares, neighbours, asked.alike[number], dtype)
+            overflow = {value: part(where) for value, where in of_output.overflow.items()}
+            deviation, figures = all_together(
+                of_moving, ends, squares, neighbours, asked.alike[number], dtype, overflow
+            )
             deviation = deviation.astype(np.float32)
         chosen = np.arange(exact.shape[asked.output_axes[number]] if exact.ndim else 1) if rows is None else rows
         yield Expected(chosen, exact, limit.astype(np.float32), of_output.overflow, deviation, figures, moving)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
@@ -24,6 +25,8 @@ REQUIRES = {"torch": "torch"}
 ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 EXPECTED = ("error_on_recompile",)  # to be set by who compiles
 CONFIGURATIONS = ("torch._inductor.config", "torch._dynamo.config")
+ASSEMBLER = "TRITON_PTXAS_PATH"
+_assembler_at_start = os.environ.get(ASSEMBLER)
 FLUSH_BYTES = 256 * 2**20  # five times an H200's L2
 _scratch: dict[str, torch.Tensor] = {}
 _before = {"bytes": 0}
@@ -43,8 +46,9 @@ def start(device: str) -> Device:
 
 
 def configure(precision: str) -> None:
-    """Fresh compiler state, and float32 products in IEEE float32 or TF32: Torch and JAX default differently."""
+    """Fresh compilers, and float32 products in IEEE float32 or TF32: Torch and JAX default differently."""
     _forget_compiled()
+    _forget_assembler()
     torch.set_float32_matmul_precision("highest" if precision == "ieee" else "high")
     # cuBLAS may split a 16-bit sum over K into partial sums of 16 bits; the contract says float32
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -317,3 +321,15 @@ def product_call(n: int, dtype: str, device: Device) -> tuple[Any, Sequence[Any]
 def _forget_compiled() -> None:
     if "torch._dynamo" in sys.modules:  # to load it for nothing takes seconds
         torch.compiler.reset()
+
+
+def _forget_assembler() -> None:
+    """Torch's compiler for GPUs points Triton at Torch's own ptxas, once in a process and for all that is compiled later: the programs of
+    Triton that follow get theirs again, and what Torch compiles next gets Torch's."""
+    compiling = sys.modules.get("torch._inductor.runtime.compile_tasks")
+    if pointing := getattr(compiling, "_set_triton_ptxas_path", None):
+        pointing.cache_clear()
+    if _assembler_at_start is None:
+        os.environ.pop(ASSEMBLER, None)
+    else:
+        os.environ[ASSEMBLER] = _assembler_at_start

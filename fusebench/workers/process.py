@@ -25,7 +25,9 @@ VARIABLES = (
     "ATEN_", "BLIS_", "CUBLAS_", "CUDA_", "DNNL_", "FUSEBENCH_", "GOMP_", "HOME", "JAX_", "KMP_", "LD_", "MALLOC_", "MKL_", "NUMEXPR_",
     "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PATH", "PYTHON", "PYTORCH_", "TMPDIR", "TORCH", "TRITON_", "XLA_",
 )  # fmt: skip
-THEIRS = ("CUDA_MODULE_LOADING", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TRITON_CACHE_DIR")
+THEIRS = (
+    "CUDA_MODULE_LOADING", "CUDA_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TRITON_CACHE_DIR", "TRITON_PTXAS_PATH",
+)  # fmt: skip
 # Torch's compiler keeps threads for its processes, which wait while nothing is compiled, and Python one for shared memory.
 COMPILERS = ("torch._inductor", "tqdm._monitor")
 HELPERS = (b"torch._inductor", b"torch/_inductor", b"resource_tracker")

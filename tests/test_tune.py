@@ -82,9 +82,10 @@ def test_the_winner_is_kept_and_later_runs_take_it(tuned, root, tmp_path):
     )
     assert [r["status"] for r in rows] == ["ok", "ok", "wrong", "wrong", "skipped", "skipped"]
     assert [r["is_default"] for r in rows] == [False, True, False, False, False, False]
-    (entry,) = json.loads((root / "double" / "tuned.json").read_text())
+    (group,) = json.loads((root / "double" / "tuned.json").read_text())
+    (entry,) = group["entries"]
     assert entry["config"] == {"NUMBER": 0, "how": "right"} and entry["time_s"] < entry["default_s"]
-    assert list(entry["files"]) == ["double/torch_planted.py"], "kernel.py may get new cases"
+    assert list(group["files"]) == ["double/torch_planted.py"], "kernel.py may get new cases"
 
     before = len(last(tmp_path))
     assert tuned("resume=latest")[0] == 0 and len(last(tmp_path)) == before, "nothing is run twice"
@@ -123,7 +124,7 @@ def test_what_needs_no_pairs_is_saved_when_the_pairs_are_interrupted(tuned, root
     (tmp_path / "experiment" / "two.yaml").write_text("# @package _global_\nstory:\n  steps:\n" + steps)
     code, printed, told = tuned(f"--config-dir={tmp_path}", "experiment=two")
     assert code == 130 and "4 configs" in told and "1 tuned" in printed
-    (entry,) = json.loads((root / "double" / "tuned.json").read_text())
+    (entry,) = json.loads((root / "double" / "tuned.json").read_text())[0]["entries"]
     assert entry["sizes"] == {"N": 150} and entry["config"] == {}
 
 

@@ -18,6 +18,7 @@ from triton.language import core, semantic  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
 CHANGED = (  # beside what exchanges names
+    (interpreter, "_patch_lang_tensor"),
     (interpreter, "_get_np_dtype"),
     (core.block_type, "__init__"),
     (core.tensor, "__init__"),
@@ -93,6 +94,25 @@ def test_integers_wrap_as_those_of_a_compiled_kernel_do(quickened):
     large = torch.full((8,), 2**30, dtype=torch.int32)
     interpreter.InterpretedFunction(kernel)[(1,)](large, sums := torch.empty_like(large), N=8)
     assert not sums.any()
+
+
+def count(x, y, n, STEP: tl.constexpr):
+    for i in range(0, n, STEP):
+        tl.store(y + i // STEP, tl.load(x + i) + n)
+
+
+def test_python_counts_by_a_number_that_is_an_array_of_one_element(quickened, monkeypatch):
+    """As Triton 3.6 has it, and NumPy 2.4 does not take."""
+    patch = interpreter._patch_lang_tensor.__closure__[0].cell_contents
+
+    def older(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda value: int(str(value.handle.data)))
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", triton_interpreter._with_items(older))
+    x, y = torch.arange(8.0), torch.zeros(4)
+    interpreter.InterpretedFunction(count)[(1,)](x, y, 8, STEP=2)
+    assert y.tolist() == [8, 10, 12, 14] and core.is_builtin(tl.load)
 
 
 def test_twice_is_once(quickened):

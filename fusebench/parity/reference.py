@@ -136,9 +136,9 @@ def _in_parts(asked: Asked, arrays: Sequence[np.ndarray], device: str, draws: in
     """The evaluations of the rows of `asked`, of slices as many at a time as memory holds."""
     formula, inputs, seed = formula_of(asked), inputs_of(asked, arrays, device), asked.seed + JUDGED_SEED
     rows = None if asked.rows is None else np.array(asked.rows)
-    chunks = [rows]
+    chunks: Sequence[np.ndarray | None] = [rows]
     if rows is not None and asked.sliced:
-        chunks = list(chunks_of(rows, elements_of_a_row(asked, formula, rows, inputs), device))
+        chunks = chunks_of(rows, elements_of_a_row(asked, formula, rows, inputs), device)
     parts = [  # what all elements of a draw share is the same in each
         evaluations_of(asked, formula, inputs(some), some, Random(device, seed + n, seed), draws)
         for n, some in enumerate(chunks)

@@ -226,6 +226,16 @@ def test_the_curve_has_the_losses_and_the_aucs(tmp_path):
     assert len(re.findall(r"<use ", text[text.index('id="line2d', text.index("AUC of the held-out rows")) :])) >= 2
 
 
+def test_the_curve_is_drawn_through_the_losses_and_the_aucs_by_step(tmp_path, charts):
+    """An AUC of 0 is one; where none was asked for is no point."""
+    aucs = {2: 0.0, 4: 0.75}
+    log.draw([log.Line(step, 2 / step, aucs.get(step), 10, 1.0, "ours:fast") for step in (1, 2, 4, 8)], tmp_path)
+    losses, area = charts[0].axes
+    assert losses.get_lines()[0].get_xydata().tolist() == [[1, 2], [2, 1], [4, 0.5], [8, 0.25]]
+    assert area.get_lines()[0].get_xydata().tolist() == [[2, 0], [4, 0.75]]
+    assert (losses.get_ylabel(), area.get_ylabel()) == ("loss (mean cross-entropy)", "AUC of the held-out rows")
+
+
 def test_a_line_that_is_none_is_named_but_for_the_last(tmp_path):
     whole = [log.Line(step, 1.0, None, 10, 1.0, "ours:fast") for step in (1, 2)]
     for line in whole:

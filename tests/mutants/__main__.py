@@ -18,14 +18,13 @@ import argparse
 import json
 import os
 import random
-import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ def main() -> int:
     begin = time.monotonic()
     os.chdir(trees.ROOT)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is known is shown then too
-    by_file = choose(asked.paths, asked.since, asked.sample)
+    by_file = choose(asked.paths, asked.since, asked.skip, asked.sample)
     if not by_file:
         print("no slips: nothing of fusebench/ differs")
         return 0
@@ -58,9 +57,10 @@ def main() -> int:
         tests = trials.collect(first, asked.tests)
         copies = trees.copies(first, asked.jobs)
         seen = trials.observed(copies, tests, asked.observed)
-        then = trials.more(first, shlex.split(asked.then)) if asked.then else None
+        waiting = in_turns(by_file, results)
+        then = trials.further(first, dict.fromkeys(m.file for m in waiting), asked.then)
         try:
-            for mutant, result in trials.decide(in_turns(by_file, results), copies, seen, then, begin + asked.seconds):
+            for mutant, result in trials.decide(waiting, copies, seen, then, begin + asked.seconds):
                 results[mutant] = result
                 line = f"{result.what:8}{mutant.file}:{mutant.slip.line}  {mutant.slip.change}"
                 print(line + (f"  ({result.by})" if result.by else ""), flush=True)
@@ -78,8 +78,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("paths", nargs="*", help="files or folders; without any, what --since names")
     parser.add_argument("--since", help="a revision: only lines that differ from it")
     parser.add_argument("--sample", type=int, help="at most as many slips of a file, drawn at random with a fixed seed")
+    parser.add_argument(
+        "--skip", type=int, default=0, help="leaves out as many of each file: those of an earlier sample"
+    )
     parser.add_argument("--tests", nargs="*", default=["tests"], help="the test files to run")
-    parser.add_argument("--then", help="pytest's arguments: tests with workers or a GPU, for what the others missed")
+    parser.add_argument(
+        "--then",
+        help="pytest's arguments: tests with workers or a GPU, for what the others missed; without, those of trials.THEN",
+    )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="slips at a time (the cores)")
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="from the start on; no slip is begun after them"
@@ -96,8 +102,8 @@ def parse() -> argparse.Namespace:
     return asked
 
 
-def choose(paths: Sequence[str], since: str | None, sample: int | None) -> dict[str, list[Mutant]]:
-    """The slips to try, by file and there in the order in which they are tried: drawn with a fixed seed."""
+def choose(paths: Sequence[str], since: str | None, skip: int, sample: int | None) -> dict[str, list[Mutant]]:
+    """The slips to try, by file and there in the order in which they are tried, without the first `skip` of it."""
     same = {line.split("   # ")[0].strip() for line in (trees.HERE / "same.txt").read_text().splitlines()}
     lines = None if paths and not since else changed_lines(since or ("HEAD" if dirty() else "HEAD~1"))
     wanted = [Path(p).resolve().relative_to(trees.ROOT) for p in paths or ["fusebench"]]
@@ -105,11 +111,20 @@ def choose(paths: Sequence[str], since: str | None, sample: int | None) -> dict[
     chosen = {}
     for file in map(str, files):
         found = [Mutant(file, s) for s in slips.find(Path(file).read_text()) if lines is None or s.line in lines[file]]
-        found = [m for m in found if m.key not in same]
-        random.Random(file).shuffle(found)
-        if found[:sample]:
-            chosen[file] = found[:sample]
+        if found := drawn(m for m in found if m.key not in same)[skip:][:sample]:
+            chosen[file] = found
     return chosen
+
+
+def drawn(found: Iterable[Mutant]) -> list[Mutant]:
+    """In an order that is drawn with a fixed seed, and stays where others come or go."""
+    alike: Counter[str] = Counter()
+
+    def place(mutant: Mutant) -> float:
+        alike[mutant.key] += 1
+        return random.Random(f"{mutant.key} {alike[mutant.key]}").random()
+
+    return sorted(found, key=place)
 
 
 def before(kept: Path, by_file: dict[str, list[Mutant]]) -> dict[Mutant, Result]:

@@ -272,6 +272,41 @@ def test_each_stretch_is_a_hundredth_or_a_tenth_of_the_steps_unless_told(data, t
     assert seen[-1] == Every(7, 3, 2)
 
 
+def test_a_run_has_the_cores_the_precision_and_the_dtype_that_are_asked_for(data, tmp_path, monkeypatch):  # noqa: F811
+    """Parameters stay float32 for the step; the forward pass has them in the dtype, as it is measured."""
+    torch = pytest.importorskip("torch")
+    seen = {}
+
+    def run(loop, *_):
+        seen["cores"], seen["precision"] = len(os.sched_getaffinity(0)), torch.get_float32_matmul_precision()
+        for name in ("call", "predict"):
+            made = getattr(loop.trainer, name)
+            monkeypatch.setattr(
+                loop.trainer, name, lambda *given, name=name, made=made: (seen.update({name: given}), made(*given))[1]
+            )
+        loop.trainer.step(next(loop.rows.training(0)))
+        loop.trainer.auc(loop.test)
+        return 0
+
+    monkeypatch.setattr(command, "_run", run)
+    before = torch.get_float32_matmul_precision()
+    try:
+        assert train(data, tmp_path, "precision=tf32", steps=1) == 0
+        assert (seen["cores"], seen["precision"]) == (1, "high")
+        assert train(data, tmp_path, "dtype=bfloat16", steps=1) == 0
+    finally:
+        torch.set_float32_matmul_precision(before)
+    names = {name: [str(array.dtype).removeprefix("torch.") for array in seen[name]] for name in ("call", "predict")}
+    # dense, ids, labels, tables, offsets, layers; of the forward pass without labels
+    assert names["call"][:5] == ["bfloat16", "int64", "float32", "float32", "int64"] and set(names["call"][5:]) == {
+        "float32"
+    }
+    assert names["predict"][:4] == ["bfloat16", "int64", "bfloat16", "int64"] and set(names["predict"][4:]) == {
+        "bfloat16"
+    }
+    assert [len(seen[name][0]) for name in ("call", "predict")] == [64, program.EVALUATED]
+
+
 def test_a_run_sets_the_environment_of_workers(monkeypatch):
     expected = {
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",

@@ -124,6 +124,12 @@ def test_a_setting_is_shown_with_both_values_and_many_are_cut_short():
     assert state.changes(dict.fromkeys("abcdef", 1), {})[-1] == "f 1 → None", "six are shown"
     assert state.changes(dict.fromkeys("abcdefg", 1), {})[-1] == "1 more"
     assert state.changes(dict.fromkeys("abcdefgh", 1), {})[-2:] == ("f 1 → None", "2 more")
+    assert state.changes({"a": "x" * 60}, {"a": "y" * 61}) == (f"a {'x' * 60} → {'y' * 60}…",)
+
+
+def test_of_what_was_not_there_before_variables_alone_are_a_change():
+    assert state.changes({"a": 1}, {"a": 1, "b": 2, "variable C": "3"}) == ("variable C set to 3",)
+    assert state.changes({}, {"variable C": "3"}) == (), "nothing was read before"
 
 
 class Lazy(list):

@@ -286,13 +286,14 @@ def test_a_run_has_the_cores_the_precision_and_the_dtype_that_are_asked_for(data
             )
         loop.trainer.step(next(loop.rows.training(0)))
         loop.trainer.auc(loop.test)
+        seen["held out"] = loop.test.labels
         return 0
 
     monkeypatch.setattr(command, "_run", run)
     before = torch.get_float32_matmul_precision()
     try:
-        assert train(data, tmp_path, "precision=tf32", steps=1) == 0
-        assert (seen["cores"], seen["precision"]) == (1, "high")
+        assert train(data, tmp_path, "precision=tf32", "held_out=65", steps=1) == 0
+        assert (seen["cores"], seen["precision"], len(seen["held out"])) == (1, "high", 128), "whole batches of 64"
         assert train(data, tmp_path, "dtype=bfloat16", steps=1) == 0
     finally:
         torch.set_float32_matmul_precision(before)

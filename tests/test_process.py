@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import gc
 import importlib
+import json
 import os
 import resource
 import signal
@@ -123,6 +124,12 @@ def test_a_setting_is_shown_with_both_values_and_many_are_cut_short():
     assert state.changes(dict.fromkeys("abcdef", 1), {})[-1] == "f 1 → None", "six are shown"
     assert state.changes(dict.fromkeys("abcdefg", 1), {})[-1] == "1 more"
     assert state.changes(dict.fromkeys("abcdefgh", 1), {})[-2:] == ("f 1 → None", "2 more")
+    assert state.changes({"a": "x" * 60}, {"a": "y" * 61}) == (f"a {'x' * 60} → {'y' * 60}…",)
+
+
+def test_of_what_was_not_there_before_variables_alone_are_a_change():
+    assert state.changes({"a": 1}, {"a": 1, "b": 2, "variable C": "3"}) == ("variable C set to 3",)
+    assert state.changes({}, {"variable C": "3"}) == (), "nothing was read before"
 
 
 class Lazy(list):
@@ -228,6 +235,67 @@ def test_float_flags_limits_and_python_s_own_switches_are_read():
     wanted |= {"limit RLIMIT_CORE"} if limit[0] else set()
     assert {name for name in before if before[name] != after[name]} == wanted
     assert before["subnormals"] == "kept" and before["rounding"] == (1 / 3, -1 / 3)
+
+
+CHANGES = {
+    "os.nice(1)": ["niceness"],
+    "signal.setitimer(signal.ITIMER_REAL, 600)": ["timer ITIMER_REAL"],
+    "signal.setitimer(signal.ITIMER_PROF, 600)": ["timer ITIMER_PROF"],
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))": ["limit RLIMIT_NOFILE"],
+    "os.dup2(os.open('/dev/zero', os.O_RDONLY), 0)": ["file of stdin"],
+    "os.close(2)": ["file of stderr"],
+    "sys.stdin.close()": ["sys.stdin"],
+    "sys.stderr = None": ["sys.stderr"],
+    "os.chdir('/')": ["working folder"],
+    "os.environ.update(TRITON_CACHE_DIR='x', CUDA_MODULE_LOADING='LAZY', MINE='1')": [],
+    "os.environ.update(LD_PRELOAD='x')": ["variable LD_PRELOAD"],
+    "gc.set_threshold(1, 1, 1)": ["garbage collection"],
+    "sys.setswitchinterval(1)": ["thread switches"],
+    "sys.setrecursionlimit(5000)": [],
+    "sys.setrecursionlimit(500)": ["recursion limit"],
+    "threading.settrace(ignore)": ["tracing"],
+    "threading.setprofile(ignore)": ["profiling"],
+    "sys.path.insert(0, 'mine')": ["import path"],
+    "sys.path.insert(0, 'site-packages/its')": [],
+    "sys.meta_path.insert(0, Mine())": ["importers"],
+    "sys.meta_path.append(Mine())": [],
+    "faulthandler.enable(sys.stdout)": ["fault handler"],
+    "children.append(waits())": ["live processes"],
+    "children.append(waits('torch/_inductor'))": [],
+    "threading.Thread(target=threading.Event().wait, daemon=True).start()": ["live threads"],
+}  # fmt: skip
+
+
+def test_what_a_program_leaves_in_its_process_is_named():
+    """In a process of its own, one change after the other."""
+    program = """
+import faulthandler, gc, json, os, resource, signal, subprocess, sys, threading
+from fusebench.workers import process
+class Mine: ...
+def ignore(*_): ...
+def waits(*words): return subprocess.Popen(["sh", "-c", "read line", *words], stdin=subprocess.PIPE)  # for the end of this process
+children, found = [], {}
+for change in json.loads(sys.argv[1]):
+    before = process.read()
+    exec(change)
+    after = process.read()
+    found[change] = [name for name in before | after if before.get(name) != after.get(name)]
+print(json.dumps(found))
+"""
+    done = subprocess.run([sys.executable, "-c", program, json.dumps([*CHANGES])], capture_output=True, text=True)
+    assert json.loads(done.stdout) == CHANGES
+
+
+def test_a_watchdog_that_would_end_the_process_is_ended():
+    program = """
+import faulthandler, time
+from fusebench.workers import process
+faulthandler.dump_traceback_later(0.1, exit=True)
+process.end_watchdogs()
+time.sleep(0.2)
+print("alive")
+"""
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "alive\n"
 
 
 def test_subnormals_that_are_flushed_are_seen():

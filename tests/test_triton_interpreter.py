@@ -133,6 +133,26 @@ def test_another_interpreter_is_left_alone(monkeypatch):
     triton_interpreter.quicken()
 
 
+def test_blocks_of_one_shape_share_it(quickened):
+    one, other = (core.tensor(None, core.block_type(core.int32, [4, 2])) for _ in range(2))
+    assert one.shape is other.shape and one.type.shape is other.type.shape and one.numel == other.numel == 8
+
+
+def test_blocks_that_have_more_than_is_known_are_left_as_they_are(quickened, monkeypatch):
+    monkeypatch.undo()
+    init = core.tensor.__init__
+
+    def with_more(self, handle, type):
+        init(self, handle, type)
+        self.more = 1
+
+    for place, name in CHANGED:
+        monkeypatch.setattr(place, name, getattr(place, name))
+    monkeypatch.setattr(core.tensor, "__init__", with_more)
+    triton_interpreter._keep_shapes(core)
+    assert core.tensor.__init__ is with_more
+
+
 def test_what_is_computed_is_the_same_bit_for_bit(quickened, monkeypatch):
     fast = launch(dtype=torch.float16)[1].numpy()
     monkeypatch.undo()

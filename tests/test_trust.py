@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -239,6 +240,23 @@ def test_within_this_process_there_is_no_other_clock():
 
 def test_what_waits_for_a_core_is_read_from_the_kernel_or_nothing():
     assert second_clock._waited_s(os.getpid()) >= 0 and second_clock._waited_s(2**22 + 1) >= 0
+
+
+def test_the_kernel_counts_waiting_in_ns_behind_the_time_that_threads_ran(tmp_path, monkeypatch):
+    """Of this thread, and of those of the worker that live."""
+    monkeypatch.setattr(second_clock, "Path", lambda path: Path(path.replace("/proc", str(tmp_path))))
+    assert (second_clock._waited_s(7), second_clock._last_task()) == (0, 0), "a kernel that does not count"
+    counts = {
+        "thread-self": "9000000000 500000000 3",
+        "7/task/7": "8000000000 1250000000 2",
+        "7/task/8": "1 250000000 1",
+        "7/task/9": "",
+    }
+    for place, text in counts.items():
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "schedstat").write_text(text)
+    (tmp_path / "loadavg").write_text("0.10 0.20 0.30 2/345 6789\n")
+    assert (second_clock._waited_s(7), second_clock._last_task()) == (2.0, 6789)
 
 
 def test_a_median_that_the_parent_s_clock_contradicts_is_implausible():

@@ -360,8 +360,9 @@ def test_pairs_are_judged_at_the_confidence_that_is_asked_for(decided, monkeypat
 
 
 def test_a_tie_keeps_the_default(decided):
-    number, is_default, _, decision = decided([1.0, 1.0, 1.0])
+    number, is_default, _, decision = decided([1.0, 1.0, 1.01])
     assert (number, is_default) == (2, True) and "not surely faster in pairs of processes (same)" in decision.why
+    assert (decision.time_s, decision.default_s) == (1.01, 1.01), "that of the config which is kept"
 
 
 def test_a_runner_up_that_wins_the_pairs_takes_the_place_of_the_fastest(decided):

@@ -21,6 +21,13 @@ import pytest
 from fusebench.workers import outputs, process, state
 
 
+def names():
+    """What names stand for now."""
+    found = state.Names()
+    found.look()
+    return found
+
+
 @pytest.fixture
 def backend():
     return SimpleNamespace(settings=lambda: {"precision": "ieee"})
@@ -32,9 +39,9 @@ def test_nothing_changed_is_no_change(backend):
 
 @pytest.mark.parametrize("function", ["time.perf_counter", "numpy.matmul"])
 def test_a_replaced_function_is_named(monkeypatch, function):
-    before = state.functions()
+    before = names()
     monkeypatch.setattr(function, lambda *_: 0)
-    assert state.replaced(before, state.functions()) == (function,)
+    assert before.replaced() == (function,)
 
 
 def test_a_function_that_says_it_is_equal_to_all_is_another_one(monkeypatch):
@@ -47,21 +54,23 @@ def test_a_function_that_says_it_is_equal_to_all_is_another_one(monkeypatch):
         def __call__(self):
             return 0
 
-    before = state.functions()
+    before = names()
     monkeypatch.setattr("time.time", Sly())
-    assert state.replaced(before, state.functions()) == ("time.time",)
+    assert before.replaced() == ("time.time",)
 
 
 def test_a_function_that_is_gone_was_replaced_and_a_new_one_was_not(monkeypatch):
-    before = state.functions()
+    before = names()
     monkeypatch.setattr(sys.modules["numpy"], "of_my_own", len, raising=False)
-    assert state.replaced(before, state.functions()) == ()
-    assert state.replaced(state.functions(), before) == ("numpy.of_my_own",)
+    assert before.replaced() == ()
+    after = names()
+    monkeypatch.undo()
+    assert after.replaced() == ("numpy.of_my_own",)
 
 
 def test_the_cores_and_the_threads_of_the_process_are_settings_too(backend, monkeypatch):
     before = state.read(backend)
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: {5, 3} if process == 0 else set())
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {5, 3})
     count = _thread._count()
     monkeypatch.setattr("_thread._count", lambda: count + 1)
     backend.settings = lambda: {"precision": "tf32"}
@@ -88,28 +97,78 @@ def test_a_thread_of_a_compiler_is_no_change_and_another_is(backend, monkeypatch
         running[0].join()
 
 
-def test_what_is_no_function_of_a_module_is_no_state_of_the_process(monkeypatch):
-    before = state.functions()
+def test_a_constant_may_not_be_replaced_and_a_cache_may(monkeypatch):
+    before = names()
+    monkeypatch.setattr("random._inst", None)
+    assert before.replaced() == ()
     monkeypatch.setattr("numpy.pi", 3)
-    monkeypatch.setattr("time.timezone", "a text")
-    assert state.replaced(before, state.functions()) == () and "time.timezone" not in before.values
+    assert before.replaced() == ("numpy.pi",)
 
 
-def test_a_method_of_a_tensor_may_not_be_replaced_and_a_generator_s_seed_may(monkeypatch):
-    """torch.compile replaces torch.manual_seed when it is first used."""
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fusebench.workers.worker.LATER_CALLS", 0),
+        ("fusebench.timing.plan.Plan.calls", 6),
+        ("math", ModuleType("math")),
+    ],
+)
+def test_constants_of_the_harness_and_modules_themselves_are_among_the_names(monkeypatch, name, value):
+    before = names()
+    if name in sys.modules:
+        monkeypatch.setitem(sys.modules, name, value)
+    else:
+        monkeypatch.setattr(name, value)
+    assert before.replaced() == (name,)
+
+
+def test_what_a_constant_of_the_harness_holds_is_compared(monkeypatch):
+    before = names()
+    monkeypatch.setitem(importlib.import_module("fusebench.workers.worker").OTHERS, "mine", "Mine")
+    assert before.replaced() == ("fusebench.workers.worker.OTHERS",)
+
+
+def test_the_values_that_a_function_takes_by_default_are_compared(monkeypatch):
+    before = names()
+    monkeypatch.setattr(outputs.fault, "__defaults__", (0,))
+    assert before.replaced() == ("fusebench.workers.outputs.fault",)
+
+
+def test_a_method_of_a_library_s_class_may_not_be_replaced_but_by_its_own_compiler(monkeypatch):
+    torch = pytest.importorskip("torch")
+    before = names()
+    own = compile("def step(self): pass", f"{os.sep}torch{os.sep}_dynamo{os.sep}eval_frame.py", "exec")
+    made = {}
+    exec(own, made)
+    monkeypatch.setattr(torch.optim.SGD, "step", made["step"])
+    assert before.replaced() == ()
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, x: x)
+    assert before.replaced() == ("torch.nn.modules.linear.Linear.forward",)
+
+
+def test_what_was_loaded_since_is_looked_at_in_the_next_cell(monkeypatch):
+    found, module = names(), ModuleType("implementations.some.program")
+    module.build = len
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    module.build = max
+    assert found.replaced() == ()
+    found.look()
+    module.build = len
+    assert found.replaced() == ("implementations.some.program.build",)
+
+
+def test_a_method_of_a_tensor_may_not_be_replaced(monkeypatch):
     pytest.importorskip("torch")
-    before = state.functions()
-    for function in ("torch.Tensor.sum", "torch.manual_seed", "torch.nn.functional.relu"):
+    before = names()
+    for function in ("torch.Tensor.sum", "torch.nn.functional.relu"):
         monkeypatch.setattr(function, lambda *_: 0)
-    assert set(state.replaced(before, state.functions())) == {
-        "torch.Tensor.sum",
-        "torch.nn.functional.relu",
-    }
+    assert set(before.replaced()) == {"torch.Tensor.sum", "torch.nn.functional.relu"}
 
 
 def test_a_framework_that_is_not_loaded_has_no_functions():
     """In a process of its own: here other tests have loaded them."""
-    program = "from fusebench.workers import state, worker; print(*state.functions().values, sep='\\n')"
+    program = "from fusebench.workers import state, worker; n = state.Names(); n.look(); "
+    program += "print(*(f'{o}.{name}' for o, (_, held) in n.held.items() for name in held), sep='\\n')"
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
     ).stdout
@@ -164,7 +223,7 @@ def test_an_array_has_memory_of_its_own(name):
     [
         ("torch autocast [False, False] → [True, False]", lambda torch: torch.set_autocast_enabled("cpu", True)),
         ("torch anomaly detection False → True", lambda torch: torch.set_anomaly_enabled(True)),
-        ("torch mkldnn True → False", lambda torch: setattr(torch.backends.mkldnn, "enabled", False)),
+        ("torch mkldnn_enabled True → False", lambda torch: setattr(torch.backends.mkldnn, "enabled", False)),
     ],
 )
 def test_what_was_switched_in_torch_is_a_change(name, change):
@@ -193,20 +252,27 @@ def test_what_was_set_of_torch_s_compiler_is_a_change(monkeypatch):
         "per_thread": SimpleNamespace(user_override=of_a_thread, default=3),
         "error_on_recompile": SimpleNamespace(user_override=True, default=False),
     }
-    monkeypatch.setitem(sys.modules, "torch._inductor.config", SimpleNamespace(_config=entries))
-    assert module.settings()["torch._inductor.config set"] == ["max_autotune=True"]
+    configuration = type("ConfigModule", (ModuleType,), {})("torch.some.config")
+    configuration._config = entries
+    monkeypatch.setitem(sys.modules, "torch.some.config", configuration)
+
+    def found():
+        set_ = module.settings()["torch compiler's configuration"]
+        return [one.removeprefix("torch.some.config.") for one in set_ if one.startswith("torch.some.config")]
+
+    assert found() == ["max_autotune=True"]
     of_a_thread.set(4)
-    assert module.settings()["torch._inductor.config set"] == ["max_autotune=True", "per_thread=4"]
+    assert found() == ["max_autotune=True", "per_thread=4"]
 
 
 def test_modes_of_torch_that_see_every_operator_replace_it():
     torch = pytest.importorskip("torch")
     modes = importlib.import_module("torch.overrides")
-    before = state.functions()
+    before = names()
     with torch.device("cpu"):
-        assert state.replaced(before, state.functions()) == (), "a default device is a setting"
+        assert before.replaced() == (), "a default device is a setting"
     with modes.TorchFunctionMode():
-        assert state.replaced(before, state.functions()) == ("the modes of torch.overrides",)
+        assert before.replaced() == ("the modes of torch.overrides",)
 
 
 def test_float_flags_limits_and_python_s_own_switches_are_read():
@@ -249,18 +315,20 @@ def test_variables_that_compilers_set_are_nobody_s_change(monkeypatch):
 
 
 def test_a_name_that_is_new_in_the_harness_or_in_a_class_stands_before_another(monkeypatch):
-    before = state.functions()
+    before = names()
     monkeypatch.setattr(sys.modules["fusebench.workers.outputs"], "max", min, raising=False)
     monkeypatch.setattr("multiprocessing.connection.Connection.send_bytes", len)
-    found = state.replaced(before, state.functions())
-    assert set(found) == {"fusebench.workers.outputs.max", "multiprocessing.connection.Connection.send_bytes"}
+    assert set(before.replaced()) == {
+        "fusebench.workers.outputs.max",
+        "multiprocessing.connection.Connection.send_bytes",
+    }
 
 
 def test_functions_of_other_implementations_are_compared_and_its_own_are_not(monkeypatch):
     module = ModuleType("implementations.some.program")
     module.build = len
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    before, own = state.functions(), state.functions(module.__name__)
+    before = names()
     module.build = max
-    assert state.replaced(before, state.functions()) == ("implementations.some.program.build",)
-    assert state.replaced(own, state.functions(module.__name__)) == ()
+    assert before.replaced() == ("implementations.some.program.build",)
+    assert before.replaced(module.__name__) == ()

@@ -207,7 +207,9 @@ class Bench:
         faults = [fault for _, _, (fault, _) in samples.drawn] + [self._fault(samples.output, samples.arguments)]
         if fault := next(filter(None, faults), None):
             return protocol.Refused("failed", fault)
-        for place, arguments, (_, copies) in samples.drawn:
+        for place, arguments, (_, copies) in (
+            one for one in samples.drawn if self.numbers[one[0]] in self.repeats.first
+        ):
             self.repeats.see(self.numbers[place], self._in_place(copies, arguments), self._move(arguments))
         kept = self._in_place(samples.output, samples.arguments)
         self.backend.wait(kept)

@@ -184,6 +184,41 @@ def test_a_setting_is_shown_with_both_values_and_many_are_cut_short():
     assert state.changes(dict.fromkeys("abcdefgh", 1), {})[-2:] == ("f 1 → None", "2 more")
 
 
+def test_memory_and_open_files_may_grow_by_what_caches_take():
+    before = {"MiB of memory": 900, "open files": 40}
+    assert state.changes(before, {"MiB of memory": 900 + 2048, "open files": 240}) == ()
+    assert state.changes(before, {"MiB of memory": 10, "open files": 4}) == ()
+    assert state.changes(before, {"MiB of memory": 900 + 2049, "open files": 241}) == (
+        "MiB of memory 900 → 2949", "open files 40 → 241",
+    )  # fmt: skip
+
+
+def test_hooks_of_all_modules_and_the_compiler_s_stance_are_changes(monkeypatch):
+    torch = pytest.importorskip("torch")
+    module = importlib.import_module("fusebench.backends.torch")
+    before = module.settings()
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    stance = SimpleNamespace(_stance=SimpleNamespace(stance="force_eager"))
+    monkeypatch.setitem(sys.modules, "torch._dynamo.eval_frame", stance)
+    try:
+        assert set(state.changes(before, module.settings())) == {
+            "torch compiler's stance default → force_eager",
+            "torch hooks of modules {} → {'_global_forward_hooks': 1}",
+        }
+    finally:
+        hook.remove()
+
+
+def test_flax_s_configuration_is_compared_where_it_is_loaded(monkeypatch):
+    pytest.importorskip("jax")
+    module = importlib.import_module("fusebench.backends.jax")
+    flax = SimpleNamespace(config=SimpleNamespace(_values={"flax_profile": True}))
+    monkeypatch.setitem(sys.modules, "flax", flax)
+    before = module.settings()
+    flax.config._values["flax_profile"] = False
+    assert state.changes(before, module.settings()) == ("flax.config flax_profile True → False",)
+
+
 class Lazy(list):
     def __iter__(self):
         raise AssertionError("it was looked at")
@@ -279,6 +314,7 @@ def test_float_flags_limits_and_python_s_own_switches_are_read():
     before = process.read()
     limit = resource.getrlimit(resource.RLIMIT_CORE)
     handler, mask = signal.signal(signal.SIGUSR1, signal.SIG_IGN), os.umask(0o027)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0 if limit[0] else limit[0], limit[1]))
         with np.errstate(over="raise"), warnings.catch_warnings():
@@ -286,13 +322,21 @@ def test_float_flags_limits_and_python_s_own_switches_are_read():
             gc.callbacks.append(len)
             after = process.read()
     finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         gc.callbacks.remove(len)
         signal.signal(signal.SIGUSR1, handler)
         os.umask(mask)
         resource.setrlimit(resource.RLIMIT_CORE, limit)
-    wanted = {"umask", "SIGUSR1 handler", "numpy over errors", "warnings as errors", "callbacks of garbage collection"}
+    wanted = {
+        "umask",
+        "signals held back",
+        "SIGUSR1 handler",
+        "numpy over errors",
+        "warnings as errors",
+        "callbacks of garbage collection",
+    }
     wanted |= {"limit RLIMIT_CORE"} if limit[0] else set()
-    assert {name for name in before if before[name] != after[name]} == wanted
+    assert {n for n in before if before[n] != after[n]} - {"MiB of memory", "open files"} == wanted
     assert before["subnormals"] == "kept" and before["rounding"] == (1 / 3, -1 / 3)
 
 
@@ -309,9 +353,32 @@ def test_subnormals_that_are_flushed_are_seen():
 
 def test_variables_that_compilers_set_are_nobody_s_change(monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
+    monkeypatch.setenv("TEARDOWN_CUPTI", "0")
     monkeypatch.setenv("_TORCHINDUCTOR_PYOBJECT", "1")
     found = process.read()
-    assert found["variable OMP_WAIT_POLICY"] == "active" and "variable _TORCHINDUCTOR_PYOBJECT" not in found
+    assert found["variable OMP_WAIT_POLICY"] == "active"
+    assert not found.keys() & {"variable _TORCHINDUCTOR_PYOBJECT", "variable TEARDOWN_CUPTI"}
+
+
+def test_a_thread_with_cores_of_its_own_is_seen():
+    if len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("there is one core")
+    before, bound, end = process.read(), threading.Event(), threading.Event()
+
+    def work():
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+        bound.set()
+        end.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    bound.wait()
+    try:
+        name = "threads with cores, niceness or policy of their own"
+        assert len(process.read()[name]) == len(before[name]) + 1
+    finally:
+        end.set()
+        thread.join()
 
 
 def test_a_name_that_is_new_in_the_harness_or_in_a_class_stands_before_another(monkeypatch):

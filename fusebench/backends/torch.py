@@ -82,7 +82,9 @@ def settings() -> dict[str, Any]:
     if torch.cuda.is_initialized():
         asked["persisting L2 bytes"] = persisting.raised
     modules = vars(torch.nn.modules.module)
-    hooks = {n: len(found) for n, found in modules.items() if n.startswith("_global_") and isinstance(found, dict)}
+    hooks = {
+        n: len(found) for n, found in modules.items() if n.startswith("_global_") and isinstance(found, dict) and found
+    }
     return {name: _setting(get) for name, get in asked.items()} | {"torch hooks of modules": hooks}
 
 

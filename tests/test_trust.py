@@ -25,7 +25,7 @@ from fusebench.timing.plan import Plan
 from fusebench.timing.summary import Batch
 from fusebench.timing.yardstick import Rates
 from fusebench.untouched import Untouched
-from fusebench.workers import protocol, second_clock, state
+from fusebench.workers import outputs, protocol, second_clock, state
 from fusebench.workers.pool import Unasked
 from fusebench.workers.protocol import MeasureRate, Refused, Release, TimeCell
 
@@ -100,32 +100,27 @@ def test_an_answer_that_nobody_asked_for_fails_a_cell_when_it_is_let_go(tmp_path
     assert record.timing is None and pool.events[-1][0] == "drop"
 
 
-def test_functions_are_compared_by_themselves_and_by_their_code():
-    def kept():
-        return 1
+def test_functions_are_compared_by_themselves_and_by_their_code(monkeypatch):
+    def other(*_):
+        return None
 
-    def other():
-        return 2
-
-    def seen(**codes):
-        return state.Functions(
-            {f"m.{name}": {"kept": kept}.get(name, other) for name in codes},
-            {f"m.{n}": c for n, c in codes.items() if c},
-        )
-
-    before = seen(kept=kept.__code__, gone=other.__code__)
-    after = seen(kept=kept.__code__, new=other.__code__)
-    assert state.replaced(before, after) == ("m.gone",)
-    for code in (other.__code__, None):
-        assert state.replaced(seen(kept=code), after) == ("m.kept",)
-    assert state.replaced(seen(), after) == state.replaced(seen(kept=None), seen(kept=None)) == ()
+    seen = state.Names()
+    seen.look()
+    monkeypatch.setattr(outputs.overlap, "__code__", other.__code__)
+    assert seen.replaced() == ("fusebench.workers.outputs.overlap",)
+    monkeypatch.setattr(outputs, "spans", other)
+    assert set(seen.replaced()) == {"fusebench.workers.outputs.overlap", "fusebench.workers.outputs.spans"}
+    monkeypatch.undo()
+    assert seen.replaced() == ()
 
 
 def test_the_harness_s_own_functions_are_among_those_that_are_compared():
-    found = state.functions()
-    names = {"time.perf_counter_ns", "builtins.min", "fusebench.timing.cpu.time", "fusebench.workers.outputs.fault",
-             "fusebench.timing.samples.Ring.__getitem__"}  # fmt: skip
-    assert names <= set(found.values) and state.replaced(found, state.functions()) == ()
+    found = state.Names()
+    found.look()
+    names = {f"{owner}.{name}" for owner, (_, held) in found.held.items() for name in held}
+    assert {"time.perf_counter_ns", "builtins.min", "fusebench.timing.cpu.time", "fusebench.workers.outputs.fault",
+            "fusebench.timing.samples.Ring.__getitem__"} <= names  # fmt: skip
+    assert found.replaced() == ()
 
 
 # Files

@@ -130,6 +130,15 @@ def test_what_a_constant_of_the_harness_holds_is_compared(monkeypatch):
     assert before.replaced() == ("fusebench.workers.worker.OTHERS",)
 
 
+def test_what_libraries_keep_in_the_harness_s_classes_is_no_change(monkeypatch):
+    """msgspec keeps what it knows of a dataclass there."""
+    before, class_ = names(), importlib.import_module("fusebench.tuned").Entry
+    monkeypatch.setattr(class_, "__msgspec_cache__", object(), raising=False)
+    assert before.replaced() == ()
+    monkeypatch.setattr(class_, "__eq__", lambda self, other: True)
+    assert before.replaced() == ("fusebench.tuned.Entry.__eq__",)
+
+
 def test_the_values_that_a_function_takes_by_default_are_compared(monkeypatch):
     before = names()
     monkeypatch.setattr(outputs.fault, "__defaults__", (0,))
@@ -390,10 +399,15 @@ for change in json.loads(sys.argv[1]):
     before = process.read()
     exec(change)
     after = process.read()
-    found[change] = [name for name in before | after if before.get(name) != after.get(name)]
+    found[change] = [name for name in before | after if before.get(name) != after.get(name) and name not in sys.argv[2:]]
 print(json.dumps(found))
 """
-    done = subprocess.run([sys.executable, "-c", program, json.dumps([*CHANGES])], capture_output=True, text=True)
+    besides = [
+        *state.ALLOWED,
+        "threads with cores, niceness or policy of their own",
+    ]  # of NumPy's pool beside this thread
+    words = ["-c", program, json.dumps([*CHANGES]), *besides]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
     assert json.loads(done.stdout) == CHANGES
 
 
@@ -422,7 +436,7 @@ def test_subnormals_that_are_flushed_are_seen():
 
 def test_variables_that_compilers_set_are_nobody_s_change(monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    theirs = ("_TORCHINDUCTOR_PYOBJECT", "TEARDOWN_CUPTI", "TRITON_PTXAS_PATH", "CUDA_ROOT", "MOSAIC_GPU_CUDA_ROOT")
+    theirs = ("_TORCHINDUCTOR_PYOBJECT", "TRITON_PTXAS_PATH", "CUDA_ROOT")
     for name in theirs:
         monkeypatch.setenv(name, "1")
     found = process.read()

@@ -23,11 +23,15 @@ from typing import Any
 
 import numpy as np
 
-# Variables that frameworks set themselves, beside those that begin so.
-PRIVATE = ("_", "MOSAIC_GPU_")
+# Variables that Python, its libraries, frameworks, their compilers and drivers read, but for those that frameworks set themselves.
+VARIABLES = (
+    "ATEN_", "BLIS_", "CC", "CFLAGS", "CPATH", "CPLUS_", "CUBLAS_", "CUDA_", "CXX", "C_INCLUDE_PATH", "DNNL_", "FLAX_", "FUSEBENCH_", "GLIBC_",
+    "GOMP_", "HOME", "JAX_", "KMP_", "LANG", "LC_", "LDFLAGS", "LD_", "LIBRARY_PATH", "MALLOC_", "MKL_", "NUMEXPR_", "NVIDIA_", "OMP_",
+    "ONEDNN_", "OPENBLAS_", "PATH", "PYTHON", "PYTORCH_", "TBB_", "TEMP", "TMP", "TORCH", "TRITON_", "TZ", "XDG_", "XLA_",
+)  # fmt: skip
 THEIRS = (
-    "CUDA_MODULE_LOADING", "CUDA_ROOT", "DISABLE_CUPTI_LAZY_REINIT", "TEARDOWN_CUPTI", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS",
-    "TORCH_WARM_POOL", "TRITON_CACHE_DIR", "TRITON_LIBDEVICE_PATH", "TRITON_PTXAS_PATH",
+    "CUDA_MODULE_LOADING", "CUDA_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCH_WARM_POOL", "TRITON_CACHE_DIR",
+    "TRITON_LIBDEVICE_PATH", "TRITON_PTXAS_PATH",
 )  # fmt: skip
 # Torch's compiler keeps threads for its processes, which wait while nothing is compiled, and Python one for shared memory.
 COMPILERS = ("torch._inductor", "tqdm._monitor")
@@ -50,7 +54,7 @@ def read() -> dict[str, Any]:
     return {
         "CPU affinity": sorted(os.sched_getaffinity(0)), "niceness": os.getpriority(os.PRIO_PROCESS, 0),
         "live threads": _threads(), "live processes": _children(), **_of_tasks(), **_of_kernel(), **_of_python(), **_floats(),
-        **{f"variable {n}": value for n, value in os.environ.items() if not n.startswith(PRIVATE) and n not in THEIRS},
+        **{f"variable {n}": value for n, value in os.environ.items() if n.startswith(VARIABLES) and n not in THEIRS},
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from fusebench.backends import protocol
 from fusebench.workers import process
 
 # Libraries whose public modules and classes are compared, beside all that modules of the harness import and what these are made of.
-LIBRARIES = {*(module for one in protocol.found().values() for module in one.modules), "triton"}
+LIBRARIES = {module for one in protocol.found().values() for module in one.modules}
 MODULES = ("builtins", "gc", "math", "msgspec.msgpack", "msgspec.structs", "torch._C", "torch._C._nn", "jax._src.array")
 # Modes of Torch that are entered see every function and operator of it; of a default device there is a setting.
 STACKS = (
@@ -122,18 +122,20 @@ def _unlike(owner_name: str, owner: Any, held: Mapping[str, Any], now: Mapping[s
     bases = [vars(base) for base in owner.__mro__[1:]] if isinstance(owner, type) else [vars(builtins)]
     for name, was in held.items():
         value = now.get(name, GONE)
-        if value is not was and (ours or (_matters(owner, name, was) and not _by_itself(owner_name, value))):
+        counts = (ours and name[:2] != "__") or (_matters(owner_name, name, was) and not _by_itself(owner_name, value))
+        if value is not was and counts:
             yield f"{owner_name}.{name}"
     for name in now.keys() - held.keys():
         value = now[name]
-        stands_before = _is_code(value) and any(name in base for base in bases) and not _by_itself(owner_name, value)
-        if stands_before or (ours and type(value) is not ModuleType):
+        stands_before = any(name in base for base in bases) and not _by_itself(owner_name, value)
+        if _is_code(value) and (ours or stands_before):
             yield f"{owner_name}.{name}"
 
 
-def _matters(owner: Any, name: str, value: Any) -> bool:
-    """Whether a name that stood for this and stands for something else now is a change: caches and counters of libraries are not."""
-    constant = type(owner) is ModuleType and name[0] != "_" and isinstance(value, bool | int | float | str)
+def _matters(owner_name: str, name: str, value: Any) -> bool:
+    """Whether a name that stood for this and stands for something else now is a change: caches and counters of libraries are not, which
+    lie deeper than such as math.pi."""
+    constant = "." not in owner_name and name[0] != "_" and isinstance(value, bool | int | float | str)
     return _is_code(value) or isinstance(value, ModuleType) or constant or type(value).__name__ == "dtype"
 
 

@@ -111,7 +111,7 @@ class CaseData:
             with memory.limited():
                 arrays = inputs.load(outputs, self.folder, mapped=True)
                 verdict = judge.judge(arrays, points)
-                if not verdict.ok or not (judge.judged is not None or judge.seen_whole(self.settings.device)):
+                if not verdict.ok or not (judge.view.judged is not None or judge.seen_whole(self.settings.device)):
                     return replace(verdict, unseen=judge.undrawn())
                 asked = judge.ask(arrays, points, self.settings.device)
             return self._other_rows(judge, verdict, asked, outputs, set_, pool)
@@ -137,7 +137,7 @@ class CaseData:
                 exact, staged, *draws = zip(*stacked, strict=True)
                 found = Evaluations(exact, staged, draws, frozenset(reply.points), reply.by_number)
                 judge.learn(points, found, reply.drawn)
-        elif judge.most:
+        elif judge.view.most:
             reason = f"no reference of a gradient that sums over all rows: {reply.reason}"
             if reply.status == "skipped":
                 raise WorkerLost("skipped", reason)
@@ -174,5 +174,5 @@ class CaseData:
         widened = judge.widened(verdict, reply.worst, asked)
         if not (missing := judge.unseen(asked)):
             return widened
-        named = "slices" if judge.sliced else "rows"
-        return replace(widened, unseen=f"without a GPU, {missing} of {judge.height} {named} have no reference")
+        looked = judge.view
+        return replace(widened, unseen=f"without a GPU, {missing} of {looked.height} {looked.named} have no reference")

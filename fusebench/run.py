@@ -17,7 +17,7 @@ from fusebench.cell import Trial, run_cell
 from fusebench.contract import Case, Cell
 from fusebench.folder import scratch, temporary
 from fusebench.hard_check import HardCheck
-from fusebench.parity.judge import oversize
+from fusebench.parity.view import oversize
 from fusebench.records import store
 from fusebench.records.record import Record
 from fusebench.settings import Clock, Run

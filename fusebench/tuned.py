@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -66,26 +66,43 @@ class Entry:
         return sources.changed(self.files, roots)
 
 
+@dataclass(frozen=True)
+class Group:
+    """Entries of an implementation as it was at one time, which have its `files` in common, as they stand in the file."""
+
+    files: Mapping[str, str]
+    entries: Sequence[Entry]
+
+
 def read(folder: Path) -> list[Entry]:
     """The entries of a kernel's folder, [] without a file. Raises UsageError for a file that is none."""
     file = folder / FILE
     try:
-        return msgspec.json.decode(file.read_bytes(), type=list[Entry])
+        groups = msgspec.json.decode(file.read_bytes(), type=list[Group])
     except FileNotFoundError:
         return []
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise UsageError(
             f"{file} cannot be read: {' '.join(str(error).split())}; repair it, or remove it and tune again"
         ) from error
+    return [replace(entry, files=group.files) for group in groups for entry in group.entries]
 
 
 def write(folder: Path, entries: Sequence[Entry]) -> None:
-    """Adds the entries to those of the folder, in the place of those that they replace: the whole file or none of it, an entry a
-    line. Raises OSError and UsageError."""
+    """Adds the entries to those of the folder, in the place of those that they replace: the whole file or none of it, an entry and
+    a file a line. Raises OSError and UsageError."""
     all_of = {entry.key: entry for entry in [*read(folder), *entries]}
-    lines = sorted(json.dumps(asdict(entry), ensure_ascii=False) for entry in all_of.values())
+    groups = dict[str, list[str]]()
+    for entry in all_of.values():
+        line = asdict(entry)
+        groups.setdefault(json.dumps(line.pop("files"), indent=1, sort_keys=True), []).append(
+            json.dumps(line, ensure_ascii=False)
+        )
+    texts = sorted(
+        f'{{"files": {files}, "entries": [\n' + ",\n".join(sorted(g)) + "\n]}" for files, g in groups.items()
+    )
     with atomic.replacing(folder / FILE) as partial:
-        partial.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
+        partial.write_text("[\n" + ",\n".join(texts) + "\n]\n", encoding="utf-8")
 
 
 def find(

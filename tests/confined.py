@@ -24,8 +24,7 @@ from programs import gradients
 
 from fusebench import discovery
 from fusebench.contract import Mathematics
-from fusebench.parity import judge as judge_module
-from fusebench.parity import reference
+from fusebench.parity import reference, view
 from fusebench.parity.judge import Judge
 
 TILE = 16
@@ -45,7 +44,7 @@ class Found:
 
 def as_large(draws: int) -> None:
     """From now on every case is large, and the reference on the device makes that many draws."""
-    judge_module.JUDGED_ELEMENTS = 1e-9
+    view.JUDGED_ELEMENTS = 1e-9
     reference.DRAWS = {"cpu": ((draws, float("inf")),)}
 
 
@@ -62,9 +61,9 @@ def accepts(
 
 def differing(judge: Judge, right: Sequence[np.ndarray], wrong: Sequence[np.ndarray]) -> np.ndarray:
     """The numbers of the rows in which two programs' outputs differ."""
-    hit = np.zeros(judge.height, bool)
+    hit = np.zeros(judge.view.height, bool)
     for number, (a, b) in enumerate(zip(right, wrong, strict=True)):
-        hit |= np.moveaxis(differs(a, b), judge.axis(number), 0).reshape(judge.height, -1).any(axis=1)
+        hit |= np.moveaxis(differs(a, b), judge.view.axis(number), 0).reshape(judge.view.height, -1).any(axis=1)
     return np.flatnonzero(hit)
 
 
@@ -75,8 +74,8 @@ def confined(
     mixed = []
     for number, (a, b) in enumerate(zip(right, wrong, strict=True)):
         wrong_here = np.zeros(a.shape, bool)
-        np.moveaxis(wrong_here, judge.axis(number), 0)[list(rows)] = True
-        if judge.sliced and place in ROWS_OF_SLICES:
+        np.moveaxis(wrong_here, judge.view.axis(number), 0)[list(rows)] = True
+        if judge.view.sliced and place in ROWS_OF_SLICES:
             tokens = np.flatnonzero((wrong_here & differs(a, b)).any(axis=(0, 1, 3)))
             inside = tokens[-1:] if place == "one row" else np.arange(a.shape[2] - TILE, a.shape[2])
             wrong_here &= np.isin(np.arange(a.shape[2]), inside)[:, None]
@@ -91,9 +90,9 @@ def differs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def places(judge: Judge, rows: np.ndarray, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Of the rows in which a mistake shows, those that are to be wrong, by place."""
-    assert judge.judged is not None
-    unseen = np.setdiff1d(rows, judge.judged)
-    tile = rows[rows >= judge.height - (1 if judge.sliced else TILE)]
+    assert judge.view.judged is not None
+    unseen = np.setdiff1d(rows, judge.view.judged)
+    tile = rows[rows >= judge.view.height - (1 if judge.view.sliced else TILE)]
     drawn = [some[rng.integers(0, len(some), 1)] if len(some) else some for some in (rows, unseen)]
     return dict(zip(PLACES, (tile, drawn[0], unseen, drawn[1]), strict=True))
 
@@ -111,7 +110,7 @@ def look(
     correct = found.correct[mistake.of]
     right = programs.run(correct.run, situation.case, situation.sets[-1])
     wrong = [programs.run(mistake.run, situation.case, arrays) for arrays in situation.sets][-1]
-    if not mathematics.rows or judge.judged is None or [a.shape for a in right] != [b.shape for b in wrong]:
+    if not mathematics.rows or judge.view.judged is None or [a.shape for a in right] != [b.shape for b in wrong]:
         return
     arrays = situation.sets[-1]
     assert accepts(judge, arrays, right, correct.points, known), f"{kernel}: the program without {name!r} is rejected"

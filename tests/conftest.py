@@ -143,6 +143,20 @@ def same_process() -> Iterator[None]:
 
 
 @pytest.fixture
+def charts(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The figures of matplotlib that are written, one after the other."""
+    pytest.importorskip("matplotlib")
+    from matplotlib.figure import Figure
+
+    made: list[Any] = []
+    write = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *to, **how: (made.append(figure), write(figure, *to, **how))[1]
+    )
+    return made
+
+
+@pytest.fixture
 def answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., subprocess.CompletedProcess[str]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
+import os
 import sys
 from types import SimpleNamespace
 
@@ -200,6 +202,22 @@ def test_torch_multiplies_float32_as_it_is_told(torch, settings, precision, thei
     torch.configure(precision)
     assert torch.torch.get_float32_matmul_precision() == theirs and matmul.allow_tf32 == tf32
     assert not matmul.allow_bf16_reduced_precision_reduction and not matmul.allow_fp16_reduced_precision_reduction
+
+
+@pytest.mark.parametrize("asked", [None, "/of/the/user"])
+def test_torch_s_assembler_is_not_left_to_programs_of_triton(torch, settings, monkeypatch, asked):
+    """Torch's compiler names it once in a process, by a function that remembers that it did."""
+    compiling = importlib.import_module("torch._inductor.runtime.compile_tasks")
+    pointing = functools.cache(lambda: os.environ.update(TRITON_PTXAS_PATH="/of/torch"))
+    monkeypatch.setattr(compiling, "_set_triton_ptxas_path", pointing)
+    monkeypatch.setattr(torch, "_assembler_at_start", asked)
+    seen = []
+    for _ in range(2):
+        compiling._set_triton_ptxas_path()
+        seen.append(os.environ["TRITON_PTXAS_PATH"])
+        torch.configure("ieee")
+        assert os.environ.get("TRITON_PTXAS_PATH") == asked
+    assert seen == ["/of/torch"] * 2, "what Torch compiles next gets it again"
 
 
 @pytest.mark.parametrize(("precision", "theirs"), [("ieee", "highest"), ("tf32", "tensorfloat32")])

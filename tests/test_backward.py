@@ -20,7 +20,7 @@ from fusebench.cases import make_case
 from fusebench.contract import MODES, Cell
 from fusebench.errors import UsageError
 from fusebench.inputs import make_sets
-from fusebench.parity import judge as judging
+from fusebench.parity import view
 from fusebench.parity.judge import Judge
 from fusebench.parity.rounding import Exact, Noisy, evaluate
 from fusebench.parity.tensor import Random, Tensor
@@ -257,8 +257,8 @@ def test_inputs_are_the_same_in_every_mode_and_upstream_differs_from_set_to_set(
 @pytest.fixture
 def of_large(monkeypatch):
     """A judge to whom lola's odd case is a large one."""
-    monkeypatch.setattr(judging, "JUDGED_FLOPS", 1e5)
-    monkeypatch.setattr(judging, "DRAWN_ELEMENTS", 3000)
+    monkeypatch.setattr(view, "JUDGED_FLOPS", 1e5)
+    monkeypatch.setattr(view, "DRAWN_ELEMENTS", 3000)
     case = make_case(KERNELS["lola"], "odd", mode="backward")
     (arrays,) = make_sets(KERNELS["lola"].mathematics, case, 0, 1)
     return Judge(KERNELS["lola"].mathematics, case, arrays, rows_seed=5)
@@ -267,7 +267,7 @@ def of_large(monkeypatch):
 def test_of_a_large_case_all_rows_are_evaluated_and_some_elements_compared(of_large):
     right = programs.run(gradients.CORRECT["lola"][gradients.F].run, of_large.case, of_large.arrays)
     verdict = of_large.judge(right, ())
-    assert verdict.ok and verdict.some_rows and of_large.judged is None
+    assert verdict.ok and verdict.some_rows and of_large.view.judged is None
     seen = 22 * 131 + 14 * 203 + 203  # of dx, dW and db
     assert verdict.checked == seen and f"{seen} of {37 * 131 + 131 * 203 + 203} elements" in of_large.undrawn()
 

@@ -334,7 +334,7 @@ def test_a_fresh_draw_of_the_model_is_accepted(formula, dtype, points):
 
 def test_elements_that_nothing_rounds_say_nothing_of_others_of_their_value():
     """Table rows that a step copies stand among those that it changes."""
-    exact = np.random.default_rng(3).standard_normal((200, 4))
+    exact = stored(np.random.default_rng(3).standard_normal((200, 4)), "float32")
     own = np.zeros((200, 4))
     own[::20] = np.random.default_rng(4).uniform(0.5, 2, (10, 4)) * 1e-3
     moving = own > 0
@@ -348,3 +348,30 @@ def test_zeros_are_no_elements_that_nothing_rounds():
     exact, own = np.zeros((40, 4)), np.zeros((40, 4))
     exact[::2], own[::2] = 1.0, 1e-3
     assert (derived(exact, own).reach[1::2] > 1e-3).all(), "a relu's end, which noise did not happen to cross"
+
+
+def test_what_overflow_may_reach_says_nothing_of_all_together():
+    """Half of the elements overflow in some draw: a program that is finite there may be off by half a spacing, and is no alarm."""
+    exact = np.arange(1.0, 17.0) + 0.4
+    draws = [exact + 0.01 * np.random.default_rng(n).standard_normal(16) for n in range(16)]
+    for drawn in draws:
+        drawn[::2] = NAN
+    found = derive(exact, draws, exact, "float16")
+    assert np.isinf(found.deviation[::2]).all() and np.isfinite(found.deviation[1::2]).all()
+    same = derive(exact[1::2], [d[1::2] for d in draws], exact[1::2], "float16")
+    assert found.rms_limit > 4 / 16 and same.rms_limit > 4 / 8
+    error = budget.together(np.full(16, 0.5), found.deviation)
+    assert error.squares == pytest.approx(budget.together(np.full(8, 0.5), found.deviation[1::2]).squares)
+
+
+def test_what_nothing_moves_is_rounded_as_it_is_stored():
+    """Elements of which no draw differs, in an output with others: their own rounding is known, and is the same for every right program."""
+    exact = np.array([0.1, 0.7, 1.3, 1.9, 2.5, 3.1, NAN, NAN])  # where nothing else is finite nothing else moves
+    found = derive(exact, [exact] * 16, exact, "float32")
+    right = budget.together(budget.errors(stored(exact, "float32"), exact), found.deviation)
+    few = 4 / 2  # of the two NaN, the only elements that are left
+    assert found.rms_limit == pytest.approx(math.hypot(right.rms, few * math.sqrt(2 / 8))) and right.rms > 0.8
+    assert (
+        found.mean_limits == pytest.approx((right.mean - few * 2 / 8, right.mean + few * 2 / 8)) and right.mean < -0.4
+    )
+    assert (found.limit[:6] == spacing(exact[:6], "float32") / 2).all()

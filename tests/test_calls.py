@@ -80,6 +80,21 @@ def test_a_batch_has_its_inputs_before_the_clock_starts_and_is_called_once():
     assert events[-1] == ("wait", []), "what was called is forgotten"
 
 
+def test_each_call_of_a_batch_gets_floats_that_none_has_seen_and_everything_else_as_it_is():
+    """A set's floats times one number between a half and one, another one for each call."""
+    x, w, ids = np.arange(1, 5, dtype=np.float32), np.full(4, 2, np.float32), np.arange(4)
+    batch, got = CallBatch(backend), []
+    ring = Ring([[x, w, ids], [10 * x, w, ids]], frozenset({0, 2}), np.copy)
+    assert batch.make_ready(lambda *arguments: got.append(arguments), ring, 6).calls == 6
+    batch.run()
+    factors = [float(call[0][0]) / (1, 10)[number % 2] for number, call in enumerate(got)]
+    assert len(set(factors)) == 6 and 0.5 <= min(factors) < max(factors) < 1
+    for number, ((scaled, weights, places), factor) in enumerate(zip(got, factors, strict=True)):
+        assert scaled == pytest.approx(ring.sets[number % 2][0] * factor) and scaled.dtype == np.float32
+        assert weights is w and places.tolist() == ids.tolist() and places is not ids
+    assert x.tolist() == [1, 2, 3, 4]
+
+
 @pytest.mark.parametrize(
     ("asked", "config", "refusal"),
     [

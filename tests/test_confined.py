@@ -5,12 +5,12 @@ from __future__ import annotations
 import confined
 import pytest
 
-from fusebench.parity import judge, reference
+from fusebench.parity import reference, view
 
 
 @pytest.fixture
 def as_large(monkeypatch):
-    monkeypatch.setattr(judge, "JUDGED_ELEMENTS", judge.JUDGED_ELEMENTS)  # so that both are put back
+    monkeypatch.setattr(view, "JUDGED_ELEMENTS", view.JUDGED_ELEMENTS)  # so that both are put back
     monkeypatch.setattr(reference, "DRAWS", reference.DRAWS)
     monkeypatch.setattr(confined.programs, "_situations", {})
     confined.as_large(4)

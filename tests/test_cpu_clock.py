@@ -16,10 +16,11 @@ from fusebench.backends import numpy as numpy_backend
 from fusebench.timing import state
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
-from fusebench.timing.samples import Ring
+from fusebench.timing.samples import DRAWN, Ring, Samples
 from fusebench.timing.summary import StateRange
 
 FLUSH_S = 1e-3
+RING = Ring([[0], [1], [2]], frozenset(), lambda array: array)
 
 
 @pytest.fixture
@@ -128,6 +129,40 @@ def test_the_output_kept_is_that_of_the_last_call_on_the_last_set(cpu, regime, s
 
     found = cpu.samples(call, Plan(0.1, target=0, regime=regime, calls=samples))
     assert found.arguments == (2,) and found.output == outputs[last]
+
+
+@pytest.mark.parametrize(("regime", "run"), [("isolated", 1), ("sustained", 2)])
+def test_of_some_calls_that_are_drawn_the_output_is_taken_as_the_clock_stops(cpu, regime, run):
+    """All outputs are in one buffer: of calls back to back the last one's is there."""
+    buffer, calls = [0], []
+
+    def call(place):
+        calls.append(place)
+        cpu.work(2.6e-3)
+        buffer[0] = len(calls) - 1
+        return buffer
+
+    ring = replace(RING, taken=lambda arguments, output: (*arguments, *output))
+    found = cpu.samples(call, Plan(0.1, target=0, regime=regime, calls=30), ring)
+    assert found.run == run and len(found.drawn) == DRAWN
+    for place, arguments, (set_, number) in found.drawn:
+        assert place == set_ == arguments[0] == calls[number]
+        assert regime == "isolated" or (number - len(calls)) % 2 == 1
+
+
+def test_each_sample_is_as_likely_to_be_drawn_as_any_other():
+    ring, counts = replace(RING, taken=lambda arguments, output: output), np.zeros(20)
+    for _ in range(2000):
+        samples = Samples("wall", Plan())
+        for number in range(20):
+            samples.time.append(1.0)
+            samples.draw(ring, 0, (), number)
+        counts[[taken for *_, taken in samples.drawn]] += 1
+    assert counts.sum() == 2000 * DRAWN and np.abs(counts - 400).max() < 6 * 18
+
+
+def test_without_a_ring_that_takes_outputs_none_is_drawn(cpu):
+    assert cpu.samples(lambda _: cpu.work(1e-3), Plan(0.01), RING).drawn == []
 
 
 @pytest.mark.parametrize(

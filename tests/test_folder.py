@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fusebench import folder
+from fusebench import atomic, folder
 from fusebench.errors import StorageError, UsageError
 
 KEPT = {"kernel": "lola", "path": None, "shapes": None, "seed": 3}
@@ -28,6 +28,17 @@ def made(name, command="bench", age_s=0.0, text="kernel: lola\n"):
     then = 1_700_000_000 - age_s
     os.utime(home, (then, then))
     return home
+
+
+def test_a_file_is_replaced_as_a_whole_by_one_beside_it_that_is_of_this_process():
+    file = Path("some.txt")
+    with atomic.replacing(file) as part:
+        part.write_text("first")
+        assert part.parent == file.parent and str(os.getpid()) in part.name and not file.exists()
+    with pytest.raises(KeyboardInterrupt), atomic.replacing(file) as part:
+        part.write_text("half of the sec")
+        raise KeyboardInterrupt
+    assert file.read_text() == "first" and list(Path.cwd().iterdir()) == [file.absolute()]
 
 
 # Its name

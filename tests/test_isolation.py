@@ -23,7 +23,7 @@ from fusebench.workers import state
 
 # They cost a worker its life, and need no Torch for it: without a GPU they run on workers that load none, which start at once.
 LIGHT = (
-    "dies_before_its_child", "edits_answers", "exits", "forges_answer", "forks", "half_answer", "keeps_thread", "patches_clock",
+    "dies_before_its_child", "edits_answers", "edits_constants", "exits", "forges_answer", "forks", "half_answer", "keeps_thread", "patches_clock",
     "removes_folder", "segfaults", "sets_affinity", "sets_process", "sets_surroundings", "undoes_patch", "writes_inputs",
     "writes_records",
 )  # fmt: skip
@@ -111,6 +111,11 @@ def results(kernels, roots, pool, tmp_path_factory):
         ("wavers", "ok", None),
         ("misdeclared", "wrong", "names the point 'outptu'; the formula has output"),
         ("leaves", "failed", "SystemExit"),
+        ("gives_up", "failed", "GivenUp: no more"),
+        ("lazy_tuple", "wrong", "error is"),
+        ("named_tuple", "ok", None),
+        ("patches_layer", "failed", "it replaced torch.nn.modules.linear.Linear.forward,"),
+        ("edits_constants", "failed", "fusebench.timing.samples.TARGET_SAMPLES"),
         ("refuses", "skipped", "only on Sundays"),
         ("bad_access", "skipped", "needs an NVIDIA GPU"),
         ("unreadable", "failed", "unreadable.py cannot be read"),
@@ -166,6 +171,10 @@ def test_each_cell_gets_its_own_status(results, name, status, reason):
         ("sets_surroundings", "garbage collection on (700, 10, 10) → off"),
         ("sets_surroundings", "variable CUDA_LAUNCH_BLOCKING set to 1"),
         ("sets_surroundings", "live processes 0 → 1"),
+        ("sets_surroundings", "variable CXX set to /bin/false"),
+        ("sets_surroundings", "signals held back 0000000000000000 → 0000000000000200"),
+        ("sets_surroundings", "open files "),
+        ("edits_constants", "math replaced"),
         ("keeps_thread", "live threads"),
         ("sets_process", "timer ITIMER_REAL False → True"),
         ("sets_process", "SIGTERM handler 0 → 1"),

@@ -374,9 +374,9 @@ def tall(height, **more):
 @pytest.mark.parametrize("size", [{"flops": 2.5e8}, {"moved": 8e5}])
 def test_a_case_is_judged_whole_up_to_its_limit_and_in_rows_beyond(size):
     judge, right = tall(200, **size)
-    assert judge.judged is None and len(noticed(judge, right, range(200))) == 200
+    assert judge.view.judged is None and len(noticed(judge, right, range(200))) == 200
     judge, right = tall(200, **{k: 2.05 * v for k, v in size.items()})
-    assert noticed(judge, right, range(200)) == judge.judged.tolist() and len(judge.judged) == 97
+    assert noticed(judge, right, range(200)) == judge.view.judged.tolist() and len(judge.view.judged) == 97
     assert judge.judge([right], ("part",)).ok
 
 
@@ -385,8 +385,8 @@ def test_edges_of_blocks_are_judged_and_others_in_every_run():
     edges = {0, 299, 15, 16, 31, 32, 63, 64, 127, 128, 255, 256, 287, 288}
     found = set(noticed(judge, right, range(300)))
     assert edges <= found and len(found) == 150, "edges, and random ones beside them"
-    assert set(tall(300, flops=5e8)[0].judged) == found == set(tall(300, seed=9, flops=5e8)[0].judged)
-    other = set(tall(300, rows_seed=1, flops=5e8)[0].judged)
+    assert set(tall(300, flops=5e8)[0].view.judged) == found == set(tall(300, seed=9, flops=5e8)[0].view.judged)
+    other = set(tall(300, rows_seed=1, flops=5e8)[0].view.judged)
     assert edges <= other and len(other - found) > 20, "another seed of the rows looks at others"
 
 
@@ -405,7 +405,7 @@ def test_a_few_rows_are_all_judged(height, judged):
 
 def test_a_kernel_without_independent_rows_is_judged_whole():
     judge, right = tall(300, flops=1e10, rows={})
-    assert len(noticed(judge, right, range(300))) == 300 and judge.judged is None
+    assert len(noticed(judge, right, range(300))) == 300 and judge.view.judged is None
 
 
 @pytest.mark.parametrize("axis", [0, 1, -1])
@@ -415,7 +415,7 @@ def test_rows_lie_along_their_axis(axis):
     judge = toys.judge(part, x, "bfloat16", flops=1e10, rows={"x": axis, "y": axis})
     right = store(x.astype(float) / np.pi, "bfloat16")
     assert judge.judge([right], ("part",)).ok
-    for row in judge.judged:
+    for row in judge.view.judged:
         place = (row, 0) if axis == 0 else (0, row)
         verdict = judge.judge([edit(right, place, step(right[place], "bfloat16", 5))], ("part",))
         assert not verdict.ok and verdict.index == place and verdict.checked == 16
@@ -427,11 +427,11 @@ def test_rows_of_an_output_may_lie_along_another_axis_than_those_of_its_input():
     x = store(np.full((3, 300), 3.7), "bfloat16")
     judge = toys.judge(turned, x, "bfloat16", flops=1e10, rows={"x": 1, "y": 0})
     right = store(x.T.astype(float) / np.pi, "bfloat16")
-    assert judge.judge([right], ("part",)).ok and judge.height == 300 and judge.axis(0) == 0
+    assert judge.judge([right], ("part",)).ok and judge.view.height == 300 and judge.view.axis(0) == 0
     assert judge.judge([right.T], ("part",)).reason() == "shape (3, 300), expected (300, 3)"
     for row in range(300):
         verdict = judge.judge([edit(right, (row, 2), 100)], ("part",))
-        assert verdict.ok == (row not in judge.judged) and (verdict.ok or verdict.index == (row, 2))
+        assert verdict.ok == (row not in judge.view.judged) and (verdict.ok or verdict.index == (row, 2))
 
 
 def test_each_output_has_its_own_axis_of_rows():
@@ -441,7 +441,7 @@ def test_each_output_has_its_own_axis_of_rows():
         lambda case, r, x: (*part(case, r, x), *turned(case, r, x)), x, "bfloat16", flops=1e10, rows={"x": 0, "y": 0, "z": 1}
     )  # fmt: skip
     assert judge.judge([right, right.T], ("part",)).ok
-    for row in judge.judged:
+    for row in judge.view.judged:
         for number, place in ((0, (row, 1)), (1, (1, row))):
             outputs = [right, right.T.copy()]
             outputs[number] = edit(outputs[number], place, 100)
@@ -501,12 +501,12 @@ def test_each_output_is_judged_in_the_dtype_that_it_is_stored_in():
 
 
 def test_an_output_without_rows_needs_them_all():
-    assert several(store(RNG.uniform(1, 2, (300, 8)), "bfloat16"), flops=1e15)[0].judged is None
+    assert several(store(RNG.uniform(1, 2, (300, 8)), "bfloat16"), flops=1e15)[0].view.judged is None
 
 
 def test_of_a_large_case_with_an_output_without_rows_each_output_is_drawn_from(monkeypatch):
     """Though all rows are evaluated, which that output needs."""
-    monkeypatch.setattr("fusebench.parity.judge.DRAWN_ELEMENTS", 80)
+    monkeypatch.setattr("fusebench.parity.view.DRAWN_ELEMENTS", 80)
     x = store(RNG.uniform(1, 2, (300, 8)), "bfloat16")
     right, judge = several(x)[1], several(x, flops=1e15)[0]
     assert {number: len(chosen) for number, chosen in judge.drawn.items()} == {0: 10, 1: 80, 3: 80}
@@ -559,7 +559,7 @@ def test_a_cpu_sees_as_many_rows_as_it_can_and_those_unlike_the_others(size, cou
 
 def test_rows_that_the_judge_saw_are_not_all_that_the_cpu_sees():
     judge, right = tall(3000, flops=1e12)
-    assert set(judge.ask([right], ("part",), "cpu").rows) - set(judge.judged)
+    assert set(judge.ask([right], ("part",), "cpu").rows) - set(judge.view.judged)
 
 
 def test_each_output_asks_for_its_own_unlike_rows():
@@ -595,7 +595,7 @@ def test_a_verdict_is_widened_by_what_was_found_of_more_rows():
 def test_every_row_that_was_looked_at_counts_once():
     """Judged here, asked for, or asked for because it looks suspicious."""
     judge, right = tall(300, flops=1e10)
-    verdict, few = judge.judge([right], ("part",)), tuple(map(int, judge.judged))
+    verdict, few = judge.judge([right], ("part",)), tuple(map(int, judge.view.judged))
     assert len(few) == 8 and verdict.checked == 16
     others = [r for r in range(300) if r not in few]
     for rows, unlike, seen in (

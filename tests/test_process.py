@@ -5,6 +5,7 @@ from __future__ import annotations
 import _thread
 import gc
 import importlib
+import json
 import os
 import resource
 import signal
@@ -16,9 +17,17 @@ from contextvars import ContextVar
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 
 from fusebench.workers import outputs, process, state
+
+
+def names():
+    """What names stand for now."""
+    found = state.Names()
+    found.look()
+    return found
 
 
 @pytest.fixture
@@ -32,9 +41,9 @@ def test_nothing_changed_is_no_change(backend):
 
 @pytest.mark.parametrize("function", ["time.perf_counter", "numpy.matmul"])
 def test_a_replaced_function_is_named(monkeypatch, function):
-    before = state.functions()
+    before = names()
     monkeypatch.setattr(function, lambda *_: 0)
-    assert state.replaced(before, state.functions()) == (function,)
+    assert before.replaced() == (function,)
 
 
 def test_a_function_that_says_it_is_equal_to_all_is_another_one(monkeypatch):
@@ -47,21 +56,23 @@ def test_a_function_that_says_it_is_equal_to_all_is_another_one(monkeypatch):
         def __call__(self):
             return 0
 
-    before = state.functions()
+    before = names()
     monkeypatch.setattr("time.time", Sly())
-    assert state.replaced(before, state.functions()) == ("time.time",)
+    assert before.replaced() == ("time.time",)
 
 
 def test_a_function_that_is_gone_was_replaced_and_a_new_one_was_not(monkeypatch):
-    before = state.functions()
+    before = names()
     monkeypatch.setattr(sys.modules["numpy"], "of_my_own", len, raising=False)
-    assert state.replaced(before, state.functions()) == ()
-    assert state.replaced(state.functions(), before) == ("numpy.of_my_own",)
+    assert before.replaced() == ()
+    after = names()
+    monkeypatch.undo()
+    assert after.replaced() == ("numpy.of_my_own",)
 
 
 def test_the_cores_and_the_threads_of_the_process_are_settings_too(backend, monkeypatch):
     before = state.read(backend)
-    monkeypatch.setattr("os.sched_getaffinity", lambda process: {5, 3} if process == 0 else set())
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {5, 3})
     count = _thread._count()
     monkeypatch.setattr("_thread._count", lambda: count + 1)
     backend.settings = lambda: {"precision": "tf32"}
@@ -88,28 +99,87 @@ def test_a_thread_of_a_compiler_is_no_change_and_another_is(backend, monkeypatch
         running[0].join()
 
 
-def test_what_is_no_function_of_a_module_is_no_state_of_the_process(monkeypatch):
-    before = state.functions()
+def test_a_constant_may_not_be_replaced_and_a_cache_may(monkeypatch):
+    before = names()
+    monkeypatch.setattr("random._inst", None)
+    assert before.replaced() == ()
     monkeypatch.setattr("numpy.pi", 3)
-    monkeypatch.setattr("time.timezone", "a text")
-    assert state.replaced(before, state.functions()) == () and "time.timezone" not in before.values
+    assert before.replaced() == ("numpy.pi",)
 
 
-def test_a_method_of_a_tensor_may_not_be_replaced_and_a_generator_s_seed_may(monkeypatch):
-    """torch.compile replaces torch.manual_seed when it is first used."""
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("fusebench.workers.worker.LATER_CALLS", 0),
+        ("fusebench.timing.plan.Plan.calls", 6),
+        ("math", ModuleType("math")),
+    ],
+)
+def test_constants_of_the_harness_and_modules_themselves_are_among_the_names(monkeypatch, name, value):
+    before = names()
+    if name in sys.modules:
+        monkeypatch.setitem(sys.modules, name, value)
+    else:
+        monkeypatch.setattr(name, value)
+    assert before.replaced() == (name,)
+
+
+def test_what_a_constant_of_the_harness_holds_is_compared(monkeypatch):
+    before = names()
+    monkeypatch.setitem(importlib.import_module("fusebench.workers.worker").OTHERS, "mine", "Mine")
+    assert before.replaced() == ("fusebench.workers.worker.OTHERS",)
+
+
+def test_what_libraries_keep_in_the_harness_s_classes_is_no_change(monkeypatch):
+    """msgspec keeps what it knows of a dataclass there."""
+    before, class_ = names(), importlib.import_module("fusebench.tuned").Entry
+    monkeypatch.setattr(class_, "__msgspec_cache__", object(), raising=False)
+    assert before.replaced() == ()
+    monkeypatch.setattr(class_, "__eq__", lambda self, other: True)
+    assert before.replaced() == ("fusebench.tuned.Entry.__eq__",)
+
+
+def test_the_values_that_a_function_takes_by_default_are_compared(monkeypatch):
+    before = names()
+    monkeypatch.setattr(outputs.fault, "__defaults__", (0,))
+    assert before.replaced() == ("fusebench.workers.outputs.fault",)
+
+
+def test_a_method_of_a_library_s_class_may_not_be_replaced_but_by_its_own_compiler(monkeypatch):
+    torch = pytest.importorskip("torch")
+    before = names()
+    own = compile("def step(self): pass", f"{os.sep}torch{os.sep}_dynamo{os.sep}eval_frame.py", "exec")
+    made = {}
+    exec(own, made)
+    monkeypatch.setattr(torch.optim.SGD, "step", made["step"])
+    assert before.replaced() == ()
+    monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, x: x)
+    assert before.replaced() == ("torch.nn.modules.linear.Linear.forward",)
+
+
+def test_what_was_loaded_since_is_looked_at_in_the_next_cell(monkeypatch):
+    found, module = names(), ModuleType("implementations.some.program")
+    module.build = len
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    module.build = max
+    assert found.replaced() == ()
+    found.look()
+    module.build = len
+    assert found.replaced() == ("implementations.some.program.build",)
+
+
+def test_a_method_of_a_tensor_may_not_be_replaced(monkeypatch):
     pytest.importorskip("torch")
-    before = state.functions()
-    for function in ("torch.Tensor.sum", "torch.manual_seed", "torch.nn.functional.relu"):
+    before = names()
+    for function in ("torch.Tensor.sum", "torch.nn.functional.relu"):
         monkeypatch.setattr(function, lambda *_: 0)
-    assert set(state.replaced(before, state.functions())) == {
-        "torch.Tensor.sum",
-        "torch.nn.functional.relu",
-    }
+    assert set(before.replaced()) == {"torch.Tensor.sum", "torch.nn.functional.relu"}
 
 
 def test_a_framework_that_is_not_loaded_has_no_functions():
     """In a process of its own: here other tests have loaded them."""
-    program = "from fusebench.workers import state, worker; print(*state.functions().values, sep='\\n')"
+    program = "from fusebench.workers import state, worker; n = state.Names(); n.look(); "
+    program += "print(*(f'{o}.{name}' for o, (_, held) in n.held.items() for name in held), sep='\\n')"
     said = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
     ).stdout
@@ -123,6 +193,47 @@ def test_a_setting_is_shown_with_both_values_and_many_are_cut_short():
     assert state.changes(dict.fromkeys("abcdef", 1), {})[-1] == "f 1 → None", "six are shown"
     assert state.changes(dict.fromkeys("abcdefg", 1), {})[-1] == "1 more"
     assert state.changes(dict.fromkeys("abcdefgh", 1), {})[-2:] == ("f 1 → None", "2 more")
+    assert state.changes({"a": "x" * 60}, {"a": "y" * 61}) == (f"a {'x' * 60} → {'y' * 60}…",)
+
+
+def test_of_what_was_not_there_before_variables_alone_are_a_change():
+    assert state.changes({"a": 1}, {"a": 1, "b": 2, "variable C": "3"}) == ("variable C set to 3",)
+    assert state.changes({}, {"variable C": "3"}) == (), "nothing was read before"
+
+
+def test_memory_and_open_files_may_grow_by_what_caches_take():
+    before, eighth = {"MiB of memory": 900, "open files": 40}, max(2048, psutil.virtual_memory().total // 2**23)
+    assert state.changes(before, {"MiB of memory": 900 + eighth, "open files": 240}) == ()
+    assert state.changes(before, {"MiB of memory": 10, "open files": 4}) == ()
+    assert state.changes(before, {"MiB of memory": 901 + eighth, "open files": 241}) == (
+        f"MiB of memory 900 → {901 + eighth}", "open files 40 → 241",
+    )  # fmt: skip
+
+
+def test_hooks_of_all_modules_and_the_compiler_s_stance_are_changes(monkeypatch):
+    torch = pytest.importorskip("torch")
+    module = importlib.import_module("fusebench.backends.torch")
+    before = module.settings()
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
+    stance = SimpleNamespace(_stance=SimpleNamespace(stance="force_eager"))
+    monkeypatch.setitem(sys.modules, "torch._dynamo.eval_frame", stance)
+    try:
+        assert set(state.changes(before, module.settings())) == {
+            "torch compiler's stance default → force_eager",
+            "torch hooks of modules {} → {'_global_forward_hooks': 1}",
+        }
+    finally:
+        hook.remove()
+
+
+def test_flax_s_configuration_is_compared_where_it_is_loaded(monkeypatch):
+    pytest.importorskip("jax")
+    module = importlib.import_module("fusebench.backends.jax")
+    flax = SimpleNamespace(config=SimpleNamespace(_values={"flax_profile": True}))
+    monkeypatch.setitem(sys.modules, "flax", flax)
+    before = module.settings()
+    flax.config._values["flax_profile"] = False
+    assert state.changes(before, module.settings()) == ("flax.config flax_profile True → False",)
 
 
 class Lazy(list):
@@ -164,7 +275,7 @@ def test_an_array_has_memory_of_its_own(name):
     [
         ("torch autocast [False, False] → [True, False]", lambda torch: torch.set_autocast_enabled("cpu", True)),
         ("torch anomaly detection False → True", lambda torch: torch.set_anomaly_enabled(True)),
-        ("torch mkldnn True → False", lambda torch: setattr(torch.backends.mkldnn, "enabled", False)),
+        ("torch mkldnn_enabled True → False", lambda torch: setattr(torch.backends.mkldnn, "enabled", False)),
     ],
 )
 def test_what_was_switched_in_torch_is_a_change(name, change):
@@ -193,26 +304,34 @@ def test_what_was_set_of_torch_s_compiler_is_a_change(monkeypatch):
         "per_thread": SimpleNamespace(user_override=of_a_thread, default=3),
         "error_on_recompile": SimpleNamespace(user_override=True, default=False),
     }
-    monkeypatch.setitem(sys.modules, "torch._inductor.config", SimpleNamespace(_config=entries))
-    assert module.settings()["torch._inductor.config set"] == ["max_autotune=True"]
+    configuration = type("ConfigModule", (ModuleType,), {})("torch.some.config")
+    configuration._config = entries
+    monkeypatch.setitem(sys.modules, "torch.some.config", configuration)
+
+    def found():
+        set_ = module.settings()["torch compiler's configuration"]
+        return [one.removeprefix("torch.some.config.") for one in set_ if one.startswith("torch.some.config")]
+
+    assert found() == ["max_autotune=True"]
     of_a_thread.set(4)
-    assert module.settings()["torch._inductor.config set"] == ["max_autotune=True", "per_thread=4"]
+    assert found() == ["max_autotune=True", "per_thread=4"]
 
 
 def test_modes_of_torch_that_see_every_operator_replace_it():
     torch = pytest.importorskip("torch")
     modes = importlib.import_module("torch.overrides")
-    before = state.functions()
+    before = names()
     with torch.device("cpu"):
-        assert state.replaced(before, state.functions()) == (), "a default device is a setting"
+        assert before.replaced() == (), "a default device is a setting"
     with modes.TorchFunctionMode():
-        assert state.replaced(before, state.functions()) == ("the modes of torch.overrides",)
+        assert before.replaced() == ("the modes of torch.overrides",)
 
 
 def test_float_flags_limits_and_python_s_own_switches_are_read():
     before = process.read()
     limit = resource.getrlimit(resource.RLIMIT_CORE)
     handler, mask = signal.signal(signal.SIGUSR1, signal.SIG_IGN), os.umask(0o027)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (0 if limit[0] else limit[0], limit[1]))
         with np.errstate(over="raise"), warnings.catch_warnings():
@@ -220,14 +339,88 @@ def test_float_flags_limits_and_python_s_own_switches_are_read():
             gc.callbacks.append(len)
             after = process.read()
     finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         gc.callbacks.remove(len)
         signal.signal(signal.SIGUSR1, handler)
         os.umask(mask)
         resource.setrlimit(resource.RLIMIT_CORE, limit)
-    wanted = {"umask", "SIGUSR1 handler", "numpy over errors", "warnings as errors", "callbacks of garbage collection"}
+    wanted = {
+        "umask",
+        "signals held back",
+        "SIGUSR1 handler",
+        "numpy over errors",
+        "warnings as errors",
+        "callbacks of garbage collection",
+    }
     wanted |= {"limit RLIMIT_CORE"} if limit[0] else set()
-    assert {name for name in before if before[name] != after[name]} == wanted
+    assert {n for n in before if before[n] != after[n]} - {"MiB of memory", "open files"} == wanted
     assert before["subnormals"] == "kept" and before["rounding"] == (1 / 3, -1 / 3)
+
+
+CHANGES = {
+    "os.nice(1)": ["niceness"],
+    "signal.setitimer(signal.ITIMER_REAL, 600)": ["timer ITIMER_REAL"],
+    "signal.setitimer(signal.ITIMER_PROF, 600)": ["timer ITIMER_PROF"],
+    "resource.setrlimit(resource.RLIMIT_NOFILE, (200, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))": ["limit RLIMIT_NOFILE"],
+    "os.dup2(os.open('/dev/zero', os.O_RDONLY), 0)": ["file of stdin"],
+    "os.close(2)": ["file of stderr"],
+    "sys.stdin.close()": ["sys.stdin"],
+    "sys.stderr = None": ["sys.stderr"],
+    "os.chdir('/')": ["working folder"],
+    "os.environ.update(TRITON_CACHE_DIR='x', CUDA_MODULE_LOADING='LAZY', MINE='1')": [],
+    "os.environ.update(LD_PRELOAD='x')": ["variable LD_PRELOAD"],
+    "gc.set_threshold(1, 1, 1)": ["garbage collection"],
+    "sys.setswitchinterval(1)": ["thread switches"],
+    "sys.setrecursionlimit(5000)": [],
+    "sys.setrecursionlimit(500)": ["recursion limit"],
+    "threading.settrace(ignore)": ["tracing"],
+    "threading.setprofile(ignore)": ["profiling"],
+    "sys.path.insert(0, 'mine')": ["import path"],
+    "sys.path.insert(0, 'site-packages/its')": [],
+    "sys.meta_path.insert(0, Mine())": ["importers"],
+    "sys.meta_path.append(Mine())": [],
+    "faulthandler.enable(sys.stdout)": ["fault handler"],
+    "children.append(waits())": ["live processes"],
+    "children.append(waits('torch/_inductor'))": [],
+    "threading.Thread(target=threading.Event().wait, daemon=True).start()": ["live threads"],
+}  # fmt: skip
+
+
+def test_what_a_program_leaves_in_its_process_is_named():
+    """In a process of its own, one change after the other."""
+    program = """
+import faulthandler, gc, json, os, resource, signal, subprocess, sys, threading
+from fusebench.workers import process
+class Mine: ...
+def ignore(*_): ...
+def waits(*words): return subprocess.Popen(["sh", "-c", "read line", *words], stdin=subprocess.PIPE)  # for the end of this process
+children, found = [], {}
+for change in json.loads(sys.argv[1]):
+    before = process.read()
+    exec(change)
+    after = process.read()
+    found[change] = [name for name in before | after if before.get(name) != after.get(name) and name not in sys.argv[2:]]
+print(json.dumps(found))
+"""
+    besides = [
+        *state.ALLOWED,
+        "threads with cores, niceness or policy of their own",
+    ]  # of NumPy's pool beside this thread
+    words = ["-c", program, json.dumps([*CHANGES]), *besides]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True)
+    assert json.loads(done.stdout) == CHANGES
+
+
+def test_a_watchdog_that_would_end_the_process_is_ended():
+    program = """
+import faulthandler, time
+from fusebench.workers import process
+faulthandler.dump_traceback_later(0.1, exit=True)
+process.end_watchdogs()
+time.sleep(0.2)
+print("alive")
+"""
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "alive\n"
 
 
 def test_subnormals_that_are_flushed_are_seen():
@@ -243,24 +436,49 @@ def test_subnormals_that_are_flushed_are_seen():
 
 def test_variables_that_compilers_set_are_nobody_s_change(monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    monkeypatch.setenv("_TORCHINDUCTOR_PYOBJECT", "1")
+    theirs = ("_TORCHINDUCTOR_PYOBJECT", "TRITON_PTXAS_PATH", "CUDA_ROOT")
+    for name in theirs:
+        monkeypatch.setenv(name, "1")
     found = process.read()
-    assert found["variable OMP_WAIT_POLICY"] == "active" and "variable _TORCHINDUCTOR_PYOBJECT" not in found
+    assert found["variable OMP_WAIT_POLICY"] == "active" and not found.keys() & {f"variable {n}" for n in theirs}
+
+
+def test_a_thread_with_cores_of_its_own_is_seen():
+    if len(os.sched_getaffinity(0)) == 1:
+        pytest.skip("there is one core")
+    before, bound, end = process.read(), threading.Event(), threading.Event()
+
+    def work():
+        os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+        bound.set()
+        end.wait()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    bound.wait()
+    try:
+        name = "threads with cores, niceness or policy of their own"
+        assert len(process.read()[name]) == len(before[name]) + 1
+    finally:
+        end.set()
+        thread.join()
 
 
 def test_a_name_that_is_new_in_the_harness_or_in_a_class_stands_before_another(monkeypatch):
-    before = state.functions()
+    before = names()
     monkeypatch.setattr(sys.modules["fusebench.workers.outputs"], "max", min, raising=False)
     monkeypatch.setattr("multiprocessing.connection.Connection.send_bytes", len)
-    found = state.replaced(before, state.functions())
-    assert set(found) == {"fusebench.workers.outputs.max", "multiprocessing.connection.Connection.send_bytes"}
+    assert set(before.replaced()) == {
+        "fusebench.workers.outputs.max",
+        "multiprocessing.connection.Connection.send_bytes",
+    }
 
 
 def test_functions_of_other_implementations_are_compared_and_its_own_are_not(monkeypatch):
     module = ModuleType("implementations.some.program")
     module.build = len
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    before, own = state.functions(), state.functions(module.__name__)
+    before = names()
     module.build = max
-    assert state.replaced(before, state.functions()) == ("implementations.some.program.build",)
-    assert state.replaced(own, state.functions(module.__name__)) == ()
+    assert before.replaced() == ("implementations.some.program.build",)
+    assert before.replaced(module.__name__) == ()

@@ -407,7 +407,7 @@ TALL = {"M": 200, "N": 7}  # more elements than are judged here
 @pytest.fixture
 def shared(tmp_path, monkeypatch):
     """add_relu's inputs in a case whose rows are chosen, as a run on that device has them."""
-    monkeypatch.setattr("fusebench.parity.judge.JUDGED_ELEMENTS", 400)
+    monkeypatch.setattr("fusebench.parity.view.JUDGED_ELEMENTS", 400)
 
     def made(device="cuda", rows_seed=0, sizes=TALL):
         kernel = KERNELS["add_relu"]
@@ -432,7 +432,7 @@ def asked_for(pool):
 
 
 def unjudged(judge):
-    return [r for r in range(200) if r not in judge.judged]
+    return [r for r in range(200) if r not in judge.view.judged]
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
@@ -445,7 +445,7 @@ def test_all_rows_are_compared_with_what_the_formula_has(shared, device):
     assert [type(m) for m in worker.asked] == kinds and not pool.dropped
     evaluate, _, check_, _ = worker.asked
     (judge,) = data.judges.values()
-    assert evaluate.asked.rows == tuple(judge.judged) and check_.asked.rows is None
+    assert evaluate.asked.rows == tuple(judge.view.judged) and check_.asked.rows is None
     assert list(evaluate.files) == list(check_.files) == data.files[1]
     assert judged(data, pool) == verdict and [type(m) for m in worker.asked[4:]] == kinds[2:], "evaluated once"
     for row in (unjudged(judge)[0], unjudged(judge)[-1]):
@@ -463,7 +463,7 @@ def test_all_rows_are_compared_with_what_the_formula_has(shared, device):
 @pytest.mark.parametrize("value", [NAN, INF, 0.0])
 def test_a_row_that_is_not_judged_may_not_be_spoilt(shared, monkeypatch, device, value):
     """NaN, infinities or zeros: on a CPU that has the reference of a few rows too, because it is unlike the others."""
-    monkeypatch.setattr("fusebench.parity.judge.CPU_ELEMENTS", 400)
+    monkeypatch.setattr("fusebench.parity.view.CPU_ELEMENTS", 400)
     data, pool = shared(device), Pool(Worker())
     right = judged(data, pool)
     asked = asked_for(pool)
@@ -492,12 +492,12 @@ def test_a_case_that_is_judged_whole_needs_no_reference_on_the_device(shared):
 
 
 def test_other_runs_look_at_other_rows(shared, monkeypatch):
-    monkeypatch.setattr("fusebench.parity.judge.CPU_ELEMENTS", 400)
+    monkeypatch.setattr("fusebench.parity.view.CPU_ELEMENTS", 400)
     seen = []
     for seed in (0, 0, 1):
         data, pool = shared("cpu", seed), Pool(Worker())
         judged(data, pool)
-        seen.append((tuple(data.judges[1, ""].judged), asked_for(pool)))
+        seen.append((tuple(data.judges[1, ""].view.judged), asked_for(pool)))
     assert seen[0] == seen[1] and seen[0][0] != seen[2][0] and seen[0][1] != seen[2][1] and seen[0][0] != seen[0][1]
 
 
@@ -513,12 +513,12 @@ def test_rows_that_nobody_saw_are_told(shared, monkeypatch):
     failed = Pool(Worker(protocol.Refused("failed", "out of memory")))
     verdict = judged(shared(), failed)
     assert verdict.ok and verdict.unseen == "the reference on the device: out of memory" and not failed.dropped
-    monkeypatch.setattr("fusebench.parity.judge.CPU_ELEMENTS", 1000)
+    monkeypatch.setattr("fusebench.parity.view.CPU_ELEMENTS", 1000)
     pool = Pool(Worker())
     data = shared("cpu")
     verdict = judged(data, pool)
     asked = next(m.asked for m in pool.worker.asked if isinstance(m, protocol.CheckRows))
-    seen = {*asked.rows, *asked.unlike, *data.judges[1, ""].judged}
+    seen = {*asked.rows, *asked.unlike, *data.judges[1, ""].view.judged}
     unseen = 200 - len(seen)
     assert verdict.checked == 7 * len(seen)
     assert verdict.ok and verdict.unseen == f"without a GPU, {unseen} of 200 rows have no reference" and unseen > 50
@@ -527,7 +527,7 @@ def test_rows_that_nobody_saw_are_told(shared, monkeypatch):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_judged_rows_have_the_same_budget_wherever_they_are_evaluated(tmp_path, monkeypatch, dtype):
     """The noise is another, of the same size: rms and its limit by a tenth, single elements by what 16 draws scatter."""
-    monkeypatch.setattr("fusebench.parity.judge.JUDGED_ELEMENTS", 400)
+    monkeypatch.setattr("fusebench.parity.view.JUDGED_ELEMENTS", 400)
     kernel = KERNELS["lola"]
     case = make_case(kernel, {"M": 50, "K": 64, "N": 80}, dtype)
     data = CaseData(
@@ -596,7 +596,7 @@ def a_step_up_in_some_unjudged_rows(exact, judge):
     """One element in eight, which by itself may be so far off."""
     up = np.zeros(exact.shape)
     up[:, ::8] = 2.0**-7
-    up[judge.judged] = 0
+    up[judge.view.judged] = 0
     return up
 
 
@@ -626,7 +626,7 @@ def test_fresh_draws_are_right_together(of_all):
 
         def noise(exact, judge, rng=rng):
             up = rng.uniform(-0.5, 0.5, exact.shape) * 2.0**-7 * np.exp2(np.floor(np.log2(exact)))
-            up[judge.judged] = 0
+            up[judge.view.judged] = 0
             return np.where(up != 0, stored(exact + up, "bfloat16") - stored(exact, "bfloat16"), 0)
 
         assert of_all(noise).ok

@@ -200,7 +200,7 @@ def test_each_output_is_judged_by_the_inputs_that_it_was_computed_from(
 
 @pytest.mark.parametrize("elements", [10**9, 8])
 def test_what_chose_the_rows_that_were_judged_or_where_they_stood_is_on_record(tmp_path, monkeypatch, elements):
-    monkeypatch.setattr("fusebench.parity.judge.JUDGED_ELEMENTS", elements)
+    monkeypatch.setattr("fusebench.parity.view.JUDGED_ELEMENTS", elements)
     elsewhere = Refused("failed", "no device")
     pool = Pool(Worker({CheckRows: CheckedRows(Worst(checked=100)), EvaluateRows: elsewhere}))
     kernel = fault({"rows": {"x": 0, "y": 0}})

@@ -75,6 +75,17 @@ def test_the_surrogate_looks_where_its_times_point():
     assert min(known.values()) == 1.0
 
 
+def test_of_many_times_the_surrogate_is_fitted_to_the_fastest(monkeypatch):
+    model = surrogate.over({"x": tuple(range(20))}, [{"x": x} for x in range(20)])
+    times = {x: 1.0 + abs(x - 13) for x in range(0, 20, 2)}
+    fastest = {x: times[x] for x in sorted(times, key=times.__getitem__)[:4]}
+    left = list(range(1, 20, 2))
+    alone = model.next(fastest, left)
+    assert alone == 13 != model.next(dict(sorted(times.items(), key=lambda one: -one[1])[:4]), left)
+    monkeypatch.setattr(surrogate, "MOST", 4)
+    assert model.next(times, left) == alone
+
+
 def test_optuna_ends_when_all_that_fit_were_tried():
     pytest.importorskip("optuna")
     space, default = {"x": (1, 2, 3), "how": ("a", "b")}, {"x": 1, "how": "a"}

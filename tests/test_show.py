@@ -293,6 +293,32 @@ def test_the_points_of_a_plot(monkeypatch, shown):
     assert (panel.read_gbps, panel.matrix_tflops) == (125, 50)
 
 
+def test_a_chart_has_each_median_within_its_interval_and_the_roof_over_the_rates(shown, charts):
+    save("a", *records())
+    shown("x=shape.M", command="plot", first=None)
+    times, roof = charts[0].axes
+    assert (times.get_title(), times.get_xlabel(), times.get_ylabel()) == (
+        "lola float32 ieee on some GPU",
+        "shape.M",
+        "time, s",
+    )
+    assert (times.get_xscale(), times.get_yscale(), roof.get_xscale(), roof.get_yscale()) == ("log",) * 4
+    assert [line.get_label() for line in times.get_lines()] == ["torch_eager", "triton:multirow"]
+    for line, around, factor in zip(times.get_lines(), times.collections, (1.0, 0.5), strict=True):
+        assert [tuple(point) for point in line.get_xydata()] == [
+            (m, pytest.approx(factor * m / 64 * 100e-6)) for m in SIZES
+        ]
+        for m in SIZES:
+            ends = [y for x, y in around.get_paths()[0].vertices if x == m]
+            assert [min(ends), max(ends)] == pytest.approx([factor * m / 64 * end * 1e-6 for end in (94, 108)])
+    # 10⁶ FLOPs for each row, 2000 bytes; 64 rows in 100 and in 50 µs
+    assert [line.get_xydata().tolist() for line in roof.get_lines()[:2]] == [
+        [pytest.approx([500, rate])] * 3 for rate in (0.64, 1.28)
+    ]
+    assert [line.get_label() for line in roof.get_lines()[2:]] == ["read 125 GB/s", "product 50 TFLOP/s"]
+    assert (roof.get_xlabel(), roof.get_ylabel()) == ("FLOPs a byte", "TFLOP/s")
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

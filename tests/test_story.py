@@ -9,7 +9,7 @@ from rich.cells import cell_len
 
 from fusebench import discovery
 from fusebench.commands import story as table
-from fusebench.configuration import jobs, schema, story
+from fusebench.configuration import jobs, request, schema, story
 from fusebench.errors import UsageError
 
 KERNELS = discovery.find_kernels(discovery.roots_of())
@@ -77,6 +77,13 @@ def test_the_story_of_the_model_goes_from_naive_hashing_to_fused_kernels():
             )
             assert cell.case.options["until"] == part
     assert len(found.cells) == 8 * 5 + 1 == len({c.id for c in found.cells})
+
+
+def test_the_request_of_a_story_has_its_cells_and_that_of_a_part_its_own():
+    for words in (("experiment=lora_story",), ("experiment=lora_story", "implementation=triton")):
+        asked = request.build("bench", [], composed(*words), KERNELS)
+        assert asked.cells == tuple(told(*words).cells) and asked.cells
+    assert {cell.implementation for cell in asked.cells} == {"triton"}
 
 
 def test_other_keys_hold_for_all_steps_and_implementation_chooses_among_them():

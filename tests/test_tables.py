@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import re
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from samples import GPU, RATES, Now, case, table_of, timed, untimed
@@ -225,6 +227,29 @@ def test_of_reasons_that_differ_in_numbers_the_first_one_is_said_to_be_that(sear
     assert (
         "\n2 × does not fit  it needs 512 KiB (the first of them)\n" in out and "\n2 × does not fit  too odd\n" in out
     )
+
+
+def test_a_heat_map_has_the_best_time_at_each_pair_of_the_tunables_that_matter_most(search, charts, tmp_path):
+    """1 ms × 2 for the larger A, × 6, 1 or 3 for B and × 1.1 for the worse C. A = 128 with B = 8 has no time."""
+    values = {"C": (0, 1), "A": (16, 128), "B": (1, 2, 8)}
+    found = {}
+    for config in (dict(zip(values, one, strict=True)) for one in itertools.product(*values.values())):
+        time_s = 1e-3 * {16: 1, 128: 2}[config["A"]] * {1: 6, 2: 1, 8: 3}[config["B"]] * (1 + config["C"] / 10)
+        bad = config["A"] * config["B"] == 1024
+        record = timed("triton:row", [time_s] * 6, status="failed" if bad else "ok")
+        found[strategies.key(config)] = replace(record, cell=replace(record.cell, config=config))
+    search.records, search.fits = found, msgspec.structs.replace(search.fits, default={"C": 0, "A": 16, "B": 1})
+    results.draw([search], tmp_path / "map.svg")
+    axes, bar = charts[0].axes
+    assert (axes.get_title(), axes.get_xlabel(), axes.get_ylabel()) == (search.study.name, "B", "A")
+    assert bar.get_ylabel() == "best time, s" and axes.images[0].origin == "lower"
+    assert axes.images[0].get_array().filled(0) == pytest.approx(np.array([[6e-3, 1e-3, 3e-3], [12e-3, 2e-3, 0]]))
+    assert [[label.get_text() for label in of.get_ticklabels()] for of in (axes.xaxis, axes.yaxis)] == [
+        ["1", "2", "8"],
+        ["16", "128"],
+    ]
+    written = {text.get_position(): text.get_text() for text in axes.texts}
+    assert written == {(0, 0): "6 ms", (1, 0): "1 ms", (2, 0): "3 ms", (0, 1): "12 ms", (1, 1): "2 ms", (2, 1): ""}
 
 
 def test_only_the_fastest_are_shown_and_the_default(search, capsys):

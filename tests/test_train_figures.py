@@ -226,6 +226,16 @@ def test_the_curve_has_the_losses_and_the_aucs(tmp_path):
     assert len(re.findall(r"<use ", text[text.index('id="line2d', text.index("AUC of the held-out rows")) :])) >= 2
 
 
+def test_the_curve_is_drawn_through_the_losses_and_the_aucs_by_step(tmp_path, charts):
+    """An AUC of 0 is one; where none was asked for is no point."""
+    aucs = {2: 0.0, 4: 0.75}
+    log.draw([log.Line(step, 2 / step, aucs.get(step), 10, 1.0, "ours:fast") for step in (1, 2, 4, 8)], tmp_path)
+    losses, area = charts[0].axes
+    assert losses.get_lines()[0].get_xydata().tolist() == [[1, 2], [2, 1], [4, 0.5], [8, 0.25]]
+    assert area.get_lines()[0].get_xydata().tolist() == [[2, 0], [4, 0.75]]
+    assert (losses.get_ylabel(), area.get_ylabel()) == ("loss (mean cross-entropy)", "AUC of the held-out rows")
+
+
 def test_a_line_that_is_none_is_named_but_for_the_last(tmp_path):
     whole = [log.Line(step, 1.0, None, 10, 1.0, "ours:fast") for step in (1, 2)]
     for line in whole:
@@ -260,6 +270,42 @@ def test_each_stretch_is_a_hundredth_or_a_tenth_of_the_steps_unless_told(data, t
         assert train(data, tmp_path / str(steps), steps=steps) == 0 and seen[-1] == expected
     assert train(data, tmp_path / "told", "log_every=7", "evaluate_every=3", "checkpoint_every=2") == 0
     assert seen[-1] == Every(7, 3, 2)
+
+
+def test_a_run_has_the_cores_the_precision_and_the_dtype_that_are_asked_for(data, tmp_path, monkeypatch):  # noqa: F811
+    """Parameters stay float32 for the step; the forward pass has them in the dtype, as it is measured."""
+    torch = pytest.importorskip("torch")
+    seen = {}
+
+    def run(loop, *_):
+        seen["cores"], seen["precision"] = len(os.sched_getaffinity(0)), torch.get_float32_matmul_precision()
+        for name in ("call", "predict"):
+            made = getattr(loop.trainer, name)
+            monkeypatch.setattr(
+                loop.trainer, name, lambda *given, name=name, made=made: (seen.update({name: given}), made(*given))[1]
+            )
+        loop.trainer.step(next(loop.rows.training(0)))
+        loop.trainer.auc(loop.test)
+        seen["held out"] = loop.test.labels
+        return 0
+
+    monkeypatch.setattr(command, "_run", run)
+    before = torch.get_float32_matmul_precision()
+    try:
+        assert train(data, tmp_path, "precision=tf32", "held_out=65", steps=1) == 0
+        assert (seen["cores"], seen["precision"], len(seen["held out"])) == (1, "high", 128), "whole batches of 64"
+        assert train(data, tmp_path, "dtype=bfloat16", steps=1) == 0
+    finally:
+        torch.set_float32_matmul_precision(before)
+    names = {name: [str(array.dtype).removeprefix("torch.") for array in seen[name]] for name in ("call", "predict")}
+    # dense, ids, labels, tables, offsets, layers; of the forward pass without labels
+    assert names["call"][:5] == ["bfloat16", "int64", "float32", "float32", "int64"] and set(names["call"][5:]) == {
+        "float32"
+    }
+    assert names["predict"][:4] == ["bfloat16", "int64", "bfloat16", "int64"] and set(names["predict"][4:]) == {
+        "bfloat16"
+    }
+    assert [len(seen[name][0]) for name in ("call", "predict")] == [64, program.EVALUATED]
 
 
 def test_a_run_sets_the_environment_of_workers(monkeypatch):

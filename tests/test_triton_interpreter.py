@@ -18,6 +18,7 @@ from triton.language import core, semantic  # noqa: E402
 from triton.runtime import interpreter  # noqa: E402
 
 CHANGED = (  # beside what exchanges names
+    (interpreter, "_patch_lang_tensor"),
     (interpreter, "_get_np_dtype"),
     (core.block_type, "__init__"),
     (core.tensor, "__init__"),
@@ -95,6 +96,25 @@ def test_integers_wrap_as_those_of_a_compiled_kernel_do(quickened):
     assert not sums.any()
 
 
+def count(x, y, n, STEP: tl.constexpr):
+    for i in range(0, n, STEP):
+        tl.store(y + i // STEP, tl.load(x + i) + n)
+
+
+def test_python_counts_by_a_number_that_is_an_array_of_one_element(quickened, monkeypatch):
+    """As Triton 3.6 has it, and NumPy 2.4 does not take."""
+    patch = interpreter._patch_lang_tensor.__closure__[0].cell_contents
+
+    def older(tensor, scope):
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda value: int(str(value.handle.data)))
+
+    monkeypatch.setattr(interpreter, "_patch_lang_tensor", triton_interpreter._with_items(older))
+    x, y = torch.arange(8.0), torch.zeros(4)
+    interpreter.InterpretedFunction(count)[(1,)](x, y, 8, STEP=2)
+    assert y.tolist() == [8, 10, 12, 14] and core.is_builtin(tl.load)
+
+
 def test_twice_is_once(quickened):
     def parts():
         return [getattr(*c) for c in ((interpreter, "_patch_lang"), (interpreter, "_LangPatchScope"), *CHANGED)]
@@ -111,6 +131,26 @@ def test_another_interpreter_is_left_alone(monkeypatch):
     assert not [name for name in vars(other) if not name.startswith("__")]
     monkeypatch.delitem(sys.modules, "triton.runtime.interpreter")
     triton_interpreter.quicken()
+
+
+def test_blocks_of_one_shape_share_it(quickened):
+    one, other = (core.tensor(None, core.block_type(core.int32, [4, 2])) for _ in range(2))
+    assert one.shape is other.shape and one.type.shape is other.type.shape and one.numel == other.numel == 8
+
+
+def test_blocks_that_have_more_than_is_known_are_left_as_they_are(quickened, monkeypatch):
+    monkeypatch.undo()
+    init = core.tensor.__init__
+
+    def with_more(self, handle, type):
+        init(self, handle, type)
+        self.more = 1
+
+    for place, name in CHANGED:
+        monkeypatch.setattr(place, name, getattr(place, name))
+    monkeypatch.setattr(core.tensor, "__init__", with_more)
+    triton_interpreter._keep_shapes(core)
+    assert core.tensor.__init__ is with_more
 
 
 def test_what_is_computed_is_the_same_bit_for_bit(quickened, monkeypatch):

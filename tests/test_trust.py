@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -24,7 +25,7 @@ from fusebench.timing.plan import Plan
 from fusebench.timing.summary import TimedBatch
 from fusebench.timing.yardstick import Rates
 from fusebench.untouched import Untouched
-from fusebench.workers import protocol, second_clock, state
+from fusebench.workers import outputs, protocol, second_clock, state
 from fusebench.workers.pool import Unasked
 from fusebench.workers.protocol import MeasureRate, Refused, Release, TimeCell
 
@@ -99,32 +100,27 @@ def test_an_answer_that_nobody_asked_for_fails_a_cell_when_it_is_let_go(tmp_path
     assert record.timing is None and pool.events[-1][0] == "drop"
 
 
-def test_functions_are_compared_by_themselves_and_by_their_code():
-    def kept():
-        return 1
+def test_functions_are_compared_by_themselves_and_by_their_code(monkeypatch):
+    def other(*_):
+        return None
 
-    def other():
-        return 2
-
-    def seen(**codes):
-        return state.Functions(
-            {f"m.{name}": {"kept": kept}.get(name, other) for name in codes},
-            {f"m.{n}": c for n, c in codes.items() if c},
-        )
-
-    before = seen(kept=kept.__code__, gone=other.__code__)
-    after = seen(kept=kept.__code__, new=other.__code__)
-    assert state.replaced(before, after) == ("m.gone",)
-    for code in (other.__code__, None):
-        assert state.replaced(seen(kept=code), after) == ("m.kept",)
-    assert state.replaced(seen(), after) == state.replaced(seen(kept=None), seen(kept=None)) == ()
+    seen = state.Names()
+    seen.look()
+    monkeypatch.setattr(outputs.overlap, "__code__", other.__code__)
+    assert seen.replaced() == ("fusebench.workers.outputs.overlap",)
+    monkeypatch.setattr(outputs, "spans", other)
+    assert set(seen.replaced()) == {"fusebench.workers.outputs.overlap", "fusebench.workers.outputs.spans"}
+    monkeypatch.undo()
+    assert seen.replaced() == ()
 
 
 def test_the_harness_s_own_functions_are_among_those_that_are_compared():
-    found = state.functions()
-    names = {"time.perf_counter_ns", "builtins.min", "fusebench.timing.cpu.time", "fusebench.workers.outputs.fault",
-             "fusebench.timing.samples.Ring.__getitem__"}  # fmt: skip
-    assert names <= set(found.values) and state.replaced(found, state.functions()) == ()
+    found = state.Names()
+    found.look()
+    names = {f"{owner}.{name}" for owner, (_, held) in found.held.items() for name in held}
+    assert {"time.perf_counter_ns", "builtins.min", "fusebench.timing.cpu.time", "fusebench.workers.outputs.fault",
+            "fusebench.timing.samples.Ring.__getitem__"} <= names  # fmt: skip
+    assert found.replaced() == ()
 
 
 # Files
@@ -239,6 +235,23 @@ def test_within_this_process_there_is_no_other_clock():
 
 def test_what_waits_for_a_core_is_read_from_the_kernel_or_nothing():
     assert second_clock._waited_s(os.getpid()) >= 0 and second_clock._waited_s(2**22 + 1) >= 0
+
+
+def test_the_kernel_counts_waiting_in_ns_behind_the_time_that_threads_ran(tmp_path, monkeypatch):
+    """Of this thread, and of those of the worker that live."""
+    monkeypatch.setattr(second_clock, "Path", lambda path: Path(path.replace("/proc", str(tmp_path))))
+    assert (second_clock._waited_s(7), second_clock._last_task()) == (0, 0), "a kernel that does not count"
+    counts = {
+        "thread-self": "9000000000 500000000 3",
+        "7/task/7": "8000000000 1250000000 2",
+        "7/task/8": "1 250000000 1",
+        "7/task/9": "",
+    }
+    for place, text in counts.items():
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "schedstat").write_text(text)
+    (tmp_path / "loadavg").write_text("0.10 0.20 0.30 2/345 6789\n")
+    assert (second_clock._waited_s(7), second_clock._last_task()) == (2.0, 6789)
 
 
 def test_a_median_that_the_parent_s_clock_contradicts_is_implausible():

@@ -80,7 +80,7 @@ def test_entries_replace_those_of_the_same_key_and_stand_a_line_each(tmp_path):
         ("float16", 1024): 7, ("float16", 2048): 2048, ("bfloat16", 1024): 1024
     }  # fmt: skip
     text = (tmp_path / tuned.FILE).read_text()
-    assert len(text.splitlines()) == 5 and json.loads(text)
+    assert text.count('\n{"implementation"') == 3 and len(json.loads(text)) == 1, "their files are the same"
     tuned.write(tmp_path, [])
     assert (tmp_path / tuned.FILE).read_text() == text and [f.name for f in tmp_path.iterdir()] == [tuned.FILE]
 
@@ -89,7 +89,17 @@ def test_a_folder_without_a_file_has_no_entries(tmp_path):
     assert tuned.read(tmp_path) == []
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", '[{"variant": "row"}]', "[3]"])
+def test_entries_of_one_implementation_at_one_time_have_their_files_in_common(tmp_path):
+    """An entry that was tuned after a change has the files as they are then; the others stay stale."""
+    old, new = {"b.cu": "1", "a.py": "2"}, {"a.py": "3", "b.cu": "1"}
+    tuned.write(tmp_path, [entry(files=old), entry(M=2048, files=old), entry(M=512, files=old)])
+    tuned.write(tmp_path, [entry({"m": 7}, M=2048, files=new)])
+    assert {e.sizes["M"]: e.files for e in tuned.read(tmp_path)} == {512: old, 1024: old, 2048: new}
+    groups = json.loads((tmp_path / tuned.FILE).read_text())
+    assert sorted((g["files"]["a.py"], len(g["entries"])) for g in groups) == [("2", 2), ("3", 1)]
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", '[{"variant": "row"}]', "[3]", '[{"files": {}}]'])
 def test_a_file_that_is_none_is_named_and_left_alone(tmp_path, text):
     (tmp_path / tuned.FILE).write_text(text)
     with pytest.raises(UsageError, match=r"tuned\.json cannot be read: .*; repair it, or remove it and tune again"):

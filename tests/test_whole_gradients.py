@@ -32,11 +32,11 @@ def small_is_large(monkeypatch):
     """The reference imports kernel.py by name, and other tests look for kernels elsewhere."""
     discovery.use_roots([discovery.HOME])
     for name, value in {"JUDGED_ELEMENTS": 50, "DRAWN_ELEMENTS": 200}.items():
-        monkeypatch.setattr(f"fusebench.parity.judge.{name}", value)
+        monkeypatch.setattr(f"fusebench.parity.view.{name}", value)
 
 
 @pytest.fixture
-def verdict(tmp_path):
+def verdict(tmp_path, monkeypatch):
     """The verdict on the right outputs of a kernel, of which one element has another value: verdict(kernel, sizes, …)."""
 
     def judged(name, sizes, dtype="float32", mode="backward", device="cuda", wrong=None, worker=None):
@@ -45,8 +45,9 @@ def verdict(tmp_path):
         data = CaseData(
             kernel.mathematics, Cell(case, "torch_eager", "default"), tmp_path, Settings(device, rows_seed=1), Clock()
         )
-        judge = Judge(kernel.mathematics, case, data.sets[0])
-        judge.large, judge.most, judge.judged = False, {}, None
+        with monkeypatch.context() as m:
+            m.setattr("fusebench.parity.view.JUDGED_ELEMENTS", np.inf)
+            judge = Judge(kernel.mathematics, case, data.sets[0])
         outputs = [
             stored(o, judge.dtype(n)).astype(numpy_dtype(judge.dtype(n))) for n, o in enumerate(judge.reference())
         ]
@@ -66,13 +67,13 @@ def verdict(tmp_path):
 ])  # fmt: skip
 def test_a_gpu_compares_every_element(verdict, name, sizes, mode):
     found, judge, outputs = verdict(name, sizes, mode=mode)
-    assert judge.most and found.ok and not found.unseen, found.reason()
+    assert judge.view.most and found.ok and not found.unseen, found.reason()
     assert found.checked == sum(o.size for o in outputs)
 
 
 def test_one_wrong_element_that_was_not_drawn_is_found(verdict):
     _, judge, outputs = verdict("lora_linear", LORA)
-    assert judge.most[1] == (0, 8) and judge.drawn[1].size == 8, "of dW (K, N) 8 of 40 rows"
+    assert judge.view.most[1] == (0, 8) and judge.drawn[1].size == 8, "of dW (K, N) 8 of 40 rows"
     row = next(r for r in range(outputs[1].shape[0]) if r not in judge.drawn[1])
     found, _, _ = verdict("lora_linear", LORA, wrong=(1, (row, 3), 1 + 2.0**-12))
     assert (
@@ -86,7 +87,7 @@ def test_a_row_of_a_table_that_a_step_leaves_may_not_change(verdict):
     _, judge, outputs = verdict("dlrm_train", "odd", mode="forward")
     number, table = next(
         (n, a)
-        for n in judge.most
+        for n in judge.view.most
         for a in judge.arrays.values()
         if (same := _left(outputs[n], a)).any() and not same.all()
     )
@@ -104,7 +105,7 @@ def _left(output, before):
 def test_of_tables_rows_that_got_a_gradient_are_drawn(verdict):
     """Few of the rows of a large table do, and where nothing is computed nothing can be wrong by rounding."""
     _, judge, outputs = verdict("embedding", TABLES | {"V": 4000})
-    (axis, most), drawn = judge.most[0], judge.drawn[0]
+    (axis, most), drawn = judge.view.most[0], judge.drawn[0]
     assert outputs[0].shape[axis] >= 4000 and most - 5 < len(drawn) <= most
     hit = [bool(np.take(outputs[0], row, axis).any()) for row in drawn]
     assert most // 2 <= sum(hit) < most
@@ -170,7 +171,7 @@ def test_many_draws_are_made_of_few_heads_and_few_of_all(verdict, monkeypatch, e
     found, judge, outputs = verdict("padded_attention", HEADS)
     del evaluated_heads[0]  # what made the outputs
     assert found.ok and found.checked == sum(o.size for o in outputs) and not found.unseen
-    assert judge.judged[0] == 0 and len(judge.judged) == 2, "the first, and one that nobody knows before"
+    assert judge.view.judged[0] == 0 and len(judge.view.judged) == 2, "the first, and one that nobody knows before"
     assert sum(evaluated_heads) == 17 * 2 + 5 * 9, "16 draws and the exact value of two, 4 draws of all nine"
     assert max(evaluated_heads) == min(9, chunk)
 
@@ -185,7 +186,7 @@ def test_one_wrong_element_of_any_head_is_found(verdict, device, number, head):
 
 
 def test_a_cpu_looks_at_heads_that_are_drawn_and_unlike_and_says_of_how_many_it_did_not(verdict, monkeypatch):
-    monkeypatch.setattr("fusebench.parity.judge.CPU_ELEMENTS", 3000)
+    monkeypatch.setattr("fusebench.parity.view.CPU_ELEMENTS", 3000)
     worker = Worker()
     found, _, _ = verdict("padded_attention", HEADS, device="cpu", worker=worker)
     asked = next(m.asked for m in worker.asked if isinstance(m, protocol.CheckRows))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
@@ -47,9 +48,14 @@ def configure(precision: str) -> None:
 
 
 def settings() -> dict[str, Any]:
-    """JAX's whole configuration."""
+    """The whole configuration of JAX, and of Flax where it is loaded."""
     limit = {"persisting L2 bytes": persisting.raised()} if jax.default_backend() == "gpu" else {}
-    return {**limit, **{f"jax.config {name}": value for name, value in jax.config.values.items()}}
+    flax = getattr(getattr(sys.modules.get("flax"), "config", None), "_values", {})
+    return {
+        **limit,
+        **{f"jax.config {name}": value for name, value in jax.config.values.items()},
+        **{f"flax.config {name}": value for name, value in flax.items()},
+    }
 
 
 def put(array: np.ndarray, device: Device) -> jax.Array:

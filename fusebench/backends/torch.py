@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import itertools
+import os
 import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -23,7 +27,10 @@ MODULES = ("torch",)
 REQUIRES = {"torch": "torch"}
 ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 EXPECTED = ("error_on_recompile",)  # to be set by who compiles
-CONFIGURATIONS = ("torch._inductor.config", "torch._dynamo.config")
+ASSEMBLER = "TRITON_PTXAS_PATH"
+_assembler_at_start = os.environ.get(ASSEMBLER)
+NO_SWITCHES = ("_set_thread_name",)
+DEFAULT = SimpleNamespace(stance="default")
 FLUSH_BYTES = 256 * 2**20  # five times an H200's L2
 _scratch: dict[str, torch.Tensor] = {}
 _before = {"bytes": 0}
@@ -43,8 +50,9 @@ def start(device: str) -> Device:
 
 
 def configure(precision: str) -> None:
-    """Fresh compiler state, and float32 products in IEEE float32 or TF32: Torch and JAX default differently."""
+    """Fresh compilers, and float32 products in IEEE float32 or TF32: Torch and JAX default differently."""
     _forget_compiled()
+    _forget_assembler()
     torch.set_float32_matmul_precision("highest" if precision == "ieee" else "high")
     # cuBLAS may split a 16-bit sum over K into partial sums of 16 bits; the contract says float32
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -54,49 +62,70 @@ def configure(precision: str) -> None:
 
 
 def settings() -> dict[str, Any]:
-    """Threads, defaults, and the switches of precision and determinism."""
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    """Threads, defaults, the switches of precision and determinism, hooks of all modules, and what was set of Torch's compiler."""
+    matmul = torch.backends.cuda.matmul
     asked = {
         "torch threads": torch.get_num_threads,
+        "torch threads between operators": torch.get_num_interop_threads,
         "torch default dtype": torch.get_default_dtype,
         "torch default device": torch.get_default_device,
         "torch float32 matmul precision": torch.get_float32_matmul_precision,
         "torch matmul.allow_tf32": lambda: matmul.allow_tf32,
-        "torch matmul.allow_bf16_reduced_precision_reduction": lambda: matmul.allow_bf16_reduced_precision_reduction,
-        "torch matmul.allow_fp16_reduced_precision_reduction": lambda: matmul.allow_fp16_reduced_precision_reduction,
-        "torch cudnn.allow_tf32": lambda: cudnn.allow_tf32,
-        "torch cudnn.enabled": lambda: cudnn.enabled,
-        "torch cudnn.benchmark": lambda: cudnn.benchmark,
-        "torch cudnn.deterministic": lambda: cudnn.deterministic,
-        "torch deterministic algorithms": torch.get_deterministic_debug_mode,
         "torch gradients": torch.is_grad_enabled,
         "torch inference mode": torch.is_inference_mode_enabled,
         "torch anomaly detection": torch.is_anomaly_enabled,
+        "torch hooks of saved tensors": lambda: torch._C._autograd._top_saved_tensors_default_hooks(True),
+        "torch profiler": lambda: torch.autograd._profiler_enabled(),
         "torch autocast": lambda: [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
-        "torch mkldnn": lambda: torch.backends.mkldnn.enabled,
+        "torch opt_einsum": lambda: torch.backends.opt_einsum.enabled,
         "torch attention": lambda: [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ATTENTION],
-        **{f"{name} set": functools.partial(_set_by_hand, name) for name in CONFIGURATIONS},
+        "torch compiler's stance": lambda: _dynamo("_stance", DEFAULT).stance,
+        **{f"torch {name.strip('_')}": get for name, get in _switches().items()},
+        "torch compiler's configuration": _set_by_hand,
     }
     if torch.cuda.is_initialized():
         asked["persisting L2 bytes"] = persisting.raised
-    return {name: _setting(get) for name, get in asked.items()}
+    modules = vars(torch.nn.modules.module)
+    hooks = {
+        n: len(found) for n, found in modules.items() if n.startswith("_global_") and isinstance(found, dict) and found
+    }
+    return {name: _setting(get) for name, get in asked.items()} | {"torch hooks of modules": hooks}
 
 
-def _set_by_hand(module: str) -> list[str]:
-    """What of the configuration of Torch's compiler was set in this process."""
-    set_ = []
-    for name, entry in getattr(sys.modules.get(module), "_config", {}).items():
-        found = getattr(entry, "user_override", None)
-        value = found.get(UNSET) if isinstance(found, ContextVar) else found
-        if value is not UNSET and value != entry.default and name not in EXPECTED:
-            set_.append(f"{name}={value}")
+@functools.cache
+def _switches() -> dict[str, Callable[[], Any]]:
+    """What of Torch's own switches one can set and get, by name: those whose value is a plain one."""
+    found = {}
+    for name, kind in itertools.product((n for n in dir(torch._C) if n.startswith("_set_")), ("_get_", "_is_")):
+        get = getattr(torch._C, name.replace("_set_", kind, 1), None)
+        if callable(get) and name not in NO_SWITCHES:
+            with contextlib.suppress(Exception):  # one of something else, which it is to be given
+                if isinstance(get(), bool | int | str | None):
+                    found[name.removeprefix("_set_")] = get
+    return found
+
+
+def _dynamo(name: str, otherwise: Any) -> Any:
+    """What Torch's compiler calls so, where it is loaded."""
+    return getattr(sys.modules.get("torch._dynamo.eval_frame"), name, otherwise)
+
+
+def _set_by_hand() -> list[str]:
+    """What was set in this process of the modules that hold a configuration, as far as they are loaded."""
+    set_, modules = [], [(n, m) for n, m in list(sys.modules.items()) if type(m).__name__.startswith("ConfigModule")]
+    for module, configuration in modules:
+        for name, entry in vars(configuration)["_config"].items():
+            found = getattr(entry, "user_override", UNSET)
+            value = found.get(UNSET) if isinstance(found, ContextVar) else found
+            if value is not UNSET and value != entry.default and name not in EXPECTED:
+                set_.append(f"{module}.{name}={value}")
     return set_
 
 
 def _setting(get: Callable[[], Any]) -> Any:
     try:
         return get()
-    except RuntimeError:  # of Torch's old names where a new one says something else
+    except Exception:  # of Torch's old names where a new one says something else, and of a release that lacks it
         return "mixed"
 
 
@@ -317,3 +346,15 @@ def product_call(n: int, dtype: str, device: Device) -> tuple[Any, Sequence[Any]
 def _forget_compiled() -> None:
     if "torch._dynamo" in sys.modules:  # to load it for nothing takes seconds
         torch.compiler.reset()
+
+
+def _forget_assembler() -> None:
+    """Torch's compiler for GPUs points Triton at Torch's own ptxas, once in a process and for all that is compiled later: the programs of
+    Triton that follow get theirs again, and what Torch compiles next gets Torch's."""
+    compiling = sys.modules.get("torch._inductor.runtime.compile_tasks")
+    if pointing := getattr(compiling, "_set_triton_ptxas_path", None):
+        pointing.cache_clear()
+    if _assembler_at_start is None:
+        os.environ.pop(ASSEMBLER, None)
+    else:
+        os.environ[ASSEMBLER] = _assembler_at_start

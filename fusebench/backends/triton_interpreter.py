@@ -1,4 +1,4 @@
-"""Triton's interpreter without what it repeats for nothing: half of its time and more."""
+"""Triton's interpreter without what it repeats for nothing, half of its time and more, and with NumPy as it is today."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ def quicken() -> None:
     It exchanges the functions of `triton.language` for its own at each call of a device function, `tl.sum` among them, and not only
     at each launch: a walk over some thousand names each time. It looks for an overflow behind each integer operation, in
     seven others, which compiled kernels do not. It checks and wraps the shape of each block and of its type, and makes a table of all
-    dtypes to look one up. A release of Triton in which these have other names is left as it is.
+    dtypes to look one up. Its numbers are arrays of one element, which Triton before 3.7 asks NumPy to take for Python's: NumPy 2.4 refuses.
+    A release of Triton in which these have other names is left as it is.
     """
     interpreter: Any = sys.modules.get("triton.runtime.interpreter")
     scope, patch = (getattr(interpreter, name, None) for name in ("_LangPatchScope", "_patch_lang"))
     if scope is not None and patch is not None and patch.__module__ != __name__:
         interpreter._patch_lang = _once_a_launch(interpreter, scope, patch)
+        interpreter._patch_lang_tensor = _with_items(interpreter._patch_lang_tensor)
     builder: Any = getattr(interpreter, "interpreter_builder", None)
     if getattr(getattr(builder, "options", None), "sanitize_overflow", False):
         builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)
@@ -55,6 +57,16 @@ def _once_a_launch(interpreter: Any, scope: Any, patch: Callable[[Any], Any]) ->
 
     interpreter._LangPatchScope = Scope
     return patch_once
+
+
+def _with_items(patch: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """`patch`, which lets Python count by a number of Triton, whatever shape its array has."""
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda value: int(value.handle.data.item()))
+
+    return patch_tensor
 
 
 def _by_name(language: Any, dtype_of: Callable[[Any], Any]) -> Callable[[Any], Any]:

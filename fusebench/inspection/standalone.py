@@ -119,7 +119,7 @@ def _config(
 
 
 def _write_reference(folder: Path, judge: Judge, points: Sequence[str]) -> None:
-    arrays: dict[str, np.ndarray] = {} if judge.judged is None else {"rows": np.asarray(judge.judged)}
+    arrays: dict[str, np.ndarray] = {} if judge.view.judged is None else {"rows": np.asarray(judge.view.judged)}
     for number, (exact, budget) in enumerate(zip(judge.reference(), judge.allowed(points), strict=True)):
         arrays |= {f"exact{number}": exact, f"limit{number}": np.broadcast_to(budget.limit, exact.shape)}
     np.savez_compressed(folder / "reference.npz", **arrays)  # type: ignore[arg-type]

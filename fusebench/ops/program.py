@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusebench import discovery
+from fusebench.backends import triton_interpreter
 from fusebench.cases import check_name, make_case, option_value, positive
 from fusebench.contract import DTYPES, Case
 from fusebench.discovery import Kernel
@@ -122,6 +123,7 @@ def built(of: Wanted) -> Program:
     own = kernel.implementations[of.implementation]
     _check(of, own.missing())
     module = discovery.load_implementation(of.kernel, of.implementation)
+    triton_interpreter.quicken()
     device = importlib.import_module(f"fusebench.backends.{own.backend}").start(of.device)
     skip, fits = getattr(module, "skip", lambda *_: None), getattr(module, "fits", lambda *_: None)
     reasons = {}

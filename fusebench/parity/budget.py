@@ -77,17 +77,17 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
         if dtype not in FORMATS:
             reach = np.zeros_like(reach)  # an integer is right or wrong
         ends = [stored(value, dtype) for value in (*draws, staged, exact)]
-        deviation, figures = all_together(exact, ends[:-1], squares, neighbours, alike, dtype)
+        nonfinite = {
+            value: where
+            for value in (np.inf, -np.inf, np.nan)
+            if (where := np.logical_or.reduce([equal(end, value) for end in ends])).any()
+        }
+        deviation, figures = all_together(exact, ends[:-1], squares, neighbours, alike, dtype, nonfinite)
     few, wide, drawn = FEW / max(exact.size, 1), prediction(len(draws)), figures[:-1]
     widths = (
         wide * float(np.std([f.rms for f in drawn], ddof=1)) + few,
         wide * float(np.std([f.mean for f in drawn], ddof=1)) + few,
     )
-    nonfinite = {
-        value: where
-        for value in (np.inf, -np.inf, np.nan)
-        if (where := np.logical_or.reduce([equal(end, value) for end in ends])).any()
-    }
     return Budget(
         reach, limit_of(exact, reach, dtype), deviation, *limits(figures, widths), beyond, alike, widths, nonfinite
     )  # fmt: skip
@@ -111,28 +111,36 @@ def _beside_still(moving: Budget, still: np.ndarray, exact: np.ndarray, dtype: s
         found[~still] = values
         return found
 
+    beside = spacing(exact, dtype) / math.sqrt(12)
+    rounded = together(
+        errors(stored(exact, dtype), exact)[still], beside[still]
+    )  # nothing but the output's own rounding
     share = 1 - float(still.mean())
-    low, high = moving.mean_limits
+    low, high = (limit * share + float(rounded.total) / exact.size for limit in moving.mean_limits)
     return replace(
         moving,
         reach=among(moving.reach, np.zeros(exact.shape)),
         limit=among(moving.limit, spacing(exact, dtype) / 2),
-        deviation=among(moving.deviation, spacing(exact, dtype) / math.sqrt(12)),
-        rms_limit=moving.rms_limit * math.sqrt(share),
-        mean_limits=(low * share, high * share),
+        deviation=among(moving.deviation, beside),
+        rms_limit=math.sqrt(moving.rms_limit**2 * share + float(rounded.squares) / exact.size),
+        mean_limits=(low, high),
         nonfinite={value: among(where, np.zeros(exact.shape, bool)) for value, where in moving.nonfinite.items()},
     )
 
 
 def all_together(
-    exact: Any, ends: Sequence[Any], squares: Sequence[Any], neighbours: Neighbours, alike: float, dtype: str
-) -> tuple[Any, list[Sums]]:
+    exact: Any, ends: Sequence[Any], squares: Sequence[Any], neighbours: Neighbours, alike: float, dtype: str,
+    nonfinite: Mapping[float, Any],
+) -> tuple[Any, list[Sums]]:  # fmt: skip
     """The standard deviation of each element's error, and error ÷ it together: of each draw and of the staged evaluation. `ends`
-    are these as they are stored, `squares` those of the draws' errors before.
+    are these as they are stored, `squares` those of the draws' errors before, `nonfinite` where overflow on the way may leave what.
 
-    A draw is held against the others alone: its own share would hide how far it is off.
+    A draw is held against the others alone: its own share would hide how far it is off. An element that may overflow has no
+    finite deviation: a program that it does not overflow in may err there by what no draw shows.
     """
     draws, stepped = len(squares), spacing(exact, dtype) ** 2 / 12
+    for where in nonfinite.values():
+        stepped = np.where(where & np.isfinite(exact), np.inf, stepped)
     total = sum(squares[1:], squares[0])
     deviation = np.sqrt(moderated(total / draws, neighbours, draws, alike) + stepped)
     figures = []

@@ -136,9 +136,9 @@ def _in_parts(asked: Asked, arrays: Sequence[np.ndarray], device: str, draws: in
     """The evaluations of the rows of `asked`, of slices as many at a time as memory holds."""
     formula, inputs, seed = formula_of(asked), inputs_of(asked, arrays, device), asked.seed + JUDGED_SEED
     rows = None if asked.rows is None else np.array(asked.rows)
-    chunks = [rows]
+    chunks: Sequence[np.ndarray | None] = [rows]
     if rows is not None and asked.sliced:
-        chunks = list(chunks_of(rows, elements_of_a_row(asked, formula, rows, inputs), device))
+        chunks = chunks_of(rows, elements_of_a_row(asked, formula, rows, inputs), device)
     parts = [  # what all elements of a draw share is the same in each
         evaluations_of(asked, formula, inputs(some), some, Random(device, seed + n, seed), draws)
         for n, some in enumerate(chunks)
@@ -228,7 +228,10 @@ def _evaluated(
         deviation, figures = None, list[Sums]()
         if keep:
             ends, squares = ([part(value) for value in values] for values in (of_output.ends, of_output.squares))
-            deviation, figures = all_together(of_moving, ends, squares, neighbours, asked.alike[number], dtype)
+            overflow = {value: part(where) for value, where in of_output.overflow.items()}
+            deviation, figures = all_together(
+                of_moving, ends, squares, neighbours, asked.alike[number], dtype, overflow
+            )
             deviation = deviation.astype(np.float32)
         chosen = np.arange(exact.shape[asked.output_axes[number]] if exact.ndim else 1) if rows is None else rows
         yield Expected(chosen, exact, limit.astype(np.float32), of_output.overflow, deviation, figures, moving)

@@ -42,6 +42,7 @@ def measure(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Se
             waited, began = state.waited_s(), time.perf_counter()
             continue
         samples.time.append(took / samples.run)
+        samples.draw(ring, places[-1], waiting[-1], outputs[-1])  # those before it may be in the same buffer
         for place, arguments, output in zip(places, waiting, outputs, strict=True):
             if place == kept:
                 samples.arguments, samples.output = arguments, output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,13 +22,15 @@ TARGET_SAMPLES = 20  # a narrow interval of fewer may be luck, and so may one of
 SLOW_SAMPLES = 3  # of calls that take the whole budget each
 CONFIDENCE = 0.95
 COPIES_BYTES = 4 * 2**30  # of inputs that wait for their calls at one time
+DRAWN = 4  # of the timed calls on a CPU: of what half of them do not do, that all of these do it has a chance of 6 %
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Ring:
     """The input sets of a cell. `ring[i]` are arguments that no call has seen: copies of set i's inputs at the places in
     `copied`, so that a call may overwrite or donate them, and cannot remember a result by where its input lies; `place`, where
-    it is given, makes them of a set; `ready` adds what the call needs besides, of `ready_bytes`. The output of the last timed call on set `kept` is kept, by default the last set."""
+    it is given, makes them of a set; `ready` adds what the call needs besides, of `ready_bytes`. The output of the last timed call on set `kept` is kept, by default the last set;
+    beside it, where outputs are `taken` as the clock stops, what that makes of the arguments and the output of calls that are drawn."""
 
     sets: Sequence[Sequence[Any]]
     copied: frozenset[int]
@@ -36,6 +39,7 @@ class Ring:
     kept: int | None = None
     ready: Callable[[list[Any]], list[Any]] | None = None
     ready_bytes: int = 0
+    taken: Callable[[Sequence[Any], Any], Any] | None = None
 
     def __len__(self) -> int:
         return len(self.sets)
@@ -59,7 +63,7 @@ class Ring:
         return sum(int(self.sets[0][place].nbytes) for place in self.copied) + self.ready_bytes
 
 
-@dataclass
+@dataclass(slots=True)
 class Samples:
     """Times in seconds, one a call (sustained: the mean of each run of calls).
 
@@ -88,6 +92,17 @@ class Samples:
     # of the last timed call on the set of the ring that is kept
     arguments: Sequence[Any] = ()
     output: Any = None
+    # of calls that were drawn: the set, the arguments, and what was taken of the output when the clock had stopped
+    drawn: list[tuple[int, Sequence[Any], Any]] = field(default_factory=list)
+
+    def draw(self, ring: Ring | Sequence[Sequence[Any]], place: int, arguments: Sequence[Any], output: Any) -> None:
+        """Takes what the last timed call gave with such a chance that of all samples each is drawn as likely as any other."""
+        if not isinstance(ring, Ring) or ring.taken is None:
+            return
+        most = together(ring, DRAWN)
+        at = len(self.drawn) if len(self.drawn) < most else secrets.randbelow(len(self.time))
+        if at < most:
+            self.drawn[at : at + 1] = [(place, arguments, ring.taken(arguments, output))]
 
     def summary(self) -> Timing:
         """What a record keeps: the raw samples, their quartiles and the interval of their median."""

@@ -33,7 +33,9 @@ def answer(bench: Any, request: protocol.Request) -> protocol.Message:
         return bench.do(request)
     except outputs.Unfit as unfit:
         return protocol.Refused("failed", str(unfit))
-    except (Exception, SystemExit) as error:  # an implementation may raise anything; the cell fails, the worker lives
+    except KeyboardInterrupt:  # the user's, in an inline worker
+        raise
+    except BaseException as error:  # an implementation may raise anything; the cell fails, the worker lives
         failed = describe(error)
         full = NO_SPACE in failed.traceback and _is_full(getattr(request, "folder", "."))
         if isinstance(error, StorageError) or full:

@@ -15,9 +15,10 @@ class Unfit(Exception):
 
 
 def as_list(output: Any) -> list[Any]:
-    """The outputs of a call. A tuple or list that is iterated in a way of its own counts as one, and is no array."""
-    plain = isinstance(output, tuple | list) and type(output).__iter__ in (tuple.__iter__, list.__iter__)
-    return list(output) if plain else [output]
+    """The outputs of a call. A tuple or list that is iterated in a way of its own counts as one, and is no array; of one that is made of
+    another class, such as a named tuple, no other method is asked."""
+    kind = next((k for k in (tuple, list) if issubclass(type(output), k)), None)
+    return list(kind.__iter__(output)) if kind and type(output).__iter__ is kind.__iter__ else [output]
 
 
 def written_bytes(output: Any) -> int:

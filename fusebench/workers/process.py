@@ -5,8 +5,11 @@ does, and how floats are computed. Each takes microseconds to read; what a frame
 from __future__ import annotations
 
 import _thread
+import contextlib
 import faulthandler
 import gc
+import locale
+import logging
 import os
 import resource
 import signal
@@ -22,10 +25,14 @@ import numpy as np
 
 # Variables that Python, its libraries, frameworks, their compilers and drivers read, but for those that frameworks set themselves.
 VARIABLES = (
-    "ATEN_", "BLIS_", "CUBLAS_", "CUDA_", "DNNL_", "FUSEBENCH_", "GOMP_", "HOME", "JAX_", "KMP_", "LD_", "MALLOC_", "MKL_", "NUMEXPR_",
-    "NVIDIA_", "OMP_", "ONEDNN_", "OPENBLAS_", "PATH", "PYTHON", "PYTORCH_", "TMPDIR", "TORCH", "TRITON_", "XLA_",
+    "ATEN_", "BLIS_", "CC", "CFLAGS", "CPATH", "CPLUS_", "CUBLAS_", "CUDA_", "CXX", "C_INCLUDE_PATH", "DNNL_", "FLAX_", "FUSEBENCH_", "GLIBC_",
+    "GOMP_", "HOME", "JAX_", "KMP_", "LANG", "LC_", "LDFLAGS", "LD_", "LIBRARY_PATH", "MALLOC_", "MKL_", "NUMEXPR_", "NVIDIA_", "OMP_",
+    "ONEDNN_", "OPENBLAS_", "PATH", "PYTHON", "PYTORCH_", "TBB_", "TEMP", "TMP", "TORCH", "TRITON_", "TZ", "XDG_", "XLA_",
 )  # fmt: skip
-THEIRS = ("CUDA_MODULE_LOADING", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TRITON_CACHE_DIR")
+THEIRS = (
+    "CUDA_MODULE_LOADING", "CUDA_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCH_WARM_POOL", "TRITON_CACHE_DIR",
+    "TRITON_LIBDEVICE_PATH", "TRITON_PTXAS_PATH",
+)  # fmt: skip
 # Torch's compiler keeps threads for its processes, which wait while nothing is compiled, and Python one for shared memory.
 COMPILERS = ("torch._inductor", "tqdm._monitor")
 HELPERS = (b"torch._inductor", b"torch/_inductor", b"resource_tracker")
@@ -36,13 +43,17 @@ LIMITS = {
 TIMERS = {name: getattr(signal, name) for name in ("ITIMER_REAL", "ITIMER_VIRTUAL", "ITIMER_PROF")}
 RECURSIONS = 1000  # Python's own limit, which Torch's compiler raises
 STREAMS = ("stdin", "stdout", "stderr")
+# What the kernel says of a process: signals that are held back, memory that stays where it is, rights that are given away.
+FIELDS = {"Umask": "umask", "SigBlk": "signals held back", "NoNewPrivs": "rights given away", "Seccomp": "system calls forbidden",
+          "THP_enabled": "large pages"}  # fmt: skip
+FILES = {"oom_score_adj": "who is ended first", "timerslack_ns": "slack of timers"}
 
 
 def read() -> dict[str, Any]:
     """The state of this process by name; what is equal is the same state."""
     return {
         "CPU affinity": sorted(os.sched_getaffinity(0)), "niceness": os.getpriority(os.PRIO_PROCESS, 0),
-        "live threads": _threads(), "live processes": _children(), **_of_kernel(), **_of_python(), **_floats(),
+        "live threads": _threads(), "live processes": _children(), **_of_tasks(), **_of_kernel(), **_of_python(), **_floats(),
         **{f"variable {n}": value for n, value in os.environ.items() if n.startswith(VARIABLES) and n not in THEIRS},
     }  # fmt: skip
 
@@ -52,13 +63,37 @@ def end_watchdogs() -> None:
     faulthandler.cancel_dump_traceback_later()
 
 
+def _of_tasks() -> dict[str, Any]:
+    """The policy of this thread, and what other threads have for themselves, those of libraries among them: a pool keeps the cores that its
+    first thread was given."""
+    others = set()
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # it has ended
+            others.add(_scheduled(int(task.name)))
+    return {
+        "policy": os.sched_getscheduler(0),
+        "threads with cores, niceness or policy of their own": sorted(others - {_scheduled(0)}),
+    }
+
+
+def _scheduled(thread: int) -> tuple[tuple[int, ...], int, int]:
+    cores = tuple(sorted(os.sched_getaffinity(thread)))
+    return cores, os.getpriority(os.PRIO_PROCESS, thread), os.sched_getscheduler(thread)
+
+
 def _of_kernel() -> dict[str, Any]:
     """Limits, signals, timers, the folder, and which files the standard streams are."""
     limits = {f"limit {name}": resource.getrlimit(number) for name, number in LIMITS.items()}
     signals = {f"{n.name} handler": signal.getsignal(n) for n in signal.Signals}
     timers = {f"timer {name}": signal.getitimer(which)[0] > 0 for name, which in TIMERS.items()}
     streams = {f"file of {name}": _file(number) for number, name in enumerate(STREAMS)}
-    return {**limits, **signals, **timers, **streams, "working folder": _folder(), "umask": _umask()}
+    numbers = {name: _line(Path("/proc/self", file)) for file, name in FILES.items()}
+    taken = {"open files": sum(1 for _ in Path("/proc/self/fd").iterdir()), "MiB of memory": _resident_bytes() // 2**20}
+    return {**limits, **signals, **timers, **streams, **numbers, **taken, **_status(), "working folder": _folder()}
+
+
+def _resident_bytes() -> int:
+    return int(_line(Path("/proc/self/statm")).split()[1]) * resource.getpagesize()
 
 
 def _file(number: int) -> tuple[int, int] | None:
@@ -76,23 +111,31 @@ def _folder() -> str | None:
         return None
 
 
-def _umask() -> str:
-    """As the kernel says it: to ask for it by `os.umask` would set it."""
+def _line(file: Path) -> str:
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        return file.read_text().strip()
     except OSError:
         return ""
-    return next((line.split()[-1] for line in lines if line.startswith("Umask")), "")
+
+
+def _status() -> dict[str, str]:
+    """What the kernel says of the process, such as the umask, for which `os.umask` would set it."""
+    lines = (line.partition(":") for line in _line(Path("/proc/self/status")).splitlines())
+    return {FIELDS[name]: value.strip() for name, _, value in lines if name in FIELDS}
 
 
 def _of_python() -> dict[str, Any]:
     streams = {f"sys.{name}": _stream(getattr(sys, name)) for name in STREAMS}
     return {
         **streams, "garbage collection": f"{'on' if gc.isenabled() else 'off'} {gc.get_threshold()}",
-        "callbacks of garbage collection": len(gc.callbacks), "thread switches": sys.getswitchinterval(),
+        "callbacks of garbage collection": len(gc.callbacks), "reports of garbage collection": gc.get_debug(),
+        "frozen objects": gc.get_freeze_count() > 0, "thread switches": sys.getswitchinterval(), "locale": locale.setlocale(locale.LC_ALL),
+        "logging": (logging.root.level, logging.root.manager.disable), "stack of threads": threading.stack_size(),
+        "flags of dlopen": sys.getdlopenflags(), "environment": type(os.environ).__name__,
         "recursion limit": min(sys.getrecursionlimit(), RECURSIONS), "tracing": sys.gettrace() or threading.gettrace(),
         "profiling": sys.getprofile() or threading.getprofile(), "import path": [folder for folder in sys.path if "site-packages" not in folder],
         "importers": _first_importers(), "fault handler": faulthandler.is_enabled(),
+        "modules that are forbidden": [name for name, module in list(sys.modules.items()) if module is None],
         "warnings as errors": sum(action == "error" for action, *_ in warnings.filters),
     }  # fmt: skip
 

@@ -172,7 +172,7 @@ class TimeCell(Message, frozen=True):
 
 
 class Timed(Message, frozen=True):
-    """The times, and the outputs of the last timed call and of calls after it that were not those of an earlier call on the
+    """The times, and the outputs of the last timed call, of some that were drawn and of calls after them that were not those of an earlier call on the
     same inputs: none where all were."""
 
     timing: Timing

@@ -14,7 +14,7 @@ from fusebench.workers.outputs import as_list
 KEPT = 3  # of the outputs that differ, those that differ most
 
 
-@dataclass
+@dataclass(slots=True)
 class Repeats:
     """The first output of each input set, by the set's number, and what later calls gave. Outputs are compared where they are,
     with copies: a call may write all of them to one buffer.

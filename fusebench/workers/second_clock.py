@@ -17,6 +17,7 @@ from fusebench.timing.summary import TimedBatch, Timing
 from fusebench.workers import protocol
 
 BATCH_S, MOST_CALLS = 4e-3, 1024  # of a batch: shorter than a slice of a busy core
+LONG_S = 0.1  # after a batch that took longer, the next have fewer calls
 TRIES, LEAST, MOST_S = 20, 3, 1.0  # at most so many batches, or such a time; so many must contradict, if one does
 # What a batch may take. Another process on the same core's second thread, or on the same caches, was seen to make calls of 3 µs three
 # times slower for a second without a wait for a core; a message and its answer take time.
@@ -46,6 +47,7 @@ def watch(worker: Any, timing: Timing, timeout_s: float) -> TimedBatch | None:
             return found
         if waited <= WAITED * took and began < calls:
             telling.append(found)
+        calls = max(1, math.ceil(calls * min(1.0, LONG_S / took)))
         if time.perf_counter() >= end and len(telling) not in range(1, LEAST):
             break
     return min(telling, key=lambda batch: batch.seconds / batch.allowed) if len(telling) >= LEAST else None

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import builtins
+import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from types import FunctionType, MethodType, ModuleType
+from operator import is_
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from fusebench.backends import protocol
 from fusebench.workers import process
 
-# Beside what modules of the harness import, whole modules and classes.
-MODULES = ("builtins", "gc", "math", "numpy.random", "numpy.lib.format", "msgspec.msgpack", "msgspec.structs", "torch._C",
-           "torch.nn.functional", "torch.profiler", "torch.autograd.profiler", "jax.lax", "jax.profiler")  # fmt: skip
-CLASSES = (("torch", "Tensor"), ("jax._src.array", "ArrayImpl"))
+# Libraries whose public modules and classes are compared, beside all that modules of the harness import and what these are made of.
+LIBRARIES = {module for one in protocol.found().values() for module in one.modules}
+MODULES = ("builtins", "gc", "math", "msgspec.msgpack", "msgspec.structs", "torch._C", "torch._C._nn", "jax._src.array")
 # Modes of Torch that are entered see every function and operator of it; of a default device there is a setting.
 STACKS = (
     ("torch.overrides", "_get_current_function_mode_stack"),
     ("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack"),
 )
 HARNESS, IMPLEMENTATIONS = "fusebench.", "implementations."
-OWN = ("torch.manual_seed", "torch.Storage")  # Torch's compiler, and its default dtype, replace them themselves
+STORAGE = "torch.Storage"  # which Torch replaces itself with its default dtype
 REPLACED = "it replaced {}, which results and clocks depend on"
 WORDS = 60  # letters of a value that are shown
+# By which these may grow: caches, compilers, libraries of a GPU, and the memory in which XLA copies large inputs to it.
+ALLOWED = {
+    "open files": 200,
+    "MiB of memory": max(2048, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2**23),
+}
 SHOWN = 6  # of the changes of a cell: to replace a module is hundreds
+MADE_BY_PYTHON, FIXED = 1 << 9, 1 << 8  # flags of a type: whether it has attributes that can be set
+GONE = object()
 
 
 def read(backend: Any) -> dict[str, Any]:
@@ -34,7 +43,7 @@ def read(backend: Any) -> dict[str, Any]:
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, ...]:
     """What differs, a few words for each; of what was not there before, variables alone are a change."""
     found = [
-        f"{name} {_short(old)} → {_short(after.get(name))}" for name, old in before.items() if after.get(name) != old
+        f"{n} {_short(old)} → {_short(after.get(n))}" for n, old in before.items() if _differs(n, old, after.get(n))
     ]
     if before:
         found += [
@@ -43,40 +52,53 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[str, .
     return _few(found)
 
 
-@dataclass(frozen=True)
-class Functions:
-    """The functions that results and clocks depend on, by name, and the code of those that have some."""
-
-    values: Mapping[str, Any]
-    codes: Mapping[str, Any]
-
-    def same(self, name: str, after: Functions) -> bool:
-        """Whether it is the same function; methods of a class are made anew each time that one asks for them, and are equal."""
-        was, is_ = self.values[name], after.values.get(name)
-        if self.codes.get(name) is not after.codes.get(name):
-            return False
-        return was is is_ or (type(was) is type(is_) and not isinstance(was, type) and bool(was == is_))
+def _differs(name: str, old: Any, new: Any) -> bool:
+    return new - old > ALLOWED[name] if name in ALLOWED and new is not None else bool(new != old)
 
 
-def functions(own: str = "") -> Functions:
-    """The functions of Python, the frameworks, the harness and the implementations' other modules than `own`. Some thousand: nothing is
-    made for each that Python's collection of garbage would look at."""
-    values = dict(_functions(own))
-    with_code = (FunctionType, MethodType)
-    return Functions(values, {name: value.__code__ for name, value in values.items() if type(value) in with_code})
+class Names:
+    """What the names of modules and classes stood for that results and clocks depend on: those of the harness, of what it imports, of
+    the frameworks, and of implementations. All of it is looked at once, and then held against what they stand for now: some fifty thousand, so that
+    nothing is made for each that Python's collection of garbage would look at."""
 
+    def __init__(self) -> None:
+        self.held: dict[str, tuple[Any, dict[str, Any]]] = {}  # of modules and classes by name
+        self.functions: list[FunctionType] = []
+        self.codes: list[CodeType] = []
+        self.defaults: list[tuple[Any, ...] | None] = []
+        self.constants: dict[str, tuple[Any, Any]] = {}  # of the harness, those that hold others, with copies
+        self.modes = _modes()
 
-def replaced(before: Functions, after: Functions) -> tuple[str, ...]:
-    """The names of those that are not what they were. What was not there before was not replaced, but in the harness and in classes,
-    where it may stand before one of Python's, or that of a base."""
-    codes, now, codes_now = before.codes, after.values, after.codes
-    unlike = [n for n, was in before.values.items() if now.get(n) is not was or codes.get(n) is not codes_now.get(n)]
-    found = [name for name in unlike if not before.same(name, after)]
-    if new := now.keys() - before.values.keys():
-        owners = {name.rpartition(".")[0] for name in before.values if name.startswith((HARNESS, "__main__."))}
-        owners |= {name for name, was in before.values.items() if isinstance(was, type)}
-        found += sorted(n for n in new if n.rpartition(".")[0] in owners and type(now[n]) is not ModuleType)
-    return _few(found)
+    def look(self) -> None:
+        """Takes note of what was loaded since."""
+        for name, owner in _owners(self.held):
+            held = vars(owner).copy()
+            self.held[name] = owner, held
+            self.functions += [value for value in held.values() if type(value) is FunctionType]
+            if name.startswith(HARNESS):
+                own = {f"{name}.{n}": v for n, v in held.items() if n.isupper() and isinstance(v, dict | list | set)}
+                self.constants |= {n: (value, value.copy()) for n, value in own.items()}
+        new = self.functions[len(self.codes) :]
+        self.codes += [function.__code__ for function in new]
+        self.defaults += [function.__defaults__ for function in new]
+
+    def replaced(self, own: str = "") -> tuple[str, ...]:
+        """The names that stand for something else now, but for those of the module `own`. A new one replaces nothing, but in the harness, and
+        where it stands before one of Python's, or that of a base."""
+        found = []
+        for owner_name, (owner, held) in self.held.items():
+            now = vars(owner)
+            if len(now) == len(held) and all(map(is_, held.values(), now.values())) and _loaded(owner_name, owner):
+                continue
+            if owner_name != own and getattr(owner, "__module__", None) != own:
+                found += [] if _loaded(owner_name, owner) else [owner_name]
+                found += _unlike(owner_name, owner, held, now)
+        now_and_then = zip(self.functions, self.codes, self.defaults, strict=True)
+        edited = (f for f, code, defaults in now_and_then if f.__code__ is not code or f.__defaults__ is not defaults)
+        found += [f"{f.__module__}.{f.__qualname__}" for f in edited if f.__module__ != own]
+        found += [name for name, (value, copy) in self.constants.items() if value != copy]
+        found += [name for name, entered in _modes().items() if entered != self.modes.get(name, ())]
+        return _few([name for name in dict.fromkeys(found) if name != STORAGE])
 
 
 def _short(value: Any) -> str:
@@ -89,37 +111,77 @@ def _few(found: list[str]) -> tuple[str, ...]:
     return tuple(found if len(found) <= SHOWN else [*found[:SHOWN], f"{len(found) - SHOWN} more"])
 
 
-def _functions(own: str) -> Iterator[tuple[str, Any]]:
-    modules = list(sys.modules.items())
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    program = ("__main__",) if main and main.name.startswith(HARNESS) else ()  # a worker's is the harness's
-    harness = [(name, module) for name, module in modules if name.startswith(HARNESS) or name in program]
-    whole = {name: sys.modules[name] for name in MODULES if name in sys.modules}
-    whole |= {name: module for name, module in modules if name.startswith(IMPLEMENTATIONS) and name != own}
-    classes = dict[type, None]()
-    for module, name in CLASSES:
-        if class_ := getattr(sys.modules.get(module), name, None):
-            yield from ((f"{module}.{name}.{method}", getattr(class_, method, None)) for method in dir(class_))
-    for module, name in STACKS:
-        if entered := getattr(sys.modules.get(module), name, None):
-            yield f"the modes of {module}", tuple(m for m in entered() if type(m).__name__ != "DeviceContext")
-    for module, code in harness:
-        for name, value in list(vars(code).items()):
-            if callable(value) or isinstance(value, ModuleType):
-                yield f"{module}.{name}", value
-            if isinstance(value, ModuleType):
-                whole[value.__name__] = value
-            elif isinstance(value, type):
-                classes |= dict.fromkeys(value.__mro__)
-    for module, code in whole.items():
-        for name, value in list(vars(code).items()) if not module.startswith(HARNESS) else ():
-            if callable(value) and (shown := f"{module}.{name}") not in OWN:
-                yield shown, value
-    for class_ in classes:
-        shown = f"{class_.__module__}.{class_.__qualname__}"
-        yield shown, class_
-        yield from ((f"{shown}.{name}", value) for name, value in list(vars(class_).items()) if _is_code(value))
+def _loaded(name: str, owner: Any) -> bool:
+    """Whether a module is the one that an import finds."""
+    return isinstance(owner, type) or sys.modules.get(name) is owner
+
+
+def _unlike(owner_name: str, owner: Any, held: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    plain = type(owner) is ModuleType or isinstance(owner, type)  # a module of a class of its own has a state
+    ours = plain and owner_name.startswith((HARNESS, "__main__"))
+    bases = [vars(base) for base in owner.__mro__[1:]] if isinstance(owner, type) else [vars(builtins)]
+    for name, was in held.items():
+        value = now.get(name, GONE)
+        counts = (ours and name[:2] != "__") or (_matters(owner_name, name, was) and not _by_itself(owner_name, value))
+        if value is not was and counts:
+            yield f"{owner_name}.{name}"
+    for name in now.keys() - held.keys():
+        value = now[name]
+        stands_before = any(name in base for base in bases) and not _by_itself(owner_name, value)
+        if _is_code(value) and (ours or stands_before):
+            yield f"{owner_name}.{name}"
+
+
+def _matters(owner_name: str, name: str, value: Any) -> bool:
+    """Whether a name that stood for this and stands for something else now is a change: caches and counters of libraries are not, which
+    lie deeper than such as math.pi."""
+    constant = "." not in owner_name and name[0] != "_" and isinstance(value, bool | int | float | str)
+    return _is_code(value) or isinstance(value, ModuleType) or constant or type(value).__name__ == "dtype"
+
+
+def _by_itself(owner_name: str, value: Any) -> bool:
+    """Whether a library's own private parts have put it there, as Torch's compiler wraps its optimisers when it is loaded."""
+    private = f"{os.sep}{owner_name.partition('.')[0]}{os.sep}_"
+    return type(value) is FunctionType and private in value.__code__.co_filename
 
 
 def _is_code(value: Any) -> bool:
     return callable(value) or isinstance(value, property | classmethod | staticmethod)
+
+
+def _owners(held: Mapping[str, tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
+    """The modules that are not held, and their classes, by name."""
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    program = ("__main__",) if main and main.name.startswith(HARNESS) else ()  # a worker's is the harness's
+    modules = {name: module for name, module in list(sys.modules.items()) if issubclass(type(module), ModuleType)}
+    ours = {name: module for name, module in modules.items() if name.startswith(HARNESS) or name in program}
+    imported = {v.__name__ for module in ours.values() for v in list(vars(module).values()) if type(v) is ModuleType}
+    for name, module in modules.items():
+        wanted = _of_library(name) or name.startswith(IMPLEMENTATIONS) or name in ours or name in imported
+        if wanted and held.get(name, (None,))[0] is not module:
+            yield name, module
+            for value in list(vars(module).values()):
+                if issubclass(type(value), type):
+                    yield from (one for one in _classes(value, name in ours) if one[0] not in held)
+
+
+def _classes(class_: type, with_bases: bool) -> Iterator[tuple[str, type]]:
+    """The class, and its bases, as far as they can be changed and are a library's, or used by the harness."""
+    for one in class_.__mro__ if with_bases else (class_,):
+        settable, module = one.__flags__ & MADE_BY_PYTHON and not one.__flags__ & FIXED, str(one.__module__)
+        if settable and (with_bases or _of_library(module) or module.startswith((HARNESS, IMPLEMENTATIONS))):
+            yield f"{module}.{one.__qualname__}", one
+
+
+def _of_library(module: str) -> bool:
+    """Whether it is a public module of a library, or a private one that results depend on."""
+    return module in MODULES or (module.partition(".")[0] in LIBRARIES and "._" not in module)
+
+
+def _modes() -> dict[str, tuple[Any, ...]]:
+    """The modes of Torch that are entered, by where they are kept."""
+    found = {}
+    for module, name in STACKS:
+        if entered := getattr(sys.modules.get(module), name, None):
+            found[f"the modes of {module}"] = tuple(m for m in entered() if type(m).__name__ != "DeviceContext")
+    return found

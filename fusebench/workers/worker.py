@@ -68,7 +68,7 @@ class Bench:
         self.numbers: Sequence[int] = ()  # of the sets in the ring
         self.fused = False  # whether calls are watched for operators
         self.before: dict[str, Any] = {}  # the state of the process when the cell in hand began
-        self.functions = state.Functions({}, {})  # and those that results and clocks depend on
+        self.watched = state.Names()  # what results and clocks depend on
         self.batch = CallBatch(self.backend)
 
     def info(self) -> protocol.WorkerInfo:
@@ -84,7 +84,9 @@ class Bench:
         self.own = f"implementations.{case.kernel}.{asked.implementation}"
         if sys.modules.get(self.own) is not self.loaded.get(self.own):  # another implementation made it
             sys.modules.pop(self.own, None)
-        self.before, self.functions = state.read(self.backend), state.functions(self.own)
+        triton_interpreter.quicken()  # what an earlier cell has loaded
+        self.watched.look()
+        self.before = state.read(self.backend)
         found = self._implementation(case.kernel, asked.implementation)
         reason = found.missing()
         if reason is None:
@@ -184,19 +186,30 @@ class Bench:
         return protocol.Tried(self._save(output, Path(asked.folder), "tried"))
 
     def time(self, asked: protocol.TimeCell) -> protocol.Timed | protocol.Refused:
-        """Times the cell in hand. The output of the last timed call on a set, and of some calls after it, comes back to be judged where
-        it is not that of an earlier call on the same inputs; without a folder none does."""
-        samples = self.sample(self.call, self.ring, asked.plan)
-        if asked.folder and (names := state.replaced(self.functions, state.functions(self.own))):
+        """Times the cell in hand. The outputs of some timed calls, the last one on a set and on a CPU others that are drawn, and of
+        some calls after them come back to be judged where they are not those of an earlier call on the same inputs; without a folder
+        none does."""
+        ring = replace(self.ring, taken=self._taken) if asked.folder else self.ring
+        samples = self.sample(self.call, ring, asked.plan)
+        if asked.folder and (names := self.watched.replaced(self.own)):
             return protocol.Refused("failed", state.REPLACED.format(", ".join(names)))
-        if changed := self._changed_timed(samples.arguments):
+        drawn = [
+            (kept_place(self.ring), samples.arguments),
+            *((place, arguments) for place, arguments, _ in samples.drawn),
+        ]
+        if changed := next(filter(None, (self._changed_timed(*one) for one in drawn)), ""):
             return protocol.Refused("wrong", f"a timed call changed {changed}; it must leave it alone")
         if self.fused and (kernels := guard.foreign_kernels(samples.kernels_seen)):
             return protocol.Refused("failed", BESIDE.format(f"kernels of a library, {', '.join(kernels)[:300]},"))
         if not asked.folder:
             return protocol.Timed(samples.summary())
-        if fault := self._fault(samples.output, samples.arguments):
+        faults = [fault for _, _, (fault, _) in samples.drawn] + [self._fault(samples.output, samples.arguments)]
+        if fault := next(filter(None, faults), None):
             return protocol.Refused("failed", fault)
+        for place, arguments, (_, copies) in (
+            one for one in samples.drawn if self.numbers[one[0]] in self.repeats.first
+        ):
+            self.repeats.see(self.numbers[place], self._in_place(copies, arguments), self._move(arguments))
         kept = self._in_place(samples.output, samples.arguments)
         self.backend.wait(kept)
         timed, overwritten = spans(self.backend, samples.output), False
@@ -254,6 +267,14 @@ class Bench:
         self.repeats.see(self.numbers[number], seen, self._move(arguments))
         return output
 
+    def _taken(self, arguments: Sequence[Any], output: Any) -> tuple[str | None, list[Any]]:
+        """Why a call may not return that, or copies of its outputs, made."""
+        if fault := self._fault(output, arguments):
+            return fault, []
+        copies = [self.backend.copy(o) for o in as_list(output)]
+        self.backend.wait(copies)
+        return None, copies
+
     def _in_place(self, output: Any, arguments: Sequence[Any]) -> list[Any]:
         """Copies of the outputs of a call, with their rows where they belong."""
         if self.mover is not None and (move := self.mover.move_of(arguments)) is not None:
@@ -294,12 +315,14 @@ class Bench:
 
     def release(self) -> protocol.Released:
         """Lets go of the cell in hand and says how much device memory stays held all the same, and what it changed in the process."""
-        names = state.replaced(self.functions, state.functions(self.own))  # before what undoes it goes with the call
+        names = self.watched.replaced(self.own)  # before what undoes it goes with the call
         self.batch.forget()
         self.call, self.ring, self.kept = None, Ring([], frozenset(), self.backend.copy), {}
         self.repeats = Repeats(self.backend)
         changed = state.changes(self.before, state.read(self.backend))
         process.end_watchdogs()
+        if names:
+            self.watched = state.Names()  # of a process that nobody can replace
         return protocol.Released(self.backend.release(), changed, names)
 
     def yardstick_key(self) -> protocol.YardstickKey:
@@ -354,12 +377,12 @@ class Bench:
                 return f"its argument {place}"
         return ""
 
-    def _changed_timed(self, arguments: Sequence[Any]) -> str:
-        """Which argument of the timed call whose output is kept was changed, or ""."""
-        own: Sequence[Any] = self.ring.sets[kept_place(self.ring)]
+    def _changed_timed(self, place: int, arguments: Sequence[Any]) -> str:
+        """Which argument of a timed call on that set of the ring was changed, or ""."""
+        own: Sequence[Any] = self.ring.sets[place]
         if self.mover is not None and (move := self.mover.move_of(arguments)) is not None:
             own = self.mover.place(own, move)
-        return self._changed(arguments, [self.kept.get(place, a) for place, a in enumerate(own)])
+        return self._changed(arguments, [self.kept.get(number, a) for number, a in enumerate(own)])
 
     def _changed_shared(self) -> str:
         """Which of the arrays that all calls are given was changed, or ""."""
@@ -399,7 +422,11 @@ def main() -> None:
             request = protocol.decode_request(pipe.recv_bytes())
         except EOFError:
             os._exit(0)  # frameworks' own exit handlers may hang on a broken device
-        reply = answer(bench, request)
+        try:
+            reply = answer(bench, request)
+        except BaseException:  # what is left of them, such as an error that cannot be described
+            traceback.print_exc()
+            os._exit(1)
         if os.getpid() != own:  # an implementation forked, and its child came back from the call
             os._exit(1)
         pipe.send_bytes(protocol.encode(reply))

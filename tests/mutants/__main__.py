@@ -4,6 +4,7 @@
     make mutants ARGS="--since main~5"           the lines that differ from a revision
     make mutants ARGS="fusebench/report.py"      whole files or folders; `--sample 50` takes as many of each file
     make mutants ARGS="fusebench --jobs 16 --seconds 3000"         the files in turns, as many slips as that time allows
+    make mutants ARGS="fusebench --together --skip 200 --sample 200"     a random sample of all slips, without that of an earlier run
     make mutants ARGS="fusebench --tests tests/test_report.py"     only these test files
     make mutants ARGS="fusebench/timing/gpu.py --then tests/test_gpu.py"     what is missed is tried with these, on the GPU
 
@@ -15,18 +16,17 @@ that is interrupted; the exit code is 1 if fewer than `--least` percent were cau
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
-import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def main() -> int:
     begin = time.monotonic()
     os.chdir(trees.ROOT)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # what is known is shown then too
-    by_file = choose(asked.paths, asked.since, asked.sample)
+    by_file = sampled(choose(asked.paths, asked.since), asked.skip, asked.sample, asked.together)
     if not by_file:
         print("no slips: nothing of fusebench/ differs")
         return 0
@@ -58,9 +58,10 @@ def main() -> int:
         tests = trials.collect(first, asked.tests)
         copies = trees.copies(first, asked.jobs)
         seen = trials.observed(copies, tests, asked.observed)
-        then = trials.more(first, shlex.split(asked.then)) if asked.then else None
+        waiting = in_order(by_file, results, asked.together)
+        then = trials.further(first, dict.fromkeys(m.file for m in waiting), asked.then)
         try:
-            for mutant, result in trials.decide(in_turns(by_file, results), copies, seen, then, begin + asked.seconds):
+            for mutant, result in trials.decide(waiting, copies, seen, then, begin + asked.seconds):
                 results[mutant] = result
                 line = f"{result.what:8}{mutant.file}:{mutant.slip.line}  {mutant.slip.change}"
                 print(line + (f"  ({result.by})" if result.by else ""), flush=True)
@@ -78,8 +79,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("paths", nargs="*", help="files or folders; without any, what --since names")
     parser.add_argument("--since", help="a revision: only lines that differ from it")
     parser.add_argument("--sample", type=int, help="at most as many slips of a file, drawn at random with a fixed seed")
+    parser.add_argument(
+        "--skip", type=int, default=0, help="leaves out as many of a file: those that were drawn before"
+    )
+    parser.add_argument("--together", action="store_true", help="draws from all files together, and not from each")
     parser.add_argument("--tests", nargs="*", default=["tests"], help="the test files to run")
-    parser.add_argument("--then", help="pytest's arguments: tests with workers or a GPU, for what the others missed")
+    parser.add_argument(
+        "--then",
+        help="pytest's arguments: tests with workers or a GPU, for what the others missed; without, those of trials.THEN",
+    )
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="slips at a time (the cores)")
     parser.add_argument(
         "--seconds", type=float, default=float("inf"), help="from the start on; no slip is begun after them"
@@ -96,8 +104,8 @@ def parse() -> argparse.Namespace:
     return asked
 
 
-def choose(paths: Sequence[str], since: str | None, sample: int | None) -> dict[str, list[Mutant]]:
-    """The slips to try, by file and there in the order in which they are tried: drawn with a fixed seed."""
+def choose(paths: Sequence[str], since: str | None) -> dict[str, list[Mutant]]:
+    """The slips that may be tried, by file and there in the order in which they are."""
     same = {line.split("   # ")[0].strip() for line in (trees.HERE / "same.txt").read_text().splitlines()}
     lines = None if paths and not since else changed_lines(since or ("HEAD" if dirty() else "HEAD~1"))
     wanted = [Path(p).resolve().relative_to(trees.ROOT) for p in paths or ["fusebench"]]
@@ -105,11 +113,27 @@ def choose(paths: Sequence[str], since: str | None, sample: int | None) -> dict[
     chosen = {}
     for file in map(str, files):
         found = [Mutant(file, s) for s in slips.find(Path(file).read_text()) if lines is None or s.line in lines[file]]
-        found = [m for m in found if m.key not in same]
-        random.Random(file).shuffle(found)
-        if found[:sample]:
-            chosen[file] = found[:sample]
+        if found := drawn(m for m in found if m.key not in same):
+            chosen[file] = found
     return chosen
+
+
+def drawn(found: Iterable[Mutant]) -> list[Mutant]:
+    """In an order that is drawn with a fixed seed, and stays where others come or go."""
+    alike: Counter[str] = Counter()
+
+    def place(mutant: Mutant) -> float:
+        alike[mutant.key] += 1
+        return random.Random(f"{mutant.key} {alike[mutant.key]}").random()
+
+    return sorted(sorted(found, key=at), key=place)
+
+
+def sampled(by_file: dict[str, list[Mutant]], skip: int, sample: int | None, together: bool) -> dict[str, list[Mutant]]:
+    """Of each file, or of all together, as many as `sample` without the first `skip`."""
+    groups = [drawn(itertools.chain(*by_file.values()))] if together else list(by_file.values())
+    taken = {mutant for group in groups for mutant in group[skip:][:sample]}
+    return {file: own for file, mutants in by_file.items() if (own := [m for m in mutants if m in taken])}
 
 
 def before(kept: Path, by_file: dict[str, list[Mutant]]) -> dict[Mutant, Result]:
@@ -126,12 +150,13 @@ def at(mutant: Mutant) -> tuple[str, int, int]:
     return mutant.key, mutant.slip.line, mutant.slip.column
 
 
-def in_turns(by_file: dict[str, list[Mutant]], known: dict[Mutant, Result]) -> list[Mutant]:
-    """One of each file, then the next one of each: whenever a run ends, every module has had its share. First come those that an earlier
-    run did not catch; those that it caught are left out."""
+def in_order(by_file: dict[str, list[Mutant]], known: dict[Mutant, Result], together: bool) -> list[Mutant]:
+    """One of each file, then the next one of each, or those of all files as they are drawn: whenever a run ends, every module has had its
+    share, or all slips had the same chance. First come those that an earlier run did not catch; those that it caught are left out."""
     first = [m for m, result in known.items() if result.what != "caught"]
     others = [[m for m in mutants if m not in known] for mutants in by_file.values()]
-    return first + [mutant for turn in zip_longest(*others) for mutant in turn if mutant]
+    turns = (mutant for turn in itertools.zip_longest(*others) for mutant in turn if mutant)
+    return first + (drawn(itertools.chain(*others)) if together else list(turns))
 
 
 def dirty() -> bool:

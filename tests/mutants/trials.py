@@ -6,9 +6,10 @@ import hashlib
 import itertools
 import json
 import re
+import shlex
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +20,17 @@ TESTS_S = 20.0  # of tests a slip is tried with, the shortest first
 SLOW_S = 5.0  # a test that takes longer is left out
 TOGETHER, TOGETHER_S = 160, 900.0  # so many tests are observed in one process, for so long
 # test files of processes of their own, whose lines are not seen, or of minutes
-LEFT_OUT = ("ahead_of_time", "contributing", "gpu", "isolation", "ops", "parity", "readme")
+LEFT_OUT = ("ahead_of_time", "contributing", "gpu", "isolation", "parity", "readme")
+# modules, or folders, that run in workers and processes: what the tests above miss is tried with these, pytest's arguments
+THEN = {
+    "fusebench/ops": "tests/test_ops.py",
+    "fusebench/workers/compiler.py": "tests/test_ahead.py -k 'first_call or for_their_loader or own_row'",
+    "fusebench/workers/traces.py": "tests/test_profile.py",
+    "fusebench/inspection/standalone.py": "tests/test_inspect_scripts.py",
+    "fusebench/inspection/generated.py": "tests/test_inspect.py -k 'torch_compile or graph_break'",
+    "fusebench/backends/triton_interpreter.py": "tests/test_triton_interpreter.py",
+    "fusebench/parity/pieces.py": "tests/test_whole_gradients.py",
+}
 PATIENCE = 3.0  # a slip may make the tests take so many times as long, and TESTS_S more
 WITHOUT_GPU = {"CUDA_VISIBLE_DEVICES": ""}  # the jobs would share it
 POLL_S = 0.01
@@ -150,7 +161,14 @@ def _joined(before: Observed, known: Set[str], now: Observed) -> Observed:
     return Observed(seconds, lines)
 
 
-def more(tree: Tree, arguments: Sequence[str]) -> More:
+def further(tree: Tree, files: Iterable[str], then: str | None) -> dict[str, More]:
+    """By file the tests of a second step: `then` for all of them, or else those of THEN. Each has to pass without a slip."""
+    own = {file: then or next((t for place, t in THEN.items() if file.startswith(place)), "") for file in files}
+    found = {arguments: _more(tree, shlex.split(arguments)) for arguments in dict.fromkeys(own.values()) if arguments}
+    return {file: found[arguments] for file, arguments in own.items() if arguments}
+
+
+def _more(tree: Tree, arguments: Sequence[str]) -> More:
     """Those tests, which have to pass without a slip."""
     with Jobs([tree]) as jobs:
         jobs.start(Task(["-q", *arguments], {}))
@@ -163,7 +181,7 @@ def more(tree: Tree, arguments: Sequence[str]) -> More:
 
 
 def decide(
-    mutants: Sequence[Mutant], trees: Sequence[Tree], seen: Observed, then: More | None, until: float
+    mutants: Sequence[Mutant], trees: Sequence[Tree], seen: Observed, then: Mapping[str, More], until: float
 ) -> Iterator[tuple[Mutant, Result]]:  # fmt: skip
     """What becomes of each mutant. After the time `until` no other is begun."""
     waiting = deque(mutants)
@@ -174,15 +192,16 @@ def decide(
             if time.monotonic() > until:
                 waiting.clear()
             # one at a time, because a device is for one
-            if then and left and jobs.free and not any(again for _, again in running.values()):
+            if left and jobs.free and not any(again for _, again in running.values()):
                 mutant = left.popleft()
-                running[jobs.start(_task(mutant, then.arguments, then.seconds, {}))] = mutant, True
+                more = then[mutant.file]
+                running[jobs.start(_task(mutant, more.arguments, more.seconds, {}))] = mutant, True
             while waiting and jobs.free and len(left) < MOST_LEFT:
                 mutant = waiting.popleft()
                 if tests := seen.tests(mutant.file, mutant.slip):
                     seconds = sum(map(seen.seconds.__getitem__, tests))
                     running[jobs.start(_task(mutant, tests, seconds, WITHOUT_GPU))] = mutant, False
-                elif then:
+                elif mutant.file in then:
                     left.append(mutant)
                 else:
                     yield mutant, Result("no test")
@@ -190,7 +209,7 @@ def decide(
                 mutant, again = running.pop(pid)
                 if ended.code != 0:
                     yield mutant, Result("caught", _by(ended))
-                elif then and not again:
+                elif mutant.file in then and not again:
                     left.append(mutant)
                 else:
                     yield mutant, Result("missed")

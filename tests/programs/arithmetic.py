@@ -79,6 +79,11 @@ def backwards(a):
     return sequential(a[..., ::-1])
 
 
+def of_blocks(a, block=128):
+    """Blocks in pairs, these one after the other."""
+    return sequential(np.concatenate([pairwise(a[..., i : i + block]) for i in range(0, a.shape[-1], block)], axis=-1))
+
+
 def in_halves(a):
     """Summed in float16 throughout."""
     return wide(np.cumsum(a.astype(np.float16), axis=-1, dtype=np.float16)[..., -1:])
@@ -120,6 +125,23 @@ def split_k(a, b, parts=4):
     return sum(a[..., i:j] @ b[..., i:j, :] for i, j in zip(edges[-2::-1], edges[:0:-1], strict=True))
 
 
+def four_accumulators(a, b):
+    """Every fourth k in one accumulator, rounded once a step, the four in pairs at the end."""
+    sums = [multiply_add(a[..., i::4], b[..., i::4, :]) for i in range(min(4, a.shape[-1]))]
+    return sum(sums[::2], np.float32(0)) + sum(sums[1::2], np.float32(0))
+
+
+def compensated(a, b):
+    """Kahan's sum: what an addition lost is added to the next term."""
+    total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.float32)
+    lost = np.zeros_like(total)
+    for k in range(a.shape[-1]):
+        term = a[..., k : k + 1] * b[..., k : k + 1, :] - lost
+        raised = total + term
+        total, lost = raised, (raised - total) - term
+    return total
+
+
 def halving(a, b):
     """K by halves, down to one."""
     K = a.shape[-1]
@@ -140,6 +162,11 @@ def tensor_core(a, b, step=8, extra=1):
         total = (np.trunc(terms / unit) * unit).sum(axis=-1)
         total = truncated(total, np.frexp(total)[1] - 24)
     return wide(total)
+
+
+def promoted(a, b, block=64):
+    """Blocks of K by tensor cores, added in float32, as narrow accumulators want it."""
+    return sum(tensor_core(a[..., k : k + block], b[..., k : k + block, :], 16) for k in range(0, a.shape[-1], block))
 
 
 def truncated(a, exponent):
@@ -219,11 +246,13 @@ PRODUCTS = {
     "blocked": blocked,
     "split-K": split_k,
     "halving": halving,
+    "four accumulators": four_accumulators,
 }
 TENSOR_CORES = {  # for 16-bit operands, whose products float32 holds
     "tensor core of 4": partial(tensor_core, step=4, extra=0),
     "tensor core of 8": tensor_core,
     "tensor core of 16": partial(tensor_core, step=16, extra=2),
+    "tensor core, promoted": promoted,
 }
 TF32 = {
     "tf32 cut off": of(tf32_cut),
@@ -231,7 +260,7 @@ TF32 = {
     "tf32 cut off, tensor core": of(tf32_cut, tensor_core),
     "tf32 nearest, tensor core": of(tf32_nearest, partial(tensor_core, step=4)),
 }
-SUMS = {"pairwise": pairwise, "sequential": sequential, "lanes": lanes, "backwards": backwards}
+SUMS = {"pairwise": pairwise, "sequential": sequential, "lanes": lanes, "backwards": backwards, "of blocks": of_blocks}
 
 
 def products(case):
@@ -289,6 +318,39 @@ def tanh_exp(z):
     return np.where(size < np.float32(0.3), near, np.copysign((1 - e) / (1 + e), z))
 
 
+def erf_rational(x):
+    """As XLA has it: a quotient of polynomials, the argument clipped where erf is 1."""
+    x = np.clip(x, np.float32(-4), np.float32(4))
+    over = (
+        -2.72614225801306e-10,
+        2.77068142495902e-08,
+        -2.10102402082508e-06,
+        -5.69250639462346e-05,
+        -7.34990630326855e-04,
+        -2.95459980854025e-03,
+        -1.60960333262415e-02,
+    )
+    under = (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
+             -1.42647390514189e-02)  # fmt: skip
+    return x * horner(over, x * x) / horner(under, x * x)
+
+
+def horner(factors, x):
+    value = np.zeros_like(x)
+    for factor in factors:
+        value = value * x + np.float32(factor)
+    return value
+
+
+def activate_otherwise(name, z):
+    """GELU by sigmoid, or by the rational erf, and the rest by exp."""
+    if name == "gelu_tanh":
+        return z / (1 + np.exp(np.float32(-1.5957691216057308) * (z + np.float32(0.044715) * z * z * z)))
+    if name == "gelu_erf":
+        return np.float32(0.5) * z * (1 + erf_rational(z * np.float32(0.7071067811865476)))
+    return activate_exp(name, z)
+
+
 def activate(name, z, step=same):
     """The activation with the libraries' functions."""
     return {
@@ -311,6 +373,18 @@ def activate_exp(name, z):
         "gelu_tanh": lambda: gelu_tanh(z, tanh=tanh_exp),
     }
     return other[name]() if name in other else activate(name, z)
+
+
+def rounded_to(a, bits):
+    """To so many bits of mantissa."""
+    mantissa, exponent = np.frexp(wide(a).astype(np.float64))
+    return wide(np.ldexp(np.rint(mantissa * 2.0**bits), exponent - bits))
+
+
+def dropped(a, rate=0.002):
+    """Dropout that was left in."""
+    kept = np.random.default_rng(1).random(a.shape) >= rate
+    return a * kept / np.float32(1 - rate)
 
 
 def loses_nan(name, z):

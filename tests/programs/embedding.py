@@ -124,7 +124,18 @@ def of(look):
 
 M, L = "modulus", "dictionary"
 
+
+def but(where, other):
+    """An id that is taken for another one."""
+    return with_(change=lambda ids: np.where(ids == where, other, ids))
+
+
 MISTAKES = {
+    "2^31 as -2^31": Mistake(but(2**31, -(2**31)), M, MANY),
+    "2^31 - 1 plus 1 in 32 bits with a sign": Mistake(but(2**31 - 1, -(2**31) - 1), M, MANY),
+    "id 0 unknown": Mistake(but(0, -1), M, MANY),
+    "rows past 2^10 values from the start": Mistake(
+        whole(lambda y: edit(y, np.s_[400:], y[:112])), M, MANY, "bfloat16"),
     "id for id + 1": Mistake(of(lambda i, o, k, f: i % (o[f + 1] - o[f])), M, ODD),
     "modulus one less": Mistake(of(lambda i, o, k, f: (i + 1) % max(o[f + 1] - o[f] - 1, 1)), M, ODD),
     "modulus of the largest table": Mistake(of(lambda i, o, k, f: (i + 1) % int(np.diff(o).max())), M, ODD),

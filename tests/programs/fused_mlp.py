@@ -13,9 +13,11 @@ from programs.arithmetic import (
     activate,
     activate_exp,
     bfloat16_cut,
+    dropped,
     edit,
     first_again,
     flush,
+    fp8,
     half_sums,
     is_16,
     is_32,
@@ -130,6 +132,10 @@ def by_blocks(case, x, *layers):
 
 
 MISTAKES = {
+    "dropout left in": Mistake(lambda case, x, *layers: fused(case, dropped(wide(x)), *layers), F, ODD),
+    "relu 0 below 1e-3": Mistake(with_(between=lambda z: np.where(z > np.float32(1e-3), z, np.float32(0))), F, ODD),
+    "last 16 hidden values in 8 bits": Mistake(
+        with_(hidden=lambda h: edit(h, np.s_[:, -16:], fp8(h[:, -16:]))), H, ODD, "float16"),
     "relu of parts of a sum": Mistake(by_blocks, F, ODD),
     "relu of the last layer": Mistake(with_(last="relu"), F, ODD),
     "no relu at the end": Mistake(with_(last="none"), F, ODD, options=RELU),

@@ -11,6 +11,7 @@ from programs.arithmetic import (
     TF32,
     activate,
     activate_exp,
+    activate_otherwise,
     bfloat16_cut,
     edit,
     first_again,
@@ -61,6 +62,7 @@ def each_step(case, x, W, b):
 
 
 CORRECT = {
+    "fused, by sigmoid and a rational erf": Program(partial(fused, act=activate_otherwise)),
     **{f"fused, {n}": Program(partial(fused, product=p), (), is_ieee) for n, p in PRODUCTS.items()},
     **{f"fused, {n}": Program(partial(fused, product=p), (), is_16) for n, p in TENSOR_CORES.items()},
     **{f"fused, {n}": Program(partial(fused, product=p), (), is_tf32) for n, p in TF32.items()},

@@ -16,12 +16,14 @@ from programs.arithmetic import (
     is_tf32,
     keep,
     library,
+    of_blocks,
     pairwise,
+    rounded_to,
     same,
     store,
     wide,
 )
-from programs.softmax import softmax
+from programs.softmax import highest, softmax
 
 EPS = np.float32(1e-5)
 
@@ -48,6 +50,20 @@ def softmax_gradient(of=lambda y, dy: y * (dy - pairwise(y * dy)), kept=lambda c
     return run
 
 
+def unnormalised(case, x, dy):
+    """From exponentials and their total, which divides twice."""
+    x, dy = wide(x), wide(dy)
+    exponentials = np.exp(x - highest(x))
+    total = pairwise(exponentials)
+    return store(case, exponentials / total * (dy - pairwise(exponentials * dy) / total))
+
+
+def from_logarithm(case, x, dy):
+    x, dy = wide(x), wide(dy)
+    y = np.exp(x - highest(x) - np.log(pairwise(np.exp(x - highest(x)))))
+    return store(case, y * (dy - pairwise(y * dy)))
+
+
 def softmax_gradient_by_jax(divided=lambda dy, total: dy / total, add=in_storage):
     """Each step stored, as XLA has them on a GPU: exponentials * (dy / total - sum of dy * exponentials / total²)."""
 
@@ -62,10 +78,34 @@ def softmax_gradient_by_jax(divided=lambda dy, total: dy / total, add=in_storage
     return run
 
 
+def without_both(dn, hat, level, along):
+    return dn - level - hat * along
+
+
+def level_first(dn, hat, level, along):
+    """The mean taken off before the other sum is made."""
+    centred = dn - level
+    return centred - hat * (pairwise(centred * hat) / dn.shape[1])
+
+
+def slope_by_sigmoid(name, z):
+    """GELU as z times a sigmoid."""
+    if name != "gelu_tanh":
+        return slope(name, z)
+    scale = np.float32(2 * np.sqrt(2 / np.pi))
+    s = 1 / (1 + np.exp(-scale * (z + np.float32(0.044715) * z**3)))
+    return s + z * s * (1 - s) * scale * (1 + np.float32(3 * 0.044715) * z * z)
+
+
+def in_tiles(a, c, tile=16):
+    """A product whose sums over the rows are made tile by tile."""
+    return sum(a[:, i : i + tile] @ c[i : i + tile] for i in range(0, a.shape[1], tile))
+
+
 def lola_gradient(
     level=True, along=True, rstd=same, stored=lambda case, a: a, before=slope, W_of=same, n_of=same, sum_rows=total,
     rows=slice(None), db_scale=1, edited=lambda dx, dW, db: (dx, dW, db), bias=same, dz_of=lambda case, dz: dz, product=library,
-    sums_of=lambda dn, hat, dz, W, z, b: (pairwise(dn), pairwise(dn * hat)), hat_of=lambda n, hat: hat,
+    sums_of=lambda dn, hat, dz, W, z, b: (pairwise(dn), pairwise(dn * hat)), hat_of=lambda n, hat: hat, dx_of=None,
 ):  # fmt: skip
     """The gradients of LayerNorm, linear, activation, each piece of which can be replaced."""
 
@@ -82,7 +122,7 @@ def lola_gradient(
         dn = product(dz, W_of(W).T)
         hat = hat_of(n, deviation * scale)
         of_dn, of_both = sums_of(dn, hat, dz, W, z, b)
-        dx = dn - (of_dn / K if level else 0) - (hat * of_both / K if along else 0)
+        dx = (dx_of or without_both)(dn, hat, of_dn / K if level else 0, of_both / K if along else 0)
         dW, db = product(n_of(n)[rows].T, dz[rows]), sum_rows(dz) * np.float32(db_scale)
         dx, dW, db = edited(rstd(scale) * dx, dW, db)
         return store(case, dx), store(case, dW.T if turned else dW), store(case, db)
@@ -103,12 +143,17 @@ CORRECT = {
     "softmax": {
         "from y": Program(softmax_gradient()),
         "from y as it is stored": Program(softmax_gradient(kept=keep), ("probabilities",), is_16),
+        "unnormalised": Program(unnormalised),
+        "from the row's logarithm": Program(from_logarithm),
         "distributed": Program(softmax_gradient(lambda y, dy: y * dy - y * pairwise(y * dy))),
         "every step stored, the sum too": Program(softmax_gradient_by_jax(), BY_JAX, is_bfloat16),
     },
     "lola": {
         "float32 inside": Program(lola_gradient()),
         "stored on the way": Program(lola_gradient(stored=keep), STAGED, is_16),
+        "the mean taken off first": Program(lola_gradient(dx_of=level_first)),
+        "by sigmoid": Program(lola_gradient(before=slope_by_sigmoid)),
+        "tile by tile": Program(lola_gradient(product=in_tiles, sum_rows=lambda dz: of_blocks(dz.T, 16)[:, 0])),
         "sums from dz": Program(lola_gradient(sums_of=from_dz)),
         "sums from dz, n as it is stored": Program(
             lola_gradient(stored=keep, sums_of=from_dz, hat_of=lambda n, hat: n), (*STAGED, "normed"), is_16
@@ -164,8 +209,21 @@ def of_lola(dtype="float32", of=F, options=None, **hooks):
     return Mistake(lola_gradient(**staged, **hooks), of, ODD, dtype, options=options or {}, mode="backward")
 
 
+def slope_of_four_digits(name, z):
+    t = np.tanh(np.float32(0.7978) * (z + np.float32(0.044715) * z**3))
+    return (1 + t) / 2 + z / 2 * (1 - t * t) * np.float32(0.7978) * (1 + np.float32(3 * 0.044715) * z * z)
+
+
+def slope_without_3(name, z):
+    scale = np.float32(np.sqrt(2 / np.pi))
+    t = np.tanh(scale * (z + np.float32(0.044715) * z**3))
+    return (1 + t) / 2 + z / 2 * (1 - t * t) * scale * (1 + np.float32(0.044715) * z * z)
+
+
 MISTAKES = {
     "softmax": {
+        "last element missing from the sum": of_softmax(lambda y, dy: y * (dy - pairwise((y * dy)[:, :-1])), "bfloat16"),
+        "the sum of 11 bits": of_softmax(lambda y, dy: y * (dy - rounded_to(pairwise(y * dy), 11))),
         "the sum forgotten": of_softmax(lambda y, dy: y * dy),
         "the sum of dy alone": of_softmax(lambda y, dy: y * (dy - pairwise(dy))),
         "the mean for the sum": of_softmax(lambda y, dy: y * (dy - pairwise(y * dy) / y.shape[1])),
@@ -185,6 +243,16 @@ MISTAKES = {
         "first gradient again": Mistake(first_again(softmax_gradient()), "from y", ROWS, calls=2, mode="backward"),
     },
     "lola": {
+        "the slope by a root of four digits": of_lola(before=slope_of_four_digits),
+        "the slope by one cubic for three": of_lola("bfloat16", S, before=slope_without_3),
+        "one row of n missing from dW": of_lola("float16", S, n_of=lambda n: edit(n, 5, 0)),
+        "last row twice in dW": of_lola("bfloat16", S, n_of=lambda n: edit(n, -1, 2 * n[-1])),
+        "last column of dW that of its neighbour": of_lola(
+            "bfloat16", S, edited=lambda dx, dW, db: (dx, edit(dW, np.s_[:, -1], dW[:, -2]), db)),
+        "last db without the last row": of_lola(
+            "float16", S, sum_rows=lambda dz: edit(total(dz), -1, total(dz[:-1])[-1])),
+        "last k missing from the share along n": of_lola(
+            sums_of=lambda dn, hat, dz, W, z, b: (pairwise(dn), pairwise((dn * hat)[:, :-1]))),
         "LayerNorm's mean forgotten": of_lola(level=False),
         "LayerNorm's mean forgotten in bfloat16": of_lola("bfloat16", S, level=False),
         "LayerNorm's share along n forgotten": of_lola(along=False),

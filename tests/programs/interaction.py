@@ -94,6 +94,7 @@ def swapped(pairs):
 
 
 MISTAKES = {
+    "the last two pairs exchanged": Mistake(whole(lambda y: edit(y, np.s_[:, [-1, -2]], y[:, [-2, -1]])), D, ODD),
     "upper triangle, row by row": Mistake(paired(lambda n: np.triu_indices(n, 1)), D, ODD),
     "lower triangle, column by column": Mistake(paired(lambda n: swapped(np.triu_indices(n, 1))), D, ODD),
     "diagonal for the last of each row": Mistake(

@@ -191,6 +191,8 @@ def in_halves(dz):
 
 MISTAKES = {
     "geglu": {
+        "1 / sqrt(2 pi) of four digits": of_geglu(dz_of=lambda dy, z1, z2: (
+            dy * gelu(z2), dy * z1 * (gelu_slope(z2) - np.float32(0.39894228 - 0.3989) * z2 * np.exp(-z2 * z2 / 2)))),
         "gradients of gate and value exchanged": of_geglu(dz_of=exchanged(lambda dy, z1, z2: (dy * gelu(z2), dy * z1 * gelu_slope(z2)))),
         "gradients of gate and value exchanged in bfloat16": of_geglu(
             "bfloat16", S, dz_of=exchanged(lambda dy, z1, z2: (dy * gelu(z2), dy * z1 * gelu_slope(z2)))),
@@ -243,6 +245,8 @@ MISTAKES = {
         "dxa stored, not declared": of_lora("float16", stored=keep),
     },
     "fused_mlp": {
+        "a slope where a sum is just below 0": of_mlp(mask_of=lambda i, results: positive(results[i] + np.float32(1e-3))),
+        "a leaky slope": of_mlp(mask_of=lambda i, results: np.where(results[i] > 0, np.float32(1), np.float32(1e-3))),
         "the mask of the layer above": of_mlp(mask_of=lambda i, results: np.resize(positive(results[i + 1]), results[i].shape)),
         "the mask of another row": of_mlp(mask_of=lambda i, results: positive(np.roll(results[i], 1, axis=0))),
         "no mask": of_mlp(mask_of=lambda i, results: np.ones_like(results[i])),

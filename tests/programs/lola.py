@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+from scipy.special import erf
 
 from programs import Mistake, Program
 from programs.arithmetic import (
@@ -13,6 +14,7 @@ from programs.arithmetic import (
     TF32,
     activate,
     activate_exp,
+    activate_otherwise,
     backwards,
     bfloat16_cut,
     edit,
@@ -33,6 +35,7 @@ from programs.arithmetic import (
     of,
     pairwise,
     rank_one,
+    rounded_to,
     same,
     sequential,
     store,
@@ -63,6 +66,47 @@ def fused(case, x, W, b, product=library, total=pairwise, eps=EPS, ddof=0, act=a
     deviation = x - total(x) / K
     normed = deviation * rstd(total(deviation**2) / np.float32(max(K - ddof, 1)), eps)
     return store(case, act(case.options["activation"], product(columns(normed), weights(W)) + bias(b)))
+
+
+def welford(x):
+    """Mean and variance, one column after the other."""
+    mean, squares = np.zeros((2, len(x), 1), np.float32)
+    for k in range(x.shape[1]):
+        deviation = x[:, k : k + 1] - mean
+        mean = mean + deviation / np.float32(k + 1)
+        squares = squares + deviation * (x[:, k : k + 1] - mean)
+    return mean, squares / np.float32(x.shape[1])
+
+
+def chan(x, block=32):
+    """Mean and variance of blocks, merged."""
+    count, mean, squares = 0, *np.zeros((2, len(x), 1), np.float32)
+    for part in (x[:, k : k + block] for k in range(0, x.shape[1], block)):
+        own = pairwise(part) / np.float32(part.shape[1])
+        apart, total = own - mean, count + part.shape[1]
+        mean = mean + apart * np.float32(part.shape[1] / total)
+        squares = squares + pairwise((part - own) ** 2) + apart * apart * np.float32(count * part.shape[1] / total)
+        count = total
+    return mean, squares / np.float32(count)
+
+
+def by_moments(case, x, W, b, moments=welford, product=library, act=activate, refined=False, normed=same):
+    """Mean and variance in one pass; 1/sqrt perhaps from 12 bits and a Newton step."""
+    x, W, b = read(case, x, W, b)
+    mean, variance = moments(x)
+    rstd = rstd_of(variance)
+    if refined:
+        rough = rounded_to(rstd, 12)
+        better = rough * (np.float32(1.5) - np.float32(0.5) * (variance + EPS) * rough * rough)
+        rstd = np.where(np.isfinite(variance) & np.isfinite(rough), better, rstd)
+    return store(case, act(case.options["activation"], product(normed((x - mean) * rstd), W) + b))
+
+
+def normed_after(case, x, W, b):
+    """The shifted row multiplied, then times 1/deviation."""
+    x, W, b = read(case, x, W, b)
+    mean, variance = chan(x)
+    return store(case, activate(case.options["activation"], ((x - mean) @ W) * rstd_of(variance) + b))
 
 
 def bias_first(case, x, W, b):
@@ -149,6 +193,12 @@ CORRECT = {
     **{f"fused, {n}": Program(partial(fused, product=p), (), is_tf32) for n, p in TF32.items()},
     "fused, 16 bits": Program(fused, (), is_16),
     "fused, by exp": Program(partial(fused, act=activate_exp)),
+    "Welford": Program(by_moments, (), is_ieee),
+    "Welford, stored": Program(lambda case, *a: by_moments(case, *a, normed=partial(keep, case)), ("layernorm",), is_16),
+    "moments merged": Program(partial(by_moments, moments=chan), (), is_ieee),
+    "1/sqrt by a Newton step": Program(partial(by_moments, moments=chan, refined=True), (), is_ieee),
+    "normed after the product": Program(normed_after, (), is_ieee),
+    "fused, by sigmoid and a rational erf": Program(partial(fused, act=activate_otherwise)),
     "bias first": Program(bias_first, (), is_ieee),
     "row by row": Program(row_by_row, (), is_ieee),
     "staged": Program(staged, STAGED, lambda case: not is_tf32(case)),
@@ -281,7 +331,41 @@ def passed(**hooks):
 
 F, S, O, O16 = "fused, library", "staged", "one pass", "one pass, tensor core of 8"
 
+
+def stored_before_bias(case, x, W, b):
+    x, W, b = read(case, x, W, b)
+    deviation = x - keep(case, pairwise(x) / x.shape[1])
+    return store(
+        case, activate(case.options["activation"], deviation * rstd_of(pairwise(deviation**2) / x.shape[1]) @ W + b)
+    )
+
+
+def part_in(change, part):
+    """A product of which some of K is changed first."""
+    return lambda a, b: library(edit(a, np.s_[:, part], change(a[:, part])), edit(b, part, change(b[part])))
+
+
 MISTAKES = {
+    "sqrt(2/pi) of four digits": Mistake(with_(act=lambda name, z: gelu_tanh(z, root=0.7978)), F, ODD),
+    "sqrt(2/pi) of four digits, float16": Mistake(with_(act=lambda name, z: gelu_tanh(z, root=0.7978)), "fused, 16 bits", ODD, "float16"),
+    "sqrt(2/pi) of six digits": Mistake(with_(act=lambda name, z: gelu_tanh(z, root=0.797885)), F, ODD),
+    "0.0447": Mistake(with_(act=lambda name, z: gelu_tanh(z, cubic=0.0447)), F, ODD),
+    "0.0447, bfloat16": Mistake(with_(act=lambda name, z: gelu_tanh(z, cubic=0.0447)), "fused, 16 bits", ODD, "bfloat16"),
+    "sqrt(1/2) of four digits": Mistake(
+        with_(act=lambda name, z: np.float32(0.5) * z * (1 + erf(np.float32(0.7071) * z))), "fused, 16 bits", ODD, "bfloat16", options=ERF),
+    "gelu 0 below -4": Mistake(with_(act=lambda name, z: np.where(z < -4, np.float32(0), gelu_tanh(z))), "fused, 16 bits", ODD, "float16"),
+    "bias of the neighbour in the last column": Mistake(with_(bias=lambda b: edit(b, -1, b[-2])), "fused, 16 bits", ODD, "bfloat16"),
+    "one k lost between blocks": Mistake(
+        with_(product=lambda a, b: np.delete(a, 64, 1) @ np.delete(b, 64, 0)), "fused, 16 bits", ODD, "bfloat16"),
+    "one block of W in 8 bits": Mistake(
+        with_(weights=lambda W: edit(W, np.s_[32:48], fp8(W[32:48] * 16) / 16)), "fused, 16 bits", ODD, "bfloat16"),
+    "tf32 in 8 of K": Mistake(with_(product=part_in(tf32_nearest, slice(0, 8))), F, ODD),
+    "tf32 in the last 3 of K": Mistake(with_(product=part_in(tf32_cut, slice(-3, None))), F, ODD),
+    "a partial sum in float16": Mistake(
+        with_(product=lambda a, b: wide((a[:, :64] @ b[:64]).astype(np.float16)) + a[:, 64:] @ b[64:]), F, ODD),
+    "mean without the last": Mistake(with_(total=lambda a: pairwise(a[:, :-1])), "fused, 16 bits", ODD, "float16"),
+    "mean stored, not declared": Mistake(stored_before_bias, "fused, 16 bits", ODD, "bfloat16"),
+    "last row that of the row before": Mistake(whole(fused, lambda y: edit(y, -1, y[-2])), "fused, 16 bits", ODD, "float16"),
     "bias before the division": Mistake(passed(after=False), O, ODD),
     "bias forgotten": Mistake(with_(bias=np.zeros_like), F, ODD),
     "bias one column off": Mistake(with_(bias=lambda b: np.roll(b, 1)), F, ODD),

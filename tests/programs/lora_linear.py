@@ -11,7 +11,9 @@ from programs.arithmetic import (
     TF32,
     activate,
     activate_exp,
+    activate_otherwise,
     bfloat16_cut,
+    dropped,
     edit,
     first_again,
     flush,
@@ -64,7 +66,23 @@ def each_step(case, *inputs):
     return staged(case, *inputs, step=partial(keep, case))
 
 
+def side_by_side(case, x, scale, W, b, A, B, product=library):
+    """One product: scale * x @ A beside x, B below W."""
+    x, scale = wide(x), wide(scale)
+    z = product(np.hstack([x, scale * product(x, wide(A))]), np.vstack([columns(case, W), wide(B)])) + wide(b)
+    return store(case, activate(case.options["activation"], z))
+
+
+def merged(case, x, scale, W, b, A, B):
+    """The adapter added to the weights, in float32."""
+    weights = columns(case, W) + wide(scale) * (wide(A) @ wide(B))
+    return store(case, activate(case.options["activation"], wide(x) @ weights + wide(b)))
+
+
 CORRECT = {
+    "side by side": Program(side_by_side, (), lambda case: not is_tf32(case)),
+    "merged": Program(merged, (), is_ieee),
+    "fused, by sigmoid and a rational erf": Program(partial(fused, act=activate_otherwise)),
     **{f"fused, {n}": Program(partial(fused, product=p), (), is_ieee) for n, p in PRODUCTS.items()},
     **{f"fused, {n}": Program(partial(fused, product=p), (), is_tf32) for n, p in TF32.items()},
     "fused, by exp": Program(partial(fused, act=activate_exp)),
@@ -105,6 +123,11 @@ def act(name):
 
 
 MISTAKES = {
+    "dropout left in": Mistake(
+        lambda case, x, *rest: fused(case, store(case, dropped(wide(x))), *rest), X, ODD, "bfloat16"),
+    "bias of the neighbour in the last tile": Mistake(
+        with_(bias=lambda b: edit(wide(b), np.s_[96:], np.roll(wide(b), 1)[96:])), X, ODD, "float16"),
+    "one rank lost": Mistake(with_(middle=lambda xa: edit(xa, np.s_[:, -1], 0)), X, ODD, "bfloat16"),
     "scale forgotten": Mistake(with_(factor=lambda s: np.float32(1)), F, ODD),
     "scale of 0.5 whatever is asked": Mistake(with_(factor=lambda s: np.float32(0.5)), F, ODD),
     "scale fixed at the first value": Mistake(fixed_scale(), F, ODD, calls=2),

@@ -1,5 +1,6 @@
 """padded_attention: softmax(q kᵀ / √D) v, where token j is visible to token i iff n_padd <= j <= i."""
 
+import itertools
 from functools import partial
 
 import numpy as np
@@ -31,7 +32,7 @@ from programs.arithmetic import (
     three_of_bfloat16,
     wide,
 )
-from programs.softmax import exp2, highest, online, softmax
+from programs.softmax import LOG2E, exp2, highest, online, softmax
 
 
 def visible(T, n_padd):
@@ -97,7 +98,43 @@ def staged(case, q, k, v, n_padd):
     return store(case, probabilities @ without_padding(v, n_padd[:, None]))
 
 
+def folded(case, q, k, v, n_padd, block=16, parts=1, weighed=same):
+    """Flash with scale and log2(e) in one constant, as exp2(s c - m c) in one rounding; `parts` of the keys apart, merged at the end."""
+    n, (T, D) = n_padd[:, None], q.shape[-2:]
+    shown, k, v = visible(T, n), without_padding(k, n), without_padding(v, n)
+    hidden, c = np.where(shown, wide(q) @ k.swapaxes(-1, -2), -np.inf), np.float32(D**-0.5) * LOG2E
+
+    def part(begin, end):
+        top = np.full((*hidden.shape[:-1], 1), -np.inf, np.float32)
+        total, weighted = np.zeros_like(top), np.zeros((*hidden.shape[:-1], D), np.float32)
+        for at in (slice(b, min(b + block, end)) for b in range(begin, end, block)):
+            raised = np.maximum(top, hidden[..., at].max(axis=-1, keepdims=True))
+            finite = np.where(np.isneginf(raised), np.float32(0), raised)
+            exponentials = np.exp2(wide(hidden[..., at].astype(np.float64) * c - finite * c))
+            shrink, top = np.exp2((top - finite) * c), raised
+            total, weighted = (
+                total * shrink + pairwise(exponentials),
+                weighted * shrink + weighed(exponentials) @ v[..., at, :],
+            )
+        return top, total, weighted
+
+    ends = np.linspace(0, T, min(parts, T) + 1).astype(int)
+    found = [part(*of) for of in itertools.pairwise(ends)]
+    top = highest(np.concatenate([f[0] for f in found], axis=-1))
+    total, weighted = (sum(f[i] * np.exp2((f[0] - top) * c) for f in found) for i in (1, 2))
+    return store(
+        case,
+        np.where(
+            shown.any(axis=-1, keepdims=True), weighted / np.where(total == 0, np.float32(1), total), np.float32(0)
+        ),
+    )
+
+
 CORRECT = {
+    "scale in exp2": Program(folded, (), lambda case: not is_tf32(case)),
+    "keys in parts": Program(partial(folded, parts=3), (), lambda case: not is_tf32(case)),
+    "scale in exp2, weights stored": Program(
+        lambda case, *a: folded(case, *a, parts=2, block=8, weighed=partial(keep, case)), ("probabilities",), is_16),
     **{f"whole rows, {n}": Program(heads(attend, product=p), (), is_ieee) for n, p in PRODUCTS.items()},
     **{f"whole rows, {n}": Program(heads(attend, product=p), (), is_tf32) for n, p in TF32.items()},
     "whole rows, by exp2": Program(heads(attend, of_rows=partial(softmax, exp=exp2))),
@@ -177,7 +214,57 @@ def off_in_the_last(T, n_padd):
     return shown
 
 
+def in_one_head(**hooks):
+    """Head 1 by another program."""
+    return lambda case, q, k, v, n: store(
+        case, edit(attend(q, k, v, n[:, None]), np.s_[:, 1], attend(q, k, v, n[:, None], **hooks)[:, 1]))  # fmt: skip
+
+
+def exchanged_in_one_head(case, q, k, v, n):
+    return store(case, edit(attend(q, k, v, n[:, None]), np.s_[:, 1], attend(k, q, v, n[:, None])[:, 1]))
+
+
+def never_raised(q, k, v, n_padd):
+    """The maximum of the first block throughout, exponentials no larger than 2^8."""
+    shown = visible(q.shape[-2], n_padd)
+    scores = wide(q) @ without_padding(k, n_padd).swapaxes(-1, -2) * np.float32(q.shape[-1] ** -0.5)
+    hidden = np.where(shown, scores, -np.inf)
+    first = hidden[..., :16].max(axis=-1, keepdims=True)
+    exponentials = np.minimum(np.exp(hidden - np.where(np.isneginf(first), highest(hidden), first)), np.float32(256))
+    total = pairwise(exponentials)
+    return exponentials @ without_padding(v, n_padd) / np.where(total == 0, np.float32(1), total)
+
+
+def replaced(name, at, by):
+    """Some of q, k or v in the place of others."""
+
+    def run(case, q, k, v, n):
+        arrays = {"q": q, "k": k, "v": v}
+        arrays[name] = edit(arrays[name], at, arrays[name][by])
+        return store(case, attend(*arrays.values(), n[:, None]))
+
+    return run
+
+
 MISTAKES = {
+    "scale twice in one head": Mistake(in_one_head(scale=1 / 19), "flash", ODD, "bfloat16"),
+    "q and k exchanged in one head": Mistake(exchanged_in_one_head, "flash", ODD, "float16", change=clean),
+    "weights of one head in 8 bits": Mistake(in_one_head(weighed=fp8), "flash", ODD, "bfloat16"),
+    "padding one more in the second sequence": Mistake(
+        mask(lambda i, j, n: (n + (np.arange(n.size).reshape(n.shape) == 1) <= j) & (j <= i)), W, ODD, change=clean),
+    "the first key hidden where padding is 5": Mistake(
+        mask(lambda i, j, n: (n + ((n == 5) & (i > n)) <= j) & (j <= i)), "flash", ODD, "bfloat16",
+        change=lambda arrays: clean(arrays) | {"n_padd": np.array([5, 8], np.int32)}),
+    "last values of one head from the one before": Mistake(
+        replaced("v", np.s_[:, 1, -5:], np.s_[:, 0, -5:]), "flash", ODD, "bfloat16", change=clean),
+    "a block of keys one late": Mistake(
+        replaced("k", np.s_[:, :, 16:32], np.s_[:, :, 17:33]), "flash", ODD, "float16", change=clean),
+    "the maximum of the first block": Mistake(heads(never_raised), W, ODD, change=lambda arrays: clean(arrays) | {"q": clean(arrays)["q"] * np.float32(4)}),
+    "log2(e) of five digits": Mistake(
+        with_(of_rows=partial(softmax, exp=lambda a: np.exp2(a * np.float32(1.4427)))), "flash", ODD, "float16"),
+    "query scaled and stored, not declared": Mistake(
+        lambda case, q, k, v, n: store(case, attend(keep(case, wide(q) * np.float32(19**-0.5)), k, v, n[:, None], scale=1.0)),
+        "flash", ODD, "bfloat16"),
     "mask one short in the last sequence": Mistake(with_(seen=off_in_the_last), W, ODD),
     "last key twice in the total": Mistake(
         with_(of_rows=partial(softmax, total=lambda e: pairwise(e) + e[..., -1:])), W, ODD),

@@ -1,5 +1,7 @@
 """softmax of rows, and what the kernels with a softmax inside share."""
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 
@@ -16,6 +18,7 @@ from programs.arithmetic import (
     keep,
     lanes,
     pairwise,
+    rounded_to,
     store,
     wide,
 )
@@ -61,6 +64,43 @@ def online(scores, block=32, values=None, exp=np.exp, rescale=True, safe=True, s
     return exp(scores - np.where(np.isneginf(top), np.float32(0), top)) / total
 
 
+def merged(scores, parts=3):
+    """Parts of the row apart, each with its own maximum, and their sums merged."""
+    ends = np.linspace(0, scores.shape[-1], min(parts, scores.shape[-1]) + 1).astype(int)
+    top, total = highest(scores), 0
+    for part in (scores[..., i:j] for i, j in itertools.pairwise(ends)):
+        own = highest(part)
+        total = total + pairwise(np.exp(part - own)) * np.exp(np.minimum(own, top) - top)
+    return np.exp(scores - top) / total
+
+
+def seldom_raised(scores, block=16, values=None, by=8.0, weighed=lambda e: e):
+    """One pass in blocks; the maximum is raised, and what is summed scaled down, only where it rises by more than `by`."""
+    top = np.full((*scores.shape[:-1], 1), -np.inf, np.float32)
+    total, weighted = np.zeros_like(top), 0
+    for begin in range(0, scores.shape[-1], block):
+        part = scores[..., begin : begin + block]
+        most = part.max(axis=-1, keepdims=True)
+        top_before, much = top, np.isnan(most) | (most > top + np.float32(by)) | np.isneginf(top)
+        top = np.where(much, np.maximum(top, most), top)
+        finite = np.where(np.isneginf(top), np.float32(0), top)
+        shrink, exponentials = np.exp(top_before - finite), np.exp(part - finite)
+        total = total * shrink + pairwise(exponentials)
+        if values is not None:
+            weighted = weighted * shrink + weighed(exponentials) @ values[..., begin : begin + block, :]
+    if values is not None:
+        return weighted / total
+    return np.exp(scores - np.where(np.isneginf(top), np.float32(0), top)) / total
+
+
+def by_newton(scores):
+    """Times an inverse of 12 bits and a Newton step."""
+    exponentials = np.exp(scores - highest(scores))
+    total = pairwise(exponentials)
+    rough = rounded_to(1 / total, 12)
+    return exponentials * np.where(np.isfinite(total), rough * (2 - total * rough), rough)
+
+
 def each_step(case, scores):
     """Every intermediate stored."""
     exponentials = keep(case, np.exp(keep(case, scores - highest(scores))))
@@ -82,6 +122,9 @@ CORRECT = {
     "online": Program(program(online)),
     "online, blocks of 7": Program(program(online, block=7)),
     "online by exp2": Program(program(online, exp=exp2)),
+    "parts merged": Program(program(merged)),
+    "maximum raised by 8": Program(program(seldom_raised)),
+    "inverse by a Newton step": Program(program(by_newton)),
     "each step": Program(lambda case, x: store(case, each_step(case, wide(x))), STEPS, is_16),
     "subnormals flushed": Program(flushed, ("subnormals",), is_32),
 }
@@ -145,7 +188,25 @@ def cubic_exp(a):
     )
 
 
+def without(column):
+    """What a carry lost between blocks leaves."""
+    return lambda e: pairwise(np.delete(e, column, axis=-1))
+
+
 MISTAKES = {
+    "log2(e) of 16 bits": Mistake(program(softmax, exp=lambda a: np.exp2(a * np.float32(1.4453125))), W, ODD, "bfloat16"),
+    "log2(e) of six digits": Mistake(program(softmax, exp=lambda a: np.exp2(a * np.float32(1.44269))), W, ODD),
+    "exp 0 below -12": Mistake(program(softmax, exp=lambda a: np.where(a < -12, np.float32(0), np.exp(a))), W, ODD, "float16"),
+    "one term lost between blocks": Mistake(program(softmax, total=without(64)), W, ODD),
+    "one term lost between blocks, bfloat16": Mistake(program(softmax, total=without(64)), W, ODD, "bfloat16"),
+    "last term counted twice": Mistake(program(softmax, total=lambda e: pairwise(e) + e[:, -1:]), W, ODD, "float16"),
+    "last row that of the row before": Mistake(changed(lambda y: edit(y, -1, y[-2])), W, ODD, "bfloat16"),
+    "one block of exponentials in 8 bits": Mistake(
+        program(softmax, exp=lambda a: edit(np.exp(a), np.s_[:, 32:48], fp8(np.exp(a)[:, 32:48]))), W, ODD, "bfloat16"),
+    "inverse of 20 bits": Mistake(
+        program(lambda x: np.exp(x - highest(x)) * rounded_to(1 / pairwise(np.exp(x - highest(x))), 20)), W, ODD),
+    "total stored, not declared": Mistake(
+        lambda case, x: store(case, softmax(wide(x), total=lambda e: keep(case, pairwise(e)))), W, ODD, "bfloat16"),
     "maximum not taken off": Mistake(program(softmax, top=lambda s: np.float32(0)), W, ODD, inputs="large_mean"),
     "maximum of the first block": Mistake(program(softmax, top=first_block_top), W, ODD, inputs="extreme"),
     "maximum of all rows": Mistake(program(softmax, top=lambda s: np.nanmax(s)), W, ODD, inputs="inf"),

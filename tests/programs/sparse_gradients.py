@@ -14,6 +14,7 @@ from programs.arithmetic import (
     keep,
     library,
     pairwise,
+    rounded_to,
     same,
     store,
     wide,
@@ -159,6 +160,7 @@ STAGED = ("probabilities", "dscaled", "output")
 CORRECT = {
     "padded_attention": {
         "from the rows' sums": Program(attention_gradient()),
+        "distributed": Program(attention_gradient(ds_of=lambda p, dp, delta: p * dp - p * delta)),
         "stored on the way": Program(attention_gradient(stored=keep), STAGED, is_16),
         "delta from the probabilities": Program(attention_gradient(delta_of=from_probabilities)),
         **{n: Program(attention_gradient(product=p), (), is_tf32) for n, p in TF32.items()},
@@ -217,6 +219,12 @@ def diagonal_hidden(a):
 
 MISTAKES = {
     "padded_attention": {
+        "delta of 11 bits": of_attention(inner=lambda delta: rounded_to(delta, 11)),
+        "dK scaled twice in one head": of_attention(
+            "bfloat16", S, edited=lambda dq, dk, dv: (dq, edit(dk, np.s_[:, 1], dk[:, 1] / np.float32(np.sqrt(19))), dv)),
+        "last key missing from dV": of_attention("float16", S, for_dv=lambda p: edit(p, np.s_[..., -1], 0)),
+        "last tokens of dK from those before": of_attention(
+            "bfloat16", S, edited=lambda dq, dk, dv: (dq, edit(dk, np.s_[..., -5:, :], dk[..., -10:-5, :]), dv)),
         "the mask forgotten in dQ only": of_attention(seen_by_dq=causal_forgotten),
         "the mask forgotten in dQ only, bfloat16": of_attention("bfloat16", S, seen_by_dq=causal_forgotten),
         "NaN of padding in dQ only": of_attention(keys=lambda k, n: wide(k)),
@@ -270,6 +278,7 @@ MISTAKES = {
         "outer: first value missing": of_pairs(options=OUTER, edited=lambda t: edit(t, np.s_[:, 0, 0], 0)),
     },
     "embedding": {
+        "last look-up twice": of_tables(lambda *a: (added(*a), added(a[0], a[1][-1:], a[2][-1:]))),
         "ids that occur twice written instead of added": of_tables(written),
         "ids that occur twice written instead of added, bfloat16": of_tables(written, "bfloat16"),
         "first occurrence alone": of_tables(first_alone),

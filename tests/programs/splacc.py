@@ -73,7 +73,14 @@ def each_step(case, A, B):
     return store(case, step(1 / step(1 + step(np.exp(-left)))) * step(np.tanh(right)))
 
 
+def gate_expm1(left, right):
+    """tanh without a cancellation, and a sigmoid whose exponential never overflows."""
+    small, less = np.exp(-np.abs(left)), np.expm1(-2 * np.abs(right))
+    return np.where(left < 0, small, np.float32(1)) / (1 + small) * np.copysign(-less / (2 + less), right)
+
+
 CORRECT = {
+    "fused, by expm1": Program(partial(fused, gate=gate_expm1)),
     **{f"fused, {n}": Program(partial(fused, product=p), (), is_ieee) for n, p in PRODUCTS.items()},
     **{f"fused, {n}": Program(partial(fused, product=p), (), is_16) for n, p in TENSOR_CORES.items()},
     **{f"fused, {n}": Program(partial(fused, product=p), (), is_tf32) for n, p in TF32.items()},
@@ -117,7 +124,16 @@ def halves_of_pairs(case, A, B):
     return store(case, gate(*np.split(wide(A) @ mixed, 2, axis=1)))
 
 
+def swapped_at_the_end(case, A, B):
+    """The pair of the last column the other way round."""
+    other = fused(case, A, B, split=lambda C: np.split(C, 2, axis=1)[::-1])
+    return edit(fused(case, A, B), np.s_[:, -1], other[:, -1])
+
+
 MISTAKES = {
+    "log2(e) of five digits": Mistake(gated(lambda z: 1 / (1 + np.exp2(np.float32(-1.4427) * z)), np.tanh), F, ODD),
+    "tanh 1 beyond 3": Mistake(gated(sigmoid, lambda z: np.where(np.abs(z) > 3, np.sign(z), np.tanh(z))), F16, ODD, "bfloat16"),
+    "the last pair swapped": Mistake(swapped_at_the_end, F16, ODD, "bfloat16"),
     "halves swapped": Mistake(with_(split=lambda C: np.split(C, 2, axis=1)[::-1]), F, ODD),
     "pairs swapped": Mistake(partial(interleaved, first=1), I, ODD),
     "pairs instead of halves": Mistake(with_(split=lambda C: (C[:, ::2], C[:, 1::2])), F, ODD),

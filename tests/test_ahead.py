@@ -275,6 +275,25 @@ def test_a_first_call_of_triton_finds_what_was_compiled(tmp_path, monkeypatch):
     assert kept and len(list(tmp_path.iterdir())) == kept, "bind()(*arguments) up to the launch"
 
 
+def test_a_size_of_64_bits_is_compiled_as_one_and_none_is_divisible_by_16(monkeypatch):
+    """Triton takes the type of a number from its value, and makes use of what divides it."""
+    from fusebench.workers import compiler
+
+    monkeypatch.setattr(pytest.importorskip("triton.runtime.driver").driver, "set_active", lambda target: None)
+    seen = {}
+    kernel = SimpleNamespace(arg_names=["x", "rows", "step", "BLOCK"], warmup=lambda **given: seen.update(given))
+    signature = {"x": "*bf16", "rows": "i64", "step": "i32"}
+    compiler._compile_triton(SimpleNamespace(signature=signature, constexprs={"BLOCK": 32}, kernel=kernel, grid=(3,), num_warps=4, num_stages=2), H200)  # fmt: skip
+    assert seen.pop("x").dtype == pytest.importorskip("torch").bfloat16
+    assert (
+        seen.pop("rows") % 16
+        and seen.pop("step") % 16
+        and seen == {"BLOCK": 32, "grid": (3,), "num_warps": 4, "num_stages": 2}
+    )
+    rows, step = compiler.INTS["i64"], compiler.INTS["i32"]
+    assert 1 < step < 2**31 <= rows < 2**63
+
+
 def test_cuda_programs_are_kept_for_their_loader(tmp_path, monkeypatch):
     pytest.importorskip("cuda.core")
     from fusebench.backends import cuda

@@ -437,7 +437,7 @@ def test_a_file_that_is_damaged_within(written, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("{", "is no JSON"), ("[]", "expected an object"), ("{}", "SPARSE_0 is missing"),
+        ("{", "is no JSON"), ("[]", "expected an object with SPARSE_0 … SPARSE_25"), ("{}", "SPARSE_0 is missing: expected SPARSE_0 … SPARSE_25"),
         ('{"SPARSE_0": 3}', "SPARSE_0: expected {\"cardinality\": n"),
         ('{"SPARSE_0": {"cardinality": 0, "tokenizer_values": []}}', "SPARSE_0: cardinality is 0: expected a whole number, 1 …"),
         ('{"SPARSE_0": {"cardinality": 1, "tokenizer_values": 1}}', "SPARSE_0: tokenizer_values is no list"),

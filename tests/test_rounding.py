@@ -180,6 +180,13 @@ def test_subnormals_are_flushed_where_that_is_declared():
 # Noise of what a whole row or output shares: balanced over the draws
 
 
+def test_subnormal_operands_of_a_product_are_flushed_too():
+    """Each of 64 terms is lost, and what they come to is a normal number."""
+    a, b = np.full((1, 64), 1e-39), np.ones((64, 1))
+    flushed, kept = noisy(points=("subnormals",)).dot(a, b), noisy().dot(a, b)
+    assert (abs(flushed) < 2.0**-140).all() and (kept > 2.0**-126).all()
+
+
 def of_rows(r, shape=(500, 1), places=1):
     """The noise of a float32 operation on a value of that shape, in spacings, at some places of a formula: (draws, places, …)."""
     draws = []

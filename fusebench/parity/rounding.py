@@ -224,6 +224,10 @@ class Noisy(Exact):
         size, near_overflow = self._once(begin)
         return moved(value, size, self._uniform(value, shared)), near_overflow
 
+    def _flushed(self, value: np.ndarray, kept: np.ndarray) -> np.ndarray:
+        """What is `kept` of a value where the program flushes subnormals: those that it reads as well as those that it makes."""
+        return np.where(np.abs(value) < 2.0**-126, 0.0, kept) if FLUSHED in self.points else kept
+
     def compute(self, value: np.ndarray, spacings: float = 1.0, shared: Any = 0.0) -> np.ndarray:
         if _in_one_pass(value):
             drawn = drawn_on_gpu("computed", value, self._uniform(value, shared), "float32", spacings)
@@ -231,7 +235,7 @@ class Noisy(Exact):
             drawn, near_overflow = self._noise(value, "float32", spacings, shared)
             if near_overflow:
                 drawn = np.where(np.abs(drawn) > FORMATS["float32"][2], np.copysign(np.inf, drawn), drawn)
-        return np.where(np.abs(value) < 2.0**-126, 0.0, drawn) if FLUSHED in self.points else drawn
+        return self._flushed(value, drawn)
 
     def function(self, value: np.ndarray, spacings: float = FUNCTION_SPACINGS) -> np.ndarray:
         return self.compute(value, spacings, self._balanced(()))
@@ -308,6 +312,7 @@ class Noisy(Exact):
         )
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        a, b = self._flushed(a, a), self._flushed(b, b)  # many that are lost may come to a product that is not small
         product = a @ b
         deviation, cut = self._once(lambda: self._of_product(a, b, product))
         if not self.tensor_cores:

@@ -13,7 +13,8 @@ from programs.arithmetic import in_storage, keep
 from fusebench.contract import DTYPES
 from fusebench.dtypes import numpy_dtype
 from fusebench.parity.elements import spacing, stored
-from fusebench.parity.rounding import COMPUTED, Exact, Noisy, Stored
+from fusebench.parity.noise import Noisy
+from fusebench.parity.rounding import COMPUTED, Exact, Stored
 
 DRAWS = 320  # of noise that is balanced 16 make a round
 HALF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}  # half a spacing at 1

@@ -3,6 +3,7 @@
     python tests/alarms.py --cells 10000       judges them and shows every alarm, and how near the others came
     python tests/alarms.py --cells 2500 --first 7500     the last quarter of these
     python tests/alarms.py --cell 4711         one cell again
+    python tests/alarms.py --formula           cells of all modes, of programs that evaluate the formula in float32
     python tests/alarms.py --table             errors by mean/std of the inputs, up to 1000, where nothing is judged
     python tests/alarms.py --cells 3000 --times 4    the float32 cells with their errors times 4: how many are rejected
 
@@ -20,17 +21,18 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import numpy as np
 import programs
+from programs import of_formula
 
 from fusebench import discovery, hard
 from fusebench.cases import make_case
-from fusebench.contract import DTYPES, PRECISIONS, Case, Device, Mathematics
+from fusebench.contract import DTYPES, MODES, PRECISIONS, Case, Device, Mathematics
 from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets
 from fusebench.parity.elements import spacing
@@ -41,6 +43,10 @@ CPU = Device("cpu", "cpu")
 LARGEST = 64  # of a dimension, unless the kernel's programs say otherwise
 LONGEST, LONG_SHARE = 131_072, 1 / 4  # of the kernel's LONG dimension, and how many cells have a long one
 LONG_ELEMENTS = 2**19  # of an input of such a cell: the longer its rows, the fewer
+MOST_LAYERS, MOST_TERMS = (
+    4,
+    2**14,
+)  # of a program made of a formula: of perceptrons, and what sums one by one has time for
 FEW_TERMS = 1000  # a sum in lanes or pairwise errs about as a sequential one may
 MEANS = (0, 1, 10, 100, 1000)  # of --table, in standard deviations
 
@@ -110,13 +116,16 @@ def draw_sizes(rng: np.random.Generator, kernel: discovery.Kernel, found: progra
     return {**others, found.long: long}
 
 
-def draw_case(rng: np.random.Generator, kernel: discovery.Kernel, found: programs.Programs) -> Case:
+def draw_case(
+    rng: np.random.Generator, kernel: discovery.Kernel, found: programs.Programs, mode: str = "forward"
+) -> Case:
     return make_case(
         kernel,
         draw_sizes(rng, kernel, found),
         str(rng.choice(DTYPES)),
         str(rng.choice(PRECISIONS)),
         {name: str(rng.choice(values)) for name, values in kernel.options.items()},
+        mode,
     )
 
 
@@ -225,6 +234,22 @@ def judge(number: int, seed: int = 0) -> Result:
     return Result(number, case, name, inputs, verdict)
 
 
+def judge_formula(number: int, seed: int = 0) -> Result:
+    """The cell of that number in any mode, of a program made of the formula."""
+    rng = np.random.default_rng([seed, number, 1])
+    kernels, found = everything()
+    while True:
+        kernel, mode = kernels[str(rng.choice(sorted(found)))], str(rng.choice(MODES))
+        if mode == "forward" or kernel.mathematics.gradient is not None:
+            case = draw_case(rng, kernel, found[kernel.name], mode)
+            if case.sizes.get("LAYERS", 1) <= MOST_LAYERS and max(case.sizes.values()) <= MOST_TERMS:
+                break
+    inputs, arrays = draw_inputs(rng, kernel.mathematics, case)
+    judge = Judge(kernel.mathematics, case, arrays, seed, plain=inputs not in hard.KINDS[1:])
+    order = of_formula.draw(rng, judge)
+    return Result(number, case, order.name, inputs, judge.judge(of_formula.run(order, judge), order.points))
+
+
 def enlarged(number: int, seed: int, times: float) -> tuple[int, int, bool] | None:
     """The terms of the long sums of the cell of that number, its elements, and whether it is rejected with its errors multiplied; None for another one than
     IEEE float32 on plain inputs, of which the judge sees all, and for one without errors."""
@@ -270,9 +295,11 @@ def _weights(found: dict[str, programs.Programs]) -> np.ndarray:
     return counts / counts.sum()
 
 
-def judge_all(numbers: Iterable[int], seed: int, processes: int) -> Iterator[Result]:
+def judge_all(
+    numbers: Iterable[int], seed: int, processes: int, one: Callable[[int, int], Result] = judge
+) -> Iterator[Result]:
     with _processes(processes) as pool:
-        yield from pool.imap(_of, ((n, seed) for n in numbers), chunksize=25)
+        yield from pool.imap(_of, ((one, n, seed) for n in numbers), chunksize=25)
 
 
 def _processes(count: int) -> Any:
@@ -280,8 +307,9 @@ def _processes(count: int) -> Any:
     return multiprocessing.get_context("spawn").Pool(count)
 
 
-def _of(pair: tuple[int, int]) -> Result:
-    return judge(*pair)
+def _of(asked: tuple[Callable[[int, int], Result], int, int]) -> Result:
+    one, number, seed = asked
+    return one(number, seed)
 
 
 def report(results: list[Result]) -> str:
@@ -337,6 +365,7 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first of them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--cell", type=int, help="the number of one cell to judge again")
+    parser.add_argument("--formula", action="store_true", help="of all modes, of programs made of the formula")
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     parser.add_argument("--times", type=float, help="judge float32 cells with their errors multiplied")
     parser.add_argument("--table", action="store_true", help="largest error (and ÷ budget) by mean/std")
@@ -350,7 +379,7 @@ def main() -> int:
         return 0
     began = time.monotonic()
     numbers = [asked.cell] if asked.cell is not None else range(asked.first, asked.first + asked.cells)
-    results = list(judge_all(numbers, asked.seed, asked.processes))
+    results = list(judge_all(numbers, asked.seed, asked.processes, judge_formula if asked.formula else judge))
     print(f"{report(results)}, {time.monotonic() - began:.0f} s")
     return 1 if any(not r.verdict.ok for r in results) else 0
 

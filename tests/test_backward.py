@@ -22,7 +22,8 @@ from fusebench.errors import UsageError
 from fusebench.inputs import make_sets
 from fusebench.parity import view
 from fusebench.parity.judge import Judge
-from fusebench.parity.rounding import Exact, Noisy, evaluate
+from fusebench.parity.noise import Noisy
+from fusebench.parity.rounding import Exact, evaluate
 from fusebench.parity.tensor import Random, Tensor
 
 KERNELS = discovery.find_kernels([discovery.HOME])

@@ -11,7 +11,8 @@ import toys
 from fusebench.parity import budget
 from fusebench.parity.budget import Neighbours, derive, prediction, quantile
 from fusebench.parity.elements import spacing, stored
-from fusebench.parity.rounding import Exact, Noisy, Stored
+from fusebench.parity.noise import Noisy
+from fusebench.parity.rounding import Exact, Stored
 
 INF, NAN = np.inf, np.nan
 MOST = 16 + 240  # draws of an element's own, and those that its group is worth at the most

@@ -15,7 +15,8 @@ import toys
 from fusebench.dtypes import FORMATS
 from fusebench.parity import jitted
 from fusebench.parity.elements import deviation_of_sum, drawn_on_gpu, larger, spacing, stored, summed
-from fusebench.parity.rounding import Exact, Noisy
+from fusebench.parity.noise import Noisy
+from fusebench.parity.rounding import Exact
 from fusebench.parity.tensor import Random, Tensor
 
 CODES = [

@@ -10,7 +10,7 @@ from fusebench.contract import Case
 from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets
 from fusebench.parity.judge import Judge
-from fusebench.parity.rounding import Noisy
+from fusebench.parity.noise import Noisy
 
 STAGED, FUSED = ("layernorm", "product", "bias"), ()
 

@@ -20,8 +20,9 @@ from fusebench.machine import DeviceInfo
 from fusebench.parity import jitted, pieces, reference
 from fusebench.parity.elements import stored
 from fusebench.parity.judge import Judge
+from fusebench.parity.noise import Noisy
 from fusebench.parity.pieces import Sized
-from fusebench.parity.rounding import Exact, Noisy, Stored
+from fusebench.parity.rounding import Exact, Stored
 from fusebench.parity.tensor import Tensor
 from fusebench.parity.verdict import Asked
 from fusebench.settings import Clock, Settings

@@ -13,7 +13,8 @@ from programs.arithmetic import in_storage, keep
 from fusebench.contract import DTYPES
 from fusebench.dtypes import numpy_dtype
 from fusebench.parity.elements import spacing, stored
-from fusebench.parity.rounding import COMPUTED, Exact, Noisy, Stored
+from fusebench.parity.noise import Noisy
+from fusebench.parity.rounding import COMPUTED, Exact, Stored
 
 DRAWS = 320  # of noise that is balanced 16 make a round
 HALF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}  # half a spacing at 1
@@ -178,6 +179,13 @@ def test_subnormals_are_flushed_where_that_is_declared():
 
 
 # Noise of what a whole row or output shares: balanced over the draws
+
+
+def test_subnormal_operands_of_a_product_are_flushed_too():
+    """Each of 64 terms is lost, and what they come to is a normal number."""
+    a, b = np.full((1, 64), 1e-39), np.ones((64, 1))
+    flushed, kept = noisy(points=("subnormals",)).dot(a, b), noisy().dot(a, b)
+    assert (abs(flushed) < 2.0**-140).all() and (kept > 2.0**-126).all()
 
 
 def of_rows(r, shape=(500, 1), places=1):

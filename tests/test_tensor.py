@@ -25,7 +25,8 @@ from fusebench.parity.elements import (
     stored,
     summed,
 )
-from fusebench.parity.rounding import Exact, Noisy, Stored
+from fusebench.parity.noise import Noisy
+from fusebench.parity.rounding import Exact, Stored
 from fusebench.parity.sums import of_segments
 from fusebench.parity.tensor import FUNCTIONS, SCALARS, UFUNCS, Random, Tensor
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fusebench.contract import Case
-from fusebench.parity.rounding import FLUSHED, Exact, Noisy, Stored, evaluate
+from fusebench.parity.noise import Noisy
+from fusebench.parity.rounding import FLUSHED, Exact, Stored, evaluate
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from programs.arithmetic import (
     wide,
 )
 from programs.padded_attention import visible, without_padding
-from programs.softmax import exp2, highest, online, softmax
+from programs.softmax import exp2, highest, online, seldom_raised, softmax
 
 
 def weigh(att, v, n_padd, product=library, weighed=same, seen=visible, of_rows=softmax, clean=without_padding):
@@ -38,10 +38,10 @@ def weigh(att, v, n_padd, product=library, weighed=same, seen=visible, of_rows=s
     return product(weighed(probabilities), clean(v, n_padd))
 
 
-def flash(att, v, n_padd, block=16, **hooks):
+def flash(att, v, n_padd, block=16, rows=online, **hooks):
     """Blocks of keys, what is weighted so far scaled down whenever the maximum rises."""
     shown = visible(len(att), n_padd)
-    weighted = online(np.where(shown, wide(att), -np.inf), block, without_padding(v, n_padd), **hooks)
+    weighted = rows(np.where(shown, wide(att), -np.inf), block, without_padding(v, n_padd), **hooks)
     return np.where(shown.any(axis=-1, keepdims=True), weighted, np.float32(0))
 
 
@@ -68,6 +68,9 @@ CORRECT = {
     "whole rows, by exp2": Program(program(of_rows=partial(softmax, exp=exp2))),
     "flash": Program(program(flash)),
     "flash by exp2, blocks of 7": Program(program(flash, block=7, exp=exp2)),
+    "maximum raised by 8": Program(program(flash, rows=seldom_raised)),
+    "maximum raised by 8, weights stored": Program(
+        lambda case, *a: store(case, flash(*a, rows=seldom_raised, weighed=partial(keep, case))), ("probabilities",), is_16),
     "divided at the end": Program(program(divided_at_the_end)),
     **{f"weights stored, {n}": Program(stored(product=p), ("probabilities",), is_16) for n, p in TENSOR_CORES.items()},
     "weights stored, divided at the end": Program(stored(divided_at_the_end), ("probabilities",), is_16),

@@ -19,6 +19,7 @@ from programs.arithmetic import (
     lanes,
     pairwise,
     rounded_to,
+    same,
     store,
     wide,
 )
@@ -74,7 +75,7 @@ def merged(scores, parts=3):
     return np.exp(scores - top) / total
 
 
-def seldom_raised(scores, block=16, values=None, by=8.0, weighed=lambda e: e):
+def seldom_raised(scores, block=16, values=None, by=8.0, weighed=same):
     """One pass in blocks; the maximum is raised, and what is summed scaled down, only where it rises by more than `by`."""
     top = np.full((*scores.shape[:-1], 1), -np.inf, np.float32)
     total, weighted = np.zeros_like(top), 0

@@ -67,20 +67,27 @@ class Names:
         self.codes: list[CodeType] = []
         self.defaults: list[tuple[Any, ...] | None] = []
         self.constants: dict[str, tuple[Any, Any]] = {}  # of the harness, those that hold others, with copies
-        self.modes = _modes()
+        self.modes: dict[str, tuple[Any, ...]] = {}
 
     def look(self) -> None:
-        """Takes note of what was loaded since."""
+        """Takes note of what they stand for now, of what was loaded since too."""
         for name, owner in _owners(self.held):
-            held = vars(owner).copy()
-            self.held[name] = owner, held
-            self.functions += [value for value in held.values() if type(value) is FunctionType]
-            if name.startswith(HARNESS):
-                own = {f"{name}.{n}": v for n, v in held.items() if n.isupper() and isinstance(v, dict | list | set)}
-                self.constants |= {n: (value, value.copy()) for n, value in own.items()}
-        new = self.functions[len(self.codes) :]
-        self.codes += [function.__code__ for function in new]
-        self.defaults += [function.__defaults__ for function in new]
+            self.held[name] = owner, {}
+        others = {name: owner for name, (owner, held) in self.held.items() if not _same(held, vars(owner))}
+        self.held |= {name: (owner, vars(owner).copy()) for name, owner in others.items()}
+        if others:
+            self.functions = [v for _, held in self.held.values() for v in held.values() if type(v) is FunctionType]
+        self.codes = [function.__code__ for function in self.functions]
+        self.defaults = [function.__defaults__ for function in self.functions]
+        ours = ((name, held) for name, (_, held) in self.held.items() if name.startswith(HARNESS))
+        own = {
+            f"{name}.{n}": v
+            for name, held in ours
+            for n, v in held.items()
+            if n.isupper() and isinstance(v, dict | list | set)
+        }
+        self.constants = {name: (value, value.copy()) for name, value in own.items()}
+        self.modes = _modes()
 
     def replaced(self, own: str = "") -> tuple[str, ...]:
         """The names that stand for something else now, but for those of the module `own`. A new one replaces nothing, but in the harness, and
@@ -88,7 +95,7 @@ class Names:
         found = []
         for owner_name, (owner, held) in self.held.items():
             now = vars(owner)
-            if len(now) == len(held) and all(map(is_, held.values(), now.values())) and _loaded(owner_name, owner):
+            if _same(held, now) and _loaded(owner_name, owner):
                 continue
             if owner_name != own and getattr(owner, "__module__", None) != own:
                 found += [] if _loaded(owner_name, owner) else [owner_name]
@@ -111,9 +118,13 @@ def _few(found: list[str]) -> tuple[str, ...]:
     return tuple(found if len(found) <= SHOWN else [*found[:SHOWN], f"{len(found) - SHOWN} more"])
 
 
+def _same(held: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    return len(now) == len(held) and all(map(is_, held.values(), now.values()))
+
+
 def _loaded(name: str, owner: Any) -> bool:
-    """Whether a module is the one that an import finds."""
-    return isinstance(owner, type) or sys.modules.get(name) is owner
+    """Whether a module is the one that an import finds; of implementations the worker looks itself."""
+    return isinstance(owner, type) or name.startswith(IMPLEMENTATIONS) or sys.modules.get(name) is owner
 
 
 def _unlike(owner_name: str, owner: Any, held: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:

@@ -321,8 +321,6 @@ class Bench:
         self.repeats = Repeats(self.backend)
         changed = state.changes(self.before, state.read(self.backend))
         process.end_watchdogs()
-        if names:
-            self.watched = state.Names()  # of a process that nobody can replace
         return protocol.Released(self.backend.release(), changed, names)
 
     def yardstick_key(self) -> protocol.YardstickKey:

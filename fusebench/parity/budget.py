@@ -252,7 +252,7 @@ class Sums:
 
 def together(error: Any, deviation: Any) -> Sums:
     """Error ÷ deviation, over the elements whose error is finite."""
-    normal = np.where((error == 0) | ~np.isfinite(error), 0.0, error / np.where(deviation > 0, deviation, 1.0))
+    normal = finite(error) / np.where(deviation > 0, deviation, 1.0)
     return Sums(error.size, normal.sum(), (normal**2).sum())
 
 

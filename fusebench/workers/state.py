@@ -105,7 +105,7 @@ class Names:
         found += [f"{f.__module__}.{f.__qualname__}" for f in edited if f.__module__ != own]
         found += [name for name, (value, copy) in self.constants.items() if value != copy]
         found += [name for name, entered in _modes().items() if entered != self.modes.get(name, ())]
-        return _few([name for name in dict.fromkeys(found) if name != STORAGE])
+        return _few([name for name in dict.fromkeys(found) if name not in (STORAGE, own)])
 
 
 def _short(value: Any) -> str:

@@ -19,9 +19,9 @@ from fusebench.errors import UsageError, unknown
 from fusebench.records.record import Build, Record, Work
 from fusebench.timing import yardstick, yardstick_cache
 from fusebench.timing.plan import Plan
+from fusebench.workers.bench import Bench
 from fusebench.workers.cores import check_threads, confined
 from fusebench.workers.outputs import written_bytes
-from fusebench.workers.worker import Bench
 
 
 def measure(

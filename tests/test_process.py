@@ -110,7 +110,7 @@ def test_a_constant_may_not_be_replaced_and_a_cache_may(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("fusebench.workers.worker.LATER_CALLS", 0),
+        ("fusebench.workers.bench.LATER_CALLS", 0),
         ("fusebench.timing.plan.Plan.calls", 6),
         ("math", ModuleType("math")),
     ],

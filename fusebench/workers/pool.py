@@ -29,8 +29,9 @@ from fusebench.errors import StorageError
 from fusebench.timing.yardstick import Missing, Rate
 from fusebench.workers import protocol
 from fusebench.workers.answers import answer
+from fusebench.workers.bench import Bench
 from fusebench.workers.cores import Cores
-from fusebench.workers.worker import PROFILES, Bench
+from fusebench.workers.worker import PROFILES
 
 HARNESS = Path(__file__).resolve().parents[2]
 START_S = 180.0

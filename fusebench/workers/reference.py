@@ -1,4 +1,4 @@
-"""What the worker of the reference does for the parent: the counterpart of worker.Bench."""
+"""What the worker of the reference does for the parent: the counterpart of bench.Bench."""
 
 from __future__ import annotations
 

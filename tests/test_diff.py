@@ -304,7 +304,7 @@ def test_two_dtypes(tmp_path):
     words = ("kernel=add_relu", "worker=inline", "device=cpu")
     done = command(tmp_path, "a=torch_eager:default", "b='torch_eager:default dtype=float16'", "out=rows.csv", *words)
     assert done.returncode == 0, done.stderr
-    assert "odd/float32 | odd/float16" in done.stdout and "outputs compared" in done.stdout
+    assert "odd/float32 | odd/float16" in done.stdout and "1 output compared" in done.stdout
     rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
     assert rows[0]["a_dtype"] == "float32" and rows[0]["b_dtype"] == "float16"
     assert 0 < float(rows[0]["max_abs"]) < 0.1 and 0 < float(rows[0]["b_error_budget"]) <= 1

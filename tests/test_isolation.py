@@ -171,7 +171,7 @@ def test_each_cell_gets_its_own_status(results, name, status, reason):
         ("sets_surroundings", "garbage collection on (700, 10, 10) → off"),
         ("sets_surroundings", "variable CUDA_LAUNCH_BLOCKING set to 1"),
         ("sets_surroundings", "live processes 0 → 1"),
-        ("sets_surroundings", "variable CXX set to /bin/false"),
+        ("sets_surroundings", "/bin/false"),
         ("sets_surroundings", "signals held back 0000000000000000 → 0000000000000200"),
         ("sets_surroundings", "open files "),
         ("edits_constants", "math replaced"),

@@ -112,7 +112,7 @@ def _dynamo(name: str, otherwise: Any) -> Any:
 
 def _set_by_hand() -> list[str]:
     """What was set in this process of the modules that hold a configuration, as far as they are loaded."""
-    set_, modules = [], [(n, m) for n, m in list(sys.modules.items()) if type(m).__name__.startswith("ConfigModule")]
+    set_, modules = [], [(n, m) for n, m in sys.modules.copy().items() if type(m).__name__.startswith("ConfigModule")]
     for module, configuration in modules:
         for name, entry in vars(configuration)["_config"].items():
             found = getattr(entry, "user_override", UNSET)

@@ -135,7 +135,7 @@ def _of_python() -> dict[str, Any]:
         "recursion limit": min(sys.getrecursionlimit(), RECURSIONS), "tracing": sys.gettrace() or threading.gettrace(),
         "profiling": sys.getprofile() or threading.getprofile(), "import path": [folder for folder in sys.path if "site-packages" not in folder],
         "importers": _first_importers(), "fault handler": faulthandler.is_enabled(),
-        "modules that are forbidden": [name for name, module in list(sys.modules.items()) if module is None],
+        "modules that are forbidden": [name for name, module in sys.modules.copy().items() if module is None],
         "warnings as errors": sum(action == "error" for action, *_ in warnings.filters),
     }  # fmt: skip
 

@@ -164,14 +164,14 @@ def _owners(held: Mapping[str, tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
     """The modules that are not held, and their classes, by name."""
     main = getattr(sys.modules["__main__"], "__spec__", None)
     program = ("__main__",) if main and main.name.startswith(HARNESS) else ()  # a worker's is the harness's
-    modules = {name: module for name, module in list(sys.modules.items()) if issubclass(type(module), ModuleType)}
+    modules = {name: module for name, module in sys.modules.copy().items() if issubclass(type(module), ModuleType)}
     ours = {name: module for name, module in modules.items() if name.startswith(HARNESS) or name in program}
-    imported = {v.__name__ for module in ours.values() for v in list(vars(module).values()) if type(v) is ModuleType}
+    imported = {v.__name__ for module in ours.values() for v in vars(module).copy().values() if type(v) is ModuleType}
     for name, module in modules.items():
         wanted = _of_library(name) or name.startswith(IMPLEMENTATIONS) or name in ours or name in imported
         if wanted and held.get(name, (None,))[0] is not module:
             yield name, module
-            for value in list(vars(module).values()):
+            for value in vars(module).copy().values():
                 if issubclass(type(value), type):
                     yield from (one for one in _classes(value, name in ours) if one[0] not in held)
 

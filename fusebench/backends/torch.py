@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from types import SimpleNamespace
 from typing import Any
 
 import ml_dtypes
@@ -30,7 +29,6 @@ EXPECTED = ("error_on_recompile",)  # to be set by who compiles
 ASSEMBLER = "TRITON_PTXAS_PATH"
 _assembler_at_start = os.environ.get(ASSEMBLER)
 NO_SWITCHES = ("_set_thread_name",)
-DEFAULT = SimpleNamespace(stance="default")
 FLUSH_BYTES = 256 * 2**20  # five times an H200's L2
 _scratch: dict[str, torch.Tensor] = {}
 _before = {"bytes": 0}
@@ -79,7 +77,7 @@ def settings() -> dict[str, Any]:
         "torch autocast": lambda: [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
         "torch opt_einsum": lambda: torch.backends.opt_einsum.enabled,
         "torch attention": lambda: [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ATTENTION],
-        "torch compiler's stance": lambda: _dynamo("_stance", DEFAULT).stance,
+        "torch compiler's stance": _stance,
         **{f"torch {name.strip('_')}": get for name, get in _switches().items()},
         "torch compiler's configuration": _set_by_hand,
     }
@@ -105,9 +103,10 @@ def _switches() -> dict[str, Callable[[], Any]]:
     return found
 
 
-def _dynamo(name: str, otherwise: Any) -> Any:
-    """What Torch's compiler calls so, where it is loaded."""
-    return getattr(sys.modules.get("torch._dynamo.eval_frame"), name, otherwise)
+def _stance() -> str:
+    """That of Torch's compiler, the default one where it is not loaded."""
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    return getattr(getattr(frames, "_stance", None), "stance", "default")
 
 
 def _set_by_hand() -> list[str]:

@@ -21,7 +21,8 @@ def quicken() -> None:
     scope, patch = (getattr(interpreter, name, None) for name in ("_LangPatchScope", "_patch_lang"))
     if scope is not None and patch is not None and patch.__module__ != __name__:
         interpreter._patch_lang = _once_a_launch(interpreter, scope, patch)
-        interpreter._patch_lang_tensor = _with_items(interpreter._patch_lang_tensor)
+        if (of_tensors := getattr(interpreter, "_patch_lang_tensor", None)) is not None:
+            interpreter._patch_lang_tensor = _with_items(of_tensors)
     builder: Any = getattr(interpreter, "interpreter_builder", None)
     if getattr(getattr(builder, "options", None), "sanitize_overflow", False):
         builder.options = dataclasses.replace(builder.options, sanitize_overflow=False)

@@ -206,10 +206,12 @@ def on_shared_workers(answered: Callable[..., Any], pool: Pool, monkeypatch: pyt
 def run_cells(
     kernels: dict[str, discovery.Kernel], roots: list[Path], pool: Pool, tmp_path: Path
 ) -> Callable[..., list[dict[str, Any]]]:
-    """Runs cells on the session's workers and returns their records: `run_cells(cells, time_s=0)`."""
+    """Runs cells on the session's workers and returns their records: `run_cells(cells, time_s=0)`, with `hard=True` on hard inputs too."""
 
-    def run_them(cells: Sequence[Cell], time_s: float = 0.0, timeout_s: float = 300.0) -> list[dict[str, Any]]:
-        settings = Settings(DEVICE, Plan(time_s), timeout_s)
+    def run_them(
+        cells: Sequence[Cell], time_s: float = 0.0, timeout_s: float = 300.0, hard: bool = False
+    ) -> list[dict[str, Any]]:
+        settings = Settings(DEVICE, Plan(time_s), timeout_s, hard=hard)
         return list(run(Run(kernels, roots, tmp_path / "run", settings), cells, pool))
 
     return run_them

@@ -172,8 +172,17 @@ def may_skip(r):
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_the_odd_case(kernels, run_cells, name, dtype):
-    cells = cells_of(kernels[name], [odd_name(kernels[name])], [dtype], without=ONE_OF_EACH)
-    assert_right(run_cells(list(cells)))
+    kernel = kernels[name]
+    cells = list(cells_of(kernel, [odd_name(kernel)], [dtype], without=ONE_OF_EACH))
+    at_once = [c for c in cells if compiled_once(kernel, c)]
+    hard_as_well = run_cells(at_once, hard=True)
+    assert all(r.parity.hard for r in hard_as_well if r.status == "ok")
+    assert_right(run_cells([c for c in cells if c not in at_once]) + hard_as_well)
+
+
+def compiled_once(kernel, cell):
+    """Whether all hard inputs are for one cell, because JAX compiles it for each: where it is not the card that has minutes."""
+    return DEVICE == "cpu" and jitted(kernel, cell) and cell.case.dtype == "float32"
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -216,13 +225,16 @@ def test_hard_inputs(kernels, run_cells, name):
             turn = dtype == ("float32", "float16")[number % 2]
             of_kind = cells_of(kernel, [few(kernel)], [dtype], without=without, inputs=[kind])
             cells += [cell for cell in of_kind if turn or not interpreted(kernel, cell)]
-    assert_right(run_cells(cells))
+    assert_right(run_cells([cell for cell in cells if not compiled_once(kernel, cell)]))
 
 
 @pytest.mark.parametrize("name", KERNELS)
 def test_torch_compile(kernels, run_cells, name):
-    cells = cells_of(kernels[name], [odd_name(kernels[name])], ["float32"])
-    assert_right(run_cells([c for c in cells if c.implementation in SLOW]))
+    cells = [c for c in cells_of(kernels[name], [odd_name(kernels[name])], ["float32"]) if c.implementation in SLOW]
+    slower = (
+        DEVICE == "cpu" and name == "dlrm_train"
+    )  # half a minute a variant on a CPU, of which the tables' part differs
+    assert_right(run_cells([c for c in cells if not (slower and c.variant.endswith("_in_place"))]))
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -140,7 +140,7 @@ def test_backward_of_16_bits_and_of_both_in_one_call(run_cells, name):
     assert_right(run_cells(list(cells_of(name, ["bfloat16"], ["forward_backward"], without))))
 
 
-@pytest.mark.parametrize("name", WITH if DEVICE == "cuda" else ["softmax"])
+@pytest.mark.parametrize("name", WITH if DEVICE == "cuda" else ["softmax", "embedding"])
 def test_backward_of_torch_compile(run_cells, name):
     cells = [c for c in cells_of(name, ["float32"], ["backward"]) if c.implementation in COMPILED]
     assert not cells or assert_right(run_cells(cells)) is None

@@ -137,6 +137,19 @@ def test_neighbours_that_do_not_err_alike_count_for_little():
     assert 5 < found.reach[size == 1].mean() / loud < 14, "by the quantile of about 18 draws"
 
 
+@pytest.mark.parametrize("loud", [2, 4, 40])
+@pytest.mark.parametrize("quiet", [1e-2, 1e-5])
+def test_neighbours_that_are_quite_unlike_an_element_do_not_widen_what_it_may_do(loud, quiet):
+    """One in `loud` has an open step, whose noise is that of no other's. Where such are few, and where the others move by next to nothing,
+    their own draws say how far these may be off."""
+    exact, size = np.arange(1.0, 641.0), np.where(np.arange(640) % loud == 0, 1.0, quiet)
+    draws = [exact + size * noise for noise in np.random.default_rng(1).standard_normal((16, 640))]
+    found = derive(exact, draws, exact, "float32")
+    alone = quiet < 1e-3 or loud > 2
+    assert (found.reach[size < 1].max() < 20 * quiet) == alone and found.alike >= 2
+    assert found.reach[size == 1].min() > 3
+
+
 def test_one_that_is_unlike_its_neighbours_keeps_half_of_its_own_variance():
     found = derived(np.arange(1.0, 65.0), one_at(64, 5))
     assert found.deviation[5] ** 2 == pytest.approx(max(16 / 32, 31 / 256), rel=1e-6)
@@ -144,7 +157,7 @@ def test_one_that_is_unlike_its_neighbours_keeps_half_of_its_own_variance():
     assert found.deviation[16] < 1e-3
 
 
-@pytest.mark.parametrize(("more", "weight"), [(0.0, 256), (0.5, 4), (1.0, 2), (3.0, 2), (0.05, 40)])
+@pytest.mark.parametrize(("more", "weight"), [(0.0, 256), (0.5, 4), (1.0, 2), (3.0, 2 / 3), (0.05, 40)])
 def test_how_alike_neighbours_are_is_what_chance_leaves(more, weight):
     """own ÷ neighbours' varies by 2 ÷ draws from chance alone."""
     ratio = 1 + math.sqrt(2 / 16 + more) * np.tile([1.0, -1.0], 8) if more < 0.8 else np.array([1e-9, 2.0, 2 - 1e-9])

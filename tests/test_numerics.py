@@ -94,6 +94,17 @@ def test_a_point_of_other_options_may_be_declared(kernels):
     assert "the point 'tanh'" in judge.judge([y.astype(numpy_dtype("bfloat16"))], ("tanh",)).problem
 
 
+def test_open_steps_of_others_do_not_widen_a_gradient_by_weights(kernels):
+    """Behind a relu, in TF32: db is a sum of upstream gradients. Half of its elements have no sum near 0 among theirs, and may hardly be off."""
+    case = make_case(kernels["lola"], "odd", "float32", "tf32", {"activation": "relu"}, "backward")
+    inputs = make_sets(kernels["lola"].mathematics, case, 0, 1)[0]
+    judge = Judge(kernels["lola"].mathematics, case, inputs)
+    *others, db = (np.asarray(a).astype(np.float32) for a in judge.reference())
+    assert judge.judge([*others, db], ()).ok
+    missed = sum(judge.judge([*others, db + np.float32(0.01) * (np.arange(db.size) == n)], ()).ok for n in range(20))
+    assert missed <= 12
+
+
 def noise_of_a_product(a, b, draws=400):
     """Standard deviation, over noisy evaluations, of the float32 product of a (M, K) and b (K, N)."""
     noisy = Noisy(Case("", {}, "float32"), (), np.random.default_rng(0))

@@ -28,6 +28,8 @@ SECOND_LOOK_DRAWS = 64  # of what seems wrong by a chance of few draws
 ALARMS = 1e-5  # how often each test may reject an output whose error is the noise of the model
 ALONE = 1.5  # times its noisiest neighbours, itself among them: an element that is noisy among quiet ones (4 at most)
 NEIGHBOURS = 16  # elements next to one another in value, whose noise an element's own is held against
+QUIET = 1e-6  # times its neighbours' variance: an element that chance alone cannot have made so
+LEAST_WORTH = 2.0  # draws that its neighbours are worth in the test of all together, however unlike an element they are
 FEW = 4.0  # elements that may be one deviation worse than in any draw: a rounding that happened to go the other way
 
 
@@ -63,14 +65,20 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
     with np.errstate(all="ignore"):
         squares = [finite(drawn - exact) ** 2 for drawn in draws]
         own = np.mean(squares, axis=0)
-        alike, noisiest = prior_draws(own, neighbours.mean(own), len(draws)), neighbours.noisiest(own)
+        mean, noisiest, size = neighbours.mean(own), neighbours.noisiest(own), max(elements, exact.size)
+        worth = prior_draws(own, mean, len(draws))
+        alike = max(worth, LEAST_WORTH)
         variance = moderated(own, neighbours, len(draws), alike)
+        freedom = len(draws) + min(alike, len(draws) * (neighbours.count - 1))
+        by_draws = quantile(freedom, size) * np.sqrt(variance)
+        # Neighbours that are quite unlike an element say nothing of how far it may be off, unless it did not move at all.
+        unlike = (own > 0) & ((own < QUIET * mean) | (worth < 1))
+        by_draws = np.where(unlike, quantile(len(draws), size) * np.sqrt(own), by_draws)
         beyond = excess(own, noisiest, len(draws))
-        freedom, size = len(draws) + min(alike, len(draws) * (neighbours.count - 1)), max(elements, exact.size)
         # Where neighbours are not alike an element's own draws are few, but the noisiest of many bound it as well.
         bound = np.maximum(neighbours.bound(own, noisiest), variance / 2)
         reach = np.minimum(
-            quantile(freedom, size) * np.sqrt(variance),
+            by_draws,
             quantile(len(draws) * neighbours.count, size) * np.sqrt(beyond * bound),
         )
         reach += np.abs(finite(staged - exact))
@@ -185,9 +193,9 @@ def prior_draws(own: np.ndarray, mean: np.ndarray, draws: int) -> float:
     """How many draws of an element's own its neighbours' variance is worth: own ÷ neighbours' has the variance 2 ÷ draws from
     chance alone, and what it has more is theirs. Elements that hardly move beside others that do are safe, and say nothing."""
     ratio = own[mean > 0] / mean[mean > 0]
-    ratio = ratio[ratio > 1e-6]
+    ratio = ratio[ratio > QUIET]
     more = float(ratio.var()) - 2 / draws if ratio.size else 2 / NEIGHBOURS
-    return float(np.clip(2 / more if more > 1e-3 else np.inf, 2, draws * NEIGHBOURS))
+    return float(min(2 / more if more > 1e-3 else np.inf, draws * NEIGHBOURS))
 
 
 def excess(own: np.ndarray, noisiest: np.ndarray, draws: int) -> float:

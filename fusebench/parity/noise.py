@@ -160,15 +160,21 @@ class Noisy(Exact):
         return self.round(point, value) if point in self.points else value
 
     def positive(self, value: np.ndarray, size: np.ndarray) -> np.ndarray:
-        # a step that noise crosses in one draw of a hundred would be missed: where rounding may cross it, half of the draws do, each
-        # element's in another order, so that no two cancel in a sum over them in all draws
+        # a step that noise crosses in one draw of a hundred would be missed: where rounding may cross it, half of the draws do
         stored_terms = self.dtype in FORMATS and set(self.points) - set(COMPUTED)
         unit = 2.0 ** -FORMATS[self.dtype][0] if stored_terms else TF32_TRUNCATION if self.tf32 else 2.0**-22
         open_ = np.abs(value) <= STEP_UNITS * unit * size
-        most = self.draws - 1
-        order = self._once(lambda: np.floor(self.random.random(np.shape(value), np.float32) * (2 * most)))
-        above = hadamard(self.draw, 1 + np.remainder(order, most)) * np.where(order < most, -1.0, 1.0)
-        return np.where(open_, np.where(above > 0, 1.0, 0.0), np.where(value > 0, 1.0, 0.0))
+        return np.where(open_, self._half_of_draws(np.shape(value)), np.where(value > 0, 1.0, 0.0))
+
+    def _half_of_draws(self, shape: tuple[int, ...]) -> Any:
+        """1 in half of the draws, which are others for each element, else 0: so that what two of them move cancels in few sums over them."""
+        drawn = self.random.random(shape, np.float32)
+        state = self._once(lambda: [0, 0.0])  # how many draws are left, and in how many of these it is to be 1
+        if not state[0]:
+            state[:] = self.draws, self.draws / 2 + 0 * drawn
+        taken = np.where(drawn * state[0] < state[1], 1.0, 0.0)
+        state[:] = state[0] - 1, state[1] - taken
+        return taken
 
     def _deviation(
         self, total: np.ndarray, squares: np.ndarray, in_order: np.ndarray, unit: float, steps: int, terms: int = 0,

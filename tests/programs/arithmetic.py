@@ -132,13 +132,13 @@ def four_accumulators(a, b):
 
 
 def compensated(a, b):
-    """Kahan's sum: what an addition lost is added to the next term."""
+    """Kahan's sum: what an addition lost is added to the next term; one that is infinite has lost nothing."""
     total = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.float32)
     lost = np.zeros_like(total)
     for k in range(a.shape[-1]):
         term = a[..., k : k + 1] * b[..., k : k + 1, :] - lost
         raised = total + term
-        total, lost = raised, (raised - total) - term
+        total, lost = raised, np.where(np.isfinite(raised), (raised - total) - term, 0)
     return total
 
 

@@ -272,6 +272,19 @@ def test_stages_of_jax(answered, stage, said):
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("implementation=torch_eager", "stage=jaxpr"), "stage=jaxpr with implementation=torch_eager: it is a stage of JAX: expected flax"),
+        (("implementation=flax", "stage=graphs"), "stage=graphs with implementation=flax: it is a stage of torch.compile: expected torch_compile"),
+        (("mode=backward", "stage=hlo"), "stage=hlo with mode=backward: expected mode=forward"),
+    ],
+)  # fmt: skip
+def test_a_stage_that_no_cell_has_is_bad_input(answered, words, said):
+    done = answered("inspect", "kernel=lola", "case=odd", *words)
+    assert done.returncode == 2 and said in done.stderr and not done.stdout
+
+
+@pytest.mark.parametrize(
     ("literal", "said"),
     [
         ('{"variant": "default"}', "EXPECT must be a tuple such as"),

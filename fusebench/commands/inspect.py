@@ -82,8 +82,10 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     chosen = asked.chosen
     target = targets.target(str(chosen["arch"]))
     expect = None if chosen["expect"] is None else expectation.parse(_text(chosen["expect"]))
-    if chosen["stage"] in OF_FRAMEWORKS and chosen["out"] is None:
-        return _show_traced(asked, kernels)
+    if chosen["stage"] in OF_FRAMEWORKS:
+        _check_framework(asked, kernels)
+        if chosen["out"] is None:
+            return _show_traced(asked, kernels)
     found = _inspect(asked.cells, kernels, chosen, expect)
     unmet = [said for one in found for said in one.unmet()]
     if chosen["out"] is not None:
@@ -151,6 +153,20 @@ def _show_beside(asked: Request, kernels: Mapping[str, Kernel], found: Sequence[
             for line in versus.lines(one, two, asked.chosen["stage"]):
                 out.print(line, highlight=False, markup=False, soft_wrap=True)
     return others
+
+
+def _check_framework(asked: Request, kernels: Mapping[str, Kernel]) -> None:
+    """Raises UsageError where no cell has the stage of a framework's own compiler, because of its framework or of its mode."""
+    stage = asked.chosen["stage"]
+    backend = "jax" if stage in traced.STAGES else "torch"
+    of = {cell.case.kernel: kernels[cell.case.kernel].implementations for cell in asked.cells}
+    if not any(of[cell.case.kernel][cell.implementation].backend == backend for cell in asked.cells):
+        named = ", ".join(dict.fromkeys(cell.implementation for cell in asked.cells))
+        there = {i.name: None for found in of.values() for i in found.values() if _shows(i, stage)}
+        expected = f"it is a stage of {'JAX' if backend == 'jax' else 'torch.compile'}: expected {', '.join(there)}"
+        raise UsageError(f"stage={stage} with implementation={named}: {expected if there else expected.split(':')[0]}")
+    if all(cell.case.mode != "forward" for cell in asked.cells):
+        raise UsageError(f"stage={stage} with mode={asked.cells[0].case.mode}: expected mode=forward")
 
 
 def _show_traced(asked: Request, kernels: Mapping[str, Kernel]) -> int:

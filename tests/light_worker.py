@@ -25,5 +25,5 @@ class Light(stand_in.StandIn):
 
 if __name__ == "__main__":
     sys.modules["fusebench.backends.torch"] = Light()
-    sys.argv[1:] = sys.argv[3:]  # without `-m` and the worker's name
+    sys.argv[1:] = sys.argv[3:]  # without `-Pm` and the worker's name
     worker.main()

@@ -96,12 +96,20 @@ def test_a_worker_is_started_once_with_what_it_needs(lasting):
     assert worker.info == HELLO
     worker.ask(reply(DONE, "print(given, flush=True)"), protocol.Repeated, 20)
     *argv, path, session, stdin = ast.literal_eval(log.read_text())
-    assert argv == ["-m", "fusebench.workers.worker", "mine", "cpu", ["/here", "/there"]]
+    assert argv == ["-Pm", "fusebench.workers.worker", "mine", "cpu", ["/here", "/there"]]
     assert path.split(os.pathsep)[0] == str(harness_for(python))
     assert session == worker.process.pid and stdin
     assert pool.get("mine", python) is worker and worker.log == log
     pool.start("mine", python)
     assert pool.workers == {("mine", python): worker}
+
+
+def test_a_folder_of_our_name_where_a_run_begins_is_not_taken_for_the_harness(tmp_path, monkeypatch):
+    (tmp_path / "fusebench").mkdir()
+    (tmp_path / "fusebench/__init__.py").write_text("raise RuntimeError('another fusebench')")
+    monkeypatch.chdir(tmp_path)
+    with Pool("cpu", [tmp_path], tmp_path) as pool:
+        assert pool.get("numpy", sys.executable).info.device.type == "cpu"
 
 
 def test_messages_and_answers_go_over_the_pipe_and_prints_to_the_log(lasting):

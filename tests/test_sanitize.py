@@ -293,7 +293,7 @@ def test_the_command_line_of_each_tool(fake):
     for _, words, env in fake.calls:
         tool = words[words.index("--tool") + 1]
         options, program = words[: words.index("--")], words[words.index("--") + 1 :]
-        assert program[1:3] == ["-m", "fusebench.sanitizer.cell"] and program[-1] == str(os.getpid())
+        assert program[1:3] == ["-Pm", "fusebench.sanitizer.cell"] and program[-1] == str(os.getpid())
         watched = [options[n + 1] for n, word in enumerate(options) if word == "--kernel-name"]
         assert ("kns=6mirror" in watched) == (tool != "initcheck"), "what others write is initialised too"
         assert ("--padding" in options) == (tool == "memcheck")

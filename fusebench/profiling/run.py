@@ -219,7 +219,7 @@ def _count(sweep: Sweep, ncu: Ncu, profile: Profile, report: Path, files: Path) 
         python = Trial(sweep.this, profile.cell).worker_key[1]
         program = [
             python,
-            "-m",
+            "-Pm",
             "fusebench.profiling.cell",
             str(folder / "request.json"),
             str(folder),

@@ -144,7 +144,7 @@ def _start(sweep: Sweep, check: Check, place: int, files: Path, python: str) -> 
         output = kept.with_suffix(".out").open("ab")
     except OSError as error:
         raise StorageError(str(error)) from error
-    program = [python, "-m", "fusebench.sanitizer.cell", str(folder / "request.json"), str(folder), str(os.getpid())]
+    program = [python, "-Pm", "fusebench.sanitizer.cell", str(folder / "request.json"), str(folder), str(os.getpid())]
     line = sweep.sanitizer.command(check.tool, sweep.own(check.cell), kept.resolve(), place, len(sweep.cores), program)
     process = subprocess.Popen(
         line, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,

@@ -236,7 +236,7 @@ class Pool:
             backend == "reference"
         ):  # its chunks have sizes of their own: a heap of blocks that fit no other would fill the device
             more = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-        command = [python, "-m", "fusebench.workers.worker", backend, self.device, str(theirs.fileno()), *self.roots]
+        command = [python, "-Pm", "fusebench.workers.worker", backend, self.device, str(theirs.fileno()), *self.roots]
         try:
             output = log.open("ab")
         except OSError as error:

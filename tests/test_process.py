@@ -277,6 +277,11 @@ def test_an_array_has_memory_of_its_own(name):
     [
         ("torch autocast [False, False] → [True, False]", lambda torch: torch.set_autocast_enabled("cpu", True)),
         ("torch anomaly detection False → True", lambda torch: torch.set_anomaly_enabled(True)),
+        ("torch sparse invariants False → True", lambda torch: torch.sparse.check_sparse_tensor_invariants.enable()),
+        (
+            "torch swaps parameters False → True",
+            lambda torch: torch.__future__.set_swap_module_params_on_conversion(True),
+        ),
         ("torch mkldnn_enabled True → False", lambda torch: setattr(torch.backends.mkldnn, "enabled", False)),
     ],
 )
@@ -291,6 +296,8 @@ def test_what_was_switched_in_torch_is_a_change(name, change):
         del held
         torch.set_autocast_enabled("cpu", False)
         torch.set_anomaly_enabled(False)
+        torch.sparse.check_sparse_tensor_invariants.disable()
+        torch.__future__.set_swap_module_params_on_conversion(False)
         torch.backends.mkldnn.enabled = True
 
 
@@ -381,6 +388,11 @@ CHANGES = {
     "sys.path.insert(0, 'site-packages/its')": [],
     "sys.meta_path.insert(0, Mine())": ["importers"],
     "sys.meta_path.append(Mine())": [],
+    "sys.path_hooks.insert(0, Mine)": ["importers of folders"],
+    "sys.path_hooks.append(Mine)": [],
+    "tempfile.tempdir = '/'": ["temporary folder"],
+    "np.setbufsize(16384)": ["numpy buffer"],
+    "np.seterrcall(ignore)": ["numpy handler of errors"],
     "faulthandler.enable(sys.stdout)": ["fault handler"],
     "children.append(waits())": ["live processes"],
     "children.append(waits('torch/_inductor'))": [],
@@ -391,7 +403,8 @@ CHANGES = {
 def test_what_a_program_leaves_in_its_process_is_named():
     """In a process of its own, one change after the other."""
     program = """
-import faulthandler, gc, json, os, resource, signal, subprocess, sys, threading
+import faulthandler, gc, json, os, resource, signal, subprocess, sys, tempfile, threading
+import numpy as np
 from fusebench.workers import process
 class Mine: ...
 def ignore(*_): ...

@@ -75,6 +75,8 @@ def settings() -> dict[str, Any]:
         "torch hooks of saved tensors": lambda: torch._C._autograd._top_saved_tensors_default_hooks(True),
         "torch profiler": lambda: torch.autograd._profiler_enabled(),
         "torch autocast": lambda: [torch.is_autocast_enabled(kind) for kind in ("cpu", "cuda")],
+        "torch sparse invariants": torch.sparse.check_sparse_tensor_invariants.is_enabled,
+        "torch swaps parameters": torch.__future__.get_swap_module_params_on_conversion,
         "torch opt_einsum": lambda: torch.backends.opt_einsum.enabled,
         "torch attention": lambda: [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in ATTENTION],
         "torch compiler's stance": _stance,
@@ -177,9 +179,8 @@ def half(tensor: torch.Tensor) -> torch.Tensor:
     return tensor * 0.5
 
 
-def scaled(tensor: torch.Tensor, factor: float) -> torch.Tensor:
-    """The tensor times the factor; one of integers as it is."""
-    return tensor * factor if tensor.is_floating_point() else tensor
+def mixed(tensor: torch.Tensor, other: torch.Tensor, share: float) -> torch.Tensor:
+    return tensor * share + other * (1 - share) if tensor.is_floating_point() else tensor
 
 
 class _Operators(TorchDispatchMode):

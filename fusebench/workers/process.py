@@ -14,9 +14,11 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import threading
 import traceback
 import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -134,16 +136,17 @@ def _of_python() -> dict[str, Any]:
         "flags of dlopen": sys.getdlopenflags(), "environment": type(os.environ).__name__,
         "recursion limit": min(sys.getrecursionlimit(), RECURSIONS), "tracing": sys.gettrace() or threading.gettrace(),
         "profiling": sys.getprofile() or threading.getprofile(), "import path": [folder for folder in sys.path if "site-packages" not in folder],
-        "importers": _first_importers(), "fault handler": faulthandler.is_enabled(),
+        "importers": _before(sys.meta_path, "BuiltinImporter"), "importers of folders": _before(sys.path_hooks, "zipimporter"),
+        "temporary folder": tempfile.gettempdir(), "fault handler": faulthandler.is_enabled(),
         "modules that are forbidden": [name for name, module in sys.modules.copy().items() if module is None],
         "warnings as errors": sum(action == "error" for action, *_ in warnings.filters),
     }  # fmt: skip
 
 
-def _first_importers() -> list[str]:
-    """Those that stand before Python's own; libraries put theirs behind it."""
-    names = [one.__name__ if isinstance(one, type) else type(one).__name__ for one in sys.meta_path]
-    return names[: names.index("BuiltinImporter")] if "BuiltinImporter" in names else names
+def _before(importers: Iterable[Any], first: str) -> list[str]:
+    """The names of those that stand before Python's own first one; libraries put theirs behind it."""
+    names = [one.__name__ if isinstance(one, type) else type(one).__name__ for one in importers]
+    return names[: names.index(first)] if first in names else names
 
 
 def _stream(stream: Any) -> Any:
@@ -152,7 +155,8 @@ def _stream(stream: Any) -> Any:
 
 def _floats() -> dict[str, Any]:
     """Flags of the floating-point unit in this thread, which a library sets that was compiled with -ffast-math, and NumPy's own."""
-    errors = {f"numpy {kind} errors": what for kind, what in np.geterr().items()}
+    errors: dict[str, Any] = {f"numpy {kind} errors": what for kind, what in np.geterr().items()}
+    errors |= {"numpy handler of errors": np.geterrcall(), "numpy buffer": np.getbufsize()}
     with np.errstate(all="ignore"):
         halved, thirds = np.array([2e-40], np.float32) * np.float32(0.5), 1 / np.array([3.0, -3.0])
     return {"subnormals": "kept" if halved[0] > 0 else "flushed", "rounding": tuple(map(float, thirds)), **errors}

@@ -24,6 +24,7 @@ from fusebench.workers.pool import WorkerLost, interpreter
 # Input sets in the ring, the outputs on both of which are judged: the first call's and the repeated one's. L2 is flushed explicitly
 # and every call gets copies, so that the ring only has to keep outputs from being reused.
 SETS = 2
+UNSEEN = SETS  # the number of the set that calls of the parent's clock get
 
 
 def reference_key(settings: Settings) -> tuple[str, str]:
@@ -54,6 +55,14 @@ class CaseData:
             raise
 
     @cached_property
+    def unseen(self) -> dict[str, Any]:
+        """One more set, number `UNSEEN`, with the weights of the others. It is made when it is first asked for, behind the samples."""
+        with self.clock.during("inputs"), memory.limited():
+            (made,) = inputs.make_sets(self.mathematics, self.case, self.seed, 1, self.kind, first=UNSEEN)
+        first, last = self.sets[0], self.sets[-1]
+        return {name: first[name] if first[name] is last[name] else array for name, array in made.items()}
+
+    @cached_property
     def files(self) -> list[list[inputs.Stored]]:
         """Of each set, the file and dtype of each input. Raises StorageError where the disk has no room for them now, and
         ValueError where it never had."""
@@ -69,6 +78,19 @@ class CaseData:
         self.own(*{self.folder / stored.file for one in files for stored in one})
         return files
 
+    @cached_property
+    def unseen_files(self) -> list[inputs.Stored]:
+        """Of the set `UNSEEN`. Raises StorageError where the disk has no room for them."""
+        new = [name for name, array in self.unseen.items() if array is not self.sets[0][name]]
+        with self.clock.during("inputs"):
+            saved = inputs.save([self.unseen[name] for name in new], self.folder, "unseen-input")
+        self.own(*(self.folder / stored.file for stored in saved))
+        files = dict(zip(self.names, self.files[0], strict=True)) | dict(zip(new, saved, strict=True))
+        return list(files.values())
+
+    def _files(self, set_: int) -> tuple[inputs.Stored, ...]:
+        return tuple(self.unseen_files if set_ == UNSEEN else self.files[set_])
+
     def own(self, *files: Path) -> None:
         """Nobody else writes these files from now on."""
         self.untouched.note(*files)
@@ -77,7 +99,8 @@ class CaseData:
         """The files that somebody else has changed; of the inputs the next cell gets others."""
         changed = self.untouched.changed()
         if changed:
-            self.__dict__.pop("files", None)
+            for written in ("files", "unseen_files"):
+                self.__dict__.pop(written, None)
             self.untouched.note(*self.untouched.known)
         return changed
 
@@ -111,7 +134,8 @@ class CaseData:
             with memory.limited():
                 arrays = inputs.load(outputs, self.folder, mapped=True)
                 verdict = judge.judge(arrays, points)
-                if not verdict.ok or not (judge.view.judged is not None or judge.seen_whole(self.settings.device)):
+                others = judge.view.judged is not None or judge.seen_whole(self.settings.device)
+                if not verdict.ok or not others or set_ == UNSEEN:  # some rows tell whether it was computed at all
                     return replace(verdict, unseen=judge.undrawn())
                 asked = judge.ask(arrays, points, self.settings.device)
             return self._other_rows(judge, verdict, asked, outputs, set_, pool)
@@ -119,7 +143,7 @@ class CaseData:
     def _judge(self, set_: int, part: str) -> Judge:
         if (set_, part) not in self.judges:
             self.judges[set_, part] = Judge(
-                self.mathematics, self.case, self.sets[set_], self.seed, self.settings.rows_seed, part, self.kind == "plain",
+                self.mathematics, self.case, self.unseen if set_ == UNSEEN else self.sets[set_], self.seed, self.settings.rows_seed, part, self.kind == "plain",
             )  # fmt: skip
         return self.judges[set_, part]
 
@@ -127,7 +151,7 @@ class CaseData:
         """Has the judged rows evaluated on the device; where that fails the judge does it itself, but where all rows are needed, which
         takes it too long: raises RuntimeError, or WorkerLost where the reference cannot be started here."""
         message = protocol.EvaluateRows(
-            judge.judged_rows(points), tuple(self.files[set_]), str(self.folder), budget.DRAWS
+            judge.judged_rows(points), self._files(set_), str(self.folder), budget.DRAWS
         )  # fmt: skip
         reply = self._ask_reference(message, protocol.EvaluatedRows, pool)
         if isinstance(reply, protocol.EvaluatedRows):
@@ -167,7 +191,7 @@ class CaseData:
         self, judge: Judge, verdict: Verdict, asked: Asked, outputs: Sequence[inputs.Stored], set_: int, pool: Any
     ) -> Verdict:  # fmt: skip
         """The verdict with the rows that the judge did not see, by the reference on the device."""
-        message = protocol.CheckRows(asked, tuple(self.files[set_]), tuple(outputs), str(self.folder))
+        message = protocol.CheckRows(asked, self._files(set_), tuple(outputs), str(self.folder))
         reply = self._ask_reference(message, protocol.CheckedRows, pool)
         if isinstance(reply, protocol.Refused):
             return replace(verdict, unseen=judge.undrawn() or f"the reference on the device: {reply.reason}")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from fusebench import discovery, hard, modes, provenance
-from fusebench.case_data import SETS, CaseData
+from fusebench.case_data import SETS, UNSEEN, CaseData
 from fusebench.cases import command
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
@@ -228,10 +228,15 @@ class Trial:
         timed = self._ask("timing", protocol.TimeCell(self.run.settings.plan, folder), protocol.Timed)
         if timed is None or (judged and not self._judge_differing(timed.nondeterministic, timed.differing, "timed")):
             return None
-        if not judged or self.run.settings.device != "cpu":
+        if not judged or self.run.settings.device != "cpu" or not second_clock.reaches(self.worker):
             return timed.timing
+        unseen, limit_s = self.shared.unseen_files, self.run.settings.timeout_s
         with self.run.clock.during("timing"):
-            batch = second_clock.watch(self.worker, timed.timing, self.run.settings.timeout_s)
+            batch = second_clock.watch(self.worker, timed.timing, unseen, folder, limit_s)
+        tried = self._ask("parity", protocol.FetchUnseen(folder), protocol.Tried)
+        prefix = "a timed call, on inputs that none before had: "
+        if tried is None or not self._judge("timed", prefix, tried.outputs, UNSEEN):
+            return None
         return replace(timed.timing, batch=batch)
 
     def let_go(self, pool: Any) -> None:

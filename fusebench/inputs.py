@@ -31,9 +31,9 @@ class Stored:
 
 
 def make_sets(
-    mathematics: Mathematics, case: Case, seed: int, count: int, kind: str = "plain"
+    mathematics: Mathematics, case: Case, seed: int, count: int, kind: str = "plain", first: int = 0
 ) -> list[dict[str, np.ndarray]]:
-    """`count` sets of inputs by name, in the order of the contract: `inputs`, which differ from set to set, then `weights`,
+    """`count` sets of inputs by name, from the number `first` on, in the order of the contract: `inputs`, which differ from set to set, then `weights`,
     which are the same arrays in all, then in the backward modes the upstream gradients, which differ again. They are made hard in the way of `kind`, weights only where `hard` names them. Floats are
     rounded to `case.dtype`, or to their own in OWN_DTYPES; other dtypes are left alone."""
     own = mathematics.own_dtypes
@@ -42,7 +42,7 @@ def make_sets(
         fixed = hard.change(mathematics, case, kind, fixed, [seed, 0])
     shared = _rounded(fixed, case.dtype, own)
     sets = []
-    for number in range(1, count + 1):
+    for number in range(first + 1, first + count + 1):
         made = mathematics.inputs(case, drawing.generator(seed, number))
         sets.append(_rounded(hard.change(mathematics, case, kind, made, [seed, number]), case.dtype, own) | shared)
         if case.mode != "forward":

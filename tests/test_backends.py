@@ -167,11 +167,11 @@ def test_half_is_half(backend):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16", "int64", "bool"])
-def test_floats_are_scaled_in_their_own_dtype_and_others_stay(backend, dtype):
-    array = np.array([3, 0, 1]).astype(BF16 if dtype == "bfloat16" else dtype)
+def test_floats_are_mixed_in_their_own_dtype_and_others_stay(backend, dtype):
+    array, other = (np.array(a).astype(BF16 if dtype == "bfloat16" else dtype) for a in ([3, 0, 1], [1, 2, 1]))
     there = backend.put(array, CPU)
-    found = backend.get(backend.scaled(there, 0.75))
-    expected = array if dtype in ("int64", "bool") else array * array.dtype.type(0.75)
+    found = backend.get(backend.mixed(there, backend.put(other, CPU), 0.75))
+    expected = array if dtype in ("int64", "bool") else np.array([2.5, 0.5, 1])
     assert found.dtype == array.dtype and found.tolist() == expected.tolist()
     assert backend.get(there).tolist() == array.tolist()
 

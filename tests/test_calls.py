@@ -65,34 +65,46 @@ def test_a_backward_mode_needs_a_pair_of_calls(built):
     assert str(refused.value) == EXPECTED.format(type(built).__name__)
 
 
-def test_a_batch_has_its_inputs_before_the_clock_starts_and_is_called_once():
+def test_a_batch_has_its_inputs_before_the_clock_starts_and_is_called_once(monkeypatch):
     events = []
-    batch = CallBatch(SimpleNamespace(wait=lambda values: events.append(("wait", values))))
+    backend = SimpleNamespace(wait=lambda values: events.append(("wait", list(values))))
+    batch = CallBatch(backend, lambda arguments, output: events.append(("taken", arguments, output)))
     assert batch.run() == protocol.Ran(), "nothing, where nothing was made ready"
     events.clear()
-    assert batch.make_ready(lambda x: events.append(x) or -x, Ring([[1], [2]], frozenset(), abs), 5) == protocol.Ready(
-        5
-    )
-    assert events == [("wait", [[1], [2], [1], [2], [1]])]
+    monkeypatch.setattr("secrets.randbelow", lambda below: below - 2)
+    ring = Ring([[1], [2]], frozenset(), abs)
+    assert batch.make_ready(lambda x: events.append(x) or -x, ring, 5, {}) == protocol.Ready(5)
+    assert events == [("wait", [[1], [2], [1], [1], [1]])]
     assert batch.run() == protocol.Ran()
-    assert events[1:] == [1, 2, 1, 2, 1, ("wait", [-1, -2, -1, -2, -1])]
+    drawn = [("wait", [-1, -2, -1, -1]), ("taken", [1], -1)]
+    assert events[1:] == [1, 2, 1, 1, *drawn, 1, ("wait", [-1, -2, -1, -1, -1])], "copied as its work ends"
     batch.run()
     assert events[-1] == ("wait", []), "what was called is forgotten"
 
 
 def test_each_call_of_a_batch_gets_floats_that_none_has_seen_and_everything_else_as_it_is():
-    """A set's floats times one number between a half and one, another one for each call."""
-    x, w, ids = np.arange(1, 5, dtype=np.float32), np.full(4, 2, np.float32), np.arange(4)
-    batch, got = CallBatch(backend), []
+    """A set's floats with an unseen one's, in another share for each call; one call gets the unseen ones."""
+    x, w, ids = np.array([1, 0, 2, 3], np.float32), np.full(4, 2, np.float32), np.arange(4)
+    new, others = np.array([0, 1, -2, 0], np.float32), np.arange(4) + 9
+    batch, got = CallBatch(backend, lambda arguments, output: (None, [arguments, output])), []
     ring = Ring([[x, w, ids], [10 * x, w, ids]], frozenset({0, 2}), np.copy)
-    assert batch.make_ready(lambda *arguments: got.append(arguments), ring, 6).calls == 6
+    assert (
+        batch.make_ready(lambda *arguments: got.append(arguments) or len(got), ring, 6, {0: new, 2: others}).calls == 6
+    )
     batch.run()
-    factors = [float(call[0][0]) / (1, 10)[number % 2] for number, call in enumerate(got)]
-    assert len(set(factors)) == 6 and 0.5 <= min(factors) < max(factors) < 1
-    for number, ((scaled, weights, places), factor) in enumerate(zip(got, factors, strict=True)):
-        assert scaled == pytest.approx(ring.sets[number % 2][0] * factor) and scaled.dtype == np.float32
+    drawn = next(number for number, (_, _, places) in enumerate(got) if places[0] == 9)
+    assert [a.tolist() for a in got[drawn]] == [new.tolist(), w.tolist(), others.tolist()] and got[drawn][1] is w
+    fault, (arguments, output) = batch.unseen
+    assert fault is None and arguments[0] is got[drawn][0] and output == drawn + 1
+    shares = {number: float(call[0][1]) for number, call in enumerate(got) if number != drawn}
+    assert len(set(shares.values())) == 5 and 0 < min(shares.values()) < max(shares.values()) <= 0.5
+    for number, share in shares.items():
+        mixed, weights, places = got[number]
+        assert (
+            mixed == pytest.approx(ring.sets[number % 2][0] * (1 - share) + new * share) and mixed.dtype == np.float32
+        )
         assert weights is w and places.tolist() == ids.tolist() and places is not ids
-    assert x.tolist() == [1, 2, 3, 4]
+    assert x.tolist() == [1, 0, 2, 3]
 
 
 @pytest.mark.parametrize(

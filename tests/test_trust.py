@@ -18,6 +18,7 @@ from test_run import Pool, done
 
 from fusebench.backends import persisting
 from fusebench.cell import rated
+from fusebench.inputs import Stored
 from fusebench.records.record import Record
 from fusebench.report import show
 from fusebench.timing import cupti
@@ -164,6 +165,7 @@ class Slow:
     def get(self, request, expected, timeout_s):
         if isinstance(request, protocol.MakeReady):
             self.asked.append(request.calls)
+            assert (request.files, request.folder) == ((Stored("unseen0.npy", "float32"),), "folder")
             self.calls = min(request.calls, self.most)
             self.clock[0] += 0.01
             return protocol.Ready(self.calls)
@@ -181,35 +183,39 @@ def clock(monkeypatch):
     return now
 
 
+def watch(worker, measured):
+    return second_clock.watch(worker, measured, [Stored("unseen0.npy", "float32")], "folder", 5.0)
+
+
 @pytest.mark.parametrize(("median", "calls"), [(1e-3, 4), (3e-3, 2), (1.0, 1), (1e-9, 1024)])
 def test_a_batch_is_four_milliseconds_of_calls(clock, median, calls):
     worker = Slow(clock, [median])
-    found = second_clock.watch(worker, timing([median] * 6), 5.0)
+    found = watch(worker, timing([median] * 6))
     assert worker.asked == [calls] and found.calls == calls and not found.contradicts
     assert found.seconds == pytest.approx(calls * median) and found.allowed == pytest.approx(5 * calls * median + 2e-3)
 
 
 def test_the_batch_that_says_least_counts(clock):
     worker = Slow(clock, [9e-3, 7e-3, 8e-3, 8.5e-3])
-    found = second_clock.watch(worker, timing([1e-3] * 6), 5.0)
+    found = watch(worker, timing([1e-3] * 6))
     assert found.contradicts and found.seconds == pytest.approx(4 * 7e-3) and worker.batches == 20
     slower = Slow(clock, [0.3])
-    assert second_clock.watch(slower, timing([1e-3] * 6), 5.0).contradicts and slower.batches == 3, "a second is enough"
-    assert not second_clock.watch(Slow(clock, [9e-3, 9e-3, 1e-3]), timing([1e-3] * 6), 5.0).contradicts
+    assert watch(slower, timing([1e-3] * 6)).contradicts and slower.batches == 3, "a second is enough"
+    assert not watch(Slow(clock, [9e-3, 9e-3, 1e-3]), timing([1e-3] * 6)).contradicts
 
 
 def test_fewer_calls_than_asked_for_count_as_what_they_are(clock):
-    found = second_clock.watch(Slow(clock, [1e-4], most=7), timing([1e-4] * 6), 5.0)
+    found = watch(Slow(clock, [1e-4], most=7), timing([1e-4] * 6))
     assert found.calls == 7 and found.seconds == pytest.approx(7e-4)
 
 
 @pytest.mark.parametrize(("waited", "says"), [(0.24, True), (0.26, False)])
 def test_a_batch_that_waited_for_a_core_says_nothing(clock, monkeypatch, waited, says):
     monkeypatch.setattr(second_clock, "_waited_s", lambda process: clock[0] * waited)
-    found = second_clock.watch(Slow(clock, [9e-3]), timing([1e-3] * 6), 5.0)
+    found = watch(Slow(clock, [9e-3]), timing([1e-3] * 6))
     assert found.contradicts if says else found is None
     slow = Slow(clock, [0.3])
-    assert bool(second_clock.watch(slow, timing([1e-3] * 6), 5.0)) == says and slow.batches == (3 if says else 1)
+    assert bool(watch(slow, timing([1e-3] * 6))) == says and slow.batches == (3 if says else 1)
 
 
 @pytest.mark.parametrize(("threads", "says"), [(3, True), (4, False)])
@@ -217,7 +223,7 @@ def test_a_batch_of_calls_that_start_threads_says_nothing(clock, monkeypatch, th
     """Four calls: what a thread waited for a core is not known once it has ended."""
     numbers = itertools.cycle([100, 100 + threads])
     monkeypatch.setattr(second_clock, "_last_task", lambda: next(numbers))
-    found = second_clock.watch(Slow(clock, [9e-3]), timing([1e-3] * 6), 5.0)
+    found = watch(Slow(clock, [9e-3]), timing([1e-3] * 6))
     assert found.contradicts if says else found is None
 
 
@@ -230,7 +236,7 @@ def test_the_kernel_counts_threads():
 
 
 def test_within_this_process_there_is_no_other_clock():
-    assert second_clock.watch(object(), timing(), 5.0) is None
+    assert not second_clock.reaches(object())
 
 
 def test_what_waits_for_a_core_is_read_from_the_kernel_or_nothing():

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fusebench.backends import kineto, persisting, xla
+from fusebench.backends import numpy as on_host
 from fusebench.backends.events import Recording, Work
 from fusebench.contract import Device
 from fusebench.machine import cpu_name
@@ -138,11 +139,11 @@ def half(array: jax.Array) -> jax.Array:
     return array * 0.5
 
 
-def scaled(array: jax.Array, factor: float) -> jax.Array:
-    """`array` times the factor; one of integers as it is. Through NumPy: XLA would compile for each shape."""
+def mixed(array: jax.Array, other: jax.Array, share: float) -> jax.Array:
+    """Through NumPy: XLA would compile for each shape."""
     if not jnp.issubdtype(array.dtype, jnp.floating):
         return array
-    return copy(jax.device_put(np.asarray(array) * array.dtype.type(factor)))
+    return copy(jax.device_put(on_host.mixed(np.asarray(array), np.asarray(other), share)))
 
 
 # What may stand beside a kernel of one's own in a jaxpr: calls, shapes, and the callback that interprets Triton on the CPU.

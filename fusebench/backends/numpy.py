@@ -63,8 +63,10 @@ def half(array: np.ndarray) -> np.ndarray:
     return array * np.float32(0.5)
 
 
-def scaled(array: np.ndarray, factor: float) -> np.ndarray:
-    return array if array.dtype.kind in "iub" else array * array.dtype.type(factor)
+def mixed(array: np.ndarray, other: np.ndarray, share: float) -> np.ndarray:
+    if array.dtype.kind in "iub":
+        return array
+    return array * array.dtype.type(share) + other * array.dtype.type(1 - share)
 
 
 def watch(call: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, list[str]]:

@@ -66,8 +66,8 @@ class Backend(Protocol):
         """The array times one half: shows whether subnormals survive."""
         ...
 
-    def scaled(self, array: Any, factor: float) -> Any:
-        """The array times the factor, in its own dtype, in memory of its own; one of integers as it is."""
+    def mixed(self, array: Any, other: Any, share: float) -> Any:
+        """That share of the array and the rest of the other, in its own dtype, in memory of its own; an array of integers as it is."""
         ...
 
     def watch(self, call: Callable[..., Any], arguments: Sequence[Any]) -> tuple[Any, list[str]]:

@@ -1,11 +1,12 @@
 """Calls that another process times as a whole: their inputs are ready before its clock starts, and are none that a call has seen, not
-even a row of them, so that a call that remembers rows has to compute them here.
+even a row of them, so that a call that remembers rows has to compute them here. One of them, which is drawn, gets a set of its own, and
+what it returns is judged: to compute nothing where nothing is known does not help either.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,34 +15,47 @@ from fusebench.workers import protocol
 
 
 class CallBatch:
-    """Some calls of the cell in hand, and what they are going to get."""
+    """Some calls of the cell in hand, and what they are going to get. `taken` makes copies of an output, or says what is wrong with it."""
 
-    def __init__(self, backend: Any):
-        self.backend = backend
+    def __init__(self, backend: Any, taken: Callable[[Sequence[Any], Any], tuple[str | None, list[Any]]]):
+        self.backend, self.taken = backend, taken
         self.forget()
 
     def forget(self) -> None:
         self.call: Any = None
         self.waiting: Sequence[Sequence[Any]] = ()
+        self.drawn = 0  # the number of the call on the unseen set
+        self.unseen: tuple[str | None, list[Any]] = None, []  # what was taken of its output
 
-    def make_ready(self, call: Any, ring: Any, calls: int) -> protocol.Ready:
-        """Makes the inputs of as many calls as there is memory for."""
-        fresh = replace(ring, place=self._scaled(ring))
-        self.call, self.waiting = call, [fresh[number % len(ring)] for number in range(together(ring, calls))]
+    def make_ready(self, call: Any, ring: Ring, calls: int, unseen: Mapping[int, Any]) -> protocol.Ready:
+        """Makes the inputs of as many calls as there is memory for; `unseen` are those of one more set, by their places."""
+        fresh = replace(ring, place=self._mixed(ring, unseen))
+        waiting = [fresh[number % len(ring)] for number in range(together(ring, calls))]
+        self.call, self.waiting, self.drawn = call, waiting, secrets.randbelow(len(waiting))
+        others = replace(ring, place=None).placed(ring.sets[0])
+        waiting[self.drawn] = ring.made_ready([unseen.get(place, a) for place, a in enumerate(others)])
         self.backend.wait(self.waiting)
         return protocol.Ready(len(self.waiting))
 
-    def _scaled(self, ring: Ring) -> Callable[[Sequence[Any]], list[Any]]:
-        """What places a set as the ring does, its floats times a number between one half and one."""
+    def _mixed(self, ring: Ring, unseen: Mapping[int, Any]) -> Callable[[Sequence[Any]], list[Any]]:
+        """What places a set as the ring does, with the unseen set in its floats: of each call another share of up to a half, so that nothing
+        is left that another call had, such as the signs."""
 
         def place(own: Sequence[Any]) -> list[Any]:
-            factor = 0.5 + secrets.randbelow(2**20) / 2**21
-            return [self.backend.scaled(a, factor) if n in ring.copied else a for n, a in enumerate(ring.placed(own))]
+            share = 0.5 + secrets.randbelow(2**20) / 2**21
+            placed = ring.placed(own)
+            return [self.backend.mixed(a, unseen[n], share) if n in unseen else a for n, a in enumerate(placed)]
 
         return place
 
     def run(self) -> protocol.Ran:
         """Makes the calls, once."""
-        self.backend.wait([self.call(*arguments) for arguments in self.waiting])
-        self.forget()
+        made = []
+        for number, arguments in enumerate(self.waiting):
+            made.append(self.call(*arguments))
+            if number == self.drawn:
+                self.backend.wait(made)
+                self.unseen = self.taken(arguments, made[-1])
+        self.backend.wait(made)
+        self.call, self.waiting = None, ()
         return protocol.Ran()

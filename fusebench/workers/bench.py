@@ -60,7 +60,7 @@ class Bench:
         self.fused = False  # whether calls are watched for operators
         self.before: dict[str, Any] = {}  # the state of the process when the cell in hand began
         self.watched = state.Names()  # what results and clocks depend on
-        self.batch = CallBatch(self.backend)
+        self.batch = CallBatch(self.backend, self._taken)
 
     def info(self) -> protocol.WorkerInfo:
         halved = self.backend.half(self.backend.put(np.array([2e-40], np.float32), self.device))
@@ -222,6 +222,20 @@ class Bench:
             return protocol.Refused("wrong", f"a later call changed {changed}; it must leave it alone")
         return protocol.Timed(samples.summary(), self.repeats.found(), self._differing(asked.folder))
 
+    def _unseen(self, asked: protocol.MakeReady) -> dict[int, Any]:
+        """By place, what differs from set to set, of the set in those files."""
+        places = [place for place in sorted(self.ring.copied) if place < len(asked.files)]
+        loaded = inputs.load([asked.files[place] for place in places], Path(asked.folder))
+        return {place: self.backend.put(a, self.device) for place, a in zip(places, loaded, strict=True)}
+
+    def fetch_unseen(self, asked: protocol.FetchUnseen) -> protocol.Tried:
+        """What the call of the last batch gave that got inputs which none had seen."""
+        fault, copies = self.batch.unseen
+        self.batch.forget()
+        if fault:
+            raise outputs.Unfit(fault)
+        return protocol.Tried(self._save(copies, Path(asked.folder), "unseen"))
+
     def _move_rows(self, rows: protocol.MoveRows) -> None:
         """From now on each call gets its rows in another order, of the first set or the last one. Both are judged, and any of the
         timed calls may be."""
@@ -338,9 +352,11 @@ class Bench:
             case protocol.TraceCell():
                 return traces.answer(self, request)
             case protocol.MakeReady():
-                return self.batch.make_ready(self.call, self.ring, request.calls)
+                return self.batch.make_ready(self.call, self.ring, request.calls, self._unseen(request))
             case protocol.RunReady():
                 return self.batch.run()
+            case protocol.FetchUnseen():
+                return self.fetch_unseen(request)
             case protocol.Release():
                 return self.release()
             case protocol.AskFits():

@@ -197,9 +197,12 @@ class Traced(Message, frozen=True):
 
 
 class MakeReady(Message, frozen=True):
-    """Have inputs for that many calls of the cell in hand ready: the parent's clock is going to time them as a whole."""
+    """Have inputs for that many calls of the cell in hand ready: the parent's clock is going to time them as a whole. One of them gets those
+    in `files`, which no call has seen."""
 
     calls: int
+    files: tuple[Stored, ...]
+    folder: str
 
 
 class Ready(Message, frozen=True):
@@ -214,6 +217,12 @@ class RunReady(Message, frozen=True):
 
 class Ran(Message, frozen=True):
     pass
+
+
+class FetchUnseen(Message, frozen=True):
+    """What the last of such calls gave on the inputs that none had seen: Tried."""
+
+    folder: str
 
 
 class Release(Message, frozen=True):
@@ -282,7 +291,7 @@ class CheckedRows(Message, frozen=True):
 
 
 Request = (
-    BuildCell | RepeatCell | TryCell | TimeCell | TraceCell | MakeReady | RunReady | Release | AskFits | AskYardstickKey
+    BuildCell | RepeatCell | TryCell | TimeCell | TraceCell | MakeReady | RunReady | FetchUnseen | Release | AskFits | AskYardstickKey
     | MeasureRate | EvaluateRows | CheckRows | Load | CompileAhead
 )  # fmt: skip
 

@@ -3,16 +3,18 @@
 The parent times batches of calls, each as a whole from its message to the answer, and holds them against their number times the
 median of the worker's samples. A busy machine makes a batch longer, never shorter: one that is short enough ends the matter, and one
 in which threads waited for a core, as the kernel counts it, says nothing. Nobody counts that of threads which have ended: a batch in
-which as many began as there were calls says nothing either.
+which as many began as there were calls says nothing either. One call of a batch gets inputs that none has seen, for the judge.
 """
 
 from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fusebench.inputs import Stored
 from fusebench.timing.summary import TimedBatch, Timing
 from fusebench.workers import protocol
 
@@ -25,19 +27,22 @@ FACTOR, SLACK_S = 5.0, 2e-3
 WAITED = 0.25  # of a batch, beyond which it says nothing
 
 
-def watch(worker: Any, timing: Timing, timeout_s: float) -> TimedBatch | None:
-    """What the parent's clock says of the cell in hand of a worker that has timed it; None where it is this very process, or too
-    busy to say anything.
+def reaches(worker: Any) -> bool:
+    """Whether the worker has another process than the parent."""
+    return getattr(worker, "process", None) is not None
+
+
+def watch(worker: Any, timing: Timing, unseen: Sequence[Stored], folder: str, timeout_s: float) -> TimedBatch | None:
+    """What the parent's clock says of the cell in hand of a worker of its own that has timed it; None where that was too busy to
+    say anything. One call of each batch gets the `unseen` inputs.
 
     Raises WorkerLost if the worker dies of it.
     """
-    process = getattr(worker, "process", None)
-    if process is None:
-        return None
+    process, files = worker.process, tuple(unseen)
     calls, telling = max(1, min(MOST_CALLS, math.ceil(BATCH_S / timing.median))), []
     end = time.perf_counter() + MOST_S
     for _ in range(TRIES):
-        calls = worker.get(protocol.MakeReady(calls), protocol.Ready, timeout_s).calls
+        calls = worker.get(protocol.MakeReady(calls, files, folder), protocol.Ready, timeout_s).calls
         waited, number, begin = _waited_s(process.pid), _last_task(), time.perf_counter()
         worker.get(protocol.RunReady(), protocol.Ran, timeout_s)
         took = time.perf_counter() - begin

@@ -36,7 +36,7 @@ class StandIn(ModuleType):
 
     def __init__(self, device="cpu"):
         super().__init__(NAME)
-        self.now, self.queued = 0.0, 0.0
+        self.now, self.queued = 1000.0, 0.0
         self.events = []
         self.device = Device(device, "stand-in")
         self.operators, self.lost, self.held, self.peak = [], False, 123, 4567

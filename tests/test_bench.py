@@ -590,3 +590,23 @@ def test_the_place_of_an_error_is_where_it_was_raised():
     with pytest.raises(MemoryError) as caught:
         inner()
     assert describe(caught.value).reason.endswith(f"test_bench.py:{line}")
+
+
+# The parent's clock
+
+
+@pytest.mark.parametrize(
+    ("body", "said"), [("return x * w", None), ("return x if x[0] > 50 else x * w", "the memory of an input")]
+)
+def test_what_a_call_gave_on_an_unseen_set_is_fetched_or_refused(backend, bench_of, body, said):
+    bench, reply = bench_of(call_of(body))
+    assert built(reply)
+    (made,) = inputs.save_sets([{"x": np.full(4, 60, np.float32), "w": np.zeros(4, np.float32)}], bench_of.files)
+    assert bench.do(protocol.MakeReady(3, tuple(made), str(bench_of.files))) == protocol.Ready(3)
+    assert bench.do(protocol.RunReady()) == protocol.Ran()
+    if said:
+        with pytest.raises(outputs.Unfit, match=said):
+            bench.do(protocol.FetchUnseen(str(bench_of.files)))
+        return
+    (stored,) = bench.do(protocol.FetchUnseen(str(bench_of.files))).outputs
+    assert inputs.load([stored], bench_of.files)[0].tolist() == [60, 120, 180, 240], "with the weights of the others"

@@ -262,6 +262,7 @@ def test_stages_of_jax(answered, stage, said):
     words = ("kernel=lola", "case=odd", "dtype=bfloat16", "implementation=[flax:module,torch_eager]")
     done = answered("inspect", *words, f"stage={stage}")
     assert done.returncode == 0 and said in done.stdout and "FileNames" not in done.stdout
+    assert f"\nlola odd/bfloat16 flax:module: {stage}\n" in done.stdout
     assert (
         f"no such stage: {', '.join(traced.STAGES)} are of implementations in JAX, and this one is in torch"
         in done.stdout

@@ -89,6 +89,15 @@ def test_code_that_lies_behind_the_end_and_goes_back_is_no_loop():
     assert code.hottest_loop() == ()
 
 
+def test_a_loop_that_waits_alone_is_not_the_hottest():
+    spin = [".b:", "SYNCS.PHASECHK.TRANS64.TRYWAIT P0, [UR4], R2", *["NOP"] * 9, "@P1 BRA `(.b)"]
+    code = body(".a:", "FADD R0, R0, R0", "@P0 BRA `(.a)", *spin, "EXIT")
+    assert [i.opcode for i in code.hottest_loop()] == ["FADD", "BRA"]
+    spin[2] = "STS [R0], R1"
+    code = body(".a:", "FADD R0, R0, R0", "@P0 BRA `(.a)", *spin, "EXIT")
+    assert len(code.hottest_loop()) == 11
+
+
 def test_of_two_loops_the_one_with_products_is_hotter_than_the_longer_one():
     long = [".a:", *["FADD R0, R0, R0"] * 9, "@P0 BRA `(.a)"]
     code = body(*long, ".b:", "HMMA.16816.F32 R0, R4, R8, R0", "@P1 BRA `(.b)", "EXIT")

@@ -541,3 +541,12 @@ def test_planted_mistakes_are_found_on_a_card_and_their_clean_twins_pass(tmp_pat
         planted["jax_triton:beyond/memcheck"] = planted["triton:beyond/memcheck"]
     for name, (kind, place) in planted.items():
         assert any(f.kind.startswith(kind) and f.place.startswith(place) for f in found[name].ours), out
+
+
+@pytest.mark.parametrize(
+    ("threads", "jobs", "count"), [(None, 1, 6), (None, 4, 1), (None, 9, 1), (None, 2, 3), (2, 1, 2), (2, 4, 2)]
+)
+def test_each_process_has_cores_to_itself(monkeypatch, threads, jobs, count):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {7, 1, 2, 3, 4, 5})
+    sweep = sweeps.Sweep(SimpleNamespace(settings=SimpleNamespace(threads=threads)), None, None, jobs)
+    assert sweep.cores == [1, 2, 3, 4, 5, 7][:count]

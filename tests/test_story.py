@@ -155,6 +155,8 @@ def test_the_table_is_what_the_records_say(run_cells, capsys):
     table.show(found, list(records.values()), KERNELS)
     lines = capsys.readouterr().out.splitlines()
     heading = next(line for line in lines if "hashing" in line and "MLPs" in line)
+    device = records[found.steps[0].cell.id].device.name
+    assert any(line.startswith(f"dlrm  on {device}") for line in lines)
     starts = [m.start() for m in re.finditer(r"\S+( \S+)*", heading)]
     names = re.split(r"\s{2,}", heading.strip())
     rows = [line for line in lines if line.strip().startswith(("naive", "modulus"))]

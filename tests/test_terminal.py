@@ -118,3 +118,10 @@ def test_a_reader_that_has_gone_is_told_to_the_caller(monkeypatch):
     monkeypatch.setattr("sys.stdout", Gone())
     with pytest.raises(BrokenPipeError):
         terminal.console().print("text")
+
+
+def test_texts_have_lines_as_long_as_the_longest_word_of_any():
+    assert (
+        terminal.by_words(["a" * 10, "bb cc dd ee"], 4) == ["a" * 10, "bb cc dd\nee"] and terminal.by_words([], 4) == []
+    )
+    assert terminal.by_words(["bb-cc dd"], 6) == ["bb-cc\ndd"]

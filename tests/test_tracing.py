@@ -16,6 +16,7 @@ from fusebench.backends.events import KERNEL, OPERATOR, RANGE, Event, Held, Reco
 from fusebench.profiling import cell as program
 from fusebench.profiling import ncu, run, trace
 from fusebench.settings import Settings
+from fusebench.timing.cupti import Marker
 from fusebench.tracing import calls, memory, syncs
 from fusebench.tracing.calls import Traced, TracedCall, TracePlan
 
@@ -95,6 +96,13 @@ def test_calls_are_traced_one_by_one_on_an_idle_device(now, monkeypatch):
         ("wait", ("a",)), ("wait", None), "it, call 1", ("wait", "output"), "end",
         ("wait", ("b",)), ("wait", None), "it, call 2", ("wait", "output"), "end",
     ]  # fmt: skip
+
+
+def test_flushes_are_not_of_a_call_and_short_work_of_their_name_is():
+    """A flush may lose some of its time to the clock of the records, not half."""
+    events = [event("fill", 1.0, 1.6, KERNEL), event("fill", 1.7, 1.9, KERNEL), event("mul", 1.9, 2.5, KERNEL)]
+    call = calls._traced(event("it, call 1", 1.0, 2.0, RANGE), events, Marker("fill", 1.0))
+    assert [(e.name, e.begin) for e in call.events] == [("fill", 1.7), ("mul", 1.9)]
 
 
 @pytest.mark.parametrize(("told", "peak"), [(None, 700), (500, 700), (9000, 9000)])
@@ -264,3 +272,9 @@ def test_events_that_follow_at_once_share_a_track():
     )
     written = trace.events([("cell", Traced((TracedCall("call", 0.0, 4.0, made),)))])
     assert [e["args"]["name"] for e in written if e["name"] == "thread_name"] == ["calls", "stream 7"]
+
+
+def test_a_cell_whose_calls_nobody_saw_is_not_in_the_file():
+    seen = Traced((TracedCall("call", 1.0, 2.0, (event("mul", 1.0, 2.0),)),))
+    written = trace.events([("none", Traced()), ("cell", seen)])
+    assert [e["args"]["name"] for e in written if e["name"] == "process_name"] == ["cell"]

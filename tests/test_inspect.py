@@ -146,6 +146,7 @@ def test_the_kernels_are_as_they_expect(inspected, implementation, arch):
             assert 0 <= len(made.resources.code) - 16 * len(code) <= 16 * 16, label  # what is filled up
             assert sum(opcodes.by_class(code).values()) == sum(n for _, n in listing.histogram(code)) == len(code)
             assert counted(listing.collapsed(code)) == len(code)
+            assert made.threads in range(32, 1025, 32), label
             if implementation.name == "triton":
                 virtual = ptx.parse(made.stage("ptx"))
                 assert counted(listing.collapsed(virtual)) == len(virtual) > 0, label

@@ -231,6 +231,8 @@ def test_events_that_overlap_by_half_stand_in_two_tracks():
     first, second = (next(e for e in complete if e["pid"] == pid and e["name"] == "a") for pid in (1, 2))
     assert first["ts"] == 1 and first["dur"] == 5 and second["ts"] > 9 + 1000
     assert [e["args"]["bytes"] for e in written if e["ph"] == "C" and e["pid"] == 1] == [0, 512]
+    order = {(e["pid"], e["tid"]): e["args"]["sort_index"] for e in written if e["name"] == "thread_sort_index"}
+    assert order == {place: place[1] for place in tracks}, "the calls first, then the device"
 
 
 # What the profilers write

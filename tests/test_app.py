@@ -634,6 +634,7 @@ def test_a_run_lies_in_the_folder_that_is_named(runs, capsys):
         "results"
     ).exists()
     assert capsys.readouterr().out.endswith("/mine/first/records.jsonl\n")
+    assert [path.name for path in Path().iterdir()] == ["mine"], "and no other is made"
     assert main([*FINE, "out_dir=mine/first"]) == 2
     assert "mine/first holds a run already: resume=" in capsys.readouterr().err
     assert main(["bench", "resume=mine/first"]) == 0 and len(runs.cells[-1]) == 0

@@ -288,6 +288,8 @@ def test_hydra_completes_a_line_of_its_own_keys(monkeypatch, line, command, pass
     monkeypatch.setenv("COMP_LINE", line)
     assert completion.complete(["query=bash"], schema.SCHEMAS) == (6 if command == "compare" else 5)
     assert asked == [(command, ["--shell-completion", "query=bash"])] and os.environ["COMP_LINE"] == passed
+    monkeypatch.setenv("COMP_LINE", "fusebench nosuch k")
+    assert completion.complete(["query=bash"], schema.SCHEMAS) == 0 and len(asked) == 1
 
 
 @pytest.mark.parametrize("before", [[], ["bench"], ["compare"]])

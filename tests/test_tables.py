@@ -366,6 +366,13 @@ def test_two_sides_are_a_b_and_b_less_a():
     assert list(versus.lines(compiled(WHOLE), compiled(WHOLE), "sass")) == ["same machine code (one)"]
 
 
+def test_of_opcodes_beyond_those_that_differ_most_their_number_is_told():
+    names = [f"OP{chr(65 + n)} R0" for n in range(versus.MOST_OPCODES + 2)]
+    many = body(*[name for n, name in enumerate(names) for _ in range(30 - n)], "EXIT")
+    said = list(versus.lines(compiled(body("EXIT")), compiled(many, digest="two"), None))
+    assert f"2 more opcodes differ, by {30 - versus.MOST_OPCODES} or less" in said
+
+
 def test_lines_of_source_stand_by_their_instructions_in_the_loop_and_then_in_the_whole():
     placed = [sass.Instruction(16 * n, "FADD", line=line) for n, line in enumerate("aabbbcddd")]
     loop = [i for i in placed if i.line in "ad"][:3]

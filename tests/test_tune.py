@@ -8,6 +8,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow.csv
 import pytest
@@ -442,6 +443,26 @@ def test_the_heat_map_is_an_svg(planted, tmp_path):
     one.records = {k: r for k, r in one.records.items() if r.timing}
     results.draw([one], tmp_path / "map.svg")
     assert "<svg" in (tmp_path / "map.svg").read_text()
+    tune._write([one], {"out": None, "heatmap": str(tmp_path / "asked.svg")}, drawn=True)
+    assert "<svg" in (tmp_path / "asked.svg").read_text()
+    tune._write([one], {"out": None, "heatmap": str(tmp_path / "not.svg")}, drawn=False)
+    assert not (tmp_path / "not.svg").exists()
+
+
+def test_what_is_in_hand_is_shown_with_the_best_time_so_far(planted):
+    this, pool, found = planted
+    one = found(NUMBER=(0, 3), how=("right",))
+    bar = SimpleNamespace(said=[])
+    bar.update = lambda task, description: bar.said.append((task, description))
+    show = tune._on_phase(bar, 7, one, 2)
+    show(None, "compile")
+    list(study.run(this, pool, one, Search("grid", None, 0)))
+    show(None, "timing")
+    best, *others = sorted(r.timing.median for r in one.records.values())
+    assert others and bar.said == [
+        (7, f"{one.study.name}: 0 of 2 configs, compile"),
+        (7, f"{one.study.name}: 2 of 2 configs, best {round(best * 1e3)} ms, timing"),
+    ]
 
 
 # The published sweeps

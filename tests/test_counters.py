@@ -148,7 +148,7 @@ def test_counters_come_from_a_program_under_ncu(fake, counted, tmp_path):
     assert (
         words[words.index("--clock-control") + 1] == "none" and words[words.index("--profile-from-start") + 1] == "off"
     )
-    assert words[words.index("-m") + 1] == "fusebench.profiling.cell"
+    assert words[words.index("-Pm") + 1] == "fusebench.profiling.cell"
     assert [p.id for p in store.read(sweep.this.folder, Profile)] == [profile.id, second.id]
 
 

@@ -57,10 +57,9 @@ class CaseData:
     @cached_property
     def unseen(self) -> dict[str, Any]:
         """One more set, number `UNSEEN`, with the weights of the others. It is made when it is first asked for, behind the samples."""
+        weights = {name: array for name, array in self.sets[0].items() if array is self.sets[-1][name]}
         with self.clock.during("inputs"), memory.limited():
-            (made,) = inputs.make_sets(self.mathematics, self.case, self.seed, 1, self.kind, first=UNSEEN)
-        first, last = self.sets[0], self.sets[-1]
-        return {name: first[name] if first[name] is last[name] else array for name, array in made.items()}
+            return inputs.make_set(self.mathematics, self.case, self.seed, UNSEEN, weights, self.kind)
 
     @cached_property
     def files(self) -> list[list[inputs.Stored]]:
@@ -87,6 +86,9 @@ class CaseData:
         self.own(*(self.folder / stored.file for stored in saved))
         files = dict(zip(self.names, self.files[0], strict=True)) | dict(zip(new, saved, strict=True))
         return list(files.values())
+
+    def _set(self, set_: int) -> dict[str, Any]:
+        return self.unseen if set_ == UNSEEN else self.sets[set_]
 
     def _files(self, set_: int) -> tuple[inputs.Stored, ...]:
         return tuple(self.unseen_files if set_ == UNSEEN else self.files[set_])
@@ -143,7 +145,7 @@ class CaseData:
     def _judge(self, set_: int, part: str) -> Judge:
         if (set_, part) not in self.judges:
             self.judges[set_, part] = Judge(
-                self.mathematics, self.case, self.unseen if set_ == UNSEEN else self.sets[set_], self.seed, self.settings.rows_seed, part, self.kind == "plain",
+                self.mathematics, self.case, self._set(set_), self.seed, self.settings.rows_seed, part, self.kind == "plain",
             )  # fmt: skip
         return self.judges[set_, part]
 

@@ -31,24 +31,31 @@ class Stored:
 
 
 def make_sets(
-    mathematics: Mathematics, case: Case, seed: int, count: int, kind: str = "plain", first: int = 0
+    mathematics: Mathematics, case: Case, seed: int, count: int, kind: str = "plain"
 ) -> list[dict[str, np.ndarray]]:
-    """`count` sets of inputs by name, from the number `first` on, in the order of the contract: `inputs`, which differ from set to set, then `weights`,
+    """`count` sets of inputs by name, in the order of the contract: `inputs`, which differ from set to set, then `weights`,
     which are the same arrays in all, then in the backward modes the upstream gradients, which differ again. They are made hard in the way of `kind`, weights only where `hard` names them. Floats are
     rounded to `case.dtype`, or to their own in OWN_DTYPES; other dtypes are left alone."""
-    own = mathematics.own_dtypes
     fixed = mathematics.weights(case, drawing.generator(seed, 0))
     if mathematics.hard is not None:
         fixed = hard.change(mathematics, case, kind, fixed, [seed, 0])
-    shared = _rounded(fixed, case.dtype, own)
-    sets = []
-    for number in range(first + 1, first + count + 1):
-        made = mathematics.inputs(case, drawing.generator(seed, number))
-        sets.append(_rounded(hard.change(mathematics, case, kind, made, [seed, number]), case.dtype, own) | shared)
-        if case.mode != "forward":
-            behind = mathematics.upstream(case, drawing.generator(seed, number, UPSTREAM))
-            sets[-1] |= modes.upstream(_rounded(behind, case.dtype, own))
-    return sets
+    shared = _rounded(fixed, case.dtype, mathematics.own_dtypes)
+    return [make_set(mathematics, case, seed, number, shared, kind) for number in range(count)]
+
+
+def make_set(
+    mathematics: Mathematics, case: Case, seed: int, number: int, weights: Mapping[str, np.ndarray], kind: str = "plain"
+) -> dict[str, np.ndarray]:
+    """The set of that number, from 0 on, of `make_sets`, with those weights."""
+    own, stream = mathematics.own_dtypes, number + 1
+    made = hard.change(
+        mathematics, case, kind, mathematics.inputs(case, drawing.generator(seed, stream)), [seed, stream]
+    )
+    found = _rounded(made, case.dtype, own) | dict(weights)
+    if case.mode != "forward":
+        behind = mathematics.upstream(case, drawing.generator(seed, stream, UPSTREAM))
+        found |= modes.upstream(_rounded(behind, case.dtype, own))
+    return found
 
 
 def _rounded(arrays: dict[str, np.ndarray], dtype: str, own: Mapping[str, str]) -> dict[str, np.ndarray]:

@@ -29,7 +29,7 @@ def test_a_set_that_comes_behind_the_samples_has_the_weights_of_the_others_and_i
     assert data.unseen_files[1] == data.files[0][1] and data.unseen_files[0].file not in before
     assert b.tolist() == data.sets[0]["b"].tolist() and x.tolist() == data.unseen["x"].tolist()
     assert all(not np.isin(x, one["x"]).any() for one in data.sets)
-    (again,) = inputs.make_sets(data.mathematics, data.case, 5, 1, first=UNSEEN)
+    again = inputs.make_sets(data.mathematics, data.case, 5, UNSEEN + 1)[UNSEEN]
     assert again["x"].tolist() == x.tolist() and len(data.files) == len(data.sets) == UNSEEN
 
 

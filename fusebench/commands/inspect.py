@@ -163,8 +163,8 @@ def _check_framework(asked: Request, kernels: Mapping[str, Kernel]) -> None:
     if not any(of[cell.case.kernel][cell.implementation].backend == backend for cell in asked.cells):
         named = ", ".join(dict.fromkeys(cell.implementation for cell in asked.cells))
         there = {i.name: None for found in of.values() for i in found.values() if _shows(i, stage)}
-        expected = f"it is a stage of {'JAX' if backend == 'jax' else 'torch.compile'}: expected {', '.join(there)}"
-        raise UsageError(f"stage={stage} with implementation={named}: {expected if there else expected.split(':')[0]}")
+        said = f"it is a stage of {'JAX' if backend == 'jax' else 'torch.compile'}: expected {', '.join(there) or 'another'}"
+        raise UsageError(f"stage={stage} with implementation={named}: {said}")
     if all(cell.case.mode != "forward" for cell in asked.cells):
         raise UsageError(f"stage={stage} with mode={asked.cells[0].case.mode}: expected mode=forward")
 

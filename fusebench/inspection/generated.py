@@ -68,7 +68,7 @@ def _arguments(module: Any, cell: Cell, kernel: Kernel, device: Device, number: 
     """The inputs of one call, and what is prepared."""
     from fusebench.backends import torch as backend
 
-    made = make_sets(kernel.mathematics, cell.case, cell.seed, 1, first=number)[0]
+    made = make_sets(kernel.mathematics, cell.case, cell.seed, number + 1)[number]
     inputs = [backend.put(array, device) for array in made.values()]
     prepared = module.prepare(cell.case, cell.variant, *inputs) if hasattr(module, "prepare") else ()
     return [*inputs, *prepared]

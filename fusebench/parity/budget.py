@@ -70,15 +70,14 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
         alike = max(worth, LEAST_WORTH)
         variance = moderated(own, neighbours, len(draws), alike)
         freedom = len(draws) + min(alike, len(draws) * (neighbours.count - 1))
-        by_draws = quantile(freedom, size) * np.sqrt(variance)
         # Neighbours that are quite unlike an element say nothing of how far it may be off, unless it did not move at all.
         unlike = (own > 0) & ((own < QUIET * mean) | (worth < 1))
-        by_draws = np.where(unlike, quantile(len(draws), size) * np.sqrt(own), by_draws)
+        alone, among = quantile(len(draws), size) * np.sqrt(own), quantile(freedom, size) * np.sqrt(variance)
         beyond = excess(own, noisiest, len(draws))
         # Where neighbours are not alike an element's own draws are few, but the noisiest of many bound it as well.
         bound = np.maximum(neighbours.bound(own, noisiest), variance / 2)
         reach = np.minimum(
-            by_draws,
+            np.where(unlike, alone, among),
             quantile(len(draws) * neighbours.count, size) * np.sqrt(beyond * bound),
         )
         reach += np.abs(finite(staged - exact))

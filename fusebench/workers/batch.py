@@ -29,13 +29,12 @@ class CallBatch:
 
     def make_ready(self, call: Any, ring: Ring, calls: int, unseen: Mapping[int, Any]) -> protocol.Ready:
         """Makes the inputs of as many calls as there is memory for; `unseen` are those of one more set, by their places."""
-        fresh = replace(ring, place=self._mixed(ring, unseen))
-        waiting = [fresh[number % len(ring)] for number in range(together(ring, calls))]
-        self.call, self.waiting, self.drawn = call, waiting, secrets.randbelow(len(waiting))
-        others = replace(ring, place=None).placed(ring.sets[0])
-        waiting[self.drawn] = ring.made_ready([unseen.get(place, a) for place, a in enumerate(others)])
+        count, mixed = together(ring, calls), replace(ring, place=self._mixed(ring, unseen))
+        first = replace(ring, sets=[[unseen.get(place, a) for place, a in enumerate(ring.sets[0])]], place=None)
+        self.call, self.drawn = call, secrets.randbelow(count)
+        self.waiting = [first[0] if n == self.drawn else mixed[n % len(ring)] for n in range(count)]
         self.backend.wait(self.waiting)
-        return protocol.Ready(len(self.waiting))
+        return protocol.Ready(count)
 
     def _mixed(self, ring: Ring, unseen: Mapping[int, Any]) -> Callable[[Sequence[Any]], list[Any]]:
         """What places a set as the ring does, with the unseen set in its floats: of each call another share of up to a half, so that nothing

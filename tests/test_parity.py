@@ -231,9 +231,8 @@ def test_hard_inputs(kernels, run_cells, name):
 @pytest.mark.parametrize("name", KERNELS)
 def test_torch_compile(kernels, run_cells, name):
     cells = [c for c in cells_of(kernels[name], [odd_name(kernels[name])], ["float32"]) if c.implementation in SLOW]
-    slower = (
-        DEVICE == "cpu" and name == "dlrm_train"
-    )  # half a minute a variant on a CPU, of which the tables' part differs
+    # half a minute a variant on a CPU, which differ in the tables' part alone
+    slower = DEVICE == "cpu" and name == "dlrm_train"
     assert_right(run_cells([c for c in cells if not (slower and c.variant.endswith("_in_place"))]))
 
 

@@ -8,7 +8,7 @@ BACKEND = "torch"
 REQUIRES = {"triton": "triton", "liger_kernel": "liger-kernel"}
 WITHOUT_GPU = "unavailable"
 VARIANTS = {"default": ()}
-BACKWARD = {"default": ("probabilities",)}
+BACKWARD = {"default": ("probabilities", "weighted")}  # dy * y is a product of two values of 16 bits in Triton
 LONGEST = 65536  # columns: what Liger's calculate_settings allows a program
 
 

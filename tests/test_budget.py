@@ -150,6 +150,15 @@ def test_neighbours_that_are_quite_unlike_an_element_do_not_widen_what_it_may_do
     assert found.reach[size == 1].min() > 3
 
 
+@pytest.mark.parametrize("moved", [0.0, 1e-41])
+def test_a_zero_is_owed_the_noise_of_the_least_values_beside_it(moved):
+    """Behind a relu that noise opens once in a hundred draws: in all of these the smallest numbers alone rounded there."""
+    exact = np.concatenate([np.zeros(8), np.arange(1.0, 633.0)])
+    size = np.where(exact == 0, moved, np.where(np.arange(640) % 3, 1.0, 1e-2))
+    draws = [exact + size * noise for noise in np.random.default_rng(1).standard_normal((16, 640))]
+    assert derive(exact, draws, exact, "float32").reach[:8].min() > 1
+
+
 def test_one_that_is_unlike_its_neighbours_keeps_half_of_its_own_variance():
     found = derived(np.arange(1.0, 65.0), one_at(64, 5))
     assert found.deviation[5] ** 2 == pytest.approx(max(16 / 32, 31 / 256), rel=1e-6)

@@ -70,8 +70,9 @@ def derive(exact: np.ndarray, draws: Sequence[np.ndarray], staged: np.ndarray, d
         alike = max(worth, LEAST_WORTH)
         variance = moderated(own, neighbours, len(draws), alike)
         freedom = len(draws) + min(alike, len(draws) * (neighbours.count - 1))
-        # Neighbours that are quite unlike an element say nothing of how far it may be off, unless it did not move at all.
-        unlike = (own > 0) & ((own < QUIET * mean) | (worth < 1))
+        # Neighbours that are quite unlike an element say nothing of how far it may be off, unless it did not move at all. A zero may be
+        # one that noise did not happen to open (Neighbours): what it moved by is where the smallest numbers round.
+        unlike = (own > 0) & (exact != 0) & ((own < QUIET * mean) | (worth < 1))
         alone, among = quantile(len(draws), size) * np.sqrt(own), quantile(freedom, size) * np.sqrt(variance)
         beyond = excess(own, noisiest, len(draws))
         # Where neighbours are not alike an element's own draws are few, but the noisiest of many bound it as well.

@@ -78,6 +78,17 @@ def gpu() -> dict[str, str] | None:
         return None
 
 
+@cache
+def gpu_bytes() -> int:
+    """The memory of that GPU, 0 where there is none or the driver does not say."""
+    import pynvml
+
+    try:
+        return 0 if (handle := gpu_handle()) is None else int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except (OSError, pynvml.NVMLError):
+        return 0
+
+
 def cpu_name() -> str:
     """The processor's model, as Linux names it."""
     try:

@@ -161,6 +161,16 @@ def test_a_gpu_without_a_driver_s_word_has_none(monkeypatch):
 def test_without_a_handle_there_is_no_gpu(monkeypatch):
     monkeypatch.setattr(machine, "gpu_handle", lambda: None)
     assert machine.gpu.__wrapped__() is None
+    assert machine.gpu_bytes.__wrapped__() == 0
+
+
+def test_a_gpu_s_memory_is_what_the_driver_says_in_bytes(monkeypatch):
+    pynvml = pytest.importorskip("pynvml")
+    monkeypatch.setattr(machine, "gpu_handle", lambda: "handle")
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda gpu: {"handle": SimpleNamespace(total=2**37)}[gpu])
+    assert machine.gpu_bytes.__wrapped__() == 2**37
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda gpu: (_ for _ in ()).throw(pynvml.NVMLError(3)))
+    assert machine.gpu_bytes.__wrapped__() == 0
 
 
 def test_the_first_of_the_visible_gpus_is_asked(monkeypatch):

@@ -452,6 +452,15 @@ def test_idle_workers_with_much_memory_make_room_for_others(tmp_path, monkeypatc
         assert sorted(pool.workers) == sorted(left) and ended == gone
 
 
+@pytest.mark.parametrize(
+    ("device", "memory", "most"),
+    [("cuda", 0, 2**31), ("cuda", 2**34, 2**31), ("cuda", 2**37, 2**34), ("cpu", 2**37, 2**31)],
+)
+def test_of_a_large_card_an_idle_worker_may_hold_an_eighth(tmp_path, monkeypatch, device, memory, most):
+    monkeypatch.setattr(module, "gpu_bytes", lambda: memory)
+    assert Pool(device, [], tmp_path).most_held == most
+
+
 # Within this process
 
 

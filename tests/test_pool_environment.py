@@ -97,7 +97,7 @@ def test_an_implementations_own_interpreter_comes_first(pythons, expected):
 
 def test_the_constants_of_a_pool():
     assert (module.START_S, module.END_S, module.LOOK_S) == (180, 10, 1)
-    assert (module.LOG_BYTES, module.HELD_BYTES) == (64 * 2**20, 2**31)
+    assert (module.LOG_BYTES, module.HELD_BYTES, module.HELD_SHARE) == (64 * 2**20, 2**31, 1 / 8)
 
 
 def test_a_socket_is_not_left_open_by_what_does_not_start(pool, monkeypatch):

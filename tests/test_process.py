@@ -7,6 +7,7 @@ import gc
 import importlib
 import json
 import os
+import pickle
 import resource
 import signal
 import subprocess
@@ -155,6 +156,29 @@ def test_a_method_of_a_library_s_class_may_not_be_replaced_but_by_its_own_compil
     assert before.replaced() == ()
     monkeypatch.setattr(torch.nn.Linear, "forward", lambda self, x: x)
     assert before.replaced() == ("torch.nn.modules.linear.Linear.forward",)
+
+
+def test_a_program_that_torch_s_compiler_loads_from_its_cache_replaces_nothing(monkeypatch):
+    """Seen on an H200: flex_attention failed when it was run for the second time on a machine."""
+    torch = pytest.importorskip("torch")
+    made = pickle.dumps(torch.fx.symbolic_trace(torch.nn.Linear(2, 2)))
+    class_ = sys.modules["torch.fx.graph_module"]._CodeOnlyModule
+    monkeypatch.setattr(class_, "forward", class_.forward, raising=False)
+    before = names()
+    pickle.loads(made)
+    assert before.replaced() == ()
+
+
+def test_a_module_that_is_imported_takes_its_place_in_its_package(monkeypatch):
+    """torch.onnx has symbolic_helper of a private part, until its own module of that name is imported, as Liger does."""
+    package, private, own = (ModuleType(name) for name in ("torch.some", "torch._some.helper", "torch.some.helper"))
+    package.helper = private
+    monkeypatch.setitem(sys.modules, package.__name__, package)
+    before = names()
+    monkeypatch.setattr(package, "helper", own)
+    assert before.replaced() == ("torch.some.helper",), "of which an import finds nothing"
+    monkeypatch.setitem(sys.modules, own.__name__, own)
+    assert before.replaced() == ()
 
 
 def test_what_was_loaded_since_is_looked_at_in_the_next_cell(monkeypatch):

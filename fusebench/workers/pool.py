@@ -26,6 +26,7 @@ import msgspec
 
 from fusebench import discovery
 from fusebench.errors import StorageError
+from fusebench.machine import gpu_bytes
 from fusebench.timing.yardstick import Missing, Rate
 from fusebench.workers import protocol
 from fusebench.workers.answers import answer
@@ -40,7 +41,9 @@ LOOK_S = 1.0  # how often the parent looks at the log of a worker that works
 LOG_BYTES = 64 * 2**20  # of a worker's log: what prints for ever must not fill the disk
 R = TypeVar("R", bound=protocol.Message)
 ANSWER_BYTES, PART_S = 2**28, 5  # of an answer at most; how long the rest of one that has begun may take
-HELD_BYTES = 2**31  # an idle worker that holds more than this is ended before another back end's turn
+# An idle worker that holds more than this, and than this share of a GPU's memory, is ended before another back end's turn: to start it again
+# takes some eight seconds (seen on an H200: a fifth of a run that went to and fro between Torch and JAX).
+HELD_BYTES, HELD_SHARE = 2**31, 1 / 8
 
 
 class WorkerLost(Exception):
@@ -201,6 +204,7 @@ class Pool:
         self.cores: Cores = beside.cores if beside else Cores(threads or len(os.sched_getaffinity(0)))
         self.owns_cores, self.timed = beside is None, timed
         self.workers: dict[tuple[str, str], Worker] = {}
+        self.most_held = max(HELD_BYTES, HELD_SHARE * gpu_bytes()) if device == "cuda" else HELD_BYTES
         self.rates: dict[str, Rate | Missing] = {}  # yardsticks by name
         self.logs: dict[str, list[str]] = {}  # of each back end, the interpreters in the order of their logs
         self.started: set[tuple[str, str]] = set()  # workers that once answered
@@ -266,7 +270,7 @@ class Pool:
         Raises WorkerLost if it cannot start.
         """
         for key, other in list(self.workers.items()):
-            if not beside and key != (backend, python) and other.held_bytes > HELD_BYTES:
+            if not beside and key != (backend, python) and other.held_bytes > self.most_held:
                 self.drop(*key)
         if lost := self.refused.get((backend, python)):
             raise lost

@@ -22,7 +22,8 @@ STACKS = (
     ("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack"),
 )
 HARNESS, IMPLEMENTATIONS = "fusebench.", "implementations."
-STORAGE = "torch.Storage"  # which Torch replaces itself with its default dtype
+# What Torch replaces itself: with its default dtype, and where its compiler loads a program from its cache.
+THEIRS = ("torch.Storage", "torch.fx.graph_module._CodeOnlyModule.forward")
 REPLACED = "it replaced {}, which results and clocks depend on"
 WORDS = 60  # letters of a value that are shown
 # By which these may grow: caches, compilers, libraries of a GPU, and the memory in which XLA copies large inputs to it.
@@ -105,7 +106,7 @@ class Names:
         found += [f"{f.__module__}.{f.__qualname__}" for f in edited if f.__module__ != own]
         found += [name for name, (value, copy) in self.constants.items() if value != copy]
         found += [name for name, entered in _modes().items() if entered != self.modes.get(name, ())]
-        return _few([name for name in dict.fromkeys(found) if name not in (STORAGE, own)])
+        return _few([name for name in dict.fromkeys(found) if name not in (*THEIRS, own)])
 
 
 def _short(value: Any) -> str:
@@ -134,7 +135,8 @@ def _unlike(owner_name: str, owner: Any, held: Mapping[str, Any], now: Mapping[s
     for name, was in held.items():
         value = now.get(name, GONE)
         counts = (ours and name[:2] != "__") or (_matters(owner_name, name, was) and not _by_itself(owner_name, value))
-        if value is not was and counts:
+        imported = isinstance(was, ModuleType) and sys.modules.get(f"{owner_name}.{name}") is value  # its own module of that name
+        if value is not was and counts and not imported:
             yield f"{owner_name}.{name}"
     for name in now.keys() - held.keys():
         value = now[name]

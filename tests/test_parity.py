@@ -147,7 +147,7 @@ SKIPS = {
     "written for option.interaction=dot alone": both(by("triton", "jax_triton", "cuda"), option("interaction", "outer")),
     "hashing, look-up and interaction are one launch": both(by("triton", "cuda"), option("until", "hashing", "embedding")),
     "outer products and the first layer behind them are one launch": both(by("triton"), option("interaction", "outer")),
-    "is for backward modes": both(by("triton", "jax_triton"), variant("one_launch", "atomic", "deterministic")),
+    "is for backward modes": both(by("triton", "jax_triton", "cuda"), variant("one_launch", "atomic", "deterministic")),
     "row takes one token": both(variant("row"), size_above("M", 1)),
     "IEEE float32 multiplies from registers": both(by("triton", "jax_triton"), variant("whole_row"), dtype("float32")),
     "float32 already: default is the same program": both(by("flax"), variant("float32"), dtype("float32")),

@@ -146,9 +146,9 @@ def mixed(array: jax.Array, other: jax.Array, share: float) -> jax.Array:
     return copy(jax.device_put(on_host.mixed(np.asarray(array), np.asarray(other), share)))
 
 
-# What may stand beside a kernel of one's own in a jaxpr: calls, shapes, and the callback that interprets Triton on the CPU.
+# What may stand beside a kernel of one's own in a jaxpr: calls, shapes, an order, and the callback that interprets Triton on the CPU.
 _QUIET = {"pjit", "jit", "closed_call", "core_call", "reshape", "broadcast_in_dim", "squeeze", "convert_element_type", "copy",
-          "copy_p", "slice", "transpose"}  # fmt: skip
+          "copy_p", "optimization_barrier", "slice", "transpose"}  # fmt: skip
 _LAUNCHES = {
     "triton_kernel_call",
     "pallas_call",

@@ -31,16 +31,32 @@ IN_PLACE = {
 
 def build(case, variant, device, chosen):
     """call(dense (M, N0), ids (M, F), labels (M,), weights …) → loss, dvectors, tables, dW, db, W, b of each layer."""
-    launched = named_launches(case, variant, device, chosen)
+    launched, count = named_launches(case, variant, device, chosen), len(layers_of(case)[0])
+    # JAX gives the memory of a donated array to the first output of its shape, which would be the gradient: what is overwritten comes first
+    new = [2, *(5 + 4 * n + i for n in range(count) for i in (0, 1))]
+    order = [*new, *(i for i in range(3 + 4 * count) if i not in new)]
 
-    def call(dense, ids, labels, *weights):
+    def step(dense, ids, labels, *weights):
+        made_last = ()
+
         def run(name, inputs, overwritten, made):
+            nonlocal made_last
             out = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in overwritten]
             out += [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for shape, dtype in made]
             aliases = {len(inputs) + n: n for n in range(len(overwritten))}
-            return run_launch(launched[name], *inputs, *overwritten, out=out, aliases=aliases)
+            # who else reads what is overwritten has done so: without a word of it XLA copies
+            overwritten, _ = jax.lax.optimization_barrier((tuple(overwritten), made_last))
+            made_last = run_launch(launched[name], *inputs, *overwritten, out=out, aliases=aliases)
+            return made_last
 
-        return run_step(case, dlrm.by_part(case, (dense, ids, *weights)), labels, run)
+        outputs = run_step(case, dlrm.by_part(case, (dense, ids, *weights)), labels, run)
+        return tuple(outputs[i] for i in order)
 
-    layers = 2 * len(layers_of(case)[0])
-    return jax.jit(call, donate_argnums=(3, *range(5, 5 + layers)))  # tables, and W and b of each layer
+    donating = jax.jit(step, donate_argnums=(3, *range(5, 5 + 2 * count)))  # tables, and W and b of each layer
+    places = sorted(range(len(order)), key=order.__getitem__)
+
+    def call(*arguments):
+        outputs = donating(*arguments)
+        return tuple(outputs[place] for place in places)
+
+    return call

@@ -56,11 +56,11 @@ def upstream(case, rng):
 def gradient(case, r, x, dy):
     """(dx,) in float64: y * dy - y * sum(y * dy). Points: those of the formula; `probabilities` of programs that keep y in the storage
     dtype, `weighted`, y * dy, `inner`, its sum, `partial` where it is added in the storage dtype, of terms that have been divided by a rounded
-    square of the total as JAX has it, and `share`, y times that."""
+    square of the total as JAX has it, `share`, y times that, and `difference`, dy - sum, which y multiplies: as large a share of the result."""
     y = r.narrow("probabilities", softmax(x, np.ones(x.shape[-1], bool), r))
     weighted = r.round("weighted", dy * y)
     inner = r.round("inner", r.narrow("partial", r.sum(weighted, axis=-1, keepdims=True, point="partial")))
-    return (r.compute(weighted - r.round("share", y * inner)),)
+    return (r.compute(r.narrow("difference", weighted - r.round("share", y * inner))),)
 
 
 # maximum, difference, exponential, sum, quotient; backward two products, a sum, a difference

@@ -8,7 +8,8 @@ BACKEND = "torch"
 REQUIRES = {"triton": "triton", "liger_kernel": "liger-kernel"}
 WITHOUT_GPU = "unavailable"
 VARIANTS = {"default": ()}
-BACKWARD = {"default": ("probabilities", "weighted")}  # dy * y is a product of two values of 16 bits in Triton
+# Its backward kernel computes with what it loaded, without a cast: every product, sum and difference has 16 bits.
+BACKWARD = {"default": ("probabilities", "weighted", "partial", "inner", "difference")}
 LONGEST = 65536  # columns: what Liger's calculate_settings allows a program
 
 

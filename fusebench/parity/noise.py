@@ -71,7 +71,7 @@ class Noisy(Exact):
         self.towards_zero = 2 * self._balanced(())
         return self
 
-    def _once(self, make: Callable[[], Any]) -> Any:
+    def once(self, make: Callable[[], Any]) -> Any:
         """What `make` returned in the first draw at this place of the formula."""
         if self.uses == len(self.kept):
             self.kept.append(make())
@@ -93,7 +93,7 @@ class Noisy(Exact):
             row = np.arange(math.prod(shape)).reshape(shape or (1,)) + 0 * order  # where the noise is
             return order, np.where(at * self.draws - order < 0.5, -1.0, 1.0), row
 
-        order, sign, row = self._once(begin)
+        order, sign, row = self.once(begin)
         place, turn = self.balanced, self.balanced // (self.draws - 1)
         self.balanced += 1
         size = (np.remainder(order + self.draw, self.draws) + 0.5) / math.sqrt(4 * self.draws**2 - 1)
@@ -124,7 +124,7 @@ class Noisy(Exact):
             # a spacing is that of a power of 2, which the value may be twice, and a draw twice the value
             return size, bool(np.max(size, initial=0.0) > highest / 4 * (spacings * 2.0**-mantissa))
 
-        size, near_overflow = self._once(begin)
+        size, near_overflow = self.once(begin)
         return moved(value, size, self._uniform(value, shared)), near_overflow
 
     def _flushed(self, value: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -151,7 +151,7 @@ class Noisy(Exact):
         drawn, near_overflow = self._noise(value, self.dtype)
         if near_overflow:
             drawn = np.where(np.abs(value) > FORMATS[self.dtype][2], stored(value, self.dtype), drawn)
-        same = self._once(
+        same = self.once(
             lambda: stored(value, self.dtype) == value
         )  # as of a sum that relu lets through: nothing rounds
         return np.where(same, value, drawn)
@@ -169,7 +169,7 @@ class Noisy(Exact):
     def _half_of_draws(self, shape: tuple[int, ...]) -> Any:
         """1 in half of the draws, which are others for each element, else 0: so that what two of them move cancels in few sums over them."""
         drawn = self.random.random(shape, np.float32)
-        state = self._once(lambda: [0, 0.0])  # how many draws are left, and in how many of these it is to be 1
+        state = self.once(lambda: [0, 0.0])  # how many draws are left, and in how many of these it is to be 1
         if not state[0]:
             state[:] = self.draws, self.draws / 2 + 0 * drawn
         taken = np.where(drawn * state[0] < state[1], 1.0, 0.0)
@@ -223,7 +223,7 @@ class Noisy(Exact):
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         a, b = self._flushed(a, a), self._flushed(b, b)  # many that are lost may come to a product that is not small
         product = a @ b
-        deviation, cut = self._once(lambda: self._of_product(a, b, product))
+        deviation, cut = self.once(lambda: self._of_product(a, b, product))
         if not self.tensor_cores:
             return moved(product, deviation, self._normal(product))
         return summed(product, cut, self.towards_zero, deviation, self._normal(product))
@@ -242,7 +242,7 @@ class Noisy(Exact):
             unit = 2.0 ** -(FORMATS[self.dtype][0] + 1) if point in self.points else 0.0
             return finite(np.hypot(deviation, unit * np.sqrt(variance_in_lanes(total, squares, K)))), finite(lost)
 
-        deviation, lost = self._once(sizes)
+        deviation, lost = self.once(sizes)
         return moved(total + self.towards_zero * lost, deviation, self._normal(total))
 
     def segments(self, point: str, value: np.ndarray, starts: np.ndarray) -> np.ndarray:
@@ -256,7 +256,7 @@ class Noisy(Exact):
             # in whatever order: atomic additions have none, and rows that repeat are few
             return finite(unit * np.sqrt(steps / 3 * np.maximum(total**2, squares)))
 
-        return moved(total, self._once(size), self._normal(total))
+        return moved(total, self.once(size), self._normal(total))
 
     def either(self, value: np.ndarray, other: np.ndarray) -> np.ndarray:
         # half of the draws have the mirror image about the other: so what is made of `value` and of its terms errs by no less than with one
@@ -267,7 +267,7 @@ class Noisy(Exact):
         if point not in self.points or self.dtype == "float32":
             return value  # float32 can shift a row by its mean, so that nothing cancels: it is owed nothing
         product = a @ b
-        deviation, cut = self._once(lambda: self._of_product(a, b, product))
+        deviation, cut = self.once(lambda: self._of_product(a, b, product))
         size = np.abs(scale)
         return moved(value + finite(self.towards_zero * cut * size), finite(deviation * size), self._normal(product))
 
@@ -275,7 +275,7 @@ class Noisy(Exact):
         if HALF_SUMS not in self.points:
             return value
         product = a @ b
-        deviation, overflows = self._once(lambda: self._of_half_sums(a, b, product))
+        deviation, overflows = self.once(lambda: self._of_half_sums(a, b, product))
         drawn = moved(value, finite(deviation * np.abs(scale)), self._normal(product))
         # then the whole is infinite, of either sign by the order of the sum, or NaN
         overflow = {0: np.inf, 1: -np.inf, 2: np.nan}.get(self.draw)

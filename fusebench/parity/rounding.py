@@ -39,6 +39,10 @@ class Exact:
         self.by_number = True
         return np.arange(count) if self.chosen is None else self.chosen
 
+    def once(self, make: Callable[[], Any]) -> Any:
+        """What `make` returns, of inputs that nothing rounds, such as the places of ids in a table: made once for all draws."""
+        return make()
+
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         """Matrix product a (…, M, K) @ b (…, K, N), summed in float32 at least."""
         return a @ b

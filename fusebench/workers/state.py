@@ -135,7 +135,8 @@ def _unlike(owner_name: str, owner: Any, held: Mapping[str, Any], now: Mapping[s
     for name, was in held.items():
         value = now.get(name, GONE)
         counts = (ours and name[:2] != "__") or (_matters(owner_name, name, was) and not _by_itself(owner_name, value))
-        imported = isinstance(was, ModuleType) and sys.modules.get(f"{owner_name}.{name}") is value  # its own module of that name
+        # an import has put the package's own module of that name in its place
+        imported = isinstance(was, ModuleType) and sys.modules.get(f"{owner_name}.{name}") is value
         if value is not was and counts and not imported:
             yield f"{owner_name}.{name}"
     for name in now.keys() - held.keys():

@@ -27,7 +27,7 @@ def formula(case, r, *arrays):
     vector = perceptron.sums(parts.dense_case(case), r, given.dense, *given.bottom)[0][-1]
     if until == "dense":
         return (vector,)
-    rows = lookup.rows(given.ids, given.offsets, given.known)
+    rows = r.once(lambda: lookup.rows(given.ids, given.offsets, given.known))
     if until == "hashing":
         return vector, rows
     if until == "embedding":

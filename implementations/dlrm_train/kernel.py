@@ -91,11 +91,16 @@ def _stepped(r, old, gradient):
 
 def _new_tables(r, tables, rows, dvectors):
     """The tables after the step, each row with all that is subtracted from it in one sum; one that was not looked up stays, bit for bit."""
-    rows = rows.reshape(-1)
-    touched = np.flatnonzero(times := np.bincount(rows))
-    ends, itself = np.cumsum(times[touched]), np.arange(len(touched))
-    order = np.insert(len(touched) + lookup.in_order(rows), ends - times[touched], itself)  # each row before its steps
-    starts = np.concatenate([[0], ends + itself + 1])
+
+    def places():
+        flat = rows.reshape(-1)
+        touched = np.flatnonzero(times := np.bincount(flat))
+        ends, itself = np.cumsum(times[touched]), np.arange(len(touched))
+        # each row before its steps
+        order = np.insert(len(touched) + lookup.in_order(flat), ends - times[touched], itself)
+        return touched, order, np.concatenate([[0], ends + itself + 1])
+
+    touched, order, starts = r.once(places)
     steps = r.compute(-LEARNING_RATE * dvectors).reshape(-1, tables.shape[1])
     sums = r.segments("accumulated", np.concatenate([tables[touched], steps], axis=0)[order], starts)
     place = np.arange(len(tables))

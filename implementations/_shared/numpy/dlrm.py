@@ -79,7 +79,7 @@ def forward(case, r, *arguments):
     given = dlrm.by_part(case, arguments)
     bottom = perceptron.sums(dlrm.dense_case(case), r, given.dense, *given.bottom)
     dense = r.round("hidden", bottom[0][-1])
-    rows = lookup.rows(given.ids, given.offsets, given.known)
+    rows = r.once(lambda: lookup.rows(given.ids, given.offsets, given.known))
     sparse = r.narrow("cast", given.tables[rows])
     crossed = r.round("interaction", interactions.formula(case.options["interaction"], r, dense, sparse))
     top = perceptron.sums(dlrm.prediction_case(case), r, crossed, *given.top)

@@ -76,11 +76,15 @@ def _found(ids, known, begin, end):
 
 
 def gradient(r, rows, count, dy):
-    """(count, D): each table row the sum of dy (M, F, D) wherever it was looked up, 0 where nowhere. Point: `accumulated` of programs
-    that add in the storage dtype."""
-    rows = rows.reshape(-1)
-    order = in_order(rows)
-    starts = np.searchsorted(rows[order], np.arange(count + 1))
+    """(count, D): each table row the sum of dy (M, F, D) wherever rows() (M, F) says that it was looked up, 0 where nowhere. Point:
+    `accumulated` of programs that add in the storage dtype."""
+
+    def places():
+        found = rows().reshape(-1)
+        order = in_order(found)
+        return order, np.searchsorted(found[order], np.arange(count + 1))
+
+    order, starts = r.once(places)
     return r.segments("accumulated", dy.reshape(-1, dy.shape[-1])[order], starts)
 
 

@@ -287,7 +287,7 @@ class Trial:
 
     def _verdict(self, shared: CaseData, outputs: Sequence[Stored], set_: int) -> Verdict:
         self.run.on_phase(self.cell, "parity")
-        flushed = (FLUSHED,) if self.worker.info.flushes_subnormals else ()
+        flushed = (FLUSHED,) if self.cell.case.dtype in self.worker.info.flushes else ()
         return shared.judge(outputs, (*self.points, *flushed), self.implementation.computes, set_, self.judges)
 
 

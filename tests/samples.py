@@ -112,7 +112,7 @@ class Worker:
 
     def __init__(self, answers=None, times=TIMES, device=CPU, clock=None, takes_s=None):
         self.answers, self.times, self.clock, self.takes_s = answers or {}, times, clock, takes_s or {}
-        self.info = protocol.WorkerInfo(device, {"numpy": "2"}, "3.12.1", False)
+        self.info = protocol.WorkerInfo(device, {"numpy": "2"}, "3.12.1", ())
         self.asked, self.timeouts, self.held_bytes, self.used = [], [], 0, False
 
     def ask(self, request, expected, timeout_s):

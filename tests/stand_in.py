@@ -18,7 +18,7 @@ import numpy as np
 from fusebench import inputs
 from fusebench.backends import numpy as on_host
 from fusebench.case_data import SETS
-from fusebench.contract import Device
+from fusebench.contract import DTYPES, Device
 from fusebench.machine import DeviceInfo
 from fusebench.records.record import Build
 from fusebench.timing.plan import Plan
@@ -41,7 +41,7 @@ class StandIn(ModuleType):
         self.events = []
         self.device = Device(device, "stand-in")
         self.operators, self.lost, self.held, self.peak = [], False, 123, 4567
-        self.flushes = False
+        self.flushes = ()
 
     def perf_counter(self):
         return self.now
@@ -79,7 +79,10 @@ class StandIn(ModuleType):
         return np.asarray(array)
 
     def half(self, array):
-        return array * np.float32(0 if self.flushes else 0.5)
+        return array * np.float32(0 if self.flushes == DTYPES else 0.5)
+
+    def half_of_product(self, array):
+        return array * array.dtype.type(0 if "bfloat16" in self.flushes else 0.5)
 
     mixed = staticmethod(on_host.mixed)
 
@@ -190,7 +193,7 @@ WORDS = {
 class _Worker:
     def __init__(self, pool):
         self.pool, self.held_bytes, self.turn, self.sets = pool, 0, -1, None
-        self.info = protocol.WorkerInfo(DeviceInfo("cpu", "stand-in"), {}, "3", False)
+        self.info = protocol.WorkerInfo(DeviceInfo("cpu", "stand-in"), {}, "3", ())
 
     def ask(self, request, expected, timeout_s):
         pools, side, number, do = self.pool.pools, self.pool.side, self.pool.number, WORDS[type(request)]

@@ -16,7 +16,7 @@ import pytest
 import stand_in
 
 from fusebench import discovery, inputs, machine
-from fusebench.contract import Case
+from fusebench.contract import DTYPES, Case
 from fusebench.errors import StorageError
 from fusebench.machine import DeviceInfo
 from fusebench.records.record import Spread
@@ -440,7 +440,7 @@ def test_letting_go_leaves_nothing_of_the_cell(backend, bench_of):
 # What a worker says of itself
 
 
-@pytest.mark.parametrize("flushes", [True, False])
+@pytest.mark.parametrize("flushes", [DTYPES, ("bfloat16",), ()])
 def test_a_worker_introduces_itself(backend, monkeypatch, flushes):
     backend.flushes = flushes
     monkeypatch.setattr(machine, "describe", lambda device: DeviceInfo(device.type, device.name))

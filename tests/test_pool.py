@@ -46,7 +46,7 @@ while True:
     message = pipe.recv_bytes()
     exec(message[message.index(b"#do ") + 4:].partition(b"#end")[0])
 """
-HELLO = protocol.WorkerInfo(DeviceInfo("cpu", "mine"), {}, "3", False)
+HELLO = protocol.WorkerInfo(DeviceInfo("cpu", "mine"), {}, "3", ())
 
 
 def write(folder):

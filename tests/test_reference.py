@@ -340,7 +340,7 @@ def test_budgets_are_kept_for_other_outputs_of_the_same_inputs(check, tmp_path, 
 
 def test_the_worker_says_what_it_is():
     worker = Reference("cpu")
-    assert worker.info() == protocol.WorkerInfo(DeviceInfo("cpu"), {}, "", False)
+    assert worker.info() == protocol.WorkerInfo(DeviceInfo("cpu"), {}, "", ())
     assert worker.usable() and worker.do(protocol.Release()) == protocol.Released(0)
     with pytest.raises(ValueError, match="the reference does no RepeatCell"):
         worker.do(protocol.RepeatCell("folder"))

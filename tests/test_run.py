@@ -230,7 +230,7 @@ def test_points_that_are_declared_are_what_is_judged(tmp_path, monkeypatch):
         ),
     )
     worker = Worker({BuildCell: {"build": Build(0.25, 3.0, 10**6, 28, points=("output",))}})
-    worker.info = msgspec.structs.replace(worker.info, flushes_subnormals=True)
+    worker.info = msgspec.structs.replace(worker.info, flushes=("float32",))
     done(tmp_path, pool=Pool(worker))
     assert seen == [(("output", "subnormals"), "", n) for n in (0, SETS - 1, SETS - 1)]
     (build,) = (m for m in worker.asked if isinstance(m, BuildCell))

@@ -202,7 +202,7 @@ class PlantedPool:
 
     def __init__(self, implementation):
         self.implementation, self.rates, self.built, self.dropped = implementation, {}, [], 0
-        self.info = protocol.WorkerInfo(DeviceInfo("cpu", "stand-in"), {}, "3", False)
+        self.info = protocol.WorkerInfo(DeviceInfo("cpu", "stand-in"), {}, "3", ())
         self.held_bytes, self.used = 0, False
 
     def start(self, *key): ...

@@ -105,7 +105,7 @@ def test_on_a_gpu_all_cores_are_its_own(backend, serve):
 
 def test_a_worker_whose_device_is_lost_ends_behind_its_answer(backend, serve):
     backend.lost = True
-    backend.half = lambda array: np.ones(1)
+    backend.half = backend.half_of_product = lambda array: np.ones(1)
     backend.get = lambda array: array if np.ndim(array) and array.dtype == np.float64 else 1 / 0
     (_, *answers), done = serve([OTHERS, RELEASE])
     assert len(answers) == 1 and answers[0].fatal and done["code"] == 1
@@ -122,7 +122,7 @@ def test_a_back_end_that_does_not_start_says_why(backend, serve, capsys):
 
 
 def test_the_reference_has_no_guard_and_no_bench(backend, serve, monkeypatch):
-    info, released = protocol.WorkerInfo(DeviceInfo("cuda"), {}, "", False), protocol.Released(5)
+    info, released = protocol.WorkerInfo(DeviceInfo("cuda"), {}, "", ()), protocol.Released(5)
     theirs = SimpleNamespace(info=lambda: info, do=lambda request: released if request == RELEASE else None)
     module = SimpleNamespace(Reference=lambda device: theirs if device == "cuda" else None)
     monkeypatch.setitem(sys.modules, "fusebench.workers.reference", module)

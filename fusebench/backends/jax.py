@@ -139,6 +139,11 @@ def half(array: jax.Array) -> jax.Array:
     return array * 0.5
 
 
+@jax.jit
+def half_of_product(array: jax.Array) -> jax.Array:
+    return array @ (0.5 * jnp.eye(len(array), dtype=array.dtype))
+
+
 def mixed(array: jax.Array, other: jax.Array, share: float) -> jax.Array:
     """Through NumPy: XLA would compile for each shape."""
     if not jnp.issubdtype(array.dtype, jnp.floating):

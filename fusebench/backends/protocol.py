@@ -66,6 +66,10 @@ class Backend(Protocol):
         """The array times one half: shows whether subnormals survive."""
         ...
 
+    def half_of_product(self, array: Any) -> Any:
+        """The square matrix times half of the unit matrix: shows whether they survive a product."""
+        ...
+
     def mixed(self, array: Any, other: Any, share: float) -> Any:
         """That share of the array and the rest of the other, in its own dtype, in memory of its own; an array of integers as it is."""
         ...

@@ -179,6 +179,10 @@ def half(tensor: torch.Tensor) -> torch.Tensor:
     return tensor * 0.5
 
 
+def half_of_product(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor @ (0.5 * torch.eye(len(tensor), dtype=tensor.dtype, device=tensor.device))
+
+
 def mixed(tensor: torch.Tensor, other: torch.Tensor, share: float) -> torch.Tensor:
     return tensor * share + other * (1 - share) if tensor.is_floating_point() else tensor
 

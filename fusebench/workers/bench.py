@@ -18,7 +18,8 @@ import numpy as np
 
 from fusebench import discovery, inputs, machine, modes, sources
 from fusebench.backends import cuda, triton_interpreter
-from fusebench.contract import Device
+from fusebench.contract import DTYPES, Device
+from fusebench.inputs import numpy_dtype
 from fusebench.records.record import Build
 from fusebench.timing import yardstick
 from fusebench.timing.measure import measure
@@ -63,9 +64,21 @@ class Bench:
         self.batch = CallBatch(self.backend, self._taken)
 
     def info(self) -> protocol.WorkerInfo:
-        halved = self.backend.half(self.backend.put(np.array([2e-40], np.float32), self.device))
-        flushed = float(self.backend.get(halved)[0]) == 0
-        return protocol.WorkerInfo(machine.describe(self.device), machine.packages(), sys.version.split()[0], flushed)
+        python = sys.version.split()[0]
+        return protocol.WorkerInfo(machine.describe(self.device), machine.packages(), python, self._flushes())
+
+    def _flushes(self) -> tuple[str, ...]:
+        """The dtypes in which subnormals are flushed: all of them where float32 is, in which the others are computed; bfloat16 where its
+        products are, as by a CPU's instructions for them."""
+
+        def lost(half: Callable[[Any], Any], dtype: str) -> bool:
+            tiny = self.backend.put(np.full((64, 64), 2e-39, numpy_dtype(dtype)), self.device)
+            return not np.all(self.backend.get(half(tiny)))
+
+        if lost(self.backend.half, "float32"):
+            return DTYPES
+        in_products = self.device.type == "cpu" and lost(self.backend.half_of_product, "bfloat16")
+        return ("bfloat16",) if in_products else ()
 
     def build(self, asked: protocol.BuildCell) -> protocol.Built | protocol.Refused:
         """Builds the cell and runs it once."""

@@ -29,7 +29,7 @@ class Compiler:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""  # the card is for those who time
 
     def info(self) -> protocol.WorkerInfo:
-        return protocol.WorkerInfo(DeviceInfo("cpu"), {}, sys.version.split()[0], False)
+        return protocol.WorkerInfo(DeviceInfo("cpu"), {}, sys.version.split()[0], ())
 
     def do(self, request: protocol.Request) -> protocol.Message:
         match request:

@@ -29,12 +29,12 @@ R = TypeVar("R", bound=Message)
 
 
 class WorkerInfo(Message, frozen=True):
-    """What a worker is; `flushes_subnormals`: whether its back end makes zero of float32 subnormals."""
+    """What a worker is; `flushes`: the dtypes of cases in which its back end makes zero of float32 subnormals."""
 
     device: DeviceInfo
     packages: Mapping[str, str]
     python: str
-    flushes_subnormals: bool
+    flushes: tuple[str, ...]
 
 
 class Refused(Message, frozen=True):

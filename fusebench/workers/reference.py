@@ -36,7 +36,7 @@ class Reference:
         return self.budgets.setdefault(asked.files, {})
 
     def info(self) -> protocol.WorkerInfo:
-        return protocol.WorkerInfo(DeviceInfo(self.device), {}, "", False)
+        return protocol.WorkerInfo(DeviceInfo(self.device), {}, "", ())
 
     def do(self, request: protocol.Request) -> protocol.Message:
         match request:

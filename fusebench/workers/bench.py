@@ -19,7 +19,7 @@ import numpy as np
 from fusebench import discovery, inputs, machine, modes, sources
 from fusebench.backends import cuda, triton_interpreter
 from fusebench.contract import DTYPES, Device
-from fusebench.inputs import numpy_dtype
+from fusebench.dtypes import numpy_dtype
 from fusebench.records.record import Build
 from fusebench.timing import yardstick
 from fusebench.timing.measure import measure

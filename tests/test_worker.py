@@ -18,6 +18,7 @@ from fusebench import discovery, memory
 from fusebench.machine import DeviceInfo
 from fusebench.parity.verdict import Asked
 from fusebench.workers import below, guard, protocol, worker
+from fusebench.workers.bench import Bench
 from fusebench.workers.protocol import Refused
 
 
@@ -195,3 +196,16 @@ def test_the_guard_sees_through_the_import_machinery(tmp_path, monkeypatch):
             exec(compile(text, str(tmp_path / "mine.py"), "exec"), {})
         with pytest.raises(ModuleNotFoundError):
             exec(compile(text, "/library/theirs.py", "exec"), {})
+
+
+def test_a_child_that_comes_back_from_a_call_ends_before_it_writes(backend, monkeypatch, tmp_path):
+    """It would write the files of its parent's answer, perhaps while they are read."""
+    bench = Bench("stand_in", "cpu")
+    ended = []
+    monkeypatch.setattr(os, "_exit", lambda code: ended.append((code, list(tmp_path.iterdir()))))
+    bench._save(np.ones(2), tmp_path, "mine")
+    assert ended == []
+    monkeypatch.setattr(os, "getpid", lambda: bench.process + 1)
+    (mine,) = tmp_path.iterdir()
+    bench._save(np.ones(2), tmp_path, "child")
+    assert ended == [(1, [mine])]

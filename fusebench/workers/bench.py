@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import secrets
 import sys
 import time
@@ -25,7 +26,7 @@ from fusebench.timing import yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Ring, Samples, kept_place
-from fusebench.workers import calls, configs, guard, outputs, process, protocol, state, traces
+from fusebench.workers import below, calls, configs, guard, outputs, process, protocol, state, traces
 from fusebench.workers.batch import CallBatch
 from fusebench.workers.outputs import as_list, overlap, spans, written_bytes
 from fusebench.workers.repeats import Repeats
@@ -43,7 +44,7 @@ class Bench:
 
     def __init__(self, backend: str, device: str):
         self.backend = importlib.import_module(f"fusebench.backends.{backend}")
-        self.name = backend
+        self.name, self.process = backend, os.getpid()
         self.device: Device = self.backend.start(device)
         self.call: Any = None
         self.prepare: Callable[..., Any] = lambda *_: ()
@@ -306,7 +307,7 @@ class Bench:
 
     def _differing(self, folder: str) -> protocol.Differing:
         return tuple(
-            (set_, tuple(inputs.save(arrays, Path(folder), f"differing{number}-")))
+            (set_, self._written(arrays, Path(folder), f"differing{number}-"))
             for number, (set_, arrays) in enumerate(self.repeats.take())
         )
 
@@ -409,4 +410,8 @@ class Bench:
         return next((f"its argument {place}" for place in changed), "")
 
     def _save(self, output: Any, folder: Path, stem: str) -> tuple[inputs.Stored, ...]:
-        return tuple(inputs.save([self.backend.get(o) for o in as_list(output)], folder, stem))
+        return self._written([self.backend.get(o) for o in as_list(output)], folder, stem)
+
+    def _written(self, arrays: Sequence[np.ndarray], folder: Path, stem: str) -> tuple[inputs.Stored, ...]:
+        below.leave_to(self.process)  # else a child would write the same files, later than they are read
+        return tuple(inputs.save(arrays, folder, stem))

@@ -58,8 +58,7 @@ def main() -> None:
         except BaseException:  # what is left of them, such as an error that cannot be described
             traceback.print_exc()
             os._exit(1)
-        if os.getpid() != own:  # an implementation forked, and its child came back from the call
-            os._exit(1)
+        below.leave_to(own)
         pipe.send_bytes(protocol.encode(reply))
         if isinstance(reply, protocol.Refused) and reply.fatal:
             os._exit(1)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from fusebench import discovery, hard, modes, provenance
+from fusebench import discovery, hard, machine, modes, provenance
 from fusebench.case_data import SETS, UNSEEN, CaseData
 from fusebench.cases import command
 from fusebench.contract import Cell
@@ -22,6 +22,7 @@ from fusebench.parity.rounding import FLUSHED
 from fusebench.parity.verdict import Verdict
 from fusebench.records.record import Rates, Record, Spread, Work
 from fusebench.settings import Run
+from fusebench.terminal import counted
 from fusebench.timing import yardstick
 from fusebench.timing.summary import Timing
 from fusebench.workers import protocol, second_clock, state
@@ -347,7 +348,9 @@ def rated(record: Record, yardsticks: yardstick.Rates | None) -> Record:
         reason = f"{seconds * 1e6:.2f} µs is below {bound * 1e6:.2f} µs, which no such card can beat"
         return replace(record, status="implausible", reason=reason)
     if timing.clocks and timing.clocks.says == "contradicts":
-        return replace(record, status="implausible", reason=timing.clocks.reason)
+        others = machine.others_on_gpu() if record.device.type == "cuda" else 0
+        beside = f", beside {counted(others, 'other program')} on this GPU" if others else ""
+        return replace(record, status="implausible", reason=f"{timing.clocks.reason}{beside}")
     if timing.batch and timing.batch.contradicts:
         calls, took = timing.batch.calls, timing.batch.seconds
         reason = f"{calls} calls on fresh inputs took {took * 1e3:.3g} ms by the parent's clock; by the median they take {calls * seconds * 1e3:.3g}"

@@ -89,6 +89,20 @@ def gpu_bytes() -> int:
         return 0
 
 
+def others_on_gpu() -> int:
+    """How many other programs use that GPU, by the driver's word: none that this process has started."""
+    import psutil
+    import pynvml
+
+    try:
+        if (handle := gpu_handle()) is None:
+            return 0
+        own = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+        return len({process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle)} - own)
+    except (OSError, pynvml.NVMLError, psutil.Error):
+        return 0
+
+
 def cpu_name() -> str:
     """The processor's model, as Linux names it."""
     try:

@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -171,6 +172,25 @@ def test_a_gpu_s_memory_is_what_the_driver_says_in_bytes(monkeypatch):
     assert machine.gpu_bytes.__wrapped__() == 2**37
     monkeypatch.setattr(pynvml, "nvmlDeviceGetMemoryInfo", lambda gpu: (_ for _ in ()).throw(pynvml.NVMLError(3)))
     assert machine.gpu_bytes.__wrapped__() == 0
+
+
+def test_other_programs_on_a_gpu_are_those_that_this_process_did_not_start(monkeypatch):
+    pynvml = pytest.importorskip("pynvml")
+    monkeypatch.setattr(machine, "gpu_handle", lambda: None)
+    assert machine.others_on_gpu() == 0
+    monkeypatch.setattr(machine, "gpu_handle", lambda: "handle")
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    try:
+        numbers = (os.getpid(), child.pid, 1, 2, 2)
+        running = {"handle": [SimpleNamespace(pid=number) for number in numbers]}
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetComputeRunningProcesses", running.get)
+        assert machine.others_on_gpu() == 2
+    finally:
+        child.communicate(b"\n")
+    monkeypatch.setattr(
+        pynvml, "nvmlDeviceGetComputeRunningProcesses", lambda gpu: (_ for _ in ()).throw(pynvml.NVMLError(3))
+    )
+    assert machine.others_on_gpu() == 0
 
 
 def test_the_first_of_the_visible_gpus_is_asked(monkeypatch):

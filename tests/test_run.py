@@ -17,7 +17,7 @@ from conftest import FIXTURES
 from samples import CPU, GPU, RATES, TIMES, US, Now, Pool, Worker, case, timing, untimed, wrong
 
 import fusebench
-from fusebench import discovery, library
+from fusebench import discovery, library, machine
 from fusebench import run as running
 from fusebench.case_data import SETS, CaseData, reference_key
 from fusebench.cases import make_case
@@ -590,6 +590,17 @@ def test_clocks_that_contradict_each_other_are_implausible(says, status):
     clocks = Clocks(says, 1e-3, 1e-3, 1e-3, 0.0, 0.0, "they do not agree")
     record = rated(record_of(1e-3, clocks=clocks), RATES)
     assert record.status == status and record.reason == ("they do not agree" if status != "ok" else None)
+
+
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [(0, "they do not agree"), (1, "they do not agree, beside 1 other program on this GPU"), (3, "they do not agree, beside 3 other programs on this GPU")],
+)  # fmt: skip
+def test_clocks_may_contradict_each_other_because_others_use_the_gpu(monkeypatch, others, reason):
+    monkeypatch.setattr(machine, "others_on_gpu", lambda: others)
+    clocks = Clocks("contradicts", 1e-3, 1e-3, 1e-3, 0.0, 0.0, "they do not agree")
+    assert rated(record_of(1e-3, clocks=clocks, device=GPU), RATES).reason == reason
+    assert rated(record_of(1e-3, clocks=clocks, device=replace(GPU, type="cpu")), RATES).reason == "they do not agree"
 
 
 # fusebench.measure

@@ -187,6 +187,11 @@ def test_what_is_compiled_is_what_will_be_tried(planted, strategy, trials, jobs,
 # The public path, without a GPU
 
 
+def heeds_interrupts():
+    """Also where the tests run in the background of a script, whose shell has SIGINT ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def tuned(tmp_path, root, capfd, *words):
     code = main([
         "tune", f"path={root}", "kernel=double", "implementation=torch_compiled", "device=cpu", "threads=1", "compile_timeout_s=1",
@@ -218,9 +223,8 @@ def test_what_ctrl_c_and_kill_9_leave_is_gone_on_with(root, tmp_path, monkeypatc
     interrupted = ((words, 1, signal.SIGINT, 130), (["resume=run"], 5, signal.SIGKILL, -9))
     for asked, held, by, code in interrupted:  # while the config of that NUMBER is in hand
         (tmp_path / "hold").write_text(str(held))
-        with subprocess.Popen(
-            [sys.executable, "-m", "fusebench.cli", "tune", *asked], start_new_session=True
-        ) as process:
+        command = [sys.executable, "-m", "fusebench.cli", "tune", *asked]
+        with subprocess.Popen(command, start_new_session=True, preexec_fn=heeds_interrupts) as process:
             while not (started.exists() and f"{held} right" in started.read_text().splitlines()):
                 assert process.poll() is None, "it ended by itself"
                 time.sleep(0.02)

@@ -542,6 +542,22 @@ def test_steps_of_a_relu_that_may_go_either_way_do_not_cancel_in_a_sum():
     assert set(sums) == {-3.0, 0.0, 3.0}
 
 
+@pytest.mark.parametrize(("dtype", "points", "unit"), [("bfloat16", ("sum",), 2.0**-7), ("float32", (), 2.0**-22)])
+def test_sums_just_below_0_pass_a_relu_in_half_of_the_draws(dtype, points, unit):
+    """By less than noise: a true program may have one of them above 0, which no draw of its noise may show."""
+    z = np.array([[1.0, -3.9 * unit, -4.1 * unit, -1.0, *[1.0] * 996]])
+    found = drawn(noisy(dtype, points=points), lambda r: r.relu(z), 16)[:, 0]
+    assert sorted(set(found[:, 1])) == [0, pytest.approx(unit / 4, rel=2e-3)] and (found[:, 1] > 0).sum() == 8
+    assert (found[:, 2:4] == 0).all() and (found[:, [0, 4]] == 1).all()
+    assert (Exact().relu(z) == np.maximum(z, 0)).all()
+
+
+def test_a_relu_on_the_way_keeps_nan_and_infinities_open_nothing():
+    z = np.array([[np.nan, 1.0, -1.0], [np.inf, -np.inf, -1.0]])
+    for r in (Exact(), noisy()):
+        np.testing.assert_array_equal(r.relu(z), [[np.nan, 1.0, 0.0], [np.inf, 0.0, 0.0]])
+
+
 def test_a_step_that_rounding_cannot_cross_stays_where_it_is():
     z, r = np.array([[0.5, -0.5], [2.0, -3.0]]), noisy("bfloat16", points=("sum",))
     assert (drawn(r, lambda r: r.positive(z, np.ones((2, 1))), r.draws) == (z > 0)).all()

@@ -39,6 +39,7 @@ TENSOR_CORE_UNIT, TENSOR_CORE_STEP = 2.0**-22, 8
 # A tensor core rounds a float16 accumulator to nearest after each instruction, which has 8 of K or more.
 HALF_UNIT, HALF_LARGEST, HALF_LOST = 2.0**-11, 65504.0, 2.0**-25
 STEP_UNITS = 4.0  # spacings of a sum's terms by which it may be off where it is compared with 0
+OPENED_UNITS = 0.25  # of these, how far it then is above 0
 
 
 class Noisy(Exact):
@@ -161,10 +162,22 @@ class Noisy(Exact):
 
     def positive(self, value: np.ndarray, size: np.ndarray) -> np.ndarray:
         # a step that noise crosses in one draw of a hundred would be missed: where rounding may cross it, half of the draws do
-        stored_terms = self.dtype in FORMATS and set(self.points) - set(COMPUTED)
-        unit = 2.0 ** -FORMATS[self.dtype][0] if stored_terms else TF32_TRUNCATION if self.tf32 else 2.0**-22
-        open_ = np.abs(value) <= STEP_UNITS * unit * size
+        open_ = np.abs(value) <= STEP_UNITS * self._unit * size
         return np.where(open_, self._half_of_draws(np.shape(value)), np.where(value > 0, 1.0, 0.0))
+
+    def relu(self, value: np.ndarray) -> np.ndarray:
+        # a weight's gradient may be 0 but for one sample whose value noise opens once in a hundred draws: half of the draws open it as far
+        # as it would be then, which is less than the noise
+        opened = finite(OPENED_UNITS * self._unit * np.sqrt((value * value).mean(axis=-1, keepdims=True)))
+        near = (value < 0) & (value >= -STEP_UNITS / OPENED_UNITS * opened)
+        below = np.where(near, self._half_of_draws(np.shape(value)) * opened, 0.0)
+        return np.where(value < 0, below, value)
+
+    @property
+    def _unit(self) -> float:
+        """A spacing of what a sum's terms may have been stored in, as a share of them."""
+        stored_terms = self.dtype in FORMATS and set(self.points) - set(COMPUTED)
+        return 2.0 ** -FORMATS[self.dtype][0] if stored_terms else TF32_TRUNCATION if self.tf32 else 2.0**-22
 
     def _half_of_draws(self, shape: tuple[int, ...]) -> Any:
         """1 in half of the draws, which are others for each element, else 0: so that what two of them move cancels in few sums over them."""

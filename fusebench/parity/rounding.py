@@ -79,6 +79,10 @@ class Exact:
         """1 where the value is above 0, else 0: the slope of a relu. Sums of terms of that `size` may come out on either side."""
         return np.where(value > 0, 1.0, 0.0)
 
+    def relu(self, value: np.ndarray) -> np.ndarray:
+        """The relu of sums (…, N) on the way to another layer; NaN stays. A sum just below 0 may come out above it."""
+        return np.where(value < 0, 0.0, value)
+
     def either(self, value: np.ndarray, other: np.ndarray) -> np.ndarray:
         """`value`, which some programs compute as the `other`: but for rounding they are the same."""
         return value

@@ -104,7 +104,7 @@ def _sums(case, r, x, scale, *arrays):
         own = arrays[i : i + OF_A_LAYER]
         z, xa = adapted(case, r, h, scale, *own)
         found.append((h, z, xa, own))
-        h = r.round("hidden", activate("relu", z, r)) if i + OF_A_LAYER < len(arrays) else None
+        h = r.round("hidden", r.relu(z)) if i + OF_A_LAYER < len(arrays) else None
     return found
 
 

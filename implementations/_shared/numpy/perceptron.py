@@ -39,7 +39,7 @@ def sums(case, r, x, *layers):
         W, b = layers[i], layers[i + 1]
         found.append(linear(case, below[-1], W if case.options["w_layout"] == "kn" else W.T, b, r))
         if i + 2 < len(layers):
-            below.append(r.round("hidden", activate("relu", found[-1], r)))
+            below.append(r.round("hidden", r.relu(found[-1])))
     return found, below
 
 

@@ -99,7 +99,7 @@ def test_other_keys_hold_for_all_steps_and_implementation_chooses_among_them():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("case=main",), "case=main: the steps of the story have cases of their own: leave it out"),
+        (("case=main",), "case=main: the steps of the story have cases of their own: leave it out, or set case=null"),
         (("implementation=jax_triton",), "no cells: the story has no step with implementation=jax_triton"),
         (("implementation=tritn",), "unknown implementation 'tritn': did you mean triton"),
     ],
@@ -183,3 +183,11 @@ def test_a_step_without_a_time_is_named_with_its_reason(run_cells, capsys):
     table.show(found, run_cells(found.cells, time_s=0.02), KERNELS)
     out = capsys.readouterr().out
     assert "skipped  wrong hashing  torch_eager:naive" in out and "naive is for option.hashing=lookup" in out
+
+
+@pytest.mark.parametrize("command", ["bench", "parity", "profile", "sanitize"])
+@pytest.mark.parametrize("preset", ["dlrm_story", "lora_story", "h200_peers", "h200_neighbours"])
+def test_every_story_of_ours_is_for_every_command_that_takes_one(answered, command, preset):
+    """parity and sanitize have a case of their own unless told otherwise, which steps with cases refuse."""
+    done = answered(command, f"experiment={preset}", "dry_run=true")
+    assert done.returncode == 0 and " cells: " in done.stdout, done.stderr

@@ -124,7 +124,9 @@ def _with(chosen: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
         if key in ("option", "shape", "config"):
             found[key] = {**chosen[key], **value}
         elif key == "case" and chosen["case"] is not None:
-            raise UsageError(f"case={chosen['case']}: the steps of the story have cases of their own: leave it out, or set case=null")
+            raise UsageError(
+                f"case={chosen['case']}: the steps of the story have cases of their own: leave it out, or set case=null"
+            )
         elif key != "step":
             found[key] = value
     return found

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import functools
 import importlib
+import math
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
+
+import numpy as np
 
 from fusebench import machine, provenance
 from fusebench.backends import protocol
@@ -54,9 +57,14 @@ def measure(
     is `implausible`. The record's `parity` is empty: nothing is known of what the call should compute. Precision and compiler
     settings stay as they are, and count as unknown on a GPU.
 
-    Raises what the call raises, ValueError where no argument tells the back end, for a regime that the device does not have, for a name or number that cannot
+    Raises what the call raises, ValueError for what is no function, for FLOPs or bytes that are no number of at least 0, where no argument tells the back end, for a regime that the device does not have, for a name or number that cannot
     be, for `threads` on a GPU, and for arguments on another than the first visible GPU, and RuntimeError if CUPTI recorded nothing.
     """
+    if not callable(call):
+        raise UsageError(f"call is {call!r:.60}: expected a function")
+    for what, amount in (("flops", flops), ("moved_bytes", moved_bytes)):
+        if amount is not None and not (isinstance(amount, int | float | np.number) and 0 <= amount < math.inf):
+            raise UsageError(f"{what} is {amount!r:.60}: expected None or a number of at least 0")
     backend, device = _back_end((arguments, keywords), backend, device)
     threads = check_threads(threads)
     if threads and device != "cpu":

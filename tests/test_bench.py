@@ -592,6 +592,19 @@ def test_the_place_of_an_error_is_where_it_was_raised():
     assert describe(caught.value).reason.endswith(f"test_bench.py:{line}")
 
 
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (GOOD + "\n\ndef skip(case, variant, device):\n    return 3\n", "skip() gave int, expected the reason or None"),
+        (GOOD.replace("def build(", "def biuld("), "mine.py has no build(case, variant, device)"),
+    ],
+)
+def test_a_file_that_is_not_as_the_contract_has_it_is_told_so(backend, bench_of, program, said):
+    with pytest.raises(outputs.Unfit) as unfit:
+        bench_of(program)
+    assert str(unfit.value) == said
+
+
 # The parent's clock
 
 

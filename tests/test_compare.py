@@ -259,6 +259,10 @@ def test_the_first_two_words_are_the_sides(arguments, words):
             "fail_slower is 'much': expected a share such as 3% or 0.03",
         ),
         (["torch_eager", "torch_eager", "--fail-slower"], "fail_slower is ''"),
+        (
+            ["torch_eager", "torch_eager", "pairs=4", "--fail-slower", "3%"],
+            "pairs=4: fail_slower needs an interval, and that 5 pairs or more",
+        ),
         (["resume=nosuch"], "no compare run there"),
         (["flax", "triton", "kernel=lola", "--resume"], "leave out flax triton kernel=lola"),
     ],

@@ -169,6 +169,17 @@ def test_a_name_that_there_is_not_is_answered_with_those_that_there_are(argument
     assert refused(*arguments, **options) == said
 
 
+@pytest.mark.parametrize("what", ["flops", "moved_bytes"])
+@pytest.mark.parametrize("amount", [-1, "abc", float("nan"), float("inf")])
+def test_work_that_is_no_number_of_at_least_0_is_refused_before_the_call(what, amount):
+    assert refused(NUMPY, **{what: amount}) == f"{what} is {amount!r}: expected None or a number of at least 0"
+
+
+def test_what_cannot_be_called_is_refused():
+    with pytest.raises(ValueError, match=r"^call is 3: expected a function$"):
+        fusebench.measure(3, backend="numpy")
+
+
 @pytest.mark.parametrize("array", [TORCH, JAX, NUMPY])
 def test_an_array_lies_where_it_lies(array):
     said = "device is 'cuda', but an argument lies on 'cpu'"

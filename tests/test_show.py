@@ -127,6 +127,12 @@ def test_rows_are_chosen(capsys, words, count):
     assert (f"{count} cells: {count} ok" in captured.out) if count else (code == 2 and "leaves none" in captured.err)
 
 
+def test_that_nothing_is_wrong_is_an_answer(capsys):
+    save("a", *records())
+    assert main(["show", "status=wrong"]) == 0 and "0 cells" in capsys.readouterr().out
+    assert main(["show", "status=wrnog"]) == 2 and "did you mean wrong" in capsys.readouterr().err
+
+
 def test_rows_are_sorted(shown):
     save("a", *records())
     assert [r["time"] for r in shown("sort=time_s")[1]] == ["50 µs", "100 µs", "200 µs", "400 µs", "800 µs", "1.6 ms"]

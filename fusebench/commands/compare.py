@@ -21,6 +21,7 @@ from fusebench import cases, discovery, folder, provenance, report
 from fusebench.commands import app, dry_run, keys
 from fusebench.comparison import revision, sides, verdicts
 from fusebench.comparison.pairs import Match, Side, add_recorded, run_pairs
+from fusebench.comparison.statistics import FEWEST
 from fusebench.configuration import command_line, jobs, names, schema, values
 from fusebench.configuration.request import Requests
 from fusebench.contract import Cell
@@ -194,6 +195,8 @@ def _comparison(sources: Sequence[SideKernels], lines: Sequence[str], arguments:
         else _share("fail_slower", both["fail_slower"], "a share such as 3% or 0.03")
     )
     pairs, rounds = (cases.positive(key, both[key]) for key in ("pairs", "rounds"))
+    if allowed is not None and pairs < FEWEST:
+        raise UsageError(f"pairs={pairs}: fail_slower needs an interval, and that {FEWEST} pairs or more")
     resamples = cases.positive("resamples", both["resamples"], least=0)
     matches = sides.match(*cells)
     if resamples and (

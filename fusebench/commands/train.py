@@ -23,7 +23,10 @@ from fusebench.workers.cores import check_threads, confined
 MODELS = {"dlrm": "dlrm_train"}  # the kernel of the forward pass, and that of the step
 SYNTHETIC = "synthetic"
 # what a resume= need not say again
-OF_THE_RUN = ("implementation", "steps", "case", "batch", "dtype", "precision", "seed", "log1p", "held_out", "path")
+OF_THE_RUN = (
+    "implementation", "steps", "case", "batch", "dtype", "precision", "seed", "log1p", "held_out", "path", "threads", "log_every",
+    "evaluate_every", "checkpoint_every",
+)  # fmt: skip
 MOST_ROWS, HELD_OUT = 1_000_000, 20_000  # of the synthetic set, and of a file's rows that are held out
 KEYS = {
     "implementation": "", "steps": "", "data": SYNTHETIC, "out": "", "resume": "false", "case": "", "batch": "", "dtype": "float32",

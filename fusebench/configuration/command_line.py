@@ -19,6 +19,14 @@ from fusebench.errors import UsageError
 
 NAMES = ("kernel", "implementation", "case", "dtype", "precision", "inputs", "tools")  # keys that take names
 TEXTS = ("expect", "vs")  # keys that take a text, in which Hydra's grammar has no say
+PATHS = (
+    "path",
+    "resume",
+    "out_dir",
+    "baseline",
+    "shapes",
+    "out",
+)  # nor in a path, but that `path` may be a list of them
 MOST_JOBS = 10_000  # of one multirun: each is composed beforehand
 
 
@@ -45,10 +53,15 @@ def parse(arguments: Sequence[str]) -> list[Override]:
 
 def quoted(argument: str) -> str:
     """The argument with names that are left out, `~cuda`, quoted: Hydra's grammar has no bare ~ in a value. And the text
-    of a key that takes one."""
+    of a key that takes one, a path, and a word with letters that the grammar does not know."""
     key, equals, value = argument.partition("=")
-    if key in TEXTS and value not in ("", "null") and value[0] not in "'\"[":
+    bare = value not in ("", "null") and value[0] not in "'\"["
+    if bare and key in TEXTS:
         return f"{key}='{value}'"
+    known = r"[^\w./:+,-]" if key == "out_dir" else r"[^\w./:+-]"  # which takes no list, and says so of a sweep
+    strange = re.search(known if key in PATHS else r"[^\x00-\x7f]", value, re.ASCII)
+    if bare and strange and (key in PATHS or not re.search(r"['\"(){}\[\],]", value)):
+        return f"{key}='{value.replace(chr(39), chr(92) + chr(39))}'"
     return key + equals + re.sub(r"(?<![^\[,])~[\w*?:]+", r"'\g<0>'", value) if key in NAMES else argument
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fusebench import patterns
+from fusebench.contract import STATUSES
 from fusebench.errors import UsageError, unknown
 from fusebench.records import rows
 
@@ -30,7 +31,8 @@ def choose(table: pa.Table, asked: Mapping[str, Sequence[str]]) -> pa.Table:
         elif key == "case" and not any("/" in word for word in words):
             column = pc.list_element(pc.split_pattern(_text(column), "/", max_splits=1), 0)
         column = _text(column)
-        known = [value for value in pc.unique(column).to_pylist() if value is not None]
+        # a run in which nothing is wrong has no rows that are: that is an answer
+        known = STATUSES if key == "status" else [v for v in pc.unique(column).to_pylist() if v is not None]
         table = table.filter(pc.is_in(column, value_set=pa.array(patterns.choose(key, words, known), pa.string())))
     return table
 

@@ -99,6 +99,10 @@ class Bench:
             triton_interpreter.quicken()
             sources.of_module(module.__name__, self.read)  # before anybody edits them
             reason = getattr(module, "skip", lambda *_: None)(case, variant, self.device)
+        if not isinstance(reason, str | None):
+            raise outputs.Unfit(f"skip() gave {type(reason).__name__}, expected the reason or None")
+        if reason is None and not hasattr(module, "build"):
+            raise outputs.Unfit(f"{asked.implementation}.py has no build(case, variant, device)")
         chosen = configs.Choice()
         if reason is None and found.tunables.get(variant):
             chosen = configs.choose(module, found, case, variant, self.device, asked.config, asked.tuned)

@@ -1,7 +1,7 @@
 """lora_linear: a linear layer with a low-rank adapter: y = act(x @ W + b + scale * (x @ A) @ B).
 
 x (M, K), scale (), W (K, N) or (N, K), b (N,), A (K, R), B (R, N) → y (M, N), all of one dtype; sums in float32 at least.
-scale is read at run time, from the device.
+scale is read at run time, from the device. W and scale * A @ B are not merged beforehand: with infinities in x that is another function.
 
 Fused, x @ A is summed beside x @ W while x passes by, and meets B only at the end: the adapter costs no second pass over x
 and no (M, N) intermediate, but each block of columns sums x @ A anew. `two_launches` sums it once, in a kernel of its own.

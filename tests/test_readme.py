@@ -30,7 +30,7 @@ def test_a_command_of_the_readme_runs(saved, answered, on_shared_workers, comman
         pytest.importorskip("matplotlib")
     quick = {
         "bench": ["time_s=0.02", "inputs=plain"],
-        "compare": ["time_s=0.01", "pairs=1", "rounds=1"],
+        "compare": ["time_s=0.01", "pairs=1", "rounds=1", "fail_slower=null"],  # which needs five pairs
         "train": ["case=small", "batch=32", "threads=1"],
     }.get(words[0], [])
     if words[0] == "parity" and "inputs=" not in command:

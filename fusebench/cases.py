@@ -249,15 +249,15 @@ def command(
     words += [] if case.mode == "forward" else [f"mode={case.mode}"]
     words += [f"config.{n}={v}" for n, v in cell.config.items()]
     words += [f"seed={cell.seed}", f"inputs={cell.inputs}", f"device={device}"]
-    words += [f"path=[{','.join(map(_quoted, paths))}]"] if paths else []
+    words += [f"path=[{','.join(map(literal, paths))}]"] if paths else []
     words += [] if rows_seed is None else [f"rows_seed={rows_seed}"]
     what = "bench" if timed else "parity"
     where = (f"kernel={case.kernel}", f"implementation={cell.implementation}:{cell.variant}")
     return shlex.join(["fusebench", what, *where, *words, *timed])
 
 
-def _quoted(path: object) -> str:
-    """The path as Hydra reads it in a list."""
+def literal(path: object) -> str:
+    """The path as Hydra reads it, also in a list."""
     text = str(path)
     return text if re.fullmatch(r"[\w./-]+", text, re.ASCII) else "'" + text.replace("'", "\\'") + "'"
 

@@ -13,24 +13,6 @@ from fusebench.configuration import command_line, jobs, names, schema, values
 from fusebench.errors import UsageError, fail
 from fusebench.timing.plan import Plan
 
-
-@pytest.mark.parametrize("path", ["/tmp/wd ünï/r", "it's (x)/r,1", "a=b/{c}", "größe", "plain/run-1", "C:/x", "~/runs"])
-@pytest.mark.parametrize("key", ["resume", "out_dir", "path", "shapes", "baseline"])
-def test_a_path_is_taken_as_it_is(key, path):
-    (override,) = command_line.parse([f"{key}={path}"])
-    assert override.value() == path
-    (again,) = command_line.parse([f"{key}='{path}'".replace("it's", "it\\'s")])
-    assert again.value() == path, "and as Hydra has it"
-
-
-def test_paths_may_be_a_list_and_other_words_may_have_any_letters():
-    assert command_line.paths_of(command_line.parse(["path=[a,'b c']"])) == ["a", "b c"]
-    (override,) = command_line.parse(["implementation=größe"])
-    assert override.value() == "größe"
-    (swept,) = command_line.parse(["batch=1,2"])
-    assert swept.is_sweep_override()
-
-
 FOUND = discovery.find_kernels(discovery.roots_of([FIXTURES / "kernels", FIXTURES / "tunables"]))
 KERNELS = {
     name: FOUND[name] for name in ("launch", "lola", "double")
@@ -373,3 +355,20 @@ def test_a_command_knows_the_dimensions_of_the_kernels_it_was_last_registered_fo
             schema.register("bench", {known: KERNELS[known]})
         shape = jobs.compose_job("bench", [f"kernel={known}"])["shape"]
         assert sorted(shape) == sorted(KERNELS[known].dimensions)
+
+
+@pytest.mark.parametrize("path", ["/tmp/wd ünï/r", "it's (x)/r,1", "a=b/{c}", "größe", "plain/run-1", "C:/x", "~/runs"])
+@pytest.mark.parametrize("key", ["resume", "out_dir", "path", "shapes", "baseline"])
+def test_a_path_is_taken_as_it_is(key, path):
+    (override,) = command_line.parse([f"{key}={path}"])
+    assert override.value() == path
+    (again,) = command_line.parse([f"{key}='{path}'".replace("it's", "it\\'s")])
+    assert again.value() == path, "and as Hydra has it"
+
+
+def test_paths_may_be_a_list_and_other_words_may_have_any_letters():
+    assert command_line.paths_of(command_line.parse(["path=[a,'b c']"])) == ["a", "b c"]
+    (override,) = command_line.parse(["implementation=größe"])
+    assert override.value() == "größe"
+    (swept,) = command_line.parse(["batch=1,2"])
+    assert swept.is_sweep_override()

@@ -15,6 +15,7 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 import fusebench
+from fusebench.cases import literal
 from fusebench.errors import UsageError
 
 NAMES = ("kernel", "implementation", "case", "dtype", "precision", "inputs", "tools")  # keys that take names
@@ -58,10 +59,11 @@ def quoted(argument: str) -> str:
     bare = value not in ("", "null") and value[0] not in "'\"["
     if bare and key in TEXTS:
         return f"{key}='{value}'"
-    known = r"[^\w./:+,-]" if key == "out_dir" else r"[^\w./:+-]"  # which takes no list, and says so of a sweep
-    strange = re.search(known if key in PATHS else r"[^\x00-\x7f]", value, re.ASCII)
-    if bare and strange and (key in PATHS or not re.search(r"['\"(){}\[\],]", value)):
-        return f"{key}='{value.replace(chr(39), chr(92) + chr(39))}'"
+    if bare and key in PATHS:
+        rest = value.replace(",", "") if key == "out_dir" else value  # it takes no list, and says so of a sweep
+        return f"{key}={value if literal(rest) == rest else literal(value)}"
+    if bare and not value.isascii() and not re.search(r"['\"(){}\[\],]", value):
+        return f"{key}={literal(value)}"
     return key + equals + re.sub(r"(?<![^\[,])~[\w*?:]+", r"'\g<0>'", value) if key in NAMES else argument
 
 

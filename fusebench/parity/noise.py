@@ -168,9 +168,9 @@ class Noisy(Exact):
     def relu(self, value: np.ndarray) -> np.ndarray:
         # a weight's gradient may be 0 but for one sample whose value noise opens once in a hundred draws: half of the draws open it as far
         # as it would be then, which is less than the noise
-        opened = finite(OPENED_UNITS * self._unit * np.sqrt((value * value).mean(axis=-1, keepdims=True)))
-        near = (value < 0) & (value >= -STEP_UNITS / OPENED_UNITS * opened)
-        below = np.where(near, self._half_of_draws(np.shape(value)) * opened, 0.0)
+        unit = finite(self._unit * np.sqrt((value * value).mean(axis=-1, keepdims=True)))
+        near = (value < 0) & (value >= -STEP_UNITS * unit)
+        below = np.where(near, self._half_of_draws(np.shape(value)) * (OPENED_UNITS * unit), 0.0)
         return np.where(value < 0, below, value)
 
     @property

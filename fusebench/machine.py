@@ -142,12 +142,16 @@ def git_commit(folder: Path, *parts: str) -> str | None:
 
 def reset_peak_rss() -> int | None:
     """Begins the count of the highest resident set of this process, and returns the present one in bytes; None where /proc
-    does not allow it: `peak_rss` would then tell of earlier work."""
+    does not allow it, or takes the request and does nothing: `peak_rss` would then tell of earlier work."""
+    status = Path("/proc/self/status")
     try:
         Path("/proc/self/clear_refs").write_text("5")
+        highest, present = (kilobytes(status, field) for field in ("VmHWM", "VmRSS"))
     except OSError:  # not Linux, or a container that forbids it
         return None
-    return peak_rss()
+    if highest is None or present is None or highest > present + 4096:  # memory freed in between is less
+        return None
+    return highest * 1024
 
 
 def peak_rss() -> int | None:

@@ -305,13 +305,6 @@ def test_a_record_prints_as_a_few_lines():
     assert repr(untimed("cuda", "failed", reason="raised")).splitlines()[1:] == ["  raised"]
 
 
-def tells_its_peak():
-    """Whether /proc follows what this process takes: some containers accept the reset, and do not count."""
-    held = machine.reset_peak_rss()
-    return held is not None and np.ones(64 * MIB, np.uint8).nbytes <= machine.peak_rss() - held + 4 * MIB
-
-
-@pytest.mark.skipif(not tells_its_peak(), reason="this system does not tell a process its peak")
 @pytest.mark.parametrize("held", [0, 160])
 def test_peak_memory_is_what_the_call_takes_beyond_its_inputs(held):
     x = np.ones(held * MIB, np.uint8)
@@ -321,6 +314,8 @@ def test_peak_memory_is_what_the_call_takes_beyond_its_inputs(held):
         return np.ones(16 * MIB, np.uint8)
 
     peak = fusebench.measure(call, x, time_s=0.001).build.peak_memory_bytes
+    if peak is None:
+        pytest.skip("this system does not let a process begin the count of its peak")
     assert 47 * MIB <= peak <= 80 * MIB
 
 

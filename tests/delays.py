@@ -22,6 +22,7 @@ __device__ __forceinline__ void wait_at_random() {
 ARRIVE = 'asm volatile("barrier.cluster.arrive.release;" ::: "memory");'
 PASS = 'asm volatile("barrier.cluster.wait.acquire;" ::: "memory");'
 TELL = 'asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];"'
+SEND = 'asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32'
 AWAIT = "barrier_wait(full(i), i / STAGES & 1);"
 ACQUIRE = "barrier_wait(empty(i), i / STAGES & 1 ^ 1);"
 CHANGES = {
@@ -32,6 +33,7 @@ CHANGES = {
     },
     "pipeline.cuh": {
         TELL: "wait_at_random(); " + TELL,
+        SEND: "wait_at_random(); " + SEND,
         AWAIT: AWAIT + " wait_at_random();",
         ACQUIRE: ACQUIRE + " wait_at_random();",
     },

@@ -503,9 +503,10 @@ def test_jax_waits_for_the_outputs_and_the_flush(jax, monkeypatch):
     monkeypatch.setattr(jax.jax, "block_until_ready", waited.append)
     jax.flush()
     first = jax._scratch["flush"]
+    assert np.asarray(first).tolist() == [-1] * 16 and first.dtype == "int8"
     jax.flush()
-    assert np.asarray(first).tolist() == [-1] * 16 and np.asarray(jax._scratch["flush"]).tolist() == [0] * 16
-    assert first.dtype == "int8"
+    assert np.asarray(jax._scratch["flush"]).tolist() == [0] * 16
+    assert first.is_deleted(), "it was not overwritten in its place, as Torch's is"
     jax.wait("outputs")
     assert waited == [("outputs", jax._scratch)]
 

@@ -1,8 +1,8 @@
-"""lora_linear in CUDA C++ (_shared/cuda/lora.cuh, which describes the algorithm).
+"""lora_linear in CUDA C++ (_shared/cuda/lora.cuh, which describes the algorithm; hopper/adapted.cuh).
 
 fused           one launch: x @ A is summed beside x @ W
-two_launches    x @ A first, then the layer with it; in the backward modes lora_backward.cuh follows, in one launch where
-                there are few rows
+two_launches    x @ A first, then the layer with it, on Hopper by warpgroups; in the backward modes lora_backward.cuh follows, in one
+                launch where there are few rows
 """
 
 from pathlib import Path
@@ -20,6 +20,7 @@ WITHOUT_GPU = "unavailable"
 EXPECT = (
     {"variant": ("fused", "two_launches"), "case": "batch", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
@@ -30,7 +31,8 @@ EXPECT = (
 TUNABLES = {
     "fused": {"BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256), "num_stages": (2, 3, 4)},
     "two_launches": {
-        "up_BLOCK_M": (16, 64, 128), "up_BLOCK_N": (64, 128, 256), "up_num_stages": (2, 3, 4),
+        "up_KERNEL": ("tensor", "warpgroup", "simt"), "up_BLOCK_M": (16, 64, 128), "up_BLOCK_N": (64, 128, 256),
+        "up_num_stages": (2, 3, 4), "up_CLUSTER": (1, 2, 4),
         # those of mode=backward
         "KERNEL": ("tensor", "warpgroup", "simt", "whole"),
         "dx_BLOCK_M": (16, 64, 128), "dx_BLOCK_N": (64, 128, 256), "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2),
@@ -61,10 +63,7 @@ def build(case, variant, device, chosen):
     """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N)) → (M, N)."""
     if case.mode != "forward":
         return backward.build(BACKWARD_FILE, case, device, chosen)
-    sizes = M, K, N, R = case.size("M", "K", "N", "R")
-    *first, last = launches(case, variant, device, chosen)
-    layer = last.returning({6: (M, N)}, sizes)
-    if not first:
-        return layer
-    down = first[0].returning({2: (M, R)}, (M, K, R))
-    return lambda x, scale, W, b, A, B: layer(down(x, A), x, scale, W, b, B)
+    described, sizes = launches(case, variant, device, chosen), case.size("M", "K", "N", "R")
+    if variant == "two_launches":
+        return lora.in_two_launches(case, *described)
+    return described[0].returning({6: case.size("M", "N")}, sizes)

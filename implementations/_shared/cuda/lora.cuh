@@ -4,8 +4,8 @@
 //            of x is multiplied by one of A, RB columns wide, into a second tile of sums. At the end that tile, scaled, goes
 //            to shared memory as one more slab of x, with B's rows as one more slab of W: the adapter ends up in the same
 //            sums, and y is written once. B is on its way before the last slabs of W are multiplied.
-//   down     x @ A alone: the first launch of two_launches.
-//   up       the second: as `fused`, but its last slab of x is read from what `down` made.
+//   down     x @ A alone: the first launch of two_launches. Where it has few rows, the blocks of a cluster share K (down_by_parts).
+//   up       the second: as `fused`, but its last slab of x is read from what `down` made. On Hopper, up_warpgroup (hopper/adapted.cuh).
 //
 // On the tensor cores (float16, bfloat16, and float32 as tf32), or where SIMT on the float32 units (precision "ieee").
 // _shared/cuda/matmul_mma.cuh says how a tile is multiplied. Sizes are arbitrary; ALIGNED promises that K and N, RANK_ALIGNED that R is a
@@ -164,22 +164,71 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
                                                                                             M, K, N, R);
 }
 
-// BM rows of x @ A (M, R), in WM × WN warps.
-template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES>
-__global__ void __launch_bounds__(WM* WN * 32)
-    down(const T* __restrict__ x, const T* __restrict__ A, T* __restrict__ xa, long long M, long long K, long long R) {
+// Two floats to block `rank` of the cluster, where this one has `to` in its shared memory.
+__device__ __forceinline__ void store_pair_in_block(const void* to, unsigned rank, float v0, float v1) {
+    unsigned there = address_in_block(shared_address(to), rank);
+    asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(v0), "f"(v1) : "memory");
+}
+
+// BM rows of x @ A, in WM × WN warps: to xa (M, R), and times scale, as rounded, to t, whose rows are R and some zeros long, whole vectors.
+// Either may be null. PARTS blocks, a cluster, share K, and then the rows: a block adds up what all have of its own.
+template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
+__device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale,
+                                          T* __restrict__ xa, T* __restrict__ t, long long M, long long K, long long R) {
     using Tile = typename TileOf<SIMT, T, false, BM, RB, WM, WN>::Type;
-    constexpr int THREADS = WM * WN * 32;
+    constexpr int THREADS = WM * WN * 32, SIZE = Vector<T>::SIZE, SHARE = BM / PARTS;  // rows that a block finishes
+    static_assert(BM % PARTS == 0 && STAGES * Tile::STAGE >= BM * RB * 4, "the sums take the place of the slabs");
     extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
-    long long m0 = static_cast<long long>(blockIdx.x) * BM;
+    int part = blockIdx.x % PARTS;
+    long long m0 = static_cast<long long>(blockIdx.x / PARTS) * BM, pitch = (R + SIZE - 1) / SIZE * SIZE;
+    int slabs = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), each = (slabs + PARTS - 1) / PARTS, first = min(part * each, slabs);
     Tile tile;
     RowLoader<T, ALIGNED, BM, THREADS> rows(x, m0, M, K);
     ColumnLoader<T, RANK_ALIGNED, RB, THREADS> columns(A, 0, R, K);
-    mainloop<STAGES>(tile, memory, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>));
-    each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
-        if (m0 + row >= M) return;
-        T* to = xa + (m0 + row) * R + column;
-        if (column < R) to[0] = from_float<T>(v0);
-        if (column + 1 < R) to[1] = from_float<T>(v1);
-    });
+    rows.from += first * SLAB<T>, rows.left -= first * SLAB<T>;
+    columns.from += first * SLAB<T> * columns.pitch, columns.left -= first * SLAB<T>;
+    mainloop<STAGES>(tile, memory, rows, columns, min(each, slabs - first));
+    float factor = to_float(*scale);
+    auto store = [&](int row, int column, float sum) {
+        long long m = m0 + row;
+        if (m >= M) return;
+        T v = from_float<T>(sum);
+        if (xa && column < R) xa[m * R + column] = v;
+        if (t && column < pitch) t[m * pitch + column] = from_float<T>(column < R ? factor * to_float(v) : 0.0f);
+    };
+    if constexpr (PARTS == 1) {
+        each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
+            store(row, column, v0);
+            store(row, column + 1, v1);
+        });
+    } else {
+        auto sums = reinterpret_cast<float*>(memory);  // (PARTS, SHARE, RB)
+        cluster_arrive(), cluster_wait();  // all blocks have read their slabs
+        each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
+            store_pair_in_block(sums + (part * SHARE + row % SHARE) * RB + column, row / SHARE, v0, v1);
+        });
+        cluster_arrive(), cluster_wait();
+        for (int i = threadIdx.x; i < SHARE * RB; i += THREADS) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int p = 0; p < PARTS; ++p) sum += sums[p * SHARE * RB + i];
+            store(part * SHARE + i / RB, i % RB, sum);
+        }
+    }
 }
+
+template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES>
+__global__ void __launch_bounds__(WM * WN * 32)
+    down(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale, T* __restrict__ xa, T* __restrict__ t,
+         long long M, long long K, long long R) {
+    down_tile<T, SIMT, ALIGNED, RANK_ALIGNED, BM, RB, WM, WN, STAGES, 1>(x, A, scale, xa, t, M, K, R);
+}
+
+#if __CUDA_ARCH__ >= 900
+template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
+__global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(WM * WN * 32)
+    down_by_parts(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale, T* __restrict__ xa,
+                  T* __restrict__ t, long long M, long long K, long long R) {
+    down_tile<T, SIMT, ALIGNED, RANK_ALIGNED, BM, RB, WM, WN, STAGES, PARTS>(x, A, scale, xa, t, M, K, R);
+}
+#endif

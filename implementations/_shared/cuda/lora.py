@@ -3,15 +3,23 @@
 `case` has the sizes M, K, N and R and the options `activation` and `w_layout` of one layer. The variants:
 
 fused           one launch: x @ A is summed beside x @ W
-two_launches    x @ A first, then the layer with it
+two_launches    x @ A first, then the layer with it: `down` and `up`, whose tunables have its name before them. up_KERNEL=warpgroup is
+                hopper/adapted.cuh
 """
 
+from dataclasses import replace
+
+from implementations._shared.cuda import matmul
 from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed, too_large, unsupported
 from implementations._shared.cuda.matmul import TENSOR_TILES, MatmulTile, blocks
 from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 
 LARGEST_RANK = 128
 DOWN = MatmulTile("tensor", 32, 0, 1.0, 2, 2)  # x @ A alone: few rows, so that there are many blocks to read x
+WIDE_DOWN = MatmulTile(
+    "tensor", 64, 0, 1.0, 4, 1
+)  # of larger ranks: each block reads all of A's rows that it multiplies
+DOWN_STAGES = 4
 
 
 def skip(case, variant, device):
@@ -42,11 +50,13 @@ def rank_columns(case, tile):
 
 def config(case, variant, device):
     """The tile with the least work on the busiest multiprocessor."""
+    if variant == "two_launches" and multiplies_by_warpgroups(case, device):
+        return prefixed("up", matmul.config(case, device, matmul.WARPGROUP_TILES))
     M, N = case.size("M", "N")
     found = {}
     for tile in TENSOR_TILES:
         shape = {"BLOCK_M": tile.rows, "BLOCK_N": tile.columns}
-        choices = (named(variant, shape | {"num_stages": stages}) for stages in (4, 3, 2))
+        choices = (named(case, variant, shape | {"num_stages": stages}) for stages in (4, 3, 2))
         if own := next((c for c in choices if fits(case, variant, device, c) is None), None):
             found[tile] = own
 
@@ -63,14 +73,26 @@ def tile_of(config):
     return next((t for t in TENSOR_TILES if (t.rows, t.columns) == (config["BLOCK_M"], config["BLOCK_N"])), None)
 
 
-def named(variant, config):
-    """The config of `fused`, or of `up`, which `two_launches` ends with."""
-    return config if variant == "fused" else prefixed("up", config)
+def named(case, variant, config):
+    """The config of `fused`, or of `up`, which `two_launches` ends with and which has other kernels beside it."""
+    kernel = {"KERNEL": "simt" if is_ieee(case) else "tensor", "CLUSTER": 1}
+    return config if variant == "fused" else prefixed("up", config | kernel)
+
+
+def multiplies_by_warpgroups(case, device):
+    """Whether `up` can be hopper/adapted.cuh's."""
+    by_columns = rows_are_aligned(case, case.sizes["N"])  # B's rows; it is not turned, as tf32 would want it
+    return case.itemsize == 2 and by_columns and matmul.multiplies_by_warpgroups(case, device)
 
 
 def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
     own = config if variant == "fused" else of_launch("up", config)
+    kernel = own.get("KERNEL")
+    if kernel == "warpgroup":
+        return matmul.fits(case, device, own) if multiplies_by_warpgroups(case, device) else matmul.NO_WARPGROUPS
+    if variant == "two_launches" and (kernel != ("simt" if is_ieee(case) else "tensor") or own["CLUSTER"] != 1):
+        return "IEEE float32 is multiplied by up_KERNEL=simt, everything else by tensor or warpgroup; the former two have no clusters"
     tile, stages, R = tile_of(own), own["num_stages"], case.sizes["R"]
     if tile is None:
         return f"the tiles are {', '.join(f'{t.rows}×{t.columns}' for t in TENSOR_TILES)}"
@@ -88,9 +110,14 @@ def layer_bytes(case, variant, tile, stages):
 
 
 def launches(file, case, variant, device, config):
-    """One launch (`fused`), or `down` and `up`, of `file`, which includes lora.cuh."""
+    """One launch (`fused`), or `down` and `up`, of `file`, which includes lora.cuh or hopper/adapted.cuh."""
     fused, T = variant == "fused", case.dtype
     own = config if fused else of_launch("up", config)
+    if own.get("KERNEL") == "warpgroup":
+        arguments = (case.options["activation"].upper(),)
+        up = matmul.launch(file, "up", case, device, own, arguments, dtypes=(T,) * 6)
+        rows, deep = own["BLOCK_M"], matmul.slab(case)
+        return down(file, case, device), replace(up, boxes=(*up.boxes, (rows, deep), (deep, matmul.PANEL)))
     tile, stages = tile_of(own), own["num_stages"]
     dtype, simt, aligned, rank_aligned = common(case)
     shape = tile.rows, tile.columns, tile.warps_m, tile.warps_n, rank_columns(case, tile), *low_warps(tile), stages
@@ -98,14 +125,51 @@ def launches(file, case, variant, device, config):
     program = instance(file, "fused" if fused else "up", dtype, simt, *options, *shape)
     grid, memory = blocks(tile, *case.size("M", "N")), layer_bytes(case, variant, tile, stages)
     layer = Launch(program, grid, tile.threads, memory, dtypes=(T,) * 7)
-    return (layer,) if fused else (down(file, case), layer)
+    return (layer,) if fused else (down(file, case, device), layer)
 
 
-def down(file, case):
-    """The launch of x @ A alone, the first of `two_launches`."""
-    columns, stages = rank_columns(case, DOWN), 4
-    program, grid = (
-        instance(file, "down", *common(case), DOWN.rows, columns, *low_warps(DOWN), stages),
-        -(-case.sizes["M"] // DOWN.rows),
-    )
-    return Launch(program, grid, 128, stages * (DOWN.rows + columns) * 128, dtypes=(case.dtype,) * 3)
+def down(file, case, device):
+    """The launch of x @ A alone, the first of `two_launches`. On Hopper and later the blocks of a cluster share K, where there would
+    else be less than one and a half a multiprocessor to read x."""
+    M, K, R = case.size("M", "K", "R")
+    tile = WIDE_DOWN if R > 32 else DOWN
+    columns, rows, parts = rank_columns(case, tile), -(-M // tile.rows), 1
+    enough = 1.5 * multiprocessors(device)
+    while device.capability >= (9, 0) and parts < min(8, K // (4 * matmul.slab(case))) and rows * parts < enough:
+        parts *= 2
+    shape = tile.rows, columns, *low_warps(tile), DOWN_STAGES
+    program = instance(file, "down", *common(case), *shape)
+    if parts > 1:
+        program = instance(file, "down_by_parts", *common(case), *shape, parts)
+    memory = DOWN_STAGES * (tile.rows + columns) * 128
+    return Launch(program, rows * parts, tile.threads, memory, dtypes=(case.dtype,) * 5)
+
+
+def in_two_launches(case, first, last, keeps=False):
+    """A function of (x, scale, W, b, A, B) that runs `down` and `up`: → y, and with `keeps` x @ A (M, R) too.
+
+    Warpgroups take scale * x @ A, in rows of whole vectors that the copy engine can read; others scale x @ A themselves.
+    """
+    sizes = M, K, N, R = case.size("M", "K", "N", "R")
+    vector = 16 // case.itemsize
+    xa, scaled = {3: (M, R)}, {4: (M, -(-R // vector) * vector)}
+    if not last.boxes:
+        down, up = first.returning(xa, (M, K, R), absent=scaled), last.returning({6: (M, N)}, sizes)
+
+        def call(x, scale, W, b, A, B):
+            low = down(x, A, scale)
+            y = up(low, x, scale, W, b, B)
+            return (y, low) if keeps else y
+
+        return call
+    up = last.returning({5: (M, N)}, sizes)
+    if not keeps:
+        down = first.returning(scaled, (M, K, R), absent=xa)
+        return lambda x, scale, W, b, A, B: up(x, W, down(x, A, scale), B, b)
+    down = first.returning(xa | scaled, (M, K, R))
+
+    def keeping(x, scale, W, b, A, B):
+        low, t = down(x, A, scale)
+        return up(x, W, t, B, b), low
+
+    return keeping

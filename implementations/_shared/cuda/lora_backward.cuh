@@ -17,8 +17,8 @@
 //
 // Where there are few rows of 16 bits, one launch makes everything but dz: `whole` (lora_few_rows.cuh), behind `pulled`.
 #pragma once
+#include "_shared/cuda/hopper/adapted.cuh"
 #include "_shared/cuda/hopper/weights.cuh"
-#include "_shared/cuda/lora.cuh"
 #include "_shared/cuda/lora_few_rows.cuh"
 
 // ---- element by element --------------------------------------------------------------------------------------------------
@@ -249,49 +249,11 @@ __global__ void __launch_bounds__(WARPS * 32)
 }
 
 #if __CUDA_ARCH__ >= 900
-// As matmul_wgmma, but that the slabs of a tile's adapter follow those of its product.
 template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
-    inputs_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W,
-                     const __grid_constant__ TensorMap xa, const __grid_constant__ TensorMap A, T* __restrict__ y, long long M,
-                     long long K, long long N, long long R) {
-    using Tile = WarpgroupTile<T, NK, BM, BN>;
-    using Lift = WarpgroupTile<T, true, BM, BN>;
-    using Stages = Pipeline<STAGES, Tile::STAGE, CLUSTER>;
-    extern __shared__ __align__(1024) unsigned char memory[];  // Stages::BYTES + OUT_BYTES
-    Stages pipeline(memory);
-    TileScheduler<BM, BN, CLUSTER> scheduler(M, N);
-    int count = static_cast<int>((K + 63) / 64), all = count + static_cast<int>((R + 63) / 64);  // stages of a tile
-    if (threadIdx.x == 0) pipeline.init(1, BM / 16);
-    cluster_sync<CLUSTER>();
-    if (threadIdx.x < 128) {
-        warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
-        Loader<T, NK, BM, BN, CLUSTER, 1> product(scheduler, x, W, count);
-        Loader<T, true, BM, BN, CLUSTER, 1> adapter(scheduler, xa, A, all - count);
-        if (threadIdx.x == 0) {
-#pragma unroll 1
-            for (int i = 0, of_tile = 0; i < scheduler.count * all; ++i, of_tile = of_tile + 1 == all ? 0 : of_tile + 1) {
-                if (of_tile < count) product.load(pipeline, i);
-                else adapter.load(pipeline, i);
-            }
-        }
-    } else {
-        warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, PRODUCER_REGISTERS>>();
-        for (int i = 0; i < scheduler.count; ++i) {
-            long long m0, n0;
-            scheduler.origin(i, m0, n0);
-            Tile tile;
-            tile.mainloop(pipeline, i * all, count);
-            Lift lift;
-#pragma unroll
-            for (int j = 0; j < Tile::FN; ++j)
-#pragma unroll
-                for (int e = 0; e < 4; ++e) lift.c[j][e] = tile.c[j][e];
-            lift.mainloop(pipeline, i * all + count, all - count);
-            const None of_row[2] = {};
-            lift.epilogue(memory + Stages::BYTES, y, M, N, m0, n0, Stored{}, of_row, static_cast<const None*>(nullptr));
-        }
-    }
-    cluster_sync<CLUSTER>();
+    inputs_warpgroup(const __grid_constant__ TensorMap dz, const __grid_constant__ TensorMap W,
+                     const __grid_constant__ TensorMap dxa, const __grid_constant__ TensorMap A, T* __restrict__ dx, long long M,
+                     long long N, long long K, long long R) {
+    adapted_wgmma<T, NK, true, BM, BN, STAGES, CLUSTER>(dz, W, dxa, A, dx, M, N, K, R, Stored{});
 }
 #endif

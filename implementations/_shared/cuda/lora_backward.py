@@ -200,7 +200,7 @@ def _low(file, case):
     if is_few(case):
         program = instance(file, "few", TYPES[dtype], activation, aligned)
         return (Launch(program, M * -(-R // RANKS), THREADS, dtypes=(dtype,) * 6),)
-    tile, stages = lora.DOWN, 4
+    tile, stages = lora.DOWN, lora.DOWN_STAGES
     columns, warps = lora.rank_columns(case, tile), lora.low_warps(tile)
     program = instance(file, "low", TYPES[dtype], is_ieee(case), aligned, tile.rows, columns, *warps, stages)
     memory = stages * (tile.rows + columns) * 128
@@ -239,15 +239,14 @@ def kept_launches(file, case, device):
 
 def build(file, case, device, config):
     """(forward, backward) of a layer: forward(x, scale, W, b, A, B) → y and what backward needs; backward(that, dy) → dx, dW, db, dA, dB."""
-    sizes = M, K, N, R = case.size("M", "K", "N", "R")
+    M, N = case.size("M", "N")
     down, up, *activated = kept_launches(file, case, device)
-    down, up = down.returning({2: (M, R)}, (M, K, R)), up.returning({6: (M, N)}, sizes)
+    layer = lora.in_two_launches(case, down, up, keeps=True)
     activated = [launch.returning({1: (M, N)}, (M * N,)) for launch in activated]
     small, large = _bound(case, launches(file, case, device, config), config["KERNEL"] == "whole")
 
     def forward(x, scale, W, b, A, B):
-        xa = down(x, A)
-        z = up(xa, x, scale, W, b, B)
+        z, xa = layer(x, scale, W, b, A, B)
         if not activated:
             return z, (x, scale, W, A, B, xa)
         return activated[0](z), (x, scale, W, A, B, xa, z)

@@ -1,12 +1,13 @@
-"""fused_mlp in CUDA C++ (perceptron.cuh and hopper/perceptron.cuh describe the algorithms): one launch.
+"""fused_mlp in CUDA C++ (perceptron.cuh, hopper/perceptron.cuh and hopper/perceptron_few_rows.cuh describe the algorithms): one launch.
 
 KERNEL says which: a tile of rows is one block's (`mlp`), or, on GPUs that have them, shared by the blocks of a cluster (`mlp_cluster`), in
-`tensor` and `simt`; `warpgroup` is Hopper's for 16 bits and the widths that it takes (`mlp_warpgroup`).
+`tensor` and `simt`; `warpgroup` is Hopper's for 16 bits and the widths that it takes (`mlp_warpgroup`), `few_rows` that for float32 and rows so
+few that latency is all there is (`mlp_few_rows`).
 """
 
 from pathlib import Path
 
-from implementations._shared.cuda import perceptron, perceptron_warpgroup
+from implementations._shared.cuda import perceptron, perceptron_few_rows, perceptron_warpgroup
 from implementations._shared.gpu import is_ieee
 
 BACKEND = "torch"
@@ -23,12 +24,15 @@ EXPECT = (
      "expect": "spills=0,waits_in_groups=0,HGMMA=12"},
     {"variant": "default", "case": "bottom_2048", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,waits_in_groups=0,HGMMA=9"},
+    # 4 × 4 products of each of four elements of K in the loop, and of one behind it
+    {"variant": "default", "case": "bottom", "dtype": "float32", "precision": "ieee", "arch": ("sm_90a", "sm_100a"),
+     "expect": "spills=0,FFMA>=80,LDS.128>=10,LDGSTS.128>=2"},
 )  # fmt: skip
 TUNABLES = {
     "default": {
-        "KERNEL": ("tensor", "warpgroup", "simt"),
-        "BLOCK_M": (16, 32, 64, 128),
-        "BLOCK_N": (128, 256),
+        "KERNEL": ("tensor", "warpgroup", "simt", "few_rows"),
+        "BLOCK_M": (4, 8, 16, 32, 64, 128),
+        "BLOCK_N": (64, 128, 256),
         "CLUSTER": (1, 2, 4, 8),
         "num_stages": (2, 3, 4, 5, 6, 7, 8, 9),
     },
@@ -42,13 +46,15 @@ def skip(case, variant, device):
 
 
 def config(case, variant, device):
-    in_registers = perceptron_warpgroup.config(case, device)
-    return in_registers or {"KERNEL": _own_kernel(case)} | perceptron.config(case, device)
+    own = perceptron_warpgroup.config(case, device) or perceptron_few_rows.config(case, device)
+    return own or {"KERNEL": _own_kernel(case)} | perceptron.config(case, device)
 
 
 def fits(case, variant, device, config):
     if config["KERNEL"] == "warpgroup":
         return perceptron_warpgroup.fits(case, device, config)
+    if config["KERNEL"] == "few_rows":
+        return perceptron_few_rows.fits(case, device, config)
     if config["KERNEL"] != _own_kernel(case):
         own = _own_kernel(case)
         return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
@@ -62,6 +68,8 @@ def _own_kernel(case):
 def launches(case, variant, device, config):
     if config["KERNEL"] == "warpgroup":
         return (perceptron_warpgroup.launch(FILE, case, device, config),)
+    if config["KERNEL"] == "few_rows":
+        return (perceptron_few_rows.launch(FILE, case, config),)
     return (perceptron.launch(FILE, case, config),)
 
 

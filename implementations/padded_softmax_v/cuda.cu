@@ -1,8 +1,11 @@
-// padded_softmax_v: y = softmax(att) v, causal, from token n_padd on; one launch in either variant.
+// padded_softmax_v: y = softmax(att) v, causal, from token n_padd on; one launch in every variant.
 //
 //   flash_of_scores   blocks of scores with a running maximum: flash.cuh.
 //   whole_row   a block has 16 rows and asks for all that they see of att at once. Each lane finds what it asked for in shared
 //               memory, takes the maximum of the whole row, and then streams v. Nothing is ever rescaled.
+//   cluster     flash_of_scores by the blocks of a thread-block cluster, for the same rows: each has every so-many-th tile of tokens, and
+//               their maxima, sums and outputs are put together through distributed shared memory. So a few rows keep all
+//               multiprocessors busy, and more rows share what is read of v. Compute capability 9.0.
 //
 // att is read once. A lane's vectors are the columns of its fragments in another order; v is put into the same order on its
 // way to shared memory (place_of_token). Tiles of tokens begin at the last whole vector before n_padd; scores that are hidden are
@@ -89,3 +92,126 @@ __global__ void __launch_bounds__(WN * 32, 1)
     __syncthreads();
     tile.epilogue(y, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages);
 }
+
+#if __CUDA_ARCH__ >= 900
+// What some of the tokens make of four columns of a row.
+struct Partial {
+    float maximum, total;
+    Vector<float> sums;
+};
+
+// Parts 0 … COUNT - 1 put together, all of which are asked for before the first is used.
+template <int COUNT, typename Of>
+__device__ __forceinline__ Partial merge(Of part) {
+    Partial parts[COUNT], all = {LOWEST, 0.0f, {}};
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n) parts[n] = part(n);
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n) all.maximum = fmaxf(all.maximum, parts[n].maximum);
+#pragma unroll
+    for (int n = 0; n < COUNT; ++n) {
+        float share = exp2_approximate(parts[n].maximum - all.maximum);
+        all.total = fmaf(share, parts[n].total, all.total);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) all.sums.at[e] = fmaf(share, parts[n].sums.at[e], all.sums.at[e]);
+    }
+    return all;
+}
+
+__device__ __forceinline__ float load_in_block(const float* p, unsigned block) {
+    float v;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address_in_block(shared_address(p), block)) : "memory");
+    return v;
+}
+__device__ __forceinline__ Vector<float> load_in_block(const Vector<float>* p, unsigned block) {
+    Vector<float> v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.at[0]), "=f"(v.at[1]), "=f"(v.at[2]), "=f"(v.at[3])
+                 : "r"(address_in_block(shared_address(p), block))
+                 : "memory");
+    return v;
+}
+
+// 128 registers a thread, twice as many for the sums of wide rows where weights pass through shared memory.
+__device__ constexpr int cluster_blocks(int warps, bool wide) { return warps < (wide ? 8 : 16) ? (wide ? 8 : 16) / warps : 1; }
+
+template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, int CLUSTER, int WM, int WN, int KEYS, int STAGES>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WM* WN * 32, cluster_blocks(WM* WN, IEEE && DP > 64))
+    cluster(const T* __restrict__ att, const T* __restrict__ v, const int* __restrict__ n_padd, T* __restrict__ y, long long tokens,
+            long long D, long long pitch) {
+    using Tile = Attention<T, IEEE, ALIGNED, DP, 1, WM, WN, KEYS>;
+    constexpr int SIZE = Vector<T>::SIZE, THREADS = Tile::THREADS, BM = Tile::BM, BN = Tile::BN, OUT = Tile::OUT;
+    constexpr int STAGE = Tile::TOKENS_BYTES, ALL = STAGES * STAGE, MERGE = WN * BM * (OUT + 2) * 4;
+    extern __shared__ __align__(128) unsigned char memory[];
+    unsigned char* stages = memory + Tile::ROWS_BYTES;
+    float* weights = reinterpret_cast<float*>(stages + (ALL > MERGE ? ALL : MERGE));
+
+    Tile tile;
+    int rank = static_cast<int>(cluster_rank());
+    ScoreTile<T> at(BM, n_padd, static_cast<int>(tokens));
+    at.first = static_cast<int>((gridDim.x - 1 - blockIdx.x) / CLUSTER) * BM;
+    at.end = min(at.first + BM, static_cast<int>(tokens));
+
+    // Where a pass of all threads is 2^n rows of v, what a row of it and the pass are placed at add up, and little is left to compute.
+    constexpr int CHUNKS = DP / SIZE, PASS = THREADS / CHUNKS;
+    constexpr bool POWERS = (CHUNKS & (CHUNKS - 1)) == 0 && (THREADS & (THREADS - 1)) == 0;
+    int in_pass = static_cast<int>(threadIdx.x) / CHUNKS, chunk = static_cast<int>(threadIdx.x) % CHUNKS, apart = static_cast<int>(pitch);
+    int columns = chunk * SIZE < D ? at.end - at.begin : 0;  // if any: tokens of which the thread copies a chunk
+    unsigned place = shared_address(stages) + place_of_token<T>(in_pass) * Tile::PITCH + chunk * 16;
+    auto load = [&](int i, int stage) {
+        if constexpr (ALIGNED && POWERS) {
+            int number = at.start + i * BN + in_pass;
+            const T* p = v + number * pitch + chunk * SIZE;
+#pragma unroll
+            for (int k = 0; k < BN; k += PASS)
+                if (BN % PASS == 0 || in_pass + k < BN)
+                    copy_async(place + stage * STAGE + place_of_token<T>(k) * Tile::PITCH, p + k * apart,
+                               static_cast<unsigned>(number + k - at.begin) < static_cast<unsigned>(columns));
+        } else {
+            load_rows<T, ALIGNED, DP, BN, THREADS, true>(stages + stage * STAGE, v, pitch, at.start + i * BN, at.begin, at.end,
+                                                         static_cast<int>(D));
+        }
+    };
+    scores_mainloop<WHOLE, false, KEYS, STAGES, CLUSTER>(tile, at, att, tokens, rank, stages, weights, load);
+
+    // First the block's warps, each of which has a slot, then the cluster's blocks, each of which finishes a share of the rows.
+    float* sums = reinterpret_cast<float*>(stages);  // (WN, BM, OUT)
+    float* maxima = sums + WN * BM * OUT;            // (WN, BM)
+    float* totals = maxima + WN * BM;                // (WN, BM)
+    float* block = reinterpret_cast<float*>(memory);  // (2, BM): the block's maxima and totals, whose sums are in slot 0
+    constexpr int QUARTERS = DP / 4;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+        int r = tile.key / KEYS * BM + tile.row + h * 8 + tile.g;
+        float total = lane_reduce<false, 4>(tile.total[0][h]);
+        if (tile.t == 0) maxima[r] = tile.highest[0][h], totals[r] = total;
+#pragma unroll
+        for (int f = 0; f < DP / 8; ++f)
+            *reinterpret_cast<float2*>(sums + r * OUT + f * 8 + 2 * tile.t) = make_float2(tile.acc[0][f][2 * h], tile.acc[0][f][2 * h + 1]);
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < BM * QUARTERS; i += THREADS) {
+        int r = i / QUARTERS, d = i % QUARTERS * 4;
+        auto* slot = reinterpret_cast<Vector<float>*>(sums + r * OUT + d);
+        Partial all = merge<WN>([&](int n) { return Partial{maxima[n * BM + r], totals[n * BM + r], slot[n * BM * OUT / 4]}; });
+        *slot = all.sums;
+        if (d == 0) block[r] = all.maximum, block[BM + r] = all.total;
+    }
+    cluster_arrive();
+    cluster_wait();
+    for (int i = rank * (BM * QUARTERS / CLUSTER) + threadIdx.x; i < (rank + 1) * (BM * QUARTERS / CLUSTER); i += THREADS) {
+        int r = i / QUARTERS, d = i % QUARTERS * 4;
+        Partial all = merge<CLUSTER>([&](int n) {
+            return Partial{load_in_block(block + r, n), load_in_block(block + BM + r, n),
+                           load_in_block(reinterpret_cast<const Vector<float>*>(sums + r * OUT + d), n)};
+        });
+        if (at.first + r >= tokens) continue;
+#pragma unroll
+        for (int e = 0; e < 4; ++e)
+            if (d + e < D)
+                y[(at.first + r) * D + d + e] = from_float<T>(at.first + r < at.begin ? 0.0f : all.sums.at[e] / all.total);
+    }
+    cluster_arrive();  // no block ends before all have read
+    cluster_wait();
+}
+#endif

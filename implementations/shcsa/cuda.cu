@@ -2,13 +2,16 @@
 //
 //   dense_tensor, dense_simt   qkv (T, 3 D) = x @ W + b on matmul_mma.cuh, on the tensor cores or, in IEEE float32, without them. The
 //                              kernels behind it take q, k and v where they lie, with rows 3 D apart.
+//   dense_warpgroup            the same on Hopper: qkv has few tiles, so blocks share the K of one (hopper/matmul_split.cuh).
+//   flash_warpgroup            flash on Hopper: few tiles of rows, so blocks share the tokens of one (hopper/flash_split.cuh).
 //   scores                     att (T, T) = q kᵀ / √D in the storage dtype, a tile of 64 × 64 a block. MASKED: -inf where
 //                              hidden; else tiles above the diagonal are left alone.
 //   softmax                    a row of att a block. MASKED: of what is visible, 0 elsewhere; else of the whole row. V vectors
 //                              of 16 bytes a thread are held in registers, or, with V = 0, read twice.
 //
 // ALIGNED: rows of q and k begin at multiples of 16 bytes and hold whole vectors. WHOLE: so do those of att.
-#include "_shared/cuda/flash.cuh"
+#include "_shared/cuda/hopper/flash_split.cuh"
+#include "_shared/cuda/hopper/matmul_split.cuh"
 #include "_shared/cuda/matmul_simt.cuh"
 
 template <typename T>
@@ -33,6 +36,23 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
                long long M, long long K, long long N) {
     matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Bias<float>(b));
 }
+
+#if __CUDA_ARCH__ >= 900
+template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    dense_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
+                    T* __restrict__ y, long long M, long long K, long long N) {
+    matmul_split<T, NK, BM, BN, STAGES, SPLIT>(x, W, y, M, K, N, Bias<T>(b));
+}
+
+// With 64 rows two blocks may share the registers.
+template <typename T, int DP, int BM, int KEYS, int STAGES, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
+    flash_warpgroup(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap kv, const int* __restrict__ n_padd,
+                    T* __restrict__ y, long long tokens, float scale) {
+    flash_split_tile<T, DP, BM, KEYS, STAGES, SPLIT>(q, kv, n_padd, y, static_cast<int>(tokens), scale);
+}
+#endif
 
 template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, bool MASKED>
 __global__ void __launch_bounds__(256)

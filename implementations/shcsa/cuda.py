@@ -4,15 +4,17 @@ padded_attention    dense → flash                                             
 padded_softmax_v    dense → scores → flash_of_scores                                   3
 padded_softmax      dense → scores → softmax of what is visible → weights times v      4
 plain_softmax       dense → scores, -inf where hidden → softmax → weights times v      4
+
+On Hopper, where KERNEL=warpgroup, blocks in a cluster share the sums of a tile: SPLIT of them K in dense, or the tokens in flash.
 """
 
 import dataclasses
 import math
 from pathlib import Path
 
-from implementations._shared.cuda import attention, matmul
+from implementations._shared.cuda import attention, flash_split, matmul, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
-from implementations._shared.gpu import rows_are_aligned
+from implementations._shared.gpu import is_ieee, rows_are_aligned
 
 BACKEND = "torch"
 FUSED = True
@@ -27,12 +29,16 @@ WITHOUT_GPU = "unavailable"
 EXPECT = (
     {"variant": ("padded_attention", "padded_softmax_v", "padded_softmax", "plain_softmax"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": "padded_attention", "case": ("published", "wide"), "dtype": "bfloat16", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
 )  # fmt: skip
 TUNABLES = {  # `values` multiplies weights, or what it makes of scores, with v
     ("padded_attention", "padded_softmax_v", "padded_softmax", "plain_softmax"): {
-        "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256), "dense_num_stages": (2, 3, 4),
+        "dense_KERNEL": ("tensor", "warpgroup", "simt"), "dense_BLOCK_M": (16, 64, 128), "dense_BLOCK_N": (64, 128, 256),
+        "dense_num_stages": (2, 3, 4, 5, 6), "dense_SPLIT": (1, 2, 4, 8),
     },
     "padded_attention": {
+        "attention_KERNEL": ("tensor", "warpgroup", "simt"), "attention_SPLIT": (1, 2, 4, 8),
         "attention_BLOCK_M": (16, 32, 64, 128), "attention_BLOCK_N": (16, 32, 64, 128, 256), "attention_WARPS_M": (1, 2, 4, 8),
         "attention_WARPS_N": (1, 2, 4, 8), "attention_num_stages": (2, 3, 4),
     },
@@ -54,30 +60,61 @@ def skip(case, variant, device):
 
 
 def config(case, variant, device):
-    dense = matmul.config(dense_case(case), device)
-    own = {name: dense[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages")}  # one kernel multiplies the case
+    product, head = dense_case(case), one_head(case)
+    dense = matmul_split.config(product, device) or alone(matmul.config(product, device))
     if variant == "padded_attention":
-        last = prefixed("attention", attention.flash_config(one_head(case), device))
+        flash = {"KERNEL": "simt" if is_ieee(case) else "tensor", "SPLIT": 1} | attention.flash_config(head, device)
+        last = prefixed("attention", flash_split.config(head, device) or flash)
     else:
         last = prefixed("values", attention.scores_config(case, device))
-    return prefixed("dense", own) | last
+    return prefixed("dense", dense) | last
+
+
+def alone(config):
+    """A config of matmul.py's, whose tiles have no clusters here, of blocks that share nothing."""
+    return {name: value for name, value in config.items() if name != "CLUSTER"} | {"SPLIT": 1}
 
 
 def fits(case, variant, device, config):
-    if reason := matmul.fits(dense_case(case), device, of_launch("dense", config)):
+    if reason := dense_fits(dense_case(case), device, of_launch("dense", config)):
         return f"dense: {reason}"
     if variant == "padded_attention":
-        return attention.flash_fits(one_head(case), device, of_launch("attention", config))
+        return flash_fits(one_head(case), device, of_launch("attention", config))
     return attention.scores_fit(case, device, of_launch("values", config))
+
+
+def dense_fits(case, device, config):
+    if config["KERNEL"] == "warpgroup":
+        return matmul_split.fits(case, device, config)
+    return matmul.fits(case, device, config) or not_shared(config)
+
+
+def flash_fits(case, device, config):
+    if config["KERNEL"] == "warpgroup":
+        return flash_split.fits(case, device, config)
+    own = "simt" if is_ieee(case) else "tensor"
+    if config["KERNEL"] != own:
+        return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
+    return attention.flash_fits(case, device, config) or not_shared(config)
+
+
+def not_shared(config):
+    """Why a kernel whose blocks share nothing cannot run a config, or None."""
+    return None if config["SPLIT"] == 1 else f"SPLIT is {config['SPLIT']}: it is KERNEL=warpgroup's"
 
 
 def launches(case, variant, device, config):
     T, dtype = case.sizes["T"], case.dtype
-    own = of_launch("dense", config)
-    dense = matmul.launch(FILE, "dense", dense_case(case), device, own, dtypes=(dtype,) * 4)
+    product, own = dense_case(case), of_launch("dense", config)
+    if own["KERNEL"] == "warpgroup":
+        dense = matmul_split.launch(FILE, "dense", product, own, (*(matmul.operand(case),) * 2, dtype, dtype))
+    else:
+        dense = matmul.launch(FILE, "dense", product, device, own, dtypes=(dtype,) * 4)
     if variant == "padded_attention":
-        own, dtypes = of_launch("attention", config), (dtype, dtype, dtype, "int32", dtype)
-        return dense, attention.flash(FILE, one_head(case), own, dtypes)
+        own, head = of_launch("attention", config), one_head(case)
+        if own["KERNEL"] == "warpgroup":
+            return dense, flash_split.launch(FILE, head, own, (dtype, dtype, "int32", dtype))
+        return dense, attention.flash(FILE, head, own, (dtype, dtype, dtype, "int32", dtype))
     whole = rows_are_aligned(case, T)
     program = instance(FILE, "scores", *attention.head(case), whole, variant == "plain_softmax")
     memory = (SCORES.rows + SCORES.tokens) * SCORES.pitch(case) + SCORES.rows * (SCORES.tokens + 8) * case.itemsize
@@ -118,6 +155,9 @@ def build(case, variant, device, config):
 
     def padded_attention(x, n_padd, W, b):
         qkv, y = dense(x, W, b), x.new_empty((T, D))
+        if config["attention_KERNEL"] == "warpgroup":
+            others[0](qkv, qkv, n_padd, y, T, attention_scale)
+            return y
         q = qkv.data_ptr()
         others[0](qkv, q + part, q + 2 * part, n_padd, y, 1, T, D, 3 * D, attention_scale)
         return y

@@ -128,26 +128,14 @@ struct ScoreVectors {
     }
 };
 
-template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, bool NORMALISED, int WM, int WN, int KEYS,
-          int STAGES>
-__global__ void __launch_bounds__(WM* WN * 32, 1)
-    flash_of_scores(const T* __restrict__ att, const T* __restrict__ v, const int* __restrict__ n_padd, T* __restrict__ y,
-                    long long tokens, long long D, long long pitch) {
-    using Tile = Attention<T, IEEE, ALIGNED, DP, 1, WM, WN, KEYS>;
+// What tiles first, first + STEP, … of tokens add to the sums of a block's rows. load(i, stage) asks for tile i of v.
+template <bool WHOLE, bool NORMALISED, int KEYS, int STAGES, int STEP, typename T, typename Tile, typename L>
+__device__ __forceinline__ void scores_mainloop(Tile& tile, const ScoreTile<T>& at, const T* att, long long tokens, int first,
+                                                unsigned char* stages, float* weights, L load) {
     using Part = ScoreVectors<T, KEYS>;
-    constexpr int BN = Tile::BN, STAGE = Tile::TOKENS_BYTES, ALL = STAGES * STAGE;
-    extern __shared__ __align__(128) unsigned char memory[];
-    unsigned char* stages = memory + Tile::ROWS_BYTES;
-    float* weights = reinterpret_cast<float*>(stages + (ALL > Tile::MERGE_BYTES ? ALL : Tile::MERGE_BYTES));
-
-    Tile tile;
-    ScoreTile<T> at(Tile::BM, n_padd, static_cast<int>(tokens));
+    constexpr int BN = Tile::BN, STAGE = Tile::TOKENS_BYTES;
     int count = at.count(BN), row = at.first + tile.row + tile.g, own = at.start + tile.key + tile.t * Part::SIZE;
     const T* from = att + row * tokens;
-    auto load = [&](int i, int stage) {
-        load_rows<T, ALIGNED, DP, BN, Tile::THREADS, true>(stages + stage * STAGE, v, pitch, at.start + i * BN, at.begin,
-                                                            at.end, static_cast<int>(D));
-    };
     auto read = [&](Part& part, int i) {
         int j = own + i * BN;
 #pragma unroll
@@ -158,17 +146,17 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
                                                      Part::count(j, group, row + h * 8, at.begin, static_cast<int>(tokens)));
     };
     Part ahead;
-    read(ahead, 0);
+    read(ahead, first);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i) {
-        if (i < count) load(i, i);
+        if (first + i * STEP < count) load(first + i * STEP, i);
         copy_commit();
     }
     int stage = 0, next = STAGES - 1;
-    for (int i = 0; i < count; ++i) {
+    for (int i = first; i < count; i += STEP) {
         copy_wait<STAGES - 2>();
         __syncthreads();
-        if (i + STAGES - 1 < count) load(i + STAGES - 1, next);
+        if (i + (STAGES - 1) * STEP < count) load(i + (STAGES - 1) * STEP, next);
         copy_commit();
         const unsigned char* now = stages + stage * STAGE;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
@@ -176,7 +164,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
         int j = at.start + i * BN + tile.key;
         if (j >= at.first + tile.row + 16) continue;
         Part part = ahead;
-        read(ahead, i + 1);
+        read(ahead, i + STEP);
         float s[1][KEYS / 8][4];
         part.unpack(s);
         if (j + KEYS > at.first + tile.row + 1 || j < at.begin)
@@ -193,8 +181,28 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
         }
         tile.multiply_values(s, now, weights);
     }
-    if constexpr (NORMALISED) tile.divide_by(1.0f);
     copy_wait<0>();
     __syncthreads();
+}
+
+template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, bool NORMALISED, int WM, int WN, int KEYS,
+          int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32, 1)
+    flash_of_scores(const T* __restrict__ att, const T* __restrict__ v, const int* __restrict__ n_padd, T* __restrict__ y,
+                    long long tokens, long long D, long long pitch) {
+    using Tile = Attention<T, IEEE, ALIGNED, DP, 1, WM, WN, KEYS>;
+    constexpr int BN = Tile::BN, STAGE = Tile::TOKENS_BYTES, ALL = STAGES * STAGE;
+    extern __shared__ __align__(128) unsigned char memory[];
+    unsigned char* stages = memory + Tile::ROWS_BYTES;
+    float* weights = reinterpret_cast<float*>(stages + (ALL > Tile::MERGE_BYTES ? ALL : Tile::MERGE_BYTES));
+
+    Tile tile;
+    ScoreTile<T> at(Tile::BM, n_padd, static_cast<int>(tokens));
+    auto load = [&](int i, int stage) {
+        load_rows<T, ALIGNED, DP, BN, Tile::THREADS, true>(stages + stage * STAGE, v, pitch, at.start + i * BN, at.begin,
+                                                            at.end, static_cast<int>(D));
+    };
+    scores_mainloop<WHOLE, NORMALISED, KEYS, STAGES, 1>(tile, at, att, tokens, 0, stages, weights, load);
+    if constexpr (NORMALISED) tile.divide_by(1.0f);
     tile.epilogue(y, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages);
 }

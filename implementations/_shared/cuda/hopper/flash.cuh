@@ -4,41 +4,15 @@
 #include "_shared/cuda/flash.cuh"
 #include "_shared/cuda/hopper/attention.cuh"
 
-// `logarithms` (…, tokens) are written where they are given: epilogue() of attention.cuh.
-template <typename T, int DP, int BM, int KEYS, int STAGES>
-__device__ __forceinline__ void flash_warpgroup_tile(const TensorMap& q, const TensorMap& k, const TensorMap& v,
-                                                     const int* n_padd, T* y, float* logarithms, long long heads,
-                                                     long long tokens, long long D, float scale) {
-    constexpr int PRODUCER = BM == 192 ? 24 : PRODUCER_REGISTERS;
-    using Tile = WarpgroupAttention<T, DP, BM, KEYS>;
-    using Stages = Pipeline<2 * STAGES, Tile::STAGE>;  // tile i of k is 2 i-th, that of v 2 i + 1-th; q comes with the first
-    static_assert(KEYS >= 64, "warpgroups differ by one tile of tokens at most, whose stages nobody waits for");
-    extern __shared__ __align__(1024) unsigned char memory[];
-    Stages pipeline(memory + Tile::Q_BYTES);
-    if (threadIdx.x == 0) pipeline.init(1, BM / 16);
-    __syncthreads();
-    QueryTile at(BM, n_padd, heads, static_cast<int>(tokens));
-    at.begin = uniform(at.begin);
-    if (threadIdx.x < 128) {
-        warpgroup_reg_dealloc<PRODUCER>();
-        int head = static_cast<int>(at.head), count = threadIdx.x == 0 ? 2 * at.count(KEYS) : 0;
-        for (int i = 0; i < count; ++i) {
-            unsigned to = pipeline.producer_acquire_for_tma(i, i == 0 ? Tile::Q_BYTES : 0), barrier = pipeline.full(i);
-            if (i == 0) load_panels<DP, BM>(shared_address(memory), q, at.first, head, barrier);
-            load_panels<DP, KEYS>(to, i % 2 ? v : k, at.begin + i / 2 * KEYS, head, barrier);
-        }
-        return;
-    }
-    // with 64 rows two blocks share the registers, 128 a thread before producers give theirs
-    warpgroup_reg_alloc<BM == 64 ? 256 - PRODUCER : CONSUMER_REGISTERS<BM / 64, PRODUCER>>();
-    Tile tile;
-    float s[1][Tile::FN][4], by[2];
-    int last = min(at.first + (tile.warpgroup + 1) * 64, at.end);  // behind this warpgroup's rows
-    int count = last > at.begin ? (last - at.begin + KEYS - 1) / KEYS : 0;
+// What a consumer does: its rows of the block's, which are first … of the sequence, with `count` tiles of tokens from `begin` on.
+template <typename T, int DP, int BM, int KEYS, typename Stages>
+__device__ __forceinline__ void flash_mainloop(WarpgroupAttention<T, DP, BM, KEYS>& tile, const Stages& pipeline,
+                                               unsigned char* memory, int first, int begin, int count, float scale) {
+    float s[1][KEYS / 8][4], by[2];
     auto online_softmax = [&](int i) {
-        int j = at.begin + i * KEYS;
-        if (j + KEYS > at.first + tile.row + 1)
-            tile.mask(s, at.first, at.begin, [&](int f, int c) { return j + f * 8 + 2 * tile.t + c % 2; });
+        int j = begin + i * KEYS;
+        if (j + KEYS > first + tile.row + 1)
+            tile.mask(s, first, begin, [&](int f, int c) { return j + f * 8 + 2 * tile.t + c % 2; });
         tile.online_softmax(s, scale, by);
     };
     auto issue_scores = [&](int i) {
@@ -82,6 +56,39 @@ __device__ __forceinline__ void flash_warpgroup_tile(const TensorMap& q, const T
         warpgroup_wait<0>();
         warpgroup_fence_operand(tile.acc[0]);
     }
+}
+
+// `logarithms` (…, tokens) are written where they are given: epilogue() of attention.cuh.
+template <typename T, int DP, int BM, int KEYS, int STAGES>
+__device__ __forceinline__ void flash_warpgroup_tile(const TensorMap& q, const TensorMap& k, const TensorMap& v,
+                                                     const int* n_padd, T* y, float* logarithms, long long heads,
+                                                     long long tokens, long long D, float scale) {
+    constexpr int PRODUCER = BM == 192 ? 24 : PRODUCER_REGISTERS;
+    using Tile = WarpgroupAttention<T, DP, BM, KEYS>;
+    using Stages = Pipeline<2 * STAGES, Tile::STAGE>;  // tile i of k is 2 i-th, that of v 2 i + 1-th; q comes with the first
+    static_assert(KEYS >= 64, "warpgroups differ by one tile of tokens at most, whose stages nobody waits for");
+    extern __shared__ __align__(1024) unsigned char memory[];
+    Stages pipeline(memory + Tile::Q_BYTES);
+    if (threadIdx.x == 0) pipeline.init(1, BM / 16);
+    __syncthreads();
+    QueryTile at(BM, n_padd, heads, static_cast<int>(tokens));
+    at.begin = uniform(at.begin);
+    if (threadIdx.x < 128) {
+        warpgroup_reg_dealloc<PRODUCER>();
+        int head = static_cast<int>(at.head), count = threadIdx.x == 0 ? 2 * at.count(KEYS) : 0;
+        for (int i = 0; i < count; ++i) {
+            unsigned to = pipeline.producer_acquire_for_tma(i, i == 0 ? Tile::Q_BYTES : 0), barrier = pipeline.full(i);
+            if (i == 0) load_panels<DP, BM>(shared_address(memory), q, at.first, head, barrier);
+            load_panels<DP, KEYS>(to, i % 2 ? v : k, at.begin + i / 2 * KEYS, head, barrier);
+        }
+        return;
+    }
+    // with 64 rows two blocks share the registers, 128 a thread before producers give theirs
+    warpgroup_reg_alloc<BM == 64 ? 256 - PRODUCER : CONSUMER_REGISTERS<BM / 64, PRODUCER>>();
+    Tile tile;
+    int last = min(at.first + (tile.warpgroup + 1) * 64, at.end);  // behind this warpgroup's rows
+    int count = last > at.begin ? (last - at.begin + KEYS - 1) / KEYS : 0;
+    flash_mainloop<T, DP, BM, KEYS>(tile, pipeline, memory, at.first, at.begin, count, scale);
     asm volatile("bar.sync 1, %0;" ::"n"(BM * 2) : "memory");  // nobody multiplies q any more
     tile.epilogue(y + at.head * tokens * D, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, memory,
                   logarithms ? logarithms + at.head * tokens : nullptr);

@@ -1,0 +1,54 @@
+"""The tiles of kernels on hopper/flash_split.cuh, and their launch: attention of one head, whose few tiles of rows leave most of the card
+idle unless blocks share the tokens of one.
+
+The tunables are those of attention.py with KERNEL=warpgroup, and SPLIT: so many blocks share the tokens of BLOCK_M rows.
+"""
+
+from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
+from implementations._shared.gpu import multiprocessors
+
+ROWS, TOKENS, SPLITS = (64, 128), (64, 128), (8, 4, 2, 1)
+
+
+def config(case, device):
+    """The config, or None where none fits: as many blocks as there are multiprocessors, but none without a tile of tokens."""
+    T, sms = case.sizes["T"], multiprocessors(device)
+    rows, tokens = 64 if 0.9 * sms > -(-T // 128) else 128, 128
+    # 8 blocks took 11.7 µs where 4 took 11.4: 1024 tokens of an H200's shcsa, published
+    split = next(s for s in SPLITS[1:] if s == 1 or (-(-T // rows) * s <= sms and s * tokens <= T))
+    own = {
+        "KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": tokens, "WARPS_M": rows // 16, "WARPS_N": 1, "num_stages": 2,
+        "SPLIT": split,
+    }  # fmt: skip
+    return own if fits(case, device, own) is None else None
+
+
+def fits(case, device, config):
+    """Why a config cannot run, or None. No box is larger than what it is of."""
+    (T, D), rows, tokens = case.size("T", "D"), config["BLOCK_M"], config["BLOCK_N"]
+    if rows not in ROWS or tokens not in TOKENS or config["SPLIT"] not in SPLITS:
+        return "KERNEL=warpgroup has tiles of its own: BLOCK_M 64 or 128, BLOCK_N 64 or 128, SPLIT 1, 2, 4, 8"
+    if (config["WARPS_M"], config["WARPS_N"]) != (rows // 16, 1):
+        return "KERNEL=warpgroup: WARPS_M=BLOCK_M/16, WARPS_N=1"
+    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D not in (64, 128) or max(rows, tokens) > T:
+        return f"KERNEL=warpgroup is for Hopper (9.0), 16 bits, D 64 or 128, T from {max(rows, tokens)}"
+    if config["num_stages"] < 2:
+        return f"num_stages is {config['num_stages']}: one is read while another is written"
+    split, held = config["SPLIT"], rows * D * 2 + 2 * config["num_stages"] * tokens * D * 2
+    if (sums := (split - 1) * (D // 8 // split + 1) * rows * 2 * 16) > held:
+        return f"KERNEL=warpgroup: q and the stages are {held} bytes, whose place {sums} of other blocks' sums take"
+    return too_large(memory(case, config), device)
+
+
+def memory(case, config):
+    """Shared memory of a block: q, stages of k and of v with their barriers, and the barrier of the sums."""
+    row = case.sizes["D"] * 2
+    return config["BLOCK_M"] * row + 2 * config["num_stages"] * (config["BLOCK_N"] * row + 16) + 16
+
+
+def launch(file, case, config, dtypes=()):
+    """The launch of `flash_warpgroup` of `file`, of q, k and v side by side, twice, and what is behind them."""
+    (T, D), rows, tokens, split = case.size("T", "D"), config["BLOCK_M"], config["BLOCK_N"], config["SPLIT"]
+    program = instance(file, "flash_warpgroup", TYPES[case.dtype], D, rows, tokens, config["num_stages"], split)
+    grid, boxes = -(-T // rows) * split, ((rows, 64), (tokens, 64))
+    return Launch(program, grid, rows * 2 + 128, memory(case, config), dtypes=dtypes, boxes=boxes)

@@ -16,6 +16,7 @@ from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 
 ODD = "odd"
+LARGEST = 2**53  # of a size
 WHY_ODD = "which every kernel has, for parity: add one to CASES that no tile divides and that is small, or name another by case="
 
 
@@ -142,7 +143,7 @@ def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
         if value is None and dimension == kernel.mathematics.batch:
             value = config["batch"]
         if value is not None:
-            changes[dimension] = [positive(f"size {dimension}", v) for v in some(value)]
+            changes[dimension] = [size(f"size {dimension}", v) for v in some(value)]
     asked = {name: config["option"].get(name) for name in kernel.options}
     options = [[(n, v) for v in some(kernel.options[n][0] if o is None else o)] for n, o in asked.items()]
     dtypes, precisions = chosen("dtype", config["dtype"], DTYPES), chosen("precision", config["precision"], PRECISIONS)
@@ -286,7 +287,7 @@ def read_shapes(path: Path, kernel: Kernel) -> list[dict[str, int]]:
         if set(row) != set(kernel.dimensions):
             names, known = ", ".join(map(str, row)), ", ".join(kernel.dimensions)
             raise UsageError(f"shapes={path}: row {number} has {names}, but {kernel.name} has the dimensions {known}")
-        sizes.append({d: positive(f"shapes={path}: size {d} of row {number}", row[d]) for d in kernel.dimensions})
+        sizes.append({d: size(f"shapes={path}: size {d} of row {number}", row[d]) for d in kernel.dimensions})
     return sizes
 
 
@@ -366,6 +367,14 @@ def _request(kernels: Sequence[Kernel], word: str) -> list[tuple[str, str]]:
 def _variants(kernel: Kernel, implementation: str) -> Iterable[str]:
     found = kernel.implementations.get(implementation)
     return found.variants if found else ()
+
+
+def size(what: str, value: Any) -> int:
+    """The value as a size of a case. Raises UsageError for anything else."""
+    number = positive(what, value)
+    if number > LARGEST:
+        raise UsageError(f"{what} is {value!r}: no machine has memory for more than {LARGEST}")
+    return number
 
 
 def positive(what: str, value: Any, least: int = 1) -> int:

@@ -18,7 +18,7 @@ class StorageError(OSError):
 def unknown(what: str, name: object, known: Iterable[str]) -> UsageError:
     """`unknown kernel 'lolla': did you mean lola? There are: launch, lola`."""
     names = sorted(known)
-    near = difflib.get_close_matches(str(name), names, n=1)
+    near = difflib.get_close_matches(str(name), names, n=1) or [n for n in names if name and n.startswith(str(name))]
     hint = f" did you mean {near[0]}?" if near else ""
     return UsageError(f"unknown {what} {str(name)!r}:{hint} There are: {', '.join(names) or 'none'}")
 

@@ -61,6 +61,12 @@ def records_of(folder):
         ("batch=true", "positive integer"),
         ("option.w_layout=xx", "kn, nk"),
         ("option.nosuch=1", "w_layout"),
+        (
+            "kernel=lola option.act=gelu",
+            "unknown option of lola 'act': did you mean activation? There are: activation, w_layout",
+        ),
+        ("kernel=[lola,launch] shape.Q=3", "unknown dimension of lola, launch 'Q': There are: K, M, N"),
+        ("shape.M=100000000000000000000", "no machine has memory for more than 9007199254740992"),
         ("device=tpu", "auto, cpu, cuda"),
         ("seed=abc", "abc"),
         ("time_s=0", "above 0"),

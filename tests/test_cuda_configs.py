@@ -120,11 +120,19 @@ def test_values_without_an_instance_are_refused(name):
         ("fused_mlp", ("odd", "bfloat16"), "default", {"KERNEL": "warpgroup"}, "KERNEL=warpgroup takes N in eights, but x of up to 16 columns"),
         ("fused_mlp", ("two_layers", "bfloat16"), "default", {"KERNEL": "warpgroup"}, "KERNEL=warpgroup is for three or four layers"),
         ("fused_mlp", ("bottom_2048", "bfloat16"), "default", {"KERNEL": "warpgroup", "BLOCK_M": 16}, "are 128×128 in clusters of 1 or 2, and 64×128"),
+        ("fused_mlp", ("synthetic", "float32"), "default", {"KERNEL": "few_rows", "BLOCK_M": 8, "BLOCK_N": 64, "num_stages": 4}, "a block takes 234128 bytes"),
+        ("fused_mlp", ("bottom", "float32"), "default", {"CLUSTER": 4}, "KERNEL=few_rows: 4 blocks make 256 columns of a layer, not 512"),
+        ("fused_mlp", ("bottom", "float32"), "default", {"num_stages": 8}, "KERNEL=few_rows: num_stages is 8: there are instances for 4"),
+        ("fused_mlp", ("bottom", "float16"), "default", {"KERNEL": "few_rows"}, "KERNEL=few_rows is for float32, and its clusters need"),
         ("fused_mlp", ("bottom_2048", "bfloat16"), "default", {"KERNEL": "simt"}, "KERNEL=tensor multiplies bfloat16 in precision ieee, not simt"),
         ("padded_attention", ("wide", "bfloat16"), "flash", {"BLOCK_N": 64}, "KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: 128×128, 64×128"),
         ("padded_attention", ("odd", "bfloat16"), "flash", {"WARPS_M": 2}, "BLOCK_M is 16: each of 2 WARPS_M has 16 or 32 rows"),
 ("interaction", ("main", "float32"), "default", {"BLOCK_K": 24}, "BLOCK_K is 24: there are instances for 16, 32, 64, 128"),
         ("shcsa", ("wide", "bfloat16"), "padded_attention", {"dense_num_stages": 99}, "dense: a block takes .* bytes of shared memory"),
+        ("shcsa", ("wide", "bfloat16"), "padded_attention", {"dense_SPLIT": 16}, "dense: KERNEL=warpgroup has tiles .* SPLIT 1, 2, 4, 8"),
+        ("shcsa", ("wide", "float32"), "padded_attention", {"dense_SPLIT": 2}, "dense: SPLIT is 2: it is KERNEL=warpgroup's"),
+        ("shcsa", ("wide", "bfloat16"), "padded_attention", {"dense_num_stages": 2}, "num_stages is 2: the sums of other blocks take the place of 3"),
+        ("shcsa", ("published", "bfloat16"), "padded_attention", {"attention_BLOCK_M": 128, "attention_WARPS_M": 8, "attention_BLOCK_N": 64, "attention_SPLIT": 8}, "are 49152 bytes, whose place 57344 of other"),
         ("add_relu", ("small", "float32"), "default", {"num_warps": 33}, "num_warps is 33: there are instances for 1 to 32"),
     ],
 )  # fmt: skip
@@ -150,6 +158,15 @@ def test_gradients_of_attention_by_warpgroups_are_for_hopper(case, device, said)
     config = {f"{launch}_{t}": v for launch in ("queries", "tokens") for t, v in (("KERNEL", "warpgroup"), ("BLOCK_M", 128), ("BLOCK_N", 64))}  # fmt: skip
     reason = module.fits(case, "flash", device, config)
     assert re.search(said, reason) if said else reason is None, reason
+
+
+@pytest.mark.parametrize("T", [1024, 2028, 2048, 4096])
+def test_few_tiles_of_rows_are_shared_out_to_many_blocks(T):
+    module, case = module_of("shcsa"), make_case(KERNELS["shcsa"], {"T": T, "C": 4096, "D": 128}, "bfloat16")
+    own = module.config(case, "padded_attention", H200)
+    for launch in module.launches(case, "padded_attention", H200, own):
+        assert 64 <= launch.grid <= 132 and "warpgroup" in launch.program.name
+        assert max(map(max, launch.boxes)) <= 256
 
 
 @pytest.fixture
@@ -316,3 +333,23 @@ def test_lora_of_few_rows_is_one_launch_backward(sizes, options, device, launche
     assert (module.fits(case, "two_launches", device, config | {"KERNEL": "whole"}) is None) == (
         "few_rows::whole" in launches
     )
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype", "device", "launches"),
+    [
+        ({}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]), ({"R": 13}, "float16", H200, ["down_by_parts", "up_warpgroup"]),
+        ({"M": 8192}, "bfloat16", H200, ["down", "up_warpgroup"]), ({}, "float32", H200, ["down_by_parts", "up"]),
+        ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up"]), ({"N": 1001}, "bfloat16", H200, ["down_by_parts", "up"]),
+        ({}, "bfloat16", A100, ["down", "up"]),
+    ],
+)  # fmt: skip
+def test_lora_multiplies_by_warpgroups_where_they_can(sizes, dtype, device, launches):
+    case = make_case(KERNELS["lora_linear"], {"M": 2048, "K": 4096, "N": 4096, "R": 16} | sizes, dtype)
+    module = module_of("lora_linear")
+    config = module.config(case, "two_launches", device)
+    assert module.fits(case, "two_launches", device, config) is None
+    found = module.launches(case, "two_launches", device, config)
+    assert [launch.program.name.partition("<")[0] for launch in found] == launches
+    by_warpgroups = module.fits(case, "two_launches", device, config | {"up_KERNEL": "warpgroup"}) is None
+    assert by_warpgroups == ("up_warpgroup" in launches)

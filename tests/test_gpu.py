@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -183,6 +184,24 @@ def test_large_and_odd_sizes_are_right(kernels, run_cells, dtype, precision, lay
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("layout", ["kn", "nk"])
+def test_adapters_of_any_rank_are_right(kernels, run_cells, dtype, layout):
+    """Ranks that a copy of the adapter's slab does not end with, few and many rows of x @ A, and both modes."""
+    sizes = [
+        (300, 1000, 1000, 13),
+        (2049, 4104, 520, 17),
+        (130, 64, 256, 1),
+        (513, 4096, 512, 100),
+        (128, 2056, 264, 64),
+    ]
+    cells = [
+        Cell(make_case(kernels["lora_linear"], dict(zip("MKNR", own, strict=True)), dtype, options={"w_layout": layout}, mode=mode), "cuda", "two_launches")
+        for own in sizes for mode in ("forward", "forward_backward")
+    ]  # fmt: skip
+    assert_right(run_cells(cells))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_mlps_of_the_published_widths_are_right(kernels, run_cells, dtype):
     """Layers of several passes, and clusters of 2, 4 and 8 blocks: no small case has them."""
     names = ("bottom", "bottom_2048", "top", "synthetic_2048")
@@ -205,14 +224,33 @@ def test_mlps_in_registers_are_right_where_no_tile_divides_them(kernels, run_cel
     assert_right(run_cells(cells))
 
 
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_mlps_of_few_rows_are_right_where_no_tile_divides_them(kernels, run_cells, precision):
+    """Rows and columns that no tile divides, layers of which some blocks have no part, one layer alone, and both layouts."""
+    widths = (13, 512, 256, 64, 16), (5, 7, 150, 3, 65), (100, 1, 200, 2, 300), (13, 131, 67, 5), (70, 41)
+    tiles = (8, 64, 8), (16, 128, 8), (4, 128, 4)
+    cells = []
+    for sizes, (rows, columns, cluster), layout in itertools.product(widths, tiles, ("kn", "nk")):
+        padded = dict(zip(("N0", "N1", "N2", "N3", "N4"), (*sizes, 1, 1, 1), strict=False))
+        options = {"w_layout": layout, "last": "sigmoid"}
+        case = make_case(
+            kernels["fused_mlp"], {"M": 37, "LAYERS": len(sizes) - 1} | padded, "float32", precision, options
+        )
+        config = {"KERNEL": "few_rows", "BLOCK_M": rows, "BLOCK_N": columns, "CLUSTER": cluster, "num_stages": 4}
+        cells.append(Cell(case, "cuda", "default", config=config))
+    assert_right(run_cells(cells))
+
+
 @pytest.mark.parametrize(
     ("name", "variant", "sizes", "dtype"),
     [
         ("fused_mlp", "default", "odd", "float32"),  # 4 blocks, one of which has no columns
         ("fused_mlp", "default", "bottom", "bfloat16"),  # 8 blocks
+        ("fused_mlp", "default", "bottom", "float32"),  # 8 blocks, which wait for bytes and not for each other
         ("fused_mlp", "default", "synthetic_2048", "bfloat16"),  # 4 blocks, tensor cores
         ("softmax", "cluster", "long", "float32"),
         ("softmax", "cluster", "aligned", "bfloat16"),
+        ("padded_softmax_v", "cluster", "published", "float32"),  # blocks that read what others leave
         ("splacc", "two_accumulators", "batch", "bfloat16"),  # slabs that the copy engine brings to both blocks
         ("geglu", "two_accumulators", "batch", "bfloat16"),
         ("lola", "two_launches", "batch", "bfloat16"),

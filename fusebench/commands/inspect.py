@@ -215,5 +215,5 @@ def _footer(found: Sequence[Inspected], unmet: Sequence[str], folder: str | None
     parts = [f"{compiled} of {counted(len(found), 'cell')} compiled"]
     parts += [f"{failed} failed"] if failed else []
     parts += [f"{checked - len(unmet)} of {counted(checked, 'expectation')} met"] if checked else []
-    parts += [f"every stage is in {folder}/"] if folder else []
+    parts += [f"every stage is in {folder}/"] if folder and compiled else []
     console().print("\n" + ", ".join(parts), highlight=False, markup=False)

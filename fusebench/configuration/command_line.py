@@ -15,19 +15,12 @@ from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
 import fusebench
-from fusebench.cases import literal
+from fusebench.cases import as_list, literal
 from fusebench.errors import UsageError
 
 NAMES = ("kernel", "implementation", "case", "dtype", "precision", "inputs", "tools")  # keys that take names
 TEXTS = ("expect", "vs")  # keys that take a text, in which Hydra's grammar has no say
-PATHS = (
-    "path",
-    "resume",
-    "out_dir",
-    "baseline",
-    "shapes",
-    "out",
-)  # nor in a path, but that `path` may be a list of them
+PATHS = ("path", "resume", "out_dir", "baseline", "shapes", "out")  # nor in a path; `path` may be a list of them
 MOST_JOBS = 10_000  # of one multirun: each is composed beforehand
 
 
@@ -75,7 +68,7 @@ def last(key: str, overrides: Sequence[Override]) -> Any:
 def paths_of(overrides: Sequence[Override]) -> list[str]:
     """The folders that `path=` names."""
     value = last("path", overrides)
-    return [] if value is None else [str(p) for p in (value if isinstance(value, list) else [value])]
+    return [] if value is None else [str(p) for p in as_list(value)]
 
 
 def conflicts_with_resume(

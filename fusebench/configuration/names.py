@@ -8,6 +8,7 @@ from typing import Any
 
 from hydra.core.override_parser.types import Override
 
+from fusebench.cases import as_list
 from fusebench.configuration import schema
 from fusebench.configuration.command_line import flags, last, swept
 from fusebench.discovery import Kernel
@@ -32,13 +33,15 @@ def check(command: str, arguments: Sequence[str], overrides: Sequence[Override],
         if key.split(".")[0].split("/")[0] == "hydra":
             continue  # Hydra's own
         if key not in keys:
-            for prefix, what, known in (
-                ("shape.", "dimension", shapes),
-                ("option.", "option", options),
-                ("config.", "tunable", tunables),
+            named = _named(kernels, overrides)
+            of = f" of {', '.join(named)}" if named else ""
+            for prefix, what, names in (
+                ("shape.", "dimension", schema.dimension_names),
+                ("option.", "option", schema.option_names),
+                ("config.", "tunable", schema.tunable_names),
             ):
                 if key.startswith(prefix):
-                    raise unknown(what, key.removeprefix(prefix), known)
+                    raise unknown(f"{what}{of}", key.removeprefix(prefix), names(named or kernels))
             shown = [*plain, "worker", "worker.python.NAME", "experiment", "shape.DIM", "option.NAME", "config.NAME"]
             raise unknown("key", key, shown)
         for group in ("experiment", "worker"):
@@ -46,6 +49,12 @@ def check(command: str, arguments: Sequence[str], overrides: Sequence[Override],
                 for value in _values(override):
                     _check_group(group, str(value), folders)
     check_sizes(overrides)
+
+
+def _named(kernels: Mapping[str, Kernel], overrides: Sequence[Override]) -> dict[str, Kernel]:
+    """The kernels that are asked for by name."""
+    words = map(str, as_list(last("kernel", overrides)))
+    return {word: kernels[word] for word in words if word in kernels}
 
 
 def check_sizes(overrides: Sequence[Override]) -> None:

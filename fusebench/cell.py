@@ -15,7 +15,7 @@ from fusebench import discovery, hard, machine, modes, provenance
 from fusebench.case_data import SETS, UNSEEN, CaseData
 from fusebench.cases import command
 from fusebench.contract import Cell
-from fusebench.discovery import Kernel
+from fusebench.discovery import UNTIMED, Kernel
 from fusebench.errors import StorageError
 from fusebench.inputs import Stored
 from fusebench.parity.rounding import FLUSHED
@@ -116,21 +116,21 @@ class Trial:
         if self.run.settings.device == "cpu":
             if without_gpu == "unavailable":
                 return "needs an NVIDIA GPU"
-            if case.precision == "tf32":
+            if case.precision == "tf32" and without_gpu != "emulated":
                 return "tf32 is a precision of tensor cores: the CPU has none"
             if without_gpu == "interpreted" and case.dtype == "bfloat16" and "triton" in self.implementation.requires:
                 return "interpreted on the CPU, where Triton computes bfloat16 wrongly"
             flops = max(mathematics.flops(case), mathematics.moved_bytes(case))
             if modes.sums_rows(mathematics, case.mode) and flops > REFERENCE_FLOPS:
                 return f"on a CPU the reference of gradients that sum over all rows takes {flops:.1e} FLOPs many times (at most {REFERENCE_FLOPS:.1e}): try case=odd"
-            if without_gpu == "interpreted" and flops > INTERPRETER_FLOPS:
-                return f"interpreted on the CPU, where {flops:.1e} FLOPs take minutes (at most {INTERPRETER_FLOPS:.1e}): try case=odd"
+            if without_gpu in UNTIMED and flops > INTERPRETER_FLOPS:
+                return f"{without_gpu} on the CPU, where {flops:.1e} FLOPs take minutes (at most {INTERPRETER_FLOPS:.1e}): try case=odd"
         return None
 
     @property
     def interpreted(self) -> bool:
-        """Whether it runs in Triton's interpreter, which is never timed."""
-        return self.run.settings.device == "cpu" and self.implementation.without_gpu == "interpreted"
+        """Whether it runs in Triton's interpreter or in the emulator, which are never timed."""
+        return bool(self.implementation.untimed(self.run.settings.device))
 
     @contextlib.contextmanager
     def recording_failures(self, pool: Any) -> Iterator[None]:
@@ -315,7 +315,7 @@ def run_cell(trial: Trial, rates: yardstick.Rates | None, built: Callable[[Trial
         return
     if trial.interpreted:  # the interpreter takes seconds a call, and has no state from call to call
         if time_s:
-            trial.end("skipped", "interpreted on the CPU: right, but never timed")
+            trial.end("skipped", f"{trial.implementation.without_gpu} on the CPU: right, but never timed")
         return
     if trial.repeat() and time_s and (timing := trial.time()):
         trial.record = rated(with_timing(trial.record, timing), rates)

@@ -27,7 +27,8 @@ from fusebench.errors import UsageError
 from fusebench.kernel_file import are_names, are_values, is_name, maps
 
 HOME = Path(__file__).resolve().parent.parent / "implementations"
-WITHOUT_GPU = ("timed", "interpreted", "unavailable")
+WITHOUT_GPU = ("timed", "interpreted", "emulated", "unavailable")
+UNTIMED = ("interpreted", "emulated")  # without a GPU: parity only
 CONSTANTS = (  # of the contract, read as literals
     "BACKEND", "VARIANTS", "REQUIRES", "IN_PLACE", "COMPUTES", "TUNABLES", "FUSED", "WITHOUT_GPU", "EXPECT", "BACKWARD",
 )  # fmt: skip
@@ -87,6 +88,10 @@ class Implementation:
         if device == "cpu" and self.without_gpu == "unavailable":
             return "needs an NVIDIA GPU"
         return self.missing()
+
+    def untimed(self, device: str) -> str:
+        """In a word, why it is judged and never timed with `device` "cpu" or "cuda", or ""."""
+        return self.without_gpu if device == "cpu" and self.without_gpu in UNTIMED else ""
 
 
 @dataclass(frozen=True)

@@ -9,21 +9,45 @@ meaning. What is added or has new parameters is a new version; tests/test_replay
     3   Launcher.returning; TritonLauncher
 
     Program(file, name, defines=())         one kernel of a .cu file
-    Launcher(program, grid, block, …)       it, ready to be queued on Torch's current stream (backends/cuda.py)
+    Launcher(program, grid, block, …)       it, ready to be queued on Torch's current stream (backends/cuda.py), or, where Torch has no
+                                            GPU, to run on CPU tensors (emulator/launcher.py)
     TritonLauncher(queue, grid)             the same for a Triton kernel (backends/triton_launcher.py)
     triton_call(*arguments, kernel=, …)     a Triton kernel in JAX (backends/jax_triton.py)
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from fusebench.backends.cuda import Launcher, Program
+from fusebench.backends import cuda
+from fusebench.backends.cuda import Program
 from fusebench.backends.triton_launcher import TritonLauncher
 
 __all__ = ["VERSION", "Launcher", "Program", "TritonLauncher", "triton_call"]
 
 VERSION = 3
+
+
+class Launcher(cuda.Launcher):
+    """`backends.cuda.Launcher`; where Torch has no GPU, the emulator's, which has the same methods."""
+
+    def __new__(
+        cls,
+        program: Program,
+        grid: Any,
+        block: int,
+        shared_memory: int = 0,
+        boxes: Sequence[tuple[int, ...]] = (),
+        dtypes: Sequence[str] = (),
+    ) -> Any:
+        import torch
+
+        if torch.cuda.is_available():
+            return super().__new__(cls)
+        from fusebench.emulator import launcher
+
+        return launcher.Launcher(program, grid, block, shared_memory, boxes, dtypes)
 
 
 def triton_call(*arguments: Any, **options: Any) -> Any:

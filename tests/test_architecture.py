@@ -13,7 +13,7 @@ FUSEBENCH = Path(__file__).resolve().parents[1] / "fusebench"
 # from the ground up; a room is a folder or a module
 FLOORS = (
     ("errors", "contract", "dtypes", "memory", "atomic"),
-    ("backends", "machine", "launchers", "data"),
+    ("backends", "machine", "launchers", "data", "emulator"),
     (
         "discovery",
         "kernel_file",

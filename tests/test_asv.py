@@ -54,7 +54,7 @@ def test_every_kernel_is_a_class_and_its_first_eight_lines_are_one_of_each_frame
     assert found["benchmarks.Softmax.track_latency"]["params"][1] == ["'published/float32'", "'odd/float32'"]
     assert (lola["type"], lola["unit"], lola["version"]) == ("time", "seconds", "1")  # or the history is thrown away
     assert lola["code"].startswith("class Lola:\n    lola: the time of a call, ")
-    assert "n/a  needs an NVIDIA GPU: cuda of lola" in lola["code"], "which asv's pages show"
+    assert "implementation=: cuda, jax_triton, triton of lola" in lola["code"], "which asv's pages show"
 
 
 def test_a_kernel_outside_the_repository_joins_by_its_folder_alone(tmp_path):
@@ -142,11 +142,9 @@ def test_a_wrong_word_is_answered_by_one_line(called, arguments, said):
 
 def test_what_has_no_figure_here_is_said_before_asv_runs(called, monkeypatch):
     monkeypatch.setattr(discovery, "HOME", HOME)
-    code, asked, _, told = called("kernel=softmax", "implementation=[cuda,liger]")
+    code, asked, _, told = called("kernel=softmax", "implementation=liger")
     assert (code, asked) == (2, [])
-    assert (
-        told == "fusebench: nothing of that has a figure on this machine: needs an NVIDIA GPU: cuda, liger of softmax\n"
-    )
+    assert told == "fusebench: nothing of that has a figure on this machine: needs an NVIDIA GPU: liger of softmax\n"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for it")

@@ -260,7 +260,7 @@ def test_what_a_file_may_leave_out(tmp_path):
     [
         ('VARIANTS = {"default": ()}\n', "it.py sets no BACKEND"), ('BACKEND = "torch"\n', "it.py sets no VARIANTS"),
         (PROGRAM + 'BACKEND = "tensorflow"\n', "it.py is no implementation: BACKEND is 'tensorflow', not one of jax, numpy, torch"),
-        (PROGRAM + 'WITHOUT_GPU = "no"\n', "it.py is no implementation: WITHOUT_GPU is 'no', not one of timed, interpreted, unavailable"),
+        (PROGRAM + 'WITHOUT_GPU = "no"\n', "it.py is no implementation: WITHOUT_GPU is 'no', not one of timed, interpreted, emulated, unavailable"),
         (PROGRAM + "VARIANTS = {}\n", 'VARIANTS must map each variant to a tuple of points, such as {"default": ("product",)}'),
         (PROGRAM + 'VARIANTS = {"a": "bc"}\n', "VARIANTS must map each variant"), (PROGRAM + 'REQUIRES = {"a": ""}\n', "REQUIRES must map modules to packages"),
         (PROGRAM + 'IN_PLACE = {("default", "other"): ("x",)}\n', "IN_PLACE must map variants"), (PROGRAM + 'IN_PLACE = {(): ("x",)}\n', "IN_PLACE must map variants"),

@@ -337,7 +337,7 @@ def test_the_worker_of_the_yardsticks_starts_with_the_others(tmp_path):
     assert not [e for e in pool.events if e[1] == "torch"], "parity needs no yardsticks"
     pool = Pool()
     this = Run(discovery.find_kernels([discovery.HOME]), [discovery.HOME], tmp_path / "none", Settings(plan=PLAN))
-    (record,) = run(this, [Cell(make_case(this.kernels["launch"], "odd"), "cuda", "default")], pool)
+    (record,) = run(this, [Cell(make_case(this.kernels["softmax"], "odd"), "liger", "default")], pool)
     assert record.status == "skipped" and not pool.events, "nothing runs, so nothing starts"
 
 

@@ -233,6 +233,7 @@ def test_what_is_interpreted_is_skipped_and_starts_no_worker(monkeypatch):
 
     class Trial:
         interpreted = True
+        implementation = SimpleNamespace(without_gpu="interpreted")
 
         def __init__(self, this, cell):
             self.end = lambda *words: ended.append(words)
@@ -246,7 +247,7 @@ def test_what_is_interpreted_is_skipped_and_starts_no_worker(monkeypatch):
     monkeypatch.setattr(run, "Trial", Trial)
     pool = SimpleNamespace(get=lambda *_: pytest.fail("a worker was started"))
     run.built(None, pool, None, None, lambda trial: pytest.fail("it was traced"))
-    assert ended == [("skipped", "interpreted on the CPU: its time is the interpreter's")]
+    assert ended == [("skipped", "interpreted on the CPU: its time is none of a GPU's")]
 
 
 def test_lines_are_noted_within_it_alone():

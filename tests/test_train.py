@@ -254,8 +254,8 @@ def test_a_tenth_of_the_rows_is_held_out_in_whole_batches(rows, batch, expected)
         (["dlrm", "implementation=flax", "steps=1", "rows=5"], "rows= is of the synthetic set"),
         (["dlrm", "implementation=flax", "steps=1", "resume=true"], "resume=true"),
         (["dlrm", "implementation=flax", "steps=1", "checkpoint_every=0"], "checkpoint_every is '0'"),
-        (["dlrm", "implementation=triton", "steps=1"], "runs in Triton's interpreter without a GPU"),
-        (["dlrm", "implementation=cuda", "steps=1"], "implementation=cuda: needs an NVIDIA GPU"),
+        (["dlrm", "implementation=triton", "steps=1"], "implementation=triton is interpreted without a GPU"),
+        (["dlrm", "implementation=cuda", "steps=1"], "implementation=cuda is emulated without a GPU"),
         (["dlrm", "implementation=flax", "steps=1", "data=nosuch.parquet"], "nosuch.parquet: there is no such file"),
     ],
 )  # fmt: skip

@@ -116,7 +116,10 @@ def _ptx(path: Path, arch: str, name: str, defines: list[str]) -> str:
     ]
     error, *_ = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
     if error != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        raise CompileError(f"{path.name} does not compile to PTX for {arch} ({error.name})")
+        _, size = nvrtc.nvrtcGetProgramLogSize(program)
+        log = b" " * size  # which is written into
+        nvrtc.nvrtcGetProgramLog(program, log)
+        raise _refused(log.rstrip(b"\0 ").decode(), error.name, path, arch)
     _, size = nvrtc.nvrtcGetPTXSize(program)
     buffer = b" " * size  # which is written into
     nvrtc.nvrtcGetPTX(program, buffer)
@@ -294,14 +297,19 @@ def _compile(path: Path, arch: str, names: list[str], defines: list[str], lines:
         source = Source(path.read_text(encoding="utf-8"), "c++", options)
         compiled = source.compile("cubin", name_expressions=tuple(names))
     except Exception as error:  # cuda-core's own classes differ from version to version
-        missing = re.search(r'(?:could not|cannot) open source file "([^"]+)"', str(error))
-        hint = f"\n{missing[1]} was not found: pip install {PACKAGES}, or set CUDA_HOME" if missing else ""
-        if "NotFound" in type(error).__name__:
-            hint = "\nNVRTC itself was not found: pip install nvidia-cuda-nvrtc"
-        first = next((line for line in str(error).splitlines() if ": error:" in line), type(error).__name__)
-        raise CompileError(f"{first.strip()} ({path.name} for {arch})\n{error}{hint}") from error
+        lost = "NotFound" in type(error).__name__
+        said = f"{error}\nNVRTC itself was not found: pip install nvidia-cuda-nvrtc" if lost else str(error)
+        raise _refused(said, type(error).__name__, path, arch) from error
     symbols = {k: v.decode() if isinstance(v, bytes) else v for k, v in compiled.symbol_mapping.items()}
     return Cubin(bytes(compiled.code), symbols)
+
+
+def _refused(log: str, error: str, path: Path, arch: str) -> CompileError:
+    """What is raised for the log of a compilation: its first error, or what `error` is called, comes first."""
+    missing = re.search(r'(?:could not|cannot) open source file "([^"]+)"', log)
+    hint = f"\n{missing[1]} was not found: pip install {PACKAGES}, or set CUDA_HOME" if missing else ""
+    first = next((line for line in log.splitlines() if re.search(r": (catastrophic )?error:", line)), error)
+    return CompileError(f"{first.strip()} ({path.name} for {arch})\n{log}{hint}")
 
 
 def header_folders() -> list[Path]:

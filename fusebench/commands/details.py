@@ -45,7 +45,7 @@ def describe(kernel: Kernel, device: str) -> dict[str, Any]:
                 "backend": i.backend,
                 "computes": i.computes,
                 "unavailable": i.unavailable(device),
-                "interpreted": device == "cpu" and i.without_gpu == "interpreted",
+                "untimed": i.untimed(device),
                 "variants": {
                     variant: {
                         "points": list(points),
@@ -91,7 +91,7 @@ def show(name: str, described: Mapping[str, Any]) -> None:
     rows: list[tuple[str, str, str]] = []
     tunables: dict[str, list[str]] = {}
     for implementation, own in described["implementations"].items():
-        here = own["unavailable"] or ("interpreted: parity only" if own["interpreted"] else "yes")
+        here = own["unavailable"] or (f"{own['untimed']}: parity only" if own["untimed"] else "yes")
         for variant, declared in own["variants"].items():
             label = implementation if variant == "default" else f"{implementation}:{variant}"
             rows.append((label, ", ".join(declared["points"]), escape(here)))

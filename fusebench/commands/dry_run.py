@@ -46,8 +46,8 @@ def show_pairs(
         fates = [_fate(this, cell) for this, cell in zip(runs, pair, strict=True)]
         name = " | ".join(dict.fromkeys(f"{cell.case.kernel} {cell.case.id} {_name(cell)}" for cell in pair))
         reasons = [f"side {side}: {fate}" for side, fate in zip("AB", fates, strict=True) if fate not in (RUNS, PARITY)]
-        interpreted = ["interpreted on the CPU, never timed"] * (PARITY in fates)
-        found.append((name, "; ".join(reasons or interpreted) or RUNS))
+        untimed = ["interpreted or emulated on the CPU, never timed"] * (PARITY in fates)
+        found.append((name, "; ".join(reasons or untimed) or RUNS))
     _together(found)
     _count([fate for _, fate in found], "comparison")
 

@@ -85,7 +85,7 @@ def _print(kernels: Mapping[str, Kernel], device: str) -> None:
     rows = [headings]
     for name, kernel in kernels.items():
         for i in kernel.implementations.values():
-            here = "interpreted: parity only" if device == "cpu" and i.without_gpu == "interpreted" else "yes"
+            here = f"{i.untimed(device)}: parity only" if i.untimed(device) else "yes"
             rows.append((name, i.name, ", ".join(i.variants), i.unavailable(device) or here))
     columns = [list(column) for column in zip(*rows, strict=True)]
     widths = [max(map(len, column)) for column in columns]

@@ -233,7 +233,7 @@ def _one_pair(
 def _refusal(sides: Sequence[Side], match: Match, place: int, trial: Trial, data: _Inputs) -> tuple[str, str] | None:
     """Status and reason of a side that can run but not be compared."""
     if trial.interpreted:
-        return "skipped", "interpreted on the CPU: never timed"
+        return "skipped", f"{trial.implementation.without_gpu} on the CPU: never timed"
     if reason := data.differ(sides, match.cells):
         return "skipped", reason
     for pair in match.pairs.values():  # every pair imports the files anew

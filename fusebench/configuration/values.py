@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fusebench import machine
+from fusebench.emulator.device import emulated
 from fusebench.errors import UsageError, unknown
 from fusebench.settings import Settings
 from fusebench.timing.plan import Plan
@@ -29,6 +30,8 @@ def settings(chosen: Mapping[str, Any]) -> Settings:
         if not 0 < chosen.get(key, 1) < math.inf:
             raise UsageError(f"{key} is {chosen[key]!r}: expected a number of seconds above 0")
     threads, device = check_threads(chosen["threads"]), resolve_device(chosen["device"])
+    if device == "cpu":
+        check_emulated()
     worker = chosen["worker"]
     more = {"hard": chosen["inputs"] is None}
     more |= {} if chosen["rows_seed"] is None else {"rows_seed": chosen["rows_seed"]}
@@ -43,6 +46,14 @@ def settings(chosen: Mapping[str, Any]) -> Settings:
         compile_timeout_s=chosen.get("compile_timeout_s"),
         **more,
     )
+
+
+def check_emulated() -> None:
+    """Raises UsageError where the environment names no device that can be emulated."""
+    try:
+        emulated()
+    except ValueError as error:
+        raise UsageError(str(error)) from error
 
 
 def plan(chosen: Mapping[str, Any], device: str) -> Plan:

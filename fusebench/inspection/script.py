@@ -5,7 +5,7 @@ call, compares its outputs with the float64 reference in reference.npz, and prin
 
 It needs NumPy and the kernel's framework: torch or jax, triton, for CUDA C++ cuda-core.
 `implementations/` has the kernel's own sources, `harness/` what launches them and draws the inputs. On a machine without a
-GPU Triton interprets its kernels. Exit code: 0, or 1 where an output is farther from the reference than its error budget.
+GPU Triton interprets its kernels, and those of CUDA are emulated, which needs ml_dtypes as well. Exit code: 0, or 1 where an output is farther from the reference than its error budget.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 HERE = Path(__file__).resolve().parent
+UNTIMED = {"interpreted": "in Triton's interpreter", "emulated": "in the emulator"}  # on a CPU
 WARM_UP, SECONDS = 3, 0.5  # calls that are not timed; how long others are, at the most
 
 
@@ -62,9 +63,9 @@ def main() -> int:
         np.savez(asked.save, *outputs)
     print(f"{cell['kernel']} {cell['case']['id']} {cell['label']} on {device.name}" + (f", {config}" if config else ""))
     good = compared(cell, outputs)
-    interpreted = asked.device == "cpu" and cell["without_gpu"] == "interpreted"
-    print(f"first call {first_s:.3g} s" + (", in Triton's interpreter: no time of the kernel" if interpreted else ""))
-    if not interpreted:
+    untimed = UNTIMED.get(cell["without_gpu"], "") if asked.device == "cpu" else ""
+    print(f"first call {first_s:.3g} s" + (f", {untimed}: no time of the kernel" if untimed else ""))
+    if not untimed:
         calls = [fresh() for _ in range(asked.calls if cell["in_place"] else 1)]
         print(timed(framework, call, calls, asked.calls))
     return 0 if good else 1
@@ -94,7 +95,10 @@ def loaded(cell: dict[str, Any], framework: Any) -> tuple[Any, Any, Any]:
     """The implementation's module, the case and the device, as the implementation sees them."""
     contract = importlib.import_module("harness.contract")
     module = importlib.import_module(f"implementations.{cell['kernel']}.{cell['implementation']}")
-    return module, contract.Case(**cell["case"]), contract.Device(*framework.device())
+    device = contract.Device(*framework.device())
+    if device.type == "cpu" and cell["without_gpu"] == "emulated":
+        device = importlib.import_module("harness.emulator.device").emulated()
+    return module, contract.Case(**cell["case"]), device
 
 
 def chosen_config(cell: dict[str, Any], module: Any, case: Any, device: Any) -> dict[str, Any] | None:

@@ -37,8 +37,9 @@ HARNESS = (
     "backends/parameters.py",
     "backends/tensor_maps.py",
     "backends/triton_launcher.py",
+    *(f"emulator/{file.name}" for file in sorted((ROOT / "emulator").glob("*.py"))),
 )
-_OURS = re.compile(r"\bfusebench\.(?=launchers|backends|contract|drawing)")
+_OURS = re.compile(r"\bfusebench\.(?=launchers|backends|contract|drawing|emulator)")
 
 
 @dataclass

@@ -118,7 +118,7 @@ def built(
     with trial.recording_failures(pool):
         if trial.can_run():
             if trial.interpreted:
-                trial.end("skipped", "interpreted on the CPU: its time is the interpreter's")
+                trial.end("skipped", f"{trial.implementation.without_gpu} on the CPU: its time is none of a GPU's")
                 return trial
             with this.clock.during("start_up"):
                 worker = pool.get(*trial.worker_key)

@@ -24,7 +24,9 @@ SHOWN_FIRST = ("torch_eager", "triton", "torch_compile", "flax", "cuda", "jax_tr
 
 
 # why a cell stays away from a CPU where no words ask for it: a run of all kernels is to end within two minutes on two cores
-NOT_TIMED = "interpreted on the CPU, never timed: its parity is tracked where it is asked for, with implementation="
+NOT_TIMED = (
+    "interpreted or emulated on the CPU, never timed: its parity is tracked where it is asked for, with implementation="
+)
 NOT_LIGHT = "a case of many FLOPs is tracked on a CPU where it is asked for, with case="
 NOT_FIRST = (
     "of an implementation one variant is tracked on a CPU, others where they are asked for, with implementation="
@@ -76,7 +78,7 @@ def on_this_machine(
         reason = trial.skip_reason() or trial.implementation.missing() or ""
         if not reason and device == "cpu" and cell.id not in asked:
             reason = _stays_away(trial)
-        untimed = "interpreted on the CPU: never timed" if trial.interpreted else ""
+        untimed = f"{trial.implementation.without_gpu} on the CPU: never timed" if trial.interpreted else ""
         found.append(Tracked(cell, (reason or untimed, reason)))
     return found
 

@@ -59,10 +59,10 @@ def start(kernel: Kernel, implementation: str, device: str, precision: str) -> S
     found = kernel.implementations[implementation]
     if reason := found.unavailable(device):
         raise UsageError(f"implementation={implementation}: {reason}")
-    if device == "cpu" and found.without_gpu == "interpreted":
+    if untimed := found.untimed(device):
         raise UsageError(
-            f"implementation={implementation} runs in Triton's interpreter without a GPU, where a step takes minutes: torch_eager, "
-            "torch_compile and flax train on a CPU"
+            f"implementation={implementation} is {untimed} without a GPU, where a step takes minutes: torch_eager, torch_compile and flax "
+            "train on a CPU"
         )
     asked = environment(device, sys.executable, sorted(os.sched_getaffinity(0)))
     os.environ.update(

@@ -112,9 +112,7 @@ def ask_fits(this: Run, pool: Pool, study: Study, search: Search, device: Device
     """Which configs of a study fit, in one message; or why none can. `device` is another than the worker's."""
     trial = Trial(this, study.cell)
     if trial.interpreted and not device:
-        return (
-            "interpreted on the CPU, never timed: tuning needs an NVIDIA GPU; dry_run=true shows how many configs fit"
-        )
+        return f"{trial.implementation.without_gpu} on the CPU, never timed: tuning needs an NVIDIA GPU; dry_run=true shows how many configs fit"
     if refusal := trial.implementation.broken or (trial.skip_reason_anywhere() if device else trial.skip_reason()):
         return refusal
     asked = _question(study, study.space, search.seed, device)

@@ -21,6 +21,7 @@ from fusebench import discovery, inputs, machine, modes, sources
 from fusebench.backends import cuda, triton_interpreter
 from fusebench.contract import DTYPES, Device
 from fusebench.dtypes import numpy_dtype
+from fusebench.emulator.device import emulated
 from fusebench.records.record import Build
 from fusebench.timing import yardstick
 from fusebench.timing.measure import measure
@@ -98,14 +99,15 @@ class Bench:
             module = self.loaded[self.own] = discovery.load_implementation(case.kernel, asked.implementation)
             triton_interpreter.quicken()
             sources.of_module(module.__name__, self.read)  # before anybody edits them
-            reason = getattr(module, "skip", lambda *_: None)(case, variant, self.device)
+            device = self._device_of(found)
+            reason = getattr(module, "skip", lambda *_: None)(case, variant, device)
         if not isinstance(reason, str | None):
             raise outputs.Unfit(f"skip() gave {type(reason).__name__}, expected the reason or None")
         if reason is None and not hasattr(module, "build"):
             raise outputs.Unfit(f"{asked.implementation}.py has no build(case, variant, device)")
         chosen = configs.Choice()
         if reason is None and found.tunables.get(variant):
-            chosen = configs.choose(module, found, case, variant, self.device, asked.config, asked.tuned)
+            chosen = configs.choose(module, found, case, variant, device, asked.config, asked.tuned)
             reason = chosen.refusal
         config = chosen.config
         if reason:
@@ -137,7 +139,7 @@ class Bench:
         interpreted = found.fused and found.without_gpu == "interpreted" and self.device.type == "cpu"
         peak, begin = self.peak(), time.perf_counter()
         with cuda.noting_sources() as compiled:
-            built = module.build(case, variant, self.device, *([config] if found.tunables else []))
+            built = module.build(case, variant, device, *([config] if found.tunables else []))
             made = calls.of(built, case.mode, self.places, self.backend)
             self.call, (self.ring, saved) = made.call, made.on(self.ring, arguments, self.backend)
             output, operators = self.backend.watch(self.call, arguments) if interpreted else (self.call(*arguments), [])
@@ -159,6 +161,12 @@ class Bench:
             prepare_s, compile_s, peak_bytes, written_bytes(output), points, config, chosen.origin, chosen.note, saved
         )
         return protocol.Built(taken, files, made_of)
+
+    def _device_of(self, found: discovery.Implementation) -> Device:
+        """The device that an implementation is asked about: where it is emulated, the one that is emulated."""
+        if found.untimed(self.device.type) != "emulated":
+            return self.device
+        return emulated()
 
     def repeat(self, asked: protocol.RepeatCell) -> protocol.Repeated | protocol.Refused:
         """Runs the cell in hand three times more: twice on the first set, to see whether the output is the same bit for bit, and on

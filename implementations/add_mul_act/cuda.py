@@ -10,7 +10,7 @@ FUSED = True
 VARIANTS = {"default": (), "in_place": ()}
 IN_PLACE = {"in_place": ("x",)}
 REQUIRES = {"cuda.core": "cuda-core"}
-WITHOUT_GPU = "unavailable"
+WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": ("default", "in_place"), "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0"},

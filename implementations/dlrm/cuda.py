@@ -22,7 +22,7 @@ VARIANTS = {
     "naive": ("hidden", "interaction"),
 }
 REQUIRES = {"cuda.core": "cuda-core"}
-WITHOUT_GPU = "unavailable"
+WITHOUT_GPU = "emulated"
 EXPECT = (  # of kernels that other folders have too, which expect the same on all targets
     {"variant": "modulus", "case": "main", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,tensor_core>=1"},

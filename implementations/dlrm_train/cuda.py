@@ -15,7 +15,7 @@ from implementations.dlrm_train import _step
 
 BACKEND = "torch"
 REQUIRES = {"cuda.core": "cuda-core"}
-WITHOUT_GPU = "unavailable"
+WITHOUT_GPU = "emulated"
 FUSED = True
 VARIANTS = {
     "modulus_two_launches": ("cast", "hidden", "interaction", "dz", "dhidden", "dinteraction", "dvectors"),

@@ -16,7 +16,7 @@ FUSED = True
 VARIANTS = {"modulus": (), "naive": (), "improved": (), "deterministic": (), "atomic": ()}
 BACKWARD = {"deterministic": (), "atomic": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
-WITHOUT_GPU = "unavailable"
+WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": "modulus", "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
     {"variant": ("naive", "improved"), "case": "small", "options": {"hashing": "lookup"}, "arch": ("sm_80", "sm_90a", "sm_100a"),

@@ -14,7 +14,7 @@ BACKEND = "torch"
 FUSED = True
 VARIANTS = {"default": ("hidden",)}
 REQUIRES = {"cuda.core": "cuda-core"}
-WITHOUT_GPU = "unavailable"
+WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": "default", "case": "bottom", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},

@@ -9,7 +9,7 @@ BACKEND = "torch"
 FUSED = True
 VARIANTS = {"two_accumulators": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
-WITHOUT_GPU = "unavailable"
+WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": "two_accumulators", "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},

@@ -8,7 +8,7 @@ BACKEND = "torch"
 FUSED = True
 VARIANTS = {"default": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
-WITHOUT_GPU = "unavailable"
+WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": "default", "case": "floor", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip

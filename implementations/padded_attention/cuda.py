@@ -18,7 +18,7 @@ FUSED = True
 VARIANTS = {"flash": ("probabilities",), "whole_row": ("probabilities",)}
 BACKWARD = {"flash": ("probabilities", "dscaled", "output")}
 REQUIRES = {"cuda.core": "cuda-core"}
-WITHOUT_GPU = "unavailable"
+WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": ("flash", "whole_row"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},

@@ -13,7 +13,7 @@ BACKEND = "torch"
 FUSED = True
 VARIANTS = {"row": (), "online": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
-WITHOUT_GPU = "unavailable"
+WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": ("row", "online"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip

@@ -1,0 +1,275 @@
+"""CUDA kernels on a machine without a GPU: the emulator computes what a device computes, and finds what a device may do wrong.
+
+test_parity.py and test_backward.py judge every CUDA implementation in odd sizes; here are those that only Hopper's warpgroups take.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conftest import DEVICE
+
+from fusebench.backends.cuda import CompileError, Program
+from fusebench.cases import make_case
+from fusebench.contract import Cell
+from fusebench.emulator.device import ARCH, emulated
+from fusebench.emulator.launcher import Launcher
+from fusebench.emulator.machine import Fault
+
+pytestmark = pytest.mark.skipif(DEVICE == "cuda", reason="is for machines without a GPU")
+CALLS = 6  # each chooses anew which warps run first, and whether copies are late
+
+
+@pytest.fixture(scope="module")
+def fixtures(request):
+    return request.path.parent / "fixtures" / "emulated"
+
+
+def called(fixtures, file, name, x, shape, *numbers, grid=1, block=256, kind=torch.float32):
+    """The outputs of some calls of a kernel (x, y, numbers)."""
+    launch, found = Launcher(Program(fixtures / file, name), grid, block), []
+    for _ in range(CALLS):
+        y = torch.zeros(shape, dtype=kind)
+        launch(torch.from_numpy(x), y, *numbers)
+        found.append(y.numpy())
+    return found
+
+
+# Operations, against NumPy
+
+
+def signed(values):
+    return np.asarray(values).astype(np.uint32).view(np.int32)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
+def test_integers(fixtures, monkeypatch, arch):
+    monkeypatch.setenv(ARCH, arch)
+    draw = np.random.default_rng(1)
+    a = draw.integers(-(2**31), 2**31, 333).astype(np.int32)
+    b = draw.integers(-(2**31), 2**31, 333).astype(np.int32)
+    a[:8], b[:8] = (0, -1, 1, -(2**31), 7, -7, 2**31 - 1, 5), (1, 1, -(2**31), 3, 32, 31, 0, -2)
+    launch = Launcher(Program(fixtures / "operations.cu", "integers"), 3, 128)
+    y = torch.zeros((333, 16), dtype=torch.int32)
+    launch(torch.from_numpy(a), torch.from_numpy(b), y, 333)
+    wide, other = a.astype(object), b.astype(object)
+    u, v = a.view(np.uint32).astype(object), b.view(np.uint32).astype(object)
+    shift = v & 31
+    both = v << 32 | u
+    quotient = [
+        int(abs(p) // abs(q)) * (1 if (p < 0) == (q < 0) else -1) if q else 0 for p, q in zip(wide, other, strict=True)
+    ]
+    expected = [
+        quotient,
+        [p - d * q if q else 0 for p, q, d in zip(wide, other, quotient, strict=True)],
+        (wide * other) >> 32,
+        [bin(w).count("1") for w in u],
+        [32 - int(w).bit_length() for w in u],
+        [int(f"{w:032b}"[::-1], 2) for w in u],
+        [w >> 32 & 255 | (w >> 8 & 255) << 8 | (w >> 16 & 255) << 16 | (w >> 56) << 24 for w in both],
+        [(q << 32 | p) << s >> 32 & 0xFFFFFFFF for p, q, s in zip(u, v, shift, strict=True)],
+        [(q << 32 | p) >> s & 0xFFFFFFFF for p, q, s in zip(u, v, shift, strict=True)],
+        [p >> s for p, s in zip(wide, shift, strict=True)],
+        [p >> s for p, s in zip(u, shift, strict=True)],
+        np.minimum(a, b),
+        ((u << 32 | v) * (v << 32 | u)) >> 71,
+        (wide & other) ^ (~wide | 0x1234),
+        (wide * other) >> 9,
+        [(w & -w).bit_length() for w in u],
+    ]
+    for number, column in enumerate(expected):
+        np.testing.assert_array_equal(y.numpy()[:, number], signed([int(w) & 0xFFFFFFFF for w in column]), f"{number}")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100"])
+def test_floats(fixtures, monkeypatch, arch):
+    monkeypatch.setenv(ARCH, arch)
+    draw = np.random.default_rng(2)
+    a, b = draw.normal(scale=100, size=(2, 300)).astype(np.float32)
+    a[:7], b[:7] = (np.nan, 1.0, np.inf, 1e30, -1e30, 0.5, -2.5), (1.0, np.nan, 2.0, -1e30, 1.0, -0.0, np.nan)
+    launch = Launcher(Program(fixtures / "operations.cu", "floats"), 3, 128)
+    y = torch.zeros((300, 12))
+    launch(torch.from_numpy(a), torch.from_numpy(b), y, 300)
+    with np.errstate(all="ignore"):
+        limits = np.iinfo(np.int32)
+        whole = [np.clip(np.nan_to_num(f(a.astype(float)), nan=0), limits.min, limits.max) for f in (np.trunc, np.rint)]
+        down = a.astype(float) + b
+        below = down.astype(np.float32)
+        below = np.where(below > down, np.nextafter(below, np.float32(-np.inf)), below)
+        expected = [
+            (a.astype(float) * b - a), np.fmin(a, b), np.fmax(a, b), a / b, np.sqrt(np.abs(a)), *whole, np.rint(a), a.astype(np.float16),
+            np.copysign(a, b), below, np.where(a < b, 1, np.where(a >= b, 2, 3)),
+        ]  # fmt: skip
+        expected = [np.asarray(e).astype(np.float32) for e in expected]
+    for number, column in enumerate(expected):
+        np.testing.assert_array_equal(y.numpy()[:, number], column, f"{number}")
+
+
+def test_lanes_of_a_warp(fixtures):
+    x = np.random.default_rng(3).integers(0, 100, 96).astype(np.int32)
+    (y, *_) = called(fixtures, "operations.cu", "lanes", x, (96, 8), block=96, kind=torch.int32)
+    lane, warps = np.arange(32), x.reshape(3, 32)
+    odd = int(np.sum(x & 1))
+    expected = [
+        warps[:, lane ^ 5],
+        warps[:, np.where(lane % 8 >= 3, lane - 3, lane)],
+        warps[:, np.where(lane % 16 < 14, lane + 2, lane)],
+        warps[:, (lane + 1) % 32],
+        np.repeat([[int(sum(int(b) << n for n, b in enumerate(w & 1)))] for w in warps], 32, 1),
+        np.repeat((warps > 90).any(1, keepdims=True) + 2, 32, 1),
+        np.repeat(warps.sum(1, keepdims=True), 32, 1),
+        np.full((3, 32), odd + 1000),
+    ]
+    for number, column in enumerate(expected):
+        np.testing.assert_array_equal(y[:, number], signed(column.reshape(-1)), f"{number}")
+
+
+def test_atomic_operations(fixtures):
+    x = np.random.default_rng(4).integers(0, 1000, 256).astype(np.int32)
+    for y in called(fixtures, "operations.cu", "sums", x, 5, grid=4, block=64, kind=torch.int32):
+        assert y.tolist() == [x.sum(), x.max(), np.bitwise_or.reduce(x), 256, 77]
+
+
+# Faults, each beside a twin without
+
+
+X = np.arange(256, dtype=np.float32)
+
+
+@pytest.mark.parametrize("right", [True, False])
+@pytest.mark.parametrize("name", ["backwards", "rows"])
+def test_a_barrier_that_is_missing_shows(fixtures, name, right):
+    numbers, x, expected = (
+        ((), X, X[::-1]) if name == "backwards" else ((5,), np.outer(range(5), X).astype(np.float32), 10 * X[::-1])
+    )
+    found = called(fixtures, "faults.cu", f"{name}<{str(right).lower()}>", x, 256, *numbers)
+    assert all(np.array_equal(y, expected) for y in found) == right
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_what_is_read_before_it_has_arrived_shows(fixtures, right):
+    found = called(fixtures, "faults.cu", f"copied<{str(right).lower()}>", X, 256, block=64)
+    assert all(np.array_equal(y, X) for y in found) == right
+
+
+def test_blocks_of_a_cluster_that_wait_for_each_other_are_right(fixtures):
+    for y in called(fixtures, "faults.cu", "exchanged<true, true>", X[:128], 128, grid=2, block=64):
+        np.testing.assert_array_equal(y, np.concatenate([X[64:128], X[:64]]))
+
+
+def test_a_block_that_reads_another_too_early_shows(fixtures):
+    found = called(fixtures, "faults.cu", "exchanged<false, true>", X[:128], 128, grid=2, block=64)
+    assert not all(np.array_equal(y, np.concatenate([X[64:128], X[:64]])) for y in found)
+
+
+FAULTS = [
+    ("exchanged<true, false>", 2, "an access to the shared memory of a block that has ended"),
+    ("shifted<100>", 1, "an access of 4 bytes to global memory"),
+    ("shifted_in_block<4>", 1, "an access of 4 bytes at 0x10c of 256 bytes of shared memory"),
+    ("vectors<1>", 1, "an access of 16 bytes at an address that is no multiple of it"),
+    ("lonely<false>", 1, "32 threads wait for ever: 16 for the rest of their warp"),
+    ("divided<false>", 1, "threads wait for ever: 32 at barrier 1"),
+    ("counted<0>", 1, "threads wait for ever: "),
+    ("counted<2>", 1, "more arrivals at the mbarrier 0x0 of block 0 than it awaits"),
+]
+
+
+@pytest.mark.parametrize(("name", "grid", "said"), FAULTS, ids=[name for name, *_ in FAULTS])
+def test_a_fault_is_named_with_its_line(fixtures, name, grid, said):
+    with pytest.raises(Fault, match=rf"faults\.cu:\d+: .*{said}|device\.cuh:\d+: .*{said}"):
+        called(fixtures, "faults.cu", name, X[:128].copy(), 128, grid=grid, block=64)
+
+
+@pytest.mark.parametrize(
+    "name", ["shifted<0>", "shifted_in_block<0>", "vectors<4>", "lonely<true>", "divided<true>", "counted<1>"]
+)
+def test_its_twin_has_none(fixtures, name):
+    expected = {"vectors<4>": np.full(64, X[4] + X[7]), "lonely<true>": X[np.arange(64) ^ 1]}.get(name, X[:64])
+    for y in called(fixtures, "faults.cu", name, X[:128].copy(), 64, block=64):
+        np.testing.assert_array_equal(y, expected)
+
+
+def test_a_tensor_that_is_not_contiguous_is_refused(fixtures):
+    launch = Launcher(Program(fixtures / "faults.cu", "shifted<0>"), 1, 64)
+    with pytest.raises(ValueError, match="argument 0 is not contiguous"):
+        launch(torch.zeros((8, 8)).t(), torch.zeros(64))
+
+
+def test_the_architecture_is_the_environments(monkeypatch):
+    assert emulated().capability == (9, 0)
+    monkeypatch.setenv(ARCH, "sm_80")
+    assert emulated().capability == (8, 0)
+    monkeypatch.setenv(ARCH, "hopper")
+    with pytest.raises(ValueError, match=r"FUSEBENCH_EMULATE=hopper: expected an architecture such as sm_80 or sm_90a"):
+        emulated()
+
+
+def test_an_architecture_that_is_none_ends_the_command(monkeypatch, answered):
+    monkeypatch.setenv(ARCH, "hopper")
+    done = answered("parity", "kernel=softmax", "case=odd", "device=cpu")
+    said = f"fusebench: {ARCH}=hopper: expected an architecture such as sm_80 or sm_90a\n"
+    assert (done.returncode, done.stderr) == (2, said)
+
+
+def test_an_instruction_that_is_not_known_is_named(fixtures):
+    with pytest.raises(ValueError, match=r"^faults\.cu:\d+: the emulator does not know vabsdiff4\.u32\.u32\.u32$"):
+        called(fixtures, "faults.cu", "unusual", X[:64].copy(), 64, block=64)
+
+
+def test_a_program_that_does_not_compile_says_why(tmp_path):
+    file = tmp_path / "bad.cu"
+    file.write_text('extern "C" __global__ void f(float* y) { y[0] = nothing; }')
+    with pytest.raises(
+        CompileError, match=r"^\S*bad\.cu\(1\): error: identifier \"nothing\" is undefined \(bad\.cu for sm_90a\)"
+    ):
+        Launcher(Program(file, "f"), 1, 32)(torch.zeros(1))
+
+
+# Kernels that Hopper alone has
+
+
+HALF, OTHER_HALF, TF32, SINGLE = ("bfloat16", "ieee"), ("float16", "ieee"), ("float32", "tf32"), ("float32", "ieee")
+HOPPER = [
+    (
+        "lola",
+        {"M": 200, "K": 256, "N": 512},
+        {"multirow": (HALF, TF32), "multirow_ws": (TF32,), "two_launches": (OTHER_HALF,)},
+    ),
+    ("splacc", {"M": 136, "K": 192, "N": 320}, {"two_accumulators": (HALF, TF32)}),
+    ("geglu", {"M": 136, "K": 192, "N": 320}, {"two_accumulators": (OTHER_HALF, TF32)}),
+    ("lora_linear", {"M": 136, "K": 256, "N": 320, "R": 16}, {"two_launches": (HALF, TF32)}),
+    ("padded_attention", {"B": 1, "H": 2, "T": 200, "D": 64}, {"flash": (HALF, TF32)}),
+    ("padded_softmax_v", {"T": 200, "D": 64}, {"cluster": (HALF, SINGLE)}),
+    ("shcsa", {"T": 200, "C": 256, "D": 64}, {"padded_attention": (OTHER_HALF, TF32)}),
+    ("softmax", {"R": 3, "C": 9000}, {"cluster": (HALF, SINGLE), "persistent": (SINGLE,)}),
+    ("fused_mlp", "bottom_small", {"default": (HALF, SINGLE, TF32)}),
+]
+CELLS = [(name, sizes, v, *d) for name, sizes, variants in HOPPER for v, dtypes in variants.items() for d in dtypes]
+
+
+@pytest.mark.parametrize(("name", "sizes", "variant", "dtype", "precision"), CELLS)
+def test_a_kernel_of_warpgroups_and_clusters_is_right(run_cells, kernels, name, sizes, variant, dtype, precision):
+    (record,) = run_cells([Cell(make_case(kernels[name], sizes, dtype, precision), "cuda", variant)])
+    assert record.status == "ok", record.reason
+
+
+CONFIGS = [
+    ("lora_linear", {"M": 136, "K": 128, "N": 392, "R": 17}, "two_launches", "bfloat16", "ieee", {"up_BLOCK_N": 192, "up_CLUSTER": 1}),
+    ("lola", {"M": 136, "K": 128, "N": 392}, "multirow_ws", "float32", "tf32", {"BLOCK_N": 192, "CLUSTER": 1, "num_stages": 3}),
+    ("lola", {"M": 136, "K": 128, "N": 392}, "two_launches", "float16", "ieee", {"BLOCK_N": 192, "CLUSTER": 1}),
+    ("lola", {"M": 264, "K": 128, "N": 392}, "multirow", "bfloat16", "ieee", {"BLOCK_N": 256, "CLUSTER": 2}),
+    ("shcsa", {"T": 333, "C": 101, "D": 40}, "padded_attention", "float32", "ieee", {"dense_SPLIT": 4, "attention_SPLIT": 4}),
+    ("shcsa", {"T": 150, "C": 20, "D": 40}, "padded_attention", "float32", "ieee", {"dense_SPLIT": 8, "attention_SPLIT": 2}),
+    ("shcsa", {"T": 150, "C": 36, "D": 40}, "padded_attention", "bfloat16", "ieee", {"attention_SPLIT": 8}),
+    ("shcsa", {"T": 256, "C": 512, "D": 64}, "padded_attention", "bfloat16", "ieee", {"dense_SPLIT": 4, "attention_SPLIT": 2}),
+    ("padded_softmax_v", {"T": 150, "D": 40}, "cluster", "float16", "ieee", {"CLUSTER": 8}),
+    ("softmax", {"R": 3, "C": 9000}, "cluster", "float32", "ieee", {"CLUSTER": 4, "num_warps": 32}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "sizes", "variant", "dtype", "precision", "config"), CONFIGS)
+def test_a_config_for_larger_cards_is_right(run_cells, kernels, name, sizes, variant, dtype, precision, config):
+    """What the emulated device has too few multiprocessors to choose."""
+    (record,) = run_cells([Cell(make_case(kernels[name], sizes, dtype, precision), "cuda", variant, config=config)])
+    assert record.status == "ok", record.reason

@@ -130,7 +130,7 @@ def test_values_without_an_instance_are_refused(name):
 ("interaction", ("main", "float32"), "default", {"BLOCK_K": 24}, "BLOCK_K is 24: there are instances for 16, 32, 64, 128"),
         ("shcsa", ("wide", "bfloat16"), "padded_attention", {"dense_num_stages": 99}, "dense: a block takes .* bytes of shared memory"),
         ("shcsa", ("wide", "bfloat16"), "padded_attention", {"dense_SPLIT": 16}, "dense: KERNEL=warpgroup has tiles .* SPLIT 1, 2, 4, 8"),
-        ("shcsa", ("wide", "float32"), "padded_attention", {"dense_SPLIT": 2}, "dense: SPLIT is 2: it is KERNEL=warpgroup's"),
+        ("shcsa", ("wide", "float32"), "padded_attention", {"dense_SPLIT": 3}, "dense: SPLIT is 3: KERNEL=warpgroup and simt share K, in 2, 4 or 8"),
         ("shcsa", ("wide", "bfloat16"), "padded_attention", {"dense_num_stages": 2}, "num_stages is 2: the sums of other blocks take the place of 3"),
         ("shcsa", ("published", "bfloat16"), "padded_attention", {"attention_BLOCK_M": 128, "attention_WARPS_M": 8, "attention_BLOCK_N": 64, "attention_SPLIT": 8}, "are 49152 bytes, whose place 57344 of other"),
         ("add_relu", ("small", "float32"), "default", {"num_warps": 33}, "num_warps is 33: there are instances for 1 to 32"),

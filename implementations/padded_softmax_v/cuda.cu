@@ -12,7 +12,7 @@
 // replaced by -inf, whatever they are, and vectors that are hidden altogether are not read. Long rows begin first.
 // Rows of v are `pitch` elements apart. ALIGNED: rows of v begin at multiples of 16 bytes and hold whole vectors. WHOLE: so do
 // those of att.
-#include "_shared/cuda/flash.cuh"
+#include "_shared/cuda/flash_cluster.cuh"
 
 template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, int WN, int KEYS, int STAGES>
 __global__ void __launch_bounds__(WN * 32, 1)
@@ -94,44 +94,6 @@ __global__ void __launch_bounds__(WN * 32, 1)
 }
 
 #if __CUDA_ARCH__ >= 900
-// What some of the tokens make of four columns of a row.
-struct Partial {
-    float maximum, total;
-    Vector<float> sums;
-};
-
-// Parts 0 … COUNT - 1 put together, all of which are asked for before the first is used.
-template <int COUNT, typename Of>
-__device__ __forceinline__ Partial merge(Of part) {
-    Partial parts[COUNT], all = {LOWEST, 0.0f, {}};
-#pragma unroll
-    for (int n = 0; n < COUNT; ++n) parts[n] = part(n);
-#pragma unroll
-    for (int n = 0; n < COUNT; ++n) all.maximum = fmaxf(all.maximum, parts[n].maximum);
-#pragma unroll
-    for (int n = 0; n < COUNT; ++n) {
-        float share = exp2_approximate(parts[n].maximum - all.maximum);
-        all.total = fmaf(share, parts[n].total, all.total);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) all.sums.at[e] = fmaf(share, parts[n].sums.at[e], all.sums.at[e]);
-    }
-    return all;
-}
-
-__device__ __forceinline__ float load_in_block(const float* p, unsigned block) {
-    float v;
-    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address_in_block(shared_address(p), block)) : "memory");
-    return v;
-}
-__device__ __forceinline__ Vector<float> load_in_block(const Vector<float>* p, unsigned block) {
-    Vector<float> v;
-    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.at[0]), "=f"(v.at[1]), "=f"(v.at[2]), "=f"(v.at[3])
-                 : "r"(address_in_block(shared_address(p), block))
-                 : "memory");
-    return v;
-}
-
 // 128 registers a thread, twice as many for the sums of wide rows where weights pass through shared memory.
 __device__ constexpr int cluster_blocks(int warps, bool wide) { return warps < (wide ? 8 : 16) ? (wide ? 8 : 16) / warps : 1; }
 
@@ -140,8 +102,8 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WM* WN * 32, c
     cluster(const T* __restrict__ att, const T* __restrict__ v, const int* __restrict__ n_padd, T* __restrict__ y, long long tokens,
             long long D, long long pitch) {
     using Tile = Attention<T, IEEE, ALIGNED, DP, 1, WM, WN, KEYS>;
-    constexpr int SIZE = Vector<T>::SIZE, THREADS = Tile::THREADS, BM = Tile::BM, BN = Tile::BN, OUT = Tile::OUT;
-    constexpr int STAGE = Tile::TOKENS_BYTES, ALL = STAGES * STAGE, MERGE = WN * BM * (OUT + 2) * 4;
+    constexpr int SIZE = Vector<T>::SIZE, THREADS = Tile::THREADS, BM = Tile::BM, BN = Tile::BN;
+    constexpr int STAGE = Tile::TOKENS_BYTES, ALL = STAGES * STAGE, MERGE = CLUSTER_MERGE<Tile, WN>;
     extern __shared__ __align__(128) unsigned char memory[];
     unsigned char* stages = memory + Tile::ROWS_BYTES;
     float* weights = reinterpret_cast<float*>(stages + (ALL > MERGE ? ALL : MERGE));
@@ -174,44 +136,6 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WM* WN * 32, c
     };
     scores_mainloop<WHOLE, false, KEYS, STAGES, CLUSTER>(tile, at, att, tokens, rank, stages, weights, load);
 
-    // First the block's warps, each of which has a slot, then the cluster's blocks, each of which finishes a share of the rows.
-    float* sums = reinterpret_cast<float*>(stages);  // (WN, BM, OUT)
-    float* maxima = sums + WN * BM * OUT;            // (WN, BM)
-    float* totals = maxima + WN * BM;                // (WN, BM)
-    float* block = reinterpret_cast<float*>(memory);  // (2, BM): the block's maxima and totals, whose sums are in slot 0
-    constexpr int QUARTERS = DP / 4;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-        int r = tile.key / KEYS * BM + tile.row + h * 8 + tile.g;
-        float total = lane_reduce<false, 4>(tile.total[0][h]);
-        if (tile.t == 0) maxima[r] = tile.highest[0][h], totals[r] = total;
-#pragma unroll
-        for (int f = 0; f < DP / 8; ++f)
-            *reinterpret_cast<float2*>(sums + r * OUT + f * 8 + 2 * tile.t) = make_float2(tile.acc[0][f][2 * h], tile.acc[0][f][2 * h + 1]);
-    }
-    __syncthreads();
-    for (int i = threadIdx.x; i < BM * QUARTERS; i += THREADS) {
-        int r = i / QUARTERS, d = i % QUARTERS * 4;
-        auto* slot = reinterpret_cast<Vector<float>*>(sums + r * OUT + d);
-        Partial all = merge<WN>([&](int n) { return Partial{maxima[n * BM + r], totals[n * BM + r], slot[n * BM * OUT / 4]}; });
-        *slot = all.sums;
-        if (d == 0) block[r] = all.maximum, block[BM + r] = all.total;
-    }
-    cluster_arrive();
-    cluster_wait();
-    for (int i = rank * (BM * QUARTERS / CLUSTER) + threadIdx.x; i < (rank + 1) * (BM * QUARTERS / CLUSTER); i += THREADS) {
-        int r = i / QUARTERS, d = i % QUARTERS * 4;
-        Partial all = merge<CLUSTER>([&](int n) {
-            return Partial{load_in_block(block + r, n), load_in_block(block + BM + r, n),
-                           load_in_block(reinterpret_cast<const Vector<float>*>(sums + r * OUT + d), n)};
-        });
-        if (at.first + r >= tokens) continue;
-#pragma unroll
-        for (int e = 0; e < 4; ++e)
-            if (d + e < D)
-                y[(at.first + r) * D + d + e] = from_float<T>(at.first + r < at.begin ? 0.0f : all.sums.at[e] / all.total);
-    }
-    cluster_arrive();  // no block ends before all have read
-    cluster_wait();
+    cluster_epilogue<CLUSTER, DP, WN, KEYS>(tile, y, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages);
 }
 #endif

@@ -14,7 +14,7 @@ BACKEND = "torch"
 FUSED = True
 VARIANTS = {"cluster": ("probabilities",), "flash": ("probabilities",), "whole_row": ("probabilities",)}
 REQUIRES = {"cuda.core": "cuda-core"}
-WITHOUT_GPU = "unavailable"
+WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": ("flash", "whole_row"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
@@ -77,9 +77,9 @@ def fits(case, variant, device, config):
         return attention.scores_fit(case, device, config)
     shape = {"rows": (16,), "tokens": 64 // case.itemsize}
     if variant == "cluster":
-        reason = not_one_of("CLUSTER", config["CLUSTER"], (1, 2, 4, 8))
+        reason = not_one_of("CLUSTER", config["CLUSTER"], attention.CLUSTERS)
         return reason or attention.fits(
-            case, device, config, tensors=1, beside=lambda tile: merge_bytes(tile, case), **shape
+            case, device, config, tensors=1, beside=lambda tile: attention.cluster_merge(tile, case, 1), **shape
         )
     return attention.fits(case, device, config, tensors=1, beside=lambda tile: scores_bytes(tile, case), **shape)
 
@@ -90,12 +90,6 @@ def scores_bytes(tile, case):
     return -(-T // tile.tokens) * tile.tokens * 16 * case.itemsize
 
 
-def merge_bytes(tile, case):
-    """Shared memory in which blocks put their results together, beyond a tile's own, which has it for several warps alone."""
-    merge = tile.rows * (attention.padded(case.sizes["D"]) + 6) * 4
-    return max(0, merge - tile.STAGES * tile.tokens * tile.pitch(case)) if tile.WN == 1 else 0
-
-
 def launches(case, variant, device, config):
     if variant == "flash":
         return (attention.flash_of_scores(FILE, case, config),)
@@ -103,7 +97,10 @@ def launches(case, variant, device, config):
     head, dtypes = (*attention.head(case), rows_are_aligned(case, T)), (case.dtype, case.dtype, "int32", case.dtype)
     if variant == "cluster":
         program = instance(FILE, "cluster", *head, config["CLUSTER"], tile.WM, tile.WN, tile.KEYS, tile.STAGES)
-        grid, memory = config["CLUSTER"] * -(-T // tile.rows), tile.memory(case, 1) + merge_bytes(tile, case)
+        grid, memory = (
+            config["CLUSTER"] * -(-T // tile.rows),
+            tile.memory(case, 1) + attention.cluster_merge(tile, case, 1),
+        )
     else:
         program = instance(FILE, "whole_row", *head, tile.WN, tile.KEYS, tile.STAGES)
         grid, memory = -(-T // tile.rows), tile.memory(case, 1) + scores_bytes(tile, case)

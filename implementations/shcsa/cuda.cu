@@ -2,7 +2,9 @@
 //
 //   dense_tensor, dense_simt   qkv (T, 3 D) = x @ W + b on matmul_mma.cuh, on the tensor cores or, in IEEE float32, without them. The
 //                              kernels behind it take q, k and v where they lie, with rows 3 D apart.
+//   dense_simt_split           dense_simt, where the blocks of a cluster share the K of a tile.
 //   dense_warpgroup            the same on Hopper: qkv has few tiles, so blocks share the K of one (hopper/matmul_split.cuh).
+//   flash_cluster              flash by the blocks of a cluster, which share the tokens of a tile of rows (flash_cluster.cuh).
 //   flash_warpgroup            flash on Hopper: few tiles of rows, so blocks share the tokens of one (hopper/flash_split.cuh).
 //   scores                     att (T, T) = q kᵀ / √D in the storage dtype, a tile of 64 × 64 a block. MASKED: -inf where
 //                              hidden; else tiles above the diagonal are left alone.
@@ -10,6 +12,7 @@
 //                              of 16 bytes a thread are held in registers, or, with V = 0, read twice.
 //
 // ALIGNED: rows of q and k begin at multiples of 16 bytes and hold whole vectors. WHOLE: so do those of att.
+#include "_shared/cuda/flash_cluster.cuh"
 #include "_shared/cuda/hopper/flash_split.cuh"
 #include "_shared/cuda/hopper/matmul_split.cuh"
 #include "_shared/cuda/matmul_simt.cuh"
@@ -38,6 +41,13 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 }
 
 #if __CUDA_ARCH__ >= 900
+template <bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    dense_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
+                     long long M, long long K, long long N) {
+    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, Bias<float>(b));
+}
+
 template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     dense_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,

@@ -5,7 +5,7 @@ padded_softmax_v    dense → scores → flash_of_scores                        
 padded_softmax      dense → scores → softmax of what is visible → weights times v      4
 plain_softmax       dense → scores, -inf where hidden → softmax → weights times v      4
 
-On Hopper, where KERNEL=warpgroup, blocks in a cluster share the sums of a tile: SPLIT of them K in dense, or the tokens in flash.
+On Hopper the blocks of a cluster share the sums of a tile: SPLIT of them the tokens in flash, or, but for KERNEL=tensor, K in dense.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from implementations._shared.cuda import attention, flash_split, matmul, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
-from implementations._shared.gpu import is_ieee, rows_are_aligned
+from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 
 BACKEND = "torch"
 FUSED = True
@@ -25,12 +25,13 @@ VARIANTS = {
     "plain_softmax": ("bias", "scaled", "probabilities"),
 }
 REQUIRES = {"cuda.core": "cuda-core"}
-WITHOUT_GPU = "unavailable"
+WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": ("padded_attention", "padded_softmax_v", "padded_softmax", "plain_softmax"), "case": "published", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "padded_attention", "case": ("published", "wide"), "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    {"variant": "padded_attention", "case": "published", "dtype": "float32", "arch": ("sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {  # `values` multiplies weights, or what it makes of scores, with v
     ("padded_attention", "padded_softmax_v", "padded_softmax", "plain_softmax"): {
@@ -50,6 +51,7 @@ TUNABLES = {  # `values` multiplies weights, or what it makes of scores, with v
 
 FILE = Path(__file__).with_suffix(".cu")
 SCORES = attention.AttentionTile(1, 4, 2, 32)  # 64 × 64, as cuda.cu has it
+SHARED = attention.AttentionTile(1, 1, 4, 16)  # of blocks that share the tokens of 16 rows
 LANES, VECTORS = 128, 8  # that hold a row of att in `softmax`, and how many vectors of it each
 
 
@@ -61,18 +63,36 @@ def skip(case, variant, device):
 
 def config(case, variant, device):
     product, head = dense_case(case), one_head(case)
-    dense = matmul_split.config(product, device) or alone(matmul.config(product, device))
+    dense = matmul_split.config(product, device) or dense_config(product, device)
     if variant == "padded_attention":
-        flash = {"KERNEL": "simt" if is_ieee(case) else "tensor", "SPLIT": 1} | attention.flash_config(head, device)
+        flash = flash_config(head, device)
         last = prefixed("attention", flash_split.config(head, device) or flash)
     else:
         last = prefixed("values", attention.scores_config(case, device))
     return prefixed("dense", dense) | last
 
 
-def alone(config):
-    """A config of matmul.py's, whose tiles have no clusters here, of blocks that share nothing."""
-    return {name: value for name, value in config.items() if name != "CLUSTER"} | {"SPLIT": 1}
+def flash_config(case, device):
+    """The config of flash. The tokens of few rows are shared out to small blocks, of which a multiprocessor has two in float32."""
+    kind, T = {"KERNEL": "simt" if is_ieee(case) else "tensor"}, case.sizes["T"]
+    shared = kind | SHARED.config
+    blocks = -(-T // SHARED.rows)
+    splits = (n for n in (4, 2) if n * blocks <= 2 * multiprocessors(device) and n * SHARED.tokens <= T)
+    configs = (shared | {"SPLIT": n} for n in splits)
+    alone = kind | attention.flash_config(case, device) | {"SPLIT": 1}
+    return next((own for own in configs if flash_fits(case, device, own) is None), alone)
+
+
+def dense_config(case, device):
+    """A config of matmul.py's, whose tiles have no clusters here. In IEEE float32 the K of few tiles is shared out to two blocks for each
+    multiprocessor at the most."""
+    own = matmul.config(case, device)
+    M, N = case.size("M", "N")
+    blocks = -(-M // own["BLOCK_M"]) * -(-N // own["BLOCK_N"])
+    own = {name: value for name, value in own.items() if name != "CLUSTER"}
+    splits = (n for n in (4, 2) if n * blocks <= 2 * multiprocessors(device))
+    configs = (own | {"SPLIT": n} for n in splits)
+    return next((c for c in configs if dense_fits(case, device, c) is None), own | {"SPLIT": 1})
 
 
 def fits(case, variant, device, config):
@@ -86,7 +106,16 @@ def fits(case, variant, device, config):
 def dense_fits(case, device, config):
     if config["KERNEL"] == "warpgroup":
         return matmul_split.fits(case, device, config)
-    return matmul.fits(case, device, config) or not_shared(config)
+    if reason := matmul.fits(case, device, config):
+        return reason
+    split = config["SPLIT"]
+    if split == 1:
+        return None
+    if config["KERNEL"] != "simt" or split not in matmul_split.SPLITS:
+        return f"SPLIT is {split}: KERNEL=warpgroup and simt share K, in 2, 4 or 8"
+    if (config["BLOCK_M"], config["BLOCK_N"]) != (64, 64):
+        return "KERNEL=simt: tiles of 64 × 64 share K"
+    return None if device.capability >= (9, 0) else "thread-block clusters need compute capability 9.0"
 
 
 def flash_fits(case, device, config):
@@ -95,12 +124,9 @@ def flash_fits(case, device, config):
     own = "simt" if is_ieee(case) else "tensor"
     if config["KERNEL"] != own:
         return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
-    return attention.flash_fits(case, device, config) or not_shared(config)
-
-
-def not_shared(config):
-    """Why a kernel whose blocks share nothing cannot run a config, or None."""
-    return None if config["SPLIT"] == 1 else f"SPLIT is {config['SPLIT']}: it is KERNEL=warpgroup's"
+    if config["SPLIT"] == 1:
+        return attention.flash_fits(case, device, config)
+    return attention.flash_cluster_fits(case, device, config, config["SPLIT"])
 
 
 def launches(case, variant, device, config):
@@ -109,12 +135,12 @@ def launches(case, variant, device, config):
     if own["KERNEL"] == "warpgroup":
         dense = matmul_split.launch(FILE, "dense", product, own, (*(matmul.operand(case),) * 2, dtype, dtype))
     else:
-        dense = matmul.launch(FILE, "dense", product, device, own, dtypes=(dtype,) * 4)
+        dense = dense_launch(product, device, own)
     if variant == "padded_attention":
         own, head = of_launch("attention", config), one_head(case)
         if own["KERNEL"] == "warpgroup":
             return dense, flash_split.launch(FILE, head, own, (dtype, dtype, "int32", dtype))
-        return dense, attention.flash(FILE, head, own, (dtype, dtype, dtype, "int32", dtype))
+        return dense, attention.flash(FILE, head, own, (dtype, dtype, dtype, "int32", dtype), cluster=own["SPLIT"])
     whole = rows_are_aligned(case, T)
     program = instance(FILE, "scores", *attention.head(case), whole, variant == "plain_softmax")
     memory = (SCORES.rows + SCORES.tokens) * SCORES.pitch(case) + SCORES.rows * (SCORES.tokens + 8) * case.itemsize
@@ -128,6 +154,16 @@ def launches(case, variant, device, config):
     softmax = Launch(program, T, LANES, dtypes=(dtype, "int32", dtype))
     values = attention.flash_of_scores(FILE, case, of_launch("values", config), normalised=True)
     return dense, scores, softmax, values
+
+
+def dense_launch(case, device, config):
+    """The launch of a dense layer whose tiles are matmul.py's."""
+    launch = matmul.launch(FILE, "dense", case, device, config, dtypes=(case.dtype,) * 4)
+    if config["SPLIT"] == 1:
+        return launch
+    aligned, nk = rows_are_aligned(case, *case.size("K", "N")), case.options["w_layout"] == "nk"
+    program = instance(FILE, "dense_simt_split", aligned, nk, config["BLOCK_M"], config["BLOCK_N"], config["SPLIT"])
+    return dataclasses.replace(launch, program=program, grid=launch.grid * config["SPLIT"])
 
 
 def dense_case(case):

@@ -6,10 +6,11 @@ tokens. A kernel with 16 rows a block has no BLOCK_M and WARPS_M.
 
 from dataclasses import dataclass
 
-from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large, unsupported
+from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large, unsupported
 from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 
 LARGEST_D = 128
+CLUSTERS = (1, 2, 4, 8)
 STATIC_BYTES = 2048  # of shared memory at most, beside the dynamic
 
 
@@ -151,12 +152,33 @@ def skip_flash(case, device):
     return None
 
 
-def flash(file, case, config, dtypes=(), kernel="flash"):
-    """The launch of `flash` of `file`, or of another `kernel` on flash_tile: softmax(q kᵀ / √D) v for B H heads."""
+def flash(file, case, config, dtypes=(), kernel="flash", cluster=1):
+    """The launch of `flash` of `file`, or of another `kernel` on flash_tile: softmax(q kᵀ / √D) v for B H heads. Of `flash_cluster` where
+    so many blocks of a cluster share the tokens of a tile."""
     B, H, T = case.size("B", "H", "T")
     tile = tile_of(config)
-    program = instance(file, kernel, *head(case), tile.FM, tile.WM, tile.WN, tile.KEYS, tile.STAGES)
-    return Launch(program, B * H * -(-T // tile.rows), tile.threads, tile.memory(case, 2), dtypes=dtypes)
+    grid, memory = B * H * -(-T // tile.rows), tile.memory(case, 2)
+    if cluster == 1:
+        program = instance(file, kernel, *head(case), tile.FM, tile.WM, tile.WN, tile.KEYS, tile.STAGES)
+        return Launch(program, grid, tile.threads, memory, dtypes=dtypes)
+    program = instance(file, "flash_cluster", *head(case), cluster, tile.WM, tile.WN, tile.KEYS, tile.STAGES)
+    memory += cluster_merge(tile, case, tensors=2)
+    return Launch(program, cluster * grid, tile.threads, memory, dtypes=dtypes)
+
+
+def flash_cluster_fits(case, device, config, cluster):
+    """Why `flash_cluster` cannot run a config, or None."""
+    if cluster not in CLUSTERS:
+        return not_one_of("a cluster", cluster, CLUSTERS)
+    if device.capability < (9, 0):
+        return "thread-block clusters need compute capability 9.0"
+    return fits(case, device, config, tensors=2, beside=lambda tile: cluster_merge(tile, case, 2), rows=(16,))
+
+
+def cluster_merge(tile, case, tensors):
+    """Shared memory in which blocks put their results together, beyond a tile's own, which has it for several warps alone."""
+    merge = tile.rows * (padded(case.sizes["D"]) + 6) * 4
+    return max(0, merge - tile.STAGES * tensors * tile.tokens * tile.pitch(case)) if tile.WN == 1 else 0
 
 
 def scores_config(case, device):

@@ -134,6 +134,20 @@ __device__ __forceinline__ unsigned address_in_block(unsigned address, unsigned 
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
+// What another block of the cluster has there.
+__device__ __forceinline__ float load_in_block(const float* p, unsigned block) {
+    float v;
+    asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(v) : "r"(address_in_block(shared_address(p), block)) : "memory");
+    return v;
+}
+__device__ __forceinline__ Vector<float> load_in_block(const Vector<float>* p, unsigned block) {
+    Vector<float> v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.at[0]), "=f"(v.at[1]), "=f"(v.at[2]), "=f"(v.at[3])
+                 : "r"(address_in_block(shared_address(p), block))
+                 : "memory");
+    return v;
+}
 
 // ---- copies from global to shared memory that run beside the computation --------------------------------------------
 // Copies 16 bytes, or writes 16 zero bytes where `valid` is false (then `from` is not read).

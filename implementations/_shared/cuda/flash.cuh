@@ -18,15 +18,52 @@ struct QueryTile {
     long long head;
     int first, begin, end;
 
-    __device__ __forceinline__ QueryTile(int BM, const int* n_padd, long long heads, int tokens) {
+    __device__ __forceinline__ QueryTile(unsigned block, int BM, const int* n_padd, long long heads, int tokens) {
         int tiles = (tokens + BM - 1) / BM;
-        head = blockIdx.x / tiles;
-        first = (tiles - 1 - static_cast<int>(blockIdx.x % tiles)) * BM;
+        head = block / tiles;
+        first = (tiles - 1 - static_cast<int>(block % tiles)) * BM;
         begin = min(max(n_padd[head / heads], 0), tokens);
         end = min(first + BM, tokens);
     }
+    __device__ __forceinline__ QueryTile(int BM, const int* n_padd, long long heads, int tokens)
+        : QueryTile(blockIdx.x, BM, n_padd, heads, tokens) {}
     __device__ __forceinline__ int count(int BN) const { return end > begin ? (end - begin + BN - 1) / BN : 0; }
 };
+
+// What tiles begin, begin + STEP, … of tokens add to the sums of a block's rows, which are in shared memory behind a copy that is not yet
+// committed. load(i, stage) asks for tile i of k and v.
+template <int DP, int FM, int KEYS, int STAGES, int STEP, typename Tile, typename L>
+__device__ __forceinline__ void flash_mainloop(Tile& tile, const QueryTile& at, int begin, const unsigned char* rows, const unsigned char* stages,
+                                               float* weights, float scale, L load) {
+    constexpr int BN = Tile::BN, STAGE = 2 * Tile::TOKENS_BYTES;
+    int count = at.count(BN);
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; ++i) {
+        if (begin + i * STEP < count) load(begin + i * STEP, i);
+        copy_commit();
+    }
+    int stage = 0, next = STAGES - 1;
+    for (int i = begin; i < count; i += STEP) {
+        copy_wait<STAGES - 2>();
+        __syncthreads();
+        if (i + (STAGES - 1) * STEP < count) load(i + (STAGES - 1) * STEP, next);
+        copy_commit();
+        const unsigned char* now = stages + stage * STAGE;
+        stage = stage + 1 == STAGES ? 0 : stage + 1;
+        next = next + 1 == STAGES ? 0 : next + 1;
+        int j = at.begin + i * BN + tile.key, first_row = at.first + tile.row;
+        if (j >= first_row + FM * 16) continue;
+        float s[FM][KEYS / 8][4];
+        tile.multiply(s, rows, now);
+        if (j + KEYS > first_row + 1)
+            tile.mask(s, at.first, at.begin, [&](int f, int c) { return j + f * 8 + 2 * tile.t + c % 2; });
+        tile.update_maximum_and_rescale(s, scale);
+        tile.exponentials(s, scale);
+        tile.multiply_values(s, now + STAGE / 2, weights);
+    }
+    copy_wait<0>();
+    __syncthreads();
+}
 
 // `logarithms` (…, tokens) are written where they are given: epilogue() of attention.cuh.
 template <typename T, bool IEEE, bool ALIGNED, int DP, int FM, int WM, int WN, int KEYS, int STAGES>
@@ -41,7 +78,6 @@ __device__ __forceinline__ void flash_tile(const T* q, const T* k, const T* v, c
     QueryTile at(Tile::BM, n_padd, heads, static_cast<int>(tokens));
     k += at.head * tokens * pitch;
     v += at.head * tokens * pitch;
-    int count = at.count(BN);
     auto load = [&](int i, int stage) {
         unsigned char* to = stages + stage * STAGE;
         int from = at.begin + i * BN;
@@ -50,34 +86,8 @@ __device__ __forceinline__ void flash_tile(const T* q, const T* k, const T* v, c
     };
     load_rows<T, ALIGNED, DP, Tile::BM, Tile::THREADS>(memory, q + at.head * tokens * pitch, pitch, at.first, at.begin, at.end,
                                                         static_cast<int>(D));
-#pragma unroll
-    for (int i = 0; i < STAGES - 1; ++i) {
-        if (i < count) load(i, i);
-        copy_commit();
-    }
-
     Tile tile;
-    int stage = 0, next = STAGES - 1;
-    for (int i = 0; i < count; ++i) {
-        copy_wait<STAGES - 2>();
-        __syncthreads();
-        if (i + STAGES - 1 < count) load(i + STAGES - 1, next);
-        copy_commit();
-        const unsigned char* now = stages + stage * STAGE;
-        stage = stage + 1 == STAGES ? 0 : stage + 1;
-        next = next + 1 == STAGES ? 0 : next + 1;
-        int j = at.begin + i * BN + tile.key, first_row = at.first + tile.row;
-        if (j >= first_row + FM * 16) continue;
-        float s[FM][KEYS / 8][4];
-        tile.multiply(s, memory, now);
-        if (j + KEYS > first_row + 1)
-            tile.mask(s, at.first, at.begin, [&](int f, int c) { return j + f * 8 + 2 * tile.t + c % 2; });
-        tile.update_maximum_and_rescale(s, scale);
-        tile.exponentials(s, scale);
-        tile.multiply_values(s, now + STAGE / 2, weights);
-    }
-    copy_wait<0>();
-    __syncthreads();
+    flash_mainloop<DP, FM, KEYS, STAGES, 1>(tile, at, 0, memory, stages, weights, scale, load);
     tile.epilogue(y + at.head * tokens * D, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages,
                   logarithms ? logarithms + at.head * tokens : nullptr);
 }

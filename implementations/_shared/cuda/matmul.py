@@ -44,7 +44,9 @@ WARPGROUP_TILES = tuple(
     MatmulTile("warpgroup", 128, columns, cost, cluster=cluster)
     for columns, cost, cluster in ((256, 0.4, 2), (256, 0.405, 1), (256, 0.41, 4), (128, 0.52, 2), (128, 0.525, 1))
 )
-TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
+# for who asks for it, until it is timed: 2049 × 4104 is 289 tiles of 128 × 256, three rounds of 132, and three of these as well
+UNTIMED_TILES = (MatmulTile("warpgroup", 128, 192, 0.45),)
+TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES + UNTIMED_TILES
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
 SIMT_STAGES = 3  # slabs in shared memory, as in matmul_simt.cuh
 
@@ -113,6 +115,8 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0):
         return None if stages == SIMT_STAGES else f"num_stages is {stages}: KERNEL=simt has {SIMT_STAGES}"
     if tile.kind == "warpgroup" and not multiplies_by_warpgroups(case, device):
         return NO_WARPGROUPS
+    if tile.kind == "warpgroup" and tile.columns // parts % PANEL:
+        return f"BLOCK_N is {tile.columns}: each of {parts} products has whole panels of {PANEL} columns"
     if stages < 2:
         return f"num_stages is {stages}: one is read while another is written"
     return too_large(tile_bytes(tile, parts, stages, case.itemsize) + beside(tile), device)

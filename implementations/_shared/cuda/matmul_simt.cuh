@@ -147,7 +147,8 @@ constexpr int SIMT_THREADS = BM * BN / (8 * SIMT_COLUMNS<BN>);
 template <int BM, int BN>
 constexpr int SIMT_BLOCKS = 256 / SIMT_THREADS<BM, BN>;
 
-template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, bool XT = false, typename F>
+// SPLIT: so many blocks of a cluster share the K of a tile, and put their sums together through distributed shared memory.
+template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, bool XT = false, int SPLIT = 1, typename F>
 __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const float* __restrict__ W,
                                             float* __restrict__ y, long long M, long long K, long long N, F f) {
     static_assert(PARTS == 1 || PARTS == 2, "a thread has two blocks of columns");
@@ -159,20 +160,22 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
 
     int tid = threadIdx.x, quad = tid / SHARERS, part = tid % SHARERS * 4;
     long long m0, n0;
-    block_origin(M, N, BM, COLUMNS, m0, n0);
+    tile_origin<16>(blockIdx.x / SPLIT, M, N, BM, COLUMNS, m0, n0);
+    int rank = SPLIT > 1 ? static_cast<int>(blockIdx.x % SPLIT) : 0;
+    long long share = (K + SPLIT * BK - 1) / (SPLIT * BK) * BK, k0 = rank * share;  // of K, and where the block's begins
     int w_column = tid % (BN / 4) * 4, w_k = tid / (BN / 4);  // of a (K, N) slab
 
     // XT: x is stored (K, M), and brought as a (K, N) slab is
     constexpr int X_GROUPS = THREADS / (BM / 4);
     int x_row = XT ? tid % (BM / 4) * 4 : quad, x_k = tid / (BM / 4);
-    const float* x_from = XT ? x + x_k * M + m0 + x_row : x + (m0 + quad) * K + part;
+    const float* x_from = XT ? x + (k0 + x_k) * M + m0 + x_row : x + (m0 + quad) * K + k0 + part;
     int rows = static_cast<int>(min(M - m0, static_cast<long long>(BM))) - x_row;
     // Vector i of a thread is QUADS columns (NK), or GROUPS rows, on from the one before; one that crosses COLUMNS is in
     // the next part.
     static_assert(COLUMNS % QUADS == 0, "the part of a vector depends on i alone");
     int local = NK ? quad : w_column % COLUMNS;
-    const float* w_from = NK ? W + (n0 + quad) * K + part
-                             : W + w_k * (PARTS * N) + w_column / COLUMNS * N + n0 + local;
+    const float* w_from = NK ? W + (n0 + quad) * K + k0 + part
+                             : W + (k0 + w_k) * (PARTS * N) + w_column / COLUMNS * N + n0 + local;
     int columns = static_cast<int>(min(N - n0, static_cast<long long>(COLUMNS))) - local;
 
     Vector<float> xv[X_LOADS], wv[W_LOADS];
@@ -238,7 +241,7 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
     // A slab is asked for a whole slab before it is stored, and stored half a slab before it is multiplied. The barrier stands amid the
     // products, and what the next one takes is fetched before: nobody waits for shared memory behind it. A third slab is there for
     // those who have not come to this barrier yet, and still read the one before.
-    int left = static_cast<int>(K), stage = 0;
+    int deep = static_cast<int>(SPLIT > 1 ? max(min(share, K - k0), 0LL) : K), left = deep, stage = 0;
     request(left);
     f.begin(xv);
     deposit(0, left);
@@ -246,7 +249,7 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
     __syncthreads();
     fetch(0, 0, av[0], bv[0]);
 #pragma unroll 1
-    for (int slabs = (static_cast<int>(K) + BK - 1) / BK; slabs > 0; --slabs) {
+    for (int slabs = (deep + BK - 1) / BK; slabs > 0; --slabs) {
         int next = stage == 2 ? 0 : stage + 1;
 #pragma unroll
         for (int k = 0; k < BK; ++k) {
@@ -265,6 +268,29 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
     }
     f.end();
 
+    // The same thread of every block has the same elements; of its 8 rows each block finishes a share.
+    if constexpr (SPLIT > 1) {
+        __shared__ float sums[8 * OWN * THREADS];
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+#pragma unroll
+            for (int j = 0; j < OWN; ++j)
+                if (i / (8 / SPLIT) != rank) sums[(i * OWN + j) * THREADS + tid] = c[i][j];
+        cluster_arrive();
+        cluster_wait();
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+#pragma unroll
+            for (int j = 0; j < OWN && i / (8 / SPLIT) == rank; ++j) {
+                float sum = 0.0f;
+#pragma unroll
+                for (int n = 0; n < SPLIT; ++n) sum += n == rank ? c[i][j] : load_in_block(sums + (i * OWN + j) * THREADS + tid, n);
+                c[i][j] = sum;
+            }
+        cluster_arrive();  // no block ends before all have read
+        cluster_wait();
+    }
+
 #pragma unroll
     for (int h = 0; h < ACROSS / PARTS; ++h) {
         int at = column + h * BN / ACROSS;
@@ -276,7 +302,7 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             long long m = m0 + row + i / 4 * BM / 2 + i % 4;
-            if (m >= M) continue;
+            if (m >= M || (SPLIT > 1 && i / (8 / SPLIT) != rank)) continue;
             auto of_row = f.row(m);
             Vector<float> out;
 #pragma unroll

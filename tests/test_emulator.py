@@ -217,6 +217,13 @@ def test_an_instruction_that_is_not_known_is_named(fixtures):
         called(fixtures, "faults.cu", "unusual", X[:64].copy(), 64, block=64)
 
 
+def test_a_call_of_a_function_is_named(tmp_path):
+    file = tmp_path / "talks.cu"
+    file.write_text('extern "C" __global__ void talks(float* y) { printf("%d", threadIdx.x); y[0] = 1; }')
+    with pytest.raises(ValueError, match=r"^the emulator does not know calls of functions, such as printf and assert$"):
+        Launcher(Program(file, "talks"), 1, 32)(torch.zeros(1))
+
+
 def test_a_program_that_does_not_compile_says_why(tmp_path):
     file = tmp_path / "bad.cu"
     file.write_text('extern "C" __global__ void f(float* y) { y[0] = nothing; }')

@@ -197,6 +197,8 @@ def _statement(kernel: Kernel, statement: str, scopes: list[tuple[int, set[str]]
             kernel.registers[own[: own.index("<") + 1] if "<" in own else own] = bits
         return
     if statement.startswith("."):
+        if statement.startswith(".param"):
+            raise ValueError("the emulator does not know calls of functions, such as printf and assert")
         if not _declare(kernel, statement):
             raise ValueError(f"{statement} is not understood")
         return

@@ -235,6 +235,12 @@ def test_a_side_that_does_not_exist(answered, vs, said):
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
 
 
+def test_sides_of_many_cells_are_told_by_what_one_has_more_of(answered):
+    done = answered("inspect", "kernel=launch", "implementation=cuda", "case=[floor,odd]", "dtype=all", "vs=case=odd")
+    said = "both sides must have the same number of cells; here 6 (3 more of cuda), there cuda, cuda, cuda"
+    assert done.returncode == 2 and said in done.stderr
+
+
 def test_a_folder_that_cannot_be_is_refused_before_anything_is_compiled(answered, tmp_path, monkeypatch):
     monkeypatch.setattr(cells, "inspect", lambda *_: pytest.fail("a cell is compiled"))
     (tmp_path / "file").touch()

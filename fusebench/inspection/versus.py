@@ -26,6 +26,7 @@ EXPECTED = (
     'expected IMPLEMENTATION[:VARIANT][@REVISION], KEY=VALUE, or several in quotes, such as vs="config.num_stages=3"'
 )
 WORKING_TREE = ("", ".")  # in the place of a revision
+FEW = 4  # cells that an error names one by one
 MOST_OPCODES = 20  # of those that differ, in a comparison
 # what two programs that do the same may call otherwise: registers and whether they are kept at hand, predicates, labels
 _NAMES = (
@@ -78,9 +79,18 @@ def pairs(a: Sequence[Inspected], b: Sequence[Inspected], text: str) -> list[tup
     """The cells of both sides, in their order: one with one, or as many with as many. Raises UsageError."""
     a, b = [x for x in a if not _skipped(x)], [x for x in b if not _skipped(x)]
     if len(a) != len(b) or not a:
-        ours, theirs = (", ".join(x.cell.label for x in side) or "none" for side in (a, b))
+        ours, theirs = _said(a, b), _said(b, a)
         raise UsageError(f"vs={text}: both sides must have the same number of cells; here {ours}, there {theirs}")
     return list(zip(a, b, strict=True))
+
+
+def _said(side: Sequence[Inspected], other: Sequence[Inspected]) -> str:
+    """The labels of a side's cells; of many cells how many, and which the other side has fewer of."""
+    own, theirs = (Counter(x.cell.label for x in one) for one in (side, other))
+    if len(side) <= FEW:
+        return ", ".join(own.elements()) or "none"
+    more = ", ".join(f"{count} more of {label}" for label, count in (own - theirs).items())
+    return f"{len(side)}" + (f" ({more})" if more else "")
 
 
 def _skipped(one: Inspected) -> bool:

@@ -15,7 +15,7 @@ from fusebench import discovery, hard, machine, modes, provenance
 from fusebench.case_data import SETS, UNSEEN, CaseData
 from fusebench.cases import command
 from fusebench.contract import Cell
-from fusebench.discovery import UNTIMED, Kernel
+from fusebench.discovery import Kernel
 from fusebench.errors import StorageError
 from fusebench.inputs import Stored
 from fusebench.parity.rounding import FLUSHED
@@ -123,7 +123,7 @@ class Trial:
             flops = max(mathematics.flops(case), mathematics.moved_bytes(case))
             if modes.sums_rows(mathematics, case.mode) and flops > REFERENCE_FLOPS:
                 return f"on a CPU the reference of gradients that sum over all rows takes {flops:.1e} FLOPs many times (at most {REFERENCE_FLOPS:.1e}): try case=odd"
-            if without_gpu in UNTIMED and flops > INTERPRETER_FLOPS:
+            if self.interpreted and flops > INTERPRETER_FLOPS:
                 return f"{without_gpu} on the CPU, where {flops:.1e} FLOPs take minutes (at most {INTERPRETER_FLOPS:.1e}): try case=odd"
         return None
 

@@ -17,10 +17,11 @@ meaning. What is added or has new parameters is a new version; tests/test_replay
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusebench.backends import cuda
+from fusebench.backends.calls import Argument
 from fusebench.backends.cuda import Program
 from fusebench.backends.triton_launcher import TritonLauncher
 
@@ -30,24 +31,17 @@ VERSION = 3
 
 
 class Launcher(cuda.Launcher):
-    """`backends.cuda.Launcher`; where Torch has no GPU, the emulator's, which has the same methods."""
+    """`backends.cuda.Launcher`; where Torch has no GPU, its calls are the emulator's."""
 
-    def __new__(
-        cls,
-        program: Program,
-        grid: Any,
-        block: int,
-        shared_memory: int = 0,
-        boxes: Sequence[tuple[int, ...]] = (),
-        dtypes: Sequence[str] = (),
-    ) -> Any:
-        import torch
+    def _load(self, index: int) -> Any:
+        return super()._load(index) if self._torch.cuda.is_available() else None
 
-        if torch.cuda.is_available():
-            return super().__new__(cls)
+    def _straight(self, arguments: Sequence[Argument]) -> Callable[..., Any]:
+        if self._torch.cuda.is_available():
+            return super()._straight(arguments)
         from fusebench.emulator import launcher
 
-        return launcher.Launcher(program, grid, block, shared_memory, boxes, dtypes)
+        return launcher.straight(self.program, self._sizes, arguments)
 
 
 def triton_call(*arguments: Any, **options: Any) -> Any:

@@ -14,8 +14,8 @@ from fusebench.backends.cuda import CompileError, Program
 from fusebench.cases import make_case
 from fusebench.contract import Cell
 from fusebench.emulator.device import ARCH, emulated
-from fusebench.emulator.launcher import Launcher
 from fusebench.emulator.machine import Fault
+from fusebench.launchers import Launcher
 
 pytestmark = pytest.mark.skipif(DEVICE == "cuda", reason="is for machines without a GPU")
 CALLS = 6  # each chooses anew which warps run first, and whether copies are late

@@ -1,19 +1,20 @@
 """Launches of CUDA kernels on a machine without a GPU: the program is compiled to PTX, which runs on Torch's CPU tensors.
 
 A launch that is right here may be slow there, and one that is wrong here is wrong there: what a device leaves open is chosen anew for
-each call of a launcher, from the number of the call.
+each call of a launch, from the number of the call.
 """
 
 from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
+from fusebench.backends.calls import Argument, Fixed, Given, Made
 from fusebench.backends.cuda import Program, architecture, compile_ptx
 from fusebench.emulator import machine, ptx
 from fusebench.emulator.arithmetic import converted
@@ -22,73 +23,68 @@ from fusebench.emulator.memory import POISON, Region, of_pointer
 
 SWIZZLED = (128, 64, 32)  # bytes of a box's rows of which the copy engine exchanges chunks
 WAVE = MULTIPROCESSORS * THREADS  # threads that run at once
-_seen: weakref.WeakValueDictionary[int, Any] = (
-    weakref.WeakValueDictionary()
-)  # tensors by address: kernels get addresses in them, too
+# tensors by address, as long as they live: kernels get addresses in them, too
+_seen: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-class Launcher:
-    """As `backends.cuda.Launcher`, on the CPU. Outputs begin as NaN. Raises machine.Fault for what a device would not do."""
+def straight(program: Program, sizes: tuple[Any, int, int], arguments: Sequence[Argument]) -> Callable[..., Any]:
+    """A function of the given tensors, on the CPU, and numbers, which runs the program and returns what it made: what `backends.calls.straight` is on a
+    GPU. `sizes` are the grid, the block and the shared memory of a launch. Outputs begin as NaN. Raises machine.Fault for what a
+    device would not do, and ValueError for a tensor that is not contiguous."""
+    launch = _Launch(program, *sizes)
 
-    def __init__(
-        self,
-        program: Program,
-        grid: Any,
-        block: int,
-        shared_memory: int = 0,
-        boxes: Sequence[tuple[int, ...]] = (),
-        dtypes: Sequence[str] = (),
-    ):
+    def call(*given: Any) -> Any:
+        rest, made, passed = iter(given), [], []
+        for place, argument in enumerate(arguments):
+            if isinstance(argument, Made):
+                made.append(_poisoned(argument))
+                passed.append(_address(made[-1]))
+            elif isinstance(argument, Given):
+                passed.append(_taken(place, argument, next(rest)))
+            else:
+                passed.append(argument.value if isinstance(argument, Fixed) else next(rest))
+        with np.errstate(all="ignore"):
+            launch.run(passed, [region(t) for t in _seen.values() if t.numel()])
+        return made[0] if len(made) == 1 else tuple(made) if made else None
+
+    return call
+
+
+def _taken(place: int, argument: Given, tensor: Any) -> Any:
+    """What the kernel gets for a tensor: its address or its map."""
+    if not tensor.is_contiguous():
+        raise ValueError(f"argument {place} is not contiguous; pass a copy of it")
+    address = _address(tensor)
+    return TensorMap(tensor, argument.box, argument.tf32) if argument.box else address
+
+
+def _address(tensor: Any) -> int:
+    """Of a tensor, which kernels may read and write from now on."""
+    address: int = tensor.data_ptr()
+    known = _seen.get(address)
+    if known is None or known.nbytes < tensor.nbytes:
+        _seen[address] = tensor
+    return address
+
+
+def _poisoned(argument: Made) -> Any:
+    import torch
+
+    made = torch.empty(argument.shape, dtype=argument.dtype)
+    region(made).memory[:] = POISON
+    return made
+
+
+class _Launch:
+    """A program with its grid and the sizes of a block. `calls` are those that were made: each has another order."""
+
+    def __init__(self, program: Program, grid: Any, block: int, shared_memory: int):
         own = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
-        self.program, self.grid, self.block, self.shared_memory = (
-            program,
-            (*own, *(1,) * (3 - len(own))),
-            block,
-            shared_memory,
-        )
-        self.boxes, self.dtypes, self.calls = tuple(boxes), tuple(dtypes), 0
+        self.program, self.grid, self.block = program, (*own, *(1,) * (3 - len(own))), block
+        self.shared_memory, self.calls = shared_memory, 0
         self._programs: dict[int, machine.Program] = {}  # by their threads
 
-    def __call__(self, *arguments: Any) -> None:
-        import torch
-
-        given = []
-        for place, argument in enumerate(arguments):
-            if not isinstance(argument, torch.Tensor):
-                given.append(argument)
-                continue
-            if not argument.is_contiguous():
-                raise ValueError(f"argument {place} is not contiguous; pass a copy of it")
-            known = _seen.get(argument.data_ptr())
-            if known is None or known.nbytes < argument.nbytes:
-                _seen[argument.data_ptr()] = argument
-            box = self.boxes[place] if place < len(self.boxes) else None
-            tf32 = place < len(self.dtypes) and self.dtypes[place] == "tf32"
-            given.append(TensorMap(argument, box, tf32) if box else argument.data_ptr())
-        with np.errstate(all="ignore"):
-            self._run(given, [region(t) for t in _seen.values() if t.numel()])
-
-    def returning(
-        self, outputs: Mapping[int, tuple[int, ...]], numbers: Sequence[Any] = (), absent: Sequence[int] = ()
-    ) -> Callable[..., Any]:
-        """As that of `backends.cuda.Launcher`."""
-        import torch
-
-        def call(*given: Any) -> Any:
-            rest, made, arguments = iter(given), [], []
-            for place, name in enumerate(self.dtypes):
-                if place in outputs:
-                    made.append(
-                        torch.empty(outputs[place], dtype=getattr(torch, "float32" if name == "tf32" else name))
-                    )
-                    region(made[-1]).memory[:] = POISON
-                arguments.append(made[-1] if place in outputs else 0 if place in absent else next(rest))
-            self(*arguments, *numbers)
-            return made[0] if len(made) == 1 else tuple(made) if made else None
-
-        return call
-
-    def _run(self, arguments: Sequence[Any], regions: Sequence[Region]) -> None:
+    def run(self, arguments: Sequence[Any], regions: Sequence[Region]) -> None:
         """The grid, in waves."""
         kernel = kernel_of(self.program, architecture(emulated().capability))
         threads_of_block = -(-self.block // 32) * 32

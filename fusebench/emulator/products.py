@@ -25,6 +25,18 @@ def elements(registers: Array, kind: str) -> Array:
     return registers.view(dtype).astype(np.float32).astype(np.float64)
 
 
+def rows_of(registers: Array, kind: str, K: int) -> Array:
+    """(warps, 16, K) of the left operand's fragments: (warps × 32, registers of 32 bits)."""
+    per = 1 if kind == "tf32" else 2
+    count = registers.shape[-1]
+    values = elements(registers, kind).reshape(-1, 32, count, per)
+    found = np.zeros((len(values), 16, K))
+    for n in range(count):
+        for e in range(per):
+            found[:, G + 8 * (n % 2), per * T + e + 4 * per * (n // 2)] = values[:, :, n, e]
+    return found
+
+
 class Products:
     def __init__(self, machine: Any):
         self.m = machine
@@ -66,17 +78,13 @@ class Products:
             self.m.fail(f"mma {shape} {kind} with sums of {sums} is not known")
         K = int(shape.split("k")[1])
         per = 1 if kind == "tf32" else 2
-        left = elements(np.stack([r[at] for r in a], -1), kind).reshape(-1, 32, len(a), per)
+        A = rows_of(np.stack([r[at] for r in a], -1), kind, K)
         right = elements(np.stack([r[at] for r in b], -1), kind).reshape(-1, 32, len(b), per)
-        A, B = np.zeros((len(left), 16, K)), np.zeros((len(left), K, 8))
-        for n in range(len(a)):
-            for e in range(per):
-                A[:, G + 8 * (n % 2), per * T + e + 4 * per * (n // 2)] = left[:, :, n, e]
+        B = np.zeros((len(right), K, 8))
         for n in range(len(b)):
             for e in range(per):
                 B[:, per * T + e + 4 * per * n, G] = right[:, :, n, e]
-        with np.errstate(all="ignore"):
-            product = A @ B
+        product = A @ B
         for n in range(4):
             own = product[:, G + 8 * (n // 2), 2 * T + n % 2].reshape(-1)
             before = c[n][at].view(np.float32)
@@ -114,12 +122,11 @@ class Products:
                     self.m.fail("the warps of a warpgroup wait for different groups")
                 block, threads = int(self.m.block[ids[own[0]]]), ids[own]
                 if of_registers:
-                    A = self._fragments(np.stack([v[own] for v in left], -1), kind, K)
+                    A = rows_of(np.stack([v[own] for v in left], -1), kind, K).reshape(64, K)
                 else:
                     A = self._matrix(block, int(left[own[0]]), 64, K, kind, transposed[0])
                 B = self._matrix(block, int(right[own[0]]), N, K, kind, transposed[1])
-                with np.errstate(all="ignore"):
-                    product = A @ B.T
+                product = A @ B.T
                 w, g, t = (np.arange(128) // 32) * 16, np.tile(G, 4), np.tile(T, 4)
                 for n, register in enumerate(sums):
                     value = product[w + g + 8 * (n // 2 % 2), 8 * (n // 4) + 2 * t + n % 2]
@@ -127,15 +134,6 @@ class Products:
                     register[threads] = (value + before).astype(np.float32)
 
         self.m.copies.ask("wgmma", at, happen)
-
-    def _fragments(self, registers: Array, kind: str, K: int) -> Array:
-        per = 1 if kind == "tf32" else 2
-        values = elements(registers, kind).reshape(4, 32, 4, per)
-        A = np.zeros((4, 16, K))
-        for n in range(4):
-            for e in range(per):
-                A[:, G + 8 * (n % 2), per * T + e + 4 * per * (n // 2)] = values[:, :, n, e]
-        return A.reshape(64, K)
 
     def _matrix(self, block: int, descriptor: int, rows: int, K: int, kind: str, in_columns: int) -> Array:
         """(rows, K) of the operand that a matrix descriptor means."""
@@ -155,7 +153,4 @@ class Products:
         if place.max() + size > self.m.memory.limit:
             self.m.fail(f"wgmma reads at {int(place.max()):#x} of {self.m.memory.limit} bytes of shared memory")
         offset = (block * self.m.memory.size + place) // size
-        if kind == "tf32":
-            words = self.m.memory.shared.view(np.dtype("u4"))[offset]
-            return (words & np.uint32(0xFFFFE000)).view(np.float32).astype(np.float64)
-        return self.m.memory.shared.view(TYPES[kind])[offset].astype(np.float32).astype(np.float64)
+        return elements(self.m.memory.shared.view(np.dtype(f"u{size}"))[offset], kind)

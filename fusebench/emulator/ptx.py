@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-TYPE = re.compile(r"\.(pred|[busf](\d+))$")
 FILE = re.compile(r'^\s*\.file\s+(\d+) "(.*)"', re.MULTILINE)
 LOCATION = re.compile(r"\.loc\s+(\d+)\s+(\d+)")
 ENTRY = re.compile(r"\.entry\s+(\w+)")
@@ -151,8 +150,6 @@ class _Reader:
         if self.wanted:
             _head(self.kernel, head)
             self.kernel.blocks.append([])
-        elif entry is None:  # debug information, in braces
-            self.wanted = False
         self.pending, self.depth = rest.lstrip(), 1
         return True
 
@@ -167,7 +164,7 @@ class _Reader:
 
 def _head(kernel: Kernel, words: str) -> None:
     """Parameters, and the size of a cluster."""
-    if found := re.search(r"\.(?:reqnctapercluster)\s*(\d+)", words):
+    if found := re.search(r"\.reqnctapercluster\s*(\d+)", words):
         kernel.cluster = int(found[1])
     for kind, name, count in PARAMETER.findall(words):
         kernel.parameters.append((name, int(count or 1) * int(kind[1:]) // 8))

@@ -110,9 +110,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WM* WN * 32, c
 
     Tile tile;
     int rank = static_cast<int>(cluster_rank());
-    ScoreTile<T> at(BM, n_padd, static_cast<int>(tokens));
-    at.first = static_cast<int>((gridDim.x - 1 - blockIdx.x) / CLUSTER) * BM;
-    at.end = min(at.first + BM, static_cast<int>(tokens));
+    ScoreTile<T> at(blockIdx.x / CLUSTER, gridDim.x / CLUSTER, BM, n_padd, static_cast<int>(tokens));
 
     // Where a pass of all threads is 2^n rows of v, what a row of it and the pass are placed at add up, and little is left to compute.
     constexpr int CHUNKS = DP / SIZE, PASS = THREADS / CHUNKS;

@@ -30,13 +30,23 @@ struct QueryTile {
     __device__ __forceinline__ int count(int BN) const { return end > begin ? (end - begin + BN - 1) / BN : 0; }
 };
 
-// What tiles begin, begin + STEP, … of tokens add to the sums of a block's rows, which are in shared memory behind a copy that is not yet
-// committed. load(i, stage) asks for tile i of k and v.
-template <int DP, int FM, int KEYS, int STAGES, int STEP, typename Tile, typename L>
-__device__ __forceinline__ void flash_mainloop(Tile& tile, const QueryTile& at, int begin, const unsigned char* rows, const unsigned char* stages,
-                                               float* weights, float scale, L load) {
+// What tiles begin, begin + STEP, … of tokens add to the sums of a block's rows.
+template <bool ALIGNED, int DP, int FM, int KEYS, int STAGES, int STEP, typename T, typename Tile>
+__device__ __forceinline__ void flash_mainloop(Tile& tile, const QueryTile& at, int begin, const T* q, const T* k, const T* v, long long tokens,
+                                               long long D, long long pitch, unsigned char* rows, unsigned char* stages, float* weights,
+                                               float scale) {
     constexpr int BN = Tile::BN, STAGE = 2 * Tile::TOKENS_BYTES;
+    k += at.head * tokens * pitch;
+    v += at.head * tokens * pitch;
     int count = at.count(BN);
+    auto load = [&](int i, int stage) {
+        unsigned char* to = stages + stage * STAGE;
+        int from = at.begin + i * BN;
+        load_rows<T, ALIGNED, DP, BN, Tile::THREADS>(to, k, pitch, from, 0, at.end, static_cast<int>(D));
+        load_rows<T, ALIGNED, DP, BN, Tile::THREADS>(to + STAGE / 2, v, pitch, from, 0, at.end, static_cast<int>(D));
+    };
+    load_rows<T, ALIGNED, DP, Tile::BM, Tile::THREADS>(rows, q + at.head * tokens * pitch, pitch, at.first, at.begin, at.end,
+                                                        static_cast<int>(D));
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i) {
         if (begin + i * STEP < count) load(begin + i * STEP, i);
@@ -70,24 +80,14 @@ template <typename T, bool IEEE, bool ALIGNED, int DP, int FM, int WM, int WN, i
 __device__ __forceinline__ void flash_tile(const T* q, const T* k, const T* v, const int* n_padd, T* y, float* logarithms,
                                            long long heads, long long tokens, long long D, long long pitch, float scale) {
     using Tile = Attention<T, IEEE, ALIGNED, DP, FM, WM, WN, KEYS>;
-    constexpr int BN = Tile::BN, STAGE = 2 * Tile::TOKENS_BYTES, ALL = STAGES * STAGE;
+    constexpr int ALL = STAGES * 2 * Tile::TOKENS_BYTES;
     extern __shared__ __align__(128) unsigned char memory[];
     unsigned char* stages = memory + Tile::ROWS_BYTES;
     float* weights = reinterpret_cast<float*>(stages + (ALL > Tile::MERGE_BYTES ? ALL : Tile::MERGE_BYTES));
 
     QueryTile at(Tile::BM, n_padd, heads, static_cast<int>(tokens));
-    k += at.head * tokens * pitch;
-    v += at.head * tokens * pitch;
-    auto load = [&](int i, int stage) {
-        unsigned char* to = stages + stage * STAGE;
-        int from = at.begin + i * BN;
-        load_rows<T, ALIGNED, DP, BN, Tile::THREADS>(to, k, pitch, from, 0, at.end, static_cast<int>(D));
-        load_rows<T, ALIGNED, DP, BN, Tile::THREADS>(to + STAGE / 2, v, pitch, from, 0, at.end, static_cast<int>(D));
-    };
-    load_rows<T, ALIGNED, DP, Tile::BM, Tile::THREADS>(memory, q + at.head * tokens * pitch, pitch, at.first, at.begin, at.end,
-                                                        static_cast<int>(D));
     Tile tile;
-    flash_mainloop<DP, FM, KEYS, STAGES, 1>(tile, at, 0, memory, stages, weights, scale, load);
+    flash_mainloop<ALIGNED, DP, FM, KEYS, STAGES, 1>(tile, at, 0, q, k, v, tokens, D, pitch, memory, stages, weights, scale);
     tile.epilogue(y + at.head * tokens * D, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages,
                   logarithms ? logarithms + at.head * tokens : nullptr);
 }
@@ -104,12 +104,14 @@ template <typename T>
 struct ScoreTile {
     int first, begin, end, start;
 
-    __device__ __forceinline__ ScoreTile(int BM, const int* n_padd, int tokens) {
-        first = (static_cast<int>(gridDim.x) - 1 - static_cast<int>(blockIdx.x)) * BM;
+    // Of tile `number`, counted from the last.
+    __device__ __forceinline__ ScoreTile(unsigned number, unsigned count, int BM, const int* n_padd, int tokens) {
+        first = (static_cast<int>(count) - 1 - static_cast<int>(number)) * BM;
         begin = min(max(*n_padd, 0), tokens);
         end = min(first + BM, tokens);
         start = begin / Vector<T>::SIZE * Vector<T>::SIZE;
     }
+    __device__ __forceinline__ ScoreTile(int BM, const int* n_padd, int tokens) : ScoreTile(blockIdx.x, gridDim.x, BM, n_padd, tokens) {}
     __device__ __forceinline__ int count(int BN) const { return end > begin ? (end - start + BN - 1) / BN : 0; }
 };
 

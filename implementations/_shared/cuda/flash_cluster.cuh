@@ -86,24 +86,15 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WM* WN * 32, 1
     flash_cluster(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const int* __restrict__ n_padd,
                   T* __restrict__ y, long long heads, long long tokens, long long D, long long pitch, float scale) {
     using Tile = Attention<T, IEEE, ALIGNED, DP, 1, WM, WN, KEYS>;
-    constexpr int BN = Tile::BN, STAGE = 2 * Tile::TOKENS_BYTES, ALL = STAGES * STAGE, MERGE = CLUSTER_MERGE<Tile, WN>;
+    constexpr int ALL = STAGES * 2 * Tile::TOKENS_BYTES, MERGE = CLUSTER_MERGE<Tile, WN>;
     extern __shared__ __align__(128) unsigned char memory[];
     unsigned char* stages = memory + Tile::ROWS_BYTES;
     float* weights = reinterpret_cast<float*>(stages + (ALL > MERGE ? ALL : MERGE));
 
     QueryTile at(blockIdx.x / CLUSTER, Tile::BM, n_padd, heads, static_cast<int>(tokens));
-    k += at.head * tokens * pitch;
-    v += at.head * tokens * pitch;
-    auto load = [&](int i, int stage) {
-        unsigned char* to = stages + stage * STAGE;
-        int from = at.begin + i * BN;
-        load_rows<T, ALIGNED, DP, BN, Tile::THREADS>(to, k, pitch, from, 0, at.end, static_cast<int>(D));
-        load_rows<T, ALIGNED, DP, BN, Tile::THREADS>(to + STAGE / 2, v, pitch, from, 0, at.end, static_cast<int>(D));
-    };
-    load_rows<T, ALIGNED, DP, Tile::BM, Tile::THREADS>(memory, q + at.head * tokens * pitch, pitch, at.first, at.begin, at.end,
-                                                        static_cast<int>(D));
     Tile tile;
-    flash_mainloop<DP, 1, KEYS, STAGES, CLUSTER>(tile, at, static_cast<int>(cluster_rank()), memory, stages, weights, scale, load);
+    flash_mainloop<ALIGNED, DP, 1, KEYS, STAGES, CLUSTER>(tile, at, static_cast<int>(cluster_rank()), q, k, v, tokens, D, pitch, memory, stages,
+                                                          weights, scale);
     cluster_epilogue<CLUSTER, DP, WN, KEYS>(tile, y + at.head * tokens * D, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D),
                                             memory, stages);
 }

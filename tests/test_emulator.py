@@ -262,9 +262,10 @@ def test_a_kernel_of_warpgroups_and_clusters_is_right(run_cells, kernels, name, 
 
 
 CONFIGS = [
-    ("lora_linear", {"M": 136, "K": 128, "N": 392, "R": 17}, "two_launches", "bfloat16", "ieee", {"up_BLOCK_N": 192, "up_CLUSTER": 1}),
-    ("lola", {"M": 136, "K": 128, "N": 392}, "multirow_ws", "float32", "tf32", {"BLOCK_N": 192, "CLUSTER": 1, "num_stages": 3}),
-    ("lola", {"M": 136, "K": 128, "N": 392}, "two_launches", "float16", "ieee", {"BLOCK_N": 192, "CLUSTER": 1}),
+    ("lora_linear", {"M": 136, "K": 128, "N": 392, "R": 17}, "two_launches", "bfloat16", "ieee", {"up_SCHEDULE": "stream_k", "up_CLUSTER": 1}),
+    ("lora_linear", {"M": 300, "K": 320, "N": 776, "R": 17}, "two_launches", "float16", "ieee", {"up_SCHEDULE": "stream_k", "up_CLUSTER": 2}),
+    ("lola", {"M": 136, "K": 1000, "N": 520}, "two_launches", "bfloat16", "ieee", {"SCHEDULE": "stream_k", "CLUSTER": 1}),
+    ("lola", {"M": 1100, "K": 112, "N": 776}, "two_launches", "float16", "ieee", {"SCHEDULE": "stream_k", "CLUSTER": 2, "BLOCK_N": 128}),
     ("lola", {"M": 264, "K": 128, "N": 392}, "multirow", "bfloat16", "ieee", {"BLOCK_N": 256, "CLUSTER": 2}),
     ("shcsa", {"T": 333, "C": 101, "D": 40}, "padded_attention", "float32", "ieee", {"dense_SPLIT": 4, "attention_SPLIT": 4}),
     ("shcsa", {"T": 150, "C": 20, "D": 40}, "padded_attention", "float32", "ieee", {"dense_SPLIT": 8, "attention_SPLIT": 2}),

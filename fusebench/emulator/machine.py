@@ -236,7 +236,8 @@ class Machine:
         self.push(0, existing)
         order, turns, steps = self.random.permutation(len(self.waiting)).tolist(), 0, 0
         first = [min] * len(order)  # of the basic blocks where a team's threads are, the one that is next
-        while any(self.waiting) or self.warps.meet() or self.copies.go_on():
+        polling: set[int] = set()  # teams that did nothing else in their last turns
+        while any(self.waiting) or self._go_on():
             team = order[turns % len(order)]
             turns += 1
             seen = set()
@@ -245,15 +246,23 @@ class Machine:
                     break
                 seen.add(self._step(team, first[team]))
                 steps += 1
+            if self.waiting[team] and len(seen) <= POLLING:  # perhaps until others of the team have gone on, or copies
+                first[team] = max if first[team] is min else min
+                polling.add(team)
+                if all(n in polling for n, waiting in enumerate(self.waiting) if waiting) and self._go_on():
+                    polling.clear()
             else:
-                if len(seen) <= POLLING:  # perhaps until others of the team have gone on
-                    first[team] = max if first[team] is min else min
+                polling.discard(team)
             if steps > MOST:
                 self.fail(f"{steps} basic blocks and no end")
         if self.left.sum() != existing.size:
             waits = [*self.barriers.waits(), *self.mbarriers.waits(), *self.warps.waits()]
             self.fail(f"{existing.size - self.left.sum()} threads wait for ever: {'; '.join(waits[:4])}")
         self.copies.finish()
+
+    def _go_on(self) -> bool:
+        """Whether warps meet or copies happen that may come as late as this."""
+        return self.warps.meet() or self.copies.go_on()
 
     def _step(self, team: int, first: Callable[[Iterable[int]], int]) -> int:
         """Runs a basic block of the team, and returns its number."""

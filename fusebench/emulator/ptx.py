@@ -18,7 +18,7 @@ PARAMETER = re.compile(
     r"\.param\s+(?:\.align \d+\s+)?\.([busf]\d+)\s+(?:\.ptr\s+(?:\.(?:global|shared|const|local)\s+)?(?:\.align \d+\s+)?)?(\w+)(?:\[(\d+)\])?"
 )
 # Before the first of these in a block another block begins, so that a warp, or a warpgroup, can be awaited there.
-OF_A_WARP = re.compile(r"(shfl|vote|match|redux|elect|mma|ldmatrix|stmatrix)\b")
+OF_A_WARP = re.compile(r"(bar\.warp|shfl|vote|match|redux|elect|mma|ldmatrix|stmatrix)\b")
 OF_A_WARPGROUP = re.compile(r"wgmma\.mma_async\b")
 ALWAYS = re.compile(r"(mbarrier\.(try_wait|test_wait)|shfl)\b")
 ENDS = re.compile(r"(bra|ret|exit|trap|barrier)\b|bar\.(?!warp)")

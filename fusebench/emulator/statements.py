@@ -191,6 +191,8 @@ def together(t: Translator, i: Instruction, at: str) -> str | list[str] | None:
             t.store(first, "u32", "v", at),
         ]
         return [*lines, t.store(second, "pred", "inside", at)] if second else lines
+    if i.opcode.startswith("bar.warp"):
+        return f"m.warps.meets[{at}] = False"
     if i.opcode.startswith("vote.sync"):
         kind = i.parts[-1]
         call = f"m.warps.voted({at}, '{i.parts[2]}', {t.value(o[1], 'pred', at)})"

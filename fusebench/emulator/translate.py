@@ -21,7 +21,7 @@ from fusebench.emulator.ptx import ALWAYS, ENDS, OF_A_WARP, OF_A_WARPGROUP, Addr
 
 # A store is seen by all at once, and registers are enough: nothing is to be done.
 NOTHING = re.compile(
-    r"(fence|membar|prefetch|setmaxnreg|nanosleep|griddepcontrol|wgmma\.fence|bar\.warp|discard|applypriority)\b"
+    r"(fence|membar|prefetch|setmaxnreg|nanosleep|griddepcontrol|wgmma\.fence|discard|applypriority)\b"
 )
 
 

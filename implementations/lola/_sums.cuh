@@ -169,8 +169,9 @@ struct ColumnSums {
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(256)
     row_statistics(const T* __restrict__ x, T* __restrict__ whole, float* __restrict__ mean, float* __restrict__ rstd,
-                   long long M, long long K) {
+                   int* __restrict__ flags, long long M, long long K, long long count) {
     constexpr int SIZE = Vector<T>::SIZE;
+    clear_flags(flags, count);
     long long m = blockIdx.x * 8LL + threadIdx.x / 32, vectors = (K + SIZE - 1) / SIZE;
     int lane = threadIdx.x % 32;
     if (m >= M) return;
@@ -209,15 +210,14 @@ struct SummingProducer {
     static __device__ __forceinline__ void run(const Scheduler& scheduler, L& loader, const P& pipeline, const C& columns,
                                                long long K, F f) {
         static_assert(!ROWS || Tile::X_BYTES == 128 * 128, "a thread a row");
-        int warp = threadIdx.x / 32, i = -AHEAD, all = scheduler.count * loader.count;
+        int warp = threadIdx.x / 32, i = -AHEAD, all = scheduler.slabs();
 #pragma unroll 1
         for (int tile = 0; warp < WARPS && tile < scheduler.count; ++tile) {
-            long long m0, n0;
-            scheduler.origin(tile, m0, n0);
+            int n0 = scheduler.share(tile).n0;
             RowSums<T> rows;
             ColumnSums<T, NK> sums;
 #pragma unroll 1
-            for (int k = tile == 0 ? -AHEAD : 0; k < loader.count; ++k, ++i) {
+            for (int k = tile == 0 ? -AHEAD : 0; k < scheduler.depth; ++k, ++i) {
                 if (warp == 0 && i + AHEAD < all && elect_one()) loader.load(pipeline, i + AHEAD);
                 if (k < 0) continue;
                 if (!COLUMNS && k == 0) {  // once the first slabs are on their way

@@ -57,7 +57,7 @@ TUNABLES = {
         ),
     },
     ("multirow", "multirow_ws"): {
-        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 192, 256),
+        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
         "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
     },
     "multirow_ws": {"SUMS": ("producer", "consumer")},  # who adds up rows of 16 bits beside the products of warpgroups
@@ -68,7 +68,8 @@ TUNABLES = {
         "dW_num_stages": (2, 3, 4), "dW_CLUSTER": (1, 2),
     },
     "two_launches": {
-        "KERNEL": ("warpgroup",), "BLOCK_M": (128,), "BLOCK_N": (128, 192, 256), "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
+        "KERNEL": ("warpgroup",), "BLOCK_M": (128,), "BLOCK_N": (128, 256), "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
+        "SCHEDULE": ("tiles", "stream_k"),
     },
 }  # fmt: skip
 
@@ -130,7 +131,7 @@ def config(case, variant, device):
     if variant == "row":
         return _row_config(case, device)
     if variant == "two_launches":
-        return matmul.config(_product(case, variant), device, matmul.WARPGROUP_TILES)
+        return matmul.config(_product(case, variant), device, matmul.WARPGROUP_TILES, schedules=matmul.SCHEDULES)
     own = matmul.config(_product(case, variant), device, TILES, beside=_statistics)
     return own | {"SUMS": "consumer"} if _has_sums(case, variant, own) else own
 
@@ -279,8 +280,8 @@ def launches(case, variant, device, config):
     if variant == "two_launches":
         program = instance(FILE, "row_statistics", TYPES[T], rows_are_aligned(case, case.sizes["K"]))
         grid = -(-case.sizes["M"] // ROWS_AT_ONCE)
-        statistics = Launch(program, grid, 32 * ROWS_AT_ONCE, dtypes=(T, T, "float32", "float32"))
-        dtypes = T, T, T, "float32", "float32", "float32", T
+        statistics = Launch(program, grid, 32 * ROWS_AT_ONCE, dtypes=(T, T, "float32", "float32", "int32"))
+        dtypes = T, T, T, "float32", "float32", "float32", T, "float32", "int32"
         own = _product(case, variant)
         return statistics, matmul.launch(FILE, "normed", own, device, config, [activation], dtypes=dtypes)
     # x is rounded by the kernel, once shifted
@@ -320,19 +321,30 @@ def build(case, variant, device, config):
     if variant not in PREPARED:
         return last.returning({4: (M, N)}, (M, K, N), absent=(3,))
     if variant == "two_launches":
-        return _two_launches(case, *first, last)
+        return _two_launches(case, *first, last, matmul.exchange(last, config))
     tiles = last.returning({4: (M, N)}, (M, K, N))
     return lambda x, W, b, colsum, prepared=None: tiles(x, W if prepared is None else prepared, b, colsum)
 
 
-def _two_launches(case, first, last):
+def _two_launches(case, first, last, exchange):
     M, K, N = case.size("M", "K", "N")
     columns = _product(case, "two_launches").sizes["K"]
-    copied = {} if columns == K else {1: (M, columns)}
-    statistics, product = first.returning({**copied, 2: (M,), 3: (M,)}, (M, K)), last.returning({6: (M, N)}, (M, K, N))
+    copied, made = {} if columns == K else {1: (M, columns)}, {2: (M,), 3: (M,)}
+    if exchange is None:
+        statistics = first.returning({**copied, **made}, (M, K, 0), absent=(4,))
+        product = last.returning({6: (M, N)}, (M, K, N), absent=(7, 8))
+    else:
+        sums, flags = exchange
+        statistics, shared = (
+            first.returning({**copied, **made, 4: flags}, (M, K, *flags)),
+            last.returning({6: (M, N), 7: sums}, (M, K, N)),
+        )
+
+        def product(*given):
+            return shared(*given)[0]
 
     def call(x, W, b, colsum, prepared=None):
-        whole, mean, rstd = statistics(x) if copied else (x, *statistics(x, x))
-        return product(whole, W if prepared is None else prepared, b, mean, rstd, colsum)
+        whole, mean, rstd, *flags = statistics(x) if copied else (x, *statistics(x, x))
+        return product(whole, W if prepared is None else prepared, b, mean, rstd, colsum, *flags)
 
     return call

@@ -31,8 +31,8 @@ EXPECT = (
 TUNABLES = {
     "fused": {"BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256), "num_stages": (2, 3, 4)},
     "two_launches": {
-        "up_KERNEL": ("tensor", "warpgroup", "simt"), "up_BLOCK_M": (16, 64, 128), "up_BLOCK_N": (64, 128, 192, 256),
-        "up_num_stages": (2, 3, 4), "up_CLUSTER": (1, 2, 4),
+        "up_KERNEL": ("tensor", "warpgroup", "simt"), "up_BLOCK_M": (16, 64, 128), "up_BLOCK_N": (64, 128, 256),
+        "up_num_stages": (2, 3, 4), "up_CLUSTER": (1, 2, 4), "up_SCHEDULE": ("tiles", "stream_k"),
         # those of mode=backward
         "KERNEL": ("tensor", "warpgroup", "simt", "whole"),
         "dx_BLOCK_M": (16, 64, 128), "dx_BLOCK_N": (64, 128, 256), "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2),
@@ -65,5 +65,5 @@ def build(case, variant, device, chosen):
         return backward.build(BACKWARD_FILE, case, device, chosen)
     described, sizes = launches(case, variant, device, chosen), case.size("M", "K", "N", "R")
     if variant == "two_launches":
-        return lora.in_two_launches(case, *described)
+        return lora.in_two_launches(case, *described, chosen)
     return described[0].returning({6: case.size("M", "N")}, sizes)

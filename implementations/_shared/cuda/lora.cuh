@@ -220,15 +220,17 @@ __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __re
 template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM * WN * 32)
     down(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale, T* __restrict__ xa, T* __restrict__ t,
-         long long M, long long K, long long R) {
+         int* __restrict__ flags, long long M, long long K, long long R, long long count) {
+    clear_flags(flags, count);
     down_tile<T, SIMT, ALIGNED, RANK_ALIGNED, BM, RB, WM, WN, STAGES, 1>(x, A, scale, xa, t, M, K, R);
 }
 
 #if __CUDA_ARCH__ >= 900
 template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
 __global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(WM * WN * 32)
-    down_by_parts(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale, T* __restrict__ xa,
-                  T* __restrict__ t, long long M, long long K, long long R) {
+    down_by_parts(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale, T* __restrict__ xa, T* __restrict__ t,
+                  int* __restrict__ flags, long long M, long long K, long long R, long long count) {
+    clear_flags(flags, count);
     down_tile<T, SIMT, ALIGNED, RANK_ALIGNED, BM, RB, WM, WN, STAGES, PARTS>(x, A, scale, xa, t, M, K, R);
 }
 #endif

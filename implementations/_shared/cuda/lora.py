@@ -51,7 +51,7 @@ def rank_columns(case, tile):
 def config(case, variant, device):
     """The tile with the least work on the busiest multiprocessor."""
     if variant == "two_launches" and multiplies_by_warpgroups(case, device):
-        return prefixed("up", matmul.config(case, device, matmul.WARPGROUP_TILES))
+        return prefixed("up", matmul.config(case, device, matmul.WARPGROUP_TILES, schedules=matmul.SCHEDULES))
     M, N = case.size("M", "N")
     found = {}
     for tile in TENSOR_TILES:
@@ -115,7 +115,7 @@ def launches(file, case, variant, device, config):
     own = config if fused else of_launch("up", config)
     if own.get("KERNEL") == "warpgroup":
         arguments = (case.options["activation"].upper(),)
-        up = matmul.launch(file, "up", case, device, own, arguments, dtypes=(T,) * 6)
+        up = matmul.launch(file, "up", case, device, own, arguments, dtypes=(*(T,) * 6, "float32", "int32"))
         rows, deep = own["BLOCK_M"], matmul.slab(case)
         return down(file, case, device), replace(up, boxes=(*up.boxes, (rows, deep), (deep, matmul.PANEL)))
     tile, stages = tile_of(own), own["num_stages"]
@@ -142,34 +142,47 @@ def down(file, case, device):
     if parts > 1:
         program = instance(file, "down_by_parts", *common(case), *shape, parts)
     memory = DOWN_STAGES * (tile.rows + columns) * 128
-    return Launch(program, rows * parts, tile.threads, memory, dtypes=(case.dtype,) * 5)
+    return Launch(program, rows * parts, tile.threads, memory, dtypes=(*(case.dtype,) * 5, "int32"))
 
 
-def in_two_launches(case, first, last, keeps=False):
-    """A function of (x, scale, W, b, A, B) that runs `down` and `up`: → y, and with `keeps` x @ A (M, R) too.
+def in_two_launches(case, first, last, config, keeps=False):
+    """A function of (x, scale, W, b, A, B) that runs `down` and `up`, of which `config` is: → y, and with `keeps` x @ A (M, R) too.
 
     Warpgroups take scale * x @ A, in rows of whole vectors that the copy engine can read; others scale x @ A themselves.
     """
-    sizes = M, K, N, R = case.size("M", "K", "N", "R")
+    M, K, N, R = case.size("M", "K", "N", "R")
     vector = 16 // case.itemsize
-    xa, scaled = {3: (M, R)}, {4: (M, -(-R // vector) * vector)}
+    low, scaled = {3: (M, R)}, {4: (M, -(-R // vector) * vector)}
     if not last.boxes:
-        down, up = first.returning(xa, (M, K, R), absent=scaled), last.returning({6: (M, N)}, sizes)
+        down, up = first.returning(low, (M, K, R, 0), absent=(*scaled, 5)), last.returning({6: (M, N)}, (M, K, N, R))
 
-        def call(x, scale, W, b, A, B):
-            low = down(x, A, scale)
-            y = up(low, x, scale, W, b, B)
-            return (y, low) if keeps else y
+        def by_blocks(x, scale, W, b, A, B):
+            xa = down(x, A, scale)
+            y = up(xa, x, scale, W, b, B)
+            return (y, xa) if keeps else y
 
-        return call
-    up = last.returning({5: (M, N)}, sizes)
+        return by_blocks
+    if exchange := matmul.exchange(last, of_launch("up", config)):
+        sums, flags = exchange
+        down = first.returning(
+            (low if keeps else {}) | scaled | {5: flags}, (M, K, R, *flags), absent=() if keeps else (3,)
+        )
+        up = last.returning({5: (M, N), 6: sums}, (M, K, N, R))
+
+        def sharing(x, scale, W, b, A, B):
+            *xa, t, flags = down(x, A, scale)
+            y, _ = up(x, W, t, B, b, flags)
+            return (y, *xa) if keeps else y
+
+        return sharing
+    up = last.returning({5: (M, N)}, (M, K, N, R), absent=(6, 7))
     if not keeps:
-        down = first.returning(scaled, (M, K, R), absent=xa)
+        down = first.returning(scaled, (M, K, R, 0), absent=(3, 5))
         return lambda x, scale, W, b, A, B: up(x, W, down(x, A, scale), B, b)
-    down = first.returning(xa | scaled, (M, K, R))
+    down = first.returning(low | scaled, (M, K, R, 0), absent=(5,))
 
     def keeping(x, scale, W, b, A, B):
-        low, t = down(x, A, scale)
-        return up(x, W, t, B, b), low
+        xa, t = down(x, A, scale)
+        return up(x, W, t, B, b), xa
 
     return keeping

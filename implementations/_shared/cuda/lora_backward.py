@@ -232,16 +232,21 @@ def _by_warpgroups_launches(file, case, device, config):
 
 def kept_launches(file, case, device):
     """The forward pass of backward modes: `down`, `up` to z and, where there is an activation, `activated`."""
-    straight = replace(case, options={**case.options, "activation": "none"})
+    straight = _straight(case)
     found = lora.launches(file, straight, "two_launches", device, lora.config(straight, "two_launches", device))
     return found if case.options["activation"] == "none" else (*found, _elementwise(file, "activated", case))
+
+
+def _straight(case):
+    """The case of z, without an activation."""
+    return replace(case, options={**case.options, "activation": "none"})
 
 
 def build(file, case, device, config):
     """(forward, backward) of a layer: forward(x, scale, W, b, A, B) → y and what backward needs; backward(that, dy) → dx, dW, db, dA, dB."""
     M, N = case.size("M", "N")
     down, up, *activated = kept_launches(file, case, device)
-    layer = lora.in_two_launches(case, down, up, keeps=True)
+    layer = lora.in_two_launches(case, down, up, lora.config(_straight(case), "two_launches", device), keeps=True)
     activated = [launch.returning({1: (M, N)}, (M * N,)) for launch in activated]
     small, large = _bound(case, launches(file, case, device, config), config["KERNEL"] == "whole")
 

@@ -1,12 +1,15 @@
 """The tiles of kernels on matmul_mma.cuh, matmul_simt.cuh and hopper/matmul.cuh, and their launch.
 
 The tunables are KERNEL (`tensor`, `simt` or `warpgroup`), BLOCK_M and BLOCK_N of a block's tile, num_stages and CLUSTER; an
-implementation that has but one kernel for a case leaves KERNEL and CLUSTER out.
+implementation that has but one kernel for a case leaves KERNEL and CLUSTER out. SCHEDULE is of warpgroups: `tiles`, or `stream_k`, by
+which the last tiles are shared among all blocks (hopper/schedule.cuh); a launch before it must clear the flags.
 """
 
+import itertools
+import math
 from dataclasses import dataclass, replace
 
-from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
+from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large
 from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 
 
@@ -44,9 +47,9 @@ WARPGROUP_TILES = tuple(
     MatmulTile("warpgroup", 128, columns, cost, cluster=cluster)
     for columns, cost, cluster in ((256, 0.4, 2), (256, 0.405, 1), (256, 0.41, 4), (128, 0.52, 2), (128, 0.525, 1))
 )
-# for who asks for it, until it is timed: 2049 × 4104 is 289 tiles of 128 × 256, three rounds of 132, and three of these as well
-UNTIMED_TILES = (MatmulTile("warpgroup", 128, 192, 0.45),)
-TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES + UNTIMED_TILES
+TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
+SCHEDULES = ("tiles", "stream_k")
+EXCHANGED_SLABS = 4  # as long as the sums of a tile take to memory and back
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
 SIMT_STAGES = 3  # slabs in shared memory, as in matmul_simt.cuh
 
@@ -86,10 +89,9 @@ def product(case, M, K, N, nk=False):
     return replace(case, sizes={"M": M, "K": K, "N": N}, options={**case.options, "w_layout": "nk" if nk else "kn"})
 
 
-def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0):
+def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0, schedules=("tiles",)):
     """The config of the best of `tiles` that fit, of a product of x (M, K) with `parts` matrices (K, N) side by side. `beside` is
-    how many bytes of shared memory the kernel has with a tile beside its own."""
-    M, _, N = case.size("M", "K", "N")
+    how many bytes of shared memory the kernel has with a tile beside its own. SCHEDULE is named where there are several."""
     found = {}
     for tile in SIMT_TILES if is_ieee(case) else tiles:
         for stages in (SIMT_STAGES,) if tile.kind == "simt" else (4, 3, 2):  # more wait for nothing
@@ -99,7 +101,8 @@ def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0):
             }  # fmt: skip
             if fits(case, device, own, parts, beside) is None:
                 found.setdefault(tile, own)
-    return found[best(found, M, N, parts, device)]
+    tile, schedule = best(itertools.product(found, schedules), case, parts, device)
+    return found[tile] | ({"SCHEDULE": schedule} if len(schedules) > 1 else {})
 
 
 def fits(case, device, config, parts=1, beside=lambda tile: 0):
@@ -119,6 +122,10 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0):
         return f"BLOCK_N is {tile.columns}: each of {parts} products has whole panels of {PANEL} columns"
     if stages < 2:
         return f"num_stages is {stages}: one is read while another is written"
+    if reason := not_one_of("SCHEDULE", schedule_of(config), SCHEDULES if tile.kind == "warpgroup" else ("tiles",)):
+        return reason
+    if schedule_of(config) == "stream_k" and 2 * multiprocessors(device) * (case.sizes["K"] // slab(case) + 4) >= 2**31:
+        return f"SCHEDULE=stream_k counts the slabs of two rounds of tiles in 31 bits, which K = {case.sizes['K']} exceeds"
     return too_large(tile_bytes(tile, parts, stages, case.itemsize) + beside(tile), device)
 
 
@@ -145,8 +152,9 @@ def launch(
     if tile.kind == "tensor":
         program = instance(file, template, *head, aligned, nk, *shape, tile.warps_m, tile.warps_n, stages)
         return Launch(program, grid, tile.threads, memory, dtypes=dtypes)
-    program = instance(file, template, *head, nk, *shape, stages, tile.cluster)
-    grid = min(grid, max(1, multiprocessors(device) // tile.cluster) * tile.cluster)
+    most, streams = max(1, multiprocessors(device) // tile.cluster) * tile.cluster, schedule_of(config) == "stream_k"
+    program = instance(file, template, *head, nk, *shape, stages, tile.cluster, *([True] if streams else []))
+    grid = most if streams else min(grid, most)
     deep = slab(case)
     columns = (tile.columns // max(parts, tile.cluster), deep) if nk else (deep, PANEL)
     rows = (deep, PANEL) if transposed else (tile.rows, deep)
@@ -182,15 +190,33 @@ def multiplies_by_warpgroups(case, device):
     )
 
 
-def best(tiles, M, N, parts, device):
-    """The tile with the least work on the busiest multiprocessor."""
+def best(choices, case, parts, device):
+    """The tile and the schedule with the least work on the busiest multiprocessor."""
+    M, K, N = case.size("M", "K", "N")
     sms = multiprocessors(device)
 
-    def work(tile):
-        rounds = -(-blocks(tile, M, N, parts) // sms)
+    def work(choice):
+        tile, schedule = choice
+        rounds = blocks(tile, M, N, parts) / sms
+        if schedule == "stream_k":  # the more blocks share a tile, the more sums its last one adds
+            rounds += EXCHANGED_SLABS * math.ceil(max(1, 1 / rounds)) / (K / slab(case))
+        else:
+            rounds = math.ceil(rounds)
         return rounds * tile.rows * tile.columns * tile.cost * (1.02 if tile.cluster > 1 and rounds == 1 else 1.0)
 
-    return min(tiles, key=work)
+    return min(choices, key=work)
+
+
+def schedule_of(config):
+    return config.get("SCHEDULE", "tiles")
+
+
+def exchange(launch, config):
+    """What blocks that share tiles leave for each other: the shapes of the sums, in float32, and of the flags, in int32, which begin as
+    0; None where all tiles are whole."""
+    if schedule_of(config) == "tiles":
+        return None
+    return (launch.grid * config["BLOCK_M"] * config["BLOCK_N"],), (launch.grid * config["BLOCK_M"] // 16,)
 
 
 def blocks(tile, M, N, parts=1):

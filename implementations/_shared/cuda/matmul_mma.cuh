@@ -65,6 +65,11 @@ __device__ __forceinline__ void block_origin(long long M, long long N, int BM, i
     tile_origin<16>(blockIdx.x, M, N, BM, BN, m0, n0);
 }
 
+// By all blocks of a launch before a product whose blocks share tiles (hopper/schedule.cuh): `count` flags are 0.
+__device__ __forceinline__ void clear_flags(int* flags, long long count) {
+    for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) flags[i] = 0;
+}
+
 // Bytes from the start of a slab of rows to element k (0 … SLAB - 1) of a row.
 template <typename T>
 __device__ __forceinline__ int slab_place(int row, int k) {

@@ -20,16 +20,20 @@ def config(case, device):
     if sum(K * N for K, N in pairwise(widths(case))) < LEAST_WEIGHTS:
         return None
     # the fewer blocks, the less of the weights is read twice: of 128 rows of 13-512-256-64-16 an H200 took 8.8 µs with 16 rows, 9.3 with 8,
-    # 12.7 with 4; and up to 22.9 with 128 columns
+    # 12.7 with 4; and up to 22.9 with 128 columns. But clusters of 8 do not fill all multiprocessors: 256 rows took 16.5 µs by 16, 14.7 by 8
     shape = {"KERNEL": "few_rows", "BLOCK_N": 64, "CLUSTER": 8, "num_stages": STAGES}
-    choices = (shape | {"BLOCK_M": rows} for rows in (16, 8))
-    return next((own for own in choices if fits(case, device, own) is None and _at_once(case, device, own)), None)
+    for rows, part in ((16, 7 / 8), (8, 1)):
+        own = shape | {"BLOCK_M": rows}
+        if fits(case, device, own) is None and _at_once(case, device, own, part):
+            return own
+    return None
 
 
-def _at_once(case, device, config):
-    """Whether all blocks run at the same time: later ones would wait, and many rows read the weights often."""
+def _at_once(case, device, config, part):
+    """Whether all blocks run at the same time, on that part of the multiprocessors: later ones would wait, and many rows read the weights
+    often."""
     resident = (shared_memory(device) + RESERVED) // (sum(memory(case, config)) + STATIC_BYTES + RESERVED)
-    return grid(case, config) <= resident * multiprocessors(device)
+    return grid(case, config) <= part * resident * multiprocessors(device)
 
 
 def fits(case, device, config):

@@ -3,8 +3,8 @@
 //
 //   matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, PARTS>(x, W, y, M, K, N, f)      as matmul_mma of matmul_mma.cuh
 //
-// The kernel is persistent: the grid has no more blocks than the device holds at once, and the tile scheduler gives each one tile
-// after another. The first warpgroup of a block is the producer, whose copies of the next tile run while the consumers are in the
+// The kernel is persistent: the grid has no more blocks than the device holds at once, and the tile scheduler (schedule.cuh) gives each
+// one tile after another, or shares of tiles. The first warpgroup of a block is the producer, whose copies of the next tile run while the consumers are in the
 // epilogue of this one; each of the others is a consumer with 64 rows of a tile and all of its columns. The blocks of a cluster
 // have neighbouring rows, so that each brings a part of W for all of them.
 //
@@ -13,6 +13,7 @@
 // the other, so that all sums of an element are a thread's. Floats are rounded to tf32 by the copy engine, where the map says so.
 #pragma once
 #include "_shared/cuda/hopper/pipeline.cuh"
+#include "_shared/cuda/hopper/schedule.cuh"
 #include "_shared/cuda/hopper/wgmma.cuh"
 #include "_shared/cuda/matmul_mma.cuh"
 
@@ -23,7 +24,7 @@ constexpr bool HAS_COLUMNS = sizeof(Column) > 1;
 // The sums of a tile, by warpgroups 1, 2, …. Those of column n of part p are c[p * FN / PARTS + n / 8].
 template <typename T, bool NK, int BM, int BN, int PARTS = 1, bool XT = false>
 struct WarpgroupTile {
-    static constexpr int FN = BN / 8, COLUMNS = BN / PARTS;                // fragments; columns of y
+    static constexpr int FN = BN / 8, COLUMNS = BN / PARTS, CONSUMERS = BM * 2;  // fragments; columns of y; threads
     static constexpr int X_BYTES = BM * 128, STAGE = X_BYTES + BN * 128;  // of a stage: of x; of x and W
     static constexpr int PIECE = SLAB<T>, PITCH = PIECE + 8;  // columns of y that a warp stores at once, 128 bytes
     static constexpr int GROUP = 64, PANEL = 64 * 128;        // columns that are made at once; bytes
@@ -164,59 +165,50 @@ struct WarpgroupTile {
     }
 };
 
-// Which tiles of y a block makes, one after another.
-template <int BM, int COLUMNS, int CLUSTER>
-struct TileScheduler {
-    long long M, N;
-    int count;  // of this block
-
-    __device__ __forceinline__ TileScheduler(long long M, long long N) : M(M), N(N) {
-        unsigned all = static_cast<unsigned>((M + BM * CLUSTER - 1) / (BM * CLUSTER) * ((N + COLUMNS - 1) / COLUMNS));
-        unsigned clusters = gridDim.x / CLUSTER, own = blockIdx.x / CLUSTER;
-        count = own < all ? static_cast<int>((all - own + clusters - 1) / clusters) : 0;
-    }
-    __device__ __forceinline__ void origin(int tile, long long& m0, long long& n0) const {
-        tile_origin<16 / CLUSTER>(blockIdx.x / CLUSTER + tile * (gridDim.x / CLUSTER), M, N, BM * CLUSTER, COLUMNS, m0, n0);
-        m0 += blockIdx.x % CLUSTER * BM;
-    }
-};
-
-// What the producer has the copy engine bring: `count` stages a tile, for one tile after another. By one thread.
+// What the producer has the copy engine bring: slabs of x and W, each for a stage. By one thread.
 template <typename T, bool NK, int BM, int BN, int CLUSTER, int PARTS, bool XT = false>
-struct Loader {
+struct Copies {
     static constexpr int COLUMNS = BN / PARTS;
     static constexpr int BOX = NK ? BN / (PARTS > CLUSTER ? PARTS : CLUSTER) : 64;  // columns of W that a copy brings
-    const TileScheduler<BM, COLUMNS, CLUSTER>& scheduler;
     const TensorMap &x, &W;
-    int count;
-    long long m0, n0;  // of the tile that is brought, of which so many stages are left; and which is next
-    int left = 0, next = 0;
     static_assert(BN / CLUSTER % BOX == 0 && BOX <= 256, "whole boxes, as large as they may be");
 
-    __device__ __forceinline__ Loader(const TileScheduler<BM, COLUMNS, CLUSTER>& scheduler, const TensorMap& x,
-                                      const TensorMap& W, int count)
-        : scheduler(scheduler), x(x), W(W), count(count) {}
-
-    // What is i-th of all that the block multiplies.
+    // A slab of a tile of y, which has N columns, to where the i-th of all belongs.
     template <typename P>
-    __device__ __forceinline__ void load(const P& pipeline, int i) {
-        if (left == 0) scheduler.origin(next++, m0, n0), left = count;
-        int k0 = (count - left--) * SLAB<T>;
+    __device__ __forceinline__ void bring(const P& pipeline, int i, const Share& of, int slab, int N) const {
+        int k0 = slab * SLAB<T>;
         unsigned to = pipeline.producer_acquire_for_tma(i), barrier = pipeline.full(i);
         if constexpr (XT) {
 #pragma unroll
-            for (int row = 0; row < BM; row += 64) tma_load(to + row * 128, x, static_cast<int>(m0) + row, k0, barrier);
+            for (int row = 0; row < BM; row += 64) tma_load(to + row * 128, x, of.m0 + row, k0, barrier);
         } else {
-            tma_load(to, x, k0, static_cast<int>(m0), barrier);
+            tma_load(to, x, k0, of.m0, barrier);
         }
         to += BM * 128;
 #pragma unroll
         for (int box = 0; box < BN / CLUSTER; box += BOX) {
             int at = blockIdx.x % CLUSTER * (BN / CLUSTER) + box;  // of all columns of the stage
-            int column = static_cast<int>(at / COLUMNS * scheduler.N + n0) + at % COLUMNS;
+            int column = at / COLUMNS * N + of.n0 + at % COLUMNS;
             if (NK) tma_load<CLUSTER>(to + at * 128, W, k0, column, barrier);
             else tma_load<CLUSTER>(to + at * 128, W, column, k0, barrier);
         }
+    }
+};
+
+// All slabs that a block multiplies, one after another.
+template <typename Scheduler, typename Copies>
+struct Loader {
+    const Scheduler& scheduler;
+    Copies copies;
+    Share share = {};
+    int left = 0, next = 0;  // slabs of the present share; the number of the one behind it
+
+    __device__ __forceinline__ Loader(const Scheduler& scheduler, const Copies& copies) : scheduler(scheduler), copies(copies) {}
+
+    template <typename P>
+    __device__ __forceinline__ void load(const P& pipeline, int i) {
+        if (left == 0) share = scheduler.share(next++), left = share.count;
+        copies.bring(pipeline, i, share, share.first + share.count - left--, scheduler.N);
     }
 };
 
@@ -252,11 +244,10 @@ struct Producer {
         if (threadIdx.x < 32) {
             if (elect_one())
 #pragma unroll 1
-                for (int i = 0; i < scheduler.count * loader.count; ++i) loader.load(pipeline, i);
+                for (int i = 0; i < scheduler.slabs(); ++i) loader.load(pipeline, i);
         } else if (HAS_COLUMNS<Column>) {
             for (int i = 0; i < scheduler.count; ++i) {
-                long long m0, n0;
-                scheduler.origin(i, m0, n0);
+                int n0 = scheduler.share(i).n0;
                 auto to = reinterpret_cast<Column*>(columns.producer_acquire(i));
                 for (int n = threadIdx.x - 32; n < Tile::COLUMNS; n += 96) to[n] = f.column(min(n0 + n, scheduler.N - 1));
                 columns.producer_commit(i);
@@ -265,29 +256,31 @@ struct Producer {
     }
 };
 
-// The consumer warpgroups: all tiles. `columns` brings f.column() of their columns, and behind it what Produce knows of rows.
+// The consumer warpgroups: all shares. `columns` brings f.column() of their columns, and behind it what Produce knows of rows.
 template <typename Tile, typename Rows, typename T, typename Scheduler, typename P, typename C, typename F>
 __device__ __forceinline__ void consume(const Scheduler& scheduler, const P& pipeline, const C& columns, unsigned char* out, T* y,
-                                        long long K, int count, F f) {
+                                        long long K, F f) {
     using Column = decltype(f.column(0));
-    for (int i = 0; i < scheduler.count; ++i) {
-        long long m0, n0;
-        scheduler.origin(i, m0, n0);
+    for (int i = 0, slab = 0; i < scheduler.count; ++i) {
+        Share share = scheduler.share(i);
         Tile tile;
-        Rows rows(f, m0 + tile.row0, scheduler.M);
-        rows.multiply(tile, pipeline, i * count, count, K);
+        Rows rows(f, share.m0 + tile.row0, scheduler.M);
+        rows.multiply(tile, pipeline, slab, share.count, K);
+        slab += share.count;
         if (HAS_COLUMNS<Column>) columns.consumer_wait(i);
         auto of_columns = reinterpret_cast<const Column*>(columns.stage(i));
         rows.finish(reinterpret_cast<const float2*>(of_columns + Tile::COLUMNS) + tile.row0);
-        tile.epilogue(out, y, scheduler.M, scheduler.N, m0, n0, f, rows.of_row, of_columns);
+        if (scheduler.completes(tile, share))
+            tile.epilogue(out, y, scheduler.M, scheduler.N, share.m0, share.n0, f, rows.of_row, of_columns);
         if (HAS_COLUMNS<Column>) columns.consumer_release(i);
     }
 }
 
+// `shared` is nothing where all tiles are whole, or the SharedTiles of blocks that share them.
 template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, int PARTS, template <typename> class Rows = GivenRows,
-          typename Produce = Producer, bool XT = false, typename F>
+          typename Produce = Producer, bool XT = false, typename F, typename... E>
 __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M,
-                                             long long K, long long N, F f) {
+                                             long long K, long long N, F f, E... shared) {
     using Tile = WarpgroupTile<T, NK, BM, BN, PARTS, XT>;
     using Stages = Pipeline<STAGES, Tile::STAGE, CLUSTER>;
     using Column = decltype(f.column(0));
@@ -295,19 +288,21 @@ __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap
     extern __shared__ __align__(1024) unsigned char memory[];  // Stages::BYTES + OUT_BYTES + twice OF_A_TILE and barriers
     Stages pipeline(memory);
     Pipeline<2, OF_A_TILE> columns(memory + Stages::BYTES + Tile::OUT_BYTES);
-    TileScheduler<BM, Tile::COLUMNS, CLUSTER> scheduler(M, N);
-    int count = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>);  // stages of a tile
+    using Scheduler = TileScheduler<BM, Tile::COLUMNS, CLUSTER, E...>;  // one of each role's own: a producer has few registers
+    int depth = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>);
     if (threadIdx.x == 32) prefetch(x), prefetch(W);
     if (threadIdx.x == 0)
         pipeline.init(1, BM / 16 + Produce::CONSUMER_WARPS), columns.init(Produce::COLUMN_THREADS, BM / 16);
     cluster_sync<CLUSTER>();
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<Produce::REGISTERS>();
-        Loader<T, NK, BM, BN, CLUSTER, PARTS, XT> loader(scheduler, x, W, count);
+        Scheduler scheduler(M, N, depth, shared...);
+        Loader loader(scheduler, Copies<T, NK, BM, BN, CLUSTER, PARTS, XT>{x, W});
         Produce::template run<T, Tile>(scheduler, loader, pipeline, columns, K, f);
     } else {
         warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, Produce::REGISTERS>>();
-        consume<Tile, Rows<F>>(scheduler, pipeline, columns, memory + Stages::BYTES, y, K, count, f);
+        Scheduler scheduler(M, N, depth, shared...);
+        consume<Tile, Rows<F>>(scheduler, pipeline, columns, memory + Stages::BYTES, y, K, f);
     }
     cluster_sync<CLUSTER>();
 }

@@ -711,7 +711,7 @@ def test_a_dry_run_says_what_would_run_and_why_not_and_leaves_nothing(runs, caps
         assert main([*words, word]) == 0
         out = capsys.readouterr().out
         assert out.startswith(
-            "\nfault  odd/float32  N=7\nwould run:  a_fine\nwould be checked in Triton's interpreter, never timed:  t\n"
+            "\nfault  odd/float32  N=7\nwould run:  a_fine\nwould be checked on the CPU, interpreted or emulated, never timed:  t\n"
         )
         assert (
             "skipped  needs an NVIDIA GPU:  c\n" in out

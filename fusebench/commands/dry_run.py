@@ -18,7 +18,7 @@ from fusebench.settings import Run
 from fusebench.terminal import console, counted
 
 RUNS = "would run"
-PARITY = "would be checked in Triton's interpreter, never timed"
+PARITY = "would be checked on the CPU, interpreted or emulated, never timed"
 LATER = "an implementation may still skip one for a reason of its own, which its worker finds when it has loaded it"
 Roots = Sequence[Path]
 

@@ -1,45 +1,175 @@
 // embedding's gradient: each row of dtables is the sum of dy wherever it was looked up, in float32, and in one order in every run
-// unless it is ATOMIC.
+// unless it is atomic.
 //
-// Three launches. The look-ups of a feature are cut into chunks of CHUNK samples, a block each:
+// deterministic sorts the look-ups of each feature by table row, stably, and then reads dy once, in that order:
 //
-//   clear        a mask of each table row says which chunks look it up: no bit so far.
-//   sum_chunks   hashes the ids again and sorts the chunk by row, so that equal rows are neighbours, in the order of their samples.
-//                Sums those that occur more than once, and sets the row's bit.
-//   add_chunks   goes through all table rows, adds up what the chunks of its mask have, in their order, and writes it, or 0. So
-//                nothing has to be zeroed or converted beforehand, and no sum depends on who came first.
+//   count    hashes the ids to items, row << 32 | sample, and counts the lowest digit of the rows.
+//   place    moves items to their places by one digit, the lowest first (radix sort). A feature of few rows needs fewer digits.
+//   sum      adds up the segments (equal rows) of a tile of the sorted items and writes their rows.
+//   finish   adds up segments of several tiles, and the row of ids out of range.
 //
-// ATOMIC sum_chunks adds what it has of each row to float32 sums, which `clear` has zeroed, and `narrow` makes 16 bits of them.
+// Most rows are never looked up: blocks of their own in count and place write zeros to all of dtables, while the others wait for memory.
 //
-// Ids are skewed: few rows have most look-ups, which is why a chunk is summed by runs of sorted look-ups, all of one length, whoever's
-// they are. Most rows are looked up once or not at all: for those `where` says at once where their gradient is, others search
-// the sorted chunks. A place is a look-up's number in dy, or -1 - n of the n-th partial sum; a segment that begins at place i of
-// a chunk has at least two look-ups, so that i / 2 is a number of its own.
-#include "_shared/cuda/lookup.cuh"
+// atomic sorts a tile of samples within a block and adds the sums of its segments to float32 sums, which `clear` has zeroed; `narrow`
+// makes 16 bits of them.
+//
+// Ids are skewed: few rows have most look-ups. So a tile is summed by runs of one length, whoever's rows they are (_segments.cuh).
+#include "_segments.cuh"
 
-constexpr int NOWHERE = -2147483647 - 1;
+typedef unsigned long long Item;
 
-// W neighbouring elements of a row, which are loaded at once.
-template <typename T, int W>
-struct alignas(W * sizeof(T)) Piece {
-    T at[W];
-};
-template <typename T, int W>
-__device__ __forceinline__ void store_piece(T* to, const float (&values)[W]) {
-    Piece<T, W> piece;
+constexpr int SORTERS = 256;  // threads of a block of count and place
+constexpr int REQUESTS = 4;   // that each makes before it uses the first
+
+__device__ __forceinline__ int row_of(Item item) { return static_cast<int>(item >> 32); }
+template <int WIDTH>
+__device__ __forceinline__ int digit_of(Item item, int pass) {
+    return row_of(item) >> pass * WIDTH & ((1 << WIDTH) - 1);
+}
+
+// The row of an id in the table of its feature, V_f if it is out of range.
+template <bool IMPROVED>
+__device__ __forceinline__ Index hash(Index id, Index begin, Index size, const int* keys, const int* positions) {
+    if (!valid(id)) return size;
+    if constexpr (IMPROVED) return improved_row(id, begin, begin + size, keys, positions) - begin;
+    else return modulus_row(id, begin, begin + size) - begin;
+}
+
+// Zeros to one of `shares` parts of `count` 16-bit words, by the blocks from number `begin` on.
+__device__ __forceinline__ void clear_share(unsigned short* to, Index count, Index share, Index shares, int begin) {
+    Index vectors = count / 8, end = vectors * (share + 1) / shares, step = static_cast<Index>(gridDim.x - begin) * blockDim.x;
+    Index first = static_cast<Index>(blockIdx.x - begin) * blockDim.x + threadIdx.x;
+    for (Index i = vectors * share / shares + first; i < end; i += step) reinterpret_cast<uint4*>(to)[i] = make_uint4(0, 0, 0, 0);
+    if (share == 0 && first < count % 8) to[vectors * 8 + first] = 0;
+}
+
+// ---- sorting ----------------------------------------------------------------------------------------------------------
+
+// A block has PART samples of a feature; those behind clear. items (F, M); counts (passes, F, parts, BINS), those of later
+// digits 0 so far.
+template <int F, bool IMPROVED, int WIDTH, int PART>
+__global__ void __launch_bounds__(SORTERS)
+    count(const Index* __restrict__ ids, const Index* __restrict__ offsets, const int* __restrict__ keys,
+          const int* __restrict__ positions, Item* __restrict__ items, unsigned* __restrict__ counts,
+          unsigned short* __restrict__ dtables, Index M, Index passes, Index words) {
+    constexpr int BINS = 1 << WIDTH;
+    __shared__ unsigned bins[BINS];
+    int feature = blockIdx.x % F, part = blockIdx.x / F, parts = static_cast<int>((M + PART - 1) / PART);
+    if (part >= parts) return clear_share(dtables, words, 0, passes + 1, F * parts);
+    Index begin = offsets[feature], size = offsets[feature + 1] - begin, first = static_cast<Index>(part) * PART;
+    for (int i = threadIdx.x; i < BINS; i += SORTERS) bins[i] = 0;
+    __syncthreads();
+    for (int i = threadIdx.x; i < PART && first + i < M; i += SORTERS * REQUESTS) {
+        Index id[REQUESTS];
 #pragma unroll
-    for (int e = 0; e < W; ++e) piece.at[e] = from_float<T>(values[e]);
-    *reinterpret_cast<Piece<T, W>*>(to) = piece;
+        for (int k = 0; k < REQUESTS; ++k) {
+            Index sample = first + i + k * SORTERS;
+            if (sample < M) id[k] = ids[sample * F + feature];
+        }
+#pragma unroll
+        for (int k = 0; k < REQUESTS; ++k) {
+            Index sample = first + i + k * SORTERS;
+            if (sample >= M) break;
+            Item item = hash<IMPROVED>(id[k], begin, size, keys, positions) << 32 | sample;
+            items[feature * M + sample] = item;
+            atomicAdd(bins + digit_of<WIDTH>(item, 0), 1);
+        }
+    }
+    __syncthreads();
+    for (int pass = 0; pass < passes; ++pass)
+        for (int i = threadIdx.x; i < BINS; i += SORTERS)
+            counts[((pass * F + feature) * parts + part) * BINS + i] = pass == 0 ? bins[i] : 0;
 }
 
-// Whether place i of a sorted chunk has the first, or the last, look-up of its row.
-template <int LOG, typename Key>
-__device__ __forceinline__ bool is_first(const Key* sorted, int i) {
-    return i == 0 || sorted[i - 1] >> LOG != sorted[i] >> LOG;
+// One digit: the items of `from` to their places in `to`. Counts the next digit there.
+template <int F, int WIDTH, int PART>
+__global__ void __launch_bounds__(SORTERS)
+    place(const Item* __restrict__ from, Item* __restrict__ to, unsigned* __restrict__ counts, const Index* __restrict__ offsets,
+          unsigned short* __restrict__ dtables, Index M, Index pass, Index passes, Index words) {
+    constexpr int BINS = 1 << WIDTH, WARPS = SORTERS / 32, RANGE = PART / WARPS, OWN = BINS / SORTERS;
+    __shared__ unsigned places[WARPS][BINS];  // how many of a digit a warp has, then where its next one goes
+    __shared__ unsigned totals[WARPS];
+    int feature = blockIdx.x % F, part = blockIdx.x / F, parts = static_cast<int>((M + PART - 1) / PART);
+    if (part >= parts) return clear_share(dtables, words, pass + 1, passes + 1, F * parts);
+    int digits = static_cast<int>(offsets[feature + 1] - offsets[feature]) >> pass * WIDTH;  // of the largest row, from this one on
+    if (pass > 0 && digits == 0) return;
+    from += feature * M, to += feature * M;
+    counts += (pass * F + feature) * parts * BINS;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, begin = part * PART + warp * RANGE;
+    int end = static_cast<int>(min(M, static_cast<Index>(begin) + RANGE));
+    for (int i = threadIdx.x; i < WARPS * BINS; i += SORTERS) places[0][i] = 0;
+    __syncthreads();
+#pragma unroll 8
+    for (int i = begin + lane; i < end; i += 32) atomicAdd(&places[warp][digit_of<WIDTH>(from[i], pass)], 1);
+
+    // a thread has OWN neighbouring digits: all items of smaller ones are before them, and of the same those of earlier parts and warps
+    unsigned total[OWN] = {}, earlier[OWN] = {}, sum = 0;
+#pragma unroll 8
+    for (int p = 0; p < parts; ++p)
+#pragma unroll
+        for (int k = 0; k < OWN; ++k) {
+            unsigned n = counts[p * BINS + threadIdx.x * OWN + k];
+            total[k] += n;
+            if (p < part) earlier[k] += n;
+        }
+#pragma unroll
+    for (int k = 0; k < OWN; ++k) sum += total[k];
+    unsigned scanned = sum;
+#pragma unroll
+    for (int step = 1; step < 32; step *= 2) {
+        unsigned other = __shfl_up_sync(0xffffffff, scanned, step);
+        if (lane >= step) scanned += other;
+    }
+    if (lane == 31) totals[warp] = scanned;
+    __syncthreads();
+    unsigned smaller = scanned - sum;
+    for (int w = 0; w < warp; ++w) smaller += totals[w];
+#pragma unroll
+    for (int k = 0; k < OWN; ++k) {
+        unsigned next = smaller + earlier[k];
+        smaller += total[k];
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) {
+            unsigned n = places[w][threadIdx.x * OWN + k];
+            places[w][threadIdx.x * OWN + k] = next;
+            next += n;
+        }
+    }
+    __syncthreads();
+
+    bool counting = digits >> WIDTH != 0;
+    for (int first = begin + lane; first - lane < end; first += 32 * REQUESTS) {
+        Item item[REQUESTS];
+#pragma unroll
+        for (int r = 0; r < REQUESTS; ++r) item[r] = first + 32 * r < end ? from[first + 32 * r] : 0;
+#pragma unroll
+        for (int r = 0; r < REQUESTS; ++r) {
+            bool has = first + 32 * r < end;
+            int digit = digit_of<WIDTH>(item[r], pass);
+            unsigned equal = __ballot_sync(0xffffffff, has);  // lanes of the same digit
+#pragma unroll
+            for (int b = 0; b < WIDTH; ++b) {
+                bool bit = digit >> b & 1;
+                unsigned those = __ballot_sync(0xffffffff, bit);
+                equal &= bit ? those : ~those;
+            }
+            int rank = __popc(equal & ((1u << lane) - 1));
+            unsigned at = places[warp][digit] + rank;
+            __syncwarp();
+            if (has && rank == 0) places[warp][digit] += __popc(equal);
+            __syncwarp();
+            if (has) to[at] = item[r];
+            if (has && counting) atomicAdd(counts + (F * parts + at / PART) * BINS + digit_of<WIDTH>(item[r], pass + 1), 1);
+        }
+    }
 }
-template <int LOG, typename Key>
-__device__ __forceinline__ bool is_last(const Key* sorted, int i) {
-    return i + 1 == 1 << LOG || sorted[i + 1] >> LOG != sorted[i] >> LOG;
+
+// A feature's items when all their digits are sorted: odd passes write `b`, even ones `a`.
+template <int WIDTH>
+__device__ __forceinline__ const Item* sorted_items(const Item* a, const Item* b, int size, Index begin) {
+    int passes = 1;
+    while (passes * WIDTH < 31 && size >> passes * WIDTH) ++passes;
+    return (passes % 2 ? b : a) + begin;
 }
 
 // The keys in ascending order, by all threads of the block (bitonic sort).
@@ -57,253 +187,151 @@ __device__ __forceinline__ void sort_keys(Key* keys) {
     __syncthreads();
 }
 
-// `count` words.
-__global__ void __launch_bounds__(256) clear(unsigned* __restrict__ to, Index count) {
-    Index first = blockIdx.x * 256 + threadIdx.x, step = gridDim.x * 256;
-    for (Index i = first; i < count / 4; i += step) reinterpret_cast<uint4*>(to)[i] = make_uint4(0, 0, 0, 0);
-    for (Index i = count / 4 * 4 + first; i < count; i += step) to[i] = 0;
+// ---- sums -------------------------------------------------------------------------------------------------------------
+
+// heads and tails (F, tiles, D). Segments of ids out of range have no last look-up.
+template <typename T, int W, int LANES, int F, int WIDTH, int THREADS, int CHUNK, int AHEAD>
+__global__ void __launch_bounds__(THREADS, (AHEAD > 4 ? 768 : 1024) / THREADS)
+    sum(const Item* __restrict__ a, const Item* __restrict__ b, const Index* __restrict__ offsets, const T* __restrict__ dy,
+        float* __restrict__ heads, float* __restrict__ tails, T* __restrict__ dtables, Index M, Index D) {
+    __shared__ Tile<W, LANES, THREADS, CHUNK> tile;
+    int feature = blockIdx.x % F, number = blockIdx.x / F, tiles = gridDim.x / F;
+    Index begin = offsets[feature], first = static_cast<Index>(number) * CHUNK;
+    int size = static_cast<int>(offsets[feature + 1] - begin), count = static_cast<int>(min(M - first, static_cast<Index>(CHUNK)));
+    const Item* items = sorted_items<WIDTH>(a, b, size, feature * M) + first;
+    Index part = static_cast<Index>(feature) * tiles + number;
+    dtables += begin * D, heads += part * D, tails += part * D;
+    for (int i = threadIdx.x; i < CHUNK; i += THREADS) {
+        tile.look_ups[i] = NO_LOOK_UP;
+        if (i >= count) continue;
+        Item item = items[i];
+        int row = tile.rows[i] = row_of(item), next = first + i + 1 < M ? row_of(items[i + 1]) : size;
+        tile.look_ups[i] = (static_cast<int>(item) * F + feature) * 2 + (row != next && row < size);
+    }
+    bool continued = number > 0 && row_of(items[-1]) == row_of(items[0]);
+    int width = static_cast<int>(D);
+    __syncthreads();
+    sum_segments<AHEAD>(
+        tile, count, continued, dy, width,
+        [&](int row, const float (&sum)[W], int d) { store_piece(dtables + static_cast<Index>(row) * width + d, sum); },
+        [&](bool head, const float (&sum)[W], int d) { store_piece((head ? heads : tails) + d, sum); });
 }
+
+// How many tiles after `tile` go on with its last row, by all threads of the block.
+template <int CHUNK, int THREADS>
+__device__ __forceinline__ int following(const Item* items, int tile, int tiles, int row) {
+    int found = 0;
+#pragma unroll 1
+    for (int n = tile + 1; n < tiles; n += THREADS) {
+        const Item* first = items + static_cast<Index>(n + threadIdx.x) * CHUNK;
+        found += __syncthreads_count(n + threadIdx.x < tiles && row_of(first[0]) == row && row_of(first[-1]) == row);
+    }
+    return found;
+}
+
+// A block has the segment that begins in a tile and ends in another, if there is one; the last block has the row of ids out of range.
+template <typename T, int W, int LANES, int F, int WIDTH, int THREADS, int CHUNK>
+__global__ void __launch_bounds__(THREADS, 1)
+    finish(const Item* __restrict__ a, const Item* __restrict__ b, const Index* __restrict__ offsets, const float* __restrict__ heads,
+           const float* __restrict__ tails, T* __restrict__ dtables, Index M, Index D) {
+    constexpr int GROUPS = THREADS / LANES;
+    __shared__ float parts[W][THREADS];
+    bool invalid = blockIdx.x == gridDim.x - 1;
+    int group = threadIdx.x / LANES, lane = threadIdx.x % LANES, tiles = (gridDim.x - 1) / F, own = blockIdx.x / F;
+    int feature = invalid ? 0 : blockIdx.x % F, features = invalid ? F : feature + 1;
+    Index to = offsets[F], end = static_cast<Index>(own + 1) * CHUNK;
+    if (!invalid) {
+        int size = static_cast<int>(offsets[feature + 1] - offsets[feature]);
+        const Item* items = sorted_items<WIDTH>(a, b, size, feature * M);
+        if (end >= M) return;
+        int row = row_of(items[end]);
+        if (row == size || row_of(items[end - 1]) != row || (own > 0 && row_of(items[end - CHUNK - 1]) == row)) return;
+        to = offsets[feature] + row;
+    }
+    for (int d = lane * W; d - lane * W < D; d += LANES * W) {
+        float sum[W] = {};
+        for (int f = feature; f < features; ++f) {
+            int size = static_cast<int>(offsets[f + 1] - offsets[f]);
+            const Item* items = sorted_items<WIDTH>(a, b, size, f * M);
+            int row = invalid ? size : static_cast<int>(to - offsets[f]);
+            if (invalid && row_of(items[M - 1]) != row) continue;
+            int count = following<CHUNK, THREADS>(items, invalid ? 0 : own, tiles, row);
+            Index tile = static_cast<Index>(f) * tiles + (invalid ? tiles - 1 - count : own);
+            float part[W] = {};
+            for (int n = 1 + group; n <= count && d < D; n += GROUPS) add_piece(part, load_piece<W>(heads + (tile + n) * D + d));
+            __syncthreads();
+#pragma unroll
+            for (int e = 0; e < W; ++e) parts[e][threadIdx.x] = part[e];
+            __syncthreads();
+            if (group > 0 || d >= D) continue;
+            add_piece(sum, load_piece<W>(tails + tile * D + d));
+            for (int g = 0; g < min(GROUPS, count); ++g)
+#pragma unroll
+                for (int e = 0; e < W; ++e) sum[e] += parts[e][g * LANES + lane];
+        }
+        if (group == 0 && d < D) store_piece(dtables + to * D + d, sum);
+    }
+}
+
+// ---- atomic -----------------------------------------------------------------------------------------------------------
+
+// `count` 16-bit words.
+__global__ void __launch_bounds__(256) clear(unsigned short* __restrict__ to, Index count) { clear_share(to, count, 0, 1, 0); }
 
 // float32 sums to T, four at a time.
 template <typename T>
 __global__ void __launch_bounds__(256) narrow(const float* __restrict__ sums, T* __restrict__ to, Index count) {
     Index first = blockIdx.x * 256 + threadIdx.x, step = gridDim.x * 256;
     for (Index i = first; i < count / 4; i += step) {
-        auto four = reinterpret_cast<const Piece<float, 4>*>(sums)[i];
-        store_piece(to + 4 * i, four.at);
+        float four[4] = {};
+        add_piece(four, load_piece<4>(sums + 4 * i));
+        store_piece(to + 4 * i, four);
     }
     for (Index i = count / 4 * 4 + first; i < count; i += step) to[i] = from_float<T>(sums[i]);
 }
 
-// masks (sum V_f + 1, words); where (sum V_f + 1,); rows and samples (F, chunks, CHUNK): the sorted look-ups, V_f for an id out of
-// range, V_f + 1 for none; partials (F * chunks * CHUNK / 2, D). A Key is row << LOG | sample of the chunk. LANES threads have a row
-// of dy, W elements each, as often as it takes. ATOMIC: partials are the sums (sum V_f + 1, D) themselves, and of the others there are none.
-template <typename Key, typename T, int W, int LANES, int F, bool IMPROVED, bool ATOMIC, int THREADS, int LOG>
+// Four sums at a time from compute capability 9.0 on: the L2 cache works by sectors, and a warp's single ones touch all of its rows.
+template <int W>
+__device__ __forceinline__ void add_atomically(float* to, const float (&sum)[W]) {
+#if __CUDA_ARCH__ >= 900
+    if constexpr (W % 4 == 0) {
+#pragma unroll
+        for (int e = 0; e < W; e += 4)
+            asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to + e), "f"(sum[e]), "f"(sum[e + 1]), "f"(sum[e + 2]),
+                         "f"(sum[e + 3])
+                         : "memory");
+        return;
+    }
+#endif
+#pragma unroll
+    for (int e = 0; e < W; ++e) atomicAdd(to + e, sum[e]);
+}
+
+// sums (sum V_f + 1, D). A Key is row << LOG | sample of the tile, its row V_f + 1 where there is no sample.
+template <typename Key, typename T, int W, int LANES, int F, bool IMPROVED, int THREADS, int LOG, int AHEAD>
 __global__ void __launch_bounds__(THREADS)
-    sum_chunks(const Index* __restrict__ ids, const Index* __restrict__ offsets, const int* __restrict__ keys,
-               const int* __restrict__ positions, const T* __restrict__ dy, unsigned* __restrict__ masks,
-               int* __restrict__ where, int* __restrict__ rows, int* __restrict__ samples, float* __restrict__ partials,
-               Index M, Index D, Index words) {
-    constexpr int CHUNK = 1 << LOG, GROUPS = THREADS / LANES, RUN = CHUNK / GROUPS, AHEAD = RUN < 4 ? RUN : 4;
-    static_assert(THREADS <= CHUNK, "every thread has a look-up");
+    sum_atomically(const Index* __restrict__ ids, const Index* __restrict__ offsets, const int* __restrict__ keys,
+                   const int* __restrict__ positions, const T* __restrict__ dy, float* __restrict__ sums, Index M, Index D) {
+    constexpr int CHUNK = 1 << LOG;
     __shared__ Key sorted[CHUNK];
-    __shared__ float carried[W][THREADS];  // of each group: the sum of a segment that began before its run
-    __shared__ bool ends[GROUPS];          // and whether that ends in the run
-    int feature = blockIdx.x % F, chunk = blockIdx.x / F, chunks = gridDim.x / F;
-    Index begin = offsets[feature], size = offsets[feature + 1] - begin, first = static_cast<Index>(chunk) * CHUNK;
+    __shared__ Tile<W, LANES, THREADS, CHUNK> tile;
+    int feature = blockIdx.x % F;
+    Index begin = offsets[feature], size = offsets[feature + 1] - begin, first = static_cast<Index>(blockIdx.x / F) * CHUNK;
+    int count = static_cast<int>(min(M - first, static_cast<Index>(CHUNK)));
     for (int i = threadIdx.x; i < CHUNK; i += THREADS) {
-        Index row = size + 1;
-        if (first + i < M) {
-            Index id = ids[(first + i) * F + feature];
-            row = size;
-            if (valid(id)) {
-                if constexpr (IMPROVED) row = improved_row(id, begin, begin + size, keys, positions) - begin;
-                else row = modulus_row(id, begin, begin + size) - begin;
-            }
-        }
+        Index row = i < count ? hash<IMPROVED>(ids[(first + i) * F + feature], begin, size, keys, positions) : size + 1;
         sorted[i] = static_cast<Key>(row) << LOG | static_cast<Key>(i);
     }
     sort_keys<LOG, THREADS>(sorted);
-
-    Index base = (static_cast<Index>(feature) * chunks + chunk) * CHUNK;
-    for (int i = threadIdx.x; i < CHUNK && !ATOMIC; i += THREADS) {
-        Index row = sorted[i] >> LOG;
-        int sample = static_cast<int>(sorted[i] & (CHUNK - 1));
-        rows[base + i] = static_cast<int>(row);
-        samples[base + i] = sample;
-        if (row < size && is_first<LOG>(sorted, i)) {
-            atomicOr(masks + (begin + row) * words + chunk / 32, 1u << chunk % 32);
-            // of several chunks any may be the last to write this: then nobody reads it
-            where[begin + row] = static_cast<int>(is_last<LOG>(sorted, i) ? (first + sample) * F + feature : -1 - (base + i) / 2);
-        }
+    for (int i = threadIdx.x; i < CHUNK; i += THREADS) {
+        bool last = i + 1 == CHUNK || sorted[i + 1] >> LOG != sorted[i] >> LOG;
+        int sample = static_cast<int>(first) + static_cast<int>(sorted[i] & (CHUNK - 1));
+        tile.rows[i] = static_cast<int>(sorted[i] >> LOG);
+        tile.look_ups[i] = i < count ? (sample * F + feature) * 2 + last : NO_LOOK_UP;
     }
-
-    int group = threadIdx.x / LANES, lane = threadIdx.x % LANES;
-    for (int d = lane * W; d - lane * W < D; d += LANES * W) {
-        float sum[W] = {};
-        int begun = -1;  // where the segment began that is summed, if in this run
-        bool open = false;
-        auto store = [&] {
-            if (d >= D) return;
-            if constexpr (ATOMIC) {
-                Index row = sorted[begun] >> LOG;
-                float* to = partials + (row < size ? begin + row : offsets[F]) * D + d;
-#pragma unroll
-                for (int e = 0; e < W; ++e) atomicAdd(to + e, sum[e]);
-            } else {
-                store_piece(partials + (base + begun) / 2 * D + d, sum);
-            }
-        };
-        for (int k = 0; k < RUN; k += AHEAD) {
-            Piece<T, W> piece[AHEAD];
-            bool adds[AHEAD];
-#pragma unroll
-            for (int a = 0; a < AHEAD; ++a) {
-                int i = group * RUN + k + a;
-                bool alone = is_first<LOG>(sorted, i) && is_last<LOG>(sorted, i);
-                adds[a] = static_cast<Index>(sorted[i] >> LOG) <= size && (ATOMIC || !alone);
-                piece[a] = {};
-                if (adds[a] && d < D)
-                    piece[a] = *reinterpret_cast<const Piece<T, W>*>(
-                        dy + ((first + static_cast<int>(sorted[i] & (CHUNK - 1))) * F + feature) * D + d);
-            }
-#pragma unroll
-            for (int a = 0; a < AHEAD; ++a) {
-                int i = group * RUN + k + a;
-                if (!adds[a]) continue;
-                if (is_first<LOG>(sorted, i)) {
-                    begun = i;
-#pragma unroll
-                    for (int e = 0; e < W; ++e) sum[e] = 0.0f;
-                }
-#pragma unroll
-                for (int e = 0; e < W; ++e) sum[e] += to_float(piece[a].at[e]);
-                open = !is_last<LOG>(sorted, i);
-                if (open) continue;
-                if (begun >= 0) {
-                    store();
-                } else {
-#pragma unroll
-                    for (int e = 0; e < W; ++e) carried[e][threadIdx.x] = sum[e];
-                    if (lane == 0) ends[group] = true;
-                }
-                begun = -1;
-            }
-        }
-        if (open && begun < 0) {  // all of the run is of one segment
-#pragma unroll
-            for (int e = 0; e < W; ++e) carried[e][threadIdx.x] = sum[e];
-            if (lane == 0) ends[group] = false;
-        }
-        __syncthreads();
-        if (open && begun >= 0) {
-            for (int next = group + 1; next < GROUPS; ++next) {
-#pragma unroll
-                for (int e = 0; e < W; ++e) sum[e] += carried[e][next * LANES + lane];
-                if (ends[next]) break;
-            }
-            store();
-        }
-        __syncthreads();
-    }
-}
-
-// What chunks have of table rows: where, and the sum of it.
-template <typename T, int W, int LOG>
-struct Chunks {
-    const int *rows, *samples;
-    const T* dy;
-    const float* partials;
-    int chunks, features, D;
-
-    // The place of a row of a feature in one chunk, or NOWHERE.
-    __device__ __forceinline__ int find(int feature, int chunk, int row) const {
-        int base = (feature * chunks + chunk) << LOG;
-        int i = 0;
-#pragma unroll
-        for (int step = 1 << (LOG - 1); step > 0; step /= 2)
-            if (rows[base + i + step - 1] < row) i += step;
-        if (rows[base + i] != row) return NOWHERE;
-        bool alone = i + 1 == 1 << LOG || rows[base + i + 1] != row;
-        return alone ? ((chunk << LOG) + samples[base + i]) * features + feature : -1 - (base + i) / 2;
-    }
-    // Adds elements d … d + W of what is at a place.
-    __device__ __forceinline__ void add(float (&sum)[W], int place, int d) const {
-        if (place >= 0) add(sum, *reinterpret_cast<const Piece<T, W>*>(dy + static_cast<Index>(place) * D + d));
-        else add(sum, *reinterpret_cast<const Piece<float, W>*>(partials + (-1LL - place) * D + d));
-    }
-    template <typename E>
-    static __device__ __forceinline__ void add(float (&sum)[W], const Piece<E, W>& piece) {
-#pragma unroll
-        for (int e = 0; e < W; ++e) sum[e] += to_float(piece.at[e]);
-    }
-};
-
-// The row of ids out of range, which every feature may have: by a block of its own, in the order of features and chunks.
-template <int THREADS, typename T, int W, int LOG>
-__device__ __forceinline__ void add_invalid(const Chunks<T, W, LOG>& chunks, const Index* offsets, T* to) {
-    __shared__ int found[THREADS];
-    int thread = threadIdx.x, lists = chunks.features * chunks.chunks;
-    for (int d = thread * W; d - thread * W < chunks.D; d += THREADS * W) {
-        float sum[W] = {};
-        for (int n = 0; n < lists; n += THREADS) {
-            int own = n + thread, feature = own / chunks.chunks;
-            __syncthreads();
-            found[thread] = NOWHERE;
-            if (own < lists)
-                found[thread] = chunks.find(feature, own % chunks.chunks, static_cast<int>(offsets[feature + 1] - offsets[feature]));
-            if (!__syncthreads_or(found[thread] != NOWHERE)) continue;  // as good as always
-            for (int i = 0; i < THREADS; ++i)
-                if (d < chunks.D && found[i] != NOWHERE) chunks.add(sum, found[i], d);
-        }
-        if (d < chunks.D) store_piece(to + d, sum);
-    }
-}
-
-// Elements d … d + W of one table row, by LANES lanes of a warp, `together`: `bits` are the first word of its mask, `only` is `where`
-// if they are not 0.
-template <int LANES, typename T, int W, int LOG>
-__device__ __forceinline__ void add_row(const Chunks<T, W, LOG>& of, const unsigned* masks, const int* where, const Index* offsets,
-                                        Index row, int words, unsigned bits, int only, unsigned together, T* to, int d) {
-    int feature = of.features - 1, count = __popc(bits);
-    for (int w = 1; w < words; ++w) {
-        unsigned more = masks[row * words + w];
-        if (more && count == 0) only = where[row];
-        count += __popc(more);
-    }
-    float sum[W] = {};
-    if (count == 1 && d < of.D) of.add(sum, only, d);
-    if (count > 1) {
-        while (offsets[feature] > row) --feature;
-        int local = static_cast<int>(row - offsets[feature]);
-        for (int w = 0; w < words; ++w) {
-            unsigned left = w == 0 ? bits : masks[row * words + w];
-            while (left) {  // each lane searches one chunk
-                unsigned own = left;
-                for (int s = 0; s < static_cast<int>(threadIdx.x % LANES); ++s) own &= own - 1;
-                int found = own ? of.find(feature, w * 32 + __ffs(own) - 1, local) : NOWHERE;
-                for (int s = 0; s < LANES && left; ++s, left &= left - 1) {
-                    int next = __shfl_sync(together, found, s, LANES);
-                    if (d < of.D) of.add(sum, next, d);
-                }
-            }
-        }
-    }
-    if (d < of.D) store_piece(to + d, sum);
-}
-
-// LANES threads have a row, or a slice of it, and four of them at once; the last block has the row of ids out of range.
-template <typename T, int W, int LANES, int F, int THREADS, int LOG>
-__global__ void __launch_bounds__(THREADS, 5)
-    add_chunks(const unsigned* __restrict__ masks, const int* __restrict__ where, const int* __restrict__ rows,
-               const int* __restrict__ samples, const T* __restrict__ dy, const float* __restrict__ partials,
-               const Index* __restrict__ offsets, T* __restrict__ dtables, Index chunks, Index D, Index words) {
-    constexpr int GROUPS = THREADS / LANES, ROWS = 4;
-    Chunks<T, W, LOG> of{rows, samples, dy, partials, static_cast<int>(chunks), F, static_cast<int>(D)};
-    Index total = offsets[F];
-    if (blockIdx.x == gridDim.x - 1) return add_invalid<THREADS>(of, offsets, dtables + total * D);
-    unsigned together = LANES == 32 ? 0xffffffffu : ((1u << LANES % 32) - 1) << threadIdx.x % 32 / LANES * LANES;
-    int slices = (of.D + LANES * W - 1) / (LANES * W), block = blockIdx.x / slices;
-    int d = static_cast<int>(blockIdx.x % slices * LANES + threadIdx.x % LANES) * W;
-    Index step = (gridDim.x - 1LL) / slices * GROUPS * ROWS;
-    for (Index row0 = static_cast<Index>(block) * GROUPS * ROWS + threadIdx.x / LANES; row0 < total; row0 += step) {
-        unsigned mask[ROWS];
-        int place[ROWS];
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) {
-            Index row = row0 + k * GROUPS;
-            mask[k] = row < total ? masks[row * words] : 0;
-        }
-#pragma unroll
-        for (int k = 0; k < ROWS; ++k) place[k] = mask[k] ? where[row0 + k * GROUPS] : NOWHERE;
-#pragma unroll 1
-        for (int k = 0; k < ROWS; ++k) {
-            Index row = row0 + k * GROUPS;
-            if (row >= total) break;
-            add_row<LANES>(of, masks, where, offsets, row, static_cast<int>(words), mask[0], place[0], together,
-                           dtables + row * D, d);
-#pragma unroll
-            for (int next = 1; next < ROWS; ++next) mask[next - 1] = mask[next], place[next - 1] = place[next];
-        }
-    }
+    __syncthreads();
+    sum_segments<AHEAD>(
+        tile, count, false, dy, static_cast<int>(D),
+        [&](int row, const float (&sum)[W], int d) { add_atomically(sums + (row < size ? begin + row : offsets[F]) * D + d, sum); },
+        [](bool, const float (&)[W], int) {});
 }

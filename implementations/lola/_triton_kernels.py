@@ -1,8 +1,8 @@
 """lola in Triton: the kernels that triton.py and jax_triton.py both launch, and the choice of their tiles.
 
     row_kernel      a program has one row and a block of columns. It takes the statistics of the row first, while the first
-                    block of W is on its way, and then sums (x - mean) * W: two passes over x, which is small and cached,
-                    and one over W, of which the next block is always on its way.
+                    batch of W is on its way, and then sums (x - mean) * W: two passes over x, which is small and cached, and
+                    one over W. While a thread uses one batch, the next one comes.
     multirow,       a program has a tile of rows and a tile of columns. While it feeds the tensor cores it sums the
     multirow_ws     statistics, shifted by s, the mean of the row's first block. At the end, with d = mean - s:
                     (x - s) @ W - d * colsum(W).  `multirow_ws` is given colsum(W), `multirow` sums it.
@@ -21,7 +21,7 @@ import functools
 import triton
 import triton.language as tl
 
-from implementations._shared.gpu import is_ieee, rows_are_aligned
+from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 from implementations._shared.triton.elementwise import activate
 from implementations._shared.triton.launch import TYPES, launch_with
 from implementations._shared.triton.limits import misfit, most_stages
@@ -30,7 +30,8 @@ from implementations.lola import _triton_backward as backward
 
 TUNABLES = {
     ("row", "batched_row"): {
-        "UNROLL": (1, 2, 4, 8), "BLOCK_K": (16, 32, 64, 128, 256), "BLOCK_N": (8, 16, 32, 64), "num_warps": (2, 4, 8),
+        "UNROLL": (1, 2, 4, 8, 16), "BLOCK_K": (4, 8, 16, 32, 64, 128, 256), "BLOCK_N": (8, 16, 32, 64, 128, 256),
+        "num_warps": (2, 4, 8, 16),
     },
     ("multirow", "multirow_ws", "multirow_f16acc", "multirow_ws_f16acc"): {
         "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "BLOCK_K": (16, 32, 64), "GROUP": (4, 8, 16),
@@ -64,7 +65,7 @@ def config(case, variant, device):
     if case.mode != "forward":
         return backward.config(case, device)
     if variant in ("row", "batched_row"):
-        return row_config(case)
+        return row_config(case, device)
     return multirow_config(case, device, variant in WITH_COLSUM)
 
 
@@ -73,7 +74,8 @@ def fits(case, variant, device, config):
     if case.mode != "forward":
         return backward.fits(case, device, config)
     if variant in ("row", "batched_row"):
-        return misfit(device, config, values=config["UNROLL"] * config["BLOCK_K"] * config["BLOCK_N"])
+        batch = config["UNROLL"] * config["BLOCK_K"] * config["BLOCK_N"] * case.itemsize // 4
+        return misfit(device, config, values=2 * batch)
     BLOCK_M, BLOCK_N, BLOCK_K = config["BLOCK_M"], config["BLOCK_N"], config["BLOCK_K"]
     sums = BLOCK_M * BLOCK_N + (0 if variant in WITH_COLSUM else BLOCK_N * BLOCK_K)  # of the products, and of W
     shared = shared_bytes(case, config, config["num_stages"])
@@ -102,25 +104,38 @@ def launches(case, variant, device, config):
     return (launch_with(config, kernel, signature, options, grid),)
 
 
-def row_config(case):
-    """The config of `row_kernel`: a thread has UNROLL loads of 16 bytes in flight, and UNROLL more.
-
-    4 TB/s times a latency of 0.8 µs is 25 KB in flight on each of 132 multiprocessors.
-    """
+def row_config(case, device):
+    """The config of `row_kernel`: a thread loads one vector of 16 bytes of each tile of W, and has `most` of them on their way."""
     K, N = case.size("K", "N")
     vector = 16 // case.itemsize
     if case.options["w_layout"] == "nk":
-        BLOCK_K, BLOCK_N, UNROLL, num_warps = 32 * vector, 16, 4, 8  # a warp reads 512 bytes of a column, and has two
-    elif N >= 8192:
-        # many small programs: on an H200 265 µs against 384 for one program of 64 KB a multiprocessor (1×8192→32768)
-        BLOCK_K, BLOCK_N, UNROLL, num_warps = 4 * vector, 32, 2, 4
+        BLOCK_K, BLOCK_N, num_warps, most = 16 * vector, 16, 8, 8
     else:
-        BLOCK_K, BLOCK_N, UNROLL, num_warps = 64, 4 * vector, 8, 8  # 64 bytes of a row, the least that DRAM hands over
-    # rows that begin anywhere are loaded element by element, with a pointer for each
-    UNROLL = min(
-        UNROLL if rows_are_aligned(case, K, N) else max(1, UNROLL // 2), triton.next_power_of_2(triton.cdiv(K, BLOCK_K))
-    )
+        width, programs = row_width(N, vector, device)
+        # the programs of a multiprocessor all run at once, so that none waits for another's end: 16 vectors take 128 registers
+        num_warps = next(n for n in (16, 8, 4) if n * programs <= 20 or n == 4)
+        most = 16 if num_warps * programs <= 16 else 8
+        BLOCK_K, BLOCK_N = 32 * num_warps // width, width * vector
+    if not rows_are_aligned(case, K, N):
+        most = max(1, 2 * most // vector)  # vectors are loaded element by element, with a pointer for each
+    tiles = triton.next_power_of_2(triton.cdiv(K, BLOCK_K))
+    UNROLL = tiles if tiles <= most else max(1, most // 2)  # all at once, or two batches
     return {"UNROLL": UNROLL, "BLOCK_K": BLOCK_K, "BLOCK_N": BLOCK_N, "num_warps": num_warps}
+
+
+def row_width(N, vector, device):
+    """Vectors of a row of W that a program reads side by side, and the most programs of a multiprocessor: the longest reads
+    that share columns out evenly, to within a tenth, or as evenly as any. 64 bytes are the least that DRAM hands over."""
+
+    def shares(width):
+        programs = triton.cdiv(N, width * vector)
+        most = triton.cdiv(programs, multiprocessors(device))
+        return most, programs / (most * multiprocessors(device))
+
+    widths = (32, 16, 8, 4)
+    even = [width for width in widths if shares(width)[1] >= 0.9]
+    width = even[0] if even else max(widths, key=lambda width: shares(width)[1])
+    return width, shares(width)[0]
 
 
 def shared_bytes(case, tile, num_stages):
@@ -166,19 +181,44 @@ def moments(total, squares, K: tl.constexpr):
 
 
 @triton.jit
-def statistics(x, K: tl.constexpr, BLOCK: tl.constexpr):
-    """Mean and 1 / sqrt(variance + eps) of the K values at x, shifted by the mean of the first BLOCK."""
-    k = tl.arange(0, BLOCK)
-    shift = tl.sum(tl.load(x + k, mask=k < K, other=0.0).to(tl.float32), 0) / min(K, BLOCK)
-    total = tl.zeros([BLOCK], tl.float32)
-    squares = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, K, BLOCK):
-        inside = start + k < K
-        deviation = tl.where(inside, tl.load(x + start + k, mask=inside, other=0.0).to(tl.float32) - shift, 0.0)
-        total += deviation
-        squares += deviation * deviation
-    mean, rstd = moments(tl.sum(total, 0), tl.sum(squares, 0), K)
-    return shift + mean, rstd
+def load_tiles(
+    x_tile, W_tile, left, k, n_inside,
+    MASKED: tl.constexpr, STRIDE: tl.constexpr, UNROLL: tl.constexpr, BLOCK_K: tl.constexpr,
+):  # fmt: skip
+    """UNROLL tiles of x and W along K: ((x, w), …); where `MASKED`, 0 behind the `left` that there are."""
+    batch = ()
+    for i in tl.static_range(0, UNROLL * BLOCK_K, BLOCK_K):
+        if MASKED:
+            x = tl.load(x_tile + i, mask=i + k < left, other=0.0)
+            w = tl.load(W_tile + i * STRIDE, mask=(i + k < left) & n_inside, other=0.0)
+        else:
+            x = tl.load(x_tile + i)
+            w = tl.load(W_tile + i * STRIDE, mask=n_inside, other=0.0)
+        batch += ((x, w),)
+    return batch
+
+
+@triton.jit
+def request(x_tile, W_tile, left, k, n_inside, STRIDE: tl.constexpr, UNROLL: tl.constexpr, BLOCK_K: tl.constexpr):
+    """Asks for a batch, UNROLL tiles of x and W.
+
+    The branch saves masks, and keeps requests in their place: within a block of instructions the compiler puts them behind
+    the products that come next, in the registers which those free, so that only one batch is on its way.
+    """
+    if left >= UNROLL * BLOCK_K:
+        batch = load_tiles(x_tile, W_tile, left, k, n_inside, False, STRIDE, UNROLL, BLOCK_K)
+    else:
+        batch = load_tiles(x_tile, W_tile, left, k, n_inside, True, STRIDE, UNROLL, BLOCK_K)
+    return batch
+
+
+@triton.jit
+def add_products(acc, batch, mean):
+    """acc + the sum of (x - mean) * w, where w is 0 past K."""
+    for i in tl.static_range(len(batch)):
+        x, w = batch[i]
+        acc += (x.to(tl.float32) - mean) * w.to(tl.float32)
+    return acc
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -189,36 +229,53 @@ def row_kernel(
 ):  # fmt: skip
     """One row, BLOCK_N columns. Neighbouring programs have the same columns of W and different rows.
 
-    The tile of W is UNROLL × the order in memory, so that a thread sums over UNROLL in its own registers, and threads
-    exchange their sums only once, at the end.
+    A thread sums in its own registers, and threads exchange their sums only once, at the end. Tiles of x that have fewer
+    elements than the program has threads are loaded by the threads that multiply them; of larger ones each thread would load
+    its part, and all would wait for one another to exchange them.
     """
     row = (tl.program_id(0) % M).to(tl.int64)
     columns = (tl.program_id(0) // M) * BLOCK_N + tl.arange(0, BLOCK_N)
     STEP: tl.constexpr = UNROLL * BLOCK_K
-    unrolled = tl.arange(0, UNROLL)[:, None, None] * BLOCK_K
-    if NK:
-        k = unrolled + tl.arange(0, BLOCK_K)[None, None, :]
-        n = columns[None, :, None]
-        W_tile = W + n.to(tl.int64) * K + k
-        acc = tl.zeros([BLOCK_N, BLOCK_K], tl.float32)
-    else:
-        k = unrolled + tl.arange(0, BLOCK_K)[None, :, None]
-        n = columns[None, None, :]
-        W_tile = W + k.to(tl.int64) * N + n
-        acc = tl.zeros([BLOCK_K, BLOCK_N], tl.float32)
+    STRIDE: tl.constexpr = 1 if NK else N
+    k = tl.arange(0, BLOCK_K)[None, :] if NK else tl.arange(0, BLOCK_K)[:, None]
+    n = columns[:, None] if NK else columns[None, :]
+    n_inside = (n < N) | (N % BLOCK_N == 0)
     x += row * K
-    # x is loaded before w: Triton takes the layout of the last load for the product, and x is cheaper to rearrange
-    x_tile = tl.load(x + k, mask=k < K, other=0.0)
-    w = tl.load(W_tile, mask=(k < K) & (n < N), other=0.0)
-    mean, rstd = statistics(x, K, 1024)
-    for start in range(STEP, K + STEP, STEP):
-        W_tile += STEP if NK else STEP * N
-        x_ahead = tl.load(x + start + k, mask=start + k < K, other=0.0)
-        w_ahead = tl.load(W_tile, mask=(start + k < K) & (n < N), other=0.0)
-        acc += tl.sum((x_tile.to(tl.float32) - mean) * w.to(tl.float32), 0)  # w is 0 past K
-        x_tile, w = x_ahead, w_ahead
-    bias = tl.load(b + columns, mask=columns < N, other=0.0).to(tl.float32)
-    z = activate(tl.sum(acc, 1 if NK else 0) * rstd + bias, ACTIVATION)
+    x_tile = x + k
+    W_tile = W + k.to(tl.int64) * STRIDE + n.to(tl.int64) * (K if NK else 1)
+
+    # before W what the products wait for: the start of the row, whose mean each warp takes for itself, and as much of the row
+    # as threads hold
+    PART: tl.constexpr = min(8 * BLOCK_K * BLOCK_N, triton.next_power_of_2(K))
+    start_of_row, part = tl.arange(0, 32), tl.arange(0, PART)
+    first = tl.load(x + start_of_row, mask=start_of_row < K, other=0.0)
+    values = tl.load(x + part, mask=part < K, other=0.0)
+    bias = tl.load(b + columns, mask=columns < N, other=0.0)
+    # K; were it a constant there would be no branch, and the compiler would put the request behind the statistics
+    left = tl.where(M > 0, K, 0)
+    one = request(x_tile, W_tile, left, k, n_inside, STRIDE, UNROLL, BLOCK_K)
+
+    shift = tl.sum(first.to(tl.float32), 0) / min(K, 32)
+    total = tl.zeros([PART], tl.float32)
+    squares = tl.zeros([PART], tl.float32)
+    for start in range(0, K, PART):
+        deviation = tl.where(start + part < K, values.to(tl.float32) - shift, 0.0)
+        total += deviation
+        squares += deviation * deviation
+        values = tl.load(x + start + PART + part, mask=start + PART + part < K, other=0.0)
+    total, squares = tl.split(tl.sum(tl.join(total, squares), 0))  # threads exchange both at once
+    mean, rstd = moments(total, squares, K)
+    mean += shift
+
+    acc = tl.zeros([BLOCK_N, BLOCK_K] if NK else [BLOCK_K, BLOCK_N], tl.float32)
+    for start in range(STEP, K + STEP, 2 * STEP):
+        other = request(x_tile + STEP, W_tile + STEP * STRIDE, K - start, k, n_inside, STRIDE, UNROLL, BLOCK_K)
+        acc = add_products(acc, one, mean)
+        x_tile += 2 * STEP
+        W_tile += 2 * STEP * STRIDE
+        one = request(x_tile, W_tile, K - STEP - start, k, n_inside, STRIDE, UNROLL, BLOCK_K)
+        acc = add_products(acc, other, mean)
+    z = activate(tl.sum(acc, 1 if NK else 0) * rstd + bias.to(tl.float32), ACTIVATION)
     tl.store(y + row * N + columns, z.to(y.dtype.element_ty), mask=columns < N)
 
 

@@ -355,6 +355,8 @@ def test_on_a_gpu_spacings_and_stored_values_are_numpy_s(dtype):
         got = drawn_on_gpu(how, on_gpu, Tensor(torch.from_numpy(noise).cuda()), dtype).tensor.cpu().numpy()
         within = np.abs(values) <= highest / 2
         moved = values[within] + noise[within].astype(float) * spacing(values[within], dtype)
+        if how == "rounded":  # what the dtype holds stays
+            moved = np.where(stored(values[within], dtype) == values[within], values[within], moved)
         np.testing.assert_allclose(got[within], moved, rtol=1e-14, atol=1e-300)
     with np.errstate(all="ignore"):
         for function in (

@@ -52,7 +52,7 @@ def config(case, variant, device):
         return {"CHUNK": chunk, "num_warps": min(8, chunk // 32), "AHEAD": AHEAD[-1]}
     group = lanes(case)[1]
     chunk = largest([n for n in CHUNKS if n * group <= RUN * THREADS])
-    num_warps = max(2, min(8, chunk * group // RUN // 32))
+    num_warps = max(2, min(4, chunk * group // RUN // 32))
     return {"PART": largest(PARTS), "CHUNK": chunk, "num_warps": num_warps, "AHEAD": AHEAD[-1]}
 
 

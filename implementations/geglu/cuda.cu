@@ -1,4 +1,5 @@
-// geglu: y = (x @ W_left + b_left) * GELU(x @ W_right + b_right), one launch.
+// geglu: y = (x @ W_left + b_left) * GELU(x @ W_right + b_right), one launch; two_launches has whole_rows
+// (matmul_mma.cuh) before it.
 //
 //   two_accumulators_tensor   a block multiplies a tile of x's rows by the same columns of both halves of W on the tensor
 //                             cores: float16, bfloat16, and float32 as tf32. The halves alternate every 8 columns in shared
@@ -38,10 +39,12 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 }
 
 #if __CUDA_ARCH__ >= 900
-template <typename T, Activation ACT, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+template <typename T, Activation ACT, bool NK, int BM, int BN, int STAGES, int CLUSTER, bool SHARED = false>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
-    two_accumulators_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W,
-                               const T* __restrict__ b, T* __restrict__ y, long long M, long long K, long long N) {
-    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 2>(x, W, y, M, K, N, Gate<T, ACT>(b, N));
+    two_accumulators_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
+                               T* __restrict__ y, float4* sums, int* flags, long long M, long long K, long long N) {
+    Gate<T, ACT> f(b, N);
+    if constexpr (SHARED) matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 2>(x, W, y, M, K, N, f, SharedTiles{sums, flags});
+    else matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 2>(x, W, y, M, K, N, f);
 }
 #endif

@@ -1,13 +1,14 @@
-"""geglu in CUDA C++ (cuda.cu, which describes the algorithms): one launch."""
+"""geglu in CUDA C++ (cuda.cu, which describes the algorithms; _shared/cuda/gated_matmul.py, the launches): one launch, or a second before it
+that copies rows which are no whole vectors, and lets the last tiles be shared."""
 
 from pathlib import Path
 
-from implementations._shared.cuda import matmul
-from implementations._shared.cuda.launch import unsupported
+from implementations._shared.cuda import gated_matmul
+from implementations._shared.cuda.gated_matmul import config, fits, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 FUSED = True
-VARIANTS = {"two_accumulators": ()}
+VARIANTS = {"two_accumulators": (), "two_launches": ()}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "emulated"
 EXPECT = (
@@ -17,47 +18,31 @@ EXPECT = (
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0,STG.128>=4"},
     {"variant": "two_accumulators", "case": "batch", "precision": "tf32", "arch": "sm_90a",
      "expect": "spills=0,HGMMA=4,waits_in_groups=0"},
+    {"variant": "two_launches", "case": "large", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
     {"variant": "two_accumulators", "case": "batch", "precision": "tf32", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
 TUNABLES = {
-    "two_accumulators": {
+    ("two_accumulators", "two_launches"): {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
         "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
     },
+    "two_launches": {"SCHEDULE": ("tiles", "stream_k")},
 }  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
 
 
-def skip(case, variant, device):
-    return unsupported(device)
-
-
 def prepare(case, variant, x, W, b):
-    """W with K contiguous where the products want it so (`matmul.prepared_layout`), else nothing."""
-    return matmul.prepared(case, W)
+    """W with K contiguous, or in rows of whole vectors, where the products want it so, else nothing."""
+    return gated_matmul.prepared(case, variant, W)
 
 
-def config(case, variant, device):
-    return matmul.config(matmul.prepared_case(case), device, matmul.TENSOR_TILES + matmul.WARPGROUP_TILES, parts=2)
+def launches(case, variant, device, chosen):
+    arguments = [case.options["activation"].upper()]
+    return gated_matmul.launches(FILE, case, variant, device, chosen, arguments, dtypes=(case.dtype, case.dtype))
 
 
-def fits(case, variant, device, config):
-    return matmul.fits(matmul.prepared_case(case), device, config, parts=2)
-
-
-def launches(case, variant, device, config):
-    arguments, own = [case.options["activation"].upper()], matmul.prepared_case(case)
-    dtypes = (*(matmul.operand(case),) * 2, case.dtype, case.dtype)
-    return (matmul.launch(FILE, variant, own, device, config, arguments, parts=2, dtypes=dtypes),)
-
-
-def build(case, variant, device, config):
+def build(case, variant, device, chosen):
     """call(x (M, K), W, b (2N,), then what `prepare` made) → (M, N)."""
-    M, K, N = case.size("M", "K", "N")
-    (launch,) = launches(case, variant, device, config)
-    call = launch.returning({3: (M, N)}, (M, K, N))
-    if matmul.prepared_layout(case) == case.options["w_layout"]:
-        return call
-    return lambda x, W, b, prepared: call(x, prepared, b)
+    return gated_matmul.call(case, variant, launches(case, variant, device, chosen), chosen, 3)

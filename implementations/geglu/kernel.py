@@ -33,6 +33,8 @@ CASES = {
     "flat": {"M": 2, "K": 24, "N": 520},  # N divides into vectors, but into no tile
 }
 
+LAUNCHES = {"two_launches": 2}
+
 
 def inputs(case, rng):
     """x (M, K): standard normal."""

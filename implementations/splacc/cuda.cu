@@ -1,4 +1,4 @@
-// splacc: y = sigmoid(A @ B_left) * tanh(A @ B_right), one launch.
+// splacc: y = sigmoid(A @ B_left) * tanh(A @ B_right), one launch; two_launches has whole_rows (matmul_mma.cuh) before it.
 //
 //   two_accumulators_tensor   a block multiplies a tile of A's rows by the same columns of both halves of B on the tensor
 //                             cores: float16, bfloat16, and float32 as tf32. The halves alternate every 8 columns in shared
@@ -41,10 +41,12 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 }
 
 #if __CUDA_ARCH__ >= 900
-template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, bool SHARED = false>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     two_accumulators_warpgroup(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, T* __restrict__ y,
-                               long long M, long long K, long long N) {
-    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 2>(A, B, y, M, K, N, Gate<T>{});
+                               float4* sums, int* flags, long long M, long long K, long long N) {
+    Gate<T> f;
+    if constexpr (SHARED) matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 2>(A, B, y, M, K, N, f, SharedTiles{sums, flags});
+    else matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 2>(A, B, y, M, K, N, f);
 }
 #endif

@@ -23,6 +23,7 @@ CASES = {
     "tall": {"M": 300, "K": 17, "N": 3},  # the halves lie within one vector of a row of B
     "flat": {"M": 2, "K": 24, "N": 520},  # N divides into vectors, but into no tile
 }
+LAUNCHES = {"two_launches": 2}
 PUBLISHED = (  # B column-major and unscaled: PyTorch's figure, and that of the interleaved kernel, in TF32, whose result was wrong
     {"case": "batch", "options": {"w_layout": "nk", "scale": "none"}, "figures": {"": {"torch_eager": 988.0}}},
     {

@@ -70,6 +70,20 @@ __device__ __forceinline__ void clear_flags(int* flags, long long count) {
     for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) flags[i] = 0;
 }
 
+// x (M, K) to rows of whole vectors of 16 bytes, with zeros behind K, unless `whole` is null; and the flags of a product behind it.
+template <typename T>
+__global__ void __launch_bounds__(256)
+    whole_rows(const T* __restrict__ x, T* __restrict__ whole, int* __restrict__ flags, long long M, long long K, long long count) {
+    constexpr int SIZE = Vector<T>::SIZE;
+    clear_flags(flags, count);
+    if (!whole) return;
+    long long vectors = (K + SIZE - 1) / SIZE;
+    for (long long i = blockIdx.x * 256LL + threadIdx.x; i < M * vectors; i += gridDim.x * 256LL) {
+        long long m = i / vectors, k = i % vectors * SIZE;
+        reinterpret_cast<Vector<T>*>(whole)[i] = load_part<false>(x + m * K + k, static_cast<int>(min(K - k, static_cast<long long>(SIZE))));
+    }
+}
+
 // Bytes from the start of a slab of rows to element k (0 … SLAB - 1) of a row.
 template <typename T>
 __device__ __forceinline__ int slab_place(int row, int k) {

@@ -77,13 +77,13 @@ __device__ __forceinline__ void adapted_wgmma(const TensorMap& x, const TensorMa
 
 #if __CUDA_ARCH__ >= 900
 // The second launch of lora.cuh's layer; t is what `down` made of x, scale and A.
-template <typename T, Activation ACT, bool NK, int BM, int BN, int STAGES, int CLUSTER, bool STREAM = false>
+template <typename T, Activation ACT, bool NK, int BM, int BN, int STAGES, int CLUSTER, bool SHARED = false>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     up_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const __grid_constant__ TensorMap t,
                  const __grid_constant__ TensorMap B, const T* __restrict__ b, T* __restrict__ y, float4* sums, int* flags, long long M,
                  long long K, long long N, long long R) {
     Biased<T, ACT> f(b);
-    if constexpr (STREAM) adapted_wgmma<T, NK, false, BM, BN, STAGES, CLUSTER>(x, W, t, B, y, M, K, N, R, f, SharedTiles{sums, flags});
+    if constexpr (SHARED) adapted_wgmma<T, NK, false, BM, BN, STAGES, CLUSTER>(x, W, t, B, y, M, K, N, R, f, SharedTiles{sums, flags});
     else adapted_wgmma<T, NK, false, BM, BN, STAGES, CLUSTER>(x, W, t, B, y, M, K, N, R, f);
 }
 #endif

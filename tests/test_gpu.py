@@ -183,6 +183,29 @@ def test_large_and_odd_sizes_are_right(kernels, run_cells, dtype, precision, lay
     assert_right(run_cells(cells))
 
 
+STREAM_K = {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": 256, "num_stages": 3, "SCHEDULE": "stream_k"}
+SHARED = [  # a last round of few tiles, of many, and fewer tiles than blocks; rows of whole vectors and others
+    (name, {"M": M, "K": K, "N": N, **more}, {f"{launch}{tunable}": value for tunable, value in (STREAM_K | {"CLUSTER": cluster}).items()})
+    for name, launch, more in (("lola", "", {}), ("lora_linear", "up_", {"R": 17}), ("splacc", "", {}), ("geglu", "", {}))
+    for M, K, N, cluster in ((2049, 520, 4104, 1), (2049, 520, 4104, 2), (1034, 4096, 2048, 2), (257, 1000, 520, 1), (1025, 2049, 2056, 2))
+    if name != "lora_linear" or K % 8 == 0
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["lola", "lora_linear", "splacc", "geglu"])
+def test_tiles_that_blocks_share_are_right(kernels, run_cells, name, dtype):
+    """Whatever block is late: the same bits in every call."""
+    cells = [
+        Cell(make_case(kernels[name], sizes, dtype), "cuda", "two_launches", config=config)
+        for other, sizes, config in SHARED
+        if other == name
+    ]
+    records = run_cells(cells)
+    assert_right(records)
+    assert not any(r.parity.nondeterministic for r in records if r.status == "ok")
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("layout", ["kn", "nk"])
 def test_adapters_of_any_rank_are_right(kernels, run_cells, dtype, layout):

@@ -180,7 +180,7 @@ def load_tiles(
         else:
             x = tl.load(x_tile + i)
             w = tl.load(W_tile + i * STRIDE, mask=n_inside, other=0.0)
-        batch += ((x, w),)
+        batch += ((x, w),)  # type: ignore[assignment]  # in Triton a tuple grows
     return batch
 
 

@@ -1,23 +1,21 @@
 """The launches of two products side by side, whose sums a gate makes one of: splacc and geglu.
 
 two_accumulators   one launch
-two_launches       rows of x that are no whole vectors of 16 bytes, which tensor cores cannot be fed with at speed, are copied into rows
-                   that are, and `prepare` does the same with W; the last tiles may be shared (SCHEDULE=stream_k)
+two_launches       rows of x that are no whole vectors of 16 bytes, which products are slow to read, are copied into rows that are, and
+                   `prepare` does the same with W; the last tiles may be shared (SCHEDULE=stream_k)
 """
 
 from dataclasses import replace
 
 from implementations._shared.cuda import matmul
 from implementations._shared.cuda.launch import TYPES, Launch, instance, unsupported
-from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
 TILES = matmul.TENSOR_TILES + matmul.WARPGROUP_TILES
 COPIERS = 256  # threads of a block of whole_rows
 
 
 def skip(case, variant, device):
-    if variant == "two_launches" and is_ieee(case):
-        return "is for tensor cores: two_accumulators"
     return unsupported(device)
 
 

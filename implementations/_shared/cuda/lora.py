@@ -93,6 +93,8 @@ def fits(case, variant, device, config):
         return matmul.fits(case, device, own) if multiplies_by_warpgroups(case, device) else matmul.NO_WARPGROUPS
     if variant == "two_launches" and (kernel != ("simt" if is_ieee(case) else "tensor") or own["CLUSTER"] != 1):
         return "IEEE float32 is multiplied by up_KERNEL=simt, everything else by tensor or warpgroup; the former two have no clusters"
+    if variant == "two_launches" and matmul.schedule_of(own) != "tiles":
+        return "up_SCHEDULE=stream_k is for up_KERNEL=warpgroup"
     tile, stages, R = tile_of(own), own["num_stages"], case.sizes["R"]
     if tile is None:
         return f"the tiles are {', '.join(f'{t.rows}×{t.columns}' for t in TENSOR_TILES)}"

@@ -113,6 +113,10 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0):
         return f"the tiles of KERNEL={kind} are {known or 'none'}"
     if (tile.kind == "simt") != is_ieee(case):
         return "IEEE float32 is multiplied by KERNEL=simt, everything else by tensor or warpgroup"
+    if reason := not_one_of("SCHEDULE", schedule_of(config), SCHEDULES):
+        return reason
+    if schedule_of(config) == "stream_k" and tile.kind != "warpgroup":
+        return "SCHEDULE=stream_k is for KERNEL=warpgroup"
     if tile.kind == "simt":
         return None if stages == SIMT_STAGES else f"num_stages is {stages}: KERNEL=simt has {SIMT_STAGES}"
     if tile.kind == "warpgroup" and not multiplies_by_warpgroups(case, device):
@@ -121,10 +125,6 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0):
         return f"BLOCK_N is {tile.columns}: each of {parts} products has whole panels of {PANEL} columns"
     if stages < 2:
         return f"num_stages is {stages}: one is read while another is written"
-    if reason := not_one_of("SCHEDULE", schedule_of(config), SCHEDULES):
-        return reason
-    if schedule_of(config) == "stream_k" and tile.kind != "warpgroup":
-        return "SCHEDULE=stream_k is for KERNEL=warpgroup"
     if schedule_of(config) == "stream_k" and 2 * multiprocessors(device) * (case.sizes["K"] // slab(case) + 4) >= 2**31:
         return (
             f"SCHEDULE=stream_k counts the slabs of two rounds of tiles in 31 bits, which K = {case.sizes['K']} exceeds"

@@ -168,8 +168,8 @@ def flash(file, case, config, dtypes=(), kernel="flash", cluster=1):
 
 def flash_cluster_fits(case, device, config, cluster):
     """Why `flash_cluster` cannot run a config, or None."""
-    if cluster not in CLUSTERS:
-        return not_one_of("a cluster", cluster, CLUSTERS)
+    if reason := not_one_of("a cluster", cluster, CLUSTERS):
+        return reason
     if device.capability < (9, 0):
         return "thread-block clusters need compute capability 9.0"
     return fits(case, device, config, tensors=2, beside=lambda tile: cluster_merge(tile, case, 2), rows=(16,))

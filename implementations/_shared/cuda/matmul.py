@@ -121,8 +121,6 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0):
         return None if stages == SIMT_STAGES else f"num_stages is {stages}: KERNEL=simt has {SIMT_STAGES}"
     if tile.kind == "warpgroup" and not multiplies_by_warpgroups(case, device):
         return NO_WARPGROUPS
-    if tile.kind == "warpgroup" and tile.columns // parts % PANEL:
-        return f"BLOCK_N is {tile.columns}: each of {parts} products has whole panels of {PANEL} columns"
     if stages < 2:
         return f"num_stages is {stages}: one is read while another is written"
     if schedule_of(config) == "stream_k" and 2 * multiprocessors(device) * (case.sizes["K"] // slab(case) + 4) >= 2**31:

@@ -32,21 +32,27 @@ CXX = os.environ.get("CXX")  # which make sets
 
 
 @pytest.fixture(scope="module")
-def results(kernels, roots, pool, tmp_path_factory):
-    """The records of all implementations of the fault kernels, by name, on one set of workers; the endless one has 2 s."""
+def run_them(kernels, roots, pool, tmp_path_factory):
+    """run_them(names, timeout_s, pythons): the records of implementations, named with their kernels, by name, on one set of workers."""
     folder = tmp_path_factory.mktemp("faults")
-    light = {"torch": light_python(folder)} if DEVICE == "cpu" else {}
 
-    def run_them(names, timeout_s, pythons):
+    def run_them(names, timeout_s=60.0, pythons=None):
         cells = [Cell(make_case(kernels[kernel], "small"), name, "default") for kernel, name in names]
-        settings = Settings(DEVICE, Plan(0.02), timeout_s, pythons=pythons)
+        settings = Settings(DEVICE, Plan(0.02), timeout_s, pythons=pythons or {})
         return {r.cell.implementation: r for r in run(Run(kernels, roots, folder, settings), cells, pool)}
 
+    return run_them
+
+
+@pytest.fixture(scope="module")
+def results(kernels, run_them, tmp_path_factory):
+    """The records of all implementations of the fault kernels; the endless one has 2 s."""
+    light = {"torch": light_python(tmp_path_factory.mktemp("light"))} if DEVICE == "cpu" else {}
     everything = [(kernel, name) for kernel in ("fault", "weighted") for name in kernels[kernel].implementations]
-    found = run_them([cell for cell in everything if cell[1] not in (*LIGHT, *APART)], 60.0, {})
+    found = run_them([cell for cell in everything if cell[1] not in (*LIGHT, *APART)])
     found |= run_them([cell for cell in everything if cell[1] in LIGHT], 60.0, light)
     found |= run_them([("fault", name) for name in (*APART, "z_fine")], 2.0, light)
-    return found | run_them([("exponentials", name) for name in ("by_rows", "by_signs", "nothing_new")], 60.0, {})
+    return found | run_them([("exponentials", name) for name in ("by_rows", "by_signs", "nothing_new")])
 
 
 @pytest.mark.parametrize(
@@ -230,11 +236,13 @@ def test_rows_that_are_new_behind_the_samples_are_judged(results):
 
 
 @pytest.mark.gpu
-def test_streams_graphs_and_a_cache_of_their_own(results):
+def test_streams_graphs_and_a_cache_of_their_own(run_them):
     """What stands in no order with the clock's kernels is refused, and so is what was captured once."""
+    right = ("side_stream_joined", "graph", "persists_l2")
+    results = run_them([("fault", name) for name in ("side_stream", "stale_graph", *right)])
     assert results["side_stream"].status in ("failed", "wrong", "implausible"), results["side_stream"]
     assert results["stale_graph"].status == "wrong", results["stale_graph"]
-    assert [results[name].status for name in ("side_stream_joined", "graph", "persists_l2")] == ["ok"] * 3
+    assert [results[name].status for name in right] == ["ok"] * 3
     assert any("persisting L2 bytes 0 → " in change for change in results["persists_l2"].changed)
 
 

@@ -364,4 +364,5 @@ def test_on_a_gpu_spacings_and_stored_values_are_numpy_s(dtype):
             lambda v: larger(v, -0.5 * v, 0.1),
             lambda v: summed(v, v, 0.3, v, v),
         ):
-            np.testing.assert_allclose(function(on_gpu).tensor.cpu().numpy(), function(values), rtol=1e-13)
+            # where terms cancel, a fused multiply-add differs by more than that of what is left
+            np.testing.assert_allclose(function(on_gpu).tensor.cpu().numpy(), function(values), rtol=1e-13, atol=1e-14)

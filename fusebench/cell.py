@@ -319,6 +319,13 @@ def run_cell(trial: Trial, rates: yardstick.Rates | None, built: Callable[[Trial
         return
     if trial.repeat() and time_s and (timing := trial.time()):
         trial.record = rated(with_timing(trial.record, timing), rates)
+        trial.again = trial.record.status == "implausible" and doubted(timing)
+
+
+def doubted(timing: Timing) -> bool:
+    """Whether a second clock contradicts the worker's. A busy machine may be the reason: such a cell is tried again, once."""
+    clocks, batch = timing.clocks, timing.batch
+    return (clocks is not None and clocks.says == "contradicts") or (batch is not None and batch.contradicts)
 
 
 def with_timing(record: Record, timing: Timing) -> Record:

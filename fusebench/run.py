@@ -113,7 +113,7 @@ def _run_case(this: Run, pool: Any, cells: Sequence[Cell], files: Path, check: H
 def _run_one(this: Run, pool: Any, cell: Cell, shared: CaseData, check: HardCheck) -> Record:
     """The cell's record, once it is on disk."""
     trial = _attempt(this, pool, cell, shared, check)
-    if trial.again:  # in another process, and once: its profiler may lose none
+    if trial.again:  # in another process, and once: its profiler may lose none, and its clocks agree
         first = trial.record.reason
         pool.drop(*trial.worker_key)
         trial = _attempt(this, pool, cell, shared, check)

@@ -104,6 +104,12 @@ def test_a_later_and_a_timed_output_are_judged_in_the_first_pair(compared):
     assert all(p.first and p.repeated is p.timed is None for p in parities[1])
 
 
+def test_the_first_pair_that_is_not_lost_is_judged(compared):
+    _, (match,) = compared(breaks("time", LOST), count=3)
+    judged = {n: pair[0].record.parity for n, pair in match.pairs.items() if not pair[0].lost}
+    assert [bool(judged[n].repeated and judged[n].timed) for n in (1, 2)] == [True, False]
+
+
 def test_a_pairs_processes_are_up_before_anything_is_built_and_end_together(compared, tmp_path):
     pools, matches = compared(count=1, matches=2)
     sides = [(side, do) for side, do, _ in pools.events]
@@ -215,7 +221,7 @@ def test_a_wrong_output_ends_the_comparison_with_the_way_to_see_it_again(compare
 
 
 @pytest.mark.parametrize("what", ["clocks", "bound"])
-def test_a_time_that_cannot_be_ends_the_comparison(compared, monkeypatch, what):
+def test_a_time_that_cannot_be_ends_the_comparison_or_where_clocks_differ_its_pair(compared, monkeypatch, what):
     if what == "clocks":
         clocks = Clocks("contradicts", 1.0, 1.0, 1.0, 0.0, 0.0, "the clocks contradict each other")
         plan = lambda side, number, do, turn: (  # noqa: E731
@@ -228,7 +234,8 @@ def test_a_time_that_cannot_be_ends_the_comparison(compared, monkeypatch, what):
         monkeypatch.setattr(yardstick, "bound", lambda *_: 0.5)
         plan = lambda side, number, do, turn: {"median": 0.25} if (side, do, turn) == ("B", "time", 0) else None  # noqa: E731
     _, (match,) = compared(plan)
-    assert match.end.side == "B" and match.end.record.status == "implausible" and not match.end.lost
+    assert match.end.side == "B" and match.end.record.status == "implausible"
+    assert match.end.lost == (what == "clocks")
     assert ("contradict" if what == "clocks" else "no such card can beat") in match.end.record.reason
     assert match.pairs[0][0].turns == match.pairs[0][1].turns == ()
 

@@ -23,7 +23,7 @@ from fusebench.records.record import Record
 from fusebench.report import show
 from fusebench.timing import cupti
 from fusebench.timing.plan import Plan
-from fusebench.timing.summary import TimedBatch
+from fusebench.timing.summary import Clocks, TimedBatch
 from fusebench.timing.yardstick import Rates
 from fusebench.untouched import Untouched
 from fusebench.workers import outputs, protocol, second_clock, state
@@ -51,6 +51,16 @@ def test_a_second_loss_is_the_status(tmp_path):
     (record,) = done(tmp_path, pool=pool)
     assert (record.status, record.reason, record.retried) == ("failed", AGAIN.reason, AGAIN.reason)
     assert [type(m) for m in pool.worker.asked].count(TimeCell) == 2
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_clocks_that_contradict_each_other_are_looked_at_again_in_a_fresh_process(tmp_path, twice):
+    clocks = Clocks("contradicts", 1.0, 1.0, 1.0, 0.0, 0.0, "the clocks contradict each other")
+    doubted = {"timing": replace(timing([1e-3] * 6), clocks=clocks)}
+    pool = Pool(Worker({TimeCell: doubted if twice else once(doubted)}))
+    (record,) = done(tmp_path, pool=pool)
+    assert record.retried == clocks.reason and [kind for kind, *_ in pool.events].count("drop") == 1
+    assert (record.status, record.reason) == (("implausible", clocks.reason) if twice else ("ok", None))
 
 
 def test_what_failed_otherwise_is_not_tried_again(tmp_path):

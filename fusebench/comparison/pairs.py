@@ -16,7 +16,7 @@ import numpy as np
 
 from fusebench import provenance
 from fusebench.case_data import CaseData
-from fusebench.cell import Trial, rated, release, with_timing
+from fusebench.cell import Trial, doubted, rated, release, with_timing
 from fusebench.contract import Cell
 from fusebench.folder import scratch
 from fusebench.records import store
@@ -185,7 +185,7 @@ def _one_pair(
 ) -> Pair:
     """The two records of one pair; a side that is not ok ends it, and has its reason.
 
-    The first pair has the first, a later and a timed output judged, the others the first one. Which side begins alternates.
+    Until a pair is made, it has the first, a later and a timed output judged, then the first one alone. Which side begins alternates.
     """
     order = [number % 2, 1 - number % 2]
     attempts = [_Attempt(s, Trial(s.run, cell, s.commit)) for s, cell in zip(sides, match.cells, strict=True)]
@@ -202,7 +202,7 @@ def _one_pair(
                 trial.end(*refusal)
             elif trial.ok:
                 trial.begin(pools[place].get(*trial.worker_key), judges, data.of(run, cell))
-                if trial.build() and number == 0:
+                if trial.build() and not match.made:
                     trial.repeat()
         if not trial.ok:
             return ended(place)
@@ -210,7 +210,7 @@ def _one_pair(
         for place in order if _in_order(turn) else reversed(order):
             trial, timing = attempts[place].trial, None
             with trial.recording_failures(pools[place]):
-                timing = trial.time(judged=number == 0 and turn == rounds - 1)
+                timing = trial.time(judged=not match.made and turn == rounds - 1)
             if timing is None:
                 return ended(place, (*LOST, "failed"))
             if turn >= 0:  # the one before the first warms the process up
@@ -220,7 +220,7 @@ def _one_pair(
             timed = rated(with_timing(attempt.trial.record, timing), None)
             if timed.status != "ok":  # a time that no such device can reach, or clocks that contradict each other
                 attempt.trial.end(timed.status, str(timed.reason))
-                return ended(place)
+                return ended(place, (*LOST, "implausible") if doubted(timing) else LOST)
     for place in order:
         trial = attempts[place].trial
         with trial.recording_failures(pools[place]):

@@ -132,7 +132,7 @@ class Figure:
 class Record:
     """One cell of one run. `status` is one of contract.STATUSES; `reason` says why it is not `ok`, and `reproduce` is the command
     that shows a wrong cell again. `computes` names the part of the kernel, "" for the whole. Parts that the cell did not
-    come to are None. `changed` is what it changed in its worker's process, such as the number of threads: the next cell got another. `retried` says why a first attempt was given up: its profile lacked records. `published` are its authors'
+    come to are None. `changed` is what it changed in its worker's process, such as the number of threads: the next cell got another. `retried` says why a first attempt was given up: its profile lacked records, or a second clock contradicted it. `published` are its authors'
     figures. `began` and `ended` are moments in UTC, in ISO 8601."""
 
     id: str

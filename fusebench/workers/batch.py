@@ -48,13 +48,12 @@ class CallBatch:
         return place
 
     def run(self) -> protocol.Ran:
-        """Makes the calls, once."""
-        made = []
+        """Makes the calls, once. Outputs are dropped as those of samples are: if all were kept, each would be in memory that is new to the
+        process, whose pages take longer than a short call."""
         for number, arguments in enumerate(self.waiting):
-            made.append(self.call(*arguments))
+            output = self.call(*arguments)
+            self.backend.wait([output])
             if number == self.drawn:
-                self.backend.wait(made)
-                self.unseen = self.taken(arguments, made[-1])
-        self.backend.wait(made)
+                self.unseen = self.taken(arguments, output)
         self.call, self.waiting = None, ()
         return protocol.Ran()

@@ -298,7 +298,7 @@ def test_the_command_line_of_each_tool(fake):
         assert ("kns=6mirror" in watched) == (tool != "initcheck"), "what others write is initialised too"
         assert ("--padding" in options) == (tool == "memcheck")
         assert "--racecheck-report" not in options, "its help does not name it"
-        assert env["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1" and env["XLA_PYTHON_CLIENT_ALLOCATOR"] == "platform"
+        assert env["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1" and env["XLA_PYTHON_CLIENT_ALLOCATOR"] == "cuda_async"
         assert env["FUSEBENCH_LINEINFO"] == "1" and "TRITON_INTERPRET" not in env
 
 

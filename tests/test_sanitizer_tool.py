@@ -66,7 +66,7 @@ def test_a_program_that_is_none_is_named_by_the_beginning_of_what_it_says(tmp_pa
 def test_every_array_is_an_allocation_of_its_own(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_mine=1")
     env = tool.variables("python", [4, 5, 6])
-    assert env["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1" and env["XLA_PYTHON_CLIENT_ALLOCATOR"] == "platform"
+    assert env["PYTORCH_NO_CUDA_MEMORY_CACHING"] == "1" and env["XLA_PYTHON_CLIENT_ALLOCATOR"] == "cuda_async"
     assert env["XLA_FLAGS"] == "--xla_mine=1 --xla_gpu_autotune_level=0"
     monkeypatch.delenv("XLA_FLAGS")
     assert tool.variables("python", [4])["XLA_FLAGS"] == "--xla_gpu_autotune_level=0"

@@ -7,6 +7,7 @@ meaning. What is added or has new parameters is a new version; tests/test_replay
     2   this module; a Launcher follows its tensors' device and checks `dtypes`; build(case, variant, device, config) where
         there are TUNABLES
     3   Launcher.returning; TritonLauncher
+    4   Launcher(…, overlaps=True)
 
     Program(file, name, defines=())         one kernel of a .cu file
     Launcher(program, grid, block, …)       it, ready to be queued on Torch's current stream (backends/cuda.py), or, where Torch has no
@@ -27,7 +28,7 @@ from fusebench.backends.triton_launcher import TritonLauncher
 
 __all__ = ["VERSION", "Launcher", "Program", "TritonLauncher", "triton_call"]
 
-VERSION = 3
+VERSION = 4
 
 
 class Launcher(cuda.Launcher):
@@ -41,7 +42,7 @@ class Launcher(cuda.Launcher):
             return super()._straight(arguments)
         from fusebench.emulator import launcher
 
-        return launcher.straight(self.program, self._sizes, arguments)
+        return launcher.straight(self.program, self._sizes, arguments, self.overlaps)
 
 
 def triton_call(*arguments: Any, **options: Any) -> Any:

@@ -177,7 +177,7 @@ def handed(monkeypatch):
     seen = []
 
     class Launcher:
-        def __init__(self, program, grid, block, shared_memory, boxes, dtypes):
+        def __init__(self, program, grid, block, shared_memory, boxes, dtypes, **_):
             self.dtypes = dtypes
 
         def __call__(self, *arguments):
@@ -255,7 +255,7 @@ def test_a_training_step_of_few_rows_has_little_memory_beside_its_outputs(monkey
     made = {}
 
     class Launcher:
-        def __init__(self, *_):
+        def __init__(self, *_, **__):
             pass
 
         def __call__(self, *arguments):
@@ -340,7 +340,9 @@ def test_lora_of_few_rows_is_one_launch_backward(sizes, options, device, launche
     [
         ({}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]), ({"R": 13}, "float16", H200, ["down_by_parts", "up_warpgroup"]),
         ({"M": 8192}, "bfloat16", H200, ["down", "up_warpgroup"]), ({}, "float32", H200, ["down_by_parts", "up"]),
-        ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up"]), ({"N": 1001}, "bfloat16", H200, ["down_by_parts", "up"]),
+        ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up"]), ({"N": 1001}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]),
+        ({"K": 4095}, "float16", H200, ["down_by_parts", "up_warpgroup"]), ({"K": 63}, "bfloat16", H200, ["down", "up"]),
+        ({"K": 4095}, "float32", H200, ["down_by_parts", "up"]), ({"K": 4095}, "bfloat16", A100, ["down", "up"]),
         ({}, "bfloat16", A100, ["down", "up"]),
     ],
 )  # fmt: skip
@@ -353,3 +355,25 @@ def test_lora_multiplies_by_warpgroups_where_they_can(sizes, dtype, device, laun
     assert [launch.program.name.partition("<")[0] for launch in found] == launches
     by_warpgroups = module.fits(case, "two_launches", device, config | {"up_KERNEL": "warpgroup"}) is None
     assert by_warpgroups == ("up_warpgroup" in launches)
+
+
+@pytest.mark.parametrize(
+    ("K", "N", "layout", "shapes"),
+    [
+        (128, 264, "kn", []), (133, 264, "kn", []), (128, 259, "kn", [(259, 128), (5, 264)]), (133, 259, "kn", [(259, 136), (5, 264)]),
+        (128, 264, "nk", []), (133, 264, "nk", [(264, 136)]), (128, 259, "nk", [(5, 264)]), (133, 259, "nk", [(259, 136), (5, 264)]),
+    ],
+)  # fmt: skip
+def test_lora_fills_up_rows_that_are_no_whole_vectors(K, N, layout, shapes):
+    module, sizes = module_of("lora_linear"), {"M": 200, "K": K, "N": N, "R": 5}
+    case = make_case(KERNELS["lora_linear"], sizes, "bfloat16", options={"w_layout": layout})
+    W = torch.ones((K, N) if layout == "kn" else (N, K), dtype=torch.bfloat16)
+    arrays = None, None, W, None, None, torch.ones((5, N), dtype=torch.bfloat16)
+    found = module.prepare(case, "two_launches", *arrays)
+    assert [tuple(a.shape) for a in found] == shapes
+    assert [a.count_nonzero() for a in found] == [N * K if len(a) == N else 5 * N for a in found]
+    down, up = module.launches(case, "two_launches", H200, module.config(case, "two_launches", H200))
+    assert ("down<bfloat16, false, false" in down.program.name) == (K % 8 > 0)
+    assert ("NONE, true" in up.program.name) == (layout == "nk" or N % 8 > 0)
+    backward = make_case(KERNELS["lora_linear"], sizes, "bfloat16", options={"w_layout": layout}, mode="backward")
+    assert module.prepare(backward, "two_launches", *arrays) == () == module.prepare(case, "fused", *arrays)

@@ -190,6 +190,18 @@ def test_its_twin_has_none(fixtures, name):
         np.testing.assert_array_equal(y, expected)
 
 
+@pytest.mark.parametrize(("all_wait", "overlaps"), [(True, True), (False, False), (False, True)])
+def test_a_launch_that_overlaps_waits_before_it_touches_memory(fixtures, all_wait, overlaps):
+    program = Program(fixtures / "faults.cu", f"following<{str(all_wait).lower()}>")
+    launch, x, y = Launcher(program, 1, 64, overlaps=overlaps), torch.from_numpy(X[:64].copy()), torch.zeros(64)
+    if all_wait or not overlaps:
+        launch(x, y)
+        assert torch.equal(x, y)
+    else:
+        with pytest.raises(Fault, match=r"faults\.cu:\d+: following<false> may begin while the launch before it ends"):
+            launch(x, y)
+
+
 def test_a_tensor_that_is_not_contiguous_is_refused(fixtures):
     launch = Launcher(Program(fixtures / "faults.cu", "shifted<0>"), 1, 64)
     with pytest.raises(ValueError, match="argument 0 is not contiguous"):
@@ -261,16 +273,34 @@ def test_a_kernel_of_warpgroups_and_clusters_is_right(run_cells, kernels, name, 
     assert record.status == "ok", record.reason
 
 
+WIDE = {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": 256, "num_stages": 3}
+OF_UP = {f"up_{name}": value for name, value in WIDE.items()}
+SQUARE = {"BLOCK_M": 192, "BLOCK_N": 192, "CLUSTER": 1, "SCHEDULE": "tiles", "num_stages": 4}
 CONFIGS = [
-    ("lora_linear", {"M": 136, "K": 128, "N": 392, "R": 17}, "two_launches", "bfloat16", "ieee", {"up_SCHEDULE": "stream_k", "up_CLUSTER": 1}),
-    ("lora_linear", {"M": 300, "K": 320, "N": 776, "R": 17}, "two_launches", "float16", "ieee", {"up_SCHEDULE": "stream_k", "up_CLUSTER": 2}),
-    ("lola", {"M": 136, "K": 1000, "N": 520}, "two_launches", "bfloat16", "ieee", {"SCHEDULE": "stream_k", "CLUSTER": 1}),
-    ("lola", {"M": 1100, "K": 112, "N": 776}, "two_launches", "float16", "ieee", {"SCHEDULE": "stream_k", "CLUSTER": 2, "BLOCK_N": 128}),
+    ("lora_linear", {"M": 136, "K": 128, "N": 392, "R": 17}, "two_launches", "bfloat16", "ieee", OF_UP | {"up_SCHEDULE": "stream_k", "up_CLUSTER": 1}),
+    ("lora_linear", {"M": 300, "K": 320, "N": 776, "R": 17}, "two_launches", "float16", "ieee", OF_UP | {"up_SCHEDULE": "stream_k", "up_CLUSTER": 2}),
+    # strips below and beside, one alone, of one row and 128, of a cluster whose last block has none; with an odd number of slabs
+    ("lora_linear", {"M": 328, "K": 75, "N": 773, "R": 70}, "two_launches", "bfloat16", "ieee", OF_UP | {"up_SCHEDULE": "strips", "up_CLUSTER": 2}),
+    ("lora_linear", {"M": 160, "K": 128, "N": 296, "R": 5}, "two_launches", "float16", "ieee", OF_UP | {"up_SCHEDULE": "strips", "up_CLUSTER": 1}),
+    ("lola", {"M": 129, "K": 136, "N": 520}, "two_launches", "float16", "ieee", WIDE | {"SCHEDULE": "strips", "CLUSTER": 1}),
+    ("lola", {"M": 384, "K": 320, "N": 392}, "two_launches", "bfloat16", "ieee", WIDE | {"SCHEDULE": "strips", "CLUSTER": 4}),
+    ("splacc", {"M": 328, "K": 131, "N": 276}, "two_launches", "bfloat16", "ieee", WIDE | {"SCHEDULE": "strips", "CLUSTER": 2}),
+    ("geglu", {"M": 150, "K": 72, "N": 304}, "two_launches", "float32", "tf32", WIDE | {"SCHEDULE": "strips", "CLUSTER": 1}),
+    ("lola", {"M": 330, "K": 136, "N": 776}, "two_launches", "bfloat16", "ieee", SQUARE),
+    ("lora_linear", {"M": 201, "K": 75, "N": 395, "R": 70}, "two_launches", "float16", "ieee", {f"up_{n}": v for n, v in SQUARE.items()}),
+    # fewer slabs than clusters, of which some have no piece
+    ("splacc", {"M": 328, "K": 131, "N": 276}, "two_launches", "bfloat16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 2}),
+    ("lola", {"M": 136, "K": 128, "N": 264}, "two_launches", "float16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 1}),
+    ("lora_linear", {"M": 137, "K": 333, "N": 520, "R": 5}, "two_launches", "bfloat16", "ieee", {}),
+    ("lora_linear", {"M": 264, "K": 136, "N": 515, "R": 17}, "two_launches", "float16", "ieee", {}),
+    ("lora_linear", {"M": 300, "K": 321, "N": 777, "R": 17}, "two_launches", "bfloat16", "ieee", OF_UP | {"up_SCHEDULE": "stream_k", "up_CLUSTER": 2}),
+    ("lola", {"M": 136, "K": 1000, "N": 520}, "two_launches", "bfloat16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 1}),
+    ("lola", {"M": 1100, "K": 112, "N": 776}, "two_launches", "float16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 2, "BLOCK_N": 128}),
     ("lola", {"M": 264, "K": 128, "N": 392}, "multirow", "bfloat16", "ieee", {"BLOCK_N": 256, "CLUSTER": 2}),
     ("splacc", {"M": 137, "K": 333, "N": 515}, "two_launches", "bfloat16", "ieee", {}),
     ("geglu", {"M": 137, "K": 333, "N": 515}, "two_launches", "float32", "tf32", {}),
-    ("splacc", {"M": 264, "K": 320, "N": 392}, "two_launches", "float16", "ieee", {"SCHEDULE": "stream_k", "BLOCK_N": 256, "CLUSTER": 2}),
-    ("geglu", {"M": 300, "K": 133, "N": 512}, "two_launches", "bfloat16", "ieee", {"SCHEDULE": "stream_k", "BLOCK_N": 256, "CLUSTER": 1}),
+    ("splacc", {"M": 264, "K": 320, "N": 392}, "two_launches", "float16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 2}),
+    ("geglu", {"M": 300, "K": 133, "N": 512}, "two_launches", "bfloat16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 1}),
     ("shcsa", {"T": 333, "C": 101, "D": 40}, "padded_attention", "float32", "ieee", {"dense_SPLIT": 4, "attention_SPLIT": 4}),
     ("shcsa", {"T": 150, "C": 20, "D": 40}, "padded_attention", "float32", "ieee", {"dense_SPLIT": 8, "attention_SPLIT": 2}),
     ("shcsa", {"T": 150, "C": 36, "D": 40}, "padded_attention", "bfloat16", "ieee", {"attention_SPLIT": 8}),

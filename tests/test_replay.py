@@ -56,6 +56,7 @@ NAMES = {
         "fusebench.launchers.TritonLauncher": ("queue", "grid"),
         "fusebench.launchers.TritonLauncher.returning": ("self", "types", "shapes", "numbers"),
     },
+    4: {"fusebench.launchers.Launcher": ("program", "grid", "block", "shared_memory", "boxes", "dtypes", "overlaps")},
 }  # fmt: skip
 
 

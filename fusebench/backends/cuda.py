@@ -172,7 +172,8 @@ class Launcher:
     others use NumPy scalars. Kernels take memory as it lies there, in vectors of 16 bytes. So every tensor must be contiguous,
     start at a multiple of 16 bytes, as Torch's own do, be on the same device, and have the dtype that `dtypes` names for its
     place ("tf32" is float32), or else that of the first call. The first arguments reach the kernel as tensor maps where there
-    are `boxes`, one of each: the sizes of what a copy of the copy engine brings.
+    are `boxes`, one of each: the sizes of what a copy of the copy engine brings. Where it `overlaps`, it may begin on Hopper and later
+    while the launch before it in the stream ends; the kernel waits for it by griddepcontrol.wait, before it touches global memory.
 
     Raises RuntimeError without a GPU, CompileError, and ValueError for other tensors.
     """
@@ -185,10 +186,13 @@ class Launcher:
         shared_memory: int = 0,
         boxes: Sequence[tuple[int, ...]] = (),
         dtypes: Sequence[str] = (),
+        *,
+        overlaps: bool = False,
     ):
         import torch
 
         self.program, self.shared_memory, self.boxes, self.dtypes = program, shared_memory, tuple(boxes), tuple(dtypes)
+        self.overlaps = overlaps
         self._torch, self._sizes = torch, (grid, block, shared_memory)
         self._functions: dict[int, Any] = {}  # by device
         self._kernels: list[Any] = []  # whose code they are
@@ -237,7 +241,8 @@ class Launcher:
                     for p, a in enumerate(arguments)
                     if isinstance(a, Given) and a.box
                 }
-                kept.setdefault(index, []).append(Parameters(function, came.numbers, *self._sizes, maps))
+                overlaps = self.overlaps and self._torch.cuda.get_device_capability(index) >= (9, 0)
+                kept.setdefault(index, []).append(Parameters(function, came.numbers, *self._sizes, maps, overlaps))
             with self._torch.cuda.device(index):  # by which the driver knows what its default stream is of
                 return call(*given)
 

@@ -29,9 +29,10 @@ class Parameters:
         block: int,
         shared_memory: int,
         maps: Mapping[int, TensorMaps] | None = None,
+        overlaps: bool = False,
     ):
         """`numbers` are the arguments, with 0 for those whose values or addresses are written before each launch; `maps` are those of
-        the arguments at these places."""
+        the arguments at these places; `overlaps` lets the launch begin while the one before it in the stream ends."""
         from cuda.bindings.driver import CUlaunchConfig, CUstream
 
         self.function, self.numbers, self.maps = function, list(numbers), maps or {}
@@ -43,6 +44,8 @@ class Parameters:
         self.config.blockDimX, self.config.blockDimY, self.config.blockDimZ = block, 1, 1
         self.config.sharedMemBytes, self.config.numAttrs = shared_memory, 0
         self.config.hStream = CUstream(0)
+        if overlaps:
+            self.config.attrs, self.config.numAttrs = [_beside_the_end()], 1
 
     def point_to(self, places: Sequence[int]) -> None:
         """The kernel's parameters are the arguments at these places."""
@@ -60,6 +63,16 @@ class Parameters:
         from cuda.bindings.driver import CUstream
 
         self.config.hStream, self.stream = CUstream(stream), stream
+
+
+def _beside_the_end() -> Any:
+    """The attribute of programmatic dependent launch: the kernel itself waits for the launch before it, by griddepcontrol.wait."""
+    from cuda.bindings.driver import CUlaunchAttribute, CUlaunchAttributeID
+
+    attribute = CUlaunchAttribute()
+    attribute.id = CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    attribute.value.programmaticStreamSerializationAllowed = 1
+    return attribute
 
 
 def bits_of(number: Any) -> int:

@@ -20,6 +20,7 @@ from fusebench.emulator import machine, ptx
 from fusebench.emulator.arithmetic import converted
 from fusebench.emulator.device import MULTIPROCESSORS, THREADS, emulated
 from fusebench.emulator.memory import POISON, Region, of_pointer
+from fusebench.emulator.overlap import too_early
 
 SWIZZLED = (128, 64, 32)  # bytes of a box's rows of which the copy engine exchanges chunks
 WAVE = MULTIPROCESSORS * THREADS  # threads that run at once
@@ -27,11 +28,13 @@ WAVE = MULTIPROCESSORS * THREADS  # threads that run at once
 _seen: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
-def straight(program: Program, sizes: tuple[Any, int, int], arguments: Sequence[Argument]) -> Callable[..., Any]:
+def straight(
+    program: Program, sizes: tuple[Any, int, int], arguments: Sequence[Argument], overlaps: bool = False
+) -> Callable[..., Any]:
     """A function of the given tensors, on the CPU, and numbers, which runs the program and returns what it made: what `backends.calls.straight` is on a
     GPU. `sizes` are the grid, the block and the shared memory of a launch. Outputs begin as NaN. Raises machine.Fault for what a
-    device would not do, and ValueError for a tensor that is not contiguous."""
-    launch = _Launch(program, *sizes)
+    device would not do, and for a launch that `overlaps` the one before and does not wait for it; ValueError for a tensor that is not contiguous."""
+    launch = _Launch(program, *sizes, overlaps=overlaps)
 
     def call(*given: Any) -> Any:
         rest, made, passed = iter(given), [], []
@@ -78,15 +81,22 @@ def _poisoned(argument: Made) -> Any:
 class _Launch:
     """A program with its grid and the sizes of a block. `calls` are those that were made: each has another order."""
 
-    def __init__(self, program: Program, grid: Any, block: int, shared_memory: int):
+    def __init__(self, program: Program, grid: Any, block: int, shared_memory: int, *, overlaps: bool):
         own = tuple(grid) if isinstance(grid, tuple | list) else (grid,)
         self.program, self.grid, self.block = program, (*own, *(1,) * (3 - len(own))), block
         self.shared_memory, self.calls = shared_memory, 0
+        self.overlaps = overlaps and emulated().capability >= (9, 0)
         self._programs: dict[int, machine.Program] = {}  # by their threads
 
     def run(self, arguments: Sequence[Any], regions: Sequence[Region]) -> None:
         """The grid, in waves."""
         kernel = kernel_of(self.program, architecture(emulated().capability))
+        if self.overlaps and not self.calls and (early := too_early(kernel)):
+            file = kernel.files.get(early.place[0], "").rpartition("/")[2]
+            raise machine.Fault(
+                f"{file}:{early.place[1]}: {self.program.name} may begin while the launch before it ends, and touches global memory before "
+                "griddepcontrol.wait"
+            )
         threads_of_block = -(-self.block // 32) * 32
         cluster, blocks = kernel.cluster, math.prod(self.grid)
         if blocks % cluster:

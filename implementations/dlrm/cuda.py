@@ -11,7 +11,7 @@ from pathlib import Path
 
 from implementations._shared import dlrm
 from implementations._shared.cuda import interactions, lookup, perceptron
-from implementations._shared.cuda.launch import of_launch, prefixed, unsupported
+from implementations._shared.cuda.launch import in_turn, of_launch, prefixed, unsupported
 from implementations._shared.dlrm import dense_case, interaction_case, prediction_case, sparse_case
 
 BACKEND = "torch"
@@ -89,9 +89,9 @@ def launches(case, variant, device, config):
     top = perceptron.launch(FILE, prediction_case(case), of_launch("top", config), pitch)
     own = of_launch("interaction", config)
     if not looks_up_apart(case, variant):
-        return bottom, interactions.launch(FILE, interaction_case(case), own, variant, pitch), top
+        return in_turn(bottom, interactions.launch(FILE, interaction_case(case), own, variant, pitch), top)
     sparse = lookup.launch(FILE, sparse_case(case), variant, of_launch("sparse", config))
-    return bottom, sparse, interactions.launch(FILE, interaction_case(case), own, pitch=pitch), top
+    return in_turn(bottom, sparse, interactions.launch(FILE, interaction_case(case), own, pitch=pitch), top)
 
 
 def build(case, variant, device, config):

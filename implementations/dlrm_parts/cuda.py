@@ -5,7 +5,7 @@ from pathlib import Path
 
 from implementations._shared import dlrm
 from implementations._shared.cuda import interactions, perceptron
-from implementations._shared.cuda.launch import of_launch, prefixed, unsupported
+from implementations._shared.cuda.launch import in_turn, of_launch, prefixed, unsupported
 from implementations._shared.dlrm import dense_case, interaction_case
 
 BACKEND = "torch"
@@ -66,7 +66,7 @@ def launches(case, variant, device, config):
     bottom = perceptron.launch(FILE, dense_case(case), of_launch("bottom", config))
     if case.options["until"] == "dense":
         return (bottom,)
-    return bottom, interactions.launch(FILE, interaction_case(case), of_launch("interaction", config), variant)
+    return in_turn(bottom, interactions.launch(FILE, interaction_case(case), of_launch("interaction", config), variant))
 
 
 def build(case, variant, device, config):

@@ -27,7 +27,7 @@ TUNABLES = {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
         "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
     },
-    "two_launches": {"SCHEDULE": ("tiles", "stream_k")},
+    "two_launches": {"SCHEDULE": ("tiles", "strips", "stream_k")},
 }  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
@@ -45,4 +45,4 @@ def launches(case, variant, device, chosen):
 
 def build(case, variant, device, chosen):
     """call(x (M, K), W, b (2N,), then what `prepare` made) → (M, N)."""
-    return gated_matmul.call(case, variant, launches(case, variant, device, chosen), chosen, 3)
+    return gated_matmul.call(case, variant, launches(case, variant, device, chosen), 3)

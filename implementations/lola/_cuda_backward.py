@@ -6,7 +6,7 @@ The tunables are those of the two products of the backward call, dx and dW.
 from pathlib import Path
 
 from implementations._shared.cuda import matmul
-from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
+from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, of_launch, prefixed
 from implementations._shared.gpu import rows_are_aligned
 
 FILE = Path(__file__).with_name("cuda_backward.cu")
@@ -51,7 +51,7 @@ def forward_launches(case, device):
     columns = THREADS // 32 if nk else LANES * vector
     activated = instance(FILE, "activated", T, case.options["activation"].upper())
     z = products(case)["z"]
-    return (
+    return in_turn(
         Launch(normalise, M, THREADS, dtypes=(dtype, dtype, "float32"), sizes=(K,)),
         Launch(sums, -(-N // columns), THREADS, dtypes=(dtype, "float32"), sizes=(K, N)),
         matmul.launch(FILE, "linear", z, device, matmul.config(z, device, ALL), dtypes=(*operands, dtype, dtype)),
@@ -71,7 +71,7 @@ def launches(case, device, config):
     dW = matmul.launch(
         FILE, "weights", own["dW"], device, of_launch("dW", config), dtypes=(dtype,) * 3, transposed=True
     )
-    return first, dx, dW
+    return in_turn(first, dx, dW)
 
 
 def build(case, device, config):

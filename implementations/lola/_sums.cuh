@@ -170,6 +170,7 @@ template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(256)
     row_statistics(const T* __restrict__ x, T* __restrict__ whole, float* __restrict__ mean, float* __restrict__ rstd,
                    int* __restrict__ flags, long long M, long long K, long long count) {
+    wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE;
     clear_flags(flags, count);
     long long m = blockIdx.x * 8LL + threadIdx.x / 32, vectors = (K + SIZE - 1) / SIZE;
@@ -210,7 +211,7 @@ struct SummingProducer {
     static __device__ __forceinline__ void run(const Scheduler& scheduler, L& loader, const P& pipeline, const C& columns,
                                                long long K, F f) {
         static_assert(!ROWS || Tile::X_BYTES == 128 * 128, "a thread a row");
-        int warp = threadIdx.x / 32, i = -AHEAD, all = scheduler.slabs();
+        int warp = threadIdx.x / 32, i = -AHEAD, all = scheduler.stages();
 #pragma unroll 1
         for (int tile = 0; warp < WARPS && tile < scheduler.count; ++tile) {
             int n0 = scheduler.share(tile).n0;

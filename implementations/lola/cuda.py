@@ -9,11 +9,10 @@ two_launches    and the statistics of rows in a launch before: worth it where ma
 The backward modes are multirow's: three launches behind a forward call of four (_cuda_backward.py).
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 from implementations._shared.cuda import matmul
-from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large, unsupported
+from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, not_one_of, too_large, unsupported
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 from implementations.lola import _cuda_backward as backward
 
@@ -68,8 +67,8 @@ TUNABLES = {
         "dW_num_stages": (2, 3, 4), "dW_CLUSTER": (1, 2),
     },
     "two_launches": {
-        "KERNEL": ("warpgroup",), "BLOCK_M": (128,), "BLOCK_N": (128, 256), "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
-        "SCHEDULE": ("tiles", "stream_k"),
+        "KERNEL": ("warpgroup",), "BLOCK_M": (128, 192), "BLOCK_N": (128, 192, 256), "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
+        "SCHEDULE": ("tiles", "strips", "stream_k"),
     },
 }  # fmt: skip
 
@@ -106,23 +105,15 @@ def prepare(case, variant, x, W, b):
 
     if variant not in PREPARED:
         return ()
-    nk, own = case.options["w_layout"] == "nk", _product(case, variant)
-    colsum, more = W.sum(1 if nk else 0, dtype=torch.float32), own.sizes["K"] - case.sizes["K"]
-    if own.options["w_layout"] == "kn" or (nk and not more):
-        return (colsum,)
-    return colsum, torch.nn.functional.pad(W if nk else W.T, (0, more)).contiguous()
+    colsum = W.sum(1 if case.options["w_layout"] == "nk" else 0, dtype=torch.float32)
+    return colsum, *matmul.prepared(case, _product(case, variant), W)
 
 
 def _product(case, variant):
     """The case with x and W as the kernel reads them: W as `prepare` leaves it; x with rows of whole vectors in two_launches."""
-    K, N = case.size("K", "N")
-    if variant not in PREPARED or variant == "multirow_ws" or rows_are_aligned(case, K):
-        return matmul.prepared_case(case) if variant in PREPARED else case
-    vector = 16 // case.itemsize
-    layout = case.options["w_layout"] if rows_are_aligned(case, N) else "nk"
-    return replace(
-        case, sizes={**case.sizes, "K": -(-K // vector) * vector}, options={**case.options, "w_layout": layout}
-    )
+    if variant == "two_launches":
+        return matmul.of_whole_rows(case)
+    return matmul.prepared_case(case) if variant == "multirow_ws" else case
 
 
 def config(case, variant, device):
@@ -131,7 +122,8 @@ def config(case, variant, device):
     if variant == "row":
         return _row_config(case, device)
     if variant == "two_launches":
-        return matmul.config(_product(case, variant), device, matmul.WARPGROUP_TILES, schedules=matmul.SCHEDULES)
+        own = _product(case, variant)
+        return matmul.config(own, device, matmul.products_tiles(own), schedules=matmul.SCHEDULES)
     own = matmul.config(_product(case, variant), device, TILES, beside=_statistics)
     return own | {"SUMS": "consumer"} if _has_sums(case, variant, own) else own
 
@@ -225,8 +217,10 @@ def fits(case, variant, device, config):
         return "two_launches is for KERNEL=warpgroup"
     if reason := not_one_of("SUMS", config.get("SUMS", "producer"), ("producer", "consumer")):
         return reason
-    beside = (lambda tile: 0) if variant == "two_launches" else _statistics
-    return matmul.fits(_product(case, variant), device, config, beside=beside)
+    own = _product(case, variant)
+    if variant == "two_launches":
+        return matmul.fits(own, device, config, tiles=matmul.products_tiles(own))
+    return matmul.fits(own, device, config, beside=_statistics)
 
 
 def _row_fits(case, device, config):
@@ -283,7 +277,7 @@ def launches(case, variant, device, config):
         statistics = Launch(program, grid, 32 * ROWS_AT_ONCE, dtypes=(T, T, "float32", "float32", "int32"))
         dtypes = T, T, T, "float32", "float32", "float32", T, "float32", "int32"
         own = _product(case, variant)
-        return statistics, matmul.launch(FILE, "normed", own, device, config, [activation], dtypes=dtypes)
+        return in_turn(statistics, matmul.launch(FILE, "normed", own, device, config, [activation], dtypes=dtypes))
     # x is rounded by the kernel, once shifted
     arguments, dtypes = [activation, variant in PREPARED], (T, matmul.operand(case), T, "float32", T)
     by_consumers = config["KERNEL"] == "warpgroup" and (case.itemsize == 4 or config.get("SUMS") == "consumer")
@@ -321,20 +315,20 @@ def build(case, variant, device, config):
     if variant not in PREPARED:
         return last.returning({4: (M, N)}, (M, K, N), absent=(3,))
     if variant == "two_launches":
-        return _two_launches(case, *first, last, matmul.exchange(last, config))
+        return _two_launches(case, *first, last)
     tiles = last.returning({4: (M, N)}, (M, K, N))
     return lambda x, W, b, colsum, prepared=None: tiles(x, W if prepared is None else prepared, b, colsum)
 
 
-def _two_launches(case, first, last, exchange):
+def _two_launches(case, first, last):
     M, K, N = case.size("M", "K", "N")
     columns = _product(case, "two_launches").sizes["K"]
     copied, made = {} if columns == K else {1: (M, columns)}, {2: (M,), 3: (M,)}
-    if exchange is None:
+    if not last.exchange:
         statistics = first.returning({**copied, **made}, (M, K, 0), absent=(4,))
         product = last.returning({6: (M, N)}, (M, K, N), absent=(7, 8))
     else:
-        sums, flags = exchange
+        sums, flags = last.exchange
         statistics, shared = (
             first.returning({**copied, **made, 4: flags}, (M, K, *flags)),
             last.returning({6: (M, N), 7: sums}, (M, K, N)),

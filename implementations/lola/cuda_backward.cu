@@ -31,6 +31,7 @@ __device__ __forceinline__ float block_sum(float v, float* parts) {
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(256)
     normalise(const T* __restrict__ x, T* __restrict__ n, float* __restrict__ rstd, long long K) {
+    wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE;
     __shared__ float parts[2][8];
     x += blockIdx.x * K;
@@ -91,6 +92,7 @@ __device__ __forceinline__ void sum_columns(Out* sums, long long rows, long long
 template <typename T, bool ALIGNED, bool NK>
 __global__ void __launch_bounds__(256)
     column_sums(const T* __restrict__ W, float* __restrict__ sums, long long K, long long N) {
+    wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE;
     if constexpr (NK) {
         long long n = blockIdx.x * 8LL + threadIdx.x / 32;
@@ -115,6 +117,7 @@ __global__ void __launch_bounds__(256)
 // All of z, as one long array.
 template <typename T, Activation ACT>
 __global__ void __launch_bounds__(256) activated(const T* __restrict__ z, T* __restrict__ y, long long total) {
+    wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE;
     long long begin = (blockIdx.x * 256LL + threadIdx.x) * SIZE;
     if (begin >= total) return;
@@ -142,6 +145,7 @@ template <typename T, Activation ACT, bool ALIGNED>
 __global__ void __launch_bounds__(256, 2)
     pull_back(const T* __restrict__ z, const T* __restrict__ b, const float* __restrict__ colsum, const T* __restrict__ dy,
               T* __restrict__ dz, float* __restrict__ sums, T* __restrict__ db, long long M, long long N) {
+    wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE;
     __shared__ float parts[2][8];
     auto count = [&](long long n) { return static_cast<int>(min(N - n, static_cast<long long>(SIZE))); };

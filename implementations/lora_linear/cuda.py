@@ -1,8 +1,8 @@
 """lora_linear in CUDA C++ (_shared/cuda/lora.cuh, which describes the algorithm; hopper/adapted.cuh).
 
 fused           one launch: x @ A is summed beside x @ W
-two_launches    x @ A first, then the layer with it, on Hopper by warpgroups; in the backward modes lora_backward.cuh follows, in one
-                launch where there are few rows
+two_launches    x @ A first, then the layer with it, on Hopper by warpgroups, for which the first also copies rows of x that are no whole vectors
+                of 16 bytes; in the backward modes lora_backward.cuh follows, in one launch where there are few rows
 """
 
 from pathlib import Path
@@ -31,8 +31,8 @@ EXPECT = (
 TUNABLES = {
     "fused": {"BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256), "num_stages": (2, 3, 4)},
     "two_launches": {
-        "up_KERNEL": ("tensor", "warpgroup", "simt"), "up_BLOCK_M": (16, 64, 128), "up_BLOCK_N": (64, 128, 256),
-        "up_num_stages": (2, 3, 4), "up_CLUSTER": (1, 2, 4), "up_SCHEDULE": ("tiles", "stream_k"),
+        "up_KERNEL": ("tensor", "warpgroup", "simt"), "up_BLOCK_M": (16, 64, 128, 192), "up_BLOCK_N": (64, 128, 192, 256),
+        "up_num_stages": (2, 3, 4), "up_CLUSTER": (1, 2, 4), "up_SCHEDULE": ("tiles", "strips", "stream_k"),
         # those of mode=backward
         "KERNEL": ("tensor", "warpgroup", "simt", "whole"),
         "dx_BLOCK_M": (16, 64, 128), "dx_BLOCK_N": (64, 128, 256), "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2),
@@ -42,6 +42,11 @@ TUNABLES = {
 
 FILE = Path(__file__).with_suffix(".cu")
 BACKWARD_FILE = Path(__file__).with_name("cuda_backward.cu")
+
+
+def prepare(case, variant, x, scale, W, b, A, B):
+    """W and B in rows of whole vectors, where warpgroups want them so, else nothing."""
+    return lora.prepared(case, W, B) if variant == "two_launches" else ()
 
 
 def config(case, variant, device):
@@ -60,10 +65,10 @@ def launches(case, variant, device, chosen):
 
 
 def build(case, variant, device, chosen):
-    """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N)) → (M, N)."""
+    """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N), then what `prepare` made) → (M, N)."""
     if case.mode != "forward":
         return backward.build(BACKWARD_FILE, case, device, chosen)
     described, sizes = launches(case, variant, device, chosen), case.size("M", "K", "N", "R")
     if variant == "two_launches":
-        return lora.in_two_launches(case, *described, chosen)
+        return lora.in_two_launches(case, *described)
     return described[0].returning({6: case.size("M", "N")}, sizes)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from implementations._shared.cuda import lora
 from implementations._shared.cuda import lora_backward as backward
+from implementations._shared.cuda.launch import in_turn
 from implementations.lora_mlp import _layers
 
 BACKEND = "torch"
@@ -55,7 +56,7 @@ def launches(case, variant, device, config):
         return tuple(behind if case.mode == "backward" else [*kept, *behind])
     for number, layer in enumerate(layers, 1):
         found += lora.launches(FILE, layer, "fused", device, _layers.of_layer(number, config))
-    return tuple(found)
+    return in_turn(*found)
 
 
 def build(case, variant, device, config):

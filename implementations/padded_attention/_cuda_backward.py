@@ -11,7 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from implementations._shared.cuda import attention
-from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, of_launch, prefixed, too_large
+from implementations._shared.cuda.launch import (
+    TYPES,
+    Launch,
+    in_turn,
+    instance,
+    not_one_of,
+    of_launch,
+    prefixed,
+    too_large,
+)
 from implementations._shared.gpu import is_ieee, multiprocessors
 from implementations.padded_attention import _cuda_flash as flash
 
@@ -136,7 +145,7 @@ def launches(case, config):
         "queries": (d, d, d, d, "int32", d, "float32", "float32", d),
         "tokens": (d, d, d, d, "int32", "float32", "float32", d, d),
     }
-    return tuple(_launch(case, name, of_launch(name, config), dtypes[name]) for name in LAUNCHES)
+    return in_turn(*(_launch(case, name, of_launch(name, config), dtypes[name]) for name in LAUNCHES))
 
 
 def _launch(case, name, config, dtypes):

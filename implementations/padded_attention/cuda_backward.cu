@@ -20,6 +20,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     flash_logarithms(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const int* __restrict__ n_padd,
                      T* __restrict__ y, float* __restrict__ logarithms, long long heads, long long tokens, long long D,
                      float scale) {
+    wait_for_previous_launch();
     flash_tile<T, IEEE, ALIGNED, DP, FM, WM, WN, KEYS, STAGES>(q, k, v, n_padd, y, logarithms, heads, tokens, D, D, scale);
 }
 
@@ -49,6 +50,7 @@ __global__ void __launch_bounds__(WM * 32, 1)
                     const int* __restrict__ n_padd, const T* __restrict__ y, const float* __restrict__ logarithms,
                     float* __restrict__ deltas, T* __restrict__ dq, long long heads, long long tokens, long long D, float scale,
                     float root) {
+    wait_for_previous_launch();
     using Tile = Attention<T, IEEE, ALIGNED, DP, 1, WM, 1, KEYS>;
     constexpr int STAGE = 2 * Tile::TOKENS_BYTES;
     extern __shared__ __align__(128) unsigned char memory[];
@@ -111,6 +113,7 @@ __global__ void __launch_bounds__(WM * 32, 1)
                     const int* __restrict__ n_padd, const float* __restrict__ logarithms, const float* __restrict__ deltas,
                     T* __restrict__ dk, T* __restrict__ dv, long long heads, long long tokens, long long D, float scale,
                     float root) {
+    wait_for_previous_launch();
     using Tile = Attention<T, IEEE, ALIGNED, DP, 1, WM, 1, KEYS>;
     constexpr int STAGE = 2 * Tile::TOKENS_BYTES;
     extern __shared__ __align__(128) unsigned char memory[];

@@ -79,6 +79,7 @@ __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
     Stages pipeline(behind + Tile::Q_BYTES);
     if (threadIdx.x == 0) pipeline.init(1, BM / 16);
     __syncthreads();
+    wait_for_previous_launch();
     QueryTile at(BM, n_padd, heads, static_cast<int>(tokens));
     at.begin = uniform(at.begin);
     if (threadIdx.x < 128) {
@@ -189,6 +190,7 @@ __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
     Statistics statistics(values + Tile::Q_BYTES + Stages::BYTES);
     if (threadIdx.x == 0) pipeline.init(1, BM / 16), statistics.init(32, BM / 16);
     __syncthreads();
+    wait_for_previous_launch();
     // tiles of the first tokens, which most rows see, begin first
     int width = static_cast<int>(D), length = static_cast<int>(tokens), tiles = (length + BM - 1) / BM;
     long long head = blockIdx.x / tiles, base = head * tokens;

@@ -68,6 +68,7 @@ template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, bool MASKED>
 __global__ void __launch_bounds__(256)
     scores(const T* __restrict__ q, const T* __restrict__ k, const int* __restrict__ n_padd, T* __restrict__ att,
            long long tokens, long long D, long long pitch, float scale) {
+    wait_for_previous_launch();
     using Tile = Attention<T, IEEE, ALIGNED, DP, 1, 4, 2, 32>;
     constexpr int BLOCK = 64, SIZE = Vector<T>::SIZE, OUT = BLOCK + 8;
     static_assert(Tile::BM == BLOCK && Tile::BN == BLOCK, "square");
@@ -106,6 +107,7 @@ __global__ void __launch_bounds__(256)
 template <typename T, bool WHOLE, bool MASKED, int V>
 __global__ void __launch_bounds__(128)
     softmax(const T* __restrict__ att, const int* __restrict__ n_padd, T* __restrict__ y, long long tokens) {
+    wait_for_previous_launch();
     __shared__ float parts[8];
     int count = static_cast<int>(tokens), i = count - 1 - static_cast<int>(blockIdx.x);
     int first = MASKED ? min(max(*n_padd, 0), count) : 0;

@@ -13,7 +13,7 @@ import math
 from pathlib import Path
 
 from implementations._shared.cuda import attention, flash_split, matmul, matmul_split
-from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
+from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, of_launch, prefixed
 from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 
 BACKEND = "torch"
@@ -139,21 +139,22 @@ def launches(case, variant, device, config):
     if variant == "padded_attention":
         own, head = of_launch("attention", config), one_head(case)
         if own["KERNEL"] == "warpgroup":
-            return dense, flash_split.launch(FILE, head, own, (dtype, dtype, "int32", dtype))
-        return dense, attention.flash(FILE, head, own, (dtype, dtype, dtype, "int32", dtype), cluster=own["SPLIT"])
+            return in_turn(dense, flash_split.launch(FILE, head, own, (dtype, dtype, "int32", dtype)))
+        flash = attention.flash(FILE, head, own, (dtype, dtype, dtype, "int32", dtype), cluster=own["SPLIT"])
+        return in_turn(dense, flash)
     whole = rows_are_aligned(case, T)
     program = instance(FILE, "scores", *attention.head(case), whole, variant == "plain_softmax")
     memory = (SCORES.rows + SCORES.tokens) * SCORES.pitch(case) + SCORES.rows * (SCORES.tokens + 8) * case.itemsize
     grid = (-(-T // SCORES.rows)) ** 2
     scores = Launch(program, grid, SCORES.threads, memory, dtypes=(dtype, dtype, "int32", dtype))
     if variant == "padded_softmax_v":
-        return dense, scores, attention.flash_of_scores(FILE, case, of_launch("values", config))
+        return in_turn(dense, scores, attention.flash_of_scores(FILE, case, of_launch("values", config)))
     held = -(-T * case.itemsize // (16 * LANES))
     masked = variant == "padded_softmax"
     program = instance(FILE, "softmax", TYPES[dtype], whole, masked, held if held <= VECTORS else 0)
     softmax = Launch(program, T, LANES, dtypes=(dtype, "int32", dtype))
     values = attention.flash_of_scores(FILE, case, of_launch("values", config), normalised=True)
-    return dense, scores, softmax, values
+    return in_turn(dense, scores, softmax, values)
 
 
 def dense_launch(case, device, config):

@@ -41,12 +41,11 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 }
 
 #if __CUDA_ARCH__ >= 900
-template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, bool SHARED = false>
+template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, typename Schedule = WholeTiles>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     two_accumulators_warpgroup(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, T* __restrict__ y,
                                float4* sums, int* flags, long long M, long long K, long long N) {
     Gate<T> f;
-    if constexpr (SHARED) matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 2>(A, B, y, M, K, N, f, SharedTiles{sums, flags});
-    else matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 2>(A, B, y, M, K, N, f);
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 2>(A, B, y, M, K, N, f, schedule_of<Schedule>(sums, flags));
 }
 #endif

@@ -38,6 +38,16 @@ __device__ __forceinline__ bfloat16 from_float<bfloat16>(float v) {
     return h;
 }
 
+// ---- launches that overlap -------------------------------------------------------------------------------------------
+// A launch of a call may begin while the one before it ends (launch.py, in_turn). Its kernel begins with this: what lies in global memory is
+// neither read nor written before. The launch behind it may begin from here on, which says the same. Elsewhere it does nothing.
+__device__ __forceinline__ void wait_for_previous_launch() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // ---- 16-byte vectors -----------------------------------------------------------------------------------------------
 template <typename T>
 struct alignas(16) Vector {

@@ -96,6 +96,7 @@ template <typename T, bool IEEE, bool ALIGNED, int DP, int FM, int WM, int WN, i
 __global__ void __launch_bounds__(WM* WN * 32, 1)
     flash(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const int* __restrict__ n_padd,
           T* __restrict__ y, long long heads, long long tokens, long long D, long long pitch, float scale) {
+    wait_for_previous_launch();
     flash_tile<T, IEEE, ALIGNED, DP, FM, WM, WN, KEYS, STAGES>(q, k, v, n_padd, y, nullptr, heads, tokens, D, pitch, scale);
 }
 
@@ -202,6 +203,7 @@ template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, bool NORMALIS
 __global__ void __launch_bounds__(WM* WN * 32, 1)
     flash_of_scores(const T* __restrict__ att, const T* __restrict__ v, const int* __restrict__ n_padd, T* __restrict__ y,
                     long long tokens, long long D, long long pitch) {
+    wait_for_previous_launch();
     using Tile = Attention<T, IEEE, ALIGNED, DP, 1, WM, WN, KEYS>;
     constexpr int BN = Tile::BN, STAGE = Tile::TOKENS_BYTES, ALL = STAGES * STAGE;
     extern __shared__ __align__(128) unsigned char memory[];

@@ -85,6 +85,7 @@ template <typename T, bool IEEE, bool ALIGNED, int DP, int CLUSTER, int WM, int 
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WM* WN * 32, 1)
     flash_cluster(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, const int* __restrict__ n_padd,
                   T* __restrict__ y, long long heads, long long tokens, long long D, long long pitch, float scale) {
+    wait_for_previous_launch();
     using Tile = Attention<T, IEEE, ALIGNED, DP, 1, WM, WN, KEYS>;
     constexpr int ALL = STAGES * 2 * Tile::TOKENS_BYTES, MERGE = CLUSTER_MERGE<Tile, WN>;
     extern __shared__ __align__(128) unsigned char memory[];

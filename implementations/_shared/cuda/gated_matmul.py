@@ -5,10 +5,8 @@ two_launches       rows of x that are no whole vectors of 16 bytes, which produc
                    `prepare` does the same with W; the last tiles may be shared (SCHEDULE=stream_k)
 """
 
-from dataclasses import replace
-
 from implementations._shared.cuda import matmul
-from implementations._shared.cuda.launch import TYPES, Launch, instance, unsupported
+from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, unsupported
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
 TILES = matmul.TENSOR_TILES + matmul.WARPGROUP_TILES
@@ -25,22 +23,12 @@ def copies_rows(case, variant):
 
 def product(case, variant):
     """The case of the products as the kernel reads them."""
-    if not copies_rows(case, variant):
-        return matmul.prepared_case(case)
-    vector = 16 // case.itemsize
-    sizes = {**case.sizes, "K": -(-case.sizes["K"] // vector) * vector}
-    return replace(case, sizes=sizes, options={**case.options, "w_layout": "nk"})
+    return matmul.of_whole_rows(case, turned=True) if variant == "two_launches" else matmul.prepared_case(case)
 
 
 def prepared(case, variant, W):
     """W as `product` has it where that is not as it came: () or (W,)."""
-    if not copies_rows(case, variant):
-        return matmul.prepared(case, W)
-    import torch
-
-    more = product(case, variant).sizes["K"] - case.sizes["K"]
-    turned = W if case.options["w_layout"] == "nk" else W.T
-    return (torch.nn.functional.pad(turned, (0, more)).contiguous(),)
+    return matmul.prepared(case, product(case, variant), W)
 
 
 def config(case, variant, device):
@@ -64,37 +52,29 @@ def launches(file, case, variant, device, config, arguments=(), dtypes=()):
     vectors = case.sizes["M"] * own.sizes["K"] * case.itemsize // 16 if copies_rows(case, variant) else 1
     grid = max(1, min(-(-vectors // COPIERS), 8 * multiprocessors(device)))
     program = instance(file, "whole_rows", TYPES[case.dtype])
-    return Launch(program, grid, COPIERS, dtypes=(case.dtype, case.dtype, "int32")), kernel
+    return in_turn(Launch(program, grid, COPIERS, dtypes=(case.dtype, case.dtype, "int32")), kernel)
 
 
-def call(case, variant, described, config, y):
+def call(case, variant, described, y):
     """A function of x, W, what else the kernel takes, and what `prepared` made, which returns y, at that place of the kernel's tensors."""
-    own, made = product(case, variant), {y: case.size("M", "N")}
-    turned = own.options["w_layout"] != case.options["w_layout"] or copies_rows(case, variant)
-    absent = (y + 1, y + 2) if config["KERNEL"] == "warpgroup" else ()
-    sizes, exchange = own.size("M", "K", "N"), matmul.exchange(described[-1], config)
-    if variant != "two_launches":
-        gated = described[-1].returning(made, sizes, absent=absent)
-        return (lambda x, W, *more: gated(x, more[-1], *more[:-1])) if turned else gated
+    *first, last = described
+    own, (sums, flags) = product(case, variant), last.exchange or (None, (0,))
+    made = {y: case.size("M", "N")} | ({y + 1: sums} if sums else {})
+    absent = (y + 1, y + 2) if last.boxes and not sums else ()
+    products, is_prepared = last.returning(made, own.size("M", "K", "N"), absent=absent), matmul.is_prepared(case, own)
+    if not first:
+        return (lambda x, W, *more: products(x, more[-1], *more[:-1])) if is_prepared else products
 
-    copied, cleared = (
-        {1: own.size("M", "K")} if copies_rows(case, variant) else {},
-        {} if exchange is None else {2: exchange[1]},
-    )
+    copied, cleared = {1: own.size("M", "K")} if copies_rows(case, variant) else {}, {2: flags} if sums else {}
     missing = [place for place in (1, 2) if place not in copied | cleared]
-    first = described[0].returning(
-        copied | cleared, (*case.size("M", "K"), *(exchange[1] if exchange else (0,))), absent=missing
-    )
-    last = described[-1].returning(
-        made | ({y + 1: exchange[0]} if exchange else {}), sizes, absent=() if exchange else absent
-    )
+    before = first[0].returning(copied | cleared, (*case.size("M", "K"), *flags), absent=missing)
 
     def both(x, W, *more):
-        before = first(x)
-        before = before if isinstance(before, tuple) else (before,)
-        whole, flags = (before[0], before[1:]) if copied else (x, before if cleared else ())
-        *rest, W = (*more[:-1], more[-1]) if turned else (*more, W)
-        result = last(whole, W, *rest, *flags)
-        return result[0] if exchange else result
+        found = before(x)
+        found = found if isinstance(found, tuple) else (found,)
+        whole, cleared_flags = (found[0], found[1:]) if copied else (x, found if cleared else ())
+        *rest, W = more if is_prepared else (*more, W)
+        result = products(whole, W, *rest, *cleared_flags)
+        return result[0] if sums else result
 
     return both

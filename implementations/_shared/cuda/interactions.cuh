@@ -193,6 +193,7 @@ __device__ __forceinline__ void tensor_dots(const Source& source, T* __restrict_
 template <typename T, bool ALIGNED, bool STAGED, int BANDS, int UNROLL, int SAMPLES>
 __global__ void __launch_bounds__(SAMPLES * 32)
     dot_tensor(const T* __restrict__ dense, const T* __restrict__ sparse, T* __restrict__ y, long long M, int F, int D, int pitch) {
+    wait_for_previous_launch();
     tensor_dots<T, ALIGNED, STAGED, BANDS, UNROLL, SAMPLES>(Given<T>{dense, sparse}, y, M, F, D, pitch);
 }
 
@@ -204,6 +205,7 @@ __global__ void __launch_bounds__(SAMPLES * 32)
 
 template <typename T, bool IMPROVED, bool ALIGNED, bool STAGED, int BANDS, int UNROLL, int SAMPLES>
 __global__ void __launch_bounds__(SAMPLES * 32) looked_up_dot_tensor(LOOKED_UP(T), long long M, int F, int D, int pitch) {
+    wait_for_previous_launch();
     tensor_dots<T, ALIGNED, STAGED, BANDS, UNROLL, SAMPLES>(SOURCE(T), y, M, F, D, pitch);
 }
 
@@ -291,11 +293,13 @@ template <bool ALIGNED, bool STAGED, int DEPTH, int SAMPLES>
 __global__ void __launch_bounds__(SAMPLES * 32)
     dot_simt(const float* __restrict__ dense, const float* __restrict__ sparse, float* __restrict__ y, long long M, int F,
              int D, int pitch) {
+    wait_for_previous_launch();
     simt_dots<ALIGNED, STAGED, DEPTH, SAMPLES>(Given<float>{dense, sparse}, y, M, F, D, pitch);
 }
 
 template <bool IMPROVED, bool ALIGNED, bool STAGED, int DEPTH, int SAMPLES>
 __global__ void __launch_bounds__(SAMPLES * 32) looked_up_dot_simt(LOOKED_UP(float), long long M, int F, int D, int pitch) {
+    wait_for_previous_launch();
     simt_dots<ALIGNED, STAGED, DEPTH, SAMPLES>(SOURCE(float), y, M, F, D, pitch);
 }
 
@@ -352,11 +356,13 @@ __device__ __forceinline__ void wide_dots(const Source& source, T* __restrict__ 
 template <typename T>
 __global__ void __launch_bounds__(256)
     dot_wide(const T* __restrict__ dense, const T* __restrict__ sparse, T* __restrict__ y, int F, int D, int pitch) {
+    wait_for_previous_launch();
     wide_dots(Given<T>{dense, sparse}, y, F, D, pitch);
 }
 
 template <typename T, bool IMPROVED>
 __global__ void __launch_bounds__(256) looked_up_dot_wide(LOOKED_UP(T), int F, int D, int pitch) {
+    wait_for_previous_launch();
     wide_dots(SOURCE(T), y, F, D, pitch);
 }
 #undef LOOKED_UP
@@ -379,6 +385,7 @@ __device__ __forceinline__ void store_streaming(T* to, const Vector<T>& v) {
 // each of which is a row of the product: what it stores is 16 bytes of a row, beside its neighbours'.
 template <typename T, int ROWS>
 __global__ void outer_rows(const T* __restrict__ dense, const T* __restrict__ sparse, T* __restrict__ y, int F, int D) {
+    wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE;
     int N = (F + 1) * D, across = (N / SIZE + blockDim.x - 1) / blockDim.x, down = (N + ROWS - 1) / ROWS;
     int block = blockIdx.x % (across * down);
@@ -406,6 +413,7 @@ __global__ void outer_rows(const T* __restrict__ dense, const T* __restrict__ sp
 template <typename T>
 __global__ void __launch_bounds__(256)
     outer_flat(const T* __restrict__ dense, const T* __restrict__ sparse, T* __restrict__ y, long long M, int F, int D) {
+    wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE;
     long long N = (F + 1LL) * D, total = M * N * N;
     long long begin = (static_cast<long long>(blockIdx.x) * 256 + threadIdx.x) * SIZE;

@@ -1,6 +1,6 @@
 """What the CUDA implementations of all kernels share: the description of a launch."""
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from fusebench.launchers import Launcher, Program
@@ -14,7 +14,8 @@ TYPES = {"float32": "float", "float16": "float16", "bfloat16": "bfloat16"}
 class Launch:
     """What is compiled and how it is launched. `dtypes` are those of its first arguments, where they are tensors ("tf32": float32
     that the copy engine rounds); `boxes` are those of its first arguments that are tensor maps; `sizes` are its last arguments,
-    where they depend on which kernel was chosen."""
+    where they depend on which kernel was chosen; `exchange` is the shapes of what blocks that share tiles leave for each other: of sums, in
+    float32, and of flags, in int32, which begin as 0; `overlaps` says that it may begin while the launch before it ends (`in_turn`)."""
 
     program: Program
     grid: int
@@ -24,15 +25,25 @@ class Launch:
     dtypes: tuple[str, ...] = ()
     boxes: tuple[tuple[int, ...], ...] = ()
     sizes: tuple[Any, ...] = ()
+    exchange: tuple[tuple[int, ...], ...] = ()
+    overlaps: bool = False
 
     def bind(self):
         """A function of the kernel's arguments, which runs on the device of its first tensor."""
-        return Launcher(self.program, self.grid, self.block, self.shared_memory, self.boxes, self.dtypes)
+        return Launcher(
+            self.program, self.grid, self.block, self.shared_memory, self.boxes, self.dtypes, overlaps=self.overlaps
+        )
 
     def returning(self, outputs, numbers=(), absent=()):
         """A function of the tensors that `dtypes` names but those of `outputs` (place → shape), which it makes and returns. Behind the
         tensors the kernel gets `numbers` and `sizes`, in the places of those that are `absent` a 0."""
         return self.bind().returning(outputs, (*numbers, *self.sizes), absent)
+
+
+def in_turn(*launches):
+    """The launches of one call. Each but the first may begin while the one before it ends: its kernel begins with
+    `wait_for_previous_launch` (device.cuh). Worth it where kernels are short: blocks that wait hold registers and shared memory."""
+    return launches[0], *(replace(launch, overlaps=True) for launch in launches[1:])
 
 
 def instance(file, template, *arguments):

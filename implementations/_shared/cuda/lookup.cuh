@@ -70,6 +70,7 @@ template <typename Unit, int UNITS, int F, bool IMPROVED, int THREADS, int LOOKU
 __global__ void __launch_bounds__(THREADS)
     embed(const Index* __restrict__ ids, const Unit* __restrict__ tables, const Index* __restrict__ offsets,
           const int* __restrict__ keys, const int* __restrict__ positions, Unit* __restrict__ y, Index total) {
+    wait_for_previous_launch();
     __shared__ Index rows[LOOKUPS];
     Index first = static_cast<Index>(blockIdx.x) * LOOKUPS;
     int count = static_cast<int>(min(total - first, static_cast<Index>(LOOKUPS)));
@@ -93,6 +94,7 @@ template <typename Unit, int UNITS, int F, int THREADS, int SAMPLES>
 __global__ void __launch_bounds__(THREADS)
     naive(const Index* __restrict__ ids, const Unit* __restrict__ tables, const Index* __restrict__ offsets,
           const Index* __restrict__ known, Unit* __restrict__ y, Index M) {
+    wait_for_previous_launch();
     __shared__ int least[SAMPLES];
     __shared__ Index rows[SAMPLES];
     int feature = blockIdx.x % F;

@@ -4,7 +4,8 @@
 //            of x is multiplied by one of A, RB columns wide, into a second tile of sums. At the end that tile, scaled, goes
 //            to shared memory as one more slab of x, with B's rows as one more slab of W: the adapter ends up in the same
 //            sums, and y is written once. B is on its way before the last slabs of W are multiplied.
-//   down     x @ A alone: the first launch of two_launches. Where it has few rows, the blocks of a cluster share K (down_by_parts).
+//   down     x @ A alone: the first launch of two_launches. Where it has few rows, the blocks of a cluster share K (down_by_parts). It reads
+//            all of x, so that it also copies rows that are no whole vectors for the copy engine.
 //   up       the second: as `fused`, but its last slab of x is read from what `down` made. On Hopper, up_warpgroup (hopper/adapted.cuh).
 //
 // On the tensor cores (float16, bfloat16, and float32 as tf32), or where SIMT on the float32 units (precision "ieee").
@@ -150,6 +151,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     fused(const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ W, const T* __restrict__ b,
           const T* __restrict__ A, const T* __restrict__ B, T* __restrict__ y, long long M, long long K, long long N,
           long long R) {
+    wait_for_previous_launch();
     layer<true, T, SIMT, ACT, ALIGNED, RANK_ALIGNED, NK, BM, BN, WM, WN, RB, RM, RN, STAGES>(x, scale, W, b, A, B, nullptr,
                                                                                            y, M, K, N, R);
 }
@@ -160,6 +162,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     up(const T* __restrict__ xa, const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ W,
        const T* __restrict__ b, const T* __restrict__ B, T* __restrict__ y, long long M, long long K, long long N,
        long long R) {
+    wait_for_previous_launch();
     layer<false, T, SIMT, ACT, ALIGNED, RANK_ALIGNED, NK, BM, BN, WM, WN, RB, RM, RN, STAGES>(x, scale, W, b, x, B, xa, y,
                                                                                             M, K, N, R);
 }
@@ -170,11 +173,47 @@ __device__ __forceinline__ void store_pair_in_block(const void* to, unsigned ran
     asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(v0), "f"(v1) : "memory");
 }
 
+// RowLoader from slab `skipped` on, which copies rows that are no whole vectors to `whole`, unless that is null, with zeros behind K. All of
+// its vectors are asked for before the first is stored: by elements, they come through registers.
+template <typename T, bool ALIGNED, int ROWS, int THREADS>
+struct CopyingLoader : RowLoader<T, ALIGNED, ROWS, THREADS> {
+    using Base = RowLoader<T, ALIGNED, ROWS, THREADS>;
+    using Base::from, Base::K, Base::left, Base::row, Base::rows, Base::SIZE, Base::STRIDE, Base::to;
+    static constexpr int COUNT = ROWS / STRIDE;
+    static_assert(ROWS % STRIDE == 0, "all threads have as many vectors");
+    T* whole;
+    long long pitch;
+
+    __device__ __forceinline__ CopyingLoader(const T* matrix, T* whole, long long first, long long limit, long long K, int skipped)
+        : Base(matrix, first, limit, K), whole(whole), pitch((K + SIZE - 1) / SIZE * SIZE) {
+        from += skipped * SLAB<T>, left -= skipped * SLAB<T>;
+        if (whole) this->whole += (first + row) * pitch + threadIdx.x % 8 * SIZE + skipped * SLAB<T>;
+    }
+    __device__ __forceinline__ void load(unsigned char* memory) {
+        if constexpr (ALIGNED) {
+            Base::load(memory);
+        } else {
+            Vector<T> v[COUNT];
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) v[i] = load_part<false>(from + i * STRIDE * K, i * STRIDE < rows ? left : 0);
+#pragma unroll
+            for (int i = 0; i < COUNT; ++i) {
+                *reinterpret_cast<Vector<T>*>(memory + to + i * STRIDE * 128) = v[i];
+                if (whole && i * STRIDE < rows && left > 0) store_vector(whole + i * STRIDE * pitch, v[i]);
+            }
+            from += SLAB<T>;
+            left -= SLAB<T>;
+            if (whole) whole += SLAB<T>;
+        }
+    }
+};
+
 // BM rows of x @ A, in WM × WN warps: to xa (M, R), and times scale, as rounded, to t, whose rows are R and some zeros long, whole vectors.
-// Either may be null. PARTS blocks, a cluster, share K, and then the rows: a block adds up what all have of its own.
+// Either may be null, as may `whole`, x in rows of whole vectors. PARTS blocks, a cluster, share K, and then the rows: a block adds up what all have of its own.
 template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
 __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale,
-                                          T* __restrict__ xa, T* __restrict__ t, long long M, long long K, long long R) {
+                                          T* __restrict__ xa, T* __restrict__ t, T* __restrict__ whole, long long M,
+                                          long long K, long long R) {
     using Tile = typename TileOf<SIMT, T, false, BM, RB, WM, WN>::Type;
     constexpr int THREADS = WM * WN * 32, SIZE = Vector<T>::SIZE, SHARE = BM / PARTS;  // rows that a block finishes
     static_assert(BM % PARTS == 0 && STAGES * Tile::STAGE >= BM * RB * 4, "the sums take the place of the slabs");
@@ -183,9 +222,8 @@ __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __re
     long long m0 = static_cast<long long>(blockIdx.x / PARTS) * BM, pitch = (R + SIZE - 1) / SIZE * SIZE;
     int slabs = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), each = (slabs + PARTS - 1) / PARTS, first = min(part * each, slabs);
     Tile tile;
-    RowLoader<T, ALIGNED, BM, THREADS> rows(x, m0, M, K);
+    CopyingLoader<T, ALIGNED, BM, THREADS> rows(x, whole, m0, M, K, first);
     ColumnLoader<T, RANK_ALIGNED, RB, THREADS> columns(A, 0, R, K);
-    rows.from += first * SLAB<T>, rows.left -= first * SLAB<T>;
     columns.from += first * SLAB<T> * columns.pitch, columns.left -= first * SLAB<T>;
     mainloop<STAGES>(tile, memory, rows, columns, min(each, slabs - first));
     float factor = to_float(*scale);
@@ -220,17 +258,19 @@ __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __re
 template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM * WN * 32)
     down(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale, T* __restrict__ xa, T* __restrict__ t,
-         int* __restrict__ flags, long long M, long long K, long long R, long long count) {
+         T* __restrict__ whole, int* __restrict__ flags, long long M, long long K, long long R, long long count) {
+    wait_for_previous_launch();
     clear_flags(flags, count);
-    down_tile<T, SIMT, ALIGNED, RANK_ALIGNED, BM, RB, WM, WN, STAGES, 1>(x, A, scale, xa, t, M, K, R);
+    down_tile<T, SIMT, ALIGNED, RANK_ALIGNED, BM, RB, WM, WN, STAGES, 1>(x, A, scale, xa, t, whole, M, K, R);
 }
 
 #if __CUDA_ARCH__ >= 900
 template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
 __global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(WM * WN * 32)
     down_by_parts(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale, T* __restrict__ xa, T* __restrict__ t,
-                  int* __restrict__ flags, long long M, long long K, long long R, long long count) {
+                  T* __restrict__ whole, int* __restrict__ flags, long long M, long long K, long long R, long long count) {
+    wait_for_previous_launch();
     clear_flags(flags, count);
-    down_tile<T, SIMT, ALIGNED, RANK_ALIGNED, BM, RB, WM, WN, STAGES, PARTS>(x, A, scale, xa, t, M, K, R);
+    down_tile<T, SIMT, ALIGNED, RANK_ALIGNED, BM, RB, WM, WN, STAGES, PARTS>(x, A, scale, xa, t, whole, M, K, R);
 }
 #endif

@@ -4,13 +4,23 @@
 
 fused           one launch: x @ A is summed beside x @ W
 two_launches    x @ A first, then the layer with it: `down` and `up`, whose tunables have its name before them. up_KERNEL=warpgroup is
-                hopper/adapted.cuh
+                hopper/adapted.cuh. Forward, where rows are no whole vectors of 16 bytes, it reads x as `down` has copied it, and W and B
+                as `prepare` has
 """
 
 from dataclasses import replace
 
 from implementations._shared.cuda import matmul
-from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed, too_large, unsupported
+from implementations._shared.cuda.launch import (
+    TYPES,
+    Launch,
+    in_turn,
+    instance,
+    of_launch,
+    prefixed,
+    too_large,
+    unsupported,
+)
 from implementations._shared.cuda.matmul import TENSOR_TILES, MatmulTile, blocks
 from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 
@@ -51,7 +61,8 @@ def rank_columns(case, tile):
 def config(case, variant, device):
     """The tile with the least work on the busiest multiprocessor."""
     if variant == "two_launches" and multiplies_by_warpgroups(case, device):
-        return prefixed("up", matmul.config(case, device, matmul.WARPGROUP_TILES, schedules=matmul.SCHEDULES))
+        own = product(case)
+        return prefixed("up", matmul.config(own, device, matmul.products_tiles(own), schedules=matmul.SCHEDULES))
     M, N = case.size("M", "N")
     found = {}
     for tile in TENSOR_TILES:
@@ -80,9 +91,34 @@ def named(case, variant, config):
 
 
 def multiplies_by_warpgroups(case, device):
-    """Whether `up` can be hopper/adapted.cuh's."""
-    by_columns = rows_are_aligned(case, case.sizes["N"])  # B's rows; it is not turned, as tf32 would want it
-    return case.itemsize == 2 and by_columns and matmul.multiplies_by_warpgroups(case, device)
+    """Whether `up` can be hopper/adapted.cuh's, for which tf32 would want B turned."""
+    by_columns = rows_are_aligned(case, case.sizes["N"]) or is_prepared(case)  # B's rows
+    return case.itemsize == 2 and by_columns and matmul.multiplies_by_warpgroups(product(case), device)
+
+
+def is_prepared(case):
+    """Whether `prepare` may see to W and B, and `down` copy x, for warpgroups. Backward modes read them as they came."""
+    return case.mode == "forward" and case.itemsize == 2 and matmul.holds_boxes(case)
+
+
+def product(case):
+    """The case of x @ W as warpgroups read it."""
+    return matmul.of_whole_rows(case) if is_prepared(case) else case
+
+
+def prepared(case, W, B):
+    """What `up` reads in place of W, and of B, where their rows are no whole vectors: none, one or both."""
+    of_W = matmul.prepared(case, product(case), W)
+    if not is_padded(case):
+        return of_W
+    import torch
+
+    return *of_W, torch.nn.functional.pad(B, (0, -B.shape[1] % (16 // case.itemsize)))
+
+
+def is_padded(case):
+    """Whether `prepared` has B."""
+    return is_prepared(case) and not rows_are_aligned(case, case.sizes["N"])
 
 
 def fits(case, variant, device, config):
@@ -90,7 +126,9 @@ def fits(case, variant, device, config):
     own = config if variant == "fused" else of_launch("up", config)
     kernel = own.get("KERNEL")
     if kernel == "warpgroup":
-        return matmul.fits(case, device, own) if multiplies_by_warpgroups(case, device) else matmul.NO_WARPGROUPS
+        if not multiplies_by_warpgroups(case, device):
+            return matmul.NO_WARPGROUPS
+        return matmul.fits(product(case), device, own, tiles=matmul.products_tiles(product(case)))
     if variant == "two_launches" and (kernel != ("simt" if is_ieee(case) else "tensor") or own["CLUSTER"] != 1):
         return "IEEE float32 is multiplied by up_KERNEL=simt, everything else by tensor or warpgroup; the former two have no clusters"
     if variant == "two_launches" and matmul.schedule_of(own) != "tiles":
@@ -117,9 +155,9 @@ def launches(file, case, variant, device, config):
     own = config if fused else of_launch("up", config)
     if own.get("KERNEL") == "warpgroup":
         arguments = (case.options["activation"].upper(),)
-        up = matmul.launch(file, "up", case, device, own, arguments, dtypes=(*(T,) * 6, "float32", "int32"))
-        rows, deep = own["BLOCK_M"], matmul.slab(case)
-        return down(file, case, device), replace(up, boxes=(*up.boxes, (rows, deep), (deep, matmul.PANEL)))
+        up = matmul.launch(file, "up", product(case), device, own, arguments, dtypes=(*(T,) * 6, "float32", "int32"))
+        boxes = up.boxes[0], (matmul.slab(case), matmul.PANEL)  # of t, as of x; of B
+        return in_turn(down(file, case, device), replace(up, boxes=(*up.boxes, *boxes)))
     tile, stages = tile_of(own), own["num_stages"]
     dtype, simt, aligned, rank_aligned = common(case)
     shape = tile.rows, tile.columns, tile.warps_m, tile.warps_n, rank_columns(case, tile), *low_warps(tile), stages
@@ -127,64 +165,59 @@ def launches(file, case, variant, device, config):
     program = instance(file, "fused" if fused else "up", dtype, simt, *options, *shape)
     grid, memory = blocks(tile, *case.size("M", "N")), layer_bytes(case, variant, tile, stages)
     layer = Launch(program, grid, tile.threads, memory, dtypes=(T,) * 7)
-    return (layer,) if fused else (down(file, case, device), layer)
+    return (layer,) if fused else in_turn(down(file, case, device), layer)
 
 
 def down(file, case, device):
-    """The launch of x @ A alone, the first of `two_launches`. On Hopper and later the blocks of a cluster share K, where there would
-    else be less than one and a half a multiprocessor to read x."""
+    """The launch of x @ A alone, the first of `two_launches`, which may copy x into rows of whole vectors beside it. On Hopper and later
+    the blocks of a cluster share K, where there would else be less than one and a half a multiprocessor to read x."""
     M, K, R = case.size("M", "K", "R")
     tile = WIDE_DOWN if R > 32 else DOWN
     columns, rows, parts = rank_columns(case, tile), -(-M // tile.rows), 1
     enough = 1.5 * multiprocessors(device)
     while device.capability >= (9, 0) and parts < min(8, K // (4 * matmul.slab(case))) and rows * parts < enough:
         parts *= 2
+    arguments = TYPES[case.dtype], is_ieee(case), rows_are_aligned(case, K), rows_are_aligned(case, R)
     shape = tile.rows, columns, *low_warps(tile), DOWN_STAGES
-    program = instance(file, "down", *common(case), *shape)
+    program = instance(file, "down", *arguments, *shape)
     if parts > 1:
-        program = instance(file, "down_by_parts", *common(case), *shape, parts)
+        program = instance(file, "down_by_parts", *arguments, *shape, parts)
     memory = DOWN_STAGES * (tile.rows + columns) * 128
-    return Launch(program, rows * parts, tile.threads, memory, dtypes=(*(case.dtype,) * 5, "int32"))
+    return Launch(program, rows * parts, tile.threads, memory, dtypes=(*(case.dtype,) * 6, "int32"))
 
 
-def in_two_launches(case, first, last, config, keeps=False):
-    """A function of (x, scale, W, b, A, B) that runs `down` and `up`, of which `config` is: → y, and with `keeps` x @ A (M, R) too.
+def in_two_launches(case, first, last, keeps=False):
+    """A function of (x, scale, W, b, A, B, then what `prepared` made) that runs `down` and `up`: → y, and with `keeps` x @ A (M, R) too.
 
     Warpgroups take scale * x @ A, in rows of whole vectors that the copy engine can read; others scale x @ A themselves.
     """
     M, K, N, R = case.size("M", "K", "N", "R")
-    vector = 16 // case.itemsize
-    low, scaled = {3: (M, R)}, {4: (M, -(-R // vector) * vector)}
+    vector, low = 16 // case.itemsize, {3: (M, R)}
     if not last.boxes:
-        down, up = first.returning(low, (M, K, R, 0), absent=(*scaled, 5)), last.returning({6: (M, N)}, (M, K, N, R))
+        down, up = first.returning(low, (M, K, R, 0), absent=(4, 5, 6)), last.returning({6: (M, N)}, (M, K, N, R))
 
-        def by_blocks(x, scale, W, b, A, B):
+        def by_blocks(x, scale, W, b, A, B, *_):
             xa = down(x, A, scale)
             y = up(xa, x, scale, W, b, B)
             return (y, xa) if keeps else y
 
         return by_blocks
-    if exchange := matmul.exchange(last, of_launch("up", config)):
-        sums, flags = exchange
-        down = first.returning(
-            (low if keeps else {}) | scaled | {5: flags}, (M, K, R, *flags), absent=() if keeps else (3,)
-        )
-        up = last.returning({5: (M, N), 6: sums}, (M, K, N, R))
 
-        def sharing(x, scale, W, b, A, B):
-            *xa, t, flags = down(x, A, scale)
-            y, _ = up(x, W, t, B, b, flags)
-            return (y, *xa) if keeps else y
+    own, (sums, flags) = product(case), last.exchange or (None, (0,))
+    columns, turned, padded = own.sizes["K"], matmul.is_prepared(case, own), is_padded(case)
+    copied = columns != K
+    made = (low if keeps else {}) | {4: (M, -(-R // vector) * vector)}
+    made |= ({5: (M, columns)} if copied else {}) | ({6: flags} if sums else {})
+    down = first.returning(made, (M, K, R, *flags), absent=[place for place in (3, 5, 6) if place not in made])
+    result = {5: (M, N)} | ({6: sums} if sums else {})
+    up = last.returning(result, (M, columns, N, R), absent=() if sums else (6, 7))
 
-        return sharing
-    up = last.returning({5: (M, N)}, (M, K, N, R), absent=(6, 7))
-    if not keeps:
-        down = first.returning(scaled, (M, K, R, 0), absent=(3, 5))
-        return lambda x, scale, W, b, A, B: up(x, W, down(x, A, scale), B, b)
-    down = first.returning(low | scaled, (M, K, R, 0), absent=(5,))
+    def by_warpgroups(x, scale, W, b, A, B, *prepared):
+        found = down(x, A, scale) if len(made) > 1 else (down(x, A, scale),)
+        *xa, t = found[: keeps + 1]
+        x, *cleared = found[keeps + 1 :] if copied else (x, *found[keeps + 1 :])
+        y = up(x, prepared[0] if turned else W, t, prepared[-1] if padded else B, b, *cleared)
+        y = y[0] if sums else y
+        return (y, *xa) if keeps else y
 
-    def keeping(x, scale, W, b, A, B):
-        xa, t = down(x, A, scale)
-        return up(x, W, t, B, b), xa
-
-    return keeping
+    return by_warpgroups

@@ -246,7 +246,7 @@ def build(file, case, device, config):
     """(forward, backward) of a layer: forward(x, scale, W, b, A, B) → y and what backward needs; backward(that, dy) → dx, dW, db, dA, dB."""
     M, N = case.size("M", "N")
     down, up, *activated = kept_launches(file, case, device)
-    layer = lora.in_two_launches(case, down, up, lora.config(_straight(case), "two_launches", device), keeps=True)
+    layer = lora.in_two_launches(case, down, up, keeps=True)
     activated = [launch.returning({1: (M, N)}, (M * N,)) for launch in activated]
     small, large = _bound(case, launches(file, case, device, config), config["KERNEL"] == "whole")
 

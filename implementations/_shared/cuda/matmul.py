@@ -1,8 +1,9 @@
 """The tiles of kernels on matmul_mma.cuh, matmul_simt.cuh and hopper/matmul.cuh, and their launch.
 
 The tunables are KERNEL (`tensor`, `simt` or `warpgroup`), BLOCK_M and BLOCK_N of a block's tile, num_stages and CLUSTER; an
-implementation that has but one kernel for a case leaves KERNEL and CLUSTER out. SCHEDULE is of warpgroups: `tiles`, or `stream_k`, by
-which the last tiles are shared among all blocks (hopper/schedule.cuh); a launch before it must clear the flags.
+implementation that has but one kernel for a case leaves KERNEL and CLUSTER out. SCHEDULE is of warpgroups (hopper/schedule.cuh): `tiles`;
+`strips`, by which what a little more than whole tiles leaves is made in smaller ones; or `stream_k`, by which the last tiles are shared
+among all blocks, and whose flags a launch before it must clear.
 """
 
 import math
@@ -47,9 +48,12 @@ WARPGROUP_TILES = tuple(
     for columns, cost, cluster in ((256, 0.4, 2), (256, 0.405, 1), (256, 0.41, 4), (128, 0.52, 2), (128, 0.525, 1))
 )
 TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
-SCHEDULES = ("tiles", "stream_k")
+# For one product in 16 bits with nothing beside its sums: 132 multiprocessors make 1034×4096 of them at once
+SQUARE_TILE = MatmulTile("warpgroup", 192, 192, 0.42)  # of an H200: 22.6 µs there, with 128×256 and strips 28.4
+SCHEDULES = {"tiles": "WholeTiles", "strips": "Strips", "stream_k": "SharedTiles"}  # and their types in schedule.cuh
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
 SIMT_STAGES = 3  # slabs in shared memory, as in matmul_simt.cuh
+L2_BYTES = 40 << 20  # of W that stay there beside x and y
 
 
 def slab(case):
@@ -77,9 +81,33 @@ def prepared_case(case):
     return replace(case, options={**case.options, "w_layout": prepared_layout(case)})
 
 
-def prepared(case, W):
-    """() or (W as it is best stored,)."""
-    return () if prepared_layout(case) == case.options["w_layout"] else (W.T.contiguous(),)
+def of_whole_rows(case, turned=False):
+    """The case of the product whose rows of x, which a launch before it copies, are whole vectors of 16 bytes; those of W, too, where
+    `prepare` fills them up: it is turned where its rows of N are no whole vectors, or where the kernel reads it as deep as x (`turned`)."""
+    K, N = case.size("K", "N")
+    if rows_are_aligned(case, K):
+        return prepared_case(case)
+    vector = 16 // case.itemsize
+    layout = "nk" if turned or not rows_are_aligned(case, N) else case.options["w_layout"]
+    return replace(
+        case, sizes={**case.sizes, "K": -(-K // vector) * vector}, options={**case.options, "w_layout": layout}
+    )
+
+
+def is_prepared(case, own):
+    """Whether W is stored otherwise in `own`, the case of the product: turned, or rows of K with zeros behind them."""
+    layout = own.options["w_layout"]
+    return layout != case.options["w_layout"] or (layout == "nk" and own.sizes["K"] != case.sizes["K"])
+
+
+def prepared(case, own, W):
+    """() or (W as it is stored in `own`,)."""
+    if not is_prepared(case, own):
+        return ()
+    import torch
+
+    rows = W if case.options["w_layout"] == "nk" else W.T
+    return (torch.nn.functional.pad(rows, (0, own.sizes["K"] - case.sizes["K"])).contiguous(),)
 
 
 def product(case, M, K, N, nk=False):
@@ -97,26 +125,26 @@ def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0, sch
                 "KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "num_stages": stages,
                 "CLUSTER": tile.cluster,
             }  # fmt: skip
-            if fits(case, device, own, parts, beside) is None:
+            if fits(case, device, own, parts, beside, tiles) is None:
                 found.setdefault(tile, own)
-    choices = [(tile, s) for tile in found for s in schedules if s == "tiles" or tile.kind == "warpgroup"]
+    choices = [(tile, s) for tile in found for s in schedules if _schedule_fits(tile, s) is None]
     tile, schedule = best(choices, case, parts, device)
     return found[tile] | ({"SCHEDULE": schedule} if len(schedules) > 1 else {})
 
 
-def fits(case, device, config, parts=1, beside=lambda tile: 0):
-    """Why a config cannot run, or None."""
+def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
+    """Why a config cannot run, or None. `tiles` are those that the kernel has, and SIMT_TILES."""
     tile, stages = tile_of(case, config), config["num_stages"]
-    if tile is None:
+    if tile not in (*tiles, *SIMT_TILES):
         kind = kind_of(case, config)
-        known = ", ".join(f"{t.rows}×{t.columns} in clusters of {t.cluster}" for t in TILES if t.kind == kind)
+        known = ", ".join(
+            f"{t.rows}×{t.columns} in clusters of {t.cluster}" for t in (*tiles, *SIMT_TILES) if t.kind == kind
+        )
         return f"the tiles of KERNEL={kind} are {known or 'none'}"
     if (tile.kind == "simt") != is_ieee(case):
         return "IEEE float32 is multiplied by KERNEL=simt, everything else by tensor or warpgroup"
-    if reason := not_one_of("SCHEDULE", schedule_of(config), SCHEDULES):
+    if reason := not_one_of("SCHEDULE", schedule_of(config), SCHEDULES) or _schedule_fits(tile, schedule_of(config)):
         return reason
-    if schedule_of(config) == "stream_k" and tile.kind != "warpgroup":
-        return "SCHEDULE=stream_k is for KERNEL=warpgroup"
     if tile.kind == "simt":
         return None if stages == SIMT_STAGES else f"num_stages is {stages}: KERNEL=simt has {SIMT_STAGES}"
     if tile.kind == "warpgroup" and not multiplies_by_warpgroups(case, device):
@@ -153,13 +181,21 @@ def launch(
     if tile.kind == "tensor":
         program = instance(file, template, *head, aligned, nk, *shape, tile.warps_m, tile.warps_n, stages)
         return Launch(program, grid, tile.threads, memory, dtypes=dtypes)
-    most, streams = max(1, multiprocessors(device) // tile.cluster) * tile.cluster, schedule_of(config) == "stream_k"
-    program = instance(file, template, *head, nk, *shape, stages, tile.cluster, *([True] if streams else []))
-    grid = most if streams else min(grid, most)
-    deep = slab(case)
-    columns = (tile.columns // max(parts, tile.cluster), deep) if nk else (deep, PANEL)
-    rows = (deep, PANEL) if transposed else (tile.rows, deep)
-    return Launch(program, grid, tile.threads, memory, dtypes=dtypes, boxes=(rows, columns))
+    most, schedule, deep = (
+        max(1, multiprocessors(device) // tile.cluster) * tile.cluster,
+        schedule_of(config),
+        slab(case),
+    )
+    program = instance(
+        file, template, *head, nk, *shape, stages, tile.cluster, *([SCHEDULES[schedule]] if schedule != "tiles" else [])
+    )
+    grid = most if schedule == "stream_k" else min(sum(tiles_of(tile, schedule, M, N, parts)) * tile.cluster, most)
+    small = schedule == "strips"  # and boxes that small tiles have too
+    rows = PANEL if small else tile.rows, deep
+    columns = PANEL if small else tile.columns // max(parts, tile.cluster), deep
+    rows, columns = (deep, PANEL) if transposed else rows, columns if nk else (deep, PANEL)
+    exchange = ((grid * tile.rows * tile.columns,), (grid * tile.rows // 16,)) if schedule == "stream_k" else ()
+    return Launch(program, grid, tile.threads, memory, dtypes=dtypes, boxes=(rows, columns), exchange=exchange)
 
 
 def kind_of(case, config):
@@ -170,7 +206,7 @@ def kind_of(case, config):
 def tile_of(case, config):
     """The tile of a config, or None where there is no such instance."""
     wanted = kind_of(case, config), config["BLOCK_M"], config["BLOCK_N"], config.get("CLUSTER", 1)
-    return next((t for t in TILES if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
+    return next((t for t in (*TILES, SQUARE_TILE) if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
 
 
 NO_WARPGROUPS = (
@@ -179,50 +215,86 @@ NO_WARPGROUPS = (
 )
 
 
+def holds_boxes(case):
+    """Whether no box of warpgroups is larger than what it is of."""
+    M, K, N = case.size("M", "K", "N")
+    return M >= 128 and K >= PANEL and N >= 256
+
+
 def multiplies_by_warpgroups(case, device):
-    """Whether hopper/matmul.cuh can be compiled for the device and take the case: no box is larger than what it is of, and
-    coordinates have 31 bits."""
+    """Whether hopper/matmul.cuh can be compiled for the device and take the case, whose coordinates have 31 bits."""
     M, K, N = case.size("M", "K", "N")
     nk = case.options["w_layout"] == "nk"
-    fits = M >= 128 and K >= PANEL and N >= 256 and max(M, K, 2 * N) < 2**31 - 256
+    fits = holds_boxes(case) and max(M, K, 2 * N) < 2**31 - 256
     aligned = rows_are_aligned(case, *((K,) if nk else (K, N)))
     return (
         tuple(device.capability) == (9, 0) and aligned and fits and (case.itemsize == 2 or (nk and not is_ieee(case)))
     )
 
 
+def _schedule_fits(tile, schedule):
+    """Why a tile cannot be scheduled so, or None."""
+    if schedule != "tiles" and tile.kind != "warpgroup":
+        return f"SCHEDULE={schedule} is for KERNEL=warpgroup"
+    if schedule == "strips" and (tile.rows, tile.columns) != (128, 256):
+        return "SCHEDULE=strips is for tiles of 128×256, whose stages hold two slabs of small ones"
+    return None
+
+
+def products_tiles(case):
+    """Those of a product by warpgroups with nothing beside its sums."""
+    return (*WARPGROUP_TILES, SQUARE_TILE) if case.itemsize == 2 else WARPGROUP_TILES
+
+
 def best(choices, case, parts, device):
     """The tile and the schedule with the least work on the busiest multiprocessor."""
-    M, K, N = case.size("M", "K", "N")
-    sms, slabs = multiprocessors(device), math.ceil(K / slab(case))
+    (M, N), sms, slabs = case.size("M", "N"), multiprocessors(device), math.ceil(case.sizes["K"] / slab(case))
 
     def work(choice):
         tile, schedule = choice
-        rounds, once = blocks(tile, M, N, parts) / sms, 1.0
+        clusters = max(1, sms // tile.cluster)
+        whole, small = tiles_of(tile, schedule, M, N, parts)
+        rounds, once = math.ceil(whole / clusters), 1.0
         if schedule == "stream_k":
             # Fitted to an H200: of 2049×4104→4104 137 µs after 149, 8192×4096→16384 1483 after 1511, 1034×1024→4096 31.6 after 36.3;
             # but 4096×4096→4096 took 210, whole tiles 201. The more blocks share a tile, the more sums its last one adds. 3 % are less
             # than it is worth that a row's result does not depend on its place
+            rounds = whole / clusters
             rounds += (0.25 + 7 / slabs) * math.ceil(max(1, 1 / rounds))
             once = 1.08 if tile.cluster == 1 else 1.03
-        else:
-            rounds = math.ceil(rounds)
-            once = 1.02 if tile.cluster > 1 and rounds == 1 else 1.0
+        elif tile.kind == "warpgroup":
+            after = max(
+                small - 2 * (-whole % clusters), 0
+            )  # clusters with a whole tile less have two small ones for it
+            rounds += math.ceil(after / clusters) * _small_rounds(case, parts)
+            once = 1.02 if tile.cluster > 1 and rounds <= 1 else 1.0
+            if tile.cluster == 1 and case.sizes["K"] % slab(case):
+                # a row of a box lies in two lines of the L2 cache, and nobody else brings W: lola 2049×4104→4104 took 177 µs, in
+                # clusters of two 147; geglu 4097×4097→11009 1.49 ms after 1.12
+                once = 1.15
         return rounds * tile.rows * tile.columns * tile.cost * once
 
     return min(choices, key=work)
 
 
+def _small_rounds(case, parts):
+    """The time of a small tile beside a whole one's, on an H200: 21 µs beside 50 at 2049×4160→4096, 10.8 beside 26 in splacc 1034×2048→2048.
+    Where W does not stay in the L2 cache, a strip reads all of it again: geglu 4137×4096→11008 took 1.11 ms, without strips 1.02."""
+    K, N = case.size("K", "N")
+    return 0.42 if K * N * parts * case.itemsize <= L2_BYTES else 4.0
+
+
+def tiles_of(tile, schedule, M, N, parts):
+    """Whole tiles, and small ones of the strips below them and beside (hopper/schedule.cuh), of all clusters each."""
+    rows, columns = tile.rows * tile.cluster, tile.columns // parts
+    below, beside = (M % rows, N % columns) if schedule == "strips" else (0, 0)
+    below, beside = below if below <= rows // 2 else 0, beside if beside <= columns // 2 else 0
+    small = -(-below // PANEL) * -(-N // (columns // 2)) + (-(-(M - below) // PANEL) if beside else 0)
+    return -(-(M - below) // rows) * -(-(N - beside) // columns), -(-small // tile.cluster)
+
+
 def schedule_of(config):
     return config.get("SCHEDULE", "tiles")
-
-
-def exchange(launch, config):
-    """What blocks that share tiles leave for each other: the shapes of the sums, in float32, and of the flags, in int32, which begin as
-    0; None where all tiles are whole."""
-    if schedule_of(config) == "tiles":
-        return None
-    return (launch.grid * config["BLOCK_M"] * config["BLOCK_N"],), (launch.grid * config["BLOCK_M"] // 16,)
 
 
 def blocks(tile, M, N, parts=1):

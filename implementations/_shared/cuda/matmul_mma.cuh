@@ -74,6 +74,7 @@ __device__ __forceinline__ void clear_flags(int* flags, long long count) {
 template <typename T>
 __global__ void __launch_bounds__(256)
     whole_rows(const T* __restrict__ x, T* __restrict__ whole, int* __restrict__ flags, long long M, long long K, long long count) {
+    wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE;
     clear_flags(flags, count);
     if (!whole) return;
@@ -369,6 +370,7 @@ __device__ __forceinline__ void matmul_mma(const T* __restrict__ x, const T* __r
     extern __shared__ __align__(128) unsigned char memory[];  // max(STAGES * STAGE, OUT_BYTES)
     long long m0, n0;
     block_origin(M, N, BM, Tile::COLUMNS, m0, n0);
+    wait_for_previous_launch();
     Tile tile;
     WeightLoader<!XT, T, ALIGNED, BM, Tile::THREADS, 1> rows(x, m0, M, K);  // as W is stored: rows of K where not XT
     WeightLoader<NK, T, ALIGNED, BN, Tile::THREADS, PARTS> columns(W, n0, N, K);

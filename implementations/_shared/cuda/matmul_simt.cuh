@@ -158,6 +158,7 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
     constexpr int QUADS = THREADS / SHARERS, GROUPS = THREADS / (BN / 4);
     __shared__ float xs[3][BK][BM + PAD], ws[3][BK][BN + PAD];
 
+    wait_for_previous_launch();
     int tid = threadIdx.x, quad = tid / SHARERS, part = tid % SHARERS * 4;
     long long m0, n0;
     tile_origin<16>(blockIdx.x / SPLIT, M, N, BM, COLUMNS, m0, n0);

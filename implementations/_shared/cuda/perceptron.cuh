@@ -337,6 +337,7 @@ __device__ __forceinline__ void all_layers(PARAMETERS) {
 
 template <typename T, bool SIMT, bool NK, Activation LAST, int BM, int WIDE, int WM, int WN, int NM, int NN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32, 1) mlp(PARAMETERS) {
+    wait_for_previous_launch();
     all_layers<T, SIMT, NK, LAST, BM, WIDE, WM, WN, NM, NN, STAGES, 1>(ARGUMENTS);
 }
 
@@ -344,6 +345,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1) mlp(PARAMETERS) {
 template <typename T, bool SIMT, bool NK, Activation LAST, int BM, int WIDE, int WM, int WN, int NM, int NN, int STAGES,
           int CLUSTER>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WM* WN * 32, 1) mlp_cluster(PARAMETERS) {
+    wait_for_previous_launch();
     all_layers<T, SIMT, NK, LAST, BM, WIDE, WM, WN, NM, NN, STAGES, CLUSTER>(ARGUMENTS);
 }
 #endif

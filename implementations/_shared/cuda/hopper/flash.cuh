@@ -71,6 +71,7 @@ __device__ __forceinline__ void flash_warpgroup_tile(const TensorMap& q, const T
     Stages pipeline(memory + Tile::Q_BYTES);
     if (threadIdx.x == 0) pipeline.init(1, BM / 16);
     __syncthreads();
+    wait_for_previous_launch();
     QueryTile at(BM, n_padd, heads, static_cast<int>(tokens));
     at.begin = uniform(at.begin);
     if (threadIdx.x < 128) {

@@ -18,8 +18,9 @@ __device__ __forceinline__ void flash_split_tile(const TensorMap& rows, const Te
     Sums sums(memory, shared_address(memory) + Tile::Q_BYTES + Stages::BYTES);
     int own = static_cast<int>(blockIdx.x) % SPLIT;
     int first = (static_cast<int>(gridDim.x) - 1 - static_cast<int>(blockIdx.x)) / SPLIT * BM;  // long rows begin first
-    int end = min(first + BM, tokens), padding = *n_padd;  // which comes while barriers are initialised
     if (threadIdx.x == 32) prefetch(rows), prefetch(tokens_of);
+    wait_for_previous_launch();
+    int end = min(first + BM, tokens), padding = *n_padd;  // which comes while barriers are initialised
     if (threadIdx.x == 0) {
         pipeline.init(1, BM / 16);
         if (SPLIT > 1) sums.init();

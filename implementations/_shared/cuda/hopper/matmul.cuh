@@ -52,6 +52,13 @@ struct WarpgroupTile {
         warpgroup_fence_operand(c);
         pipeline.consumer_release(first + count - 1);
     }
+    // The same by a warpgroup that has no rows.
+    template <typename P>
+    static __device__ __forceinline__ void pass(const P& pipeline, int first, int count) {
+        for (int i = first; i < first + count; ++i) pipeline.consumer_wait(i), pipeline.consumer_release(i);
+    }
+    // Whether this warpgroup has any of the tile's rows, which begin at m0, and of M.
+    __device__ __forceinline__ bool has_rows(int m0, int M) const { return rows < BM && m0 + rows < M; }
     __device__ __forceinline__ void multiply(unsigned x) {
 #pragma unroll
         for (int step = 0; step < 4; ++step)
@@ -101,7 +108,7 @@ struct WarpgroupTile {
         constexpr int FRAGMENTS = FN / PARTS, AT_ONCE = PIECE / 8, SIZE = Vector<T>::SIZE;  // of a part; in a piece
         T* out = reinterpret_cast<T*>(memory) + row0 * PITCH;
         int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-        int inside = static_cast<int>(min(M - m0 - row0, 16LL));  // rows
+        int inside = static_cast<int>(min(min(M - m0, static_cast<long long>(BM)) - row0, 16LL));  // rows
         int width = static_cast<int>(min(N - n0, static_cast<long long>(COLUMNS)));
         if (inside <= 0) return;
         bool whole = N % SIZE == 0;
@@ -165,29 +172,28 @@ struct WarpgroupTile {
     }
 };
 
-// What the producer has the copy engine bring: slabs of x and W, each for a stage. By one thread.
-template <typename T, bool NK, int BM, int BN, int CLUSTER, int PARTS, bool XT = false>
+// The slabs of x and W that the producer has the copy engine bring, in the largest boxes that whole tiles have, or in those of SMALL ones
+// too. By one thread.
+template <typename T, bool NK, int PARTS, bool XT, bool SMALL>
 struct Copies {
-    static constexpr int COLUMNS = BN / PARTS;
-    static constexpr int BOX = NK ? BN / (PARTS > CLUSTER ? PARTS : CLUSTER) : 64;  // columns of W that a copy brings
     const TensorMap &x, &W;
-    static_assert(BN / CLUSTER % BOX == 0 && BOX <= 256, "whole boxes, as large as they may be");
 
-    // A slab of a tile of y, which has N columns, to where the i-th of all belongs.
-    template <typename P>
-    __device__ __forceinline__ void bring(const P& pipeline, int i, const Share& of, int slab, int N) const {
+    // One of a tile of ROWS × WIDTH / PARTS of y, which has N columns, to `to`; W to all blocks of the cluster, each of which brings a part.
+    template <int ROWS, int WIDTH, int CLUSTER>
+    __device__ __forceinline__ void bring(unsigned to, unsigned barrier, const Share& of, int slab, int N) const {
+        constexpr int X_BOX = SMALL || XT ? 64 : ROWS, W_BOX = SMALL || !NK ? 64 : WIDTH / (PARTS > CLUSTER ? PARTS : CLUSTER);
+        constexpr int COLUMNS = WIDTH / PARTS, OWN = WIDTH / CLUSTER;
+        static_assert(COLUMNS % W_BOX == 0 && OWN % W_BOX == 0 && W_BOX <= 256, "whole boxes, as large as they may be");
         int k0 = slab * SLAB<T>;
-        unsigned to = pipeline.producer_acquire_for_tma(i), barrier = pipeline.full(i);
-        if constexpr (XT) {
 #pragma unroll
-            for (int row = 0; row < BM; row += 64) tma_load(to + row * 128, x, of.m0 + row, k0, barrier);
-        } else {
-            tma_load(to, x, k0, of.m0, barrier);
+        for (int row = 0; row < ROWS; row += X_BOX) {
+            if (XT) tma_load(to + row * 128, x, of.m0 + row, k0, barrier);
+            else tma_load(to + row * 128, x, k0, of.m0 + row, barrier);
         }
-        to += BM * 128;
+        to += ROWS * 128;
 #pragma unroll
-        for (int box = 0; box < BN / CLUSTER; box += BOX) {
-            int at = blockIdx.x % CLUSTER * (BN / CLUSTER) + box;  // of all columns of the stage
+        for (int box = 0; box < OWN; box += W_BOX) {
+            int at = blockIdx.x % CLUSTER * OWN + box;  // of all columns of the stage
             int column = at / COLUMNS * N + of.n0 + at % COLUMNS;
             if (NK) tma_load<CLUSTER>(to + at * 128, W, k0, column, barrier);
             else tma_load<CLUSTER>(to + at * 128, W, column, k0, barrier);
@@ -195,20 +201,48 @@ struct Copies {
     }
 };
 
+// The tiles of strips: 64 rows and half the columns, in whose stages are two slabs.
+template <typename T, bool NK, int PARTS>
+using SmallTile = WarpgroupTile<T, NK, 64, 128, PARTS>;
+template <typename Tile, typename Small>
+constexpr bool HOLDS_TWO = Tile::STAGE == 2 * Small::STAGE && Tile::COLUMNS == 2 * Small::COLUMNS;
+
+// The stages of a pipeline as twice as many of half the size.
+template <typename P>
+struct HalfStages {
+    const P& pipeline;
+
+    __device__ __forceinline__ unsigned char* stage(int i) const { return pipeline.stage(i / 2) + i % 2 * (P::STAGE_BYTES / 2); }
+    __device__ __forceinline__ void consumer_wait(int i) const {
+        if (i % 2 == 0) pipeline.consumer_wait(i / 2);
+    }
+    __device__ __forceinline__ void consumer_release(int i) const {
+        if (i % 2 == 1) pipeline.consumer_release(i / 2);
+    }
+};
+
 // All slabs that a block multiplies, one after another.
-template <typename Scheduler, typename Copies>
+template <int BM, int BN, int CLUSTER, typename Scheduler, typename Copies>
 struct Loader {
     const Scheduler& scheduler;
     Copies copies;
     Share share = {};
-    int left = 0, next = 0;  // slabs of the present share; the number of the one behind it
+    int left = 0, next = 0;  // stages of the present share; the number of the one behind it
 
     __device__ __forceinline__ Loader(const Scheduler& scheduler, const Copies& copies) : scheduler(scheduler), copies(copies) {}
 
+    // The next stage, which is the i-th of all.
     template <typename P>
     __device__ __forceinline__ void load(const P& pipeline, int i) {
         if (left == 0) share = scheduler.share(next++), left = share.count;
-        copies.bring(pipeline, i, share, share.first + share.count - left--, scheduler.N);
+        int stage = share.first + share.count - left--;
+        unsigned to = pipeline.producer_acquire_for_tma(i), barrier = pipeline.full(i);
+        if (Scheduler::HAS_SMALL && share.small) {
+            for (int half = 0; half < 2; ++half)
+                copies.template bring<64, 128, 1>(to + half * (P::STAGE_BYTES / 2), barrier, share, 2 * stage + half, scheduler.N);
+        } else {
+            copies.template bring<BM, BN, CLUSTER>(to, barrier, share, stage, scheduler.N);
+        }
     }
 };
 
@@ -244,7 +278,7 @@ struct Producer {
         if (threadIdx.x < 32) {
             if (elect_one())
 #pragma unroll 1
-                for (int i = 0; i < scheduler.slabs(); ++i) loader.load(pipeline, i);
+                for (int i = 0; i < scheduler.stages(); ++i) loader.load(pipeline, i);
         } else if (HAS_COLUMNS<Column>) {
             for (int i = 0; i < scheduler.count; ++i) {
                 int n0 = scheduler.share(i).n0;
@@ -256,31 +290,28 @@ struct Producer {
     }
 };
 
-// The consumer warpgroups: all shares. `columns` brings f.column() of their columns, and behind it what Produce knows of rows.
+// A share by the consumer warpgroups: `count` stages of the pipeline from `first` on. `columns` is the i-th that the producer has brought:
+// f.column() of the tile's columns, and behind it what Produce knows of rows.
 template <typename Tile, typename Rows, typename T, typename Scheduler, typename P, typename C, typename F>
-__device__ __forceinline__ void consume(const Scheduler& scheduler, const P& pipeline, const C& columns, unsigned char* out, T* y,
-                                        long long K, F f) {
+__device__ __forceinline__ void consume(const Scheduler& scheduler, const Share& share, const P& pipeline, int first, int count,
+                                        const C& columns, int i, unsigned char* out, T* y, long long K, F f) {
     using Column = decltype(f.column(0));
-    for (int i = 0, slab = 0; i < scheduler.count; ++i) {
-        Share share = scheduler.share(i);
-        Tile tile;
-        Rows rows(f, share.m0 + tile.row0, scheduler.M);
-        rows.multiply(tile, pipeline, slab, share.count, K);
-        slab += share.count;
-        if (HAS_COLUMNS<Column>) columns.consumer_wait(i);
-        auto of_columns = reinterpret_cast<const Column*>(columns.stage(i));
-        rows.finish(reinterpret_cast<const float2*>(of_columns + Tile::COLUMNS) + tile.row0);
-        if (scheduler.completes(tile, share))
-            tile.epilogue(out, y, scheduler.M, scheduler.N, share.m0, share.n0, f, rows.of_row, of_columns);
-        if (HAS_COLUMNS<Column>) columns.consumer_release(i);
-    }
+    Tile tile;
+    Rows rows(f, share.m0 + tile.row0, scheduler.M);
+    if (tile.has_rows(share.m0, scheduler.M)) rows.multiply(tile, pipeline, first, count, K);
+    else tile.pass(pipeline, first, count);
+    if (HAS_COLUMNS<Column>) columns.consumer_wait(i);
+    auto of_columns = reinterpret_cast<const Column*>(columns.stage(i));
+    rows.finish(reinterpret_cast<const float2*>(of_columns + Tile::COLUMNS) + tile.row0);
+    if (scheduler.completes(tile, share))
+        tile.epilogue(out, y, scheduler.M, scheduler.N, share.m0, share.n0, f, rows.of_row, of_columns);
+    if (HAS_COLUMNS<Column>) columns.consumer_release(i);
 }
 
-// `shared` is nothing where all tiles are whole, or the SharedTiles of blocks that share them.
 template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, int PARTS, template <typename> class Rows = GivenRows,
-          typename Produce = Producer, bool XT = false, typename F, typename... E>
+          typename Produce = Producer, bool XT = false, typename F, typename Schedule = WholeTiles>
 __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M,
-                                             long long K, long long N, F f, E... shared) {
+                                             long long K, long long N, F f, Schedule schedule = {}) {
     using Tile = WarpgroupTile<T, NK, BM, BN, PARTS, XT>;
     using Stages = Pipeline<STAGES, Tile::STAGE, CLUSTER>;
     using Column = decltype(f.column(0));
@@ -288,21 +319,35 @@ __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap
     extern __shared__ __align__(1024) unsigned char memory[];  // Stages::BYTES + OUT_BYTES + twice OF_A_TILE and barriers
     Stages pipeline(memory);
     Pipeline<2, OF_A_TILE> columns(memory + Stages::BYTES + Tile::OUT_BYTES);
-    using Scheduler = TileScheduler<BM, Tile::COLUMNS, CLUSTER, E...>;  // one of each role's own: a producer has few registers
+    using Scheduler = TileScheduler<BM, Tile::COLUMNS, CLUSTER, Schedule>;  // one of each role's own: a producer has few registers
     int depth = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>);
     if (threadIdx.x == 32) prefetch(x), prefetch(W);
     if (threadIdx.x == 0)
         pipeline.init(1, BM / 16 + Produce::CONSUMER_WARPS), columns.init(Produce::COLUMN_THREADS, BM / 16);
     cluster_sync<CLUSTER>();
+    wait_for_previous_launch();
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<Produce::REGISTERS>();
-        Scheduler scheduler(M, N, depth, shared...);
-        Loader loader(scheduler, Copies<T, NK, BM, BN, CLUSTER, PARTS, XT>{x, W});
+        Scheduler scheduler(M, N, depth, schedule);
+        Loader<BM, BN, CLUSTER, Scheduler, Copies<T, NK, PARTS, XT, Scheduler::HAS_SMALL>> loader(scheduler, {x, W});
         Produce::template run<T, Tile>(scheduler, loader, pipeline, columns, K, f);
     } else {
         warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, Produce::REGISTERS>>();
-        Scheduler scheduler(M, N, depth, shared...);
-        consume<Tile, Rows<F>>(scheduler, pipeline, columns, memory + Stages::BYTES, y, K, f);
+        Scheduler scheduler(M, N, depth, schedule);
+        unsigned char* out = memory + Stages::BYTES;
+        for (int i = 0, stage = 0; i < scheduler.count; ++i) {
+            Share share = scheduler.share(i);
+            if constexpr (Scheduler::HAS_SMALL)
+                if (share.small) {
+                    using Small = SmallTile<T, NK, PARTS>;
+                    static_assert(HOLDS_TWO<Tile, Small> && Produce::CONSUMER_WARPS == 0, "a producer that reads stages reads whole tiles'");
+                    consume<Small, Rows<F>>(scheduler, share, HalfStages<Stages>{pipeline}, 2 * stage, 2 * share.count, columns, i, out, y, K, f);
+                    stage += share.count;
+                    continue;
+                }
+            consume<Tile, Rows<F>>(scheduler, share, pipeline, stage, share.count, columns, i, out, y, K, f);
+            stage += share.count;
+        }
     }
     cluster_sync<CLUSTER>();
 }

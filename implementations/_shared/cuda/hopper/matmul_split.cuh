@@ -31,6 +31,7 @@ __device__ __forceinline__ void matmul_split(const TensorMap& x, const TensorMap
         if (SPLIT > 1) sums.init();
     }
     __syncthreads();
+    wait_for_previous_launch();
     if (threadIdx.x < 128) {
         if (threadIdx.x < 32 && elect_one()) {
 #pragma unroll 1

@@ -325,6 +325,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128
     if (threadIdx.x == 32) prefetch(W1), prefetch(W2), prefetch(third), prefetch(wide_x);
     if constexpr (S::SPLIT) __syncthreads(), cluster_arrive_relaxed();  // weights are a block's own, and need not wait for the others
     else cluster_sync<CLUSTER>();
+    wait_for_previous_launch();
     if (threadIdx.x < 128) {
         if constexpr (ROWS == 128) warpgroup_reg_dealloc<PRODUCER>();
         if (threadIdx.x < 32 && elect_one()) {

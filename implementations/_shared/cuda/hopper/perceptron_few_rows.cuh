@@ -79,6 +79,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1
                  const float* __restrict__ b2, const float* __restrict__ W3, const float* __restrict__ b3, const float* __restrict__ W4,
                  const float* __restrict__ b4, float* __restrict__ y, long long M, long long count, long long N0, long long N1,
                  long long N2, long long N3, long long N4, long long second, long long weights) {
+    wait_for_previous_launch();
     using namespace few_rows;
     constexpr int THREADS = 4 * COLUMNS, QUARTERS = ROWS / 4;
     // Vectors from the sums of a thread's column to those of its next one: lanes that add up neighbouring columns find them in different

@@ -51,6 +51,7 @@ __device__ __forceinline__ void warpgroup_wait() {
 #define FIRST "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, "
 #define NUMBERS64 FIRST TEN(1) TEN(2) "%30, %31"
 #define NUMBERS128 FIRST TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) "%60, %61, %62, %63"
+#define NUMBERS192 FIRST TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) "%90, %91, %92, %93, %94, %95"
 #define NUMBERS256 FIRST TEN(1) TEN(2) TEN(3) TEN(4) TEN(5) TEN(6) TEN(7) TEN(8) TEN(9) TEN(10) TEN(11) \
         "%120, %121, %122, %123, %124, %125, %126, %127"
 // x by its descriptor, and in registers. What follows the operands: whether the sums count, two signs, and which are transposed.
@@ -63,9 +64,10 @@ __device__ __forceinline__ void warpgroup_wait() {
                  : __VA_ARGS__                                                                                    \
                  : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "l"(w), "n"(IN_COLUMNS))
 #define SUMS64(j) SUMS32(j), SUMS32(j + 8)
-#define PRODUCTS_OF_MEMORY(TYPES, COLUMNS256, COLUMNS128, COLUMNS64)                                              \
-    static_assert(FN == 8 || FN == 16 || FN == 32, "64, 128 or 256 columns");                                     \
+#define PRODUCTS_OF_MEMORY(TYPES, COLUMNS256, COLUMNS192, COLUMNS128, COLUMNS64)                                  \
+    static_assert(FN == 8 || FN == 16 || FN == 24 || FN == 32, "64, 128, 192 or 256 columns");                    \
     if constexpr (FN == 32) OF_MEMORY(256, TYPES, "%128", "%129", "%130", COLUMNS256, SUMS64(0), SUMS64(16));     \
+    else if constexpr (FN == 24) OF_MEMORY(192, TYPES, "%96", "%97", "%98", COLUMNS192, SUMS64(0), SUMS32(16));   \
     else if constexpr (FN == 16) OF_MEMORY(128, TYPES, "%64", "%65", "%66", COLUMNS128, SUMS64(0));               \
     else OF_MEMORY(64, TYPES, "%32", "%33", "%34", COLUMNS64, SUMS32(0))
 #define PRODUCTS_OF_REGISTERS(TYPES, COLUMNS256, COLUMNS128, COLUMNS64)                                           \
@@ -75,7 +77,7 @@ __device__ __forceinline__ void warpgroup_wait() {
     else if constexpr (FN == 16) OF_REGISTERS(128, TYPES, "%64, %65, %66, %67", "%68", COLUMNS128, SUMS64(0));    \
     else OF_REGISTERS(64, TYPES, "%32, %33, %34, %35", "%36", COLUMNS64, SUMS32(0))
 #define PRODUCTS16_OF_MEMORY(TYPE) \
-    PRODUCTS_OF_MEMORY("k16.f32." TYPE "." TYPE, ", %131, %132", ", %67, %68", ", %35, %36")
+    PRODUCTS_OF_MEMORY("k16.f32." TYPE "." TYPE, ", %131, %132", ", %99, %100", ", %67, %68", ", %35, %36")
 #define PRODUCTS16_OF_REGISTERS(TYPE) PRODUCTS_OF_REGISTERS("k16.f32." TYPE "." TYPE, ", %133", ", %69", ", %37")
 #define TF32 "k8.f32.tf32.tf32"
 
@@ -100,7 +102,7 @@ __device__ __forceinline__ void wgmma(float (&c)[FN][4], const unsigned (&x)[4],
 template <int IN_COLUMNS, int ADDS = 1, int X_IN_COLUMNS = 0, int FN>
 __device__ __forceinline__ void wgmma(float (&c)[FN][4], unsigned long long x, unsigned long long w, float) {
     static_assert(!IN_COLUMNS && !X_IN_COLUMNS, "tf32 is multiplied from rows of K alone");
-    PRODUCTS_OF_MEMORY(TF32, "", "", "");
+    PRODUCTS_OF_MEMORY(TF32, "", "", "", "");
 }
 template <int IN_COLUMNS, int FN>
 __device__ __forceinline__ void wgmma(float (&c)[FN][4], const unsigned (&x)[4], unsigned long long w, float) {
@@ -114,6 +116,7 @@ __device__ __forceinline__ void wgmma(float (&c)[FN][4], const unsigned (&x)[4],
 #undef FIRST
 #undef NUMBERS64
 #undef NUMBERS128
+#undef NUMBERS192
 #undef NUMBERS256
 #undef OF_MEMORY
 #undef OF_REGISTERS

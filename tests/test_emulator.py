@@ -315,3 +315,13 @@ def test_a_config_for_larger_cards_is_right(run_cells, kernels, name, sizes, var
     """What the emulated device has too few multiprocessors to choose."""
     (record,) = run_cells([Cell(make_case(kernels[name], sizes, dtype, precision), "cuda", variant, config=config)])
     assert record.status == "ok", record.reason
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize(("M", "LAYERS", "P1"), [(130, 2, 100), (37, 1, 1)])
+def test_the_layer_behind_outer_products_shares_its_weights_out(run_cells, kernels, M, LAYERS, P1, dtype):
+    """Vectors of whole 16 bytes, of which slabs begin at any; more tiles than one, and pieces with fewer slabs than others."""
+    sizes = {"M": M, "F": 3, "V": 50, "D": 8, "LAYERS": LAYERS, "N0": 13, "N1": 16, "N2": 1, "N3": 1, "P1": P1, "P2": 1}
+    case = make_case(kernels["dlrm"], sizes, dtype, options={"interaction": "outer"})
+    (record,) = run_cells([Cell(case, "cuda", "modulus")])
+    assert record.status == "ok", record.reason

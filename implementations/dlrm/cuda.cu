@@ -1,3 +1,4 @@
-// dlrm: kernels that it shares, and no other: perceptron.cuh's, interactions.cuh's, lookup.cuh's.
+// dlrm: kernels that it shares, and no other: perceptron.cuh's, interactions.cuh's, outer_product.cuh's, lookup.cuh's.
 #include "_shared/cuda/interactions.cuh"
+#include "_shared/cuda/outer_product.cuh"
 #include "_shared/cuda/perceptron.cuh"

@@ -1,7 +1,8 @@
 """dlrm in CUDA C++: the kernels of fused_mlp, interaction and embedding, from _shared/cuda.
 
     dot     bottom (dense perceptron) → interaction, which hashes and looks up for itself → top (prediction)      3 launches
-    outer   bottom → sparse (look-up) → interaction → top                                                         4
+    outer   bottom → sparse (look-up) → outer, total (the prediction's first layer, by outer_product.py)
+            → top (its other layers, if there are any)                                                            5
 
 With `naive`, which compares every id with a whole list, a block has samples of one feature: there look-up and dots are two launches,
 behind a copy of the known values.
@@ -10,9 +11,9 @@ behind a copy of the known values.
 from pathlib import Path
 
 from implementations._shared import dlrm
-from implementations._shared.cuda import interactions, lookup, perceptron
+from implementations._shared.cuda import interactions, lookup, outer_product, perceptron
 from implementations._shared.cuda.launch import in_turn, of_launch, prefixed, unsupported
-from implementations._shared.dlrm import dense_case, interaction_case, prediction_case, sparse_case
+from implementations._shared.dlrm import dense_case, interaction_case, later_layers_case, prediction_case, sparse_case
 
 BACKEND = "torch"
 FUSED = True
@@ -26,6 +27,8 @@ WITHOUT_GPU = "emulated"
 EXPECT = (  # of kernels that other folders have too, which expect the same on all targets
     {"variant": "modulus", "case": "main", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": "modulus", "case": "main", "dtype": "bfloat16", "options": {"interaction": "outer"}, "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=64"},
     {"variant": ("naive", "improved"), "case": "main", "dtype": "bfloat16", "options": {"hashing": "lookup"},
      "arch": "sm_90a", "expect": "spills=0"},
 )  # fmt: skip
@@ -34,6 +37,7 @@ TUNABLES = {
         "bottom_BLOCK_M": (16, 32, 64, 128), "bottom_BLOCK_N": (128, 256), "bottom_CLUSTER": (1, 2, 4, 8), "bottom_num_stages": (2, 3, 4, 6, 8),
         "interaction_BLOCK_M": (1, 2, 4, 8, 16, 32), "interaction_BLOCK_K": (16, 32, 64, 128),
         "top_BLOCK_M": (16, 32, 64, 128), "top_BLOCK_N": (128, 256), "top_CLUSTER": (1, 2, 4, 8), "top_num_stages": (2, 3, 4, 6, 8),
+        "outer_BLOCK_M": (16, 64, 128), "outer_BLOCK_N": (64, 128), "outer_PARTS": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), "outer_num_stages": (2, 3, 4),
     },
     ("modulus", "improved"): {"sparse_LOOKUPS": (8, 16, 32, 64, 128), "sparse_num_warps": (2, 4, 8)},
     "naive": {"sparse_SAMPLES": (4, 8, 16), "sparse_num_warps": (4, 8, 16)},
@@ -42,18 +46,28 @@ TUNABLES = {
 FILE = Path(__file__).with_suffix(".cu")
 
 
+def is_outer(case):
+    return case.options["interaction"] == "outer"
+
+
 def looks_up_apart(case, variant):
     """Whether the look-up is a launch of its own: outer products read each vector many times."""
-    return variant == "naive" or case.options["interaction"] == "outer"
+    return variant == "naive" or is_outer(case)
+
+
+def perceptrons(case):
+    """The perceptrons of a call by name; behind outer products, what is left of the prediction behind its first layer, if anything."""
+    parts = {"bottom": dense_case(case), "top": later_layers_case(case) if is_outer(case) else prediction_case(case)}
+    return {name: part for name, part in parts.items() if part}
 
 
 def skip(case, variant, device):
-    if reason := unsupported(device) or dlrm.skip(case, variant, device) or interactions.skip(interaction_case(case)):
+    if reason := unsupported(device) or dlrm.skip(case, variant, device):
         return reason
-    for name, part in (("dense", dense_case(case)), ("prediction", prediction_case(case))):
-        if reason := perceptron.skip(part, device):
-            return f"{name}: {reason}"
-    return None
+    if not is_outer(case) and (reason := interactions.skip(interaction_case(case))):
+        return reason
+    reasons = ((name, perceptron.skip(part, device)) for name, part in perceptrons(case).items())
+    return next((f"{name}: {reason}" for name, reason in reasons if reason), None)
 
 
 def prepare(case, variant, *inputs):
@@ -64,52 +78,83 @@ def prepare(case, variant, *inputs):
 
 
 def config(case, variant, device):
-    chosen = prefixed("bottom", perceptron.config(dense_case(case), device))
-    chosen |= prefixed("interaction", interactions.config(interaction_case(case), device))
-    chosen |= prefixed("top", perceptron.config(prediction_case(case), device))
+    chosen = {}
+    for name, part in perceptrons(case).items():
+        chosen |= prefixed(name, perceptron.config(part, device))
+    if is_outer(case):
+        chosen |= prefixed("outer", outer_product.config(interaction_case(case), _first_layer(case)[0], device))
+    else:
+        chosen |= prefixed("interaction", interactions.config(interaction_case(case), device))
     if looks_up_apart(case, variant):
         chosen |= prefixed("sparse", lookup.config(sparse_case(case), variant, device))
     return chosen
 
 
 def fits(case, variant, device, config):
-    reasons = {
-        "bottom": perceptron.fits(dense_case(case), device, of_launch("bottom", config)),
-        "interaction": interactions.fits(interaction_case(case), device, of_launch("interaction", config)),
-        "top": perceptron.fits(prediction_case(case), device, of_launch("top", config)),
-    }
+    parts = perceptrons(case).items()
+    reasons = {name: perceptron.fits(part, device, of_launch(name, config)) for name, part in parts}
+    if is_outer(case):
+        reasons["outer"] = outer_product.fits(interaction_case(case), device, of_launch("outer", config))
+    else:
+        reasons["interaction"] = interactions.fits(interaction_case(case), device, of_launch("interaction", config))
     if looks_up_apart(case, variant):
         reasons["sparse"] = lookup.fits(variant, of_launch("sparse", config))
     return next((f"{launch}: {reason}" for launch, reason in reasons.items() if reason), None)
 
 
+def _first_layer(case):
+    """Columns and activation of the prediction's first layer."""
+    part = prediction_case(case)
+    return part.sizes["N1"], "relu" if part.sizes["LAYERS"] > 1 else part.options["last"]
+
+
 def launches(case, variant, device, config):
     bottom = perceptron.launch(FILE, dense_case(case), of_launch("bottom", config))
-    pitch = None if case.options["interaction"] == "outer" else dlrm.interaction_pitch(case)
-    top = perceptron.launch(FILE, prediction_case(case), of_launch("top", config), pitch)
-    own = of_launch("interaction", config)
-    if not looks_up_apart(case, variant):
-        return in_turn(bottom, interactions.launch(FILE, interaction_case(case), own, variant, pitch), top)
-    sparse = lookup.launch(FILE, sparse_case(case), variant, of_launch("sparse", config))
-    return in_turn(bottom, sparse, interactions.launch(FILE, interaction_case(case), own, pitch=pitch), top)
+    sparse = ()
+    if looks_up_apart(case, variant):
+        sparse = (lookup.launch(FILE, sparse_case(case), variant, of_launch("sparse", config)),)
+    if is_outer(case):
+        first = outer_product.launches(FILE, interaction_case(case), *_first_layer(case), of_launch("outer", config))
+        top = perceptrons(case).get("top")
+        later = (perceptron.launch(FILE, top, of_launch("top", config)),) if top else ()
+        return in_turn(bottom, *sparse, *first, *later)
+    pitch, own = dlrm.interaction_pitch(case), of_launch("interaction", config)
+    interaction = interactions.launch(FILE, interaction_case(case), own, "" if sparse else variant, pitch)
+    return in_turn(
+        bottom, *sparse, interaction, perceptron.launch(FILE, prediction_case(case), of_launch("top", config), pitch)
+    )
 
 
 def build(case, variant, device, config):
     """call(dense (M, N0), ids (M, F), weights …) → (M, 1)."""
-    bottom, *looked_up, interaction, top = launches(case, variant, device, config)
-    dense, prediction = perceptron.call(bottom, dense_case(case)), perceptron.call(top, prediction_case(case))
-    look_up = lookup.call(looked_up[0], sparse_case(case), variant) if looked_up else None
-    outer = case.options["interaction"] == "outer"
-    width = dlrm.interaction_width(case) if outer else dlrm.interaction_pitch(case)
-    interact = interactions.call(interaction, interaction_case(case), "" if looked_up else variant, width)
-
-    parts = dlrm.parts_of(case)
+    bottom, *others = launches(case, variant, device, config)
+    dense, parts = perceptron.call(bottom, dense_case(case)), dlrm.parts_of(case)
+    apart = looks_up_apart(case, variant)
+    look_up = lookup.call(others.pop(0), sparse_case(case), variant) if apart else None
+    predict = _behind_outer_products(case, others, config) if is_outer(case) else _behind_dots(case, variant, others)
 
     def call(*arguments):
         given = parts(arguments)
         vector, sparse = dense(given.dense, *given.bottom), (given.ids, given.tables, given.offsets, *given.prepared)
-        if look_up:
-            sparse = (look_up(*sparse),)
-        return prediction(interact(vector, *sparse), *given.top)
+        return predict(vector, (look_up(*sparse),) if look_up else sparse, given.top)
 
     return call
+
+
+def _behind_dots(case, variant, described):
+    """A function of the dense vectors, the sparse ones or what they are looked up by, and the prediction's arrays."""
+    interaction, top = described
+    hashing = "" if looks_up_apart(case, variant) else variant
+    interact = interactions.call(interaction, interaction_case(case), hashing, dlrm.interaction_pitch(case))
+    prediction = perceptron.call(top, prediction_case(case))
+    return lambda vector, sparse, arrays: prediction(interact(vector, *sparse), *arrays)
+
+
+def _behind_outer_products(case, described, config):
+    """The same."""
+    columns, _ = _first_layer(case)
+    first = outer_product.call(described[:2], interaction_case(case), columns, of_launch("outer", config))
+    if not described[2:]:
+        return lambda vector, sparse, arrays: first(vector, *sparse, *arrays)
+    later = perceptron.call(described[2], perceptrons(case)["top"])
+    return lambda vector, sparse, arrays: later(first(vector, *sparse, *arrays[:2]), *arrays[2:])

@@ -27,7 +27,7 @@ TUNABLES = {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
         "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
     },
-    "two_launches": {"SCHEDULE": ("tiles", "strips", "stream_k")},
+    "two_accumulators": {"SCHEDULE": ("tiles", "strips")}, "two_launches": {"SCHEDULE": ("tiles", "strips", "stream_k")},
 }  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")

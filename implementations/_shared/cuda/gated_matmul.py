@@ -10,6 +10,7 @@ from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
 TILES = matmul.TENSOR_TILES + matmul.WARPGROUP_TILES
+SCHEDULES = {"two_accumulators": ("tiles", "strips"), "two_launches": tuple(matmul.SCHEDULES)}
 COPIERS = 256  # threads of a block of whole_rows
 
 
@@ -32,11 +33,12 @@ def prepared(case, variant, W):
 
 
 def config(case, variant, device):
-    schedules = matmul.SCHEDULES if variant == "two_launches" else ("tiles",)
-    return matmul.config(product(case, variant), device, TILES, parts=2, schedules=schedules)
+    return matmul.config(product(case, variant), device, TILES, parts=2, schedules=SCHEDULES[variant])
 
 
 def fits(case, variant, device, config):
+    if matmul.schedule_of(config) not in SCHEDULES[variant]:
+        return f"{variant} has SCHEDULE={' and '.join(SCHEDULES[variant])}: nobody clears flags before it"
     return matmul.fits(product(case, variant), device, config, parts=2)
 
 

@@ -5,16 +5,21 @@ test_parity.py and test_backward.py judge every CUDA implementation in odd sizes
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from conftest import DEVICE
 
+from fusebench import discovery
+from fusebench.backends import torch as torch_backend
 from fusebench.backends.cuda import CompileError, Program
 from fusebench.cases import make_case
 from fusebench.contract import Cell
 from fusebench.emulator.device import ARCH, emulated
 from fusebench.emulator.machine import Fault
+from fusebench.inputs import make_sets
 from fusebench.launchers import Launcher
 
 pytestmark = pytest.mark.skipif(DEVICE == "cuda", reason="is for machines without a GPU")
@@ -200,6 +205,32 @@ def test_a_launch_that_overlaps_waits_before_it_touches_memory(fixtures, all_wai
     else:
         with pytest.raises(Fault, match=r"faults\.cu:\d+: following<false> may begin while the launch before it ends"):
             launch(x, y)
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_copy_of_what_the_launch_before_writes_waits_for_it(kernels, monkeypatch, early):
+    """x of odd K, which the first launch copies into rows of whole vectors; with K = 136 the products read x itself, and may begin."""
+    module, cpu = discovery.load_implementation("lola", "cuda"), torch_backend.start("cpu")
+    for K in (135, 136):
+        case, device = make_case(kernels["lola"], {"M": 130, "K": K, "N": 264}, "bfloat16"), emulated()
+        config = module.config(case, "two_launches", device)
+        first, second = module.launches(case, "two_launches", device, config)
+        assert f"GELU_TANH, {str(K == 136).lower()}, " in second.program.name
+        name = second.program.name.replace("GELU_TANH, false", f"GELU_TANH, {str(early).lower()}")
+        described = first, replace(second, program=replace(second.program, name=name))
+        monkeypatch.setattr(module, "launches", lambda *_, found=described: found)
+        call = module.build(case, "two_launches", device, config)
+        (arrays,) = make_sets(kernels["lola"].mathematics, case, 0, 1)
+        arguments = [torch_backend.put(a, cpu) for a in arrays.values()]
+        arguments += module.prepare(case, "two_launches", *arguments)
+        if early and K == 135:
+            with pytest.raises(
+                Fault, match="a copy of what a launch before this one, which may not have ended, writes"
+            ):
+                call(*arguments)
+        else:
+            assert call(*arguments).isfinite().all()
+        monkeypatch.undo()
 
 
 def test_a_tensor_that_is_not_contiguous_is_refused(fixtures):

@@ -150,6 +150,10 @@ class Copies:
                 blocks = [first + r for r in range(self.m.cluster) if mask >> r & 1]
                 place, key = int(to[n]) & 0xFFFFFF, int(barrier[n]) & 0xFFFFFF
             tensor = self.m.map_at(int(map_[n]))
+            if tensor.fresh and not self.m.waited[thread]:
+                self.m.fail(
+                    "a copy of what a launch before this one, which may not have ended, writes: it comes before griddepcontrol.wait"
+                )
             self._by_engine(partial(self._bring_box, blocks, place, key, tensor, start))
 
     def bulk_load(self, at: Any, to: Array, of: Array, size: Array, barrier: Array) -> None:

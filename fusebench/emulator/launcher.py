@@ -26,6 +26,8 @@ SWIZZLED = (128, 64, 32)  # bytes of a box's rows of which the copy engine excha
 WAVE = MULTIPROCESSORS * THREADS  # threads that run at once
 # tensors by address, as long as they live: kernels get addresses in them, too
 _seen: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+# those that launches have written since the last one that did not overlap
+_fresh: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def straight(
@@ -38,6 +40,8 @@ def straight(
 
     def call(*given: Any) -> Any:
         rest, made, passed = iter(given), [], []
+        if not launch.overlaps:
+            _fresh.clear()
         for place, argument in enumerate(arguments):
             if isinstance(argument, Made):
                 made.append(_poisoned(argument))
@@ -46,8 +50,10 @@ def straight(
                 passed.append(_taken(place, argument, next(rest)))
             else:
                 passed.append(argument.value if isinstance(argument, Fixed) else next(rest))
+        before = [(a, region(_seen[a]).memory.copy()) for a in passed if isinstance(a, int) and a in _seen]
         with np.errstate(all="ignore"):
             launch.run(passed, [region(t) for t in _seen.values() if t.numel()])
+        _fresh.update({a: _seen[a] for a, bytes_ in before if not np.array_equal(bytes_, region(_seen[a]).memory)})
         return made[0] if len(made) == 1 else tuple(made) if made else None
 
     return call
@@ -58,7 +64,7 @@ def _taken(place: int, argument: Given, tensor: Any) -> Any:
     if not tensor.is_contiguous():
         raise ValueError(f"argument {place} is not contiguous; pass a copy of it")
     address = _address(tensor)
-    return TensorMap(tensor, argument.box, argument.tf32) if argument.box else address
+    return TensorMap(tensor, argument.box, argument.tf32, address in _fresh) if argument.box else address
 
 
 def _address(tensor: Any) -> int:
@@ -114,13 +120,14 @@ class _Launch:
 
 
 class TensorMap:
-    """How the copy engine sees a tensor: the sizes of its box, outermost first, as `backends.tensor_maps.TensorMaps` takes them."""
+    """How the copy engine sees a tensor: the sizes of its box, outermost first, as `backends.tensor_maps.TensorMaps` takes them. `fresh`: a
+    launch that may not have ended writes it."""
 
-    def __init__(self, tensor: Any, box: tuple[int, ...], tf32: bool):
+    def __init__(self, tensor: Any, box: tuple[int, ...], tf32: bool, fresh: bool):
         leading = tensor.dim() - len(box) + 1
         shape = (math.prod(tensor.shape[:leading]), *tensor.shape[leading:])
         self.elements = region(tensor).memory.view(f"u{tensor.element_size()}").reshape(shape)
-        self.box, self.tf32 = box, tf32
+        self.box, self.tf32, self.fresh = box, tf32, fresh
         row = box[-1] * tensor.element_size()
         self.chunks = row // 16 if row in SWIZZLED else 1  # of a row, that change places
 

@@ -64,6 +64,7 @@ class Machine:
         self.warp = group // self.cluster * self.together + t // (32 * clusters) % self.together
         self._special(grid, first)
         self.left = np.zeros(self.blocks, np.int64)  # threads that have ended
+        self.waited = np.zeros(self.threads, bool)  # which have waited for the launch before
         self.symbols: dict[str, int] = {}
         own, size = self._variables(shared)
         self.memory = Memory(self, [*regions, *own], size, self._local())

@@ -17,11 +17,12 @@ import numpy as np
 
 from fusebench.emulator import arithmetic, statements
 from fusebench.emulator.arithmetic import TYPES
+from fusebench.emulator.overlap import WAITS
 from fusebench.emulator.ptx import ALWAYS, ENDS, OF_A_WARP, OF_A_WARPGROUP, Address, Instruction, Kernel, Operand
 
 # A store is seen by all at once, and registers are enough: nothing is to be done.
 NOTHING = re.compile(
-    r"(fence|membar|prefetch|setmaxnreg|nanosleep|griddepcontrol|wgmma\.fence|discard|applypriority)\b"
+    r"(fence|membar|prefetch|setmaxnreg|nanosleep|griddepcontrol\.launch_dependents|wgmma\.fence|discard|applypriority)\b"
 )
 
 
@@ -178,6 +179,8 @@ class Translator:
     def _statements(self, i: Instruction, at: str) -> list[str]:
         if NOTHING.match(i.opcode):
             return []
+        if i.opcode == WAITS:
+            return [f"m.waited[{at}] = True"]
         for form in (statements.calculated, statements.memory, statements.together):
             written = form(self, i, at)
             if written is not None:

@@ -281,13 +281,13 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
 // ---- warpgroup products: _sums.cuh -------------------------------------------------------------------------------------
 
 #if __CUDA_ARCH__ >= 900
-template <typename T, Activation ACT, bool NK, int BM, int BN, int STAGES, int CLUSTER, typename Schedule = WholeTiles>
+template <typename T, Activation ACT, bool EARLY, bool NK, int BM, int BN, int STAGES, int CLUSTER, typename Schedule = WholeTiles>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     normed_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
                      const float* __restrict__ mean, const float* __restrict__ rstd, const float* __restrict__ prepared,
                      T* __restrict__ y, float4* sums, int* flags, long long M, long long K, long long N) {
     Normed<T, ACT> f(b, mean, rstd, prepared);
-    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, f, schedule_of<Schedule>(sums, flags));
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, SummedRows, RowsProducer, false, EARLY>(x, W, y, M, K, N, f, schedule_of<Schedule>(sums, flags));
 }
 
 // The sums of rows by the producer.

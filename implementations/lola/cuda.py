@@ -123,7 +123,7 @@ def config(case, variant, device):
         return _row_config(case, device)
     if variant == "two_launches":
         own = _product(case, variant)
-        return matmul.config(own, device, matmul.products_tiles(own), schedules=matmul.SCHEDULES)
+        return matmul.config(own, device, matmul.products_tiles(own), beside=_statistics, schedules=matmul.SCHEDULES)
     own = matmul.config(_product(case, variant), device, TILES, beside=_statistics)
     return own | {"SUMS": "consumer"} if _has_sums(case, variant, own) else own
 
@@ -218,9 +218,8 @@ def fits(case, variant, device, config):
     if reason := not_one_of("SUMS", config.get("SUMS", "producer"), ("producer", "consumer")):
         return reason
     own = _product(case, variant)
-    if variant == "two_launches":
-        return matmul.fits(own, device, config, tiles=matmul.products_tiles(own))
-    return matmul.fits(own, device, config, beside=_statistics)
+    tiles = matmul.products_tiles(own) if variant == "two_launches" else matmul.TILES
+    return matmul.fits(own, device, config, beside=_statistics, tiles=tiles)
 
 
 def _row_fits(case, device, config):
@@ -277,7 +276,10 @@ def launches(case, variant, device, config):
         statistics = Launch(program, grid, 32 * ROWS_AT_ONCE, dtypes=(T, T, "float32", "float32", "int32"))
         dtypes = T, T, T, "float32", "float32", "float32", T, "float32", "int32"
         own = _product(case, variant)
-        return in_turn(statistics, matmul.launch(FILE, "normed", own, device, config, [activation], dtypes=dtypes))
+        arguments = activation, own.sizes["K"] == case.sizes["K"]  # x is not copied
+        return in_turn(
+            statistics, matmul.launch(FILE, "normed", own, device, config, arguments, beside=_statistics, dtypes=dtypes)
+        )
     # x is rounded by the kernel, once shifted
     arguments, dtypes = [activation, variant in PREPARED], (T, matmul.operand(case), T, "float32", T)
     by_consumers = config["KERNEL"] == "warpgroup" and (case.itemsize == 4 or config.get("SUMS") == "consumer")

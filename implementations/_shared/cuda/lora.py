@@ -154,7 +154,7 @@ def launches(file, case, variant, device, config):
     fused, T = variant == "fused", case.dtype
     own = config if fused else of_launch("up", config)
     if own.get("KERNEL") == "warpgroup":
-        arguments = (case.options["activation"].upper(),)
+        arguments = case.options["activation"].upper(), product(case).sizes["K"] == case.sizes["K"]  # x is not copied
         up = matmul.launch(file, "up", product(case), device, own, arguments, dtypes=(*(T,) * 6, "float32", "int32"))
         boxes = up.boxes[0], (matmul.slab(case), matmul.PANEL)  # of t, as of x; of B
         return in_turn(down(file, case, device), replace(up, boxes=(*up.boxes, *boxes)))

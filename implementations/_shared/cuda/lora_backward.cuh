@@ -254,6 +254,6 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
     inputs_warpgroup(const __grid_constant__ TensorMap dz, const __grid_constant__ TensorMap W,
                      const __grid_constant__ TensorMap dxa, const __grid_constant__ TensorMap A, T* __restrict__ dx, long long M,
                      long long N, long long K, long long R) {
-    adapted_wgmma<T, NK, true, BM, BN, STAGES, CLUSTER>(dz, W, dxa, A, dx, M, N, K, R, Stored{}, WholeTiles{});
+    adapted_wgmma<T, NK, true, false, BM, BN, STAGES, CLUSTER>(dz, W, dxa, A, dx, M, N, K, R, Stored{}, WholeTiles{});
 }
 #endif

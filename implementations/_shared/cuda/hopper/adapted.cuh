@@ -8,7 +8,7 @@
 #include "_shared/cuda/hopper/matmul.cuh"
 #include "_shared/cuda/lora.cuh"
 
-// What the producer brings of each tile: `depth` slabs of the product, then those of the adapter.
+// What the producer brings of each tile: `depth` slabs of the product, then those of the adapter, which the launch before has made.
 template <typename Product, typename Adapter>
 struct AdaptedCopies {
     Product product;
@@ -18,7 +18,7 @@ struct AdaptedCopies {
     template <int ROWS, int WIDTH, int CLUSTER>
     __device__ __forceinline__ void bring(unsigned to, unsigned barrier, const Share& of, int slab, int N) const {
         if (slab < depth) product.template bring<ROWS, WIDTH, CLUSTER>(to, barrier, of, slab, N);
-        else adapter.template bring<ROWS, WIDTH, CLUSTER>(to, barrier, of, slab - depth, N);
+        else wait_for_previous_launch(), adapter.template bring<ROWS, WIDTH, CLUSTER>(to, barrier, of, slab - depth, N);
     }
 };
 
@@ -47,6 +47,7 @@ __device__ __forceinline__ void consume_adapted(const Scheduler& scheduler, cons
     Lift sums;
     if (sums.has_rows(share.m0, scheduler.M)) add_adapted<SAME, Tile>(sums, pipeline, begin, share.first, count, depth);
     else sums.pass(pipeline, begin, count);
+    wait_for_previous_launch();
     if (HAS_COLUMNS<Column>) columns.consumer_wait(i);
     const None of_row[2] = {};
     if (scheduler.completes(sums, share))
@@ -54,7 +55,8 @@ __device__ __forceinline__ void consume_adapted(const Scheduler& scheduler, cons
     if (HAS_COLUMNS<Column>) columns.consumer_release(i);
 }
 
-template <typename T, bool NK, bool LIFT_NK, int BM, int BN, int STAGES, int CLUSTER, typename F, typename Schedule>
+// EARLY as in matmul_wgmma.
+template <typename T, bool NK, bool LIFT_NK, bool EARLY, int BM, int BN, int STAGES, int CLUSTER, typename F, typename Schedule>
 __device__ __forceinline__ void adapted_wgmma(const TensorMap& x, const TensorMap& W, const TensorMap& t, const TensorMap& B,
                                               T* __restrict__ y, long long M, long long K, long long N, long long R, F f, Schedule schedule) {
     using Tile = WarpgroupTile<T, NK, BM, BN>;
@@ -70,7 +72,7 @@ __device__ __forceinline__ void adapted_wgmma(const TensorMap& x, const TensorMa
     if (threadIdx.x == 32) prefetch(x), prefetch(W), prefetch(t), prefetch(B);
     if (threadIdx.x == 0) pipeline.init(1, BM / 16), columns.init(Producer::COLUMN_THREADS, BM / 16);
     cluster_sync<CLUSTER>();
-    wait_for_previous_launch();
+    if (!EARLY) wait_for_previous_launch();
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<Producer::REGISTERS>();
         Scheduler scheduler(M, N, depth + more, schedule);
@@ -100,12 +102,12 @@ __device__ __forceinline__ void adapted_wgmma(const TensorMap& x, const TensorMa
 
 #if __CUDA_ARCH__ >= 900
 // The second launch of lora.cuh's layer; t is what `down` made of x, scale and A.
-template <typename T, Activation ACT, bool NK, int BM, int BN, int STAGES, int CLUSTER, typename Schedule = WholeTiles>
+template <typename T, Activation ACT, bool EARLY, bool NK, int BM, int BN, int STAGES, int CLUSTER, typename Schedule = WholeTiles>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     up_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const __grid_constant__ TensorMap t,
                  const __grid_constant__ TensorMap B, const T* __restrict__ b, T* __restrict__ y, float4* sums, int* flags, long long M,
                  long long K, long long N, long long R) {
     Biased<T, ACT> f(b);
-    adapted_wgmma<T, NK, false, BM, BN, STAGES, CLUSTER>(x, W, t, B, y, M, K, N, R, f, schedule_of<Schedule>(sums, flags));
+    adapted_wgmma<T, NK, false, EARLY, BM, BN, STAGES, CLUSTER>(x, W, t, B, y, M, K, N, R, f, schedule_of<Schedule>(sums, flags));
 }
 #endif

@@ -266,7 +266,7 @@ struct GivenRows {
 };
 
 // The producer warpgroup: one thread has x and W brought, and three warps bring f.column() of the columns where there is
-// something to bring.
+// something to bring, once the launch before has ended.
 struct Producer {
     static constexpr int REGISTERS = PRODUCER_REGISTERS, COLUMN_THREADS = 96;
     static constexpr int CONSUMER_WARPS = 0, ROW_BYTES = 0;  // it reads no stage itself, and brings nothing of rows
@@ -280,6 +280,7 @@ struct Producer {
 #pragma unroll 1
                 for (int i = 0; i < scheduler.stages(); ++i) loader.load(pipeline, i);
         } else if (HAS_COLUMNS<Column>) {
+            wait_for_previous_launch();
             for (int i = 0; i < scheduler.count; ++i) {
                 int n0 = scheduler.share(i).n0;
                 auto to = reinterpret_cast<Column*>(columns.producer_acquire(i));
@@ -291,8 +292,8 @@ struct Producer {
 };
 
 // A share by the consumer warpgroups: `count` stages of the pipeline from `first` on. `columns` is the i-th that the producer has brought:
-// f.column() of the tile's columns, and behind it what Produce knows of rows.
-template <typename Tile, typename Rows, typename T, typename Scheduler, typename P, typename C, typename F>
+// f.column() of the columns of a whole tile, COLUMNS, and behind it what Produce knows of rows.
+template <typename Tile, typename Rows, int COLUMNS, bool EARLY, typename T, typename Scheduler, typename P, typename C, typename F>
 __device__ __forceinline__ void consume(const Scheduler& scheduler, const Share& share, const P& pipeline, int first, int count,
                                         const C& columns, int i, unsigned char* out, T* y, long long K, F f) {
     using Column = decltype(f.column(0));
@@ -300,16 +301,18 @@ __device__ __forceinline__ void consume(const Scheduler& scheduler, const Share&
     Rows rows(f, share.m0 + tile.row0, scheduler.M);
     if (tile.has_rows(share.m0, scheduler.M)) rows.multiply(tile, pipeline, first, count, K);
     else tile.pass(pipeline, first, count);
+    if (EARLY) wait_for_previous_launch();
     if (HAS_COLUMNS<Column>) columns.consumer_wait(i);
     auto of_columns = reinterpret_cast<const Column*>(columns.stage(i));
-    rows.finish(reinterpret_cast<const float2*>(of_columns + Tile::COLUMNS) + tile.row0);
+    rows.finish(reinterpret_cast<const float2*>(of_columns + COLUMNS) + tile.row0);
     if (scheduler.completes(tile, share))
         tile.epilogue(out, y, scheduler.M, scheduler.N, share.m0, share.n0, f, rows.of_row, of_columns);
     if (HAS_COLUMNS<Column>) columns.consumer_release(i);
 }
 
+// EARLY: the launch before has written neither x nor W, and what Rows reads before the first product; it may end while that is computed.
 template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, int PARTS, template <typename> class Rows = GivenRows,
-          typename Produce = Producer, bool XT = false, typename F, typename Schedule = WholeTiles>
+          typename Produce = Producer, bool XT = false, bool EARLY = false, typename F, typename Schedule = WholeTiles>
 __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M,
                                              long long K, long long N, F f, Schedule schedule = {}) {
     using Tile = WarpgroupTile<T, NK, BM, BN, PARTS, XT>;
@@ -325,7 +328,7 @@ __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap
     if (threadIdx.x == 0)
         pipeline.init(1, BM / 16 + Produce::CONSUMER_WARPS), columns.init(Produce::COLUMN_THREADS, BM / 16);
     cluster_sync<CLUSTER>();
-    wait_for_previous_launch();
+    if (!EARLY) wait_for_previous_launch();
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<Produce::REGISTERS>();
         Scheduler scheduler(M, N, depth, schedule);
@@ -341,11 +344,11 @@ __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap
                 if (share.small) {
                     using Small = SmallTile<T, NK, PARTS>;
                     static_assert(HOLDS_TWO<Tile, Small> && Produce::CONSUMER_WARPS == 0, "a producer that reads stages reads whole tiles'");
-                    consume<Small, Rows<F>>(scheduler, share, HalfStages<Stages>{pipeline}, 2 * stage, 2 * share.count, columns, i, out, y, K, f);
+                    consume<Small, Rows<F>, Tile::COLUMNS, EARLY>(scheduler, share, HalfStages<Stages>{pipeline}, 2 * stage, 2 * share.count, columns, i, out, y, K, f);
                     stage += share.count;
                     continue;
                 }
-            consume<Tile, Rows<F>>(scheduler, share, pipeline, stage, share.count, columns, i, out, y, K, f);
+            consume<Tile, Rows<F>, Tile::COLUMNS, EARLY>(scheduler, share, pipeline, stage, share.count, columns, i, out, y, K, f);
             stage += share.count;
         }
     }

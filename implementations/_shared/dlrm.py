@@ -94,6 +94,33 @@ def later_layers_case(case, last="sigmoid"):
     return perceptron(case, last, *widths) if len(widths) > 1 else None
 
 
+def is_outer(case):
+    return case.options["interaction"] == "outer"
+
+
+def looks_up_apart(case, variant):
+    """Whether kernels look up in a launch of its own: outer products read each vector many times, and `naive` compares an id with a list."""
+    return variant == "naive" or is_outer(case)
+
+
+def top_case(case):
+    """The perceptron that kernels launch behind the interaction: all of the prediction, or, since outer products are multiplied as they are
+    made, what is left of it behind the first layer; None if nothing."""
+    return later_layers_case(case) if is_outer(case) else prediction_case(case)
+
+
+def perceptrons(case):
+    """The perceptrons that kernels launch, by name."""
+    parts = {"bottom": dense_case(case), "top": top_case(case)}
+    return {name: part for name, part in parts.items() if part}
+
+
+def first_layer(case):
+    """Columns and activation of the prediction's first layer."""
+    part = prediction_case(case)
+    return part.sizes["N1"], "relu" if part.sizes["LAYERS"] > 1 else part.options["last"]
+
+
 def sparse_case(case):
     """That of embedding."""
     sizes = {name: case.sizes[name] for name in ("M", "F", "V", "D")}

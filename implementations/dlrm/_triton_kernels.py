@@ -14,7 +14,15 @@ launches.
 import math
 
 from implementations._shared import dlrm
-from implementations._shared.dlrm import dense_case, interaction_case, later_layers_case, prediction_case, sparse_case
+from implementations._shared.dlrm import (
+    first_layer,
+    interaction_case,
+    is_outer,
+    looks_up_apart,
+    perceptrons,
+    sparse_case,
+    top_case,
+)
 from implementations._shared.triton import few_rows, interactions, lookup, outer_product, perceptron
 from implementations._shared.triton.launch import by_launch, prefixed
 from implementations._shared.triton.limits import first_reason
@@ -49,26 +57,6 @@ def hashing_of(variant):
     return variant.removesuffix("_split")
 
 
-def is_outer(case):
-    return case.options["interaction"] == "outer"
-
-
-def looks_up_apart(case, variant):
-    """Whether the look-up is a launch of its own: outer products read each vector many times."""
-    return variant == "naive" or is_outer(case)
-
-
-def top_case(case):
-    """The perceptron behind the interaction: all of the prediction, or what is left of it behind the first layer; None if nothing."""
-    return later_layers_case(case) if is_outer(case) else prediction_case(case)
-
-
-def perceptrons(case):
-    """The perceptrons of a call by name."""
-    parts = {"bottom": dense_case(case), "top": top_case(case)}
-    return {name: part for name, part in parts.items() if part}
-
-
 def split_perceptrons(case, variant):
     """Those that begin with the launches of few_rows.py, by name."""
     parts = perceptrons(case).items() if variant.endswith("_split") else ()
@@ -87,11 +75,6 @@ def pitch_of(case, name, part=None):
     begin at 16 bytes, of which `part`, where a launch has a part of the perceptron alone, has to be the first."""
     first = part is None or part == perceptrons(case)[name]
     return dlrm.interaction_pitch(case) if name == "top" and first and not is_outer(case) else None
-
-
-def columns_of_first(case):
-    """How wide the prediction's first layer is."""
-    return prediction_case(case).sizes["N1"]
 
 
 def skip(case, variant, device):
@@ -114,7 +97,7 @@ def config(case, variant, device):
     for name, part in whole_perceptrons(case, variant).items():
         configs[name] = perceptron.config(part, variant, device, pitch_of(case, name, part))
     if is_outer(case):
-        configs["outer"] = outer_product.config(pairs, columns_of_first(case), device)
+        configs["outer"] = outer_product.config(pairs, first_layer(case)[0], device)
         configs["total"] = outer_product.total_config(outer_product.shares_of(pairs, configs["outer"]))
     else:
         configs["interaction"] = interactions.config(pairs)
@@ -158,9 +141,8 @@ def named_launches(case, variant, device, config):
     if looks_up_apart(case, variant):
         (made["sparse"],) = lookup.launches(sparse_case(case), hashing_of(variant), device, configs["sparse"])
     if is_outer(case):
-        activation = "relu" if top_case(case) else "sigmoid"
         made["outer"], made["total"] = outer_product.launches(
-            pairs, columns_of_first(case), activation, configs["outer"], configs["total"]
+            pairs, *first_layer(case), configs["outer"], configs["total"]
         )
     else:
         hashing, pitch = "" if variant == "naive" else hashing_of(variant), dlrm.interaction_pitch(case)
@@ -185,7 +167,7 @@ def perceptron_launches(case, name, variant, device, configs):
 
 def outputs_of(case, variant, launches):
     """What each of the launches makes, by its name: (the shape, the numbers behind its inputs by their names)."""
-    (M, F, D), P = case.size("M", "F", "D"), columns_of_first(case)
+    (M, F, D), P = case.size("M", "F", "D"), first_layer(case)[0]
     shapes = {
         "bottom": (M, D),
         "sparse": (M, F, D),

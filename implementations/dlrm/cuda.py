@@ -13,7 +13,17 @@ from pathlib import Path
 from implementations._shared import dlrm
 from implementations._shared.cuda import interactions, lookup, outer_product, perceptron
 from implementations._shared.cuda.launch import in_turn, of_launch, prefixed, unsupported
-from implementations._shared.dlrm import dense_case, interaction_case, later_layers_case, prediction_case, sparse_case
+from implementations._shared.dlrm import (
+    dense_case,
+    first_layer,
+    interaction_case,
+    is_outer,
+    looks_up_apart,
+    perceptrons,
+    prediction_case,
+    sparse_case,
+    top_case,
+)
 
 BACKEND = "torch"
 FUSED = True
@@ -46,21 +56,6 @@ TUNABLES = {
 FILE = Path(__file__).with_suffix(".cu")
 
 
-def is_outer(case):
-    return case.options["interaction"] == "outer"
-
-
-def looks_up_apart(case, variant):
-    """Whether the look-up is a launch of its own: outer products read each vector many times."""
-    return variant == "naive" or is_outer(case)
-
-
-def perceptrons(case):
-    """The perceptrons of a call by name; behind outer products, what is left of the prediction behind its first layer, if anything."""
-    parts = {"bottom": dense_case(case), "top": later_layers_case(case) if is_outer(case) else prediction_case(case)}
-    return {name: part for name, part in parts.items() if part}
-
-
 def skip(case, variant, device):
     if reason := unsupported(device) or dlrm.skip(case, variant, device):
         return reason
@@ -82,7 +77,7 @@ def config(case, variant, device):
     for name, part in perceptrons(case).items():
         chosen |= prefixed(name, perceptron.config(part, device))
     if is_outer(case):
-        chosen |= prefixed("outer", outer_product.config(interaction_case(case), _first_layer(case)[0], device))
+        chosen |= prefixed("outer", outer_product.config(interaction_case(case), first_layer(case)[0], device))
     else:
         chosen |= prefixed("interaction", interactions.config(interaction_case(case), device))
     if looks_up_apart(case, variant):
@@ -102,20 +97,14 @@ def fits(case, variant, device, config):
     return next((f"{launch}: {reason}" for launch, reason in reasons.items() if reason), None)
 
 
-def _first_layer(case):
-    """Columns and activation of the prediction's first layer."""
-    part = prediction_case(case)
-    return part.sizes["N1"], "relu" if part.sizes["LAYERS"] > 1 else part.options["last"]
-
-
 def launches(case, variant, device, config):
     bottom = perceptron.launch(FILE, dense_case(case), of_launch("bottom", config))
     sparse = ()
     if looks_up_apart(case, variant):
         sparse = (lookup.launch(FILE, sparse_case(case), variant, of_launch("sparse", config)),)
     if is_outer(case):
-        first = outer_product.launches(FILE, interaction_case(case), *_first_layer(case), of_launch("outer", config))
-        top = perceptrons(case).get("top")
+        first = outer_product.launches(FILE, interaction_case(case), *first_layer(case), of_launch("outer", config))
+        top = top_case(case)
         later = (perceptron.launch(FILE, top, of_launch("top", config)),) if top else ()
         return in_turn(bottom, *sparse, *first, *later)
     pitch, own = dlrm.interaction_pitch(case), of_launch("interaction", config)
@@ -152,9 +141,9 @@ def _behind_dots(case, variant, described):
 
 def _behind_outer_products(case, described, config):
     """The same."""
-    columns, _ = _first_layer(case)
+    columns, _ = first_layer(case)
     first = outer_product.call(described[:2], interaction_case(case), columns, of_launch("outer", config))
     if not described[2:]:
         return lambda vector, sparse, arrays: first(vector, *sparse, *arrays)
-    later = perceptron.call(described[2], perceptrons(case)["top"])
+    later = perceptron.call(described[2], top_case(case))
     return lambda vector, sparse, arrays: later(first(vector, *sparse, *arrays[:2]), *arrays[2:])

@@ -63,29 +63,6 @@ struct SummedRows {
     }
 };
 
-// The producer of rows that a launch before has summed up: it brings f.row() of a tile's rows behind f.column() of its columns.
-struct RowsProducer : Producer {
-    static constexpr int ROW_BYTES = 8;
-
-    template <typename T, typename Tile, typename Scheduler, typename L, typename P, typename C, typename F>
-    static __device__ __forceinline__ void run(const Scheduler& scheduler, L& loader, const P& pipeline, const C& columns, long long, F f) {
-        if (threadIdx.x < 32) {
-            if (elect_one())
-#pragma unroll 1
-                for (int i = 0; i < scheduler.stages(); ++i) loader.load(pipeline, i);
-            return;
-        }
-        wait_for_previous_launch();
-        for (int i = 0; i < scheduler.count; ++i) {
-            Share share = scheduler.share(i);
-            auto to = reinterpret_cast<float2*>(columns.producer_acquire(i));
-            for (int n = threadIdx.x - 32; n < Tile::COLUMNS; n += 96) to[n] = f.column(min(share.n0 + n, scheduler.N - 1));
-            for (int m = threadIdx.x - 32; m < Tile::X_BYTES / 128; m += 96) to[Tile::COLUMNS + m] = f.row(min(share.m0 + m, scheduler.M - 1));
-            columns.producer_commit(i);
-        }
-    }
-};
-
 // Sums of rows that consumers add up on their way to the tensor cores by registers; floats go there less the shift, rounded to tf32, and
 // 16 bits as they are. A lane has a word of every fourth of K of rows lane / 4 and lane / 4 + 8.
 template <typename F>

@@ -287,7 +287,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
                      const float* __restrict__ mean, const float* __restrict__ rstd, const float* __restrict__ prepared,
                      T* __restrict__ y, float4* sums, int* flags, long long M, long long K, long long N) {
     Normed<T, ACT> f(b, mean, rstd, prepared);
-    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, SummedRows, RowsProducer, false, EARLY>(x, W, y, M, K, N, f, schedule_of<Schedule>(sums, flags));
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1, SummedRows, ProducerOf<true>, false, EARLY>(x, W, y, M, K, N, f, schedule_of<Schedule>(sums, flags));
 }
 
 // The sums of rows by the producer.

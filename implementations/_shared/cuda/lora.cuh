@@ -224,7 +224,7 @@ __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __re
     Tile tile;
     CopyingLoader<T, ALIGNED, BM, THREADS> rows(x, whole, m0, M, K, first);
     ColumnLoader<T, RANK_ALIGNED, RB, THREADS> columns(A, 0, R, K);
-    columns.from += first * SLAB<T> * columns.pitch, columns.left -= first * SLAB<T>;
+    columns.skip(first);
     mainloop<STAGES>(tile, memory, rows, columns, min(each, slabs - first));
     float factor = to_float(*scale);
     auto store = [&](int row, int column, float sum) {

@@ -181,11 +181,8 @@ def launch(
     if tile.kind == "tensor":
         program = instance(file, template, *head, aligned, nk, *shape, tile.warps_m, tile.warps_n, stages)
         return Launch(program, grid, tile.threads, memory, dtypes=dtypes)
-    most, schedule, deep = (
-        max(1, multiprocessors(device) // tile.cluster) * tile.cluster,
-        schedule_of(config),
-        slab(case),
-    )
+    schedule, deep = schedule_of(config), slab(case)
+    most = max(1, multiprocessors(device) // tile.cluster) * tile.cluster
     program = instance(
         file, template, *head, nk, *shape, stages, tile.cluster, *([SCHEDULES[schedule]] if schedule != "tiles" else [])
     )
@@ -263,9 +260,8 @@ def best(choices, case, parts, device):
             rounds += (0.25 + 7 / slabs) * math.ceil(max(1, 1 / rounds))
             once = 1.08 if tile.cluster == 1 else 1.03
         elif tile.kind == "warpgroup":
-            after = max(
-                small - 2 * (-whole % clusters), 0
-            )  # clusters with a whole tile less have two small ones for it
+            less = -whole % clusters  # clusters with a whole tile less, which have two small ones for it
+            after = max(small - 2 * less, 0)
             rounds += math.ceil(after / clusters) * _small_rounds(case, parts)
             once = 1.02 if tile.cluster > 1 and rounds <= 1 else 1.0
             if tile.cluster == 1 and case.sizes["K"] % slab(case):

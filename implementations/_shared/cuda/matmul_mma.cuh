@@ -158,6 +158,7 @@ struct ColumnLoader {
         columns = static_cast<int>(min(limit - first, static_cast<long long>(COLUMNS))) - local;
         left = static_cast<int>(K) - row;
     }
+    __device__ __forceinline__ void skip(int slabs) { from += slabs * SLAB<T> * pitch, left -= slabs * SLAB<T>; }
     __device__ __forceinline__ void load(unsigned char* memory) {
 #pragma unroll(ALIGNED ? 32 : 1)
         for (int i = 0; i * STRIDE < SLAB<T>; ++i) {

@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(WM* WN * 32)
     Tile tile;
     OuterLoader<T, ALIGNED, BM, Tile::THREADS> rows(dense, sparse, m0, M, static_cast<int>(N), static_cast<int>(D), first);
     ColumnLoader<T, COLUMNS_ALIGNED, BN, Tile::THREADS> columns(W, n0, P, N * N);
-    columns.from += static_cast<long long>(first) * SLAB<T> * columns.pitch, columns.left -= first * SLAB<T>;
+    columns.skip(first);
     mainloop<STAGES>(tile, memory, rows, columns, min(each, slabs - first));
     float* to = sums + share * M * P;
     each_pair(

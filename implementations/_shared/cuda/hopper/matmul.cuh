@@ -266,10 +266,11 @@ struct GivenRows {
 };
 
 // The producer warpgroup: one thread has x and W brought, and three warps bring f.column() of the columns where there is
-// something to bring, once the launch before has ended.
-struct Producer {
+// something to bring, once the launch before has ended; with ROWS, f.row() of a tile's rows behind them.
+template <bool ROWS>
+struct ProducerOf {
     static constexpr int REGISTERS = PRODUCER_REGISTERS, COLUMN_THREADS = 96;
-    static constexpr int CONSUMER_WARPS = 0, ROW_BYTES = 0;  // it reads no stage itself, and brings nothing of rows
+    static constexpr int CONSUMER_WARPS = 0, ROW_BYTES = ROWS ? 8 : 0;  // it reads no stage itself
 
     template <typename T, typename Tile, typename Scheduler, typename L, typename P, typename C, typename F>
     static __device__ __forceinline__ void run(const Scheduler& scheduler, L& loader, const P& pipeline, const C& columns,
@@ -282,14 +283,19 @@ struct Producer {
         } else if (HAS_COLUMNS<Column>) {
             wait_for_previous_launch();
             for (int i = 0; i < scheduler.count; ++i) {
-                int n0 = scheduler.share(i).n0;
+                Share share = scheduler.share(i);
                 auto to = reinterpret_cast<Column*>(columns.producer_acquire(i));
-                for (int n = threadIdx.x - 32; n < Tile::COLUMNS; n += 96) to[n] = f.column(min(n0 + n, scheduler.N - 1));
+                for (int n = threadIdx.x - 32; n < Tile::COLUMNS; n += 96) to[n] = f.column(min(share.n0 + n, scheduler.N - 1));
+                if constexpr (ROWS) {
+                    auto of_rows = reinterpret_cast<float2*>(to + Tile::COLUMNS);
+                    for (int m = threadIdx.x - 32; m < Tile::X_BYTES / 128; m += 96) of_rows[m] = f.row(min(share.m0 + m, scheduler.M - 1));
+                }
                 columns.producer_commit(i);
             }
         }
     }
 };
+using Producer = ProducerOf<false>;
 
 // A share by the consumer warpgroups: `count` stages of the pipeline from `first` on. `columns` is the i-th that the producer has brought:
 // f.column() of the columns of a whole tile, COLUMNS, and behind it what Produce knows of rows.

@@ -1,5 +1,6 @@
 // lola of one row (M = 1), limited by how fast W streams in. W's contiguous axis decides who sums what: a lane owns columns (row_kn,
-// row_ring), or a warp owns columns and its lanes share their K (row_nk). cuda.cu says where the statistics come from.
+// row_ring), or a warp owns columns and its lanes share their K (row_nk). cuda.cu says where the statistics come from. Rows of W hold whole
+// vectors of 16 bytes: they are `pitch` elements apart, and `prepare` puts zeros behind those of other sizes.
 #pragma once
 #include "_shared/cuda/device.cuh"
 
@@ -22,15 +23,14 @@ __device__ __forceinline__ float row_shift(const T* x, long long K) {
 // W (K, N). LANES lanes of a warp sit side by side on 16-byte vectors of one row of W, 32 / LANES rows at a time; the
 // warps of a block share K. Few LANES make many blocks (small N), many make long contiguous reads (large N). A thread has two
 // batches of UNROLL vectors on their way: while it uses one, the other still comes, so that memory never waits for arithmetic.
-template <typename T, Activation ACT, bool ALIGNED, int LANES, int WARPS, int UNROLL>
+template <typename T, Activation ACT, int LANES, int WARPS, int UNROLL>
 // 16 bits take 128 registers, sums of eight columns among them
 __global__ void __launch_bounds__(WARPS * 32, (sizeof(T) == 4 ? 128 / UNROLL : 16) / WARPS)
-    row_kn(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K,
-           long long N) {
+    row_kn(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K, long long N,
+           long long pitch) {
     constexpr int SIZE = Vector<T>::SIZE, COLUMNS = LANES * SIZE, GROUPS = 32 / LANES, ROWS = WARPS * GROUPS, STEP = UNROLL * ROWS;
     int column = threadIdx.x % LANES, group = threadIdx.x / LANES, lane = threadIdx.x % 32;
     long long n = static_cast<long long>(blockIdx.x) * COLUMNS + column * SIZE;
-    int count = static_cast<int>(min(N - n, static_cast<long long>(SIZE)));
 
     // A thread finishes the column of its number; its bias is asked for now, so that nobody waits for it at the end.
     static_assert(COLUMNS <= WARPS * 32, "one thread a column");
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(WARPS * 32, (sizeof(T) == 4 ? 128 / UNROLL : 1
         float x[HELD];
     } one, other;
     int left = static_cast<int>(K) - group;  // rows from the next one to be requested on, and of x likewise
-    const T *w_from = W + group * N + n, *x_from = x + group - lane / LANES;
+    const T *w_from = W + group * pitch + n, *x_from = x + group - lane / LANES;
     auto request = [&](Batch& batch) {  // every ROWS-th row; past K they are 0
         int in_warp = left + lane / LANES;
 #pragma unroll
@@ -55,10 +55,8 @@ __global__ void __launch_bounds__(WARPS * 32, (sizeof(T) == 4 ? 128 / UNROLL : 1
         }
 #pragma unroll
         for (int i = 0; i < UNROLL; ++i) {
-            bool inside = i * ROWS < left;
-            if constexpr (ALIGNED) batch.w[i] = inside && count > 0 ? load_streaming(w_from) : Vector<T>{};
-            else batch.w[i] = load_part<false>(w_from, inside ? count : 0);
-            w_from += ROWS * N;
+            batch.w[i] = i * ROWS < left && n < N ? load_streaming(w_from) : Vector<T>{};
+            w_from += ROWS * pitch;
         }
         left -= STEP, x_from += STEP;
     };
@@ -110,12 +108,13 @@ __global__ void __launch_bounds__(WARPS * 32, (sizeof(T) == 4 ? 128 / UNROLL : 1
     y[own] = from_float<T>(activate<ACT>((p - mean * c) * inverse_deviation(mean, total2 / K) + bias));
 }
 
-// W (K, N) of whole vectors, with more of it on its way than registers hold: a thread copies AHEAD vectors to places of its own in shared
+// W (K, N), with more of it on its way than registers hold: a thread copies AHEAD vectors to places of its own in shared
 // memory, and reads each when it has come, so that no thread waits for another. LANES neighbouring threads, any number, are side by side
 // on a row of W. The row's statistics are taken first, while the first vectors come; what is multiplied is x less its mean.
 template <typename T, Activation ACT, int LANES, int WARPS, int AHEAD>
 __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS)
-    row_ring(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K, long long N) {
+    row_ring(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K, long long N,
+             long long pitch) {
     constexpr int SIZE = Vector<T>::SIZE, COLUMNS = LANES * SIZE, THREADS = WARPS * 32, ROWS = THREADS / LANES;
     constexpr int BATCH = 4, STEP = BATCH * ROWS;             // vectors that a thread takes at once, and rows that the block does
     constexpr int OWN = (COLUMNS + THREADS - 1) / THREADS;    // columns that a thread finishes
@@ -142,12 +141,12 @@ __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS)
     }
 
     int left = group < ROWS && n < N ? static_cast<int>(K) - group : 0;  // rows from the next one to be requested on
-    const T* from = W + group * N + n;
+    const T* from = W + group * pitch + n;
     auto request = [&](Vector<T>* to) {  // every ROWS-th row; past K they are 0
 #pragma unroll
         for (int i = 0; i < BATCH; ++i) {
             copy_async(shared_address(to + i * THREADS), from, i * ROWS < left);
-            from += ROWS * N;
+            from += ROWS * pitch;
         }
         left -= STEP;
         copy_commit();
@@ -160,14 +159,15 @@ __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS)
     for (int j = 0; j < SIZE; ++j) shift += element(first, j);
     shift /= SIZE;
     auto place = [](unsigned k) { return k / STEP * STEP + k % STEP % ROWS * BATCH + k % STEP / ROWS; };
+    auto deposit_one = [&](float v, int k) {
+        float d = v - shift;
+        sum += d;
+        sum2 = fmaf(d, d, sum2);
+        deviations[place(k)] = d;
+    };
     auto deposit = [&](const Vector<T>& v, int k) {
 #pragma unroll
-        for (int j = 0; j < SIZE; ++j) {
-            float d = element(v, j) - shift;
-            sum += d;
-            sum2 = fmaf(d, d, sum2);
-            deviations[place(k + j)] = d;
-        }
+        for (int j = 0; j < SIZE; ++j) deposit_one(element(v, j), k + j);
     };
 #pragma unroll
     for (int i = 0; i < HELD; ++i) {
@@ -175,6 +175,7 @@ __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS)
         if (v < vectors) deposit(held[i], v * SIZE);
     }
     for (int v = threadIdx.x + HELD * THREADS; v < vectors; v += THREADS) deposit(load_streaming(x + v * SIZE), v * SIZE);
+    if (int k = vectors * SIZE + threadIdx.x; k < K) deposit_one(to_float(x[k]), k);
     for (int k = static_cast<int>(K) + threadIdx.x; k < steps * STEP; k += THREADS) deviations[place(k)] = 0.0f;
     __shared__ float sums[WARPS], sums2[WARPS];
     sum = lane_sum<32>(sum), sum2 = lane_sum<32>(sum2);
@@ -235,17 +236,17 @@ __global__ void __launch_bounds__(WARPS * 32, 16 / WARPS)
 }
 
 // W (N, K). A warp owns COLUMNS rows of W and reads them, and x, 32 vectors at a time.
-template <typename T, Activation ACT, bool ALIGNED, int COLUMNS, int WARPS>
+template <typename T, Activation ACT, int COLUMNS, int WARPS>
 __global__ void __launch_bounds__(WARPS * 32, 2)
-    row_nk(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K,
-           long long N) {
+    row_nk(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long K, long long N,
+           long long pitch) {
     constexpr int SIZE = Vector<T>::SIZE, AHEAD = 2;
     int lane = threadIdx.x % 32;
     long long n0 = (static_cast<long long>(blockIdx.x) * WARPS + threadIdx.x / 32) * COLUMNS;
     if (n0 >= N) return;
     const T* rows[COLUMNS];
 #pragma unroll
-    for (int c = 0; c < COLUMNS; ++c) rows[c] = W + min(n0 + c, N - 1) * K;
+    for (int c = 0; c < COLUMNS; ++c) rows[c] = W + min(n0 + c, N - 1) * pitch;
 
     float bias = lane < COLUMNS && n0 + lane < N ? to_float(b[n0 + lane]) : 0.0f;
 
@@ -258,11 +259,8 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
             if (k >= K) continue;
             int count = static_cast<int>(min(K - k, static_cast<long long>(SIZE)));
 #pragma unroll
-            for (int c = 0; c < COLUMNS; ++c) {
-                if constexpr (ALIGNED) w[i][c] = load_streaming(rows[c] + k);
-                else w[i][c] = load_part<false>(rows[c] + k, count);
-            }
-            v[i] = load_part<ALIGNED>(x + k, count);
+            for (int c = 0; c < COLUMNS; ++c) w[i][c] = load_streaming(rows[c] + k);
+            v[i] = count == SIZE ? load_part<true>(x + k, SIZE) : load_part<false>(x + k, count);
         }
     };
     auto add = [&](long long k0) {
@@ -272,7 +270,7 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
             if (k >= K) continue;
 #pragma unroll
             for (int j = 0; j < SIZE; ++j) {
-                float d = ALIGNED || k + j < K ? element(v[i], j) - shift : 0.0f;  // past the end W is 0 too
+                float d = k + j < K ? element(v[i], j) - shift : 0.0f;  // past the end W is 0 too
                 sum += d;
                 sum2 = fmaf(d, d, sum2);
 #pragma unroll

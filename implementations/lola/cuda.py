@@ -1,6 +1,6 @@
 """lola in CUDA C++ (cuda.cu, which describes the algorithms): one launch in every variant but the last.
 
-row             one token; the product is a stream over W
+row             one token; the product is a stream over W, whose rows `prepare` fills up to whole vectors
 multirow        a tile of rows; statistics, colsum(W) and product in one kernel
 multirow_ws     the same with colsum(W) summed once beforehand
 two_launches    and the statistics of rows in a launch before: worth it where many tiles would each sum up the same rows. It also
@@ -100,13 +100,28 @@ PREPARED = ("multirow_ws", "two_launches")
 
 
 def prepare(case, variant, x, W, b):
-    """colsum(W): the float32 sum of W as rounded; and W with K contiguous where the products want it so (`matmul.prepared_layout`)."""
+    """For `row` W with whole rows, where they are not. Else colsum(W): the float32 sum of W as rounded; and W with K contiguous where the
+    products want it so (`matmul.prepared_layout`)."""
     import torch
 
+    if variant == "row":
+        beyond = _pitch(case) - _length(case)
+        return (torch.nn.functional.pad(W, (0, beyond)),) if beyond else ()
     if variant not in PREPARED:
         return ()
     colsum = W.sum(1 if case.options["w_layout"] == "nk" else 0, dtype=torch.float32)
     return colsum, *matmul.prepared(case, _product(case, variant), W)
+
+
+def _length(case):
+    """Elements of a row of W."""
+    return case.sizes["N" if case.options["w_layout"] == "kn" else "K"]
+
+
+def _pitch(case):
+    """Elements from one row of W to the next, as the kernels of `row` read it: whole vectors."""
+    vector = 16 // case.itemsize
+    return -(-_length(case) // vector) * vector
 
 
 def _product(case, variant):
@@ -244,8 +259,8 @@ def _row_fits(case, device, config):
 
 
 def _ring_fits(case, device, config):
-    if not rows_are_aligned(case, *case.size("K", "N")):
-        return "KERNEL=ring copies whole vectors of 16 bytes, which K and N do not have; KERNEL=registers takes any"
+    if case.sizes["K"] * case.itemsize < 16:
+        return "KERNEL=ring begins with a vector of 16 bytes of x; KERNEL=registers takes any K"
     if reason := not_one_of("num_warps", config["num_warps"], (1, 2, 4, 8, 16)):
         return reason
     if reason := not_one_of("UNROLL", config["UNROLL"], range(4, 33, 4)):
@@ -290,7 +305,6 @@ def launches(case, variant, device, config):
 def _row_launch(case, config, arguments):
     layout, dtypes = case.options["w_layout"], (case.dtype,) * 4
     grid, threads = -(-case.sizes["N"] // _row_columns(case, config)), 32 * config["num_warps"]
-    arguments += [rows_are_aligned(case, *case.size("K", "N"))] if config.get("KERNEL") != "ring" else []
     arguments += [config["WIDTH"], config["num_warps"]]
     if layout == "nk":
         return Launch(instance(FILE, "row_nk", *arguments), grid, threads, dtypes=dtypes)
@@ -313,7 +327,8 @@ def build(case, variant, device, config):
     M, K, N = case.size("M", "K", "N")
     *first, last = launches(case, variant, device, config)
     if variant == "row":
-        return last.returning({3: (1, N)}, (K, N))
+        row = last.returning({3: (1, N)}, (K, N, _pitch(case)))
+        return row if _pitch(case) == _length(case) else lambda x, W, b, whole: row(x, whole, b)
     if variant not in PREPARED:
         return last.returning({4: (M, N)}, (M, K, N), absent=(3,))
     if variant == "two_launches":

@@ -2,7 +2,7 @@
 
 row         whole rows of y and dy in registers, each read once.
 online      a row of any length in blocks: a first pass sums, a second reads the row again, last block first, because that is what
-            L2 still holds.
+            L2 still holds. The first pass asks L2 to keep what it reads, the second to let it go.
 """
 
 import triton
@@ -24,11 +24,12 @@ def skip(case, variant, device):
 
 
 def config(case, variant):
-    """The tunables: rows of a program, or columns of a block, and warps: 16 elements of each array a thread."""
+    """The tunables: rows of a program, or columns of a block, and warps: 16 elements of each array a thread, 8 of a block of `online`."""
     C = case.sizes["C"]
     if variant == "online":
-        block = min(4096, max(64, triton.next_power_of_2(C)))
-        return {"BLOCK": max(256, block), "num_warps": max(1, min(8, block // 512))}
+        block = max(256, min(4096, triton.next_power_of_2(C)))
+        # of 4096×4096 in bfloat16 on an H100 35.1 µs with 16 warps, 35.6 with 8
+        return {"BLOCK": block, "num_warps": max(1, block // 256)}
     rows = max(1, min(512 // triton.next_power_of_2(C), triton.next_power_of_2(case.sizes["R"])))
     return {"ROWS": rows, "num_warps": max(1, min(32, rows * triton.next_power_of_2(C) // 512))}
 
@@ -71,12 +72,13 @@ def online_gradient(y, dy, R, dx, C: tl.constexpr, BLOCK: tl.constexpr):
     total = tl.zeros([BLOCK], tl.float32)
     for start in range(0, C, BLOCK):
         columns, inside = start + place, start + place < C
-        p = tl.load(y + row + columns, mask=inside, other=0.0).to(tl.float32)
-        total += p * tl.load(dy + row + columns, mask=inside, other=0.0).to(tl.float32)
+        p = tl.load(y + row + columns, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        behind = tl.load(dy + row + columns, mask=inside, other=0.0, eviction_policy="evict_last").to(tl.float32)
+        total += p * behind
     inner = tl.sum(total, 0)
     LAST: tl.constexpr = (C - 1) // BLOCK * BLOCK
     for passed in range(0, C, BLOCK):
         columns, inside = LAST - passed + place, LAST - passed + place < C
-        p = tl.load(y + row + columns, mask=inside, other=0.0).to(tl.float32)
-        behind = tl.load(dy + row + columns, mask=inside, other=0.0).to(tl.float32)
+        p = tl.load(y + row + columns, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
+        behind = tl.load(dy + row + columns, mask=inside, other=0.0, eviction_policy="evict_first").to(tl.float32)
         tl.store(dx + row + columns, (p * (behind - inner)).to(dx.dtype.element_ty), mask=inside)

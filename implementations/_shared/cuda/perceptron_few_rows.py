@@ -10,7 +10,8 @@ from implementations._shared.cuda.launch import Launch, instance, not_one_of, to
 from implementations._shared.cuda.perceptron import STATIC_BYTES, widths
 from implementations._shared.gpu import is_ieee, multiprocessors, shared_memory
 
-ROWS, COLUMNS, CLUSTERS, STAGES = (4, 8, 16), (64, 128), (4, 8), 4
+ROWS, COLUMNS, CLUSTERS, STAGES = (4, 8, 16, 32), (64, 128), (4, 8), 4
+PHASES = 4  # the sums of a column are added up four at a time
 RESERVED = 1024  # bytes of each block's shared memory
 LEAST_WEIGHTS = 1 << 16  # elements; fewer a block reads for itself before it hears of another
 
@@ -20,10 +21,11 @@ def config(case, device):
     if sum(K * N for K, N in pairwise(widths(case))) < LEAST_WEIGHTS:
         return None
     # the fewer blocks, the less of the weights is read twice: of 128 rows of 13-512-256-64-16 an H200 took 8.8 µs with 16 rows, 9.3 with 8,
-    # 12.7 with 4; and up to 22.9 with 128 columns. But clusters of 8 do not fill all multiprocessors: 256 rows took 16.5 µs by 16, 14.7 by 8
-    shape = {"KERNEL": "few_rows", "BLOCK_N": 64, "CLUSTER": 8, "num_stages": STAGES}
-    for rows, part in ((16, 7 / 8), (8, 1)):
-        own = shape | {"BLOCK_M": rows}
+    # 12.7 with 4; and up to 22.9 with 128 columns. But clusters of 8 do not fill all multiprocessors: 256 rows took 16.5 µs by 16, 14.7 by 8.
+    # 32 rows keep twice the threads at work
+    shape = {"KERNEL": "few_rows", "CLUSTER": 8, "num_stages": STAGES}
+    for rows, columns, part in ((16, 64, 7 / 8), (32, 128, 7 / 8), (8, 64, 1)):
+        own = shape | {"BLOCK_M": rows, "BLOCK_N": columns}
         if fits(case, device, own) is None and _at_once(case, device, own, part):
             return own
     return None
@@ -46,7 +48,19 @@ def fits(case, device, config):
     cluster, widest = config["CLUSTER"], max(widths(case)[1:])
     if widest > (most := cluster * config["BLOCK_N"]):
         return f"KERNEL=few_rows: {cluster} blocks make {most} columns of a layer, not {widest}"
+    if phases(config, _share(widest, cluster)) < PHASES:
+        return f"KERNEL=few_rows: {4 * config['BLOCK_N']} threads share the K of {config['BLOCK_M']} rows in less than {PHASES} parts"
     return too_large(sum(memory(case, config)), device, STATIC_BYTES)
+
+
+def phases(config, own):
+    """In how many parts K is shared among the threads of a block that has so many columns of a layer: 4 × 4 sums are a thread's."""
+    return 4 * config["BLOCK_N"] >> (own // 4 * (config["BLOCK_M"] // 4) - 1).bit_length()
+
+
+def _share(N, cluster):
+    """Columns of a layer of N that a block has, filled up to vectors."""
+    return -(-N // (4 * cluster)) * 4
 
 
 def memory(case, config):
@@ -54,7 +68,7 @@ def memory(case, config):
     rows, cluster, sizes = config["BLOCK_M"], config["CLUSTER"], widths(case)
     sums = 4 * (4 * config["BLOCK_N"] + max(2, rows // 4)) * 16
     first, second = (max((sums, *(rows * n * 4 for n in sizes[i:-1:2]))) for i in (0, 1))
-    return first, second, sum((K + 1) * -(-N // (4 * cluster)) * 16 for K, N in pairwise(sizes))
+    return first, second, sum((K + 1) * _share(N, cluster) * 4 for K, N in pairwise(sizes))
 
 
 def grid(case, config):

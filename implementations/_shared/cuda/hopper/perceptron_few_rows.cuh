@@ -85,7 +85,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1
     // Vectors from the sums of a thread's column to those of its next one: lanes that add up neighbouring columns find them in different
     // banks.
     constexpr int PITCH = THREADS + (QUARTERS > 2 ? QUARTERS : 2);
-    static_assert((COLUMNS & COLUMNS - 1) == 0 && COLUMNS >= 32 && (QUARTERS == 1 || QUARTERS == 2 || QUARTERS == 4), "powers of two");
+    static_assert((COLUMNS & COLUMNS - 1) == 0 && COLUMNS >= 32 && (QUARTERS & QUARTERS - 1) == 0, "powers of two");
     extern __shared__ __align__(128) unsigned char memory[];
     __shared__ __align__(8) unsigned long long received[3];  // of each hidden layer
     __shared__ Layer layers[4];

@@ -30,6 +30,12 @@ def rows_are_aligned(case, *sizes):
     return all(size * case.itemsize % VECTOR_BYTES == 0 for size in sizes)
 
 
+def filled_up(case, size):
+    """The least number of elements, from `size` on, that are whole vectors."""
+    vector = VECTOR_BYTES // case.itemsize
+    return -(-size // vector) * vector
+
+
 def share(elements, itemsize, multiprocessors, inputs=1):
     """(vectors of each input for a thread, threads of a block): the most of both that still give every multiprocessor a
     block.

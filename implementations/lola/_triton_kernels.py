@@ -21,7 +21,7 @@ import functools
 import triton
 import triton.language as tl
 
-from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 from implementations._shared.triton.elementwise import activate
 from implementations._shared.triton.launch import TYPES, launch_with
 from implementations._shared.triton.limits import misfit, most_stages
@@ -65,7 +65,7 @@ def config(case, variant, device):
     if case.mode != "forward":
         return backward.config(case, device)
     if variant in ("row", "batched_row"):
-        return row_config(case, device)
+        return row_config(case, variant, device)
     return multirow_config(case, device, variant in WITH_COLSUM)
 
 
@@ -94,7 +94,9 @@ def launches(case, variant, device, config):
     signature = {"x": pointer, "W": pointer, "b": pointer} | ({"colsum": "*fp32"} if prepared else {})
     signature |= {"M": "i32", "y": pointer}
     options = {"K": K, "N": N, "NK": case.options["w_layout"] == "nk", "ACTIVATION": case.options["activation"]}
-    if not by_row:
+    if by_row:
+        options["PITCH"] = pitch(case, variant)
+    else:
         options |= {
             "PRECISION": case.precision,
             "VECTOR": 16 // case.itemsize,  # 16 bytes, which a thread loads at once
@@ -104,7 +106,17 @@ def launches(case, variant, device, config):
     return (launch_with(config, kernel, signature, options, grid),)
 
 
-def row_config(case, device):
+def length(case):
+    """Elements of a row of W."""
+    return case.sizes["N" if case.options["w_layout"] == "kn" else "K"]
+
+
+def pitch(case, variant):
+    """Elements from one row of W to the next: whole vectors, to which `prepare` fills up rows for `row`."""
+    return filled_up(case, length(case)) if variant == "row" else length(case)
+
+
+def row_config(case, variant, device):
     """The config of `row_kernel`: a thread loads one vector of 16 bytes of each tile of W, and has two batches of UNROLL on their way."""
     K, N = case.size("K", "N")
     vector, num_warps, sms = 16 // case.itemsize, 8, multiprocessors(device)
@@ -118,7 +130,7 @@ def row_config(case, device):
         # where there are few programs, larger batches: in float32 1×1024→4096 took 8.1 µs by 8, 9.2 by 4, and 9.1 with all 16 at once
         batch = 8 if width < 32 and triton.cdiv(N, width * vector) <= 2 * sms else 4
         BLOCK_K, BLOCK_N = 32 * num_warps // width, width * vector
-    if not rows_are_aligned(case, K, N):
+    if not rows_are_aligned(case, pitch(case, variant)):
         batch = max(1, 2 * batch // vector)  # vectors are loaded element by element, with a pointer for each
     tiles = triton.next_power_of_2(triton.cdiv(K, BLOCK_K))
     return {"UNROLL": min(tiles, batch), "BLOCK_K": BLOCK_K, "BLOCK_N": BLOCK_N, "num_warps": num_warps}
@@ -210,10 +222,11 @@ def add_products(acc, batch, mean):
 @triton.jit(do_not_specialize=["M"])
 def row_kernel(
     x, W, b, M, y,
-    K: tl.constexpr, N: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr,
+    K: tl.constexpr, N: tl.constexpr, PITCH: tl.constexpr, NK: tl.constexpr, ACTIVATION: tl.constexpr,
     UNROLL: tl.constexpr, BLOCK_K: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """One row, BLOCK_N columns. Neighbouring programs have the same columns of W and different rows.
+    """One row, BLOCK_N columns. Neighbouring programs have the same columns of W and different rows. Behind the end of a row of W are
+    zeros, up to PITCH.
 
     A thread sums in its own registers, and threads exchange their sums only once, at the end. Tiles of x that have fewer
     elements than the program has threads are loaded by the threads that multiply them; of larger ones each thread would load
@@ -222,13 +235,14 @@ def row_kernel(
     row = (tl.program_id(0) % M).to(tl.int64)
     columns = (tl.program_id(0) // M) * BLOCK_N + tl.arange(0, BLOCK_N)
     STEP: tl.constexpr = UNROLL * BLOCK_K
-    STRIDE: tl.constexpr = 1 if NK else N
+    STRIDE: tl.constexpr = 1 if NK else PITCH
+    THERE: tl.constexpr = N if NK else PITCH
     k = tl.arange(0, BLOCK_K)[None, :] if NK else tl.arange(0, BLOCK_K)[:, None]
     n = columns[:, None] if NK else columns[None, :]
-    n_inside = (n < N) | (N % BLOCK_N == 0)
+    n_inside = (n < THERE) | (THERE % BLOCK_N == 0)
     x += row * K
     x_tile = x + k
-    W_tile = W + k.to(tl.int64) * STRIDE + n.to(tl.int64) * (K if NK else 1)
+    W_tile = W + k.to(tl.int64) * STRIDE + n.to(tl.int64) * (PITCH if NK else 1)
 
     # before W what the products wait for: the start of the row, whose mean each warp takes for itself, and as much of the row
     # as threads hold

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from implementations._shared.cuda import matmul
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, not_one_of, too_large, unsupported
-from implementations._shared.gpu import multiprocessors, rows_are_aligned
+from implementations._shared.gpu import filled_up, multiprocessors, rows_are_aligned
 from implementations.lola import _cuda_backward as backward
 
 BACKEND = "torch"
@@ -120,8 +120,7 @@ def _length(case):
 
 def _pitch(case):
     """Elements from one row of W to the next, as the kernels of `row` read it: whole vectors."""
-    vector = 16 // case.itemsize
-    return -(-_length(case) // vector) * vector
+    return filled_up(case, _length(case))
 
 
 def _product(case, variant):

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from implementations._shared.jax.launch import run
 from implementations.lola import _triton_backward as backward
 from implementations.lola import _triton_kernels as kernels
-from implementations.lola._triton_kernels import TUNABLES, WITH_COLSUM, fits  # noqa: F401 (parts of the contract)
+from implementations.lola._triton_kernels import TUNABLES, WITH_COLSUM, fits, length, pitch  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
@@ -49,7 +49,10 @@ def _of(variant):
 
 
 def prepare(case, variant, x, W, b):
-    """With prepared column sums: those of W in float32."""
+    """For `row` W with rows of whole vectors, where they are not. With prepared column sums: those of W in float32."""
+    if variant == "row":
+        beyond = pitch(case, variant) - length(case)
+        return (jnp.pad(W, ((0, 0), (0, beyond))),) if beyond else ()
     return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=jnp.float32),) if variant in WITH_COLSUM else ()
 
 
@@ -59,7 +62,8 @@ def build(case, variant, device, chosen):
     (launch,) = launches(case, variant, device, chosen)
     M, N = case.size("M", "N")
 
-    def call(x, W, b, *colsum):
+    def call(x, W, b, *prepared):
+        W, colsum = (prepared[0], ()) if prepared and variant == "row" else (W, prepared)
         return run(launch, x, W, b, *colsum, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
 
     return call if variant == "unjitted" else jax.jit(call)

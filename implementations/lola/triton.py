@@ -8,7 +8,16 @@ published kernels, which sum their products in float16, and multiply float32 inp
 import torch
 
 from implementations.lola import _triton_backward as backward
-from implementations.lola._triton_kernels import TUNABLES, WITH_COLSUM, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations.lola._triton_kernels import (  # noqa: F401 (parts of the contract)
+    TUNABLES,
+    WITH_COLSUM,
+    config,
+    fits,
+    launches,
+    length,
+    pitch,
+    skip,
+)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
@@ -38,7 +47,10 @@ BACKWARD = {"multirow": ("layernorm", "bias", "dz", "normed")}
 
 
 def prepare(case, variant, x, W, b):
-    """With prepared column sums: those of W in float32."""
+    """For `row` W with rows of whole vectors, where they are not. With prepared column sums: those of W in float32."""
+    if variant == "row":
+        beyond = pitch(case, variant) - length(case)
+        return (torch.nn.functional.pad(W, (0, beyond)),) if beyond else ()
     return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=torch.float32),) if variant in WITH_COLSUM else ()
 
 
@@ -46,7 +58,8 @@ def build(case, variant, device, chosen):
     if case.mode != "forward":
         return _differentiated(case, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
-    return launch.returning(case.size("M", "N"), M=case.sizes["M"])
+    call = launch.returning(case.size("M", "N"), M=case.sizes["M"])
+    return call if pitch(case, variant) == length(case) else lambda x, W, b, whole: call(x, whole, b)
 
 
 def _differentiated(case, device, chosen):

@@ -28,7 +28,8 @@ TUNABLES = {
     ("modulus", "improved"): {"LOOKUPS": (8, 16, 32, 64, 128), "num_warps": (2, 4, 8)},
     "naive": {"SAMPLES": (4, 8, 16), "num_warps": (4, 8, 16)},
     ("deterministic", "atomic"): {"CHUNK": (128, 256, 512, 1024, 2048), "num_warps": (2, 4, 8), "AHEAD": (2, 4, 8)},
-    "deterministic": {"PART": (1024, 2048, 4096, 8192, 16384, 32768)},
+    "deterministic": {"SORT": ("cluster", "radix"), "CLUSTER": (1, 2, 4, 8), "SORTERS": (256, 512, 1024),
+                      "PART": (1024, 2048, 4096, 8192, 16384, 32768)},
 }
 
 FILE = Path(__file__).with_suffix(".cu")
@@ -55,7 +56,7 @@ def config(case, variant, device):
 
 
 def fits(case, variant, device, config):
-    return backward.fits(variant, config) if variant in BACKWARD else lookup.fits(variant, config)
+    return backward.fits(case, variant, device, config) if variant in BACKWARD else lookup.fits(variant, config)
 
 
 def launches(case, variant, device, config):

@@ -3,36 +3,31 @@
 //
 // deterministic sorts the look-ups of each feature by table row, stably, and then reads dy once, in that order:
 //
+//   sort     does it in one launch with a cluster of blocks a feature (_cluster_sort.cuh). Elsewhere it is these two:
 //   count    hashes the ids to items, row << 32 | sample, and counts the lowest digit of the rows.
 //   place    moves items to their places by one digit, the lowest first (radix sort). A feature of few rows needs fewer digits.
 //   sum      adds up the segments (equal rows) of a tile of the sorted items and writes their rows.
 //   finish   adds up segments of several tiles, and the row of ids out of range.
 //
-// Most rows are never looked up: blocks of their own in count and place write zeros to all of dtables, while the others wait for memory.
+// Most rows are never looked up: zeros are written to all of dtables during the sort, by the copy engine in sort, and in count and place by
+// blocks of their own, while the others wait for memory.
 //
 // atomic sorts a tile of samples within a block and adds the sums of its segments to float32 sums, which `clear` has zeroed; `narrow`
 // makes 16 bits of them.
 //
 // Ids are skewed: few rows have most look-ups. So a tile is summed by runs of one length, whoever's rows they are (_segments.cuh).
+#include "_items.cuh"
 #include "_segments.cuh"
-
-typedef unsigned long long Item;
+#if __CUDA_ARCH__ >= 900
+#include "_cluster_sort.cuh"
+#endif
 
 constexpr int SORTERS = 256;  // threads of a block of count and place
 constexpr int REQUESTS = 4;   // that each makes before it uses the first
 
-__device__ __forceinline__ int row_of(Item item) { return static_cast<int>(item >> 32); }
 template <int WIDTH>
 __device__ __forceinline__ int digit_of(Item item, int pass) {
     return row_of(item) >> pass * WIDTH & ((1 << WIDTH) - 1);
-}
-
-// The row of an id in the table of its feature, V_f if it is out of range.
-template <bool IMPROVED>
-__device__ __forceinline__ Index hash(Index id, Index begin, Index size, const int* keys, const int* positions) {
-    if (!valid(id)) return size;
-    if constexpr (IMPROVED) return improved_row(id, begin, begin + size, keys, positions) - begin;
-    else return modulus_row(id, begin, begin + size) - begin;
 }
 
 // Zeros to one of `shares` parts of `count` 16-bit words, by the blocks from number `begin` on.
@@ -114,16 +109,7 @@ __global__ void __launch_bounds__(SORTERS)
         }
 #pragma unroll
     for (int k = 0; k < OWN; ++k) sum += total[k];
-    unsigned scanned = sum;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        unsigned other = __shfl_up_sync(0xffffffff, scanned, step);
-        if (lane >= step) scanned += other;
-    }
-    if (lane == 31) totals[warp] = scanned;
-    __syncthreads();
-    unsigned smaller = scanned - sum;
-    for (int w = 0; w < warp; ++w) smaller += totals[w];
+    unsigned smaller = sum_before<WARPS>(sum, totals);
 #pragma unroll
     for (int k = 0; k < OWN; ++k) {
         unsigned next = smaller + earlier[k];
@@ -146,30 +132,11 @@ __global__ void __launch_bounds__(SORTERS)
         for (int r = 0; r < REQUESTS; ++r) {
             bool has = first + 32 * r < end;
             int digit = digit_of<WIDTH>(item[r], pass);
-            unsigned equal = __ballot_sync(0xffffffff, has);  // lanes of the same digit
-#pragma unroll
-            for (int b = 0; b < WIDTH; ++b) {
-                bool bit = digit >> b & 1;
-                unsigned those = __ballot_sync(0xffffffff, bit);
-                equal &= bit ? those : ~those;
-            }
-            int rank = __popc(equal & ((1u << lane) - 1));
-            unsigned at = places[warp][digit] + rank;
-            __syncwarp();
-            if (has && rank == 0) places[warp][digit] += __popc(equal);
-            __syncwarp();
+            unsigned at = take_place(places[warp], digit, lanes_with<WIDTH>(digit, has));
             if (has) to[at] = item[r];
             if (has && counting) atomicAdd(counts + (F * parts + at / PART) * BINS + digit_of<WIDTH>(item[r], pass + 1), 1);
         }
     }
-}
-
-// A feature's items when all their digits are sorted: odd passes write `b`, even ones `a`.
-template <int WIDTH>
-__device__ __forceinline__ const Item* sorted_items(const Item* a, const Item* b, int size, Index begin) {
-    int passes = 1;
-    while (passes * WIDTH < 31 && size >> passes * WIDTH) ++passes;
-    return (passes % 2 ? b : a) + begin;
 }
 
 // The keys in ascending order, by all threads of the block (bitonic sort).

@@ -190,8 +190,9 @@ __device__ __forceinline__ int following(const Item* items, int tile, int tiles,
     int found = 0;
 #pragma unroll 1
     for (int n = tile + 1; n < tiles; n += THREADS) {
-        const Item* first = items + static_cast<Index>(n + threadIdx.x) * CHUNK;
-        found += __syncthreads_count(n + threadIdx.x < tiles && row_of(first[0]) == row && row_of(first[-1]) == row);
+        const Item* first = items + static_cast<Index>(min(n + static_cast<int>(threadIdx.x), tiles - 1)) * CHUNK;
+        int here = row_of(first[0]), before = row_of(first[-1]);  // both on their way at once
+        found += __syncthreads_count(n + threadIdx.x < tiles && here == row && before == row);
     }
     return found;
 }
@@ -203,6 +204,7 @@ __global__ void __launch_bounds__(THREADS, 1)
            const float* __restrict__ tails, T* __restrict__ dtables, Index M, Index D) {
     constexpr int GROUPS = THREADS / LANES;
     __shared__ float parts[W][THREADS];
+    __shared__ bool ends_out_of_range[F];  // whether a feature has such ids; all features' loads are on their way at once
     bool invalid = blockIdx.x == gridDim.x - 1;
     int group = threadIdx.x / LANES, lane = threadIdx.x % LANES, tiles = (gridDim.x - 1) / F, own = blockIdx.x / F;
     int feature = invalid ? 0 : blockIdx.x % F, features = invalid ? F : feature + 1;
@@ -211,20 +213,27 @@ __global__ void __launch_bounds__(THREADS, 1)
         int size = static_cast<int>(offsets[feature + 1] - offsets[feature]);
         const Item* items = sorted_items<WIDTH>(a, b, size, feature * M);
         if (end >= M) return;
-        int row = row_of(items[end]);
-        if (row == size || row_of(items[end - 1]) != row || (own > 0 && row_of(items[end - CHUNK - 1]) == row)) return;
+        int row = row_of(items[end]), last = row_of(items[end - 1]), before = own > 0 ? row_of(items[end - CHUNK - 1]) : -1;
+        if (row == size || last != row || before == row) return;
         to = offsets[feature] + row;
+    } else {
+        for (int f = threadIdx.x; f < F; f += THREADS) {
+            int size = static_cast<int>(offsets[f + 1] - offsets[f]);
+            ends_out_of_range[f] = row_of(sorted_items<WIDTH>(a, b, size, f * M)[M - 1]) == size;
+        }
+        __syncthreads();
     }
     for (int d = lane * W; d - lane * W < D; d += LANES * W) {
         float sum[W] = {};
         for (int f = feature; f < features; ++f) {
             int size = static_cast<int>(offsets[f + 1] - offsets[f]);
+            if (invalid && !ends_out_of_range[f]) continue;
             const Item* items = sorted_items<WIDTH>(a, b, size, f * M);
             int row = invalid ? size : static_cast<int>(to - offsets[f]);
-            if (invalid && row_of(items[M - 1]) != row) continue;
             int count = following<CHUNK, THREADS>(items, invalid ? 0 : own, tiles, row);
             Index tile = static_cast<Index>(f) * tiles + (invalid ? tiles - 1 - count : own);
             float part[W] = {};
+#pragma unroll 4
             for (int n = 1 + group; n <= count && d < D; n += GROUPS) add_piece(part, load_piece<W>(heads + (tile + n) * D + d));
             __syncthreads();
 #pragma unroll

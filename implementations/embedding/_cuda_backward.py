@@ -6,7 +6,8 @@ atomic          atomic additions of what a block has of each row: two launches, 
 
 Nothing is kept of the forward call: ids are hashed again. The tunables are SORT; CLUSTER, the blocks that sort a feature, and SORTERS, the
 threads of each; PART, the look-ups that a block of SORT=radix counts and places; CHUNK, those that a block sums; AHEAD, the rows of dy that
-a thread asks for at once; and num_warps of a block that sums.
+a thread asks for at once; num_warps of a block that sums; and OVERLAP, whether sum and finish are made ready before the launch before
+them ends.
 """
 
 from math import gcd
@@ -23,6 +24,7 @@ SORTERS = (256, 512, 1024)
 PARTS = (1024, 2048, 4096, 8192, 16384, 32768)
 CHUNKS = (128, 256, 512, 1024, 2048)
 AHEAD = (2, 4, 8)
+OVERLAPS = (0, 1)
 RUN = 32  # look-ups that a group of lanes sums, where there are enough
 LARGEST_DIGIT = 10  # bits
 THREADS = 256  # of a block of count, place, clear and narrow; at most of one that sums
@@ -62,7 +64,7 @@ def config(case, variant, device):
     group = lanes(case)[1]
     chunk = largest([n for n in CHUNKS if n * group <= RUN * THREADS])
     num_warps = max(2, min(4, chunk * group // RUN // 32))
-    cluster = next((n for n in reversed(CLUSTERS) if M >= n * SHARE), CLUSTERS[0])
+    cluster = next((n for n in reversed(CLUSTERS) if n * SHARE <= M), CLUSTERS[0])
     rounds = -(-F * cluster // (2 * multiprocessors(device)))  # two blocks share a multiprocessor
     clustered = device.capability >= (9, 0) and rounds * M // cluster <= LARGEST_SHARE
     return {
@@ -72,8 +74,15 @@ def config(case, variant, device):
         "PART": largest(PARTS),
         "CHUNK": chunk,
         "num_warps": num_warps,
-        "AHEAD": AHEAD[-1],
+        "AHEAD": _ahead(F * pieces(case, chunk), 32 * num_warps, device),
+        "OVERLAP": OVERLAPS[-1],
     }
+
+
+def _ahead(tiles, threads, device):
+    """The most rows of dy at once; fewer where only the threads of fewer registers have room for all tiles (`sum`)."""
+    room = {ahead: (768 if ahead > 4 else 1024) // threads * multiprocessors(device) for ahead in AHEAD}
+    return 4 if room[AHEAD[-1]] < tiles <= room[4] else AHEAD[-1]
 
 
 def fits(case, variant, device, config):
@@ -93,6 +102,7 @@ def _sort_fits(case, device, config):
         or not_one_of("CLUSTER", config["CLUSTER"], CLUSTERS)
         or not_one_of("SORTERS", config["SORTERS"], SORTERS)
         or not_one_of("PART", config["PART"], PARTS)
+        or not_one_of("OVERLAP", config["OVERLAP"], OVERLAPS)
         or (too_large(sorter_bytes(case, config), device) if config["SORT"] == "cluster" else None)
     )
 
@@ -137,9 +147,11 @@ def launches(case, variant, device, config):
     bits = digits(case)[1]
     shape = T, width, group, F, bits, threads, config["CHUNK"]
     dtypes = "int64", "int64", "int64", dtype, "float32", "float32", dtype
-    add = Launch(instance(FILE, "sum", *shape, config["AHEAD"]), tiles, threads, dtypes=dtypes)
+    ready = config["OVERLAP"] == 1
+    program = instance(FILE, "sum", *shape, config["AHEAD"])
+    add = Launch(program, tiles, threads, dtypes=dtypes, overlaps=ready)
     dtypes = "int64", "int64", "int64", "float32", "float32", dtype
-    finish = Launch(instance(FILE, "finish", *shape), tiles + 1, threads, dtypes=dtypes)
+    finish = Launch(instance(FILE, "finish", *shape), tiles + 1, threads, dtypes=dtypes, overlaps=ready)
     return *_sorting(case, device, config), add, finish
 
 

@@ -28,8 +28,13 @@ TUNABLES = {
     ("modulus", "improved"): {"LOOKUPS": (8, 16, 32, 64, 128), "num_warps": (2, 4, 8)},
     "naive": {"SAMPLES": (4, 8, 16), "num_warps": (4, 8, 16)},
     ("deterministic", "atomic"): {"CHUNK": (128, 256, 512, 1024, 2048), "num_warps": (2, 4, 8), "AHEAD": (2, 4, 8)},
-    "deterministic": {"SORT": ("cluster", "radix"), "CLUSTER": (1, 2, 4, 8), "SORTERS": (256, 512, 1024),
-                      "PART": (1024, 2048, 4096, 8192, 16384, 32768)},
+    "deterministic": {
+        "SORT": ("cluster", "radix"),
+        "CLUSTER": (1, 2, 4, 8),
+        "SORTERS": (256, 512, 1024),
+        "OVERLAP": (0, 1),
+        "PART": (1024, 2048, 4096, 8192, 16384, 32768),
+    },
 }
 
 FILE = Path(__file__).with_suffix(".cu")

@@ -139,6 +139,14 @@ __global__ void __launch_bounds__(SORTERS)
     }
 }
 
+// The launch before has ended. This one was made ready before (OVERLAP), but none of its blocks began: nothing says launch_dependents, because
+// blocks that wait would hold registers and shared memory of those that work.
+__device__ __forceinline__ void wait_for_end_of_previous_launch() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // The keys in ascending order, by all threads of the block (bitonic sort).
 template <int LOG, int THREADS, typename Key>
 __device__ __forceinline__ void sort_keys(Key* keys) {
@@ -161,6 +169,7 @@ template <typename T, int W, int LANES, int F, int WIDTH, int THREADS, int CHUNK
 __global__ void __launch_bounds__(THREADS, (AHEAD > 4 ? 768 : 1024) / THREADS)
     sum(const Item* __restrict__ a, const Item* __restrict__ b, const Index* __restrict__ offsets, const T* __restrict__ dy,
         float* __restrict__ heads, float* __restrict__ tails, T* __restrict__ dtables, Index M, Index D) {
+    wait_for_end_of_previous_launch();
     __shared__ Tile<W, LANES, THREADS, CHUNK> tile;
     int feature = blockIdx.x % F, number = blockIdx.x / F, tiles = gridDim.x / F;
     Index begin = offsets[feature], first = static_cast<Index>(number) * CHUNK;
@@ -202,6 +211,7 @@ template <typename T, int W, int LANES, int F, int WIDTH, int THREADS, int CHUNK
 __global__ void __launch_bounds__(THREADS, 1)
     finish(const Item* __restrict__ a, const Item* __restrict__ b, const Index* __restrict__ offsets, const float* __restrict__ heads,
            const float* __restrict__ tails, T* __restrict__ dtables, Index M, Index D) {
+    wait_for_end_of_previous_launch();
     constexpr int GROUPS = THREADS / LANES;
     __shared__ float parts[W][THREADS];
     __shared__ bool ends_out_of_range[F];  // whether a feature has such ids; all features' loads are on their way at once

@@ -47,25 +47,36 @@ __device__ __forceinline__ unsigned sum_before(unsigned own, unsigned* sums) {
     return before;
 }
 
+// The lanes of the warp whose bit of `digit` is this lane's. From C++ the compiler makes the predicate twice.
+__device__ __forceinline__ unsigned lanes_with_bit(unsigned digit, unsigned bit) {
+    unsigned lanes;
+    asm volatile(
+        "{\n"
+        ".reg .pred has;\n"
+        "and.b32 %0, %1, %2;\n"
+        "setp.ne.u32 has, %0, 0;\n"
+        "vote.sync.ballot.b32 %0, has, 0xffffffff;\n"
+        "@!has not.b32 %0, %0;\n"
+        "}"
+        : "=r"(lanes)
+        : "r"(digit), "r"(bit));
+    return lanes;
+}
 // The lanes of the warp that have the same digit, of those that have one.
 template <int WIDTH>
 __device__ __forceinline__ unsigned lanes_with(int digit, bool has) {
     unsigned equal = __ballot_sync(0xffffffff, has);
 #pragma unroll
-    for (int b = 0; b < WIDTH; ++b) {
-        bool bit = digit >> b & 1;
-        unsigned those = __ballot_sync(0xffffffff, bit);
-        equal &= bit ? those : ~those;
-    }
+    for (int b = 0; b < WIDTH; ++b) equal &= lanes_with_bit(digit, 1u << b);
     return equal;
 }
 
 // Where this lane's item of a digit goes. `places` has the place of the warp's next item of each digit, and moves on.
 __device__ __forceinline__ unsigned take_place(unsigned* places, int digit, unsigned equal) {
     int lane = threadIdx.x % 32, rank = __popc(equal & ((1u << lane) - 1));
-    unsigned at = places[digit] + rank;
+    unsigned next = places[digit];
     __syncwarp();
-    if ((equal >> lane & 1) && rank == 0) places[digit] += __popc(equal);
+    if ((equal >> lane & 1) && rank == 0) places[digit] = next + __popc(equal);
     __syncwarp();
-    return at;
+    return next + rank;
 }

@@ -6,8 +6,8 @@ atomic          atomic additions of what a block has of each row: two launches, 
 
 Nothing is kept of the forward call: ids are hashed again. The tunables are SORT; CLUSTER, the blocks that sort a feature, and SORTERS, the
 threads of each; PART, the look-ups that a block of SORT=radix counts and places; CHUNK, those that a block sums; AHEAD, the rows of dy that
-a thread asks for at once; num_warps of a block that sums; and OVERLAP, whether sum and finish are made ready before the launch before
-them ends.
+a thread asks for at once; num_warps of a block that sums; OVERLAP, whether sum and finish are made ready before the launch before them
+ends; and PREFETCH, whether the next AHEAD rows of dy are on their way to the L2 cache meanwhile.
 """
 
 from math import gcd
@@ -24,14 +24,14 @@ SORTERS = (256, 512, 1024)
 PARTS = (1024, 2048, 4096, 8192, 16384, 32768)
 CHUNKS = (128, 256, 512, 1024, 2048)
 AHEAD = (2, 4, 8)
-OVERLAPS = (0, 1)
+SWITCH = (0, 1)
 RUN = 32  # look-ups that a group of lanes sums, where there are enough
 LARGEST_DIGIT = 10  # bits
 THREADS = 256  # of a block of count, place, clear and narrow; at most of one that sums
 BLOCKS = 8  # of a multiprocessor in clear and narrow
 CLEARING = 2  # blocks of a multiprocessor that write zeros beside count and place
 SHARE = 512  # look-ups that a block of a cluster has at least, for which another block's barriers are worth it
-# look-ups for which a block of a cluster takes as long as three launches that share them out to all multiprocessors, 30 µs each
+# where clusters leave multiprocessors idle, the look-ups of a block that take as long as three launches for all of them, 30 µs each
 LARGEST_SHARE = 32768
 ZEROS = 8192  # bytes of shared memory from which the copy engine clears
 
@@ -65,17 +65,18 @@ def config(case, variant, device):
     chunk = largest([n for n in CHUNKS if n * group <= RUN * THREADS])
     num_warps = max(2, min(4, chunk * group // RUN // 32))
     cluster = next((n for n in reversed(CLUSTERS) if n * SHARE <= M), CLUSTERS[0])
-    rounds = -(-F * cluster // (2 * multiprocessors(device)))  # two blocks share a multiprocessor
-    clustered = device.capability >= (9, 0) and rounds * M // cluster <= LARGEST_SHARE
+    busy = F * cluster >= multiprocessors(device) or M // cluster <= LARGEST_SHARE
+    clustered = device.capability >= (9, 0) and busy
     return {
         "SORT": SORTS[0] if clustered else SORTS[1],
         "CLUSTER": cluster,
-        "SORTERS": 512,
+        "SORTERS": 512 if M // cluster > SHARE * 4 else 256,
         "PART": largest(PARTS),
         "CHUNK": chunk,
         "num_warps": num_warps,
         "AHEAD": _ahead(F * pieces(case, chunk), 32 * num_warps, device),
-        "OVERLAP": OVERLAPS[-1],
+        "OVERLAP": 1,
+        "PREFETCH": 0,
     }
 
 
@@ -102,7 +103,8 @@ def _sort_fits(case, device, config):
         or not_one_of("CLUSTER", config["CLUSTER"], CLUSTERS)
         or not_one_of("SORTERS", config["SORTERS"], SORTERS)
         or not_one_of("PART", config["PART"], PARTS)
-        or not_one_of("OVERLAP", config["OVERLAP"], OVERLAPS)
+        or not_one_of("OVERLAP", config["OVERLAP"], SWITCH)
+        or not_one_of("PREFETCH", config["PREFETCH"], SWITCH)
         or (too_large(sorter_bytes(case, config), device) if config["SORT"] == "cluster" else None)
     )
 
@@ -148,7 +150,7 @@ def launches(case, variant, device, config):
     shape = T, width, group, F, bits, threads, config["CHUNK"]
     dtypes = "int64", "int64", "int64", dtype, "float32", "float32", dtype
     ready = config["OVERLAP"] == 1
-    program = instance(FILE, "sum", *shape, config["AHEAD"])
+    program = instance(FILE, "sum", *shape, config["AHEAD"], config["PREFETCH"] == 1)
     add = Launch(program, tiles, threads, dtypes=dtypes, overlaps=ready)
     dtypes = "int64", "int64", "int64", "float32", "float32", dtype
     finish = Launch(instance(FILE, "finish", *shape), tiles + 1, threads, dtypes=dtypes, overlaps=ready)

@@ -47,27 +47,15 @@ __device__ __forceinline__ unsigned sum_before(unsigned own, unsigned* sums) {
     return before;
 }
 
-// The lanes of the warp whose bit of `digit` is this lane's. From C++ the compiler makes the predicate twice.
-__device__ __forceinline__ unsigned lanes_with_bit(unsigned digit, unsigned bit) {
-    unsigned lanes;
-    asm volatile(
-        "{\n"
-        ".reg .pred has;\n"
-        "and.b32 %0, %1, %2;\n"
-        "setp.ne.u32 has, %0, 0;\n"
-        "vote.sync.ballot.b32 %0, has, 0xffffffff;\n"
-        "@!has not.b32 %0, %0;\n"
-        "}"
-        : "=r"(lanes)
-        : "r"(digit), "r"(bit));
-    return lanes;
-}
-// The lanes of the warp that have the same digit, of those that have one.
+// The lanes of the warp that have the same digit, of those that have one. The mask of a bit is arithmetic: the compiler has few predicates.
 template <int WIDTH>
 __device__ __forceinline__ unsigned lanes_with(int digit, bool has) {
     unsigned equal = __ballot_sync(0xffffffff, has);
 #pragma unroll
-    for (int b = 0; b < WIDTH; ++b) equal &= lanes_with_bit(digit, 1u << b);
+    for (int b = 0; b < WIDTH; ++b) {
+        int mask = digit << (31 - b) >> 31;  // all bits are bit b
+        equal &= ~(__ballot_sync(0xffffffff, mask != 0) ^ mask);
+    }
     return equal;
 }
 

@@ -21,7 +21,7 @@ EXPECT = (
     {"variant": "modulus", "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
     {"variant": ("naive", "improved"), "case": "small", "options": {"hashing": "lookup"}, "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0"},
-    {"variant": ("deterministic", "atomic"), "case": ("small", "large_wide"), "dtype": ("float32", "bfloat16"), "mode": "backward",
+    {"variant": ("deterministic", "atomic"), "case": ("small", "large", "large_wide"), "dtype": ("float32", "bfloat16"), "mode": "backward",
      "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {

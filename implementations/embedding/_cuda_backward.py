@@ -1,28 +1,39 @@
 """embedding's backward modes in CUDA C++ (cuda_backward.cu).
 
-deterministic   sorts the look-ups by table row, and sums in one order whatever ran first: count, place for each digit, sum, finish.
+deterministic   sorts the look-ups by table row, and sums in one order whatever ran first: sort, sum, finish. SORT=radix sorts in several
+                launches: count, and place for each digit.
 atomic          atomic additions of what a block has of each row: two launches, three with tables of 16 bits.
 
-Nothing is kept of the forward call: ids are hashed again. The tunables are PART, the look-ups that a block counts and places; CHUNK,
-those that a block sums; AHEAD, the rows of dy that a thread asks for at once; and num_warps of a block that sums.
+Nothing is kept of the forward call: ids are hashed again. The tunables are SORT; CLUSTER, the blocks that sort a feature, and SORTERS, the
+threads of each; PART, the look-ups that a block of SORT=radix counts and places; CHUNK, those that a block sums; AHEAD, the rows of dy that
+a thread asks for at once; num_warps of a block that sums; OVERLAP, whether sum and finish are made ready before the launch before them
+ends; and PREFETCH, whether the next AHEAD rows of dy are on their way to the L2 cache meanwhile.
 """
 
 from math import gcd
 from pathlib import Path
 
 from fusebench.launchers import Program
-from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of
+from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large
 from implementations._shared.gpu import multiprocessors
 
 FILE = Path(__file__).with_name("cuda_backward.cu")
+SORTS = ("cluster", "radix")
+CLUSTERS = (1, 2, 4, 8)
+SORTERS = (256, 512, 1024)
 PARTS = (1024, 2048, 4096, 8192, 16384, 32768)
 CHUNKS = (128, 256, 512, 1024, 2048)
 AHEAD = (2, 4, 8)
+SWITCH = (0, 1)
 RUN = 32  # look-ups that a group of lanes sums, where there are enough
 LARGEST_DIGIT = 10  # bits
 THREADS = 256  # of a block of count, place, clear and narrow; at most of one that sums
 BLOCKS = 8  # of a multiprocessor in clear and narrow
 CLEARING = 2  # blocks of a multiprocessor that write zeros beside count and place
+SHARE = 512  # look-ups that a block of a cluster has at least, for which another block's barriers are worth it
+# where clusters leave multiprocessors idle, the look-ups of a block that take as long as three launches for all of them, 30 µs each
+LARGEST_SHARE = 32768
+ZEROS = 8192  # bytes of shared memory from which the copy engine clears
 
 
 def skip(case, device):
@@ -53,16 +64,49 @@ def config(case, variant, device):
     group = lanes(case)[1]
     chunk = largest([n for n in CHUNKS if n * group <= RUN * THREADS])
     num_warps = max(2, min(4, chunk * group // RUN // 32))
-    return {"PART": largest(PARTS), "CHUNK": chunk, "num_warps": num_warps, "AHEAD": AHEAD[-1]}
+    cluster = next((n for n in reversed(CLUSTERS) if n * SHARE <= M), CLUSTERS[0])
+    busy = F * cluster >= multiprocessors(device) or M // cluster <= LARGEST_SHARE
+    clustered = device.capability >= (9, 0) and busy
+    return {
+        "SORT": SORTS[0] if clustered else SORTS[1],
+        "CLUSTER": cluster,
+        "SORTERS": 512 if M // cluster > SHARE * 4 else 256,
+        "PART": largest(PARTS),
+        "CHUNK": chunk,
+        "num_warps": num_warps,
+        "AHEAD": _ahead(F * pieces(case, chunk), 32 * num_warps, device),
+        "OVERLAP": 1,
+        "PREFETCH": 0,
+    }
 
 
-def fits(variant, config):
+def _ahead(tiles, threads, device):
+    """The most rows of dy at once; fewer where only the threads of fewer registers have room for all tiles (`sum`)."""
+    room = {ahead: (768 if ahead > 4 else 1024) // threads * multiprocessors(device) for ahead in AHEAD}
+    return 4 if room[AHEAD[-1]] < tiles <= room[4] else AHEAD[-1]
+
+
+def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
-    if variant != "atomic" and (reason := not_one_of("PART", config["PART"], PARTS)):
+    if variant != "atomic" and (reason := _sort_fits(case, device, config)):
         return reason
     if reason := not_one_of("CHUNK", config["CHUNK"], CHUNKS) or not_one_of("AHEAD", config["AHEAD"], AHEAD):
         return reason
     return not_one_of("num_warps", config["num_warps"], [w for w in (2, 4, 8) if 32 * w <= config["CHUNK"]])
+
+
+def _sort_fits(case, device, config):
+    if config["SORT"] == "cluster" and device.capability < (9, 0):
+        return "SORT=cluster needs compute capability 9.0"
+    return (
+        not_one_of("SORT", config["SORT"], SORTS)
+        or not_one_of("CLUSTER", config["CLUSTER"], CLUSTERS)
+        or not_one_of("SORTERS", config["SORTERS"], SORTERS)
+        or not_one_of("PART", config["PART"], PARTS)
+        or not_one_of("OVERLAP", config["OVERLAP"], SWITCH)
+        or not_one_of("PREFETCH", config["PREFETCH"], SWITCH)
+        or (too_large(sorter_bytes(case, config), device) if config["SORT"] == "cluster" else None)
+    )
 
 
 def pieces(case, size):
@@ -77,13 +121,19 @@ def digits(case):
     return passes, max(THREADS.bit_length() - 1, -(-bits // passes))
 
 
+def sorter_bytes(case, config):
+    """Shared memory of a block of SORT=cluster (Sorter): zeros, counts of each warp and of the block, and sums of the warps."""
+    warps, bins = config["SORTERS"] // 32, 1 << digits(case)[1]
+    return ZEROS + 4 * (warps * bins + bins + warps)
+
+
 def hashing(case):
     """The variant of mode=forward that hashes as the case says."""
     return "modulus" if case.options["hashing"] == "modulus" else "improved"
 
 
 def launches(case, variant, device, config):
-    """Those of the variant in their order; `place` as often as a row has digits."""
+    """Those of the variant in their order."""
     F, improved = case.sizes["F"], hashing(case) == "improved"
     T, dtype, threads = TYPES[case.dtype], case.dtype, 32 * config["num_warps"]
     width, group = lanes(case)
@@ -96,17 +146,34 @@ def launches(case, variant, device, config):
         add = Launch(program, tiles, threads, dtypes=("int64", "int64", "int32", "int32", dtype, "float32"))
         narrow = Launch(instance(FILE, "narrow", T), blocks, THREADS, dtypes=("float32", dtype))
         return (clear, add) if dtype == "float32" else (clear, add, narrow)
-    passes, bits = digits(case)
-    sorters = F * pieces(case, config["PART"]) + CLEARING * multiprocessors(device)
-    program = instance(FILE, "count", F, improved, bits, config["PART"])
-    count = Launch(program, sorters, THREADS, dtypes=("int64", "int64", "int32", "int32", "int64", "int32", dtype))
-    program = instance(FILE, "place", F, bits, config["PART"])
-    place = Launch(program, sorters, THREADS, dtypes=("int64", "int64", "int32", "int64", dtype))
+    bits = digits(case)[1]
     shape = T, width, group, F, bits, threads, config["CHUNK"]
     dtypes = "int64", "int64", "int64", dtype, "float32", "float32", dtype
-    add = Launch(instance(FILE, "sum", *shape, config["AHEAD"]), tiles, threads, dtypes=dtypes)
+    ready = config["OVERLAP"] == 1
+    program = instance(FILE, "sum", *shape, config["AHEAD"], config["PREFETCH"] == 1)
+    add = Launch(program, tiles, threads, dtypes=dtypes, overlaps=ready)
     dtypes = "int64", "int64", "int64", "float32", "float32", dtype
-    return count, *[place] * passes, add, Launch(instance(FILE, "finish", *shape), tiles + 1, threads, dtypes=dtypes)
+    finish = Launch(instance(FILE, "finish", *shape), tiles + 1, threads, dtypes=dtypes, overlaps=ready)
+    return *_sorting(case, device, config), add, finish
+
+
+def _sorting(case, device, config):
+    """Those that sort; `place` as often as a row has digits."""
+    F, improved = case.sizes["F"], hashing(case) == "improved"
+    passes, bits = digits(case)
+    inputs = "int64", "int64", "int32", "int32"
+    if config["SORT"] == "cluster":
+        cluster, threads = config["CLUSTER"], config["SORTERS"]
+        blocks = max(F * cluster, multiprocessors(device) // cluster * cluster)  # all write zeros
+        program = instance(FILE, "sort", F, improved, bits, cluster, threads)
+        dtypes = *inputs, "int64", "int64", case.dtype
+        return (Launch(program, blocks, threads, sorter_bytes(case, config), dtypes=dtypes),)
+    blocks = F * pieces(case, config["PART"]) + CLEARING * multiprocessors(device)
+    program = instance(FILE, "count", F, improved, bits, config["PART"])
+    count = Launch(program, blocks, THREADS, dtypes=(*inputs, "int64", "int32", case.dtype))
+    program = instance(FILE, "place", F, bits, config["PART"])
+    place = Launch(program, blocks, THREADS, dtypes=("int64", "int64", "int32", "int64", case.dtype))
+    return count, *[place] * passes
 
 
 def gradient(case, variant, device, config):
@@ -118,23 +185,45 @@ def gradient(case, variant, device, config):
 def _deterministic(case, config, bound):
     import torch
 
-    count, *places, add, finish = bound
+    *sorting, add, finish = bound
     M, F, D = case.size("M", "F", "D")
-    passes, bits = digits(case)
-    counted, tiles = passes * F * pieces(case, config["PART"]) << bits, F * pieces(case, config["CHUNK"])
+    tiles = F * pieces(case, config["CHUNK"])
+    sort = (_sort_by_cluster if config["SORT"] == "cluster" else _sort_by_digits)(case, config, sorting)
 
     def call(ids, offsets, keys, positions, tables, dy):
         a, b = (torch.empty(F * M, dtype=torch.int64, device=dy.device) for _ in range(2))
-        counts = torch.empty(counted, dtype=torch.int32, device=dy.device)
         heads, tails = (torch.empty((tiles, D), dtype=torch.float32, device=dy.device) for _ in range(2))
         dtables = torch.empty_like(tables)
+        sort(ids, offsets, keys, positions, a, b, dtables)
+        add(a, b, offsets, dy, heads, tails, dtables, M, D)
+        finish(a, b, offsets, heads, tails, dtables, M, D)
+        return dtables
+
+    return call
+
+
+def _sort_by_cluster(case, config, bound):
+    """A function that sorts the items into a or b, and clears dtables."""
+    (sort,) = bound
+    M = case.sizes["M"]
+    return lambda *arrays: sort(*arrays, M, arrays[-1].nbytes)
+
+
+def _sort_by_digits(case, config, bound):
+    """The same in several launches."""
+    import torch
+
+    count, *places = bound
+    M, F = case.size("M", "F")
+    passes, bits = digits(case)
+    counted = passes * F * pieces(case, config["PART"]) << bits
+
+    def call(ids, offsets, keys, positions, a, b, dtables):
+        counts = torch.empty(counted, dtype=torch.int32, device=ids.device)
         words = dtables.nbytes // 2
         count(ids, offsets, keys, positions, a, counts, dtables, M, passes, words)
         for n, place in enumerate(places):
             place(*((b, a) if n % 2 else (a, b)), counts, offsets, dtables, M, n, passes, words)
-        add(a, b, offsets, dy, heads, tails, dtables, M, D)
-        finish(a, b, offsets, heads, tails, dtables, M, D)
-        return dtables
 
     return call
 

@@ -21,14 +21,21 @@ EXPECT = (
     {"variant": "modulus", "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
     {"variant": ("naive", "improved"), "case": "small", "options": {"hashing": "lookup"}, "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0"},
-    {"variant": ("deterministic", "atomic"), "case": ("small", "large_wide"), "dtype": ("float32", "bfloat16"), "mode": "backward",
+    {"variant": ("deterministic", "atomic"), "case": ("small", "large", "large_wide"), "dtype": ("float32", "bfloat16"), "mode": "backward",
      "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
     ("modulus", "improved"): {"LOOKUPS": (8, 16, 32, 64, 128), "num_warps": (2, 4, 8)},
     "naive": {"SAMPLES": (4, 8, 16), "num_warps": (4, 8, 16)},
     ("deterministic", "atomic"): {"CHUNK": (128, 256, 512, 1024, 2048), "num_warps": (2, 4, 8), "AHEAD": (2, 4, 8)},
-    "deterministic": {"PART": (1024, 2048, 4096, 8192, 16384, 32768)},
+    "deterministic": {
+        "SORT": ("cluster", "radix"),
+        "CLUSTER": (1, 2, 4, 8),
+        "SORTERS": (256, 512, 1024),
+        "OVERLAP": (0, 1),
+        "PREFETCH": (0, 1),
+        "PART": (1024, 2048, 4096, 8192, 16384, 32768),
+    },
 }
 
 FILE = Path(__file__).with_suffix(".cu")
@@ -55,7 +62,7 @@ def config(case, variant, device):
 
 
 def fits(case, variant, device, config):
-    return backward.fits(variant, config) if variant in BACKWARD else lookup.fits(variant, config)
+    return backward.fits(case, variant, device, config) if variant in BACKWARD else lookup.fits(variant, config)
 
 
 def launches(case, variant, device, config):

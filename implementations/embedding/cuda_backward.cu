@@ -3,36 +3,31 @@
 //
 // deterministic sorts the look-ups of each feature by table row, stably, and then reads dy once, in that order:
 //
+//   sort     does it in one launch with a cluster of blocks a feature (_cluster_sort.cuh). Elsewhere it is these two:
 //   count    hashes the ids to items, row << 32 | sample, and counts the lowest digit of the rows.
 //   place    moves items to their places by one digit, the lowest first (radix sort). A feature of few rows needs fewer digits.
 //   sum      adds up the segments (equal rows) of a tile of the sorted items and writes their rows.
 //   finish   adds up segments of several tiles, and the row of ids out of range.
 //
-// Most rows are never looked up: blocks of their own in count and place write zeros to all of dtables, while the others wait for memory.
+// Most rows are never looked up: zeros are written to all of dtables during the sort, by the copy engine in sort, and in count and place by
+// blocks of their own, while the others wait for memory.
 //
 // atomic sorts a tile of samples within a block and adds the sums of its segments to float32 sums, which `clear` has zeroed; `narrow`
 // makes 16 bits of them.
 //
 // Ids are skewed: few rows have most look-ups. So a tile is summed by runs of one length, whoever's rows they are (_segments.cuh).
+#include "_items.cuh"
 #include "_segments.cuh"
-
-typedef unsigned long long Item;
+#if __CUDA_ARCH__ >= 900
+#include "_cluster_sort.cuh"
+#endif
 
 constexpr int SORTERS = 256;  // threads of a block of count and place
 constexpr int REQUESTS = 4;   // that each makes before it uses the first
 
-__device__ __forceinline__ int row_of(Item item) { return static_cast<int>(item >> 32); }
 template <int WIDTH>
 __device__ __forceinline__ int digit_of(Item item, int pass) {
     return row_of(item) >> pass * WIDTH & ((1 << WIDTH) - 1);
-}
-
-// The row of an id in the table of its feature, V_f if it is out of range.
-template <bool IMPROVED>
-__device__ __forceinline__ Index hash(Index id, Index begin, Index size, const int* keys, const int* positions) {
-    if (!valid(id)) return size;
-    if constexpr (IMPROVED) return improved_row(id, begin, begin + size, keys, positions) - begin;
-    else return modulus_row(id, begin, begin + size) - begin;
 }
 
 // Zeros to one of `shares` parts of `count` 16-bit words, by the blocks from number `begin` on.
@@ -114,16 +109,7 @@ __global__ void __launch_bounds__(SORTERS)
         }
 #pragma unroll
     for (int k = 0; k < OWN; ++k) sum += total[k];
-    unsigned scanned = sum;
-#pragma unroll
-    for (int step = 1; step < 32; step *= 2) {
-        unsigned other = __shfl_up_sync(0xffffffff, scanned, step);
-        if (lane >= step) scanned += other;
-    }
-    if (lane == 31) totals[warp] = scanned;
-    __syncthreads();
-    unsigned smaller = scanned - sum;
-    for (int w = 0; w < warp; ++w) smaller += totals[w];
+    unsigned smaller = sum_before<WARPS>(sum, totals);
 #pragma unroll
     for (int k = 0; k < OWN; ++k) {
         unsigned next = smaller + earlier[k];
@@ -146,30 +132,19 @@ __global__ void __launch_bounds__(SORTERS)
         for (int r = 0; r < REQUESTS; ++r) {
             bool has = first + 32 * r < end;
             int digit = digit_of<WIDTH>(item[r], pass);
-            unsigned equal = __ballot_sync(0xffffffff, has);  // lanes of the same digit
-#pragma unroll
-            for (int b = 0; b < WIDTH; ++b) {
-                bool bit = digit >> b & 1;
-                unsigned those = __ballot_sync(0xffffffff, bit);
-                equal &= bit ? those : ~those;
-            }
-            int rank = __popc(equal & ((1u << lane) - 1));
-            unsigned at = places[warp][digit] + rank;
-            __syncwarp();
-            if (has && rank == 0) places[warp][digit] += __popc(equal);
-            __syncwarp();
+            unsigned at = take_place(places[warp], digit, lanes_with<WIDTH>(digit, has));
             if (has) to[at] = item[r];
             if (has && counting) atomicAdd(counts + (F * parts + at / PART) * BINS + digit_of<WIDTH>(item[r], pass + 1), 1);
         }
     }
 }
 
-// A feature's items when all their digits are sorted: odd passes write `b`, even ones `a`.
-template <int WIDTH>
-__device__ __forceinline__ const Item* sorted_items(const Item* a, const Item* b, int size, Index begin) {
-    int passes = 1;
-    while (passes * WIDTH < 31 && size >> passes * WIDTH) ++passes;
-    return (passes % 2 ? b : a) + begin;
+// The launch before has ended. This one was made ready before (OVERLAP), but none of its blocks began: nothing says launch_dependents, because
+// blocks that wait would hold registers and shared memory of those that work.
+__device__ __forceinline__ void wait_for_end_of_previous_launch() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 // The keys in ascending order, by all threads of the block (bitonic sort).
@@ -190,10 +165,11 @@ __device__ __forceinline__ void sort_keys(Key* keys) {
 // ---- sums -------------------------------------------------------------------------------------------------------------
 
 // heads and tails (F, tiles, D). Segments of ids out of range have no last look-up.
-template <typename T, int W, int LANES, int F, int WIDTH, int THREADS, int CHUNK, int AHEAD>
+template <typename T, int W, int LANES, int F, int WIDTH, int THREADS, int CHUNK, int AHEAD, bool PREFETCH>
 __global__ void __launch_bounds__(THREADS, (AHEAD > 4 ? 768 : 1024) / THREADS)
     sum(const Item* __restrict__ a, const Item* __restrict__ b, const Index* __restrict__ offsets, const T* __restrict__ dy,
         float* __restrict__ heads, float* __restrict__ tails, T* __restrict__ dtables, Index M, Index D) {
+    wait_for_end_of_previous_launch();
     __shared__ Tile<W, LANES, THREADS, CHUNK> tile;
     int feature = blockIdx.x % F, number = blockIdx.x / F, tiles = gridDim.x / F;
     Index begin = offsets[feature], first = static_cast<Index>(number) * CHUNK;
@@ -211,7 +187,7 @@ __global__ void __launch_bounds__(THREADS, (AHEAD > 4 ? 768 : 1024) / THREADS)
     bool continued = number > 0 && row_of(items[-1]) == row_of(items[0]);
     int width = static_cast<int>(D);
     __syncthreads();
-    sum_segments<AHEAD>(
+    sum_segments<AHEAD, PREFETCH>(
         tile, count, continued, dy, width,
         [&](int row, const float (&sum)[W], int d) { store_piece(dtables + static_cast<Index>(row) * width + d, sum); },
         [&](bool head, const float (&sum)[W], int d) { store_piece((head ? heads : tails) + d, sum); });
@@ -223,8 +199,9 @@ __device__ __forceinline__ int following(const Item* items, int tile, int tiles,
     int found = 0;
 #pragma unroll 1
     for (int n = tile + 1; n < tiles; n += THREADS) {
-        const Item* first = items + static_cast<Index>(n + threadIdx.x) * CHUNK;
-        found += __syncthreads_count(n + threadIdx.x < tiles && row_of(first[0]) == row && row_of(first[-1]) == row);
+        const Item* first = items + static_cast<Index>(min(n + static_cast<int>(threadIdx.x), tiles - 1)) * CHUNK;
+        int here = row_of(first[0]), before = row_of(first[-1]);  // both on their way at once
+        found += __syncthreads_count(n + threadIdx.x < tiles && here == row && before == row);
     }
     return found;
 }
@@ -234,8 +211,10 @@ template <typename T, int W, int LANES, int F, int WIDTH, int THREADS, int CHUNK
 __global__ void __launch_bounds__(THREADS, 1)
     finish(const Item* __restrict__ a, const Item* __restrict__ b, const Index* __restrict__ offsets, const float* __restrict__ heads,
            const float* __restrict__ tails, T* __restrict__ dtables, Index M, Index D) {
+    wait_for_end_of_previous_launch();
     constexpr int GROUPS = THREADS / LANES;
     __shared__ float parts[W][THREADS];
+    __shared__ bool ends_out_of_range[F];  // whether a feature has such ids; all features' loads are on their way at once
     bool invalid = blockIdx.x == gridDim.x - 1;
     int group = threadIdx.x / LANES, lane = threadIdx.x % LANES, tiles = (gridDim.x - 1) / F, own = blockIdx.x / F;
     int feature = invalid ? 0 : blockIdx.x % F, features = invalid ? F : feature + 1;
@@ -244,20 +223,27 @@ __global__ void __launch_bounds__(THREADS, 1)
         int size = static_cast<int>(offsets[feature + 1] - offsets[feature]);
         const Item* items = sorted_items<WIDTH>(a, b, size, feature * M);
         if (end >= M) return;
-        int row = row_of(items[end]);
-        if (row == size || row_of(items[end - 1]) != row || (own > 0 && row_of(items[end - CHUNK - 1]) == row)) return;
+        int row = row_of(items[end]), last = row_of(items[end - 1]), before = own > 0 ? row_of(items[end - CHUNK - 1]) : -1;
+        if (row == size || last != row || before == row) return;
         to = offsets[feature] + row;
+    } else {
+        for (int f = threadIdx.x; f < F; f += THREADS) {
+            int size = static_cast<int>(offsets[f + 1] - offsets[f]);
+            ends_out_of_range[f] = row_of(sorted_items<WIDTH>(a, b, size, f * M)[M - 1]) == size;
+        }
+        __syncthreads();
     }
     for (int d = lane * W; d - lane * W < D; d += LANES * W) {
         float sum[W] = {};
         for (int f = feature; f < features; ++f) {
             int size = static_cast<int>(offsets[f + 1] - offsets[f]);
+            if (invalid && !ends_out_of_range[f]) continue;
             const Item* items = sorted_items<WIDTH>(a, b, size, f * M);
             int row = invalid ? size : static_cast<int>(to - offsets[f]);
-            if (invalid && row_of(items[M - 1]) != row) continue;
             int count = following<CHUNK, THREADS>(items, invalid ? 0 : own, tiles, row);
             Index tile = static_cast<Index>(f) * tiles + (invalid ? tiles - 1 - count : own);
             float part[W] = {};
+#pragma unroll 4
             for (int n = 1 + group; n <= count && d < D; n += GROUPS) add_piece(part, load_piece<W>(heads + (tile + n) * D + d));
             __syncthreads();
 #pragma unroll
@@ -330,7 +316,7 @@ __global__ void __launch_bounds__(THREADS)
         tile.look_ups[i] = i < count ? (sample * F + feature) * 2 + last : NO_LOOK_UP;
     }
     __syncthreads();
-    sum_segments<AHEAD>(
+    sum_segments<AHEAD, false>(
         tile, count, false, dy, static_cast<int>(D),
         [&](int row, const float (&sum)[W], int d) { add_atomically(sums + (row < size ? begin + row : offsets[F]) * D + d, sum); },
         [](bool, const float (&)[W], int) {});

@@ -14,6 +14,8 @@ WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": "two_accumulators", "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": "two_accumulators", "case": "token", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=16"},
     {"variant": "two_accumulators", "case": "large", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0,STG.128>=4"},
     {"variant": "two_accumulators", "case": "batch", "precision": "tf32", "arch": "sm_90a",
@@ -24,8 +26,8 @@ EXPECT = (
 )  # fmt: skip
 TUNABLES = {
     ("two_accumulators", "two_launches"): {
-        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
-        "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
+        "KERNEL": ("tensor", "few_rows", "warpgroup", "split", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128, 256),
+        "num_stages": (1, 2, 3, 4, 5, 6), "CLUSTER": (1, 2, 4, 8),
     },
     "two_accumulators": {"SCHEDULE": ("tiles", "strips")}, "two_launches": {"SCHEDULE": ("tiles", "strips", "stream_k")},
 }  # fmt: skip

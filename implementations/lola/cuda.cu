@@ -3,6 +3,7 @@
 //   row_kn, row_ring, row_nk             one row (M = 1): _row.cuh.
 //   tile_simt        a tile of y per block on the float32 units (precision "ieee").
 //   tile_tensor      a tile of y per block on the tensor cores: float16, bfloat16, and float32 as tf32.
+//   tile_few_rows    the same of few rows: the warps of a block share K.
 //   tile_warpgroup, counted_warpgroup    the same on Hopper's warpgroup products: float16 and bfloat16; float32 as tf32 where W is (N, K).
 //   row_statistics, normed_warpgroup     two launches: the statistics of rows, and a product that is given them (_sums.cuh).
 //
@@ -27,6 +28,7 @@
 // that K and N are multiples of a 16-byte vector; without it, elements are loaded one by one.
 #include "_row.cuh"
 #include "_sums.cuh"
+#include "_shared/cuda/matmul_few_rows.cuh"
 #include "_shared/cuda/matmul_simt.cuh"
 
 // ---- a tile of rows -----------------------------------------------------------------------------------------------------
@@ -124,17 +126,17 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 // ---- tensor cores -------------------------------------------------------------------------------------------------------
 
 // Sums x and W up as their fragments are read: of x each of the WN warps that read the same rows every WN-th step, of W each
-// of WM. Floats are multiplied as x - s.
-template <typename T, bool NK, bool PREPARED, int BM, int BN, int WM, int WN>
+// of WM. Floats are multiplied as x - s. SHARES such groups of warps share K.
+template <typename T, bool NK, bool PREPARED, int BM, int BN, int WM, int WN, int SHARES = 1>
 struct CountingTile : TensorTile<T, NK, BM, BN, WM, WN> {
     using Base = TensorTile<T, NK, BM, BN, WM, WN>;
-    using Base::FM, Base::FN, Base::SIZE, Base::THREADS, Base::row0, Base::column0, Base::g, Base::t;
+    using Base::FM, Base::FN, Base::SIZE, Base::row0, Base::column0, Base::g, Base::t;
     static constexpr bool SHIFTED = sizeof(T) == 4;
-    static constexpr int STEP = 2 * SIZE, FLOATS = 3 * BM + BN + WN * 2 * BM + WM * BN;  // of shared memory
+    static constexpr int THREADS = SHARES * Base::THREADS, STEP = 2 * SIZE, ROW_PARTS = SHARES * WN, COLUMN_PARTS = SHARES * WM;
 
-    float *shift, *row_mean, *row_rstd, *column_sum, *row_parts, *column_parts;  // …, (WN, 2, BM), (WM, BN)
+    float *shift, *row_mean, *row_rstd, *column_sum, *row_parts, *column_parts;  // …, (ROW_PARTS, 2, BM), (COLUMN_PARTS, BN)
     long long K;
-    int left, warp_m = threadIdx.x / 32 / WN, warp_n = threadIdx.x / 32 % WN;
+    int left, share = SHARES > 1 ? threadIdx.x / Base::THREADS : 0, warp_m = threadIdx.x / 32 / WN - share * WM, warp_n = threadIdx.x / 32 % WN;
     float s[FM][2], sum[FM][2] = {}, sum2[FM][2] = {}, colsum[FN] = {};
 
     __device__ __forceinline__ CountingTile(float* memory, long long K) : K(K), left(static_cast<int>(K)) {
@@ -143,7 +145,7 @@ struct CountingTile : TensorTile<T, NK, BM, BN, WM, WN> {
         row_rstd = row_mean + BM;
         column_sum = row_rstd + BM;
         row_parts = column_sum + BN;
-        column_parts = row_parts + WN * 2 * BM;
+        column_parts = row_parts + ROW_PARTS * 2 * BM;
     }
 
     __device__ __forceinline__ void add(const unsigned char* x, const unsigned char* w) {
@@ -230,19 +232,19 @@ struct CountingTile : TensorTile<T, NK, BM, BN, WM, WN> {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 float total = lane_sum<4>(sum[f][h]), total2 = lane_sum<4>(sum2[f][h]);
-                int row = row0 + f * 16 + h * 8 + g;
-                if (t == 0) row_parts[warp_n * 2 * BM + row] = total, row_parts[(warp_n * 2 + 1) * BM + row] = total2;
+                int row = row0 + f * 16 + h * 8 + g, part = share * WN + warp_n;
+                if (t == 0) row_parts[part * 2 * BM + row] = total, row_parts[(part * 2 + 1) * BM + row] = total2;
             }
 #pragma unroll
         for (int f = 0; f < FN && !PREPARED; ++f) {
             float total = lane_sum<4>(colsum[f]);
-            if (t == 0) column_parts[warp_m * BN + column0 + f * 8 + g] = total;
+            if (t == 0) column_parts[(share * WM + warp_m) * BN + column0 + f * 8 + g] = total;
         }
         __syncthreads();
         for (int row = threadIdx.x; row < BM; row += THREADS) {
             float total = 0.0f, total2 = 0.0f;
 #pragma unroll
-            for (int i = 0; i < WN; ++i)
+            for (int i = 0; i < ROW_PARTS; ++i)
                 total += row_parts[i * 2 * BM + row], total2 += row_parts[(i * 2 + 1) * BM + row];
             float mean = total / K;
             row_rstd[row] = inverse_deviation(mean, total2 / K);
@@ -251,7 +253,7 @@ struct CountingTile : TensorTile<T, NK, BM, BN, WM, WN> {
         for (int column = threadIdx.x; column < BN && !PREPARED; column += THREADS) {
             float total = 0.0f;
 #pragma unroll
-            for (int i = 0; i < WM; ++i) total += column_parts[i * BN + column];
+            for (int i = 0; i < COLUMN_PARTS; ++i) total += column_parts[i * BN + column];
             column_sum[column] = total;
         }
         __syncthreads();
@@ -276,6 +278,65 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     const float* column_sum = PREPARED ? prepared : tile.column_sum - n0;
     tile.template epilogue<ALIGNED>(memory, y, M, N, m0, n0,
                                     Normed<T, ACT>(b, tile.row_mean - m0, tile.row_rstd - m0, column_sum));
+}
+
+// ---- few rows: matmul_few_rows.cuh --------------------------------------------------------------------------------------
+
+// One of WARPS warps that share K. Each reads the first elements of the rows for itself, whose mean is the shift.
+template <typename T, bool NK, bool PREPARED, int BM, int BN, int WARPS>
+struct CountingWarp : few_rows::OfWarp<CountingTile<T, NK, PREPARED, BM, BN, 1, 1, WARPS>> {
+    using Base = few_rows::OfWarp<CountingTile<T, NK, PREPARED, BM, BN, 1, 1, WARPS>>;
+    using Base::FM, Base::SIZE, Base::g, Base::t, Base::s, Base::K, Base::left, Base::share;
+
+    __device__ __forceinline__ CountingWarp(float* memory, long long K) : Base(memory, K) { left -= share * SLAB<T>; }
+    __device__ __forceinline__ void begin(const T* x, long long m0, long long M) {
+        Vector<T> first[FM][2];
+#pragma unroll
+        for (int i = 0; i < 2 * FM; ++i)
+            first[i / 2][i % 2] = load_part<true>(x + min(m0 + i * 8 + g, M - 1) * K + t * SIZE, static_cast<int>(K) - t * SIZE);
+#pragma unroll
+        for (int i = 0; i < 2 * FM; ++i) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int j = 0; j < SIZE; ++j) sum += element(first[i / 2][i % 2], j);
+            s[i / 2][i % 2] = lane_sum<4>(sum) / static_cast<float>(min(K, 4LL * SIZE));
+            if (share == 0 && t == 0) this->shift[i * 8 + g] = s[i / 2][i % 2];
+        }
+    }
+    __device__ __forceinline__ void add(const unsigned char* x, const unsigned char* w) {
+        Base::add(x, w);
+        left -= (WARPS - 1) * SLAB<T>;
+    }
+};
+
+// Normed for column() before the product, unless PREPARED with sums of columns that are in shared memory only behind it.
+template <typename T, Activation ACT, bool PREPARED>
+struct EarlyNormed : Normed<T, ACT> {
+    using Normed<T, ACT>::Normed;
+};
+template <typename T, Activation ACT>
+struct EarlyNormed<T, ACT, false> : Normed<T, ACT> {
+    struct Column {
+        const float* sum;
+        float bias;
+    };
+    using Normed<T, ACT>::Normed;
+    __device__ __forceinline__ Column column(long long n) const { return {this->column_sum + n, to_float(this->b[n])}; }
+    __device__ __forceinline__ float operator()(float2 row, Column column, const float (&v)[1]) const {
+        return Normed<T, ACT>::operator()(row, {*column.sum, column.bias}, v);
+    }
+};
+
+template <typename T, Activation ACT, bool PREPARED, bool NK, int BM, int BN, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32, 1)
+    tile_few_rows(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, const float* __restrict__ prepared,
+                  T* __restrict__ y, long long M, long long K, long long N) {
+    extern __shared__ __align__(128) unsigned char memory[];  // slabs and sums of the warps, and the statistics behind them
+    long long m0, n0;
+    block_origin(M, N, BM, BN, m0, n0);
+    CountingWarp<T, NK, PREPARED, BM, BN, WARPS> tile(reinterpret_cast<float*>(memory + WARPS * few_rows::WARP_BYTES<BM, BN, STAGES>), K);
+    EarlyNormed<T, ACT, PREPARED> f(b, tile.row_mean - m0, tile.row_rstd - m0, PREPARED ? prepared : tile.column_sum - n0);
+    matmul_few_rows<WARPS, STAGES, NK, BM, BN, 1>(tile, x, W, y, M, K, N, f, [&] { tile.begin(x, m0, M); }, [&] { tile.finish(); });
 }
 
 // ---- warpgroup products: _sums.cuh -------------------------------------------------------------------------------------

@@ -25,6 +25,9 @@ WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": ("multirow", "multirow_ws"), "case": "batch", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": ("multirow", "multirow_ws"), "case": "token", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=16"},
+    {"variant": ("multirow", "multirow_ws"), "case": "token", "precision": "tf32", "arch": ("sm_80", "sm_90a"), "expect": "spills=0,tensor_core>=16"},
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,tensor_core>=1"},
     # two batches of W a thread, asked for before the loop and in it, none through the stack; of a large W a ring of them, and one copy of
     # each in the loop
@@ -56,8 +59,8 @@ TUNABLES = {
         ),
     },
     ("multirow", "multirow_ws"): {
-        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
-        "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
+        "KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128, 256),
+        "num_stages": (1, 2, 3, 4), "CLUSTER": (1, 2, 4),
     },
     "multirow_ws": {"SUMS": ("producer", "consumer")},  # who adds up rows of 16 bits beside the products of warpgroups
     "multirow": {  # those of the launches of mode=backward
@@ -79,6 +82,7 @@ STATIC_BYTES = 48 << 10  # of shared memory that a kernel may declare
 TILES = [t for t in matmul.WARPGROUP_TILES if t.cluster == 1] + [
     t for t in matmul.TENSOR_TILES if (t.rows, t.columns) in ((128, 256), (128, 128), (64, 64))
 ]
+TILES += matmul.FEW_ROWS_TILES
 ROWS_AT_ONCE = 8  # of a block of row_statistics
 
 
@@ -232,7 +236,7 @@ def fits(case, variant, device, config):
     if reason := not_one_of("SUMS", config.get("SUMS", "producer"), ("producer", "consumer")):
         return reason
     own = _product(case, variant)
-    tiles = matmul.products_tiles(own) if variant == "two_launches" else matmul.TILES
+    tiles = matmul.products_tiles(own) if variant == "two_launches" else matmul.TILES + matmul.FEW_ROWS_TILES
     return matmul.fits(own, device, config, beside=_statistics, tiles=tiles)
 
 
@@ -316,7 +320,11 @@ def _row_launch(case, config, arguments):
 def _statistics(tile):
     """Bytes of a block's statistics; for warpgroups of the rows of two tiles, since those of columns count with the tile."""
     m, n = tile.rows, tile.columns
-    return 2 * 8 * m if tile.kind == "warpgroup" else 4 * (3 * m + n + tile.warps_n * 2 * m + tile.warps_m * n)
+    return (
+        2 * 8 * m
+        if tile.kind == "warpgroup"
+        else 4 * (3 * m + n + tile.shares * (tile.warps_n * 2 * m + tile.warps_m * n))
+    )
 
 
 def build(case, variant, device, config):

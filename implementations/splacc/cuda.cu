@@ -3,12 +3,15 @@
 //   two_accumulators_tensor   a block multiplies a tile of A's rows by the same columns of both halves of B on the tensor
 //                             cores: float16, bfloat16, and float32 as tf32. The halves alternate every 8 columns in shared
 //                             memory, so a thread ends up with both sums of its elements and combines them in registers.
+//   two_accumulators_few_rows     the same of few rows: the warps of a block share K (matmul_few_rows.cuh)
 //   two_accumulators_warpgroup    the same on Hopper's warpgroup products (16 bits; tf32 where B is (2N, K), as prepared), the halves
 //                             one behind the other
+//   two_accumulators_split        the same where y has few tiles: the blocks of a cluster share K (hopper/matmul_split.cuh)
 //   two_accumulators_simt     the same on the float32 units (precision "ieee"): a thread has 8 × 4 of either half.
 //
 // A is read once for both halves, and C is never stored. _shared/cuda/matmul_mma.cuh says how a tile is multiplied.
-#include "_shared/cuda/hopper/matmul.cuh"
+#include "_shared/cuda/hopper/matmul_split.cuh"
+#include "_shared/cuda/matmul_few_rows.cuh"
 #include "_shared/cuda/matmul_simt.cuh"
 
 // sigmoid(v[0]) * tanh(v[1]) with one division for both: s / (1 + e) * (1 - t) / (1 + t), where e = exp(-|v[0]|) and
@@ -33,6 +36,14 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 2>(A, B, y, M, K, N, Gate<T>{});
 }
 
+template <typename T, bool NK, int BM, int BN, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32, 1)
+    two_accumulators_few_rows(const T* __restrict__ A, const T* __restrict__ B, T* __restrict__ y, long long M, long long K,
+                              long long N) {
+    few_rows::OfWarp<TensorTile<T, NK, BM, BN, 1, 1, 2>> tile;
+    matmul_few_rows<WARPS, STAGES, NK, BM, BN, 2>(tile, A, B, y, M, K, N, Gate<T>{}, [] {}, [] { __syncthreads(); });
+}
+
 template <bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     two_accumulators_simt(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ y, long long M,
@@ -41,6 +52,13 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 }
 
 #if __CUDA_ARCH__ >= 900
+template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    two_accumulators_split(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, T* __restrict__ y,
+                           long long M, long long K, long long N) {
+    matmul_split<T, NK, BM, BN, STAGES, SPLIT, 2>(A, B, y, M, K, N, Gate<T>{});
+}
+
 template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, typename Schedule = WholeTiles>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     two_accumulators_warpgroup(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, T* __restrict__ y,

@@ -1,15 +1,18 @@
 """The launches of two products side by side, whose sums a gate makes one of: splacc and geglu.
 
 two_accumulators   one launch
+                   KERNEL=split is hopper/matmul_split.cuh, whose CLUSTER blocks share the K of a tile
 two_launches       rows of x that are no whole vectors of 16 bytes, which products are slow to read, are copied into rows that are, and
                    `prepare` does the same with W; the last tiles may be shared (SCHEDULE=stream_k)
 """
 
-from implementations._shared.cuda import matmul
+import math
+
+from implementations._shared.cuda import matmul, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, unsupported
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
-TILES = matmul.TENSOR_TILES + matmul.WARPGROUP_TILES
+TILES = matmul.TENSOR_TILES + matmul.FEW_ROWS_TILES + matmul.WARPGROUP_TILES
 SCHEDULES = {"two_accumulators": ("tiles", "strips"), "two_launches": tuple(matmul.SCHEDULES)}
 COPIERS = 256  # threads of a block of whole_rows
 
@@ -33,22 +36,50 @@ def prepared(case, variant, W):
 
 
 def config(case, variant, device):
-    return matmul.config(product(case, variant), device, TILES, parts=2, schedules=SCHEDULES[variant])
+    """Blocks share K where that makes more of them busy at once."""
+    own = product(case, variant)
+    whole = matmul.config(own, device, TILES, parts=2, schedules=SCHEDULES[variant])
+    split = matmul_split.config(own, device, parts=2, kernel="split")
+    if split is None or _cycles(own, split, device) >= _cycles(own, whole | {"SPLIT": 1}, device):
+        return whole
+    cluster = {"CLUSTER": split.pop("SPLIT"), "SCHEDULE": "tiles"}
+    return split | cluster
 
 
 def fits(case, variant, device, config):
     if matmul.schedule_of(config) not in SCHEDULES[variant]:
         return f"{variant} has SCHEDULE={' and '.join(SCHEDULES[variant])}: nobody clears flags before it"
-    return matmul.fits(product(case, variant), device, config, parts=2)
+    own = product(case, variant)
+    if config["KERNEL"] != "split":
+        return matmul.fits(own, device, config, parts=2, tiles=TILES)
+    if matmul.schedule_of(config) != "tiles":
+        return f"SCHEDULE={config['SCHEDULE']} is for KERNEL=warpgroup"
+    return matmul_split.fits(own, device, _split(config), parts=2)
+
+
+def _split(config):
+    """A config with KERNEL=split as matmul_split.py has it."""
+    return config | {"SPLIT": config["CLUSTER"]}
+
+
+def _cycles(case, config, device):
+    """matmul_split.py's estimate, of one round of blocks; later ones would begin with nothing on its way."""
+    M, K, N = case.size("M", "K", "N")
+    sms, split = multiprocessors(device), config["SPLIT"]
+    if split > 1 and matmul_split.blocks(config, M, 2 * N) > sms:
+        return math.inf
+    return matmul_split.work(config, M, 2 * N, -(-K // (matmul.slab(case) * split)), sms)
 
 
 def launches(file, case, variant, device, config, arguments=(), dtypes=()):
     """`two_accumulators_<KERNEL>` of `file`, in two_launches behind whole_rows. `dtypes` are those of what follows x and W."""
     own, x = product(case, variant), (matmul.operand(case),) * 2
     shared = ("float32", "int32") if config["KERNEL"] == "warpgroup" else ()
-    kernel = matmul.launch(
-        file, "two_accumulators", own, device, config, arguments, parts=2, dtypes=(*x, *dtypes, *shared)
-    )
+    name, dtypes = "two_accumulators", (*x, *dtypes, *shared)
+    if config["KERNEL"] == "split":
+        kernel = matmul_split.launch(file, name, own, _split(config), dtypes, arguments, parts=2)
+    else:
+        kernel = matmul.launch(file, name, own, device, config, arguments, parts=2, dtypes=dtypes)
     if variant != "two_launches":
         return (kernel,)
     vectors = case.sizes["M"] * own.sizes["K"] * case.itemsize // 16 if copies_rows(case, variant) else 1
@@ -62,7 +93,7 @@ def call(case, variant, described, y):
     *first, last = described
     own, (sums, flags) = product(case, variant), last.exchange or (None, (0,))
     made = {y: case.size("M", "N")} | ({y + 1: sums} if sums else {})
-    absent = (y + 1, y + 2) if last.boxes and not sums else ()
+    absent = () if sums else tuple(range(y + 1, len(last.dtypes)))
     products, is_prepared = last.returning(made, own.size("M", "K", "N"), absent=absent), matmul.is_prepared(case, own)
     if not first:
         return (lambda x, W, *more: products(x, more[-1], *more[:-1])) if is_prepared else products

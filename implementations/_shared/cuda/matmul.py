@@ -1,6 +1,6 @@
-"""The tiles of kernels on matmul_mma.cuh, matmul_simt.cuh and hopper/matmul.cuh, and their launch.
+"""The tiles of kernels on matmul_mma.cuh, matmul_few_rows.cuh, matmul_simt.cuh and hopper/matmul.cuh, and their launch.
 
-The tunables are KERNEL (`tensor`, `simt` or `warpgroup`), BLOCK_M and BLOCK_N of a block's tile, num_stages and CLUSTER; an
+The tunables are KERNEL (`tensor`, `few_rows`, `simt` or `warpgroup`), BLOCK_M and BLOCK_N of a block's tile, num_stages and CLUSTER; an
 implementation that has but one kernel for a case leaves KERNEL and CLUSTER out. SCHEDULE is of warpgroups (hopper/schedule.cuh): `tiles`;
 `strips`, by which what a little more than whole tiles leaves is made in smaller ones; or `stream_k`, by which the last tiles are shared
 among all blocks, and whose flags a launch before it must clear.
@@ -15,8 +15,8 @@ from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_align
 
 @dataclass(frozen=True)
 class MatmulTile:
-    """A block's part of the product, the kind of kernel that multiplies it (`tensor`, `simt` or `warpgroup`), its arrangement of
-    warps, how many neighbours in M are a cluster, and what an element costs in it beside the largest tile of tensor cores."""
+    """A block's part of the product, the kind of kernel that multiplies it (a value of KERNEL), its arrangement of
+    warps (of few rows, warps_m and warps_n are 1 and `shares` warps share K), how many neighbours in M are a cluster, and what an element costs in it beside the largest tile of tensor cores."""
 
     kind: str
     rows: int
@@ -25,6 +25,7 @@ class MatmulTile:
     warps_m: int = 0
     warps_n: int = 0
     cluster: int = 1
+    shares: int = 1
 
     @property
     def threads(self):
@@ -32,7 +33,7 @@ class MatmulTile:
             return self.rows * 2 + 128  # a consumer warpgroup for every 64 rows, and one producer
         if self.kind == "simt":
             return self.rows * self.columns // (128 if self.columns >= 128 else 64)
-        return self.warps_m * self.warps_n * 32
+        return self.warps_m * self.warps_n * self.shares * 32
 
 
 # The larger a tile, the fewer bytes a product reads; the smaller, the more blocks there are for a small y. 16 rows are the
@@ -48,6 +49,8 @@ WARPGROUP_TILES = tuple(
     for columns, cost, cluster in ((256, 0.4, 2), (256, 0.405, 1), (256, 0.41, 4), (128, 0.52, 2), (128, 0.525, 1))
 )
 TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
+# Kernels name these, which have their own cost (`_few_rows_time`): all of a block's warps have the whole tile in registers
+FEW_ROWS_TILES = tuple(MatmulTile("few_rows", m, n, 1.0, 1, 1, shares=8) for m in (16, 32, 64) for n in (16, 32, 64))
 # For one product in 16 bits with nothing beside its sums: 132 multiprocessors make 1034×4096 of them at once
 SQUARE_TILE = MatmulTile("warpgroup", 192, 192, 0.42)  # of an H200: 22.6 µs there, with 128×256 and strips 28.4
 SCHEDULES = {"tiles": "WholeTiles", "strips": "Strips", "stream_k": "SharedTiles"}  # and their types in schedule.cuh
@@ -118,8 +121,10 @@ def product(case, M, K, N, nk=False):
 def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0, schedules=("tiles",)):
     """The config of the best of `tiles` that fit, of a product of x (M, K) with `parts` matrices (K, N) side by side. `beside` is
     how many bytes of shared memory the kernel has with a tile beside its own. SCHEDULE is named where there are several."""
+    if few := _few_rows(case, device, tiles, parts, beside):
+        return few | ({"SCHEDULE": "tiles"} if len(schedules) > 1 else {})
     found = {}
-    for tile in SIMT_TILES if is_ieee(case) else tiles:
+    for tile in SIMT_TILES if is_ieee(case) else (t for t in tiles if t.kind != "few_rows"):
         for stages in (SIMT_STAGES,) if tile.kind == "simt" else (4, 3, 2):  # more wait for nothing
             own = {
                 "KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "num_stages": stages,
@@ -149,8 +154,11 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
         return None if stages == SIMT_STAGES else f"num_stages is {stages}: KERNEL=simt has {SIMT_STAGES}"
     if tile.kind == "warpgroup" and not multiplies_by_warpgroups(case, device):
         return NO_WARPGROUPS
-    if stages < 2:
-        return f"num_stages is {stages}: one is read while another is written"
+    if tile.kind == "few_rows" and not rows_are_aligned(case, *case.size("K", "N")):
+        K, N = case.size("K", "N")
+        return f"KERNEL=few_rows copies whole vectors of 16 bytes, which rows of K = {K} and N = {N} do not have"
+    if stages < (1 if tile.kind == "few_rows" else 2):
+        return f"num_stages is {stages}: one is read while another is written, but of few rows, where other warps write meanwhile"
     if schedule_of(config) == "stream_k" and 2 * multiprocessors(device) * (case.sizes["K"] // slab(case) + 4) >= 2**31:
         return (
             f"SCHEDULE=stream_k counts the slabs of two rounds of tiles in 31 bits, which K = {case.sizes['K']} exceeds"
@@ -181,6 +189,9 @@ def launch(
     if tile.kind == "tensor":
         program = instance(file, template, *head, aligned, nk, *shape, tile.warps_m, tile.warps_n, stages)
         return Launch(program, grid, tile.threads, memory, dtypes=dtypes)
+    if tile.kind == "few_rows":
+        program = instance(file, template, *head, nk, *shape, tile.shares, stages)
+        return Launch(program, grid, tile.threads, memory, dtypes=dtypes)
     schedule, deep = schedule_of(config), slab(case)
     most = max(1, multiprocessors(device) // tile.cluster) * tile.cluster
     program = instance(
@@ -203,7 +214,9 @@ def kind_of(case, config):
 def tile_of(case, config):
     """The tile of a config, or None where there is no such instance."""
     wanted = kind_of(case, config), config["BLOCK_M"], config["BLOCK_N"], config.get("CLUSTER", 1)
-    return next((t for t in (*TILES, SQUARE_TILE) if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
+    return next(
+        (t for t in (*TILES, SQUARE_TILE, *FEW_ROWS_TILES) if (t.kind, t.rows, t.columns, t.cluster) == wanted), None
+    )
 
 
 NO_WARPGROUPS = (
@@ -303,6 +316,38 @@ def tile_bytes(tile, parts, stages, itemsize):
     tile's rows lie beside the slabs, 128 bytes of each at a time, as does what belongs to the columns of two tiles, 8 bytes each; and
     two barriers of each slab and tile."""
     slabs = stages * (tile.rows + tile.columns) * 128
+    if tile.kind == "few_rows":
+        return tile.shares * max(slabs, tile.rows * (tile.columns + 8) * 4)
     if tile.kind == "warpgroup":
         return slabs + tile.rows * (128 + 8 * itemsize) + 2 * 8 * tile.columns // parts + (stages + 2) * 16
     return max(slabs, tile.rows * (tile.columns // parts + 8) * itemsize)
+
+
+# Bytes of a nanosecond that an H100's L2 cache hands out, and that arrive at one multiprocessor
+L2_RATE, SM_RATE = 5500, 75
+# Up to FEW_ROWS_EVER rows W is nearly all that is read; up to FEW_ROWS_AT_ONCE x is read with it by each block, which costs less than a
+# larger tile's idle multiprocessors as long as all blocks run at once
+FEW_ROWS_EVER, FEW_ROWS_AT_ONCE = 32, 128
+
+
+def _few_rows(case, device, tiles, parts, beside):
+    """The config with KERNEL=few_rows, or None where larger tiles are expected to be faster."""
+    (M, N), sms, found = case.size("M", "N"), multiprocessors(device), {}
+    for tile in (t for t in tiles if t.kind == "few_rows"):
+        most = FEW_ROWS_AT_ONCE if blocks(tile, M, N, parts) <= sms else FEW_ROWS_EVER
+        if most < M:
+            continue
+        own = {"KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": tile.cluster}
+        needed = -(-case.sizes["K"] // (slab(case) * tile.shares))  # stages, with which all of K is on its way at once
+        for stages in range(min(4, needed), 0, -1):
+            config = own | {"num_stages": stages}
+            if fits(case, device, config, parts, beside, tiles) is None:
+                found.setdefault(tile, config)
+    return found[min(found, key=lambda tile: _few_rows_time(case, tile, parts, sms))] if found else None
+
+
+def _few_rows_time(case, tile, parts, sms):
+    """Nanoseconds: what all blocks bring through the L2 cache, and what the busiest multiprocessor does."""
+    M, K, N = case.size("M", "K", "N")
+    count, each = blocks(tile, M, N, parts), (min(M, tile.rows) + tile.columns) * K * case.itemsize
+    return each * (count / L2_RATE + math.ceil(count / sms) / SM_RATE)

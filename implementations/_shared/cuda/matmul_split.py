@@ -1,6 +1,7 @@
 """The tiles of kernels on hopper/matmul_split.cuh, and their launch: products whose y has few tiles.
 
 The tunables are matmul.py's with KERNEL=warpgroup, but no CLUSTER, and SPLIT: so many blocks share the K of a tile of BLOCK_M × BLOCK_N.
+Of `parts` products side by side a tile has BLOCK_N / parts columns each; splacc and geglu (gated_matmul.py) say KERNEL=split.
 """
 
 from itertools import product
@@ -19,16 +20,16 @@ L2_BYTES, OWN_BYTES, NEIGHBOUR_BYTES = 4500, 48, 32
 WAIT, WAIT_FOR_ONE = 400, 60
 
 
-def config(case, device):
+def config(case, device, parts=1, kernel="warpgroup"):
     """The config of the least work among those that fit, or None."""
     M, K, N = case.size("M", "K", "N")
     best = None
     for rows, columns, split in product(ROWS, COLUMNS, [s for s in SPLITS if s <= PREFERRED_SPLIT]):
         deep = -(-K // (slab(case) * split))
         for stages in range(max(LEAST_STAGES, min(6, deep)), LEAST_STAGES - 1, -1):
-            own = {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": columns, "num_stages": stages, "SPLIT": split}
-            if fits(case, device, own) is None:
-                cycles = work(own, M, N, deep, multiprocessors(device))
+            own = {"KERNEL": kernel, "BLOCK_M": rows, "BLOCK_N": columns, "num_stages": stages, "SPLIT": split}
+            if fits(case, device, own, parts) is None:
+                cycles = work(own, M, parts * N, deep, multiprocessors(device))
                 if best is None or cycles < best[0]:
                     best = cycles, own
                 break
@@ -52,19 +53,22 @@ def blocks(config, M, N):
     return -(-M // config["BLOCK_M"]) * -(-N // config["BLOCK_N"]) * config["SPLIT"]
 
 
-def fits(case, device, config):
+def fits(case, device, config, parts=1):
     """Why a config cannot run, or None. No box is larger than what it is of, and coordinates have 31 bits."""
     M, K, N = case.size("M", "K", "N")
     rows, columns, stages, split = (config[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages", "SPLIT"))
+    kernel = f"KERNEL={config['KERNEL']}"
     if rows not in ROWS or columns not in COLUMNS or split not in SPLITS:
-        return "KERNEL=warpgroup has tiles of 64 or 128 × 64 or 128, SPLIT 1, 2, 4, 8"
+        return f"{kernel} has tiles of 64 or 128 × 64 or 128, SPLIT 1, 2, 4, 8"
     nk, deep = case.options["w_layout"] == "nk", slab(case)
     if tuple(device.capability) != (9, 0) or is_ieee(case) or (case.itemsize == 4 and not nk):
-        return "KERNEL=warpgroup is for Hopper (9.0), 16 bits, or tf32 with W (N, K)"
-    if not rows_are_aligned(case, K, N) or rows > M or columns > N or max(PANEL, deep * split) > K:
-        return f"KERNEL=warpgroup: M from {rows}, N from {columns}, K from {max(PANEL, deep * split)}; rows of whole vectors of 16 bytes"
-    if max(M, K, N) >= 2**31 - 256:
-        return "KERNEL=warpgroup: all sizes are below 2**31"
+        return f"{kernel} is for Hopper (9.0), 16 bits, or tf32 with W (N, K)"
+    if columns < PANEL * parts:
+        return f"{kernel} has {PANEL} columns of each of {parts} matrices at least, not {columns // parts}"
+    if not rows_are_aligned(case, K, N) or rows > M or columns // parts > N or max(PANEL, deep * split) > K:
+        return f"{kernel}: M from {rows}, N from {columns // parts}, K from {max(PANEL, deep * split)}; rows of whole vectors of 16 bytes"
+    if max(M, K, parts * N) >= 2**31 - 256:
+        return f"{kernel}: all sizes are below 2**31"
     if stages < LEAST_STAGES:
         return f"num_stages is {stages}: the sums of other blocks take the place of {LEAST_STAGES}"
     return too_large(memory(config), device)
@@ -76,12 +80,13 @@ def memory(config):
     return stages * ((config["BLOCK_M"] + config["BLOCK_N"]) * 128 + 16) + 16
 
 
-def launch(file, kernel, case, config, dtypes=()):
-    """The launch of `<kernel>_warpgroup` of `file` with a config that fits. Its template's arguments are the type, NK, and the config."""
+def launch(file, kernel, case, config, dtypes=(), arguments=(), parts=1):
+    """The launch of `<kernel>_<KERNEL>` of `file` with a config that fits. Its template's arguments are the type, `arguments`, NK, and the
+    config."""
     M, _, N = case.size("M", "K", "N")
     rows, columns, stages, split = (config[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages", "SPLIT"))
     nk, deep = case.options["w_layout"] == "nk", slab(case)
-    name = f"{kernel}_warpgroup"
-    program = instance(file, name, TYPES[case.dtype], nk, rows, columns, stages, split)
-    boxes = (rows, deep), (columns, deep) if nk else (deep, PANEL)
-    return Launch(program, blocks(config, M, N), rows * 2 + 128, memory(config), dtypes=dtypes, boxes=boxes)
+    name = f"{kernel}_{config['KERNEL']}"
+    program = instance(file, name, TYPES[case.dtype], *arguments, nk, rows, columns, stages, split)
+    boxes = (rows, deep), (columns // parts, deep) if nk else (deep, PANEL)
+    return Launch(program, blocks(config, M, parts * N), rows * 2 + 128, memory(config), dtypes=dtypes, boxes=boxes)

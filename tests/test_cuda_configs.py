@@ -110,7 +110,7 @@ def test_values_without_an_instance_are_refused(name):
         ("lola", ("batch", "float32"), "multirow", {"KERNEL": "tensor"}, "IEEE float32 is multiplied by KERNEL=simt"),
         ("lola", ("token", "bfloat16"), "row", {"KERNEL": "registers", "WIDTH": 32, "num_warps": 4}, "a block of 128 threads has a column each, not 256"),
         ("lola", ("wide_token", "bfloat16"), "row", {"UNROLL": 32}, "a block takes .* bytes of shared memory; it may have"),
-        ("lola", ("odd_token", "bfloat16"), "row", {"KERNEL": "ring"}, "KERNEL=ring copies whole vectors of 16 bytes, which K and N do not have"),
+        ("lola", ("one", "bfloat16"), "row", {"KERNEL": "ring"}, "KERNEL=ring begins with a vector of 16 bytes of x"),
         ("geglu", ("large", "float16"), "two_accumulators", {"num_stages": 1}, "num_stages is 1: one is read while another is written"),
         ("softmax", ("wide", "float32"), "row", {"LANES": 128}, "a row is 8192 vectors of 16 bytes; 128 lanes hold 1024 in registers"),
         ("softmax", ("longest", "float32"), "cluster", {"CLUSTER": 2}, "a row is 65536 vectors of 16 bytes; the registers of a cluster"),

@@ -6,8 +6,7 @@ atomic          atomic additions of what a block has of each row: two launches, 
 
 Nothing is kept of the forward call: ids are hashed again. The tunables are SORT; CLUSTER, the blocks that sort a feature, and SORTERS, the
 threads of each; PART, the look-ups that a block of SORT=radix counts and places; CHUNK, those that a block sums; AHEAD, the rows of dy that
-a thread asks for at once; num_warps of a block that sums; OVERLAP, whether sum and finish are made ready before the launch before them
-ends; and PREFETCH, whether the next AHEAD rows of dy are on their way to the L2 cache meanwhile.
+a thread asks for at once; and num_warps of a block that sums. On Hopper sum and finish are made ready before the launch before them ends.
 """
 
 from math import gcd
@@ -24,7 +23,6 @@ SORTERS = (256, 512, 1024)
 PARTS = (1024, 2048, 4096, 8192, 16384, 32768)
 CHUNKS = (128, 256, 512, 1024, 2048)
 AHEAD = (2, 4, 8)
-SWITCH = (0, 1)
 RUN = 32  # look-ups that a group of lanes sums, where there are enough
 LARGEST_DIGIT = 10  # bits
 THREADS = 256  # of a block of count, place, clear and narrow; at most of one that sums
@@ -70,13 +68,11 @@ def config(case, variant, device):
     return {
         "SORT": SORTS[0] if clustered else SORTS[1],
         "CLUSTER": cluster,
-        "SORTERS": 512 if M // cluster > SHARE * 4 else 256,
+        "SORTERS": 1024 if M // cluster > SHARE * 8 else 512 if M // cluster > SHARE * 4 else 256,
         "PART": largest(PARTS),
         "CHUNK": chunk,
         "num_warps": num_warps,
         "AHEAD": _ahead(F * pieces(case, chunk), 32 * num_warps, device),
-        "OVERLAP": 1,
-        "PREFETCH": 0,
     }
 
 
@@ -103,8 +99,6 @@ def _sort_fits(case, device, config):
         or not_one_of("CLUSTER", config["CLUSTER"], CLUSTERS)
         or not_one_of("SORTERS", config["SORTERS"], SORTERS)
         or not_one_of("PART", config["PART"], PARTS)
-        or not_one_of("OVERLAP", config["OVERLAP"], SWITCH)
-        or not_one_of("PREFETCH", config["PREFETCH"], SWITCH)
         or (too_large(sorter_bytes(case, config), device) if config["SORT"] == "cluster" else None)
     )
 
@@ -149,11 +143,10 @@ def launches(case, variant, device, config):
     bits = digits(case)[1]
     shape = T, width, group, F, bits, threads, config["CHUNK"]
     dtypes = "int64", "int64", "int64", dtype, "float32", "float32", dtype
-    ready = config["OVERLAP"] == 1
-    program = instance(FILE, "sum", *shape, config["AHEAD"], config["PREFETCH"] == 1)
-    add = Launch(program, tiles, threads, dtypes=dtypes, overlaps=ready)
+    program = instance(FILE, "sum", *shape, config["AHEAD"])
+    add = Launch(program, tiles, threads, dtypes=dtypes, overlaps=True)
     dtypes = "int64", "int64", "int64", "float32", "float32", dtype
-    finish = Launch(instance(FILE, "finish", *shape), tiles + 1, threads, dtypes=dtypes, overlaps=ready)
+    finish = Launch(instance(FILE, "finish", *shape), tiles + 1, threads, dtypes=dtypes, overlaps=True)
     return *_sorting(case, device, config), add, finish
 
 

@@ -72,21 +72,9 @@ struct Tile {
     unsigned ends[THREADS / 32];  // of each thread a bit: whether a segment ends in its run
 };
 
-// Asks for SPAN elements, from `from` on, of the rows of dy of `count` look-ups; the lanes share out their lines. They are on
-// their way to the L2 cache while the registers hold the rows before them.
-template <int LANES, int SPAN, typename T>
-__device__ __forceinline__ void ask_ahead(const int* look_ups, int count, const T* dy, int from, int D) {
-    constexpr int LINE = 128 / sizeof(T), LINES = (SPAN + LINE - 1) / LINE;
-#pragma unroll
-    for (int i = threadIdx.x % LANES; i < count * LINES; i += LANES) {
-        int look_up = look_ups[i / LINES], d = from + i % LINES * LINE;
-        if (look_up >= 0 && d < D) asm volatile("prefetch.global.L2 [%0];" ::"l"(dy + static_cast<Index>(look_up >> 1) * D + d));
-    }
-}
-
 // store(row, sum, d) of each segment: elements d … d + W. Of `count` look-ups the first goes on with a segment if `continued`. What the
 // tile has of that, and of a segment without a last look-up, are its head and its tail: leave(head, sum, d).
-template <int AHEAD, bool PREFETCH, int W, int LANES, int THREADS, int CHUNK, typename T, typename Store, typename Leave>
+template <int AHEAD, int W, int LANES, int THREADS, int CHUNK, typename T, typename Store, typename Leave>
 __device__ __forceinline__ void sum_segments(Tile<W, LANES, THREADS, CHUNK>& tile, int count, bool continued, const T* dy, int D,
                                              Store store, Leave leave) {
     constexpr int GROUPS = THREADS / LANES, RUN = CHUNK / GROUPS, BATCH = RUN < AHEAD ? RUN : AHEAD;
@@ -124,8 +112,6 @@ __device__ __forceinline__ void sum_segments(Tile<W, LANES, THREADS, CHUNK>& til
                 piece[a] = {};
                 if (look_up >= 0 && d < D) piece[a] = load_piece<W>(dy + static_cast<Index>(look_up >> 1) * D + d);
             }
-            if (PREFETCH && k + BATCH < first + RUN)
-                ask_ahead<LANES, LANES * W>(tile.look_ups + k + BATCH, BATCH, dy, d - lane * W, D);
             ended |= lasts;
 #pragma unroll
             for (int a = 0; a < BATCH; ++a) {

@@ -32,8 +32,6 @@ TUNABLES = {
         "SORT": ("cluster", "radix"),
         "CLUSTER": (1, 2, 4, 8),
         "SORTERS": (256, 512, 1024),
-        "OVERLAP": (0, 1),
-        "PREFETCH": (0, 1),
         "PART": (1024, 2048, 4096, 8192, 16384, 32768),
     },
 }

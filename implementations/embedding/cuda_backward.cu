@@ -139,7 +139,7 @@ __global__ void __launch_bounds__(SORTERS)
     }
 }
 
-// The launch before has ended. This one was made ready before (OVERLAP), but none of its blocks began: nothing says launch_dependents, because
+// The launch before has ended. This one was made ready before, but none of its blocks began: nothing says launch_dependents, because
 // blocks that wait would hold registers and shared memory of those that work.
 __device__ __forceinline__ void wait_for_end_of_previous_launch() {
 #if __CUDA_ARCH__ >= 900
@@ -165,7 +165,7 @@ __device__ __forceinline__ void sort_keys(Key* keys) {
 // ---- sums -------------------------------------------------------------------------------------------------------------
 
 // heads and tails (F, tiles, D). Segments of ids out of range have no last look-up.
-template <typename T, int W, int LANES, int F, int WIDTH, int THREADS, int CHUNK, int AHEAD, bool PREFETCH>
+template <typename T, int W, int LANES, int F, int WIDTH, int THREADS, int CHUNK, int AHEAD>
 __global__ void __launch_bounds__(THREADS, (AHEAD > 4 ? 768 : 1024) / THREADS)
     sum(const Item* __restrict__ a, const Item* __restrict__ b, const Index* __restrict__ offsets, const T* __restrict__ dy,
         float* __restrict__ heads, float* __restrict__ tails, T* __restrict__ dtables, Index M, Index D) {
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(THREADS, (AHEAD > 4 ? 768 : 1024) / THREADS)
     bool continued = number > 0 && row_of(items[-1]) == row_of(items[0]);
     int width = static_cast<int>(D);
     __syncthreads();
-    sum_segments<AHEAD, PREFETCH>(
+    sum_segments<AHEAD>(
         tile, count, continued, dy, width,
         [&](int row, const float (&sum)[W], int d) { store_piece(dtables + static_cast<Index>(row) * width + d, sum); },
         [&](bool head, const float (&sum)[W], int d) { store_piece((head ? heads : tails) + d, sum); });

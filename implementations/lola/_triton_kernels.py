@@ -34,7 +34,7 @@ TUNABLES = {
         "num_warps": (2, 4, 8, 16),
     },
     ("multirow", "multirow_ws", "multirow_f16acc", "multirow_ws_f16acc"): {
-        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "BLOCK_K": (16, 32, 64), "GROUP": (4, 8, 16),
+        "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (32, 64, 128, 256), "BLOCK_K": (16, 32, 64, 128, 256, 512), "GROUP": (4, 8, 16),
         "num_warps": (4, 8), "num_stages": (2, 3, 4),
     },
     "multirow": {  # those of the launches of mode=backward
@@ -44,6 +44,15 @@ TUNABLES = {
         "products_num_warps": (4, 8), "products_num_stages": (2, 3, 4),
     },
 }  # fmt: skip
+# Up to so many rows and so long a K, with so many programs a multiprocessor: BLOCK_M, BLOCK_N, BLOCK_K, num_warps, num_stages. Times on an
+# H100 beside those of tiles for many rows, of 1024→4096 unless another is named
+FEW_ROWS = (
+    (32, 2048, 1, (16, 64, 256, 4, 3)),  # 16 rows 8.5 µs and 11.1, 32 rows 8.6 and 11.7
+    (32, 1 << 20, 1, (16, 32, 512, 4, 3)),  # 16×4096→4096 23.1 µs and 37.6
+    (64, 1 << 20, 2, (16, 64, 128, 4, 4)),  # 9.5 µs and 14.0
+    (128, 1 << 20, 1, (64, 64, 128, 8, 3)),  # 11.2 µs and 14.4
+    (256, 1 << 20, 1, (64, 128, 128, 8, 3)),  # 13.3 µs and 17.6
+)
 EPS = tl.constexpr(1e-5)
 HALF_SUMS = ("multirow_f16acc", "multirow_ws_f16acc")
 WITH_COLSUM = ("multirow_ws", "multirow_ws_f16acc")  # the variants that get the column sums of W
@@ -144,6 +153,8 @@ def shared_bytes(case, tile, num_stages):
 def multirow_config(case, device, prepared):
     """The config of `multirow` or, `prepared`, `multirow_ws`: the widest that leaves no multiprocessor without a program."""
     M, K, N = case.size("M", "K", "N")
+    if prepared and case.dtype != "float32" and rows_are_aligned(case, K, N) and (few := few_rows_config(case, device)):
+        return few
     BLOCK_M = max(16, min(128, triton.next_power_of_2(M)))  # a dot has 16 rows at least
     if case.dtype != "float32":
         # 256 columns load the fewest bytes per FLOP, but their float32 sums take half the registers: not beside the sums
@@ -168,6 +179,23 @@ def multirow_config(case, device, prepared):
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "GROUP": 8}
     num_stages = most_stages(device, most, functools.partial(shared_bytes, case, tile))
     return tile | {"num_warps": num_warps, "num_stages": num_stages}
+
+
+def few_rows_config(case, device):
+    """The config of `multirow_ws` in 16 bits where few rows make so few programs that all run at once, or None: all is latency there, so
+    that much of K is on its way."""
+    M, K, N = case.size("M", "K", "N")
+    for rows, longest, programs, config in FEW_ROWS:
+        if rows >= M and longest >= K:
+            tile = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K", "num_warps", "num_stages"), config, strict=True)) | {
+                "GROUP": 8
+            }
+            at_once = triton.cdiv(M, tile["BLOCK_M"]) * triton.cdiv(N, tile["BLOCK_N"]) <= programs * multiprocessors(
+                device
+            )
+            shared = shared_bytes(case, tile, tile["num_stages"])
+            return tile if at_once and misfit(device, tile, shared=shared) is None else None
+    return None
 
 
 @triton.jit

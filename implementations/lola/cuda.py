@@ -171,8 +171,8 @@ def _shares(case, width, device):
 
 def _registers_config(case, device):
     """The longest contiguous reads that share columns out evenly, to within a tenth, or as evenly as any. All blocks of a
-    multiprocessor run at once, so that none waits for another's end: 16 warps of them, whose 8 or 16 vectors a thread are 64 or
-    128 KiB, or all there is of W.
+    multiprocessor run at once, so that none waits for another's end: 16 warps of them in 16 bits, whose 8 vectors a thread are 64 KiB, and 8
+    in float32, whose 16 vectors are as much: 1×1024→4096 took 9.7 µs on an H100, with 16 warps 10.1; 1×768→3072 6.8 and 7.4.
     """
     widths = (32, 16, 8, 4)
     width = next(
@@ -180,7 +180,8 @@ def _registers_config(case, device):
         max(widths, key=lambda w: _shares(case, w, device)[1]),
     )
     least = max(2, width * (16 // case.itemsize) // 32)  # a thread a column
-    num_warps = max(least, next(n for n in (16, 8, 4, 2) if n * _shares(case, width, device)[0] <= 16 or n == 2))
+    most = 16 if case.itemsize == 2 else 8
+    num_warps = max(least, next(n for n in (16, 8, 4, 2) if n * _shares(case, width, device)[0] <= most or n == 2))
     rows = num_warps * 32 // width  # of W at once
     # in 16 bits the sums of eight columns leave no registers for longer batches
     return {

@@ -21,10 +21,10 @@ def config(case, device):
     if sum(K * N for K, N in pairwise(widths(case))) < LEAST_WEIGHTS:
         return None
     # the fewer blocks, the less of the weights is read twice: of 128 rows of 13-512-256-64-16 an H200 took 8.8 µs with 16 rows, 9.3 with 8,
-    # 12.7 with 4; and up to 22.9 with 128 columns. But clusters of 8 do not fill all multiprocessors: 256 rows took 16.5 µs by 16, 14.7 by 8.
-    # 32 rows keep twice the threads at work
+    # 12.7 with 4; and up to 22.9 with 128 columns. But clusters of 8 do not fill all multiprocessors: of 256 rows an H100 took 16.6 µs with 16,
+    # 14.9 with 8, and 14.4 with 32, which twice the threads share. 512 rows took 23.2 µs with 8 one after another, 51.7 by KERNEL=simt
     shape = {"KERNEL": "few_rows", "CLUSTER": 8, "num_stages": STAGES}
-    for rows, columns, part in ((16, 64, 7 / 8), (32, 128, 7 / 8), (8, 64, 1)):
+    for rows, columns, part in ((16, 64, 7 / 8), (32, 128, 7 / 8), (8, 64, 3)):
         own = shape | {"BLOCK_M": rows, "BLOCK_N": columns}
         if fits(case, device, own) is None and _at_once(case, device, own, part):
             return own
@@ -32,8 +32,8 @@ def config(case, device):
 
 
 def _at_once(case, device, config, part):
-    """Whether all blocks run at the same time, on that part of the multiprocessors: later ones would wait, and many rows read the weights
-    often."""
+    """Whether all blocks run at the same time, on that part of the multiprocessors, or within so many rounds: later ones wait, and many rows
+    read the weights often."""
     resident = (shared_memory(device) + RESERVED) // (sum(memory(case, config)) + STATIC_BYTES + RESERVED)
     return grid(case, config) <= part * resident * multiprocessors(device)
 

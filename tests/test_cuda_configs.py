@@ -112,6 +112,10 @@ def test_values_without_an_instance_are_refused(name):
         ("lola", ("wide_token", "bfloat16"), "row", {"UNROLL": 32}, "a block takes .* bytes of shared memory; it may have"),
         ("lola", ("one", "bfloat16"), "row", {"KERNEL": "ring"}, "KERNEL=ring begins with a vector of 16 bytes of x"),
         ("geglu", ("large", "float16"), "two_accumulators", {"num_stages": 1}, "num_stages is 1: one is read while another is written"),
+        ("lola", ("odd", "bfloat16"), "multirow", {"KERNEL": "few_rows", "BLOCK_M": 16}, "KERNEL=few_rows copies whole vectors of 16 bytes, which rows of K = 131"),
+        ("lola", ("token", "bfloat16"), "multirow", {"BLOCK_M": 128}, "the tiles of KERNEL=few_rows are 16×16"),
+        ("splacc", ("token", "bfloat16"), "two_accumulators", {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 128}, "KERNEL=split: M from 64, N from 64"),
+        ("geglu", ("small", "bfloat16"), "two_accumulators", {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 64}, "KERNEL=split has 64 columns of each of 2"),
         ("softmax", ("wide", "float32"), "row", {"LANES": 128}, "a row is 8192 vectors of 16 bytes; 128 lanes hold 1024 in registers"),
         ("softmax", ("longest", "float32"), "cluster", {"CLUSTER": 2}, "a row is 65536 vectors of 16 bytes; the registers of a cluster"),
         ("fused_mlp", ("synthetic", "float32"), "default", {"BLOCK_M": 128, "BLOCK_N": 256, "CLUSTER": 1}, "a block takes .* bytes of shared"),
@@ -158,6 +162,22 @@ def test_gradients_of_attention_by_warpgroups_are_for_hopper(case, device, said)
     config = {f"{launch}_{t}": v for launch in ("queries", "tokens") for t, v in (("KERNEL", "warpgroup"), ("BLOCK_M", 128), ("BLOCK_N", 64))}  # fmt: skip
     reason = module.fits(case, "flash", device, config)
     assert re.search(said, reason) if said else reason is None, reason
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "kernel", "blocks"),
+    [
+        ("lola", (2, 1024, 4096), "few_rows", 128), ("lola", (64, 1024, 4096), "few_rows", 64), ("lola", (100, 768, 3072), "few_rows", 96),
+        ("lola", (129, 1024, 4096), "warpgroup", 64), ("lola", (16, 1001, 4096), "tensor", 64), ("splacc", (16, 2048, 2048), "few_rows", 128),
+        ("splacc", (128, 4096, 4096), "split", 128), ("geglu", (64, 2048, 2048), "split", 128), ("geglu", (1024, 1024, 4096), "warpgroup", 132),
+    ],
+)  # fmt: skip
+def test_few_rows_are_given_to_about_all_multiprocessors(name, sizes, kernel, blocks):
+    module, case = module_of(name), make_case(KERNELS[name], dict(zip("MKN", sizes, strict=True)), "bfloat16")
+    variant = "multirow" if name == "lola" else "two_accumulators"
+    own = module.config(case, variant, H200)
+    (launch,) = module.launches(case, variant, H200, own)
+    assert (own["KERNEL"], launch.grid) == (kernel, blocks)
 
 
 @pytest.mark.parametrize("T", [1024, 2028, 2048, 4096])

@@ -306,6 +306,8 @@ def test_a_kernel_of_warpgroups_and_clusters_is_right(run_cells, kernels, name, 
 
 WIDE = {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": 256, "num_stages": 3}
 OF_UP = {f"up_{name}": value for name, value in WIDE.items()}
+FEW = {"KERNEL": "few_rows", "BLOCK_M": 16, "BLOCK_N": 32, "CLUSTER": 1, "num_stages": 2}
+SPLIT = {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 4, "num_stages": 3, "SCHEDULE": "tiles"}
 SQUARE = {"BLOCK_M": 192, "BLOCK_N": 192, "CLUSTER": 1, "SCHEDULE": "tiles", "num_stages": 4}
 CONFIGS = [
     ("lora_linear", {"M": 136, "K": 128, "N": 392, "R": 17}, "two_launches", "bfloat16", "ieee", OF_UP | {"up_SCHEDULE": "stream_k", "up_CLUSTER": 1}),
@@ -319,6 +321,15 @@ CONFIGS = [
     ("geglu", {"M": 150, "K": 72, "N": 304}, "two_launches", "float32", "tf32", WIDE | {"SCHEDULE": "strips", "CLUSTER": 1}),
     ("lola", {"M": 330, "K": 136, "N": 776}, "two_launches", "bfloat16", "ieee", SQUARE),
     ("lora_linear", {"M": 201, "K": 75, "N": 395, "R": 70}, "two_launches", "float16", "ieee", {f"up_{n}": v for n, v in SQUARE.items()}),
+    # fewer slabs than warps; more than all warps have on their way; a last one that is not whole, beside rows and columns that are none
+    ("lola", {"M": 3, "K": 136, "N": 40}, "multirow", "bfloat16", "ieee", FEW),
+    ("lola", {"M": 70, "K": 1096, "N": 72}, "multirow_ws", "float16", "ieee", FEW | {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 1}),
+    ("lola", {"M": 37, "K": 1044, "N": 36}, "multirow", "float32", "tf32", FEW | {"BLOCK_M": 32, "BLOCK_N": 16}),
+    ("splacc", {"M": 20, "K": 1096, "N": 40}, "two_accumulators", "bfloat16", "ieee", FEW),
+    ("geglu", {"M": 70, "K": 540, "N": 52}, "two_accumulators", "float32", "tf32", FEW | {"BLOCK_M": 64}),
+    ("geglu", {"M": 9, "K": 133, "N": 40}, "two_launches", "float16", "ieee", FEW | {"SCHEDULE": "tiles"}),
+    ("splacc", {"M": 150, "K": 264, "N": 136}, "two_accumulators", "float16", "ieee", SPLIT | {"BLOCK_M": 128, "CLUSTER": 2}),
+    ("geglu", {"M": 70, "K": 264, "N": 200}, "two_accumulators", "float32", "tf32", SPLIT),
     # fewer slabs than clusters, of which some have no piece
     ("splacc", {"M": 328, "K": 131, "N": 276}, "two_launches", "bfloat16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 2}),
     ("lola", {"M": 136, "K": 128, "N": 264}, "two_launches", "float16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 1}),

@@ -40,7 +40,11 @@ def config(case, variant, device):
     own = product(case, variant)
     whole = matmul.config(own, device, TILES, parts=2, schedules=SCHEDULES[variant])
     split = matmul_split.config(own, device, parts=2, kernel="split")
-    if split is None or _cycles(own, split, device) >= _cycles(own, whole | {"SPLIT": 1}, device):
+    if (
+        split is None
+        or split["SPLIT"] == 1
+        or _cycles(own, split, device) >= _cycles(own, whole | {"SPLIT": 1}, device)
+    ):
         return whole
     cluster = {"CLUSTER": split.pop("SPLIT"), "SCHEDULE": "tiles"}
     return split | cluster

@@ -319,6 +319,11 @@ CONFIGS = [
     ("geglu", {"M": 150, "K": 72, "N": 304}, "two_launches", "float32", "tf32", WIDE | {"SCHEDULE": "strips", "CLUSTER": 1}),
     ("lola", {"M": 330, "K": 136, "N": 776}, "two_launches", "bfloat16", "ieee", SQUARE),
     ("lora_linear", {"M": 201, "K": 75, "N": 395, "R": 70}, "two_launches", "float16", "ieee", {f"up_{n}": v for n, v in SQUARE.items()}),
+    # 96 columns of either half, whose W is turned; a cluster whose last block has no rows; tf32
+    ("splacc", {"M": 330, "K": 136, "N": 264}, "two_accumulators", "bfloat16", "ieee", {"KERNEL": "warpgroup"} | SQUARE),
+    ("geglu", {"M": 201, "K": 75, "N": 299}, "two_launches", "float16", "ieee", {"KERNEL": "warpgroup"} | SQUARE),
+    ("geglu", {"M": 390, "K": 200, "N": 276}, "two_accumulators", "bfloat16", "ieee", {"KERNEL": "warpgroup"} | SQUARE | {"CLUSTER": 2}),
+    ("splacc", {"M": 193, "K": 76, "N": 300}, "two_accumulators", "float32", "tf32", {"KERNEL": "warpgroup"} | SQUARE | {"CLUSTER": 2, "num_stages": 3}),
     # fewer slabs than clusters, of which some have no piece
     ("splacc", {"M": 328, "K": 131, "N": 276}, "two_launches", "bfloat16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 2}),
     ("lola", {"M": 136, "K": 128, "N": 264}, "two_launches", "float16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 1}),

@@ -24,7 +24,7 @@ EXPECT = (
 )  # fmt: skip
 TUNABLES = {
     ("two_accumulators", "two_launches"): {
-        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
+        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128, 192), "BLOCK_N": (64, 128, 192, 256),
         "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
     },
     "two_accumulators": {"SCHEDULE": ("tiles", "strips")}, "two_launches": {"SCHEDULE": ("tiles", "strips", "stream_k")},

@@ -9,7 +9,7 @@ from implementations._shared.cuda import matmul
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, unsupported
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
-TILES = matmul.TENSOR_TILES + matmul.WARPGROUP_TILES
+TILES = matmul.TENSOR_TILES + matmul.WARPGROUP_TILES + matmul.SQUARE_TILES
 SCHEDULES = {"two_accumulators": ("tiles", "strips"), "two_launches": tuple(matmul.SCHEDULES)}
 COPIERS = 256  # threads of a block of whole_rows
 
@@ -24,7 +24,19 @@ def copies_rows(case, variant):
 
 def product(case, variant):
     """The case of the products as the kernel reads them."""
-    return matmul.of_whole_rows(case, turned=True) if variant == "two_launches" else matmul.prepared_case(case)
+    own = matmul.of_whole_rows(case, turned=True) if variant == "two_launches" else matmul.prepared_case(case)
+    return matmul.turned(own) if _wants_turned(own) else own
+
+
+def _wants_turned(case):
+    """Whether tiles of 192×192 may be best, with 96 columns of either half: of W (N, K) alone, of (K, N) they would be one panel and a half.
+    They are not where all tiles of 128 rows, in clusters of two, are whole."""
+    return (
+        case.itemsize == 2
+        and matmul.holds_boxes(case)
+        and rows_are_aligned(case, case.sizes["K"])
+        and case.sizes["M"] % 256 > 0
+    )
 
 
 def prepared(case, variant, W):
@@ -39,7 +51,7 @@ def config(case, variant, device):
 def fits(case, variant, device, config):
     if matmul.schedule_of(config) not in SCHEDULES[variant]:
         return f"{variant} has SCHEDULE={' and '.join(SCHEDULES[variant])}: nobody clears flags before it"
-    return matmul.fits(product(case, variant), device, config, parts=2)
+    return matmul.fits(product(case, variant), device, config, parts=2, tiles=TILES)
 
 
 def launches(file, case, variant, device, config, arguments=(), dtypes=()):

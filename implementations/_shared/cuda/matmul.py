@@ -48,8 +48,11 @@ WARPGROUP_TILES = tuple(
     for columns, cost, cluster in ((256, 0.4, 2), (256, 0.405, 1), (256, 0.41, 4), (128, 0.52, 2), (128, 0.525, 1))
 )
 TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
-# For one product in 16 bits with nothing beside its sums: 132 multiprocessors make 1034×4096 of them at once
-SQUARE_TILE = MatmulTile("warpgroup", 192, 192, 0.42)  # of an H200: 22.6 µs there, with 128×256 and strips 28.4
+# For sums with nothing beside them: 132 multiprocessors make 1034×4096 of them at once
+SQUARE_TILES = (
+    MatmulTile("warpgroup", 192, 192, 0.42),  # lola in bfloat16 on an H200: 22.6 µs there, with 128×256 and strips 28.4
+    MatmulTile("warpgroup", 192, 192, 0.425, cluster=2),
+)
 SCHEDULES = {"tiles": "WholeTiles", "strips": "Strips", "stream_k": "SharedTiles"}  # and their types in schedule.cuh
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
 SIMT_STAGES = 3  # slabs in shared memory, as in matmul_simt.cuh
@@ -110,6 +113,11 @@ def prepared(case, own, W):
     return (torch.nn.functional.pad(rows, (0, own.sizes["K"] - case.sizes["K"])).contiguous(),)
 
 
+def turned(case):
+    """The case of the product with W stored (N, K)."""
+    return replace(case, options={**case.options, "w_layout": "nk"})
+
+
 def product(case, M, K, N, nk=False):
     """The case of another product of a kernel: x (M, K) with W (K, N), or with (N, K) where `nk`."""
     return replace(case, sizes={"M": M, "K": K, "N": N}, options={**case.options, "w_layout": "nk" if nk else "kn"})
@@ -151,6 +159,8 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
         return NO_WARPGROUPS
     if stages < 2:
         return f"num_stages is {stages}: one is read while another is written"
+    if tile.kind == "warpgroup" and case.options["w_layout"] == "kn" and columns_of_a_box(tile, parts) % PANEL:
+        return f"a block brings {columns_of_a_box(tile, parts)} columns of W at once, which are panels of {PANEL} where W is (K, N)"
     if schedule_of(config) == "stream_k" and 2 * multiprocessors(device) * (case.sizes["K"] // slab(case) + 4) >= 2**31:
         return (
             f"SCHEDULE=stream_k counts the slabs of two rounds of tiles in 31 bits, which K = {case.sizes['K']} exceeds"
@@ -189,10 +199,15 @@ def launch(
     grid = most if schedule == "stream_k" else min(sum(tiles_of(tile, schedule, M, N, parts)) * tile.cluster, most)
     small = schedule == "strips"  # and boxes that small tiles have too
     rows = PANEL if small else tile.rows, deep
-    columns = PANEL if small else tile.columns // max(parts, tile.cluster), deep
+    columns = PANEL if small else columns_of_a_box(tile, parts), deep
     rows, columns = (deep, PANEL) if transposed else rows, columns if nk else (deep, PANEL)
     exchange = ((grid * tile.rows * tile.columns,), (grid * tile.rows // 16,)) if schedule == "stream_k" else ()
     return Launch(program, grid, tile.threads, memory, dtypes=dtypes, boxes=(rows, columns), exchange=exchange)
+
+
+def columns_of_a_box(tile, parts):
+    """Columns of W that one copy brings for a whole tile, where W is (N, K): of one part, by one block of the cluster."""
+    return tile.columns // max(parts, tile.cluster)
 
 
 def kind_of(case, config):
@@ -203,7 +218,7 @@ def kind_of(case, config):
 def tile_of(case, config):
     """The tile of a config, or None where there is no such instance."""
     wanted = kind_of(case, config), config["BLOCK_M"], config["BLOCK_N"], config.get("CLUSTER", 1)
-    return next((t for t in (*TILES, SQUARE_TILE) if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
+    return next((t for t in (*TILES, *SQUARE_TILES) if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
 
 
 NO_WARPGROUPS = (
@@ -240,7 +255,7 @@ def _schedule_fits(tile, schedule):
 
 def products_tiles(case):
     """Those of a product by warpgroups with nothing beside its sums."""
-    return (*WARPGROUP_TILES, SQUARE_TILE) if case.itemsize == 2 else WARPGROUP_TILES
+    return (*WARPGROUP_TILES, *SQUARE_TILES) if case.itemsize == 2 else WARPGROUP_TILES
 
 
 def best(choices, case, parts, device):

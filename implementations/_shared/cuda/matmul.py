@@ -279,6 +279,10 @@ def best(choices, case, parts, device):
             after = max(small - 2 * less, 0)
             rounds += math.ceil(after / clusters) * _small_rounds(case, parts)
             once = 1.02 if tile.cluster > 1 and rounds <= 1 else 1.0
+            if tile.cluster == 1 and not stays_in_cache(case, parts):
+                # each block brings all of W that it multiplies: geglu 4137×4096→11008 took 1140 µs on an H100, with 22 rounds of these;
+                # 4096 rows in clusters of two took 43 µs a round on an H200, which for 23 of them are 1000
+                once = 1.1
             if tile.cluster == 1 and case.sizes["K"] % slab(case):
                 # a row of a box lies in two lines of the L2 cache, and nobody else brings W: lola 2049×4104→4104 took 177 µs, in
                 # clusters of two 147; geglu 4097×4097→11009 1.49 ms after 1.12
@@ -291,8 +295,13 @@ def best(choices, case, parts, device):
 def _small_rounds(case, parts):
     """The time of a small tile beside a whole one's, on an H200: 21 µs beside 50 at 2049×4160→4096, 10.8 beside 26 in splacc 1034×2048→2048.
     Where W does not stay in the L2 cache, a strip reads all of it again: geglu 4137×4096→11008 took 1.11 ms, without strips 1.02."""
+    return 0.42 if stays_in_cache(case, parts) else 4.0
+
+
+def stays_in_cache(case, parts):
+    """Whether all of W stays in the L2 cache from one row of tiles to the next."""
     K, N = case.size("K", "N")
-    return 0.42 if K * N * parts * case.itemsize <= L2_BYTES else 4.0
+    return K * N * parts * case.itemsize <= L2_BYTES
 
 
 def tiles_of(tile, schedule, M, N, parts):

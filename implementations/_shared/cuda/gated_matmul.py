@@ -1,8 +1,8 @@
 """The launches of two products side by side, whose sums a gate makes one of: splacc and geglu.
 
 two_accumulators   one launch
-two_launches       rows of x that are no whole vectors of 16 bytes, which products are slow to read, are copied into rows that are, and
-                   `prepare` does the same with W; the last tiles may be shared (SCHEDULE=stream_k)
+two_launches       rows of x that are no whole vectors of 16 bytes, or of a large product no whole lines of L2, which products are slow to
+                   read, are copied into rows that are, and `prepare` does the same with W; the last tiles may be shared (SCHEDULE=stream_k)
 """
 
 from implementations._shared.cuda import matmul
@@ -19,12 +19,12 @@ def skip(case, variant, device):
 
 
 def copies_rows(case, variant):
-    return variant == "two_launches" and not rows_are_aligned(case, case.sizes["K"])
+    return product(case, variant).sizes["K"] != case.sizes["K"]
 
 
 def product(case, variant):
     """The case of the products as the kernel reads them."""
-    own = matmul.of_whole_rows(case, turned=True) if variant == "two_launches" else matmul.prepared_case(case)
+    own = matmul.of_whole_rows(case, parts=2) if variant == "two_launches" else matmul.prepared_case(case)
     return matmul.turned(own) if _wants_turned(own) else own
 
 
@@ -65,7 +65,7 @@ def launches(file, case, variant, device, config, arguments=(), dtypes=()):
         return (kernel,)
     vectors = case.sizes["M"] * own.sizes["K"] * case.itemsize // 16 if copies_rows(case, variant) else 1
     grid = max(1, min(-(-vectors // COPIERS), 8 * multiprocessors(device)))
-    program = instance(file, "whole_rows", TYPES[case.dtype])
+    program = instance(file, "whole_rows", TYPES[case.dtype], rows_are_aligned(case, case.sizes["K"]))
     return in_turn(Launch(program, grid, COPIERS, dtypes=(case.dtype, case.dtype, "int32")), kernel)
 
 
@@ -81,7 +81,7 @@ def call(case, variant, described, y):
 
     copied, cleared = {1: own.size("M", "K")} if copies_rows(case, variant) else {}, {2: flags} if sums else {}
     missing = [place for place in (1, 2) if place not in copied | cleared]
-    before = first[0].returning(copied | cleared, (*case.size("M", "K"), *flags), absent=missing)
+    before = first[0].returning(copied | cleared, (*case.size("M", "K"), own.sizes["K"], *flags), absent=missing)
 
     def both(x, W, *more):
         found = before(x)

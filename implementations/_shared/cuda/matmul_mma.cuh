@@ -73,18 +73,20 @@ __device__ __forceinline__ void clear_flags(int* flags, long long count) {
     for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) flags[i] = 0;
 }
 
-// x (M, K) to rows of whole vectors of 16 bytes, with zeros behind K, unless `whole` is null; and the flags of a product behind it.
-template <typename T>
+// x (M, K) to rows of `pitch` elements, whole vectors of 16 bytes, with zeros behind K, unless `whole` is null; and the flags of a product
+// behind it. ALIGNED says that rows of x are whole vectors.
+template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(256)
-    whole_rows(const T* __restrict__ x, T* __restrict__ whole, int* __restrict__ flags, long long M, long long K, long long count) {
+    whole_rows(const T* __restrict__ x, T* __restrict__ whole, int* __restrict__ flags, long long M, long long K, long long pitch,
+               long long count) {
     wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE;
     clear_flags(flags, count);
     if (!whole) return;
-    long long vectors = (K + SIZE - 1) / SIZE;
+    long long vectors = pitch / SIZE;
     for (long long i = blockIdx.x * 256LL + threadIdx.x; i < M * vectors; i += gridDim.x * 256LL) {
         long long m = i / vectors, k = i % vectors * SIZE;
-        reinterpret_cast<Vector<T>*>(whole)[i] = load_part<false>(x + m * K + k, static_cast<int>(min(K - k, static_cast<long long>(SIZE))));
+        reinterpret_cast<Vector<T>*>(whole)[i] = load_part<ALIGNED>(x + m * K + k, static_cast<int>(min(K - k, static_cast<long long>(SIZE))));
     }
 }
 

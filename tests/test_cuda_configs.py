@@ -395,6 +395,8 @@ def test_lora_fills_up_rows_that_are_no_whole_vectors(K, N, layout, shapes):
     assert ("down<bfloat16, false, false" in down.program.name) == (K % 8 > 0)
     begins_early, by_rows_of_K = up.program.name.split(", ")[2:4]
     assert begins_early == str(K % 8 == 0).lower(), "while x is not copied by the launch before"
-    assert by_rows_of_K == str(layout == "nk" or N % (64 if K % 8 else 8) > 0).lower(), "rows of whole lines, as those of x"
+    assert by_rows_of_K == str(layout == "nk" or N % (64 if K % 8 else 8) > 0).lower(), (
+        "rows of whole lines, as those of x"
+    )
     backward = make_case(KERNELS["lora_linear"], sizes, "bfloat16", options={"w_layout": layout}, mode="backward")
     assert module.prepare(backward, "two_launches", *arrays) == () == module.prepare(case, "fused", *arrays)

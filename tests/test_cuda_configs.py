@@ -318,7 +318,7 @@ def test_hopper_multiplies_tf32_and_odd_columns_from_weights_that_are_prepared(n
 
 @pytest.mark.parametrize(
     "N, layout, shape",
-    [(3008, "kn", None), (3001, "kn", (3001, 1008)), (3001, "nk", (3001, 1008))],
+    [(3008, "kn", None), (3001, "kn", (3001, 1024)), (3001, "nk", (3001, 1024))],
     ids=["W as it is", "W turned", "W filled up"],
 )
 def test_two_launches_of_lola_take_rows_that_are_no_whole_vectors(N, layout, shape):
@@ -332,6 +332,24 @@ def test_two_launches_of_lola_take_rows_that_are_no_whole_vectors(N, layout, sha
     assert all(p[:, 1001:].count_nonzero() == 0 and p[:, :1001].eq(1).all() for p in prepared)
     first, last = module.launches(case, "two_launches", H200, module.config(case, "two_launches", H200))
     assert "row_statistics<bfloat16, false>" in first.program.name and "normed_warpgroup" in last.program.name
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "M", "K", "of_product"),
+    [
+        ("lola", "two_launches", 2049, 4104, 4160), ("lola", "two_launches", 2049, 4160, 4160), ("lola", "two_launches", 200, 1032, 1032),
+        ("splacc", "two_launches", 2049, 4104, 4160), ("splacc", "two_accumulators", 2049, 4104, 4104),
+    ],
+)  # fmt: skip
+def test_rows_of_a_large_product_are_copied_into_whole_lines(name, variant, M, K, of_product):
+    """Where the copy takes less time than they save."""
+    module, N = module_of(name), 4096
+    case = make_case(KERNELS[name], {"M": M, "K": K, "N": N}, "bfloat16", "ieee", {"w_layout": "nk"})
+    W = torch.ones((N if name == "lola" else 2 * N, K), dtype=torch.bfloat16)
+    prepared = [p for p in module.prepare(case, variant, None, W, *([None] if name == "lola" else [])) if p.dim() == 2]
+    assert [tuple(p.shape) for p in prepared] == ([(len(W), of_product)] if of_product != K else [])
+    *_, product = module.launches(case, variant, H200, module.config(case, variant, H200))
+    assert "_warpgroup<" in product.program.name
 
 
 @pytest.mark.parametrize(
@@ -380,8 +398,9 @@ def test_lora_multiplies_by_warpgroups_where_they_can(sizes, dtype, device, laun
 @pytest.mark.parametrize(
     ("K", "N", "layout", "shapes"),
     [
-        (128, 264, "kn", []), (133, 264, "kn", []), (128, 259, "kn", [(259, 128), (5, 264)]), (133, 259, "kn", [(259, 136), (5, 264)]),
-        (128, 264, "nk", []), (133, 264, "nk", [(264, 136)]), (128, 259, "nk", [(5, 264)]), (133, 259, "nk", [(259, 136), (5, 264)]),
+        (128, 264, "kn", []), (133, 264, "kn", [(264, 192)]), (128, 259, "kn", [(259, 128), (5, 264)]), (133, 259, "kn", [(259, 192), (5, 264)]),
+        (133, 320, "kn", []),
+        (128, 264, "nk", []), (133, 264, "nk", [(264, 192)]), (128, 259, "nk", [(5, 264)]), (133, 259, "nk", [(259, 192), (5, 264)]),
     ],
 )  # fmt: skip
 def test_lora_fills_up_rows_that_are_no_whole_vectors(K, N, layout, shapes):
@@ -396,6 +415,8 @@ def test_lora_fills_up_rows_that_are_no_whole_vectors(K, N, layout, shapes):
     assert ("down<bfloat16, false, false" in down.program.name) == (K % 8 > 0)
     begins_early, by_rows_of_K = up.program.name.split(", ")[2:4]
     assert begins_early == str(K % 8 == 0).lower(), "while x is not copied by the launch before"
-    assert by_rows_of_K == str(layout == "nk" or N % 8 > 0).lower()
+    assert by_rows_of_K == str(layout == "nk" or N % (64 if K % 8 else 8) > 0).lower(), (
+        "rows of whole lines, as those of x"
+    )
     backward = make_case(KERNELS["lora_linear"], sizes, "bfloat16", options={"w_layout": layout}, mode="backward")
     assert module.prepare(backward, "two_launches", *arrays) == () == module.prepare(case, "fused", *arrays)

@@ -330,6 +330,14 @@ CONFIGS = [
     ("geglu", {"M": 9, "K": 133, "N": 40}, "two_launches", "float16", "ieee", FEW | {"SCHEDULE": "tiles"}),
     ("splacc", {"M": 150, "K": 264, "N": 136}, "two_accumulators", "float16", "ieee", SPLIT | {"BLOCK_M": 128, "CLUSTER": 2}),
     ("geglu", {"M": 70, "K": 264, "N": 200}, "two_accumulators", "float32", "tf32", SPLIT),
+    # 96 columns of either half, whose W is turned; a cluster whose last block has no rows; tf32
+    ("splacc", {"M": 330, "K": 136, "N": 264}, "two_accumulators", "bfloat16", "ieee", {"KERNEL": "warpgroup"} | SQUARE),
+    ("geglu", {"M": 201, "K": 75, "N": 299}, "two_launches", "float16", "ieee", {"KERNEL": "warpgroup"} | SQUARE),
+    ("geglu", {"M": 390, "K": 200, "N": 276}, "two_accumulators", "bfloat16", "ieee", {"KERNEL": "warpgroup"} | SQUARE | {"CLUSTER": 2}),
+    ("splacc", {"M": 193, "K": 76, "N": 300}, "two_accumulators", "float32", "tf32", {"KERNEL": "warpgroup"} | SQUARE | {"CLUSTER": 2, "num_stages": 3}),
+    # 25 rows of tiles, of which 13 and 12 share a pass over W; of clusters, 7 and 6
+    ("lola", {"M": 3150, "K": 72, "N": 264}, "two_launches", "bfloat16", "ieee", WIDE | {"SCHEDULE": "tiles", "CLUSTER": 1}),
+    ("splacc", {"M": 3150, "K": 72, "N": 264}, "two_accumulators", "float16", "ieee", WIDE | {"SCHEDULE": "tiles", "CLUSTER": 2}),
     # fewer slabs than clusters, of which some have no piece
     ("splacc", {"M": 328, "K": 131, "N": 276}, "two_launches", "bfloat16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 2}),
     ("lola", {"M": 136, "K": 128, "N": 264}, "two_launches", "float16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 1}),

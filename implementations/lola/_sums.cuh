@@ -165,7 +165,8 @@ struct ColumnSums {
     }
 };
 
-// Mean and 1 / deviation of each row of x: a warp has a row, in vectors. Without ALIGNED also `whole`, x with rows of whole vectors.
+// Mean and 1 / deviation of each row of x: a warp has a row, in vectors. Unless `whole` is null, it is x with rows of whole lines, zeros
+// behind K.
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(256)
     row_statistics(const T* __restrict__ x, T* __restrict__ whole, float* __restrict__ mean, float* __restrict__ rstd,
@@ -173,9 +174,10 @@ __global__ void __launch_bounds__(256)
     wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE;
     clear_flags(flags, count);
-    long long m = blockIdx.x * 8LL + threadIdx.x / 32, vectors = (K + SIZE - 1) / SIZE;
+    long long m = blockIdx.x * 8LL + threadIdx.x / 32, vectors = (K + SIZE - 1) / SIZE, pitch = (K + SLAB<T> - 1) / SLAB<T> * 8;
     int lane = threadIdx.x % 32;
     if (m >= M) return;
+    if (whole && lane < pitch - vectors) reinterpret_cast<Vector<T>*>(whole)[m * pitch + vectors + lane] = {};
     auto left = [&](long long i) { return static_cast<int>(min(K - i * SIZE, static_cast<long long>(SIZE))); };
     auto vector = [&](long long i) { return load_part<ALIGNED>(x + m * K + i * SIZE, ALIGNED ? SIZE : left(i)); };
     float shift = 0.0f, sum = 0.0f, sum2 = 0.0f;
@@ -188,7 +190,7 @@ __global__ void __launch_bounds__(256)
 #pragma unroll(ALIGNED ? 8 : 2)
     for (long long i = lane; i < vectors; i += 32) {
         auto v = vector(i);
-        if constexpr (!ALIGNED) reinterpret_cast<Vector<T>*>(whole)[m * vectors + i] = v;
+        if (whole) reinterpret_cast<Vector<T>*>(whole)[m * pitch + i] = v;
 #pragma unroll
         for (int j = 0; j < SIZE; ++j) {
             float d = ALIGNED || j < left(i) ? element(v, j) - shift : 0.0f;

@@ -4,7 +4,7 @@ row             one token; the product is a stream over W, whose rows `prepare` 
 multirow        a tile of rows; statistics, colsum(W) and product in one kernel
 multirow_ws     the same with colsum(W) summed once beforehand
 two_launches    and the statistics of rows in a launch before: worth it where many tiles would each sum up the same rows. It also
-                copies x into rows of whole vectors where K is odd, say
+                copies x into rows of whole lines of L2 where K is odd, say
 
 The backward modes are multirow's: three launches behind a forward call of four (_cuda_backward.py).
 """
@@ -349,13 +349,14 @@ def _two_launches(case, first, last):
     M, K, N = case.size("M", "K", "N")
     columns = _product(case, "two_launches").sizes["K"]
     copied, made = {} if columns == K else {1: (M, columns)}, {2: (M,), 3: (M,)}
+    uncopied = () if copied else (1,)
     if not last.exchange:
-        statistics = first.returning({**copied, **made}, (M, K, 0), absent=(4,))
+        statistics = first.returning({**copied, **made}, (M, K, 0), absent=(*uncopied, 4))
         product = last.returning({6: (M, N)}, (M, K, N), absent=(7, 8))
     else:
         sums, flags = last.exchange
         statistics, shared = (
-            first.returning({**copied, **made, 4: flags}, (M, K, *flags)),
+            first.returning({**copied, **made, 4: flags}, (M, K, *flags), absent=uncopied),
             last.returning({6: (M, N), 7: sums}, (M, K, N)),
         )
 
@@ -363,7 +364,7 @@ def _two_launches(case, first, last):
             return shared(*given)[0]
 
     def call(x, W, b, colsum, prepared=None):
-        whole, mean, rstd, *flags = statistics(x) if copied else (x, *statistics(x, x))
+        whole, mean, rstd, *flags = statistics(x) if copied else (x, *statistics(x))
         return product(whole, W if prepared is None else prepared, b, mean, rstd, colsum, *flags)
 
     return call

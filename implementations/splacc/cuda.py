@@ -26,8 +26,8 @@ EXPECT = (
 )  # fmt: skip
 TUNABLES = {
     ("two_accumulators", "two_launches"): {
-        "KERNEL": ("tensor", "few_rows", "warpgroup", "split", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128, 256),
-        "num_stages": (1, 2, 3, 4, 5, 6), "CLUSTER": (1, 2, 4, 8),
+        "KERNEL": ("tensor", "few_rows", "warpgroup", "split", "simt"), "BLOCK_M": (16, 32, 64, 128, 192),
+        "BLOCK_N": (16, 32, 64, 128, 192, 256), "num_stages": (1, 2, 3, 4, 5, 6), "CLUSTER": (1, 2, 4, 8),
     },
     "two_accumulators": {"SCHEDULE": ("tiles", "strips")}, "two_launches": {"SCHEDULE": ("tiles", "strips", "stream_k")},
 }  # fmt: skip

@@ -2,8 +2,8 @@
 
 two_accumulators   one launch
                    KERNEL=split is hopper/matmul_split.cuh, whose CLUSTER blocks share the K of a tile
-two_launches       rows of x that are no whole vectors of 16 bytes, which products are slow to read, are copied into rows that are, and
-                   `prepare` does the same with W; the last tiles may be shared (SCHEDULE=stream_k)
+two_launches       rows of x that are no whole vectors of 16 bytes, or of a large product no whole lines of L2, which products are slow to
+                   read, are copied into rows that are, and `prepare` does the same with W; the last tiles may be shared (SCHEDULE=stream_k)
 """
 
 import math
@@ -12,7 +12,7 @@ from implementations._shared.cuda import matmul, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, unsupported
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
-TILES = matmul.TENSOR_TILES + matmul.FEW_ROWS_TILES + matmul.WARPGROUP_TILES
+TILES = matmul.TENSOR_TILES + matmul.FEW_ROWS_TILES + matmul.WARPGROUP_TILES + matmul.SQUARE_TILES
 SCHEDULES = {"two_accumulators": ("tiles", "strips"), "two_launches": tuple(matmul.SCHEDULES)}
 COPIERS = 256  # threads of a block of whole_rows
 
@@ -22,12 +22,24 @@ def skip(case, variant, device):
 
 
 def copies_rows(case, variant):
-    return variant == "two_launches" and not rows_are_aligned(case, case.sizes["K"])
+    return product(case, variant).sizes["K"] != case.sizes["K"]
 
 
 def product(case, variant):
     """The case of the products as the kernel reads them."""
-    return matmul.of_whole_rows(case, turned=True) if variant == "two_launches" else matmul.prepared_case(case)
+    own = matmul.of_whole_rows(case, parts=2) if variant == "two_launches" else matmul.prepared_case(case)
+    return matmul.turned(own) if _wants_turned(own) else own
+
+
+def _wants_turned(case):
+    """Whether tiles of 192×192 may be best, with 96 columns of either half: of W (N, K) alone, of (K, N) they would be one panel and a half.
+    They are not where all tiles of 128 rows, in clusters of two, are whole."""
+    return (
+        case.itemsize == 2
+        and matmul.holds_boxes(case)
+        and rows_are_aligned(case, case.sizes["K"])
+        and case.sizes["M"] % 256 > 0
+    )
 
 
 def prepared(case, variant, W):
@@ -88,7 +100,7 @@ def launches(file, case, variant, device, config, arguments=(), dtypes=()):
         return (kernel,)
     vectors = case.sizes["M"] * own.sizes["K"] * case.itemsize // 16 if copies_rows(case, variant) else 1
     grid = max(1, min(-(-vectors // COPIERS), 8 * multiprocessors(device)))
-    program = instance(file, "whole_rows", TYPES[case.dtype])
+    program = instance(file, "whole_rows", TYPES[case.dtype], rows_are_aligned(case, case.sizes["K"]))
     return in_turn(Launch(program, grid, COPIERS, dtypes=(case.dtype, case.dtype, "int32")), kernel)
 
 
@@ -104,7 +116,7 @@ def call(case, variant, described, y):
 
     copied, cleared = {1: own.size("M", "K")} if copies_rows(case, variant) else {}, {2: flags} if sums else {}
     missing = [place for place in (1, 2) if place not in copied | cleared]
-    before = first[0].returning(copied | cleared, (*case.size("M", "K"), *flags), absent=missing)
+    before = first[0].returning(copied | cleared, (*case.size("M", "K"), own.sizes["K"], *flags), absent=missing)
 
     def both(x, W, *more):
         found = before(x)

@@ -173,8 +173,8 @@ __device__ __forceinline__ void store_pair_in_block(const void* to, unsigned ran
     asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(v0), "f"(v1) : "memory");
 }
 
-// RowLoader from slab `skipped` on, which copies rows that are no whole vectors to `whole`, unless that is null, with zeros behind K. All of
-// its vectors are asked for before the first is stored: by elements, they come through registers.
+// RowLoader from slab `skipped` on, which copies rows to `whole`, unless that is null, in whole slabs with zeros behind K. All of its vectors
+// are asked for before the first is stored: those of a copy come through registers, as do elements.
 template <typename T, bool ALIGNED, int ROWS, int THREADS>
 struct CopyingLoader : RowLoader<T, ALIGNED, ROWS, THREADS> {
     using Base = RowLoader<T, ALIGNED, ROWS, THREADS>;
@@ -185,21 +185,21 @@ struct CopyingLoader : RowLoader<T, ALIGNED, ROWS, THREADS> {
     long long pitch;
 
     __device__ __forceinline__ CopyingLoader(const T* matrix, T* whole, long long first, long long limit, long long K, int skipped)
-        : Base(matrix, first, limit, K), whole(whole), pitch((K + SIZE - 1) / SIZE * SIZE) {
+        : Base(matrix, first, limit, K), whole(whole), pitch((K + SLAB<T> - 1) / SLAB<T> * SLAB<T>) {
         from += skipped * SLAB<T>, left -= skipped * SLAB<T>;
         if (whole) this->whole += (first + row) * pitch + threadIdx.x % 8 * SIZE + skipped * SLAB<T>;
     }
     __device__ __forceinline__ void load(unsigned char* memory) {
-        if constexpr (ALIGNED) {
+        if (ALIGNED && !whole) {
             Base::load(memory);
         } else {
             Vector<T> v[COUNT];
 #pragma unroll
-            for (int i = 0; i < COUNT; ++i) v[i] = load_part<false>(from + i * STRIDE * K, i * STRIDE < rows ? left : 0);
+            for (int i = 0; i < COUNT; ++i) v[i] = load_part<ALIGNED>(from + i * STRIDE * K, i * STRIDE < rows ? left : 0);
 #pragma unroll
             for (int i = 0; i < COUNT; ++i) {
                 *reinterpret_cast<Vector<T>*>(memory + to + i * STRIDE * 128) = v[i];
-                if (whole && i * STRIDE < rows && left > 0) store_vector(whole + i * STRIDE * pitch, v[i]);
+                if (whole && i * STRIDE < rows) store_vector(whole + i * STRIDE * pitch, v[i]);
             }
             from += SLAB<T>;
             left -= SLAB<T>;
@@ -209,7 +209,7 @@ struct CopyingLoader : RowLoader<T, ALIGNED, ROWS, THREADS> {
 };
 
 // BM rows of x @ A, in WM × WN warps: to xa (M, R), and times scale, as rounded, to t, whose rows are R and some zeros long, whole vectors.
-// Either may be null, as may `whole`, x in rows of whole vectors. PARTS blocks, a cluster, share K, and then the rows: a block adds up what all have of its own.
+// Either may be null, as may `whole`, x in rows of whole slabs. PARTS blocks, a cluster, share K, and then the rows: a block adds up what all have of its own.
 template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
 __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale,
                                           T* __restrict__ xa, T* __restrict__ t, T* __restrict__ whole, long long M,

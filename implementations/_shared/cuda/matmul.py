@@ -51,8 +51,11 @@ WARPGROUP_TILES = tuple(
 TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
 # Kernels name these, which have their own cost (`_few_rows_time`): all of a block's warps have the whole tile in registers
 FEW_ROWS_TILES = tuple(MatmulTile("few_rows", m, n, 1.0, 1, 1, shares=8) for m in (16, 32, 64) for n in (16, 32, 64))
-# For one product in 16 bits with nothing beside its sums: 132 multiprocessors make 1034×4096 of them at once
-SQUARE_TILE = MatmulTile("warpgroup", 192, 192, 0.42)  # of an H200: 22.6 µs there, with 128×256 and strips 28.4
+# For sums with nothing beside them: 132 multiprocessors make 1034×4096 of them at once
+SQUARE_TILES = (
+    MatmulTile("warpgroup", 192, 192, 0.42),  # lola in bfloat16 on an H200: 22.6 µs there, with 128×256 and strips 28.4
+    MatmulTile("warpgroup", 192, 192, 0.425, cluster=2),
+)
 SCHEDULES = {"tiles": "WholeTiles", "strips": "Strips", "stream_k": "SharedTiles"}  # and their types in schedule.cuh
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
 SIMT_STAGES = 3  # slabs in shared memory, as in matmul_simt.cuh
@@ -84,17 +87,28 @@ def prepared_case(case):
     return replace(case, options={**case.options, "w_layout": prepared_layout(case)})
 
 
-def of_whole_rows(case, turned=False):
-    """The case of the product whose rows of x, which a launch before it copies, are whole vectors of 16 bytes; those of W, too, where
-    `prepare` fills them up: it is turned where its rows of N are no whole vectors, or where the kernel reads it as deep as x (`turned`)."""
+def of_whole_rows(case, parts=1):
+    """The case of the product whose rows of x, which a launch before it copies, are whole lines of the L2 cache, of IEEE float32 whole
+    vectors of 16 bytes; those of W, too, where `prepare` fills them up: it is turned where its rows of N are none, or where it has several
+    `parts`, whose kernels read it as deep as x."""
     K, N = case.size("K", "N")
-    if rows_are_aligned(case, K):
+    if rows_are_aligned(case, K) and not _lines_pay(case, parts):
         return prepared_case(case)
-    vector = 16 // case.itemsize
-    layout = "nk" if turned or not rows_are_aligned(case, N) else case.options["w_layout"]
+    whole = 16 // case.itemsize if is_ieee(case) else slab(case)
+    layout = "nk" if parts > 1 or N % whole else case.options["w_layout"]
     return replace(
-        case, sizes={**case.sizes, "K": -(-K // vector) * vector}, options={**case.options, "w_layout": layout}
+        case, sizes={**case.sizes, "K": -(-K // whole) * whole}, options={**case.options, "w_layout": layout}
     )
+
+
+def _lines_pay(case, parts):
+    """Whether rows of whole lines pay for the copy of x: a box of others takes a tenth longer (177 µs with K = 4104, 161 with 4160), and
+    a product that reads the copy begins only when all of x was read, at 2.6 TB/s."""
+    M, K, N = case.size("M", "K", "N")
+    if is_ieee(case) or K % slab(case) == 0 or not holds_boxes(case):
+        return False
+    product = 2 * M * K * N * parts * case.itemsize / 2 / 6e14  # seconds, of 16 bits at 600 TFLOP/s
+    return 0.1 * product > 2e-6 + M * K * case.itemsize / 2.6e12
 
 
 def is_prepared(case, own):
@@ -111,6 +125,11 @@ def prepared(case, own, W):
 
     rows = W if case.options["w_layout"] == "nk" else W.T
     return (torch.nn.functional.pad(rows, (0, own.sizes["K"] - case.sizes["K"])).contiguous(),)
+
+
+def turned(case):
+    """The case of the product with W stored (N, K)."""
+    return replace(case, options={**case.options, "w_layout": "nk"})
 
 
 def product(case, M, K, N, nk=False):
@@ -159,6 +178,8 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
         return f"KERNEL=few_rows copies whole vectors of 16 bytes, which rows of K = {K} and N = {N} do not have"
     if stages < (1 if tile.kind == "few_rows" else 2):
         return f"num_stages is {stages}: one is read while another is written, but of few rows, where other warps write meanwhile"
+    if tile.kind == "warpgroup" and case.options["w_layout"] == "kn" and columns_of_a_box(tile, parts) % PANEL:
+        return f"a block brings {columns_of_a_box(tile, parts)} columns of W at once, which are panels of {PANEL} where W is (K, N)"
     if schedule_of(config) == "stream_k" and 2 * multiprocessors(device) * (case.sizes["K"] // slab(case) + 4) >= 2**31:
         return (
             f"SCHEDULE=stream_k counts the slabs of two rounds of tiles in 31 bits, which K = {case.sizes['K']} exceeds"
@@ -200,10 +221,15 @@ def launch(
     grid = most if schedule == "stream_k" else min(sum(tiles_of(tile, schedule, M, N, parts)) * tile.cluster, most)
     small = schedule == "strips"  # and boxes that small tiles have too
     rows = PANEL if small else tile.rows, deep
-    columns = PANEL if small else tile.columns // max(parts, tile.cluster), deep
+    columns = PANEL if small else columns_of_a_box(tile, parts), deep
     rows, columns = (deep, PANEL) if transposed else rows, columns if nk else (deep, PANEL)
     exchange = ((grid * tile.rows * tile.columns,), (grid * tile.rows // 16,)) if schedule == "stream_k" else ()
     return Launch(program, grid, tile.threads, memory, dtypes=dtypes, boxes=(rows, columns), exchange=exchange)
+
+
+def columns_of_a_box(tile, parts):
+    """Columns of W that one copy brings for a whole tile, where W is (N, K): of one part, by one block of the cluster."""
+    return tile.columns // max(parts, tile.cluster)
 
 
 def kind_of(case, config):
@@ -214,9 +240,8 @@ def kind_of(case, config):
 def tile_of(case, config):
     """The tile of a config, or None where there is no such instance."""
     wanted = kind_of(case, config), config["BLOCK_M"], config["BLOCK_N"], config.get("CLUSTER", 1)
-    return next(
-        (t for t in (*TILES, SQUARE_TILE, *FEW_ROWS_TILES) if (t.kind, t.rows, t.columns, t.cluster) == wanted), None
-    )
+    tiles = (*TILES, *SQUARE_TILES, *FEW_ROWS_TILES)
+    return next((t for t in tiles if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
 
 
 NO_WARPGROUPS = (
@@ -253,7 +278,7 @@ def _schedule_fits(tile, schedule):
 
 def products_tiles(case):
     """Those of a product by warpgroups with nothing beside its sums."""
-    return (*WARPGROUP_TILES, SQUARE_TILE) if case.itemsize == 2 else WARPGROUP_TILES
+    return (*WARPGROUP_TILES, *SQUARE_TILES) if case.itemsize == 2 else WARPGROUP_TILES
 
 
 def best(choices, case, parts, device):
@@ -277,6 +302,10 @@ def best(choices, case, parts, device):
             after = max(small - 2 * less, 0)
             rounds += math.ceil(after / clusters) * _small_rounds(case, parts)
             once = 1.02 if tile.cluster > 1 and rounds <= 1 else 1.0
+            if tile.cluster == 1 and not stays_in_cache(case, parts):
+                # each block brings all of W that it multiplies: geglu 4137×4096→11008 took 1140 µs on an H100, with 22 rounds of these;
+                # 4096 rows in clusters of two took 43 µs a round on an H200, which for 23 of them are 1000
+                once = 1.1
             if tile.cluster == 1 and case.sizes["K"] % slab(case):
                 # a row of a box lies in two lines of the L2 cache, and nobody else brings W: lola 2049×4104→4104 took 177 µs, in
                 # clusters of two 147; geglu 4097×4097→11009 1.49 ms after 1.12
@@ -289,8 +318,13 @@ def best(choices, case, parts, device):
 def _small_rounds(case, parts):
     """The time of a small tile beside a whole one's, on an H200: 21 µs beside 50 at 2049×4160→4096, 10.8 beside 26 in splacc 1034×2048→2048.
     Where W does not stay in the L2 cache, a strip reads all of it again: geglu 4137×4096→11008 took 1.11 ms, without strips 1.02."""
+    return 0.42 if stays_in_cache(case, parts) else 4.0
+
+
+def stays_in_cache(case, parts):
+    """Whether all of W stays in the L2 cache from one row of tiles to the next."""
     K, N = case.size("K", "N")
-    return 0.42 if K * N * parts * case.itemsize <= L2_BYTES else 4.0
+    return K * N * parts * case.itemsize <= L2_BYTES
 
 
 def tiles_of(tile, schedule, M, N, parts):

@@ -50,15 +50,18 @@ struct Stored : Epilogue {
 template <typename T>
 constexpr int SLAB = 128 / sizeof(T);  // elements of K in a slab
 
-// The tile scheduler's order: where tile p of y (BM × BN) begins. GROUP rows of tiles share a pass over W, so that both stay in
+// The tile scheduler's order: where tile p of y (BM × BN) begins. `group` rows of tiles share a pass over W, so that both stay in
 // L2.
-template <unsigned GROUP>
-__device__ __forceinline__ void tile_origin(unsigned p, long long M, long long N, int BM, int BN, long long& m0,
+__device__ __forceinline__ void tile_origin(unsigned p, long long M, long long N, int BM, int BN, unsigned group, long long& m0,
                                             long long& n0) {
     unsigned rows = (M + BM - 1) / BM, columns = (N + BN - 1) / BN;
-    unsigned first = p / (GROUP * columns) * GROUP, height = min(GROUP, rows - first), inside = p - first * columns;
+    unsigned first = p / (group * columns) * group, height = min(group, rows - first), inside = p - first * columns;
     m0 = static_cast<long long>(first + inside % height) * BM;
     n0 = static_cast<long long>(inside / height) * BN;
+}
+template <unsigned GROUP>
+__device__ __forceinline__ void tile_origin(unsigned p, long long M, long long N, int BM, int BN, long long& m0, long long& n0) {
+    tile_origin(p, M, N, BM, BN, GROUP, m0, n0);
 }
 // The same of this block, in a launch of one tile a block.
 __device__ __forceinline__ void block_origin(long long M, long long N, int BM, int BN, long long& m0, long long& n0) {
@@ -70,18 +73,20 @@ __device__ __forceinline__ void clear_flags(int* flags, long long count) {
     for (long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += gridDim.x * blockDim.x) flags[i] = 0;
 }
 
-// x (M, K) to rows of whole vectors of 16 bytes, with zeros behind K, unless `whole` is null; and the flags of a product behind it.
-template <typename T>
+// x (M, K) to rows of `pitch` elements, whole vectors of 16 bytes, with zeros behind K, unless `whole` is null; and the flags of a product
+// behind it. ALIGNED says that rows of x are whole vectors.
+template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(256)
-    whole_rows(const T* __restrict__ x, T* __restrict__ whole, int* __restrict__ flags, long long M, long long K, long long count) {
+    whole_rows(const T* __restrict__ x, T* __restrict__ whole, int* __restrict__ flags, long long M, long long K, long long pitch,
+               long long count) {
     wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE;
     clear_flags(flags, count);
     if (!whole) return;
-    long long vectors = (K + SIZE - 1) / SIZE;
+    long long vectors = pitch / SIZE;
     for (long long i = blockIdx.x * 256LL + threadIdx.x; i < M * vectors; i += gridDim.x * 256LL) {
         long long m = i / vectors, k = i % vectors * SIZE;
-        reinterpret_cast<Vector<T>*>(whole)[i] = load_part<false>(x + m * K + k, static_cast<int>(min(K - k, static_cast<long long>(SIZE))));
+        reinterpret_cast<Vector<T>*>(whole)[i] = load_part<ALIGNED>(x + m * K + k, static_cast<int>(min(K - k, static_cast<long long>(SIZE))));
     }
 }
 

@@ -26,9 +26,9 @@ template <typename T, bool NK, int BM, int BN, int PARTS = 1, bool XT = false>
 struct WarpgroupTile {
     static constexpr int FN = BN / 8, COLUMNS = BN / PARTS, CONSUMERS = BM * 2;  // fragments; columns of y; threads
     static constexpr int X_BYTES = BM * 128, STAGE = X_BYTES + BN * 128;  // of a stage: of x; of x and W
-    static constexpr int PIECE = SLAB<T>, PITCH = PIECE + 8;  // columns of y that a warp stores at once, 128 bytes
-    static constexpr int GROUP = 64, PANEL = 64 * 128;        // columns that are made at once; bytes
-    static constexpr int OUT_BYTES = BM * PITCH * static_cast<int>(sizeof(T));
+    static constexpr int GROUP = COLUMNS % 64 == 0 ? 64 : 32, PANEL = 64 * 128;  // columns that are made at once; bytes
+    static constexpr int PIECE = SLAB<T> < GROUP ? SLAB<T> : GROUP;  // columns of y that a warp stores at once, up to 128 bytes
+    static constexpr int PITCH = SLAB<T> + 8, OUT_BYTES = BM * PITCH * static_cast<int>(sizeof(T));
     static_assert(BM % 64 == 0 && COLUMNS % GROUP == 0, "whole warpgroups, whole groups");
     static_assert(sizeof(T) == 2 || (NK && !XT), "tf32 is multiplied from rows of K alone");
 
@@ -105,7 +105,8 @@ struct WarpgroupTile {
     template <typename F, typename Row, typename Column>
     __device__ __forceinline__ void epilogue(unsigned char* memory, T* y, long long M, long long N, long long m0,
                                              long long n0, F f, const Row (&of_row)[2], const Column* columns) {
-        constexpr int FRAGMENTS = FN / PARTS, AT_ONCE = PIECE / 8, SIZE = Vector<T>::SIZE;  // of a part; in a piece
+        constexpr int FRAGMENTS = FN / PARTS, AT_ONCE = PIECE / 8;                // of a part; in a piece
+        constexpr int SIZE = Vector<T>::SIZE, LANES = PIECE / SIZE;  // that store a row of a piece
         T* out = reinterpret_cast<T*>(memory) + row0 * PITCH;
         int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
         int inside = static_cast<int>(min(min(M - m0, static_cast<long long>(BM)) - row0, 16LL));  // rows
@@ -116,8 +117,8 @@ struct WarpgroupTile {
         auto store = [&](int from) {
             if (whole) {
 #pragma unroll
-                for (int i = 0; i < 16; i += 4) {
-                    int row = i + lane / 8, column = lane % 8 * SIZE;
+                for (int i = 0; i < 16; i += 32 / LANES) {
+                    int row = i + lane / LANES, column = lane % LANES * SIZE;
                     auto v = *reinterpret_cast<const Vector<T>*>(out + row * PITCH + column);
                     if (row < inside) store_part<true>(y + row * N + from + column, v, width - from - column);
                 }

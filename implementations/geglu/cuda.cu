@@ -39,6 +39,14 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 }
 
 #if __CUDA_ARCH__ >= 900
+// The same by the blocks of a cluster, which share the K of a tile.
+template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    two_accumulators_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y, long long M,
+                                long long K, long long N) {
+    matmul_simt<ALIGNED, NK, BM, BN, 2, false, SPLIT>(x, W, y, M, K, N, Gate<float, ACT>(b, N));
+}
+
 template <typename T, Activation ACT, bool NK, int BM, int BN, int STAGES, int CLUSTER, typename Schedule = WholeTiles>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     two_accumulators_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,

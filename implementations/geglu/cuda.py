@@ -24,8 +24,8 @@ EXPECT = (
 )  # fmt: skip
 TUNABLES = {
     ("two_accumulators", "two_launches"): {
-        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
-        "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
+        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (64, 128, 256),
+        "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4, 8),
     },
     "two_accumulators": {"SCHEDULE": ("tiles", "strips")}, "two_launches": {"SCHEDULE": ("tiles", "strips", "stream_k")},
 }  # fmt: skip

@@ -56,8 +56,8 @@ TUNABLES = {
         ),
     },
     ("multirow", "multirow_ws"): {
-        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256),
-        "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
+        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (64, 128, 256),
+        "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4, 8),
     },
     "multirow_ws": {"SUMS": ("producer", "consumer")},  # who adds up rows of 16 bits beside the products of warpgroups
     "multirow": {  # those of the launches of mode=backward
@@ -78,7 +78,7 @@ STATIC_BYTES = 48 << 10  # of shared memory that a kernel may declare
 # the larger ones, in which the statistics cost least beside the products; clusters only make blocks wait for each other's
 TILES = [t for t in matmul.WARPGROUP_TILES if t.cluster == 1] + [
     t for t in matmul.TENSOR_TILES if (t.rows, t.columns) in ((128, 256), (128, 128), (64, 64))
-]
+] + [*matmul.SIMT_SPLIT_TILES]  # fmt: skip
 ROWS_AT_ONCE = 8  # of a block of row_statistics
 
 
@@ -218,7 +218,7 @@ def fits(case, variant, device, config):
     if reason := not_one_of("SUMS", config.get("SUMS", "producer"), ("producer", "consumer")):
         return reason
     own = _product(case, variant)
-    tiles = matmul.products_tiles(own) if variant == "two_launches" else matmul.TILES
+    tiles = matmul.products_tiles(own) if variant == "two_launches" else matmul.TILES + matmul.SIMT_SPLIT_TILES
     return matmul.fits(own, device, config, beside=_statistics, tiles=tiles)
 
 

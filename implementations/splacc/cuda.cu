@@ -41,6 +41,14 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 }
 
 #if __CUDA_ARCH__ >= 900
+// The same by the blocks of a cluster, which share the K of a tile.
+template <bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    two_accumulators_simt_split(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ y, long long M,
+                                long long K, long long N) {
+    matmul_simt<ALIGNED, NK, BM, BN, 2, false, SPLIT>(A, B, y, M, K, N, Gate<float>{});
+}
+
 template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, typename Schedule = WholeTiles>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     two_accumulators_warpgroup(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, T* __restrict__ y,

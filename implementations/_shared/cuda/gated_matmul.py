@@ -9,7 +9,7 @@ from implementations._shared.cuda import matmul
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, unsupported
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
-TILES = matmul.TENSOR_TILES + matmul.WARPGROUP_TILES
+TILES = matmul.TENSOR_TILES + matmul.WARPGROUP_TILES + matmul.SIMT_SPLIT_TILES
 SCHEDULES = {"two_accumulators": ("tiles", "strips"), "two_launches": tuple(matmul.SCHEDULES)}
 COPIERS = 256  # threads of a block of whole_rows
 
@@ -39,7 +39,7 @@ def config(case, variant, device):
 def fits(case, variant, device, config):
     if matmul.schedule_of(config) not in SCHEDULES[variant]:
         return f"{variant} has SCHEDULE={' and '.join(SCHEDULES[variant])}: nobody clears flags before it"
-    return matmul.fits(product(case, variant), device, config, parts=2)
+    return matmul.fits(product(case, variant), device, config, parts=2, tiles=TILES)
 
 
 def launches(file, case, variant, device, config, arguments=(), dtypes=()):

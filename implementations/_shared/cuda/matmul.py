@@ -3,7 +3,7 @@
 The tunables are KERNEL (`tensor`, `simt` or `warpgroup`), BLOCK_M and BLOCK_N of a block's tile, num_stages and CLUSTER; an
 implementation that has but one kernel for a case leaves KERNEL and CLUSTER out. SCHEDULE is of warpgroups (hopper/schedule.cuh): `tiles`;
 `strips`, by which what a little more than whole tiles leaves is made in smaller ones; or `stream_k`, by which the last tiles are shared
-among all blocks, and whose flags a launch before it must clear.
+among all blocks, and whose flags a launch before it must clear. The blocks of a cluster of KERNEL=simt share the K of a tile.
 """
 
 import math
@@ -16,7 +16,7 @@ from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_align
 @dataclass(frozen=True)
 class MatmulTile:
     """A block's part of the product, the kind of kernel that multiplies it (`tensor`, `simt` or `warpgroup`), its arrangement of
-    warps, how many neighbours in M are a cluster, and what an element costs in it beside the largest tile of tensor cores."""
+    warps, how many neighbours in M, or with simt sharers of K, are a cluster, and what an element costs in it beside the largest tile of tensor cores."""
 
     kind: str
     rows: int
@@ -41,7 +41,11 @@ TENSOR_TILES = (
     MatmulTile("tensor", 128, 256, 1.0, 2, 4), MatmulTile("tensor", 128, 128, 1.2, 2, 4), MatmulTile("tensor", 64, 128, 1.4, 2, 2),
     MatmulTile("tensor", 64, 64, 1.6, 2, 2), MatmulTile("tensor", 16, 64, 3.0, 1, 4),
 )  # fmt: skip
-SIMT_TILES = (MatmulTile("simt", 128, 256, 0.97), MatmulTile("simt", 128, 128, 1.0), MatmulTile("simt", 64, 64, 1.3))
+SIMT_TILES = (MatmulTile("simt", 128, 256, 0.97), MatmulTile("simt", 128, 128, 1.0), MatmulTile("simt", 64, 64, 1.2))
+# Of kernels that have <name>_simt_split: with few tiles, multiprocessors would idle, or have too few warps to hide what they wait for
+SIMT_SPLIT_TILES = tuple(
+    replace(tile, cluster=split) for tile in (*SIMT_TILES, MatmulTile("simt", 32, 64, 1.3)) for split in (2, 4, 8)
+)
 # On an H200 a cluster gained 3 % where blocks make many tiles, since two bring W once, and lost as much where they make one.
 WARPGROUP_TILES = tuple(
     MatmulTile("warpgroup", 128, columns, cost, cluster=cluster)
@@ -52,7 +56,7 @@ TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
 SQUARE_TILE = MatmulTile("warpgroup", 192, 192, 0.42)  # of an H200: 22.6 µs there, with 128×256 and strips 28.4
 SCHEDULES = {"tiles": "WholeTiles", "strips": "Strips", "stream_k": "SharedTiles"}  # and their types in schedule.cuh
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
-SIMT_STAGES = 3  # slabs in shared memory, as in matmul_simt.cuh
+SIMT_STAGES, SIMT_PAD = 3, 4  # slabs in shared memory, and floats behind a row of one, as in matmul_simt.cuh
 L2_BYTES = 40 << 20  # of W that stay there beside x and y
 
 
@@ -119,7 +123,7 @@ def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0, sch
     """The config of the best of `tiles` that fit, of a product of x (M, K) with `parts` matrices (K, N) side by side. `beside` is
     how many bytes of shared memory the kernel has with a tile beside its own. SCHEDULE is named where there are several."""
     found = {}
-    for tile in SIMT_TILES if is_ieee(case) else tiles:
+    for tile in (t for t in (*tiles, *SIMT_TILES) if (t.kind == "simt") == is_ieee(case)):
         for stages in (SIMT_STAGES,) if tile.kind == "simt" else (4, 3, 2):  # more wait for nothing
             own = {
                 "KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "num_stages": stages,
@@ -138,7 +142,9 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
     if tile not in (*tiles, *SIMT_TILES):
         kind = kind_of(case, config)
         known = ", ".join(
-            f"{t.rows}×{t.columns} in clusters of {t.cluster}" for t in (*tiles, *SIMT_TILES) if t.kind == kind
+            f"{t.rows}×{t.columns} in clusters of {t.cluster}"
+            for t in dict.fromkeys((*tiles, *SIMT_TILES))
+            if t.kind == kind
         )
         return f"the tiles of KERNEL={kind} are {known or 'none'}"
     if (tile.kind == "simt") != is_ieee(case):
@@ -146,7 +152,7 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
     if reason := not_one_of("SCHEDULE", schedule_of(config), SCHEDULES) or _schedule_fits(tile, schedule_of(config)):
         return reason
     if tile.kind == "simt":
-        return None if stages == SIMT_STAGES else f"num_stages is {stages}: KERNEL=simt has {SIMT_STAGES}"
+        return _simt_fits(tile, stages, device)
     if tile.kind == "warpgroup" and not multiplies_by_warpgroups(case, device):
         return NO_WARPGROUPS
     if stages < 2:
@@ -156,6 +162,17 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
             f"SCHEDULE=stream_k counts the slabs of two rounds of tiles in 31 bits, which K = {case.sizes['K']} exceeds"
         )
     return too_large(tile_bytes(tile, parts, stages, case.itemsize) + beside(tile), device)
+
+
+def _simt_fits(tile, stages, device):
+    """The same of a tile in IEEE float32."""
+    if stages != SIMT_STAGES:
+        return f"num_stages is {stages}: KERNEL=simt has {SIMT_STAGES}"
+    if tile.cluster == 1:
+        return None
+    if device.capability < (9, 0):
+        return "thread-block clusters need compute capability 9.0"
+    return too_large(simt_bytes(tile), device, static=SIMT_STATIC)
 
 
 def launch(
@@ -174,6 +191,9 @@ def launch(
         (tile.rows, tile.columns),
     )
     grid = blocks(tile, M, N, parts)
+    if tile.kind == "simt" and tile.cluster > 1:
+        program = instance(file, f"{template}_split", *arguments, aligned, nk, *shape, tile.cluster)
+        return Launch(program, grid, tile.threads, simt_bytes(tile), dtypes=dtypes)
     if tile.kind == "simt":
         program = instance(file, template, *arguments, aligned, nk, *shape)
         return Launch(program, grid, tile.threads, dtypes=dtypes)
@@ -203,7 +223,9 @@ def kind_of(case, config):
 def tile_of(case, config):
     """The tile of a config, or None where there is no such instance."""
     wanted = kind_of(case, config), config["BLOCK_M"], config["BLOCK_N"], config.get("CLUSTER", 1)
-    return next((t for t in (*TILES, SQUARE_TILE) if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
+    return next(
+        (t for t in (*TILES, *SIMT_SPLIT_TILES, SQUARE_TILE) if (t.kind, t.rows, t.columns, t.cluster) == wanted), None
+    )
 
 
 NO_WARPGROUPS = (
@@ -250,6 +272,8 @@ def best(choices, case, parts, device):
     def work(choice):
         tile, schedule = choice
         clusters = max(1, sms // tile.cluster)
+        if tile.kind == "simt":
+            return simt_work(tile, M, case.sizes["K"], N, parts, sms)
         whole, small = tiles_of(tile, schedule, M, N, parts)
         rounds, once = math.ceil(whole / clusters), 1.0
         if schedule == "stream_k":
@@ -273,6 +297,25 @@ def best(choices, case, parts, device):
     return min(choices, key=work)
 
 
+# Of a multiprocessor, beside its 128 products a cycle: bytes that it reads of its neighbours in one, cycles until the blocks of a cluster
+# have met, and how much longer products take for each time that four warps are missing to three a scheduler; estimates, by H100 times
+# of 100×768→3072 in 64×64 (two warps), 512×1024→4096 in 128×128 (four) and 1024×1024→4096 in 128×256 (eight)
+SIMT_NEIGHBOUR_BYTES, SIMT_WAIT, SIMT_LATENCY = 32, 2500, 0.17
+
+
+def simt_work(tile, M, K, N, parts, sms):
+    """About how many products the busiest multiprocessor could make in the time that it takes for its tiles, whose warps four schedulers
+    share."""
+    warps, deep = tile.threads // 32, -(-K // tile.cluster)
+    most = -(-blocks(tile, M, N, parts) // sms) * warps
+    alone = 1 + SIMT_LATENCY * max(8 / most - 1, 0)
+    work = -(-most // 4) * 4 * (tile.rows * tile.columns / warps) * deep * tile.cost * alone
+    if tile.cluster == 1:
+        return work
+    exchanged = most / warps * tile.rows * tile.columns * 4 * (1 - 1 / tile.cluster)
+    return work + 128 * (SIMT_WAIT + exchanged / SIMT_NEIGHBOUR_BYTES)
+
+
 def _small_rounds(case, parts):
     """The time of a small tile beside a whole one's, on an H200: 21 µs beside 50 at 2049×4160→4096, 10.8 beside 26 in splacc 1034×2048→2048.
     Where W does not stay in the L2 cache, a strip reads all of it again: geglu 4137×4096→11008 took 1.11 ms, without strips 1.02."""
@@ -294,8 +337,23 @@ def schedule_of(config):
 
 
 def blocks(tile, M, N, parts=1):
-    """How many tiles cover y (M, N), in whole clusters."""
-    return -(-M // (tile.rows * tile.cluster)) * tile.cluster * -(-N // (tile.columns // parts))
+    """How many blocks make the tiles that cover y (M, N), in whole clusters."""
+    rows = tile.rows * (1 if tile.kind == "simt" else tile.cluster)
+    return -(-M // rows) * tile.cluster * -(-N // (tile.columns // parts))
+
+
+SIMT_STATIC = 8 << 10  # bytes of shared memory for what a kernel sums up beside
+
+
+def simt_depth(tile):
+    """Elements of K of a slab in matmul_simt.cuh."""
+    return 8 if tile.rows * tile.columns > 2048 else 16
+
+
+def simt_bytes(tile):
+    """Dynamic shared memory of a block that shares K: its slabs, and its sums but for those that it finishes."""
+    slabs = SIMT_STAGES * simt_depth(tile) * (tile.rows + tile.columns + 2 * SIMT_PAD)
+    return 4 * (slabs + tile.rows * tile.columns * (tile.cluster - 1) // tile.cluster)
 
 
 def tile_bytes(tile, parts, stages, itemsize):

@@ -38,6 +38,14 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     matmul_simt<ALIGNED, NK, BM, BN, 2>(x, W, y, M, K, N, Gate<float, ACT>(b, N));
 }
 
+// The same with strips below whole tiles.
+template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN>
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    two_accumulators_simt_strips(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
+                                 long long M, long long K, long long N) {
+    matmul_simt_strips<ALIGNED, NK, BM, BN, 2>(x, W, y, M, K, N, Anywhere<Gate<float, ACT>>{Gate<float, ACT>(b, N)});
+}
+
 #if __CUDA_ARCH__ >= 900
 // The same by the blocks of a cluster, which share the K of a tile.
 template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>

@@ -54,7 +54,7 @@ struct Normed : Epilogue {
 template <Activation ACT, bool ALIGNED, bool NK, bool PREPARED, int BM, int BN, int SPLIT = 1>
 struct Counted : Normed<float, ACT> {
     static constexpr int THREADS = SIMT_THREADS<BM, BN>, SHARERS = SIMT_DEPTH<BM, BN> / 4, QUADS = THREADS / SHARERS;
-    static constexpr int X_LOADS = BM / QUADS, W_LOADS = BN / QUADS;
+    static constexpr int X_LOADS = (BM + QUADS - 1) / QUADS, W_LOADS = BN / QUADS;
     static constexpr int GROUPS = NK ? 1 : THREADS / (BN / 4);  // of threads that sum up the same columns
     static constexpr int ROWS_AT = SPLIT > 1 ? BM : 0, COLUMNS_AT = SPLIT > 1 ? GROUPS * BN : 0;  // what the epilogue reads
     static constexpr int ROW_FLOATS = ROWS_AT + BM, COLUMN_FLOATS = PREPARED ? 1 : COLUMNS_AT + (SPLIT > 1 ? 1 : GROUPS) * BN;
@@ -92,12 +92,12 @@ struct Counted : Normed<float, ACT> {
     }
     __device__ __forceinline__ void end() {
         int quad = threadIdx.x / SHARERS, column = threadIdx.x % (BN / 4) * 4, group = threadIdx.x / (BN / 4);
-        bool first = threadIdx.x % SHARERS == 0;
+        bool first = threadIdx.x % SHARERS == 0, has_row = first && (QUADS <= BM || quad < BM);
 #pragma unroll
         for (int i = 0; i < X_LOADS; ++i) {
             float total = lane_sum<SHARERS>(sum[i]), total2 = lane_sum<SHARERS>(sum2[i]);
-            if (first && SPLIT > 1) means[quad + i * QUADS] = total, rstds[quad + i * QUADS] = total2;
-            else if (first) set_row(quad + i * QUADS, total, total2);
+            if (has_row && SPLIT > 1) means[quad + i * QUADS] = total, rstds[quad + i * QUADS] = total2;
+            else if (has_row) set_row(quad + i * QUADS, total, total2);
         }
         if constexpr (!PREPARED && NK) {
 #pragma unroll
@@ -139,6 +139,29 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     long long m0, n0;
     block_origin(M, N, BM, BN, m0, n0);
     matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, F(b, prepared, means, rstds, column_sums, K, m0, n0));
+}
+
+// What matmul_simt_strips makes of tiles and of strips, in arrays that have room for either.
+template <Activation ACT, bool ALIGNED, bool NK, bool PREPARED>
+struct CountedTiles {
+    const float *b, *prepared;
+    float *means, *rstds, *column_sums;
+    long long K;
+
+    template <int BM, int BN>
+    __device__ __forceinline__ auto at(long long m0, long long n0) const {
+        return Counted<ACT, ALIGNED, NK, PREPARED, BM, BN>(b, prepared, means, rstds, column_sums, K, m0, n0);
+    }
+};
+
+// The same with strips below whole tiles.
+template <Activation ACT, bool PREPARED, bool ALIGNED, bool NK, int BM, int BN>
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    tile_simt_strips(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
+                     const float* __restrict__ prepared, float* __restrict__ y, long long M, long long K, long long N) {
+    __shared__ float means[BM], rstds[BM], column_sums[PREPARED ? 1 : 4 * BN];
+    CountedTiles<ACT, ALIGNED, NK, PREPARED> tiles{b, prepared, means, rstds, column_sums, K};
+    matmul_simt_strips<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, tiles);
 }
 
 #if __CUDA_ARCH__ >= 900

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from implementations._shared.cuda import matmul
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, not_one_of, too_large, unsupported
-from implementations._shared.gpu import multiprocessors, rows_are_aligned
+from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 from implementations.lola import _cuda_backward as backward
 
 BACKEND = "torch"
@@ -57,7 +57,7 @@ TUNABLES = {
     },
     ("multirow", "multirow_ws"): {
         "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (64, 128, 256),
-        "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4, 8),
+        "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4, 8), "SCHEDULE": ("tiles", "strips"),
     },
     "multirow_ws": {"SUMS": ("producer", "consumer")},  # who adds up rows of 16 bits beside the products of warpgroups
     "multirow": {  # those of the launches of mode=backward
@@ -124,8 +124,13 @@ def config(case, variant, device):
     if variant == "two_launches":
         own = _product(case, variant)
         return matmul.config(own, device, matmul.products_tiles(own), beside=_statistics, schedules=matmul.SCHEDULES)
-    own = matmul.config(_product(case, variant), device, TILES, beside=_statistics)
+    own = matmul.config(_product(case, variant), device, TILES, beside=_statistics, schedules=_schedules(case))
     return own | {"SUMS": "consumer"} if _has_sums(case, variant, own) else own
+
+
+def _schedules(case):
+    """Those of one launch."""
+    return ("tiles", "strips") if is_ieee(case) else ("tiles",)
 
 
 def _has_sums(case, variant, config):
@@ -216,6 +221,8 @@ def fits(case, variant, device, config):
     if variant == "two_launches" and config["KERNEL"] != "warpgroup":
         return "two_launches is for KERNEL=warpgroup"
     if reason := not_one_of("SUMS", config.get("SUMS", "producer"), ("producer", "consumer")):
+        return reason
+    if variant != "two_launches" and (reason := not_one_of("SCHEDULE", matmul.schedule_of(config), _schedules(case))):
         return reason
     own = _product(case, variant)
     tiles = matmul.products_tiles(own) if variant == "two_launches" else matmul.TILES + matmul.SIMT_SPLIT_TILES

@@ -56,7 +56,7 @@ TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
 SQUARE_TILE = MatmulTile("warpgroup", 192, 192, 0.42)  # of an H200: 22.6 µs there, with 128×256 and strips 28.4
 SCHEDULES = {"tiles": "WholeTiles", "strips": "Strips", "stream_k": "SharedTiles"}  # and their types in schedule.cuh
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
-SIMT_STAGES, SIMT_PAD = 3, 4  # slabs in shared memory, and floats behind a row of one, as in matmul_simt.cuh
+SIMT_STAGES, SIMT_PAD, SIMT_STRIP = 3, 4, 32  # slabs in shared memory, floats behind a row of one, rows of a strip: as in matmul_simt.cuh
 L2_BYTES = 40 << 20  # of W that stay there beside x and y
 
 
@@ -152,7 +152,7 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
     if reason := not_one_of("SCHEDULE", schedule_of(config), SCHEDULES) or _schedule_fits(tile, schedule_of(config)):
         return reason
     if tile.kind == "simt":
-        return _simt_fits(tile, stages, device)
+        return _simt_fits(tile, stages, schedule_of(config), device)
     if tile.kind == "warpgroup" and not multiplies_by_warpgroups(case, device):
         return NO_WARPGROUPS
     if stages < 2:
@@ -164,15 +164,15 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
     return too_large(tile_bytes(tile, parts, stages, case.itemsize) + beside(tile), device)
 
 
-def _simt_fits(tile, stages, device):
+def _simt_fits(tile, stages, schedule, device):
     """The same of a tile in IEEE float32."""
     if stages != SIMT_STAGES:
         return f"num_stages is {stages}: KERNEL=simt has {SIMT_STAGES}"
-    if tile.cluster == 1:
-        return None
-    if device.capability < (9, 0):
+    if tile.cluster > 1 and device.capability < (9, 0):
         return "thread-block clusters need compute capability 9.0"
-    return too_large(simt_bytes(tile), device, static=SIMT_STATIC)
+    if tile.cluster == 1 and schedule == "tiles":
+        return None  # its shared memory is static
+    return too_large(simt_bytes(tile, schedule), device, static=SIMT_STATIC)
 
 
 def launch(
@@ -191,12 +191,13 @@ def launch(
         (tile.rows, tile.columns),
     )
     grid = blocks(tile, M, N, parts)
-    if tile.kind == "simt" and tile.cluster > 1:
-        program = instance(file, f"{template}_split", *arguments, aligned, nk, *shape, tile.cluster)
-        return Launch(program, grid, tile.threads, simt_bytes(tile), dtypes=dtypes)
     if tile.kind == "simt":
-        program = instance(file, template, *arguments, aligned, nk, *shape)
-        return Launch(program, grid, tile.threads, dtypes=dtypes)
+        schedule = schedule_of(config)
+        more = "_strips" if schedule == "strips" else "_split" if tile.cluster > 1 else ""
+        sharers = (tile.cluster,) if tile.cluster > 1 else ()
+        program = instance(file, template + more, *arguments, aligned, nk, *shape, *sharers)
+        memory = simt_bytes(tile, schedule) if more else 0
+        return Launch(program, simt_blocks(tile, schedule, M, N, parts), tile.threads, memory, dtypes=dtypes)
     head, memory = (TYPES[case.dtype], *arguments), tile_bytes(tile, parts, stages, case.itemsize) + beside(tile)
     if tile.kind == "tensor":
         program = instance(file, template, *head, aligned, nk, *shape, tile.warps_m, tile.warps_n, stages)
@@ -253,6 +254,8 @@ def multiplies_by_warpgroups(case, device):
 
 def _schedule_fits(tile, schedule):
     """Why a tile cannot be scheduled so, or None."""
+    if schedule == "strips" and tile.kind == "simt":
+        return None if (tile.rows, tile.columns, tile.cluster) == (128, 256, 1) else "SCHEDULE=strips is for tiles of 128×256"
     if schedule != "tiles" and tile.kind != "warpgroup":
         return f"SCHEDULE={schedule} is for KERNEL=warpgroup"
     if schedule == "strips" and (tile.rows, tile.columns) != (128, 256):
@@ -273,7 +276,7 @@ def best(choices, case, parts, device):
         tile, schedule = choice
         clusters = max(1, sms // tile.cluster)
         if tile.kind == "simt":
-            return simt_work(tile, M, case.sizes["K"], N, parts, sms)
+            return simt_work(tile, schedule, M, case.sizes["K"], N, parts, sms)
         whole, small = tiles_of(tile, schedule, M, N, parts)
         rounds, once = math.ceil(whole / clusters), 1.0
         if schedule == "stream_k":
@@ -303,11 +306,11 @@ def best(choices, case, parts, device):
 SIMT_NEIGHBOUR_BYTES, SIMT_WAIT, SIMT_LATENCY = 32, 2500, 0.17
 
 
-def simt_work(tile, M, K, N, parts, sms):
+def simt_work(tile, schedule, M, K, N, parts, sms):
     """About how many products the busiest multiprocessor could make in the time that it takes for its tiles, whose warps four schedulers
     share."""
     warps, deep = tile.threads // 32, -(-K // tile.cluster)
-    most = -(-blocks(tile, M, N, parts) // sms) * warps
+    most = -(-simt_blocks(tile, schedule, M, N, parts) // sms) * warps
     alone = 1 + SIMT_LATENCY * max(8 / most - 1, 0)
     work = -(-most // 4) * 4 * (tile.rows * tile.columns / warps) * deep * tile.cost * alone
     if tile.cluster == 1:
@@ -350,9 +353,22 @@ def simt_depth(tile):
     return 8 if tile.rows * tile.columns > 2048 else 16
 
 
-def simt_bytes(tile):
-    """Dynamic shared memory of a block that shares K: its slabs, and its sums but for those that it finishes."""
-    slabs = SIMT_STAGES * simt_depth(tile) * (tile.rows + tile.columns + 2 * SIMT_PAD)
+def simt_strip(tile):
+    """The tile of what is left below whole ones: as large, of as many threads."""
+    return replace(tile, rows=SIMT_STRIP, columns=tile.rows * tile.columns // SIMT_STRIP)
+
+
+def simt_blocks(tile, schedule, M, N, parts):
+    """How many blocks make y (M, N), in whole clusters. By strips, what is left below whole tiles is made in them if it is half a tile at most."""
+    below = M % tile.rows if schedule == "strips" and M % tile.rows <= tile.rows // 2 else 0
+    return blocks(tile, M - below, N, parts) + blocks(simt_strip(tile), below, N, parts)
+
+
+def simt_bytes(tile, schedule="tiles"):
+    """Dynamic shared memory of a block that shares K, its slabs and its sums but for those that it finishes; or of one that may make strips,
+    whose slabs are the larger ones."""
+    one = simt_strip(tile) if schedule == "strips" else tile
+    slabs = SIMT_STAGES * simt_depth(one) * (one.rows + one.columns + 2 * SIMT_PAD)
     return 4 * (slabs + tile.rows * tile.columns * (tile.cluster - 1) // tile.cluster)
 
 

@@ -1,6 +1,6 @@
 // x @ W on the float32 units (precision "ieee").
 //
-//   matmul_simt     a whole kernel but for the epilogue, as matmul_mma of matmul_mma.cuh
+//   matmul_simt     a whole kernel but for the epilogue, as matmul_mma of matmul_mma.cuh; matmul_simt_strips is one, too
 //   SimtTile        TensorTile on the float32 units, from the same slabs in shared memory
 //   TileOf<SIMT, …>::Type, add_part, each_pair      for kernels that work with either
 #pragma once
@@ -153,24 +153,23 @@ constexpr int SIMT_PAD = 4;  // behind a row of a slab
 template <int BM, int BN>
 constexpr int SIMT_SLABS = 3 * SIMT_DEPTH<BM, BN> * (BM + BN + 2 * SIMT_PAD) * 4;
 
-// One tile. SPLIT: so many blocks of a cluster share its K, and put their sums together through distributed shared memory. `memory` is
-// SIMT_SLABS bytes, and with SPLIT behind them BM * BN * 4 less what the block finishes itself.
+// The tile at (m0, n0) of y. SPLIT: so many blocks of a cluster share its K, and put their sums together through distributed shared memory.
+// `memory` is SIMT_SLABS bytes, and with SPLIT behind them BM * BN * 4 less what the block finishes itself.
 template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, bool XT, int SPLIT, typename F>
-__device__ __forceinline__ void simt_tile(unsigned char* memory, const float* __restrict__ x, const float* __restrict__ W,
-                                          float* __restrict__ y, long long M, long long K, long long N, F f) {
+__device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, long long n0, const float* __restrict__ x,
+                                          const float* __restrict__ W, float* __restrict__ y, long long M, long long K, long long N, F f) {
     static_assert(PARTS == 1 || PARTS == 2, "a thread has two blocks of columns");
     static_assert(!XT || SPLIT == 1, "rows of x, whose beginning all blocks of a cluster may read");
     constexpr int BK = SIMT_DEPTH<BM, BN>, THREADS = SIMT_THREADS<BM, BN>, PAD = SIMT_PAD, COLUMNS = BN / PARTS;
     constexpr int SHARERS = BK / 4, OWN = SIMT_COLUMNS<BN>, ACROSS = OWN / 4;  // threads that bring a row of K; columns, blocks of a thread
-    constexpr int X_LOADS = BM * SHARERS / THREADS, W_LOADS = BN * SHARERS / THREADS;  // vectors a thread brings in per slab
-    constexpr int QUADS = THREADS / SHARERS, GROUPS = THREADS / (BN / 4);
+    constexpr int QUADS = THREADS / SHARERS;
+    constexpr int X_LOADS = (BM + QUADS - 1) / QUADS, W_LOADS = BN / QUADS;  // vectors a thread brings in per slab
+    constexpr int GROUPS = THREADS / (BN / 4);
     auto xs = reinterpret_cast<float(*)[BK][BM + PAD]>(memory);
     auto ws = reinterpret_cast<float(*)[BK][BN + PAD]>(memory + 3 * BK * (BM + PAD) * 4);
 
     wait_for_previous_launch();
     int tid = threadIdx.x, quad = tid / SHARERS, part = tid % SHARERS * 4;
-    long long m0, n0;
-    tile_origin<16>(blockIdx.x / SPLIT, M, N, BM, COLUMNS, m0, n0);
     int rank = SPLIT > 1 ? static_cast<int>(blockIdx.x % SPLIT) : 0;
     long long share = (K + SPLIT * BK - 1) / (SPLIT * BK) * BK, k0 = rank * share;  // of K, and where the block's begins
     int w_column = tid % (BN / 4) * 4, w_k = tid / (BN / 4);  // of a (K, N) slab
@@ -218,7 +217,8 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, const float* __
             f.x(i, xv[i], left - part);
             if constexpr (XT) *reinterpret_cast<Vector<float>*>(&xs[stage][x_k + i * X_GROUPS][x_row]) = xv[i];
 #pragma unroll
-            for (int j = 0; j < 4 && !XT; ++j) xs[stage][part + j][quad + i * QUADS] = xv[i].at[j];
+            for (int j = 0; j < 4 && !XT; ++j)
+                if (QUADS <= BM || quad < BM) xs[stage][part + j][quad + i * QUADS] = xv[i].at[j];
         }
 #pragma unroll
         for (int i = 0; i < W_LOADS; ++i) {
@@ -349,11 +349,42 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, const float* __
 template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, bool XT = false, int SPLIT = 1, typename F>
 __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const float* __restrict__ W, float* __restrict__ y, long long M,
                                             long long K, long long N, F f) {
+    long long m0, n0;
+    tile_origin<16>(blockIdx.x / SPLIT, M, N, BM, BN / PARTS, m0, n0);
     if constexpr (SPLIT == 1) {
         __shared__ __align__(16) unsigned char slabs[SIMT_SLABS<BM, BN>];
-        simt_tile<ALIGNED, NK, BM, BN, PARTS, XT, 1>(slabs, x, W, y, M, K, N, f);
+        simt_tile<ALIGNED, NK, BM, BN, PARTS, XT, 1>(slabs, m0, n0, x, W, y, M, K, N, f);
     } else {
         extern __shared__ __align__(16) unsigned char memory[];
-        simt_tile<ALIGNED, NK, BM, BN, PARTS, XT, SPLIT>(memory, x, W, y, M, K, N, f);
+        simt_tile<ALIGNED, NK, BM, BN, PARTS, XT, SPLIT>(memory, m0, n0, x, W, y, M, K, N, f);
+    }
+}
+
+// An epilogue that is the same for tiles of all sizes.
+template <typename F>
+struct Anywhere {
+    F f;
+    template <int BM, int BN>
+    __device__ __forceinline__ F at(long long, long long) const {
+        return f;
+    }
+};
+
+// The same where half a tile or less is left below whole ones: it is made in strips of 32 rows, as many threads to as many elements, so that
+// a strip takes as long as a tile, and few are needed. tiles.at<rows, columns>(m0, n0) is the epilogue of the tile there.
+template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, typename Tiles>
+__device__ __forceinline__ void matmul_simt_strips(const float* __restrict__ x, const float* __restrict__ W, float* __restrict__ y,
+                                                   long long M, long long K, long long N, Tiles tiles) {
+    constexpr int ROWS = 32, COLUMNS = BM * BN / ROWS;
+    extern __shared__ __align__(16) unsigned char memory[];  // slabs of a strip, which are the larger ones
+    long long below = M % BM <= BM / 2 ? M % BM : 0, above = M - below, m0, n0;
+    unsigned whole = (above + BM - 1) / BM * ((N + BN / PARTS - 1) / (BN / PARTS));
+    if (blockIdx.x < whole) {
+        tile_origin<16>(blockIdx.x, above, N, BM, BN / PARTS, m0, n0);
+        simt_tile<ALIGNED, NK, BM, BN, PARTS, false, 1>(memory, m0, n0, x, W, y, M, K, N, tiles.template at<BM, BN>(m0, n0));
+    } else {
+        tile_origin<1>(blockIdx.x - whole, below, N, ROWS, COLUMNS / PARTS, m0, n0);
+        m0 += above;
+        simt_tile<ALIGNED, NK, ROWS, COLUMNS, PARTS, false, 1>(memory, m0, n0, x, W, y, M, K, N, tiles.template at<ROWS, COLUMNS>(m0, n0));
     }
 }

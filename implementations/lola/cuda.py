@@ -44,6 +44,8 @@ EXPECT = (
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    # the blocks of a cluster share K
+    {"variant": ("multirow", "multirow_ws"), "case": "odd", "dtype": "float32", "arch": "sm_90a", "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
     # WIDTH: with (K, N) the threads side by side on a row of W, with (N, K) the columns of a warp

@@ -56,7 +56,11 @@ TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
 SQUARE_TILE = MatmulTile("warpgroup", 192, 192, 0.42)  # of an H200: 22.6 µs there, with 128×256 and strips 28.4
 SCHEDULES = {"tiles": "WholeTiles", "strips": "Strips", "stream_k": "SharedTiles"}  # and their types in schedule.cuh
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
-SIMT_STAGES, SIMT_PAD, SIMT_STRIP = 3, 4, 32  # slabs in shared memory, floats behind a row of one, rows of a strip: as in matmul_simt.cuh
+SIMT_STAGES, SIMT_PAD, SIMT_STRIP = (
+    3,
+    4,
+    32,
+)  # slabs in shared memory, floats behind a row of one, rows of a strip: as in matmul_simt.cuh
 L2_BYTES = 40 << 20  # of W that stay there beside x and y
 
 
@@ -255,7 +259,11 @@ def multiplies_by_warpgroups(case, device):
 def _schedule_fits(tile, schedule):
     """Why a tile cannot be scheduled so, or None."""
     if schedule == "strips" and tile.kind == "simt":
-        return None if (tile.rows, tile.columns, tile.cluster) == (128, 256, 1) else "SCHEDULE=strips is for tiles of 128×256"
+        return (
+            None
+            if (tile.rows, tile.columns, tile.cluster) == (128, 256, 1)
+            else "SCHEDULE=strips is for tiles of 128×256"
+        )
     if schedule != "tiles" and tile.kind != "warpgroup":
         return f"SCHEDULE={schedule} is for KERNEL=warpgroup"
     if schedule == "strips" and (tile.rows, tile.columns) != (128, 256):

@@ -44,7 +44,7 @@ TENSOR_TILES = (
 SIMT_TILES = (MatmulTile("simt", 128, 256, 0.97), MatmulTile("simt", 128, 128, 1.0), MatmulTile("simt", 64, 64, 1.2))
 # Of kernels that have <name>_simt_split: with few tiles, multiprocessors would idle, or have too few warps to hide what they wait for
 SIMT_SPLIT_TILES = tuple(
-    replace(tile, cluster=split) for tile in (*SIMT_TILES, MatmulTile("simt", 32, 64, 1.3)) for split in (2, 4, 8)
+    replace(tile, cluster=split) for tile in (*SIMT_TILES, MatmulTile("simt", 32, 64, 1.4)) for split in (2, 4, 8)
 )
 # On an H200 a cluster gained 3 % where blocks make many tiles, since two bring W once, and lost as much where they make one.
 WARPGROUP_TILES = tuple(
@@ -135,7 +135,12 @@ def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0, sch
             }  # fmt: skip
             if fits(case, device, own, parts, beside, tiles) is None:
                 found.setdefault(tile, own)
-    choices = [(tile, s) for tile in found for s in schedules if _schedule_fits(tile, s) is None]
+    choices = [
+        (tile, s)
+        for tile, own in found.items()
+        for s in schedules
+        if fits(case, device, own | {"SCHEDULE": s}, parts, beside, tiles) is None
+    ]
     tile, schedule = best(choices, case, parts, device)
     return found[tile] | ({"SCHEDULE": schedule} if len(schedules) > 1 else {})
 
@@ -308,10 +313,11 @@ def best(choices, case, parts, device):
     return min(choices, key=work)
 
 
-# Of a multiprocessor, beside its 128 products a cycle: bytes that it reads of its neighbours in one, cycles until the blocks of a cluster
-# have met, and how much longer products take for each time that four warps are missing to three a scheduler; estimates, by H100 times
-# of 100×768→3072 in 64×64 (two warps), 512×1024→4096 in 128×128 (four) and 1024×1024→4096 in 128×256 (eight)
+# Estimates for a multiprocessor, which makes 128 products a cycle: bytes that it reads of its neighbours in one; cycles until the blocks of
+# a cluster have met; how much longer four warps take for what eight do, and with fewer it grows as eight over their number. By times of an
+# H100: 100×768→3072 in 64×64 (two warps), 512×1024→4096 in 128×128 (four), 1024×1024→4096 in 128×256 (eight)
 SIMT_NEIGHBOUR_BYTES, SIMT_WAIT, SIMT_LATENCY = 32, 2500, 0.17
+SIMT_WARPS = 12  # that the registers of a multiprocessor hold, all of which wait at once
 
 
 def simt_work(tile, schedule, M, K, N, parts, sms):
@@ -324,7 +330,8 @@ def simt_work(tile, schedule, M, K, N, parts, sms):
     if tile.cluster == 1:
         return work
     exchanged = most / warps * tile.rows * tile.columns * 4 * (1 - 1 / tile.cluster)
-    return work + 128 * (SIMT_WAIT + exchanged / SIMT_NEIGHBOUR_BYTES)
+    waits = -(-most // SIMT_WARPS)
+    return work + 128 * (waits * SIMT_WAIT + exchanged / SIMT_NEIGHBOUR_BYTES)
 
 
 def _small_rounds(case, parts):

@@ -49,12 +49,28 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     matmul_simt<ALIGNED, NK, BM, BN, 2>(x, W, y, M, K, N, Gate<float, ACT>(b, N));
 }
 
+// The same with strips below whole tiles.
+template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN>
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    two_accumulators_simt_strips(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
+                                 long long M, long long K, long long N) {
+    matmul_simt_strips<ALIGNED, NK, BM, BN, 2>(x, W, y, M, K, N, Anywhere<Gate<float, ACT>>{Gate<float, ACT>(b, N)});
+}
+
 #if __CUDA_ARCH__ >= 900
 template <typename T, Activation ACT, bool NK, int BM, int BN, int STAGES, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     two_accumulators_split(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b, T* __restrict__ y,
                            long long M, long long K, long long N) {
     matmul_split<T, NK, BM, BN, STAGES, SPLIT, 2>(x, W, y, M, K, N, Gate<T, ACT>(b, N));
+}
+
+// The same by the blocks of a cluster, which share the K of a tile.
+template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    two_accumulators_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y, long long M,
+                                long long K, long long N) {
+    matmul_simt<ALIGNED, NK, BM, BN, 2, false, SPLIT>(x, W, y, M, K, N, Gate<float, ACT>(b, N));
 }
 
 template <typename T, Activation ACT, bool NK, int BM, int BN, int STAGES, int CLUSTER, typename Schedule = WholeTiles>

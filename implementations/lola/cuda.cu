@@ -52,18 +52,21 @@ struct Normed : Epilogue {
 // ---- float32 units ------------------------------------------------------------------------------------------------------
 
 // Shifts x, and sums it and W up, on their way to shared memory: SHARERS neighbouring lanes bring what a slab has of a row of K.
-template <Activation ACT, bool ALIGNED, bool NK, bool PREPARED, int BM, int BN>
+// Where SPLIT blocks share K, the sums of a block come first in its arrays, and behind them what all have, as others read the first.
+template <Activation ACT, bool ALIGNED, bool NK, bool PREPARED, int BM, int BN, int SPLIT = 1>
 struct Counted : Normed<float, ACT> {
-    static constexpr int THREADS = SIMT_THREADS<BM, BN>, SHARERS = SIMT_DEPTH / 4, QUADS = THREADS / SHARERS;
-    static constexpr int X_LOADS = BM / QUADS, W_LOADS = BN / QUADS;
+    static constexpr int THREADS = SIMT_THREADS<BM, BN>, SHARERS = SIMT_DEPTH<BM, BN> / 4, QUADS = THREADS / SHARERS;
+    static constexpr int X_LOADS = (BM + QUADS - 1) / QUADS, W_LOADS = BN / QUADS;
     static constexpr int GROUPS = NK ? 1 : THREADS / (BN / 4);  // of threads that sum up the same columns
+    static constexpr int ROWS_AT = SPLIT > 1 ? BM : 0, COLUMNS_AT = SPLIT > 1 ? GROUPS * BN : 0;  // what the epilogue reads
+    static constexpr int ROW_FLOATS = ROWS_AT + BM, COLUMN_FLOATS = PREPARED ? 1 : COLUMNS_AT + (SPLIT > 1 ? 1 : GROUPS) * BN;
     long long K;
-    float *means, *rstds, *column_sums;  // in shared memory: (BM,), (BM,), (GROUPS, BN)
+    float *means, *rstds, *column_sums;  // in shared memory: ROW_FLOATS, ROW_FLOATS, COLUMN_FLOATS
     float shift[X_LOADS], sum[X_LOADS] = {}, sum2[X_LOADS] = {}, colsum[NK ? W_LOADS : 4] = {};
 
     __device__ __forceinline__ Counted(const float* b, const float* prepared, float* means, float* rstds, float* sums,
                                        long long K, long long m0, long long n0)
-        : Normed<float, ACT>(b, means - m0, rstds - m0, PREPARED ? prepared : sums - n0), K(K), means(means),
+        : Normed<float, ACT>(b, means + ROWS_AT - m0, rstds + ROWS_AT - m0, PREPARED ? prepared : sums + COLUMNS_AT - n0), K(K), means(means),
           rstds(rstds), column_sums(sums) {}
     __device__ __forceinline__ void begin(const Vector<float> (&v)[X_LOADS]) {
 #pragma unroll
@@ -84,13 +87,19 @@ struct Counted : Normed<float, ACT> {
 #pragma unroll
         for (int j = 0; j < 4 && !PREPARED; ++j) colsum[NK ? i : j] += v.at[j];
     }
+    // A row's mean and 1 / deviation, of its sum and that of squares.
+    __device__ __forceinline__ void set_row(int row, float total, float total2) {
+        float mean = total / K;
+        means[ROWS_AT + row] = mean, rstds[ROWS_AT + row] = inverse_deviation(mean, total2 / K);
+    }
     __device__ __forceinline__ void end() {
         int quad = threadIdx.x / SHARERS, column = threadIdx.x % (BN / 4) * 4, group = threadIdx.x / (BN / 4);
-        bool first = threadIdx.x % SHARERS == 0;
+        bool first = threadIdx.x % SHARERS == 0, has_row = first && (QUADS <= BM || quad < BM);
 #pragma unroll
         for (int i = 0; i < X_LOADS; ++i) {
-            float mean = lane_sum<SHARERS>(sum[i]) / K, rstd = inverse_deviation(mean, lane_sum<SHARERS>(sum2[i]) / K);
-            if (first) means[quad + i * QUADS] = mean, rstds[quad + i * QUADS] = rstd;
+            float total = lane_sum<SHARERS>(sum[i]), total2 = lane_sum<SHARERS>(sum2[i]);
+            if (has_row && SPLIT > 1) means[quad + i * QUADS] = total, rstds[quad + i * QUADS] = total2;
+            else if (has_row) set_row(quad + i * QUADS, total, total2);
         }
         if constexpr (!PREPARED && NK) {
 #pragma unroll
@@ -110,6 +119,17 @@ struct Counted : Normed<float, ACT> {
             __syncthreads();
         }
     }
+    template <int BLOCKS>
+    __device__ __forceinline__ void merge() {
+        auto of_all = [](const float* sum) {
+            float total = 0.0f;
+#pragma unroll
+            for (int block = 0; block < BLOCKS; ++block) total += load_in_block(sum, block);
+            return total;
+        };
+        for (int row = threadIdx.x; row < BM; row += THREADS) set_row(row, of_all(means + row), of_all(rstds + row));
+        for (int n = threadIdx.x; n < BN && !PREPARED; n += THREADS) column_sums[COLUMNS_AT + n] = of_all(column_sums + n);
+    }
 };
 
 template <Activation ACT, bool PREPARED, bool ALIGNED, bool NK, int BM, int BN>
@@ -117,11 +137,48 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     tile_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
               const float* __restrict__ prepared, float* __restrict__ y, long long M, long long K, long long N) {
     using F = Counted<ACT, ALIGNED, NK, PREPARED, BM, BN>;
-    __shared__ float means[BM], rstds[BM], column_sums[PREPARED ? 1 : F::GROUPS * BN];
+    __shared__ float means[F::ROW_FLOATS], rstds[F::ROW_FLOATS], column_sums[F::COLUMN_FLOATS];
     long long m0, n0;
     block_origin(M, N, BM, BN, m0, n0);
     matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, F(b, prepared, means, rstds, column_sums, K, m0, n0));
 }
+
+// What matmul_simt_strips makes of tiles and of strips, in arrays that have room for either.
+template <Activation ACT, bool ALIGNED, bool NK, bool PREPARED>
+struct CountedTiles {
+    const float *b, *prepared;
+    float *means, *rstds, *column_sums;
+    long long K;
+
+    template <int BM, int BN>
+    __device__ __forceinline__ auto at(long long m0, long long n0) const {
+        return Counted<ACT, ALIGNED, NK, PREPARED, BM, BN>(b, prepared, means, rstds, column_sums, K, m0, n0);
+    }
+};
+
+// The same with strips below whole tiles.
+template <Activation ACT, bool PREPARED, bool ALIGNED, bool NK, int BM, int BN>
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    tile_simt_strips(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
+                     const float* __restrict__ prepared, float* __restrict__ y, long long M, long long K, long long N) {
+    __shared__ float means[BM], rstds[BM], column_sums[PREPARED ? 1 : 4 * BN];
+    CountedTiles<ACT, ALIGNED, NK, PREPARED> tiles{b, prepared, means, rstds, column_sums, K};
+    matmul_simt_strips<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, tiles);
+}
+
+#if __CUDA_ARCH__ >= 900
+// The same by the blocks of a cluster, which share the K of a tile.
+template <Activation ACT, bool PREPARED, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    tile_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
+                    const float* __restrict__ prepared, float* __restrict__ y, long long M, long long K, long long N) {
+    using F = Counted<ACT, ALIGNED, NK, PREPARED, BM, BN, SPLIT>;
+    __shared__ float means[F::ROW_FLOATS], rstds[F::ROW_FLOATS], column_sums[F::COLUMN_FLOATS];
+    long long m0, n0;
+    tile_origin<16>(blockIdx.x / SPLIT, M, N, BM, BN, m0, n0);
+    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, F(b, prepared, means, rstds, column_sums, K, m0, n0));
+}
+#endif
 
 // ---- tensor cores -------------------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from implementations._shared.cuda import matmul
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, not_one_of, too_large, unsupported
-from implementations._shared.gpu import filled_up, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 from implementations.lola import _cuda_backward as backward
 
 BACKEND = "torch"
@@ -47,6 +47,8 @@ EXPECT = (
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    # the blocks of a cluster share K
+    {"variant": ("multirow", "multirow_ws"), "case": "odd", "dtype": "float32", "arch": "sm_90a", "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
     # WIDTH: with (K, N) the threads side by side on a row of W, with (N, K) the columns of a warp
@@ -60,7 +62,7 @@ TUNABLES = {
     },
     ("multirow", "multirow_ws"): {
         "KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128, 256),
-        "num_stages": (1, 2, 3, 4), "CLUSTER": (1, 2, 4),
+        "num_stages": (1, 2, 3, 4), "CLUSTER": (1, 2, 4, 8), "SCHEDULE": ("tiles", "strips"),
     },
     "multirow_ws": {"SUMS": ("producer", "consumer")},  # who adds up rows of 16 bits beside the products of warpgroups
     "multirow": {  # those of the launches of mode=backward
@@ -82,7 +84,7 @@ STATIC_BYTES = 48 << 10  # of shared memory that a kernel may declare
 TILES = [t for t in matmul.WARPGROUP_TILES if t.cluster == 1] + [
     t for t in matmul.TENSOR_TILES if (t.rows, t.columns) in ((128, 256), (128, 128), (64, 64))
 ]
-TILES += matmul.FEW_ROWS_TILES
+TILES += [*matmul.FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES]
 ROWS_AT_ONCE = 8  # of a block of row_statistics
 
 
@@ -142,8 +144,13 @@ def config(case, variant, device):
     if variant == "two_launches":
         own = _product(case, variant)
         return matmul.config(own, device, matmul.products_tiles(own), beside=_statistics, schedules=matmul.SCHEDULES)
-    own = matmul.config(_product(case, variant), device, TILES, beside=_statistics)
+    own = matmul.config(_product(case, variant), device, TILES, beside=_statistics, schedules=_schedules(case))
     return own | {"SUMS": "consumer"} if _has_sums(case, variant, own) else own
+
+
+def _schedules(case):
+    """Those of one launch."""
+    return ("tiles", "strips") if is_ieee(case) else ("tiles",)
 
 
 def _has_sums(case, variant, config):
@@ -236,8 +243,11 @@ def fits(case, variant, device, config):
         return "two_launches is for KERNEL=warpgroup"
     if reason := not_one_of("SUMS", config.get("SUMS", "producer"), ("producer", "consumer")):
         return reason
+    if variant != "two_launches" and (reason := not_one_of("SCHEDULE", matmul.schedule_of(config), _schedules(case))):
+        return reason
     own = _product(case, variant)
-    tiles = matmul.products_tiles(own) if variant == "two_launches" else matmul.TILES + matmul.FEW_ROWS_TILES
+    more = (*matmul.FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES)
+    tiles = matmul.products_tiles(own) if variant == "two_launches" else matmul.TILES + more
     return matmul.fits(own, device, config, beside=_statistics, tiles=tiles)
 
 

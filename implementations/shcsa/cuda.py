@@ -52,6 +52,7 @@ TUNABLES = {  # `values` multiplies weights, or what it makes of scores, with v
 FILE = Path(__file__).with_suffix(".cu")
 SCORES = attention.AttentionTile(1, 4, 2, 32)  # 64 × 64, as cuda.cu has it
 SHARED = attention.AttentionTile(1, 1, 4, 16)  # of blocks that share the tokens of 16 rows
+DENSE_TILES = (*matmul.TILES, *(t for t in matmul.SIMT_SPLIT_TILES if (t.rows, t.columns) == (64, 64)))
 LANES, VECTORS = 128, 8  # that hold a row of att in `softmax`, and how many vectors of it each
 
 
@@ -106,16 +107,15 @@ def fits(case, variant, device, config):
 def dense_fits(case, device, config):
     if config["KERNEL"] == "warpgroup":
         return matmul_split.fits(case, device, config)
-    if reason := matmul.fits(case, device, config):
-        return reason
     split = config["SPLIT"]
-    if split == 1:
-        return None
-    if config["KERNEL"] != "simt" or split not in matmul_split.SPLITS:
+    if split != 1 and (config["KERNEL"] != "simt" or split not in matmul_split.SPLITS):
         return f"SPLIT is {split}: KERNEL=warpgroup and simt share K, in 2, 4 or 8"
-    if (config["BLOCK_M"], config["BLOCK_N"]) != (64, 64):
-        return "KERNEL=simt: tiles of 64 × 64 share K"
-    return None if device.capability >= (9, 0) else "thread-block clusters need compute capability 9.0"
+    return matmul.fits(case, device, in_clusters(config), tiles=DENSE_TILES)
+
+
+def in_clusters(config):
+    """A config as matmul.py has it, whose blocks of a cluster share K."""
+    return config | {"CLUSTER": config["SPLIT"]}
 
 
 def flash_fits(case, device, config):
@@ -135,7 +135,7 @@ def launches(case, variant, device, config):
     if own["KERNEL"] == "warpgroup":
         dense = matmul_split.launch(FILE, "dense", product, own, (*(matmul.operand(case),) * 2, dtype, dtype))
     else:
-        dense = dense_launch(product, device, own)
+        dense = matmul.launch(FILE, "dense", product, device, in_clusters(own), dtypes=(dtype,) * 4)
     if variant == "padded_attention":
         own, head = of_launch("attention", config), one_head(case)
         if own["KERNEL"] == "warpgroup":
@@ -155,16 +155,6 @@ def launches(case, variant, device, config):
     softmax = Launch(program, T, LANES, dtypes=(dtype, "int32", dtype))
     values = attention.flash_of_scores(FILE, case, of_launch("values", config), normalised=True)
     return in_turn(dense, scores, softmax, values)
-
-
-def dense_launch(case, device, config):
-    """The launch of a dense layer whose tiles are matmul.py's."""
-    launch = matmul.launch(FILE, "dense", case, device, config, dtypes=(case.dtype,) * 4)
-    if config["SPLIT"] == 1:
-        return launch
-    aligned, nk = rows_are_aligned(case, *case.size("K", "N")), case.options["w_layout"] == "nk"
-    program = instance(FILE, "dense_simt_split", aligned, nk, config["BLOCK_M"], config["BLOCK_N"], config["SPLIT"])
-    return dataclasses.replace(launch, program=program, grid=launch.grid * config["SPLIT"])
 
 
 def dense_case(case):

@@ -12,7 +12,7 @@ from implementations._shared.cuda import matmul, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, unsupported
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
-TILES = matmul.TENSOR_TILES + matmul.FEW_ROWS_TILES + matmul.WARPGROUP_TILES + matmul.SQUARE_TILES
+TILES = matmul.TENSOR_TILES + matmul.FEW_ROWS_TILES + matmul.WARPGROUP_TILES + matmul.SQUARE_TILES + matmul.SIMT_SPLIT_TILES
 SCHEDULES = {"two_accumulators": ("tiles", "strips"), "two_launches": tuple(matmul.SCHEDULES)}
 COPIERS = 256  # threads of a block of whole_rows
 

@@ -3,7 +3,7 @@
 The tunables are KERNEL (`tensor`, `few_rows`, `simt` or `warpgroup`), BLOCK_M and BLOCK_N of a block's tile, num_stages and CLUSTER; an
 implementation that has but one kernel for a case leaves KERNEL and CLUSTER out. SCHEDULE is of warpgroups (hopper/schedule.cuh): `tiles`;
 `strips`, by which what a little more than whole tiles leaves is made in smaller ones; or `stream_k`, by which the last tiles are shared
-among all blocks, and whose flags a launch before it must clear.
+among all blocks, and whose flags a launch before it must clear. The blocks of a cluster of KERNEL=simt share the K of a tile.
 """
 
 import math
@@ -15,8 +15,9 @@ from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_align
 
 @dataclass(frozen=True)
 class MatmulTile:
-    """A block's part of the product, the kind of kernel that multiplies it (a value of KERNEL), its arrangement of
-    warps (of few rows, warps_m and warps_n are 1 and `shares` warps share K), how many neighbours in M are a cluster, and what an element costs in it beside the largest tile of tensor cores."""
+    """A block's part of the product, the kind of kernel that multiplies it (a value of KERNEL), its arrangement of warps (of few rows,
+    warps_m and warps_n are 1 and `shares` warps share K), how many neighbours in M, or with simt sharers of K, are a cluster, and what an
+    element costs in it beside the largest tile of tensor cores."""
 
     kind: str
     rows: int
@@ -42,7 +43,11 @@ TENSOR_TILES = (
     MatmulTile("tensor", 128, 256, 1.0, 2, 4), MatmulTile("tensor", 128, 128, 1.2, 2, 4), MatmulTile("tensor", 64, 128, 1.4, 2, 2),
     MatmulTile("tensor", 64, 64, 1.6, 2, 2), MatmulTile("tensor", 16, 64, 3.0, 1, 4),
 )  # fmt: skip
-SIMT_TILES = (MatmulTile("simt", 128, 256, 0.97), MatmulTile("simt", 128, 128, 1.0), MatmulTile("simt", 64, 64, 1.3))
+SIMT_TILES = (MatmulTile("simt", 128, 256, 0.97), MatmulTile("simt", 128, 128, 1.0), MatmulTile("simt", 64, 64, 1.2))
+# Of kernels that have <name>_simt_split: with few tiles, multiprocessors would idle, or have too few warps to hide what they wait for
+SIMT_SPLIT_TILES = tuple(
+    replace(tile, cluster=split) for tile in (*SIMT_TILES, MatmulTile("simt", 32, 64, 1.4)) for split in (2, 4, 8)
+)
 # On an H200 a cluster gained 3 % where blocks make many tiles, since two bring W once, and lost as much where they make one.
 WARPGROUP_TILES = tuple(
     MatmulTile("warpgroup", 128, columns, cost, cluster=cluster)
@@ -58,7 +63,11 @@ SQUARE_TILES = (
 )
 SCHEDULES = {"tiles": "WholeTiles", "strips": "Strips", "stream_k": "SharedTiles"}  # and their types in schedule.cuh
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
-SIMT_STAGES = 3  # slabs in shared memory, as in matmul_simt.cuh
+SIMT_STAGES, SIMT_PAD, SIMT_STRIP = (
+    3,
+    4,
+    32,
+)  # slabs in shared memory, floats behind a row of one, rows of a strip: as in matmul_simt.cuh
 L2_BYTES = 40 << 20  # of W that stay there beside x and y
 
 
@@ -143,7 +152,7 @@ def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0, sch
     if few := _few_rows(case, device, tiles, parts, beside):
         return few | ({"SCHEDULE": "tiles"} if len(schedules) > 1 else {})
     found = {}
-    for tile in SIMT_TILES if is_ieee(case) else (t for t in tiles if t.kind != "few_rows"):
+    for tile in (t for t in (*tiles, *SIMT_TILES) if (t.kind == "simt") == is_ieee(case) and t.kind != "few_rows"):
         for stages in (SIMT_STAGES,) if tile.kind == "simt" else (4, 3, 2):  # more wait for nothing
             own = {
                 "KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "num_stages": stages,
@@ -151,7 +160,12 @@ def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0, sch
             }  # fmt: skip
             if fits(case, device, own, parts, beside, tiles) is None:
                 found.setdefault(tile, own)
-    choices = [(tile, s) for tile in found for s in schedules if _schedule_fits(tile, s) is None]
+    choices = [
+        (tile, s)
+        for tile, own in found.items()
+        for s in schedules
+        if fits(case, device, own | {"SCHEDULE": s}, parts, beside, tiles) is None
+    ]
     tile, schedule = best(choices, case, parts, device)
     return found[tile] | ({"SCHEDULE": schedule} if len(schedules) > 1 else {})
 
@@ -162,7 +176,9 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
     if tile not in (*tiles, *SIMT_TILES):
         kind = kind_of(case, config)
         known = ", ".join(
-            f"{t.rows}×{t.columns} in clusters of {t.cluster}" for t in (*tiles, *SIMT_TILES) if t.kind == kind
+            f"{t.rows}×{t.columns} in clusters of {t.cluster}"
+            for t in dict.fromkeys((*tiles, *SIMT_TILES))
+            if t.kind == kind
         )
         return f"the tiles of KERNEL={kind} are {known or 'none'}"
     if (tile.kind == "simt") != is_ieee(case):
@@ -170,7 +186,7 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
     if reason := not_one_of("SCHEDULE", schedule_of(config), SCHEDULES) or _schedule_fits(tile, schedule_of(config)):
         return reason
     if tile.kind == "simt":
-        return None if stages == SIMT_STAGES else f"num_stages is {stages}: KERNEL=simt has {SIMT_STAGES}"
+        return _simt_fits(tile, stages, schedule_of(config), device)
     if tile.kind == "warpgroup" and not multiplies_by_warpgroups(case, device):
         return NO_WARPGROUPS
     if tile.kind == "few_rows" and not rows_are_aligned(case, *case.size("K", "N")):
@@ -185,6 +201,17 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
             f"SCHEDULE=stream_k counts the slabs of two rounds of tiles in 31 bits, which K = {case.sizes['K']} exceeds"
         )
     return too_large(tile_bytes(tile, parts, stages, case.itemsize) + beside(tile), device)
+
+
+def _simt_fits(tile, stages, schedule, device):
+    """The same of a tile in IEEE float32."""
+    if stages != SIMT_STAGES:
+        return f"num_stages is {stages}: KERNEL=simt has {SIMT_STAGES}"
+    if tile.cluster > 1 and device.capability < (9, 0):
+        return "thread-block clusters need compute capability 9.0"
+    if tile.cluster == 1 and schedule == "tiles":
+        return None  # its shared memory is static
+    return too_large(simt_bytes(tile, schedule), device, static=SIMT_STATIC)
 
 
 def launch(
@@ -204,8 +231,12 @@ def launch(
     )
     grid = blocks(tile, M, N, parts)
     if tile.kind == "simt":
-        program = instance(file, template, *arguments, aligned, nk, *shape)
-        return Launch(program, grid, tile.threads, dtypes=dtypes)
+        schedule = schedule_of(config)
+        more = "_strips" if schedule == "strips" else "_split" if tile.cluster > 1 else ""
+        sharers = (tile.cluster,) if tile.cluster > 1 else ()
+        program = instance(file, template + more, *arguments, aligned, nk, *shape, *sharers)
+        memory = simt_bytes(tile, schedule) if more else 0
+        return Launch(program, simt_blocks(tile, schedule, M, N, parts), tile.threads, memory, dtypes=dtypes)
     head, memory = (TYPES[case.dtype], *arguments), tile_bytes(tile, parts, stages, case.itemsize) + beside(tile)
     if tile.kind == "tensor":
         program = instance(file, template, *head, aligned, nk, *shape, tile.warps_m, tile.warps_n, stages)
@@ -240,7 +271,7 @@ def kind_of(case, config):
 def tile_of(case, config):
     """The tile of a config, or None where there is no such instance."""
     wanted = kind_of(case, config), config["BLOCK_M"], config["BLOCK_N"], config.get("CLUSTER", 1)
-    tiles = (*TILES, *SQUARE_TILES, *FEW_ROWS_TILES)
+    tiles = (*TILES, *SIMT_SPLIT_TILES, *SQUARE_TILES, *FEW_ROWS_TILES)
     return next((t for t in tiles if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
 
 
@@ -269,6 +300,12 @@ def multiplies_by_warpgroups(case, device):
 
 def _schedule_fits(tile, schedule):
     """Why a tile cannot be scheduled so, or None."""
+    if schedule == "strips" and tile.kind == "simt":
+        return (
+            None
+            if (tile.rows, tile.columns, tile.cluster) == (128, 256, 1)
+            else "SCHEDULE=strips is for tiles of 128×256"
+        )
     if schedule != "tiles" and tile.kind != "warpgroup":
         return f"SCHEDULE={schedule} is for KERNEL=warpgroup"
     if schedule == "strips" and (tile.rows, tile.columns) != (128, 256):
@@ -288,6 +325,8 @@ def best(choices, case, parts, device):
     def work(choice):
         tile, schedule = choice
         clusters = max(1, sms // tile.cluster)
+        if tile.kind == "simt":
+            return simt_work(tile, schedule, M, case.sizes["K"], N, parts, sms)
         whole, small = tiles_of(tile, schedule, M, N, parts)
         rounds, once = math.ceil(whole / clusters), 1.0
         if schedule == "stream_k":
@@ -313,6 +352,27 @@ def best(choices, case, parts, device):
         return rounds * tile.rows * tile.columns * tile.cost * once
 
     return min(choices, key=work)
+
+
+# Estimates for a multiprocessor, which makes 128 products a cycle: bytes that it reads of its neighbours in one; cycles until the blocks of
+# a cluster have met; how much longer four warps take for what eight do, and with fewer it grows as eight over their number. By times of an
+# H100: 100×768→3072 in 64×64 (two warps), 512×1024→4096 in 128×128 (four), 1024×1024→4096 in 128×256 (eight)
+SIMT_NEIGHBOUR_BYTES, SIMT_WAIT, SIMT_LATENCY = 32, 2500, 0.17
+SIMT_WARPS = 12  # that the registers of a multiprocessor hold, all of which wait at once
+
+
+def simt_work(tile, schedule, M, K, N, parts, sms):
+    """About how many products the busiest multiprocessor could make in the time that it takes for its tiles, whose warps four schedulers
+    share."""
+    warps, deep = tile.threads // 32, -(-K // tile.cluster)
+    most = -(-simt_blocks(tile, schedule, M, N, parts) // sms) * warps
+    alone = 1 + SIMT_LATENCY * max(8 / most - 1, 0)
+    work = -(-most // 4) * 4 * (tile.rows * tile.columns / warps) * deep * tile.cost * alone
+    if tile.cluster == 1:
+        return work
+    exchanged = most / warps * tile.rows * tile.columns * 4 * (1 - 1 / tile.cluster)
+    waits = -(-most // SIMT_WARPS)
+    return work + 128 * (waits * SIMT_WAIT + exchanged / SIMT_NEIGHBOUR_BYTES)
 
 
 def _small_rounds(case, parts):
@@ -341,8 +401,36 @@ def schedule_of(config):
 
 
 def blocks(tile, M, N, parts=1):
-    """How many tiles cover y (M, N), in whole clusters."""
-    return -(-M // (tile.rows * tile.cluster)) * tile.cluster * -(-N // (tile.columns // parts))
+    """How many blocks make the tiles that cover y (M, N), in whole clusters."""
+    rows = tile.rows * (1 if tile.kind == "simt" else tile.cluster)
+    return -(-M // rows) * tile.cluster * -(-N // (tile.columns // parts))
+
+
+SIMT_STATIC = 8 << 10  # bytes of shared memory for what a kernel sums up beside
+
+
+def simt_depth(tile):
+    """Elements of K of a slab in matmul_simt.cuh."""
+    return 8 if tile.rows * tile.columns > 2048 else 16
+
+
+def simt_strip(tile):
+    """The tile of what is left below whole ones: as large, of as many threads."""
+    return replace(tile, rows=SIMT_STRIP, columns=tile.rows * tile.columns // SIMT_STRIP)
+
+
+def simt_blocks(tile, schedule, M, N, parts):
+    """How many blocks make y (M, N), in whole clusters. By strips, what is left below whole tiles is made in them if it is half a tile at most."""
+    below = M % tile.rows if schedule == "strips" and M % tile.rows <= tile.rows // 2 else 0
+    return blocks(tile, M - below, N, parts) + blocks(simt_strip(tile), below, N, parts)
+
+
+def simt_bytes(tile, schedule="tiles"):
+    """Dynamic shared memory of a block that shares K, its slabs and its sums but for those that it finishes; or of one that may make strips,
+    whose slabs are the larger ones."""
+    one = simt_strip(tile) if schedule == "strips" else tile
+    slabs = SIMT_STAGES * simt_depth(one) * (one.rows + one.columns + 2 * SIMT_PAD)
+    return 4 * (slabs + tile.rows * tile.columns * (tile.cluster - 1) // tile.cluster)
 
 
 def tile_bytes(tile, parts, stages, itemsize):

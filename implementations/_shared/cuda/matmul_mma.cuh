@@ -31,7 +31,8 @@
 struct None {};
 // The base of epilogues: it needs nothing of a row or a column, and does not look at x and W on their way to matmul_simt's shared
 // memory, where begin() has the thread's vectors of x's first slab, x() and W() each vector that it brings (number i of its slab, `left`
-// elements of K from its first on); end() comes when all are multiplied.
+// elements of K from its first on); end() comes when all are multiplied, and merge() once all blocks that share the K of a tile have come
+// there, none of which changes what others may read of it in shared memory.
 struct Epilogue {
     __device__ __forceinline__ None row(long long) const { return {}; }
     __device__ __forceinline__ None column(long long) const { return {}; }
@@ -40,6 +41,8 @@ struct Epilogue {
     __device__ __forceinline__ void x(int, Vector<float>&, int) {}
     __device__ __forceinline__ void W(int, const Vector<float>&) {}
     __device__ __forceinline__ void end() {}
+    template <int SPLIT>
+    __device__ __forceinline__ void merge() {}
 };
 
 // The sums as they are.

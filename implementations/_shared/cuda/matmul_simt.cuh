@@ -1,6 +1,6 @@
 // x @ W on the float32 units (precision "ieee").
 //
-//   matmul_simt     a whole kernel but for the epilogue, as matmul_mma of matmul_mma.cuh
+//   matmul_simt     a whole kernel but for the epilogue, as matmul_mma of matmul_mma.cuh; matmul_simt_strips is one, too
 //   SimtTile        TensorTile on the float32 units, from the same slabs in shared memory
 //   TileOf<SIMT, …>::Type, add_part, each_pair      for kernels that work with either
 #pragma once
@@ -137,31 +137,39 @@ struct TileOf<true, float, NK, BM, BN, WM, WN, XT> {
 // A thread computes 8 × 16 of the tile as 2 × 4 blocks of 4 × 4, so that neighbouring lanes read neighbouring 16 bytes of shared
 // memory; with two parts, its left blocks are of the one and its right blocks of the other. Each product then takes three quarters of what
 // it reads of shared memory for 8 × 8, which is as fast as Hopper's float32 units are and no faster. A tile of 64 columns is of 8 × 8.
-// Slabs of 8 in K: while one is multiplied, the next is on its way through registers.
+// Slabs of 8 in K, or of 16 where a block is one warp: while one is multiplied, the next is on its way through registers.
 template <int BN>
 constexpr int SIMT_COLUMNS = BN >= 128 ? 16 : 8;  // of a thread
-constexpr int SIMT_DEPTH = 8;  // of a slab
+template <int BM, int BN>
+constexpr int SIMT_DEPTH = BM * BN > 2048 ? 8 : 16;  // of a slab
 template <int BM, int BN>
 constexpr int SIMT_THREADS = BM * BN / (8 * SIMT_COLUMNS<BN>);
 // On a multiprocessor, for __launch_bounds__: 256 threads, so that one block multiplies where another waits at its barrier.
 template <int BM, int BN>
 constexpr int SIMT_BLOCKS = 256 / SIMT_THREADS<BM, BN>;
 
-// SPLIT: so many blocks of a cluster share the K of a tile, and put their sums together through distributed shared memory.
-template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, bool XT = false, int SPLIT = 1, typename F>
-__device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const float* __restrict__ W,
-                                            float* __restrict__ y, long long M, long long K, long long N, F f) {
+constexpr int SIMT_PAD = 4;  // behind a row of a slab
+// Of shared memory: three slabs, and behind them the sums that other blocks of a cluster finish.
+template <int BM, int BN>
+constexpr int SIMT_SLABS = 3 * SIMT_DEPTH<BM, BN> * (BM + BN + 2 * SIMT_PAD) * 4;
+
+// The tile at (m0, n0) of y. SPLIT: so many blocks of a cluster share its K, and put their sums together through distributed shared memory.
+// `memory` is SIMT_SLABS bytes, and with SPLIT behind them BM * BN * 4 less what the block finishes itself.
+template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, bool XT, int SPLIT, typename F>
+__device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, long long n0, const float* __restrict__ x,
+                                          const float* __restrict__ W, float* __restrict__ y, long long M, long long K, long long N, F f) {
     static_assert(PARTS == 1 || PARTS == 2, "a thread has two blocks of columns");
-    constexpr int BK = SIMT_DEPTH, THREADS = SIMT_THREADS<BM, BN>, PAD = 4, COLUMNS = BN / PARTS;
+    static_assert(!XT || SPLIT == 1, "rows of x, whose beginning all blocks of a cluster may read");
+    constexpr int BK = SIMT_DEPTH<BM, BN>, THREADS = SIMT_THREADS<BM, BN>, PAD = SIMT_PAD, COLUMNS = BN / PARTS;
     constexpr int SHARERS = BK / 4, OWN = SIMT_COLUMNS<BN>, ACROSS = OWN / 4;  // threads that bring a row of K; columns, blocks of a thread
-    constexpr int X_LOADS = BM * SHARERS / THREADS, W_LOADS = BN * SHARERS / THREADS;  // vectors a thread brings in per slab
-    constexpr int QUADS = THREADS / SHARERS, GROUPS = THREADS / (BN / 4);
-    __shared__ float xs[3][BK][BM + PAD], ws[3][BK][BN + PAD];
+    constexpr int QUADS = THREADS / SHARERS;
+    constexpr int X_LOADS = (BM + QUADS - 1) / QUADS, W_LOADS = BN / QUADS;  // vectors a thread brings in per slab
+    constexpr int GROUPS = THREADS / (BN / 4);
+    auto xs = reinterpret_cast<float(*)[BK][BM + PAD]>(memory);
+    auto ws = reinterpret_cast<float(*)[BK][BN + PAD]>(memory + 3 * BK * (BM + PAD) * 4);
 
     wait_for_previous_launch();
     int tid = threadIdx.x, quad = tid / SHARERS, part = tid % SHARERS * 4;
-    long long m0, n0;
-    tile_origin<16>(blockIdx.x / SPLIT, M, N, BM, COLUMNS, m0, n0);
     int rank = SPLIT > 1 ? static_cast<int>(blockIdx.x % SPLIT) : 0;
     long long share = (K + SPLIT * BK - 1) / (SPLIT * BK) * BK, k0 = rank * share;  // of K, and where the block's begins
     int w_column = tid % (BN / 4) * 4, w_k = tid / (BN / 4);  // of a (K, N) slab
@@ -209,7 +217,8 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
             f.x(i, xv[i], left - part);
             if constexpr (XT) *reinterpret_cast<Vector<float>*>(&xs[stage][x_k + i * X_GROUPS][x_row]) = xv[i];
 #pragma unroll
-            for (int j = 0; j < 4 && !XT; ++j) xs[stage][part + j][quad + i * QUADS] = xv[i].at[j];
+            for (int j = 0; j < 4 && !XT; ++j)
+                if (QUADS <= BM || quad < BM) xs[stage][part + j][quad + i * QUADS] = xv[i].at[j];
         }
 #pragma unroll
         for (int i = 0; i < W_LOADS; ++i) {
@@ -244,7 +253,15 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
     // those who have not come to this barrier yet, and still read the one before.
     int deep = static_cast<int>(SPLIT > 1 ? max(min(share, K - k0), 0LL) : K), left = deep, stage = 0;
     request(left);
-    f.begin(xv);
+    if constexpr (SPLIT == 1) {
+        f.begin(xv);
+    } else {
+        Vector<float> first[X_LOADS];  // the same in all blocks of the cluster
+#pragma unroll
+        for (int i = 0; i < X_LOADS; ++i)
+            first[i] = load_part<ALIGNED>(x + (m0 + quad + i * QUADS) * K + part, i * QUADS < rows ? static_cast<int>(min(K, 1LL * BK)) - part : 0);
+        f.begin(first);
+    }
     deposit(0, left);
     request(left -= BK);
     __syncthreads();
@@ -271,22 +288,32 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
 
     // The same thread of every block has the same elements; of its 8 rows each block finishes a share.
     if constexpr (SPLIT > 1) {
-        __shared__ float sums[8 * OWN * THREADS];
+        constexpr int SHARE = 8 / SPLIT, VECTORS = SHARE * ACROSS;
+        auto sums = reinterpret_cast<Vector<float>*>(memory + SIMT_SLABS<BM, BN>);
+        // where block `by` has the thread's i-th vector of what `of` finishes
+        auto place = [&](int of, int by, int i) { return sums + ((of - (of > by)) * VECTORS + i) * THREADS + tid; };
+        auto own = [&](int of, int i) -> float* { return &c[of * SHARE + i / ACROSS][i % ACROSS * 4]; };
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
+        for (int of = 0; of < SPLIT; ++of)
 #pragma unroll
-            for (int j = 0; j < OWN; ++j)
-                if (i / (8 / SPLIT) != rank) sums[(i * OWN + j) * THREADS + tid] = c[i][j];
+            for (int i = 0; i < VECTORS; ++i)
+                if (of != rank) *place(of, rank, i) = {own(of, i)[0], own(of, i)[1], own(of, i)[2], own(of, i)[3]};
         cluster_arrive();
         cluster_wait();
+        f.template merge<SPLIT>();
 #pragma unroll
-        for (int i = 0; i < 8; ++i)
+        for (int of = 0; of < SPLIT; ++of)
 #pragma unroll
-            for (int j = 0; j < OWN && i / (8 / SPLIT) == rank; ++j) {
-                float sum = 0.0f;
+            for (int i = 0; i < VECTORS && of == rank; ++i) {
+                Vector<float> total = {};
 #pragma unroll
-                for (int n = 0; n < SPLIT; ++n) sum += n == rank ? c[i][j] : load_in_block(sums + (i * OWN + j) * THREADS + tid, n);
-                c[i][j] = sum;
+                for (int n = 0; n < SPLIT; ++n) {  // in the same order wherever a row is
+                    Vector<float> more = n == rank ? Vector<float>{own(of, i)[0], own(of, i)[1], own(of, i)[2], own(of, i)[3]} : load_in_block(place(of, n, i), n);
+#pragma unroll
+                    for (int j = 0; j < 4; ++j) total.at[j] += more.at[j];
+                }
+#pragma unroll
+                for (int j = 0; j < 4; ++j) own(of, i)[j] = total.at[j];
             }
         cluster_arrive();  // no block ends before all have read
         cluster_wait();
@@ -315,5 +342,49 @@ __device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const f
             }
             store_part<ALIGNED>(y + m * N + n0 + at, out, count);
         }
+    }
+}
+
+// A tile a block; with SPLIT a cluster, and dynamic shared memory of the size that matmul.py says.
+template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, bool XT = false, int SPLIT = 1, typename F>
+__device__ __forceinline__ void matmul_simt(const float* __restrict__ x, const float* __restrict__ W, float* __restrict__ y, long long M,
+                                            long long K, long long N, F f) {
+    long long m0, n0;
+    tile_origin<16>(blockIdx.x / SPLIT, M, N, BM, BN / PARTS, m0, n0);
+    if constexpr (SPLIT == 1) {
+        __shared__ __align__(16) unsigned char slabs[SIMT_SLABS<BM, BN>];
+        simt_tile<ALIGNED, NK, BM, BN, PARTS, XT, 1>(slabs, m0, n0, x, W, y, M, K, N, f);
+    } else {
+        extern __shared__ __align__(16) unsigned char memory[];
+        simt_tile<ALIGNED, NK, BM, BN, PARTS, XT, SPLIT>(memory, m0, n0, x, W, y, M, K, N, f);
+    }
+}
+
+// An epilogue that is the same for tiles of all sizes.
+template <typename F>
+struct Anywhere {
+    F f;
+    template <int BM, int BN>
+    __device__ __forceinline__ F at(long long, long long) const {
+        return f;
+    }
+};
+
+// The same where half a tile or less is left below whole ones: it is made in strips of 32 rows, as many threads to as many elements, so that
+// a strip takes as long as a tile, and few are needed. tiles.at<rows, columns>(m0, n0) is the epilogue of the tile there.
+template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, typename Tiles>
+__device__ __forceinline__ void matmul_simt_strips(const float* __restrict__ x, const float* __restrict__ W, float* __restrict__ y,
+                                                   long long M, long long K, long long N, Tiles tiles) {
+    constexpr int ROWS = 32, COLUMNS = BM * BN / ROWS;
+    extern __shared__ __align__(16) unsigned char memory[];  // slabs of a strip, which are the larger ones
+    long long below = M % BM <= BM / 2 ? M % BM : 0, above = M - below, m0, n0;
+    unsigned whole = (above + BM - 1) / BM * ((N + BN / PARTS - 1) / (BN / PARTS));
+    if (blockIdx.x < whole) {
+        tile_origin<16>(blockIdx.x, above, N, BM, BN / PARTS, m0, n0);
+        simt_tile<ALIGNED, NK, BM, BN, PARTS, false, 1>(memory, m0, n0, x, W, y, M, K, N, tiles.template at<BM, BN>(m0, n0));
+    } else {
+        tile_origin<1>(blockIdx.x - whole, below, N, ROWS, COLUMNS / PARTS, m0, n0);
+        m0 += above;
+        simt_tile<ALIGNED, NK, ROWS, COLUMNS, PARTS, false, 1>(memory, m0, n0, x, W, y, M, K, N, tiles.template at<ROWS, COLUMNS>(m0, n0));
     }
 }

@@ -84,7 +84,9 @@ STATIC_BYTES = 48 << 10  # of shared memory that a kernel may declare
 TILES = [t for t in matmul.WARPGROUP_TILES if t.cluster == 1] + [
     t for t in matmul.TENSOR_TILES if (t.rows, t.columns) in ((128, 256), (128, 128), (64, 64))
 ]
-TILES += [*matmul.FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES]
+# with its statistics a tile of 64×64 has no registers left
+FEW_ROWS_TILES = [t for t in matmul.FEW_ROWS_TILES if (t.rows, t.columns) != (64, 64)]
+TILES += [*FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES]
 ROWS_AT_ONCE = 8  # of a block of row_statistics
 
 
@@ -246,7 +248,7 @@ def fits(case, variant, device, config):
     if variant != "two_launches" and (reason := not_one_of("SCHEDULE", matmul.schedule_of(config), _schedules(case))):
         return reason
     own = _product(case, variant)
-    more = (*matmul.FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES)
+    more = (*FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES)
     tiles = matmul.products_tiles(own) if variant == "two_launches" else matmul.TILES + more
     return matmul.fits(own, device, config, beside=_statistics, tiles=tiles)
 

@@ -43,10 +43,10 @@ TENSOR_TILES = (
     MatmulTile("tensor", 128, 256, 1.0, 2, 4), MatmulTile("tensor", 128, 128, 1.2, 2, 4), MatmulTile("tensor", 64, 128, 1.4, 2, 2),
     MatmulTile("tensor", 64, 64, 1.6, 2, 2), MatmulTile("tensor", 16, 64, 3.0, 1, 4),
 )  # fmt: skip
-SIMT_TILES = (MatmulTile("simt", 128, 256, 0.97), MatmulTile("simt", 128, 128, 1.0), MatmulTile("simt", 64, 64, 1.2))
+SIMT_TILES = (MatmulTile("simt", 128, 256, 0.96), MatmulTile("simt", 128, 128, 1.0), MatmulTile("simt", 64, 64, 1.09))
 # Of kernels that have <name>_simt_split: with few tiles, multiprocessors would idle, or have too few warps to hide what they wait for
 SIMT_SPLIT_TILES = tuple(
-    replace(tile, cluster=split) for tile in (*SIMT_TILES, MatmulTile("simt", 32, 64, 1.4)) for split in (2, 4, 8)
+    replace(tile, cluster=split) for tile in (*SIMT_TILES, MatmulTile("simt", 32, 64, 0.97)) for split in (2, 4, 8)
 )
 # On an H200 a cluster gained 3 % where blocks make many tiles, since two bring W once, and lost as much where they make one.
 WARPGROUP_TILES = tuple(
@@ -328,6 +328,8 @@ def best(choices, case, parts, device):
         if tile.kind == "simt":
             return simt_work(tile, schedule, M, case.sizes["K"], N, parts, sms)
         whole, small = tiles_of(tile, schedule, M, N, parts)
+        if whole == 0:
+            return math.inf  # strips alone
         rounds, once = math.ceil(whole / clusters), 1.0
         if schedule == "stream_k":
             # Fitted to an H200: of 2049×4104→4104 137 µs after 149, 8192×4096→16384 1483 after 1511, 1034×1024→4096 31.6 after 36.3;
@@ -355,9 +357,10 @@ def best(choices, case, parts, device):
 
 
 # Estimates for a multiprocessor, which makes 128 products a cycle: bytes that it reads of its neighbours in one; cycles until the blocks of
-# a cluster have met; how much longer four warps take for what eight do, and with fewer it grows as eight over their number. By times of an
-# H100: 100×768→3072 in 64×64 (two warps), 512×1024→4096 in 128×128 (four), 1024×1024→4096 in 128×256 (eight)
-SIMT_NEIGHBOUR_BYTES, SIMT_WAIT, SIMT_LATENCY = 32, 2500, 0.17
+# a cluster have met; how much longer four warps take for what eight do, and with fewer it grows as eight over their number. They and the
+# tiles' costs are fitted to 80 times of ten shapes on an H100, from 16×1024→4096 to 1034×2048→2048×2, to within 13 %; what is chosen by them
+# took at most 5 % longer than the fastest
+SIMT_NEIGHBOUR_BYTES, SIMT_WAIT, SIMT_LATENCY = 6, 4000, 0.125
 SIMT_WARPS = 12  # that the registers of a multiprocessor hold, all of which wait at once
 
 
@@ -368,6 +371,8 @@ def simt_work(tile, schedule, M, K, N, parts, sms):
     most = -(-simt_blocks(tile, schedule, M, N, parts) // sms) * warps
     alone = 1 + SIMT_LATENCY * max(8 / most - 1, 0)
     work = -(-most // 4) * 4 * (tile.rows * tile.columns / warps) * deep * tile.cost * alone
+    if schedule == "strips" and parts == 2:
+        work *= 0.98  # where no strip is left, too: 345 µs at 1024×2048→2048 on an H100, 352 in whole tiles
     if tile.cluster == 1:
         return work
     exchanged = most / warps * tile.rows * tile.columns * 4 * (1 - 1 / tile.cluster)
@@ -376,9 +381,9 @@ def simt_work(tile, schedule, M, K, N, parts, sms):
 
 
 def _small_rounds(case, parts):
-    """The time of a small tile beside a whole one's, on an H200: 21 µs beside 50 at 2049×4160→4096, 10.8 beside 26 in splacc 1034×2048→2048.
-    Where W does not stay in the L2 cache, a strip reads all of it again: geglu 4137×4096→11008 took 1.11 ms, without strips 1.02."""
-    return 0.42 if stays_in_cache(case, parts) else 4.0
+    """The time of a small tile beside a whole one's: on an H200 21 µs beside 50 at 2049×4160→4096, 10.8 beside 26 in splacc 1034×2048→2048.
+    Where W does not stay in the L2 cache, a strip reads all of it again: geglu 4137×4096→11008 took an H100 980 µs, 1009 in whole tiles of 44."""
+    return 0.42 if stays_in_cache(case, parts) else 1.3
 
 
 def stays_in_cache(case, parts):
@@ -445,19 +450,18 @@ def tile_bytes(tile, parts, stages, itemsize):
     return max(slabs, tile.rows * (tile.columns // parts + 8) * itemsize)
 
 
-# Bytes of a nanosecond that an H100's L2 cache hands out, and that arrive at one multiprocessor
-L2_RATE, SM_RATE = 5500, 75
-# Up to FEW_ROWS_EVER rows W is nearly all that is read; up to FEW_ROWS_AT_ONCE x is read with it by each block, which costs less than a
-# larger tile's idle multiprocessors as long as all blocks run at once
-FEW_ROWS_EVER, FEW_ROWS_AT_ONCE = 32, 128
+# Fitted to 45 times of few rows on an H100, to within 21 %: bytes of a nanosecond that the L2 cache hands out, and that arrive at one
+# multiprocessor; nanoseconds for a sum of a tile, and for each of its products
+L2_RATE, SM_RATE, SUM_TIME, PRODUCT_TIME = 9000, 127, 0.24, 3.6e-4
+FEW_ROWS = 128  # up to which x, which each block reads with its W, costs less than a larger tile's idle multiprocessors
 
 
 def _few_rows(case, device, tiles, parts, beside):
     """The config with KERNEL=few_rows, or None where larger tiles are expected to be faster."""
     (M, N), sms, found = case.size("M", "N"), multiprocessors(device), {}
     for tile in (t for t in tiles if t.kind == "few_rows"):
-        most = FEW_ROWS_AT_ONCE if blocks(tile, M, N, parts) <= sms else FEW_ROWS_EVER
-        if most < M:
+        # a second round begins with nothing on its way: splacc 16×4096→11008 took 110 µs, Triton's tiles 73
+        if M > FEW_ROWS or blocks(tile, M, N, parts) > sms:
             continue
         own = {"KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": tile.cluster}
         needed = -(-case.sizes["K"] // (slab(case) * tile.shares))  # stages, with which all of K is on its way at once
@@ -465,11 +469,12 @@ def _few_rows(case, device, tiles, parts, beside):
             config = own | {"num_stages": stages}
             if fits(case, device, config, parts, beside, tiles) is None:
                 found.setdefault(tile, config)
-    return found[min(found, key=lambda tile: _few_rows_time(case, tile, parts, sms))] if found else None
+    return found[min(found, key=lambda tile: _few_rows_time(case, tile, parts))] if found else None
 
 
-def _few_rows_time(case, tile, parts, sms):
-    """Nanoseconds: what all blocks bring through the L2 cache, and what the busiest multiprocessor does."""
+def _few_rows_time(case, tile, parts):
+    """Nanoseconds: what all blocks bring through the L2 cache, and what each multiprocessor does for its one tile."""
     M, K, N = case.size("M", "K", "N")
     count, each = blocks(tile, M, N, parts), (min(M, tile.rows) + tile.columns) * K * case.itemsize
-    return each * (count / L2_RATE + math.ceil(count / sms) / SM_RATE)
+    products = PRODUCT_TIME * K * case.itemsize / 2
+    return each * (count / L2_RATE + 1 / SM_RATE) + tile.rows * tile.columns * (SUM_TIME + products)

@@ -20,11 +20,11 @@ L2_BYTES, OWN_BYTES, NEIGHBOUR_BYTES = 4500, 48, 32
 WAIT, WAIT_FOR_ONE = 400, 60
 
 
-def config(case, device, parts=1, kernel="warpgroup"):
-    """The config of the least work among those that fit, or None."""
+def config(case, device, parts=1, kernel="warpgroup", most=PREFERRED_SPLIT):
+    """The config of the least work among those that fit with a SPLIT of at most `most`, or None."""
     M, K, N = case.size("M", "K", "N")
     best = None
-    for rows, columns, split in product(ROWS, COLUMNS, [s for s in SPLITS if s <= PREFERRED_SPLIT]):
+    for rows, columns, split in product(ROWS, COLUMNS, [s for s in SPLITS if s <= most]):
         deep = -(-K // (slab(case) * split))
         for stages in range(max(LEAST_STAGES, min(6, deep)), LEAST_STAGES - 1, -1):
             own = {"KERNEL": kernel, "BLOCK_M": rows, "BLOCK_N": columns, "num_stages": stages, "SPLIT": split}

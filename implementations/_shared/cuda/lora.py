@@ -62,7 +62,7 @@ def config(case, variant, device):
     """The tile with the least work on the busiest multiprocessor."""
     if variant == "two_launches" and multiplies_by_warpgroups(case, device):
         own = product(case)
-        return prefixed("up", matmul.config(own, device, matmul.products_tiles(own), schedules=matmul.SCHEDULES))
+        return prefixed("up", matmul.config(own, device, up_tiles(own), schedules=matmul.SCHEDULES))
     M, N = case.size("M", "N")
     found = {}
     for tile in TENSOR_TILES:
@@ -106,6 +106,11 @@ def product(case):
     return matmul.of_whole_rows(case) if is_prepared(case) else case
 
 
+def up_tiles(case):
+    """The tiles of x @ W of which a block brings whole panels of columns, as B is stored."""
+    return [t for t in matmul.products_tiles(case) if matmul.columns_of_a_box(t, 1) % matmul.PANEL == 0]
+
+
 def prepared(case, W, B):
     """What `up` reads in place of W, and of B, where their rows are no whole vectors: none, one or both."""
     of_W = matmul.prepared(case, product(case), W)
@@ -128,7 +133,7 @@ def fits(case, variant, device, config):
     if kernel == "warpgroup":
         if not multiplies_by_warpgroups(case, device):
             return matmul.NO_WARPGROUPS
-        return matmul.fits(product(case), device, own, tiles=matmul.products_tiles(product(case)))
+        return matmul.fits(product(case), device, own, tiles=up_tiles(product(case)))
     if variant == "two_launches" and (kernel != ("simt" if is_ieee(case) else "tensor") or own["CLUSTER"] != 1):
         return "IEEE float32 is multiplied by up_KERNEL=simt, everything else by tensor or warpgroup; the former two have no clusters"
     if variant == "two_launches" and matmul.schedule_of(own) != "tiles":

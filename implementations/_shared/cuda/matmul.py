@@ -43,10 +43,10 @@ TENSOR_TILES = (
     MatmulTile("tensor", 128, 256, 1.0, 2, 4), MatmulTile("tensor", 128, 128, 1.2, 2, 4), MatmulTile("tensor", 64, 128, 1.4, 2, 2),
     MatmulTile("tensor", 64, 64, 1.6, 2, 2), MatmulTile("tensor", 16, 64, 3.0, 1, 4),
 )  # fmt: skip
-SIMT_TILES = (MatmulTile("simt", 128, 256, 0.96), MatmulTile("simt", 128, 128, 1.0), MatmulTile("simt", 64, 64, 1.09))
+SIMT_TILES = (MatmulTile("simt", 128, 256, 0.96), MatmulTile("simt", 128, 128, 1.0), MatmulTile("simt", 64, 64, 1.12))
 # Of kernels that have <name>_simt_split: with few tiles, multiprocessors would idle, or have too few warps to hide what they wait for
 SIMT_SPLIT_TILES = tuple(
-    replace(tile, cluster=split) for tile in (*SIMT_TILES, MatmulTile("simt", 32, 64, 0.97)) for split in (2, 4, 8)
+    replace(tile, cluster=split) for tile in (*SIMT_TILES, MatmulTile("simt", 32, 64, 1.05)) for split in (2, 4, 8)
 )
 # On an H200 a cluster gained 3 % where blocks make many tiles, since two bring W once, and lost as much where they make one.
 WARPGROUP_TILES = tuple(
@@ -360,7 +360,7 @@ def best(choices, case, parts, device):
 # a cluster have met; how much longer four warps take for what eight do, and with fewer it grows as eight over their number. They and the
 # tiles' costs are fitted to 80 times of ten shapes on an H100, from 16×1024→4096 to 1034×2048→2048×2, to within 13 %; what is chosen by them
 # took at most 5 % longer than the fastest
-SIMT_NEIGHBOUR_BYTES, SIMT_WAIT, SIMT_LATENCY = 6, 4000, 0.125
+SIMT_NEIGHBOUR_BYTES, SIMT_WAIT, SIMT_LATENCY = 6, 3000, 0.125
 SIMT_WARPS = 12  # that the registers of a multiprocessor hold, all of which wait at once
 
 

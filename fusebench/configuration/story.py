@@ -21,7 +21,8 @@ from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
 
-KEYS = ("kernel", "implementation", "case", "dtype", "precision", "mode", "batch", "option", "shape", "config")
+MAPPINGS = ("option", "shape", "config")  # of names to a value or a list of them
+KEYS = ("kernel", "implementation", "case", "dtype", "precision", "mode", "batch", *MAPPINGS)
 UNTIL = "until"  # the option of a kernel of parts
 
 
@@ -114,6 +115,11 @@ def _told(story: Any) -> Mapping[str, Any]:
     for step in steps:
         if others := [key for key in step if key not in ("step", *KEYS)]:
             raise unknown(f"key of the step {step['step']!r} of the story", others[0], KEYS)
+        for key in MAPPINGS:
+            if not isinstance(step.get(key, {}), Mapping):
+                raise UsageError(
+                    f"the step {step['step']!r} of the story has the {key} {step[key]!r:.60}; expected {{NAME: VALUE, …}}, where VALUE may be a list"
+                )
     return story
 
 
@@ -121,7 +127,7 @@ def _with(chosen: Mapping[str, Any], step: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration of a step's cells. Raises UsageError for a key that both set."""
     found = {**chosen, "implementation": "all"}
     for key, value in step.items():
-        if key in ("option", "shape", "config"):
+        if key in MAPPINGS:
             found[key] = {**chosen[key], **value}
         elif key == "case" and chosen["case"] is not None:
             raise UsageError(

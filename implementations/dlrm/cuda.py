@@ -49,7 +49,7 @@ TUNABLES = {
         "top_BLOCK_M": (16, 32, 64, 128), "top_BLOCK_N": (128, 256), "top_CLUSTER": (1, 2, 4, 8), "top_num_stages": (2, 3, 4, 6, 8),
         "outer_BLOCK_M": (16, 64, 128), "outer_BLOCK_N": (64, 128), "outer_PARTS": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), "outer_num_stages": (2, 3, 4),
     },
-    ("modulus", "improved"): {"sparse_LOOKUPS": (8, 16, 32, 64, 128), "sparse_num_warps": (2, 4, 8)},
+    ("modulus", "improved"): {"sparse_LOOKUPS": (8, 16, 32, 56, 64, 112, 128), "sparse_num_warps": (2, 4, 8)},
     "naive": {"sparse_SAMPLES": (4, 8, 16), "sparse_num_warps": (4, 8, 16)},
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from implementations._shared.triton import lookup
 from implementations._shared.triton.launch import launch_with
-from implementations._shared.triton.lookup import copy_rows, found_rows, hashed_rows
+from implementations._shared.triton.lookup import copy_own, found_rows, hashed_rows, own_lookups
 from implementations.embedding import _triton_backward as backward
 
 TUNABLES = {
@@ -77,24 +77,24 @@ def kept_launch(case, device):
 @triton.jit(do_not_specialize=["count"])
 def modulus_kept(
     ids, tables, offsets, count, y, kept,
-    F: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+    F: tl.constexpr, D: tl.constexpr, ELEMENTS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """`modulus`, which leaves the rows behind."""
-    lookups = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    lookups = own_lookups(D, BLOCK, ELEMENTS)
     at = tl.minimum(lookups, count - 1)
     rows = hashed_rows(tl.load(ids + at), at % F, offsets, F)
     tl.store(kept + lookups, rows.to(tl.int32), mask=lookups < count)
-    copy_rows(tables, rows, y, lookups, lookups < count, D, BLOCK_D)
+    copy_own(tables, rows, y, lookups, count, D, BLOCK_D, ELEMENTS)
 
 
 @triton.jit(do_not_specialize=["count"])
 def improved_kept(
     ids, tables, offsets, keys, positions, count, y, kept,
-    F: tl.constexpr, D: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+    F: tl.constexpr, D: tl.constexpr, STEPS: tl.constexpr, ELEMENTS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """`improved`, which leaves the rows behind."""
-    lookups = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    lookups = own_lookups(D, BLOCK, ELEMENTS)
     at = tl.minimum(lookups, count - 1)
     rows = found_rows(tl.load(ids + at), at % F, offsets, keys, positions, F, STEPS)
     tl.store(kept + lookups, rows.to(tl.int32), mask=lookups < count)
-    copy_rows(tables, rows, y, lookups, lookups < count, D, BLOCK_D)
+    copy_own(tables, rows, y, lookups, count, D, BLOCK_D, ELEMENTS)

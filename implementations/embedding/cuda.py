@@ -25,7 +25,7 @@ EXPECT = (
      "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
-    ("modulus", "improved"): {"LOOKUPS": (8, 16, 32, 64, 128), "num_warps": (2, 4, 8)},
+    ("modulus", "improved"): {"LOOKUPS": (8, 16, 32, 56, 64, 112, 128), "num_warps": (2, 4, 8)},
     "naive": {"SAMPLES": (4, 8, 16), "num_warps": (4, 8, 16)},
     ("deterministic", "atomic"): {"CHUNK": (128, 256, 512, 1024, 2048), "num_warps": (2, 4, 8), "AHEAD": (2, 4, 8)},
     "deterministic": {

@@ -1,8 +1,8 @@
-// Table rows chosen by hashed ids, each variant one launch. Elements are never looked at, so a row is copied in
+// Table rows chosen by hashed ids, each variant one launch. Elements are never looked at, so a row is read in
 // the widest units that divide it: UNITS of type Unit (16 bytes, or 8, 4, 2 where rows have no such multiple).
 //
 //   modulus, improved   a block has LOOKUPS look-ups side by side in y, of any features. First a thread finds the table row
-//                       of one look-up, then all copy: neighbouring threads write neighbouring units of one piece of memory.
+//                       of one look-up, then all copy: neighbouring threads write neighbouring vectors of one piece of memory.
 //   naive               a block has SAMPLES samples of one feature. Its threads share the feature's list; each compares its
 //                       values with all the samples' ids, so that the list passes once for all of them.
 //
@@ -65,6 +65,51 @@ __device__ __forceinline__ void copy_rows(const Unit* __restrict__ tables, const
     }
 }
 
+// The vector of the output whose first unit is the n-th of the rows side by side. It is one row's or two neighbours', but of short rows
+// any number's.
+template <typename Unit, int UNITS, int LOOKUPS>
+__device__ __forceinline__ Vector<Unit> packed(const Unit* __restrict__ tables, const Index* rows, int n) {
+    constexpr int SIZE = Vector<Unit>::SIZE;
+    Vector<Unit> made;
+    if constexpr (UNITS >= SIZE) {
+        int i = n / UNITS, column = n % UNITS;
+        const Unit* own = tables + rows[i] * UNITS + column;
+        const Unit* next = tables + rows[min(i + 1, LOOKUPS - 1)] * UNITS + column - UNITS;
+#pragma unroll
+        for (int u = 0; u < SIZE; ++u) made.at[u] = (column + u < UNITS ? own : next)[u];
+    } else {
+#pragma unroll
+        for (int u = 0; u < SIZE; ++u) made.at[u] = tables[rows[(n + u) / UNITS] * UNITS + (n + u) % UNITS];
+    }
+    return made;
+}
+
+// Copies the rows of `count` look-ups side by side to y, where LOOKUPS begin at a multiple of 16 bytes. A row may begin anywhere, but
+// all vectors of y are whole, so that a thread requests the units of several before it stores the first. All LOOKUPS rows exist.
+template <typename Unit, int UNITS, int THREADS, int LOOKUPS>
+__device__ __forceinline__ void copy_packed(const Unit* __restrict__ tables, const Index* rows, Unit* __restrict__ y, int count) {
+    constexpr int SIZE = Vector<Unit>::SIZE, AHEAD = SIZE == 8 ? 2 : 4;
+    static_assert(LOOKUPS % SIZE == 0, "y's part begins with a whole vector");
+    int units = count * UNITS;
+    for (int first = threadIdx.x * SIZE; first < units; first += AHEAD * THREADS * SIZE) {
+        Vector<Unit> vector[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k) {
+            int n = first + k * THREADS * SIZE;
+            if (n < units) vector[k] = packed<Unit, UNITS, LOOKUPS>(tables, rows, n);
+        }
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k) {
+            int n = first + k * THREADS * SIZE;
+            if (n + SIZE <= units) store_once(reinterpret_cast<uint4*>(y + n), reinterpret_cast<const uint4&>(vector[k]));
+            else
+#pragma unroll
+                for (int u = 0; u < SIZE; ++u)
+                    if (n + u < units) store_once(y + n + u, vector[k].at[u]);
+        }
+    }
+}
+
 // y (total, UNITS), total = M F. keys and positions are for IMPROVED alone.
 template <typename Unit, int UNITS, int F, bool IMPROVED, int THREADS, int LOOKUPS>
 __global__ void __launch_bounds__(THREADS)
@@ -74,9 +119,9 @@ __global__ void __launch_bounds__(THREADS)
     __shared__ Index rows[LOOKUPS];
     Index first = static_cast<Index>(blockIdx.x) * LOOKUPS;
     int count = static_cast<int>(min(total - first, static_cast<Index>(LOOKUPS)));
-    for (int i = threadIdx.x; i < count; i += THREADS) {
-        Index id = ids[first + i], row = offsets[F];
-        int feature = static_cast<int>((first + i) % F);
+    for (int i = threadIdx.x; i < LOOKUPS; i += THREADS) {
+        Index at = first + min(i, count - 1), id = ids[at], row = offsets[F];
+        int feature = static_cast<int>(at % F);
         Index begin = offsets[feature], end = offsets[feature + 1];
         if (valid(id)) {
             if constexpr (IMPROVED) row = improved_row(id, begin, end, keys, positions);
@@ -85,7 +130,7 @@ __global__ void __launch_bounds__(THREADS)
         rows[i] = row;
     }
     __syncthreads();
-    copy_rows<Unit, UNITS, THREADS, LOOKUPS>(tables, rows, y, count, [&](int i) { return first + i; });
+    copy_packed<Unit, UNITS, THREADS, LOOKUPS>(tables, rows, y + first * UNITS, count);
 }
 
 // known (sum V_f,): the last entry of each feature stands for unknown ids and is not compared. Features are neighbours in

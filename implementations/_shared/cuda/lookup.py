@@ -6,24 +6,30 @@ from implementations._shared.cuda.launch import Launch, instance, not_one_of
 from implementations._shared.gpu import multiprocessors
 
 UNITS = {16: "uint4", 8: "uint2", 4: "unsigned", 2: "unsigned short"}  # bytes → type
+MULTIPLE = 8  # of look-ups: any rows of so many are whole vectors
 
 
 def config(case, hashing, device):
-    """As many look-ups a block as give a thread 4 units, fewer where that leaves multiprocessors without two blocks."""
+    """As many look-ups a block as give a thread the vectors that it requests at once (lookup.cuh's AHEAD), fewer where that leaves
+    multiprocessors without two blocks."""
     if hashing == "naive":
         return {"SAMPLES": 8, "num_warps": 8}
     M, F, D = case.size("M", "F", "D")
-    threads = 128
-    lookups = min(threads, max(8, 4 * threads * unit_bytes(case) // (D * case.itemsize)))
-    lookups = 1 << (lookups.bit_length() - 1)
-    while lookups > 8 and -(-M * F // lookups) < 2 * multiprocessors(device):
-        lookups //= 2
+    threads, vectors = 128, 2 if unit_bytes(case) == 2 else 4
+    lookups = whole_vectors(min(threads, vectors * 16 * threads // (D * case.itemsize)))
+    while lookups > MULTIPLE and -(-M * F // lookups) < 2 * multiprocessors(device):
+        lookups = whole_vectors(lookups // 2)
     return {"LOOKUPS": lookups, "num_warps": threads // 32}
+
+
+def whole_vectors(lookups):
+    """About so many, of whose output each block has whole vectors."""
+    return max(MULTIPLE, lookups // MULTIPLE * MULTIPLE)
 
 
 def fits(hashing, config):
     """Why a config cannot run, or None."""
-    name, values = ("SAMPLES", range(1, 33)) if hashing == "naive" else ("LOOKUPS", range(1, 1025))
+    name, values = ("SAMPLES", range(1, 33)) if hashing == "naive" else ("LOOKUPS", range(MULTIPLE, 1025, MULTIPLE))
     return not_one_of("num_warps", config["num_warps"], range(1, 33)) or not_one_of(name, config[name], values)
 
 

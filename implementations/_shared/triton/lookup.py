@@ -2,7 +2,8 @@
 themselves. `case` is one of embedding, or a part of a model's.
 
     modulus, improved   a program has BLOCK look-ups side by side in the output, of any features. It finds their table rows
-                        and copies them, so that what it writes is one piece of memory.
+                        and copies them, so that what it writes is one piece of memory. Where rows are no whole vectors of
+                        16 bytes, that piece has ELEMENTS, which are, and BLOCK are the look-ups that they can be of.
     naive               a program has BLOCK samples of one feature and compares them with BLOCK_LIST known values at a time.
 
 An id outside of 0 … 2³² - 1 gets row offsets[F], which is NaN. Look-ups past the last repeat the last and are not stored.
@@ -12,7 +13,7 @@ import triton
 import triton.language as tl
 
 from implementations._shared.dlrm import hashing_skip
-from implementations._shared.gpu import multiprocessors
+from implementations._shared.gpu import multiprocessors, rows_are_aligned
 from implementations._shared.triton.launch import TYPES, launch_with
 from implementations._shared.triton.limits import misfit
 
@@ -60,6 +61,16 @@ def search_steps(V):
     return (V - 1).bit_length()
 
 
+def elements(case, config):
+    """How many elements of the output a program copies, or 0 where it copies whole rows: BLOCK look-ups hold so many wherever the first
+    begins."""
+    D, BLOCK = case.sizes["D"], config["BLOCK"]
+    if rows_are_aligned(case, D):
+        return 0
+    held = max(1, (BLOCK - 1) * D)
+    return min(BLOCK * config["BLOCK_D"], 1 << (held.bit_length() - 1))
+
+
 def launches(case, variant, device, config):
     """The one launch of every variant."""
     M, F, V, D = case.size("M", "F", "V", "D")
@@ -73,8 +84,10 @@ def launches(case, variant, device, config):
         signature |= {"keys": "*i32", "positions": "*i32"}
         constexprs |= {"STEPS": search_steps(V)}
     signature |= {"count": "i32" if M * F < 2**31 else "i64", "y": pointer}
-    kernel = improved if variant == "improved" else modulus
-    return (launch_with(config, kernel, signature, constexprs, (triton.cdiv(M * F, config["BLOCK"]),)),)
+    kernel, part = improved if variant == "improved" else modulus, elements(case, config)
+    constexprs["ELEMENTS"] = part
+    programs = triton.cdiv(M * F * D, part) if part else triton.cdiv(M * F, config["BLOCK"])
+    return (launch_with(config, kernel, signature, constexprs, (programs,)),)
 
 
 @triton.jit
@@ -118,32 +131,63 @@ def copy_rows(tables, rows, y, lookups, inside, D: tl.constexpr, BLOCK_D: tl.con
         tl.store(y + lookups[:, None] * D + d[None, :], vectors, mask=mask, cache_modifier=".cs")
 
 
+@triton.jit
+def own_lookups(D: tl.constexpr, BLOCK: tl.constexpr, ELEMENTS: tl.constexpr):
+    """Those of a program: BLOCK of its own, or the first is the one that its first element is of."""
+    program = tl.program_id(0).to(tl.int64)
+    first = program * BLOCK if ELEMENTS == 0 else program * ELEMENTS // D
+    return first + tl.arange(0, BLOCK)
+
+
+@triton.jit
+def copy_own(tables, rows, y, lookups, count, D: tl.constexpr, BLOCK_D: tl.constexpr, ELEMENTS: tl.constexpr):
+    """The rows of `own_lookups` into y, of `count` look-ups in all."""
+    if ELEMENTS == 0:
+        copy_rows(tables, rows, y, lookups, lookups < count, D, BLOCK_D)
+    else:
+        copy_elements(tables, rows, y, count.to(tl.int64) * D, D, ELEMENTS)
+
+
+@triton.jit
+def copy_elements(tables, rows, y, total, D: tl.constexpr, ELEMENTS: tl.constexpr):
+    """The program's ELEMENTS of y, `total` in all. Only the last program compares them with `total`, which no compiler knows to be a
+    multiple of a vector: the others store vectors."""
+    begin = tl.program_id(0).to(tl.int64) * ELEMENTS
+    place = (begin % D).to(tl.int32) + tl.arange(0, ELEMENTS)
+    values = tl.load(tables + tl.gather(rows, place // D, 0) * D + place % D)
+    to = y + begin + tl.arange(0, ELEMENTS)
+    if begin + ELEMENTS <= total:
+        tl.store(to, values, cache_modifier=".cs")
+    else:
+        tl.store(to, values, mask=begin + tl.arange(0, ELEMENTS) < total, cache_modifier=".cs")
+
+
 @triton.jit(do_not_specialize=["count"])
 def modulus(
     ids, tables, offsets, count, y,
-    F: tl.constexpr, D: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+    F: tl.constexpr, D: tl.constexpr, ELEMENTS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """Row (id + 1) mod V_f."""
-    lookups = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    lookups = own_lookups(D, BLOCK, ELEMENTS)
     at = tl.minimum(lookups, count - 1)
     id = tl.load(ids + at)
     feature = at % F
     rows = hashed_rows(id, feature, offsets, F)
-    copy_rows(tables, rows, y, lookups, lookups < count, D, BLOCK_D)
+    copy_own(tables, rows, y, lookups, count, D, BLOCK_D, ELEMENTS)
 
 
 @triton.jit(do_not_specialize=["count"])
 def improved(
     ids, tables, offsets, keys, positions, count, y,
-    F: tl.constexpr, D: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
+    F: tl.constexpr, D: tl.constexpr, STEPS: tl.constexpr, ELEMENTS: tl.constexpr, BLOCK: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """The place in the feature's sorted values."""
-    lookups = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    lookups = own_lookups(D, BLOCK, ELEMENTS)
     at = tl.minimum(lookups, count - 1)
     id = tl.load(ids + at)
     feature = at % F
     rows = found_rows(id, feature, offsets, keys, positions, F, STEPS)
-    copy_rows(tables, rows, y, lookups, lookups < count, D, BLOCK_D)
+    copy_own(tables, rows, y, lookups, count, D, BLOCK_D, ELEMENTS)
 
 
 @triton.jit(do_not_specialize=["M"])

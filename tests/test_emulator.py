@@ -323,7 +323,7 @@ CONFIGS = [
     ("lora_linear", {"M": 201, "K": 75, "N": 395, "R": 70}, "two_launches", "float16", "ieee", {f"up_{n}": v for n, v in SQUARE.items()}),
     # fewer slabs than warps; more than all warps have on their way; a last one that is not whole, beside rows and columns that are none
     ("lola", {"M": 3, "K": 136, "N": 40}, "multirow", "bfloat16", "ieee", FEW),
-    ("lola", {"M": 70, "K": 1096, "N": 72}, "multirow_ws", "float16", "ieee", FEW | {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 1}),
+    ("lola", {"M": 70, "K": 1096, "N": 72}, "multirow_ws", "float16", "ieee", FEW | {"BLOCK_M": 64, "num_stages": 1}),
     ("lola", {"M": 37, "K": 1044, "N": 36}, "multirow", "float32", "tf32", FEW | {"BLOCK_M": 32, "BLOCK_N": 16}),
     ("splacc", {"M": 20, "K": 1096, "N": 40}, "two_accumulators", "bfloat16", "ieee", FEW),
     ("geglu", {"M": 70, "K": 540, "N": 52}, "two_accumulators", "float32", "tf32", FEW | {"BLOCK_M": 64}),

@@ -56,6 +56,7 @@ SQUARE_TILE = MatmulTile("warpgroup", 192, 192, 0.42)  # of an H200: 22.6 µs th
 SCHEDULES = {"tiles": "WholeTiles", "strips": "Strips", "stream_k": "SharedTiles"}  # and their types in schedule.cuh
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
 SIMT_STAGES = 3  # slabs in shared memory, as in matmul_simt.cuh
+COPIERS = 256  # threads of a block of whole_rows
 L2_BYTES = 40 << 20  # of W that stay there beside x and y
 
 
@@ -95,6 +96,16 @@ def of_whole_rows(case, turned=False):
     return replace(
         case, sizes={**case.sizes, "K": -(-K // vector) * vector}, options={**case.options, "w_layout": layout}
     )
+
+
+def row_copy(file, case, own, device):
+    """The launch of whole_rows of `file`, which copies x to rows as `own`, the case of the product behind it, has them where they are not as
+    they came, and clears its flags."""
+    copied = own.sizes["K"] != case.sizes["K"]
+    vectors = case.sizes["M"] * own.sizes["K"] * case.itemsize // 16 if copied else 1
+    grid = max(1, min(-(-vectors // COPIERS), 8 * multiprocessors(device)))
+    program = instance(file, "whole_rows", TYPES[case.dtype])
+    return Launch(program, grid, COPIERS, dtypes=(case.dtype, case.dtype, "int32"))
 
 
 def is_prepared(case, own):

@@ -4,6 +4,7 @@
 //                              kernels behind it take q, k and v where they lie, with rows 3 D apart.
 //   dense_simt_split           dense_simt, where the blocks of a cluster share the K of a tile.
 //   dense_warpgroup            the same on Hopper: qkv has few tiles, so blocks share the K of one (hopper/matmul_split.cuh).
+//   whole_rows                 x in rows of whole vectors, before a Dense kernel that wants such (matmul_mma.cuh).
 //   flash_cluster              flash by the blocks of a cluster, which share the tokens of a tile of rows (flash_cluster.cuh).
 //   flash_warpgroup            flash on Hopper: few tiles of rows, so blocks share the tokens of one (hopper/flash_split.cuh).
 //   scores                     att (T, T) = q kᵀ / √D in the storage dtype, a tile of 64 × 64 a block. MASKED: -inf where
@@ -56,11 +57,11 @@ __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
 }
 
 // With 64 rows two blocks may share the registers.
-template <typename T, int DP, int BM, int KEYS, int STAGES, int SPLIT>
+template <typename T, int DP, int BM, int KEYS, int STAGES, int SPLIT, int COLUMNS>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
     flash_warpgroup(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap kv, const int* __restrict__ n_padd,
                     T* __restrict__ y, long long tokens, float scale) {
-    flash_split_tile<T, DP, BM, KEYS, STAGES, SPLIT>(q, kv, n_padd, y, static_cast<int>(tokens), scale);
+    flash_split_tile<T, DP, BM, KEYS, STAGES, SPLIT, COLUMNS>(q, kv, n_padd, y, static_cast<int>(tokens), scale);
 }
 #endif
 

@@ -7,7 +7,7 @@ The tunables are those of attention.py with KERNEL=warpgroup, and SPLIT: so many
 from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
 from implementations._shared.gpu import multiprocessors
 
-ROWS, TOKENS, SPLITS = (64, 128), (64, 128), (8, 4, 2, 1)
+ROWS, TOKENS, SPLITS, WIDTHS = (64, 128), (64, 128), (8, 4, 2, 1), (64, 128)
 
 
 def config(case, device):
@@ -30,7 +30,7 @@ def fits(case, device, config):
         return "KERNEL=warpgroup has tiles of its own: BLOCK_M 64 or 128, BLOCK_N 64 or 128, SPLIT 1, 2, 4, 8"
     if (config["WARPS_M"], config["WARPS_N"]) != (rows // 16, 1):
         return "KERNEL=warpgroup: WARPS_M=BLOCK_M/16, WARPS_N=1"
-    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D not in (64, 128) or max(rows, tokens) > T:
+    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D not in WIDTHS or max(rows, tokens) > T:
         return f"KERNEL=warpgroup is for Hopper (9.0), 16 bits, D 64 or 128, T from {max(rows, tokens)}"
     if config["num_stages"] < 2:
         return f"num_stages is {config['num_stages']}: one is read while another is written"
@@ -46,9 +46,11 @@ def memory(case, config):
     return config["BLOCK_M"] * row + 2 * config["num_stages"] * (config["BLOCK_N"] * row + 16) + 16
 
 
-def launch(file, case, config, dtypes=()):
-    """The launch of `flash_warpgroup` of `file`, of q, k and v side by side, twice, and what is behind them."""
+def launch(file, case, config, dtypes=(), columns=None):
+    """The launch of `flash_warpgroup` of `file`, of q, k and v side by side, twice, and what is behind them. The output has `columns` of
+    D, or all."""
     (T, D), rows, tokens, split = case.size("T", "D"), config["BLOCK_M"], config["BLOCK_N"], config["SPLIT"]
-    program = instance(file, "flash_warpgroup", TYPES[case.dtype], D, rows, tokens, config["num_stages"], split)
+    tile = D, rows, tokens, config["num_stages"], split, columns or D
+    program = instance(file, "flash_warpgroup", TYPES[case.dtype], *tile)
     grid, boxes = -(-T // rows) * split, ((rows, 64), (tokens, 64))
     return Launch(program, grid, rows * 2 + 128, memory(case, config), dtypes=dtypes, boxes=boxes)

@@ -9,14 +9,13 @@ two_launches       rows of x that are no whole vectors of 16 bytes, or of a larg
 import math
 
 from implementations._shared.cuda import matmul, matmul_split
-from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, unsupported
+from implementations._shared.cuda.launch import in_turn, unsupported
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
 TILES = (
     *matmul.TENSOR_TILES, *matmul.FEW_ROWS_TILES, *matmul.WARPGROUP_TILES, *matmul.SQUARE_TILES, *matmul.SIMT_SPLIT_TILES,
 )  # fmt: skip
 SCHEDULES = {"two_accumulators": ("tiles", "strips"), "two_launches": tuple(matmul.SCHEDULES)}
-COPIERS = 256  # threads of a block of whole_rows
 
 
 def skip(case, variant, device):
@@ -101,10 +100,7 @@ def launches(file, case, variant, device, config, arguments=(), dtypes=()):
         kernel = matmul.launch(file, name, own, device, config, arguments, parts=2, dtypes=dtypes)
     if variant != "two_launches":
         return (kernel,)
-    vectors = case.sizes["M"] * own.sizes["K"] * case.itemsize // 16 if copies_rows(case, variant) else 1
-    grid = max(1, min(-(-vectors // COPIERS), 8 * multiprocessors(device)))
-    program = instance(file, "whole_rows", TYPES[case.dtype], rows_are_aligned(case, case.sizes["K"]))
-    return in_turn(Launch(program, grid, COPIERS, dtypes=(case.dtype, case.dtype, "int32")), kernel)
+    return in_turn(matmul.row_copy(file, case, own, device), kernel)
 
 
 def call(case, variant, described, y):

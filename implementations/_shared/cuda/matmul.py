@@ -64,11 +64,9 @@ SQUARE_TILES = (
 )
 SCHEDULES = {"tiles": "WholeTiles", "strips": "Strips", "stream_k": "SharedTiles"}  # and their types in schedule.cuh
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
-SIMT_STAGES, SIMT_PAD, SIMT_STRIP = (
-    3,
-    4,
-    32,
-)  # slabs in shared memory, floats behind a row of one, rows of a strip: as in matmul_simt.cuh
+# Slabs in shared memory, floats behind a row of one, and rows of a strip, as in matmul_simt.cuh
+SIMT_STAGES, SIMT_PAD, SIMT_STRIP = 3, 4, 32
+COPIERS = 256  # threads of a block of whole_rows
 L2_BYTES = 40 << 20  # of W that stay there beside x and y
 
 
@@ -119,6 +117,16 @@ def _lines_pay(case, parts):
         return False
     product = 2 * M * K * N * parts * case.itemsize / 2 / 6e14  # seconds, of 16 bits at 600 TFLOP/s
     return 0.1 * product > 2e-6 + M * K * case.itemsize / 2.6e12
+
+
+def row_copy(file, case, own, device):
+    """The launch of whole_rows of `file`, which copies x to rows as `own`, the case of the product behind it, has them where they are not as
+    they came, and clears its flags."""
+    copied = own.sizes["K"] != case.sizes["K"]
+    vectors = case.sizes["M"] * own.sizes["K"] * case.itemsize // 16 if copied else 1
+    grid = max(1, min(-(-vectors // COPIERS), 8 * multiprocessors(device)))
+    program = instance(file, "whole_rows", TYPES[case.dtype], rows_are_aligned(case, case.sizes["K"]))
+    return Launch(program, grid, COPIERS, dtypes=(case.dtype, case.dtype, "int32"))
 
 
 def is_prepared(case, own):

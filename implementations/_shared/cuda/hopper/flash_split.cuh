@@ -1,11 +1,12 @@
 // Flash attention of one head of few rows on Hopper: SPLIT blocks of a cluster share the tokens that a tile of rows sees, each with a
 // running maximum and sum of its own, and each ends a part of the columns. q, k and v are parts of D = DP columns, in this order, of
 // rows that lie as a Dense layer leaves them: `rows` is their tensor map in boxes of BM rows, `tokens_of` in boxes of KEYS, 64 columns each.
+// y has the first COLUMNS of them; the others, which are zeros, make the rows of q, k and v whole.
 #pragma once
 #include "_shared/cuda/hopper/exchange.cuh"
 #include "_shared/cuda/hopper/flash.cuh"
 
-template <typename T, int DP, int BM, int KEYS, int STAGES, int SPLIT>
+template <typename T, int DP, int BM, int KEYS, int STAGES, int SPLIT, int COLUMNS>
 __device__ __forceinline__ void flash_split_tile(const TensorMap& rows, const TensorMap& tokens_of, const int* n_padd, T* y,
                                                  int tokens, float scale) {
     using Tile = WarpgroupAttention<T, DP, BM, KEYS>;
@@ -103,8 +104,15 @@ __device__ __forceinline__ void flash_split_tile(const TensorMap& rows, const Te
 #pragma unroll
         for (int j = 0; j < PART; ++j) {
             float low = acc[j][2 * h] * inverse, high = acc[j][2 * h + 1] * inverse;
-            *reinterpret_cast<unsigned*>(y + static_cast<long long>(row) * DP + (own * PART + j) * 8 + 2 * tile.t) =
-                row < padding ? 0 : pack(low, high, T{});
+            int column = (own * PART + j) * 8 + 2 * tile.t;
+            T* to = y + static_cast<long long>(row) * COLUMNS + column;
+            unsigned pair = row < padding ? 0 : pack(low, high, T{});
+            if constexpr (COLUMNS % 2 == 0) {
+                if (column < COLUMNS) *reinterpret_cast<unsigned*>(to) = pair;
+            } else {
+                if (column < COLUMNS) to[0] = T{static_cast<unsigned short>(pair)};
+                if (column + 1 < COLUMNS) to[1] = T{static_cast<unsigned short>(pair >> 16)};
+            }
         }
     }
 }

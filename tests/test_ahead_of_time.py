@@ -315,7 +315,13 @@ def test_no_layer_of_an_mlp_is_written_over_what_is_still_read(arch):
 
 @pytest.mark.parametrize(
     ("M", "widths", "rows"),
-    [(300, (13, 512, 128, 64, 3), 64), (70000, (200, 392, 120, 16), 128), (70000, (512, 512, 256, 1), 128)],
+    [
+        (300, (13, 512, 128, 64, 3), 64),
+        (70000, (200, 392, 120, 16), 128),
+        (70000, (512, 512, 256, 1), 128),
+        (1000, (367, 512, 256, 1), 64),
+        (70000, (479, 512, 256, 1), 128),
+    ],
 )
 def test_mlps_in_registers_compile_without_spills_or_serial_products(M, widths, rows):
     """Widths of no named case among them: how many products there are follows from them."""

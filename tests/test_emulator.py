@@ -308,6 +308,15 @@ WIDE = {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": 256, "num_stages": 3}
 OF_UP = {f"up_{name}": value for name, value in WIDE.items()}
 FEW = {"KERNEL": "few_rows", "BLOCK_M": 16, "BLOCK_N": 32, "CLUSTER": 1, "num_stages": 2}
 SPLIT = {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 4, "num_stages": 3, "SCHEDULE": "tiles"}
+
+
+def mlp(M, *widths):
+    """The sizes of fused_mlp with these widths."""
+    padded = (*widths, 1)[:5]
+    return {"M": M, "LAYERS": len(widths) - 1} | {f"N{i}": n for i, n in enumerate(padded)}
+
+
+OF_MLP = {"KERNEL": "warpgroup", "BLOCK_N": 128, "num_stages": 2}
 SQUARE = {"BLOCK_M": 192, "BLOCK_N": 192, "CLUSTER": 1, "SCHEDULE": "tiles", "num_stages": 4}
 CONFIGS = [
     ("lora_linear", {"M": 136, "K": 128, "N": 392, "R": 17}, "two_launches", "bfloat16", "ieee", OF_UP | {"up_SCHEDULE": "stream_k", "up_CLUSTER": 1}),
@@ -358,6 +367,11 @@ CONFIGS = [
     ("shcsa", {"T": 139, "C": 261, "D": 127}, "whole_rows", "bfloat16", "ieee", {"dense_KERNEL": "warpgroup", "attention_KERNEL": "warpgroup"}),
     ("padded_softmax_v", {"T": 150, "D": 40}, "cluster", "float16", "ieee", {"CLUSTER": 8}),
     ("softmax", {"R": 3, "C": 9000}, "cluster", "float32", "ieee", {"CLUSTER": 4, "num_warps": 32}),
+    # rows of x that begin at multiples of 16 bytes every 8, 4 and 2 rows, and remainders of M of which some tiles have the last row
+    ("fused_mlp", mlp(141, 75, 136, 120, 3), "default", "bfloat16", "ieee", OF_MLP | {"BLOCK_M": 64, "CLUSTER": 4}),
+    ("fused_mlp", mlp(1030, 70, 128, 128, 24, 5), "default", "float16", "ieee", OF_MLP | {"BLOCK_M": 64, "CLUSTER": 2}),
+    ("fused_mlp", mlp(2063, 121, 128, 72, 1), "default", "bfloat16", "ieee", OF_MLP | {"BLOCK_M": 128, "CLUSTER": 2}),
+    ("fused_mlp", mlp(255, 68, 136, 128, 2), "default", "float16", "ieee", OF_MLP | {"BLOCK_M": 128, "CLUSTER": 1}),
 ]  # fmt: skip
 
 
@@ -365,6 +379,15 @@ CONFIGS = [
 def test_a_config_for_larger_cards_is_right(run_cells, kernels, name, sizes, variant, dtype, precision, config):
     """What the emulated device has too few multiprocessors to choose."""
     (record,) = run_cells([Cell(make_case(kernels[name], sizes, dtype, precision), "cuda", variant, config=config)])
+    assert record.status == "ok", record.reason
+
+
+@pytest.mark.parametrize(("layout", "inputs"), [("kn", "nan"), ("nk", "inf")])
+def test_an_mlp_keeps_what_is_not_finite_in_its_rows(run_cells, kernels, layout, inputs):
+    """A box of x has elements of the rows before and behind."""
+    case = make_case(kernels["fused_mlp"], mlp(75, 67, 128, 64, 1), "bfloat16", options={"w_layout": layout})
+    config = OF_MLP | {"BLOCK_M": 64, "CLUSTER": 2}
+    (record,) = run_cells([Cell(case, "cuda", "default", config=config, inputs=inputs)])
     assert record.status == "ok", record.reason
 
 

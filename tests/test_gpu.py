@@ -237,6 +237,7 @@ def test_mlps_in_registers_are_right_where_no_tile_divides_them(kernels, run_cel
     widths = (
         {"LAYERS": 4, "N0": 13, "N1": 520, "N2": 248, "N3": 56, "N4": 17},
         {"LAYERS": 3, "N0": 40, "N1": 392, "N2": 120, "N3": 3, "N4": 1},
+        *({"LAYERS": 3, "N0": n, "N1": 392, "N2": 248, "N3": 1, "N4": 1} for n in (367, 370, 380)),
     )
     cells = []
     for sizes in widths:

@@ -20,7 +20,7 @@ EXPECT = (
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "default", "case": "bottom_65536", "dtype": ("bfloat16", "float16"), "arch": "sm_90a",
      "expect": "spills=0,waits_in_groups=0,HGMMA=25"},  # 1, 8 and 16 of layers 1, 2 and 3
-    {"variant": "default", "case": ("synthetic_65536", "synthetic_2048"), "dtype": "bfloat16", "arch": "sm_90a",
+    {"variant": "default", "case": ("synthetic_65536", "synthetic_2048", "top"), "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,waits_in_groups=0,HGMMA=12"},
     {"variant": "default", "case": "bottom_2048", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,waits_in_groups=0,HGMMA=9"},
@@ -43,6 +43,11 @@ FILE = Path(__file__).with_suffix(".cu")
 
 def skip(case, variant, device):
     return perceptron.skip(case, device)
+
+
+def prepare(case, variant, x, *layers):
+    """W of (N, K) as (K, N), where Hopper's kernel could take the case."""
+    return perceptron_warpgroup.prepared(case, layers)
 
 
 def config(case, variant, device):
@@ -74,7 +79,9 @@ def launches(case, variant, device, config):
 
 
 def build(case, variant, device, config):
-    """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer)."""
+    """call(x (M, N0), W1, b1, W2, b2, …, then what `prepare` made) → (M, N of the last layer)."""
     (described,) = launches(case, variant, device, config)
-    kernels = perceptron_warpgroup if config["KERNEL"] == "warpgroup" else perceptron
-    return kernels.call(described, case)
+    if config["KERNEL"] == "warpgroup":
+        return perceptron_warpgroup.call(described, case)
+    call, given = perceptron.call(described, case), 1 + 2 * case.sizes["LAYERS"]
+    return (lambda *arguments: call(*arguments[:given])) if perceptron_warpgroup.is_turned(case) else call

@@ -4,6 +4,8 @@ The tunables are those of perceptron.py with KERNEL=warpgroup: BLOCK_M=128 for m
 1 are in registers at a time.
 """
 
+from math import gcd
+
 from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
 from implementations._shared.cuda.perceptron import widths
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
@@ -11,6 +13,7 @@ from implementations._shared.gpu import multiprocessors, rows_are_aligned
 SHARING_WEIGHTS, SHARING_ROWS = 128, 64  # BLOCK_M: what the blocks of a cluster share
 COLUMNS = 128  # of layer 1 at a time, as in hopper/perceptron.cuh
 IN_REGISTERS = 16  # columns of x at most
+MOST_COLUMNS = 1408  # of x: with 64 rows of more there is no memory for two stages
 TILES = {SHARING_WEIGHTS: (1, 2), SHARING_ROWS: (2, 4)}  # BLOCK_M → CLUSTER
 MOST_STAGES = 9
 
@@ -20,10 +23,8 @@ def config(case, device):
     if no_warpgroups(case, device) or case.sizes["M"] < SHARING_ROWS:
         return None
     rows, cluster, most = tile(case, device)
-    N0, N1, N2, *between, last = widths(case)
-    whole = (N1, N2, *between) == whole_tiles(case, rows, cluster)[: len(between) + 2] and (
-        N0 <= IN_REGISTERS or N0 % 64 == 0
-    )
+    _, N1, N2, *between, last = widths(case)
+    whole = (N1, N2, *between) == whole_tiles(case, rows, cluster)[: len(between) + 2]
     if not whole or N2 != 256 or last > 16:
         return None  # the others have not been compared on a card
     shape = {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": COLUMNS, "CLUSTER": cluster}
@@ -34,7 +35,7 @@ def config(case, device):
 def tile(case, device):
     """(BLOCK_M, CLUSTER, the most stages that gained on an H200). Few rows are shared among the most blocks that run at once: clusters of
     four do not fill a card, of whose graphics clusters some have an odd pair of multiprocessors."""
-    tiles, count = -(-case.sizes["M"] // SHARING_ROWS), multiprocessors(device)
+    tiles, count = tiles_of(case, SHARING_ROWS), multiprocessors(device)
     if 4 * tiles <= 0.9 * count:
         return SHARING_ROWS, 4, MOST_STAGES
     if 2 * tiles <= count:
@@ -60,14 +61,44 @@ def fits(case, device, config):
 
 def no_warpgroups(case, device):
     """Why hopper/perceptron.cuh cannot be compiled for the device or take the case, or None."""
-    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or case.options["w_layout"] != "kn":
-        return "KERNEL=warpgroup is for Hopper (9.0), 16 bits and W of (K, N)"
-    sizes, M = widths(case), case.sizes["M"]
+    if tuple(device.capability) != (9, 0):
+        return "KERNEL=warpgroup is for Hopper (9.0)"
+    return _no_such_case(case)
+
+
+def _no_such_case(case):
+    """Why there is no instance for the case on any device, or None."""
+    sizes = widths(case)
+    if case.itemsize != 2 or sizes[0] > MOST_COLUMNS:
+        return f"KERNEL=warpgroup is for 16 bits and x of up to {MOST_COLUMNS} columns"
     if len(sizes) not in (4, 5) or sizes[2] > 256 or max(sizes[3:-1], default=0) > 64 or sizes[-1] > 128:
         return "KERNEL=warpgroup is for three or four layers, N2 up to 256, N3 of four up to 64, the last N up to 128"
-    if not rows_are_aligned(case, *sizes[1:-1], *(n for n in sizes[:1] if n > IN_REGISTERS)):
-        return f"KERNEL=warpgroup takes N in eights, but x of up to {IN_REGISTERS} columns and the last N"
-    return None if M < 2**31 - 2**17 else "rows are counted in 32 bits"
+    if not rows_are_aligned(case, *sizes[1:-1]):
+        return "KERNEL=warpgroup takes N in eights, but those of x and the last layer"
+    if case.sizes["M"] < period(case):
+        return f"KERNEL=warpgroup brings {period(case)} rows of such an x at least, not {case.sizes['M']}"
+    return None if case.sizes["M"] < 2**31 - 2**17 else "rows are counted in 32 bits"
+
+
+def is_turned(case):
+    """Whether `prepare` turns W: the kernel takes (K, N)."""
+    return case.options["w_layout"] == "nk" and _no_such_case(case) is None
+
+
+def prepared(case, layers):
+    """() or the W of all layers as (K, N). `layers` are W1, b1, W2, b2, …"""
+    return tuple(W.T.contiguous() for W in layers[::2]) if is_turned(case) else ()
+
+
+def period(case):
+    """Rows after which one of x begins at a multiple of 16 bytes again. A tile has rows of one remainder modulo that."""
+    N0 = widths(case)[0]
+    return 8 // gcd(N0, 8) if N0 > IN_REGISTERS else 1
+
+
+def tiles_of(case, rows):
+    """How many tiles of so many rows x has."""
+    return -(-case.sizes["M"] // (period(case) * rows)) * period(case)
 
 
 def whole_tiles(case, rows, cluster):
@@ -80,7 +111,7 @@ def whole_tiles(case, rows, cluster):
 def shape(case, rows, cluster):
     """(rows of W2 in a stage, bytes before the ring, slabs of x), as PerceptronSizes has them."""
     N0, (N1, N2, N3) = widths(case)[0], whole_tiles(case, rows, cluster)
-    slabs = -(-N0 // 64) if N0 > IN_REGISTERS else 0
+    slabs = -(-(N0 + 8 - 8 // period(case)) // 64) if N0 > IN_REGISTERS else 0
     share = cluster if rows == SHARING_ROWS else 1
     own = slabs * rows * 128 if slabs else 16 * N1 // share * 2
     front = max(own, 64 * N2 * 4) if share > 1 else own
@@ -104,9 +135,9 @@ def launch(file, case, device, config):
     arguments = *before, out, rows, stages, cluster
     program = instance(file, "mlp_warpgroup", TYPES[case.dtype], case.options["last"].upper(), *arguments)
     if rows == SHARING_ROWS:
-        grid = -(-case.sizes["M"] // rows) * cluster
+        grid = tiles_of(case, rows) * cluster
     else:
-        grid = min(-(-case.sizes["M"] // (rows * cluster)), max(1, multiprocessors(device) // cluster)) * cluster
+        grid = min(tiles_of(case, rows * cluster), max(1, multiprocessors(device) // cluster)) * cluster
     first, second = (64 if slabs else 16, 64), (depth, 64)
     third = (whole_tiles(case, rows, cluster)[1], 64) if before[3] else second
     boxes = first, second, third, (rows, 64) if slabs else first
@@ -115,13 +146,18 @@ def launch(file, case, device, config):
 
 
 def call(described, case):
-    """A function of x (M, N0), W1, b1, W2, b2, …, which returns (M, N of the last layer)."""
-    M, sizes = case.sizes["M"], widths(case)
-    launch, wide = described.returning({10: (M, sizes[-1])}, (M,)), sizes[0] > IN_REGISTERS
+    """A function of x (M, N0), W1, b1, W2, b2, … and what was `prepared`, which returns (M, N of the last layer)."""
+    M, sizes, P = case.sizes["M"], widths(case), period(case)
+    launch, layers = described.returning({10: (M, sizes[-1])}, (M,)), len(sizes) - 1
+    shape, strides = (M // P, P * sizes[0]), (P * sizes[0], 1)  # of x as its map has it: whole periods
+    turned, wide = is_turned(case), sizes[0] > IN_REGISTERS
 
-    def run(x, W1, b1, W2, b2, *others):
-        *third, W, b = others
-        W3, b3 = third or (W2, b2)  # what is not there is not read
-        return launch(W1, W2, W3, x if wide else W1, x, b1, b2, b3, W, b)
+    def run(x, *arguments):
+        given, biases = arguments[: 2 * layers : 2], arguments[1 : 2 * layers : 2]
+        W1, W2, *third, W = arguments[2 * layers :] if turned else given
+        b1, b2, *b_third, b = biases
+        (W3,), (b3,) = third or (W2,), b_third or (b2,)  # what is not there is not read
+        by_periods = x if P == 1 else x.as_strided(shape, strides)
+        return launch(W1, W2, W3, by_periods if wide else W1, x, b1, b2, b3, W, b)
 
     return run

@@ -4,11 +4,15 @@
 //
 // A consumer warpgroup has 64 rows. The sums of 128 columns of layer 1 become, with ReLU and rounded, the left operand of their part of
 // layer 2 in the registers where they are: 128 of its K. All N2 columns of layer 2 are summed at once, and become the left operand of
-// what follows. No warp waits for another.
+// what follows. No warp waits for another, but where they have written to x.
 //
 // x of up to 16 columns is loaded into registers, and W1 stays in shared memory; a wider x is brought to shared memory for as long as
 // its tile lasts, and W1 passes through the ring as W2 does, in the order of the products. W3 of four layers stays in shared memory.
 // The last layer has few columns: warps multiply it by mma.sync, whose fragments of W lie in shared memory as lanes want them.
+//
+// The copy engine brings boxes that begin at multiples of 16 bytes. Where rows of x do not, PERIOD of them are one row of x's map, and a tile
+// has rows of one remainder modulo PERIOD: all begin `shift` elements behind such a multiple. So W1's rows move down by as many in its boxes,
+// with 0 above them. What a box has of the rows of x before and behind is overwritten by 0.
 //
 //   ROWS = 128  many rows. Blocks are persistent and have two consumer warpgroups; those of a cluster have neighbouring tiles, and
 //               each brings a part of every stage for all.
@@ -21,6 +25,11 @@
 #include "_shared/cuda/hopper/perceptron_sizes.cuh"
 #include "_shared/cuda/hopper/pipeline.cuh"
 #include "_shared/cuda/hopper/wgmma.cuh"
+
+// A block's rows in a tile: of the `count` rows that are `remainder` modulo PERIOD, those from `first` on.
+struct TileRows {
+    int remainder, first, count, shift;
+};
 
 // A block: what lies in its shared memory, and what its warps do.
 template <typename T, typename S>
@@ -38,6 +47,14 @@ struct WarpgroupPerceptron {
     __device__ __forceinline__ float* biases(int from) const { return reinterpret_cast<float*>(memory + S::FLOATS) + from; }
     __device__ __forceinline__ unsigned* last_W() const { return reinterpret_cast<unsigned*>(memory + S::LAST_W); }
     __device__ __forceinline__ int first_column() const { return S::SPLIT ? rank * S::COLUMNS : 0; }
+
+    // A cluster's tiles, of all remainders in turn, and this block's rows of one.
+    __device__ __forceinline__ static int tiles(int M) { return ((M + S::PERIOD - 1) / S::PERIOD + S::TILE - 1) / S::TILE * S::PERIOD; }
+    __device__ __forceinline__ TileRows rows_of(int tile, int M) const {
+        int remainder = tile % S::PERIOD, first = tile / S::PERIOD * S::TILE + (S::SPLIT ? 0 : rank * S::ROWS);
+        int shift = S::PERIOD > 1 ? remainder * S::N0 % 8 : 0;
+        return {remainder, first, (M - remainder + S::PERIOD - 1) / S::PERIOD, shift};
+    }
 
     // By one thread, before a barrier of all.
     __device__ __forceinline__ void init() const {
@@ -58,7 +75,7 @@ struct WarpgroupPerceptron {
         }
     }
     // What the products of a tile read of W1 and W2, in their order.
-    __device__ __forceinline__ void load_weights(const TensorMap& W1, const TensorMap& W2) {
+    __device__ __forceinline__ void load_weights(const TensorMap& W1, const TensorMap& W2, int shift) {
         int part = S::SPLIT ? 0 : rank * 64;
 #pragma unroll 1
         for (int chunk = first_column(), end = chunk + S::COLUMNS; chunk < end; chunk += S::CHUNK) {
@@ -67,7 +84,7 @@ struct WarpgroupPerceptron {
                 unsigned to = ring.producer_acquire_for_tma(i);
 #pragma unroll 1
                 for (int n = part; n < S::CHUNK; n += S::SHARING_W * 64)
-                    tma_load<S::SHARING_W>(to + n * 128, W1, chunk + n, slab * 64, ring.full(i));
+                    tma_load<S::SHARING_W>(to + n * 128, W1, chunk + n, slab * 64 - shift, ring.full(i));
             }
 #pragma unroll 1
             for (int piece = 0; piece < S::CHUNK; piece += S::DEPTH, ++i) {
@@ -78,14 +95,15 @@ struct WarpgroupPerceptron {
             }
         }
     }
-    // Rows of x from `row` on, which blocks that share a tile bring for each other.
-    __device__ __forceinline__ void load_x(const TensorMap& x, int row, int tile) const {
+    // Rows of x for the tile-th tile of this block, which blocks that share it bring for each other.
+    __device__ __forceinline__ void load_x(const TensorMap& x, TileRows rows, int tile) const {
+        int column = rows.remainder * S::N0 - rows.shift;
 #pragma unroll 1
         for (int slab = 0; slab < S::SLABS; ++slab) {
             barrier_wait(x_empty(slab), tile & 1 ^ 1);
             barrier_arrive_and_expect(x_full(slab), S::SLAB_BYTES);
             if (slab % S::SHARING_K == (S::SPLIT ? rank : 0))
-                tma_load<S::SHARING_K>(front + slab * S::SLAB_BYTES, x, slab * 64, row, x_full(slab));
+                tma_load<S::SHARING_K>(front + slab * S::SLAB_BYTES, x, column + slab * 64, rows.first, x_full(slab));
         }
     }
 
@@ -121,6 +139,48 @@ struct WarpgroupPerceptron {
     }
     __device__ __forceinline__ void sync_consumers() const { asm volatile("bar.sync 1, %0;" ::"n"(S::ROWS * 2) : "memory"); }
 
+    // This warpgroup's row of a slab of x, and where its elements from `column` on are: whole vectors.
+    __device__ __forceinline__ T* x_at(int row, int column) const {
+        int place = (threadIdx.x / 128 - 1) * 64 + row, chunk = column / 8 % 8 ^ row % 8;
+        return reinterpret_cast<T*>(memory + column / 64 * S::SLAB_BYTES + place * 128 + chunk * 16);
+    }
+    // Threads of this warpgroup have written to x, which its products will read.
+    __device__ __forceinline__ void x_written() const {
+        fence_proxy_async();
+        asm volatile("bar.sync %0, 128;" ::"r"(1 + threadIdx.x / 128) : "memory");
+    }
+    // The last row where M is no multiple of PERIOD: x's map ends before it. Nothing else of this tile's x is on its way then.
+    __device__ __forceinline__ void load_last_row(const T* x, TileRows rows, int M, int tile) const {
+        int first = rows.first + (threadIdx.x / 128 - 1) * 64, row = M / S::PERIOD - first;
+        if (rows.remainder >= M % S::PERIOD || row < 0 || row >= 64) return;
+        const T* from = x + static_cast<long long>(M - M % S::PERIOD + rows.remainder) * S::N0;
+#pragma unroll 1
+        for (int slab = 0; slab < S::SLABS; ++slab) barrier_wait(x_full(slab), tile & 1);
+#pragma unroll 1
+        for (int column = threadIdx.x % 128; column < S::SLABS * 64; column += 128) {
+            int k = column - rows.shift;
+            x_at(row, column)[column % 8] = k >= 0 && k < S::N0 ? from[k] : T{};
+        }
+        x_written();
+    }
+    // 0 for what a slab has of the rows before and behind, where weights of 0 would make NaN of an inf. Two threads have a row.
+    __device__ __forceinline__ void clear_neighbours(int slab, int shift) const {
+        if (slab * 64 >= shift && slab * 64 + 64 - shift <= S::N0) return;
+        int row = threadIdx.x % 64, begin = slab * 64 + threadIdx.x % 128 / 64 * 32;
+#pragma unroll 1
+        for (int column = begin; column < begin + 32; column += 8) {
+            int k = column - shift;
+            if (k >= 0 && k + 8 <= S::N0) continue;
+            auto& place = *reinterpret_cast<Vector<T>*>(x_at(row, column));
+            Vector<T> v = place;
+#pragma unroll
+            for (int e = 0; e < 8; ++e)
+                if (k + e < 0 || k + e >= S::N0) v.at[e] = T{};
+            place = v;
+        }
+        x_written();
+    }
+
     // Products that were issued before stage `end` are done.
     __device__ __forceinline__ void release(int end) {
         if (read < end) ring.consumer_release(read++);
@@ -133,7 +193,8 @@ struct WarpgroupPerceptron {
     // sums += layer 2 of this block's columns of layer 1, of 16 rows of x a warp. first_layer_done() is called once nothing of
     // `front` is read any more.
     template <typename F>
-    __device__ __forceinline__ void two_layers(float (&sums)[S::N2 / 8][4], const unsigned (&of_x)[4], int tile, F first_layer_done) {
+    __device__ __forceinline__ void two_layers(float (&sums)[S::N2 / 8][4], const unsigned (&of_x)[4], int shift, int tile,
+                                               F first_layer_done) {
         unsigned rows = front + (threadIdx.x / 128 - 1) * 64 * 128;  // of this warpgroup, in slabs of x
 #pragma unroll 1
         for (int chunk = 0; chunk < S::COLUMNS; chunk += S::CHUNK) {
@@ -151,7 +212,10 @@ struct WarpgroupPerceptron {
             } else {
 #pragma unroll 1
                 for (int slab = 0; slab < S::SLABS; ++slab) {
-                    if (chunk == 0) barrier_wait(x_full(slab), tile & 1);
+                    if (chunk == 0) {
+                        barrier_wait(x_full(slab), tile & 1);
+                        if (S::PERIOD > 1) clear_neighbours(slab, shift);
+                    }
                     ring.consumer_wait(i);
                     unsigned x = rows + slab * S::SLAB_BYTES, W = shared_address(ring.stage(i));
                     warpgroup_fence_operand(first);
@@ -206,7 +270,7 @@ struct WarpgroupPerceptron {
             }
     }
 
-    // What follows layer 2, of 16 rows a warp; y's rows begin at `row`.
+    // What follows layer 2, of 16 rows a warp, from `row` on of the M that have their remainder, the first of which is y's.
     template <Activation LAST>
     __device__ __forceinline__ void end_rows(const float (&second)[S::N2 / 8][4], T* y, int row, int M) const {
         unsigned hidden[S::N2 / 16][4];
@@ -230,7 +294,7 @@ struct WarpgroupPerceptron {
         } else {
             last_layer(out, hidden, 0);
         }
-        store_rows<LAST, S::OUT>(y, row, M, out);
+        store_rows<LAST, S::OUT, S::PERIOD * S::OUT>(y, row, M, out);
     }
 
     // Of the warps of a block that ends shared rows: which 16 rows of them it has, and which part of the columns.
@@ -268,7 +332,7 @@ struct WarpgroupPerceptron {
             for (int j = 0; j < FN; ++j) add(sums[j], parts[(i * FN + j) * 32]);
     }
 
-    // What follows layer 2, of a block's rows from `row` on: each warp multiplies its part of K.
+    // The same of a block's rows: each warp multiplies its part of K.
     template <Activation LAST>
     __device__ __forceinline__ void end_shared_rows(const float (&second)[S::PART / 8][4], T* y, int row, int M) const {
         constexpr int STEPS = S::PART / 16;
@@ -301,7 +365,7 @@ struct WarpgroupPerceptron {
             last_layer(own, hidden, part() * STEPS);
             add_parts(out, own);
         }
-        if (part() == 0) store_rows<LAST, S::OUT>(y, row + group() * 16, M, out);
+        if (part() == 0) store_rows<LAST, S::OUT, S::PERIOD * S::OUT>(y, row + group() * 16, M, out);
     }
 };
 
@@ -317,10 +381,8 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128
     constexpr int PRODUCER = 24;
     extern __shared__ __align__(1024) unsigned char memory[];
     WarpgroupPerceptron<T, S> block(memory);
-    // tiles of rows: a block's are `stride` apart; those past M are empty, and there so that blocks of a cluster have as many
-    int M = static_cast<int>(rows), clusters = gridDim.x / CLUSTER, own = blockIdx.x / CLUSTER;
-    int per_cluster = S::SPLIT ? ROWS : ROWS * CLUSTER, stride = clusters * per_cluster;
-    int begin = own * per_cluster, shift = S::SPLIT ? 0 : block.rank * ROWS;
+    // tiles of rows: a block's are `clusters` apart; those past M are empty, and there so that blocks of a cluster have as many
+    int M = static_cast<int>(rows), clusters = gridDim.x / CLUSTER, begin = blockIdx.x / CLUSTER, end = block.tiles(M);
     if (threadIdx.x == 0) block.init();
     if (threadIdx.x == 32) prefetch(W1), prefetch(W2), prefetch(third), prefetch(wide_x);
     if constexpr (S::SPLIT) __syncthreads(), cluster_arrive_relaxed();  // weights are a block's own, and need not wait for the others
@@ -331,15 +393,15 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128
         if (threadIdx.x < 32 && elect_one()) {
             block.load_resident(W1, third);
 #pragma unroll 1
-            for (int m0 = begin; m0 < M; m0 += stride) block.load_weights(W1, W2);
+            for (int tile = begin; tile < end; tile += clusters) block.load_weights(W1, W2, block.rows_of(tile, M).shift);
         }
         if constexpr (S::SPLIT) {
             if (threadIdx.x >= 32) cluster_wait();  // all blocks have begun
         }
         if (S::SLABS > 0 && threadIdx.x / 32 == 1 && elect_one()) {
-            int tile = 0;
+            int count = 0;
 #pragma unroll 1
-            for (int m0 = begin; m0 < M; m0 += stride) block.load_x(wide_x, m0 + shift, tile++);
+            for (int tile = begin; tile < end; tile += clusters) block.load_x(wide_x, block.rows_of(tile, M), count++);
         }
         if constexpr (S::SPLIT) {
             if (threadIdx.x < 32) cluster_wait();
@@ -347,30 +409,33 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(ROWS * 2 + 128
         }
     } else {
         if constexpr (ROWS == 128) warpgroup_reg_alloc<CONSUMER_REGISTERS<2, PRODUCER>>();
-        int row0 = static_cast<int>(threadIdx.x) / 32 * 16 - 64 + shift;  // of this warp, in a tile
+        int row0 = static_cast<int>(threadIdx.x) / 32 * 16 - 64, count = 0;  // of this warp, in a block's rows; tiles that are done
         RowsInRegisters<T, N0> next;
-        if (S::X_IN_REGISTERS) next.load(x, begin + row0, M);
+        if (S::X_IN_REGISTERS) next.load(x, block.rows_of(begin, M).first + row0, M);
         block.load_small(b1, b2, b3, W, b);
         if constexpr (S::SPLIT) {
+            TileRows own = block.rows_of(begin, M);
             unsigned of_x[4] = {};
             if (S::X_IN_REGISTERS) next.pack(of_x);
+            if (S::PERIOD > 1) block.load_last_row(x, own, M, 0);
             float second[S::N2 / 8][4] = {}, whole[S::PART / 8][4];
-            block.two_layers(second, of_x, 0, [] { cluster_wait(), cluster_arrive_relaxed(); });
+            block.two_layers(second, of_x, own.shift, 0, [] { cluster_wait(), cluster_arrive_relaxed(); });
             cluster_wait();  // nobody reads what the sums are written over
             block.exchange(second, whole);
-            block.template end_shared_rows<LAST>(whole, y, begin + block.rank * S::GROUPS * 16, M);
+            block.template end_shared_rows<LAST>(whole, y + own.remainder * OUT, own.first + block.rank * S::GROUPS * 16, own.count);
             return;  // with all that others send
         }
-        int tile = 0;
 #pragma unroll 1
-        for (int m0 = begin; m0 < M; m0 += stride) {
+        for (int tile = begin; tile < end; tile += clusters) {
+            TileRows own = block.rows_of(tile, M);
             unsigned of_x[4] = {};
             if (S::X_IN_REGISTERS) next.pack(of_x);
+            if (S::PERIOD > 1) block.load_last_row(x, own, M, count);
             float second[S::N2 / 8][4];
             begin_at_bias(second, block.biases(S::N1));
-            block.two_layers(second, of_x, tile++, [] {});
-            if (S::X_IN_REGISTERS) next.load(x, m0 + stride + row0, M);  // on their way while this tile ends
-            block.template end_rows<LAST>(second, y, m0 + row0, M);
+            block.two_layers(second, of_x, own.shift, count++, [] {});
+            if (S::X_IN_REGISTERS) next.load(x, block.rows_of(tile + clusters, M).first + row0, M);  // on their way while this tile ends
+            block.template end_rows<LAST>(second, y + own.remainder * OUT, own.first + row0, own.count);
         }
     }
     if constexpr (!S::SPLIT) cluster_sync<CLUSTER>();

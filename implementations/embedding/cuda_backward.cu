@@ -316,7 +316,7 @@ __global__ void __launch_bounds__(THREADS)
         tile.look_ups[i] = i < count ? (sample * F + feature) * 2 + last : NO_LOOK_UP;
     }
     __syncthreads();
-    sum_segments<AHEAD, false>(
+    sum_segments<AHEAD>(
         tile, count, false, dy, static_cast<int>(D),
         [&](int row, const float (&sum)[W], int d) { add_atomically(sums + (row < size ? begin + row : offsets[F]) * D + d, sum); },
         [](bool, const float (&)[W], int) {});

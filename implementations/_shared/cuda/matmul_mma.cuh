@@ -53,18 +53,15 @@ struct Stored : Epilogue {
 template <typename T>
 constexpr int SLAB = 128 / sizeof(T);  // elements of K in a slab
 
-// The tile scheduler's order: where tile p of y (BM × BN) begins. `group` rows of tiles share a pass over W, so that both stay in
-// L2.
-__device__ __forceinline__ void tile_origin(unsigned p, long long M, long long N, int BM, int BN, unsigned group, long long& m0,
-                                            long long& n0) {
-    unsigned rows = (M + BM - 1) / BM, columns = (N + BN - 1) / BN;
-    unsigned first = p / (group * columns) * group, height = min(group, rows - first), inside = p - first * columns;
-    m0 = static_cast<long long>(first + inside % height) * BM;
-    n0 = static_cast<long long>(inside / height) * BN;
-}
+// The tile scheduler's order: where tile p of y (BM × BN) begins. GROUP rows of tiles share a pass over W, so that both stay in
+// the L2 cache. What is left, up to half as many, belongs to the last pass: a row alone would read all of W once more.
 template <unsigned GROUP>
 __device__ __forceinline__ void tile_origin(unsigned p, long long M, long long N, int BM, int BN, long long& m0, long long& n0) {
-    tile_origin(p, M, N, BM, BN, GROUP, m0, n0);
+    unsigned rows = (M + BM - 1) / BM, columns = (N + BN - 1) / BN, last = max((rows + GROUP / 2) / GROUP, 1u) - 1;
+    unsigned pass = min(p / (GROUP * columns), last), first = pass * GROUP, inside = p - first * columns;
+    unsigned height = pass < last ? GROUP : rows - first;
+    m0 = static_cast<long long>(first + inside % height) * BM;
+    n0 = static_cast<long long>(inside / height) * BN;
 }
 // The same of this block, in a launch of one tile a block.
 __device__ __forceinline__ void block_origin(long long M, long long N, int BM, int BN, long long& m0, long long& n0) {

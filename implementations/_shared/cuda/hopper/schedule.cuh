@@ -26,18 +26,16 @@ struct Share {
 // Whole tiles of the first `rows` and `columns` of y, of all clusters, and where one of them lies for a block.
 template <int BM, int COLUMNS, int CLUSTER>
 struct TileGrid {
-    static constexpr int ROWS = BM * CLUSTER, GROUP = 16 / CLUSTER;  // rows of tiles that share a pass over W, about
-    int M, N, rows, columns, tiles, group, clusters = gridDim.x / CLUSTER, own = blockIdx.x / CLUSTER;
+    static constexpr int ROWS = BM * CLUSTER;
+    int M, N, rows, columns, tiles, clusters = gridDim.x / CLUSTER, own = blockIdx.x / CLUSTER;
 
     __device__ __forceinline__ TileGrid(int M, int N, int rows, int columns) : M(M), N(N), rows(rows), columns(columns) {
-        int down = (rows + ROWS - 1) / ROWS, passes = max((down + GROUP / 2) / GROUP, 1);
-        tiles = down * ((columns + COLUMNS - 1) / COLUMNS);
-        group = max((down + passes - 1) / passes, 1);  // equal ones: a row alone would read all of W once more
+        tiles = (rows + ROWS - 1) / ROWS * ((columns + COLUMNS - 1) / COLUMNS);
     }
     __device__ __forceinline__ TileGrid(int M, int N) : TileGrid(M, N, M, N) {}
     __device__ __forceinline__ Share share(int tile, int first, int count) const {
         long long m0, n0;
-        tile_origin(tile, rows, columns, ROWS, COLUMNS, group, m0, n0);
+        tile_origin<16 / CLUSTER>(tile, rows, columns, ROWS, COLUMNS, m0, n0);
         return {static_cast<int>(m0 + blockIdx.x % CLUSTER * BM), static_cast<int>(n0), first, count, false};
     }
     // How many of `count` are at `place`, or at a multiple of `step` behind it.

@@ -195,6 +195,8 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
     if reason := not_one_of("SCHEDULE", schedule_of(config), SCHEDULES) or _schedule_fits(tile, schedule_of(config)):
         return reason
     if tile.kind == "simt":
+        if tile.rows == 32 and not rows_are_aligned(case, *case.size("K", "N")):
+            return "a tile of 32×64 has no registers for rows of single elements: K and N are whole vectors of 16 bytes"
         return _simt_fits(tile, stages, schedule_of(config), device)
     if tile.kind == "warpgroup" and not multiplies_by_warpgroups(case, device):
         return NO_WARPGROUPS

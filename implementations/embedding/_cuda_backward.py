@@ -1,7 +1,8 @@
 """embedding's backward modes in CUDA C++ (cuda_backward.cu).
 
 deterministic   sorts the look-ups by table row, and sums in one order whatever ran first: sort, sum, finish. SORT=radix sorts in several
-                launches: count, and place for each digit.
+                launches: count, and place for each digit. SORT=own is for few samples, in one launch: a block finds the look-ups of its
+                rows among all of them.
 atomic          atomic additions of what a block has of each row: two launches, three with tables of 16 bits.
 
 Nothing is kept of the forward call: ids are hashed again. The tunables are SORT; CLUSTER, the blocks that sort a feature, and SORTERS, the
@@ -17,7 +18,7 @@ from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one
 from implementations._shared.gpu import multiprocessors
 
 FILE = Path(__file__).with_name("cuda_backward.cu")
-SORTS = ("cluster", "radix")
+SORTS = ("own", "cluster", "radix")
 CLUSTERS = (1, 2, 4, 8)
 SORTERS = (256, 512, 1024)
 PARTS = (1024, 2048, 4096, 8192, 16384, 32768)
@@ -31,6 +32,7 @@ CLEARING = 2  # blocks of a multiprocessor that write zeros beside count and pla
 SHARE = 512  # look-ups that a block of a cluster has at least, for which another block's barriers are worth it
 # where clusters leave multiprocessors idle, the look-ups of a block that take as long as three launches for all of them, 30 µs each
 LARGEST_SHARE = 32768
+OWNERS = 1024  # threads of a multiprocessor for SORT=own
 ZEROS = 8192  # bytes of shared memory from which the copy engine clears
 
 
@@ -66,14 +68,20 @@ def config(case, variant, device):
     busy = F * cluster >= multiprocessors(device) or M // cluster <= LARGEST_SHARE
     clustered = device.capability >= (9, 0) and busy
     return {
-        "SORT": SORTS[0] if clustered else SORTS[1],
+        "SORT": "cluster" if clustered else "radix",
         "CLUSTER": cluster,
         "SORTERS": 1024 if M // cluster > SHARE * 8 else 512 if M // cluster > SHARE * 4 else 256,
         "PART": largest(PARTS),
         "CHUNK": chunk,
         "num_warps": num_warps,
         "AHEAD": _ahead(F * pieces(case, chunk), 32 * num_warps, device),
-    }
+    } | _own(M)
+
+
+def _own(M):
+    """What a config has instead where a block's shared memory has room for all samples of a feature."""
+    chunk = next((n for n in CHUNKS if n >= M), None)
+    return {"SORT": "own", "CHUNK": chunk, "num_warps": min(16, chunk // 32), "AHEAD": 4} if chunk else {}
 
 
 def _ahead(tiles, threads, device):
@@ -88,10 +96,13 @@ def fits(case, variant, device, config):
         return reason
     if reason := not_one_of("CHUNK", config["CHUNK"], CHUNKS) or not_one_of("AHEAD", config["AHEAD"], AHEAD):
         return reason
-    return not_one_of("num_warps", config["num_warps"], [w for w in (2, 4, 8) if 32 * w <= config["CHUNK"]])
+    most = min(16 if config.get("SORT") == "own" else 8, config["CHUNK"] // 32)
+    return not_one_of("num_warps", config["num_warps"], [w for w in (2, 4, 8, 16) if w <= most])
 
 
 def _sort_fits(case, device, config):
+    if config["SORT"] == "own" and config["CHUNK"] < case.sizes["M"]:
+        return f"SORT=own has all {case.sizes['M']} samples in a CHUNK, not {config['CHUNK']}"
     if config["SORT"] == "cluster" and device.capability < (9, 0):
         return "SORT=cluster needs compute capability 9.0"
     return (
@@ -132,14 +143,19 @@ def launches(case, variant, device, config):
     T, dtype, threads = TYPES[case.dtype], case.dtype, 32 * config["num_warps"]
     width, group = lanes(case)
     tiles, blocks = F * pieces(case, config["CHUNK"]), BLOCKS * multiprocessors(device)
+    log = config["CHUNK"].bit_length() - 1
+    key = "unsigned" if (case.sizes["V"] + 2) << log < 2**32 else "unsigned long long"
+    sorted_by_blocks = key, T, width, group, F, improved, threads, log, config["AHEAD"]
     if variant == "atomic":
-        log = config["CHUNK"].bit_length() - 1
-        key = "unsigned" if (case.sizes["V"] + 2) << log < 2**32 else "unsigned long long"
-        program = instance(FILE, "sum_atomically", key, T, width, group, F, improved, threads, log, config["AHEAD"])
+        program = instance(FILE, "sum_atomically", *sorted_by_blocks)
         clear = Launch(Program(FILE, "clear"), blocks, THREADS, dtypes=("float32",))
         add = Launch(program, tiles, threads, dtypes=("int64", "int64", "int32", "int32", dtype, "float32"))
         narrow = Launch(instance(FILE, "narrow", T), blocks, THREADS, dtypes=("float32", dtype))
         return (clear, add) if dtype == "float32" else (clear, add, narrow)
+    if config["SORT"] == "own":
+        program = instance(FILE, "own_rows", *sorted_by_blocks)
+        blocks = max(F + 1, OWNERS // threads * multiprocessors(device))
+        return (Launch(program, blocks, threads, dtypes=("int64", "int64", "int32", "int32", dtype, dtype)),)
     bits = digits(case)[1]
     shape = T, width, group, F, bits, threads, config["CHUNK"]
     dtypes = "int64", "int64", "int64", dtype, "float32", "float32", dtype
@@ -172,7 +188,22 @@ def _sorting(case, device, config):
 def gradient(case, variant, device, config):
     """A function (ids, offsets, keys, positions, tables, dy) → dtables; keys and positions are 0 where there are none."""
     bound = [launch.bind() for launch in launches(case, variant, device, config)]
-    return (_atomic if variant == "atomic" else _deterministic)(case, config, bound)
+    of_variant = _atomic if variant == "atomic" else _of_own_rows if config["SORT"] == "own" else _deterministic
+    return of_variant(case, config, bound)
+
+
+def _of_own_rows(case, config, bound):
+    import torch
+
+    (own_rows,) = bound
+    M, D = case.size("M", "D")
+
+    def call(ids, offsets, keys, positions, tables, dy):
+        dtables = torch.empty_like(tables)
+        own_rows(ids, offsets, keys, positions, dy, dtables, M, D)
+        return dtables
+
+    return call
 
 
 def _deterministic(case, config, bound):

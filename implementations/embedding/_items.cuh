@@ -68,3 +68,18 @@ __device__ __forceinline__ unsigned take_place(unsigned* places, int digit, unsi
     __syncwarp();
     return next + rank;
 }
+
+// `count` keys, a power of two, in ascending order, by all threads of the block (bitonic sort).
+template <int THREADS, typename Key>
+__device__ __forceinline__ void sort_keys(Key* keys, int count) {
+    for (int size = 2; size <= count; size *= 2)
+        for (int stride = size / 2; stride > 0; stride /= 2) {
+            __syncthreads();
+            for (int pair = threadIdx.x; pair < count / 2; pair += THREADS) {
+                int i = 2 * pair - (pair & (stride - 1));
+                Key a = keys[i], b = keys[i + stride];
+                if ((a > b) == ((i & size) == 0)) keys[i] = b, keys[i + stride] = a;
+            }
+        }
+    __syncthreads();
+}

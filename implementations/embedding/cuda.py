@@ -21,15 +21,15 @@ EXPECT = (
     {"variant": "modulus", "case": "small", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
     {"variant": ("naive", "improved"), "case": "small", "options": {"hashing": "lookup"}, "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0"},
-    {"variant": ("deterministic", "atomic"), "case": ("small", "large", "large_wide"), "dtype": ("float32", "bfloat16"), "mode": "backward",
+    {"variant": ("deterministic", "atomic"), "case": ("small", "main", "large", "large_wide"), "dtype": ("float32", "bfloat16"), "mode": "backward",
      "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
     ("modulus", "improved"): {"LOOKUPS": (8, 16, 32, 56, 64, 112, 128), "num_warps": (2, 4, 8)},
     "naive": {"SAMPLES": (4, 8, 16), "num_warps": (4, 8, 16)},
-    ("deterministic", "atomic"): {"CHUNK": (128, 256, 512, 1024, 2048), "num_warps": (2, 4, 8), "AHEAD": (2, 4, 8)},
+    ("deterministic", "atomic"): {"CHUNK": (128, 256, 512, 1024, 2048), "num_warps": (2, 4, 8, 16), "AHEAD": (2, 4, 8)},
     "deterministic": {
-        "SORT": ("cluster", "radix"),
+        "SORT": ("own", "cluster", "radix"),
         "CLUSTER": (1, 2, 4, 8),
         "SORTERS": (256, 512, 1024),
         "PART": (1024, 2048, 4096, 8192, 16384, 32768),

@@ -9,6 +9,8 @@
 //   sum      adds up the segments (equal rows) of a tile of the sorted items and writes their rows.
 //   finish   adds up segments of several tiles, and the row of ids out of range.
 //
+// A few samples are sorted and summed by the blocks that have their rows, in one launch: own_rows (_own_rows.cuh).
+//
 // Most rows are never looked up: zeros are written to all of dtables during the sort, by the copy engine in sort, and in count and place by
 // blocks of their own, while the others wait for memory.
 //
@@ -17,6 +19,7 @@
 //
 // Ids are skewed: few rows have most look-ups. So a tile is summed by runs of one length, whoever's rows they are (_segments.cuh).
 #include "_items.cuh"
+#include "_own_rows.cuh"
 #include "_segments.cuh"
 #if __CUDA_ARCH__ >= 900
 #include "_cluster_sort.cuh"
@@ -145,21 +148,6 @@ __device__ __forceinline__ void wait_for_end_of_previous_launch() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
-}
-
-// The keys in ascending order, by all threads of the block (bitonic sort).
-template <int LOG, int THREADS, typename Key>
-__device__ __forceinline__ void sort_keys(Key* keys) {
-    for (int size = 2; size <= 1 << LOG; size *= 2)
-        for (int stride = size / 2; stride > 0; stride /= 2) {
-            __syncthreads();
-            for (int pair = threadIdx.x; pair < 1 << (LOG - 1); pair += THREADS) {
-                int i = 2 * pair - (pair & (stride - 1));
-                Key a = keys[i], b = keys[i + stride];
-                if ((a > b) == ((i & size) == 0)) keys[i] = b, keys[i + stride] = a;
-            }
-        }
-    __syncthreads();
 }
 
 // ---- sums -------------------------------------------------------------------------------------------------------------
@@ -308,7 +296,7 @@ __global__ void __launch_bounds__(THREADS)
         Index row = i < count ? hash<IMPROVED>(ids[(first + i) * F + feature], begin, size, keys, positions) : size + 1;
         sorted[i] = static_cast<Key>(row) << LOG | static_cast<Key>(i);
     }
-    sort_keys<LOG, THREADS>(sorted);
+    sort_keys<THREADS>(sorted, CHUNK);
     for (int i = threadIdx.x; i < CHUNK; i += THREADS) {
         bool last = i + 1 == CHUNK || sorted[i + 1] >> LOG != sorted[i] >> LOG;
         int sample = static_cast<int>(first) + static_cast<int>(sorted[i] & (CHUNK - 1));

@@ -2,8 +2,8 @@
 
 An entry holds for one implementation and variant, device, dtype, precision, mode and the options of its case, at its sizes. A case of
 other sizes takes the entry at the least distance, which is the sum over the dimensions of |log2(size ÷ tuned size)|; none where a
-dimension differs by more than a factor of two. Entries are passed over whose blocks would fill their last round of multiprocessors worse
-than where they were tuned (`idles`). An entry is stale once a file of the implementation has changed since.
+dimension differs by more than a factor of two, or is a multiple of 8 in one alone: rows of whole vectors, which other tiles suit. Entries are
+passed over whose blocks would fill their last round of multiprocessors worse than where they were tuned (`idles`). An entry is stale once a file of the implementation has changed since.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fusebench.contract import Case, Tunable
 from fusebench.errors import UsageError
 
 FILE = "tuned.json"
+VECTOR = 8  # elements of 16 bits in 16 bytes: a size that is no multiple of it makes rows that begin anywhere
 FARTHEST = 1.0  # octaves between a size and the tuned one
 IDLE = 0.2  # of the work places, beside those that idled where an entry was tuned: small tiles multiply a fifth slower, and fill them
 
@@ -55,8 +56,10 @@ class Entry:
         return self.implementation, self.variant, self.device, self.dtype, self.precision, self.mode, options
 
     def distance(self, sizes: Mapping[str, int]) -> float:
-        """In octaves, summed over the dimensions; infinite where one is too far away, or not the kernel's any more."""
+        """In octaves, summed over the dimensions; infinite where one is too far away, of other vectors, or not the kernel's any more."""
         if set(sizes) != set(self.sizes):
+            return math.inf
+        if any((size % VECTOR == 0) != (self.sizes[name] % VECTOR == 0) for name, size in sizes.items()):
             return math.inf
         each = [abs(math.log2(size / self.sizes[name])) for name, size in sizes.items()]
         return sum(each) if max(each, default=0.0) <= FARTHEST else math.inf

@@ -79,8 +79,9 @@ def config(case, variant, device):
 
 
 def _own(M):
-    """What a config has instead where a block's shared memory has room for all samples of a feature."""
-    chunk = next((n for n in CHUNKS if n >= M), None)
+    """What a config has instead for few samples, which one block can sort: with 2048 of 26 features SORT=own took 30.3 µs on an H100,
+    SORT=cluster 23.5; with 1024 of D = 64 28.3 and 44.7."""
+    chunk = next((n for n in CHUNKS if M <= n <= 1024), None)
     return {"SORT": "own", "CHUNK": chunk, "num_warps": min(16, chunk // 32), "AHEAD": 4} if chunk else {}
 
 

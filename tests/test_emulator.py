@@ -312,7 +312,7 @@ SPLIT = {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 4, "num_st
 
 def mlp(M, *widths):
     """The sizes of fused_mlp with these widths."""
-    padded = (*widths, 1)[:5]
+    padded = (*widths, 1, 1)[:5]
     return {"M": M, "LAYERS": len(widths) - 1} | {f"N{i}": n for i, n in enumerate(padded)}
 
 
@@ -388,6 +388,22 @@ def test_an_mlp_keeps_what_is_not_finite_in_its_rows(run_cells, kernels, layout,
     case = make_case(kernels["fused_mlp"], mlp(75, 67, 128, 64, 1), "bfloat16", options={"w_layout": layout})
     config = OF_MLP | {"BLOCK_M": 64, "CLUSTER": 2}
     (record,) = run_cells([Cell(case, "cuda", "default", config=config, inputs=inputs)])
+    assert record.status == "ok", record.reason
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype", "precision", "inputs", "sizes"),
+    [
+        ("kn", "bfloat16", "ieee", "inf", mlp(136, 72, 261, 131, 7)),  # warpgroups, and tensor cores without them
+        ("nk", "float32", "tf32", "plain", mlp(136, 72, 261, 131, 130)),  # the last layer is narrower than 256, too
+        ("kn", "float32", "ieee", "inf", mlp(70, 13, 130, 35, 5)),
+        ("nk", "float16", "ieee", "nan", mlp(3, 72, 77, 40)),  # few rows
+    ],
+)
+def test_layers_of_an_mlp_have_rows_of_whole_vectors(run_cells, kernels, layout, dtype, precision, inputs, sizes):
+    """Behind a hidden layer's width there are zeros, also in rows of infinities."""
+    case = make_case(kernels["fused_mlp"], sizes, dtype, precision, {"w_layout": layout, "last": "sigmoid"})
+    (record,) = run_cells([Cell(case, "cuda", "default", config={"KERNEL": "layers"}, inputs=inputs)])
     assert record.status == "ok", record.reason
 
 

@@ -163,7 +163,7 @@ def test_fused_kernels_make_the_launches_that_kernel_py_declares(kernels, run_ce
     assert_right(records)
     for r in (r for r in records if r.status == "ok"):
         expected = kernels[name].mathematics.launches_of(r.cell.variant, r.case)
-        assert r.timing.launches == expected, (r.label, r.timing.kernels)
+        assert r.timing.launches in expected, (r.label, r.timing.kernels)
         assert r.timing.timer == "cupti" and r.timing.busy_median <= r.timing.median * 1.0001
         assert r.timing.host_median > 0 and r.device.driver
 
@@ -227,7 +227,7 @@ def test_adapters_of_any_rank_are_right(kernels, run_cells, dtype, layout):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_mlps_of_the_published_widths_are_right(kernels, run_cells, dtype):
     """Layers of several passes, and clusters of 2, 4 and 8 blocks: no small case has them."""
-    names = ("bottom", "bottom_2048", "top", "synthetic_2048")
+    names = ("bottom", "bottom_2048", "top", "synthetic_2048", "wide")
     cases = [make_case(kernels["fused_mlp"], name, dtype) for name in names]
     assert_right(run_cells([Cell(case, "cuda", "default") for case in cases]))
 
@@ -245,6 +245,22 @@ def test_mlps_in_registers_are_right_where_no_tile_divides_them(kernels, run_cel
             config = {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": 128, "CLUSTER": cluster, "num_stages": 2}
             case = make_case(kernels["fused_mlp"], {"M": M} | sizes, dtype)
             cells.append(Cell(case, "cuda", "default", config=config))
+    assert_right(run_cells(cells))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("precision", ["ieee", "tf32"])
+def test_layers_of_mlps_are_right_where_no_tile_divides_them(kernels, run_cells, dtype, precision):
+    """Hidden layers of no whole vectors, last ones of less than a tile, few rows and many, and both layouts."""
+    if dtype != "float32" and precision == "tf32":
+        pytest.skip("tf32 is of float32")
+    widths = (367, 1001, 515, 130), (1024, 1020, 258), (72, 77, 40, 33, 5)
+    cells = []
+    for sizes, M, layout in itertools.product(widths, (3, 100, 2063), ("kn", "nk")):
+        padded = dict(zip(("N0", "N1", "N2", "N3", "N4"), (*sizes, 1, 1), strict=False))
+        options = {"w_layout": layout, "last": "relu"}
+        case = make_case(kernels["fused_mlp"], {"M": M, "LAYERS": len(sizes) - 1} | padded, dtype, precision, options)
+        cells.append(Cell(case, "cuda", "default", config={"KERNEL": "layers"}))
     assert_right(run_cells(cells))
 
 

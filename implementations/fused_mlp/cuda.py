@@ -1,14 +1,14 @@
-"""fused_mlp in CUDA C++ (perceptron.cuh, hopper/perceptron.cuh and hopper/perceptron_few_rows.cuh describe the algorithms): one launch, or
-one for each layer.
+"""fused_mlp in CUDA C++ (perceptron.cuh, hopper/perceptron.cuh, hopper/perceptron_few_rows.cuh and perceptron_few_rows_half.cuh describe the
+algorithms): one launch, or one for each layer.
 
 KERNEL says which: a tile of rows is one block's (`mlp`), or, on GPUs that have them, shared by the blocks of a cluster (`mlp_cluster`), in
-`tensor` and `simt`; `warpgroup` is Hopper's for 16 bits and the widths that it takes (`mlp_warpgroup`), `few_rows` that for float32 and rows so
-few that latency is all there is (`mlp_few_rows`). `layers` are as many launches as layers, for wide ones (_cuda_layers.py).
+`tensor` and `simt`; `warpgroup` is Hopper's for 16 bits and the widths that it takes (`mlp_warpgroup`), `few_rows` that for rows so few that
+latency is all there is (`mlp_few_rows`, `mlp_few_rows_half`). `layers` are as many launches as layers, for wide ones (_cuda_layers.py).
 """
 
 from pathlib import Path
 
-from implementations._shared.cuda import perceptron, perceptron_few_rows, perceptron_warpgroup
+from implementations._shared.cuda import perceptron, perceptron_few_rows, perceptron_few_rows_half, perceptron_warpgroup
 from implementations._shared.cuda.launch import not_one_of
 from implementations._shared.gpu import is_ieee
 from implementations.fused_mlp import _cuda_layers as layers
@@ -67,13 +67,18 @@ def prepare(case, variant, x, *arrays):
 
 
 def config(case, variant, device):
-    if own := perceptron_warpgroup.config(case, device) or perceptron_few_rows.config(case, device):
+    if own := _few_rows(case).config(case, device) or perceptron_warpgroup.config(case, device):
         return own
     own, apart = perceptron.config(case, device), layers.config(case, device)
     one = ONE_LAUNCH * perceptron.clocks(case, device, perceptron.tile_of(own), own["CLUSTER"])
     if case.sizes["LAYERS"] > 1 and layers.clocks(case, device, apart) < one:
         return {"KERNEL": "layers"} | own | apart  # `own` is for those who set another KERNEL
     return {"KERNEL": _own_kernel(case)} | own
+
+
+def _few_rows(case):
+    """What KERNEL=few_rows is for the case."""
+    return perceptron_few_rows if case.itemsize == 4 else perceptron_few_rows_half
 
 
 def _of_layers(case, device, config):
@@ -90,7 +95,7 @@ def fits(case, variant, device, config):
     if config["KERNEL"] == "warpgroup":
         return perceptron_warpgroup.fits(case, device, config)
     if config["KERNEL"] == "few_rows":
-        return perceptron_few_rows.fits(case, device, config)
+        return _few_rows(case).fits(case, device, config)
     if config["KERNEL"] != _own_kernel(case):
         own = _own_kernel(case)
         return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
@@ -107,7 +112,7 @@ def launches(case, variant, device, config):
     if config["KERNEL"] == "warpgroup":
         return (perceptron_warpgroup.launch(FILE, case, device, config),)
     if config["KERNEL"] == "few_rows":
-        return (perceptron_few_rows.launch(FILE, case, config),)
+        return (_few_rows(case).launch(FILE, case, config),)
     return (perceptron.launch(FILE, case, config),)
 
 

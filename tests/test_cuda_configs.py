@@ -212,8 +212,17 @@ def test_wide_layers_of_an_mlp_are_launches_of_their_own(layout):
         assert len(module.launches(case, "default", H200, own)) == count
         for layer in module.layers.layers(case)[:-1]:
             assert layer.product.sizes["N"] % 8 == 0
-    case = make_case(KERNELS["fused_mlp"], "bottom_65536", "bfloat16", options={"w_layout": layout})
-    assert module.config(case, "default", H200)["KERNEL"] == "warpgroup"
+    for sizes, kernel in (
+        ("bottom_65536", "warpgroup"),
+        ("odd", "tensor"),
+        ("bottom", "few_rows"),
+        (
+            {"M": 4096, "LAYERS": 3, "N0": 64, "N1": 128, "N2": 64, "N3": 1, "N4": 1},
+            "few_rows",
+        ),  # a block has all weights
+    ):
+        case = make_case(KERNELS["fused_mlp"], sizes, "bfloat16", options={"w_layout": layout})
+        assert module.config(case, "default", H200)["KERNEL"] == kernel
 
 
 @pytest.fixture

@@ -400,6 +400,8 @@ def test_an_mlp_keeps_what_is_not_finite_in_its_rows(run_cells, kernels, layout,
         ("kn", "float16", "inf", mlp(3, 17, 131, 2, 150), (16, 64, 4)),
         ("nk", "bfloat16", "nan", mlp(35, 13, 67, 5, 40), (32, 64, 8)),
         ("nk", "bfloat16", "plain", mlp(5, 70, 41), (16, 128, 8)),
+        ("kn", "float16", "plain", mlp(70, 64, 128, 64, 1), (32, 128, 1)),  # a block has all columns
+        ("nk", "bfloat16", "plain", mlp(20, 40, 120, 200), (16, 128, 2)),
     ],
 )
 def test_an_mlp_of_few_rows_in_16_bits_is_right(run_cells, kernels, layout, dtype, inputs, sizes, tile):

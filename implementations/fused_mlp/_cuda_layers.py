@@ -22,6 +22,8 @@ FILE = Path(__file__).with_name("cuda_layers.cu")
 # in a tile whose cost is 1; bytes that all of them read or write in one of memory, and of the L2 cache
 LAUNCH_CLOCKS, PRODUCTS, MEMORY_BYTES, CACHE_BYTES = 3500, {2: 711, 4: 355}, 1700, 3000
 
+LEAST_WEIGHTS = 1 << 16  # elements of the widest layer; fewer have not been compared on a card
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -34,6 +36,11 @@ class Layer:
     @property
     def is_filled(self):
         return self.product.sizes["N"] != self.width
+
+
+def are_wide(case):
+    """Whether launches of their own may be worth it for the layers, of which there are several."""
+    return case.sizes["LAYERS"] > 1 and max(K * N for K, N in pairwise(widths(case))) >= LEAST_WEIGHTS
 
 
 def layers(case):

@@ -67,13 +67,19 @@ def prepare(case, variant, x, *arrays):
 
 
 def config(case, variant, device):
-    if own := _few_rows(case).config(case, device) or perceptron_warpgroup.config(case, device):
+    few = _few_rows(case).config(case, device)
+    if few and (case.itemsize == 4 or perceptron_few_rows_half.is_latency(case)):
+        return few
+    if own := perceptron_warpgroup.config(case, device):
         return own
     own, apart = perceptron.config(case, device), layers.config(case, device)
     one = ONE_LAUNCH * perceptron.clocks(case, device, perceptron.tile_of(own), own["CLUSTER"])
-    if case.sizes["LAYERS"] > 1 and layers.clocks(case, device, apart) < one:
-        return {"KERNEL": "layers"} | own | apart  # `own` is for those who set another KERNEL
-    return {"KERNEL": _own_kernel(case)} | own
+    choices = [(one, {"KERNEL": _own_kernel(case)} | own)]
+    if layers.are_wide(case):  # `own` is for those who set another KERNEL
+        choices.append((layers.clocks(case, device, apart), {"KERNEL": "layers"} | own | apart))
+    if few:
+        choices.append((perceptron_few_rows_half.clocks(case, device, few), few))
+    return min(choices, key=lambda choice: choice[0])[1]
 
 
 def _few_rows(case):

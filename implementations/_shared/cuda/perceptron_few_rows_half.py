@@ -4,38 +4,58 @@ BLOCK_M rows are a cluster's, BLOCK_N columns of a layer at most a block's, with
 weights are on their way at once.
 """
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large
-from implementations._shared.cuda.perceptron import STATIC_BYTES, widths
-from implementations._shared.cuda.perceptron_few_rows import CLUSTERS, LEAST_WEIGHTS, RESERVED, STAGES
-from implementations._shared.cuda.perceptron_warpgroup import SHARING_ROWS
+from implementations._shared.cuda.perceptron import FILLED, STATIC_BYTES, widths
+from implementations._shared.cuda.perceptron_few_rows import RESERVED, STAGES
 from implementations._shared.gpu import multiprocessors, rows_are_aligned, shared_memory
 
-ROWS, COLUMNS = (16, 32), (64, 128)
+ROWS, COLUMNS, CLUSTERS = (16, 32), (64, 128), (1, 2, 4, 8)
 STEP = 16  # elements of K of a product
-MOST_ROWS = 128  # up to which it is taken; but 64 of an x that it would read element by element, and Hopper's warpgroups would not
-ELEMENTS = 64  # of a row of x that are read so all the same: in about one go
+LEAST_WEIGHTS = 1 << 14  # elements; fewer are one slab or two of a layer, which are on their way at once in any kernel
+MOST_ROWS = 128  # up to which it comes before Hopper's warpgroups
+ELEMENTS = 64  # of a row of x of no whole vectors, which are read one by one, that it does so with
+# Estimates, in clocks: a launch; a layer, and its exchange between blocks; a product of 16×8×16; and the bytes that reach a block in one
+LAUNCH_CLOCKS, LAYER_CLOCKS, EXCHANGE_CLOCKS, PRODUCT_CLOCKS, BYTES, LATENCY = 3500, 1000, 700, 6, 40, 1000
 
 
 def config(case, device):
-    """The config that is expected to be the fastest, or None where another kernel is better."""
-    weights, N0 = sum(K * N for K, N in pairwise(widths(case))), case.sizes["N0"]
-    most = MOST_ROWS if N0 <= ELEMENTS or rows_are_aligned(case, N0) else SHARING_ROWS - 1
-    if case.itemsize != 2 or case.sizes["M"] > most or weights < LEAST_WEIGHTS:
+    """The config that is expected to be the fastest, or None where none has all its blocks running at the same time."""
+    if case.itemsize != 2 or sum(K * N for K, N in pairwise(widths(case))) < LEAST_WEIGHTS:
         return None
-    shape = {"KERNEL": "few_rows", "BLOCK_M": 16, "CLUSTER": 8, "num_stages": STAGES}
-    for columns in COLUMNS:
-        own = shape | {"BLOCK_N": columns}
+    found = []
+    for rows, columns, cluster in product(ROWS, COLUMNS, CLUSTERS):
+        own = {"KERNEL": "few_rows", "BLOCK_M": rows, "BLOCK_N": columns, "CLUSTER": cluster, "num_stages": STAGES}
         if fits(case, device, own) is None and _at_once(case, device, own):
-            return own
-    return None
+            found.append(own)
+    return min(found, key=lambda c: clocks(case, device, c), default=None)
+
+
+def is_latency(case):
+    """Whether the rows are so few that no other kernel is expected to be faster."""
+    N0 = case.sizes["N0"]
+    return case.sizes["M"] <= MOST_ROWS and (N0 <= ELEMENTS or rows_are_aligned(case, N0))
+
+
+def clocks(case, device, config):
+    """What the launch is expected to take."""
+    rows, cluster, threads, N0 = config["BLOCK_M"], config["CLUSTER"], 4 * config["BLOCK_N"], case.sizes["N0"]
+    products = 0
+    for K, N in pairwise(widths(case)):
+        products += rows // 16 * -(-N // (8 * cluster)) * (_whole_steps(K) // STEP)
+    *_, weights = memory(case, config)
+    each = -(-grid(case, config) // int(FILLED[cluster] * multiprocessors(device)))  # blocks of a multiprocessor
+    total = LAUNCH_CLOCKS + each * (products * PRODUCT_CLOCKS + (weights + rows * N0 * 2) / BYTES)
+    if not rows_are_aligned(case, N0):
+        total += -(-rows * N0 // (4 * threads)) * LATENCY  # four elements of a thread are on their way at once
+    return total + case.sizes["LAYERS"] * (LAYER_CLOCKS + (EXCHANGE_CLOCKS if cluster > 1 else 0))
 
 
 def _at_once(case, device, config):
-    """Whether all blocks run at the same time, in clusters that do not fill all multiprocessors."""
     resident = (shared_memory(device) + RESERVED) // (sum(memory(case, config)) + STATIC_BYTES + RESERVED)
-    return grid(case, config) <= 7 / 8 * resident * multiprocessors(device)
+    resident = min(resident, 2048 // (4 * config["BLOCK_N"]))
+    return grid(case, config) <= FILLED[config["CLUSTER"]] * resident * multiprocessors(device)
 
 
 def fits(case, device, config):

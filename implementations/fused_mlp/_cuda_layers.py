@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from implementations._shared.cuda import matmul
-from implementations._shared.cuda.launch import in_turn, of_launch, prefixed
+from implementations._shared.cuda.launch import in_turn, not_one_of, of_launch, prefixed
 from implementations._shared.cuda.perceptron import widths
 from implementations._shared.gpu import filled_up, is_ieee, multiprocessors
 
 FILE = Path(__file__).with_name("cuda_layers.cu")
+PREFETCHED = "none", "next"  # PREFETCH: whether a launch brings the weights of the next one to the L2 cache
+MOST_PREFETCHED = 8 << 20  # bytes, of a cache that has x and hidden layers, too
+LEAST_WEIGHTS = 1 << 16  # elements of the widest layer; fewer have not been compared on a card
 # Estimates, in clocks: from the end of one launch to the first product of the next, with its epilogue; products of a multiprocessor in one,
 # in a tile whose cost is 1; bytes that all of them read or write in one of memory, and of the L2 cache
 LAUNCH_CLOCKS, PRODUCTS, MEMORY_BYTES, CACHE_BYTES = 3500, {2: 711, 4: 355}, 1700, 3000
-
-LEAST_WEIGHTS = 1 << 16  # elements of the widest layer; fewer have not been compared on a card
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def _of_boxes(product):
 
 def config(case, device):
     """The tunables of all layers."""
-    found = {}
+    found = {"PREFETCH": "next"}
     for number, layer in enumerate(layers(case), 1):
         found |= prefixed(f"layer{number}", _layer_config(layer.product, device))
     return found
@@ -108,6 +109,8 @@ def _layer_config(product, device):
 
 def fits(case, device, config):
     """Why the tunables of a layer cannot run, or None."""
+    if reason := not_one_of("PREFETCH", config["PREFETCH"], PREFETCHED):
+        return reason
     for number, layer in enumerate(layers(case), 1):
         if reason := _layer_fits(layer.product, device, of_launch(f"layer{number}", config)):
             return f"layer{number}: {reason}"
@@ -141,20 +144,24 @@ def _layer_clocks(product, device, config):
 
 def launches(case, device, config):
     """The launches of all layers. What one writes, the next one reads."""
-    found, dtype = [], case.dtype
-    for number, layer in enumerate(layers(case), 1):
+    found, dtype, of = [], case.dtype, layers(case)
+    for number, (layer, behind) in enumerate(zip(of, [*of[1:], None], strict=True), 1):
         own, product = of_launch(f"layer{number}", config), layer.product
         operand = matmul.operand(product) if own["KERNEL"] == "warpgroup" else dtype
         arguments = layer.activation, layer.is_filled
-        launch = matmul.launch(FILE, "layer", product, device, own, arguments, dtypes=(operand, operand, dtype, dtype))
-        found.append(replace(launch, sizes=(layer.width,)))
+        launch = matmul.launch(FILE, "layer", product, device, own, arguments, dtypes=(operand, operand, *(dtype,) * 3))
+        bytes_of_next = math.prod(behind.product.size("K", "N")) * case.itemsize if behind else 0
+        wanted = config["PREFETCH"] == "next" and bytes_of_next <= MOST_PREFETCHED
+        found.append(replace(launch, sizes=(layer.width, bytes_of_next if wanted else 0)))
     return in_turn(*found)
 
 
 def call(described, case):
     """A function of x (M, N0), W1, b1, W2, b2, … and what was `prepared`, which returns (M, N of the last layer)."""
     products, count = [layer.product for layer in layers(case)], case.sizes["LAYERS"]
-    runs = [d.returning({3: p.size("M", "N")}, p.size("M", "K", "N")) for d, p in zip(described, products, strict=True)]
+    *before, last = [({3: p.size("M", "N")}, p.size("M", "K", "N")) for p in products]
+    runs = [d.returning(*own) for d, own in zip(described[:-1], before, strict=True)]
+    end = described[-1].returning(*last, absent=(4,))
     # places of W among the arguments behind x
     places, more = [], 2 * count
     for number in range(1, count + 1):
@@ -166,7 +173,7 @@ def call(described, case):
 
     def run(x, *arrays):
         for i, layer in enumerate(runs):
-            x = layer(x, arrays[places[i]], arrays[2 * i + 1])
-        return x
+            x = layer(x, arrays[places[i]], arrays[2 * i + 1], arrays[places[i + 1]])
+        return end(x, arrays[places[-1]], arrays[2 * count - 1])
 
     return run

@@ -40,6 +40,7 @@ TUNABLES = {
         "BLOCK_M": (4, 8, 16, 32, 64, 128), "BLOCK_N": (64, 128, 256), "CLUSTER": (1, 2, 4, 8),
         "num_stages": (2, 3, 4, 5, 6, 7, 8, 9),
         # those of KERNEL=layers
+        "PREFETCH": ("none", "next"),
         "layer1_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer1_BLOCK_M": (16, 32, 64, 128, 192),
         "layer1_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer1_CLUSTER": (1, 2, 4, 8), "layer1_num_stages": (1, 2, 3, 4),
         "layer2_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer2_BLOCK_M": (16, 32, 64, 128, 192),

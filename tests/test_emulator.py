@@ -415,8 +415,15 @@ def test_an_mlp_of_few_rows_in_16_bits_is_right(run_cells, kernels, layout, dtyp
     ("layout", "dtype", "precision", "inputs", "sizes"),
     [
         ("kn", "bfloat16", "ieee", "inf", mlp(136, 72, 261, 131, 7)),  # warpgroups, and tensor cores without them
-        ("nk", "float32", "tf32", "plain", mlp(136, 72, 261, 131, 130)),  # the last layer is narrower than 256, too
+        (
+            "nk",
+            "float32",
+            "tf32",
+            "plain",
+            mlp(136, 75, 261, 131, 130),
+        ),  # the last layer is narrower than 256, too; x is copied
         ("kn", "float32", "ieee", "inf", mlp(70, 13, 130, 35, 5)),
+        ("kn", "bfloat16", "ieee", "inf", mlp(130, 67, 129, 5)),  # x is copied
         ("nk", "float16", "ieee", "nan", mlp(3, 72, 77, 40)),  # few rows
     ],
 )

@@ -3,7 +3,7 @@ more weights for its rows than it has products to make of them.
 
 Each layer is a product with its own tile (_shared/cuda/matmul.py); the tunables of layer 2 begin with layer2_. Hidden layers lie in global
 memory with rows of whole vectors of 16 bytes, and weights as `prepared`: filled up with zeros to the same, and turned where the products
-want it so.
+want it so. Many rows of x that are no whole vectors are copied to such rows first, by one launch more.
 """
 
 import math
@@ -15,11 +15,12 @@ from typing import Any
 from implementations._shared.cuda import matmul
 from implementations._shared.cuda.launch import in_turn, not_one_of, of_launch, prefixed
 from implementations._shared.cuda.perceptron import widths
-from implementations._shared.gpu import filled_up, is_ieee, multiprocessors
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 
 FILE = Path(__file__).with_name("cuda_layers.cu")
 PREFETCHED = "none", "next"  # PREFETCH: whether a launch brings the weights of the next one to the L2 cache
 MOST_PREFETCHED = 8 << 20  # bytes, of a cache that has x and hidden layers, too
+COPIED = 64  # columns of x that are no whole vectors, and are read one by one all the same
 LEAST_WEIGHTS = 1 << 16  # elements of the widest layer; fewer have not been compared on a card
 # Estimates, in clocks: from the end of one launch to the first product of the next, with its epilogue; products of a multiprocessor in one,
 # in a tile whose cost is 1; bytes that all of them read or write in one of memory, and of the L2 cache
@@ -44,10 +45,17 @@ def are_wide(case):
     return case.sizes["LAYERS"] > 1 and max(K * N for K, N in pairwise(widths(case))) >= LEAST_WEIGHTS
 
 
+def copies_rows(case):
+    """Whether x is copied: its elements would be read one by one, several times by blocks of several columns."""
+    M, N0 = case.size("M", "N0")
+    return not rows_are_aligned(case, N0) and N0 > COPIED and M >= 128
+
+
 def layers(case):
     """The layers of a case."""
     sizes, nk = widths(case), case.options["w_layout"] == "nk"
-    filled = sizes[0], *(filled_up(case, n) for n in sizes[1:-1]), sizes[-1]
+    first = filled_up(case, sizes[0]) if copies_rows(case) else sizes[0]
+    filled = first, *(filled_up(case, n) for n in sizes[1:-1]), sizes[-1]
     found = []
     for number, (K, N) in enumerate(pairwise(filled), 1):
         product = matmul.prepared_case(matmul.product(case, case.sizes["M"], K, N, nk))
@@ -125,7 +133,9 @@ def _layer_fits(product, device, config):
 def clocks(case, device, config):
     """Clocks that the launches are expected to take."""
     own = (of_launch(f"layer{number}", config) for number in range(1, case.sizes["LAYERS"] + 1))
-    return sum(_layer_clocks(layer.product, device, c) for layer, c in zip(layers(case), own, strict=True))
+    copied = 2 * math.prod(case.size("M", "N0")) * case.itemsize / CACHE_BYTES + LAUNCH_CLOCKS / 2
+    total = sum(_layer_clocks(layer.product, device, c) for layer, c in zip(layers(case), own, strict=True))
+    return total + (copied if copies_rows(case) else 0)
 
 
 def _layer_clocks(product, device, config):
@@ -143,8 +153,11 @@ def _layer_clocks(product, device, config):
 
 
 def launches(case, device, config):
-    """The launches of all layers. What one writes, the next one reads."""
+    """The launches of all layers, behind one that copies x where it does. What one writes, the next one reads."""
     found, dtype, of = [], case.dtype, layers(case)
+    if copies_rows(case):
+        given = matmul.product(case, *case.size("M", "N0", "N1"))
+        found.append(matmul.row_copy(FILE, given, of[0].product, device))
     for number, (layer, behind) in enumerate(zip(of, [*of[1:], None], strict=True), 1):
         own, product = of_launch(f"layer{number}", config), layer.product
         operand = matmul.operand(product) if own["KERNEL"] == "warpgroup" else dtype
@@ -159,9 +172,12 @@ def launches(case, device, config):
 def call(described, case):
     """A function of x (M, N0), W1, b1, W2, b2, … and what was `prepared`, which returns (M, N of the last layer)."""
     products, count = [layer.product for layer in layers(case)], case.sizes["LAYERS"]
+    copied = len(described) - count
     *before, last = [({3: p.size("M", "N")}, p.size("M", "K", "N")) for p in products]
-    runs = [d.returning(*own) for d, own in zip(described[:-1], before, strict=True)]
+    runs = [d.returning(*own) for d, own in zip(described[copied:-1], before, strict=True)]
     end = described[-1].returning(*last, absent=(4,))
+    M, K, pitch = *case.size("M", "N0"), products[0].sizes["K"]
+    copy = described[0].returning({1: (M, pitch)}, (M, K, pitch, 0), absent=(2,)) if copied else None
     # places of W among the arguments behind x
     places, more = [], 2 * count
     for number in range(1, count + 1):
@@ -172,6 +188,7 @@ def call(described, case):
             places.append(2 * number - 2)
 
     def run(x, *arrays):
+        x = copy(x) if copy else x
         for i, layer in enumerate(runs):
             x = layer(x, arrays[places[i]], arrays[2 * i + 1], arrays[places[i + 1]])
         return end(x, arrays[places[-1]], arrays[2 * count - 1])

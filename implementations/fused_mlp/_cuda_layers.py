@@ -176,7 +176,7 @@ def call(described, case):
     *before, last = [({3: p.size("M", "N")}, p.size("M", "K", "N")) for p in products]
     runs = [d.returning(*own) for d, own in zip(described[copied:-1], before, strict=True)]
     end = described[-1].returning(*last, absent=(4,))
-    M, K, pitch = *case.size("M", "N0"), products[0].sizes["K"]
+    (M, K), pitch = case.size("M", "N0"), products[0].sizes["K"]
     copy = described[0].returning({1: (M, pitch)}, (M, K, pitch, 0), absent=(2,)) if copied else None
     # places of W among the arguments behind x
     places, more = [], 2 * count

@@ -55,6 +55,13 @@ __device__ __forceinline__ void request_columns(unsigned to, const T* from, int 
     for (int k = threadIdx.x >> shift; k < K; k += step) copy_async(to + (k * pitch + v) * 16, from + k * N + v * 8, true);
 }
 
+// An element that no store of this launch changes, so that several are on their way at once.
+template <typename T>
+__device__ __forceinline__ T read_only(const T* from) {
+    T v;
+    v.bits = __ldg(&from->bits);
+    return v;
+}
 // Elements one by one, where a matrix has no vectors: `rows` × `columns` of them to rows of `pitch` vectors, at(row, column) each.
 template <int THREADS, typename T, typename F>
 __device__ __forceinline__ void bring_elements(unsigned char* to, int rows, int columns, int pitch, F at) {
@@ -126,14 +133,13 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1
         }
         copy_commit();
     }
-#pragma unroll
-    for (int l = 0; l < 4; ++l) {
-        if (l < layer_count && tid < COLUMNS) bias[l * COLUMNS + tid] = tid < layers[l].own ? to_float(layers[l].b[layers[l].first + tid]) : 0.0f;
-    }
     auto zero = from_float<T>(0.0f);
+    T of_bias[4];  // of a column of each layer; they are stored once all else was asked for
+#pragma unroll
+    for (int l = 0; l < 4; ++l) of_bias[l] = l < layer_count && tid < layers[l].own ? read_only(layers[l].b + layers[l].first + tid) : zero;
     if (!x_in_vectors)
         bring_elements<THREADS, T>(memory, ROWS, whole_steps(K0), pitch_of(K0), [&](int row, int k) {
-            return row < rows && k < K0 ? x[(m0 + row) * K0 + k] : zero;
+            return row < rows && k < K0 ? read_only(x + (m0 + row) * K0 + k) : zero;
         });
     else if (K0 % STEP) clear<THREADS>(memory + K0 / 8 * 16, ROWS, pitch_of(K0));
 #pragma unroll 1
@@ -147,16 +153,19 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1
             if (K % STEP) clear<THREADS>(to + K / 8 * 16, own, layer.pitch);
         } else if (NK) {
             bring_elements<THREADS, T>(to, own, whole_steps(K), layer.pitch, [&](int n, int k) {
-                return k < K ? layer.W[(layer.first + n) * static_cast<long long>(K) + k] : zero;
+                return k < K ? read_only(layer.W + (layer.first + n) * static_cast<long long>(K) + k) : zero;
             });
         } else if (layer.vectors) {
             for (int k = K; k < whole_steps(K); ++k) clear<THREADS>(to + k * layer.pitch * 16, layer.groups, 1);
         } else {
-            bring_elements<THREADS, T>(to, whole_steps(K), layer.groups * 8, layer.pitch, [&](int k, int n) {
-                return k < K && n < own ? layer.W[k * static_cast<long long>(layer.N) + layer.first + n] : zero;
+            bring_elements<THREADS, T>(to, whole_steps(K), own, layer.pitch, [&](int k, int n) {
+                return k < K ? read_only(layer.W + k * static_cast<long long>(layer.N) + layer.first + n) : zero;
             });
         }
     }
+#pragma unroll
+    for (int l = 0; l < 4; ++l)
+        if (tid < COLUMNS) bias[l * COLUMNS + tid] = to_float(of_bias[l]);
     cluster_wait();
 
 #pragma unroll 1

@@ -19,7 +19,8 @@
     def weights(case, rng): …            {name: array} that stay the same between calls (may be absent)
     def formula(case, r, *inputs): …     the outputs in float64; `r` names the rounding points (rounding.py)
     LAUNCHES = {"two_launches": 2}       variant → how many launches a fused implementation makes in a call: a number, the dimension
-                                         that says so, such as "LAYERS", or a function of the case (absent: one)
+                                         that says so, such as "LAYERS", a function of the case, or a tuple of those among which
+                                         a config chooses (absent: one)
     PUBLISHED = ({"case": "batch", "dtype": "float32", "precision": "tf32", "options": {"w_layout": "nk"}}, …)
                                          the cases whose figures the kernel's authors published; what is left out is float32,
                                          ieee and the default. "figures": {"do_bench": {"flax:module": 298.0}} are theirs in µs, by
@@ -194,6 +195,9 @@ def _no_weights(case: Case, rng: Any) -> dict[str, Any]:
     return {}
 
 
+Launches = int | str | Callable[[Case], int]  # a number, the dimension that says so, or a function of the case
+
+
 @dataclass(frozen=True)
 class Mathematics:
     """A kernel.py as everything else sees it: its constants and functions under the names above, in lower case, what it left
@@ -218,7 +222,7 @@ class Mathematics:
     outputs: tuple[str, ...] = ()
     outputs_by: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     parts: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    launches: Mapping[str, int | str | Callable[[Case], int]] = field(default_factory=dict)
+    launches: Mapping[str, Launches | tuple[Launches, ...]] = field(default_factory=dict)
     gradients: tuple[str, ...] = ()
     upstream: Callable[..., dict[str, Any]] = _no_weights
     gradient: Callable[..., Any] | None = None
@@ -229,12 +233,13 @@ class Mathematics:
         """Whether it computes a matrix product: a kernel that has none says so in PRECISIONS."""
         return "tf32" in self.precisions
 
-    def launches_of(self, variant: str, case: Case) -> int:
-        """How many launches a fused implementation makes in a call of that variant."""
-        count = self.launches.get(variant, 1)
-        if callable(count):
-            return count(case)
-        return case.sizes[count] if isinstance(count, str) else count
+    def launches_of(self, variant: str, case: Case) -> set[int]:
+        """How many launches a fused implementation makes in a call of that variant; several numbers, where its config chooses."""
+        counts = self.launches.get(variant, 1)
+        return {
+            count(case) if callable(count) else case.sizes[count] if isinstance(count, str) else count
+            for count in (counts if isinstance(counts, tuple) else (counts,))
+        }
 
     def formula_of(self, part: str) -> Callable[..., Any]:
         """The kernel's formula, or that of a part of it. Raises ValueError for a part that it does not have."""

@@ -103,6 +103,10 @@ def constants_problem(module: types.ModuleType) -> str:
     dimensions = module.DIMENSIONS
     if not are_names(dimensions) or not dimensions:
         return f'DIMENSIONS is {dimensions!r:.60}; expected a tuple of names, such as ("M", "N")'
+
+    def is_count(n: Any) -> bool:
+        return n in tuple(dimensions) if isinstance(n, str) else callable(n) or (type(n) is int and n > 0)
+
     if module.BATCH not in tuple(dimensions):
         return f"BATCH is {module.BATCH!r:.60}, not one of DIMENSIONS: {', '.join(dimensions)}"
     if not maps(module.CASES, lambda sizes: isinstance(sizes, dict)) or not module.CASES:
@@ -124,7 +128,7 @@ def constants_problem(module: types.ModuleType) -> str:
         ("OUTPUTS", "a tuple of names", lambda v: are_names(v) or maps(v, are_names)),
         ("OWN_DTYPES", f"names of inputs, or names with one of {', '.join(OWN_DTYPES)}", lambda v: are_names(v) or maps(v, OWN_DTYPES.__contains__)),
         ("PARTS", "formulas by name", lambda v: maps(v, callable)),
-        ("LAUNCHES", "variants with positive integers, dimensions or functions of a case", lambda v: maps(v, lambda n: n in tuple(dimensions) if isinstance(n, str) else callable(n) or (type(n) is int and n > 0))),
+        ("LAUNCHES", "variants with positive integers, dimensions or functions of a case, or tuples of these", lambda v: maps(v, lambda n: all(map(is_count, n if isinstance(n, tuple) else (n,))))),
         ("GRADIENTS", 'a tuple of names of inputs, such as ("x", "W")', lambda v: are_names(v) and len(v) > 0),
         ("SLICES", "an axis, such as 1", lambda v: type(v) is int and v >= 0),
         ("PUBLISHED", 'cases, such as ({"case": "odd", "dtype": "float32"},)', lambda v: isinstance(v, tuple | list)),

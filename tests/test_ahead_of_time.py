@@ -172,7 +172,7 @@ def test_a_kernel_declares_how_many_launches_a_fused_implementation_makes(name):
         module = importlib.import_module(f"implementations.{name}.{implementation}")
         for case, variant in cells_of(module, 90):
             count = len(launched(module, case, variant, DEVICES[90])) + COPIES.get((name, variant), 0)
-            assert count == mathematics.launches_of(variant, case), f"{case.id} {implementation}:{variant}"
+            assert count in mathematics.launches_of(variant, case), f"{case.id} {implementation}:{variant}"
 
 
 def test_lola_uses_the_tensor_cores_of_hopper(kernels):
@@ -292,9 +292,9 @@ def test_no_layer_of_an_mlp_is_written_over_what_is_still_read(arch):
         case = make_case(kernel, name, *dtype)
         if module.skip(case, "default", DEVICES[arch]) is not None:
             continue
+        if module.config(case, "default", DEVICES[arch])["KERNEL"] not in ("tensor", "simt"):
+            continue  # layers stay in registers, have two places that differ in all of them, or are in global memory
         (launch,) = launched(module, case, "default", DEVICES[arch])
-        if "mlp_warpgroup" in launch.program.name or "mlp_few_rows" in launch.program.name:
-            continue  # what the layers of the one make stays in registers; the other's have two places that differ in all layers
         rows, wide, *warps_and_stages = map(int, re.findall(r"\b\d+\b", launch.program.name))
         stages, cluster = (*warps_and_stages[4:], 1)[:2]
         place = stages * (rows + wide) * 128

@@ -130,7 +130,10 @@ def test_values_without_an_instance_are_refused(name):
         ("fused_mlp", ("synthetic", "float32"), "default", {"KERNEL": "few_rows", "BLOCK_M": 8, "BLOCK_N": 64, "num_stages": 4}, "a block takes 234128 bytes"),
         ("fused_mlp", ("bottom", "float32"), "default", {"CLUSTER": 4}, "KERNEL=few_rows: 4 blocks make 256 columns of a layer, not 512"),
         ("fused_mlp", ("bottom", "float32"), "default", {"num_stages": 8}, "KERNEL=few_rows: num_stages is 8: there are instances for 4"),
-        ("fused_mlp", ("bottom", "float16"), "default", {"KERNEL": "few_rows"}, "KERNEL=few_rows is for float32, and its clusters need"),
+        ("fused_mlp", ("bottom", "float16"), "default", {"BLOCK_M": 4}, "KERNEL=few_rows: BLOCK_M is 4: there are instances for 16, 32"),
+        ("fused_mlp", ("bottom_2048", "float16"), "default", {"KERNEL": "few_rows", "BLOCK_M": 16, "CLUSTER": 4, "BLOCK_N": 64, "num_stages": 4}, "4 blocks make 256 columns"),
+        ("fused_mlp", ("wide", "bfloat16"), "default", {"layer2_CLUSTER": 3}, "layer2: the tiles of KERNEL=warpgroup are"),
+        ("fused_mlp", ("wide", "bfloat16"), "default", {"layer1_KERNEL": "simt"}, "layer1: "),
         ("fused_mlp", ("bottom_2048", "bfloat16"), "default", {"KERNEL": "simt"}, "KERNEL=tensor multiplies bfloat16 in precision ieee, not simt"),
         ("padded_attention", ("wide", "bfloat16"), "flash", {"BLOCK_N": 64}, "KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: 128×128, 64×128"),
         ("padded_attention", ("odd", "bfloat16"), "flash", {"WARPS_M": 2}, "BLOCK_M is 16: each of 2 WARPS_M has 16 or 32 rows"),
@@ -190,6 +193,36 @@ def test_few_tiles_of_rows_are_shared_out_to_many_blocks(T):
     for launch in module.launches(case, "padded_attention", H200, own):
         assert 64 <= launch.grid <= 132 and "warpgroup" in launch.program.name
         assert max(map(max, launch.boxes)) <= 256
+
+
+@pytest.mark.parametrize("layout", ["kn", "nk"])
+def test_wide_layers_of_an_mlp_are_launches_of_their_own(layout):
+    """Where hidden layers are no whole vectors, too; one launch where rows are few and layers narrow."""
+    module = module_of("fused_mlp")
+    for widths, M, kernels in (
+        ((1024, 1024, 1024, 1, 1), 2048, ["warpgroup", "warpgroup"]),
+        ((256, 1001, 515, 128, 1), 8192, ["warpgroup"] * 3),
+        ((1024, 1024, 1024, 1, 1), 16, ["few_rows", "few_rows"]),
+    ):
+        count = len(kernels)
+        sizes = {"M": M, "LAYERS": count} | {f"N{i}": n for i, n in enumerate(widths)}
+        case = make_case(KERNELS["fused_mlp"], sizes, "bfloat16", options={"w_layout": layout})
+        own = module.config(case, "default", H200)
+        assert [own[f"layer{i + 1}_KERNEL"] for i in range(count)] == kernels
+        assert len(module.launches(case, "default", H200, own)) == count
+        for layer in module.layers.layers(case)[:-1]:
+            assert layer.product.sizes["N"] % 8 == 0
+    for sizes, kernel in (
+        ("bottom_65536", "warpgroup"),
+        ("odd", "tensor"),
+        ("bottom", "few_rows"),
+        (
+            {"M": 4096, "LAYERS": 3, "N0": 64, "N1": 128, "N2": 64, "N3": 1, "N4": 1},
+            "few_rows",
+        ),  # a block has all weights
+    ):
+        case = make_case(KERNELS["fused_mlp"], sizes, "bfloat16", options={"w_layout": layout})
+        assert module.config(case, "default", H200)["KERNEL"] == kernel
 
 
 @pytest.fixture

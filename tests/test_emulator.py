@@ -312,7 +312,7 @@ SPLIT = {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 4, "num_st
 
 def mlp(M, *widths):
     """The sizes of fused_mlp with these widths."""
-    padded = (*widths, 1)[:5]
+    padded = (*widths, 1, 1, 1)[:5]
     return {"M": M, "LAYERS": len(widths) - 1} | {f"N{i}": n for i, n in enumerate(padded)}
 
 
@@ -388,6 +388,49 @@ def test_an_mlp_keeps_what_is_not_finite_in_its_rows(run_cells, kernels, layout,
     case = make_case(kernels["fused_mlp"], mlp(75, 67, 128, 64, 1), "bfloat16", options={"w_layout": layout})
     config = OF_MLP | {"BLOCK_M": 64, "CLUSTER": 2}
     (record,) = run_cells([Cell(case, "cuda", "default", config=config, inputs=inputs)])
+    assert record.status == "ok", record.reason
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype", "inputs", "sizes", "tile"),
+    [
+        # vectors of all weights, and of none; layers of which some blocks have no part; one layer alone; K of no whole steps
+        ("kn", "bfloat16", "plain", mlp(37, 13, 512, 256, 64, 16), (16, 64, 8)),
+        ("nk", "float16", "plain", mlp(19, 72, 264, 200, 1), (32, 128, 4)),
+        ("kn", "float16", "inf", mlp(3, 17, 131, 2, 150), (16, 64, 4)),
+        ("nk", "bfloat16", "nan", mlp(35, 13, 67, 5, 40), (32, 64, 8)),
+        ("nk", "bfloat16", "plain", mlp(5, 70, 41), (16, 128, 8)),
+        ("kn", "float16", "plain", mlp(70, 64, 128, 64, 1), (32, 128, 1)),  # a block has all columns
+        ("nk", "bfloat16", "plain", mlp(20, 40, 120, 200), (16, 128, 2)),
+    ],
+)
+def test_an_mlp_of_few_rows_in_16_bits_is_right(run_cells, kernels, layout, dtype, inputs, sizes, tile):
+    case = make_case(kernels["fused_mlp"], sizes, dtype, options={"w_layout": layout, "last": "relu"})
+    config = dict(zip(("BLOCK_M", "BLOCK_N", "CLUSTER"), tile, strict=True)) | {"KERNEL": "few_rows", "num_stages": 4}
+    (record,) = run_cells([Cell(case, "cuda", "default", config=config, inputs=inputs)])
+    assert record.status == "ok", record.reason
+
+
+@pytest.mark.parametrize(
+    ("layout", "dtype", "precision", "inputs", "sizes"),
+    [
+        ("kn", "bfloat16", "ieee", "inf", mlp(136, 72, 261, 131, 7)),  # warpgroups, and tensor cores without them
+        (
+            "nk",
+            "float32",
+            "tf32",
+            "plain",
+            mlp(136, 75, 261, 131, 130),
+        ),  # the last layer is narrower than 256, too; x is copied
+        ("kn", "float32", "ieee", "inf", mlp(70, 13, 130, 35, 5)),
+        ("kn", "bfloat16", "ieee", "inf", mlp(130, 67, 129, 5)),  # x is copied
+        ("nk", "float16", "ieee", "nan", mlp(3, 72, 77, 40)),  # few rows
+    ],
+)
+def test_layers_of_an_mlp_have_rows_of_whole_vectors(run_cells, kernels, layout, dtype, precision, inputs, sizes):
+    """Behind a hidden layer's width there are zeros, also in rows of infinities."""
+    case = make_case(kernels["fused_mlp"], sizes, dtype, precision, {"w_layout": layout, "last": "sigmoid"})
+    (record,) = run_cells([Cell(case, "cuda", "default", config={"KERNEL": "layers"}, inputs=inputs)])
     assert record.status == "ok", record.reason
 
 

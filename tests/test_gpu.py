@@ -163,7 +163,7 @@ def test_fused_kernels_make_the_launches_that_kernel_py_declares(kernels, run_ce
     assert_right(records)
     for r in (r for r in records if r.status == "ok"):
         expected = kernels[name].mathematics.launches_of(r.cell.variant, r.case)
-        assert r.timing.launches == expected, (r.label, r.timing.kernels)
+        assert r.timing.launches in expected, (r.label, r.timing.kernels)
         assert r.timing.timer == "cupti" and r.timing.busy_median <= r.timing.median * 1.0001
         assert r.timing.host_median > 0 and r.device.driver
 
@@ -227,7 +227,7 @@ def test_adapters_of_any_rank_are_right(kernels, run_cells, dtype, layout):
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_mlps_of_the_published_widths_are_right(kernels, run_cells, dtype):
     """Layers of several passes, and clusters of 2, 4 and 8 blocks: no small case has them."""
-    names = ("bottom", "bottom_2048", "top", "synthetic_2048")
+    names = ("bottom", "bottom_2048", "top", "synthetic_2048", "wide")
     cases = [make_case(kernels["fused_mlp"], name, dtype) for name in names]
     assert_right(run_cells([Cell(case, "cuda", "default") for case in cases]))
 
@@ -248,18 +248,34 @@ def test_mlps_in_registers_are_right_where_no_tile_divides_them(kernels, run_cel
     assert_right(run_cells(cells))
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])
-def test_mlps_of_few_rows_are_right_where_no_tile_divides_them(kernels, run_cells, precision):
+def test_layers_of_mlps_are_right_where_no_tile_divides_them(kernels, run_cells, dtype, precision):
+    """Hidden layers of no whole vectors, last ones of less than a tile, few rows and many, and both layouts."""
+    if dtype != "float32" and precision == "tf32":
+        pytest.skip("tf32 is of float32")
+    widths = (367, 1001, 515, 130), (1024, 1020, 258), (72, 77, 40, 33, 5)
+    cells = []
+    for sizes, M, layout in itertools.product(widths, (3, 100, 2063), ("kn", "nk")):
+        padded = dict(zip(("N0", "N1", "N2", "N3", "N4"), (*sizes, 1, 1), strict=False))
+        options = {"w_layout": layout, "last": "relu"}
+        case = make_case(kernels["fused_mlp"], {"M": M, "LAYERS": len(sizes) - 1} | padded, dtype, precision, options)
+        cells.append(Cell(case, "cuda", "default", config={"KERNEL": "layers"}))
+    assert_right(run_cells(cells))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision"), [("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee")]
+)
+def test_mlps_of_few_rows_are_right_where_no_tile_divides_them(kernels, run_cells, dtype, precision):
     """Rows and columns that no tile divides, layers of which some blocks have no part, one layer alone, and both layouts."""
     widths = (13, 512, 256, 64, 16), (5, 7, 150, 3, 65), (100, 1, 200, 2, 300), (13, 131, 67, 5), (70, 41)
-    tiles = (8, 64, 8), (16, 128, 8), (4, 128, 4)
+    tiles = ((8, 64, 8), (16, 128, 8), (4, 128, 4)) if dtype == "float32" else ((16, 64, 8), (16, 128, 8), (32, 128, 4))
     cells = []
     for sizes, (rows, columns, cluster), layout in itertools.product(widths, tiles, ("kn", "nk")):
         padded = dict(zip(("N0", "N1", "N2", "N3", "N4"), (*sizes, 1, 1, 1), strict=False))
         options = {"w_layout": layout, "last": "sigmoid"}
-        case = make_case(
-            kernels["fused_mlp"], {"M": 37, "LAYERS": len(sizes) - 1} | padded, "float32", precision, options
-        )
+        case = make_case(kernels["fused_mlp"], {"M": 37, "LAYERS": len(sizes) - 1} | padded, dtype, precision, options)
         config = {"KERNEL": "few_rows", "BLOCK_M": rows, "BLOCK_N": columns, "CLUSTER": cluster, "num_stages": 4}
         cells.append(Cell(case, "cuda", "default", config=config))
     assert_right(run_cells(cells))

@@ -1,14 +1,17 @@
-"""fused_mlp in CUDA C++ (perceptron.cuh, hopper/perceptron.cuh and hopper/perceptron_few_rows.cuh describe the algorithms): one launch.
+"""fused_mlp in CUDA C++ (perceptron.cuh, hopper/perceptron.cuh, hopper/perceptron_few_rows.cuh and perceptron_few_rows_half.cuh describe the
+algorithms): one launch, or one for each layer.
 
 KERNEL says which: a tile of rows is one block's (`mlp`), or, on GPUs that have them, shared by the blocks of a cluster (`mlp_cluster`), in
-`tensor` and `simt`; `warpgroup` is Hopper's for 16 bits and the widths that it takes (`mlp_warpgroup`), `few_rows` that for float32 and rows so
-few that latency is all there is (`mlp_few_rows`).
+`tensor` and `simt`; `warpgroup` is Hopper's for 16 bits and the widths that it takes (`mlp_warpgroup`), `few_rows` that for rows so few that
+latency is all there is (`mlp_few_rows`, `mlp_few_rows_half`). `layers` are as many launches as layers, for wide ones (_cuda_layers.py).
 """
 
 from pathlib import Path
 
-from implementations._shared.cuda import perceptron, perceptron_few_rows, perceptron_warpgroup
+from implementations._shared.cuda import perceptron, perceptron_few_rows, perceptron_few_rows_half, perceptron_warpgroup
+from implementations._shared.cuda.launch import not_one_of
 from implementations._shared.gpu import is_ieee
+from implementations.fused_mlp import _cuda_layers as layers
 
 BACKEND = "torch"
 FUSED = True
@@ -27,39 +30,79 @@ EXPECT = (
     # 4 × 4 products of each of four elements of K in the loop, and of one behind it
     {"variant": "default", "case": "bottom", "dtype": "float32", "precision": "ieee", "arch": ("sm_90a", "sm_100a"),
      "expect": "spills=0,FFMA>=80,LDS.128>=10,LDGSTS.128>=2"},
+    {"variant": "default", "case": "wide", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,launches=2,HGMMA>=8,waits_in_groups=0"},
+    {"variant": "default", "case": "wide", "dtype": "bfloat16", "arch": ("sm_80", "sm_100a"), "expect": "spills=0,launches=2,tensor_core>=1"},
+    {"variant": "default", "case": "wide", "dtype": "float32", "precision": ("ieee", "tf32"), "arch": ("sm_80", "sm_90a"), "expect": "spills=0"},
 )  # fmt: skip
 TUNABLES = {
     "default": {
-        "KERNEL": ("tensor", "warpgroup", "simt", "few_rows"),
-        "BLOCK_M": (4, 8, 16, 32, 64, 128),
-        "BLOCK_N": (64, 128, 256),
-        "CLUSTER": (1, 2, 4, 8),
+        "KERNEL": ("tensor", "warpgroup", "simt", "few_rows", "layers"),
+        "BLOCK_M": (4, 8, 16, 32, 64, 128), "BLOCK_N": (64, 128, 256), "CLUSTER": (1, 2, 4, 8),
         "num_stages": (2, 3, 4, 5, 6, 7, 8, 9),
+        # those of KERNEL=layers
+        "PREFETCH": ("none", "next"),
+        "layer1_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer1_BLOCK_M": (16, 32, 64, 128, 192),
+        "layer1_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer1_CLUSTER": (1, 2, 4, 8), "layer1_num_stages": (1, 2, 3, 4),
+        "layer2_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer2_BLOCK_M": (16, 32, 64, 128, 192),
+        "layer2_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer2_CLUSTER": (1, 2, 4, 8), "layer2_num_stages": (1, 2, 3, 4),
+        "layer3_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer3_BLOCK_M": (16, 32, 64, 128, 192),
+        "layer3_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer3_CLUSTER": (1, 2, 4, 8), "layer3_num_stages": (1, 2, 3, 4),
+        "layer4_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer4_BLOCK_M": (16, 32, 64, 128, 192),
+        "layer4_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer4_CLUSTER": (1, 2, 4, 8), "layer4_num_stages": (1, 2, 3, 4),
     },
-}
+}  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
+# What one launch took on an H100 in what perceptron.py expects, by which it chooses among tiles: 2.1 to 2.7 in eight shapes from 1×13-512-256-64-16
+# to 8192×256-1024-512-128
+ONE_LAUNCH = 2.4
 
 
 def skip(case, variant, device):
     return perceptron.skip(case, device)
 
 
-def prepare(case, variant, x, *layers):
-    """W of (N, K) as (K, N), where Hopper's kernel could take the case."""
-    return perceptron_warpgroup.prepared(case, layers)
+def prepare(case, variant, x, *arrays):
+    """W of (N, K) as (K, N), where Hopper's kernel could take the case; and the W of layers as their launches want them."""
+    return *perceptron_warpgroup.prepared(case, arrays), *layers.prepared(case, arrays)
 
 
 def config(case, variant, device):
-    own = perceptron_warpgroup.config(case, device) or perceptron_few_rows.config(case, device)
-    return own or {"KERNEL": _own_kernel(case)} | perceptron.config(case, device)
+    few = _few_rows(case).config(case, device)
+    if few and (case.itemsize == 4 or perceptron_few_rows_half.is_latency(case)):
+        return few
+    if own := perceptron_warpgroup.config(case, device):
+        return own
+    own, apart = perceptron.config(case, device), layers.config(case, device)
+    one = ONE_LAUNCH * perceptron.clocks(case, device, perceptron.tile_of(own), own["CLUSTER"])
+    choices = [(one, {"KERNEL": _own_kernel(case)} | own)]
+    if layers.are_wide(case):  # `own` is for those who set another KERNEL
+        choices.append((layers.clocks(case, device, apart), {"KERNEL": "layers"} | own | apart))
+    if few:
+        choices.append((perceptron_few_rows_half.clocks(case, device, few), few))
+    return min(choices, key=lambda choice: choice[0])[1]
+
+
+def _few_rows(case):
+    """What KERNEL=few_rows is for the case."""
+    return perceptron_few_rows if case.itemsize == 4 else perceptron_few_rows_half
+
+
+def _of_layers(case, device, config):
+    """A config with KERNEL=layers, also where that was set alone."""
+    return config if "layer1_KERNEL" in config else layers.config(case, device) | config
 
 
 def fits(case, variant, device, config):
+    if config["KERNEL"] == "layers":
+        unused = (
+            not_one_of(n, config[n], TUNABLES["default"][n]) for n in ("BLOCK_M", "BLOCK_N", "CLUSTER", "num_stages")
+        )
+        return next(filter(None, unused), None) or layers.fits(case, device, _of_layers(case, device, config))
     if config["KERNEL"] == "warpgroup":
         return perceptron_warpgroup.fits(case, device, config)
     if config["KERNEL"] == "few_rows":
-        return perceptron_few_rows.fits(case, device, config)
+        return _few_rows(case).fits(case, device, config)
     if config["KERNEL"] != _own_kernel(case):
         own = _own_kernel(case)
         return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
@@ -71,17 +114,25 @@ def _own_kernel(case):
 
 
 def launches(case, variant, device, config):
+    if config["KERNEL"] == "layers":
+        return layers.launches(case, device, _of_layers(case, device, config))
     if config["KERNEL"] == "warpgroup":
         return (perceptron_warpgroup.launch(FILE, case, device, config),)
     if config["KERNEL"] == "few_rows":
-        return (perceptron_few_rows.launch(FILE, case, config),)
+        return (_few_rows(case).launch(FILE, case, config),)
     return (perceptron.launch(FILE, case, config),)
 
 
 def build(case, variant, device, config):
     """call(x (M, N0), W1, b1, W2, b2, …, then what `prepare` made) → (M, N of the last layer)."""
-    (described,) = launches(case, variant, device, config)
+    described, count = launches(case, variant, device, config), case.sizes["LAYERS"]
+    given, turned = 1 + 2 * count, count if perceptron_warpgroup.is_turned(case) else 0
+    if config["KERNEL"] == "layers":
+        call = layers.call(described, case)
+        return (lambda *arguments: call(*arguments[:given], *arguments[given + turned :])) if turned else call
     if config["KERNEL"] == "warpgroup":
-        return perceptron_warpgroup.call(described, case)
-    call, given = perceptron.call(described, case), 1 + 2 * case.sizes["LAYERS"]
-    return (lambda *arguments: call(*arguments[:given])) if perceptron_warpgroup.is_turned(case) else call
+        call, taken = perceptron_warpgroup.call(*described, case), given + turned
+    else:
+        call, taken = perceptron.call(*described, case), given
+    more = turned + given + sum(layers.is_prepared(case, number) for number in range(1, count + 1)) > taken
+    return (lambda *arguments: call(*arguments[:taken])) if more else call

@@ -7,7 +7,7 @@ The number of layers is a size, LAYERS from 1 to 4, so that a named case has all
 mean nothing (the cases say 1) and no array has them.
 
 Can it be one launch? Layer 2 needs the whole rows of layer 1, but no others: so a tile of rows goes through all layers and
-never leaves the chip, while every tile reads all weights anew, from L2.
+never leaves the chip, while every tile reads all weights anew, from L2. Wide layers are better off with a launch each.
 """
 
 import numpy as np
@@ -45,12 +45,21 @@ CASES = {
     "four_layers": _sizes(19, 40, 33, 72, 9, 21),
     "bottom_small": _sizes(128, 13, 32, 16),  # of DLRM with one hidden layer
     "top_small": _sizes(128, 186624, 16, 1),
+    "wide": _sizes(2048, 1024, 1024, 1024),
 }
 PUBLISHED = (
     *({"case": case} for case in ("bottom", "bottom_2048", "bottom_65536", "bottom_small")),
     *({"case": case, "options": {"last": "sigmoid"}} for case in ("top", "top_outer", "top_small")),
     *({"case": case, "options": {"last": "relu"}} for case in ("synthetic", "synthetic_2048", "synthetic_65536")),
 )
+
+
+def _and_a_copy(case):
+    """Rows of x that are no whole vectors may be copied first."""
+    return case.sizes["LAYERS"] + 1
+
+
+LAUNCHES = {"default": (1, "LAYERS", _and_a_copy)}
 
 
 def inputs(case, rng):

@@ -1,0 +1,196 @@
+"""fused_mlp in CUDA with a launch for each layer (cuda_layers.cu): KERNEL=layers of cuda.py, for layers so wide that a block would read
+more weights for its rows than it has products to make of them.
+
+Each layer is a product with its own tile (_shared/cuda/matmul.py); the tunables of layer 2 begin with layer2_. Hidden layers lie in global
+memory with rows of whole vectors of 16 bytes, and weights as `prepared`: filled up with zeros to the same, and turned where the products
+want it so. Many rows of x that are no whole vectors are copied to such rows first, by one launch more.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from implementations._shared.cuda import matmul
+from implementations._shared.cuda.launch import in_turn, not_one_of, of_launch, prefixed
+from implementations._shared.cuda.perceptron import widths
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
+
+FILE = Path(__file__).with_name("cuda_layers.cu")
+PREFETCHED = "none", "next"  # PREFETCH: whether a launch brings the weights of the next one to the L2 cache
+MOST_PREFETCHED = 8 << 20  # bytes, of a cache that has x and hidden layers, too
+COPIED = 64  # columns of x that are no whole vectors, and are read one by one all the same
+LEAST_WEIGHTS = 1 << 16  # elements of the widest layer; fewer have not been compared on a card
+# Estimates, in clocks: from the end of one launch to the first product of the next, with its epilogue; products of a multiprocessor in one,
+# in a tile whose cost is 1; bytes that all of them read or write in one of memory, and of the L2 cache
+LAUNCH_CLOCKS, PRODUCTS, MEMORY_BYTES, CACHE_BYTES = 3500, {2: 711, 4: 355}, 1700, 3000
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer: the product as its launch computes it, how many columns it really has, and its activation."""
+
+    product: Any
+    width: int
+    activation: str
+
+    @property
+    def is_filled(self):
+        return self.product.sizes["N"] != self.width
+
+
+def are_wide(case):
+    """Whether launches of their own may be worth it for the layers, of which there are several."""
+    return case.sizes["LAYERS"] > 1 and max(K * N for K, N in pairwise(widths(case))) >= LEAST_WEIGHTS
+
+
+def copies_rows(case):
+    """Whether x is copied: its elements would be read one by one, several times by blocks of several columns."""
+    M, N0 = case.size("M", "N0")
+    return not rows_are_aligned(case, N0) and N0 > COPIED and M >= 128
+
+
+def layers(case):
+    """The layers of a case."""
+    sizes, nk = widths(case), case.options["w_layout"] == "nk"
+    first = filled_up(case, sizes[0]) if copies_rows(case) else sizes[0]
+    filled = first, *(filled_up(case, n) for n in sizes[1:-1]), sizes[-1]
+    found = []
+    for number, (K, N) in enumerate(pairwise(filled), 1):
+        product = matmul.prepared_case(matmul.product(case, case.sizes["M"], K, N, nk))
+        activation = case.options["last"].upper() if number == case.sizes["LAYERS"] else "RELU"
+        found.append(Layer(product, sizes[number], activation))
+    return found
+
+
+def is_prepared(case, number):
+    """Whether W of a layer (from 1) is stored otherwise than it is given."""
+    product, sizes = layers(case)[number - 1].product, widths(case)
+    given = case.options["w_layout"], sizes[number - 1], sizes[number]
+    return (product.options["w_layout"], *product.size("K", "N")) != given
+
+
+def prepared(case, arrays):
+    """The W of those layers that store it otherwise. `arrays` are W1, b1, W2, b2, …"""
+    import torch
+
+    made = []
+    for number, (layer, W) in enumerate(zip(layers(case), arrays[::2], strict=True), 1):
+        if is_prepared(case, number):
+            K, N = layer.product.size("K", "N")
+            rows = W.T if case.options["w_layout"] == "nk" else W
+            whole = torch.nn.functional.pad(rows, (0, N - rows.shape[1], 0, K - rows.shape[0]))
+            made.append((whole.T if layer.product.options["w_layout"] == "nk" else whole).contiguous())
+    return tuple(made)
+
+
+def _tiles(product):
+    """All of a product."""
+    more = matmul.SIMT_SPLIT_TILES if is_ieee(product) else matmul.FEW_ROWS_TILES
+    return (*matmul.TENSOR_TILES, *matmul.products_tiles(product), *more)
+
+
+def _of_boxes(product):
+    """The product as it is told whether boxes of warpgroups fit: tiles of 128 columns have boxes of 128 at most."""
+    N = product.sizes["N"]
+    return replace(product, sizes={**product.sizes, "N": max(N, 256)}) if N >= 128 else product
+
+
+def config(case, device):
+    """The tunables of all layers."""
+    found = {"PREFETCH": "next"}
+    for number, layer in enumerate(layers(case), 1):
+        found |= prefixed(f"layer{number}", _layer_config(layer.product, device))
+    return found
+
+
+def _layer_config(product, device):
+    own = matmul.config(product, device, _tiles(product))
+    if own["KERNEL"] != "tensor" or product.sizes["N"] >= 256:
+        return own
+    narrow = {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 4, "CLUSTER": 1}
+    if _layer_fits(product, device, narrow):
+        return own
+    return min((own, narrow), key=lambda c: _layer_clocks(product, device, c))
+
+
+def fits(case, device, config):
+    """Why the tunables of a layer cannot run, or None."""
+    if reason := not_one_of("PREFETCH", config["PREFETCH"], PREFETCHED):
+        return reason
+    for number, layer in enumerate(layers(case), 1):
+        if reason := _layer_fits(layer.product, device, of_launch(f"layer{number}", config)):
+            return f"layer{number}: {reason}"
+    return None
+
+
+def _layer_fits(product, device, config):
+    columns_in_a_box = config["KERNEL"] == "warpgroup" and config["BLOCK_N"] == 128
+    return matmul.fits(_of_boxes(product) if columns_in_a_box else product, device, config, tiles=_tiles(product))
+
+
+def clocks(case, device, config):
+    """Clocks that the launches are expected to take."""
+    own = (of_launch(f"layer{number}", config) for number in range(1, case.sizes["LAYERS"] + 1))
+    copied = 2 * math.prod(case.size("M", "N0")) * case.itemsize / CACHE_BYTES + LAUNCH_CLOCKS / 2
+    total = sum(_layer_clocks(layer.product, device, c) for layer, c in zip(layers(case), own, strict=True))
+    return total + (copied if copies_rows(case) else 0)
+
+
+def _layer_clocks(product, device, config):
+    """The same of a layer's launch."""
+    (M, K, N), tile, sms = product.size("M", "K", "N"), matmul.tile_of(product, config), multiprocessors(device)
+    deep = -(-K // matmul.slab(product)) * matmul.slab(product)
+    if tile.kind == "simt":
+        made = matmul.simt_work(tile, "tiles", M, K, N, 1, sms) / 128
+    else:
+        rounds = math.ceil(matmul.blocks(tile, M, N) / (sms // tile.cluster * tile.cluster))
+        made = rounds * tile.rows * tile.columns * deep * tile.cost / PRODUCTS[product.itemsize]
+    moved = (M * K + K * N + M * N) * product.itemsize
+    rate = CACHE_BYTES if M * max(K, N) * product.itemsize <= matmul.L2_BYTES // 2 else MEMORY_BYTES
+    return LAUNCH_CLOCKS + max(made, moved / rate)
+
+
+def launches(case, device, config):
+    """The launches of all layers, behind one that copies x where it does. What one writes, the next one reads."""
+    found, dtype, of = [], case.dtype, layers(case)
+    if copies_rows(case):
+        given = matmul.product(case, *case.size("M", "N0", "N1"))
+        found.append(matmul.row_copy(FILE, given, of[0].product, device))
+    for number, (layer, behind) in enumerate(zip(of, [*of[1:], None], strict=True), 1):
+        own, product = of_launch(f"layer{number}", config), layer.product
+        operand = matmul.operand(product) if own["KERNEL"] == "warpgroup" else dtype
+        arguments = layer.activation, layer.is_filled
+        launch = matmul.launch(FILE, "layer", product, device, own, arguments, dtypes=(operand, operand, *(dtype,) * 3))
+        bytes_of_next = math.prod(behind.product.size("K", "N")) * case.itemsize if behind else 0
+        wanted = config["PREFETCH"] == "next" and bytes_of_next <= MOST_PREFETCHED
+        found.append(replace(launch, sizes=(layer.width, bytes_of_next if wanted else 0)))
+    return in_turn(*found)
+
+
+def call(described, case):
+    """A function of x (M, N0), W1, b1, W2, b2, … and what was `prepared`, which returns (M, N of the last layer)."""
+    products, count = [layer.product for layer in layers(case)], case.sizes["LAYERS"]
+    copied = len(described) - count
+    *before, last = [({3: p.size("M", "N")}, p.size("M", "K", "N")) for p in products]
+    runs = [d.returning(*own) for d, own in zip(described[copied:-1], before, strict=True)]
+    end = described[-1].returning(*last, absent=(4,))
+    (M, K), pitch = case.size("M", "N0"), products[0].sizes["K"]
+    copy = described[0].returning({1: (M, pitch)}, (M, K, pitch, 0), absent=(2,)) if copied else None
+    # places of W among the arguments behind x
+    places, more = [], 2 * count
+    for number in range(1, count + 1):
+        if is_prepared(case, number):
+            places.append(more)
+            more += 1
+        else:
+            places.append(2 * number - 2)
+
+    def run(x, *arrays):
+        x = copy(x) if copy else x
+        for i, layer in enumerate(runs):
+            x = layer(x, arrays[places[i]], arrays[2 * i + 1], arrays[places[i + 1]])
+        return end(x, arrays[places[-1]], arrays[2 * count - 1])
+
+    return run

@@ -1,0 +1,76 @@
+// fused_mlp with a launch for each layer: y = act(x @ W + b), the products of _shared/cuda by the names that matmul.py launches them by.
+//
+// `next` is W of the layer behind it, of which `bytes` are brought to the L2 cache beforehand.
+//
+// `width` is the number of columns that the layer has. N, rows of W and of y are filled up where FILLED: what lies behind the width is 0,
+// whatever x is, since an inf times the zeros of a filled up W would be NaN, which the next layer's zeros would not remove.
+#include "_shared/cuda/hopper/matmul.cuh"
+#include "_shared/cuda/matmul_few_rows.cuh"
+#include "_shared/cuda/matmul_simt.cuh"
+
+// They are no launch's output, so that nobody has to be waited for.
+__device__ __forceinline__ void prefetch_to_cache(const void* from, long long bytes) {
+    for (long long i = (blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x) * 128; i < bytes; i += gridDim.x * blockDim.x * 128LL)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(from) + i));
+}
+
+template <typename T, Activation ACT, bool FILLED>
+struct Activated : Epilogue {
+    const T* __restrict__ b;
+    long long width;
+
+    __device__ __forceinline__ Activated(const T* b, long long width) : b(b), width(width) {}
+    // The bias, and whether there is such a column.
+    __device__ __forceinline__ auto column(long long n) const {
+        if constexpr (FILLED) return n < width ? make_float2(to_float(b[n]), 1.0f) : make_float2(0.0f, 0.0f);
+        else return to_float(b[n]);
+    }
+    __device__ __forceinline__ float operator()(None, float bias, const float (&v)[1]) const { return activate<ACT>(v[0] + bias); }
+    __device__ __forceinline__ float operator()(None, float2 column, const float (&v)[1]) const {
+        return column.y != 0.0f ? activate<ACT>(v[0] + column.x) : 0.0f;
+    }
+};
+
+template <Activation ACT, bool FILLED, bool ALIGNED, bool NK, int BM, int BN>
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    layer_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
+               const float* next, long long M, long long K, long long N, long long width, long long bytes) {
+    prefetch_to_cache(next, bytes);
+    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Activated<float, ACT, FILLED>(b, width));
+}
+
+template <typename T, Activation ACT, bool FILLED, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32, 1)
+    layer_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, const T* next,
+                 long long M, long long K, long long N, long long width, long long bytes) {
+    prefetch_to_cache(next, bytes);
+    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, Activated<T, ACT, FILLED>(b, width));
+}
+
+template <typename T, Activation ACT, bool FILLED, bool NK, int BM, int BN, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32, 1)
+    layer_few_rows(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, const T* next,
+                   long long M, long long K, long long N, long long width, long long bytes) {
+    prefetch_to_cache(next, bytes);
+    few_rows::OfWarp<TensorTile<T, NK, BM, BN, 1, 1>> tile;
+    matmul_few_rows<WARPS, STAGES, NK, BM, BN, 1>(tile, x, W, y, M, K, N, Activated<T, ACT, FILLED>(b, width), [] {}, [] { __syncthreads(); });
+}
+
+#if __CUDA_ARCH__ >= 900
+// The blocks of a cluster share the K of a tile.
+template <Activation ACT, bool FILLED, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    layer_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
+                     const float* next, long long M, long long K, long long N, long long width, long long bytes) {
+    prefetch_to_cache(next, bytes);
+    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, Activated<float, ACT, FILLED>(b, width));
+}
+
+template <typename T, Activation ACT, bool FILLED, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    layer_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b, T* __restrict__ y,
+                    const T* next, long long M, long long K, long long N, long long width, long long bytes) {
+    prefetch_to_cache(next, bytes);
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, Activated<T, ACT, FILLED>(b, width));
+}
+#endif

@@ -141,9 +141,9 @@ struct Pulled : Pull {
         for (int e = 0; e < SIZE; ++e) of_W[e] = e < count ? colsum[n + e] : 0.0f;
     }
     __device__ __forceinline__ void operator()(const float (&z)[1], float dy, float (&dz)[1]) const { dz[0] = dy * slope<ACT>(z[0]); }
-    __device__ __forceinline__ void add(float2& sums, int e, float dz, float z) const {
-        sums.x = fmaf(dz, of_W[e], sums.x);
-        sums.y = fmaf(dz, z - element(bias, e), sums.y);
+    __device__ __forceinline__ void add(float& level, float& along, int e, float dz, float z) const {
+        level = fmaf(dz, of_W[e], level);
+        along = fmaf(dz, z - element(bias, e), along);
     }
 };
 

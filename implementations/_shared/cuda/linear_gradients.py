@@ -17,6 +17,7 @@ COSTS = {(128, 256): 1.0, (192, 192): 1.2}  # of a slab, 64 deep
 # Slabs' time: of a tile's end; of two blocks that exchange the sums of one; and how near a piece's beginning may be to that of a tile
 TILE_END, EXCHANGE, NEAR = 2.0, 6.0, 2
 ALWAYS = 1 << 20  # nearer than this every slab is
+SCHEDULER = 128  # bytes of a block, at most
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,10 @@ def fits(case, device, config):
 
 
 def memory(config):
-    """Shared memory of a block: slabs, its tile on the way out, of two tiles 4 bytes of each column and 16 of each row, and barriers."""
+    """Shared memory of a block: slabs, its tile on the way out, of two tiles 4 bytes of each column and 16 of each row, barriers, and the
+    scheduler."""
     rows, columns, stages = config["BLOCK_M"], config["BLOCK_N"], config["num_stages"]
-    return stages * ((rows + columns) * 128 + 16) + rows * 144 + 2 * (4 * columns + 16 * rows + 16)
+    return stages * ((rows + columns) * 128 + 16) + rows * 144 + 2 * (4 * columns + 16 * rows + 16) + SCHEDULER
 
 
 def shares(case, device, config):

@@ -13,12 +13,35 @@
 struct Pull {
     static constexpr bool COLUMN_SUMS = false, ROW_SUMS = false;
     __device__ __forceinline__ void of_columns(long long, int) {}
-    // Adds what element e of the lane's vector has: dz as it is stored, and z.
-    __device__ __forceinline__ void add(float2&, int, float, float) const {}
+    // Adds what element e of the lane's vector has to both sums of its row: dz as it is stored, and z.
+    __device__ __forceinline__ void add(float&, float&, int, float, float) const {}
 };
 
 template <typename T>
 constexpr int PULLED_COLUMNS = 32 * Vector<T>::SIZE;  // of a block
+
+// Elements e and e + 1 of a vector, rounded together.
+__device__ __forceinline__ void store_pair(Vector<float>& to, int e, float low, float high) { to.at[e] = low, to.at[e + 1] = high; }
+__device__ __forceinline__ void store_pair(Vector<float16>& to, int e, float low, float high) {
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(reinterpret_cast<unsigned(&)[4]>(to)[e / 2]) : "f"(high), "f"(low));
+}
+__device__ __forceinline__ void store_pair(Vector<bfloat16>& to, int e, float low, float high) {
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(reinterpret_cast<unsigned(&)[4]>(to)[e / 2]) : "f"(high), "f"(low));
+}
+
+// The sum of v[lane / 4] over all lanes: each time a lane hands on half of what it has left.
+__device__ __forceinline__ float sum_of_lanes(float (&v)[8], int lane) {
+#pragma unroll
+    for (int count = 4; count > 0; count /= 2) {
+        bool upper = lane & count * 4;
+#pragma unroll
+        for (int i = 0; i < count; ++i) {
+            float other = __shfl_xor_sync(0xffffffffu, upper ? v[i] : v[i + count], count * 4);
+            v[i] = (upper ? v[i + count] : v[i]) + other;
+        }
+    }
+    return lane_sum<4>(v[0]);
+}
 
 // By 256 threads; `each` rows of a block, `across` blocks side by side.
 template <typename T, bool ALIGNED, int PARTS, typename F>
@@ -37,45 +60,52 @@ __device__ __forceinline__ void pull(const T* z, const T* dy, T* dz, T* db, floa
         Vector<T> before[AT_ONCE][PARTS], behind[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            long long m = min(first + 8 * i, end - 1);
+            long long m = min(first + 8 * i, end - 1);  // past the end the last row again, whose dz is made 0
 #pragma unroll
             for (int p = 0; p < PARTS; ++p) before[i][p] = load_part<ALIGNED>(z + (m * PARTS + p) * N + n, count);
-            behind[i] = load_part<ALIGNED>(dy + m * N + n, count);
+            behind[i] = load_part<ALIGNED>(dy + m * N + n, first + 8 * i < end ? count : 0);
         }
+        float along[AT_ONCE * 2] = {};
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            long long m = first + 8 * i;
-            if (m >= end) break;
             Vector<T> made[PARTS];
-            float2 along = {};
 #pragma unroll
-            for (int e = 0; e < SIZE; ++e) {
-                float v[PARTS], d[PARTS];
+            for (int e = 0; e < SIZE; e += 2) {
+                float v[2][PARTS], d[2][PARTS];
 #pragma unroll
-                for (int p = 0; p < PARTS; ++p) v[p] = element(before[i][p], e);
-                f(v, element(behind[i], e), d);
+                for (int h = 0; h < 2; ++h) {
+#pragma unroll
+                    for (int p = 0; p < PARTS; ++p) v[h][p] = element(before[i][p], e + h);
+                    f(v[h], element(behind[i], e + h), d[h]);
+                }
 #pragma unroll
                 for (int p = 0; p < PARTS; ++p) {
-                    made[p].at[e] = from_float<T>(d[p]);
-                    if (F::COLUMN_SUMS) total[p][e] += to_float(made[p].at[e]);
-                }
-                f.add(along, e, to_float(made[0].at[e]), v[0]);
-            }
+                    store_pair(made[p], e, d[0][p], d[1][p]);
 #pragma unroll
-            for (int p = 0; p < PARTS; ++p) {
-                T* to = dz + m * pitch + p * N + n;
-                if (ALIGNED || (PARTS == 1 && pitch % SIZE == 0)) {
-                    store_part<true>(to, made[p], count);
-                } else {
-                    store_part<false>(to, made[p], count);
-                    if (p == PARTS - 1 && n < N && n + SIZE >= N)
-                        for (long long k = PARTS * N; k < pitch; ++k) dz[m * pitch + k] = T{};
+                    for (int h = 0; h < 2; ++h)
+                        if (F::COLUMN_SUMS) total[p][e + h] += element(made[p], e + h);
                 }
+#pragma unroll
+                for (int h = 0; h < 2; ++h) f.add(along[2 * i], along[2 * i + 1], e + h, element(made[0], e + h), v[h][0]);
             }
-            if constexpr (F::ROW_SUMS) {
-                along = {lane_sum<32>(along.x), lane_sum<32>(along.y)};
-                if (lane == 0) row_parts[m * across + blockIdx.x % across] = along;
-            }
+            long long m = first + 8 * i;
+            if (m < end)
+#pragma unroll
+                for (int p = 0; p < PARTS; ++p) {
+                    T* to = dz + m * pitch + p * N + n;
+                    if (ALIGNED || (PARTS == 1 && pitch % SIZE == 0)) {
+                        store_part<true>(to, made[p], count);
+                    } else {
+                        store_part<false>(to, made[p], count);
+                        if (p == PARTS - 1 && n < N && n + SIZE >= N)
+                            for (long long k = PARTS * N; k < pitch; ++k) dz[m * pitch + k] = T{};
+                    }
+                }
+        }
+        if constexpr (F::ROW_SUMS) {
+            float sum = sum_of_lanes(along, lane);
+            long long m = first + lane / 8 * 8;
+            if (lane % 4 == 0 && m < end) reinterpret_cast<float*>(row_parts)[(m * across + blockIdx.x % across) * 2 + lane / 4 % 2] = sum;
         }
     }
     if constexpr (F::COLUMN_SUMS) {

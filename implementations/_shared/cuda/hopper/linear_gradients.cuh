@@ -101,19 +101,23 @@ __device__ __forceinline__ void linear_gradients(const TensorMap& dz_rows, const
     using Stages = Pipeline<STAGES, Inputs::STAGE, CLUSTER>;
     using Scheduler = GradientScheduler<BM, BN, CLUSTER>;
     using Column = decltype(f.column(0));
-    constexpr int REGISTERS = 56;  // of a producer: two problems take more than one
     constexpr int COLUMN_BYTES = BN * static_cast<int>(sizeof(Column));
-    extern __shared__ __align__(1024) unsigned char memory[];  // Stages::BYTES + OUT_BYTES + of two tiles of dx what f wants, and barriers
+    extern __shared__ __align__(1024) unsigned char memory[];  // slabs, a tile on its way out, what f wants of two tiles of dx, the scheduler
     Stages pipeline(memory);
-    Pipeline<2, COLUMN_BYTES + BM * 16> wanted(memory + Stages::BYTES + Inputs::OUT_BYTES);
+    using Wanted = Pipeline<2, COLUMN_BYTES + BM * 16>;
+    Wanted wanted(memory + Stages::BYTES + Inputs::OUT_BYTES);
     if (threadIdx.x == 32) prefetch(dz_rows), prefetch(W), prefetch(left), prefetch(right);
-    if (threadIdx.x == 0) pipeline.init(1, BM / 16), wanted.init(96, BM / 16);
+    // of all threads: two problems would take too many registers of each
+    static_assert(sizeof(Scheduler) <= 128, "linear_gradients.py counts so many bytes");
+    auto& scheduler = *reinterpret_cast<Scheduler*>(memory + Stages::BYTES + Inputs::OUT_BYTES + Wanted::BYTES);
+    if (threadIdx.x == 0) {
+        pipeline.init(1, BM / 16), wanted.init(96, BM / 16);
+        scheduler = Scheduler(static_cast<int>(M), static_cast<int>(K), static_cast<int>(N), static_cast<int>(rows), static_cast<int>(columns), schedule);
+    }
     cluster_sync<CLUSTER>();
     wait_for_previous_launch();
-    int sizes[] = {static_cast<int>(M), static_cast<int>(K), static_cast<int>(N), static_cast<int>(rows), static_cast<int>(columns)};
     if (threadIdx.x < 128) {
-        warpgroup_reg_dealloc<REGISTERS>();
-        Scheduler scheduler(sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], schedule);
+        warpgroup_reg_dealloc<PRODUCER_REGISTERS>();
         if (threadIdx.x < 32) {
             if (elect_one()) {
                 Copies<T, NK, 1, false, false> of_inputs{dz_rows, W};
@@ -135,17 +139,16 @@ __device__ __forceinline__ void linear_gradients(const TensorMap& dz_rows, const
                     GradientShare share = scheduler.share(i);
                     if (share.of_weights) continue;
                     unsigned char* to = wanted.producer_acquire(next);
-                    for (int k = thread; k < BN; k += 96) reinterpret_cast<Column*>(to)[k] = f.column(min(share.n0 + k, sizes[1] - 1));
+                    for (int k = thread; k < BN; k += 96) reinterpret_cast<Column*>(to)[k] = f.column(min(share.n0 + k, scheduler.dx.N - 1));
                     for (int m = thread; m < BM; m += 96)
-                        reinterpret_cast<float4*>(to + COLUMN_BYTES)[m] = f.of_row(min(share.m0 + m, sizes[0] - 1));
+                        reinterpret_cast<float4*>(to + COLUMN_BYTES)[m] = f.of_row(min(share.m0 + m, scheduler.dx.M - 1));
                     wanted.producer_commit(next++);
                 }
             }
             bias.sum_up(thread, 96);
         }
     } else {
-        warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, REGISTERS>>();
-        Scheduler scheduler(sizes[0], sizes[1], sizes[2], sizes[3], sizes[4], schedule);
+        warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64>>();
         unsigned char* out = memory + Stages::BYTES;
         for (int i = 0, stage = 0, next = 0; i < scheduler.count; ++i) {
             GradientShare share = scheduler.share(i);

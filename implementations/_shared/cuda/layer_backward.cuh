@@ -6,7 +6,7 @@
 //
 //   gradients_together  dx and dW by Hopper's warpgroups, in one launch (hopper/linear_gradients.cuh)
 //   gradients_few_rows  the same of few rows of 16 bits: some blocks have a tile of dx each, whose depth their warps share, the others one
-//                       of dW. What little dW is made of is one slab, so storing it is all there is to do
+//                       of dW. What little dW is made of is one slab or two, so storing it is nearly all there is to do
 //   inputs_…, weights_…  elsewhere a launch for dx, and one for dW = xᵀ @ dz, or its transpose where W is stored (N, K)
 //
 // The first launch behind dz adds up what there is of db. n, rstd and sums, of which F is made, are null where it wants none.

@@ -42,8 +42,8 @@ def products(case):
 
 
 def _few(case, device):
-    """The tile of dx of few rows, or None: dW is made of one slab."""
-    if case.itemsize != 2 or case.sizes["M"] > matmul.slab(case) or not rows_are_aligned(case, *case.size("K", "N")):
+    """The tile of dx of few rows, or None: dW is made of one slab or two."""
+    if case.itemsize != 2 or case.sizes["M"] > matmul.FEW_ROWS or not rows_are_aligned(case, *case.size("K", "N")):
         return None
     found = matmul.config(products(case)["dx"], device, (*FEW_TILES, *matmul.TENSOR_TILES), beside=_half(device))
     return (

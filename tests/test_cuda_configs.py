@@ -304,6 +304,41 @@ def test_gradients_have_the_shapes_of_what_they_are_of(name, handed):
     assert handed
 
 
+@pytest.mark.parametrize(
+    "sizes", [(1024, 1024, 4096), (4096, 4096, 4096), (128, 256, 264), (777, 1000, 3001), (8192, 768, 3072)]
+)
+def test_both_gradients_are_shared_out_evenly(sizes):
+    """By the whole tiles that every cluster makes, and its piece of what is left."""
+    from implementations._shared.cuda import linear_gradients
+
+    case = make_case(KERNELS["lola"], dict(zip("MKN", sizes, strict=True)), "bfloat16", mode="backward")
+    config = linear_gradients.config(case, H200)
+    for cluster in (1, 2):
+        shared, whole = (
+            linear_gradients.shares(case, H200, config | {"CLUSTER": cluster, "SCHEDULE": schedule})
+            for schedule in ("stream_k", "tiles")
+        )
+        rows, columns, clusters = config["BLOCK_M"] * cluster, config["BLOCK_N"], 132 // cluster
+        M, K, N = sizes
+        slabs = sum(-(-a // rows) * -(-b // columns) * -(-deep // 64) for a, b, deep in ((M, K, N), (K, N, M)))
+        assert slabs / clusters <= shared.slabs <= slabs / clusters + 1 + 2 * shared.snap
+        assert whole.slabs >= shared.slabs - 2 * shared.snap
+
+
+@pytest.mark.parametrize(
+    ("name", "sizes", "dtype", "count"),
+    [
+        ("lola", (1024, 1024, 4096), "bfloat16", 2), ("lola", (777, 1000, 3001), "bfloat16", 2), ("lola", (1, 1024, 4096), "bfloat16", 2),
+        ("lola", (100, 1024, 4096), "bfloat16", 2), ("lola", (100, 1001, 4096), "bfloat16", 3), ("lola", (1024, 1024, 4096), "float32", 3), ("geglu", (64, 1024, 4096), "float16", 2),
+        ("splacc", (2048, 4096, 4096), "bfloat16", 2), ("splacc", (777, 1000, 1501), "bfloat16", 2),
+    ],
+)  # fmt: skip
+def test_a_layers_backward_call_is_two_launches_where_both_products_are_one(name, sizes, dtype, count):
+    module, variant = module_of(name), "multirow" if name == "lola" else "two_accumulators"
+    case = make_case(KERNELS[name], dict(zip("MKN", sizes, strict=True)), dtype, mode="backward")
+    assert len(module.launches(case, variant, H200, module.config(case, variant, H200))) == count
+
+
 def test_a_training_step_of_few_rows_has_little_memory_beside_its_outputs(monkeypatch):
     """The arrays between its launches are mostly where gradients will be."""
     from implementations._shared.cuda import launch as shared

@@ -382,6 +382,30 @@ def test_a_config_for_larger_cards_is_right(run_cells, kernels, name, sizes, var
     assert record.status == "ok", record.reason
 
 
+BOTH = {"both_BLOCK_M": 128, "both_BLOCK_N": 256, "both_num_stages": 3, "both_CLUSTER": 1, "both_SCHEDULE": "stream_k"}
+GRADIENTS = [
+    # pieces that begin amid tiles of dx and of dW; rows and columns that are copied to whole vectors; a cluster whose last block has no rows
+    ("lola", {"M": 200, "K": 256, "N": 512}, "multirow", "bfloat16", "kn", BOTH),
+    ("lola", {"M": 200, "K": 301, "N": 520}, "multirow", "float16", "nk", BOTH | {"both_CLUSTER": 2}),
+    ("lola", {"M": 200, "K": 389, "N": 523}, "multirow", "bfloat16", "kn", BOTH | {"both_BLOCK_M": 192, "both_BLOCK_N": 192, "both_num_stages": 4}),
+    # several whole tiles of each block, and none that is shared; the second half of dZ begins at no whole vector, and what is behind it is 0
+    ("geglu", {"M": 150, "K": 261, "N": 173}, "two_accumulators", "bfloat16", "kn", BOTH | {"both_SCHEDULE": "tiles"}),
+    ("splacc", {"M": 150, "K": 264, "N": 172}, "two_accumulators", "float16", "nk", BOTH),
+    # few rows: tiles of dx beside those of dW
+    ("lola", {"M": 5, "K": 136, "N": 328}, "multirow", "bfloat16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 32, "few_num_stages": 1}),
+    ("geglu", {"M": 37, "K": 136, "N": 164}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 32, "few_BLOCK_N": 16, "few_num_stages": 2}),
+    # a cluster shares the depth of dx, in float32
+    ("lola", {"M": 37, "K": 136, "N": 204}, "multirow", "float32", "kn", {"dx_BLOCK_M": 32, "dx_BLOCK_N": 64, "dx_CLUSTER": 4}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "sizes", "variant", "dtype", "layout", "config"), GRADIENTS)
+def test_gradients_of_a_layer_are_right(run_cells, kernels, name, sizes, variant, dtype, layout, config):
+    case = make_case(kernels[name], sizes, dtype, options={"w_layout": layout}, mode="backward")
+    (record,) = run_cells([Cell(case, "cuda", variant, config=config)])
+    assert record.status == "ok", record.reason
+
+
 @pytest.mark.parametrize(("layout", "inputs"), [("kn", "nan"), ("nk", "inf")])
 def test_an_mlp_keeps_what_is_not_finite_in_its_rows(run_cells, kernels, layout, inputs):
     """A box of x has elements of the rows before and behind."""

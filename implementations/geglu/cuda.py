@@ -1,14 +1,15 @@
 """geglu in CUDA C++ (cuda.cu, which describes the algorithms; _shared/cuda/gated_matmul.py, the launches): one launch, or a second before it
-that copies rows which are no whole vectors, and lets the last tiles be shared."""
+that copies rows which are no whole vectors, and lets the last tiles be shared. The backward modes are two_accumulators' (gated_backward.py)."""
 
 from pathlib import Path
 
-from implementations._shared.cuda import gated_matmul
+from implementations._shared.cuda import gated_backward, gated_matmul
 from implementations._shared.cuda.gated_matmul import config, fits, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 FUSED = True
 VARIANTS = {"two_accumulators": (), "two_launches": ()}
+BACKWARD = {"two_accumulators": ("bias", "dz")}
 REQUIRES = {"cuda.core": "cuda-core"}
 WITHOUT_GPU = "emulated"
 EXPECT = (
@@ -23,6 +24,10 @@ EXPECT = (
     {"variant": "two_launches", "case": "large", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
     {"variant": "two_accumulators", "case": "batch", "precision": "tf32", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": "two_accumulators", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA>=8,waits_in_groups=0"},
+    {"variant": "two_accumulators", "case": ("token", "batch"), "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
     # the blocks of a cluster share K
     {"variant": "two_accumulators", "case": "odd", "dtype": "float32", "arch": "sm_90a", "expect": "spills=0"},
 )  # fmt: skip
@@ -31,10 +36,22 @@ TUNABLES = {
         "KERNEL": ("tensor", "few_rows", "warpgroup", "split", "simt"), "BLOCK_M": (16, 32, 64, 128, 192),
         "BLOCK_N": (16, 32, 64, 128, 192, 256), "num_stages": (1, 2, 3, 4, 5, 6), "CLUSTER": (1, 2, 4, 8),
     },
-    "two_accumulators": {"SCHEDULE": ("tiles", "strips")}, "two_launches": {"SCHEDULE": ("tiles", "strips", "stream_k")},
+    "two_accumulators": {
+        "SCHEDULE": ("tiles", "strips"),
+        # those of the products of mode=backward: of both by warpgroups, of few rows, or of dx and dW (layer_backward.py)
+        "both_BLOCK_M": (128, 192), "both_BLOCK_N": (192, 256), "both_num_stages": (2, 3, 4), "both_CLUSTER": (1, 2),
+        "both_SCHEDULE": ("tiles", "stream_k"),
+        "few_BLOCK_M": (16, 32), "few_BLOCK_N": (16, 32, 64), "few_num_stages": (1, 2, 3, 4),
+        "dx_KERNEL": ("tensor", "warpgroup", "simt"), "dx_BLOCK_M": (16, 32, 64, 128), "dx_BLOCK_N": (64, 128, 256),
+        "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2, 4, 8),
+        "dW_KERNEL": ("tensor", "simt"), "dW_BLOCK_M": (16, 64, 128), "dW_BLOCK_N": (64, 128, 256), "dW_num_stages": (2, 3, 4),
+        "dW_CLUSTER": (1,),
+    },
+    "two_launches": {"SCHEDULE": ("tiles", "strips", "stream_k")},
 }  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
+BACKWARD_FILE = Path(__file__).with_name("cuda_backward.cu")
 
 
 def prepare(case, variant, x, W, b):
@@ -43,10 +60,14 @@ def prepare(case, variant, x, W, b):
 
 
 def launches(case, variant, device, chosen):
+    if case.mode != "forward":
+        return gated_backward.launches(BACKWARD_FILE, case, device, chosen, bias=True)
     arguments = [case.options["activation"].upper()]
     return gated_matmul.launches(FILE, case, variant, device, chosen, arguments, dtypes=(case.dtype, case.dtype))
 
 
 def build(case, variant, device, chosen):
     """call(x (M, K), W, b (2N,), then what `prepare` made) → (M, N)."""
+    if case.mode != "forward":
+        return gated_backward.build(BACKWARD_FILE, case, device, chosen, bias=True)
     return gated_matmul.call(case, variant, launches(case, variant, device, chosen), 3)

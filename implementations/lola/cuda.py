@@ -6,12 +6,12 @@ multirow_ws     the same with colsum(W) summed once beforehand
 two_launches    and the statistics of rows in a launch before: worth it where many tiles would each sum up the same rows. It also
                 copies x into rows of whole lines of L2 where K is odd, say
 
-The backward modes are multirow's: three launches behind a forward call of four (_cuda_backward.py).
+The backward modes are multirow's: two launches or three behind a forward call of four (_cuda_backward.py).
 """
 
 from pathlib import Path
 
-from implementations._shared.cuda import matmul
+from implementations._shared.cuda import layer_backward, matmul
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, not_one_of, too_large, unsupported
 from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 from implementations.lola import _cuda_backward as backward
@@ -46,7 +46,9 @@ EXPECT = (
     {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
-     "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+     "expect": "spills=0,HGMMA>=8,waits_in_groups=0"},
+    {"variant": "multirow", "case": "token", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a"),
+     "expect": "spills=0,tensor_core>=16"},
     # the blocks of a cluster share K
     {"variant": ("multirow", "multirow_ws"), "case": "odd", "dtype": "float32", "arch": "sm_90a", "expect": "spills=0"},
 )  # fmt: skip
@@ -65,11 +67,14 @@ TUNABLES = {
         "num_stages": (1, 2, 3, 4), "CLUSTER": (1, 2, 4, 8), "SCHEDULE": ("tiles", "strips"),
     },
     "multirow_ws": {"SUMS": ("producer", "consumer")},  # who adds up rows of 16 bits beside the products of warpgroups
-    "multirow": {  # those of the launches of mode=backward
-        "dx_KERNEL": ("tensor", "warpgroup", "simt"), "dx_BLOCK_M": (16, 64, 128), "dx_BLOCK_N": (64, 128, 256),
-        "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2),
-        "dW_KERNEL": ("tensor", "warpgroup", "simt"), "dW_BLOCK_M": (16, 64, 128), "dW_BLOCK_N": (64, 128, 256),
-        "dW_num_stages": (2, 3, 4), "dW_CLUSTER": (1, 2),
+    "multirow": {  # those of the products of mode=backward: of both by warpgroups, of few rows, or of dx and dW (layer_backward.py)
+        "both_BLOCK_M": (128, 192), "both_BLOCK_N": (192, 256), "both_num_stages": (2, 3, 4), "both_CLUSTER": (1, 2),
+        "both_SCHEDULE": ("tiles", "stream_k"),
+        "few_BLOCK_M": (16, 32), "few_BLOCK_N": (16, 32, 64), "few_num_stages": (1, 2, 3, 4),
+        "dx_KERNEL": ("tensor", "warpgroup", "simt"), "dx_BLOCK_M": (16, 32, 64, 128), "dx_BLOCK_N": (64, 128, 256),
+        "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2, 4, 8),
+        "dW_KERNEL": ("tensor", "simt"), "dW_BLOCK_M": (16, 64, 128), "dW_BLOCK_N": (64, 128, 256), "dW_num_stages": (2, 3, 4),
+        "dW_CLUSTER": (1,),
     },
     "two_launches": {
         "KERNEL": ("warpgroup",), "BLOCK_M": (128, 192), "BLOCK_N": (128, 192, 256), "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
@@ -140,7 +145,7 @@ def _product(case, variant):
 
 def config(case, variant, device):
     if case.mode != "forward":
-        return backward.config(case, device)
+        return layer_backward.config(case, device)
     if variant == "row":
         return _row_config(case, device)
     if variant == "two_launches":
@@ -238,7 +243,7 @@ def _row_columns(case, config):
 
 def fits(case, variant, device, config):
     if case.mode != "forward":
-        return backward.fits(case, device, config)
+        return layer_backward.fits(case, device, config)
     if variant == "row":
         return _row_fits(case, device, config)
     if variant == "two_launches" and config["KERNEL"] != "warpgroup":

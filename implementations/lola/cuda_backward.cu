@@ -2,18 +2,17 @@
 //
 //   normalise    a block has a row: n in the storage dtype.
 //   column_sums  float32 sums of W.
-//   linear_…     a tile of z (the kinds of tiles are those of cuda.cu).
+//   linear_…     a tile of z (layer_backward.cuh).
 //   activated    y = act(z), as z is stored.
 //
-// Backward, three launches:
+// Where products are by Hopper's warpgroups, n and W are left in rows of whole vectors, W as a copy where its own are none.
 //
-//   pull_back    a block has a row: dz = dy * act'(z), and both sums of LayerNorm's gradient without a pass over dn = dz @ Wᵀ:
-//                sum of dn = dz . colsum(W), and sum of dn * n = dz . (z - b). Blocks behind them have columns instead, and sum
-//                dz up to db.
-//   inputs_…     a tile of dx = (dn - sum of dn / K - n * sum of dn * n / K) / deviation.
-//   weights_…    a tile of dW = nᵀ @ dz, or of its transpose where W is stored (N, K).
-#include "_shared/cuda/hopper/weights.cuh"
-#include "_shared/cuda/matmul_simt.cuh"
+// Backward:
+//
+//   pull_back    some rows and columns of dz = dy * act'(z), their sums for db, and parts of both sums of LayerNorm's gradient, without a
+//                pass over dn = dz @ Wᵀ: sum of dn = dz . colsum(W), and sum of dn * n = dz . (z - b).
+//   gradients_…, or inputs_… and weights_…       dx = (dn - sum of dn / K - n * sum of dn * n / K) / deviation, dW and db (layer_backward.cuh).
+#include "_shared/cuda/layer_backward.cuh"
 
 // The sum over a block of 256 threads, in all of them; `parts` has 8 floats, and is used once.
 __device__ __forceinline__ float block_sum(float v, float* parts) {
@@ -28,14 +27,15 @@ __device__ __forceinline__ float block_sum(float v, float* parts) {
 
 // ---- forward ------------------------------------------------------------------------------------------------------------
 
+// n has rows of `pitch` elements, K or whole vectors.
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(256)
-    normalise(const T* __restrict__ x, T* __restrict__ n, float* __restrict__ rstd, long long K) {
+    normalise(const T* __restrict__ x, T* __restrict__ n, float* __restrict__ rstd, long long K, long long pitch) {
     wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE;
     __shared__ float parts[2][8];
     x += blockIdx.x * K;
-    n += blockIdx.x * K;
+    n += blockIdx.x * pitch;
     auto count = [&](long long k) { return static_cast<int>(min(K - k, static_cast<long long>(SIZE))); };
     float total = 0.0f, squares = 0.0f;
     for (long long k = threadIdx.x * SIZE; k < K; k += 256 * SIZE) {
@@ -56,44 +56,20 @@ __global__ void __launch_bounds__(256)
     for (long long k = threadIdx.x * SIZE; k < K; k += 256 * SIZE) {
         auto v = load_part<ALIGNED>(x + k, count(k));
 #pragma unroll
-        for (int e = 0; e < SIZE; ++e) v.at[e] = from_float<T>((element(v, e) - mean) * scale);
-        store_part<ALIGNED>(n + k, v, count(k));
+        for (int e = 0; e < SIZE; ++e) v.at[e] = e < count(k) ? from_float<T>((element(v, e) - mean) * scale) : T{};
+        if (ALIGNED || pitch != K) store_part<true>(n + k, v, count(k));
+        else store_part<false>(n + k, v, count(k));
     }
     if (threadIdx.x == 0) rstd[blockIdx.x] = scale;
 }
 
-// sums[n] of the float32 sum over `rows` of what `of(row, n0)` gives of 8 vectors' columns, by a block; `block` counts these.
-template <typename T, typename Out, typename F>
-__device__ __forceinline__ void sum_columns(Out* sums, long long rows, long long N, unsigned block, F of) {
-    constexpr int SIZE = Vector<T>::SIZE, COLUMNS = 8 * SIZE;
-    __shared__ float parts[32][COLUMNS + 1];
-    int lane = threadIdx.x % 8, row0 = threadIdx.x / 8;
-    long long n = static_cast<long long>(block) * COLUMNS + lane * SIZE;
-    float total[SIZE] = {};
-#pragma unroll 4
-    for (long long row = row0; row < rows; row += 32) {
-        Vector<float> v[SIZE / 4];
-        of(v, row, n);
-#pragma unroll
-        for (int e = 0; e < SIZE; ++e) total[e] += v[e / 4].at[e % 4];
-    }
-#pragma unroll
-    for (int e = 0; e < SIZE; ++e) parts[row0][lane * SIZE + e] = total[e];
-    __syncthreads();
-    long long own = static_cast<long long>(block) * COLUMNS + threadIdx.x;
-    if (threadIdx.x >= COLUMNS || own >= N) return;
-    float sum = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 32; ++i) sum += parts[i][threadIdx.x];
-    sums[own] = from_float<Out>(sum);
-}
-
-// W (K, N), or (N, K) where NK: then a warp has a column.
+// W (K, N), by a block 8 vectors of columns; or (N, K) where NK, by a warp a column. Unless `whole` is null, it gets W in rows of `pitch`
+// elements, whole vectors.
 template <typename T, bool ALIGNED, bool NK>
 __global__ void __launch_bounds__(256)
-    column_sums(const T* __restrict__ W, float* __restrict__ sums, long long K, long long N) {
+    column_sums(const T* __restrict__ W, float* __restrict__ sums, T* __restrict__ whole, long long K, long long N, long long pitch) {
     wait_for_previous_launch();
-    constexpr int SIZE = Vector<T>::SIZE;
+    constexpr int SIZE = Vector<T>::SIZE, COLUMNS = 8 * SIZE;
     if constexpr (NK) {
         long long n = blockIdx.x * 8LL + threadIdx.x / 32;
         if (n >= N) return;
@@ -102,15 +78,32 @@ __global__ void __launch_bounds__(256)
             auto v = load_part<ALIGNED>(W + n * K + k, static_cast<int>(min(K - k, static_cast<long long>(SIZE))));
 #pragma unroll
             for (int e = 0; e < SIZE; ++e) total += element(v, e);
+            if (whole) store_part<true>(whole + n * pitch + k, v, SIZE);
         }
         total = lane_sum<32>(total);
         if (threadIdx.x % 32 == 0) sums[n] = total;
     } else {
-        sum_columns<T>(sums, K, N, blockIdx.x, [&](Vector<float> (&v)[SIZE / 4], long long row, long long n) {
-            auto w = load_part<ALIGNED>(W + row * N + n, static_cast<int>(min(N - n, static_cast<long long>(SIZE))));
+        __shared__ float parts[32][COLUMNS + 1];
+        int lane = threadIdx.x % 8, row0 = threadIdx.x / 8;
+        long long n = blockIdx.x * static_cast<long long>(COLUMNS) + lane * SIZE;
+        int count = static_cast<int>(min(N - n, static_cast<long long>(SIZE)));
+        float total[SIZE] = {};
+#pragma unroll 4
+        for (long long row = row0; row < K; row += 32) {
+            auto v = load_part<ALIGNED>(W + row * N + n, count);
 #pragma unroll
-            for (int e = 0; e < SIZE; ++e) v[e / 4].at[e % 4] = element(w, e);
-        });
+            for (int e = 0; e < SIZE; ++e) total[e] += element(v, e);
+            if (whole) store_part<true>(whole + row * pitch + n, v, count);
+        }
+#pragma unroll
+        for (int e = 0; e < SIZE; ++e) parts[row0][lane * SIZE + e] = total[e];
+        __syncthreads();
+        long long own = blockIdx.x * static_cast<long long>(COLUMNS) + threadIdx.x;
+        if (threadIdx.x >= COLUMNS || own >= N) return;
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 32; ++i) sum += parts[i][threadIdx.x];
+        sums[own] = sum;
     }
 }
 
@@ -129,130 +122,66 @@ __global__ void __launch_bounds__(256) activated(const T* __restrict__ z, T* __r
     else store_part<false>(y + begin, v, count);
 }
 
-template <typename T>
-struct Biased : Epilogue {
-    const T* __restrict__ b;
-
-    __device__ __forceinline__ explicit Biased(const T* b) : b(b) {}
-    __device__ __forceinline__ float column(long long n) const { return to_float(b[n]); }
-    __device__ __forceinline__ float operator()(None, float column, const float (&v)[1]) const { return v[0] + column; }
-};
-
 // ---- backward -----------------------------------------------------------------------------------------------------------
 
-// sums (M, 2); the grid has M blocks and one for each 8 vectors of columns.
+// dz of z, and both sums of a row.
 template <typename T, Activation ACT, bool ALIGNED>
-__global__ void __launch_bounds__(256, 2)
+struct Pulled : Pull {
+    static constexpr bool COLUMN_SUMS = true, ROW_SUMS = true;
+    static constexpr int SIZE = Vector<T>::SIZE;
+    const T* __restrict__ b;
+    const float* __restrict__ colsum;
+    Vector<T> bias;
+    float of_W[SIZE];
+
+    __device__ __forceinline__ Pulled(const T* b, const float* colsum) : b(b), colsum(colsum) {}
+    __device__ __forceinline__ void of_columns(long long n, int count) {
+        bias = load_part<ALIGNED>(b + n, count);
+#pragma unroll
+        for (int e = 0; e < SIZE; ++e) of_W[e] = e < count ? colsum[n + e] : 0.0f;
+    }
+    __device__ __forceinline__ void operator()(const float (&z)[1], float dy, float (&dz)[1]) const { dz[0] = dy * slope<ACT>(z[0]); }
+    __device__ __forceinline__ void add(float& level, float& along, int e, float dz, float z) const {
+        level = fmaf(dz, of_W[e], level);
+        along = fmaf(dz, z - element(bias, e), along);
+    }
+};
+
+template <typename T, Activation ACT, bool ALIGNED>
+__global__ void __launch_bounds__(256)
     pull_back(const T* __restrict__ z, const T* __restrict__ b, const float* __restrict__ colsum, const T* __restrict__ dy,
-              T* __restrict__ dz, float* __restrict__ sums, T* __restrict__ db, long long M, long long N) {
+              T* __restrict__ dz, float2* __restrict__ row_parts, T* __restrict__ db, float* __restrict__ column_parts,
+              int* __restrict__ flags, long long M, long long N, long long pitch, long long each, long long flag_count) {
     wait_for_previous_launch();
-    constexpr int SIZE = Vector<T>::SIZE;
-    __shared__ float parts[2][8];
-    auto count = [&](long long n) { return static_cast<int>(min(N - n, static_cast<long long>(SIZE))); };
-    auto pulled = [&](long long row, long long n) {
-        auto before = load_part<ALIGNED>(z + row * N + n, count(n)), behind = load_part<ALIGNED>(dy + row * N + n, count(n));
-#pragma unroll
-        for (int e = 0; e < SIZE; ++e) behind.at[e] = from_float<T>(element(behind, e) * slope<ACT>(element(before, e)));
-        return behind;
-    };
-    if (blockIdx.x >= M) {
-        sum_columns<T>(db, M, N, static_cast<unsigned>(blockIdx.x - M),
-                       [&](Vector<float> (&v)[SIZE / 4], long long row, long long n) {
-                           auto own = pulled(row, n);
-#pragma unroll
-                           for (int e = 0; e < SIZE; ++e) v[e / 4].at[e % 4] = element(own, e);
-                       });
-        return;
-    }
-    float total = 0.0f, along = 0.0f;
-    for (long long n = threadIdx.x * SIZE; n < N; n += 256 * SIZE) {
-        auto own = pulled(blockIdx.x, n), before = load_part<ALIGNED>(z + blockIdx.x * N + n, count(n));
-        auto bias = load_part<ALIGNED>(b + n, count(n));
-        store_part<ALIGNED>(dz + blockIdx.x * N + n, own, count(n));
-#pragma unroll
-        for (int e = 0; e < SIZE; ++e) {
-            total = fmaf(element(own, e), colsum[min(n + e, N - 1)], total);  // own is 0 behind the row
-            along = fmaf(element(own, e), element(before, e) - element(bias, e), along);
-        }
-    }
-    total = block_sum(total, parts[0]);
-    along = block_sum(along, parts[1]);
-    if (threadIdx.x == 0) sums[2 * blockIdx.x] = total, sums[2 * blockIdx.x + 1] = along;
+    clear_flags(flags, flag_count);
+    pull<T, ALIGNED, 1>(z, dy, dz, db, column_parts, row_parts, M, N, pitch, each, Pulled<T, ACT, ALIGNED>(b, colsum));
 }
 
-// dx of a sum of dz @ Wᵀ. K are its columns.
+// dx of a sum of dz @ Wᵀ. K are its columns, `pitch` those of n; `parts` of the sums of a row.
 template <typename T>
-struct Denormed : Epilogue {
+struct Denormed : GradientEpilogue {
+    static constexpr bool ROWS = true;
     struct Row {
         const T* n;
         float scale, level, along;
     };
     const T* __restrict__ n;
-    const float *__restrict__ rstd, *__restrict__ sums;
-    long long K;
+    const float* __restrict__ rstd;
+    const float2* __restrict__ sums;
+    long long pitch;
+    float reciprocal;
+    int parts;
 
-    __device__ __forceinline__ Denormed(const T* n, const float* rstd, const float* sums, long long K)
-        : n(n), rstd(rstd), sums(sums), K(K) {}
-    __device__ __forceinline__ Row row(long long m) const { return {n + m * K, rstd[m], sums[2 * m] / K, sums[2 * m + 1] / K}; }
+    __device__ __forceinline__ Denormed(const T* n, const float* rstd, const float2* sums, long long K, long long pitch, long long parts)
+        : n(n), rstd(rstd), sums(sums), pitch(pitch), reciprocal(1.0f / K), parts(static_cast<int>(parts)) {}
+    __device__ __forceinline__ float4 of_row(long long m) const {
+        float2 sum = row_sums(sums, m, parts);
+        return make_float4(rstd[m], sum.x * reciprocal, sum.y * reciprocal, 0.0f);
+    }
+    __device__ __forceinline__ Row row(long long m, float4 of_row) const { return {n + m * pitch, of_row.x, of_row.y, of_row.z}; }
+    __device__ __forceinline__ Row row(long long m) const { return row(m, of_row(m)); }
     __device__ __forceinline__ int column(long long k) const { return static_cast<int>(k); }
     __device__ __forceinline__ float operator()(const Row& row, int k, const float (&v)[1]) const {
         return row.scale * (v[0] - row.level - to_float(row.n[k]) * row.along);
     }
 };
-
-// ---- products -----------------------------------------------------------------------------------------------------------
-// In each x (M, K) and W (K, N) are the two operands, whatever they are, and y (M, N) the result.
-
-template <bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
-    linear_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
-                long long M, long long K, long long N) {
-    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Biased<float>(b));
-}
-template <bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
-    inputs_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ n,
-                const float* __restrict__ rstd, const float* __restrict__ sums, float* __restrict__ y, long long M, long long K,
-                long long N) {
-    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Denormed<float>(n, rstd, sums, N));
-}
-template <bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
-    weights_simt(const float* __restrict__ x, const float* __restrict__ W, float* __restrict__ y, long long M, long long K,
-                 long long N) {
-    matmul_simt<ALIGNED, NK, BM, BN, 1, true>(x, W, y, M, K, N, Stored{});
-}
-
-template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
-__global__ void __launch_bounds__(WM* WN * 32, 1)
-    linear_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long M,
-                  long long K, long long N) {
-    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, Biased<T>(b));
-}
-template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
-__global__ void __launch_bounds__(WM* WN * 32, 1)
-    inputs_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ n, const float* __restrict__ rstd,
-                  const float* __restrict__ sums, T* __restrict__ y, long long M, long long K, long long N) {
-    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, Denormed<T>(n, rstd, sums, N));
-}
-template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
-__global__ void __launch_bounds__(WM* WN * 32, 1)
-    weights_tensor(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y, long long M, long long K, long long N) {
-    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1, true>(x, W, y, M, K, N, Stored{});
-}
-
-#if __CUDA_ARCH__ >= 900
-template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
-__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
-    linear_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
-                     T* __restrict__ y, long long M, long long K, long long N) {
-    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, Biased<T>(b));
-}
-template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
-__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
-    inputs_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ n,
-                     const float* __restrict__ rstd, const float* __restrict__ sums, T* __restrict__ y, long long M, long long K,
-                     long long N) {
-    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, Denormed<T>(n, rstd, sums, N));
-}
-#endif

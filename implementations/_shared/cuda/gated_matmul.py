@@ -8,7 +8,7 @@ two_launches       rows of x that are no whole vectors of 16 bytes, or of a larg
 
 import math
 
-from implementations._shared.cuda import matmul, matmul_split
+from implementations._shared.cuda import gated_backward, matmul, matmul_split
 from implementations._shared.cuda.launch import in_turn, unsupported
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
@@ -44,13 +44,17 @@ def _wants_turned(case):
 
 
 def prepared(case, variant, W):
-    """W as `product` has it where that is not as it came: () or (W,)."""
+    """W as `product` has it where that is not as it came: () or (W,). None in the backward modes: a step is about to change W."""
+    if case.mode != "forward":
+        return ()
     return matmul.prepared(case, product(case, variant), W)
 
 
 def config(case, variant, device):
     """Blocks share K where that makes more of them busy at once: on an H100 splacc 64×2048→2048 took 11.7 µs by two, 15.8 by four. And 64 rows
     are multiplied by warpgroups so, although M is no tile of theirs: 77 µs at 64×4096→11008, with KERNEL=tensor 130."""
+    if case.mode != "forward":
+        return gated_backward.config(case, device)
     own = product(case, variant)
     whole = matmul.config(own, device, TILES, parts=2, schedules=SCHEDULES[variant])
     split = matmul_split.config(own, device, parts=2, kernel="split", most=2)
@@ -60,6 +64,8 @@ def config(case, variant, device):
 
 
 def fits(case, variant, device, config):
+    if case.mode != "forward":
+        return gated_backward.fits(case, device, config)
     if matmul.schedule_of(config) not in SCHEDULES[variant]:
         return f"{variant} has SCHEDULE={' and '.join(SCHEDULES[variant])}: nobody clears flags before it"
     own = product(case, variant)

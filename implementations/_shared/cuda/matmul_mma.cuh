@@ -63,9 +63,10 @@ __device__ __forceinline__ void tile_origin(unsigned p, long long M, long long N
     m0 = static_cast<long long>(first + inside % height) * BM;
     n0 = static_cast<long long>(inside / height) * BN;
 }
-// The same of this block, in a launch of one tile a block.
-__device__ __forceinline__ void block_origin(long long M, long long N, int BM, int BN, long long& m0, long long& n0) {
-    tile_origin<16>(blockIdx.x, M, N, BM, BN, m0, n0);
+// The same of this block, in a launch of one tile a block, whose number among those of this y is `block`.
+__device__ __forceinline__ void block_origin(long long M, long long N, int BM, int BN, long long& m0, long long& n0,
+                                             unsigned block = blockIdx.x) {
+    tile_origin<16>(block, M, N, BM, BN, m0, n0);
 }
 
 // By all blocks of a launch before a product whose blocks share tiles (hopper/schedule.cuh): `count` flags are 0.
@@ -371,11 +372,11 @@ __device__ __forceinline__ void mainloop(Tile& tile, unsigned char* memory, X& x
 
 template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES, int PARTS, bool XT = false, typename F>
 __device__ __forceinline__ void matmul_mma(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y,
-                                           long long M, long long K, long long N, F f) {
+                                           long long M, long long K, long long N, F f, unsigned block = blockIdx.x) {
     using Tile = TensorTile<T, NK, BM, BN, WM, WN, PARTS, XT>;
     extern __shared__ __align__(128) unsigned char memory[];  // max(STAGES * STAGE, OUT_BYTES)
     long long m0, n0;
-    block_origin(M, N, BM, Tile::COLUMNS, m0, n0);
+    block_origin(M, N, BM, Tile::COLUMNS, m0, n0, block);
     wait_for_previous_launch();
     Tile tile;
     WeightLoader<!XT, T, ALIGNED, BM, Tile::THREADS, 1> rows(x, m0, M, K);  // as W is stored: rows of K where not XT

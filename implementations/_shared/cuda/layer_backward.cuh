@@ -1,0 +1,147 @@
+// The products of a layer's backward modes, z = x @ W + b: forward
+//
+//   linear_…            a tile of z.
+//
+// and backward, given dz (pulled.cuh), in which F says what is made of dn = dz @ Wᵀ, StoredGradient or a kernel's own:
+//
+//   gradients_together  dx and dW by Hopper's warpgroups, in one launch (hopper/linear_gradients.cuh)
+//   gradients_few_rows  the same of few rows of 16 bits: some blocks have a tile of dx each, whose depth their warps share, the others one
+//                       of dW. What little dW is made of is one slab or two, so storing it is nearly all there is to do
+//   inputs_…, weights_…  elsewhere a launch for dx, and one for dW = xᵀ @ dz, or its transpose where W is stored (N, K)
+//
+// The first launch behind dz adds up what there is of db. n, rstd and sums, of which F is made, are null where it wants none.
+#pragma once
+#include "_shared/cuda/hopper/linear_gradients.cuh"
+#include "_shared/cuda/matmul_few_rows.cuh"
+#include "_shared/cuda/matmul_simt.cuh"
+
+// z; b may be null.
+template <typename T>
+struct Biased : Epilogue {
+    const T* __restrict__ b;
+
+    __device__ __forceinline__ explicit Biased(const T* b) : b(b) {}
+    __device__ __forceinline__ float column(long long n) const { return b ? to_float(b[n]) : 0.0f; }
+    __device__ __forceinline__ float operator()(None, float column, const float (&v)[1]) const { return v[0] + column; }
+};
+
+// dx as it is.
+template <typename T>
+struct StoredGradient : GradientEpilogue {
+    __device__ __forceinline__ StoredGradient(const T*, const float*, const float2*, long long, long long, long long) {}
+    __device__ __forceinline__ float operator()(None, None, const float (&v)[1]) const { return v[0]; }
+};
+
+// db of the parts that the launch before left.
+template <typename T>
+__device__ __forceinline__ void sum_bias(const float* parts, T* db, long long N, long long count) {
+    wait_for_previous_launch();
+    ColumnParts<T>{parts, db, N, count}.sum_up(threadIdx.x, blockDim.x);
+}
+
+// In all but the launches of both products, x (M, K) and W (K, N) are the two operands, whatever they are, and y (M, N) the result.
+
+template <bool ALIGNED, bool NK, int BM, int BN>
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    linear_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
+                long long M, long long K, long long N) {
+    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Biased<float>(b));
+}
+template <typename F, bool ALIGNED, bool NK, int BM, int BN>
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    inputs_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ n, const float* __restrict__ rstd,
+                const float2* __restrict__ sums, const float* __restrict__ column_parts, float* __restrict__ db, float* __restrict__ y,
+                long long M, long long K, long long N, long long across, long long down) {
+    sum_bias(column_parts, db, K, down);
+    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
+}
+template <bool ALIGNED, bool NK, int BM, int BN>
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    weights_simt(const float* __restrict__ x, const float* __restrict__ W, float* __restrict__ y, long long M, long long K,
+                 long long N) {
+    matmul_simt<ALIGNED, NK, BM, BN, 1, true>(x, W, y, M, K, N, Stored{});
+}
+
+template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32, 1)
+    linear_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long M,
+                  long long K, long long N) {
+    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, Biased<T>(b));
+}
+template <typename T, typename F, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32, 1)
+    inputs_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ n, const float* __restrict__ rstd,
+                  const float2* __restrict__ sums, const float* __restrict__ column_parts, T* __restrict__ db, T* __restrict__ y, long long M,
+                  long long K, long long N, long long across, long long down) {
+    sum_bias(column_parts, db, K, down);
+    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
+}
+template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32, 1)
+    weights_tensor(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y, long long M, long long K, long long N) {
+    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1, true>(x, W, y, M, K, N, Stored{});
+}
+
+// Of few rows: K are the columns of x, N those of dz. `left` and `right` are the operands of dW (rows, columns), of which a block has 128 × 128.
+template <typename T, typename F, bool NK, int BM, int BN, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32, 2)
+    gradients_few_rows(const T* __restrict__ dz, const T* __restrict__ W, const T* __restrict__ left, const T* __restrict__ right,
+                       const T* __restrict__ n, const float* __restrict__ rstd, const float2* __restrict__ row_parts,
+                       const float* __restrict__ column_parts, T* __restrict__ db, T* __restrict__ dx, T* __restrict__ dW, long long M,
+                       long long K, long long N, long long across, long long down) {
+    static_assert(WARPS == 8, "as many as a tile of dW has");
+    unsigned of_inputs = static_cast<unsigned>((M + BM - 1) / BM * ((K + BN - 1) / BN));
+    sum_bias(column_parts, db, N, down);
+    if (blockIdx.x < of_inputs) {
+        few_rows::OfWarp<TensorTile<T, NK, BM, BN, 1, 1>> tile;
+        matmul_few_rows<WARPS, STAGES, NK, BM, BN, 1>(tile, dz, W, dx, M, N, K, F(n, rstd, row_parts, K, K, across), [] {}, [] { __syncthreads(); });
+    } else {
+        matmul_mma<T, true, false, 128, 128, 2, 4, 2, 1, true>(left, right, dW, NK ? K : N, M, NK ? N : K, Stored{}, blockIdx.x - of_inputs);
+    }
+}
+
+#if __CUDA_ARCH__ >= 900
+// By the blocks of a cluster, which share the K of a tile.
+template <bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    linear_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
+                      long long M, long long K, long long N) {
+    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, Biased<float>(b));
+}
+template <typename F, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    inputs_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ n, const float* __restrict__ rstd,
+                      const float2* __restrict__ sums, const float* __restrict__ column_parts, float* __restrict__ db,
+                      float* __restrict__ y, long long M, long long K, long long N, long long across, long long down) {
+    sum_bias(column_parts, db, K, down);
+    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
+}
+
+template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    linear_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
+                     T* __restrict__ y, long long M, long long K, long long N) {
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, Biased<T>(b));
+}
+template <typename T, typename F, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    inputs_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ n,
+                     const float* __restrict__ rstd, const float2* __restrict__ sums, const float* __restrict__ column_parts,
+                     T* __restrict__ db, T* __restrict__ y, long long M, long long K, long long N, long long across, long long down) {
+    sum_bias(column_parts, db, K, down);
+    matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
+}
+
+// Both, with K the columns of x, N those of dz; n has rows of `pitch` elements.
+template <typename T, typename F, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    gradients_together(const __grid_constant__ TensorMap dz_rows, const __grid_constant__ TensorMap W, const __grid_constant__ TensorMap left,
+                       const __grid_constant__ TensorMap right, const T* __restrict__ n, const float* __restrict__ rstd,
+                       const float2* __restrict__ row_parts, const float* __restrict__ column_parts, T* __restrict__ db,
+                       T* __restrict__ dx, T* __restrict__ dW, float4* sums, int* flags, long long M, long long K, long long N,
+                       long long pitch, long long across, long long down, long long whole_dx, long long whole_dW, long long snap) {
+    linear_gradients<T, NK, BM, BN, STAGES, CLUSTER>(dz_rows, W, left, right, dx, dW, M, K, N, NK ? K : N, NK ? N : K,
+                                                     F(n, rstd, row_parts, K, pitch, across), ColumnParts<T>{column_parts, db, N, down},
+                                                     gradient_schedule(sums, flags, whole_dx, whole_dW, snap));
+}
+#endif

@@ -1,0 +1,212 @@
+"""The launches of a layer's backward modes (layer_backward.cuh), z = x @ W + b, and the choice of their tiles.
+
+`case` is one of x (M, K) with W (K, N) or (N, K), N being all columns of z. Products are made in one of three ways: `both` in one launch of
+Hopper's warpgroups, `few` rows in one launch, or `apart`. The tunables are those of the way's launches: both_…, few_…, or dx_… and dW_….
+"""
+
+from dataclasses import replace
+
+from implementations._shared.cuda import linear_gradients, matmul
+from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
+from implementations._shared.gpu import filled_up, multiprocessors, rows_are_aligned, shared_memory
+
+THREADS = 256  # of a block that makes some of dz
+INPUTS_TILES = matmul.WARPGROUP_TILES + matmul.TENSOR_TILES + matmul.SIMT_SPLIT_TILES
+FEW_TILES = tuple(
+    tile for tile in matmul.FEW_ROWS_TILES if tile.rows < 64
+)  # two blocks of 256 threads have registers for no larger one
+WEIGHTS_SIDE = 128  # of a tile of dW of few rows
+NUMBERS = "M", "K", "N"
+
+
+def way(case, device):
+    """`both`, `few` or `apart`."""
+    if linear_gradients.is_possible(case, device):
+        return "both"
+    return "few" if _few(case, device) else "apart"
+
+
+def whole_rows(case, device):
+    """The case with K and N filled up where rows of x, W and dz are so, which only `both` wants."""
+    if way(case, device) != "both":
+        return case
+    return replace(case, sizes={**case.sizes, **{name: filled_up(case, case.sizes[name]) for name in ("K", "N")}})
+
+
+def products(case):
+    """The cases of dn = dz @ Wᵀ and dW, which is of a transposed left operand."""
+    M, K, N = case.size(*NUMBERS)
+    nk = case.options["w_layout"] == "nk"
+    dW = matmul.product(case, N, M, K) if nk else matmul.product(case, K, M, N)
+    return {"dx": matmul.product(case, M, N, K, not nk), "dW": dW}
+
+
+def _few(case, device):
+    """The tile of dx of few rows, or None: dW is made of one slab or two."""
+    if case.itemsize != 2 or case.sizes["M"] > matmul.FEW_ROWS or not rows_are_aligned(case, *case.size("K", "N")):
+        return None
+    found = matmul.config(products(case)["dx"], device, (*FEW_TILES, *matmul.TENSOR_TILES), beside=_half(device))
+    return (
+        {name: found[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages")} if found["KERNEL"] == "few_rows" else None
+    )
+
+
+def _half(device):
+    """As `beside`: two blocks share a multiprocessor."""
+    return lambda tile: shared_memory(device) // 2
+
+
+def config(case, device):
+    """The tunables of the products."""
+    own, how = products(case), way(case, device)
+    if how == "both":
+        return prefixed("both", linear_gradients.config(case, device))
+    if how == "few":
+        return prefixed("few", _few(case, device))
+    dx = matmul.config(own["dx"], device, INPUTS_TILES)
+    return prefixed("dx", dx) | prefixed("dW", matmul.config(own["dW"], device, matmul.TENSOR_TILES))
+
+
+def fits(case, device, config):
+    """Why a config cannot run, or None."""
+    own, how = products(case), way(case, device)
+    if how == "both":
+        return linear_gradients.fits(case, device, of_launch("both", config))
+    if how == "few":
+        return matmul.fits(own["dx"], device, _few_config(config), beside=_half(device), tiles=FEW_TILES)
+    dx, dW = of_launch("dx", config), of_launch("dW", config)
+    reason = matmul.fits(own["dx"], device, dx, tiles=INPUTS_TILES)
+    return reason or matmul.fits(own["dW"], device, dW, tiles=matmul.TENSOR_TILES)
+
+
+def _few_config(config):
+    return of_launch("few", config) | {"KERNEL": "few_rows", "CLUSTER": 1}
+
+
+def linear(file, case, device):
+    """`linear_…` of `file`: x, W, b or none, z."""
+    own, dtype = whole_rows(case, device), case.dtype
+    chosen, operands = matmul.config(own, device, INPUTS_TILES), (matmul.operand(case),) * 2
+    return matmul.launch(file, "linear", own, device, chosen, dtypes=(*operands, dtype, dtype))
+
+
+def rows_copy(file, case, device, rows, length, pitch):
+    """`whole_rows` of `file`, of a matrix with so many rows: its copy with rows of `pitch` elements."""
+    grid = min(-(-rows * pitch * case.itemsize // (16 * THREADS)), 8 * multiprocessors(device))
+    program = instance(file, "whole_rows", TYPES[case.dtype], rows_are_aligned(case, length))
+    return Launch(program, grid, THREADS, dtypes=(case.dtype, case.dtype, "int32"), sizes=(rows, length, pitch, 0))
+
+
+# ---- dz ------------------------------------------------------------------------------------------------------------------
+
+
+def pull_launch(file, case, device, kernel, arguments, given, parts=1):
+    """`kernel` of `file`, which calls pull() of pulled.cuh: `given` are the dtypes of its inputs, behind which come dz, parts of the sums of
+    rows, db, parts of its sums, and flags. ALIGNED is the last of the template's arguments."""
+    N, dtype = case.sizes["N"] // parts, case.dtype
+    down, across = pulled_blocks(case, N)
+    program = instance(file, kernel, *arguments, rows_are_aligned(case, N))
+    return Launch(program, down * across, THREADS, dtypes=(*given, dtype, "float32", dtype, "float32", "int32"))
+
+
+def pulled_rows(case):
+    """Rows of dz that a block makes: all threads have a vector of four of them on its way at once."""
+    return 32 if case.sizes["M"] <= 4096 else 64
+
+
+def pulled_blocks(case, N):
+    """Blocks that make dz of (M, N), or of several such: one below another, and side by side."""
+    return -(-case.sizes["M"] // pulled_rows(case)), -(-N // (32 * 16 // case.itemsize))
+
+
+def pulling(launch, case, device, behind, rows, columns, parts=1):
+    """A function of what `launch` of dz is given, which returns dz, and where there are any, else None: parts of the sums of `rows`, db of
+    `columns`, its parts, and flags of the products `behind`."""
+    (M, N), whole = case.size("M", "N"), whole_rows(case, device)
+    down, across = pulled_blocks(case, N // parts)
+    exchange = behind[0].exchange
+    flags = exchange[1] if exchange else (0,)
+    shapes = [
+        whole.size("M", "N"),
+        rows and (M, across, 2),
+        columns and (N,),
+        columns and down > 1 and (down, N),
+        exchange and flags,
+    ]
+    first = len(launch.dtypes) - len(shapes)
+    made = {first + i: shape for i, shape in enumerate(shapes) if shape}
+    absent = [first + i for i, shape in enumerate(shapes) if not shape]
+    run = launch.returning(made, (M, N // parts, whole.sizes["N"], pulled_rows(case), *flags), absent=absent)
+
+    def call(*given):
+        found = run(*given)
+        found = dict(zip(made, found if isinstance(found, tuple) else (found,), strict=True))
+        return [found.get(first + i) for i in range(len(shapes))]
+
+    return call
+
+
+# ---- products ------------------------------------------------------------------------------------------------------------
+
+
+def launches(file, case, device, config, epilogue="StoredGradient", columns=True, parts=1):
+    """The launches behind dz: of both products, or of dx and of dW. `epilogue` is the template of F; `columns` says that db is wanted."""
+    own, dtype, how = products(case), case.dtype, way(case, device)
+    down, across = pulled_blocks(case, case.sizes["N"] // parts)
+    down = down if columns else 0
+    made_of = f"{epilogue}<{TYPES[dtype]}>"
+    given = dtype, "float32", "float32", "float32", dtype  # n, rstd, parts of rows and of columns, db
+    if how == "both":
+        dtypes = *given, dtype, dtype, "float32", "int32"
+        both = linear_gradients.launch(file, case, device, of_launch("both", config), (made_of,), dtypes)
+        return (replace(both, sizes=(whole_rows(case, device).sizes["K"], across, down, *both.sizes)),)
+    if how == "few":
+        return (_few_launch(file, case, _few_config(config), made_of, (*given, dtype, dtype), (across, down)),)
+    dx = matmul.launch(
+        file, "inputs", own["dx"], device, of_launch("dx", config), (made_of,), dtypes=(*(matmul.operand(case),) * 2, *given, dtype)
+    )  # fmt: skip
+    chosen = of_launch("dW", config)
+    dW = matmul.launch(file, "weights", own["dW"], device, chosen, dtypes=(dtype,) * 3, transposed=True)
+    return replace(dx, sizes=(across, down)), dW
+
+
+def _few_launch(file, case, config, made_of, dtypes, sizes):
+    dx, upright = products(case)["dx"], case.options["w_layout"] == "kn"
+    tile = matmul.tile_of(dx, config)
+    program = instance(
+        file, "gradients_few_rows", TYPES[case.dtype], made_of, upright, tile.rows, tile.columns, tile.shares, config["num_stages"]
+    )  # fmt: skip
+    rows, columns = linear_gradients.weights_shape(case)
+    grid = matmul.blocks(tile, *dx.size("M", "N")) + -(-rows // WEIGHTS_SIDE) * -(-columns // WEIGHTS_SIDE)
+    memory = max(matmul.tile_bytes(tile, 1, config["num_stages"], case.itemsize), 2 * 2 * WEIGHTS_SIDE * 128)
+    return Launch(program, grid, tile.threads, memory, dtypes=((case.dtype,) * 4 + dtypes), sizes=sizes)
+
+
+def gradients(case, device, behind, rows, columns, parts=1):
+    """A function of dz, W, x, 1 / deviations or None, and the rest of what `pulling` returns, which returns dx and dW."""
+    nk, how, shape = case.options["w_layout"] == "nk", way(case, device), linear_gradients.weights_shape(case)
+    down = pulled_blocks(case, case.sizes["N"] // parts)[0]
+    # n, rstd, parts of rows, parts of columns and db: which of them there are
+    there = rows, rows, rows, columns and down > 1, columns
+    first = 2 if how == "apart" else 4
+    absent = [first + i for i, given in enumerate(there) if not given]
+    if how == "apart":
+        own = products(case)
+        inputs = behind[0].returning({7: case.size("M", "K")}, own["dx"].size(*NUMBERS), absent=absent)
+        weights = behind[1].returning({2: shape}, own["dW"].size(*NUMBERS))
+    else:
+        made = {9: case.size("M", "K"), 10: shape}
+        if behind[0].exchange:
+            made[11] = behind[0].exchange[0]
+        elif how == "both":
+            absent += [11, 12]
+        both = behind[0].returning(made, case.size(*NUMBERS), absent=absent)
+
+    def call(dz, W, x, rstd, row_parts, db, column_parts, flags):
+        given = [a for a, is_there in zip((x, rstd, row_parts, column_parts, db), there, strict=True) if is_there]
+        operands = (dz, x) if nk else (x, dz)
+        if how == "apart":
+            return inputs(dz, W, *given), weights(*operands)
+        return both(dz, W, *operands, *given, *([] if flags is None else [flags]))[:2]
+
+    return call

@@ -1,0 +1,154 @@
+"""dx = f(dz @ Wᵀ) and dW = xᵀ @ dz in one launch of Hopper's warpgroups (hopper/linear_gradients.cuh).
+
+`case` is one of x (M, K) with W (K, N) or (N, K), N being all of its columns. The tunables are BLOCK_M × BLOCK_N, num_stages, CLUSTER, and
+SCHEDULE: `tiles`, or `stream_k`, by which tiles are shared so that all blocks have as much to do. x, W and dz have rows of whole vectors.
+"""
+
+from dataclasses import dataclass
+from itertools import pairwise, product
+
+from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large
+from implementations._shared.cuda.matmul import PANEL
+from implementations._shared.gpu import filled_up, multiprocessors
+
+TILES = ((128, 256), (192, 192))
+SCHEDULES, CLUSTERS = ("tiles", "stream_k"), (1, 2)
+COSTS = {(128, 256): 1.0, (192, 192): 1.2}  # of a slab, 64 deep
+# Slabs' time: of a tile's end; of two blocks that exchange the sums of one; and how near a piece's beginning may be to that of a tile
+TILE_END, EXCHANGE, NEAR = 2.0, 6.0, 2
+ALWAYS = 1 << 20  # nearer than this every slab is
+SCHEDULER = 128  # bytes of a block, at most
+
+
+@dataclass(frozen=True)
+class Shares:
+    """Whole tiles of each cluster, of dx and of dW, how near the beginning of a tile a piece of what is left begins there, and the slabs and
+    the ends of tiles of the cluster that has most to do."""
+
+    dx: int
+    dW: int
+    snap: int
+    slabs: int
+    ends: int
+
+    @property
+    def time(self):
+        return self.slabs + TILE_END * self.ends + (EXCHANGE if self.snap < ALWAYS else 0)
+
+
+def weights_shape(case):
+    """Rows and columns of W, and of dW, as they are stored."""
+    K, N = case.size("K", "N")
+    return (N, K) if case.options["w_layout"] == "nk" else (K, N)
+
+
+def is_possible(case, device):
+    """Whether the products can be by warpgroups, once rows are filled up: no box is larger than what it is of."""
+    M, K, N = case.size("M", "K", "N")
+    rows, columns = (filled_up(case, size) for size in weights_shape(case))
+    height, width = TILES[0]
+    fits = min(M, rows) >= height and min(filled_up(case, K), columns) >= width and N >= PANEL
+    return tuple(device.capability) == (9, 0) and case.itemsize == 2 and fits and max(M, 2 * K, 2 * N) < 2**31 - 256
+
+
+def config(case, device):
+    """The tile and the schedule with the least to do for the busiest cluster."""
+    choices = []
+    for (rows, columns), cluster, schedule, stages in product(TILES, CLUSTERS, SCHEDULES, (4, 3)):
+        own = {"BLOCK_M": rows, "BLOCK_N": columns, "num_stages": stages, "CLUSTER": cluster, "SCHEDULE": schedule}
+        if fits(case, device, own) is None:
+            choices.append(own)
+    return min(choices, key=lambda own: shares(case, device, own).time * COSTS[own["BLOCK_M"], own["BLOCK_N"]])
+
+
+def fits(case, device, config):
+    """Why a config cannot run, or None."""
+    if not is_possible(case, device):
+        return "one launch of both products is for Hopper (9.0), 16 bits, M and all rows of W from 128, and its columns and K from 256"
+    tile, stages = (config["BLOCK_M"], config["BLOCK_N"]), config["num_stages"]
+    if tile not in TILES:
+        return f"the tiles of both products are {', '.join(f'{m}×{n}' for m, n in TILES)}"
+    if reason := (
+        not_one_of("CLUSTER", config["CLUSTER"], CLUSTERS)
+        or not_one_of("SCHEDULE", config["SCHEDULE"], SCHEDULES)
+        or not_one_of("num_stages", stages, (2, 3, 4))
+    ):
+        return reason
+    if tile[1] // config["CLUSTER"] % PANEL:
+        return f"a block brings {tile[1] // config['CLUSTER']} columns at once, which are panels of {PANEL}"
+    if tile[0] > case.sizes["M"]:
+        return f"a box of {tile[0]} rows is larger than dz of {case.sizes['M']}"
+    return too_large(memory(config), device)
+
+
+def memory(config):
+    """Shared memory of a block: slabs, its tile on the way out, of two tiles 4 bytes of each column and 16 of each row, barriers, and the
+    scheduler."""
+    rows, columns, stages = config["BLOCK_M"], config["BLOCK_N"], config["num_stages"]
+    return stages * ((rows + columns) * 128 + 16) + rows * 144 + 2 * (4 * columns + 16 * rows + 16) + SCHEDULER
+
+
+def shares(case, device, config):
+    """How the tiles are shared out: whole ones as long as each of the others is at least as deep as a piece of them, and no tile of them has
+    more than three sharers."""
+    M, K, N = case.size("M", "K", "N")
+    rows, columns, cluster = config["BLOCK_M"] * config["CLUSTER"], config["BLOCK_N"], config["CLUSTER"]
+    clusters = max(1, multiprocessors(device) // cluster)
+    of_W = weights_shape(case)
+    tiles = [-(-a // rows) * -(-b // columns) for a, b in ((M, K), of_W)]
+    depth = [-(-N // 64), -(-M // 64)]
+    snap = ALWAYS if config["SCHEDULE"] == "tiles" else NEAR
+    whole = [count // clusters for count in tiles]
+
+    def left():
+        return [count - own * clusters for count, own in zip(tiles, whole, strict=True)]
+
+    def deepest():
+        return max((d for d, count in zip(depth, left(), strict=True) if count), default=0)
+
+    while sum(d * count for d, count in zip(depth, left(), strict=True)) < deepest() * clusters and any(whole):
+        most = max((i for i in (0, 1) if whole[i]), key=lambda i: depth[i])
+        whole[most] -= 1
+    pool = sum(d * count for d, count in zip(depth, left(), strict=True))
+    begins = [_begin(cluster_at * pool // clusters, pool, left()[0], depth, snap) for cluster_at in range(clusters + 1)]
+    piece = max(b - a for a, b in pairwise(begins))
+    ends = sum(whole) + -(-piece // min(depth))
+    return Shares(*whole, snap, sum(d * w for d, w in zip(depth, whole, strict=True)) + piece, ends)
+
+
+def _begin(at, pool, dx_tiles, depth, snap):
+    """Where a piece begins: GradientScheduler::begin_of."""
+    if at == pool:
+        return at
+    border = dx_tiles * depth[0]
+    first, deep = (0, depth[0]) if at < border else (border, depth[1])
+    start = at - (at - first) % deep
+    if at - start <= snap:
+        return start
+    return start + deep if start + deep - at <= snap else at
+
+
+def launch(file, case, device, config, arguments=(), dtypes=()):
+    """The launch of `gradients_together` of `file`, whose numbers end with those of the schedule. `dtypes` are those of what follows its four
+    tensor maps: dz and W, the operands of dx, and both of dW. The template's arguments are the type, `arguments`, whether W is read as
+    rows of N, and the tile."""
+    rows, columns, stages, cluster = (config[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages", "CLUSTER"))
+    upright = case.options["w_layout"] == "kn"
+    program = instance(
+        file, "gradients_together", TYPES[case.dtype], *arguments, upright, rows, columns, stages, cluster
+    )
+    most = max(1, multiprocessors(device) // cluster)
+    own, panels = shares(case, device, config), (64, PANEL)
+    grid = most * cluster  # `shares` counts on all of them
+    exchange = ((grid * rows * columns,), (grid * rows // 16,)) if own.snap < ALWAYS else ()
+    boxes = (rows, 64), (columns // cluster, 64) if upright else panels, panels, panels
+    return Launch(
+        program,
+        grid,
+        rows * 2 + 128,
+        memory(config),
+        dtypes=(case.dtype,) * 4 + tuple(dtypes),
+        boxes=boxes,
+        sizes=(own.dx, own.dW, own.snap),
+        exchange=exchange,
+    )

@@ -381,7 +381,8 @@ def test_lora_of_few_rows_is_one_launch_backward(sizes, options, device, launche
     [
         ({}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]), ({"R": 13}, "float16", H200, ["down_by_parts", "up_warpgroup"]),
         ({"M": 8192}, "bfloat16", H200, ["down", "up_warpgroup"]), ({}, "float32", H200, ["down_by_parts", "up"]),
-        ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up"]), ({"N": 1001}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]),
+        ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up_split"]), ({"M": 512}, "float16", H200, ["down_by_parts", "up_split"]),
+        ({"M": 63}, "bfloat16", H200, ["down_by_parts", "up_few_rows"]), ({"M": 33}, "float32", A100, ["down", "up"]), ({"N": 1001}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]),
         ({"K": 4095}, "float16", H200, ["down_by_parts", "up_warpgroup"]), ({"K": 63}, "bfloat16", H200, ["down", "up"]),
         ({"K": 4095}, "float32", H200, ["down_by_parts", "up"]), ({"K": 4095}, "bfloat16", A100, ["down", "up"]),
         ({}, "bfloat16", A100, ["down", "up"]),
@@ -394,8 +395,9 @@ def test_lora_multiplies_by_warpgroups_where_they_can(sizes, dtype, device, laun
     assert module.fits(case, "two_launches", device, config) is None
     found = module.launches(case, "two_launches", device, config)
     assert [launch.program.name.partition("<")[0] for launch in found] == launches
-    by_warpgroups = module.fits(case, "two_launches", device, config | {"up_KERNEL": "warpgroup"}) is None
-    assert by_warpgroups == ("up_warpgroup" in launches)
+    tile = {"up_KERNEL": "warpgroup", "up_BLOCK_M": 128, "up_CLUSTER": 1}
+    by_warpgroups = module.fits(case, "two_launches", device, config | tile) is None
+    assert by_warpgroups == ("up_warpgroup" in launches or case.sizes["M"] == 512)
 
 
 @pytest.mark.parametrize(

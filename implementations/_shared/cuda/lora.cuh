@@ -6,7 +6,9 @@
 //            sums, and y is written once. B is on its way before the last slabs of W are multiplied.
 //   down     x @ A alone: the first launch of two_launches. Where it has few rows, the blocks of a cluster share K (down_by_parts). It reads
 //            all of x, so that it also copies rows that are no whole vectors for the copy engine.
-//   up       the second: as `fused`, but its last slab of x is read from what `down` made. On Hopper, up_warpgroup (hopper/adapted.cuh).
+//   up       the second: as `fused`, but its last slab of x is what `down` made, which is all that it waits for. Of few rows, up_few_rows
+//            (adapted_few_rows.cuh); on Hopper, up_warpgroup (hopper/adapted.cuh) and, where y has few tiles, up_split
+//            (hopper/adapted_split.cuh).
 //
 // On the tensor cores (float16, bfloat16, and float32 as tf32), or where SIMT on the float32 units (precision "ieee").
 // _shared/cuda/matmul_mma.cuh says how a tile is multiplied. Sizes are arbitrary; ALIGNED promises that K and N, RANK_ALIGNED that R is a
@@ -63,12 +65,13 @@ __device__ __forceinline__ To continued(const From& from) {
     return to;
 }
 
-// The layer. FUSED sums x @ A itself, in RM × RN warps; otherwise `xa` (M, R) holds it. WM × WN warps have the tile of y.
+// The layer. FUSED sums x @ A itself, in RM × RN warps; otherwise `t` holds scale * x @ A, in rows of whole vectors with zeros behind R. WM × WN
+// warps have the tile of y.
 template <bool FUSED, typename T, bool SIMT, Activation ACT, bool ALIGNED, bool RANK_ALIGNED, bool NK, int BM, int BN,
           int WM, int WN, int RB, int RM, int RN, int STAGES>
 __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ W,
                                       const T* __restrict__ b, const T* __restrict__ A, const T* __restrict__ B,
-                                      const T* __restrict__ xa, T* __restrict__ y, long long M, long long K, long long N,
+                                      const T* __restrict__ t, T* __restrict__ y, long long M, long long K, long long N,
                                       long long R) {
     constexpr int THREADS = WM * WN * 32, X = BM * 128, STAGE = X + (BN + (FUSED ? RB : 0)) * 128;
     static_assert(RM * RN == WM * WN && STAGES >= 2, "the same warps; one stage is read while another is written");
@@ -78,7 +81,9 @@ __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restri
     extern __shared__ __align__(128) unsigned char memory[];  // max(STAGES * STAGE, the tile of y as it is stored)
     long long m0, n0;
     block_origin(M, N, BM, BN, m0, n0);
+    if (FUSED || !ALIGNED) wait_for_previous_launch();  // for what is not copied asynchronously
     RowLoader<T, ALIGNED, BM, THREADS> x_slabs(x, m0, M, K);
+    RowLoader<T, true, BM, THREADS> t_slabs(t, m0, M, (R + Vector<T>::SIZE - 1) / Vector<T>::SIZE * Vector<T>::SIZE);
     WeightLoader<NK, T, ALIGNED, BN, THREADS, 1> W_slabs(W, n0, N, K);
     ColumnLoader<T, RANK_ALIGNED, RB, THREADS> A_slabs(A, 0, R, K);
     ColumnLoader<T, ALIGNED, BN, THREADS> B_slabs(B, n0, N, R);
@@ -92,6 +97,7 @@ __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restri
             if constexpr (FUSED) A_slabs.load(here + X + BN * 128);
         } else if (slab < all) {
             B_slabs.load(here + X);
+            if constexpr (!FUSED) wait_for_previous_launch(), t_slabs.load(here);
         }
         copy_commit();
     };
@@ -109,7 +115,7 @@ __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restri
     Tile tile;
     Low low;
     for (int i = 0; i < STAGES - 1; ++i) load(i, i);
-    float factor = to_float(*scale);
+    float factor = FUSED ? to_float(*scale) : 1.0f;
     for (int slab = 0; slab < slabs; ++slab) {
         unsigned char* here = advance(slab);
         tile.add(here, here + X);
@@ -130,18 +136,12 @@ __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restri
                 pair.at[1] = from_float<T>(column + 1 < R ? factor * v1 : 0.0f);
                 *reinterpret_cast<decltype(pair)*>(here + slab_place<T>(row, column - r0)) = pair;
             });
-        } else {
-            for (int i = threadIdx.x; i < BM * SLAB<T>; i += THREADS) {
-                int row = i / SLAB<T>, r = i % SLAB<T>;
-                bool inside = m0 + row < M && r0 + r < R;
-                float v = inside ? factor * to_float(xa[(m0 + row) * R + r0 + r]) : 0.0f;
-                *reinterpret_cast<T*>(here + slab_place<T>(row, r)) = from_float<T>(v);
-            }
+            __syncthreads();
         }
-        __syncthreads();
         add_part(lift, here, here + X, static_cast<int>(R) - r0);
     }
     __syncthreads();  // the slabs' memory is free
+    if (!FUSED) wait_for_previous_launch();
     store_tile<ALIGNED>(lift, memory, y, M, N, m0, n0, Biased<T, ACT>(b));
 }
 
@@ -151,20 +151,15 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     fused(const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ W, const T* __restrict__ b,
           const T* __restrict__ A, const T* __restrict__ B, T* __restrict__ y, long long M, long long K, long long N,
           long long R) {
-    wait_for_previous_launch();
     layer<true, T, SIMT, ACT, ALIGNED, RANK_ALIGNED, NK, BM, BN, WM, WN, RB, RM, RN, STAGES>(x, scale, W, b, A, B, nullptr,
                                                                                            y, M, K, N, R);
 }
 
-template <typename T, bool SIMT, Activation ACT, bool ALIGNED, bool RANK_ALIGNED, bool NK, int BM, int BN, int WM, int WN,
-          int RB, int RM, int RN, int STAGES>
+template <typename T, bool SIMT, Activation ACT, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32, 1)
-    up(const T* __restrict__ xa, const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ W,
-       const T* __restrict__ b, const T* __restrict__ B, T* __restrict__ y, long long M, long long K, long long N,
-       long long R) {
-    wait_for_previous_launch();
-    layer<false, T, SIMT, ACT, ALIGNED, RANK_ALIGNED, NK, BM, BN, WM, WN, RB, RM, RN, STAGES>(x, scale, W, b, x, B, xa, y,
-                                                                                            M, K, N, R);
+    up(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ t, const T* __restrict__ B, const T* __restrict__ b,
+       T* __restrict__ y, long long M, long long K, long long N, long long R) {
+    layer<false, T, SIMT, ACT, ALIGNED, true, NK, BM, BN, WM, WN, WN * 16, WM, WN, STAGES>(x, nullptr, W, b, nullptr, B, t, y, M, K, N, R);
 }
 
 // Two floats to block `rank` of the cluster, where this one has `to` in its shared memory.

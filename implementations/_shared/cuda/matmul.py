@@ -158,7 +158,7 @@ def product(case, M, K, N, nk=False):
 def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0, schedules=("tiles",)):
     """The config of the best of `tiles` that fit, of a product of x (M, K) with `parts` matrices (K, N) side by side. `beside` is
     how many bytes of shared memory the kernel has with a tile beside its own. SCHEDULE is named where there are several."""
-    if few := _few_rows(case, device, tiles, parts, beside):
+    if few := few_rows_config(case, device, tiles, parts, beside):
         return few | ({"SCHEDULE": "tiles"} if len(schedules) > 1 else {})
     found = {}
     for tile in (t for t in (*tiles, *SIMT_TILES) if (t.kind == "simt") == is_ieee(case) and t.kind != "few_rows"):
@@ -467,7 +467,7 @@ L2_RATE, SM_RATE, SUM_TIME, PRODUCT_TIME = 9000, 127, 0.24, 3.6e-4
 FEW_ROWS = 128  # up to which x, which each block reads with its W, costs less than a larger tile's idle multiprocessors
 
 
-def _few_rows(case, device, tiles, parts, beside):
+def few_rows_config(case, device, tiles, parts=1, beside=lambda tile: 0):
     """The config with KERNEL=few_rows, or None where larger tiles are expected to be faster."""
     (M, N), sms, found = case.size("M", "N"), multiprocessors(device), {}
     for tile in (t for t in tiles if t.kind == "few_rows"):

@@ -360,7 +360,8 @@ def test_rows_of_a_large_product_are_copied_into_whole_lines(name, variant, M, K
     [
         ({"M": 1}, {}, H200, ["few_rows::whole"]), ({"M": 64}, {}, H200, ["few_rows::whole"]), ({"M": 32}, {}, A100, ["few_rows::whole"]),
         ({"M": 2}, {"activation": "silu"}, H200, ["pulled", "few_rows::whole"]), ({"M": 65}, {}, H200, ["few", "products"]),
-        ({"M": 2, "R": 33}, {}, H200, ["few", "products"]), ({"M": 2, "N": 1028}, {}, H200, ["few", "products"]),
+        ({"M": 2, "R": 33}, {}, H200, ["filled", "few", "products"]),
+        ({"M": 2, "N": 1028}, {"activation": "silu"}, H200, ["filled", "pulled", "few_rows::whole"]), ({"M": 1, "R": 17}, {}, H200, ["filled", "few_rows::whole"]),
         ({"M": 2}, {"w_layout": "nk"}, H200, ["few", "products"]), ({"M": 64}, {}, A100, ["few", "products"]), ({"M": 1}, {}, RTX3090, ["few", "products"]),
     ],
 )  # fmt: skip

@@ -408,6 +408,30 @@ def test_a_config_for_larger_cards_is_right(run_cells, kernels, name, sizes, var
     assert record.status == "ok", record.reason
 
 
+OF_GRADIENTS = {"KERNEL": "warpgroup"} | {
+    f"{of}_{name}": value
+    for of in ("dx", "dW")
+    for name, value in {"BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 3, "CLUSTER": 1}.items()
+}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "dtype", "config"),
+    [
+        ({"M": 130, "K": 259, "N": 257, "R": 5}, {"activation": "tanh"}, "bfloat16", OF_GRADIENTS),
+        ({"M": 131, "K": 257, "N": 264, "R": 17}, {"w_layout": "nk"}, "float16", OF_GRADIENTS),
+        ({"M": 3, "K": 45, "N": 301, "R": 5}, {}, "bfloat16", {"KERNEL": "whole"}),
+        ({"M": 20, "K": 70, "N": 331, "R": 16}, {"activation": "silu"}, "float16", {"KERNEL": "whole"}),
+        ({"M": 70, "K": 45, "N": 75, "R": 6}, {"activation": "silu", "w_layout": "nk"}, "float32", {}),
+    ],
+)
+def test_gradients_of_an_adapter_read_rows_filled_up(run_cells, kernels, sizes, options, dtype, config):
+    """And write those of the gradients as they are."""
+    case = make_case(kernels["lora_linear"], sizes, dtype, options=options, mode="backward")
+    (record,) = run_cells([Cell(case, "cuda", "two_launches", config=config)])
+    assert record.status == "ok", record.reason
+
+
 @pytest.mark.parametrize(("layout", "inputs"), [("kn", "nan"), ("nk", "inf")])
 def test_an_mlp_keeps_what_is_not_finite_in_its_rows(run_cells, kernels, layout, inputs):
     """A box of x has elements of the rows before and behind."""

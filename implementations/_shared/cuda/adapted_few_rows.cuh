@@ -58,13 +58,12 @@ template <typename T, Activation ACT, bool NK, int BM, int BN, int WARPS, int ST
 __global__ void __launch_bounds__(WARPS * 32, 1)
     up_few_rows(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ t, const T* __restrict__ B, const T* __restrict__ b,
                 T* __restrict__ y, long long M, long long K, long long N, long long R) {
-    constexpr int SIZE = Vector<T>::SIZE;
     using X = few_rows::RowLoader<T, BM, WARPS>;
     int depth = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), more = static_cast<int>((R + SLAB<T> - 1) / SLAB<T>);
     long long m0, n0;
     block_origin(M, N, BM, BN, m0, n0);
     few_rows::AdaptedWarp<T, NK, BM, BN, WARPS> tile(depth);
-    few_rows::InTurn<true, WARPS, X, X> rows(X(x, m0, M, K), X(t, m0, M, (R + SIZE - 1) / SIZE * SIZE), depth);
+    few_rows::InTurn<true, WARPS, X, X> rows(X(x, m0, M, K), X(t, m0, M, filled_up<T>(R)), depth);
     using Weights = few_rows::WeightLoader<NK, T, BN, WARPS, 1>;
     using Lift = few_rows::WeightLoader<false, T, BN, WARPS, 1>;
     few_rows::InTurn<false, WARPS, Weights, Lift> columns(Weights(W, n0, N, K), Lift(B, n0, N, R), depth);

@@ -17,6 +17,12 @@
 
 #include "_shared/cuda/matmul_simt.cuh"
 
+// The least number of elements, from n on, that are whole vectors.
+template <typename T>
+__device__ __forceinline__ long long filled_up(long long n) {
+    return (n + Vector<T>::SIZE - 1) / Vector<T>::SIZE * Vector<T>::SIZE;
+}
+
 template <typename T, Activation ACT>
 struct Biased : Epilogue {
     const T* __restrict__ b;
@@ -83,7 +89,7 @@ __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restri
     block_origin(M, N, BM, BN, m0, n0);
     if (FUSED || !ALIGNED) wait_for_previous_launch();  // for what is not copied asynchronously
     RowLoader<T, ALIGNED, BM, THREADS> x_slabs(x, m0, M, K);
-    RowLoader<T, true, BM, THREADS> t_slabs(t, m0, M, (R + Vector<T>::SIZE - 1) / Vector<T>::SIZE * Vector<T>::SIZE);
+    RowLoader<T, true, BM, THREADS> t_slabs(t, m0, M, filled_up<T>(R));
     WeightLoader<NK, T, ALIGNED, BN, THREADS, 1> W_slabs(W, n0, N, K);
     ColumnLoader<T, RANK_ALIGNED, RB, THREADS> A_slabs(A, 0, R, K);
     ColumnLoader<T, ALIGNED, BN, THREADS> B_slabs(B, n0, N, R);
@@ -203,18 +209,17 @@ struct CopyingLoader : RowLoader<T, ALIGNED, ROWS, THREADS> {
     }
 };
 
-// BM rows of x @ A, in WM × WN warps: to xa (M, R), and times scale, as rounded, to t, whose rows are R and some zeros long, whole vectors.
-// Either may be null, as may `whole`, x in rows of whole slabs. PARTS blocks, a cluster, share K, and then the rows: a block adds up what all have of its own.
+// BM rows of x @ A, in WM × WN warps: to xa, and times scale, as rounded, to t, rows of whole vectors with zeros behind R. Either may be null, as may `whole`, x in rows of whole slabs. PARTS blocks, a cluster, share K, and then the rows: a block adds up what all have of its own.
 template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
 __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale,
                                           T* __restrict__ xa, T* __restrict__ t, T* __restrict__ whole, long long M,
                                           long long K, long long R) {
     using Tile = typename TileOf<SIMT, T, false, BM, RB, WM, WN>::Type;
-    constexpr int THREADS = WM * WN * 32, SIZE = Vector<T>::SIZE, SHARE = BM / PARTS;  // rows that a block finishes
+    constexpr int THREADS = WM * WN * 32, SHARE = BM / PARTS;  // rows that a block finishes
     static_assert(BM % PARTS == 0 && STAGES * Tile::STAGE >= BM * RB * 4, "the sums take the place of the slabs");
     extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
     int part = blockIdx.x % PARTS;
-    long long m0 = static_cast<long long>(blockIdx.x / PARTS) * BM, pitch = (R + SIZE - 1) / SIZE * SIZE;
+    long long m0 = static_cast<long long>(blockIdx.x / PARTS) * BM, pitch = filled_up<T>(R);
     int slabs = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), each = (slabs + PARTS - 1) / PARTS, first = min(part * each, slabs);
     Tile tile;
     CopyingLoader<T, ALIGNED, BM, THREADS> rows(x, whole, m0, M, K, first);
@@ -224,10 +229,10 @@ __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __re
     float factor = to_float(*scale);
     auto store = [&](int row, int column, float sum) {
         long long m = m0 + row;
-        if (m >= M) return;
-        T v = from_float<T>(sum);
-        if (xa && column < R) xa[m * R + column] = v;
-        if (t && column < pitch) t[m * pitch + column] = from_float<T>(column < R ? factor * to_float(v) : 0.0f);
+        if (m >= M || column >= pitch) return;
+        T v = from_float<T>(column < R ? sum : 0.0f);
+        if (xa) xa[m * pitch + column] = v;
+        if (t) t[m * pitch + column] = from_float<T>(column < R ? factor * to_float(v) : 0.0f);
     };
     if constexpr (PARTS == 1) {
         each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {

@@ -23,7 +23,7 @@ from implementations._shared.cuda.launch import (
     unsupported,
 )
 from implementations._shared.cuda.matmul import TENSOR_TILES, MatmulTile, blocks
-from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 
 LARGEST_RANK = 128
 DOWN = MatmulTile("tensor", 32, 0, 1.0, 2, 2)  # x @ A alone: few rows, so that there are many blocks to read x
@@ -267,19 +267,16 @@ def down(file, case, device):
 
 
 def in_two_launches(case, first, last, keeps=False):
-    """A function of (x, scale, W, b, A, B, then what `prepared` made) that runs `down` and `up`: → y, and with `keeps` x @ A (M, R) too.
+    """A function of (x, scale, W, b, A, B, then what `prepared` made) that runs `down` and `up`: → y, and with `keeps` x @ A too.
 
-    `up` takes scale * x @ A in rows of whole vectors, and by warpgroups x as `down` has copied it.
+    x @ A and what `up` takes, scale * x @ A, have rows of whole vectors with zeros behind R; warpgroups take x as `down` has copied it.
     """
     M, K, N, R = case.size("M", "K", "N", "R")
-    vector, own, (sums, flags) = (
-        16 // case.itemsize,
-        product(case) if last.boxes else case,
-        last.exchange or (None, (0,)),
-    )
+    own, (sums, flags) = product(case) if last.boxes else case, last.exchange or (None, (0,))
+    low = M, filled_up(case, R)
     columns, turned, padded = own.sizes["K"], matmul.is_prepared(case, own), bool(last.boxes) and is_padded(case)
     copied = columns != K
-    made = ({3: (M, R)} if keeps else {}) | {4: (M, -(-R // vector) * vector)}
+    made = ({3: low} if keeps else {}) | {4: low}
     made |= ({5: (M, columns)} if copied else {}) | ({6: flags} if sums else {})
     down = first.returning(made, (M, K, R, *flags), absent=[place for place in (3, 5, 6) if place not in made])
     result = {5: (M, N)} | ({6: sums} if sums else {})

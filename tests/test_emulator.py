@@ -423,6 +423,7 @@ OF_GRADIENTS = {"KERNEL": "warpgroup"} | {
         ({"M": 3, "K": 45, "N": 301, "R": 5}, {}, "bfloat16", {"KERNEL": "whole"}),
         ({"M": 20, "K": 70, "N": 331, "R": 16}, {"activation": "silu"}, "float16", {"KERNEL": "whole"}),
         ({"M": 70, "K": 45, "N": 75, "R": 6}, {"activation": "silu", "w_layout": "nk"}, "float32", {}),
+        ({"M": 70, "K": 24, "N": 517, "R": 61}, {}, "bfloat16", {}),  # two blocks share N
     ],
 )
 def test_gradients_of_an_adapter_read_rows_filled_up(run_cells, kernels, sizes, options, dtype, config):

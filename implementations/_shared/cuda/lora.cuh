@@ -209,14 +209,42 @@ struct CopyingLoader : RowLoader<T, ALIGNED, ROWS, THREADS> {
     }
 };
 
-// BM rows of x @ A, in WM × WN warps: to xa, and times scale, as rounded, to t, rows of whole vectors with zeros behind R. Either may be null, as may `whole`, x in rows of whole slabs. PARTS blocks, a cluster, share K, and then the rows: a block adds up what all have of its own.
+// store(row, column, sum) for all sums of a tile of BM × RB, of which the PARTS blocks of a cluster have a share each: a block adds up what all have
+// of its own rows. `memory` has the tile's slabs, which are read no more, and room for BM * RB floats.
+template <int PARTS, int BM, int RB, typename Tile, typename F>
+__device__ __forceinline__ void each_sum(const Tile& tile, unsigned char* memory, F store) {
+    if constexpr (PARTS == 1) {
+        each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
+            store(row, column, v0);
+            store(row, column + 1, v1);
+        });
+    } else {
+        constexpr int SHARE = BM / PARTS;  // rows that a block finishes
+        static_assert(BM % PARTS == 0, "as many each");
+        int part = blockIdx.x % PARTS;
+        auto sums = reinterpret_cast<float*>(memory);  // (PARTS, SHARE, RB)
+        cluster_arrive(), cluster_wait();  // all blocks have read their slabs
+        each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
+            store_pair_in_block(sums + (part * SHARE + row % SHARE) * RB + column, row / SHARE, v0, v1);
+        });
+        cluster_arrive(), cluster_wait();
+        for (int i = threadIdx.x; i < SHARE * RB; i += Tile::THREADS) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int p = 0; p < PARTS; ++p) sum += sums[p * SHARE * RB + i];
+            store(part * SHARE + i / RB, i % RB, sum);
+        }
+    }
+}
+
+// BM rows of x @ A, in WM × WN warps: to xa, and times scale, as rounded, to t, rows of whole vectors with zeros behind R. Either may be null, as may `whole`, x in rows of whole slabs. PARTS blocks, a cluster, share K.
 template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
 __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale,
                                           T* __restrict__ xa, T* __restrict__ t, T* __restrict__ whole, long long M,
                                           long long K, long long R) {
     using Tile = typename TileOf<SIMT, T, false, BM, RB, WM, WN>::Type;
-    constexpr int THREADS = WM * WN * 32, SHARE = BM / PARTS;  // rows that a block finishes
-    static_assert(BM % PARTS == 0 && STAGES * Tile::STAGE >= BM * RB * 4, "the sums take the place of the slabs");
+    constexpr int THREADS = WM * WN * 32;
+    static_assert(STAGES * Tile::STAGE >= BM * RB * 4, "the sums take the place of the slabs");
     extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
     int part = blockIdx.x % PARTS;
     long long m0 = static_cast<long long>(blockIdx.x / PARTS) * BM, pitch = filled_up<T>(R);
@@ -227,32 +255,13 @@ __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __re
     columns.skip(first);
     mainloop<STAGES>(tile, memory, rows, columns, min(each, slabs - first));
     float factor = to_float(*scale);
-    auto store = [&](int row, int column, float sum) {
+    each_sum<PARTS, BM, RB>(tile, memory, [&](int row, int column, float sum) {
         long long m = m0 + row;
         if (m >= M || column >= pitch) return;
         T v = from_float<T>(column < R ? sum : 0.0f);
         if (xa) xa[m * pitch + column] = v;
         if (t) t[m * pitch + column] = from_float<T>(column < R ? factor * to_float(v) : 0.0f);
-    };
-    if constexpr (PARTS == 1) {
-        each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
-            store(row, column, v0);
-            store(row, column + 1, v1);
-        });
-    } else {
-        auto sums = reinterpret_cast<float*>(memory);  // (PARTS, SHARE, RB)
-        cluster_arrive(), cluster_wait();  // all blocks have read their slabs
-        each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
-            store_pair_in_block(sums + (part * SHARE + row % SHARE) * RB + column, row / SHARE, v0, v1);
-        });
-        cluster_arrive(), cluster_wait();
-        for (int i = threadIdx.x; i < SHARE * RB; i += THREADS) {
-            float sum = 0.0f;
-#pragma unroll
-            for (int p = 0; p < PARTS; ++p) sum += sums[p * SHARE * RB + i];
-            store(part * SHARE + i / RB, i % RB, sum);
-        }
-    }
+    });
 }
 
 template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES>

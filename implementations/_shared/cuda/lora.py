@@ -249,14 +249,11 @@ def launches(file, case, variant, device, config):
 
 
 def down(file, case, device):
-    """The launch of x @ A alone, the first of `two_launches`, which may copy x into rows of whole vectors beside it. On Hopper and later
-    the blocks of a cluster share K, where there would else be less than one and a half a multiprocessor to read x."""
+    """The launch of x @ A alone, the first of `two_launches`, which may copy x into rows of whole vectors beside it."""
     M, K, R = case.size("M", "K", "R")
     tile = WIDE_DOWN if R > 32 else DOWN
-    columns, rows, parts = rank_columns(case, tile), -(-M // tile.rows), 1
-    enough = 1.5 * multiprocessors(device)
-    while device.capability >= (9, 0) and parts < min(8, K // (4 * matmul.slab(case))) and rows * parts < enough:
-        parts *= 2
+    columns, rows = rank_columns(case, tile), -(-M // tile.rows)
+    parts = sharers(case, device, rows, K)
     arguments = TYPES[case.dtype], is_ieee(case), rows_are_aligned(case, K), rows_are_aligned(case, R)
     shape = tile.rows, columns, *low_warps(tile), DOWN_STAGES
     program = instance(file, "down", *arguments, *shape)
@@ -264,6 +261,15 @@ def down(file, case, device):
         program = instance(file, "down_by_parts", *arguments, *shape, parts)
     memory = DOWN_STAGES * (tile.rows + columns) * 128
     return Launch(program, rows * parts, tile.threads, memory, dtypes=(*(case.dtype,) * 6, "int32"))
+
+
+def sharers(case, device, rows, deep):
+    """How many blocks, a cluster, share `deep` elements of each of `rows` tiles: on Hopper and later, where there would else be less than one
+    and a half blocks a multiprocessor to read them."""
+    parts, enough = 1, 1.5 * multiprocessors(device)
+    while device.capability >= (9, 0) and parts < min(8, deep // (4 * matmul.slab(case))) and rows * parts < enough:
+        parts *= 2
+    return parts
 
 
 def in_two_launches(case, first, last, keeps=False):

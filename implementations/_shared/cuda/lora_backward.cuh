@@ -9,7 +9,7 @@
 //                x @ A is as `down` leaves it.
 //   few          dxa = scale * dz @ Bᵀ (M, R) of few rows, a block for a row and four of R; dz = dy * act'(z) on the way.
 //   pulled       dz of many rows, filled up; then
-//   low          dxa, a tile of rows a block.
+//   low          dxa, a tile of rows a block, or a cluster that shares N.
 //   products     a block makes one of: a tile of dx = dz @ Wᵀ + dxa @ Aᵀ, into the same sums; a tile of dW = xᵀ @ dz, or of its
 //                transpose where W is stored (N, K); some rows of dA = xᵀ @ dxa; some columns of dB = scale * (x @ A)ᵀ @ dz and
 //                of db, the sums of the same slabs of dz. What takes long begins first.
@@ -143,27 +143,43 @@ __global__ void __launch_bounds__(256)
     dxa[m * rank + r0 + threadIdx.x] = from_float<T>(r0 + threadIdx.x < R ? to_float(*scale) * total : 0.0f);
 }
 
-// BM rows, in WM × WN warps.
-template <typename T, bool SIMT, int BM, int RB, int WM, int WN, int STAGES>
-__global__ void __launch_bounds__(WM* WN * 32)
-    low(const T* __restrict__ dz, const T* __restrict__ scale, const T* __restrict__ B, T* __restrict__ dxa, long long M,
-        long long N, long long R) {
+// BM rows, in WM × WN warps. PARTS blocks, a cluster, share N, as in down_tile.
+template <typename T, bool SIMT, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
+__device__ __forceinline__ void low_tile(const T* __restrict__ dz, const T* __restrict__ scale, const T* __restrict__ B,
+                                         T* __restrict__ dxa, long long M, long long N, long long R) {
     using Tile = typename TileOf<SIMT, T, true, BM, RB, WM, WN>::Type;
+    static_assert(STAGES * Tile::STAGE >= BM * RB * 4, "the sums take the place of the slabs");
     extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
-    long long m0 = static_cast<long long>(blockIdx.x) * BM;
+    long long m0 = static_cast<long long>(blockIdx.x / PARTS) * BM, rank = filled_up<T>(R);
+    int slabs = static_cast<int>((N + SLAB<T> - 1) / SLAB<T>), each = (slabs + PARTS - 1) / PARTS;
+    int first = min(static_cast<int>(blockIdx.x % PARTS) * each, slabs);
     wait_for_previous_launch();
     Tile tile;
     RowLoader<T, true, BM, Tile::THREADS> rows(dz, m0, M, filled_up<T>(N));
     RowLoader<T, true, RB, Tile::THREADS> columns(B, 0, R, filled_up<T>(N));
-    mainloop<STAGES>(tile, memory, rows, columns, static_cast<int>((N + SLAB<T> - 1) / SLAB<T>));
+    rows.skip(first), columns.skip(first);
+    mainloop<STAGES>(tile, memory, rows, columns, min(each, slabs - first));
     float factor = to_float(*scale);
-    each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
-        if (m0 + row >= M || column >= filled_up<T>(R)) return;
-        T* to = dxa + (m0 + row) * filled_up<T>(R) + column;
-        to[0] = from_float<T>(column < R ? factor * v0 : 0.0f);
-        to[1] = from_float<T>(column + 1 < R ? factor * v1 : 0.0f);
+    each_sum<PARTS, BM, RB>(tile, memory, [&](int row, int column, float sum) {
+        if (m0 + row < M && column < rank) dxa[(m0 + row) * rank + column] = from_float<T>(column < R ? factor * sum : 0.0f);
     });
 }
+
+template <typename T, bool SIMT, int BM, int RB, int WM, int WN, int STAGES>
+__global__ void __launch_bounds__(WM* WN * 32)
+    low(const T* __restrict__ dz, const T* __restrict__ scale, const T* __restrict__ B, T* __restrict__ dxa, long long M,
+        long long N, long long R) {
+    low_tile<T, SIMT, BM, RB, WM, WN, STAGES, 1>(dz, scale, B, dxa, M, N, R);
+}
+
+#if __CUDA_ARCH__ >= 900
+template <typename T, bool SIMT, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
+__global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(WM* WN * 32)
+    low_by_parts(const T* __restrict__ dz, const T* __restrict__ scale, const T* __restrict__ B, T* __restrict__ dxa, long long M,
+                 long long N, long long R) {
+    low_tile<T, SIMT, BM, RB, WM, WN, STAGES, PARTS>(dz, scale, B, dxa, M, N, R);
+}
+#endif
 
 // ---- dA, dB, db ----------------------------------------------------------------------------------------------------------
 

@@ -144,17 +144,18 @@ def _pulls(case, whole):
     )
 
 
-def launches(file, case, device, config):
+def launches(file, case, device, config, follows=False):
     """`filled` where rows are no whole vectors, `pulled` where there is an activation and `few` does not do it; then `few`, or `low`, and
-    `products`, or dx, dW and `narrow`; or `whole`. `file` includes lora_backward.cuh."""
+    `products`, or dx, dW and `narrow`; or `whole`. `file` includes lora_backward.cuh. The first may begin while what it `follows` ends."""
     whole = config["KERNEL"] == "whole"
     first = [_filled(file, case, device)] if filled_shapes(case) else []
     first += [_elementwise(file, "pulled", case)] if _pulls(case, whole) else []
     if whole:
-        return in_turn(*first, _whole(file, case, device, config))
-    first.append(_low(file, case))
-    behind = _by_warpgroups_launches if config["KERNEL"] == "warpgroup" else _products
-    return in_turn(*first, *behind(file, case, device, config))
+        found = in_turn(*first, _whole(file, case, device, config))
+    else:
+        behind = _by_warpgroups_launches if config["KERNEL"] == "warpgroup" else _products
+        found = in_turn(*first, _low(file, case, device), *behind(file, case, device, config))
+    return (replace(found[0], overlaps=follows), *found[1:])
 
 
 def _filled(file, case, device):
@@ -244,18 +245,20 @@ def _products_bytes(case, config):
     return max(*large, _narrow_bytes(case, own["dx"].threads))
 
 
-def _low(file, case):
+def _low(file, case, device):
     """The launch of dxa, and of dz where `few` makes that."""
-    M, dtype = case.sizes["M"], case.dtype
+    (M, N), dtype = case.size("M", "N"), case.dtype
     if is_few(case):
         activation = "NONE" if _pulls(case, whole=False) else case.options["activation"].upper()
         program = instance(file, "few", TYPES[dtype], activation)
         return Launch(program, M * (filled(case).sizes["R"] // RANKS), THREADS, dtypes=(dtype,) * 6)
     tile, stages = lora.DOWN, lora.DOWN_STAGES
     columns, warps = lora.rank_columns(case, tile), lora.low_warps(tile)
-    program = instance(file, "low", TYPES[dtype], is_ieee(case), tile.rows, columns, *warps, stages)
+    rows, arguments = -(-M // tile.rows), (TYPES[dtype], is_ieee(case), tile.rows, columns, *warps, stages)
+    parts = lora.sharers(case, device, rows, N)
+    program = instance(file, "low_by_parts", *arguments, parts) if parts > 1 else instance(file, "low", *arguments)
     memory = stages * (tile.rows + columns) * 128
-    return Launch(program, -(-M // tile.rows), tile.threads, memory, dtypes=(dtype,) * 4)
+    return Launch(program, rows * parts, tile.threads, memory, dtypes=(dtype,) * 4)
 
 
 def _elementwise(file, kernel, case):
@@ -294,13 +297,14 @@ def _straight(case):
     return replace(case, options={**case.options, "activation": "none"})
 
 
-def build(file, case, device, config):
-    """(forward, backward) of a layer: forward(x, scale, W, b, A, B) → y and what backward needs; backward(that, dy) → dx, dW, db, dA, dB."""
+def build(file, case, device, config, follows=False):
+    """(forward, backward) of a layer: forward(x, scale, W, b, A, B) → y and what backward needs; backward(that, dy) → dx, dW, db, dA, dB.
+    `follows`: behind the launches of another layer."""
     M, N = case.size("M", "N")
     down, up, *activated = kept_launches(file, case, device)
     layer = lora.in_two_launches(case, down, up, keeps=True)
     activated = [launch.returning({1: (M, N)}, (M * N,)) for launch in activated]
-    gradients = _bound(case, launches(file, case, device, config), config["KERNEL"] == "whole")
+    gradients = _bound(case, launches(file, case, device, config, follows), config["KERNEL"] == "whole")
 
     def forward(x, scale, W, b, A, B):
         z, xa = layer(x, scale, W, b, A, B)

@@ -20,6 +20,7 @@ MANY_ROWS = 256  # from which warpgroups multiply
 MANY_PRODUCTS = 2**30  # the same: fewer are done before three launches have begun
 WHOLE_ROWS, WHOLE_RANK = 64, 32  # the most that `whole` takes
 WHOLE_THREADS, WHOLE_LANES, WHOLE_PART = 384, 256, 32  # as in lora_few_rows.cuh: of them READERS, and ROWS
+WHOLE_ODD = 32  # as MOST_ODD there
 WHOLE_STAGED = 4 * WHOLE_PART * 72  # elements of the writers' units in shared memory
 TILES = tuple(t for t in matmul.TENSOR_TILES if t.columns < 256)  # three kinds of tiles in one kernel
 
@@ -191,6 +192,8 @@ def _misfit_of_whole(case, device, config):
     """Why `whole` cannot run with a config, or None."""
     if not _is_whole(case):
         return f"KERNEL=whole takes at most {WHOLE_ROWS} rows of 16 bits, R up to {WHOLE_RANK}, w_layout=kn"
+    if case.sizes["M"] > WHOLE_ODD and filled(case) != case:
+        return f"KERNEL=whole takes K, N and R that are no whole vectors of 16 bytes with at most {WHOLE_ODD} rows"
     if (stages := config["dx_num_stages"]) < 2:
         return f"dx_num_stages is {stages}: one is read while another is written"
     usual = _one_launch(case, device) | {"KERNEL": "whole", "dx_num_stages": stages}
@@ -350,7 +353,8 @@ def _bound(case, described, whole):
         return low(z, dz, scale, B) if with_slopes else (dz, low(dz, dz, scale, B, dz))
 
     if len(steps) == 1:
-        large = steps[0].returning(dict(enumerate(((M, K), of_W, *adapter), 7)), sizes)
+        more = (filled_up(case, K), of_dz[1]) if whole else ()
+        large = steps[0].returning(dict(enumerate(((M, K), of_W, *adapter), 7)), (*sizes, *more))
     else:
         inputs, weights, narrow = steps
         inputs = inputs.returning({4: (M, K)}, (M, N, K, R))

@@ -18,6 +18,7 @@ namespace few_rows {
 
 constexpr int ROWS = 32, COLUMNS = 64, READERS = 8, WRITERS = 4;
 constexpr int STAGED = COLUMNS + 8;  // elements of a row of a unit in shared memory
+constexpr int MOST_ODD = 32;         // rows, of more of which no registers are left for sizes that are no whole vectors
 
 // Element `which` of both: that of `low` below that of `high`.
 __device__ __forceinline__ unsigned paired(unsigned low, unsigned high, int which) {
@@ -28,11 +29,11 @@ __device__ __forceinline__ const uint4& vector_at(const void* p) { return *reint
 
 __device__ __forceinline__ void sync_readers() { asm volatile("bar.sync 1, %0;" ::"n"(READERS * 32) : "memory"); }
 
-// N is filled up.
+// N is that of rows filled up, `width` their K.
 template <typename T, int BM, int RB, int STAGES>
 __device__ __forceinline__ void read_weights(const T* __restrict__ dz, const T* __restrict__ W, const T* __restrict__ x,
                                              const T* __restrict__ A, const T* __restrict__ B, const T* __restrict__ scale,
-                                             T* __restrict__ dx, T* __restrict__ dA, int M, long long K, long long N, int R) {
+                                             T* __restrict__ dx, T* __restrict__ dA, int M, long long K, long long N, int R, long long width) {
     constexpr int TILES = (ROWS + RB) / 8, PARTS = BM / 16, VECTORS = 2 * (TILES + 2 * PARTS), STAGE = VECTORS * 512;
     constexpr int ACROSS = ROWS + RB + 8, OF_X = BM * ACROSS * 4, OF_LOW = OF_X + BM * ROWS * 2;
     static_assert(OF_LOW + BM * RB * 4 <= STAGES * STAGE, "a warp's sums, x and dxa lie where its copies were");
@@ -45,10 +46,11 @@ __device__ __forceinline__ void read_weights(const T* __restrict__ dz, const T* 
     unsigned slots = shared_address(own) + lane * 16;
     int steps = static_cast<int>((N + 63) / 64), count = (steps - warp + READERS - 1) / READERS;
     float factor = to_float(*scale);
-    long long width = filled_up<T>(K), rank = filled_up<T>(R);
+    int rank = BM > MOST_ODD ? R : static_cast<int>(filled_up<T>(R));
 
     for (long long k0 = static_cast<long long>(blockIdx.x) * ROWS; k0 < K; k0 += static_cast<long long>(gridDim.x) * ROWS) {
         const T *of_W = W + (k0 + g) * N + t * 8, *of_B = B + g * N + t * 8, *of_dz = dz + g * N + t * 8;
+        int left = static_cast<int>(min(K - k0, static_cast<long long>(ROWS))) - g;  // rows of W from the lane's first on
         auto copy = [&](int i) {
             if (i < count) {
                 long long n = (warp + i * READERS) * 64LL;
@@ -57,7 +59,7 @@ __device__ __forceinline__ void read_weights(const T* __restrict__ dz, const T* 
                 for (int h = 0; h < 2; ++h, n += 32) {
                     bool inside = n + t * 8 < N;
 #pragma unroll
-                    for (int j = 0; j < ROWS / 8; ++j) copy_async(to + (h * TILES + j) * 512, of_W + j * 8 * N + n, inside && k0 + j * 8 + g < K);
+                    for (int j = 0; j < ROWS / 8; ++j) copy_async(to + (h * TILES + j) * 512, of_W + j * 8 * N + n, inside && j * 8 < left);
 #pragma unroll
                     for (int j = 0; j < RB / 8; ++j)
                         copy_async(to + (h * TILES + ROWS / 8 + j) * 512, of_B + j * 8 * N + n, inside && j * 8 + g < R);
@@ -157,7 +159,8 @@ __device__ __forceinline__ void read_weights(const T* __restrict__ dz, const T* 
 template <typename T, int BM, bool ALIGNED>
 __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const T* __restrict__ x, const T* __restrict__ xa,
                                                 const T* __restrict__ scale, T* __restrict__ dW, T* __restrict__ dB,
-                                                T* __restrict__ db, T* staged, int M, long long K, long long N, int R) {
+                                                T* __restrict__ db, T* staged, int M, long long K, long long N, int R,
+                                                long long width, long long length) {
     constexpr int PARTS = BM / 16, GROUPS = COLUMNS / 32;
     constexpr bool AHEAD = BM < 64;  // registers hold the next unit's rows beside this one's
     int warp = threadIdx.x / 32 - READERS, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -166,8 +169,8 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
     unsigned long long units = static_cast<unsigned long long>(down) * across;
     unsigned begin = static_cast<unsigned>(units * blockIdx.x / gridDim.x), end = static_cast<unsigned>(units * (blockIdx.x + 1) / gridDim.x);
     float factor = to_float(*scale);
-    long long width = filled_up<T>(K), length = filled_up<T>(N), rank = filled_up<T>(R);
-    const unsigned short one = from_float<T>(1.0f).bits;
+    int rank = BM > MOST_ODD ? R : static_cast<int>(filled_up<T>(R));
+    const unsigned one = from_float<T>(1.0f).bits;
 
     // Rows 2 * g and 2 * g + 1 of the unit at `place`, and those 16 below, of all m.
     unsigned left[PARTS][4][2];
@@ -186,7 +189,11 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
                         left[p][q][half] = inside ? *reinterpret_cast<const unsigned*>(from + m * width + half * 16) : 0;
                     }
         } else {
-            auto at = [&](int m, int r) -> unsigned { return m >= M ? 0 : r < R ? xa[m * rank + r].bits : r == R ? one : 0; };
+            auto two = [&](int m, int r) -> unsigned {  // and a 1 behind them
+                if (m >= M) return 0;
+                unsigned found = r < rank ? *reinterpret_cast<const unsigned*>(xa + m * rank + r) : 0;
+                return r == R ? one : r + 1 == R ? found | one << 16 : found;
+            };
 #pragma unroll
             for (int p = 0; p < PARTS; ++p)
 #pragma unroll
@@ -194,7 +201,7 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
 #pragma unroll
                     for (int half = 0; half < 2; ++half) {
                         int m = p * 16 + 2 * t + q % 2 + q / 2 * 8, r = static_cast<int>(place - of_dW) * ROWS + 2 * (g + half * 8);
-                        left[p][q][half] = at(m, r) | at(m, r + 1) << 16;
+                        left[p][q][half] = two(m, r);
                     }
         }
     };
@@ -308,20 +315,21 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
     }
 }
 
-// BM rows at least, RB columns of xa at least. ALIGNED says that rows of dW are whole vectors. As in `products`, dz is dy where there is no
+// BM rows at least, RB columns of xa at least. ALIGNED says that rows of dW are whole vectors; `width` and `length` are K and N filled up. As in `products`, dz is dy where there is no
 // activation.
 template <typename T, bool ALIGNED, int BM, int RB, int STAGES>
 __global__ void __launch_bounds__((READERS + WRITERS) * 32, 1)
     whole(const T* __restrict__ dz, const T* __restrict__ W, const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ B,
           const T* __restrict__ xa, const T* __restrict__ scale, T* __restrict__ dx, T* __restrict__ dW, T* __restrict__ dA,
-          T* __restrict__ dB, T* __restrict__ db, long long M, long long K, long long N, long long R) {
+          T* __restrict__ dB, T* __restrict__ db, long long M, long long K, long long N, long long R, long long width, long long length) {
     constexpr int STAGE = 2 * ((ROWS + RB) / 8 + BM / 8) * 512;
     extern __shared__ __align__(128) unsigned char memory[];  // of the readers; units of the writers, where not ALIGNED
     T* staged = reinterpret_cast<T*>(memory + READERS * STAGES * STAGE) + ROWS * filled_up<T>(R);
     int rows = static_cast<int>(M), rank = static_cast<int>(R);
+    if (BM > MOST_ODD) width = K, length = N;
     wait_for_previous_launch();
-    if (threadIdx.x < READERS * 32) read_weights<T, BM, RB, STAGES>(dz, W, x, A, B, scale, dx, dA, rows, K, filled_up<T>(N), rank);
-    else write_gradients<T, BM, ALIGNED>(dz, x, xa, scale, dW, dB, db, staged, rows, K, N, rank);
+    if (threadIdx.x < READERS * 32) read_weights<T, BM, RB, STAGES>(dz, W, x, A, B, scale, dx, dA, rows, K, length, rank, width);
+    else write_gradients<T, BM, ALIGNED>(dz, x, xa, scale, dW, dB, db, staged, rows, K, N, rank, width, length);
 }
 
 }  // namespace few_rows

@@ -428,7 +428,8 @@ def test_rows_of_a_large_product_are_copied_into_whole_lines(name, variant, M, K
     [
         ({"M": 1}, {}, H200, ["few_rows::whole"]), ({"M": 64}, {}, H200, ["few_rows::whole"]), ({"M": 32}, {}, A100, ["few_rows::whole"]),
         ({"M": 2}, {"activation": "silu"}, H200, ["pulled", "few_rows::whole"]), ({"M": 65}, {}, H200, ["few", "products"]),
-        ({"M": 2, "R": 33}, {}, H200, ["few", "products"]), ({"M": 2, "N": 1028}, {}, H200, ["few", "products"]),
+        ({"M": 2, "R": 33}, {}, H200, ["filled", "few", "products"]),
+        ({"M": 2, "N": 1028}, {"activation": "silu"}, H200, ["filled", "pulled", "few_rows::whole"]), ({"M": 1, "R": 17}, {}, H200, ["filled", "few_rows::whole"]),
         ({"M": 2}, {"w_layout": "nk"}, H200, ["few", "products"]), ({"M": 64}, {}, A100, ["few", "products"]), ({"M": 1}, {}, RTX3090, ["few", "products"]),
     ],
 )  # fmt: skip
@@ -449,7 +450,8 @@ def test_lora_of_few_rows_is_one_launch_backward(sizes, options, device, launche
     [
         ({}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]), ({"R": 13}, "float16", H200, ["down_by_parts", "up_warpgroup"]),
         ({"M": 8192}, "bfloat16", H200, ["down", "up_warpgroup"]), ({}, "float32", H200, ["down_by_parts", "up"]),
-        ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up"]), ({"N": 1001}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]),
+        ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up_split"]), ({"M": 512}, "float16", H200, ["down_by_parts", "up_split"]),
+        ({"M": 63}, "bfloat16", H200, ["down_by_parts", "up_few_rows"]), ({"M": 33}, "float32", A100, ["down", "up"]), ({"N": 1001}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]),
         ({"K": 4095}, "float16", H200, ["down_by_parts", "up_warpgroup"]), ({"K": 63}, "bfloat16", H200, ["down", "up"]),
         ({"K": 4095}, "float32", H200, ["down_by_parts", "up"]), ({"K": 4095}, "bfloat16", A100, ["down", "up"]),
         ({}, "bfloat16", A100, ["down", "up"]),
@@ -462,8 +464,9 @@ def test_lora_multiplies_by_warpgroups_where_they_can(sizes, dtype, device, laun
     assert module.fits(case, "two_launches", device, config) is None
     found = module.launches(case, "two_launches", device, config)
     assert [launch.program.name.partition("<")[0] for launch in found] == launches
-    by_warpgroups = module.fits(case, "two_launches", device, config | {"up_KERNEL": "warpgroup"}) is None
-    assert by_warpgroups == ("up_warpgroup" in launches)
+    tile = {"up_KERNEL": "warpgroup", "up_BLOCK_M": 128, "up_CLUSTER": 1}
+    by_warpgroups = module.fits(case, "two_launches", device, config | tile) is None
+    assert by_warpgroups == ("up_warpgroup" in launches or case.sizes["M"] == 512)
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,19 @@ def test_a_launch_that_overlaps_waits_before_it_touches_memory(fixtures, all_wai
             launch(x, y)
 
 
+@pytest.mark.parametrize(("waits", "written"), [(True, True), (False, False), (False, True)])
+def test_an_asynchronous_copy_comes_early_only_of_what_no_launch_has_written(fixtures, waits, written):
+    file, x, y, z = fixtures / "faults.cu", torch.from_numpy(X[:64].copy()), torch.zeros(64), torch.zeros(64)
+    Launcher(Program(file, "following<true>"), 1, 64)(x, y)
+    copies = Launcher(Program(file, f"copying<{str(waits).lower()}>"), 1, 64, overlaps=True)
+    if waits or not written:
+        copies(y if written else x, z)
+        assert torch.equal(x, z)
+    else:
+        with pytest.raises(Fault, match="a copy of what a launch before this one, which may not have ended, writes"):
+            copies(y, z)
+
+
 @pytest.mark.parametrize("early", [False, True])
 def test_a_copy_of_what_the_launch_before_writes_waits_for_it(kernels, monkeypatch, early):
     """x of odd K, which the first launch copies into rows of whole vectors; with K = 136 the products read x itself, and may begin."""
@@ -309,6 +322,8 @@ OF_UP = {f"up_{name}": value for name, value in WIDE.items()}
 FEW = {"KERNEL": "few_rows", "BLOCK_M": 16, "BLOCK_N": 32, "CLUSTER": 1, "num_stages": 2}
 SPLIT = {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 4, "num_stages": 3, "SCHEDULE": "tiles"}
 
+OF_FEW, OF_SPLIT = ({f"up_{name}": value for name, value in own.items()} for own in (FEW, SPLIT))
+
 
 def mlp(M, *widths):
     """The sizes of fused_mlp with these widths."""
@@ -328,6 +343,14 @@ CONFIGS = [
     ("lola", {"M": 384, "K": 320, "N": 392}, "two_launches", "bfloat16", "ieee", WIDE | {"SCHEDULE": "strips", "CLUSTER": 4}),
     ("splacc", {"M": 328, "K": 131, "N": 276}, "two_launches", "bfloat16", "ieee", WIDE | {"SCHEDULE": "strips", "CLUSTER": 2}),
     ("geglu", {"M": 150, "K": 72, "N": 304}, "two_launches", "float32", "tf32", WIDE | {"SCHEDULE": "strips", "CLUSTER": 1}),
+    # slabs of the adapter that are a warp's only ones, and others behind those of its product; W stored otherwise than B
+    ("lora_linear", {"M": 37, "K": 136, "N": 40, "R": 70}, "two_launches", "bfloat16", "ieee", OF_FEW),
+    ("lora_linear", {"M": 20, "K": 1096, "N": 72, "R": 5, "nk": 1}, "two_launches", "float16", "ieee", OF_FEW | {"up_BLOCK_M": 32, "up_num_stages": 1}),
+    ("lora_linear", {"M": 9, "K": 1044, "N": 36, "R": 17, "nk": 1}, "two_launches", "float32", "tf32", OF_FEW | {"up_BLOCK_N": 16}),
+    # blocks that share K, of which the last has the adapter's slab alone; behind x as it was copied; two slabs of the adapter
+    ("lora_linear", {"M": 70, "K": 264, "N": 200, "R": 16}, "two_launches", "bfloat16", "ieee", OF_SPLIT),
+    ("lora_linear", {"M": 150, "K": 333, "N": 520, "R": 5}, "two_launches", "float16", "ieee", OF_SPLIT | {"up_BLOCK_N": 256, "up_CLUSTER": 2}),
+    ("lora_linear", {"M": 140, "K": 200, "N": 264, "R": 70, "nk": 1}, "two_launches", "bfloat16", "ieee", OF_SPLIT | {"up_BLOCK_M": 128, "up_CLUSTER": 1}),
     ("lola", {"M": 330, "K": 136, "N": 776}, "two_launches", "bfloat16", "ieee", SQUARE),
     ("lora_linear", {"M": 201, "K": 75, "N": 395, "R": 70}, "two_launches", "float16", "ieee", {f"up_{n}": v for n, v in SQUARE.items()}),
     # fewer slabs than warps; more than all warps have on their way; a last one that is not whole, beside rows and columns that are none
@@ -378,7 +401,35 @@ CONFIGS = [
 @pytest.mark.parametrize(("name", "sizes", "variant", "dtype", "precision", "config"), CONFIGS)
 def test_a_config_for_larger_cards_is_right(run_cells, kernels, name, sizes, variant, dtype, precision, config):
     """What the emulated device has too few multiprocessors to choose."""
-    (record,) = run_cells([Cell(make_case(kernels[name], sizes, dtype, precision), "cuda", variant, config=config)])
+    sizes = dict(sizes)
+    options = {"w_layout": "nk"} if sizes.pop("nk", 0) else None
+    case = make_case(kernels[name], sizes, dtype, precision, options)
+    (record,) = run_cells([Cell(case, "cuda", variant, config=config)])
+    assert record.status == "ok", record.reason
+
+
+OF_GRADIENTS = {"KERNEL": "warpgroup"} | {
+    f"{of}_{name}": value
+    for of in ("dx", "dW")
+    for name, value in {"BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 3, "CLUSTER": 1}.items()
+}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "dtype", "config"),
+    [
+        ({"M": 130, "K": 259, "N": 257, "R": 5}, {"activation": "tanh"}, "bfloat16", OF_GRADIENTS),
+        ({"M": 131, "K": 257, "N": 264, "R": 17}, {"w_layout": "nk"}, "float16", OF_GRADIENTS),
+        ({"M": 3, "K": 45, "N": 301, "R": 5}, {}, "bfloat16", {"KERNEL": "whole"}),
+        ({"M": 20, "K": 70, "N": 331, "R": 16}, {"activation": "silu"}, "float16", {"KERNEL": "whole"}),
+        ({"M": 70, "K": 45, "N": 75, "R": 6}, {"activation": "silu", "w_layout": "nk"}, "float32", {}),
+        ({"M": 70, "K": 24, "N": 517, "R": 61}, {}, "bfloat16", {}),  # two blocks share N
+    ],
+)
+def test_gradients_of_an_adapter_read_rows_filled_up(run_cells, kernels, sizes, options, dtype, config):
+    """And write those of the gradients as they are."""
+    case = make_case(kernels["lora_linear"], sizes, dtype, options=options, mode="backward")
+    (record,) = run_cells([Cell(case, "cuda", "two_launches", config=config)])
     assert record.status == "ok", record.reason
 
 

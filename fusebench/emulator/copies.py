@@ -17,6 +17,7 @@ import numpy as np
 Array = Any
 WHEN = AT_ONCE, AT_BARRIERS, LATE = "at once", "at barriers", "late"
 SHARE = 0.3  # of the barriers at which all that is under way happens
+EARLY = "a copy of what a launch before this one, which may not have ended, writes: it comes before griddepcontrol.wait"
 
 
 @dataclass
@@ -96,6 +97,9 @@ class Copies:
         given = np.broadcast_to(np.uint32(size) if given is None else given, to.shape).astype(np.int64)
         if np.any(to % size) or np.any((given > 0) & (of % size != 0)):
             self.m.fail(f"cp.async of {size} bytes at an address that is no multiple of it")
+        early = (given > 0) & ~self.m.waited[self.m.ids(at)]
+        if early.any() and self.m.memory.any_fresh(of[early]):
+            self.m.fail(EARLY)
         whole = np.dtype("u4")
         words = size // 4
 
@@ -151,9 +155,7 @@ class Copies:
                 place, key = int(to[n]) & 0xFFFFFF, int(barrier[n]) & 0xFFFFFF
             tensor = self.m.map_at(int(map_[n]))
             if tensor.fresh and not self.m.waited[thread]:
-                self.m.fail(
-                    "a copy of what a launch before this one, which may not have ended, writes: it comes before griddepcontrol.wait"
-                )
+                self.m.fail(EARLY)
             self._by_engine(partial(self._bring_box, blocks, place, key, tensor, start))
 
     def bulk_load(self, at: Any, to: Array, of: Array, size: Array, barrier: Array) -> None:

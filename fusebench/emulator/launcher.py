@@ -154,4 +154,6 @@ def kernel_of(program: Program, arch: str) -> ptx.Kernel:
 
 def region(tensor: Any) -> Region:
     """The memory of a contiguous Torch tensor on the CPU."""
-    return of_pointer(tensor.data_ptr(), tensor.numel() * tensor.element_size(), f"a tensor {tuple(tensor.shape)}")
+    found = of_pointer(tensor.data_ptr(), tensor.numel() * tensor.element_size(), f"a tensor {tuple(tensor.shape)}")
+    found.fresh = tensor.data_ptr() in _fresh
+    return found

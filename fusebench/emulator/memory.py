@@ -18,7 +18,9 @@ POISON = 0xFF  # all bits set: NaN as a float, -1 as an integer
 
 
 class Region:
-    """Bytes that lie together, seen in every width."""
+    """Bytes that lie together, seen in every width. `fresh`: a launch that may not have ended writes them."""
+
+    fresh = False
 
     def __init__(self, base: int, memory: Array, name: str):
         self.base, self.memory, self.name, self.end = base, memory, name, base + memory.size
@@ -99,6 +101,11 @@ class Memory:
         if not 0 <= address <= self.limit - size:
             self.m.fail(f"{size} bytes at {address:#x} of {self.limit} bytes of shared memory")
         return self.shared, block * self.size + address
+
+    def any_fresh(self, address: Array) -> bool:
+        """Whether any of these global addresses is of what a launch that may not have ended writes."""
+        places = np.unique(np.searchsorted(self.bases, address, "right")) - 1
+        return any(self.regions[p].fresh for p in places.tolist() if p >= 0)
 
     def blocks_of(self, at: Any, address: Array) -> tuple[Array, Array]:
         """The block whose shared memory an address of a cluster is in, and the address there."""

@@ -1,7 +1,7 @@
 """Whether a kernel that may begin while the launch before it ends waits for it in time.
 
-What the copy engine brings by tensor maps is looked at when it happens (copies.py): of tensors that no launch of the call has written, it may
-come early.
+What the copy engine brings by tensor maps, and threads by cp.async, is looked at when it happens (copies.py): of tensors that no launch of
+the call has written, it may come early.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fusebench.emulator.ptx import Instruction, Kernel
 WAITS = "griddepcontrol.wait"
 # with no space in its name, an address is generic, and may be of global memory
 TOUCHES = re.compile(
-    r"(ld|st|atom|red)\b(?!.*\.(param|shared|local|const)\b)|cp\.(async|reduce)\b(?!.*\.(commit|wait|mbarrier)|.*\.tensor\..*\.shared::cluster\.global)"
+    r"(ld|st|atom|red)\b(?!.*\.(param|shared|local|const)\b)|cp\.(async\.bulk|reduce)\b(?!.*\.(commit|wait|mbarrier)|.*\.tensor\..*\.shared::cluster\.global)"
 )
 LEAVES = re.compile(r"(ret|exit|trap|bra)\b")
 

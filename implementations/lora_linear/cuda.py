@@ -21,6 +21,8 @@ EXPECT = (
     {"variant": ("fused", "two_launches"), "case": "batch", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    {"variant": "two_launches", "case": "rank16", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    {"variant": "two_launches", "case": "token", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
@@ -31,8 +33,8 @@ EXPECT = (
 TUNABLES = {
     "fused": {"BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256), "num_stages": (2, 3, 4)},
     "two_launches": {
-        "up_KERNEL": ("tensor", "warpgroup", "simt"), "up_BLOCK_M": (16, 64, 128, 192), "up_BLOCK_N": (64, 128, 192, 256),
-        "up_num_stages": (2, 3, 4), "up_CLUSTER": (1, 2, 4), "up_SCHEDULE": ("tiles", "strips", "stream_k"),
+        "up_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "simt"), "up_BLOCK_M": (16, 32, 64, 128, 192),
+        "up_BLOCK_N": (16, 32, 64, 128, 192, 256), "up_num_stages": (1, 2, 3, 4, 5, 6), "up_CLUSTER": (1, 2, 4, 8), "up_SCHEDULE": ("tiles", "strips", "stream_k"),
         # those of mode=backward
         "KERNEL": ("tensor", "warpgroup", "simt", "whole"),
         "dx_BLOCK_M": (16, 64, 128), "dx_BLOCK_N": (64, 128, 256), "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2),

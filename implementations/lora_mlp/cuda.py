@@ -51,7 +51,9 @@ def launches(case, variant, device, config):
         behind = [
             launch
             for layer in reversed(layers)
-            for launch in backward.launches(BACKWARD_FILE, layer, device, backward.config(layer, device))
+            for launch in backward.launches(
+                BACKWARD_FILE, layer, device, backward.config(layer, device), layer is not layers[-1]
+            )
         ]
         return tuple(behind if case.mode == "backward" else [*kept, *behind])
     for number, layer in enumerate(layers, 1):
@@ -62,9 +64,10 @@ def launches(case, variant, device, config):
 def build(case, variant, device, config):
     """call(x (M, N0), scale (), W1, b1, A1, B1, W2, …) → (M, N of the last layer)."""
     if case.mode != "forward":
+        layers = _layers.layers(case)
         of_layers = [
-            backward.build(BACKWARD_FILE, layer, device, backward.config(layer, device))
-            for layer in _layers.layers(case)
+            backward.build(BACKWARD_FILE, layer, device, backward.config(layer, device), layer is not layers[-1])
+            for layer in layers
         ]
         return _layers.differentiated(case, of_layers)
     sizes = [layer.size("M", "K", "N", "R") for layer in _layers.layers(case)]

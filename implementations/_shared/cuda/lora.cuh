@@ -6,7 +6,9 @@
 //            sums, and y is written once. B is on its way before the last slabs of W are multiplied.
 //   down     x @ A alone: the first launch of two_launches. Where it has few rows, the blocks of a cluster share K (down_by_parts). It reads
 //            all of x, so that it also copies rows that are no whole vectors for the copy engine.
-//   up       the second: as `fused`, but its last slab of x is read from what `down` made. On Hopper, up_warpgroup (hopper/adapted.cuh).
+//   up       the second: as `fused`, but its last slab of x is what `down` made, which is all that it waits for. Of few rows, up_few_rows
+//            (adapted_few_rows.cuh); on Hopper, up_warpgroup (hopper/adapted.cuh) and, where y has few tiles, up_split
+//            (hopper/adapted_split.cuh).
 //
 // On the tensor cores (float16, bfloat16, and float32 as tf32), or where SIMT on the float32 units (precision "ieee").
 // _shared/cuda/matmul_mma.cuh says how a tile is multiplied. Sizes are arbitrary; ALIGNED promises that K and N, RANK_ALIGNED that R is a
@@ -14,6 +16,12 @@
 #pragma once
 
 #include "_shared/cuda/matmul_simt.cuh"
+
+// The least number of elements, from n on, that are whole vectors.
+template <typename T>
+__device__ __forceinline__ long long filled_up(long long n) {
+    return (n + Vector<T>::SIZE - 1) / Vector<T>::SIZE * Vector<T>::SIZE;
+}
 
 template <typename T, Activation ACT>
 struct Biased : Epilogue {
@@ -63,12 +71,13 @@ __device__ __forceinline__ To continued(const From& from) {
     return to;
 }
 
-// The layer. FUSED sums x @ A itself, in RM × RN warps; otherwise `xa` (M, R) holds it. WM × WN warps have the tile of y.
+// The layer. FUSED sums x @ A itself, in RM × RN warps; otherwise `t` holds scale * x @ A, in rows of whole vectors with zeros behind R. WM × WN
+// warps have the tile of y.
 template <bool FUSED, typename T, bool SIMT, Activation ACT, bool ALIGNED, bool RANK_ALIGNED, bool NK, int BM, int BN,
           int WM, int WN, int RB, int RM, int RN, int STAGES>
 __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ W,
                                       const T* __restrict__ b, const T* __restrict__ A, const T* __restrict__ B,
-                                      const T* __restrict__ xa, T* __restrict__ y, long long M, long long K, long long N,
+                                      const T* __restrict__ t, T* __restrict__ y, long long M, long long K, long long N,
                                       long long R) {
     constexpr int THREADS = WM * WN * 32, X = BM * 128, STAGE = X + (BN + (FUSED ? RB : 0)) * 128;
     static_assert(RM * RN == WM * WN && STAGES >= 2, "the same warps; one stage is read while another is written");
@@ -78,7 +87,9 @@ __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restri
     extern __shared__ __align__(128) unsigned char memory[];  // max(STAGES * STAGE, the tile of y as it is stored)
     long long m0, n0;
     block_origin(M, N, BM, BN, m0, n0);
+    if (FUSED || !ALIGNED) wait_for_previous_launch();  // for what is not copied asynchronously
     RowLoader<T, ALIGNED, BM, THREADS> x_slabs(x, m0, M, K);
+    RowLoader<T, true, BM, THREADS> t_slabs(t, m0, M, filled_up<T>(R));
     WeightLoader<NK, T, ALIGNED, BN, THREADS, 1> W_slabs(W, n0, N, K);
     ColumnLoader<T, RANK_ALIGNED, RB, THREADS> A_slabs(A, 0, R, K);
     ColumnLoader<T, ALIGNED, BN, THREADS> B_slabs(B, n0, N, R);
@@ -92,6 +103,7 @@ __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restri
             if constexpr (FUSED) A_slabs.load(here + X + BN * 128);
         } else if (slab < all) {
             B_slabs.load(here + X);
+            if constexpr (!FUSED) wait_for_previous_launch(), t_slabs.load(here);
         }
         copy_commit();
     };
@@ -109,7 +121,7 @@ __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restri
     Tile tile;
     Low low;
     for (int i = 0; i < STAGES - 1; ++i) load(i, i);
-    float factor = to_float(*scale);
+    float factor = FUSED ? to_float(*scale) : 1.0f;
     for (int slab = 0; slab < slabs; ++slab) {
         unsigned char* here = advance(slab);
         tile.add(here, here + X);
@@ -130,18 +142,12 @@ __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restri
                 pair.at[1] = from_float<T>(column + 1 < R ? factor * v1 : 0.0f);
                 *reinterpret_cast<decltype(pair)*>(here + slab_place<T>(row, column - r0)) = pair;
             });
-        } else {
-            for (int i = threadIdx.x; i < BM * SLAB<T>; i += THREADS) {
-                int row = i / SLAB<T>, r = i % SLAB<T>;
-                bool inside = m0 + row < M && r0 + r < R;
-                float v = inside ? factor * to_float(xa[(m0 + row) * R + r0 + r]) : 0.0f;
-                *reinterpret_cast<T*>(here + slab_place<T>(row, r)) = from_float<T>(v);
-            }
+            __syncthreads();
         }
-        __syncthreads();
         add_part(lift, here, here + X, static_cast<int>(R) - r0);
     }
     __syncthreads();  // the slabs' memory is free
+    if (!FUSED) wait_for_previous_launch();
     store_tile<ALIGNED>(lift, memory, y, M, N, m0, n0, Biased<T, ACT>(b));
 }
 
@@ -151,20 +157,15 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     fused(const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ W, const T* __restrict__ b,
           const T* __restrict__ A, const T* __restrict__ B, T* __restrict__ y, long long M, long long K, long long N,
           long long R) {
-    wait_for_previous_launch();
     layer<true, T, SIMT, ACT, ALIGNED, RANK_ALIGNED, NK, BM, BN, WM, WN, RB, RM, RN, STAGES>(x, scale, W, b, A, B, nullptr,
                                                                                            y, M, K, N, R);
 }
 
-template <typename T, bool SIMT, Activation ACT, bool ALIGNED, bool RANK_ALIGNED, bool NK, int BM, int BN, int WM, int WN,
-          int RB, int RM, int RN, int STAGES>
+template <typename T, bool SIMT, Activation ACT, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32, 1)
-    up(const T* __restrict__ xa, const T* __restrict__ x, const T* __restrict__ scale, const T* __restrict__ W,
-       const T* __restrict__ b, const T* __restrict__ B, T* __restrict__ y, long long M, long long K, long long N,
-       long long R) {
-    wait_for_previous_launch();
-    layer<false, T, SIMT, ACT, ALIGNED, RANK_ALIGNED, NK, BM, BN, WM, WN, RB, RM, RN, STAGES>(x, scale, W, b, x, B, xa, y,
-                                                                                            M, K, N, R);
+    up(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ t, const T* __restrict__ B, const T* __restrict__ b,
+       T* __restrict__ y, long long M, long long K, long long N, long long R) {
+    layer<false, T, SIMT, ACT, ALIGNED, true, NK, BM, BN, WM, WN, WN * 16, WM, WN, STAGES>(x, nullptr, W, b, nullptr, B, t, y, M, K, N, R);
 }
 
 // Two floats to block `rank` of the cluster, where this one has `to` in its shared memory.
@@ -208,18 +209,45 @@ struct CopyingLoader : RowLoader<T, ALIGNED, ROWS, THREADS> {
     }
 };
 
-// BM rows of x @ A, in WM × WN warps: to xa (M, R), and times scale, as rounded, to t, whose rows are R and some zeros long, whole vectors.
-// Either may be null, as may `whole`, x in rows of whole slabs. PARTS blocks, a cluster, share K, and then the rows: a block adds up what all have of its own.
+// store(row, column, sum) for all sums of a tile of BM × RB, of which the PARTS blocks of a cluster have a share each: a block adds up what all have
+// of its own rows. `memory` has the tile's slabs, which are read no more, and room for BM * RB floats.
+template <int PARTS, int BM, int RB, typename Tile, typename F>
+__device__ __forceinline__ void each_sum(const Tile& tile, unsigned char* memory, F store) {
+    if constexpr (PARTS == 1) {
+        each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
+            store(row, column, v0);
+            store(row, column + 1, v1);
+        });
+    } else {
+        constexpr int SHARE = BM / PARTS;  // rows that a block finishes
+        static_assert(BM % PARTS == 0, "as many each");
+        int part = blockIdx.x % PARTS;
+        auto sums = reinterpret_cast<float*>(memory);  // (PARTS, SHARE, RB)
+        cluster_arrive(), cluster_wait();  // all blocks have read their slabs
+        each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
+            store_pair_in_block(sums + (part * SHARE + row % SHARE) * RB + column, row / SHARE, v0, v1);
+        });
+        cluster_arrive(), cluster_wait();
+        for (int i = threadIdx.x; i < SHARE * RB; i += Tile::THREADS) {
+            float sum = 0.0f;
+#pragma unroll
+            for (int p = 0; p < PARTS; ++p) sum += sums[p * SHARE * RB + i];
+            store(part * SHARE + i / RB, i % RB, sum);
+        }
+    }
+}
+
+// BM rows of x @ A, in WM × WN warps: to xa, and times scale, as rounded, to t, rows of whole vectors with zeros behind R. Either may be null, as may `whole`, x in rows of whole slabs. PARTS blocks, a cluster, share K.
 template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
 __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale,
                                           T* __restrict__ xa, T* __restrict__ t, T* __restrict__ whole, long long M,
                                           long long K, long long R) {
     using Tile = typename TileOf<SIMT, T, false, BM, RB, WM, WN>::Type;
-    constexpr int THREADS = WM * WN * 32, SIZE = Vector<T>::SIZE, SHARE = BM / PARTS;  // rows that a block finishes
-    static_assert(BM % PARTS == 0 && STAGES * Tile::STAGE >= BM * RB * 4, "the sums take the place of the slabs");
+    constexpr int THREADS = WM * WN * 32;
+    static_assert(STAGES * Tile::STAGE >= BM * RB * 4, "the sums take the place of the slabs");
     extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
     int part = blockIdx.x % PARTS;
-    long long m0 = static_cast<long long>(blockIdx.x / PARTS) * BM, pitch = (R + SIZE - 1) / SIZE * SIZE;
+    long long m0 = static_cast<long long>(blockIdx.x / PARTS) * BM, pitch = filled_up<T>(R);
     int slabs = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), each = (slabs + PARTS - 1) / PARTS, first = min(part * each, slabs);
     Tile tile;
     CopyingLoader<T, ALIGNED, BM, THREADS> rows(x, whole, m0, M, K, first);
@@ -227,32 +255,13 @@ __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __re
     columns.skip(first);
     mainloop<STAGES>(tile, memory, rows, columns, min(each, slabs - first));
     float factor = to_float(*scale);
-    auto store = [&](int row, int column, float sum) {
+    each_sum<PARTS, BM, RB>(tile, memory, [&](int row, int column, float sum) {
         long long m = m0 + row;
-        if (m >= M) return;
-        T v = from_float<T>(sum);
-        if (xa && column < R) xa[m * R + column] = v;
-        if (t && column < pitch) t[m * pitch + column] = from_float<T>(column < R ? factor * to_float(v) : 0.0f);
-    };
-    if constexpr (PARTS == 1) {
-        each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
-            store(row, column, v0);
-            store(row, column + 1, v1);
-        });
-    } else {
-        auto sums = reinterpret_cast<float*>(memory);  // (PARTS, SHARE, RB)
-        cluster_arrive(), cluster_wait();  // all blocks have read their slabs
-        each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
-            store_pair_in_block(sums + (part * SHARE + row % SHARE) * RB + column, row / SHARE, v0, v1);
-        });
-        cluster_arrive(), cluster_wait();
-        for (int i = threadIdx.x; i < SHARE * RB; i += THREADS) {
-            float sum = 0.0f;
-#pragma unroll
-            for (int p = 0; p < PARTS; ++p) sum += sums[p * SHARE * RB + i];
-            store(part * SHARE + i / RB, i % RB, sum);
-        }
-    }
+        if (m >= M || column >= pitch) return;
+        T v = from_float<T>(column < R ? sum : 0.0f);
+        if (xa) xa[m * pitch + column] = v;
+        if (t) t[m * pitch + column] = from_float<T>(column < R ? factor * to_float(v) : 0.0f);
+    });
 }
 
 template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES>

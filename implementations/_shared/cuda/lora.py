@@ -4,13 +4,14 @@
 
 fused           one launch: x @ A is summed beside x @ W
 two_launches    x @ A first, then the layer with it: `down` and `up`, whose tunables have its name before them. up_KERNEL=warpgroup is
-                hopper/adapted.cuh. Forward, where rows are no whole vectors of 16 bytes, it reads x as `down` has copied it, and W and B
-                as `prepare` has
+                hopper/adapted.cuh, split hopper/adapted_split.cuh, where up_CLUSTER blocks share K, and few_rows adapted_few_rows.cuh.
+                Forward, where rows are no whole vectors of 16 bytes, the former two read x as `down` has copied it, and W and B as
+                `prepare` has
 """
 
 from dataclasses import replace
 
-from implementations._shared.cuda import matmul
+from implementations._shared.cuda import matmul, matmul_split
 from implementations._shared.cuda.launch import (
     TYPES,
     Launch,
@@ -22,7 +23,7 @@ from implementations._shared.cuda.launch import (
     unsupported,
 )
 from implementations._shared.cuda.matmul import TENSOR_TILES, MatmulTile, blocks
-from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 
 LARGEST_RANK = 128
 DOWN = MatmulTile("tensor", 32, 0, 1.0, 2, 2)  # x @ A alone: few rows, so that there are many blocks to read x
@@ -30,6 +31,8 @@ WIDE_DOWN = MatmulTile(
     "tensor", 64, 0, 1.0, 4, 1
 )  # of larger ranks: each block reads all of A's rows that it multiplies
 DOWN_STAGES = 4
+SPLIT_COLUMNS = (*matmul_split.COLUMNS, 256)
+FEW_ROWS = 64  # from which warpgroups multiply, if only in halves of tiles
 
 
 def skip(case, variant, device):
@@ -59,10 +62,11 @@ def rank_columns(case, tile):
 
 
 def config(case, variant, device):
-    """The tile with the least work on the busiest multiprocessor."""
+    """The tile with the least work on the busiest multiprocessor; few rows in their own."""
+    if variant == "two_launches" and (own := _of_few_tiles(case, device)):
+        return prefixed("up", own)
     if variant == "two_launches" and multiplies_by_warpgroups(case, device):
-        own = product(case)
-        return prefixed("up", matmul.config(own, device, up_tiles(own), schedules=matmul.SCHEDULES))
+        return prefixed("up", _by_warpgroups(case, device))
     M, N = case.size("M", "N")
     found = {}
     for tile in TENSOR_TILES:
@@ -77,6 +81,47 @@ def config(case, variant, device):
         return rounds * tile.rows * (tile.columns + low) * tile.cost
 
     return found[min(found, key=work)]
+
+
+def _by_warpgroups(case, device):
+    own = product(case)
+    return matmul.config(own, device, up_tiles(own), schedules=matmul.SCHEDULES)
+
+
+def _of_few_tiles(case, device):
+    """The config of `up` where y has few rows, or so few tiles that blocks which share K are expected to be faster; or None."""
+    own, M = product(case), case.sizes["M"]
+    split = None
+    if M >= FEW_ROWS and case.itemsize == 2:
+        split = _as_cluster(matmul_split.config(own, device, kernel="split", columns=SPLIT_COLUMNS))
+    if split and (
+        not multiplies_by_warpgroups(case, device) or _gains(own, split, _by_warpgroups(case, device), device)
+    ):
+        return split
+    few = None if is_ieee(case) or split else matmul.few_rows_config(case, device, matmul.FEW_ROWS_TILES)
+    return few and few | {"SCHEDULE": "tiles"}
+
+
+def _as_cluster(split):
+    """A config of matmul_split.py with the names of `up`, or None."""
+    return split and split | {"CLUSTER": split.pop("SPLIT"), "SCHEDULE": "tiles"}
+
+
+def _as_split(config):
+    """The reverse."""
+    return config | {"SPLIT": config["CLUSTER"]}
+
+
+def _gains(case, split, whole, device):
+    """Whether blocks that share K, all at once, are expected to be faster than those of `whole`, by matmul_split.py's estimate of both."""
+    (M, K, N), sms = case.size("M", "K", "N"), multiprocessors(device)
+    if split["CLUSTER"] == 1 or matmul_split.blocks(_as_split(split), M, N) > sms:
+        return False
+    cycles = [
+        matmul_split.work(own, M, N, -(-K // (matmul.slab(case) * own["SPLIT"])), sms)
+        for own in (_as_split(split), whole | {"SPLIT": 1})
+    ]
+    return cycles[0] < cycles[1]
 
 
 def tile_of(config):
@@ -134,8 +179,14 @@ def fits(case, variant, device, config):
         if not multiplies_by_warpgroups(case, device):
             return matmul.NO_WARPGROUPS
         return matmul.fits(product(case), device, own, tiles=up_tiles(product(case)))
+    if kernel in ("split", "few_rows") and matmul.schedule_of(own) != "tiles":
+        return f"up_SCHEDULE={own['SCHEDULE']} is for up_KERNEL=warpgroup"
+    if kernel == "split":
+        return _split_fits(case, device, own)
+    if kernel == "few_rows":
+        return matmul.fits(case, device, own, tiles=matmul.FEW_ROWS_TILES)
     if variant == "two_launches" and (kernel != ("simt" if is_ieee(case) else "tensor") or own["CLUSTER"] != 1):
-        return "IEEE float32 is multiplied by up_KERNEL=simt, everything else by tensor or warpgroup; the former two have no clusters"
+        return "IEEE float32 is multiplied by up_KERNEL=simt, everything else by the others; simt and tensor have no clusters"
     if variant == "two_launches" and matmul.schedule_of(own) != "tiles":
         return "up_SCHEDULE=stream_k is for up_KERNEL=warpgroup"
     tile, stages, R = tile_of(own), own["num_stages"], case.sizes["R"]
@@ -148,6 +199,13 @@ def fits(case, variant, device, config):
     return too_large(layer_bytes(case, variant, tile, stages), device)
 
 
+def _split_fits(case, device, config):
+    """Why a config with KERNEL=split cannot run, or None."""
+    if case.itemsize == 4:
+        return "up_KERNEL=split is for 16 bits: tf32 would want B turned"
+    return matmul_split.fits(product(case), device, _as_split(config), known=SPLIT_COLUMNS)
+
+
 def layer_bytes(case, variant, tile, stages):
     """Shared memory of a block of `fused` or `up`."""
     low = rank_columns(case, tile) if variant == "fused" else 0
@@ -158,30 +216,44 @@ def launches(file, case, variant, device, config):
     """One launch (`fused`), or `down` and `up`, of `file`, which includes lora.cuh or hopper/adapted.cuh."""
     fused, T = variant == "fused", case.dtype
     own = config if fused else of_launch("up", config)
-    if own.get("KERNEL") == "warpgroup":
-        arguments = case.options["activation"].upper(), product(case).sizes["K"] == case.sizes["K"]  # x is not copied
-        up = matmul.launch(file, "up", product(case), device, own, arguments, dtypes=(*(T,) * 6, "float32", "int32"))
+    activation = case.options["activation"].upper()
+    if own.get("KERNEL") in ("warpgroup", "split"):
+        arguments = activation, product(case).sizes["K"] == case.sizes["K"]  # x is not copied
+        if own["KERNEL"] == "split":
+            up = matmul_split.launch(file, "up", product(case), _as_split(own), (T,) * 6, arguments)
+        else:
+            up = matmul.launch(
+                file, "up", product(case), device, own, arguments, dtypes=(*(T,) * 6, "float32", "int32")
+            )
         boxes = up.boxes[0], (matmul.slab(case), matmul.PANEL)  # of t, as of x; of B
         return in_turn(down(file, case, device), replace(up, boxes=(*up.boxes, *boxes)))
+    if own.get("KERNEL") == "few_rows":
+        up = matmul.launch(file, "up", case, device, own, (activation,), dtypes=(T,) * 6)
+        return in_turn(down(file, case, device), up)
     tile, stages = tile_of(own), own["num_stages"]
     dtype, simt, aligned, rank_aligned = common(case)
-    shape = tile.rows, tile.columns, tile.warps_m, tile.warps_n, rank_columns(case, tile), *low_warps(tile), stages
-    options = case.options["activation"].upper(), aligned, rank_aligned, case.options["w_layout"] == "nk"
-    program = instance(file, "fused" if fused else "up", dtype, simt, *options, *shape)
+    shape, nk = (tile.rows, tile.columns, tile.warps_m, tile.warps_n), case.options["w_layout"] == "nk"
     grid, memory = blocks(tile, *case.size("M", "N")), layer_bytes(case, variant, tile, stages)
-    layer = Launch(program, grid, tile.threads, memory, dtypes=(T,) * 7)
-    return (layer,) if fused else in_turn(down(file, case, device), layer)
+    if not fused:
+        up = Launch(
+            instance(file, "up", dtype, simt, activation, aligned, nk, *shape, stages),
+            grid,
+            tile.threads,
+            memory,
+            dtypes=(T,) * 6,
+        )
+        return in_turn(down(file, case, device), up)
+    of_low = rank_columns(case, tile), *low_warps(tile), stages
+    program = instance(file, "fused", dtype, simt, activation, aligned, rank_aligned, nk, *shape, *of_low)
+    return (Launch(program, grid, tile.threads, memory, dtypes=(T,) * 7),)
 
 
 def down(file, case, device):
-    """The launch of x @ A alone, the first of `two_launches`, which may copy x into rows of whole vectors beside it. On Hopper and later
-    the blocks of a cluster share K, where there would else be less than one and a half a multiprocessor to read x."""
+    """The launch of x @ A alone, the first of `two_launches`, which may copy x into rows of whole vectors beside it."""
     M, K, R = case.size("M", "K", "R")
     tile = WIDE_DOWN if R > 32 else DOWN
-    columns, rows, parts = rank_columns(case, tile), -(-M // tile.rows), 1
-    enough = 1.5 * multiprocessors(device)
-    while device.capability >= (9, 0) and parts < min(8, K // (4 * matmul.slab(case))) and rows * parts < enough:
-        parts *= 2
+    columns, rows = rank_columns(case, tile), -(-M // tile.rows)
+    parts = sharers(case, device, rows, K)
     arguments = TYPES[case.dtype], is_ieee(case), rows_are_aligned(case, K), rows_are_aligned(case, R)
     shape = tile.rows, columns, *low_warps(tile), DOWN_STAGES
     program = instance(file, "down", *arguments, *shape)
@@ -191,33 +263,32 @@ def down(file, case, device):
     return Launch(program, rows * parts, tile.threads, memory, dtypes=(*(case.dtype,) * 6, "int32"))
 
 
-def in_two_launches(case, first, last, keeps=False):
-    """A function of (x, scale, W, b, A, B, then what `prepared` made) that runs `down` and `up`: → y, and with `keeps` x @ A (M, R) too.
+def sharers(case, device, rows, deep):
+    """How many blocks, a cluster, share `deep` elements of each of `rows` tiles: on Hopper and later, where there would else be less than one
+    and a half blocks a multiprocessor to read them."""
+    parts, enough = 1, 1.5 * multiprocessors(device)
+    while device.capability >= (9, 0) and parts < min(8, deep // (4 * matmul.slab(case))) and rows * parts < enough:
+        parts *= 2
+    return parts
 
-    Warpgroups take scale * x @ A, in rows of whole vectors that the copy engine can read; others scale x @ A themselves.
+
+def in_two_launches(case, first, last, keeps=False):
+    """A function of (x, scale, W, b, A, B, then what `prepared` made) that runs `down` and `up`: → y, and with `keeps` x @ A too.
+
+    x @ A and what `up` takes, scale * x @ A, have rows of whole vectors with zeros behind R; warpgroups take x as `down` has copied it.
     """
     M, K, N, R = case.size("M", "K", "N", "R")
-    vector, low = 16 // case.itemsize, {3: (M, R)}
-    if not last.boxes:
-        down, up = first.returning(low, (M, K, R, 0), absent=(4, 5, 6)), last.returning({6: (M, N)}, (M, K, N, R))
-
-        def by_blocks(x, scale, W, b, A, B, *_):
-            xa = down(x, A, scale)
-            y = up(xa, x, scale, W, b, B)
-            return (y, xa) if keeps else y
-
-        return by_blocks
-
-    own, (sums, flags) = product(case), last.exchange or (None, (0,))
-    columns, turned, padded = own.sizes["K"], matmul.is_prepared(case, own), is_padded(case)
+    own, (sums, flags) = product(case) if last.boxes else case, last.exchange or (None, (0,))
+    low = M, filled_up(case, R)
+    columns, turned, padded = own.sizes["K"], matmul.is_prepared(case, own), bool(last.boxes) and is_padded(case)
     copied = columns != K
-    made = (low if keeps else {}) | {4: (M, -(-R // vector) * vector)}
+    made = ({3: low} if keeps else {}) | {4: low}
     made |= ({5: (M, columns)} if copied else {}) | ({6: flags} if sums else {})
     down = first.returning(made, (M, K, R, *flags), absent=[place for place in (3, 5, 6) if place not in made])
     result = {5: (M, N)} | ({6: sums} if sums else {})
-    up = last.returning(result, (M, columns, N, R), absent=() if sums else (6, 7))
+    up = last.returning(result, (M, columns, N, R), absent=() if sums else range(6, len(last.dtypes)))
 
-    def by_warpgroups(x, scale, W, b, A, B, *prepared):
+    def call(x, scale, W, b, A, B, *prepared):
         found = down(x, A, scale) if len(made) > 1 else (down(x, A, scale),)
         *xa, t = found[: keeps + 1]
         x, *cleared = found[keeps + 1 :] if copied else (x, *found[keeps + 1 :])
@@ -225,4 +296,4 @@ def in_two_launches(case, first, last, keeps=False):
         y = y[0] if sums else y
         return (y, *xa) if keeps else y
 
-    return by_warpgroups
+    return call

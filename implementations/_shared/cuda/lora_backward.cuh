@@ -2,11 +2,14 @@
 //
 //   activated    y = act(z), as z is stored.
 //
-// Backward, two launches; one more where many rows have an activation, and two more where warpgroups multiply:
+// Backward, two launches; one more where many rows have an activation, one more where rows are no whole vectors of 16 bytes, and two more
+// where warpgroups multiply:
 //
+//   filled       copies of the matrices whose rows are no whole vectors, with zeros behind them: all others read whole vectors alone.
+//                x @ A is as `down` leaves it.
 //   few          dxa = scale * dz @ Bᵀ (M, R) of few rows, a block for a row and four of R; dz = dy * act'(z) on the way.
-//   pulled       dz of many rows, as one long array; then
-//   low          dxa, a tile of rows a block.
+//   pulled       dz of many rows, filled up; then
+//   low          dxa, a tile of rows a block, or a cluster that shares N.
 //   products     a block makes one of: a tile of dx = dz @ Wᵀ + dxa @ Aᵀ, into the same sums; a tile of dW = xᵀ @ dz, or of its
 //                transpose where W is stored (N, K); some rows of dA = xᵀ @ dxa; some columns of dB = scale * (x @ A)ᵀ @ dz and
 //                of db, the sums of the same slabs of dz. What takes long begins first.
@@ -17,7 +20,8 @@
 //
 // Where there are few rows of 16 bits, one launch makes everything but dz: `whole` (lora_few_rows.cuh), behind `pulled`.
 #pragma once
-#include "_shared/cuda/hopper/adapted.cuh"
+#include "_shared/cuda/adapted_few_rows.cuh"
+#include "_shared/cuda/hopper/adapted_split.cuh"
 #include "_shared/cuda/hopper/weights.cuh"
 #include "_shared/cuda/lora_few_rows.cuh"
 
@@ -44,37 +48,81 @@ __global__ void __launch_bounds__(256) activated(const T* __restrict__ z, T* __r
     each_element(z, z, y, total, [](float before, float) { return activate<ACT>(before); });
 }
 
-template <typename T, Activation ACT>
+// In rows of whole vectors, with zeros behind N. ALIGNED says that those of z and dy are.
+template <typename T, Activation ACT, bool ALIGNED>
 __global__ void __launch_bounds__(256)
-    pulled(const T* __restrict__ z, const T* __restrict__ dy, T* __restrict__ dz, long long total) {
-    each_element(z, dy, dz, total, [](float before, float behind) { return behind * slope<ACT>(before); });
+    pulled(const T* __restrict__ z, const T* __restrict__ dy, T* __restrict__ dz, long long M, long long N) {
+    wait_for_previous_launch();
+    auto pull = [](float before, float behind) { return behind * slope<ACT>(before); };
+    if constexpr (ALIGNED) {
+        each_element(z, dy, dz, M * N, pull);
+    } else {
+        constexpr int SIZE = Vector<T>::SIZE;
+        long long vectors = filled_up<T>(N) / SIZE, i = blockIdx.x * 256LL + threadIdx.x, m = i / vectors, n = i % vectors * SIZE;
+        if (m >= M) return;
+        int count = static_cast<int>(min(N - n, static_cast<long long>(SIZE)));
+        auto v = load_part<false>(z + m * N + n, count), w = load_part<false>(dy + m * N + n, count);
+#pragma unroll
+        for (int e = 0; e < SIZE; ++e) v.at[e] = from_float<T>(e < count ? pull(element(v, e), element(w, e)) : 0.0f);
+        store_vector(dz + i * SIZE, v);
+    }
+}
+
+// ---- rows of whole vectors ------------------------------------------------------------------------------------------------
+
+// By all blocks: `from` (rows, width) to `to`, whose rows are filled up with zeros, unless that is null.
+template <typename T>
+__device__ __forceinline__ void fill_up(const T* from, T* to, long long rows, long long width) {
+    if (!to) return;
+    constexpr int SIZE = Vector<T>::SIZE;
+    long long vectors = filled_up<T>(width) / SIZE;
+#pragma unroll 2
+    for (long long i = blockIdx.x * 256LL + threadIdx.x; i < rows * vectors; i += gridDim.x * 256LL) {
+        long long row = i / vectors, column = i % vectors * SIZE;
+        store_vector(to + i * SIZE, load_part<false>(from + row * width + column, static_cast<int>(min(width - column, static_cast<long long>(SIZE)))));
+    }
+}
+
+// NK is how W is stored.
+template <typename T, bool NK>
+__global__ void __launch_bounds__(256)
+    filled(const T* __restrict__ dz, const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ A, const T* __restrict__ B,
+           T* __restrict__ of_dz, T* __restrict__ of_x, T* __restrict__ of_W, T* __restrict__ of_A, T* __restrict__ of_B, long long M,
+           long long K, long long N, long long R) {
+    wait_for_previous_launch();
+    fill_up(W, of_W, NK ? N : K, NK ? K : N);
+    fill_up(dz, of_dz, M, N);
+    fill_up(x, of_x, M, K);
+    fill_up(A, of_A, K, R);
+    fill_up(B, of_B, R, N);
 }
 
 // ---- dxa ----------------------------------------------------------------------------------------------------------------
 
 constexpr int RANKS = 4;  // rows of B of a block
 
-// Block (m, r / RANKS). Without an activation dz is dy, and nobody stores it.
-template <typename T, Activation ACT, bool ALIGNED>
+// Block (m, r / RANKS). Without an activation dz is dy, and nobody stores it; with one, N is whole vectors.
+template <typename T, Activation ACT>
 __global__ void __launch_bounds__(256)
     few(const T* __restrict__ z, const T* __restrict__ dy, const T* __restrict__ scale, const T* __restrict__ B,
         T* __restrict__ dz, T* __restrict__ dxa, long long N, long long R) {
     constexpr int SIZE = Vector<T>::SIZE;
     __shared__ float parts[8][RANKS];
-    unsigned groups = static_cast<unsigned>((R + RANKS - 1) / RANKS);
+    long long width = filled_up<T>(N), rank = filled_up<T>(R);
+    unsigned groups = static_cast<unsigned>(rank / RANKS);
+    wait_for_previous_launch();
     long long m = blockIdx.x / groups, r0 = blockIdx.x % groups * RANKS;
     float sums[RANKS] = {};
 #pragma unroll 2
-    for (long long n = threadIdx.x * SIZE; n < N; n += 256 * SIZE) {
-        int count = static_cast<int>(min(N - n, static_cast<long long>(SIZE)));
-        Vector<T> through = load_part<ALIGNED>(dy + m * N + n, count), rows[RANKS];
+    for (long long n = threadIdx.x * SIZE; n < width; n += 256 * SIZE) {
+        Vector<T> through = load_part<true>(dy + m * width + n, SIZE), rows[RANKS];
 #pragma unroll
-        for (int r = 0; r < RANKS; ++r) rows[r] = load_part<ALIGNED>(B + min(r0 + r, R - 1) * N + n, count);
+        for (int r = 0; r < RANKS; ++r) rows[r] = load_part<true>(B + min(r0 + r, R - 1) * width + n, SIZE);
         if constexpr (ACT != NONE) {
-            auto before = load_part<ALIGNED>(z + m * N + n, count);
+            auto before = load_part<true>(z + m * width + n, SIZE);
 #pragma unroll
             for (int e = 0; e < SIZE; ++e) through.at[e] = from_float<T>(element(through, e) * slope<ACT>(element(before, e)));
-            if (r0 == 0) store_part<ALIGNED>(dz + m * N + n, through, count);
+            if (r0 == 0) store_vector(dz + m * width + n, through);
         }
 #pragma unroll
         for (int e = 0; e < SIZE; ++e)
@@ -88,33 +136,50 @@ __global__ void __launch_bounds__(256)
         if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32][r] = sums[r];
     }
     __syncthreads();
-    if (threadIdx.x >= RANKS || r0 + threadIdx.x >= R) return;
+    if (threadIdx.x >= RANKS) return;
     float total = 0.0f;
 #pragma unroll
     for (int w = 0; w < 8; ++w) total += parts[w][threadIdx.x];
-    dxa[m * R + r0 + threadIdx.x] = from_float<T>(to_float(*scale) * total);
+    dxa[m * rank + r0 + threadIdx.x] = from_float<T>(r0 + threadIdx.x < R ? to_float(*scale) * total : 0.0f);
 }
 
-// BM rows, in WM × WN warps.
-template <typename T, bool SIMT, bool ALIGNED, int BM, int RB, int WM, int WN, int STAGES>
+// BM rows, in WM × WN warps. PARTS blocks, a cluster, share N, as in down_tile.
+template <typename T, bool SIMT, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
+__device__ __forceinline__ void low_tile(const T* __restrict__ dz, const T* __restrict__ scale, const T* __restrict__ B,
+                                         T* __restrict__ dxa, long long M, long long N, long long R) {
+    using Tile = typename TileOf<SIMT, T, true, BM, RB, WM, WN>::Type;
+    static_assert(STAGES * Tile::STAGE >= BM * RB * 4, "the sums take the place of the slabs");
+    extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
+    long long m0 = static_cast<long long>(blockIdx.x / PARTS) * BM, rank = filled_up<T>(R);
+    int slabs = static_cast<int>((N + SLAB<T> - 1) / SLAB<T>), each = (slabs + PARTS - 1) / PARTS;
+    int first = min(static_cast<int>(blockIdx.x % PARTS) * each, slabs);
+    wait_for_previous_launch();
+    Tile tile;
+    RowLoader<T, true, BM, Tile::THREADS> rows(dz, m0, M, filled_up<T>(N));
+    RowLoader<T, true, RB, Tile::THREADS> columns(B, 0, R, filled_up<T>(N));
+    rows.skip(first), columns.skip(first);
+    mainloop<STAGES>(tile, memory, rows, columns, min(each, slabs - first));
+    float factor = to_float(*scale);
+    each_sum<PARTS, BM, RB>(tile, memory, [&](int row, int column, float sum) {
+        if (m0 + row < M && column < rank) dxa[(m0 + row) * rank + column] = from_float<T>(column < R ? factor * sum : 0.0f);
+    });
+}
+
+template <typename T, bool SIMT, int BM, int RB, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32)
     low(const T* __restrict__ dz, const T* __restrict__ scale, const T* __restrict__ B, T* __restrict__ dxa, long long M,
         long long N, long long R) {
-    using Tile = typename TileOf<SIMT, T, true, BM, RB, WM, WN>::Type;
-    extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
-    long long m0 = static_cast<long long>(blockIdx.x) * BM;
-    Tile tile;
-    RowLoader<T, ALIGNED, BM, Tile::THREADS> rows(dz, m0, M, N);
-    RowLoader<T, ALIGNED, RB, Tile::THREADS> columns(B, 0, R, N);
-    mainloop<STAGES>(tile, memory, rows, columns, static_cast<int>((N + SLAB<T> - 1) / SLAB<T>));
-    float factor = to_float(*scale);
-    each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
-        if (m0 + row >= M) return;
-        T* to = dxa + (m0 + row) * R + column;
-        if (column < R) to[0] = from_float<T>(factor * v0);
-        if (column + 1 < R) to[1] = from_float<T>(factor * v1);
-    });
+    low_tile<T, SIMT, BM, RB, WM, WN, STAGES, 1>(dz, scale, B, dxa, M, N, R);
 }
+
+#if __CUDA_ARCH__ >= 900
+template <typename T, bool SIMT, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
+__global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(WM* WN * 32)
+    low_by_parts(const T* __restrict__ dz, const T* __restrict__ scale, const T* __restrict__ B, T* __restrict__ dxa, long long M,
+                 long long N, long long R) {
+    low_tile<T, SIMT, BM, RB, WM, WN, STAGES, PARTS>(dz, scale, B, dxa, M, N, R);
+}
+#endif
 
 // ---- dA, dB, db ----------------------------------------------------------------------------------------------------------
 
@@ -135,7 +200,7 @@ struct WithSums {
 };
 
 // Part `block` of ceil(K / ROWS) for dA and of ceil(N / ROWS) for dB and db behind them; a warp has 16 rows of x, or columns of dz.
-template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int RB, int WARPS, int STAGES>
+template <typename T, bool SIMT, int RB, int WARPS, int STAGES>
 __device__ __forceinline__ void narrow_part(unsigned block, const T* __restrict__ x, const T* __restrict__ dxa,
                                             const T* __restrict__ dz, const T* __restrict__ xa, const T* __restrict__ scale,
                                             T* __restrict__ dA, T* __restrict__ dB, T* __restrict__ db, long long M,
@@ -148,8 +213,8 @@ __device__ __forceinline__ void narrow_part(unsigned block, const T* __restrict_
     if (block < of_dA) {
         long long k0 = static_cast<long long>(block) * ROWS;
         Tile tile;
-        ColumnLoader<T, ALIGNED, ROWS, THREADS> rows(x, k0, K, M);
-        ColumnLoader<T, RANK_ALIGNED, RB, THREADS> columns(dxa, 0, R, M);
+        ColumnLoader<T, true, ROWS, THREADS> rows(x, k0, filled_up<T>(K), M);
+        ColumnLoader<T, true, RB, THREADS> columns(dxa, 0, filled_up<T>(R), M);
         mainloop<STAGES>(tile, memory, rows, columns, slabs);
         each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
             if (k0 + row >= K) return;
@@ -161,8 +226,8 @@ __device__ __forceinline__ void narrow_part(unsigned block, const T* __restrict_
     }
     long long n0 = static_cast<long long>(block - of_dA) * ROWS;
     WithSums<T, Tile, ROWS> sums;
-    ColumnLoader<T, ALIGNED, ROWS, THREADS> rows(dz, n0, N, M);
-    ColumnLoader<T, RANK_ALIGNED, RB, THREADS> columns(xa, 0, R, M);
+    ColumnLoader<T, true, ROWS, THREADS> rows(dz, n0, filled_up<T>(N), M);
+    ColumnLoader<T, true, RB, THREADS> columns(xa, 0, filled_up<T>(R), M);
     mainloop<STAGES>(sums, memory, rows, columns, slabs);
     float factor = to_float(*scale);
     each_pair(sums.tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
@@ -177,10 +242,11 @@ __device__ __forceinline__ void narrow_part(unsigned block, const T* __restrict_
     if (threadIdx.x < ROWS && n0 + threadIdx.x < N) db[n0 + threadIdx.x] = from_float<T>(halves[threadIdx.x] + halves[threadIdx.x + ROWS]);
 }
 
-// ---- dx and dW: x (M, K) and W (K, N) are the two operands, whatever they are, and y (M, N) the result; `p` counts tiles -------
+// ---- dx and dW: x (M, K) and W (K, N) are the two operands, whatever they are, with rows filled up, and y (M, N) the result, whose rows are
+// whole vectors where ALIGNED; `p` counts tiles -------------------------------------------------------------------------------
 
 // The adapter's operands are xa (M, R) and A (N, R).
-template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
+template <typename T, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
 __device__ __forceinline__ void inputs_tile(unsigned p, const T* __restrict__ x, const T* __restrict__ W,
                                             const T* __restrict__ xa, const T* __restrict__ A, T* __restrict__ y, long long M,
                                             long long K, long long N, long long R) {
@@ -190,12 +256,12 @@ __device__ __forceinline__ void inputs_tile(unsigned p, const T* __restrict__ x,
     long long m0, n0;
     tile_origin<16>(p, M, N, BM, BN, m0, n0);
     Tile tile;
-    RowLoader<T, ALIGNED, BM, Tile::THREADS> x_slabs(x, m0, M, K);
-    WeightLoader<NK, T, ALIGNED, BN, Tile::THREADS, 1> W_slabs(W, n0, N, K);
+    RowLoader<T, true, BM, Tile::THREADS> x_slabs(x, m0, M, filled_up<T>(K));
+    WeightLoader<NK, T, true, BN, Tile::THREADS, 1> W_slabs(W, n0, NK ? N : filled_up<T>(N), NK ? filled_up<T>(K) : K);
     mainloop<STAGES>(tile, memory, x_slabs, W_slabs, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>));
     Lift lift = continued<Lift>(tile);
-    RowLoader<T, RANK_ALIGNED, BM, Tile::THREADS> xa_slabs(xa, m0, M, R);
-    RowLoader<T, RANK_ALIGNED, BN, Tile::THREADS> A_slabs(A, n0, N, R);
+    RowLoader<T, true, BM, Tile::THREADS> xa_slabs(xa, m0, M, filled_up<T>(R));
+    RowLoader<T, true, BN, Tile::THREADS> A_slabs(A, n0, N, filled_up<T>(R));
     mainloop<STAGES>(lift, memory, xa_slabs, A_slabs, static_cast<int>((R + SLAB<T> - 1) / SLAB<T>));
     store_tile<ALIGNED>(lift, memory, y, M, N, m0, n0, Stored{});
 }
@@ -209,14 +275,14 @@ __device__ __forceinline__ void weights_tile(unsigned p, const T* __restrict__ x
     long long m0, n0;
     tile_origin<16>(p, M, N, BM, BN, m0, n0);
     Tile tile;
-    ColumnLoader<T, ALIGNED, BM, Tile::THREADS> x_slabs(x, m0, M, K);
-    ColumnLoader<T, ALIGNED, BN, Tile::THREADS> W_slabs(W, n0, N, K);
+    ColumnLoader<T, true, BM, Tile::THREADS> x_slabs(x, m0, filled_up<T>(M), K);
+    ColumnLoader<T, true, BN, Tile::THREADS> W_slabs(W, n0, filled_up<T>(N), K);
     mainloop<STAGES>(tile, memory, x_slabs, W_slabs, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>));
     store_tile<ALIGNED>(tile, memory, y, M, N, m0, n0, Stored{});
 }
 
 // NK is how W is stored. IM × IN is the tile of dx, VM × VN that of dW.
-template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, bool NK, int IM, int IN, int IWM, int IWN, int I_STAGES, int VM,
+template <typename T, bool SIMT, bool ALIGNED, bool NK, int IM, int IN, int IWM, int IWN, int I_STAGES, int VM,
           int VN, int VWM, int VWN, int V_STAGES, int RB, int STAGES>
 __global__ void __launch_bounds__(IWM* IWN * 32, 1)
     products(const T* __restrict__ dz, const T* __restrict__ W, const T* __restrict__ x, const T* __restrict__ A,
@@ -227,25 +293,27 @@ __global__ void __launch_bounds__(IWM* IWN * 32, 1)
     auto tiles = [](long long rows, long long columns, int BM, int BN) {
         return static_cast<unsigned>((rows + BM - 1) / BM * ((columns + BN - 1) / BN));
     };
+    wait_for_previous_launch();
     unsigned block = blockIdx.x, of_dx = tiles(M, K, IM, IN), of_dW = NK ? tiles(N, K, VM, VN) : tiles(K, N, VM, VN);
     if (block < of_dx) {
-        inputs_tile<T, SIMT, ALIGNED, RANK_ALIGNED, !NK, IM, IN, IWM, IWN, I_STAGES>(block, dz, W, dxa, A, dx, M, N, K, R);
+        inputs_tile<T, SIMT, ALIGNED, !NK, IM, IN, IWM, IWN, I_STAGES>(block, dz, W, dxa, A, dx, M, N, K, R);
     } else if (block < of_dx + of_dW) {
         weights_tile<T, SIMT, ALIGNED, VM, VN, VWM, VWN, V_STAGES>(block - of_dx, NK ? dz : x, NK ? x : dz, dW, NK ? N : K, M,
                                                                    NK ? K : N);
     } else {
-        narrow_part<T, SIMT, ALIGNED, RANK_ALIGNED, RB, IWM * IWN, STAGES>(block - of_dx - of_dW, x, dxa, dz, xa, scale, dA, dB,
+        narrow_part<T, SIMT, RB, IWM * IWN, STAGES>(block - of_dx - of_dW, x, dxa, dz, xa, scale, dA, dB,
                                                                            db, M, K, N, R);
     }
 }
 
 // dA, dB and db alone.
-template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int RB, int WARPS, int STAGES>
+template <typename T, bool SIMT, int RB, int WARPS, int STAGES>
 __global__ void __launch_bounds__(WARPS * 32)
     narrow(const T* __restrict__ x, const T* __restrict__ dxa, const T* __restrict__ dz, const T* __restrict__ xa,
            const T* __restrict__ scale, T* __restrict__ dA, T* __restrict__ dB, T* __restrict__ db, long long M, long long K,
            long long N, long long R) {
-    narrow_part<T, SIMT, ALIGNED, RANK_ALIGNED, RB, WARPS, STAGES>(blockIdx.x, x, dxa, dz, xa, scale, dA, dB, db, M, K, N, R);
+    wait_for_previous_launch();
+    narrow_part<T, SIMT, RB, WARPS, STAGES>(blockIdx.x, x, dxa, dz, xa, scale, dA, dB, db, M, K, N, R);
 }
 
 #if __CUDA_ARCH__ >= 900

@@ -2,22 +2,26 @@
 
 `case` is one layer, as in lora.py. The tunables: KERNEL, what multiplies (`tensor` or, IEEE float32, `simt`: one launch of all
 products; `warpgroup`: one of each; `whole`: one launch of everything, of few rows), and the tiles of the two large products, dx and
-dW. `whole` has one tile, and takes dx_num_stages alone.
+dW. `whole` has one tile, and takes dx_num_stages alone. Matrices whose rows are no whole vectors of 16 bytes are copied first (`filled`).
 """
 
 import itertools
+import math
 from dataclasses import replace
 
 from implementations._shared.cuda import lora, matmul
-from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed, too_large
-from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, of_launch, prefixed, too_large
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 
 THREADS, RANKS = 256, 4  # as in `few`
 FEW = 4096  # of elements of dxa: more of them share rows of dz and B in tiles
 NARROW_STAGES = 4  # of dA, dB and db
 MANY_ROWS = 256  # from which warpgroups multiply
+MANY_PRODUCTS = 2**30  # the same: fewer are done before three launches have begun
 WHOLE_ROWS, WHOLE_RANK = 64, 32  # the most that `whole` takes
 WHOLE_THREADS, WHOLE_LANES, WHOLE_PART = 384, 256, 32  # as in lora_few_rows.cuh: of them READERS, and ROWS
+WHOLE_ODD = 32  # as MOST_ODD there
+WHOLE_STAGED = 4 * WHOLE_PART * 72  # elements of the writers' units in shared memory
 TILES = tuple(t for t in matmul.TENSOR_TILES if t.columns < 256)  # three kinds of tiles in one kernel
 
 
@@ -29,14 +33,28 @@ def products(case):
     return {"dx": matmul.product(case, M, N, K, not nk), "dW": dW}
 
 
+def filled(case):
+    """The case with rows of whole vectors, which the products read."""
+    sizes = {name: filled_up(case, case.sizes[name]) for name in ("K", "N", "R")}
+    return replace(case, sizes={**case.sizes, **sizes})
+
+
+def filled_products(case):
+    """The cases of the products as warpgroups read them. M, which is the K of dW, lies across the rows of both of its operands: any will do."""
+    own = products(filled(case))
+    dW = own["dW"]
+    return own | {"dW": replace(dW, sizes={**dW.sizes, "K": filled_up(case, dW.sizes["K"])})}
+
+
 def config(case, device):
     """The tunables of both products."""
-    own = products(case)
     # 64 KiB of W are under way on a multiprocessor by two stages; a third cost 3 µs on an H200
     whole = _one_launch(case, device) | {"KERNEL": "whole", "dx_num_stages": 2}
     if fits(case, device, whole) is None:
         return whole
-    if case.sizes["M"] >= MANY_ROWS and all(_by_warpgroups(case, own, device)):
+    M, K, N = case.size("M", "K", "N")
+    if M >= MANY_ROWS and M * K * N >= MANY_PRODUCTS and all(_by_warpgroups(case, device)):
+        own = filled_products(case)
         found = {of: matmul.config(own[of], device, matmul.WARPGROUP_TILES) for of in own}
         return {"KERNEL": "warpgroup"} | {
             f"{of}_{name}": value for of, c in found.items() for name, value in c.items() if name != "KERNEL"
@@ -58,10 +76,9 @@ def _one_launch(case, device):
     return next(c for c in choices if fits(case, device, c) is None)
 
 
-def _by_warpgroups(case, own, device):
-    """Whether warpgroups can multiply each product; the copy engine wants rows of whole vectors, of a transposed operand too."""
-    yield matmul.multiplies_by_warpgroups(own["dx"], device) and rows_are_aligned(case, case.sizes["R"])
-    yield matmul.multiplies_by_warpgroups(own["dW"], device) and rows_are_aligned(own["dW"], own["dW"].sizes["M"])
+def _by_warpgroups(case, device):
+    """Whether warpgroups can multiply each product, of rows of whole vectors."""
+    return (matmul.multiplies_by_warpgroups(own, device) for own in filled_products(case).values())
 
 
 def _work(product, tile, device):
@@ -86,8 +103,9 @@ def fits(case, device, config):
     """Why a config cannot run, or None."""
     own, kernel = products(case), config["KERNEL"]
     if kernel == "warpgroup":
-        if not all(_by_warpgroups(case, own, device)):
-            return f"{matmul.NO_WARPGROUPS}, and R in eights"
+        if not all(_by_warpgroups(case, device)):
+            return matmul.NO_WARPGROUPS
+        own = filled_products(case)
         reasons = (matmul.fits(own[of], device, of_launch(of, config) | {"KERNEL": kernel}) for of in own)
         return next(filter(None, reasons), None)
     if kernel == "whole":
@@ -109,39 +127,73 @@ def is_few(case):
     return case.sizes["M"] * case.sizes["R"] <= FEW
 
 
-def launches(file, case, device, config):
-    """`few`, or `low` behind `pulled` where there is an activation; then `products`, or dx, dW and `narrow`. `file` includes
-    lora_backward.cuh."""
-    (K, N), own, dtype = case.size("K", "N"), products(case), case.dtype
-    if config["KERNEL"] == "whole":
-        first = () if case.options["activation"] == "none" else (_elementwise(file, "pulled", case),)
-        return *first, _whole(file, case, device, config)
-    first = _low(file, case)
-    if config["KERNEL"] == "warpgroup":
-        return *first, *_by_warpgroups_launches(file, case, device, config)
+def filled_shapes(case):
+    """What `filled` makes: place among its tensors → shape, of dz where that is dy, x, W, A and B."""
+    M, K, N, R = case.size("M", "K", "N", "R")
+    of_K, of_N, of_R = (filled(case).sizes[name] for name in ("K", "N", "R"))
+    nk, linear = case.options["w_layout"] == "nk", case.options["activation"] == "none"
+    of_W = (nk and of_K != K) or (not nk and of_N != N)
+    wanted = of_N != N and linear, of_K != K, of_W, of_R != R, of_N != N
+    shapes = (M, of_N), (M, of_K), (N, of_K) if nk else (K, of_N), (K, of_R), (R, of_N)
+    return {place: shape for place, (shape, is_wanted) in enumerate(zip(shapes, wanted, strict=True), 5) if is_wanted}
+
+
+def _pulls(case, whole):
+    """Whether dz is a launch of its own: `few` makes it beside dxa, in rows of whole vectors."""
+    return case.options["activation"] != "none" and (
+        whole or not is_few(case) or not rows_are_aligned(case, case.sizes["N"])
+    )
+
+
+def launches(file, case, device, config, follows=False):
+    """`filled` where rows are no whole vectors, `pulled` where there is an activation and `few` does not do it; then `few`, or `low`, and
+    `products`, or dx, dW and `narrow`; or `whole`. `file` includes lora_backward.cuh. The first may begin while what it `follows` ends."""
+    whole = config["KERNEL"] == "whole"
+    first = [_filled(file, case, device)] if filled_shapes(case) else []
+    first += [_elementwise(file, "pulled", case)] if _pulls(case, whole) else []
+    if whole:
+        found = in_turn(*first, _whole(file, case, device, config))
+    else:
+        behind = _by_warpgroups_launches if config["KERNEL"] == "warpgroup" else _products
+        found = in_turn(*first, _low(file, case, device), *behind(file, case, device, config))
+    return (replace(found[0], overlaps=follows), *found[1:])
+
+
+def _filled(file, case, device):
+    """The launch of the copies."""
+    program = instance(file, "filled", TYPES[case.dtype], case.options["w_layout"] == "nk")
+    vectors = max(math.prod(shape) for shape in filled_shapes(case).values()) * case.itemsize // 16
+    grid = max(1, min(-(-vectors // THREADS), 8 * multiprocessors(device)))
+    return Launch(program, grid, THREADS, dtypes=(case.dtype,) * 10)
+
+
+def _products(file, case, device, config):
+    """The one launch of all of them."""
+    (K, N), own = case.size("K", "N"), products(case)
     nk, tiles = case.options["w_layout"] == "nk", [tile_of(config, of) for of in own]
     shapes = [
         (t.rows, t.columns, t.warps_m, t.warps_n, config[f"{of}_num_stages"]) for of, t in zip(own, tiles, strict=True)
     ]
-    arguments = *lora.common(case), nk, *shapes[0], *shapes[1], _rank_columns(case), NARROW_STAGES
+    arguments = TYPES[case.dtype], is_ieee(case), rows_are_aligned(case, K, N), nk, *shapes[0], *shapes[1]
     threads = tiles[0].threads
     grid = sum(matmul.blocks(tile, *own[of].size("M", "N")) for of, tile in zip(own, tiles, strict=True))
     grid += _narrow_blocks(K, N, threads)
-    program, memory = instance(file, "products", *arguments), _products_bytes(case, config)
-    return *first, Launch(program, grid, threads, memory, dtypes=(dtype,) * 12)
+    program = instance(file, "products", *arguments, _rank_columns(case), NARROW_STAGES)
+    return (Launch(program, grid, threads, _products_bytes(case, config), dtypes=(case.dtype,) * 12),)
 
 
 def _is_whole(case):
     """Whether `whole` can make the layer's gradients."""
-    M, K, N, R = case.size("M", "K", "N", "R")
-    few = M <= WHOLE_ROWS and R <= WHOLE_RANK and case.itemsize == 2
-    return few and rows_are_aligned(case, K, N) and case.options["w_layout"] == "kn"
+    M, R = case.size("M", "R")
+    return M <= WHOLE_ROWS and R <= WHOLE_RANK and case.itemsize == 2 and case.options["w_layout"] == "kn"
 
 
 def _misfit_of_whole(case, device, config):
     """Why `whole` cannot run with a config, or None."""
     if not _is_whole(case):
-        return f"KERNEL=whole takes at most {WHOLE_ROWS} rows of 16 bits, R up to {WHOLE_RANK}, K and N in eights, w_layout=kn"
+        return f"KERNEL=whole takes at most {WHOLE_ROWS} rows of 16 bits, R up to {WHOLE_RANK}, w_layout=kn"
+    if case.sizes["M"] > WHOLE_ODD and filled(case) != case:
+        return f"KERNEL=whole takes K, N and R that are no whole vectors of 16 bytes with at most {WHOLE_ODD} rows"
     if (stages := config["dx_num_stages"]) < 2:
         return f"dx_num_stages is {stages}: one is read while another is written"
     usual = _one_launch(case, device) | {"KERNEL": "whole", "dx_num_stages": stages}
@@ -157,16 +209,19 @@ def _whole_tile(case):
 
 
 def _whole_bytes(case, config):
-    """Shared memory of a block of `whole`: of a stage 128 bytes of each row for each reading warp, and rows of A."""
+    """Shared memory of a block of `whole`: of a stage 128 bytes of each row for each reading warp, and rows of A; and units of dW that it does
+    not write in whole vectors."""
     rows, rank = _whole_tile(case)
+    more = WHOLE_PART * filled(case).sizes["R"] + (0 if rows_are_aligned(case, case.sizes["N"]) else WHOLE_STAGED)
     stage = (WHOLE_PART + rank + rows) * 128 * WHOLE_LANES // 32
-    return config["dx_num_stages"] * stage + WHOLE_PART * case.sizes["R"] * case.itemsize
+    return config["dx_num_stages"] * stage + more * case.itemsize
 
 
 def _whole(file, case, device, config):
     """The launch of all gradients of few rows."""
     (K, N), dtype = case.size("K", "N"), case.dtype
-    program = instance(file, "few_rows::whole", TYPES[dtype], *_whole_tile(case), config["dx_num_stages"])
+    aligned = rows_are_aligned(case, N)
+    program = instance(file, "few_rows::whole", TYPES[dtype], aligned, *_whole_tile(case), config["dx_num_stages"])
     parts = -(-K // WHOLE_PART)
     grid = min(multiprocessors(device), max(parts, (parts + 1) * -(-N // 256)))
     return Launch(program, grid, WHOLE_THREADS, _whole_bytes(case, config), dtypes=(dtype,) * 12)
@@ -193,38 +248,41 @@ def _products_bytes(case, config):
     return max(*large, _narrow_bytes(case, own["dx"].threads))
 
 
-def _low(file, case):
-    """The launches of dz and dxa."""
-    M, N, R = case.size("M", "N", "R")
-    dtype, activation, aligned = case.dtype, case.options["activation"].upper(), rows_are_aligned(case, N)
+def _low(file, case, device):
+    """The launch of dxa, and of dz where `few` makes that."""
+    (M, N), dtype = case.size("M", "N"), case.dtype
     if is_few(case):
-        program = instance(file, "few", TYPES[dtype], activation, aligned)
-        return (Launch(program, M * -(-R // RANKS), THREADS, dtypes=(dtype,) * 6),)
+        activation = "NONE" if _pulls(case, whole=False) else case.options["activation"].upper()
+        program = instance(file, "few", TYPES[dtype], activation)
+        return Launch(program, M * (filled(case).sizes["R"] // RANKS), THREADS, dtypes=(dtype,) * 6)
     tile, stages = lora.DOWN, lora.DOWN_STAGES
     columns, warps = lora.rank_columns(case, tile), lora.low_warps(tile)
-    program = instance(file, "low", TYPES[dtype], is_ieee(case), aligned, tile.rows, columns, *warps, stages)
+    rows, arguments = -(-M // tile.rows), (TYPES[dtype], is_ieee(case), tile.rows, columns, *warps, stages)
+    parts = lora.sharers(case, device, rows, N)
+    program = instance(file, "low_by_parts", *arguments, parts) if parts > 1 else instance(file, "low", *arguments)
     memory = stages * (tile.rows + columns) * 128
-    low = Launch(program, -(-M // tile.rows), tile.threads, memory, dtypes=(dtype,) * 4)
-    return (low,) if activation == "NONE" else (_elementwise(file, "pulled", case), low)
+    return Launch(program, rows * parts, tile.threads, memory, dtypes=(dtype,) * 4)
 
 
 def _elementwise(file, kernel, case):
     """The launch of `pulled` or of `activated`, a vector a thread."""
-    program = instance(file, kernel, TYPES[case.dtype], case.options["activation"].upper())
-    vectors = -(-case.sizes["M"] * case.sizes["N"] * case.itemsize // 16)
-    return Launch(program, -(-vectors // THREADS), THREADS, dtypes=(case.dtype,) * (3 if kernel == "pulled" else 2))
+    (M, N), pulls = case.size("M", "N"), kernel == "pulled"
+    arguments = TYPES[case.dtype], case.options["activation"].upper()
+    program = instance(file, kernel, *arguments, *([rows_are_aligned(case, N)] if pulls else []))
+    vectors = -(-M * (filled_up(case, N) if pulls else N) * case.itemsize // 16)
+    return Launch(program, -(-vectors // THREADS), THREADS, dtypes=(case.dtype,) * (3 if pulls else 2))
 
 
 def _by_warpgroups_launches(file, case, device, config):
     """dx, dW and `narrow`."""
-    (K, N), own, dtype, kernel = case.size("K", "N"), products(case), case.dtype, {"KERNEL": "warpgroup"}
+    (K, N), own, dtype, kernel = case.size("K", "N"), filled_products(case), case.dtype, {"KERNEL": "warpgroup"}
     of_dx, of_dW = of_launch("dx", config), of_launch("dW", config)
     dx = matmul.launch(file, "inputs", own["dx"], device, of_dx | kernel, dtypes=(dtype,) * 5)
     deep = matmul.slab(case)
     adapter = (of_dx["BLOCK_M"], deep), (of_dx["BLOCK_N"] // of_dx["CLUSTER"], deep)
     dW = matmul.launch(file, "weights", own["dW"], device, of_dW | kernel, dtypes=(dtype,) * 3, transposed=True)
     threads = 128
-    program = instance(file, "narrow", *lora.common(case), _rank_columns(case), threads // 32, NARROW_STAGES)
+    program = instance(file, "narrow", TYPES[dtype], is_ieee(case), _rank_columns(case), threads // 32, NARROW_STAGES)
     memory = _narrow_bytes(case, threads)
     narrow = Launch(program, _narrow_blocks(K, N, threads), threads, memory, dtypes=(dtype,) * 8)
     return replace(dx, boxes=(*dx.boxes, *adapter)), dW, narrow
@@ -242,13 +300,14 @@ def _straight(case):
     return replace(case, options={**case.options, "activation": "none"})
 
 
-def build(file, case, device, config):
-    """(forward, backward) of a layer: forward(x, scale, W, b, A, B) → y and what backward needs; backward(that, dy) → dx, dW, db, dA, dB."""
+def build(file, case, device, config, follows=False):
+    """(forward, backward) of a layer: forward(x, scale, W, b, A, B) → y and what backward needs; backward(that, dy) → dx, dW, db, dA, dB.
+    `follows`: behind the launches of another layer."""
     M, N = case.size("M", "N")
     down, up, *activated = kept_launches(file, case, device)
     layer = lora.in_two_launches(case, down, up, keeps=True)
     activated = [launch.returning({1: (M, N)}, (M * N,)) for launch in activated]
-    small, large = _bound(case, launches(file, case, device, config), config["KERNEL"] == "whole")
+    gradients = _bound(case, launches(file, case, device, config, follows), config["KERNEL"] == "whole")
 
     def forward(x, scale, W, b, A, B):
         z, xa = layer(x, scale, W, b, A, B)
@@ -257,53 +316,62 @@ def build(file, case, device, config):
         return activated[0](z), (x, scale, W, A, B, xa, z)
 
     def backward(residuals, dy):
-        x, scale, W, A, B, xa, *z = residuals
-        dz, *dxa = small(dy, scale, B, *z)
-        dx, dW, dA, dB, db = large(dz, W, x, A, B, xa, scale, *dxa)
+        dx, dW, dA, dB, db = gradients(dy, *residuals)
         return dx, dW, db, dA, dB
 
     return forward, backward
 
 
 def _bound(case, described, whole):
-    """Two functions: (dy, scale, B and, where there is an activation, z) → dz and, unless `whole`, dxa; and (dz, W, x, A, B, xa, scale,
-    dxa unless `whole`) → dx, dW, dA, dB, db."""
+    """A function of dy, x, scale, W, A, B, x @ A and, where there is an activation, z: → dx, dW, dA, dB, db."""
     sizes = M, K, N, R = case.size("M", "K", "N", "R")
     linear, nk = case.options["activation"] == "none", case.options["w_layout"] == "nk"
-    of_W, adapter = (N, K) if nk else (K, N), ((K, R), (R, N), (N,))
-    few = is_few(case) and not whole
-    pulled = None if linear or few else described[0].returning({2: (M, N)}, (M * N,))
-    described = described if pulled is None else described[1:]
-
-    def all_at_once(launch):
-        return launch.returning(dict(enumerate(((M, K), of_W, *adapter), 7)), sizes)
-
+    adapter, of_W, shapes, steps = (
+        ((K, R), (R, N), (N,)),
+        (N, K) if nk else (K, N),
+        filled_shapes(case),
+        list(described),
+    )
+    of_dz, of_dxa = (M, filled_up(case, N)), (M, filled_up(case, R))
+    absent = [place for place in range(5, 10) if place not in shapes]
+    fill = steps.pop(0).returning(shapes, sizes, absent=absent) if shapes else None
+    pulled = steps.pop(0).returning({2: of_dz}, (M, N)) if _pulls(case, whole) else None
+    with_slopes = not (linear or pulled)  # `few` makes dz
     if whole:
-        (last,) = described
-        return (lambda dy, scale, B, z=None: (pulled(z, dy) if pulled else dy,)), all_at_once(last)
-    first, *last = described
-    if not few:
-        low = first.returning({3: (M, R)}, (M, N, R))
-    elif linear:
-        low = first.returning({5: (M, R)}, (N, R))
+        low = None
+    elif is_few(case):
+        low = steps.pop(0).returning(({4: of_dz} if with_slopes else {}) | {5: of_dxa}, (N, R))
     else:
-        low = first.returning({4: (M, N), 5: (M, R)}, (N, R))
+        low = steps.pop(0).returning({3: of_dxa}, (M, N, R))
 
-    def small(dy, scale, B, z=None):
-        if few:
-            return (dy, low(dy, dy, scale, B, dy)) if linear else low(z, dy, scale, B)
-        dz = pulled(z, dy) if pulled else dy
-        return dz, low(dz, scale, B)
+    def small(dz, scale, B, z):
+        """dz and, unless `whole`, dxa."""
+        if whole:
+            return (dz,)
+        if not is_few(case):
+            return dz, low(dz, scale, B)
+        return low(z, dz, scale, B) if with_slopes else (dz, low(dz, dz, scale, B, dz))
 
-    if len(last) == 1:
-        products = all_at_once(last[0])
-        return small, lambda dz, W, x, A, B, xa, scale, dxa: products(dz, W, x, A, xa, scale, dxa)
-    inputs, weights, narrow = last
-    inputs = inputs.returning({4: (M, K)}, (M, N, K, R))
-    weights = weights.returning({2: of_W}, (N, M, K) if nk else (K, M, N))
-    narrow = narrow.returning(dict(enumerate(adapter, 5)), sizes)
+    if len(steps) == 1:
+        more = (filled_up(case, K), of_dz[1]) if whole else ()
+        large = steps[0].returning(dict(enumerate(((M, K), of_W, *adapter), 7)), (*sizes, *more))
+    else:
+        inputs, weights, narrow = steps
+        inputs = inputs.returning({4: (M, K)}, (M, N, K, R))
+        weights = weights.returning({2: of_W}, (N, M, K) if nk else (K, M, N))
+        narrow = narrow.returning(dict(enumerate(adapter, 5)), sizes)
 
-    def large(dz, W, x, A, B, xa, scale, dxa):
-        return inputs(dz, W, dxa, A), weights(dz, x) if nk else weights(x, dz), *narrow(x, dxa, dz, xa, scale)
+    def call(dy, x, scale, W, A, B, xa, z=None):
+        if fill:
+            made = fill(dy, x, W, A, B)
+            found = dict(zip(shapes, made if len(shapes) > 1 else (made,), strict=True))
+            dy, x, W, A, B = (found.get(place, own) for place, own in enumerate((dy, x, W, A, B), 5))
+        dz, *dxa = small(pulled(z, dy) if pulled else dy, scale, B, z)
+        if whole:
+            return large(dz, W, x, A, B, xa, scale)
+        if len(steps) == 1:
+            return large(dz, W, x, A, xa, scale, *dxa)
+        dx, dW = inputs(dz, W, *dxa, A), weights(dz, x) if nk else weights(x, dz)
+        return dx, dW, *narrow(x, *dxa, dz, xa, scale)
 
-    return small, large
+    return call

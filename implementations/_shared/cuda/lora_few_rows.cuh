@@ -9,13 +9,16 @@
 //   WRITERS   units of ROWS rows of [dW; dB; db] = [x, scale * xa, 1]ᵀ @ dz, of COLUMNS columns a warp.
 //
 // A product's operands agree on which of their elements meet, and nothing else: what a lane holds of a fragment is chosen so that it
-// reads and writes 16 bytes in a row.
+// reads and writes 16 bytes in a row. What is read has rows filled up to whole vectors (lora_backward.cuh: filled); the gradients have theirs as
+// they are, and what is no whole vectors is written through shared memory.
 #pragma once
-#include "_shared/cuda/device.cuh"
+#include "_shared/cuda/lora.cuh"
 
 namespace few_rows {
 
 constexpr int ROWS = 32, COLUMNS = 64, READERS = 8, WRITERS = 4;
+constexpr int STAGED = COLUMNS + 8;  // elements of a row of a unit in shared memory
+constexpr int MOST_ODD = 32;         // rows, of more of which no registers are left for sizes that are no whole vectors
 
 // Element `which` of both: that of `low` below that of `high`.
 __device__ __forceinline__ unsigned paired(unsigned low, unsigned high, int which) {
@@ -26,10 +29,11 @@ __device__ __forceinline__ const uint4& vector_at(const void* p) { return *reint
 
 __device__ __forceinline__ void sync_readers() { asm volatile("bar.sync 1, %0;" ::"n"(READERS * 32) : "memory"); }
 
+// N is that of rows filled up, `width` their K.
 template <typename T, int BM, int RB, int STAGES>
 __device__ __forceinline__ void read_weights(const T* __restrict__ dz, const T* __restrict__ W, const T* __restrict__ x,
                                              const T* __restrict__ A, const T* __restrict__ B, const T* __restrict__ scale,
-                                             T* __restrict__ dx, T* __restrict__ dA, int M, long long K, long long N, int R) {
+                                             T* __restrict__ dx, T* __restrict__ dA, int M, long long K, long long N, int R, long long width) {
     constexpr int TILES = (ROWS + RB) / 8, PARTS = BM / 16, VECTORS = 2 * (TILES + 2 * PARTS), STAGE = VECTORS * 512;
     constexpr int ACROSS = ROWS + RB + 8, OF_X = BM * ACROSS * 4, OF_LOW = OF_X + BM * ROWS * 2;
     static_assert(OF_LOW + BM * RB * 4 <= STAGES * STAGE, "a warp's sums, x and dxa lie where its copies were");
@@ -42,9 +46,11 @@ __device__ __forceinline__ void read_weights(const T* __restrict__ dz, const T* 
     unsigned slots = shared_address(own) + lane * 16;
     int steps = static_cast<int>((N + 63) / 64), count = (steps - warp + READERS - 1) / READERS;
     float factor = to_float(*scale);
+    int rank = BM > MOST_ODD ? R : static_cast<int>(filled_up<T>(R));
 
     for (long long k0 = static_cast<long long>(blockIdx.x) * ROWS; k0 < K; k0 += static_cast<long long>(gridDim.x) * ROWS) {
         const T *of_W = W + (k0 + g) * N + t * 8, *of_B = B + g * N + t * 8, *of_dz = dz + g * N + t * 8;
+        int left = static_cast<int>(min(K - k0, static_cast<long long>(ROWS))) - g;  // rows of W from the lane's first on
         auto copy = [&](int i) {
             if (i < count) {
                 long long n = (warp + i * READERS) * 64LL;
@@ -53,7 +59,7 @@ __device__ __forceinline__ void read_weights(const T* __restrict__ dz, const T* 
                 for (int h = 0; h < 2; ++h, n += 32) {
                     bool inside = n + t * 8 < N;
 #pragma unroll
-                    for (int j = 0; j < ROWS / 8; ++j) copy_async(to + (h * TILES + j) * 512, of_W + j * 8 * N + n, inside && k0 + j * 8 < K);
+                    for (int j = 0; j < ROWS / 8; ++j) copy_async(to + (h * TILES + j) * 512, of_W + j * 8 * N + n, inside && j * 8 < left);
 #pragma unroll
                     for (int j = 0; j < RB / 8; ++j)
                         copy_async(to + (h * TILES + ROWS / 8 + j) * 512, of_B + j * 8 * N + n, inside && j * 8 + g < R);
@@ -64,8 +70,8 @@ __device__ __forceinline__ void read_weights(const T* __restrict__ dz, const T* 
             }
             copy_commit();
         };
-        for (int v = threadIdx.x; v < ROWS * R / 8; v += READERS * 32)
-            copy_async(shared_address(down) + v * 16, A + k0 * R + v * 8, k0 * R + v * 8 < K * R);
+        for (int v = threadIdx.x; v < ROWS * rank / 8; v += READERS * 32)
+            copy_async(shared_address(down) + v * 16, A + k0 * rank + v * 8, k0 * rank + v * 8 < K * rank);
 #pragma unroll
         for (int i = 0; i < STAGES; ++i) copy(i);
         float c[PARTS][TILES][4] = {};
@@ -103,7 +109,7 @@ __device__ __forceinline__ void read_weights(const T* __restrict__ dz, const T* 
         if (warp == 0) {
             for (int v = lane; v < BM * ROWS / 8; v += 32) {
                 int m = v / (ROWS / 8), k = v % (ROWS / 8) * 8;
-                copy_async(shared_address(x_tile) + v * 16, x + m * K + k0 + k, m < M && k0 + k < K);
+                copy_async(shared_address(x_tile) + v * 16, x + m * width + k0 + k, m < M && k0 + k < width);
             }
             copy_commit();
         }
@@ -131,7 +137,7 @@ __device__ __forceinline__ void read_weights(const T* __restrict__ dz, const T* 
         sync_readers();
         float of_A[RB];
 #pragma unroll
-        for (int r = 0; r < RB; ++r) of_A[r] = r < R ? to_float(down[lane * R + r]) : 0.0f;
+        for (int r = 0; r < RB; ++r) of_A[r] = r < R ? to_float(down[lane * rank + r]) : 0.0f;
         for (int m = warp; m < M; m += READERS) {
             float sum = total(m, lane);
 #pragma unroll
@@ -150,10 +156,11 @@ __device__ __forceinline__ void read_weights(const T* __restrict__ dz, const T* 
 
 // Column c of tile j of each group of four is column 8 * (c / 2) + 2 * j + c % 2 of 32, so that a lane has eight neighbours of a
 // row of sums, and row l of tile i is row 2 * l + i.
-template <typename T, int BM>
+template <typename T, int BM, bool ALIGNED>
 __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const T* __restrict__ x, const T* __restrict__ xa,
                                                 const T* __restrict__ scale, T* __restrict__ dW, T* __restrict__ dB,
-                                                T* __restrict__ db, int M, long long K, long long N, int R) {
+                                                T* __restrict__ db, T* staged, int M, long long K, long long N, int R,
+                                                long long width, long long length) {
     constexpr int PARTS = BM / 16, GROUPS = COLUMNS / 32;
     constexpr bool AHEAD = BM < 64;  // registers hold the next unit's rows beside this one's
     int warp = threadIdx.x / 32 - READERS, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -162,14 +169,15 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
     unsigned long long units = static_cast<unsigned long long>(down) * across;
     unsigned begin = static_cast<unsigned>(units * blockIdx.x / gridDim.x), end = static_cast<unsigned>(units * (blockIdx.x + 1) / gridDim.x);
     float factor = to_float(*scale);
-    const unsigned short one = from_float<T>(1.0f).bits;
+    int rank = BM > MOST_ODD ? R : static_cast<int>(filled_up<T>(R));
+    const unsigned one = from_float<T>(1.0f).bits;
 
     // Rows 2 * g and 2 * g + 1 of the unit at `place`, and those 16 below, of all m.
     unsigned left[PARTS][4][2];
     auto load = [&](unsigned place) {
         if (place < of_dW) {
             long long k = static_cast<long long>(place) * ROWS + 2 * g;
-            const T* from = x + 2 * t * K + k;
+            const T* from = x + 2 * t * width + k;
 #pragma unroll
             for (int p = 0; p < PARTS; ++p)
 #pragma unroll
@@ -177,11 +185,15 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
 #pragma unroll
                     for (int half = 0; half < 2; ++half) {
                         int m = p * 16 + q % 2 + q / 2 * 8;
-                        bool inside = m + 2 * t < M && k + half * 16 < K;
-                        left[p][q][half] = inside ? *reinterpret_cast<const unsigned*>(from + m * K + half * 16) : 0;
+                        bool inside = m + 2 * t < M && k + half * 16 < width;
+                        left[p][q][half] = inside ? *reinterpret_cast<const unsigned*>(from + m * width + half * 16) : 0;
                     }
         } else {
-            auto at = [&](int m, int r) -> unsigned { return m >= M ? 0 : r < R ? xa[m * R + r].bits : r == R ? one : 0; };
+            auto two = [&](int m, int r) -> unsigned {  // and a 1 behind them
+                if (m >= M) return 0;
+                unsigned found = r < rank ? *reinterpret_cast<const unsigned*>(xa + m * rank + r) : 0;
+                return r == R ? one : r + 1 == R ? found | one << 16 : found;
+            };
 #pragma unroll
             for (int p = 0; p < PARTS; ++p)
 #pragma unroll
@@ -189,7 +201,7 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
 #pragma unroll
                     for (int half = 0; half < 2; ++half) {
                         int m = p * 16 + 2 * t + q % 2 + q / 2 * 8, r = static_cast<int>(place - of_dW) * ROWS + 2 * (g + half * 8);
-                        left[p][q][half] = at(m, r) | at(m, r + 1) << 16;
+                        left[p][q][half] = two(m, r);
                     }
         }
     };
@@ -211,7 +223,7 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
 #pragma unroll
                     for (int q = 0; q < 4; ++q) {
                         int m = p * 16 + 2 * t + q % 2 + q / 2 * 8;
-                        v[q] = m < M && n < N ? vector_at(dz + m * N + n) : make_uint4(0, 0, 0, 0);
+                        v[q] = m < M && n < length ? vector_at(dz + m * length + n) : make_uint4(0, 0, 0, 0);
                     }
 #pragma unroll
                     for (int j = 0; j < 4; ++j)
@@ -246,7 +258,31 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
         };
         bool of_x = place < of_dW;
         long long first = static_cast<long long>(of_x ? place : place - of_dW) * ROWS, row0 = first + 2 * g;
-        if (of_x && first + ROWS <= K && n0 + COLUMNS <= N) {  // no branch among the stores
+        if (!ALIGNED) {
+            long long rows = of_x ? K : R;
+            T* own = staged + warp * (ROWS * STAGED);
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+#pragma unroll
+                for (int group = 0; group < GROUPS; ++group) {
+                    float c[4][4] = {};
+                    multiply(c, i, group);
+#pragma unroll
+                    for (int half = 0; half < 2; ++half)
+                        *reinterpret_cast<Vector<T>*>(own + (2 * g + half * 16 + i) * STAGED + t * 8 + group * 32) =
+                            packed(c, half, of_x || row0 + half * 16 + i == rows ? 1.0f : factor);
+                }
+            __syncwarp();
+#pragma unroll 4
+            for (int row = 0; row < ROWS; ++row) {
+                if (first + row >= rows + !of_x) break;
+                T* to = first + row < rows ? (of_x ? dW : dB) + (first + row) * N : db;
+#pragma unroll
+                for (int column = lane; column < COLUMNS; column += 32)
+                    if (n0 + column < N) to[n0 + column] = own[row * STAGED + column];
+            }
+            __syncwarp();
+        } else if (of_x && first + ROWS <= K && n0 + COLUMNS <= N) {  // no branch among the stores
             T* to = dW + row0 * N + n;
             float c[2][GROUPS][4][4] = {};
 #pragma unroll
@@ -279,15 +315,21 @@ __device__ __forceinline__ void write_gradients(const T* __restrict__ dz, const 
     }
 }
 
-// BM rows at least, RB columns of xa at least. As in `products`, dz is dy where there is no activation.
-template <typename T, int BM, int RB, int STAGES>
+// BM rows at least, RB columns of xa at least. ALIGNED says that rows of dW are whole vectors; `width` and `length` are K and N filled up. As in `products`, dz is dy where there is no
+// activation.
+template <typename T, bool ALIGNED, int BM, int RB, int STAGES>
 __global__ void __launch_bounds__((READERS + WRITERS) * 32, 1)
     whole(const T* __restrict__ dz, const T* __restrict__ W, const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ B,
           const T* __restrict__ xa, const T* __restrict__ scale, T* __restrict__ dx, T* __restrict__ dW, T* __restrict__ dA,
-          T* __restrict__ dB, T* __restrict__ db, long long M, long long K, long long N, long long R) {
+          T* __restrict__ dB, T* __restrict__ db, long long M, long long K, long long N, long long R, long long width, long long length) {
+    constexpr int STAGE = 2 * ((ROWS + RB) / 8 + BM / 8) * 512;
+    extern __shared__ __align__(128) unsigned char memory[];  // of the readers; units of the writers, where not ALIGNED
+    T* staged = reinterpret_cast<T*>(memory + READERS * STAGES * STAGE) + ROWS * filled_up<T>(R);
     int rows = static_cast<int>(M), rank = static_cast<int>(R);
-    if (threadIdx.x < READERS * 32) read_weights<T, BM, RB, STAGES>(dz, W, x, A, B, scale, dx, dA, rows, K, N, rank);
-    else write_gradients<T, BM>(dz, x, xa, scale, dW, dB, db, rows, K, N, rank);
+    if (BM > MOST_ODD) width = K, length = N;
+    wait_for_previous_launch();
+    if (threadIdx.x < READERS * 32) read_weights<T, BM, RB, STAGES>(dz, W, x, A, B, scale, dx, dA, rows, K, length, rank, width);
+    else write_gradients<T, BM, ALIGNED>(dz, x, xa, scale, dW, dB, db, staged, rows, K, N, rank, width, length);
 }
 
 }  // namespace few_rows

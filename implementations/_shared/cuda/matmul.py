@@ -158,7 +158,7 @@ def product(case, M, K, N, nk=False):
 def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0, schedules=("tiles",)):
     """The config of the best of `tiles` that fit, of a product of x (M, K) with `parts` matrices (K, N) side by side. `beside` is
     how many bytes of shared memory the kernel has with a tile beside its own. SCHEDULE is named where there are several."""
-    if few := _few_rows(case, device, tiles, parts, beside):
+    if few := few_rows_config(case, device, tiles, parts, beside):
         return few | ({"SCHEDULE": "tiles"} if len(schedules) > 1 else {})
     found = {}
     for tile in (t for t in (*tiles, *SIMT_TILES) if (t.kind == "simt") == is_ieee(case) and t.kind != "few_rows"):
@@ -468,7 +468,7 @@ FEW_ROWS = 128  # up to which x, which each block reads with its W, costs less t
 FEW_ROWS_OF_SHORT_K = 256, 1024  # and the same up to this K: lola 200×512→512 took 4.9 µs on an H100, in tiles of 128×128 8.5
 
 
-def _few_rows(case, device, tiles, parts, beside):
+def few_rows_config(case, device, tiles, parts=1, beside=lambda tile: 0):
     """The config with KERNEL=few_rows, or None where larger tiles are expected to be faster."""
     (M, K, N), sms, found = case.size("M", "K", "N"), multiprocessors(device), {}
     most, short = FEW_ROWS_OF_SHORT_K

@@ -29,6 +29,7 @@ struct RowLoader {
         rows = static_cast<int>(min(limit - first, static_cast<long long>(ROWS))) - row;
         left = static_cast<int>(K) - k;
     }
+    __device__ __forceinline__ void skip(int slabs) { from += slabs * SLAB<T>, left -= slabs * SLAB<T>; }
     __device__ __forceinline__ void load(unsigned char* memory) {
 #pragma unroll
         for (int i = 0; i < ROWS; i += 4) {
@@ -58,6 +59,7 @@ struct ColumnLoader {
         inside = local < limit;
         left = static_cast<int>(K) - k;
     }
+    __device__ __forceinline__ void skip(int slabs) { from += slabs * SLAB<T> * pitch, left -= slabs * SLAB<T>; }
     __device__ __forceinline__ void load(unsigned char* memory) {
 #pragma unroll
         for (int i = 0; i < SLAB<T>; i += STRIDE)
@@ -133,27 +135,22 @@ __device__ __forceinline__ void leave(const Tile& tile, unsigned char* own) {
 
 }  // namespace few_rows
 
-// `tile`, an OfWarp, is this warp's. begin() is called once the first copies are on their way, and finish() between the product and f, by
-// all threads: it has at least one barrier.
-template <int WARPS, int STAGES, bool NK, int BM, int BN, int PARTS, typename Tile, typename T, typename F, typename Begin, typename Finish>
-__device__ __forceinline__ void matmul_few_rows(Tile& tile, const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y, long long M,
-                                                long long K, long long N, F f, Begin begin, Finish finish) {
+// y of `slabs` slabs, which `rows` and `columns` bring; the tile begins at m0 and n0. The rest as in matmul_few_rows.
+template <int WARPS, int STAGES, int BM, int BN, int PARTS, typename Tile, typename X, typename W, typename T, typename F, typename Begin,
+          typename Finish>
+__device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int slabs, T* __restrict__ y, long long M, long long N,
+                                            long long m0, long long n0, F f, Begin begin, Finish finish) {
     constexpr int PAIRS = BN / PARTS / 2, THREADS = WARPS * 32, BYTES = few_rows::WARP_BYTES<BM, BN, STAGES>;  // pairs of columns of y
     static_assert(THREADS % PAIRS == 0, "a thread has the same columns of all its rows");
     extern __shared__ __align__(128) unsigned char memory[];  // WARPS * BYTES
-    wait_for_previous_launch();
-    long long m0, n0;
-    block_origin(M, N, BM, BN / PARTS, m0, n0);
     unsigned char* own = memory + threadIdx.x / 32 * BYTES;
-    few_rows::RowLoader<T, BM, WARPS> rows(x, m0, M, K);
-    few_rows::WeightLoader<NK, T, BN, WARPS, PARTS> columns(W, n0, N, K);
     int column = threadIdx.x % PAIRS * 2;
     long long n = n0 + column;
     decltype(f.column(0)) of_columns[2];
-    few_rows::mainloop<WARPS, STAGES>(tile, own, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), [&] {
+    few_rows::mainloop<WARPS, STAGES>(tile, own, rows, columns, slabs, [&] {
+        begin();
 #pragma unroll
         for (int e = 0; e < 2; ++e) of_columns[e] = f.column(min(n + e, N - 1));
-        begin();
     });
     few_rows::leave<BN>(tile, own);
     finish();
@@ -176,4 +173,18 @@ __device__ __forceinline__ void matmul_few_rows(Tile& tile, const T* __restrict_
         for (int e = 0; e < 2; ++e) pair.at[e] = from_float<T>(f(of_row, of_columns[e], v[e]));
         *reinterpret_cast<decltype(pair)*>(y + (m0 + row) * N + n) = pair;
     }
+}
+
+// `tile`, an OfWarp, is this warp's. begin() is called once the first copies are on their way, and finish() between the product and f, by
+// all threads: it has at least one barrier.
+template <int WARPS, int STAGES, bool NK, int BM, int BN, int PARTS, typename Tile, typename T, typename F, typename Begin, typename Finish>
+__device__ __forceinline__ void matmul_few_rows(Tile& tile, const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y, long long M,
+                                                long long K, long long N, F f, Begin begin, Finish finish) {
+    wait_for_previous_launch();
+    long long m0, n0;
+    block_origin(M, N, BM, BN / PARTS, m0, n0);
+    few_rows::RowLoader<T, BM, WARPS> rows(x, m0, M, K);
+    few_rows::WeightLoader<NK, T, BN, WARPS, PARTS> columns(W, n0, N, K);
+    few_rows_of<WARPS, STAGES, BM, BN, PARTS>(tile, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), y, M, N, m0, n0, f, begin,
+                                              finish);
 }

@@ -127,6 +127,7 @@ struct RowLoader {
         rows = static_cast<int>(min(limit - first, static_cast<long long>(ROWS))) - local;
         left = static_cast<int>(K) - chunk * SIZE;
     }
+    __device__ __forceinline__ void skip(int slabs) { from += slabs * SLAB<T>, left -= slabs * SLAB<T>; }
     __device__ __forceinline__ void load(unsigned char* memory) {
 #pragma unroll(ALIGNED ? 32 : 1)
         for (int i = 0; i * STRIDE < ROWS; ++i) {

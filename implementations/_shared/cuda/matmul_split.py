@@ -20,15 +20,15 @@ L2_BYTES, OWN_BYTES, NEIGHBOUR_BYTES = 4500, 48, 32
 WAIT, WAIT_FOR_ONE = 400, 60
 
 
-def config(case, device, parts=1, kernel="warpgroup", most=PREFERRED_SPLIT):
-    """The config of the least work among those that fit with a SPLIT of at most `most`, or None."""
+def config(case, device, parts=1, kernel="warpgroup", most=PREFERRED_SPLIT, columns=COLUMNS):
+    """The config of the least work among those that fit with a SPLIT of at most `most` and BLOCK_N one of `columns`, or None."""
     M, K, N = case.size("M", "K", "N")
     best = None
-    for rows, columns, split in product(ROWS, COLUMNS, [s for s in SPLITS if s <= most]):
+    for rows, wide, split in product(ROWS, columns, [s for s in SPLITS if s <= most]):
         deep = -(-K // (slab(case) * split))
         for stages in range(max(LEAST_STAGES, min(6, deep)), LEAST_STAGES - 1, -1):
-            own = {"KERNEL": kernel, "BLOCK_M": rows, "BLOCK_N": columns, "num_stages": stages, "SPLIT": split}
-            if fits(case, device, own, parts) is None:
+            own = {"KERNEL": kernel, "BLOCK_M": rows, "BLOCK_N": wide, "num_stages": stages, "SPLIT": split}
+            if fits(case, device, own, parts, columns) is None:
                 cycles = work(own, M, parts * N, deep, multiprocessors(device))
                 if best is None or cycles < best[0]:
                     best = cycles, own
@@ -53,13 +53,13 @@ def blocks(config, M, N):
     return -(-M // config["BLOCK_M"]) * -(-N // config["BLOCK_N"]) * config["SPLIT"]
 
 
-def fits(case, device, config, parts=1):
+def fits(case, device, config, parts=1, known=COLUMNS):
     """Why a config cannot run, or None. No box is larger than what it is of, and coordinates have 31 bits."""
     M, K, N = case.size("M", "K", "N")
     rows, columns, stages, split = (config[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages", "SPLIT"))
     kernel = f"KERNEL={config['KERNEL']}"
-    if rows not in ROWS or columns not in COLUMNS or split not in SPLITS:
-        return f"{kernel} has tiles of 64 or 128 × 64 or 128, SPLIT 1, 2, 4, 8"
+    if rows not in ROWS or columns not in known or split not in SPLITS:
+        return f"{kernel} has tiles of 64 or 128 × {' or '.join(map(str, sorted(known)))}, SPLIT 1, 2, 4, 8"
     nk, deep = case.options["w_layout"] == "nk", slab(case)
     if tuple(device.capability) != (9, 0) or is_ieee(case) or (case.itemsize == 4 and not nk):
         return f"{kernel} is for Hopper (9.0), 16 bits, or tf32 with W (N, K)"

@@ -4,17 +4,35 @@
 //   matmul_split<T, NK, BM, BN, STAGES, SPLIT, PARTS>(x, W, y, M, K, N, f)        f and PARTS as in matmul_mma.cuh
 //
 // matmul_split.py says of which boxes x and W are. A block has one tile, so its first warpgroup is a producer without a scheduler, and gives
-// up no registers.
+// up registers only where 256 columns want them.
 #pragma once
 #include "_shared/cuda/hopper/exchange.cuh"
 #include "_shared/cuda/hopper/matmul.cuh"
 
-template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT, int PARTS = 1, typename F>
-__device__ __forceinline__ void matmul_split(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M, long long K,
-                                             long long N, F f) {
-    using Tile = WarpgroupTile<T, NK, BM, BN, PARTS>;
+// A slab of K from k0 on of both operands.
+template <typename Tile, bool NK, int PARTS>
+__device__ __forceinline__ void bring_slab(unsigned to, unsigned barrier, const TensorMap& x, const TensorMap& W, int k0, int m0, int n0, int N) {
+    tma_load(to, x, k0, m0, barrier);
+    to += Tile::X_BYTES;
+#pragma unroll
+    for (int part = 0; part < PARTS; ++part, to += Tile::COLUMNS * 128) {
+        int column = part * N + n0;
+        if constexpr (NK) {
+            tma_load(to, W, k0, column, barrier);
+        } else {
+#pragma unroll
+            for (int panel = 0; panel < Tile::COLUMNS; panel += 64) tma_load(to + panel * 128, W, column + panel, k0, barrier);
+        }
+    }
+}
+
+// y of `all` slabs. bring(to, barrier, slab, m0, n0) has the copy engine bring one of the tile that begins there; sum(tile, pipeline, first,
+// count) adds up so many of them, from slab `first` on. EARLY: they wait for the launch before where they must, and f may not begin earlier.
+template <bool EARLY, typename Tile, int BM, int STAGES, int SPLIT, int PARTS, typename T, typename Bring, typename Sum, typename F>
+__device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long long N, int all, Bring bring, Sum sum, F f) {
     using Stages = Pipeline<STAGES, Tile::STAGE>;
     constexpr int PART = Tile::FN / SPLIT, EACH = PART / PARTS;  // fragments that a block ends, in all and of each matrix
+    constexpr bool WIDE = Tile::FN > 16;  // with sums for which a thread's share of the registers is too few
     using Sums = Exchange<SPLIT, PART, BM * 2>;
     static_assert(Tile::FN % (SPLIT * PARTS) == 0 && Sums::BYTES <= STAGES * Tile::STAGE, "the sums take the place of the stages");
     extern __shared__ __align__(1024) unsigned char memory[];  // Stages::BYTES, and a barrier
@@ -23,41 +41,30 @@ __device__ __forceinline__ void matmul_split(const TensorMap& x, const TensorMap
     Sums sums(memory, shared_address(memory) + Stages::BYTES);
     long long m0, n0;
     tile_origin<16>(blockIdx.x / SPLIT, M, N, BM, Tile::COLUMNS, m0, n0);
-    int all = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>);
     int begin = all * static_cast<int>(split) / SPLIT, count = all * static_cast<int>(split + 1) / SPLIT - begin;
-    if (threadIdx.x == 32) prefetch(x), prefetch(W);
     if (threadIdx.x == 0) {
         pipeline.init(1, BM / 16);
         if (SPLIT > 1) sums.init();
     }
     __syncthreads();
-    wait_for_previous_launch();
+    if (!EARLY) wait_for_previous_launch();
     if (threadIdx.x < 128) {
+        if constexpr (WIDE) warpgroup_reg_dealloc<Producer::REGISTERS>();
         if (threadIdx.x < 32 && elect_one()) {
 #pragma unroll 1
             for (int i = 0; i < count; ++i) {
-                unsigned to = pipeline.producer_acquire_for_tma(i), barrier = pipeline.full(i);
-                int k0 = (begin + i) * SLAB<T>;
-                tma_load(to, x, k0, static_cast<int>(m0), barrier);
-                to += Tile::X_BYTES;
-#pragma unroll
-                for (int part = 0; part < PARTS; ++part, to += Tile::COLUMNS * 128) {
-                    int column = static_cast<int>(part * N + n0);
-                    if constexpr (NK) {
-                        tma_load(to, W, k0, column, barrier);
-                    } else {
-#pragma unroll
-                        for (int panel = 0; panel < Tile::COLUMNS; panel += 64) tma_load(to + panel * 128, W, column + panel, k0, barrier);
-                    }
-                }
+                unsigned to = pipeline.producer_acquire_for_tma(i);
+                bring(to, pipeline.full(i), begin + i, static_cast<int>(m0), static_cast<int>(n0));
             }
         }
         cluster_meet<SPLIT>();  // with the consumers
         return;
     }
+    if constexpr (WIDE) warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, Producer::REGISTERS>>();
     Tile tile;
     int thread = threadIdx.x - 128, lane = threadIdx.x % 32;
-    tile.mainloop(pipeline, 0, count);
+    sum(tile, pipeline, begin, count);
+    if (EARLY) wait_for_previous_launch();
     cluster_meet<SPLIT>();
     auto fragment = [](int to, int i) { return i / EACH * (Tile::FN / PARTS) + to * EACH + i % EACH; };  // number i of what block `to` ends
     if constexpr (SPLIT > 1) sums.send(thread, [&](int to, int i) -> const float(&)[4] { return tile.c[fragment(to, i)]; });
@@ -104,4 +111,16 @@ __device__ __forceinline__ void matmul_split(const TensorMap& x, const TensorMap
             }
             if (m + h * 8 < M && n + j * 8 < N) *reinterpret_cast<decltype(pair)*>(y + (m + h * 8) * N + n + j * 8) = pair;
         }
+}
+
+template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT, int PARTS = 1, typename F>
+__device__ __forceinline__ void matmul_split(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M, long long K,
+                                             long long N, F f) {
+    using Tile = WarpgroupTile<T, NK, BM, BN, PARTS>;
+    if (threadIdx.x == 32) prefetch(x), prefetch(W);
+    auto bring = [&](unsigned to, unsigned barrier, int slab, int m0, int n0) {
+        bring_slab<Tile, NK, PARTS>(to, barrier, x, W, slab * SLAB<T>, m0, n0, static_cast<int>(N));
+    };
+    auto sum = [](Tile& tile, const Pipeline<STAGES, Tile::STAGE>& pipeline, int, int count) { tile.mainloop(pipeline, 0, count); };
+    split_tile<false, Tile, BM, STAGES, SPLIT, PARTS>(y, M, N, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), bring, sum, f);
 }

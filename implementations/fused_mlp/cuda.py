@@ -53,9 +53,11 @@ TUNABLES = {
 }  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
-# What one launch took on an H100 in what perceptron.py expects, by which it chooses among tiles: 2.1 to 2.7 in eight shapes from 1×13-512-256-64-16
-# to 8192×256-1024-512-128
-ONE_LAUNCH = 2.4
+# What one launch took on an H100 in what perceptron.py expects, by which it chooses among tiles, by the bytes of an element: 2.1 to 2.7 in eight shapes from
+# 1×13-512-256-64-16 to 8192×256-1024-512-128 in bfloat16. In float32 that at which one launch and several took as long, in 13 shapes
+ONE_LAUNCH = {2: 2.4, 4: 1.8}
+ODD = 2  # times that where hidden layers have no whole vectors: 37×13-131-67-5 in bfloat16 20.1 µs, with a launch for each layer 9.0
+TF32_FEW_ROWS = 448  # up to which KERNEL=few_rows comes first in tf32: 512×13-512-256-64-16 took 25.3 µs, layers 16.1
 
 
 def skip(case, variant, device):
@@ -69,18 +71,27 @@ def prepare(case, variant, x, *arrays):
 
 def config(case, variant, device):
     few = _few_rows(case).config(case, device)
-    if few and (case.itemsize == 4 or perceptron_few_rows_half.is_latency(case)):
+    if few and _few_come_first(case):
         return few
     if own := perceptron_warpgroup.config(case, device):
         return own
     own, apart = perceptron.config(case, device), layers.config(case, device)
-    one = ONE_LAUNCH * perceptron.clocks(case, device, perceptron.tile_of(own), own["CLUSTER"])
+    one = ONE_LAUNCH[case.itemsize] * perceptron.clocks(case, device, perceptron.tile_of(own), own["CLUSTER"])
+    if layers.are_filled(case):
+        one *= ODD
     choices = [(one, {"KERNEL": _own_kernel(case)} | own)]
     if layers.are_wide(case):  # `own` is for those who set another KERNEL
         choices.append((layers.clocks(case, device, apart), {"KERNEL": "layers"} | own | apart))
-    if few:
+    if few and case.itemsize == 2:
         choices.append((perceptron_few_rows_half.clocks(case, device, few), few))
     return min(choices, key=lambda choice: choice[0])[1]
+
+
+def _few_come_first(case):
+    """Whether KERNEL=few_rows is taken without a comparison."""
+    if case.itemsize == 2:
+        return perceptron_few_rows_half.is_latency(case)
+    return is_ieee(case) or case.sizes["M"] <= TF32_FEW_ROWS
 
 
 def _few_rows(case):

@@ -4,7 +4,7 @@
 //   of columns   over the block's rows: db where one block has all rows, else a row of parts, which sum_parts() adds up
 //   of rows      two of each row over the block's columns, as the functor has them: a part for each block across, which row_sums() adds up
 //
-// PARTS matrices of N columns lie side by side in z and dz. dz has rows of `pitch` elements, whole vectors of 16 bytes where products want
+// PARTS matrices of N columns lie side by side in z and dz. dz has rows of `pitch` elements, whole lines of the L2 cache where products want
 // them so, with zeros behind the last column.
 #pragma once
 #include "_shared/cuda/device.cuh"
@@ -93,14 +93,15 @@ __device__ __forceinline__ void pull(const T* z, const T* dy, T* dz, T* db, floa
 #pragma unroll
                 for (int p = 0; p < PARTS; ++p) {
                     T* to = dz + m * pitch + p * N + n;
-                    if (ALIGNED || (PARTS == 1 && pitch % SIZE == 0)) {
-                        store_part<true>(to, made[p], count);
-                    } else {
-                        store_part<false>(to, made[p], count);
-                        if (p == PARTS - 1 && n < N && n + SIZE >= N)
-                            for (long long k = PARTS * N; k < pitch; ++k) dz[m * pitch + k] = T{};
-                    }
+                    if (ALIGNED || (PARTS == 1 && pitch % SIZE == 0)) store_part<true>(to, made[p], count);
+                    else store_part<false>(to, made[p], count);
                 }
+            // what is behind the columns, by the warp that has their last
+            if (m < end && n - lane * SIZE + WIDTH >= N) {
+                long long behind_all = PARTS == 1 ? (N + SIZE - 1) / SIZE * SIZE : PARTS * N;
+#pragma unroll 1
+                for (long long k = behind_all + lane; k < pitch; k += 32) dz[m * pitch + k] = T{};
+            }
         }
         if constexpr (F::ROW_SUMS) {
             float sum = sum_of_lanes(along, lane);

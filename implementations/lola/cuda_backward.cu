@@ -148,7 +148,7 @@ struct Pulled : Pull {
 };
 
 template <typename T, Activation ACT, bool ALIGNED>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     pull_back(const T* __restrict__ z, const T* __restrict__ b, const float* __restrict__ colsum, const T* __restrict__ dy,
               T* __restrict__ dz, float2* __restrict__ row_parts, T* __restrict__ db, float* __restrict__ column_parts,
               int* __restrict__ flags, long long M, long long N, long long pitch, long long each, long long flag_count) {

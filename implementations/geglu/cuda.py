@@ -39,7 +39,7 @@ TUNABLES = {
     "two_accumulators": {
         "SCHEDULE": ("tiles", "strips"),
         # those of the products of mode=backward: of both by warpgroups, of few rows, or of dx and dW (layer_backward.py)
-        "both_BLOCK_M": (128, 192), "both_BLOCK_N": (192, 256), "both_num_stages": (2, 3, 4), "both_CLUSTER": (1, 2),
+        "both_BLOCK_M": (128, 192), "both_BLOCK_N": (128, 192, 256), "both_num_stages": (2, 3, 4), "both_CLUSTER": (1, 2),
         "both_SCHEDULE": ("tiles", "stream_k"),
         "few_BLOCK_M": (16, 32), "few_BLOCK_N": (16, 32, 64), "few_num_stages": (1, 2, 3, 4),
         "dx_KERNEL": ("tensor", "warpgroup", "simt"), "dx_BLOCK_M": (16, 32, 64, 128), "dx_BLOCK_N": (64, 128, 256),

@@ -45,7 +45,7 @@ def build(case, device, config):
     """(forward, backward)."""
     M, K, N = case.size("M", "K", "N")
     whole = layer_backward.whole_rows(case, device)
-    copied = _pitch(whole) != _pitch(case)
+    copied = whole is not case and not rows_are_aligned(case, _pitch(case))
     normalise, column_sums, linear, activated = forward_launches(case, device)
     normalise = normalise.returning({1: whole.size("M", "K"), 2: (M,)})
     W_rows = {2: (linear_gradients.weights_shape(case)[0], _pitch(whole))} if copied else {}

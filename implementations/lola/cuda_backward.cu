@@ -5,7 +5,7 @@
 //   linear_…     a tile of z (layer_backward.cuh).
 //   activated    y = act(z), as z is stored.
 //
-// Where products are by Hopper's warpgroups, n and W are left in rows of whole vectors, W as a copy where its own are none.
+// Where products are by Hopper's warpgroups, n is left in rows of whole lines of L2, and of W a copy, where its own are no whole vectors.
 //
 // Backward:
 //
@@ -27,7 +27,7 @@ __device__ __forceinline__ float block_sum(float v, float* parts) {
 
 // ---- forward ------------------------------------------------------------------------------------------------------------
 
-// n has rows of `pitch` elements, K or whole vectors.
+// n has rows of `pitch` elements, K or whole vectors, with zeros behind K.
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(256)
     normalise(const T* __restrict__ x, T* __restrict__ n, float* __restrict__ rstd, long long K, long long pitch) {
@@ -53,18 +53,18 @@ __global__ void __launch_bounds__(256)
         }
     }
     float scale = 1.0f / sqrtf(block_sum(squares, parts[1]) / K + 1e-5f);
-    for (long long k = threadIdx.x * SIZE; k < K; k += 256 * SIZE) {
+    for (long long k = threadIdx.x * SIZE; k < pitch; k += 256 * SIZE) {
         auto v = load_part<ALIGNED>(x + k, count(k));
 #pragma unroll
         for (int e = 0; e < SIZE; ++e) v.at[e] = e < count(k) ? from_float<T>((element(v, e) - mean) * scale) : T{};
-        if (ALIGNED || pitch != K) store_part<true>(n + k, v, count(k));
+        if (ALIGNED || pitch != K) store_part<true>(n + k, v, SIZE);
         else store_part<false>(n + k, v, count(k));
     }
     if (threadIdx.x == 0) rstd[blockIdx.x] = scale;
 }
 
 // W (K, N), by a block 8 vectors of columns; or (N, K) where NK, by a warp a column. Unless `whole` is null, it gets W in rows of `pitch`
-// elements, whole vectors.
+// elements, whole lines of 128 bytes, with zeros behind its own.
 template <typename T, bool ALIGNED, bool NK>
 __global__ void __launch_bounds__(256)
     column_sums(const T* __restrict__ W, float* __restrict__ sums, T* __restrict__ whole, long long K, long long N, long long pitch) {
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(256)
         long long n = blockIdx.x * 8LL + threadIdx.x / 32;
         if (n >= N) return;
         float total = 0.0f;
-        for (long long k = threadIdx.x % 32 * SIZE; k < K; k += 32 * SIZE) {
+        for (long long k = threadIdx.x % 32 * SIZE; k < (whole ? pitch : K); k += 32 * SIZE) {
             auto v = load_part<ALIGNED>(W + n * K + k, static_cast<int>(min(K - k, static_cast<long long>(SIZE))));
 #pragma unroll
             for (int e = 0; e < SIZE; ++e) total += element(v, e);
@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(256)
             auto v = load_part<ALIGNED>(W + row * N + n, count);
 #pragma unroll
             for (int e = 0; e < SIZE; ++e) total[e] += element(v, e);
-            if (whole) store_part<true>(whole + row * pitch + n, v, count);
+            if (whole) store_part<true>(whole + row * pitch + n, v, static_cast<int>(pitch - n));  // all of it has a lane
         }
 #pragma unroll
         for (int e = 0; e < SIZE; ++e) parts[row0][lane * SIZE + e] = total[e];
@@ -148,7 +148,7 @@ struct Pulled : Pull {
 };
 
 template <typename T, Activation ACT, bool ALIGNED>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(256, 2)
     pull_back(const T* __restrict__ z, const T* __restrict__ b, const float* __restrict__ colsum, const T* __restrict__ dy,
               T* __restrict__ dz, float2* __restrict__ row_parts, T* __restrict__ db, float* __restrict__ column_parts,
               int* __restrict__ flags, long long M, long long N, long long pitch, long long each, long long flag_count) {

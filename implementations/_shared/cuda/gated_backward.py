@@ -38,7 +38,9 @@ def _copies(file, case, device):
     whole, rows = layer_backward.whole_rows(own, device), linear_gradients.weights_shape(own)
     shapes = (own.size("M", "K"), whole.size("M", "K")), (rows, (rows[0], linear_gradients.weights_shape(whole)[1]))
     return [
-        None if given == copied else (layer_backward.rows_copy(file, case, device, *given, copied[1]), copied)
+        None
+        if whole is own or rows_are_aligned(case, given[1])
+        else (layer_backward.rows_copy(file, case, device, *given, copied[1]), copied)
         for given, copied in shapes
     ]
 

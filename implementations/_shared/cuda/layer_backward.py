@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from implementations._shared.cuda import linear_gradients, matmul
 from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
-from implementations._shared.gpu import filled_up, multiprocessors, rows_are_aligned, shared_memory
+from implementations._shared.gpu import multiprocessors, rows_are_aligned, shared_memory
 
 THREADS = 256  # of a block that makes some of dz
 INPUTS_TILES = matmul.WARPGROUP_TILES + matmul.TENSOR_TILES + matmul.SIMT_SPLIT_TILES
@@ -21,16 +21,18 @@ NUMBERS = "M", "K", "N"
 
 def way(case, device):
     """`both`, `few` or `apart`."""
-    if linear_gradients.is_possible(case, device):
-        return "both"
-    return "few" if _few(case, device) else "apart"
+    if _few(case, device):
+        return "few"
+    return "both" if linear_gradients.is_possible(case, device) else "apart"
 
 
 def whole_rows(case, device):
-    """The case with K and N filled up where rows of x, W and dz are so, which only `both` wants."""
+    """The case with K and N filled up to whole lines of L2, as rows of dz are then, and those of what a launch copies or makes: only `both`
+    wants it."""
     if way(case, device) != "both":
         return case
-    return replace(case, sizes={**case.sizes, **{name: filled_up(case, case.sizes[name]) for name in ("K", "N")}})
+    line = matmul.slab(case)
+    return replace(case, sizes={**case.sizes, **{name: -(-case.sizes[name] // line) * line for name in ("K", "N")}})
 
 
 def products(case):

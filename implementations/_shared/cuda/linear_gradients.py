@@ -11,29 +11,27 @@ from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one
 from implementations._shared.cuda.matmul import PANEL
 from implementations._shared.gpu import filled_up, multiprocessors
 
-TILES = ((128, 256), (192, 192))
+TILES = ((128, 256), (192, 192), (128, 128))
 SCHEDULES, CLUSTERS = ("tiles", "stream_k"), (1, 2)
-COSTS = {(128, 256): 1.0, (192, 192): 1.2}  # of a slab, 64 deep
-# Slabs' time: of a tile's end; of two blocks that exchange the sums of one; and how near a piece's beginning may be to that of a tile
-TILE_END, EXCHANGE, NEAR = 2.0, 6.0, 2
+COSTS = {(128, 256): 1.0, (192, 192): 1.2, (128, 128): 0.65}  # of a slab, 64 deep, beside one of the largest tile
+# In slabs' time: a tile's end; what each sharer of a tile leaves for its last one, of the largest tile; and how near a piece's beginning may be
+# to that of a tile. None of them is measured yet
+TILE_END, EXCHANGE, NEAR = 2.0, 2.5, 2
 ALWAYS = 1 << 20  # nearer than this every slab is
 SCHEDULER = 128  # bytes of a block, at most
 
 
 @dataclass(frozen=True)
 class Shares:
-    """Whole tiles of each cluster, of dx and of dW, how near the beginning of a tile a piece of what is left begins there, and the slabs and
-    the ends of tiles of the cluster that has most to do."""
+    """Whole tiles of each cluster, of dx and of dW; how near the beginning of a tile a piece of what is left begins there; the slabs and the
+    ends of tiles of the cluster that has most to do; and how many clusters share a tile, or 0."""
 
     dx: int
     dW: int
     snap: int
     slabs: int
     ends: int
-
-    @property
-    def time(self):
-        return self.slabs + TILE_END * self.ends + (EXCHANGE if self.snap < ALWAYS else 0)
+    sharers: int
 
 
 def weights_shape(case):
@@ -58,7 +56,14 @@ def config(case, device):
         own = {"BLOCK_M": rows, "BLOCK_N": columns, "num_stages": stages, "CLUSTER": cluster, "SCHEDULE": schedule}
         if fits(case, device, own) is None:
             choices.append(own)
-    return min(choices, key=lambda own: shares(case, device, own).time * COSTS[own["BLOCK_M"], own["BLOCK_N"]])
+    return min(choices, key=lambda own: _time(case, device, own))
+
+
+def _time(case, device, config):
+    """In slabs of the largest tile."""
+    own, rows, columns = shares(case, device, config), config["BLOCK_M"], config["BLOCK_N"]
+    exchanged = EXCHANGE * own.sharers * rows * columns / (TILES[0][0] * TILES[0][1])
+    return COSTS[rows, columns] * (own.slabs + TILE_END * own.ends) + exchanged
 
 
 def fits(case, device, config):
@@ -89,8 +94,8 @@ def memory(config):
 
 
 def shares(case, device, config):
-    """How the tiles are shared out: whole ones as long as each of the others is at least as deep as a piece of them, and no tile of them has
-    more than three sharers."""
+    """How the tiles are shared out: so many are whole that a piece of the others is at least as deep as one of them, where there are as many:
+    no tile has more than three sharers then."""
     M, K, N = case.size("M", "K", "N")
     rows, columns, cluster = config["BLOCK_M"] * config["CLUSTER"], config["BLOCK_N"], config["CLUSTER"]
     clusters = max(1, multiprocessors(device) // cluster)
@@ -113,7 +118,8 @@ def shares(case, device, config):
     begins = [_begin(cluster_at * pool // clusters, pool, left()[0], depth, snap) for cluster_at in range(clusters + 1)]
     piece = max(b - a for a, b in pairwise(begins))
     ends = sum(whole) + -(-piece // min(depth))
-    return Shares(*whole, snap, sum(d * w for d, w in zip(depth, whole, strict=True)) + piece, ends)
+    sharers = 1 + -(-deepest() // max(1, pool // clusters)) if pool and snap < ALWAYS else 0
+    return Shares(*whole, snap, sum(d * w for d, w in zip(depth, whole, strict=True)) + piece, ends, sharers)
 
 
 def _begin(at, pool, dx_tiles, depth, snap):

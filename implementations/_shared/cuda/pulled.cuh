@@ -4,7 +4,7 @@
 //   of columns   over the block's rows: db where one block has all rows, else a row of parts, which sum_parts() adds up
 //   of rows      two of each row over the block's columns, as the functor has them: a part for each block across, which row_sums() adds up
 //
-// PARTS matrices of N columns lie side by side in z and dz. dz has rows of `pitch` elements, whole vectors of 16 bytes where products want
+// PARTS matrices of N columns lie side by side in z and dz. dz has rows of `pitch` elements, whole lines of the L2 cache where products want
 // them so, with zeros behind the last column.
 #pragma once
 #include "_shared/cuda/device.cuh"
@@ -47,7 +47,7 @@ __device__ __forceinline__ float sum_of_lanes(float (&v)[8], int lane) {
 template <typename T, bool ALIGNED, int PARTS, typename F>
 __device__ __forceinline__ void pull(const T* z, const T* dy, T* dz, T* db, float* column_parts, float2* row_parts, long long M,
                                      long long N, long long pitch, long long each, F f) {
-    constexpr int SIZE = Vector<T>::SIZE, WIDTH = PULLED_COLUMNS<T>, AT_ONCE = PARTS == 1 ? 4 : 2;
+    constexpr int SIZE = Vector<T>::SIZE, WIDTH = PULLED_COLUMNS<T>, AT_ONCE = PARTS == 1 ? 4 : 2;  // rows of a warp
     __shared__ float sums[F::COLUMN_SUMS ? 8 : 1][PARTS][F::COLUMN_SUMS ? WIDTH : 1];
     long long across = (N + WIDTH - 1) / WIDTH, block = blockIdx.x / across;
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -93,13 +93,8 @@ __device__ __forceinline__ void pull(const T* z, const T* dy, T* dz, T* db, floa
 #pragma unroll
                 for (int p = 0; p < PARTS; ++p) {
                     T* to = dz + m * pitch + p * N + n;
-                    if (ALIGNED || (PARTS == 1 && pitch % SIZE == 0)) {
-                        store_part<true>(to, made[p], count);
-                    } else {
-                        store_part<false>(to, made[p], count);
-                        if (p == PARTS - 1 && n < N && n + SIZE >= N)
-                            for (long long k = PARTS * N; k < pitch; ++k) dz[m * pitch + k] = T{};
-                    }
+                    if (ALIGNED || (PARTS == 1 && pitch % SIZE == 0)) store_part<true>(to, made[p], count);
+                    else store_part<false>(to, made[p], count);
                 }
         }
         if constexpr (F::ROW_SUMS) {
@@ -108,6 +103,12 @@ __device__ __forceinline__ void pull(const T* z, const T* dy, T* dz, T* db, floa
             if (lane % 4 == 0 && m < end) reinterpret_cast<float*>(row_parts)[(m * across + blockIdx.x % across) * 2 + lane / 4 % 2] = sum;
         }
     }
+    // what is behind the last columns
+    long long behind_all = PARTS == 1 ? (N + SIZE - 1) / SIZE * SIZE : PARTS * N;
+    if (behind_all < pitch && n - lane * SIZE + WIDTH >= N)
+        for (long long m = block * each + warp; m < end; m += 8)
+#pragma unroll 1
+            for (long long k = behind_all + lane; k < pitch; k += 32) dz[m * pitch + k] = T{};
     if constexpr (F::COLUMN_SUMS) {
 #pragma unroll
         for (int p = 0; p < PARTS; ++p)

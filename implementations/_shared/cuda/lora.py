@@ -32,7 +32,15 @@ WIDE_DOWN = MatmulTile(
 )  # of larger ranks: each block reads all of A's rows that it multiplies
 DOWN_STAGES = 4
 SPLIT_COLUMNS = (*matmul_split.COLUMNS, 256)
-FEW_ROWS = 64  # from which warpgroups multiply, if only in halves of tiles
+FEW_ROWS = 64  # up to which warps that share K multiply
+# By rows, the tile of few_rows and its stages, where all its blocks run at once: 4096→4096 of rank 16 in bfloat16 took an H100 22.9, 23.0 and 26.4 µs with
+# 16, 32 and 64 rows; in the tiles that lola has 24.4, 25.2 and, sharing K by clusters, 28.7
+FEW_ROWS_TILES = ((32, (16, 64)), (64, (64, 32)))
+# Up to so many rows four blocks share K, in tiles of 64×256; of more rows two: 128 and 256 rows took 29.7 and 31.1 µs, by four 33.6 and 39.7
+FOUR_SHARE = 128
+GAIN = (
+    0.75  # of the time of whole tiles is expected at most: with 0.98, 1034×1024→1024 took 18.0 µs, in whole tiles 14.6
+)
 
 
 def skip(case, variant, device):
@@ -91,15 +99,38 @@ def _by_warpgroups(case, device):
 def _of_few_tiles(case, device):
     """The config of `up` where y has few rows, or so few tiles that blocks which share K are expected to be faster; or None."""
     own, M = product(case), case.sizes["M"]
-    split = None
-    if M >= FEW_ROWS and case.itemsize == 2:
-        split = _as_cluster(matmul_split.config(own, device, kernel="split", columns=SPLIT_COLUMNS))
-    if split and (
-        not multiplies_by_warpgroups(case, device) or _gains(own, split, _by_warpgroups(case, device), device)
-    ):
+    if M <= FEW_ROWS:
+        if is_ieee(case):
+            return None
+        few = _few_rows(case, device) or matmul.few_rows_config(case, device, matmul.FEW_ROWS_TILES)
+        if few:
+            return few | {"SCHEDULE": "tiles"}
+    split = _as_cluster(_split(own, device)) if M >= FEW_ROWS and case.itemsize == 2 else None
+    whole = multiplies_by_warpgroups(case, device) and _by_warpgroups(case, device)
+    if split and (not whole or _gains(own, split, whole, device)):
         return split
     few = None if is_ieee(case) or split else matmul.few_rows_config(case, device, matmul.FEW_ROWS_TILES)
     return few and few | {"SCHEDULE": "tiles"}
+
+
+def _few_rows(case, device):
+    """The config of KERNEL=few_rows in the tile of FEW_ROWS_TILES, or None where it does not fit or its blocks do not run at once."""
+    (M, N), sms = case.size("M", "N"), multiprocessors(device)
+    rows, columns = next(tile for most, tile in FEW_ROWS_TILES if most >= M)
+    own = {"KERNEL": "few_rows", "BLOCK_M": rows, "BLOCK_N": columns, "CLUSTER": 1, "num_stages": 2}
+    at_once = sms // 2 < -(-M // rows) * -(-N // columns) <= sms
+    return own if at_once and matmul.fits(case, device, own, tiles=matmul.FEW_ROWS_TILES) is None else None
+
+
+def _split(own, device):
+    """The config of matmul_split.py, or None."""
+    M, N = own.size("M", "N")
+    if M > FOUR_SHARE:
+        return matmul_split.config(own, device, kernel="split", most=2, columns=SPLIT_COLUMNS)
+    wide = matmul_split.config(own, device, kernel="split", columns=SPLIT_COLUMNS[-1:], rows_of=(64,))
+    if wide and 2 * matmul_split.blocks(wide, M, N) > multiprocessors(device):
+        return wide
+    return matmul_split.config(own, device, kernel="split", columns=SPLIT_COLUMNS)
 
 
 def _as_cluster(split):
@@ -121,7 +152,7 @@ def _gains(case, split, whole, device):
         matmul_split.work(own, M, N, -(-K // (matmul.slab(case) * own["SPLIT"])), sms)
         for own in (_as_split(split), whole | {"SPLIT": 1})
     ]
-    return cycles[0] < cycles[1]
+    return cycles[0] < GAIN * cycles[1]
 
 
 def tile_of(config):

@@ -465,14 +465,17 @@ def tile_bytes(tile, parts, stages, itemsize):
 # multiprocessor; nanoseconds for a sum of a tile, and for each of its products
 L2_RATE, SM_RATE, SUM_TIME, PRODUCT_TIME = 9000, 127, 0.24, 3.6e-4
 FEW_ROWS = 128  # up to which x, which each block reads with its W, costs less than a larger tile's idle multiprocessors
-FEW_ROWS_OF_SHORT_K = 256, 1024  # and the same up to this K: lola 200×512→512 took 4.9 µs on an H100, in tiles of 128×128 8.5
+FEW_ROWS_OF_SHORT_K = (
+    256,
+    1024,
+)  # and the same up to this K: lola 200×512→512 took 4.9 µs on an H100, in tiles of 128×128 8.5
 
 
 def few_rows_config(case, device, tiles, parts=1, beside=lambda tile: 0):
     """The config with KERNEL=few_rows, or None where larger tiles are expected to be faster."""
     (M, K, N), sms, found = case.size("M", "K", "N"), multiprocessors(device), {}
-    most, short = FEW_ROWS_OF_SHORT_K
-    if M > (most if K <= short else FEW_ROWS):
+    rows, short_k = FEW_ROWS_OF_SHORT_K
+    if rows < M or (FEW_ROWS < M and short_k < K):
         return None
     for tile in (t for t in tiles if t.kind == "few_rows"):
         # a second round begins with nothing on its way: splacc 16×4096→11008 took 110 µs, Triton's tiles 73

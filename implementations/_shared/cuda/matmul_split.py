@@ -20,11 +20,11 @@ L2_BYTES, OWN_BYTES, NEIGHBOUR_BYTES = 4500, 48, 32
 WAIT, WAIT_FOR_ONE = 400, 60
 
 
-def config(case, device, parts=1, kernel="warpgroup", most=PREFERRED_SPLIT, columns=COLUMNS):
-    """The config of the least work among those that fit with a SPLIT of at most `most` and BLOCK_N one of `columns`, or None."""
+def config(case, device, parts=1, kernel="warpgroup", most=PREFERRED_SPLIT, columns=COLUMNS, rows_of=ROWS):
+    """The config of the least work among those that fit with a SPLIT of at most `most`, BLOCK_M one of `rows_of`, and BLOCK_N of `columns`, or None."""
     M, K, N = case.size("M", "K", "N")
     best = None
-    for rows, wide, split in product(ROWS, columns, [s for s in SPLITS if s <= most]):
+    for rows, wide, split in product(rows_of, columns, [s for s in SPLITS if s <= most]):
         deep = -(-K // (slab(case) * split))
         for stages in range(max(LEAST_STAGES, min(6, deep)), LEAST_STAGES - 1, -1):
             own = {"KERNEL": kernel, "BLOCK_M": rows, "BLOCK_N": wide, "num_stages": stages, "SPLIT": split}

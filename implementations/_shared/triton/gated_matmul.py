@@ -72,7 +72,9 @@ def config(case, variant, device):
         BLOCK_N, BLOCK_K = 32, min(BLOCK_K, 32)  # rows do not start on 16 bytes: room for a pointer to each element
     BLOCK_N = narrowed(BLOCK_N, 16, M, BLOCK_M, N, device)
     num_warps, most = 4 if BLOCK_M < 128 else 8, 4  # one warpgroup for every 64 rows
-    if BLOCK_M <= 32 and BLOCK_N == 64:  # a stream over W: geglu 1×4096→11008 in bfloat16 took 72.4 µs on an H100, with 4 warps and 4 stages 75
+    if (
+        BLOCK_M <= 32 and BLOCK_N == 64
+    ):  # a stream over W: geglu 1×4096→11008 in bfloat16 took 72.4 µs on an H100, with 4 warps and 4 stages 75
         num_warps, most = 8 if BLOCK_M == 16 else 4, 3
     # 8 row blocks together keep their x and the W that passes by in L2
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "GROUP": 8}

@@ -97,7 +97,9 @@ def flash_config(case, device):
     whole = rows_are_aligned(case, T)
     BLOCK_M = 32 if whole and T / multiprocessors(device) >= 80 and case.itemsize == 2 else 16
     BLOCK_N = 128 if whole and case.itemsize == 2 else 64
-    if padded(D) > 128 or (is_ieee(case) and padded(D) > 64):  # more would spill: IEEE products have their operands in registers
+    if padded(D) > 128 or (
+        is_ieee(case) and padded(D) > 64
+    ):  # more would spill: IEEE products have their operands in registers
         BLOCK_N = 32
     BLOCK_M, BLOCK_N = min(BLOCK_M, padded(T)), min(BLOCK_N, padded(T))
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}

@@ -212,14 +212,13 @@ def test_wide_layers_of_an_mlp_are_launches_of_their_own(layout):
         assert len(module.launches(case, "default", H200, own)) == count
         for layer in module.layers.layers(case)[:-1]:
             assert layer.product.sizes["N"] % 8 == 0
+    small = {"LAYERS": 3, "N0": 64, "N1": 128, "N2": 64, "N3": 1, "N4": 1}  # a block has all weights
     for sizes, kernel in (
         ("bottom_65536", "warpgroup"),
-        ("odd", "tensor"),
+        ("odd", "layers"),  # whose hidden layers are no whole vectors
         ("bottom", "few_rows"),
-        (
-            {"M": 4096, "LAYERS": 3, "N0": 64, "N1": 128, "N2": 64, "N3": 1, "N4": 1},
-            "few_rows",
-        ),  # a block has all weights
+        (small | {"M": 1024}, "few_rows"),
+        (small | {"M": 4096}, "warpgroup"),
     ):
         case = make_case(KERNELS["fused_mlp"], sizes, "bfloat16", options={"w_layout": layout})
         assert module.config(case, "default", H200)["KERNEL"] == kernel
@@ -450,7 +449,7 @@ def test_lora_of_few_rows_is_one_launch_backward(sizes, options, device, launche
     [
         ({}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]), ({"R": 13}, "float16", H200, ["down_by_parts", "up_warpgroup"]),
         ({"M": 8192}, "bfloat16", H200, ["down", "up_warpgroup"]), ({}, "float32", H200, ["down_by_parts", "up"]),
-        ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up_split"]), ({"M": 512}, "float16", H200, ["down_by_parts", "up_split"]),
+        ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up_split"]), ({"M": 512}, "float16", H200, ["down_by_parts", "up_warpgroup"]),
         ({"M": 63}, "bfloat16", H200, ["down_by_parts", "up_few_rows"]), ({"M": 33}, "float32", A100, ["down", "up"]), ({"N": 1001}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]),
         ({"K": 4095}, "float16", H200, ["down_by_parts", "up_warpgroup"]), ({"K": 63}, "bfloat16", H200, ["down", "up"]),
         ({"K": 4095}, "float32", H200, ["down_by_parts", "up"]), ({"K": 4095}, "bfloat16", A100, ["down", "up"]),

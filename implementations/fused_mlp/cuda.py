@@ -70,11 +70,11 @@ def prepare(case, variant, x, *arrays):
 
 
 def config(case, variant, device):
-    few = _few_rows(case).config(case, device)
-    if few and _few_come_first(case):
+    few, many = _few_rows(case).config(case, device), perceptron_warpgroup.config(case, device)
+    if few and _few_come_first(case) and not (many and perceptron_warpgroup.is_small(case)):
         return few
-    if own := perceptron_warpgroup.config(case, device):
-        return own
+    if many:
+        return many
     own, apart = perceptron.config(case, device), layers.config(case, device)
     one = ONE_LAUNCH[case.itemsize] * perceptron.clocks(case, device, perceptron.tile_of(own), own["CLUSTER"])
     if layers.are_filled(case):

@@ -48,10 +48,11 @@ def _few(case, device):
     if case.itemsize != 2 or case.sizes["M"] > matmul.FEW_ROWS or not rows_are_aligned(case, *case.size("K", "N")):
         return None
     dx = products(case)["dx"]
-    found = matmul.config(dx, device, (*_of_two_stages(dx, device), *matmul.TENSOR_TILES), beside=_half(device))
-    return (
-        {name: found[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages")} if found["KERNEL"] == "few_rows" else None
-    )
+    for tiles in (_of_two_stages(dx, device), FEW_TILES):
+        found = matmul.config(dx, device, (*tiles, *matmul.TENSOR_TILES), beside=_half(device))
+        if found["KERNEL"] == "few_rows":
+            return {name: found[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages")}
+    return None
 
 
 def _of_two_stages(dx, device):

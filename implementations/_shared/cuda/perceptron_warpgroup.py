@@ -16,7 +16,7 @@ IN_REGISTERS = 16  # columns of x at most
 MOST_COLUMNS = 1408  # of x: with 64 rows of more there is no memory for two stages
 TILES = {SHARING_WEIGHTS: (1, 2), SHARING_ROWS: (2, 4)}  # BLOCK_M → CLUSTER
 MOST_STAGES = 9
-LEAST_ROWS_OF_SMALL = 4096  # from which it is taken for two small hidden layers
+LEAST_ROWS_OF_SMALL = 2048  # from which it is taken for two small hidden layers
 
 
 def config(case, device):
@@ -26,19 +26,26 @@ def config(case, device):
     rows, cluster, most = tile(case, device)
     _, N1, N2, *between, last = widths(case)
     whole = (N1, N2, *between) == whole_tiles(case, rows, cluster)[: len(between) + 2] and N2 == 256
-    # 16384×64-128-64-1 in bfloat16 took 5.1 µs on an H100, by the tiles of tensor cores 16.2
-    small = case.sizes["M"] >= LEAST_ROWS_OF_SMALL and N1 <= COLUMNS and N2 <= COLUMNS // 2 and not between
-    if not (whole or small) or last > 16:
+    if not (whole or is_small(case)) or last > 16:
         return None  # the others have not been compared on a card
     shape = {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": COLUMNS, "CLUSTER": cluster}
     choices = (shape | {"num_stages": stages} for stages in range(most, 1, -1))
     return next((c for c in choices if fits(case, device, c) is None), None)
 
 
+def is_small(case):
+    """Whether there are many rows for two small hidden layers, whose weights any block has at once. 16384×64-128-64-1 in bfloat16 took an H100
+    5.1 µs, in a cluster of two with four stages 6.35; 4096 rows 4.3, by 64 rows in clusters of two with nine stages 5.5."""
+    _, N1, N2, *between, _ = widths(case)
+    return case.sizes["M"] >= LEAST_ROWS_OF_SMALL and N1 <= COLUMNS and N2 <= COLUMNS // 2 and not between
+
+
 def tile(case, device):
     """(BLOCK_M, CLUSTER, the most stages that gained on an H200). Few rows are shared among the most blocks that run at once: clusters of
     four do not fill a card, of whose graphics clusters some have an odd pair of multiprocessors."""
     tiles, count = tiles_of(case, SHARING_ROWS), multiprocessors(device)
+    if is_small(case) and widths(case)[0] <= COLUMNS:
+        return SHARING_WEIGHTS, 1, 3
     if 4 * tiles <= 0.9 * count:
         return SHARING_ROWS, 4, MOST_STAGES
     if 2 * tiles <= count:

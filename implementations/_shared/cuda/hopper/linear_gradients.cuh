@@ -58,7 +58,8 @@ struct GradientScheduler {
     __device__ __forceinline__ int depth_of(int tile) const { return tile < left ? depth_dx : depth_dW; }
     __device__ __forceinline__ int begin_of(int cluster) const {
         int pool = start_of(left + dW.tiles - whole_dW * dW.clusters);
-        int at = static_cast<int>(static_cast<long long>(cluster) * pool / dx.clusters), tile = tile_at(at), start = start_of(tile);
+        int at = cluster * (pool / dx.clusters) + cluster * (pool % dx.clusters) / dx.clusters;  // cluster * pool / clusters, which may be no int
+        int tile = tile_at(at), start = start_of(tile);
         if (at == pool || at - start <= snap) return at == pool ? at : start;
         return start + depth_of(tile) - at <= snap ? start + depth_of(tile) : at;
     }

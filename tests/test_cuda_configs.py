@@ -338,6 +338,21 @@ def test_a_layers_backward_call_is_two_launches_where_both_products_are_one(name
     assert len(module.launches(case, variant, H200, module.config(case, variant, H200))) == count
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("lola", (200, 264, 264)), ("lola", (130, 257, 301)), ("geglu", (200, 264, 133)), ("splacc", (200, 264, 133)), ("splacc", (777, 1000, 3001))],
+)  # fmt: skip
+def test_rows_longer_than_what_is_in_them_are_multiplied_by_warpgroups(name, sizes):
+    """The kernels of tensor cores, which an H100 found reading beside them, count on rows without gaps."""
+    module, variant = module_of(name), "multirow" if name == "lola" else "two_accumulators"
+    for layout in ("kn", "nk"):
+        shape = dict(zip("MKN", sizes, strict=True))
+        case = make_case(KERNELS[name], shape, "bfloat16", options={"w_layout": layout}, mode="forward_backward")
+        names = [p.program.name for p in module.launches(case, variant, H200, module.config(case, variant, H200))]
+        (linear,) = [own for own in names if own.startswith("linear_")]
+        assert linear.startswith("linear_warpgroup<") and any(own.startswith("gradients_together<") for own in names)
+
+
 def test_a_training_step_of_few_rows_has_little_memory_beside_its_outputs(monkeypatch):
     """The arrays between its launches are mostly where gradients will be."""
     from implementations._shared.cuda import launch as shared

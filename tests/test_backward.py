@@ -181,11 +181,21 @@ def assert_accepted(program, case):
     """The verdict on a correct program of a case that it is for, on three input sets."""
     if not program.where(case):
         pytest.skip("is for other dtypes")
-    mathematics = KERNELS[case.kernel].mathematics
     for seed in range(3):
-        (arrays,) = make_sets(mathematics, case, seed, 1)
-        verdict = Judge(mathematics, case, arrays).judge(programs.run(program.run, case, arrays), program.points)
+        judge = judge_of(case, seed)
+        verdict = judge.judge(programs.run(program.run, case, judge.arrays), program.points)
         assert verdict.ok, verdict.reason()
+
+
+JUDGES = {}
+
+
+def judge_of(case, seed):
+    """One judge for all programs of an input set, because he keeps the noise that he has found."""
+    if (repr(case), seed) not in JUDGES:
+        mathematics = KERNELS[case.kernel].mathematics
+        JUDGES[repr(case), seed] = Judge(mathematics, case, *make_sets(mathematics, case, seed, 1))
+    return JUDGES[repr(case), seed]
 
 
 @pytest.mark.parametrize(

@@ -182,20 +182,8 @@ def assert_accepted(program, case):
     if not program.where(case):
         pytest.skip("is for other dtypes")
     for seed in range(3):
-        judge = judge_of(case, seed)
-        verdict = judge.judge(programs.run(program.run, case, judge.arrays), program.points)
+        _, verdict = programs.situation_of(KERNELS[case.kernel], case, seed).of(program)
         assert verdict.ok, verdict.reason()
-
-
-JUDGES = {}
-
-
-def judge_of(case, seed):
-    """One judge for all programs of an input set, because he keeps the noise that he has found."""
-    if (repr(case), seed) not in JUDGES:
-        mathematics = KERNELS[case.kernel].mathematics
-        JUDGES[repr(case), seed] = Judge(mathematics, case, *make_sets(mathematics, case, seed, 1))
-    return JUDGES[repr(case), seed]
 
 
 @pytest.mark.parametrize(

@@ -102,16 +102,22 @@ class Situation:
         return self.right[program]
 
 
-_situations: dict[tuple[Any, ...], Situation] = {}  # many mistakes share one, and the judge takes most of the time
+_situations: dict[tuple[Any, ...], Situation] = {}  # many programs share one, and the judge takes most of the time
 
 
 def situation(kernel: Kernel, mistake: Mistake) -> Situation:
     """The situation in which the mistake shows."""
     case = make_case(kernel, mistake.sizes, mistake.dtype, mistake.precision, mistake.options, mistake.mode)
-    key = (kernel.name, case.id, mistake.seed, mistake.calls, mistake.inputs, mistake.change)
+    return situation_of(kernel, case, mistake.seed, mistake.calls, mistake.inputs, mistake.change)
+
+
+def situation_of(
+    kernel: Kernel, case: Case, seed: int, calls: int = 1, inputs: str = "plain", change: Callable[..., Any] = dict
+) -> Situation:
+    """A case with its input sets and its judge, made once."""
+    key = (kernel.name, case.id, seed, calls, inputs, change)
     if key not in _situations:
-        sets = make_sets(kernel.mathematics, case, mistake.seed, mistake.calls, mistake.inputs)
-        sets = [mistake.change(arrays) for arrays in sets]
+        sets = [change(arrays) for arrays in make_sets(kernel.mathematics, case, seed, calls, inputs)]
         for array in (a for arrays in sets for a in arrays.values() if isinstance(a, np.ndarray)):
             array.setflags(write=False)
         _situations[key] = Situation(case, sets, Judge(kernel.mathematics, case, sets[-1]))

@@ -43,9 +43,9 @@ def is_small(case):
 def tile(case, device):
     """(BLOCK_M, CLUSTER, the most stages that gained on an H200). Few rows are shared among the most blocks that run at once: clusters of
     four do not fill a card, of whose graphics clusters some have an odd pair of multiprocessors."""
-    tiles, count = tiles_of(case, SHARING_ROWS), multiprocessors(device)
     if is_small(case) and widths(case)[0] <= COLUMNS:
-        return SHARING_WEIGHTS, 1, 3
+        return SHARING_WEIGHTS, 1, 3  # wider x was not compared
+    tiles, count = tiles_of(case, SHARING_ROWS), multiprocessors(device)
     if 4 * tiles <= 0.9 * count:
         return SHARING_ROWS, 4, MOST_STAGES
     if 2 * tiles <= count:

@@ -117,7 +117,7 @@ def test_values_without_an_instance_are_refused(name):
         ("geglu", ("large", "float16"), "two_accumulators", {"num_stages": 1}, "num_stages is 1: one is read while another is written"),
         ("lola", ("odd", "bfloat16"), "multirow", {"KERNEL": "few_rows", "BLOCK_M": 16}, "KERNEL=few_rows copies whole vectors of 16 bytes, which rows of K = 131"),
         ("lola", ("token", "bfloat16"), "multirow", {"BLOCK_M": 128}, "the tiles of KERNEL=few_rows are 16×16"),
-        ("splacc", ("token", "bfloat16"), "two_accumulators", {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 128}, "KERNEL=split: M from 64, N from 64"),
+        ("splacc", ("token", "bfloat16"), "two_accumulators", {"KERNEL": "split", "BLOCK_M": 128, "BLOCK_N": 128}, "KERNEL=split: M from 65, N from 64"),
         ("geglu", ("small", "bfloat16"), "two_accumulators", {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 64}, "KERNEL=split has 64 columns of each of 2"),
         ("softmax", ("wide", "float32"), "row", {"LANES": 128}, "a row is 8192 vectors of 16 bytes; 128 lanes hold 1024 in registers"),
         ("softmax", ("longest", "float32"), "cluster", {"CLUSTER": 2}, "a row is 65536 vectors of 16 bytes; the registers of a cluster"),
@@ -173,7 +173,7 @@ def test_gradients_of_attention_by_warpgroups_are_for_hopper(case, device, said)
 @pytest.mark.parametrize(
     ("name", "sizes", "kernel", "blocks"),
     [
-        ("lola", (2, 1024, 4096), "few_rows", 128), ("lola", (64, 1024, 4096), "few_rows", 128), ("lola", (100, 768, 3072), "tensor", 96),
+        ("lola", (2, 1024, 4096), "few_rows", 128), ("lola", (64, 1024, 4096), "few_rows", 128), ("lola", (100, 768, 3072), "warpgroup", 24),
         ("lola", (129, 1024, 4096), "warpgroup", 64), ("lola", (16, 1001, 4096), "tensor", 64), ("splacc", (16, 2048, 2048), "few_rows", 128),
         ("splacc", (128, 4096, 4096), "split", 128), ("geglu", (64, 2048, 2048), "split", 64), ("geglu", (1024, 1024, 4096), "warpgroup", 132),
     ],
@@ -328,7 +328,7 @@ def test_both_gradients_are_shared_out_evenly(sizes):
     ("name", "sizes", "dtype", "count"),
     [
         ("lola", (1024, 1024, 4096), "bfloat16", 2), ("lola", (777, 1000, 3001), "bfloat16", 2), ("lola", (1, 1024, 4096), "bfloat16", 2),
-        ("lola", (100, 1024, 4096), "bfloat16", 2), ("lola", (100, 1001, 4096), "bfloat16", 3), ("lola", (1024, 1024, 4096), "float32", 3), ("geglu", (64, 1024, 4096), "float16", 2),
+        ("lola", (100, 1024, 4096), "bfloat16", 2), ("lola", (100, 1001, 4096), "bfloat16", 2), ("lola", (1024, 1024, 4096), "float32", 3), ("geglu", (64, 1024, 4096), "float16", 2),
         ("splacc", (2048, 4096, 4096), "bfloat16", 2), ("splacc", (777, 1000, 1501), "bfloat16", 2),
     ],
 )  # fmt: skip
@@ -416,7 +416,7 @@ def test_two_launches_of_lola_take_rows_that_are_no_whole_vectors(N, layout, sha
     assert colsum.tolist() == [1001.0] * N and [tuple(p.shape) for p in prepared] == ([shape] if shape else [])
     assert all(p[:, 1001:].count_nonzero() == 0 and p[:, :1001].eq(1).all() for p in prepared)
     first, last = module.launches(case, "two_launches", H200, module.config(case, "two_launches", H200))
-    assert "row_statistics<bfloat16, false>" in first.program.name and "normed_warpgroup" in last.program.name
+    assert "row_statistics<bfloat16, false>" in first.program.name and "normed_split" in last.program.name
 
 
 @pytest.mark.parametrize(
@@ -434,7 +434,7 @@ def test_rows_of_a_large_product_are_copied_into_whole_lines(name, variant, M, K
     prepared = [p for p in module.prepare(case, variant, None, W, *([None] if name == "lola" else [])) if p.dim() == 2]
     assert [tuple(p.shape) for p in prepared] == ([(len(W), of_product)] if of_product != K else [])
     *_, product = module.launches(case, variant, H200, module.config(case, variant, H200))
-    assert "_warpgroup<" in product.program.name
+    assert ("_warpgroup<" if M > 200 else "_split<") in product.program.name
 
 
 @pytest.mark.parametrize(
@@ -464,8 +464,8 @@ def test_lora_of_few_rows_is_one_launch_backward(sizes, options, device, launche
     [
         ({}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]), ({"R": 13}, "float16", H200, ["down_by_parts", "up_warpgroup"]),
         ({"M": 8192}, "bfloat16", H200, ["down", "up_warpgroup"]), ({}, "float32", H200, ["down_by_parts", "up"]),
-        ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up_split"]), ({"M": 512}, "float16", H200, ["down_by_parts", "up_warpgroup"]),
-        ({"M": 63}, "bfloat16", H200, ["down_by_parts", "up_few_rows"]), ({"M": 33}, "float32", A100, ["down", "up"]), ({"N": 1001}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]),
+        ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up_split"]), ({"M": 512}, "float16", H200, ["down_by_parts", "up_split"]),
+        ({"M": 63}, "bfloat16", H200, ["down_by_parts", "up_split"]), ({"M": 8, "N": 2048}, "bfloat16", H200, ["down_by_parts", "up_few_rows"]), ({"M": 33}, "float32", A100, ["down", "up"]), ({"N": 1001}, "bfloat16", H200, ["down_by_parts", "up_split"]),
         ({"K": 4095}, "float16", H200, ["down_by_parts", "up_warpgroup"]), ({"K": 63}, "bfloat16", H200, ["down", "up"]),
         ({"K": 4095}, "float32", H200, ["down_by_parts", "up"]), ({"K": 4095}, "bfloat16", A100, ["down", "up"]),
         ({}, "bfloat16", A100, ["down", "up"]),
@@ -478,9 +478,9 @@ def test_lora_multiplies_by_warpgroups_where_they_can(sizes, dtype, device, laun
     assert module.fits(case, "two_launches", device, config) is None
     found = module.launches(case, "two_launches", device, config)
     assert [launch.program.name.partition("<")[0] for launch in found] == launches
-    tile = {"up_KERNEL": "warpgroup", "up_BLOCK_M": 128, "up_CLUSTER": 1}
+    tile = {"up_KERNEL": "warpgroup", "up_BLOCK_M": 128, "up_BLOCK_N": 128, "up_num_stages": 3, "up_CLUSTER": 1}
     by_warpgroups = module.fits(case, "two_launches", device, config | tile) is None
-    assert by_warpgroups == ("up_warpgroup" in launches or case.sizes["M"] == 512)
+    assert by_warpgroups == (launches[-1] != "up")
 
 
 @pytest.mark.parametrize(
@@ -492,7 +492,7 @@ def test_lora_multiplies_by_warpgroups_where_they_can(sizes, dtype, device, laun
     ],
 )  # fmt: skip
 def test_lora_fills_up_rows_that_are_no_whole_vectors(K, N, layout, shapes):
-    module, sizes = module_of("lora_linear"), {"M": 200, "K": K, "N": N, "R": 5}
+    module, sizes = module_of("lora_linear"), {"M": 300, "K": K, "N": N, "R": 5}
     case = make_case(KERNELS["lora_linear"], sizes, "bfloat16", options={"w_layout": layout})
     W = torch.ones((K, N) if layout == "kn" else (N, K), dtype=torch.bfloat16)
     arrays = None, None, W, None, None, torch.ones((5, N), dtype=torch.bfloat16)

@@ -12,7 +12,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from implementations._shared.cuda import matmul
+from implementations._shared.cuda import matmul, matmul_choice
 from implementations._shared.cuda.launch import in_turn, not_one_of, of_launch, prefixed
 from implementations._shared.cuda.perceptron import widths
 from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
@@ -104,28 +104,12 @@ def _tiles(product):
     return (*matmul.TENSOR_TILES, *matmul.products_tiles(product), *more)
 
 
-def _of_boxes(product):
-    """The product as it is told whether boxes of warpgroups fit: tiles of 128 columns have boxes of 128 at most."""
-    N = product.sizes["N"]
-    return replace(product, sizes={**product.sizes, "N": max(N, 256)}) if N >= 128 else product
-
-
 def config(case, device):
     """The tunables of all layers."""
     found = {"PREFETCH": "next"}
     for number, layer in enumerate(layers(case), 1):
-        found |= prefixed(f"layer{number}", _layer_config(layer.product, device))
+        found |= prefixed(f"layer{number}", matmul_choice.config(layer.product, device, _tiles(layer.product)))
     return found
-
-
-def _layer_config(product, device):
-    own = matmul.config(product, device, _tiles(product))
-    if own["KERNEL"] != "tensor" or product.sizes["N"] >= 256:
-        return own
-    narrow = {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": 128, "num_stages": 4, "CLUSTER": 1}
-    if _layer_fits(product, device, narrow):
-        return own
-    return min((own, narrow), key=lambda c: _layer_clocks(product, device, c))
 
 
 def fits(case, device, config):
@@ -133,14 +117,10 @@ def fits(case, device, config):
     if reason := not_one_of("PREFETCH", config["PREFETCH"], PREFETCHED):
         return reason
     for number, layer in enumerate(layers(case), 1):
-        if reason := _layer_fits(layer.product, device, of_launch(f"layer{number}", config)):
+        own = of_launch(f"layer{number}", config)
+        if reason := matmul.fits(layer.product, device, own, tiles=_tiles(layer.product)):
             return f"layer{number}: {reason}"
     return None
-
-
-def _layer_fits(product, device, config):
-    columns_in_a_box = config["KERNEL"] == "warpgroup" and config["BLOCK_N"] == 128
-    return matmul.fits(_of_boxes(product) if columns_in_a_box else product, device, config, tiles=_tiles(product))
 
 
 def clocks(case, device, config):
@@ -156,12 +136,12 @@ def _layer_clocks(product, device, config):
     (M, K, N), tile, sms = product.size("M", "K", "N"), matmul.tile_of(product, config), multiprocessors(device)
     deep = -(-K // matmul.slab(product)) * matmul.slab(product)
     if tile.kind == "simt":
-        made = matmul.simt_work(tile, "tiles", M, K, N, 1, sms) / 128
+        made = matmul_choice.simt_work(tile, "tiles", M, K, N, 1, sms) / 128
     else:
         rounds = math.ceil(matmul.blocks(tile, M, N) / (sms // tile.cluster * tile.cluster))
         made = rounds * tile.rows * tile.columns * deep * tile.cost / PRODUCTS[product.itemsize]
     moved = (M * K + K * N + M * N) * product.itemsize
-    rate = CACHE_BYTES if M * max(K, N) * product.itemsize <= matmul.L2_BYTES // 2 else MEMORY_BYTES
+    rate = CACHE_BYTES if M * max(K, N) * product.itemsize <= matmul_choice.L2_BYTES // 2 else MEMORY_BYTES
     return LAUNCH_CLOCKS + max(made, moved / rate)
 
 

@@ -11,7 +11,7 @@ The backward modes are multirow's: two launches or three behind a forward call o
 
 from pathlib import Path
 
-from implementations._shared.cuda import layer_backward, matmul
+from implementations._shared.cuda import layer_backward, matmul, matmul_choice, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, not_one_of, too_large, unsupported
 from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 from implementations.lola import _cuda_backward as backward
@@ -77,8 +77,8 @@ TUNABLES = {
         "dW_CLUSTER": (1,),
     },
     "two_launches": {
-        "KERNEL": ("warpgroup",), "BLOCK_M": (128, 192), "BLOCK_N": (128, 192, 256), "num_stages": (2, 3, 4), "CLUSTER": (1, 2, 4),
-        "SCHEDULE": ("tiles", "strips", "stream_k"),
+        "KERNEL": ("warpgroup", "split"), "BLOCK_M": (64, 128, 192), "BLOCK_N": (64, 128, 192, 256), "num_stages": (2, 3, 4, 5, 6),
+        "CLUSTER": (1, 2, 4, 8), "SCHEDULE": ("tiles", "strips", "stream_k"),
     },
 }  # fmt: skip
 
@@ -105,7 +105,7 @@ def skip(case, variant, device):
     if variant == "two_launches" and (
         case.itemsize == 4 or not matmul.multiplies_by_warpgroups(_product(case, variant), device)
     ):
-        return "is for Hopper's warpgroups (9.0; 16 bits; M from 128, K from 64, N from 256): multirow_ws"
+        return "is for Hopper's warpgroups (9.0; 16 bits; K from 64, N from 128): multirow_ws"
     return None
 
 
@@ -150,8 +150,10 @@ def config(case, variant, device):
         return _row_config(case, device)
     if variant == "two_launches":
         own = _product(case, variant)
-        return matmul.config(own, device, matmul.products_tiles(own), beside=_statistics, schedules=matmul.SCHEDULES)
-    own = matmul.config(_product(case, variant), device, TILES, beside=_statistics, schedules=_schedules(case))
+        tiles = matmul.products_tiles(own)
+        whole = matmul_choice.config(own, device, tiles, beside=_statistics, schedules=matmul.SCHEDULES)
+        return matmul_split.or_split(own, whole, device, columns=matmul_split.WIDE)
+    own = matmul_choice.config(_product(case, variant), device, TILES, beside=_statistics, schedules=_schedules(case))
     return own | {"SUMS": "consumer"} if _has_sums(case, variant, own) else own
 
 
@@ -246,13 +248,17 @@ def fits(case, variant, device, config):
         return layer_backward.fits(case, device, config)
     if variant == "row":
         return _row_fits(case, device, config)
-    if variant == "two_launches" and config["KERNEL"] != "warpgroup":
-        return "two_launches is for KERNEL=warpgroup"
+    if variant == "two_launches" and (reason := not_one_of("KERNEL", config["KERNEL"], ("warpgroup", "split"))):
+        return reason
     if reason := not_one_of("SUMS", config.get("SUMS", "producer"), ("producer", "consumer")):
         return reason
     if variant != "two_launches" and (reason := not_one_of("SCHEDULE", matmul.schedule_of(config), _schedules(case))):
         return reason
     own = _product(case, variant)
+    if config["KERNEL"] == "split":
+        if matmul.schedule_of(config) != "tiles":
+            return f"SCHEDULE={config['SCHEDULE']} is for KERNEL=warpgroup"
+        return matmul_split.fits(own, device, matmul_split.of_cluster(config), known=matmul_split.WIDE)
     more = (*FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES)
     tiles = matmul.products_tiles(own) if variant == "two_launches" else matmul.TILES + more
     return matmul.fits(own, device, config, beside=_statistics, tiles=tiles)
@@ -313,6 +319,11 @@ def launches(case, variant, device, config):
         dtypes = T, T, T, "float32", "float32", "float32", T, "float32", "int32"
         own = _product(case, variant)
         arguments = activation, own.sizes["K"] == case.sizes["K"]  # x is not copied
+        if config["KERNEL"] == "split":
+            return in_turn(
+                statistics,
+                matmul_split.launch(FILE, "normed", own, matmul_split.of_cluster(config), dtypes[:7], arguments),
+            )
         return in_turn(
             statistics, matmul.launch(FILE, "normed", own, device, config, arguments, beside=_statistics, dtypes=dtypes)
         )
@@ -369,7 +380,7 @@ def _two_launches(case, first, last):
     uncopied = () if copied else (1,)
     if not last.exchange:
         statistics = first.returning({**copied, **made}, (M, K, 0), absent=(*uncopied, 4))
-        product = last.returning({6: (M, N)}, (M, K, N), absent=(7, 8))
+        product = last.returning({6: (M, N)}, (M, K, N), absent=range(7, len(last.dtypes)))
     else:
         sums, flags = last.exchange
         statistics, shared = (

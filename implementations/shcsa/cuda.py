@@ -14,7 +14,7 @@ import dataclasses
 import math
 from pathlib import Path
 
-from implementations._shared.cuda import attention, flash_split, matmul, matmul_split
+from implementations._shared.cuda import attention, flash_split, matmul, matmul_choice, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, of_launch, prefixed
 from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 
@@ -119,7 +119,7 @@ def flash_config(case, device):
 def dense_config(case, device):
     """A config of matmul.py's, whose tiles have no clusters here. In IEEE float32 the K of few tiles is shared out to three blocks for each
     multiprocessor at the most: with the attention behind it, 1024×768→192 took 34.4 µs on an H200 by eight blocks, 36.6 by four, 48.2 by two."""
-    own = matmul.config(case, device)
+    own = matmul_choice.config(case, device)
     M, N = case.size("M", "N")
     blocks = -(-M // own["BLOCK_M"]) * -(-N // own["BLOCK_N"])
     own = {name: value for name, value in own.items() if name != "CLUSTER"}

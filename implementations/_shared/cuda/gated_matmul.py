@@ -6,11 +6,9 @@ two_launches       rows of x that are no whole vectors of 16 bytes, or of a larg
                    read, are copied into rows that are, and `prepare` does the same with W; the last tiles may be shared (SCHEDULE=stream_k)
 """
 
-import math
-
-from implementations._shared.cuda import gated_backward, matmul, matmul_split
+from implementations._shared.cuda import gated_backward, matmul, matmul_choice, matmul_split
 from implementations._shared.cuda.launch import in_turn, unsupported
-from implementations._shared.gpu import multiprocessors, rows_are_aligned
+from implementations._shared.gpu import rows_are_aligned
 
 TILES = (
     *matmul.TENSOR_TILES, *matmul.FEW_ROWS_TILES, *matmul.WARPGROUP_TILES, *matmul.SQUARE_TILES, *matmul.SIMT_SPLIT_TILES,
@@ -39,6 +37,7 @@ def _wants_turned(case):
         case.itemsize == 2
         and matmul.holds_boxes(case)
         and rows_are_aligned(case, case.sizes["K"])
+        and case.sizes["M"] > 64
         and case.sizes["M"] % 256 > 0
     )
 
@@ -51,16 +50,12 @@ def prepared(case, variant, W):
 
 
 def config(case, variant, device):
-    """Blocks share K where that makes more of them busy at once: on an H100 splacc 64×2048→2048 took 11.7 µs by two, 15.8 by four. And 64 rows
-    are multiplied by warpgroups so, although M is no tile of theirs: 77 µs at 64×4096→11008, with KERNEL=tensor 130."""
+    """The fastest, by the estimates, of whole tiles and of those whose K blocks share."""
     if case.mode != "forward":
         return gated_backward.config(case, device)
     own = product(case, variant)
-    whole = matmul.config(own, device, TILES, parts=2, schedules=SCHEDULES[variant])
-    split = matmul_split.config(own, device, parts=2, kernel="split", most=2)
-    if split is None or (whole["KERNEL"] != "tensor" and not _gains(own, split, whole, device)):
-        return whole
-    return split | {"CLUSTER": split.pop("SPLIT"), "SCHEDULE": "tiles"}
+    whole = matmul_choice.config(own, device, TILES, parts=2, schedules=SCHEDULES[variant])
+    return matmul_split.or_split(own, whole, device, parts=2)
 
 
 def fits(case, variant, device, config):
@@ -73,26 +68,7 @@ def fits(case, variant, device, config):
         return matmul.fits(own, device, config, parts=2, tiles=TILES)
     if matmul.schedule_of(config) != "tiles":
         return f"SCHEDULE={config['SCHEDULE']} is for KERNEL=warpgroup"
-    return matmul_split.fits(own, device, _split(config), parts=2)
-
-
-def _split(config):
-    """A config with KERNEL=split as matmul_split.py has it."""
-    return config | {"SPLIT": config["CLUSTER"]}
-
-
-def _gains(case, split, whole, device):
-    """Whether blocks that share K are expected to be faster than those of `whole`."""
-    return split["SPLIT"] > 1 and _cycles(case, split, device) < _cycles(case, whole | {"SPLIT": 1}, device)
-
-
-def _cycles(case, config, device):
-    """matmul_split.py's estimate, of one round of blocks; later ones would begin with nothing on its way."""
-    M, K, N = case.size("M", "K", "N")
-    sms, split = multiprocessors(device), config["SPLIT"]
-    if split > 1 and matmul_split.blocks(config, M, 2 * N) > sms:
-        return math.inf
-    return matmul_split.work(config, M, 2 * N, -(-K // (matmul.slab(case) * split)), sms)
+    return matmul_split.fits(own, device, matmul_split.of_cluster(config), parts=2)
 
 
 def launches(file, case, variant, device, config, arguments=(), dtypes=()):
@@ -101,7 +77,7 @@ def launches(file, case, variant, device, config, arguments=(), dtypes=()):
     shared = ("float32", "int32") if config["KERNEL"] == "warpgroup" else ()
     name, dtypes = "two_accumulators", (*x, *dtypes, *shared)
     if config["KERNEL"] == "split":
-        kernel = matmul_split.launch(file, name, own, _split(config), dtypes, arguments, parts=2)
+        kernel = matmul_split.launch(file, name, own, matmul_split.of_cluster(config), dtypes, arguments, parts=2)
     else:
         kernel = matmul.launch(file, name, own, device, config, arguments, parts=2, dtypes=dtypes)
     if variant != "two_launches":

@@ -6,7 +6,7 @@ Hopper's warpgroups, `few` rows in one launch, or `apart`. The tunables are thos
 
 from dataclasses import replace
 
-from implementations._shared.cuda import linear_gradients, matmul
+from implementations._shared.cuda import linear_gradients, matmul, matmul_choice
 from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
 from implementations._shared.gpu import multiprocessors, rows_are_aligned, shared_memory
 
@@ -45,11 +45,15 @@ def products(case):
 
 def _few(case, device):
     """The tile of dx of few rows, or None: dW is made of one slab or two."""
-    if case.itemsize != 2 or case.sizes["M"] > matmul.FEW_ROWS or not rows_are_aligned(case, *case.size("K", "N")):
+    if (
+        case.itemsize != 2
+        or case.sizes["M"] > matmul_choice.FEW_ROWS
+        or not rows_are_aligned(case, *case.size("K", "N"))
+    ):
         return None
     dx = products(case)["dx"]
     for tiles in (_of_two_stages(dx, device), FEW_TILES):
-        found = matmul.config(dx, device, (*tiles, *matmul.TENSOR_TILES), beside=_half(device))
+        found = matmul_choice.config(dx, device, (*tiles, *matmul.TENSOR_TILES), beside=_half(device))
         if found["KERNEL"] == "few_rows":
             return {name: found[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages")}
     return None
@@ -80,8 +84,8 @@ def config(case, device):
         return prefixed("both", linear_gradients.config(case, device))
     if how == "few":
         return prefixed("few", _few(case, device))
-    dx = matmul.config(own["dx"], device, INPUTS_TILES)
-    return prefixed("dx", dx) | prefixed("dW", matmul.config(own["dW"], device, matmul.TENSOR_TILES))
+    dx = matmul_choice.config(own["dx"], device, INPUTS_TILES)
+    return prefixed("dx", dx) | prefixed("dW", matmul_choice.config(own["dW"], device, matmul.TENSOR_TILES))
 
 
 def fits(case, device, config):
@@ -105,7 +109,7 @@ def linear(file, case, device):
     own, dtype = whole_rows(case, device), case.dtype
     # rows that are longer than what is in them are known to tensor maps alone
     tiles = INPUTS_TILES if own is case else matmul.WARPGROUP_TILES
-    chosen, operands = matmul.config(own, device, tiles), (matmul.operand(case),) * 2
+    chosen, operands = matmul_choice.config(own, device, tiles), (matmul.operand(case),) * 2
     return matmul.launch(file, "linear", own, device, chosen, dtypes=(*operands, dtype, dtype))
 
 

@@ -4,14 +4,14 @@
 
 fused           one launch: x @ A is summed beside x @ W
 two_launches    x @ A first, then the layer with it: `down` and `up`, whose tunables have its name before them. up_KERNEL=warpgroup is
-                hopper/adapted.cuh, split hopper/adapted_split.cuh, where up_CLUSTER blocks share K, and few_rows adapted_few_rows.cuh.
+                hopper/adapted.cuh, split hopper/adapted_split.cuh, where up_CLUSTER blocks share K, and few_rows adapted_few_rows.cuh
                 Forward, where rows are no whole vectors of 16 bytes, the former two read x as `down` has copied it, and W and B as
                 `prepare` has
 """
 
 from dataclasses import replace
 
-from implementations._shared.cuda import matmul, matmul_split
+from implementations._shared.cuda import matmul, matmul_choice, matmul_split
 from implementations._shared.cuda.launch import (
     TYPES,
     Launch,
@@ -31,16 +31,6 @@ WIDE_DOWN = MatmulTile(
     "tensor", 64, 0, 1.0, 4, 1
 )  # of larger ranks: each block reads all of A's rows that it multiplies
 DOWN_STAGES = 4
-SPLIT_COLUMNS = (*matmul_split.COLUMNS, 256)
-FEW_ROWS = 64  # up to which warps that share K multiply
-# By rows, the tile of few_rows and its stages, where all its blocks run at once: 4096→4096 of rank 16 in bfloat16 took an H100 22.9, 23.0 and 26.4 µs with
-# 16, 32 and 64 rows; in the tiles that lola has 24.4, 25.2 and, sharing K by clusters, 28.7
-FEW_ROWS_TILES = ((32, (16, 64)), (64, (64, 32)))
-# Up to so many rows four blocks share K, in tiles of 64×256; of more rows two: 128 and 256 rows took 29.7 and 31.1 µs, by four 33.6 and 39.7
-FOUR_SHARE = 128
-GAIN = (
-    0.75  # of the time of whole tiles is expected at most: with 0.98, 1034×1024→1024 took 18.0 µs, in whole tiles 14.6
-)
 
 
 def skip(case, variant, device):
@@ -71,10 +61,8 @@ def rank_columns(case, tile):
 
 def config(case, variant, device):
     """The tile with the least work on the busiest multiprocessor; few rows in their own."""
-    if variant == "two_launches" and (own := _of_few_tiles(case, device)):
+    if variant == "two_launches" and (own := _fastest(case, device)):
         return prefixed("up", own)
-    if variant == "two_launches" and multiplies_by_warpgroups(case, device):
-        return prefixed("up", _by_warpgroups(case, device))
     M, N = case.size("M", "N")
     found = {}
     for tile in TENSOR_TILES:
@@ -91,68 +79,14 @@ def config(case, variant, device):
     return found[min(found, key=work)]
 
 
-def _by_warpgroups(case, device):
-    own = product(case)
-    return matmul.config(own, device, up_tiles(own), schedules=matmul.SCHEDULES)
-
-
-def _of_few_tiles(case, device):
-    """The config of `up` where y has few rows, or so few tiles that blocks which share K are expected to be faster; or None."""
-    own, M = product(case), case.sizes["M"]
-    if M <= FEW_ROWS:
-        if is_ieee(case):
-            return None
-        few = _few_rows(case, device) or matmul.few_rows_config(case, device, matmul.FEW_ROWS_TILES)
-        if few:
-            return few | {"SCHEDULE": "tiles"}
-    split = _as_cluster(_split(own, device)) if M >= FEW_ROWS and case.itemsize == 2 else None
-    whole = multiplies_by_warpgroups(case, device) and _by_warpgroups(case, device)
-    if split and (not whole or _gains(own, split, whole, device)):
-        return split
-    few = None if is_ieee(case) or split else matmul.few_rows_config(case, device, matmul.FEW_ROWS_TILES)
-    return few and few | {"SCHEDULE": "tiles"}
-
-
-def _few_rows(case, device):
-    """The config of KERNEL=few_rows in the tile of FEW_ROWS_TILES, or None where it does not fit or its blocks do not run at once."""
-    (M, N), sms = case.size("M", "N"), multiprocessors(device)
-    rows, columns = next(tile for most, tile in FEW_ROWS_TILES if most >= M)
-    own = {"KERNEL": "few_rows", "BLOCK_M": rows, "BLOCK_N": columns, "CLUSTER": 1, "num_stages": 2}
-    at_once = sms // 2 < -(-M // rows) * -(-N // columns) <= sms
-    return own if at_once and matmul.fits(case, device, own, tiles=matmul.FEW_ROWS_TILES) is None else None
-
-
-def _split(own, device):
-    """The config of matmul_split.py, or None."""
-    M, N = own.size("M", "N")
-    if M > FOUR_SHARE:
-        return matmul_split.config(own, device, kernel="split", most=2, columns=SPLIT_COLUMNS)
-    wide = matmul_split.config(own, device, kernel="split", columns=SPLIT_COLUMNS[-1:], rows_of=(64,))
-    if wide and 2 * matmul_split.blocks(wide, M, N) > multiprocessors(device):
-        return wide
-    return matmul_split.config(own, device, kernel="split", columns=SPLIT_COLUMNS)
-
-
-def _as_cluster(split):
-    """A config of matmul_split.py with the names of `up`, or None."""
-    return split and split | {"CLUSTER": split.pop("SPLIT"), "SCHEDULE": "tiles"}
-
-
-def _as_split(config):
-    """The reverse."""
-    return config | {"SPLIT": config["CLUSTER"]}
-
-
-def _gains(case, split, whole, device):
-    """Whether blocks that share K, all at once, are expected to be faster than those of `whole`, by matmul_split.py's estimate of both."""
-    (M, K, N), sms = case.size("M", "K", "N"), multiprocessors(device)
-    if split["CLUSTER"] == 1 or matmul_split.blocks(_as_split(split), M, N) > sms:
-        return False
-    cycles = [
-        matmul_split.work(own, M, N, -(-K // (matmul.slab(case) * own["SPLIT"])), sms)
-        for own in (_as_split(split), whole | {"SPLIT": 1})
-    ]
-    return cycles[0] < GAIN * cycles[1]
+def _fastest(case, device):
+    """The fastest, by the estimates, of tiles of few rows, or whole ones, and of those whose K blocks share; None where tiles of `tensor` are all."""
+    own, found = product(case), None
+    if few := matmul_choice.few_rows_config(case, device, matmul.FEW_ROWS_TILES):
+        found = few | {"SCHEDULE": "tiles"}
+    elif multiplies_by_warpgroups(case, device):
+        found = matmul_choice.config(own, device, up_tiles(own), schedules=matmul.SCHEDULES)
+    return found if case.itemsize == 4 else matmul_split.or_split(own, found, device, columns=matmul_split.WIDE)
 
 
 def tile_of(config):
@@ -234,7 +168,7 @@ def _split_fits(case, device, config):
     """Why a config with KERNEL=split cannot run, or None."""
     if case.itemsize == 4:
         return "up_KERNEL=split is for 16 bits: tf32 would want B turned"
-    return matmul_split.fits(product(case), device, _as_split(config), known=SPLIT_COLUMNS)
+    return matmul_split.fits(product(case), device, matmul_split.of_cluster(config), known=matmul_split.WIDE)
 
 
 def layer_bytes(case, variant, tile, stages):
@@ -251,7 +185,7 @@ def launches(file, case, variant, device, config):
     if own.get("KERNEL") in ("warpgroup", "split"):
         arguments = activation, product(case).sizes["K"] == case.sizes["K"]  # x is not copied
         if own["KERNEL"] == "split":
-            up = matmul_split.launch(file, "up", product(case), _as_split(own), (T,) * 6, arguments)
+            up = matmul_split.launch(file, "up", product(case), matmul_split.of_cluster(own), (T,) * 6, arguments)
         else:
             up = matmul.launch(
                 file, "up", product(case), device, own, arguments, dtypes=(*(T,) * 6, "float32", "int32")

@@ -9,7 +9,7 @@ import itertools
 import math
 from dataclasses import replace
 
-from implementations._shared.cuda import lora, matmul
+from implementations._shared.cuda import lora, matmul, matmul_choice
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, of_launch, prefixed, too_large
 from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 
@@ -55,7 +55,7 @@ def config(case, device):
     M, K, N = case.size("M", "K", "N")
     if M >= MANY_ROWS and M * K * N >= MANY_PRODUCTS and all(_by_warpgroups(case, device)):
         own = filled_products(case)
-        found = {of: matmul.config(own[of], device, matmul.WARPGROUP_TILES) for of in own}
+        found = {of: matmul_choice.config(own[of], device, matmul.WARPGROUP_TILES) for of in own}
         return {"KERNEL": "warpgroup"} | {
             f"{of}_{name}": value for of, c in found.items() for name, value in c.items() if name != "KERNEL"
         }

@@ -6,11 +6,10 @@ implementation that has but one kernel for a case leaves KERNEL and CLUSTER out.
 among all blocks, and whose flags a launch before it must clear. The blocks of a cluster of KERNEL=simt share the K of a tile.
 """
 
-import math
 from dataclasses import dataclass, replace
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large
-from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import clusters_at_once, is_ieee, multiprocessors, rows_are_aligned
 
 
 @dataclass(frozen=True)
@@ -48,10 +47,9 @@ SIMT_TILES = (MatmulTile("simt", 128, 256, 0.96), MatmulTile("simt", 128, 128, 1
 SIMT_SPLIT_TILES = tuple(
     replace(tile, cluster=split) for tile in (*SIMT_TILES, MatmulTile("simt", 32, 64, 1.05)) for split in (2, 4, 8)
 )
-# On an H200 a cluster gained 3 % where blocks make many tiles, since two bring W once, and lost as much where they make one.
 WARPGROUP_TILES = tuple(
     MatmulTile("warpgroup", 128, columns, cost, cluster=cluster)
-    for columns, cost, cluster in ((256, 0.4, 2), (256, 0.405, 1), (256, 0.41, 4), (128, 0.52, 2), (128, 0.525, 1))
+    for columns, cost, cluster in ((256, 0.4, 2), (256, 0.4, 1), (256, 0.4, 4), (128, 0.575, 2), (128, 0.575, 1))
 )
 TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
 # Kernels name these, which have their own cost (`_few_rows_time`): all of a block's warps have the whole tile in registers
@@ -59,15 +57,14 @@ FEW_ROWS_TILES = tuple(MatmulTile("few_rows", m, n, 1.0, 1, 1, shares=8) for m i
 # For sums with nothing beside them: 132 multiprocessors make 1034×4096 of them at once. lola in bfloat16 took 22.6 µs on an H200 there, with
 # 128×256 and strips 28.4; splacc 1034×2048→2048 30.8 in clusters of two on an H100, by one block 37.0
 SQUARE_TILES = (
-    MatmulTile("warpgroup", 192, 192, 0.43),
-    MatmulTile("warpgroup", 192, 192, 0.42, cluster=2),
+    MatmulTile("warpgroup", 192, 192, 0.4),
+    MatmulTile("warpgroup", 192, 192, 0.4, cluster=2),
 )
 SCHEDULES = {"tiles": "WholeTiles", "strips": "Strips", "stream_k": "SharedTiles"}  # and their types in schedule.cuh
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
 # Slabs in shared memory, floats behind a row of one, and rows of a strip, as in matmul_simt.cuh
 SIMT_STAGES, SIMT_PAD, SIMT_STRIP = 3, 4, 32
 COPIERS = 256  # threads of a block of whole_rows
-L2_BYTES = 40 << 20  # of W that stay there beside x and y
 
 
 def slab(case):
@@ -155,30 +152,6 @@ def product(case, M, K, N, nk=False):
     return replace(case, sizes={"M": M, "K": K, "N": N}, options={**case.options, "w_layout": "nk" if nk else "kn"})
 
 
-def config(case, device, tiles=TENSOR_TILES, parts=1, beside=lambda tile: 0, schedules=("tiles",)):
-    """The config of the best of `tiles` that fit, of a product of x (M, K) with `parts` matrices (K, N) side by side. `beside` is
-    how many bytes of shared memory the kernel has with a tile beside its own. SCHEDULE is named where there are several."""
-    if few := few_rows_config(case, device, tiles, parts, beside):
-        return few | ({"SCHEDULE": "tiles"} if len(schedules) > 1 else {})
-    found = {}
-    for tile in (t for t in (*tiles, *SIMT_TILES) if (t.kind == "simt") == is_ieee(case) and t.kind != "few_rows"):
-        for stages in (SIMT_STAGES,) if tile.kind == "simt" else (4, 3, 2):  # more wait for nothing
-            own = {
-                "KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "num_stages": stages,
-                "CLUSTER": tile.cluster,
-            }  # fmt: skip
-            if fits(case, device, own, parts, beside, tiles) is None:
-                found.setdefault(tile, own)
-    choices = [
-        (tile, s)
-        for tile, own in found.items()
-        for s in schedules
-        if fits(case, device, own | {"SCHEDULE": s}, parts, beside, tiles) is None
-    ]
-    tile, schedule = best(choices, case, parts, device)
-    return found[tile] | ({"SCHEDULE": schedule} if len(schedules) > 1 else {})
-
-
 def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
     """Why a config cannot run, or None. `tiles` are those that the kernel has, and SIMT_TILES."""
     tile, stages = tile_of(case, config), config["num_stages"]
@@ -256,7 +229,7 @@ def launch(
         program = instance(file, template, *head, nk, *shape, tile.shares, stages)
         return Launch(program, grid, tile.threads, memory, dtypes=dtypes)
     schedule, deep = schedule_of(config), slab(case)
-    most = max(1, multiprocessors(device) // tile.cluster) * tile.cluster
+    most = clusters_at_once(device, tile.cluster) * tile.cluster
     program = instance(
         file, template, *head, nk, *shape, stages, tile.cluster, *([SCHEDULES[schedule]] if schedule != "tiles" else [])
     )
@@ -287,15 +260,15 @@ def tile_of(case, config):
 
 
 NO_WARPGROUPS = (
-    "KERNEL=warpgroup is for Hopper (9.0), 16 bits, or tf32 with W (N, K); M from 128, K from 64, N from 256; rows of x and W of whole "
+    "KERNEL=warpgroup is for Hopper (9.0), 16 bits, or tf32 with W (N, K); K from 64, N from 128; rows of x and W of whole "
     "vectors of 16 bytes; all sizes below 2**31"
 )
 
 
 def holds_boxes(case):
-    """Whether no box of warpgroups is larger than what it is of."""
-    M, K, N = case.size("M", "K", "N")
-    return M >= 128 and K >= PANEL and N >= 256
+    """Whether W is no smaller than the boxes that bring it."""
+    K, N = case.size("K", "N")
+    return K >= PANEL and N >= 2 * PANEL
 
 
 def multiplies_by_warpgroups(case, device):
@@ -327,80 +300,6 @@ def _schedule_fits(tile, schedule):
 def products_tiles(case):
     """Those of a product by warpgroups with nothing beside its sums."""
     return (*WARPGROUP_TILES, *SQUARE_TILES) if case.itemsize == 2 else WARPGROUP_TILES
-
-
-def best(choices, case, parts, device):
-    """The tile and the schedule with the least work on the busiest multiprocessor."""
-    (M, N), sms, slabs = case.size("M", "N"), multiprocessors(device), math.ceil(case.sizes["K"] / slab(case))
-
-    def work(choice):
-        tile, schedule = choice
-        clusters = max(1, sms // tile.cluster)
-        if tile.kind == "simt":
-            return simt_work(tile, schedule, M, case.sizes["K"], N, parts, sms)
-        whole, small = tiles_of(tile, schedule, M, N, parts)
-        if whole == 0:
-            return math.inf  # strips alone
-        rounds, once = math.ceil(whole / clusters), 1.0
-        if schedule == "stream_k":
-            # Fitted to an H200: of 2049×4104→4104 137 µs after 149, 8192×4096→16384 1483 after 1511, 1034×1024→4096 31.6 after 36.3;
-            # but 4096×4096→4096 took 210, whole tiles 201. The more blocks share a tile, the more sums its last one adds. 3 % are less
-            # than it is worth that a row's result does not depend on its place
-            rounds = whole / clusters
-            rounds += (0.25 + 7 / slabs) * math.ceil(max(1, 1 / rounds))
-            once = 1.08 if tile.cluster == 1 else 1.03
-        elif tile.kind == "warpgroup":
-            less = -whole % clusters  # clusters with a whole tile less, which have two small ones for it
-            after = max(small - 2 * less, 0)
-            rounds += math.ceil(after / clusters) * _small_rounds(case, parts)
-            once = 1.02 if tile.cluster > 1 and rounds <= 1 else 1.0
-            if tile.cluster == 1 and not stays_in_cache(case, parts):
-                # each block brings all of W that it multiplies: geglu 4137×4096→11008 took 1140 µs on an H100, with 22 rounds of these;
-                # 4096 rows in clusters of two took 43 µs a round on an H200, which for 23 of them are 1000
-                once = 1.1
-            if tile.cluster == 1 and case.sizes["K"] % slab(case):
-                # a row of a box lies in two lines of the L2 cache, and nobody else brings W: lola 2049×4104→4104 took 177 µs, in
-                # clusters of two 147; geglu 4097×4097→11009 1.49 ms after 1.12
-                once = 1.15
-        return rounds * tile.rows * tile.columns * tile.cost * once
-
-    return min(choices, key=work)
-
-
-# Estimates for a multiprocessor, which makes 128 products a cycle: bytes that it reads of its neighbours in one; cycles until the blocks of
-# a cluster have met; how much longer four warps take for what eight do, and with fewer it grows as eight over their number. They and the
-# tiles' costs are fitted to 80 times of ten shapes on an H100, from 16×1024→4096 to 1034×2048→2048×2, to within 13 %; what is chosen by them
-# took at most 5 % longer than the fastest
-SIMT_NEIGHBOUR_BYTES, SIMT_WAIT, SIMT_LATENCY = 6, 3000, 0.125
-SIMT_WARPS = 12  # that the registers of a multiprocessor hold, all of which wait at once
-
-
-def simt_work(tile, schedule, M, K, N, parts, sms):
-    """About how many products the busiest multiprocessor could make in the time that it takes for its tiles, whose warps four schedulers
-    share."""
-    warps, deep = tile.threads // 32, -(-K // tile.cluster)
-    most = -(-simt_blocks(tile, schedule, M, N, parts) // sms) * warps
-    alone = 1 + SIMT_LATENCY * max(8 / most - 1, 0)
-    work = -(-most // 4) * 4 * (tile.rows * tile.columns / warps) * deep * tile.cost * alone
-    if schedule == "strips" and parts == 2:
-        work *= 0.98  # where no strip is left, too: 345 µs at 1024×2048→2048 on an H100, 352 in whole tiles
-    if tile.cluster == 1:
-        return work
-    exchanged = most / warps * tile.rows * tile.columns * 4 * (1 - 1 / tile.cluster)
-    waits = -(-most // SIMT_WARPS)
-    return work + 128 * (waits * SIMT_WAIT + exchanged / SIMT_NEIGHBOUR_BYTES)
-
-
-def _small_rounds(case, parts):
-    """The time of a small tile beside a whole one's: on an H200 21 µs beside 50 at 2049×4160→4096, 10.8 beside 26 in splacc 1034×2048→2048.
-    Where W does not stay in the L2 cache, a strip reads all of it again: geglu 4137×4096→11008 took an H100 980 µs, 1009 in whole tiles of 44."""
-    return 0.42 if stays_in_cache(case, parts) else 1.3
-
-
-def stays_in_cache(case, parts):
-    """Whether all of W stays in the L2 cache from one row of tiles to the next."""
-    K, N = case.size("K", "N")
-    return K * N * parts * case.itemsize <= L2_BYTES
 
 
 def tiles_of(tile, schedule, M, N, parts):
@@ -459,40 +358,3 @@ def tile_bytes(tile, parts, stages, itemsize):
     if tile.kind == "warpgroup":
         return slabs + tile.rows * (128 + 8 * itemsize) + 2 * 8 * tile.columns // parts + (stages + 2) * 16
     return max(slabs, tile.rows * (tile.columns // parts + 8) * itemsize)
-
-
-# Fitted to 45 times of few rows on an H100, to within 21 %: bytes of a nanosecond that the L2 cache hands out, and that arrive at one
-# multiprocessor; nanoseconds for a sum of a tile, and for each of its products
-L2_RATE, SM_RATE, SUM_TIME, PRODUCT_TIME = 9000, 127, 0.24, 3.6e-4
-FEW_ROWS = 128  # up to which x, which each block reads with its W, costs less than a larger tile's idle multiprocessors
-FEW_ROWS_OF_SHORT_K = (
-    256,
-    1024,
-)  # and the same up to this K: lola 200×512→512 took 4.9 µs on an H100, in tiles of 128×128 8.5
-
-
-def few_rows_config(case, device, tiles, parts=1, beside=lambda tile: 0):
-    """The config with KERNEL=few_rows, or None where larger tiles are expected to be faster."""
-    (M, K, N), sms, found = case.size("M", "K", "N"), multiprocessors(device), {}
-    rows, short_k = FEW_ROWS_OF_SHORT_K
-    if rows < M or (FEW_ROWS < M and short_k < K):
-        return None
-    for tile in (t for t in tiles if t.kind == "few_rows"):
-        # a second round begins with nothing on its way: splacc 16×4096→11008 took 110 µs, Triton's tiles 73
-        if blocks(tile, M, N, parts) > sms:
-            continue
-        own = {"KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": tile.cluster}
-        needed = -(-case.sizes["K"] // (slab(case) * tile.shares))  # stages, with which all of K is on its way at once
-        for stages in range(min(4, needed), 0, -1):
-            config = own | {"num_stages": stages}
-            if fits(case, device, config, parts, beside, tiles) is None:
-                found.setdefault(tile, config)
-    return found[min(found, key=lambda tile: _few_rows_time(case, tile, parts))] if found else None
-
-
-def _few_rows_time(case, tile, parts):
-    """Nanoseconds: what all blocks bring through the L2 cache, and what each multiprocessor does for its one tile."""
-    M, K, N = case.size("M", "K", "N")
-    count, each = blocks(tile, M, N, parts), (min(M, tile.rows) + tile.columns) * K * case.itemsize
-    products = PRODUCT_TIME * K * case.itemsize / 2
-    return each * (count / L2_RATE + 1 / SM_RATE) + tile.rows * tile.columns * (SUM_TIME + products)

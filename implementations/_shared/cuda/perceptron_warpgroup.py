@@ -8,7 +8,7 @@ from math import gcd
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
 from implementations._shared.cuda.perceptron import widths
-from implementations._shared.gpu import multiprocessors, rows_are_aligned
+from implementations._shared.gpu import clusters_at_once, multiprocessors, rows_are_aligned
 
 SHARING_WEIGHTS, SHARING_ROWS = 128, 64  # BLOCK_M: what the blocks of a cluster share
 COLUMNS = 128  # of layer 1 at a time, as in hopper/perceptron.cuh
@@ -147,7 +147,7 @@ def launch(file, case, device, config):
     if rows == SHARING_ROWS:
         grid = tiles_of(case, rows) * cluster
     else:
-        grid = min(tiles_of(case, rows * cluster), max(1, multiprocessors(device) // cluster)) * cluster
+        grid = min(tiles_of(case, rows * cluster), clusters_at_once(device, cluster)) * cluster
     first, second = (64 if slabs else 16, 64), (depth, 64)
     third = (whole_tiles(case, rows, cluster)[1], 64) if before[3] else second
     boxes = first, second, third, (rows, 64) if slabs else first

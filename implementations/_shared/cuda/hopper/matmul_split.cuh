@@ -1,7 +1,7 @@
 // x @ W on Hopper's warpgroup products for a y of few tiles: the SPLIT blocks of a cluster share the K of a tile, and each ends a part of
-// its columns. Operands as in matmul.cuh; rows of y are whole vectors of 16 bytes.
+// its columns. Operands as in matmul.cuh.
 //
-//   matmul_split<T, NK, BM, BN, STAGES, SPLIT, PARTS>(x, W, y, M, K, N, f)        f and PARTS as in matmul_mma.cuh
+//   matmul_split<T, NK, BM, BN, STAGES, SPLIT, PARTS, EARLY>(x, W, y, M, K, N, f)        f and PARTS as in matmul_mma.cuh
 //
 // matmul_split.py says of which boxes x and W are. A block has one tile, so its first warpgroup is a producer without a scheduler, and gives
 // up registers only where 256 columns want them.
@@ -109,11 +109,18 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
                 for (int p = 0; p < PARTS; ++p) v[p] = own[p * EACH + j][h * 2 + e];
                 pair.at[e] = from_float<T>(f(of_row[h], of_column[j][e], v));
             }
-            if (m + h * 8 < M && n + j * 8 < N) *reinterpret_cast<decltype(pair)*>(y + (m + h * 8) * N + n + j * 8) = pair;
+            T* to = y + (m + h * 8) * N + n + j * 8;
+            if (m + h * 8 >= M || n + j * 8 >= N) continue;
+            if (N % 2 == 0) {
+                *reinterpret_cast<decltype(pair)*>(to) = pair;
+            } else {
+                to[0] = pair.at[0];
+                if (n + j * 8 + 1 < N) to[1] = pair.at[1];
+            }
         }
 }
 
-template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT, int PARTS = 1, typename F>
+template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT, int PARTS = 1, bool EARLY = false, typename F>
 __device__ __forceinline__ void matmul_split(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M, long long K,
                                              long long N, F f) {
     using Tile = WarpgroupTile<T, NK, BM, BN, PARTS>;
@@ -122,5 +129,5 @@ __device__ __forceinline__ void matmul_split(const TensorMap& x, const TensorMap
         bring_slab<Tile, NK, PARTS>(to, barrier, x, W, slab * SLAB<T>, m0, n0, static_cast<int>(N));
     };
     auto sum = [](Tile& tile, const Pipeline<STAGES, Tile::STAGE>& pipeline, int, int count) { tile.mainloop(pipeline, 0, count); };
-    split_tile<false, Tile, BM, STAGES, SPLIT, PARTS>(y, M, N, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), bring, sum, f);
+    split_tile<EARLY, Tile, BM, STAGES, SPLIT, PARTS>(y, M, N, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), bring, sum, f);
 }

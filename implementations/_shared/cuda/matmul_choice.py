@@ -1,0 +1,185 @@
+"""The choice of a config for kernels on matmul_mma.cuh, matmul_few_rows.cuh, matmul_simt.cuh and hopper/matmul.cuh (matmul.py), and the
+estimates of time by which tiles and schedules are chosen."""
+
+import math
+
+from implementations._shared.cuda import matmul
+from implementations._shared.gpu import clusters_at_once, is_ieee, multiprocessors
+
+
+def config(case, device, tiles=matmul.TENSOR_TILES, parts=1, beside=lambda tile: 0, schedules=("tiles",)):
+    """The config of the best of `tiles` that fit, of a product of x (M, K) with `parts` matrices (K, N) side by side. `beside` is
+    how many bytes of shared memory the kernel has with a tile beside its own. SCHEDULE is named where there are several."""
+    if few := few_rows_config(case, device, tiles, parts, beside):
+        return few | ({"SCHEDULE": "tiles"} if len(schedules) > 1 else {})
+    found = {}
+    for tile in (
+        t for t in (*tiles, *matmul.SIMT_TILES) if (t.kind == "simt") == is_ieee(case) and t.kind != "few_rows"
+    ):
+        for stages in (matmul.SIMT_STAGES,) if tile.kind == "simt" else (4, 3, 2):  # more wait for nothing
+            own = {
+                "KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "num_stages": stages,
+                "CLUSTER": tile.cluster,
+            }  # fmt: skip
+            if matmul.fits(case, device, own, parts, beside, tiles) is None:
+                found.setdefault(tile, own)
+    if any(tile.kind == "warpgroup" for tile in found):
+        found = {
+            tile: own for tile, own in found.items() if tile.kind != "tensor"
+        }  # was 7 % faster at most, and slower by far where rows are odd
+    choices = [
+        (tile, s)
+        for tile, own in found.items()
+        for s in schedules
+        if matmul.fits(case, device, own | {"SCHEDULE": s}, parts, beside, tiles) is None
+    ]
+    tile, schedule = _best(choices, case, parts, device)
+    return found[tile] | ({"SCHEDULE": schedule} if len(schedules) > 1 else {})
+
+
+def _best(choices, case, parts, device):
+    """The tile and the schedule of the least time."""
+    return min(choices, key=lambda choice: _time(case, *choice, parts, device))
+
+
+def time_of(case, config, parts, device):
+    """Microseconds that a product takes in a config."""
+    return _time(case, matmul.tile_of(case, config), matmul.schedule_of(config), parts, device)
+
+
+def _time(case, tile, schedule, parts, device):
+    if tile.kind == "simt":
+        return simt_work(tile, schedule, *case.size("M", "K", "N"), parts, multiprocessors(device)) / PRODUCTS
+    if tile.kind == "few_rows":
+        return few_rows_time(case, tile, parts) / 1000
+    return tensor_time(case, tile, schedule, parts, device)
+
+
+# ---- tensor cores --------------------------------------------------------------------------------------------------------
+#
+# Microseconds, fitted to 3900 times of 270 shapes in bfloat16 on an H100, of lola, lora_linear, splacc and geglu in all tiles and schedules: what
+# is chosen takes 2 % longer than the fastest on average. SLAB is of a slab of K in a tile of AREA elements that cost 1, END of what follows
+# the sums of such a tile of one product, and of two side by side, whose gate leaves half of the elements to store.
+SLAB, AREA, END = 1.275, 128 * 256, {1: 3.3, 2: 2.4}
+IN_CLUSTER = 1.016  # of a slab's time, where two blocks wait for each other
+NO_LINES = 0.11  # of the time of a slab whose rows are no whole lines of the L2 cache, each of which is then in two
+# What x and W may take to stay in the L2 cache; and beyond that, microseconds of a slab, of which a block brings 384 rows, if it is not the first
+L2_BYTES, BEYOND_L2 = 45 << 20, 0.08
+# SCHEDULE=stream_k: a launch more to clear its flags, what tiles of AREA take to be begun and to be added up by one block for each sharer, and
+# of a slab's time what no block of a cluster brings for another: no two of them read the same slab at one time. A row's result depends on its
+# place then, as with strips, which has to be worth 4 %
+CLEARED, BEGUN, ADDED, APART, WORTH = 4.5, 1.0, 2.05, 1.15, 1.04
+SMALL_SLAB, SMALL_END = 0.275, 0.8  # a tile of 64×128 of a strip
+# KERNEL=split: what its launch takes longer, END beside that of others, and bytes of the others' sums that a block reads in a microsecond
+SPLIT, SPLIT_END, NEIGHBOUR_RATE = 0.1, 1.6, 49000
+
+
+def tensor_time(case, tile, schedule, parts, device):
+    """Microseconds from the first tile's beginning to the last one's end, with KERNEL=tensor or warpgroup."""
+    M, K, N = case.size("M", "K", "N")
+    slabs, area = math.ceil(K / matmul.slab(case)), tile.rows * tile.columns / AREA
+    clusters = clusters_at_once(device, tile.cluster)
+    whole, small = matmul.tiles_of(tile, schedule, M, N, parts)
+    if whole == 0:
+        return math.inf  # strips alone
+    products = slabs * slab_time(case, (tile.rows, tile.columns), tile.cost, parts, tile.cluster)
+    rounds, end = whole / clusters, END[parts] * area
+    if schedule == "stream_k":
+        sharers = math.ceil(max(1, 1 / rounds))
+        alone = rounds * products * (APART if tile.cluster == 1 else 1) + math.ceil(rounds) * end
+        return WORTH * (alone + CLEARED + (BEGUN + ADDED * sharers) * area)
+    # a cluster that has a whole tile less than others has small ones for it
+    of_small = slabs * SMALL_SLAB + SMALL_END
+    free = -whole % clusters * math.floor((products + end) / of_small)
+    after = math.ceil(max(small - free, 0) / clusters)
+    return (WORTH if schedule == "strips" else 1) * (math.ceil(rounds) * (products + end) + after * of_small)
+
+
+def split_time(case, shape, cost, split, parts, device):
+    """The same with KERNEL=split, whose `split` blocks share the K of a tile, rows by columns."""
+    (M, K, N), (rows, columns) = case.size("M", "K", "N"), shape
+    tiles = math.ceil(M / rows) * math.ceil(parts * N / columns)
+    rounds = math.ceil(tiles / clusters_at_once(device, split))
+    slabs = math.ceil(K / (matmul.slab(case) * split))
+    exchanged = rows * columns * 4 * (split - 1) / split / NEIGHBOUR_RATE
+    end = SPLIT_END * END[parts] * rows * columns / AREA
+    return SPLIT + rounds * (slabs * slab_time(case, shape, cost, parts) + end + exchanged)
+
+
+def slab_time(case, shape, cost, parts, cluster=1):
+    """Microseconds of a slab of a tile, rows by columns, the columns of whose W are brought by the blocks of a cluster together."""
+    (M, K, N), (rows, columns), line = case.size("M", "K", "N"), shape, matmul.slab(case)
+    across, brought = K if case.options["w_layout"] == "nk" else N, columns / cluster
+    odd = (rows * (K % line > 0) + brought * (across % line > 0)) / (rows + columns)
+    own = SLAB * cost * rows * columns / AREA * (1 + NO_LINES * odd) * (IN_CLUSTER if cluster > 1 else 1)
+    stays = rows >= M or (M + N * parts) * K * case.itemsize <= L2_BYTES
+    return own if stays else own + BEYOND_L2 * (rows + brought) / 384
+
+
+# ---- IEEE float32 --------------------------------------------------------------------------------------------------------
+
+
+# Estimates for a multiprocessor, which makes 128 products a cycle: bytes that it reads of its neighbours in one; cycles until the blocks of
+# a cluster have met; how much longer four warps take for what eight do, and with fewer it grows as eight over their number. They and the
+# tiles' costs are fitted to 80 times of ten shapes on an H100, from 16×1024→4096 to 1034×2048→2048×2, to within 13 %; what is chosen by them
+# took at most 5 % longer than the fastest
+SIMT_NEIGHBOUR_BYTES, SIMT_WAIT, SIMT_LATENCY = 6, 3000, 0.125
+PRODUCTS = 128 * 1755  # of a multiprocessor in a microsecond
+SIMT_WARPS = 12  # that the registers of a multiprocessor hold, all of which wait at once
+
+
+def simt_work(tile, schedule, M, K, N, parts, sms):
+    """About how many products the busiest multiprocessor could make in the time that it takes for its tiles, whose warps four schedulers
+    share."""
+    warps, deep = tile.threads // 32, -(-K // tile.cluster)
+    most = -(-matmul.simt_blocks(tile, schedule, M, N, parts) // sms) * warps
+    alone = 1 + SIMT_LATENCY * max(8 / most - 1, 0)
+    work = -(-most // 4) * 4 * (tile.rows * tile.columns / warps) * deep * tile.cost * alone
+    if schedule == "strips" and parts == 2:
+        work *= 0.98  # where no strip is left, too: 345 µs at 1024×2048→2048 on an H100, 352 in whole tiles
+    if tile.cluster == 1:
+        return work
+    exchanged = most / warps * tile.rows * tile.columns * 4 * (1 - 1 / tile.cluster)
+    waits = -(-most // SIMT_WARPS)
+    return work + 128 * (waits * SIMT_WAIT + exchanged / SIMT_NEIGHBOUR_BYTES)
+
+
+# ---- few rows ------------------------------------------------------------------------------------------------------------
+
+# Fitted to 45 times of few rows on an H100, to within 21 %: bytes of a nanosecond that the L2 cache hands out, and that arrive at one
+# multiprocessor; nanoseconds for a sum of a tile, and for each of its products
+L2_RATE, SM_RATE, SUM_TIME, PRODUCT_TIME = 9000, 127, 0.24, 3.6e-4
+FEW_ROWS = 128  # up to which x, which each block reads with its W, costs less than a larger tile's idle multiprocessors
+FEW_ROWS_OF_SHORT_K = (
+    256,
+    1024,
+)  # and the same up to this K: lola 200×512→512 took 4.9 µs on an H100, in tiles of 128×128 8.5
+
+
+def few_rows_config(case, device, tiles, parts=1, beside=lambda tile: 0):
+    """The config with KERNEL=few_rows, or None where larger tiles are expected to be faster."""
+    (M, K, N), sms, found = case.size("M", "K", "N"), multiprocessors(device), {}
+    rows, short_k = FEW_ROWS_OF_SHORT_K
+    if rows < M or (FEW_ROWS < M and short_k < K):
+        return None
+    for tile in (t for t in tiles if t.kind == "few_rows"):
+        # a second round begins with nothing on its way: splacc 16×4096→11008 took 110 µs, Triton's tiles 73
+        if matmul.blocks(tile, M, N, parts) > sms:
+            continue
+        own = {"KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": tile.cluster}
+        needed = -(
+            -case.sizes["K"] // (matmul.slab(case) * tile.shares)
+        )  # stages, with which all of K is on its way at once
+        for stages in range(min(4, needed), 0, -1):
+            config = own | {"num_stages": stages}
+            if matmul.fits(case, device, config, parts, beside, tiles) is None:
+                found.setdefault(tile, config)
+    return found[min(found, key=lambda tile: few_rows_time(case, tile, parts))] if found else None
+
+
+def few_rows_time(case, tile, parts):
+    """Nanoseconds: what all blocks bring through the L2 cache, and what each multiprocessor does for its one tile."""
+    M, K, N = case.size("M", "K", "N")
+    count, each = matmul.blocks(tile, M, N, parts), (min(M, tile.rows) + tile.columns) * K * case.itemsize
+    products = PRODUCT_TIME * K * case.itemsize / 2
+    return each * (count / L2_RATE + 1 / SM_RATE) + tile.rows * tile.columns * (SUM_TIME + products)

@@ -33,7 +33,6 @@ PACKAGES = "nvidia-cuda-runtime nvidia-cuda-cccl nvidia-cuda-crt"
 # where it is set, machine code says which lines it is of: the code itself stays the same
 LINEINFO = "FUSEBENCH_LINEINFO"
 STORE_BYTES = 2**30  # of cubins on disk, some thousand: behind that, each one more takes a look at all
-DEFAULT_SHARED_MEMORY = 48 * 1024  # what a block gets without asking for more
 
 
 class CompileError(RuntimeError):
@@ -254,7 +253,7 @@ class Launcher:
         self._kernels.append(kernel)
         with self._torch.cuda.device(index):
             self._functions[index] = function = _function(kernel)
-            if self.shared_memory > DEFAULT_SHARED_MEMORY:
+            if self.shared_memory:  # with what a kernel declares, less than 48 KiB may be more than a block has unasked
                 _allow_shared_memory(function, self.shared_memory)
         return function
 

@@ -53,7 +53,7 @@ template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     dense_warpgroup(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
                     T* __restrict__ y, long long M, long long K, long long N) {
-    matmul_split<T, NK, BM, BN, STAGES, SPLIT>(x, W, y, M, K, N, Bias<T>(b));
+    matmul_split<T, NK, BM, BN, STAGES, SPLIT, 1, false, false>(x, W, y, M, K, N, Bias<T>(b));
 }
 
 // With 64 rows two blocks may share the registers.

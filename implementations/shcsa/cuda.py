@@ -96,7 +96,9 @@ def copies_rows(case, variant):
 
 def config(case, variant, device):
     product = dense_case(case, variant)
-    dense = matmul_split.config(product, device) or dense_config(product, device)
+    dense = matmul_split.config(product, device)
+    if dense is None or dense_fits(product, device, dense):
+        dense = dense_config(product, device)
     if variant in FLASH:
         own = flash_split.config(one_head(case, variant), device) or flash_config(one_head(case), device)
         last = prefixed("attention", own)
@@ -139,6 +141,8 @@ def fits(case, variant, device, config):
 
 def dense_fits(case, device, config):
     if config["KERNEL"] == "warpgroup":
+        if case.sizes["N"] % 2:
+            return f"KERNEL=warpgroup stores two columns at once, which N = {case.sizes['N']} leaves one of"
         return matmul_split.fits(case, device, config)
     split = config["SPLIT"]
     if split != 1 and (config["KERNEL"] != "simt" or split not in matmul_split.SPLITS):

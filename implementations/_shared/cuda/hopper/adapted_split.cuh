@@ -21,7 +21,7 @@ __device__ __forceinline__ void adapted_split(const TensorMap& x, const TensorMa
         }
     };
     auto sum = [&](Lift& sums, const Stages& pipeline, int first, int count) { add_adapted<!NK, Tile>(sums, pipeline, 0, first, count, depth); };
-    split_tile<EARLY, Lift, BM, STAGES, SPLIT, 1>(y, M, N, depth + more, bring, sum, f);
+    split_tile<EARLY, true, Lift, BM, STAGES, SPLIT, 1>(y, M, N, depth + more, bring, sum, f);
 }
 
 #if __CUDA_ARCH__ >= 900

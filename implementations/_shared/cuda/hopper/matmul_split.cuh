@@ -1,7 +1,7 @@
 // x @ W on Hopper's warpgroup products for a y of few tiles: the SPLIT blocks of a cluster share the K of a tile, and each ends a part of
 // its columns. Operands as in matmul.cuh.
 //
-//   matmul_split<T, NK, BM, BN, STAGES, SPLIT, PARTS, EARLY>(x, W, y, M, K, N, f)        f and PARTS as in matmul_mma.cuh
+//   matmul_split<T, NK, BM, BN, STAGES, SPLIT, PARTS, EARLY, ANY_N>(x, W, y, M, K, N, f)        f and PARTS as in matmul_mma.cuh
 //
 // matmul_split.py says of which boxes x and W are. A block has one tile, so its first warpgroup is a producer without a scheduler, and gives
 // up registers only where 256 columns want them.
@@ -28,7 +28,8 @@ __device__ __forceinline__ void bring_slab(unsigned to, unsigned barrier, const 
 
 // y of `all` slabs. bring(to, barrier, slab, m0, n0) has the copy engine bring one of the tile that begins there; sum(tile, pipeline, first,
 // count) adds up so many of them, from slab `first` on. EARLY: they wait for the launch before where they must, and f may not begin earlier.
-template <bool EARLY, typename Tile, int BM, int STAGES, int SPLIT, int PARTS, typename T, typename Bring, typename Sum, typename F>
+// Without ANY_N, N is even, which saves a few registers.
+template <bool EARLY, bool ANY_N, typename Tile, int BM, int STAGES, int SPLIT, int PARTS, typename T, typename Bring, typename Sum, typename F>
 __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long long N, int all, Bring bring, Sum sum, F f) {
     using Stages = Pipeline<STAGES, Tile::STAGE>;
     constexpr int PART = Tile::FN / SPLIT, EACH = PART / PARTS;  // fragments that a block ends, in all and of each matrix
@@ -111,7 +112,7 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
             }
             T* to = y + (m + h * 8) * N + n + j * 8;
             if (m + h * 8 >= M || n + j * 8 >= N) continue;
-            if (N % 2 == 0) {
+            if (!ANY_N || N % 2 == 0) {
                 *reinterpret_cast<decltype(pair)*>(to) = pair;
             } else {
                 to[0] = pair.at[0];
@@ -120,7 +121,7 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
         }
 }
 
-template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT, int PARTS = 1, bool EARLY = false, typename F>
+template <typename T, bool NK, int BM, int BN, int STAGES, int SPLIT, int PARTS = 1, bool EARLY = false, bool ANY_N = true, typename F>
 __device__ __forceinline__ void matmul_split(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M, long long K,
                                              long long N, F f) {
     using Tile = WarpgroupTile<T, NK, BM, BN, PARTS>;
@@ -129,5 +130,5 @@ __device__ __forceinline__ void matmul_split(const TensorMap& x, const TensorMap
         bring_slab<Tile, NK, PARTS>(to, barrier, x, W, slab * SLAB<T>, m0, n0, static_cast<int>(N));
     };
     auto sum = [](Tile& tile, const Pipeline<STAGES, Tile::STAGE>& pipeline, int, int count) { tile.mainloop(pipeline, 0, count); };
-    split_tile<EARLY, Tile, BM, STAGES, SPLIT, PARTS>(y, M, N, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), bring, sum, f);
+    split_tile<EARLY, ANY_N, Tile, BM, STAGES, SPLIT, PARTS>(y, M, N, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), bring, sum, f);
 }

@@ -4,6 +4,8 @@
     outer   bottom → sparse (look-up) → outer, total (the prediction's first layer, by outer_product.py)
             → top (its other layers, if there are any)                                                            5
 
+KERNEL=few_rows of a perceptron is fused_mlp's for few rows (mlp_few_rows, mlp_few_rows_half).
+
 With `naive`, which compares every id with a whole list, a block has samples of one feature: there look-up and dots are two launches,
 behind a copy of the known values.
 """
@@ -11,8 +13,15 @@ behind a copy of the known values.
 from pathlib import Path
 
 from implementations._shared import dlrm
-from implementations._shared.cuda import interactions, lookup, outer_product, perceptron
-from implementations._shared.cuda.launch import in_turn, of_launch, prefixed, unsupported
+from implementations._shared.cuda import (
+    interactions,
+    lookup,
+    outer_product,
+    perceptron,
+    perceptron_few_rows,
+    perceptron_few_rows_half,
+)
+from implementations._shared.cuda.launch import in_turn, not_one_of, of_launch, prefixed, unsupported
 from implementations._shared.dlrm import (
     dense_case,
     first_layer,
@@ -44,9 +53,10 @@ EXPECT = (  # of kernels that other folders have too, which expect the same on a
 )  # fmt: skip
 TUNABLES = {
     ("modulus", "improved", "naive"): {
-        "bottom_BLOCK_M": (16, 32, 64, 128), "bottom_BLOCK_N": (128, 256), "bottom_CLUSTER": (1, 2, 4, 8), "bottom_num_stages": (2, 3, 4, 6, 8),
+        "bottom_KERNEL": ("tiles", "few_rows"), "top_KERNEL": ("tiles", "few_rows"),
+        "bottom_BLOCK_M": (4, 8, 16, 32, 64, 128), "bottom_BLOCK_N": (64, 128, 256), "bottom_CLUSTER": (1, 2, 4, 8), "bottom_num_stages": (2, 3, 4, 6, 8),
         "interaction_BLOCK_M": (1, 2, 4, 8, 16, 32), "interaction_BLOCK_K": (16, 32, 64, 128),
-        "top_BLOCK_M": (16, 32, 64, 128), "top_BLOCK_N": (128, 256), "top_CLUSTER": (1, 2, 4, 8), "top_num_stages": (2, 3, 4, 6, 8),
+        "top_BLOCK_M": (4, 8, 16, 32, 64, 128), "top_BLOCK_N": (64, 128, 256), "top_CLUSTER": (1, 2, 4, 8), "top_num_stages": (2, 3, 4, 6, 8),
         "outer_BLOCK_M": (16, 64, 128), "outer_BLOCK_N": (64, 128), "outer_PARTS": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), "outer_num_stages": (2, 3, 4),
     },
     ("modulus", "improved"): {"sparse_LOOKUPS": (8, 16, 32, 56, 64, 112, 128), "sparse_num_warps": (2, 4, 8)},
@@ -75,7 +85,7 @@ def prepare(case, variant, *inputs):
 def config(case, variant, device):
     chosen = {}
     for name, part in perceptrons(case).items():
-        chosen |= prefixed(name, perceptron.config(part, device))
+        chosen |= prefixed(name, _perceptron_config(part, device))
     if is_outer(case):
         chosen |= prefixed("outer", outer_product.config(interaction_case(case), first_layer(case)[0], device))
     else:
@@ -87,7 +97,7 @@ def config(case, variant, device):
 
 def fits(case, variant, device, config):
     parts = perceptrons(case).items()
-    reasons = {name: perceptron.fits(part, device, of_launch(name, config)) for name, part in parts}
+    reasons = {name: _perceptron_fits(part, device, of_launch(name, config)) for name, part in parts}
     if is_outer(case):
         reasons["outer"] = outer_product.fits(interaction_case(case), device, of_launch("outer", config))
     else:
@@ -97,21 +107,49 @@ def fits(case, variant, device, config):
     return next((f"{launch}: {reason}" for launch, reason in reasons.items() if reason), None)
 
 
+def _few_rows(part):
+    """What KERNEL=few_rows is for a perceptron."""
+    return perceptron_few_rows if part.itemsize == 4 else perceptron_few_rows_half
+
+
+def _perceptron_config(part, device):
+    few = _few_rows(part).config(part, device)
+    if few and (part.itemsize == 4 or perceptron_few_rows_half.is_latency(part)):
+        return few
+    return {"KERNEL": "tiles"} | perceptron.config(part, device)
+
+
+def _perceptron_fits(part, device, config):
+    own = _few_rows(part) if config["KERNEL"] == "few_rows" else perceptron
+    return not_one_of("KERNEL", config["KERNEL"], ("tiles", "few_rows")) or own.fits(part, device, config)
+
+
+def _perceptron(part, config, pitch=None):
+    """The launch of a perceptron, whose rows of x take `pitch` elements."""
+    if config["KERNEL"] == "few_rows":
+        return _few_rows(part).launch(FILE, part, config)
+    return perceptron.launch(FILE, part, config, pitch)
+
+
+def _pitch(case, config):
+    """Elements from one sample's row of the interaction to the next. `few_rows` takes rows behind one another."""
+    whole_vectors = config["top_KERNEL"] == "tiles"
+    return dlrm.interaction_pitch(case) if whole_vectors else dlrm.interaction_width(case)
+
+
 def launches(case, variant, device, config):
-    bottom = perceptron.launch(FILE, dense_case(case), of_launch("bottom", config))
+    bottom = _perceptron(dense_case(case), of_launch("bottom", config))
     sparse = ()
     if looks_up_apart(case, variant):
         sparse = (lookup.launch(FILE, sparse_case(case), variant, of_launch("sparse", config)),)
     if is_outer(case):
         first = outer_product.launches(FILE, interaction_case(case), *first_layer(case), of_launch("outer", config))
         top = top_case(case)
-        later = (perceptron.launch(FILE, top, of_launch("top", config)),) if top else ()
+        later = (_perceptron(top, of_launch("top", config)),) if top else ()
         return in_turn(bottom, *sparse, *first, *later)
-    pitch, own = dlrm.interaction_pitch(case), of_launch("interaction", config)
+    pitch, own = _pitch(case, config), of_launch("interaction", config)
     interaction = interactions.launch(FILE, interaction_case(case), own, "" if sparse else variant, pitch)
-    return in_turn(
-        bottom, *sparse, interaction, perceptron.launch(FILE, prediction_case(case), of_launch("top", config), pitch)
-    )
+    return in_turn(bottom, *sparse, interaction, _perceptron(prediction_case(case), of_launch("top", config), pitch))
 
 
 def build(case, variant, device, config):
@@ -120,7 +158,9 @@ def build(case, variant, device, config):
     dense, parts = perceptron.call(bottom, dense_case(case)), dlrm.parts_of(case)
     apart = looks_up_apart(case, variant)
     look_up = lookup.call(others.pop(0), sparse_case(case), variant) if apart else None
-    predict = _behind_outer_products(case, others, config) if is_outer(case) else _behind_dots(case, variant, others)
+    predict = (
+        _behind_outer_products(case, others, config) if is_outer(case) else _behind_dots(case, variant, others, config)
+    )
 
     def call(*arguments):
         given = parts(arguments)
@@ -130,11 +170,11 @@ def build(case, variant, device, config):
     return call
 
 
-def _behind_dots(case, variant, described):
+def _behind_dots(case, variant, described, config):
     """A function of the dense vectors, the sparse ones or what they are looked up by, and the prediction's arrays."""
     interaction, top = described
     hashing = "" if looks_up_apart(case, variant) else variant
-    interact = interactions.call(interaction, interaction_case(case), hashing, dlrm.interaction_pitch(case))
+    interact = interactions.call(interaction, interaction_case(case), hashing, _pitch(case, config))
     prediction = perceptron.call(top, prediction_case(case))
     return lambda vector, sparse, arrays: prediction(interact(vector, *sparse), *arrays)
 

@@ -57,7 +57,6 @@ FILE = Path(__file__).with_suffix(".cu")
 # 1×13-512-256-64-16 to 8192×256-1024-512-128 in bfloat16. In float32 that at which one launch and several took as long, in 13 shapes
 ONE_LAUNCH = {2: 2.4, 4: 1.8}
 ODD = 2  # times that where hidden layers have no whole vectors: 37×13-131-67-5 in bfloat16 20.1 µs, with a launch for each layer 9.0
-TF32_FEW_ROWS = 448  # up to which KERNEL=few_rows comes first in tf32: 512×13-512-256-64-16 took 25.3 µs, layers 16.1
 
 
 def skip(case, variant, device):
@@ -89,9 +88,7 @@ def config(case, variant, device):
 
 def _few_come_first(case):
     """Whether KERNEL=few_rows is taken without a comparison."""
-    if case.itemsize == 2:
-        return perceptron_few_rows_half.is_latency(case)
-    return is_ieee(case) or case.sizes["M"] <= TF32_FEW_ROWS
+    return case.itemsize == 4 or perceptron_few_rows_half.is_latency(case)
 
 
 def _few_rows(case):

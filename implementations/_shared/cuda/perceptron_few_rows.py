@@ -1,4 +1,4 @@
-"""The tiles of hopper/perceptron_few_rows.cuh, and its launch. `case` is one of fused_mlp.
+"""The tiles of hopper/perceptron_few_rows.cuh, and its launch. `case` is one of fused_mlp, or a part of a model's.
 
 The tunables are those of perceptron.py with KERNEL=few_rows: BLOCK_M rows are a cluster's, BLOCK_N columns of a layer at most a block's, with four
 threads each. num_stages is 4 always: of each layer all weights are on their way at once.
@@ -14,11 +14,13 @@ ROWS, COLUMNS, CLUSTERS, STAGES = (4, 8, 16, 32), (64, 128), (4, 8), 4
 PHASES = 4  # the sums of a column are added up four at a time
 RESERVED = 1024  # bytes of each block's shared memory
 LEAST_WEIGHTS = 1 << 16  # elements; fewer a block reads for itself before it hears of another
+MOST_ROWS_IN_TF32 = 448  # 512×13-512-256-64-16 took 25.3 µs, with a launch for each layer 16.1
 
 
 def config(case, device):
     """The config that is expected to be the fastest, or None where another kernel is better."""
-    if sum(K * N for K, N in pairwise(widths(case))) < LEAST_WEIGHTS:
+    too_many = not is_ieee(case) and case.sizes["M"] > MOST_ROWS_IN_TF32
+    if too_many or sum(K * N for K, N in pairwise(widths(case))) < LEAST_WEIGHTS:
         return None
     # the fewer blocks, the less of the weights is read twice: of 128 rows of 13-512-256-64-16 an H200 took 8.8 µs with 16 rows, 9.3 with 8,
     # 12.7 with 4; and up to 22.9 with 128 columns. But clusters of 8 do not fill all multiprocessors: of 256 rows an H100 took 16.6 µs with 16,

@@ -296,7 +296,7 @@ HALF, OTHER_HALF, TF32, SINGLE = ("bfloat16", "ieee"), ("float16", "ieee"), ("fl
 HOPPER = [
     (
         "lola",
-        {"M": 200, "K": 256, "N": 512},
+        {"M": 136, "K": 192, "N": 320},
         {"multirow": (HALF, TF32), "multirow_ws": (TF32,), "two_launches": (OTHER_HALF,)},
     ),
     ("splacc", {"M": 136, "K": 192, "N": 320}, {"two_accumulators": (HALF, TF32)}),
@@ -335,7 +335,6 @@ OF_MLP = {"KERNEL": "warpgroup", "BLOCK_N": 128, "num_stages": 2}
 SQUARE = {"BLOCK_M": 192, "BLOCK_N": 192, "CLUSTER": 1, "SCHEDULE": "tiles", "num_stages": 4}
 CONFIGS = [
     ("lora_linear", {"M": 136, "K": 128, "N": 392, "R": 17}, "two_launches", "bfloat16", "ieee", OF_UP | {"up_SCHEDULE": "stream_k", "up_CLUSTER": 1}),
-    ("lora_linear", {"M": 300, "K": 320, "N": 776, "R": 17}, "two_launches", "float16", "ieee", OF_UP | {"up_SCHEDULE": "stream_k", "up_CLUSTER": 2}),
     # strips below and beside, one alone, of one row and 128, of a cluster whose last block has none; with an odd number of slabs
     ("lora_linear", {"M": 328, "K": 75, "N": 773, "R": 70}, "two_launches", "bfloat16", "ieee", OF_UP | {"up_SCHEDULE": "strips", "up_CLUSTER": 2}),
     ("lora_linear", {"M": 160, "K": 128, "N": 296, "R": 5}, "two_launches", "float16", "ieee", OF_UP | {"up_SCHEDULE": "strips", "up_CLUSTER": 1}),
@@ -351,6 +350,8 @@ CONFIGS = [
     ("lora_linear", {"M": 70, "K": 264, "N": 200, "R": 16}, "two_launches", "bfloat16", "ieee", OF_SPLIT),
     ("lora_linear", {"M": 150, "K": 333, "N": 520, "R": 5}, "two_launches", "float16", "ieee", OF_SPLIT | {"up_BLOCK_N": 256, "up_CLUSTER": 2}),
     ("lora_linear", {"M": 140, "K": 200, "N": 264, "R": 70, "nk": 1}, "two_launches", "bfloat16", "ieee", OF_SPLIT | {"up_BLOCK_M": 128, "up_CLUSTER": 1}),
+    # blocks that share K behind LayerNorm: few rows, and columns of no whole vector
+    ("lola", {"M": 20, "K": 264, "N": 301}, "two_launches", "bfloat16", "ieee", SPLIT | {"BLOCK_N": 64, "CLUSTER": 2}),
     ("lola", {"M": 330, "K": 136, "N": 776}, "two_launches", "bfloat16", "ieee", SQUARE),
     ("lora_linear", {"M": 201, "K": 75, "N": 395, "R": 70}, "two_launches", "float16", "ieee", {f"up_{n}": v for n, v in SQUARE.items()}),
     # fewer slabs than warps; more than all warps have on their way; a last one that is not whole, beside rows and columns that are none
@@ -376,8 +377,8 @@ CONFIGS = [
     ("lora_linear", {"M": 137, "K": 333, "N": 520, "R": 5}, "two_launches", "bfloat16", "ieee", {}),
     ("lora_linear", {"M": 264, "K": 136, "N": 515, "R": 17}, "two_launches", "float16", "ieee", {}),
     ("lora_linear", {"M": 300, "K": 321, "N": 777, "R": 17}, "two_launches", "bfloat16", "ieee", OF_UP | {"up_SCHEDULE": "stream_k", "up_CLUSTER": 2}),
-    ("lola", {"M": 136, "K": 1000, "N": 520}, "two_launches", "bfloat16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 1}),
-    ("lola", {"M": 1100, "K": 112, "N": 776}, "two_launches", "float16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 2, "BLOCK_N": 128}),
+    ("lola", {"M": 136, "K": 520, "N": 520}, "two_launches", "bfloat16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 1}),
+    ("lola", {"M": 600, "K": 112, "N": 648}, "two_launches", "float16", "ieee", WIDE | {"SCHEDULE": "stream_k", "CLUSTER": 2, "BLOCK_N": 128}),
     ("lola", {"M": 264, "K": 128, "N": 392}, "multirow", "bfloat16", "ieee", {"BLOCK_N": 256, "CLUSTER": 2}),
     ("splacc", {"M": 137, "K": 333, "N": 515}, "two_launches", "bfloat16", "ieee", {}),
     ("geglu", {"M": 137, "K": 333, "N": 515}, "two_launches", "float32", "tf32", {}),
@@ -392,9 +393,17 @@ CONFIGS = [
     ("softmax", {"R": 3, "C": 9000}, "cluster", "float32", "ieee", {"CLUSTER": 4, "num_warps": 32}),
     # rows of x that begin at multiples of 16 bytes every 8, 4 and 2 rows, and remainders of M of which some tiles have the last row
     ("fused_mlp", mlp(141, 75, 136, 120, 3), "default", "bfloat16", "ieee", OF_MLP | {"BLOCK_M": 64, "CLUSTER": 4}),
-    ("fused_mlp", mlp(1030, 70, 128, 128, 24, 5), "default", "float16", "ieee", OF_MLP | {"BLOCK_M": 64, "CLUSTER": 2}),
-    ("fused_mlp", mlp(2063, 121, 128, 72, 1), "default", "bfloat16", "ieee", OF_MLP | {"BLOCK_M": 128, "CLUSTER": 2}),
+    ("fused_mlp", mlp(262, 70, 128, 128, 24, 5), "default", "float16", "ieee", OF_MLP | {"BLOCK_M": 64, "CLUSTER": 2}),
+    ("fused_mlp", mlp(527, 121, 128, 72, 1), "default", "bfloat16", "ieee", OF_MLP | {"BLOCK_M": 128, "CLUSTER": 2}),
     ("fused_mlp", mlp(255, 68, 136, 128, 2), "default", "float16", "ieee", OF_MLP | {"BLOCK_M": 128, "CLUSTER": 1}),
+]  # fmt: skip
+
+
+OF_MODEL = {"F": 5, "V": 50, "D": 7, "LAYERS": 3, "N0": 13, "N1": 67, "N2": 40, "N3": 1, "P1": 41, "P2": 19}
+OF_LATENCY = {"KERNEL": "few_rows", "BLOCK_M": 16, "BLOCK_N": 64, "CLUSTER": 4, "num_stages": 4}
+CONFIGS += [  # rows of the interaction behind one another, of no whole vectors
+    ("dlrm", OF_MODEL | {"M": 20}, "modulus", dtype, "ieee", {f"{of}_{n}": v for of in ("bottom", "top") for n, v in OF_LATENCY.items()})
+    for dtype in ("float32", "bfloat16")
 ]  # fmt: skip
 
 
@@ -437,8 +446,8 @@ BOTH = {"both_BLOCK_M": 128, "both_BLOCK_N": 256, "both_num_stages": 3, "both_CL
 GRADIENTS = [
     # pieces that begin amid tiles of dx and of dW; rows and columns that are copied to whole vectors; a cluster whose last block has no rows
     ("lola", {"M": 200, "K": 256, "N": 512}, "multirow", "bfloat16", "kn", BOTH),
-    ("lola", {"M": 200, "K": 301, "N": 520}, "multirow", "float16", "nk", BOTH | {"both_CLUSTER": 2}),
-    ("lola", {"M": 200, "K": 389, "N": 523}, "multirow", "bfloat16", "kn", BOTH | {"both_BLOCK_M": 192, "both_BLOCK_N": 192, "both_num_stages": 4}),
+    ("lola", {"M": 200, "K": 203, "N": 328}, "multirow", "float16", "nk", BOTH | {"both_CLUSTER": 2}),
+    ("lola", {"M": 200, "K": 205, "N": 331}, "multirow", "bfloat16", "kn", BOTH | {"both_BLOCK_M": 192, "both_BLOCK_N": 192, "both_num_stages": 4}),
     # tiles that are not shared; the second half of dZ begins at no whole vector, and what is behind it is 0
     ("geglu", {"M": 150, "K": 261, "N": 173}, "two_accumulators", "bfloat16", "kn", BOTH | {"both_BLOCK_N": 128, "both_SCHEDULE": "tiles"}),
     ("splacc", {"M": 150, "K": 264, "N": 172}, "two_accumulators", "float16", "nk", BOTH),

@@ -92,11 +92,11 @@ class _Launch:
         self.program, self.grid, self.block = program, (*own, *(1,) * (3 - len(own))), block
         self.shared_memory, self.calls = shared_memory, 0
         self.overlaps = overlaps and emulated().capability >= (9, 0)
-        self._programs: dict[int, machine.Program] = {}  # by their threads
 
     def run(self, arguments: Sequence[Any], regions: Sequence[Region]) -> None:
         """The grid, in waves."""
-        kernel = kernel_of(self.program, architecture(emulated().capability))
+        arch = architecture(emulated().capability)
+        kernel = kernel_of(self.program, arch)
         if self.overlaps and not self.calls and (early := too_early(kernel)):
             file = kernel.files.get(early.place[0], "").rpartition("/")[2]
             raise machine.Fault(
@@ -111,12 +111,8 @@ class _Launch:
         self.calls += 1
         for first in range(0, blocks, wave):
             threads = min(wave, blocks - first) * threads_of_block
-            if threads not in self._programs:
-                self._programs[threads] = machine.Program(kernel, threads)
-            random = np.random.default_rng((self.calls, first))
-            machine.Machine(
-                self._programs[threads], self.grid, first, self.block, self.shared_memory, arguments, regions, random
-            ).run()
+            program, random = _translated(self.program, arch, threads), np.random.default_rng((self.calls, first))
+            machine.Machine(program, self.grid, first, self.block, self.shared_memory, arguments, regions, random).run()
 
 
 class TensorMap:
@@ -150,6 +146,12 @@ def kernel_of(program: Program, arch: str) -> ptx.Kernel:
     """The program's kernel in PTX. Raises CompileError."""
     name = program.name.partition("<")[0].rpartition("::")[2]
     return ptx.read(compile_ptx(program.file, arch, program.name, program.defines), name)
+
+
+@lru_cache(maxsize=8)
+def _translated(program: Program, arch: str, threads: int) -> machine.Program:
+    """Kept, as launches of one program in many cells differ in what they are given alone."""
+    return machine.Program(kernel_of(program, arch), threads)
 
 
 def region(tensor: Any) -> Region:

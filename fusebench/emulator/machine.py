@@ -34,12 +34,12 @@ class Fault(RuntimeError):
 
 
 class Program:
-    """A kernel with its functions of basic blocks, for so many threads."""
+    """A kernel with the function of each basic block and its registers, for so many threads."""
 
     def __init__(self, kernel: Kernel, threads: int):
         self.kernel, self.threads = kernel, threads
         translator = Translator(kernel, threads)
-        self.functions, self.registers = translator.functions(), translator.registers
+        self.function, self.registers = translator.function, translator.registers
 
 
 class Machine:
@@ -49,7 +49,7 @@ class Machine:
     def __init__(
         self, program: Program, grid: Sequence[int], first: int, block: int, shared: int, arguments: Sequence[Any], regions: Sequence[Region], random: Any
     ):  # fmt: skip
-        self.kernel, self.registers, self.functions = program.kernel, program.registers, program.functions
+        self.kernel, self.registers, self.function = program.kernel, program.registers, program.function
         self.threads, self.cluster, self.random = program.threads, program.kernel.cluster, random
         self.block_threads, self.warps_of_block = block, -(-block // 32)
         self.blocks = self.threads // (32 * self.warps_of_block)
@@ -273,7 +273,7 @@ class Machine:
         if (held := self.warps.held.pop((team, number), None)) is not None:
             parts.append(held)
         ids = parts[0] if len(parts) == 1 else np.sort(np.concatenate(parts))
-        for following, at in self.functions[number](self, self.narrow(ids)):
+        for following, at in self.function(number)(self, self.narrow(ids)):
             waiting.setdefault(following, []).append(self.ids(at))
         return number
 

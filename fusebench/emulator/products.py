@@ -114,6 +114,9 @@ class Products:
         # threads by block and warp: (warpgroups, 128)
         order = np.lexsort((ids % 32, self.m.warp[ids] % 4, self.m.warp[ids] // 4, self.m.block[ids])).reshape(-1, 128)
 
+        n, lane = np.arange(len(sums))[:, None], np.arange(128)  # a thread's sums, a thread of the warpgroup
+        row, column = lane // 32 * 16 + G[lane % 32] + 8 * (n // 2 % 2), 8 * (n // 4) + 2 * T[lane % 32] + n % 2
+
         def happen(which: Array) -> None:
             for own in order:
                 if not which[own].any():
@@ -127,11 +130,10 @@ class Products:
                     A = self._matrix(block, int(left[own[0]]), 64, K, kind, transposed[0])
                 B = self._matrix(block, int(right[own[0]]), N, K, kind, transposed[1])
                 product = A @ B.T
-                w, g, t = (np.arange(128) // 32) * 16, np.tile(G, 4), np.tile(T, 4)
-                for n, register in enumerate(sums):
-                    value = product[w + g + 8 * (n // 2 % 2), 8 * (n // 4) + 2 * t + n % 2]
-                    before = np.where(adds[own], register[threads].astype(np.float64), 0.0)
-                    register[threads] = (value + before).astype(np.float32)
+                before = np.stack([register[threads] for register in sums]).astype(np.float64)
+                total = product[row, column] + np.where(adds[own], before, 0.0)
+                for register, values in zip(sums, total.astype(np.float32), strict=True):
+                    register[threads] = values
 
         self.m.copies.ask("wgmma", at, happen)
 

@@ -27,7 +27,7 @@ NOTHING = re.compile(
 
 
 class Translator:
-    """Writes the functions; `names` is what they see: registers, constants and helpers."""
+    """Writes the functions, each when threads come to its basic block; `names` is what they see: registers, constants and helpers."""
 
     def __init__(self, kernel: Kernel, threads: int):
         self.kernel, self.threads = kernel, threads
@@ -35,11 +35,12 @@ class Translator:
         self.constants = 0
         self.names: dict[str, Any] = {"A": arithmetic, "np": np, "T": TYPES}
 
-    def functions(self) -> list[Any]:
-        """The functions of all blocks. Raises ValueError for an instruction that is not known."""
-        text = [self._block(number, block) for number, block in enumerate(self.kernel.blocks)]
-        exec(compile("\n".join(text), "<ptx>", "exec"), self.names)
-        return [self.names[f"block_{n}"] for n in range(len(text))]
+    def function(self, number: int) -> Any:
+        """That of a block. Raises ValueError for an instruction that is not known."""
+        name = f"block_{number}"
+        if name not in self.names:
+            exec(compile(self._block(number, self.kernel.blocks[number]), "<ptx>", "exec"), self.names)
+        return self.names[name]
 
     # ---- operands
 

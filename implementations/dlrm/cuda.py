@@ -13,15 +13,9 @@ behind a copy of the known values.
 from pathlib import Path
 
 from implementations._shared import dlrm
-from implementations._shared.cuda import (
-    interactions,
-    lookup,
-    outer_product,
-    perceptron,
-    perceptron_few_rows,
-    perceptron_few_rows_half,
-)
+from implementations._shared.cuda import interactions, lookup, outer_product, perceptron
 from implementations._shared.cuda.launch import in_turn, not_one_of, of_launch, prefixed, unsupported
+from implementations._shared.cuda.perceptron_latency import comes_first, few_rows
 from implementations._shared.dlrm import (
     dense_case,
     first_layer,
@@ -110,27 +104,22 @@ def fits(case, variant, device, config):
     return next((f"{launch}: {reason}" for launch, reason in reasons.items() if reason), None)
 
 
-def _few_rows(part):
-    """What KERNEL=few_rows is for a perceptron."""
-    return perceptron_few_rows if part.itemsize == 4 else perceptron_few_rows_half
-
-
 def _perceptron_config(part, device):
-    few = _few_rows(part).config(part, device)
-    if few and (part.itemsize == 4 or perceptron_few_rows_half.is_latency(part)):
+    few = few_rows(part).config(part, device)
+    if few and comes_first(part):
         return few
     return {"KERNEL": "tiles"} | perceptron.config(part, device)
 
 
 def _perceptron_fits(part, device, config):
-    own = _few_rows(part) if config["KERNEL"] == "few_rows" else perceptron
+    own = few_rows(part) if config["KERNEL"] == "few_rows" else perceptron
     return not_one_of("KERNEL", config["KERNEL"], ("tiles", "few_rows")) or own.fits(part, device, config)
 
 
 def _perceptron(part, config, pitch=None):
     """The launch of a perceptron, whose rows of x take `pitch` elements."""
     if config["KERNEL"] == "few_rows":
-        return _few_rows(part).launch(FILE, part, config)
+        return few_rows(part).launch(FILE, part, config)
     return perceptron.launch(FILE, part, config, pitch)
 
 

@@ -8,8 +8,9 @@ latency is all there is (`mlp_few_rows`, `mlp_few_rows_half`). `layers` are as m
 
 from pathlib import Path
 
-from implementations._shared.cuda import perceptron, perceptron_few_rows, perceptron_few_rows_half, perceptron_warpgroup
+from implementations._shared.cuda import perceptron, perceptron_few_rows_half, perceptron_warpgroup
 from implementations._shared.cuda.launch import not_one_of
+from implementations._shared.cuda.perceptron_latency import comes_first, few_rows
 from implementations._shared.gpu import is_ieee
 from implementations.fused_mlp import _cuda_layers as layers
 
@@ -69,8 +70,8 @@ def prepare(case, variant, x, *arrays):
 
 
 def config(case, variant, device):
-    few, many = _few_rows(case).config(case, device), perceptron_warpgroup.config(case, device)
-    if few and _few_come_first(case) and not (many and perceptron_warpgroup.is_small(case)):
+    few, many = few_rows(case).config(case, device), perceptron_warpgroup.config(case, device)
+    if few and comes_first(case) and not (many and perceptron_warpgroup.is_small(case)):
         return few
     if many:
         return many
@@ -84,16 +85,6 @@ def config(case, variant, device):
     if few and case.itemsize == 2:
         choices.append((perceptron_few_rows_half.clocks(case, device, few), few))
     return min(choices, key=lambda choice: choice[0])[1]
-
-
-def _few_come_first(case):
-    """Whether KERNEL=few_rows is taken without a comparison."""
-    return case.itemsize == 4 or perceptron_few_rows_half.is_latency(case)
-
-
-def _few_rows(case):
-    """What KERNEL=few_rows is for the case."""
-    return perceptron_few_rows if case.itemsize == 4 else perceptron_few_rows_half
 
 
 def _of_layers(case, device, config):
@@ -110,7 +101,7 @@ def fits(case, variant, device, config):
     if config["KERNEL"] == "warpgroup":
         return perceptron_warpgroup.fits(case, device, config)
     if config["KERNEL"] == "few_rows":
-        return _few_rows(case).fits(case, device, config)
+        return few_rows(case).fits(case, device, config)
     if config["KERNEL"] != _own_kernel(case):
         own = _own_kernel(case)
         return f"KERNEL={own} multiplies {case.dtype} in precision {case.precision}, not {config['KERNEL']}"
@@ -127,7 +118,7 @@ def launches(case, variant, device, config):
     if config["KERNEL"] == "warpgroup":
         return (perceptron_warpgroup.launch(FILE, case, device, config),)
     if config["KERNEL"] == "few_rows":
-        return (_few_rows(case).launch(FILE, case, config),)
+        return (few_rows(case).launch(FILE, case, config),)
     return (perceptron.launch(FILE, case, config),)
 
 

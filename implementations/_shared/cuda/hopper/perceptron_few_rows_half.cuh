@@ -12,6 +12,7 @@
 // K is filled up to whole steps of 16 with zeros, in what is read and in W: what lies in shared memory there may be NaN. The columns of a
 // hidden layer's last eight that are none are sent as 0.
 #pragma once
+#include "_shared/cuda/hopper/layers.cuh"
 #include "_shared/cuda/hopper/perceptron_few_rows.cuh"
 
 namespace few_rows_half {
@@ -226,21 +227,21 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1
         }
         const float* of_part = bias + l * COLUMNS + part * 8;
         int inside = layer.own - part * 8;
-        Vector<T> made;
 #pragma unroll
-        for (int e = 0; e < 8; ++e) {
-            float sum = v[e] + of_part[e];
-            made.at[e] = last ? from_float<T>(activate<LAST>(sum)) : e < inside ? from_float<T>(activate<RELU>(sum)) : zero;
-        }
+        for (int e = 0; e < 8; ++e) v[e] += of_part[e];
         int column = layer.first + part * 8;
         if (last) {
+            Vector<T> made;
+#pragma unroll
+            for (int e = 0; e < 8; ++e) made.at[e] = from_float<T>(activate<LAST>(v[e]));
             T* to = y + (m0 + row) * layer.N + column;
             if (row < rows && layer.N % 8 == 0) store_part<true>(to, made, 8);
             else if (row < rows) store_part<false>(to, made, inside);
         } else {
             float words[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i) words[i] = reinterpret_cast<const float*>(&made)[i];
+            for (int i = 0; i < 4; ++i)
+                words[i] = __uint_as_float(pack_relu(2 * i < inside ? v[2 * i] : 0.0f, 2 * i + 1 < inside ? v[2 * i + 1] : 0.0f, T{}));
             unsigned to = shared_address(memory) + layers[l + 1].input + (row * pitch_of(layer.N) + column / 8) * 16;
             unsigned arrived = shared_address(received + l);
 #pragma unroll 1

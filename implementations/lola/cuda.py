@@ -38,8 +38,11 @@ EXPECT = (
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0,STG.128>=4"},
     # one slab's products while the next one's rows are shifted, in other registers; and the last of an odd number of slabs
     {"variant": "multirow_ws", "case": "batch", "precision": "tf32", "arch": "sm_90a", "expect": "spills=0,HGMMA=12,waits_in_groups=0"},
-    {"variant": ("multirow", "multirow_ws"), "case": "batch", "precision": "ieee", "dtype": "float32", "arch": ("sm_80", "sm_90a", "sm_100a"),
+    {"variant": ("multirow", "multirow_ws"), "case": "batch", "precision": "ieee", "dtype": "float32", "arch": ("sm_90a", "sm_100a"),
      "expect": "spills=0,LDS.128>=48"},
+    # 108 multiprocessors take tiles of 64×64
+    {"variant": ("multirow", "multirow_ws"), "case": "batch", "precision": "ieee", "dtype": "float32", "arch": "sm_80",
+     "expect": "spills=0,LDS.128>=32"},
     {"variant": ("multirow", "multirow_ws"), "case": "batch", "precision": "tf32", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "large", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
@@ -87,11 +90,13 @@ STATIC_BYTES = 48 << 10  # of shared memory that a kernel may declare
 
 # the larger ones, in which the statistics cost least beside the products; clusters only make blocks wait for each other's
 TILES = [t for t in matmul.WARPGROUP_TILES if t.cluster == 1] + [
-    t for t in matmul.TENSOR_TILES if (t.rows, t.columns) in ((128, 256), (128, 128), (64, 64))
+    t for t in matmul.TENSOR_TILES if (t.rows, t.columns) != (64, 128)
 ]
 # with its statistics a tile of 64×64 has no registers left
 FEW_ROWS_TILES = [t for t in matmul.FEW_ROWS_TILES if (t.rows, t.columns) != (64, 64)]
-TILES += [*FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES]
+MORE_TILES = *FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES
+TILES += MORE_TILES
+ALL_TILES = matmul.TILES + MORE_TILES
 ROWS_AT_ONCE = 8  # of a block of row_statistics
 
 
@@ -259,8 +264,7 @@ def fits(case, variant, device, config):
         if matmul.schedule_of(config) != "tiles":
             return f"SCHEDULE={config['SCHEDULE']} is for KERNEL=warpgroup"
         return matmul_split.fits(own, device, matmul_split.of_cluster(config), known=matmul_split.WIDE)
-    more = (*FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES)
-    tiles = matmul.products_tiles(own) if variant == "two_launches" else matmul.TILES + more
+    tiles = matmul.products_tiles(own) if variant == "two_launches" else ALL_TILES
     return matmul.fits(own, device, config, beside=_statistics, tiles=tiles)
 
 

@@ -6,8 +6,15 @@ row: a row in the registers of some lanes or of a block. online: rows of any len
 from pathlib import Path
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, unsupported
-from implementations._shared.cuda.softmax import fits_in_registers, row_fits, row_lanes, row_shape, vectors
-from implementations._shared.gpu import rows_are_aligned
+from implementations._shared.cuda.softmax import (
+    fits_in_registers,
+    online_warps,
+    row_fits,
+    row_lanes,
+    row_shape,
+    vectors,
+)
+from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
 BACKEND = "torch"
 FUSED = True
@@ -33,7 +40,11 @@ def skip(case, variant, device):
 
 
 def config(case, variant, device):
-    return {"num_warps": 8} if variant == "online" else {"LANES": row_lanes(vectors(case.sizes["T"], case))}
+    T = case.sizes["T"]
+    count = vectors(T, case)
+    if variant == "online":
+        return {"num_warps": online_warps(count)}
+    return {"LANES": row_lanes(count, T, multiprocessors(device))}
 
 
 def fits(case, variant, device, config):

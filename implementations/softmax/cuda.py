@@ -8,9 +8,11 @@ from pathlib import Path
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large, unsupported
 from implementations._shared.cuda.softmax import (
+    RESIDENT_THREADS,
     ROW_THREADS,
     VECTORS,
     fits_in_registers,
+    online_warps,
     row_fits,
     row_lanes,
     row_shape,
@@ -90,9 +92,10 @@ def config(case, variant, device):
 
 
 def forward_config(case, variant, device):
-    R, C = case.size("R", "C")
+    (R, C), sms = case.size("R", "C"), multiprocessors(device)
+    count = vectors(C, case)
     if variant == "persistent":
-        lanes = row_lanes(vectors(C, case))
+        lanes = row_lanes(count, R, sms)
         chosen = [{"LANES": lanes, "num_stages": stages} for stages in (1, 2, 3)]
         # blocks compute beside each other, stages only load: the most blocks, and then the most rows on their way
         return max(
@@ -100,11 +103,11 @@ def forward_config(case, variant, device):
             key=lambda own: (_persistent_blocks(case, device, own), own["num_stages"]),
         )
     if variant == "row":
-        count, lanes = vectors(C, case), row_lanes(vectors(C, case))
+        lanes = row_lanes(count, R, sms)
         # many short rows: a thread's two vectors on their way fill the memory's queues, and rows share a warp's exchanges
-        many = R * lanes >= 4 * 2048 * multiprocessors(device) and lanes <= 32 and lanes < 2 * count <= 4 * lanes
+        many = R * lanes >= 4 * RESIDENT_THREADS * sms and lanes <= 32 and lanes < 2 * count <= 4 * lanes
         return {"LANES": max(4, lanes // 2) if many else lanes}
-    return cluster_config(vectors(C, case), R, multiprocessors(device)) if variant == "cluster" else {"num_warps": 16}
+    return cluster_config(count, R, sms) if variant == "cluster" else {"num_warps": online_warps(count)}
 
 
 def cluster_config(count, R, multiprocessors):

@@ -23,9 +23,10 @@ def config(case, device, tiles=matmul.TENSOR_TILES, parts=1, beside=lambda tile:
             }  # fmt: skip
             if matmul.fits(case, device, own, parts, beside, tiles) is None:
                 found.setdefault(tile, own)
-    if any(tile.kind == "warpgroup" for tile in found) and not (parts == 1 and _reads_W_alone(case)):
-        # was 7 % faster at most, and slower by far where rows are odd
-        found = {tile: own for tile, own in found.items() if tile.kind != "tensor"}
+    if any(tile.kind == "warpgroup" for tile in found):
+        narrow = [tile for tile in found if (tile.kind, tile.rows, tile.columns) == ("tensor", 16, 64)]
+        wanted = narrow if parts == 1 and _reads_W_alone(case) else [tile for tile in found if tile.kind != "tensor"]
+        found = {tile: found[tile] for tile in wanted} or found
     choices = [
         (tile, s)
         for tile, own in found.items()
@@ -37,10 +38,11 @@ def config(case, device, tiles=matmul.TENSOR_TILES, parts=1, beside=lambda tile:
 
 
 def _reads_W_alone(case):
-    """Whether there is no more of x than the smallest tile has, and W is read by vectors: lola 1×5120→20480 took an H100 81.8 µs in tiles of
-    16×64, by warpgroups 91; but two products side by side, geglu 16×4096→11008, 122 and 79."""
+    """Whether W is nearly all that is read, by vectors of 16 bits: several blocks a multiprocessor, of 64 columns each, have more of it on its
+    way than one of warpgroups. An H200 took for lola M×5120→20480 in tiles of 16×64, and by warpgroups: 61.9 µs and 85.2 with 1 row, 60.0 and
+    79.4 with 16, 63.0 and 76.7 with 32, but 110 and 68.7 with 64. Two products side by side were slower so: geglu 16×4096→11008 122 and 79."""
     M, K, N = case.size("M", "K", "N")
-    return M <= 16 and rows_are_aligned(case, K, N)
+    return case.itemsize == 2 and M <= 32 and rows_are_aligned(case, K, N)
 
 
 def _best(choices, case, parts, device):

@@ -4,8 +4,8 @@ Over each kernel's small named cases, its options, its hard inputs, and drawn si
 it gets the odd case alone; torch.compile takes seconds a cell and gets one of each kernel.
 
 On a card every combination runs. Without one, where Triton is interpreted and CUDA emulated, and most time goes into these and into
-JAX's compiler, each variant gets the odd case in every dtype and each other thing once: the other named cases in one dtype (JAX the smallest
-alone), hard inputs of each kind in one, the dtypes in turns over kinds and kernels, the values of an option in turns over the variants, a
+JAX's compiler, each variant gets the odd case in every dtype and each other thing once: the other named cases in one dtype (in turns over the variants, JAX the
+smallest alone), hard inputs of each kind in one, the dtypes in turns over kinds and kernels, the values of an option in turns over the variants, a
 single size drawn at random; and what is not about
 sizes gets small ones, a tall case 301 rows.
 """
@@ -205,7 +205,15 @@ def test_other_small_cases(kernels, run_cells, name):
         if DEVICE == "cpu":  # Triton's interpreter has no bfloat16, and takes milliseconds a row
             dtypes, sizes[batch] = [("float32", "float16")[number % 2]], min(sizes[batch], MANY_ROWS)
         cells = cells_of(kernel, [sizes], dtypes, without=ONE_OF_EACH)
-        assert_right(run_cells([c for c in cells if DEVICE == "cuda" or case == "one" or not jitted(kernel, c)]))
+        assert_right(run_cells([c for c in cells if case == "one" or takes_case(kernel, c, number)]))
+
+
+def takes_case(kernel, cell, number):
+    """Whether the cell's implementation takes this case beside `one`: without a card JAX takes none, and what is interpreted or emulated every
+    second, variants in turns."""
+    if DEVICE == "cuda" or not (jitted(kernel, cell) or interpreted(kernel, cell)):
+        return True
+    return not jitted(kernel, cell) and in_turn(kernel, cell, number)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -233,8 +241,11 @@ def test_options(kernels, run_cells, name):
 def takes_turn(kernel, cell, number, option):
     """Whether a variant takes this value of an option: every second one, if there are two beside the default."""
     (values,) = (kernel.options[name] for name in option)
-    variants = list(kernel.implementations[cell.implementation].variants)
-    return len(values) <= 2 or (number + variants.index(cell.variant)) % 2 == 0
+    return len(values) <= 2 or in_turn(kernel, cell, number)
+
+
+def in_turn(kernel, cell, number):
+    return (number + list(kernel.implementations[cell.implementation].variants).index(cell.variant)) % 2 == 0
 
 
 @pytest.mark.parametrize("name", KERNELS)

@@ -6,7 +6,7 @@ import builtins
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from operator import is_
+from operator import attrgetter, is_
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -34,6 +34,7 @@ ALLOWED = {
 SHOWN = 6  # of the changes of a cell: to replace a module is hundreds
 MADE_BY_PYTHON, FIXED = 1 << 9, 1 << 8  # flags of a type: whether it has attributes that can be set
 GONE = object()
+CODE, DEFAULTS = attrgetter("__code__"), attrgetter("__defaults__")
 
 
 def read(backend: Any) -> dict[str, Any]:
@@ -60,10 +61,12 @@ def _differs(name: str, old: Any, new: Any) -> bool:
 class Names:
     """What the names of modules and classes stood for that results and clocks depend on: those of the harness, of what it imports, of
     the frameworks, and of implementations. All of it is looked at once, and then held against what they stand for now: some fifty thousand, so that
-    nothing is made for each that Python's collection of garbage would look at."""
+    nothing is made for each that Python's collection of garbage would look at. That takes 10 ms, so a cell does it once: `look` takes note of what `replaced` found."""
 
     def __init__(self) -> None:
         self.held: dict[str, tuple[Any, dict[str, Any]]] = {}  # of modules and classes by name
+        self.unlike: set[str] | None = None  # those that `replaced` found to be otherwise since, if it was asked
+        self.edited: list[FunctionType] = []  # the same of functions
         self.functions: list[FunctionType] = []
         self.codes: list[CodeType] = []
         self.defaults: list[tuple[Any, ...] | None] = []
@@ -72,14 +75,19 @@ class Names:
 
     def look(self) -> None:
         """Takes note of what they stand for now, of what was loaded since too."""
+        owners: dict[str, Any] = {}
         for name, owner in _owners(self.held):
-            self.held[name] = owner, {}
-        others = {name: owner for name, (owner, held) in self.held.items() if not _same(held, vars(owner))}
-        self.held |= {name: (owner, vars(owner).copy()) for name, owner in others.items()}
-        if others:
+            owners.setdefault(name, owner)
+        unasked = self.unlike is None
+        if unasked:
+            self.unlike = {name for name, (owner, held) in self.held.items() if not _same(held, vars(owner))}
+        owners = {name: self.held[name][0] for name in self.unlike or ()} | owners
+        self.held |= {name: (owner, vars(owner).copy()) for name, owner in owners.items()}
+        if owners:
             self.functions = [v for _, held in self.held.values() for v in held.values() if type(v) is FunctionType]
-        self.codes = [function.__code__ for function in self.functions]
-        self.defaults = [function.__defaults__ for function in self.functions]
+        if owners or self.edited or unasked:
+            self.codes, self.defaults = list(map(CODE, self.functions)), list(map(DEFAULTS, self.functions))
+        self.unlike, self.edited = None, []
         ours = ((name, held) for name, (_, held) in self.held.items() if name.startswith(HARNESS))
         own = {
             f"{name}.{n}": v
@@ -94,16 +102,21 @@ class Names:
         """The names that stand for something else now, but for those of the module `own`. A new one replaces nothing, but in the harness, and
         where it stands before one of Python's, or that of a base."""
         found = []
+        self.unlike = self.unlike or set()
         for owner_name, (owner, held) in self.held.items():
             now = vars(owner)
             if _same(held, now) and _loaded(owner_name, owner):
                 continue
+            self.unlike.add(owner_name)
             if owner_name != own and getattr(owner, "__module__", None) != own:
                 found += [] if _loaded(owner_name, owner) else [owner_name]
                 found += _unlike(owner_name, owner, held, now)
-        now_and_then = zip(self.functions, self.codes, self.defaults, strict=True)
-        edited = (f for f, code, defaults in now_and_then if f.__code__ is not code or f.__defaults__ is not defaults)
-        found += [f"{f.__module__}.{f.__qualname__}" for f in edited if f.__module__ != own]
+        codes, defaults = list(map(CODE, self.functions)), list(map(DEFAULTS, self.functions))
+        self.edited = []
+        if not (all(map(is_, codes, self.codes)) and all(map(is_, defaults, self.defaults))):
+            as_held = zip(self.functions, codes, self.codes, defaults, self.defaults, strict=True)
+            self.edited = [f for f, code, old, values, olds in as_held if code is not old or values is not olds]
+        found += [f"{f.__module__}.{f.__qualname__}" for f in self.edited if f.__module__ != own]
         found += [name for name, (value, copy) in self.constants.items() if value != copy]
         found += [name for name, entered in _modes().items() if entered != self.modes.get(name, ())]
         return _few([name for name in dict.fromkeys(found) if name not in (*THEIRS, own)])

@@ -61,7 +61,7 @@ def _differs(name: str, old: Any, new: Any) -> bool:
 class Names:
     """What the names of modules and classes stood for that results and clocks depend on: those of the harness, of what it imports, of
     the frameworks, and of implementations. All of it is looked at once, and then held against what they stand for now: some fifty thousand, so that
-    nothing is made for each that Python's collection of garbage would look at. That takes 10 ms, so a cell does it once: `look` takes note of what `replaced` found."""
+    nothing is made for each that Python's collection of garbage would look at. That takes 10 ms, so a worker does it once a cell: `look` takes note of what `replaced` found."""
 
     def __init__(self) -> None:
         self.held: dict[str, tuple[Any, dict[str, Any]]] = {}  # of modules and classes by name
@@ -78,7 +78,7 @@ class Names:
         owners: dict[str, Any] = {}
         for name, owner in _owners(self.held):
             owners.setdefault(name, owner)
-        unasked = self.unlike is None
+        unasked = self.unlike is None or not _program()  # beside programs of others names change between cells, too
         if unasked:
             self.unlike = {name for name, (owner, held) in self.held.items() if not _same(held, vars(owner))}
         owners = {name: self.held[name][0] for name in self.unlike or ()} | owners
@@ -178,8 +178,7 @@ def _is_code(value: Any) -> bool:
 
 def _owners(held: Mapping[str, tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
     """The modules that are not held, and their classes, by name."""
-    main = getattr(sys.modules["__main__"], "__spec__", None)
-    program = ("__main__",) if main and main.name.startswith(HARNESS) else ()  # a worker's is the harness's
+    program = _program()
     modules = {name: module for name, module in sys.modules.copy().items() if issubclass(type(module), ModuleType)}
     ours = {name: module for name, module in modules.items() if name.startswith(HARNESS) or name in program}
     imported = {v.__name__ for module in ours.values() for v in vars(module).copy().values() if type(v) is ModuleType}
@@ -190,6 +189,12 @@ def _owners(held: Mapping[str, tuple[Any, Any]]) -> Iterator[tuple[str, Any]]:
             for value in vars(module).copy().values():
                 if issubclass(type(value), type):
                     yield from (one for one in _classes(value, name in ours) if one[0] not in held)
+
+
+def _program() -> tuple[str, ...]:
+    """The module that was started, if it is the harness's, as a worker's is."""
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return ("__main__",) if main and main.name.startswith(HARNESS) else ()
 
 
 def _classes(class_: type, with_bases: bool) -> Iterator[tuple[str, type]]:

@@ -212,9 +212,13 @@ def test_only_ok_cells_have_a_time(results):
 
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU the parent's clock says nothing: docs/trust.md")
-def test_times_that_were_rewritten_contradict_the_parent_s_clock(results):
-    assert results["rewrites_samples"].status == "implausible"
-    assert "ms by the parent's clock; by the median they take" in results["rewrites_samples"].reason
+def test_times_that_were_rewritten_contradict_the_parent_s_clock(results, run_them):
+    record = results["rewrites_samples"]
+    for _ in range(3):  # on a machine that is too busy the parent's clock says nothing
+        if record.timing and record.timing.batch is None:
+            record = run_them([("fault", "rewrites_samples")])["rewrites_samples"]
+    assert record.status == "implausible"
+    assert "ms by the parent's clock; by the median they take" in record.reason
     honest = results["sleeps"].timing
     assert not honest.batch or 1e-3 * honest.batch.calls <= honest.batch.seconds <= honest.batch.allowed
 

@@ -38,6 +38,11 @@ def rows_are_aligned(case, *sizes):
     return all(size * case.itemsize % VECTOR_BYTES == 0 for size in sizes)
 
 
+def weight_row(case):
+    """Elements of a row of W as it is stored: N, or K where W is (N, K)."""
+    return case.sizes["N" if case.options["w_layout"] == "kn" else "K"]
+
+
 def filled_up(case, size):
     """The least number of elements, from `size` on, that are whole vectors."""
     vector = VECTOR_BYTES // case.itemsize

@@ -21,7 +21,7 @@ import functools
 import triton
 import triton.language as tl
 
-from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned, weight_row
 from implementations._shared.triton.elementwise import activate
 from implementations._shared.triton.launch import TYPES, launch_with
 from implementations._shared.triton.limits import misfit, most_stages
@@ -115,14 +115,9 @@ def launches(case, variant, device, config):
     return (launch_with(config, kernel, signature, options, grid),)
 
 
-def length(case):
-    """Elements of a row of W."""
-    return case.sizes["N" if case.options["w_layout"] == "kn" else "K"]
-
-
 def pitch(case, variant):
     """Elements from one row of W to the next: whole vectors, to which `prepare` fills up rows for `row`."""
-    return filled_up(case, length(case)) if variant == "row" else length(case)
+    return filled_up(case, weight_row(case)) if variant == "row" else weight_row(case)
 
 
 def row_config(case, variant, device):

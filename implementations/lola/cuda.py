@@ -13,7 +13,7 @@ from pathlib import Path
 
 from implementations._shared.cuda import layer_backward, matmul, matmul_choice, matmul_split
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, not_one_of, too_large, unsupported
-from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned, weight_row
 from implementations.lola import _cuda_backward as backward
 
 BACKEND = "torch"
@@ -123,7 +123,7 @@ def prepare(case, variant, x, W, b):
     import torch
 
     if variant == "row":
-        beyond = _pitch(case) - _length(case)
+        beyond = _pitch(case) - weight_row(case)
         return (torch.nn.functional.pad(W, (0, beyond)),) if beyond else ()
     if variant not in PREPARED:
         return ()
@@ -131,14 +131,9 @@ def prepare(case, variant, x, W, b):
     return colsum, *matmul.prepared(case, _product(case, variant), W)
 
 
-def _length(case):
-    """Elements of a row of W."""
-    return case.sizes["N" if case.options["w_layout"] == "kn" else "K"]
-
-
 def _pitch(case):
     """Elements from one row of W to the next, as the kernels of `row` read it: whole vectors."""
-    return filled_up(case, _length(case))
+    return filled_up(case, weight_row(case))
 
 
 def _product(case, variant):
@@ -368,7 +363,7 @@ def build(case, variant, device, config):
     *first, last = launches(case, variant, device, config)
     if variant == "row":
         row = last.returning({3: (1, N)}, (K, N, _pitch(case)))
-        return row if _pitch(case) == _length(case) else lambda x, W, b, whole: row(x, whole, b)
+        return row if _pitch(case) == weight_row(case) else lambda x, W, b, whole: row(x, whole, b)
     if variant not in PREPARED:
         return last.returning({4: (M, N)}, (M, K, N), absent=(3,))
     if variant == "two_launches":

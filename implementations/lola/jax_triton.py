@@ -7,10 +7,11 @@ differs is the host's time.
 import jax
 import jax.numpy as jnp
 
+from implementations._shared.gpu import weight_row
 from implementations._shared.jax.launch import run
 from implementations.lola import _triton_backward as backward
 from implementations.lola import _triton_kernels as kernels
-from implementations.lola._triton_kernels import TUNABLES, WITH_COLSUM, fits, length, pitch  # noqa: F401 (parts of the contract)
+from implementations.lola._triton_kernels import TUNABLES, WITH_COLSUM, fits, pitch  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
@@ -51,7 +52,7 @@ def _of(variant):
 def prepare(case, variant, x, W, b):
     """For `row` W with rows of whole vectors, where they are not. With prepared column sums: those of W in float32."""
     if variant == "row":
-        beyond = pitch(case, variant) - length(case)
+        beyond = pitch(case, variant) - weight_row(case)
         return (jnp.pad(W, ((0, 0), (0, beyond))),) if beyond else ()
     return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=jnp.float32),) if variant in WITH_COLSUM else ()
 

@@ -7,6 +7,7 @@ published kernels, which sum their products in float16, and multiply float32 inp
 
 import torch
 
+from implementations._shared.gpu import weight_row
 from implementations.lola import _triton_backward as backward
 from implementations.lola._triton_kernels import (  # noqa: F401 (parts of the contract)
     TUNABLES,
@@ -14,7 +15,6 @@ from implementations.lola._triton_kernels import (  # noqa: F401 (parts of the c
     config,
     fits,
     launches,
-    length,
     pitch,
     skip,
 )
@@ -49,7 +49,7 @@ BACKWARD = {"multirow": ("layernorm", "bias", "dz", "normed")}
 def prepare(case, variant, x, W, b):
     """For `row` W with rows of whole vectors, where they are not. With prepared column sums: those of W in float32."""
     if variant == "row":
-        beyond = pitch(case, variant) - length(case)
+        beyond = pitch(case, variant) - weight_row(case)
         return (torch.nn.functional.pad(W, (0, beyond)),) if beyond else ()
     return (W.sum(0 if case.options["w_layout"] == "kn" else 1, dtype=torch.float32),) if variant in WITH_COLSUM else ()
 
@@ -59,7 +59,7 @@ def build(case, variant, device, chosen):
         return _differentiated(case, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
     call = launch.returning(case.size("M", "N"), M=case.sizes["M"])
-    return call if pitch(case, variant) == length(case) else lambda x, W, b, whole: call(x, whole, b)
+    return call if pitch(case, variant) == weight_row(case) else lambda x, W, b, whole: call(x, whole, b)
 
 
 def _differentiated(case, device, chosen):

@@ -4,7 +4,7 @@
 
 fused           one launch: x @ A is summed beside x @ W
 two_launches    x @ A first, then the layer with it: `down` and `up`, whose tunables have its name before them. up_KERNEL=warpgroup is
-                hopper/adapted.cuh, split hopper/adapted_split.cuh, where up_CLUSTER blocks share K, and few_rows adapted_few_rows.cuh
+                hopper/adapted.cuh, split hopper/adapted_split.cuh, where up_CLUSTER blocks share K, and few_rows adapted_few_rows.cuh.
                 Forward, where rows are no whole vectors of 16 bytes, the former two read x as `down` has copied it, and W and B as
                 `prepare` has
 """
@@ -27,9 +27,8 @@ from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, row
 
 LARGEST_RANK = 128
 DOWN = MatmulTile("tensor", 32, 0, 1.0, 2, 2)  # x @ A alone: few rows, so that there are many blocks to read x
-WIDE_DOWN = MatmulTile(
-    "tensor", 64, 0, 1.0, 4, 1
-)  # of larger ranks: each block reads all of A's rows that it multiplies
+# of larger ranks: each block reads all of A's rows that it multiplies
+WIDE_DOWN = MatmulTile("tensor", 64, 0, 1.0, 4, 1)
 DOWN_STAGES = 4
 
 

@@ -4,7 +4,7 @@ estimates of time by which tiles and schedules are chosen."""
 import math
 
 from implementations._shared.cuda import matmul
-from implementations._shared.gpu import clusters_at_once, is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import clusters_at_once, is_ieee, multiprocessors, rows_are_aligned, weight_row
 
 
 def config(case, device, tiles=matmul.TENSOR_TILES, parts=1, beside=lambda tile: 0, schedules=("tiles",)):
@@ -117,8 +117,8 @@ def split_time(case, shape, cost, split, parts, device):
 def slab_time(case, shape, cost, parts, cluster=1):
     """Microseconds of a slab of a tile, rows by columns, the columns of whose W are brought by the blocks of a cluster together."""
     (M, K, N), (rows, columns), line = case.size("M", "K", "N"), shape, matmul.slab(case)
-    across, brought = K if case.options["w_layout"] == "nk" else N, columns / cluster
-    odd = (rows * (K % line > 0) + brought * (across % line > 0)) / (rows + columns)
+    brought = columns / cluster
+    odd = (rows * (K % line > 0) + brought * (weight_row(case) % line > 0)) / (rows + columns)
     own = SLAB * cost * rows * columns / AREA * (1 + NO_LINES * odd) * (IN_CLUSTER if cluster > 1 else 1)
     stays = rows >= M or (M + N * parts) * K * case.itemsize <= L2_BYTES
     return own if stays else own + BEYOND_L2 * (rows + brought) / 384

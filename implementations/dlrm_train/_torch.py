@@ -29,9 +29,9 @@ def loss_of(case, device):
     return loss
 
 
-def step(case, variant, gradients):
+def step(case, variant, gradients, hashings=lookup.HASHINGS):
     """A call of the contract. `gradients` of (vectors, layers, dense, labels) are (loss, dvectors, gradients of the layers)."""
-    of_rows, dtype = lookup.HASHINGS[hashing(variant)], getattr(torch, case.dtype)
+    of_rows, dtype = hashings[hashing(variant)], getattr(torch, case.dtype)
 
     def call(dense, ids, labels, *weights):
         given = dlrm.by_part(case, (dense, ids, *weights))

@@ -3,6 +3,7 @@ torch_eager.py."""
 
 import torch
 
+from implementations._shared.torch import lookup
 from implementations._shared.torch.compile import compiled
 from implementations.dlrm_train import _torch
 from implementations.dlrm_train._step import IN_PLACE, skip  # noqa: F401 (parts of the contract)
@@ -25,4 +26,4 @@ def build(case, variant, device):
         (dvectors, steps), loss = differentiated(vectors, list(layers), dense, labels)
         return loss, dvectors, steps
 
-    return compiled(_torch.step(case, variant, gradients))
+    return compiled(_torch.step(case, variant, gradients, lookup.COMPILED_HASHINGS))

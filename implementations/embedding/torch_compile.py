@@ -11,19 +11,13 @@ VARIANTS = {"modulus": (), "naive": (), "improved": ()}
 BACKWARD = {"modulus": ("accumulated",), "improved": ("accumulated",)}
 
 
-def modulus(ids, offsets):
-    """Table rows (M, F). Of the lanes behind a vector's end, which have no size, Inductor's code for CPUs takes the remainder too: no size is 0."""
-    begin = offsets[:-1]
-    return (ids + 1) % (offsets[1:] - begin).clamp(min=1) + begin
-
-
 def prepare(case, variant, ids, tables, offsets, known=None):
     return lookup.prepared(variant, offsets, known)
 
 
 def build(case, variant, device):
     """call(ids (M, F), tables, offsets, …) → (M, F, D)."""
-    hashing = modulus if variant == "modulus" else lookup.COMPILED_HASHINGS[variant]
+    hashing = lookup.COMPILED_HASHINGS[variant]
 
     def call(ids, tables, offsets, known=None, *prepared):
         return lookup.embed(hashing, ids, tables, offsets, prepared)

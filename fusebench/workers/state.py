@@ -66,7 +66,6 @@ class Names:
     def __init__(self) -> None:
         self.held: dict[str, tuple[Any, dict[str, Any]]] = {}  # of modules and classes by name
         self.unlike: set[str] | None = None  # those that `replaced` found to be otherwise since, if it was asked
-        self.edited: list[FunctionType] = []  # the same of functions
         self.functions: list[FunctionType] = []
         self.codes: list[CodeType] = []
         self.defaults: list[tuple[Any, ...] | None] = []
@@ -75,19 +74,17 @@ class Names:
 
     def look(self) -> None:
         """Takes note of what they stand for now, of what was loaded since too."""
-        owners: dict[str, Any] = {}
+        unlike = self.unlike
+        if unlike is None or not _program():  # beside programs of others names change between cells, too
+            unlike = {name for name, (owner, held) in self.held.items() if not _same(held, vars(owner))}
         for name, owner in _owners(self.held):
-            owners.setdefault(name, owner)
-        unasked = self.unlike is None or not _program()  # beside programs of others names change between cells, too
-        if unasked:
-            self.unlike = {name for name, (owner, held) in self.held.items() if not _same(held, vars(owner))}
-        owners = {name: self.held[name][0] for name in self.unlike or ()} | owners
-        self.held |= {name: (owner, vars(owner).copy()) for name, owner in owners.items()}
-        if owners:
+            self.held[name] = owner, {}
+            unlike.add(name)
+        self.held |= {name: (self.held[name][0], vars(self.held[name][0]).copy()) for name in unlike}
+        if unlike:
             self.functions = [v for _, held in self.held.values() for v in held.values() if type(v) is FunctionType]
-        if owners or self.edited or unasked:
-            self.codes, self.defaults = list(map(CODE, self.functions)), list(map(DEFAULTS, self.functions))
-        self.unlike, self.edited = None, []
+        self.codes, self.defaults = list(map(CODE, self.functions)), list(map(DEFAULTS, self.functions))
+        self.unlike = None
         ours = ((name, held) for name, (_, held) in self.held.items() if name.startswith(HARNESS))
         own = {
             f"{name}.{n}": v
@@ -112,11 +109,10 @@ class Names:
                 found += [] if _loaded(owner_name, owner) else [owner_name]
                 found += _unlike(owner_name, owner, held, now)
         codes, defaults = list(map(CODE, self.functions)), list(map(DEFAULTS, self.functions))
-        self.edited = []
         if not (all(map(is_, codes, self.codes)) and all(map(is_, defaults, self.defaults))):
             as_held = zip(self.functions, codes, self.codes, defaults, self.defaults, strict=True)
-            self.edited = [f for f, code, old, values, olds in as_held if code is not old or values is not olds]
-        found += [f"{f.__module__}.{f.__qualname__}" for f in self.edited if f.__module__ != own]
+            edited = (f for f, code, old, values, olds in as_held if code is not old or values is not olds)
+            found += [f"{f.__module__}.{f.__qualname__}" for f in edited if f.__module__ != own]
         found += [name for name, (value, copy) in self.constants.items() if value != copy]
         found += [name for name, entered in _modes().items() if entered != self.modes.get(name, ())]
         return _few([name for name in dict.fromkeys(found) if name not in (*THEIRS, own)])

@@ -60,6 +60,17 @@ __device__ __forceinline__ float rounded(float v) {
     return to_float(from_float<T>(v));
 }
 
+// A sample's cross-entropy of label y and the probability with logit z, and the gradient of the mean of M by z.
+struct Loss {
+    float value, gradient;
+
+    __device__ __forceinline__ Loss(float z, float y, long long M) {
+        float small = expf(-fabsf(z));
+        gradient = ((z >= 0.0f ? 1.0f : small) / (1.0f + small) - y) / static_cast<float>(M);
+        value = (z > 0.0f ? z : 0.0f * z) - z * y + log1pf(small);
+    }
+};
+
 // Four neighbouring elements.
 template <typename T>
 struct alignas(4 * sizeof(T)) Quad {

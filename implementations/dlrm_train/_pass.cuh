@@ -215,10 +215,9 @@ __device__ __forceinline__ void pass_rows(PASS) {
         z = lane_sum<32>(z) + rounded<T>(head.b[0]);
         if (lane == 0) {
             bool exists = m0 + row < M;
-            float y = exists ? labels[m0 + row] : 0.0f, small = expf(-fabsf(z));
-            float d = ((z >= 0.0f ? 1.0f : small) / (1.0f + small) - y) / static_cast<float>(M);
-            row_loss[row] = exists ? (z > 0.0f ? z : 0.0f * z) - z * y + log1pf(small) : 0.0f;
-            row_dz[row] = exists ? rounded<T>(d) : 0.0f;
+            Loss own(z, exists ? labels[m0 + row] : 0.0f, M);
+            row_loss[row] = exists ? own.value : 0.0f;
+            row_dz[row] = exists ? rounded<T>(own.gradient) : 0.0f;
         }
     }
     __syncthreads();

@@ -6,7 +6,7 @@ The variants and their tunables are those of cuda.py; a thread holds vectors of 
 from pathlib import Path
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of
-from implementations._shared.cuda.softmax import VECTORS, power_of_two, vectors
+from implementations._shared.cuda.softmax import VECTORS, online_warps, power_of_two, vectors
 from implementations._shared.gpu import multiprocessors, rows_are_aligned
 
 FILE = Path(__file__).with_name("cuda_backward.cu")
@@ -31,7 +31,7 @@ def config(case, variant, device):
     if variant == "row":
         return {"LANES": _lanes(count)}
     if variant == "online":
-        return {"num_warps": 16}
+        return {"num_warps": online_warps(2 * count)}  # of y and of dy
     sizes = (8,) if multiprocessors(device) > 2 * R else (2, 4, 8)  # few rows take all the blocks they can
     lanes, blocks = next((n, b) for n in (256, MOST) for b in sizes if count <= b * n * EACH)
     return {"CLUSTER": blocks, "num_warps": lanes // 32}

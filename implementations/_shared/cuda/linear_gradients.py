@@ -19,6 +19,7 @@ SHARED = 0.93
 # In slabs' time: a tile's end; what each sharer of a tile leaves for its last one, of the largest tile; and how near a piece's beginning may be
 # to that of a tile. What they choose took 3.5 % longer than the fastest of 40 shapes on an H100; fitted ones chose no better
 TILE_END, EXCHANGE, NEAR = 2.0, 2.5, 2
+WORTH = 1.04  # as in matmul_choice.py
 ALWAYS = 1 << 20  # nearer than this every slab is
 SCHEDULER = 128  # bytes of a block, at most
 
@@ -66,7 +67,8 @@ def _time(case, device, config):
     own, rows, columns = shares(case, device, config), config["BLOCK_M"], config["BLOCK_N"]
     exchanged = EXCHANGE * own.sharers * rows * columns / (TILES[0][0] * TILES[0][1])
     shared = SHARED if config["CLUSTER"] > 1 and (rows, columns) == TILES[0] else 1.0
-    return COSTS[rows, columns] * shared * (own.slabs + TILE_END * own.ends) + exchanged
+    time = COSTS[rows, columns] * shared * (own.slabs + TILE_END * own.ends) + exchanged
+    return time * WORTH if config["SCHEDULE"] == "stream_k" else time
 
 
 def fits(case, device, config):

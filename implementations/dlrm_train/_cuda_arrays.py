@@ -6,6 +6,7 @@ from implementations.dlrm_train import _step
 
 MOST, THREADS = 7, 256  # layers of a model; threads of a block, as in _model.cuh
 NOWHERE = -1  # of what is lent
+PARAMETERS = ("float32",) * (2 * MOST)  # dtypes
 
 
 def whole(n, of):
@@ -15,6 +16,12 @@ def whole(n, of):
 def pitches(case):
     """Elements of a row of each layer's input, and of the gradient behind it."""
     return [(whole(K, 16), whole(N, 16)) for K, N in _step.layers_of(case)[0]]
+
+
+def parameters(given):
+    """W and b of each layer of a call's arguments by part, and 0 for those that the model does not have."""
+    own = *given.bottom, *given.top
+    return own + (0,) * (2 * MOST - len(own))
 
 
 def gradients(case):

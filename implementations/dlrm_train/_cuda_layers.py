@@ -86,7 +86,7 @@ def time(case, device):
         moved = M * (product.sizes["K"] + 2 * product.sizes["N"]) * itemsize
         total += max(matmul_choice.time_of(product, _chosen(product, device), 1, device), moved / BYTES)
     # both launches between the perceptrons read the tables' rows; rows of dots are written, read and come back as gradients
-    crossed = arrays.whole(dlrm.interaction_width(case), 16)
+    crossed = arrays.pitches(case)[case.sizes["LAYERS"]][0]
     return total + M * (F * D * (8 + itemsize) + 4 * crossed * itemsize) / BYTES
 
 
@@ -99,14 +99,14 @@ def launches(case, variant, device):
     """begin, layers of the first perceptron, cross, layers of the second, head, and all but `head` back, with uncross for cross."""
     M, F, D = case.size("M", "F", "D")
     layers, bottom = _step.layers_of(case)
-    T, dtype, pitch = TYPES[case.dtype], case.dtype, arrays.whole(dlrm.interaction_width(case), 16)
+    T, dtype, pitch = TYPES[case.dtype], case.dtype, arrays.pitches(case)[bottom][0]
     sizes = M, *(np.int32(n) for n in (F, D, pitch))
     of_dots = dlrm.interaction_case(case)
     staged = interactions.staged_bytes(of_dots, SAMPLES, pitch)
     grid = 2 * multiprocessors(device)
     begin = Launch(
         instance(FILE, "begin", T), grid, arrays.THREADS,
-        dtypes=(dtype, *("float32",) * (2 * arrays.MOST), dtype, dtype), sizes=arrays.sizes(case, lends=False),
+        dtypes=(dtype, *arrays.PARAMETERS, dtype, dtype), sizes=arrays.sizes(case, lends=False),
     )  # fmt: skip
     improved = _step.hashing(variant) == "improved"
     steps = min(STEPS, -(-D // interactions.step(of_dots)))
@@ -136,12 +136,12 @@ def call(described, case):
     runs = [launch.bind() for launch in described]
     sizes = [product.case.size("M", "K", "N") for product in (*_forward(case), *_backward(case))]
     forward, backward = sizes[:last], [None, *sizes[last:]]  # by layer
-    absent, crossed = (0,) * (2 * (arrays.MOST - len(layers))), pitches[bottom][0]
+    crossed = pitches[bottom][0]
     # the gradient of the dots has the place of one that comes later, where that is large enough
     spare = next((n for n in range(bottom - 1) if pitches[n][1] >= crossed), None)
 
     def run(given, labels, workspace, gradients, rows, losses, dvectors):
-        parameters, left = (*given.bottom, *given.top), iter(zip(runs, described, strict=True))
+        parameters, left = arrays.parameters(given), iter(zip(runs, described, strict=True))
         placed = _matrices(workspace, [(M, width) for widths in pitches for width in widths])
         h, dz = placed[::2], placed[1::2]
         cast = workspace.new_empty(sum(K * N for K, N in pitches[:-1]))
@@ -160,14 +160,15 @@ def call(described, case):
         def back(n):
             launch(dz[n], W[n], h[n], dcrossed if n == bottom else dz[n - 1], *backward[n])
 
-        launch(given.dense, *parameters, *absent, workspace, cast)
+        launch(given.dense, *parameters, workspace, cast)
         vectors = dz[bottom - 1]  # the dense ones have the place of their gradient until that comes
         for n in range(bottom):
             forth(n, vectors if n + 1 == bottom else h[n + 1])
         launch(vectors, given.ids, given.tables, given.offsets, *(given.prepared or (0, 0)), rows, h[bottom])
         for n in range(bottom, last):
             forth(n, h[n + 1])
-        launch(h[last], *parameters[-2:], labels, dz[last], dcrossed if last == bottom else dz[last - 1], losses)
+        of_head = parameters[2 * last : 2 * last + 2]
+        launch(h[last], *of_head, labels, dz[last], dcrossed if last == bottom else dz[last - 1], losses)
         for n in range(last - 1, bottom - 1, -1):
             back(n)
         launch(h[bottom], dcrossed, given.tables, rows, dz[bottom - 1], dvectors)

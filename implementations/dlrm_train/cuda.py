@@ -14,7 +14,7 @@ from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one
 from implementations._shared.gpu import clusters_at_once, is_ieee
 from implementations.dlrm_train import _cuda_layers as layers
 from implementations.dlrm_train import _step
-from implementations.dlrm_train._cuda_arrays import MOST, THREADS, between, gradients, sizes, whole
+from implementations.dlrm_train._cuda_arrays import PARAMETERS, THREADS, between, gradients, parameters, sizes, whole
 
 BACKEND = "torch"
 REQUIRES = {"cuda.core": "cuda-core"}
@@ -47,7 +47,6 @@ TUNABLES = {
 FILE = Path(__file__).with_suffix(".cu")
 WARPS, COLUMNS, SIDE = 8, 32, 64  # as in cuda.cu
 STATIC_BYTES = 2048  # of shared memory, at most: the layers' own, and a float or two for each row
-PARAMETERS = ("float32",) * (2 * MOST)
 MOST_SCATTERING = 4096  # blocks of `update` that have table rows
 # Estimates of `pass`, from its times at main and large in bfloat16 on an H100: microseconds of a layer, forward or back; weights that a block
 # reads in one, and products that it makes of its samples' vectors
@@ -63,7 +62,7 @@ def skip(case, variant, device):
     M, F, V = case.size("M", "F", "V")
     if F * V >= 2**31 or M * F >= 2**31:
         return "look-ups and table rows are counted in 32 bits"
-    return fits(case, variant, device, {"KERNEL": "pass", "BLOCK_M": 16, "CLUSTER": 1, "num_stages": 2})
+    return _pass_fits(case, device, {"BLOCK_M": 16, "CLUSTER": 1, "num_stages": 2})
 
 
 def prepare(case, variant, dense, ids, labels, *weights):
@@ -203,14 +202,14 @@ def build(case, variant, device, config):
 
     *described, last = launches(case, variant, device, config)
     update, apart = last.bind(), config["KERNEL"] == "layers"
-    before = layers.call(described, case) if apart else _passing(case, *described)
+    before = layers.call(described, case) if apart else _passing(*described)
     (M, F, D), all_layers = case.size("M", "F", "D"), _step.layers_of(case)[0]
     T, parts, workspace = getattr(torch, case.dtype), last.sizes[1], between(case, _lends(config))[0]
-    absent, (places, floats) = (0,) * (2 * (MOST - len(all_layers))), gradients(case)
+    places, floats = gradients(case)
 
     def call(dense, ids, labels, *weights):
         given = dlrm.by_part(case, (dense, ids, *weights))
-        tables, parameters = given.tables, (*given.bottom, *given.top)
+        tables, all_parameters = given.tables, parameters(given)
 
         def made(*shape, dtype=torch.float32):
             return torch.empty(shape, dtype=dtype, device=dense.device)
@@ -218,25 +217,24 @@ def build(case, variant, device, config):
         arrays, rows, losses = made(workspace, dtype=T), made(M * F + 1, dtype=torch.int32), made(parts)
         loss, dvectors, found = made(), made(M, F, D, dtype=T), made(floats)
         before(given, labels, arrays, found, rows, losses, dvectors)
-        update(arrays, *parameters, *absent, found, tables, rows, dvectors, losses, loss, *last.sizes)
+        update(arrays, *all_parameters, found, tables, rows, dvectors, losses, loss, *last.sizes)
         outputs = [loss, dvectors, tables]
         for n, ((K, N), (at_W, at_b)) in enumerate(zip(all_layers, places, strict=True)):
             dW, db = found[at_W : at_W + K * N].view(K, N), found[at_b : at_b + N]
-            outputs += [dW, db, *parameters[2 * n : 2 * n + 2]]
+            outputs += [dW, db, *all_parameters[2 * n : 2 * n + 2]]
         return tuple(outputs)
 
     return call
 
 
-def _passing(case, launch):
+def _passing(launch):
     """A function as `layers.call` returns it."""
-    run, absent = launch.bind(), (0,) * (2 * (MOST - len(_step.layers_of(case)[0])))
+    run = launch.bind()
 
     def call(given, labels, arrays, found, rows, losses, dvectors):
-        prepared, parameters = given.prepared or (0, 0), (*given.bottom, *given.top, *absent)
         run(
-            given.dense, given.ids, labels, given.tables, given.offsets, *prepared, *parameters, arrays, found, rows, losses, dvectors,
-            *launch.sizes,
+            given.dense, given.ids, labels, given.tables, given.offsets, *(given.prepared or (0, 0)), *parameters(given), arrays, found,
+            rows, losses, dvectors, *launch.sizes,
         )  # fmt: skip
 
     return call

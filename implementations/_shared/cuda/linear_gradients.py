@@ -9,6 +9,7 @@ from itertools import pairwise, product
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large
 from implementations._shared.cuda.matmul import PANEL
+from implementations._shared.cuda.matmul_choice import WORTH
 from implementations._shared.gpu import filled_up, multiprocessors
 
 TILES = ((128, 256), (192, 192), (128, 128))
@@ -19,7 +20,6 @@ SHARED = 0.93
 # In slabs' time: a tile's end; what each sharer of a tile leaves for its last one, of the largest tile; and how near a piece's beginning may be
 # to that of a tile. What they choose took 3.5 % longer than the fastest of 40 shapes on an H100; fitted ones chose no better
 TILE_END, EXCHANGE, NEAR = 2.0, 2.5, 2
-WORTH = 1.04  # as in matmul_choice.py
 ALWAYS = 1 << 20  # nearer than this every slab is
 SCHEDULER = 128  # bytes of a block, at most
 

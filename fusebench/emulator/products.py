@@ -1,4 +1,4 @@
-"""The tensor cores: mma.sync, ldmatrix and wgmma, with the fragments and layouts of the PTX manual (Warp-Level and Asynchronous
+"""The tensor cores: mma.sync, ldmatrix, stmatrix and wgmma, with the fragments and layouts of the PTX manual (Warp-Level and Asynchronous
 Warpgroup-Level Matrix Instructions). Sums are made in float64 and rounded once; tf32 cuts off the bits that it does not hold.
 """
 
@@ -43,16 +43,10 @@ class Products:
 
     def ldmatrix(self, at: Any, registers: tuple[Array, ...], address: Array, transposed: bool) -> None:
         """Each lane of eight names a row of 16 bytes of one of the matrices."""
-        if np.any(address % 16):
-            self.m.fail("ldmatrix of a row at no multiple of 16 bytes")
-        address = address.reshape(-1, 32)
-        block = self.m.block[at].reshape(-1, 32)
+        rows, block = self._rows_of_lanes("ldmatrix", at, address, len(registers))
         half = np.dtype("u2")
         for n, register in enumerate(registers):
-            rows = address[:, 8 * n : 8 * n + 8]
-            if rows.min() < 0 or rows.max() + 16 > self.m.memory.limit:
-                self.m.fail(f"ldmatrix at {int(rows.max()):#x} of {self.m.memory.limit} bytes of shared memory")
-            first = (block[:, :8] * self.m.memory.size + rows) // 2
+            first = (block[:, :8] * self.m.memory.size + rows[:, 8 * n : 8 * n + 8]) // 2
             matrix = self.m.memory.shared.view(half)[first[:, :, None] + np.arange(8)]  # (warps, rows, columns)
             pair = np.stack(
                 [matrix[:, 2 * T, G], matrix[:, 2 * T + 1, G]]
@@ -61,6 +55,29 @@ class Products:
                 -1,
             )
             register[at] = np.ascontiguousarray(pair).view(np.uint32).reshape(-1)
+
+    def stmatrix(self, at: Any, registers: tuple[Array, ...], address: Array, transposed: bool) -> None:
+        """As ldmatrix, the other way."""
+        rows, block = self._rows_of_lanes("stmatrix", at, address, len(registers))
+        half = np.dtype("u2")
+        for n, register in enumerate(registers):
+            first = (block[:, :8] * self.m.memory.size + rows[:, 8 * n : 8 * n + 8]) // 2
+            pair = np.ascontiguousarray(register[at]).view(half).reshape(-1, 32, 2)
+            matrix = np.empty((len(rows), 8, 8), half)
+            for e in range(2):
+                row, column = (2 * T + e, G) if transposed else (G, 2 * T + e)
+                matrix[:, row, column] = pair[:, :, e]
+            self.m.memory.shared.view(half)[first[:, :, None] + np.arange(8)] = matrix
+
+    def _rows_of_lanes(self, opcode: str, at: Any, address: Array, matrices: int) -> tuple[Array, Array]:
+        """The addresses that the lanes of each warp name, and their blocks."""
+        if np.any(address % 16):
+            self.m.fail(f"{opcode} of a row at no multiple of 16 bytes")
+        rows = address.reshape(-1, 32)
+        named = rows[:, : 8 * matrices]
+        if named.min() < 0 or named.max() + 16 > self.m.memory.limit:
+            self.m.fail(f"{opcode} at {int(named.max()):#x} of {self.m.memory.limit} bytes of shared memory")
+        return rows, self.m.block[at].reshape(-1, 32)
 
     def mma(
         self,

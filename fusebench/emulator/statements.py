@@ -205,6 +205,9 @@ def together(t: Translator, i: Instruction, at: str) -> str | list[str] | None:
     if i.opcode.startswith("ldmatrix"):
         registers = ", ".join(t.register(w) for w in words(o[0]))
         return f"m.products.ldmatrix({at}, ({registers},), {t.address(o[1], at)}, {'trans' in i.parts})"
+    if i.opcode.startswith("stmatrix"):
+        registers = ", ".join(t.register(w, "u32") for w in words(o[1]))
+        return f"m.products.stmatrix({at}, ({registers},), {t.address(o[0], at)}, {'trans' in i.parts})"
     if i.opcode.startswith("mma.sync"):
         to, a, b, c = ("(" + ", ".join(t.register(w, "u32") for w in words(o[n])) + ",)" for n in range(4))
         return f"m.products.mma({at}, '{i.parts[3]}', '{i.parts[-3]}', {to}, {a}, {b}, {c}, '{i.parts[-1]}')"

@@ -8,12 +8,14 @@ meaning. What is added or has new parameters is a new version; tests/test_replay
         there are TUNABLES
     3   Launcher.returning; TritonLauncher
     4   Launcher(…, overlaps=True)
+    5   capability
 
     Program(file, name, defines=())         one kernel of a .cu file
     Launcher(program, grid, block, …)       it, ready to be queued on Torch's current stream (backends/cuda.py), or, where Torch has no
                                             GPU, to run on CPU tensors (emulator/launcher.py)
     TritonLauncher(queue, grid)             the same for a Triton kernel (backends/triton_launcher.py)
     triton_call(*arguments, kernel=, …)     a Triton kernel in JAX (backends/jax_triton.py)
+    capability(tensor)                      the compute capability of the device on which a tensor's launches run
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from fusebench.backends.calls import Argument
 from fusebench.backends.cuda import Program
 from fusebench.backends.triton_launcher import TritonLauncher
 
-__all__ = ["VERSION", "Launcher", "Program", "TritonLauncher", "triton_call"]
+__all__ = ["VERSION", "Launcher", "Program", "TritonLauncher", "capability", "triton_call"]
 
-VERSION = 4
+VERSION = 5
 
 
 class Launcher(cuda.Launcher):
@@ -50,3 +52,16 @@ def triton_call(*arguments: Any, **options: Any) -> Any:
     from fusebench.backends import jax_triton
 
     return jax_triton.triton_call(*arguments, **options)
+
+
+def capability(tensor: Any) -> tuple[int, int]:
+    """The compute capability of a Torch tensor's device; of a tensor on the CPU, that of the emulated one. Raises ValueError where the
+    environment asks to emulate what is none."""
+    if tensor.is_cuda:
+        import torch
+
+        major, minor = torch.cuda.get_device_capability(tensor.device)
+        return major, minor
+    from fusebench.emulator.device import emulated
+
+    return emulated().capability

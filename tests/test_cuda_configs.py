@@ -119,6 +119,9 @@ def test_values_without_an_instance_are_refused(name):
         ("lola", ("token", "bfloat16"), "multirow", {"BLOCK_M": 128}, "the tiles of KERNEL=few_rows are 16×16"),
         ("splacc", ("token", "bfloat16"), "two_accumulators", {"KERNEL": "split", "BLOCK_M": 128, "BLOCK_N": 128}, "KERNEL=split: M from 65, N from 64"),
         ("geglu", ("small", "bfloat16"), "two_accumulators", {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 64}, "KERNEL=split has 64 columns of each of 2"),
+        ("lola", ("batch", "bfloat16"), "two_launches", {"KERNEL": "turned", "BLOCK_M": 72}, "KERNEL=turned has tiles of 64, 80, … 256 × 64 or 128, in clusters of 1 or 2"),
+        ("splacc", ("batch", "bfloat16"), "two_accumulators", {"KERNEL": "turned", "BLOCK_M": 144, "CLUSTER": 1}, "no registers for the sums of 144 rows of 2 products"),
+        ("splacc", ("odd", "bfloat16"), "two_accumulators", {"KERNEL": "turned", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 1}, "KERNEL=turned is for 16 bits on Hopper"),
         ("softmax", ("wide", "float32"), "row", {"LANES": 128}, "a row is 8192 vectors of 16 bytes; 128 lanes hold 1024 in registers"),
         ("softmax", ("longest", "float32"), "cluster", {"CLUSTER": 2}, "a row is 65536 vectors of 16 bytes; the registers of a cluster"),
         ("fused_mlp", ("synthetic", "float32"), "default", {"BLOCK_M": 128, "BLOCK_N": 256, "CLUSTER": 1}, "a block takes .* bytes of shared"),
@@ -391,13 +394,14 @@ def test_hopper_multiplies_tf32_and_odd_columns_from_weights_that_are_prepared(n
     for sizes, dtype, precision in ((odd, "float16", "ieee"), (odd | {"N": 3000}, "float32", "tf32")):
         case = make_case(KERNELS[name], sizes, dtype, precision)
         (launch,) = module.launches(case, variant, H200, module.config(case, variant, H200))
-        assert "_warpgroup<" in launch.program.name
+        kernel = "turned" if dtype == "float16" and name != "lola" else "warpgroup"
+        assert f"_{kernel}<" in launch.program.name
         W = torch.zeros((sizes["K"], sizes["N"] * (1 if name == "lola" else 2)), dtype=getattr(torch, dtype))
         *_, prepared = module.prepare(case, variant, *(None, W, None)[: 2 if name == "splacc" else 3])
-        assert prepared.shape == W.T.shape and prepared.is_contiguous()
+        assert prepared.shape == (W.shape[1], 1024 if kernel == "turned" else 1000) and prepared.is_contiguous()
         kept = make_case(KERNELS[name], sizes, dtype, precision, {"w_layout": "nk"})
         assert len(module.prepare(kept, variant, *(None, W.T, None)[: 2 if name == "splacc" else 3])) == (
-            name == "lola"
+            name == "lola" or kernel == "turned"
         )
 
 
@@ -416,25 +420,37 @@ def test_two_launches_of_lola_take_rows_that_are_no_whole_vectors(N, layout, sha
     assert colsum.tolist() == [1001.0] * N and [tuple(p.shape) for p in prepared] == ([shape] if shape else [])
     assert all(p[:, 1001:].count_nonzero() == 0 and p[:, :1001].eq(1).all() for p in prepared)
     first, last = module.launches(case, "two_launches", H200, module.config(case, "two_launches", H200))
-    assert "row_statistics<bfloat16, false>" in first.program.name and "normed_split" in last.program.name
+    assert "row_statistics<bfloat16, false>" in first.program.name and "normed_turned" in last.program.name
 
 
 @pytest.mark.parametrize(
     ("name", "variant", "M", "K", "of_product"),
     [
         ("lola", "two_launches", 2049, 4104, 4160), ("lola", "two_launches", 2049, 4160, 4160), ("lola", "two_launches", 200, 1032, 1032),
-        ("splacc", "two_launches", 2049, 4104, 4160), ("splacc", "two_accumulators", 2049, 4104, 4104),
+        ("splacc", "two_launches", 2049, 4104, 4160), ("splacc", "two_accumulators", 2049, 4104, 4160),
     ],
 )  # fmt: skip
 def test_rows_of_a_large_product_are_copied_into_whole_lines(name, variant, M, K, of_product):
-    """Where the copy takes less time than they save."""
+    """Where the copy takes less time than they save; W is where it is turned, too."""
     module, N = module_of(name), 4096
     case = make_case(KERNELS[name], {"M": M, "K": K, "N": N}, "bfloat16", "ieee", {"w_layout": "nk"})
     W = torch.ones((N if name == "lola" else 2 * N, K), dtype=torch.bfloat16)
     prepared = [p for p in module.prepare(case, variant, None, W, *([None] if name == "lola" else [])) if p.dim() == 2]
     assert [tuple(p.shape) for p in prepared] == ([(len(W), of_product)] if of_product != K else [])
     *_, product = module.launches(case, variant, H200, module.config(case, variant, H200))
-    assert ("_warpgroup<" if M > 200 else "_split<") in product.program.name
+    assert ("_warpgroup<" if M > 200 else "_turned<") in product.program.name
+
+
+@pytest.mark.parametrize("device", [A100, H200, B200], ids=["sm_80", "sm_90", "sm_100"])
+@pytest.mark.parametrize("name", ["splacc", "geglu"])
+def test_every_device_multiplies_rows_that_are_no_whole_lines(name, device):
+    """On Hopper alone W has rows of whole lines beside shorter ones of x."""
+    module = module_of(name)
+    for variant, layout in itertools.product(("two_accumulators", "two_launches"), ("kn", "nk")):
+        case = make_case(KERNELS[name], {"M": 500, "K": 1000, "N": 5000}, "bfloat16", "ieee", {"w_layout": layout})
+        own = module.config(case, variant, device)
+        assert module.fits(case, variant, device, own) is None
+        assert (own["KERNEL"] == "tensor") == (device is not H200)
 
 
 @pytest.mark.parametrize(
@@ -464,8 +480,8 @@ def test_lora_of_few_rows_is_one_launch_backward(sizes, options, device, launche
     [
         ({}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]), ({"R": 13}, "float16", H200, ["down_by_parts", "up_warpgroup"]),
         ({"M": 8192}, "bfloat16", H200, ["down", "up_warpgroup"]), ({}, "float32", H200, ["down_by_parts", "up"]),
-        ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up_split"]), ({"M": 512}, "float16", H200, ["down_by_parts", "up_split"]),
-        ({"M": 63}, "bfloat16", H200, ["down_by_parts", "up_split"]), ({"M": 8, "N": 2048}, "bfloat16", H200, ["down_by_parts", "up_few_rows"]), ({"M": 33}, "float32", A100, ["down", "up"]), ({"N": 1001}, "bfloat16", H200, ["down_by_parts", "up_split"]),
+        ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up_split"]), ({"M": 512}, "float16", H200, ["down_by_parts", "up_warpgroup"]),
+        ({"M": 63}, "bfloat16", H200, ["down_by_parts", "up_split"]), ({"M": 8, "N": 2048}, "bfloat16", H200, ["down_by_parts", "up_few_rows"]), ({"M": 33}, "float32", A100, ["down", "up"]), ({"N": 1001}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]),
         ({"K": 4095}, "float16", H200, ["down_by_parts", "up_warpgroup"]), ({"K": 63}, "bfloat16", H200, ["down", "up"]),
         ({"K": 4095}, "float32", H200, ["down_by_parts", "up"]), ({"K": 4095}, "bfloat16", A100, ["down", "up"]),
         ({}, "bfloat16", A100, ["down", "up"]),

@@ -322,6 +322,8 @@ OF_UP = {f"up_{name}": value for name, value in WIDE.items()}
 FEW = {"KERNEL": "few_rows", "BLOCK_M": 16, "BLOCK_N": 32, "CLUSTER": 1, "num_stages": 2}
 SPLIT = {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 4, "num_stages": 3, "SCHEDULE": "tiles"}
 
+TURNED = {"KERNEL": "turned", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 1, "num_stages": 3, "SCHEDULE": "tiles"}
+
 OF_FEW, OF_SPLIT = ({f"up_{name}": value for name, value in own.items()} for own in (FEW, SPLIT))
 
 
@@ -354,6 +356,12 @@ CONFIGS = [
     ("lola", {"M": 20, "K": 264, "N": 301}, "two_launches", "bfloat16", "ieee", SPLIT | {"BLOCK_N": 64, "CLUSTER": 2}),
     ("lola", {"M": 330, "K": 136, "N": 776}, "two_launches", "bfloat16", "ieee", SQUARE),
     ("lora_linear", {"M": 201, "K": 75, "N": 395, "R": 70}, "two_launches", "float16", "ieee", {f"up_{n}": v for n, v in SQUARE.items()}),
+    # any multiple of 16 rows, of which the last tile has one, or a warpgroup no columns; rows of y of no whole vectors; x brought by both blocks
+    ("lola", {"M": 81, "K": 200, "N": 328}, "two_launches", "bfloat16", "ieee", TURNED | {"BLOCK_M": 80}),
+    ("lola", {"M": 300, "K": 136, "N": 456}, "two_launches", "float16", "ieee", TURNED | {"BLOCK_M": 176, "CLUSTER": 2}),
+    ("lola", {"M": 130, "K": 264, "N": 333, "nk": 1}, "two_launches", "bfloat16", "ieee", TURNED | {"BLOCK_M": 240, "BLOCK_N": 64}),
+    ("splacc", {"M": 70, "K": 200, "N": 328}, "two_accumulators", "bfloat16", "ieee", TURNED | {"BLOCK_M": 96, "BLOCK_N": 256}),
+    ("geglu", {"M": 130, "K": 133, "N": 299}, "two_launches", "float16", "ieee", TURNED | {"BLOCK_M": 128, "CLUSTER": 2}),
     # fewer slabs than warps; more than all warps have on their way; a last one that is not whole, beside rows and columns that are none
     ("lola", {"M": 3, "K": 136, "N": 40}, "multirow", "bfloat16", "ieee", FEW),
     ("lola", {"M": 70, "K": 1096, "N": 72}, "multirow_ws", "float16", "ieee", FEW | {"BLOCK_M": 64, "num_stages": 1}),

@@ -57,6 +57,7 @@ NAMES = {
         "fusebench.launchers.TritonLauncher.returning": ("self", "types", "shapes", "numbers"),
     },
     4: {"fusebench.launchers.Launcher": ("program", "grid", "block", "shared_memory", "boxes", "dtypes", "overlaps")},
+    5: {"fusebench.launchers.capability": ("tensor",)},
 }  # fmt: skip
 
 

@@ -43,13 +43,13 @@ TUNABLES = {
         # those of KERNEL=layers
         "PREFETCH": ("none", "next"),
         "layer1_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer1_BLOCK_M": (16, 32, 64, 128, 192),
-        "layer1_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer1_CLUSTER": (1, 2, 4, 8), "layer1_num_stages": (1, 2, 3, 4),
+        "layer1_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer1_CLUSTER": (1, 2, 4, 8), "layer1_num_stages": (1, 2, 3, 4, 5, 6),
         "layer2_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer2_BLOCK_M": (16, 32, 64, 128, 192),
-        "layer2_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer2_CLUSTER": (1, 2, 4, 8), "layer2_num_stages": (1, 2, 3, 4),
+        "layer2_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer2_CLUSTER": (1, 2, 4, 8), "layer2_num_stages": (1, 2, 3, 4, 5, 6),
         "layer3_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer3_BLOCK_M": (16, 32, 64, 128, 192),
-        "layer3_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer3_CLUSTER": (1, 2, 4, 8), "layer3_num_stages": (1, 2, 3, 4),
+        "layer3_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer3_CLUSTER": (1, 2, 4, 8), "layer3_num_stages": (1, 2, 3, 4, 5, 6),
         "layer4_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer4_BLOCK_M": (16, 32, 64, 128, 192),
-        "layer4_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer4_CLUSTER": (1, 2, 4, 8), "layer4_num_stages": (1, 2, 3, 4),
+        "layer4_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer4_CLUSTER": (1, 2, 4, 8), "layer4_num_stages": (1, 2, 3, 4, 5, 6),
     },
 }  # fmt: skip
 

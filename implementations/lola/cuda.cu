@@ -6,7 +6,8 @@
 //   tile_few_rows    the same of few rows: the warps of a block share K.
 //   tile_warpgroup, counted_warpgroup    the same on Hopper's warpgroup products: float16 and bfloat16; float32 as tf32 where W is (N, K).
 //   row_statistics, normed_warpgroup     two launches: the statistics of rows, and a product that is given them (_sums.cuh), whose blocks
-//                                        share K where y has few tiles (normed_split).
+//                                        share K where y has few tiles (normed_split), or make tiles of any multiple of 16 rows
+//                                        (normed_turned).
 //
 // Where the statistics come from. In one launch nobody reads x or W a second time:
 //   - `row` and `tile_simt` pass every element through registers anyway; they add it up there. `row_ring` adds x up first, while W comes.
@@ -30,6 +31,7 @@
 #include "_row.cuh"
 #include "_sums.cuh"
 #include "_shared/cuda/hopper/matmul_split.cuh"
+#include "_shared/cuda/hopper/matmul_turned.cuh"
 #include "_shared/cuda/matmul_few_rows.cuh"
 #include "_shared/cuda/matmul_simt.cuh"
 
@@ -417,6 +419,15 @@ __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
                  const float* __restrict__ mean, const float* __restrict__ rstd, const float* __restrict__ prepared, T* __restrict__ y,
                  long long M, long long K, long long N) {
     matmul_split<T, NK, BM, BN, STAGES, SPLIT, 1, EARLY>(x, W, y, M, K, N, Normed<T, ACT>(b, mean, rstd, prepared));
+}
+
+// The same in tiles of any multiple of 16 rows (hopper/matmul_turned.cuh).
+template <typename T, Activation ACT, bool EARLY, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BN * 2 + 128, 1)
+    normed_turned(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b,
+                  const float* __restrict__ mean, const float* __restrict__ rstd, const float* __restrict__ prepared, T* __restrict__ y,
+                  long long M, long long K, long long N) {
+    matmul_turned<T, NK, BM, BN, STAGES, CLUSTER, 1, SummedRows, ProducerOf<true>, EARLY>(x, W, y, M, K, N, Normed<T, ACT>(b, mean, rstd, prepared));
 }
 
 // The sums of rows by the producer.

@@ -11,7 +11,7 @@ The backward modes are multirow's: two launches or three behind a forward call o
 
 from pathlib import Path
 
-from implementations._shared.cuda import layer_backward, matmul, matmul_choice, matmul_split
+from implementations._shared.cuda import layer_backward, matmul, matmul_choice, matmul_split, matmul_turned
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, not_one_of, too_large, unsupported
 from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned, weight_row
 from implementations.lola import _cuda_backward as backward
@@ -45,7 +45,7 @@ EXPECT = (
      "expect": "spills=0,LDS.128>=32"},
     {"variant": ("multirow", "multirow_ws"), "case": "batch", "precision": "tf32", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
-    {"variant": "two_launches", "case": "large", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    {"variant": "two_launches", "case": "large", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0,R2UR<=16"},
     {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
@@ -67,7 +67,7 @@ TUNABLES = {
     },
     ("multirow", "multirow_ws"): {
         "KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128, 256),
-        "num_stages": (1, 2, 3, 4), "CLUSTER": (1, 2, 4, 8), "SCHEDULE": ("tiles", "strips"),
+        "num_stages": (1, 2, 3, 4, 5, 6), "CLUSTER": (1, 2, 4, 8), "SCHEDULE": ("tiles", "strips"),
     },
     "multirow_ws": {"SUMS": ("producer", "consumer")},  # who adds up rows of 16 bits beside the products of warpgroups
     "multirow": {  # those of the products of mode=backward: of both by warpgroups, of few rows, or of dx and dW (layer_backward.py)
@@ -75,13 +75,14 @@ TUNABLES = {
         "both_SCHEDULE": ("tiles", "stream_k"),
         "few_BLOCK_M": (16, 32), "few_BLOCK_N": (16, 32, 64), "few_num_stages": (1, 2, 3, 4),
         "dx_KERNEL": ("tensor", "warpgroup", "simt"), "dx_BLOCK_M": (16, 32, 64, 128), "dx_BLOCK_N": (64, 128, 256),
-        "dx_num_stages": (2, 3, 4), "dx_CLUSTER": (1, 2, 4, 8),
+        "dx_num_stages": (2, 3, 4, 5, 6), "dx_CLUSTER": (1, 2, 4, 8),
         "dW_KERNEL": ("tensor", "simt"), "dW_BLOCK_M": (16, 64, 128), "dW_BLOCK_N": (64, 128, 256), "dW_num_stages": (2, 3, 4),
         "dW_CLUSTER": (1,),
     },
     "two_launches": {
-        "KERNEL": ("warpgroup", "split"), "BLOCK_M": (64, 128, 192), "BLOCK_N": (64, 128, 192, 256), "num_stages": (2, 3, 4, 5, 6),
-        "CLUSTER": (1, 2, 4, 8), "SCHEDULE": ("tiles", "strips", "stream_k"),
+        "KERNEL": ("warpgroup", "split", "turned"),
+        "BLOCK_M": (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256), "BLOCK_N": (64, 128, 192, 256),
+        "num_stages": (2, 3, 4, 5, 6, 7, 8, 9, 10), "CLUSTER": (1, 2, 4, 8), "SCHEDULE": ("tiles", "strips", "stream_k"),
     },
 }  # fmt: skip
 
@@ -152,7 +153,9 @@ def config(case, variant, device):
         own = _product(case, variant)
         tiles = matmul.products_tiles(own)
         whole = matmul_choice.config(own, device, tiles, beside=_statistics, schedules=matmul.SCHEDULES)
-        return matmul_split.or_split(own, whole, device, columns=matmul_split.WIDE)
+        return matmul_turned.or_turned(
+            own, matmul_split.or_split(own, whole, device, columns=matmul_split.WIDE), device
+        )
     own = matmul_choice.config(_product(case, variant), device, TILES, beside=_statistics, schedules=_schedules(case))
     return own | {"SUMS": "consumer"} if _has_sums(case, variant, own) else own
 
@@ -248,16 +251,20 @@ def fits(case, variant, device, config):
         return layer_backward.fits(case, device, config)
     if variant == "row":
         return _row_fits(case, device, config)
-    if variant == "two_launches" and (reason := not_one_of("KERNEL", config["KERNEL"], ("warpgroup", "split"))):
+    if variant == "two_launches" and (
+        reason := not_one_of("KERNEL", config["KERNEL"], ("warpgroup", "split", "turned"))
+    ):
         return reason
     if reason := not_one_of("SUMS", config.get("SUMS", "producer"), ("producer", "consumer")):
         return reason
     if variant != "two_launches" and (reason := not_one_of("SCHEDULE", matmul.schedule_of(config), _schedules(case))):
         return reason
     own = _product(case, variant)
-    if config["KERNEL"] == "split":
+    if config["KERNEL"] in ("split", "turned"):
         if matmul.schedule_of(config) != "tiles":
             return f"SCHEDULE={config['SCHEDULE']} is for KERNEL=warpgroup"
+        if config["KERNEL"] == "turned":
+            return matmul_turned.fits(own, device, config)
         return matmul_split.fits(own, device, matmul_split.of_cluster(config), known=matmul_split.WIDE)
     tiles = matmul.products_tiles(own) if variant == "two_launches" else ALL_TILES
     return matmul.fits(own, device, config, beside=_statistics, tiles=tiles)
@@ -323,6 +330,9 @@ def launches(case, variant, device, config):
                 statistics,
                 matmul_split.launch(FILE, "normed", own, matmul_split.of_cluster(config), dtypes[:7], arguments),
             )
+        if config["KERNEL"] == "turned":
+            product = matmul_turned.launch(FILE, "normed", own, device, config, arguments, dtypes=dtypes[:7])
+            return in_turn(statistics, product)
         return in_turn(
             statistics, matmul.launch(FILE, "normed", own, device, config, arguments, beside=_statistics, dtypes=dtypes)
         )

@@ -7,10 +7,12 @@
 //   two_accumulators_warpgroup    the same on Hopper's warpgroup products (16 bits; tf32 where B is (2N, K), as prepared), the halves
 //                             one behind the other
 //   two_accumulators_split        the same where y has few tiles: the blocks of a cluster share K (hopper/matmul_split.cuh)
+//   two_accumulators_turned   the same in tiles of any multiple of 16 rows (hopper/matmul_turned.cuh): 16 bits
 //   two_accumulators_simt     the same on the float32 units (precision "ieee"): a thread has 8 × 4 of either half.
 //
 // A is read once for both halves, and C is never stored. _shared/cuda/matmul_mma.cuh says how a tile is multiplied.
 #include "_shared/cuda/hopper/matmul_split.cuh"
+#include "_shared/cuda/hopper/matmul_turned.cuh"
 #include "_shared/cuda/matmul_few_rows.cuh"
 #include "_shared/cuda/matmul_simt.cuh"
 
@@ -65,6 +67,14 @@ __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     two_accumulators_split(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, T* __restrict__ y,
                            long long M, long long K, long long N) {
     matmul_split<T, NK, BM, BN, STAGES, SPLIT, 2>(A, B, y, M, K, N, Gate<T>{});
+}
+
+// In tiles of any multiple of 16 rows.
+template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BN * 2 + 128, 1)
+    two_accumulators_turned(const __grid_constant__ TensorMap A, const __grid_constant__ TensorMap B, T* __restrict__ y,
+                            long long M, long long K, long long N) {
+    matmul_turned<T, NK, BM, BN, STAGES, CLUSTER, 2>(A, B, y, M, K, N, Gate<T>{});
 }
 
 // The same by the blocks of a cluster, which share the K of a tile.

@@ -1,12 +1,16 @@
 """The launches of two products side by side, whose sums a gate makes one of: splacc and geglu.
 
 two_accumulators   one launch
-                   KERNEL=split is hopper/matmul_split.cuh, whose CLUSTER blocks share the K of a tile
+                   KERNEL=split is hopper/matmul_split.cuh, whose CLUSTER blocks share the K of a tile, and
+                   KERNEL=turned hopper/matmul_turned.cuh, whose tiles have any multiple of 16 rows
 two_launches       rows of x that are no whole vectors of 16 bytes, or of a large product no whole lines of L2, which products are slow to
                    read, are copied into rows that are, and `prepare` does the same with W; the last tiles may be shared (SCHEDULE=stream_k)
 """
 
-from implementations._shared.cuda import gated_backward, matmul, matmul_choice, matmul_split
+from dataclasses import replace
+
+from fusebench.launchers import capability
+from implementations._shared.cuda import gated_backward, matmul, matmul_choice, matmul_split, matmul_turned
 from implementations._shared.cuda.launch import in_turn, unsupported
 from implementations._shared.gpu import rows_are_aligned
 
@@ -21,17 +25,32 @@ def skip(case, variant, device):
 
 
 def copies_rows(case, variant):
-    return product(case, variant).sizes["K"] != case.sizes["K"]
+    return _own(case, variant).sizes["K"] != case.sizes["K"]
 
 
-def product(case, variant):
-    """The case of the products as the kernel reads them."""
-    own = matmul.of_whole_rows(case, parts=2) if variant == "two_launches" else matmul.prepared_case(case)
-    return matmul.turned(own) if _wants_turned(own) else own
+def _own(case, variant):
+    """The case of the products with x as it is copied, if it is."""
+    return matmul.of_whole_rows(case, parts=2) if variant == "two_launches" else matmul.prepared_case(case)
+
+
+def product(case, variant, capability):
+    """The case of the products as the kernel reads them. K is W's: where Hopper's copy engine reads a turned one, its rows are whole lines of L2,
+    and those of x end before."""
+    own = _own(case, variant)
+    if not _wants_turned(own):
+        return own
+    line = matmul.slab(case) if tuple(capability) == (9, 0) else 1
+    return replace(matmul.turned(own), sizes={**own.sizes, "K": -(-own.sizes["K"] // line) * line})
+
+
+def _tiles(case, variant, device):
+    """Those of the kernels that read x and W as `product` has them: where x has shorter rows, by the copy engine alone."""
+    shorter = product(case, variant, device.capability).sizes["K"] != _own(case, variant).sizes["K"]
+    return [t for t in TILES if t.kind not in ("tensor", "few_rows")] if shorter else TILES
 
 
 def _wants_turned(case):
-    """Whether tiles of 192×192 may be best, with 96 columns of either half: of W (N, K) alone, of (K, N) they would be one panel and a half.
+    """Whether turned tiles or those of 192×192 may be best, the latter with 96 columns of either half: of W (N, K) alone, of (K, N) they would be one panel and a half.
     They are not where all tiles of 128 rows, in clusters of two, are whole."""
     return (
         case.itemsize == 2
@@ -39,6 +58,7 @@ def _wants_turned(case):
         and rows_are_aligned(case, case.sizes["K"])
         and case.sizes["M"] > 64
         and case.sizes["M"] % 256 > 0
+        and max(case.size("M", "K", "N")) < 2**30 - 128
     )
 
 
@@ -46,16 +66,16 @@ def prepared(case, variant, W):
     """W as `product` has it where that is not as it came: () or (W,). None in the backward modes: a step is about to change W."""
     if case.mode != "forward":
         return ()
-    return matmul.prepared(case, product(case, variant), W)
+    return matmul.prepared(case, product(case, variant, capability(W)), W)
 
 
 def config(case, variant, device):
-    """The fastest, by the estimates, of whole tiles and of those whose K blocks share."""
+    """The fastest, by the estimates, of whole tiles, of those whose K blocks share, and of turned ones."""
     if case.mode != "forward":
         return gated_backward.config(case, device)
-    own = product(case, variant)
-    whole = matmul_choice.config(own, device, TILES, parts=2, schedules=SCHEDULES[variant])
-    return matmul_split.or_split(own, whole, device, parts=2)
+    own = product(case, variant, device.capability)
+    whole = matmul_choice.config(own, device, _tiles(case, variant, device), parts=2, schedules=SCHEDULES[variant])
+    return matmul_turned.or_turned(own, matmul_split.or_split(own, whole, device, parts=2), device, parts=2)
 
 
 def fits(case, variant, device, config):
@@ -63,41 +83,46 @@ def fits(case, variant, device, config):
         return gated_backward.fits(case, device, config)
     if matmul.schedule_of(config) not in SCHEDULES[variant]:
         return f"{variant} has SCHEDULE={' and '.join(SCHEDULES[variant])}: nobody clears flags before it"
-    own = product(case, variant)
-    if config["KERNEL"] != "split":
-        return matmul.fits(own, device, config, parts=2, tiles=TILES)
+    own = product(case, variant, device.capability)
+    if config["KERNEL"] not in ("split", "turned"):
+        return matmul.fits(own, device, config, parts=2, tiles=_tiles(case, variant, device))
     if matmul.schedule_of(config) != "tiles":
         return f"SCHEDULE={config['SCHEDULE']} is for KERNEL=warpgroup"
+    if config["KERNEL"] == "turned":
+        return matmul_turned.fits(own, device, config, parts=2)
     return matmul_split.fits(own, device, matmul_split.of_cluster(config), parts=2)
 
 
 def launches(file, case, variant, device, config, arguments=(), dtypes=()):
     """`two_accumulators_<KERNEL>` of `file`, in two_launches behind whole_rows. `dtypes` are those of what follows x and W."""
-    own, x = product(case, variant), (matmul.operand(case),) * 2
+    own, x = product(case, variant, device.capability), (matmul.operand(case),) * 2
     shared = ("float32", "int32") if config["KERNEL"] == "warpgroup" else ()
     name, dtypes = "two_accumulators", (*x, *dtypes, *shared)
     if config["KERNEL"] == "split":
         kernel = matmul_split.launch(file, name, own, matmul_split.of_cluster(config), dtypes, arguments, parts=2)
+    elif config["KERNEL"] == "turned":
+        kernel = matmul_turned.launch(file, name, own, device, config, arguments, parts=2, dtypes=dtypes)
     else:
         kernel = matmul.launch(file, name, own, device, config, arguments, parts=2, dtypes=dtypes)
     if variant != "two_launches":
         return (kernel,)
-    return in_turn(matmul.row_copy(file, case, own, device), kernel)
+    return in_turn(matmul.row_copy(file, case, _own(case, variant), device), kernel)
 
 
-def call(case, variant, described, y):
+def call(case, variant, device, described, y):
     """A function of x, W, what else the kernel takes, and what `prepared` made, which returns y, at that place of the kernel's tensors."""
     *first, last = described
-    own, (sums, flags) = product(case, variant), last.exchange or (None, (0,))
+    own, (sums, flags) = product(case, variant, device.capability), last.exchange or (None, (0,))
     made = {y: case.size("M", "N")} | ({y + 1: sums} if sums else {})
     absent = () if sums else tuple(range(y + 1, len(last.dtypes)))
     products, is_prepared = last.returning(made, own.size("M", "K", "N"), absent=absent), matmul.is_prepared(case, own)
     if not first:
         return (lambda x, W, *more: products(x, more[-1], *more[:-1])) if is_prepared else products
 
-    copied, cleared = {1: own.size("M", "K")} if copies_rows(case, variant) else {}, {2: flags} if sums else {}
+    copy = _own(case, variant).size("M", "K")
+    copied, cleared = {1: copy} if copies_rows(case, variant) else {}, {2: flags} if sums else {}
     missing = [place for place in (1, 2) if place not in copied | cleared]
-    before = first[0].returning(copied | cleared, (*case.size("M", "K"), own.sizes["K"], *flags), absent=missing)
+    before = first[0].returning(copied | cleared, (*case.size("M", "K"), copy[1], *flags), absent=missing)
 
     def both(x, W, *more):
         found = before(x)

@@ -15,7 +15,8 @@ class Launch:
     """What is compiled and how it is launched. `dtypes` are those of its first arguments, where they are tensors ("tf32": float32
     that the copy engine rounds); `boxes` are those of its first arguments that are tensor maps; `sizes` are its last arguments,
     where they depend on which kernel was chosen; `exchange` is the shapes of what blocks that share tiles leave for each other: of sums, in
-    float32, and of flags, in int32, which begin as 0; `overlaps` says that it may begin while the launch before it ends (`in_turn`)."""
+    float32, and of flags, in int32, which begin as 0; `overlaps` says that it may begin while the launch before it ends (`in_turn`); `tiles`, of
+    a persistent grid, how many blocks there would be with a tile each."""
 
     program: Program
     grid: int
@@ -27,6 +28,7 @@ class Launch:
     sizes: tuple[Any, ...] = ()
     exchange: tuple[tuple[int, ...], ...] = ()
     overlaps: bool = False
+    tiles: int = 0
 
     def bind(self):
         """A function of the kernel's arguments, which runs on the device of its first tensor."""

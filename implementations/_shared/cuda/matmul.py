@@ -49,7 +49,7 @@ SIMT_SPLIT_TILES = tuple(
 )
 WARPGROUP_TILES = tuple(
     MatmulTile("warpgroup", 128, columns, cost, cluster=cluster)
-    for columns, cost, cluster in ((256, 0.4, 2), (256, 0.4, 1), (256, 0.4, 4), (128, 0.575, 2), (128, 0.575, 1))
+    for columns, cost, cluster in ((256, 0.4, 2), (256, 0.4, 1), (256, 0.4, 4), (128, 0.48, 2), (128, 0.48, 1))
 )
 TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
 # Kernels name these, which have their own cost (`_few_rows_time`): all of a block's warps have the whole tile in registers
@@ -57,8 +57,8 @@ FEW_ROWS_TILES = tuple(MatmulTile("few_rows", m, n, 1.0, 1, 1, shares=8) for m i
 # For sums with nothing beside them: 132 multiprocessors make 1034×4096 of them at once. lola in bfloat16 took 22.6 µs on an H200 there, with
 # 128×256 and strips 28.4; splacc 1034×2048→2048 30.8 in clusters of two on an H100, by one block 37.0
 SQUARE_TILES = (
-    MatmulTile("warpgroup", 192, 192, 0.4),
-    MatmulTile("warpgroup", 192, 192, 0.4, cluster=2),
+    MatmulTile("warpgroup", 192, 192, 0.39),
+    MatmulTile("warpgroup", 192, 192, 0.39, cluster=2),
 )
 SCHEDULES = {"tiles": "WholeTiles", "strips": "Strips", "stream_k": "SharedTiles"}  # and their types in schedule.cuh
 PANEL = 64  # columns of W, or rows of a transposed x, that a copy brings for each k
@@ -233,13 +233,16 @@ def launch(
     program = instance(
         file, template, *head, nk, *shape, stages, tile.cluster, *([SCHEDULES[schedule]] if schedule != "tiles" else [])
     )
-    grid = most if schedule == "stream_k" else min(sum(tiles_of(tile, schedule, M, N, parts)) * tile.cluster, most)
+    tiles = most if schedule == "stream_k" else sum(tiles_of(tile, schedule, M, N, parts)) * tile.cluster
+    grid = min(tiles, most)
     small = schedule == "strips"  # and boxes that small tiles have too
     rows = PANEL if small else tile.rows, deep
     columns = PANEL if small else columns_of_a_box(tile, parts), deep
     rows, columns = (deep, PANEL) if transposed else rows, columns if nk else (deep, PANEL)
     exchange = ((grid * tile.rows * tile.columns,), (grid * tile.rows // 16,)) if schedule == "stream_k" else ()
-    return Launch(program, grid, tile.threads, memory, dtypes=dtypes, boxes=(rows, columns), exchange=exchange)
+    return Launch(
+        program, grid, tile.threads, memory, dtypes=dtypes, boxes=(rows, columns), exchange=exchange, tiles=tiles
+    )
 
 
 def columns_of_a_box(tile, parts):

@@ -6,6 +6,9 @@ import math
 from implementations._shared.cuda import matmul
 from implementations._shared.gpu import clusters_at_once, is_ieee, multiprocessors, rows_are_aligned, weight_row
 
+# of each kind, the most of which that fit are best: by warpgroups 128×128 took 38.2 µs with six at 1536×4096→1408 on an H200, with four 40.2
+STAGES = {"warpgroup": (6, 5, 4, 3, 2), "tensor": (4, 3, 2), "simt": (matmul.SIMT_STAGES,)}
+
 
 def config(case, device, tiles=matmul.TENSOR_TILES, parts=1, beside=lambda tile: 0, schedules=("tiles",)):
     """The config of the best of `tiles` that fit, of a product of x (M, K) with `parts` matrices (K, N) side by side. `beside` is
@@ -16,7 +19,7 @@ def config(case, device, tiles=matmul.TENSOR_TILES, parts=1, beside=lambda tile:
     for tile in (
         t for t in (*tiles, *matmul.SIMT_TILES) if (t.kind == "simt") == is_ieee(case) and t.kind != "few_rows"
     ):
-        for stages in (matmul.SIMT_STAGES,) if tile.kind == "simt" else (4, 3, 2):  # more wait for nothing
+        for stages in STAGES[tile.kind]:
             own = {
                 "KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "num_stages": stages,
                 "CLUSTER": tile.cluster,
@@ -66,21 +69,30 @@ def _time(case, tile, schedule, parts, device):
 
 # ---- tensor cores --------------------------------------------------------------------------------------------------------
 #
-# Microseconds, fitted to 3900 times of 270 shapes in bfloat16 on an H100, of lola, lora_linear, splacc and geglu in all tiles and schedules: what
-# is chosen takes 2 % longer than the fastest on average. SLAB is of a slab of K in a tile of AREA elements that cost 1, END of what follows
-# the sums of such a tile of one product, and of two side by side, whose gate leaves half of the elements to store.
-SLAB, AREA, END = 1.275, 128 * 256, {1: 3.3, 2: 2.4}
-IN_CLUSTER = 1.016  # of a slab's time, where two blocks wait for each other
-NO_LINES = 0.11  # of the time of a slab whose rows are no whole lines of the L2 cache, each of which is then in two
+# Microseconds, fitted to 1800 times of 39 shapes in bfloat16 on an H200, of lola, splacc and geglu in all tiles and schedules: what is chosen
+# takes 3 % longer than the fastest on average. SLAB is of a slab of K in a tile of AREA elements that cost 1, END of what follows the sums of
+# such a tile of one product, and of two side by side, whose gate leaves half of the elements to store.
+SLAB, AREA, END = 1.8, 128 * 256, {1: 3.8, 2: 2.7}
+IDLE = 0.28  # of a slab's time, where it has the memory and the clock for itself: by the share of multiprocessors that idle
+CLUSTERED, IN_CLUSTER = (
+    1.3,
+    0.956,
+)  # what a launch of clusters takes longer, and a slab's share, of which a block brings a part
+NO_LINES = 0.065  # of a slab whose 384 rows are no whole lines of the L2 cache, each of which is then in two
 # What x and W may take to stay in the L2 cache; and beyond that, microseconds of a slab, of which a block brings 384 rows, if it is not the first
-L2_BYTES, BEYOND_L2 = 45 << 20, 0.08
-# SCHEDULE=stream_k: a launch more to clear its flags, what tiles of AREA take to be begun and to be added up by one block for each sharer, and
-# of a slab's time what no block of a cluster brings for another: no two of them read the same slab at one time. A row's result depends on its
-# place then, as with strips, which has to be worth 4 %
-CLEARED, BEGUN, ADDED, APART, WORTH = 4.5, 1.0, 2.05, 1.15, 1.04
-SMALL_SLAB, SMALL_END = 0.275, 0.8  # a tile of 64×128 of a strip
+L2_BYTES, BEYOND_L2 = 45 << 20, 0.03
+# SCHEDULE=stream_k: a launch more to clear its flags, what tiles of AREA take to be added up by one block for each sharer, and of a slab's time
+# what no block of a cluster brings for another: no two of them read the same slab at one time. A row's result depends on its place then, as
+# with strips, which has to be worth 4 %
+CLEARED, ADDED, APART, WORTH = 5.3, 2.2, 1.05, 1.04
+SMALL_SLAB = 0.287  # a tile of 64×128 of a strip
 # KERNEL=split: what its launch takes longer, END beside that of others, and bytes of the others' sums that a block reads in a microsecond
-SPLIT, SPLIT_END, NEIGHBOUR_RATE = 0.1, 1.6, 49000
+SPLIT, SPLIT_END, NEIGHBOUR_RATE = 0.7, 1.2, 48000
+
+
+def unhurried(busy):
+    """A slab's time beside that with all multiprocessors at work, of which the share `busy` is."""
+    return 1 - IDLE * (1 - min(1, busy))
 
 
 def tensor_time(case, tile, schedule, parts, device):
@@ -92,37 +104,44 @@ def tensor_time(case, tile, schedule, parts, device):
     if whole == 0:
         return math.inf  # strips alone
     products = slabs * slab_time(case, (tile.rows, tile.columns), tile.cost, parts, tile.cluster)
-    rounds, end = whole / clusters, END[parts] * area
+    rounds, end, begun = whole / clusters, END[parts] * area, CLUSTERED if tile.cluster > 1 else 0
     if schedule == "stream_k":
         sharers = math.ceil(max(1, 1 / rounds))
         alone = rounds * products * (APART if tile.cluster == 1 else 1) + math.ceil(rounds) * end
-        return WORTH * (alone + CLEARED + (BEGUN + ADDED * sharers) * area)
+        return WORTH * (begun + alone + CLEARED + ADDED * sharers * area)
     # a cluster that has a whole tile less than others has small ones for it
-    of_small = slabs * SMALL_SLAB + SMALL_END
+    of_small = slabs * SMALL_SLAB
     free = -whole % clusters * math.floor((products + end) / of_small)
     after = math.ceil(max(small - free, 0) / clusters)
-    return (WORTH if schedule == "strips" else 1) * (math.ceil(rounds) * (products + end) + after * of_small)
+    of_whole = math.ceil(rounds) * (products * unhurried(rounds) + end)
+    return (WORTH if schedule == "strips" else 1) * (begun + of_whole + after * of_small)
 
 
 def split_time(case, shape, cost, split, parts, device):
     """The same with KERNEL=split, whose `split` blocks share the K of a tile, rows by columns."""
     (M, K, N), (rows, columns) = case.size("M", "K", "N"), shape
     tiles = math.ceil(M / rows) * math.ceil(parts * N / columns)
-    rounds = math.ceil(tiles / clusters_at_once(device, split))
-    slabs = math.ceil(K / (matmul.slab(case) * split))
+    rounds, slabs = tiles / clusters_at_once(device, split), math.ceil(K / (matmul.slab(case) * split))
     exchanged = rows * columns * 4 * (split - 1) / split / NEIGHBOUR_RATE
     end = SPLIT_END * END[parts] * rows * columns / AREA
-    return SPLIT + rounds * (slabs * slab_time(case, shape, cost, parts) + end + exchanged)
+    products = slabs * slab_time(case, shape, cost, parts) * unhurried(rounds)
+    return SPLIT + math.ceil(rounds) * (products + end + exchanged)
 
 
 def slab_time(case, shape, cost, parts, cluster=1):
     """Microseconds of a slab of a tile, rows by columns, the columns of whose W are brought by the blocks of a cluster together."""
-    (M, K, N), (rows, columns), line = case.size("M", "K", "N"), shape, matmul.slab(case)
+    K, (rows, columns), line = case.sizes["K"], shape, matmul.slab(case)
     brought = columns / cluster
-    odd = (rows * (K % line > 0) + brought * (weight_row(case) % line > 0)) / (rows + columns)
-    own = SLAB * cost * rows * columns / AREA * (1 + NO_LINES * odd) * (IN_CLUSTER if cluster > 1 else 1)
+    own = SLAB * cost * rows * columns / AREA * (IN_CLUSTER if cluster > 1 else 1)
+    own += NO_LINES * (rows * (K % line > 0) + brought * (weight_row(case) % line > 0)) / 384
+    return own + beyond_l2(case, rows, brought, parts)
+
+
+def beyond_l2(case, rows, brought, parts):
+    """Microseconds more of a slab of which a block brings so many rows and columns, where not all of x and W stays in the L2 cache."""
+    M, K, N = case.size("M", "K", "N")
     stays = rows >= M or (M + N * parts) * K * case.itemsize <= L2_BYTES
-    return own if stays else own + BEYOND_L2 * (rows + brought) / 384
+    return 0 if stays else BEYOND_L2 * (rows + brought) / 384
 
 
 # ---- IEEE float32 --------------------------------------------------------------------------------------------------------

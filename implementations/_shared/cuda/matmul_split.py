@@ -18,7 +18,7 @@ WIDE = (*COLUMNS, 256)  # of kernels that have such tiles, too
 PREFERRED_SPLIT = 4
 LEAST_STAGES = 3  # whose place the sums of other blocks take
 # of an element, as MatmulTile has it
-COSTS = {(128, 256): 0.44, (64, 256): 0.67, (128, 128): 0.575, (64, 128): 0.86, (128, 64): 0.96, (64, 64): 1.4}
+COSTS = {(128, 256): 0.41, (64, 256): 0.59, (128, 128): 0.49, (64, 128): 0.73, (128, 64): 0.74, (64, 64): 1.03}
 
 
 def config(case, device, parts=1, kernel="warpgroup", columns=COLUMNS):
@@ -46,6 +46,13 @@ def or_split(case, whole, device, parts=1, columns=COLUMNS):
     if split is None or (whole and time_of(case, whole, parts, device) <= time(case, split, parts, device)):
         return whole
     return split | {"CLUSTER": split.pop("SPLIT"), "SCHEDULE": "tiles"}
+
+
+def time_of_either(case, config, parts, device):
+    """Microseconds that a product takes in a config of matmul.py, or with KERNEL=split."""
+    if config["KERNEL"] == "split":
+        return time(case, of_cluster(config), parts, device)
+    return time_of(case, config, parts, device)
 
 
 def of_cluster(config):

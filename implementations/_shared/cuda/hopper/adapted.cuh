@@ -87,8 +87,8 @@ __device__ __forceinline__ void adapted_wgmma(const TensorMap& x, const TensorMa
             Share share = scheduler.share(i);
             if constexpr (Scheduler::HAS_SMALL)
                 if (share.small) {
-                    static_assert(HOLDS_TWO<Tile, SmallTile<T, NK, 1>>, "two slabs in a stage");
-                    consume_adapted<NK == LIFT_NK, SmallTile<T, NK, 1>, SmallTile<T, LIFT_NK, 1>, T>(
+                    static_assert(HOLDS_TWO<Tile, typename Tile::Small>, "two slabs in a stage");
+                    consume_adapted<NK == LIFT_NK, typename Tile::Small, typename Lift::Small, T>(
                         scheduler, share, HalfStages<Stages>{pipeline}, 2 * stage, 2 * share.count, depth, columns, i, out, y, f);
                     stage += share.count;
                     continue;

@@ -21,10 +21,33 @@
 template <typename Column>
 constexpr bool HAS_COLUMNS = sizeof(Column) > 1;
 
+// Adds `count` stages of the pipeline from `first` on to a tile's sums. One is released when the products of the next are under way.
+template <typename Tile, typename P>
+__device__ __forceinline__ void add_stages(Tile& tile, const P& pipeline, int first, int count) {
+    for (int i = first; i < first + count; ++i) {
+        pipeline.consumer_wait(i);
+        tile.fence();
+        warpgroup_arrive();
+        tile.multiply(uniform(shared_address(pipeline.stage(i))));  // else each product waits for its descriptor's way out of the lanes' registers
+        warpgroup_commit();
+        tile.fence();
+        warpgroup_wait<1>();
+        if (i > first) pipeline.consumer_release(i - 1);
+    }
+    warpgroup_wait<0>();
+    tile.fence();
+    pipeline.consumer_release(first + count - 1);
+}
+// The same by a warpgroup that has no rows.
+template <typename P>
+__device__ __forceinline__ void pass_stages(const P& pipeline, int first, int count) {
+    for (int i = first; i < first + count; ++i) pipeline.consumer_wait(i), pipeline.consumer_release(i);
+}
+
 // The sums of a tile, by warpgroups 1, 2, …. Those of column n of part p are c[p * FN / PARTS + n / 8].
 template <typename T, bool NK, int BM, int BN, int PARTS = 1, bool XT = false>
 struct WarpgroupTile {
-    static constexpr int FN = BN / 8, COLUMNS = BN / PARTS, CONSUMERS = BM * 2;  // fragments; columns of y; threads
+    static constexpr int FN = BN / 8, ROWS = BM, COLUMNS = BN / PARTS, CONSUMERS = BM * 2;  // fragments; of y; threads
     static constexpr int X_BYTES = BM * 128, STAGE = X_BYTES + BN * 128;  // of a stage: of x; of x and W
     static constexpr int GROUP = COLUMNS % 64 == 0 ? 64 : 32, PANEL = 64 * 128;  // columns that are made at once; bytes
     static constexpr int PIECE = SLAB<T> < GROUP ? SLAB<T> : GROUP;  // columns of y that a warp stores at once, up to 128 bytes
@@ -32,41 +55,30 @@ struct WarpgroupTile {
     static_assert(BM % 64 == 0 && COLUMNS % GROUP == 0, "whole warpgroups, whole groups");
     static_assert(sizeof(T) == 2 || (NK && !XT), "tf32 is multiplied from rows of K alone");
 
-    float c[FN][4] = {};
-    int row0 = threadIdx.x / 32 * 16 - 64, rows = threadIdx.x / 128 * 64 - 64;  // of this warp; of this warpgroup
+    using Small = WarpgroupTile<T, NK, 64, 128, PARTS>;  // of strips: 64 rows and half the columns, in whose stages are two slabs
 
-    // Adds `count` stages of the pipeline from `first` on. One is released when the products of the next are under way.
+    float c[FN][4] = {};
+    int row0 = uniform(threadIdx.x / 32) * 16 - 64, rows = uniform(threadIdx.x / 128) * 64 - 64;  // of this warp; of this warpgroup
+
     template <typename P>
     __device__ __forceinline__ void mainloop(const P& pipeline, int first, int count) {
-        for (int i = first; i < first + count; ++i) {
-            pipeline.consumer_wait(i);
-            warpgroup_fence_operand(c);
-            warpgroup_arrive();
-            multiply(shared_address(pipeline.stage(i)));
-            warpgroup_commit();
-            warpgroup_fence_operand(c);
-            warpgroup_wait<1>();
-            if (i > first) pipeline.consumer_release(i - 1);
-        }
-        warpgroup_wait<0>();
-        warpgroup_fence_operand(c);
-        pipeline.consumer_release(first + count - 1);
+        add_stages(*this, pipeline, first, count);
     }
-    // The same by a warpgroup that has no rows.
     template <typename P>
     static __device__ __forceinline__ void pass(const P& pipeline, int first, int count) {
-        for (int i = first; i < first + count; ++i) pipeline.consumer_wait(i), pipeline.consumer_release(i);
+        pass_stages(pipeline, first, count);
     }
+    __device__ __forceinline__ void fence() { warpgroup_fence_operand(c); }
     // Whether this warpgroup has any of the tile's rows, which begin at m0, and of M.
     __device__ __forceinline__ bool has_rows(int m0, int M) const { return rows < BM && m0 + rows < M; }
     __device__ __forceinline__ void multiply(unsigned x) {
 #pragma unroll
         for (int step = 0; step < 4; ++step)
-            wgmma<NK ? 0 : 1, 1, XT ? 1 : 0>(c, descriptor(x + rows * 128 + step * (XT ? 2048 : 32)), of_w(x, step), T{});
+            wgmma<NK ? 0 : 1, 1, XT ? 1 : 0>(c, behind(descriptor(x + rows * 128), step * (XT ? 2048 : 32)), of_w(x, step), T{});
     }
     // W's operand of a step: 32 bytes of a row of K, 16 rows of a panel.
     static __device__ __forceinline__ unsigned long long of_w(unsigned stage, int step) {
-        return NK ? descriptor(stage + X_BYTES + step * 32) : descriptor(stage + X_BYTES + step * 2048, PANEL);
+        return behind(descriptor(stage + X_BYTES, NK ? 16 : PANEL), step * (NK ? 32 : 2048));
     }
 
     // The same with x from registers: operand(a, i, x) makes the fragments of all steps of what stage i has of this warp's 16 rows.
@@ -77,11 +89,12 @@ struct WarpgroupTile {
         auto add = [&](int i, unsigned(&x)[4][4]) {
             pipeline.consumer_wait(i);
             operand(x, i - first, pipeline.stage(i) + row0 * 128);
+            unsigned stage = uniform(shared_address(pipeline.stage(i)));
             warpgroup_fence_operand(c);
             warpgroup_arrive();
 #pragma unroll
             for (int step = 0; step < 4; ++step)
-                wgmma<NK ? 0 : 1>(c, x[step], of_w(shared_address(pipeline.stage(i)), step), T{});
+                wgmma<NK ? 0 : 1>(c, x[step], of_w(stage, step), T{});
             warpgroup_commit();
             warpgroup_fence_operand(c);
             warpgroup_wait<1>();
@@ -202,9 +215,6 @@ struct Copies {
     }
 };
 
-// The tiles of strips: 64 rows and half the columns, in whose stages are two slabs.
-template <typename T, bool NK, int PARTS>
-using SmallTile = WarpgroupTile<T, NK, 64, 128, PARTS>;
 template <typename Tile, typename Small>
 constexpr bool HOLDS_TWO = Tile::STAGE == 2 * Small::STAGE && Tile::COLUMNS == 2 * Small::COLUMNS;
 
@@ -289,7 +299,7 @@ struct ProducerOf {
                 for (int n = threadIdx.x - 32; n < Tile::COLUMNS; n += 96) to[n] = f.column(min(share.n0 + n, scheduler.N - 1));
                 if constexpr (ROWS) {
                     auto of_rows = reinterpret_cast<float2*>(to + Tile::COLUMNS);
-                    for (int m = threadIdx.x - 32; m < Tile::X_BYTES / 128; m += 96) of_rows[m] = f.row(min(share.m0 + m, scheduler.M - 1));
+                    for (int m = threadIdx.x - 32; m < Tile::ROWS; m += 96) of_rows[m] = f.row(min(share.m0 + m, scheduler.M - 1));
                 }
                 columns.producer_commit(i);
             }
@@ -317,12 +327,12 @@ __device__ __forceinline__ void consume(const Scheduler& scheduler, const Share&
     if (HAS_COLUMNS<Column>) columns.consumer_release(i);
 }
 
-// EARLY: the launch before has written neither x nor W, and what Rows reads before the first product; it may end while that is computed.
-template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, int PARTS, template <typename> class Rows = GivenRows,
-          typename Produce = Producer, bool XT = false, bool EARLY = false, typename F, typename Schedule = WholeTiles>
-__device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M,
-                                             long long K, long long N, F f, Schedule schedule = {}) {
-    using Tile = WarpgroupTile<T, NK, BM, BN, PARTS, XT>;
+// All tiles of a block: those of `copies`, in Tiles of BM rows for which a stage has BN columns. EARLY: the launch before has written neither x
+// nor W, and what Rows reads before the first product; it may end while that is computed.
+template <typename Tile, int BM, int BN, int STAGES, int CLUSTER, template <typename> class Rows, typename Produce, bool EARLY,
+          typename Copies, typename T, typename F, typename Schedule>
+__device__ __forceinline__ void persistent_tiles(const Copies& copies, T* __restrict__ y, long long M, long long K, long long N, F f,
+                                                 Schedule schedule) {
     using Stages = Pipeline<STAGES, Tile::STAGE, CLUSTER>;
     using Column = decltype(f.column(0));
     constexpr int OF_A_TILE = Tile::COLUMNS * static_cast<int>(sizeof(Column)) + BM * Produce::ROW_BYTES;
@@ -331,7 +341,7 @@ __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap
     Pipeline<2, OF_A_TILE> columns(memory + Stages::BYTES + Tile::OUT_BYTES);
     using Scheduler = TileScheduler<BM, Tile::COLUMNS, CLUSTER, Schedule>;  // one of each role's own: a producer has few registers
     int depth = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>);
-    if (threadIdx.x == 32) prefetch(x), prefetch(W);
+    if (threadIdx.x == 32) prefetch(copies.x), prefetch(copies.W);
     if (threadIdx.x == 0)
         pipeline.init(1, BM / 16 + Produce::CONSUMER_WARPS), columns.init(Produce::COLUMN_THREADS, BM / 16);
     cluster_sync<CLUSTER>();
@@ -339,7 +349,7 @@ __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap
     if (threadIdx.x < 128) {
         warpgroup_reg_dealloc<Produce::REGISTERS>();
         Scheduler scheduler(M, N, depth, schedule);
-        Loader<BM, BN, CLUSTER, Scheduler, Copies<T, NK, PARTS, XT, Scheduler::HAS_SMALL>> loader(scheduler, {x, W});
+        Loader<BM, BN, CLUSTER, Scheduler, Copies> loader(scheduler, copies);
         Produce::template run<T, Tile>(scheduler, loader, pipeline, columns, K, f);
     } else {
         warpgroup_reg_alloc<CONSUMER_REGISTERS<BM / 64, Produce::REGISTERS>>();
@@ -349,7 +359,7 @@ __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap
             Share share = scheduler.share(i);
             if constexpr (Scheduler::HAS_SMALL)
                 if (share.small) {
-                    using Small = SmallTile<T, NK, PARTS>;
+                    using Small = typename Tile::Small;
                     static_assert(HOLDS_TWO<Tile, Small> && Produce::CONSUMER_WARPS == 0, "a producer that reads stages reads whole tiles'");
                     consume<Small, Rows<F>, Tile::COLUMNS, EARLY>(scheduler, share, HalfStages<Stages>{pipeline}, 2 * stage, 2 * share.count, columns, i, out, y, K, f);
                     stage += share.count;
@@ -360,4 +370,13 @@ __device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap
         }
     }
     cluster_sync<CLUSTER>();
+}
+
+template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER, int PARTS, template <typename> class Rows = GivenRows,
+          typename Produce = Producer, bool XT = false, bool EARLY = false, typename F, typename Schedule = WholeTiles>
+__device__ __forceinline__ void matmul_wgmma(const TensorMap& x, const TensorMap& W, T* __restrict__ y, long long M,
+                                             long long K, long long N, F f, Schedule schedule = {}) {
+    constexpr bool HAS_SMALL = TileScheduler<BM, BN / PARTS, CLUSTER, Schedule>::HAS_SMALL;
+    persistent_tiles<WarpgroupTile<T, NK, BM, BN, PARTS, XT>, BM, BN, STAGES, CLUSTER, Rows, Produce, EARLY>(
+        Copies<T, NK, PARTS, XT, HAS_SMALL>{x, W}, y, M, K, N, f, schedule);
 }

@@ -49,7 +49,7 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
     }
     __syncthreads();
     if (!EARLY) wait_for_previous_launch();
-    if (threadIdx.x < 128) {
+    if (uniform(threadIdx.x / 128) == 0) {
         if constexpr (WIDE) warpgroup_reg_dealloc<Producer::REGISTERS>();
         if (threadIdx.x < 32 && elect_one()) {
 #pragma unroll 1

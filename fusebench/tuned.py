@@ -2,7 +2,7 @@
 
 An entry holds for one implementation and variant, device, dtype, precision, mode and the options of its case, at its sizes. A case of
 other sizes takes the entry at the least distance, which is the sum over the dimensions of |log2(size ÷ tuned size)|; none where a
-dimension differs by more than a factor of two, or is a multiple of 8 in one alone: rows of whole vectors, which other tiles suit. Entries are
+dimension differs by more than a factor of √2, or is a multiple of 8 in one alone: rows of whole vectors, which other tiles suit. Entries are
 passed over whose blocks would fill their last round of multiprocessors worse than where they were tuned (`idles`). An entry is stale once a file of the implementation has changed since.
 """
 
@@ -22,7 +22,7 @@ from fusebench.errors import UsageError
 
 FILE = "tuned.json"
 VECTOR = 8  # elements of 16 bits in 16 bytes: a size that is no multiple of it makes rows that begin anywhere
-FARTHEST = 1.0  # octaves between a size and the tuned one
+FARTHEST = 0.5  # octaves between a size and the tuned one: as far as from the middle of two that are an octave apart
 IDLE = 0.2  # of the work places, beside those that idled where an entry was tuned: small tiles multiply a fifth slower, and fill them
 
 

@@ -46,15 +46,17 @@ def test_the_sizes_themselves_go_before_near_ones():
 
 
 def test_the_nearest_is_by_octaves_and_not_by_differences():
-    assert found([entry(M=600), entry(M=1600)]) == 1600, "1600 is 0.64 octaves away, 600 is 0.77"
+    assert found([entry(M=728), entry(M=1400)]) == 1400, "1400 is 0.45 octaves away, 728 is 0.49"
 
 
 def test_of_two_that_are_equally_near_the_larger_is_taken():
-    assert found([entry(M=512), entry(M=2048)]) == found([entry(M=2048), entry(M=512)]) == 2048
+    case, pair = replace(CASE, sizes={**CASE.sizes, "M": 960}), [entry(M=768), entry(M=1200)]
+    assert found(pair, case) == found(pair[::-1], case) == 1200
 
 
-@pytest.mark.parametrize(("M", "taken"), [(2048, 2048), (512, 512), (2049, None), (511, None)])
-def test_a_size_that_differs_by_more_than_a_factor_of_two_is_too_far(M, taken):
+# 1024 · √2 is 1448.2, 1024 ÷ √2 is 724.1
+@pytest.mark.parametrize(("M", "taken"), [(1448, 1448), (728, 728), (1456, None), (720, None)])
+def test_a_size_that_differs_by_more_than_the_root_of_two_is_too_far(M, taken):
     assert found([entry(M=M)]) == taken
 
 
@@ -64,8 +66,8 @@ def test_rows_that_begin_anywhere_say_nothing_of_whole_vectors(M, taken):
 
 
 def test_octaves_of_all_dimensions_are_added():
-    both = entry({"m": 1}, sizes={"M": 1504, "K": 1504, "N": 4096})
-    assert found([both, entry({"m": 2}, M=2000)]) == 2
+    both = entry({"m": 1}, sizes={"M": 1280, "K": 1280, "N": 4096})
+    assert found([both, entry({"m": 2}, M=1440)]) == 2
 
 
 @pytest.mark.parametrize(
@@ -145,9 +147,9 @@ OWN = {"NUMBER": 2, "how": "right"}
     ("multiprocessors", "tuned_at", "origin"),
     [
         (84, 84, "default"),  # one full round where it was tuned; at 100 a second round for 20 blocks
-        (51, 51, "tuned"),  # two rounds, both full
-        (63, 63, "default"),  # 100 of 126 places: 79 %
-        (62, 62, "tuned"),  # 100 of 124: 81 %
+        (51, 102, "tuned"),  # two rounds, both full
+        (63, 126, "default"),  # 100 of 126 places: 79 %
+        (62, 124, "tuned"),  # 100 of 124: 81 %
         (80, 90, "tuned"),  # it idled as much where it was tuned
         (80, 100, "tuned"),  # tuned at this size: that was measured
         (0, 84, "tuned"),  # of a device that does not say how many it has
@@ -161,8 +163,15 @@ def test_one_whose_blocks_leave_multiprocessors_idle_here_is_passed_over(
     assert choose(OTHER, sizes={"N": tuned_at}, multiprocessors=multiprocessors).origin == origin
 
 
+@pytest.mark.parametrize(("tuned_at", "origin"), [(84, "default"), (92, "tuned")])
+def test_of_a_persistent_grid_which_is_always_full_its_tiles_are_counted(choose, monkeypatch, tuned_at, origin):
+    described = lambda case, *_: [SimpleNamespace(grid=9), SimpleNamespace(grid=84, tiles=case.sizes["N"])]  # noqa: E731
+    monkeypatch.setattr(choose.module, "launches", described, raising=False)
+    assert choose(OTHER, sizes={"N": tuned_at}, multiprocessors=84).origin == origin
+
+
 def test_behind_one_that_is_passed_over_the_next_is_taken():
-    nearest, next_one = entry(M=1000), entry(M=600)
+    nearest, next_one = entry(M=1000), entry(M=800)
     taken = tuned.find([next_one, nearest], CASE, "triton", "multirow", "a card", lambda one: one is not nearest)
     assert taken is next_one
 
@@ -172,7 +181,7 @@ def test_a_tuned_config_is_taken(choose):
 
 
 def test_that_of_another_size_says_so(choose):
-    assert choose(OTHER, sizes={"N": 60}) == configs.Choice(OTHER, "tuned", "tuned at N=60")
+    assert choose(OTHER, sizes={"N": 84}) == configs.Choice(OTHER, "tuned", "tuned at N=84")
 
 
 def test_a_default_that_nothing_beat_is_the_default(choose):

@@ -19,7 +19,7 @@ from fusebench.tuning.strategies import Config, Key
 from fusebench.workers import protocol
 from fusebench.workers.pool import Pool, WorkerLost
 
-MOST = 20_000  # configs that are looked at one by one: of a larger space so many are drawn
+MOST = 50_000  # configs that are looked at one by one: of a larger space so many are drawn
 SHARE = 10  # of the fitting configs, the one in so many that random and optuna try without trials=
 FEWEST = 20
 

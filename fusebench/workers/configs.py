@@ -88,7 +88,10 @@ def _suits(module: Any, own: Mapping[str, Tunable], case: Case, variant: str, de
         return True
 
     def blocks(at: Case) -> int:
-        grids = [launch.grid for launch in module.launches(at, variant, device, entry.config)]
+        described = module.launches(at, variant, device, entry.config)
+        if tiles := sum(getattr(launch, "tiles", 0) for launch in described):
+            return tiles  # of persistent grids, which are always full
+        grids = [launch.grid for launch in described]
         return sum(math.prod(grid) if isinstance(grid, tuple) else grid for grid in grids)
 
     return not tuned.idles(blocks(case), blocks(replace(case, sizes=entry.sizes)), device.multiprocessors)

@@ -55,7 +55,7 @@ struct SummedRows {
 
     template <typename Tile, typename P>
     __device__ __forceinline__ void multiply(Tile& tile, const P& pipeline, int first, int count, long long) {
-        tile.mainloop(pipeline, first, count);
+        mainloop(tile, pipeline, first, count);
     }
     __device__ __forceinline__ void finish(const float2* rows) {
 #pragma unroll

@@ -74,10 +74,8 @@ def _time(case, tile, schedule, parts, device):
 # such a tile of one product, and of two side by side, whose gate leaves half of the elements to store.
 SLAB, AREA, END = 1.8, 128 * 256, {1: 3.8, 2: 2.7}
 IDLE = 0.28  # of a slab's time, where it has the memory and the clock for itself: by the share of multiprocessors that idle
-CLUSTERED, IN_CLUSTER = (
-    1.3,
-    0.956,
-)  # what a launch of clusters takes longer, and a slab's share, of which a block brings a part
+# what a launch of clusters takes longer, and a slab's share, of which a block brings a part
+CLUSTERED, IN_CLUSTER = 1.3, 0.956
 NO_LINES = 0.065  # of a slab whose 384 rows are no whole lines of the L2 cache, each of which is then in two
 # What x and W may take to stay in the L2 cache; and beyond that, microseconds of a slab, of which a block brings 384 rows, if it is not the first
 L2_BYTES, BEYOND_L2 = 45 << 20, 0.03

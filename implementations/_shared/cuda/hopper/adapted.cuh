@@ -26,16 +26,16 @@ struct AdaptedCopies {
 template <bool SAME, typename Tile, typename Lift, typename P>
 __device__ __forceinline__ void add_adapted(Lift& sums, const P& pipeline, int begin, int first, int count, int depth) {
     if constexpr (SAME) {
-        sums.mainloop(pipeline, begin, count);
+        mainloop(sums, pipeline, begin, count);
     } else {
         Tile tile;
         int of_product = max(min(first + count, depth) - first, 0);
-        if (of_product > 0) tile.mainloop(pipeline, begin, of_product);
+        if (of_product > 0) mainloop(tile, pipeline, begin, of_product);
 #pragma unroll
         for (int j = 0; j < Tile::FN; ++j)
 #pragma unroll
             for (int e = 0; e < 4; ++e) sums.c[j][e] = tile.c[j][e];
-        if (of_product < count) sums.mainloop(pipeline, begin + of_product, count - of_product);
+        if (of_product < count) mainloop(sums, pipeline, begin + of_product, count - of_product);
     }
 }
 
@@ -46,7 +46,7 @@ __device__ __forceinline__ void consume_adapted(const Scheduler& scheduler, cons
     using Column = decltype(f.column(0));
     Lift sums;
     if (sums.has_rows(share.m0, scheduler.M)) add_adapted<SAME, Tile>(sums, pipeline, begin, share.first, count, depth);
-    else sums.pass(pipeline, begin, count);
+    else pass(pipeline, begin, count);
     wait_for_previous_launch();
     if (HAS_COLUMNS<Column>) columns.consumer_wait(i);
     const None of_row[2] = {};

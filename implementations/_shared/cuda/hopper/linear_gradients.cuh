@@ -155,15 +155,15 @@ __device__ __forceinline__ void linear_gradients(const TensorMap& dz_rows, const
             GradientShare share = scheduler.share(i);
             if (share.of_weights) {
                 Weights tile;
-                if (tile.has_rows(share.m0, scheduler.dW.M)) tile.mainloop(pipeline, stage, share.count);
-                else tile.pass(pipeline, stage, share.count);
+                if (tile.has_rows(share.m0, scheduler.dW.M)) mainloop(tile, pipeline, stage, share.count);
+                else pass(pipeline, stage, share.count);
                 None none[2];
                 if (scheduler.completes(tile, share))
                     tile.epilogue(out, dW, rows, columns, share.m0, share.n0, Stored{}, none, static_cast<const None*>(nullptr));
             } else {
                 Inputs tile;
-                if (tile.has_rows(share.m0, scheduler.dx.M)) tile.mainloop(pipeline, stage, share.count);
-                else tile.pass(pipeline, stage, share.count);
+                if (tile.has_rows(share.m0, scheduler.dx.M)) mainloop(tile, pipeline, stage, share.count);
+                else pass(pipeline, stage, share.count);
                 bool completes = scheduler.completes(tile, share);
                 if constexpr (F::ROWS) {
                     wanted.consumer_wait(next);

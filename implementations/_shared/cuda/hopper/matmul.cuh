@@ -23,7 +23,7 @@ constexpr bool HAS_COLUMNS = sizeof(Column) > 1;
 
 // Adds `count` stages of the pipeline from `first` on to a tile's sums. One is released when the products of the next are under way.
 template <typename Tile, typename P>
-__device__ __forceinline__ void add_stages(Tile& tile, const P& pipeline, int first, int count) {
+__device__ __forceinline__ void mainloop(Tile& tile, const P& pipeline, int first, int count) {
     for (int i = first; i < first + count; ++i) {
         pipeline.consumer_wait(i);
         tile.fence();
@@ -40,7 +40,7 @@ __device__ __forceinline__ void add_stages(Tile& tile, const P& pipeline, int fi
 }
 // The same by a warpgroup that has no rows.
 template <typename P>
-__device__ __forceinline__ void pass_stages(const P& pipeline, int first, int count) {
+__device__ __forceinline__ void pass(const P& pipeline, int first, int count) {
     for (int i = first; i < first + count; ++i) pipeline.consumer_wait(i), pipeline.consumer_release(i);
 }
 
@@ -60,14 +60,6 @@ struct WarpgroupTile {
     float c[FN][4] = {};
     int row0 = uniform(threadIdx.x / 32) * 16 - 64, rows = uniform(threadIdx.x / 128) * 64 - 64;  // of this warp; of this warpgroup
 
-    template <typename P>
-    __device__ __forceinline__ void mainloop(const P& pipeline, int first, int count) {
-        add_stages(*this, pipeline, first, count);
-    }
-    template <typename P>
-    static __device__ __forceinline__ void pass(const P& pipeline, int first, int count) {
-        pass_stages(pipeline, first, count);
-    }
     __device__ __forceinline__ void fence() { warpgroup_fence_operand(c); }
     // Whether this warpgroup has any of the tile's rows, which begin at m0, and of M.
     __device__ __forceinline__ bool has_rows(int m0, int M) const { return rows < BM && m0 + rows < M; }
@@ -270,7 +262,7 @@ struct GivenRows {
     // All products of the tile: `count` stages of the pipeline from `first` on.
     template <typename Tile, typename P>
     __device__ __forceinline__ void multiply(Tile& tile, const P& pipeline, int first, int count, long long) {
-        tile.mainloop(pipeline, first, count);
+        mainloop(tile, pipeline, first, count);
     }
     // Once what the producer brings of columns is there, and of rows: this is where the latter is of the warp's.
     __device__ __forceinline__ void finish(const float2*) {}
@@ -317,7 +309,7 @@ __device__ __forceinline__ void consume(const Scheduler& scheduler, const Share&
     Tile tile;
     Rows rows(f, share.m0 + tile.row0, scheduler.M);
     if (tile.has_rows(share.m0, scheduler.M)) rows.multiply(tile, pipeline, first, count, K);
-    else tile.pass(pipeline, first, count);
+    else pass(pipeline, first, count);
     if (EARLY) wait_for_previous_launch();
     if (HAS_COLUMNS<Column>) columns.consumer_wait(i);
     auto of_columns = reinterpret_cast<const Column*>(columns.stage(i));

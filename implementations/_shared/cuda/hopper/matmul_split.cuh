@@ -129,6 +129,6 @@ __device__ __forceinline__ void matmul_split(const TensorMap& x, const TensorMap
     auto bring = [&](unsigned to, unsigned barrier, int slab, int m0, int n0) {
         bring_slab<Tile, NK, PARTS>(to, barrier, x, W, slab * SLAB<T>, m0, n0, static_cast<int>(N));
     };
-    auto sum = [](Tile& tile, const Pipeline<STAGES, Tile::STAGE>& pipeline, int, int count) { tile.mainloop(pipeline, 0, count); };
+    auto sum = [](Tile& tile, const Pipeline<STAGES, Tile::STAGE>& pipeline, int, int count) { mainloop(tile, pipeline, 0, count); };
     split_tile<EARLY, ANY_N, Tile, BM, STAGES, SPLIT, PARTS>(y, M, N, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), bring, sum, f);
 }

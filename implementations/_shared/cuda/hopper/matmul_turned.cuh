@@ -29,7 +29,7 @@ __device__ __forceinline__ void store_turned(unsigned to, unsigned first, unsign
 // The sums of a tile, by warpgroups 1, 2, …. That of part p in row m is c[p][m / 8].
 template <typename T, bool NK, int BM, int BN, int PARTS>
 struct TurnedTile {
-    static constexpr int FN = BM / 8, ROWS = BN, COLUMNS = BM, CONSUMERS = BN * 2;  // fragments of a part; of yᵀ; threads
+    static constexpr int FN = BM / 8, ROWS = BN, COLUMNS = BM;  // fragments of a part; of yᵀ
     static constexpr int W_BYTES = PARTS * BN * 128, STAGE = W_BYTES + BM * 128;  // of a stage: of W; of W and x
     // rows of y that are made at once, and from one of them to the next in shared memory
     static constexpr int GROUP = 64, PITCH = 64 + 8, OUT_BYTES = BN * PITCH * static_cast<int>(sizeof(T));
@@ -38,14 +38,6 @@ struct TurnedTile {
     float c[PARTS][FN][4] = {};
     int row0 = uniform(threadIdx.x / 32) * 16 - 64, rows = uniform(threadIdx.x / 128) * 64 - 64;  // of Wᵀ: of this warp; of this warpgroup
 
-    template <typename P>
-    __device__ __forceinline__ void mainloop(const P& pipeline, int first, int count) {
-        add_stages(*this, pipeline, first, count);
-    }
-    template <typename P>
-    static __device__ __forceinline__ void pass(const P& pipeline, int first, int count) {
-        pass_stages(pipeline, first, count);
-    }
     __device__ __forceinline__ void fence() {
 #pragma unroll
         for (int p = 0; p < PARTS; ++p) warpgroup_fence_operand(c[p]);

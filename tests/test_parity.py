@@ -153,7 +153,6 @@ SKIPS = {
     "row is for M = 1": both(by("cuda"), variant("row"), size_above("M", 1)),
     "is for Hopper's warpgroups": both(by("cuda"), variant("two_launches")),
     "needs no cluster": both(by("cuda"), variant("cluster"), lambda r: r.case.sizes["C"] < 4096),
-    "takes rows of whole vectors that are longer than a warp's": both(by("cuda"), variant("persistent")),
     "multiplies up to 32 vectors on tensor cores": both(by("cuda"), variant("persistent")),
     "samples that are no multiple of 16 bytes": both(by("cuda"), variant("persistent")),
     "outer products read a sample once anyway": both(by("cuda"), variant("persistent"), option("form", "outer")),

@@ -25,13 +25,13 @@ __global__ void __launch_bounds__(LANES < 128 ? 128 : LANES, blocks_that_fit(LAN
     __shared__ float parts[2 * (LANES < 32 ? 1 : LANES / 32)];
     long long i = tokens - 1 - (static_cast<long long>(blockIdx.x) * ROWS + threadIdx.x / LANES);
     auto of = causal_row<T, ALIGNED>(att, n_padd, y, max(i, 0LL), static_cast<int>(tokens));
-    softmax_on_chip<LANES, V, 1>(of, i >= 0, parts);
+    softmax_on_chip<LANES, V>(of, i >= 0, parts);
 }
 
 template <typename T, bool ALIGNED, int LANES>
 __global__ void __launch_bounds__(LANES, blocks_that_fit(LANES, 4, ALIGNED))
     online(const T* __restrict__ att, const int* __restrict__ n_padd, T* __restrict__ y, long long tokens) {
-    __shared__ float parts[2 * LANES / 32];
+    __shared__ float2 parts[LANES / 32];
     long long i = tokens - 1 - blockIdx.x;
     softmax_re_read<LANES>(causal_row<T, ALIGNED>(att, n_padd, y, i, static_cast<int>(tokens)), parts);
 }

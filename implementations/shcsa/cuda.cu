@@ -109,10 +109,14 @@ template <typename T, bool WHOLE, bool MASKED, int V>
 __global__ void __launch_bounds__(128)
     softmax(const T* __restrict__ att, const int* __restrict__ n_padd, T* __restrict__ y, long long tokens) {
     wait_for_previous_launch();
-    __shared__ float parts[8];
     int count = static_cast<int>(tokens), i = count - 1 - static_cast<int>(blockIdx.x);
     int first = MASKED ? min(max(*n_padd, 0), count) : 0;
     Row<T, WHOLE, MASKED> row(att, y, i, count, first, MASKED ? i + 1 : count);
-    if constexpr (V > 0) softmax_on_chip<128, V, 1>(row, true, parts);
-    else softmax_re_read<128>(row, parts);
+    if constexpr (V > 0) {
+        __shared__ float parts[8];
+        softmax_on_chip<128, V>(row, true, parts);
+    } else {
+        __shared__ float2 parts[4];
+        softmax_re_read<128>(row, parts);
+    }
 }

@@ -1,26 +1,24 @@
 """softmax's backward modes in CUDA C++: one launch from y, which the forward one leaves behind (cuda_backward.cu).
 
-The variants and their tunables are those of cuda.py; a thread holds vectors of y and of dy, so that rows are half as long.
+The variants and their tunables are those of cuda.py; what holds a row has one of y and one of dy, so that rows are half as long.
 """
 
 from pathlib import Path
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of
 from implementations._shared.cuda.softmax import VECTORS, online_warps, power_of_two, vectors
-from implementations._shared.gpu import multiprocessors, rows_are_aligned
+from implementations._shared.gpu import rows_are_aligned
+from implementations.softmax import _cuda_cluster as cluster
 
 FILE = Path(__file__).with_name("cuda_backward.cu")
 EACH = VECTORS // 2  # vectors that a thread may hold of y, and as many of dy
 MOST = 512  # threads that hold a row together: more leave each too few registers for as many vectors
 
 
-def skip(case, variant, device):
-    """Why the variant cannot hold a row of y and one of dy, or None. `cluster` has the device that it needs."""
-    count = vectors(case.sizes["C"], case)
-    if variant == "row" and count > MOST * EACH:
+def skip(case, variant):
+    """Why a block's registers cannot hold a row of y and one of dy, or None."""
+    if variant == "row" and vectors(case.sizes["C"], case) > MOST * EACH:
         return "rows of y and dy of more than 32 KiB do not fit in a block's registers: cluster or online"
-    if variant == "cluster" and count > 8 * MOST * EACH:
-        return "rows of y and dy of more than 256 KiB do not fit in the registers of 8 blocks: online"
     return None
 
 
@@ -32,9 +30,7 @@ def config(case, variant, device):
         return {"LANES": _lanes(count)}
     if variant == "online":
         return {"num_warps": online_warps(2 * count)}  # of y and of dy
-    sizes = (8,) if multiprocessors(device) > 2 * R else (2, 4, 8)  # few rows take all the blocks they can
-    lanes, blocks = next((n, b) for n in (256, MOST) for b in sizes if count <= b * n * EACH)
-    return {"CLUSTER": blocks, "num_warps": lanes // 32}
+    return cluster.config(cluster.held(count, case), R, device)
 
 
 def _lanes(count):
@@ -55,14 +51,9 @@ def fits(case, variant, device, config):
         if count > lanes * EACH:
             return f"rows of y and dy are {count} vectors of 16 bytes each; {lanes} lanes hold {lanes * EACH} of each in registers"
         return None
-    if variant == "online":
-        return not_one_of("num_warps", config["num_warps"], (4, 8, 16, 32))
-    if reason := not_one_of("num_warps", config["num_warps"], (8, 16)):
-        return reason
-    most = config["CLUSTER"] * config["num_warps"] * 32 * EACH
-    if count > most:
-        return f"rows of y and dy are {count} vectors of 16 bytes each; the registers of a cluster of that size hold {most} of each"
-    return not_one_of("CLUSTER", config["CLUSTER"], (2, 4, 8))
+    if variant == "cluster":
+        return cluster.fits(cluster.held(count, case), device, config)
+    return not_one_of("num_warps", config["num_warps"], (4, 8, 16, 32))
 
 
 def launches(case, variant, config):
@@ -74,9 +65,7 @@ def launches(case, variant, config):
         block = max(128, lanes)
         program = instance(FILE, "row_gradient", *head, lanes, max(1, -(-count // lanes)))
         return (Launch(program, -(-R * lanes // block), block, dtypes=dtypes, sizes=(R, C)),)
+    if variant == "cluster":
+        return (cluster.launch(FILE, "cluster_gradient", case, config, dtypes),)
     block = 32 * config["num_warps"]
-    if variant == "online":
-        return (Launch(instance(FILE, "online_gradient", *head, block), R, block, dtypes=dtypes, sizes=(C,)),)
-    blocks = config["CLUSTER"]
-    program = instance(FILE, "cluster_gradient", *head, blocks, block, max(1, -(-count // (block * blocks))))
-    return (Launch(program, R * blocks, block, dtypes=dtypes, sizes=(C,)),)
+    return (Launch(instance(FILE, "online_gradient", *head, block), R, block, dtypes=dtypes, sizes=(C,)),)

@@ -3,11 +3,14 @@
 //
 //   row_gradient       rows of y and of dy are held in the registers of 1 to 32 lanes of a warp, or of a block: at most 4 vectors
 //                      of 16 bytes a thread of each, 32 KiB a row.
-//   cluster_gradient   a longer row is held by 2, 4 or 8 blocks of a thread-block cluster.
+//   cluster_gradient   longer rows of both are held in the shared memory of 1 to 8 blocks of a thread-block cluster.
 //   online_gradient    rows of any length by one block each, which reads both twice, the second time from the end.
 //
 // y, dy and dx lie alike, so that a Row of y with dx as its result says where the vectors and edges of all three are.
 #include "_shared/cuda/softmax.cuh"
+#if __CUDA_ARCH__ >= 900
+#include "_cluster.cuh"
+#endif
 
 // A row of y and dx, and the same one of dy.
 template <typename T, bool ALIGNED>
@@ -51,33 +54,30 @@ __device__ __forceinline__ float inner_product(const Vector<T>& a, const Vector<
     return s;
 }
 
-// By LANES threads of each of CLUSTER blocks, with V vectors each of y and of dy. `parts` has LANES / 32 * CLUSTER floats;
+// By LANES threads, with V vectors each of y and of dy. `parts` has LANES / 32 floats;
 // `writes` is false where a group has no row of its own and repeats another's.
-template <int LANES, int V, int CLUSTER, typename T, bool ALIGNED>
+template <int LANES, int V, typename T, bool ALIGNED>
 __device__ __forceinline__ void gradient_on_chip(const Rows<T, ALIGNED>& row, bool writes, float* parts) {
-    constexpr int EDGES = Rows<T, ALIGNED>::edges(LANES * CLUSTER);
-    if constexpr (CLUSTER > 1) cluster_arrive();
-    int rank = CLUSTER > 1 ? cluster_rank() : 0;
-    int thread = threadIdx.x % LANES, v0 = rank * V * LANES + thread, edge0 = rank * LANES + thread;
+    constexpr int EDGES = Rows<T, ALIGNED>::edges(LANES);
+    int thread = threadIdx.x % LANES;
     Vector<T> p[V], behind[V];
     float p_edges[EDGES + 1], behind_edges[EDGES + 1];
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-        p[i] = row.template load<false>(row.x, v0 + i * LANES);
-        behind[i] = row.template load<false>(row.dy, v0 + i * LANES);
+        p[i] = row.template load<false>(row.x, thread + i * LANES);
+        behind[i] = row.template load<false>(row.dy, thread + i * LANES);
     }
 #pragma unroll
     for (int i = 0; i < EDGES; ++i) {
-        p_edges[i] = row.load_edge(row.x, edge0 + i * LANES * CLUSTER);
-        behind_edges[i] = row.load_edge(row.dy, edge0 + i * LANES * CLUSTER);
+        p_edges[i] = row.load_edge(row.x, thread + i * LANES);
+        behind_edges[i] = row.load_edge(row.dy, thread + i * LANES);
     }
     float s = 0.0f;
 #pragma unroll
     for (int i = 0; i < V; ++i) s += inner_product(p[i], behind[i]);
 #pragma unroll
     for (int i = 0; i < EDGES; ++i) s = fmaf(p_edges[i], behind_edges[i], s);
-    if constexpr (CLUSTER > 1) cluster_wait();
-    s = row_reduce<false, LANES, CLUSTER>(s, parts);
+    s = row_reduce<false, LANES>(s, parts);
     if constexpr (sizeof(T) == 2) {  // else the compiler would keep them as floats, in twice the registers
 #pragma unroll
         for (int i = 0; i < V; ++i)
@@ -86,10 +86,9 @@ __device__ __forceinline__ void gradient_on_chip(const Rows<T, ALIGNED>& row, bo
     }
     if (!writes) return;
 #pragma unroll
-    for (int i = 0; i < V; ++i) row.store(v0 + i * LANES, p[i], behind[i], s);
+    for (int i = 0; i < V; ++i) row.store(thread + i * LANES, p[i], behind[i], s);
 #pragma unroll
-    for (int i = 0; i < EDGES; ++i)
-        row.store_edge(edge0 + i * LANES * CLUSTER, p_edges[i], behind_edges[i], s);
+    for (int i = 0; i < EDGES; ++i) row.store_edge(thread + i * LANES, p_edges[i], behind_edges[i], s);
 }
 
 // A block of at least 128 threads has 128 / LANES rows.
@@ -101,16 +100,33 @@ __global__ void __launch_bounds__(LANES < 128 ? 128 : LANES, blocks_that_fit(LAN
     __shared__ float parts[LANES < 32 ? 1 : LANES / 32];
     long long number = static_cast<long long>(blockIdx.x) * ROWS + threadIdx.x / LANES;
     Rows<T, ALIGNED> of(y, dy, dx, min(number, R - 1), static_cast<int>(C));
-    gradient_on_chip<LANES, V, 1>(of, number < R, parts);
+    gradient_on_chip<LANES, V>(of, number < R, parts);
 }
 
 #if __CUDA_ARCH__ >= 900
-template <typename T, bool ALIGNED, int CLUSTER, int LANES, int V>
-__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(LANES, blocks_that_fit(LANES, 2 * V + 3, ALIGNED))
-    cluster_gradient(const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long C) {
-    __shared__ float parts[LANES / 32 * CLUSTER];
-    Rows<T, ALIGNED> of(y, dy, dx, blockIdx.x / CLUSTER, static_cast<int>(C));
-    gradient_on_chip<LANES, V, CLUSTER>(of, true, parts);
+template <typename T, bool ALIGNED, int CLUSTER, int LANES>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(LANES)
+    cluster_gradient(const T* __restrict__ y, const T* __restrict__ dy, T* __restrict__ dx, long long C, long long length) {
+    Rows<T, ALIGNED> row(y, dy, dx, blockIdx.x / CLUSTER, static_cast<int>(C));
+    using Own = Piece<T, 2, CLUSTER, LANES>;
+    Own piece({row.x + row.head, row.dy + row.head}, row.vectors, static_cast<int>(length));
+    bool has_edges = !ALIGNED && Own::rank() == 0;
+    float p_edge = has_edges ? row.load_edge(row.x, threadIdx.x) : 0.0f;
+    float behind_edge = has_edges ? row.load_edge(row.dy, threadIdx.x) : 0.0f;
+    float s = p_edge * behind_edge;
+    piece.each_chunk([&](int v) {
+#pragma unroll
+        for (int i = 0; i < Own::AHEAD; ++i)
+            if (v + i * LANES < piece.count) s += inner_product(piece.at(0, v + i * LANES), piece.at(1, v + i * LANES));
+    });
+    const float4* parts = piece.exchange(lane_reduce<false, 32>(s), 0.0f);
+    s = 0.0f;
+#pragma unroll
+    for (int i = threadIdx.x % 32; i < LANES / 32 * CLUSTER; i += 32) s += parts[i].x;
+    s = lane_reduce<false, 32>(s);
+    if (has_edges) row.store_edge(threadIdx.x, p_edge, behind_edge, s);
+#pragma unroll 2
+    for (int v = threadIdx.x; v < piece.count; v += LANES) row.store(piece.first + v, piece.at(0, v), piece.at(1, v), s);
 }
 #endif
 
@@ -135,7 +151,7 @@ __global__ void __launch_bounds__(LANES, blocks_that_fit(LANES, 4, ALIGNED))
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) s += inner_product(p[i], behind[i]);
     }
-    s = row_reduce<false, LANES, 1>(s, parts);
+    s = row_reduce<false, LANES>(s, parts);
     if (!ALIGNED) row.store_edge(thread, p_edge, behind_edge, s);
 #pragma unroll 1
     for (int v = (row.vectors - 1) / STEP * STEP + thread; v >= 0; v -= STEP) {

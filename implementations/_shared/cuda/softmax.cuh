@@ -3,7 +3,7 @@
 // A row is cut into 16-byte vectors at addresses that are multiples of 16, wherever the row itself begins; the few elements
 // before the first and after the last vector, its edges, are moved one by one. What a thread has beyond the row, or is
 // hidden, is -inf, which adds nothing to a sum.
-//   softmax_on_chip    LANES threads of each of CLUSTER blocks hold V vectors each, as they were stored. Maximum, sum and
+//   softmax_on_chip    LANES threads hold V vectors each, as they were stored. Maximum, sum and
 //                      result are three passes over registers; 16-bit elements have their exponentials computed twice,
 //                      because to keep them would take twice the registers.
 //   softmax_re_read    a block runs through the row with a maximum and a sum a thread, then again from the end, which L2
@@ -121,31 +121,18 @@ __device__ __forceinline__ float lane_reduce(float v) {
     return v;
 }
 
-__device__ __forceinline__ void store_in_block(const float* p, unsigned block, float v) {
-    unsigned address = address_in_block(shared_address(p), block);
-    asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address), "f"(v) : "memory");
-}
-
-// Over the threads of a row, in all of them. A row of more than a warp is all that its blocks have; `parts` has a float for
-// each of its warps, and is used once.
-template <bool MAX, int LANES, int CLUSTER>
+// Over the threads of a row, in all of them. A row of more than a warp is all that its block has; `parts` has a float for each of its
+// warps, and is used once.
+template <bool MAX, int LANES>
 __device__ __forceinline__ float row_reduce(float v, float* parts) {
     v = lane_reduce<MAX, (LANES < 32 ? LANES : 32)>(v);
     if constexpr (LANES > 32) {
         constexpr int WARPS = LANES / 32;
         int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-        if constexpr (CLUSTER > 1) {
-            if (lane < CLUSTER) store_in_block(&parts[cluster_rank() * WARPS + warp], lane, v);
-            cluster_arrive();
-            cluster_wait();
-        } else {
-            if (lane == 0) parts[warp] = v;
-            __syncthreads();
-        }
+        if (lane == 0) parts[warp] = v;
+        __syncthreads();
         v = MAX ? minus_infinity() : 0.0f;
-#pragma unroll
-        for (int i = 0; i < WARPS * CLUSTER; i += 32)
-            if (i + lane < WARPS * CLUSTER) v = combine<MAX>(v, parts[i + lane]);
+        if (lane < WARPS) v = combine<MAX>(v, parts[lane]);
         v = lane_reduce<MAX, 32>(v);
     }
     return v;
@@ -231,34 +218,31 @@ __device__ constexpr int blocks_that_fit(int threads, int V, bool aligned) {
     return blocks < 1 ? 1 : blocks;
 }
 
-// `parts` is the block's (2, LANES / 32 * CLUSTER). `writes` is false where a group has no row of its own and repeats
+// `parts` is the block's (2, LANES / 32). `writes` is false where a group has no row of its own and repeats
 // another's.
-template <int LANES, int V, int CLUSTER, typename T, bool ALIGNED, bool MASKED>
+template <int LANES, int V, typename T, bool ALIGNED, bool MASKED>
 __device__ __forceinline__ void softmax_on_chip(const Row<T, ALIGNED, MASKED>& row, bool writes, float* parts) {
     constexpr bool KEEPS = sizeof(T) == 4;  // exponentials, in place of the elements
-    constexpr int EDGES = Row<T, ALIGNED, MASKED>::edges(LANES * CLUSTER);
-    if constexpr (CLUSTER > 1) cluster_arrive();
-    int rank = CLUSTER > 1 ? cluster_rank() : 0;
-    int thread = threadIdx.x % LANES, v0 = rank * V * LANES + thread, edge0 = rank * LANES + thread;
+    constexpr int EDGES = Row<T, ALIGNED, MASKED>::edges(LANES);
+    int thread = threadIdx.x % LANES;
     Vector<T> held[V];
     float edges[EDGES + 1];
 #pragma unroll
-    for (int i = 0; i < V; ++i) held[i] = row.load(v0 + i * LANES);
+    for (int i = 0; i < V; ++i) held[i] = row.load(thread + i * LANES);
 #pragma unroll
-    for (int i = 0; i < EDGES; ++i) edges[i] = row.load_edge(edge0 + i * LANES * CLUSTER);
+    for (int i = 0; i < EDGES; ++i) edges[i] = row.load_edge(thread + i * LANES);
     float m = highest(held);
 #pragma unroll
     for (int i = 0; i < EDGES; ++i) m = fmaxf(m, edges[i]);
-    if constexpr (CLUSTER > 1) cluster_wait();
-    m = row_reduce<true, LANES, CLUSTER>(m, parts);
+    m = row_reduce<true, LANES>(m, parts);
 
     float s = 0.0f;
 #pragma unroll
     for (int i = 0; i < V; ++i)
-        if (!MASKED || !row.hidden(v0 + i * LANES)) s += exponential_sum<KEEPS>(held[i], m);
+        if (!MASKED || !row.hidden(thread + i * LANES)) s += exponential_sum<KEEPS>(held[i], m);
 #pragma unroll
     for (int i = 0; i < EDGES; ++i) s += exponential(edges[i], m);
-    s = row_reduce<false, LANES, CLUSTER>(s, parts + LANES / 32 * CLUSTER);
+    s = row_reduce<false, LANES>(s, parts + LANES / 32);
 
     // Behind this line the compiler takes 16-bit elements for new ones, else it would keep their exponentials.
     if constexpr (!KEEPS && V > 3) {
@@ -270,35 +254,72 @@ __device__ __forceinline__ void softmax_on_chip(const Row<T, ALIGNED, MASKED>& r
     if (!writes) return;
     float inverse = __frcp_rn(s);
 #pragma unroll
-    for (int i = 0; i < V; ++i) row.template store<KEEPS>(v0 + i * LANES, held[i], m, inverse);
+    for (int i = 0; i < V; ++i) row.template store<KEEPS>(thread + i * LANES, held[i], m, inverse);
 #pragma unroll
-    for (int i = 0; i < EDGES; ++i) row.store_edge(edge0 + i * LANES * CLUSTER, edges[i], m, inverse);
+    for (int i = 0; i < EDGES; ++i) row.store_edge(thread + i * LANES, edges[i], m, inverse);
 }
 
-// A block a row; `parts` is (2, LANES / 32).
+// The maximum of what was added so far, and the sum of exp(x - maximum).
+struct Running {
+    float m, s;
+
+    // From the lowest finite number a first -inf is as far as from any other: -inf - -inf would be NaN.
+    __device__ __forceinline__ explicit Running(float first) : m(fmaxf(LOWEST, first)), s(exponential(first, m)) {}
+
+    template <int N, typename T>
+    __device__ __forceinline__ void add(Vector<T> (&part)[N]) {
+        float higher = fmaxf(m, highest(part));
+        s *= exponential(m, higher);
+        m = higher;
+#pragma unroll
+        for (int i = 0; i < N; ++i) s += exponential_sum<false>(part[i], m);
+    }
+
+    // Of `count` places, in all lanes of a warp; a place has the maximum and the sum of some elements.
+    template <int COUNT, typename Pair>
+    __device__ __forceinline__ void merge(const Pair* parts) {
+        int lane = threadIdx.x % 32;
+        m = LOWEST;
+#pragma unroll
+        for (int i = lane; i < COUNT; i += 32) m = fmaxf(m, parts[i].x);
+        m = lane_reduce<true, 32>(m);
+        s = 0.0f;
+#pragma unroll
+        for (int i = lane; i < COUNT; i += 32) s += parts[i].y * exponential(parts[i].x, m);
+        s = lane_reduce<false, 32>(s);
+    }
+    __device__ __forceinline__ void reduce_in_warp() {
+        float own = m;
+        m = lane_reduce<true, 32>(own);
+        s = lane_reduce<false, 32>(s * exponential(own, m));
+    }
+    // Over a block's threads, in all of them; `parts` has a place for each of its warps, and is used once.
+    template <int LANES>
+    __device__ __forceinline__ void reduce(float2* parts) {
+        reduce_in_warp();
+        if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = make_float2(m, s);
+        __syncthreads();
+        merge<LANES / 32>(parts);
+    }
+};
+
+// A block a row; `parts` has a place for each warp.
 template <int LANES, typename T, bool ALIGNED, bool MASKED>
-__device__ __forceinline__ void softmax_re_read(const Row<T, ALIGNED, MASKED>& row, float* parts) {
+__device__ __forceinline__ void softmax_re_read(const Row<T, ALIGNED, MASKED>& row, float2* parts) {
     constexpr int SIZE = Vector<T>::SIZE, AHEAD = 4, STEP = AHEAD * LANES;  // vectors requested at once: a thread's, all
     static_assert(LANES >= 2 * SIZE - 2, "a thread has one edge");
     int thread = threadIdx.x;
     float edge = ALIGNED ? minus_infinity() : row.load_edge(thread);
-    // from the lowest finite number a first -inf is as far as from any other: -inf - -inf would be NaN
-    float m = fmaxf(LOWEST, edge), s = ALIGNED ? 0.0f : exponential(edge, m);
+    Running sums(edge);
     int begin = MASKED ? max(row.first - row.head, 0) / SIZE / STEP * STEP : 0;
     for (int v = begin + thread; v < row.vectors && (!MASKED || row.head + v * SIZE < row.end); v += STEP) {
         Vector<T> part[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) part[i] = row.load(v + i * LANES);
-        float higher = fmaxf(m, highest(part));
-        s *= exponential(m, higher);
-        m = higher;
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) s += exponential_sum<false>(part[i], m);
+        sums.add(part);
     }
-    float own = m;
-    m = row_reduce<true, LANES, 1>(m, parts);
-    s = row_reduce<false, LANES, 1>(s * exponential(own, m), parts + LANES / 32);
-    float inverse = __frcp_rn(s);
+    sums.reduce<LANES>(parts);
+    float m = sums.m, inverse = __frcp_rn(sums.s);
     if (!ALIGNED) row.store_edge(thread, edge, m, inverse);
     for (int v = (row.vectors - 1) / STEP * STEP + thread; v >= 0; v -= STEP) {
         Vector<T> part[AHEAD];

@@ -305,7 +305,7 @@ HOPPER = [
     ("padded_attention", {"B": 1, "H": 2, "T": 200, "D": 64}, {"flash": (HALF, TF32)}),
     ("padded_softmax_v", {"T": 200, "D": 64}, {"cluster": (HALF, SINGLE)}),
     ("shcsa", {"T": 200, "C": 256, "D": 64}, {"padded_attention": (OTHER_HALF, TF32)}),
-    ("softmax", {"R": 3, "C": 9000}, {"cluster": (HALF, SINGLE), "persistent": (SINGLE,)}),
+    ("softmax", {"R": 3, "C": 9000}, {"cluster": (HALF, SINGLE)}),
     ("fused_mlp", "bottom_small", {"default": (HALF, SINGLE, TF32)}),
 ]
 CELLS = [(name, sizes, v, *d) for name, sizes, variants in HOPPER for v, dtypes in variants.items() for d in dtypes]
@@ -355,7 +355,7 @@ CONFIGS = [
     # blocks that share K behind LayerNorm: few rows, and columns of no whole vector
     ("lola", {"M": 20, "K": 264, "N": 301}, "two_launches", "bfloat16", "ieee", SPLIT | {"BLOCK_N": 64, "CLUSTER": 2}),
     ("lola", {"M": 330, "K": 136, "N": 776}, "two_launches", "bfloat16", "ieee", SQUARE),
-    ("lora_linear", {"M": 201, "K": 75, "N": 395, "R": 70}, "two_launches", "float16", "ieee", {f"up_{n}": v for n, v in SQUARE.items()}),
+    ("lora_linear", {"M": 201, "K": 75, "N": 395, "R": 70}, "two_launches", "float16", "ieee", OF_UP | {f"up_{n}": v for n, v in SQUARE.items()}),
     # any multiple of 16 rows, of which the last tile has one, or a warpgroup no columns; rows of y of no whole vectors; x brought by both blocks
     ("lola", {"M": 81, "K": 200, "N": 328}, "two_launches", "bfloat16", "ieee", TURNED | {"BLOCK_M": 80}),
     ("lola", {"M": 300, "K": 136, "N": 456}, "two_launches", "float16", "ieee", TURNED | {"BLOCK_M": 176, "CLUSTER": 2}),

@@ -1,6 +1,6 @@
 """lora_linear in CUDA C++ (_shared/cuda/lora.cuh, which describes the algorithm; hopper/adapted.cuh).
 
-fused           one launch: x @ A is summed beside x @ W
+fused           one launch: x @ A is summed beside x @ W; on Hopper by warpgroups, where rows are whole vectors (_fused.cuh)
 two_launches    x @ A first, then the layer with it, on Hopper by warpgroups, for which the first also copies rows of x that are no whole vectors
                 of 16 bytes; in the backward modes lora_backward.cuh follows, in one launch where there are few rows
 """
@@ -9,7 +9,10 @@ from pathlib import Path
 
 from implementations._shared.cuda import lora
 from implementations._shared.cuda import lora_backward as backward
+from implementations._shared.cuda.launch import not_one_of
 from implementations._shared.cuda.lora import skip  # noqa: F401 (part of the contract)
+from implementations._shared.gpu import is_ieee
+from implementations.lora_linear import _cuda_fused
 
 BACKEND = "torch"
 FUSED = True
@@ -20,7 +23,11 @@ WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": ("fused", "two_launches"), "case": "batch", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
-    {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    {"variant": "fused", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA>=5,waits_in_groups=0,loop.R2UR=0,unset_registers=0"},
+    # turned tiles, whose two loops over slabs have their descriptors in uniform registers
+    {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA>=8,waits_in_groups=0,loop.R2UR=0,unset_registers=0"},
     {"variant": "two_launches", "case": "rank16", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
     {"variant": "two_launches", "case": "token", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
@@ -31,10 +38,13 @@ EXPECT = (
      "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
 TUNABLES = {
-    "fused": {"BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256), "num_stages": (2, 3, 4)},
+    "fused": {
+        "KERNEL": ("tensor", "warpgroup", "simt"), "BLOCK_M": (16, 64, 128), "BLOCK_N": (64, 128, 256), "num_stages": (2, 3, 4, 5, 6),
+    },
     "two_launches": {
-        "up_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "simt"), "up_BLOCK_M": (16, 32, 64, 128, 192),
-        "up_BLOCK_N": (16, 32, 64, 128, 192, 256), "up_num_stages": (1, 2, 3, 4, 5, 6), "up_CLUSTER": (1, 2, 4, 8), "up_SCHEDULE": ("tiles", "strips", "stream_k"),
+        "up_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
+        "up_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256), "up_BLOCK_N": (16, 32, 64, 128, 192, 256),
+        "up_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), "up_CLUSTER": (1, 2, 4, 8), "up_SCHEDULE": ("tiles", "strips", "stream_k"),
         # those of mode=backward
         "KERNEL": ("tensor", "warpgroup", "simt", "whole"),
         "dx_BLOCK_M": (16, 64, 128), "dx_BLOCK_N": (64, 128, 256), "dx_num_stages": (2, 3, 4, 5, 6), "dx_CLUSTER": (1, 2),
@@ -52,24 +62,48 @@ def prepare(case, variant, x, scale, W, b, A, B):
 
 
 def config(case, variant, device):
-    return lora.config(case, variant, device) if case.mode == "forward" else backward.config(case, device)
+    if case.mode != "forward":
+        return backward.config(case, device)
+    if variant == "two_launches":
+        return lora.config(case, variant, device)
+    return _cuda_fused.config(case, device) or {"KERNEL": _usual_kernel(case)} | lora.config(case, variant, device)
+
+
+def _usual_kernel(case):
+    """That of lora.cuh's `fused`."""
+    return "simt" if is_ieee(case) else "tensor"
 
 
 def fits(case, variant, device, chosen):
-    return lora.fits(case, variant, device, chosen) if case.mode == "forward" else backward.fits(case, device, chosen)
+    if case.mode != "forward":
+        return backward.fits(case, device, chosen)
+    if variant == "fused":
+        if chosen["KERNEL"] == "warpgroup":
+            return _cuda_fused.fits(case, device, chosen)
+        if reason := not_one_of("KERNEL", chosen["KERNEL"], (_usual_kernel(case), "warpgroup")):
+            return reason
+    return lora.fits(case, variant, device, chosen)
 
 
 def launches(case, variant, device, chosen):
     if case.mode == "forward":
+        if _is_by_warpgroups(variant, chosen):
+            return (_cuda_fused.launch(FILE, case, device, chosen),)
         return lora.launches(FILE, case, variant, device, chosen)
     behind = backward.launches(BACKWARD_FILE, case, device, chosen)
     return behind if case.mode == "backward" else (*backward.kept_launches(BACKWARD_FILE, case, device), *behind)
+
+
+def _is_by_warpgroups(variant, chosen):
+    return variant == "fused" and chosen["KERNEL"] == "warpgroup"
 
 
 def build(case, variant, device, chosen):
     """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N), then what `prepare` made) → (M, N)."""
     if case.mode != "forward":
         return backward.build(BACKWARD_FILE, case, device, chosen)
+    if _is_by_warpgroups(variant, chosen):
+        return _cuda_fused.build(FILE, case, device, chosen)
     described, sizes = launches(case, variant, device, chosen), case.size("M", "K", "N", "R")
     if variant == "two_launches":
         return lora.in_two_launches(case, *described)

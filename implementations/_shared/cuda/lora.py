@@ -4,14 +4,14 @@
 
 fused           one launch: x @ A is summed beside x @ W
 two_launches    x @ A first, then the layer with it: `down` and `up`, whose tunables have its name before them. up_KERNEL=warpgroup is
-                hopper/adapted.cuh, split hopper/adapted_split.cuh, where up_CLUSTER blocks share K, and few_rows adapted_few_rows.cuh.
-                Forward, where rows are no whole vectors of 16 bytes, the former two read x as `down` has copied it, and W and B as
-                `prepare` has
+                hopper/adapted.cuh, turned hopper/adapted_turned.cuh, whose tiles have any multiple of 16 rows, split hopper/adapted_split.cuh,
+                where up_CLUSTER blocks share K, and few_rows adapted_few_rows.cuh. Forward, where rows are no whole vectors of 16 bytes,
+                the former three read x as `down` has copied it, and W and B as `prepare` has
 """
 
 from dataclasses import replace
 
-from implementations._shared.cuda import matmul, matmul_choice, matmul_split
+from implementations._shared.cuda import matmul, matmul_choice, matmul_split, matmul_turned
 from implementations._shared.cuda.launch import (
     TYPES,
     Launch,
@@ -27,8 +27,10 @@ from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, row
 
 LARGEST_RANK = 128
 DOWN = MatmulTile("tensor", 32, 0, 1.0, 2, 2)  # x @ A alone: few rows, so that there are many blocks to read x
-# of larger ranks: each block reads all of A's rows that it multiplies
+# of larger ranks, or many rows: each block reads all of A's rows that it multiplies. An H200 took in all for 8192×4096→256 with R = 16 51.7 µs in
+# place of 64.2, 2048×4096→512 26.9 in place of 31.1; with 1000 rows and R = 32 31.3 in place of 30.6
 WIDE_DOWN = MatmulTile("tensor", 64, 0, 1.0, 4, 1)
+MANY_ROWS = 2048
 DOWN_STAGES = 4
 
 
@@ -79,13 +81,17 @@ def config(case, variant, device):
 
 
 def _fastest(case, device):
-    """The fastest, by the estimates, of tiles of few rows, or whole ones, and of those whose K blocks share; None where tiles of `tensor` are all."""
-    own, found = product(case), None
+    """The fastest, by the estimates, of tiles of few rows, or whole ones, of those whose K blocks share, and of turned ones; None where tiles of
+    `tensor` are all."""
+    own, found, by_warpgroups = product(case), None, multiplies_by_warpgroups(case, device)
     if few := matmul_choice.few_rows_config(case, device, matmul.FEW_ROWS_TILES):
         found = few | {"SCHEDULE": "tiles"}
-    elif multiplies_by_warpgroups(case, device):
+    elif by_warpgroups:
         found = matmul_choice.config(own, device, up_tiles(own), schedules=matmul.SCHEDULES)
-    return found if case.itemsize == 4 else matmul_split.or_split(own, found, device, columns=matmul_split.WIDE)
+    if case.itemsize == 2:
+        found = matmul_split.or_split(own, found, device, columns=matmul_split.WIDE)
+    # lora_backward.cuh, whose modes have this launch too, is compiled without turned tiles
+    return matmul_turned.or_turned(own, found, device) if by_warpgroups and case.mode == "forward" else found
 
 
 def tile_of(config):
@@ -143,8 +149,11 @@ def fits(case, variant, device, config):
         if not multiplies_by_warpgroups(case, device):
             return matmul.NO_WARPGROUPS
         return matmul.fits(product(case), device, own, tiles=up_tiles(product(case)))
-    if kernel in ("split", "few_rows") and matmul.schedule_of(own) != "tiles":
+    if kernel in ("turned", "split", "few_rows") and matmul.schedule_of(own) != "tiles":
         return f"up_SCHEDULE={own['SCHEDULE']} is for up_KERNEL=warpgroup"
+    if kernel == "turned":
+        by_warpgroups = multiplies_by_warpgroups(case, device)
+        return matmul_turned.fits(product(case), device, own) if by_warpgroups else matmul.NO_WARPGROUPS
     if kernel == "split":
         return _split_fits(case, device, own)
     if kernel == "few_rows":
@@ -181,9 +190,11 @@ def launches(file, case, variant, device, config):
     fused, T = variant == "fused", case.dtype
     own = config if fused else of_launch("up", config)
     activation = case.options["activation"].upper()
-    if own.get("KERNEL") in ("warpgroup", "split"):
+    if own.get("KERNEL") in ("warpgroup", "turned", "split"):
         arguments = activation, product(case).sizes["K"] == case.sizes["K"]  # x is not copied
-        if own["KERNEL"] == "split":
+        if own["KERNEL"] == "turned":
+            up = matmul_turned.launch(file, "up", product(case), device, own, arguments, dtypes=(T,) * 6)
+        elif own["KERNEL"] == "split":
             up = matmul_split.launch(file, "up", product(case), matmul_split.of_cluster(own), (T,) * 6, arguments)
         else:
             up = matmul.launch(
@@ -215,7 +226,7 @@ def launches(file, case, variant, device, config):
 def down(file, case, device):
     """The launch of x @ A alone, the first of `two_launches`, which may copy x into rows of whole vectors beside it."""
     M, K, R = case.size("M", "K", "R")
-    tile = WIDE_DOWN if R > 32 else DOWN
+    tile = WIDE_DOWN if R > 32 or (case.itemsize == 2 and M >= MANY_ROWS) else DOWN
     columns, rows = rank_columns(case, tile), -(-M // tile.rows)
     parts = sharers(case, device, rows, K)
     arguments = TYPES[case.dtype], is_ieee(case), rows_are_aligned(case, K), rows_are_aligned(case, R)

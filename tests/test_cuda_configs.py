@@ -480,7 +480,7 @@ def test_lora_of_few_rows_is_one_launch_backward(sizes, options, device, launche
     ("sizes", "dtype", "device", "launches"),
     [
         ({}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]), ({"R": 13}, "float16", H200, ["down_by_parts", "up_warpgroup"]),
-        ({"M": 8192}, "bfloat16", H200, ["down", "up_warpgroup"]), ({}, "float32", H200, ["down_by_parts", "up"]),
+        ({"M": 8192}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]), ({"M": 16384}, "bfloat16", H200, ["down", "up_warpgroup"]), ({}, "float32", H200, ["down_by_parts", "up"]),
         ({"M": 127}, "bfloat16", H200, ["down_by_parts", "up_split"]), ({"M": 512}, "float16", H200, ["down_by_parts", "up_warpgroup"]),
         ({"M": 63}, "bfloat16", H200, ["down_by_parts", "up_split"]), ({"M": 8, "N": 2048}, "bfloat16", H200, ["down_by_parts", "up_few_rows"]), ({"M": 33}, "float32", A100, ["down", "up"]), ({"N": 1001}, "bfloat16", H200, ["down_by_parts", "up_warpgroup"]),
         ({"K": 4095}, "float16", H200, ["down_by_parts", "up_warpgroup"]), ({"K": 63}, "bfloat16", H200, ["down", "up"]),

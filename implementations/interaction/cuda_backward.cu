@@ -115,15 +115,13 @@ __global__ void __launch_bounds__(SAMPLES * 32)
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     int row = 16 * i + g + 8 * h, d = f * 8 + 2 * t;
-                    struct alignas(2 * sizeof(T)) {
-                        T at[2];
-                    } pair;
+                    Pair<T> pair;
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
                         float own = row == 0 && column + d + e < D ? to_float(dy[column + d + e]) : 0.0f;
                         pair.at[e] = from_float<T>(c[i][f][2 * h + e] + own);
                     }
-                    *reinterpret_cast<decltype(pair)*>(part + row * pitch + d * sizeof(T)) = pair;
+                    *reinterpret_cast<Pair<T>*>(part + row * pitch + d * sizeof(T)) = pair;
                 }
     }
     __syncwarp();

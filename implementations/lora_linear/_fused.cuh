@@ -70,9 +70,7 @@ struct FusedRows {
             unsigned t[RB / 16][4];  // registers 0 and 2 are row g, 1 and 3 row g + 8; 2 and 3 the second eight columns
 #pragma unroll
             for (int i = 0; i < RB / 4; ++i) {
-                struct alignas(4) {
-                    T at[2];
-                } pair;
+                Pair<T> pair;
                 int fragment = i / 4 * 2 + i % 4 / 2, column = fragment * 8 + threadIdx.x % 4 * 2;
 #pragma unroll
                 for (int e = 0; e < 2; ++e)

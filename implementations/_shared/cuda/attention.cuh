@@ -336,11 +336,11 @@ struct Attention {
                     if (logarithms && t == 0 && first + r < tokens) logarithms[first + r] = highest[m][h] + log2f(total[m][h]);
 #pragma unroll
                     for (int f = 0; f < FD; ++f) {
-                        struct alignas(2 * sizeof(T)) { T at[2]; } pair;
+                        Pair<T> pair;
 #pragma unroll
                         for (int e = 0; e < 2; ++e)
                             pair.at[e] = from_float<T>(padding ? 0.0f : acc[m][f][2 * h + e] * inverse);
-                        *reinterpret_cast<decltype(pair)*>(rows + r * PITCH + (f * 8 + 2 * t) * sizeof(T)) = pair;
+                        *reinterpret_cast<Pair<T>*>(rows + r * PITCH + (f * 8 + 2 * t) * sizeof(T)) = pair;
                     }
                 }
             __syncwarp();

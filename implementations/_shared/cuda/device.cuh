@@ -55,6 +55,12 @@ struct alignas(16) Vector {
     T at[SIZE];
 };
 
+// Two neighbouring elements, which are stored at once.
+template <typename T>
+struct alignas(2 * sizeof(T)) Pair {
+    T at[2];
+};
+
 // The two 16-bit elements of a register, which costs less than taking them out as shorts first.
 template <typename T>
 __device__ __forceinline__ float low_half(unsigned r) {

@@ -135,12 +135,10 @@ __device__ __forceinline__ void layer(const T* __restrict__ x, const T* __restri
         if constexpr (FUSED) {
             each_pair(low, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
                 if (column < r0 || column >= r0 + SLAB<T>) return;
-                struct alignas(2 * sizeof(T)) {
-                    T at[2];
-                } pair;
+                Pair<T> pair;
                 pair.at[0] = from_float<T>(column < R ? factor * v0 : 0.0f);
                 pair.at[1] = from_float<T>(column + 1 < R ? factor * v1 : 0.0f);
-                *reinterpret_cast<decltype(pair)*>(here + slab_place<T>(row, column - r0)) = pair;
+                *reinterpret_cast<Pair<T>*>(here + slab_place<T>(row, column - r0)) = pair;
             });
             __syncthreads();
         }

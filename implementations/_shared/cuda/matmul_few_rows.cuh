@@ -155,9 +155,7 @@ __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int
     few_rows::leave<BN>(tile, own);
     finish();
 
-    struct alignas(2 * sizeof(T)) {
-        T at[2];
-    } pair;
+    Pair<T> pair;
     const float* sums = reinterpret_cast<const float*>(memory) + column / 8 * 8 * PARTS + column % 8;
     for (int row = threadIdx.x / PAIRS; row < BM && m0 + row < M && n < N; row += THREADS / PAIRS) {
         float v[2][PARTS] = {};
@@ -171,7 +169,7 @@ __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int
         auto of_row = f.row(m0 + row);
 #pragma unroll
         for (int e = 0; e < 2; ++e) pair.at[e] = from_float<T>(f(of_row, of_columns[e], v[e]));
-        *reinterpret_cast<decltype(pair)*>(y + (m0 + row) * N + n) = pair;
+        *reinterpret_cast<Pair<T>*>(y + (m0 + row) * N + n) = pair;
     }
 }
 

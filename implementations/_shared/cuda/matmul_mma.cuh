@@ -318,9 +318,7 @@ struct TensorTile {
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
                     int row = row0 + i * 16 + h * 8 + g;
-                    struct alignas(2 * sizeof(T)) {
-                        T at[2];
-                    } pair;
+                    Pair<T> pair;
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
                         float v[PARTS];
@@ -328,7 +326,7 @@ struct TensorTile {
                         for (int p = 0; p < PARTS; ++p) v[p] = c[i][j + p][h * 2 + e];
                         pair.at[e] = from_float<T>(f(of_row[i][h], of_column[e], v));
                     }
-                    *reinterpret_cast<decltype(pair)*>(out + row * OUT_PITCH + column) = pair;
+                    *reinterpret_cast<Pair<T>*>(out + row * OUT_PITCH + column) = pair;
                 }
         }
         __syncthreads();

@@ -163,12 +163,12 @@ private:
 // ---- clusters ----------------------------------------------------------------------------------------------------------
 
 // Writes two neighbouring elements to the same place of shared memory in all blocks of the cluster.
-template <int CLUSTER, typename Pair>
-__device__ __forceinline__ void store_to_all(unsigned char* to, const Pair& pair) {
+template <int CLUSTER, typename Value>
+__device__ __forceinline__ void store_to_all(unsigned char* to, const Value& pair) {
 #pragma unroll
     for (int rank = 0; rank < CLUSTER; ++rank) {
         unsigned address = address_in_block(shared_address(to), rank);
-        if constexpr (sizeof(Pair) == 4)
+        if constexpr (sizeof(Value) == 4)
             asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(reinterpret_cast<const unsigned&>(pair))
                          : "memory");
         else
@@ -179,11 +179,6 @@ __device__ __forceinline__ void store_to_all(unsigned char* to, const Pair& pair
 }
 
 // ---- the kernel --------------------------------------------------------------------------------------------------------
-
-template <typename T>
-struct alignas(2 * sizeof(T)) Pair {
-    T at[2];
-};
 
 // Everything that a block keeps from layer to layer.
 template <typename T, bool SIMT, bool NK, Activation LAST, int BM, int WIDE, int THREADS, int STAGES, int CLUSTER>

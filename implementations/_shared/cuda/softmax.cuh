@@ -276,8 +276,8 @@ struct Running {
     }
 
     // Of `count` places, in all lanes of a warp; a place has the maximum and the sum of some elements.
-    template <int COUNT, typename Pair>
-    __device__ __forceinline__ void merge(const Pair* parts) {
+    template <int COUNT, typename Place>
+    __device__ __forceinline__ void merge(const Place* parts) {
         int lane = threadIdx.x % 32;
         m = LOWEST;
 #pragma unroll

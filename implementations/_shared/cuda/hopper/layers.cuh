@@ -62,9 +62,6 @@ struct RowsInRegisters {
 // The sums of 16 rows from `row` on, to those that there are. PITCH is how many elements of y lie from one of them to the next.
 template <Activation LAST, int OUT, int PITCH = OUT, typename T, int TILES>
 __device__ __forceinline__ void store_rows(T* y, int row, int M, const float (&out)[TILES][4]) {
-    struct alignas(2 * sizeof(T)) Pair {
-        T at[2];
-    };
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         int m = row + threadIdx.x % 32 / 4 + h * 8;
@@ -72,9 +69,9 @@ __device__ __forceinline__ void store_rows(T* y, int row, int M, const float (&o
 #pragma unroll
         for (int j = 0; j < TILES; ++j) {
             int column = j * 8 + threadIdx.x % 4 * 2;
-            Pair z = {{from_float<T>(activate<LAST>(out[j][h * 2])), from_float<T>(activate<LAST>(out[j][h * 2 + 1]))}};
+            Pair<T> z = {{from_float<T>(activate<LAST>(out[j][h * 2])), from_float<T>(activate<LAST>(out[j][h * 2 + 1]))}};
             T* to = y + static_cast<long long>(m) * PITCH + column;
-            if (OUT % 2 == 0 && column < OUT) *reinterpret_cast<Pair*>(to) = z;
+            if (OUT % 2 == 0 && column < OUT) *reinterpret_cast<Pair<T>*>(to) = z;
             if (OUT % 2 && column < OUT) to[0] = z.at[0];
             if (OUT % 2 && column + 1 < OUT) to[1] = z.at[1];
         }

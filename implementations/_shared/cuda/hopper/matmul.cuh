@@ -139,16 +139,12 @@ struct WarpgroupTile {
         for (int group = 0; group < width; group += GROUP) {
 #pragma unroll
             for (int piece = 0; piece < GROUP; piece += PIECE) {
-                struct alignas(2 * sizeof(T)) Pair {
-                    T at[2];
-                } pairs[AT_ONCE][2];  // all are made before one is stored, so that many are under way at once
+                Pair<T> pairs[AT_ONCE][2];  // all are made before one is stored, so that many are under way at once
 #pragma unroll
                 for (int j = 0; j < AT_ONCE; ++j) {
-                    struct alignas(2 * sizeof(Column)) {
-                        Column at[2];
-                    } of_columns = {};
+                    Pair<Column> of_columns = {};
                     if constexpr (HAS_COLUMNS<Column>)
-                        of_columns = reinterpret_cast<const decltype(of_columns)*>(columns + group + piece)[j * 4 + t];
+                        of_columns = reinterpret_cast<const Pair<Column>*>(columns + group + piece)[j * 4 + t];
 #pragma unroll
                     for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -163,7 +159,7 @@ struct WarpgroupTile {
                 for (int j = 0; j < AT_ONCE; ++j)
 #pragma unroll
                     for (int h = 0; h < 2; ++h)
-                        *reinterpret_cast<Pair*>(out + (h * 8 + g) * PITCH + j * 8 + 2 * t) = pairs[j][h];
+                        *reinterpret_cast<Pair<T>*>(out + (h * 8 + g) * PITCH + j * 8 + 2 * t) = pairs[j][h];
                 __syncwarp();
                 store(group + piece);
                 __syncwarp();

@@ -100,9 +100,7 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
     for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int j = 0; j < EACH; ++j) {
-            struct alignas(2 * sizeof(T)) {
-                T at[2];
-            } pair;
+            Pair<T> pair;
 #pragma unroll
             for (int e = 0; e < 2; ++e) {
                 float v[PARTS];
@@ -113,7 +111,7 @@ __device__ __forceinline__ void split_tile(T* __restrict__ y, long long M, long 
             T* to = y + (m + h * 8) * N + n + j * 8;
             if (m + h * 8 >= M || n + j * 8 >= N) continue;
             if (!ANY_N || N % 2 == 0) {
-                *reinterpret_cast<decltype(pair)*>(to) = pair;
+                *reinterpret_cast<Pair<T>*>(to) = pair;
             } else {
                 to[0] = pair.at[0];
                 if (n + j * 8 + 1 < N) to[1] = pair.at[1];

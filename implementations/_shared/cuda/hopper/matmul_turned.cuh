@@ -72,16 +72,12 @@ struct TurnedTile {
             unsigned pairs[GROUP / 8][2];  // all are made before one is stored, so that many are under way at once
 #pragma unroll
             for (int j = 0; j < GROUP / 8 && j < FN; ++j) {
-                struct alignas(2 * sizeof(Column)) {
-                    Column at[2];
-                } of_m = {};
+                Pair<Column> of_m = {};
                 if constexpr (HAS_COLUMNS<Column>)
-                    if (group + j * 8 < BM) of_m = reinterpret_cast<const decltype(of_m)*>(columns + group)[j * 4 + t];
+                    if (group + j * 8 < BM) of_m = reinterpret_cast<const Pair<Column>*>(columns + group)[j * 4 + t];
 #pragma unroll
                 for (int h = 0; h < 2; ++h) {
-                    struct alignas(4) {
-                        T at[2];
-                    } pair;
+                    Pair<T> pair;
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
                         float v[PARTS];

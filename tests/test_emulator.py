@@ -256,15 +256,16 @@ def test_the_architecture_is_the_environments(monkeypatch):
     assert emulated().capability == (9, 0)
     monkeypatch.setenv(ARCH, "sm_80")
     assert emulated().capability == (8, 0)
-    monkeypatch.setenv(ARCH, "hopper")
-    with pytest.raises(ValueError, match=r"FUSEBENCH_EMULATE=hopper: expected an architecture such as sm_80 or sm_90a"):
-        emulated()
+    for none in ("hopper", "sm_12", "sm_999"):
+        monkeypatch.setenv(ARCH, none)
+        with pytest.raises(ValueError, match=f"^FUSEBENCH_EMULATE={none}: expected one of sm_80, .*, sm_120$"):
+            emulated()
 
 
 def test_an_architecture_that_is_none_ends_the_command(monkeypatch, answered):
     monkeypatch.setenv(ARCH, "hopper")
     done = answered("parity", "kernel=softmax", "case=odd", "device=cpu")
-    said = f"fusebench: {ARCH}=hopper: expected an architecture such as sm_80 or sm_90a\n"
+    said = f"fusebench: {ARCH}=hopper: expected one of sm_80, sm_86, sm_89, sm_90, sm_100, sm_120\n"
     assert (done.returncode, done.stderr) == (2, said)
 
 

@@ -213,6 +213,12 @@ def test_measure_and_settings_have_the_values_that_bench_has():
     assert Settings().timeout_s == bench["timeout_s"] and Settings().threads is bench["threads"] is None
 
 
+@pytest.mark.parametrize("time_s", ["a", 0, float("inf")])
+def test_a_budget_that_is_no_time_is_refused(time_s):
+    with pytest.raises(ValueError, match=f"time_s is {time_s!r}: expected a number of seconds above 0"):
+        fusebench.measure(np.abs, np.ones(3), time_s=time_s)
+
+
 def test_arrays_reach_the_call_as_they_were_given():
     seen = []
     tree = {"x": np.ones(3), "y": [2.0]}

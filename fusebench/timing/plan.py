@@ -35,7 +35,7 @@ class Plan:
         for key, name, known in (("regime", self.regime, REGIMES), ("cache", self.cache, CACHES)):
             if name not in ("auto", *known):
                 raise unknown(key, name, ("auto", *known))
-        if not 0 < self.time_s < math.inf:
+        if not isinstance(self.time_s, (int, float)) or not 0 < self.time_s < math.inf:
             raise UsageError(f"time_s is {self.time_s!r}: expected a number of seconds above 0")
         if not 0 <= self.target < 1:
             raise UsageError(

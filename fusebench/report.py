@@ -158,7 +158,7 @@ def _print_parity(out: Console, rows: Sequence[Record]) -> None:
             _name(r), coloured(r.status), _ratio(r), f"{p.max_abs:.2g}", escape(str(list(p.index))), f"{p.got:.7g}",
             f"{p.expected:.7g}", f"{p.budget:.2g}",
         )
-        for r in rows if (p := max(r.parity.verdicts, key=lambda v: (not v.ok, v.ratio), default=None))
+        for r in rows if (p := r.parity.worst)
     ]  # fmt: skip
     right = ("error/budget", "max |error|", "worst at", "got", "expected", "± budget")
     print_table(out, ("implementation", "status"), right, cells, LEAST_OF_PARITY)

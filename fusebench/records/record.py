@@ -99,6 +99,11 @@ class Parity:
         return [v for v in (self.first, self.repeated, self.timed) if v is not None]
 
     @property
+    def worst(self) -> Verdict | None:
+        """That of the judged outputs which decides, or None where none was judged: one that is wrong, or has the largest error ÷ budget."""
+        return max(self.verdicts, key=lambda v: (not v.ok, v.ratio), default=None)
+
+    @property
     def ratio(self) -> float | None:
         """The largest error ÷ budget of all judged outputs, or None where none was judged."""
         return max((v.ratio for v in self.verdicts), default=None)

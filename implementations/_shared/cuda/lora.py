@@ -145,15 +145,14 @@ def fits(case, variant, device, config):
     """Why a config cannot run, or None."""
     own = config if variant == "fused" else of_launch("up", config)
     kernel = own.get("KERNEL")
+    if kernel in ("warpgroup", "turned") and not multiplies_by_warpgroups(case, device):
+        return matmul.NO_WARPGROUPS
     if kernel == "warpgroup":
-        if not multiplies_by_warpgroups(case, device):
-            return matmul.NO_WARPGROUPS
         return matmul.fits(product(case), device, own, tiles=up_tiles(product(case)))
     if kernel in ("turned", "split", "few_rows") and matmul.schedule_of(own) != "tiles":
         return f"up_SCHEDULE={own['SCHEDULE']} is for up_KERNEL=warpgroup"
     if kernel == "turned":
-        by_warpgroups = multiplies_by_warpgroups(case, device)
-        return matmul_turned.fits(product(case), device, own) if by_warpgroups else matmul.NO_WARPGROUPS
+        return matmul_turned.fits(product(case), device, own)
     if kernel == "split":
         return _split_fits(case, device, own)
     if kernel == "few_rows":

@@ -17,6 +17,7 @@ from fusebench.machine import cpu_name
 
 CPU = Device("cpu", "test")
 BF16 = np.dtype(ml_dtypes.bfloat16)
+INF, NAN = np.inf, np.nan
 DTYPES = [np.dtype(n) for n in ("float32", "float16", "float64", "int64", "int32", "uint8", "bool")] + [BF16]
 NAMES = ("torch", "jax", "numpy")
 
@@ -153,6 +154,27 @@ def test_bits_differ_where_values_do_not(backend):
     assert not backend.same(*(backend.put(p, CPU) for p in payloads))
     assert not backend.same(put(1), put(1, dtype=np.int32)) and not backend.same(put(1), put(1, dtype=np.float64))
     assert backend.same(put(), put())
+
+
+@pytest.mark.parametrize("on_host", [True, False])
+@pytest.mark.parametrize(
+    ("a", "b", "elements", "largest"),
+    [
+        ([1.0, 2.0], [1.0, 2.0], 0, 0.0),
+        ([1.0, 2.0], [1.5, 0.0], 2, 2.0),
+        ([NAN, NAN], [NAN, 1.0], 1, INF),
+        ([INF, -INF, 0.0], [INF, INF, -0.0], 1, INF),
+        ([1.0], [INF], 1, INF),
+        ([], [], 0, 0.0),
+        ([[2**40, 7]], [[2**40 + 3, 7]], 1, 3.0),
+    ],
+)
+def test_how_far_arrays_are_apart(backend, monkeypatch, a, b, elements, largest, on_host):
+    if backend.__name__.endswith("jax"):
+        monkeypatch.setattr(backend, "_on_host", lambda: on_host)
+    if backend.__name__.endswith("torch"):
+        monkeypatch.setattr(backend, "CHUNK_ELEMENTS", 2 if on_host else 1)
+    assert backend.apart(*(backend.put(np.array(values), CPU) for values in (a, b))) == (elements, largest)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])

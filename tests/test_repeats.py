@@ -7,7 +7,7 @@ import pytest
 from stand_in import StandIn
 
 from fusebench.records.record import Spread
-from fusebench.workers.repeats import KEPT, Repeats, apart
+from fusebench.workers.repeats import KEPT, Repeats
 
 INF, NAN = np.inf, np.nan
 
@@ -102,24 +102,18 @@ def test_the_spread_is_the_most_of_any_call(repeats):
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "elements", "largest"),
-    [
-        ([1.0, 2.0], [1.0, 2.0], 0, 0.0),
-        ([1.0, 2.0], [1.5, 0.0], 2, 2.0),
-        ([NAN, NAN], [NAN, 1.0], 1, INF),
-        ([INF, -INF, 0.0], [INF, INF, -0.0], 1, INF),
-        ([1.0], [INF], 1, INF),
-        ([], [], 0, 0.0),
-    ],
+    ("outputs", "elements"), [([A[:2]], 4), ([A, A], 8), ([A.reshape(2, 2)], 4)], ids=["shorter", "more", "other shape"]
 )
-def test_how_far_outputs_are_apart(a, b, elements, largest):
-    assert apart([np.array(a)], [np.array(b)]) == (elements, largest)
+def test_outputs_of_another_shape_or_number_are_infinitely_far_apart(repeats, outputs, elements):
+    repeats.see(0, [A])
+    assert not repeats.see(0, outputs)
+    assert repeats.found() == Spread(elements, INF, 1, 1)
 
 
-def test_outputs_of_another_shape_or_number_are_infinitely_far_apart():
-    assert apart([A], [A[:2]]) == (4, INF) and apart([A], [A, A]) == (8, INF) and apart([A, A], [A]) == (8, INF)
-
-
-def test_integers_are_compared_as_numbers():
-    ids = np.array([2**40], np.int64)
-    assert apart([ids], [ids + 3]) == (1, 3.0)
+def test_only_what_is_kept_comes_from_the_device(repeats, monkeypatch):
+    repeats.see(0, A)
+    fetched = []
+    monkeypatch.setattr(repeats.backend, "get", lambda array: fetched.append(float(array[1] - 1)) or np.asarray(array))
+    for by in (4, 8, 2, 1, 16, 0.5):
+        repeats.see(0, off(by))
+    assert fetched == [4, 8, 2, 16] and [float(o[0][1] - 1) for _, o in repeats.take()] == [16, 8, 4]

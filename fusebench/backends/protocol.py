@@ -62,6 +62,11 @@ class Backend(Protocol):
         """Whether two arrays have the same shape, dtype and bits, compared where they are."""
         ...
 
+    def apart(self, a: Any, b: Any) -> tuple[int, float]:
+        """How many elements of two arrays of one shape differ, and the largest difference, infinite where one is not finite and the
+        other is not the same; compared where they are."""
+        ...
+
     def half(self, array: Any) -> Any:
         """The array times one half: shows whether subnormals survive."""
         ...

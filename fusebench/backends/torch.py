@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
+import math
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ EXPECTED = ("error_on_recompile",)  # to be set by who compiles
 ASSEMBLER = "TRITON_PTXAS_PATH"
 _assembler_at_start = os.environ.get(ASSEMBLER)
 NO_SWITCHES = ("_set_thread_name",)
+CHUNK_ELEMENTS = 2**26
 FLUSH_BYTES = 256 * 2**20  # five times an H200's L2
 _scratch: dict[str, torch.Tensor] = {}
 _before = {"bytes": 0}
@@ -172,6 +174,18 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
         return False
     bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
     return torch.equal(a.reshape(-1).view(bits), b.reshape(-1).view(bits))
+
+
+def apart(a: torch.Tensor, b: torch.Tensor) -> tuple[int, float]:
+    """How many elements differ, and the largest difference; a chunk at a time, because all in float64 may not fit in a GPU's memory."""
+    elements, largest = 0, 0.0
+    for x, y in zip(*(array.detach().reshape(-1).split(CHUNK_ELEMENTS) for array in (a, b)), strict=True):
+        x, y = x.double(), y.double()
+        other = ~((x == y) | (x.isnan() & y.isnan()))
+        if differing := int(other.sum()):
+            found = float((x - y).abs()[other].max())
+            elements, largest = elements + differing, max(largest, math.inf if math.isnan(found) else found)
+    return elements, largest
 
 
 def half(tensor: torch.Tensor) -> torch.Tensor:

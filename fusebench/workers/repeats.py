@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -43,12 +44,14 @@ class Repeats:
         first, before = self.first[set_], self._elsewhere(set_, place)
         if self._same(first, outputs):
             if before is not None:
-                self._spread(*self._apart(first, before)[:2])
+                self._spread(*self._apart(first, before))
             return True
         if before is not None and self._same(before, outputs):
             return False
-        elements, largest, got = self._apart(first, outputs)
-        self.differing = sorted([*self.differing, (largest, set_, got)], key=lambda d: -d[0])[:KEPT]
+        elements, largest = self._apart(first, outputs)
+        if len(self.differing) < KEPT or largest > self.differing[-1][0]:
+            got = [np.array(self.backend.get(o)) for o in outputs]
+            self.differing = sorted([*self.differing, (largest, set_, got)], key=lambda d: -d[0])[:KEPT]
         if before is None and place != self.places[set_]:
             self.elsewhere = set_, place, self._copies(outputs)
         else:
@@ -67,9 +70,12 @@ class Repeats:
     def _same(self, a: Sequence[Any], b: Sequence[Any]) -> bool:
         return len(a) == len(b) and all(map(self.backend.same, a, b))
 
-    def _apart(self, first: Sequence[Any], outputs: Sequence[Any]) -> tuple[int, float, list[np.ndarray]]:
-        expected, got = ([np.array(self.backend.get(o)) for o in some] for some in (first, outputs))
-        return *apart(expected, got), got
+    def _apart(self, first: Sequence[Any], outputs: Sequence[Any]) -> tuple[int, float]:
+        """How many elements differ, and the largest difference, infinite between outputs of another number or shape."""
+        if [o.shape for o in first] != [o.shape for o in outputs]:
+            return max(sum(math.prod(o.shape) for o in some) for some in (first, outputs)), math.inf
+        found = list(map(self.backend.apart, first, outputs))
+        return sum(elements for elements, _ in found), max((largest for _, largest in found), default=0.0)
 
     def _spread(self, elements: int, largest: float) -> None:
         before = self.spread or Spread(0, 0.0, 0, self.calls)
@@ -84,18 +90,3 @@ class Repeats:
         """The kept outputs that differ, with their sets, once."""
         kept, self.differing = self.differing, []
         return [(set_, outputs) for _, set_, outputs in kept]
-
-
-def apart(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> tuple[int, float]:
-    """How many elements differ, and the largest difference; infinite where one is not finite and the other is not the same."""
-    if [x.shape for x in a] != [x.shape for x in b]:
-        return max(sum(x.size for x in a), sum(x.size for x in b)), float("inf")
-    elements, largest = 0, 0.0
-    for x, y in zip(a, b, strict=True):
-        with np.errstate(all="ignore"):
-            x, y = x.astype(np.float64), y.astype(np.float64)
-            other = ~((x == y) | (np.isnan(x) & np.isnan(y)))
-            difference = np.where(other, np.abs(x - y), 0.0)
-        elements += int(other.sum())
-        largest = max(largest, float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0)))
-    return elements, largest

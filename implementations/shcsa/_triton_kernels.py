@@ -46,6 +46,7 @@ TUNABLES = {
     "padded_softmax": {"softmax_BLOCK": (1024, 2048, 4096, 8192), "softmax_num_warps": (1, 2, 4, 8, 16)},
     "plain_softmax": {
         "softmax_ROWS": (1, 2, 4, 8), "softmax_BLOCK": (1024, 2048, 4096, 8192), "softmax_num_warps": (1, 2, 4, 8, 16),
+        "softmax_num_stages": (1, 3, 4),
     },
 }  # fmt: skip
 # variant → the launch that has a shared kernel, whose module, the kernel that is taken where it can be, and the other

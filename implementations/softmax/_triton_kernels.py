@@ -22,7 +22,9 @@ TUNABLES = {
     "persistent": {
         "ROWS": (1, 2, 4, 8), "PROGRAMS": (1, 2, 4, 8), "num_warps": (4, 8, 16, 32), "num_stages": (1, 2, 3, 4),
     },
-    "online": {"BLOCK": (256, 512, 1024, 2048, 4096, 8192), "num_warps": (1, 2, 4, 8, 16, 32)},
+    "online": {
+        "BLOCK": (256, 512, 1024, 2048, 4096, 8192, 16384), "num_warps": (1, 2, 4, 8, 16, 32), "num_stages": (1, 3, 4),
+    },
 }  # fmt: skip
 
 

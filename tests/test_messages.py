@@ -103,6 +103,18 @@ def test_a_mistake_in_kernel_py_has_its_file_and_line(parity, change, said, line
     assert "records.jsonl (the field traceback of 1 cell has where it failed)" in done.stdout
 
 
+@pytest.mark.parametrize("change", [("3 * x)", "3 * x + np.random.rand())"), ("return (r", "x *= 2\n    return (r")])
+def test_a_formula_that_gives_other_values_each_time_is_no_reference(told, change):
+    done = told("dtype=float16", kernel=KERNEL.replace(*change))
+    assert done.returncode == 1 and "1 cell: 1 failed" in done.stdout, done.stdout + done.stderr
+    assert "the formula of kernel.py gives other values each time on the same inputs; expected the same" in done.stdout
+
+
+def test_a_formula_that_gives_nan_gives_the_same_each_time(told):
+    done = told(kernel=KERNEL.replace("return (r", "x = x * np.nan\n    return (r"))
+    assert "gives other values" not in done.stdout and "1 cell: " in done.stdout, done.stdout + done.stderr
+
+
 def test_a_mistake_in_build_has_its_file_and_line(parity, tmp_path):
     done = parity(program=PROGRAM.replace("    return lambda", '    size = case.sizes["M"]\n    return lambda'))
     assert "KeyError: 'M' (at mine/torch_eager.py:6)" in done.stdout, done.stdout + done.stderr

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -118,6 +119,13 @@ class Judge:
             self.drawn[number] = rows.telling(told, most, self.rows_seed + number)
         exact, staged = self._taken_of_judged(found.exact), self._taken_of_judged(found.staged)
         return replace(found, exact=exact, staged=staged, draws=map(self._taken_of_judged, found.draws))
+
+    def steady(self) -> bool:
+        """Whether the formula gives the same values when it is evaluated again on the same inputs."""
+        first, again = (self._evaluate((), 0).exact for _ in range(2))
+        return len(first) == len(again) and all(
+            np.array_equal(*pair, equal_nan=True) for pair in zip(first, again, strict=True)
+        )
 
     def reference(self) -> Sequence[np.ndarray]:
         """The outputs in float64, of all rows or of the judged ones."""
@@ -327,14 +335,37 @@ class Judge:
         return ""
 
 
+_STEADY: set[tuple[Any, ...]] = set()  # formulas with their modes that gave the same values twice
+
+
+def check_steady(mathematics: Mathematics, case: Case, part: str = "") -> None:
+    """Raises ValueError where the formula gives other values when it is evaluated again on the same inputs, by the smallest named case."""
+    known = (mathematics.formula_of(part), mathematics.gradient, case.mode)
+    if known in _STEADY:
+        return
+    judge = _smallest(mathematics, case, part)
+    if not judge.view.most and not judge.steady():  # where elements are drawn from NumPy would take minutes
+        raise ValueError(
+            "the formula of kernel.py gives other values each time on the same inputs; expected the same ones: "
+            "draw random numbers in inputs(case, rng), and change no input in place"
+        )
+    _STEADY.add(known)
+
+
 def every_point(mathematics: Mathematics, case: Case, part: str = "") -> set[str]:
     """The names of the formula's points, whichever options lead to them, by evaluating the smallest named case."""
-    sizes = min(mathematics.cases.values(), key=lambda sizes: mathematics.moved_bytes(replace(case, sizes=sizes)))
     seen: set[str] = set()
     for option, values in {"": ("",), **mathematics.options}.items():
         for value in values:
-            changed = replace(case, sizes=sizes, options={**case.options, **({option: value} if option else {})})
-            judge = Judge(mathematics, changed, make_sets(mathematics, changed, 0, 1)[0], part=part)
+            changed = replace(case, options={**case.options, **({option: value} if option else {})})
+            judge = _smallest(mathematics, changed, part)
             judge.reference()
             seen |= judge.points
     return seen
+
+
+def _smallest(mathematics: Mathematics, case: Case, part: str) -> Judge:
+    """The judge of the smallest named case, all else as in `case`."""
+    sizes = min(mathematics.cases.values(), key=lambda sizes: mathematics.moved_bytes(replace(case, sizes=sizes)))
+    smallest = replace(case, sizes=sizes)
+    return Judge(mathematics, smallest, make_sets(mathematics, smallest, 0, 1)[0], part=part)

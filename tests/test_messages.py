@@ -110,6 +110,23 @@ def test_a_formula_that_gives_other_values_each_time_is_no_reference(told, chang
     assert "the formula of kernel.py gives other values each time on the same inputs; expected the same" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        ('ROWS = {"x": 1, "y": 0}', "ROWS of kernel.py has axis 1 of x, whose shape is (999,): expected 0"),
+        ('ROWS = {"x": 0, "y": -2}', "ROWS of kernel.py has axis -2 of output 0, whose shape is (999,): expected 0"),
+        (
+            'ROWS = {"z": 1, "y": 0}',
+            "names z, y, not among the inputs (x): expected as many names as outputs, 1, beside these",
+        ),
+        ('OUTPUTS = ("y",)\nROWS = {"z": 0}', "names z, not among the inputs (x): expected outputs (y) beside these"),
+    ],
+)
+def test_rows_that_no_input_or_output_has_are_the_mistake_of_kernel_py(told, names, said):
+    done = told(kernel=KERNEL.replace("BATCH", f"{names}\nBATCH"))
+    assert done.returncode == 1 and "1 cell: 1 failed" in done.stdout and said in done.stdout, done.stdout + done.stderr
+
+
 def test_a_formula_that_gives_nan_gives_the_same_each_time(told):
     done = told(kernel=KERNEL.replace("return (r", "x = x * np.nan\n    return (r"))
     assert "gives other values" not in done.stdout and "1 cell: " in done.stdout, done.stdout + done.stderr

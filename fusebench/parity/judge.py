@@ -50,6 +50,8 @@ class Judge:
     def __post_init__(self) -> None:
         self.kernel = self.mathematics
         mathematics = modes.of(self.kernel, self.case.mode, list(self.arrays))
+        for name, array in self.arrays.items():
+            _check_axis(name, mathematics.rows.get(name), array.shape)
         self.view = view.of(mathematics, self.case, self.arrays, self.rows_seed, lambda: self._shapes)
         self.mathematics = self.view.mathematics
 
@@ -106,6 +108,21 @@ class Judge:
         given, judged = zip(self.arrays.values(), self.view.row_axes, strict=True), self.view.judged
         chosen = [a if judged is None or axis is None else np.take(a, judged, axis) for a, axis in given]
         return [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in chosen]
+
+    def check_rows(self) -> None:
+        """Raises ValueError where ROWS does not fit the outputs."""
+        outputs, named = self.reference(), self.mathematics.outputs
+        others = [name for name in self.mathematics.rows if name not in self.arrays]
+        strange = [name for name in others if name and named and name not in named and not self.mathematics.options]
+        if strange or not (named or self.part or len(others) in (0, 1, len(outputs))):
+            expected = f"outputs ({', '.join(named)})" if named else f"as many names as outputs, {len(outputs)},"
+            raise ValueError(
+                f"ROWS of kernel.py names {', '.join(strange or others)}, not among the inputs ({', '.join(self.arrays)}): "
+                f"expected {expected} beside these"
+            )
+        for number, output in enumerate(outputs):
+            name = named[number] if number < len(named) else f"output {number}"
+            _check_axis(name, self.mathematics.output_axis(number, self.arrays), output.shape)
 
     def _evaluate(self, key: Sequence[str], draws: int) -> Evaluations:
         found = evaluations(
@@ -335,21 +352,30 @@ class Judge:
         return ""
 
 
-_STEADY: set[tuple[Any, ...]] = set()  # formulas with their modes that gave the same values twice
+def _check_axis(name: str, axis: int | None, shape: tuple[int, ...]) -> None:
+    if axis is not None and not -len(shape) <= axis < len(shape):
+        expected = " or ".join(map(str, range(len(shape)))) or "no rows of a single number"
+        raise ValueError(f"ROWS of kernel.py has axis {axis} of {name}, whose shape is {shape}: expected {expected}")
 
 
-def check_steady(mathematics: Mathematics, case: Case, part: str = "") -> None:
-    """Raises ValueError where the formula gives other values when it is evaluated again on the same inputs, by the smallest named case."""
+_CHECKED: set[tuple[Any, ...]] = set()  # formulas with their modes
+
+
+def check_formula(mathematics: Mathematics, case: Case, part: str = "") -> None:
+    """Raises ValueError where the formula gives other values when it is evaluated again on the same inputs, or where ROWS does not fit
+    them, by the smallest named case: once in a process."""
     known = (mathematics.formula_of(part), mathematics.gradient, case.mode)
-    if known in _STEADY:
+    if known in _CHECKED:
         return
     judge = _smallest(mathematics, case, part)
-    if not judge.view.most and not judge.steady():  # where elements are drawn from NumPy would take minutes
-        raise ValueError(
-            "the formula of kernel.py gives other values each time on the same inputs; expected the same ones: "
-            "draw random numbers in inputs(case, rng), and change no input in place"
-        )
-    _STEADY.add(known)
+    if not judge.view.most:  # else NumPy would take minutes
+        if not judge.steady():
+            raise ValueError(
+                "the formula of kernel.py gives other values each time on the same inputs; expected the same ones: "
+                "draw random numbers in inputs(case, rng), and change no input in place"
+            )
+        judge.check_rows()
+    _CHECKED.add(known)
 
 
 def every_point(mathematics: Mathematics, case: Case, part: str = "") -> set[str]:

@@ -89,10 +89,9 @@ class Trial:
 
     def can_run(self) -> bool:
         """Whether the cell can run here, as far as can be told without a worker; if not, the record says why."""
-        case, mathematics = self.cell.case, self.kernel.mathematics
         if self.record.source is None:  # a pair has named it already
             self.name_source()
-        self.record = replace(self.record, work=Work(int(mathematics.flops(case)), int(mathematics.moved_bytes(case))))
+        self.record = replace(self.record, work=Work(*self.kernel.mathematics.work(self.cell.case)))
         if broken := self.implementation.broken:
             self.end("failed", broken)
         elif reason := self.skip_reason():

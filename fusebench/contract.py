@@ -79,8 +79,10 @@ is asked for says so in `skip` and never does something else instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any
 
 DTYPES = ("float32", "float16", "bfloat16")
@@ -240,6 +242,18 @@ class Mathematics:
             count(case) if callable(count) else case.sizes[count] if isinstance(count, str) else count
             for count in (counts if isinstance(counts, tuple) else (counts,))
         }
+
+    def work(self, case: Case) -> tuple[int, int]:
+        """The FLOPs and bytes of one call. Raises ValueError where kernel.py says what no call has."""
+
+        def amount(name: str, value: Any) -> int:
+            if not (isinstance(value, Real) and 0 <= float(value) < math.inf):
+                raise ValueError(
+                    f"{name} of kernel.py of {case.kernel} returns {value!r:.60} for {case.id}: expected a number of at least 0"
+                )
+            return int(value)  # type: ignore[call-overload]
+
+        return amount("flops", self.flops(case)), amount("moved_bytes", self.moved_bytes(case))
 
     def formula_of(self, part: str) -> Callable[..., Any]:
         """The kernel's formula, or that of a part of it. Raises ValueError for a part that it does not have."""

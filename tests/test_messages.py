@@ -111,6 +111,22 @@ def test_a_formula_that_gives_other_values_each_time_is_no_reference(told, chang
 
 
 @pytest.mark.parametrize(
+    ("function", "change", "value"),
+    [
+        ("flops", ('return 2 * case.sizes["N"]\n', 'return -2.0 * case.sizes["N"]\n'), "-1998.0"),
+        ("flops", ('return 2 * case.sizes["N"]\n', 'return float("nan")\n'), "nan"),
+        ("moved_bytes", ('return 2 * case.sizes["N"] * case', "return np.inf * case"), "inf"),
+    ],
+)
+def test_work_that_no_call_has_is_the_mistake_of_kernel_py(told, answered, tmp_path, function, change, value):
+    done = told("dtype=float32", kernel=KERNEL.replace(*change))
+    said = f"{function} of kernel.py of mine returns {value} for odd/float32/ieee: expected a number of at least 0"
+    assert done.returncode == 1 and "1 cell: 1 failed" in done.stdout and said in done.stdout, done.stdout + done.stderr
+    done = answered("list", "kernel=mine", f"path={tmp_path / 'mine'}")
+    assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
     ("names", "said"),
     [
         ('ROWS = {"x": 1, "y": 0}', "ROWS of kernel.py has axis 1 of x, whose shape is (999,): expected 0"),

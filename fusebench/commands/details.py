@@ -9,9 +9,18 @@ from typing import Any
 from rich.markup import escape
 
 from fusebench.cases import make_case
-from fusebench.contract import MODES
+from fusebench.contract import MODES, Case
 from fusebench.discovery import Kernel
+from fusebench.errors import UsageError
 from fusebench.terminal import console, print_table
+
+
+def _work(kernel: Kernel, case: Case) -> dict[str, int]:
+    try:
+        flops, moved_bytes = kernel.mathematics.work(case)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return {"flops": flops, "moved_bytes": moved_bytes}
 
 
 def describe(kernel: Kernel, device: str) -> dict[str, Any]:
@@ -31,14 +40,7 @@ def describe(kernel: Kernel, device: str) -> dict[str, Any]:
         "rows": dict(mathematics.rows),
         "outputs": list(mathematics.outputs),
         "parts": list(mathematics.parts),
-        "cases": {
-            name: {
-                "sizes": dict(case.sizes),
-                "flops": int(mathematics.flops(case)),
-                "moved_bytes": int(mathematics.moved_bytes(case)),
-            }
-            for name, case in cases.items()
-        },
+        "cases": {name: {"sizes": dict(case.sizes), **_work(kernel, case)} for name, case in cases.items()},
         "published": [make_case(kernel, p.case, p.dtype, p.precision, p.options).id for p in mathematics.published],
         "implementations": {
             i.name: {

@@ -175,7 +175,7 @@ def test_what_is_compiled_is_what_will_be_tried(planted, strategy, trials, jobs,
     this, pool, found = planted
     one = found(NUMBER=(0, 1, 2, 3), compiler=("right", *BAD))
     search = Search(strategy, trials, 3)
-    planned = study._planned(one, search, jobs, None)
+    planned = study._planned(one, search, jobs)
     assert len(planned) == count
     if strategy != "optuna":
         assert dict(planned[0]) == dict(one.default)

@@ -134,6 +134,10 @@ def test_what_needs_no_pairs_is_saved_when_the_pairs_are_interrupted(tuned, root
     [
         (["kernel=null"], "tune needs kernel=, such as kernel=lola"),
         (["strategy=best"], "unknown strategy 'best': There are: grid, optuna, random"),
+        (
+            ["strategy=optuna", "trials=5", "arch=sm_90a"],
+            "strategy=optuna with arch=sm_90a: it chooses by times, and arch= times nothing; expected strategy=grid or",
+        ),
         (["trials=0"], "trials is 0: expected a positive integer"),
         (["worker=inline"], "worker=inline: a config may crash or hang"),
         (["out=all.txt"], "out=all.txt: expected a file that ends in .csv, .json, .parquet"),

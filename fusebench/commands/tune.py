@@ -49,6 +49,11 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
     if chosen["worker"]["inline"]:
         raise UsageError("worker=inline: a config may crash or hang, so each runs in a process; worker=process")
     cases.check_name("strategy", str(chosen["strategy"]), strategies.NAMES)
+    if chosen["strategy"] == "optuna" and chosen["arch"] is not None:
+        raise UsageError(
+            f"strategy=optuna with arch={chosen['arch']}: it chooses by times, and arch= times nothing; "
+            "expected strategy=grid or strategy=random, which trials= limits"
+        )
     if chosen["strategy"] == "optuna":
         strategies.load_optuna()
     if chosen["trials"] is not None:

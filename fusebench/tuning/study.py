@@ -152,7 +152,7 @@ def compile_ahead(
     for one in found:
         if jobs and one.fits and ahead.possible(implementation_of(this, one.study), one.fits):
             where = where or ahead.target_of(one.fits.device)
-            for config in _planned(one, search, jobs, target):
+            for config in _planned(one, search, jobs):
                 if strategies.key(config) not in one.records:
                     cell = one.study.with_config(config)
                     own[cell.id] = one, cell
@@ -167,13 +167,13 @@ def compile_ahead(
         yield outcome
 
 
-def _planned(found: Found, search: Search, jobs: int, target: Target | None) -> Sequence[Config]:
+def _planned(found: Found, search: Search, jobs: int) -> Sequence[Config]:
     """The configs that a search tries. Of Optuna nobody knows: all that fit, where `jobs` processes compile them in the time in which one
     compiles those that are tried."""
     assert found.fits
     fitting, budget = found.fits.fitting, search.budget(len(found.fits.fitting))
     if search.strategy == "optuna":
-        return fitting if target or len(fitting) <= jobs * budget else ()
+        return fitting if len(fitting) <= jobs * budget else ()
     order = fitting if search.strategy == "grid" else list(strategies.shuffled(fitting, search.seed))
     first = {strategies.key(config): config for config in itertools.chain([found.default], order)}
     return list(itertools.islice(first.values(), budget))

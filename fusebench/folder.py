@@ -63,6 +63,15 @@ def check_folder(key: str, folder: str) -> Path:
     return path
 
 
+def check_results(folder: Path) -> None:
+    """Raises UsageError where a run cannot have that folder. Leaves nothing there: only to make a folder tells, as in /proc."""
+    there = next(place for place in (folder.absolute(), *folder.absolute().parents) if place.exists())
+    try:
+        tempfile.TemporaryDirectory(dir=there).cleanup()
+    except OSError as error:
+        raise unwritable(folder, error) from error
+
+
 def remove_empty(folder: Path) -> None:
     """Takes a folder away in which nothing was kept but the arguments of a sweep."""
     with contextlib.suppress(OSError):

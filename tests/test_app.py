@@ -728,3 +728,19 @@ def test_a_dry_run_says_what_would_run_and_why_not_and_leaves_nothing(runs, caps
     assert main(["parity", "kernel=fault", "implementation=t", "dry_run=true"]) == 0
     assert "would run:  t\n" in capsys.readouterr().out
     assert not runs.runs and not list(Path().iterdir())
+    assert (
+        main(["parity", "kernel=fault", "implementation=a_fine", "worker.python.torch=/no/python", "dry_run=true"]) == 0
+    )
+    out = capsys.readouterr().out
+    assert (
+        "would fail: the torch worker does not start: no interpreter /no/python:  a_fine\n" in out
+        and ": 0 would" in out
+    )
+
+
+@pytest.mark.parametrize("place", ["/proc/x", "file/x"])
+@pytest.mark.parametrize("words", [["bench"], ["compare", "a_fine", "z_fine"]])
+def test_a_dry_run_says_where_no_results_can_be_written(runs, capsys, place, words):
+    Path("file").touch()
+    assert main([*words, "kernel=fault", "case=odd", "device=cpu", "dry_run=true", f"out_dir={place}"]) == 2
+    assert f"fusebench: results cannot be written to {place}: " in capsys.readouterr().err

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
 
+from fusebench import folder
 from fusebench.cell import Trial
 from fusebench.configuration import values
 from fusebench.configuration.request import Request
@@ -18,6 +21,7 @@ from fusebench.settings import Run
 from fusebench.terminal import console, counted
 
 RUNS = "would run"
+FAILS = "would fail: "  # before why
 PARITY = "would be checked on the CPU, interpreted or emulated, never timed"
 LATER = "an implementation may still skip one for a reason of its own, which its worker finds when it has loaded it"
 Roots = Sequence[Path]
@@ -53,17 +57,21 @@ def show_pairs(
 
 
 def _run(kernels: Mapping[str, Kernel], roots: Roots, chosen: Mapping[str, Any]) -> Run:
+    """Raises UsageError where the run could not begin."""
+    folder.check_results(Path(chosen.get("out_dir") or folder.RESULTS))
     return Run(kernels, roots, Path(), values.settings(chosen))
 
 
 def _fate(this: Run, cell: Cell) -> str:
     trial = Trial(this, cell)
-    elsewhere = this.settings.pythons.get(cell.implementation) or this.settings.pythons.get(
-        trial.implementation.backend
-    )
-    missing = None if elsewhere or trial.implementation.broken else trial.implementation.missing()
-    if reason := trial.implementation.broken or trial.skip_reason() or missing:
+    backend, python = trial.worker_key
+    elsewhere = python != sys.executable
+    if broken := trial.implementation.broken:
+        return FAILS + broken
+    if reason := trial.skip_reason() or (None if elsewhere else trial.implementation.missing()):
         return reason
+    if elsewhere and not this.settings.inline and not shutil.which(python):
+        return f"{FAILS}the {backend} worker does not start: no interpreter {python}"
     return PARITY if trial.interpreted and this.settings.plan.time_s else RUNS
 
 
@@ -79,7 +87,7 @@ def _together(found: Sequence[tuple[str, str]]) -> None:
         fates.setdefault(fate, []).append(name)
     for fate, names in fates.items():
         if names:
-            said = fate if fate in (RUNS, PARITY) else f"skipped  {fate}"
+            said = fate if fate.startswith((RUNS, PARITY, FAILS)) else f"skipped  {fate}"
             console().print(f"{said}:  {', '.join(names)}", highlight=False, markup=False)
 
 

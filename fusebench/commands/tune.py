@@ -99,6 +99,7 @@ def _show_dry(kernels: Mapping[str, Kernel], roots: Sequence[Path], requests: Se
     """Prints how many configs of each study fit; without a GPU those of GPU implementations as on an H100 or H200."""
     for asked in requests:
         settings, target = values.settings(asked.chosen), _target(asked.chosen)
+        folder.check_results(Path(asked.chosen["out_dir"] or folder.RESULTS))
         with tempfile.TemporaryDirectory(prefix="fusebench-") as logs:
             this = Run(kernels, roots, Path(logs), settings)
             with _pool(this) as pool:

@@ -227,12 +227,28 @@ def test_one_is_no_plural(answered):
         ("@no-such-revision", "unknown revision 'no-such-revision'"),
         ("cuda@no-such-revision~1 dtype=float16", "unknown revision 'no-such-revision~1'"),
         ("cuda@", "no revision behind @"),
+        ("", "vs= is empty; expected IMPLEMENTATION[:VARIANT][@REVISION], KEY=VALUE, or several in quotes"),
+        ("' '", "vs= is empty; "),
         ("torch_eager", "both sides must have the same number of cells; here cuda, there none"),
     ],
 )
 def test_a_side_that_does_not_exist(answered, vs, said):
     done = answered("inspect", "kernel=launch", "implementation=cuda", f"vs={vs}")
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("implementation=cuda", "stage=ttgir"), "no launch has the stage ttgir; there are ptx, sass"),
+        (("implementation=torch_eager", "stage=ptx"), "no cell was compiled"),
+        (("implementation=triton", "config.num_warps=64"), "no cell was compiled"),
+    ],
+)
+def test_nothing_to_show_is_no_success(answered, words, said):
+    kernel = "softmax" if "config.num_warps=64" in words else "launch"
+    done = answered("inspect", f"kernel={kernel}", "case=all", *words)
+    assert done.returncode == 1 and done.stderr == f"nothing to show: {said}\n", done.stdout + done.stderr
 
 
 def test_sides_of_many_cells_are_told_by_what_one_has_more_of(answered):

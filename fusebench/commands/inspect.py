@@ -25,7 +25,7 @@ OF_FRAMEWORKS = (*traced.STAGES, *generated.STAGES)
 
 
 def run_inspect(arguments: Sequence[str]) -> int:
-    """Runs the command. Exit code: 0 if all that can be compiled is, as it is expected; 1 if not; 2 for bad input, or without the
+    """Runs the command. Exit code: 0 if all that can be compiled is, as it is expected; 1 if not, or if nothing can; 2 for bad input, or without the
     disassembler."""
     arguments = command_line.with_quotes(arguments, ("vs",))
     return app.run_app("inspect", arguments, _run, lambda folder: 0, _complete)
@@ -104,8 +104,17 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
                 if chosen["lines"]:
                     table.show_lines(cells_of, int(chosen["threshold"]), [Path(root) for root in asked.roots])
         _footer(found, unmet, chosen["out"])
-    nothing = expect is not None and not any(one.launches for one in found)  # it cannot be as it is expected
-    return int(nothing or bool(unmet) or any(one.failed for one in found))
+    if nothing := _nothing(found, chosen["stage"]):
+        print(f"nothing to show: {nothing}", file=sys.stderr)
+    return int(bool(nothing or unmet) or any(one.failed for one in found))
+
+
+def _nothing(found: Sequence[Inspected], stage: str | None) -> str:
+    """Why there is nothing of what was asked for, or ""."""
+    have = stages.of(found)
+    if not have:
+        return "no cell was compiled"
+    return "" if stage is None or stage in have else f"no launch has the stage {stage}; there are {', '.join(have)}"
 
 
 def _inspect(
@@ -171,7 +180,7 @@ def _check_framework(asked: Request, kernels: Mapping[str, Kernel]) -> None:
 
 def _show_traced(asked: Request, kernels: Mapping[str, Kernel]) -> int:
     """Prints what a framework's own compiler made of every cell, and returns the exit code."""
-    out, code, stage = console(), 0, asked.chosen["stage"]
+    out, failed, shown, stage = console(), False, 0, asked.chosen["stage"]
     with while_it_is_read():
         for cell in asked.cells:
             kernel = kernels[cell.case.kernel]
@@ -179,10 +188,11 @@ def _show_traced(asked: Request, kernels: Mapping[str, Kernel]) -> int:
             try:
                 trace = traced.trace if stage in traced.STAGES else generated.trace
                 text = trace(cell, kernel.implementations[cell.implementation], kernel, stage)
+                shown += 1
             except NotInspected as error:
-                text, code = str(error), max(code, int(error.failed))
+                text, failed = str(error), failed or error.failed
             out.print(text, highlight=False, markup=False, soft_wrap=True)
-    return code
+    return int(failed or not shown)
 
 
 def _show_stage(found: Sequence[Inspected], asked: Request) -> None:

@@ -39,6 +39,8 @@ _NAMES = (
 
 def other(chosen: Mapping[str, Any], text: str) -> tuple[dict[str, Any], str]:
     """The configuration of the other side, and the revision of its kernels or "". Raises UsageError."""
+    if not text.strip():
+        raise UsageError(f"vs= is empty; {EXPECTED}")
     done, wanted = dict(chosen), ""
     for word in text.split():
         if "=" not in word.split("@")[0]:

@@ -217,6 +217,12 @@ def test_too_few_rows_are_named(data):
         Rows(reading.open_file(data), 8192, 8192, log1p=True).check()
 
 
+@pytest.mark.parametrize("held", [1, 63, 15_937, 16_000])
+def test_held_out_rows_are_a_batch_at_least_and_leave_one(data, tmp_path, capsys, held):
+    told = said(capsys, "dlrm", "implementation=torch_eager", "steps=1", f"data={data}", f"out={tmp_path}", *SMALL, f"held_out={held}")  # fmt: skip
+    assert f"held_out={held}: rows are held out in whole batches of 64; expected 64 to 15936 of the 16000 rows" in told
+
+
 @pytest.mark.parametrize(
     ("rows", "batch", "expected"), [(1000, 64, 64), (100, 64, 64), (10**6, 128, 19968), (10**6, 65536, 65536)]
 )

@@ -43,7 +43,7 @@ It writes the log, the curve and a checkpoint into a folder. docs/training.md sa
   data={SYNTHETIC}       or a parquet file in Criteo's schema, or a folder that fusebench data has written
   rows=                of the synthetic set, by default one epoch, {MOST_ROWS} at the most
   cardinality=10000    known values of its last id column
-  held_out=            rows that are not trained on, the first ones; by default a tenth, {HELD_OUT} at the most
+  held_out=            rows that are not trained on, the first ones, in whole batches; by default a tenth, {HELD_OUT} at the most
   log1p=true           counts x as log(1 + x); false takes them as they are
   case=main            the sizes of the model, a case of dlrm_train; shape.D=32 changes one, option.interaction=outer an option.
                        The tables have a row for each known value of the data, with shape.V=1000 up to 1000 that ids share
@@ -158,6 +158,12 @@ def _train(asked: Asked) -> int:
     batch = case.sizes["M"]
     held = asked.number("held_out", rows.held_out(source.rows, batch, HELD_OUT))
     taken = rows.Rows(source, batch, -(-held // batch) * batch, asked.flag("log1p"))
+    most = (source.rows // batch - 1) * batch
+    if "held_out" in asked.keys and most and not batch <= held <= most:
+        raise UsageError(
+            f"held_out={held}: rows are held out in whole batches of {batch}; expected {batch} to {most} of the {source.rows} rows, "
+            "or a smaller batch="
+        )
     taken.check()
     run = {"data": str(source.file.resolve()), "held_out": taken.held_out, "log1p": taken.log1p, "seed": seed}
     if before is not None:

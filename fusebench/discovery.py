@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from fusebench import kernel_file, sources, syntax
+from fusebench import kernel_file, patterns, sources, syntax
 from fusebench.backends import protocol
 from fusebench.contract import PRECISIONS, Expected, Mathematics, Published, Tunable
 from fusebench.errors import UsageError
@@ -128,10 +128,10 @@ def roots_of(paths: Iterable[str | Path] = (), project: Path | None = None) -> l
     return roots
 
 
-def find_kernels(roots: Sequence[Path]) -> dict[str, Kernel]:
+def find_kernels(roots: Sequence[Path], broken: dict[str, UsageError] | None = None) -> dict[str, Kernel]:
     """All kernels under the roots, by name; a later root may add implementations to a kernel of an earlier one.
 
-    Raises UsageError for a kernel.py that is not one, and for two files that claim one name.
+    Raises UsageError for two files that claim one name, and for a kernel.py that is not one: into `broken`, where that is given.
     """
     folders: dict[str, list[Path]] = {}
     for folder in (f for root in roots for f in _kernel_folders(root)):
@@ -145,11 +145,29 @@ def find_kernels(roots: Sequence[Path]) -> dict[str, Kernel]:
                 raise UsageError(f"{file} and {files[file.stem]} are both {name}'s {file.stem}: give one another name")
             files[file.stem] = file
         if kernel_file := files.pop("kernel", None):
+            try:
+                mathematics = _mathematics(name, kernel_file)
+            except UsageError as error:
+                if broken is None:
+                    raise
+                broken[name] = error
+                continue
             found = {stem: read_implementation(name, file) for stem, file in files.items()}
-            mathematics = _mathematics(name, kernel_file)
             made_of = sources.of_module(f"implementations.{name}.kernel")
             kernels[name] = Kernel(name, kernel_file.parent, mathematics, found, made_of)
     return kernels
+
+
+def check_broken(broken: Mapping[str, UsageError], words: Sequence[object], kernels: Iterable[str]) -> None:
+    """Raises that of a kernel that the `words` choose; of the others it says that they are left out."""
+    if not broken:
+        return
+    for name in patterns.choose("kernel", words, [*kernels, *broken]):
+        if name in broken:
+            others = "" if name in words else "; to name other kernels by kernel= leaves it out"
+            raise UsageError(f"{broken[name]}{others}") from broken[name]
+    for error in broken.values():
+        print(f"fusebench: left out: {error}", file=sys.stderr)
 
 
 def _mathematics(name: str, file: Path) -> Mathematics:

@@ -66,7 +66,7 @@ def runs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     fake = Runs()
     monkeypatch.setattr(app, "run", fake)
-    monkeypatch.setattr(discovery, "find_kernels", lambda roots: KERNELS)
+    monkeypatch.setattr(discovery, "find_kernels", lambda roots, broken=None: KERNELS)
     return fake
 
 
@@ -551,7 +551,7 @@ def with_options(monkeypatch):
     """The kernel has options whose values are no names."""
     options = {"eps": ("1", "1e-5", "inf", "nan"), "exact": ("true", "false")}
     kernel = replace(KERNELS["fault"], mathematics=replace(KERNELS["fault"].mathematics, options=options))
-    monkeypatch.setattr(discovery, "find_kernels", lambda roots: {"fault": kernel})
+    monkeypatch.setattr(discovery, "find_kernels", lambda roots, broken=None: {"fault": kernel})
 
 
 @pytest.mark.parametrize(
@@ -704,7 +704,7 @@ def test_a_dry_run_says_what_would_run_and_why_not_and_leaves_nothing(runs, caps
     lacks = replace(triton, name="l", without_gpu="timed", requires={"no_such_module": "a-package"})
     own = {i.name: i for i in (KERNELS["fault"].implementations["a_fine"], triton, cuda, lacks)}
     monkeypatch.setattr(
-        discovery, "find_kernels", lambda roots: {"fault": replace(KERNELS["fault"], implementations=own)}
+        discovery, "find_kernels", lambda roots, broken=None: {"fault": replace(KERNELS["fault"], implementations=own)}
     )
     words = ["bench", "kernel=fault", "case=odd", "device=cpu", "dtype=[float32,bfloat16]"]
     for word in ("dry_run=true", "--dry-run"):

@@ -103,3 +103,23 @@ def test_a_broken_kernel_file_is_named(tmp_path, answered):
     (folder / "kernel.py").write_text("DIMENSIONS = ('N',)\n")
     done = answered("bench", f"path={tmp_path / 'mine'}")
     assert done.returncode == 2 and "kernel.py lacks BATCH" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kernel", "code"),
+    [
+        (["kernel=double"], 0), (["kernel=dou*"], 0), (["kernel=double,launch", "-m"], 0), (["kernel=[double,half]"], 2), (["kernel=half"], 2),
+        (["kernel=double,half", "-m"], 2), (["kernel=all"], 2), ([], 2),
+    ],
+)  # fmt: skip
+def test_a_broken_kernel_file_costs_itself_alone(tmp_path, answered, kernel, code):
+    for name, text in (("half", "DIMENSIONS = ('N',)\n"), ("double", (KERNELS / "double" / "kernel.py").read_text())):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+        (tmp_path / "mine" / name / "kernel.py").write_text(text)
+    (tmp_path / "mine" / "double" / "torch_eager.py").write_text((KERNELS / "double" / "torch_eager.py").read_text())
+    done = answered("bench", f"path={tmp_path / 'mine'}", *kernel, "implementation=torch_eager", "dry_run=true")
+    said = f"{tmp_path}/mine/half/kernel.py lacks BATCH"
+    assert done.returncode == code and said in done.stderr and done.stderr.count("\n") == 1, done.stdout + done.stderr
+    assert ("left out: " in done.stderr) == ("double  " in done.stdout) == (code == 0)
+    done = answered("list", "--json", f"path={tmp_path / 'mine'}")
+    assert done.returncode == 0 and "double" in json.loads(done.stdout) and f"left out: {said}" in done.stderr

@@ -47,7 +47,9 @@ def nothing_runs(monkeypatch):
         monkeypatch.setattr(kind, "get", start)
     monkeypatch.setattr(pool, "environment", lambda *_: {})
     monkeypatch.setattr(cases, "select_cells", lambda *arguments: select(*arguments)[:3])
-    monkeypatch.setattr(discovery, "find_kernels", lambda roots: KERNELS | (find(roots[1:]) if roots[1:] else {}))
+    monkeypatch.setattr(
+        discovery, "find_kernels", lambda roots, broken=None: KERNELS | (find(roots[1:]) if roots[1:] else {})
+    )
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 

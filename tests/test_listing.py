@@ -44,7 +44,7 @@ KERNELS = {
 def roots(monkeypatch):
     """The folders that were searched."""
     asked = []
-    monkeypatch.setattr(discovery, "find_kernels", lambda roots: asked.append(roots) or KERNELS)
+    monkeypatch.setattr(discovery, "find_kernels", lambda roots, broken=None: asked.append(roots) or KERNELS)
     return asked
 
 

@@ -32,7 +32,7 @@ WORDS = [
 @pytest.fixture(autouse=True)
 def known(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(discovery, "find_kernels", lambda roots: KERNELS)
+    monkeypatch.setattr(discovery, "find_kernels", lambda roots, broken=None: KERNELS)
 
 
 @pytest.fixture

@@ -112,7 +112,7 @@ def fake(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     monkeypatch.setattr(machine, "gpu", lambda: {"name": "some GPU", "driver": "580"})
-    monkeypatch.setattr(discovery, "find_kernels", lambda roots: KERNELS)
+    monkeypatch.setattr(discovery, "find_kernels", lambda roots, broken=None: KERNELS)
     return Fake(tmp_path / "bin")
 
 

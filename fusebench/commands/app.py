@@ -85,7 +85,9 @@ def _prepare(
         arguments, resumed = [*folder.load_sweep(kept), *own], None
         overrides = command_line.parse(arguments)
     roots = discovery.roots_of(_paths(resumed) if resumed else command_line.paths_of(overrides))
-    kernels = discovery.find_kernels(roots)
+    broken: dict[str, UsageError] = {}
+    kernels = discovery.find_kernels(roots, broken)
+    discovery.check_broken(broken, _kernel_words(resumed, overrides), kernels)
     names.check(command, arguments, overrides, kernels)
     if command_line.flags(arguments).help:
         keys.show(command, kernels, overrides)
@@ -374,6 +376,16 @@ def _resumed(command: str, overrides: Sequence[Any], arguments: Sequence[str]) -
 
 def _paths(file: Path) -> list[str]:
     return [str(p) for p in cases.as_list(folder.load(file).get("path")) if p is not None]
+
+
+def _kernel_words(resumed: Path | None, overrides: Sequence[Any]) -> list[Any]:
+    """What chooses the kernels of all jobs, as far as a command line tells."""
+    given = [o for o in overrides if o.key_or_group == "kernel"][-1:]
+    if given and given[0].is_sweep_override():
+        each = (command_line.parse([f"kernel={text}"])[0].value() for text in command_line.swept(given[0]))
+        return [word for value in each for word in cases.as_list(value)]
+    value = folder.load(resumed).get("kernel") if resumed else command_line.last("kernel", overrides)
+    return ["all"] if value is None else cases.as_list(value)
 
 
 def _resume(file: Path, composed: DictConfig) -> dict[str, Any]:

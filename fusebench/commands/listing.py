@@ -51,7 +51,9 @@ def main(arguments: list[str]) -> int:
             expected = ", ".join(["--json", "--markdown", *KEYS.values()])
             raise UsageError(f"unexpected {word!r}: fusebench list takes {expected}")
         keys[key] += runs.words(value) if key == "kernel" else [value]
-    kernels = discovery.find_kernels(discovery.roots_of(keys["path"]))
+    broken: dict[str, UsageError] = {}
+    kernels = discovery.find_kernels(discovery.roots_of(keys["path"]), broken)
+    discovery.check_broken(broken, keys["kernel"] or [*kernels], kernels)
     if keys["kernel"]:
         kernels = {name: kernels[name] for name in patterns.choose("kernel", keys["kernel"], kernels)}
     if options.markdown:

@@ -26,7 +26,7 @@ def main(file: str, folder: str, parent: str) -> None:
     memory.be_killed_first()
     asked = request.decode(Path(file).read_bytes())
     roots = [Path(root) for root in asked.roots]
-    this = Run(discovery.find_kernels(roots), roots, Path(folder), values.settings(asked.chosen))
+    this = Run(discovery.find_kernels(roots, {}), roots, Path(folder), values.settings(asked.chosen))
     (cell,) = asked.cells
     shared = CaseData(this.kernels[cell.case.kernel].mathematics, cell, Path(folder), this.settings, this.clock)
 

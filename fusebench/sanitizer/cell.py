@@ -25,7 +25,7 @@ def main(file: str, folder: str, parent: str) -> None:
     asked = request.decode(Path(file).read_bytes())
     roots = [Path(root) for root in asked.roots]
     settings = values.settings(asked.chosen)
-    for _ in run(Run(discovery.find_kernels(roots), roots, Path(folder), settings), asked.cells):
+    for _ in run(Run(discovery.find_kernels(roots, {}), roots, Path(folder), settings), asked.cells):
         pass
 
 

@@ -91,12 +91,21 @@ def test_a_script_gives_the_bits_that_the_harness_got(name, saved, printed, kern
     assert ("no time of the kernel" in printed[name]) == untimed != ("median" in printed[name])
 
 
-def test_a_gpu_that_is_not_there_is_refused_in_one_line(monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--device", "cuda"], "--device cuda: there is no NVIDIA GPU here; --device cpu works"),
+        (["--calls", "0"], "--calls 0: expected a positive integer"),
+        (["--save", "nope/x.npz"], "--save nope/x.npz: expected a file that can be written, in a folder that is there"),
+        (["--save", "."], "--save .: expected a file"),
+    ],
+)
+def test_what_a_script_cannot_do_is_refused_in_one_line(monkeypatch, capsys, words, said):
     monkeypatch.setattr(script, "has_gpu", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["run.py", "--device", "cuda"])
+    monkeypatch.setattr(sys, "argv", ["run.py", *words])
     with pytest.raises(SystemExit) as ended:
         script.main()
-    assert ended.value.code == 2 and "there is no NVIDIA GPU here; --device cpu works" in capsys.readouterr().err
+    assert ended.value.code == 2 and said in capsys.readouterr().err
 
 
 def test_without_a_gpu_cuda_is_emulated(saved, printed):

@@ -37,6 +37,10 @@ def main() -> int:
     asked = arguments.parse_args()
     if asked.device == "cuda" and not has_gpu():
         arguments.error("--device cuda: there is no NVIDIA GPU here; --device cpu works")
+    if asked.calls < 1:
+        arguments.error(f"--calls {asked.calls}: expected a positive integer")
+    if asked.save and (asked.save.is_dir() or not os.access(asked.save.parent, os.W_OK)):
+        arguments.error(f"--save {asked.save}: expected a file that can be written, in a folder that is there")
     cell = json.loads((HERE / "cell.json").read_text())
     prepare_process(asked.device)
     framework = Torch(asked.device) if cell["backend"] == "torch" else Jax(asked.device)

@@ -358,14 +358,15 @@ def _check_axis(name: str, axis: int | None, shape: tuple[int, ...]) -> None:
         raise ValueError(f"ROWS of kernel.py has axis {axis} of {name}, whose shape is {shape}: expected {expected}")
 
 
-_CHECKED: set[tuple[Any, ...]] = set()  # formulas with their modes
+# Formulas with their modes. In upper case it would be a constant, which nothing may change while a cell runs.
+_checked: set[tuple[Any, ...]] = set()
 
 
 def check_formula(mathematics: Mathematics, case: Case, part: str = "") -> None:
     """Raises ValueError where the formula gives other values when it is evaluated again on the same inputs, or where ROWS does not fit
     them, by the smallest named case: once in a process."""
     known = (mathematics.formula_of(part), mathematics.gradient, case.mode)
-    if known in _CHECKED:
+    if known in _checked:
         return
     judge = _smallest(mathematics, case, part)
     if not judge.view.most:  # else NumPy would take minutes
@@ -375,7 +376,7 @@ def check_formula(mathematics: Mathematics, case: Case, part: str = "") -> None:
                 "draw random numbers in inputs(case, rng), and change no input in place"
             )
         judge.check_rows()
-    _CHECKED.add(known)
+    _checked.add(known)
 
 
 def every_point(mathematics: Mathematics, case: Case, part: str = "") -> set[str]:

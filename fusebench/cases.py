@@ -30,12 +30,14 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
     asked = [kernels[n] for n in names]
     check_keys("dimension", config["shape"], {d for k in asked for d in k.dimensions}, names)
     check_keys("option", config["option"], {o for k in asked for o in k.options}, names)
-    tunables = {name: some(value) for name, value in config.get("config", {}).items() if value is not None}
+    tunables = {
+        name: some(value, f"config.{name}") for name, value in config.get("config", {}).items() if value is not None
+    }
     if config["case"] is not None:
         config = {**config, "case": _named_cases(asked, config)}
     variants = choose_variants(asked, config["implementation"])
-    seeds = [positive("seed", seed, least=0) for seed in some(config["seed"])]
-    kinds = some("plain" if config["inputs"] is None else config["inputs"])
+    seeds = [positive("seed", seed, least=0) for seed in some(config["seed"], "seed")]
+    kinds = some("plain" if config["inputs"] is None else config["inputs"], "inputs")
     wanted = chosen("inputs", kinds, hard.KINDS)
     every = any(map(patterns.is_pattern, map(str, kinds)))
     _check_tunables(asked, variants, tunables)
@@ -59,23 +61,23 @@ def select_cells(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> li
         )
         raise UsageError(f"no cells: no published case is asked for. Those of {', '.join(names)} are: {have or 'none'}")
     if not cells:
-        request = ", ".join(map(str, some(config["implementation"])))
-        case = ", ".join(map(str, some(config["case"])))
+        request = ", ".join(map(str, as_list(config["implementation"])))
+        case = ", ".join(map(str, as_list(config["case"])))
         raise UsageError(f"no cells: no kernel has both a case={case} and an implementation={request}")
     return cells
 
 
 def with_the_case(kernels: Mapping[str, Kernel], config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The configuration of a request that names no kernel: of a preset's or the command's own list those that have one of the cases."""
-    listed, case = some(config["kernel"]), config["case"]
+    listed, case = some(config["kernel"], "kernel"), config["case"]
     if (
         case is None
-        or any(patterns.is_pattern(str(w)) for w in [*listed, *some(case)])
+        or any(patterns.is_pattern(str(w)) for w in [*listed, *some(case, "case")])
         or config.get("published")
         or config["shapes"] is not None
     ):
         return config
-    wanted = set(map(str, some(case)))
+    wanted = set(map(str, as_list(case)))
     having = [k for k in listed if k in kernels and wanted & set(kernels[k].mathematics.cases)]
     return {**config, "kernel": having} if having else config
 
@@ -84,11 +86,11 @@ def _named_cases(kernels: Sequence[Kernel], config: Mapping[str, Any]) -> list[s
     """The cases that are asked for. Every one must be of a chosen kernel, and every kernel that was chosen by its name must have
     one of them."""
     known = list({c: None for k in kernels for c in k.mathematics.cases})
-    if ODD in some(config["case"]) and ODD not in known:
+    if ODD in some(config["case"], "case") and ODD not in known:
         names = ", ".join(k.name for k in kernels)
         raise UsageError(f"{names} has no case {ODD}, {WHY_ODD}. There are: {', '.join(known)}")
     wanted = chosen(f"case of {', '.join(k.name for k in kernels)}", config["case"], known)
-    words = [str(word) for word in some(config["kernel"])]
+    words = [str(word) for word in as_list(config["kernel"])]
     if any(map(patterns.is_pattern, words)) or config.get("published") or config["shapes"] is not None:
         return wanted
     for kernel in kernels:
@@ -140,12 +142,15 @@ def select_cases(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
     changes: dict[str, list[int]] = {}
     for dimension in kernel.dimensions:
         value = config["shape"].get(dimension)
+        key = f"shape.{dimension}"
         if value is None and dimension == kernel.mathematics.batch:
-            value = config["batch"]
+            key, value = "batch", config["batch"]
         if value is not None:
-            changes[dimension] = [size(f"size {dimension}", v) for v in some(value)]
+            changes[dimension] = [size(key, v) for v in some(value, key)]
     asked = {name: config["option"].get(name) for name in kernel.options}
-    options = [[(n, v) for v in some(kernel.options[n][0] if o is None else o)] for n, o in asked.items()]
+    options = [
+        [(n, v) for v in some(kernel.options[n][0] if o is None else o, f"option.{n}")] for n, o in asked.items()
+    ]
     dtypes, precisions = chosen("dtype", config["dtype"], DTYPES), chosen("precision", config["precision"], PRECISIONS)
     cases: dict[str, Case] = {}
     for start, sizes, dtype, precision, option, mode in itertools.product(
@@ -172,7 +177,7 @@ def _published(kernel: Kernel, config: Mapping[str, Any]) -> list[Case]:
     names = None if config["case"] is None else named_of(config["case"], kernel.mathematics.cases)
     dtypes, precisions = chosen("dtype", config["dtype"], DTYPES), chosen("precision", config["precision"], PRECISIONS)
     asked = {
-        name: [option_value(v, kernel.options[name]) for v in some(value)]
+        name: [option_value(v, kernel.options[name]) for v in some(value, f"option.{name}")]
         for name, value in config["option"].items()
         if value is not None and name in kernel.options
     }
@@ -267,7 +272,7 @@ def read_shapes(path: Path, kernel: Kernel) -> list[dict[str, int]]:
     """Sizes from a CSV file (a header of dimensions, a row a case) or a YAML file (a list of mappings), checked."""
     if not path.is_file():
         raise UsageError(
-            f"shapes={path}: no such file; expected a .csv or .yaml file with the columns {', '.join(kernel.dimensions)}"
+            f"shapes={path}: {'a folder' if path.is_dir() else 'no such file'}; expected a .csv or .yaml file with the columns {', '.join(kernel.dimensions)}"
         )
     if path.suffix == ".csv":
         rows: Any = list(csv.DictReader(_text(path).splitlines(), skipinitialspace=True))
@@ -280,6 +285,11 @@ def read_shapes(path: Path, kernel: Kernel) -> list[dict[str, int]]:
             raise UsageError(f"shapes={path}: not YAML: {' '.join(str(error).split())}") from error
     else:
         raise UsageError(f"shapes={path}: expected a file that ends in .csv, .yaml or .yml")
+    if path.suffix == ".csv" and not rows:
+        header, row = ",".join(kernel.dimensions), ",".join("64" for _ in kernel.dimensions)
+        raise UsageError(
+            f"shapes={path}: no sizes; expected the header {header} and lines of sizes below it, such as {row}"
+        )
     if not isinstance(rows, list) or not rows or not all(isinstance(r, dict) for r in rows):
         raise UsageError(f"shapes={path}: expected a list of sizes, such as {_example(kernel)}")
     sizes = []
@@ -301,20 +311,25 @@ def _text(path: Path) -> str:
 def chosen(what: str, value: Any, known: Iterable[str]) -> list[str]:
     """The names that a value means, each once: one or a list of names, patterns, `all` and `~` names that are left out. Raises
     UsageError for what matches none."""
-    return patterns.choose(what, some(value), known)
+    return patterns.choose(what, some(value, what.partition(" of ")[0]), known)
 
 
 def named_of(value: Any, known: Iterable[str]) -> list[str]:
     """Of the names that a value means those that are known."""
     own = list(known)
-    return [name for word in dict.fromkeys(some(value)) for name in (own if word == "all" else [word]) if name in own]
+    return [
+        name
+        for word in dict.fromkeys(some(value, "case"))
+        for name in (own if word == "all" else [word])
+        if name in own
+    ]
 
 
-def some(value: Any) -> list[Any]:
-    """The value or values as a list of at least one. Raises UsageError for an empty one."""
+def some(value: Any, key: str) -> list[Any]:
+    """The value or values of a key as a list of at least one. Raises UsageError for an empty one."""
     values = as_list(value)
     if not values:
-        raise UsageError(f"nothing was chosen by {value!r}; expected a value or a list of values")
+        raise UsageError(f"{key}=[] chooses nothing; expected a value or a list of values")
     return values
 
 
@@ -338,7 +353,9 @@ def check_keys(what: str, values: Mapping[str, Any], known: Iterable[str], kerne
 def choose_variants(kernels: Sequence[Kernel], value: Any) -> dict[str, list[tuple[str, str]]]:
     """kernel → the (implementation, variant) that a value means, in a stable order, each once: `triton`, `triton:multirow_ws`,
     `cuda:multi*`, `~flax`. Raises UsageError for what no kernel has."""
-    wanted, unwanted = ([_request(kernels, word) for word in words] for words in patterns.split(some(value)))
+    wanted, unwanted = (
+        [_request(kernels, word) for word in words] for words in patterns.split(some(value, "implementation"))
+    )
     left_out = {pair for request in unwanted for pair in request}
     found = {
         kernel.name: [
@@ -348,7 +365,7 @@ def choose_variants(kernels: Sequence[Kernel], value: Any) -> dict[str, list[tup
         ]
         for kernel in kernels
     }
-    patterns.left("implementation", some(value), [pair[0] for pairs in found.values() for pair in pairs])
+    patterns.left("implementation", as_list(value), [pair[0] for pairs in found.values() for pair in pairs])
     return found
 
 

@@ -16,11 +16,12 @@ class StorageError(OSError):
 
 
 def unknown(what: str, name: object, known: Iterable[str]) -> UsageError:
-    """`unknown kernel 'lolla': did you mean lola? There are: launch, lola`."""
+    """`unknown kernel 'lolla': did you mean lola? There are: launch, lola`; what is "case of lola" is `unknown case 'nope' of lola`."""
     names = sorted(known)
     near = difflib.get_close_matches(str(name), names, n=1) or [n for n in names if name and n.startswith(str(name))]
-    hint = f" did you mean {near[0]}?" if near else ""
-    return UsageError(f"unknown {what} {str(name)!r}:{hint} There are: {', '.join(names) or 'none'}")
+    hint = f": did you mean {near[0]}?" if near else "."
+    kind, of, owner = what.partition(" of ")
+    return UsageError(f"unknown {kind} {str(name)!r}{of}{owner}{hint} There are: {', '.join(names) or 'none'}")
 
 
 def fail(error: UsageError) -> int:

@@ -53,5 +53,5 @@ def matching(what: str, word: str, known: Sequence[str]) -> list[str]:
         return found
     bare = word.replace("*", "").replace("?", "")
     near = difflib.get_close_matches(bare, known, n=NEAREST, cutoff=0.5)
-    hint = f" did you mean {', '.join(near)}?" if near else ""
-    raise UsageError(f"no {what} matches {word!r}:{hint} There are: {', '.join(sorted(known)) or 'none'}")
+    hint = f": did you mean {', '.join(near)}?" if near else "."
+    raise UsageError(f"no {what} matches {word!r}{hint} There are: {', '.join(sorted(known)) or 'none'}")

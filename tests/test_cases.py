@@ -175,33 +175,34 @@ def test_all_inputs_are_those_that_the_kernel_defines():
     ("chosen", "said"),
     [
         ({"kernel": "lolla"}, "unknown kernel 'lolla': did you mean lola? There are: add_mul_act, "),
-        ({"dtype": "fp16"}, "unknown dtype 'fp16': There are: bfloat16, float16, float32"),
-        ({"precision": "tf64"}, "unknown precision 'tf64': There are: ieee, tf32"),
-        ({"case": "odds"}, "unknown case of lola 'odds': did you mean odd? There are: batch, large, odd, "),
+        ({"dtype": "fp16"}, "unknown dtype 'fp16'. There are: bfloat16, float16, float32"),
+        ({"precision": "tf64"}, "unknown precision 'tf64'. There are: ieee, tf32"),
+        ({"case": "odds"}, "unknown case 'odds' of lola: did you mean odd? There are: batch, large, odd, "),
         (
             {"inputs": "nam"},
             "unknown inputs 'nam': did you mean nan? There are: equal, extreme, inf, large_mean, nan, plain, subnormal",
         ),
-        ({"shape": {"Q": 3}}, "unknown dimension of lola 'Q': There are: K, M, N"),
+        ({"shape": {"Q": 3}}, "unknown dimension 'Q' of lola. There are: K, M, N"),
         (
             {"option": {"w_layuot": "kn"}},
-            "unknown option of lola 'w_layuot': did you mean w_layout? There are: activation, w_layout",
+            "unknown option 'w_layuot' of lola: did you mean w_layout? There are: activation, w_layout",
         ),
-        ({"option": {"w_layout": "kk"}}, "unknown value of option w_layout of lola 'kk': There are: kn, nk"),
+        ({"option": {"w_layout": "kk"}}, "unknown value 'kk' of option w_layout of lola. There are: kn, nk"),
         ({"implementation": "tritn"}, "unknown implementation 'tritn': did you mean triton? There are: "),
         (
             {"implementation": "flax:row"},
-            "unknown variant of flax 'row': There are: default_layernorm, module, pieces, transposed",
+            "unknown variant 'row' of flax. There are: default_layernorm, module, pieces, transposed",
         ),
         ({"seed": -1}, "seed is -1: expected an integer of 0 or more"),
         ({"seed": [0, "x"]}, "seed is 'x': expected an integer of 0 or more"),
-        ({"batch": 0}, "size M is 0: expected a positive integer"),
-        ({"shape": {"K": [3, 2.5]}}, "size K is 2.5: expected a positive integer"),
-        ({"case": []}, "nothing was chosen by []; expected a value or a list of values"),
-        ({"seed": []}, "nothing was chosen by []; expected a value or a list of values"),
+        ({"batch": 0}, "batch is 0: expected a positive integer"),
+        ({"shape": {"K": [3, 2.5]}}, "shape.K is 2.5: expected a positive integer"),
+        ({"case": []}, "case=[] chooses nothing; expected a value or a list of values"),
+        ({"shape": {"K": []}}, "shape.K=[] chooses nothing; expected a value or a list of values"),
+        ({"seed": []}, "seed=[] chooses nothing; expected a value or a list of values"),
         (
             {"case": "tall"},
-            "unknown case of lola 'tall': There are: batch, large, odd, odd_token, one, token, token_2048, wide_token",
+            "unknown case 'tall' of lola. There are: batch, large, odd, odd_token, one, token, token_2048, wide_token",
         ),
         (
             {"kernel": ["softmax", "launch"], "case": "floor"},
@@ -241,7 +242,7 @@ def test_a_variant_must_belong_to_one_of_the_kernels():
     assert [c.label for c in cells(kernel=["lola", "launch"], implementation="triton:row", case="odd")] == [
         "triton:row"
     ]
-    assert "unknown variant of triton 'online': " in refused(implementation="triton:online")
+    assert "unknown variant 'online' of triton. " in refused(implementation="triton:online")
 
 
 @pytest.mark.parametrize(("value", "number"), [(1, 1), ("7", 7), (10**20, 10**20)])
@@ -263,7 +264,7 @@ def test_nothing_may_be_the_least():
 
 
 def test_unknown_names_have_the_nearest():
-    assert str(unknown("thing", "xyz", [])) == "unknown thing 'xyz': There are: none"
+    assert str(unknown("thing", "xyz", [])) == "unknown thing 'xyz'. There are: none"
     assert str(unknown("thing", "abd", ["abc", "zzz"])) == "unknown thing 'abd': did you mean abc? There are: abc, zzz"
 
 
@@ -311,9 +312,9 @@ def test_a_case_has_sizes_of_its_own():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("nosuch",), "unknown case of lola 'nosuch'"), (("odd", "fp16"), "unknown dtype 'fp16'"), (("odd", "float16", "ieeee"), "unknown precision 'ieeee'"),
-        (("odd", "float16", "ieee", {"x": "y"}), "unknown option of lola 'x'"),
-        (("odd", "float16", "ieee", {"w_layout": "y"}), "unknown value of option w_layout of lola 'y'"),
+        (("nosuch",), "unknown case 'nosuch' of lola"), (("odd", "fp16"), "unknown dtype 'fp16'"), (("odd", "float16", "ieeee"), "unknown precision 'ieeee'"),
+        (("odd", "float16", "ieee", {"x": "y"}), "unknown option 'x' of lola"),
+        (("odd", "float16", "ieee", {"w_layout": "y"}), "unknown value 'y' of option w_layout of lola"),
     ],
 )  # fmt: skip
 def test_a_case_that_cannot_be_is_refused(arguments, said):
@@ -411,7 +412,6 @@ def test_sizes_from_a_file(tmp_path, name, text):
     [
         ("a.csv", None, "no such file; expected a .csv or .yaml file with the columns M, K, N"),
         ("a.txt", "M,K,N\n", "expected a file that ends in .csv, .yaml or .yml"),
-        ("a.csv", "M,K,N\n", "expected a list of sizes, such as - {M: 64, K: 64, N: 64}"),
         ("a.yaml", "M: 3\n", "expected a list of sizes, such as - {M: 64, K: 64, N: 64}"),
         ("a.yaml", "- 3\n", "expected a list of sizes, such as"),
         ("a.yaml", "- {M: 1, K: 2, N: 3}\n- 3\n", "expected a list of sizes, such as"),
@@ -420,6 +420,8 @@ def test_sizes_from_a_file(tmp_path, name, text):
         ("a.csv", "M,K,N\n1,2,3\n1,2\n4,5,0\n", "size N of row 2 is None: expected a positive integer"),
         ("a.yaml", "- {M: 1, K: 2}\n", "row 1 has M, K, but lola has the dimensions M, K, N"),
         ("a.csv", "M,K,N,Q\n1,2,3,4\n", "row 1 has M, K, N, Q, but lola has the dimensions M, K, N"),
+        ("a.csv", "M,K,N\n", "no sizes; expected the header M,K,N and lines of sizes below it, such as 64,64,64"),
+        (".", None, "a folder; expected a .csv or .yaml file"),
         ("a.csv", b"\xff\xfe", "cannot be read as text: "),
     ],
 )

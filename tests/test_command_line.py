@@ -48,7 +48,7 @@ def records_of(folder):
         ("implementation=tritn", "did you mean triton"),
         ("implementation=triton:nosuch", "multirow_ws"),
         ("case=nosuch", "batch"),
-        ("kernel=launch case=token", "unknown case of launch 'token': There are: floor, odd, one"),
+        ("kernel=launch case=token", "unknown case 'token' of launch. There are: floor, odd, one"),
         ("kernel=[lola,launch] case=floor", "lola has no case floor: leave it out of kernel=lola,launch"),
         ("kernel=launch case=odd shapes=mine.csv", "shapes=mine.csv has the sizes of all cases: leave out case="),
         ("dtype=fp16", "bfloat16, float16, float32"),
@@ -63,21 +63,22 @@ def records_of(folder):
         ("option.nosuch=1", "w_layout"),
         (
             "kernel=lola option.act=gelu",
-            "unknown option of lola 'act': did you mean activation? There are: activation, w_layout",
+            "unknown option 'act' of lola: did you mean activation? There are: activation, w_layout",
         ),
-        ("kernel=[lola,launch] shape.Q=3", "unknown dimension of lola, launch 'Q': There are: K, M, N"),
+        ("kernel=[lola,launch] shape.Q=3", "unknown dimension 'Q' of lola, launch. There are: K, M, N"),
         ("shape.M=100000000000000000000", "no machine has memory for more than 9007199254740992"),
         ("device=tpu", "auto, cpu, cuda"),
         ("seed=abc", "abc"),
         ("time_s=0", "above 0"),
         ("timeout_s=inf", "above 0"),
-        ("batch=[]", "nothing was chosen"),
-        ("case=[]", "nothing was chosen"),
+        ("batch=[]", "batch=[] chooses nothing"),
+        ("case=[]", "case=[] chooses nothing"),
         ("experiment=null", "group"),
         ("experiment=nosuch", "published"),
         ("worker=nosuch", "inline, process"),
         ("worker.python.nosuch=python3", "worker.python.NAME"),
         ("resume=nosuch", "no bench run there"),
+        ("resume=nosuch kernel=softmax", "no bench run there"),
         ("shapes=nosuch.csv", "nosuch.csv"),
         ("path=nosuch", "no such folder"),
         ("kernel=[", "input"),
@@ -194,7 +195,7 @@ def test_sizes_come_from_a_file(tmp_path, answered, name, text, sizes):
 
 @pytest.mark.parametrize(
     ("text", "named"),
-    [("M,K\n1,2\n", "dimensions M, K, N"), ("M,K,N\n1,x,2\n", "'x'"), ("", "expected a list of sizes")],
+    [("M,K\n1,2\n", "dimensions M, K, N"), ("M,K,N\n1,x,2\n", "'x'"), ("", "no sizes; expected the header M,K,N")],
 )
 def test_a_wrong_file_of_sizes_is_named(tmp_path, answered, text, named):
     (tmp_path / "mine.csv").write_text(text)

@@ -214,7 +214,7 @@ def test_a_config_against_the_default_and_one_variant_against_another(dry):
     [
         ("triton config.num_wraps=4", "unknown tunable 'num_wraps': did you mean num_warps?"),
         ("triton config.num_warps=many", "config.num_warps is 'many': expected a value such as"),
-        ("torch_eager config.num_warps=4", "unknown tunable of the chosen implementations 'num_warps'"),
+        ("torch_eager config.num_warps=4", "unknown tunable 'num_warps' of the chosen implementations"),
     ],
 )
 def test_a_wrong_config_of_a_side_is_named(dry, side, said):

@@ -51,7 +51,7 @@ def test_keys_that_there_are(word):
     ("word", "said"),
     [
         ("kernl=lola", "unknown key 'kernl': did you mean kernel? There are: baseline, batch, "),
-        ("shape.Q=1", "unknown dimension 'Q': There are: "), ("option.layout=1", "unknown option 'layout': did you mean w_layout? There are: "),
+        ("shape.Q=1", "unknown dimension 'Q'. There are: "), ("option.layout=1", "unknown option 'layout': did you mean w_layout? There are: "),
         ("shape=1", "unknown key 'shape': "), ("worker.python.nosuch=1", "unknown key 'worker.python.nosuch': did you mean worker.python.NAME? There are: "),
         ("experiment=quik", "unknown experiment 'quik': did you mean quick? There are: dlrm_story, h200_neighbours, h200_peers, lora_story, published, published_lola_batched_row, "),
         ("worker=inlin", "unknown worker 'inlin': did you mean inline? There are: inline, process"),

@@ -220,10 +220,10 @@ def test_one_is_no_plural(answered):
 @pytest.mark.parametrize(
     ("vs", "said"),
     [
-        ("cuda:nix", "unknown variant of cuda 'nix'"),
+        ("cuda:nix", "unknown variant 'nix' of cuda"),
         ("arch=sm_9", "did you mean sm_90?"),
-        ("size=3", "unknown key of vs=size=3 'size'"),
-        ("config.nix=3", "unknown key of vs=config.nix=3: config 'nix'"),
+        ("size=3", "unknown key 'size' of vs=size=3"),
+        ("config.nix=3", "unknown config key 'nix' of vs=config.nix=3"),
         ("@no-such-revision", "unknown revision 'no-such-revision'"),
         ("cuda@no-such-revision~1 dtype=float16", "unknown revision 'no-such-revision~1'"),
         ("cuda@", "no revision behind @"),

@@ -161,9 +161,9 @@ def test_the_device_of_a_back_end_that_is_named(benches, monkeypatch, gpu, optio
     ("options", "said"),
     [
         ({"backend": "torhc"}, "unknown backend 'torhc': did you mean torch? There are: jax, numpy, torch"),
-        ({"backend": ""}, "unknown backend '': There are: jax, numpy, torch"),
+        ({"backend": ""}, "unknown backend ''. There are: jax, numpy, torch"),
         ({"backend": "torch", "device": "gpu"}, "unknown device 'gpu': did you mean cpu? There are: cpu, cuda"),
-        ({"device": "auto"}, "unknown device 'auto': There are: cpu, cuda"),
+        ({"device": "auto"}, "unknown device 'auto'. There are: cpu, cuda"),
     ],
 )
 def test_a_name_that_there_is_not_is_answered_with_those_that_there_are(arguments, options, said):

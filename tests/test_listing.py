@@ -122,7 +122,7 @@ def test_folders_of_one_s_own_are_searched(roots, tmp_path, capsys):
     ("argument", "said"),
     [
         ("kernel=c_kernl", "unknown kernel 'c_kernl': did you mean b_kernel? There are: a_kernel, b_kernel"),
-        ("kernel=x*", "no kernel matches 'x*': There are: a_kernel, b_kernel"),
+        ("kernel=x*", "no kernel matches 'x*'. There are: a_kernel, b_kernel"),
         ("path=nosuch", "path=nosuch: no such folder"),
         ("--nosuch", "unexpected '--nosuch': fusebench list takes --json, --markdown, path=DIR, kernel=NAME"),
     ],

@@ -124,9 +124,9 @@ def test_what_cannot_run_is_refused_in_one_line(monkeypatch):
     ):  # fmt: skip
         with pytest.raises(UsageError, match=said):
             ops.lola(*given)
-    with pytest.raises(UsageError, match="unknown option of lola 'activatoin': did you mean activation"):
+    with pytest.raises(UsageError, match="unknown option 'activatoin' of lola: did you mean activation"):
         ops.lola(x, torch.zeros(5, 4), torch.zeros(4), activatoin="relu")
-    with pytest.raises(UsageError, match="unknown value of option activation of lola 're lu': did you mean relu"):
+    with pytest.raises(UsageError, match="unknown value 're lu' of option activation of lola: did you mean relu"):
         ops.lola(x, torch.zeros(5, 4), torch.zeros(4), activation="re lu")
     for transformed in (torch.func.vmap(ops.softmax), lambda x: torch.func.jvp(ops.softmax, (x,), (x,))):
         with pytest.raises(

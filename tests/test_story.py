@@ -115,7 +115,7 @@ def test_what_a_story_has_no_step_for_is_refused(arguments, said):
         ("lora", "story is 'lora'; expected steps: ["),
         ({}, "story is {}; expected steps"),
         ({"steps": [{"implementation": "flax"}]}, "story has the steps"),
-        ({"steps": [{"step": "a", "kernle": "lola"}]}, "unknown key of the step 'a' of the story 'kernle': did you mean kernel"),
+        ({"steps": [{"step": "a", "kernle": "lola"}]}, "unknown key 'kernle' of the step 'a' of the story: did you mean kernel"),
         ({"steps": [{"step": "a", "shape": [{"M": 2}]}]}, "the step 'a' of the story has the shape [{'M': 2}]; expected {NAME: VALUE, …}"),
         ({"steps": [{"step": "a"}], "parts": {"of": "dlrm_parts"}}, "story has the parts"),
         ({"steps": [{"step": "a"}], "parts": {"of": "x", "shares": {"a": "b"}}}, "unknown kernel 'x'"),

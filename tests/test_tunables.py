@@ -83,7 +83,7 @@ def test_a_value_of_another_kind_is_refused(kernels, override, said):
 
 
 def test_a_tunable_that_no_chosen_variant_has_is_refused(kernels):
-    with pytest.raises(UsageError, match="unknown tunable of the chosen implementations 'CHUNK'"):
+    with pytest.raises(UsageError, match="unknown tunable 'CHUNK' of the chosen implementations"):
         selected(kernels, "implementation=torch_eager", "config.CHUNK=64")
 
 

@@ -133,7 +133,7 @@ def test_what_needs_no_pairs_is_saved_when_the_pairs_are_interrupted(tuned, root
     ("words", "said"),
     [
         (["kernel=null"], "tune needs kernel=, such as kernel=lola"),
-        (["strategy=best"], "unknown strategy 'best': There are: grid, optuna, random"),
+        (["strategy=best"], "unknown strategy 'best'. There are: grid, optuna, random"),
         (
             ["strategy=optuna", "trials=5", "arch=sm_90a"],
             "strategy=optuna with arch=sm_90a: it chooses by times, and arch= times nothing; expected strategy=grid or",
@@ -147,9 +147,9 @@ def test_what_needs_no_pairs_is_saved_when_the_pairs_are_interrupted(tuned, root
             "heatmap=none/map.svg: expected a file that can be written, in a folder that is there",
         ),
         (["heatmap=map.png"], "heatmap=map.png: expected a file that ends in .svg"),
-        (["config.NUMBRE=1"], "unknown tunable of double 'NUMBRE': did you mean NUMBER?"),
+        (["config.NUMBRE=1"], "unknown tunable 'NUMBRE' of double: did you mean NUMBER?"),
         (["config.NUMBER=many"], "config.NUMBER is 'many': expected a value such as 0, 1"),
-        (["config.NUMBER=[]"], "nothing was chosen by []"),
+        (["config.NUMBER=[]"], "config.NUMBER=[] chooses nothing"),
         (["compile_timeout_s=0"], "compile_timeout_s is 0.0: expected a number of seconds above 0"),
     ],
 )

@@ -369,9 +369,10 @@ def _resumed(command: str, overrides: Sequence[Any], arguments: Sequence[str]) -
     value = command_line.last("resume", overrides)
     if value is None:
         return None
+    found = folder.find(command, str(value))
     if others := command_line.conflicts_with_resume(overrides, arguments, OF_THIS_TIME):
         raise UsageError(f"resume={value} goes on with that run as it was configured: leave out {' '.join(others)}")
-    return folder.find(command, str(value))
+    return found
 
 
 def _paths(file: Path) -> list[str]:

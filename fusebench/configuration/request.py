@@ -36,7 +36,7 @@ class Request:
 
 def build(command: str, roots: Sequence[Path], chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Request:
     """The request of a configuration. Raises UsageError for whatever in it does not exist."""
-    retry = [] if chosen.get("retry") is None else cases.some(chosen["retry"])
+    retry = [] if chosen.get("retry") is None else cases.some(chosen["retry"], "retry")
     statuses = tuple(cases.check_name("status", str(status), STATUSES) for status in retry)
     cells = cases.select_cells(kernels, chosen) if chosen.get("story") is None else story.read(kernels, chosen).cells
     return Request(command, tuple(map(str, roots)), chosen, tuple(cells), statuses)

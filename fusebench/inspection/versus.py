@@ -53,7 +53,7 @@ def other(chosen: Mapping[str, Any], text: str) -> tuple[dict[str, Any], str]:
         group, _, name = override.key_or_group.partition(".")
         if group in GROUPS and name:
             if name not in done[group]:
-                raise unknown(f"key of vs={text}: {group}", name, done[group])
+                raise unknown(f"{group} key of vs={text}", name, done[group])
             done[group] = {**done[group], name: override.value()}
         elif override.key_or_group in KEYS:
             done[group] = override.value()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import tempfile
 import time
@@ -118,7 +119,7 @@ def keep_sweep(arguments: Sequence[str], folder: Path, command: str) -> None:
     Raises UsageError if they cannot be written, or if another sweep is kept there.
     """
     if (folder / sweep_file(command)).exists():
-        raise UsageError(f"{folder} holds a sweep already: resume={folder} goes on with it")
+        raise UsageError(f"{folder} holds a sweep already: {shlex.quote(f'resume={folder}')} goes on with it")
     try:
         folder.mkdir(parents=True, exist_ok=True)  # one that was named
     except OSError as error:
@@ -156,7 +157,7 @@ def keep(chosen: Mapping[str, Any], folder: Path, command: str) -> None:
     Raises UsageError if it cannot be written, or if another run is kept there.
     """
     if (folder / FILE).exists() or any(folder.glob("*.yaml")):
-        raise UsageError(f"{folder} holds a run already: resume={folder} goes on with it")
+        raise UsageError(f"{folder} holds a run already: {shlex.quote(f'resume={folder}')} goes on with it")
     kept = dict(chosen) | {key: _absolute(chosen[key]) for key in ("path", "shapes")}
     _write(folder / f"{command}.yaml", kept)
 

@@ -17,7 +17,7 @@ from fusebench.progress import Lines
 from fusebench.records.record import BASELINE, Record
 from fusebench.settings import Clock
 from fusebench.terminal import WIDEST, console, counted, print_table
-from fusebench.timing.summary import Clocks, Timing, seconds, significant
+from fusebench.timing.summary import Clocks, Timing, percent, seconds, significant
 
 COLOURS = {"ok": "green", "skipped": "dim"}
 # a time so many times the best one, and so much beyond it, is marked: launches alone do not explain it
@@ -211,7 +211,7 @@ def heading(device: str, regime: str) -> str:
 def around(timing: Timing) -> str:
     """Half the 95 % interval of the median as a share of it, with a mark where that is more than was asked for."""
     around = timing.uncertainty
-    return ("?" if around is None else f"{around:.1%}") + ("!" if timing.target_missed else "")
+    return ("?" if around is None else percent(around)) + ("!" if timing.target_missed else "")
 
 
 def _wall(clocks: Clocks | None) -> str:

@@ -95,6 +95,10 @@ def test_the_overrides_of_a_side_join_the_configuration():
     ("words", "said"),
     [
         (("a=torch_eager",), "b= is missing: expected two sides"),
+        (
+            ("a=''", "b=triton"),
+            'side A is empty; expected IMPLEMENTATION[:VARIANT][@REVISION], overrides in quotes, or both, such as "triton',
+        ),
         (("a=torch_eager", "b=tritn"), "side B (tritn): unknown implementation 'tritn': did you mean triton?"),
         (("a=torch_eager", "b='triton regime=queued'"), "regime cannot differ between the sides"),
         (("a=torch_eager", "b=config.nix=3"), "nix"),

@@ -173,6 +173,14 @@ def test_a_run_is_not_written_over(file):
     assert (home / file).read_text() == ""
 
 
+def test_the_words_that_go_on_with_a_run_are_quoted_as_a_shell_reads_them():
+    home = folder.RESULTS / "my run"
+    home.mkdir(parents=True)
+    (home / "bench.yaml").touch()
+    with pytest.raises(UsageError, match=r"holds a run already: 'resume=results/my run' goes on with it$"):
+        folder.keep(KEPT, home, "bench")
+
+
 def test_a_configuration_is_kept_whole_or_not_at_all(monkeypatch):
     home = folder.RESULTS / "a"
     home.mkdir(parents=True)

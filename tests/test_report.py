@@ -107,6 +107,7 @@ def test_the_heading_says_what_the_time_is_of(capsys, regime, device, heading):
         (TIMES[:5], 0.01, "?!"),  # fewer than six have no interval
         (TIMES[:5], 0, "?"),
         ([100 * US] * 6, 0.01, "0.0%"),
+        ([1 * US] * 4 + [99 * US] * 2, 0.01, "> 1000%!"),
     ],
 )
 def test_half_the_interval_stands_beside_the_median(capsys, times, target, text):

@@ -203,7 +203,7 @@ def test_every_kind_of_file_has_the_same_rows(shown):
             ["implementation=tritn*"],
             "no implementation matches 'tritn*': did you mean triton? There are: torch_eager, triton",
         ),
-        (["implementation=cuda"], "unknown implementation 'cuda': There are: torch_eager, triton"),
+        (["implementation=cuda"], "unknown implementation 'cuda'. There are: torch_eager, triton"),
         (["implementation=triton:rows"], "unknown implementation 'triton:rows': "),
         (["shape.Q=1"], "unknown column 'shape.Q'"),
         (["sort=tim"], "unknown column 'tim': did you mean time_s?"),
@@ -217,6 +217,7 @@ def test_every_kind_of_file_has_the_same_rows(shown):
 )
 def test_bad_input_is_answered_by_one_line(capsys, words, said):
     save("a", *records())
+    (Path("results") / "data").mkdir()  # rows of train: no run
     assert main(["show", *words]) == 2
     captured = capsys.readouterr()
     assert captured.err.startswith(f"fusebench: {said}") and captured.err.count("\n") == 1 and not captured.out

@@ -73,7 +73,8 @@ def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepa
     words, rest, resumed = _resumed(arguments) or (*sides.split(arguments), None)
     shows = command_line.only_shows(rest)
     if not words and not shows:
-        raise UsageError(f"compare takes two sides, before all else; expected {sides.EXPECTED}")
+        example = "compare triton cuda kernel=softmax"
+        raise UsageError(f"compare takes two sides, before all else; expected {sides.EXPECTED}: {example}")
     overrides = command_line.parse(rest)
     paths = command_line.paths_of(overrides)
     sources = find_sources([sides.parse(*side) for side in zip("AB", words, strict=False)], paths, stack)

@@ -40,7 +40,7 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
     """The configuration with side A's implementation, checked with its own keys. Raises UsageError."""
     if missing := [key for key in ("a", "b") if chosen[key] is None]:
         raise UsageError(
-            f"{missing[0]}= is missing: expected two sides, such as a=triton b=torch_eager, each {EXPECTED}"
+            f"{missing[0]}= is missing: expected two sides, such as a=triton b=torch_eager, each {sides.EXPECTED}"
         )
     if chosen["out"] is not None:
         folder.check_file("out", chosen["out"], FILES)
@@ -52,9 +52,6 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
         sides.pairs(a, b)
         return sides.with_lines(chosen, specs[0].lines)
     return chosen
-
-
-EXPECTED = 'IMPLEMENTATION[:VARIANT][@REVISION], overrides in quotes, or both: a=cuda b="triton config.num_warps=8"'
 
 
 def _specs(chosen: Mapping[str, Any]) -> list[sides.SideSpec]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,14 +75,16 @@ def find(named: Sequence[str]) -> dict[str, Path]:
         inside = sorted((file.parent for file in folder.glob(f"**/{FILE}")), key=order)
         if not inside:
             if own := kind(folder):
-                on = "" if own == "profile" else f": fusebench {own} resume={word} goes on with it"
+                on = "" if own == "profile" else f": fusebench {own} {shlex.quote(f'resume={word}')} goes on with it"
                 raise UsageError(f"{word} is a run of {own} without a record{on}")
             if any(folder.glob("*/*/*/*.cubin")):
                 raise UsageError(
                     f"{word} has what inspect wrote, a file a stage; fusebench inspect stage=sass prints one"
                 )
-            have = ", ".join(p.name for p in sorted(RESULTS.glob("*"))[-5:] if p.is_dir())
-            raise UsageError(f"{word}: no run with records there; the latest in {RESULTS}/ are: {have or 'none'}")
+            have = sorted({file.relative_to(RESULTS).parts[0] for file in RESULTS.glob(f"**/{FILE}")})[-5:]
+            raise UsageError(
+                f"{word}: no run with records there; the latest in {RESULTS}/ are: {', '.join(have) or 'none'}"
+            )
         several = len(named) > 1
         for run in inside:
             place = run.relative_to(folder) if run != folder else Path()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from fusebench.records import query, rows, store
 from fusebench.records.record import BASELINE
 from fusebench.report import LEAST_OF_TIMES, coloured
 from fusebench.terminal import console, counted, print_table
-from fusebench.timing.summary import seconds, significant
+from fusebench.timing.summary import percent, seconds, significant
 
 LIMIT = 500  # rows of a table, unless more are asked for
 KEYS = ("out", "baseline", "sort", "limit")
@@ -62,7 +63,7 @@ def main(arguments: list[str]) -> int:
         return 0
     show(table, limit)
     for folder in (folder for folder in folders.values() if runs.kind(folder) == "tune"):
-        said = f"{folder} is a run of tune, each config a cell: fusebench tune resume={folder} shows what it kept"
+        said = f"{folder} is a run of tune, each config a cell: fusebench tune {shlex.quote(f'resume={folder}')} shows what it kept"
         console().print(said, highlight=False, soft_wrap=True, markup=False)
     return 0
 
@@ -73,7 +74,7 @@ def _show_whole(kind: str, folders: Sequence[Path]) -> None:
         verdicts.show([o for folder in folders for o in store.read(folder, Outcome, "comparison.jsonl")], [])
         return
     for folder in folders:
-        on = "" if kind == "profile" else f": fusebench {kind} resume={folder} goes on with it"
+        on = "" if kind == "profile" else f": fusebench {kind} {shlex.quote(f'resume={folder}')} goes on with it"
         console().print(f"{folder} is a run of {kind}{on}", highlight=False, soft_wrap=True, markup=False)
         if kind == "profile":  # imported here: other commands show tables too, and have no use for these
             from fusebench.profiling import table as profiled
@@ -219,7 +220,7 @@ def _figures(row: Mapping[str, Any]) -> dict[str, str]:
     missed = "!" if row["target_missed"] else ""
     texts = {
         "time": _text(row["time_s"], seconds),
-        "±": _text(row["uncertainty"], lambda share: f"{share:.1%}{missed}"),
+        "±": _text(row["uncertainty"], lambda share: f"{percent(share)}{missed}"),
         "baseline": _text(row.get("baseline_s"), seconds),
         "change": _text(row.get("change"), lambda share: f"{share:+.1%}"),
         "95 % interval": _text(row.get("change_low"), lambda low: f"{low:+.1%} … {row['change_high']:+.1%}"),

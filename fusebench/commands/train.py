@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -219,7 +220,7 @@ def _run(loop: Loop, steps: int, every: Every, out: Path, model: str) -> int:
     print(f"log: {out / log.FILE}")
     print(f"checkpoint: {out / checkpoint.FILE}, step {loop.saved}" if loop.saved else "no checkpoint yet")
     if said:
-        more = f"; resume=true out={out} goes on from step {loop.saved}" if loop.saved else ""
+        more = f"; resume=true {shlex.quote(f'out={out}')} goes on from step {loop.saved}" if loop.saved else ""
         print(said + more, file=sys.stderr)
     return code
 

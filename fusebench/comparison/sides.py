@@ -14,7 +14,7 @@ from fusebench.contract import Cell
 from fusebench.errors import UsageError
 from fusebench.terminal import counted
 
-EXPECTED = "IMPLEMENTATION[:VARIANT][@REVISION], overrides in quotes, or both: compare triton cuda kernel=softmax"
+EXPECTED = 'IMPLEMENTATION[:VARIANT][@REVISION], overrides in quotes, or both, such as "triton config.num_warps=8"'
 OWN_KEYS = ("implementation", "case", "dtype", "precision", "batch", "shapes", "seed", "inputs")  # that a side may set
 OWN_GROUPS = ("shape.", "option.", "config.", "worker.python.")
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fusebench.contract import Case, Cell, Tunable
 from fusebench.machine import DeviceInfo
 from fusebench.parity.verdict import Verdict
-from fusebench.timing.summary import Timing, seconds, significant
+from fusebench.timing.summary import Timing, percent, seconds, significant
 from fusebench.timing.yardstick import Rates as Yardsticks
 
 SCHEMA = 4  # a record of another one is refused; also raised when a seed gives other inputs
@@ -182,7 +182,7 @@ class Record:
         lines = [f"{name} on {self.device.name or self.device.type}: {self.status}"]
         lines += [self.reason] if self.reason else []
         if timing := self.timing:
-            around = "" if timing.uncertainty is None else f" ± {timing.uncertainty:.1%}"
+            around = "" if timing.uncertainty is None else f" ± {percent(timing.uncertainty)}"
             how = f"{timing.regime}, {timing.cache} caches, {len(timing.samples)} samples"
             lines.append(f"{seconds(timing.median)}{around}  {how}")
             lines += [f"machine busy: {timing.remedy} helps"] if timing.machine_busy else []

@@ -103,6 +103,11 @@ def significant(value: float) -> str:
     return f"{value:.3g}" if abs(value) < 999.5 else f"{float(f'{value:.3g}'):.0f}"
 
 
+def percent(share: float) -> str:
+    """`1.2%`; how much it is beyond ten times says nothing."""
+    return f"{share:.1%}" if share < 10 else "> 1000%"
+
+
 def seconds(value: float) -> str:
     """Three significant digits with a unit: `17.4 µs`."""
     unit, scale = next(((u, s) for u, s in UNITS if value >= 0.9995 * s), UNITS[-1])

@@ -12,9 +12,9 @@ from typing import Any
 from fusebench import inputs, memory
 from fusebench.contract import Cell, Mathematics
 from fusebench.errors import StorageError
-from fusebench.parity import budget
+from fusebench.parity import budget, kernel_check
 from fusebench.parity.evaluations import Evaluations
-from fusebench.parity.judge import Judge, check_formula
+from fusebench.parity.judge import Judge
 from fusebench.parity.verdict import Asked, Verdict
 from fusebench.settings import Clock, Settings
 from fusebench.untouched import Untouched
@@ -144,7 +144,7 @@ class CaseData:
 
     def _judge(self, set_: int, part: str) -> Judge:
         if (set_, part) not in self.judges:
-            check_formula(self.mathematics, self.case, part)
+            kernel_check.check(self.mathematics, self.case, part)
             self.judges[set_, part] = Judge(
                 self.mathematics, self.case, self._set(set_), self.seed, self.settings.rows_seed, part, self.kind == "plain",
             )  # fmt: skip

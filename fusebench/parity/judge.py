@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -50,8 +49,6 @@ class Judge:
     def __post_init__(self) -> None:
         self.kernel = self.mathematics
         mathematics = modes.of(self.kernel, self.case.mode, list(self.arrays))
-        for name, array in self.arrays.items():
-            _check_axis(name, mathematics.rows.get(name), array.shape)
         self.view = view.of(mathematics, self.case, self.arrays, self.rows_seed, lambda: self._shapes)
         self.mathematics = self.view.mathematics
 
@@ -109,21 +106,6 @@ class Judge:
         chosen = [a if judged is None or axis is None else np.take(a, judged, axis) for a, axis in given]
         return [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in chosen]
 
-    def check_rows(self) -> None:
-        """Raises ValueError where ROWS does not fit the outputs."""
-        outputs, named = self.reference(), self.mathematics.outputs
-        others = [name for name in self.mathematics.rows if name not in self.arrays]
-        strange = [name for name in others if name and named and name not in named and not self.mathematics.options]
-        if strange or not (named or self.part or len(others) in (0, 1, len(outputs))):
-            expected = f"outputs ({', '.join(named)})" if named else f"as many names as outputs, {len(outputs)},"
-            raise ValueError(
-                f"ROWS of kernel.py names {', '.join(strange or others)}, not among the inputs ({', '.join(self.arrays)}): "
-                f"expected {expected} beside these"
-            )
-        for number, output in enumerate(outputs):
-            name = named[number] if number < len(named) else f"output {number}"
-            _check_axis(name, self.mathematics.output_axis(number, self.arrays), output.shape)
-
     def _evaluate(self, key: Sequence[str], draws: int) -> Evaluations:
         found = evaluations(
             self.mathematics.formula_of(self.part), self.case, self.inputs, key, np.random.default_rng([self.seed, 77]),
@@ -136,13 +118,6 @@ class Judge:
             self.drawn[number] = rows.telling(told, most, self.rows_seed + number)
         exact, staged = self._taken_of_judged(found.exact), self._taken_of_judged(found.staged)
         return replace(found, exact=exact, staged=staged, draws=map(self._taken_of_judged, found.draws))
-
-    def steady(self) -> bool:
-        """Whether the formula gives the same values when it is evaluated again on the same inputs."""
-        first, again = (self._evaluate((), 0).exact for _ in range(2))
-        return len(first) == len(again) and all(
-            np.array_equal(*pair, equal_nan=True) for pair in zip(first, again, strict=True)
-        )
 
     def reference(self) -> Sequence[np.ndarray]:
         """The outputs in float64, of all rows or of the judged ones."""
@@ -352,46 +327,19 @@ class Judge:
         return ""
 
 
-def _check_axis(name: str, axis: int | None, shape: tuple[int, ...]) -> None:
-    if axis is not None and not -len(shape) <= axis < len(shape):
-        expected = " or ".join(map(str, range(len(shape)))) or "no rows of a single number"
-        raise ValueError(f"ROWS of kernel.py has axis {axis} of {name}, whose shape is {shape}: expected {expected}")
-
-
-# Formulas with their modes. In upper case it would be a constant, which nothing may change while a cell runs.
-_checked: set[tuple[Any, ...]] = set()
-
-
-def check_formula(mathematics: Mathematics, case: Case, part: str = "") -> None:
-    """Raises ValueError where the formula gives other values when it is evaluated again on the same inputs, or where ROWS does not fit
-    them, by the smallest named case: once in a process."""
-    known = (mathematics.formula_of(part), mathematics.gradient, case.mode)
-    if known in _checked:
-        return
-    judge = _smallest(mathematics, case, part)
-    if not judge.view.most:  # else NumPy would take minutes
-        if not judge.steady():
-            raise ValueError(
-                "the formula of kernel.py gives other values each time on the same inputs; expected the same ones: "
-                "draw random numbers in inputs(case, rng), and change no input in place"
-            )
-        judge.check_rows()
-    _checked.add(known)
-
-
 def every_point(mathematics: Mathematics, case: Case, part: str = "") -> set[str]:
     """The names of the formula's points, whichever options lead to them, by evaluating the smallest named case."""
     seen: set[str] = set()
     for option, values in {"": ("",), **mathematics.options}.items():
         for value in values:
             changed = replace(case, options={**case.options, **({option: value} if option else {})})
-            judge = _smallest(mathematics, changed, part)
+            judge = of_smallest(mathematics, changed, part)
             judge.reference()
             seen |= judge.points
     return seen
 
 
-def _smallest(mathematics: Mathematics, case: Case, part: str) -> Judge:
+def of_smallest(mathematics: Mathematics, case: Case, part: str) -> Judge:
     """The judge of the smallest named case, all else as in `case`."""
     sizes = min(mathematics.cases.values(), key=lambda sizes: mathematics.moved_bytes(replace(case, sizes=sizes)))
     smallest = replace(case, sizes=sizes)

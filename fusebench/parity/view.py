@@ -171,7 +171,9 @@ class Elements(All):
 def of(
     mathematics: Mathematics, case: Case, arrays: Mapping[str, np.ndarray], seed: int, shapes_of: Callable[[], Sequence[Shape]]
 ) -> All:  # fmt: skip
-    """What is looked at in the case, whose mode that mathematics has."""
+    """What is looked at in the case, whose mode that mathematics has. Raises ValueError for an axis of ROWS that an input does not have."""
+    for name, array in arrays.items():
+        check_axis(name, mathematics.rows.get(name), array.shape)
     times = oversize(mathematics, case)
     sums = any(mathematics.output_axis(n, arrays) is None for n in range(len(mathematics.outputs)))
     whole = All(mathematics, arrays, times, seed, shapes_of)
@@ -182,6 +184,13 @@ def of(
     if modes.slices(mathematics, arrays) > 1:
         return Slices(modes.sliced(mathematics, arrays), arrays, times, seed, shapes_of)
     return Elements(mathematics, arrays, times, seed, shapes_of)
+
+
+def check_axis(name: str, axis: int | None, shape: Shape) -> None:
+    """Raises ValueError where an array of that name, an input or an output, has no such axis."""
+    if axis is not None and not -len(shape) <= axis < len(shape):
+        expected = " or ".join(map(str, range(len(shape)))) or "no rows of a single number"
+        raise ValueError(f"ROWS of kernel.py has axis {axis} of {name}, whose shape is {shape}: expected {expected}")
 
 
 def _drawn_from(given: Sequence[tuple[Shape, int, int]], elements: float) -> dict[int, tuple[int, int]]:

@@ -5,7 +5,7 @@ triton   its Pallas kernel
 xla      its plain JAX form, with the scores in memory
 
 Padding is a mask (B, 1, 1, T) beside the causal rule, which the kernels know. A mask hides no NaN: tokens of padding are set to
-0 before, and what comes out for them after. Written against version 0.0.17; what a kernel does not support it refuses by an
+0 before, and what comes out for them after. Gradients are those of its plain form, by XLA. Written against version 0.0.17; what a kernel does not support it refuses by an
 exception, which the record shows.
 """
 
@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import tokamax
 from absl import flags
+
+from implementations._shared.jax.autograd import in_mode
 
 BACKEND = "jax"
 REQUIRES = {"tokamax": "tokamax"}
@@ -22,6 +24,7 @@ VARIANTS = {
     "triton": ("query", "probabilities"),
     "xla": ("scores", "scaled", "probabilities"),
 }
+BACKWARD = {"xla": ("scores", "scaled", "probabilities", "dprobabilities", "dscaled", "dscores")}
 
 
 def skip(case, variant, device):
@@ -57,4 +60,4 @@ def build(case, variant, device):
             )  # fmt: skip
         return jnp.where(kept.mT, y.swapaxes(1, 2), 0).astype(q.dtype)
 
-    return jax.jit(call)
+    return in_mode(case, call, (0, 1, 2))

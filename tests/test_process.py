@@ -475,7 +475,7 @@ def test_subnormals_that_are_flushed_are_seen():
 
 def test_variables_that_compilers_set_are_nobody_s_change(monkeypatch):
     monkeypatch.setenv("OMP_WAIT_POLICY", "active")
-    theirs = ("_TORCHINDUCTOR_PYOBJECT", "TRITON_PTXAS_PATH", "CUDA_ROOT")
+    theirs = ("_TORCHINDUCTOR_PYOBJECT", "TRITON_PTXAS_PATH", "CUDA_ROOT", "KMP_INIT_AT_FORK")
     for name in theirs:
         monkeypatch.setenv(name, "1")
     found = process.read()

@@ -31,9 +31,10 @@ VARIABLES = (
     "GOMP_", "HOME", "JAX_", "KMP_", "LANG", "LC_", "LDFLAGS", "LD_", "LIBRARY_PATH", "MALLOC_", "MKL_", "NUMEXPR_", "NVIDIA_", "OMP_",
     "ONEDNN_", "OPENBLAS_", "PATH", "PYTHON", "PYTORCH_", "TBB_", "TEMP", "TMP", "TORCH", "TRITON_", "TZ", "XDG_", "XLA_",
 )  # fmt: skip
+# KMP_: scikit-learn's, which Liger's imports bring along; they say whether OpenMP may be there twice, and what it does in a forked child
 THEIRS = (
-    "CUDA_MODULE_LOADING", "CUDA_ROOT", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TORCH_WARM_POOL", "TRITON_CACHE_DIR",
-    "TRITON_LIBDEVICE_PATH", "TRITON_PTXAS_PATH",
+    "CUDA_MODULE_LOADING", "CUDA_ROOT", "KMP_DUPLICATE_LIB_OK", "KMP_INIT_AT_FORK", "TORCHINDUCTOR_CACHE_DIR",
+    "TORCHINDUCTOR_COMPILE_THREADS", "TORCH_WARM_POOL", "TRITON_CACHE_DIR", "TRITON_LIBDEVICE_PATH", "TRITON_PTXAS_PATH",
 )  # fmt: skip
 # Torch's compiler keeps threads for its processes, which wait while nothing is compiled, and Python one for shared memory.
 COMPILERS = ("torch._inductor", "tqdm._monitor")

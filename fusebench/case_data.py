@@ -44,9 +44,10 @@ class CaseData:
 
     @cached_property
     def sets(self) -> list[dict[str, Any]]:
-        """Raises MemoryError, the second time at once, where they do not fit into the host's free memory."""
+        """Raises MemoryError, the second time at once, where they do not fit into the host's free memory, and what kernel_check says."""
         if self.too_large:
             raise MemoryError(self.too_large)
+        kernel_check.check(self.mathematics, self.case, "", self.settings.timeout_s)
         try:
             with self.clock.during("inputs"), memory.limited():
                 return inputs.make_sets(self.mathematics, self.case, self.seed, SETS, self.kind)
@@ -144,7 +145,7 @@ class CaseData:
 
     def _judge(self, set_: int, part: str) -> Judge:
         if (set_, part) not in self.judges:
-            kernel_check.check(self.mathematics, self.case, part)
+            kernel_check.check(self.mathematics, self.case, part, self.settings.timeout_s)
             self.judges[set_, part] = Judge(
                 self.mathematics, self.case, self._set(set_), self.seed, self.settings.rows_seed, part, self.kind == "plain",
             )  # fmt: skip

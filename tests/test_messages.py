@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from stand_in import light_python
 from test_command_line import records_of
@@ -141,6 +143,15 @@ def test_work_that_no_call_has_is_the_mistake_of_kernel_py(told, answered, tmp_p
 def test_rows_that_no_input_or_output_has_are_the_mistake_of_kernel_py(told, names, said):
     done = told(kernel=KERNEL.replace("BATCH", f"{names}\nBATCH"))
     assert done.returncode == 1 and "1 cell: 1 failed" in done.stdout and said in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("before", ["return {", "return (r"])
+def test_a_kernel_py_that_hangs_costs_its_cells(told, before):
+    started = time.monotonic()
+    done = told("timeout_s=1", kernel=KERNEL.replace(before, f"import time; time.sleep(60)\n    {before}"))
+    assert done.returncode == 1 and "1 cell: 1 failed" in done.stdout, done.stdout + done.stderr
+    assert "kernel.py took more than 1 s for its smallest case (timeout_s sets the limit)" in done.stdout
+    assert time.monotonic() - started < 30
 
 
 def test_a_formula_that_gives_nan_gives_the_same_each_time(told):

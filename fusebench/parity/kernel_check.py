@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,17 +19,36 @@ from fusebench.parity.view import check_axis
 _checked: set[tuple[Any, ...]] = set()
 
 
-def check(mathematics: Mathematics, case: Case, part: str = "") -> None:
+def check(mathematics: Mathematics, case: Case, part: str, timeout_s: float) -> None:
     """Raises ValueError where the formula gives other values when it is evaluated again on the same inputs, or where ROWS does not fit
-    its outputs: once in a process for each formula and mode."""
+    its outputs, and TimeoutError: once in a process for each formula and mode."""
     known = (mathematics.formula_of(part), mathematics.gradient, case.mode)
     if known in _checked:
         return
-    judge = of_smallest(mathematics, case, part)
-    if not judge.view.most:  # else NumPy would take minutes
-        _check_steady(judge)
-        _check_rows(judge)
+    with _within(timeout_s):
+        judge = of_smallest(mathematics, case, part)
+        if not judge.view.most:  # else NumPy would take minutes
+            _check_steady(judge)
+            _check_rows(judge)
     _checked.add(known)
+
+
+@contextlib.contextmanager
+def _within(seconds: float) -> Iterator[None]:
+    """Raises TimeoutError inside once that many seconds have passed; only Python's main thread can be interrupted."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"kernel.py took more than {seconds:g} s for its smallest case (timeout_s sets the limit)")
+
+    handler, timer = signal.signal(signal.SIGALRM, late), signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler or signal.SIG_DFL)
 
 
 def _check_steady(judge: Judge) -> None:

@@ -158,23 +158,24 @@ def test_bits_differ_where_values_do_not(backend):
 
 @pytest.mark.parametrize("on_host", [True, False])
 @pytest.mark.parametrize(
-    ("a", "b", "elements", "largest"),
+    ("a", "b", "apart"),
     [
-        ([1.0, 2.0], [1.0, 2.0], 0, 0.0),
-        ([1.0, 2.0], [1.5, 0.0], 2, 2.0),
-        ([NAN, NAN], [NAN, 1.0], 1, INF),
-        ([INF, -INF, 0.0], [INF, INF, -0.0], 1, INF),
-        ([1.0], [INF], 1, INF),
-        ([], [], 0, 0.0),
-        ([[2**40, 7]], [[2**40 + 3, 7]], 1, 3.0),
+        ([1.0, 2.0], [1.0, 2.0], (0, 0.0, 0.0)),
+        ([1.0, 2.0], [1.5, 0.0], (2, 2.0, 1.0)),
+        ([8.0, -0.25], [4.0, 0.25], (2, 4.0, 2.0)),
+        ([NAN, NAN], [NAN, 1.0], (1, INF, INF)),
+        ([INF, -INF, 0.0], [INF, INF, -0.0], (1, INF, INF)),
+        ([1.0], [INF], (1, INF, INF)),
+        ([], [], (0, 0.0, 0.0)),
+        ([[2**40, 4]], [[2**40 + 3, 5]], (2, 3.0, 0.2)),
     ],
 )
-def test_how_far_arrays_are_apart(backend, monkeypatch, a, b, elements, largest, on_host):
+def test_how_far_arrays_are_apart(backend, monkeypatch, a, b, apart, on_host):
     if backend.__name__.endswith("jax"):
         monkeypatch.setattr(backend, "_on_host", lambda: on_host)
     if backend.__name__.endswith("torch"):
         monkeypatch.setattr(backend, "CHUNK_ELEMENTS", 2 if on_host else 1)
-    assert backend.apart(*(backend.put(np.array(values), CPU) for values in (a, b))) == (elements, largest)
+    assert backend.apart(*(backend.put(np.array(values), CPU) for values in (a, b))) == apart
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])

@@ -7,7 +7,7 @@ import pytest
 from stand_in import StandIn
 
 from fusebench.records.record import Spread
-from fusebench.workers.repeats import KEPT, Repeats
+from fusebench.workers.repeats import RANKS, Repeats
 
 INF, NAN = np.inf, np.nan
 
@@ -69,27 +69,43 @@ def test_several_outputs_are_compared_one_by_one(repeats):
     repeats.see(0, (A, 2 * A))
     assert repeats.see(0, [A.copy(), 2 * A])
     assert not repeats.see(0, (A, A)) and not repeats.see(0, (A,)) and not repeats.see(0, A)
-    assert [len(outputs) for _, outputs in repeats.take()] == [1, 1, 2], "a missing one is infinitely far off"
+    assert 1 in [len(outputs) for _, outputs in repeats.take()], "a missing one is infinitely far off"
 
 
-def test_the_outputs_that_differ_most_are_kept(repeats):
+def test_the_output_that_differs_most_is_kept(repeats):
     repeats.see(0, A)
     for by in (0.5, 4, 1, 0, 8, 2, 0.25):
         repeats.see(0, off(by))
     assert repeats.found() == Spread(1, 8.0, 6, 7)
     kept = repeats.take()
-    assert [float(outputs[0][1] - 1) for _, outputs in kept] == [8, 4, 2] and len(kept) == KEPT
+    assert 8 in [float(outputs[0][1] - 1) for _, outputs in kept] and len(kept) <= len(RANKS)
     assert repeats.take() == [], "once"
     assert repeats.found() == Spread(1, 8.0, 6, 7), "what was seen stays known"
     repeats.see(0, off(0.5))
     assert len(repeats.take()) == 1
 
 
+@pytest.mark.parametrize(
+    "spoilt", [[0.0, 1.0, 2.0, 1000.0], [0.0011, 1.01, 2.01, 1000.0]], ids=["a small one lost", "several moved"]
+)
+def test_rounding_of_large_elements_hides_no_fault_of_small_ones_or_of_many(repeats, spoilt):
+    """As of a race beside sums whose order is nobody's."""
+    right = np.array([0.001, 1, 2, 1000], np.float32)
+    repeats.see(0, right)
+    for by in (0.5, 0.25, 0.75, 1.0):
+        repeats.see(0, right + np.float32([0, 0, 0, by]))
+    repeats.see(0, np.array(spoilt, np.float32))
+    for by in (0.5, 0.75, 1.0, 1.25):
+        repeats.see(0, right + np.float32([0, 0, 0, by]))
+    kept = [outputs[0].tolist() for _, outputs in repeats.take()]
+    assert np.array(spoilt, np.float32).tolist() in kept and len(kept) > 1
+
+
 def test_a_nan_is_kept_before_any_number(repeats):
     repeats.see(0, A)
     for by in (100, NAN, 200, 300, 400):
         repeats.see(0, off(by))
-    assert np.isnan(repeats.take()[0][1][0][1]) and repeats.found().max_abs == INF
+    assert any(np.isnan(outputs[0][1]) for _, outputs in repeats.take()) and repeats.found().max_abs == INF
 
 
 def test_the_spread_is_the_most_of_any_call(repeats):
@@ -111,9 +127,12 @@ def test_outputs_of_another_shape_or_number_are_infinitely_far_apart(repeats, ou
 
 
 def test_only_what_is_kept_comes_from_the_device(repeats, monkeypatch):
+    monkeypatch.setattr("os.urandom", bytes)
     repeats.see(0, A)
     fetched = []
     monkeypatch.setattr(repeats.backend, "get", lambda array: fetched.append(float(array[1] - 1)) or np.asarray(array))
     for by in (4, 8, 2, 1, 16, 0.5):
         repeats.see(0, off(by))
-    assert fetched == [4, 8, 2, 16] and [float(o[0][1] - 1) for _, o in repeats.take()] == [16, 8, 4]
+    assert fetched == [4, 8, 16] and [float(o[0][1] - 1) for _, o in repeats.take()] == [4, 16], (
+        "the first as good as any"
+    )

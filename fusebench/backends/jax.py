@@ -133,20 +133,22 @@ def _same_bits(a: jax.Array, b: jax.Array) -> jax.Array:
     return (a == b).all()
 
 
-def apart(a: jax.Array, b: jax.Array) -> tuple[int, float]:
-    """How many elements differ, and the largest difference. On a CPU without XLA."""
+def apart(a: jax.Array, b: jax.Array) -> tuple[int, float, float]:
+    """How many elements differ, and the largest difference, also as a share. On a CPU without XLA."""
     if _on_host():
         return on_host.apart(np.asarray(a), np.asarray(b))
-    elements, largest = _apart(a, b)
-    return int(elements), float(largest)
+    elements, largest, share = _apart(a, b)
+    return int(elements), float(largest), float(share)
 
 
 @jax.jit
-def _apart(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _apart(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     x, y = a.astype(jnp.float64), b.astype(jnp.float64)
     other = ~((x == y) | (jnp.isnan(x) & jnp.isnan(y)))
     difference = jnp.where(other, jnp.abs(x - y), 0.0)
-    return other.sum(), jnp.where(jnp.isnan(difference), jnp.inf, difference).max(initial=0.0)
+    difference = jnp.where(jnp.isnan(difference), jnp.inf, difference)
+    share = jnp.where(jnp.isfinite(difference), difference / jnp.maximum(jnp.abs(x), jnp.abs(y)), jnp.inf)
+    return other.sum(), difference.max(initial=0.0), jnp.where(other, share, 0.0).max(initial=0.0)
 
 
 @jax.jit

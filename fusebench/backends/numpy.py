@@ -59,12 +59,14 @@ def same(a: np.ndarray, b: np.ndarray) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
-def apart(a: np.ndarray, b: np.ndarray) -> tuple[int, float]:
+def apart(a: np.ndarray, b: np.ndarray) -> tuple[int, float, float]:
     with np.errstate(all="ignore"):
         x, y = a.astype(np.float64), b.astype(np.float64)
         other = ~((x == y) | (np.isnan(x) & np.isnan(y)))
         difference = np.where(other, np.abs(x - y), 0.0)
-    return int(other.sum()), float(np.where(np.isnan(difference), np.inf, difference).max(initial=0.0))
+        difference = np.where(np.isnan(difference), np.inf, difference)
+        share = np.where(np.isfinite(difference), difference / np.maximum(np.abs(x), np.abs(y)), np.inf)[other]
+    return int(other.sum()), float(difference.max(initial=0.0)), float(share.max(initial=0.0))
 
 
 def half(array: np.ndarray) -> np.ndarray:

@@ -62,9 +62,9 @@ class Backend(Protocol):
         """Whether two arrays have the same shape, dtype and bits, compared where they are."""
         ...
 
-    def apart(self, a: Any, b: Any) -> tuple[int, float]:
-        """How many elements of two arrays of one shape differ, and the largest difference, infinite where one is not finite and the
-        other is not the same; compared where they are."""
+    def apart(self, a: Any, b: Any) -> tuple[int, float, float]:
+        """How many elements of two arrays of one shape differ, the largest difference, infinite where one is not finite and the other is not
+        the same, and the largest one as a share of the larger of both elements; compared where they are."""
         ...
 
     def half(self, array: Any) -> Any:

@@ -176,16 +176,20 @@ def same(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.equal(a.reshape(-1).view(bits), b.reshape(-1).view(bits))
 
 
-def apart(a: torch.Tensor, b: torch.Tensor) -> tuple[int, float]:
-    """How many elements differ, and the largest difference; a chunk at a time, because all in float64 may not fit in a GPU's memory."""
-    elements, largest = 0, 0.0
+def apart(a: torch.Tensor, b: torch.Tensor) -> tuple[int, float, float]:
+    """How many elements differ, and the largest difference, also as a share; a chunk at a time, because all in float64 may not fit in a GPU's
+    memory."""
+    elements, largest, share = 0, 0.0, 0.0
     for x, y in zip(*(array.detach().reshape(-1).split(CHUNK_ELEMENTS) for array in (a, b)), strict=True):
         x, y = x.double(), y.double()
         other = ~((x == y) | (x.isnan() & y.isnan()))
         if differing := int(other.sum()):
-            found = float((x - y).abs()[other].max())
+            x, y = x[other], y[other]
+            difference = (x - y).abs()
+            found, part = float(difference.max()), float((difference / torch.maximum(x.abs(), y.abs())).max())
             elements, largest = elements + differing, max(largest, math.inf if math.isnan(found) else found)
-    return elements, largest
+            share = max(share, math.inf if math.isnan(part) else part)
+    return elements, largest, share
 
 
 def half(tensor: torch.Tensor) -> torch.Tensor:

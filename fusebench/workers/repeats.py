@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,7 +13,9 @@ import numpy as np
 from fusebench.records.record import Spread
 from fusebench.workers.outputs import as_list
 
-KEPT = 3  # of the outputs that differ, those that differ most
+# Of the outputs that differ, what the kept ones are the worst of: honest rounding of large elements is no less than a race that spoils small
+# ones, which are far off as a share, or many. And one that is drawn.
+RANKS = ("elements", "difference", "share", "drawn")
 
 
 @dataclass(slots=True)
@@ -27,8 +30,8 @@ class Repeats:
     backend: Any
     first: dict[int, list[Any]] = field(default_factory=dict)
     calls: int = 0
-    # the largest difference, the set and the output
-    differing: list[tuple[float, int, list[np.ndarray]]] = field(default_factory=list)
+    # by what they are the worst of: the rank, the set and the output
+    differing: dict[str, tuple[float, int, list[np.ndarray]]] = field(default_factory=dict)
     spread: Spread | None = None
     places: dict[int, Any] = field(default_factory=dict)  # of the rows of each set's first output
     elsewhere: tuple[int, Any, list[Any]] | None = None  # the last output that differs, of rows at other places
@@ -44,14 +47,16 @@ class Repeats:
         first, before = self.first[set_], self._elsewhere(set_, place)
         if self._same(first, outputs):
             if before is not None:
-                self._spread(*self._apart(first, before))
+                self._spread(*self._apart(first, before)[:2])
             return True
         if before is not None and self._same(before, outputs):
             return False
-        elements, largest = self._apart(first, outputs)
-        if len(self.differing) < KEPT or largest > self.differing[-1][0]:
+        elements, largest, share = self._apart(first, outputs)
+        ranks = zip(RANKS, (elements, largest, share, int.from_bytes(os.urandom(6))), strict=True)
+        worst = {n: rank for n, rank in ranks if n not in self.differing or rank > self.differing[n][0]}
+        if worst:
             got = [np.array(self.backend.get(o)) for o in outputs]
-            self.differing = sorted([*self.differing, (largest, set_, got)], key=lambda d: -d[0])[:KEPT]
+            self.differing |= {name: (rank, set_, got) for name, rank in worst.items()}
         if before is None and place != self.places[set_]:
             self.elsewhere = set_, place, self._copies(outputs)
         else:
@@ -70,12 +75,12 @@ class Repeats:
     def _same(self, a: Sequence[Any], b: Sequence[Any]) -> bool:
         return len(a) == len(b) and all(map(self.backend.same, a, b))
 
-    def _apart(self, first: Sequence[Any], outputs: Sequence[Any]) -> tuple[int, float]:
-        """How many elements differ, and the largest difference, infinite between outputs of another number or shape."""
+    def _apart(self, first: Sequence[Any], outputs: Sequence[Any]) -> tuple[int, float, float]:
+        """How many elements differ, and the largest difference, also as a share; infinite between outputs of another number or shape."""
         if [o.shape for o in first] != [o.shape for o in outputs]:
-            return max(sum(math.prod(o.shape) for o in some) for some in (first, outputs)), math.inf
-        found = list(map(self.backend.apart, first, outputs))
-        return sum(elements for elements, _ in found), max((largest for _, largest in found), default=0.0)
+            return max(sum(math.prod(o.shape) for o in some) for some in (first, outputs)), math.inf, math.inf
+        elements, differences, shares = zip((0, 0.0, 0.0), *map(self.backend.apart, first, outputs), strict=True)
+        return sum(elements), max(differences), max(shares)
 
     def _spread(self, elements: int, largest: float) -> None:
         before = self.spread or Spread(0, 0.0, 0, self.calls)
@@ -88,5 +93,6 @@ class Repeats:
 
     def take(self) -> list[tuple[int, list[np.ndarray]]]:
         """The kept outputs that differ, with their sets, once."""
-        kept, self.differing = self.differing, []
-        return [(set_, outputs) for _, set_, outputs in kept]
+        kept = {id(outputs): (set_, outputs) for _, set_, outputs in self.differing.values()}
+        self.differing = {}
+        return list(kept.values())

@@ -1,7 +1,8 @@
-"""Every implementation once on its kernel's odd case with all hard inputs, untimed: what is wrong there is wrong wherever it runs.
+"""Every implementation once with all hard inputs, untimed, on its kernel's odd case, and on one like its own but small: a kernel has ways of
+its own for sizes that vectors and tiles divide.
 
-That is once a run for each variant, config, dtype, precision and set of options, however many cases and seeds they have. A cell
-of the odd case itself is looked at as it was built; others have it built beside them, interpreted ones with a smaller batch.
+That is once a run for each variant, config, dtype, precision and set of options, however many cases of that kind and seeds they have. A cell
+of such a case is looked at as it was built; others have it built beside them, interpreted ones the odd one alone, with a smaller batch.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fusebench.discovery import Kernel
 from fusebench.records.record import Record
 from fusebench.settings import Run
 
+SMALL = 64  # what remains of a size when it is divided by this stays, so that the same vectors and tiles divide it
 FEW = 7  # rows, or what else BATCH counts, for Triton's interpreter, to which seven calls of the odd case are minutes
 # Of a kernel that has products and does not say which kinds it defines: what is left of such sums depends on their order.
 OVERFLOWING = ("extreme",)
@@ -35,34 +37,41 @@ class HardCheck:
         self.shared: dict[Key, CaseData] = {}
 
     def before(self, trial: Trial) -> bool:
-        """Whether a cell may begin: if its case is not the odd one, that is built and judged now, unless it was before."""
-        if not self._wanted(trial):
-            return True
-        if _key(trial.cell) not in self.found:
-            case = odd_case(self.run.kernels[trial.cell.case.kernel], trial.cell.case, trial.interpreted)
-            if case == trial.cell.case:
-                return True
-            self.found[_key(trial.cell)] = self._built(replace(trial.cell, case=case), trial.commit)
-        return self._noted(trial)
+        """Whether a cell may begin: cases that are not its own are built and judged now, unless they were before."""
+        for case in self._cases(trial):
+            key = _key(trial.cell, case)
+            if key not in self.found:
+                if case == trial.cell.case:
+                    continue
+                self.found[key] = self._built(replace(trial.cell, case=case), trial.commit)
+            if not self._noted(trial, self.found[key]):
+                return False
+        return True
 
     def built(self, trial: Trial) -> bool:
-        """Whether a cell that was built may go on: if its case is the odd one, it is judged now, unless it was before."""
-        if not self._wanted(trial):
+        """Whether a cell that was built may go on: if its case is one of them, it is judged now, unless it was before."""
+        if trial.cell.case not in self._cases(trial):
             return True
-        if _key(trial.cell) not in self.found:
+        key = _key(trial.cell, trial.cell.case)
+        if key not in self.found:
             self._judge(trial)
-            self.found[_key(trial.cell)] = trial.record
-        return self._noted(trial)
+            self.found[key] = trial.record
+        return self._noted(trial, self.found[key])
 
     def changed(self) -> list[str]:
         """The files of hard inputs that somebody else has changed; the next implementation gets others."""
         return [name for shared in self.shared.values() for name in shared.changed()]
 
-    def _wanted(self, trial: Trial) -> bool:
-        return self.run.settings.hard and trial.cell.inputs == "plain"
+    def _cases(self, trial: Trial) -> list[Case]:
+        """What the cell's implementation is judged on."""
+        if not self.run.settings.hard or trial.cell.inputs != "plain":
+            return []
+        kernel, case = self.run.kernels[trial.cell.case.kernel], trial.cell.case
+        odd = odd_case(kernel, case, trial.interpreted)
+        return [odd] if trial.interpreted else list({one.id: one for one in (odd, small_case(kernel, case))}.values())
 
     def _built(self, cell: Cell, commit: str | None) -> Record:
-        """The record of the odd case: `skipped` where the implementation cannot do it."""
+        """The record of another case: `skipped` where the implementation cannot do it."""
         trial = Trial(self.run, cell, commit)
         with trial.recording_failures(self.pool):
             if trial.can_run():
@@ -80,6 +89,9 @@ class HardCheck:
 
     def _judge(self, trial: Trial) -> None:
         """Judges the cell in hand on each kind of hard inputs that its kernel defines, until one is wrong."""
+        trial.record = replace(
+            trial.record, parity=replace(trial.record.parity, hard=())
+        )  # what is known of another case
         case, left_out = trial.cell.case, ["plain"]
         mathematics = self.run.kernels[case.kernel].mathematics
         if "tf32" in mathematics.precisions:
@@ -90,7 +102,7 @@ class HardCheck:
                 return
 
     def _shared(self, trial: Trial, kind: str) -> CaseData:
-        """The inputs and judges of the odd case, which all implementations share."""
+        """The inputs and judges of a case, which all implementations share."""
         cell = replace(trial.cell, inputs=kind)
         key = (cell.case.kernel, cell.case.id, cell.seed, kind)
         if key not in self.shared:
@@ -100,13 +112,13 @@ class HardCheck:
             self.shared[key] = CaseData(mathematics, cell, folder, settings, self.run.clock)
         return self.shared[key]
 
-    def _noted(self, trial: Trial) -> bool:
+    def _noted(self, trial: Trial, found: Record) -> bool:
         """Whether all is right by what was found; if not, the cell's record says what is wrong."""
-        found = self.found[_key(trial.cell)]
-        parity = replace(trial.record.parity, hard=found.parity.hard)
-        trial.record = replace(trial.record, parity=parity)
         if found.status in PASSED:
+            hard = found.parity.hard or trial.record.parity.hard  # none where the implementation cannot do that case
+            trial.record = replace(trial.record, parity=replace(trial.record.parity, hard=hard))
             return True
+        trial.record = replace(trial.record, parity=replace(trial.record.parity, hard=found.parity.hard))
         trial.end(found.status, str(found.reason), found.traceback)
         trial.record = replace(trial.record, reproduce=found.reproduce)
         return False
@@ -124,7 +136,11 @@ def odd_case(kernel: Kernel, case: Case, few: bool = False) -> Case:
     return make_case(kernel, sizes, case.dtype, case.precision, case.options, case.mode)
 
 
-def _key(cell: Cell) -> Key:
-    case = cell.case
-    options, config = tuple(sorted(case.options.items())), tuple(sorted(cell.config.items()))
-    return case.kernel, case.dtype, case.precision, case.mode, options, cell.implementation, cell.variant, config
+def small_case(kernel: Kernel, case: Case) -> Case:
+    """The case with sizes up to 2 SMALL that the same vectors and tiles divide."""
+    sizes = {name: size if size <= 2 * SMALL else SMALL + size % SMALL for name, size in case.sizes.items()}
+    return make_case(kernel, sizes, case.dtype, case.precision, case.options, case.mode)
+
+
+def _key(cell: Cell, case: Case) -> Key:
+    return case.id, case.kernel, cell.implementation, cell.variant, tuple(sorted(cell.config.items()))

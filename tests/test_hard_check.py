@@ -11,7 +11,7 @@ from samples import Pool, Worker
 from fusebench import discovery
 from fusebench.cases import make_case
 from fusebench.contract import Cell
-from fusebench.hard_check import odd_case
+from fusebench.hard_check import odd_case, small_case
 from fusebench.run import run
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
@@ -69,11 +69,12 @@ def test_inputs_plain_leaves_them_out_and_so_do_cells_with_hard_inputs_of_their_
     assert record.status == "ok" and not any(isinstance(m, TryCell) for m in asked)
 
 
-def test_an_implementation_is_looked_at_once_and_the_odd_case_as_it_was_built(tmp_path):
+def test_an_implementation_is_looked_at_once_in_each_case_and_as_it_was_built(tmp_path):
     cells = [cell("rectified", "keeps_nan", case, seed=seed) for seed in (0, 1) for case in ("odd", "small")]
     records, asked = done(tmp_path, *cells)
     assert [r.status for r in records] == ["ok"] * 4 and {len(r.parity.hard) for r in records} == {6}
-    assert sum(isinstance(m, BuildCell) for m in asked) == 4 and sum(isinstance(m, TryCell) for m in asked) == 6
+    assert sum(isinstance(m, BuildCell) for m in asked) == 4, "the small case is one like itself"
+    assert sum(isinstance(m, TryCell) for m in asked) == 2 * 6
 
 
 def test_a_wrong_implementation_is_built_in_no_other_case(tmp_path):
@@ -97,9 +98,19 @@ def test_what_does_not_build_in_the_odd_case_alone_has_failed_there(tmp_path):
     assert said == ("failed", "case odd/float32: it does not build", "at line 3")
 
 
-def test_what_cannot_do_the_odd_case_is_judged_on_its_own_alone(tmp_path):
-    (record,), _ = done(tmp_path, cell("rectified", "not_odd"))
-    assert record.status == "ok" and record.parity.hard == ()
+@pytest.mark.parametrize("case", ["small", {"M": 640, "N": 384}])
+def test_what_is_wrong_only_where_vectors_divide_a_row_is_found_on_such_a_case(tmp_path, case):
+    (record,), _ = done(tmp_path, cell("rectified", "not_odd", case))
+    like = "small" if case == "small" else "M=64,N=64"
+    assert record.status == "wrong" and record.reason.startswith(f"nan inputs, case {like}/float32: ")
+    (right,), _ = done(tmp_path, cell("rectified", "keeps_nan", case))
+    assert right.status == "ok" and len(right.parity.hard) == 6
+
+
+def test_a_case_is_made_small_so_that_the_same_numbers_divide_it():
+    sizes = {"M": 128, "N": 50257}
+    case = small_case(KERNELS["rectified"], make_case(KERNELS["rectified"], sizes, "float16", mode="forward"))
+    assert case.sizes == {"M": 128, "N": 64 + 50257 % 64} and case.dtype == "float16"
 
 
 def test_kinds_that_the_kernel_does_not_define_are_left_out(tmp_path):

@@ -34,9 +34,11 @@ def make_sets(
     mathematics: Mathematics, case: Case, seed: int, count: int, kind: str = "plain"
 ) -> list[dict[str, np.ndarray]]:
     """`count` sets of inputs by name, in the order of the contract: `inputs`, which differ from set to set, then `weights`,
-    which are the same arrays in all, then in the backward modes the upstream gradients, which differ again. They are made hard in the way of `kind`, weights only where `hard` names them. Floats are
-    rounded to `case.dtype`, or to their own in OWN_DTYPES; other dtypes are left alone."""
-    fixed = mathematics.weights(case, drawing.generator(seed, 0))
+    which are the same arrays in all, then in the backward modes the upstream gradients, which differ again. They are made hard in the way of `kind`, weights only where `hard` names them.
+    Each kind has weights of its own: a call that goes on with those of an earlier one is wrong. Floats are rounded to `case.dtype`, or to their
+    own in OWN_DTYPES; other dtypes are left alone."""
+    own = () if kind == "plain" else (hard.KINDS.index(kind),)
+    fixed = mathematics.weights(case, drawing.generator(seed, 0, *own))
     if mathematics.hard is not None:
         fixed = hard.change(mathematics, case, kind, fixed, [seed, 0])
     shared = _rounded(fixed, case.dtype, mathematics.own_dtypes)

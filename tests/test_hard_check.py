@@ -107,6 +107,13 @@ def test_what_is_wrong_only_where_vectors_divide_a_row_is_found_on_such_a_case(t
     assert right.status == "ok" and len(right.parity.hard) == 6
 
 
+def test_hard_inputs_come_with_other_weights(tmp_path):
+    (record,), _ = done(tmp_path, cell("weighted", "keeps_weight"))
+    assert record.status == "wrong" and record.reason.startswith("large_mean inputs, case small/float32: ")
+    (plain,), _ = done(tmp_path, cell("weighted", "keeps_weight"), hard=False)
+    assert plain.status == "ok", "in which all calls have the same"
+
+
 def test_a_case_is_made_small_so_that_the_same_numbers_divide_it():
     sizes = {"M": 128, "N": 50257}
     case = small_case(KERNELS["rectified"], make_case(KERNELS["rectified"], sizes, "float16", mode="forward"))

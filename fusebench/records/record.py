@@ -15,7 +15,7 @@ from fusebench.parity.verdict import Verdict
 from fusebench.timing.summary import Timing, percent, seconds, significant
 from fusebench.timing.yardstick import Rates as Yardsticks
 
-SCHEMA = 4  # a record of another one is refused; also raised when a seed gives other inputs
+SCHEMA = 5  # a record of another one is refused; also raised when a seed gives other inputs
 BASELINE = "torch_eager"  # what tables show speed-ups over
 
 

@@ -147,7 +147,7 @@ class CaseData:
         if (set_, part) not in self.judges:
             kernel_check.check(self.mathematics, self.case, part, self.settings.timeout_s)
             self.judges[set_, part] = Judge(
-                self.mathematics, self.case, self._set(set_), self.seed, self.settings.rows_seed, part, self.kind == "plain",
+                self.mathematics, self.case, self._set(set_), self.seed, self.settings.rows_seed, part, self.kind,
             )  # fmt: skip
         return self.judges[set_, part]
 

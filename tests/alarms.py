@@ -228,7 +228,7 @@ def judge(number: int, seed: int = 0) -> Result:
     programs_ = candidates(kernel, case, inputs)
     name = str(rng.choice(sorted(programs_)))
     outputs = programs.run(programs_[name].run, case, arrays)
-    verdict = Judge(kernel.mathematics, case, arrays, seed, plain=inputs not in hard.KINDS[1:]).judge(
+    verdict = Judge(kernel.mathematics, case, arrays, seed, kind=inputs if inputs in hard.KINDS else "plain").judge(
         outputs, programs_[name].points
     )
     return Result(number, case, name, inputs, verdict)
@@ -245,7 +245,7 @@ def judge_formula(number: int, seed: int = 0) -> Result:
             if case.sizes.get("LAYERS", 1) <= MOST_LAYERS and max(case.sizes.values()) <= MOST_TERMS:
                 break
     inputs, arrays = draw_inputs(rng, kernel.mathematics, case)
-    judge = Judge(kernel.mathematics, case, arrays, seed, plain=inputs not in hard.KINDS[1:])
+    judge = Judge(kernel.mathematics, case, arrays, seed, kind=inputs if inputs in hard.KINDS else "plain")
     order = of_formula.draw(rng, judge)
     return Result(number, case, order.name, inputs, judge.judge(of_formula.run(order, judge), order.points))
 

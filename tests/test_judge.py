@@ -190,6 +190,15 @@ def test_small_errors_show_together(noise, says):
     assert verdict.ok or "not all together" in verdict.reason()
 
 
+@pytest.mark.parametrize(("kind", "ok"), [("plain", False), ("nan", False), ("equal", True)])
+def test_what_errs_alike_in_whole_rows_is_looked_at_one_by_one(kind, ok):
+    """On equal inputs: a row is as one element, and of a few rows the root mean square may be anything."""
+    judge, output = parts(1.5 * UNIFORM)
+    judge.kind = kind
+    verdict = judge.judge([output], ("part",))
+    assert verdict.each_ok and verdict.ok is ok
+
+
 def test_all_together_is_measured_in_standard_deviations():
     judge, output = parts(UNIFORM)
     verdict = judge.judge([output], ("part",))

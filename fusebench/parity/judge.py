@@ -38,7 +38,7 @@ class Judge:
     seed: int = 0
     rows_seed: int = 0
     part: str = ""  # of the kernel's PARTS, the whole kernel if empty
-    plain: bool = True  # hard inputs repeat values, and equal elements err alike: there a mean says nothing
+    kind: str = "plain"  # of the inputs: hard ones repeat values, and equal elements err alike
     exact: Sequence[np.ndarray] = ()
     points: set[str] = field(default_factory=set)  # that the formula has
     by_number: bool = False  # whether it asks for the numbers of rows
@@ -221,7 +221,7 @@ class Judge:
                 replace(
                     verdict,
                     rms=figures.rms,
-                    rms_limit=budget.rms_limit,
+                    rms_limit=self._rms_limit(budget.rms_limit),
                     mean=figures.mean,
                     mean_limits=self._mean_limits(budget.mean_limits, budget.rms_limit),
                     some_rows=self.partial,
@@ -231,7 +231,12 @@ class Judge:
 
     def _mean_limits(self, limits: tuple[float, float], rms_limit: float) -> tuple[float, float]:
         """Between what the mean of all elements may be: on hard inputs no less than their root mean square may be."""
-        return limits if self.plain else (-rms_limit, rms_limit)
+        most = self._rms_limit(rms_limit)
+        return limits if self.kind == "plain" else (-most, most)
+
+    def _rms_limit(self, limit: float) -> float:
+        """Up to what their root mean square may be: anything where all elements of a row may err alike, of which there are too few."""
+        return math.inf if self.kind == "equal" else limit
 
     def judged_rows(self, points: Sequence[str]) -> Asked:
         """What the device is to evaluate of a large case, so that `learn` need not wait for NumPy."""
@@ -294,7 +299,7 @@ class Judge:
             output = next((n for n, figures in enumerate(found.together) if not figures.ok), verdict.output)
             figures = found.together[output]
             verdict = replace(
-                verdict, output=output, rms=figures.rms, rms_limit=figures.rms_limit, mean=figures.mean,
+                verdict, output=output, rms=figures.rms, rms_limit=self._rms_limit(figures.rms_limit), mean=figures.mean,
                 mean_limits=self._mean_limits(figures.mean_limits, figures.rms_limit),
             )  # fmt: skip
         if found.ratio <= 1:

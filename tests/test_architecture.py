@@ -12,7 +12,7 @@ from fusebench.backends import protocol
 FUSEBENCH = Path(__file__).resolve().parents[1] / "fusebench"
 # from the ground up; a room is a folder or a module
 FLOORS = (
-    ("errors", "contract", "dtypes", "memory", "atomic"),
+    ("errors", "contract", "dtypes", "memory", "atomic", "draws"),
     ("backends", "machine", "launchers", "data", "emulator"),
     (
         "discovery",

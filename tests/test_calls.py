@@ -71,7 +71,7 @@ def test_a_batch_has_its_inputs_before_the_clock_starts_and_is_called_once(monke
     batch = CallBatch(backend, lambda arguments, output: events.append(("taken", arguments, output)))
     assert batch.run() == protocol.Ran(), "nothing, where nothing was made ready"
     events.clear()
-    monkeypatch.setattr("secrets.randbelow", lambda below: below - 2)
+    monkeypatch.setattr("fusebench.draws.below", lambda below: below - 2)
     ring = Ring([[1], [2]], frozenset(), abs)
     assert batch.make_ready(lambda x: events.append(x) or -x, ring, 5, {}) == protocol.Ready(5)
     assert events == [("wait", [[1], [2], [1], [1], [1]])]

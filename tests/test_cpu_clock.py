@@ -144,7 +144,8 @@ def test_of_some_calls_that_are_drawn_the_output_is_taken_as_the_clock_stops(cpu
 
     ring = replace(RING, taken=lambda arguments, output: (*arguments, *output))
     found = cpu.samples(call, Plan(0.1, target=0, regime=regime, calls=30), ring)
-    assert found.run == run and len(found.drawn) == DRAWN
+    assert found.run == run and len(found.drawn) == DRAWN + 1
+    assert found.drawn[-1][2][1] == len(calls) - 1, "the very last one is taken whatever is drawn"
     for place, arguments, (set_, number) in found.drawn:
         assert place == set_ == arguments[0] == calls[number]
         assert regime == "isolated" or (number - len(calls)) % 2 == 1

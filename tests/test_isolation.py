@@ -76,6 +76,7 @@ def results(kernels, run_them, tmp_path_factory):
         ("returns_input", "failed", "returned the memory of an input"),
         ("static_buffer", "ok", None),
         ("two_buffers", "ok", None),
+        ("knows_draws", "ok", None),  # because it works in every call: see below
         ("sets_threads", "ok", None),
         ("sets_dtype", "ok", None),
         ("sets_dtype_back", "ok", None),
@@ -228,6 +229,10 @@ def test_times_that_were_rewritten_contradict_the_parent_s_clock(results, run_th
 def test_rows_that_were_remembered_take_longer_where_they_are_new(results, name):
     assert results[name].status == "implausible"
     assert "by the parent's clock" in results[name].reason
+
+
+def test_what_is_drawn_is_known_to_nobody_who_replaced_a_generator_of_python_s(results):
+    assert results["knows_draws"].timing.median >= 1e-3
 
 
 @pytest.mark.skipif(

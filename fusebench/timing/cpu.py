@@ -11,7 +11,7 @@ import numpy as np
 from fusebench.backends.protocol import Backend
 from fusebench.timing import state
 from fusebench.timing.plan import Plan
-from fusebench.timing.samples import Ring, Samples, enough, kept_place, together
+from fusebench.timing.samples import Ring, Samples, enough, together
 
 SUSTAINED_S, SUSTAINED_CALLS = 0.005, 1024  # of one run of calls back to back on the CPU: at least, and at most
 
@@ -21,7 +21,7 @@ def measure(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Se
     samples = Samples("wall", plan)
     flushed = np.zeros(state.cache_bytes() * 2, np.int8) if plan.cache == "cold" else None
     end = time.perf_counter() + plan.time_s
-    most, kept = together(ring, SUSTAINED_CALLS), kept_place(ring)
+    most = together(ring, SUSTAINED_CALLS)
     waited, began = state.waited_s(), time.perf_counter()
     while not samples.time or not enough(samples, end):
         if not len(samples.time) % 20:
@@ -44,8 +44,7 @@ def measure(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Se
         samples.time.append(took / samples.run)
         samples.draw(ring, places[-1], waiting[-1], outputs[-1])  # those before it may be in the same buffer
         for place, arguments, output in zip(places, waiting, outputs, strict=True):
-            if place == kept:
-                samples.arguments, samples.output = arguments, output
+            samples.keep(ring, place, arguments, output)
     samples.elapsed_s, now = time.perf_counter() - began, state.waited_s()
     samples.waited_s = None if now is None or waited is None else max(0.0, now - waited)
     return samples

@@ -18,7 +18,7 @@ from fusebench.backends.protocol import Backend
 from fusebench.timing import cupti, state
 from fusebench.timing.clocks import Check
 from fusebench.timing.plan import Plan
-from fusebench.timing.samples import Ring, Samples, enough, kept_place, together
+from fusebench.timing.samples import Ring, Samples, enough, together
 
 CHUNK = 20  # calls in one profile: few enough for CUPTI's buffers, many enough to pay for starting it
 CHECKS = 2  # isolated calls among them
@@ -212,6 +212,7 @@ def _isolated(this: Sampling, count: int) -> None:
 def _turns(this: Sampling, isolated: Sequence[bool]) -> list[Turn]:
     """The next calls, with their inputs."""
     ring, samples = this.ring, this.samples
+    samples.last = None  # its inputs make room for the next ones
     places = [(len(samples.time) + number) % len(ring) for number in range(len(isolated))]
     warm = samples.plan.cache == "warm"
     return [Turn(p, ring[p], ring[p] if warm else None, kind) for p, kind in zip(places, isolated, strict=True)]
@@ -247,8 +248,7 @@ def _chunk(this: Sampling, turns: Sequence[Turn]) -> Callable[[], None]:
                 turn.wall = (over - begin) / 1e9
             else:
                 output = call(*turn.arguments)
-            if turn.place == kept_place(ring):
-                samples.arguments, samples.output = turn.arguments, output
+            samples.keep(ring, turn.place, turn.arguments, output)
         backend.wait(output)
 
     return chunk
@@ -293,6 +293,7 @@ def _sustained(this: Sampling, _: int) -> None:
 def _row(this: Sampling) -> tuple[Turn, Callable[[], None]]:
     """What makes calls back to back behind flushes that are waited for, and where their times will stand."""
     backend, call, ring, samples, flushes = this.backend, this.call, this.ring, this.samples, this.flushes
+    samples.last = None  # as in _turns
     first = len(samples.time) * samples.run
     places = [number % len(ring) for number in range(first, first + samples.run)]
     waiting = [ring[place] for place in places]
@@ -310,8 +311,7 @@ def _row(this: Sampling) -> tuple[Turn, Callable[[], None]]:
         begin = time.perf_counter_ns()
         for place, arguments in zip(places, waiting, strict=True):
             output = call(*arguments)
-            if place == kept_place(ring):
-                samples.arguments, samples.output = arguments, output
+            samples.keep(ring, place, arguments, output)
         backend.wait(output)
         turn.wall = (time.perf_counter_ns() - begin) / 1e9
 

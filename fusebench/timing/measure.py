@@ -23,7 +23,9 @@ def measure(
     """
     plan = plan.on(device.type)
     _warm_up(backend, call, ring, plan.time_s / 4)
-    return (cpu if device.type == "cpu" else gpu).measure(backend, call, ring, plan)
+    samples = (cpu if device.type == "cpu" else gpu).measure(backend, call, ring, plan)
+    samples.take_last(ring)
+    return samples
 
 
 def _warm_up(backend: Backend, call: Callable[..., Any], ring: Ring | Sequence[Sequence[Any]], budget_s: float) -> None:

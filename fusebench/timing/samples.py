@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from fusebench import draws
 from fusebench.timing import state
 from fusebench.timing.clocks import Check, agreement
 from fusebench.timing.plan import Plan
@@ -94,13 +94,28 @@ class Samples:
     output: Any = None
     # of calls that were drawn: the set, the arguments, and what was taken of the output when the clock had stopped
     drawn: list[tuple[int, Sequence[Any], Any]] = field(default_factory=list)
+    last: tuple[int, Sequence[Any], Any] | None = None  # of the last timed call: the set, the arguments, the output
+
+    def keep(self, ring: Ring | Sequence[Sequence[Any]], place: int, arguments: Sequence[Any], output: Any) -> None:
+        """Takes note of a timed call, which is the last one until another follows."""
+        self.last = place, arguments, output
+        if place == kept_place(ring):
+            self.arguments, self.output = arguments, output
+
+    def take_last(self, ring: Ring | Sequence[Sequence[Any]]) -> None:
+        """Takes what the very last timed call gave: no call has followed, so that its output is there even where all of them share a
+        buffer."""
+        if self.last and isinstance(ring, Ring) and ring.taken is not None:
+            place, arguments, output = self.last
+            self.drawn.append((place, arguments, ring.taken(arguments, output)))
+        self.last = None
 
     def draw(self, ring: Ring | Sequence[Sequence[Any]], place: int, arguments: Sequence[Any], output: Any) -> None:
         """Takes what the last timed call gave with such a chance that of all samples each is drawn as likely as any other."""
         if not isinstance(ring, Ring) or ring.taken is None:
             return
         most = together(ring, DRAWN)
-        at = len(self.drawn) if len(self.drawn) < most else secrets.randbelow(len(self.time))
+        at = len(self.drawn) if len(self.drawn) < most else draws.below(len(self.time))
         if at < most:
             self.drawn[at : at + 1] = [(place, arguments, ring.taken(arguments, output))]
 

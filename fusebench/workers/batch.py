@@ -5,11 +5,11 @@ what it returns is judged: to compute nothing where nothing is known does not he
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fusebench import draws
 from fusebench.timing.samples import Ring, together
 from fusebench.workers import protocol
 
@@ -31,7 +31,7 @@ class CallBatch:
         """Makes the inputs of as many calls as there is memory for; `unseen` are those of one more set, by their places."""
         count, mixed = together(ring, calls), replace(ring, place=self._mixed(ring, unseen))
         first = replace(ring, sets=[[unseen.get(place, a) for place, a in enumerate(ring.sets[0])]], place=None)
-        self.call, self.drawn = call, secrets.randbelow(count)
+        self.call, self.drawn = call, draws.below(count)
         self.waiting = [first[0] if n == self.drawn else mixed[n % len(ring)] for n in range(count)]
         self.backend.wait(self.waiting)
         return protocol.Ready(count)
@@ -41,7 +41,7 @@ class CallBatch:
         is left that another call had, such as the signs."""
 
         def place(own: Sequence[Any]) -> list[Any]:
-            share = 0.5 + secrets.randbelow(2**20) / 2**21
+            share = 0.5 + draws.share() / 2
             placed = ring.placed(own)
             return [self.backend.mixed(a, unseen[n], share) if n in unseen else a for n, a in enumerate(placed)]
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-import secrets
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fusebench import discovery, inputs, machine, modes, sources
+from fusebench import discovery, draws, inputs, machine, modes, sources
 from fusebench.backends import cuda, triton_interpreter
 from fusebench.contract import DTYPES, Device
 from fusebench.dtypes import numpy_dtype
@@ -231,7 +230,7 @@ class Bench:
         self.backend.wait(kept)
         timed, overwritten = spans(self.backend, samples.output), False
         end = time.perf_counter() + LATER_SHARE * asked.plan.time_s
-        sets, watched = (0, len(self.ring) - 1), secrets.randbelow(LEAST_LATER)
+        sets, watched = (0, len(self.ring) - 1), draws.below(LEAST_LATER)
         for number in range(LATER_CALLS):
             again = self.mover is not None and number % 2 == 1  # rows at the same places twice: the same bits
             arguments = self._arguments(sets[(number // 2 if self.mover else number) % 2], again)

@@ -76,6 +76,13 @@ def results(kernels, run_them, tmp_path_factory):
         ("returns_input", "failed", "returned the memory of an input"),
         ("static_buffer", "ok", None),
         ("two_buffers", "ok", None),
+        (
+            "prepares_class",
+            "failed",
+            "an array that the harness copies and compares has become Ahead, expected a plain one",
+        ),
+        ("prepares_on_copy", "ok", None),
+        ("alters_argument", "failed", "has become Later, expected a plain one"),
         ("knows_draws", "ok", None),  # because it works in every call: see below
         ("sets_threads", "ok", None),
         ("sets_dtype", "ok", None),

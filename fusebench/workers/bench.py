@@ -9,7 +9,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from fusebench.workers.rows import Move, Mover
 # miss 4 %. Slow cells get this share of their sampling time.
 LATER_CALLS, LATER_SHARE = 64, 0.2
 LEAST_LATER = 4
+ALTERED = "an array that the harness copies and compares has become {}, expected a plain one of the framework"
 BESIDE = "computes with {} beside its own kernels: FUSED says that it does not"
 
 
@@ -118,19 +119,26 @@ class Bench:
         stored = [[arrays[file] for file in files] for files in asked.sets]
         in_place = found.places_in_place(variant, asked.names)
         varying = [place for place, files in enumerate(zip(*asked.sets, strict=True)) if files[0] != files[-1]]
+        copied = frozenset(varying + in_place)
         kept = [self.backend.copy(a) for a in stored[0]]  # before prepare sees them
-        self.backend.wait([*arrays.values(), kept])
-        begin = time.perf_counter()
-        self.prepare = functools.partial(getattr(module, "prepare", lambda *_: ()), case, variant)
         upstream = modes.count_upstream(asked.names)
         self.places = calls.Places(len(stored[0]) - upstream, upstream)
-        prepared = calls.prepared(self.prepare(*stored[0][: self.places.inputs]))
+        # what calls get copies of, prepare gets a copy of, too: what it makes of an array is not to be found in theirs
+        given = [self.backend.copy(a) if place in copied else a for place, a in enumerate(self.places.own(stored[0]))]
+        self.backend.wait([*arrays.values(), kept, given])
+        begin = time.perf_counter()
+        self.prepare = functools.partial(getattr(module, "prepare", lambda *_: ()), case, variant)
+        prepared = calls.prepared(self.prepare(*given))
         self.places = replace(self.places, prepared=len(prepared))
         self.backend.wait(prepared)
         prepare_s = time.perf_counter() - begin
-        self.ring = Ring([[*s, *prepared] for s in stored], frozenset(varying + in_place), self.backend.copy)
+        del given
+        self.ring = Ring([[*s, *prepared] for s in stored], copied, self.backend.copy)
         self.unchanged = [place for place in range(len(stored[0]) + len(prepared)) if place not in in_place]
-        self.numbers = range(len(stored))
+        self.numbers, self.repeats = range(len(stored)), Repeats(self.backend)
+        self.kept = dict(enumerate(kept))
+        if altered := self._altered():
+            return protocol.Refused("failed", altered)
         arguments, kept = self.ring[0], kept + [self.backend.copy(a) for a in prepared]
         self.kept = {place: a for place, a in enumerate(kept) if place not in self.ring.copied}
         self.backend.wait([arguments, kept])
@@ -152,8 +160,9 @@ class Bench:
             return protocol.Refused("failed", fault)
         if changed := self._changed(arguments, kept):
             return protocol.Refused("wrong", f"the call changed {changed}; it must leave it alone")
-        self.repeats = Repeats(self.backend)
         self.repeats.see(0, output)
+        if altered := self._altered():
+            return protocol.Refused("failed", altered)
         points, files = found.points(variant, case.mode), self._save(self.repeats.first[0], folder, "first")
         made_of = sources.of_module(module.__name__, self.read) | sources.named(compiled)
         taken = Build(
@@ -170,6 +179,8 @@ class Bench:
     def repeat(self, asked: protocol.RepeatCell) -> protocol.Repeated | protocol.Refused:
         """Runs the cell in hand three times more: twice on the first set, to see whether the output is the same bit for bit, and on
         the last set written over the first one's buffers, which a call that remembers results does not notice."""
+        if altered := self._altered():
+            return protocol.Refused("failed", altered)
         if asked.rows is not None:
             self._move_rows(asked.rows)
         last = len(self.ring) - 1
@@ -183,6 +194,8 @@ class Bench:
         if self.mover and (move := self.mover.move_of(others)):
             self.mover.moves[id(arguments)] = move
         self._call_finished(last, arguments)
+        if altered := self._altered():
+            return protocol.Refused("failed", altered)
         if changed := self._changed_shared():
             return protocol.Refused("wrong", f"a later call changed {changed}; it must leave it alone")
         saved = self._save(self.repeats.first[self.numbers[last]], Path(asked.folder), "repeated")
@@ -213,6 +226,9 @@ class Bench:
             (kept_place(self.ring), samples.arguments),
             *((place, arguments) for place, arguments, _ in samples.drawn),
         ]
+        # before anything else looks at them, and before calls that come later could hide it
+        if altered := self._altered() or next(filter(None, (self._altered_of(a) for _, a in drawn)), None):
+            return protocol.Refused("failed", altered)
         if changed := next(filter(None, (self._changed_timed(*one) for one in drawn)), ""):
             return protocol.Refused("wrong", f"a timed call changed {changed}; it must leave it alone")
         if self.fused and (kernels := guard.foreign_kernels(samples.kernels_seen)):
@@ -243,6 +259,8 @@ class Bench:
         # two outputs that live at once are in one buffer: what it held when its clock stopped may be another call's by now
         if not overwritten:
             self.repeats.see(self.numbers[kept_place(self.ring)], kept, self._move(samples.arguments))
+        if altered := self._altered():
+            return protocol.Refused("failed", altered)
         if changed := self._changed_shared():
             return protocol.Refused("wrong", f"a later call changed {changed}; it must leave it alone")
         return protocol.Timed(samples.summary(), self.repeats.found(), self._differing(asked.folder))
@@ -313,8 +331,25 @@ class Bench:
 
     def _fault(self, output: Any, arguments: Sequence[Any]) -> str | None:
         """Why a call on those arguments may not return that, or None."""
+        if altered := self._altered_of(arguments):
+            return altered
         own = [self.backend.memory(arguments[place]) for place in self.unchanged if place < self.places.inputs]
         return outputs.fault(self.backend, output, self.device, own)
+
+    def _altered(self) -> str | None:
+        """What an implementation made of an array of the harness, which is none of the framework's own any more, or None: of the sets, which are
+        copied for each call, of what they and outputs are compared with. All that is outside of every clock, where a class of
+        its own could compute."""
+        compared = [a for first in self.repeats.first.values() for a in first]
+        found = (self._altered_of(own, range(len(own))) for own in (*self.ring.sets, compared))
+        return next(filter(None, found), None) or self._altered_of(self.kept, list(self.kept))
+
+    def _altered_of(self, arrays: Sequence[Any] | Mapping[int, Any], places: Sequence[int] | None = None) -> str | None:
+        """The same of arguments, but for those that a call may overwrite or take."""
+        for place in self.unchanged if places is None else places:
+            if found := outputs.altered(self.backend, arrays[place], self.device):
+                return ALTERED.format(found)
+        return None
 
     def _differing(self, folder: str) -> protocol.Differing:
         return tuple(
@@ -377,6 +412,8 @@ class Bench:
             case protocol.TraceCell():
                 return traces.answer(self, request)
             case protocol.MakeReady():
+                if altered := self._altered():
+                    return protocol.Refused("failed", altered)
                 return self.batch.make_ready(self.call, self.ring, request.calls, self._unseen(request))
             case protocol.RunReady():
                 return self.batch.run()

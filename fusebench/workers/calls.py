@@ -29,6 +29,10 @@ class Places:
     def count(self) -> int:
         return self.inputs + self.upstream + self.prepared
 
+    def own(self, arguments: Sequence[Any]) -> Sequence[Any]:
+        """The inputs and weights."""
+        return arguments[: self.inputs]
+
     def of_forward(self, arguments: Sequence[Any]) -> list[Any]:
         """The inputs, and what was prepared."""
         return [*arguments[: self.inputs], *arguments[self.inputs + self.upstream : self.count]]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from fusebench.contract import Device
 
 Spans = Sequence[tuple[int, int]]  # where memory begins and ends
@@ -34,6 +36,14 @@ def fault(backend: Any, output: Any, device: Device, inputs: Spans) -> str | Non
     if overlap(spans(backend, output), inputs):
         return "the call returned the memory of an input: a variant that overwrites one names it in IN_PLACE"
     return None
+
+
+def altered(backend: Any, array: Any, device: Device) -> str | None:
+    """What an array of the harness has become that is no plain one, or None. What was prepared may be NumPy's, and on the host."""
+    if type(array) is np.ndarray:
+        return None
+    found: str | None = backend.fault(array, device)
+    return found and backend.fault(array, Device("cpu", ""))
 
 
 def spans(backend: Any, output: Any) -> Spans:

@@ -85,6 +85,7 @@ class StandIn(ModuleType):
         return array * array.dtype.type(0 if "bfloat16" in self.flushes else 0.5)
 
     mixed = staticmethod(on_host.mixed)
+    unmasked = staticmethod(on_host.unmasked)
 
     def copy(self, array):
         return array.copy()

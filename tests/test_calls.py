@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fusebench.backends import numpy as backend
+from fusebench.contract import Device
+from fusebench.dtypes import numpy_dtype
 from fusebench.timing.samples import Ring
-from fusebench.workers import protocol
+from fusebench.workers import late, protocol
 from fusebench.workers.batch import CallBatch
 from fusebench.workers.calls import EXPECTED, Places, of
 from fusebench.workers.configs import choose
@@ -121,3 +126,45 @@ def test_tunables_that_are_set_are_over_those_of_the_implementation(asked, confi
     found = SimpleNamespace(tunables={"row": {"BLOCK": (4, 8), "num_warps": (4,)}})
     choice = choose(module, found, None, "row", None, asked, True)
     assert (choice.config, choice.refusal) == (config, refusal)
+
+
+def test_an_upstream_gradient_is_made_when_forward_has_returned():
+    """What there is before are bits that another array's are needed for."""
+    g = np.array([1.5, -2, np.nan, -np.inf], np.float32)
+    hidden = late.hide(backend, None, g, {})
+    assert hidden.shape == g.shape and hidden.nbytes == g.nbytes and not (hidden.parts[0].view(np.float32) == g).any()
+    ring, seen = Ring([[X, W, hidden, PREPARED]], frozenset({2}), partial(late.copied, backend)), []
+
+    def forward(*inputs):
+        seen.append([one[2] for one in gc.get_referrers(X) if type(one) is list and len(one) == 4])
+        return X, X
+
+    calls = of((forward, lambda residuals, g: g), "backward", PLACES, backend)
+    ready, saved = calls.on(ring, ring[0], backend)
+    assert saved == 0 and seen[0] and all(isinstance(one, late.Late) for one in seen[0])
+    first, second = ready[0][2], ready[0][2]
+    assert first.tobytes() == second.tobytes() == g.tobytes() and first is not second
+
+
+def test_each_call_of_a_batch_draws_the_share_of_its_upstream_gradient_when_forward_has_returned():
+    g, new = np.zeros(4, np.float32), np.ones(4, np.float32)
+    hidden, unseen = (late.hide(backend, None, a, {}) for a in (g, new))
+    ring = Ring([[X, hidden]], frozenset({0, 1}), partial(late.copied, backend))
+    calls = of((lambda x: (x, x), lambda residuals, g: g), "backward", Places(1, 1), backend)
+    ring, _ = calls.on(ring, ring[0], backend)
+    batch, got = CallBatch(backend, lambda arguments, output: (None, [output])), []
+    batch.make_ready(lambda *arguments: got.append(arguments) or arguments[1], ring, 5, {0: 2 * X, 1: unseen})
+    batch.run()
+    shares = [(float(x[0]) - 1, float(dy[0])) for x, dy, _ in got]
+    assert batch.unseen[1][0].tolist() == new.tolist() and (1, 1) in shares
+    assert all(0 < dy <= 0.5 and dy != x for x, dy in shares if (x, dy) != (1, 1)) and len(set(shares)) == 5
+
+
+@pytest.mark.parametrize("name", ["numpy", "torch", "jax"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [(3, 5), ()])
+def test_a_hidden_array_is_made_bit_for_bit_in_every_back_end(name, dtype, shape):
+    module = importlib.import_module(f"fusebench.backends.{name}")
+    array = np.random.default_rng(0).standard_normal(shape).astype(numpy_dtype(dtype))
+    made = module.get(late.made(late.hide(module, Device("cpu", ""), array, {})))
+    assert made.dtype == array.dtype and made.shape == shape and made.tobytes() == array.tobytes()

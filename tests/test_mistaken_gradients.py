@@ -33,3 +33,13 @@ def test_a_mistake_in_a_gradient_is_wrong_and_its_honest_twin_is_not(pool, tmp_p
     records = {r.cell.variant: r for r in run(Run(KERNELS, ROOTS, tmp_path, Settings(DEVICE, Plan(0.0))), cells, pool)}
     assert (honest := records.pop("honest")).status == "ok", honest.reason
     assert records and {r.status for r in records.values()} == {"wrong"}, {v: r.status for v, r in records.items()}
+
+
+@pytest.mark.parametrize(("name", "variant"), [("ahead", "listed"), ("ahead_jax", "listed"), ("ahead", "everywhere")])
+def test_the_untimed_forward_finds_no_upstream_gradient_to_compute_with(pool, tmp_path, name, variant):
+    """Right all the same: its backward then takes the time that it takes."""
+    case = make_case(KERNELS["softmax"], "odd", mode="backward")
+    settings = Settings(DEVICE, Plan(0.02, regime="isolated"))
+    (record,) = run(Run(KERNELS, ROOTS, tmp_path, settings), [Cell(case, name, variant)], pool)
+    assert record.status == "ok", record.reason
+    assert record.timing.median >= 1e-3

@@ -151,6 +151,18 @@ def _apart(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]
     return other.sum(), difference.max(initial=0.0), jnp.where(other, share, 0.0).max(initial=0.0)
 
 
+def unmasked(bits: jax.Array, mask: jax.Array, dtype: str) -> jax.Array:
+    """On a CPU without XLA."""
+    if _on_host():
+        return copy(jax.device_put(on_host.unmasked(np.asarray(bits), np.asarray(mask), dtype)))
+    return _unmasked(bits, mask, dtype)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _unmasked(bits: jax.Array, mask: jax.Array, dtype: str) -> jax.Array:
+    return jax.lax.bitcast_convert_type(bits ^ mask, jnp.dtype(dtype))
+
+
 @jax.jit
 def half(array: jax.Array) -> jax.Array:
     """The array times one half: shows whether subnormals survive."""

@@ -11,6 +11,7 @@ import numpy as np
 
 from fusebench.backends.events import RANGE, Event, Recording, Work
 from fusebench.contract import Device
+from fusebench.dtypes import numpy_dtype
 from fusebench.machine import cpu_name
 
 MODULES = ("numpy", "scipy")
@@ -67,6 +68,10 @@ def apart(a: np.ndarray, b: np.ndarray) -> tuple[int, float, float]:
         difference = np.where(np.isnan(difference), np.inf, difference)
         share = np.where(np.isfinite(difference), difference / np.maximum(np.abs(x), np.abs(y)), np.inf)[other]
     return int(other.sum()), float(difference.max(initial=0.0)), float(share.max(initial=0.0))
+
+
+def unmasked(bits: np.ndarray, mask: np.ndarray, dtype: str) -> np.ndarray:
+    return np.asarray(bits ^ mask).view(numpy_dtype(dtype))
 
 
 def half(array: np.ndarray) -> np.ndarray:

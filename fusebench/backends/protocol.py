@@ -67,6 +67,10 @@ class Backend(Protocol):
         the same, and the largest one as a share of the larger of both elements; compared where they are."""
         ...
 
+    def unmasked(self, bits: Any, mask: Any, dtype: str) -> Any:
+        """The array of that dtype whose bits are those in which two arrays of integers differ, in memory of its own."""
+        ...
+
     def half(self, array: Any) -> Any:
         """The array times one half: shows whether subnormals survive."""
         ...

@@ -192,6 +192,10 @@ def apart(a: torch.Tensor, b: torch.Tensor) -> tuple[int, float, float]:
     return elements, largest, share
 
 
+def unmasked(bits: torch.Tensor, mask: torch.Tensor, dtype: str) -> torch.Tensor:
+    return (bits ^ mask).view(getattr(torch, dtype))
+
+
 def half(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor times one half: shows whether subnormals survive."""
     return tensor * 0.5

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from fusebench import draws
 from fusebench.timing.samples import Ring, together
-from fusebench.workers import protocol
+from fusebench.workers import late, protocol
 
 
 class CallBatch:
@@ -32,7 +33,11 @@ class CallBatch:
         count, mixed = together(ring, calls), replace(ring, place=self._mixed(ring, unseen))
         first = replace(ring, sets=[[unseen.get(place, a) for place, a in enumerate(ring.sets[0])]], place=None)
         self.call, self.drawn = call, draws.below(count)
-        self.waiting = [first[0] if n == self.drawn else mixed[n % len(ring)] for n in range(count)]
+        waiting = [[] if n == self.drawn else mixed[n % len(ring)] for n in range(count)]
+        waiting[self.drawn] = first[
+            0
+        ]  # the last of all: while forward calls run, no upstream gradient of that set is there
+        self.waiting = waiting
         self.backend.wait(self.waiting)
         return protocol.Ready(count)
 
@@ -40,10 +45,15 @@ class CallBatch:
         """What places a set as the ring does, with the unseen set in its floats: of each call another share of up to a half, so that nothing
         is left that another call had, such as the signs."""
 
+        def mix(other: Any, share: float, a: Any) -> Any:
+            if isinstance(other, late.Late):  # a share of its own, drawn when forward has returned
+                share = 0.5 + draws.share() / 2
+            return self.backend.mixed(a, late.made(other), share)
+
         def place(own: Sequence[Any]) -> list[Any]:
             share = 0.5 + draws.share() / 2
             placed = ring.placed(own)
-            return [self.backend.mixed(a, unseen[n], share) if n in unseen else a for n, a in enumerate(placed)]
+            return [late.changed(a, partial(mix, unseen[n], share)) if n in unseen else a for n, a in enumerate(placed)]
 
         return place
 

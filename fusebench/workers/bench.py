@@ -26,7 +26,7 @@ from fusebench.timing import yardstick
 from fusebench.timing.measure import measure
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import Ring, Samples, kept_place
-from fusebench.workers import below, calls, configs, guard, outputs, process, protocol, state, traces
+from fusebench.workers import below, calls, configs, guard, late, outputs, process, protocol, state, traces
 from fusebench.workers.batch import CallBatch
 from fusebench.workers.outputs import as_list, overlap, spans, written_bytes
 from fusebench.workers.repeats import Repeats
@@ -51,6 +51,7 @@ class Bench:
         self.prepare: Callable[..., Any] = lambda *_: ()
         self.ring = Ring([], frozenset(), self.backend.copy)
         self.places = calls.Places(0)  # of the arguments
+        self.late = range(0)  # places of the arguments that are made when forward has returned
         self.unchanged: list[int] = []  # places of the arguments that a call must leave alone
         self.own = ""  # the module of the cell in hand
         self.loaded: dict[str, Any] = {}  # modules of implementations
@@ -113,16 +114,20 @@ class Bench:
         if reason:
             return protocol.Refused("skipped", str(reason))
         self.fused, self.mover = found.fused, None
+        upstream = modes.count_upstream(asked.names)
+        self.places = calls.Places(len(asked.names) - upstream, upstream)
+        self.late = range(self.places.inputs, len(asked.names)) if case.mode == "backward" else range(0)
+        masks: late.Masks = {}
+        behind = {files[place] for files in asked.sets for place in self.late}
         arrays = {
-            f: self.backend.put(inputs.load([f], folder)[0], self.device) for f in {f for s in asked.sets for f in s}
+            f: self._put(inputs.load([f], folder)[0], masks if f in behind else None)
+            for f in {f for s in asked.sets for f in s}
         }
         stored = [[arrays[file] for file in files] for files in asked.sets]
         in_place = found.places_in_place(variant, asked.names)
         varying = [place for place, files in enumerate(zip(*asked.sets, strict=True)) if files[0] != files[-1]]
-        copied = frozenset(varying + in_place)
-        kept = [self.backend.copy(a) for a in stored[0]]  # before prepare sees them
-        upstream = modes.count_upstream(asked.names)
-        self.places = calls.Places(len(stored[0]) - upstream, upstream)
+        copied = frozenset([*varying, *in_place, *self.late])
+        kept = [late.copied(self.backend, a) for a in stored[0]]  # before prepare sees them
         # what calls get copies of, prepare gets a copy of, too: what it makes of an array is not to be found in theirs
         given = [self.backend.copy(a) if place in copied else a for place, a in enumerate(self.places.own(stored[0]))]
         self.backend.wait([*arrays.values(), kept, given])
@@ -133,7 +138,7 @@ class Bench:
         self.backend.wait(prepared)
         prepare_s = time.perf_counter() - begin
         del given
-        self.ring = Ring([[*s, *prepared] for s in stored], copied, self.backend.copy)
+        self.ring = Ring([[*s, *prepared] for s in stored], copied, functools.partial(late.copied, self.backend))
         self.unchanged = [place for place in range(len(stored[0]) + len(prepared)) if place not in in_place]
         self.numbers, self.repeats = range(len(stored)), Repeats(self.backend)
         self.kept = dict(enumerate(kept))
@@ -189,7 +194,7 @@ class Bench:
         self._call_finished(0, arguments)
         others: Sequence[Any] = self._arguments(last) if self.mover else self.ring.sets[last]
         for place in sorted(self.ring.copied):
-            arguments[place] = self.backend.overwrite(arguments[place], others[place])
+            arguments[place] = late.changed(others[place], functools.partial(self.backend.overwrite, arguments[place]))
         self.ring.made_ready(arguments)
         if self.mover and (move := self.mover.move_of(others)):
             self.mover.moves[id(arguments)] = move
@@ -269,7 +274,16 @@ class Bench:
         """By place, what differs from set to set, of the set in those files."""
         places = [place for place in sorted(self.ring.copied) if place < len(asked.files)]
         loaded = inputs.load([asked.files[place] for place in places], Path(asked.folder))
-        return {place: self.backend.put(a, self.device) for place, a in zip(places, loaded, strict=True)}
+        masks: late.Masks = {}
+        return {
+            place: self._put(a, masks if place in self.late else None) for place, a in zip(places, loaded, strict=True)
+        }
+
+    def _put(self, array: np.ndarray, masks: late.Masks | None) -> Any:
+        """The array on the device; with masks in a form that says nothing."""
+        if masks is None:
+            return self.backend.put(array, self.device)
+        return late.hide(self.backend, self.device, array, masks)
 
     def fetch_unseen(self, asked: protocol.FetchUnseen) -> protocol.Tried:
         """What the call of the last batch gave that got inputs which none had seen."""
@@ -347,7 +361,8 @@ class Bench:
     def _altered_of(self, arrays: Sequence[Any] | Mapping[int, Any], places: Sequence[int] | None = None) -> str | None:
         """The same of arguments, but for those that a call may overwrite or take."""
         for place in self.unchanged if places is None else places:
-            if found := outputs.altered(self.backend, arrays[place], self.device):
+            altered = (outputs.altered(self.backend, a, self.device) for a in late.parts(arrays[place]))
+            if found := next(filter(None, altered), None):
                 return ALTERED.format(found)
         return None
 
@@ -440,7 +455,7 @@ class Bench:
     def _changed(self, arguments: Sequence[Any], kept: Sequence[Any]) -> str:
         """Which argument a call changed that it must leave alone, or ""."""
         for place in self.unchanged:
-            if not self.backend.same(arguments[place], kept[place]):
+            if not self.backend.same(arguments[place], late.made(kept[place])):
                 return f"its argument {place}"
         return ""
 

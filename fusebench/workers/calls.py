@@ -2,7 +2,7 @@
 a backward.
 
 The arguments of a call are the inputs and weights, then the upstream gradients of a backward mode, then what was prepared. In the
-mode `backward` a forward call that nobody times leaves its residuals behind them.
+mode `backward` a forward call that nobody times leaves its residuals behind them; the upstream gradients are made after it (late.py).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusebench.timing.samples import Ring
+from fusebench.workers import late
 from fusebench.workers.outputs import Unfit, as_list
 
 EXPECTED = "build() gave {}; in a backward mode it gives (forward, backward)"
@@ -76,6 +77,9 @@ def of(built: Any, mode: str, places: Places, backend: Any) -> Calls:
 
     def ready(arguments: list[Any]) -> list[Any]:
         _, residuals = forward(*places.of_forward(arguments))
+        backend.wait(residuals)  # what forward has begun must not find them either
+        begin, end = places.inputs, places.inputs + places.upstream
+        arguments[begin:end] = map(late.made, arguments[begin:end])
         arguments[places.count :] = [residuals]  # in the place of others, if they have been made ready before
         return arguments
 

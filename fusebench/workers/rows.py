@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from fusebench.workers import late
 from fusebench.workers.outputs import as_list
 
 
@@ -54,9 +56,9 @@ class Mover:
         """Copies of those that no call may have seen, with their rows moved, by a fresh move unless one is given."""
         move = move or self.draw(arguments)
         placed = [  # a plain list: JAX waits for nothing in a class of one's own
-            self._moved(a, self.inputs[place], move)
+            late.changed(a, partial(self._moved, axis=self.inputs[place], move=move))
             if place in self.inputs
-            else self.backend.copy(a)
+            else late.copied(self.backend, a)
             if place in self.copied
             else a
             for place, a in enumerate(arguments)

@@ -34,9 +34,7 @@ class CallBatch:
         first = replace(ring, sets=[[unseen.get(place, a) for place, a in enumerate(ring.sets[0])]], place=None)
         self.call, self.drawn = call, draws.below(count)
         waiting = [[] if n == self.drawn else mixed[n % len(ring)] for n in range(count)]
-        waiting[self.drawn] = first[
-            0
-        ]  # the last of all: while forward calls run, no upstream gradient of that set is there
+        waiting[self.drawn] = first[0]  # the last: while forward calls run, no upstream gradient of that set is there
         self.waiting = waiting
         self.backend.wait(self.waiting)
         return protocol.Ready(count)

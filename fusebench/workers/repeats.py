@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from fusebench import draws
 from fusebench.records.record import Spread
 from fusebench.workers.outputs import as_list
 
@@ -52,7 +52,7 @@ class Repeats:
         if before is not None and self._same(before, outputs):
             return False
         elements, largest, share = self._apart(first, outputs)
-        ranks = zip(RANKS, (elements, largest, share, int.from_bytes(os.urandom(6))), strict=True)
+        ranks = zip(RANKS, (elements, largest, share, draws.share()), strict=True)
         worst = {n: rank for n, rank in ranks if n not in self.differing or rank > self.differing[n][0]}
         if worst:
             got = [np.array(self.backend.get(o)) for o in outputs]

@@ -6,6 +6,8 @@
     nan          every third row has one NaN
     inf          every third row has one inf, every third one -inf
     extreme      all values within a factor of 2 of the largest finite number of the dtype
+    large        all values times 32, or 32² of what is named twice: exponentials overflow where no maximum is taken off, a mask of
+                 -1e4 is no lower than scores, activations are at their ends, probabilities 0 or 1
 
 A kernel.py says in `hard(case)` which kinds its formula defines, and for which inputs and weights; without it, all for all
 inputs that are floats, and for no weights.
@@ -23,7 +25,10 @@ from fusebench.dtypes import FORMATS
 
 # Of which a gradient has 0 × inf and inf - inf somewhere: what is left depends on the order in which a program has its factors.
 OPEN_IN_GRADIENTS = ("nan", "inf", "extreme")
-KINDS = ("plain", "large_mean", "equal", "subnormal", "nan", "inf", "extreme")
+# New ones last: a place is part of the seed.
+KINDS = ("plain", "large_mean", "equal", "subnormal", "nan", "inf", "extreme", "large")
+# A power of two, so that no value is rounded anew; float16 still holds a product of two such values.
+LARGE = 32
 
 
 def kinds(mathematics: Mathematics, case: Case) -> tuple[str, ...]:
@@ -41,12 +46,15 @@ def change(
     """The inputs of the case made hard in the way of `kind`; scalars and integers stay as they are."""
     if kind == "plain":
         return dict(arrays)
-    names = arrays if mathematics.hard is None else mathematics.hard(case)[kind]
+    names = list(arrays if mathematics.hard is None else mathematics.hard(case)[kind])
     rng = np.random.default_rng([*seed, KINDS.index(kind)])
-    return {name: _changed(np.asarray(a), kind, case.dtype, rng) if name in names else a for name, a in arrays.items()}
+    return {
+        name: _changed(np.asarray(a), kind, case.dtype, rng, names.count(name)) if name in names else a
+        for name, a in arrays.items()
+    }
 
 
-def _changed(array: np.ndarray, kind: str, dtype: str, rng: np.random.Generator) -> np.ndarray:
+def _changed(array: np.ndarray, kind: str, dtype: str, rng: np.random.Generator, times: int) -> np.ndarray:
     """`array`, computed in float32 with its last axis as rows; it is rounded to the storage dtype later."""
     if array.dtype.kind != "f" or array.ndim == 0:
         return array
@@ -65,6 +73,8 @@ def _changed(array: np.ndarray, kind: str, dtype: str, rng: np.random.Generator)
     elif kind == "inf":
         rows[number[::3], column[::3]] = np.inf
         rows[number[1::3], column[1::3]] = -np.inf
+    elif kind == "large":
+        rows *= LARGE**times
     else:  # extreme
         rows = (np.copysign(rng.uniform(0.5, 1, rows.shape), rows) * largest).astype(np.float32)
     return rows.reshape(array.shape).astype(array.dtype, copy=False)

@@ -58,7 +58,7 @@ def test_what_is_right_on_plain_inputs_alone_is_wrong(tmp_path, kernel, fault, t
     assert wrong.status == "wrong" and wrong.reason.startswith(f"{kind} inputs, case odd/float32: ")
     again = f"fusebench parity kernel={kernel} implementation={fault}:default case=odd dtype=float32"
     assert wrong.reproduce.startswith(again) and f" inputs={kind} " in wrong.reproduce
-    assert right.status == "ok" and kind in right.parity.hard and len(right.parity.hard) == 6
+    assert right.status == "ok" and kind in right.parity.hard and len(right.parity.hard) == 7
     assert kind not in wrong.parity.hard
 
 
@@ -72,9 +72,9 @@ def test_inputs_plain_leaves_them_out_and_so_do_cells_with_hard_inputs_of_their_
 def test_an_implementation_is_looked_at_once_in_each_case_and_as_it_was_built(tmp_path):
     cells = [cell("rectified", "keeps_nan", case, seed=seed) for seed in (0, 1) for case in ("odd", "small")]
     records, asked = done(tmp_path, *cells)
-    assert [r.status for r in records] == ["ok"] * 4 and {len(r.parity.hard) for r in records} == {6}
+    assert [r.status for r in records] == ["ok"] * 4 and {len(r.parity.hard) for r in records} == {7}
     assert sum(isinstance(m, BuildCell) for m in asked) == 4, "the small case is one like itself"
-    assert sum(isinstance(m, TryCell) for m in asked) == 2 * 6
+    assert sum(isinstance(m, TryCell) for m in asked) == 2 * 7
 
 
 def test_a_wrong_implementation_is_built_in_no_other_case(tmp_path):
@@ -104,7 +104,7 @@ def test_what_is_wrong_only_where_vectors_divide_a_row_is_found_on_such_a_case(t
     like = "small" if case == "small" else "M=64,N=64"
     assert record.status == "wrong" and record.reason.startswith(f"nan inputs, case {like}/float32: ")
     (right,), _ = done(tmp_path, cell("rectified", "keeps_nan", case))
-    assert right.status == "ok" and len(right.parity.hard) == 6
+    assert right.status == "ok" and len(right.parity.hard) == 7
 
 
 def test_hard_inputs_come_with_other_weights(tmp_path):
@@ -142,4 +142,4 @@ def test_sums_that_overflow_are_left_out_unless_the_kernel_defines_them(tmp_path
     mathematics = replace(KERNELS["rectified"].mathematics, precisions=("ieee", "tf32"))
     kernels = KERNELS | {"rectified": replace(KERNELS["rectified"], mathematics=mathematics)}
     (record,), _ = done(tmp_path, cell("rectified", "keeps_nan"), kernels=kernels)
-    assert record.status == "ok" and record.parity.hard == ("large_mean", "equal", "subnormal", "nan", "inf")
+    assert record.status == "ok" and record.parity.hard == ("large_mean", "equal", "subnormal", "nan", "inf", "large")

@@ -196,6 +196,19 @@ def test_extremes_are_within_a_factor_of_two_of_the_largest_number_and_keep_thei
     assert np.isfinite(after.astype(inputs.numpy_dtype(dtype)).astype(np.float64)).all() and len(np.unique(after)) > 40
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_values_are_the_plain_ones_times_a_power_of_two(dtype):
+    plain = inputs.make_sets(MATHEMATICS, case(dtype), 0, 1)[0]["x"]
+    made = inputs.make_sets(MATHEMATICS, case(dtype), 0, 1, "large")[0]["x"]
+    assert made.tobytes() == (32 * plain).tobytes() and made.dtype == plain.dtype
+
+
+def test_what_is_named_twice_is_multiplied_twice():
+    before = drawn(case(), np.random.default_rng(3))["x"]
+    twice = mathematics(inputs=drawn, hard=lambda case: {"large": ("x", "x")})
+    np.testing.assert_array_equal(changed("large", made_of=twice)["x"], 1024 * before)
+
+
 def test_every_third_row_has_one_nan():
     after = np.isnan(changed("nan")["x"])
     assert after.sum(axis=1).tolist() == [1, 0, 0, 1, 0, 0]

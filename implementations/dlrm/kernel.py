@@ -40,9 +40,9 @@ def formula(case, r, *arrays):
 
 
 def hard(case):
-    """All kinds but extremes, whose sums overflow. Infinities and large means of the dense features alone: their dots would not fit
-    float16 in the tables."""
-    of_dense = dict.fromkeys(("large_mean", "nan", "inf"), ("dense",))
+    """All kinds but extremes, whose sums overflow. Infinities, large means and values of the dense features alone: their dots would not
+    fit float16 in the tables."""
+    of_dense = dict.fromkeys(("large_mean", "nan", "inf", "large"), ("dense",))
     return of_dense | dict.fromkeys(("equal", "subnormal"), ("dense", "tables"))
 
 

@@ -67,7 +67,7 @@ def gradient(case, r, ids, tables, offsets, *known_and_dy):
 
 
 def hard(case):
-    """All kinds: rows are copied, whatever is in them."""
+    """All kinds, as rows are copied, whatever is in them; `large` is no other than `extreme`."""
     return dict.fromkeys(("large_mean", "equal", "subnormal", "nan", "inf", "extreme"), ("tables",))
 
 

@@ -62,8 +62,9 @@ def weights(case, rng):
 def hard(case):
     """Equal rows, and values that leave of q, k and v no more than b. Left out: NaN and infinities, because such a token's row of v is
     NaN, and a product with the zeros beside the diagonal carries that to tokens before it, in Torch and JAX; large means and
-    extremes, whose scores the storage dtype cannot tell apart. The kernels of attention have such inputs of their own."""
-    return {"equal": ("x",), "subnormal": ("x",)}
+    extremes, whose scores the storage dtype cannot tell apart. The kernels of attention have such inputs of their own. `large` makes
+    scores of millions, which float16 does not hold: there it is b's alone."""
+    return {"equal": ("x",), "subnormal": ("x",), "large": ("b",) if case.dtype == "float16" else ("x", "x")}
 
 
 def formula(case, r, x, n_padd, W, b):

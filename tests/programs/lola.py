@@ -425,6 +425,8 @@ MISTAKES = {
     "0.44715 for 0.044715": Mistake(with_(act=gelu(cubic=0.44715)), F, ODD),
     "sqrt(2/pi) of three digits": Mistake(with_(act=gelu(root=0.798)), F, ODD),
     "tanh cut off at 3": Mistake(with_(act=gelu(tanh=clipped)), F, ODD),
+    "tanh by exponentials that overflow": Mistake(
+        with_(act=gelu(tanh=lambda u: (np.exp(2 * u) - 1) / (np.exp(2 * u) + 1))), F, ODD, inputs="large"),
     "tanh in float16": Mistake(with_(act=gelu(tanh=lambda z: wide(np.tanh(z.astype(np.float16))))), F, ODD),
     "sigmoid form of gelu": Mistake(with_(act=lambda name, z: z / (1 + np.exp(-1.702 * z))), "fused, 16 bits", ODD, "bfloat16"),
     "relu loses NaN": Mistake(with_(act=loses_nan), F, ODD, options=RELU, inputs="nan"),

@@ -235,6 +235,17 @@ def never_raised(q, k, v, n_padd):
     return exponentials @ without_padding(v, n_padd) / np.where(total == 0, np.float32(1), total)
 
 
+def masked_by_a_number(case, q, k, v, n_padd):
+    """What is hidden has scores of -1e4 and a weight, but in rows that see nothing."""
+    n = n_padd[:, None]
+    shown = visible(q.shape[-2], n)
+    scores = wide(q) @ without_padding(k, n).swapaxes(-1, -2) * np.float32(q.shape[-1] ** -0.5)
+    weights = np.where(
+        shown.any(axis=-1, keepdims=True), softmax(np.where(shown, scores, np.float32(-1e4))), np.float32(0)
+    )
+    return store(case, weights @ without_padding(v, n))
+
+
 def replaced(name, at, by):
     """Some of q, k or v in the place of others."""
 
@@ -293,6 +304,9 @@ MISTAKES = {
         with_(of_rows=partial(softmax, total=lambda e: pairwise(e) + np.float32(1))), W, ODD),
     "maximum not taken off": Mistake(with_(of_rows=partial(softmax, top=lambda s: np.float32(0))), W, ODD,
                                      change=lambda arrays: arrays | {"q": arrays["q"] * np.float32(60)}),
+    "maximum not taken off, large inputs": Mistake(
+        with_(of_rows=partial(softmax, top=lambda s: np.float32(0))), W, ODD, inputs="large"),
+    "-1e4 as a mask": Mistake(masked_by_a_number, W, ODD, "bfloat16", inputs="large"),
     "earlier blocks not scaled down": Mistake(heads(flash, rescale=False), F, ODD),
     "-inf less -inf": Mistake(heads(flash, block=3, safe=False), F, ODD),
     "last keys missing": Mistake(heads(flash, block=6, skipped=1), F, ODD),

@@ -321,7 +321,7 @@ def test_two_revisions_have_to_make_the_same_inputs(compared, double, old, new, 
 
 
 def test_one_input_of_several_that_differs_is_enough(compared, double):
-    two = SOURCE.replace('{"x": ', '{"w": np.ones(2, np.float32), "x": ')
+    two = SOURCE.replace('{"x": ', '{"w": np.ones(2, np.float32), "x": ').replace("(case, r, x)", "(case, r, w, x)")
     other = two.replace("rng.standard_normal(", "-rng.standard_normal(")
     _, (match,) = compared(kernels=(kernel_with(double, two), kernel_with(double, other)), count=1)
     assert not match.made and match.pairs[0][0].record.status == "skipped"

@@ -135,6 +135,7 @@ FRAMEWORKS = (
 # Why a cell may be skipped → where that is true. What is skipped for another reason is a mistake here, but in a file that
 # somebody added (a name that is not one of ours): that has to run something.
 SKIPS = {
+    "needs fbgemm_gpu": lambda r: r.cell.implementation == "fbgemm",
     "needs an NVIDIA GPU": both(on_cpu, lambda r: r.cell.implementation not in FRAMEWORKS),
     "cuDNN needs an NVIDIA GPU": both(on_cpu, variant("cudnn")),
     "interpreted on the CPU, where Triton computes bfloat16 wrongly": both(on_cpu, by("triton", "jax_triton"), dtype("bfloat16")),

@@ -9,6 +9,7 @@ import pytest
 
 import fusebench
 from fusebench import report
+from fusebench.records.record import SCHEMA
 from fusebench.workers.pool import Pool
 
 
@@ -17,7 +18,7 @@ def test_measure_gives_a_record_for_any_callable():
     assert record.label == "sum" and record.status == "ok" and record.timing.median > 0
     assert record.rates.gbps == pytest.approx(8000 / record.timing.median / 1e9)
     assert "fusebench" in record.environment.packages and record.device.name and record.cell.seed == 0
-    assert record.build.compile_s >= 0 and record.schema == 4
+    assert record.build.compile_s >= 0 and record.schema == SCHEMA
 
 
 def test_measure_knows_torch_and_jax():

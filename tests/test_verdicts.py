@@ -20,7 +20,7 @@ from fusebench.comparison import statistics as comparison
 from fusebench.comparison.pairs import Match
 from fusebench.contract import Cell
 from fusebench.records import store
-from fusebench.records.record import PairRecord
+from fusebench.records.record import SCHEMA, PairRecord
 
 KERNEL = ("kernel=double", "case=odd", "device=cpu")
 
@@ -98,7 +98,7 @@ def test_what_is_kept_of_a_comparison(double, tmp_path):
     assert kept == {
         "comparison": f"{cell(double).id} | {cell(double, 'times').id}", "kernel": "double", "cases": ["odd/float32"] * 2,
         "labels": ["torch_eager:plus", "torch_eager:times"], "status": "ok", "reason": None, "pairs": 5, "lost": 0, "fails": False,
-        "notes": [], "reproduce": "", "schema": 4,
+        "notes": [], "reproduce": "", "schema": SCHEMA,
     }  # fmt: skip
     assert estimate == {
         "result": vars(found.estimate.result), "confidence": 0.99, "medians": list(found.estimate.medians), "ratios": list(found.estimate.ratios),

@@ -89,9 +89,8 @@ class HardCheck:
 
     def _judge(self, trial: Trial) -> None:
         """Judges the cell in hand on each kind of hard inputs that its kernel defines, until one is wrong."""
-        trial.record = replace(
-            trial.record, parity=replace(trial.record.parity, hard=())
-        )  # what is known of another case
+        # what is known of another case does not count here
+        trial.record = replace(trial.record, parity=replace(trial.record.parity, hard=()))
         case, left_out = trial.cell.case, ["plain"]
         mathematics = self.run.kernels[case.kernel].mathematics
         if "tf32" in mathematics.precisions:

@@ -126,6 +126,10 @@ class Judge:
             self.exact, self.points, self.by_number = found.exact, set(found.seen), found.by_number
         return self.exact
 
+    def evaluated_again(self) -> Sequence[np.ndarray]:
+        """What `reference` was, evaluated once more on the same inputs."""
+        return self._evaluate((), 0).exact
+
     def movable_rows(self) -> tuple[dict[int, int], tuple[int, ...]] | None:
         """The axes of rows, of the inputs by their place and of the outputs in order, where rows may stand in any order: their numbers
         do not matter, and every output has them. Else None."""

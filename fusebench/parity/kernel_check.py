@@ -12,7 +12,6 @@ import numpy as np
 
 from fusebench.contract import Case, Mathematics
 from fusebench.parity.judge import Judge, of_smallest
-from fusebench.parity.rounding import Exact, evaluate
 from fusebench.parity.view import check_axis
 
 # Formulas with their modes. In upper case it would be a constant, which nothing may change while a cell runs.
@@ -52,9 +51,7 @@ def _within(seconds: float) -> Iterator[None]:
 
 
 def _check_steady(judge: Judge) -> None:
-    formula, numbers = judge.mathematics.formula_of(judge.part), judge.view.judged if judge.view.some else None
-    with np.errstate(all="ignore"):
-        first, again = (evaluate(formula, judge.case, Exact(numbers), judge.inputs) for _ in range(2))
+    first, again = judge.reference(), judge.evaluated_again()
     if not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, again, strict=True)):
         raise ValueError(
             "the formula of kernel.py gives other values each time on the same inputs; expected the same ones: "

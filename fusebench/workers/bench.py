@@ -142,8 +142,7 @@ class Bench:
         self.unchanged = [place for place in range(len(stored[0]) + len(prepared)) if place not in in_place]
         self.numbers, self.repeats = range(len(stored)), Repeats(self.backend)
         self.kept = dict(enumerate(kept))
-        if altered := self._altered():
-            return protocol.Refused("failed", altered)
+        self._check_plain()
         arguments, kept = self.ring[0], kept + [self.backend.copy(a) for a in prepared]
         self.kept = {place: a for place, a in enumerate(kept) if place not in self.ring.copied}
         self.backend.wait([arguments, kept])
@@ -166,8 +165,7 @@ class Bench:
         if changed := self._changed(arguments, kept):
             return protocol.Refused("wrong", f"the call changed {changed}; it must leave it alone")
         self.repeats.see(0, output)
-        if altered := self._altered():
-            return protocol.Refused("failed", altered)
+        self._check_plain()
         points, files = found.points(variant, case.mode), self._save(self.repeats.first[0], folder, "first")
         made_of = sources.of_module(module.__name__, self.read) | sources.named(compiled)
         taken = Build(
@@ -184,8 +182,7 @@ class Bench:
     def repeat(self, asked: protocol.RepeatCell) -> protocol.Repeated | protocol.Refused:
         """Runs the cell in hand three times more: twice on the first set, to see whether the output is the same bit for bit, and on
         the last set written over the first one's buffers, which a call that remembers results does not notice."""
-        if altered := self._altered():
-            return protocol.Refused("failed", altered)
+        self._check_plain()
         if asked.rows is not None:
             self._move_rows(asked.rows)
         last = len(self.ring) - 1
@@ -199,8 +196,7 @@ class Bench:
         if self.mover and (move := self.mover.move_of(others)):
             self.mover.moves[id(arguments)] = move
         self._call_finished(last, arguments)
-        if altered := self._altered():
-            return protocol.Refused("failed", altered)
+        self._check_plain()
         if changed := self._changed_shared():
             return protocol.Refused("wrong", f"a later call changed {changed}; it must leave it alone")
         saved = self._save(self.repeats.first[self.numbers[last]], Path(asked.folder), "repeated")
@@ -264,8 +260,7 @@ class Bench:
         # two outputs that live at once are in one buffer: what it held when its clock stopped may be another call's by now
         if not overwritten:
             self.repeats.see(self.numbers[kept_place(self.ring)], kept, self._move(samples.arguments))
-        if altered := self._altered():
-            return protocol.Refused("failed", altered)
+        self._check_plain()
         if changed := self._changed_shared():
             return protocol.Refused("wrong", f"a later call changed {changed}; it must leave it alone")
         return protocol.Timed(samples.summary(), self.repeats.found(), self._differing(asked.folder))
@@ -350,6 +345,11 @@ class Bench:
         own = [self.backend.memory(arguments[place]) for place in self.unchanged if place < self.places.inputs]
         return outputs.fault(self.backend, output, self.device, own)
 
+    def _check_plain(self) -> None:
+        """Raises Unfit where an implementation altered an array of the harness."""
+        if altered := self._altered():
+            raise outputs.Unfit(altered)
+
     def _altered(self) -> str | None:
         """What an implementation made of an array of the harness, which is none of the framework's own any more, or None: of the sets, which are
         copied for each call, of what they and outputs are compared with. All that is outside of every clock, where a class of
@@ -427,8 +427,7 @@ class Bench:
             case protocol.TraceCell():
                 return traces.answer(self, request)
             case protocol.MakeReady():
-                if altered := self._altered():
-                    return protocol.Refused("failed", altered)
+                self._check_plain()
                 return self.batch.make_ready(self.call, self.ring, request.calls, self._unseen(request))
             case protocol.RunReady():
                 return self.batch.run()

@@ -111,6 +111,15 @@ def test_floats(fixtures, monkeypatch, arch):
         np.testing.assert_array_equal(y.numpy()[:, number], column, f"{number}")
 
 
+def test_what_flushes_subnormals_makes_zero_of_them(fixtures):
+    x = np.array([2.0**-126, 2.0**-127, -(2.0**-127.5), 3e38, -3e38, 1.5], np.float32)
+    for y in called(fixtures, "operations.cu", "reciprocals", x, (6, 2), 6):
+        kept, flushed = y.T
+        np.testing.assert_allclose(kept, 1 / x.astype(float), rtol=2**-24, atol=2**-150)
+        np.testing.assert_array_equal(flushed, [2.0**126, np.inf, -np.inf, 0, -0.0, kept[5]])
+        assert np.signbit(flushed[4])
+
+
 def test_lanes_of_a_warp(fixtures):
     x = np.random.default_rng(3).integers(0, 100, 96).astype(np.int32)
     (y, *_) = called(fixtures, "operations.cu", "lanes", x, (96, 8), block=96, kind=torch.int32)

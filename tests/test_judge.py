@@ -66,6 +66,21 @@ def test_a_stored_intermediate_may_move_an_element_by_its_quantile_of_its_roundi
     assert np.corrcoef(found, repeats[::6])[0, 1] > 0.4, "the rounding of these very values is a term of its own"
 
 
+def exponential(case, r, x):
+    return (r.function(np.exp(x)),)
+
+
+def test_who_flushes_subnormals_is_told_the_point_to_declare():
+    x = store(np.linspace(-95, 0, 400).reshape(4, 100), "float32")
+    judge, kept = toys.judge(exponential, x), np.exp(x)
+    flushed = np.where(kept < np.finfo(np.float32).tiny, np.float32(0), kept)
+    assert judge.judge([kept], ()).ok and judge.judge([flushed], ("subnormals",)).ok
+    verdict = judge.judge([flushed], ())
+    assert not verdict.ok and verdict.reason().endswith("declares the point subnormals")
+    lost = judge.judge([np.where(kept < 1e-20, np.float32(0), kept)], ())
+    assert "subnormals" not in lost.reason(), "nothing is told of what float32 holds"
+
+
 def test_a_point_that_is_not_declared_is_owed_float32_alone():
     x = store(RNG.uniform(3.3, 6.1, (1, 600)), "bfloat16")
     judge, right = toys.judge(part, x, "bfloat16"), store(x.astype(float) / np.pi, "bfloat16")

@@ -200,6 +200,11 @@ def in_double(function: Any, a: Array) -> Array:
     return function(a.astype(np.float64)).astype(a.dtype)
 
 
+def flushed(a: Array) -> Array:
+    """What .ftz makes of float32: 0, with its sign, of what lies below the smallest normal number."""
+    return np.where(np.abs(a) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), a), a)
+
+
 FUNCTIONS = {
     "ex2": partial(in_double, np.exp2), "lg2": partial(in_double, np.log2), "sqrt": partial(in_double, np.sqrt),
     "rcp": partial(in_double, np.reciprocal), "rsqrt": partial(in_double, lambda a: 1 / np.sqrt(a)),

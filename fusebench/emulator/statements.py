@@ -59,11 +59,13 @@ class Word:
     operand: Operand
     kind: str
     at: str
+    flushed: bool = False
 
     def __format__(self, kind: str) -> str:
         if kind == "literal":
             return str(int(str(self.operand), 0))
-        return self.t.value(self.operand, twice(self.kind) if kind == "wide" else kind or self.kind, self.at)
+        value = self.t.value(self.operand, twice(self.kind) if kind == "wide" else kind or self.kind, self.at)
+        return f"A.flushed({value})" if self.flushed else value
 
 
 def twice(kind: str) -> str:
@@ -97,8 +99,11 @@ def calculated(t: Translator, i: Instruction, at: str) -> str | list[str] | None
     text = next((known[name] for m in modifiers if (name := f"{op}.{m}") in known), known.get(op))
     if text is None:
         return None
-    given = {name: Word(t, o, kind, at) for name, o in zip("abcd", i.operands[1:], strict=False)}
+    flushes = floating and "ftz" in how
+    given = {name: Word(t, o, kind, at, flushes) for name, o in zip("abcd", i.operands[1:], strict=False)}
     written = text.format(rounding=rounding, **given)
+    if flushes:
+        written = f"A.flushed({written})"
     if "sat" in how and floating:
         written = f"np.clip({written}, 0, 1)"
     to = twice(kind) if "wide" in how else "u32" if op in ("popc", "clz", "bfind") else kind

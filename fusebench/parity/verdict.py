@@ -10,6 +10,10 @@ import numpy as np
 from fusebench.contract import Case
 from fusebench.parity import pattern
 from fusebench.parity.elements import spacing
+from fusebench.parity.rounding import FLUSHED
+
+# A gradient that was to be so small may have been a subnormal times something.
+NEARLY_SUBNORMAL = 2.0**-118
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,8 @@ class Verdict:
             return self.problem
         points = f"; points of the formula that VARIANTS does not declare: {', '.join(self.undeclared)}"
         hint = points if self.undeclared else ""
+        if self.got == 0 and 0 < abs(self.expected) < NEARLY_SUBNORMAL:
+            hint += f"; a program that makes zero of float32's subnormals, as __expf does, declares the point {FLUSHED}"
         if self.ratio > 1:
             return (
                 f"error is {self.ratio:.3g} × budget at output {self.output}{list(self.index)}: got {self.got:.9g}, expected "

@@ -8,9 +8,12 @@
     extreme      all values within a factor of 2 of the largest finite number of the dtype
     large        all values times 32, or 32² of what is named twice: exponentials overflow where no maximum is taken off, a mask of
                  -1e4 is no lower than scores, activations are at their ends, probabilities 0 or 1
+    lower_edge   integers at the least that they may be, and below it where the formula says what is then: no padding, the id -1
+    upper_edge   integers at the most, and above it: nothing but padding, the id 2³²
 
-A kernel.py says in `hard(case)` which kinds its formula defines, and for which inputs and weights; without it, all for all
-inputs that are floats, and for no weights.
+A kernel.py says in `hard(case)` which kinds of floats its formula defines, and for which inputs and weights; without it, all for all
+inputs that are floats, and for no weights. The edges are those of a kernel.py with `edges`, which draws its inputs anew: what floats
+may be can depend on integers, as NaN stands in padding. They are two kinds because a scalar has one of them in each set.
 """
 
 from __future__ import annotations
@@ -25,26 +28,26 @@ from fusebench.dtypes import FORMATS
 
 # Of which a gradient has 0 × inf and inf - inf somewhere: what is left depends on the order in which a program has its factors.
 OPEN_IN_GRADIENTS = ("nan", "inf", "extreme")
+EDGES = ("lower_edge", "upper_edge")
 # New ones last: a place is part of the seed.
-KINDS = ("plain", "large_mean", "equal", "subnormal", "nan", "inf", "extreme", "large")
+KINDS = ("plain", "large_mean", "equal", "subnormal", "nan", "inf", "extreme", "large", *EDGES)
 # A power of two, so that no value is rounded anew; float16 still holds a product of two such values.
 LARGE = 32
 
 
 def kinds(mathematics: Mathematics, case: Case) -> tuple[str, ...]:
     """The kinds that the kernel defines for the case, `plain` first."""
-    known = KINDS if case.mode == "forward" else tuple(k for k in KINDS if k not in OPEN_IN_GRADIENTS)
-    if mathematics.hard is None:
-        return known
-    defined = mathematics.hard(case)
-    return tuple(k for k in known if k == "plain" or k in defined)
+    floats = {*KINDS} - {*EDGES} if mathematics.hard is None else {*mathematics.hard(case), "plain"}
+    defined = floats if mathematics.edges is None else floats | {*EDGES}
+    left_open = () if case.mode == "forward" else OPEN_IN_GRADIENTS
+    return tuple(k for k in KINDS if k in defined and k not in left_open)
 
 
 def change(
     mathematics: Mathematics, case: Case, kind: str, arrays: Mapping[str, np.ndarray], seed: Sequence[int]
 ) -> dict[str, Any]:  # fmt: skip
-    """The inputs of the case made hard in the way of `kind`; scalars and integers stay as they are."""
-    if kind == "plain":
+    """The inputs of the case made hard in the way of `kind`; scalars and integers stay as they are, and so does all at EDGES."""
+    if kind in ("plain", *EDGES):
         return dict(arrays)
     names = list(arrays if mathematics.hard is None else mathematics.hard(case)[kind])
     rng = np.random.default_rng([*seed, KINDS.index(kind)])

@@ -50,9 +50,12 @@ def make_set(
 ) -> dict[str, np.ndarray]:
     """The set of that number, from 0 on, of `make_sets`, with those weights."""
     own, stream = mathematics.own_dtypes, number + 1
-    made = hard.change(
-        mathematics, case, kind, mathematics.inputs(case, drawing.generator(seed, stream)), [seed, stream]
-    )
+    rng = drawing.generator(seed, stream)
+    if kind in hard.EDGES and mathematics.edges is not None:
+        drawn = mathematics.edges(case, kind, rng)
+    else:
+        drawn = mathematics.inputs(case, rng)
+    made = hard.change(mathematics, case, kind, drawn, [seed, stream])
     found = _rounded(made, case.dtype, own) | dict(weights)
     if case.mode != "forward":
         behind = mathematics.upstream(case, drawing.generator(seed, stream, UPSTREAM))

@@ -19,8 +19,8 @@ CONSTANTS = (
 )  # fmt: skip
 NEEDED = ("DIMENSIONS", "BATCH", "CASES", "inputs", "formula", "flops", "moved_bytes")
 FUNCTIONS = {  # with their arguments
-    "inputs": ("case", "rng"), "weights": ("case", "rng"), "formula": ("case", "r", "*inputs"), "hard": ("case",), "flops": ("case",),
-    "moved_bytes": ("case",), "upstream": ("case", "rng"), "gradient": ("case", "r", "*inputs"),
+    "inputs": ("case", "rng"), "weights": ("case", "rng"), "formula": ("case", "r", "*inputs"), "hard": ("case",),
+    "edges": ("case", "kind", "rng"), "flops": ("case",), "moved_bytes": ("case",), "upstream": ("case", "rng"), "gradient": ("case", "r", "*inputs"),
 }  # fmt: skip
 BACKWARD = ("GRADIENTS", "upstream", "gradient")  # all of them, or none
 ELEMENTARY = (  # what programs compute by an approximation; of SciPy all is

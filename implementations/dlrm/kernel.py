@@ -22,6 +22,7 @@ from implementations._shared.numpy.dlrm import (  # noqa: F401 (parts of the con
     DIMENSIONS,
     OPTIONS,
     PUBLISHED,
+    edges,
     flops,
     inputs,
     weights,

@@ -11,7 +11,7 @@ What is left to the whole model is its prediction.
 
 from implementations._shared import dlrm as parts
 from implementations._shared.numpy import dlrm, interactions, lookup, perceptron
-from implementations._shared.numpy.dlrm import CASES, DIMENSIONS, inputs, weights  # noqa: F401 (parts of the contract)
+from implementations._shared.numpy.dlrm import CASES, DIMENSIONS, edges, inputs, weights  # noqa: F401 (parts of the contract)
 
 BATCH = "M"
 OPTIONS = {"until": ("dense", "hashing", "embedding", "interaction"), **dlrm.OPTIONS}

@@ -53,6 +53,11 @@ def inputs(case, rng):
     return dlrm.inputs(case, rng) | {"labels": (rng.random(case.sizes["M"]) < 0.25).astype(np.float32)}
 
 
+def edges(case, kind, rng):
+    """The inputs with ids at an edge of what they may be, none past it, which would make the loss and all gradients NaN."""
+    return inputs(case, rng) | {"ids": lookup.edges(case, kind, rng, past=False)}
+
+
 def hard(case):
     """Kinds whose gradients are defined, of the dense features. Sums of large means overflow; subnormal ones make all samples alike, which then cross the
     steps of ReLU together: in 16 bits no budget says so. Left out too: `large`, by which answers are sure. Their gradients are below

@@ -66,6 +66,11 @@ def gradient(case, r, ids, tables, offsets, *known_and_dy):
     return (lookup.gradient(r, lambda: rows(ids, offsets, *known), len(tables), dy),)
 
 
+def edges(case, kind, rng):
+    """ids at an edge of what they may be, and beyond it (`lookup.edges`)."""
+    return {"ids": lookup.edges(case, kind, rng)}
+
+
 def hard(case):
     """All kinds, as rows are copied, whatever is in them; `large` is no other than `extreme`."""
     return dict.fromkeys(("large_mean", "equal", "subnormal", "nan", "inf", "extreme"), ("tables",))

@@ -14,7 +14,7 @@ not look, because the host would have to wait for the device: there less than 0 
 import numpy as np
 
 from implementations._shared.numpy.formulas import PRODUCTS, attention, attention_gradients
-from implementations._shared.numpy.padding import PADDINGS, check, draw, positions, tokens
+from implementations._shared.numpy.padding import PADDINGS, at_edge, check, draw, positions, tokens
 
 DIMENSIONS = ("B", "H", "T", "D")
 BATCH = "B"
@@ -50,6 +50,11 @@ def inputs(case, rng):
         for array in (q, k, v):
             array[b, :, : n_padd[b] : 2] = np.nan
     return {"q": q, "k": k, "v": v, "n_padd": n_padd}
+
+
+def edges(case, kind, rng):
+    """The inputs with no padding, or with nothing else."""
+    return inputs(at_edge(case, kind), rng)
 
 
 def hard(case):

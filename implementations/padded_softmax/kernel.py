@@ -11,7 +11,7 @@ not look, because the host would have to wait for the device: there less than 0 
 import numpy as np
 
 from implementations._shared.numpy.formulas import softmax
-from implementations._shared.numpy.padding import check, draw, positions
+from implementations._shared.numpy.padding import at_edge, check, draw, positions
 
 DIMENSIONS = ("T",)
 BATCH = "T"
@@ -40,6 +40,11 @@ def inputs(case, rng):
     att.reshape(-1)[1 :: T + 1] = np.nan  # the next token of each row but the last
     att[:, :n_padd:2] = np.nan
     return {"att": att, "n_padd": n_padd}
+
+
+def edges(case, kind, rng):
+    """The inputs with no padding, or with nothing else."""
+    return inputs(at_edge(case, kind), rng)
 
 
 def formula(case, r, att, n_padd):

@@ -12,7 +12,7 @@ not look, because the host would have to wait for the device: there less than 0 
 import numpy as np
 
 from implementations._shared.numpy.formulas import softmax
-from implementations._shared.numpy.padding import PADDINGS, check, draw, positions, tokens
+from implementations._shared.numpy.padding import PADDINGS, at_edge, check, draw, positions, tokens
 
 DIMENSIONS = ("T", "D")
 BATCH = "T"
@@ -43,6 +43,11 @@ def inputs(case, rng):
     att[:, :n_padd:2] = np.nan
     v[:n_padd:2] = np.nan
     return {"att": att, "v": v, "n_padd": n_padd}
+
+
+def edges(case, kind, rng):
+    """The inputs with no padding, or with nothing else."""
+    return inputs(at_edge(case, kind), rng)
 
 
 def hard(case):

@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from implementations._shared.numpy.formulas import attention, linear
-from implementations._shared.numpy.padding import PADDINGS, check, draw, positions, tokens
+from implementations._shared.numpy.padding import PADDINGS, at_edge, check, draw, positions, tokens
 
 DIMENSIONS = ("T", "C", "D")
 BATCH = "T"
@@ -57,6 +57,11 @@ def weights(case, rng):
     C, D = case.size("C", "D")
     W = rng.standard_normal((C, 3 * D) if case.options["w_layout"] == "kn" else (3 * D, C), dtype=np.float32)
     return {"W": W * np.float32(1.5 / math.sqrt(C)), "b": 0.5 * rng.standard_normal(3 * D, dtype=np.float32)}
+
+
+def edges(case, kind, rng):
+    """The inputs with no padding, or with nothing else."""
+    return inputs(at_edge(case, kind), rng)
 
 
 def hard(case):

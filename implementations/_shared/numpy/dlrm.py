@@ -48,6 +48,11 @@ def inputs(case, rng):
     return {"dense": rng.standard_normal(case.size("M", "N0"), dtype=np.float32), "ids": lookup.draw(case, rng)}
 
 
+def edges(case, kind, rng):
+    """The inputs with ids at an edge of what they may be, and past it, which makes a sample NaN."""
+    return inputs(case, rng) | {"ids": lookup.edges(case, kind, rng)}
+
+
 def weights(case, rng):
     """tables (sum V_f + 1, D) and offsets (F + 1,), the perceptrons' bottom_W1, bottom_b1, … and top_W1, top_b1, …, with
     hashing=lookup also known (sum V_f,).

@@ -8,7 +8,7 @@ import pytest
 from conftest import FIXTURES
 from samples import Pool, Worker
 
-from fusebench import discovery
+from fusebench import discovery, hard
 from fusebench.cases import make_case
 from fusebench.contract import Cell
 from fusebench.hard_check import odd_case, small_case
@@ -34,9 +34,9 @@ class Watched(InlinePool):
         return worker
 
 
-def done(tmp_path, *cells, hard=True, kernels=KERNELS):
+def done(tmp_path, *cells, on_hard=True, kernels=KERNELS):
     """The records of the cells, and what the worker was asked."""
-    this = Run(kernels, ROOTS, tmp_path, Settings("cpu", Plan(0.0), inline=True, hard=hard))
+    this = Run(kernels, ROOTS, tmp_path, Settings("cpu", Plan(0.0), inline=True, hard=on_hard))
     pool = Watched("cpu", ROOTS)
     return list(run(this, cells, pool)), pool.asked
 
@@ -63,7 +63,7 @@ def test_what_is_right_on_plain_inputs_alone_is_wrong(tmp_path, kernel, fault, t
 
 
 def test_inputs_plain_leaves_them_out_and_so_do_cells_with_hard_inputs_of_their_own(tmp_path):
-    (record,), asked = done(tmp_path, cell("rectified", "loses_nan"), hard=False)
+    (record,), asked = done(tmp_path, cell("rectified", "loses_nan"), on_hard=False)
     assert record.status == "ok" and record.parity.hard == () and not any(isinstance(m, TryCell) for m in asked)
     (record,), asked = done(tmp_path, cell("rectified", "loses_nan", inputs="inf"))
     assert record.status == "ok" and not any(isinstance(m, TryCell) for m in asked)
@@ -110,8 +110,25 @@ def test_what_is_wrong_only_where_vectors_divide_a_row_is_found_on_such_a_case(t
 def test_hard_inputs_come_with_other_weights(tmp_path):
     (record,), _ = done(tmp_path, cell("weighted", "keeps_weight"))
     assert record.status == "wrong" and record.reason.startswith("large_mean inputs, case small/float32: ")
-    (plain,), _ = done(tmp_path, cell("weighted", "keeps_weight"), hard=False)
+    (plain,), _ = done(tmp_path, cell("weighted", "keeps_weight"), on_hard=False)
     assert plain.status == "ok", "in which all calls have the same"
+
+
+@pytest.mark.parametrize("case", ["small", "odd"])
+@pytest.mark.parametrize(
+    ("variant", "kind"),
+    [("no_padding", "lower_edge"), ("negative_id", "lower_edge"), ("all_padding", "upper_edge")],
+)
+def test_what_is_wrong_at_the_edge_of_an_integer_alone_is_wrong(tmp_path, variant, kind, case):
+    at = make_case(KERNELS["limits"], case)
+    (wrong, right), _ = done(tmp_path, *[Cell(at, "mistaken", name) for name in (variant, "honest")])
+    assert wrong.status == "wrong" and wrong.reason.startswith(f"{kind} inputs, case odd/float32: ")
+    assert f" inputs={kind} " in wrong.reproduce and kind not in wrong.parity.hard
+    assert right.status == "ok" and right.parity.hard == hard.KINDS[1:]
+    floats = replace(KERNELS["limits"].mathematics, edges=None)
+    kernels = KERNELS | {"limits": replace(KERNELS["limits"], mathematics=floats)}
+    (without,), _ = done(tmp_path, Cell(at, "mistaken", variant), kernels=kernels)
+    assert without.status == "ok" and without.parity.hard == tuple(k for k in hard.KINDS[1:] if k not in hard.EDGES)
 
 
 def test_a_case_is_made_small_so_that_the_same_numbers_divide_it():

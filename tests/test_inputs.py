@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ LARGEST = {
     "float16": 65504.0,
     "bfloat16": float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
 }
+FLOATS = tuple(kind for kind in hard.KINDS if kind not in hard.EDGES)
 NORMAL = {"float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
 
 
@@ -220,7 +223,7 @@ def test_every_third_row_has_one_infinity_of_each_sign():
     assert (after == -np.inf).sum(axis=1).tolist() == [0, 1, 0, 0, 1, 0]
 
 
-@pytest.mark.parametrize("kind", hard.KINDS[1:])
+@pytest.mark.parametrize("kind", FLOATS[1:])
 def test_scalars_and_integers_and_the_kernel_s_own_array_stay(kind):
     arrays = drawn(case(), np.random.default_rng(3))
     before = {n: a.copy() for n, a in arrays.items()}
@@ -242,7 +245,29 @@ def test_a_kernel_says_which_inputs_get_it():
     arrays = {n: np.arange(6, dtype=np.float32).reshape(2, 3) for n in "ab"}
     after = changed("nan", made_of=made_of, **arrays)
     assert after["a"] is arrays["a"] and np.isnan(after["b"]).any()
-    assert hard.kinds(made_of, case()) == ("plain", "equal", "nan") and hard.kinds(MATHEMATICS, case()) == hard.KINDS
+    assert hard.kinds(made_of, case()) == ("plain", "equal", "nan") and hard.kinds(MATHEMATICS, case()) == FLOATS
+
+
+def test_edges_are_drawn_by_the_kernel_rounded_and_not_changed_again():
+    """By the numbers of the set; its weights are those of the kind, and what `hard` names is left alone."""
+
+    def edges(case, kind, rng):
+        return drawn(case, rng) | {"n": np.full(3, hard.EDGES.index(kind))}
+
+    named = mathematics(inputs=drawn, weights=MATHEMATICS.weights, edges=edges, hard=lambda case: {"nan": ("x", "w")})
+    assert hard.kinds(named, case()) == ("plain", "nan", *hard.EDGES)
+    plain = inputs.make_sets(named, case("float16"), 0, 2)
+    for number, kind in enumerate(hard.EDGES):
+        made = inputs.make_sets(named, case("float16"), 0, 2, kind)
+        assert [s["n"].tolist() for s in made] == [[number] * 3] * 2 and made[0]["w"] is made[1]["w"]
+        assert all(one["x"].tobytes() == of["x"].tobytes() for one, of in zip(made, plain, strict=True))
+        assert made[0]["w"].tobytes() != plain[0]["w"].tobytes() and not np.isnan(made[0]["w"]).any()
+
+
+def test_a_gradient_has_edges_too():
+    edged = mathematics(inputs=drawn, edges=lambda case, kind, rng: drawn(case, rng))
+    backward = replace(case(), mode="backward")
+    assert hard.kinds(edged, backward) == ("plain", "large_mean", "equal", "subnormal", "large", *hard.EDGES)
 
 
 def test_two_kinds_choose_other_places():

@@ -403,20 +403,27 @@ HARD = {
     "splacc": "large_mean equal subnormal nan inf large extreme+: A",
 }
 
+# those with integers that differ from call to call
+EDGES = (
+    "dlrm", "dlrm_parts", "dlrm_train", "embedding", "padded_attention", "padded_softmax", "padded_softmax_v", "shcsa",
+)  # fmt: skip
+
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", KERNELS)
 def test_every_kind_of_hard_inputs_that_a_kernel_can_have_is_tried(name, dtype):
     kernel = KERNELS[name]
     case = make_case(kernel, "odd", dtype)
+    edges = hard.EDGES if name in EDGES else ()
     if kernel.mathematics.hard is None:
-        assert name not in HARD and hard.kinds(kernel.mathematics, case) == hard.KINDS
+        floats = tuple(kind for kind in hard.KINDS if kind not in hard.EDGES)
+        assert name not in HARD and hard.kinds(kernel.mathematics, case) == floats + edges
         return
     found = kernel.mathematics.hard(case)
     (arrays,) = inputs.make_sets(kernel.mathematics, case, 0, 1)
     for names in found.values():
         assert set(names) <= set(arrays)
-    assert hard.kinds(kernel.mathematics, case) == ("plain", *(k for k in hard.KINDS if k in found))
+    assert hard.kinds(kernel.mathematics, case) == ("plain", *(k for k in hard.KINDS if k in found), *edges)
     if name in HARD:
         expected = {}
         for part in HARD[name].split(";"):
@@ -424,6 +431,45 @@ def test_every_kind_of_hard_inputs_that_a_kernel_can_have_is_tried(name, dtype):
             left_out = "-" if dtype == "float16" else "+"
             expected |= {k.rstrip("+-"): names.split() for k in kinds.split() if k[-1] != left_out}
         assert {kind: list(names) for kind, names in found.items()} == expected
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_with_integer_inputs_have_edges(name):
+    case = make_case(KERNELS[name], "odd")
+    drawn = KERNELS[name].mathematics.inputs(case, np.random.default_rng(0))
+    assert any(np.asarray(a).dtype.kind in "iu" for a in drawn.values()) == (name in EDGES)
+
+
+@pytest.mark.parametrize("name", [n for n in EDGES if "padding" in KERNELS[n].options])
+@pytest.mark.parametrize("padding", ["few", "all"])
+def test_padding_has_its_edges_whatever_the_option_says(name, padding):
+    """And what is visible has no NaN."""
+    case = make_case(KERNELS[name], "odd", options={"padding": padding})
+    for kind, n_padd in (("lower_edge", 0), ("upper_edge", case.sizes["T"])):
+        for arrays in inputs.make_sets(KERNELS[name].mathematics, case, 0, 2, kind):
+            assert (arrays["n_padd"] == n_padd).all() and arrays["n_padd"].dtype == np.int32
+            with np.errstate(all="ignore"):
+                wide = [a if a.dtype.kind == "i" else a.astype(float) for a in arrays.values()]
+                (y,) = KERNELS[name].mathematics.formula(case, Exact(), *wide)
+            assert np.isfinite(y).all() and (y != 0).any() == (n_padd == 0)
+
+
+@pytest.mark.parametrize("name", ["dlrm", "dlrm_train", "embedding"])
+def test_ids_have_their_edges_in_a_few_samples_too(name):
+    """Each value in as many samples, but for dlrm_train, whose gradients they would make NaN, those past the edge too, one in a sample."""
+    kernel = KERNELS[name]
+    case = make_case(kernel, {**kernel.mathematics.cases["odd"], "M": 7})
+    V = EMBEDDING.cardinalities(case)
+    for kind, inside, past in (
+        ("lower_edge", {0, *(V - 1), *(V - 2)}, [-(2**63), -(2**31), -1]),
+        ("upper_edge", {2**31 - 1, 2**31, 2**32 - 1}, [2**32, 2**63 - 1]),
+    ):
+        (arrays,) = inputs.make_sets(kernel.mathematics, case, 0, 1, kind)
+        ids = arrays["ids"]
+        beyond = (ids < 0) | (ids >= 2**32)
+        assert ids.shape == (7, 5) and ids.dtype == np.int64 and {0, *ids[~beyond].tolist()} == inside | {0}
+        assert sorted({*ids[beyond].tolist()}) == ([] if name == "dlrm_train" else past)
+        assert (beyond.sum(axis=1) <= 1).all()
 
 
 def test_gelu_erf_has_no_infinite_inputs():

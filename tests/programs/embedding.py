@@ -34,14 +34,17 @@ def searched(ids, offsets, known, f):
     return np.where(values[order][at] == ids, order[at], len(values)) if len(values) else np.zeros(len(ids), np.int64)
 
 
-def gather(case, ids, tables, offsets, known=None, *, look=None, change=None, base=None):
-    """y (M, F, D); `change` alters the ids, `base` is where the tables are thought to begin."""
+def is_id(ids):
+    return (ids >= 0) & (ids <= LAST_ID)
+
+
+def gather(case, ids, tables, offsets, known=None, *, look=None, change=None, base=None, valid=None):
+    """y (M, F, D); `change` alters the ids, `base` is where the tables are thought to begin, `valid` which ids are."""
     look = look or (modulus if known is None else lookup)
     base = offsets if base is None else base(offsets)
     change = change or (lambda ids: ids)
     rows = [base[f] + look(change(ids[:, f]), offsets, known, f) for f in range(ids.shape[1])]
-    valid = (ids >= 0) & (ids <= LAST_ID)
-    rows = np.where(valid, np.stack(rows, axis=1), len(tables) - 1)
+    rows = np.where((valid or is_id)(ids), np.stack(rows, axis=1), len(tables) - 1)
     return tables[np.minimum(rows, len(tables) - 1)]
 
 
@@ -164,6 +167,11 @@ MISTAKES = {
         lambda case, ids, tables, offsets: tables[
             np.stack([offsets[f] + modulus(ids[:, f], offsets, None, f) for f in range(ids.shape[1])], axis=1)
         ], M, ODD, change=lambda arrays: arrays | {"ids": edit(arrays["ids"], (3, 2), 2**32)}),
+    "-1 taken for an id": Mistake(with_(valid=lambda ids: (ids >= -1) & (ids <= LAST_ID)), M, ODD, inputs="lower_edge"),
+    "ids below 0 hashed": Mistake(with_(valid=lambda ids: ids <= LAST_ID), M, ODD, inputs="lower_edge"),
+    "2^32 taken for an id": Mistake(with_(valid=lambda ids: (ids >= 0) & (ids <= LAST_ID + 1)), M, ODD, inputs="upper_edge"),
+    "-1 found in the list": Mistake(
+        with_(look=compared, valid=lambda ids: (ids >= -1) & (ids <= LAST_ID)), "compared", ODD, options=LOOKUP, inputs="lower_edge"),
     "first output again": Mistake(first_again(gather), M, ODD, calls=2),
     "last of duplicates": Mistake(of(last_of_duplicates), L, MANY, options=LOOKUP),
     "unknown to row 0": Mistake(

@@ -335,5 +335,9 @@ MISTAKES = {
     "bfloat16 where tf32 was asked": Mistake(
         with_(product=of(bfloat16_cut)), "whole rows, tf32 cut off", ODD, precision="tf32"),
     "zeros": Mistake(whole(lambda y, n: 0 * y), W, ODD),
+    "no padding taken for 4": Mistake(
+        mask(lambda i, j, n: (np.where(n == 0, 4, n) <= j) & (j <= i)), W, ODD, inputs="lower_edge"),
+    "all padding: the last row sees itself": Mistake(
+        mask(lambda i, j, n: (np.minimum(n, len(i) - 1) <= j) & (j <= i)), W, ODD, change=clean, inputs="upper_edge"),
     "first output again": Mistake(first_again(heads(attend)), W, ODD, calls=2),
 }  # fmt: skip

@@ -172,5 +172,8 @@ MISTAKES = {
         mask(lambda i, j, n: (n - 1 <= j) & (j <= i)), M, ODD, options={"padding": "most"}, change=clean),
     "without padding: first row missing": Mistake(
         whole(lambda y, n: edit(y, 0, 0)), M, ODD, options={"padding": "none"}),
+    "no padding taken for 4": Mistake(mask(lambda i, j, n: ((n or 4) <= j) & (j <= i)), M, ODD, inputs="lower_edge"),
+    "all padding: the last row sees itself": Mistake(
+        mask(lambda i, j, n: (min(n, len(i) - 1) <= j) & (j <= i)), M, ODD, change=clean, inputs="upper_edge"),
     "first output again": Mistake(first_again(program()), M, ODD, calls=2),
 }  # fmt: skip

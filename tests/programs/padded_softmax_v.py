@@ -156,5 +156,9 @@ MISTAKES = {
     "nearest tf32 where ieee was asked": Mistake(program(product=of(tf32_nearest)), W, ODD),
     "transposed": Mistake(whole(lambda y, n: y.T.copy()), W, SQUARE),
     "zeros": Mistake(whole(lambda y, n: 0 * y), W, ODD),
+    "no padding taken for 4": Mistake(
+        mask(lambda i, j, n: (np.where(n == 0, 4, n) <= j) & (j <= i)), W, ODD, inputs="lower_edge"),
+    "all padding: the last row sees itself": Mistake(
+        mask(lambda i, j, n: (np.minimum(n, len(i) - 1) <= j) & (j <= i)), W, ODD, change=clean, inputs="upper_edge"),
     "first output again": Mistake(first_again(program()), W, ODD, calls=2),
 }  # fmt: skip

@@ -145,5 +145,9 @@ MISTAKES = {
     "last column missing": Mistake(whole(lambda y, n: edit(y, np.s_[:, -1], 0)), L, ODD),
     "transposed": Mistake(whole(lambda y, n: y.T.copy()), L, SQUARE),
     "zeros": Mistake(whole(lambda y, n: 0 * y), L, ODD),
+    "no padding taken for 4": Mistake(
+        mask(lambda i, j, n: (np.where(n == 0, 4, n) <= j) & (j <= i)), L, ODD, inputs="lower_edge"),
+    "all padding: the last row sees itself": Mistake(
+        mask(lambda i, j, n: (np.minimum(n, len(i) - 1) <= j) & (j <= i)), L, ODD, change=clean, inputs="upper_edge"),
     "first output again": Mistake(first_again(layer), L, ODD, calls=2),
 }  # fmt: skip

@@ -22,6 +22,7 @@ from implementations._shared import dlrm as parts
 from implementations._shared.dlrm import LEARNING_RATE
 from implementations._shared.numpy import dlrm, interactions, lookup, perceptron
 from implementations._shared.numpy.dlrm import CASES, DIMENSIONS, OPTIONS, PUBLISHED, weights  # noqa: F401 (the contract's)
+from implementations._shared.numpy.edges import ids_at
 
 BATCH = "M"
 LAYERS = 7  # of both perceptrons, at most
@@ -55,7 +56,7 @@ def inputs(case, rng):
 
 def edges(case, kind, rng):
     """The inputs with ids at an edge of what they may be, none past it, which would make the loss and all gradients NaN."""
-    return inputs(case, rng) | {"ids": lookup.edges(case, kind, rng, past=False)}
+    return inputs(case, rng) | {"ids": ids_at(case, kind, rng, past=False)}
 
 
 def hard(case):

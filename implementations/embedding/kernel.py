@@ -19,6 +19,7 @@ the error shows in the output, costs no synchronisation, and never indexes past 
 import numpy as np
 
 from implementations._shared.numpy import lookup
+from implementations._shared.numpy.edges import ids_at
 from implementations._shared.numpy.lookup import cardinalities, draw, known_values, rows, weights  # noqa: F401 (`weights` is the contract's)
 
 DIMENSIONS = ("M", "F", "V", "D")
@@ -67,8 +68,8 @@ def gradient(case, r, ids, tables, offsets, *known_and_dy):
 
 
 def edges(case, kind, rng):
-    """ids at an edge of what they may be, and beyond it (`lookup.edges`)."""
-    return {"ids": lookup.edges(case, kind, rng)}
+    """ids at an edge of what they may be, and beyond it (`ids_at`)."""
+    return {"ids": ids_at(case, kind, rng)}
 
 
 def hard(case):

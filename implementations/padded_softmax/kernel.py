@@ -10,8 +10,9 @@ not look, because the host would have to wait for the device: there less than 0 
 
 import numpy as np
 
+from implementations._shared.numpy.edges import padded_at
 from implementations._shared.numpy.formulas import softmax
-from implementations._shared.numpy.padding import at_edge, check, draw, positions
+from implementations._shared.numpy.padding import check, draw, positions
 
 DIMENSIONS = ("T",)
 BATCH = "T"
@@ -44,7 +45,7 @@ def inputs(case, rng):
 
 def edges(case, kind, rng):
     """The inputs with no padding, or with nothing else."""
-    return inputs(at_edge(case, kind), rng)
+    return inputs(padded_at(case, kind), rng)
 
 
 def formula(case, r, att, n_padd):

@@ -11,8 +11,9 @@ not look, because the host would have to wait for the device: there less than 0 
 
 import numpy as np
 
+from implementations._shared.numpy.edges import padded_at
 from implementations._shared.numpy.formulas import softmax
-from implementations._shared.numpy.padding import PADDINGS, at_edge, check, draw, positions, tokens
+from implementations._shared.numpy.padding import PADDINGS, check, draw, positions, tokens
 
 DIMENSIONS = ("T", "D")
 BATCH = "T"
@@ -47,7 +48,7 @@ def inputs(case, rng):
 
 def edges(case, kind, rng):
     """The inputs with no padding, or with nothing else."""
-    return inputs(at_edge(case, kind), rng)
+    return inputs(padded_at(case, kind), rng)
 
 
 def hard(case):

@@ -12,8 +12,9 @@ import math
 
 import numpy as np
 
+from implementations._shared.numpy.edges import padded_at
 from implementations._shared.numpy.formulas import attention, linear
-from implementations._shared.numpy.padding import PADDINGS, at_edge, check, draw, positions, tokens
+from implementations._shared.numpy.padding import PADDINGS, check, draw, positions, tokens
 
 DIMENSIONS = ("T", "C", "D")
 BATCH = "T"
@@ -61,7 +62,7 @@ def weights(case, rng):
 
 def edges(case, kind, rng):
     """The inputs with no padding, or with nothing else."""
-    return inputs(at_edge(case, kind), rng)
+    return inputs(padded_at(case, kind), rng)
 
 
 def hard(case):

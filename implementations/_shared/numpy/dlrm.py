@@ -6,6 +6,7 @@ import numpy as np
 
 from implementations._shared import dlrm
 from implementations._shared.numpy import interactions, lookup, perceptron
+from implementations._shared.numpy.edges import ids_at
 from implementations._shared.numpy.formulas import activate
 
 DIMENSIONS = ("M", "F", "V", "D", "LAYERS", "N0", "N1", "N2", "N3", "P1", "P2")
@@ -50,7 +51,7 @@ def inputs(case, rng):
 
 def edges(case, kind, rng):
     """The inputs with ids at an edge of what they may be, and past it, which makes a sample NaN."""
-    return inputs(case, rng) | {"ids": lookup.edges(case, kind, rng)}
+    return inputs(case, rng) | {"ids": ids_at(case, kind, rng)}
 
 
 def weights(case, rng):

@@ -46,24 +46,6 @@ def draw(case, rng):
     return ids
 
 
-def edges(case, kind, rng, past=True):
-    """ids (M, F) at the `lower_edge` or the `upper_edge`, with each value in as many samples as another: all ids of a sample, or, of values
-    `past` what an id may be, one in a feature drawn at random beside others of 0, so that one alone has to show.
-
-    -1 is also what `known` has for unknown ids; of the others past the edge 64 bits lose the sign, 32 bits what is above them, and id + 1
-    what is above 64. V_f - 1 and V_f - 2 are hashed to the table's first and last row."""
-    M, F = case.size("M", "F")
-    V = cardinalities(case)
-    inside, outside = {
-        "lower_edge": ((0, V - 1, np.maximum(V - 2, 0)), (-1, -(2**31), -(2**63))),
-        "upper_edge": ((LAST_ID, 2**31 - 1, 2**31), (LAST_ID + 1, 2**63 - 1)),
-    }[kind]
-    values = np.stack([np.broadcast_to(value, F) for value in inside + (outside if past else ())])
-    which = rng.permutation(np.resize(np.arange(len(values)), M))
-    elsewhere = np.arange(F) != rng.integers(0, F, (M, 1))
-    return np.where((which >= len(inside))[:, None] & elsewhere, 0, values[which])
-
-
 def weights(case, rng):
     """tables (sum V_f + 1, D), standard normal but for the last row, NaN; offsets (F + 1,); with hashing=lookup also known."""
     offsets = np.concatenate([[0], np.cumsum(cardinalities(case))])

@@ -1,8 +1,6 @@
 """How much padding the inputs of attention kernels have on the left, and how many positions are left visible: `padding` of
 OPTIONS. NumPy alone, for kernel.py files."""
 
-from dataclasses import replace
-
 import numpy as np
 
 PADDINGS = ("few", "none", "one", "most", "all", "any")
@@ -20,12 +18,6 @@ def draw(padding, T, rng, shape=()):
     """n_padd of that shape, int32, each drawn for itself."""
     least, most = bounds(padding, T)
     return np.asarray(rng.integers(least, most, shape, endpoint=True), np.int32)
-
-
-def at_edge(case, kind):
-    """The case whose inputs have no padding, at the `lower_edge`, or nothing else, at the `upper_edge`."""
-    padding = {"lower_edge": "none", "upper_edge": "all"}[kind]
-    return replace(case, options={**case.options, "padding": padding})
 
 
 def check(n_padd, T):

@@ -1,0 +1,31 @@
+"""Integers at the `lower_edge` and the `upper_edge` of what they may be (fusebench/hard.py), for kernel.py files."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from implementations._shared.numpy.lookup import LAST_ID, cardinalities
+
+
+def padded_at(case, kind):
+    """The case whose inputs have no padding, or nothing else."""
+    padding = {"lower_edge": "none", "upper_edge": "all"}[kind]
+    return replace(case, options={**case.options, "padding": padding})
+
+
+def ids_at(case, kind, rng, past=True):
+    """ids (M, F), each value in as many samples as another. All ids of a sample have it; or, of values `past` what an id may be, one in a
+    feature drawn at random, beside others of 0, so that it shows alone.
+
+    V_f - 2 and V_f - 1 are hashed to the table's last and first row. -1 is what `known` has for unknown ids; ids of 32 bits make ids of
+    the others past the edge, or negative ones, and id + 1 overflows 64 bits."""
+    M, F = case.size("M", "F")
+    V = cardinalities(case)
+    inside, outside = {
+        "lower_edge": ((0, V - 1, np.maximum(V - 2, 0)), (-1, -(2**31), -(2**63))),
+        "upper_edge": ((LAST_ID, 2**31 - 1, 2**31), (LAST_ID + 1, 2**63 - 1)),
+    }[kind]
+    values = np.stack([np.broadcast_to(value, F) for value in inside + (outside if past else ())])
+    which = rng.permutation(np.resize(np.arange(len(values)), M))
+    elsewhere = np.arange(F) != rng.integers(0, F, (M, 1))
+    return np.where((which >= len(inside))[:, None] & elsewhere, 0, values[which])

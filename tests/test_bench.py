@@ -96,8 +96,8 @@ def test_a_built_cell_says_what_it_took_and_what_it_made(backend, bench_of, monk
     got = inputs.load(reply.outputs, bench_of.files)
     assert [a.tolist() for a in got] == [[2, 4, 6, 8], [2, 3, 4, 5]]
     assert [stored.file for stored in reply.outputs] == ["first0.npy", "first1.npy"]
-    assert bench.ring.copied == {0}, "a weight is the same in all sets, and so is what was prepared"
-    assert [s[0].tolist() for s in bench.ring.sets] == [[2] * 4, [3] * 4, [4] * 4]
+    assert bench.arguments.ring.copied == {0}, "a weight is the same in all sets, and so is what was prepared"
+    assert [s[0].tolist() for s in bench.arguments.ring.sets] == [[2] * 4, [3] * 4, [4] * 4]
     assert backend.events[:6] == ["start anything", "configure tf32", *["put"] * 4], "three sets of x, and w once"
     assert took.peak_memory_bytes == 89, "beyond what was held when the build began"
     assert backend.events[-4:-1] == ["reset_peak_rss", "wait", "peak_rss"], (
@@ -121,11 +121,11 @@ def test_on_a_gpu_the_peak_is_the_devices(monkeypatch, bench_of):
 
 def test_an_array_that_a_call_overwrites_is_copied_for_each(backend, bench_of):
     bench, reply = bench_of(call_of("x *= w\nreturn x"), "in_place")
-    assert built(reply) and bench.ring.copied == {0}
+    assert built(reply) and bench.arguments.ring.copied == {0}
     program = call_of("y = x * w\nw *= 0\nreturn y").replace('("x",)', '("x", "w")')
     bench, reply = bench_of(program, "in_place")
-    assert built(reply) and bench.ring.copied == {0, 1}
-    assert bench.ring.sets[0][1].tolist() == [1, 2, 3, 4]
+    assert built(reply) and bench.arguments.ring.copied == {0, 1}
+    assert bench.arguments.ring.sets[0][1].tolist() == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_repeating_takes_the_first_set_and_then_puts_the_last_one_into_the_same_
     calls = sys.modules["implementations.double.mine"].calls[1:]
     assert [values.tolist() for _, values, _ in calls] == [[2] * 4, [2] * 4, [4] * 4]
     assert calls[1][0] is calls[2][0] and calls[0][0] is not calls[1][0]
-    assert all(w is bench.ring.sets[0][1] for _, _, w in calls), "a weight stays where it is"
+    assert all(w is bench.arguments.ring.sets[0][1] for _, _, w in calls), "a weight stays where it is"
     assert reply == protocol.Repeated(None, (inputs.Stored("repeated0.npy", "float32"),))
     assert inputs.load(reply.outputs, bench_of.files)[0].tolist() == [4, 8, 12, 16]
     assert backend.events == ["wait"] * 4 and backend.queued == 0, (
@@ -460,9 +460,11 @@ def test_without_a_folder_nothing_is_called_again(backend, bench_of, timed):
 
 def test_letting_go_leaves_nothing_of_the_cell(backend, bench_of):
     bench, _ = bench_of()
-    assert bench.kept and bench.repeats.first
+    assert bench.arguments.kept and bench.repeats.first
     assert bench.release() == protocol.Released(123)
-    assert bench.call is None and len(bench.ring) == 0 and not bench.kept and not bench.repeats.first
+    assert (
+        bench.call is None and len(bench.arguments.ring) == 0 and not bench.arguments.kept and not bench.repeats.first
+    )
 
 
 # What a worker says of itself

@@ -26,14 +26,21 @@ CELLS = (
     "jax_triton:default",
     "cuda:default",
 )
+# beside add_relu in float16: a kernel whose first output is a number, and what Triton's interpreter would compute wrongly
+MORE = {
+    "loss": ("dlrm_train", "float32", "torch_eager", "modulus"),
+    "bfloat16": ("add_relu", "bfloat16", "triton", "default"),
+}
 # one process for all: frameworks take seconds to import
 DRIVER = """
-import contextlib, runpy, sys
+import runpy, sys
 for folder in sys.argv[1:]:
     print("#", folder)
     path, sys.argv = list(sys.path), [folder + "/run.py", "--save", folder + "/outputs.npz", "--calls", "3"]
-    with contextlib.suppress(SystemExit):
+    try:
         runpy.run_path(folder + "/run.py", run_name="__main__")
+    except SystemExit as ended:
+        print("ended with", ended.code)
     sys.path[:] = path
     for name in [n for n in sys.modules if n.split(".")[0] in ("implementations", "harness")]:
         del sys.modules[name]
@@ -43,19 +50,22 @@ assert not [n for n in sys.modules if n.split(".")[0] == "fusebench"]
 
 @pytest.fixture(scope="module")
 def saved(kernels, roots, tmp_path_factory):
-    """The folders of the cells by implementation, with the cells."""
+    """The folders of the cells by implementation, or by their names in MORE, with the cells."""
     for module in ("torch", "jax", "triton", "cuda.core"):
         pytest.importorskip(module)
     folder, kernel, target = tmp_path_factory.mktemp("scripts"), kernels["add_relu"], targets.target("sm_90a")
     case = make_case(kernel, "odd", "float16")
-    chosen = [Cell(case, *label.split(":")) for label in CELLS if label.split(":")[0] in kernel.implementations]
-    chosen = [c for c in chosen if not kernel.implementations[c.implementation].missing()]
+    labels = [label.split(":") for label in CELLS if label.split(":")[0] in kernel.implementations]
+    chosen = {name: Cell(case, name, variant) for name, variant in labels}
+    chosen = {name: c for name, c in chosen.items() if not kernel.implementations[name].missing()}
+    for name, (of, dtype, *label) in MORE.items():
+        chosen[name] = Cell(make_case(kernels[of], "odd", dtype), *label)
     before = os.environ.pop("TRITON_INTERPRET", None)
-    missing = stages.save(list(cells.inspect(chosen, kernels, target)), kernels, target, folder)
+    missing = stages.save(list(cells.inspect(chosen.values(), kernels, target)), kernels, target, folder)
     if before:
         os.environ["TRITON_INTERPRET"] = before
     assert not missing
-    return {c.implementation: (next(folder.glob(f"*/*/{c.implementation}")), c) for c in chosen}
+    return {n: (next(folder.glob(f"{c.case.kernel}/odd_{c.case.dtype}*/{c.implementation}*")), c) for n, c in chosen.items()}
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +116,17 @@ def test_what_a_script_cannot_do_is_refused_in_one_line(monkeypatch, capsys, wor
     with pytest.raises(SystemExit) as ended:
         script.main()
     assert ended.value.code == 2 and said in capsys.readouterr().err
+
+
+def test_an_output_that_is_a_number_is_compared(printed):
+    assert re.search(r"^loss  float32\[\]: largest error [\d.e-]+, error/budget 0", printed["loss"], re.MULTILINE)
+    assert "new_b6" in printed["loss"] and "ended with 0" in printed["loss"]
+
+
+def test_what_the_interpreter_computes_wrongly_does_not_run(printed):
+    said = "interpreted on the CPU, where Triton computes bfloat16 wrongly"
+    assert f"add_relu odd/bfloat16 triton does not run: {said}\nended with 0\n" in printed["bfloat16"]
+    assert "largest error" not in printed["bfloat16"]
 
 
 def test_without_a_gpu_cuda_is_emulated(saved, printed):

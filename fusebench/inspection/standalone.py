@@ -90,7 +90,8 @@ def _described(cell: Cell, kernel: Kernel, implementation: Implementation, judge
         digest.update(np.ascontiguousarray(array).view(_bits(array)).data)
     return {
         "kernel": case.kernel, "implementation": cell.implementation, "variant": cell.variant, "label": cell.label,
-        "backend": implementation.backend, "without_gpu": implementation.without_gpu, "seed": cell.seed,
+        "backend": implementation.backend, "without_gpu": implementation.without_gpu,
+        "requires": list(implementation.requires), "seed": cell.seed,
         "case": dataclasses.asdict(_plain(case)), "dtypes": {name: a.dtype.name for name, a in judge.arrays.items()},
         "inputs_sha256": digest.hexdigest(),
         "in_place": implementation.places_in_place(cell.variant, names),

@@ -105,6 +105,16 @@ def test_of_two_loops_the_one_with_products_is_hotter_than_the_longer_one():
     assert len(body(*long, ".b:", "LDG.E R0, [R2]", "@P1 BRA `(.b)", "EXIT").hottest_loop()) == 10
 
 
+def test_of_loops_with_as_many_products_the_shortest_is_hotter():
+    """Causal attention has one loop for whole tiles and one with a mask for those on the diagonal."""
+    product, mask = "HGMMA.64x64x16.F32.BF16 R24, gdesc[UR8], R24", ["ISETP.GT.AND P2, PT, R0, R1, PT"] * 9
+    whole, masked = [".a:", product, product, "@P0 BRA `(.a)"], [".b:", product, *mask, product, "@P1 BRA `(.b)"]
+    for order in ([*whole, *masked], [*masked, *whole]):
+        assert len(body(*order, "EXIT").hottest_loop()) == 3
+    more = [".c:", *[product] * 3, *mask, "@P3 BRA `(.c)"]
+    assert len(body(*whole, *more, "EXIT").hottest_loop()) == 13
+
+
 def test_a_branch_on_a_uniform_predicate_may_go_on():
     code = body(".a:", "FMUL R0, R0, R0", "BRA.U UP0, `(.b)", "BRA `(.a)", ".b:", "EXIT")
     assert [i.opcode for i in code.hottest_loop()] == ["FMUL", "BRA.U", "BRA"]
@@ -314,6 +324,14 @@ def test_expectations(text, unmet):
         ("UISETP.NE.AND UP1, UPT, UR4, URZ, UPT", "UISETP.NE.AND UP, UPT, UR, URZ, UPT"),
         ("BRA `(.L_x_12)", "BRA `(label)"),
         ("@%p1 bra $L__BB0_1", "@%p bra label"),
+        ("MOV R20, 32@lo((k + .L_x_7@srel))", "MOV R, 32@lo((k + label@srel))"),
+        ("CALL.REL.NOINC `($__internal_3_$__cuda_sm20_div_s64)", "CALL.REL.NOINC `($__internal_$__cuda_sm20_div_s64)"),
+        ("ISETP.LT.AND P0, PT, R2, R3, PT", "ISETP.LT.AND P, PT, R, R, PT"),
+        ("ISETP.LE.AND P0, PT, R2, R3, PT", "ISETP.LE.AND P, PT, R, R, PT"),
+        ("LOP3.LUT R0, R1, 0x7, RZ, 0xc0, !PT", "LOP3.LUT R, R, 0x7, RZ, 0xc0, !PT"),
+        ("ld.global.L1::evict_last.b32 %r1, [%rd2]", "ld.global.L1::evict_last.b32 %r, [%rd]"),
+        ("ld.global.L2::cache_hint.b32 %r1, [%rd2], %rd3", "ld.global.L2::cache_hint.b32 %r, [%rd], %rd"),
+        ("SHF.L.U32 R0, R1, 0x2, RZ", "SHF.L.U32 R, R, 0x2, RZ"),
         ("LDC R1, c[0x0][0x28]", "LDC R, c[0x0][0x28]"),
         ("STL [R1+0x10], R8", "STL [R+0x10], R"),
     ],

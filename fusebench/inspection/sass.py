@@ -46,12 +46,12 @@ class Code:
 
     def hottest_loop(self) -> tuple[Instruction, ...]:
         """Of the innermost loops that do more than wait, the longest; where loops have tensor core instructions, of those that have
-        them the innermost one with the most. Empty where there is none."""
+        them the innermost one with the most, and of several with as many the shortest. Empty where there is none."""
         with_products = flow.innermost(self, leave_out=lambda loop: _waits(loop) or not _products(loop))
         found = with_products or flow.innermost(self, leave_out=_waits)
         loops = [[self.instructions[n] for n in loop] for loop in found]
-        loops.sort(key=lambda loop: (_products(loop), len(loop)))
-        return tuple(loops[-1]) if loops else ()
+        # Two loops with the same products are of the same tiles: the longer one masks those at an edge, which are few.
+        return tuple(max(loops, key=lambda loop: (_products(loop), -len(loop) if with_products else len(loop)), default=()))
 
 
 def parse(listing: str, symbol: str) -> Code:

@@ -33,7 +33,9 @@ _NAMES = (
     (re.compile(r"\b(U?[RPB])\d+\b"), r"\1"),
     (re.compile(r"\.reuse\b"), ""),
     (re.compile(r"%([a-z]+)\d+"), r"%\1"),
-    (re.compile(r"[.$]+L[\w$]+"), "label"),
+    # .L_x_12 in SASS, $L__BB0_3 in PTX; modifiers such as .LT, .LUT and .L1::evict_last begin alike
+    (re.compile(r"(?<!\w)[.$]L_\w+"), "label"),
+    (re.compile(r"\$__internal_\d+_"), "$__internal_"),  # the number of a function that ptxas adds
 )
 
 

@@ -13,9 +13,18 @@ from fusebench.contract import Cell
 from fusebench.errors import UsageError
 from fusebench.inspection import cells, compiled, disassembler, generated, listing, opcodes, ptx, sass, targets, traced
 from fusebench.inspection.opcodes import CLASSES
+from fusebench.workers import stages as worker_stages
 
 pytest.importorskip("cuda.core")
 pytest.importorskip("triton")
+
+
+@pytest.fixture
+def answered(answered):
+    """The command within this process, as for a debugger: to start another takes seconds."""
+    return lambda command, *words: answered(command, "worker=inline", *words)
+
+
 COPY = ("inspect", "kernel=launch", "implementation=[cuda,triton,torch_eager]", "dtype=float32")
 
 
@@ -36,7 +45,9 @@ def test_a_case_is_a_table_over_its_implementations(answered, tmp_path):
 def test_a_variant_without_tunables_is_asked_for_none(kernels):
     # the other variants' fits() would look for their tunables in its empty config
     module, case = discovery.load_implementation("lola", "jax_triton"), make_case(kernels["lola"], "batch", "bfloat16")
-    assert compiled.chosen_config(module, Cell(case, "jax_triton", "unjitted"), targets.target("sm_90a")) == {}
+    assert (
+        worker_stages.chosen_config(module, Cell(case, "jax_triton", "unjitted"), targets.target("sm_90a").device) == {}
+    )
 
 
 def test_what_is_not_as_expected_sets_the_exit_code(answered):
@@ -190,7 +201,7 @@ def counted(lines):
 def test_a_config_that_does_not_fit_has_its_reason(kernels):
     case = cells.make_case(kernels["lola"], "batch", "bfloat16")
     cell = cells.Cell(case, "triton", "multirow", config={"BLOCK_M": 4096})
-    with pytest.raises(compiled.NotInspected, match="skipped: "):
+    with pytest.raises(worker_stages.NotInspected, match="skipped: "):
         compiled.compile_cell(cell, kernels["lola"].implementations["triton"], targets.target("sm_90a"))
 
 

@@ -348,6 +348,10 @@ def test_kernels_of_a_revision_are_of_the_repository_that_path_names(monkeypatch
     monkeypatch.setattr(versus.revision, "export", lambda checkout, commit, roots, folder: [commit])
     monkeypatch.setattr(versus.discovery, "find_kernels", lambda roots: {"of": roots})
     monkeypatch.setattr(versus.discovery, "use_roots", asked.append)
-    assert versus.with_kernels("v1", {}, roots, lambda kernels: [kernels]) == [{"of": [f"{tmp_path.name}:v1"]}]
+    exported = [f"{tmp_path.name}:v1"]
+    assert versus.with_kernels("v1", {}, roots, lambda kernels, roots: [kernels, roots]) == [{"of": exported}, exported]
     assert asked == [roots[1:], roots]
-    assert versus.with_kernels(".", {"of": "here"}, roots, lambda kernels: [kernels]) == [{"of": "here"}]
+    assert versus.with_kernels(".", {"of": "here"}, roots, lambda kernels, roots: [kernels, roots]) == [
+        {"of": "here"},
+        roots,
+    ]

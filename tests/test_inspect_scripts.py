@@ -65,7 +65,9 @@ def saved(kernels, roots, tmp_path_factory):
     if before:
         os.environ["TRITON_INTERPRET"] = before
     assert not missing
-    return {n: (next(folder.glob(f"{c.case.kernel}/odd_{c.case.dtype}*/{c.implementation}*")), c) for n, c in chosen.items()}
+    return {
+        n: (next(folder.glob(f"{c.case.kernel}/odd_{c.case.dtype}*/{c.implementation}*")), c) for n, c in chosen.items()
+    }
 
 
 @pytest.fixture(scope="module")

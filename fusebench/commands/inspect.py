@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,9 +18,11 @@ from fusebench.discovery import Implementation, Kernel
 from fusebench.errors import UsageError
 from fusebench.inspection import cells, expectation, generated, lines, stages, table, targets, traced, versus
 from fusebench.inspection.cells import Inspected
-from fusebench.inspection.compiled import TEXTS, NotInspected
+from fusebench.inspection.compiled import Ask
 from fusebench.inspection.expectation import Expectation
+from fusebench.inspection.isolated import Compiler
 from fusebench.terminal import console, counted, while_it_is_read
+from fusebench.workers.stages import TEXTS, NotInspected, compile_stages
 
 OF_FRAMEWORKS = (*traced.STAGES, *generated.STAGES)
 
@@ -86,7 +89,8 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         _check_framework(asked, kernels)
         if chosen["out"] is None:
             return _show_traced(asked, kernels)
-    found = _inspect(asked.cells, kernels, chosen, expect)
+    roots = [Path(root) for root in asked.roots]
+    found = _inspect(asked.cells, kernels, roots, chosen, expect)
     unmet = [said for one in found for said in one.unmet()]
     if chosen["out"] is not None:
         for said in stages.save(found, kernels, target, Path(chosen["out"])):
@@ -102,7 +106,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
             for _, group in itertools.groupby(found, key=lambda one: one.cell.case):
                 table.show(cells_of := list(group), target)
                 if chosen["lines"]:
-                    table.show_lines(cells_of, int(chosen["threshold"]), [Path(root) for root in asked.roots])
+                    table.show_lines(cells_of, int(chosen["threshold"]), roots)
         _footer(found, unmet, chosen["out"])
     if nothing := _nothing(found, chosen["stage"]):
         print(f"nothing to show: {nothing}", file=sys.stderr)
@@ -120,18 +124,22 @@ def _nothing(found: Sequence[Inspected], stage: str | None) -> str:
 def _inspect(
     asked: Sequence[Cell],
     kernels: Mapping[str, Kernel],
+    roots: Sequence[Path],
     chosen: Mapping[str, Any],
     expect: Sequence[Expectation] | None,
 ) -> list[Inspected]:
-    """The cells, compiled behind a progress bar."""
-    found: list[Inspected] = []
-    with report.progress(chosen["quiet"]) as bar:
+    """The cells, compiled behind a progress bar, in a process of their own unless worker=inline."""
+    found, ptx = list[Inspected](), chosen["stage"] == "ptx" or chosen["out"] is not None
+    with contextlib.ExitStack() as stack, report.progress(chosen["quiet"]) as bar:
+        ask: Ask = compile_stages
+        if not chosen["worker"]["inline"]:
+            ask = stack.enter_context(Compiler(roots, float(chosen["timeout_s"]))).ask
         task = bar.add_task("compiling", total=len(asked))
 
         def on_begin(cell: Cell) -> None:
             bar.update(task, description=f"{cell.label} {cell.case.id}: compiling")
 
-        for one in cells.inspect(asked, kernels, targets.target(str(chosen["arch"])), expect, on_begin):
+        for one in cells.inspect(asked, kernels, targets.target(str(chosen["arch"])), expect, on_begin, ask, ptx):
             found.append(one)
             bar.advance(task)
     return found
@@ -142,8 +150,8 @@ def _show_beside(asked: Request, kernels: Mapping[str, Kernel], found: Sequence[
     text, roots = asked.chosen["vs"], [Path(root) for root in asked.roots]
     chosen, revision = versus.other(asked.chosen, text)
 
-    def inspect(theirs: Mapping[str, Kernel]) -> list[Inspected]:
-        return _inspect(cases.select_cells(theirs, chosen), theirs, chosen, ())
+    def inspect(theirs: Mapping[str, Kernel], of: Sequence[Path]) -> list[Inspected]:
+        return _inspect(cases.select_cells(theirs, chosen), theirs, of, chosen, ())
 
     others, out = versus.with_kernels(revision, kernels, roots, inspect), console()
     for a, b in versus.pairs(found, others, text):

@@ -9,10 +9,11 @@ from fusebench.cases import make_case
 from fusebench.contract import Cell
 from fusebench.discovery import Kernel
 from fusebench.inspection import expectation
-from fusebench.inspection.compiled import Compiled, NotInspected, compile_cell
+from fusebench.inspection.compiled import Ask, Compiled, compile_cell
 from fusebench.inspection.disassembler import Listings
 from fusebench.inspection.expectation import Expectation
 from fusebench.inspection.targets import Target
+from fusebench.workers.stages import NotInspected, compile_stages
 
 
 @dataclass(frozen=True)
@@ -31,16 +32,16 @@ class Inspected:
 
 def inspect(
     cells: Sequence[Cell], kernels: Mapping[str, Kernel], target: Target, expect: Sequence[Expectation] | None = None,
-    on_begin: Callable[[Cell], None] = lambda cell: None,
+    on_begin: Callable[[Cell], None] = lambda cell: None, ask: Ask = compile_stages, ptx: bool = False,
 ) -> Iterator[Inspected]:  # fmt: skip
-    """Each cell compiled. `expect` stands for what the implementations expect of themselves. Machine code is disassembled when it is
+    """Each cell compiled by `ask`, that of CUDA C++ to `ptx` too. `expect` stands for what the implementations expect of themselves. Machine code is disassembled when it is
     first looked at, that of all cells so far together."""
     listings = Listings()
     for cell in cells:
         on_begin(cell)
         kernel = kernels[cell.case.kernel]
         try:
-            launches = compile_cell(cell, kernel.implementations[cell.implementation], target, listings)
+            launches = compile_cell(cell, kernel.implementations[cell.implementation], target, listings, ask, ptx)
         except NotInspected as error:
             yield Inspected(cell, reason=str(error), failed=error.failed)
         else:

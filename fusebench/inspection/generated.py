@@ -11,7 +11,7 @@ from typing import Any
 from fusebench.contract import Cell, Device
 from fusebench.discovery import Implementation, Kernel
 from fusebench.inputs import make_sets
-from fusebench.inspection.compiled import NotInspected, failed, load
+from fusebench.workers.stages import NotInspected, failed, load
 
 STAGES = ("generated", "fx", "graphs", "guards")
 _BROKEN = re.compile(r"user code at (\S+)")
@@ -40,7 +40,7 @@ def traces(cell: Cell, implementation: Implementation, kernel: Kernel) -> dict[s
     from fusebench.backends import torch as backend
 
     precision, recompiles = torch.get_float32_matmul_precision(), torch._dynamo.config.error_on_recompile
-    module = load(implementation)
+    module = load(implementation.kernel, implementation.name)
     device = backend.start("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu" and implementation.without_gpu != "timed":
         raise NotInspected("skipped: needs an NVIDIA GPU")

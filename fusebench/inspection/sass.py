@@ -51,7 +51,9 @@ class Code:
         found = with_products or flow.innermost(self, leave_out=_waits)
         loops = [[self.instructions[n] for n in loop] for loop in found]
         # Two loops with the same products are of the same tiles: the longer one masks those at an edge, which are few.
-        return tuple(max(loops, key=lambda loop: (_products(loop), -len(loop) if with_products else len(loop)), default=()))
+        sign = -1 if with_products else 1
+        loops.sort(key=lambda loop: (_products(loop), sign * len(loop)))
+        return tuple(loops[-1]) if loops else ()
 
 
 def parse(listing: str, symbol: str) -> Code:

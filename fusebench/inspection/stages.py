@@ -13,11 +13,12 @@ from fusebench.discovery import Kernel
 from fusebench.errors import StorageError, UsageError
 from fusebench.inspection import figures, generated, ptx, standalone, traced
 from fusebench.inspection.cells import Inspected
-from fusebench.inspection.compiled import TEXTS, Compiled, NotInspected
+from fusebench.inspection.compiled import Compiled
 from fusebench.inspection.lines import Placed
 from fusebench.inspection.listing import collapsed, histogram
 from fusebench.inspection.opcodes import by_class
 from fusebench.inspection.targets import Target
+from fusebench.workers.stages import TEXTS, NotInspected
 
 SUFFIXES = {"stablehlo": ".mlir", "hlo": ".hlo", "generated": ".py", "fx": ".py"}
 COUNTED = ("ptx", "sass")  # the stages that are lists of instructions
@@ -64,7 +65,7 @@ def save(found: Sequence[Inspected], kernels: Mapping[str, Kernel], target: Targ
     for one in found:
         cell, kernel = one.cell, kernels[one.cell.case.kernel]
         place = folder / kernel.name / _name(cell.case.id) / _name(cell.label)
-        if one.reason.startswith("skipped:"):
+        if one.failed or one.reason.startswith("skipped:"):  # what ended a compiler is not imported here
             missing.append(f"{cell.label}: {one.reason}")
             continue
         try:

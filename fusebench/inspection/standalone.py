@@ -22,9 +22,9 @@ from fusebench.backends import cuda
 from fusebench.contract import Case, Cell
 from fusebench.discovery import Implementation, Kernel
 from fusebench.dtypes import numpy_dtype
-from fusebench.inspection.compiled import NotInspected, chosen_config, load
 from fusebench.inspection.targets import Target
 from fusebench.parity.judge import Judge
+from fusebench.workers.stages import NotInspected, chosen_config, load
 
 ROOT = Path(fusebench.__file__).parent
 HARNESS = (
@@ -68,7 +68,7 @@ def write(
         raise NotInspected(reason)
     if cell.case.mode != "forward":
         raise NotInspected(f"no script: scripts are of mode=forward, and this is mode={cell.case.mode}")
-    module = load(implementation)
+    module = load(implementation.kernel, implementation.name)
     judge = references.of(kernel, cell, implementation.computes)
     folder.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(Path(__file__).with_name("script.py"), folder / "run.py")
@@ -113,7 +113,7 @@ def _config(
 ) -> dict[str, Mapping[str, Any] | Sequence[int] | bool | None]:
     """The tunables of the cell on the target, None where it does not run there."""
     try:
-        config = chosen_config(module, cell, target)
+        config = chosen_config(module, cell, target.device)
     except NotInspected:
         config = None
     has = bool(implementation.tunables)

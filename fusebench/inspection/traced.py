@@ -12,7 +12,7 @@ import numpy as np
 from fusebench.contract import Cell, Device
 from fusebench.discovery import Implementation, Kernel
 from fusebench.inputs import make_sets
-from fusebench.inspection.compiled import NotInspected, failed, load
+from fusebench.workers.stages import NotInspected, failed, load
 
 # in XLA's text, where each instruction was made: the files and functions of the whole call stack
 _TRACES = re.compile(r"\n(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:[^\n]+\n)*")
@@ -34,7 +34,7 @@ def trace(cell: Cell, implementation: Implementation, kernel: Kernel, stage: str
 
     from fusebench.backends import jax as backend
 
-    module = load(implementation)
+    module = load(implementation.kernel, implementation.name)
     device = backend.start("cuda" if jax.default_backend() == "gpu" else "cpu")
     if (skip := getattr(module, "skip", None)) and (reason := skip(cell.case, cell.variant, device)):
         raise NotInspected(f"skipped: {reason}")

@@ -65,16 +65,17 @@ def other(chosen: Mapping[str, Any], text: str) -> tuple[dict[str, Any], str]:
 
 
 def with_kernels(
-    wanted: str, kernels: Mapping[str, Kernel], roots: Sequence[Path], inspect: Callable[[Mapping[str, Kernel]], list[Inspected]]
+    wanted: str, kernels: Mapping[str, Kernel], roots: Sequence[Path], inspect: Callable[[Mapping[str, Kernel], Sequence[Path]], list[Inspected]],
 ) -> list[Inspected]:  # fmt: skip
-    """What `inspect` gives for the kernels of a revision; "" and "." are the working tree. Raises UsageError."""
+    """What `inspect` gives for the kernels of a revision, below their roots; "" and "." are the working tree. Raises UsageError."""
     if wanted in WORKING_TREE:
-        return inspect(kernels)
+        return inspect(kernels, roots)
     checkout = revision.repository(roots[1:])
     commit = revision.resolve(checkout, wanted)
     with tempfile.TemporaryDirectory(prefix="fusebench-") as folder:
         try:
-            return inspect(discovery.find_kernels(revision.export(checkout, commit, roots, Path(folder))))
+            theirs = revision.export(checkout, commit, roots, Path(folder))
+            return inspect(discovery.find_kernels(theirs), theirs)
         finally:
             discovery.use_roots(roots)
 

@@ -347,7 +347,13 @@ class Bench:
                 return self.yardstick_key()
             case protocol.MeasureRate():
                 return self.rate(request)
-            case protocol.EvaluateRows() | protocol.CheckRows() | protocol.Load() | protocol.CompileAhead():
+            case (
+                protocol.EvaluateRows()
+                | protocol.CheckRows()
+                | protocol.Load()
+                | protocol.CompileAhead()
+                | protocol.CompileStages()
+            ):
                 raise ValueError("the reference and the compiler have workers of their own")
 
     def _implementation(self, kernel: str, name: str) -> discovery.Implementation:

@@ -1,4 +1,5 @@
-"""The child that compiles ahead of time: it fills the caches on disk from which workers load. It never asks for a GPU."""
+"""The child that compiles ahead of time: it fills the caches on disk from which workers load, or returns what compilers made of a cell.
+It never asks for a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from fusebench import discovery
 from fusebench.backends import cuda
 from fusebench.contract import Device
 from fusebench.machine import DeviceInfo
-from fusebench.workers import protocol
+from fusebench.workers import protocol, stages
 
 INTS = {"i32": 3, "i64": 2**40 + 1}  # of these types, and not divisible by 16, of which code could make use
 WARP = 32
@@ -38,6 +39,8 @@ class Compiler:
                 return protocol.Loaded()
             case protocol.CompileAhead():
                 return self.compile(request)
+            case protocol.CompileStages():
+                return stages.compile_stages(request)
             case protocol.Release():
                 return protocol.Released()
         raise ValueError(f"the compiler does no {type(request).__name__}")

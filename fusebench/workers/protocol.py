@@ -126,6 +126,42 @@ class CompiledAhead(Message, frozen=True):
     seconds: float
 
 
+class CompileStages(Message, frozen=True):
+    """Compile what a cell with some tunables in `config` launches on that device, CUDA C++ for `arch`, and return all stages, the
+    `ptx` of CUDA C++ only if it is asked for; for the worker of the compiler alone."""
+
+    case: Case
+    implementation: str
+    variant: str
+    config: Mapping[str, Tunable]
+    device: Device
+    arch: str
+    ptx: bool = False
+
+
+class LaunchStages(msgspec.Struct, frozen=True):
+    """One launch: its kernel's name and its symbol in the cubin, blocks and threads of a block, bytes of dynamic shared memory, the
+    stages that are text; of CUDA C++ the file and its defines."""
+
+    name: str
+    symbol: str
+    grid: tuple[int, ...]
+    threads: int
+    dynamic_shared: int
+    cubin: bytes
+    texts: Mapping[str, str]
+    file: str = ""
+    defines: tuple[str, ...] = ()
+
+
+class CompiledStages(Message, frozen=True):
+    """The launches, or why there are none; `failed` where that is a fault of the implementation."""
+
+    launches: tuple[LaunchStages, ...] = ()
+    reason: str = ""
+    failed: bool = False
+
+
 Differing = tuple[tuple[int, tuple[Stored, ...]], ...]  # input sets, and outputs that are not the first ones on them
 
 
@@ -292,7 +328,7 @@ class CheckedRows(Message, frozen=True):
 
 Request = (
     BuildCell | RepeatCell | TryCell | TimeCell | TraceCell | MakeReady | RunReady | FetchUnseen | Release | AskFits | AskYardstickKey
-    | MeasureRate | EvaluateRows | CheckRows | Load | CompileAhead
+    | MeasureRate | EvaluateRows | CheckRows | Load | CompileAhead | CompileStages
 )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from expected import cells_of
@@ -33,10 +34,10 @@ def test_a_case_is_a_table_over_its_implementations(answered, tmp_path):
     assert done.returncode == 0 and not done.stderr
     assert "2 of 3 cells compiled" in done.stdout
     assert "torch_eager: names no launches" in done.stdout and "4 of 4 expectations met" in done.stdout
-    (figures,) = (tmp_path / "stages").glob("launch/*/cuda/[0-9]_*.json")
+    (figures,) = (tmp_path / "stages").glob("launch/*/cuda_sm_90a/[0-9]_*.json")
     said = json.loads(figures.read_text())
     assert sum(said["whole"][kind] for kind in CLASSES) == said["whole"]["instructions"] > 0
-    assert {f.suffix for f in (tmp_path / "stages").glob("launch/*/triton/[0-9]_*")} == {
+    assert {f.suffix for f in (tmp_path / "stages").glob("launch/*/triton_sm_90a/[0-9]_*")} == {
         ".ttir", ".ttgir", ".llir", ".ptx", ".sass", ".cubin", ".json",
     }  # fmt: skip
     assert not (tmp_path / "results").exists()
@@ -260,6 +261,41 @@ def test_nothing_to_show_is_no_success(answered, words, said):
     kernel = "softmax" if "config.num_warps=64" in words else "launch"
     done = answered("inspect", f"kernel={kernel}", "case=all", *words)
     assert done.returncode == 1 and done.stderr == f"nothing to show: {said}\n", done.stdout + done.stderr
+
+
+def test_a_side_that_is_skipped_has_its_reason(answered):
+    done = answered("inspect", "kernel=softmax", "case=odd", "implementation=triton:row", "vs=config.num_warps=7")
+    said = "here triton:row, there none; triton:row num_warps=7: skipped: num_warps=7 is no power of two"
+    assert done.returncode == 2 and said in done.stderr
+
+
+def test_a_stage_that_one_side_lacks_is_no_traceback(answered):
+    done = answered("inspect", "kernel=launch", "implementation=triton", "vs=cuda", "stage=ttgir")
+    assert done.returncode == 1 and "\nB: its compiler has no ttgir: it has ptx, sass\n" in done.stdout
+    assert done.stderr == "nothing to show: no launch has the stage ttgir; there are ptx, sass\n"
+
+
+@pytest.mark.parametrize("word", ["lines=true", "opcodes=true"])
+def test_two_sides_are_not_shown_by_line(answered, word):
+    done = answered("inspect", "kernel=launch", "implementation=cuda", "stage=sass", "vs=dtype=float16", word)
+    assert done.returncode == 2 and f"{word} with vs=dtype=float16: two sides are shown by figures" in done.stderr
+
+
+def test_an_opcode_that_there_is_not_is_bad_input(answered):
+    done = answered("inspect", "kernel=launch", "implementation=cuda", "expect=loop.HGMA.BF16=0,spills=0")
+    assert done.returncode == 2 and "expect: unknown opcode 'HGMA': did you mean HGMMA?" in done.stderr
+    assert answered("inspect", "kernel=launch", "implementation=cuda", "expect=SHFL=0,UMOV>=0").returncode == 0
+
+
+@pytest.mark.parametrize("named", [(), ("implementation=[triton_planted,cuda]",)])
+def test_a_broken_file_is_shown_and_is_a_failure(answered, tmp_path, named):
+    folder = tmp_path / "own" / "double"
+    folder.mkdir(parents=True)
+    (folder / "cuda.py").write_text("def build(:\n")
+    fixtures = Path(__file__).parent / "fixtures"
+    path = f"path=[{fixtures}/kernels,{fixtures}/planted_configs,{tmp_path}/own]"
+    done = answered("inspect", "kernel=double", path, *named)
+    assert done.returncode == 1 and "\ncuda: cuda.py cannot be read: " in done.stdout and "1 failed" in done.stdout
 
 
 def test_sides_of_many_cells_are_told_by_what_one_has_more_of(answered):

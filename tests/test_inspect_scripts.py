@@ -17,6 +17,7 @@ from fusebench.contract import Cell
 from fusebench.inspection import cells, script, stages, targets
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
+from fusebench.workers.stages import NotInspected
 
 CELLS = (
     "torch_eager:default",
@@ -65,9 +66,7 @@ def saved(kernels, roots, tmp_path_factory):
     if before:
         os.environ["TRITON_INTERPRET"] = before
     assert not missing
-    return {
-        n: (next(folder.glob(f"{c.case.kernel}/odd_{c.case.dtype}*/{c.implementation}*")), c) for n, c in chosen.items()
-    }
+    return {n: (folder / stages.place_of(c, target), c) for n, c in chosen.items()}
 
 
 @pytest.fixture(scope="module")
@@ -179,6 +178,50 @@ def test_a_changed_output_is_outside_of_its_budget(saved, monkeypatch, capsys):
     wrong = right.copy()
     wrong[0, 0] = np.nan
     assert not script.compared(said, [wrong]) and "error/budget inf" in capsys.readouterr().out
+
+
+def test_arches_and_seeds_have_folders_of_their_own(kernels, tmp_path):
+    case = make_case(kernels["add_relu"], "odd", "float32")
+    for arch, seeds in (("sm_80", [0]), ("sm_90a", [0]), ("sm_90a", [0, 1])):
+        found = [cells.Inspected(Cell(case, "torch_eager", "default", seed)) for seed in seeds]
+        assert not stages.save(found, kernels, targets.target(arch), tmp_path)
+    told = {p.parent.name: json.loads(p.read_text())["seed"] for p in tmp_path.glob("*/*/*/cell.json")}
+    at = "torch_eager_sm_90a"
+    assert told == {"torch_eager_sm_80": 0, at: 0, f"{at}_seed_0": 0, f"{at}_seed_1": 1}
+
+
+def test_what_an_earlier_call_wrote_goes_and_nothing_else(kernels, tmp_path):
+    cell, target = (
+        Cell(make_case(kernels["add_relu"], "odd", "float32"), "torch_eager", "default"),
+        targets.target("sm_80"),
+    )
+    place = tmp_path / stages.place_of(cell, target)
+    (place / "harness").mkdir(parents=True)
+    old, kept = ("1_renamed.cubin", "1_renamed.json", "graphs.txt", "harness/gone.py"), ("outputs.npz", "notes.txt")
+    for name in (*old, *kept):
+        (place / name).touch()
+    assert not stages.save([cells.Inspected(cell)], kernels, target, tmp_path)
+    assert not [name for name in old if (place / name).exists()] and all((place / name).exists() for name in kept)
+    assert stages.save([cells.Inspected(cell, reason="it hangs", failed=True)], kernels, target, tmp_path) == [
+        "torch_eager: it hangs"
+    ]
+    assert {path.name for path in place.iterdir()} == set(kept), (
+        "what is left of an earlier call would be taken for today's"
+    )
+
+
+def test_stages_that_cannot_be_had_are_told_apart_from_the_script(kernels, tmp_path, monkeypatch):
+    def traces(*_):
+        raise NotInspected("skipped: needs an NVIDIA GPU")
+
+    monkeypatch.setattr(stages.generated, "traces", traces)
+    cell, target = (
+        Cell(make_case(kernels["add_relu"], "odd", "float32"), "torch_compile", "default"),
+        targets.target("sm_80"),
+    )
+    missing = stages.save([cells.Inspected(cell)], kernels, target, tmp_path)
+    assert missing == ["torch_compile, stages generated, fx, graphs, guards: skipped: needs an NVIDIA GPU"]
+    assert (tmp_path / stages.place_of(cell, target) / "run.py").exists()
 
 
 def test_what_cannot_run_there_is_named(kernels, tmp_path):

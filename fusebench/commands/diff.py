@@ -30,8 +30,8 @@ FILES = (".csv", ".json", ".parquet")
 
 
 def run_diff(arguments: Sequence[str]) -> int:
-    """Runs the command. Exit code: 0 if both sides of each pair are right or skipped, however far they are apart; 1 if one is not; 2
-    for bad input; 130 interrupted."""
+    """Runs the command. Exit code: 0 if both sides of each pair are right or skipped, however far they are apart; 1 if one is not, or if
+    no two outputs could be compared; 2 for bad input; 130 interrupted."""
     arguments = command_line.with_quotes(arguments, ("a", "b"))
     return app.run_app("diff", arguments, _run, _code_of, _complete, _show_dry)
 
@@ -180,5 +180,6 @@ def _counts(found: Sequence[ComparedOutput]) -> str:
 
 
 def _code_of(run_folder: Path) -> int:
-    """1 if a side of any row in the folder is wrong or did not come to its end, else 0."""
-    return int(any(row.fails for row in store.read(run_folder, ComparedOutput, differences.FILE)))
+    """1 if a side of any row in the folder is wrong or did not come to its end, or if no row has two outputs, else 0."""
+    found = list(store.read(run_folder, ComparedOutput, differences.FILE))
+    return int(any(row.fails for row in found) or not any(row.difference for row in found))

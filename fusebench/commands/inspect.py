@@ -54,13 +54,18 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
     done = {**chosen, "inputs": "plain"}
     if chosen["implementation"] is None:
         asked = [kernels[k] for k in cases.chosen("kernel", chosen["kernel"], kernels)]
-        every = [i for k in asked for i in k.implementations.values() if not i.broken]
-        own = list(dict.fromkeys(i.name for i in every if _shows(i, chosen["stage"])))
+        every = [i for k in asked for i in k.implementations.values()]
+        # a broken file may be of any kind: left out, it would be missed by nobody
+        own = list(dict.fromkeys(i.name for i in every if i.broken or _shows(i, chosen["stage"])))
         done["implementation"] = own or "all"
     given = [key for key in ("expect", "vs") if chosen[key] is not None]
     if given and chosen["stage"] in OF_FRAMEWORKS:
         raise UsageError(f"{given[0]}= with stage={chosen['stage']}: it is for what is compiled ahead of time")
     if chosen["vs"] is not None:
+        if also := next((key for key in ("opcodes", "lines") if chosen[key]), ""):
+            raise UsageError(
+                f"{also}=true with vs={chosen['vs']}: two sides are shown by figures and opcodes; leave {also}= away"
+            )
         versus.check(chosen["vs"], done, kernels)
         targets.target(str(versus.other(done, chosen["vs"])[0]["arch"]))
     return done
@@ -91,6 +96,8 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
             return _show_traced(asked, kernels)
     roots = [Path(root) for root in asked.roots]
     found = _inspect(asked.cells, kernels, roots, chosen, expect)
+    expectation.check_opcodes([e for one in found for e in one.expected], [c for one in found for c in one.launches])
+    sides = [found]
     unmet = [said for one in found for said in one.unmet()]
     if chosen["out"] is not None:
         for said in stages.save(found, kernels, target, Path(chosen["out"])):
@@ -99,7 +106,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         return _show_traced(asked, kernels)
     with while_it_is_read():  # the exit code is that of what was found, read or not
         if chosen["vs"] is not None:
-            found += _show_beside(asked, kernels, found)
+            sides.append(_show_beside(asked, kernels, found))
         elif chosen["stage"] is not None:
             _show_stage(found, asked)
         elif not chosen["quiet"]:
@@ -107,10 +114,10 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
                 table.show(cells_of := list(group), target)
                 if chosen["lines"]:
                     table.show_lines(cells_of, int(chosen["threshold"]), roots)
-        _footer(found, unmet, chosen["out"])
-    if nothing := _nothing(found, chosen["stage"]):
+        _footer(all_cells := [one for side in sides for one in side], unmet, chosen["out"])
+    if nothing := next(filter(None, (_nothing(side, chosen["stage"]) for side in sides)), ""):
         print(f"nothing to show: {nothing}", file=sys.stderr)
-    return int(bool(nothing or unmet) or any(one.failed for one in found))
+    return int(bool(nothing or unmet) or any(one.failed for one in all_cells))
 
 
 def _nothing(found: Sequence[Inspected], stage: str | None) -> str:
@@ -177,7 +184,8 @@ def _check_framework(asked: Request, kernels: Mapping[str, Kernel]) -> None:
     stage = asked.chosen["stage"]
     backend = "jax" if stage in traced.STAGES else "torch"
     of = {cell.case.kernel: kernels[cell.case.kernel].implementations for cell in asked.cells}
-    if not any(of[cell.case.kernel][cell.implementation].backend == backend for cell in asked.cells):
+    meant = [of[cell.case.kernel][cell.implementation] for cell in asked.cells]
+    if not any(one.broken or one.backend == backend for one in meant):
         named = ", ".join(dict.fromkeys(cell.implementation for cell in asked.cells))
         there = {i.name: None for found in of.values() for i in found.values() if _shows(i, stage)}
         said = f"it is a stage of {'JAX' if backend == 'jax' else 'torch.compile'}: expected {', '.join(there) or 'another'}"
@@ -213,9 +221,8 @@ def _show_stage(found: Sequence[Inspected], asked: Request) -> None:
         for compiled in one.launches:
             title = f"\n{one.cell.case.kernel} {one.cell.case.id} {one.cell.label}: {compiled.name}"
             out.print(f"{title}, {stage}", highlight=False, markup=False)
-            if stage != "sass" and stage not in compiled.texts:
-                have = ", ".join(stages.of([one]))
-                out.print(f"its compiler has no {stage}: it has {have}", highlight=False, markup=False)
+            if said := stages.lacking(compiled, stage):
+                out.print(said, highlight=False, markup=False)
                 continue
             if chosen["opcodes"]:
                 shown = stages.opcodes(compiled, stage, int(chosen["threshold"]))

@@ -26,7 +26,9 @@ def trace(cell: Cell, implementation: Implementation, kernel: Kernel, stage: str
 def traces(cell: Cell, implementation: Implementation, kernel: Kernel) -> dict[str, str]:
     """By stage: the code that Inductor generates; the graphs that it is of; how many they are, what broke them and what compiled again
     in a second call; what has to hold for them to be used again. Torch's settings are left as they were. Raises NotInspected."""
-    if reason := implementation.broken or implementation.missing():
+    if implementation.broken:
+        raise NotInspected(implementation.broken, failed=True)
+    if reason := implementation.missing():
         raise NotInspected(reason)
     if implementation.backend != "torch":
         raise NotInspected(

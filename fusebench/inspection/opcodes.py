@@ -26,7 +26,11 @@ _NAMES = {
         CGABAR_WAIT UTCBAR UTMACMDFLUSH ACQBULK ACQSHMINIT""",
     "branch": "BRA BRX BRXU JMP JMX JMXU CALL RET EXIT BREAK BSSY BSYNC BMOV KILL BPT RTT YIELD",
 }
+# Moves, constants, shuffles, votes, local and tensor memory: names that an expectation may have of the class "other".
+_OTHER = """B2R CREDUX CS2R ELECT ENDCOLLECTIVE LDC LDCU LDL LDT LDTM LEPC MATCH MOV MOVM NANOSLEEP NOP P2R PMTRIG PREEXIT QSPC R2B R2P
+    R2UR REDUX S2R S2UR SETCTAID SHFL STL STT STTM UTCATOMSWS UTCCP UTCSHIFT UTMACCTL UVIRTCOUNT SETMAXREG VOTE"""
 _CLASS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
+NAMES = frozenset({*_CLASS, *_OTHER.split()})
 
 
 class HasOpcode(Protocol):
@@ -38,6 +42,12 @@ def class_of(opcode: str) -> str:
     """The class of an opcode with its modifiers, `HGMMA.64x256x16.F32`, and without its predicate."""
     name = opcode.split(".")[0]
     return _CLASS.get(name) or _CLASS.get(name.removeprefix("U"), "other")
+
+
+def is_known(opcode: str) -> bool:
+    """Whether there is such an opcode, as far as is known: a new architecture may have more."""
+    name = opcode.split(".")[0]
+    return name in NAMES or name.removeprefix("U") in NAMES
 
 
 def by_class(instructions: Iterable[HasOpcode]) -> dict[str, int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -21,6 +22,11 @@ from fusebench.inspection.targets import Target
 from fusebench.workers.stages import TEXTS, NotInspected
 
 SUFFIXES = {"stablehlo": ".mlir", "hlo": ".hlo", "generated": ".py", "fx": ".py"}
+# the names of what is written of a cell
+WRITTEN = (
+    "run.py", "cell.json", "reference.npz", *standalone.FOLDERS, "[0-9]*_*.*",
+    *(f"{stage}{SUFFIXES.get(stage, '.txt')}" for stage in (*traced.STAGES, *generated.STAGES)),
+)  # fmt: skip
 COUNTED = ("ptx", "sass")  # the stages that are lists of instructions
 
 
@@ -30,6 +36,12 @@ def lines(compiled: Compiled, stage: str) -> Iterator[str]:
         yield from collapsed(instructions(compiled, stage))
     else:
         yield from compiled.stage(stage).splitlines()
+
+
+def lacking(compiled: Compiled, stage: str) -> str:
+    """What stands in the place of a stage that a launch's compiler does not have, or "" where it has it."""
+    have = {*compiled.texts, "sass"}
+    return "" if stage in have else f"its compiler has no {stage}: it has {', '.join(s for s in TEXTS if s in have)}"
 
 
 def plain(compiled: Compiled, stage: str) -> list[str]:
@@ -57,25 +69,29 @@ def instructions(compiled: Compiled, stage: str) -> Sequence[Placed]:
 
 
 def save(found: Sequence[Inspected], kernels: Mapping[str, Kernel], target: Target, folder: Path) -> list[str]:
-    """Writes of each cell to FOLDER/<kernel>/<case>/<cell>/ every stage as its compiler gave it, with its figures, and a script that
-    runs it (standalone.py). Returns what could not be written of which cell.
+    """Writes of each cell to its place in FOLDER every stage as its compiler gave it, with its figures, and a script that runs it
+    (standalone.py). What an earlier call wrote there goes. Returns what could not be written of which cell.
 
     Raises UsageError where the folder cannot be one, StorageError where the disk takes no more."""
     references, missing = standalone.References(), list[str]()
+    seeds = {one.cell.seed for one in found}
     for one in found:
         cell, kernel = one.cell, kernels[one.cell.case.kernel]
-        place = folder / kernel.name / _name(cell.case.id) / _name(cell.label)
-        if one.failed or one.reason.startswith("skipped:"):  # what ended a compiler is not imported here
+        place = folder / place_of(cell, target, named=seeds != {0})
+        left_out = one.failed or one.reason.startswith("skipped:")  # what ended a compiler is not imported here
+        try:
+            _clear(place)
+            if not left_out:
+                place.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"out={folder}: expected a folder that can be written: {error.strerror}") from error
+        if left_out:
             missing.append(f"{cell.label}: {one.reason}")
             continue
         try:
-            place.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"out={folder}: expected a folder that can be written: {error.strerror}") from error
-        try:
             for number, compiled in enumerate(one.launches, 1):
                 _write(compiled, place / f"{number}_{_name(compiled.name.split('<')[0])}")
-            missing += [f"{cell.label}: {said}" for said in _write_traces(cell, kernel, place)]
+            missing += [f"{cell.label}, {said}" for said in _write_traces(cell, kernel, place)]
             programs = dict.fromkeys(c.file for c in one.launches if c.file)
             standalone.write(place, cell, kernel, target, references, programs)
         except NotInspected as error:
@@ -85,9 +101,26 @@ def save(found: Sequence[Inspected], kernels: Mapping[str, Kernel], target: Targ
     return missing
 
 
+def place_of(cell: Cell, target: Target, named: bool = False) -> Path:
+    """<kernel>/<case>/<cell>_<arch>/, with the seed behind it where it is to be `named`."""
+    seed = f"_seed_{cell.seed}" if named else ""
+    return Path(cell.case.kernel, _name(cell.case.id), f"{_name(cell.label)}_{target.arch}{seed}")
+
+
+def _clear(place: Path) -> None:
+    """Takes away what `save` writes, and nothing else: launches and stages have other names when a kernel has changed."""
+    for pattern in WRITTEN:
+        for path in place.glob(pattern):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
 def _write_traces(cell: Cell, kernel: Kernel, place: Path) -> Iterator[str]:
-    """Writes what JAX and XLA, or torch.compile, make of the cell on this machine's device; yields what cannot be had."""
+    """Writes what JAX and XLA, or torch.compile, make of the cell on this machine's device; yields which stages cannot be had."""
     implementation = kernel.implementations[cell.implementation]
+    names = traced.STAGES if implementation.backend == "jax" else generated.STAGES
     texts: dict[str, str] = {}
     try:
         if implementation.backend == "jax":
@@ -96,7 +129,7 @@ def _write_traces(cell: Cell, kernel: Kernel, place: Path) -> Iterator[str]:
         elif implementation.name.startswith(generated.COMPILES):
             texts = generated.traces(cell, implementation, kernel)
     except NotInspected as error:
-        yield str(error)
+        yield f"stages {', '.join(names)}: {error}"
     for stage, text in texts.items():
         (place / f"{stage}{SUFFIXES.get(stage, '.txt')}").write_text(text + "\n", encoding="utf-8")
 

@@ -39,6 +39,7 @@ HARNESS = (
     "backends/triton_launcher.py",
     *(f"emulator/{file.name}" for file in sorted((ROOT / "emulator").glob("*.py"))),
 )
+FOLDERS = ("implementations", "harness")
 _OURS = re.compile(r"\bfusebench\.(?=launchers|backends|contract|drawing|emulator)")
 
 

@@ -22,7 +22,9 @@ STAGES = ("jaxpr", "stablehlo", "hlo", "shapes")
 def trace(cell: Cell, implementation: Implementation, kernel: Kernel, stage: str) -> str:
     """A stage of the cell's call, as its worker would compile it for this machine's device of JAX, whose configuration is left as it
     was. Raises NotInspected."""
-    if reason := implementation.broken or implementation.missing():
+    if implementation.broken:
+        raise NotInspected(implementation.broken, failed=True)
+    if reason := implementation.missing():
         raise NotInspected(reason)
     if implementation.backend != "jax":
         raise NotInspected(

@@ -82,10 +82,13 @@ def with_kernels(
 
 def pairs(a: Sequence[Inspected], b: Sequence[Inspected], text: str) -> list[tuple[Inspected, Inspected]]:
     """The cells of both sides, in their order: one with one, or as many with as many. Raises UsageError."""
+    skipped = [x for x in (*a, *b) if _skipped(x)]
     a, b = [x for x in a if not _skipped(x)], [x for x in b if not _skipped(x)]
     if len(a) != len(b) or not a:
         ours, theirs = _said(a, b), _said(b, a)
-        raise UsageError(f"vs={text}: both sides must have the same number of cells; here {ours}, there {theirs}")
+        reasons = dict.fromkeys(f"{x.cell.label}: {x.reason}" for x in skipped if x.reason)
+        why = "".join(f"; {reason}" for reason in list(reasons)[:FEW])
+        raise UsageError(f"vs={text}: both sides must have the same number of cells; here {ours}, there {theirs}{why}")
     return list(zip(a, b, strict=True))
 
 
@@ -126,6 +129,9 @@ def lines(a: Compiled, b: Compiled, stage: str | None) -> Iterator[str]:
         if rest := ordered[MOST_OPCODES:]:
             yield f"{where}{len(rest)} more opcodes differ, by {abs(differ[rest[0]])} or less"
     if stage is not None:
+        if without := [f"{side}: {said}" for side, one in (("A", a), ("B", b)) if (said := stages.lacking(one, stage))]:
+            yield from without
+            return
         ours, theirs = ([normalised(line) for line in stages.plain(c, stage)] for c in (a, b))
         yield from difflib.unified_diff(ours, theirs, "A", "B", n=2, lineterm="")
 

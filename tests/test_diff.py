@@ -329,3 +329,11 @@ def command(folder, *words):
     environment = {**os.environ, "COLUMNS": "300", "CUDA_VISIBLE_DEVICES": ""}
     call = [sys.executable, "-m", "fusebench", "diff", *words]
     return subprocess.run(call, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_nothing_compared_is_no_success(answered):
+    """Every pair has a skipped side: Triton's interpreter has no bfloat16."""
+    words = ("kernel=softmax", "worker=inline", "device=cpu", "dtype=bfloat16")
+    done = answered("diff", *words, "a=triton:row", "b=cuda:row")
+    assert done.returncode == 1 and "\n0 outputs compared, 0 of them the same, 0 with a side" in done.stdout
+    assert done.stderr == "nothing compared: no pair has an output of both sides, of one shape\n"

@@ -115,6 +115,8 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         print(
             f"\n{_counts(found)}; {time.perf_counter() - begin:.1f} s, of which start-up {clock.start_up:.1f}; {run_folder}/"
         )
+    if not any(row.difference for row in found):
+        print("nothing compared: no pair has an output of both sides, of one shape", file=sys.stderr)
     return _code_of(run_folder)
 
 

@@ -97,7 +97,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     roots = [Path(root) for root in asked.roots]
     found = _inspect(asked.cells, kernels, roots, chosen, expect)
     expectation.check_opcodes([e for one in found for e in one.expected], [c for one in found for c in one.launches])
-    sides = [found]
+    sides = [found] if chosen["vs"] is None else [found, _other_side(asked, kernels)]
     unmet = [said for one in found for said in one.unmet()]
     if chosen["out"] is not None:
         for said in stages.save(found, kernels, target, Path(chosen["out"])):
@@ -106,7 +106,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         return _show_traced(asked, kernels)
     with while_it_is_read():  # the exit code is that of what was found, read or not
         if chosen["vs"] is not None:
-            sides.append(_show_beside(asked, kernels, found))
+            _show_beside(asked, *sides)
         elif chosen["stage"] is not None:
             _show_stage(found, asked)
         elif not chosen["quiet"]:
@@ -114,10 +114,10 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
                 table.show(cells_of := list(group), target)
                 if chosen["lines"]:
                     table.show_lines(cells_of, int(chosen["threshold"]), roots)
-        _footer(all_cells := [one for side in sides for one in side], unmet, chosen["out"])
+        _footer(list(itertools.chain(*sides)), unmet, chosen["out"])
     if nothing := next(filter(None, (_nothing(side, chosen["stage"]) for side in sides)), ""):
         print(f"nothing to show: {nothing}", file=sys.stderr)
-    return int(bool(nothing or unmet) or any(one.failed for one in all_cells))
+    return int(bool(nothing or unmet) or any(one.failed for one in itertools.chain(*sides)))
 
 
 def _nothing(found: Sequence[Inspected], stage: str | None) -> str:
@@ -152,15 +152,20 @@ def _inspect(
     return found
 
 
-def _show_beside(asked: Request, kernels: Mapping[str, Kernel], found: Sequence[Inspected]) -> list[Inspected]:
-    """Prints how the other side differs, launch by launch, and returns its cells. Raises UsageError where there is none."""
-    text, roots = asked.chosen["vs"], [Path(root) for root in asked.roots]
+def _other_side(asked: Request, kernels: Mapping[str, Kernel]) -> list[Inspected]:
+    """The cells of the other side, compiled. Raises UsageError."""
+    chosen, revision = versus.other(asked.chosen, asked.chosen["vs"])
+
+    def inspect(theirs: Mapping[str, Kernel], roots: Sequence[Path]) -> list[Inspected]:
+        return _inspect(cases.select_cells(theirs, chosen), theirs, roots, chosen, ())
+
+    return versus.with_kernels(revision, kernels, [Path(root) for root in asked.roots], inspect)
+
+
+def _show_beside(asked: Request, found: Sequence[Inspected], others: Sequence[Inspected]) -> None:
+    """Prints how the other side differs, launch by launch. Raises UsageError where one has more cells."""
+    text, out = asked.chosen["vs"], console()
     chosen, revision = versus.other(asked.chosen, text)
-
-    def inspect(theirs: Mapping[str, Kernel], of: Sequence[Path]) -> list[Inspected]:
-        return _inspect(cases.select_cells(theirs, chosen), theirs, of, chosen, ())
-
-    others, out = versus.with_kernels(revision, kernels, roots, inspect), console()
     for a, b in versus.pairs(found, others, text):
         ours, theirs = (f"{x.cell.case.kernel} {x.cell.case.id} {x.cell.label}" for x in (a, b))
         if chosen["arch"] != asked.chosen["arch"]:
@@ -176,7 +181,6 @@ def _show_beside(asked: Request, kernels: Mapping[str, Kernel], found: Sequence[
             out.print(f"{one.name} | {two.name}", highlight=False, markup=False)
             for line in versus.lines(one, two, asked.chosen["stage"]):
                 out.print(line, highlight=False, markup=False, soft_wrap=True)
-    return others
 
 
 def _check_framework(asked: Request, kernels: Mapping[str, Kernel]) -> None:

@@ -197,7 +197,10 @@ def test_what_an_earlier_call_wrote_goes_and_nothing_else(kernels, tmp_path):
     )
     place = tmp_path / stages.place_of(cell, target)
     (place / "harness").mkdir(parents=True)
-    old, kept = ("1_renamed.cubin", "1_renamed.json", "graphs.txt", "harness/gone.py"), ("outputs.npz", "notes.txt")
+    old, kept = (
+        ("1_renamed.cubin", "1_renamed.json", "graphs.txt", "harness/gone.py"),
+        ("outputs.npz", "2026_notes.txt"),
+    )
     for name in (*old, *kept):
         (place / name).touch()
     assert not stages.save([cells.Inspected(cell)], kernels, target, tmp_path)

@@ -24,7 +24,7 @@ from fusebench.workers.stages import TEXTS, NotInspected
 SUFFIXES = {"stablehlo": ".mlir", "hlo": ".hlo", "generated": ".py", "fx": ".py"}
 # the names of what is written of a cell
 WRITTEN = (
-    "run.py", "cell.json", "reference.npz", *standalone.FOLDERS, "[0-9]*_*.*",
+    "run.py", "cell.json", "reference.npz", *standalone.FOLDERS, *(f"[0-9]*_*.{kind}" for kind in (*TEXTS, "cubin", "json")),
     *(f"{stage}{SUFFIXES.get(stage, '.txt')}" for stage in (*traced.STAGES, *generated.STAGES)),
 )  # fmt: skip
 COUNTED = ("ptx", "sass")  # the stages that are lists of instructions

@@ -180,7 +180,7 @@ def test_what_is_compiled_is_what_will_be_tried(planted, strategy, trials, jobs,
     if strategy != "optuna":
         assert dict(planned[0]) == dict(one.default)
         order = strategies.after(one.default, study._strategy(this, pool, one, search))
-        tried = list(strategies.search(order, {}, lambda config: 1.0, search.budget(16)))
+        tried = list(strategies.search(order, {}, lambda config: 1.0, search.budget(one.fits)))
         assert [strategies.key(c) for c in tried] == [strategies.key(c) for c in planned]
 
 

@@ -305,6 +305,24 @@ def test_a_search_that_was_cut_off_runs_nothing_twice(planted, strategy):
     assert pool.built == order, "the same search, in two parts"
 
 
+@pytest.mark.parametrize(
+    ("strategy", "trials", "tried"),
+    [("grid", None, [2, 7, 8]), ("random", None, [2, 7, 8]), ("random", 3, [2, 7, 8]), ("grid", 2, [2, 7]), ("grid", 9, [2, 7, 8])],
+)  # fmt: skip
+def test_the_default_that_the_space_leaves_out_takes_no_place_of_another(planted, strategy, trials, tried):
+    this, pool, found = planted
+    one, search = found(NUMBER=(7, 8), how=("right",)), Search(strategy, trials, 0)
+    assert search.budget(one.fits) == len(tried) == len(study._planned(one, search, 1))
+    list(study.run(this, pool, one, search))
+    assert sorted(r.cell.config["NUMBER"] for r in one.records.values()) == tried
+    assert confirm.settled([one], search), "it came to its end, and the default was the fastest"
+
+
+def test_the_config_that_was_asked_for_runs_beside_a_default_that_was_not(tuned):
+    code, printed, told = tuned("config.NUMBER=[7]", "config.how=right", "confirm=false", "save=false")
+    assert code == 0 and "1 configs: 1 fit; 2 tried: 2 ok" in printed, told
+
+
 def test_a_full_disk_ends_the_search(planted, monkeypatch):
     this, pool, found = planted
 
@@ -458,14 +476,14 @@ def test_what_is_in_hand_is_shown_with_the_best_time_so_far(planted):
     one = found(NUMBER=(0, 3), how=("right",))
     bar = SimpleNamespace(said=[])
     bar.update = lambda task, description: bar.said.append((task, description))
-    show = tune._on_phase(bar, 7, one, 2)
+    show = tune._on_phase(bar, 7, one, 3)
     show(None, "compile")
     list(study.run(this, pool, one, Search("grid", None, 0)))
     show(None, "timing")
     best, *others = sorted(r.timing.median for r in one.records.values())
     assert others and bar.said == [
-        (7, f"{one.study.name}: 0 of 2 configs, compile"),
-        (7, f"{one.study.name}: 2 of 2 configs, best {round(best * 1e3)} ms, timing"),
+        (7, f"{one.study.name}: 0 of 3 configs, compile"),
+        (7, f"{one.study.name}: 3 of 3 configs, best {round(best * 1e3)} ms, timing"),
     ]
 
 

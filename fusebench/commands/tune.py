@@ -181,7 +181,7 @@ def _search_all(
             refusals = dict.fromkeys(f"{one.study.name}: {one.refusal}" for one in found)
             raise UsageError("nothing to tune here: " + "; ".join(refusals))
         searched = [one for one in found if one.fits]
-        total = sum(job.search.budget(len(one.fits.fitting)) for one in searched if one.fits)
+        total = sum(job.search.budget(one.fits) for one in searched if one.fits)
         done = sum(len(one.records) for one in searched)
         bar.update(task, total=total, advance=done)
         for number, outcome in enumerate(study.compile_ahead(job.this, pool, searched, job.search, jobs, target), 1):
@@ -204,7 +204,7 @@ def _found(job: _Job, pool: Pool, one: study.Study, known: Sequence[Record], tar
 
 def _search_one(job: _Job, pool: Pool, found: Found, bar: Any, task: Any) -> None:
     assert found.fits
-    budget = job.search.budget(len(found.fits.fitting))
+    budget = job.search.budget(found.fits)
     job.this.on_phase = _on_phase(bar, task, found, budget)
     for record in study.run(job.this, pool, found, job.search):
         bar.advance(task)

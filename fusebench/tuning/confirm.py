@@ -79,7 +79,7 @@ def decide(this: Run, found: Sequence[Found], plan: PairPlan, on_pair: Callable[
 
 def settled(found: Sequence[Found], search: Search) -> list[Decision]:
     """What is decided without pairs of those searches that came to their end, for a run that was interrupted."""
-    ended = [one for one in found if one.fits and len(one.records) >= search.budget(len(one.fits.fitting))]
+    ended = [one for one in found if one.fits and len(one.records) >= search.budget(one.fits)]
     return [decision for one in ended if (decision := _without_contest(one))]
 
 

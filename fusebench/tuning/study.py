@@ -52,11 +52,13 @@ class Search:
     trials: int | None
     seed: int
 
-    def budget(self, fitting: int) -> int:
-        """How many configs are tried of so many that fit."""
+    def budget(self, fits: protocol.Fits) -> int:
+        """How many configs are tried: those that fit, and the default, which `config.NAME=` may have left out of the space."""
+        fitting = len(fits.fitting)
+        there = fitting + (fits.default not in fits.fitting)
         if self.trials is not None:
-            return self.trials
-        return fitting if self.strategy == "grid" else max(FEWEST, fitting // SHARE)
+            return min(self.trials, there)
+        return there if self.strategy == "grid" else min(there, max(FEWEST, fitting // SHARE))
 
 
 @dataclass
@@ -171,7 +173,7 @@ def _planned(found: Found, search: Search, jobs: int) -> Sequence[Config]:
     """The configs that a search tries. Of Optuna nobody knows: all that fit, where `jobs` processes compile them in the time in which one
     compiles those that are tried."""
     assert found.fits
-    fitting, budget = found.fits.fitting, search.budget(len(found.fits.fitting))
+    fitting, budget = found.fits.fitting, search.budget(found.fits)
     if search.strategy == "optuna":
         return fitting if len(fitting) <= jobs * budget else ()
     order = fitting if search.strategy == "grid" else list(strategies.shuffled(fitting, search.seed))
@@ -192,7 +194,7 @@ def run(this: Run, pool: Pool, found: Found, search: Search) -> Iterator[Record]
             return seconds(record)
 
         strategy = strategies.after(found.default, _strategy(this, pool, found, search))
-        for config in strategies.search(strategy, known, evaluate, search.budget(len(found.fits.fitting))):
+        for config in strategies.search(strategy, known, evaluate, search.budget(found.fits)):
             yield found.records[strategies.key(config)]
 
 

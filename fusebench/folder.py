@@ -74,10 +74,10 @@ def check_results(folder: Path) -> None:
 
 
 def remove_empty(folder: Path) -> None:
-    """Takes a folder away in which nothing was kept but the arguments of a sweep."""
+    """Takes a folder away in which nothing was kept but the arguments of a sweep, and what workers said."""
     with contextlib.suppress(OSError):
         left = list(folder.iterdir())
-        if all(file.name == LOCK or file.name.endswith(".sweep.yaml") for file in left):
+        if all(file.name == LOCK or file.match("*.sweep.yaml") or file.match("worker-*.log") for file in left):
             for file in left:
                 file.unlink()
             folder.rmdir()
@@ -160,6 +160,12 @@ def keep(chosen: Mapping[str, Any], folder: Path, command: str) -> None:
         raise UsageError(f"{folder} holds a run already: {shlex.quote(f'resume={folder}')} goes on with it")
     kept = dict(chosen) | {key: _absolute(chosen[key]) for key in ("path", "shapes")}
     _write(folder / f"{command}.yaml", kept)
+
+
+def forget(folder: Path, command: str) -> None:
+    """Takes the configuration away that `keep` wrote, of a run that was refused: `resume=latest` would take it for one to go on with."""
+    if not (folder / FILE).exists():
+        (folder / f"{command}.yaml").unlink(missing_ok=True)
 
 
 def _write(file: Path, kept: Mapping[str, Any]) -> None:

@@ -159,6 +159,33 @@ def test_what_cannot_be_tuned_is_answered_by_one_line(tuned, tmp_path, words, sa
     assert not (tmp_path / "results").exists()
 
 
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("arch=sm_90a", "heatmap=map.svg with arch=sm_90a: it draws times, and arch= times nothing; leave one out"),
+        (
+            "config.how=right",
+            "heatmap=map.svg: expected a study with two tunables of several values each, and double small/float32 "
+            "torch_planted has NUMBER: leave it out, or set values by config.NAME=[…]",
+        ),
+    ],
+)
+def test_a_heat_map_that_cannot_be_is_refused_before_the_search(tuned, tmp_path, word, said):
+    pytest.importorskip("matplotlib")
+    code, _, told = tuned("heatmap=map.svg", word)
+    assert code == 2 and told == f"fusebench: {said}\n" and not (tmp_path / "results").exists()
+
+
+def test_a_refused_search_is_none_to_go_on_with(tuned, tmp_path):
+    assert tuned("config.NUMBER=[2,3]", "config.how=right", "confirm=false", "save=false")[0] == 0
+    (before,) = (tmp_path / "results").iterdir()
+    assert tuned("config.how=misfit", "config.NUMBER=[0,1]")[0] == 2
+    assert tuned("config.how=misfit", "config.NUMBER=[0,1]", "out_dir=mine")[0] == 2
+    assert [*(tmp_path / "results").iterdir()] == [before] and not (tmp_path / "mine" / "tune.yaml").exists()
+    code, _, told = tuned("resume=latest")
+    assert code == 0, told
+
+
 def test_an_implementation_without_tunables_is_named(tuned, root):
     shutil.copy(FIXTURES / "kernels" / "double" / "torch_eager.py", root / "double")
     code, _, told = tuned("implementation=torch_eager")
@@ -469,6 +496,17 @@ def test_the_heat_map_is_an_svg(planted, tmp_path):
     assert "<svg" in (tmp_path / "asked.svg").read_text()
     tune._write([one], {"out": None, "heatmap": str(tmp_path / "not.svg")}, drawn=False)
     assert not (tmp_path / "not.svg").exists()
+
+
+def test_a_heat_map_of_nothing_ends_no_search(tuned, root, tmp_path):
+    pytest.importorskip("matplotlib")
+    words = ("config.NUMBER=[0,2]", "config.how=[right,wrong]", "confirm=false", "heatmap=map.svg")
+    code, printed, told = tuned(*words)
+    assert code == 0 and not (tmp_path / "map.svg").exists()
+    assert told.splitlines()[-1] == (
+        "fusebench: heatmap=map.svg: no study has times at several values of two tunables: nothing is drawn"
+    )
+    assert "1 config saved in " in printed and "wall time " in printed and "records: " in printed
 
 
 def test_what_is_in_hand_is_shown_with_the_best_time_so_far(planted):

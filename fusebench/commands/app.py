@@ -287,14 +287,20 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
 
 @contextlib.contextmanager
 def in_folder(asked: Request, run_folder: Path, kernels: Kernels, resumed: bool) -> Iterator[Run]:
-    """The run of a job, whose folder no other process writes to within it, with its configuration kept there. Raises UsageError."""
+    """The run of a job, whose folder no other process writes to within it, with its configuration kept there unless the job is refused.
+    Raises UsageError."""
     check_retry(asked, resumed)
     settings = values.settings(asked.chosen)
     with folder.held(run_folder):
         if not resumed:
             # "auto" may be another device where the run goes on: times of two never stand in one table
             folder.keep({**asked.chosen, "device": settings.device}, run_folder, asked.command)
-        yield Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
+        try:
+            yield Run(kernels, [Path(root) for root in asked.roots], run_folder, settings)
+        except UsageError:
+            if not resumed:
+                folder.forget(run_folder, asked.command)
+            raise
 
 
 def goes_on(ended: BaseException, kept: str, run_folder: Path, command: str) -> str:

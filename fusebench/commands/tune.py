@@ -65,6 +65,10 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
         cases.positive("jobs", chosen["jobs"], least=0)
     _target(chosen)
     results.check_heatmap(chosen["heatmap"])
+    if chosen["heatmap"] is not None and chosen["arch"] is not None:
+        raise UsageError(
+            f"heatmap={chosen['heatmap']} with arch={chosen['arch']}: it draws times, and arch= times nothing; leave one out"
+        )
     if chosen["out"] is not None:
         folder.check_file("out", chosen["out"], (".csv", ".json", ".parquet"))
     if chosen["implementation"] is not None:
@@ -153,11 +157,12 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     with while_it_is_read():
         if not job.quiet:
             results.show(found, decisions, finished=not interrupted)
-        _write(found, chosen, drawn=not interrupted)
         for line in saved:
             print(line)
         report.wall_time(this.clock, time.perf_counter() - begin)
         console().print(f"records: {run_folder / FILE}", soft_wrap=True)
+    with while_it_is_read():  # files are written also where nobody reads on
+        _write(found, chosen, drawn=not interrupted)
     if interrupted:
         print(interrupted, file=sys.stderr)
         return app.INTERRUPTED
@@ -180,6 +185,7 @@ def _search_all(
         if all(one.fits is None for one in found):
             refusals = dict.fromkeys(f"{one.study.name}: {one.refusal}" for one in found)
             raise UsageError("nothing to tune here: " + "; ".join(refusals))
+        results.check_axes(found, job.asked.chosen["heatmap"])
         searched = [one for one in found if one.fits]
         total = sum(job.search.budget(one.fits) for one in searched if one.fits)
         done = sum(len(one.records) for one in searched)
@@ -242,8 +248,11 @@ def _write(found: Sequence[Found], chosen: Mapping[str, Any], drawn: bool) -> No
     if chosen["out"] is not None:
         show.write(results.frame(found), Path(chosen["out"]))
     if drawn and (file := results.check_heatmap(chosen["heatmap"])):
-        results.draw(found, file)
-        print(f"heat map: {file}")
+        if results.draw(found, file):
+            print(f"heat map: {file}")
+        else:
+            said = "no study has times at several values of two tunables: nothing is drawn"
+            print(f"fusebench: heatmap={file}: {said}", file=sys.stderr)
 
 
 def _code_of(run_folder: Path) -> int:

@@ -151,12 +151,30 @@ def check_heatmap(file: str | None) -> Path | None:
     return path
 
 
-def draw(found: Sequence[Found], file: Path) -> None:
+def check_axes(found: Sequence[Found], file: str | None) -> None:
+    """Raises UsageError where a heat map is asked for, and no study has two tunables to draw it over."""
+    if file is not None and all(len(_varied(one)) < 2 for one in found):
+        has = "; ".join(f"{one.study.name} has {' '.join(_varied(one)) or 'none'}" for one in found if one.fits)
+        raise UsageError(
+            f"heatmap={file}: expected a study with two tunables of several values each, and {has}: leave it out, "
+            "or set values by config.NAME=[…]"
+        )
+
+
+def _varied(found: Found) -> list[str]:
+    """The tunables that have several values in the configs that may be tried."""
+    if not found.fits:
+        return []
+    tried = [found.default, *found.fits.fitting]
+    return [name for name in found.default if len({config[name] for config in tried}) > 1]
+
+
+def draw(found: Sequence[Found], file: Path) -> bool:
     """Writes a panel for each study with times: the two tunables that change the time most, and at each place the best time over
-    all others. Raises UsageError where the file cannot be written or nothing has a time."""
+    all others. False where no study has times at several values of two tunables. Raises UsageError where the file cannot be written."""
     drawn = [(one, axes) for one in found if one.ranked and len(axes := axes_of(one)) == 2]
     if not drawn:
-        raise UsageError(f"heatmap={file}: no study has times over two tunables: nothing to draw")
+        return False
     try:
         with svg.figure(file, (7, 4.5 * len(drawn))) as figure:
             panels = figure.subplots(len(drawn), 1, squeeze=False)[:, 0]
@@ -164,6 +182,7 @@ def draw(found: Sequence[Found], file: Path) -> None:
                 figure.colorbar(_draw_panel(axes, one, x, y), ax=axes, label="best time, s")
     except OSError as error:
         raise UsageError(f"heatmap={file} cannot be written: {error.strerror or error}") from error
+    return True
 
 
 def _draw_panel(axes: Any, found: Found, x: str, y: str) -> Any:

@@ -18,7 +18,7 @@ from conftest import FIXTURES
 from stand_in import light_python
 from test_tune import PlantedPool
 
-from fusebench import discovery
+from fusebench import discovery, progress
 from fusebench.cases import make_case
 from fusebench.cli import main
 from fusebench.contract import Cell, Device
@@ -202,9 +202,12 @@ def tuned(tmp_path, root, capfd, *words):
 
 def test_for_an_arch_what_fits_is_compiled_and_nothing_runs(root, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(progress, "EVERY_S", 0.0)
     code, printed, told = tuned(tmp_path, root, capfd, "config.NUMBER=2", "out=all.json")
     assert code == 0, told
     assert "4 configs: 4 fit; 4 tried: 1 skipped, 1 failed, 1 crashed, 1 timeout" in printed
+    assert "kept:" not in printed, "nothing was to be timed"
+    assert [line.split(" done; ")[0] for line in told.splitlines()][-4:] == [f"{n} of 4" for n in (1, 2, 3, 4)]
     rows = json.loads((tmp_path / "all.json").read_text())
     assert sum(str(r["reason"]).startswith("compiled for sm_90a in ") for r in rows) == 1
     assert not (tmp_path / "built").exists() and not (root / "double" / "tuned.json").exists()

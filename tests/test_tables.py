@@ -209,7 +209,7 @@ def search():
 
 def test_a_search_is_shown_by_its_fastest_beside_the_default(search, capsys):
     best = search.ranked[0]
-    results.show([search], [Decision(search, best, False, "50.0% faster", 1e-3, 2e-3)])
+    results.show([search], [Decision(search, best, False, "50.0% faster", 1e-3, 2e-3)], timed=True)
     out = capsys.readouterr().out
     assert f"{search.study.name}  9 configs, 5 of them drawn: 4 fit; 4 tried: 3 ok, 1 wrong\n" in out
     assert configs(out) == [
@@ -222,7 +222,7 @@ def test_a_search_is_shown_by_its_fastest_beside_the_default(search, capsys):
 def test_of_reasons_that_differ_in_numbers_the_first_one_is_said_to_be_that(search, capsys):
     misfits = [({"BLOCK": n}, f"it needs {n} KiB") for n in (512, 1024)] + [({"BLOCK": n}, "too odd") for n in (3, 5)]
     search.fits = msgspec.structs.replace(search.fits, misfits=tuple(misfits))
-    results.show([search], [])
+    results.show([search], [], timed=True)
     out = capsys.readouterr().out
     assert (
         "\n2 × does not fit  it needs 512 KiB (the first of them)\n" in out and "\n2 × does not fit  too odd\n" in out
@@ -255,7 +255,7 @@ def test_a_heat_map_has_the_best_time_at_each_pair_of_the_tunables_that_matter_m
 def test_only_the_fastest_are_shown_and_the_default(search, capsys):
     for number in range(1000, 1020):
         search.records[strategies.key({"BLOCK": number})] = tuned(number, 1e-4 * number / 1000)
-    results.show([search], [Decision(search, search.ranked[0], True, "a tie", 1.0, 1.0)])
+    results.show([search], [Decision(search, search.ranked[0], True, "a tie", 1.0, 1.0)], timed=True)
     out = capsys.readouterr().out
     assert [row[0] for row in configs(out)] == [
         *(str(n) for n in range(1000, 1010)),
@@ -277,10 +277,10 @@ def test_what_has_tunables_is_tuned_unless_told():
 
 
 def test_a_study_without_a_decision_keeps_nothing(search, capsys):
-    results.show([search], [])
+    results.show([search], [], timed=True)
     assert "kept: nothing, no config has a time\n" in capsys.readouterr().out
-    results.show([search], [], finished=False)
-    results.show([Found(search.study, refusal="interpreted")], [])
+    results.show([search], [], timed=False)
+    results.show([Found(search.study, refusal="interpreted")], [], timed=True)
     assert "kept" not in (out := capsys.readouterr().out) and "skipped  interpreted\n" in out
 
 

@@ -113,7 +113,7 @@ def _show_dry(kernels: Mapping[str, Kernel], roots: Sequence[Path], requests: Se
                     device = target.device if target else ELSEWHERE if elsewhere else None
                     fits = study.ask_fits(this, pool, one, replace(_search(asked.chosen), trials=1), device)
                     found = Found(one, None, fits) if isinstance(fits, str) else Found(one, fits)
-                    results.show([found], [])
+                    results.show([found], [], timed=False)
                     if device:
                         print(
                             f"pruned for {device.name}: {'arch= compiles' if target else 'without a GPU nothing can be tuned'}"
@@ -156,7 +156,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         saved = confirm.save(decisions, this) if chosen["save"] and decisions else []
     with while_it_is_read():
         if not job.quiet:
-            results.show(found, decisions, finished=not interrupted)
+            results.show(found, decisions, timed=not interrupted and chosen["arch"] is None)
         for line in saved:
             print(line)
         report.wall_time(this.clock, time.perf_counter() - begin)
@@ -191,8 +191,9 @@ def _search_all(
         done = sum(len(one.records) for one in searched)
         bar.update(task, total=total, advance=done)
         for number, outcome in enumerate(study.compile_ahead(job.this, pool, searched, job.search, jobs, target), 1):
-            bar.update(task, description=f"{outcome.cell.case.kernel} {outcome.cell.label}: {number} compiled ahead")
-        bar.advance(task, sum(len(one.records) for one in searched) - done)
+            name = f"{outcome.cell.case.kernel} {outcome.cell.label}"
+            before, done = done, sum(len(one.records) for one in searched)  # for arch= each is a record, else what failed
+            bar.update(task, description=f"{name}: {number} compiled ahead", advance=done - before)
         if not target:
             for one in searched:
                 _search_one(job, pool, one, bar, task)

@@ -74,9 +74,9 @@ def _columns(config: Any) -> dict[str, Any]:
     return {f"config.{name}": value for name, value in config.items()}
 
 
-def show(found: Sequence[Found], decisions: Sequence[Decision], finished: bool = True) -> None:
-    """Prints, for each study, the fastest configs beside the default, what became of the others, and, of searches that are `finished`,
-    which config is kept."""
+def show(found: Sequence[Found], decisions: Sequence[Decision], timed: bool) -> None:
+    """Prints, for each study, the fastest configs beside the default, what became of the others, and, of searches that were `timed` to
+    their end, which config is kept."""
     out = console()
     kept = {decision.found.study.name: decision for decision in decisions}
     for one in found:
@@ -87,9 +87,7 @@ def show(found: Sequence[Found], decisions: Sequence[Decision], finished: bool =
         if decision := kept.get(one.study.name):
             name = "the default" if decision.is_default else _named(decision.kept)
             out.print(f"kept: {name}: {decision.why}", highlight=False, markup=False)
-        elif finished and any(
-            r.status != "skipped" for r in one.records.values()
-        ):  # those for another arch are skipped
+        elif timed and one.records:
             out.print("kept: nothing, no config has a time", highlight=False)
 
 

@@ -1,10 +1,15 @@
-"""What a user is told when the input is wrong: one line that names it, what was expected and what would work."""
+"""What a user is told when the input is wrong: one line that names it, what was expected and what would work. And why what others wrote
+went wrong, in a line."""
 
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable
+
+PLACE = re.compile(r"at \d+:\d+:")  # how Triton's compile errors begin; the source follows, then why
+PTXAS = re.compile(r"ptxas .*?(?:error|fatal) *: (.+)")  # in what it printed; its file has another name each time
 
 
 class UsageError(ValueError):
@@ -22,6 +27,24 @@ def unknown(what: str, name: object, known: Iterable[str]) -> UsageError:
     hint = f": did you mean {near[0]}?" if near else "."
     kind, of, owner = what.partition(" of ")
     return UsageError(f"unknown {kind} {str(name)!r}{of}{owner}{hint} There are: {', '.join(names) or 'none'}")
+
+
+def cause(error: BaseException) -> str:
+    """Why it was raised, in a line, "" where it has no words: the first line, and with Triton's the one that says what is wrong."""
+    said = _lines(error)
+    first = said[0] if said else ""
+    if PLACE.fullmatch(first):
+        inner = error
+        while inner.__cause__:  # from a function that the kernel calls
+            inner = inner.__cause__
+        return " ".join([first, *_lines(inner)[-1:]])
+    why = next(filter(None, map(PTXAS.match, said)), None)
+    return f"{first}: {why[1]}" if why else first
+
+
+def _lines(error: BaseException) -> list[str]:
+    """What it says, without empty lines and Triton's mark below the place."""
+    return [line for line in map(str.strip, str(error).splitlines()) if line not in ("", "^")]
 
 
 def fail(error: UsageError) -> int:

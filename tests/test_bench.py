@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import errno
 import os
 import shutil
@@ -18,6 +19,7 @@ import stand_in
 from fusebench import discovery, inputs, machine
 from fusebench.contract import DTYPES, Case
 from fusebench.errors import StorageError
+from fusebench.inspection import compiled
 from fusebench.machine import DeviceInfo
 from fusebench.records.record import Spread
 from fusebench.timing import yardstick
@@ -610,6 +612,47 @@ def test_an_error_is_described_in_one_line_with_its_traceback():
     long = raised(ValueError("x" * 9000))
     assert long.reason == ("ValueError: " + "x" * 9000)[:500] and len(long.traceback) == 8000
     assert long.traceback.endswith("xxx\n")
+
+
+def compilation_error(why, by=None):
+    """As Triton raises it, with the source above the place."""
+    from triton.compiler.errors import CompilationError
+
+    node = ast.parse("def kernel(x):\n    x += y").body[0].body[0]
+    error = CompilationError("def kernel(x):\n    x += y", node, why)
+    error.__cause__ = by
+    return error
+
+
+PTXAS_LOG = """Internal Triton PTX codegen error
+`ptxas` stderr:
+{}
+ptxas fatal   : Ptx assembly aborted due to errors
+
+Repro command: ptxas -v /tmp/tmp1u2.ptx"""
+
+
+@pytest.mark.parametrize("described", [lambda e: raised(e).reason, lambda e: str(compiled.failed(e))])
+def test_what_a_compiler_of_triton_found_is_said_with_the_place(described):
+    pytest.importorskip("triton")
+    from triton.runtime.errors import PTXASError
+
+    where = "CompilationError: at 2:4:"
+    assert described(compilation_error("dimensions 32 and 64")) == f"{where} dimensions 32 and 64"
+    called = compilation_error(None, by=compilation_error("dimensions 32 and 64"))
+    assert described(called) == f"{where} dimensions 32 and 64", "in a function that the kernel calls"
+    assert described(compilation_error(None)) == f"{where} x += y"
+    begin = "PTXASError: PTXAS error: Internal Triton PTX codegen error"
+    for line, why in (
+        ("ptxas /tmp/tmp1u2.ptx, line 43; error   : Not a name of an instruction", "Not a name of an instruction"),
+        (
+            "ptxas error   : Entry function 'k' uses too much shared data",
+            "Entry function 'k' uses too much shared data",
+        ),
+        ("", "Ptx assembly aborted due to errors"),
+    ):
+        assert described(PTXASError(PTXAS_LOG.format(line))) == f"{begin}: {why}"
+    assert described(PTXASError("Internal Triton PTX codegen error")) == begin
 
 
 def test_the_place_of_an_error_is_where_it_was_raised():

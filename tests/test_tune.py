@@ -259,7 +259,9 @@ class PlantedPool:
             if how == "fills":
                 return protocol.Refused("failed", "OutOfMemoryError: CUDA out of memory")
             if how == "raises":
-                return protocol.Refused("failed", "CompilationError: at 3:4")
+                return protocol.Refused(
+                    "failed", "CompilationError: at 3:4: incompatible dimensions at index 0: 32 and 64"
+                )
             return protocol.Built(Build(0.0, 0.1, 0, 400, ("output",), request.config), self.outputs(request, 0))
         if isinstance(request, protocol.RepeatCell):
             return protocol.Repeated(None, self.outputs(request, -1))

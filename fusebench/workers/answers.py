@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from fusebench import sources
-from fusebench.errors import StorageError
+from fusebench.errors import StorageError, cause
 from fusebench.timing.cupti import LostRecords
 from fusebench.workers import outputs, protocol
 
@@ -67,11 +67,11 @@ def describe(error: BaseException) -> protocol.Refused:
     if isinstance(error, MemoryError):  # Python's own says nothing
         place = f"the host's memory is full, {place}"
     try:
-        message, text = str(error).strip(), "".join(traceback.format_exception(error))
+        message, text = cause(error), "".join(traceback.format_exception(error))
     except Exception as second:  # its own words for itself may fail as well
         message, text = f"it cannot say what it is: {type(second).__name__}", ""
     message, text = ((words.encode(errors="replace").decode()) for words in (message, text))
-    message = (message.splitlines() or [place])[0]
+    message = message or place
     own = f" (at {found})" if (found := sources.place(error)) else ""
     if isinstance(error, bdb.BdbQuit):
         message = "the debugger was left, or found no terminal, which workers do not have: worker=inline runs all in this process"

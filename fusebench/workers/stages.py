@@ -27,8 +27,7 @@ class NotInspected(Exception):
 
 def failed(error: Exception) -> NotInspected:
     """What a kernel's author wrote, or a compiler found in it, in a line."""
-    first = next(filter(None, str(error).splitlines()), "")
-    return NotInspected(f"{type(error).__name__}: {first}", failed=True)
+    return NotInspected(f"{type(error).__name__}: {cause(error)}", failed=True)
 
 
 def compile_stages(asked: protocol.CompileStages) -> protocol.CompiledStages:

@@ -243,10 +243,11 @@ def _reads_as(text: str, value: Any) -> bool:
 
 
 def command(
-    kernel: Kernel, cell: Cell, device: str, paths: Sequence[object] = (), timed: Sequence[str] = (), rows_seed: int | None = None
+    kernel: Kernel, cell: Cell, device: str, paths: Sequence[object] = (), timed: Sequence[str] = (), rows_seed: int | None = None,
+    fits: bool = True,
 ) -> str:  # fmt: skip
     """The command line that checks just this cell again; with the keys in `timed` it is timed as well, with `rows_seed` the same
-    rows are judged."""
+    rows are judged; without `fits` a config that does not fit runs."""
     case, name = cell.case, cell.case.id.split("/")[0]
     named = kernel.mathematics.cases.get(name) == case.sizes
     words = [f"case={name}"] if named else [f"shape.{d}={n}" for d, n in case.sizes.items()]
@@ -257,6 +258,7 @@ def command(
     words += [f"seed={cell.seed}", f"inputs={cell.inputs}", f"device={device}"]
     words += [f"path=[{','.join(map(literal, paths))}]"] if paths else []
     words += [] if rows_seed is None else [f"rows_seed={rows_seed}"]
+    words += [] if fits else ["fits=false"]
     what = "bench" if timed else "parity"
     where = (f"kernel={case.kernel}", f"implementation={cell.implementation}:{cell.variant}")
     return shlex.join(["fusebench", what, *where, *words, *timed])

@@ -155,7 +155,7 @@ class Trial:
 
     def _show_again(self, cell: Cell, timed: Sequence[str] = ()) -> None:
         settings, seed = self.run.settings, self.record.parity.rows_seed
-        shown = command(self.kernel, cell, settings.device, self.run.roots[1:], timed, seed)
+        shown = command(self.kernel, cell, settings.device, self.run.roots[1:], timed, seed, settings.fits)
         self.record = replace(self.record, reproduce=shown)
 
     def _timing_keys(self) -> list[str]:
@@ -177,6 +177,7 @@ class Trial:
         request = protocol.BuildCell(
             self.cell.case, self.cell.implementation, self.cell.variant, tuple(self.shared.names),
             tuple(map(tuple, self.shared.files)), str(self.shared.folder), self.cell.config, self.run.settings.tuned,
+            self.run.settings.fits,
         )  # fmt: skip
         built = self._ask("compile", request, protocol.Built)
         if built is None:

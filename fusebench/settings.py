@@ -19,7 +19,7 @@ class Settings:
     """How cells are run. `plan` says how they are timed, `Plan(time_s=0)` parity alone; `threads` how many the CPU back ends
     may use, None for all that this process may; `rows_seed` which rows of a large case are looked at where not all can be,
     others in each run unless it is given; `hard` whether every implementation is judged on hard inputs as well; `tuned` whether implementations take
-    the configs of tuned.json; `compile_timeout_s` limits the first call alone."""
+    the configs of tuned.json; `fits` whether configs that do not fit are left out; `compile_timeout_s` limits the first call alone."""
 
     device: str = "cpu"
     plan: Plan = field(default_factory=Plan)
@@ -30,6 +30,7 @@ class Settings:
     rows_seed: int = field(default_factory=lambda: secrets.randbits(31))
     hard: bool = False
     tuned: bool = True
+    fits: bool = True
     compile_timeout_s: float | None = None
 
     def limit_s(self, phase: str) -> float:

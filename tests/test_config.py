@@ -147,7 +147,7 @@ def test_the_defaults_of_each_command(command, defaults):
     composed = jobs.compose_job(command, [])
     shared = {"implementation": "all", "dtype": "float32", "precision": "ieee", "mode": "forward", "batch": None, "shapes": None, "device": "auto", "path": None, "seed": 0,
               "inputs": "plain", "published": False, "story": None, "rows_seed": None, "timeout_s": 300, "threads": None, "resume": None,
-              "out_dir": None, "tuned": True, "dry_run": False, "quiet": False, "verbose": False}  # fmt: skip
+              "out_dir": None, "tuned": True, "fits": True, "dry_run": False, "quiet": False, "verbose": False}  # fmt: skip
     folded = ("shape", "option", "config", "worker", "experiment")
     assert {k: v for k, v in composed.items() if k not in folded} == shared | defaults
     assert composed["worker"]["inline"] is False and not any(composed["worker"]["python"].values())

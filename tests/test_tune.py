@@ -352,6 +352,37 @@ def test_the_config_that_was_asked_for_runs_beside_a_default_that_was_not(tuned)
     assert code == 0 and "1 configs: 1 fit; 2 tried: 2 ok" in printed, told
 
 
+def test_with_fits_false_what_does_not_fit_is_tried_and_not_saved(tuned, root, tmp_path):
+    words = ("config.NUMBER=0", "config.how=[misfit,wrong]", "confirm=false", "out=all.csv")
+    code, printed, told = tuned(*words, "fits=false")
+    assert code == 0 and "2 configs: 1 fit; 3 tried: 2 ok, 1 wrong" in printed and "1 × does not fit" not in printed, (
+        told
+    )
+    rows = pyarrow.csv.read_csv(tmp_path / "all.csv").to_pylist()
+    assert [(r["config.how"], r["status"], r["tried"]) for r in rows] == [
+        ("misfit", "ok", True), ("right", "ok", True), ("wrong", "wrong", True),
+    ]  # fmt: skip
+    assert "torch_planted: not saved, as later runs take no config that does not fit: it says so itself\n" in printed
+    assert not (root / "double" / "tuned.json").exists()
+    again = {r.cell.config["how"]: r for r in last(tmp_path)}
+    assert again["misfit"].build.config_note == "does not fit: it says so itself (NUMBER=0, how=misfit)"
+    assert "fits=false" in again["wrong"].reproduce and not again["right"].build.config_note
+    assert "1 fit; 2 tried: 1 ok, 1 wrong" in tuned(*words)[1]
+
+
+@pytest.mark.parametrize("strategy", ["grid", "random", "optuna"])
+def test_with_fits_false_every_strategy_tries_all(planted, strategy):
+    if strategy == "optuna":
+        pytest.importorskip("optuna")
+    this, pool, found = planted
+    one, search = found(NUMBER=(0, 1, 2), how=("misfit", "right")), Search(strategy, None, 0, fits=False)
+    assert search.budget(one.fits) == 6 == len(study._planned(one, search, 1)) and len(one.untried) == 3
+    list(study.run(this, pool, one, search))
+    assert len(one.records) == 6 and not one.untried
+    if strategy == "grid":
+        assert [c["how"] for c in pool.built] == ["right"] * 3 + ["misfit"] * 3, "what may kill comes last"
+
+
 def test_a_full_disk_ends_the_search(planted, monkeypatch):
     this, pool, found = planted
 
@@ -549,6 +580,7 @@ def test_a_preset_has_the_configs_of_its_published_sweep(own_kernels, preset, co
         name for name, values in chosen["config"].items() if values is not None
     ]  # others are those of backward modes
     assert found and all(math.prod(len(one.space[name]) for name in own) == configs_of for one in found)
+    assert not chosen["fits"], "what does not fit ran when it was published"
 
 
 @pytest.mark.parametrize("preset", ["lola_grid", "lola_warps", "lola_columns_rows", "lola_tunables"])

@@ -96,7 +96,7 @@ def _jobs(chosen: Mapping[str, Any]) -> int:
 
 def _search(chosen: Mapping[str, Any]) -> Search:
     trials = None if chosen["trials"] is None else int(chosen["trials"])
-    return Search(str(chosen["strategy"]), trials, int(chosen["search_seed"]))
+    return Search(str(chosen["strategy"]), trials, int(chosen["search_seed"]), bool(chosen["fits"]))
 
 
 def _show_dry(kernels: Mapping[str, Kernel], roots: Sequence[Path], requests: Sequence[Request]) -> None:
@@ -185,7 +185,7 @@ def _search_all(
         if all(one.fits is None for one in found):
             refusals = dict.fromkeys(f"{one.study.name}: {one.refusal}" for one in found)
             raise UsageError("nothing to tune here: " + "; ".join(refusals))
-        results.check_axes(found, job.asked.chosen["heatmap"])
+        results.check_axes(found, job.search, job.asked.chosen["heatmap"])
         searched = [one for one in found if one.fits]
         total = sum(job.search.budget(one.fits) for one in searched if one.fits)
         done = sum(len(one.records) for one in searched)

@@ -38,6 +38,7 @@ class BaseConfig:
     inputs: Any = MISSING
     timeout_s: float = MISSING
     tuned: bool = MISSING
+    fits: bool = MISSING
     threads: int | None = MISSING
     rows_seed: int | None = MISSING
     resume: str | None = MISSING

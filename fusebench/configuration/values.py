@@ -43,6 +43,7 @@ def settings(chosen: Mapping[str, Any]) -> Settings:
         worker["inline"],
         worker["python"],
         tuned=chosen.get("tuned", True),
+        fits=chosen.get("fits", True),
         compile_timeout_s=chosen.get("compile_timeout_s"),
         **more,
     )

@@ -186,6 +186,11 @@ def save(decisions: Sequence[Decision], this: Run) -> list[str]:
     folders: dict[Path, list[tuned.Entry]] = {}
     for decision in decisions:
         cell = decision.kept.cell
+        if reason := decision.found.misfit(cell.config):
+            said.append(
+                f"{decision.found.study.name}: not saved, as later runs take no config that does not fit: {reason}"
+            )
+            continue
         file = this.kernels[cell.case.kernel].implementations[cell.implementation].file
         folders.setdefault(file.parent, []).append(entry(decision, this))
     for folder, entries in folders.items():

@@ -18,7 +18,7 @@ from fusebench.records.record import Record
 from fusebench.terminal import console, print_table
 from fusebench.timing.summary import seconds as text_of
 from fusebench.tuning.confirm import Decision
-from fusebench.tuning.study import Found, seconds
+from fusebench.tuning.study import Found, Search, seconds
 
 SHOWN = 10  # of the fastest configs
 REASONS = 8  # that are listed
@@ -64,7 +64,7 @@ def _rows(found: Found) -> list[dict[str, Any]]:
             "is_default": dict(record.cell.config) == default, "tried": True, "reason": record.reason,
             **_columns(record.cell.config),
         })  # fmt: skip
-    for config, reason in found.fits.misfits if found.fits else ():
+    for config, reason in found.untried:
         more = {"status": "skipped", "is_default": False, "tried": False, "reason": reason}
         rows.append({**same, **more, **_columns(config)})
     return rows
@@ -126,7 +126,7 @@ def _reasons(found: Found) -> list[tuple[str, int]]:
     """Why configs have no time, with how many: of reasons that differ in their numbers alone the first one."""
     counted: dict[str, list[str]] = {}
     said = [f"{r.status}  {r.reason}" for r in found.records.values() if seconds(r) is None]
-    said += [f"does not fit  {reason}" for _, reason in (found.fits.misfits if found.fits else ())]
+    said += [f"does not fit  {reason}" for _, reason in found.untried]
     for text in said:
         counted.setdefault("".join(c for c in text.split(" (")[0] if not c.isdigit()), []).append(text)
     most = sorted(counted.values(), key=len, reverse=True)
@@ -149,21 +149,21 @@ def check_heatmap(file: str | None) -> Path | None:
     return path
 
 
-def check_axes(found: Sequence[Found], file: str | None) -> None:
+def check_axes(found: Sequence[Found], search: Search, file: str | None) -> None:
     """Raises UsageError where a heat map is asked for, and no study has two tunables to draw it over."""
-    if file is not None and all(len(_varied(one)) < 2 for one in found):
-        has = "; ".join(f"{one.study.name} has {' '.join(_varied(one)) or 'none'}" for one in found if one.fits)
+    if file is not None and all(len(_varied(one, search)) < 2 for one in found):
+        has = "; ".join(f"{one.study.name} has {' '.join(_varied(one, search)) or 'none'}" for one in found if one.fits)
         raise UsageError(
             f"heatmap={file}: expected a study with two tunables of several values each, and {has}: leave it out, "
             "or set values by config.NAME=[…]"
         )
 
 
-def _varied(found: Found) -> list[str]:
+def _varied(found: Found, search: Search) -> list[str]:
     """The tunables that have several values in the configs that may be tried."""
     if not found.fits:
         return []
-    tried = [found.default, *found.fits.fitting]
+    tried = [found.default, *search.candidates(found.fits)]
     return [name for name in found.default if len({config[name] for config in tried}) > 1]
 
 

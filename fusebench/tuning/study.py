@@ -45,20 +45,25 @@ class Study:
 
 @dataclass(frozen=True)
 class Search:
-    """How studies search: the strategy by its name, how many configs at the most (None: all of a grid, else one in ten), and the
-    seed of what is drawn."""
+    """How studies search: the strategy by its name, how many configs at the most (None: all of a grid, else one in ten), the
+    seed of what is drawn, and whether configs have to fit."""
 
     strategy: str
     trials: int | None
     seed: int
+    fits: bool = True
+
+    def candidates(self, fits: protocol.Fits) -> Sequence[Config]:
+        """The configs that may be tried: those that do not fit, if at all, behind the others."""
+        return fits.fitting if self.fits else (*fits.fitting, *(config for config, _ in fits.misfits))
 
     def budget(self, fits: protocol.Fits) -> int:
-        """How many configs are tried: those that fit, and the default, which `config.NAME=` may have left out of the space."""
-        fitting = len(fits.fitting)
-        there = fitting + (fits.default not in fits.fitting)
+        """How many configs are tried: the candidates, and the default, which `config.NAME=` may have left out of the space."""
+        candidates = self.candidates(fits)
+        there = len(candidates) + (fits.default not in candidates)
         if self.trials is not None:
             return min(self.trials, there)
-        return there if self.strategy == "grid" else min(there, max(FEWEST, fitting // SHARE))
+        return there if self.strategy == "grid" else min(there, max(FEWEST, len(candidates) // SHARE))
 
 
 @dataclass
@@ -69,6 +74,16 @@ class Found:
     fits: protocol.Fits | None = None
     refusal: str = ""
     records: dict[Key, Record] = field(default_factory=dict)
+
+    @property
+    def untried(self) -> list[tuple[Config, str]]:
+        """The configs that do not fit and were not tried, with the reason."""
+        misfits = self.fits.misfits if self.fits else ()
+        return [(config, reason) for config, reason in misfits if strategies.key(config) not in self.records]
+
+    def misfit(self, config: Config) -> str:
+        """Why a config does not fit, "" where it does."""
+        return next((reason for one, reason in self.fits.misfits if one == config), "") if self.fits else ""
 
     @property
     def default(self) -> Config:
@@ -125,7 +140,7 @@ def ask_fits(this: Run, pool: Pool, study: Study, search: Search, device: Device
         return lost.reason
     if isinstance(answer, protocol.Refused):
         return answer.reason
-    if not answer.fitting:
+    if not search.candidates(answer):
         return f"none of {len(answer.misfits)} configs fits: {answer.misfits[0][1]}, as the first one; config.X= sets other values"
     if search.strategy == "grid" and answer.total > MOST and search.trials is None:
         return f"{answer.total} configs, too many for strategy=grid: strategy=optuna or random tries some, config.X= sets tunables"
@@ -170,13 +185,13 @@ def compile_ahead(
 
 
 def _planned(found: Found, search: Search, jobs: int) -> Sequence[Config]:
-    """The configs that a search tries. Of Optuna nobody knows: all that fit, where `jobs` processes compile them in the time in which one
+    """The configs that a search tries. Of Optuna nobody knows: all candidates, where `jobs` processes compile them in the time in which one
     compiles those that are tried."""
     assert found.fits
-    fitting, budget = found.fits.fitting, search.budget(found.fits)
+    candidates, budget = search.candidates(found.fits), search.budget(found.fits)
     if search.strategy == "optuna":
-        return fitting if len(fitting) <= jobs * budget else ()
-    order = fitting if search.strategy == "grid" else list(strategies.shuffled(fitting, search.seed))
+        return candidates if len(candidates) <= jobs * budget else ()
+    order = candidates if search.strategy == "grid" else list(strategies.shuffled(candidates, search.seed))
     first = {strategies.key(config): config for config in itertools.chain([found.default], order)}
     return list(itertools.islice(first.values(), budget))
 
@@ -201,15 +216,18 @@ def run(this: Run, pool: Pool, found: Found, search: Search) -> Iterator[Record]
 def _strategy(this: Run, pool: Pool, found: Found, search: Search) -> strategies.Strategy:
     fits = found.fits
     assert fits
+    candidates = search.candidates(fits)
     if search.strategy == "grid":
-        return strategies.grid(fits.fitting)
+        return strategies.grid(candidates)
     if search.strategy == "random":
-        return strategies.shuffled(fits.fitting, search.seed)
+        return strategies.shuffled(candidates, search.seed)
     known = {strategies.key(config): True for config in fits.fitting}
     known |= {strategies.key(config): False for config, _ in fits.misfits}
 
     def does_fit(config: Config) -> bool:
         key = strategies.key(config)
+        if not search.fits:
+            return True
         if key not in known:  # of a space of which only some were drawn
             one = _question(found.study, {name: (config[name],) for name in fits.space}, 0)
             worker_key = Trial(this, found.study.cell).worker_key
@@ -221,4 +239,4 @@ def _strategy(this: Run, pool: Pool, found: Found, search: Search) -> strategies
             known[key] = isinstance(answer, protocol.Fits) and bool(answer.fitting)
         return known[key]
 
-    return strategies.optuna(fits.space, fits.fitting, does_fit, found.default, search.seed)
+    return strategies.optuna(fits.space, candidates, does_fit, found.default, search.seed)

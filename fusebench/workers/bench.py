@@ -100,7 +100,7 @@ class Bench:
             raise outputs.Unfit(f"{asked.implementation}.py has no build(case, variant, device)")
         chosen = configs.Choice()
         if reason is None and found.tunables.get(variant):
-            chosen = configs.choose(module, found, case, variant, device, asked.config, asked.tuned)
+            chosen = configs.choose(module, found, case, variant, device, asked.config, asked.tuned, asked.fits)
             reason = chosen.refusal
         config = chosen.config
         if reason:

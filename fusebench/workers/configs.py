@@ -31,9 +31,11 @@ class Choice:
 
 
 def choose(
-    module: Any, found: Implementation, case: Case, variant: str, device: Device, asked: Mapping[str, Tunable], take_tuned: bool
+    module: Any, found: Implementation, case: Case, variant: str, device: Device, asked: Mapping[str, Tunable], take_tuned: bool,
+    fits: bool = True,
 ) -> Choice:  # fmt: skip
-    """The config of a cell: what is asked for over the implementation's own, or else that of tuned.json, or its own.
+    """The config of a cell: what is asked for over the implementation's own, or else that of tuned.json, or its own. Without
+    `fits` one that is asked for is taken although it does not fit.
 
     Raises Unfit where config() gives other names than TUNABLES has.
     """
@@ -42,7 +44,8 @@ def choose(
         config = {**own, **asked}
         if unused := set(asked) - set(own):
             return Choice(refusal=_unused(min(unused), own))
-        return Choice(config, "set", refusal=_misfit(module, case, variant, device, config))
+        misfit = _misfit(module, case, variant, device, config)
+        return Choice(config, "set", f"does not fit: {misfit}" if misfit else "", refusal=misfit if fits else None)
     note = ""
     if take_tuned:
         tuned_config, note = _tuned(module, found, case, variant, device, own)

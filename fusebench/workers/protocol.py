@@ -51,7 +51,7 @@ class Refused(Message, frozen=True):
 class BuildCell(Message, frozen=True):
     """Build a cell and run it once. `names` are those of the inputs, `sets` their files in `folder`, set by set; a file that is
     in all sets is a weight. `config` has the tunables that are set; where none is, those of the kernel's tuned.json are taken
-    if they are to be (tuned.py)."""
+    if they are to be (tuned.py). Without `fits` one that is set is built although it does not fit."""
 
     case: Case
     implementation: str
@@ -61,6 +61,7 @@ class BuildCell(Message, frozen=True):
     folder: str
     config: Mapping[str, Tunable] = {}
     tuned: bool = True
+    fits: bool = True
 
 
 class Built(Message, frozen=True):

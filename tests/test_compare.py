@@ -305,7 +305,7 @@ def test_two_revisions_by_their_real_workers(tmp_path):
     assert done.returncode == 1 and slowed.status == "ok", done.stdout + done.stderr
     a_s, b_s = slowed.estimate.medians
     assert slowed.estimate.result.ratio > 3 and b_s > 3 * a_s
-    assert slowed.notes[-1] == "an interval needs 5 pairs: resume=latest pairs=10", (
+    assert slowed.notes[-1] == "an interval needs 5 pairs, and a verdict an interval: resume=latest pairs=10", (
         "and perhaps that this machine is busy"
     )
     assert (dies.status, dies.reason) == ("crashed", "side A: the worker ended: exit code 7")

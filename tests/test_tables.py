@@ -264,7 +264,7 @@ def test_only_the_fastest_are_shown_and_the_default(search, capsys):
 
 
 def test_what_has_tunables_is_tuned_unless_told():
-    chosen = {"kernel": "ours", "worker": {"inline": False}, "strategy": "grid", "trials": None, "pairs": 5, "rounds": 1, "search_seed": 0,
+    chosen = {"kernel": "ours", "worker": {"inline": False}, "strategy": "grid", "trials": None, "pairs": 5, "confirm": True, "rounds": 1, "search_seed": 0,
               "jobs": None, "arch": None, "heatmap": None, "out": None, "implementation": None}  # fmt: skip
     own = {"cuda": SimpleNamespace(tunables={"row": {}, "online": {}}), "flax": SimpleNamespace(tunables={})}
     kernels = {

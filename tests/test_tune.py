@@ -139,6 +139,11 @@ def test_what_needs_no_pairs_is_saved_when_the_pairs_are_interrupted(tuned, root
             "strategy=optuna with arch=sm_90a: it chooses by times, and arch= times nothing; expected strategy=grid or",
         ),
         (["trials=0"], "trials is 0: expected a positive integer"),
+        (
+            ["pairs=4"],
+            "pairs=4: expected 5 or more, as fewer have no interval and so never confirm a config; confirm=false keeps the fastest without pairs",
+        ),
+        (["pairs=0", "confirm=false"], "pairs is 0: expected a positive integer"),
         (["worker=inline"], "worker=inline: a config may crash or hang"),
         (["out=all.txt"], "out=all.txt: expected a file that ends in .csv, .json, .parquet"),
         (["out=none/all.csv"], "out=none/all.csv: expected a file that can be written, in a folder that is there"),
@@ -533,7 +538,7 @@ def test_the_heat_map_is_an_svg(planted, tmp_path):
 
 def test_a_heat_map_of_nothing_ends_no_search(tuned, root, tmp_path):
     pytest.importorskip("matplotlib")
-    words = ("config.NUMBER=[0,2]", "config.how=[right,wrong]", "confirm=false", "heatmap=map.svg")
+    words = ("config.NUMBER=[0,2]", "config.how=[right,wrong]", "confirm=false", "pairs=1", "heatmap=map.svg")
     code, printed, told = tuned(*words)
     assert code == 0 and not (tmp_path / "map.svg").exists()
     assert told.splitlines()[-1] == (

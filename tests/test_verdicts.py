@@ -133,7 +133,9 @@ def test_the_verdict_is_of_b(double, ratios, verdict, colour, capsys):
 
 def test_what_makes_a_comparison_sure(double):
     noisy = [0.9, 1.1, 1.02, 1.0, 1.05]
-    assert verdict_of(double, noisy[:3]).notes == ("an interval needs 5 pairs: resume=latest pairs=10",)
+    assert verdict_of(double, noisy[:3]).notes == (
+        "an interval needs 5 pairs, and a verdict an interval: resume=latest pairs=10",
+    )
     needed = comparison.compare(noisy).pairs_needed()
     assert needed > 100 and verdict_of(double, noisy).notes == (
         "too noisy for more pairs to help: stop what else runs here, or raise time_s",

@@ -13,6 +13,7 @@ from typing import Any
 
 from fusebench import cases, folder, report
 from fusebench.commands import app, show
+from fusebench.comparison.statistics import FEWEST
 from fusebench.configuration import values
 from fusebench.configuration.request import Request
 from fusebench.contract import Cell, Device
@@ -58,7 +59,11 @@ def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mappi
         strategies.load_optuna()
     if chosen["trials"] is not None:
         cases.positive("trials", chosen["trials"])
-    cases.positive("pairs", chosen["pairs"])
+    if cases.positive("pairs", chosen["pairs"]) < FEWEST and chosen["confirm"]:
+        raise UsageError(
+            f"pairs={chosen['pairs']}: expected {FEWEST} or more, as fewer have no interval and so never confirm a config; "
+            "confirm=false keeps the fastest without pairs"
+        )
     cases.positive("rounds", chosen["rounds"])
     cases.positive("search_seed", chosen["search_seed"], least=0)
     if chosen["jobs"] is not None:

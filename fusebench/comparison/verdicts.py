@@ -100,7 +100,8 @@ def outcome(match: Match, confidence: float, allowed: float | None, resamples: i
 def _advice(result: comparison.Result) -> str:
     """What to do about an interval that is too wide."""
     if result.pairs < comparison.FEWEST:
-        return f"an interval needs {comparison.FEWEST} pairs: resume=latest pairs={comparison.PAIRS}"
+        needs = f"an interval needs {comparison.FEWEST} pairs, and a verdict an interval"
+        return f"{needs}: resume=latest pairs={comparison.PAIRS}"
     needed = result.pairs_needed()
     if needed > MANY:
         return "too noisy for more pairs to help: stop what else runs here, or raise time_s"

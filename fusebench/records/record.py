@@ -56,8 +56,9 @@ class Build:
     a later call; bytes that the build and the first call took at the most
     beyond the inputs, None where that is not known; bytes of its outputs; the points that the variant rounds at;
     all its tunables; `config_from` says where these are from, "set" (one was asked for), "tuned" (from tuned.json) or "default" (the
-    implementation's own), "" without any, and `config_note` why an entry of tuned.json was not taken, or which size it is of; in mode=backward the bytes that the residuals
-    of a forward call keep beyond its inputs, None in others."""
+    implementation's own), "" without any, and `config_note` why an entry of tuned.json was not taken, or which size it is of, or why
+    a config that was set does not fit (`fits=false`); in mode=backward the bytes that the residuals of a forward call keep beyond its
+    inputs, None in others."""
 
     prepare_s: float
     compile_s: float

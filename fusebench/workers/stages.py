@@ -11,6 +11,7 @@ from typing import Any
 
 from fusebench.contract import Cell, Device, Tunable
 from fusebench.discovery import load_implementation
+from fusebench.errors import cause
 from fusebench.workers import protocol
 
 TEXTS = ("ttir", "ttgir", "llir", "ptx", "sass")  # the stages that are text, in the order of compilation

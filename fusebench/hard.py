@@ -10,6 +10,7 @@
                  -1e4 is no lower than scores, activations are at their ends, probabilities 0 or 1
     lower_edge   integers at the least that they may be, and below it where the formula says what is then: no padding, the id -1
     upper_edge   integers at the most, and above it: nothing but padding, the id 2³²
+    between      integers anywhere between the edges: any padding, ids from all of a table, one of them over and over
 
 A kernel.py says in `hard(case)` which kinds of floats its formula defines, and for which inputs and weights; without it, all for all
 inputs that are floats, and for no weights. The edges are those of a kernel.py with `edges`, which draws its inputs anew: what floats
@@ -28,7 +29,7 @@ from fusebench.dtypes import FORMATS
 
 # Of which a gradient has 0 × inf and inf - inf somewhere: what is left depends on the order in which a program has its factors.
 OPEN_IN_GRADIENTS = ("nan", "inf", "extreme")
-EDGES = ("lower_edge", "upper_edge")
+EDGES = ("lower_edge", "upper_edge", "between")
 # New ones last: a place is part of the seed.
 KINDS = ("plain", "large_mean", "equal", "subnormal", "nan", "inf", "extreme", "large", *EDGES)
 # A power of two, so that no value is rounded anew; float16 still holds a product of two such values.

@@ -7,6 +7,7 @@ of such a case is looked at as it was built; others have it built beside them, i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,12 @@ from fusebench.records.record import Record
 from fusebench.settings import Run
 
 SMALL = 64  # what remains of a size when it is divided by this stays, so that the same vectors and tiles divide it
+LARGER = (
+    320,
+    192,
+)  # to what sizes are cut if that is enough, since kernels have ways of their own for more than 256, or 128
+# Up to which a case is a small one: the reference takes NumPy a tenth of a second, and weights of which few are read, such as tables, little memory.
+FLOPS, BYTES, LONGEST = 1e8, 4e6, 2**13
 FEW = 7  # rows, or what else BATCH counts, for Triton's interpreter, to which seven calls of the odd case are minutes
 # Of a kernel that has products and does not say which kinds it defines: what is left of such sums depends on their order.
 OVERFLOWING = ("extreme",)
@@ -136,9 +143,25 @@ def odd_case(kernel: Kernel, case: Case, few: bool = False) -> Case:
 
 
 def small_case(kernel: Kernel, case: Case) -> Case:
-    """The case with sizes up to 2 SMALL that the same vectors and tiles divide."""
-    sizes = {name: size if size <= 2 * SMALL else SMALL + size % SMALL for name, size in case.sizes.items()}
-    return make_case(kernel, sizes, case.dtype, case.precision, case.options, case.mode)
+    """The case itself where it is a small one, else one with smaller sizes that the same vectors and tiles divide: its batch alone is cut if
+    that is enough, else all sizes that are larger, as little as may be."""
+    mathematics, sizes = kernel.mathematics, case.sizes
+
+    def cut(base: int, names: Iterable[str]) -> dict[str, int]:
+        return {n: base + s % SMALL if n in names and s > base + SMALL else s for n, s in sizes.items()}
+
+    candidates = [sizes, cut(SMALL, (mathematics.batch,))]
+    for base in LARGER:
+        all_cut = cut(base, sizes)
+        candidates += [all_cut, all_cut | {mathematics.batch: min(all_cut[mathematics.batch], 2)}]
+    for smaller in (*candidates, cut(SMALL, sizes)):
+        made = case
+        if smaller != sizes:
+            made = make_case(kernel, smaller, case.dtype, case.precision, case.options, case.mode)
+        few = mathematics.flops(made) <= FLOPS and mathematics.moved_bytes(made) <= BYTES
+        if few and max(smaller.values()) <= LONGEST:
+            break
+    return made
 
 
 def _key(cell: Cell, case: Case) -> Key:

@@ -19,13 +19,12 @@ import stand_in
 from fusebench import discovery, inputs, machine
 from fusebench.contract import DTYPES, Case
 from fusebench.errors import StorageError
-from fusebench.inspection import compiled
 from fusebench.machine import DeviceInfo
 from fusebench.records.record import Spread
 from fusebench.timing import yardstick
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import DRAWN, Samples
-from fusebench.workers import answers, outputs, protocol
+from fusebench.workers import answers, outputs, protocol, stages
 from fusebench.workers.answers import answer, describe
 from fusebench.workers.bench import Bench
 from fusebench.workers.protocol import Refused
@@ -632,7 +631,7 @@ ptxas fatal   : Ptx assembly aborted due to errors
 Repro command: ptxas -v /tmp/tmp1u2.ptx"""
 
 
-@pytest.mark.parametrize("described", [lambda e: raised(e).reason, lambda e: str(compiled.failed(e))])
+@pytest.mark.parametrize("described", [lambda e: raised(e).reason, lambda e: str(stages.failed(e))])
 def test_what_a_compiler_of_triton_found_is_said_with_the_place(described):
     pytest.importorskip("triton")
     from triton.runtime.errors import PTXASError

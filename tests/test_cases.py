@@ -180,7 +180,7 @@ def test_all_inputs_are_those_that_the_kernel_defines():
         ({"case": "odds"}, "unknown case 'odds' of lola: did you mean odd? There are: batch, large, odd, "),
         (
             {"inputs": "nam"},
-            "unknown inputs 'nam': did you mean nan? There are: equal, extreme, inf, large, large_mean, lower_edge, nan, plain, subnormal, upper_edge",
+            "unknown inputs 'nam': did you mean nan? There are: between, equal, extreme, inf, large, large_mean, lower_edge, nan, plain, subnormal, upper_edge",
         ),
         ({"shape": {"Q": 3}}, "unknown dimension 'Q' of lola. There are: K, M, N"),
         (

@@ -98,26 +98,32 @@ def test_what_does_not_build_in_the_odd_case_alone_has_failed_there(tmp_path):
     assert said == ("failed", "case odd/float32: it does not build", "at line 3")
 
 
-@pytest.mark.parametrize("case", ["small", {"M": 640, "N": 384}])
+@pytest.mark.parametrize("case", ["small", {"M": 1280, "N": 1024}])
 def test_what_is_wrong_only_where_vectors_divide_a_row_is_found_on_such_a_case(tmp_path, case):
     (record,), _ = done(tmp_path, cell("rectified", "not_odd", case))
-    like = "small" if case == "small" else "M=64,N=64"
+    like = "small" if case == "small" else "M=64,N=1024"
     assert record.status == "wrong" and record.reason.startswith(f"nan inputs, case {like}/float32: ")
     (right,), _ = done(tmp_path, cell("rectified", "keeps_nan", case))
     assert right.status == "ok" and len(right.parity.hard) == 7
 
 
-def test_hard_inputs_come_with_other_weights(tmp_path):
-    (record,), _ = done(tmp_path, cell("weighted", "keeps_weight"))
+@pytest.mark.parametrize("name", ["keeps_weight", "keeps_identity"])
+def test_hard_inputs_come_with_other_weights_in_the_arrays_of_the_first(tmp_path, name):
+    (record,), _ = done(tmp_path, cell("weighted", name))
     assert record.status == "wrong" and record.reason.startswith("large_mean inputs, case small/float32: ")
-    (plain,), _ = done(tmp_path, cell("weighted", "keeps_weight"), on_hard=False)
+    (plain,), _ = done(tmp_path, cell("weighted", name), on_hard=False)
     assert plain.status == "ok", "in which all calls have the same"
 
 
 @pytest.mark.parametrize("case", ["small", "odd"])
 @pytest.mark.parametrize(
     ("variant", "kind"),
-    [("no_padding", "lower_edge"), ("negative_id", "lower_edge"), ("all_padding", "upper_edge")],
+    [
+        ("no_padding", "lower_edge"),
+        ("negative_id", "lower_edge"),
+        ("all_padding", "upper_edge"),
+        ("much_padding", "between"),
+    ],
 )
 def test_what_is_wrong_at_the_edge_of_an_integer_alone_is_wrong(tmp_path, variant, kind, case):
     at = make_case(KERNELS["limits"], case)
@@ -132,9 +138,25 @@ def test_what_is_wrong_at_the_edge_of_an_integer_alone_is_wrong(tmp_path, varian
 
 
 def test_a_case_is_made_small_so_that_the_same_numbers_divide_it():
-    sizes = {"M": 128, "N": 50257}
-    case = small_case(KERNELS["rectified"], make_case(KERNELS["rectified"], sizes, "float16", mode="forward"))
-    assert case.sizes == {"M": 128, "N": 64 + 50257 % 64} and case.dtype == "float16"
+    kernel, rectified = KERNELS["rectified"], KERNELS["rectified"].mathematics
+
+    def cut(operations, **sizes):
+        """Where a case takes so many operations for each element."""
+        flops = lambda case: operations * case.sizes["M"] * case.sizes["N"]  # noqa: E731
+        costly = replace(kernel, mathematics=replace(rectified, flops=flops))
+        return small_case(costly, make_case(kernel, sizes, "float16", mode="forward")).sizes
+
+    case = make_case(kernel, {"M": 128, "N": 50257}, "float16")
+    assert (
+        small_case(kernel, case).sizes == {"M": 128, "N": 320 + 50257 % 64}
+        and small_case(kernel, case).dtype == "float16"
+    )
+    assert small_case(kernel, itself := make_case(kernel, {"M": 300, "N": 500}, "float16")) is itself
+    assert cut(1, M=10**6 + 5, N=1000) == {"M": 64 + (10**6 + 5) % 64, "N": 1000}, "the batch alone"
+    assert cut(700, M=10**6 + 5, N=5000) == {"M": 320 + (10**6 + 5) % 64, "N": 320 + 5000 % 64}
+    assert cut(1, M=100, N=10**4) == {"M": 100, "N": 320 + 10**4 % 64}, "little is moved of what may be a long table"
+    assert cut(10**4, M=100, N=5000) == {"M": 2, "N": 320 + 5000 % 64}
+    assert cut(10**6, M=100, N=5000) == {"M": 100, "N": 64 + 5000 % 64}, "whatever it takes"
 
 
 def test_kinds_that_the_kernel_does_not_define_are_left_out(tmp_path):

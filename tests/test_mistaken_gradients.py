@@ -43,3 +43,11 @@ def test_the_untimed_forward_finds_no_upstream_gradient_to_compute_with(pool, tm
     (record,) = run(Run(KERNELS, ROOTS, tmp_path, settings), [Cell(case, name, variant)], pool)
     assert record.status == "ok", record.reason
     assert record.timing.median >= 1e-3
+
+
+def test_residuals_that_all_calls_share_are_wrong(pool, tmp_path):
+    case = make_case(KERNELS["softmax"], "odd", mode="backward")
+    cells = [Cell(case, "residuals", variant) for variant in ("own", "shared")]
+    own, shared = run(Run(KERNELS, ROOTS, tmp_path, Settings(DEVICE, Plan(0.0))), cells, pool)
+    assert own.status == "ok", own.reason
+    assert shared.status == "wrong", shared.reason

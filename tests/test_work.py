@@ -452,6 +452,8 @@ def test_padding_has_its_edges_whatever_the_option_says(name, padding):
                 wide = [a if a.dtype.kind == "i" else a.astype(float) for a in arrays.values()]
                 (y,) = KERNELS[name].mathematics.formula(case, Exact(), *wide)
             assert np.isfinite(y).all() and (y != 0).any() == (n_padd == 0)
+    found = [a["n_padd"] for a in inputs.make_sets(KERNELS[name].mathematics, case, 0, 9, "between")]
+    assert len(set(np.ravel(found).tolist())) > 4 and max(map(np.max, found)) > case.sizes["T"] / 2
 
 
 @pytest.mark.parametrize("name", ["dlrm", "dlrm_train", "embedding"])
@@ -470,6 +472,17 @@ def test_ids_have_their_edges_in_a_few_samples_too(name):
         assert ids.shape == (7, 5) and ids.dtype == np.int64 and {0, *ids[~beyond].tolist()} == inside | {0}
         assert sorted({*ids[beyond].tolist()}) == ([] if name == "dlrm_train" else past)
         assert (beyond.sum(axis=1) <= 1).all()
+
+
+@pytest.mark.parametrize("hashing", ["modulus", "lookup"])
+def test_between_the_edges_ids_reach_all_of_a_table_and_one_of_them_over_and_over(hashing):
+    kernel = KERNELS["embedding"]
+    case = make_case(kernel, {**kernel.mathematics.cases["odd"], "M": 4000}, options={"hashing": hashing})
+    (arrays,) = inputs.make_sets(kernel.mathematics, case, 0, 1, "between")
+    found = EMBEDDING.rows(*(arrays[name] for name in ("ids", "offsets", "known") if name in arrays))
+    assert (found[1::2] == found[0]).all()
+    missed = np.setdiff1d(np.arange(arrays["offsets"][-1]), found)
+    assert len(missed) == 0 if hashing == "modulus" else len(missed) < 16, "duplicates and the row of unknown ids"
 
 
 def test_gelu_erf_has_no_infinite_inputs():

@@ -204,7 +204,10 @@ def test_one_label_in_four_is_a_click():
 
 def test_hard_inputs_of_a_training_step_have_gradients():
     kinds = {d: hard.kinds(TRAIN.mathematics, make_case(TRAIN, "odd", d)) for d in ("float32", "bfloat16")}
-    assert kinds == {"float32": ("plain", "equal", "subnormal"), "bfloat16": ("plain", "equal")}
+    assert kinds == {
+        "float32": ("plain", "equal", "subnormal", *hard.EDGES),
+        "bfloat16": ("plain", "equal", *hard.EDGES),
+    }
     assert {*TRAIN.mathematics.hard(make_case(TRAIN, "odd")).values()} == {("dense",)}
 
 

@@ -20,6 +20,7 @@ from fusebench.machine import cpu_name
 
 MODULES = ("jax", "jaxlib", "flax")
 REQUIRES = {"jax": "jax"}
+MUTABLE = False
 FLUSH_BYTES = 256 * 2**20  # five times an H200's L2
 _scratch: dict[str, jax.Array] = {}
 _before = {"bytes": 0, "peak": 0}

@@ -16,6 +16,7 @@ from fusebench.machine import cpu_name
 
 MODULES = ("numpy", "scipy")
 REQUIRES = {"numpy": "numpy"}
+MUTABLE = True
 
 
 def start(device: str) -> Device:

@@ -25,6 +25,8 @@ class Backend(Protocol):
     """The top-level modules that belong to the framework: an implementation of another back end may not import them."""
     REQUIRES: dict[str, str]
     """Module → what to `pip install` for it."""
+    MUTABLE: bool
+    """Whether arrays can be written to: `overwrite` then returns the one that it was given."""
 
     def start(self, device: str) -> Device:
         """Takes hold of "cpu" or "cuda" and describes it. Raises RuntimeError where the framework does not see it."""

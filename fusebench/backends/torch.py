@@ -25,6 +25,7 @@ from fusebench.machine import cpu_name
 
 MODULES = ("torch",)
 REQUIRES = {"torch": "torch"}
+MUTABLE = True
 ATTENTION = ("flash", "mem_efficient", "math", "cudnn")
 EXPECTED = ("error_on_recompile",)  # to be set by who compiles
 ASSEMBLER = "TRITON_PTXAS_PATH"

@@ -93,11 +93,23 @@ class Arguments:
             self.mover.moves[id(arguments)] = move
 
     def of_files(self, files: Sequence[inputs.Stored], folder: Path) -> list[Any]:
-        """Arguments of a call on other inputs and weights."""
+        """Arguments of a call on other inputs and weights. These are written over the cell's where arrays can be, as an optimizer does, until
+        `restore`: a copy that was kept of them is told by no new array."""
         arguments = [self.backend.put(a, self.device) for a in inputs.load(files, folder)]
+        for place in self._weights():
+            arguments[place] = self.backend.overwrite(self.ring.sets[0][place], arguments[place])
         arguments = self.ring.made_ready([*arguments, *self.prepare(*arguments[: self.places.inputs])])
         self.backend.wait(arguments)
         return arguments
+
+    def restore(self) -> None:
+        """Gives the cell its weights back."""
+        for place in self._weights():
+            self.backend.overwrite(self.ring.sets[0][place], self.kept[place])
+
+    def _weights(self) -> list[int]:
+        """The places of what all calls are given and another call may be given anew in the same memory."""
+        return [place for place in self.kept if place < self.places.inputs] if self.backend.MUTABLE else []
 
     def unseen(self, files: Sequence[inputs.Stored], folder: Path) -> dict[int, Any]:
         """By place, what differs from set to set, of the set in those files."""

@@ -153,7 +153,10 @@ class Bench:
         if asked.rows is not None:
             given.move_rows(asked.rows)
         last = len(given.ring) - 1
-        self._call_finished(0, given.of(0))
+        arguments = given.of(0)
+        if given.late:  # what forward left for backward is this call's own, also when another has run since
+            self.backend.wait(given.ring[last])
+        self._call_finished(0, arguments)
         arguments = given.of(0, again=True)
         self._call_finished(0, arguments)
         given.overwrite(arguments, last)
@@ -167,8 +170,11 @@ class Bench:
     def try_on(self, asked: protocol.TryCell) -> protocol.Tried:
         """Runs the cell in hand on other inputs and weights."""
         arguments = self.arguments.of_files(asked.files, Path(asked.folder))
-        output, operators = self.backend.watch(self.call, arguments) if self.fused else (self.call(*arguments), [])
-        self.backend.wait(output)
+        try:
+            output, operators = self.backend.watch(self.call, arguments) if self.fused else (self.call(*arguments), [])
+            self.backend.wait(output)
+        finally:
+            self.arguments.restore()
         if operators:
             raise outputs.Unfit(f"a later call {BESIDE.format(', '.join(operators))}")
         if fault := self._fault(output, arguments):

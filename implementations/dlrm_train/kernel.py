@@ -55,7 +55,7 @@ def inputs(case, rng):
 
 
 def edges(case, kind, rng):
-    """The inputs with ids at an edge of what they may be, none past it, which would make the loss and all gradients NaN."""
+    """The inputs with ids at an edge of what they may be, none past it, which would make the loss and all gradients NaN, or all over the tables."""
     return inputs(case, rng) | {"ids": ids_at(case, kind, rng, past=False)}
 
 

@@ -68,7 +68,7 @@ def gradient(case, r, ids, tables, offsets, *known_and_dy):
 
 
 def edges(case, kind, rng):
-    """ids at an edge of what they may be, and beyond it (`ids_at`)."""
+    """ids at an edge of what they may be and beyond it, or all over the tables (`ids_at`)."""
     return {"ids": ids_at(case, kind, rng)}
 
 

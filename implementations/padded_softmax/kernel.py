@@ -44,7 +44,7 @@ def inputs(case, rng):
 
 
 def edges(case, kind, rng):
-    """The inputs with no padding, or with nothing else."""
+    """The inputs with no padding, with nothing else, or with any."""
     return inputs(padded_at(case, kind), rng)
 
 

@@ -1,15 +1,15 @@
-"""Integers at the `lower_edge` and the `upper_edge` of what they may be (fusebench/hard.py), for kernel.py files."""
+"""Integers at the `lower_edge` and the `upper_edge` of what they may be, and `between` (fusebench/hard.py), for kernel.py files."""
 
 from dataclasses import replace
 
 import numpy as np
 
-from implementations._shared.numpy.lookup import LAST_ID, cardinalities
+from implementations._shared.numpy.lookup import LAST_ID, cardinalities, known_values
 
 
 def padded_at(case, kind):
-    """The case whose inputs have no padding, or nothing else."""
-    padding = {"lower_edge": "none", "upper_edge": "all"}[kind]
+    """The case whose inputs have no padding, nothing else, or any."""
+    padding = {"lower_edge": "none", "upper_edge": "all", "between": "any"}[kind]
     return replace(case, options={**case.options, "padding": padding})
 
 
@@ -19,6 +19,8 @@ def ids_at(case, kind, rng, past=True):
 
     V_f - 2 and V_f - 1 are hashed to the table's last and first row. -1 is what `known` has for unknown ids; ids of 32 bits make ids of
     the others past the edge, or negative ones, and id + 1 overflows 64 bits."""
+    if kind == "between":
+        return _all_over(case, rng)
     M, F = case.size("M", "F")
     V = cardinalities(case)
     inside, outside = {
@@ -29,3 +31,15 @@ def ids_at(case, kind, rng, past=True):
     which = rng.permutation(np.resize(np.arange(len(values)), M))
     elsewhere = np.arange(F) != rng.integers(0, F, (M, 1))
     return np.where((which >= len(inside))[:, None] & elsewhere, 0, values[which])
+
+
+def _all_over(case, rng):
+    """ids (M, F) of any row of each table, in every other sample of the same one."""
+    M, F = case.size("M", "F")
+    ids = np.empty((M, F), np.int64)
+    known = known_values(case) if case.options["hashing"] == "lookup" else map(np.arange, cardinalities(case))
+    for f, values in enumerate(known):
+        drawn = rng.integers(0, max(1, len(values)), M)
+        drawn[1::2] = drawn[0]
+        ids[:, f] = values[drawn] if len(values) else 0
+    return ids

@@ -35,6 +35,8 @@ BACKEND = "torch"
 class StandIn(ModuleType):
     """Registered as a module of its own, because `Bench` imports its back end by name."""
 
+    MUTABLE = True
+
     def __init__(self, device="cpu"):
         super().__init__(NAME)
         self.now, self.queued = 1000.0, 0.0

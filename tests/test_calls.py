@@ -108,7 +108,7 @@ def test_each_call_of_a_batch_gets_floats_that_none_has_seen_and_everything_else
     for number, share in shares.items():
         mixed, weights, places = got[number]
         assert (
-            mixed == pytest.approx(ring.sets[number % 2][0] * (1 - share) + new * share, abs=1e-6)
+            mixed == pytest.approx(ring.sets[number % 2][0] * (1 - share) + new * share, rel=1e-6, abs=1e-6)
             and mixed.dtype == np.float32
         )
         assert weights is w and places.tolist() == ids.tolist() and places is not ids

@@ -14,7 +14,7 @@
 
 A kernel.py says in `hard(case)` which kinds of floats its formula defines, and for which inputs and weights; without it, all for all
 inputs that are floats, and for no weights. The edges are those of a kernel.py with `edges`, which draws its inputs anew: what floats
-may be can depend on integers, as NaN stands in padding. They are two kinds because a scalar has one of them in each set.
+may be can depend on integers, as NaN stands in padding. They are kinds of their own because a scalar has one value in each set.
 """
 
 from __future__ import annotations

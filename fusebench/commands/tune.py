@@ -197,11 +197,9 @@ def _search_all(
         bar.update(task, total=total, advance=done)
         for number, outcome in enumerate(study.compile_ahead(job.this, pool, searched, job.search, jobs, target), 1):
             name = f"{outcome.cell.case.kernel} {outcome.cell.label}"
-            before, done = (
-                done,
-                sum(len(one.records) for one in searched),
-            )  # for arch= each is a record, else what failed
-            bar.update(task, description=f"{name}: {number} compiled ahead", advance=done - before)
+            now = sum(len(one.records) for one in searched)  # for arch= each is a record, else what failed
+            bar.update(task, description=f"{name}: {number} compiled ahead", advance=now - done)
+            done = now
         if not target:
             for one in searched:
                 _search_one(job, pool, one, bar, task)

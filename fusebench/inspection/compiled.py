@@ -15,7 +15,7 @@ from fusebench.inspection import elf, sass
 from fusebench.inspection.disassembler import Listings
 from fusebench.inspection.targets import Target
 from fusebench.workers import protocol
-from fusebench.workers.stages import NotInspected, compile_stages
+from fusebench.workers.stages import NotInspected, check_there, compile_stages
 
 Ask = Callable[[protocol.CompileStages], protocol.CompiledStages]  # in this process or in another one
 
@@ -86,10 +86,7 @@ def compile_cell(
     """What the cell launches on the target, in order, compiled by `ask`; the `ptx` of CUDA C++ is made at once, or from its source when
     it is looked at. Cells that get the same `listings` are disassembled together. Raises NotInspected."""
     listings = listings or Listings()
-    if implementation.broken:
-        raise NotInspected(implementation.broken, failed=True)
-    if reason := implementation.missing():
-        raise NotInspected(reason)
+    check_there(implementation)
     config = dict(cell.config)
     made = ask(
         protocol.CompileStages(cell.case, cell.implementation, cell.variant, config, target.device, target.arch, ptx)

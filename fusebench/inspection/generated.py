@@ -11,7 +11,7 @@ from typing import Any
 from fusebench.contract import Cell, Device
 from fusebench.discovery import Implementation, Kernel
 from fusebench.inputs import make_sets
-from fusebench.workers.stages import NotInspected, failed, load
+from fusebench.workers.stages import NotInspected, check_there, failed, load
 
 STAGES = ("generated", "fx", "graphs", "guards")
 _BROKEN = re.compile(r"user code at (\S+)")
@@ -26,10 +26,7 @@ def trace(cell: Cell, implementation: Implementation, kernel: Kernel, stage: str
 def traces(cell: Cell, implementation: Implementation, kernel: Kernel) -> dict[str, str]:
     """By stage: the code that Inductor generates; the graphs that it is of; how many they are, what broke them and what compiled again
     in a second call; what has to hold for them to be used again. Torch's settings are left as they were. Raises NotInspected."""
-    if implementation.broken:
-        raise NotInspected(implementation.broken, failed=True)
-    if reason := implementation.missing():
-        raise NotInspected(reason)
+    check_there(implementation)
     if implementation.backend != "torch":
         raise NotInspected(
             f"no such stage: {', '.join(STAGES)} are of torch.compile, and this one is in {implementation.backend}"

@@ -20,12 +20,6 @@ class Target:
     arch: str
     device: Device
 
-    @property
-    def capability(self) -> int:
-        """90 for (9, 0), as Triton names it."""
-        major, minor = self.device.capability
-        return 10 * major + minor
-
 
 def target(name: str) -> Target:
     """The target of `sm_80`, or of `sm_90a` where there are instructions of one architecture alone. Raises UsageError."""

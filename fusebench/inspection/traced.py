@@ -12,7 +12,7 @@ import numpy as np
 from fusebench.contract import Cell, Device
 from fusebench.discovery import Implementation, Kernel
 from fusebench.inputs import make_sets
-from fusebench.workers.stages import NotInspected, failed, load
+from fusebench.workers.stages import NotInspected, check_there, failed, load
 
 # in XLA's text, where each instruction was made: the files and functions of the whole call stack
 _TRACES = re.compile(r"\n(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:[^\n]+\n)*")
@@ -22,10 +22,7 @@ STAGES = ("jaxpr", "stablehlo", "hlo", "shapes")
 def trace(cell: Cell, implementation: Implementation, kernel: Kernel, stage: str) -> str:
     """A stage of the cell's call, as its worker would compile it for this machine's device of JAX, whose configuration is left as it
     was. Raises NotInspected."""
-    if implementation.broken:
-        raise NotInspected(implementation.broken, failed=True)
-    if reason := implementation.missing():
-        raise NotInspected(reason)
+    check_there(implementation)
     if implementation.backend != "jax":
         raise NotInspected(
             f"no such stage: {', '.join(STAGES)} are of implementations in JAX, and this one is in {implementation.backend}"

@@ -16,7 +16,6 @@ from fusebench.machine import DeviceInfo
 from fusebench.workers import protocol, stages
 
 INTS = {"i32": 3, "i64": 2**40 + 1}  # of these types, and not divisible by 16, of which code could make use
-WARP = 32
 DTYPES = {
     "fp64": "float64", "fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "i64": "int64", "i32": "int32", "i16": "int16",
     "i8": "int8", "i1": "bool", "u8": "uint8",
@@ -87,16 +86,13 @@ class _Target:
     """What Triton asks its driver for where it compiles and does not launch."""
 
     def __init__(self, device: Device):
-        major, minor = device.capability
-        self.capability = 10 * major + minor
+        self.target = stages.triton_target(device)
 
     def get_current_device(self) -> int:
-        return self.capability  # by which it keeps what it knows of a device
+        return int(self.target.arch)  # by which it keeps what it knows of a device
 
     def get_current_stream(self, device: int) -> int:
         return 0
 
     def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", self.capability, WARP)
+        return self.target

@@ -111,9 +111,8 @@ class Loaded(Message, frozen=True):
     pass
 
 
-class CompileAhead(Message, frozen=True):
-    """Compile what a cell with all its tunables in `config` launches on that device, CUDA C++ for `arch`, into the caches on disk; for
-    the worker of the compiler alone."""
+class Compile(Message, frozen=True):
+    """Compile what a cell with tunables in `config` launches on that device, CUDA C++ for `arch`; for the worker of the compiler alone."""
 
     case: Case
     implementation: str
@@ -121,22 +120,19 @@ class CompileAhead(Message, frozen=True):
     config: Mapping[str, Tunable]
     device: Device
     arch: str
+
+
+class CompileAhead(Compile, frozen=True):
+    """Into the caches on disk; all tunables are set."""
 
 
 class CompiledAhead(Message, frozen=True):
     seconds: float
 
 
-class CompileStages(Message, frozen=True):
-    """Compile what a cell with some tunables in `config` launches on that device, CUDA C++ for `arch`, and return all stages, the
-    `ptx` of CUDA C++ only if it is asked for; for the worker of the compiler alone."""
+class CompileStages(Compile, frozen=True):
+    """And return all stages, the `ptx` of CUDA C++ only if it is asked for."""
 
-    case: Case
-    implementation: str
-    variant: str
-    config: Mapping[str, Tunable]
-    device: Device
-    arch: str
     ptx: bool = False
 
 

@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from fusebench.contract import Cell, Device, Tunable
-from fusebench.discovery import load_implementation
+from fusebench.discovery import Implementation, load_implementation
 from fusebench.errors import cause
 from fusebench.workers import protocol
 
@@ -29,6 +29,14 @@ class NotInspected(Exception):
 def failed(error: Exception) -> NotInspected:
     """What a kernel's author wrote, or a compiler found in it, in a line."""
     return NotInspected(f"{type(error).__name__}: {cause(error)}", failed=True)
+
+
+def check_there(implementation: Implementation) -> None:
+    """Raises NotInspected where its file is broken or what it needs is missing."""
+    if implementation.broken:
+        raise NotInspected(implementation.broken, failed=True)
+    if reason := implementation.missing():
+        raise NotInspected(reason)
 
 
 def compile_stages(asked: protocol.CompileStages) -> protocol.CompiledStages:
@@ -99,7 +107,6 @@ def _compile_cuda(launch: Any, grid: tuple[int, ...], asked: protocol.CompileSta
 def _compile_triton(launch: Any, grid: tuple[int, ...], asked: protocol.CompileStages) -> protocol.LaunchStages:
     """Pointers are taken to be aligned to 16 bytes, as the frameworks' are; of the integers nothing is known."""
     import triton
-    from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     names = launch.kernel.arg_names
@@ -107,11 +114,18 @@ def _compile_triton(launch: Any, grid: tuple[int, ...], asked: protocol.CompileS
     aligned = {(i,): [["tt.divisibility", 16]] for i, n in enumerate(names) if signature[n].startswith("*")}
     source = ASTSource(launch.kernel, signature, {(names.index(n),): v for n, v in launch.constexprs.items()}, aligned)
     options = {"num_warps": launch.num_warps, "num_stages": launch.num_stages}
-    major, minor = asked.device.capability
     try:
-        made = triton.compile(source, target=GPUTarget("cuda", 10 * major + minor, WARP), options=options)
+        made = triton.compile(source, target=triton_target(asked.device), options=options)
     except subprocess.CalledProcessError as error:
         raise NotInspected(f"ptxas: {error}", failed=True) from error
     texts = {name: str(text) for name, text in made.asm.items() if name in TEXTS}
     name, threads = str(made.metadata.name), WARP * int(made.metadata.num_warps)
     return protocol.LaunchStages(name, name, grid, threads, int(made.metadata.shared), made.asm["cubin"], texts)
+
+
+def triton_target(device: Device) -> Any:
+    """The device as Triton names it: 90 for the compute capability (9, 0)."""
+    from triton.backends.compiler import GPUTarget
+
+    major, minor = device.capability
+    return GPUTarget("cuda", 10 * major + minor, WARP)

@@ -453,7 +453,8 @@ def test_a_target_has_the_multiprocessors_of_a_common_card():
     found = {
         a: targets.target(a).device.multiprocessors for a in ("sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
     }
-    assert [targets.target(a).capability for a in ("sm_80", "sm_86", "sm_90a", "sm_120a")] == [80, 86, 90, 120]
+    devices = [targets.target(a).device for a in ("sm_80", "sm_86", "sm_90a", "sm_120a")]
+    assert [device.capability for device in devices] == [(8, 0), (8, 6), (9, 0), (12, 0)]
     assert found == {"sm_80": 108, "sm_86": 82, "sm_89": 142, "sm_90a": 132, "sm_100a": 148, "sm_120a": 170}
 
 

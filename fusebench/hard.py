@@ -11,6 +11,12 @@
     lower_edge   integers at the least that they may be, and below it where the formula says what is then: no padding, the id -1
     upper_edge   integers at the most, and above it: nothing but padding, the id 2³²
     between      integers anywhere between the edges: any padding, ids from all of a table, one of them over and over
+    small        all values times 2⁻⁸: a variance is no larger than its eps, 1 + x loses x
+    zeros        every third row 0, and half of the values in the others, of either sign; what is not finite stays; scalars 0
+    wide         all values times 2²⁰, which float16 does not hold: a cast to it on the way shows. Not in float16
+    scalar       scalars times -6: they are negative, and none is a share. Where `hard` names some
+    upstream     every third row of the upstream gradients times 2¹⁷, every third one times 2⁻²⁴ (in float16 32 and 1/32), every
+                 third one 0. In the backward modes, of all kernels
 
 A kernel.py says in `hard(case)` which kinds of floats its formula defines, and for which inputs and weights; without it, all for all
 inputs that are floats, and for no weights. The edges are those of a kernel.py with `edges`, which draws its inputs anew: what floats
@@ -19,7 +25,8 @@ may be can depend on integers, as NaN stands in padding. They are kinds of their
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,55 +37,132 @@ from fusebench.dtypes import FORMATS
 # Of which a gradient has 0 × inf and inf - inf somewhere: what is left depends on the order in which a program has its factors.
 OPEN_IN_GRADIENTS = ("nan", "inf", "extreme")
 EDGES = ("lower_edge", "upper_edge", "between")
+UPSTREAM = "upstream"
 # New ones last: a place is part of the seed.
-KINDS = ("plain", "large_mean", "equal", "subnormal", "nan", "inf", "extreme", "large", *EDGES)
-# A power of two, so that no value is rounded anew; float16 still holds a product of two such values.
-LARGE = 32
+KINDS = (
+    "plain", "large_mean", "equal", "subnormal", "nan", "inf", "extreme", "large", *EDGES, "small", "zeros", "wide", "scalar", UPSTREAM,
+)  # fmt: skip
+# Powers of two, so that no value is rounded anew; float16 still holds a product of two LARGE values.
+LARGE, SMALL, WIDE = 32, 2.0**-8, 2.0**20
+
+
+@dataclass(frozen=True)
+class Rows:
+    """`values` (R, C) float32 are changed in place; `column` (R,) is one of each row, `times` how often the kernel names the array."""
+
+    values: np.ndarray
+    column: np.ndarray
+    times: int
+    dtype: str
+    rng: np.random.Generator
 
 
 def kinds(mathematics: Mathematics, case: Case) -> tuple[str, ...]:
     """The kinds that the kernel defines for the case, `plain` first."""
-    floats = {*KINDS} - {*EDGES} if mathematics.hard is None else {*mathematics.hard(case), "plain"}
+    floats = {*KINDS} - {*EDGES, "scalar", UPSTREAM} if mathematics.hard is None else {*mathematics.hard(case), "plain"}
     defined = floats if mathematics.edges is None else floats | {*EDGES}
-    left_open = () if case.mode == "forward" else OPEN_IN_GRADIENTS
-    return tuple(k for k in KINDS if k in defined and k not in left_open)
+    if case.mode != "forward":
+        defined = defined - {*OPEN_IN_GRADIENTS} | {UPSTREAM}
+    if case.dtype == "float16":
+        defined = defined - {"wide"}
+    return tuple(k for k in KINDS if k in defined)
 
 
 def change(
     mathematics: Mathematics, case: Case, kind: str, arrays: Mapping[str, np.ndarray], seed: Sequence[int]
 ) -> dict[str, Any]:  # fmt: skip
-    """The inputs of the case made hard in the way of `kind`; scalars and integers stay as they are, and so does all at EDGES."""
-    if kind in ("plain", *EDGES):
+    """The inputs of the case made hard in the way of `kind`. Integers stay as they are, and all at EDGES and with hard UPSTREAM gradients."""
+    if kind in ("plain", UPSTREAM, *EDGES):
         return dict(arrays)
     names = list(arrays if mathematics.hard is None else mathematics.hard(case)[kind])
-    rng = np.random.default_rng([*seed, KINDS.index(kind)])
-    return {
-        name: _changed(np.asarray(a), kind, case.dtype, rng, names.count(name)) if name in names else a
-        for name, a in arrays.items()
-    }
+    return _changed(case, kind, arrays, {name: names.count(name) for name in names}, seed)
 
 
-def _changed(array: np.ndarray, kind: str, dtype: str, rng: np.random.Generator, times: int) -> np.ndarray:
-    """`array`, computed in float32 with its last axis as rows; it is rounded to the storage dtype later."""
-    if array.dtype.kind != "f" or array.ndim == 0:
-        return array
-    _, smallest, largest = FORMATS[dtype]
-    rows = array.astype(np.float32).reshape(-1, array.shape[-1])  # a copy
-    number, column = np.arange(len(rows)), rng.integers(0, rows.shape[1], len(rows))
-    if kind == "large_mean":
-        finite = rows[np.isfinite(rows)]  # -inf and NaN, as masks leave them, have no deviation, and stay as they are
-        rows += 100 * finite.std() if finite.size else 0
-    elif kind == "equal":
-        rows[:] = rows[:, :1]
-    elif kind == "subnormal":
-        rows = (rows.astype(np.float64) * 2.0 ** (smallest - 4)).astype(np.float32)
-    elif kind == "nan":
-        rows[number[::3], column[::3]] = np.nan
-    elif kind == "inf":
-        rows[number[::3], column[::3]] = np.inf
-        rows[number[1::3], column[1::3]] = -np.inf
-    elif kind == "large":
-        rows *= LARGE**times
-    else:  # extreme
-        rows = (np.copysign(rng.uniform(0.5, 1, rows.shape), rows) * largest).astype(np.float32)
-    return rows.reshape(array.shape).astype(array.dtype, copy=False)
+def change_upstream(case: Case, arrays: Mapping[str, np.ndarray], seed: Sequence[int]) -> dict[str, Any]:
+    """The upstream gradients of the case made hard."""
+    return _changed(case, UPSTREAM, arrays, dict.fromkeys(arrays, 1), seed)
+
+
+def _changed(
+    case: Case, kind: str, arrays: Mapping[str, np.ndarray], times: Mapping[str, int], seed: Sequence[int]
+) -> dict[str, Any]:  # fmt: skip
+    """The arrays, those that `times` names changed in float32 with their last axis as rows; they are rounded to the storage dtype later."""
+    rng, made = np.random.default_rng([*seed, KINDS.index(kind)]), dict[str, Any](arrays)
+    for name, array in ((name, np.asarray(array)) for name, array in arrays.items() if name in times):
+        change = (OF_ARRAYS if array.ndim else OF_SCALARS).get(kind)
+        if change is None or array.dtype.kind != "f":
+            continue
+        values = array.astype(np.float32).reshape(-1, array.shape[-1] if array.ndim else 1)  # a copy
+        column = rng.integers(0, values.shape[1], len(values))
+        change(Rows(values, column, times[name], case.dtype, rng))
+        made[name] = values.reshape(array.shape).astype(array.dtype, copy=False)
+    return made
+
+
+def _large_mean(rows: Rows) -> None:
+    # -inf and NaN, as masks leave them, have no deviation, and stay as they are
+    finite = rows.values[np.isfinite(rows.values)]
+    rows.values[:] += 100 * finite.std() if finite.size else 0
+
+
+def _equal(rows: Rows) -> None:
+    rows.values[:] = rows.values[:, :1]
+
+
+def _subnormal(rows: Rows) -> None:
+    _, smallest, _ = FORMATS[rows.dtype]
+    rows.values[:] = rows.values.astype(np.float64) * 2.0 ** (smallest - 4)
+
+
+def _nan(rows: Rows) -> None:
+    _every_third(rows, 0, np.nan)
+
+
+def _inf(rows: Rows) -> None:
+    _every_third(rows, 0, np.inf)
+    _every_third(rows, 1, -np.inf)
+
+
+def _every_third(rows: Rows, first: int, value: float) -> None:
+    """Writes the value to the column of every third row."""
+    rows.values[np.arange(first, len(rows.values), 3), rows.column[first::3]] = value
+
+
+def _extreme(rows: Rows) -> None:
+    _, _, largest = FORMATS[rows.dtype]
+    rows.values[:] = np.copysign(rows.rng.uniform(0.5, 1, rows.values.shape), rows.values) * largest
+
+
+def _times(factor: float) -> Callable[[Rows], None]:
+    def change(rows: Rows) -> None:
+        rows.values[:] *= np.float32(factor**rows.times)
+
+    return change
+
+
+def _zeros(rows: Rows) -> None:
+    zero = rows.rng.random(rows.values.shape) < 0.5
+    zero[::3] = True
+    rows.values[zero & np.isfinite(rows.values)] *= 0  # which keeps the sign
+
+
+def _upstream(rows: Rows) -> None:
+    largest, least = (32.0, 1 / 32) if rows.dtype == "float16" else (2.0**17, 2.0**-24)
+    for first, factor in enumerate((largest, least, 0)):
+        rows.values[first::3] *= np.float32(factor)
+
+
+OF_ARRAYS: Mapping[str, Callable[[Rows], None]] = {
+    "large_mean": _large_mean,
+    "equal": _equal,
+    "subnormal": _subnormal,
+    "nan": _nan,
+    "inf": _inf,
+    "extreme": _extreme,
+    "large": _times(LARGE),
+    "small": _times(SMALL),
+    "zeros": _zeros,
+    "wide": _times(WIDE),
+    UPSTREAM: _upstream,
+}
+OF_SCALARS: Mapping[str, Callable[[Rows], None]] = {"zeros": _times(0), "scalar": _times(-6)}

@@ -59,6 +59,8 @@ def make_set(
     found = _rounded(made, case.dtype, own) | dict(weights)
     if case.mode != "forward":
         behind = mathematics.upstream(case, drawing.generator(seed, stream, UPSTREAM))
+        if kind == hard.UPSTREAM:
+            behind = hard.change_upstream(case, behind, [seed, stream])
         found |= modes.upstream(_rounded(behind, case.dtype, own))
     return found
 

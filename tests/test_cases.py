@@ -159,13 +159,15 @@ def test_options_go_to_the_kernels_that_have_them():
 
 def test_all_inputs_are_those_that_the_kernel_defines():
     assert [c.inputs for c in cells(kernel="splacc", case="odd", inputs="all")] == [
-        k for k in hard.KINDS if k not in ("extreme", *hard.EDGES)
+        k for k in hard.KINDS if k not in ("extreme", "scalar", "upstream", *hard.EDGES)
     ]
     assert [c.inputs for c in cells(kernel="splacc", case="odd", inputs=["extreme", "plain"])] == [
         "extreme",
         "plain",
     ], "by name"
-    assert [c.inputs for c in cells(kernel="padded_softmax", case="odd", inputs="all")] == list(hard.KINDS)
+    assert [c.inputs for c in cells(kernel="padded_softmax", case="odd", inputs="all")] == [
+        k for k in hard.KINDS if k not in ("scalar", "upstream")
+    ]
 
 
 # What is refused
@@ -180,7 +182,7 @@ def test_all_inputs_are_those_that_the_kernel_defines():
         ({"case": "odds"}, "unknown case 'odds' of lola: did you mean odd? There are: batch, large, odd, "),
         (
             {"inputs": "nam"},
-            "unknown inputs 'nam': did you mean nan? There are: between, equal, extreme, inf, large, large_mean, lower_edge, nan, plain, subnormal, upper_edge",
+            "unknown inputs 'nam': did you mean nan? There are: between, equal, extreme, inf, large, large_mean, lower_edge, nan, plain, scalar, small, subnormal, upper_edge, upstream, wide, zeros",
         ),
         ({"shape": {"Q": 3}}, "unknown dimension 'Q' of lola. There are: K, M, N"),
         (

@@ -19,7 +19,7 @@ LARGEST = {
     "float16": 65504.0,
     "bfloat16": float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
 }
-FLOATS = tuple(kind for kind in hard.KINDS if kind not in hard.EDGES)
+FLOATS = tuple(kind for kind in hard.KINDS if kind not in (*hard.EDGES, "scalar", "upstream"))
 NORMAL = {"float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
 
 
@@ -212,6 +212,54 @@ def test_what_is_named_twice_is_multiplied_twice():
     np.testing.assert_array_equal(changed("large", made_of=twice)["x"], 1024 * before)
 
 
+@pytest.mark.parametrize(("kind", "factor"), [("small", 2.0**-8), ("wide", 2.0**20)])
+def test_small_and_wide_values_are_the_plain_ones_times_a_power_of_two(kind, factor):
+    before = drawn(case(), np.random.default_rng(3))["x"]
+    np.testing.assert_array_equal(changed(kind)["x"], np.float32(factor) * before)
+
+
+def test_float16_which_does_not_hold_them_has_no_wide_values():
+    assert "wide" in hard.kinds(MATHEMATICS, case("bfloat16"))
+    assert set(hard.kinds(MATHEMATICS, case())) - set(hard.kinds(MATHEMATICS, case("float16"))) == {"wide"}
+
+
+def test_zeros_are_whole_rows_and_half_of_the_others_and_keep_what_is_not_finite():
+    before = np.random.default_rng(3).standard_normal((600, 80), dtype=np.float32)
+    before[:, 7], before[:, 8] = np.nan, -np.inf
+    after = changed("zeros", x=before)["x"]
+    assert np.isnan(after[:, 7]).all() and (after[:, 8] == -np.inf).all()
+    finite = np.delete(after, [7, 8], axis=1)
+    assert (finite[::3] == 0).all() and 0.48 < (finite[1::3] == 0).mean() < 0.52
+    kept = finite != 0
+    np.testing.assert_array_equal(finite[kept], np.delete(before, [7, 8], axis=1)[kept])
+    assert (np.signbit(after) == np.signbit(before))[after == 0].all()
+
+
+def test_scalars_are_negative_and_past_a_share_or_zero():
+    named = mathematics(inputs=drawn, hard=lambda case: {"scalar": ("s",), "zeros": ("x", "s")})
+    before = drawn(case(), np.random.default_rng(3))
+    after = changed("scalar", made_of=named)
+    assert after["s"] == -6 * before["s"] and after["s"].shape == () and after["s"].dtype == np.float32
+    np.testing.assert_array_equal(after["x"], before["x"])
+    assert changed("zeros", made_of=named)["s"] == 0
+
+
+@pytest.mark.parametrize(("dtype", "factors"), [("bfloat16", (2.0**17, 2.0**-24)), ("float16", (32, 1 / 32))])
+def test_upstream_gradients_are_hard_in_the_backward_modes_and_what_is_before_them_stays(dtype, factors):
+    def upstream(case, rng):
+        return {"y": rng.standard_normal((6, 8), dtype=np.float32)}
+
+    named = mathematics(inputs=drawn, upstream=upstream, hard=lambda case: {"equal": ("x",)})
+    backward = replace(case(dtype), mode="backward")
+    assert hard.kinds(named, backward) == ("plain", "equal", "upstream")
+    assert hard.kinds(named, case(dtype)) == ("plain", "equal")
+    plain, made = (inputs.make_sets(named, backward, 0, 2, kind) for kind in ("plain", "upstream"))
+    for number in range(2):
+        before, after = (s[number]["gradient of y"].astype(np.float32) for s in (plain, made))
+        np.testing.assert_array_equal(after, np.resize(np.float32([*factors, 0]), (6, 1)) * before)
+        assert made[number]["x"].tobytes() == plain[number]["x"].tobytes()
+
+
 def test_every_third_row_has_one_nan():
     after = np.isnan(changed("nan")["x"])
     assert after.sum(axis=1).tolist() == [1, 0, 0, 1, 0, 0]
@@ -223,7 +271,7 @@ def test_every_third_row_has_one_infinity_of_each_sign():
     assert (after == -np.inf).sum(axis=1).tolist() == [0, 1, 0, 0, 1, 0]
 
 
-@pytest.mark.parametrize("kind", FLOATS[1:])
+@pytest.mark.parametrize("kind", [kind for kind in FLOATS if kind not in ("plain", "zeros")])
 def test_scalars_and_integers_and_the_kernel_s_own_array_stay(kind):
     arrays = drawn(case(), np.random.default_rng(3))
     before = {n: a.copy() for n, a in arrays.items()}
@@ -267,7 +315,8 @@ def test_edges_are_drawn_by_the_kernel_rounded_and_not_changed_again():
 def test_a_gradient_has_edges_too():
     edged = mathematics(inputs=drawn, edges=lambda case, kind, rng: drawn(case, rng))
     backward = replace(case(), mode="backward")
-    assert hard.kinds(edged, backward) == ("plain", "large_mean", "equal", "subnormal", "large", *hard.EDGES)
+    left = ("plain", "large_mean", "equal", "subnormal", "large", *hard.EDGES, "small", "zeros", "wide", "upstream")
+    assert hard.kinds(edged, backward) == left
 
 
 def test_two_kinds_choose_other_places():

@@ -141,6 +141,11 @@ def test_sums_of_segments_are_numpy_s(starts):
     same(lambda values: of_segments(values, np.array(starts)), A[:, 0])
 
 
+def test_a_segment_is_summed_of_its_own_rows_alone():
+    values = np.array([[2.0**40], [np.inf], [2.0**-40], [2.0**-41]])
+    assert of_segments(values, np.array([0, 2, 4, 4])).tolist() == [[np.inf], [2.0**-40 + 2.0**-41], [0]]
+
+
 def test_reductions_without_an_axis_take_all():
     t = wrapped(A)
     for name in ("sum", "mean", "max", "min"):

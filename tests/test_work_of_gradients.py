@@ -205,8 +205,8 @@ def test_one_label_in_four_is_a_click():
 def test_hard_inputs_of_a_training_step_have_gradients():
     kinds = {d: hard.kinds(TRAIN.mathematics, make_case(TRAIN, "odd", d)) for d in ("float32", "bfloat16")}
     assert kinds == {
-        "float32": ("plain", "equal", "subnormal", *hard.EDGES),
-        "bfloat16": ("plain", "equal", *hard.EDGES),
+        "float32": ("plain", "equal", "subnormal", *hard.EDGES, "small", "zeros"),
+        "bfloat16": ("plain", "equal", *hard.EDGES, "zeros"),
     }
     assert {*TRAIN.mathematics.hard(make_case(TRAIN, "odd")).values()} == {("dense",)}
 

@@ -33,8 +33,8 @@ from fusebench.workers.outputs import as_list, overlap, spans, written_bytes
 from fusebench.workers.repeats import Repeats
 
 # Calls after the timed ones whose outputs are compared with the first ones: of a race that spoils one call in twenty they
-# miss 4 %. Slow cells get this share of their sampling time.
-LATER_CALLS, LATER_SHARE = 64, 0.2
+# miss 4 %. Slow cells get this share of their sampling time, or the seconds in which calls of microseconds are all made.
+LATER_CALLS, LATER_SHARE, LATER_S = 64, 0.2, 0.02
 LEAST_LATER = 4
 ALTERED = "an array that the harness copies and compares has become {}, expected a plain one of the framework"
 BESIDE = "computes with {} beside its own kernels: FUSED says that it does not"
@@ -215,7 +215,7 @@ class Bench:
         kept = given.in_order(samples.output, samples.arguments)
         self.backend.wait(kept)
         timed, overwritten = spans(self.backend, samples.output), False
-        end = time.perf_counter() + LATER_SHARE * asked.plan.time_s
+        end = time.perf_counter() + max(LATER_SHARE * asked.plan.time_s, LATER_S)
         sets, watched = (0, len(given.ring) - 1), draws.below(LEAST_LATER)
         for number in range(LATER_CALLS):
             again = given.mover is not None and number % 2 == 1  # rows at the same places twice: the same bits

@@ -43,8 +43,8 @@ def formula(case, r, *arrays):
 def hard(case):
     """All kinds but extremes, whose sums overflow. Infinities, large means and values of the dense features alone: their dots would not
     fit float16 in the tables."""
-    of_dense = dict.fromkeys(("large_mean", "nan", "inf", "large"), ("dense",))
-    return of_dense | dict.fromkeys(("equal", "subnormal"), ("dense", "tables"))
+    of_dense = dict.fromkeys(("large_mean", "nan", "inf", "large", "small", "wide"), ("dense",))
+    return of_dense | dict.fromkeys(("equal", "subnormal", "zeros"), ("dense", "tables"))
 
 
 def moved_bytes(case):

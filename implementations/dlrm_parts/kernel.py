@@ -38,7 +38,7 @@ def formula(case, r, *arrays):
 def hard(case):
     """All kinds but extremes, whose sums overflow, and `large`, which shows nothing where there is no exponential; none of the tables
     where their vectors are multiplied."""
-    return dict.fromkeys(("large_mean", "equal", "subnormal", "nan", "inf"), ("dense",))
+    return dict.fromkeys(("large_mean", "equal", "subnormal", "nan", "inf", "small", "zeros", "wide"), ("dense",))
 
 
 def flops(case):

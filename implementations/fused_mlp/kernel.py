@@ -70,7 +70,17 @@ def inputs(case, rng):
 def hard(case):
     """All kinds but extremes, whose sums overflow: float32's everywhere, and float16's where a layer is stored; backward no subnormals:
     dW shows x, which XLA flushes on CPUs."""
-    kinds = ("large_mean", "equal", "nan", "inf", "large", *(("subnormal",) if case.mode == "forward" else ()))
+    kinds = (
+        "large_mean",
+        "equal",
+        "nan",
+        "inf",
+        "large",
+        "small",
+        "zeros",
+        "wide",
+        *(("subnormal",) if case.mode == "forward" else ()),
+    )
     return dict.fromkeys(kinds, ("x",))
 
 

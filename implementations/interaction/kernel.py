@@ -41,7 +41,9 @@ def inputs(case, rng):
 def hard(case):
     """All kinds but `extreme`: products of the largest numbers overflow, and a sum of infinities of both signs is infinite or
     NaN by the order in which it was taken."""
-    return dict.fromkeys(("large_mean", "equal", "subnormal", "nan", "inf", "large"), ("dense", "sparse"))
+    return dict.fromkeys(
+        ("large_mean", "equal", "subnormal", "nan", "inf", "large", "small", "zeros", "wide"), ("dense", "sparse")
+    )
 
 
 def formula(case, r, dense, sparse):

@@ -103,7 +103,16 @@ def weights(case, rng):
 def hard(case):
     """All kinds, but no extremes where float32 cannot hold their squares, and backward no subnormals: dW shows the normed rows, which
     are then what each way of taking a mean has rounded last. `large` of W and b: of x LayerNorm would take it away."""
-    kinds = ("large_mean", "equal", "nan", "inf", *(("subnormal",) if case.mode == "forward" else ()))
+    kinds = (
+        "large_mean",
+        "equal",
+        "nan",
+        "inf",
+        "small",
+        "zeros",
+        "wide",
+        *(("subnormal",) if case.mode == "forward" else ()),
+    )
     kinds += ("extreme",) if case.dtype == "float16" else ()
     return dict.fromkeys(kinds, ("x",)) | {"large": ("W", "b")}
 

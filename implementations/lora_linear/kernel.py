@@ -66,9 +66,9 @@ def weights(case, rng):
 def hard(case):
     """All kinds, but no extremes where float32 cannot hold their sums, and backward no subnormals: dW shows x, which XLA flushes on
     CPUs."""
-    kinds = ["large_mean", "equal", "nan", "inf", "large"]
+    kinds = ["large_mean", "equal", "nan", "inf", "large", "small", "wide"]
     kinds += ["subnormal"] * (case.mode == "forward") + ["extreme"] * (case.dtype == "float16")
-    return dict.fromkeys(kinds, ("x",))
+    return dict.fromkeys(kinds, ("x",)) | {"zeros": ("x", "scale"), "scalar": ("scale",)}
 
 
 def formula(case, r, x, scale, W, b, A, B):

@@ -92,8 +92,17 @@ def weights(case, rng):
 def hard(case):
     """All kinds but extremes, whose sums overflow: float32's everywhere, and float16's where a layer is stored; backward no subnormals:
     dW shows x, which XLA flushes on CPUs."""
-    kinds = ("large_mean", "equal", "nan", "inf", "large", *(("subnormal",) if case.mode == "forward" else ()))
-    return dict.fromkeys(kinds, ("x",))
+    kinds = (
+        "large_mean",
+        "equal",
+        "nan",
+        "inf",
+        "large",
+        "small",
+        "wide",
+        *(("subnormal",) if case.mode == "forward" else ()),
+    )
+    return dict.fromkeys(kinds, ("x",)) | {"zeros": ("x", "scale"), "scalar": ("scale",)}
 
 
 def _sums(case, r, x, scale, *arrays):

@@ -66,7 +66,8 @@ def hard(case):
     one that sees nothing), and scores or sums beyond float32. `large` makes scores below a mask of -1e4; in float16, which would
     not hold them, hundreds. Not of float32's and bfloat16's gradients, some of which are subnormal then: XLA flushes them on CPUs.
     """
-    kinds = {"large_mean": ("v",), "equal": ("q", "v"), "nan": ("q",)}
+    kinds = {"large_mean": ("v",), "equal": ("q", "v"), "nan": ("q",), "wide": ("v",)}
+    kinds |= dict.fromkeys(("small", "zeros"), ("q", "k", "v"))
     if case.dtype == "float16":
         kinds["large"] = ("q",)
     elif case.mode == "forward":

@@ -57,6 +57,7 @@ def hard(case):
     `large` makes scores of millions, which leave a row one weight: of hundreds float32 has lost more than the formula allows for, where
     they meet log2(e) before their maximum is taken off. In float16, which would not hold them, hundreds."""
     kinds = {"large_mean": ("v",), "equal": ("att", "v"), "subnormal": ("att",), "nan": ("att",), "inf": ("att",)}
+    kinds |= {"small": ("att", "v"), "zeros": ("att", "v"), "wide": ("v",)}
     kinds["large"] = ("att",) if case.dtype == "float16" else ("att",) * 4
     return kinds | ({"extreme": ("v",)} if case.dtype == "float16" else {})
 

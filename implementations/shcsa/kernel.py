@@ -70,7 +70,9 @@ def hard(case):
     NaN, and a product with the zeros beside the diagonal carries that to tokens before it, in Torch and JAX; large means and
     extremes, whose scores the storage dtype cannot tell apart. The kernels of attention have such inputs of their own. `large` makes
     scores of millions, which float16 does not hold: there it is b's alone."""
-    return {"equal": ("x",), "subnormal": ("x",), "large": ("b",) if case.dtype == "float16" else ("x", "x")}
+    return dict.fromkeys(("equal", "subnormal", "small", "zeros"), ("x",)) | {
+        "large": ("b",) if case.dtype == "float16" else ("x", "x")
+    }
 
 
 def formula(case, r, x, n_padd, W, b):

@@ -51,7 +51,17 @@ def weights(case, rng):
 def hard(case):
     """All kinds, but no extremes whose partial sums overflow float32: what is left of them depends on the order of the sum; and backward no
     subnormals: dB shows A, which XLA flushes on CPUs."""
-    kinds = ("large_mean", "equal", "nan", "inf", "large", *(("subnormal",) if case.mode == "forward" else ()))
+    kinds = (
+        "large_mean",
+        "equal",
+        "nan",
+        "inf",
+        "large",
+        "small",
+        "zeros",
+        "wide",
+        *(("subnormal",) if case.mode == "forward" else ()),
+    )
     kinds += ("extreme",) if case.dtype == "float16" else ()
     return dict.fromkeys(kinds, ("A",))
 

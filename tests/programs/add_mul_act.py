@@ -11,6 +11,8 @@ from programs.arithmetic import (
     edit,
     first_again,
     flush,
+    given,
+    half,
     is_16,
     is_32,
     keep,
@@ -98,6 +100,10 @@ def instead(name):
 
 
 MISTAKES = {
+    "x by way of float16": Mistake(given(fused, 0, half), F, ODD, "bfloat16", inputs="wide"),
+    "multiplier taken for positive": Mistake(given(fused, 2, np.abs), F, ODD, inputs="scalar"),
+    "scaled back": Mistake(
+        lambda case, x, z, m, b: fused(case, x * wide(m) / wide(m), z, m, b), F, ODD, inputs="zeros"),
     "scale forgotten": Mistake(with_(factor=lambda m: np.float32(1)), F, ODD),
     "scale of 0.5 whatever is asked": Mistake(with_(factor=lambda m: np.float32(0.5)), F, ODD),
     "scale fixed at the first value": Mistake(fixed_multiplier(), F, ODD, calls=2),

@@ -3,7 +3,7 @@
 import numpy as np
 
 from programs import Mistake, Program
-from programs.arithmetic import edit, first_again, flush, is_16, is_32, keep, loses_nan, relu, store, wide
+from programs.arithmetic import edit, first_again, flush, given, half, is_16, is_32, keep, loses_nan, relu, store, wide
 
 
 def fused(case, x, b, act=relu, bias=None):
@@ -52,6 +52,7 @@ def modulo(divisor):
 
 
 MISTAKES = {
+    "x by way of float16": Mistake(given(fused, 0, half), F, ODD, "bfloat16", inputs="wide"),
     "bias forgotten": Mistake(lambda case, x, b: fused(case, x, 0 * b), F, ODD),
     "bias after relu": Mistake(lambda case, x, b: store(case, relu(wide(x)) + wide(b)), F, ODD),
     "bias by row": Mistake(lambda case, x, b: fused(case, x, b[:, None]), F, SQUARE),

@@ -38,6 +38,28 @@ def edit(a, at, value):
     return a
 
 
+def given(run, place, change):
+    """The program with the input at that place changed first, and then as it would be in the storage dtype."""
+
+    def changed(case, *arrays):
+        arrays = list(arrays)
+        arrays[place] = store(case, change(wide(arrays[place])))
+        return run(case, *arrays)
+
+    return changed
+
+
+def half(a):
+    """By way of float16, which holds no more than 65504."""
+    return wide(a.astype(np.float16))
+
+
+def normed(a):
+    """Divided by the largest of its row and multiplied by it again, in float32: NaN where a row is 0."""
+    largest = np.abs(a).max(axis=-1, keepdims=True)
+    return a / largest * largest
+
+
 def first_again(run):
     """The program that returns its first outputs whatever it is called with later."""
     outputs = []

@@ -18,6 +18,8 @@ from programs.arithmetic import (
     first_again,
     flush,
     fp8,
+    given,
+    half,
     half_sums,
     is_16,
     is_32,
@@ -132,6 +134,7 @@ def by_blocks(case, x, *layers):
 
 
 MISTAKES = {
+    "x by way of float16": Mistake(given(fused, 0, half), H, ODD, "bfloat16", inputs="wide"),
     "dropout left in": Mistake(lambda case, x, *layers: fused(case, dropped(wide(x)), *layers), F, ODD),
     "relu 0 below 1e-3": Mistake(with_(between=lambda z: np.where(z > np.float32(1e-3), z, np.float32(0))), F, ODD),
     "last 16 hidden values in 8 bits": Mistake(

@@ -16,6 +16,8 @@ from programs.arithmetic import (
     edit,
     first_again,
     flush,
+    given,
+    half,
     half_sums,
     is_16,
     is_32,
@@ -96,6 +98,7 @@ def instead(name):
 
 
 MISTAKES = {
+    "x by way of float16": Mistake(given(fused, 0, half), F16, ODD, "bfloat16", inputs="wide"),
     "halves swapped": Mistake(with_(split=lambda Z: halves(Z)[::-1]), F, ODD),
     "pairs instead of halves": Mistake(with_(split=lambda Z: (Z[:, ::2], Z[:, 1::2])), F, ODD),
     "tanh for erf": Mistake(instead("gelu_tanh"), F, ODD),

@@ -10,12 +10,15 @@ from programs.arithmetic import (
     edit,
     first_again,
     fp8,
+    given,
+    half,
     in_storage,
     is_16,
     is_bfloat16,
     is_tf32,
     keep,
     library,
+    normed,
     of_blocks,
     pairwise,
     rounded_to,
@@ -222,6 +225,8 @@ def slope_without_3(name, z):
 
 MISTAKES = {
     "softmax": {
+        "dy by way of float16": Mistake(given(softmax_gradient(), -1, half), "from y", ROWS, mode="backward", inputs="upstream"),
+        "dy divided by the largest of its row": Mistake(given(softmax_gradient(), -1, normed), "from y", ROWS, mode="backward", inputs="upstream"),
         "last element missing from the sum": of_softmax(lambda y, dy: y * (dy - pairwise((y * dy)[:, :-1])), "bfloat16"),
         "the sum of 11 bits": of_softmax(lambda y, dy: y * (dy - rounded_to(pairwise(y * dy), 11))),
         "the sum forgotten": of_softmax(lambda y, dy: y * dy),
@@ -243,6 +248,8 @@ MISTAKES = {
         "first gradient again": Mistake(first_again(softmax_gradient()), "from y", ROWS, calls=2, mode="backward"),
     },
     "lola": {
+        "dy by way of float16": Mistake(given(lola_gradient(), -1, half), F, ODD, mode="backward", inputs="upstream"),
+        "dy divided by the largest of its row": Mistake(given(lola_gradient(), -1, normed), F, ODD, mode="backward", inputs="upstream"),
         "the slope by a root of four digits": of_lola(before=slope_of_four_digits),
         "the slope by one cubic for three": of_lola("bfloat16", S, before=slope_without_3),
         "one row of n missing from dW": of_lola("float16", S, n_of=lambda n: edit(n, 5, 0)),

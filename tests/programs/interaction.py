@@ -13,6 +13,8 @@ from programs.arithmetic import (
     edit,
     first_again,
     flush,
+    given,
+    half,
     half_sums,
     is_16,
     is_32,
@@ -94,6 +96,7 @@ def swapped(pairs):
 
 
 MISTAKES = {
+    "sparse by way of float16": Mistake(given(CORRECT[D].run, 1, half), D, ODD, "bfloat16", inputs="wide"),
     "the last two pairs exchanged": Mistake(whole(lambda y: edit(y, np.s_[:, [-1, -2]], y[:, [-2, -1]])), D, ODD),
     "upper triangle, row by row": Mistake(paired(lambda n: np.triu_indices(n, 1)), D, ODD),
     "lower triangle, column by column": Mistake(paired(lambda n: swapped(np.triu_indices(n, 1))), D, ODD),

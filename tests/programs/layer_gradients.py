@@ -4,7 +4,7 @@ import numpy as np
 from scipy.special import erf
 
 from programs import Mistake, Program
-from programs.arithmetic import edit, is_16, keep, same, store, wide
+from programs.arithmetic import edit, given, half, is_16, keep, normed, same, store, wide
 from programs.gradients import total
 
 ODD = {"M": 37, "K": 131, "N": 83}
@@ -191,6 +191,8 @@ def in_halves(dz):
 
 MISTAKES = {
     "geglu": {
+        "dy by way of float16": Mistake(given(geglu(), -1, half), F, ODD, mode="backward", inputs="upstream"),
+        "dy divided by the largest of its row": Mistake(given(geglu(), -1, normed), F, ODD, mode="backward", inputs="upstream"),
         "1 / sqrt(2 pi) of four digits": of_geglu(dz_of=lambda dy, z1, z2: (
             dy * gelu(z2), dy * z1 * (gelu_slope(z2) - np.float32(0.39894228 - 0.3989) * z2 * np.exp(-z2 * z2 / 2)))),
         "gradients of gate and value exchanged": of_geglu(dz_of=exchanged(lambda dy, z1, z2: (dy * gelu(z2), dy * z1 * gelu_slope(z2)))),
@@ -214,6 +216,8 @@ MISTAKES = {
         "dz stored, not declared": of_geglu("float16", stored=keep),
     },
     "splacc": {
+        "dy by way of float16": Mistake(given(splacc(), -1, half), F, ODD, mode="backward", inputs="upstream"),
+        "dy divided by the largest of its row": Mistake(given(splacc(), -1, normed), F, ODD, mode="backward", inputs="upstream"),
         "gradients of both halves exchanged": of_splacc(dz_of=exchanged(splacc_dz)),
         "gradients of both halves exchanged in float16": of_splacc("float16", S, dz_of=exchanged(splacc_dz)),
         "sigmoid's slope forgotten": of_splacc(dz_of=lambda dy, l, r: (dy * np.tanh(r), splacc_dz(dy, l, r)[1])),
@@ -226,6 +230,8 @@ MISTAKES = {
         "C stored, not declared": of_splacc("bfloat16", stored=keep),
     },
     "lora_linear": {
+        "dy by way of float16": Mistake(given(lora(), -1, half), F, LORA, mode="backward", inputs="upstream"),
+        "dy divided by the largest of its row": Mistake(given(lora(), -1, normed), F, LORA, mode="backward", inputs="upstream"),
         "the adapter's share of dx forgotten": of_lora(through=np.zeros_like),
         "the adapter's share of dx forgotten in bfloat16": of_lora("bfloat16", S, through=np.zeros_like),
         "the scale forgotten": of_lora(scale_of=np.ones_like),
@@ -245,6 +251,8 @@ MISTAKES = {
         "dxa stored, not declared": of_lora("float16", stored=keep),
     },
     "fused_mlp": {
+        "dy by way of float16": Mistake(given(mlp(), -1, half), F, WIDTHS, mode="backward", inputs="upstream"),
+        "dy divided by the largest of its row": Mistake(given(mlp(), -1, normed), F, WIDTHS, mode="backward", inputs="upstream"),
         "a slope where a sum is just below 0": of_mlp(mask_of=lambda i, results: positive(results[i] + np.float32(1e-3))),
         "a leaky slope": of_mlp(mask_of=lambda i, results: np.where(results[i] > 0, np.float32(1), np.float32(1e-3))),
         "the mask of the layer above": of_mlp(mask_of=lambda i, results: np.resize(positive(results[i + 1]), results[i].shape)),
@@ -265,6 +273,8 @@ MISTAKES = {
         "hidden layers stored, not declared": of_mlp("bfloat16", stored=keep),
     },
     "add_mul_act": {
+        "dy by way of float16": Mistake(given(add_mul_act(), -1, half), F, ROWS, mode="backward", inputs="upstream"),
+        "dy divided by the largest of its row": Mistake(given(add_mul_act(), -1, normed), F, ROWS, mode="backward", inputs="upstream"),
         "the slope forgotten": of_rows(slope=np.ones_like),
         "the slope forgotten in bfloat16": of_rows("bfloat16", S, slope=np.ones_like),
         "the bias forgotten before the slope": of_rows(bias=np.zeros_like),

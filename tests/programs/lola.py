@@ -22,6 +22,8 @@ from programs.arithmetic import (
     flush,
     fp8,
     gelu_tanh,
+    given,
+    half,
     half_steps,
     half_sums,
     in_halves,
@@ -32,6 +34,7 @@ from programs.arithmetic import (
     keep,
     library,
     loses_nan,
+    normed,
     of,
     pairwise,
     rank_one,
@@ -346,6 +349,9 @@ def part_in(change, part):
 
 
 MISTAKES = {
+    "x by way of float16": Mistake(given(fused, 0, half), "fused, 16 bits", ODD, "bfloat16", inputs="wide"),
+    "eps of 1e-6 in bfloat16": Mistake(with_(eps=np.float32(1e-6)), "fused, 16 bits", ODD, "bfloat16", inputs="small"),
+    "normed by the largest of a row": Mistake(given(fused, 0, normed), F, ODD, inputs="zeros"),
     "sqrt(2/pi) of four digits": Mistake(with_(act=lambda name, z: gelu_tanh(z, root=0.7978)), F, ODD),
     "sqrt(2/pi) of four digits, float16": Mistake(with_(act=lambda name, z: gelu_tanh(z, root=0.7978)), "fused, 16 bits", ODD, "float16"),
     "sqrt(2/pi) of six digits": Mistake(with_(act=lambda name, z: gelu_tanh(z, root=0.797885)), F, ODD),

@@ -17,6 +17,8 @@ from programs.arithmetic import (
     edit,
     first_again,
     flush,
+    given,
+    half,
     half_sums,
     is_16,
     is_32,
@@ -123,6 +125,10 @@ def act(name):
 
 
 MISTAKES = {
+    "x by way of float16": Mistake(given(fused, 0, half), X, ODD, "bfloat16", inputs="wide"),
+    "scale taken for positive": Mistake(given(fused, 1, np.abs), F, ODD, inputs="scalar"),
+    "scaled back": Mistake(
+        lambda case, x, s, *rest: fused(case, x, s, *rest, middle=lambda xa: xa * wide(s) / wide(s)), F, ODD, inputs="zeros"),
     "dropout left in": Mistake(
         lambda case, x, *rest: fused(case, store(case, dropped(wide(x))), *rest), X, ODD, "bfloat16"),
     "bias of the neighbour in the last tile": Mistake(

@@ -15,6 +15,8 @@ from programs.arithmetic import (
     edit,
     first_again,
     flush,
+    given,
+    half,
     half_sums,
     is_16,
     is_32,
@@ -166,6 +168,8 @@ def fixed_scale():
 
 
 MISTAKES = {
+    "x by way of float16": Mistake(given(fused, 0, half), S, ODD, "bfloat16", inputs="wide"),
+    "scale taken for positive": Mistake(given(fused, 1, np.abs), F, ODD, inputs="scalar"),
     "scale forgotten": Mistake(with_(factor=lambda i, s: np.float32(1)), F, ODD),
     "scale forgotten in the last layer": Mistake(with_(factor=lambda i, s: wide(s) if i < 2 else np.float32(1)), F, ODD),
     "scale forgotten in the first layer, bfloat16": Mistake(

@@ -15,6 +15,8 @@ from programs.arithmetic import (
     first_again,
     flush,
     fp8,
+    given,
+    half,
     half_sums,
     in_halves,
     is_16,
@@ -258,6 +260,7 @@ def replaced(name, at, by):
 
 
 MISTAKES = {
+    "v by way of float16": Mistake(given(with_(), 2, half), W, ODD, "bfloat16", inputs="wide"),
     "scale twice in one head": Mistake(in_one_head(scale=1 / 19), "flash", ODD, "bfloat16"),
     "q and k exchanged in one head": Mistake(exchanged_in_one_head, "flash", ODD, "float16", change=clean),
     "weights of one head in 8 bits": Mistake(in_one_head(weighed=fp8), "flash", ODD, "bfloat16"),

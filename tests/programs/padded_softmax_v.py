@@ -12,6 +12,8 @@ from programs.arithmetic import (
     edit,
     first_again,
     flush,
+    given,
+    half,
     half_sums,
     in_halves,
     is_16,
@@ -122,6 +124,7 @@ def stale():
 
 
 MISTAKES = {
+    "v by way of float16": Mistake(given(program(), 1, half), W, ODD, "bfloat16", inputs="wide"),
     "mask one short: j < i": Mistake(mask(lambda i, j, n: (n <= j) & (j < i)), W, ODD, change=clean),
     "mask one long: j <= i + 1": Mistake(mask(lambda i, j, n: (n <= j) & (j <= i + 1) & (n <= i)), W, ODD, change=clean),
     "not causal": Mistake(mask(lambda i, j, n: (n <= j) & (n <= i)), W, ODD, change=clean),

@@ -12,6 +12,8 @@ from programs.arithmetic import (
     first_again,
     flush,
     fp8,
+    given,
+    half,
     in_halves,
     is_16,
     is_32,
@@ -195,6 +197,7 @@ def without(column):
 
 
 MISTAKES = {
+    "x by way of float16": Mistake(given(program(softmax), 0, half), W, ODD, "bfloat16", inputs="wide"),
     "log2(e) of 16 bits": Mistake(program(softmax, exp=lambda a: np.exp2(a * np.float32(1.4453125))), W, ODD, "bfloat16"),
     "log2(e) of six digits": Mistake(program(softmax, exp=lambda a: np.exp2(a * np.float32(1.44269))), W, ODD),
     "exp 0 below -12": Mistake(program(softmax, exp=lambda a: np.where(a < -12, np.float32(0), np.exp(a))), W, ODD, "float16"),

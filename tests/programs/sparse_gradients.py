@@ -8,11 +8,14 @@ from programs.arithmetic import (
     bfloat16_cut,
     edit,
     first_again,
+    given,
+    half,
     in_halves,
     is_16,
     is_tf32,
     keep,
     library,
+    normed,
     pairwise,
     rounded_to,
     same,
@@ -219,6 +222,8 @@ def diagonal_hidden(a):
 
 MISTAKES = {
     "padded_attention": {
+        "dy by way of float16": Mistake(given(attention_gradient(), -1, half), F, TOKENS, mode="backward", inputs="upstream"),
+        "dy divided by the largest of its row": Mistake(given(attention_gradient(), -1, normed), F, TOKENS, mode="backward", inputs="upstream"),
         "delta of 11 bits": of_attention(inner=lambda delta: rounded_to(delta, 11)),
         "dK scaled twice in one head": of_attention(
             "bfloat16", S, edited=lambda dq, dk, dv: (dq, edit(dk, np.s_[:, 1], dk[:, 1] / np.float32(np.sqrt(19))), dv)),
@@ -257,6 +262,8 @@ MISTAKES = {
         "first gradient again": Mistake(first_again(attention_gradient()), F, TOKENS, calls=2, mode="backward"),
     },
     "interaction": {
+        "dy by way of float16": Mistake(given(interaction_gradient(), -1, half), "symmetric", PAIRS, mode="backward", inputs="upstream"),
+        "dy divided by the largest of its row": Mistake(given(interaction_gradient(), -1, normed), "symmetric", PAIRS, mode="backward", inputs="upstream"),
         "upper triangle only": of_pairs(lower=0),
         "lower triangle only": of_pairs(upper=0),
         "lower triangle only in bfloat16": of_pairs("bfloat16", upper=0),
@@ -278,6 +285,8 @@ MISTAKES = {
         "outer: first value missing": of_pairs(options=OUTER, edited=lambda t: edit(t, np.s_[:, 0, 0], 0)),
     },
     "embedding": {
+        "dy by way of float16": Mistake(given(table_gradient(added), -1, half), "added", TABLES, mode="backward", inputs="upstream"),
+        "dy divided by the largest of its row": Mistake(given(table_gradient(added), -1, normed), "added", TABLES, mode="backward", inputs="upstream"),
         "last look-up twice": of_tables(lambda *a: (added(*a), added(a[0], a[1][-1:], a[2][-1:]))),
         "ids that occur twice written instead of added": of_tables(written),
         "ids that occur twice written instead of added, bfloat16": of_tables(written, "bfloat16"),

@@ -15,6 +15,8 @@ from programs.arithmetic import (
     edit,
     first_again,
     flush,
+    given,
+    half,
     half_sums,
     is_16,
     is_32,
@@ -131,6 +133,7 @@ def swapped_at_the_end(case, A, B):
 
 
 MISTAKES = {
+    "A by way of float16": Mistake(given(fused, 0, half), F16, ODD, "bfloat16", inputs="wide"),
     "log2(e) of five digits": Mistake(gated(lambda z: 1 / (1 + np.exp2(np.float32(-1.4427) * z)), np.tanh), F, ODD),
     "tanh 1 beyond 3": Mistake(gated(sigmoid, lambda z: np.where(np.abs(z) > 3, np.sign(z), np.tanh(z))), F16, ODD, "bfloat16"),
     "the last pair swapped": Mistake(swapped_at_the_end, F16, ODD, "bfloat16"),

@@ -123,7 +123,8 @@ def adapted(case, r, x, scale, W, b, A, B):
     rounds that for the tensor cores (`scaled_xa`), and adds its product with B to x @ W.
     """
     xa = r.round("xa", r.dot(x, A))
-    adapter = r.round("xab", r.dot(r.round("scaled_xa", scale * xa) / scale, B))  # scale is never 0
+    # what a scale of 0 leaves is multiplied by it again
+    adapter = r.round("xab", r.dot(r.round("scaled_xa", scale * xa) / np.where(scale == 0, 1.0, scale), B))
     straight = linear(case, x, W if case.options["w_layout"] == "kn" else W.T, b, r)
     return r.round("sum", straight + r.round("scaled", scale * adapter)), xa
 

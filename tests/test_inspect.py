@@ -206,6 +206,20 @@ def test_a_config_that_does_not_fit_has_its_reason(kernels):
         compiled.compile_cell(cell, kernels["lola"].implementations["triton"], targets.target("sm_90a"))
 
 
+def test_with_fits_false_a_config_that_does_not_fit_is_shown(answered):
+    words = [
+        "inspect",
+        "kernel=softmax",
+        "implementation=triton:row",
+        "case=odd",
+        "config.ROWS=64",
+        "config.num_warps=1",
+    ]
+    refused, shown = answered(*words), answered(*words, "fits=false")
+    assert refused.returncode == 1 and "skipped: " in refused.stdout
+    assert shown.returncode == 0 and "1 of 1 cell compiled" in shown.stdout
+
+
 def test_two_sides_differ_in_figures_opcodes_and_lines(answered):
     done = answered("inspect", "kernel=launch", "implementation=cuda", "vs=dtype=float16", "stage=sass")
     assert done.returncode == 0 and "2 of 2 cells compiled" in done.stdout

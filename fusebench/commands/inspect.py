@@ -146,7 +146,8 @@ def _inspect(
         def on_begin(cell: Cell) -> None:
             bar.update(task, description=f"{cell.label} {cell.case.id}: compiling")
 
-        for one in cells.inspect(asked, kernels, targets.target(str(chosen["arch"])), expect, on_begin, ask, ptx):
+        target, fits = targets.target(str(chosen["arch"])), bool(chosen["fits"])
+        for one in cells.inspect(asked, kernels, target, expect, on_begin, ask, ptx, fits):
             found.append(one)
             bar.advance(task)
     return found

@@ -33,15 +33,17 @@ class Inspected:
 def inspect(
     cells: Sequence[Cell], kernels: Mapping[str, Kernel], target: Target, expect: Sequence[Expectation] | None = None,
     on_begin: Callable[[Cell], None] = lambda cell: None, ask: Ask = compile_stages, ptx: bool = False,
+    fits: bool = True,
 ) -> Iterator[Inspected]:  # fmt: skip
-    """Each cell compiled by `ask`, that of CUDA C++ to `ptx` too. `expect` stands for what the implementations expect of themselves. Machine code is disassembled when it is
+    """Each cell compiled by `ask`, that of CUDA C++ to `ptx` too, configs that do not fit only without `fits`. `expect` stands for what the implementations expect of themselves. Machine code is disassembled when it is
     first looked at, that of all cells so far together."""
     listings = Listings()
     for cell in cells:
         on_begin(cell)
         kernel = kernels[cell.case.kernel]
         try:
-            launches = compile_cell(cell, kernel.implementations[cell.implementation], target, listings, ask, ptx)
+            implementation = kernel.implementations[cell.implementation]
+            launches = compile_cell(cell, implementation, target, listings, ask, ptx, fits)
         except NotInspected as error:
             yield Inspected(cell, reason=str(error), failed=error.failed)
         else:

@@ -81,15 +81,15 @@ class Compiled:
 
 def compile_cell(
     cell: Cell, implementation: Implementation, target: Target, listings: Listings | None = None,
-    ask: Ask = compile_stages, ptx: bool = False,
+    ask: Ask = compile_stages, ptx: bool = False, fits: bool = True,
 ) -> list[Compiled]:  # fmt: skip
     """What the cell launches on the target, in order, compiled by `ask`; the `ptx` of CUDA C++ is made at once, or from its source when
-    it is looked at. Cells that get the same `listings` are disassembled together. Raises NotInspected."""
+    it is looked at. A config that does not fit is refused unless `fits` is false. Cells that get the same `listings` are disassembled together. Raises NotInspected."""
     listings = listings or Listings()
     check_there(implementation)
-    config = dict(cell.config)
+    config, device = dict(cell.config), target.device
     made = ask(
-        protocol.CompileStages(cell.case, cell.implementation, cell.variant, config, target.device, target.arch, ptx)
+        protocol.CompileStages(cell.case, cell.implementation, cell.variant, config, device, target.arch, ptx, fits)
     )
     if made.reason:
         raise NotInspected(made.reason, made.failed)

@@ -131,9 +131,10 @@ class CompiledAhead(Message, frozen=True):
 
 
 class CompileStages(Compile, frozen=True):
-    """And return all stages, the `ptx` of CUDA C++ only if it is asked for."""
+    """And return all stages, the `ptx` of CUDA C++ only if it is asked for; `fits` says whether a config that does not fit is refused."""
 
     ptx: bool = False
+    fits: bool = True
 
 
 class LaunchStages(msgspec.Struct, frozen=True):

@@ -57,7 +57,7 @@ def _launches(asked: protocol.CompileStages) -> list[protocol.LaunchStages]:
         raise NotInspected("names no launches (fusebench/contract.py): its kernels are its framework's own")
     cell = Cell(asked.case, asked.implementation, asked.variant, config=asked.config)
     try:
-        config = chosen_config(module, cell, asked.device)
+        config = chosen_config(module, cell, asked.device, asked.fits)
         return [_compile(launch, asked) for launch in module.launches(cell.case, cell.variant, asked.device, config)]
     except NotInspected:
         raise
@@ -74,15 +74,16 @@ def load(kernel: str, implementation: str) -> ModuleType:
         raise NotInspected(f"does not import: {type(error).__name__}: {error}", failed=True) from error
 
 
-def chosen_config(module: ModuleType, cell: Cell, device: Device) -> Mapping[str, Tunable]:
-    """The implementation's own choice with what the cell sets. Raises NotInspected for a config that cannot run there."""
+def chosen_config(module: ModuleType, cell: Cell, device: Device, fits: bool = True) -> Mapping[str, Tunable]:
+    """The implementation's own choice with what the cell sets. Raises NotInspected for a config that cannot run there, of those that do
+    not fit only with `fits`."""
     if not hasattr(module, "config"):
         return {}
     own = module.config(cell.case, cell.variant, device)
     config = own | {name: value for name, value in cell.config.items() if name in own}
     if unused := [name for name in cell.config if name not in own]:
         raise NotInspected(f"skipped: this case has no use for config.{unused[0]}")
-    if config and hasattr(module, "fits") and (reason := module.fits(cell.case, cell.variant, device, config)):
+    if fits and config and hasattr(module, "fits") and (reason := module.fits(cell.case, cell.variant, device, config)):
         raise NotInspected(f"skipped: {reason}")
     return config
 

@@ -271,6 +271,7 @@ def test_an_entry_of_this_project_is_of_a_case_that_it_fits(kernel, one):
     """Whether it is stale only its next run may say: who changes a kernel need not have the card."""
     case = make_case(kernel, dict(one.sizes), one.dtype, one.precision, dict(one.options), one.mode)
     assert one.device == H200.name and 0 < one.time_s <= one.default_s and one.files
+    assert not {*one.files} & {*kernel.sources}, "what its formula is made of makes no machine code"
     module = discovery.load_implementation(kernel.name, one.implementation)
     own = module.config(case, one.variant, H200)
     assert not one.config or (set(one.config) == set(own) and one.config != own), "an empty config is the default"

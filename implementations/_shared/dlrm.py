@@ -10,6 +10,7 @@ has it, and which arrays belong to which. Imports no framework.
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+MOST_VECTORS = 46340  # of which F (F + 1) is below 2³¹
 OUTER_BYTES = (
     2**36
 )  # of the outer products, or of the weights that multiply them: more than two of either do not fit an H200
@@ -148,6 +149,11 @@ def outer_skip(M, width, itemsize):
     """Why nobody can write M rows of an outer product that wide, or None."""
     written = M * width * itemsize
     return f"outer would write {written / 2**30:.0f} GiB" if written > OUTER_BYTES else None
+
+
+def pairs_skip(F):
+    """Why no kernel here can write the dots of so many vectors, or None."""
+    return f"pairs of {F} vectors are counted in 32 bits: {MOST_VECTORS} at most" if F > MOST_VECTORS else None
 
 
 def skip(case, variant, device):

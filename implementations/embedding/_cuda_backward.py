@@ -66,11 +66,12 @@ def config(case, variant, device):
     num_warps = max(2, min(4, chunk * group // RUN // 32))
     cluster = next((n for n in reversed(CLUSTERS) if n * SHARE <= M), CLUSTERS[0])
     busy = F * cluster >= multiprocessors(device) or M // cluster <= LARGEST_SHARE
-    clustered = device.capability >= (9, 0) and busy
+    sorters = 1024 if M // cluster > SHARE * 8 else 512 if M // cluster > SHARE * 4 else 256
+    clustered = device.capability >= (9, 0) and busy and not too_large(sorter_bytes(case, {"SORTERS": sorters}), device)
     return {
         "SORT": "cluster" if clustered else "radix",
         "CLUSTER": cluster,
-        "SORTERS": 1024 if M // cluster > SHARE * 8 else 512 if M // cluster > SHARE * 4 else 256,
+        "SORTERS": sorters,
         "PART": largest(PARTS),
         "CHUNK": chunk,
         "num_warps": num_warps,

@@ -7,6 +7,7 @@ outer   a program has one sample and a tile of its outer product.
 import triton
 import triton.language as tl
 
+from implementations._shared.dlrm import pairs_skip
 from implementations._shared.triton import interactions
 from implementations._shared.triton.launch import TYPES, launch_with
 from implementations._shared.triton.limits import misfit
@@ -25,7 +26,8 @@ TUNABLES = {  # BLOCK_F and BLOCK_D are those of form=dot, BLOCK_I and BLOCK_J t
 def skip(case, variant, device):
     """Why Triton cannot run this cell, or None."""
     behind = None if case.mode == "forward" else backward.skip(case, variant, device)
-    return behind or _limits.skip(case, variant, device)
+    pairs = pairs_skip(case.sizes["F"]) if case.options["form"] == "dot" else None
+    return behind or pairs or _limits.skip(case, variant, device)
 
 
 def config(case, variant, device):

@@ -25,7 +25,7 @@ from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_align
 from implementations._shared.triton import attention
 from implementations._shared.triton.attention import LOG2_E, attended, first_visible, store_rows, tokens_of
 from implementations._shared.triton.launch import TYPES, by_launch, launch_with, prefixed
-from implementations._shared.triton.limits import first_reason, misfit, most_stages
+from implementations._shared.triton.limits import first_reason, misfit, most_stages, narrowed_to_fit
 from implementations._shared.triton.matmul import padded
 
 
@@ -65,7 +65,8 @@ def tile(case, device, launch):
     num_stages = most_stages(device, 3 if wide <= 64 else 2, functools.partial(tile_bytes, case, chosen))
     in_registers = is_ieee(case) or (case.dtype != "float32" and device.capability < (9, 0))
     num_warps = 8 if BLOCK_M == 128 or (in_registers and wide * kinds > 64) else 4
-    return chosen | {"num_warps": num_warps, "num_stages": num_stages}
+    own = chosen | {"num_warps": num_warps, "num_stages": num_stages}
+    return narrowed_to_fit(own, ("BLOCK_M", "BLOCK_N"), functools.partial(tile_misfit, case, device))
 
 
 def tile_bytes(case, chosen, num_stages):

@@ -6,6 +6,7 @@ BLOCK_M: samples of a block, or rows of a sample's outer product. BLOCK_K: eleme
 import numpy as np
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large
+from implementations._shared.dlrm import pairs_skip
 from implementations._shared.gpu import is_ieee
 
 FIXED = "dot_wide", "outer_flat"  # kernels without tunables
@@ -15,6 +16,8 @@ STAGED_BYTES = 48 << 10  # of a block's rows of y: beyond, they are stored where
 
 def skip(case):
     """Why no kernel here can run the case, or None."""
+    if case.options["form"] == "dot" and (reason := pairs_skip(case.sizes["F"])):
+        return reason
     if case.options["form"] == "dot" and case.precision == "tf32" and case.sizes["F"] > 31:
         return "multiplies more than 32 vectors without tensor cores: precision=ieee runs it"
     return None

@@ -66,14 +66,16 @@ def _one_launch(case, device):
     """The tunables of `products`."""
     own = products(case)
     pairs = [(dx, dW) for dx, dW in itertools.product(TILES, TILES) if dx.threads == dW.threads]
-    dx, dW = min(pairs, key=lambda pair: _work(own["dx"], pair[0], device) + _work(own["dW"], pair[1], device))
-    found = {"KERNEL": "simt" if is_ieee(case) else "tensor"}
-    for of, tile in (("dx", dx), ("dW", dW)):
-        found |= prefixed(of, {"BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": 1})
+    pairs.sort(key=lambda pair: _work(own["dx"], pair[0], device) + _work(own["dW"], pair[1], device))
     # more stages than slabs wait for nothing, and leave room for fewer blocks
     slabs = {f"{of}_num_stages": max(2, -(-own[of].sizes["K"] // matmul.slab(case))) for of in own}
-    choices = (found | {name: min(n, most) for name, most in slabs.items()} for n in (4, 3, 2))
-    return next(c for c in choices if fits(case, device, c) is None)
+    choices = []
+    for (dx, dW), n in itertools.product(pairs, (4, 3, 2)):
+        found = {"KERNEL": "simt" if is_ieee(case) else "tensor"}
+        for of, tile in (("dx", dx), ("dW", dW)):
+            found |= prefixed(of, {"BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": 1})
+        choices.append(found | {name: min(n, most) for name, most in slabs.items()})
+    return next((c for c in choices if fits(case, device, c) is None), choices[0])
 
 
 def _by_warpgroups(case, device):

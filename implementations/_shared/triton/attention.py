@@ -20,7 +20,7 @@ import triton.language as tl
 
 from implementations._shared.gpu import is_ieee, multiprocessors, shared_memory
 from implementations._shared.triton.launch import TYPES, launch_with
-from implementations._shared.triton.limits import LEAST_DOT, misfit, most_stages
+from implementations._shared.triton.limits import LEAST_DOT, misfit, most_stages, narrowed_to_fit
 from implementations._shared.triton.matmul import padded
 from implementations._shared.triton.softmax import LOWEST
 
@@ -110,7 +110,8 @@ def flash_config(case, device):
     num_warps = 8 if BLOCK_M == 128 or (BLOCK_M == 64 and in_registers) else 4
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N}
     num_stages = most_stages(device, 3, functools.partial(flash_bytes, case, tile))
-    return tile | {"num_warps": num_warps, "num_stages": num_stages}
+    own = tile | {"num_warps": num_warps, "num_stages": num_stages}
+    return narrowed_to_fit(own, ("BLOCK_M", "BLOCK_N"), functools.partial(fits, case, "flash", device))
 
 
 def flash_bytes(case, tile, num_stages):

@@ -8,13 +8,15 @@ W2 at once. Each weight is read by as many programs as there are tiles of rows.
     total   of outer_product.py: the shares added, bias and activation
 """
 
+import functools
+
 import triton
 import triton.language as tl
 
 from implementations._shared.dlrm import perceptron as perceptron_case
 from implementations._shared.gpu import is_ieee, multiprocessors
 from implementations._shared.triton.launch import TYPES, launch_with
-from implementations._shared.triton.limits import misfit
+from implementations._shared.triton.limits import misfit, narrowed_to_fit
 from implementations._shared.triton.matmul import multiply, padded
 from implementations._shared.triton.perceptron import first_layer, hidden, weights, x_rows
 
@@ -35,7 +37,8 @@ def config(case, device):
         BLOCK1 //= 2
     BLOCK_K = min(64 if is_ieee(case) else 128, max(32, padded(N0)))
     BLOCK2 = min(64 if is_ieee(case) else 128, padded(N2))
-    return {"BLOCK_M": ROWS, "BLOCK_K": BLOCK_K, "BLOCK1": BLOCK1, "BLOCK2": BLOCK2, "num_warps": 4, "num_stages": 3}
+    own = {"BLOCK_M": ROWS, "BLOCK_K": BLOCK_K, "BLOCK1": BLOCK1, "BLOCK2": BLOCK2, "num_warps": 4, "num_stages": 3}
+    return narrowed_to_fit(own, ("BLOCK2", "BLOCK1", "BLOCK_K"), functools.partial(fits, case, device))
 
 
 def fits(case, device, config, pitch=None):

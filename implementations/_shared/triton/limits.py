@@ -38,6 +38,18 @@ def first_reason(reasons):
     return next((f"{launch}: {reason}" for launch, reason in reasons.items() if reason), None)
 
 
+def narrowed_to_fit(config, sides, misfit):
+    """The config with the widest of its sides halved until `misfit(config)` has no reason against it; the config itself where none
+    is left to halve."""
+    narrow = config
+    while misfit(narrow):
+        widest = max(sides, key=narrow.get)
+        if narrow[widest] <= LEAST_DOT:
+            return config
+        narrow = narrow | {widest: narrow[widest] // 2}
+    return narrow
+
+
 def most_stages(device, most, shared):
     """The most stages, up to `most`, whose shared memory in bytes, `shared(stages)`, a block has; 1 at least."""
     return next((n for n in range(most, 1, -1) if shared(n) <= shared_memory(device)), 1)

@@ -18,7 +18,7 @@ import triton.language as tl
 from implementations._shared.gpu import is_ieee, rows_are_aligned
 from implementations._shared.triton.elementwise import activate
 from implementations._shared.triton.launch import TYPES, by_launch, launch_with, prefixed
-from implementations._shared.triton.limits import first_reason, misfit, most_stages
+from implementations._shared.triton.limits import first_reason, misfit, most_stages, narrowed_to_fit
 from implementations._shared.triton.matmul import grouped, multiply, narrowed, padded
 
 LARGEST_RANK = 256
@@ -34,7 +34,7 @@ def skip(case, variant, device):
 def config(case, variant, device):
     """The tunables of a variant: the tile, warps and stages of `fused`, or those of `down` and of `up`."""
     product = product_config(case, device, variant == "fused")
-    return product if variant == "fused" else prefixed({"down": down_config(case), "up": product})
+    return product if variant == "fused" else prefixed({"down": down_config(case, device), "up": product})
 
 
 def fits(case, variant, device, config):
@@ -67,7 +67,7 @@ def launches(case, variant, device, config):
 
 def kept_launches(case, device):
     """`down`, and `up` or, before an activation, `up_and_z`: what a backward pass follows."""
-    own = prefixed({"down": down_config(case), "up": product_config(case, device, False)})
+    own = prefixed({"down": down_config(case, device), "up": product_config(case, device, False)})
     first, second = launches(case, "two_launches", device, own)
     if case.options["activation"] == "none":
         return first, second
@@ -97,7 +97,8 @@ def product_config(case, device, fused):
     num_warps = 4 if BLOCK_M < 128 else 8
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_K": BLOCK_K, "GROUP": 8}
     num_stages = most_stages(device, 4, functools.partial(product_bytes, case, fused, tile))
-    return tile | {"num_warps": num_warps, "num_stages": num_stages}
+    own = tile | {"num_warps": num_warps, "num_stages": num_stages}
+    return narrowed_to_fit(own, ("BLOCK_M", "BLOCK_N"), functools.partial(product_misfit, case, device, fused))
 
 
 def is_one_pass(case, BLOCK_M, BLOCK_K):
@@ -126,16 +127,22 @@ def product_bytes(case, fused, tile, num_stages):
     return elements * case.itemsize + (8 << 10)
 
 
-def down_config(case):
+def down_config(case, device):
     """The tunables of `down`, which reads x once and is over when x has passed: many programs of few rows."""
-    BLOCK_K = 256 // case.itemsize if case.sizes["R"] <= 64 else 32
-    return {"BLOCK_M": 16, "BLOCK_K": BLOCK_K, "num_warps": 4, "num_stages": 4}
+    tile = {"BLOCK_M": 16, "BLOCK_K": 256 // case.itemsize if case.sizes["R"] <= 64 else 32}
+    num_stages = most_stages(device, 4, functools.partial(down_bytes, case, tile))
+    return tile | {"num_warps": 4, "num_stages": num_stages}
+
+
+def down_bytes(case, tile, num_stages):
+    """Shared memory of `down`: a slab of x and one of A a stage."""
+    return num_stages * (tile["BLOCK_M"] + padded(case.sizes["R"])) * tile["BLOCK_K"] * case.itemsize
 
 
 def down_misfit(case, device, config):
     """Why `down` cannot have this config, or None."""
     BLOCK_M, BLOCK_R = config["BLOCK_M"], padded(case.sizes["R"])
-    shared = config["num_stages"] * (BLOCK_M + BLOCK_R) * config["BLOCK_K"] * case.itemsize
+    shared = down_bytes(case, config, config["num_stages"])
     return misfit(device, config, ("BLOCK_M", "BLOCK_K"), BLOCK_M * BLOCK_R, shared)
 
 

@@ -8,13 +8,15 @@ x of a sample is N = (F + 1) D values: dense (M, D), then sparse (M, F, D); row 
     total     adds the shares, bias and activation
 """
 
+import functools
+
 import triton
 import triton.language as tl
 
 from implementations._shared.gpu import is_ieee, multiprocessors
 from implementations._shared.triton.elementwise import activate
 from implementations._shared.triton.launch import TYPES, launch_with
-from implementations._shared.triton.limits import misfit
+from implementations._shared.triton.limits import REGISTERS, misfit, most_stages
 from implementations._shared.triton.matmul import multiply, padded
 
 
@@ -30,9 +32,9 @@ def config(case, columns, device):
     others = triton.cdiv(M, BLOCK_M) * triton.cdiv(columns, BLOCK_N) * triton.cdiv(N, BLOCK_J)
     parts = max(1, min(N, multiprocessors(device) // others))
     num_warps = 8 if BLOCK_M == 128 else 4
-    return {
-        "BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_J": BLOCK_J, "PARTS": parts, "num_warps": num_warps, "num_stages": 3,
-    }  # fmt: skip
+    tile = {"BLOCK_M": BLOCK_M, "BLOCK_N": BLOCK_N, "BLOCK_J": BLOCK_J}
+    num_stages = most_stages(device, 3, functools.partial(shared_bytes, case, tile))
+    return tile | {"PARTS": parts, "num_warps": num_warps, "num_stages": num_stages}
 
 
 def fits(case, device, config):
@@ -41,14 +43,23 @@ def fits(case, device, config):
     anywhere = device.capability[0] == 9 and case.sizes["D"] * case.itemsize % 16 and not is_ieee(case)
     if anywhere and BLOCK_M >= 64:
         return f"BLOCK_M={BLOCK_M}: Triton computes wrongly with rows that start anywhere; 32 is right"
-    shared = (config["num_stages"] * BLOCK_J * BLOCK_N + BLOCK_M * BLOCK_J) * case.itemsize
-    values = BLOCK_M * (BLOCK_N + BLOCK_J)
+    values, shared = BLOCK_M * (BLOCK_N + BLOCK_J), shared_bytes(case, config, config["num_stages"])
     return misfit(device, config, ("BLOCK_M", "BLOCK_N", "BLOCK_J"), values, shared)
+
+
+def shared_bytes(case, tile, num_stages):
+    """Shared memory of `partial`: a tile of W a stage, and one of the outer products."""
+    return (num_stages * tile["BLOCK_N"] + tile["BLOCK_M"]) * tile["BLOCK_J"] * case.itemsize
 
 
 def total_config(shares):
     """The tunables of `total`."""
-    return {"BLOCK": max(32, min(256, 4096 // triton.next_power_of_2(shares))), "num_warps": 4}
+    padded_shares = triton.next_power_of_2(shares)
+    BLOCK = max(32, min(256, 4096 // padded_shares))
+    return {
+        "BLOCK": BLOCK,
+        "num_warps": max(4, triton.next_power_of_2(triton.cdiv(BLOCK * padded_shares, 32 * REGISTERS))),
+    }
 
 
 def total_fits(device, config, shares):

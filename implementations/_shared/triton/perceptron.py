@@ -21,7 +21,7 @@ import triton.language as tl
 from implementations._shared.gpu import is_ieee, multiprocessors, shared_memory
 from implementations._shared.triton.elementwise import activate
 from implementations._shared.triton.launch import TYPES, launch_with
-from implementations._shared.triton.limits import misfit, most_stages
+from implementations._shared.triton.limits import misfit, most_stages, narrowed_to_fit
 from implementations._shared.triton.matmul import multiply, padded
 
 TUNABLES = {  # BLOCK3 is that of three layers and four
@@ -85,11 +85,13 @@ def config(case, variant, device, pitch=None):
     tile = {"BLOCK_M": BLOCK_M, "BLOCK_K": BLOCK_K, "BLOCK1": BLOCK1}
     while tile["BLOCK1"] > 16 and shared_bytes(case, device, tile, 2) > shared_memory(device):
         tile["BLOCK1"] //= 2
-    num_stages = most_stages(device, 4, functools.partial(shared_bytes, case, device, tile))
-    tile["BLOCK1"] = min(tile["BLOCK1"], padded(N1))
     if layers > 2:
         tile["BLOCK3"] = min(64 if P2 * 64 * case.itemsize <= 32 << 10 else 32 if P2 <= 256 else 16, padded(N3))
-    return tile | {"num_warps": num_warps, "num_stages": num_stages}
+    num_stages = most_stages(device, 4, functools.partial(shared_bytes, case, device, tile))
+    tile["BLOCK1"] = min(tile["BLOCK1"], padded(N1))
+    own = tile | {"num_warps": num_warps, "num_stages": num_stages}
+    sides = [name for name in ("BLOCK3", "BLOCK1", "BLOCK_M", "BLOCK_K") if name in tile]
+    return narrowed_to_fit(own, sides, functools.partial(fits, case, variant, device, pitch=pitch))
 
 
 def sums_of(case):

@@ -118,7 +118,9 @@ class CaseData:
         """The verdict on the outputs in those files, which were computed from that input set by the kernel or a part of it. The files
         are gone then: the next implementation is not to find a right answer on the disk."""
         try:
-            return self._verdict(outputs, points, part, set_, pool)
+            verdict = self._verdict(outputs, points, part, set_, pool)
+            names = self._judge(set_, part).mathematics.outputs
+            return replace(verdict, name=names[verdict.output]) if len(names) > 1 else verdict
         finally:
             self._take_away(outputs)
 

@@ -13,6 +13,7 @@ from typing import Any
 from fusebench.contract import Case, Mathematics
 
 UPSTREAM = "gradient of "  # before the name of an output, or of an input that has one: no name of a kernel.py begins so
+VALUE = "value of "  # before the name of an output in `forward_backward`
 
 
 def reason(kernel: str, mathematics: Mathematics, backward: Mapping[str, Any], case: Case, variant: str) -> str | None:
@@ -88,9 +89,10 @@ def of(mathematics: Mathematics, mode: str, names: Sequence[str]) -> Mathematics
     axes = {name: mathematics.output_axis(number, own) for number, name in enumerate(behind)}
     dtypes = {name: mathematics.own_dtypes.get(name.removeprefix(UPSTREAM)) for name in behind}
     gradients = {f"{UPSTREAM}{name}": mathematics.rows.get(name) for name in mathematics.gradients if name in own}
-    values = {f"value{name}": axis for name, axis in axes.items()} if mode == "forward_backward" else {}
+    value = {name: name.replace(UPSTREAM, VALUE, 1) for name in behind}
+    values = {value[name]: axis for name, axis in axes.items()} if mode == "forward_backward" else {}
     rows = {name: axis for name, axis in mathematics.rows.items() if name in own} | axes | values | gradients
-    kept = {f"value{name}": dtype for name, dtype in dtypes.items()} | dtypes
+    kept = {value[name]: dtype for name, dtype in dtypes.items()} | dtypes
     kept |= {f"{UPSTREAM}{name}": mathematics.own_dtypes.get(name) for name in mathematics.gradients}
     return replace(
         mathematics,

@@ -155,7 +155,7 @@ def _published(rows: Sequence[Record]) -> list[str]:
 def _print_parity(out: Console, rows: Sequence[Record]) -> None:
     cells = [
         (
-            _name(r), coloured(r.status), _ratio(r), f"{p.max_abs:.2g}", escape(str(list(p.index))), f"{p.got:.7g}",
+            _name(r), coloured(r.status), _ratio(r), f"{p.max_abs:.2g}", escape(f"{p.name}{list(p.index)}"), f"{p.got:.7g}",
             f"{p.expected:.7g}", f"{p.budget:.2g}",
         )
         for r in rows if (p := r.parity.worst)

@@ -595,6 +595,7 @@ def test_patterns_and_names_left_out_on_the_command_line(runs):
     assert asked_for(runs, "implementation=[z_fine,a*]") == ["z_fine", *(n for n in every if n[0] == "a")]
     assert asked_for(runs, "implementation=a_fine:def*") == ["a_fine"]
     assert asked_for(runs, "implementation=a_fine", "dtype=*16") == ["a_fine"] * 2
+    assert asked_for(runs, "implementation=a_fine", "mode=[all,~*backward]") == ["a_fine"]
     assert asked_for(runs, "kernel=fa*", "implementation=a_fine", "case=~odd") == ["a_fine"] * 1
 
 

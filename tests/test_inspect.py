@@ -206,6 +206,13 @@ def test_a_config_that_does_not_fit_has_its_reason(kernels):
         compiled.compile_cell(cell, kernels["lola"].implementations["triton"], targets.target("sm_90a"))
 
 
+def test_a_variant_that_has_not_the_mode_is_not_shown_in_its_place(answered):
+    done = answered("inspect", "kernel=launch", "implementation=cuda", "mode=backward")
+    assert done.returncode == 1 and "kernel.py of launch has no gradient" in done.stdout
+    done = answered("inspect", "kernel=softmax", "implementation=triton:persistent", "case=odd", "mode=backward")
+    assert done.returncode == 1 and "computes forward alone; BACKWARD of its file names row, online" in done.stdout
+
+
 def test_with_fits_false_a_config_that_does_not_fit_is_shown(answered):
     words = [
         "inspect",

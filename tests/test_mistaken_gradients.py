@@ -30,9 +30,14 @@ def pool(tmp_path_factory):
 def test_a_mistake_in_a_gradient_is_wrong_and_its_honest_twin_is_not(pool, tmp_path, kernel, dtype):
     case = make_case(KERNELS[kernel], "odd", dtype, options=OPTIONS.get(kernel, {}), mode="backward")
     cells = [Cell(case, "mistaken", v) for v in KERNELS[kernel].implementations["mistaken"].variants]
-    records = {r.cell.variant: r for r in run(Run(KERNELS, ROOTS, tmp_path, Settings(DEVICE, Plan(0.0))), cells, pool)}
+    settings = Settings(DEVICE, Plan(0.0), hard=True)
+    records = {r.cell.variant: r for r in run(Run(KERNELS, ROOTS, tmp_path, settings), cells, pool)}
     assert (honest := records.pop("honest")).status == "ok", honest.reason
     assert records and {r.status for r in records.values()} == {"wrong"}, {v: r.status for v, r in records.items()}
+    named = {"lola": ("dW", "W"), "padded_attention": ("dq_mask", "q"), "lora_linear": ("dB_scale", "B")}
+    if kernel in named:
+        variant, name = named[kernel]
+        assert f" at gradient of {name}[" in records[variant].reason
 
 
 @pytest.mark.parametrize(("name", "variant"), [("ahead", "listed"), ("ahead_jax", "listed"), ("ahead", "everywhere")])

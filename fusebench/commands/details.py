@@ -90,16 +90,20 @@ def show(name: str, described: Mapping[str, Any]) -> None:
         for case, own in described["cases"].items()
     ]
     print_table(out, ("case",), (*dimensions, "FLOPs", "bytes"), cases)
-    rows: list[tuple[str, str, str]] = []
+    rows: list[tuple[str, ...]] = []
+    has_gradient = len(described["modes"]) > 1
     tunables: dict[str, list[str]] = {}
     for implementation, own in described["implementations"].items():
         here = own["unavailable"] or (f"{own['untimed']}: parity only" if own["untimed"] else "yes")
         for variant, declared in own["variants"].items():
             label = implementation if variant == "default" else f"{implementation}:{variant}"
-            rows.append((label, ", ".join(declared["points"]), escape(here)))
+            behind = declared["backward"]  # "yes" where it rounds at no point
+            backward = ["" if behind is None else ", ".join(behind) or "yes"] if has_gradient else []
+            rows.append((label, ", ".join(declared["points"]), *backward, escape(here)))
             values = " ".join(f"config.{t}={','.join(map(str, v))}" for t, v in declared["tunables"].items())
             tunables.setdefault(values, []).append(label)
-    print_table(out, ("implementation", "rounding points", "here"), (), rows, ("rounding points",))
+    headings = ("implementation", "rounding points", *(["backward"] if has_gradient else []), "here")
+    print_table(out, headings, (), rows, ("rounding points",))
     for values, labels in tunables.items():
         if values:
             out.print(f"{', '.join(labels)}:  {values}", highlight=False, markup=False)

@@ -18,7 +18,7 @@ import fusebench
 from fusebench.cases import as_list, literal
 from fusebench.errors import UsageError
 
-NAMES = ("kernel", "implementation", "case", "dtype", "precision", "inputs", "tools")  # keys that take names
+NAMES = ("kernel", "implementation", "case", "dtype", "precision", "inputs", "mode", "tools")  # keys that take names
 TEXTS = ("expect", "vs")  # keys that take a text, in which Hydra's grammar has no say
 PATHS = ("path", "resume", "out_dir", "baseline", "shapes", "out")  # nor in a path; `path` may be a list of them
 MOST_JOBS = 10_000  # of one multirun: each is composed beforehand

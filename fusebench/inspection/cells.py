@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from fusebench import modes
 from fusebench.cases import make_case
 from fusebench.contract import Cell
-from fusebench.discovery import Kernel
+from fusebench.discovery import Implementation, Kernel
 from fusebench.inspection import expectation
 from fusebench.inspection.compiled import Ask, Compiled, compile_cell
 from fusebench.inspection.disassembler import Listings
@@ -41,14 +42,22 @@ def inspect(
     for cell in cells:
         on_begin(cell)
         kernel = kernels[cell.case.kernel]
+        implementation = kernel.implementations[cell.implementation]
         try:
-            implementation = kernel.implementations[cell.implementation]
+            _check_mode(kernel, implementation, cell)
             launches = compile_cell(cell, implementation, target, listings, ask, ptx, fits)
         except NotInspected as error:
             yield Inspected(cell, reason=str(error), failed=error.failed)
         else:
             wanted = own_expectations(cell, kernel, target) if expect is None else expect
             yield Inspected(cell, launches, expected=wanted)
+
+
+def _check_mode(kernel: Kernel, implementation: Implementation, cell: Cell) -> None:
+    """Raises NotInspected where the variant has not the mode of its case."""
+    reason = modes.reason(kernel.name, kernel.mathematics, implementation.backward, cell.case, cell.variant)
+    if reason and not implementation.broken:
+        raise NotInspected(f"skipped: {reason}")
 
 
 def own_expectations(cell: Cell, kernel: Kernel, target: Target) -> list[Expectation]:

@@ -57,7 +57,7 @@ class Judge:
         """The shapes of the outputs: in a backward mode those of the inputs that they are gradients of, or are judged by."""
         if self.case.mode == "forward":
             return self._shapes_by_formula()
-        names = [name.removeprefix("value") for name in self.mathematics.outputs]
+        names = [name.replace(modes.VALUE, modes.UPSTREAM, 1) for name in self.mathematics.outputs]
         return [self.arrays[n if n in self.arrays else n.removeprefix(modes.UPSTREAM)].shape for n in names]
 
     def _shapes_by_formula(self) -> list[tuple[int, ...]]:

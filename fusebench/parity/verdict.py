@@ -21,7 +21,7 @@ class Verdict:
     """How far an output is off. `ratio` is the largest error ÷ budget of an element, `ulps` its error in spacings.
 
     `rms` and `mean` are of error ÷ standard deviation over all elements, with their limits. The worst element is at `index`
-    of output number `output`; `pattern` says which elements are beyond their budget, `unseen` why some rows were not compared,
+    of output number `output`, which has a `name` where there are several; `pattern` says which elements are beyond their budget, `unseen` why some rows were not compared,
     `undeclared` which points of the formula make a difference and are not declared.
     """
 
@@ -44,6 +44,7 @@ class Verdict:
     problem: str = ""
     some_rows: bool = False  # whether rows were chosen
     undeclared: tuple[str, ...] = ()
+    name: str = ""
 
     @property
     def ok(self) -> bool:
@@ -65,7 +66,7 @@ class Verdict:
             hint += f"; a program that makes zero of float32's subnormals, as __expf does, declares the point {FLUSHED}"
         if self.ratio > 1:
             return (
-                f"error is {self.ratio:.3g} × budget at output {self.output}{list(self.index)}: got {self.got:.9g}, expected "
+                f"error is {self.ratio:.3g} × budget at {self.name or f'output {self.output}'}{list(self.index)}: got {self.got:.9g}, expected "
                 f"{self.expected:.9g} ± {self.budget:.2g}, {self.ulps:.3g} ulps off; largest differences {self.max_abs:.2g} "
                 f"absolute, {self.max_rel:.2g} relative; beyond their budget: {self.pattern}{hint}"
             )

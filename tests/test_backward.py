@@ -231,6 +231,16 @@ def test_a_gradient_leaves_open_what_nan_and_infinities_give():
     assert kinds == ("plain", "large_mean", "equal", "subnormal", "large", "small", "zeros", "wide", "upstream")
 
 
+@pytest.mark.parametrize(
+    ("kernel", "stores"), [("geglu", "two_accumulators"), ("splacc", "two_accumulators"), ("fused_mlp", "default")]
+)
+def test_a_variant_that_recomputes_keeps_nothing_but_the_inputs(run_cells, kernel, stores):
+    case = make_case(KERNELS[kernel], "one", "float32", mode="backward")
+    kept, again = run_cells([Cell(case, "triton", variant) for variant in (stores, "recompute")])
+    assert (kept.status, again.status) == ("ok", "ok")
+    assert kept.build.saved_bytes > 0 == again.build.saved_bytes
+
+
 def test_a_record_says_what_residuals_keep(run_cells):
     case = make_case(KERNELS["softmax"], "odd", mode="backward")
     cells = [Cell(case, implementation, "default") for implementation in ("torch_eager", "flax")]

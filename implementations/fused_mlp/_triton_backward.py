@@ -65,11 +65,10 @@ def backward_launches(case, config):
     return launch_with(own["last"], last_gradient, signature, {"ACTIVATION": case.options["last"]}, grid), layers
 
 
-def launches(case, device, config):
-    """All of them, in order."""
+def gradient_launches(case, config):
+    """Those of backward_launches, in order."""
     first, layers = backward_launches(case, config)
-    behind = ([first] if first else []) + [launch for both in layers for launch in both if launch]
-    return tuple(behind if case.mode == "backward" else [*forward_launches(case, device), *behind])
+    return tuple(launch for launch in (first, *(one for both in layers for one in both)) if launch)
 
 
 @triton.jit(do_not_specialize=["count"])

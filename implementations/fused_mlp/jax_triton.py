@@ -4,21 +4,22 @@ import jax
 import jax.numpy as jnp
 
 from implementations._shared.jax.launch import run
+from implementations._shared.recompute import recomputing
 from implementations.fused_mlp import _triton_backward as backward
-from implementations.fused_mlp._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations.fused_mlp._triton_kernels import TUNABLES, alone, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
-VARIANTS = {"default": ("hidden",)}
-BACKWARD = {"default": ("hidden", "value", "dz")}
+VARIANTS = {"default": ("hidden",), "recompute": ("hidden",)}
+BACKWARD = {"default": ("hidden", "value", "dz"), "recompute": ("hidden", "value", "dz")}
 
 
 def build(case, variant, device, chosen):
     """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer), jitted."""
     if case.mode != "forward":
-        return _differentiated(case, device, chosen)
+        return _differentiated(case, variant, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
     M, layers = case.size("M", "LAYERS")
 
@@ -28,11 +29,16 @@ def build(case, variant, device, chosen):
     return jax.jit(call)
 
 
-def _differentiated(case, device, chosen):
+def _differentiated(case, variant, device, chosen):
     """(forward, backward) of a launch for each layer and some more (_triton_backward.py), both jitted."""
     forwards = backward.forward_launches(case, device)
     last, layers = backward.backward_launches(case, chosen)
     M, widths = case.sizes["M"], backward.widths(case)
+
+    described = alone(case, device)
+
+    def whole(x, *weights):
+        return run(described, x, *weights, M, out=jax.ShapeDtypeStruct((M, widths[-1][1]), x.dtype))
 
     def forward(x, *weights):
         values = [x]
@@ -59,4 +65,6 @@ def _differentiated(case, device, chosen):
             dz, gradients = dx, [*made, *gradients]
         return dz, *gradients
 
+    if variant == "recompute":
+        forward, gradient = recomputing(whole, forward, gradient)
     return jax.jit(forward), jax.jit(gradient)

@@ -2,15 +2,16 @@
 
 import torch
 
+from implementations._shared.recompute import recomputing
 from implementations.fused_mlp import _triton_backward as backward
-from implementations.fused_mlp._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
+from implementations.fused_mlp._triton_kernels import TUNABLES, alone, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
 REQUIRES = {"triton": "triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
-VARIANTS = {"default": ("hidden",)}
-BACKWARD = {"default": ("hidden", "value", "dz")}
+VARIANTS = {"default": ("hidden",), "recompute": ("hidden",)}
+BACKWARD = {"default": ("hidden", "value", "dz"), "recompute": ("hidden", "value", "dz")}
 EXPECT = (
     {"variant": "default", "case": "bottom", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
@@ -20,13 +21,13 @@ EXPECT = (
 def build(case, variant, device, chosen):
     """call(x (M, N0), W1, b1, W2, b2, …) → (M, N of the last layer)."""
     if case.mode != "forward":
-        return _differentiated(case, device, chosen)
+        return _differentiated(case, variant, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
     M, layers = case.size("M", "LAYERS")
     return launch.returning((M, case.sizes[f"N{layers}"]), M=M)
 
 
-def _differentiated(case, device, chosen):
+def _differentiated(case, variant, device, chosen):
     """(forward, backward) of a launch for each layer and some more (_triton_backward.py)."""
     forwards = [launch.bind() for launch in backward.forward_launches(case, device)]
     last, layers = backward.backward_launches(case, chosen)
@@ -57,4 +58,6 @@ def _differentiated(case, device, chosen):
             dz, gradients = dx, [dW, db, *gradients]
         return dz, *gradients
 
+    if variant == "recompute":
+        return recomputing(alone(case, device).returning((M, widths[-1][1]), M=M), forward, gradient)
     return forward, gradient

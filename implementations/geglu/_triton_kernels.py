@@ -7,18 +7,26 @@ A program has a tile of y. It multiplies x with both halves of W in one pass ove
 import triton
 import triton.language as tl
 
-from implementations._shared.triton import gated_backward
+from implementations._shared.triton import gated_backward, gated_matmul
 from implementations._shared.triton.elementwise import activate
 from implementations._shared.triton.gated_matmul import launch, place, products, store_tile
 
 
 def launches(case, variant, device, config):
     """The one launch; in the backward modes those of gated_backward.py."""
-    if case.mode != "forward":
-        behind = gated_backward.backward_launches(case, config, "geglu")
-        return behind if case.mode == "backward" else (gated_backward.forward_launch(case, device, "geglu"), *behind)
-    constexprs = {"ACTIVATION": case.options["activation"]}
-    return (launch(geglu_tile, ("x", "W", "b"), constexprs, case, variant, config),)
+    if case.mode == "forward":
+        return (forward_launch(case, variant, config),)
+    return gated_backward.launches(case, variant, device, config, "geglu", alone(case, device))
+
+
+def forward_launch(case, variant, config):
+    """That of mode=forward."""
+    return launch(geglu_tile, ("x", "W", "b"), {"ACTIVATION": case.options["activation"]}, case, variant, config)
+
+
+def alone(case, device):
+    """That of mode=forward with a tile of its own, for backward modes that keep nothing."""
+    return forward_launch(case, "two_accumulators", gated_matmul.config(case, "two_accumulators", device))
 
 
 @triton.jit(do_not_specialize=["M"])

@@ -3,17 +3,18 @@
 import jax
 
 from implementations._shared.jax.launch import run
+from implementations._shared.recompute import recomputing
 from implementations._shared.triton import gated_backward
-from implementations._shared.triton.gated_backward import TUNABLES, config, fits  # noqa: F401 (parts of the contract)
+from implementations._shared.triton.gated_backward import TUNABLES, config, fits, skip  # noqa: F401 (parts of the contract)
 from implementations._shared.triton.gated_matmul import interleave
-from implementations.geglu._triton_kernels import launches
+from implementations.geglu._triton_kernels import alone, launches
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
-VARIANTS = {"two_accumulators": (), "interleaved": ()}
-BACKWARD = {"two_accumulators": ("bias", "dz")}
+VARIANTS = {"two_accumulators": (), "interleaved": (), "recompute": ()}
+BACKWARD = {"two_accumulators": ("bias", "dz"), "recompute": ("bias", "dz")}
 
 
 def prepare(case, variant, x, W, b):
@@ -24,7 +25,7 @@ def prepare(case, variant, x, W, b):
 def build(case, variant, device, chosen):
     """call(x (M, K), W, b (2N,), *prepared) → (M, N), jitted."""
     if case.mode != "forward":
-        return _differentiated(case, device, chosen)
+        return _differentiated(case, variant, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
     M, N = case.size("M", "N")
 
@@ -34,14 +35,17 @@ def build(case, variant, device, chosen):
     return jax.jit(call)
 
 
-def _differentiated(case, device, chosen):
+def _differentiated(case, variant, device, chosen):
     """(forward, backward) of three launches (gated_backward.py), both jitted."""
     first = gated_backward.forward_launch(case, device, "geglu")
     gate, products = gated_backward.backward_launches(case, chosen, "geglu")
-    M, N = case.size("M", "N")
+    described, (M, N) = alone(case, device), case.size("M", "N")
 
     def like(array):
         return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+    def whole(x, W, b):
+        return run(described, x, W, b, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
 
     def forward(x, W, b):
         Z, y = run(first, x, W, b, M, out=[jax.ShapeDtypeStruct((M, n), x.dtype) for n in (2 * N, N)])
@@ -52,4 +56,6 @@ def _differentiated(case, device, chosen):
         dZ = run(gate, Z, dy, out=like(Z))
         return tuple(run(products, dZ, W, x, M, out=[like(x), like(W), like(b)]))
 
+    if variant == "recompute":
+        forward, backward = recomputing(whole, forward, backward)
     return jax.jit(forward), jax.jit(backward)

@@ -3,17 +3,18 @@
 import jax
 
 from implementations._shared.jax.launch import run
+from implementations._shared.recompute import recomputing
 from implementations._shared.triton import gated_backward
-from implementations._shared.triton.gated_backward import TUNABLES, config, fits  # noqa: F401 (parts of the contract)
+from implementations._shared.triton.gated_backward import TUNABLES, config, fits, skip  # noqa: F401 (parts of the contract)
 from implementations._shared.triton.gated_matmul import interleave
-from implementations.splacc._triton_kernels import launches
+from implementations.splacc._triton_kernels import alone, launches
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
-VARIANTS = {"two_accumulators": (), "interleaved": ()}
-BACKWARD = {"two_accumulators": ("product", "dz")}
+VARIANTS = {"two_accumulators": (), "interleaved": (), "recompute": ()}
+BACKWARD = {"two_accumulators": ("product", "dz"), "recompute": ("product", "dz")}
 
 
 def prepare(case, variant, A, B):
@@ -24,7 +25,7 @@ def prepare(case, variant, A, B):
 def build(case, variant, device, chosen):
     """call(A (M, K), B, *prepared) → (M, N), jitted."""
     if case.mode != "forward":
-        return _differentiated(case, device, chosen)
+        return _differentiated(case, variant, device, chosen)
     (launch,) = launches(case, variant, device, chosen)
     M, N = case.size("M", "N")
 
@@ -34,14 +35,17 @@ def build(case, variant, device, chosen):
     return jax.jit(call)
 
 
-def _differentiated(case, device, chosen):
+def _differentiated(case, variant, device, chosen):
     """(forward, backward) of three launches (gated_backward.py), both jitted."""
     first = gated_backward.forward_launch(case, device, "splacc")
     gate, products = gated_backward.backward_launches(case, chosen, "splacc")
-    M, N = case.size("M", "N")
+    described, (M, N) = alone(case, device), case.size("M", "N")
 
     def like(array):
         return jax.ShapeDtypeStruct(array.shape, array.dtype)
+
+    def whole(A, B):
+        return run(described, A, B, M, out=jax.ShapeDtypeStruct((M, N), A.dtype))
 
     def forward(A, B):
         Z, y = run(first, A, B, B, M, out=[jax.ShapeDtypeStruct((M, n), A.dtype) for n in (2 * N, N)])
@@ -52,4 +56,6 @@ def _differentiated(case, device, chosen):
         dZ = run(gate, Z, dy, out=like(Z))
         return tuple(run(products, dZ, B, A, M, out=[like(A), like(B)]))
 
+    if variant == "recompute":
+        forward, backward = recomputing(whole, forward, backward)
     return jax.jit(forward), jax.jit(backward)

@@ -1,7 +1,7 @@
 """The backward modes of kernels with a gate in Triton, geglu and splacc: Z = x @ W (+ b), y = f(left half, right half).
 
 Forward, one launch: a tile of both halves of Z (M, 2N), which it leaves behind, and of y. Backward two: a block of dZ, then dx, dW and db
-(linear_gradients.py). GATE names the kernel, because Triton takes no functions as values.
+(linear_gradients.py). `recompute` leaves no Z behind: forward is the launch of mode=forward, and backward makes Z first. GATE names the kernel, because Triton takes no functions as values.
 """
 
 import triton
@@ -19,13 +19,28 @@ TUNABLES = {
         "BLOCK_M": (16, 32, 64, 128), "BLOCK_N": (16, 32, 64, 128), "BLOCK_K": (16, 32, 64, 128), "GROUP": (4, 8, 16),
         "num_warps": (4, 8), "num_stages": (2, 3, 4),
     },
-    "two_accumulators": {  # those of the launches of mode=backward
+    ("two_accumulators", "recompute"): {  # those of the launches of mode=backward
         "dz_BLOCK": (256, 512, 1024, 2048), "dz_num_warps": (1, 2, 4, 8),
         "products_DX_M": (32, 64, 128), "products_DX_N": (32, 64, 128, 256), "products_DX_K": (16, 32, 64),
         "products_DW_M": (32, 64, 128), "products_DW_N": (32, 64, 128, 256), "products_DW_K": (16, 32, 64),
         "products_num_warps": (4, 8), "products_num_stages": (2, 3, 4),
     },
 }  # fmt: skip
+
+
+def skip(case, variant, device):
+    """Why Triton cannot run this cell, or None."""
+    if variant == "recompute" and case.mode == "forward":
+        return "recompute is for backward modes: two_accumulators is its forward pass"
+    return None
+
+
+def launches(case, variant, device, config, gate, alone):
+    """Those of the backward modes; `alone` is the launch of mode=forward."""
+    behind, first = backward_launches(case, config, gate), forward_launch(case, device, gate)
+    if variant == "recompute":
+        behind, first = (first, *behind), alone
+    return behind if case.mode == "backward" else (first, *behind)
 
 
 def config(case, variant, device):

@@ -28,6 +28,8 @@
     PARTS = {"product": product}         other formulas, of a part of the kernel, for implementations that say so (may be absent)
     def hard(case): …                    {kind of hard inputs: names of the inputs and weights that get it} (hard.py; absent: all kinds, all float inputs, no weights)
     def edges(case, kind, rng): …        what `inputs` draws, with its integers at the `lower_edge`, the `upper_edge` or `between` (hard.py; absent: no integers)
+    def shape_problem(case, shapes): …   what is wrong with {name: shape} of the inputs that the sizes do not say, or "", where shapes depend on more
+                                         than sizes: for fusebench.ops (may be absent)
     def flops(case): …                   floating-point operations of one call, in the mode of the case
     def moved_bytes(case): …             compulsory traffic: every input read once, every output written once
 
@@ -198,6 +200,10 @@ def _no_weights(case: Case, rng: Any) -> dict[str, Any]:
     return {}
 
 
+def _no_problem(case: Case, shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ""
+
+
 Launches = int | str | Callable[[Case], int]  # a number, the dimension that says so, or a function of the case
 
 
@@ -218,6 +224,7 @@ class Mathematics:
     weights: Callable[..., dict[str, Any]] = _no_weights
     hard: Callable[[Case], Mapping[str, Any]] | None = None
     edges: Callable[..., dict[str, Any]] | None = None
+    shape_problem: Callable[..., str] = _no_problem
     options: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     precisions: tuple[str, ...] = PRECISIONS
     rows: Mapping[str, int] = field(default_factory=dict)

@@ -20,7 +20,7 @@ CONSTANTS = (
 NEEDED = ("DIMENSIONS", "BATCH", "CASES", "inputs", "formula", "flops", "moved_bytes")
 FUNCTIONS = {  # with their arguments
     "inputs": ("case", "rng"), "weights": ("case", "rng"), "formula": ("case", "r", "*inputs"), "hard": ("case",),
-    "edges": ("case", "kind", "rng"), "flops": ("case",), "moved_bytes": ("case",), "upstream": ("case", "rng"), "gradient": ("case", "r", "*inputs"),
+    "edges": ("case", "kind", "rng"), "shape_problem": ("case", "shapes"), "flops": ("case",), "moved_bytes": ("case",), "upstream": ("case", "rng"), "gradient": ("case", "r", "*inputs"),
 }  # fmt: skip
 BACKWARD = ("GRADIENTS", "upstream", "gradient")  # all of them, or none
 ELEMENTARY = (  # what programs compute by an approximation; of SciPy all is

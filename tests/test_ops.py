@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_command_line import REPOSITORY
 
@@ -57,7 +58,8 @@ def ran():
 def test_values_and_gradients_are_those_of_the_formula(ran, framework, name):
     hows = {"torch": ("called", "compiled"), "jax": ("jitted",)}[framework]
     more = {"torch": ("checkpointed", "second"), "jax": ("vmapped", "second")}[framework]
-    assert tuple(ran[framework, name]) == (hows + more if name == "softmax" else hows)
+    scalar = ("scalar",) if name in ("add_mul_act", "lora_linear", "lora_mlp") else ()
+    assert tuple(ran[framework, name]) == hows + (more if name == "softmax" else scalar)
     for how in ran[framework, name]:
         assert max(ran[framework, name][how]) < 2e-6, how
 
@@ -113,12 +115,16 @@ def test_what_cannot_run_is_refused_in_one_line(monkeypatch):
         ops.lolla  # noqa: B018
     with pytest.raises(UsageError, match="the inputs are on the CPU; expected a GPU, or TRITON_INTERPRET=1"):
         ops.softmax(x)
+    with pytest.raises(UsageError, match="the inputs are on the CPU"):  # an option with the name of an input
+        ops.add_mul_act(x, x, torch.tensor(0.5), torch.zeros(5), multiplier="0.5")
     with pytest.raises(UsageError, match=r"lola: b is float16; expected float32, as x is"):
         ops.lola(x, torch.zeros(5, 4), torch.zeros(4, dtype=torch.float16))
     for given, said in (
-        ((x, torch.zeros(5, 4), 1.0), "lola: an input is a float; expected tensors"),
-        ((), "lola: got no inputs"),
-        ((x.double(), torch.zeros(5, 4).double(), torch.zeros(4).double()), "lola: got inputs of float64; expected float32"),
+        ((x, torch.zeros(5, 4), 1.0), "lola: b is a float; expected a tensor"),
+        ((x, torch.zeros(5, 4), torch.zeros(4), 1.0), "lola: input 4 is a float; expected a tensor"),
+        ((x, torch.zeros(5, 4).to_sparse(), torch.zeros(4)), "lola: W is torch.sparse_coo; expected a dense tensor"),
+        ((), "lola: got no inputs; expected them by position, in the order x, W, b"),
+        ((x.double(), torch.zeros(5, 4).double(), torch.zeros(4).double()), "lola: x is float64; expected one of float32, float16, bfloat16"),
         ((torch.zeros(0, 5), torch.zeros(5, 4), torch.zeros(4)), r"lola: an input has the shape \(0, 5\); expected at least 1"),
         ((x, torch.zeros(5, 4, device="meta"), torch.zeros(4)), "lola: the inputs are on cpu, meta; expected one device"),
     ):  # fmt: skip
@@ -128,11 +134,97 @@ def test_what_cannot_run_is_refused_in_one_line(monkeypatch):
         ops.lola(x, torch.zeros(5, 4), torch.zeros(4), activatoin="relu")
     with pytest.raises(UsageError, match="unknown value 're lu' of option activation of lola: did you mean relu"):
         ops.lola(x, torch.zeros(5, 4), torch.zeros(4), activation="re lu")
+    with pytest.raises(UsageError, match="lola: b is an input; expected it by position, in the order x, W, b"):
+        ops.lola(x, torch.zeros(5, 4), b=torch.zeros(4))
+    with pytest.raises(UsageError, match="lola: got no inputs; expected them by position, in the order x, W, b"):
+        ops.lola(x=x, W=torch.zeros(5, 4), b=torch.zeros(4))
     for transformed in (torch.func.vmap(ops.softmax), lambda x: torch.func.jvp(ops.softmax, (x,), (x,))):
         with pytest.raises(
             UsageError, match=r"softmax: torch.func \(grad, vmap, jvp\) and forward mode are not supported"
         ):
             transformed(torch.zeros(2, 3, 5))
+
+
+def test_a_dtype_that_kernel_py_does_not_make_is_refused(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    torch = pytest.importorskip("torch")
+    from fusebench.ops import torch as ops
+
+    x, W, b = torch.zeros(3, 5), torch.zeros(5, 4), torch.zeros(4)
+    q, n_padd = torch.zeros(2, 1, 3, 5), torch.zeros(2, dtype=torch.int32)
+    ids, tables, offsets, known = torch.zeros(2, 3).long(), torch.zeros(21, 4), torch.zeros(4).long(), torch.zeros(20)
+    for call, said in (
+        (lambda: ops.lola(x.int(), W, b), "lola: x is int32; expected float32, as W is"),
+        (lambda: ops.lola(x.long(), W.half(), b.half()), "lola: x is int64; expected float16, as W is"),
+        (lambda: ops.lola(x, W, b.bool()), "lola: b is bool; expected float32, as x is"),
+        (lambda: ops.lola(x, W.to(torch.complex64), b), "lola: W is complex64; expected float32, as x is"),
+        (lambda: ops.padded_attention(q, q, q, n_padd.float()), "padded_attention: n_padd is float32; expected int32"),
+        (lambda: ops.padded_attention(q, q, q, n_padd.long()), "padded_attention: n_padd is int64; expected int32"),
+        (lambda: ops.padded_attention(q.byte(), q, q, n_padd), "padded_attention: q is uint8; expected float32, as k is"),
+        (lambda: ops.embedding(ids.int(), tables, offsets, V=11), "embedding: ids is int32; expected int64"),
+        (lambda: ops.embedding(ids.float(), tables.half(), offsets, V=11), "embedding: ids is float32; expected int64"),
+        (lambda: ops.embedding(ids, tables, offsets.int(), V=11), "embedding: offsets is int32; expected int64"),
+        (lambda: ops.embedding(ids, tables, offsets, known.int(), V=11, hashing="lookup"), "embedding: known is int32; expected int64"),
+    ):  # fmt: skip
+        with pytest.raises(UsageError, match=f"^{said}$"):
+            call()
+
+
+def test_what_jax_cannot_take_is_refused_in_one_line():
+    jax = pytest.importorskip("jax")
+    from fusebench.ops import jax as ops
+
+    x, W, b = np.zeros((3, 5), np.float32), np.zeros((5, 4), np.float32), np.zeros(4, np.float32)
+    ids, tables, offsets = np.zeros((2, 3), np.int64), np.zeros((21, 4), np.float32), np.zeros(4, np.int64)
+    for call, said in (
+        (lambda: ops.lola(x.astype(np.int32), W, b), "lola: x is int32; expected float32, as W is"),
+        (lambda: ops.lola(x, W, 1.0), "lola: b is a float; expected an array of JAX or NumPy"),
+        (lambda: ops.lola(x, W, b=b), "lola: b is an input; expected it by position, in the order x, W, b"),
+        (lambda: ops.lola(x=x, W=W, b=b), "lola: W is an input; expected it by position, in the order x, W, b"),
+        (lambda: ops.embedding(ids, tables, offsets, V=11), "embedding: ids is int32; expected int64, which JAX has with jax_enable_x64"),
+    ):  # fmt: skip
+        with jax.enable_x64(False), pytest.raises(UsageError, match=f"^{said}$"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("shapes", "V", "said"),
+    [
+        ({"offsets": 3}, 11, r"offsets has the shape \(3,\); expected \(F \+ 1\) with F=3"),
+        ({}, 6, "tables has 21 rows; expected 9 to 19 with F=3, V=6: those of all features and one more, for ids out of range"),
+        ({}, 19, "tables has 21 rows; expected 22 to 58 with F=3, V=19: .*"),
+        ({"known": 21}, 11, r"known has the shape \(21,\); expected \(20,\), as tables has 21 rows"),
+        ({}, 7, "the inputs are on the CPU; .*"),
+        ({}, 18, "the inputs are on the CPU; .*"),
+    ],
+)  # fmt: skip
+def test_shapes_of_tables_that_do_not_go_together_are_refused(monkeypatch, shapes, V, said):
+    """Nothing but the device is wrong of the last ones: one table of V rows at the least, F tables of V rows at the most."""
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    torch = pytest.importorskip("torch")
+    from fusebench.ops import torch as ops
+
+    lengths = {"offsets": 4, "known": 20} | shapes
+    offsets, known = (torch.zeros(lengths[name], dtype=torch.int64) for name in ("offsets", "known"))
+    with pytest.raises(UsageError, match=f"^embedding: {said}$"):
+        ops.embedding(torch.zeros(6, 3, dtype=torch.int64), torch.zeros(21, 4), offsets, known, V=V, hashing="lookup")
+
+
+def test_torch_compile_shows_the_sentence_of_a_refusal(monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    torch = pytest.importorskip("torch")
+    from fusebench.ops import torch as ops
+
+    x, W, b = torch.zeros(3, 5), torch.zeros(5, 4), torch.zeros(4)
+    compiled = torch.compile(ops.lola, fullgraph=True, backend="eager")
+    for inputs, options, said in (
+        ((x, W, b), {"activation": "re lu"}, "unknown value 're lu' of option activation of lola: did you mean relu"),
+        ((x, W, b), {"activatoin": "relu"}, "unknown option 'activatoin' of lola: did you mean activation"),
+        ((x, W, b), {"precision": "fp8"}, "unknown precision 'fp8'"),
+        ((x.int(), W, b), {}, "lola: x is int32; expected float32, as W is"),
+    ):
+        with pytest.raises(RuntimeError, match=re.escape(said)):
+            compiled(*inputs, **options)
 
 
 def test_help_has_the_inputs_with_their_shapes():

@@ -15,13 +15,14 @@ from test_parity import few
 
 from fusebench import discovery, modes
 from fusebench.cases import make_case
-from fusebench.errors import UsageError
 from fusebench.inputs import make_sets
 from fusebench.ops import jax as of_jax
 from fusebench.ops import torch as of_torch
 from fusebench.parity.rounding import Exact, evaluate
 
 ONE = "softmax"  # where what is the same for every kernel is tried
+SECOND = "its gradient cannot be differentiated again"
+SCALAR = "the kernel computes no gradient of "
 KERNELS = discovery.find_kernels([discovery.HOME])
 
 
@@ -46,15 +47,22 @@ def say(framework, name, how, got, expected):
     print(json.dumps({"framework": framework, "kernel": name, "how": how, "far": far}), flush=True)
 
 
-def refused(framework, name, call):
-    """Prints 0 where the call is refused as a second derivative."""
-    try:
-        call()
-        told = "no error"
-    except UsageError as error:
-        told = str(error)
-    far = 0.0 if told.startswith(f"{name}: its gradient cannot be differentiated again") else 1.0
-    print(json.dumps({"framework": framework, "kernel": name, "how": "second", "far": [far]}), flush=True)
+def refused(framework, name, how, said, *calls):
+    """Prints 0 for each call that is refused with what is `said`."""
+    far = []
+    for call in calls:
+        try:
+            call()
+            told = "no error"
+        except Exception as error:  # torch.compile has an error of its own, with our sentence
+            told = str(error)
+        far.append(0.0 if f"{name}: {said}" in told else 1.0)
+    print(json.dumps({"framework": framework, "kernel": name, "how": how, "far": far}), flush=True)
+
+
+def scalars(own, places):
+    """The places of floats that have no gradient."""
+    return [n for n, a in enumerate(own) if a.dtype.kind == "f" and n not in places]
 
 
 def by_torch(name):
@@ -74,7 +82,10 @@ def by_torch(name):
         say("torch", name, how, [m.detach().numpy() for m in made] + [f.numpy() for f in found], [*outputs, *gradients])
     if name == ONE:
         (again,) = torch.autograd.grad(function(*inputs).sum(), inputs, create_graph=True)
-        refused("torch", name, lambda: torch.autograd.grad(again.sum(), inputs))
+        refused("torch", name, "second", SECOND, lambda: torch.autograd.grad(again.sum(), inputs))
+    if fixed := scalars(own, places):
+        wanted = [i.detach().requires_grad_(n in fixed) for n, i in enumerate(inputs)]
+        refused("torch", name, "scalar", SCALAR, *(functools.partial(call, *wanted) for call in calls.values()))
 
 
 def by_jax(name):
@@ -102,7 +113,11 @@ def by_jax(name):
         function = getattr(of_jax, name)
         by_row = jax.vmap(lambda x, dy: jax.vjp(function, x)[1](dy)[0])(own[0][:, None], behind[0][:, None])
         say("jax", name, "vmapped", [by_row[:, 0]], gradients)
-        refused("jax", name, lambda: jax.hessian(lambda x: function(x).sum())(own[0]))
+        refused("jax", name, "second", SECOND, lambda: jax.hessian(lambda x: function(x).sum())(own[0]))
+    for place in scalars(own, places):
+        by_scalar = jax.grad(lambda *inputs: getattr(of_jax, name)(*inputs).sum(), place)
+        calls = (functools.partial(call, *own) for call in (by_scalar, jax.jit(by_scalar)))
+        refused("jax", name, "scalar", SCALAR, *calls)
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ from typing import Any
 
 from fusebench import discovery
 from fusebench.backends import triton_interpreter
-from fusebench.cases import check_name, make_case, option_value, positive
+from fusebench.cases import check_name, make_case, positive
 from fusebench.contract import DTYPES, Case
 from fusebench.discovery import Kernel
 from fusebench.errors import UsageError, unknown
-from fusebench.ops.shapes import input_names, sizes_of
+from fusebench.ops.shapes import Input, inputs_of, sizes_of
 
 
 def about(kernel: Kernel) -> str | None:
@@ -26,24 +26,25 @@ def about(kernel: Kernel) -> str | None:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a program is built for. `implementation` is triton or jax_triton, `device` cpu or cuda, `dtype` that of the floats; options are
-    pairs, with sizes that no shape shows among them."""
+    """What a program is built for, not yet checked. `implementation` is triton or jax_triton, `device` cpu or cuda; options are pairs of
+    text, with sizes that no shape shows among them."""
 
     kernel: str
     implementation: str
     device: str
     shapes: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
-    dtype: str
     precision: str
-    options: tuple[tuple[str, Any], ...]
+    options: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True)
 class Program:
-    """forward(*inputs) → (outputs, residuals), backward(residuals, *upstream) → the gradients by the inputs at the places `wanted`."""
+    """forward(*inputs) → (outputs, residuals), backward(residuals, *upstream) → the gradients by the inputs at the places `wanted`.
+    `names` are those of all inputs."""
 
     case: Case
+    names: tuple[str, ...]
     forward: Callable[..., Any]
     backward: Callable[..., Any]
     wanted: tuple[int, ...]
@@ -67,41 +68,42 @@ def kernel_of(implementation: str, name: str) -> Kernel:
     return kernels(implementation)[name]
 
 
-def wanted(
-    name: str,
-    implementation: str,
-    device: str,
-    arrays: Sequence[tuple[tuple[int, ...], str]],
-    precision: str,
-    options: Mapping[str, Any],
-) -> Wanted:
-    """What a call with inputs of these shapes and dtypes needs. Raises UsageError for an unknown option, floats of several dtypes or of
-    one that no kernel has, and an empty input."""
-    kernel = kernel_of(implementation, name)
-    check_options(kernel, options)
-    dtypes = tuple(dtype for _, dtype in arrays)
-    floats = {n: dtype for n, dtype in enumerate(dtypes) if "float" in dtype}
-    dtype = next(iter(floats.values()), "")
-    if arrays and dtype not in DTYPES:
-        raise UsageError(f"{name}: got inputs of {', '.join(dict.fromkeys(dtypes))}; expected {', '.join(DTYPES)}")
-    shapes = tuple(tuple(int(n) for n in shape) for shape, _ in arrays)
-    for n, other in floats.items():
-        if other != dtype:
-            names = input_names(kernel, len(dtypes), options)
-            raise UsageError(f"{name}: {names[n]} is {other}; expected {dtype}, as {names[next(iter(floats))]} is")
-    if empty := [shape for shape in shapes if 0 in shape]:
-        raise UsageError(f"{name}: an input has the shape {empty[0]}; expected at least 1 of each size")
-    return Wanted(name, implementation, device, shapes, dtypes, dtype, precision, tuple(sorted(options.items())))
-
-
-def check_options(kernel: Kernel, options: Mapping[str, Any]) -> None:
+def check_options(kernel: Kernel, options: Mapping[str, str]) -> None:
     """Raises UsageError for a name or a value that is neither an option of the kernel nor one of its sizes."""
-    for name, value in options.items():
+    own = {name: value for name, value in options.items() if name in kernel.options}
+    for name, value in own.items():
+        check_name(f"value of option {name} of {kernel.name}", value, kernel.options[name])
+    for name in sorted(options.keys() - own.keys()):
         if name in kernel.dimensions:
-            positive(f"{kernel.name}: size {name}", value)
+            positive(f"{kernel.name}: size {name}", options[name])
+        elif name in (order := names_of(kernel, own)):
+            raise UsageError(
+                f"{kernel.name}: {name} is an input; expected it by position, in the order {', '.join(order)}"
+            )
         else:
-            known = kernel.options[check_name(f"option of {kernel.name}", name, [*kernel.options, *kernel.dimensions])]
-            check_name(f"value of option {name} of {kernel.name}", option_value(value, known), known)
+            raise unknown(f"option of {kernel.name}", name, [*kernel.options, *kernel.dimensions])
+
+
+def names_of(kernel: Kernel, options: Mapping[str, str]) -> list[str]:
+    """The names of all inputs that there may be, in order."""
+    return [i.name for i in inputs_of(kernel, options)]
+
+
+def without_inputs(kernel: Kernel) -> UsageError:
+    order = ", ".join(names_of(kernel, {}))
+    return UsageError(f"{kernel.name}: got no inputs; expected them by position, in the order {order}")
+
+
+def no_array(kernel: Kernel, place: int, what: str, expected: str) -> UsageError:
+    """Of an input at that place, which is not one of the framework's arrays."""
+    names = names_of(kernel, {})
+    name = names[place] if place < len(names) else f"input {place + 1}"
+    return UsageError(f"{kernel.name}: {name} is {what}; expected {expected}")
+
+
+def without_gradient(name: str, of: str, instead: str) -> UsageError:
+    """Of an input that a call would be differentiated by, such as a scalar: its gradient would be left out without a word."""
+    return UsageError(f"{name}: the kernel computes no gradient of {of}; expected {instead}")
 
 
 def without_second_derivative(name: str) -> UsageError:
@@ -116,12 +118,18 @@ def program(of: Wanted) -> Program:
 
 def built(of: Wanted) -> Program:
     """`program`, built anew."""
-    kernel, options = kernel_of(of.implementation, of.kernel), dict(of.options)
-    sizes, names = sizes_of(kernel, of.shapes, options), input_names(kernel, len(of.shapes), options)
-    options = {name: value for name, value in options.items() if name not in kernel.dimensions}
-    case = make_case(kernel, sizes, of.dtype, of.precision, options, "backward")
+    kernel, given = kernel_of(of.implementation, of.kernel), dict(of.options)
+    check_options(kernel, given)
+    if empty := [shape for shape in of.shapes if 0 in shape]:
+        raise UsageError(f"{of.kernel}: an input has the shape {empty[0]}; expected at least 1 of each size")
+    sizes, inputs = sizes_of(kernel, of.shapes, given), inputs_of(kernel, given, len(of.shapes))
+    options = {name: value for name, value in given.items() if name not in kernel.dimensions}
+    case = make_case(kernel, sizes, _dtype(of, inputs), of.precision, options, "backward")
+    names = tuple(i.name for i in inputs)
+    if problem := kernel.mathematics.shape_problem(case, dict(zip(names, of.shapes, strict=True))):
+        raise UsageError(f"{of.kernel}: {problem}")
     own = kernel.implementations[of.implementation]
-    _check(of, own.missing())
+    _check(of, case, own.missing())
     module = discovery.load_implementation(of.kernel, of.implementation)
     triton_interpreter.quicken()
     device = importlib.import_module(f"fusebench.backends.{own.backend}").start(of.device)
@@ -137,8 +145,22 @@ def built(of: Wanted) -> Program:
             if prepare := getattr(module, "prepare", None):
                 forward = _prepared(forward, functools.partial(prepare, case, variant))
             places = tuple(names.index(name) for name in kernel.mathematics.gradients if name in names)
-            return Program(case, forward, backward, places)
+            return Program(case, names, forward, backward, places)
     raise UsageError(f"{of.kernel}: " + "; ".join(f"{variant}: {reason}" for variant, reason in reasons.items()))
+
+
+def _dtype(of: Wanted, inputs: Sequence[Input]) -> str:
+    """The dtype of the case, which the first of its floats says. Raises UsageError for an input of another dtype than kernel.py makes."""
+    given = [(i.name, i.dtype, got) for i, got in zip(inputs, of.dtypes, strict=True)]
+    name, dtype = next(((n, got) for n, own, got in given if not own and got in DTYPES), ("", ""))
+    for other, own, got in given:
+        if got != (own or dtype):
+            like = own or (f"{dtype}, as {name} is" if dtype else f"one of {', '.join(DTYPES)}")
+            wide = own == "int64" and of.implementation == "jax_triton"
+            raise UsageError(
+                f"{of.kernel}: {other} is {got}; expected {like}{', which JAX has with jax_enable_x64' if wide else ''}"
+            )
+    return dtype
 
 
 def _prepared(forward: Callable[..., Any], prepare: Callable[..., Any]) -> Callable[..., Any]:
@@ -146,7 +168,7 @@ def _prepared(forward: Callable[..., Any], prepare: Callable[..., Any]) -> Calla
     return lambda *inputs: forward(*inputs, *prepare(*inputs))
 
 
-def _check(of: Wanted, missing: str | None) -> None:
+def _check(of: Wanted, case: Case, missing: str | None) -> None:
     if missing:
         raise UsageError(f"{of.kernel} {missing}")
     if of.device == "cpu":
@@ -154,7 +176,7 @@ def _check(of: Wanted, missing: str | None) -> None:
             raise UsageError(
                 f"{of.kernel}: the inputs are on the CPU; expected a GPU, or TRITON_INTERPRET=1 before Triton is imported"
             )
-        if of.dtype == "bfloat16":
+        if case.dtype == "bfloat16":
             raise UsageError(
                 f"{of.kernel}: Triton's interpreter computes bfloat16 wrongly; expected float32 or float16"
             )

@@ -1,12 +1,10 @@
-"""The sizes of a kernel from the shapes of its inputs: kernel.py is asked what it makes of sizes that are primes."""
+"""The inputs of a kernel, and its sizes from their shapes: kernel.py is asked what it makes of sizes that are primes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple
 
 from fusebench.cases import make_case
 from fusebench.discovery import Kernel
@@ -21,22 +19,30 @@ FEW = 8  # values that a size may have which no shape shows, such as a number of
 Axis = tuple[int, tuple[str, ...]]  # a factor, 0 of another length, and the dimensions that it is multiplied by
 
 
+class Input(NamedTuple):
+    """An input as kernel.py makes it. `dtype` is "" where it is the case's."""
+
+    name: str
+    dtype: str
+    axes: list[Axis]
+
+
 def sizes_of(kernel: Kernel, shapes: Sequence[tuple[int, ...]], options: Mapping[str, Any]) -> dict[str, int]:
     """The size of every dimension; one that these inputs do not have is 1. What no shape shows stands among the options, by the name of
     the dimension. Raises UsageError, which names the input, where the shapes do not go together."""
     problems, given = [], {d: int(options[d]) for d in kernel.dimensions if d in options}
-    for hidden, arrays in _expected(kernel, options):
-        if [len(axes) for _, axes in arrays] != [len(shape) for shape in shapes]:
-            problems.append(", ".join(f"{name} ({', '.join(map(_shown, axes))})" for name, axes in arrays))
+    for hidden, inputs in _expected(kernel, options):
+        if [len(i.axes) for i in inputs] != [len(shape) for shape in shapes]:
+            problems.append(", ".join(f"{i.name} ({', '.join(map(_shown, i.axes))})" for i in inputs))
             continue
-        every = [axis for _, axes in arrays for axis in axes]
+        every = [axis for i in inputs for axis in i.axes]
         sizes = _solved(every, [n for s in shapes for n in s], {**hidden, **given})
         missing = [d for d in kernel.dimensions if d not in sizes]
         if missing and not all(factor for factor, _ in every):
             raise UsageError(
                 f"{kernel.name}: no shape shows {', '.join(missing)}; expected it by name, such as {missing[0]}=1000"
             )
-        for (name, axes), shape in zip(arrays, shapes, strict=True):
+        for (name, _, axes), shape in zip(inputs, shapes, strict=True):
             if any(
                 factor and factor * math.prod(sizes[d] for d in names) != n
                 for (factor, names), n in zip(axes, shape, strict=True)
@@ -50,29 +56,29 @@ def sizes_of(kernel: Kernel, shapes: Sequence[tuple[int, ...]], options: Mapping
     raise UsageError(f"{kernel.name}: got {got}; expected {' or '.join(problems)}")
 
 
-def input_names(kernel: Kernel, count: int, options: Mapping[str, Any]) -> list[str]:
-    """The names of so many inputs, in order."""
-    named = ([name for name, _ in arrays] for _, arrays in _expected(kernel, options))
-    return next(names for names in named if len(names) == count)
+def inputs_of(kernel: Kernel, options: Mapping[str, Any], count: int = 0) -> list[Input]:
+    """The inputs in order. Where their number depends on a size they are `count`, or the most that there may be."""
+    each = [inputs for _, inputs in _expected(kernel, options)]
+    return next((inputs for inputs in each if len(inputs) == count), each[-1])
 
 
-def _expected(kernel: Kernel, options: Mapping[str, Any]) -> list[tuple[dict[str, int], list[tuple[str, list[Axis]]]]]:
-    """What inputs there may be: the sizes that no shape shows, and of every input the name and the axes."""
+def _expected(kernel: Kernel, options: Mapping[str, Any]) -> list[tuple[dict[str, int], list[Input]]]:
+    """What inputs there may be: the sizes that no shape shows, and the inputs with them."""
     found = []
     for hidden in _hidden(kernel):
         chosen = {name: value for name, value in options.items() if name not in kernel.dimensions}
         free = [d for d in kernel.dimensions if d not in hidden]
         try:
             one, other = (
-                _axes(kernel, hidden, dict(zip(free, primes, strict=False)), chosen) for primes in (PRIMES, OTHERS)
+                _made(kernel, hidden, dict(zip(free, primes, strict=False)), chosen) for primes in (PRIMES, OTHERS)
             )
         except ValueError:
             continue  # a size that this dimension cannot have
-        both = {
-            name: [a if a == b else (0, ()) for a, b in zip(axes, other[name], strict=True)]
-            for name, axes in one.items()
-        }
-        found.append((hidden, list(both.items())))
+        both = [
+            i._replace(axes=[a if a == b else (0, ()) for a, b in zip(i.axes, j.axes, strict=True)])
+            for i, j in zip(one, other, strict=True)
+        ]
+        found.append((hidden, both))
         if not hidden:
             break
     return found
@@ -87,13 +93,19 @@ def _hidden(kernel: Kernel) -> Iterator[dict[str, int]]:
             yield from ({dimension: value} for value in values)
 
 
-def _axes(
+def _made(
     kernel: Kernel, hidden: Mapping[str, int], primes: Mapping[str, int], options: Mapping[str, Any]
-) -> dict[str, list[Axis]]:
-    """The axes of the inputs that kernel.py makes of these sizes."""
+) -> list[Input]:
+    """The inputs that kernel.py makes of these sizes."""
     case = make_case(kernel, {**hidden, **primes}, options=options)
     (arrays,) = make_sets(kernel.mathematics, case, 0, 1)
-    return {name: [_axis(n, primes) for n in np.shape(array)] for name, array in arrays.items()}
+    own = kernel.mathematics.own_dtypes
+    return [
+        Input(
+            name, "" if a.dtype.kind == "f" and name not in own else a.dtype.name, [_axis(n, primes) for n in a.shape]
+        )
+        for name, a in arrays.items()
+    ]
 
 
 def _axis(n: int, primes: Mapping[str, int]) -> Axis:

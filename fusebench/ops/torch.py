@@ -4,10 +4,11 @@
     y = lola(x, W, b, activation="relu")
     y.sum().backward()
 
-Each takes the inputs of its kernel.py in their order, of one dtype, and by name its options and the sizes that no shape shows (V of
-embedding); `precision` is how float32 products are computed, "ieee" or "tf32". They are operators of torch.library, so that torch.compile keeps them whole in one graph; a new
-shape is a new program. Derivatives are first ones in reverse mode, by autograd: torch.func is not for them. Raises UsageError for what a
-kernel cannot do.
+Each takes the inputs of its kernel.py by position, and by name its options and the sizes that no shape shows (V of embedding);
+`precision` is how float32 products are computed, "ieee" or "tf32". Floats have one dtype, integers that of kernel.py, and scalars no
+gradient. They are operators of torch.library, so that torch.compile keeps them whole in one graph; a new shape is a new program.
+Derivatives are first ones in reverse mode, by autograd: torch.func is not for them. Raises UsageError for other inputs, and for what a
+kernel cannot do; under torch.compile an error of Dynamo has its sentence.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any
 
 import torch
 
+from fusebench.discovery import Kernel
 from fusebench.errors import UsageError
 from fusebench.ops import program as programs
 from fusebench.ops.program import Program, Wanted, about, kernel_of, kernels
@@ -48,11 +50,8 @@ def _function(name: str) -> Callable[..., Any]:
     outputs = max(1, len(kernel.mathematics.outputs))
 
     def function(*inputs: torch.Tensor, precision: str = "ieee", **options: Any) -> Any:
-        _check(name, inputs)
-        programs.check_options(kernel, options)
-        made = forward(
-            [i.contiguous() for i in inputs], " ".join([precision, *(f"{n}={v}" for n, v in options.items())])
-        )
+        _check(kernel, inputs)
+        made = forward([i.contiguous() for i in inputs], [f"{precision}", *(f"{n}={v}" for n, v in options.items())])
         return made[0] if outputs == 1 else tuple(made[:outputs])
 
     # code of its own: torch.compile counts the compilations of each
@@ -63,12 +62,17 @@ def _function(name: str) -> Callable[..., Any]:
     return own
 
 
-def _check(name: str, inputs: Sequence[Any]) -> None:
-    """Raises UsageError for inputs that are no tensors of one device, and within a transformation that the operators do not have."""
+def _check(kernel: Kernel, inputs: Sequence[Any]) -> None:
+    """Raises UsageError for inputs that are no dense tensors of one device, and within a transformation that the operators do not have.
+    The operators check everything else, once for each shape."""
+    name = kernel.name
     if not inputs:
-        raise UsageError(f"{name}: got no inputs; expected those of its kernel.py, in their order")
-    if others := [i for i in inputs if not isinstance(i, torch.Tensor)]:
-        raise UsageError(f"{name}: an input is a {type(others[0]).__name__}; expected tensors")
+        raise programs.without_inputs(kernel)
+    for place, given in enumerate(inputs):
+        if not isinstance(given, torch.Tensor):
+            raise programs.no_array(kernel, place, f"a {type(given).__name__}", "a tensor")
+        if given.layout != torch.strided:
+            raise programs.no_array(kernel, place, f"{given.layout}", "a dense tensor")
     device = inputs[0].device
     if device.type not in ("cpu", "cuda") or any(i.device != device for i in inputs):
         devices = ", ".join(dict.fromkeys(str(i.device) for i in inputs))
@@ -86,36 +90,41 @@ def _check(name: str, inputs: Sequence[Any]) -> None:
 @functools.cache
 def _operators(name: str) -> tuple[Any, Any]:
     """fusebench::NAME, inputs → outputs and what is kept for the other one, fusebench::NAME_backward."""
-    outputs = max(1, len(kernel_of("triton", name).mathematics.outputs))
+    kernel = kernel_of("triton", name)
+    outputs = max(1, len(kernel.mathematics.outputs))
+    fixed = {n: i for n, i in enumerate(programs.names_of(kernel, {})) if i not in kernel.mathematics.gradients}
 
-    def forward(inputs: Sequence[torch.Tensor], what: str) -> list[torch.Tensor]:
+    def forward(inputs: Sequence[torch.Tensor], what: Sequence[str]) -> list[torch.Tensor]:
         return _forward(programs.program(_wanted(name, inputs, what)), inputs)
 
-    def backward(inputs: Sequence[torch.Tensor], made: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], what: str) -> list[torch.Tensor]:  # fmt: skip
+    def backward(inputs: Sequence[torch.Tensor], made: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], what: Sequence[str]) -> list[torch.Tensor]:  # fmt: skip
         wanted = _wanted(name, inputs, what)
         return _backward(programs.program(wanted), _places(wanted), inputs, made, upstream)
 
-    def shapes_forward(inputs: Sequence[torch.Tensor], what: str) -> list[torch.Tensor]:
+    def shapes_forward(inputs: Sequence[torch.Tensor], what: Sequence[str]) -> list[torch.Tensor]:
         return _forward(_dry(_wanted(name, inputs, what)), inputs)
 
-    def shapes_backward(inputs: Sequence[torch.Tensor], made: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], what: str) -> list[torch.Tensor]:  # fmt: skip
+    def shapes_backward(inputs: Sequence[torch.Tensor], made: Sequence[torch.Tensor], upstream: Sequence[torch.Tensor], what: Sequence[str]) -> list[torch.Tensor]:  # fmt: skip
         wanted = _wanted(name, inputs, what)
         return _backward(_dry(wanted), _places(wanted), inputs, made, upstream)
 
     first = torch.library.custom_op(
-        f"fusebench::{name}", forward, mutates_args=(), schema="(Tensor[] inputs, str what) -> Tensor[]"
+        f"fusebench::{name}", forward, mutates_args=(), schema="(Tensor[] inputs, str[] what) -> Tensor[]"
     )
     second = torch.library.custom_op(
         f"fusebench::{name}_backward",
         backward,
         mutates_args=(),
-        schema="(Tensor[] inputs, Tensor[] made, Tensor[] upstream, str what) -> Tensor[]",
+        schema="(Tensor[] inputs, Tensor[] made, Tensor[] upstream, str[] what) -> Tensor[]",
     )
     first.register_fake(shapes_forward)
     second.register_fake(shapes_backward)
 
     def keep(ctx: Any, inputs: tuple[Any, ...], output: list[torch.Tensor]) -> None:
         arrays, ctx.what = inputs
+        for place, of_input in fixed.items():
+            if arrays[place].requires_grad:
+                raise programs.without_gradient(name, of_input, f"{of_input}.detach()")
         ctx.count = len(arrays)
         ctx.save_for_backward(*arrays, *output)
 
@@ -139,12 +148,13 @@ def _operators(name: str) -> tuple[Any, Any]:
     return first, second
 
 
-def _wanted(name: str, inputs: Sequence[torch.Tensor], what: str) -> Wanted:
-    precision, *pairs = what.split(" ")
-    options = dict(pair.split("=", 1) for pair in pairs)
-    arrays = [(tuple(i.shape), str(i.dtype).removeprefix("torch.")) for i in inputs]
+def _wanted(name: str, inputs: Sequence[torch.Tensor], what: Sequence[str]) -> Wanted:
+    precision, *pairs = what
+    options = tuple((n, v) for n, _, v in sorted(pair.partition("=") for pair in pairs))
+    shapes = tuple(tuple(map(int, i.shape)) for i in inputs)
+    dtypes = tuple(str(i.dtype).removeprefix("torch.") for i in inputs)
     device = "cpu" if inputs[0].device.type == "cpu" else "cuda"
-    return programs.wanted(name, "triton", device, arrays, precision, options)
+    return Wanted(name, "triton", device, shapes, dtypes, precision, options)
 
 
 @functools.lru_cache(1024)
@@ -176,7 +186,7 @@ def _places(wanted: Wanted) -> Places:
     return isinstance(made[1], torch.Tensor), tuple(places)
 
 
-def _wanted_places(name: str, inputs: Sequence[torch.Tensor], what: str) -> tuple[int, ...]:
+def _wanted_places(name: str, inputs: Sequence[torch.Tensor], what: Sequence[str]) -> tuple[int, ...]:
     return _dry(_wanted(name, inputs, what)).wanted
 
 

@@ -1,6 +1,7 @@
 """embedding: F hashed look-ups, then a gather from each feature's table: y[m, f] = table_f[row of ids[m, f]].
 
 ids (M, F) int64, tables (sum V_f + 1, D), offsets (F + 1,) int64, known (sum V_f,) int64 → y (M, F, D), of the tables' dtype.
+The last row of the tables is no feature's: it is for ids out of range, and NaN.
 
 Tables. Every feature has its own number of rows V_f, so the tables stand below one another in one array: feature f has the
 rows offsets[f] … offsets[f + 1] - 1, and offsets[F] = sum V_f. V is the largest V_f; the others follow from it (`cardinalities`).
@@ -70,6 +71,20 @@ def gradient(case, r, ids, tables, offsets, *known_and_dy):
 def edges(case, kind, rng):
     """ids at an edge of what they may be and beyond it, or all over the tables (`ids_at`)."""
     return {"ids": ids_at(case, kind, rng)}
+
+
+def shape_problem(case, shapes):
+    """What of offsets, tables and known does not go together, or "": only offsets, on the device, have the V_f."""
+    F, V = case.size("F", "V")
+    rows = shapes["tables"][0] - 1
+    if shapes["offsets"] != (F + 1,):
+        return f"offsets has the shape {shapes['offsets']}; expected (F + 1) with F={F}"
+    if not V + F - 1 <= rows <= V * F:  # V is the largest V_f, and none is 0
+        expected = f"{V + F} to {V * F + 1} with F={F}, V={V}: those of all features and one more, for ids out of range"
+        return f"tables has {rows + 1} rows; expected {expected}"
+    if shapes.get("known", (rows,)) != (rows,):
+        return f"known has the shape {shapes['known']}; expected ({rows},), as tables has {rows + 1} rows"
+    return ""
 
 
 def hard(case):

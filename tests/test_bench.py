@@ -17,6 +17,7 @@ import pytest
 import stand_in
 
 from fusebench import discovery, inputs, machine
+from fusebench.backends import numpy as on_host
 from fusebench.contract import DTYPES, Case
 from fusebench.errors import StorageError
 from fusebench.machine import DeviceInfo
@@ -395,6 +396,30 @@ def test_a_program_that_is_right_in_the_last_timed_call_on_a_set_is_found_out(ba
     _, calls = timed(wrong_at(()), folder=False)
     reply, _ = timed(wrong_at(tuple(n for n in range(calls - 6, calls + 1) if n != calls - 1)))
     assert reply.differing
+
+
+def test_a_timed_call_that_is_drawn_may_not_change_its_inputs_either(backend, bench_of, timed):
+    """The last one on the set whose output is kept leaves them alone, and so do all that are not timed."""
+    _, calls = timed(wrong_at(()), folder=False)
+    program = wrong_at(tuple(n for n in range(calls - 6, calls + 1) if n != calls - 1)).replace("y[0] +=", "x[0] +=")
+    bench, reply = bench_of(program)
+    assert built(reply) and bench.repeat(protocol.RepeatCell(str(bench_of.files)))
+    reply = bench.time(protocol.TimeCell(PLAN, str(bench_of.files)))
+    assert reply == Refused("wrong", "a timed call changed its argument 0; it must leave it alone")
+
+
+def test_of_two_calls_whose_rows_stand_at_the_same_place_other_bits_are_a_spread(backend, bench_of, monkeypatch):
+    """The first one's rows stand elsewhere, where a tile at the edge may round otherwise: that alone would be none."""
+    monkeypatch.setattr(backend, "move_rows", on_host.move_rows, raising=False)
+    rows = protocol.MoveRows({0: 0}, (0,), seed=0)
+    bench, reply = bench_of(wrong_at((2,)).replace("x * w", "x * 2"))
+    assert built(reply)
+    reply = bench.repeat(protocol.RepeatCell(str(bench_of.files), rows))
+    assert (reply.nondeterministic.elements, reply.nondeterministic.max_abs, reply.nondeterministic.calls) == (
+        1,
+        2.0,
+        1,
+    )
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

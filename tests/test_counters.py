@@ -72,6 +72,12 @@ def test_kernels_of_one_template_are_told_apart_by_their_order():
     )
 
 
+def test_counters_of_a_kernel_that_was_chosen_under_ncu_alone_are_no_others():
+    rows = [KernelTotal("gemm_128", KERNEL, 1, 1.0, 0.0, 0.0)]
+    counted = [counters.Counted("gemm_256", {"dram_bytes": 1.0})]
+    assert not counters.beside(rows, counted, ["gemm_128"])[0].counters
+
+
 def test_metrics_are_those_that_the_device_has():
     listed = "Device some GPU\ndram__bytes_read  Counter  byte  # of bytes\ndram__bytes_write  Counter\nsm__warps_active Counter\n"
     listed += "sm__inst_executed_pipe_tensor  Counter\nsmsp__average_warps_issue_stalled_gmma_per_issue_active  Ratio\n"

@@ -255,17 +255,19 @@ def test_cells_of_a_case_compute_on_the_same_inputs_and_their_errors_are_kept(tm
     kernels = discovery.find_kernels([FAULTS])
     this, pool = Run(kernels, discovery.roots_of([FAULTS]), tmp_path / "run", Settings("cpu", Plan(0))), Pool()
 
-    def cell(implementation, dtype="float32"):
-        return Cell(make_case(kernels["fault"], "odd", dtype), implementation, "default")
+    def cell(implementation, dtype="float32", seed=0):
+        return Cell(make_case(kernels["fault"], "odd", dtype), implementation, "default", seed)
 
+    asked = (("a_fine",), ("z_fine",), ("a_fine", "float16"), ("a_fine", "float16", 1))
     with outputs.runner(this, pool, "0123abc") as runner:
-        one, two, half = (runner.outputs(cell(*of)) for of in (("a_fine",), ("z_fine",), ("a_fine", "float16")))
+        one, two, half, seeded = (runner.outputs(cell(*of)) for of in asked)
     builds, others = pool.worker.asked[::2], pool.worker.asked[1::2]
-    assert [type(m) for m in (*builds, *others)] == [BuildCell] * 3 + [Release] * 3
+    assert [type(m) for m in (*builds, *others)] == [BuildCell] * 4 + [Release] * 4
     assert builds[0].sets == builds[1].sets != builds[2].sets
     assert one.record.status == "ok" and one.record.source.git_commit == "0123abc"
     assert one.own == [Own(0.0, 0.0, 7)] and one.arrays[0].shape == (7,)
     assert one.arrays[0].tobytes() == two.arrays[0].tobytes() and half.arrays[0].dtype == np.float16
+    assert half.arrays[0].tobytes() != seeded.arrays[0].tobytes(), "a seed of its own has inputs of its own"
     assert not list(this.folder.glob(".*")), "files of a comparison go with it"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from conftest import FIXTURES
@@ -15,6 +16,7 @@ from fusebench.hard_check import odd_case, small_case
 from fusebench.run import run
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
+from fusebench.workers.bench import Bench
 from fusebench.workers.pool import InlinePool
 from fusebench.workers.protocol import BuildCell, Refused, TryCell
 
@@ -78,6 +80,15 @@ def test_an_implementation_is_looked_at_once_in_each_case_and_as_it_was_built(tm
     assert sum(isinstance(m, TryCell) for m in asked) == 2 * len(EVERY)
 
 
+def test_hard_inputs_are_those_of_the_seed_that_the_command_to_see_them_again_has(tmp_path):
+    (right, wrong), asked = done(
+        tmp_path, cell("rectified", "keeps_nan", "odd"), cell("rectified", "loses_nan", "odd", seed=1)
+    )
+    assert (right.status, wrong.status) == ("ok", "wrong") and " seed=1" in wrong.reproduce
+    files = [Path(m.folder, m.files[0].file) for m in asked if isinstance(m, TryCell)]
+    assert len(files) == len(set(files)), "none has the inputs of the other seed"
+
+
 def test_a_wrong_implementation_is_built_in_no_other_case(tmp_path):
     records, asked = done(tmp_path, *[cell("rectified", "loses_nan", seed=seed) for seed in (0, 1)])
     assert [r.status for r in records] == ["wrong", "wrong"] and records[0].reason == records[1].reason
@@ -106,6 +117,32 @@ def test_what_is_wrong_only_where_vectors_divide_a_row_is_found_on_such_a_case(t
     assert record.status == "wrong" and record.reason.startswith(f"nan inputs, case {like}/float32: ")
     (right,), _ = done(tmp_path, cell("rectified", "keeps_nan", case))
     assert right.status == "ok" and right.parity.hard == EVERY
+
+
+def test_what_cannot_do_one_of_the_cases_is_right_by_the_other(tmp_path, monkeypatch):
+    build = Bench.build
+
+    def built(bench, asked):
+        return Refused("skipped", "too small") if asked.case.id.startswith("M=64") else build(bench, asked)
+
+    monkeypatch.setattr(Bench, "build", built)
+    (record,), _ = done(tmp_path, cell("rectified", "keeps_nan", {"M": 1280, "N": 1024}))
+    assert record.status == "ok" and record.parity.hard == EVERY
+
+
+def test_files_of_hard_inputs_that_somebody_else_wrote_fail_the_cell(tmp_path, monkeypatch):
+    try_on = Bench.try_on
+
+    def tried(bench, asked):
+        file = Path(asked.folder) / asked.files[0].file
+        file.write_bytes(file.read_bytes())
+        return try_on(bench, asked)
+
+    monkeypatch.setattr(Bench, "try_on", tried)
+    (record,), _ = done(tmp_path, cell("rectified", "keeps_nan"))
+    assert record.status == "failed" and record.reason.endswith(
+        "of the run was changed while it ran: no cell may write there"
+    )
 
 
 @pytest.mark.parametrize("name", ["keeps_weight", "keeps_identity"])

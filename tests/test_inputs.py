@@ -260,6 +260,16 @@ def test_upstream_gradients_are_hard_in_the_backward_modes_and_what_is_before_th
         assert made[number]["x"].tobytes() == plain[number]["x"].tobytes()
 
 
+def test_upstream_gradients_are_drawn_from_numbers_of_their_own_and_have_the_dtypes_of_their_outputs():
+    """Not those of the inputs, although both are drawn in the same way."""
+    same = {"inputs": drawn, "upstream": lambda case, rng: {"y": drawn(case, rng)["x"]}}
+    (made,) = inputs.make_sets(
+        mathematics(**same, OWN_DTYPES={"y": "float32"}), replace(case("bfloat16"), mode="backward"), 0, 1
+    )
+    assert (made["x"].dtype.name, made["gradient of y"].dtype.name) == ("bfloat16", "float32")
+    assert not np.array_equal(made["gradient of y"].astype(made["x"].dtype), made["x"])
+
+
 def test_every_third_row_has_one_nan():
     after = np.isnan(changed("nan")["x"])
     assert after.sum(axis=1).tolist() == [1, 0, 0, 1, 0, 0]

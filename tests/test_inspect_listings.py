@@ -172,6 +172,7 @@ def test_waits_within_a_group_of_products():
     [
         (("ULDC.64 UR4, c[0x0][0x238]", "LDG.E R0, desc[UR4][R2.64]"), 0),
         (("ULDC UR4, c[0x0][0x238]", "LDG.E R0, desc[UR4][R2.64]"), 1),  # UR5
+        (("MOV R4, UR6",), 1),
         (("@UP0 UMOV UR6, URZ", "R2UR P0, UR7, R1", "UIADD3 UR8, UP0, UR6, UR7, URZ"), 0),
         (
             ("UIADD3 UR18, UP0, UR7, 0x20, URZ", "UIADD3.X UR19, UR7, -0x3ffffff0, URZ, UP0, !UPT"),
@@ -207,6 +208,8 @@ def test_a_wait_may_leave_a_group_under_way():
         "WARPGROUP.DEPBAR.LE gsb0, 0x0", "FADD R9, R9, R9", "EXIT",
     )  # fmt: skip
     assert [i.opcode for i in figures.beside_products(code.instructions)] == ["MUFU.EX2"]
+    none = body("WARPGROUP.DEPBAR.LE gsb0, 0x1", "MUFU.EX2 R9, R9", "EXIT")
+    assert figures.beside_products(none.instructions) == [], "and begins none"
 
 
 PTX = """

@@ -540,6 +540,8 @@ def test_of_a_large_case_with_an_output_without_rows_each_output_is_drawn_from(m
     outputs = [right[0], edit(right[1], row, right[1][row] + 0.1), *right[2:]]
     assert judge.judge(outputs, ()).index == (row,) and not judge.judge(outputs, ()).ok
     assert judge.judge([right[0][:299], *right[1:]], ()).problem == "shape (299, 8), expected (300, 8)"
+    other = several(x, flops=1e15, rows_seed=1)[0].drawn
+    assert all(set(other[number]) != set(chosen) for number, chosen in judge.drawn.items()), "in another run others"
 
 
 # What the reference on the device is asked
@@ -609,6 +611,7 @@ def test_a_verdict_is_widened_by_what_was_found_of_more_rows():
     right_everywhere = judge.widened(verdict, Worst(0.9, 0.1, 2.0, (5, 1), checked=600), everything)
     assert right_everywhere.ok and right_everywhere.ratio == 0.9 and right_everywhere.checked == 600
     assert (right_everywhere.rms, right_everywhere.index) == (verdict.rms, verdict.index)
+    assert 0 < judge.widened(verdict, Worst(checked=600), everything).ratio == verdict.ratio, "the larger one stays"
     found = Worst(1.01, 0.1, 2.0, (5, 1), 3.0, 2.9, 0.05, 1, 3, (2, 5, 9), 600)
     wrong = judge.widened(verdict, found, everything)
     assert not wrong.ok and (wrong.ratio, wrong.index, wrong.output, wrong.checked) == (1.01, (5, 1), 1, 600)

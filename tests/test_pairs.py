@@ -320,6 +320,12 @@ def test_two_revisions_have_to_make_the_same_inputs(compared, double, old, new, 
         assert match.end is bad and not pools.of("build")
 
 
+def test_the_same_nan_is_the_same_input(compared, double):
+    nan = SOURCE.replace("dtype=np.float32)", "dtype=np.float32) * np.float32('nan')")
+    _, (match,) = compared(kernels=(kernel_with(double, nan), kernel_with(double, nan)), count=1)
+    assert match.made
+
+
 def test_one_input_of_several_that_differs_is_enough(compared, double):
     two = SOURCE.replace('{"x": ', '{"w": np.ones(2, np.float32), "x": ').replace("(case, r, x)", "(case, r, w, x)")
     other = two.replace("rng.standard_normal(", "-rng.standard_normal(")

@@ -235,6 +235,12 @@ def test_events_that_overlap_by_half_stand_in_two_tracks():
     assert order == {place: place[1] for place in tracks}, "the calls first, then the device"
 
 
+def test_a_cell_stands_behind_what_the_calls_before_left_running():
+    traced = Traced((TracedCall("call", 0.0, 1e-6, tuple(_events(("a", 0.0, 5e-3)))),), (), ())
+    first, second = (e for e in trace.events([("cell", traced), ("other", traced)]) if e["name"] == "a")
+    assert second["ts"] >= first["ts"] + first["dur"] == 5000
+
+
 # What the profilers write
 
 

@@ -90,7 +90,7 @@ RNG = np.random.default_rng(0)
 OUTPUT = store(RNG.standard_normal((50, 33)), "bfloat16")
 
 
-@pytest.mark.parametrize("row", [0, 1, 17, 49])
+@pytest.mark.parametrize("row", [0, 1, 17, 18, 49])
 @pytest.mark.parametrize(
     "spoilt",
     [

@@ -84,6 +84,11 @@ def test_the_largest_of_a_cells_errors_is_shown(shown):
     assert shown(first="implementation")[1][0]["error/budget"] == "0.75"
 
 
+def test_a_speedup_is_over_the_baseline_on_the_same_inputs(shown):
+    save("a", *records(sizes=(64,)), *records(3.0, sizes=(64,), inputs="nan"), *records(2.0, sizes=(64,), seed=1))
+    assert [r["× torch_eager"] for r in shown(first="inputs")[1]] == ["1.00", "2.00"] * 3
+
+
 def test_an_implausible_time_is_no_time(shown):
     save("a", *records(sizes=(64,)), timed("cuda", of=case(id="M=64/float32", M=64, K=5, N=7), status="implausible"))
     text, rows = shown(first="implementation")
@@ -165,8 +170,9 @@ def test_a_baseline_stands_beside_a_run_with_the_change(shown):
     assert "fusebench compare measures" in text
 
 
-def test_a_baseline_of_another_regime_is_none(capsys):
-    save("old", *records(how={"regime": "sustained", "cache": "warm"}))
+@pytest.mark.parametrize("how", [{"regime": "sustained", "cache": "warm"}, {"cache": "warm"}])
+def test_a_baseline_of_another_regime_or_with_other_caches_is_none(capsys, how):
+    save("old", *records(how=how))
     save("new", *records())
     assert main(["show", "new", "baseline=old"]) == 2 and "none of these cells" in capsys.readouterr().err
 

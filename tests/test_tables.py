@@ -337,6 +337,8 @@ def test_launches_and_loops_are_rows_with_their_own_figures(capsys):
     ]  # fmt: skip
     assert "same machine code: cuda:fast, cuda:same\n" in out and "triton: expected spills=0, found 2\n" in out
     assert "flax: names no launches\n" in out and out.count("expected") == 1
+    third = Inspected(untimed("cuda:third").cell, [one.launches[0], compiled(SHORT, "tail", digest="three")])
+    assert inspected.same_code([one, third]) == [], "of two launches the first alone"
 
 
 def test_a_figure_of_several_launches_is_their_sum_or_the_largest():

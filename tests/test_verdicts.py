@@ -251,9 +251,10 @@ def test_a_side_that_is_not_ok_has_no_ratio(double, bad, status, reason, fails, 
     )
 
 
-def test_one_lost_pair_and_no_other_is_what_the_comparison_comes_to(double):
-    found = verdicts.outcome(match_of(double, [], [], bad=[("A", "crashed", True)]), 0.99, None, 0)
-    assert (found.status, found.lost, found.pairs, found.fails) == ("crashed", 1, 0, True)
+@pytest.mark.parametrize("status", ["crashed", "timeout", "implausible"])
+def test_one_lost_pair_and_no_other_is_what_the_comparison_comes_to(double, status):
+    found = verdicts.outcome(match_of(double, [], [], bad=[("A", status, True)]), 0.99, None, 0)
+    assert (found.status, found.lost, found.pairs, found.fails) == (status, 1, 0, True)
 
 
 def test_no_pair_is_no_verdict(double):

@@ -398,14 +398,46 @@ def test_a_program_that_is_right_in_the_last_timed_call_on_a_set_is_found_out(ba
     assert reply.differing
 
 
-def test_a_timed_call_that_is_drawn_may_not_change_its_inputs_either(backend, bench_of, timed):
-    """The last one on the set whose output is kept leaves them alone, and so do all that are not timed."""
+@pytest.mark.parametrize(
+    ("does", "status", "said"),
+    [
+        ("x[0] +=", "wrong", "a timed call changed its argument 0; it must leave it alone"),
+        ("y = x[:] #", "failed", "the call returned the memory of an input"),
+    ],
+)
+def test_what_a_timed_call_may_not_do_is_seen_in_those_that_are_drawn(backend, bench_of, timed, does, status, said):
+    """The last one on the set whose output is kept is right, and so are all that are not timed."""
     _, calls = timed(wrong_at(()), folder=False)
-    program = wrong_at(tuple(n for n in range(calls - 6, calls + 1) if n != calls - 1)).replace("y[0] +=", "x[0] +=")
+    program = wrong_at(tuple(n for n in range(calls - 6, calls + 1) if n != calls - 1)).replace("y[0] +=", does)
     bench, reply = bench_of(program)
     assert built(reply) and bench.repeat(protocol.RepeatCell(str(bench_of.files)))
     reply = bench.time(protocol.TimeCell(PLAN, str(bench_of.files)))
-    assert reply == Refused("wrong", "a timed call changed its argument 0; it must leave it alone")
+    assert isinstance(reply, Refused) and reply.status == status and said in reply.reason, reply
+
+
+def test_what_a_buffer_held_is_not_compared_once_another_call_has_written_to_it(backend, bench_of):
+    """Two buffers in turn: that of the last timed call on the kept set is the next but one's, whatever the last later call writes to."""
+    program = call_of("calls.append(1)\ny = buffers[len(calls) % 2]\ny[:] = x * w\nreturn y").replace(
+        "def build", "import numpy as np\ncalls, buffers = [], np.zeros((2, 4), np.float32)\ndef build"
+    )
+    for time_s in (100.0, 95.0):  # 21 later calls, or 20
+        bench, reply = bench_of(program)
+        assert built(reply) and bench.repeat(protocol.RepeatCell(str(bench_of.files)))
+        plan = Plan(time_s, target=0, regime="isolated", cache="warm", calls=8)
+        reply = bench.time(protocol.TimeCell(plan, str(bench_of.files)))
+        assert isinstance(reply, protocol.Timed) and reply.nondeterministic is None and reply.differing == ()
+
+
+def test_of_the_timed_calls_on_either_set_the_last_may_be_kept(backend, bench_of, monkeypatch):
+    """What has its rows moved does not know which one counts."""
+    monkeypatch.setattr(backend, "move_rows", on_host.move_rows, raising=False)
+    kept = set()
+    for seed in range(8):
+        bench, reply = bench_of(GOOD)
+        assert built(reply)
+        bench.arguments.move_rows(protocol.MoveRows({0: 0}, (0,), seed))
+        kept.add(bench.arguments.ring.kept)
+    assert kept == {0, 1}
 
 
 def test_of_two_calls_whose_rows_stand_at_the_same_place_other_bits_are_a_spread(backend, bench_of, monkeypatch):

@@ -179,6 +179,15 @@ def test_what_is_disassembled_together_reads_as_it_does_alone(name, arch):
     assert found[0].listing != disassembler.disassemble(found[0].cubin), "they were read together"
 
 
+def test_of_what_triton_is_given_pointers_alone_are_taken_to_be_aligned():
+    """A size that is said to be a multiple of 16 would be compiled to accesses that a launch with another one does not make."""
+    cell = Cell(make_case(KERNELS["launch"], "odd", "float32"), "triton", "default")
+    (made,) = compiled.compile_cell(cell, KERNELS["launch"].implementations["triton"], targets.target("sm_90a"))
+    given = next(line for line in made.stage("ttir").splitlines() if "tt.func" in line).split("%")[1:]
+    kinds = {("!tt.ptr" in one, "tt.divisibility" in one) for one in given}
+    assert kinds == {(True, True), (False, False)}
+
+
 def located(code):
     """The instructions with the addresses where they may go in place of labels, which are counted anew in each listing."""
     for i in code.instructions:

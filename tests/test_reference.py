@@ -195,6 +195,12 @@ def test_a_part_is_compared_with_its_own_formula(check):
     assert check(copied, X, [2 * X], part="twice").beyond == 0 and check(copied, X, [X], part="twice").beyond == 30
 
 
+def test_a_part_is_not_compared_with_what_is_kept_of_the_whole(check, tmp_path):
+    x = np.repeat(X, 4, axis=0)  # more rows than get a second look
+    same = {"worker": Reference("cpu"), "files": save([x], tmp_path, "same")}
+    assert check(copied, x, [x], **same).beyond == check(copied, x, [2 * x], part="twice", **same).beyond == 0
+
+
 @pytest.mark.parametrize("expected", [1.0, -1.0, INF, -INF, NAN])
 @pytest.mark.parametrize("got", [1.0, -1.0, INF, -INF, NAN])
 def test_what_is_not_finite_stands_where_the_formula_has_it(check, expected, got):

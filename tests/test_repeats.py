@@ -136,3 +136,10 @@ def test_only_what_is_kept_comes_from_the_device(repeats, monkeypatch):
     assert fetched == [4, 8, 16] and [float(o[0][1] - 1) for _, o in repeats.take()] == [4, 16], (
         "the first as good as any"
     )
+
+
+def test_rows_at_the_same_place_in_another_set_are_no_spread(repeats):
+    """Each set has its own tile at the edge."""
+    for set_ in (0, 1):
+        repeats.see(set_, A, "here")
+    assert not repeats.see(0, off(1), "there") and not repeats.see(1, off(2), "there") and repeats.found() is None

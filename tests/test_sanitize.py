@@ -258,6 +258,12 @@ def test_a_check_that_hangs_is_given_up_with_all_that_it_started(fake):
     assert not ours_alive(fake)
 
 
+def test_a_tool_that_does_not_end_behind_a_clean_summary_is_no_clean_check(fake):
+    fake.says("clean", "memcheck", CLEAN["memcheck"], hangs=True)
+    assert sanitize(timeout_s=1, tools="memcheck") == 1
+    assert checks()["clean/memcheck"].status == "timeout"
+
+
 def ours_alive(fake):
     """Processes of the stand-in that still run; one that was just killed may take a moment."""
     for _ in range(100):

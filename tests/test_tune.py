@@ -447,6 +447,13 @@ def test_pairs_are_judged_at_the_confidence_that_is_asked_for(decided, monkeypat
     assert set(seen) == {0.99}
 
 
+def test_pairs_on_record_are_made_again_once_a_file_has_changed(decided, root):
+    assert decided([1.0, 1.5, 2.0])[:2] == (0, False) == decided([9.0, 9.0, 1.0])[:2]
+    file = root / "double" / "torch_planted.py"
+    file.write_text(file.read_text() + "# another one\n")
+    assert decided([9.0, 9.0, 1.0])[:2] == (2, True)
+
+
 def test_a_tie_keeps_the_default(decided):
     number, is_default, _, decision = decided([1.0, 1.0, 1.01])
     assert (number, is_default) == (2, True) and "not surely faster in pairs of processes (same)" in decision.why
@@ -490,6 +497,17 @@ def test_the_processes_of_a_pair_serve_all_studies(planted, monkeypatch):
         "the fastest config is not surely faster in pairs of processes (same)"
     ] * 2
     assert len(pools.made) == 1 + 2 * 5, "the judges', and two for each pair"
+
+
+def test_a_search_that_has_not_come_to_its_end_settles_nothing(planted):
+    this, pool, found = planted
+    one, search = found(NUMBER=(2, 3), how=("right",)), Search("grid", None, 0)
+    first = study.run(this, pool, one, search)
+    assert next(first).cell.config["NUMBER"] == 2, "the default"
+    first.close()
+    assert confirm.settled([one], search) == []
+    list(study.run(this, pool, one, search))
+    assert [decision.why for decision in confirm.settled([one], search)] == ["no config was faster"]
 
 
 def test_a_study_without_a_time_keeps_nothing(planted):

@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -25,7 +26,7 @@ from fusebench.records.record import Spread
 from fusebench.timing import yardstick
 from fusebench.timing.plan import Plan
 from fusebench.timing.samples import DRAWN, Samples
-from fusebench.workers import answers, outputs, protocol, stages
+from fusebench.workers import answers, late, outputs, protocol, stages
 from fusebench.workers.answers import answer, describe
 from fusebench.workers.bench import Bench
 from fusebench.workers.protocol import Refused
@@ -61,11 +62,11 @@ def bench_of(tmp_path, monkeypatch):
     made = inputs.save_sets([{"x": np.full(4, 2 + n, np.float32), "w": w} for n in range(3)], files)
     asked = protocol.BuildCell(CASE, "mine", "default", ("x", "w"), tuple(map(tuple, made)), str(files))
 
-    def make(program=GOOD, variant="default"):
+    def make(program=GOOD, variant="default", **more):
         (tmp_path / "double" / "mine.py").write_text(stand_in.HEAD + program)
         discovery.use_roots([tmp_path])
         bench = Bench("stand_in", "anything")
-        return bench, bench.build(msgspec.structs.replace(asked, variant=variant))
+        return bench, bench.build(msgspec.structs.replace(asked, variant=variant, **more))
 
     make.files, make.asked = files, asked
     return make
@@ -220,6 +221,15 @@ def test_a_weight_that_prepare_changed_is_named(backend, bench_of):
     program = GOOD.replace("    return (w + 1,)", "    w[0] = 9\n    return (w + 1,)")
     _, reply = bench_of(program)
     assert reply == Refused("wrong", "the call changed its argument 1; it must leave it alone")
+
+
+def test_what_a_weight_is_compared_with_stays_a_plain_array(backend, bench_of):
+    """An implementation finds it by the collector of garbage."""
+    bench, reply = bench_of()
+    assert built(reply)
+    bench.arguments.kept[1] = bench.arguments.kept[1].view(type("Mine", (np.ndarray,), {}))
+    with pytest.raises(outputs.Unfit, match="copies and compares has become Mine"):
+        bench.repeat(protocol.RepeatCell(str(bench_of.files)))
 
 
 def test_a_later_call_may_not_change_a_weight_either(backend, bench_of):
@@ -452,6 +462,54 @@ def test_of_two_calls_whose_rows_stand_at_the_same_place_other_bits_are_a_spread
         2.0,
         1,
     )
+
+
+BACKWARD = """
+VARIANTS = {"default": ()}
+BACKWARD = {"default": ()}
+LAST = [None]
+def build(case, variant, device):
+    def forward(x, w):
+        LAST[:] = [x]
+        return x * w, x
+    def backward(x, g):
+        return g * x, g * x
+    return forward, backward
+"""
+
+
+@pytest.fixture
+def backward(bench_of):
+    """A function from a program of mode=backward to a Bench that has built it, on two sets of x and g with one w."""
+    w, files = np.ones(4, np.float32), bench_of.files
+    sets = [{"x": np.full(4, 2 + n, np.float32), "w": w, "g": np.full(4, 5 + n, np.float32)} for n in range(2)]
+    made = tuple(map(tuple, inputs.save_sets(sets, files)))
+
+    def make(program):
+        bench, reply = bench_of(
+            program, case=replace(CASE, mode="backward"), names=("x", "w", "gradient of y"), sets=made
+        )
+        built(reply)
+        return bench, made[1]
+
+    return make
+
+
+def test_a_backward_call_has_what_its_own_forward_left(backend, bench_of, backward):
+    asked = protocol.RepeatCell(str(bench_of.files))
+    bench, _ = backward(BACKWARD)
+    reply = bench.repeat(asked)
+    assert reply.nondeterministic is None and reply.differing == ()
+    assert [a.tolist() for a in inputs.load(reply.outputs, bench_of.files)] == [[6 * 3] * 4] * 2, "of the last set"
+    bench, _ = backward(BACKWARD.replace("g * x, g * x", "g * LAST[0], g * x"))
+    assert bench.repeat(asked).nondeterministic.calls, "not what that of another set left, which has run since"
+
+
+def test_unseen_upstream_gradients_are_hidden_until_forward_has_returned(backend, bench_of, backward):
+    bench, files = backward(BACKWARD)
+    unseen = bench.arguments.unseen(files, bench_of.files)
+    assert unseen[0].tolist() == [3] * 4 and list(unseen) == [0, 2]
+    assert isinstance(unseen[2], late.Late) and unseen[2].make().tolist() == [6] * 4
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

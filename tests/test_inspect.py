@@ -236,6 +236,23 @@ def test_with_fits_false_a_config_that_does_not_fit_is_shown(answered):
     assert shown.returncode == 0 and "1 of 1 cell compiled" in shown.stdout
 
 
+def test_a_tunable_that_the_case_does_not_use_is_refused(kernels):
+    """What ran with another config would not be what was asked for."""
+    cell = Cell(make_case(kernels["lola"], "batch", "bfloat16"), "triton", "multirow", config={"WIDTH": 3})
+    with pytest.raises(worker_stages.NotInspected, match=r"skipped: this case has no use for config\.WIDTH"):
+        compiled.compile_cell(cell, kernels["lola"].implementations["triton"], targets.target("sm_90a"))
+
+
+def test_a_file_that_does_not_import_has_failed(monkeypatch):
+    def load(kernel, name):
+        raise ImportError("no module of that name")
+
+    monkeypatch.setattr(worker_stages, "load_implementation", load)
+    with pytest.raises(worker_stages.NotInspected, match="does not import: ImportError: no module") as caught:
+        worker_stages.load("launch", "triton")
+    assert caught.value.failed
+
+
 def test_two_sides_differ_in_figures_opcodes_and_lines(answered):
     done = answered("inspect", "kernel=launch", "implementation=cuda", "vs=dtype=float16", "stage=sass")
     assert done.returncode == 0 and "2 of 2 cells compiled" in done.stdout

@@ -201,7 +201,9 @@ def test_kernels_of_the_framework_and_the_host_are_told_apart_and_fail_nothing(f
     host = "Host API memory access error at host access to 0x7f of size 4 bytes\n    Uninitialized access to 0x7f\n"
     fake.says("clean", "initcheck", log(library + "\n" + host, "ERROR SUMMARY: 2 errors"))
     assert sanitize(tools="initcheck") == 0
-    assert [f.of for f in checks()["clean/initcheck"].findings] == ["library", "host"]
+    check = checks()["clean/initcheck"]
+    assert [f.of for f in check.findings] == ["library", "host"]
+    assert "at::native::fill" in (the_run() / check.log).read_text(), "what was reported can be read"
     out = capsys.readouterr().out
     assert table_of(out, "implementation")[0]["initcheck"] == "clean, 1 of the library, 1 of the host"
     assert [row["of"] for row in table_of(out, "found in")] == ["library", "host"]

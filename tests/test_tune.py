@@ -339,6 +339,25 @@ def test_a_search_that_was_cut_off_runs_nothing_twice(planted, strategy):
     assert pool.built == order, "the same search, in two parts"
 
 
+def test_a_config_of_which_no_worker_says_that_it_fits_is_not_tried(planted, monkeypatch):
+    """Of a large space some are drawn, and Optuna asks for others."""
+    pytest.importorskip("optuna")
+    monkeypatch.setattr(study, "MOST", 4)
+    this, pool, found = planted
+    one, ask, search = found(NUMBER=tuple(range(8)), how=("right",)), pool.ask, Search("optuna", None, 0)
+    one.fits = study.ask_fits(this, pool, one.study, search)
+
+    def answer(request, *more):
+        if isinstance(request, protocol.AskFits):
+            raise WorkerLost("crashed", "it is gone")
+        return ask(request, *more)
+
+    monkeypatch.setattr(pool, "ask", answer)
+    list(study.run(this, pool, one, search))
+    drawn = [config["NUMBER"] for config in one.fits.fitting]
+    assert len(drawn) == 4 and pool.dropped and {c["NUMBER"] for c in pool.built} == {one.default["NUMBER"], *drawn}
+
+
 @pytest.mark.parametrize(
     ("strategy", "trials", "tried"),
     [("grid", None, [2, 7, 8]), ("random", None, [2, 7, 8]), ("random", 3, [2, 7, 8]), ("grid", 2, [2, 7]), ("grid", 9, [2, 7, 8])],

@@ -60,6 +60,10 @@ def test_a_size_that_differs_by_more_than_the_root_of_two_is_too_far(M, taken):
     assert found([entry(M=M)]) == taken
 
 
+def test_each_dimension_may_differ_by_as_much():
+    assert found([entry(M=1400, sizes={"M": 1400, "K": 1400, "N": 5600})]) == 1400, "1.36 octaves together"
+
+
 @pytest.mark.parametrize(("M", "taken"), [(1032, 1032), (1028, None), (1023, None)])
 def test_rows_that_begin_anywhere_say_nothing_of_whole_vectors(M, taken):
     assert found([entry(M=M)]) == taken

@@ -21,6 +21,7 @@ from fusebench.configuration import jobs, schema, values
 from fusebench.errors import StorageError, UsageError
 from fusebench.records import store
 from fusebench.records.record import PairRecord
+from fusebench.workers.pool import WorkerLost
 from fusebench.workers.protocol import Refused, TimeCell
 
 
@@ -137,6 +138,17 @@ def test_only_whole_pairs_are_gone_on_from(measured, five, tmp_path):
     other = Match(match.cells[::-1])
     compare.add_recorded(tmp_path, [match, other])
     assert list(match.pairs) == [0] and [r.side for r in match.pairs[0]] == ["A", "B"] and not other.pairs
+
+
+def test_pairs_that_were_lost_are_gone_on_from_as_well(measured, five, tmp_path):
+    def plan(side, number, do, turn):
+        if number == 1 and side == "A":
+            raise WorkerLost("crashed", "exit code 7")
+
+    measured(plan, pairs=3)
+    (match,) = (Match(m.cells) for m in five[1].matches)
+    compare.add_recorded(tmp_path, [match])
+    assert (sorted(match.pairs), match.lost, len(match.made)) == ([0, 1, 2], 1, 2)
 
 
 @pytest.mark.parametrize("name", ["double/torch_eager.py", "double/kernel.py"])

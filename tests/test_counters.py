@@ -56,6 +56,8 @@ def test_counters_are_read_from_ncus_listing_and_stand_beside_the_kernels():
     assert counters.stalls(halve.counters) == "long_scoreboard 8.1, wait 1.2"
     assert counters.elsewhere(made, counted) == () and counters.elsewhere(made[:1], counted) == ("triton_gemm",)
     assert counters.parse("==ERROR== nothing") == [] and counters.stalls({}) == ""
+    reads_alone = counters.parse(LISTING.replace("dram__bytes_write", "another"))[0].counters
+    assert "dram_bytes" not in reads_alone and reads_alone["occupancy_percent"] == 81.5
 
 
 def test_kernels_of_one_template_are_told_apart_by_their_order():

@@ -37,6 +37,7 @@ def test_the_largest_differences_and_where_they_are():
     assert (found.absolute, found.at) == (1.0, difference.Place((0, 1), 100.0, 101.0))
     assert (found.relative, found.relative_at) == (0.5, difference.Place((1, 0), 0.5, 0.25))
     assert (found.differing, found.elements) == (2, 4)
+    assert difference.difference(b, a).relative == 0.5, "of the larger one, whichever side has it"
 
 
 def test_the_same_is_at_no_place():

@@ -9,10 +9,23 @@ import pytest
 from expected import cells_of
 
 from fusebench import discovery
+from fusebench.backends import cuda
 from fusebench.cases import make_case
 from fusebench.contract import Cell
 from fusebench.errors import UsageError
-from fusebench.inspection import cells, compiled, disassembler, generated, listing, opcodes, ptx, sass, targets, traced
+from fusebench.inspection import (
+    cells,
+    compiled,
+    disassembler,
+    elf,
+    generated,
+    listing,
+    opcodes,
+    ptx,
+    sass,
+    targets,
+    traced,
+)
 from fusebench.inspection.opcodes import CLASSES
 from fusebench.workers import stages as worker_stages
 
@@ -186,6 +199,16 @@ def test_of_what_triton_is_given_pointers_alone_are_taken_to_be_aligned():
     given = next(line for line in made.stage("ttir").splitlines() if "tt.func" in line).split("%")[1:]
     kinds = {("!tt.ptr" in one, "tt.divisibility" in one) for one in given}
     assert kinds == {(True, True), (False, False)}
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_static_shared_memory_is_what_the_kernel_declares(tmp_path, arch):
+    """Without what the system keeps for itself from Hopper on."""
+    file = tmp_path / "kernel.cu"
+    file.write_text(
+        'extern "C" __global__ void kernel(float* x) { __shared__ float s[96]; s[threadIdx.x] = *x; __syncthreads(); *x = s[0]; }'
+    )
+    assert elf.resources(cuda.compile_cubin(file, arch, ["kernel"], ()).code, "kernel").shared == 4 * 96
 
 
 def located(code):

@@ -16,7 +16,7 @@ from toys import copied, edit, part, step, store
 from fusebench.contract import DTYPES
 from fusebench.parity.budget import quantile
 from fusebench.parity.judge import Judge
-from fusebench.parity.verdict import Asked, Verdict, Worst
+from fusebench.parity.verdict import Asked, Together, Verdict, Worst
 
 RNG = np.random.default_rng(3)
 BITS = {"float32": 24, "float16": 11, "bfloat16": 8}  # of the significand
@@ -212,6 +212,7 @@ def test_what_errs_alike_in_whole_rows_is_looked_at_one_by_one(kind, ok):
     judge.kind = kind
     verdict = judge.judge([output], ("part",))
     assert verdict.each_ok and verdict.ok is ok
+    assert (verdict.mean_limits == (-verdict.rms_limit, verdict.rms_limit)) == (kind != "plain"), "where values repeat"
 
 
 def test_all_together_is_measured_in_standard_deviations():
@@ -612,6 +613,9 @@ def test_a_verdict_is_widened_by_what_was_found_of_more_rows():
     assert right_everywhere.ok and right_everywhere.ratio == 0.9 and right_everywhere.checked == 600
     assert (right_everywhere.rms, right_everywhere.index) == (verdict.rms, verdict.index)
     assert 0 < judge.widened(verdict, Worst(checked=600), everything).ratio == verdict.ratio, "the larger one stays"
+    figures = [Together(rms, 1.0, 0.0, (-1.0, 1.0)) for rms in (0.25, 0.5)]
+    second = judge.widened(replace(verdict, output=1), Worst(together=tuple(figures)), everything)
+    assert second.ok and (second.output, second.rms) == (1, 0.5), "the figures are those of the output that is shown"
     found = Worst(1.01, 0.1, 2.0, (5, 1), 3.0, 2.9, 0.05, 1, 3, (2, 5, 9), 600)
     wrong = judge.widened(verdict, found, everything)
     assert not wrong.ok and (wrong.ratio, wrong.index, wrong.output, wrong.checked) == (1.01, (5, 1), 1, 600)

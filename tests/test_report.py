@@ -330,6 +330,11 @@ def test_every_column_of_the_table_of_parity(capsys):
     ]  # fmt: skip
 
 
+def test_what_is_wrong_in_all_elements_together_is_shown_before_a_larger_error(capsys):
+    checked = untimed(status="wrong", parity=Parity(parity(0.75), parity(0.5, rms=2.0, got=7.0)))
+    assert rows_of(capsys, checked, timed=False)[0]["got"] == "7"
+
+
 def test_parity_alone_shows_no_times(capsys):
     out = shown(capsys, timed(how={"target": 0.01}), timed=False)
     assert "100 µs" not in out and "time_s" not in out and "max |error|" in out

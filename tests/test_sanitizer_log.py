@@ -151,3 +151,8 @@ def test_lines_of_the_program_are_passed_over():
 )  # fmt: skip
 def test_a_place_in_the_words_of_each_version(text, expected):
     assert place(text) == expected
+
+
+def test_errors_of_several_summaries_are_added():
+    """A later one without any takes nothing back."""
+    assert parse(log("ERROR SUMMARY: 3 errors", "ERROR SUMMARY: 0 errors")).errors == 3

@@ -69,6 +69,10 @@ def test_rows_that_begin_anywhere_say_nothing_of_whole_vectors(M, taken):
     assert found([entry(M=M)]) == taken
 
 
+def test_whole_vectors_say_nothing_of_rows_that_begin_anywhere():
+    assert found([entry(M=1024)], replace(CASE, sizes={**CASE.sizes, "M": 1028})) is None
+
+
 def test_octaves_of_all_dimensions_are_added():
     both = entry({"m": 1}, sizes={"M": 1280, "K": 1280, "N": 4096})
     assert found([both, entry({"m": 2}, M=1440)]) == 2
@@ -77,7 +81,7 @@ def test_octaves_of_all_dimensions_are_added():
 @pytest.mark.parametrize(
     "changed",
     [{"dtype": "bfloat16"}, {"precision": "tf32"}, {"options": {"w_layout": "nk"}}, {"device": "another"}, {"variant": "row"},
-     {"implementation": "jax_triton"}, {"sizes": {"M": 1024}}],
+     {"implementation": "jax_triton"}, {"sizes": {"M": 1024}}, {"mode": "backward"}],
 )  # fmt: skip
 def test_an_entry_of_anything_else_is_none(changed):
     assert found([entry(**changed)]) is None

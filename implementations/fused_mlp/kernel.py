@@ -14,6 +14,7 @@ import numpy as np
 
 from implementations._shared.numpy import perceptron
 from implementations._shared.numpy.formulas import dot, layer_elements
+from implementations._shared.numpy.hard import of_products
 from implementations._shared.numpy.perceptron import flops, weights, widths  # noqa: F401 (parts of the contract)
 
 DIMENSIONS = ("M", "LAYERS", "N0", "N1", "N2", "N3", "N4")
@@ -68,20 +69,8 @@ def inputs(case, rng):
 
 
 def hard(case):
-    """All kinds but extremes, whose sums overflow: float32's everywhere, and float16's where a layer is stored; backward no subnormals:
-    dW shows x, which XLA flushes on CPUs."""
-    kinds = (
-        "large_mean",
-        "equal",
-        "nan",
-        "inf",
-        "large",
-        "small",
-        "zeros",
-        "wide",
-        *(("subnormal",) if case.mode == "forward" else ()),
-    )
-    return dict.fromkeys(kinds, ("x",))
+    """The kinds for x that products define whose results may be stored."""
+    return of_products(case, "x", stored=True)
 
 
 def formula(case, r, x, *layers):

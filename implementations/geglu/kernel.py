@@ -17,6 +17,7 @@ from implementations._shared.numpy.formulas import (
     product,
     pulled_back,
 )
+from implementations._shared.numpy.hard import of_products
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
@@ -50,21 +51,8 @@ def weights(case, rng):
 
 
 def hard(case):
-    """All kinds, but no extremes whose partial sums overflow float32: what is left of them depends on the order of the sum; and backward no
-    subnormals: dW shows x, which XLA flushes on CPUs."""
-    kinds = (
-        "large_mean",
-        "equal",
-        "nan",
-        "inf",
-        "large",
-        "small",
-        "zeros",
-        "wide",
-        *(("subnormal",) if case.mode == "forward" else ()),
-    )
-    kinds += ("extreme",) if case.dtype == "float16" else ()
-    return dict.fromkeys(kinds, ("x",))
+    """All kinds for x that products define."""
+    return of_products(case, "x")
 
 
 def formula(case, r, x, W, b):

@@ -22,6 +22,7 @@ from implementations._shared.numpy.formulas import (
     product,
     pulled_back,
 )
+from implementations._shared.numpy.hard import of_products
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
@@ -101,20 +102,9 @@ def weights(case, rng):
 
 
 def hard(case):
-    """All kinds, but no extremes where float32 cannot hold their squares, and backward no subnormals: dW shows the normed rows, which
-    are then what each way of taking a mean has rounded last. `large` of W and b: of x LayerNorm would take it away."""
-    kinds = (
-        "large_mean",
-        "equal",
-        "nan",
-        "inf",
-        "small",
-        "zeros",
-        "wide",
-        *(("subnormal",) if case.mode == "forward" else ()),
-    )
-    kinds += ("extreme",) if case.dtype == "float16" else ()
-    return dict.fromkeys(kinds, ("x",)) | {"large": ("W", "b")}
+    """The kinds for x that products define: float32 has no room for the squares of others, and the normed rows that dW shows are, of
+    subnormals, what each way of taking a mean has rounded last. `large` of W and b: of x LayerNorm would take it away."""
+    return of_products(case, "x") | {"large": ("W", "b")}
 
 
 def formula(case, r, x, W, b):

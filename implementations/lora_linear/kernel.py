@@ -21,6 +21,7 @@ from implementations._shared.numpy.formulas import (
     product,
     pulled_back,
 )
+from implementations._shared.numpy.hard import of_products
 
 DIMENSIONS = ("M", "K", "N", "R")
 BATCH = "M"
@@ -64,11 +65,8 @@ def weights(case, rng):
 
 
 def hard(case):
-    """All kinds, but no extremes where float32 cannot hold their sums, and backward no subnormals: dW shows x, which XLA flushes on
-    CPUs."""
-    kinds = ["large_mean", "equal", "nan", "inf", "large", "small", "wide"]
-    kinds += ["subnormal"] * (case.mode == "forward") + ["extreme"] * (case.dtype == "float16")
-    return dict.fromkeys(kinds, ("x",)) | {"zeros": ("x", "scale"), "scalar": ("scale",)}
+    """The kinds for x that products define, and scales of any sign."""
+    return of_products(case, "x") | {"zeros": ("x", "scale"), "scalar": ("scale",)}
 
 
 def formula(case, r, x, scale, W, b, A, B):

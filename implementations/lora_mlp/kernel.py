@@ -23,6 +23,7 @@ from implementations._shared.numpy.formulas import (
     layer_elements,
     pulled_back,
 )
+from implementations._shared.numpy.hard import of_products
 
 DIMENSIONS = ("M", "LAYERS", "N0", "N1", "N2", "N3", "N4", "R")
 BATCH = "M"
@@ -90,19 +91,8 @@ def weights(case, rng):
 
 
 def hard(case):
-    """All kinds but extremes, whose sums overflow: float32's everywhere, and float16's where a layer is stored; backward no subnormals:
-    dW shows x, which XLA flushes on CPUs."""
-    kinds = (
-        "large_mean",
-        "equal",
-        "nan",
-        "inf",
-        "large",
-        "small",
-        "wide",
-        *(("subnormal",) if case.mode == "forward" else ()),
-    )
-    return dict.fromkeys(kinds, ("x",)) | {"zeros": ("x", "scale"), "scalar": ("scale",)}
+    """The kinds for x that products define whose results may be stored, and scales of any sign."""
+    return of_products(case, "x", stored=True) | {"zeros": ("x", "scale"), "scalar": ("scale",)}
 
 
 def _sums(case, r, x, scale, *arrays):

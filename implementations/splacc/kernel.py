@@ -8,6 +8,7 @@ import math
 import numpy as np
 
 from implementations._shared.numpy.formulas import PRODUCTS, activate, dot, layer_elements, product
+from implementations._shared.numpy.hard import of_products
 
 DIMENSIONS = ("M", "K", "N")
 BATCH = "M"
@@ -49,21 +50,8 @@ def weights(case, rng):
 
 
 def hard(case):
-    """All kinds, but no extremes whose partial sums overflow float32: what is left of them depends on the order of the sum; and backward no
-    subnormals: dB shows A, which XLA flushes on CPUs."""
-    kinds = (
-        "large_mean",
-        "equal",
-        "nan",
-        "inf",
-        "large",
-        "small",
-        "zeros",
-        "wide",
-        *(("subnormal",) if case.mode == "forward" else ()),
-    )
-    kinds += ("extreme",) if case.dtype == "float16" else ()
-    return dict.fromkeys(kinds, ("A",))
+    """All kinds for A that products define."""
+    return of_products(case, "A")
 
 
 def formula(case, r, A, B):

@@ -150,7 +150,9 @@ SKIPS = {
     "written for option.interaction=dot alone": both(by("triton", "jax_triton", "cuda"), option("interaction", "outer")),
     "hashing, look-up and interaction are one launch": both(by("triton", "cuda"), option("until", "hashing", "embedding")),
     "outer products and the first layer behind them are one launch": both(by("triton"), option("interaction", "outer")),
-    "is for backward modes": both(by("triton", "jax_triton", "cuda"), variant("one_launch", "atomic", "deterministic")),
+    "is for backward modes": both(
+        by("triton", "jax_triton", "cuda"), variant("one_launch", "atomic", "deterministic", "recompute")
+    ),
     "row is for M = 1": both(by("cuda"), variant("row"), size_above("M", 1)),
     "is for Hopper's warpgroups": both(by("cuda"), variant("two_launches")),
     "needs no cluster": both(by("cuda"), variant("cluster"), lambda r: r.case.sizes["C"] < 4096),

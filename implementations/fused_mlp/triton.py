@@ -15,6 +15,7 @@ BACKWARD = {"default": ("hidden", "value", "dz"), "recompute": ("hidden", "value
 EXPECT = (
     {"variant": "default", "case": "bottom", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": ("default", "recompute"), "case": "bottom", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 
 

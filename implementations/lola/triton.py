@@ -42,6 +42,7 @@ EXPECT = (
      "expect": "HGMMA>=1,waits_in_groups=0"},
     {"variant": ("multirow_f16acc", "multirow_ws_f16acc"), "case": "odd", "dtype": "float16", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 BACKWARD = {"multirow": ("layernorm", "bias", "dz", "normed")}
 

@@ -18,6 +18,7 @@ EXPECT = (
     {"variant": ("fused", "two_launches"), "case": "large", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0,unset_registers=0"},
     {"variant": ("fused", "two_launches"), "case": "odd_rank", "dtype": "bfloat16", "arch": "sm_90a", "expect": "HGMMA>=1,unset_registers=0"},
+    {"variant": "two_launches", "case": "rank16", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ EXPECT = (  # of kernels that other folders have too, which expect the same on a
     {"variant": "default", "case": "synthetic_2048", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "default", "case": "bottom", "dtype": "bfloat16", "arch": "sm_90a", "expect": "HGMMA>=1,unset_registers=0"},
+    {"variant": "default", "case": "block", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ EXPECT = (
     # rows that begin anywhere move in vectors of 16 bytes
     {"variant": ("row", "persistent", "online"), "case": "published", "dtype": ("float16", "bfloat16", "float32"), "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "LDG.128>=1,STG.128>=1"},
+    {"variant": ("row", "online"), "case": "published", "dtype": ("float32", "bfloat16"), "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 BACKWARD = {"row": ("probabilities",), "online": ("probabilities",)}
 

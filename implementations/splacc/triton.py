@@ -21,6 +21,7 @@ EXPECT = (
      "expect": "spills=0,tensor_core>=1"},
     {"variant": ("two_accumulators", "interleaved"), "case": "large", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    {"variant": ("two_accumulators", "recompute"), "case": "small", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
 )  # fmt: skip
 
 

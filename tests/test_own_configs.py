@@ -10,6 +10,7 @@ pytest.importorskip("cuda.core")
 from fusebench import discovery
 from fusebench.cases import make_case
 from fusebench.inspection.targets import target
+from fusebench.workers import configs
 
 KERNELS = discovery.find_kernels([discovery.HOME])
 DEVICES = [target(arch).device for arch in ("sm_80", "sm_86", "sm_90a", "sm_100a", "sm_120a")]
@@ -112,3 +113,19 @@ def test_pairs_of_vectors_that_32_bits_do_not_count_are_refused(implementation):
         for F in (46340, 46341)
     ]
     assert reasons[0] is None and "46340 at most" in reasons[1]
+
+
+@pytest.mark.parametrize("implementation", ["cuda", "triton"])
+def test_more_blocks_than_a_grid_has_are_refused(implementation):
+    kernel, device = KERNELS["padded_attention"], target("sm_90a").device
+    module, declared = (
+        discovery.load_implementation(kernel.name, implementation),
+        kernel.implementations[implementation],
+    )
+    sizes = {"B": 2**16, "H": 2**15 - 1, "T": 1, "D": 1}
+    choices = [
+        configs.choose(module, declared, make_case(kernel, sizes | {"H": H}, "bfloat16"), "flash", device, {}, False)
+        for H in (2**15 - 1, 2**15)
+    ]
+    assert choices[0].refusal is None
+    assert choices[1].refusal == "a launch has 2147483648 blocks along x: CUDA has 2147483647 at most"

@@ -19,6 +19,8 @@ from fusebench.tuned import Entry
 from fusebench.workers import protocol
 from fusebench.workers.outputs import Unfit
 
+MOST_BLOCKS = 2**31 - 1, 2**16 - 1, 2**16 - 1  # of a grid's axes, as CUDA has them
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -51,7 +53,8 @@ def choose(
         tuned_config, note = _tuned(module, found, case, variant, device, own)
         if tuned_config:
             return Choice(tuned_config, "tuned", note)
-    return Choice(own, "default", note, _misfit(module, case, variant, device, own))
+    refusal = _misfit(module, case, variant, device, own) or _too_many_blocks(module, case, variant, device, own)
+    return Choice(own, "default", note, refusal)
 
 
 def _own(module: Any, found: Implementation, case: Case, variant: str, device: Device) -> dict[str, Tunable]:
@@ -139,6 +142,20 @@ def _drawn(space: Mapping[str, tuple[Tunable, ...]], total: int, most: int, seed
             number, place = divmod(number, len(values))
             config[name] = values[place]
         yield dict(reversed(list(config.items())))
+
+
+def _too_many_blocks(
+    module: Any, case: Case, variant: str, device: Device, config: Mapping[str, Tunable]
+) -> str | None:  # fmt: skip
+    """Why no grid can be that large, or None: whatever the config, a case of so many rows or heads needs several launches."""
+    if device.type != "cuda" or not hasattr(module, "launches"):
+        return None
+    for launch in module.launches(case, variant, device, config):
+        grid = launch.grid if isinstance(launch.grid, tuple) else (launch.grid,)
+        for axis, count, most in zip("xyz", grid, MOST_BLOCKS, strict=False):
+            if count > most:
+                return f"a launch has {count} blocks along {axis}: CUDA has {most} at most"
+    return None
 
 
 def _misfit(

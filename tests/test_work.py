@@ -467,7 +467,7 @@ def test_ids_have_their_edges_in_a_few_samples_too(name):
     V = EMBEDDING.cardinalities(case)
     for kind, inside, past in (
         ("lower_edge", {0, *(V - 1), *(V - 2)}, [-(2**63), -(2**31), -1]),
-        ("upper_edge", {2**31 - 1, 2**31, 2**32 - 1}, [2**32, 2**63 - 1]),
+        ("upper_edge", {2**31 - 1, 2**31, 2**32 - 1}, [2**32, 2**33, 2**62, 2**63 - 1]),
     ):
         (arrays,) = inputs.make_sets(kernel.mathematics, case, 0, 1, kind)
         ids = arrays["ids"]

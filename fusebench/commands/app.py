@@ -160,7 +160,7 @@ def start(
             show_sweep(folders)
         if this.multirun and INTERRUPTED in codes:
             print(
-                f"interrupted: {len(folders)} jobs have begun; go on with {shlex.quote(f'resume={this.folder.resolve()}')}",
+                f"interrupted: {counted(len(folders), 'job')} {'has' if len(folders) == 1 else 'have'} begun; go on with {shlex.quote(f'resume={this.folder.resolve()}')}",
                 file=sys.stderr,
             )
     return max(codes, default=0)

@@ -213,7 +213,7 @@ def _run(loop: Loop, steps: int, every: Every, out: Path, model: str) -> int:
     before = (first, 0.0)
     for line in (line for line in loop.lines if line.auc is not None and line.step > first):
         rate = (line.step - before[0]) * loop.rows.batch / (line.seconds - before[1])
-        print(f"step {line.step}: loss {line.loss:.4f}, AUC {line.auc:.4f}, {significant(rate)} rows/s")
+        print(f"step {line.step}: loss {line.loss:.4f}, AUC {line.auc:.4f}, {significant(rate)} rows/s", flush=True)
         before = line.step, line.seconds
     if loop.lines:
         print(f"curve: {log.draw(loop.lines, out)}")

@@ -162,7 +162,7 @@ class Noisy(Exact):
 
     def positive(self, value: np.ndarray, size: np.ndarray) -> np.ndarray:
         # a step that noise crosses in one draw of a hundred would be missed: where rounding may cross it, half of the draws do
-        open_ = np.abs(value) <= STEP_UNITS * self._unit * size
+        open_ = (np.abs(value) <= STEP_UNITS * self._unit * size) & (size > 0)  # a sum of zeros is exact
         return np.where(open_, self._half_of_draws(np.shape(value)), np.where(value > 0, 1.0, 0.0))
 
     def relu(self, value: np.ndarray) -> np.ndarray:

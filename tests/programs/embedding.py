@@ -133,7 +133,23 @@ def but(where, other):
     return with_(change=lambda ids: np.where(ids == where, other, ids))
 
 
+def past_the_list(ids, offsets, known, f):
+    """The list read in whole vectors of 8: those behind it are of the next feature."""
+    begin, end = offsets[f], offsets[f + 1] - 1
+    values = known[begin : begin + -(-(end - begin) // 8) * 8].tolist()
+    place = {value: at for at, value in reversed(list(enumerate(values)))}
+    return np.array([place.get(i, end - begin) for i in ids.tolist()], np.int64)
+
+
+def one_off(ids, offsets, known, f):
+    """An id that is known but for 1."""
+    found = [lookup(ids + n, offsets, known, f) for n in (0, 1, -1)]
+    return np.minimum.reduce(found)
+
+
 MISTAKES = {
+    "vectors of known values past their list": Mistake(of(past_the_list), L, ODD, options=LOOKUP, inputs="between"),
+    "an id beside a known one is known": Mistake(of(one_off), L, ODD, options=LOOKUP, inputs="between"),
     "2^31 as -2^31": Mistake(but(2**31, -(2**31)), M, MANY),
     "2^31 - 1 plus 1 in 32 bits with a sign": Mistake(but(2**31 - 1, -(2**31) - 1), M, MANY),
     "id 0 unknown": Mistake(but(0, -1), M, MANY),

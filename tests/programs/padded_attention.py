@@ -264,6 +264,8 @@ MISTAKES = {
     "scale twice in one head": Mistake(in_one_head(scale=1 / 19), "flash", ODD, "bfloat16"),
     "q and k exchanged in one head": Mistake(exchanged_in_one_head, "flash", ODD, "float16", change=clean),
     "weights of one head in 8 bits": Mistake(in_one_head(weighed=fp8), "flash", ODD, "bfloat16"),
+    "padding one more beside a tile": Mistake(
+        mask(lambda i, j, n: (np.where(n % 16 == 15, n + 1, n) <= j) & (j <= i)), W, ODD | {"B": 48}, inputs="between", change=clean),
     "padding one more in the second sequence": Mistake(
         mask(lambda i, j, n: (n + (np.arange(n.size).reshape(n.shape) == 1) <= j) & (j <= i)), W, ODD, change=clean),
     "the first key hidden where padding is 5": Mistake(

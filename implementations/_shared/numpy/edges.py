@@ -8,8 +8,8 @@ from implementations._shared.numpy.lookup import LAST_ID, cardinalities, known_v
 
 
 def padded_at(case, kind):
-    """The case whose inputs have no padding, nothing else, or any."""
-    padding = {"lower_edge": "none", "upper_edge": "all", "between": "any"}[kind]
+    """The case whose inputs have no padding, nothing else, or any, that beside whole tiles among it."""
+    padding = {"lower_edge": "none", "upper_edge": "all", "between": "tiles"}[kind]
     return replace(case, options={**case.options, "padding": padding})
 
 
@@ -25,7 +25,7 @@ def ids_at(case, kind, rng, past=True):
     V = cardinalities(case)
     inside, outside = {
         "lower_edge": ((0, V - 1, np.maximum(V - 2, 0)), (-1, -(2**31), -(2**63))),
-        "upper_edge": ((LAST_ID, 2**31 - 1, 2**31), (LAST_ID + 1, 2**63 - 1)),
+        "upper_edge": ((LAST_ID, 2**31 - 1, 2**31), (LAST_ID + 1, 2**33, 2**62, 2**63 - 1)),
     }[kind]
     values = np.stack([np.broadcast_to(value, F) for value in inside + (outside if past else ())])
     which = rng.permutation(np.resize(np.arange(len(values)), M))
@@ -34,12 +34,17 @@ def ids_at(case, kind, rng, past=True):
 
 
 def _all_over(case, rng):
-    """ids (M, F) of any row of each table, in every other sample of the same one."""
+    """ids (M, F) of any row of each table, in every other sample of the same one; with known values some are unknown: those beside a known
+    one, and the known ones of the next feature, which stand behind them in memory."""
     M, F = case.size("M", "F")
-    ids = np.empty((M, F), np.int64)
-    known = known_values(case) if case.options["hashing"] == "lookup" else map(np.arange, cardinalities(case))
+    ids, looked_up = np.empty((M, F), np.int64), case.options["hashing"] == "lookup"
+    known = known_values(case) if looked_up else [np.arange(V) for V in cardinalities(case)]
     for f, values in enumerate(known):
         drawn = rng.integers(0, max(1, len(values)), M)
         drawn[1::2] = drawn[0]
         ids[:, f] = values[drawn] if len(values) else 0
+        if looked_up:
+            behind = known[(f + 1) % F][:8]  # no further than a vector reads too far
+            ids[2::8, f] = np.clip(ids[2::8, f] + rng.choice((-1, 1), len(ids[2::8])), 0, LAST_ID)
+            ids[4::8, f] = rng.choice(behind, len(ids[4::8])) if len(behind) else LAST_ID
     return ids

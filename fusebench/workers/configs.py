@@ -97,8 +97,7 @@ def _suits(module: Any, own: Mapping[str, Tunable], case: Case, variant: str, de
         described = module.launches(at, variant, device, entry.config)
         if tiles := sum(getattr(launch, "tiles", 0) for launch in described):
             return tiles  # of persistent grids, which are always full
-        grids = [launch.grid for launch in described]
-        return sum(math.prod(grid) if isinstance(grid, tuple) else grid for grid in grids)
+        return sum(math.prod(_grid(launch)) for launch in described)
 
     return not tuned.idles(blocks(case), blocks(replace(case, sizes=entry.sizes)), device.multiprocessors)
 
@@ -144,6 +143,11 @@ def _drawn(space: Mapping[str, tuple[Tunable, ...]], total: int, most: int, seed
         yield dict(reversed(list(config.items())))
 
 
+def _grid(launch: Any) -> tuple[int, ...]:
+    grid = launch.grid if isinstance(launch.grid, tuple) else (launch.grid,)
+    return tuple(map(int, grid))
+
+
 def _too_many_blocks(
     module: Any, case: Case, variant: str, device: Device, config: Mapping[str, Tunable]
 ) -> str | None:  # fmt: skip
@@ -151,8 +155,7 @@ def _too_many_blocks(
     if device.type != "cuda" or not hasattr(module, "launches"):
         return None
     for launch in module.launches(case, variant, device, config):
-        grid = launch.grid if isinstance(launch.grid, tuple) else (launch.grid,)
-        for axis, count, most in zip("xyz", grid, MOST_BLOCKS, strict=False):
+        for axis, count, most in zip("xyz", _grid(launch), MOST_BLOCKS, strict=False):
             if count > most:
                 return f"a launch has {count} blocks along {axis}: CUDA has {most} at most"
     return None

@@ -151,9 +151,12 @@ def outer_skip(M, width, itemsize):
     return f"outer would write {written / 2**30:.0f} GiB" if written > OUTER_BYTES else None
 
 
-def pairs_skip(F):
-    """Why no kernel here can write the dots of so many vectors, or None."""
-    return f"pairs of {F} vectors are counted in 32 bits: {MOST_VECTORS} at most" if F > MOST_VECTORS else None
+def pairs_skip(case):
+    """Why no kernel here can write the dots of the case, one of interaction, or None."""
+    F = case.sizes["F"]
+    if case.options["form"] == "dot" and F > MOST_VECTORS:
+        return f"pairs of {F} vectors are counted in 32 bits: {MOST_VECTORS} at most"
+    return None
 
 
 def skip(case, variant, device):

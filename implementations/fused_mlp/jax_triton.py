@@ -35,11 +35,6 @@ def _differentiated(case, variant, device, chosen):
     last, layers = backward.backward_launches(case, chosen)
     M, widths = case.sizes["M"], backward.widths(case)
 
-    described = alone(case, device)
-
-    def whole(x, *weights):
-        return run(described, x, *weights, M, out=jax.ShapeDtypeStruct((M, widths[-1][1]), x.dtype))
-
     def forward(x, *weights):
         values = [x]
         for launch, (_, N), W, b in zip(forwards, widths, weights[::2], weights[1::2], strict=True):
@@ -66,5 +61,10 @@ def _differentiated(case, variant, device, chosen):
         return dz, *gradients
 
     if variant == "recompute":
-        forward, gradient = recomputing(whole, forward, gradient)
+        whole = alone(case, device)
+
+        def unkept(x, *weights):
+            return run(whole, x, *weights, M, out=jax.ShapeDtypeStruct((M, widths[-1][1]), x.dtype))
+
+        forward, gradient = recomputing(unkept, forward, gradient)
     return jax.jit(forward), jax.jit(gradient)

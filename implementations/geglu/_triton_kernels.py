@@ -16,7 +16,7 @@ def launches(case, variant, device, config):
     """The one launch; in the backward modes those of gated_backward.py."""
     if case.mode == "forward":
         return (forward_launch(case, variant, config),)
-    return gated_backward.launches(case, variant, device, config, "geglu", alone(case, device))
+    return gated_backward.launches(case, variant, device, config, "geglu", alone)
 
 
 def forward_launch(case, variant, config):

@@ -39,13 +39,10 @@ def _differentiated(case, variant, device, chosen):
     """(forward, backward) of three launches (gated_backward.py), both jitted."""
     first = gated_backward.forward_launch(case, device, "geglu")
     gate, products = gated_backward.backward_launches(case, chosen, "geglu")
-    described, (M, N) = alone(case, device), case.size("M", "N")
+    M, N = case.size("M", "N")
 
     def like(array):
         return jax.ShapeDtypeStruct(array.shape, array.dtype)
-
-    def whole(x, W, b):
-        return run(described, x, W, b, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
 
     def forward(x, W, b):
         Z, y = run(first, x, W, b, M, out=[jax.ShapeDtypeStruct((M, n), x.dtype) for n in (2 * N, N)])
@@ -57,5 +54,10 @@ def _differentiated(case, variant, device, chosen):
         return tuple(run(products, dZ, W, x, M, out=[like(x), like(W), like(b)]))
 
     if variant == "recompute":
-        forward, backward = recomputing(whole, forward, backward)
+        whole = alone(case, device)
+
+        def unkept(x, W, b):
+            return run(whole, x, W, b, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
+
+        forward, backward = recomputing(unkept, forward, backward)
     return jax.jit(forward), jax.jit(backward)

@@ -26,8 +26,7 @@ TUNABLES = {  # BLOCK_F and BLOCK_D are those of form=dot, BLOCK_I and BLOCK_J t
 def skip(case, variant, device):
     """Why Triton cannot run this cell, or None."""
     behind = None if case.mode == "forward" else backward.skip(case, variant, device)
-    pairs = pairs_skip(case.sizes["F"]) if case.options["form"] == "dot" else None
-    return behind or pairs or _limits.skip(case, variant, device)
+    return behind or pairs_skip(case) or _limits.skip(case, variant, device)
 
 
 def config(case, variant, device):

@@ -39,13 +39,10 @@ def _differentiated(case, variant, device, chosen):
     """(forward, backward) of three launches (gated_backward.py), both jitted."""
     first = gated_backward.forward_launch(case, device, "splacc")
     gate, products = gated_backward.backward_launches(case, chosen, "splacc")
-    described, (M, N) = alone(case, device), case.size("M", "N")
+    M, N = case.size("M", "N")
 
     def like(array):
         return jax.ShapeDtypeStruct(array.shape, array.dtype)
-
-    def whole(A, B):
-        return run(described, A, B, M, out=jax.ShapeDtypeStruct((M, N), A.dtype))
 
     def forward(A, B):
         Z, y = run(first, A, B, B, M, out=[jax.ShapeDtypeStruct((M, n), A.dtype) for n in (2 * N, N)])
@@ -57,5 +54,10 @@ def _differentiated(case, variant, device, chosen):
         return tuple(run(products, dZ, B, A, M, out=[like(A), like(B)]))
 
     if variant == "recompute":
-        forward, backward = recomputing(whole, forward, backward)
+        whole = alone(case, device)
+
+        def unkept(A, B):
+            return run(whole, A, B, M, out=jax.ShapeDtypeStruct((M, N), A.dtype))
+
+        forward, backward = recomputing(unkept, forward, backward)
     return jax.jit(forward), jax.jit(backward)

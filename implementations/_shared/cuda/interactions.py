@@ -16,7 +16,7 @@ STAGED_BYTES = 48 << 10  # of a block's rows of y: beyond, they are stored where
 
 def skip(case):
     """Why no kernel here can run the case, or None."""
-    if case.options["form"] == "dot" and (reason := pairs_skip(case.sizes["F"])):
+    if reason := pairs_skip(case):
         return reason
     if case.options["form"] == "dot" and case.precision == "tf32" and case.sizes["F"] > 31:
         return "multiplies more than 32 vectors without tensor cores: precision=ieee runs it"

@@ -36,10 +36,10 @@ def skip(case, variant, device):
 
 
 def launches(case, variant, device, config, gate, alone):
-    """Those of the backward modes; `alone` is the launch of mode=forward."""
+    """Those of the backward modes; `alone(case, device)` is the launch of mode=forward."""
     behind, first = backward_launches(case, config, gate), forward_launch(case, device, gate)
     if variant == "recompute":
-        behind, first = (first, *behind), alone
+        behind, first = (first, *behind), alone(case, device)
     return behind if case.mode == "backward" else (first, *behind)
 
 

@@ -12,7 +12,7 @@ from simulated import LAUNCH_S, WAIT_S, WATTS, Array, SimulatedGpu, two_kernels
 from fusebench.timing import gpu as clock
 from fusebench.timing.cupti import Kernel
 from fusebench.timing.plan import Plan
-from fusebench.timing.samples import Ring
+from fusebench.timing.samples import DRAWN, Ring
 from fusebench.timing.state import State
 from fusebench.timing.summary import StateRange
 
@@ -375,6 +375,43 @@ def test_the_output_kept_is_that_of_the_last_call_on_the_last_set(monkeypatch, p
 
     found = gpu.samples(call, plan)
     assert (found.output, found.arguments) == (outputs[2], (2,))
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [Plan(0.1), Plan(0.1, cache="warm"), Plan(0.1, regime="isolated"), Plan(0.01), Plan(0.1, target=0, calls=27)],
+    ids=str,
+)
+def test_outputs_of_calls_that_are_drawn_are_taken_and_their_copies_are_in_no_time(monkeypatch, plan):
+    """Drawn anew each time; as many samples as without, all of the call alone."""
+    seen = set()
+    for _ in range(4):
+        gpu, taken = SimulatedGpu(monkeypatch), []
+
+        def take(arguments, output, gpu=gpu, taken=taken):
+            taken.append(gpu.calls)
+            gpu.launch("copy of an output", 5e-3)
+            gpu.wait(output)
+            return None, output
+
+        ring = Ring([[Array(7)]] * 3, frozenset([0]), gpu.copy, taken=take)
+        found = gpu.samples(two_kernels(gpu), plan, ring)
+        assert len(found.drawn) == min(DRAWN, found.offered) + 1, "and the last call's"
+        assert found.offered >= 1 and (len(found.time) == 27 or plan.target)
+        assert max(found.time) < 300e-6 and found.kernels_seen == {"first", "second"}
+        seen.add(tuple(taken))
+    assert len(seen) > 1 or plan.time_s < 0.1
+
+
+def test_without_what_takes_them_no_call_more_is_made(monkeypatch):
+    calls = []
+    for taken in (None, lambda arguments, output: (None, [])):
+        gpu = SimulatedGpu(monkeypatch)
+        gpu.samples(
+            two_kernels(gpu), Plan(0.1, target=0, calls=20), Ring([[Array(7)]], frozenset([0]), gpu.copy, taken=taken)
+        )
+        calls.append(gpu.calls)
+    assert calls[1] == calls[0] + 4
 
 
 @pytest.mark.parametrize(

@@ -262,6 +262,13 @@ def test_streams_graphs_and_a_cache_of_their_own(run_them):
     assert any("persisting L2 bytes 0 → " in change for change in results["persists_l2"].changed)
 
 
+@pytest.mark.gpu
+def test_outputs_of_timed_calls_are_judged_amid_the_queue(run_them):
+    results = run_them([("fault", name) for name in ("works_last", "static_buffer", "two_buffers")])
+    assert results["works_last"].status == "wrong", results["works_last"]
+    assert [results[name].status for name in ("static_buffer", "two_buffers")] == ["ok"] * 2, results
+
+
 def test_outputs_that_differ_from_call_to_call_are_flagged(results):
     spread = results["wavers"].parity.nondeterministic
     assert spread.elements == 1 and 0 < spread.max_abs <= 1e-6 and 1 <= spread.calls <= spread.of

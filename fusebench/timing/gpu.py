@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from fusebench import draws
 from fusebench.backends.protocol import Backend
 from fusebench.timing import cupti, state
 from fusebench.timing.clocks import Check
@@ -22,6 +23,7 @@ from fusebench.timing.samples import Ring, Samples, enough, together
 
 CHUNK = 20  # calls in one profile: few enough for CUPTI's buffers, many enough to pay for starting it
 CHECKS = 2  # isolated calls among them
+DRAWN_SHARE = 5  # to so many queued calls comes one more without a time, whose output may be judged
 FLUSHES, MOST_FLUSHES = 3, 50  # kernels that overwrite L2 before each call, about 0.1 ms each on an H200
 # of one run of calls back to back: enough for the clocks to follow, few for CUPTI
 SUSTAINED_S, SUSTAINED_CALLS = 0.02, 2000
@@ -50,12 +52,14 @@ class Sampling:
 @dataclass
 class Turn:
     """One call of a chunk: its input set, the inputs, for warm caches those of the untimed call before it, whether it is isolated, and if so the
-    wall time of the call and of the flushes before it, and when it was over, in seconds of the wall clock."""
+    wall time of the call and of the flushes before it, and when it was over, in seconds of the wall clock; whether its output is one of those
+    that may be taken, which no call knows of itself."""
 
     place: int
     arguments: Arguments
     warm_up: Arguments | None
     isolated: bool
+    drawn: bool = False
     wall: float = 0.0
     flush_wall: float = 0.0
     over: float = 0.0
@@ -178,18 +182,23 @@ def _flush_host(backend: Backend) -> float:
 
 
 def _queued(this: Sampling, count: int) -> None:
-    """Adds a chunk of queued calls with isolated ones among them."""
-    samples, count = this.samples, together(this.ring, count)
+    """Adds a chunk of queued calls with isolated ones among them, and with drawn ones, which are queued as well and have no time: the copies of
+    their outputs stand behind them."""
+    samples, drawn = this.samples, _to_draw(this, count)
+    count = together(this.ring, count + drawn)
     kinds = [False] * count
     for number in range(min(CHECKS, count)):
         kinds.insert((number + 1) * len(kinds) // (CHECKS + 1), True)
     turns = _turns(this, kinds)
+    queued = [turn for turn in turns if not turn.isolated]
+    for _ in range(min(drawn, count - 1)):
+        queued.pop(draws.below(len(queued))).drawn = True
     profile = _profile(this.backend, _chunk(this, turns))
     found = cupti.split(profile.kernels, this.marker, this.flushes, len(turns))
     samples.profiles.append(profile.advance(turns, found))
     _check(samples, turns, found)
     for turn, seen in zip(turns, found, strict=True):
-        if not turn.isolated:
+        if not (turn.isolated or turn.drawn):
             own = seen if turn.warm_up is None else _last(seen, samples.launches or 0)
             samples.time.append(own.span)
             samples.busy.append(cupti.busy(own.kernels))
@@ -199,6 +208,8 @@ def _isolated(this: Sampling, count: int) -> None:
     """Adds a chunk of isolated calls: timed without the profiler, which costs every launch a little, and checked with it."""
     samples = this.samples
     timed = _turns(this, [True] * together(this.ring, count))
+    for turn in timed:
+        turn.drawn = True  # taken behind its clock
     _chunk(this, timed)()
     samples.time += [turn.wall for turn in timed]
     checked = _turns(this, [True] * together(this.ring, CHECKS))
@@ -207,6 +218,13 @@ def _isolated(this: Sampling, count: int) -> None:
     samples.profiles.append(profile.advance(checked, found))
     _check(samples, checked, found)
     samples.busy += [check.busy for check in samples.check[-len(checked) :]]
+
+
+def _to_draw(this: Sampling, count: int) -> int:
+    """How many calls more than those are made, because their outputs may be taken: at least one of the cell."""
+    if not isinstance(this.ring, Ring) or this.ring.taken is None:
+        return 0
+    return max(count // DRAWN_SHARE, 0 if this.samples.drawn else 1)
 
 
 def _turns(this: Sampling, isolated: Sequence[bool]) -> list[Turn]:
@@ -249,6 +267,8 @@ def _chunk(this: Sampling, turns: Sequence[Turn]) -> Callable[[], None]:
             else:
                 output = call(*turn.arguments)
             samples.keep(ring, turn.place, turn.arguments, output)
+            if turn.drawn:
+                samples.draw(ring, turn.place, turn.arguments, output)
         backend.wait(output)
 
     return chunk
@@ -257,6 +277,8 @@ def _chunk(this: Sampling, turns: Sequence[Turn]) -> Callable[[], None]:
 def _check(samples: Samples, turns: Sequence[Turn], found: Sequence[cupti.Call]) -> None:
     """Keeps what both clocks say of the isolated calls, and which kernels a call is."""
     for turn, seen in zip(turns, found, strict=True):
+        if turn.drawn:
+            continue
         own = seen if turn.warm_up is None else _last(seen, samples.launches or 0)
         samples.launches, samples.kernels = len(own.kernels), [k.name for k in own.kernels]
         samples.kernels_seen.update(k.name for k in own.kernels)

@@ -22,7 +22,7 @@ TARGET_SAMPLES = 20  # a narrow interval of fewer may be luck, and so may one of
 SLOW_SAMPLES = 3  # of calls that take the whole budget each
 CONFIDENCE = 0.95
 COPIES_BYTES = 4 * 2**30  # of inputs that wait for their calls at one time
-DRAWN = 4  # of the timed calls on a CPU: of what half of them do not do, that all of these do it has a chance of 6 %
+DRAWN = 4  # of the calls in the regime that is timed: of what half of them do not do, that all of these do it has a chance of 6 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,7 @@ class Samples:
     output: Any = None
     # of calls that were drawn: the set, the arguments, and what was taken of the output when the clock had stopped
     drawn: list[tuple[int, Sequence[Any], Any]] = field(default_factory=list)
+    offered: int = 0  # from how many these were drawn
     last: tuple[int, Sequence[Any], Any] | None = None  # of the last timed call: the set, the arguments, the output
 
     def keep(self, ring: Ring | Sequence[Sequence[Any]], place: int, arguments: Sequence[Any], output: Any) -> None:
@@ -111,11 +112,12 @@ class Samples:
         self.last = None
 
     def draw(self, ring: Ring | Sequence[Sequence[Any]], place: int, arguments: Sequence[Any], output: Any) -> None:
-        """Takes what the last timed call gave with such a chance that of all samples each is drawn as likely as any other."""
+        """Takes what a call gave with such a chance that of all that are offered each is drawn as likely as any other."""
         if not isinstance(ring, Ring) or ring.taken is None:
             return
+        self.offered += 1
         most = together(ring, DRAWN)
-        at = len(self.drawn) if len(self.drawn) < most else draws.below(len(self.time))
+        at = len(self.drawn) if len(self.drawn) < most else draws.below(self.offered)
         if at < most:
             self.drawn[at : at + 1] = [(place, arguments, ring.taken(arguments, output))]
 

@@ -334,6 +334,9 @@ SPLIT = {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 4, "num_st
 
 TURNED = {"KERNEL": "turned", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 1, "num_stages": 3, "SCHEDULE": "tiles"}
 
+STRIPS = {"KERNEL": "simt", "BLOCK_M": 128, "BLOCK_N": 256, "CLUSTER": 1, "num_stages": 3, "SCHEDULE": "strips"}
+SHARED = STRIPS | {"BLOCK_M": 32, "BLOCK_N": 64, "CLUSTER": 4, "SCHEDULE": "tiles"}
+OF_STRIPS, OF_SHARED = ({f"up_{name}": value for name, value in own.items()} for own in (STRIPS, SHARED))
 OF_FEW, OF_SPLIT = ({f"up_{name}": value for name, value in own.items()} for own in (FEW, SPLIT))
 
 
@@ -358,6 +361,10 @@ CONFIGS = [
     ("lora_linear", {"M": 37, "K": 136, "N": 40, "R": 70}, "two_launches", "bfloat16", "ieee", OF_FEW),
     ("lora_linear", {"M": 20, "K": 1096, "N": 72, "R": 5, "nk": 1}, "two_launches", "float16", "ieee", OF_FEW | {"up_BLOCK_M": 32, "up_num_stages": 1}),
     ("lora_linear", {"M": 9, "K": 1044, "N": 36, "R": 17, "nk": 1}, "two_launches", "float32", "tf32", OF_FEW | {"up_BLOCK_N": 16}),
+    # on the float32 units: strips below, rows of single elements, blocks that share K
+    ("lora_linear", {"M": 140, "K": 72, "N": 264, "R": 17}, "two_launches", "float32", "ieee", OF_STRIPS),
+    ("lora_linear", {"M": 70, "K": 37, "N": 75, "R": 6, "nk": 1}, "two_launches", "float32", "ieee", OF_SHARED | {"up_BLOCK_M": 64}),
+    ("lora_linear", {"M": 37, "K": 136, "N": 72, "R": 5, "nk": 1}, "two_launches", "float32", "ieee", OF_SHARED),
     # blocks that share K, of which the last has the adapter's slab alone; behind x as it was copied; two slabs of the adapter
     ("lora_linear", {"M": 70, "K": 264, "N": 200, "R": 16}, "two_launches", "bfloat16", "ieee", OF_SPLIT),
     ("lora_linear", {"M": 150, "K": 333, "N": 520, "R": 5}, "two_launches", "float16", "ieee", OF_SPLIT | {"up_BLOCK_N": 256, "up_CLUSTER": 2}),

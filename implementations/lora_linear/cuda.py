@@ -30,6 +30,7 @@ EXPECT = (
      "expect": "spills=0,HGMMA>=8,waits_in_groups=0,loop.R2UR=0,unset_registers=0"},
     {"variant": "two_launches", "case": "rank16", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
     {"variant": "two_launches", "case": "token", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0,tensor_core>=1"},
+    {"variant": "two_launches", "case": ("token", "rank16"), "dtype": "float32", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",

@@ -7,7 +7,7 @@
 //   down     x @ A alone: the first launch of two_launches. Where it has few rows, the blocks of a cluster share K (down_by_parts). It reads
 //            all of x, so that it also copies rows that are no whole vectors for the copy engine.
 //   up       the second: as `fused`, but its last slab of x is what `down` made, which is all that it waits for. Of few rows, up_few_rows
-//            (adapted_few_rows.cuh); on Hopper, up_warpgroup (hopper/adapted.cuh), up_turned (hopper/adapted_turned.cuh) in tiles of any
+//            (adapted_few_rows.cuh); in IEEE float32 up_simt (adapted_simt.cuh); on Hopper, up_warpgroup (hopper/adapted.cuh), up_turned (hopper/adapted_turned.cuh) in tiles of any
 //            multiple of 16 rows, and, where y has few tiles, up_split (hopper/adapted_split.cuh).
 //
 // On the tensor cores (float16, bfloat16, and float32 as tf32), or where SIMT on the float32 units (precision "ieee").
@@ -159,11 +159,11 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
                                                                                            y, M, K, N, R);
 }
 
-template <typename T, bool SIMT, Activation ACT, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
+template <typename T, Activation ACT, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32, 1)
     up(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ t, const T* __restrict__ B, const T* __restrict__ b,
        T* __restrict__ y, long long M, long long K, long long N, long long R) {
-    layer<false, T, SIMT, ACT, ALIGNED, true, NK, BM, BN, WM, WN, WN * 16, WM, WN, STAGES>(x, nullptr, W, b, nullptr, B, t, y, M, K, N, R);
+    layer<false, T, false, ACT, ALIGNED, true, NK, BM, BN, WM, WN, WN * 16, WM, WN, STAGES>(x, nullptr, W, b, nullptr, B, t, y, M, K, N, R);
 }
 
 // Two floats to block `rank` of the cluster, where this one has `to` in its shared memory.

@@ -5,7 +5,7 @@
 fused           one launch: x @ A is summed beside x @ W
 two_launches    x @ A first, then the layer with it: `down` and `up`, whose tunables have its name before them. up_KERNEL=warpgroup is
                 hopper/adapted.cuh, turned hopper/adapted_turned.cuh, whose tiles have any multiple of 16 rows, split hopper/adapted_split.cuh,
-                where up_CLUSTER blocks share K, and few_rows adapted_few_rows.cuh. Forward, where rows are no whole vectors of 16 bytes,
+                where up_CLUSTER blocks share K, few_rows adapted_few_rows.cuh, and simt adapted_simt.cuh. Forward, where rows are no whole vectors of 16 bytes,
                 the former three read x as `down` has copied it, and W and B as `prepare` has
 """
 
@@ -32,6 +32,7 @@ DOWN = MatmulTile("tensor", 32, 0, 1.0, 2, 2)  # x @ A alone: few rows, so that 
 WIDE_DOWN = MatmulTile("tensor", 64, 0, 1.0, 4, 1)
 MANY_ROWS = 2048
 DOWN_STAGES = 4
+SIMT_SCHEDULES = "tiles", "strips"
 
 
 def skip(case, variant, device):
@@ -81,8 +82,10 @@ def config(case, variant, device):
 
 
 def _fastest(case, device):
-    """The fastest, by the estimates, of tiles of few rows, or whole ones, of those whose K blocks share, and of turned ones; None where tiles of
+    """The fastest, by the estimates, of IEEE float32's tiles, or of tiles of few rows, or whole ones, of those whose K blocks share, and of turned ones; None where tiles of
     `tensor` are all."""
+    if is_ieee(case):
+        return matmul_choice.config(case, device, matmul.SIMT_SPLIT_TILES, schedules=SIMT_SCHEDULES)
     own, found, by_warpgroups = product(case), None, multiplies_by_warpgroups(case, device)
     if few := matmul_choice.few_rows_config(case, device, matmul.FEW_ROWS_TILES):
         found = few | {"SCHEDULE": "tiles"}
@@ -101,8 +104,7 @@ def tile_of(config):
 
 def named(case, variant, config):
     """The config of `fused`, or of `up`, which `two_launches` ends with and which has other kernels beside it."""
-    kernel = {"KERNEL": "simt" if is_ieee(case) else "tensor", "CLUSTER": 1}
-    return config if variant == "fused" else prefixed("up", config | kernel)
+    return config if variant == "fused" else prefixed("up", config | {"KERNEL": "tensor", "CLUSTER": 1})
 
 
 def multiplies_by_warpgroups(case, device):
@@ -157,8 +159,13 @@ def fits(case, variant, device, config):
         return _split_fits(case, device, own)
     if kernel == "few_rows":
         return matmul.fits(case, device, own, tiles=matmul.FEW_ROWS_TILES)
-    if variant == "two_launches" and (kernel != ("simt" if is_ieee(case) else "tensor") or own["CLUSTER"] != 1):
-        return "IEEE float32 is multiplied by up_KERNEL=simt, everything else by the others; simt and tensor have no clusters"
+    if variant == "two_launches":
+        if kernel != ("simt" if is_ieee(case) else "tensor"):
+            return "IEEE float32 is multiplied by up_KERNEL=simt, everything else by the others"
+        if kernel == "simt":
+            return matmul.fits(case, device, own, tiles=matmul.SIMT_SPLIT_TILES)
+        if own["CLUSTER"] != 1:
+            return "up_KERNEL=tensor has no clusters"
     if variant == "two_launches" and matmul.schedule_of(own) != "tiles":
         return "up_SCHEDULE=stream_k is for up_KERNEL=warpgroup"
     tile, stages, R = tile_of(own), own["num_stages"], case.sizes["R"]
@@ -201,7 +208,7 @@ def launches(file, case, variant, device, config):
             )
         boxes = up.boxes[0], (matmul.slab(case), matmul.PANEL)  # of t, as of x; of B
         return in_turn(down(file, case, device), replace(up, boxes=(*up.boxes, *boxes)))
-    if own.get("KERNEL") == "few_rows":
+    if not fused and own["KERNEL"] in ("few_rows", "simt"):
         up = matmul.launch(file, "up", case, device, own, (activation,), dtypes=(T,) * 6)
         return in_turn(down(file, case, device), up)
     tile, stages = tile_of(own), own["num_stages"]
@@ -210,7 +217,7 @@ def launches(file, case, variant, device, config):
     grid, memory = blocks(tile, *case.size("M", "N")), layer_bytes(case, variant, tile, stages)
     if not fused:
         up = Launch(
-            instance(file, "up", dtype, simt, activation, aligned, nk, *shape, stages),
+            instance(file, "up", dtype, activation, aligned, nk, *shape, stages),
             grid,
             tile.threads,
             memory,

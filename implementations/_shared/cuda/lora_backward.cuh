@@ -21,6 +21,7 @@
 // Where there are few rows of 16 bits, one launch makes everything but dz: `whole` (lora_few_rows.cuh), behind `pulled`.
 #pragma once
 #include "_shared/cuda/adapted_few_rows.cuh"
+#include "_shared/cuda/adapted_simt.cuh"
 #include "_shared/cuda/hopper/adapted_split.cuh"
 #include "_shared/cuda/hopper/weights.cuh"
 #include "_shared/cuda/lora_few_rows.cuh"

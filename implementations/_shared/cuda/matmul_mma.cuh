@@ -41,6 +41,8 @@ struct Epilogue {
     __device__ __forceinline__ void x(int, Vector<float>&, int) {}
     __device__ __forceinline__ void W(int, const Vector<float>&) {}
     __device__ __forceinline__ void end() {}
+    template <int ROWS, int COLUMNS, typename RowOf, typename ColumnOf>
+    __device__ __forceinline__ void add(float (&)[ROWS][COLUMNS], RowOf, ColumnOf) {}
     template <int SPLIT>
     __device__ __forceinline__ void merge() {}
 };

@@ -277,14 +277,18 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, l
                 __syncthreads();
             }
             fetch(k + 1 < BK ? stage : next, (k + 1) % BK, av[(k + 1) % 2], bv[(k + 1) % 2]);
+            // down the columns: along the rows the compiler gave splacc's operands registers of one bank, 3 % of the loop's cycles
 #pragma unroll
-            for (int i = 0; i < 8; ++i)
+            for (int j = 0; j < OWN; ++j)
 #pragma unroll
-                for (int j = 0; j < OWN; ++j) c[i][j] = fmaf(av[k % 2][i], bv[k % 2][j], c[i][j]);
+                for (int i = 0; i < 8; ++i) c[i][j] = fmaf(av[k % 2][i], bv[k % 2][j], c[i][j]);
         }
         stage = next;
     }
     f.end();
+    auto row_of = [&](int i) { return m0 + row + i / 4 * BM / 2 + i % 4; };
+    auto column_of = [&](int vector) { return n0 + column + vector * BN / ACROSS; };
+    if (rank == 0) f.add(c, row_of, column_of);  // once, where several blocks share K
 
     // The same thread of every block has the same elements; of its 8 rows each block finishes a share.
     if constexpr (SPLIT > 1) {
@@ -329,7 +333,7 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, l
         for (int j = 0; j < 4; ++j) of_column[j] = f.column(min(n0 + at + j, N - 1));
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
-            long long m = m0 + row + i / 4 * BM / 2 + i % 4;
+            long long m = row_of(i);
             if (m >= M || (SPLIT > 1 && i / (8 / SPLIT) != rank)) continue;
             auto of_row = f.row(m);
             Vector<float> out;

@@ -27,7 +27,7 @@
                                          method and implementation, "" where they do not say; "device" is theirs (absent: none)
     PARTS = {"product": product}         other formulas, of a part of the kernel, for implementations that say so (may be absent)
     def hard(case): …                    {kind of hard inputs: names of the inputs and weights that get it} (hard.py; absent: all kinds, all float inputs, no weights)
-    def edges(case, kind, rng): …        what `inputs` draws, with its integers at the `lower_edge`, the `upper_edge` or `between` (hard.py; absent: no integers)
+    def edges(case, kind, rng): …        what `inputs` draws, with its integers at the `lower_edge`, the `upper_edge` or `between`, and for what `hard` names of DRAWN (hard.py; absent: no integers)
     def shape_problem(case, shapes): …   what is wrong with {name: shape} of the inputs that the sizes do not say, or "", where shapes depend on more
                                          than sizes: for fusebench.ops (may be absent)
     def flops(case): …                   floating-point operations of one call, in the mode of the case

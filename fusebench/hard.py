@@ -17,9 +17,15 @@
     scalar       scalars times -6: they are negative, and none is a share. Where `hard` names some
     upstream     every third row of the upstream gradients times 2¹⁷, every third one times 2⁻²⁴ (in float16 32 and 1/32), every
                  third one 0. In the backward modes, of all kernels
+    negative     all values in steps from -2²⁰ down, in float16 from -2⁷; what is named twice has one positive value in each row and
+                 zeros instead, so that a product of the two is negative throughout: a maximum that begins at 0, or a mask of -1e6,
+                 is above all scores
+    equal_large  every row has one value throughout, times 64: mean(x²) - mean(x)² is nothing but rounding, below 0 too
+    nan_column   one column NaN in all rows, with integers at the least that they may be: a NaN that is made 0 shows
+    repeated     integers the same in all samples: more rows of a gradient go to one place than a warp has threads
 
 A kernel.py says in `hard(case)` which kinds of floats its formula defines, and for which inputs and weights; without it, all for all
-inputs that are floats, and for no weights. The edges are those of a kernel.py with `edges`, which draws its inputs anew: what floats
+inputs that are floats, and for no weights; the last three and `scalar` are for kernels that name them. The edges are those of a kernel.py with `edges`, which draws its inputs anew: what floats
 may be can depend on integers, as NaN stands in padding. They are kinds of their own because a scalar has one value in each set.
 """
 
@@ -35,15 +41,21 @@ from fusebench.contract import Case, Mathematics
 from fusebench.dtypes import FORMATS
 
 # Of which a gradient has 0 × inf and inf - inf somewhere: what is left depends on the order in which a program has its factors.
-OPEN_IN_GRADIENTS = ("nan", "inf", "extreme")
+OPEN_IN_GRADIENTS = ("nan", "inf", "extreme", "nan_column")
 EDGES = ("lower_edge", "upper_edge", "between")
 UPSTREAM = "upstream"
+NAMED = ("scalar", "equal_large", "nan_column", "repeated")  # for kernels whose `hard` names them
+ALIKE = ("equal", "equal_large", "negative")  # of which all elements of a row may err alike
+DRAWN = (*EDGES, "nan_column", "repeated")  # for which `edges` draws the inputs
 # New ones last: a place is part of the seed.
 KINDS = (
     "plain", "large_mean", "equal", "subnormal", "nan", "inf", "extreme", "large", *EDGES, "small", "zeros", "wide", "scalar", UPSTREAM,
+    "negative", "equal_large", "nan_column", "repeated",
 )  # fmt: skip
 # Powers of two, so that no value is rounded anew; float16 still holds a product of two LARGE values.
 LARGE, SMALL, WIDE = 32, 2.0**-8, 2.0**20
+# float32 has no exponential of -2⁷ above 0; scores of q k in float16 may be stored.
+FAR, FAR_IN_FLOAT16 = 2.0**20, 2.0**7
 
 
 @dataclass(frozen=True)
@@ -59,7 +71,7 @@ class Rows:
 
 def kinds(mathematics: Mathematics, case: Case) -> tuple[str, ...]:
     """The kinds that the kernel defines for the case, `plain` first."""
-    floats = {*KINDS} - {*EDGES, "scalar", UPSTREAM} if mathematics.hard is None else {*mathematics.hard(case), "plain"}
+    floats = {*KINDS} - {*EDGES, *NAMED, UPSTREAM} if mathematics.hard is None else {*mathematics.hard(case), "plain"}
     defined = floats if mathematics.edges is None else floats | {*EDGES}
     if case.mode != "forward":
         defined = defined - {*OPEN_IN_GRADIENTS} | {UPSTREAM}
@@ -152,6 +164,25 @@ def _upstream(rows: Rows) -> None:
         rows.values[first::3] *= np.float32(factor)
 
 
+def _negative(rows: Rows) -> None:
+    size, finite = np.abs(rows.values), np.isfinite(rows.values)
+    # in steps of some spacings of 16 bits: what is next to the maximum of a row is equal to it, or stays below it however it is rounded
+    far = FAR_IN_FLOAT16 if rows.dtype == "float16" else FAR
+    made = -far * (1 + np.rint(4 * size) / 16)
+    if rows.times == 2:
+        chosen = np.arange(size.shape[1]) == rows.column[:, None]
+        made = np.where(chosen, 16 * (1 + size), 0)  # products with one factor, whose sum no order rounds
+    rows.values[finite] = made[finite]
+
+
+def _equal_large(rows: Rows) -> None:
+    rows.values[:] = rows.values[:, :1] * 64
+
+
+def _nan_column(rows: Rows) -> None:
+    rows.values[:, rows.column[0]] = np.nan
+
+
 OF_ARRAYS: Mapping[str, Callable[[Rows], None]] = {
     "large_mean": _large_mean,
     "equal": _equal,
@@ -164,5 +195,8 @@ OF_ARRAYS: Mapping[str, Callable[[Rows], None]] = {
     "zeros": _zeros,
     "wide": _times(WIDE),
     UPSTREAM: _upstream,
+    "negative": _negative,
+    "equal_large": _equal_large,
+    "nan_column": _nan_column,
 }
 OF_SCALARS: Mapping[str, Callable[[Rows], None]] = {"zeros": _times(0), "scalar": _times(-6)}

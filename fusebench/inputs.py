@@ -51,7 +51,7 @@ def make_set(
     """The set of that number, from 0 on, of `make_sets`, with those weights."""
     own, stream = mathematics.own_dtypes, number + 1
     rng = drawing.generator(seed, stream)
-    if kind in hard.EDGES and mathematics.edges is not None:
+    if kind in hard.DRAWN and mathematics.edges is not None:
         drawn = mathematics.edges(case, kind, rng)
     else:
         drawn = mathematics.inputs(case, rng)

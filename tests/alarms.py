@@ -190,7 +190,7 @@ def candidates(kernel: discovery.Kernel, case: Case, inputs: str = "") -> dict[s
     found = {n: p for n, p in everything()[1][kernel.name].correct.items() if p.where(case)}
     if inputs == "inf" and case.options.get("activation") == "gelu_erf":
         return found  # Torch's GELU of inf is NaN on CPUs with AVX-512 (2.13): not a correct program
-    if inputs in ("nan", "inf", "extreme") and case.dtype != "float32" and "tf32" in kernel.mathematics.precisions:
+    if inputs in hard.OPEN_IN_GRADIENTS and case.dtype != "float32" and "tf32" in kernel.mathematics.precisions:
         return found  # nor are oneDNN's products of 16 bits, which on some CPUs let NaN, inf and overflows reach other rows (Torch 2.11)
     if importlib.util.find_spec("torch") and (eager := kernel.implementations.get("torch_eager")):
         module = discovery.load_implementation(kernel.name, "torch_eager")

@@ -54,6 +54,7 @@ def cell(kernel, name, case="small", **more):
     [
         ("rectified", "loses_nan", "keeps_nan", "nan"),
         ("exponentials", "without_maximum", "with_maximum", "large_mean"),
+        ("exponentials", "from_zero", "with_maximum", "negative"),
     ],
 )
 def test_what_is_right_on_plain_inputs_alone_is_wrong(tmp_path, kernel, fault, twin, kind, case):

@@ -19,7 +19,7 @@ LARGEST = {
     "float16": 65504.0,
     "bfloat16": float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
 }
-FLOATS = tuple(kind for kind in hard.KINDS if kind not in (*hard.EDGES, "scalar", "upstream"))
+FLOATS = tuple(kind for kind in hard.KINDS if kind not in (*hard.EDGES, *hard.NAMED, "upstream"))
 NORMAL = {"float32": 2.0**-126, "float16": 2.0**-14, "bfloat16": 2.0**-126}
 
 
@@ -244,6 +244,49 @@ def test_scalars_are_negative_and_past_a_share_or_zero():
     assert changed("zeros", made_of=named)["s"] == 0
 
 
+@pytest.mark.parametrize(("dtype", "far"), [("float32", 2.0**20), ("bfloat16", 2.0**20), ("float16", 2.0**7)])
+def test_negative_values_are_far_below_0_in_steps_that_16_bits_hold(dtype, far):
+    before = np.random.default_rng(3).standard_normal((60, 80), dtype=np.float32)
+    before[:, 7], before[:, 8], before[:, 9] = np.nan, -np.inf, np.inf
+    after = changed("negative", dtype, x=before)["x"]
+    assert np.isnan(after[:, 7]).all() and (after[:, 8] == -np.inf).all() and (after[:, 9] == np.inf).all()
+    finite = np.delete(after, [7, 8, 9], axis=1)
+    assert finite.max() == -far and finite.min() > -3 * far and (finite % (far / 16) == 0).all()
+    assert len(np.unique(finite)) > 10
+    np.testing.assert_array_equal(finite.astype(inputs.numpy_dtype(dtype)).astype(np.float32), finite)
+
+
+def test_what_is_named_twice_has_one_positive_value_a_row_beside_negative_ones():
+    named = mathematics(inputs=drawn, hard=lambda case: {"negative": ("q", "q", "k")})
+    rng = np.random.default_rng(3)
+    q, k = (rng.standard_normal((6, 8), dtype=np.float32) for _ in range(2))
+    after = changed("negative", made_of=named, q=q, k=k)
+    one = after["q"] > 0
+    assert (one.sum(axis=1) == 1).all() and not after["q"][~one].any()
+    np.testing.assert_array_equal(after["q"][one], 16 * (1 + np.abs(q[one])))
+    assert (after["q"] @ after["k"].T < 0).all()
+
+
+def test_large_equal_rows_and_a_column_of_nan_are_made_where_they_are_named():
+    named = mathematics(inputs=drawn, hard=lambda case: {"equal_large": ("x",), "nan_column": ("x",)})
+    before = drawn(case(), np.random.default_rng(3))["x"]
+    np.testing.assert_array_equal(changed("equal_large", made_of=named)["x"], np.repeat(64 * before[:, :1], 8, axis=1))
+    gone = np.isnan(changed("nan_column", made_of=named)["x"])
+    assert gone.any(axis=0).sum() == 1 and gone.all(axis=0).sum() == 1
+    assert hard.kinds(named, case()) == ("plain", "equal_large", "nan_column")
+    assert hard.kinds(named, replace(case(), mode="backward")) == ("plain", "upstream", "equal_large")
+
+
+def test_a_kernel_draws_the_integers_beside_a_column_of_nan_and_repeated_ones():
+    def edges(case, kind, rng):
+        return drawn(case, rng) | {"n": np.full(3, ["nan_column", "repeated"].index(kind))}
+
+    named = mathematics(inputs=drawn, edges=edges, hard=lambda case: {"nan_column": ("x",), "repeated": ()})
+    for number, kind in enumerate(("nan_column", "repeated")):
+        (made,) = inputs.make_sets(named, case(), 0, 1, kind)
+        assert made["n"].tolist() == [number] * 3 and np.isnan(made["x"]).any() == (kind == "nan_column")
+
+
 @pytest.mark.parametrize(("dtype", "factors"), [("bfloat16", (2.0**17, 2.0**-24)), ("float16", (32, 1 / 32))])
 def test_upstream_gradients_are_hard_in_the_backward_modes_and_what_is_before_them_stays(dtype, factors):
     def upstream(case, rng):
@@ -325,8 +368,8 @@ def test_edges_are_drawn_by_the_kernel_rounded_and_not_changed_again():
 def test_a_gradient_has_edges_too():
     edged = mathematics(inputs=drawn, edges=lambda case, kind, rng: drawn(case, rng))
     backward = replace(case(), mode="backward")
-    left = ("plain", "large_mean", "equal", "subnormal", "large", *hard.EDGES, "small", "zeros", "wide", "upstream")
-    assert hard.kinds(edged, backward) == left
+    floats = ("plain", "large_mean", "equal", "subnormal", "large", *hard.EDGES, "small", "zeros", "wide")
+    assert hard.kinds(edged, backward) == (*floats, "upstream", "negative")
 
 
 def test_two_kinds_choose_other_places():

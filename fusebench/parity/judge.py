@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from fusebench import modes
+from fusebench import hard, modes
 from fusebench.contract import Case, Mathematics
 from fusebench.dtypes import numpy_dtype
 from fusebench.inputs import make_sets
@@ -240,7 +240,7 @@ class Judge:
 
     def _rms_limit(self, limit: float) -> float:
         """Up to what their root mean square may be: anything where all elements of a row may err alike, of which there are too few."""
-        return math.inf if self.kind == "equal" else limit
+        return math.inf if self.kind in hard.ALIKE else limit
 
     def judged_rows(self, points: Sequence[str]) -> Asked:
         """What the device is to evaluate of a large case, so that `learn` need not wait for NumPy."""

@@ -89,7 +89,7 @@ def shape_problem(case, shapes):
 
 def hard(case):
     """All kinds, as rows are copied, whatever is in them; `large` is no other than `extreme`."""
-    return dict.fromkeys(("large_mean", "equal", "subnormal", "nan", "inf", "extreme"), ("tables",))
+    return dict.fromkeys(("large_mean", "equal", "subnormal", "nan", "inf", "extreme"), ("tables",)) | {"repeated": ()}
 
 
 def flops(case):

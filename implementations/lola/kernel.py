@@ -104,7 +104,7 @@ def weights(case, rng):
 def hard(case):
     """The kinds for x that products define: float32 has no room for the squares of others, and the normed rows that dW shows are, of
     subnormals, what each way of taking a mean has rounded last. `large` of W and b: of x LayerNorm would take it away."""
-    return of_products(case, "x") | {"large": ("W", "b")}
+    return of_products(case, "x") | {"large": ("W", "b"), "equal_large": ("x",)}
 
 
 def formula(case, r, x, W, b):

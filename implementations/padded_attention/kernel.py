@@ -62,18 +62,18 @@ def hard(case):
     """Means and extremes in v alone, whose sums are weighted with 1 in all; a NaN in q, which makes its own row NaN.
 
     k is not made equal along with q: their products would be sums of D equal terms, which err as no random order does.
-    Left out: NaN in k and v (the docstring above says why), infinities (libraries take a row whose scores are all -inf for
+    Left out: NaN in k and in some rows of v (the docstring above says why), infinities (libraries take a row whose scores are all -inf for
     one that sees nothing), and scores or sums beyond float32. `large` makes scores below a mask of -1e4; in float16, which would
     not hold them, hundreds. Not of float32's and bfloat16's gradients, some of which are subnormal then: XLA flushes them on CPUs.
     """
     kinds = {"large_mean": ("v",), "equal": ("q", "v"), "nan": ("q",), "wide": ("v",)}
-    kinds |= dict.fromkeys(("small", "zeros"), ("q", "k", "v"))
+    kinds |= dict.fromkeys(("small", "zeros"), ("q", "k", "v")) | {"nan_column": ("v",)}
     if case.dtype == "float16":
         kinds["large"] = ("q",)
     elif case.mode == "forward":
         kinds["large"] = ("q", "q", "k")
     kinds |= (
-        {"subnormal": ("q", "k")} if case.mode == "forward" else {}
+        {"subnormal": ("q", "k"), "negative": ("q", "q", "k")} if case.mode == "forward" else {}
     )  # dq and dk are then of their size, and so is what is lost
     return kinds | ({"extreme": ("v",)} if case.dtype == "float16" else {})
 

@@ -53,10 +53,11 @@ def edges(case, kind, rng):
 
 def hard(case):
     """Means, subnormals and extremes in one of the two alone; a NaN or an infinity in att makes the row that sees it NaN, and
-    -inf is no weight. Left out: NaN and infinities in v (the docstring above says why), and sums beyond float32.
+    -inf is no weight. Left out: NaN in some rows of v (the docstring above says why), infinities in v, and sums beyond float32.
     `large` makes scores of millions, which leave a row one weight: of hundreds float32 has lost more than the formula allows for, where
     they meet log2(e) before their maximum is taken off. In float16, which would not hold them, hundreds."""
     kinds = {"large_mean": ("v",), "equal": ("att", "v"), "subnormal": ("att",), "nan": ("att",), "inf": ("att",)}
+    kinds |= {"negative": ("att",), "nan_column": ("v",)}
     kinds |= {"small": ("att", "v"), "zeros": ("att", "v"), "wide": ("v",)}
     kinds["large"] = ("att",) if case.dtype == "float16" else ("att",) * 4
     return kinds | ({"extreme": ("v",)} if case.dtype == "float16" else {})

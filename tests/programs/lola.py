@@ -414,6 +414,8 @@ MISTAKES = {
     "negative variance to NaN": Mistake(
         passed(shift=False, variance=lambda square, mean: square - mean * mean), "one pass, rows sequential", ODD, "float16",
         change=near_constant),
+    "negative variance to NaN, float32": Mistake(
+        passed(shift=False, variance=lambda square, mean: square - mean * mean), O, ODD, inputs="equal_large"),
     "no shift: squares cancel": Mistake(passed(shift=False), O, ODD, inputs="large_mean"),
     "no shift, tf32": Mistake(passed(shift=False, product=of(tf32_nearest)), "one pass, tf32 nearest", ODD, precision="tf32",
                               inputs="large_mean"),

@@ -34,7 +34,7 @@ from programs.arithmetic import (
     three_of_bfloat16,
     wide,
 )
-from programs.softmax import LOG2E, exp2, highest, online, softmax
+from programs.softmax import LOG2E, exp2, from_zero, highest, online, softmax
 
 
 def visible(T, n_padd):
@@ -237,13 +237,13 @@ def never_raised(q, k, v, n_padd):
     return exponentials @ without_padding(v, n_padd) / np.where(total == 0, np.float32(1), total)
 
 
-def masked_by_a_number(case, q, k, v, n_padd):
-    """What is hidden has scores of -1e4 and a weight, but in rows that see nothing."""
+def masked_by_a_number(case, q, k, v, n_padd, number=-1e4):
+    """What is hidden has scores of that number and a weight, but in rows that see nothing."""
     n = n_padd[:, None]
     shown = visible(q.shape[-2], n)
     scores = wide(q) @ without_padding(k, n).swapaxes(-1, -2) * np.float32(q.shape[-1] ** -0.5)
     weights = np.where(
-        shown.any(axis=-1, keepdims=True), softmax(np.where(shown, scores, np.float32(-1e4))), np.float32(0)
+        shown.any(axis=-1, keepdims=True), softmax(np.where(shown, scores, np.float32(number))), np.float32(0)
     )
     return store(case, weights @ without_padding(v, n))
 
@@ -312,6 +312,11 @@ MISTAKES = {
     "maximum not taken off, large inputs": Mistake(
         with_(of_rows=partial(softmax, top=lambda s: np.float32(0))), W, ODD, inputs="large"),
     "-1e4 as a mask": Mistake(masked_by_a_number, W, ODD, "bfloat16", inputs="large"),
+    "-1e6 as a mask": Mistake(partial(masked_by_a_number, number=-1e6), W, ODD, inputs="negative"),
+    "maximum that begins at 0": Mistake(with_(of_rows=partial(softmax, top=from_zero)), W, ODD, "float16", inputs="negative"),
+    "maximum that begins at 0, one pass": Mistake(heads(flash, least=np.float32(0)), F, ODD, "bfloat16", inputs="negative"),
+    "NaN made 0 in all of v": Mistake(
+        lambda case, q, k, v, n: store(case, attend(q, k, np.nan_to_num(wide(v)), n[:, None])), W, ODD, inputs="nan_column"),
     "earlier blocks not scaled down": Mistake(heads(flash, rescale=False), F, ODD),
     "-inf less -inf": Mistake(heads(flash, block=3, safe=False), F, ODD),
     "last keys missing": Mistake(heads(flash, block=6, skipped=1), F, ODD),

@@ -4,7 +4,7 @@ import numpy as np
 
 from programs import Mistake, Program
 from programs.arithmetic import SUMS, edit, first_again, flush, in_halves, is_16, is_32, keep, pairwise, store, wide
-from programs.softmax import STEPS, each_step, exp2, highest, online, softmax
+from programs.softmax import STEPS, each_step, exp2, from_zero, highest, online, softmax
 
 
 def visible(T, n_padd):
@@ -83,6 +83,16 @@ def by_addition(value):
     return run
 
 
+def by_a_number(value):
+    """What is hidden has that score, and is 0 afterwards."""
+
+    def run(case, att, n_padd):
+        shown = visible(len(att), n_padd)
+        return store(case, np.where(shown, softmax(np.where(shown, wide(att), np.float32(value))), np.float32(0)))
+
+    return run
+
+
 def nan_rows(case, att, n_padd):
     """Rows of padding left as 0/0."""
     return store(case, softmax(np.where(visible(len(att), n_padd), wide(att), -np.inf)))
@@ -145,6 +155,11 @@ MISTAKES = {
     "-1e9 added": Mistake(by_addition(-1e9), M, ODD, change=clean),
     "-1e9 added, NaN leaks": Mistake(by_addition(-1e9), M, ODD),
     "-10 added": Mistake(by_addition(-10), M, ODD, change=clean),
+    "maximum that begins at 0": Mistake(program(top=from_zero), M, ODD, "float16", inputs="negative"),
+    "maximum that begins at 0, one pass": Mistake(
+        program(of_rows=lambda s: online(s, least=np.float32(0))), ON, ODD, inputs="negative"),
+    "-65504 as a mask": Mistake(by_a_number(-65504), M, ODD, "bfloat16", inputs="negative"),
+    "-1e6 as a mask": Mistake(by_a_number(-1e6), M, ODD, inputs="negative"),
     "maximum counts the hidden": Mistake(maximum_of_hidden, M, ODD, change=large_where_hidden),
     "not normalised": Mistake(program(total=lambda e: np.float32(1)), M, ODD),
     "normalised over the whole row": Mistake(

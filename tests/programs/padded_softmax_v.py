@@ -31,7 +31,7 @@ from programs.arithmetic import (
     wide,
 )
 from programs.padded_attention import visible, without_padding
-from programs.softmax import exp2, highest, online, seldom_raised, softmax
+from programs.softmax import exp2, from_zero, highest, online, seldom_raised, softmax
 
 
 def weigh(att, v, n_padd, product=library, weighed=same, seen=visible, of_rows=softmax, clean=without_padding):
@@ -137,6 +137,11 @@ MISTAKES = {
     "padding rows stale": Mistake(stale(), W, ODD, calls=2, seed=1, options={"padding": "any"}),
     "padding rows NaN": Mistake(whole(lambda y, n: edit(y, np.s_[:n], np.nan)), W, ODD),
     "NaN of padding times 0": Mistake(program(clean=lambda v, n: wide(v)), W, ODD),
+    "NaN made 0 in all of v": Mistake(program(clean=lambda v, n: np.nan_to_num(wide(v))), W, ODD, inputs="nan_column"),
+    "maximum that begins at 0": Mistake(program(of_rows=partial(softmax, top=from_zero)), W, ODD, "float16", inputs="negative"),
+    "maximum that begins at 0, one pass": Mistake(program(flash, least=np.float32(0)), F, ODD, inputs="negative"),
+    "-1e6 as a mask": Mistake(
+        program(of_rows=lambda s: softmax(np.maximum(s, np.float32(-1e6)))), W, ODD, "bfloat16", inputs="negative"),
     "not normalised": Mistake(program(of_rows=partial(softmax, total=lambda e: np.float32(1))), W, ODD),
     "normalised by the row's number": Mistake(
         program(of_rows=partial(softmax, total=lambda e: np.arange(1, len(e) + 1, dtype=np.float32)[:, None])), W, ODD),

@@ -25,7 +25,7 @@ from programs.arithmetic import (
     wide,
 )
 from programs.padded_attention import attend, divided_at_the_end, flash, visible
-from programs.softmax import softmax
+from programs.softmax import from_zero, softmax
 
 
 def thirds(qkv):
@@ -120,6 +120,8 @@ MISTAKES = {
     "bias of v forgotten": Mistake(with_(bias=lambda b: edit(wide(b), np.s_[len(b) // 3 * 2 :], 0)), L, ODD),
     "last C missing": Mistake(with_(rows=lambda x: edit(x, np.s_[:, -1], 0)), L, ODD, change=clean),
     "last block of C missing": Mistake(with_(rows=lambda x: edit(x, np.s_[:, 48:], 0)), L, ODD, change=clean),
+    "maximum that begins at 0": Mistake(with_(of_rows=partial(softmax, top=from_zero)), L, ODD, inputs="large"),
+    "-1e6 as a mask": Mistake(with_(of_rows=lambda s: softmax(np.maximum(s, np.float32(-1e6)))), L, ODD, inputs="large"),
     "padding ignored": Mistake(mask(lambda i, j, n: (j <= i) & (n <= i)), L, ODD, change=clean),
     "not causal": Mistake(mask(lambda i, j, n: (n <= j) & (n <= i)), L, ODD, change=clean),
     "mask one short: j < i": Mistake(mask(lambda i, j, n: (n <= j) & (j < i)), L, ODD, change=clean),

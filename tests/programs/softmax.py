@@ -48,9 +48,9 @@ def softmax(scores, total=pairwise, exp=np.exp, top=highest, inverse=False):
     return exponentials / total(exponentials)
 
 
-def online(scores, block=32, values=None, exp=np.exp, rescale=True, safe=True, skipped=0):
+def online(scores, block=32, values=None, exp=np.exp, rescale=True, safe=True, skipped=0, least=-np.inf):
     """One pass in blocks, what is summed so far scaled down whenever the maximum rises; with `values`, the weighted values."""
-    top = np.full((*scores.shape[:-1], 1), -np.inf, np.float32)
+    top = np.full((*scores.shape[:-1], 1), least, np.float32)
     total, weighted = np.zeros_like(top), 0
     for begin in range(0, scores.shape[-1] - skipped, block):
         part = scores[..., begin : begin + block]
@@ -166,6 +166,11 @@ def first_block_top(scores):
     return highest(scores[:, :32])
 
 
+def from_zero(scores):
+    """A maximum that begins at 0."""
+    return np.maximum(highest(scores), np.float32(0))
+
+
 def padded_with(value, block=64):
     """Columns past the end read as `value`, and summed."""
 
@@ -215,6 +220,9 @@ MISTAKES = {
     "maximum of the first block": Mistake(program(softmax, top=first_block_top), W, ODD, inputs="extreme"),
     "maximum of all rows": Mistake(program(softmax, top=lambda s: np.nanmax(s)), W, ODD, inputs="inf"),
     "maximum without NaN, which becomes 0": Mistake(changed(lambda y: np.nan_to_num(y)), W, ODD, inputs="nan"),
+    "maximum that begins at 0": Mistake(program(softmax, top=from_zero), W, ODD, inputs="negative"),
+    "maximum that begins at 0, float16": Mistake(program(softmax, top=from_zero), W, ODD, "float16", inputs="negative"),
+    "columns past the end read as -1e6": Mistake(program(padded_with(-1e6)), W, ODD, "bfloat16", inputs="negative"),
     "not normalised": Mistake(program(softmax, total=lambda e: np.float32(1)), W, ODD),
     "normalised in each block": Mistake(program(local), W, ODD),
     "exp by a polynomial of degree 3": Mistake(program(softmax, exp=polynomial(3)), W, ODD, "float16"),

@@ -146,6 +146,12 @@ def twice_at_most(sums, rows, dy):
     sums[rows] = dy + np.where((np.roll(rows, 1) == rows)[:, None], np.roll(dy, 1, axis=0), np.float32(0))
 
 
+def of_a_warp(sums, rows, dy):
+    """32 look-ups of a row at most."""
+    for row in np.unique(rows):
+        sums[row] = dy[rows == row][:32].sum(axis=0)
+
+
 def in_float16(sums, rows, dy):
     """Every row's sum in float16."""
     order = np.argsort(rows, kind="stable")
@@ -298,6 +304,8 @@ MISTAKES = {
         "the first feature's table for all": of_tables(added, base=np.zeros_like),
         "tables one row late": of_tables(added, look=lambda ids, o, known, f: (ids + 2) % (o[f + 1] - o[f])),
         "rows of no look-up are not 0": of_tables(added, hole=1e-3),
+        "32 look-ups of a row at most": Mistake(
+            table_gradient(of_a_warp), "added", TABLES, mode="backward", inputs="repeated"),
         "sums in float16": of_tables(in_float16, sizes=MANY),
         "stored in bfloat16 on the way, not declared": of_tables(added, "bfloat16", MANY, narrow=True),
         "scaled by the batch": of_tables(added, scaled=lambda dy: dy / 37),

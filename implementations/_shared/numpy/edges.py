@@ -1,4 +1,4 @@
-"""Integers at the `lower_edge` and the `upper_edge` of what they may be, and `between` (fusebench/hard.py), for kernel.py files."""
+"""Integers at the `lower_edge` and the `upper_edge` of what they may be, `between`, and `repeated` (fusebench/hard.py), for kernel.py files."""
 
 from dataclasses import replace
 
@@ -8,8 +8,9 @@ from implementations._shared.numpy.lookup import LAST_ID, cardinalities, known_v
 
 
 def padded_at(case, kind):
-    """The case whose inputs have no padding, nothing else, or any, that beside whole tiles among it."""
-    padding = {"lower_edge": "none", "upper_edge": "all", "between": "tiles"}[kind]
+    """The case whose inputs have no padding, nothing else, or any, that beside whole tiles among it. None with NaN in what is seen, which
+    may reach tokens before it, those of padding too."""
+    padding = {"lower_edge": "none", "upper_edge": "all", "between": "tiles", "nan_column": "none"}[kind]
     return replace(case, options={**case.options, "padding": padding})
 
 
@@ -22,6 +23,8 @@ def ids_at(case, kind, rng, past=True):
     if kind == "between":
         return _all_over(case, rng)
     M, F = case.size("M", "F")
+    if kind == "repeated":
+        return np.repeat(_all_over(case, rng)[:1], M, axis=0)
     V = cardinalities(case)
     inside, outside = {
         "lower_edge": ((0, V - 1, np.maximum(V - 2, 0)), (-1, -(2**31), -(2**63))),

@@ -12,7 +12,7 @@ from samples import Pool, Worker
 from fusebench import discovery, hard
 from fusebench.cases import make_case
 from fusebench.contract import Cell
-from fusebench.hard_check import odd_case, small_case
+from fusebench.hard_check import aligned_case, odd_case, small_case
 from fusebench.run import run
 from fusebench.settings import Run, Settings
 from fusebench.timing.plan import Plan
@@ -117,6 +117,20 @@ def test_what_is_wrong_only_where_vectors_divide_a_row_is_found_on_such_a_case(t
     like = "small" if case == "small" else "M=64,N=1024"
     assert record.status == "wrong" and record.reason.startswith(f"nan inputs, case {like}/float32: ")
     (right,), _ = done(tmp_path, cell("rectified", "keeps_nan", case))
+    assert right.status == "ok" and right.parity.hard == EVERY
+
+
+def test_beside_the_odd_case_itself_stands_one_that_vectors_divide(tmp_path):
+    cases = {"uneven": {"M": 100, "N": 70}, "even": {"M": 1280, "N": 1024}, "odd": {"M": 7, "N": 13}}
+    mathematics = replace(KERNELS["rectified"].mathematics, cases=cases)
+    kernel = replace(KERNELS["rectified"], mathematics=mathematics)
+    odd = make_case(kernel, "odd", "float16")
+    assert aligned_case(kernel, odd).id == "M=64,N=64/float16"
+    assert aligned_case(KERNELS["rectified"], odd).id == "odd/float16", "it has no case of that size"
+    kernels = KERNELS | {"rectified": kernel}
+    cells = [Cell(make_case(kernel, "odd"), name, "default") for name in ("only_even", "keeps_nan")]
+    (wrong, right), _ = done(tmp_path, *cells, kernels=kernels)
+    assert wrong.status == "wrong" and wrong.reason.startswith("nan inputs, case M=64,N=64/float32: ")
     assert right.status == "ok" and right.parity.hard == EVERY
 
 

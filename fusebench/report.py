@@ -22,6 +22,7 @@ from fusebench.timing.summary import Clocks, Timing, percent, seconds, significa
 COLOURS = {"ok": "green", "skipped": "dim"}
 # a time so many times the best one, and so much beyond it, is marked: launches alone do not explain it
 FAR, FAR_S = 10.0, 5e-4
+UNKNOWN = 1.0  # half of the interval ÷ the median: beyond it the samples were stalled, whatever the target is
 # Columns by their importance, the least first: those are left out where the terminal is narrow
 LEAST_OF_TIMES = ("launches", "peak", "saved", "wall", "best", "host", "GB/s", "TFLOP/s", "yardstick")
 LEAST_OF_PARITY = ("max |error|", "± budget", "worst at", "expected", "got")
@@ -188,7 +189,8 @@ def footer(records: Sequence[Record], clock: Clock, wall_s: float, folder: objec
     wall_time(clock, wall_s)
     failed = sum(bool(r.traceback) for r in records)
     tracebacks = f" (the field traceback of {counted(failed, 'cell')} has where it failed)" if failed else ""
-    out.print(f"records: {folder}/records.jsonl{tracebacks}", soft_wrap=True, markup=False)
+    if records:  # without one there is no file
+        out.print(f"records: {folder}/records.jsonl{tracebacks}", soft_wrap=True, markup=False)
 
 
 def wall_time(clock: Clock, wall_s: float) -> None:
@@ -211,7 +213,12 @@ def heading(device: str, regime: str) -> str:
 def around(timing: Timing) -> str:
     """Half the 95 % interval of the median as a share of it, with a mark where that is more than was asked for."""
     around = timing.uncertainty
-    return ("?" if around is None else percent(around)) + ("!" if timing.target_missed else "")
+    return ("?" if around is None else percent(around)) + mark(around, timing.target_missed)
+
+
+def mark(uncertainty: float | None, target_missed: bool) -> str:
+    """Behind an interval that is wider than was asked for; where nothing was asked for, than a median that says anything."""
+    return "!" if target_missed or (uncertainty or 0) > UNKNOWN else ""
 
 
 def _wall(clocks: Clocks | None) -> str:
@@ -227,6 +234,10 @@ def notes(rows: Sequence[Record]) -> list[str]:
     lines = []
     if missed := [timing for _, timing in timed if timing.target_missed]:
         lines.append(f"! the median is not known to ± {missed[0].target:.1%} yet: a larger time_s takes more samples")
+    if stalled := [label for label, timing in timed if not timing.target_missed and mark(timing.uncertainty, False)]:
+        lines.append(
+            f"! the median is not known, samples were stalled: {', '.join(stalled)}; measure again on an idle machine"
+        )
     if busy := [(label, timing) for label, timing in timed if timing.machine_busy]:
         shares = ", ".join(f"{label} {timing.waiting:.0%}" for label, timing in busy)
         lines.append(f"machine busy: {busy[0][1].remedy} helps; samples in which threads waited for a core: {shares}")

@@ -14,7 +14,6 @@ from test_command_line import fusebench
 
 from fusebench import cli, discovery
 from fusebench.cases import make_case
-from fusebench.commands.compare import FILE
 from fusebench.comparison import sides, verdicts
 from fusebench.comparison import statistics as comparison
 from fusebench.contract import Cell
@@ -301,7 +300,7 @@ def test_two_revisions_by_their_real_workers(tmp_path):
         "pairs=1", "rounds=3", "time_s=0.02", "device=cpu", cwd=tmp_path,
     )  # fmt: skip
     (home,) = (tmp_path / "results").iterdir()
-    slowed, dies = store.read(home, verdicts.Outcome, FILE)
+    slowed, dies = store.read(home, verdicts.Outcome, verdicts.FILE)
     assert done.returncode == 1 and slowed.status == "ok", done.stdout + done.stderr
     a_s, b_s = slowed.estimate.medians
     assert slowed.estimate.result.ratio > 3 and b_s > 3 * a_s

@@ -80,7 +80,7 @@ def measured(five, tmp_path, monkeypatch, capsys):
 
 
 def outcomes(home):
-    return store.read(home, verdicts.Outcome, compare.FILE)
+    return store.read(home, verdicts.Outcome, verdicts.FILE)
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,24 @@ def test_a_speedup_is_over_the_baseline_on_the_same_inputs(shown):
     assert [r["× torch_eager"] for r in shown(first="inputs")[1]] == ["1.00", "2.00"] * 3
 
 
+def test_a_speedup_in_a_sweep_of_implementations_is_over_the_one_job_that_has_the_baseline(shown):
+    for number, (label, factor, m) in enumerate(
+        [("torch_eager", 1.0, 64), ("flax", 0.5, 64), ("torch_eager", 1.0, 256), ("torch_eager", 2.0, 256), ("flax", 0.5, 256)]
+    ):  # fmt: skip
+        save(f"sweep/{number}", *records(factor, sizes=(m,), labels=(label,)))
+    faster = ["1.00", "", "1.00", "1.00", ""]
+    for _ in range(2):  # runs of their own, then jobs of a sweep
+        rows = sorted(shown("sweep", first="run")[1], key=lambda r: r["run"])
+        assert [r["× torch_eager"] for r in rows] == faster, "of two jobs with a baseline neither is it"
+        (Path("results/sweep") / "bench.sweep.yaml").touch()
+        faster[1] = "2.00"
+
+
+def test_a_median_of_stalled_samples_is_marked(shown):
+    save("a", timed(times=[1e-6] * 4 + [99e-6] * 2, how={"target": 0}, of=case(id="M=64/float32", M=64, K=5, N=7)))
+    assert shown(first="implementation")[1][0]["±"] == "> 1000%!"
+
+
 def test_an_implausible_time_is_no_time(shown):
     save("a", *records(sizes=(64,)), timed("cuda", of=case(id="M=64/float32", M=64, K=5, N=7), status="implausible"))
     text, rows = shown(first="implementation")
@@ -350,11 +368,13 @@ def test_comparisons_are_shown_as_they_ended(capsys):
     for name in ("a/0", "a/1"):
         folder = save(name)
         (folder / store.FILE).touch()
-        (folder / "compare.yaml").write_text("sides: [x, y]\n")
+        (folder / "compare.yaml").write_text(f"sides: [flax, 'cuda@{'5ba4a2dbfe' * 4}']\n")
         outcome = Outcome(name, "lola", ("odd", "odd"), ("flax", "cuda"), 10, 0, estimate=estimate)
         store.append(folder, outcome, "comparison.jsonl")
     assert main(["show", "a"]) == 0
-    rows = table_of(capsys.readouterr().out, "kernel")
+    text = capsys.readouterr().out
+    rows = table_of(text, "kernel")
+    assert text.startswith("\nA  flax\nB  cuda@5ba4a2dbfe\n") and text.count("B  cuda") == 1
     assert main(["plot", "a"]) == 2
     assert "a/0 is a run of compare, which has no rows of cells: fusebench show" in capsys.readouterr().err
     assert [(r["A"], r["B"], r["B ÷ A"], r["B is"]) for r in rows] == [("flax", "cuda", "0.800", "faster")] * 2

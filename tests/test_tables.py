@@ -500,6 +500,8 @@ def test_a_file_that_is_read_has_its_share_of_clicks_and_batches(tmp_path, capsy
     first, second = capsys.readouterr().out.splitlines()
     assert first == f"{tmp_path / 'mine.parquet'}: 5 rows, 40.0% clicks; no metadata beside it"
     assert second.startswith("read in 3 batches of 2 in ")
+    assert main(["data", "criteo", f"file={tmp_path / 'mine.parquet'}", "batch=5"]) == 0
+    assert "\nread in 1 batch of 5 in " in capsys.readouterr().out
 
 
 def test_the_share_of_clicks_and_the_auc_that_are_written_are_those_of_the_rows(tmp_path, capsys):

@@ -122,6 +122,7 @@ def test_an_interval_without_an_end_is_kept(double, tmp_path):
         ([0.9, 0.901, 0.899, 0.9, 0.9005], "faster", "green"),
         ([1.1, 1.101, 1.099, 1.1, 1.1005], "slower", "bold red"),
         ([0.8, 1.2, 0.9, 1.3, 1.0], "too noisy", "yellow"),
+        ([1.1, 1.1, 1.1, 1.1], "too few pairs", "yellow"),
     ],
 )
 def test_the_verdict_is_of_b(double, ratios, verdict, colour, capsys):
@@ -164,7 +165,7 @@ def test_a_busy_machine_is_told_where_half_of_the_turns_met_one(double, busy, to
 def test_more_than_a_hundred_pairs_are_not_advised(monkeypatch, needed, told):
     monkeypatch.setattr(comparison.Result, "pairs_needed", lambda self: needed)
     assert verdicts._advice(comparison.Result(1.0, 0.9, 1.1, "too noisy", 5)).startswith(told)
-    assert verdicts._advice(comparison.Result(1.0, 0.0, math.inf, "too noisy", 4)).startswith("an interval needs")
+    assert verdicts._advice(comparison.Result(1.0, 0.0, math.inf, "too few pairs", 4)).startswith("an interval needs")
 
 
 def test_a_narrow_terminal_keeps_the_ratio_its_interval_and_the_verdict(double, capsys, monkeypatch):

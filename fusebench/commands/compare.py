@@ -18,7 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from fusebench import cases, discovery, folder, provenance, report
-from fusebench.commands import app, dry_run, keys
+from fusebench.commands import app, dry_run, keys, show
 from fusebench.comparison import revision, sides, verdicts
 from fusebench.comparison.pairs import Match, Side, add_recorded, run_pairs
 from fusebench.comparison.statistics import FEWEST
@@ -31,7 +31,6 @@ from fusebench.records import store
 from fusebench.settings import Clock, Run
 from fusebench.terminal import counted, while_it_is_read
 
-FILE = "comparison.jsonl"
 AFTERWARDS = ("pairs", "confidence", "fail_slower", "resamples")  # keys that may be set anew beside resume=
 SELF_CHECK_PAIRS = 30  # at least, for the figures of `resamples`
 
@@ -65,7 +64,7 @@ def run_compare(arguments: Sequence[str]) -> int:
     something is, if a side is wrong or does not run, or if `fail_slower` is set and nothing was compared; 2 for bad input; 130
     interrupted."""
     with contextlib.ExitStack() as stack:
-        return app.start("compare", arguments, lambda: _prepare(arguments, stack), _code_of, _show_sweep)
+        return app.start("compare", arguments, lambda: _prepare(arguments, stack), _code_of, show.show_comparisons)
 
 
 def _prepare(arguments: Sequence[str], stack: contextlib.ExitStack) -> app.Prepared:
@@ -272,9 +271,9 @@ def _measure(sources: Sequence[SideKernels], plan: Comparison, run_folder: Path)
             stopped = error
     found = [verdicts.outcome(match, plan.confidence, plan.fail_slower, plan.resamples) for match in plan.matches]
     if not isinstance(stopped, StorageError):
-        (run_folder / FILE).unlink(missing_ok=True)
+        (run_folder / verdicts.FILE).unlink(missing_ok=True)
         for outcome in found:
-            store.append(run_folder, outcome, FILE)
+            store.append(run_folder, outcome, verdicts.FILE)
     shown = [f"{s.spec.name}  {s.spec.text}" + (f"  (commit {s.commit[:10]})" if s.commit else "") for s in sources]
     with while_it_is_read():
         verdicts.show(found, shown)
@@ -291,12 +290,7 @@ def _measure(sources: Sequence[SideKernels], plan: Comparison, run_folder: Path)
 
 def _code_of(run_folder: Path) -> int:
     """1 if any comparison in the folder has failed, else 0."""
-    return 1 if any(outcome.fails for outcome in store.read(run_folder, verdicts.Outcome, FILE)) else 0
-
-
-def _show_sweep(folders: Sequence[Path]) -> None:
-    """The comparisons of all jobs in one table."""
-    verdicts.show([outcome for folder in folders for outcome in store.read(folder, verdicts.Outcome, FILE)], [])
+    return 1 if any(outcome.fails for outcome in store.read(run_folder, verdicts.Outcome, verdicts.FILE)) else 0
 
 
 def _check_unchanged(sources: Sequence[SideKernels], matches: Sequence[Match]) -> None:

@@ -9,6 +9,7 @@ from fusebench import report
 from fusebench.data import reading, synthesis, writing
 from fusebench.data.schema import DATA_FILE, METADATA_FILE
 from fusebench.errors import UsageError, unknown
+from fusebench.terminal import counted
 
 CARDINALITY, MOST = 100_000, 10_000_000  # known values of the last id column
 BATCH = 2048
@@ -111,5 +112,5 @@ def _read(keys: dict[str, str]) -> None:
     beside = f"{len(source.features)} id columns have known values" if source.features else "no metadata beside it"
     print(f"{source.file}: {source.rows} rows, {clicks / source.rows:.1%} clicks; {beside}")
     print(
-        f"read in {count} batches of {size} in {took:.3g} s, {cpu:.3g} s of CPU time: {source.rows / took / 1e6:.3g} million rows/s"
+        f"read in {counted(count, 'batch')} of {size} in {took:.3g} s, {cpu:.3g} s of CPU time: {source.rows / took / 1e6:.3g} million rows/s"
     )

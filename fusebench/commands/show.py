@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import json
+import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,9 +21,10 @@ from fusebench.comparison import verdicts
 from fusebench.comparison.verdicts import Outcome
 from fusebench.contract import STATUSES
 from fusebench.errors import UsageError
+from fusebench.folder import load
 from fusebench.records import query, rows, store
 from fusebench.records.record import BASELINE
-from fusebench.report import LEAST_OF_TIMES, coloured
+from fusebench.report import LEAST_OF_TIMES, coloured, mark
 from fusebench.terminal import console, counted, print_table
 from fusebench.timing.summary import percent, seconds, significant
 
@@ -39,6 +41,7 @@ Earlier runs in one table. RUN is a run's folder, that of a sweep, or a name und
   kernel=soft*          only these rows; any column, names and patterns: implementation=[all,~cuda] status=ok shape.M=1024
 
 columns: {", ".join(rows.COLUMNS)}, speedup, shape.DIM, option.NAME, config.NAME"""
+COMMIT = re.compile(r"\b([0-9a-f]{10})[0-9a-f]{30}\b")  # as much of it as a run says
 # What is said above the table where it is the same in all rows, else a column: the heading, the column
 IDENTITY = {"run": "run", "kernel": "kernel", "case": "case", "inputs": "inputs", "seed": "seed", "device": "device", "regime": "regime", "cache": "caches"}  # fmt: skip
 
@@ -71,7 +74,7 @@ def main(arguments: list[str]) -> int:
 def _show_whole(kind: str, folders: Sequence[Path]) -> None:
     """Runs whose records are no cells with figures, as their own command shows them."""
     if kind == "compare":
-        verdicts.show([o for folder in folders for o in store.read(folder, Outcome, "comparison.jsonl")], [])
+        show_comparisons(folders)
         return
     for folder in folders:
         on = "" if kind == "profile" else f": fusebench {kind} {shlex.quote(f'resume={folder}')} goes on with it"
@@ -88,6 +91,17 @@ def _show_whole(kind: str, folders: Sequence[Path]) -> None:
 
             checks = store.latest(folder, Check)
             sanitized.show(checks, list(dict.fromkeys(c.tool for c in checks)))
+
+
+def show_comparisons(folders: Sequence[Path]) -> None:
+    """Those of the same two sides in one table, with what the sides are."""
+    together: dict[tuple[str, ...], list[Outcome]] = {}
+    for run in folders:
+        sides = (COMMIT.sub(r"\1", str(side)) for side in load(run / "compare.yaml").get("sides", ()))
+        said = tuple(f"{name}  {text}" for name, text in zip("AB", sides, strict=False))
+        together.setdefault(said, []).extend(store.read(run, Outcome, verdicts.FILE))
+    for said, outcomes in together.items():
+        verdicts.show(outcomes, said)
 
 
 def show_sweep(folders: Sequence[Path]) -> None:
@@ -217,7 +231,7 @@ def _label(row: Mapping[str, Any]) -> str:
 
 
 def _figures(row: Mapping[str, Any]) -> dict[str, str]:
-    missed = "!" if row["target_missed"] else ""
+    missed = mark(row["uncertainty"], row["target_missed"])
     texts = {
         "time": _text(row["time_s"], seconds),
         "±": _text(row["uncertainty"], lambda share: f"{percent(share)}{missed}"),

@@ -165,7 +165,8 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         for line in saved:
             print(line)
         report.wall_time(this.clock, time.perf_counter() - begin)
-        console().print(f"records: {run_folder / FILE}", soft_wrap=True)
+        if (run_folder / FILE).exists():
+            console().print(f"records: {run_folder / FILE}", soft_wrap=True)
     with while_it_is_read():  # files are written also where nobody reads on
         _write(found, chosen, drawn=not interrupted)
     if interrupted:

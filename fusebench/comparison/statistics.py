@@ -26,7 +26,7 @@ RESAMPLES = 4000  # of the bootstrap; its seed is fixed, so that the same pairs 
 @dataclass(frozen=True)
 class Result:
     """B's time over A's: `ratio` is the geometric mean over pairs, `low` and `high` its interval (0 and infinity where there
-    are too few pairs for one), `verdict` what B is: "faster", "slower", "same" or "too noisy"."""
+    are too few pairs for one), `verdict` what B is: "faster", "slower", "same", "too noisy" or "too few pairs"."""
 
     ratio: float
     low: float
@@ -60,14 +60,16 @@ def compare(ratios: Sequence[float], confidence: float = 0.99) -> Result:
     """The verdict from the pairs' ratios.
 
     `same` if the interval lies within 2 % of 1; `faster` or `slower` if it leaves 1 out and the ratio is more than 2 % from
-    1; else `too noisy` to tell. Raises ValueError for no ratios, or one that is not positive.
+    1; `too few pairs` for an interval, or else `too noisy` to tell. Raises ValueError for no ratios, or one that is not positive.
     """
     values = np.asarray(ratios, float)
     if not values.size or not (values > 0).all() or not np.isfinite(values).all():
         raise ValueError(f"expected at least one ratio, all positive: {list(ratios)}")
     centre, half = interval(np.log(values), confidence)
+    if half == math.inf:
+        return Result(math.exp(centre), 0.0, math.inf, "too few pairs", values.size)
     ratio, low, high = math.exp(centre), math.exp(centre - half), math.exp(min(centre + half, 700.0))
-    return Result(ratio, low, math.inf if half == math.inf else high, verdict(ratio, low, high), values.size)
+    return Result(ratio, low, high, verdict(ratio, low, high), values.size)
 
 
 def verdict(ratio: float, low: float, high: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 from rich.markup import escape
@@ -13,13 +14,15 @@ from fusebench import report
 from fusebench.comparison import statistics as comparison
 from fusebench.comparison.pairs import Match
 from fusebench.comparison.sides import case_name
+from fusebench.records import store
 from fusebench.records.record import SCHEMA
 from fusebench.settings import Clock
 from fusebench.terminal import console, print_table
 from fusebench.timing.summary import seconds
 
+FILE = "comparison.jsonl"  # of a run's outcomes
 MANY = 100  # pairs: who needs more has a noisy machine, not too few pairs
-COLOURS = {"slower": "bold red", "faster": "green", "same": "green", "too noisy": "yellow"}
+COLOURS = {"slower": "bold red", "faster": "green", "same": "green", "too noisy": "yellow", "too few pairs": "yellow"}
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def outcome(match: Match, confidence: float, allowed: float | None, resamples: i
     busy = [t.machine_busy for pair in match.made for side in pair for t in side.turns]
     if 2 * sum(busy) >= len(busy):
         notes.append(f"machine busy: {turn.remedy} helps")
-    if result.verdict == "too noisy":
+    if result.verdict in ("too noisy", "too few pairs"):
         notes.append(_advice(result))
     fails = allowed is not None and result.surely_slower(allowed)
     if allowed is not None and fails:
@@ -99,7 +102,7 @@ def outcome(match: Match, confidence: float, allowed: float | None, resamples: i
 
 def _advice(result: comparison.Result) -> str:
     """What to do about an interval that is too wide."""
-    if result.pairs < comparison.FEWEST:
+    if result.verdict == "too few pairs":
         needs = f"an interval needs {comparison.FEWEST} pairs, and a verdict an interval"
         return f"{needs}: resume=latest pairs={comparison.PAIRS}"
     needed = result.pairs_needed()
@@ -166,7 +169,8 @@ def _interval(result: comparison.Result) -> str:
     return f"{result.low:.3f} … {result.high:.3f}" if math.isfinite(result.high) else "none"
 
 
-def footer(clock: Clock, wall_s: float, folder: object) -> None:
+def footer(clock: Clock, wall_s: float, folder: Path) -> None:
     """One line of where the wall time went, one of where the records are."""
     report.wall_time(clock, wall_s)
-    console().print(f"records: {folder}/records.jsonl, comparison.jsonl", soft_wrap=True)
+    if files := [name for name in (store.FILE, FILE) if (folder / name).exists()]:
+        console().print(f"records: {folder}/{', '.join(files)}", soft_wrap=True)

@@ -67,7 +67,8 @@ def footer(profiles: Sequence[Profile], none: Sequence[str], wall_s: float, fold
     for reason in dict.fromkeys(none):
         out.print(f"no hardware counters: {reason}", highlight=False, soft_wrap=True, markup=False)
     traced = any(p.record.status == "ok" for p in profiles)
-    lines = [f"trace, for ui.perfetto.dev: {folder}/{trace.FILE}" if traced else "", drawn, f"records: {folder}/{FILE}"]
+    kept = f"records: {folder}/{FILE}" if profiles else ""  # without one there is no file
+    lines = [f"trace, for ui.perfetto.dev: {folder}/{trace.FILE}" if traced else "", drawn, kept]
     for line in filter(None, lines):
         out.print(line, highlight=False, soft_wrap=True, markup=False)
 

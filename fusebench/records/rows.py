@@ -115,7 +115,7 @@ class _Line(msgspec.Struct):
 
 NAME = pa.dictionary(pa.int32(), pa.string())  # few different ones
 # Times in seconds, rates in TFLOP/s and GB/s; low_s and high_s are the 95 % interval of the median. `speedup` is over torch_eager
-# in the same run.
+# in the same run, or in another job of its sweep.
 COLUMNS: dict[str, pa.DataType] = {
     "run": NAME, "kernel": NAME, "case": NAME, "label": NAME, "implementation": NAME, "variant": NAME, "dtype": NAME, "precision": NAME,
     "mode": NAME, "inputs": NAME, "seed": pa.int64(), "status": NAME, "time_s": pa.float64(), "low_s": pa.float64(), "high_s": pa.float64(),
@@ -136,7 +136,13 @@ def read(runs: Mapping[str, Path]) -> pa.Table:
             tables.append(_table(name, batch))
     found = pa.concat_tables(tables, promote_options="default") if tables else _table("", [])
     found = _last_of_each_cell(found).combine_chunks().unify_dictionaries()
-    return found.add_column(found.column_names.index("id"), "speedup", _speedups(found))
+    sweeps = {name: _sweep(folder) for name, folder in runs.items()}
+    return found.add_column(found.column_names.index("id"), "speedup", _speedups(found, sweeps))
+
+
+def _sweep(folder: Path) -> str:
+    """The folder of the sweep that a run is a job of, or its own."""
+    return str(folder.parent if any(folder.parent.glob("*.sweep.yaml")) else folder)
 
 
 def _lines(path: Path) -> Iterator[_Line]:
@@ -214,14 +220,19 @@ def _last_of_each_cell(table: pa.Table) -> pa.Table:
     return table if len(last) == table.num_rows else table.take(list(last.values()))
 
 
-def _speedups(table: pa.Table) -> pa.Array:
-    """How many times as fast as torch_eager each cell is, null where that has no time in its run."""
-    same = ("run", "kernel", "case", "inputs", "seed")
+def _speedups(table: pa.Table, sweeps: Mapping[str, str]) -> pa.Array:
+    """How many times as fast as torch_eager each cell is, null where that has no time: in its run, or, where a sweep varies the
+    implementation, in the one job of the sweep that has one."""
+    same = ("kernel", "case", "inputs", "seed", "regime", "cache")
     keys = list(zip(*(values(table[name]) for name in same), strict=True))
-    times = table["time_s"].to_numpy()
-    ours = [
-        place for place, name in enumerate(values(table["implementation"])) if name == BASELINE and times[place] > 0
-    ]
-    baseline = {keys[place]: times[place] for place in reversed(ours)}  # of several variants the first
-    found = np.array([baseline.get(key, np.nan) for key in keys])
-    return pa.array(found / times, pa.float64(), from_pandas=True)
+    names, times = values(table["run"]), table["time_s"].to_numpy()
+    found: dict[tuple[Any, ...], dict[str, float]] = {}  # the times by run, of several variants the first
+    for place, implementation in enumerate(values(table["implementation"])):
+        if implementation == BASELINE and times[place] > 0:
+            runs = found.setdefault((sweeps[names[place]], *keys[place]), {})
+            runs.setdefault(names[place], times[place])
+    baselines = []
+    for name, key in zip(names, keys, strict=True):
+        runs = found.get((sweeps[name], *key), {})
+        baselines.append(runs.get(name, min(runs.values()) if len(runs) == 1 else np.nan))
+    return pa.array(np.array(baselines) / times, pa.float64(), from_pandas=True)

@@ -102,4 +102,5 @@ def footer(checks: Sequence[Check], sanitizer: Sanitizer, wall_s: float, folder:
     )
     out.print(f"{sanitizer.path} {sanitizer.version}, {wall_s:.1f} s", highlight=False, soft_wrap=True, markup=False)
     logs = f", {folder}/logs/" if any(c.log for c in checks) else ""
-    out.print(f"records: {folder}/records.jsonl{logs}", highlight=False, soft_wrap=True, markup=False)
+    if checks:  # without one there is no file
+        out.print(f"records: {folder}/records.jsonl{logs}", highlight=False, soft_wrap=True, markup=False)

@@ -32,6 +32,7 @@ UNTIMED = ("interpreted", "emulated")  # without a GPU: parity only
 CONSTANTS = (  # of the contract, read as literals
     "BACKEND", "VARIANTS", "REQUIRES", "IN_PLACE", "COMPUTES", "TUNABLES", "FUSED", "WITHOUT_GPU", "EXPECT", "BACKWARD",
 )  # fmt: skip
+NO_KERNEL = "no kernel there; expected DIR/<kernel>/kernel.py or DIR/<kernel>/<implementation>.py"
 EXPECT_EXAMPLE = (
     '({"variant": "default", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0"},)'
 )
@@ -116,14 +117,12 @@ class Kernel:
 def roots_of(paths: Iterable[str | Path] = (), project: Path | None = None) -> list[Path]:
     """The folders to search: the project's own, then each of `paths` (a folder of kernels, or one kernel's folder)."""
     roots = [project or HOME]
-    for path in map(Path, paths):
-        if not path.is_dir():
+    for path in paths:
+        if not str(path) or not Path(path).is_dir():  # Path("") is the folder that one is in
             raise UsageError(f"path={path}: no such folder; expected a folder of kernels (DIR/<kernel>/kernel.py)")
-        folder = path.resolve()
+        folder = Path(path).resolve()
         if not any(folder.glob("*.py")) and not any(folder.glob("*/*.py")):
-            raise UsageError(
-                f"path={path}: no kernel there; expected DIR/<kernel>/kernel.py or DIR/<kernel>/<implementation>.py"
-            )
+            raise UsageError(f"path={path}: {NO_KERNEL}")
         roots.append(folder)
     return roots
 
@@ -131,7 +130,8 @@ def roots_of(paths: Iterable[str | Path] = (), project: Path | None = None) -> l
 def find_kernels(roots: Sequence[Path], broken: dict[str, UsageError] | None = None) -> dict[str, Kernel]:
     """All kernels under the roots, by name; a later root may add implementations to a kernel of an earlier one.
 
-    Raises UsageError for two files that claim one name, and for a kernel.py that is not one: into `broken`, where that is given.
+    Raises UsageError for two files that claim one name, for a later root that has no kernel, and for a kernel.py that is not one:
+    into `broken`, where that is given.
     """
     folders: dict[str, list[Path]] = {}
     for folder in (f for root in roots for f in _kernel_folders(root)):
@@ -155,6 +155,9 @@ def find_kernels(roots: Sequence[Path], broken: dict[str, UsageError] | None = N
             found = {stem: read_implementation(name, file) for stem, file in files.items()}
             made_of = sources.of_module(f"implementations.{name}.kernel")
             kernels[name] = Kernel(name, kernel_file.parent, mathematics, found, made_of)
+    for root in roots[1:]:  # other folders of Python files are none
+        if not any(own.name in kernels or own.name in (broken or ()) for own in _kernel_folders(root)):
+            raise UsageError(f"path={root}: {NO_KERNEL}")
     return kernels
 
 

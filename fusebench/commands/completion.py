@@ -25,6 +25,7 @@ def complete(arguments: Sequence[str], commands: Iterable[str]) -> int:
         if command not in schema.SCHEMAS:
             return 0
         keys = [word for word in rest[:-1] if "=" in word and word[0] != "-"]  # flags and sides are not Hydra's
-        os.environ["COMP_LINE"] = " ".join(["fusebench", *keys, rest[-1]])
+        # a list, which bench and compare have without it, would be completed as `kernel.`, and that as `kernel.0=`
+        os.environ["COMP_LINE"] = " ".join(["fusebench", "kernel=all", *keys, rest[-1]])
     shown = ["--shell-completion", *arguments]
     return run_compare(shown) if command == "compare" else run_app(command, shown)

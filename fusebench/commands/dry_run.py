@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -64,14 +63,11 @@ def _run(kernels: Mapping[str, Kernel], roots: Roots, chosen: Mapping[str, Any])
 
 def _fate(this: Run, cell: Cell) -> str:
     trial = Trial(this, cell)
-    backend, python = trial.worker_key
-    elsewhere = python != sys.executable
+    elsewhere = trial.worker_key[1] != sys.executable
     if broken := trial.implementation.broken:
         return FAILS + broken
     if reason := trial.skip_reason() or (None if elsewhere else trial.implementation.missing()):
         return reason
-    if elsewhere and not this.settings.inline and not shutil.which(python):
-        return f"{FAILS}the {backend} worker does not start: no interpreter {python}"
     return PARITY if trial.interpreted and this.settings.plan.time_s else RUNS
 
 

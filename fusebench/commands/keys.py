@@ -27,6 +27,7 @@ USAGE = {
 A side is IMPLEMENTATION[:VARIANT][@REVISION], overrides in quotes, or both: triton@HEAD~1, @., "flax dtype=float16".""",
 }
 NAMES = "Names may be patterns, and ~ leaves some out: kernel=soft*, implementation=[all,~cuda], implementation=cuda:multi*."
+TUNABLES = "with kernel=NAME --help, and `fusebench list kernel=NAME`, those of a kernel"
 FLAGS = {
     "-m, --multirun": "a job for each combination of values with commas between: dtype=float32,float16",
     "--cfg job": "shows the configuration",
@@ -37,13 +38,16 @@ FLAGS = {
 
 
 def show(command: str, kernels: Mapping[str, Kernel], overrides: Sequence[Any]) -> None:
-    """Prints the usage, the keys and the flags; with `kernel=` among the overrides the names of those kernels alone."""
+    """Prints the usage, the keys and the flags; with `kernel=` among the overrides the names of those kernels alone, and their
+    tunables, of which all kernels together have hundreds."""
     chosen = command_line.last("kernel", overrides)
     names = cases.chosen("kernel", chosen, kernels) if chosen is not None else list(kernels)
+    own = {name: kernels[name] for name in names}
+    tunables = schema.tunable_names(own) if len(own) < len(kernels) else []
     out = console()
     width = min(out.width, WIDEST)
     print(f"usage: {USAGE[command]}\n\n{textwrap.fill(NAMES, width)}\n")
-    for rows in (_keys(command, {name: kernels[name] for name in names}), FLAGS):
+    for rows in (_keys(command, own, tunables), FLAGS):
         column = max(len(name) for name in rows if len(name) <= 24) + 4
         for name, text in rows.items():
             first = f"  {name}".ljust(column) if len(name) + 4 <= column else f"  {name}\n{' ' * column}"
@@ -52,7 +56,7 @@ def show(command: str, kernels: Mapping[str, Kernel], overrides: Sequence[Any]) 
         print()
 
 
-def _keys(command: str, kernels: Mapping[str, Kernel]) -> dict[str, str]:
+def _keys(command: str, kernels: Mapping[str, Kernel], tunables: Sequence[str]) -> dict[str, str]:
     """KEY=VALUE with what it means: the values are the command's own."""
     values: dict[str, str] = {}
     meanings: dict[str, str] = {}
@@ -64,7 +68,7 @@ def _keys(command: str, kernels: Mapping[str, Kernel]) -> dict[str, str]:
     own = {
         "shape.DIM=SIZE": ("a dimension, on top of the case", schema.dimension_names(kernels)),
         "option.NAME=VALUE": ("an option of the kernels", schema.option_names(kernels)),
-        "config.NAME=VALUE": ("a tunable of the implementations", schema.tunable_names(kernels)),
+        "config.NAME=VALUE": ("a tunable of the implementations", tunables or [TUNABLES]),
         "experiment=NAME": ("a preset", sorted(file.stem for file in (schema.CONF / "experiment").glob("*.yaml"))),
     }
     known = {f"{key}={values[key]}": meanings[key] for key in schema.SCHEMAS[command].__dataclass_fields__}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,15 +35,32 @@ def parse(arguments: Sequence[str]) -> list[Override]:
     if given.config_dir is not None and not Path(given.config_dir).is_dir():
         raise UsageError(f"--config-dir {given.config_dir}: no such folder; expected one with experiment/NAME.yaml")
     words = [quoted(word) for word in given.overrides]
-    if stray := [w for w in words if "=" not in w and not w.startswith("~")]:
+    if stray := [w for w in words if w.startswith("=") or ("=" not in w and not w.startswith("~"))]:
         raise UsageError(f"unexpected {stray[0]!r}: expected KEY=VALUE, such as kernel=lola")
     parser, found = OverridesParser.create(), []
     for word in words:
         try:
             found += parser.parse_overrides([word])
         except HydraException as error:
-            raise UsageError(f"{word:.80}: {one_line(error)}") from error
+            raise UsageError(_unreadable(word)) from error
     return found
+
+
+def _unreadable(word: str) -> str:
+    """What is wrong with a word that Hydra's grammar does not read, without the grammar's own terms."""
+    key, _, value = word.partition("=")
+    if not re.fullmatch(r"[+~]*[\w./@:-]+", key):
+        return f"{word:.80}: {key:.40} is no key; expected KEY=VALUE, such as kernel=lola"
+    open_ = [pair for pair in ("[]", "()", "{}") if value.count(pair[0]) != value.count(pair[1])]
+    if open_:
+        why = f"{open_[0][0]} and {open_[0][1]} do not match"
+    elif value.count("'") % 2 or value.count('"') % 2:
+        why = "a quote is not closed"
+    elif re.search(r"(^|[\[,])\s*(,|\]|$)", value):
+        why = "a value is missing beside a comma"
+    else:
+        why = f"{value:.40} is no value; other text stands in quotes, {shlex.quote(f'{key}={literal(value)}'):.80}"
+    return f"{word:.80}: {why}; expected {key}=VALUE, or {key}=[VALUE,VALUE] for several"
 
 
 def quoted(argument: str) -> str:
@@ -109,7 +127,11 @@ def keys_first(arguments: Sequence[str]) -> list[str]:
     return [*map(quoted, keys), *others]
 
 
-KINDS = {"to Integer": "an integer", "to Float": "a number", "valid bool": "true or false"}  # in OmegaConf's words
+# in OmegaConf's words
+KINDS = {
+    "to Integer": "an integer", "to Float": "a number", "valid bool": "true or false", "is not Optional": "a value",
+    "Cannot merge DictConfig": "a value or a list",
+}  # fmt: skip
 
 
 class _Parser(argparse.ArgumentParser):
@@ -149,18 +171,18 @@ def swept(override: Override) -> list[str]:
     """The values of a sweep, one more than a multirun may have at most. Raises UsageError for one that has no list of them."""
     try:
         return list(itertools.islice(override.sweep_string_iterator(), MOST_JOBS + 1))
-    except HydraException as error:
-        raise UsageError(f"{override.input_line}: {one_line(error)}") from error
-    except OmegaConfBaseException as error:  # on the way to write a range as a value
+    # Hydra's for intervals and globs, OmegaConf's for a sweep within a sweep, Python's for a range that stands still
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
+        key = override.key_or_group
         raise UsageError(
-            f"{override.input_line}: a sweep within a sweep; expected values with commas between, or one range"
+            f"{override.input_line}: no list of values; expected {key}=VALUE,VALUE or one range, {key}=range(1,4)"
         ) from error
 
 
 def one_line(error: Exception) -> str:
     """The lines of a Hydra error that say what is wrong, without the hints for its own developers."""
     text = f"{error}\n{error.__cause__ or ''}"
-    wrong_type = re.search(r"merging override (.*)\n.*(to Integer|to Float|valid bool)", text)
+    wrong_type = re.search(rf"merging override (.*)\n.*({'|'.join(KINDS)})", text)
     if wrong_type:
         return f"{wrong_type[1]}: expected {KINDS[wrong_type[2]]}"
     lines = [line.strip() for line in text.splitlines() if line.strip()]

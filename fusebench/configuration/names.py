@@ -32,6 +32,8 @@ def check(command: str, arguments: Sequence[str], overrides: Sequence[Override],
             raise UsageError(f"{override.input_line}: no key can be taken away; {key}=null or another value sets it")
         if key.split(".")[0].split("/")[0] == "hydra":
             continue  # Hydra's own
+        if override.package is not None:
+            raise UsageError(f"{override.input_line}: no key has an @; expected {key}=VALUE")
         if key not in keys:
             named = _named(kernels, overrides)
             of = f" of {', '.join(named)}" if named else ""

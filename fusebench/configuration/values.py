@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,6 +34,11 @@ def settings(chosen: Mapping[str, Any]) -> Settings:
     if device == "cpu":
         check_emulated()
     worker = chosen["worker"]
+    for name, python in worker["python"].items():
+        if python is not None and not shutil.which(python):  # else its worker would be waited for first
+            raise UsageError(
+                f"worker.python.{name}={python}: nothing there that can be run; expected a Python interpreter"
+            )
     more = {"hard": chosen["inputs"] is None}
     more |= {} if chosen["rows_seed"] is None else {"rows_seed": chosen["rows_seed"]}
     return Settings(

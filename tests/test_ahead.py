@@ -235,7 +235,7 @@ def test_what_ctrl_c_and_kill_9_leave_is_gone_on_with(root, tmp_path, monkeypatc
             assert process.wait() == code
     (tmp_path / "hold").unlink()
     printed, told = capfd.readouterr()
-    assert "configs kept; go on with resume=" in told and " tried: " in printed, "and what there is"
+    assert "configs on record; to go on: fusebench tune resume=" in told and " tried: " in printed, "and what there is"
     before = records.read_text().splitlines()
     assert main(["tune", "resume=run"]) == 0
     assert records.read_text().splitlines()[: len(before)] == before, "all is kept"

@@ -188,7 +188,7 @@ def test_a_run_that_is_interrupted_goes_on_with_the_cells_that_are_left(runs, ca
     runs.statuses = itertools.chain(["ok"] * 5, [KeyboardInterrupt()], itertools.repeat("ok"))
     assert job(**chosen) == 130
     captured = capsys.readouterr()
-    assert captured.err == "interrupted: 5 of 16 cells kept; go on with resume=results/it\n"
+    assert captured.err == "interrupted: 5 of 16 cells on record; to go on: fusebench bench resume=results/it\n"
     assert "5 cells: 5 ok" in captured.out and table_of(captured.out, "implementation"), "what it has"
     first = store.read(Path("results/it"), Record)
     assert job(resumed=Path("results/it/bench.yaml")) == 0
@@ -232,7 +232,9 @@ def test_cells_that_run_again_are_counted_once_where_that_is_interrupted(runs, c
     job()
     capsys.readouterr()
     assert job(resumed=Path("results/it/bench.yaml"), retry="crashed") == 130
-    assert capsys.readouterr().err == "interrupted: 2 of 2 cells kept; go on with resume=results/it\n"
+    assert (
+        capsys.readouterr().err == "interrupted: 2 of 2 cells on record; to go on: fusebench bench resume=results/it\n"
+    )
 
 
 def test_retry_needs_a_run_to_go_on_with_and_a_status():
@@ -336,7 +338,9 @@ def test_a_multirun_ends_with_the_largest_code_and_an_interrupt_ends_it_all(runs
     runs.statuses = iter([KeyboardInterrupt(), "ok"])
     assert main(arguments) == 130 and len(runs.runs) == 1
     captured = capsys.readouterr()
-    assert "interrupted: 0 of 1 cell kept; go on with resume=/" in captured.err and "0 cells: none" in captured.out
+    (line,) = captured.err.splitlines()
+    assert line.startswith("interrupted: 0 of 2 jobs with records; to go on: fusebench bench resume=/")
+    assert "0 cells: none" in captured.out
 
 
 SWEEP = ("bench", "-m", f"path={FAULTS}", "kernel=fault", "implementation=[a_fine,z_fine]", "batch=1,2,3", "device=cpu")
@@ -348,8 +352,8 @@ def test_a_sweep_goes_on_with_the_cells_of_all_its_jobs(runs, capsys):
     assert main([*SWEEP]) == 130
     (sweep,) = Path("results").iterdir()
     captured = capsys.readouterr()
-    assert f"interrupted: 1 of 2 cells kept; go on with resume={sweep.resolve()}\n" in captured.err
-    assert captured.err.endswith(f"interrupted: 2 jobs have begun; go on with resume={sweep.resolve()}\n")
+    more = f"to go on: fusebench bench resume={sweep.resolve()}\n"
+    assert captured.err == f"interrupted: 2 of 3 jobs with records; {more}"
     assert "\nall 2 jobs\n" in captured.out and "3 cells: 2 ok, 1 failed" in captured.out.split("all 2 jobs")[1]
     runs.statuses, first = itertools.repeat("ok"), (sweep / "0" / store.FILE).read_text()
     runs.runs.clear()
@@ -375,7 +379,7 @@ def test_an_interrupt_between_two_jobs_shows_what_the_first_have(runs, capsys, m
     monkeypatch.setattr(app, "_run", interrupted)
     assert main([*SWEEP]) == 130
     captured = capsys.readouterr()
-    assert "all 2 jobs" in captured.out and "interrupted: 2 jobs have begun; go on with resume=/" in captured.err
+    assert "all 2 jobs" in captured.out and "interrupted: 2 of 3 jobs with records; to go on: " in captured.err
 
 
 def test_a_comparison_with_a_baseline_is_interrupted_before_its_first_cell(runs, capsys):
@@ -384,7 +388,7 @@ def test_a_comparison_with_a_baseline_is_interrupted_before_its_first_cell(runs,
     )
     runs.statuses = iter([KeyboardInterrupt()])
     assert main([*arguments, "baseline=latest"]) == 130
-    assert "interrupted: 0 of 1 cell kept" in capsys.readouterr().err
+    assert "interrupted: 0 of 1 cell on record; to go on: " in capsys.readouterr().err
 
 
 def test_a_sweep_of_which_no_job_has_begun_goes_on_with_any_status(runs):
@@ -469,7 +473,8 @@ def test_a_full_disk_ends_all_jobs_with_one_line(runs, capsys):
     assert len(runs.runs) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert re.fullmatch(
-        r"fusebench: the run ends here: no room; 1 of 2 cells kept; go on with resume=/.*/results/[^/]*", line
+        r"fusebench: the run ends here: no room; 1 of 2 cells on record; to go on: fusebench bench resume=/.*/results/[^/]*",
+        line,
     )
 
 

@@ -69,9 +69,11 @@ def test_a_full_disk_keeps_the_records_and_the_run_goes_on_later(tmp_path):
     (line,) = done.stderr.splitlines()
     (home,) = (tmp_path / "results").iterdir()
     kept = records_of(tmp_path)
-    assert 0 < len(kept) < len(names) and f"{len(kept)} of {len(names)} cells kept" in line
+    assert 0 < len(kept) < len(names) and f"{len(kept)} of {len(names)} cells on record" in line
     assert (home / "records.jsonl").read_bytes().endswith(b"\n"), "the line that did not fit is taken away"
-    assert line.startswith("fusebench: the run ends here: ") and line.endswith(f"go on with resume={home}")
+    assert line.startswith("fusebench: the run ends here: ") and line.endswith(
+        f"to go on: fusebench parity resume={home}"
+    )
 
     fusebench("parity", f"resume={home}", cwd=tmp_path)
     after = records_of(tmp_path)

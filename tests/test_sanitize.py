@@ -349,7 +349,7 @@ def test_an_interrupted_run_goes_on_with_the_checks_that_are_left(fake, capsys, 
     fake.says("clean", "synccheck", hangs=True)  # at work when it is interrupted
     assert sanitize(jobs=3) == 130
     captured = capsys.readouterr()
-    assert captured.err == "interrupted: 2 of 4 checks kept; go on with resume=results/it\n"
+    assert captured.err == "interrupted: 2 of 4 checks on record; to go on: fusebench sanitize resume=results/it\n"
     assert "of 1 cell: " in captured.out, "what it has"
     assert not list(the_run().glob(".inputs-*")) and not ours_alive(fake)
     fake.says("clean", "synccheck", CLEAN["synccheck"])
@@ -377,7 +377,9 @@ def test_a_full_disk_ends_the_run_and_blames_no_cell(fake, monkeypatch):
         raise StorageError("no room")
 
     monkeypatch.setattr(store, "append", full)
-    with pytest.raises(StorageError, match="no room; 0 of 4 checks kept; go on with resume=results/it"):
+    with pytest.raises(
+        StorageError, match="no room; 0 of 4 checks on record; to go on: fusebench sanitize resume=results/it"
+    ):
         sanitize()
 
 

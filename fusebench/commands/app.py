@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -33,6 +34,7 @@ from fusebench.settings import Run
 from fusebench.terminal import counted, while_it_is_read
 
 OF_THIS_TIME = ("retry", "quiet", "verbose")  # keys that may be set beside resume=
+WHOLE = ("diff", "inspect", "profile")  # commands that no resume= goes on with
 INTERRUPTED = 130  # as shells have it for Ctrl-C
 T = TypeVar("T")
 
@@ -159,17 +161,16 @@ def start(
         if len(folders) > 1 and not this.quiet:
             show_sweep(folders)
         if this.multirun and INTERRUPTED in codes:
-            print(
-                f"interrupted: {counted(len(folders), 'job')} {'has' if len(folders) == 1 else 'have'} begun; go on with {shlex.quote(f'resume={this.folder.resolve()}')}",
-                file=sys.stderr,
-            )
+            kept = f"{len(folders)} of {counted(this.jobs, 'job')} with records"
+            more = "" if command in WHOLE else _to_go_on(this.folder.resolve(), command)
+            print(f"interrupted: {kept}{more}", file=sys.stderr)
     return max(codes, default=0)
 
 
 @dataclass(frozen=True)
 class _Begun:
     """What Hydra is about to run, or only to show: `folder` is the run's or the sweep's, `new` where it was made for it, `others` are the
-    records that lay there before."""
+    records that lay there before, `jobs` says how many there are."""
 
     job: Job
     resumed: Path | None
@@ -178,6 +179,7 @@ class _Begun:
     quiet: bool
     folder: Path
     new: Path | None
+    jobs: int
     others: frozenset[Path]
 
     @property
@@ -205,7 +207,8 @@ def _begin(command: str, prepared: Prepared) -> _Begun:
     if flags.multirun and not resumed and not shows and "$" not in str(place):
         folder.keep_sweep(prepared.words, place, command)
     quiet = bool(command_line.last("quiet", overrides))
-    this = _Begun(prepared.job, resumed, flags.multirun, shows, quiet, place, new, frozenset())
+    count = 1 if shows else len(jobs.job_lines(arguments, overrides))
+    this = _Begun(prepared.job, resumed, flags.multirun, shows, quiet, place, new, count, frozenset())
     # of earlier runs in a folder that was named
     return this if resumed else replace(this, others=frozenset(place.glob(this.pattern)))
 
@@ -267,7 +270,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
         finished = unchanged(
             this, [r for r in store.latest(run_folder, Record) if r.status not in asked.retry], lambda record: record
         )
-        interrupted = _measure(this, asked, finished)
+        ended = _measure(this, asked, finished)
     order = {cell.id: number for number, cell in enumerate(asked.cells)}
     finished.sort(key=lambda r: order.get(r.id, len(order)))  # what ran again stands in its case's table
     with while_it_is_read():  # the exit code is that of the records, read or not
@@ -279,10 +282,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
             if asked.chosen.get("baseline") is not None and finished:
                 show.show_beside(run_folder, asked.chosen["baseline"])
         report.footer(finished, this.clock, time.perf_counter() - begin, run_folder)
-    if interrupted:
-        print(interrupted, file=sys.stderr)
-        return INTERRUPTED
-    return _code_of(run_folder)
+    return interrupted(ended) if ended else _code_of(run_folder)
 
 
 @contextlib.contextmanager
@@ -306,10 +306,21 @@ def in_folder(asked: Request, run_folder: Path, kernels: Kernels, resumed: bool)
 def goes_on(ended: BaseException, kept: str, run_folder: Path, command: str) -> str:
     """What an interrupted run says, with what is `kept` of it. Raises StorageError where a full disk ended it: later jobs of a multirun
     would meet the same one."""
-    kept += " kept; go on with " + shlex.quote(f"resume={folder.whole(run_folder, command)}")
+    kept += " on record" + _to_go_on(folder.whole(run_folder, command), command)
     if isinstance(ended, StorageError):
         raise StorageError(f"{ended}; {kept}") from ended
     return f"interrupted: {kept}"
+
+
+def _to_go_on(run_folder: Path, command: str) -> str:
+    return f"; to go on: fusebench {command} {shlex.quote(f'resume={run_folder}')}"
+
+
+def interrupted(said: str) -> int:
+    """Says what `goes_on` gave, and returns the exit code. In a multirun one line says so of all jobs (`start`)."""
+    if not (HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN):
+        print(said, file=sys.stderr)
+    return INTERRUPTED
 
 
 def check_retry(asked: Request, resumed: bool) -> None:

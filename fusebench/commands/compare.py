@@ -280,8 +280,7 @@ def _measure(sources: Sequence[SideKernels], plan: Comparison, run_folder: Path)
         verdicts.footer(clock, time.perf_counter() - begin, run_folder)
     if stopped:
         kept = f"{min(len(m.pairs) for m in plan.matches)} of {counted(plan.pairs, 'pair')}"
-        print(app.goes_on(stopped, kept, run_folder, "compare"), file=sys.stderr)
-        return app.INTERRUPTED
+        return app.interrupted(app.goes_on(stopped, kept, run_folder, "compare"))
     if plan.fail_slower is not None and not any(outcome.status == "ok" for outcome in found):
         print("fusebench: nothing was compared, so that fail_slower has nothing to pass", file=sys.stderr)
         return 1

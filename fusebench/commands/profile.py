@@ -116,9 +116,8 @@ def _profile(sweep: run.Sweep, profiles: dict[str, Profile], traced: dict[str, T
                 bar.advance(task)
         except KeyboardInterrupt:
             bar.stop()
-            print(
-                f"interrupted: {len(profiles)} of {counted(len(cells), 'cell')} kept in {sweep.this.folder}",
-                file=sys.stderr,
+            app.interrupted(
+                f"interrupted: {len(profiles)} of {counted(len(cells), 'cell')} kept in {sweep.this.folder}"
             )
             return False
         except StorageError as error:

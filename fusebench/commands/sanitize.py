@@ -63,8 +63,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
             table.show(finished, tools)
         table.footer(finished, sanitizer, time.perf_counter() - begin, run_folder)
     if interrupted:
-        print(interrupted, file=sys.stderr)
-        return app.INTERRUPTED
+        return app.interrupted(interrupted)
     return _code_of(run_folder)
 
 

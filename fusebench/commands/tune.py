@@ -170,8 +170,7 @@ def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resume
     with while_it_is_read():  # files are written also where nobody reads on
         _write(found, chosen, drawn=not interrupted)
     if interrupted:
-        print(interrupted, file=sys.stderr)
-        return app.INTERRUPTED
+        return app.interrupted(interrupted)
     return 1 if any(one.fits and not any(map(_counts, one.records.values())) for one in found) else 0
 
 

@@ -44,7 +44,8 @@ FUNCTIONS = {  # of an implementation, with their arguments; those of the tunabl
 
 @dataclass(frozen=True)
 class Implementation:
-    """One implementation file, as its constants describe it. `broken` says why it cannot be used at all, or is empty."""
+    """One implementation file, as its constants describe it. `refused` has, by device, the variants that its `skip` refuses there
+    whatever the case is, with the reason. `broken` says why it cannot be used at all, or is empty."""
 
     kernel: str
     name: str
@@ -59,6 +60,7 @@ class Implementation:
     fused: bool = False
     expect: tuple[Expected, ...] = ()
     backward: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    refused: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     broken: str = ""
 
     def points(self, variant: str, mode: str) -> tuple[str, ...]:
@@ -93,6 +95,11 @@ class Implementation:
     def untimed(self, device: str) -> str:
         """In a word, why it is judged and never timed with `device` "cpu" or "cuda", or ""."""
         return self.without_gpu if device == "cpu" and self.without_gpu in UNTIMED else ""
+
+    def refusals(self, device: str) -> Mapping[str, str]:
+        """By variant, why it runs no case with `device` "cpu" or "cuda"; what is emulated takes itself to be on a GPU."""
+        emulated = self.untimed(device) == "emulated"
+        return self.refused.get("cuda" if emulated else device, {})
 
 
 @dataclass(frozen=True)
@@ -282,6 +289,7 @@ def _declared(kernel: str, file: Path) -> dict[str, Any]:
     expected = {**FUNCTIONS, "build": (*FUNCTIONS["build"], "config")} if tunables else FUNCTIONS
     if problem := syntax.misshapen(tree, expected):
         raise ValueError(problem)
+    refused = {d: {v: why for v in variants if (why := syntax.refused(tree, v, d))} for d in ("cpu", "cuda")}
     fused, backward = constants.get("FUSED", False), constants.get("BACKWARD", {})
     if not isinstance(fused, bool):
         raise ValueError(f"FUSED is {fused!r:.60}; expected True or False")
@@ -291,6 +299,7 @@ def _declared(kernel: str, file: Path) -> dict[str, Any]:
         "backend": backend, "variants": variants, "requires": requires, "in_place": in_place, "without_gpu": without_gpu,
         "computes": str(constants.get("COMPUTES", "")), "tunables": tunables, "fused": fused,
         "expect": _expected(constants.get("EXPECT", ()), variants), "backward": backward,
+        "refused": refused,
     }  # fmt: skip
 
 

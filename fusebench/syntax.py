@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import difflib
 import functools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 PACKAGE = "implementations"
 NEAR = 0.85  # of difflib's likeness: PRECISION and PRECISIONS have 0.95, ROW and ROWS 0.86
@@ -93,3 +95,55 @@ def misshapen(tree: ast.Module, expected: Mapping[str, Sequence[str]]) -> str:
             if required or too_few or too_many:
                 return f"it has {node.name}({ast.unparse(own)}); expected {node.name}({', '.join(wanted)})"
     return ""
+
+
+def refused(tree: ast.Module, variant: str, device: str) -> str | None:
+    """What `skip` says of a variant on a device "cpu" or "cuda" whatever the case is, as far as its first tests tell, which are about
+    these two alone. They are read and never run: what a file says is for workers to do."""
+    body = next((n.body for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "skip"), [])
+    known = {"variant": variant, "device.type": device}
+    try:
+        returned = _returned(body, known)
+    except (KeyError, TypeError):  # a test of the case, or none that can be made
+        return None
+    return returned if isinstance(returned, str) else None
+
+
+def _returned(body: Sequence[ast.stmt], known: Mapping[str, str]) -> object:
+    """What the statements return, None where they return nothing. Raises KeyError where that depends on what is not known."""
+    for statement in body:
+        if isinstance(statement, ast.If):
+            branch = statement.body if _value(statement.test, known) else statement.orelse
+            if branch:  # which returns, as in all of ours, or is not known
+                return _returned(branch, known)
+        elif isinstance(statement, ast.Return):
+            return statement.value and _value(statement.value, known)
+        elif not isinstance(statement, ast.Assign | ast.Expr):
+            raise KeyError(statement)
+    return None
+
+
+COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.In: lambda a, b: a in b, ast.NotIn: lambda a, b: a not in b,
+}  # fmt: skip
+
+
+def _value(node: ast.expr, known: Mapping[str, str]) -> Any:
+    """The value of an expression of names that are known. Raises KeyError for any other."""
+    match node:
+        case ast.Constant():
+            return node.value
+        case ast.Name() | ast.Attribute():
+            return known[ast.unparse(node)]
+        case ast.Tuple() | ast.List() | ast.Set():
+            return [_value(one, known) for one in node.elts]
+        case ast.UnaryOp(op=ast.Not()):
+            return not _value(node.operand, known)
+        case ast.BoolOp():
+            decides = isinstance(node.op, ast.Or)
+            return decides if any(bool(_value(one, known)) == decides for one in node.values) else not decides
+        case ast.IfExp():
+            return _value(node.body if _value(node.test, known) else node.orelse, known)
+        case ast.Compare(ops=[compared]) if type(compared) in COMPARED:
+            return COMPARED[type(compared)](_value(node.left, known), _value(node.comparators[0], known))
+    raise KeyError(ast.unparse(node))

@@ -738,6 +738,9 @@ def test_a_dry_run_says_what_would_run_and_why_not_and_leaves_nothing(runs, caps
     assert "skipped  side B: needs an NVIDIA GPU:  " in capsys.readouterr().out
     assert main(["parity", "kernel=fault", "implementation=t", "dry_run=true"]) == 0
     assert "would run:  t\n" in capsys.readouterr().out
+    for count, said in ((4, "t, t seed=1, t seed=2, t seed=3"), (5, "t (5 cells)")):
+        assert main(["parity", "kernel=fault", "implementation=t", f"seed={list(range(count))}", "dry_run=true"]) == 0
+        assert f"would run:  {said}\n" in capsys.readouterr().out, "a grid is counted"
     assert not runs.runs and not list(Path().iterdir())
     assert (
         main(["parity", "kernel=fault", "implementation=a_fine", "worker.python.torch=/no/python", "dry_run=true"]) == 2

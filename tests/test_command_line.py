@@ -253,7 +253,7 @@ def test_list_shows_what_there_is(answered):
     found = json.loads(done.stdout)
     assert set(found["lola"]) >= {"flax", "torch_eager", "torch_compile", "triton", "jax_triton", "cuda"}
     assert found["lola"]["triton"]["variants"][:4] == ["row", "batched_row", "multirow", "multirow_ws"]
-    assert found["lola"]["torch_eager"] == {"variants": ["default"], "unavailable": None}
+    assert found["lola"]["torch_eager"] == {"variants": ["default"], "unavailable": None, "refused": {}}
 
 
 @pytest.mark.parametrize("experiment", sorted(f.stem for f in (REPOSITORY / "conf" / "experiment").glob("*.yaml")))

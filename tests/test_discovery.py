@@ -243,6 +243,7 @@ OTHER = 1 / 0
     assert read(tmp_path, text) == Implementation(
         "double", "it", tmp_path / "it.py", "jax", {"default": (), "in_place": ("product", "bias")}, {"triton": "triton>=3", "numpy": "numpy"},
         {"in_place": ("x",)}, "interpreted", "product", fused=True,
+        refused={"cpu": {}, "cuda": {}},
     )  # fmt: skip
 
 
@@ -353,3 +354,36 @@ def test_what_a_variant_overwrites_is_what_its_case_has_of_it():
     assert found.places_in_place("own", ["x", "W1"]) == [1] and found.places_in_place("other", ["x"]) == []
     with pytest.raises(ValueError, match="IN_PLACE names W1, W2, but the inputs are x"):
         found.places_in_place("own", ["x"])
+
+
+@pytest.mark.parametrize(
+    ("body", "cpu", "cuda"),
+    [
+        ('if variant == "fast" and device.type == "cpu":\n  return "needs a GPU"\n return None', "needs a GPU", None),
+        (
+            'T = case.size("T")\n if variant != "fast":\n  return None\n if device.type != "cuda":\n  return "no"',
+            "no",
+            None,
+        ),
+        ('return None if device.type == "cuda" or variant not in ("fast",) else "no"', "no", None),
+        ('if variant in {"fast"}:\n  return "never"', "never", "never"),
+        (
+            'if case.dtype == "float32":\n  return None\n if device.type == "cpu":\n  return "no"',
+            None,
+            None,
+        ),  # float32 runs
+        ('if variant == "slow" and case.mode:\n  return "no"', None, None),
+        ('return f"no {variant}"', None, None),
+        ('for _ in ():\n  pass\n return "no"', None, None),
+        ('return "no" if variant < 3 else None', None, None),
+        ('return "no" if variant in 3 else None', None, None),
+    ],
+)
+def test_what_skip_says_of_a_variant_whatever_the_case_is_read_without_running_it(tmp_path, body, cpu, cuda):
+    text = (
+        f'BACKEND = "torch"\nVARIANTS = {{"default": (), "fast": ()}}\n\n\ndef skip(case, variant, device):\n {body}\n'
+    )
+    found = read(tmp_path, f'raise SystemExit("it ran")\n{text}')
+    assert (found.refusals("cpu").get("fast"), found.refusals("cuda").get("fast")) == (cpu, cuda) and not found.broken
+    emulated = read(tmp_path, f'WITHOUT_GPU = "emulated"\n{text}')
+    assert emulated.refusals("cpu").get("fast") == cuda, "it takes itself to be on a GPU"

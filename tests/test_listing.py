@@ -31,7 +31,7 @@ def implementation(name, variants=("default",), **more):
 MADE = [
     implementation("zlib", ("default",)), implementation("torch_eager", ("default", "in_place"), requires={}),
     implementation("triton", ("row", "online"), without_gpu="interpreted"), implementation("cuda", without_gpu="unavailable"),
-    implementation("alib", ("flash", "math")), implementation("liger", requires={"no_such_module": "a-package"}),
+    implementation("alib", ("flash", "math"), refused={"cpu": {"flash": "needs tensor cores"}, "cuda": {}}), implementation("liger", requires={"no_such_module": "a-package"}),
     implementation("odd", broken="odd.py cannot be read"),
 ]  # fmt: skip
 KERNELS = {
@@ -66,7 +66,7 @@ def test_the_table_says_what_is_here(roots, device, capsys):
         ["b_kernel", "torch_eager", "default, in_place", "yes"],
         ["b_kernel", "triton", "row, online", "interpreted: parity only" if device == "cpu" else "yes"],
         ["b_kernel", "cuda", "default", "needs an NVIDIA GPU" if device == "cpu" else "yes"],
-        ["b_kernel", "alib", "flash, math", "yes"],
+        ["b_kernel", "alib", "flash, math", "yes; not flash: needs tensor cores" if device == "cpu" else "yes"],
         ["b_kernel", "liger", "default", "needs no_such_module: pip install a-package"],
         ["b_kernel", "odd", "default", "odd.py cannot be read"],
         ["a_kernel", "flax", "default", "yes"],
@@ -95,7 +95,8 @@ def test_the_json_says_the_same(roots, device, capsys):
     assert main(["list", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found) == ["b_kernel", "a_kernel"] and list(found["b_kernel"]) == [i.name for i in MADE]
-    assert found["b_kernel"]["triton"] == {"variants": ["row", "online"], "unavailable": None}
+    assert found["b_kernel"]["triton"] == {"variants": ["row", "online"], "unavailable": None, "refused": {}}
+    assert found["b_kernel"]["alib"]["refused"] == ({"flash": "needs tensor cores"} if device == "cpu" else {})
     assert found["b_kernel"]["cuda"]["unavailable"] == ("needs an NVIDIA GPU" if device == "cpu" else None)
     assert found["b_kernel"]["liger"]["unavailable"] == "needs no_such_module: pip install a-package"
 

@@ -48,6 +48,7 @@ def describe(kernel: Kernel, device: str) -> dict[str, Any]:
                 "computes": i.computes,
                 "unavailable": i.unavailable(device),
                 "untimed": i.untimed(device),
+                "refused": dict(i.refusals(device)),
                 "variants": {
                     variant: {
                         "points": list(points),
@@ -94,12 +95,13 @@ def show(name: str, described: Mapping[str, Any]) -> None:
     has_gradient = len(described["modes"]) > 1
     tunables: dict[str, list[str]] = {}
     for implementation, own in described["implementations"].items():
-        here = own["unavailable"] or (f"{own['untimed']}: parity only" if own["untimed"] else "yes")
+        here = f"{own['untimed']}: parity only" if own["untimed"] else "yes"
         for variant, declared in own["variants"].items():
             label = implementation if variant == "default" else f"{implementation}:{variant}"
             behind = declared["backward"]  # "yes" where it rounds at no point
             backward = ["" if behind is None else ", ".join(behind) or "yes"] if has_gradient else []
-            rows.append((label, ", ".join(declared["points"]), *backward, escape(here)))
+            own_here = own["unavailable"] or own["refused"].get(variant) or here
+            rows.append((label, ", ".join(declared["points"]), *backward, escape(own_here)))
             values = " ".join(f"config.{t}={','.join(map(str, v))}" for t, v in declared["tunables"].items())
             tunables.setdefault(values, []).append(label)
     headings = ("implementation", "rounding points", *(["backward"] if has_gradient else []), "here")

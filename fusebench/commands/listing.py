@@ -11,7 +11,7 @@ from rich.table import Column, Table
 
 from fusebench import discovery, machine, patterns
 from fusebench.commands import details, runs
-from fusebench.discovery import Kernel
+from fusebench.discovery import Implementation, Kernel
 from fusebench.errors import UsageError
 from fusebench.terminal import by_words, console, print_whole
 
@@ -32,7 +32,8 @@ def markdown(kernels: Mapping[str, Kernel]) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints a table a kernel, or with --json {kernel: {implementation: {"variants": […], "unavailable": reason or null}}}; with kernel=NAME
+    """Prints a table a kernel, or with --json {kernel: {implementation: {"variants": […], "unavailable": reason or null, "refused":
+    {variant: reason}}}}; with kernel=NAME
     all of these kernels. Raises UsageError."""
     parser = argparse.ArgumentParser("fusebench list", description=__doc__)
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -70,7 +71,11 @@ def main(arguments: list[str]) -> int:
         return 0
     found = {
         name: {
-            i.name: {"variants": list(i.variants), "unavailable": i.unavailable(device)}
+            i.name: {
+                "variants": list(i.variants),
+                "unavailable": i.unavailable(device),
+                "refused": dict(i.refusals(device)),
+            }
             for i in kernel.implementations.values()
         }
         for name, kernel in kernels.items()
@@ -82,13 +87,24 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
+def _here(found: Implementation, device: str) -> str:
+    """Whether it runs here, and which of its variants do not."""
+    if reason := found.unavailable(device):
+        return reason
+    refusals = found.refusals(device)
+    reasons = {why: [v for v in refusals if refusals[v] == why] for why in refusals.values()}
+    if len(refusals) == len(found.variants) and len(reasons) == 1:
+        return min(reasons)
+    here = f"{found.untimed(device)}: parity only" if found.untimed(device) else "yes"
+    return "; ".join([here, *(f"not {', '.join(own)}: {why}" for why, own in reasons.items())])
+
+
 def _print(kernels: Mapping[str, Kernel], device: str) -> None:
     out, headings = console(), ("kernel", "implementation", "variants", "here")
     rows = [headings]
     for name, kernel in kernels.items():
         for i in kernel.implementations.values():
-            here = f"{i.untimed(device)}: parity only" if i.untimed(device) else "yes"
-            rows.append((name, i.name, ", ".join(i.variants), i.unavailable(device) or here))
+            rows.append((name, i.name, ", ".join(i.variants), _here(i, device)))
     columns = [list(column) for column in zip(*rows, strict=True)]
     widths = [max(map(len, column)) for column in columns]
     room = out.width - (3 * len(headings) + 1) - widths[0] - widths[1]  # for variants and here, within the frame

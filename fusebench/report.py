@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from fusebench.contract import STATUSES
+from fusebench.contract import PASSED, STATUSES
 from fusebench.progress import Lines
 from fusebench.records.record import BASELINE, Record
 from fusebench.settings import Clock
@@ -65,8 +65,9 @@ def show(records: Sequence[Record], timed: bool = True, published: bool = False)
         hard = "" if kind == "plain" else f"  {kind} inputs"
         how = next((f"  {r.timing.regime}, {r.timing.cache} caches" for r in rows if r.timing), "")
         out.print(f"\n[bold]{kernel}  {case_id}[/]  {sizes}{hard}  on {device}{how}", highlight=False)
-        # an output of another dtype or shape has no element to compare: its reason says all
-        shown = [r for r in rows if (r.timing if timed else r.parity.first and not r.parity.first.problem)]
+        # an output of another dtype or shape has no element to compare: its reason says all. So it does of a cell that is wrong on hard
+        # inputs alone, whose figures are those of plain ones
+        shown = [r for r in rows if (r.timing if timed else _compared(r))]
         if shown and timed:
             _print_times(out, shown, published)
         elif shown:
@@ -151,6 +152,12 @@ def _published(rows: Sequence[Record]) -> list[str]:
     return (
         ["published " + "; ".join(f"{source}: {', '.join(said)}" for source, said in sources.items())] if known else []
     )
+
+
+def _compared(record: Record) -> bool:
+    """Whether there are figures of the outputs that the status follows from."""
+    worst = record.parity.worst
+    return worst is not None and not worst.problem and (record.status in PASSED or not worst.ok)
 
 
 def _print_parity(out: Console, rows: Sequence[Record]) -> None:

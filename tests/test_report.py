@@ -336,6 +336,14 @@ def test_what_is_wrong_in_all_elements_together_is_shown_before_a_larger_error(c
     assert rows_of(capsys, checked, timed=False)[0]["got"] == "7"
 
 
+@pytest.mark.parametrize("status", ["wrong", "failed", "crashed"])
+def test_a_cell_that_fails_on_hard_inputs_alone_has_no_figures_of_plain_ones(capsys, status):
+    bad = untimed("flax", status, reason="nan inputs, case odd: got 0", parity=Parity(parity(0.25)))
+    out = shown(capsys, untimed(parity=Parity(parity(0.5))), bad, timed=False)
+    assert [r["implementation"] for r in table_of(out, "implementation")] == ["torch_eager"] and "0.25" not in out
+    assert f"{status}  nan inputs, case odd: got 0  flax\n" in out
+
+
 def test_parity_alone_shows_no_times(capsys):
     out = shown(capsys, timed(how={"target": 0.01}), timed=False)
     assert "100 µs" not in out and "time_s" not in out and "max |error|" in out

@@ -102,6 +102,19 @@ def test_a_speedup_in_a_sweep_of_implementations_is_over_the_one_job_that_has_th
         faster[1] = "2.00"
 
 
+def test_the_error_on_plain_inputs_is_not_that_of_a_cell_that_is_wrong_on_hard_ones(shown):
+    of = case(id="M=64/float32", M=64, K=5, N=7)
+    right, beyond = untimed(of=of, parity=Parity(parity(0.5))), Parity(parity(0.5), parity(2.0))
+    hard = untimed("flax", "wrong", reason="nan inputs, case odd: got 0", of=of, parity=Parity(parity(0.25)))
+    save("a", right, hard, untimed("triton", "wrong", reason="too far off", of=of, parity=beyond))
+    text, rows = shown(first="implementation")
+    assert [(r["implementation"], r["status"], r["error/budget"]) for r in rows] == [
+        ("torch_eager", "ok", "0.5"),
+        ("triton", "wrong", "2"),
+    ]
+    assert "wrong  nan inputs, case odd: got 0  flax\n" in text
+
+
 def test_a_median_of_stalled_samples_is_marked(shown):
     save("a", timed(times=[1e-6] * 4 + [99e-6] * 2, how={"target": 0}, of=case(id="M=64/float32", M=64, K=5, N=7)))
     assert shown(first="implementation")[1][0]["±"] == "> 1000%!"

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from fusebench.contract import PASSED
 from fusebench.errors import UsageError
 from fusebench.records.record import BASELINE, SCHEMA
 from fusebench.records.store import FILE
@@ -61,6 +62,17 @@ class _Build(msgspec.Struct):
 
 class _Verdict(msgspec.Struct):
     ratio: float
+    rms: float
+    rms_limit: float
+    mean: float
+    mean_limits: tuple[float, float]
+    problem: str
+
+    @property
+    def ok(self) -> bool:
+        """As a Verdict has it."""
+        low, high = self.mean_limits
+        return not self.problem and self.ratio <= 1 and self.rms <= self.rms_limit and low <= self.mean <= high
 
 
 class _Parity(msgspec.Struct):
@@ -184,7 +196,10 @@ NO_RATES: tuple[Any, ...] = (None,) * 7
 def _row(line: _Line) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The values of COLUMNS, in their order, and the sizes, options and tunables by name."""
     cell, case, parity = line.cell, line.cell.case, line.parity
-    errors = [verdict.ratio for verdict in (parity.first, parity.repeated, parity.timed) if verdict]
+    verdicts = [verdict for verdict in (parity.first, parity.repeated, parity.timed) if verdict]
+    if line.status not in (*PASSED, "implausible") and all(verdict.ok for verdict in verdicts):
+        verdicts = []  # those of plain inputs, where hard ones were wrong
+    errors = [verdict.ratio for verdict in verdicts]
     timing, rates, clock, rate = line.timing, line.rates, NO_TIMING, NO_RATES
     if timing and line.status == "ok":  # an implausible time is no time
         low, high = timing.interval or (None, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,11 @@ def test_a_back_end_offers_all_that_the_protocol_asks_for(name):
 
 def test_the_back_ends_are_those_of_the_folder():
     assert set(protocol.found()) == {"torch", "jax", "numpy"}
+
+
+def test_the_page_names_every_room():
+    page = (FUSEBENCH.parent / "docs" / "architecture.md").read_text()
+    rooms = [
+        f"{f.name}/" * f.is_dir() or f.name for f in FUSEBENCH.iterdir() if f.name not in ("__init__.py", "__pycache__")
+    ]
+    assert [name for name in sorted(rooms) if not re.search(rf"(?<!\w){re.escape(name)}", page)] == []

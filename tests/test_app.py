@@ -707,6 +707,17 @@ def test_a_baseline_beside_a_new_run(runs, capsys):
     assert main([*FINE, "baseline=nosuch"]) == 2 and len(runs.runs) == 2, "that is found out before anything runs"
 
 
+@pytest.mark.parametrize("more", [(), ("-m", "seed=0,1")])
+def test_the_latest_run_beside_a_new_one_is_one_before_it(runs, capsys, more):
+    assert main([*FINE, "seed=[0,1]", "out_dir=results/old"]) == 0
+    file = Path("results/old") / store.FILE
+    file.write_text(re.sub(r'"median": ?[^,]*', '"median":2e-4', file.read_text()))
+    assert main([*FINE, "baseline=latest", *more]) == 0
+    out = capsys.readouterr().out
+    rows = [row for part in out.split("beside latest\n")[1:] for row in table_of(part, "implementation")]
+    assert {r["baseline"] for r in rows} == {"200 µs"} and out.count("beside latest") == (2 if more else 1)
+
+
 def test_a_dry_run_says_what_would_run_and_why_not_and_leaves_nothing(runs, capsys, monkeypatch):
     triton, cuda = (
         replace(KERNELS["fault"].implementations["a_fine"], name=n, without_gpu=w, requires={"triton": "triton"})

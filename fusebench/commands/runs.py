@@ -66,12 +66,13 @@ def words(value: str) -> list[str]:
     return [word.strip().strip("'\"") for word in re.sub(r"^\[(.*)\]$", r"\1", value).split(",")]
 
 
-def find(named: Sequence[str]) -> dict[str, Path]:
+def find(named: Sequence[str], beside: Path | None = None) -> dict[str, Path]:
     """The folders of the runs that are named, by a name that tells them apart: each a run, or what holds several, such as that of a
-    sweep; a name under results/, or `latest`, which also stands for none at all. Raises UsageError for what is no run."""
+    sweep; a name under results/, or `latest`, which also stands for none at all, and where it is to stand `beside` a run is neither
+    that nor its sweep. Raises UsageError for what is no run."""
     found: dict[str, Path] = {}
     for word in named or ["latest"]:
-        folder = _folder(word)
+        folder = _folder(word, beside)
         inside = sorted((file.parent for file in folder.glob(f"**/{FILE}")), key=order)
         if not inside:
             if own := kind(folder):
@@ -98,11 +99,12 @@ def kind(folder: Path) -> str:
     return next((command for command in COMMANDS if (folder / f"{command}.yaml").exists()), "")
 
 
-def _folder(word: str) -> Path:
+def _folder(word: str, beside: Path | None) -> Path:
     if word == "latest":
         runs = {
             RESULTS / file.relative_to(RESULTS).parts[0]: file.stat().st_mtime for file in RESULTS.glob(f"**/{FILE}")
         }
+        runs = {run: at for run, at in runs.items() if not (beside and beside.resolve().is_relative_to(run.resolve()))}
         return max(runs, key=lambda run: runs[run], default=RESULTS / word)
     path = Path(word)
     if path.name == FILE:

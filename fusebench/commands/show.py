@@ -113,7 +113,7 @@ def show_sweep(folders: Sequence[Path]) -> None:
 
 def show_beside(folder: Path, baseline: str) -> None:
     """A run beside an earlier one. Raises UsageError where they have no cell in common."""
-    table = query.beside(rows.read({folder.name: folder}), rows.read(runs.find([baseline])))
+    table = query.beside(rows.read({folder.name: folder}), rows.read(runs.find([baseline], folder)))
     console().print(f"\nbeside {escape(baseline)}", style="bold", highlight=False)
     show(query.sort(table, []), LIMIT)
 
@@ -147,7 +147,7 @@ def show(table: pa.Table, limit: int = LIMIT) -> None:
             highlight=False,
         )
     _print_reasons(others)
-    if "change" in table.column_names and shown.num_rows:
+    if "change" in table.column_names and table["change"].null_count < table.num_rows:
         out.print(
             "the interval follows from the samples of these two runs: what differs from process to process is not in it, which "
             "fusebench compare measures",

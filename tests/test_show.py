@@ -117,7 +117,19 @@ def test_the_error_on_plain_inputs_is_not_that_of_a_cell_that_is_wrong_on_hard_o
 
 def test_a_median_of_stalled_samples_is_marked(shown):
     save("a", timed(times=[1e-6] * 4 + [99e-6] * 2, how={"target": 0}, of=case(id="M=64/float32", M=64, K=5, N=7)))
-    assert shown(first="implementation")[1][0]["±"] == "> 1000%!"
+    text, (row,) = shown(first="implementation")
+    assert row["±"] == "> 1000%!" and "\n! the median is not known as well as was asked for: a larger time_s" in text
+    save("b", *records(sizes=(64,), how={"target": 0}))
+    assert "!" not in shown("b", first="implementation")[0]
+
+
+def test_a_run_that_another_command_shows_is_left_out_and_named(shown):
+    (save("c") / "compare.yaml").write_text("sides: [x, y]\n")
+    (Path("results/c") / store.FILE).touch()
+    save("a", *records(sizes=(64,)))
+    text, rows = shown("a", "c", first="implementation")
+    assert len(rows) == 2
+    assert text.endswith("results/c is a run of compare, left out here: fusebench show results/c shows it\n")
 
 
 def test_an_implausible_time_is_no_time(shown):

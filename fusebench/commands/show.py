@@ -65,9 +65,14 @@ def main(arguments: list[str]) -> int:
         write(table, Path(asked.keys["out"]))
         return 0
     show(table, limit)
-    for folder in (folder for folder in folders.values() if runs.kind(folder) == "tune"):
-        said = f"{folder} is a run of tune, each config a cell: fusebench tune {shlex.quote(f'resume={folder}')} shows what it kept"
-        console().print(said, highlight=False, soft_wrap=True, markup=False)
+    for folder in folders.values():
+        kind, said = runs.kind(folder), ""
+        if kind == "tune":
+            said = f"each config a cell: fusebench tune {shlex.quote(f'resume={folder}')} shows what it kept"
+        elif kind in runs.WITHOUT_ROWS:
+            said = f"left out here: fusebench show {shlex.quote(str(folder))} shows it"
+        if said:
+            console().print(f"{folder} is a run of {kind}, {said}", highlight=False, soft_wrap=True, markup=False)
     return 0
 
 
@@ -140,6 +145,10 @@ def show(table: pa.Table, limit: int = LIMIT) -> None:
             right,
             escaped,
             ("regime", "caches", *LEAST_OF_TIMES, "baseline", f"× {BASELINE}", "error/budget", "±"),
+        )
+    if any(map(mark, rows.values(shown["uncertainty"]), rows.values(shown["target_missed"]))):
+        out.print(
+            "! the median is not known as well as was asked for: a larger time_s takes more samples", highlight=False
         )
     if shown.num_rows > limit:
         out.print(

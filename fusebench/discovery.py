@@ -15,7 +15,7 @@ import keyword
 import re
 import sys
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -137,8 +137,7 @@ def roots_of(paths: Iterable[str | Path] = (), project: Path | None = None) -> l
 def find_kernels(roots: Sequence[Path], broken: dict[str, UsageError] | None = None) -> dict[str, Kernel]:
     """All kernels under the roots, by name; a later root may add implementations to a kernel of an earlier one.
 
-    Raises UsageError for two files that claim one name, for a later root that has no kernel, and for a kernel.py that is not one:
-    into `broken`, where that is given.
+    Raises UsageError for two files that claim one name, and for a kernel.py that is not one: into `broken`, where that is given.
     """
     folders: dict[str, list[Path]] = {}
     for folder in (f for root in roots for f in _kernel_folders(root)):
@@ -162,10 +161,14 @@ def find_kernels(roots: Sequence[Path], broken: dict[str, UsageError] | None = N
             found = {stem: read_implementation(name, file) for stem, file in files.items()}
             made_of = sources.of_module(f"implementations.{name}.kernel")
             kernels[name] = Kernel(name, kernel_file.parent, mathematics, found, made_of)
-    for root in roots[1:]:  # other folders of Python files are none
-        if not any(own.name in kernels or own.name in (broken or ()) for own in _kernel_folders(root)):
-            raise UsageError(f"path={root}: {NO_KERNEL}")
     return kernels
+
+
+def check_roots(roots: Sequence[Path], names: Collection[str]) -> None:
+    """Raises UsageError where a root behind the project's own has nothing for a kernel of these names: other Python files are none."""
+    for root in roots[1:]:
+        if not any(own.name in names for own in _kernel_folders(root)):
+            raise UsageError(f"path={root}: {NO_KERNEL}")
 
 
 def check_broken(broken: Mapping[str, UsageError], words: Sequence[object], kernels: Iterable[str]) -> None:

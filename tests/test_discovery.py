@@ -66,7 +66,9 @@ def test_a_path_without_kernels_is_named(tmp_path):
         roots_of([""])  # which would be the folder that one is in
     roots = roots_of([made(tmp_path, notes__list="")])  # Python files, but of no kernel that there is
     with pytest.raises(UsageError, match=r": no kernel there; expected DIR/<kernel>/kernel\.py"):
-        discovery.find_kernels(roots)
+        discovery.check_roots(roots, {"double"})
+    made(tmp_path, double__mine="")
+    discovery.check_roots(roots, {"double"})
 
 
 def test_a_path_is_one_whether_or_not_it_is_relative(tmp_path, monkeypatch):

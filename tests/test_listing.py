@@ -113,10 +113,12 @@ def test_the_markdown_table(roots, capsys):
 
 
 def test_folders_of_one_s_own_are_searched(roots, tmp_path, capsys):
-    (tmp_path / "k").mkdir()
-    (tmp_path / "k" / "flax.py").touch()
-    assert main(["list", "--json", f"path={tmp_path}", f"path={tmp_path / 'k'}"]) == 0
-    assert roots == [[discovery.HOME, tmp_path.resolve(), tmp_path.resolve() / "k"]]
+    mine = [tmp_path / "x", tmp_path / "y"]
+    for folder in mine:
+        (folder / "b_kernel").mkdir(parents=True)
+        (folder / "b_kernel" / "flax.py").touch()
+    assert main(["list", "--json", *(f"path={folder}" for folder in mine)]) == 0
+    assert roots == [[discovery.HOME, *(folder.resolve() for folder in mine)]]
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ def _prepare(
     roots = discovery.roots_of(_paths(resumed) if resumed else command_line.paths_of(overrides))
     broken: dict[str, UsageError] = {}
     kernels = discovery.find_kernels(roots, broken)
+    discovery.check_roots(roots, {*kernels, *broken})
     discovery.check_broken(broken, _kernel_words(resumed, overrides), kernels)
     names.check(command, arguments, overrides, kernels)
     if command_line.flags(arguments).help:

@@ -163,6 +163,8 @@ def find_sources(
                 copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-")))
                 theirs = revision.export(checkout, commit, roots, copy)
             trees[commit] = (discovery.find_kernels(theirs), theirs)
+            if commit is None:  # an old commit may lack the kernel that a path adds to
+                discovery.check_roots(theirs, trees[commit][0])
         found.append(SideKernels(spec, *trees[commit], commit))
     return found
 

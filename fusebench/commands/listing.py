@@ -53,7 +53,9 @@ def main(arguments: list[str]) -> int:
             raise UsageError(f"unexpected {word!r}: fusebench list takes {expected}")
         keys[key] += runs.words(value) if key == "kernel" else [value]
     broken: dict[str, UsageError] = {}
-    kernels = discovery.find_kernels(discovery.roots_of(keys["path"]), broken)
+    roots = discovery.roots_of(keys["path"])
+    kernels = discovery.find_kernels(roots, broken)
+    discovery.check_roots(roots, {*kernels, *broken})
     discovery.check_broken(broken, keys["kernel"] or [*kernels], kernels)
     if keys["kernel"]:
         kernels = {name: kernels[name] for name in patterns.choose("kernel", keys["kernel"], kernels)}

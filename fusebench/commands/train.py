@@ -145,7 +145,9 @@ def _train(asked: Asked) -> int:
     for key, known in (("dtype", DTYPES), ("precision", PRECISIONS)):
         cases.check_name(key, asked[key], known)
     svg.check_matplotlib("train draws a curve with")
-    kernels = discovery.find_kernels(discovery.roots_of([asked["path"]] if asked["path"] else []))
+    roots = discovery.roots_of([asked["path"]] if asked["path"] else [])
+    kernels = discovery.find_kernels(roots)
+    discovery.check_roots(roots, kernels)
     step_kernel, forward_kernel = kernels[MODELS[asked.name]], kernels[asked.name]
     name, _, variant = asked["implementation"].partition(":")
     cases.check_name("implementation", name, step_kernel.implementations)

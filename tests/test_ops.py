@@ -66,10 +66,12 @@ def test_values_and_gradients_are_those_of_the_formula(ran, framework, name):
 
 @pytest.mark.parametrize(
     ("example", "printed"),
-    zip(
-        EXAMPLES,
-        ("torch.Size([64, 128]) torch.Size([128, 256]) torch.Size([256])", "(64, 128) (128, 256) (256,)"),
-        strict=True,
+    list(
+        zip(
+            EXAMPLES,
+            ("torch.Size([64, 128]) torch.Size([128, 256]) torch.Size([256])", "(64, 128) (128, 256) (256,)"),
+            strict=True,
+        )
     ),
     ids=["torch", "jax"],
 )

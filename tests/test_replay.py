@@ -15,7 +15,6 @@ from conftest import DEVICE, FIXTURES
 
 from fusebench import discovery, launchers
 from fusebench.cases import make_case
-from fusebench.commands.compare import FILE
 from fusebench.comparison import revision, verdicts
 from fusebench.contract import DTYPES, Device
 from fusebench.errors import UsageError
@@ -132,7 +131,7 @@ def test_version_1_is_compared_with_the_working_tree(tmp_path, answered):
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     (home,) = (tmp_path / "results").iterdir()
-    (outcome,) = store.read(home, verdicts.Outcome, FILE)
+    (outcome,) = store.read(home, verdicts.Outcome, verdicts.FILE)
     assert outcome.status == "ok"
 
 

@@ -225,6 +225,13 @@ def test_what_computes_forward_alone_is_skipped_with_the_reason(run_cells):
     assert "has no gradient" in records[0].reason and "BACKWARD of its file names row, online" in records[1].reason
 
 
+def test_a_sigmoid_that_is_a_subnormal_may_be_rounded_as_one(run_cells):
+    """Torch stores that of -16 in float16, whose own steps would overflow: the budget was that of a sigmoid of 0."""
+    case = make_case(KERNELS["splacc"], {"M": 64, "K": 64, "N": 64}, "float16", mode="backward")
+    (record,) = run_cells([Cell(case, "torch_eager", "default", inputs="large_mean")])
+    assert record.status == "ok", record.reason
+
+
 def test_a_gradient_leaves_open_what_nan_and_infinities_give():
     case = make_case(KERNELS["softmax"], "odd", mode="backward")
     kinds = hard.kinds(KERNELS["softmax"].mathematics, case)

@@ -13,7 +13,7 @@ from implementations._shared.jax.operators import dot_general
 BACKEND = "jax"
 REQUIRES = {"flax": "flax"}
 VARIANTS = {"default": ("product", "activation", "sigmoid", "tanh")}
-BACKWARD = {"default": ("product", "activation", "sigmoid", "tanh", "weighted", "dz")}
+BACKWARD = {"default": ("product", "activation", "sigmoid", "tanh", "slope", "weighted", "dz")}
 
 
 class Splacc(nn.Module):

@@ -71,10 +71,11 @@ def upstream(case, rng):
 
 def gradient(case, r, A, B, dy):
     """(dA, dB) in float64, with s the sigmoid and t the tanh: dz = (dy * t * s * (1 - s), dy * s * (1 - t²)). Points: those of the formula,
-    `weighted` of dy * t and dy * s, `square` of t², and `dz`."""
+    `weighted` of dy * t and dy * s, `square` of t², `slope` for the other steps, and `dz`. A program may round these, and
+    the sigmoid as one: in its own steps exp(16) overflows float16, so that it would be 0."""
 
     def step(value):
-        return r.round("activation", value)
+        return r.round("slope", value)
 
     left, right = np.split(r.round("product", dot(case, r, A, B)), 2, axis=1)
     s = r.round("sigmoid", activate("sigmoid", left, r))

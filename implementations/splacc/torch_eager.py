@@ -9,7 +9,7 @@ from implementations._shared.torch.autograd import in_mode
 
 BACKEND = "torch"
 VARIANTS = {"default": ("product", "sigmoid", "tanh", "subnormals")}
-BACKWARD = {"default": ("product", "sigmoid", "tanh", "activation", "weighted", "square", "dz", "subnormals")}
+BACKWARD = {"default": ("product", "sigmoid", "tanh", "slope", "weighted", "square", "dz", "subnormals")}
 
 
 def build(case, variant, device):

@@ -50,13 +50,15 @@ def check_file(key: str, file: str, endings: Sequence[str]) -> Path:
     path = Path(file)
     if path.suffix not in endings:
         raise UsageError(f"{key}={file}: expected a file that ends in {', '.join(endings)}")
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
         raise UsageError(f"{key}={file}: expected a file that can be written, in a folder that is there")
     return path
 
 
 def check_folder(key: str, folder: str) -> Path:
     """The folder that `key` names, which is made when all is done. Raises UsageError where none can be."""
+    if not folder.strip():
+        raise UsageError(f"{key}= is empty; expected a folder, such as {key}=stages")
     path = Path(folder)
     there = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):

@@ -379,6 +379,8 @@ def test_a_folder_that_cannot_be_is_refused_before_anything_is_compiled(answered
     (tmp_path / "file").touch()
     done = answered(*COPY, f"out={tmp_path}/file/stages")
     assert done.returncode == 2 and f"expected a folder that can be written; {tmp_path}/file cannot" in done.stderr
+    done = answered(*COPY, "out=")
+    assert done.returncode == 2 and "out= is empty; expected a folder" in done.stderr, "not the folder it stands in"
 
 
 def test_a_revision_that_does_not_exist_is_refused_before_anything_is_compiled(answered, monkeypatch):

@@ -109,6 +109,7 @@ def test_a_script_gives_the_bits_that_the_harness_got(name, saved, printed, kern
         (["--calls", "0"], "--calls 0: expected a positive integer"),
         (["--save", "nope/x.npz"], "--save nope/x.npz: expected a file that can be written, in a folder that is there"),
         (["--save", "."], "--save .: expected a file"),
+        (["--save", f"{__file__}/x.npz"], "x.npz: expected a file that can be written, in a folder that is there"),
     ],
 )
 def test_what_a_script_cannot_do_is_refused_in_one_line(monkeypatch, capsys, words, said):

@@ -147,6 +147,7 @@ def test_what_needs_no_pairs_is_saved_when_the_pairs_are_interrupted(tuned, root
         (["worker=inline"], "worker=inline: a config may crash or hang"),
         (["out=all.txt"], "out=all.txt: expected a file that ends in .csv, .json, .parquet"),
         (["out=none/all.csv"], "out=none/all.csv: expected a file that can be written, in a folder that is there"),
+        ([f"out={__file__}/all.csv"], "all.csv: expected a file that can be written, in a folder that is there"),
         (
             ["heatmap=none/map.svg"],
             "heatmap=none/map.svg: expected a file that can be written, in a folder that is there",

@@ -40,7 +40,9 @@ def main() -> int:
         arguments.error("--device cuda: there is no NVIDIA GPU here; --device cpu works")
     if asked.calls < 1:
         arguments.error(f"--calls {asked.calls}: expected a positive integer")
-    if asked.save and (asked.save.is_dir() or not os.access(asked.save.parent, os.W_OK)):
+    if asked.save and (
+        asked.save.is_dir() or not asked.save.parent.is_dir() or not os.access(asked.save.parent, os.W_OK)
+    ):
         arguments.error(f"--save {asked.save}: expected a file that can be written, in a folder that is there")
     cell = json.loads((HERE / "cell.json").read_text())
     if asked.device == "cpu" and (reason := wrong_without_gpu(cell)):

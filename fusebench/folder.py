@@ -22,6 +22,7 @@ from fusebench.records.store import FILE
 
 RESULTS = Path("results")
 LOCK = ".lock"
+WHOLE = ("diff", "inspect", "profile")  # commands that no resume= goes on with
 
 
 def moment() -> Path:
@@ -159,7 +160,8 @@ def keep(chosen: Mapping[str, Any], folder: Path, command: str) -> None:
     Raises UsageError if it cannot be written, or if another run is kept there.
     """
     if (folder / FILE).exists() or any(folder.glob("*.yaml")):
-        raise UsageError(f"{folder} holds a run already: {shlex.quote(f'resume={folder}')} goes on with it")
+        goes_on = f"{shlex.quote(f'resume={folder}')} goes on with it"
+        raise UsageError(f"{folder} holds a run already: {'expected another folder' if command in WHOLE else goes_on}")
     kept = dict(chosen) | {key: _absolute(chosen[key]) for key in ("path", "shapes")}
     _write(folder / f"{command}.yaml", kept)
 

@@ -170,6 +170,8 @@ def test_a_run_is_not_written_over(file):
     (home / file).touch()
     with pytest.raises(UsageError, match=r"^results/a holds a run already: resume=results/a goes on with it$"):
         folder.keep(KEPT, home, "bench")
+    with pytest.raises(UsageError, match=r"^results/a holds a run already: expected another folder$"):
+        folder.keep(KEPT, home, "profile")
     assert (home / file).read_text() == ""
 
 

@@ -138,13 +138,16 @@ def test_the_trace_has_a_process_and_ranges_for_each_cell(profiled):
         (["regime=queu"], "unknown regime 'queu': did you mean queued?"),
         (["regime=queued", "device=cpu"], "regime=queued: a CPU has no stream to queue in"),
         (["calls=0"], "calls"),
-        (["resume=latest"], "resume"),
+        (["resume=latest"], "resume=latest: profile runs as a whole, and no run of it goes on: start it anew"),
+        (["resume=it"], "resume=it: profile runs as a whole"),
         (["implementation=flux"], "did you mean flax?"),
         (["cals=3"], "did you mean calls"),
         (["ncu=/nowhere/ncu", "device=cuda"], "ncu=/nowhere/ncu: no such program; expected the path of ncu"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(answered, tmp_path, monkeypatch, words, said):
+    (tmp_path / "it").mkdir()
+    (tmp_path / "it" / "profile.yaml").write_text("kernel: halved\n")  # of a run that was cut off
     monkeypatch.setattr("fusebench.machine.gpu", lambda: {"name": "some GPU", "driver": "580"})
     done = answered("profile", f"path={PROFILED}", "kernel=halved", *words)
     assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1

@@ -34,7 +34,6 @@ from fusebench.settings import Run
 from fusebench.terminal import counted, while_it_is_read
 
 OF_THIS_TIME = ("retry", "quiet", "verbose")  # keys that may be set beside resume=
-WHOLE = ("diff", "inspect", "profile")  # commands that no resume= goes on with
 INTERRUPTED = 130  # as shells have it for Ctrl-C
 T = TypeVar("T")
 
@@ -163,7 +162,7 @@ def start(
             show_sweep(folders)
         if this.multirun and INTERRUPTED in codes:
             kept = f"{len(folders)} of {counted(this.jobs, 'job')} with records"
-            more = "" if command in WHOLE else _to_go_on(this.folder.resolve(), command)
+            more = "" if command in folder.WHOLE else _to_go_on(this.folder.resolve(), command)
             print(f"interrupted: {kept}{more}", file=sys.stderr)
     return max(codes, default=0)
 
@@ -387,6 +386,8 @@ def _resumed(command: str, overrides: Sequence[Any], arguments: Sequence[str]) -
     value = command_line.last("resume", overrides)
     if value is None:
         return None
+    if command in folder.WHOLE:
+        raise UsageError(f"resume={value}: {command} runs as a whole, and no run of it goes on: start it anew")
     found = folder.find(command, str(value))
     if others := command_line.conflicts_with_resume(overrides, arguments, OF_THIS_TIME):
         raise UsageError(f"resume={value} goes on with that run as it was configured: leave out {' '.join(others)}")

@@ -95,8 +95,6 @@ def _sources(asked: Request, stack: contextlib.ExitStack) -> list[SideKernels]:
 
 def _run(asked: Request, run_folder: Path, kernels: Mapping[str, Kernel], resumed: bool) -> int:
     """One job, in its folder. Raises UsageError before anything has run, and StorageError when the disk takes no more."""
-    if resumed:
-        raise UsageError("resume: diff takes seconds and does not go on with a run; start it anew")
     begin, chosen = time.perf_counter(), asked.chosen
     clock, settings = Clock(), values.settings(chosen)
     with contextlib.ExitStack() as stack:

@@ -37,8 +37,6 @@ def run_inspect(arguments: Sequence[str]) -> int:
 def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mapping[str, Any]:
     """The configuration with its own keys checked, and the implementations that launch kernels of their own where none are named.
     Raises UsageError."""
-    if chosen["resume"] is not None:
-        raise UsageError(f"resume={chosen['resume']}: inspect keeps no run that could go on; out=DIR writes the stages")
     targets.target(str(chosen["arch"]))
     cases.positive("threshold", chosen["threshold"])
     if chosen["stage"] is not None:

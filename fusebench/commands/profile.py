@@ -34,10 +34,6 @@ def run_profile(arguments: Sequence[str]) -> int:
 
 def _complete(chosen: Mapping[str, Any], kernels: Mapping[str, Kernel]) -> Mapping[str, Any]:
     """The configuration with its own keys checked. Raises UsageError."""
-    if chosen["resume"] is not None:
-        raise UsageError(
-            f"resume={chosen['resume']}: profile runs as a whole; what an interrupted run has is in its folder"
-        )
     if chosen["regime"] not in REGIMES:
         raise unknown("regime", chosen["regime"], REGIMES)
     device = values.resolve_device(chosen["device"])

@@ -166,6 +166,19 @@ def test_a_mistake_in_a_gradient_is_rejected_and_nothing_but_the_mistake(planted
         assert worse(verdict.index, wrong[n], right[n], found.judge.reference()[n])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_relu_that_is_open_at_0_is_beyond_the_budget_of_single_elements(dtype):
+    """Hard inputs are judged element by element in each run: a sum of zeros has no noise that opens it."""
+    case = make_case(KERNELS["add_mul_act"], "odd", dtype, mode="backward")
+    (arrays,) = make_sets(KERNELS["add_mul_act"].mathematics, case, 0, 1, "zeros")
+    judge = Judge(KERNELS["add_mul_act"].mathematics, case, arrays, kind="zeros")
+    verdicts = [
+        judge.judge(programs.run(layer_gradients.add_mul_act(slope=slope), case, arrays), ())
+        for slope in (layer_gradients.positive, lambda z: (z >= 0).astype(np.float32))
+    ]
+    assert [v.each_ok for v in verdicts] == [True, False], [v.reason() for v in verdicts]
+
+
 @pytest.mark.parametrize(("kernel", "name"), [(k, n) for k, own in CORRECT.items() for n in own])
 @pytest.mark.parametrize(
     ("dtype", "precision"), [("float32", "ieee"), ("float32", "tf32"), ("float16", "ieee"), ("bfloat16", "ieee")]

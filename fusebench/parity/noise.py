@@ -162,8 +162,9 @@ class Noisy(Exact):
 
     def positive(self, value: np.ndarray, size: np.ndarray) -> np.ndarray:
         # a step that noise crosses in one draw of a hundred would be missed: where rounding may cross it, half of the draws do
-        open_ = (np.abs(value) <= STEP_UNITS * self._unit * size) & (size > 0)  # a sum of zeros is exact
-        return np.where(open_, self._half_of_draws(np.shape(value)), np.where(value > 0, 1.0, 0.0))
+        open_ = (np.abs(value) <= STEP_UNITS * self._unit * size) & (size > 0)
+        above = (value > 0) & (size > 0)  # a sum of zeros is exact, whatever noise it has by now
+        return np.where(open_, self._half_of_draws(np.shape(value)), np.where(above, 1.0, 0.0))
 
     def relu(self, value: np.ndarray) -> np.ndarray:
         # a weight's gradient may be 0 but for one sample whose value noise opens once in a hundred draws: half of the draws open it as far

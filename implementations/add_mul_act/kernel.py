@@ -83,7 +83,8 @@ def gradient(case, r, x, z, multiplier, b, dy):
     dy * act' where it goes on to dz and db."""
     product = r.round("product", multiplier * z)
     biased = r.round("bias", r.round("sum", x + product) + b)
-    dx = pulled_back(case.options["activation"], biased, dy, r, np.abs(x) + np.abs(product) + np.abs(b))
+    size = np.abs(x) + np.abs(multiplier * z) + np.abs(b)  # 0 where all three are: there noise opens no relu
+    dx = pulled_back(case.options["activation"], biased, dy, r, size)
     through = r.round("dsum", dx)
     return r.compute(dx), r.compute(multiplier * through), r.sum(through, axis=0)
 

@@ -25,6 +25,7 @@ from fusebench.parity.judge import Judge
 from fusebench.parity.noise import Noisy
 from fusebench.parity.rounding import Exact, evaluate
 from fusebench.parity.tensor import Random, Tensor
+from implementations._shared.numpy import formulas
 
 KERNELS = discovery.find_kernels([discovery.HOME])
 WITH = [name for name, kernel in KERNELS.items() if kernel.mathematics.gradient]
@@ -164,6 +165,24 @@ def test_a_mistake_in_a_gradient_is_rejected_and_nothing_but_the_mistake(planted
     if verdict.ratio > 1:
         n = verdict.output
         assert worse(verdict.index, wrong[n], right[n], found.judge.reference()[n])
+
+
+@pytest.mark.parametrize("mode", ["forward", "backward"])
+def test_an_erf_that_is_off_near_0_by_what_torch_is_near_1_is_no_mistake(mode):
+    """Torch's GELU on a CPU was called wrong of small numbers, and so was what torch.compile made of it."""
+    kernel = KERNELS["add_mul_act"]
+    case = make_case(kernel, "odd", options={"activation": "gelu_erf"}, mode=mode)
+    (arrays,) = make_sets(kernel.mathematics, case, 0, 1, "small")
+    x, z, multiplier, b, *dy = (a.astype(np.float64) for a in arrays.values())
+    value = x + multiplier * z + b
+    off = np.random.default_rng(0).uniform(-5, 5, value.shape) * 2.0**-24  # of half of erf
+    if mode == "forward":
+        made = [formulas.activate("gelu_erf", value, Exact()) + value * off]
+    else:
+        slope = formulas.pulled_back("gelu_erf", value, dy[0], Exact()) + dy[0] * off
+        made = [slope, slope * multiplier, slope.sum(axis=0)]
+    verdict = Judge(kernel.mathematics, case, arrays, kind="small").judge([m.astype(np.float32) for m in made], ())
+    assert verdict.each_ok, verdict.reason()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

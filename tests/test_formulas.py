@@ -316,7 +316,7 @@ ATTENTION = ["narrow query", "dot", "scores", "scaled", *SOFTMAX, "probabilities
 LINEAR = ["dot", "product", "bias"]
 ADAPTED = ["dot", "xa", "scaled_xa", "dot", "xab", *LINEAR, "scaled", "sum"]
 SIGMOID = ["function 4", *STEP, *STEP, "function 4", *STEP]
-GELU_ERF = [*STEP, *STEP, *STEP, "function 12", *STEP, *STEP]
+GELU_ERF = [*STEP, *STEP, *STEP, "function 3", *STEP, *STEP]
 GELU_TANH = [*STEP * 7, "function 4", *STEP * 3]
 # what programs round where, by kernel and option: the names that VARIANTS may declare
 STEPS = {

@@ -104,7 +104,10 @@ class Trial:
         if reason := modes.reason(case.kernel, mathematics, self.implementation.backward, case, self.cell.variant):
             return reason
         if self.cell.inputs not in hard.kinds(mathematics, case):
-            return f"the formula of {case.kernel} leaves open what {self.cell.inputs} inputs give in {case.dtype}"
+            if self.cell.inputs == hard.UPSTREAM:
+                return "upstream inputs are for the backward modes: forward has no upstream gradients"
+            what = "formula" if case.mode == "forward" else "gradient"
+            return f"the {what} of {case.kernel} leaves open what {self.cell.inputs} inputs give in {case.dtype}"
         return None
 
     def skip_reason(self) -> str | None:

@@ -271,6 +271,17 @@ def test_a_gradient_leaves_open_what_nan_and_infinities_give():
     assert kinds == (*floats, "upstream", "negative")
 
 
+def test_inputs_that_a_mode_has_not_are_skipped_with_its_reason(run_cells):
+    kernel, backward = KERNELS["softmax"], make_case(KERNELS["softmax"], "odd", mode="backward")
+    forward = make_case(kernel, "odd")
+    records = run_cells(
+        [Cell(case, "torch_eager", "default", inputs=i) for case, i in ((backward, "nan"), (forward, "upstream"))]
+    )
+    assert [r.status for r in records] == ["skipped"] * 2
+    assert records[0].reason == "the gradient of softmax leaves open what nan inputs give in float32"
+    assert records[1].reason == "upstream inputs are for the backward modes: forward has no upstream gradients"
+
+
 @pytest.mark.parametrize(
     ("kernel", "stores"), [("geglu", "two_accumulators"), ("splacc", "two_accumulators"), ("fused_mlp", "default")]
 )

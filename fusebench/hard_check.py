@@ -1,6 +1,5 @@
 """Every implementation once with all hard inputs, untimed, on its kernel's odd case, and on one like its own but small: a kernel has ways of
-its own for sizes that vectors and tiles divide. Where its own is the odd one, as in `parity` by default, the other is one that they divide, but of
-gradients.
+its own for sizes that vectors and tiles divide. Where its own is the odd one, as in `parity` by default, the other is one that they divide.
 
 That is once a run for each variant, config, dtype, precision and set of options, however many cases of that kind and seeds they have. A cell
 of such a case is looked at as it was built; others have it built beside them, interpreted ones the odd one alone, with a smaller batch.
@@ -79,9 +78,7 @@ class HardCheck:
         odd = odd_case(kernel, case, trial.interpreted)
         if trial.interpreted:
             return [odd]
-        # not of gradients: those of saturated activations, as in splacc in float16, are beyond their budgets in some elements there
-        aligned = case == odd and case.mode == "forward"
-        other = aligned_case(kernel, case) if aligned else small_case(kernel, case)
+        other = aligned_case(kernel, case) if case == odd else small_case(kernel, case)
         return list({one.id: one for one in (odd, other)}.values())
 
     def _built(self, cell: Cell, commit: str | None) -> Record:

@@ -403,6 +403,19 @@ def test_outputs_of_calls_that_are_drawn_are_taken_and_their_copies_are_in_no_ti
     assert len(seen) > 1 or plan.time_s < 0.1
 
 
+@pytest.mark.parametrize(
+    ("seconds", "nbytes", "plan", "offered"),
+    [(5.0, 1000, Plan(0.1), 1), (20e-6, 3 * 2**30, Plan(0.1, target=0, calls=5), 0)],
+    ids=["few calls", "one call at a time"],
+)
+def test_a_chunk_of_few_calls_has_one_to_draw_beside_one_with_a_time(monkeypatch, seconds, nbytes, plan, offered):
+    """Else a slow call's outputs would not be drawn, or a call of large copies would never have a time."""
+    gpu = SimulatedGpu(monkeypatch)
+    ring = Ring([[Array(7, nbytes)]] * 3, frozenset([0]), gpu.copy, taken=lambda arguments, output: (None, output))
+    found = gpu.samples(two_kernels(gpu, seconds), plan, ring)
+    assert (found.offered, len(found.time)) == (offered, 3 if offered else 5)
+
+
 def test_without_what_takes_them_no_call_more_is_made(monkeypatch):
     calls = []
     for taken in (None, lambda arguments, output: (None, [])):

@@ -134,6 +134,29 @@ def test_beside_the_odd_case_itself_stands_one_that_vectors_divide(tmp_path):
     assert right.status == "ok" and right.parity.hard == EVERY
 
 
+@pytest.mark.parametrize(
+    ("cases", "like"),
+    [
+        ({"uneven": {"M": 1280, "N": 70}, "short": {"M": 1280, "N": 9}}, "M=64,N=9"),  # 9 is less than a vector
+        ({"nearly": {"M": 1000, "N": 128}}, "M=104,N=128"),  # what is left of whole tiles stays, and so do two of them
+    ],
+)
+def test_the_case_that_vectors_divide_is_cut_to_one_tile_and_what_is_left(cases, like):
+    mathematics = replace(KERNELS["rectified"].mathematics, cases=cases | {"odd": {"M": 7, "N": 13}})
+    kernel = replace(KERNELS["rectified"], mathematics=mathematics)
+    assert aligned_case(kernel, make_case(kernel, "odd", "float16")).id == f"{like}/float16"
+
+
+@pytest.mark.parametrize(("mode", "count"), [("forward", 2), ("backward", 1)])
+def test_gradients_are_looked_at_on_the_odd_case_alone(tmp_path, mode, count):
+    """What vectors divide is for the outputs: activations that saturate there have gradients beyond their budgets."""
+    kernels = discovery.find_kernels(ROOTS)
+    odd = make_case(kernels["softmax"], "odd", mode=mode)
+    (record,), asked = done(tmp_path, Cell(odd, "torch_eager", "default"), kernels=kernels)
+    built = {request.case.id for request in asked if isinstance(request, BuildCell)}
+    assert record.status == "ok" and odd.id in built and len(built) == count
+
+
 def test_what_cannot_do_one_of_the_cases_is_right_by_the_other(tmp_path, monkeypatch):
     build = Bench.build
 

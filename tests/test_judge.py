@@ -205,7 +205,10 @@ def test_small_errors_show_together(noise, says):
     assert verdict.ok or "not all together" in verdict.reason()
 
 
-@pytest.mark.parametrize(("kind", "ok"), [("plain", False), ("nan", False), ("equal", True), ("negative", True)])
+@pytest.mark.parametrize(
+    ("kind", "ok"),
+    [("plain", False), ("nan", False), ("equal", True), ("equal_large", True), ("negative", True)],
+)
 def test_what_errs_alike_in_whole_rows_is_looked_at_one_by_one(kind, ok):
     """On equal inputs, or where scores tie: a row is as one element, and of a few rows the root mean square may be anything."""
     judge, output = parts(1.5 * UNIFORM)

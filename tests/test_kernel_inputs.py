@@ -161,6 +161,21 @@ def test_padding_holds_nan(name):
         assert not gone.any()
 
 
+@pytest.mark.parametrize("name", ["padded_attention", "padded_softmax_v"])
+def test_nothing_is_padding_beside_a_column_of_nan(name):
+    """What a program takes from the tokens before padding would be NaN there, whatever it does with what is seen."""
+    (arrays,) = sets_of(name, kind="nan_column", options={"padding": "all"})
+    gone = np.isnan(arrays["v"]).reshape(-1, arrays["v"].shape[-1])
+    assert not np.any(arrays["n_padd"]) and gone.any(axis=0).sum() == 1 and gone.all(axis=0).sum() == 1
+
+
+def test_repeated_ids_are_one_sample_of_ids_all_over_the_tables():
+    case = make_case(KERNELS["embedding"], {"M": 40, "F": 26, "V": 2000, "D": 1}, options={"hashing": "modulus"})
+    ids = EMBEDDING.edges(case, "repeated", np.random.default_rng(0))["ids"]
+    assert ids.shape == (40, 26) and (ids == ids[0]).all()
+    assert ((ids[0] >= 0) & (ids[0] < EMBEDDING.cardinalities(case))).all() and len(np.unique(ids[0])) > 13
+
+
 def test_ids_are_mostly_known_some_any_and_some_at_an_edge():
     case = make_case(KERNELS["embedding"], {"M": 20000, "F": 3, "V": 2000, "D": 1})
     assert EMBEDDING.cardinalities(case).tolist() == [13, 159, 2000]

@@ -531,6 +531,7 @@ def test_steps_that_rounding_may_cross_are_crossed_by_each_element_in_half_of_th
     value, size = np.array([0.0] * 400 + [1.0, -1.0]), np.ones(402)
     found = drawn(noisy(), lambda r: r.positive(value, size), 16)
     assert (found[:, :400].sum(axis=0) == 8).all() and (found[:, 400] == 1).all() and (found[:, 401] == 0).all()
+    assert (drawn(noisy(), lambda r: r.positive(np.array([0.0, 1e-9]), np.zeros(2)), 16) == 0).all(), "sums of zeros"
     assert ((found[:, :400].sum(axis=1) > 150) & (found[:, :400].sum(axis=1) < 250)).all(), "not by all together"
 
 

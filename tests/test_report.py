@@ -109,6 +109,8 @@ def test_the_heading_says_what_the_time_is_of(capsys, regime, device, heading):
         ([100 * US] * 6, 0.01, "0.0%"),
         ([1 * US] * 4 + [99 * US] * 2, 0.01, "> 1000%!"),
         ([1 * US] * 4 + [99 * US] * 2, 0, "> 1000%!"),  # stalled, whatever was asked for
+        ([100 * US] * 5 + [310 * US], 0, "105.0%!"),
+        ([100 * US] * 5 + [290 * US], 0, "95.0%"),  # wide, and still a median
     ],
 )
 def test_half_the_interval_stands_beside_the_median(capsys, times, target, text):
@@ -342,6 +344,15 @@ def test_a_cell_that_fails_on_hard_inputs_alone_has_no_figures_of_plain_ones(cap
     out = shown(capsys, untimed(parity=Parity(parity(0.5))), bad, timed=False)
     assert [r["implementation"] for r in table_of(out, "implementation")] == ["torch_eager"] and "0.25" not in out
     assert f"{status}  nan inputs, case odd: got 0  flax\n" in out
+
+
+def test_an_output_without_elements_to_compare_has_a_reason_alone(capsys):
+    bad = untimed(
+        "flax", "wrong", reason="output 0 has shape (2,)", parity=Parity(parity(float("inf"), problem="a shape"))
+    )
+    out = shown(capsys, untimed(parity=Parity(parity(0.5))), bad, timed=False)
+    assert [r["implementation"] for r in table_of(out, "implementation")] == ["torch_eager"]
+    assert "wrong  output 0 has shape (2,)  flax\n" in out
 
 
 def test_parity_alone_shows_no_times(capsys):

@@ -115,6 +115,33 @@ def test_the_error_on_plain_inputs_is_not_that_of_a_cell_that_is_wrong_on_hard_o
     assert "wrong  nan inputs, case odd: got 0  flax\n" in text
 
 
+@pytest.mark.parametrize("how", [{"regime": "isolated"}, {"cache": "warm"}])
+def test_a_baseline_in_another_regime_or_with_other_caches_is_none_in_a_sweep(shown, how):
+    save("sweep/0", *records(sizes=(64,), labels=("torch_eager",)))
+    save("sweep/1", *records(0.5, sizes=(64,), labels=("flax",), how=how))
+    (Path("results/sweep") / "bench.sweep.yaml").touch()
+    rows = sorted(shown("sweep", first="run")[1], key=lambda r: r["run"])
+    assert rows[0].get("× torch_eager") == "1.00" and not rows[1]["× torch_eager"]
+
+
+def test_the_first_variant_of_the_baseline_is_the_baseline(shown):
+    save("a", *records(sizes=(64,), labels=("torch_eager", "torch_eager:other")))
+    assert [r["× torch_eager"] for r in shown(first="implementation")[1]] == ["1.00", "2.00"]
+
+
+@pytest.mark.parametrize(
+    ("status", "figures"),
+    [("wrong", {"rms": 2.0}), ("wrong", {"mean": 2.0}), ("wrong", {"mean": -2.0}), ("implausible", {})],
+)
+def test_a_cell_with_each_error_within_its_budget_has_it_where_it_is_wrong_on_plain_inputs_or_only_its_time_is(
+    shown, status, figures
+):
+    of = case(id="M=64/float32", M=64, K=5, N=7)
+    save("a", untimed(of=of, status=status, reason="why", parity=Parity(parity(0.25, **figures))))
+    (row,) = shown(first="implementation")[1]
+    assert row["error/budget"] == "0.25"
+
+
 def test_a_median_of_stalled_samples_is_marked(shown):
     save("a", timed(times=[1e-6] * 4 + [99e-6] * 2, how={"target": 0}, of=case(id="M=64/float32", M=64, K=5, N=7)))
     text, (row,) = shown(first="implementation")
@@ -123,13 +150,14 @@ def test_a_median_of_stalled_samples_is_marked(shown):
     assert "!" not in shown("b", first="implementation")[0]
 
 
-def test_a_run_that_another_command_shows_is_left_out_and_named(shown):
-    (save("c") / "compare.yaml").write_text("sides: [x, y]\n")
+@pytest.mark.parametrize("command", ["compare", "sanitize", "profile"])
+def test_a_run_that_another_command_shows_is_left_out_and_named(shown, command):
+    (save("c") / f"{command}.yaml").write_text("sides: [x, y]\n")
     (Path("results/c") / store.FILE).touch()
     save("a", *records(sizes=(64,)))
     text, rows = shown("a", "c", first="implementation")
     assert len(rows) == 2
-    assert text.endswith("results/c is a run of compare, left out here: fusebench show results/c shows it\n")
+    assert text.endswith(f"results/c is a run of {command}, left out here: fusebench show results/c shows it\n")
 
 
 def test_an_implausible_time_is_no_time(shown):
@@ -211,6 +239,13 @@ def test_a_baseline_stands_beside_a_run_with_the_change(shown):
     assert low < 10 < high and high - low < 30
     assert [r["change"] for r in rows] == ["+10.0%"] * 4 + [""] * 2, "what the baseline lacks has none"
     assert "fusebench compare measures" in text
+
+
+def test_without_a_time_there_is_no_interval_to_speak_of(shown):
+    of = case(id="M=64/float32", M=64, K=5, N=7)
+    for name in ("old", "new"):
+        save(name, untimed(of=of, parity=Parity(parity(0.25))))
+    assert "interval" not in shown("new", "baseline=old", first="implementation")[0]
 
 
 @pytest.mark.parametrize("how", [{"regime": "sustained", "cache": "warm"}, {"cache": "warm"}])

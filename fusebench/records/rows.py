@@ -66,13 +66,12 @@ class _Verdict(msgspec.Struct):
     rms_limit: float
     mean: float
     mean_limits: tuple[float, float]
-    problem: str
 
     @property
     def ok(self) -> bool:
-        """As a Verdict has it."""
+        """As a Verdict has it, whose ratio is infinite where it has a problem."""
         low, high = self.mean_limits
-        return not self.problem and self.ratio <= 1 and self.rms <= self.rms_limit and low <= self.mean <= high
+        return self.ratio <= 1 and self.rms <= self.rms_limit and low <= self.mean <= high
 
 
 class _Parity(msgspec.Struct):

@@ -508,6 +508,11 @@ def test_times_that_cannot_be(key, value):
         values.settings(chosen | {key: value})
 
 
+def test_an_interpreter_without_a_name_is_none():
+    with pytest.raises(UsageError, match=r"^worker\.python\.flax=: nothing there that can be run"):
+        values.settings(PARITY | {"worker": {"inline": False, "python": {"flax": ""}}})
+
+
 def test_parity_needs_no_time():
     assert values.settings(PARITY) == Settings("cpu", Plan(time_s=0), 1.0, 1, False, {"flax": "python3"}, rows_seed=5)
 
@@ -724,7 +729,10 @@ def test_a_dry_run_says_what_would_run_and_why_not_and_leaves_nothing(runs, caps
         for n, w in (("t", "interpreted"), ("c", "unavailable"))
     )
     lacks = replace(triton, name="l", without_gpu="timed", requires={"no_such_module": "a-package"})
-    own = {i.name: i for i in (KERNELS["fault"].implementations["a_fine"], triton, cuda, lacks)}
+    refuses = replace(
+        triton, name="r", without_gpu="timed", requires={}, refused={"cpu": {"default": "needs tensor cores"}}
+    )
+    own = {i.name: i for i in (KERNELS["fault"].implementations["a_fine"], triton, cuda, lacks, refuses)}
     monkeypatch.setattr(
         discovery, "find_kernels", lambda roots, broken=None: {"fault": replace(KERNELS["fault"], implementations=own)}
     )
@@ -740,7 +748,8 @@ def test_a_dry_run_says_what_would_run_and_why_not_and_leaves_nothing(runs, caps
             and "skipped  needs no_such_module: pip install a-package:  l\n" in out
         )
         assert "skipped  interpreted on the CPU, where Triton computes bfloat16 wrongly:  t\n" in out
-        assert "8 cells: 3 would run, 5 would not; " in out
+        assert "skipped  needs tensor cores:  r\n" in out
+        assert "10 cells: 3 would run, 7 would not; " in out
     assert (
         main([*words, "dry_run=true", "-m", "batch=1,2"]) == 0
         and "job 1  fault  N=2/float32" in capsys.readouterr().out

@@ -107,6 +107,6 @@ def _show(found: Sequence[_Found], what: str) -> None:
                 said = fate if fate.startswith((RUNS, PARITY, FAILS)) else f"skipped  {fate}"
                 names = [n if len(n) <= FEW else [f"{variant} ({len(n)} {what}s)"] for variant, n in variants.items()]
                 out.print(f"{said}:  {', '.join(itertools.chain(*names))}", highlight=False, markup=False)
-    runs = sum(one.fate in (RUNS, PARITY) if what == "cell" else one.fate == RUNS for one in found)
+    runs = sum(one.fate in (RUNS, PARITY) for one in found)
     more = f"{len(found) - runs} would not; {LATER}"
     out.print(f"\n{counted(len(found), what)}: {runs} would run, {more}", highlight=False)

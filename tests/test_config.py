@@ -85,6 +85,9 @@ def test_presets_of_one_s_own_folder_are_known(tmp_path):
     ("words", "said"),
     [
         (["lola"], "unexpected 'lola': expected KEY=VALUE, such as kernel=lola"), (["seed=1", "kernel=["], "kernel=[: [ and ] do not match; expected kernel=VALUE"),
+        (["kernel='lola"], "kernel='lola: a quote is not closed"), (['kernel="lola'], 'kernel="lola: a quote is not closed'),
+        (["batch=(1"], "batch=(1: ( and ) do not match"), (["option={a"], "option={a: { and } do not match"),
+        (["batch=1,"], "batch=1,: a value is missing beside a comma"), (["batch=[,1]"], "batch=[,1]: a value is missing beside a comma"),
         (["--config-name=x"], "--config-name: the configuration is this command's own; your presets go into --config-dir"),
         (["--config-path=x"], "--config-path: the configuration is"), (["--experimental-rerun=x"], "--experimental-rerun: the configuration is"),
         (["--config-dir=nosuch"], "--config-dir nosuch: no such folder; expected one with experiment/NAME.yaml"),

@@ -369,6 +369,10 @@ def test_what_a_variant_overwrites_is_what_its_case_has_of_it():
         ),
         ('return None if device.type == "cuda" or variant not in ("fast",) else "no"', "no", None),
         ('if variant in {"fast"}:\n  return "never"', "never", "never"),
+        ('if not variant == "default":\n  return "never"', "never", "never"),
+        ('return 3 if variant == "fast" else None', None, None),  # no reason
+        ('return "no" if "cuda" != device.type != "cpu" else None', None, None),
+        ('variant += "er"\n if variant == "fast":\n  return "no"', None, None),
         (
             'if case.dtype == "float32":\n  return None\n if device.type == "cpu":\n  return "no"',
             None,

@@ -30,6 +30,21 @@ def made(name, command="bench", age_s=0.0, text="kernel: lola\n"):
     return home
 
 
+@pytest.mark.parametrize("place", ["file/x.csv", "nosuch/x.csv", "folder.csv"])
+def test_a_file_is_written_in_a_folder_that_is_there(place):
+    Path("file").touch()
+    Path("folder.csv").mkdir()
+    with pytest.raises(UsageError, match=f"^out={place}: expected a file that can be written, in a folder that is"):
+        folder.check_file("out", place, [".csv"])
+    assert folder.check_file("out", "x.csv", [".csv"]) == Path("x.csv")
+
+
+@pytest.mark.parametrize("empty", ["", " "])
+def test_a_folder_without_a_name_is_none(empty):
+    with pytest.raises(UsageError, match=r"^out= is empty; expected a folder"):
+        folder.check_folder("out", empty)
+
+
 def test_a_file_is_replaced_as_a_whole_by_one_beside_it_that_is_of_this_process():
     file = Path("some.txt")
     with atomic.replacing(file) as part:

@@ -501,6 +501,23 @@ def test_lora_multiplies_by_warpgroups_where_they_can(sizes, dtype, device, laun
 
 
 @pytest.mark.parametrize(
+    ("M", "device", "tile", "cluster", "schedule"),
+    [
+        (2048, H200, (128, 256), 1, "tiles"), (3136, H200, (128, 256), 1, "strips"),  # 25 rows of tiles are more than whole rounds
+        (64, H200, (32, 64), 8, "tiles"), (64, A100, (64, 64), 1, "tiles"),  # clusters are Hopper's
+    ],
+)  # fmt: skip
+def test_lora_on_the_float32_units_has_strips_and_clusters(M, device, tile, cluster, schedule):
+    case = make_case(KERNELS["lora_linear"], {"M": M, "K": 4096, "N": 4096, "R": 16}, "float32")
+    module = module_of("lora_linear")
+    config = module.config(case, "two_launches", device)
+    names = ("KERNEL", "BLOCK_M", "BLOCK_N", "CLUSTER", "SCHEDULE")
+    assert tuple(config[f"up_{name}"] for name in names) == ("simt", *tile, cluster, schedule)
+    tensor = {"up_KERNEL": "tensor", "up_BLOCK_M": 128, "up_BLOCK_N": 128, "up_CLUSTER": 1, "up_SCHEDULE": "tiles"}
+    assert "multiplied by up_KERNEL=simt" in module.fits(case, "two_launches", device, config | tensor)
+
+
+@pytest.mark.parametrize(
     ("K", "N", "layout", "shapes"),
     [
         (128, 264, "kn", []), (133, 264, "kn", [(264, 192)]), (128, 259, "kn", [(259, 128), (5, 264)]), (133, 259, "kn", [(259, 192), (5, 264)]),

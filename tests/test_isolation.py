@@ -219,12 +219,18 @@ def test_only_ok_cells_have_a_time(results):
     assert all((r.timing is not None) == (r.status == "ok") for r in results.values() if r.status != "implausible")
 
 
+def timed_by_the_parent(record, run_them):
+    """The record, or that of another run: on a machine that is too busy the parent's clock says nothing."""
+    for _ in range(3):
+        if record.timing and record.timing.batch is None:
+            name = record.cell.implementation
+            record = run_them([(record.cell.case.kernel, name)])[name]
+    return record
+
+
 @pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU the parent's clock says nothing: docs/trust.md")
 def test_times_that_were_rewritten_contradict_the_parent_s_clock(results, run_them):
-    record = results["rewrites_samples"]
-    for _ in range(3):  # on a machine that is too busy the parent's clock says nothing
-        if record.timing and record.timing.batch is None:
-            record = run_them([("fault", "rewrites_samples")])["rewrites_samples"]
+    record = timed_by_the_parent(results["rewrites_samples"], run_them)
     assert record.status == "implausible"
     assert "ms by the parent's clock; by the median they take" in record.reason
     honest = results["sleeps"].timing
@@ -233,9 +239,10 @@ def test_times_that_were_rewritten_contradict_the_parent_s_clock(results, run_th
 
 @pytest.mark.skipif(DEVICE == "cuda", reason="on a GPU the parent's clock says nothing: docs/trust.md")
 @pytest.mark.parametrize("name", ["by_rows", "by_signs"])
-def test_rows_that_were_remembered_take_longer_where_they_are_new(results, name):
-    assert results[name].status == "implausible"
-    assert "by the parent's clock" in results[name].reason
+def test_rows_that_were_remembered_take_longer_where_they_are_new(results, run_them, name):
+    record = timed_by_the_parent(results[name], run_them)
+    assert record.status == "implausible"
+    assert "by the parent's clock" in record.reason
 
 
 def test_what_is_drawn_is_known_to_nobody_who_replaced_a_generator_of_python_s(results):

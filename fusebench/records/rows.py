@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from fusebench.contract import PASSED
 from fusebench.errors import UsageError
+from fusebench.parity.verdict import Together
 from fusebench.records.record import BASELINE, SCHEMA
 from fusebench.records.store import FILE
 
@@ -60,18 +62,14 @@ class _Build(msgspec.Struct):
     saved_bytes: int | None = None
 
 
-class _Verdict(msgspec.Struct):
+@dataclass(frozen=True)
+class _Verdict(Together):
     ratio: float
-    rms: float
-    rms_limit: float
-    mean: float
-    mean_limits: tuple[float, float]
 
     @property
     def ok(self) -> bool:
         """As a Verdict has it, whose ratio is infinite where it has a problem."""
-        low, high = self.mean_limits
-        return self.ratio <= 1 and self.rms <= self.rms_limit and low <= self.mean <= high
+        return self.ratio <= 1 and super().ok
 
 
 class _Parity(msgspec.Struct):

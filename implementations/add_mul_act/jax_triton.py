@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from implementations._shared.jax.autograd import jitted
 from implementations._shared.jax.launch import run
 from implementations._shared.triton import elementwise
 from implementations.add_mul_act import _triton_backward as backward
@@ -51,4 +52,4 @@ def _differentiated(case, device, chosen):
         dx, dz, db = run(first, *residuals, dy, M, out=[whole, whole, sums])
         return dx, dz, run(more[0], db, out=columns) if more else db
 
-    return jax.jit(forward), jax.jit(gradient)
+    return jitted(forward, gradient)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from implementations._shared.jax.autograd import jitted
 from implementations._shared.jax.launch import run
 from implementations._shared.jax.lookup import prepared_for_kernels
 from implementations.embedding import _triton_backward as backward
@@ -77,4 +78,4 @@ def _differentiated(case, variant, device, chosen):
         )
         return (run(last_row, found, offsets, M, found_lost, dtables, out=like, aliases={4: 0}),)
 
-    return jax.jit(forward), jax.jit(added if variant == "atomic" else in_order)
+    return jitted(forward, added if variant == "atomic" else in_order)

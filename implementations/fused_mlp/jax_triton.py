@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from implementations._shared.jax.autograd import jitted
 from implementations._shared.jax.launch import run
 from implementations._shared.recompute import recomputing
 from implementations.fused_mlp import _triton_backward as backward
@@ -67,4 +68,4 @@ def _differentiated(case, variant, device, chosen):
             return run(whole, x, *weights, M, out=jax.ShapeDtypeStruct((M, widths[-1][1]), x.dtype))
 
         forward, gradient = recomputing(unkept, forward, gradient)
-    return jax.jit(forward), jax.jit(gradient)
+    return jitted(forward, gradient)

@@ -2,6 +2,7 @@
 
 import jax
 
+from implementations._shared.jax.autograd import jitted
 from implementations._shared.jax.launch import run
 from implementations._shared.recompute import recomputing
 from implementations._shared.triton import gated_backward
@@ -60,4 +61,4 @@ def _differentiated(case, variant, device, chosen):
             return run(whole, x, W, b, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
 
         forward, backward = recomputing(unkept, forward, backward)
-    return jax.jit(forward), jax.jit(backward)
+    return jitted(forward, backward)

@@ -2,6 +2,7 @@
 
 import jax
 
+from implementations._shared.jax.autograd import jitted
 from implementations._shared.jax.launch import run
 from implementations.interaction import _triton_backward as backward
 from implementations.interaction import _triton_kernels as kernels
@@ -32,4 +33,4 @@ def build(case, variant, device, chosen):
         shapes = [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in inputs]
         return run(behind, *inputs, dy, out=shapes)
 
-    return jax.jit(lambda dense, sparse: (call(dense, sparse), (dense, sparse))), jax.jit(gradient)
+    return jitted(lambda dense, sparse: (call(dense, sparse), (dense, sparse)), gradient)

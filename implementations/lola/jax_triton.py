@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from implementations._shared.gpu import weight_row
+from implementations._shared.jax.autograd import jitted
 from implementations._shared.jax.launch import run
 from implementations.lola import _triton_backward as backward
 from implementations.lola import _triton_kernels as kernels
@@ -92,4 +93,4 @@ def _differentiated(case, device, chosen):
         like = [shaped(v.dtype, *v.shape) for v in (n, W, b)]
         return tuple(run(products, dz, W, n, rstd, sums, M, out=like))
 
-    return jax.jit(forward), jax.jit(backward_)
+    return jitted(forward, backward_)

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from implementations._shared.jax.autograd import jitted
 from implementations._shared.jax.launch import run
 from implementations.padded_attention import _triton_backward as backward
 from implementations.padded_attention._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
@@ -48,4 +49,4 @@ def _differentiated(case, variant, device, chosen):
         dq, delta = run(last, *residuals, dy, out=[like, statistics])
         return dq, *run(others[0], q, k, v, n_padd, lse, dy, delta, out=[like] * 2)
 
-    return jax.jit(forward), jax.jit(gradients)
+    return jitted(forward, gradients)

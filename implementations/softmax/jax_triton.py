@@ -2,6 +2,7 @@
 
 import jax
 
+from implementations._shared.jax.autograd import jitted
 from implementations._shared.jax.launch import run
 from implementations.softmax import _triton_backward as backward
 from implementations.softmax._triton_kernels import TUNABLES, config, fits, forward_launches, launches, skip  # noqa: F401 (parts of the contract)
@@ -23,6 +24,6 @@ def build(case, variant, device, chosen):
 
     if case.mode != "forward":
         (first,), (second,) = forward_launches(case, variant, device), backward.launches(case, variant, chosen)
-        return jax.jit(lambda x: (y := of(first, x), y)), jax.jit(lambda y, dy: of(second, y, dy))
+        return jitted(lambda x: (y := of(first, x), y), lambda y, dy: of(second, y, dy))
     (launch,) = launches(case, variant, device, chosen)
     return jax.jit(lambda x: of(launch, x))

@@ -365,6 +365,14 @@ CONFIGS = [
     ("lora_linear", {"M": 140, "K": 72, "N": 264, "R": 17}, "two_launches", "float32", "ieee", OF_STRIPS),
     ("lora_linear", {"M": 70, "K": 37, "N": 75, "R": 6, "nk": 1}, "two_launches", "float32", "ieee", OF_SHARED | {"up_BLOCK_M": 64}),
     ("lora_linear", {"M": 37, "K": 136, "N": 72, "R": 5, "nk": 1}, "two_launches", "float32", "ieee", OF_SHARED),
+    # and rows that were filled up: of x, of W, of the halves of W and of B
+    ("lola", {"M": 140, "K": 75, "N": 267}, "two_launches", "float32", "ieee", STRIPS),
+    ("lola", {"M": 70, "K": 72, "N": 77}, "two_launches", "float32", "ieee", SHARED | {"BLOCK_M": 64, "CLUSTER": 2}),
+    ("lola", {"M": 37, "K": 131, "N": 75, "nk": 1}, "two_launches", "float32", "ieee", SHARED),
+    ("lola", {"M": 70, "K": 72, "N": 77}, "multirow_ws", "float32", "ieee", SHARED),
+    ("splacc", {"M": 70, "K": 72, "N": 75}, "two_accumulators", "float32", "ieee", SHARED),
+    ("geglu", {"M": 140, "K": 75, "N": 133}, "two_launches", "float32", "ieee", STRIPS),
+    ("lora_linear", {"M": 70, "K": 75, "N": 203, "R": 6}, "two_launches", "float32", "ieee", OF_SHARED),
     # blocks that share K, of which the last has the adapter's slab alone; behind x as it was copied; two slabs of the adapter
     ("lora_linear", {"M": 70, "K": 264, "N": 200, "R": 16}, "two_launches", "bfloat16", "ieee", OF_SPLIT),
     ("lora_linear", {"M": 150, "K": 333, "N": 520, "R": 5}, "two_launches", "float16", "ieee", OF_SPLIT | {"up_BLOCK_N": 256, "up_CLUSTER": 2}),

@@ -39,8 +39,10 @@ def rows_are_aligned(case, *sizes):
 
 
 def weight_row(case):
-    """Elements of a row of W as it is stored: N, or K where W is (N, K)."""
-    return case.sizes["N" if case.options["w_layout"] == "kn" else "K"]
+    """Elements of a row of W as it is stored: N, or K where W is (N, K). The layout `filled` is (K, N) in rows of whole vectors, as some of
+    `prepare` leave it."""
+    layout = case.options["w_layout"]
+    return filled_up(case, case.sizes["N"]) if layout == "filled" else case.sizes["N" if layout == "kn" else "K"]
 
 
 def filled_up(case, size):

@@ -92,6 +92,7 @@ def prepared(case, arrays):
     for number, (layer, W) in enumerate(zip(layers(case), arrays[::2], strict=True), 1):
         if is_prepared(case, number):
             K, N = layer.product.size("K", "N")
+            N = filled_up(case, N) if layer.product.options["w_layout"] == "filled" else N
             rows = W.T if case.options["w_layout"] == "nk" else W
             whole = torch.nn.functional.pad(rows, (0, N - rows.shape[1], 0, K - rows.shape[0]))
             made.append((whole.T if layer.product.options["w_layout"] == "nk" else whole).contiguous())
@@ -136,7 +137,7 @@ def _layer_clocks(product, device, config):
     (M, K, N), tile, sms = product.size("M", "K", "N"), matmul.tile_of(product, config), multiprocessors(device)
     deep = -(-K // matmul.slab(product)) * matmul.slab(product)
     if tile.kind == "simt":
-        made = matmul_choice.simt_work(tile, "tiles", M, K, N, 1, sms) / 128
+        made = matmul_choice.simt_work(product, tile, "tiles", 1, device) / 128
     else:
         rounds = math.ceil(matmul.blocks(tile, M, N) / (sms // tile.cluster * tile.cluster))
         made = rounds * tile.rows * tile.columns * deep * tile.cost / PRODUCTS[product.itemsize]

@@ -166,13 +166,14 @@ struct ColumnSums {
 };
 
 // Mean and 1 / deviation of each row of x: a warp has a row, in vectors. Unless `whole` is null, it is x with rows of whole lines, zeros
-// behind K.
+// behind K; of floats x less the row's shift, and the mean is of that.
 template <typename T, bool ALIGNED>
 __global__ void __launch_bounds__(256)
     row_statistics(const T* __restrict__ x, T* __restrict__ whole, float* __restrict__ mean, float* __restrict__ rstd,
                    int* __restrict__ flags, long long M, long long K, long long count) {
     wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE;
+    constexpr bool SHIFTED = sizeof(T) == 4;
     clear_flags(flags, count);
     long long m = blockIdx.x * 8LL + threadIdx.x / 32, vectors = (K + SIZE - 1) / SIZE, pitch = (K + SLAB<T> - 1) / SLAB<T> * 8;
     int lane = threadIdx.x % 32;
@@ -190,16 +191,18 @@ __global__ void __launch_bounds__(256)
 #pragma unroll(ALIGNED ? 8 : 2)
     for (long long i = lane; i < vectors; i += 32) {
         auto v = vector(i);
-        if (whole) reinterpret_cast<Vector<T>*>(whole)[m * pitch + i] = v;
+        if (whole && !SHIFTED) reinterpret_cast<Vector<T>*>(whole)[m * pitch + i] = v;
 #pragma unroll
         for (int j = 0; j < SIZE; ++j) {
             float d = ALIGNED || j < left(i) ? element(v, j) - shift : 0.0f;
             sum += d;
             sum2 = fmaf(d, d, sum2);
+            if constexpr (SHIFTED) v.at[j] = d;
         }
+        if (whole && SHIFTED) reinterpret_cast<Vector<T>*>(whole)[m * pitch + i] = v;
     }
     float off = lane_sum<32>(sum) / K, square = lane_sum<32>(sum2) / K;
-    if (lane == 0) mean[m] = shift + off, rstd[m] = inverse_deviation(off, square);
+    if (lane == 0) mean[m] = SHIFTED ? off : shift + off, rstd[m] = inverse_deviation(off, square);
 }
 
 // A producer warpgroup that sums up ROWS of x, COLUMNS of W, or both: one of its threads has the slabs brought, each thread sums a row,

@@ -7,7 +7,7 @@
 //   tile_warpgroup, counted_warpgroup    the same on Hopper's warpgroup products: float16 and bfloat16; float32 as tf32 where W is (N, K).
 //   row_statistics, normed_warpgroup     two launches: the statistics of rows, and a product that is given them (_sums.cuh), whose blocks
 //                                        share K where y has few tiles (normed_split), or make tiles of any multiple of 16 rows
-//                                        (normed_turned).
+//                                        (normed_turned). On the float32 units (normed_simt) of rows that are shifted already.
 //
 // Where the statistics come from. In one launch nobody reads x or W a second time:
 //   - `row` and `tile_simt` pass every element through registers anyway; they add it up there. `row_ring` adds x up first, while W comes.
@@ -160,7 +160,24 @@ struct CountedTiles {
     }
 };
 
+// A product of rows that are shifted, whose statistics are given.
+template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN>
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    normed_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, const float* __restrict__ mean,
+                const float* __restrict__ rstd, const float* __restrict__ prepared, float* __restrict__ y, long long M, long long K,
+                long long N) {
+    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Normed<float, ACT>(b, mean, rstd, prepared));
+}
+
 // The same with strips below whole tiles.
+template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN>
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    normed_simt_strips(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
+                       const float* __restrict__ mean, const float* __restrict__ rstd, const float* __restrict__ prepared,
+                       float* __restrict__ y, long long M, long long K, long long N) {
+    Normed<float, ACT> f(b, mean, rstd, prepared);
+    matmul_simt_strips<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Anywhere<Normed<float, ACT>>{f});
+}
 template <Activation ACT, bool PREPARED, bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     tile_simt_strips(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
@@ -171,7 +188,14 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 }
 
 #if __CUDA_ARCH__ >= 900
-// The same by the blocks of a cluster, which share the K of a tile.
+// Both by the blocks of a cluster, which share the K of a tile.
+template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+    normed_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
+                      const float* __restrict__ mean, const float* __restrict__ rstd, const float* __restrict__ prepared,
+                      float* __restrict__ y, long long M, long long K, long long N) {
+    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, Normed<float, ACT>(b, mean, rstd, prepared));
+}
 template <Activation ACT, bool PREPARED, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     tile_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,

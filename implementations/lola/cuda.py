@@ -4,7 +4,7 @@ row             one token; the product is a stream over W, whose rows `prepare` 
 multirow        a tile of rows; statistics, colsum(W) and product in one kernel
 multirow_ws     the same with colsum(W) summed once beforehand
 two_launches    and the statistics of rows in a launch before: worth it where many tiles would each sum up the same rows. It also
-                copies x into rows of whole lines of L2 where K is odd, say
+                copies x into rows of whole lines of L2 where K is odd, say; in IEEE float32 always, less a shift of each row
 
 The backward modes are multirow's: two launches or three behind a forward call of four (_cuda_backward.py).
 """
@@ -46,6 +46,8 @@ EXPECT = (
     {"variant": ("multirow", "multirow_ws"), "case": "batch", "precision": "tf32", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "large", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0,R2UR<=16"},
+    {"variant": "two_launches", "case": ("batch", "odd"), "precision": "ieee", "dtype": "float32", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,LDS.128>=32"},
     {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
@@ -80,8 +82,8 @@ TUNABLES = {
         "dW_CLUSTER": (1,),
     },
     "two_launches": {
-        "KERNEL": ("warpgroup", "split", "turned"),
-        "BLOCK_M": (64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256), "BLOCK_N": (64, 128, 192, 256),
+        "KERNEL": ("warpgroup", "split", "turned", "simt"),
+        "BLOCK_M": (32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256), "BLOCK_N": (64, 128, 192, 256),
         "num_stages": (2, 3, 4, 5, 6, 7, 8, 9, 10), "CLUSTER": (1, 2, 4, 8), "SCHEDULE": ("tiles", "strips", "stream_k"),
     },
 }  # fmt: skip
@@ -108,10 +110,10 @@ def skip(case, variant, device):
         return "row is for M = 1"
     if variant == "row" and case.dtype == "float32" and case.precision != "ieee":
         return "multiplies in IEEE float32, without tensor cores: precision=ieee runs it"
-    if variant == "two_launches" and (
-        case.itemsize == 4 or not matmul.multiplies_by_warpgroups(_product(case, variant), device)
-    ):
-        return "is for Hopper's warpgroups (9.0; 16 bits; K from 64, N from 128): multirow_ws"
+    if variant != "two_launches" or is_ieee(case):
+        return None
+    if case.itemsize == 4 or not matmul.multiplies_by_warpgroups(_product(case, variant), device):
+        return "is for IEEE float32, and for Hopper's warpgroups (9.0; 16 bits; K from 64, N from 128): multirow_ws"
     return None
 
 
@@ -140,7 +142,7 @@ def _pitch(case):
 def _product(case, variant):
     """The case with x and W as the kernel reads them: W as `prepare` leaves it; x with rows of whole vectors in two_launches."""
     if variant == "two_launches":
-        return matmul.of_whole_rows(case)
+        return matmul.of_whole_rows(case, copied=is_ieee(case))
     return matmul.prepared_case(case) if variant == "multirow_ws" else case
 
 
@@ -151,6 +153,8 @@ def config(case, variant, device):
         return _row_config(case, device)
     if variant == "two_launches":
         own = _product(case, variant)
+        if is_ieee(case):
+            return matmul_choice.config(own, device, matmul.SIMT_SPLIT_TILES, schedules=_schedules(case))
         tiles = matmul.products_tiles(own)
         whole = matmul_choice.config(own, device, tiles, beside=_statistics, schedules=matmul.SCHEDULES)
         return matmul_turned.or_turned(
@@ -251,9 +255,8 @@ def fits(case, variant, device, config):
         return layer_backward.fits(case, device, config)
     if variant == "row":
         return _row_fits(case, device, config)
-    if variant == "two_launches" and (
-        reason := not_one_of("KERNEL", config["KERNEL"], ("warpgroup", "split", "turned"))
-    ):
+    kernels = ("simt",) if is_ieee(case) else ("warpgroup", "split", "turned")
+    if variant == "two_launches" and (reason := not_one_of("KERNEL", config["KERNEL"], kernels)):
         return reason
     if reason := not_one_of("SUMS", config.get("SUMS", "producer"), ("producer", "consumer")):
         return reason
@@ -266,7 +269,8 @@ def fits(case, variant, device, config):
         if config["KERNEL"] == "turned":
             return matmul_turned.fits(own, device, config)
         return matmul_split.fits(own, device, matmul_split.of_cluster(config), known=matmul_split.WIDE)
-    tiles = matmul.products_tiles(own) if variant == "two_launches" else ALL_TILES
+    of_products = matmul.SIMT_SPLIT_TILES if is_ieee(case) else matmul.products_tiles(own)
+    tiles = of_products if variant == "two_launches" else ALL_TILES
     return matmul.fits(own, device, config, beside=_statistics, tiles=tiles)
 
 
@@ -324,6 +328,9 @@ def launches(case, variant, device, config):
         statistics = Launch(program, grid, 32 * ROWS_AT_ONCE, dtypes=(T, T, "float32", "float32", "int32"))
         dtypes = T, T, T, "float32", "float32", "float32", T, "float32", "int32"
         own = _product(case, variant)
+        if config["KERNEL"] == "simt":
+            product = matmul.launch(FILE, "normed", own, device, config, (activation,), dtypes=dtypes[:7])
+            return in_turn(statistics, product)
         arguments = activation, own.sizes["K"] == case.sizes["K"]  # x is not copied
         if config["KERNEL"] == "split":
             return in_turn(
@@ -385,11 +392,12 @@ def build(case, variant, device, config):
 def _two_launches(case, first, last):
     M, K, N = case.size("M", "K", "N")
     columns = _product(case, "two_launches").sizes["K"]
-    copied, made = {} if columns == K else {1: (M, columns)}, {2: (M,), 3: (M,)}
+    copied, made = {1: (M, columns)} if columns != K or is_ieee(case) else {}, {2: (M,), 3: (M,)}
     uncopied = () if copied else (1,)
     if not last.exchange:
         statistics = first.returning({**copied, **made}, (M, K, 0), absent=(*uncopied, 4))
-        product = last.returning({6: (M, N)}, (M, K, N), absent=range(7, len(last.dtypes)))
+        deep = columns if is_ieee(case) else K
+        product = last.returning({6: (M, N)}, (M, deep, N), absent=range(7, len(last.dtypes)))
     else:
         sums, flags = last.exchange
         statistics, shared = (

@@ -1,9 +1,10 @@
 // A layer with a low-rank adapter on the float32 units (precision "ieee", matmul_simt.cuh): the epilogue of x @ W adds t @ B to the sums, where t has
 // scale * x @ A in rows of whole vectors, before the bias and the activation. That takes R of K + R steps, so that nothing is staged for it.
+// WHOLE: rows of B are whole vectors, with zeros behind N.
 #pragma once
 #include "_shared/cuda/lora.cuh"
 
-template <Activation ACT, bool ALIGNED>
+template <Activation ACT, bool WHOLE>
 struct Adapted : Biased<float, ACT> {
     const float *__restrict__ t, *__restrict__ B;
     long long M, N, R;
@@ -14,7 +15,7 @@ struct Adapted : Biased<float, ACT> {
     // Adds to the sums of a thread, ROWS rows and vectors of four columns.
     template <int ROWS, int COLUMNS, typename RowOf, typename ColumnOf>
     __device__ __forceinline__ void add(float (&sums)[ROWS][COLUMNS], RowOf row_of, ColumnOf column_of) {
-        long long pitch = filled_up<float>(R);
+        long long pitch = filled_up<float>(R), pitch_of_B = WHOLE ? filled_up<float>(N) : N;
 #pragma unroll 1
         for (long long r = 0; r < R; r += 4) {
             Vector<float> low[ROWS];
@@ -26,7 +27,7 @@ struct Adapted : Biased<float, ACT> {
 #pragma unroll
                 for (int v = 0; v < COLUMNS / 4; ++v) {
                     long long n = column_of(v);
-                    auto of_B = load_part<ALIGNED>(B + (r + k) * N + n, static_cast<int>(max(min(N - n, 4LL), 0LL)));
+                    auto of_B = load_part<WHOLE>(B + (r + k) * pitch_of_B + n, static_cast<int>(max(min(N - n, 4LL), 0LL)));
 #pragma unroll
                     for (int i = 0; i < ROWS; ++i)
 #pragma unroll
@@ -37,28 +38,28 @@ struct Adapted : Biased<float, ACT> {
     }
 };
 
-template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN>
+template <Activation ACT, bool WHOLE, bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     up_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ t, const float* __restrict__ B,
             const float* __restrict__ b, float* __restrict__ y, long long M, long long K, long long N, long long R) {
-    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Adapted<ACT, ALIGNED>(b, t, B, M, N, R));
+    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Adapted<ACT, WHOLE>(b, t, B, M, N, R));
 }
 
 // The same with strips below whole tiles.
-template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN>
+template <Activation ACT, bool WHOLE, bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     up_simt_strips(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ t, const float* __restrict__ B,
                    const float* __restrict__ b, float* __restrict__ y, long long M, long long K, long long N, long long R) {
-    Adapted<ACT, ALIGNED> f(b, t, B, M, N, R);
-    matmul_simt_strips<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Anywhere<Adapted<ACT, ALIGNED>>{f});
+    Adapted<ACT, WHOLE> f(b, t, B, M, N, R);
+    matmul_simt_strips<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Anywhere<Adapted<ACT, WHOLE>>{f});
 }
 
 #if __CUDA_ARCH__ >= 900
 // The same by the blocks of a cluster, which share the K of a tile.
-template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
+template <Activation ACT, bool WHOLE, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
 __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     up_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ t, const float* __restrict__ B,
                   const float* __restrict__ b, float* __restrict__ y, long long M, long long K, long long N, long long R) {
-    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, Adapted<ACT, ALIGNED>(b, t, B, M, N, R));
+    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, Adapted<ACT, WHOLE>(b, t, B, M, N, R));
 }
 #endif

@@ -109,7 +109,7 @@ def prepared(case, variant, W):
     """W as `product` has it where that is not as it came: () or (W,). None in the backward modes: a step is about to change W."""
     if case.mode != "forward":
         return ()
-    return matmul.prepared(case, product(case, variant, capability(W)), W)
+    return matmul.prepared(case, product(case, variant, capability(W)), W, parts=2)
 
 
 def config(case, variant, device):

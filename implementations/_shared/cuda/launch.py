@@ -15,7 +15,7 @@ class Launch:
     """What is compiled and how it is launched. `dtypes` are those of its first arguments, where they are tensors ("tf32": float32
     that the copy engine rounds); `boxes` are those of its first arguments that are tensor maps; `sizes` are its last arguments,
     where they depend on which kernel was chosen; `exchange` is the shapes of what blocks that share tiles leave for each other: of sums, in
-    float32, and of flags, in int32, which begin as 0; `overlaps` says that it may begin while the launch before it ends (`in_turn`); `tiles`, of
+    float32, and of flags, in int32, which begin as 0; `overlaps` says that it may begin while the launch before it ends (`in_turn`), `alone` that it never does; `tiles`, of
     a persistent grid, how many blocks there would be with a tile each."""
 
     program: Program
@@ -28,6 +28,7 @@ class Launch:
     sizes: tuple[Any, ...] = ()
     exchange: tuple[tuple[int, ...], ...] = ()
     overlaps: bool = False
+    alone: bool = False
     tiles: int = 0
 
     def bind(self):
@@ -43,9 +44,9 @@ class Launch:
 
 
 def in_turn(*launches):
-    """The launches of one call. Each but the first may begin while the one before it ends: its kernel begins with
-    `wait_for_previous_launch` (device.cuh). Worth it where kernels are short: blocks that wait hold registers and shared memory."""
-    return launches[0], *(replace(launch, overlaps=True) for launch in launches[1:])
+    """The launches of one call. Each but the first, and those that want to be alone, may begin while the one before it ends: its kernel begins
+    with `wait_for_previous_launch` (device.cuh). Worth it where kernels are short: blocks that wait hold registers and shared memory."""
+    return launches[0], *(replace(launch, overlaps=not launch.alone) for launch in launches[1:])
 
 
 def instance(file, template, *arguments):

@@ -6,7 +6,7 @@ fused           one launch: x @ A is summed beside x @ W
 two_launches    x @ A first, then the layer with it: `down` and `up`, whose tunables have its name before them. up_KERNEL=warpgroup is
                 hopper/adapted.cuh, turned hopper/adapted_turned.cuh, whose tiles have any multiple of 16 rows, split hopper/adapted_split.cuh,
                 where up_CLUSTER blocks share K, few_rows adapted_few_rows.cuh, and simt adapted_simt.cuh. Forward, where rows are no whole vectors of 16 bytes,
-                the former three read x as `down` has copied it, and W and B as `prepare` has
+                all but few_rows read x as `down` has copied it, and W and B as `prepare` has
 """
 
 from dataclasses import replace
@@ -85,7 +85,7 @@ def _fastest(case, device):
     """The fastest, by the estimates, of IEEE float32's tiles, or of tiles of few rows, or whole ones, of those whose K blocks share, and of turned ones; None where tiles of
     `tensor` are all."""
     if is_ieee(case):
-        return matmul_choice.config(case, device, matmul.SIMT_SPLIT_TILES, schedules=SIMT_SCHEDULES)
+        return matmul_choice.config(product(case), device, matmul.SIMT_SPLIT_TILES, schedules=SIMT_SCHEDULES)
     own, found, by_warpgroups = product(case), None, multiplies_by_warpgroups(case, device)
     if few := matmul_choice.few_rows_config(case, device, matmul.FEW_ROWS_TILES):
         found = few | {"SCHEDULE": "tiles"}
@@ -114,12 +114,12 @@ def multiplies_by_warpgroups(case, device):
 
 
 def is_prepared(case):
-    """Whether `prepare` may see to W and B, and `down` copy x, for warpgroups. Backward modes read them as they came."""
-    return case.mode == "forward" and case.itemsize == 2 and matmul.holds_boxes(case)
+    """Whether `prepare` may see to W and B, and `down` copy x, for warpgroups and IEEE float32. Backward modes read them as they came."""
+    return case.mode == "forward" and (is_ieee(case) or (case.itemsize == 2 and matmul.holds_boxes(case)))
 
 
 def product(case):
-    """The case of x @ W as warpgroups read it."""
+    """The case of x @ W as warpgroups and the float32 units read it."""
     return matmul.of_whole_rows(case) if is_prepared(case) else case
 
 
@@ -163,7 +163,7 @@ def fits(case, variant, device, config):
         if kernel != ("simt" if is_ieee(case) else "tensor"):
             return "IEEE float32 is multiplied by up_KERNEL=simt, everything else by the others"
         if kernel == "simt":
-            return matmul.fits(case, device, own, tiles=matmul.SIMT_SPLIT_TILES)
+            return matmul.fits(product(case), device, own, tiles=matmul.SIMT_SPLIT_TILES)
         if own["CLUSTER"] != 1:
             return "up_KERNEL=tensor has no clusters"
     if variant == "two_launches" and matmul.schedule_of(own) != "tiles":
@@ -208,7 +208,11 @@ def launches(file, case, variant, device, config):
             )
         boxes = up.boxes[0], (matmul.slab(case), matmul.PANEL)  # of t, as of x; of B
         return in_turn(down(file, case, device), replace(up, boxes=(*up.boxes, *boxes)))
-    if not fused and own["KERNEL"] in ("few_rows", "simt"):
+    if not fused and own["KERNEL"] == "simt":
+        arguments = activation, is_padded(case) or rows_are_aligned(case, case.sizes["N"])  # B's rows are whole vectors
+        up = matmul.launch(file, "up", product(case), device, own, arguments, dtypes=(T,) * 6)
+        return in_turn(down(file, case, device), up)
+    if not fused and own["KERNEL"] == "few_rows":
         up = matmul.launch(file, "up", case, device, own, (activation,), dtypes=(T,) * 6)
         return in_turn(down(file, case, device), up)
     tile, stages = tile_of(own), own["num_stages"]
@@ -256,12 +260,14 @@ def sharers(case, device, rows, deep):
 def in_two_launches(case, first, last, keeps=False):
     """A function of (x, scale, W, b, A, B, then what `prepared` made) that runs `down` and `up`: → y, and with `keeps` x @ A too.
 
-    x @ A and what `up` takes, scale * x @ A, have rows of whole vectors with zeros behind R; warpgroups take x as `down` has copied it.
+    x @ A and what `up` takes, scale * x @ A, have rows of whole vectors with zeros behind R; warpgroups and IEEE float32 take x as `down`
+    has copied it.
     """
     M, K, N, R = case.size("M", "K", "N", "R")
-    own, (sums, flags) = product(case) if last.boxes else case, last.exchange or (None, (0,))
+    reads_prepared = bool(last.boxes) or is_ieee(case)
+    own, (sums, flags) = product(case) if reads_prepared else case, last.exchange or (None, (0,))
     low = M, filled_up(case, R)
-    columns, turned, padded = own.sizes["K"], matmul.is_prepared(case, own), bool(last.boxes) and is_padded(case)
+    columns, turned, padded = own.sizes["K"], matmul.is_prepared(case, own), reads_prepared and is_padded(case)
     copied = columns != K
     made = ({3: low} if keeps else {}) | {4: low}
     made |= ({5: (M, columns)} if copied else {}) | ({6: flags} if sums else {})

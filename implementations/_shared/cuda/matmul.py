@@ -9,7 +9,7 @@ among all blocks, and whose flags a launch before it must clear. The blocks of a
 from dataclasses import dataclass, replace
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large
-from implementations._shared.gpu import clusters_at_once, is_ieee, multiprocessors, rows_are_aligned
+from implementations._shared.gpu import clusters_at_once, is_ieee, multiprocessors, rows_are_aligned, weight_row
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ TENSOR_TILES = (
     MatmulTile("tensor", 128, 256, 1.0, 2, 4), MatmulTile("tensor", 128, 128, 1.2, 2, 4), MatmulTile("tensor", 64, 128, 1.4, 2, 2),
     MatmulTile("tensor", 64, 64, 1.6, 2, 2), MatmulTile("tensor", 16, 64, 3.0, 1, 4),
 )  # fmt: skip
-SIMT_TILES = (MatmulTile("simt", 128, 256, 0.96), MatmulTile("simt", 128, 128, 1.0), MatmulTile("simt", 64, 64, 1.12))
+SIMT_TILES = (MatmulTile("simt", 128, 256, 0.96), MatmulTile("simt", 128, 128, 1.1), MatmulTile("simt", 64, 64, 1.12))
 # Of kernels that have <name>_simt_split: with few tiles, multiprocessors would idle, or have too few warps to hide what they wait for
 SIMT_SPLIT_TILES = tuple(
     replace(tile, cluster=split) for tile in (*SIMT_TILES, MatmulTile("simt", 32, 64, 1.05)) for split in (2, 4, 8)
@@ -78,13 +78,16 @@ def operand(case):
 
 
 def prepared_layout(case):
-    """How W is best stored, which `prepare` may see to: (N, K) for tf32, which tensor cores read in no other way, and where only then
-    rows of it are whole vectors."""
+    """How W is best stored, which `prepare` may see to: (N, K) for tf32, which tensor cores read in no other way, and in 16 bits where only
+    then rows of it are whole vectors; in IEEE float32 they are `filled`, because by (N, K) lola 777×1000→3001 took 178 to 218 µs in tiles
+    of 128 rows on an H200."""
     M, K, N = case.size("M", "K", "N")
-    turned = operand(case) == "tf32" or (
-        case.itemsize == 2 and M > 1 and not rows_are_aligned(case, N) and rows_are_aligned(case, K)
-    )
-    return "nk" if turned else case.options["w_layout"]
+    layout = case.options["w_layout"]
+    if operand(case) == "tf32":
+        return "nk"
+    if M == 1 or rows_are_aligned(case, N) or not rows_are_aligned(case, K) or layout == "nk":
+        return layout
+    return "filled" if is_ieee(case) else "nk"
 
 
 def prepared_case(case):
@@ -92,18 +95,21 @@ def prepared_case(case):
     return replace(case, options={**case.options, "w_layout": prepared_layout(case)})
 
 
-def of_whole_rows(case, parts=1):
-    """The case of the product whose rows of x, which a launch before it copies, are whole lines of the L2 cache, of IEEE float32 whole
-    vectors of 16 bytes; those of W, too, where `prepare` fills them up: it is turned where its rows of N are none, or where it has several
-    `parts`, whose kernels read it as deep as x."""
+def of_whole_rows(case, parts=1, copied=False):
+    """The case of the product whose rows of x, which a launch before it copies, are whole lines of the L2 cache, of IEEE float32 in several
+    `parts` whole vectors of 16 bytes; those of W, too, where `prepare` fills them up: it is turned where its rows of N are none, or where it
+    has several parts, whose kernels read it as deep as x; in IEEE float32 it keeps its layout. `copied`: x is, whatever its rows are."""
     K, N = case.size("K", "N")
-    if rows_are_aligned(case, K) and not _lines_pay(case, parts):
+    if not copied and rows_are_aligned(case, K) and not _lines_pay(case, parts):
         return prepared_case(case)
-    whole = 16 // case.itemsize if is_ieee(case) else slab(case)
-    layout = "nk" if parts > 1 or N % whole else case.options["w_layout"]
-    return replace(
-        case, sizes={**case.sizes, "K": -(-K // whole) * whole}, options={**case.options, "w_layout": layout}
-    )
+    whole = 16 // case.itemsize if is_ieee(case) and parts > 1 else slab(case)
+    filled = -(-K // whole) * whole
+    layout = case.options["w_layout"]
+    if is_ieee(case):
+        layout = "filled" if layout == "kn" and (filled != K or not rows_are_aligned(case, N)) else layout
+    elif parts > 1 or N % whole:
+        layout = "nk"
+    return replace(case, sizes={**case.sizes, "K": filled}, options={**case.options, "w_layout": layout})
 
 
 def _lines_pay(case, parts):
@@ -127,19 +133,23 @@ def row_copy(file, case, own, device):
 
 
 def is_prepared(case, own):
-    """Whether W is stored otherwise in `own`, the case of the product: turned, or rows of K with zeros behind them."""
+    """Whether W is stored otherwise in `own`, the case of the product: turned, or rows with zeros behind them."""
     layout = own.options["w_layout"]
     return layout != case.options["w_layout"] or (layout == "nk" and own.sizes["K"] != case.sizes["K"])
 
 
-def prepared(case, own, W):
-    """() or (W as it is stored in `own`,)."""
+def prepared(case, own, W, parts=1):
+    """() or (W, of so many parts, as it is stored in `own`,)."""
     if not is_prepared(case, own):
         return ()
-    import torch
+    from torch.nn.functional import pad
 
+    deeper = own.sizes["K"] - case.sizes["K"]
+    if own.options["w_layout"] == "filled":
+        by_part = W.unflatten(1, (parts, -1))
+        return (pad(by_part, (0, weight_row(own) - by_part.shape[2], 0, 0, 0, deeper)).flatten(1),)
     rows = W if case.options["w_layout"] == "nk" else W.T
-    return (torch.nn.functional.pad(rows, (0, own.sizes["K"] - case.sizes["K"])).contiguous(),)
+    return (pad(rows, (0, deeper)).contiguous(),)
 
 
 def turned(case):
@@ -168,8 +178,8 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
     if reason := not_one_of("SCHEDULE", schedule_of(config), SCHEDULES) or _schedule_fits(tile, schedule_of(config)):
         return reason
     if tile.kind == "simt":
-        if tile.rows == 32 and not rows_are_aligned(case, *case.size("K", "N")):
-            return "a tile of 32×64 has no registers for rows of single elements: K and N are whole vectors of 16 bytes"
+        if tile.rows == 32 and not rows_are_aligned(case, case.sizes["K"], weight_row(case)):
+            return "a tile of 32×64 has no registers for rows of single elements: those of x and W are whole vectors of 16 bytes"
         return _simt_fits(tile, stages, schedule_of(config), device)
     if tile.kind == "warpgroup" and not multiplies_by_warpgroups(case, device):
         return NO_WARPGROUPS
@@ -204,15 +214,13 @@ def launch(
     """The launch of `<kernel>_<KERNEL>` of `file` with a config that fits. `dtypes` are those of its arguments. `transposed` says that
     x is stored (K, M).
 
-    The template's arguments are the type (not of simt), `arguments`, ALIGNED (not of warpgroup), NK, and the tile.
+    The template's arguments are the type (not of simt), `arguments`, ALIGNED (not of warpgroup; with simt of what is read alone), NK, and
+    the tile.
     """
     M, K, N = case.size("M", "K", "N")
     tile, stages, nk = tile_of(case, config), config["num_stages"], case.options["w_layout"] == "nk"
-    template, aligned, shape = (
-        f"{kernel}_{tile.kind}",
-        rows_are_aligned(case, M if transposed else K, N),
-        (tile.rows, tile.columns),
-    )
+    template, shape = f"{kernel}_{tile.kind}", (tile.rows, tile.columns)
+    aligned = rows_are_aligned(case, M if transposed else K, weight_row(case) if tile.kind == "simt" else N)
     grid = blocks(tile, M, N, parts)
     if tile.kind == "simt":
         schedule = schedule_of(config)
@@ -220,7 +228,11 @@ def launch(
         sharers = (tile.cluster,) if tile.cluster > 1 else ()
         program = instance(file, template + more, *arguments, aligned, nk, *shape, *sharers)
         memory = simt_bytes(tile, schedule) if more else 0
-        return Launch(program, simt_blocks(tile, schedule, M, N, parts), tile.threads, memory, dtypes=dtypes)
+        # several blocks of a multiprocessor would all go to one that the launch before has left first
+        alone = tile.threads < SIMT_THREADS
+        return Launch(
+            program, simt_blocks(tile, schedule, M, N, parts), tile.threads, memory, dtypes=dtypes, alone=alone
+        )
     head, memory = (TYPES[case.dtype], *arguments), tile_bytes(tile, parts, stages, case.itemsize) + beside(tile)
     if tile.kind == "tensor":
         program = instance(file, template, *head, aligned, nk, *shape, tile.warps_m, tile.warps_n, stages)
@@ -324,6 +336,8 @@ def blocks(tile, M, N, parts=1):
     return -(-M // rows) * tile.cluster * -(-N // (tile.columns // parts))
 
 
+SIMT_THREADS = 256  # of a multiprocessor, as matmul_simt.cuh's blocks are compiled
+SIMT_MORE_THREADS = 384  # of tiles of 64×64, which have fewer registers
 SIMT_STATIC = 8 << 10  # bytes of shared memory for what a kernel sums up beside
 
 

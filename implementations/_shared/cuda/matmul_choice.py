@@ -61,7 +61,7 @@ def time_of(case, config, parts, device):
 
 def _time(case, tile, schedule, parts, device):
     if tile.kind == "simt":
-        return simt_work(tile, schedule, *case.size("M", "K", "N"), parts, multiprocessors(device)) / PRODUCTS
+        return simt_work(case, tile, schedule, parts, device) / PRODUCTS
     if tile.kind == "few_rows":
         return few_rows_time(case, tile, parts) / 1000
     return tensor_time(case, tile, schedule, parts, device)
@@ -146,21 +146,43 @@ def beyond_l2(case, rows, brought, parts):
 
 
 # Estimates for a multiprocessor, which makes 128 products a cycle: bytes that it reads of its neighbours in one; cycles until the blocks of
-# a cluster have met; how much longer four warps take for what eight do, and with fewer it grows as eight over their number. They and the
-# tiles' costs are fitted to 80 times of ten shapes on an H100, from 16×1024→4096 to 1034×2048→2048×2, to within 13 %; what is chosen by them
-# took at most 5 % longer than the fastest
+# a cluster have met; how much longer four warps take for what eight do, and with fewer it grows as eight over their number. They are fitted
+# to 80 times of ten shapes on an H100, from 16×1024→4096 to 1034×2048→2048×2; the tiles' costs to 57 more of six shapes on an H200, from
+# 777×1000→3001 to 1025×2049→2049×2, where what is chosen took at most 4 % longer than the fastest
 SIMT_NEIGHBOUR_BYTES, SIMT_WAIT, SIMT_LATENCY = 6, 3000, 0.125
 PRODUCTS = 128 * 1755  # of a multiprocessor in a microsecond
 SIMT_WARPS = 12  # that the registers of a multiprocessor hold, all of which wait at once
+# What tiles of 64×64 cost where there are as many; with W (K, N) in clusters of two they have more registers, and eight warps at once
+SIMT_TWELVE, SIMT_EIGHT = 0.87, 1.06
+SIMT_ROUNDS = 1.17  # what tiles of 32×64 cost where not all of them run at once
+SIMT_TURNED = {32: 1.2, 64: 1.0, 128: 1.06}  # what tiles of so many rows cost more with W (N, K)
 
 
-def simt_work(tile, schedule, M, K, N, parts, sms):
+def _simt_most(tile, count, device):
+    """Blocks of the busiest multiprocessor of `count` in all. Clusters of four and more leave some places of each group of multiprocessors empty
+    (`clusters_at_once`): of lola 1000×4096→1024, 64 clusters of which 62 run at once took an H200 320 µs, others 220."""
+    sms = multiprocessors(device)
+    beside = (matmul.SIMT_MORE_THREADS if tile.rows == tile.columns == 64 else matmul.SIMT_THREADS) // tile.threads
+    clusters = beside * sms // tile.cluster
+    at_once = max(1, clusters if tile.cluster <= 2 else clusters * 12 // 13)
+    rounds, rest = divmod(count // tile.cluster, at_once)
+    return rounds * beside + -(-rest * tile.cluster // sms)
+
+
+def simt_work(case, tile, schedule, parts, device):
     """About how many products the busiest multiprocessor could make in the time that it takes for its tiles, whose warps four schedulers
     share."""
-    warps, deep = tile.threads // 32, -(-K // tile.cluster)
-    most = -(-matmul.simt_blocks(tile, schedule, M, N, parts) // sms) * warps
+    M, K, N = case.size("M", "K", "N")
+    warps, deep, nk = tile.threads // 32, -(-K // tile.cluster), case.options["w_layout"] == "nk"
+    most = _simt_most(tile, matmul.simt_blocks(tile, schedule, M, N, parts), device) * warps
     alone = 1 + SIMT_LATENCY * max(8 / most - 1, 0)
     work = -(-most // 4) * 4 * (tile.rows * tile.columns / warps) * deep * tile.cost * alone
+    if tile.rows == tile.columns == 64 and most >= SIMT_WARPS:
+        work *= SIMT_EIGHT if tile.cluster == 2 and not nk else SIMT_TWELVE
+    if tile.rows == 32 and most > 8:
+        work *= SIMT_ROUNDS
+    if nk:
+        work *= SIMT_TURNED[tile.rows]
     if schedule == "strips" and parts == 2:
         work *= 0.98  # where no strip is left, too: 345 µs at 1024×2048→2048 on an H100, 352 in whole tiles
     if tile.cluster == 1:

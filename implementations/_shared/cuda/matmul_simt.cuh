@@ -153,7 +153,8 @@ constexpr int SIMT_PAD = 4;  // behind a row of a slab
 template <int BM, int BN>
 constexpr int SIMT_SLABS = 3 * SIMT_DEPTH<BM, BN> * (BM + BN + 2 * SIMT_PAD) * 4;
 
-// The tile at (m0, n0) of y. SPLIT: so many blocks of a cluster share its K, and put their sums together through distributed shared memory.
+// The tile at (m0, n0) of y. ALIGNED: rows of x and of W hold whole vectors of 16 bytes, those of W (K, N) with zeros behind the N of each
+// part; those of y may not. SPLIT: so many blocks of a cluster share its K, and put their sums together through distributed shared memory.
 // `memory` is SIMT_SLABS bytes, and with SPLIT behind them BM * BN * 4 less what the block finishes itself.
 template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, bool XT, int SPLIT, typename F>
 __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, long long n0, const float* __restrict__ x,
@@ -183,8 +184,9 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, l
     // the next part.
     static_assert(COLUMNS % QUADS == 0, "the part of a vector depends on i alone");
     int local = NK ? quad : w_column % COLUMNS;
+    long long pitch = ALIGNED ? (N + 3) / 4 * 4 : N;  // of a part of a (K, N) row
     const float* w_from = NK ? W + (n0 + quad) * K + k0 + part
-                             : W + (k0 + w_k) * (PARTS * N) + w_column / COLUMNS * N + n0 + local;
+                             : W + (k0 + w_k) * (PARTS * pitch) + w_column / COLUMNS * pitch + n0 + local;
     int columns = static_cast<int>(min(N - n0, static_cast<long long>(COLUMNS))) - local;
 
     Vector<float> xv[X_LOADS], wv[W_LOADS];
@@ -205,10 +207,10 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, l
                 long long row = i * QUADS / COLUMNS * N + i * QUADS % COLUMNS;
                 wv[i] = vector(w_from + row * K, i * QUADS % COLUMNS < columns ? left - part : 0);
             } else {
-                wv[i] = vector(w_from + i * GROUPS * PARTS * N, w_k + i * GROUPS < left ? columns : 0);
+                wv[i] = vector(w_from + i * GROUPS * PARTS * pitch, w_k + i * GROUPS < left ? columns : 0);
             }
         }
-        w_from += NK ? BK : BK * PARTS * N;
+        w_from += NK ? BK : BK * PARTS * pitch;
         x_from += XT ? BK * M : BK;
     };
     auto deposit = [&](int stage, int left) {
@@ -323,6 +325,7 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, l
         cluster_wait();
     }
 
+    bool whole = ALIGNED && N % 4 == 0;  // rows of y
 #pragma unroll
     for (int h = 0; h < ACROSS / PARTS; ++h) {
         int at = column + h * BN / ACROSS;
@@ -344,7 +347,8 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, l
                 for (int p = 0; p < PARTS; ++p) v[p] = c[i][(h + p * (ACROSS / PARTS)) * 4 + j];
                 out.at[j] = f(of_row, of_column[j], v);
             }
-            store_part<ALIGNED>(y + m * N + n0 + at, out, count);
+            if (whole) store_part<true>(y + m * N + n0 + at, out, count);
+            else store_part<false>(y + m * N + n0 + at, out, count);
         }
     }
 }

@@ -19,7 +19,8 @@
                  third one 0. In the backward modes, of all kernels
     negative     all values in steps from -2²⁰ down, in float16 from -2⁷; what is named twice has one positive value in each row and
                  zeros instead, so that a product of the two is negative throughout: a maximum that begins at 0, or a mask of -1e6,
-                 is above all scores
+                 is above all scores. What is named three times has a value 2⁷ times smaller: scores from about -2¹⁷ down are below a
+                 mask of -1e4, and float32 has their differences to a part of 1, which gradients take from the logarithm of their sum
     equal_large  every row has one value throughout, times 64: mean(x²) - mean(x)² is nothing but rounding, below 0 too
     nan_column   one column NaN in all rows, with integers at the least that they may be: a NaN that is made 0 shows
     repeated     integers the same in all samples: more rows of a gradient go to one place than a warp has threads
@@ -56,6 +57,8 @@ KINDS = (
 LARGE, SMALL, WIDE = 32, 2.0**-8, 2.0**20
 # float32 has no exponential of -2⁷ above 0; scores of q k in float16 may be stored.
 FAR, FAR_IN_FLOAT16 = 2.0**20, 2.0**7
+# Divided by √D scores are from 2²⁴ / NEARER / √D up in size: 11 585 where D is 128. Most are below 2²⁰, where half a spacing of float32 is 2⁻⁵.
+NEARER = 2.0**7
 
 
 @dataclass(frozen=True)
@@ -169,9 +172,10 @@ def _negative(rows: Rows) -> None:
     # in steps of some spacings of 16 bits: what is next to the maximum of a row is equal to it, or stays below it however it is rounded
     far = FAR_IN_FLOAT16 if rows.dtype == "float16" else FAR
     made = -far * (1 + np.rint(4 * size) / 16)
-    if rows.times == 2:
+    if rows.times >= 2:
         chosen = np.arange(size.shape[1]) == rows.column[:, None]
-        made = np.where(chosen, 16 * (1 + size), 0)  # products with one factor, whose sum no order rounds
+        value = 16 if rows.times == 2 else 16 / NEARER
+        made = np.where(chosen, value * (1 + size), 0)  # products with one factor, whose sum no order rounds
     rows.values[finite] = made[finite]
 
 

@@ -267,6 +267,15 @@ def test_what_is_named_twice_has_one_positive_value_a_row_beside_negative_ones()
     assert (after["q"] @ after["k"].T < 0).all()
 
 
+def test_what_is_named_three_times_is_as_far_below_0_as_no_mask_but_float32_tells_its_scores_apart():
+    named = mathematics(inputs=drawn, hard=lambda case: {"negative": ("q", "q", "q", "k")})
+    q, k = (np.random.default_rng(n).standard_normal((60, 128), dtype=np.float32) for n in range(2))
+    after = changed("negative", made_of=named, q=q, k=k)
+    assert ((after["q"] > 0).sum(axis=1) == 1).all()
+    scores = after["q"] @ after["k"].T / 128**0.5
+    assert scores.max() < -1e4 - 1000 and np.spacing(np.abs(scores).max()) <= 2**-5
+
+
 def test_large_equal_rows_and_a_column_of_nan_are_made_where_they_are_named():
     named = mathematics(inputs=drawn, hard=lambda case: {"equal_large": ("x",), "nan_column": ("x",)})
     before = drawn(case(), np.random.default_rng(3))["x"]

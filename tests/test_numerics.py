@@ -146,3 +146,29 @@ def test_a_sequential_sum_of_many_terms_is_accepted(kernels, C, scale):
     y = e / np.cumsum(e, axis=1, dtype=np.float32)[:, -1:]
     verdict = Judge(kernel, case, {"x": logits}).judge([y], ())
     assert verdict.ok, verdict.reason()
+
+
+def right_gradients_of_attention(q, k, v, n_padd, dy):
+    """Probabilities by a logarithm of their sum that was rounded to float32, and dy * y of a y that was not made with it."""
+    kept = (np.arange(q.shape[-2]) >= n_padd[:, None])[:, None, :, None]
+    q, k, v, dy = (np.where(kept, a.astype(float), 0) for a in (q, k, v, dy))
+    scale, seen = 1 / np.sqrt(q.shape[-1]), np.tri(q.shape[-2], dtype=bool) & kept & kept.swapaxes(-1, -2)
+    scores = q @ k.swapaxes(-1, -2) * scale
+    most = np.where(kept, np.where(seen, scores, -np.inf).max(axis=-1, keepdims=True), 0)
+    e = np.where(seen, np.exp(np.where(seen, scores - most, 0)), 0)
+    total = np.where(kept, e.sum(axis=-1, keepdims=True), 1)
+    lse = (most + np.log(total)).astype(np.float32)
+    p = np.where(seen, np.exp(np.where(seen, scores - lse, 0)), 0)
+    ds = p * (dy @ v.swapaxes(-1, -2) - (dy * (e / total @ v)).sum(axis=-1, keepdims=True)) * scale
+    return [g.astype(np.float32) for g in (ds @ k, ds.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ dy)]
+
+
+def test_a_gradient_of_attention_may_take_y_as_it_was_before_the_logarithm_was_rounded(kernels):
+    mathematics = kernels["padded_attention"].mathematics
+    case = make_case(kernels["padded_attention"], "heads", mode="backward")
+    for seed in range(4):
+        arrays = make_sets(mathematics, case, seed, 1, "negative")[0]
+        verdict = Judge(mathematics, case, arrays, seed, kind="negative").judge(
+            right_gradients_of_attention(*arrays.values()), ()
+        )
+        assert verdict.ok, verdict.reason()

@@ -65,6 +65,7 @@ def hard(case):
     Left out: NaN in k and in some rows of v (the docstring above says why), infinities (libraries take a row whose scores are all -inf for
     one that sees nothing), and scores or sums beyond float32. `large` makes scores below a mask of -1e4; in float16, which would
     not hold them, hundreds. Not of float32's and bfloat16's gradients, some of which are subnormal then: XLA flushes them on CPUs.
+    `negative` has these nearer to 0, because float32 keeps of scores of 2²⁷ what is left of the logarithm of their sum to 8 at best.
     """
     kinds = {"large_mean": ("v",), "equal": ("q", "v"), "nan": ("q",), "wide": ("v",)}
     kinds |= dict.fromkeys(("small", "zeros"), ("q", "k", "v")) | {"nan_column": ("v",)}
@@ -72,9 +73,10 @@ def hard(case):
         kinds["large"] = ("q",)
     elif case.mode == "forward":
         kinds["large"] = ("q", "q", "k")
-    kinds |= (
-        {"subnormal": ("q", "k"), "negative": ("q", "q", "k")} if case.mode == "forward" else {}
-    )  # dq and dk are then of their size, and so is what is lost
+    near = case.mode != "forward" and case.dtype != "float16"
+    kinds["negative"] = ("q", "q", "q", "k") if near else ("q", "q", "k")
+    if case.mode == "forward":
+        kinds["subnormal"] = ("q", "k")  # dq and dk are then of their size, and so is what is lost
     return kinds | ({"extreme": ("v",)} if case.dtype == "float16" else {})
 
 

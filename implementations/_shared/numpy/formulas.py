@@ -212,13 +212,16 @@ def attention_gradients(q, k, v, n_padd, dy, r):
     most = probabilities.max(axis=-1, keepdims=True)
     highest = np.where(kept, np.where(visible, scaled, -np.inf).max(axis=-1, keepdims=True), 0.0)
     lse = highest - r.function(np.log(np.where(most > 0, most, 1.0)))
-    probabilities = r.round("probabilities", probabilities * (1 + (lse - r.compute(lse))))
+    whole, probabilities = probabilities, r.round("probabilities", probabilities * (1 + (lse - r.compute(lse))))
     behind = r.round("dprobabilities", r.dot(dy, v.swapaxes(-1, -2)))
     # the sum of probabilities * behind is that of dy * y as well, which programs take from y as it was computed, and perhaps stored: what
     # that lost is in it. Where a token sees itself alone both are behind, and what they lost is all that is left
     y, computed = probabilities @ v, r.narrow("output", r.dot(probabilities, v))
     lost = r.sum(r.compute(dy * computed), axis=-1, keepdims=True) - (dy * y).sum(axis=-1, keepdims=True)
     inner = r.sum(r.compute(probabilities * behind), axis=-1, keepdims=True) + lost
+    # y has not lost what the logarithm did, nor has the inner of a program that takes it. If two tokens share a row and the value of one is
+    # 0, what is left of its dscaled depends on which inner it was
+    inner = r.either(inner, inner + ((whole - probabilities) * behind).sum(axis=-1, keepdims=True))
     dscaled = r.round("dscaled", probabilities * r.compute(behind - inner))
     dscores = r.round("dscores", dscaled * scale)
     dk, dv = (r.dot(a.swapaxes(-1, -2), b) for a, b in ((dscores, q), (probabilities, dy)))

@@ -172,3 +172,20 @@ def test_a_gradient_of_attention_may_take_y_as_it_was_before_the_logarithm_was_r
             right_gradients_of_attention(*arrays.values()), ()
         )
         assert verdict.ok, verdict.reason()
+
+
+@pytest.mark.parametrize(("dtype", "times"), [("float16", 1 + 0.9 * 2.0**-11), ("bfloat16", 1 + 0.9 * 2.0**-8)])
+def test_weights_may_be_stored_before_they_are_divided_by_their_sum(kernels, dtype, times):
+    """A token that sees itself alone has the weight 1, but what is stored may be just above: there rounding is as coarse as can be."""
+    mathematics = kernels["padded_softmax_v"].mathematics
+    case = make_case(kernels["padded_softmax_v"], "short", dtype)
+    for seed in range(20):
+        arrays = make_sets(mathematics, case, seed, 1, "large")[0]
+        att, v, n_padd = (a.astype(float) for a in arrays.values())
+        seen = np.tri(len(att), dtype=bool) & (np.arange(len(att)) >= n_padd)
+        most = np.where(seen, att, -np.inf).max(axis=1, keepdims=True)
+        weights = times * np.where(seen, np.exp(np.where(seen, att - most, 0)), 0)
+        y = store(weights, dtype) @ np.nan_to_num(v) / np.maximum(weights.sum(axis=1, keepdims=True), 1)
+        judge = Judge(mathematics, case, arrays, seed, kind="large")
+        verdict = judge.judge([y.astype(numpy_dtype(dtype))], ("probabilities",))
+        assert verdict.ok, verdict.reason()

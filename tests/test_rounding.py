@@ -141,6 +141,16 @@ def test_a_stored_point_errs_by_half_a_spacing_of_its_own(dtype, point):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_stored_point_errs_by_the_spacing_on_the_side_of_a_power_of_two_that_noise_took_it_to(dtype):
+    beside = np.full(400, 1 - 2.0**-30)
+    errors = drawn(noisy(dtype, points=("a",)), lambda r: r.round("a", r.compute(beside)) - 1) / HALF[dtype]
+    assert (np.abs(errors).max(axis=0) > 0.9).all(), "each of the elements is above 1 in some draws"
+    assert (errors**2).mean() == pytest.approx((1 + 1 / 4) / 2 / 3, rel=0.03), (
+        "in half of them, and below in the others"
+    )
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_storing_what_is_in_the_dtype_rounds_nothing(dtype):
     """As of an upstream gradient that a relu lets through: noise there would hide what a program loses behind it."""
     x = np.array([1.5, 0.0, -3.0, INF, 2.0**-24 if dtype == "float16" else 2.0**-133, 1.5 + HALF[dtype]])

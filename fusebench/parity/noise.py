@@ -115,10 +115,11 @@ class Noisy(Exact):
         return self.random.standard_normal(np.shape(value), np.float32)
 
     def _noise(
-        self, value: np.ndarray, dtype: str, spacings: float = 1.0, shared: Any = 0.0
+        self, value: np.ndarray, dtype: str, spacings: float = 1.0, shared: Any = 0.0, each: bool = False
     ) -> tuple[np.ndarray, bool]:
         """The value with noise of so many spacings of the dtype, and what all elements share; and whether that may take something
-        finite beyond the largest number."""
+        finite beyond the largest number. The spacings are those of the value in the first draw, or in `each`: just above a power of 2 they
+        are twice those just below, and noise may take the value to either side."""
 
         def begin() -> tuple[Any, bool]:
             size, (mantissa, _, highest) = spacing(value, dtype, spacings), FORMATS[dtype]
@@ -126,6 +127,8 @@ class Noisy(Exact):
             return size, bool(np.max(size, initial=0.0) > highest / 4 * (spacings * 2.0**-mantissa))
 
         size, near_overflow = self.once(begin)
+        if each and self.draw:
+            size = spacing(value, dtype, spacings)
         return moved(value, size, self._uniform(value, shared)), near_overflow
 
     def _flushed(self, value: np.ndarray, kept: np.ndarray) -> np.ndarray:
@@ -149,7 +152,7 @@ class Noisy(Exact):
             return self.compute(value)
         if _in_one_pass(value):
             return drawn_on_gpu("rounded", value, self._uniform(value), self.dtype)
-        drawn, near_overflow = self._noise(value, self.dtype)
+        drawn, near_overflow = self._noise(value, self.dtype, each=True)
         if near_overflow:
             drawn = np.where(np.abs(value) > FORMATS[self.dtype][2], stored(value, self.dtype), drawn)
         same = self.once(

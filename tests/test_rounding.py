@@ -397,14 +397,18 @@ def test_tensor_cores_cut_off_where_they_align(dtype, precision):
     # partial sums in the order of memory, looked at 16 times, have the mean square S²/3 and a little more
     square = np.mean((np.arange(4, K + 1, 4) / K) ** 2)
     expected, systematic = unit**2 * steps / 3 * square, unit * steps / 2
+    common = 0.0
     if (
         precision == "tf32"
-    ):  # two operands each lose from 0 to 2^-10: a mean of half that, a variance of its square / 12
-        expected += 2.0**-20 * 2 / 12 / K
+    ):  # two operands each lose from 0 to 2^-10: a mean of half that, a variance of its square / 12; what a loses is in all columns
+        expected += 2.0**-20 / 12 / K
+        common = 2.0**-20 / 12 / K
         systematic += 2.0**-10
     assert own == pytest.approx(math.sqrt(expected), rel=0.06)
-    assert shared == pytest.approx(systematic / math.sqrt(3), rel=0.1), "uniform from all to none, either way"
-    assert np.abs(errors.mean(axis=1)).max() < 1.05 * systematic
+    assert shared == pytest.approx(math.hypot(systematic / math.sqrt(3), math.sqrt(common)), rel=0.1), (
+        "uniform from all to none, either way"
+    )
+    assert np.abs(errors.mean(axis=1)).max() < 1.05 * systematic + math.sqrt(3 * common)
 
 
 def test_what_tensor_cores_cut_off_adds_up_along_the_way_to_a_sum_near_zero():
@@ -431,6 +435,27 @@ def test_what_is_cut_off_goes_one_way_in_all_products_of_a_draw():
     assert np.corrcoef(pairs.T)[0, 1] > 0.9
     plain = drawn(noisy(), lambda r: np.array([r.dot(a, b).mean(), r.dot(a, b).mean()]) - 800, 60)
     assert abs(np.corrcoef(plain.T)[0, 1]) < 0.4
+
+
+@pytest.mark.parametrize(("mean", "shared"), [(0.0, 0.0), (50.0, 1 / 2)])
+def test_what_operands_of_tf32_lose_is_shared_where_the_others_have_a_mean(mean, shared):
+    """What an operand loses is in a whole column: of the other ones' mean that is the same in all rows. No element is further off by it."""
+    rng = np.random.default_rng(3)
+    a, b = mean + rng.standard_normal((300, 16)), rng.standard_normal((16, 40))
+    product = a @ b
+    errors = drawn(noisy("float32", "tf32"), lambda r: r.dot(a, b) - product, 480)
+    truncation = (errors * product).sum(axis=(1, 2)) / (product**2).sum()  # the share that all elements lose
+    errors = (errors - truncation[:, None, None] * product) / (2.0**-10 * np.sqrt((a**2) @ (b**2) / 6))
+    assert np.median(spread(errors)) == pytest.approx(1, abs=0.05)
+    assert np.median(spread(errors.mean(axis=1)) ** 2) == pytest.approx(shared, abs=0.1)
+
+
+def test_other_rows_have_their_noise_where_one_is_not_finite():
+    a, b = np.ones((3, 8)), np.ones((8, 5))
+    a[0] = [INF, -INF, *[NAN] * 6]
+    with np.errstate(invalid="ignore"):
+        draws = drawn(noisy("float32", "tf32"), lambda r: r.dot(a, b)[1:] - 8, 64)
+    assert spread(draws).min() > 8 * 2.0**-12
 
 
 def test_tf32_loses_all_of_a_subnormal():

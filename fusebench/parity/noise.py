@@ -231,11 +231,21 @@ class Noisy(Exact):
         cut = larger(mean, product, TENSOR_CORE_UNIT / 2 * steps)
         if not self.tf32:
             return deviation, cut
-        # each operand loses between 0 and 2^-10 of itself: a mean of half that, and a variance of its square / 12
-        sizes = (tf32_size(a) ** 2) @ (tf32_size(b) ** 2)
-        return finite(np.hypot(deviation, TF32_TRUNCATION * np.sqrt(sizes / 6))), finite(
-            cut + TF32_TRUNCATION * product
-        )
+        # each operand loses between 0 and 2^-10 of itself: a mean of half that
+        return deviation, finite(cut + TF32_TRUNCATION * product)
+
+    def _of_operands(self, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The standard deviations of what TF32's operands lose of a @ b: of each element's own, and of what its row and its column share.
+
+        The loss of an operand has a variance of (2^-10 of it)² / 12, and it is in all of a row or a column: what it does to the mean of a
+        row is what it does with the means of b's rows. Together that is no more noise in any element.
+        """
+        a, b = tf32_size(a), tf32_size(b)
+        each = (a**2) @ (b**2) / 12
+        of_row = np.minimum((a**2) @ (finite(b).mean(axis=-1, keepdims=True) ** 2) / 12, each)
+        of_column = np.minimum((finite(a).mean(axis=-2, keepdims=True) ** 2) @ (b**2) / 12, each)
+        variances = 2 * each - of_row - of_column, of_row, of_column
+        return tuple(finite(TF32_TRUNCATION * np.sqrt(variance)) for variance in variances)
 
     def dot(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         a, b = self._flushed(a, a), self._flushed(b, b)  # many that are lost may come to a product that is not small
@@ -243,6 +253,11 @@ class Noisy(Exact):
         deviation, cut = self.once(lambda: self._of_product(a, b, product))
         if not self.tensor_cores:
             return moved(product, deviation, self._normal(product))
+        if self.tf32:
+            own, of_row, of_column = self.once(lambda: self._of_operands(a, b))
+            deviation, (*heads, M, N) = self.once(lambda: np.hypot(deviation, own)), np.shape(product)
+            row, column = self._balanced((*heads, M, 1)), self._balanced((*heads, 1, N))
+            product = product + math.sqrt(12) * (of_row * row + of_column * column)
         return summed(product, cut, self.towards_zero, deviation, self._normal(product))
 
     def sum(self, value: np.ndarray, axis: int, keepdims: bool = False, point: str = "") -> np.ndarray:

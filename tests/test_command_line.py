@@ -152,6 +152,12 @@ def test_help_shows_the_usage_and_the_keys(answered, command, usage):
     assert "PROGRAMS, ROWS," in answered(command, "kernel=softmax", "--help").stdout
 
 
+@pytest.mark.parametrize("command", ["diff", "inspect", "profile"])
+def test_help_of_what_is_never_resumed_leaves_resume_out(answered, command):
+    shown = answered(command, "--help").stdout
+    assert "resume=" not in shown and "  out_dir=" in shown
+
+
 def test_bench_times_what_it_is_asked_for(tmp_path, on_shared_workers):
     done = on_shared_workers(
         "bench", "kernel=lola", "implementation=[torch_eager,flax:pieces]", "batch=[1,3]", "shape.K=17", "shape.N=9", "time_s=0.02",

@@ -10,6 +10,7 @@ from typing import Any
 from fusebench import cases
 from fusebench.configuration import command_line, schema
 from fusebench.discovery import Kernel
+from fusebench.folder import WHOLE
 from fusebench.terminal import console
 
 WIDEST = 120  # columns
@@ -71,7 +72,8 @@ def _keys(command: str, kernels: Mapping[str, Kernel], tunables: Sequence[str]) 
         "config.NAME=VALUE": ("a tunable of the implementations", tunables or [TUNABLES]),
         "experiment=NAME": ("a preset", sorted(file.stem for file in (schema.CONF / "experiment").glob("*.yaml"))),
     }
-    known = {f"{key}={values[key]}": meanings[key] for key in schema.SCHEMAS[command].__dataclass_fields__}
+    taken = [key for key in schema.SCHEMAS[command].__dataclass_fields__ if key != "resume" or command not in WHOLE]
+    known = {f"{key}={values[key]}": meanings[key] for key in taken}
     known |= {key: f"{what}: {', '.join(names)}" for key, (what, names) in own.items() if names}
     return known | {
         "worker=inline": "everything in this process, for a debugger, ncu or compute-sanitizer",

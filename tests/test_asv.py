@@ -131,6 +131,7 @@ def test_threads_and_folders_of_one_s_own(called, tmp_path):
         (["implementation=torch_eager:pluss"], "unknown variant 'pluss' of torch_eager: did you mean plus?"),
         (["implementation=[torch_eager,~torch_eager]"], "implementation=[torch_eager,~torch_eager] leaves none"),
         (["dtype=float61"], "unknown dtype 'float61': did you mean float16?"),
+        (["path=nosuch"], "path=nosuch: no such folder"), (["path=."], "no kernel there; expected DIR/<kernel>/kernel.py"),
         (["threads=0"], "threads"), (["kernel="], "kernel=: expected a value behind ="),
         (["kernel=double", "--bench", "x"], "kernel= and --bench both choose what runs: leave out one of them"),
     ],

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fusebench import machine
+from fusebench import discovery, machine
 from fusebench.commands import runs
 from fusebench.errors import UsageError, unknown
 from fusebench.tracking import suite
@@ -72,7 +72,10 @@ def _environment(keys: Mapping[str, str]) -> dict[str, str]:
     if "threads" in keys:
         found["FUSEBENCH_THREADS"] = str(check_threads(keys["threads"]))
     if "path" in keys:
-        found["FUSEBENCH_PATH"] = os.pathsep.join(str(Path(path).resolve()) for path in runs.words(keys["path"]))
+        broken: dict[str, UsageError] = {}
+        roots = discovery.roots_of(runs.words(keys["path"]))
+        discovery.check_roots(roots, {*discovery.find_kernels(roots, broken), *broken})
+        found["FUSEBENCH_PATH"] = os.pathsep.join(map(str, roots[1:]))
     return found
 
 

@@ -153,9 +153,9 @@ SIMT_NEIGHBOUR_BYTES, SIMT_WAIT, SIMT_LATENCY = 6, 3000, 0.125
 PRODUCTS = 128 * 1755  # of a multiprocessor in a microsecond
 SIMT_WARPS = 12  # that the registers of a multiprocessor hold, all of which wait at once
 # What tiles of 64×64 cost where there are as many; with W (K, N) in clusters of two they have more registers, and eight warps at once
-SIMT_TWELVE, SIMT_EIGHT = 0.87, 1.06
-SIMT_ROUNDS = 1.17  # what tiles of 32×64 cost where not all of them run at once
-SIMT_TURNED = {32: 1.2, 64: 1.0, 128: 1.06}  # what tiles of so many rows cost more with W (N, K)
+SIMT_TWELVE, SIMT_EIGHT = 0.91, 1.15
+SIMT_ROUNDS = 1.25  # what tiles of 32×64 cost where not all of them run at once
+SIMT_TURNED = 1.2  # and with W (N, K)
 
 
 def _simt_most(tile, count, device):
@@ -179,10 +179,8 @@ def simt_work(case, tile, schedule, parts, device):
     work = -(-most // 4) * 4 * (tile.rows * tile.columns / warps) * deep * tile.cost * alone
     if tile.rows == tile.columns == 64 and most >= SIMT_WARPS:
         work *= SIMT_EIGHT if tile.cluster == 2 and not nk else SIMT_TWELVE
-    if tile.rows == 32 and most > 8:
-        work *= SIMT_ROUNDS
-    if nk:
-        work *= SIMT_TURNED[tile.rows]
+    if tile.rows == 32:
+        work *= (SIMT_ROUNDS if most > 8 else 1) * (SIMT_TURNED if nk else 1)
     if schedule == "strips" and parts == 2:
         work *= 0.98  # where no strip is left, too: 345 µs at 1024×2048→2048 on an H100, 352 in whole tiles
     if tile.cluster == 1:

@@ -54,6 +54,7 @@ def cell(kernel, name, case="small", **more):
     [
         ("rectified", "loses_nan", "keeps_nan", "nan"),
         ("exponentials", "without_maximum", "with_maximum", "large_mean"),
+        ("exponentials", "prepares_answer", "with_maximum", "large_mean"),
         ("exponentials", "from_zero", "with_maximum", "negative"),
     ],
 )

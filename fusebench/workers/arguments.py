@@ -32,6 +32,7 @@ class Arguments:
         self.ring = Ring([], frozenset(), backend.copy)
         self.places = calls.Places(0)
         self.late = range(0)  # places of those that are made when forward has returned
+        self.varying: Sequence[int] = ()  # places of those that differ from set to set
         self.unchanged: list[int] = []  # places of those that a call must leave alone
         self.kept: dict[int, Any] = {}  # by place, copies of what all calls are given: weights, and what was prepared
         self.numbers: Sequence[int] = ()  # of the sets in the ring
@@ -51,8 +52,8 @@ class Arguments:
             for f in {f for s in asked.sets for f in s}
         }
         stored = [[arrays[file] for file in files] for files in asked.sets]
-        varying = [place for place, files in enumerate(zip(*asked.sets, strict=True)) if files[0] != files[-1]]
-        copied = frozenset([*varying, *in_place, *self.late])
+        self.varying = [place for place, files in enumerate(zip(*asked.sets, strict=True)) if files[0] != files[-1]]
+        copied = frozenset([*self.varying, *in_place, *self.late])
         self.kept = {place: late.copied(backend, a) for place, a in enumerate(stored[0])}  # before prepare sees them
         # what calls get copies of, prepare gets a copy of, too: what it makes of an array is not to be found in theirs
         given = [backend.copy(a) if place in copied else a for place, a in enumerate(self.places.own(stored[0]))]
@@ -94,11 +95,17 @@ class Arguments:
 
     def of_files(self, files: Sequence[inputs.Stored], folder: Path) -> list[Any]:
         """Arguments of a call on other inputs and weights. These are written over the cell's where arrays can be, as an optimizer does, until
-        `restore`: a copy that was kept of them is told by no new array."""
+        `restore`: a copy that was kept of them is told by no new array. `prepare` sees the first set's inputs beside the new weights, as all sets
+        have what was made beside them: it could compute there what the call is asked for."""
         arguments = [self.backend.put(a, self.device) for a in inputs.load(files, folder)]
         for place in self._weights():
             arguments[place] = self.backend.overwrite(self.ring.sets[0][place], arguments[place])
-        arguments = self.ring.made_ready([*arguments, *self.prepare(*arguments[: self.places.inputs])])
+        first = self.ring.sets[0]
+        given = [
+            self.backend.copy(first[place]) if place in self.varying else a
+            for place, a in enumerate(self.places.own(arguments))
+        ]
+        arguments = self.ring.made_ready([*arguments, *self.prepare(*given)])
         self.backend.wait(arguments)
         return arguments
 

@@ -24,7 +24,7 @@ from fusebench.workers import state
 # They cost a worker its life, and need no Torch for it: without a GPU they run on workers that load none, which start at once.
 LIGHT = (
     "dies_before_its_child", "edits_answers", "edits_constants", "exits", "forges_answer", "forks", "half_answer", "keeps_thread", "patches_clock",
-    "removes_folder", "segfaults", "sets_affinity", "sets_process", "sets_surroundings", "undoes_patch", "writes_inputs",
+    "profiles_ahead", "removes_folder", "segfaults", "sets_affinity", "sets_process", "sets_surroundings", "slows_clock", "undoes_patch", "writes_inputs",
     "writes_records",
 )  # fmt: skip
 APART = ("hangs", "plants_sibling")
@@ -94,6 +94,8 @@ def results(kernels, run_them, tmp_path_factory):
         ("patches_torch", "failed", "it replaced torch.Tensor.clone,"),
         ("patches_judge", "failed", "torch.equal"),
         ("undoes_patch", "failed", "it replaced time.perf_counter_ns,"),
+        ("slows_clock", "failed", "it replaced the class or bases of time,"),
+        ("profiles_ahead", "failed", "it replaced the function of sys.setprofile,"),
         ("sleeps", "ok", None),
         ("forges_answer", "failed", "the worker sent another answer than it was asked for"),
         ("writes_inputs", "failed", "input0.npy"),

@@ -13,14 +13,18 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from contextvars import ContextVar
+from multiprocessing.connection import Connection
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import psutil
 import pytest
 
+from fusebench.backends import cuda
+from fusebench.timing import samples
 from fusebench.workers import outputs, process, state
 
 
@@ -144,6 +148,88 @@ def test_the_values_that_a_function_takes_by_default_are_compared(monkeypatch):
     before = names()
     monkeypatch.setattr(outputs.fault, "__defaults__", (0,))
     assert before.replaced() == ("fusebench.workers.outputs.fault",)
+
+
+def _other(*_, **__): ...
+
+
+@pytest.mark.parametrize(
+    ("behind", "name"),
+    [
+        (lambda: samples._rank.__wrapped__, "fusebench.timing.samples._rank"),
+        (lambda: samples.Ring.copied_bytes.fget, "fusebench.timing.samples.Ring.copied_bytes"),
+        (lambda: np.percentile._implementation, "numpy.lib._function_base_impl.percentile"),
+    ],
+)
+def test_other_code_in_a_function_behind_a_name_replaces_it_whatever_it_says_it_is_of(monkeypatch, behind, name):
+    before, function = names(), behind()
+    monkeypatch.setattr(function, "__code__", _other.__code__)
+    assert before.replaced() == (name,)
+    monkeypatch.setattr(function, "__module__", "implementations.some.program")
+    assert before.replaced("implementations.some.program") == (name,)
+
+
+def test_what_a_closure_of_the_harness_holds_and_defaults_by_name_are_compared(monkeypatch):
+    before = names()
+    monkeypatch.setattr(cuda.noting_sources.__closure__[0], "cell_contents", _other)
+    assert before.replaced() == ("fusebench.backends.cuda.noting_sources",)
+    monkeypatch.undo()
+    monkeypatch.setitem(np.percentile._implementation.__kwdefaults__, "weights", 0)
+    assert before.replaced() == ("numpy.lib._function_base_impl.percentile",)
+
+
+def test_a_class_of_a_module_and_bases_of_a_class_stand_before_what_is_in_them(monkeypatch):
+    before = names()
+
+    class Own(ModuleType):
+        time = _other
+
+    monkeypatch.setattr(time, "__class__", Own)
+    assert before.replaced(Own.__module__) == ("the class or bases of time",), "though the module says it is of Own's"
+    monkeypatch.undo()
+    bases = Connection.__bases__
+    try:
+        Connection.__bases__ = (type("Own", bases, {}),)
+        found = before.replaced()
+    finally:
+        Connection.__bases__ = bases
+    assert found == ("the class or bases of multiprocessing.connection.Connection",)
+
+
+def test_what_python_calls_amid_the_harness_s_lines_is_no_program_s():
+    before = names()
+    assert before.replaced() == ()
+    profile, trace, handler = sys.getprofile(), sys.gettrace(), signal.getsignal(signal.SIGUSR2)
+    try:
+        sys.setprofile(_other)
+        found = before.replaced()
+        sys.setprofile(profile)
+        sys.settrace(_other)
+        found += before.replaced()
+        sys.settrace(trace)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+        assert before.replaced() == (), "which calls nothing"
+        signal.signal(signal.SIGUSR2, _other)
+        gc.callbacks.append(_other)
+        found += before.replaced()
+    finally:
+        sys.setprofile(profile)
+        sys.settrace(trace)
+        signal.signal(signal.SIGUSR2, handler)
+        gc.callbacks.remove(_other)
+    assert found == (
+        "the function of sys.setprofile",
+        "the function of sys.settrace",
+        "the callbacks of gc",
+        "the handler of SIGUSR2",
+    )
+    assert before.replaced() == ()
+
+
+def test_a_tool_that_monitors_the_harness_is_no_program_s(monkeypatch):
+    before = names()
+    monkeypatch.setattr(sys, "monitoring", SimpleNamespace(get_tool=lambda n: "own" if n == 3 else None), raising=False)
+    assert before.replaced() == ("the tools of sys.monitoring",)
 
 
 def test_a_method_of_a_library_s_class_may_not_be_replaced_but_by_its_own_compiler(monkeypatch):

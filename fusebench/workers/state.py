@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import builtins
+import gc
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping
 from operator import attrgetter, is_
@@ -21,6 +23,11 @@ STACKS = (
     ("torch.overrides", "_get_current_function_mode_stack"),
     ("torch.utils._python_dispatch", "_get_current_dispatch_mode_stack"),
 )
+# Where the function is that one of these types stands for: its code is what such a name runs.
+BEHIND = {
+    "property": "fget", "cached_property": "func", "classmethod": "__func__", "staticmethod": "__func__", "partial": "func", "function": "__wrapped__",
+    "_lru_cache_wrapper": "__wrapped__", "_ArrayFunctionDispatcher": "_implementation", "PjitFunction": "__wrapped__",
+}  # fmt: skip
 HARNESS, IMPLEMENTATIONS = "fusebench.", "implementations."
 # What Torch replaces itself: with its default dtype, and where its compiler loads a program from its cache.
 THEIRS = ("torch.Storage", "torch.fx.graph_module._CodeOnlyModule.forward")
@@ -34,7 +41,7 @@ ALLOWED = {
 SHOWN = 6  # of the changes of a cell: to replace a module is hundreds
 MADE_BY_PYTHON, FIXED = 1 << 9, 1 << 8  # flags of a type: whether it has attributes that can be set
 GONE = object()
-CODE, DEFAULTS = attrgetter("__code__"), attrgetter("__defaults__")
+CODE, DEFAULTS, MODULE = attrgetter("__code__"), attrgetter("__defaults__"), attrgetter("__module__")
 
 
 def read(backend: Any) -> dict[str, Any]:
@@ -65,25 +72,39 @@ class Names:
 
     def __init__(self) -> None:
         self.held: dict[str, tuple[Any, dict[str, Any]]] = {}  # of modules and classes by name
+        self.made: dict[str, tuple[Any, Any]] = {}  # of which class each of them is, and on which bases
         self.unlike: set[str] | None = None  # those that `replaced` found to be otherwise since, if it was asked
         self.functions: list[FunctionType] = []
         self.codes: list[CodeType] = []
         self.defaults: list[tuple[Any, ...] | None] = []
+        self.modules: list[str | None] = []  # those that the functions are of
+        self.keywords: list[
+            tuple[int, dict[str, Any]]
+        ] = []  # by a function's place, defaults of arguments that have to be named, copied
+        self.cells: list[tuple[str, Any, Any]] = []  # functions that those of the harness have in their closures
         self.constants: dict[str, tuple[Any, Any]] = {}  # of the harness, those that hold others, with copies
-        self.modes: dict[str, tuple[Any, ...]] = {}
+        self.amid: dict[str, tuple[Any, ...]] = {}  # what is called amid lines of the harness
 
     def look(self) -> None:
         """Takes note of what they stand for now, of what was loaded since too."""
         unlike = self.unlike
         if unlike is None or not _program():  # beside programs of others names change between cells, too
-            unlike = {name for name, (owner, held) in self.held.items() if not _same(held, vars(owner))}
+            unlike = {
+                n for n, (o, held) in self.held.items() if not (_same(held, vars(o)) and _is_made(o, self.made[n]))
+            }
         for name, owner in _owners(self.held):
             self.held[name] = owner, {}
             unlike.add(name)
         self.held |= {name: (self.held[name][0], vars(self.held[name][0]).copy()) for name in unlike}
+        self.made |= {name: _made(self.held[name][0]) for name in unlike}
         if unlike:
-            self.functions = [v for _, held in self.held.values() for v in held.values() if type(v) is FunctionType]
+            kinds = frozenset(BEHIND)
+            values = (v for _, held in self.held.values() for v in held.values() if type(v).__name__ in kinds)
+            self.functions = [f for value in values for f in _functions(value)]
+            self.cells = [cell for f in self.functions if str(f.__module__).startswith(HARNESS) for cell in _cells(f)]
         self.codes, self.defaults = list(map(CODE, self.functions)), list(map(DEFAULTS, self.functions))
+        self.modules = list(map(MODULE, self.functions))
+        self.keywords = [(n, f.__kwdefaults__.copy()) for n, f in enumerate(self.functions) if f.__kwdefaults__]
         self.unlike = None
         ours = ((name, held) for name, (_, held) in self.held.items() if name.startswith(HARNESS))
         own = {
@@ -93,7 +114,7 @@ class Names:
             if n.isupper() and isinstance(v, dict | list | set)
         }
         self.constants = {name: (value, value.copy()) for name, value in own.items()}
-        self.modes = _modes()
+        self.amid = _amid()
 
     def replaced(self, own: str = "") -> tuple[str, ...]:
         """The names that stand for something else now, but for those of the module `own`. A new one replaces nothing, but in the harness, and
@@ -102,19 +123,24 @@ class Names:
         self.unlike = self.unlike or set()
         for owner_name, (owner, held) in self.held.items():
             now = vars(owner)
-            if _same(held, now) and _loaded(owner_name, owner):
+            made = _is_made(owner, self.made[owner_name])
+            if made and _same(held, now) and _loaded(owner_name, owner):
                 continue
             self.unlike.add(owner_name)
-            if owner_name != own and getattr(owner, "__module__", None) != own:
+            if owner_name != own and held.get("__module__") != own:
                 found += [] if _loaded(owner_name, owner) else [owner_name]
+                found += [] if made else [f"the class or bases of {owner_name}"]
                 found += _unlike(owner_name, owner, held, now)
         codes, defaults = list(map(CODE, self.functions)), list(map(DEFAULTS, self.functions))
+        edited: list[int] = []  # places of functions
         if not (all(map(is_, codes, self.codes)) and all(map(is_, defaults, self.defaults))):
-            as_held = zip(self.functions, codes, self.codes, defaults, self.defaults, strict=True)
-            edited = (f for f, code, old, values, olds in as_held if code is not old or values is not olds)
-            found += [f"{f.__module__}.{f.__qualname__}" for f in edited if f.__module__ != own]
+            as_held = zip(codes, self.codes, defaults, self.defaults, strict=True)
+            edited = [n for n, (c, old, values, olds) in enumerate(as_held) if c is not old or values is not olds]
+        edited += [n for n, held in self.keywords if not _same(held, self.functions[n].__kwdefaults__ or {})]
+        found += [f"{self.modules[n]}.{self.functions[n].__qualname__}" for n in edited if self.modules[n] != own]
+        found += [name for name, cell, value in self.cells if _content(cell) is not value]
         found += [name for name, (value, copy) in self.constants.items() if value != copy]
-        found += [name for name, entered in _modes().items() if entered != self.modes.get(name, ())]
+        found += [n for n, called in _amid().items() if list(map(id, called)) != list(map(id, self.amid.get(n, ())))]
         return _few([name for name in dict.fromkeys(found) if name not in (*THEIRS, own)])
 
 
@@ -130,6 +156,37 @@ def _few(found: list[str]) -> tuple[str, ...]:
 
 def _same(held: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     return len(now) == len(held) and all(map(is_, held.values(), now.values()))
+
+
+def _made(owner: Any) -> tuple[Any, Any]:
+    """The class of a module or class, and the bases of one: either may put others before what stands in itself."""
+    return type(owner), owner.__bases__ if isinstance(owner, type) else None
+
+
+def _is_made(owner: Any, made: tuple[Any, Any]) -> bool:
+    return type(owner) is made[0] and (made[1] is None or owner.__bases__ is made[1])
+
+
+def _functions(value: Any) -> Iterator[FunctionType]:
+    """The function that a name stands for, and those behind it, such as the one whose answers are kept."""
+    while value is not None:
+        if type(value) is FunctionType:
+            yield value
+        value = getattr(value, BEHIND.get(type(value).__name__, ""), None)
+
+
+def _cells(function: FunctionType) -> Iterator[tuple[str, Any, Any]]:
+    name = f"{function.__module__}.{function.__qualname__}"
+    for cell in function.__closure__ or ():
+        if type(_content(cell)) is FunctionType:
+            yield name, cell, _content(cell)
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None
 
 
 def _loaded(name: str, owner: Any) -> bool:
@@ -206,10 +263,23 @@ def _of_library(module: str) -> bool:
     return module in MODULES or (module.partition(".")[0] in LIBRARIES and "._" not in module)
 
 
-def _modes() -> dict[str, tuple[Any, ...]]:
-    """The modes of Torch that are entered, by where they are kept."""
-    found = {}
+def _amid() -> dict[str, tuple[Any, ...]]:
+    """What is called amid lines of the harness, so that it could compute before a clock is started: modes of Torch that are entered, by where they
+    are kept, and functions that Python calls of itself in this thread."""
+    found: dict[str, tuple[Any, ...]] = {
+        "the function of sys.setprofile": (sys.getprofile(),),
+        "the function of sys.settrace": (sys.gettrace(),),
+        "the callbacks of gc": tuple(gc.callbacks),
+        "the tools of sys.monitoring": _tools(),
+    }
     for module, name in STACKS:
         if entered := getattr(sys.modules.get(module), name, None):
             found[f"the modes of {module}"] = tuple(m for m in entered() if type(m).__name__ != "DeviceContext")
-    return found
+    handlers = {one.name: signal.getsignal(one) for one in signal.Signals}
+    return found | {f"the handler of {name}": (handler,) for name, handler in handlers.items() if callable(handler)}
+
+
+def _tools() -> tuple[Any, ...]:
+    """The names of those that have a number, from Python 3.12 on."""
+    monitoring = getattr(sys, "monitoring", None)
+    return () if monitoring is None else tuple(filter(None, map(monitoring.get_tool, range(6))))

@@ -349,6 +349,18 @@ def test_what_is_no_finished_tensor_on_the_device_is_a_fault(torch, made, said):
     assert torch.fault(value, CPU) == said
 
 
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [
+        ("f4", None), ("i8", None), ("?", None), (ml_dtypes.bfloat16, None), ("O", "an array of dtype object"),
+        (">f4", "an array of dtype >f4"), ([("a", "f4")], "an array of dtype [('a', '<f4')]"),
+    ],
+)  # fmt: skip
+def test_an_array_of_numpy_s_that_holds_no_numbers_of_this_machine_is_a_fault(dtype, said):
+    numpy = importlib.import_module("fusebench.backends.numpy")
+    assert numpy.fault(np.zeros(2, dtype), CPU) == said
+
+
 def test_a_tensor_with_a_method_of_its_own_is_a_fault(torch):
     value = torch.torch.ones(2)
     value.remark = "a name that no tensor has"

@@ -108,7 +108,13 @@ def is_array(value: Any) -> bool:
 
 
 def fault(value: Any, device: Device) -> str | None:
-    return None if type(value) is np.ndarray else type(value).__name__
+    """What is no array of NumPy itself, of numbers as this machine has them; None for one that is. An object may compute when it is asked."""
+    if type(value) is not np.ndarray:
+        return type(value).__name__
+    plain = (
+        value.dtype.isbuiltin and value.dtype.names is None and value.dtype.kind in "biufcV"
+    )  # V: a dtype of ml_dtypes
+    return None if plain else f"an array of dtype {value.dtype}"
 
 
 def memory(array: np.ndarray) -> tuple[int, int]:

@@ -199,30 +199,17 @@ def test_a_class_of_a_module_and_bases_of_a_class_stand_before_what_is_in_them(m
 def test_what_python_calls_amid_the_harness_s_lines_is_no_program_s():
     before = names()
     assert before.replaced() == ()
-    profile, trace, handler = sys.getprofile(), sys.gettrace(), signal.getsignal(signal.SIGUSR2)
+    profile, trace = sys.getprofile(), sys.gettrace()
     try:
         sys.setprofile(_other)
         found = before.replaced()
         sys.setprofile(profile)
         sys.settrace(_other)
         found += before.replaced()
-        sys.settrace(trace)
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)
-        assert before.replaced() == (), "which calls nothing"
-        signal.signal(signal.SIGUSR2, _other)
-        gc.callbacks.append(_other)
-        found += before.replaced()
     finally:
         sys.setprofile(profile)
         sys.settrace(trace)
-        signal.signal(signal.SIGUSR2, handler)
-        gc.callbacks.remove(_other)
-    assert found == (
-        "the function of sys.setprofile",
-        "the function of sys.settrace",
-        "the callbacks of gc",
-        "the handler of SIGUSR2",
-    )
+    assert found == ("the function of sys.setprofile", "the function of sys.settrace")
     assert before.replaced() == ()
 
 

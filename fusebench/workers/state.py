@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import builtins
-import gc
 import os
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from operator import attrgetter, is_
@@ -164,7 +162,9 @@ def _made(owner: Any) -> tuple[Any, Any]:
 
 
 def _is_made(owner: Any, made: tuple[Any, Any]) -> bool:
-    return type(owner) is made[0] and (made[1] is None or owner.__bases__ is made[1])
+    # a module that loads itself when it is asked for becomes a plain one, whose class puts nothing before
+    known = type(owner) is made[0] or type(owner) is ModuleType
+    return known and (made[1] is None or owner.__bases__ is made[1])
 
 
 def _functions(value: Any) -> Iterator[FunctionType]:
@@ -269,14 +269,12 @@ def _amid() -> dict[str, tuple[Any, ...]]:
     found: dict[str, tuple[Any, ...]] = {
         "the function of sys.setprofile": (sys.getprofile(),),
         "the function of sys.settrace": (sys.gettrace(),),
-        "the callbacks of gc": tuple(gc.callbacks),
         "the tools of sys.monitoring": _tools(),
     }
     for module, name in STACKS:
         if entered := getattr(sys.modules.get(module), name, None):
             found[f"the modes of {module}"] = tuple(m for m in entered() if type(m).__name__ != "DeviceContext")
-    handlers = {one.name: signal.getsignal(one) for one in signal.Signals}
-    return found | {f"the handler of {name}": (handler,) for name, handler in handlers.items() if callable(handler)}
+    return found
 
 
 def _tools() -> tuple[Any, ...]:

@@ -267,8 +267,8 @@ def _amid() -> dict[str, tuple[Any, ...]]:
     """What is called amid lines of the harness, so that it could compute before a clock is started: modes of Torch that are entered, by where they
     are kept, and functions that Python calls of itself in this thread."""
     found: dict[str, tuple[Any, ...]] = {
-        "the function of sys.setprofile": (sys.getprofile(),),
-        "the function of sys.settrace": (sys.gettrace(),),
+        "the function of sys.setprofile": _there(sys.getprofile()),
+        "the function of sys.settrace": _there(sys.gettrace()),
         "the tools of sys.monitoring": _tools(),
     }
     for module, name in STACKS:
@@ -281,3 +281,7 @@ def _tools() -> tuple[Any, ...]:
     """The names of those that have a number, from Python 3.12 on."""
     monitoring = getattr(sys, "monitoring", None)
     return () if monitoring is None else tuple(filter(None, map(monitoring.get_tool, range(6))))
+
+
+def _there(function: Any) -> tuple[Any, ...]:
+    return () if function is None else (function,)

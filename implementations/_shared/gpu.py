@@ -20,11 +20,11 @@ def multiprocessors(device):
     return device.multiprocessors or 132
 
 
-def clusters_at_once(device, size):
-    """How many clusters of `size` blocks, of which a multiprocessor has one, run at once. One lies within a group of multiprocessors (GPC),
+def clusters_at_once(device, size, beside=1):
+    """How many clusters of `size` blocks, of which a multiprocessor has `beside`, run at once. One lies within a group of multiprocessors (GPC),
     whose number is even, but not a multiple of 4: of 4 blocks an H100 with 132 multiprocessors runs 30; one of 32 tiles in such clusters took
     1.4 times as long as one of 30."""
-    whole = multiprocessors(device) // size
+    whole = beside * multiprocessors(device) // size
     return max(1, whole if size <= 2 else whole * 12 // 13)
 
 

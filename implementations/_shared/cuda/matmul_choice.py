@@ -163,9 +163,7 @@ def _simt_most(tile, count, device):
     (`clusters_at_once`): of lola 1000×4096→1024, 64 clusters of which 62 run at once took an H200 320 µs, others 220."""
     sms = multiprocessors(device)
     beside = (matmul.SIMT_MORE_THREADS if tile.rows == tile.columns == 64 else matmul.SIMT_THREADS) // tile.threads
-    clusters = beside * sms // tile.cluster
-    at_once = max(1, clusters if tile.cluster <= 2 else clusters * 12 // 13)
-    rounds, rest = divmod(count // tile.cluster, at_once)
+    rounds, rest = divmod(count // tile.cluster, clusters_at_once(device, tile.cluster, beside))
     return rounds * beside + -(-rest * tile.cluster // sms)
 
 

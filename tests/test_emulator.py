@@ -457,6 +457,9 @@ OF_GRADIENTS = {"KERNEL": "warpgroup"} | {
 }
 
 
+APART = OF_GRADIENTS | {"KERNEL": "apart"}
+
+
 @pytest.mark.parametrize(
     ("sizes", "options", "dtype", "config"),
     [
@@ -466,8 +469,12 @@ OF_GRADIENTS = {"KERNEL": "warpgroup"} | {
         ({"M": 20, "K": 70, "N": 331, "R": 16}, {"activation": "silu"}, "float16", {"KERNEL": "whole"}),
         ({"M": 70, "K": 45, "N": 75, "R": 6}, {"activation": "silu", "w_layout": "nk"}, "float32", {}),
         ({"M": 70, "K": 24, "N": 517, "R": 61}, {}, "bfloat16", {}),  # two blocks share N
+        ({"M": 520, "K": 131, "N": 140, "R": 17}, {}, "bfloat16", OF_GRADIENTS),  # blocks share M of what is narrow
+        # a launch for each product: tiles with rows and columns to spare; a cluster that shares the depth of dx
+        ({"M": 131, "K": 70, "N": 75, "R": 5}, {"activation": "tanh"}, "float32", APART | {"dW_BLOCK_M": 64, "dW_BLOCK_N": 64}),
+        ({"M": 267, "K": 133, "N": 331, "R": 17}, {"w_layout": "nk"}, "float32", APART | {"dx_BLOCK_M": 32, "dx_BLOCK_N": 64, "dx_CLUSTER": 4}),
     ],
-)
+)  # fmt: skip
 def test_gradients_of_an_adapter_read_rows_filled_up(run_cells, kernels, sizes, options, dtype, config):
     """And write those of the gradients as they are."""
     case = make_case(kernels["lora_linear"], sizes, dtype, options=options, mode="backward")

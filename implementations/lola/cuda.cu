@@ -59,6 +59,7 @@ struct Normed : Epilogue {
 // Where SPLIT blocks share K, the sums of a block come first in its arrays, and behind them what all have, as others read the first.
 template <Activation ACT, bool ALIGNED, bool NK, bool PREPARED, int BM, int BN, int SPLIT = 1>
 struct Counted : Normed<float, ACT> {
+    static constexpr bool FILLED = false;  // it counts elements by whole vectors
     static constexpr int THREADS = SIMT_THREADS<BM, BN>, SHARERS = SIMT_DEPTH<BM, BN> / 4, QUADS = THREADS / SHARERS;
     static constexpr int X_LOADS = (BM + QUADS - 1) / QUADS, W_LOADS = BN / QUADS;
     static constexpr int GROUPS = NK ? 1 : THREADS / (BN / 4);  // of threads that sum up the same columns
@@ -137,7 +138,7 @@ struct Counted : Normed<float, ACT> {
 };
 
 template <Activation ACT, bool PREPARED, bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     tile_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
               const float* __restrict__ prepared, float* __restrict__ y, long long M, long long K, long long N) {
     using F = Counted<ACT, ALIGNED, NK, PREPARED, BM, BN>;
@@ -162,7 +163,7 @@ struct CountedTiles {
 
 // A product of rows that are shifted, whose statistics are given.
 template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     normed_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, const float* __restrict__ mean,
                 const float* __restrict__ rstd, const float* __restrict__ prepared, float* __restrict__ y, long long M, long long K,
                 long long N) {
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 
 // The same with strips below whole tiles.
 template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     normed_simt_strips(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
                        const float* __restrict__ mean, const float* __restrict__ rstd, const float* __restrict__ prepared,
                        float* __restrict__ y, long long M, long long K, long long N) {
@@ -179,7 +180,7 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
     matmul_simt_strips<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Anywhere<Normed<float, ACT>>{f});
 }
 template <Activation ACT, bool PREPARED, bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     tile_simt_strips(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
                      const float* __restrict__ prepared, float* __restrict__ y, long long M, long long K, long long N) {
     __shared__ float means[BM], rstds[BM], column_sums[PREPARED ? 1 : 4 * BN];
@@ -190,14 +191,14 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 #if __CUDA_ARCH__ >= 900
 // Both by the blocks of a cluster, which share the K of a tile.
 template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
-__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     normed_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
                       const float* __restrict__ mean, const float* __restrict__ rstd, const float* __restrict__ prepared,
                       float* __restrict__ y, long long M, long long K, long long N) {
     matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, Normed<float, ACT>(b, mean, rstd, prepared));
 }
 template <Activation ACT, bool PREPARED, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
-__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     tile_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b,
                     const float* __restrict__ prepared, float* __restrict__ y, long long M, long long K, long long N) {
     using F = Counted<ACT, ALIGNED, NK, PREPARED, BM, BN, SPLIT>;

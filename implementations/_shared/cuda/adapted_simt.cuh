@@ -39,7 +39,7 @@ struct Adapted : Biased<float, ACT> {
 };
 
 template <Activation ACT, bool WHOLE, bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     up_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ t, const float* __restrict__ B,
             const float* __restrict__ b, float* __restrict__ y, long long M, long long K, long long N, long long R) {
     matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Adapted<ACT, WHOLE>(b, t, B, M, N, R));
@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 
 // The same with strips below whole tiles.
 template <Activation ACT, bool WHOLE, bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     up_simt_strips(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ t, const float* __restrict__ B,
                    const float* __restrict__ b, float* __restrict__ y, long long M, long long K, long long N, long long R) {
     Adapted<ACT, WHOLE> f(b, t, B, M, N, R);
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 #if __CUDA_ARCH__ >= 900
 // The same by the blocks of a cluster, which share the K of a tile.
 template <Activation ACT, bool WHOLE, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
-__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     up_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ t, const float* __restrict__ B,
                   const float* __restrict__ b, float* __restrict__ y, long long M, long long K, long long N, long long R) {
     matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, Adapted<ACT, WHOLE>(b, t, B, M, N, R));

@@ -13,7 +13,7 @@
 #pragma once
 #include "_shared/cuda/hopper/linear_gradients.cuh"
 #include "_shared/cuda/matmul_few_rows.cuh"
-#include "_shared/cuda/matmul_simt.cuh"
+#include "_shared/cuda/weights.cuh"
 
 // z; b may be null.
 template <typename T>
@@ -42,26 +42,19 @@ __device__ __forceinline__ void sum_bias(const float* parts, T* db, long long N,
 // In all but the launches of both products, x (M, K) and W (K, N) are the two operands, whatever they are, and y (M, N) the result.
 
 template <bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     linear_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
                 long long M, long long K, long long N) {
     matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, Biased<float>(b));
 }
 template <typename F, bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     inputs_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ n, const float* __restrict__ rstd,
                 const float2* __restrict__ sums, const float* __restrict__ column_parts, float* __restrict__ db, float* __restrict__ y,
                 long long M, long long K, long long N, long long across, long long down) {
     sum_bias(column_parts, db, K, down);
     matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
 }
-template <bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
-    weights_simt(const float* __restrict__ x, const float* __restrict__ W, float* __restrict__ y, long long M, long long K,
-                 long long N) {
-    matmul_simt<ALIGNED, NK, BM, BN, 1, true>(x, W, y, M, K, N, Stored{});
-}
-
 template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32, 1)
     linear_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long M,
@@ -76,12 +69,6 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     sum_bias(column_parts, db, K, down);
     matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
 }
-template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
-__global__ void __launch_bounds__(WM* WN * 32, 1)
-    weights_tensor(const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y, long long M, long long K, long long N) {
-    matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1, true>(x, W, y, M, K, N, Stored{});
-}
-
 // Of few rows: K are the columns of x, N those of dz. `left` and `right` are the operands of dW (rows, columns), of which a block has 128 × 128.
 template <typename T, typename F, bool NK, int BM, int BN, int WARPS, int STAGES>
 __global__ void __launch_bounds__(WARPS * 32, 2)
@@ -103,13 +90,13 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
 #if __CUDA_ARCH__ >= 900
 // By the blocks of a cluster, which share the K of a tile.
 template <bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
-__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     linear_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
                       long long M, long long K, long long N) {
     matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, Biased<float>(b));
 }
 template <typename F, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
-__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     inputs_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ n, const float* __restrict__ rstd,
                       const float2* __restrict__ sums, const float* __restrict__ column_parts, float* __restrict__ db,
                       float* __restrict__ y, long long M, long long K, long long N, long long across, long long down) {

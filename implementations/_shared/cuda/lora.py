@@ -248,10 +248,10 @@ def down(file, case, device):
     return Launch(program, rows * parts, tile.threads, memory, dtypes=(*(case.dtype,) * 6, "int32"))
 
 
-def sharers(case, device, rows, deep):
-    """How many blocks, a cluster, share `deep` elements of each of `rows` tiles: on Hopper and later, where there would else be less than one
-    and a half blocks a multiprocessor to read them."""
-    parts, enough = 1, 1.5 * multiprocessors(device)
+def sharers(case, device, rows, deep, wanted=1.5):
+    """How many blocks, a cluster, share `deep` elements of each of `rows` tiles: on Hopper and later, where there would else be fewer than are
+    `wanted` of a multiprocessor to read them."""
+    parts, enough = 1, wanted * multiprocessors(device)
     while device.capability >= (9, 0) and parts < min(8, deep // (4 * matmul.slab(case))) and rows * parts < enough:
         parts *= 2
     return parts

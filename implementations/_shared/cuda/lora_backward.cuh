@@ -14,17 +14,17 @@
 //                transpose where W is stored (N, K); some rows of dA = xᵀ @ dxa; some columns of dB = scale * (x @ A)ᵀ @ dz and
 //                of db, the sums of the same slabs of dz. What takes long begins first.
 //
-// On Hopper, where there are many rows, three launches are in place of the last one:
+// Where there are many rows, three launches are in place of the last one, on Hopper in 16 bits and everywhere in IEEE float32:
 //
-//   inputs_warpgroup, weights_warpgroup, narrow      dx; dW; and dA, dB and db.
+//   inputs_…, weights_…, narrow      dx; dW; and dA, dB and db, whose blocks share M where they are few.
 //
 // Where there are few rows of 16 bits, one launch makes everything but dz: `whole` (lora_few_rows.cuh), behind `pulled`.
 #pragma once
 #include "_shared/cuda/adapted_few_rows.cuh"
 #include "_shared/cuda/adapted_simt.cuh"
 #include "_shared/cuda/hopper/adapted_split.cuh"
-#include "_shared/cuda/hopper/weights.cuh"
 #include "_shared/cuda/lora_few_rows.cuh"
+#include "_shared/cuda/weights.cuh"
 
 // ---- element by element --------------------------------------------------------------------------------------------------
 
@@ -200,28 +200,29 @@ struct WithSums {
     }
 };
 
-// Part `block` of ceil(K / ROWS) for dA and of ceil(N / ROWS) for dB and db behind them; a warp has 16 rows of x, or columns of dz.
-template <typename T, bool SIMT, int RB, int WARPS, int STAGES>
+// Part `block` of ceil(K / ROWS) for dA and of ceil(N / ROWS) for dB and db behind them; a warp has 16 rows of x, or columns of dz. PARTS
+// blocks, a cluster, share M.
+template <typename T, bool SIMT, int RB, int WARPS, int STAGES, int PARTS>
 __device__ __forceinline__ void narrow_part(unsigned block, const T* __restrict__ x, const T* __restrict__ dxa,
                                             const T* __restrict__ dz, const T* __restrict__ xa, const T* __restrict__ scale,
                                             T* __restrict__ dA, T* __restrict__ dB, T* __restrict__ db, long long M,
                                             long long K, long long N, long long R) {
     constexpr int ROWS = WARPS * 16, THREADS = WARPS * 32;
     using Tile = typename TileOf<SIMT, T, false, ROWS, RB, WARPS, 1, true>::Type;
+    static_assert(STAGES * Tile::STAGE >= (ROWS * RB + THREADS) * 4, "the sums take the place of the slabs");
     extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
-    int slabs = static_cast<int>((M + SLAB<T> - 1) / SLAB<T>);
+    int slabs = static_cast<int>((M + SLAB<T> - 1) / SLAB<T>), each = (slabs + PARTS - 1) / PARTS;
+    int part = PARTS > 1 ? static_cast<int>(blockIdx.x % PARTS) : 0, first = min(part * each, slabs), count = min(each, slabs - first);
     unsigned of_dA = static_cast<unsigned>((K + ROWS - 1) / ROWS);
     if (block < of_dA) {
         long long k0 = static_cast<long long>(block) * ROWS;
         Tile tile;
         ColumnLoader<T, true, ROWS, THREADS> rows(x, k0, filled_up<T>(K), M);
         ColumnLoader<T, true, RB, THREADS> columns(dxa, 0, filled_up<T>(R), M);
-        mainloop<STAGES>(tile, memory, rows, columns, slabs);
-        each_pair(tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
-            if (k0 + row >= K) return;
-            T* to = dA + (k0 + row) * R + column;
-            if (column < R) to[0] = from_float<T>(v0);
-            if (column + 1 < R) to[1] = from_float<T>(v1);
+        rows.skip(first), columns.skip(first);
+        mainloop<STAGES>(tile, memory, rows, columns, count);
+        each_sum<PARTS, ROWS, RB>(tile, memory, [&](int row, int column, float sum) {
+            if (k0 + row < K && column < R) dA[(k0 + row) * R + column] = from_float<T>(sum);
         });
         return;
     }
@@ -229,18 +230,23 @@ __device__ __forceinline__ void narrow_part(unsigned block, const T* __restrict_
     WithSums<T, Tile, ROWS> sums;
     ColumnLoader<T, true, ROWS, THREADS> rows(dz, n0, filled_up<T>(N), M);
     ColumnLoader<T, true, RB, THREADS> columns(xa, 0, filled_up<T>(R), M);
-    mainloop<STAGES>(sums, memory, rows, columns, slabs);
+    rows.skip(first), columns.skip(first);
+    mainloop<STAGES>(sums, memory, rows, columns, count);
     float factor = to_float(*scale);
-    each_pair(sums.tile, [](int) { return 0; }, [&](int row, int column, float v0, float v1, int) {
-        if (n0 + row >= N) return;
-        T* to = dB + column * N + n0 + row;
-        if (column < R) to[0] = from_float<T>(factor * v0);
-        if (column + 1 < R) to[N] = from_float<T>(factor * v1);
+    each_sum<PARTS, ROWS, RB>(sums.tile, memory, [&](int row, int column, float sum) {
+        if (n0 + row < N && column < R) dB[column * N + n0 + row] = from_float<T>(factor * sum);
     });
-    float* halves = reinterpret_cast<float*>(memory);
+    float* halves = reinterpret_cast<float*>(memory) + ROWS * RB;  // behind those of each_sum
     halves[threadIdx.x] = sums.sum;
-    __syncthreads();
-    if (threadIdx.x < ROWS && n0 + threadIdx.x < N) db[n0 + threadIdx.x] = from_float<T>(halves[threadIdx.x] + halves[threadIdx.x + ROWS]);
+    if constexpr (PARTS == 1) __syncthreads();
+    else cluster_arrive(), cluster_wait();
+    if (part == 0 && threadIdx.x < ROWS && n0 + threadIdx.x < N) {
+        float total = halves[threadIdx.x] + halves[threadIdx.x + ROWS];
+#pragma unroll
+        for (int p = 1; p < PARTS; ++p) total += load_in_block(halves + threadIdx.x, p) + load_in_block(halves + threadIdx.x + ROWS, p);
+        db[n0 + threadIdx.x] = from_float<T>(total);
+    }
+    if constexpr (PARTS > 1) cluster_arrive(), cluster_wait();  // no block ends before the first has read
 }
 
 // ---- dx and dW: x (M, K) and W (K, N) are the two operands, whatever they are, with rows filled up, and y (M, N) the result, whose rows are
@@ -302,8 +308,7 @@ __global__ void __launch_bounds__(IWM* IWN * 32, 1)
         weights_tile<T, SIMT, ALIGNED, VM, VN, VWM, VWN, V_STAGES>(block - of_dx, NK ? dz : x, NK ? x : dz, dW, NK ? N : K, M,
                                                                    NK ? K : N);
     } else {
-        narrow_part<T, SIMT, RB, IWM * IWN, STAGES>(block - of_dx - of_dW, x, dxa, dz, xa, scale, dA, dB,
-                                                                           db, M, K, N, R);
+        narrow_part<T, SIMT, RB, IWM * IWN, STAGES, 1>(block - of_dx - of_dW, x, dxa, dz, xa, scale, dA, dB, db, M, K, N, R);
     }
 }
 
@@ -314,10 +319,62 @@ __global__ void __launch_bounds__(WARPS * 32)
            const T* __restrict__ scale, T* __restrict__ dA, T* __restrict__ dB, T* __restrict__ db, long long M, long long K,
            long long N, long long R) {
     wait_for_previous_launch();
-    narrow_part<T, SIMT, RB, WARPS, STAGES>(blockIdx.x, x, dxa, dz, xa, scale, dA, dB, db, M, K, N, R);
+    narrow_part<T, SIMT, RB, WARPS, STAGES, 1>(blockIdx.x, x, dxa, dz, xa, scale, dA, dB, db, M, K, N, R);
 }
 
 #if __CUDA_ARCH__ >= 900
+template <typename T, bool SIMT, int RB, int WARPS, int STAGES, int PARTS>
+__global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(WARPS * 32)
+    narrow_by_parts(const T* __restrict__ x, const T* __restrict__ dxa, const T* __restrict__ dz, const T* __restrict__ xa,
+                    const T* __restrict__ scale, T* __restrict__ dA, T* __restrict__ dB, T* __restrict__ db, long long M, long long K,
+                    long long N, long long R) {
+    wait_for_previous_launch();
+    narrow_part<T, SIMT, RB, WARPS, STAGES, PARTS>(blockIdx.x / PARTS, x, dxa, dz, xa, scale, dA, dB, db, M, K, N, R);
+}
+#endif
+
+// dx in IEEE float32: the sums of dz @ Wᵀ and, in the epilogue, dxa @ Aᵀ, both of whose rows are whole vectors.
+struct Lifted : Stored {
+    const float *__restrict__ dxa, *__restrict__ A;
+    long long M, K, R;
+
+    __device__ __forceinline__ Lifted(const float* dxa, const float* A, long long M, long long K, long long R) : dxa(dxa), A(A), M(M), K(K), R(R) {}
+
+    // An element of R at a time: with vectors the sums would leave the registers.
+    template <int ROWS, int COLUMNS, typename RowOf, typename ColumnOf>
+    __device__ __forceinline__ void add(float (&sums)[ROWS][COLUMNS], RowOf row_of, ColumnOf column_of) {
+        long long pitch = filled_up<float>(R);
+#pragma unroll 1
+        for (long long r = 0; r < R; ++r) {
+            float low[ROWS];
+#pragma unroll
+            for (int i = 0; i < ROWS; ++i) low[i] = dxa[min(row_of(i), M - 1) * pitch + r];
+#pragma unroll
+            for (int j = 0; j < COLUMNS; ++j) {
+                float of_A = A[min(column_of(j / 4) + j % 4, K - 1) * pitch + r];
+#pragma unroll
+                for (int i = 0; i < ROWS; ++i) sums[i][j] = fmaf(low[i], of_A, sums[i][j]);
+            }
+        }
+    }
+};
+
+template <bool ALIGNED, bool NK, int BM, int BN>
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
+    inputs_simt(const float* __restrict__ dz, const float* __restrict__ W, const float* __restrict__ dxa, const float* __restrict__ A,
+                float* __restrict__ dx, long long M, long long N, long long K, long long R) {
+    matmul_simt<ALIGNED, NK, BM, BN, 1>(dz, W, dx, M, N, K, Lifted(dxa, A, M, K, R));
+}
+
+#if __CUDA_ARCH__ >= 900
+// The same by the blocks of a cluster, which share the N of a tile.
+template <bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
+    inputs_simt_split(const float* __restrict__ dz, const float* __restrict__ W, const float* __restrict__ dxa, const float* __restrict__ A,
+                      float* __restrict__ dx, long long M, long long N, long long K, long long R) {
+    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(dz, W, dx, M, N, K, Lifted(dxa, A, M, K, R));
+}
+
 template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>
 __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
     inputs_warpgroup(const __grid_constant__ TensorMap dz, const __grid_constant__ TensorMap W,

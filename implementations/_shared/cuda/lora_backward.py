@@ -1,8 +1,9 @@
 """The launches of lora_backward.cuh, the backward pass of a linear layer with an adapter, and the choice of their tiles.
 
 `case` is one layer, as in lora.py. The tunables: KERNEL, what multiplies (`tensor` or, IEEE float32, `simt`: one launch of all
-products; `warpgroup`: one of each; `whole`: one launch of everything, of few rows), and the tiles of the two large products, dx and
-dW. `whole` has one tile, and takes dx_num_stages alone. Matrices whose rows are no whole vectors of 16 bytes are copied first (`filled`).
+products; `warpgroup` or, IEEE float32, `apart`: one of each; `whole`: one launch of everything, of few rows), and the tiles of the two large
+products, dx and dW. `whole` has one tile, and takes dx_num_stages alone. Matrices whose rows are no whole vectors of 16 bytes are copied
+first (`filled`).
 """
 
 import itertools
@@ -16,8 +17,13 @@ from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, row
 THREADS, RANKS = 256, 4  # as in `few`
 FEW = 4096  # of elements of dxa: more of them share rows of dz and B in tiles
 NARROW_STAGES = 4  # of dA, dB and db
+NARROW_RESIDENT = 4  # blocks of them that a multiprocessor has at once
 MANY_ROWS = 256  # from which warpgroups multiply
 MANY_PRODUCTS = 2**30  # the same: fewer are done before three launches have begun
+EACH = {
+    "warpgroup": "warpgroup",
+    "apart": "simt",
+}  # values of KERNEL with a launch for each product, and what multiplies there (matmul.py)
 WHOLE_ROWS, WHOLE_RANK = 64, 32  # the most that `whole` takes
 WHOLE_THREADS, WHOLE_LANES, WHOLE_PART = 384, 256, 32  # as in lora_few_rows.cuh: of them READERS, and ROWS
 WHOLE_ODD = 32  # as MOST_ODD there
@@ -40,7 +46,7 @@ def filled(case):
 
 
 def filled_products(case):
-    """The cases of the products as warpgroups read them. M, which is the K of dW, lies across the rows of both of its operands: any will do."""
+    """The cases of the products as launches of their own read them. M, which is the K of dW, lies across the rows of both of its operands: any will do."""
     own = products(filled(case))
     dW = own["dW"]
     return own | {"dW": replace(dW, sizes={**dW.sizes, "K": filled_up(case, dW.sizes["K"])})}
@@ -53,13 +59,21 @@ def config(case, device):
     if fits(case, device, whole) is None:
         return whole
     M, K, N = case.size("M", "K", "N")
-    if M >= MANY_ROWS and M * K * N >= MANY_PRODUCTS and all(_by_warpgroups(case, device)):
-        own = filled_products(case)
-        found = {of: matmul_choice.config(own[of], device, matmul.WARPGROUP_TILES) for of in own}
-        return {"KERNEL": "warpgroup"} | {
-            f"{of}_{name}": value for of, c in found.items() for name, value in c.items() if name != "KERNEL"
-        }
-    return _one_launch(case, device)
+    kernel = "apart" if is_ieee(case) else "warpgroup" if all(_by_warpgroups(case, device)) else None
+    if not kernel or M < MANY_ROWS or M * K * N < MANY_PRODUCTS:
+        return _one_launch(case, device)
+    own, found = filled_products(case), {"KERNEL": kernel}
+    for of in own:
+        chosen = matmul_choice.config(own[of], device, _tiles_of_each(of, kernel))
+        found |= {f"{of}_{name}": value for name, value in chosen.items() if name != "KERNEL"}
+    return found
+
+
+def _tiles_of_each(of, kernel):
+    """Those of dx or dW beside matmul.SIMT_TILES, where each is a launch: blocks do not share the K of a left operand that is read across its rows."""
+    if kernel == "warpgroup":
+        return matmul.WARPGROUP_TILES
+    return matmul.SIMT_SPLIT_TILES if of == "dx" else ()
 
 
 def _one_launch(case, device):
@@ -104,16 +118,16 @@ def tile_of(config, of):
 def fits(case, device, config):
     """Why a config cannot run, or None."""
     own, kernel = products(case), config["KERNEL"]
-    if kernel == "warpgroup":
-        if not all(_by_warpgroups(case, device)):
+    if kernel in EACH:
+        if kernel == "warpgroup" and not all(_by_warpgroups(case, device)):
             return matmul.NO_WARPGROUPS
         own = filled_products(case)
-        reasons = (matmul.fits(own[of], device, of_launch(of, config) | {"KERNEL": kernel}) for of in own)
+        reasons = (matmul.fits(own[of], device, _of_each(of, config), tiles=_tiles_of_each(of, kernel)) for of in own)
         return next(filter(None, reasons), None)
     if kernel == "whole":
         return _misfit_of_whole(case, device, config)
     if kernel != ("simt" if is_ieee(case) else "tensor"):
-        return "IEEE float32 is multiplied by KERNEL=simt, everything else by tensor or warpgroup"
+        return "IEEE float32 is multiplied by KERNEL=simt or apart, everything else by tensor, warpgroup or whole"
     tiles = [tile_of(config, of) for of in own]
     if None in tiles:
         return f"the tiles of dx and dW are {', '.join(f'{t.rows}×{t.columns}' for t in TILES)} in clusters of 1"
@@ -156,7 +170,7 @@ def launches(file, case, device, config, follows=False):
     if whole:
         found = in_turn(*first, _whole(file, case, device, config))
     else:
-        behind = _by_warpgroups_launches if config["KERNEL"] == "warpgroup" else _products
+        behind = _launch_of_each if config["KERNEL"] in EACH else _products
         found = in_turn(*first, _low(file, case, device), *behind(file, case, device, config))
     return (replace(found[0], overlaps=follows), *found[1:])
 
@@ -275,19 +289,32 @@ def _elementwise(file, kernel, case):
     return Launch(program, -(-vectors // THREADS), THREADS, dtypes=(case.dtype,) * (3 if pulls else 2))
 
 
-def _by_warpgroups_launches(file, case, device, config):
+def _of_each(of, config):
+    """The tunables of dx or dW, where each is a launch."""
+    return of_launch(of, config) | {"KERNEL": EACH[config["KERNEL"]]}
+
+
+def _launch_of_each(file, case, device, config):
     """dx, dW and `narrow`."""
-    (K, N), own, dtype, kernel = case.size("K", "N"), filled_products(case), case.dtype, {"KERNEL": "warpgroup"}
-    of_dx, of_dW = of_launch("dx", config), of_launch("dW", config)
-    dx = matmul.launch(file, "inputs", own["dx"], device, of_dx | kernel, dtypes=(dtype,) * 5)
-    deep = matmul.slab(case)
-    adapter = (of_dx["BLOCK_M"], deep), (of_dx["BLOCK_N"] // of_dx["CLUSTER"], deep)
-    dW = matmul.launch(file, "weights", own["dW"], device, of_dW | kernel, dtypes=(dtype,) * 3, transposed=True)
+    own, dtype = filled_products(case), case.dtype
+    of_dx, of_dW = (_of_each(of, config) for of in own)
+    dx = matmul.launch(file, "inputs", own["dx"], device, of_dx, dtypes=(dtype,) * 5)
+    dW = matmul.launch(file, "weights", own["dW"], device, of_dW, dtypes=(dtype,) * 3, transposed=True)
+    if dx.boxes:  # the adapter's, too
+        deep = matmul.slab(case)
+        dx = replace(dx, boxes=(*dx.boxes, (of_dx["BLOCK_M"], deep), (of_dx["BLOCK_N"] // of_dx["CLUSTER"], deep)))
+    return dx, dW, _narrow(file, case, device)
+
+
+def _narrow(file, case, device):
+    """The launch of dA, dB and db alone."""
+    M, K, N = case.size("M", "K", "N")
     threads = 128
-    program = instance(file, "narrow", TYPES[dtype], is_ieee(case), _rank_columns(case), threads // 32, NARROW_STAGES)
-    memory = _narrow_bytes(case, threads)
-    narrow = Launch(program, _narrow_blocks(K, N, threads), threads, memory, dtypes=(dtype,) * 8)
-    return replace(dx, boxes=(*dx.boxes, *adapter)), dW, narrow
+    blocks = _narrow_blocks(K, N, threads)
+    parts = lora.sharers(case, device, blocks, M, NARROW_RESIDENT)
+    arguments = TYPES[case.dtype], is_ieee(case), _rank_columns(case), threads // 32, NARROW_STAGES
+    program = instance(file, *(("narrow_by_parts", *arguments, parts) if parts > 1 else ("narrow", *arguments)))
+    return Launch(program, blocks * parts, threads, _narrow_bytes(case, threads), dtypes=(case.dtype,) * 8)
 
 
 def kept_launches(file, case, device):

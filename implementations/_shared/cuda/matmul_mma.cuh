@@ -34,6 +34,7 @@ struct None {};
 // elements of K from its first on); end() comes when all are multiplied, and merge() once all blocks that share the K of a tile have come
 // there, none of which changes what others may read of it in shared memory.
 struct Epilogue {
+    static constexpr bool FILLED = true;  // whether zeros behind K may fill up rows of x and W (N, K) in matmul_simt.cuh
     __device__ __forceinline__ None row(long long) const { return {}; }
     __device__ __forceinline__ None column(long long) const { return {}; }
     template <int COUNT>

@@ -144,17 +144,18 @@ template <int BM, int BN>
 constexpr int SIMT_DEPTH = BM * BN > 2048 ? 8 : 16;  // of a slab
 template <int BM, int BN>
 constexpr int SIMT_THREADS = BM * BN / (8 * SIMT_COLUMNS<BN>);
-// On a multiprocessor, for __launch_bounds__: 256 threads, so that one block multiplies where another waits at its barrier.
-template <int BM, int BN>
-constexpr int SIMT_BLOCKS = 256 / SIMT_THREADS<BM, BN>;
+// On a multiprocessor, for __launch_bounds__: 256 threads, so that one block multiplies where another waits at its barrier; of the smaller tiles 384,
+// unless they read single elements, which takes the registers of more.
+template <int BM, int BN, bool ALIGNED>
+constexpr int SIMT_BLOCKS = (ALIGNED && BM * BN == 4096 ? 384 : 256) / SIMT_THREADS<BM, BN>;
 
 constexpr int SIMT_PAD = 4;  // behind a row of a slab
 // Of shared memory: three slabs, and behind them the sums that other blocks of a cluster finish.
 template <int BM, int BN>
 constexpr int SIMT_SLABS = 3 * SIMT_DEPTH<BM, BN> * (BM + BN + 2 * SIMT_PAD) * 4;
 
-// The tile at (m0, n0) of y. ALIGNED: rows of x and of W hold whole vectors of 16 bytes, those of W (K, N) with zeros behind the N of each
-// part; those of y may not. SPLIT: so many blocks of a cluster share its K, and put their sums together through distributed shared memory.
+// The tile at (m0, n0) of y. ALIGNED: rows of x and of W hold whole vectors of 16 bytes, those of x (K, M) and W (K, N) with zeros behind M
+// and the N of each part, others behind K where F::FILLED; those of y may not. SPLIT: so many blocks of a cluster share its K, and put their sums together through distributed shared memory.
 // `memory` is SIMT_SLABS bytes, and with SPLIT behind them BM * BN * 4 less what the block finishes itself.
 template <bool ALIGNED, bool NK, int BM, int BN, int PARTS, bool XT, int SPLIT, typename F>
 __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, long long n0, const float* __restrict__ x,
@@ -178,14 +179,16 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, l
     // XT: x is stored (K, M), and brought as a (K, N) slab is
     constexpr int X_GROUPS = THREADS / (BM / 4);
     int x_row = XT ? tid % (BM / 4) * 4 : quad, x_k = tid / (BM / 4);
-    const float* x_from = XT ? x + (k0 + x_k) * M + m0 + x_row : x + (m0 + quad) * K + k0 + part;
+    auto filled = [](long long length) { return ALIGNED ? (length + 3) / 4 * 4 : length; };
+    long long of_K = F::FILLED ? filled(K) : K, x_pitch = XT ? filled(M) : of_K;
+    const float* x_from = XT ? x + (k0 + x_k) * x_pitch + m0 + x_row : x + (m0 + quad) * x_pitch + k0 + part;
     int rows = static_cast<int>(min(M - m0, static_cast<long long>(BM))) - x_row;
     // Vector i of a thread is QUADS columns (NK), or GROUPS rows, on from the one before; one that crosses COLUMNS is in
     // the next part.
     static_assert(COLUMNS % QUADS == 0, "the part of a vector depends on i alone");
     int local = NK ? quad : w_column % COLUMNS;
-    long long pitch = ALIGNED ? (N + 3) / 4 * 4 : N;  // of a part of a (K, N) row
-    const float* w_from = NK ? W + (n0 + quad) * K + k0 + part
+    long long pitch = NK ? of_K : filled(N);  // of a part of a (K, N) row
+    const float* w_from = NK ? W + (n0 + quad) * pitch + k0 + part
                              : W + (k0 + w_k) * (PARTS * pitch) + w_column / COLUMNS * pitch + n0 + local;
     int columns = static_cast<int>(min(N - n0, static_cast<long long>(COLUMNS))) - local;
 
@@ -198,20 +201,20 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, l
     auto request = [&](int left) {  // the next slab; what lies outside of x or W becomes 0
 #pragma unroll
         for (int i = 0; i < X_LOADS; ++i) {
-            if constexpr (XT) xv[i] = vector(x_from + i * X_GROUPS * M, x_k + i * X_GROUPS < left ? rows : 0);
-            else xv[i] = vector(x_from + i * QUADS * K, i * QUADS < rows ? left - part : 0);
+            if constexpr (XT) xv[i] = vector(x_from + i * X_GROUPS * x_pitch, x_k + i * X_GROUPS < left ? rows : 0);
+            else xv[i] = vector(x_from + i * QUADS * x_pitch, i * QUADS < rows ? left - part : 0);
         }
 #pragma unroll
         for (int i = 0; i < W_LOADS; ++i) {
             if constexpr (NK) {
                 long long row = i * QUADS / COLUMNS * N + i * QUADS % COLUMNS;
-                wv[i] = vector(w_from + row * K, i * QUADS % COLUMNS < columns ? left - part : 0);
+                wv[i] = vector(w_from + row * pitch, i * QUADS % COLUMNS < columns ? left - part : 0);
             } else {
                 wv[i] = vector(w_from + i * GROUPS * PARTS * pitch, w_k + i * GROUPS < left ? columns : 0);
             }
         }
         w_from += NK ? BK : BK * PARTS * pitch;
-        x_from += XT ? BK * M : BK;
+        x_from += XT ? BK * x_pitch : BK;
     };
     auto deposit = [&](int stage, int left) {
 #pragma unroll
@@ -261,7 +264,7 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, l
         Vector<float> first[X_LOADS];  // the same in all blocks of the cluster
 #pragma unroll
         for (int i = 0; i < X_LOADS; ++i)
-            first[i] = load_part<ALIGNED>(x + (m0 + quad + i * QUADS) * K + part, i * QUADS < rows ? static_cast<int>(min(K, 1LL * BK)) - part : 0);
+            first[i] = load_part<ALIGNED>(x + (m0 + quad + i * QUADS) * x_pitch + part, i * QUADS < rows ? static_cast<int>(min(K, 1LL * BK)) - part : 0);
         f.begin(first);
     }
     deposit(0, left);

@@ -137,7 +137,7 @@ def _layer_clocks(product, device, config):
     (M, K, N), tile, sms = product.size("M", "K", "N"), matmul.tile_of(product, config), multiprocessors(device)
     deep = -(-K // matmul.slab(product)) * matmul.slab(product)
     if tile.kind == "simt":
-        made = matmul_choice.simt_work(product, tile, "tiles", 1, device) / 128
+        made = matmul_choice.simt_time(product, tile, "tiles", 1, device) * matmul_choice.CLOCK
     else:
         rounds = math.ceil(matmul.blocks(tile, M, N) / (sms // tile.cluster * tile.cluster))
         made = rounds * tile.rows * tile.columns * deep * tile.cost / PRODUCTS[product.itemsize]

@@ -55,8 +55,9 @@ TUNABLES = {
 
 FILE = Path(__file__).with_suffix(".cu")
 # What one launch took on an H100 in what perceptron.py expects, by which it chooses among tiles, by the bytes of an element: 2.1 to 2.7 in eight shapes from
-# 1×13-512-256-64-16 to 8192×256-1024-512-128 in bfloat16. In float32 that at which one launch and several took as long, in 13 shapes
-ONE_LAUNCH = {2: 2.4, 4: 1.8}
+# 1×13-512-256-64-16 to 8192×256-1024-512-128 in bfloat16. In float32 what one launch
+# took beside several on an H200: 30.8 and 37.6 µs with 1024 rows of 13-512-256-64-16, 47.9 and 42.1 with 2048, 90.2 and 83.4 with 8192
+ONE_LAUNCH = {2: 2.4, 4: 3.0}
 ODD = 2  # times that where hidden layers have no whole vectors: 37×13-131-67-5 in bfloat16 20.1 µs, with a launch for each layer 9.0
 
 

@@ -32,7 +32,7 @@ struct Activated : Epilogue {
 };
 
 template <Activation ACT, bool FILLED, bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     layer_simt(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
                const float* next, long long M, long long K, long long N, long long width, long long bytes) {
     prefetch_to_cache(next, bytes);
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
 #if __CUDA_ARCH__ >= 900
 // The blocks of a cluster share the K of a tile.
 template <Activation ACT, bool FILLED, bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
-__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     layer_simt_split(const float* __restrict__ x, const float* __restrict__ W, const float* __restrict__ b, float* __restrict__ y,
                      const float* next, long long M, long long K, long long N, long long width, long long bytes) {
     prefetch_to_cache(next, bytes);

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
 }
 
 template <bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     two_accumulators_simt(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ y, long long M,
                           long long K, long long N) {
     matmul_simt<ALIGNED, NK, BM, BN, 2>(A, B, y, M, K, N, Gate<float>{});
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
 
 // The same with strips below whole tiles.
 template <bool ALIGNED, bool NK, int BM, int BN>
-__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     two_accumulators_simt_strips(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ y,
                                  long long M, long long K, long long N) {
     matmul_simt_strips<ALIGNED, NK, BM, BN, 2>(A, B, y, M, K, N, Anywhere<Gate<float>>{Gate<float>{}});
@@ -79,7 +79,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BN * 2 + 128, 
 
 // The same by the blocks of a cluster, which share the K of a tile.
 template <bool ALIGNED, bool NK, int BM, int BN, int SPLIT>
-__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN>)
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
     two_accumulators_simt_split(const float* __restrict__ A, const float* __restrict__ B, float* __restrict__ y, long long M,
                                 long long K, long long N) {
     matmul_simt<ALIGNED, NK, BM, BN, 2, false, SPLIT>(A, B, y, M, K, N, Gate<float>{});

@@ -42,10 +42,10 @@ TENSOR_TILES = (
     MatmulTile("tensor", 128, 256, 1.0, 2, 4), MatmulTile("tensor", 128, 128, 1.2, 2, 4), MatmulTile("tensor", 64, 128, 1.4, 2, 2),
     MatmulTile("tensor", 64, 64, 1.6, 2, 2), MatmulTile("tensor", 16, 64, 3.0, 1, 4),
 )  # fmt: skip
-SIMT_TILES = (MatmulTile("simt", 128, 256, 0.96), MatmulTile("simt", 128, 128, 1.1), MatmulTile("simt", 64, 64, 1.12))
+SIMT_TILES = (MatmulTile("simt", 128, 256, 1.0), MatmulTile("simt", 128, 128, 1.02), MatmulTile("simt", 64, 64, 1.14))
 # Of kernels that have <name>_simt_split: with few tiles, multiprocessors would idle, or have too few warps to hide what they wait for
 SIMT_SPLIT_TILES = tuple(
-    replace(tile, cluster=split) for tile in (*SIMT_TILES, MatmulTile("simt", 32, 64, 1.05)) for split in (2, 4, 8)
+    replace(tile, cluster=split) for tile in (*SIMT_TILES, MatmulTile("simt", 32, 64, 1.36)) for split in (2, 4, 8)
 )
 WARPGROUP_TILES = tuple(
     MatmulTile("warpgroup", 128, columns, cost, cluster=cluster)
@@ -337,8 +337,14 @@ def blocks(tile, M, N, parts=1):
 
 
 SIMT_THREADS = 256  # of a multiprocessor, as matmul_simt.cuh's blocks are compiled
-SIMT_MORE_THREADS = 384  # of tiles of 64×64, which have fewer registers
+SIMT_MORE_THREADS = 384  # of tiles of 64×64, which have fewer registers, unless they read single elements
 SIMT_STATIC = 8 << 10  # bytes of shared memory for what a kernel sums up beside
+
+
+def simt_beside(case, tile):
+    """How many blocks a multiprocessor has at once."""
+    aligned = rows_are_aligned(case, case.sizes["K"], weight_row(case))
+    return (SIMT_MORE_THREADS if aligned and tile.rows == tile.columns == 64 else SIMT_THREADS) // tile.threads
 
 
 def simt_depth(tile):

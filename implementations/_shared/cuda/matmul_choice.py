@@ -61,7 +61,7 @@ def time_of(case, config, parts, device):
 
 def _time(case, tile, schedule, parts, device):
     if tile.kind == "simt":
-        return simt_work(case, tile, schedule, parts, device) / PRODUCTS
+        return simt_time(case, tile, schedule, parts, device)
     if tile.kind == "few_rows":
         return few_rows_time(case, tile, parts) / 1000
     return tensor_time(case, tile, schedule, parts, device)
@@ -145,47 +145,38 @@ def beyond_l2(case, rows, brought, parts):
 # ---- IEEE float32 --------------------------------------------------------------------------------------------------------
 
 
-# Estimates for a multiprocessor, which makes 128 products a cycle: bytes that it reads of its neighbours in one; cycles until the blocks of
-# a cluster have met; how much longer four warps take for what eight do, and with fewer it grows as eight over their number. They are fitted
-# to 80 times of ten shapes on an H100, from 16×1024→4096 to 1034×2048→2048×2; the tiles' costs to 57 more of six shapes on an H200, from
-# 777×1000→3001 to 1025×2049→2049×2, where what is chosen took at most 4 % longer than the fastest
-SIMT_NEIGHBOUR_BYTES, SIMT_WAIT, SIMT_LATENCY = 6, 3000, 0.125
-PRODUCTS = 128 * 1755  # of a multiprocessor in a microsecond
-SIMT_WARPS = 12  # that the registers of a multiprocessor hold, all of which wait at once
-# What tiles of 64×64 cost where there are as many; with W (K, N) in clusters of two they have more registers, and eight warps at once
-SIMT_TWELVE, SIMT_EIGHT = 0.91, 1.15
-SIMT_ROUNDS = 1.25  # what tiles of 32×64 cost where not all of them run at once
-SIMT_TURNED = 1.2  # and with W (N, K)
+# Estimates for a multiprocessor, fitted to 40 times on an H200 of seven products from 777×1000→3001 to 1000×4096→1024, to within 22 %; what they
+# choose was the fastest of each. Products of it in a microsecond; how much longer they take for each time that the warps at once are fewer than
+# its registers hold; and microseconds of an element of a tile from its sum to memory or to another block
+CLOCK = 1755  # in a microsecond
+PRODUCTS = 128 * CLOCK
+SIMT_LATENCY, SIMT_WARPS, SIMT_END = 0.17, 12, 5.3e-4
+# Of few rows, to which these were not fitted: lola 100×1024→4096 took 38.3 µs in 32×64, 45.1 in 64×64, each by clusters of two
+SIMT_FEW = 0.8
 
 
-def _simt_most(tile, count, device):
-    """Blocks of the busiest multiprocessor of `count` in all. Clusters of four and more leave some places of each group of multiprocessors empty
-    (`clusters_at_once`): of lola 1000×4096→1024, 64 clusters of which 62 run at once took an H200 320 µs, others 220."""
-    sms = multiprocessors(device)
-    beside = (matmul.SIMT_MORE_THREADS if tile.rows == tile.columns == 64 else matmul.SIMT_THREADS) // tile.threads
-    rounds, rest = divmod(count // tile.cluster, clusters_at_once(device, tile.cluster, beside))
-    return rounds * beside + -(-rest * tile.cluster // sms)
-
-
-def simt_work(case, tile, schedule, parts, device):
-    """About how many products the busiest multiprocessor could make in the time that it takes for its tiles, whose warps four schedulers
-    share."""
+def simt_time(case, tile, schedule, parts, device):
+    """Microseconds that the busiest multiprocessor takes for its tiles, round by round of as many as it has at once."""
     M, K, N = case.size("M", "K", "N")
-    warps, deep, nk = tile.threads // 32, -(-K // tile.cluster), case.options["w_layout"] == "nk"
-    most = _simt_most(tile, matmul.simt_blocks(tile, schedule, M, N, parts), device) * warps
-    alone = 1 + SIMT_LATENCY * max(8 / most - 1, 0)
-    work = -(-most // 4) * 4 * (tile.rows * tile.columns / warps) * deep * tile.cost * alone
-    if tile.rows == tile.columns == 64 and most >= SIMT_WARPS:
-        work *= SIMT_EIGHT if tile.cluster == 2 and not nk else SIMT_TWELVE
-    if tile.rows == 32:
-        work *= (SIMT_ROUNDS if most > 8 else 1) * (SIMT_TURNED if nk else 1)
-    if schedule == "strips" and parts == 2:
-        work *= 0.98  # where no strip is left, too: 345 µs at 1024×2048→2048 on an H100, 352 in whole tiles
-    if tile.cluster == 1:
-        return work
-    exchanged = most / warps * tile.rows * tile.columns * 4 * (1 - 1 / tile.cluster)
-    waits = -(-most // SIMT_WARPS)
-    return work + 128 * (waits * SIMT_WAIT + exchanged / SIMT_NEIGHBOUR_BYTES)
+    count, beside = matmul.simt_blocks(tile, schedule, M, N, parts), matmul.simt_beside(case, tile)
+    rounds, rest = divmod(count // tile.cluster, clusters_at_once(device, tile.cluster, beside))
+    rest = -(-rest * tile.cluster // multiprocessors(device))
+    if rounds and rest and beside == 2:
+        rest = 2  # a multiprocessor that is through first takes both places
+    depth = matmul.simt_depth(tile)
+    cost = tile.cost * (SIMT_FEW if tile.rows == 32 and M <= FEW_ROWS else 1)
+    products = tile.rows * tile.columns * -(-K // (tile.cluster * depth)) * depth * cost / PRODUCTS
+    end = tile.rows * tile.columns * SIMT_END
+
+    def round_of(blocks):
+        warps = -(-blocks * tile.threads // 128) * 4  # were all schedulers as busy as the busiest
+        latency = 1 + SIMT_LATENCY * max(SIMT_WARPS / max(warps, 1) - 1, 0)
+        return warps * 32 / tile.threads * (products * latency + end)
+
+    time = rounds * round_of(beside) + round_of(rest) + (CLUSTERED if tile.cluster > 1 else 0)
+    return (
+        time * 0.98 if schedule == "strips" and parts == 2 else time
+    )  # where no strip is left, too: 345 µs at 1024×2048→2048 on an H100, 352
 
 
 # ---- few rows ------------------------------------------------------------------------------------------------------------

@@ -20,10 +20,8 @@ NARROW_STAGES = 4  # of dA, dB and db
 NARROW_RESIDENT = 4  # blocks of them that a multiprocessor has at once
 MANY_ROWS = 256  # from which warpgroups multiply
 MANY_PRODUCTS = 2**30  # the same: fewer are done before three launches have begun
-EACH = {
-    "warpgroup": "warpgroup",
-    "apart": "simt",
-}  # values of KERNEL with a launch for each product, and what multiplies there (matmul.py)
+# Values of KERNEL with a launch for each product, and what multiplies there (matmul.py)
+EACH = {"warpgroup": "warpgroup", "apart": "simt"}
 WHOLE_ROWS, WHOLE_RANK = 64, 32  # the most that `whole` takes
 WHOLE_THREADS, WHOLE_LANES, WHOLE_PART = 384, 256, 32  # as in lora_few_rows.cuh: of them READERS, and ROWS
 WHOLE_ODD = 32  # as MOST_ODD there

@@ -148,7 +148,7 @@ def beyond_l2(case, rows, brought, parts):
 # Estimates for a multiprocessor, fitted to 40 times on an H200 of seven products from 777×1000→3001 to 1000×4096→1024, to within 22 %; what they
 # choose was the fastest of each. Products of it in a microsecond; how much longer they take for each time that the warps at once are fewer than
 # its registers hold; and microseconds of an element of a tile from its sum to memory or to another block
-CLOCK = 1755  # in a microsecond
+CLOCK = 1755  # cycles of a microsecond
 PRODUCTS = 128 * CLOCK
 SIMT_LATENCY, SIMT_WARPS, SIMT_END = 0.17, 12, 5.3e-4
 # Of few rows, to which these were not fitted: lola 100×1024→4096 took 38.3 µs in 32×64, 45.1 in 64×64, each by clusters of two
@@ -174,9 +174,9 @@ def simt_time(case, tile, schedule, parts, device):
         return warps * 32 / tile.threads * (products * latency + end)
 
     time = rounds * round_of(beside) + round_of(rest) + (CLUSTERED if tile.cluster > 1 else 0)
-    return (
-        time * 0.98 if schedule == "strips" and parts == 2 else time
-    )  # where no strip is left, too: 345 µs at 1024×2048→2048 on an H100, 352
+    if schedule == "strips" and parts == 2:
+        time *= 0.98  # where no strip is left, too: 345 µs at 1024×2048→2048 on an H100, 352 in whole tiles
+    return time
 
 
 # ---- few rows ------------------------------------------------------------------------------------------------------------

@@ -494,6 +494,11 @@ GRADIENTS = [
     # few rows: tiles of dx beside those of dW
     ("lola", {"M": 5, "K": 136, "N": 328}, "multirow", "bfloat16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 32, "few_num_stages": 1}),
     ("geglu", {"M": 37, "K": 136, "N": 164}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 32, "few_BLOCK_N": 16, "few_num_stages": 2}),
+    # in float32 rows of n, W and dz are filled up
+    ("lola", {"M": 70, "K": 135, "N": 203}, "multirow", "float32", "kn", {}),
+    ("lola", {"M": 67, "K": 134, "N": 201}, "multirow", "float32", "nk", {"dx_BLOCK_M": 64, "dx_BLOCK_N": 64, "dx_CLUSTER": 2}),
+    ("geglu", {"M": 69, "K": 133, "N": 75}, "two_accumulators", "float32", "nk", {}),
+    ("splacc", {"M": 66, "K": 70, "N": 77}, "two_accumulators", "float32", "kn", {}),
     # a cluster shares the depth of dx, in float32
     ("lola", {"M": 37, "K": 136, "N": 204}, "multirow", "float32", "kn", {"dx_BLOCK_M": 32, "dx_BLOCK_N": 64, "dx_CLUSTER": 4}),
 ]  # fmt: skip

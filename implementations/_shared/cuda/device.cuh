@@ -79,6 +79,12 @@ __device__ __forceinline__ float element(const Vector<T>& v, int i) {
     return i % 2 ? high_half<T>(word) : low_half<T>(word);
 }
 
+// The least number of elements, from n on, that are whole vectors.
+template <typename T>
+__device__ __forceinline__ long long filled_up(long long n) {
+    return (n + Vector<T>::SIZE - 1) / Vector<T>::SIZE * Vector<T>::SIZE;
+}
+
 // A read-only 16-byte load that will be used once: it does not displace anything in L1.
 template <typename T>
 __device__ __forceinline__ Vector<T> load_streaming(const T* p) {

@@ -39,7 +39,8 @@ __device__ __forceinline__ void sum_bias(const float* parts, T* db, long long N,
     ColumnParts<T>{parts, db, N, count}.sum_up(threadIdx.x, blockDim.x);
 }
 
-// In all but the launches of both products, x (M, K) and W (K, N) are the two operands, whatever they are, and y (M, N) the result.
+// In all but the launches of both products, x (M, K) and W (K, N) are the two operands, whatever they are, and y (M, N) the result. In IEEE float32
+// ALIGNED says that rows of all operands, and of n, are whole vectors, with zeros behind the last element.
 
 template <bool ALIGNED, bool NK, int BM, int BN>
 __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIGNED>)
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIG
                 const float2* __restrict__ sums, const float* __restrict__ column_parts, float* __restrict__ db, float* __restrict__ y,
                 long long M, long long K, long long N, long long across, long long down) {
     sum_bias(column_parts, db, K, down);
-    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
+    matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, ALIGNED ? filled_up<float>(N) : N, across));
 }
 template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32, 1)
@@ -101,7 +102,7 @@ __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM,
                       const float2* __restrict__ sums, const float* __restrict__ column_parts, float* __restrict__ db,
                       float* __restrict__ y, long long M, long long K, long long N, long long across, long long down) {
     sum_bias(column_parts, db, K, down);
-    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
+    matmul_simt<ALIGNED, NK, BM, BN, 1, false, SPLIT>(x, W, y, M, K, N, F(n, rstd, sums, N, ALIGNED ? filled_up<float>(N) : N, across));
 }
 
 template <typename T, bool NK, int BM, int BN, int STAGES, int CLUSTER>

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from implementations._shared.cuda import linear_gradients, matmul, matmul_choice
 from implementations._shared.cuda.launch import TYPES, Launch, instance, of_launch, prefixed
-from implementations._shared.gpu import multiprocessors, rows_are_aligned, shared_memory
+from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned, shared_memory
 
 THREADS = 256  # of a block that makes some of dz
 INPUTS_TILES = matmul.WARPGROUP_TILES + matmul.TENSOR_TILES + matmul.SIMT_SPLIT_TILES
@@ -27,12 +27,15 @@ def way(case, device):
 
 
 def whole_rows(case, device):
-    """The case with K and N filled up to whole lines of L2, as rows of dz are then, and those of what a launch copies or makes: only `both`
-    wants it."""
-    if way(case, device) != "both":
+    """The case with K and N filled up, as rows of dz are then, and those of what a launch copies or makes: to whole lines of L2 for `both`, in
+    IEEE float32 to whole vectors, else not."""
+    if way(case, device) == "both":
+        whole = matmul.slab(case)
+    elif is_ieee(case) and not rows_are_aligned(case, *case.size("K", "N")):
+        whole = 16 // case.itemsize
+    else:
         return case
-    line = matmul.slab(case)
-    return replace(case, sizes={**case.sizes, **{name: -(-case.sizes[name] // line) * line for name in ("K", "N")}})
+    return replace(case, sizes={**case.sizes, **{name: -(-case.sizes[name] // whole) * whole for name in ("K", "N")}})
 
 
 def products(case):
@@ -79,7 +82,7 @@ def _half(device):
 
 def config(case, device):
     """The tunables of the products."""
-    own, how = products(case), way(case, device)
+    own, how = products(whole_rows(case, device)), way(case, device)
     if how == "both":
         return prefixed("both", linear_gradients.config(case, device))
     if how == "few":
@@ -90,7 +93,7 @@ def config(case, device):
 
 def fits(case, device, config):
     """Why a config cannot run, or None."""
-    own, how = products(case), way(case, device)
+    own, how = products(whole_rows(case, device)), way(case, device)
     if how == "both":
         return linear_gradients.fits(case, device, of_launch("both", config))
     if how == "few":
@@ -107,8 +110,8 @@ def _few_config(config):
 def linear(file, case, device):
     """`linear_…` of `file`: x, W, b or none, z."""
     own, dtype = whole_rows(case, device), case.dtype
-    # rows that are longer than what is in them are known to tensor maps alone
-    tiles = INPUTS_TILES if own is case else matmul.WARPGROUP_TILES
+    # rows that are longer than what is in them are known to tensor maps, and to the float32 units
+    tiles = INPUTS_TILES if own is case or is_ieee(case) else matmul.WARPGROUP_TILES
     chosen, operands = matmul_choice.config(own, device, tiles), (matmul.operand(case),) * 2
     return matmul.launch(file, "linear", own, device, chosen, dtypes=(*operands, dtype, dtype))
 
@@ -174,7 +177,7 @@ def pulling(launch, case, device, behind, rows, columns, parts=1):
 
 def launches(file, case, device, config, epilogue="StoredGradient", columns=True, parts=1):
     """The launches behind dz: of both products, or of dx and of dW. `epilogue` is the template of F; `columns` says that db is wanted."""
-    own, dtype, how = products(case), case.dtype, way(case, device)
+    own, dtype, how = products(whole_rows(case, device)), case.dtype, way(case, device)
     down, across = pulled_blocks(case, case.sizes["N"] // parts)
     down = down if columns else 0
     made_of = f"{epilogue}<{TYPES[dtype]}>"

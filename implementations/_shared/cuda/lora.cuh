@@ -17,12 +17,6 @@
 
 #include "_shared/cuda/matmul_simt.cuh"
 
-// The least number of elements, from n on, that are whole vectors.
-template <typename T>
-__device__ __forceinline__ long long filled_up(long long n) {
-    return (n + Vector<T>::SIZE - 1) / Vector<T>::SIZE * Vector<T>::SIZE;
-}
-
 template <typename T, Activation ACT>
 struct Biased : Epilogue {
     const T* __restrict__ b;

@@ -179,7 +179,7 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, l
     // XT: x is stored (K, M), and brought as a (K, N) slab is
     constexpr int X_GROUPS = THREADS / (BM / 4);
     int x_row = XT ? tid % (BM / 4) * 4 : quad, x_k = tid / (BM / 4);
-    auto filled = [](long long length) { return ALIGNED ? (length + 3) / 4 * 4 : length; };
+    auto filled = [](long long length) { return ALIGNED ? filled_up<float>(length) : length; };
     long long of_K = F::FILLED ? filled(K) : K, x_pitch = XT ? filled(M) : of_K;
     const float* x_from = XT ? x + (k0 + x_k) * x_pitch + m0 + x_row : x + (m0 + quad) * x_pitch + k0 + part;
     int rows = static_cast<int>(min(M - m0, static_cast<long long>(BM))) - x_row;

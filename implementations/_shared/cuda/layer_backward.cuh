@@ -56,6 +56,7 @@ __global__ void __launch_bounds__(SIMT_THREADS<BM, BN>, SIMT_BLOCKS<BM, BN, ALIG
     sum_bias(column_parts, db, K, down);
     matmul_simt<ALIGNED, NK, BM, BN, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, ALIGNED ? filled_up<float>(N) : N, across));
 }
+
 template <typename T, bool ALIGNED, bool NK, int BM, int BN, int WM, int WN, int STAGES>
 __global__ void __launch_bounds__(WM* WN * 32, 1)
     linear_tensor(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long M,
@@ -70,6 +71,7 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     sum_bias(column_parts, db, K, down);
     matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
 }
+
 // Of few rows: K are the columns of x, N those of dz. `left` and `right` are the operands of dW (rows, columns), of which a block has 128 × 128.
 template <typename T, typename F, bool NK, int BM, int BN, int WARPS, int STAGES>
 __global__ void __launch_bounds__(WARPS * 32, 2)

@@ -38,14 +38,6 @@ def whole_rows(case, device):
     return replace(case, sizes={**case.sizes, **{name: -(-case.sizes[name] // whole) * whole for name in ("K", "N")}})
 
 
-def products(case):
-    """The cases of dn = dz @ Wᵀ and dW, which is of a transposed left operand."""
-    M, K, N = case.size(*NUMBERS)
-    nk = case.options["w_layout"] == "nk"
-    dW = matmul.product(case, N, M, K) if nk else matmul.product(case, K, M, N)
-    return {"dx": matmul.product(case, M, N, K, not nk), "dW": dW}
-
-
 def _few(case, device):
     """The tile of dx of few rows, or None: dW is made of one slab or two."""
     if (
@@ -54,7 +46,7 @@ def _few(case, device):
         or not rows_are_aligned(case, *case.size("K", "N"))
     ):
         return None
-    dx = products(case)["dx"]
+    dx = matmul.gradients(case)["dx"]
     for tiles in (_of_two_stages(dx, device), FEW_TILES):
         found = matmul_choice.config(dx, device, (*tiles, *matmul.TENSOR_TILES), beside=_half(device))
         if found["KERNEL"] == "few_rows":
@@ -82,7 +74,7 @@ def _half(device):
 
 def config(case, device):
     """The tunables of the products."""
-    own, how = products(whole_rows(case, device)), way(case, device)
+    own, how = matmul.gradients(whole_rows(case, device)), way(case, device)
     if how == "both":
         return prefixed("both", linear_gradients.config(case, device))
     if how == "few":
@@ -93,7 +85,7 @@ def config(case, device):
 
 def fits(case, device, config):
     """Why a config cannot run, or None."""
-    own, how = products(whole_rows(case, device)), way(case, device)
+    own, how = matmul.gradients(whole_rows(case, device)), way(case, device)
     if how == "both":
         return linear_gradients.fits(case, device, of_launch("both", config))
     if how == "few":
@@ -177,7 +169,7 @@ def pulling(launch, case, device, behind, rows, columns, parts=1):
 
 def launches(file, case, device, config, epilogue="StoredGradient", columns=True, parts=1):
     """The launches behind dz: of both products, or of dx and of dW. `epilogue` is the template of F; `columns` says that db is wanted."""
-    own, dtype, how = products(whole_rows(case, device)), case.dtype, way(case, device)
+    own, dtype, how = matmul.gradients(whole_rows(case, device)), case.dtype, way(case, device)
     down, across = pulled_blocks(case, case.sizes["N"] // parts)
     down = down if columns else 0
     made_of = f"{epilogue}<{TYPES[dtype]}>"
@@ -197,7 +189,7 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
 
 
 def _few_launch(file, case, config, made_of, dtypes, sizes):
-    dx, upright = products(case)["dx"], case.options["w_layout"] == "kn"
+    dx, upright = matmul.gradients(case)["dx"], case.options["w_layout"] == "kn"
     tile = matmul.tile_of(dx, config)
     program = instance(
         file, "gradients_few_rows", TYPES[case.dtype], made_of, upright, tile.rows, tile.columns, tile.shares, config["num_stages"]
@@ -217,7 +209,7 @@ def gradients(case, device, behind, rows, columns, parts=1):
     first = 2 if how == "apart" else 4
     absent = [first + i for i, given in enumerate(there) if not given]
     if how == "apart":
-        own = products(case)
+        own = matmul.gradients(case)
         inputs = behind[0].returning({7: case.size("M", "K")}, own["dx"].size(*NUMBERS), absent=absent)
         weights = behind[1].returning({2: shape}, own["dW"].size(*NUMBERS))
     else:

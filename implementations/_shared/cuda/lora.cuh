@@ -229,6 +229,18 @@ __device__ __forceinline__ void each_sum(const Tile& tile, unsigned char* memory
     }
 }
 
+// Of the slabs of `deep` elements those of this block, where PARTS blocks of a cluster share them.
+template <typename T, int PARTS>
+struct OwnSlabs {
+    int first, count;
+
+    __device__ __forceinline__ explicit OwnSlabs(long long deep) {
+        int slabs = static_cast<int>((deep + SLAB<T> - 1) / SLAB<T>), each = (slabs + PARTS - 1) / PARTS;
+        first = min(static_cast<int>(blockIdx.x % PARTS) * each, slabs);
+        count = min(each, slabs - first);
+    }
+};
+
 // BM rows of x @ A, in WM × WN warps: to xa, and times scale, as rounded, to t, rows of whole vectors with zeros behind R. Either may be null, as may `whole`, x in rows of whole slabs. PARTS blocks, a cluster, share K.
 template <typename T, bool SIMT, bool ALIGNED, bool RANK_ALIGNED, int BM, int RB, int WM, int WN, int STAGES, int PARTS>
 __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __restrict__ A, const T* __restrict__ scale,
@@ -238,14 +250,13 @@ __device__ __forceinline__ void down_tile(const T* __restrict__ x, const T* __re
     constexpr int THREADS = WM * WN * 32;
     static_assert(STAGES * Tile::STAGE >= BM * RB * 4, "the sums take the place of the slabs");
     extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
-    int part = blockIdx.x % PARTS;
     long long m0 = static_cast<long long>(blockIdx.x / PARTS) * BM, pitch = filled_up<T>(R);
-    int slabs = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), each = (slabs + PARTS - 1) / PARTS, first = min(part * each, slabs);
+    OwnSlabs<T, PARTS> own(K);
     Tile tile;
-    CopyingLoader<T, ALIGNED, BM, THREADS> rows(x, whole, m0, M, K, first);
+    CopyingLoader<T, ALIGNED, BM, THREADS> rows(x, whole, m0, M, K, own.first);
     ColumnLoader<T, RANK_ALIGNED, RB, THREADS> columns(A, 0, R, K);
-    columns.skip(first);
-    mainloop<STAGES>(tile, memory, rows, columns, min(each, slabs - first));
+    columns.skip(own.first);
+    mainloop<STAGES>(tile, memory, rows, columns, own.count);
     float factor = to_float(*scale);
     each_sum<PARTS, BM, RB>(tile, memory, [&](int row, int column, float sum) {
         long long m = m0 + row;

@@ -152,14 +152,13 @@ __device__ __forceinline__ void low_tile(const T* __restrict__ dz, const T* __re
     static_assert(STAGES * Tile::STAGE >= BM * RB * 4, "the sums take the place of the slabs");
     extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
     long long m0 = static_cast<long long>(blockIdx.x / PARTS) * BM, rank = filled_up<T>(R);
-    int slabs = static_cast<int>((N + SLAB<T> - 1) / SLAB<T>), each = (slabs + PARTS - 1) / PARTS;
-    int first = min(static_cast<int>(blockIdx.x % PARTS) * each, slabs);
+    OwnSlabs<T, PARTS> own(N);
     wait_for_previous_launch();
     Tile tile;
     RowLoader<T, true, BM, Tile::THREADS> rows(dz, m0, M, filled_up<T>(N));
     RowLoader<T, true, RB, Tile::THREADS> columns(B, 0, R, filled_up<T>(N));
-    rows.skip(first), columns.skip(first);
-    mainloop<STAGES>(tile, memory, rows, columns, min(each, slabs - first));
+    rows.skip(own.first), columns.skip(own.first);
+    mainloop<STAGES>(tile, memory, rows, columns, own.count);
     float factor = to_float(*scale);
     each_sum<PARTS, BM, RB>(tile, memory, [&](int row, int column, float sum) {
         if (m0 + row < M && column < rank) dxa[(m0 + row) * rank + column] = from_float<T>(column < R ? factor * sum : 0.0f);
@@ -211,16 +210,15 @@ __device__ __forceinline__ void narrow_part(unsigned block, const T* __restrict_
     using Tile = typename TileOf<SIMT, T, false, ROWS, RB, WARPS, 1, true>::Type;
     static_assert(STAGES * Tile::STAGE >= (ROWS * RB + THREADS) * 4, "the sums take the place of the slabs");
     extern __shared__ __align__(128) unsigned char memory[];  // STAGES * STAGE
-    int slabs = static_cast<int>((M + SLAB<T> - 1) / SLAB<T>), each = (slabs + PARTS - 1) / PARTS;
-    int part = PARTS > 1 ? static_cast<int>(blockIdx.x % PARTS) : 0, first = min(part * each, slabs), count = min(each, slabs - first);
+    OwnSlabs<T, PARTS> own(M);
     unsigned of_dA = static_cast<unsigned>((K + ROWS - 1) / ROWS);
     if (block < of_dA) {
         long long k0 = static_cast<long long>(block) * ROWS;
         Tile tile;
         ColumnLoader<T, true, ROWS, THREADS> rows(x, k0, filled_up<T>(K), M);
         ColumnLoader<T, true, RB, THREADS> columns(dxa, 0, filled_up<T>(R), M);
-        rows.skip(first), columns.skip(first);
-        mainloop<STAGES>(tile, memory, rows, columns, count);
+        rows.skip(own.first), columns.skip(own.first);
+        mainloop<STAGES>(tile, memory, rows, columns, own.count);
         each_sum<PARTS, ROWS, RB>(tile, memory, [&](int row, int column, float sum) {
             if (k0 + row < K && column < R) dA[(k0 + row) * R + column] = from_float<T>(sum);
         });
@@ -230,8 +228,8 @@ __device__ __forceinline__ void narrow_part(unsigned block, const T* __restrict_
     WithSums<T, Tile, ROWS> sums;
     ColumnLoader<T, true, ROWS, THREADS> rows(dz, n0, filled_up<T>(N), M);
     ColumnLoader<T, true, RB, THREADS> columns(xa, 0, filled_up<T>(R), M);
-    rows.skip(first), columns.skip(first);
-    mainloop<STAGES>(sums, memory, rows, columns, count);
+    rows.skip(own.first), columns.skip(own.first);
+    mainloop<STAGES>(sums, memory, rows, columns, own.count);
     float factor = to_float(*scale);
     each_sum<PARTS, ROWS, RB>(sums.tile, memory, [&](int row, int column, float sum) {
         if (n0 + row < N && column < R) dB[column * N + n0 + row] = from_float<T>(factor * sum);
@@ -240,7 +238,7 @@ __device__ __forceinline__ void narrow_part(unsigned block, const T* __restrict_
     halves[threadIdx.x] = sums.sum;
     if constexpr (PARTS == 1) __syncthreads();
     else cluster_arrive(), cluster_wait();
-    if (part == 0 && threadIdx.x < ROWS && n0 + threadIdx.x < N) {
+    if (blockIdx.x % PARTS == 0 && threadIdx.x < ROWS && n0 + threadIdx.x < N) {
         float total = halves[threadIdx.x] + halves[threadIdx.x + ROWS];
 #pragma unroll
         for (int p = 1; p < PARTS; ++p) total += load_in_block(halves + threadIdx.x, p) + load_in_block(halves + threadIdx.x + ROWS, p);

@@ -29,14 +29,6 @@ WHOLE_STAGED = 4 * WHOLE_PART * 72  # elements of the writers' units in shared m
 TILES = tuple(t for t in matmul.TENSOR_TILES if t.columns < 256)  # three kinds of tiles in one kernel
 
 
-def products(case):
-    """The cases of dx = dz @ Wᵀ and of dW, which is of a transposed left operand."""
-    M, K, N = case.size("M", "K", "N")
-    nk = case.options["w_layout"] == "nk"
-    dW = matmul.product(case, N, M, K) if nk else matmul.product(case, K, M, N)
-    return {"dx": matmul.product(case, M, N, K, not nk), "dW": dW}
-
-
 def filled(case):
     """The case with rows of whole vectors, which the products read."""
     sizes = {name: filled_up(case, case.sizes[name]) for name in ("K", "N", "R")}
@@ -45,7 +37,7 @@ def filled(case):
 
 def filled_products(case):
     """The cases of the products as launches of their own read them. M, which is the K of dW, lies across the rows of both of its operands: any will do."""
-    own = products(filled(case))
+    own = matmul.gradients(filled(case))
     dW = own["dW"]
     return own | {"dW": replace(dW, sizes={**dW.sizes, "K": filled_up(case, dW.sizes["K"])})}
 
@@ -63,7 +55,8 @@ def config(case, device):
     own, found = filled_products(case), {"KERNEL": kernel}
     for of in own:
         chosen = matmul_choice.config(own[of], device, _tiles_of_each(of, kernel))
-        found |= {f"{of}_{name}": value for name, value in chosen.items() if name != "KERNEL"}
+        del chosen["KERNEL"]
+        found |= prefixed(of, chosen)
     return found
 
 
@@ -76,7 +69,7 @@ def _tiles_of_each(of, kernel):
 
 def _one_launch(case, device):
     """The tunables of `products`."""
-    own = products(case)
+    own = matmul.gradients(case)
     pairs = [(dx, dW) for dx, dW in itertools.product(TILES, TILES) if dx.threads == dW.threads]
     pairs.sort(key=lambda pair: _work(own["dx"], pair[0], device) + _work(own["dW"], pair[1], device))
     # more stages than slabs wait for nothing, and leave room for fewer blocks
@@ -115,7 +108,7 @@ def tile_of(config, of):
 
 def fits(case, device, config):
     """Why a config cannot run, or None."""
-    own, kernel = products(case), config["KERNEL"]
+    own, kernel = matmul.gradients(case), config["KERNEL"]
     if kernel in EACH:
         if kernel == "warpgroup" and not all(_by_warpgroups(case, device)):
             return matmul.NO_WARPGROUPS
@@ -183,7 +176,7 @@ def _filled(file, case, device):
 
 def _products(file, case, device, config):
     """The one launch of all of them."""
-    (K, N), own = case.size("K", "N"), products(case)
+    (K, N), own = case.size("K", "N"), matmul.gradients(case)
     nk, tiles = case.options["w_layout"] == "nk", [tile_of(config, of) for of in own]
     shapes = [
         (t.rows, t.columns, t.warps_m, t.warps_n, config[f"{of}_num_stages"]) for of, t in zip(own, tiles, strict=True)

@@ -162,6 +162,14 @@ def product(case, M, K, N, nk=False):
     return replace(case, sizes={"M": M, "K": K, "N": N}, options={**case.options, "w_layout": "nk" if nk else "kn"})
 
 
+def gradients(case):
+    """The cases of dx = dz @ Wᵀ and of dW, which is of a transposed left operand."""
+    M, K, N = case.size("M", "K", "N")
+    nk = case.options["w_layout"] == "nk"
+    dW = product(case, N, M, K) if nk else product(case, K, M, N)
+    return {"dx": product(case, M, N, K, not nk), "dW": dW}
+
+
 def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
     """Why a config cannot run, or None. `tiles` are those that the kernel has, and SIMT_TILES."""
     tile, stages = tile_of(case, config), config["num_stages"]

@@ -330,6 +330,7 @@ def test_a_kernel_of_warpgroups_and_clusters_is_right(run_cells, kernels, name, 
 WIDE = {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": 256, "num_stages": 3}
 OF_UP = {f"up_{name}": value for name, value in WIDE.items()}
 FEW = {"KERNEL": "few_rows", "BLOCK_M": 16, "BLOCK_N": 32, "CLUSTER": 1, "num_stages": 2}
+OF_TILES = {"SCHEDULE": "tiles"}
 SPLIT = {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 4, "num_stages": 3, "SCHEDULE": "tiles"}
 
 TURNED = {"KERNEL": "turned", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 1, "num_stages": 3, "SCHEDULE": "tiles"}
@@ -394,6 +395,16 @@ CONFIGS = [
     ("splacc", {"M": 20, "K": 1096, "N": 40}, "two_accumulators", "bfloat16", "ieee", FEW),
     ("geglu", {"M": 70, "K": 540, "N": 52}, "two_accumulators", "float32", "tf32", FEW | {"BLOCK_M": 64}),
     ("geglu", {"M": 9, "K": 133, "N": 40}, "two_launches", "float16", "ieee", FEW | {"SCHEDULE": "tiles"}),
+    # on the float32 units: rows of x that lie anywhere, and of W that were filled up; all arrangements of lanes; x shifted where it lies, or before
+    ("lola", {"M": 37, "K": 331, "N": 76}, "multirow", "float32", "ieee", FEW | OF_TILES),
+    ("lola", {"M": 20, "K": 1100, "N": 77}, "multirow_ws", "float32", "ieee", FEW | OF_TILES | {"BLOCK_N": 64}),
+    ("lola", {"M": 70, "K": 332, "N": 40, "nk": 1}, "multirow", "float32", "ieee", FEW | OF_TILES | {"BLOCK_M": 32}),
+    ("lola", {"M": 70, "K": 301, "N": 73}, "two_launches", "float32", "ieee", FEW | OF_TILES | {"BLOCK_M": 64}),
+    ("splacc", {"M": 37, "K": 331, "N": 75}, "two_launches", "float32", "ieee", FEW | OF_TILES),
+    ("geglu", {"M": 70, "K": 300, "N": 40, "nk": 1}, "two_accumulators", "float32", "ieee", FEW | OF_TILES | {"BLOCK_M": 32, "BLOCK_N": 64}),
+    ("lora_linear", {"M": 37, "K": 331, "N": 73, "R": 70}, "two_launches", "float32", "ieee", OF_FEW | {"up_SCHEDULE": "tiles"}),
+    ("lora_linear", {"M": 20, "K": 1100, "N": 40, "R": 5, "nk": 1}, "two_launches", "float32", "ieee", OF_FEW | {"up_BLOCK_N": 16, "up_SCHEDULE": "tiles"}),
+    ("fused_mlp", mlp(37, 72, 300, 77, 40), "default", "float32", "ieee", {"KERNEL": "layers"}),
     ("splacc", {"M": 150, "K": 264, "N": 136}, "two_accumulators", "float16", "ieee", SPLIT | {"BLOCK_M": 128, "CLUSTER": 2}),
     ("geglu", {"M": 70, "K": 264, "N": 200}, "two_accumulators", "float32", "tf32", SPLIT),
     # 96 columns of either half, whose W is turned; a cluster whose last block has no rows; tf32

@@ -141,14 +141,14 @@ class TensorMap:
         return np.ascontiguousarray(found).view(np.uint8).reshape(-1)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def kernel_of(program: Program, arch: str) -> ptx.Kernel:
     """The program's kernel in PTX. Raises CompileError."""
     name = program.name.partition("<")[0].rpartition("::")[2]
     return ptx.read(compile_ptx(program.file, arch, program.name, program.defines), name)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=64)
 def _translated(program: Program, arch: str, threads: int) -> machine.Program:
     """Kept, as launches of one program in many cells differ in what they are given alone."""
     return machine.Program(kernel_of(program, arch), threads)

@@ -101,8 +101,7 @@ def prepared(case, arrays):
 
 def _tiles(product):
     """All of a product."""
-    more = matmul.SIMT_SPLIT_TILES if is_ieee(product) else matmul.FEW_ROWS_TILES
-    return (*matmul.TENSOR_TILES, *matmul.products_tiles(product), *more)
+    return (*matmul.TENSOR_TILES, *matmul.products_tiles(product), *matmul.FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES)
 
 
 def config(case, device):
@@ -138,6 +137,9 @@ def _layer_clocks(product, device, config):
     deep = -(-K // matmul.slab(product)) * matmul.slab(product)
     if tile.kind == "simt":
         made = matmul_choice.simt_time(product, tile, "tiles", 1, device) * matmul_choice.CLOCK
+    elif is_ieee(product):
+        of_few = matmul_choice.few_simt_time(product, tile, 1, device) - matmul_choice.FEW_SIMT_START
+        made = of_few * matmul_choice.CLOCK
     else:
         rounds = math.ceil(matmul.blocks(tile, M, N) / (sms // tile.cluster * tile.cluster))
         made = rounds * tile.rows * tile.columns * deep * tile.cost / PRODUCTS[product.itemsize]

@@ -58,6 +58,7 @@ FILE = Path(__file__).with_suffix(".cu")
 # 1×13-512-256-64-16 to 8192×256-1024-512-128 in bfloat16. In float32 what one launch
 # took beside several on an H200: 30.8 and 37.6 µs with 1024 rows of 13-512-256-64-16, 47.9 and 42.1 with 2048, 90.2 and 83.4 with 8192
 ONE_LAUNCH = {2: 2.4, 4: 3.0}
+MOST_AT_ONCE = 256  # rows that KERNEL=few_rows takes first in IEEE float32: 14.3 µs on an H200, and by layers 14.0; 512 rows 22.9 and 16.8
 ODD = 2  # times that where hidden layers have no whole vectors: 37×13-131-67-5 in bfloat16 20.1 µs, with a launch for each layer 9.0
 
 
@@ -72,7 +73,8 @@ def prepare(case, variant, x, *arrays):
 
 def config(case, variant, device):
     few, many = few_rows(case).config(case, device), perceptron_warpgroup.config(case, device)
-    if few and comes_first(case) and not (many and perceptron_warpgroup.is_small(case)):
+    by_layers = is_ieee(case) and case.sizes["M"] > MOST_AT_ONCE and layers.are_wide(case)
+    if few and comes_first(case) and not by_layers and not (many and perceptron_warpgroup.is_small(case)):
         return few
     if many:
         return many

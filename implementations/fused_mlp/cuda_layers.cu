@@ -47,13 +47,13 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, Activated<T, ACT, FILLED>(b, width));
 }
 
-template <typename T, Activation ACT, bool FILLED, bool NK, int BM, int BN, int WARPS, int STAGES>
+template <typename T, Activation ACT, bool FILLED, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
 __global__ void __launch_bounds__(WARPS * 32, 1)
     layer_few_rows(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, const T* next,
                    long long M, long long K, long long N, long long width, long long bytes) {
     prefetch_to_cache(next, bytes);
-    few_rows::OfWarp<TensorTile<T, NK, BM, BN, 1, 1>> tile;
-    matmul_few_rows<WARPS, STAGES, NK, BM, BN, 1>(tile, x, W, y, M, K, N, Activated<T, ACT, FILLED>(b, width), [] {}, [] { __syncthreads(); });
+    typename few_rows::WarpOf<SIMT, T, NK, BM, BN>::Type tile;
+    matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 1>(tile, x, W, y, M, K, N, Activated<T, ACT, FILLED>(b, width), [] {}, [] { __syncthreads(); });
 }
 
 #if __CUDA_ARCH__ >= 900

@@ -36,12 +36,12 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 2>(x, W, y, M, K, N, Gate<T, ACT>(b, N));
 }
 
-template <typename T, Activation ACT, bool NK, int BM, int BN, int WARPS, int STAGES>
+template <typename T, Activation ACT, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
 __global__ void __launch_bounds__(WARPS * 32, 1)
     two_accumulators_few_rows(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ y, long long M, long long K,
                               long long N) {
-    few_rows::OfWarp<TensorTile<T, NK, BM, BN, 1, 1, 2>> tile;
-    matmul_few_rows<WARPS, STAGES, NK, BM, BN, 2>(tile, x, W, y, M, K, N, Gate<T, ACT>(b, N), [] {}, [] { __syncthreads(); });
+    typename few_rows::WarpOf<SIMT, T, NK, BM, BN, 2>::Type tile;
+    matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 2>(tile, x, W, y, M, K, N, Gate<T, ACT>(b, N), [] {}, [] { __syncthreads(); });
 }
 
 template <Activation ACT, bool ALIGNED, bool NK, int BM, int BN>

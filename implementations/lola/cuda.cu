@@ -7,7 +7,7 @@
 //   tile_warpgroup, counted_warpgroup    the same on Hopper's warpgroup products: float16 and bfloat16; float32 as tf32 where W is (N, K).
 //   row_statistics, normed_warpgroup     two launches: the statistics of rows, and a product that is given them (_sums.cuh), whose blocks
 //                                        share K where y has few tiles (normed_split), or make tiles of any multiple of 16 rows
-//                                        (normed_turned). On the float32 units (normed_simt) of rows that are shifted already.
+//                                        (normed_turned). On the float32 units (normed_simt, normed_few_rows) of rows that are shifted already.
 //
 // Where the statistics come from. In one launch nobody reads x or W a second time:
 //   - `row` and `tile_simt` pass every element through registers anyway; they add it up there. `row_ring` adds x up first, while W comes.
@@ -211,21 +211,12 @@ __global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(SIMT_THREADS<BM,
 
 // ---- tensor cores -------------------------------------------------------------------------------------------------------
 
-// Sums x and W up as their fragments are read: of x each of the WN warps that read the same rows every WN-th step, of W each
-// of WM. Floats are multiplied as x - s. SHARES such groups of warps share K.
-template <typename T, bool NK, bool PREPARED, int BM, int BN, int WM, int WN, int SHARES = 1>
-struct CountingTile : TensorTile<T, NK, BM, BN, WM, WN> {
-    using Base = TensorTile<T, NK, BM, BN, WM, WN>;
-    using Base::FM, Base::FN, Base::SIZE, Base::row0, Base::column0, Base::g, Base::t;
-    static constexpr bool SHIFTED = sizeof(T) == 4;
-    static constexpr int THREADS = SHARES * Base::THREADS, STEP = 2 * SIZE, ROW_PARTS = SHARES * WN, COLUMN_PARTS = SHARES * WM;
-
+// What warps have of the sums of the same row, or column of W, and what these add up to, in shared memory.
+template <bool PREPARED, int BM, int BN, int ROW_PARTS, int COLUMN_PARTS>
+struct Statistics {
     float *shift, *row_mean, *row_rstd, *column_sum, *row_parts, *column_parts;  // …, (ROW_PARTS, 2, BM), (COLUMN_PARTS, BN)
-    long long K;
-    int left, share = SHARES > 1 ? threadIdx.x / Base::THREADS : 0, warp_m = threadIdx.x / 32 / WN - share * WM, warp_n = threadIdx.x / 32 % WN;
-    float s[FM][2], sum[FM][2] = {}, sum2[FM][2] = {}, colsum[FN] = {};
 
-    __device__ __forceinline__ CountingTile(float* memory, long long K) : K(K), left(static_cast<int>(K)) {
+    __device__ __forceinline__ explicit Statistics(float* memory) {
         shift = memory;
         row_mean = shift + BM;
         row_rstd = row_mean + BM;
@@ -233,6 +224,50 @@ struct CountingTile : TensorTile<T, NK, BM, BN, WM, WN> {
         row_parts = column_sum + BN;
         column_parts = row_parts + ROW_PARTS * 2 * BM;
     }
+    __device__ __forceinline__ void set_row(int part, int row, float total, float total2) {
+        row_parts[part * 2 * BM + row] = total, row_parts[(part * 2 + 1) * BM + row] = total2;
+    }
+    __device__ __forceinline__ void set_column(int part, int column, float total) { column_parts[part * BN + column] = total; }
+
+    // SHIFTED: the mean is of x less the shift.
+    template <bool SHIFTED, int THREADS>
+    __device__ __forceinline__ void add_up(long long K) {
+        __syncthreads();
+        for (int row = threadIdx.x; row < BM; row += THREADS) {
+            float total = 0.0f, total2 = 0.0f;
+#pragma unroll
+            for (int i = 0; i < ROW_PARTS; ++i)
+                total += row_parts[i * 2 * BM + row], total2 += row_parts[(i * 2 + 1) * BM + row];
+            float mean = total / K;
+            row_rstd[row] = inverse_deviation(mean, total2 / K);
+            row_mean[row] = SHIFTED ? mean : shift[row] + mean;
+        }
+        for (int column = threadIdx.x; column < BN && !PREPARED; column += THREADS) {
+            float total = 0.0f;
+#pragma unroll
+            for (int i = 0; i < COLUMN_PARTS; ++i) total += column_parts[i * BN + column];
+            column_sum[column] = total;
+        }
+        __syncthreads();
+    }
+};
+
+// Sums x and W up as their fragments are read: of x each of the WN warps that read the same rows every WN-th step, of W each
+// of WM. Floats are multiplied as x - s. SHARES such groups of warps share K.
+template <typename T, bool NK, bool PREPARED, int BM, int BN, int WM, int WN, int SHARES = 1>
+struct CountingTile : TensorTile<T, NK, BM, BN, WM, WN>, Statistics<PREPARED, BM, BN, SHARES * WN, SHARES * WM> {
+    using Base = TensorTile<T, NK, BM, BN, WM, WN>;
+    using Sums = Statistics<PREPARED, BM, BN, SHARES * WN, SHARES * WM>;
+    using Base::FM, Base::FN, Base::SIZE, Base::row0, Base::column0, Base::g, Base::t;
+    static constexpr bool SHIFTED = sizeof(T) == 4;
+    using Sums::shift;
+    static constexpr int THREADS = SHARES * Base::THREADS, STEP = 2 * SIZE;
+
+    long long K;
+    int left, share = SHARES > 1 ? threadIdx.x / Base::THREADS : 0, warp_m = threadIdx.x / 32 / WN - share * WM, warp_n = threadIdx.x / 32 % WN;
+    float s[FM][2], sum[FM][2] = {}, sum2[FM][2] = {}, colsum[FN] = {};
+
+    __device__ __forceinline__ CountingTile(float* memory, long long K) : Sums(memory), K(K), left(static_cast<int>(K)) {}
 
     __device__ __forceinline__ void add(const unsigned char* x, const unsigned char* w) {
         Base::add(
@@ -318,31 +353,14 @@ struct CountingTile : TensorTile<T, NK, BM, BN, WM, WN> {
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
                 float total = lane_sum<4>(sum[f][h]), total2 = lane_sum<4>(sum2[f][h]);
-                int row = row0 + f * 16 + h * 8 + g, part = share * WN + warp_n;
-                if (t == 0) row_parts[part * 2 * BM + row] = total, row_parts[(part * 2 + 1) * BM + row] = total2;
+                if (t == 0) this->set_row(share * WN + warp_n, row0 + f * 16 + h * 8 + g, total, total2);
             }
 #pragma unroll
         for (int f = 0; f < FN && !PREPARED; ++f) {
             float total = lane_sum<4>(colsum[f]);
-            if (t == 0) column_parts[(share * WM + warp_m) * BN + column0 + f * 8 + g] = total;
+            if (t == 0) this->set_column(share * WM + warp_m, column0 + f * 8 + g, total);
         }
-        __syncthreads();
-        for (int row = threadIdx.x; row < BM; row += THREADS) {
-            float total = 0.0f, total2 = 0.0f;
-#pragma unroll
-            for (int i = 0; i < ROW_PARTS; ++i)
-                total += row_parts[i * 2 * BM + row], total2 += row_parts[(i * 2 + 1) * BM + row];
-            float mean = total / K;
-            row_rstd[row] = inverse_deviation(mean, total2 / K);
-            row_mean[row] = SHIFTED ? mean : shift[row] + mean;
-        }
-        for (int column = threadIdx.x; column < BN && !PREPARED; column += THREADS) {
-            float total = 0.0f;
-#pragma unroll
-            for (int i = 0; i < COLUMN_PARTS; ++i) total += column_parts[i * BN + column];
-            column_sum[column] = total;
-        }
-        __syncthreads();
+        this->template add_up<SHIFTED, THREADS>(K);
     }
 };
 
@@ -395,6 +413,85 @@ struct CountingWarp : few_rows::OfWarp<CountingTile<T, NK, PREPARED, BM, BN, 1, 
     }
 };
 
+// The same on the float32 units: each slab of x is shifted where it lies in shared memory, and summed up there, as W is.
+template <bool ALIGNED, bool NK, bool PREPARED, int BM, int BN, int WARPS>
+struct CountingSimtWarp : few_rows::SimtWarp<NK, BM, BN>, Statistics<PREPARED, BM, BN, WARPS, WARPS> {
+    using Base = few_rows::SimtWarp<NK, BM, BN>;
+    using Sums = Statistics<PREPARED, BM, BN, WARPS, WARPS>;
+    // of a lane: rows of x, whose chunk of 16 bytes it has; vectors of W, of 32 / CHUNKS rows at once
+    static constexpr int ROWS = BM / 4, CHUNKS = NK ? 8 : BN / 4, VECTORS = BN / 4;
+    long long K;
+    int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 8, chunk = threadIdx.x % 8, left;
+    float s[ROWS], sum[ROWS] = {}, sum2[ROWS] = {}, colsum[NK ? VECTORS : 4] = {};
+
+    __device__ __forceinline__ CountingSimtWarp(float* memory, long long K) : Sums(memory), K(K), left(static_cast<int>(K) - warp * 32 - chunk * 4) {}
+    __device__ __forceinline__ void begin(const float* x, long long m0, long long M) {
+        Vector<float> first[ROWS];
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) first[i] = load_part<ALIGNED>(x + min(m0 + row + i * 4, M - 1) * K + chunk * 4, static_cast<int>(K) - chunk * 4);
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+            s[i] = lane_sum<8>(first[i].at[0] + first[i].at[1] + first[i].at[2] + first[i].at[3]) / static_cast<float>(min(K, 32LL));
+    }
+    __device__ __forceinline__ void add(unsigned char* x, const unsigned char* w) {
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+            auto& v = *reinterpret_cast<Vector<float>*>(x + slab_place<float>(row + i * 4, chunk * 4));
+            Vector<float> shifted;
+#pragma unroll
+            for (int j = 0; j < 4; ++j) {
+                float d = (ALIGNED ? 0 : j) < left ? v.at[j] - s[i] : 0.0f;  // K's filling is 0, not s: it must not count
+                sum[i] += d;
+                sum2[i] = fmaf(d, d, sum2[i]);
+                shifted.at[j] = d;
+            }
+            v = shifted;
+        }
+#pragma unroll
+        for (int i = 0; i < VECTORS && !PREPARED; ++i) {
+            int lane = threadIdx.x % 32, n = NK ? row + i * 4 : lane % CHUNKS * 4, k = NK ? chunk * 4 : lane / CHUNKS + i * (32 / CHUNKS);
+            auto v = *reinterpret_cast<const Vector<float>*>(w + (NK ? slab_place<float>(n, k) : column_place<float, BN>(k, n)));
+#pragma unroll
+            for (int j = 0; j < 4; ++j) colsum[NK ? i : j] += v.at[j];
+        }
+        __syncwarp();
+        Base::add(x, w);
+        left -= WARPS * 32;
+    }
+    __device__ __forceinline__ void finish() {
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i) {
+            float total = lane_sum<8>(sum[i]), total2 = lane_sum<8>(sum2[i]);
+            if (chunk == 0) this->set_row(warp, row + i * 4, total, total2);
+        }
+#pragma unroll
+        for (int i = 0; i < (NK ? VECTORS : 4) && !PREPARED; ++i) {
+            int lane = threadIdx.x % 32;
+            float total = NK ? lane_sum<8>(colsum[i]) : lane_sum<32 / CHUNKS, CHUNKS>(colsum[i]);
+            if (NK ? chunk == 0 : lane < CHUNKS) this->set_column(warp, NK ? row + i * 4 : lane * 4 + i, total);
+        }
+        this->template add_up<true, WARPS * 32>(K);
+    }
+};
+template <bool SIMT, typename T, bool ALIGNED, bool NK, bool PREPARED, int BM, int BN, int WARPS>
+struct CountingWarpOf {
+    using Type = CountingWarp<T, NK, PREPARED, BM, BN, WARPS>;
+};
+template <bool ALIGNED, bool NK, bool PREPARED, int BM, int BN, int WARPS>
+struct CountingWarpOf<true, float, ALIGNED, NK, PREPARED, BM, BN, WARPS> {
+    using Type = CountingSimtWarp<ALIGNED, NK, PREPARED, BM, BN, WARPS>;
+};
+
+// Of rows that are shifted, whose statistics are given.
+template <typename T, Activation ACT, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32, 1)
+    normed_few_rows(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, const float* __restrict__ mean,
+                    const float* __restrict__ rstd, const float* __restrict__ prepared, T* __restrict__ y, long long M, long long K, long long N) {
+    typename few_rows::WarpOf<SIMT, T, NK, BM, BN>::Type tile;
+    Normed<T, ACT> f(b, mean, rstd, prepared);
+    matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 1>(tile, x, W, y, M, K, N, f, [] {}, [] { __syncthreads(); });
+}
+
 // Normed for column() before the product, unless PREPARED with sums of columns that are in shared memory only behind it.
 template <typename T, Activation ACT, bool PREPARED>
 struct EarlyNormed : Normed<T, ACT> {
@@ -413,16 +510,17 @@ struct EarlyNormed<T, ACT, false> : Normed<T, ACT> {
     }
 };
 
-template <typename T, Activation ACT, bool PREPARED, bool NK, int BM, int BN, int WARPS, int STAGES>
+template <typename T, Activation ACT, bool PREPARED, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
 __global__ void __launch_bounds__(WARPS * 32, 1)
     tile_few_rows(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, const float* __restrict__ prepared,
                   T* __restrict__ y, long long M, long long K, long long N) {
     extern __shared__ __align__(128) unsigned char memory[];  // slabs and sums of the warps, and the statistics behind them
     long long m0, n0;
     block_origin(M, N, BM, BN, m0, n0);
-    CountingWarp<T, NK, PREPARED, BM, BN, WARPS> tile(reinterpret_cast<float*>(memory + WARPS * few_rows::WARP_BYTES<BM, BN, STAGES>), K);
+    float* statistics = reinterpret_cast<float*>(memory + WARPS * few_rows::WARP_BYTES<BM, BN, STAGES>);
+    typename CountingWarpOf<SIMT, T, ALIGNED, NK, PREPARED, BM, BN, WARPS>::Type tile(statistics, K);
     EarlyNormed<T, ACT, PREPARED> f(b, tile.row_mean - m0, tile.row_rstd - m0, PREPARED ? prepared : tile.column_sum - n0);
-    matmul_few_rows<WARPS, STAGES, NK, BM, BN, 1>(tile, x, W, y, M, K, N, f, [&] { tile.begin(x, m0, M); }, [&] { tile.finish(); });
+    matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 1>(tile, x, W, y, M, K, N, f, [&] { tile.begin(x, m0, M); }, [&] { tile.finish(); });
 }
 
 // ---- warpgroup products: _sums.cuh -------------------------------------------------------------------------------------

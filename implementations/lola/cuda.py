@@ -82,9 +82,9 @@ TUNABLES = {
         "dW_CLUSTER": (1,),
     },
     "two_launches": {
-        "KERNEL": ("warpgroup", "split", "turned", "simt"),
-        "BLOCK_M": (32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256), "BLOCK_N": (64, 128, 192, 256),
-        "num_stages": (2, 3, 4, 5, 6, 7, 8, 9, 10), "CLUSTER": (1, 2, 4, 8), "SCHEDULE": ("tiles", "strips", "stream_k"),
+        "KERNEL": ("warpgroup", "split", "turned", "few_rows", "simt"),
+        "BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256), "BLOCK_N": (16, 32, 64, 128, 192, 256),
+        "num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10), "CLUSTER": (1, 2, 4, 8), "SCHEDULE": ("tiles", "strips", "stream_k"),
     },
 }  # fmt: skip
 
@@ -100,6 +100,7 @@ FEW_ROWS_TILES = [t for t in matmul.FEW_ROWS_TILES if (t.rows, t.columns) != (64
 MORE_TILES = *FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES
 TILES += MORE_TILES
 ALL_TILES = matmul.TILES + MORE_TILES
+SHIFTED_TILES = *matmul.FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES  # of two_launches in IEEE float32
 ROWS_AT_ONCE = 8  # of a block of row_statistics
 
 
@@ -154,7 +155,7 @@ def config(case, variant, device):
     if variant == "two_launches":
         own = _product(case, variant)
         if is_ieee(case):
-            return matmul_choice.config(own, device, matmul.SIMT_SPLIT_TILES, schedules=_schedules(case))
+            return matmul_choice.config(own, device, SHIFTED_TILES, schedules=_schedules(case))
         tiles = matmul.products_tiles(own)
         whole = matmul_choice.config(own, device, tiles, beside=_statistics, schedules=matmul.SCHEDULES)
         return matmul_turned.or_turned(
@@ -255,7 +256,7 @@ def fits(case, variant, device, config):
         return layer_backward.fits(case, device, config)
     if variant == "row":
         return _row_fits(case, device, config)
-    kernels = ("simt",) if is_ieee(case) else ("warpgroup", "split", "turned")
+    kernels = ("simt", "few_rows") if is_ieee(case) else ("warpgroup", "split", "turned")
     if variant == "two_launches" and (reason := not_one_of("KERNEL", config["KERNEL"], kernels)):
         return reason
     if reason := not_one_of("SUMS", config.get("SUMS", "producer"), ("producer", "consumer")):
@@ -269,8 +270,9 @@ def fits(case, variant, device, config):
         if config["KERNEL"] == "turned":
             return matmul_turned.fits(own, device, config)
         return matmul_split.fits(own, device, matmul_split.of_cluster(config), known=matmul_split.WIDE)
-    of_products = matmul.SIMT_SPLIT_TILES if is_ieee(case) else matmul.products_tiles(own)
-    tiles = of_products if variant == "two_launches" else ALL_TILES
+    if variant == "two_launches" and is_ieee(case):
+        return matmul.fits(own, device, config, tiles=SHIFTED_TILES)
+    tiles = matmul.products_tiles(own) if variant == "two_launches" else ALL_TILES
     return matmul.fits(own, device, config, beside=_statistics, tiles=tiles)
 
 
@@ -328,7 +330,7 @@ def launches(case, variant, device, config):
         statistics = Launch(program, grid, 32 * ROWS_AT_ONCE, dtypes=(T, T, "float32", "float32", "int32"))
         dtypes = T, T, T, "float32", "float32", "float32", T, "float32", "int32"
         own = _product(case, variant)
-        if config["KERNEL"] == "simt":
+        if is_ieee(case):
             product = matmul.launch(FILE, "normed", own, device, config, (activation,), dtypes=dtypes[:7])
             return in_turn(statistics, product)
         arguments = activation, own.sizes["K"] == case.sizes["K"]  # x is not copied

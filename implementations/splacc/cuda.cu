@@ -38,12 +38,12 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 2>(A, B, y, M, K, N, Gate<T>{});
 }
 
-template <typename T, bool NK, int BM, int BN, int WARPS, int STAGES>
+template <typename T, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
 __global__ void __launch_bounds__(WARPS * 32, 1)
     two_accumulators_few_rows(const T* __restrict__ A, const T* __restrict__ B, T* __restrict__ y, long long M, long long K,
                               long long N) {
-    few_rows::OfWarp<TensorTile<T, NK, BM, BN, 1, 1, 2>> tile;
-    matmul_few_rows<WARPS, STAGES, NK, BM, BN, 2>(tile, A, B, y, M, K, N, Gate<T>{}, [] {}, [] { __syncthreads(); });
+    typename few_rows::WarpOf<SIMT, T, NK, BM, BN, 2>::Type tile;
+    matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 2>(tile, A, B, y, M, K, N, Gate<T>{}, [] {}, [] { __syncthreads(); });
 }
 
 template <bool ALIGNED, bool NK, int BM, int BN>

@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
     sum_bias(column_parts, db, N, down);
     if (blockIdx.x < of_inputs) {
         few_rows::OfWarp<TensorTile<T, NK, BM, BN, 1, 1>> tile;
-        matmul_few_rows<WARPS, STAGES, NK, BM, BN, 1>(tile, dz, W, dx, M, N, K, F(n, rstd, row_parts, K, K, across), [] {}, [] { __syncthreads(); });
+        matmul_few_rows<WARPS, STAGES, true, NK, BM, BN, 1>(tile, dz, W, dx, M, N, K, F(n, rstd, row_parts, K, K, across), [] {}, [] { __syncthreads(); });
     } else {
         matmul_mma<T, true, false, 128, 128, 2, 4, 2, 1, true>(left, right, dW, NK ? K : N, M, NK ? N : K, Stored{}, blockIdx.x - of_inputs);
     }

@@ -85,7 +85,8 @@ def _fastest(case, device):
     """The fastest, by the estimates, of IEEE float32's tiles, or of tiles of few rows, or whole ones, of those whose K blocks share, and of turned ones; None where tiles of
     `tensor` are all."""
     if is_ieee(case):
-        return matmul_choice.config(product(case), device, matmul.SIMT_SPLIT_TILES, schedules=SIMT_SCHEDULES)
+        tiles = *matmul.FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES
+        return matmul_choice.config(product(case), device, tiles, schedules=SIMT_SCHEDULES)
     own, found, by_warpgroups = product(case), None, multiplies_by_warpgroups(case, device)
     if few := matmul_choice.few_rows_config(case, device, matmul.FEW_ROWS_TILES):
         found = few | {"SCHEDULE": "tiles"}
@@ -158,7 +159,7 @@ def fits(case, variant, device, config):
     if kernel == "split":
         return _split_fits(case, device, own)
     if kernel == "few_rows":
-        return matmul.fits(case, device, own, tiles=matmul.FEW_ROWS_TILES)
+        return matmul.fits(product(case), device, own, tiles=matmul.FEW_ROWS_TILES)
     if variant == "two_launches":
         if kernel != ("simt" if is_ieee(case) else "tensor"):
             return "IEEE float32 is multiplied by up_KERNEL=simt, everything else by the others"
@@ -213,7 +214,8 @@ def launches(file, case, variant, device, config):
         up = matmul.launch(file, "up", product(case), device, own, arguments, dtypes=(T,) * 6)
         return in_turn(down(file, case, device), up)
     if not fused and own["KERNEL"] == "few_rows":
-        up = matmul.launch(file, "up", case, device, own, (activation,), dtypes=(T,) * 6)
+        arguments = activation, product(case).sizes["K"] == case.sizes["K"]  # x is not copied
+        up = matmul.launch(file, "up", product(case), device, own, arguments, dtypes=(T,) * 6)
         return in_turn(down(file, case, device), up)
     tile, stages = tile_of(own), own["num_stages"]
     dtype, simt, aligned, rank_aligned = common(case)

@@ -181,8 +181,10 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
             if t.kind == kind
         )
         return f"the tiles of KERNEL={kind} are {known or 'none'}"
-    if (tile.kind == "simt") != is_ieee(case):
-        return "IEEE float32 is multiplied by KERNEL=simt, everything else by tensor or warpgroup"
+    if tile.kind != "few_rows" and (tile.kind == "simt") != is_ieee(case):
+        return (
+            "IEEE float32 is multiplied by KERNEL=simt and few_rows, everything else by few_rows, tensor and warpgroup"
+        )
     if reason := not_one_of("SCHEDULE", schedule_of(config), SCHEDULES) or _schedule_fits(tile, schedule_of(config)):
         return reason
     if tile.kind == "simt":
@@ -191,9 +193,8 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
         return _simt_fits(tile, stages, schedule_of(config), device)
     if tile.kind == "warpgroup" and not multiplies_by_warpgroups(case, device):
         return NO_WARPGROUPS
-    if tile.kind == "few_rows" and not rows_are_aligned(case, *case.size("K", "N")):
-        K, N = case.size("K", "N")
-        return f"KERNEL=few_rows copies whole vectors of 16 bytes, which rows of K = {K} and N = {N} do not have"
+    if tile.kind == "few_rows" and (reason := _few_rows_fit(case, tile)):
+        return reason
     if stages < (1 if tile.kind == "few_rows" else 2):
         return f"num_stages is {stages}: one is read while another is written, but of few rows, where other warps write meanwhile"
     if tile.kind == "warpgroup" and case.options["w_layout"] == "kn" and columns_of_a_box(tile, parts) % PANEL:
@@ -203,6 +204,17 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
             f"SCHEDULE=stream_k counts the slabs of two rounds of tiles in 31 bits, which K = {case.sizes['K']} exceeds"
         )
     return too_large(tile_bytes(tile, parts, stages, case.itemsize) + beside(tile), device)
+
+
+def _few_rows_fit(case, tile):
+    """The same of a tile of few rows."""
+    if is_ieee(case) and tile.rows == tile.columns == 64:
+        return "a tile of 64×64 has no registers for the operands of float32 units"
+    read = (weight_row(case),) if is_ieee(case) else case.size("K", "N")  # of floats x may lie anywhere
+    if rows_are_aligned(case, *read):
+        return None
+    K, N = case.size("K", "N")
+    return f"KERNEL=few_rows copies whole vectors of 16 bytes, which rows of K = {K} and N = {N} do not have"
 
 
 def _simt_fits(tile, stages, schedule, device):
@@ -246,7 +258,8 @@ def launch(
         program = instance(file, template, *head, aligned, nk, *shape, tile.warps_m, tile.warps_n, stages)
         return Launch(program, grid, tile.threads, memory, dtypes=dtypes)
     if tile.kind == "few_rows":
-        program = instance(file, template, *head, nk, *shape, tile.shares, stages)
+        aligned = rows_are_aligned(case, K)  # rows of x
+        program = instance(file, template, *head, is_ieee(case), aligned, nk, *shape, tile.shares, stages)
         return Launch(program, grid, tile.threads, memory, dtypes=dtypes)
     schedule, deep = schedule_of(config), slab(case)
     most = clusters_at_once(device, tile.cluster) * tile.cluster

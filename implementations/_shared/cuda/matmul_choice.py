@@ -13,8 +13,10 @@ STAGES = {"warpgroup": (6, 5, 4, 3, 2), "tensor": (4, 3, 2), "simt": (matmul.SIM
 def config(case, device, tiles=matmul.TENSOR_TILES, parts=1, beside=lambda tile: 0, schedules=("tiles",)):
     """The config of the best of `tiles` that fit, of a product of x (M, K) with `parts` matrices (K, N) side by side. `beside` is
     how many bytes of shared memory the kernel has with a tile beside its own. SCHEDULE is named where there are several."""
-    if few := few_rows_config(case, device, tiles, parts, beside):
-        return few | ({"SCHEDULE": "tiles"} if len(schedules) > 1 else {})
+    few = few_rows_config(case, device, tiles, parts, beside)
+    more = {"SCHEDULE": "tiles"} if len(schedules) > 1 else {}
+    if few and not is_ieee(case):
+        return few | more
     found = {}
     for tile in (
         t for t in (*tiles, *matmul.SIMT_TILES) if (t.kind == "simt") == is_ieee(case) and t.kind != "few_rows"
@@ -38,7 +40,11 @@ def config(case, device, tiles=matmul.TENSOR_TILES, parts=1, beside=lambda tile:
         if matmul.fits(case, device, own | {"SCHEDULE": s}, parts, beside, tiles) is None
     ]
     tile, schedule = _best(choices, case, parts, device)
-    return found[tile] | ({"SCHEDULE": schedule} if len(schedules) > 1 else {})
+    if few and few_simt_time(case, matmul.tile_of(case, few), parts, device, beside) < _time(
+        case, tile, schedule, parts, device
+    ):
+        return few | more
+    return found[tile] | (more and {"SCHEDULE": schedule})
 
 
 def _reads_W_alone(case):
@@ -63,7 +69,7 @@ def _time(case, tile, schedule, parts, device):
     if tile.kind == "simt":
         return simt_time(case, tile, schedule, parts, device)
     if tile.kind == "few_rows":
-        return few_rows_time(case, tile, parts) / 1000
+        return few_simt_time(case, tile, parts, device) if is_ieee(case) else few_rows_time(case, tile, parts) / 1000
     return tensor_time(case, tile, schedule, parts, device)
 
 
@@ -151,8 +157,7 @@ def beyond_l2(case, rows, brought, parts):
 CLOCK = 1755  # cycles of a microsecond
 PRODUCTS = 128 * CLOCK
 SIMT_LATENCY, SIMT_WARPS, SIMT_END = 0.17, 12, 5.3e-4
-# Of few rows, to which these were not fitted: lola 100×1024→4096 took 38.3 µs in 32×64, 45.1 in 64×64, each by clusters of two
-SIMT_FEW = 0.8
+SIMT_FEW = 1.25  # of few rows, which wait for W: 24 times of up to 128 rows, 0.9 to 1.7 times what these say
 
 
 def simt_time(case, tile, schedule, parts, device):
@@ -164,8 +169,7 @@ def simt_time(case, tile, schedule, parts, device):
     if rounds and rest and beside == 2:
         rest = 2  # a multiprocessor that is through first takes both places
     depth = matmul.simt_depth(tile)
-    cost = tile.cost * (SIMT_FEW if tile.rows == 32 and M <= FEW_ROWS else 1)
-    products = tile.rows * tile.columns * -(-K // (tile.cluster * depth)) * depth * cost / PRODUCTS
+    products = tile.rows * tile.columns * -(-K // (tile.cluster * depth)) * depth * tile.cost / PRODUCTS
     end = tile.rows * tile.columns * SIMT_END
 
     def round_of(blocks):
@@ -176,7 +180,7 @@ def simt_time(case, tile, schedule, parts, device):
     time = rounds * round_of(beside) + round_of(rest) + (CLUSTERED if tile.cluster > 1 else 0)
     if schedule == "strips" and parts == 2:
         time *= 0.98  # where no strip is left, too: 345 µs at 1024×2048→2048 on an H100, 352 in whole tiles
-    return time
+    return time * (SIMT_FEW if M <= FEW_ROWS else 1)
 
 
 # ---- few rows ------------------------------------------------------------------------------------------------------------
@@ -194,6 +198,8 @@ FEW_ROWS_OF_SHORT_K = (
 def few_rows_config(case, device, tiles, parts=1, beside=lambda tile: 0):
     """The config with KERNEL=few_rows, or None where larger tiles are expected to be faster."""
     (M, K, N), sms, found = case.size("M", "K", "N"), multiprocessors(device), {}
+    if is_ieee(case):
+        return _few_simt_config(case, device, tiles, parts, beside)
     rows, short_k = FEW_ROWS_OF_SHORT_K
     if rows < M or (FEW_ROWS < M and short_k < K):
         return None
@@ -218,3 +224,48 @@ def few_rows_time(case, tile, parts):
     count, each = matmul.blocks(tile, M, N, parts), (min(M, tile.rows) + tile.columns) * K * case.itemsize
     products = PRODUCT_TIME * K * case.itemsize / 2
     return each * (count / L2_RATE + 1 / SM_RATE) + tile.rows * tile.columns * (SUM_TIME + products)
+
+
+# The same in IEEE float32, fitted to 50 times on an H200 of lola, splacc and geglu with 16 to 128 rows, to within 15 %: microseconds before the
+# first product and after the last; what an element costs beside the largest tile of SIMT_TILES, by what its product reads of shared memory, where
+# a tile is wide, and where lola shifts x there, by columns; bytes of W that all multiprocessors bring in a microsecond
+FEW_SIMT_START, FEW_SIMT_COST, FEW_SIMT_READ, FEW_SIMT_WIDE, FEW_SIMT_SHIFT, FEW_SIMT_RATE = (
+    3.5,
+    0.85,
+    2.6,
+    0.15,
+    26,
+    2.5e6,
+)
+FEW_SIMT_BLOCKS = (
+    4  # of a multiprocessor at most, one after another or two at once; of more, larger tiles are made otherwise
+)
+
+
+def _few_simt_config(case, device, tiles, parts, beside):
+    (M, K, N), found = case.size("M", "K", "N"), {}
+    for tile in (t for t in tiles if t.kind == "few_rows"):
+        if matmul.blocks(tile, M, N, parts) > FEW_SIMT_BLOCKS * multiprocessors(device):
+            continue
+        own = {"KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": tile.cluster}
+        # of three or four, a multiprocessor has no place for a second block: lola 16×4096→4096 took 28.7 µs with two, 37.7 and 29.5 with one and three
+        for stages in (2, 1) if matmul.slab(case) * tile.shares < K else (1,):
+            config = own | {"num_stages": stages}
+            if matmul.fits(case, device, config, parts, beside, tiles) is None:
+                found.setdefault(tile, config)
+    return found[min(found, key=lambda tile: few_simt_time(case, tile, parts, device, beside))] if found else None
+
+
+def few_simt_time(case, tile, parts, device, beside=lambda tile: 0):
+    """Microseconds: the busiest multiprocessor's products and what is read of W, which are made at one time but for a part."""
+    (M, K, N), sms = case.size("M", "K", "N"), multiprocessors(device)
+    count = matmul.blocks(tile, M, N, parts)
+    down = 8 if tile.rows >= tile.columns else 4  # lanes of a warp, as SimtWarp of matmul_few_rows.cuh has them
+    rows, columns = tile.rows // down, tile.columns * down // 32
+    cost = FEW_SIMT_COST + FEW_SIMT_READ * (rows + columns) / (rows * columns) + (FEW_SIMT_WIDE if down == 4 else 0)
+    cost += FEW_SIMT_SHIFT / tile.columns if beside(tile) else 0
+    deep = matmul.slab(case) * tile.shares  # what all warps of a block multiply at one time
+    products = -(-count // sms) * tile.rows * tile.columns * -(-K // deep) * deep * cost / PRODUCTS
+    each = (min(M, tile.rows) + tile.columns) * K * case.itemsize
+    read = max(parts * K * N * case.itemsize / FEW_SIMT_RATE, -(-count // sms) * each / SM_RATE / 1000)
+    return FEW_SIMT_START + max(products, read) + min(products, read) / 4

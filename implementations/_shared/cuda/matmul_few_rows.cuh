@@ -1,22 +1,23 @@
-// x @ W of few rows on the tensor cores: matmul_mma.cuh's product, for an x so small that reading W once is nearly all there is to do.
+// x @ W of few rows: matmul_mma.cuh's product, or matmul_simt.cuh's on the float32 units, for an x so small that reading W once is nearly all there
+// is to do.
 //
-//   matmul_few_rows<WARPS, STAGES, NK, BM, BN, PARTS>(tile, x, W, y, M, K, N, f, begin, finish)
+//   matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, PARTS>(tile, x, W, y, M, K, N, f, begin, finish)
 //
 // A block has BM rows and BN columns of the product, so that nearly all multiprocessors have one block and one round of them. Each of its
 // warps multiplies the whole tile by slabs of K of its own, every WARPS-th, and brings them itself through a ring of STAGES: no warp waits
 // for another before the end, and WARPS * STAGES slabs of a block are on their way at once. At the end the warps' sums meet in shared memory,
 // where they are added in the order of the warps, so that results are the same in each run.
 //
-// x and W have rows of whole vectors of 16 bytes. Epilogues are those of matmul_mma.cuh, but column() is called before the product, so that
-// nobody waits for a bias at its end.
+// W has rows of whole vectors of 16 bytes, with zeros behind N; x, too, where ALIGNED, else it is of float. Epilogues are those of matmul_mma.cuh,
+// but column() is called before the product, so that nobody waits for a bias at its end.
 #pragma once
-#include "_shared/cuda/matmul_mma.cuh"
+#include "_shared/cuda/matmul_simt.cuh"
 
 namespace few_rows {
 
 // By one warp, slabs of ROWS rows of a matrix (PARTS * limit, K), every WARPS-th, as RowLoader's lie in shared memory. A lane brings the same
 // chunk of every fourth row, whose swizzle alternates.
-template <typename T, int ROWS, int WARPS, int PARTS = 1>
+template <typename T, int ROWS, int WARPS, int PARTS = 1, bool ALIGNED = true>
 struct RowLoader {
     const T* from;
     long long K, limit;
@@ -34,7 +35,9 @@ struct RowLoader {
 #pragma unroll
         for (int i = 0; i < ROWS; i += 4) {
             int part = i / 8 % PARTS, local = i / (8 * PARTS) * 8 + i % 8;
-            copy_async(shared_address(memory) + (to ^ i % 8 * 16) + i * 128, from + (part * limit + local) * K, local < rows && left > 0);
+            unsigned address = shared_address(memory) + (to ^ i % 8 * 16) + i * 128;
+            if constexpr (ALIGNED) copy_async(address, from + (part * limit + local) * K, local < rows && left > 0);
+            else copy_words_async(address, from + (part * limit + local) * K, local < rows ? left : 0);
         }
         from += WARPS * SLAB<T>, left -= WARPS * SLAB<T>;
     }
@@ -50,11 +53,11 @@ struct ColumnLoader {
     int to, left;
     bool inside;
 
-    __device__ __forceinline__ ColumnLoader(const T* matrix, long long first, long long limit, long long K) : pitch(PARTS * limit) {
+    __device__ __forceinline__ ColumnLoader(const T* matrix, long long first, long long limit, long long K) : pitch(PARTS * filled_up<T>(limit)) {
         int chunk = threadIdx.x % CHUNKS, column = chunk * SIZE, row = threadIdx.x % 32 / CHUNKS, k = threadIdx.x / 32 * SLAB<T> + row;
         int part = column / 8 % PARTS;
         long long local = first + column / (8 * PARTS) * 8 + column % 8;
-        from = matrix + k * pitch + part * limit + local;
+        from = matrix + k * pitch + part * filled_up<T>(limit) + local;
         to = (row * CHUNKS + (chunk ^ column_swizzle<T, CHUNKS>(row))) * 16;
         inside = local < limit;
         left = static_cast<int>(K) - k;
@@ -84,6 +87,111 @@ struct OfWarp : Tile {
     __device__ __forceinline__ OfWarp(Arguments... arguments) : Tile(arguments...) {
         this->row0 = this->column0 = 0;
     }
+    // Leaves the sums of COLUMNS columns in rows of `pitch` floats.
+    __device__ __forceinline__ void leave(float* sums, int pitch) const {
+#pragma unroll
+        for (int i = 0; i < Tile::FM; ++i)
+#pragma unroll
+            for (int j = 0; j < Tile::FN; ++j)
+#pragma unroll
+                for (int h = 0; h < 2; ++h)
+                    *reinterpret_cast<float2*>(sums + (i * 16 + h * 8 + this->g) * pitch + j * 8 + 2 * this->t) =
+                        make_float2(this->c[i][j][2 * h], this->c[i][j][2 * h + 1]);
+    }
+};
+
+// The sums of a warp on the float32 units, of W (N, K) where NK. What a product takes of four elements of K is fetched four before. A lane has
+// every DOWN-th row; its columns are four by four, as it reads them of (K, N), or every ACROSS-th of (N, K), which lie in different banks.
+template <bool NK, int BM, int BN>
+struct SimtWarp {
+    static constexpr int DOWN = BM >= BN ? 8 : 4, ACROSS = 32 / DOWN, ROWS = BM / DOWN, COLUMNS = BN / ACROSS;
+    static constexpr int X_BYTES = BM * 128, STAGE = X_BYTES + BN * 128;  // of a slab of x; of x and W
+    static_assert(COLUMNS % 4 == 0, "whole vectors");
+
+    float c[ROWS][COLUMNS] = {};
+    // as in matmul_simt.cuh: neighbours have the same of the one, and the next two the same of the other
+    int lane = threadIdx.x % 32, few = lane / 16 * 2 + lane % 2, many = lane / 2 % 8;
+    int row0 = DOWN == 8 ? many : few, across = DOWN == 8 ? few : many;
+
+    struct Operands {
+        float x[ROWS][4], w[4][COLUMNS];
+    };
+
+    __device__ __forceinline__ int column(int j) const { return NK ? across + j * ACROSS : (j / 4 * ACROSS + across) * 4 + j % 4; }
+
+    // Adds the product of a slab of x and one of W, which is (N, K) where OF_NK.
+    template <bool OF_NK = NK>
+    __device__ __forceinline__ void add(const unsigned char* x, const unsigned char* w) {
+        Operands of[2];
+        fetch<OF_NK>(of[0], x, w, 0);
+#pragma unroll 1
+        for (int chunk = 0; chunk < 8; chunk += 2) {
+            fetch<OF_NK>(of[1], x, w, chunk + 1);
+            multiply(of[0]);
+            fetch<OF_NK>(of[0], x, w, min(chunk + 2, 7));
+            multiply(of[1]);
+        }
+    }
+
+    template <bool OF_NK>
+    __device__ __forceinline__ void fetch(Operands& of, const unsigned char* x, const unsigned char* w, int chunk) const {
+        rows<DOWN>(of.x, x, row0, chunk);
+        if constexpr (OF_NK) {
+            float v[COLUMNS][4];
+            rows<ACROSS>(v, w, across, chunk);
+#pragma unroll
+            for (int j = 0; j < COLUMNS; ++j)
+#pragma unroll
+                for (int k = 0; k < 4; ++k) of.w[k][j] = v[j][k];
+        } else if constexpr (NK) {
+#pragma unroll
+            for (int j = 0; j < COLUMNS; ++j)
+#pragma unroll
+                for (int k = 0; k < 4; ++k) of.w[k][j] = *reinterpret_cast<const float*>(w + column_place<float, BN>(chunk * 4 + k, column(j)));
+        } else {
+            const unsigned char* from = w + chunk * (4 * BN * 4);
+#pragma unroll
+            for (int k = 0; k < 4; ++k) {
+                constexpr int LOW = ACROSS - 1;  // bits of the chunk's number that differ among lanes
+                int swizzle = column_swizzle<float, BN / 4>(k), lanes = (across ^ (swizzle & LOW)) * 16;
+#pragma unroll
+                for (int v = 0; v < COLUMNS / 4; ++v)
+                    *reinterpret_cast<float4*>(&of.w[k][v * 4]) =
+                        *reinterpret_cast<const float4*>(from + lanes + (k * (BN / 4) + (v * ACROSS ^ (swizzle & ~LOW))) * 16);
+            }
+        }
+    }
+    // Four elements of K of every STEP-th row of a slab of rows, from `first`, which is less than STEP, on.
+    template <int STEP, int COUNT>
+    static __device__ __forceinline__ void rows(float (&to)[COUNT][4], const unsigned char* slab, int first, int chunk) {
+        int at = first * 128 + (chunk ^ first) * 16;
+#pragma unroll
+        for (int i = 0; i < COUNT; ++i) *reinterpret_cast<float4*>(to[i]) = *reinterpret_cast<const float4*>(slab + (at ^ (i * STEP % 8 * 16)) + i * STEP * 128);
+    }
+    __device__ __forceinline__ void multiply(const Operands& of) {
+#pragma unroll
+        for (int k = 0; k < 4; ++k)
+#pragma unroll
+            for (int j = 0; j < COLUMNS; ++j)
+#pragma unroll
+                for (int i = 0; i < ROWS; ++i) c[i][j] = fmaf(of.x[i][k], of.w[k][j], c[i][j]);
+    }
+    __device__ __forceinline__ void leave(float* sums, int pitch) const {
+#pragma unroll
+        for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+            for (int j = 0; j < COLUMNS; ++j) sums[(row0 + i * DOWN) * pitch + column(j)] = c[i][j];
+    }
+};
+
+// The sums of a warp of a block: on the float32 units (precision "ieee") or the tensor cores.
+template <bool SIMT, typename T, bool NK, int BM, int BN, int PARTS = 1>
+struct WarpOf {
+    using Type = OfWarp<TensorTile<T, NK, BM, BN, 1, 1, PARTS>>;
+};
+template <bool NK, int BM, int BN, int PARTS>
+struct WarpOf<true, float, NK, BM, BN, PARTS> {
+    using Type = SimtWarp<NK, BM, BN>;
 };
 
 // Where a warp's sums lie, in floats, and its bytes of shared memory, in which it has its ring before.
@@ -119,24 +227,11 @@ __device__ __forceinline__ void mainloop(Tile& tile, unsigned char* ring, X& x, 
     __syncwarp();
 }
 
-// Leaves a warp's sums where its ring was.
-template <int BN, typename Tile>
-__device__ __forceinline__ void leave(const Tile& tile, unsigned char* own) {
-    float* sums = reinterpret_cast<float*>(own);
-#pragma unroll
-    for (int i = 0; i < Tile::FM; ++i)
-#pragma unroll
-        for (int j = 0; j < Tile::FN; ++j)
-#pragma unroll
-            for (int h = 0; h < 2; ++h)
-                *reinterpret_cast<float2*>(sums + (i * 16 + h * 8 + tile.g) * PITCH<BN> + j * 8 + 2 * tile.t) =
-                    make_float2(tile.c[i][j][2 * h], tile.c[i][j][2 * h + 1]);
-}
-
 }  // namespace few_rows
 
-// y of `slabs` slabs, which `rows` and `columns` bring; the tile begins at m0 and n0. The rest as in matmul_few_rows.
-template <int WARPS, int STAGES, int BM, int BN, int PARTS, typename Tile, typename X, typename W, typename T, typename F, typename Begin,
+// y of `slabs` slabs, which `rows` and `columns` bring; the tile begins at m0 and n0. EARLY: f.column() may be called before finish(). The rest as
+// in matmul_few_rows.
+template <int WARPS, int STAGES, int BM, int BN, int PARTS, bool EARLY = true, typename Tile, typename X, typename W, typename T, typename F, typename Begin,
           typename Finish>
 __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int slabs, T* __restrict__ y, long long M, long long N,
                                             long long m0, long long n0, F f, Begin begin, Finish finish) {
@@ -147,13 +242,17 @@ __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int
     int column = threadIdx.x % PAIRS * 2;
     long long n = n0 + column;
     decltype(f.column(0)) of_columns[2];
-    few_rows::mainloop<WARPS, STAGES>(tile, own, rows, columns, slabs, [&] {
-        begin();
+    auto of_epilogue = [&] {
 #pragma unroll
         for (int e = 0; e < 2; ++e) of_columns[e] = f.column(min(n + e, N - 1));
+    };
+    few_rows::mainloop<WARPS, STAGES>(tile, own, rows, columns, slabs, [&] {
+        begin();
+        if (EARLY) of_epilogue();
     });
-    few_rows::leave<BN>(tile, own);
+    tile.leave(reinterpret_cast<float*>(own), few_rows::PITCH<BN>);  // where its ring was
     finish();
+    if (!EARLY) of_epilogue();
 
     Pair<T> pair;
     const float* sums = reinterpret_cast<const float*>(memory) + column / 8 * 8 * PARTS + column % 8;
@@ -169,19 +268,22 @@ __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int
         auto of_row = f.row(m0 + row);
 #pragma unroll
         for (int e = 0; e < 2; ++e) pair.at[e] = from_float<T>(f(of_row, of_columns[e], v[e]));
-        *reinterpret_cast<Pair<T>*>(y + (m0 + row) * N + n) = pair;
+        T* to = y + (m0 + row) * N + n;
+        if (N % 2 == 0) *reinterpret_cast<Pair<T>*>(to) = pair;
+        else if (n + 1 < N) to[0] = pair.at[0], to[1] = pair.at[1];
+        else to[0] = pair.at[0];
     }
 }
 
 // `tile`, an OfWarp, is this warp's. begin() is called once the first copies are on their way, and finish() between the product and f, by
 // all threads: it has at least one barrier.
-template <int WARPS, int STAGES, bool NK, int BM, int BN, int PARTS, typename Tile, typename T, typename F, typename Begin, typename Finish>
+template <int WARPS, int STAGES, bool ALIGNED, bool NK, int BM, int BN, int PARTS, typename Tile, typename T, typename F, typename Begin, typename Finish>
 __device__ __forceinline__ void matmul_few_rows(Tile& tile, const T* __restrict__ x, const T* __restrict__ W, T* __restrict__ y, long long M,
                                                 long long K, long long N, F f, Begin begin, Finish finish) {
     wait_for_previous_launch();
     long long m0, n0;
     block_origin(M, N, BM, BN / PARTS, m0, n0);
-    few_rows::RowLoader<T, BM, WARPS> rows(x, m0, M, K);
+    few_rows::RowLoader<T, BM, WARPS, 1, ALIGNED> rows(x, m0, M, K);
     few_rows::WeightLoader<NK, T, BN, WARPS, PARTS> columns(W, n0, N, K);
     few_rows_of<WARPS, STAGES, BM, BN, PARTS>(tile, rows, columns, static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), y, M, N, m0, n0, f, begin,
                                               finish);

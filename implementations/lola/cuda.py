@@ -54,6 +54,9 @@ EXPECT = (
      "expect": "spills=0,HGMMA>=8,waits_in_groups=0"},
     {"variant": "multirow", "case": "token", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a"),
      "expect": "spills=0,tensor_core>=16"},
+    # few rows: four elements of K of x and of W, while four others are multiplied
+    {"variant": "multirow_ws", "case": "token", "dtype": "float32", "precision": "ieee", "arch": ("sm_80", "sm_90a"),
+     "expect": "spills=0,FFMA>=128,LDS.128>=16"},
     # the blocks of a cluster share K
     {"variant": ("multirow", "multirow_ws"), "case": "odd", "dtype": "float32", "arch": "sm_90a", "expect": "spills=0"},
 )  # fmt: skip

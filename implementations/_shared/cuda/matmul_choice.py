@@ -157,6 +157,9 @@ def beyond_l2(case, rows, brought, parts):
 CLOCK = 1755  # cycles of a microsecond
 PRODUCTS = 128 * CLOCK
 SIMT_LATENCY, SIMT_WARPS, SIMT_END = 0.17, 12, 5.3e-4
+SIMT_ALONE = (
+    0.04  # more where a scheduler has one warp: 2048×512→512 by 256 blocks took 37 µs, by 256 clusters of two 30
+)
 SIMT_FEW = 1.25  # of few rows, which wait for W: 24 times of up to 128 rows, 0.9 to 1.7 times what these say
 
 
@@ -174,7 +177,7 @@ def simt_time(case, tile, schedule, parts, device):
 
     def round_of(blocks):
         warps = -(-blocks * tile.threads // 128) * 4  # were all schedulers as busy as the busiest
-        latency = 1 + SIMT_LATENCY * max(SIMT_WARPS / max(warps, 1) - 1, 0)
+        latency = 1 + SIMT_LATENCY * max(SIMT_WARPS / max(warps, 1) - 1, 0) + (SIMT_ALONE if warps <= 4 else 0)
         return warps * 32 / tile.threads * (products * latency + end)
 
     time = rounds * round_of(beside) + round_of(rest) + (CLUSTERED if tile.cluster > 1 else 0)
@@ -237,15 +240,15 @@ FEW_SIMT_START, FEW_SIMT_COST, FEW_SIMT_READ, FEW_SIMT_WIDE, FEW_SIMT_SHIFT, FEW
     26,
     2.5e6,
 )
-FEW_SIMT_BLOCKS = (
-    4  # of a multiprocessor at most, one after another or two at once; of more, larger tiles are made otherwise
-)
+# Elements that a multiprocessor makes at most, one tile after another or two at once; larger products are made otherwise: 2048×512→512 by four
+# tiles of 64×32 took 38 µs, by clusters of matmul_simt.cuh 30
+FEW_SIMT_MOST = 4096
 
 
 def _few_simt_config(case, device, tiles, parts, beside):
     (M, K, N), found = case.size("M", "K", "N"), {}
     for tile in (t for t in tiles if t.kind == "few_rows"):
-        if matmul.blocks(tile, M, N, parts) > FEW_SIMT_BLOCKS * multiprocessors(device):
+        if matmul.blocks(tile, M, N, parts) * tile.rows * tile.columns > FEW_SIMT_MOST * multiprocessors(device):
             continue
         own = {"KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": tile.cluster}
         # of three or four, a multiprocessor has no place for a second block: lola 16×4096→4096 took 28.7 µs with two, 37.7 and 29.5 with one and three

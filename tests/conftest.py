@@ -28,12 +28,13 @@ from fusebench.workers.pool import Pool
 FIXTURES = Path(__file__).parent / "fixtures"
 DEVICE = "cuda" if machine.gpu() else "cpu"
 CLAIMS = os.environ.pop("FUSEBENCH_TEST_CLAIMS", None)  # of this process alone: a test may run pytest
+CORES = sorted(os.sched_getaffinity(0))  # of both processes of `make test`
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "gpu: needs an NVIDIA GPU; skips elsewhere")
     if CLAIMS is not None:
-        _keep_to_a_half(sorted(os.sched_getaffinity(0)))
+        _keep_to_a_half()
     os.environ.pop("COLUMNS", None)
     # Hydra copies the schemas of all commands whenever it composes one, and then once more that which it takes
     ConfigStore.__deepcopy__ = lambda store, memo: store  # type: ignore[attr-defined]
@@ -46,10 +47,11 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 
 
-def _keep_to_a_half(cores: list[int]) -> None:
+def _keep_to_a_half() -> None:
     """Leaves every second core to the other process of `make test`: threads of both on one core wait for each other, which took 14 % longer."""
-    own = cores[0::2] if _claimed("cores") else cores[1::2]
-    os.sched_setaffinity(0, own or cores)
+    own = CORES[0::2] if _claimed("cores") else CORES[1::2]
+    for thread in Path("/proc/self/task").iterdir():  # those of libraries too, which are imported
+        os.sched_setaffinity(int(thread.name), own or CORES)
 
 
 def pytest_unconfigure() -> None:

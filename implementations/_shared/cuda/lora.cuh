@@ -7,7 +7,7 @@
 //   down     x @ A alone: the first launch of two_launches. Where it has few rows, the blocks of a cluster share K (down_by_parts). It reads
 //            all of x, so that it also copies rows that are no whole vectors for the copy engine.
 //   up       the second: as `fused`, but its last slab of x is what `down` made, which is all that it waits for. Of few rows, up_few_rows
-//            (adapted_few_rows.cuh); in IEEE float32 up_simt (adapted_simt.cuh); on Hopper, up_warpgroup (hopper/adapted.cuh), up_turned (hopper/adapted_turned.cuh) in tiles of any
+//            (adapted_few_rows.cuh); of others in IEEE float32 up_simt (adapted_simt.cuh); on Hopper, up_warpgroup (hopper/adapted.cuh), up_turned (hopper/adapted_turned.cuh) in tiles of any
 //            multiple of 16 rows, and, where y has few tiles, up_split (hopper/adapted_split.cuh).
 //
 // On the tensor cores (float16, bfloat16, and float32 as tf32), or where SIMT on the float32 units (precision "ieee").

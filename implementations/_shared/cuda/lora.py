@@ -6,7 +6,7 @@ fused           one launch: x @ A is summed beside x @ W
 two_launches    x @ A first, then the layer with it: `down` and `up`, whose tunables have its name before them. up_KERNEL=warpgroup is
                 hopper/adapted.cuh, turned hopper/adapted_turned.cuh, whose tiles have any multiple of 16 rows, split hopper/adapted_split.cuh,
                 where up_CLUSTER blocks share K, few_rows adapted_few_rows.cuh, and simt adapted_simt.cuh. Forward, where rows are no whole vectors of 16 bytes,
-                all but few_rows read x as `down` has copied it, and W and B as `prepare` has
+                all but few_rows in 16 bits read x as `down` has copied it, and W and B as `prepare` has
 """
 
 from dataclasses import replace

@@ -14,9 +14,10 @@ def config(case, device, tiles=matmul.TENSOR_TILES, parts=1, beside=lambda tile:
     """The config of the best of `tiles` that fit, of a product of x (M, K) with `parts` matrices (K, N) side by side. `beside` is
     how many bytes of shared memory the kernel has with a tile beside its own. SCHEDULE is named where there are several."""
     few = few_rows_config(case, device, tiles, parts, beside)
-    more = {"SCHEDULE": "tiles"} if len(schedules) > 1 else {}
+    if few and len(schedules) > 1:
+        few |= {"SCHEDULE": "tiles"}
     if few and not is_ieee(case):
-        return few | more
+        return few
     found = {}
     for tile in (
         t for t in (*tiles, *matmul.SIMT_TILES) if (t.kind == "simt") == is_ieee(case) and t.kind != "few_rows"
@@ -40,11 +41,10 @@ def config(case, device, tiles=matmul.TENSOR_TILES, parts=1, beside=lambda tile:
         if matmul.fits(case, device, own | {"SCHEDULE": s}, parts, beside, tiles) is None
     ]
     tile, schedule = _best(choices, case, parts, device)
-    if few and few_simt_time(case, matmul.tile_of(case, few), parts, device, beside) < _time(
-        case, tile, schedule, parts, device
-    ):
-        return few | more
-    return found[tile] | (more and {"SCHEDULE": schedule})
+    time = _time(case, tile, schedule, parts, device)
+    if few and few_simt_time(case, matmul.tile_of(case, few), parts, device, beside) < time:
+        return few
+    return found[tile] | ({"SCHEDULE": schedule} if len(schedules) > 1 else {})
 
 
 def _reads_W_alone(case):
@@ -157,9 +157,8 @@ def beyond_l2(case, rows, brought, parts):
 CLOCK = 1755  # cycles of a microsecond
 PRODUCTS = 128 * CLOCK
 SIMT_LATENCY, SIMT_WARPS, SIMT_END = 0.17, 12, 5.3e-4
-SIMT_ALONE = (
-    0.04  # more where a scheduler has one warp: 2048×512→512 by 256 blocks took 37 µs, by 256 clusters of two 30
-)
+# More where a scheduler has one warp: 2048×512→512 by 256 blocks took 37 µs, by 256 clusters of two 30
+SIMT_ALONE = 0.04
 SIMT_FEW = 1.25  # of few rows, which wait for W: 24 times of up to 128 rows, 0.9 to 1.7 times what these say
 
 
@@ -230,16 +229,11 @@ def few_rows_time(case, tile, parts):
 
 
 # The same in IEEE float32, fitted to 50 times on an H200 of lola, splacc and geglu with 16 to 128 rows, to within 15 %: microseconds before the
-# first product and after the last; what an element costs beside the largest tile of SIMT_TILES, by what its product reads of shared memory, where
-# a tile is wide, and where lola shifts x there, by columns; bytes of W that all multiprocessors bring in a microsecond
-FEW_SIMT_START, FEW_SIMT_COST, FEW_SIMT_READ, FEW_SIMT_WIDE, FEW_SIMT_SHIFT, FEW_SIMT_RATE = (
-    3.5,
-    0.85,
-    2.6,
-    0.15,
-    26,
-    2.5e6,
-)
+# first product and after the last, and bytes of W that all multiprocessors bring in a microsecond
+FEW_SIMT_START, FEW_SIMT_RATE = 3.5, 2.5e6
+# What an element costs beside the largest tile of SIMT_TILES: by what its product reads of shared memory; more in a wide tile, and where lola
+# shifts x there, by columns
+FEW_SIMT_COST, FEW_SIMT_READ, FEW_SIMT_WIDE, FEW_SIMT_SHIFT = 0.85, 2.6, 0.15, 26
 # Elements that a multiprocessor makes at most, one tile after another or two at once; larger products are made otherwise: 2048×512→512 by four
 # tiles of 64×32 took 38 µs, by clusters of matmul_simt.cuh 30
 FEW_SIMT_MOST = 4096

@@ -292,9 +292,8 @@ def test_no_layer_of_an_mlp_is_written_over_what_is_still_read(arch):
         case = make_case(kernel, name, *dtype)
         if module.skip(case, "default", DEVICES[arch]) is not None:
             continue
-        if module.config(case, "default", DEVICES[arch])["KERNEL"] not in ("tensor", "simt"):
-            continue  # layers stay in registers, have two places that differ in all of them, or are in global memory
-        (launch,) = launched(module, case, "default", DEVICES[arch])
+        # of KERNEL=tensor or simt, whichever is chosen: others keep layers in registers, have two places that differ in all of them, or global memory
+        launch = module.perceptron.launch(module.FILE, case, module.perceptron.config(case, DEVICES[arch]))
         rows, wide, *warps_and_stages = map(int, re.findall(r"\b\d+\b", launch.program.name))
         stages, cluster = (*warps_and_stages[4:], 1)[:2]
         place = stages * (rows + wide) * 128

@@ -53,11 +53,13 @@ struct ColumnLoader {
     int to, left;
     bool inside;
 
-    __device__ __forceinline__ ColumnLoader(const T* matrix, long long first, long long limit, long long K) : pitch(PARTS * filled_up<T>(limit)) {
+    __device__ __forceinline__ ColumnLoader(const T* matrix, long long first, long long limit, long long K) {
+        long long of_part = sizeof(T) == 2 ? limit : filled_up<T>(limit);  // of 16 bits, whole vectors always
+        pitch = PARTS * of_part;
         int chunk = threadIdx.x % CHUNKS, column = chunk * SIZE, row = threadIdx.x % 32 / CHUNKS, k = threadIdx.x / 32 * SLAB<T> + row;
         int part = column / 8 % PARTS;
         long long local = first + column / (8 * PARTS) * 8 + column % 8;
-        from = matrix + k * pitch + part * filled_up<T>(limit) + local;
+        from = matrix + k * pitch + part * of_part + local;
         to = (row * CHUNKS + (chunk ^ column_swizzle<T, CHUNKS>(row))) * 16;
         inside = local < limit;
         left = static_cast<int>(K) - k;

@@ -105,7 +105,6 @@ FEW_ROWS_TILES = [t for t in matmul.FEW_ROWS_TILES if (t.rows, t.columns) != (64
 MORE_TILES = *FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES
 TILES += MORE_TILES
 ALL_TILES = matmul.TILES + MORE_TILES
-SHIFTED_TILES = *matmul.FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES  # of two_launches in IEEE float32
 ROWS_AT_ONCE = 8  # of a block of row_statistics
 
 
@@ -160,7 +159,7 @@ def config(case, variant, device):
     if variant == "two_launches":
         own = _product(case, variant)
         if is_ieee(case):
-            return matmul_choice.config(own, device, SHIFTED_TILES, schedules=_schedules(case))
+            return matmul_choice.config(own, device, matmul.FLOAT_TILES, schedules=_schedules(case))
         tiles = matmul.products_tiles(own)
         whole = matmul_choice.config(own, device, tiles, beside=_statistics, schedules=matmul.SCHEDULES)
         return matmul_turned.or_turned(
@@ -276,7 +275,7 @@ def fits(case, variant, device, config):
             return matmul_turned.fits(own, device, config)
         return matmul_split.fits(own, device, matmul_split.of_cluster(config), known=matmul_split.WIDE)
     if variant == "two_launches" and is_ieee(case):
-        return matmul.fits(own, device, config, tiles=SHIFTED_TILES)
+        return matmul.fits(own, device, config, tiles=matmul.FLOAT_TILES)
     tiles = matmul.products_tiles(own) if variant == "two_launches" else ALL_TILES
     return matmul.fits(own, device, config, beside=_statistics, tiles=tiles)
 

@@ -85,8 +85,7 @@ def _fastest(case, device):
     """The fastest, by the estimates, of IEEE float32's tiles, or of tiles of few rows, or whole ones, of those whose K blocks share, and of turned ones; None where tiles of
     `tensor` are all."""
     if is_ieee(case):
-        tiles = *matmul.FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES
-        return matmul_choice.config(product(case), device, tiles, schedules=SIMT_SCHEDULES)
+        return matmul_choice.config(product(case), device, matmul.FLOAT_TILES, schedules=SIMT_SCHEDULES)
     own, found, by_warpgroups = product(case), None, multiplies_by_warpgroups(case, device)
     if few := matmul_choice.few_rows_config(case, device, matmul.FEW_ROWS_TILES):
         found = few | {"SCHEDULE": "tiles"}

@@ -199,25 +199,30 @@ FEW_ROWS_OF_SHORT_K = (
 
 def few_rows_config(case, device, tiles, parts=1, beside=lambda tile: 0):
     """The config with KERNEL=few_rows, or None where larger tiles are expected to be faster."""
-    (M, K, N), sms, found = case.size("M", "K", "N"), multiprocessors(device), {}
-    if is_ieee(case):
-        return _few_simt_config(case, device, tiles, parts, beside)
-    rows, short_k = FEW_ROWS_OF_SHORT_K
-    if rows < M or (FEW_ROWS < M and short_k < K):
+    (M, K, N), found, (rows, short_k) = case.size("M", "K", "N"), {}, FEW_ROWS_OF_SHORT_K
+    if not is_ieee(case) and (rows < M or (FEW_ROWS < M and short_k < K)):
         return None
+    # in float32, of three or four, a multiprocessor has no place for a second block: lola 16×4096→4096 took 28.7 µs with two, 37.7 and 29.5 with
+    # one and three
+    most = 2 if is_ieee(case) else 4
     for tile in (t for t in tiles if t.kind == "few_rows"):
-        # a second round begins with nothing on its way: splacc 16×4096→11008 took 110 µs, Triton's tiles 73
-        if matmul.blocks(tile, M, N, parts) > sms:
+        # a second round begins with nothing on its way: splacc 16×4096→11008 took 110 µs in bfloat16, Triton's tiles 73
+        at_most = FEW_SIMT_MOST // (tile.rows * tile.columns) if is_ieee(case) else 1
+        if matmul.blocks(tile, M, N, parts) > at_most * multiprocessors(device):
             continue
         own = {"KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": tile.cluster}
-        needed = -(
-            -case.sizes["K"] // (matmul.slab(case) * tile.shares)
-        )  # stages, with which all of K is on its way at once
-        for stages in range(min(4, needed), 0, -1):
+        needed = -(-K // (matmul.slab(case) * tile.shares))  # stages, with which all of K is on its way at once
+        for stages in range(min(most, needed), 0, -1):
             config = own | {"num_stages": stages}
             if matmul.fits(case, device, config, parts, beside, tiles) is None:
                 found.setdefault(tile, config)
-    return found[min(found, key=lambda tile: few_rows_time(case, tile, parts))] if found else None
+
+    def time(tile):
+        if is_ieee(case):
+            return few_simt_time(case, tile, parts, device, beside)
+        return few_rows_time(case, tile, parts)
+
+    return found[min(found, key=time)] if found else None
 
 
 def few_rows_time(case, tile, parts):
@@ -237,20 +242,6 @@ FEW_SIMT_COST, FEW_SIMT_READ, FEW_SIMT_WIDE, FEW_SIMT_SHIFT = 0.85, 2.6, 0.15, 2
 # Elements that a multiprocessor makes at most, one tile after another or two at once; larger products are made otherwise: 2048×512→512 by four
 # tiles of 64×32 took 38 µs, by clusters of matmul_simt.cuh 30
 FEW_SIMT_MOST = 4096
-
-
-def _few_simt_config(case, device, tiles, parts, beside):
-    (M, K, N), found = case.size("M", "K", "N"), {}
-    for tile in (t for t in tiles if t.kind == "few_rows"):
-        if matmul.blocks(tile, M, N, parts) * tile.rows * tile.columns > FEW_SIMT_MOST * multiprocessors(device):
-            continue
-        own = {"KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": tile.cluster}
-        # of three or four, a multiprocessor has no place for a second block: lola 16×4096→4096 took 28.7 µs with two, 37.7 and 29.5 with one and three
-        for stages in (2, 1) if matmul.slab(case) * tile.shares < K else (1,):
-            config = own | {"num_stages": stages}
-            if matmul.fits(case, device, config, parts, beside, tiles) is None:
-                found.setdefault(tile, config)
-    return found[min(found, key=lambda tile: few_simt_time(case, tile, parts, device, beside))] if found else None
 
 
 def few_simt_time(case, tile, parts, device, beside=lambda tile: 0):

@@ -118,7 +118,7 @@ def test_values_without_an_instance_are_refused(name):
         ("lola", ("odd", "bfloat16"), "multirow", {"KERNEL": "few_rows", "BLOCK_M": 16}, "KERNEL=few_rows copies whole vectors of 16 bytes, which rows of K = 131"),
         ("lola", ("token", "bfloat16"), "multirow", {"BLOCK_M": 128}, "the tiles of KERNEL=few_rows are 16×16"),
         ("lola", ("odd", "float32"), "multirow", {"KERNEL": "few_rows", "BLOCK_M": 16, "BLOCK_N": 16, "CLUSTER": 1}, "which rows of K = 131 and N = 203 do not have"),
-        ("lola", ("odd", "float32"), "two_launches", {"KERNEL": "few_rows", "BLOCK_M": 64, "BLOCK_N": 64}, "64×64 has no registers for the operands"),
+        ("lola", ("odd", "float32", "ieee", {"w_layout": "nk"}), "two_launches", {"KERNEL": "few_rows", "BLOCK_M": 64, "BLOCK_N": 64}, "64×64 has no registers for four elements"),
         ("splacc", ("token", "bfloat16"), "two_accumulators", {"KERNEL": "split", "BLOCK_M": 128, "BLOCK_N": 128}, "KERNEL=split: M from 65, N from 64"),
         ("geglu", ("small", "bfloat16"), "two_accumulators", {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 64}, "KERNEL=split has 64 columns of each of 2"),
         ("lola", ("batch", "bfloat16"), "two_launches", {"KERNEL": "turned", "BLOCK_M": 72}, "KERNEL=turned has tiles of 64, 80, … 256 × 64 or 128, in clusters of 1 or 2"),
@@ -196,9 +196,10 @@ def test_few_rows_are_given_to_about_all_multiprocessors(name, sizes, kernel, bl
     ("name", "variant", "sizes", "kernel", "tile"),
     [
         ("lola", "multirow_ws", (2, 1024, 4096), "few_rows", (16, 32)), ("lola", "multirow_ws", (64, 1024, 4096), "few_rows", (32, 64)),
-        ("lola", "two_launches", (64, 1024, 4096), "few_rows", (64, 32)), ("lola", "multirow_ws", (200, 1024, 4096), "simt", (64, 64)),
+        ("lola", "two_launches", (64, 1024, 4096), "few_rows", (64, 32)), ("lola", "two_launches", (100, 1024, 4096), "few_rows", (64, 64)),
+        ("lola", "multirow_ws", (200, 1024, 4096), "simt", (64, 64)),
         ("lola", "multirow_ws", (16, 1001, 3000), "few_rows", (16, 32)), ("lola", "two_launches", (16, 1001, 3001), "few_rows", (16, 32)),
-        ("splacc", "two_accumulators", (128, 2048, 2048), "few_rows", (64, 32)), ("splacc", "two_accumulators", (300, 2048, 2048), "simt", (64, 64)),
+        ("splacc", "two_accumulators", (128, 2048, 2048), "few_rows", (64, 64)), ("splacc", "two_accumulators", (300, 2048, 2048), "simt", (64, 64)),
     ],
 )  # fmt: skip
 def test_few_rows_of_float32_are_shared_by_warps_where_that_is_faster(name, variant, sizes, kernel, tile):

@@ -405,6 +405,10 @@ CONFIGS = [
     ("lora_linear", {"M": 37, "K": 331, "N": 73, "R": 70}, "two_launches", "float32", "ieee", OF_FEW | {"up_SCHEDULE": "tiles"}),
     ("lora_linear", {"M": 20, "K": 1100, "N": 40, "R": 5, "nk": 1}, "two_launches", "float32", "ieee", OF_FEW | {"up_BLOCK_N": 16, "up_SCHEDULE": "tiles"}),
     ("fused_mlp", mlp(37, 72, 300, 77, 40), "default", "float32", "ieee", {"KERNEL": "layers"}),
+    # four warps, with two elements of K of W at one time
+    ("lola", {"M": 70, "K": 301, "N": 73}, "two_launches", "float32", "ieee", FEW | OF_TILES | {"BLOCK_M": 64, "BLOCK_N": 64}),
+    ("splacc", {"M": 37, "K": 300, "N": 75}, "two_accumulators", "float32", "ieee", FEW | OF_TILES | {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 1}),
+    ("lora_linear", {"M": 70, "K": 131, "N": 73, "R": 37}, "two_launches", "float32", "ieee", OF_FEW | {"up_BLOCK_M": 64, "up_BLOCK_N": 64, "up_SCHEDULE": "tiles"}),
     ("splacc", {"M": 150, "K": 264, "N": 136}, "two_accumulators", "float16", "ieee", SPLIT | {"BLOCK_M": 128, "CLUSTER": 2}),
     ("geglu", {"M": 70, "K": 264, "N": 200}, "two_accumulators", "float32", "tf32", SPLIT),
     # 96 columns of either half, whose W is turned; a cluster whose last block has no rows; tf32

@@ -101,7 +101,7 @@ def prepared(case, arrays):
 
 def _tiles(product):
     """All of a product."""
-    return (*matmul.TENSOR_TILES, *matmul.products_tiles(product), *matmul.FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES)
+    return (*matmul.TENSOR_TILES, *matmul.products_tiles(product), *matmul.ALL_FEW_ROWS_TILES, *matmul.SIMT_SPLIT_TILES)
 
 
 def config(case, device):

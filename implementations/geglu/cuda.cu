@@ -19,6 +19,7 @@
 
 template <typename T, Activation ACT>
 struct Gate : Epilogue {
+    static constexpr bool PAIRED = false;  // 1024×1024→4096 took 368 µs so on an H200, 357 without
     const T* __restrict__ b;
     long long N;
 

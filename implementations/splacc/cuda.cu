@@ -21,6 +21,7 @@
 // of 16 bits, its first two terms where they err by 2^-20, behind which 1 - t does not err by more.
 template <typename T>
 struct Gate : Epilogue {
+    static constexpr bool PAIRED = false;  // 1024×2048→2048 took 347 µs so on an H200, 344 without
     __device__ __forceinline__ float operator()(None, None, const float (&v)[2]) const {
         constexpr bool HALF = sizeof(T) == 2;
         float e = exp_minus_abs(v[0]), t = exp_minus_abs(2.0f * v[1]), square = v[1] * v[1];

@@ -6,6 +6,7 @@
 
 template <Activation ACT, bool WHOLE>
 struct Adapted : Biased<float, ACT> {
+    static constexpr bool PAIRED = false;  // 2048×4096→4096 took 1.47 ms so on an H200, 1.41 without
     const float *__restrict__ t, *__restrict__ B;
     long long M, N, R;
 

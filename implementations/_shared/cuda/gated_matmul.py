@@ -58,7 +58,7 @@ TUNABLES = {
 }  # fmt: skip
 
 TILES = (
-    *matmul.TENSOR_TILES, *matmul.FEW_ROWS_TILES, *matmul.WARPGROUP_TILES, *matmul.SQUARE_TILES, *matmul.SIMT_SPLIT_TILES,
+    *matmul.TENSOR_TILES, *matmul.ALL_FEW_ROWS_TILES, *matmul.WARPGROUP_TILES, *matmul.SQUARE_TILES, *matmul.SIMT_SPLIT_TILES,
 )  # fmt: skip
 SCHEDULES = {"two_accumulators": ("tiles", "strips"), "two_launches": tuple(matmul.SCHEDULES)}
 

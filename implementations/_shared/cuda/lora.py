@@ -158,7 +158,7 @@ def fits(case, variant, device, config):
     if kernel == "split":
         return _split_fits(case, device, own)
     if kernel == "few_rows":
-        return matmul.fits(product(case), device, own, tiles=matmul.FEW_ROWS_TILES)
+        return matmul.fits(product(case), device, own, tiles=matmul.ALL_FEW_ROWS_TILES)
     if variant == "two_launches":
         if kernel != ("simt" if is_ieee(case) else "tensor"):
             return "IEEE float32 is multiplied by up_KERNEL=simt, everything else by the others"

@@ -54,7 +54,10 @@ WARPGROUP_TILES = tuple(
 TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
 # Kernels name these, which have their own cost (`_few_rows_time`): all of a block's warps have the whole tile in registers
 FEW_ROWS_TILES = tuple(MatmulTile("few_rows", m, n, 1.0, 1, 1, shares=8) for m in (16, 32, 64) for n in (16, 32, 64))
-FLOAT_TILES = FEW_ROWS_TILES + SIMT_SPLIT_TILES  # of a product in IEEE float32 with nothing beside its sums
+# in IEEE float32 half as many warps have the largest, each with twice the registers
+FLOAT_FEW_ROWS_TILES = tuple(replace(t, shares=4) if t.rows == t.columns == 64 else t for t in FEW_ROWS_TILES)
+ALL_FEW_ROWS_TILES = (*FEW_ROWS_TILES, FLOAT_FEW_ROWS_TILES[-1])
+FLOAT_TILES = FLOAT_FEW_ROWS_TILES + SIMT_SPLIT_TILES  # of a product in IEEE float32 with nothing beside its sums
 # For sums with nothing beside them: 132 multiprocessors make 1034×4096 of them at once. lola in bfloat16 took 22.6 µs on an H200 there, with
 # 128×256 and strips 28.4; splacc 1034×2048→2048 30.8 in clusters of two on an H100, by one block 37.0
 SQUARE_TILES = (
@@ -209,8 +212,8 @@ def fits(case, device, config, parts=1, beside=lambda tile: 0, tiles=TILES):
 
 def _few_rows_fit(case, tile):
     """The same of a tile of few rows."""
-    if is_ieee(case) and tile.rows == tile.columns == 64:
-        return "a tile of 64×64 has no registers for the operands of float32 units"
+    if is_ieee(case) and tile.rows == tile.columns == 64 and case.options["w_layout"] == "nk":
+        return "a tile of 64×64 has no registers for four elements of K of W, which (N, K) has beside one another"
     read = (weight_row(case),) if is_ieee(case) else case.size("K", "N")  # of floats x may lie anywhere
     if rows_are_aligned(case, *read):
         return None
@@ -292,7 +295,7 @@ def kind_of(case, config):
 def tile_of(case, config):
     """The tile of a config, or None where there is no such instance."""
     wanted = kind_of(case, config), config["BLOCK_M"], config["BLOCK_N"], config.get("CLUSTER", 1)
-    tiles = (*TILES, *SIMT_SPLIT_TILES, *SQUARE_TILES, *FEW_ROWS_TILES)
+    tiles = (*TILES, *SIMT_SPLIT_TILES, *SQUARE_TILES, *(FLOAT_FEW_ROWS_TILES if is_ieee(case) else FEW_ROWS_TILES))
     return next((t for t in tiles if (t.kind, t.rows, t.columns, t.cluster) == wanted), None)
 
 

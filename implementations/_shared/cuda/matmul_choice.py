@@ -211,6 +211,8 @@ def few_rows_config(case, device, tiles, parts=1, beside=lambda tile: 0):
         if matmul.blocks(tile, M, N, parts) > at_most * multiprocessors(device):
             continue
         own = {"KERNEL": tile.kind, "BLOCK_M": tile.rows, "BLOCK_N": tile.columns, "CLUSTER": tile.cluster}
+        if matmul.tile_of(case, own) != tile:
+            continue  # another number of warps has it
         needed = -(-K // (matmul.slab(case) * tile.shares))  # stages, with which all of K is on its way at once
         for stages in range(min(most, needed), 0, -1):
             config = own | {"num_stages": stages}

@@ -89,7 +89,8 @@ struct OfWarp : Tile {
     __device__ __forceinline__ OfWarp(Arguments... arguments) : Tile(arguments...) {
         this->row0 = this->column0 = 0;
     }
-    // Leaves the sums of COLUMNS columns in rows of `pitch` floats.
+    static constexpr bool SWAPPED = false;
+    // Leaves the sums of COLUMNS columns in rows of `pitch` floats; where SWAPPED, each column in its neighbour's place.
     __device__ __forceinline__ void leave(float* sums, int pitch) const {
 #pragma unroll
         for (int i = 0; i < Tile::FM; ++i)
@@ -108,7 +109,12 @@ template <bool NK, int BM, int BN>
 struct SimtWarp {
     static constexpr int DOWN = BM >= BN ? 8 : 4, ACROSS = 32 / DOWN, ROWS = BM / DOWN, COLUMNS = BN / ACROSS;
     static constexpr int X_BYTES = BM * 128, STAGE = X_BYTES + BN * 128;  // of a slab of x; of x and W
-    static_assert(COLUMNS % 4 == 0, "whole vectors");
+    static constexpr bool WIDE = ROWS * COLUMNS > 64;  // whose sums leave registers for less of W
+    // The registers that a product reads are in two banks, of even and odd numbers, and each bank has one read a cycle. One element of x
+    // multiplies a row of W, from whose vectors columns get even and odd registers by turns; so a sum is in the other bank than its column
+    // if sums leave by vectors in which neighbours have changed places.
+    static constexpr bool SWAPPED = !NK;
+    static_assert(COLUMNS % 4 == 0 && !(WIDE && NK), "whole vectors, of which W (K, N) has one element of K");
 
     float c[ROWS][COLUMNS] = {};
     // as in matmul_simt.cuh: neighbours have the same of the one, and the next two the same of the other
@@ -124,15 +130,46 @@ struct SimtWarp {
     // Adds the product of a slab of x and one of W, which is (N, K) where OF_NK.
     template <bool OF_NK = NK>
     __device__ __forceinline__ void add(const unsigned char* x, const unsigned char* w) {
-        Operands of[2];
-        fetch<OF_NK>(of[0], x, w, 0);
+        if constexpr (WIDE) {
+            add_wide(x, w);
+        } else {
+            Operands of[2];
+            fetch<OF_NK>(of[0], x, w, 0);
+#pragma unroll 1
+            for (int chunk = 0; chunk < 8; chunk += 2) {
+                fetch<OF_NK>(of[1], x, w, chunk + 1);
+                multiply(of[0]);
+                fetch<OF_NK>(of[0], x, w, min(chunk + 2, 7));
+                multiply(of[1]);
+            }
+        }
+    }
+
+    // The same, with two elements of K of W at one time in registers.
+    __device__ __forceinline__ void add_wide(const unsigned char* x, const unsigned char* w) {
+        float of_x[2][ROWS][4], of_w[2][COLUMNS];
+        rows<DOWN>(of_x[0], x, row0, 0);
+        fetch_w(of_w[0], w, 0);
 #pragma unroll 1
         for (int chunk = 0; chunk < 8; chunk += 2) {
-            fetch<OF_NK>(of[1], x, w, chunk + 1);
-            multiply(of[0]);
-            fetch<OF_NK>(of[0], x, w, min(chunk + 2, 7));
-            multiply(of[1]);
+#pragma unroll
+            for (int step = 0; step < 8; ++step) {
+                if (step % 4 == 0) rows<DOWN>(of_x[1 - step / 4], x, row0, min(chunk + step / 4 + 1, 7));
+                fetch_w(of_w[(step + 1) % 2], w + min(chunk + (step + 1) / 4, 7) * (4 * BN * 4), (step + 1) % 4);
+#pragma unroll
+                for (int i = 0; i < ROWS; ++i)
+#pragma unroll
+                    for (int j = 0; j < COLUMNS; ++j) c[i][j] = fmaf(of_x[step / 4][i][step % 4], of_w[step % 2][j], c[i][j]);
+            }
         }
+    }
+    // Element k of four of K of W (K, N).
+    __device__ __forceinline__ void fetch_w(float (&to)[COLUMNS], const unsigned char* from, int k) const {
+        constexpr int LOW = ACROSS - 1;  // bits of the chunk's number that differ among lanes
+        int swizzle = column_swizzle<float, BN / 4>(k), lanes = (across ^ (swizzle & LOW)) * 16;
+#pragma unroll
+        for (int v = 0; v < COLUMNS / 4; ++v)
+            *reinterpret_cast<float4*>(&to[v * 4]) = *reinterpret_cast<const float4*>(from + lanes + (k * (BN / 4) + (v * ACROSS ^ (swizzle & ~LOW))) * 16);
     }
 
     template <bool OF_NK>
@@ -151,16 +188,8 @@ struct SimtWarp {
 #pragma unroll
                 for (int k = 0; k < 4; ++k) of.w[k][j] = *reinterpret_cast<const float*>(w + column_place<float, BN>(chunk * 4 + k, column(j)));
         } else {
-            const unsigned char* from = w + chunk * (4 * BN * 4);
 #pragma unroll
-            for (int k = 0; k < 4; ++k) {
-                constexpr int LOW = ACROSS - 1;  // bits of the chunk's number that differ among lanes
-                int swizzle = column_swizzle<float, BN / 4>(k), lanes = (across ^ (swizzle & LOW)) * 16;
-#pragma unroll
-                for (int v = 0; v < COLUMNS / 4; ++v)
-                    *reinterpret_cast<float4*>(&of.w[k][v * 4]) =
-                        *reinterpret_cast<const float4*>(from + lanes + (k * (BN / 4) + (v * ACROSS ^ (swizzle & ~LOW))) * 16);
-            }
+            for (int k = 0; k < 4; ++k) fetch_w(of.w[k], w + chunk * (4 * BN * 4), k);
         }
     }
     // Four elements of K of every STEP-th row of a slab of rows, from `first`, which is less than STEP, on.
@@ -174,15 +203,19 @@ struct SimtWarp {
 #pragma unroll
         for (int k = 0; k < 4; ++k)
 #pragma unroll
-            for (int j = 0; j < COLUMNS; ++j)
+            for (int i = 0; i < ROWS; ++i)
 #pragma unroll
-                for (int i = 0; i < ROWS; ++i) c[i][j] = fmaf(of.x[i][k], of.w[k][j], c[i][j]);
+                for (int j = 0; j < COLUMNS; ++j) c[i][j] = fmaf(of.x[i][k], of.w[k][j], c[i][j]);
     }
     __device__ __forceinline__ void leave(float* sums, int pitch) const {
 #pragma unroll
-        for (int i = 0; i < ROWS; ++i)
+        for (int i = 0; i < ROWS; ++i) {
+            float* row = sums + (row0 + i * DOWN) * pitch;
 #pragma unroll
-            for (int j = 0; j < COLUMNS; ++j) sums[(row0 + i * DOWN) * pitch + column(j)] = c[i][j];
+            for (int j = 0; j < COLUMNS; j += SWAPPED ? 4 : 1)
+                if constexpr (SWAPPED) *reinterpret_cast<float4*>(row + column(j)) = make_float4(c[i][j + 1], c[i][j], c[i][j + 3], c[i][j + 2]);
+                else row[column(j)] = c[i][j];
+        }
     }
 };
 
@@ -265,7 +298,7 @@ __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int
 #pragma unroll
             for (int p = 0; p < PARTS; ++p) {
                 float2 share = *reinterpret_cast<const float2*>(sums + w * (BYTES / 4) + row * few_rows::PITCH<BN> + p * 8);
-                v[0][p] += share.x, v[1][p] += share.y;
+                v[0][p] += Tile::SWAPPED ? share.y : share.x, v[1][p] += Tile::SWAPPED ? share.x : share.y;
             }
         auto of_row = f.row(m0 + row);
 #pragma unroll

@@ -35,6 +35,7 @@ struct None {};
 // there, none of which changes what others may read of it in shared memory.
 struct Epilogue {
     static constexpr bool FILLED = true;  // whether zeros behind K may fill up rows of x and W (N, K) in matmul_simt.cuh
+    static constexpr bool PAIRED = true;  // whether the registers of its sums are paired there
     __device__ __forceinline__ None row(long long) const { return {}; }
     __device__ __forceinline__ None column(long long) const { return {}; }
     template <int COUNT>

@@ -290,6 +290,16 @@ __device__ __forceinline__ void simt_tile(unsigned char* memory, long long m0, l
         }
         stage = next;
     }
+    // This never happens: it has the compiler keep two neighbouring rows' sums in registers beside one another, the other way round than those
+    // rows of x, which one vector brings. The registers that a product reads are in two banks, of even and odd numbers, and each bank has
+    // one read a cycle: a sum and its row of x are in different ones so. W's element is read once for a column. Where the compiler then
+    // asks for what a product takes of shared memory too late, more is lost than won: there F is not PAIRED.
+    if ((F::PAIRED || SPLIT > 1) && M < 0) {
+#pragma unroll
+        for (int j = 0; j < OWN; ++j)
+#pragma unroll
+            for (int i = 0; i < 8; i += 2) *reinterpret_cast<float2*>(y + (j * 8 + i) * 2) = make_float2(c[i + 1][j], c[i][j]);
+    }
     f.end();
     auto row_of = [&](int i) { return m0 + row + i / 4 * BM / 2 + i % 4; };
     auto column_of = [&](int vector) { return n0 + column + vector * BN / ACROSS; };

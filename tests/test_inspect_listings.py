@@ -194,6 +194,47 @@ def test_uniform_registers_that_nothing_writes(text, number):
     assert figures.value([SimpleNamespace(code=body(*text, "EXIT"))], "unset_registers") == number
 
 
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        (("FFMA R4, R0, R1, R4",), 1),
+        (("FFMA R4, R0, R2, R4",), 2),
+        (("FFMA R5, R0, R2, R7",), 1),  # it is of no account which register is written
+        (("FFMA R4, R0, 2, R4",), 1),
+        (("FFMA R5, -R0, c[0x0][0x210], R5",), 0),
+        (("FFMA R5, R0.reuse, R2, R5", "FFMA R7, R0, R4, R7"), 1),
+        (("FFMA R5, R0.reuse, R3, R5", "IADD3 R9, R9, R9, RZ", "FFMA R6, R0, R1, R6"), 1),
+        (("FFMA R5, R2, R0.reuse, R5", "FFMA R7, R0, R4, R7"), 2),  # not at the same place
+        (("FFMA R5, R0.reuse, R2, R5", "FFMA R7, R0, R4, R7", "FFMA R9, R0, R6, R9"), 2),  # for one product
+        (("FADD R4, R0, R2",), 0),
+    ],
+)
+def test_products_wait_for_operands_of_one_bank(text, number):
+    assert figures.value([SimpleNamespace(code=body(*text, "EXIT"))], "bank_conflicts") == number
+
+
+def test_waits_for_what_is_loaded_from_shared_memory():
+    load, other = "LDS.128 R8, [R0]", ["FADD R4, R0, R1"] * 20
+    assert load_waits_of(load, "FFMA R4, R11, R2, R5") == 33 - 1
+    assert load_waits_of(load, *other, "FFMA R4, R11, R2, R5") == 33 - 1 - 20
+    assert load_waits_of(load, *other, "FFMA R4, R12, R1, R5") == 0, "a register that it does not fill"
+    assert load_waits_of("LDS R8, [R0]", "FADD R4, R9, R2", "FFMA R4, R8, R1, R5") == 33 - 2
+    assert load_waits_of(load, "LDS.64 R12, [R0]", "FFMA R4, R8, R1, R5", "FFMA R4, R12, R1, R5") == 33 - 2, (
+        "both are on their way"
+    )
+
+
+def test_a_loop_waits_for_what_the_round_before_loaded():
+    lines = (".a:", "FADD R4, R8, R1", *["FADD R4, R0, R1"] * 5, "LDS R8, [R0]", "@P0 BRA `(.a)", "EXIT")
+    code = SimpleNamespace(code=body(*lines))
+    assert figures.value([code], "loop.load_waits") == 33 - 2
+    assert figures.value([code], "load_waits") == 0
+
+
+def load_waits_of(*lines):
+    return figures.value([SimpleNamespace(code=body(*lines, "EXIT"))], "load_waits")
+
+
 def test_what_is_issued_beside_products():
     code = body(
         "HGMMA R0, gdesc[UR0], R0", "MUFU.RCP R9, R9", "HGMMA R0, gdesc[UR0], R0, gsb0", "MUFU.EX2 R9, R9", "FADD R9, R9, R9",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fusebench.inspection.compiled import Compiled
+from fusebench.inspection.float_units import bank_conflicts, load_waits
 from fusebench.inspection.opcodes import CLASSES, by_class, class_of, matches
 from fusebench.inspection.sass import Instruction
 from fusebench.inspection.uniform import unset
@@ -14,8 +15,9 @@ PLAIN = ("launches", "registers", "spills", "stack", "shared_bytes", "instructio
 CLASS_NAMES = {name.replace(" ", "_"): name for name in CLASSES}
 WAITS = "waits_in_groups"
 UNSET = "unset_registers"
+CONFLICTS, LATE = "bank_conflicts", "load_waits"
 SCOPES = ("loop", "beside")
-NAMES = (*PLAIN, *CLASS_NAMES, WAITS, UNSET)
+NAMES = (*PLAIN, *CLASS_NAMES, WAITS, UNSET, CONFLICTS, LATE)
 
 
 def spills(instructions: Sequence[Instruction]) -> int:
@@ -67,6 +69,8 @@ def value(compiled: Sequence[Compiled], name: str) -> int:
         return max(c.resources.stack for c in compiled)
     if name == "shared_bytes":
         return max(c.shared for c in compiled)
+    if name == LATE:
+        return sum(load_waits(part, loop=scope == "loop") for part in parts)
     return sum(_count(part, name) for part in parts)
 
 
@@ -77,6 +81,8 @@ def _count(instructions: Sequence[Instruction], name: str) -> int:
         return len(instructions)
     if name == WAITS:
         return waits_in_groups(instructions)
+    if name == CONFLICTS:
+        return bank_conflicts(instructions)
     if name == UNSET:
         return len(unset(instructions))
     if name in CLASS_NAMES:

@@ -46,8 +46,11 @@ EXPECT = (
     {"variant": ("multirow", "multirow_ws"), "case": "batch", "precision": "tf32", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "large", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0,R2UR<=16"},
-    {"variant": "two_launches", "case": "batch", "precision": "ieee", "dtype": "float32", "arch": ("sm_80", "sm_90a", "sm_100a"),
+    {"variant": "two_launches", "case": "batch", "precision": "ieee", "dtype": "float32", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,LDS.128>=32"},
+    # sums are in the other register bank than x, and what a product takes of shared memory is asked for in time
+    {"variant": "two_launches", "case": "batch", "precision": "ieee", "dtype": "float32", "arch": "sm_90a",
+     "expect": "spills=0,LDS.128>=32,loop.bank_conflicts<=320,loop.load_waits<=40"},
     {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "multirow", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter, is_
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
@@ -72,14 +72,17 @@ class Names:
         self.held: dict[str, tuple[Any, dict[str, Any]]] = {}  # of modules and classes by name
         self.made: dict[str, tuple[Any, Any]] = {}  # of which class each of them is, and on which bases
         self.unlike: set[str] | None = None  # those that `replaced` found to be otherwise since, if it was asked
+        # by the module's or class's name
+        self.functions_of: dict[str, list[FunctionType]] = {}
+        self.cells_of: dict[str, list[tuple[str, Any]]] = {}  # where closures of the harness's hold functions
         self.functions: list[FunctionType] = []
+        self.cells: list[tuple[str, Any, Any]] = []  # and those functions
         self.codes: list[CodeType] = []
         self.defaults: list[tuple[Any, ...] | None] = []
         self.modules: list[str | None] = []  # those that the functions are of
         self.keywords: list[
             tuple[int, dict[str, Any]]
         ] = []  # by a function's place, defaults of arguments that have to be named, copied
-        self.cells: list[tuple[str, Any, Any]] = []  # functions that those of the harness have in their closures
         self.constants: dict[str, tuple[Any, Any]] = {}  # of the harness, those that hold others, with copies
         self.amid: dict[str, tuple[Any, ...]] = {}  # what is called amid lines of the harness
 
@@ -95,11 +98,12 @@ class Names:
             unlike.add(name)
         self.held |= {name: (self.held[name][0], vars(self.held[name][0]).copy()) for name in unlike}
         self.made |= {name: _made(self.held[name][0]) for name in unlike}
+        for name in unlike:
+            self.functions_of[name] = found = _all_functions(self.held[name][1].values())
+            self.cells_of[name] = [cell for f in found if str(f.__module__).startswith(HARNESS) for cell in _cells(f)]
         if unlike:
-            kinds = frozenset(BEHIND)
-            values = (v for _, held in self.held.values() for v in held.values() if type(v).__name__ in kinds)
-            self.functions = [f for value in values for f in _functions(value)]
-            self.cells = [cell for f in self.functions if str(f.__module__).startswith(HARNESS) for cell in _cells(f)]
+            self.functions = [f for functions in self.functions_of.values() for f in functions]
+        self.cells = [(n, cell, _content(cell)) for cells in self.cells_of.values() for n, cell in cells]
         self.codes, self.defaults = list(map(CODE, self.functions)), list(map(DEFAULTS, self.functions))
         self.modules = list(map(MODULE, self.functions))
         self.keywords = [(n, f.__kwdefaults__.copy()) for n, f in enumerate(self.functions) if f.__kwdefaults__]
@@ -167,6 +171,10 @@ def _is_made(owner: Any, made: tuple[Any, Any]) -> bool:
     return known and (made[1] is None or owner.__bases__ is made[1])
 
 
+def _all_functions(values: Iterable[Any]) -> list[FunctionType]:
+    return [f for value in values if type(value).__name__ in BEHIND for f in _functions(value)]
+
+
 def _functions(value: Any) -> Iterator[FunctionType]:
     """The function that a name stands for, and those behind it, such as the one whose answers are kept."""
     while value is not None:
@@ -175,11 +183,11 @@ def _functions(value: Any) -> Iterator[FunctionType]:
         value = getattr(value, BEHIND.get(type(value).__name__, ""), None)
 
 
-def _cells(function: FunctionType) -> Iterator[tuple[str, Any, Any]]:
+def _cells(function: FunctionType) -> Iterator[tuple[str, Any]]:
     name = f"{function.__module__}.{function.__qualname__}"
     for cell in function.__closure__ or ():
         if type(_content(cell)) is FunctionType:
-            yield name, cell, _content(cell)
+            yield name, cell
 
 
 def _content(cell: Any) -> Any:

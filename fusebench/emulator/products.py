@@ -4,6 +4,7 @@ Warpgroup-Level Matrix Instructions). Sums are made in float64 and rounded once;
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Any
 
@@ -14,6 +15,7 @@ from fusebench.emulator.arithmetic import TYPES
 Array = Any
 LANE = np.arange(32)
 G, T = LANE // 4, LANE % 4  # row and pair of a lane in a fragment
+PATTERN = 1024  # bytes of shared memory by which swizzled places repeat
 
 
 def elements(registers: Array, kind: str) -> Array:
@@ -135,6 +137,7 @@ class Products:
         row, column = lane // 32 * 16 + G[lane % 32] + 8 * (n // 2 % 2), 8 * (n // 4) + 2 * T[lane % 32] + n % 2
 
         def happen(which: Array) -> None:
+            of_block: dict[tuple[int, int], Array] = {}  # the right operand, which warpgroups of a block share
             for own in order:
                 if not which[own].any():
                     continue
@@ -145,8 +148,10 @@ class Products:
                     A = rows_of(np.stack([v[own] for v in left], -1), kind, K).reshape(64, K)
                 else:
                     A = self._matrix(block, int(left[own[0]]), 64, K, kind, transposed[0])
-                B = self._matrix(block, int(right[own[0]]), N, K, kind, transposed[1])
-                product = A @ B.T
+                shared = block, int(right[own[0]])
+                if shared not in of_block:
+                    of_block[shared] = self._matrix(*shared, N, K, kind, transposed[1])
+                product = A @ of_block[shared].T
                 before = np.stack([register[threads] for register in sums]).astype(np.float64)
                 total = product[row, column] + np.where(adds[own], before, 0.0)
                 for register, values in zip(sums, total.astype(np.float32), strict=True):
@@ -160,16 +165,27 @@ class Products:
         start, leading, stride = start << 4, leading << 4, stride << 4
         width = {0: 16, 1: 128, 2: 64, 3: 32}[descriptor >> 62 & 3]
         size = 4 if kind == "tf32" else 2
-        r, k = np.meshgrid(np.arange(rows), np.arange(K), indexing="ij")
-        if in_columns:
-            panel = width // size
-            place = start + r // panel * leading + k // 8 * stride + k % 8 * width + r % panel * size
-        elif width == 16:
-            place = start + r // 8 * stride + r % 8 * 16 + k * size // 16 * leading + k * size % 16
-        else:
-            place = start + r // 8 * stride + r % 8 * width + k * size
-        place = place ^ ((place >> 7) & (width // 16 - 1)) << 4
-        if place.max() + size > self.m.memory.limit:
-            self.m.fail(f"wgmma reads at {int(place.max()):#x} of {self.m.memory.limit} bytes of shared memory")
-        offset = (block * self.m.memory.size + place) // size
+        pattern = start % PATTERN
+        place, last = _places(pattern, leading, stride, width, size, rows, K, bool(in_columns))
+        if (last := start - pattern + last) + size > self.m.memory.limit:
+            self.m.fail(f"wgmma reads at {last:#x} of {self.m.memory.limit} bytes of shared memory")
+        offset = (block * self.m.memory.size + start - pattern) // size + place
         return elements(self.m.memory.shared.view(np.dtype(f"u{size}"))[offset], kind)
+
+
+@functools.lru_cache(maxsize=256)
+def _places(
+    start: int, leading: int, stride: int, width: int, size: int, rows: int, K: int, in_columns: bool
+) -> tuple[Array, int]:
+    """Where the elements of an operand (rows, K) lie, in elements, and the last one in bytes: from a multiple of PATTERN on, by which
+    swizzled places repeat."""
+    r, k = np.meshgrid(np.arange(rows), np.arange(K), indexing="ij")
+    if in_columns:
+        panel = width // size
+        place = start + r // panel * leading + k // 8 * stride + k % 8 * width + r % panel * size
+    elif width == 16:
+        place = start + r // 8 * stride + r % 8 * 16 + k * size // 16 * leading + k * size % 16
+    else:
+        place = start + r // 8 * stride + r % 8 * width + k * size
+    place = place ^ ((place >> 7) & (width // 16 - 1)) << 4
+    return place // size, int(place.max())

@@ -148,10 +148,10 @@ class Products:
                     A = rows_of(np.stack([v[own] for v in left], -1), kind, K).reshape(64, K)
                 else:
                     A = self._matrix(block, int(left[own[0]]), 64, K, kind, transposed[0])
-                shared = block, int(right[own[0]])
-                if shared not in of_block:
-                    of_block[shared] = self._matrix(*shared, N, K, kind, transposed[1])
-                product = A @ of_block[shared].T
+                operand = block, int(right[own[0]])
+                if operand not in of_block:
+                    of_block[operand] = self._matrix(*operand, N, K, kind, transposed[1])
+                product = A @ of_block[operand].T
                 before = np.stack([register[threads] for register in sums]).astype(np.float64)
                 total = product[row, column] + np.where(adds[own], before, 0.0)
                 for register, values in zip(sums, total.astype(np.float32), strict=True):
@@ -165,11 +165,11 @@ class Products:
         start, leading, stride = start << 4, leading << 4, stride << 4
         width = {0: 16, 1: 128, 2: 64, 3: 32}[descriptor >> 62 & 3]
         size = 4 if kind == "tf32" else 2
-        pattern = start % PATTERN
-        place, last = _places(pattern, leading, stride, width, size, rows, K, bool(in_columns))
-        if (last := start - pattern + last) + size > self.m.memory.limit:
-            self.m.fail(f"wgmma reads at {last:#x} of {self.m.memory.limit} bytes of shared memory")
-        offset = (block * self.m.memory.size + start - pattern) // size + place
+        base = start - start % PATTERN
+        place, last = _places(start - base, leading, stride, width, size, rows, K, bool(in_columns))
+        if base + last + size > self.m.memory.limit:
+            self.m.fail(f"wgmma reads at {base + last:#x} of {self.m.memory.limit} bytes of shared memory")
+        offset = (block * self.m.memory.size + base) // size + place
         return elements(self.m.memory.shared.view(np.dtype(f"u{size}"))[offset], kind)
 
 

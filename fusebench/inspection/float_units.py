@@ -12,11 +12,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
+from fusebench.inspection.opcodes import registers
 from fusebench.inspection.sass import Instruction
 
 BANKS, LATENCY = 2, 33
 _REGISTER = re.compile(r"\bR(\d+)\b(\.reuse)?")
-_WIDTHS = {"64": 2, "128": 4}  # registers that a load fills, by its modifier
 
 
 def bank_conflicts(instructions: Sequence[Instruction]) -> int:
@@ -28,17 +28,16 @@ def load_waits(instructions: Sequence[Instruction], *, loop: bool) -> int:
     """Cycles that a warp which has the scheduler for itself waits for what it loads from shared memory; of one round of a `loop`."""
     cycles = _cycles(instructions)
     now = waits = 0
-    there: dict[str, int] = {}  # when a register has what was loaded
+    there: dict[int, int] = {}  # when a register has what was loaded
     for _ in range(2 if loop else 1):
         waits = 0
         for i, own in zip(instructions, cycles, strict=True):
-            named = [number for number, _ in _REGISTER.findall(i.operands)]
-            late = max((there.get(number, 0) - now for number in named), default=0)
-            now, waits = now + max(late, 0), waits + max(late, 0)
+            named = [int(number) for number, _ in _REGISTER.findall(i.operands)]
+            ready = max([now, *(there.get(number, 0) for number in named)])
+            waits += ready - now
             if i.opcode.startswith("LDS"):
-                width = next((n for modifier, n in _WIDTHS.items() if modifier in i.opcode.split(".")), 1)
-                there |= {str(int(named[0]) + n): now + LATENCY for n in range(width)}
-            now += own
+                there |= dict.fromkeys(range(named[0], named[0] + registers(i.opcode)), ready + LATENCY)
+            now = ready + own
     return waits
 
 

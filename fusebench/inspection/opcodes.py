@@ -31,6 +31,7 @@ _OTHER = """B2R CREDUX CS2R ELECT ENDCOLLECTIVE LDC LDCU LDL LDT LDTM LEPC MATCH
     R2UR REDUX S2R S2UR SETCTAID SHFL STL STT STTM UTCATOMSWS UTCCP UTCSHIFT UTMACCTL UVIRTCOUNT SETMAXREG VOTE"""
 _CLASS = {name: kind for kind, names in _NAMES.items() for name in names.split()}
 NAMES = frozenset({*_CLASS, *_OTHER.split()})
+_WIDE = {"64": 2, "WIDE": 2, "128": 4, "256": 8}  # modifiers of what is more than one register long
 
 
 class HasOpcode(Protocol):
@@ -42,6 +43,11 @@ def class_of(opcode: str) -> str:
     """The class of an opcode with its modifiers, `HGMMA.64x256x16.F32`, and without its predicate."""
     name = opcode.split(".")[0]
     return _CLASS.get(name) or _CLASS.get(name.removeprefix("U"), "other")
+
+
+def registers(opcode: str) -> int:
+    """How many registers, one behind the other, an opcode with its modifiers fills: LDS.128."""
+    return max(_WIDE.get(modifier, 1) for modifier in opcode.split("."))
 
 
 def is_known(opcode: str) -> bool:

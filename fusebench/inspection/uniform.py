@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from fusebench.inspection.opcodes import registers
 from fusebench.inspection.sass import Instruction
 
-WIDE = {"64": 2, "WIDE": 2, "128": 4, "256": 8}  # modifiers of what is more than one register long
 _REGISTER = re.compile(r"\bUR(\d+)\b")
 _DESCRIPTORS = re.compile(r"\bg?desc\[UR(\d+)\]")
 _GLOBAL = re.compile(r"\bgdesc\[UR(\d+)\]")
@@ -30,8 +30,7 @@ def unset(instructions: Sequence[Instruction]) -> list[int]:
         first = next((i for i, part in enumerate(parts[:2]) if re.fullmatch(r"UR\d+", part)), None)
         if first is not None and (first == 0 or re.fullmatch(r"U?P[\dT]", parts[0])):
             start = int(parts.pop(first)[2:])
-            length = max((WIDE.get(word, 1) for word in instruction.opcode.split(".")), default=1)
-            written |= set(range(start, start + length))
+            written |= set(range(start, start + registers(instruction.opcode)))
         rest = ",".join(parts)
         read |= {int(number) for number in _REGISTER.findall(_DESCRIPTORS.sub("", rest))}
         read |= {int(number) + i for number in _ACCESS.findall(rest) for i in range(2)}

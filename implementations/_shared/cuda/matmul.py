@@ -56,7 +56,7 @@ TILES = TENSOR_TILES + SIMT_TILES + WARPGROUP_TILES
 FEW_ROWS_TILES = tuple(MatmulTile("few_rows", m, n, 1.0, 1, 1, shares=8) for m in (16, 32, 64) for n in (16, 32, 64))
 # in IEEE float32 half as many warps have the largest, each with twice the registers
 FLOAT_FEW_ROWS_TILES = tuple(replace(t, shares=4) if t.rows == t.columns == 64 else t for t in FEW_ROWS_TILES)
-ALL_FEW_ROWS_TILES = (*FEW_ROWS_TILES, FLOAT_FEW_ROWS_TILES[-1])
+ALL_FEW_ROWS_TILES = tuple(dict.fromkeys(FEW_ROWS_TILES + FLOAT_FEW_ROWS_TILES))
 FLOAT_TILES = FLOAT_FEW_ROWS_TILES + SIMT_SPLIT_TILES  # of a product in IEEE float32 with nothing beside its sums
 # For sums with nothing beside them: 132 multiprocessors make 1034×4096 of them at once. lola in bfloat16 took 22.6 µs on an H200 there, with
 # 128×256 and strips 28.4; splacc 1034×2048→2048 30.8 in clusters of two on an H100, by one block 37.0

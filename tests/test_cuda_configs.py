@@ -439,7 +439,7 @@ def test_two_launches_of_lola_take_rows_that_are_no_whole_vectors(N, layout, sha
     assert colsum.tolist() == [1001.0] * N and [tuple(p.shape) for p in prepared] == ([shape] if shape else [])
     assert all(p[:, 1001:].count_nonzero() == 0 and p[:, :1001].eq(1).all() for p in prepared)
     first, last = module.launches(case, "two_launches", H200, module.config(case, "two_launches", H200))
-    assert "row_statistics<bfloat16, false>" in first.program.name and "normed_turned" in last.program.name
+    assert "row_statistics<bfloat16, false, 4>" in first.program.name and "normed_turned" in last.program.name
 
 
 @pytest.mark.parametrize(

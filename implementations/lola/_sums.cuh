@@ -165,31 +165,33 @@ struct ColumnSums {
     }
 };
 
-// Mean and 1 / deviation of each row of x: a warp has a row, in vectors. Unless `whole` is null, it is x with rows of whole lines, zeros
-// behind K; of floats x less the row's shift, and the mean is of that.
-template <typename T, bool ALIGNED>
+// Mean and 1 / deviation of each row of x: SHARERS of a block's 8 warps have a row, in vectors. Unless `whole` is null, it is x with rows of
+// whole lines, zeros behind K; of floats x less the row's shift, and the mean is of that.
+template <typename T, bool ALIGNED, int SHARERS>
 __global__ void __launch_bounds__(256)
     row_statistics(const T* __restrict__ x, T* __restrict__ whole, float* __restrict__ mean, float* __restrict__ rstd,
                    int* __restrict__ flags, long long M, long long K, long long count) {
     wait_for_previous_launch();
-    constexpr int SIZE = Vector<T>::SIZE;
+    constexpr int SIZE = Vector<T>::SIZE, ROWS = 8 / SHARERS;
     constexpr bool SHIFTED = sizeof(T) == 4;
     clear_flags(flags, count);
-    long long m = blockIdx.x * 8LL + threadIdx.x / 32, vectors = (K + SIZE - 1) / SIZE, pitch = (K + SLAB<T> - 1) / SLAB<T> * 8;
-    int lane = threadIdx.x % 32;
-    if (m >= M) return;
-    if (whole && lane < pitch - vectors) reinterpret_cast<Vector<T>*>(whole)[m * pitch + vectors + lane] = {};
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, part = warp % SHARERS;
+    long long m = blockIdx.x * static_cast<long long>(ROWS) + warp / SHARERS, vectors = (K + SIZE - 1) / SIZE;
+    long long pitch = (K + SLAB<T> - 1) / SLAB<T> * 8;
+    if (SHARERS == 1 && m >= M) return;
+    long long of_row = m < M ? vectors : 0;  // else the warp comes to the barrier alone
+    if (whole && part == 0 && m < M && lane < pitch - vectors) reinterpret_cast<Vector<T>*>(whole)[m * pitch + vectors + lane] = {};
     auto left = [&](long long i) { return static_cast<int>(min(K - i * SIZE, static_cast<long long>(SIZE))); };
     auto vector = [&](long long i) { return load_part<ALIGNED>(x + m * K + i * SIZE, ALIGNED ? SIZE : left(i)); };
     float shift = 0.0f, sum = 0.0f, sum2 = 0.0f;
-    if (lane < vectors) {
+    if (lane < of_row) {  // by each of the warps
         auto v = vector(lane);
 #pragma unroll
         for (int j = 0; j < SIZE; ++j) shift += element(v, j);
     }
     shift = lane_sum<32>(shift) / static_cast<float>(min(K, 32LL * SIZE));
 #pragma unroll(ALIGNED ? 8 : 2)
-    for (long long i = lane; i < vectors; i += 32) {
+    for (long long i = part * 32 + lane; i < of_row; i += 32 * SHARERS) {
         auto v = vector(i);
         if (whole && !SHIFTED) reinterpret_cast<Vector<T>*>(whole)[m * pitch + i] = v;
 #pragma unroll
@@ -201,8 +203,18 @@ __global__ void __launch_bounds__(256)
         }
         if (whole && SHIFTED) reinterpret_cast<Vector<T>*>(whole)[m * pitch + i] = v;
     }
-    float off = lane_sum<32>(sum) / K, square = lane_sum<32>(sum2) / K;
-    if (lane == 0) mean[m] = SHIFTED ? off : shift + off, rstd[m] = inverse_deviation(off, square);
+    sum = lane_sum<32>(sum), sum2 = lane_sum<32>(sum2);
+    if constexpr (SHARERS > 1) {
+        __shared__ float2 of_warps[8];
+        if (lane == 0) of_warps[warp] = {sum, sum2};
+        __syncthreads();
+        if (part > 0) return;
+        sum = sum2 = 0.0f;
+#pragma unroll
+        for (int i = 0; i < SHARERS; ++i) sum += of_warps[warp + i].x, sum2 += of_warps[warp + i].y;
+    }
+    float off = sum / K, square = sum2 / K;
+    if (lane == 0 && m < M) mean[m] = SHIFTED ? off : shift + off, rstd[m] = inverse_deviation(off, square);
 }
 
 // A producer warpgroup that sums up ROWS of x, COLUMNS of W, or both: one of its threads has the slabs brought, each thread sums a row,

@@ -222,7 +222,8 @@ def launches(file, case, variant, device, config):
         boxes = up.boxes[0], up.boxes[1] if is_turned(case) else (matmul.slab(case), matmul.PANEL)
         return in_turn(down(file, case, device), replace(up, boxes=(*up.boxes, *boxes)))
     if not fused and own["KERNEL"] == "simt":
-        arguments = activation, prepares_B(case) or rows_are_aligned(case, case.sizes["N"])  # B's rows are whole vectors
+        whole_rows = prepares_B(case) or rows_are_aligned(case, case.sizes["N"])  # of B
+        arguments = activation, whole_rows
         up = matmul.launch(file, "up", product(case), device, own, arguments, dtypes=(T,) * 6)
         return in_turn(down(file, case, device), up)
     if not fused and own["KERNEL"] == "few_rows":
@@ -282,7 +283,7 @@ def in_two_launches(case, first, last, keeps=False):
     reads_prepared = bool(last.boxes) or is_ieee(case)
     own, (sums, flags) = product(case) if reads_prepared else case, last.exchange or (None, (0,))
     low = M, filled_up(case, R)
-    columns, turned, padded = own.sizes["K"], matmul.is_prepared(case, own), reads_prepared and prepares_B(case)
+    columns, other_W, other_B = own.sizes["K"], matmul.is_prepared(case, own), reads_prepared and prepares_B(case)
     copied = columns != K
     made = ({3: low} if keeps else {}) | {4: low}
     made |= ({5: (M, columns)} if copied else {}) | ({6: flags} if sums else {})
@@ -294,7 +295,7 @@ def in_two_launches(case, first, last, keeps=False):
         found = down(x, A, scale) if len(made) > 1 else (down(x, A, scale),)
         *xa, t = found[: keeps + 1]
         x, *cleared = found[keeps + 1 :] if copied else (x, *found[keeps + 1 :])
-        y = up(x, prepared[0] if turned else W, t, prepared[-1] if padded else B, b, *cleared)
+        y = up(x, prepared[0] if other_W else W, t, prepared[-1] if other_B else B, b, *cleared)
         y = y[0] if sums else y
         return (y, *xa) if keeps else y
 

@@ -554,6 +554,35 @@ def test_lora_multiplies_by_warpgroups_where_they_can(sizes, dtype, device, laun
 
 
 @pytest.mark.parametrize(
+    ("sizes", "device", "mode", "up"),
+    [
+        ({}, H200, "forward", "up_warpgroup"), ({"M": 1024, "K": 1024, "N": 1024}, H200, "forward", "up_split"),
+        ({"K": 4095, "N": 4097}, H200, "forward", "up_warpgroup"), ({"M": 32}, H200, "forward", "up_few_rows"),
+        ({"K": 63}, H200, "forward", "up"), ({"N": 127}, H200, "forward", "up"), ({}, A100, "forward", "up"),
+        ({}, H200, "forward_backward", "up"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("layout", ["kn", "nk"])
+def test_lora_in_tf32_multiplies_by_warpgroups_what_prepare_has_turned(sizes, device, mode, up, layout):
+    """Which is nothing in modes with gradients, even where W is (N, K): B is not."""
+    sizes, options = {"M": 2048, "K": 4096, "N": 4096, "R": 16} | sizes, {"w_layout": layout, "activation": "none"}
+    case = make_case(KERNELS["lora_linear"], sizes, "float32", "tf32", options, mode)
+    module = module_of("lora_linear")
+    if mode == "forward":
+        config = module.config(case, "two_launches", device)
+        assert module.fits(case, "two_launches", device, config) is None
+        tile = {"up_BLOCK_M": 64, "up_BLOCK_N": 64, "up_CLUSTER": 2, "up_num_stages": 3, "up_SCHEDULE": "tiles"}
+        for own in ({"up_KERNEL": "warpgroup", "up_BLOCK_M": 128, "up_BLOCK_N": 128}, {"up_KERNEL": "split"}):
+            reason = module.fits(case, "two_launches", device, tile | own)
+            assert (reason is None) == (up != "up"), own
+    else:
+        config = module.config(case, "two_launches", device)
+    found = module.launches(case, "two_launches", device, config)[1]
+    assert found.program.name.partition("<")[0] == up
+    assert found.dtypes[:6] == (*("tf32" if found.boxes else "float32",) * 4, "float32", "float32")
+
+
+@pytest.mark.parametrize(
     ("M", "device", "tile", "cluster", "schedule"),
     [
         (2048, H200, (128, 256), 1, "tiles"), (3136, H200, (128, 256), 1, "strips"),  # 25 rows of tiles are more than whole rounds
@@ -595,3 +624,31 @@ def test_lora_fills_up_rows_that_are_no_whole_vectors(K, N, layout, shapes):
     )
     backward = make_case(KERNELS["lora_linear"], sizes, "bfloat16", options={"w_layout": layout}, mode="backward")
     assert module.prepare(backward, "two_launches", *arrays) == () == module.prepare(case, "fused", *arrays)
+
+
+@pytest.mark.parametrize("layout", ["kn", "nk"])
+@pytest.mark.parametrize(
+    ("K", "N", "of_W"), [(128, 264, None), (133, 320, (320, 160)), (130, 259, (259, 160)), (63, 264, None)]
+)
+def test_lora_turns_what_warpgroups_read_of_tf32(K, N, layout, of_W):
+    """W but where it lies so, and always B, with zeros behind its rows of 5."""
+    module, sizes, options = module_of("lora_linear"), {"M": 300, "K": K, "N": N, "R": 5}, {"w_layout": layout}
+    W = torch.randn((K, N) if layout == "kn" else (N, K))
+    arrays = None, None, W, None, None, torch.randn(5, N)
+    case = make_case(KERNELS["lora_linear"], sizes, "float32", "tf32", options)
+    found = module.prepare(case, "two_launches", *arrays)
+    of_W = of_W or ((N, K) if layout == "kn" else None)
+    assert [tuple(a.shape) for a in found] == ([] if K < 64 else [*([of_W] if of_W else []), (N, 8)])
+    for made, rows in zip(reversed(found), (arrays[-1].T, W.T if layout == "kn" else W), strict=False):
+        assert made.is_contiguous() and made[:, : rows.shape[1]].equal(rows) and not made[:, rows.shape[1] :].any()
+    backward = make_case(KERNELS["lora_linear"], sizes, "float32", "tf32", options, "backward")
+    assert module.prepare(backward, "two_launches", *arrays) == () == module.prepare(case, "fused", *arrays)
+
+
+def test_lora_of_few_rows_reads_whole_vectors_of_x_as_it_came():
+    """Since nobody has copied x for them: `down` does for warpgroups and in IEEE float32."""
+    module, few = module_of("lora_linear"), {"KERNEL": "few_rows", "BLOCK_M": 16, "BLOCK_N": 32, "num_stages": 2}
+    for precision, reads in (("ieee", True), ("tf32", False)):
+        case = make_case(KERNELS["lora_linear"], {"M": 37, "K": 331, "N": 200, "R": 5}, "float32", precision)
+        reason = module.fits(case, "two_launches", H200, {f"up_{n}": v for n, v in (few | {"CLUSTER": 1}).items()})
+        assert reads == (reason is None) or "copies whole vectors" in reason

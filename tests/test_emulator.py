@@ -378,6 +378,10 @@ CONFIGS = [
     ("lora_linear", {"M": 70, "K": 264, "N": 200, "R": 16}, "two_launches", "bfloat16", "ieee", OF_SPLIT),
     ("lora_linear", {"M": 150, "K": 333, "N": 520, "R": 5}, "two_launches", "float16", "ieee", OF_SPLIT | {"up_BLOCK_N": 256, "up_CLUSTER": 2}),
     ("lora_linear", {"M": 140, "K": 200, "N": 264, "R": 70, "nk": 1}, "two_launches", "bfloat16", "ieee", OF_SPLIT | {"up_BLOCK_M": 128, "up_CLUSTER": 1}),
+    # tf32, whose W and B are turned: by blocks that share K, in strips, and of tiles that blocks share; two slabs of the adapter; odd rows
+    ("lora_linear", {"M": 70, "K": 131, "N": 203, "R": 33}, "two_launches", "float32", "tf32", OF_SPLIT | {"up_BLOCK_N": 64, "up_CLUSTER": 2}),
+    ("lora_linear", {"M": 150, "K": 75, "N": 301, "R": 5, "nk": 1}, "two_launches", "float32", "tf32", OF_UP | {"up_SCHEDULE": "strips", "up_CLUSTER": 1}),
+    ("lora_linear", {"M": 136, "K": 132, "N": 392, "R": 70}, "two_launches", "float32", "tf32", OF_UP | {"up_SCHEDULE": "stream_k", "up_CLUSTER": 2}),
     # blocks that share K behind LayerNorm: few rows, and columns of no whole vector
     ("lola", {"M": 20, "K": 264, "N": 301}, "two_launches", "bfloat16", "ieee", SPLIT | {"BLOCK_N": 64, "CLUSTER": 2}),
     ("lola", {"M": 330, "K": 136, "N": 776}, "two_launches", "bfloat16", "ieee", SQUARE),

@@ -206,9 +206,9 @@ def test_tiles_that_blocks_share_and_strips_are_right(kernels, run_cells, name, 
     assert not any(r.parity.nondeterministic for r in records if r.status == "ok")
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("dtype", "precision"), [*((dtype, "ieee") for dtype in DTYPES), ("float32", "tf32")])
 @pytest.mark.parametrize("layout", ["kn", "nk"])
-def test_adapters_of_any_rank_are_right(kernels, run_cells, dtype, layout):
+def test_adapters_of_any_rank_are_right(kernels, run_cells, dtype, precision, layout):
     """Ranks that a copy of the adapter's slab does not end with, few and many rows of x @ A, and both modes."""
     sizes = [
         (300, 1000, 1000, 13),
@@ -218,7 +218,7 @@ def test_adapters_of_any_rank_are_right(kernels, run_cells, dtype, layout):
         (128, 2056, 264, 64),
     ]
     cells = [
-        Cell(make_case(kernels["lora_linear"], dict(zip("MKNR", own, strict=True)), dtype, options={"w_layout": layout}, mode=mode), "cuda", "two_launches")
+        Cell(make_case(kernels["lora_linear"], dict(zip("MKNR", own, strict=True)), dtype, precision, {"w_layout": layout}, mode), "cuda", "two_launches")
         for own in sizes for mode in ("forward", "forward_backward")
     ]  # fmt: skip
     assert_right(run_cells(cells))

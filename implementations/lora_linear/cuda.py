@@ -29,6 +29,10 @@ EXPECT = (
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=8,waits_in_groups=0,loop.R2UR=0,unset_registers=0"},
     {"variant": "two_launches", "case": "rank16", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,HGMMA>=1,waits_in_groups=0"},
+    # by blocks that share K, and in whole tiles: a slab of 32 floats is four products
+    {"variant": "two_launches", "case": ("batch", "rank16"), "precision": "tf32", "arch": "sm_90a",
+     "expect": "spills=0,HGMMA>=4,waits_in_groups=0,loop.R2UR=0,unset_registers=0"},
+    {"variant": "two_launches", "case": "batch", "precision": "tf32", "arch": ("sm_80", "sm_100a"), "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": "token", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_launches", "case": ("token", "rank16"), "dtype": "float32", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
     {"variant": "two_launches", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_100a"),
@@ -58,7 +62,7 @@ BACKWARD_FILE = Path(__file__).with_name("cuda_backward.cu")
 
 
 def prepare(case, variant, x, scale, W, b, A, B):
-    """W and B in rows of whole vectors, where warpgroups want them so, else nothing."""
+    """W and B in rows of whole vectors, or turned for tf32, where warpgroups want them so, else nothing."""
     return lora.prepared(case, W, B) if variant == "two_launches" else ()
 
 

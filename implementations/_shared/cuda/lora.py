@@ -6,7 +6,8 @@ fused           one launch: x @ A is summed beside x @ W
 two_launches    x @ A first, then the layer with it: `down` and `up`, whose tunables have its name before them. up_KERNEL=warpgroup is
                 hopper/adapted.cuh, turned hopper/adapted_turned.cuh, whose tiles have any multiple of 16 rows, split hopper/adapted_split.cuh,
                 where up_CLUSTER blocks share K, few_rows adapted_few_rows.cuh, and simt adapted_simt.cuh. Forward, where rows are no whole vectors of 16 bytes,
-                all but few_rows in 16 bits read x as `down` has copied it, and W and B as `prepare` has
+                warpgroups and simt, and few_rows in IEEE float32, read x as `down` has copied it, and W and B as `prepare` has; in tf32
+                warpgroups read W and B turned, by `prepare`, whatever their rows are
 """
 
 from dataclasses import replace
@@ -91,7 +92,7 @@ def _fastest(case, device):
         found = few | {"SCHEDULE": "tiles"}
     elif by_warpgroups:
         found = matmul_choice.config(own, device, up_tiles(own), schedules=matmul.SCHEDULES)
-    if case.itemsize == 2:
+    if case.itemsize == 2 or (by_warpgroups and not few):
         found = matmul_split.or_split(own, found, device, columns=matmul_split.WIDE)
     # lora_backward.cuh, whose modes have this launch too, is compiled without turned tiles
     return matmul_turned.or_turned(own, found, device) if by_warpgroups and case.mode == "forward" else found
@@ -108,14 +109,14 @@ def named(case, variant, config):
 
 
 def multiplies_by_warpgroups(case, device):
-    """Whether `up` can be hopper/adapted.cuh's, for which tf32 would want B turned."""
-    by_columns = rows_are_aligned(case, case.sizes["N"]) or is_prepared(case)  # B's rows
-    return case.itemsize == 2 and by_columns and matmul.multiplies_by_warpgroups(product(case), device)
+    """Whether `up` can be hopper/adapted.cuh's, which takes B as it came in 16 bits alone."""
+    takes_B = is_prepared(case) or (case.itemsize == 2 and rows_are_aligned(case, case.sizes["N"]))
+    return takes_B and matmul.multiplies_by_warpgroups(product(case), device)
 
 
 def is_prepared(case):
     """Whether `prepare` may see to W and B, and `down` copy x, for warpgroups and IEEE float32. Backward modes read them as they came."""
-    return case.mode == "forward" and (is_ieee(case) or (case.itemsize == 2 and matmul.holds_boxes(case)))
+    return case.mode == "forward" and (is_ieee(case) or matmul.holds_boxes(case))
 
 
 def product(case):
@@ -123,24 +124,35 @@ def product(case):
     return matmul.of_whole_rows(case) if is_prepared(case) else case
 
 
+def few_rows_product(case):
+    """The case of x @ W as few_rows reads them: but in IEEE float32 as they came."""
+    return product(case) if is_ieee(case) else case
+
+
 def up_tiles(case):
-    """The tiles of x @ W of which a block brings whole panels of columns, as B is stored."""
+    """The tiles of x @ W of which a block brings whole panels of columns, as B is stored in 16 bits."""
     return [t for t in matmul.products_tiles(case) if matmul.columns_of_a_box(t, 1) % matmul.PANEL == 0]
 
 
 def prepared(case, W, B):
-    """What `up` reads in place of W, and of B, where their rows are no whole vectors: none, one or both."""
+    """What `up` reads in place of W, and of B, where their rows are no whole vectors, or tf32 wants them turned: none, one or both."""
     of_W = matmul.prepared(case, product(case), W)
-    if not is_padded(case):
+    if not prepares_B(case):
         return of_W
     import torch
 
-    return *of_W, torch.nn.functional.pad(B, (0, -B.shape[1] % (16 // case.itemsize)))
+    rows = B.T if is_turned(case) else B
+    return *of_W, torch.nn.functional.pad(rows, (0, -rows.shape[1] % (16 // case.itemsize))).contiguous()
 
 
-def is_padded(case):
-    """Whether `prepared` has B."""
-    return is_prepared(case) and not rows_are_aligned(case, case.sizes["N"])
+def is_turned(case):
+    """Whether `prepared` has B as (N, R), which is as tf32 is multiplied by warpgroups."""
+    return is_prepared(case) and matmul.operand(case) == "tf32"
+
+
+def prepares_B(case):
+    """Whether `prepared` has B: turned, or with rows filled up to whole vectors."""
+    return is_turned(case) or (is_prepared(case) and not rows_are_aligned(case, case.sizes["N"]))
 
 
 def fits(case, variant, device, config):
@@ -158,7 +170,7 @@ def fits(case, variant, device, config):
     if kernel == "split":
         return _split_fits(case, device, own)
     if kernel == "few_rows":
-        return matmul.fits(product(case), device, own, tiles=matmul.ALL_FEW_ROWS_TILES)
+        return matmul.fits(few_rows_product(case), device, own, tiles=matmul.ALL_FEW_ROWS_TILES)
     if variant == "two_launches":
         if kernel != ("simt" if is_ieee(case) else "tensor"):
             return "IEEE float32 is multiplied by up_KERNEL=simt, everything else by the others"
@@ -180,8 +192,8 @@ def fits(case, variant, device, config):
 
 def _split_fits(case, device, config):
     """Why a config with KERNEL=split cannot run, or None."""
-    if case.itemsize == 4:
-        return "up_KERNEL=split is for 16 bits: tf32 would want B turned"
+    if case.itemsize == 4 and not is_prepared(case):
+        return "up_KERNEL=split takes tf32 with W and B turned: in mode=forward, K from 64, N from 128"
     return matmul_split.fits(product(case), device, matmul_split.of_cluster(config), known=matmul_split.WIDE)
 
 
@@ -198,23 +210,26 @@ def launches(file, case, variant, device, config):
     activation = case.options["activation"].upper()
     if own.get("KERNEL") in ("warpgroup", "turned", "split"):
         arguments = activation, product(case).sizes["K"] == case.sizes["K"]  # x is not copied
+        dtypes = *(matmul.operand(case),) * 4, T, T
         if own["KERNEL"] == "turned":
-            up = matmul_turned.launch(file, "up", product(case), device, own, arguments, dtypes=(T,) * 6)
+            up = matmul_turned.launch(file, "up", product(case), device, own, arguments, dtypes=dtypes)
         elif own["KERNEL"] == "split":
-            up = matmul_split.launch(file, "up", product(case), matmul_split.of_cluster(own), (T,) * 6, arguments)
+            up = matmul_split.launch(file, "up", product(case), matmul_split.of_cluster(own), dtypes, arguments)
         else:
-            up = matmul.launch(
-                file, "up", product(case), device, own, arguments, dtypes=(*(T,) * 6, "float32", "int32")
-            )
-        boxes = up.boxes[0], (matmul.slab(case), matmul.PANEL)  # of t, as of x; of B
+            shared = "float32", "int32"
+            up = matmul.launch(file, "up", product(case), device, own, arguments, dtypes=(*dtypes, *shared))
+        # of t, as of x; of B, where that is turned as of W
+        boxes = up.boxes[0], up.boxes[1] if is_turned(case) else (matmul.slab(case), matmul.PANEL)
         return in_turn(down(file, case, device), replace(up, boxes=(*up.boxes, *boxes)))
     if not fused and own["KERNEL"] == "simt":
-        arguments = activation, is_padded(case) or rows_are_aligned(case, case.sizes["N"])  # B's rows are whole vectors
+        whole_rows = prepares_B(case) or rows_are_aligned(case, case.sizes["N"])  # of B
+        arguments = activation, whole_rows
         up = matmul.launch(file, "up", product(case), device, own, arguments, dtypes=(T,) * 6)
         return in_turn(down(file, case, device), up)
     if not fused and own["KERNEL"] == "few_rows":
-        arguments = activation, product(case).sizes["K"] == case.sizes["K"]  # x is not copied
-        up = matmul.launch(file, "up", product(case), device, own, arguments, dtypes=(T,) * 6)
+        read = few_rows_product(case)
+        arguments = activation, read.sizes["K"] == case.sizes["K"]  # x is not copied
+        up = matmul.launch(file, "up", read, device, own, arguments, dtypes=(T,) * 6)
         return in_turn(down(file, case, device), up)
     tile, stages = tile_of(own), own["num_stages"]
     dtype, simt, aligned, rank_aligned = common(case)
@@ -268,7 +283,7 @@ def in_two_launches(case, first, last, keeps=False):
     reads_prepared = bool(last.boxes) or is_ieee(case)
     own, (sums, flags) = product(case) if reads_prepared else case, last.exchange or (None, (0,))
     low = M, filled_up(case, R)
-    columns, turned, padded = own.sizes["K"], matmul.is_prepared(case, own), reads_prepared and is_padded(case)
+    columns, other_W, other_B = own.sizes["K"], matmul.is_prepared(case, own), reads_prepared and prepares_B(case)
     copied = columns != K
     made = ({3: low} if keeps else {}) | {4: low}
     made |= ({5: (M, columns)} if copied else {}) | ({6: flags} if sums else {})
@@ -280,7 +295,7 @@ def in_two_launches(case, first, last, keeps=False):
         found = down(x, A, scale) if len(made) > 1 else (down(x, A, scale),)
         *xa, t = found[: keeps + 1]
         x, *cleared = found[keeps + 1 :] if copied else (x, *found[keeps + 1 :])
-        y = up(x, prepared[0] if turned else W, t, prepared[-1] if padded else B, b, *cleared)
+        y = up(x, prepared[0] if other_W else W, t, prepared[-1] if other_B else B, b, *cleared)
         y = y[0] if sums else y
         return (y, *xa) if keeps else y
 

@@ -101,8 +101,8 @@ def prepared_case(case):
 
 def of_whole_rows(case, parts=1, copied=False):
     """The case of the product whose rows of x, which a launch before it copies, are whole lines of the L2 cache, of IEEE float32 in several
-    `parts` whole vectors of 16 bytes; those of W, too, where `prepare` fills them up: it is turned where its rows of N are none, or where it
-    has several parts, whose kernels read it as deep as x; in IEEE float32 it keeps its layout. `copied`: x is, whatever its rows are."""
+    `parts` whole vectors of 16 bytes; those of W, too, where `prepare` fills them up: it is turned where its rows of N are none, where it
+    has several parts, whose kernels read it as deep as x, and for tf32; in IEEE float32 it keeps its layout. `copied`: x is, whatever its rows are."""
     K, N = case.size("K", "N")
     if not copied and rows_are_aligned(case, K) and not _lines_pay(case, parts):
         return prepared_case(case)
@@ -111,7 +111,7 @@ def of_whole_rows(case, parts=1, copied=False):
     layout = case.options["w_layout"]
     if is_ieee(case):
         layout = "filled" if layout == "kn" and (filled != K or not rows_are_aligned(case, N)) else layout
-    elif parts > 1 or N % whole:
+    elif parts > 1 or N % whole or case.itemsize == 4:
         layout = "nk"
     return replace(case, sizes={**case.sizes, "K": filled}, options={**case.options, "w_layout": layout})
 

@@ -2,8 +2,8 @@
 //
 //   adapted_wgmma<T, NK, LIFT_NK, BM, BN, STAGES, CLUSTER>(x, W, t, B, y, M, K, N, R, f)      as matmul_wgmma of matmul.cuh
 //
-// The slabs of t and B follow those of x and W through the same pipeline: the adapter of R up to 64 costs one slab more a tile. NK says
-// that W is stored (N, K), LIFT_NK that B is (N, R). Of what is past R the copy engine makes zeros.
+// The slabs of t and B follow those of x and W through the same pipeline: the adapter of R up to 64, or of 32 floats, costs one slab more a
+// tile. NK says that W is stored (N, K), LIFT_NK that B is (N, R), as both are of floats. Of what is past R the copy engine makes zeros.
 #pragma once
 #include "_shared/cuda/hopper/matmul.cuh"
 #include "_shared/cuda/lora.cuh"
@@ -100,6 +100,10 @@ __device__ __forceinline__ void adapted_wgmma(const TensorMap& x, const TensorMa
     cluster_sync<CLUSTER>();
 }
 
+// Whether the second launch of lora.cuh's layer has B as (N, R): of floats alone, which tensor cores take in no other way.
+template <typename T>
+constexpr bool B_IS_TURNED = sizeof(T) == 4;
+
 #if __CUDA_ARCH__ >= 900
 // The second launch of lora.cuh's layer; t is what `down` made of x, scale and A.
 template <typename T, Activation ACT, bool EARLY, bool NK, int BM, int BN, int STAGES, int CLUSTER, typename Schedule = WholeTiles>
@@ -108,6 +112,6 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
                  const __grid_constant__ TensorMap B, const T* __restrict__ b, T* __restrict__ y, float4* sums, int* flags, long long M,
                  long long K, long long N, long long R) {
     Biased<T, ACT> f(b);
-    adapted_wgmma<T, NK, false, EARLY, BM, BN, STAGES, CLUSTER>(x, W, t, B, y, M, K, N, R, f, schedule_of<Schedule>(sums, flags));
+    adapted_wgmma<T, NK, B_IS_TURNED<T>, EARLY, BM, BN, STAGES, CLUSTER>(x, W, t, B, y, M, K, N, R, f, schedule_of<Schedule>(sums, flags));
 }
 #endif

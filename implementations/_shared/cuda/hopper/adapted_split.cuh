@@ -8,7 +8,8 @@ template <typename T, bool EARLY, bool NK, int BM, int BN, int STAGES, int SPLIT
 __device__ __forceinline__ void adapted_split(const TensorMap& x, const TensorMap& W, const TensorMap& t, const TensorMap& B,
                                               T* __restrict__ y, long long M, long long K, long long N, long long R, F f) {
     using Tile = WarpgroupTile<T, NK, BM, BN>;
-    using Lift = WarpgroupTile<T, false, BM, BN>;
+    constexpr bool LIFT_NK = B_IS_TURNED<T>;
+    using Lift = WarpgroupTile<T, LIFT_NK, BM, BN>;
     using Stages = Pipeline<STAGES, Tile::STAGE>;
     if (threadIdx.x == 32) prefetch(x), prefetch(W), prefetch(t), prefetch(B);
     int depth = static_cast<int>((K + SLAB<T> - 1) / SLAB<T>), more = static_cast<int>((R + SLAB<T> - 1) / SLAB<T>);
@@ -17,10 +18,10 @@ __device__ __forceinline__ void adapted_split(const TensorMap& x, const TensorMa
             bring_slab<Tile, NK, 1>(to, barrier, x, W, slab * SLAB<T>, m0, n0, 0);
         } else {
             wait_for_previous_launch();
-            bring_slab<Lift, false, 1>(to, barrier, t, B, (slab - depth) * SLAB<T>, m0, n0, 0);
+            bring_slab<Lift, LIFT_NK, 1>(to, barrier, t, B, (slab - depth) * SLAB<T>, m0, n0, 0);
         }
     };
-    auto sum = [&](Lift& sums, const Stages& pipeline, int first, int count) { add_adapted<!NK, Tile>(sums, pipeline, 0, first, count, depth); };
+    auto sum = [&](Lift& sums, const Stages& pipeline, int first, int count) { add_adapted<NK == LIFT_NK, Tile>(sums, pipeline, 0, first, count, depth); };
     split_tile<EARLY, true, Lift, BM, STAGES, SPLIT, 1>(y, M, N, depth + more, bring, sum, f);
 }
 

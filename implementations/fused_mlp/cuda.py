@@ -34,6 +34,9 @@ EXPECT = (
     {"variant": "default", "case": "wide", "dtype": "bfloat16", "arch": "sm_90a", "expect": "spills=0,launches=2,HGMMA>=8,waits_in_groups=0"},
     {"variant": "default", "case": "wide", "dtype": "bfloat16", "arch": ("sm_80", "sm_100a"), "expect": "spills=0,launches=2,tensor_core>=1"},
     {"variant": "default", "case": "wide", "dtype": "float32", "precision": ("ieee", "tf32"), "arch": ("sm_80", "sm_90a"), "expect": "spills=0"},
+    # the blocks of a cluster share K of the first layer, and of the last, which has one column
+    {"variant": "default", "case": ("synthetic", "top_outer"), "dtype": "float32", "precision": "tf32", "arch": "sm_90a",
+     "expect": "spills=0,waits_in_groups=0,launches=3,HGMMA=8"},
 )  # fmt: skip
 TUNABLES = {
     "default": {
@@ -42,14 +45,22 @@ TUNABLES = {
         "num_stages": (2, 3, 4, 5, 6, 7, 8, 9),
         # those of KERNEL=layers
         "PREFETCH": ("none", "next"),
-        "layer1_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer1_BLOCK_M": (16, 32, 64, 128, 192),
-        "layer1_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer1_CLUSTER": (1, 2, 4, 8), "layer1_num_stages": (1, 2, 3, 4, 5, 6),
-        "layer2_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer2_BLOCK_M": (16, 32, 64, 128, 192),
-        "layer2_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer2_CLUSTER": (1, 2, 4, 8), "layer2_num_stages": (1, 2, 3, 4, 5, 6),
-        "layer3_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer3_BLOCK_M": (16, 32, 64, 128, 192),
-        "layer3_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer3_CLUSTER": (1, 2, 4, 8), "layer3_num_stages": (1, 2, 3, 4, 5, 6),
-        "layer4_KERNEL": ("tensor", "few_rows", "warpgroup", "simt"), "layer4_BLOCK_M": (16, 32, 64, 128, 192),
-        "layer4_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer4_CLUSTER": (1, 2, 4, 8), "layer4_num_stages": (1, 2, 3, 4, 5, 6),
+        "layer1_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
+        "layer1_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256),
+        "layer1_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer1_CLUSTER": (1, 2, 4, 8),
+        "layer1_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
+        "layer2_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
+        "layer2_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256),
+        "layer2_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer2_CLUSTER": (1, 2, 4, 8),
+        "layer2_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
+        "layer3_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
+        "layer3_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256),
+        "layer3_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer3_CLUSTER": (1, 2, 4, 8),
+        "layer3_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
+        "layer4_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
+        "layer4_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256),
+        "layer4_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer4_CLUSTER": (1, 2, 4, 8),
+        "layer4_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
     },
 }  # fmt: skip
 

@@ -4,7 +4,8 @@
 //
 // `width` is the number of columns that the layer has. N, rows of W and of y are filled up where FILLED: what lies behind the width is 0,
 // whatever x is, since an inf times the zeros of a filled up W would be NaN, which the next layer's zeros would not remove.
-#include "_shared/cuda/hopper/matmul.cuh"
+#include "_shared/cuda/hopper/matmul_split.cuh"
+#include "_shared/cuda/hopper/matmul_turned.cuh"
 #include "_shared/cuda/matmul_few_rows.cuh"
 #include "_shared/cuda/matmul_simt.cuh"
 
@@ -72,5 +73,23 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BM * 2 + 128, 
                     const T* next, long long M, long long K, long long N, long long width, long long bytes) {
     prefetch_to_cache(next, bytes);
     matmul_wgmma<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, Activated<T, ACT, FILLED>(b, width));
+}
+
+// The same where y has few tiles: the blocks of a cluster share K.
+template <typename T, Activation ACT, bool FILLED, bool NK, int BM, int BN, int STAGES, int SPLIT>
+__global__ void __cluster_dims__(SPLIT, 1, 1) __launch_bounds__(BM * 2 + 128, 1)
+    layer_split(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b, T* __restrict__ y,
+                const T* next, long long M, long long K, long long N, long long width, long long bytes) {
+    prefetch_to_cache(next, bytes);
+    matmul_split<T, NK, BM, BN, STAGES, SPLIT>(x, W, y, M, K, N, Activated<T, ACT, FILLED>(b, width));
+}
+
+// The same in tiles of any multiple of 16 rows.
+template <typename T, Activation ACT, bool FILLED, bool NK, int BM, int BN, int STAGES, int CLUSTER>
+__global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(BN * 2 + 128, 1)
+    layer_turned(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap W, const T* __restrict__ b, T* __restrict__ y,
+                 const T* next, long long M, long long K, long long N, long long width, long long bytes) {
+    prefetch_to_cache(next, bytes);
+    matmul_turned<T, NK, BM, BN, STAGES, CLUSTER, 1>(x, W, y, M, K, N, Activated<T, ACT, FILLED>(b, width));
 }
 #endif

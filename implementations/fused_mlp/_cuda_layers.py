@@ -111,12 +111,12 @@ def config(case, device):
     """The tunables of all layers."""
     found = {"PREFETCH": "next"}
     for number, layer in enumerate(layers(case), 1):
-        found |= prefixed(f"layer{number}", _layer_config(layer.product, device))
+        found |= prefixed(f"layer{number}", layer_config(layer.product, device))
     return found
 
 
-def _layer_config(product, device):
-    """Those of a layer's launch: of the fastest, by the estimates, of whole tiles, of those whose K blocks share, and of turned ones."""
+def layer_config(product, device):
+    """The tunables of a layer's launch: those of the fastest, by the estimates, of whole tiles, of those whose K blocks share, and of turned ones."""
     own = matmul_choice.config(product, device, _tiles(product))
     if is_ieee(product):
         return own
@@ -133,13 +133,13 @@ def fits(case, device, config):
         return reason
     for number, layer in enumerate(layers(case), 1):
         own = of_launch(f"layer{number}", config)
-        if reason := _layer_fits(layer.product, device, own):
+        if reason := layer_fits(layer.product, device, own):
             return f"layer{number}: {reason}"
     return None
 
 
-def _layer_fits(product, device, config):
-    """The same of a layer's."""
+def layer_fits(product, device, config):
+    """Why those of a layer cannot run, or None."""
     if config["KERNEL"] == "split":
         return matmul_split.fits(product, device, matmul_split.of_cluster(config), known=matmul_split.WIDE, narrow=True)
     if config["KERNEL"] == "turned":
@@ -151,12 +151,12 @@ def clocks(case, device, config):
     """Clocks that the launches are expected to take."""
     own = (of_launch(f"layer{number}", config) for number in range(1, case.sizes["LAYERS"] + 1))
     copied = 2 * math.prod(case.size("M", "N0")) * case.itemsize / CACHE_BYTES + LAUNCH_CLOCKS / 2
-    total = sum(_layer_clocks(layer.product, device, c) for layer, c in zip(layers(case), own, strict=True))
+    total = sum(layer_clocks(layer.product, device, c) for layer, c in zip(layers(case), own, strict=True))
     return total + (copied if copies_rows(case) else 0)
 
 
-def _layer_clocks(product, device, config):
-    """The same of a layer's launch."""
+def layer_clocks(product, device, config):
+    """Clocks that a layer's launch is expected to take."""
     (M, K, N), kernel, launch = product.size("M", "K", "N"), config["KERNEL"], LAUNCH_CLOCKS
     if kernel == "turned":
         time = matmul_turned.time(product, config, 1, device)
@@ -173,27 +173,28 @@ def _layer_clocks(product, device, config):
 
 def launches(case, device, config):
     """The launches of all layers, behind one that copies x where it does. What one writes, the next one reads."""
-    found, dtype, of = [], case.dtype, layers(case)
+    found, of = [], layers(case)
     if copies_rows(case):
         given = matmul.product(case, *case.size("M", "N0", "N1"))
         found.append(matmul.row_copy(FILE, given, of[0].product, device))
     for number, (layer, behind) in enumerate(zip(of, [*of[1:], None], strict=True), 1):
-        own, product = of_launch(f"layer{number}", config), layer.product
-        operand = matmul.operand(product) if own["KERNEL"] in BY_COPY_ENGINE else dtype
-        launch = _layer_launch(layer, device, own, (operand, operand, *(dtype,) * 3))
         bytes_of_next = math.prod(behind.product.size("K", "N")) * case.itemsize if behind else 0
         wanted = config["PREFETCH"] == "next" and bytes_of_next <= MOST_PREFETCHED
-        found.append(replace(launch, sizes=(layer.width, bytes_of_next if wanted else 0)))
+        found.append(layer_launch(layer, device, of_launch(f"layer{number}", config), bytes_of_next if wanted else 0))
     return in_turn(*found)
 
 
-def _layer_launch(layer, device, config, dtypes):
-    """The launch of a layer, whose last arguments are not known yet."""
-    product, arguments = layer.product, (layer.activation, layer.is_filled)
-    if config["KERNEL"] == "split":
-        return matmul_split.launch(FILE, "layer", product, matmul_split.of_cluster(config), dtypes, arguments)
-    launch = matmul_turned.launch if config["KERNEL"] == "turned" else matmul.launch
-    return launch(FILE, "layer", product, device, config, arguments, dtypes=dtypes)
+def layer_launch(layer, device, config, bytes_of_next=0):
+    """The launch of a layer, which brings so many bytes of the next one's weights to the L2 cache."""
+    product, kernel, arguments = layer.product, config["KERNEL"], (layer.activation, layer.is_filled)
+    operand = matmul.operand(product) if kernel in BY_COPY_ENGINE else product.dtype
+    dtypes = operand, operand, *(product.dtype,) * 3
+    if kernel == "split":
+        launch = matmul_split.launch(FILE, "layer", product, matmul_split.of_cluster(config), dtypes, arguments)
+    else:
+        described = matmul_turned.launch if kernel == "turned" else matmul.launch
+        launch = described(FILE, "layer", product, device, config, arguments, dtypes=dtypes)
+    return replace(launch, sizes=(layer.width, bytes_of_next))
 
 
 def call(described, case):

@@ -140,6 +140,7 @@ def test_values_without_an_instance_are_refused(name):
         ("fused_mlp", ("bottom_2048", "float16"), "default", {"KERNEL": "few_rows", "BLOCK_M": 16, "CLUSTER": 4, "BLOCK_N": 64, "num_stages": 4}, "4 blocks make 256 columns"),
         ("fused_mlp", ("wide", "bfloat16"), "default", {"layer2_CLUSTER": 3}, "layer2: the tiles of KERNEL=warpgroup are"),
         ("fused_mlp", ("wide", "bfloat16"), "default", {"layer1_KERNEL": "simt"}, "layer1: "),
+        ("fused_mlp", ("wide", "bfloat16"), "default", {"layer1_KERNEL": "one_slab"}, "layer1: KERNEL=one_slab is for K of up to 64"),
         ("fused_mlp", ("wide", "bfloat16"), "default", {"KERNEL": "three_and_one"}, "KERNEL=three_and_one is for four layers"),
         ("fused_mlp", ("bottom", "bfloat16"), "default", {"KERNEL": "three_and_one"}, "KERNEL=warpgroup has all four layers in one launch"),
         ("fused_mlp", ("wide", "bfloat16"), "default", {"layer1_KERNEL": "split", "layer1_BLOCK_M": 192}, "layer1: KERNEL=split has tiles of 64 or 128 × 64 or"),

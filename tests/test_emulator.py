@@ -418,6 +418,9 @@ CONFIGS = [
     ("fused_mlp", mlp(130, 136, 303, 1), "default", "bfloat16", "ieee", of_layers(("split", 128, 64, 2, 3), ("split", 64, 64, 4, 3))),
     ("fused_mlp", mlp(130, 136, 303, 299) | {"nk": 1}, "default", "float16", "ieee", of_layers(("split", 128, 256, 1, 3), ("turned", 64, 128, 2, 3))),
     ("fused_mlp", mlp(150, 104, 515, 203), "default", "bfloat16", "ieee", of_layers(("turned", 112, 64, 1, 4), ("turned", 80, 64, 2, 5))),
+    # no more than a slab of K, of rows that lie anywhere
+    ("fused_mlp", mlp(130, 13, 303, 75), "default", "float32", "tf32", of_layers(("one_slab", 64, 128, 1, 1), ("split", 64, 64, 2, 3))),
+    ("fused_mlp", mlp(130, 63, 303, 75) | {"nk": 1}, "default", "bfloat16", "ieee", of_layers(("one_slab", 128, 256, 1, 1), ("tensor", 16, 64, 1, 2))),
     # three layers in registers, and a fourth behind them: of one column, and of no whole vectors behind W that was turned
     ("fused_mlp", mlp(141, 75, 136, 120, 80, 1), "default", "bfloat16", "ieee", OF_MLP | {"KERNEL": "three_and_one", "BLOCK_M": 64, "CLUSTER": 2}),
     ("fused_mlp", mlp(262, 13, 136, 72, 128, 75) | {"nk": 1}, "default", "float16", "ieee", OF_MLP | {"KERNEL": "three_and_one", "BLOCK_M": 128, "CLUSTER": 2}),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from implementations._shared.cuda import matmul, matmul_choice, matmul_split, matmul_turned
-from implementations._shared.cuda.launch import in_turn, not_one_of, of_launch, prefixed
+from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, not_one_of, of_launch, prefixed
 from implementations._shared.cuda.perceptron import widths
 from implementations._shared.gpu import filled_up, is_ieee, rows_are_aligned
 
@@ -75,9 +75,17 @@ def layers(case):
     found = []
     for number, (K, N) in enumerate(pairwise(filled), 1):
         product = matmul.prepared_case(matmul.product(case, case.sizes["M"], K, N, nk))
+        if _is_one_slab(product):
+            product = matmul.turned(product)
         activation = case.options["last"].upper() if number == case.sizes["LAYERS"] else "RELU"
         found.append(Layer(product, sizes[number], activation))
     return found
+
+
+def _is_one_slab(product):
+    """Whether layer_one_slab is for a product: with tensor cores, no more than a slab of K, and rows that lie anywhere."""
+    K = product.sizes["K"]
+    return not is_ieee(product) and matmul.slab(product) >= K and not rows_are_aligned(product, K)
 
 
 def is_prepared(case, number):
@@ -124,6 +132,8 @@ def layer_config(product, device):
     by_elements = own["KERNEL"] == "tensor" and not rows_are_aligned(product, *product.size("K", "N"))
     found = matmul_split.or_split(product, None if by_elements else own, device, columns=matmul_split.WIDE, narrow=True)
     found = matmul_turned.or_turned(product, found, device) or own
+    if found["KERNEL"] == "tensor" and _is_one_slab(product):
+        found = found | {"KERNEL": "one_slab", "num_stages": 1}
     return {name: value for name, value in found.items() if name != "SCHEDULE"}  # which is `tiles` of all
 
 
@@ -144,7 +154,18 @@ def layer_fits(product, device, config):
         return matmul_split.fits(product, device, matmul_split.of_cluster(config), known=matmul_split.WIDE, narrow=True)
     if config["KERNEL"] == "turned":
         return matmul_turned.fits(product, device, config)
+    if config["KERNEL"] == "one_slab":
+        if not _is_one_slab(product):
+            return f"KERNEL=one_slab is for K of up to {matmul.slab(product)} on tensor cores, of no whole vectors of 16 bytes"
+        if reason := not_one_of("num_stages", config["num_stages"], (1,)):
+            return f"KERNEL=one_slab: {reason}"
+        config = _of_tensor(config)
     return matmul.fits(product, device, config, tiles=_tiles(product))
+
+
+def _of_tensor(config):
+    """A config with KERNEL=one_slab as that of `tensor`, whose tiles it has."""
+    return config | {"KERNEL": "tensor", "num_stages": 2} if config["KERNEL"] == "one_slab" else config
 
 
 def clocks(case, device, config):
@@ -161,7 +182,7 @@ def layer_clocks(product, device, config):
     if kernel == "turned":
         time = matmul_turned.time(product, config, 1, device)
     else:
-        time = matmul_split.time_of_either(product, config, 1, device)
+        time = matmul_split.time_of_either(product, _of_tensor(config), 1, device)
     if kernel == "few_rows" and is_ieee(product):
         time -= matmul_choice.FEW_SIMT_START
     elif kernel not in ("few_rows", "simt"):
@@ -191,10 +212,22 @@ def layer_launch(layer, device, config, bytes_of_next=0):
     dtypes = operand, operand, *(product.dtype,) * 3
     if kernel == "split":
         launch = matmul_split.launch(FILE, "layer", product, matmul_split.of_cluster(config), dtypes, arguments)
+    elif kernel == "one_slab":
+        launch = _one_slab(layer, _of_tensor(config), dtypes)
     else:
         described = matmul_turned.launch if kernel == "turned" else matmul.launch
         launch = described(FILE, "layer", product, device, config, arguments, dtypes=dtypes)
     return replace(launch, sizes=(layer.width, bytes_of_next))
+
+
+def _one_slab(layer, config, dtypes):
+    """The same of layer_one_slab, which has one stage."""
+    product, tile = layer.product, matmul.tile_of(layer.product, config)
+    (M, N), shape = product.size("M", "N"), (tile.rows, tile.columns, tile.warps_m, tile.warps_n)
+    arguments = layer.activation, layer.is_filled, rows_are_aligned(product, N), *shape
+    program = instance(FILE, "layer_one_slab", TYPES[product.dtype], *arguments)
+    memory = matmul.tile_bytes(tile, 1, 1, product.itemsize)
+    return Launch(program, matmul.blocks(tile, M, N), tile.threads, memory, dtypes=dtypes)
 
 
 def call(described, case):

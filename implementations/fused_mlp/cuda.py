@@ -39,6 +39,9 @@ EXPECT = (
     # the blocks of a cluster share K of the first layer, and of the last, which has one column
     {"variant": "default", "case": ("synthetic", "top_outer"), "dtype": "float32", "precision": "tf32", "arch": "sm_90a",
      "expect": "spills=0,waits_in_groups=0,launches=3,HGMMA=8"},
+    # 13 columns of x are one slab, whose elements are all asked for before one is stored to shared memory
+    {"variant": "default", "case": "bottom_2048", "dtype": "float32", "precision": "tf32", "arch": "sm_90a", "expect": "spills=0,waits_in_groups=0,launches=4"},
+    {"variant": "default", "case": "bottom_2048", "dtype": "float32", "precision": "tf32", "arch": "sm_80", "expect": "spills=0,launches=4"},
 )  # fmt: skip
 TUNABLES = {
     "default": {
@@ -47,19 +50,19 @@ TUNABLES = {
         "num_stages": (2, 3, 4, 5, 6, 7, 8, 9),
         # those of KERNEL=layers; and of layer 4 those of three_and_one
         "PREFETCH": ("none", "next"),
-        "layer1_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
+        "layer1_KERNEL": ("tensor", "one_slab", "few_rows", "warpgroup", "split", "turned", "simt"),
         "layer1_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256),
         "layer1_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer1_CLUSTER": (1, 2, 4, 8),
         "layer1_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
-        "layer2_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
+        "layer2_KERNEL": ("tensor", "one_slab", "few_rows", "warpgroup", "split", "turned", "simt"),
         "layer2_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256),
         "layer2_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer2_CLUSTER": (1, 2, 4, 8),
         "layer2_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
-        "layer3_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
+        "layer3_KERNEL": ("tensor", "one_slab", "few_rows", "warpgroup", "split", "turned", "simt"),
         "layer3_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256),
         "layer3_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer3_CLUSTER": (1, 2, 4, 8),
         "layer3_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10),
-        "layer4_KERNEL": ("tensor", "few_rows", "warpgroup", "split", "turned", "simt"),
+        "layer4_KERNEL": ("tensor", "one_slab", "few_rows", "warpgroup", "split", "turned", "simt"),
         "layer4_BLOCK_M": (16, 32, 64, 80, 96, 112, 128, 144, 160, 176, 192, 208, 224, 240, 256),
         "layer4_BLOCK_N": (16, 32, 64, 128, 192, 256), "layer4_CLUSTER": (1, 2, 4, 8),
         "layer4_num_stages": (1, 2, 3, 4, 5, 6, 7, 8, 9, 10),

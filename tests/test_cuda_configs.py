@@ -140,6 +140,11 @@ def test_values_without_an_instance_are_refused(name):
         ("fused_mlp", ("bottom_2048", "float16"), "default", {"KERNEL": "few_rows", "BLOCK_M": 16, "CLUSTER": 4, "BLOCK_N": 64, "num_stages": 4}, "4 blocks make 256 columns"),
         ("fused_mlp", ("wide", "bfloat16"), "default", {"layer2_CLUSTER": 3}, "layer2: the tiles of KERNEL=warpgroup are"),
         ("fused_mlp", ("wide", "bfloat16"), "default", {"layer1_KERNEL": "simt"}, "layer1: "),
+        ("fused_mlp", ("wide", "bfloat16"), "default", {"layer1_KERNEL": "one_slab"}, "layer1: KERNEL=one_slab is for K of up to 64"),
+        ("fused_mlp", ("wide", "bfloat16"), "default", {"KERNEL": "three_and_one"}, "KERNEL=three_and_one is for four layers"),
+        ("fused_mlp", ("bottom", "bfloat16"), "default", {"KERNEL": "three_and_one"}, "KERNEL=warpgroup has all four layers in one launch"),
+        ("fused_mlp", ("wide", "bfloat16"), "default", {"layer1_KERNEL": "split", "layer1_BLOCK_M": 192}, "layer1: KERNEL=split has tiles of 64 or 128 × 64 or"),
+        ("fused_mlp", ("wide", "float32", "tf32"), "default", {"layer2_KERNEL": "turned"}, "layer2: KERNEL=turned is for 16 bits"),
         ("fused_mlp", ("bottom_2048", "bfloat16"), "default", {"KERNEL": "simt"}, "KERNEL=tensor multiplies bfloat16 in precision ieee, not simt"),
         ("padded_attention", ("wide", "bfloat16"), "flash", {"BLOCK_N": 64}, "KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: 128×128, 64×128"),
         ("padded_attention", ("odd", "bfloat16"), "flash", {"WARPS_M": 2}, "BLOCK_M is 16: each of 2 WARPS_M has 16 or 32 rows"),
@@ -223,7 +228,8 @@ def test_wide_layers_of_an_mlp_are_launches_of_their_own(layout):
     module = module_of("fused_mlp")
     for widths, M, kernels in (
         ((1024, 1024, 1024, 1, 1), 2048, ["warpgroup", "warpgroup"]),
-        ((256, 1001, 515, 128, 1), 8192, ["warpgroup"] * 3),
+        ((256, 1001, 515, 128, 1), 8192, ["warpgroup", "warpgroup", "turned"]),
+        ((768, 3072, 768, 1, 1), 300, ["turned", "split"]),
         ((1024, 1024, 1024, 1, 1), 16, ["few_rows", "few_rows"]),
     ):
         count = len(kernels)
@@ -244,6 +250,39 @@ def test_wide_layers_of_an_mlp_are_launches_of_their_own(layout):
     ):
         case = make_case(KERNELS["fused_mlp"], sizes, "bfloat16", options={"w_layout": layout})
         assert module.config(case, "default", H200)["KERNEL"] == kernel
+
+
+@pytest.mark.parametrize("layout", ["kn", "nk"])
+def test_three_layers_of_many_rows_are_in_registers_before_a_fourth(layout):
+    """Where the third is too wide for the fourth to be there, too; few rows, or hidden layers of no whole vectors, are a launch each."""
+    module, widths = module_of("fused_mlp"), {"LAYERS": 4, "N0": 100, "N1": 400, "N2": 200, "N3": 80, "N4": 10}
+    for changed, kernel in (
+        ({}, "three_and_one"),
+        ({"M": 2000}, "layers"),
+        ({"N3": 81}, "layers"),
+        ({"N3": 64}, "warpgroup"),
+    ):
+        case = make_case(
+            KERNELS["fused_mlp"], {"M": 20000} | widths | changed, "bfloat16", options={"w_layout": layout}
+        )
+        own = module.config(case, "default", H200)
+        assert (own["KERNEL"], module.fits(case, "default", H200, own)) == (kernel, None)
+        names = [launch.program.name.partition("<")[0] for launch in module.launches(case, "default", H200, own)]
+        assert kernel != "three_and_one" or names == ["mlp_warpgroup", "layer_split"]
+
+
+@pytest.mark.parametrize(("dtype", "precision"), [("bfloat16", "ieee"), ("float32", "tf32")])
+def test_a_layer_of_few_columns_is_not_read_by_elements(dtype, precision):
+    """Where its y alone has no whole vectors, the copy engine brings x and W, of which there are fewer columns than a box has."""
+    module = module_of("fused_mlp")
+    sizes = {"M": 2000, "LAYERS": 3, "N0": 512, "N1": 1024, "N2": 264, "N3": 1, "N4": 1}
+    case = make_case(KERNELS["fused_mlp"], sizes, dtype, precision)
+    own = module.config(case, "default", H200)
+    assert own["layer3_KERNEL"] == "split" and module.fits(case, "default", H200, own) is None
+    tensor = own | {"layer3_KERNEL": "tensor", "layer3_BLOCK_M": 16, "layer3_BLOCK_N": 64, "layer3_CLUSTER": 1}
+    tiles, last = tensor | {"layer3_num_stages": 4}, own | {"layer3_BLOCK_N": 128}
+    assert module.fits(case, "default", H200, tiles) is None
+    assert "N from 128" in module.fits(case, "default", H200, last)
 
 
 @pytest.fixture

@@ -348,6 +348,15 @@ def mlp(M, *widths):
 
 
 OF_MLP = {"KERNEL": "warpgroup", "BLOCK_N": 128, "num_stages": 2}
+
+
+def of_layers(*tiles):
+    """A config of fused_mlp's layers, of each its kernel and tile."""
+    names = "KERNEL", "BLOCK_M", "BLOCK_N", "CLUSTER", "num_stages"
+    own = {f"layer{i}_{n}": v for i, tile in enumerate(tiles, 1) for n, v in zip(names, tile, strict=True)}
+    return {"KERNEL": "layers"} | own
+
+
 SQUARE = {"BLOCK_M": 192, "BLOCK_N": 192, "CLUSTER": 1, "SCHEDULE": "tiles", "num_stages": 4}
 CONFIGS = [
     ("lora_linear", {"M": 136, "K": 128, "N": 392, "R": 17}, "two_launches", "bfloat16", "ieee", OF_UP | {"up_SCHEDULE": "stream_k", "up_CLUSTER": 1}),
@@ -409,6 +418,17 @@ CONFIGS = [
     ("lora_linear", {"M": 37, "K": 331, "N": 73, "R": 70}, "two_launches", "float32", "ieee", OF_FEW | {"up_SCHEDULE": "tiles"}),
     ("lora_linear", {"M": 20, "K": 1100, "N": 40, "R": 5, "nk": 1}, "two_launches", "float32", "ieee", OF_FEW | {"up_BLOCK_N": 16, "up_SCHEDULE": "tiles"}),
     ("fused_mlp", mlp(37, 72, 300, 77, 40), "default", "float32", "ieee", {"KERNEL": "layers"}),
+    # blocks that share K, and turned tiles: columns behind the width, one column alone, and rows of y of no whole vectors
+    ("fused_mlp", mlp(130, 136, 303, 1), "default", "bfloat16", "ieee", of_layers(("split", 128, 64, 2, 3), ("split", 64, 64, 4, 3))),
+    ("fused_mlp", mlp(130, 136, 303, 299) | {"nk": 1}, "default", "float16", "ieee", of_layers(("split", 128, 256, 1, 3), ("turned", 64, 128, 2, 3))),
+    ("fused_mlp", mlp(150, 104, 515, 203), "default", "bfloat16", "ieee", of_layers(("turned", 112, 64, 1, 4), ("turned", 80, 64, 2, 5))),
+    # no more than a slab of K, of rows that lie anywhere
+    ("fused_mlp", mlp(130, 13, 303, 75), "default", "float32", "tf32", of_layers(("one_slab", 64, 128, 1, 1), ("split", 64, 64, 2, 3))),
+    ("fused_mlp", mlp(130, 63, 303, 75) | {"nk": 1}, "default", "bfloat16", "ieee", of_layers(("one_slab", 128, 256, 1, 1), ("tensor", 16, 64, 1, 2))),
+    # three layers in registers, and a fourth behind them: of one column, and of no whole vectors behind W that was turned
+    ("fused_mlp", mlp(141, 75, 136, 120, 80, 1), "default", "bfloat16", "ieee", OF_MLP | {"KERNEL": "three_and_one", "BLOCK_M": 64, "CLUSTER": 2}),
+    ("fused_mlp", mlp(262, 13, 136, 72, 128, 75) | {"nk": 1}, "default", "float16", "ieee", OF_MLP | {"KERNEL": "three_and_one", "BLOCK_M": 128, "CLUSTER": 2}),
+    ("fused_mlp", mlp(130, 136, 303, 3), "default", "float32", "tf32", of_layers(("split", 64, 128, 4, 3), ("split", 64, 64, 8, 3))),
     # four warps, with two elements of K of W at one time
     ("lola", {"M": 70, "K": 301, "N": 73}, "two_launches", "float32", "ieee", FEW | OF_TILES | {"BLOCK_M": 64, "BLOCK_N": 64}),
     ("splacc", {"M": 37, "K": 300, "N": 75}, "two_accumulators", "float32", "ieee", FEW | OF_TILES | {"BLOCK_M": 64, "BLOCK_N": 64, "num_stages": 1}),

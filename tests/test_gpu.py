@@ -245,6 +245,18 @@ def test_mlps_in_registers_are_right_where_no_tile_divides_them(kernels, run_cel
             config = {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": 128, "CLUSTER": cluster, "num_stages": 2}
             case = make_case(kernels["fused_mlp"], {"M": M} | sizes, dtype)
             cells.append(Cell(case, "cuda", "default", config=config))
+    before = {
+        "LAYERS": 4,
+        "N0": 100,
+        "N1": 400,
+        "N2": 200,
+        "N3": 80,
+        "N4": 10,
+    }  # three layers, and a fourth behind them
+    for M, rows, layout in itertools.product((999, 17001), (64, 128), ("kn", "nk")):
+        config = {"KERNEL": "three_and_one", "BLOCK_M": rows, "BLOCK_N": 128, "CLUSTER": 2, "num_stages": 3}
+        case = make_case(kernels["fused_mlp"], {"M": M} | before, dtype, options={"w_layout": layout})
+        cells.append(Cell(case, "cuda", "default", config=config))
     assert_right(run_cells(cells))
 
 
@@ -254,7 +266,7 @@ def test_layers_of_mlps_are_right_where_no_tile_divides_them(kernels, run_cells,
     """Hidden layers of no whole vectors, last ones of less than a tile, few rows and many, and both layouts."""
     if dtype != "float32" and precision == "tf32":
         pytest.skip("tf32 is of float32")
-    widths = (367, 1001, 515, 130), (1024, 1020, 258), (72, 77, 40, 33, 5)
+    widths = (367, 1001, 515, 130), (1024, 1020, 258), (72, 77, 40, 33, 5), (13, 1001, 515, 1)
     cells = []
     for sizes, M, layout in itertools.product(widths, (3, 100, 2063), ("kn", "nk")):
         padded = dict(zip(("N0", "N1", "N2", "N3", "N4"), (*sizes, 1, 1), strict=False))

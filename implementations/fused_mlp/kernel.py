@@ -60,7 +60,7 @@ def _and_a_copy(case):
     return case.sizes["LAYERS"] + 1
 
 
-LAUNCHES = {"default": (1, "LAYERS", _and_a_copy)}
+LAUNCHES = {"default": (1, 2, "LAYERS", _and_a_copy)}
 
 
 def inputs(case, rng):

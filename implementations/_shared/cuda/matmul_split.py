@@ -21,14 +21,14 @@ LEAST_STAGES = 3  # whose place the sums of other blocks take
 COSTS = {(128, 256): 0.41, (64, 256): 0.59, (128, 128): 0.49, (64, 128): 0.73, (128, 64): 0.74, (64, 64): 1.03}
 
 
-def config(case, device, parts=1, kernel="warpgroup", columns=COLUMNS):
+def config(case, device, parts=1, kernel="warpgroup", columns=COLUMNS, narrow=False):
     """The config of the least time among those that fit with BLOCK_N one of `columns`, or None."""
     choices = []
     for rows, wide, split in product(ROWS, columns, [s for s in SPLITS if s <= PREFERRED_SPLIT]):
         deep = -(-case.sizes["K"] // (slab(case) * split))
         for stages in range(max(LEAST_STAGES, min(6, deep)), LEAST_STAGES - 1, -1):
             own = {"KERNEL": kernel, "BLOCK_M": rows, "BLOCK_N": wide, "num_stages": stages, "SPLIT": split}
-            if fits(case, device, own, parts, columns) is None:
+            if fits(case, device, own, parts, columns, narrow) is None:
                 choices.append(own)
                 break
     return min(choices, key=lambda own: time(case, own, parts, device), default=None)
@@ -40,9 +40,9 @@ def time(case, config, parts, device):
     return split_time(case, shape, COSTS[shape], split, parts, device)
 
 
-def or_split(case, whole, device, parts=1, columns=COLUMNS):
+def or_split(case, whole, device, parts=1, columns=COLUMNS, narrow=False):
     """The faster, by the estimates, of `whole`, a config of matmul.py or None, and of tiles whose K blocks share."""
-    split = config(case, device, parts, "split", columns=columns)
+    split = config(case, device, parts, "split", columns, narrow)
     if split is None or (whole and time_of(case, whole, parts, device) <= time(case, split, parts, device)):
         return whole
     return split | {"CLUSTER": split.pop("SPLIT"), "SCHEDULE": "tiles"}
@@ -65,14 +65,15 @@ def blocks(config, M, N):
     return -(-M // config["BLOCK_M"]) * -(-N // config["BLOCK_N"]) * config["SPLIT"]
 
 
-def fits(case, device, config, parts=1, known=COLUMNS):
-    """Why a config cannot run, or None. Coordinates have 31 bits."""
+def fits(case, device, config, parts=1, known=COLUMNS, narrow=False):
+    """Why a config cannot run, or None. Coordinates have 31 bits. `narrow`: y may have fewer columns than the narrowest tile."""
     M, K, N = case.size("M", "K", "N")
     rows, columns, stages, split = (config[name] for name in ("BLOCK_M", "BLOCK_N", "num_stages", "SPLIT"))
     kernel = f"KERNEL={config['KERNEL']}"
     if rows not in ROWS or columns not in known or split not in SPLITS:
         return f"{kernel} has tiles of 64 or 128 × {' or '.join(map(str, sorted(known)))}, SPLIT 1, 2, 4, 8"
     nk, deep = case.options["w_layout"] == "nk", slab(case)
+    least = 1 if narrow and columns == PANEL * parts else columns // parts
     if tuple(device.capability) != (9, 0) or is_ieee(case) or (case.itemsize == 4 and not nk):
         return f"{kernel} is for Hopper (9.0), 16 bits, or tf32 with W (N, K)"
     if columns < PANEL * parts:
@@ -80,10 +81,10 @@ def fits(case, device, config, parts=1, known=COLUMNS):
     if (
         not rows_are_aligned(case, *((K,) if nk else (K, N)))
         or (rows > 64 and rows >= 2 * M)
-        or columns // parts > N
+        or least > N
         or max(PANEL, deep * split) > K
     ):
-        return f"{kernel}: M from {1 if rows == 64 else rows // 2 + 1}, N from {columns // parts}, K from {max(PANEL, deep * split)}; rows of x and W of whole vectors of 16 bytes"
+        return f"{kernel}: M from {1 if rows == 64 else rows // 2 + 1}, N from {least}, K from {max(PANEL, deep * split)}; rows of x and W of whole vectors of 16 bytes"
     if max(M, K, parts * N) >= 2**31 - 256:
         return f"{kernel}: all sizes are below 2**31"
     if stages < LEAST_STAGES:

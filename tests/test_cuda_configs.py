@@ -596,7 +596,7 @@ def test_lora_multiplies_by_warpgroups_where_they_can(sizes, dtype, device, laun
     ("sizes", "device", "mode", "up"),
     [
         ({}, H200, "forward", "up_warpgroup"), ({"M": 1024, "K": 1024, "N": 1024}, H200, "forward", "up_split"),
-        ({"K": 4095, "N": 4097}, H200, "forward", "up_warpgroup"), ({"M": 32}, H200, "forward", "up_few_rows"),
+        ({"K": 4095, "N": 4097}, H200, "forward", "up_warpgroup"), ({"M": 32}, H200, "forward", "up_split"), ({"M": 8, "N": 2048}, H200, "forward", "up_few_rows"),
         ({"K": 63}, H200, "forward", "up"), ({"N": 127}, H200, "forward", "up"), ({}, A100, "forward", "up"),
         ({}, H200, "forward_backward", "up"),
     ],
@@ -691,3 +691,16 @@ def test_lora_of_few_rows_reads_whole_vectors_of_x_as_it_came():
         case = make_case(KERNELS["lora_linear"], {"M": 37, "K": 331, "N": 200, "R": 5}, "float32", precision)
         reason = module.fits(case, "two_launches", H200, {f"up_{n}": v for n, v in (few | {"CLUSTER": 1}).items()})
         assert reads == (reason is None) or "copies whole vectors" in reason
+
+
+@pytest.mark.parametrize("device", [A100, H200])
+@pytest.mark.parametrize(("dtype", "precision"), [("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")])
+@pytest.mark.parametrize("widths", [(768, 9000, 768), (71, 15000, 10)])
+def test_layers_of_a_perceptron_too_wide_for_one_launch_have_one_each(device, dtype, precision, widths):
+    sizes = {"M": 300, "LAYERS": 2, **{f"N{i}": n for i, n in enumerate(widths)}, "N3": 1, "N4": 1}
+    case, module = make_case(KERNELS["fused_mlp"], sizes, dtype, precision), module_of("fused_mlp")
+    assert module.skip(case, "default", device) is None
+    config = module.config(case, "default", device)
+    assert config["KERNEL"] == "layers" and module.fits(case, "default", device, config) is None
+    other = {"KERNEL": "simt" if (dtype, precision) == ("float32", "ieee") else "tensor"}
+    assert "shared memory" in module.fits(case, "default", device, config | other)

@@ -69,11 +69,28 @@ __device__ __forceinline__ unsigned take_place(unsigned* places, int digit, unsi
     return next + rank;
 }
 
-// `count` keys, a power of two, in ascending order, by all threads of the block (bitonic sort).
+// What the last steps of a bitonic sort by parts of PART keys make of a lane's key: those within PART of each other, up to 32.
+template <int PART, typename Key>
+__device__ __forceinline__ void sort_in_warp(Key& own, bool ascending) {
+#pragma unroll
+    for (int stride = PART / 2; stride > 0; stride /= 2) {
+        Key other = __shfl_xor_sync(0xffffffff, own, stride);
+        if ((other < own) == (((threadIdx.x & stride) == 0) == ascending)) own = other;
+    }
+}
+
+// `count` keys, a power of two from 32 on, in ascending order, by all threads of the block (bitonic sort).
 template <int THREADS, typename Key>
 __device__ __forceinline__ void sort_keys(Key* keys, int count) {
-    for (int size = 2; size <= count; size *= 2)
-        for (int stride = size / 2; stride > 0; stride /= 2) {
+    __syncthreads();
+    for (int i = threadIdx.x; i < count; i += THREADS) {
+        Key own = keys[i];
+        sort_in_warp<2>(own, (i & 2) == 0), sort_in_warp<4>(own, (i & 4) == 0), sort_in_warp<8>(own, (i & 8) == 0);
+        sort_in_warp<16>(own, (i & 16) == 0), sort_in_warp<32>(own, (i & 32) == 0);
+        keys[i] = own;
+    }
+    for (int size = 64; size <= count; size *= 2) {
+        for (int stride = size / 2; stride >= 32; stride /= 2) {
             __syncthreads();
             for (int pair = threadIdx.x; pair < count / 2; pair += THREADS) {
                 int i = 2 * pair - (pair & (stride - 1));
@@ -81,5 +98,8 @@ __device__ __forceinline__ void sort_keys(Key* keys, int count) {
                 if ((a > b) == ((i & size) == 0)) keys[i] = b, keys[i + stride] = a;
             }
         }
+        __syncthreads();
+        for (int i = threadIdx.x; i < count; i += THREADS) sort_in_warp<32>(keys[i], (i & size) == 0);
+    }
     __syncthreads();
 }

@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
              const int* __restrict__ positions, const T* __restrict__ dy, T* __restrict__ dtables, Index M, Index D) {
     constexpr int CHUNK = 1 << LOG;
     __shared__ Key sorted[CHUNK];
-    __shared__ Tile<W, LANES, THREADS, CHUNK> tile;
+    __shared__ Tile<W, LANES, THREADS, CHUNK, true> tile;
     __shared__ int blocks[F], found;
     Index total = offsets[F], more = gridDim.x - 1 - F;
     if (blockIdx.x == gridDim.x - 1)
@@ -91,10 +91,10 @@ __global__ void __launch_bounds__(THREADS, 1024 / THREADS)
     }
     clear_elements<THREADS>(dtables, (begin + first) * D, (end - first) * D);
     __syncthreads();  // the sums are written after the zeros
-    int count = found, padded = 1;
+    int count = found, padded = 32;
     while (padded < count) padded *= 2;
     for (int i = count + threadIdx.x; i < padded; i += THREADS) sorted[i] = ~Key{0};
-    sort_keys<THREADS>(sorted, padded);
+    if (count > 1) sort_keys<THREADS>(sorted, padded);
     for (int i = threadIdx.x; i < CHUNK; i += THREADS) {
         tile.look_ups[i] = NO_LOOK_UP;
         if (i >= count) continue;

@@ -63,21 +63,22 @@ __device__ __forceinline__ void store_piece(T* to, const float (&values)[W]) {
 }
 
 // A tile of CHUNK sorted look-ups, in runs of equal length. LANES threads have a run, and of its rows of dy W elements each, as often as it
-// takes.
-template <int W, int LANES, int THREADS, int CHUNK>
+// takes. LONG: most segments go on in many runs, so that it pays to add up those of a warp together.
+template <int W, int LANES, int THREADS, int CHUNK, bool LONG = false>
 struct Tile {
     int rows[CHUNK];
     int look_ups[CHUNK];          // 2 × its number in dy, 1 more if it is the last of its segment; or NO_LOOK_UP
     float carried[W][THREADS];    // of each run: the sum of a segment that began before it
+    float passed[LONG ? W : 1][LONG ? THREADS / 32 * LANES : 1];  // of each warp's runs together, if no segment ends in them
     unsigned ends[THREADS / 32];  // of each thread a bit: whether a segment ends in its run
 };
 
 // store(row, sum, d) of each segment: elements d … d + W. Of `count` look-ups the first goes on with a segment if `continued`. What the
 // tile has of that, and of a segment without a last look-up, are its head and its tail: leave(head, sum, d).
-template <int AHEAD, int W, int LANES, int THREADS, int CHUNK, typename T, typename Store, typename Leave>
-__device__ __forceinline__ void sum_segments(Tile<W, LANES, THREADS, CHUNK>& tile, int count, bool continued, const T* dy, int D,
+template <int AHEAD, int W, int LANES, int THREADS, int CHUNK, bool LONG, typename T, typename Store, typename Leave>
+__device__ __forceinline__ void sum_segments(Tile<W, LANES, THREADS, CHUNK, LONG>& tile, int count, bool continued, const T* dy, int D,
                                              Store store, Leave leave) {
-    constexpr int GROUPS = THREADS / LANES, RUN = CHUNK / GROUPS, BATCH = RUN < AHEAD ? RUN : AHEAD;
+    constexpr int GROUPS = THREADS / LANES, OF_WARP = 32 / LANES, RUN = CHUNK / GROUPS, BATCH = RUN < AHEAD ? RUN : AHEAD;
     int group = threadIdx.x / LANES, lane = threadIdx.x % LANES, first = group * RUN, last = min(first + RUN, count) - 1;
     bool begins = first <= last && (first == 0 ? !continued : tile.look_ups[first - 1] & 1);
     bool open = first <= last && !(tile.look_ups[last] & 1);
@@ -93,6 +94,17 @@ __device__ __forceinline__ void sum_segments(Tile<W, LANES, THREADS, CHUNK>& til
             for (int w = next * LANES / 32; w < THREADS / 32 && until == GROUPS; ++w) {
                 unsigned ends = tile.ends[w] & (w * 32 < next * LANES ? 0xffffffff << next * LANES % 32 : 0xffffffff);
                 if (ends) until = (w * 32 + __ffs(ends) - 1) / LANES;
+            }
+            if constexpr (LONG) {
+                int from = (next + OF_WARP - 1) / OF_WARP, whole = until / OF_WARP;  // warps
+                if (from < whole) {
+                    for (; next < from * OF_WARP; ++next)
+#pragma unroll
+                        for (int e = 0; e < W; ++e) sum[e] += tile.carried[e][next * LANES + lane];
+                    for (; from < whole; ++from, next += OF_WARP)
+#pragma unroll
+                        for (int e = 0; e < W; ++e) sum[e] += tile.passed[e][from * LANES + lane];
+                }
             }
 #pragma unroll 4
             for (int n = next; n < min(until + 1, GROUPS); ++n)
@@ -127,6 +139,13 @@ __device__ __forceinline__ void sum_segments(Tile<W, LANES, THREADS, CHUNK>& til
         if (!own) give();
         unsigned ends = __ballot_sync(0xffffffff, ended != 0);
         if (threadIdx.x % 32 == 0) tile.ends[threadIdx.x / 32] = ends;
+        if (LONG && !ends) {
+#pragma unroll
+            for (int e = 0; e < W; ++e) {
+                float all = lane_sum<OF_WARP, LANES>(sum[e]);
+                if (threadIdx.x % 32 < LANES) tile.passed[e][threadIdx.x / 32 * LANES + lane] = all;
+            }
+        }
         __syncthreads();
         if (own && open) {
             bool closed = take(group + 1);

@@ -10,7 +10,7 @@ latency is all there is (`mlp_few_rows`, `mlp_few_rows_half`). `layers` are as m
 from pathlib import Path
 
 from implementations._shared.cuda import perceptron, perceptron_few_rows_half, perceptron_warpgroup
-from implementations._shared.cuda.launch import not_one_of
+from implementations._shared.cuda.launch import not_one_of, unsupported
 from implementations._shared.cuda.perceptron_latency import comes_first, few_rows
 from implementations._shared.gpu import is_ieee
 from implementations.fused_mlp import _cuda_layers as layers
@@ -75,11 +75,13 @@ FILE = Path(__file__).with_suffix(".cu")
 # took beside several on an H200: 30.8 and 37.6 µs with 1024 rows of 13-512-256-64-16, 47.9 and 42.1 with 2048, 90.2 and 83.4 with 8192
 ONE_LAUNCH = {2: 2.4, 4: 3.0}
 MOST_AT_ONCE = 256  # rows that KERNEL=few_rows takes first in IEEE float32: 14.3 µs on an H200, and by layers 14.0; 512 rows 22.9 and 16.8
+# where 16 rows of the widest layers do not fit in shared memory: what a config has for those who set another KERNEL
+TOO_WIDE = {"BLOCK_M": 16, "BLOCK_N": 128, "CLUSTER": 1, "num_stages": 2}
 ODD = 2  # times that where hidden layers have no whole vectors: 37×13-131-67-5 in bfloat16 20.1 µs, with a launch for each layer 9.0
 
 
 def skip(case, variant, device):
-    return perceptron.skip(case, device)
+    return unsupported(device)  # layers of any width have launches of their own
 
 
 def prepare(case, variant, x, *arrays):
@@ -96,12 +98,14 @@ def config(case, variant, device):
         return few
     if many:
         return many
-    own, apart = perceptron.config(case, device), layers.config(case, device)
-    one = ONE_LAUNCH[case.itemsize] * perceptron.clocks(case, device, perceptron.tile_of(own), own["CLUSTER"])
-    if layers.are_filled(case):
-        one *= ODD
-    choices = [(one, {"KERNEL": _own_kernel(case)} | own)]
-    if layers.are_wide(case):  # `own` is for those who set another KERNEL
+    in_one, apart = perceptron.candidates(case, device), layers.config(case, device)
+    own = perceptron.config(case, device) if in_one else TOO_WIDE
+    choices = []
+    if in_one:
+        one = ONE_LAUNCH[case.itemsize] * perceptron.clocks(case, device, perceptron.tile_of(own), own["CLUSTER"])
+        one *= ODD if layers.are_filled(case) else 1
+        choices.append((one, {"KERNEL": _own_kernel(case)} | own))
+    if layers.are_wide(case) or not in_one:  # `own` is for those who set another KERNEL
         choices.append((layers.clocks(case, device, apart), {"KERNEL": "layers"} | own | apart))
         if in_registers := perceptron_warpgroup.of_tile(case, device):
             choices.append((perceptron_warpgroup.clocks(case, device, in_registers), apart | in_registers))

@@ -92,7 +92,7 @@ def _fastest(case, device):
         found = few | {"SCHEDULE": "tiles"}
     elif by_warpgroups:
         found = matmul_choice.config(own, device, up_tiles(own), schedules=matmul.SCHEDULES)
-    if case.itemsize == 2 or (by_warpgroups and not few):
+    if case.itemsize == 2 or by_warpgroups:
         found = matmul_split.or_split(own, found, device, columns=matmul_split.WIDE)
     # lora_backward.cuh, whose modes have this launch too, is compiled without turned tiles
     return matmul_turned.or_turned(own, found, device) if by_warpgroups and case.mode == "forward" else found

@@ -414,6 +414,23 @@ def test_rows_longer_than_what_is_in_them_are_multiplied_by_warpgroups(name, siz
         assert linear.startswith("linear_warpgroup<") and any(own.startswith("gradients_together<") for own in names)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "few"),
+    [
+        ("lola", (100, 1001, 3000), True), ("lola", (1, 1000, 3001), True), ("geglu", (96, 598, 4608), True), ("splacc", (128, 292, 6752), True),
+        ("lola", (100, 60, 3000), False), ("lola", (100, 1001, 127), False), ("splacc", (129, 292, 6752), False),
+    ],
+)  # fmt: skip
+def test_few_rows_of_no_whole_vectors_are_filled_up_where_warpgroups_multiply_them(name, sizes, few):
+    module, variant = module_of(name), "multirow" if name == "lola" else "two_accumulators"
+    for layout in ("kn", "nk"):
+        shape, options = dict(zip("MKN", sizes, strict=True)), {"w_layout": layout}
+        case = make_case(KERNELS[name], shape, "bfloat16", options=options, mode="forward_backward")
+        names = [p.program.name for p in module.launches(case, variant, H200, module.config(case, variant, H200))]
+        assert any(own.startswith("gradients_few_rows<") for own in names) == few
+        assert not few or any(own.startswith("linear_warpgroup<") for own in names)
+
+
 def test_a_training_step_of_few_rows_has_little_memory_beside_its_outputs(monkeypatch):
     """The arrays between its launches are mostly where gradients will be."""
     from implementations._shared.cuda import launch as shared

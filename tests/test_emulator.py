@@ -533,6 +533,11 @@ GRADIENTS = [
     # few rows: tiles of dx beside those of dW
     ("lola", {"M": 5, "K": 136, "N": 328}, "multirow", "bfloat16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 32, "few_num_stages": 1}),
     ("geglu", {"M": 37, "K": 136, "N": 164}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 32, "few_BLOCK_N": 16, "few_num_stages": 2}),
+    # the same of rows that are filled up: those of dx are whole pairs or not, those of dW single elements, pairs, or vectors
+    ("lola", {"M": 5, "K": 135, "N": 328}, "multirow", "bfloat16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 32, "few_num_stages": 1}),
+    ("lola", {"M": 37, "K": 131, "N": 331}, "multirow", "float16", "nk", {"few_BLOCK_M": 32, "few_BLOCK_N": 64, "few_num_stages": 1}),
+    ("geglu", {"M": 37, "K": 134, "N": 163}, "two_accumulators", "bfloat16", "kn", {"few_BLOCK_M": 32, "few_BLOCK_N": 16, "few_num_stages": 2}),
+    ("splacc", {"M": 5, "K": 136, "N": 161}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 3}),
     # in float32 rows of n, W and dz are filled up
     ("lola", {"M": 70, "K": 135, "N": 203}, "multirow", "float32", "kn", {}),
     ("lola", {"M": 67, "K": 134, "N": 201}, "multirow", "float32", "nk", {"dx_BLOCK_M": 64, "dx_BLOCK_N": 64, "dx_CLUSTER": 2}),

@@ -5,8 +5,8 @@
 //   linear_…     a tile of z (layer_backward.cuh).
 //   activated    y = act(z), as z is stored.
 //
-// Where products are by Hopper's warpgroups, n is left in rows of whole lines of L2, and of W a copy, where its own are no whole vectors; in IEEE
-// float32 both have whole vectors.
+// Where products are by Hopper's warpgroups, n is left in rows of whole lines of L2, and of W a copy, where its own are no whole vectors; of few
+// rows of 16 bits and in IEEE float32 both have whole vectors.
 //
 // Backward:
 //

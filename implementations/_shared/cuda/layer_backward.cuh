@@ -6,7 +6,8 @@
 //
 //   gradients_together  dx and dW by Hopper's warpgroups, in one launch (hopper/linear_gradients.cuh)
 //   gradients_few_rows  the same of few rows of 16 bits: some blocks have a tile of dx each, whose depth their warps share, the others one
-//                       of dW. What little dW is made of is one slab or two, so storing it is nearly all there is to do
+//                       of dW. What little dW is made of is one slab or two, so storing it is nearly all there is to do. Rows of
+//                       x, W and dz are filled up to whole vectors
 //   inputs_…, weights_…  elsewhere a launch for dx, and one for dW = xᵀ @ dz, or its transpose where W is stored (N, K)
 //
 // The first launch behind dz adds up what there is of db. n, rstd and sums, of which F is made, are null where it wants none.
@@ -72,21 +73,64 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     matmul_mma<T, ALIGNED, NK, BM, BN, WM, WN, STAGES, 1>(x, W, y, M, K, N, F(n, rstd, sums, N, N, across));
 }
 
-// Of few rows: K are the columns of x, N those of dz. `left` and `right` are the operands of dW (rows, columns), of which a block has 128 × 128.
-template <typename T, typename F, bool NK, int BM, int BN, int WARPS, int STAGES>
+// The sums of a tile to y, whose rows are no whole vectors: neighbouring lanes store neighbouring elements, or pairs. Of vectors that are stored
+// element by element, each store would touch as many sectors as the whole of them.
+template <typename Tile, typename T>
+__device__ __forceinline__ void store_elements(const Tile& tile, T* out, T* y, long long M, long long N, long long m0, long long n0) {
+    constexpr int PITCH = Tile::OUT_PITCH;
+#pragma unroll
+    for (int i = 0; i < Tile::FM; ++i)
+#pragma unroll
+        for (int j = 0; j < Tile::FN; ++j)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                Pair<T> pair;
+#pragma unroll
+                for (int e = 0; e < 2; ++e) pair.at[e] = from_float<T>(tile.c[i][j][h * 2 + e]);
+                *reinterpret_cast<Pair<T>*>(out + (tile.row0 + i * 16 + h * 8 + tile.g) * PITCH + tile.column0 + j * 8 + 2 * tile.t) = pair;
+            }
+    __syncthreads();
+    int rows = static_cast<int>(min(M - m0, 128LL)), columns = static_cast<int>(min(N - n0, 128LL));
+    for (int row = threadIdx.x / 32; row < rows; row += Tile::THREADS / 32) {
+        const T* from = out + row * PITCH;
+        T* to = y + (m0 + row) * N + n0;
+        if (N % 2 == 0)
+            for (int i = tile.lane; 2 * i < columns; i += 32) reinterpret_cast<Pair<T>*>(to)[i] = reinterpret_cast<const Pair<T>*>(from)[i];
+        else
+            for (int i = tile.lane; i < columns; i += 32) to[i] = from[i];
+    }
+}
+
+// Of few rows: K are the columns of x, N those of dz. `left` and `right` are the operands of dW (rows, columns), of which a block has 128 × 128. Rows
+// of x, W and dz have whole vectors, whole_K and whole_N elements. EVEN says that those of dx are whole pairs, ALIGNED that those of dW are
+// whole vectors.
+template <typename T, typename F, bool EVEN, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
 __global__ void __launch_bounds__(WARPS * 32, 2)
     gradients_few_rows(const T* __restrict__ dz, const T* __restrict__ W, const T* __restrict__ left, const T* __restrict__ right,
                        const T* __restrict__ n, const float* __restrict__ rstd, const float2* __restrict__ row_parts,
                        const float* __restrict__ column_parts, T* __restrict__ db, T* __restrict__ dx, T* __restrict__ dW, long long M,
-                       long long K, long long N, long long across, long long down) {
-    static_assert(WARPS == 8, "as many as a tile of dW has");
+                       long long K, long long N, long long whole_K, long long whole_N, long long across, long long down) {
+    using Weights = TensorTile<T, false, 128, 128, 2, 4, 1, true>;
+    static_assert(WARPS * 32 == Weights::THREADS, "blocks of one size");
+    extern __shared__ __align__(128) unsigned char memory[];
+    long long m0, n0;
     unsigned of_inputs = static_cast<unsigned>((M + BM - 1) / BM * ((K + BN - 1) / BN));
     sum_bias(column_parts, db, N, down);
     if (blockIdx.x < of_inputs) {
         few_rows::OfWarp<TensorTile<T, NK, BM, BN, 1, 1>> tile;
-        matmul_few_rows<WARPS, STAGES, true, NK, BM, BN, 1>(tile, dz, W, dx, M, N, K, F(n, rstd, row_parts, K, K, across), [] {}, [] { __syncthreads(); });
+        block_origin(M, K, BM, BN, m0, n0);
+        few_rows::RowLoader<T, BM, WARPS> dz_rows(dz, m0, M, whole_N);
+        few_rows::WeightLoader<NK, T, BN, WARPS, 1> columns(W, n0, NK ? K : whole_K, NK ? whole_N : N);
+        few_rows_of<WARPS, STAGES, BM, BN, 1, true, EVEN>(tile, dz_rows, columns, static_cast<int>((N + SLAB<T> - 1) / SLAB<T>), dx, M, K, m0, n0,
+                                                          F(n, rstd, row_parts, K, whole_K, across), [] {}, [] { __syncthreads(); });
     } else {
-        matmul_mma<T, true, false, 128, 128, 2, 4, 2, 1, true>(left, right, dW, NK ? K : N, M, NK ? N : K, Stored{}, blockIdx.x - of_inputs);
+        long long rows = NK ? K : N, columns = NK ? N : K;
+        block_origin(rows, columns, 128, 128, m0, n0, blockIdx.x - of_inputs);
+        Weights tile;  // not before: sums that are cleared where those of the other blocks are take registers from these
+        ColumnLoader<T, true, 128, Weights::THREADS> lefts(left, m0, NK ? whole_K : whole_N, M), rights(right, n0, NK ? whole_N : whole_K, M);
+        mainloop<2>(tile, memory, lefts, rights, static_cast<int>((M + SLAB<T> - 1) / SLAB<T>));
+        if constexpr (ALIGNED) tile.template epilogue<true>(memory, dW, rows, columns, m0, n0, Stored{});
+        else store_elements(tile, reinterpret_cast<T*>(memory), dW, rows, columns, m0, n0);
     }
 }
 

@@ -27,26 +27,31 @@ def way(case, device):
 
 
 def whole_rows(case, device):
-    """The case with K and N filled up, as rows of dz are then, and those of what a launch copies or makes: to whole lines of L2 for `both`, in
-    IEEE float32 to whole vectors, else not."""
-    if way(case, device) == "both":
-        whole = matmul.slab(case)
-    elif is_ieee(case) and not rows_are_aligned(case, *case.size("K", "N")):
-        whole = 16 // case.itemsize
-    else:
-        return case
+    """The case with K and N filled up, as rows of dz are then, and those of what a launch copies or makes: to whole lines of L2 for `both`, of
+    `few` rows and in IEEE float32 to whole vectors, else not."""
+    how = way(case, device)
+    if how == "both":
+        return _filled(case, matmul.slab(case))
+    return _of_vectors(case) if how == "few" or is_ieee(case) else case
+
+
+def _of_vectors(case):
+    """`case` itself where rows of K and N are whole vectors, else with both filled up to such."""
+    return case if rows_are_aligned(case, *case.size("K", "N")) else _filled(case, 16 // case.itemsize)
+
+
+def _filled(case, whole):
     return replace(case, sizes={**case.sizes, **{name: -(-case.sizes[name] // whole) * whole for name in ("K", "N")}})
 
 
 def _few(case, device):
     """The tile of dx of few rows, or None: dW is made of one slab or two."""
-    if (
-        case.itemsize != 2
-        or case.sizes["M"] > matmul_choice.FEW_ROWS
-        or not rows_are_aligned(case, *case.size("K", "N"))
-    ):
+    if case.itemsize != 2 or case.sizes["M"] > matmul_choice.FEW_ROWS:
         return None
-    dx = matmul.gradients(case)["dx"]
+    whole = _of_vectors(case)
+    if whole is not case and not (matmul.holds_boxes(case) and matmul.multiplies_by_warpgroups(whole, device)):
+        return None  # `linear` reads rows that are filled up by warpgroups alone
+    dx = matmul.gradients(whole)["dx"]
     for tiles in (_of_two_stages(dx, device), FEW_TILES):
         found = matmul_choice.config(dx, device, (*tiles, *matmul.TENSOR_TILES), beside=_half(device))
         if found["KERNEL"] == "few_rows":
@@ -179,7 +184,8 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
         both = linear_gradients.launch(file, case, device, of_launch("both", config), (made_of,), dtypes)
         return (replace(both, sizes=(whole_rows(case, device).sizes["K"], across, down, *both.sizes)),)
     if how == "few":
-        return (_few_launch(file, case, _few_config(config), made_of, (*given, dtype, dtype), (across, down)),)
+        sizes = *whole_rows(case, device).size("K", "N"), across, down
+        return (_few_launch(file, case, _few_config(config), made_of, (*given, dtype, dtype), sizes),)
     dx = matmul.launch(
         file, "inputs", own["dx"], device, of_launch("dx", config), (made_of,), dtypes=(*(matmul.operand(case),) * 2, *given, dtype)
     )  # fmt: skip
@@ -191,10 +197,11 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
 def _few_launch(file, case, config, made_of, dtypes, sizes):
     dx, upright = matmul.gradients(case)["dx"], case.options["w_layout"] == "kn"
     tile = matmul.tile_of(dx, config)
-    program = instance(
-        file, "gradients_few_rows", TYPES[case.dtype], made_of, upright, tile.rows, tile.columns, tile.shares, config["num_stages"]
-    )  # fmt: skip
     rows, columns = linear_gradients.weights_shape(case)
+    stored = case.sizes["K"] % 2 == 0, rows_are_aligned(case, columns)
+    program = instance(
+        file, "gradients_few_rows", TYPES[case.dtype], made_of, *stored, upright, tile.rows, tile.columns, tile.shares, config["num_stages"]
+    )  # fmt: skip
     grid = matmul.blocks(tile, *dx.size("M", "N")) + -(-rows // WEIGHTS_SIDE) * -(-columns // WEIGHTS_SIDE)
     memory = max(matmul.tile_bytes(tile, 1, config["num_stages"], case.itemsize), 2 * 2 * WEIGHTS_SIDE * 128)
     return Launch(program, grid, tile.threads, memory, dtypes=((case.dtype,) * 4 + dtypes), sizes=sizes)

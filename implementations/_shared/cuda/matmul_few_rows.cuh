@@ -264,10 +264,10 @@ __device__ __forceinline__ void mainloop(Tile& tile, unsigned char* ring, X& x, 
 
 }  // namespace few_rows
 
-// y of `slabs` slabs, which `rows` and `columns` bring; the tile begins at m0 and n0. EARLY: f.column() may be called before finish(). The rest as
-// in matmul_few_rows.
-template <int WARPS, int STAGES, int BM, int BN, int PARTS, bool EARLY = true, typename Tile, typename X, typename W, typename T, typename F, typename Begin,
-          typename Finish>
+// y of `slabs` slabs, which `rows` and `columns` bring; the tile begins at m0 and n0. EARLY: f.column() may be called before finish(). EVEN: rows of
+// 16 bits of y have whole pairs. The rest as in matmul_few_rows.
+template <int WARPS, int STAGES, int BM, int BN, int PARTS, bool EARLY = true, bool EVEN = true, typename Tile, typename X, typename W, typename T,
+          typename F, typename Begin, typename Finish>
 __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int slabs, T* __restrict__ y, long long M, long long N,
                                             long long m0, long long n0, F f, Begin begin, Finish finish) {
     constexpr int PAIRS = BN / PARTS / 2, THREADS = WARPS * 32, BYTES = few_rows::WARP_BYTES<BM, BN, STAGES>;  // pairs of columns of y
@@ -304,7 +304,7 @@ __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int
 #pragma unroll
         for (int e = 0; e < 2; ++e) pair.at[e] = from_float<T>(f(of_row, of_columns[e], v[e]));
         T* to = y + (m0 + row) * N + n;
-        if (sizeof(T) == 2 || N % 2 == 0) *reinterpret_cast<Pair<T>*>(to) = pair;
+        if ((sizeof(T) == 2 && EVEN) || N % 2 == 0) *reinterpret_cast<Pair<T>*>(to) = pair;
         else if (n + 1 < N) to[0] = pair.at[0], to[1] = pair.at[1];
         else to[0] = pair.at[0];
     }

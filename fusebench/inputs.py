@@ -1,6 +1,6 @@
 """Input sets: made once per case from a seed in NumPy, stored bit for bit, read by every worker.
 
-bfloat16 exists in NumPy only through ml_dtypes and not in .npy files, so it is stored as uint16 with the dtype's name.
+bfloat16 and float8 exist in NumPy only through ml_dtypes and not in .npy files, so they are stored as integers with the dtype's name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import ml_dtypes
 import numpy as np
 
 from fusebench import drawing, hard, modes
@@ -85,7 +84,8 @@ def save(arrays: Sequence[np.ndarray], folder: Path, stem: str) -> list[Stored]:
     def write(index: int) -> Stored:
         array, name = arrays[index], f"{stem}{index}.npy"
         try:
-            np.save(folder / name, array.view(np.uint16) if array.dtype == ml_dtypes.bfloat16 else array)
+            foreign = array.dtype.isbuiltin == 2  # bfloat16, or a float8, of which NumPy's files know the size alone
+            np.save(folder / name, array.view(f"u{array.itemsize}") if foreign else array)
         except OSError as error:  # a full disk: NumPy says "1000 requested and 24 written", without an errno
             raise StorageError(f"{folder / name} cannot be written: {error}") from error
         return Stored(name, array.dtype.name)

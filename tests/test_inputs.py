@@ -389,7 +389,7 @@ def test_two_kinds_choose_other_places():
 # Files
 
 
-@pytest.mark.parametrize("dtype", [*DTYPES, "int64", "bool"])
+@pytest.mark.parametrize("dtype", [*DTYPES, "float8_e4m3fn", "float8_e5m2", "int64", "bool"])
 def test_an_array_comes_back_bit_for_bit(tmp_path, dtype):
     array = np.array([[1.5, -0.0, 3e-8], [6e4, 7.25, 2.0]]).astype(inputs.numpy_dtype(dtype))
     files = inputs.save([array, array[:, 1]], tmp_path, "input")

@@ -65,6 +65,7 @@ def results(kernels, run_them, tmp_path_factory):
         ("raises", "failed", "ValueError: no such tile"),
         ("wrong", "wrong", "[99]"),
         ("misshapen", "wrong", "shape (99,), expected (100,)"),
+        ("eighths", "wrong", "dtype float8_e5m2, expected float32"),
         ("returns_nothing", "failed", "returned NoneType, expected an array"),
         ("lazy", "failed", "returned Lazy, expected an array"),
         ("own_detach", "failed", "returned a tensor with a detach of its own"),

@@ -143,9 +143,12 @@ def put(array: np.ndarray, device: Device) -> torch.Tensor:
 def get(tensor: torch.Tensor) -> np.ndarray:
     """The same bits in NumPy."""
     tensor = tensor.detach().cpu().contiguous()
-    if tensor.dtype == torch.bfloat16:
-        return tensor.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return tensor.numpy()
+    own = getattr(
+        ml_dtypes, str(tensor.dtype).removeprefix("torch."), None
+    )  # NumPy itself has no bfloat16, nor any float8
+    if own is None:
+        return tensor.numpy()
+    return tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8).numpy().view(own)
 
 
 def copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -245,14 +245,8 @@ def test_mlps_in_registers_are_right_where_no_tile_divides_them(kernels, run_cel
             config = {"KERNEL": "warpgroup", "BLOCK_M": rows, "BLOCK_N": 128, "CLUSTER": cluster, "num_stages": 2}
             case = make_case(kernels["fused_mlp"], {"M": M} | sizes, dtype)
             cells.append(Cell(case, "cuda", "default", config=config))
-    before = {
-        "LAYERS": 4,
-        "N0": 100,
-        "N1": 400,
-        "N2": 200,
-        "N3": 80,
-        "N4": 10,
-    }  # three layers, and a fourth behind them
+    # three layers, and a fourth behind them
+    before = {"LAYERS": 4, "N0": 100, "N1": 400, "N2": 200, "N3": 80, "N4": 10}
     for M, rows, layout in itertools.product((999, 17001), (64, 128), ("kn", "nk")):
         config = {"KERNEL": "three_and_one", "BLOCK_M": rows, "BLOCK_N": 128, "CLUSTER": 2, "num_stages": 3}
         case = make_case(kernels["fused_mlp"], {"M": M} | before, dtype, options={"w_layout": layout})

@@ -143,9 +143,8 @@ def put(array: np.ndarray, device: Device) -> torch.Tensor:
 def get(tensor: torch.Tensor) -> np.ndarray:
     """The same bits in NumPy."""
     tensor = tensor.detach().cpu().contiguous()
-    own = getattr(
-        ml_dtypes, str(tensor.dtype).removeprefix("torch."), None
-    )  # NumPy itself has no bfloat16, nor any float8
+    # NumPy itself has no bfloat16, nor any float8
+    own = getattr(ml_dtypes, str(tensor.dtype).removeprefix("torch."), None)
     if own is None:
         return tensor.numpy()
     return tensor.view(torch.int16 if tensor.element_size() == 2 else torch.uint8).numpy().view(own)

@@ -102,9 +102,9 @@ __device__ __forceinline__ void store_elements(const Tile& tile, T* out, T* y, l
 }
 
 // Of few rows: K are the columns of x, N those of dz. `left` and `right` are the operands of dW (rows, columns), of which a block has 128 × 128. Rows
-// of x, W and dz have whole vectors, whole_K and whole_N elements. EVEN says that those of dx are whole pairs, ALIGNED that those of dW are
-// whole vectors.
-template <typename T, typename F, bool EVEN, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
+// of x, W and dz are whole vectors; where FILLED they have whole_K and whole_N elements, else K and N. EVEN says that those of dx are whole pairs,
+// ALIGNED that those of dW are whole vectors.
+template <typename T, typename F, bool FILLED, bool EVEN, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
 __global__ void __launch_bounds__(WARPS * 32, 2)
     gradients_few_rows(const T* __restrict__ dz, const T* __restrict__ W, const T* __restrict__ left, const T* __restrict__ right,
                        const T* __restrict__ n, const float* __restrict__ rstd, const float2* __restrict__ row_parts,
@@ -115,6 +115,7 @@ __global__ void __launch_bounds__(WARPS * 32, 2)
     extern __shared__ __align__(128) unsigned char memory[];
     long long m0, n0;
     unsigned of_inputs = static_cast<unsigned>((M + BM - 1) / BM * ((K + BN - 1) / BN));
+    if (!FILLED) whole_K = K, whole_N = N;  // so that they take no registers of their own
     sum_bias(column_parts, db, N, down);
     if (blockIdx.x < of_inputs) {
         few_rows::OfWarp<TensorTile<T, NK, BM, BN, 1, 1>> tile;

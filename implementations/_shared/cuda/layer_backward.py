@@ -184,8 +184,8 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
         both = linear_gradients.launch(file, case, device, of_launch("both", config), (made_of,), dtypes)
         return (replace(both, sizes=(whole_rows(case, device).sizes["K"], across, down, *both.sizes)),)
     if how == "few":
-        sizes = *whole_rows(case, device).size("K", "N"), across, down
-        return (_few_launch(file, case, _few_config(config), made_of, (*given, dtype, dtype), sizes),)
+        whole = whole_rows(case, device)
+        return (_few_launch(file, case, whole, _few_config(config), made_of, (*given, dtype, dtype), (across, down)),)
     dx = matmul.launch(
         file, "inputs", own["dx"], device, of_launch("dx", config), (made_of,), dtypes=(*(matmul.operand(case),) * 2, *given, dtype)
     )  # fmt: skip
@@ -194,16 +194,17 @@ def launches(file, case, device, config, epilogue="StoredGradient", columns=True
     return replace(dx, sizes=(across, down)), dW
 
 
-def _few_launch(file, case, config, made_of, dtypes, sizes):
+def _few_launch(file, case, whole, config, made_of, dtypes, sizes):
     dx, upright = matmul.gradients(case)["dx"], case.options["w_layout"] == "kn"
     tile = matmul.tile_of(dx, config)
     rows, columns = linear_gradients.weights_shape(case)
-    stored = case.sizes["K"] % 2 == 0, rows_are_aligned(case, columns)
+    stored = whole is not case, case.sizes["K"] % 2 == 0, rows_are_aligned(case, columns)
     program = instance(
         file, "gradients_few_rows", TYPES[case.dtype], made_of, *stored, upright, tile.rows, tile.columns, tile.shares, config["num_stages"]
     )  # fmt: skip
     grid = matmul.blocks(tile, *dx.size("M", "N")) + -(-rows // WEIGHTS_SIDE) * -(-columns // WEIGHTS_SIDE)
     memory = max(matmul.tile_bytes(tile, 1, config["num_stages"], case.itemsize), 2 * 2 * WEIGHTS_SIDE * 128)
+    sizes = *whole.size("K", "N"), *sizes
     return Launch(program, grid, tile.threads, memory, dtypes=((case.dtype,) * 4 + dtypes), sizes=sizes)
 
 

@@ -624,15 +624,13 @@ def test_lora_in_tf32_multiplies_by_warpgroups_what_prepare_has_turned(sizes, de
     sizes, options = {"M": 2048, "K": 4096, "N": 4096, "R": 16} | sizes, {"w_layout": layout, "activation": "none"}
     case = make_case(KERNELS["lora_linear"], sizes, "float32", "tf32", options, mode)
     module = module_of("lora_linear")
+    config = module.config(case, "two_launches", device)
     if mode == "forward":
-        config = module.config(case, "two_launches", device)
         assert module.fits(case, "two_launches", device, config) is None
         tile = {"up_BLOCK_M": 64, "up_BLOCK_N": 64, "up_CLUSTER": 2, "up_num_stages": 3, "up_SCHEDULE": "tiles"}
         for own in ({"up_KERNEL": "warpgroup", "up_BLOCK_M": 128, "up_BLOCK_N": 128}, {"up_KERNEL": "split"}):
             reason = module.fits(case, "two_launches", device, tile | own)
             assert (reason is None) == (up != "up"), own
-    else:
-        config = module.config(case, "two_launches", device)
     found = module.launches(case, "two_launches", device, config)[1]
     assert found.program.name.partition("<")[0] == up
     assert found.dtypes[:6] == (*("tf32" if found.boxes else "float32",) * 4, "float32", "float32")

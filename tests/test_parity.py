@@ -275,6 +275,12 @@ def test_torch_compile(kernels, run_cells, name):
     assert_right(run_cells([c for c in cells if not (slower and c.variant.endswith("_in_place"))]))
 
 
+def test_torch_compile_stores_what_gelu_takes_for_its_gradient(kernels, run_cells):
+    sizes, option = {"M": 5, "N": 67}, {"activation": "gelu_tanh"}
+    case = make_case(kernels["add_mul_act"], sizes, "bfloat16", options=option, mode="backward")
+    assert_right(run_cells([Cell(case, "torch_compile", "default")]))
+
+
 @pytest.mark.parametrize("name", KERNELS)
 def test_drawn_sizes(kernels, run_cells, name):
     kernel, rng = kernels[name], np.random.default_rng(zlib.crc32(name.encode()))

@@ -7,7 +7,8 @@ from implementations._shared.torch.operators import ACTIVATIONS
 
 BACKEND = "torch"
 VARIANTS = {"default": (), "in_place": ()}
-BACKWARD = {"default": ("value", "dsum")}
+# the forward graph leaves what GELU and SiLU take in the storage dtype
+BACKWARD = {"default": ("bias", "value", "dsum")}
 IN_PLACE = {"in_place": ("x",)}
 
 

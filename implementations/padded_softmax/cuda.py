@@ -14,7 +14,7 @@ from implementations._shared.cuda.softmax import (
     row_shape,
     vectors,
 )
-from implementations._shared.gpu import multiprocessors, rows_are_aligned
+from implementations._shared.gpu import multiprocessors, reads_padding, rows_are_aligned
 
 BACKEND = "torch"
 FUSED = True
@@ -60,7 +60,8 @@ def launches(case, variant, device, config):
         block = 32 * config["num_warps"]
         return (Launch(instance(FILE, "online", *head, block), T, block, dtypes=dtypes),)
     lanes, (block, held) = config["LANES"], row_shape(T, config, case)
-    return (Launch(instance(FILE, "row", *head, lanes, held), -(-T * lanes // block), block, dtypes=dtypes),)
+    program = instance(FILE, "row", *head, reads_padding(case), lanes, held)
+    return (Launch(program, -(-T * lanes // block), block, dtypes=dtypes),)
 
 
 def build(case, variant, device, config):

@@ -140,24 +140,27 @@ __device__ __forceinline__ float row_reduce(float v, float* parts) {
 
 // ---- rows ----------------------------------------------------------------------------------------------------------
 // Row `number` of x and y (…, C), of which columns [first, end) are visible, 0 <= first and end <= C. ALIGNED promises that C
-// is a multiple of a vector, so that no row has edges; MASKED says that not all columns are visible.
+// is a multiple of a vector, so that no row has edges; MASKED says that not all columns are visible. Columns before `read_from`, which is
+// `first` or less, are not read.
 template <typename T, bool ALIGNED, bool MASKED>
 struct Row {
     static constexpr int SIZE = Vector<T>::SIZE;
     const T* x;
     T* y;
-    int C, first, end, head, vectors;  // vector 0 begins at column `head`
+    int C, first, end, read_from, head, vectors;  // vector 0 begins at column `head`
 
     __device__ __forceinline__ Row(const T* x, T* y, long long number, int C, int first, int end)
-        : x(x + number * C), y(y + number * C), C(C), first(first), end(end) {
+        : Row(x, y, number, C, first, end, first) {}
+    __device__ __forceinline__ Row(const T* x, T* y, long long number, int C, int first, int end, int read_from)
+        : x(x + number * C), y(y + number * C), C(C), first(first), end(end), read_from(read_from) {
         head = ALIGNED ? 0 : min(C, static_cast<int>((SIZE - number * C % SIZE) % SIZE));
         vectors = (C - head) / SIZE;
     }
     __device__ __forceinline__ bool visible(int c) const { return !MASKED || (c >= first && c < end); }
-    // Whether nothing of vector v is visible, or there is no such vector.
+    // Whether nothing of vector v is read, or there is no such vector.
     __device__ __forceinline__ bool hidden(int v) const {
         int c = head + v * SIZE;
-        return v >= vectors || (MASKED && (c >= end || c + SIZE <= first));
+        return v >= vectors || (MASKED && (c >= end || c + SIZE <= read_from));
     }
 
     __device__ __forceinline__ Vector<T> load(int v) const {
@@ -202,7 +205,8 @@ struct Row {
     }
     __device__ __forceinline__ float load_edge(int k) const {
         int c = edge(k);
-        return c >= 0 && visible(c) ? to_float(x[c]) : minus_infinity();
+        float read = c >= 0 && (!MASKED || (c >= read_from && c < end)) ? to_float(x[c]) : minus_infinity();
+        return visible(c) ? read : minus_infinity();
     }
     __device__ __forceinline__ void store_edge(int k, float held, float m, float inverse) const {
         int c = edge(k);

@@ -13,6 +13,7 @@ is read from the device.
 import triton
 import triton.language as tl
 
+from implementations._shared.gpu import reads_padding
 from implementations._shared.triton.launch import TYPES, launch_with
 from implementations._shared.triton.limits import misfit
 from implementations._shared.triton.softmax import LONGEST, LOWEST
@@ -53,29 +54,34 @@ def launches(case, variant, device, config):
     pointer = TYPES[case.dtype]
     options = {"T": T, "VECTOR": 16 // case.itemsize}
     if variant == "row":
-        options["BLOCK"] = triton.next_power_of_2(T)
+        options |= {"BLOCK": triton.next_power_of_2(T), "EARLY": reads_padding(case)}
     signature = {"att": pointer, "n_padd": "*i32", "y": pointer}
     return (launch_with(config, row if variant == "row" else online, signature, options, (T,)),)
 
 
 @triton.jit
-def visible_scores(att, columns, n, i, T: tl.constexpr, VECTOR: tl.constexpr, POLICY: tl.constexpr):
-    """The scores (BLOCK,) of row i, which begins at att, in float32, -inf where hidden; and what is visible."""
+def visible_scores(
+    att, columns, n, i, T: tl.constexpr, VECTOR: tl.constexpr, POLICY: tl.constexpr, EARLY: tl.constexpr
+):
+    """The scores (BLOCK,) of row i, which begins at att, in float32, -inf where hidden; and what is visible. EARLY: padding is read too, by a
+    load that does not wait for n."""
     vectors = columns // VECTOR
-    touched = (vectors >= n // VECTOR) & (vectors <= i // VECTOR) & (columns < T)
+    touched = (vectors <= i // VECTOR) & (columns < T)
+    if not EARLY:
+        touched &= vectors >= n // VECTOR
     visible = (columns >= n) & (columns <= i)
     v = tl.load(att + columns, mask=touched, other=float("-inf"), eviction_policy=POLICY).to(tl.float32)
     return tl.where(visible, v, float("-inf")), visible
 
 
 @triton.jit
-def row(att, n_padd, y, T: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.constexpr):
+def row(att, n_padd, y, T: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr, VECTOR: tl.constexpr):
     """Row T - 1 - program. What is read leaves L2 first, which keeps y for whoever reads it next."""
     i = T - 1 - tl.program_id(0)
     n = tl.maximum(tl.load(n_padd), 0)
     columns = tl.arange(0, BLOCK)
     start = i.to(tl.int64) * T
-    v, visible = visible_scores(att + start, columns, n, i, T, VECTOR, "evict_first")
+    v, visible = visible_scores(att + start, columns, n, i, T, VECTOR, "evict_first", EARLY)
     e = tl.exp(v - tl.max(v, 0))  # NaN in a row that sees nothing, or nothing but -inf; the former is all hidden
     z = tl.where(visible, e * (1.0 / tl.sum(e, 0)), 0.0)
     tl.store(y + start + columns, z.to(y.dtype.element_ty), mask=columns < T)
@@ -93,7 +99,7 @@ def online(att, n_padd, y, T: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.cons
     highest = tl.full([BLOCK], LOWEST, tl.float32)
     total = tl.zeros([BLOCK], tl.float32)
     for start in range(n // BLOCK * BLOCK, i + 1, BLOCK):
-        v, _ = visible_scores(att, start + place, n, i, T, VECTOR, "")
+        v, _ = visible_scores(att, start + place, n, i, T, VECTOR, "", False)
         rescale = tl.exp(-tl.abs(v - highest))  # of the sum if v is the new maximum, else of v
         total = tl.where(v > highest, total * rescale + 1.0, total + rescale)
         highest = tl.maximum(highest, v)
@@ -102,6 +108,6 @@ def online(att, n_padd, y, T: tl.constexpr, BLOCK: tl.constexpr, VECTOR: tl.cons
     LAST: tl.constexpr = (T - 1) // BLOCK * BLOCK
     for passed in range(0, T, BLOCK):
         columns = LAST - passed + place
-        v, visible = visible_scores(att, columns, n, i, T, VECTOR, "")
+        v, visible = visible_scores(att, columns, n, i, T, VECTOR, "", False)
         z = tl.where(visible, tl.exp(v - m) * inverse, 0.0)
         tl.store(y + columns, z.to(y.dtype.element_ty), mask=columns < T)

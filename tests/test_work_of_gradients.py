@@ -217,7 +217,7 @@ def test_hard_inputs_of_a_training_step_have_gradients():
         *(("dlrm_train", "modulus_in_place", {"LAYERS": layers}, 2 * (layers + min(layers, 3)) + 3) for layers in (1, 2, 3, 4)),
         *(("dlrm", variant, {}, 3) for variant in ("modulus", "improved")),
         ("dlrm", "naive", {}, 5), ("dlrm", "modulus_split", {}, 7), ("dlrm", "improved_split", {}, 7),
-        *(("lora_mlp", "default", {"LAYERS": layers}, layers) for layers in (1, 4)),
+        *(("lora_mlp", variant, {"LAYERS": layers}, count * layers) for variant, count in (("default", 1), ("two_launches", 2)) for layers in (1, 4)),
         ("lora_linear", "two_launches", {}, 2), ("lola", "two_launches", {}, 2), ("embedding", "naive", {}, 2), ("softmax", "row", {}, 1),
     ],
 )  # fmt: skip

@@ -3,7 +3,7 @@
 fused: one launch. two_launches: x @ A first, then the layer with it.
 """
 
-from implementations._shared.torch.lora import differentiated
+from implementations._shared.torch.lora import differentiated, layer
 from implementations.lora_linear._triton_kernels import TUNABLES, config, fits, launches, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "torch"
@@ -26,10 +26,4 @@ def build(case, variant, device, chosen):
     """call(x (M, K), scale (), W, b (N,), A (K, R), B (R, N)) → (M, N)."""
     if case.mode != "forward":
         return differentiated(case, device, chosen)
-    *first, last = launches(case, variant, device, chosen)
-    M, N, R = case.size("M", "N", "R")
-    layer = last.returning((M, N), M=M)
-    if not first:
-        return layer
-    down = first[0].returning((M, R), M=M)
-    return lambda x, scale, W, b, A, B: layer(down(x, A), x, scale, W, b, B)
+    return layer(case, *launches(case, variant, device, chosen))

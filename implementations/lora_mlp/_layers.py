@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 OF_A_LAYER = 4  # W, b, A, B
+OF_LORA = {"default": "fused", "two_launches": "two_launches"}  # variant → that of lora_linear which each layer is
 
 
 def widths(case):
@@ -26,14 +27,16 @@ def layers(case):
     return found
 
 
-def skip(lora, case, device):
+def skip(lora, case, variant, device):
     """Why a layer cannot run, or None."""
-    return next(filter(None, (lora.skip(layer, "fused", device) for layer in layers(case))), None)
+    if variant == "two_launches" and case.mode != "forward":
+        return "is for mode=forward, behind which default has launches of both kinds"
+    return next(filter(None, (lora.skip(layer, OF_LORA[variant], device) for layer in layers(case))), None)
 
 
-def config(lora, case, device):
+def config(lora, case, variant, device):
     """The tunables of all layers."""
-    own = [lora.config(layer, "fused", device) for layer in layers(case)]
+    own = [lora.config(layer, OF_LORA[variant], device) for layer in layers(case)]
     return {f"layer{i}_{name}": value for i, of in enumerate(own, 1) for name, value in of.items()}
 
 
@@ -43,12 +46,18 @@ def of_layer(number, config):
     return {name.removeprefix(prefix): value for name, value in config.items() if name.startswith(prefix)}
 
 
-def fits(lora, case, device, config):
+def fits(lora, case, variant, device, config):
     """Why the config of a layer cannot run, or None."""
     for number, layer in enumerate(layers(case), 1):
-        if reason := lora.fits(layer, "fused", device, of_layer(number, config)):
+        if reason := lora.fits(layer, OF_LORA[variant], device, of_layer(number, config)):
             return f"layer{number}: {reason}"
     return None
+
+
+def by_launches(variant, launches):
+    """Those of each layer, from all of a call."""
+    count = 2 if variant == "two_launches" else 1
+    return [launches[i : i + count] for i in range(0, len(launches), count)]
 
 
 def by_layer(arrays):

@@ -3,15 +3,14 @@
 import jax
 
 from implementations._shared.jax import lora
-from implementations._shared.jax.launch import run
-from implementations.lora_mlp._layers import by_layer, differentiated, layers, widths
+from implementations.lora_mlp._layers import by_launches, by_layer, differentiated, layers
 from implementations.lora_mlp._triton_kernels import TUNABLES, config, fits, launches, own_config, skip  # noqa: F401 (parts of the contract)
 
 BACKEND = "jax"
 REQUIRES = {"triton": "triton", "jax_triton": "jax-triton"}
 WITHOUT_GPU = "interpreted"
 FUSED = True
-VARIANTS = {"default": ("scaled_xa", "hidden")}
+VARIANTS = {"default": ("scaled_xa", "hidden"), "two_launches": ("xa", "scaled_xa", "hidden")}
 BACKWARD = {"default": ("xa", "scaled_xa", "sum", "hidden", "dz", "dxa", "dhidden")}
 
 
@@ -26,12 +25,12 @@ def build(case, variant, device, chosen):
                 ),
             )
         )
-    M, columns = case.sizes["M"], widths(case)[1:]
-    described = launches(case, variant, device, chosen)
+    described = by_launches(variant, launches(case, variant, device, chosen))
+    runs = [lora.layer(layer, *own) for layer, own in zip(layers(case), described, strict=True)]
 
     def call(x, scale, *arrays):
-        for launch, N, own in zip(described, columns, by_layer(arrays), strict=True):
-            x = run(launch, x, scale, *own, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
+        for run, own in zip(runs, by_layer(arrays), strict=True):
+            x = run(x, scale, *own)
         return x
 
     return jax.jit(call)

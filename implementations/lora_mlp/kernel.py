@@ -54,7 +54,7 @@ CASES = {
     "widening": _sizes(33, 20, 5, 7, 150),  # a rank larger than the widths
     "four_layers": _sizes(19, 4, 40, 33, 72, 9, 21),
 }
-LAUNCHES = {"default": "LAYERS"}
+LAUNCHES = {"default": "LAYERS", "two_launches": lambda case: 2 * case.sizes["LAYERS"]}
 
 
 def widths(case):

@@ -145,6 +145,11 @@ def prepared(case, W, B):
     return *of_W, torch.nn.functional.pad(rows, (0, -rows.shape[1] % (16 // case.itemsize))).contiguous()
 
 
+def prepared_count(case):
+    """How many arrays `prepared` makes."""
+    return matmul.is_prepared(case, product(case)) + prepares_B(case)
+
+
 def is_turned(case):
     """Whether `prepared` has B as (N, R), which is as tf32 is multiplied by warpgroups."""
     return is_prepared(case) and matmul.operand(case) == "tf32"

@@ -1,10 +1,25 @@
-"""A linear layer with an adapter in JAX by the Triton kernels of _shared/triton: forward with what backward needs, and backward."""
+"""A linear layer with an adapter in JAX by the Triton kernels of _shared/triton: forward alone, or with what backward needs, and backward."""
 
 import jax
 
 from implementations._shared.jax.launch import run
 from implementations._shared.triton import lora_backward as backward
 from implementations._shared.triton.lora import kept_launches
+
+
+def layer(case, *launches):
+    """(x, scale, W, b, A, B) → y, by the launch of lora.py's `fused` or the two of `two_launches`."""
+    *first, last = launches
+    M, N, R = case.size("M", "N", "R")
+
+    def fused(x, scale, W, b, A, B):
+        return run(last, x, scale, W, b, A, B, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
+
+    def two_launches(x, scale, W, b, A, B):
+        xa = run(first[0], x, A, M, out=jax.ShapeDtypeStruct((M, R), x.dtype))
+        return run(last, xa, x, scale, W, b, B, M, out=jax.ShapeDtypeStruct((M, N), x.dtype))
+
+    return two_launches if first else fused
 
 
 def differentiated(case, device, chosen):

@@ -1,7 +1,18 @@
-"""A linear layer with an adapter in Torch by the Triton kernels of _shared/triton: forward with what backward needs, and backward."""
+"""A linear layer with an adapter in Torch by the Triton kernels of _shared/triton: forward alone, or with what backward needs, and backward."""
 
 from implementations._shared.triton import lora_backward as backward
 from implementations._shared.triton.lora import kept_launches
+
+
+def layer(case, *launches):
+    """(x, scale, W, b, A, B) → y, by the launch of lora.py's `fused` or the two of `two_launches`."""
+    *first, last = launches
+    M, N, R = case.size("M", "N", "R")
+    product = last.returning((M, N), M=M)
+    if not first:
+        return product
+    down = first[0].returning((M, R), M=M)
+    return lambda x, scale, W, b, A, B: product(down(x, A), x, scale, W, b, B)
 
 
 def differentiated(case, device, chosen):

@@ -17,7 +17,8 @@ from fusebench.emulator.overlap import too_early
 from fusebench.emulator.ptx import Variable
 from fusebench.emulator.translate import Translator
 
-SOURCES = Path(__file__).parent  # an edit of the emulator may translate otherwise
+# an edit of the emulator may translate otherwise; as it is imported, because an edit may come while it runs
+SOURCES = [file.read_bytes() for file in sorted(Path(__file__).parent.glob("*.py"))]
 DIGEST_BYTES = hashlib.sha256().digest_size
 
 
@@ -67,6 +68,6 @@ def _made(text: str, name: str) -> dict[str, Any]:
 def _key(text: str, name: str) -> str:
     """Of all that a translation depends on."""
     digest = hashlib.sha256(MAGIC_NUMBER)
-    for part in (*(file.read_bytes() for file in sorted(SOURCES.glob("*.py"))), name.encode(), text.encode()):
+    for part in (*SOURCES, name.encode(), text.encode()):
         digest.update(hashlib.sha256(part).digest())
     return f"translation {digest.hexdigest()}"

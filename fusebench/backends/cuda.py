@@ -68,17 +68,14 @@ def compile_cubin(
     if (noted := _noted.get()) is not None:
         noted |= {file: hashlib.sha256(file.read_bytes()).hexdigest() for file in sources_of(path)}
     lines = lines or bool(os.environ.get(LINEINFO))
-    key, store = _key(path, arch, names, defines, lines), _store()
+    key = _key(path, arch, names, defines, lines)
+    header, _, code = (kept(key) or b"").partition(b"\n")
     try:
-        header, _, code = store[key].partition(b"\n")
         return Cubin(code, json.loads(header))
-    except (KeyError, OSError, TypeError, ValueError):  # not there, not readable, no cache at all, or damaged
+    except ValueError:  # not there, or damaged
         pass
     cubin = _compile(path, arch, names, defines, lines)
-    try:
-        store[key] = json.dumps(cubin.symbols).encode() + b"\n" + cubin.code
-    except (OSError, TypeError):
-        pass
+    keep(key, json.dumps(cubin.symbols).encode() + b"\n" + cubin.code)
     return cubin
 
 
@@ -86,17 +83,28 @@ def compile_ptx(path: Path, arch: str, name: str, defines: Iterable[str] = ()) -
     """The PTX from which `compile_cubin` makes that kernel's machine code, with the lines that it is of. It needs no driver either.
     Raises CompileError."""
     defines = list(defines)
-    key, store = _key(path, arch, [name, "PTX with lines"], defines, lines=True), _store()
+    key = _key(path, arch, [name, "PTX with lines"], defines, lines=True)
     try:
-        return str(bytes(store[key]).decode())
-    except (KeyError, OSError, TypeError, ValueError):
+        return (kept(key) or b"\xff").decode()
+    except ValueError:  # not there, or damaged
         pass
     ptx = _ptx(path, arch, name, defines)
-    try:
-        store[key] = ptx.encode()
-    except (OSError, TypeError):
-        pass
+    keep(key, ptx.encode())
     return ptx
+
+
+def kept(key: str) -> bytes | None:
+    """What the user's cache has of that key: what is compiled, and what the emulator makes of it. None where it has nothing, or cannot be read."""
+    try:
+        return bytes(_store()[key])
+    except (KeyError, OSError, TypeError):  # TypeError: there is no cache at all
+        return None
+
+
+def keep(key: str, value: bytes) -> None:
+    """Puts it there, whole or not at all, where that can be written."""
+    with contextlib.suppress(OSError, TypeError):
+        _store()[key] = value
 
 
 def _ptx(path: Path, arch: str, name: str, defines: list[str]) -> str:

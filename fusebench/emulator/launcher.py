@@ -16,11 +16,11 @@ import numpy as np
 
 from fusebench.backends.calls import Argument, Fixed, Given, Made
 from fusebench.backends.cuda import Program, architecture, compile_ptx
-from fusebench.emulator import machine, ptx
+from fusebench.emulator import machine
 from fusebench.emulator.arithmetic import converted
 from fusebench.emulator.device import MULTIPROCESSORS, THREADS, emulated
 from fusebench.emulator.memory import POISON, Region, of_pointer
-from fusebench.emulator.overlap import too_early
+from fusebench.emulator.translations import Translation, translation
 
 SWIZZLED = (128, 64, 32)  # bytes of a box's rows of which the copy engine exchanges chunks
 WAVE = MULTIPROCESSORS * THREADS  # threads that run at once
@@ -96,11 +96,12 @@ class _Launch:
     def run(self, arguments: Sequence[Any], regions: Sequence[Region]) -> None:
         """The grid, in waves."""
         arch = architecture(emulated().capability)
-        kernel = kernel_of(self.program, arch)
-        if self.overlaps and not self.calls and (early := too_early(kernel)):
-            file = kernel.files.get(early.place[0], "").rpartition("/")[2]
+        kernel = translation_of(self.program, arch)
+        if self.overlaps and not self.calls and kernel.early:
+            number, line = kernel.early
+            file = kernel.files.get(number, "").rpartition("/")[2]
             raise machine.Fault(
-                f"{file}:{early.place[1]}: {self.program.name} may begin while the launch before it ends, and touches global memory before "
+                f"{file}:{line}: {self.program.name} may begin while the launch before it ends, and touches global memory before "
                 "griddepcontrol.wait"
             )
         threads_of_block = -(-self.block // 32) * 32
@@ -142,16 +143,16 @@ class TensorMap:
 
 
 @lru_cache(maxsize=64)
-def kernel_of(program: Program, arch: str) -> ptx.Kernel:
-    """The program's kernel in PTX. Raises CompileError."""
+def translation_of(program: Program, arch: str) -> Translation:
+    """The program's kernel in Python. Raises CompileError."""
     name = program.name.partition("<")[0].rpartition("::")[2]
-    return ptx.read(compile_ptx(program.file, arch, program.name, program.defines), name)
+    return translation(compile_ptx(program.file, arch, program.name, program.defines), name)
 
 
 @lru_cache(maxsize=64)
 def _translated(program: Program, arch: str, threads: int) -> machine.Program:
     """Kept, as launches of one program in many cells differ in what they are given alone."""
-    return machine.Program(kernel_of(program, arch), threads)
+    return machine.Program(translation_of(program, arch), threads)
 
 
 def region(tensor: Any) -> Region:

@@ -8,17 +8,20 @@ blocks as a device of a few multiprocessors holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from types import FunctionType
 from typing import Any, NoReturn
 
 import numpy as np
 
+from fusebench.emulator import arithmetic
+from fusebench.emulator.arithmetic import TYPES
 from fusebench.emulator.barriers import Barriers, Mbarriers
 from fusebench.emulator.copies import WHEN, Copies
 from fusebench.emulator.device import MULTIPROCESSORS
 from fusebench.emulator.memory import SHARED_WINDOW, Memory, Region
 from fusebench.emulator.products import Products
-from fusebench.emulator.ptx import Kernel, Variable
-from fusebench.emulator.translate import Translator
+from fusebench.emulator.ptx import Variable
+from fusebench.emulator.translations import Translation
 from fusebench.emulator.warps import Warps
 
 Array = Any
@@ -34,12 +37,31 @@ class Fault(RuntimeError):
 
 
 class Program:
-    """A kernel with the function of each basic block and its registers, for so many threads."""
+    """A kernel for so many threads: its registers, and the function of each basic block, made when threads come to it."""
 
-    def __init__(self, kernel: Kernel, threads: int):
+    def __init__(self, kernel: Translation, threads: int):
         self.kernel, self.threads = kernel, threads
-        translator = Translator(kernel, threads)
-        self.function, self.registers = translator.function, translator.registers
+        self.registers: dict[str, Array] = {}  # as their bits
+        self.functions: dict[int, FunctionType] = {}
+        self.names: dict[str, Any] = {"A": arithmetic, "np": np, "T": TYPES}  # what functions see
+
+    def function(self, number: int) -> Any:
+        """That of a block. A call raises ValueError where an instruction in it is not known."""
+        if number not in self.functions:
+            code = self.kernel.codes[number]
+            for name in code.co_names:
+                if name in self.kernel.registers:
+                    self.names[name] = self._register(*self.kernel.registers[name])
+                elif name in self.kernel.constants:
+                    self.names[name] = _constant(*self.kernel.constants[name])
+            self.functions[number] = FunctionType(code, self.names)
+        return self.functions[number]
+
+    def _register(self, name: str, bits: int, kind: str) -> Array:
+        """A register, seen as `kind`."""
+        if name not in self.registers:
+            self.registers[name] = np.zeros(self.threads, f"u{max(bits // 8, 1)}" if bits else bool)
+        return self.registers[name] if kind == "pred" else self.registers[name].view(TYPES[kind])
 
 
 class Machine:
@@ -276,6 +298,13 @@ class Machine:
         for following, at in self.function(number)(self, self.narrow(ids)):
             waiting.setdefault(following, []).append(self.ids(at))
         return number
+
+
+def _constant(kind: str, value: int | float) -> Any:
+    dtype = TYPES[kind]
+    if dtype.kind not in "iu":
+        return dtype.type(value)
+    return np.array(int(value) & (1 << dtype.itemsize * 8) - 1, f"u{dtype.itemsize}").view(dtype)[()]
 
 
 def _initial(variable: Variable) -> Array:

@@ -1,4 +1,4 @@
-"""Each basic block of a kernel as a Python function of threads: one statement on NumPy arrays for an instruction of all of them.
+"""Each basic block of a kernel as the code of a Python function of threads: one statement on NumPy arrays for an instruction of all of them.
 
     def block_3(m, at):
         r12_u32[at] = r3_u32[at] + r4_u32[at]
@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Any
+from types import CodeType
 
-import numpy as np
-
-from fusebench.emulator import arithmetic, statements
+from fusebench.emulator import statements
 from fusebench.emulator.arithmetic import TYPES
 from fusebench.emulator.overlap import WAITS
 from fusebench.emulator.ptx import ALWAYS, ENDS, OF_A_WARP, OF_A_WARPGROUP, Address, Instruction, Kernel, Operand
@@ -27,46 +25,39 @@ NOTHING = re.compile(
 
 
 class Translator:
-    """Writes the functions, each when threads come to its basic block; `names` is what they see: registers, constants and helpers."""
+    """Writes the functions, and what they see: `registers` by their Python names, each with its own name, its bits and as what type it is seen, and
+    `constants` with their types."""
 
-    def __init__(self, kernel: Kernel, threads: int):
-        self.kernel, self.threads = kernel, threads
-        self.registers: dict[str, Any] = {}  # as their bits
-        self.constants = 0
-        self.names: dict[str, Any] = {"A": arithmetic, "np": np, "T": TYPES}
+    def __init__(self, kernel: Kernel):
+        self.kernel = kernel
+        self.registers: dict[str, tuple[str, int, str]] = {}
+        self.constants: dict[str, tuple[str, int | float]] = {}
 
-    def function(self, number: int) -> Any:
-        """That of a block. Raises ValueError for an instruction that is not known."""
-        name = f"block_{number}"
-        if name not in self.names:
-            exec(compile(self._block(number, self.kernel.blocks[number]), "<ptx>", "exec"), self.names)
-        return self.names[name]
+    def codes(self) -> list[CodeType]:
+        """The code of each basic block's function; that of a block with an instruction that is not known raises ValueError."""
+        return [self._code(number) for number in range(len(self.kernel.blocks))]
+
+    def _code(self, number: int) -> CodeType:
+        try:
+            text = self._block(number, self.kernel.blocks[number])
+        except ValueError as unknown:  # which matters where threads come to it
+            text = f"def block_{number}(m, at): raise ValueError({str(unknown)!r})"
+        return next(c for c in compile(text, "<ptx>", "exec").co_consts if isinstance(c, CodeType))
 
     # ---- operands
 
     def register(self, name: str, kind: str | None = None) -> str:
         """The Python name of a register, seen as `kind`."""
         bits = self.kernel.bits(name)
-        if name not in self.registers:
-            dtype = np.dtype(bool) if not bits else np.dtype(f"u{max(bits // 8, 1)}")
-            self.registers[name] = np.zeros(self.threads, dtype)
         kind = kind or ("pred" if not bits else f"u{bits}")
         own = f"{name.strip('%').replace('@', '_in_').replace('$', '_')}_{kind}"
-        if own not in self.names:
-            stored = self.registers[name]
-            self.names[own] = stored if kind == "pred" else stored.view(TYPES[kind])
+        self.registers[own] = name, bits, kind
         return own
 
-    def constant(self, value: Any, kind: str) -> str:
+    def constant(self, value: int | float, kind: str) -> str:
         """A typed constant."""
-        dtype = TYPES[kind]
-        if dtype.kind in "iu":
-            value = np.array(int(value) & (1 << dtype.itemsize * 8) - 1, f"u{dtype.itemsize}").view(dtype)[()]
-        else:
-            value = dtype.type(value)
-        self.constants += 1
-        own = f"constant_{self.constants}"
-        self.names[own] = value
+        own = f"constant_{len(self.constants)}"
+        self.constants[own] = kind, value
         return own
 
     def value(self, operand: Operand, kind: str, at: str = "at") -> str:

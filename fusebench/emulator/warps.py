@@ -40,15 +40,15 @@ class Warps:
     def meet(self) -> bool:
         """Whether lanes of one warp wait at several exchanges or barriers, which go on as one: the compiler copies them into both arms of
         a branch."""
-        blocks = self.m.kernel.blocks
-        parts = [(n, ids) for (_, n), ids in self.held.items() if blocks[n][0].opcode.startswith(("shfl", "bar.warp"))]
+        meetings = self.m.kernel.meetings
+        parts = [(n, ids) for (_, n), ids in self.held.items() if n in meetings]
         lanes = np.zeros(self.m.threads // 32, np.int64)
         for _, ids in parts:
             lanes += np.bincount(ids // 32, minlength=lanes.size)
         for number, ids in parts:
             own = ids[lanes[ids // 32] == 32]
-            if blocks[number][0].opcode.startswith("shfl"):
-                self.brought[own] = self.m.registers[str(blocks[number][0].operands[1])][own]
+            if brings := meetings[number]:
+                self.brought[own] = self.m.registers[brings][own]
             self.meets[own] = True
             self.m.push(number, own)
         self.held = {key: rest for key, ids in self.held.items() if (rest := ids[~self.meets[ids]]).size}

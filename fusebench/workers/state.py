@@ -6,7 +6,8 @@ import builtins
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from operator import attrgetter, is_
+from itertools import chain
+from operator import attrgetter, is_, methodcaller
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -40,6 +41,8 @@ SHOWN = 6  # of the changes of a cell: to replace a module is hundreds
 MADE_BY_PYTHON, FIXED = 1 << 9, 1 << 8  # flags of a type: whether it has attributes that can be set
 GONE = object()
 CODE, DEFAULTS, MODULE = attrgetter("__code__"), attrgetter("__defaults__"), attrgetter("__module__")
+BASES, VALUES = attrgetter("__bases__"), methodcaller("values")
+TOGETHER = 32  # modules and classes: of a group in which one has changed, each is looked at
 
 
 def read(backend: Any) -> dict[str, Any]:
@@ -71,6 +74,7 @@ class Names:
     def __init__(self) -> None:
         self.held: dict[str, tuple[Any, dict[str, Any]]] = {}  # of modules and classes by name
         self.made: dict[str, tuple[Any, Any]] = {}  # of which class each of them is, and on which bases
+        self.groups: list[Group] = []  # of `held`, in its order
         self.unlike: set[str] | None = None  # those that `replaced` found to be otherwise since, if it was asked
         # by the module's or class's name
         self.functions_of: dict[str, list[FunctionType]] = {}
@@ -83,6 +87,7 @@ class Names:
         self.keywords: list[
             tuple[int, dict[str, Any]]
         ] = []  # by a function's place, defaults of arguments that have to be named, copied
+        self.constants_of: dict[str, list[tuple[str, Any]]] = {}
         self.constants: dict[str, tuple[Any, Any]] = {}  # of the harness, those that hold others, with copies
         self.amid: dict[str, tuple[Any, ...]] = {}  # what is called amid lines of the harness
 
@@ -98,6 +103,12 @@ class Names:
             unlike.add(name)
         self.held |= {name: (self.held[name][0], vars(self.held[name][0]).copy()) for name in unlike}
         self.made |= {name: _made(self.held[name][0]) for name in unlike}
+        names = list(self.held)
+        groups = [names[n : n + TOGETHER] for n in range(0, len(names), TOGETHER)]
+        known = [n < len(self.groups) and unlike.isdisjoint(group) for n, group in enumerate(groups)]
+        self.groups = [
+            self.groups[n] if known[n] else Group(group, self.held, self.made) for n, group in enumerate(groups)
+        ]
         for name in unlike:
             self.functions_of[name] = found = _all_functions(self.held[name][1].values())
             self.cells_of[name] = [cell for f in found if str(f.__module__).startswith(HARNESS) for cell in _cells(f)]
@@ -108,14 +119,11 @@ class Names:
         self.modules = list(map(MODULE, self.functions))
         self.keywords = [(n, f.__kwdefaults__.copy()) for n, f in enumerate(self.functions) if f.__kwdefaults__]
         self.unlike = None
-        ours = ((name, held) for name, (_, held) in self.held.items() if name.startswith(HARNESS))
-        own = {
-            f"{name}.{n}": v
-            for name, held in ours
-            for n, v in held.items()
-            if n.isupper() and isinstance(v, dict | list | set)
-        }
-        self.constants = {name: (value, value.copy()) for name, value in own.items()}
+        for name in unlike:
+            if name.startswith(HARNESS):
+                own = self.held[name][1].items()
+                self.constants_of[name] = [(n, v) for n, v in own if n.isupper() and isinstance(v, dict | list | set)]
+        self.constants = {f"{name}.{n}": (v, v.copy()) for name, own in self.constants_of.items() for n, v in own}
         self.amid = _amid()
 
     def replaced(self, own: str = "") -> tuple[str, ...]:
@@ -123,7 +131,8 @@ class Names:
         where it stands before one of Python's, or that of a base."""
         found = []
         self.unlike = self.unlike or set()
-        for owner_name, (owner, held) in self.held.items():
+        for owner_name in (name for group in self.groups if not group.is_same() for name in group.names):
+            owner, held = self.held[owner_name]
             now = vars(owner)
             made = _is_made(owner, self.made[owner_name])
             if made and _same(held, now) and _loaded(owner_name, owner):
@@ -133,9 +142,12 @@ class Names:
                 found += [] if _loaded(owner_name, owner) else [owner_name]
                 found += [] if made else [f"the class or bases of {owner_name}"]
                 found += _unlike(owner_name, owner, held, now)
-        codes, defaults = list(map(CODE, self.functions)), list(map(DEFAULTS, self.functions))
         edited: list[int] = []  # places of functions
-        if not (all(map(is_, codes, self.codes)) and all(map(is_, defaults, self.defaults))):
+        if not (
+            all(map(is_, map(CODE, self.functions), self.codes))
+            and all(map(is_, map(DEFAULTS, self.functions), self.defaults))
+        ):
+            codes, defaults = list(map(CODE, self.functions)), list(map(DEFAULTS, self.functions))
             as_held = zip(codes, self.codes, defaults, self.defaults, strict=True)
             edited = [n for n, (c, old, values, olds) in enumerate(as_held) if c is not old or values is not olds]
         edited += [n for n, held in self.keywords if not _same(held, self.functions[n].__kwdefaults__ or {})]
@@ -144,6 +156,35 @@ class Names:
         found += [name for name, (value, copy) in self.constants.items() if value != copy]
         found += [n for n, called in _amid().items() if list(map(id, called)) != list(map(id, self.amid.get(n, ())))]
         return _few([name for name in dict.fromkeys(found) if name not in (*THEIRS, own)])
+
+
+class Group:
+    """Some modules and classes, of which one look says whether all are as they were: one by one that took half as long again."""
+
+    def __init__(
+        self, names: list[str], held: Mapping[str, tuple[Any, dict[str, Any]]], made: Mapping[str, tuple[Any, Any]]
+    ):
+        self.names, self.owners = names, [held[n][0] for n in names]
+        self.values = [value for n in names for value in held[n][1].values()]
+        self.sizes = [len(held[n][1]) for n in names]
+        self.types = [made[n][0] for n in names]
+        self.classes = [owner for owner in self.owners if isinstance(owner, type)]
+        self.bases = [made[n][1] for n in names if isinstance(held[n][0], type)]
+        self.modules = {
+            n: owner
+            for n, owner in zip(names, self.owners, strict=True)
+            if not (isinstance(owner, type) or n.startswith(IMPLEMENTATIONS))
+        }
+
+    def is_same(self) -> bool:
+        now = list(map(vars, self.owners))
+        return (
+            self.sizes == list(map(len, now))
+            and all(map(is_, self.values, chain.from_iterable(map(VALUES, now))))
+            and all(map(is_, self.types, map(type, self.owners)))
+            and all(map(is_, self.bases, map(BASES, self.classes)))
+            and all(map(is_, self.modules.values(), map(sys.modules.get, self.modules)))
+        )
 
 
 def _short(value: Any) -> str:

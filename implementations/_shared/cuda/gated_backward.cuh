@@ -5,11 +5,13 @@
 //
 // and backward begins with
 //
-//   pull_gate   some rows and columns of both halves of dZ, and for a kernel with b their sums for db.
+//   pull_gate   some rows and columns of both halves of dZ, and for a kernel with b their sums for db
+//
+// unless dZ is made where it is multiplied (gated_few_rows.cuh).
 //
 // A kernel's G, a Pull of two parts, has value(left, right), an element of y, beside f(z, dy, dz).
 #pragma once
-#include "_shared/cuda/layer_backward.cuh"
+#include "_shared/cuda/gated_few_rows.cuh"
 
 // Blocks are pull()'s.
 template <typename T, typename G, bool ALIGNED>

@@ -1,10 +1,10 @@
 """The backward modes of a layer with a gate, geglu and splacc (gated_backward.cuh): a file has the gate, the products are layer_backward.py's,
 of x @ W with all 2N columns. Forward, two launches, or more where rows of x or W are copied to whole vectors: Z and y. Backward: dZ, then dx,
-dW and db."""
+dW and db; of very few rows one launch (gated_few_rows.py)."""
 
 from dataclasses import replace
 
-from implementations._shared.cuda import layer_backward, linear_gradients
+from implementations._shared.cuda import gated_few_rows, layer_backward, linear_gradients
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance
 from implementations._shared.gpu import rows_are_aligned
 
@@ -18,12 +18,17 @@ def layer(case):
 
 def config(case, device):
     """The tunables of the products of backward."""
-    return layer_backward.config(layer(case), device)
+    return _products(case, device).config(layer(case), device)
 
 
 def fits(case, device, config):
     """Why a config cannot run, or None."""
-    return layer_backward.fits(layer(case), device, config)
+    return _products(case, device).fits(layer(case), device, config)
+
+
+def _products(case, device):
+    """The module that has them."""
+    return gated_few_rows if gated_few_rows.is_possible(layer(case), device) else layer_backward
 
 
 def _gate(case):
@@ -61,9 +66,11 @@ def _forward(file, case, device):
 def launches(file, case, device, config, bias):
     """Those of the call, in the order in which they are launched."""
     own, dtype = layer(case), case.dtype
-    arguments = TYPES[dtype], _gate(case)
-    pull = layer_backward.pull_launch(file, own, device, "pull_gate", arguments, (dtype, dtype), PARTS)
-    behind = in_turn(pull, *layer_backward.launches(file, own, device, config, columns=bias, parts=PARTS))
+    if gated_few_rows.is_possible(own, device):
+        behind = (gated_few_rows.launch(file, own, device, config, _gate(case)),)
+    else:
+        pull = layer_backward.pull_launch(file, own, device, "pull_gate", (TYPES[dtype], _gate(case)), (dtype, dtype), PARTS)
+        behind = in_turn(pull, *layer_backward.launches(file, own, device, config, columns=bias, parts=PARTS))
     if case.mode == "backward":
         return behind
     copies, before = _forward(file, case, device)
@@ -78,13 +85,18 @@ def build(file, case, device, config, bias):
     linear = linear.returning({3: (M, PARTS * N)}, (M, K, PARTS * N), absent=() if bias else (2,))
     gated = gated.returning({1: (M, N)})
     first, *behind = launches(file, replace(case, mode="backward"), device, config, bias)
-    pull = layer_backward.pulling(first, own, device, behind, rows=False, columns=bias, parts=PARTS)
-    products = layer_backward.gradients(own, device, behind, rows=False, columns=bias, parts=PARTS)
 
     def forward(x, W, *b):
         x, W = of_x(x) if of_x else x, of_W(W) if of_W else W
         Z = linear(x, W, *b)
         return gated(Z), (x, W, Z)
+
+    if not behind:
+        gradients = gated_few_rows.gradients(first, own, bias)
+        return forward, lambda residuals, dy: gradients(residuals[2], dy, residuals[1], residuals[0])
+
+    pull = layer_backward.pulling(first, own, device, behind, rows=False, columns=bias, parts=PARTS)
+    products = layer_backward.gradients(own, device, behind, rows=False, columns=bias, parts=PARTS)
 
     def backward(residuals, dy):
         x, W, Z = residuals

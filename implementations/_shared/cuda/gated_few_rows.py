@@ -18,7 +18,12 @@ COLUMNS, LEAST_ROWS, MOST_ROWS = 128, 32, 512  # of dW of a block
 def is_possible(case, device):
     """Whether dz is made where it is multiplied."""
     M, N = case.size("M", "N")
-    return M <= ROWS and M * N <= 2 * ELEMENTS and layer_backward.way(case, device) == "few" and bool(_stages(case, device))
+    return (
+        M <= ROWS
+        and M * N <= 2 * ELEMENTS
+        and layer_backward.way(case, device) == "few"
+        and bool(_stages(case, device))
+    )
 
 
 def config(case, device):
@@ -82,5 +87,7 @@ def launch(file, case, device, config, gate):
 
 def gradients(launch, case, columns):
     """A function of Z, dy, W and x, which returns dx, dW and, where sums of `columns` are wanted, db."""
-    made = {4: case.size("M", "K"), 5: linear_gradients.weights_shape(case)} | ({6: (case.sizes["N"],)} if columns else {})
+    made = {4: case.size("M", "K"), 5: linear_gradients.weights_shape(case)} | (
+        {6: (case.sizes["N"],)} if columns else {}
+    )
     return launch.returning(made, absent=() if columns else (6,))

@@ -451,6 +451,22 @@ def test_blocks_make_the_gradient_before_the_gate_for_themselves_where_there_is_
         assert (len(names) == 1 and names[0].startswith("gated_few_rows<")) == one
 
 
+@pytest.mark.parametrize(
+    ("sizes", "begins"),
+    [
+        ((1, 1024, 2048), ["kept_few_rows", "gated_few_rows"]), ((64, 1024, 2048), ["kept_few_rows", "pull_gate", "gradients_few_rows"]),
+        ((1, 1000, 3001), ["whole_rows", "linear_warpgroup", "gated", "gated_few_rows"]),  # these rows of W are copied
+        ((200, 1024, 2048), ["linear_warpgroup", "gated", "pull_gate", "gradients_together"]),
+    ],
+)  # fmt: skip
+def test_a_gated_step_has_one_launch_forward_where_rows_are_few_and_whole(sizes, begins):
+    shape = dict(zip("MKN", sizes, strict=True))
+    case = make_case(KERNELS["geglu"], shape, "bfloat16", mode="forward_backward")
+    module, variant = module_of("geglu"), "two_accumulators"
+    launches = module.launches(case, variant, H200, module.config(case, variant, H200))
+    assert [p.program.name.partition("<")[0] for p in launches] == begins
+
+
 def test_a_training_step_of_few_rows_has_little_memory_beside_its_outputs(monkeypatch):
     """The arrays between its launches are mostly where gradients will be."""
     from implementations._shared.cuda import launch as shared

@@ -79,7 +79,7 @@ __device__ __forceinline__ int row_pitch(int N) {
 // first is made.
 template <int ROWS, int TOGETHER, int THREADS, typename T, typename G>
 __device__ __forceinline__ void make_rows(T* dz, const Made<T, G>& made) {
-    constexpr int AT_ONCE = 16 / TOGETHER;
+    constexpr int AT_ONCE = TOGETHER == 1 ? 12 : 8;  // as many as leave all else its registers
     int N = static_cast<int>(made.N), pitch = row_pitch<T>(N), each = N / TOGETHER, count = ROWS * each;
     auto row_of = [&](int i) { return ROWS == 1 ? 0 : i / each; };
 #pragma unroll 1

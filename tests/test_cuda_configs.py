@@ -431,6 +431,42 @@ def test_few_rows_of_no_whole_vectors_are_filled_up_where_warpgroups_multiply_th
         assert not few or any(own.startswith("linear_warpgroup<") for own in names)
 
 
+@pytest.mark.parametrize(
+    ("name", "sizes", "dtype", "one"),
+    [
+        ("geglu", (1, 1024, 4096), "bfloat16", True), ("splacc", (1, 1000, 3001), "float16", True), ("geglu", (8, 1000, 1024), "bfloat16", True),
+        # too many rows, or elements, for each block to make them; float32 has a launch of each product; too many columns of dx for one tile each
+        ("geglu", (9, 1000, 512), "bfloat16", False), ("splacc", (4, 1024, 2049), "bfloat16", False), ("geglu", (1, 1024, 4096), "float32", False),
+        ("splacc", (1, 16384, 64), "bfloat16", False),
+    ],
+)  # fmt: skip
+def test_blocks_make_the_gradient_before_the_gate_for_themselves_where_there_is_little_of_it(name, sizes, dtype, one):
+    module = module_of(name)
+    for layout in ("kn", "nk"):
+        shape, options = dict(zip("MKN", sizes, strict=True)), {"w_layout": layout}
+        case = make_case(KERNELS[name], shape, dtype, options=options, mode="backward")
+        chosen = module.config(case, "two_accumulators", H200)
+        assert module.fits(case, "two_accumulators", H200, chosen) is None
+        names = [p.program.name for p in module.launches(case, "two_accumulators", H200, chosen)]
+        assert (len(names) == 1 and names[0].startswith("gated_few_rows<")) == one
+
+
+@pytest.mark.parametrize(
+    ("sizes", "begins"),
+    [
+        ((1, 1024, 2048), ["kept_few_rows", "gated_few_rows"]), ((64, 1024, 2048), ["kept_few_rows", "pull_gate", "gradients_few_rows"]),
+        ((1, 1000, 3001), ["whole_rows", "linear_warpgroup", "gated", "gated_few_rows"]),  # these rows of W are copied
+        ((200, 1024, 2048), ["linear_warpgroup", "gated", "pull_gate", "gradients_together"]),
+    ],
+)  # fmt: skip
+def test_a_gated_step_has_one_launch_forward_where_rows_are_few_and_whole(sizes, begins):
+    shape = dict(zip("MKN", sizes, strict=True))
+    case = make_case(KERNELS["geglu"], shape, "bfloat16", mode="forward_backward")
+    module, variant = module_of("geglu"), "two_accumulators"
+    launches = module.launches(case, variant, H200, module.config(case, variant, H200))
+    assert [p.program.name.partition("<")[0] for p in launches] == begins
+
+
 def test_a_training_step_of_few_rows_has_little_memory_beside_its_outputs(monkeypatch):
     """The arrays between its launches are mostly where gradients will be."""
     from implementations._shared.cuda import launch as shared

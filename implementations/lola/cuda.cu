@@ -268,8 +268,9 @@ __global__ void __launch_bounds__(WARPS * 32, 1)
     extern __shared__ __align__(128) unsigned char memory[];  // slabs and sums of the warps, and the statistics behind them
     long long m0, n0;
     block_origin(M, N, BM, BN, m0, n0);
-    float* statistics = reinterpret_cast<float*>(memory + WARPS * few_rows::WARP_BYTES<BM, BN, STAGES>);
-    typename CountingWarpOf<SIMT, T, ALIGNED, NK, PREPARED, BM, BN, WARPS>::Type tile(statistics, K);
+    using Tile = typename CountingWarpOf<SIMT, T, ALIGNED, NK, PREPARED, BM, BN, WARPS>::Type;
+    float* statistics = reinterpret_cast<float*>(memory + WARPS * few_rows::WARP_BYTES<Tile, BM, BN, STAGES>);
+    Tile tile(statistics, K);
     EarlyNormed<T, ACT, PREPARED> f(b, tile.row_mean - m0, tile.row_rstd - m0, PREPARED ? prepared : tile.column_sum - n0);
     matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 1>(tile, x, W, y, M, K, N, f, [&] { tile.begin(x, m0, M); }, [&] { tile.finish(); });
 }

@@ -1,15 +1,18 @@
 // The backward modes of a layer with a gate, Z = x @ W (+ b), y of both halves of Z's columns: the products are layer_backward.cuh's, of all
 // columns. Forward leaves Z (M, 2N) behind, as it is stored:
 //
-//   gated       y of it
+//   gated          y of it
+//   kept_few_rows  both at once, of few rows of 16 bits (matmul_few_rows.cuh)
 //
 // and backward begins with
 //
-//   pull_gate   some rows and columns of both halves of dZ, and for a kernel with b their sums for db.
+//   pull_gate      some rows and columns of both halves of dZ, and for a kernel with b their sums for db
+//
+// unless dZ is made where it is multiplied (gated_few_rows.cuh).
 //
 // A kernel's G, a Pull of two parts, has value(left, right), an element of y, beside f(z, dy, dz).
 #pragma once
-#include "_shared/cuda/layer_backward.cuh"
+#include "_shared/cuda/gated_few_rows.cuh"
 
 // Blocks are pull()'s.
 template <typename T, typename G, bool ALIGNED>
@@ -26,6 +29,35 @@ __global__ void __launch_bounds__(256) gated(const T* __restrict__ Z, T* __restr
         for (int e = 0; e < SIZE; ++e) left.at[e] = from_float<T>(G::value(element(left, e), element(right, e)));
         store_part<ALIGNED>(y + m * N + n, left, count);
     }
+}
+
+// y of both sums; Z is stored beside. b may be null.
+template <typename T, typename G>
+struct Kept : Epilogue {
+    const T* __restrict__ b;
+    T* __restrict__ Z;
+    long long N;
+
+    struct Column {
+        long long n;
+        float left, right;
+    };
+    __device__ __forceinline__ Kept(const T* b, T* Z, long long N) : b(b), Z(Z), N(N) {}
+    __device__ __forceinline__ T* row(long long m) const { return Z + 2 * m * N; }
+    __device__ __forceinline__ Column column(long long n) const { return {n, b ? to_float(b[n]) : 0.0f, b ? to_float(b[N + n]) : 0.0f}; }
+    __device__ __forceinline__ float operator()(T* row, const Column& column, const float (&v)[2]) const {
+        T left = from_float<T>(v[0] + column.left), right = from_float<T>(v[1] + column.right);
+        row[column.n] = left, row[N + column.n] = right;
+        return G::value(to_float(left), to_float(right));
+    }
+};
+
+template <typename T, typename G, bool SIMT, bool ALIGNED, bool NK, int BM, int BN, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32, 1)
+    kept_few_rows(const T* __restrict__ x, const T* __restrict__ W, const T* __restrict__ b, T* __restrict__ Z, T* __restrict__ y, long long M,
+                  long long K, long long N) {
+    typename few_rows::WarpOf<SIMT, T, NK, BM, BN, 2>::Type tile;
+    matmul_few_rows<WARPS, STAGES, ALIGNED, NK, BM, BN, 2>(tile, x, W, y, M, K, N, Kept<T, G>(b, Z, N), [] {}, [] { __syncthreads(); });
 }
 
 template <typename T, typename G, bool ALIGNED>

@@ -1,10 +1,10 @@
 """The backward modes of a layer with a gate, geglu and splacc (gated_backward.cuh): a file has the gate, the products are layer_backward.py's,
-of x @ W with all 2N columns. Forward, two launches, or more where rows of x or W are copied to whole vectors: Z and y. Backward: dZ, then dx,
-dW and db."""
+of x @ W with all 2N columns. Forward, two launches, or more where rows of x or W are copied to whole vectors: Z and y; of few rows of such one. Backward: dZ, then dx,
+dW and db; of very few rows one launch (gated_few_rows.py)."""
 
 from dataclasses import replace
 
-from implementations._shared.cuda import layer_backward, linear_gradients
+from implementations._shared.cuda import gated_few_rows, layer_backward, linear_gradients, matmul, matmul_choice
 from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance
 from implementations._shared.gpu import rows_are_aligned
 
@@ -18,12 +18,17 @@ def layer(case):
 
 def config(case, device):
     """The tunables of the products of backward."""
-    return layer_backward.config(layer(case), device)
+    return _products(case, device).config(layer(case), device)
 
 
 def fits(case, device, config):
     """Why a config cannot run, or None."""
-    return layer_backward.fits(layer(case), device, config)
+    return _products(case, device).fits(layer(case), device, config)
+
+
+def _products(case, device):
+    """The module that has them."""
+    return gated_few_rows if gated_few_rows.is_possible(layer(case), device) else layer_backward
 
 
 def _gate(case):
@@ -46,7 +51,9 @@ def _copies(file, case, device):
 
 
 def _forward(file, case, device):
-    """(The copies, the launches of Z and of y.)"""
+    """(The copies, the launches of Z and of y, or the one of both.)"""
+    if of_few := _of_few_rows(file, case, device):
+        return (None, None), (of_few,)
     (M, N), own, dtype = case.size("M", "N"), layer(case), case.dtype
     down, across = layer_backward.pulled_blocks(own, N)
     program = instance(file, "gated", TYPES[dtype], _gate(case), rows_are_aligned(case, N))
@@ -58,12 +65,24 @@ def _forward(file, case, device):
     return [c and (next(made), c[1]) for c in copies], in_order[-2:]
 
 
+def _of_few_rows(file, case, device):
+    """`kept_few_rows` where mode=forward would have its tiles, else None: x, W, b or none, Z, y."""
+    if case.itemsize != 2:
+        return None
+    chosen = matmul_choice.few_rows_config(case, device, matmul.FEW_ROWS_TILES, PARTS)
+    return chosen and matmul.launch(file, "kept", case, device, chosen, (_gate(case),), PARTS, dtypes=(case.dtype,) * 5)
+
+
 def launches(file, case, device, config, bias):
     """Those of the call, in the order in which they are launched."""
     own, dtype = layer(case), case.dtype
-    arguments = TYPES[dtype], _gate(case)
-    pull = layer_backward.pull_launch(file, own, device, "pull_gate", arguments, (dtype, dtype), PARTS)
-    behind = in_turn(pull, *layer_backward.launches(file, own, device, config, columns=bias, parts=PARTS))
+    if gated_few_rows.is_possible(own, device):
+        behind = (gated_few_rows.launch(file, own, device, config, _gate(case)),)
+    else:
+        pull = layer_backward.pull_launch(
+            file, own, device, "pull_gate", (TYPES[dtype], _gate(case)), (dtype, dtype), PARTS
+        )
+        behind = in_turn(pull, *layer_backward.launches(file, own, device, config, columns=bias, parts=PARTS))
     if case.mode == "backward":
         return behind
     copies, before = _forward(file, case, device)
@@ -72,19 +91,14 @@ def launches(file, case, device, config, bias):
 
 def build(file, case, device, config, bias):
     """(forward, backward) of x, W and, where there is a `bias`, b."""
-    (M, K, N), own = case.size("M", "K", "N"), layer(case)
-    copies, (linear, gated) = _forward(file, case, device)
-    of_x, of_W = (c and c[0].returning({1: c[1]}, absent=(2,)) for c in copies)
-    linear = linear.returning({3: (M, PARTS * N)}, (M, K, PARTS * N), absent=() if bias else (2,))
-    gated = gated.returning({1: (M, N)})
+    own, forward = layer(case), _forward_call(file, case, device, bias)
     first, *behind = launches(file, replace(case, mode="backward"), device, config, bias)
+    if not behind:
+        gradients = gated_few_rows.gradients(first, own, bias)
+        return forward, lambda residuals, dy: gradients(residuals[2], dy, residuals[1], residuals[0])
+
     pull = layer_backward.pulling(first, own, device, behind, rows=False, columns=bias, parts=PARTS)
     products = layer_backward.gradients(own, device, behind, rows=False, columns=bias, parts=PARTS)
-
-    def forward(x, W, *b):
-        x, W = of_x(x) if of_x else x, of_W(W) if of_W else W
-        Z = linear(x, W, *b)
-        return gated(Z), (x, W, Z)
 
     def backward(residuals, dy):
         x, W, Z = residuals
@@ -93,3 +107,28 @@ def build(file, case, device, config, bias):
         return (dx, dW, db) if bias else (dx, dW)
 
     return forward, backward
+
+
+def _forward_call(file, case, device, bias):
+    """A function of x, W and b, which returns y and (x, W, Z), the former two as the products of backward read them."""
+    (M, K, N), absent = case.size("M", "K", "N"), () if bias else (2,)
+    copies, (first, *gate) = _forward(file, case, device)
+    if not gate:
+        both = first.returning({3: (M, PARTS * N), 4: (M, N)}, (M, K, N), absent=absent)
+
+        def at_once(x, W, *b):
+            Z, y = both(x, W, *b)
+            return y, (x, W, Z)
+
+        return at_once
+
+    of_x, of_W = (c and c[0].returning({1: c[1]}, absent=(2,)) for c in copies)
+    linear = first.returning({3: (M, PARTS * N)}, (M, K, PARTS * N), absent=absent)
+    gated = gate[0].returning({1: (M, N)})
+
+    def forward(x, W, *b):
+        x, W = of_x(x) if of_x else x, of_W(W) if of_W else W
+        Z = linear(x, W, *b)
+        return gated(Z), (x, W, Z)
+
+    return forward

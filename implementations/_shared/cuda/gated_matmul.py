@@ -28,12 +28,11 @@ EXPECT = (
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_accumulators", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_90a",
      "expect": "spills=0,HGMMA>=8,waits_in_groups=0"},
-    {"variant": "two_accumulators", "case": ("token", "batch"), "dtype": "bfloat16", "mode": "backward", "arch": "sm_80",
+    {"variant": "two_accumulators", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_80",
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "two_accumulators", "case": "batch", "dtype": "bfloat16", "mode": "backward", "arch": "sm_100a", "expect": "spills=0,tensor_core>=1"},
-    # two blocks a multiprocessor leave 128 registers, and ptxas keeps seven words of indices elsewhere there, none on Hopper
-    {"variant": "two_accumulators", "case": "token", "dtype": "bfloat16", "mode": "backward", "arch": "sm_100a",
-     "expect": "spills<=14,tensor_core>=1"},
+    {"variant": "two_accumulators", "case": "token", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=8,STG.128>=1"},
     # the blocks of a cluster share K
     {"variant": "two_accumulators", "case": "odd", "dtype": "float32", "arch": "sm_90a", "expect": "spills=0"},
 )  # fmt: skip

@@ -232,8 +232,8 @@ struct WarpOf<true, float, NK, BM, BN, PARTS> {
 // Where a warp's sums lie, in floats, and its bytes of shared memory, in which it has its ring before.
 template <int BN>
 constexpr int PITCH = BN + 8;
-template <int BM, int BN, int STAGES>
-constexpr int WARP_BYTES = STAGES * (BM + BN) * 32 > BM * PITCH<BN> ? STAGES * (BM + BN) * 128 : BM * PITCH<BN> * 4;
+template <typename Tile, int BM, int BN, int STAGES>
+constexpr int WARP_BYTES = STAGES * Tile::STAGE > BM * PITCH<BN> * 4 ? STAGES * Tile::STAGE : BM * PITCH<BN> * 4;
 
 // tile += every WARPS-th slab of the two loaders from the warp's own on; meanwhile() is called once the first ones are on their way.
 template <int WARPS, int STAGES, typename Tile, typename X, typename W, typename F>
@@ -270,7 +270,7 @@ template <int WARPS, int STAGES, int BM, int BN, int PARTS, bool EARLY = true, b
           typename F, typename Begin, typename Finish>
 __device__ __forceinline__ void few_rows_of(Tile& tile, X& rows, W& columns, int slabs, T* __restrict__ y, long long M, long long N,
                                             long long m0, long long n0, F f, Begin begin, Finish finish) {
-    constexpr int PAIRS = BN / PARTS / 2, THREADS = WARPS * 32, BYTES = few_rows::WARP_BYTES<BM, BN, STAGES>;  // pairs of columns of y
+    constexpr int PAIRS = BN / PARTS / 2, THREADS = WARPS * 32, BYTES = few_rows::WARP_BYTES<Tile, BM, BN, STAGES>;  // pairs of columns of y
     static_assert(THREADS % PAIRS == 0, "a thread has the same columns of all its rows");
     extern __shared__ __align__(128) unsigned char memory[];  // WARPS * BYTES
     unsigned char* own = memory + threadIdx.x / 32 * BYTES;

@@ -67,7 +67,7 @@ __device__ __forceinline__ void load_pieces(unsigned to, const T* from, long lon
 template <typename T, int DP, int ROWS, int THREADS, bool PERMUTED>
 __device__ __forceinline__ void load_pairs(unsigned char* to, const T* from, long long pitch, int first, int begin, int end, int D) {
     using Rows = RowsOfWarp<T, ROWS, THREADS / 32, PERMUTED>;
-    constexpr int WARPS = THREADS / 32, BATCH = Rows::COUNT < 8 ? Rows::COUNT : 8;  // rows that are asked for at once
+    constexpr int WARPS = THREADS / 32, MOST = DP > 64 ? 4 : 8, BATCH = Rows::COUNT < MOST ? Rows::COUNT : MOST;  // rows at once
     int warp = threadIdx.x / 32;
     for (int d = threadIdx.x % 32 * 2; d < DP; d += 64)
 #pragma unroll 1
@@ -134,21 +134,18 @@ template <typename T>
 struct CoveredScores {
     static constexpr int SIZE = Vector<T>::SIZE;
     const T* from;  // the first vector that has any of the row
-    int row, begin, tokens, shift, left[2];  // elements from there to the row, and to the end of att from there and 8 rows on: 2^31 - 1 at most
+    int row, begin, tokens, shift;  // elements from there to the row
 
     __device__ __forceinline__ CoveredScores(const T* att, int row, int begin, long long tokens)
         : from(att + row * tokens), row(row), begin(begin), tokens(static_cast<int>(tokens)) {
         shift = static_cast<int>(address_of(from) / sizeof(T) % SIZE);
         from -= shift;
-#pragma unroll
-        for (int h = 0; h < 2; ++h) left[h] = static_cast<int>(min((tokens - row - 8 * h) * tokens + shift, 0x7fffffffLL));
     }
     // Asks for the vector of row + 8 h that has elements column - shift …; for zeros where all of them are hidden. `column` is a multiple of
-    // SIZE. What lies behind att, in the vector that has its last element, is not read.
+    // SIZE. What lies behind att, in the vector that has its last element, is not read: SIZE rows before it no vector ends there.
     __device__ __forceinline__ void copy(unsigned to, int h, int column) const {
-        int i = row + h * 8, first = column - shift;
+        int i = row + h * 8, first = column - shift, left = min(tokens - i, SIZE) * tokens - first;
         bool shown = i < tokens && first <= i && first + SIZE > begin;
-        copy_bytes_async(to, from + h * 8 * static_cast<long long>(tokens) + column,
-                         shown ? min(SIZE, (h ? left[1] : left[0]) - column) * static_cast<int>(sizeof(T)) : 0);
+        copy_bytes_async(to, from + h * 8 * static_cast<long long>(tokens) + column, shown ? min(SIZE, left) * static_cast<int>(sizeof(T)) : 0);
     }
 };

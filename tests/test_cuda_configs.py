@@ -222,6 +222,35 @@ def test_few_tiles_of_rows_are_shared_out_to_many_blocks(T):
         assert max(map(max, launch.boxes)) <= 256
 
 
+@pytest.mark.parametrize(
+    ("T", "D", "rows", "stages", "grid"),
+    [
+        (8192, 64, 64, 3, 128 * 4), (2000, 64, 16, 2, 125 * 4), (4096, 256, 64, 3, 2 * 64 * 4), (3001, 100, 64, 2, 47 * 4),
+        (2000, 300, 64, 3, 3 * 32 * 4), (1001, 130, 16, 2, 2 * 63 * 4), (16385, 64, 64, 2, 257 * 4),
+    ],
+)  # fmt: skip
+def test_rows_share_what_is_read_of_v_and_more_than_128_columns_are_shared_out(T, D, rows, stages, grid):
+    """Scores that pass through shared memory leave room for two blocks of a multiprocessor."""
+    module, case = module_of("padded_softmax_v"), make_case(KERNELS["padded_softmax_v"], {"T": T, "D": D}, "bfloat16")
+    own = module.config(case, "cluster", H200)
+    (launch,) = module.launches(case, "cluster", H200, own)
+    assert (own["BLOCK_M"], own["num_stages"], launch.grid) == (rows, stages, grid)
+    assert rows == 16 or 2 * (launch.shared_memory + 3072) <= 228 << 10
+
+
+@pytest.mark.parametrize("device", SHARED_BYTES, ids=lambda d: d.name)
+def test_softmax_of_given_scores_times_v_has_a_config_for_any_sizes(device):
+    kernel, module = KERNELS["padded_softmax_v"], module_of("padded_softmax_v")
+    for T, D, dtype in itertools.product((131, 3001, 4096), (1, 100, 128, 130, 700), DTYPES):
+        case = make_case(kernel, {"T": T, "D": D}, *dtype)
+        for variant in module.VARIANTS:
+            if module.skip(case, variant, device) is None:
+                own = module.config(case, variant, device)
+                assert module.fits(case, variant, device, own) is None
+            else:
+                assert variant == "whole_row" or device.capability < (9, 0)
+
+
 @pytest.mark.parametrize("layout", ["kn", "nk"])
 def test_wide_layers_of_an_mlp_are_launches_of_their_own(layout):
     """Where hidden layers are no whole vectors, too; one launch where rows are few and layers narrow."""

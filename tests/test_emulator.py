@@ -167,6 +167,15 @@ def test_what_is_read_before_it_has_arrived_shows(fixtures, right):
     assert all(np.array_equal(y, X) for y in found) == right
 
 
+@pytest.mark.parametrize("size", [1, 18, 31, 46, 47, 48])
+def test_a_copy_reads_no_more_bytes_than_it_is_given(fixtures, size):
+    x = np.arange(1, size + 1, dtype=np.uint8)
+    for y in called(fixtures, "faults.cu", "copied_in_part", x, 64, size, block=4, kind=torch.uint8):
+        np.testing.assert_array_equal(y, np.pad(x, (0, 64 - size)))
+    with pytest.raises(Fault, match=r"an access of . bytes to global memory"):
+        called(fixtures, "faults.cu", "copied_in_part", x, 64, size + 1, block=4, kind=torch.uint8)
+
+
 def test_blocks_of_a_cluster_that_wait_for_each_other_are_right(fixtures):
     for y in called(fixtures, "faults.cu", "exchanged<true, true>", X[:128], 128, grid=2, block=64):
         np.testing.assert_array_equal(y, np.concatenate([X[64:128], X[:64]]))
@@ -331,6 +340,7 @@ WIDE = {"KERNEL": "warpgroup", "BLOCK_M": 128, "BLOCK_N": 256, "num_stages": 3}
 OF_UP = {f"up_{name}": value for name, value in WIDE.items()}
 FEW = {"KERNEL": "few_rows", "BLOCK_M": 16, "BLOCK_N": 32, "CLUSTER": 1, "num_stages": 2}
 OF_TILES = {"SCHEDULE": "tiles"}
+OF_SCORES = {"CLUSTER": 4, "BLOCK_M": 64, "BLOCK_N": 64, "WARPS_M": 4, "WARPS_N": 2, "num_stages": 2}
 SPLIT = {"KERNEL": "split", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 4, "num_stages": 3, "SCHEDULE": "tiles"}
 
 TURNED = {"KERNEL": "turned", "BLOCK_M": 64, "BLOCK_N": 128, "CLUSTER": 1, "num_stages": 3, "SCHEDULE": "tiles"}
@@ -462,6 +472,12 @@ CONFIGS = [
     ("shcsa", {"T": 256, "C": 512, "D": 64}, "padded_attention", "bfloat16", "ieee", {"dense_SPLIT": 4, "attention_SPLIT": 2}),
     ("shcsa", {"T": 139, "C": 261, "D": 127}, "whole_rows", "bfloat16", "ieee", {"dense_KERNEL": "warpgroup", "attention_KERNEL": "warpgroup"}),
     ("padded_softmax_v", {"T": 150, "D": 40}, "cluster", "float16", "ieee", {"CLUSTER": 8}),
+    # rows of att that begin anywhere, 64 rows a block, columns shared out to two
+    ("padded_softmax_v", {"T": 333, "D": 64}, "cluster", "bfloat16", "ieee", OF_SCORES | {"num_stages": 3, "BLOCK_N": 128}),
+    ("padded_softmax_v", {"T": 213, "D": 101}, "cluster", "float16", "ieee", OF_SCORES | {"CLUSTER": 2}),
+    ("padded_softmax_v", {"T": 213, "D": 150}, "cluster", "bfloat16", "ieee", OF_SCORES),
+    ("padded_softmax_v", {"T": 149, "D": 131}, "cluster", "float32", "ieee", OF_SCORES | {"BLOCK_N": 32}),
+    ("padded_softmax_v", {"T": 149, "D": 66}, "cluster", "float32", "tf32", OF_SCORES | {"BLOCK_N": 64, "WARPS_M": 2, "BLOCK_M": 32, "WARPS_N": 4}),
     ("softmax", {"R": 3, "C": 9000}, "cluster", "float32", "ieee", {"CLUSTER": 4, "num_warps": 32}),
     # rows of x that begin at multiples of 16 bytes every 8, 4 and 2 rows, and remainders of M of which some tiles have the last row
     ("fused_mlp", mlp(141, 75, 136, 120, 3), "default", "bfloat16", "ieee", OF_MLP | {"BLOCK_M": 64, "CLUSTER": 4}),

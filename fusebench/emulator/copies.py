@@ -107,14 +107,12 @@ class Copies:
             for n in range(words):
                 value = np.zeros(which.sum(), "u4")
                 part = np.clip(given[which] - 4 * n, 0, 4)
-                read = part > 0
-                if read.any():
+                if (read := part == 4).any():
                     value[read] = self.m.memory.load(None, "global", of[which][read] + 4 * n, whole, 1)[0]
-                    value = np.where(
-                        part < 4,
-                        value & ((np.uint64(1) << (8 * part).astype(np.uint64)) - np.uint64(1)).astype("u4"),
-                        value,
-                    )
+                for byte in range(3):  # of a word that is read in part: what follows may be nobody's memory
+                    if (read := (byte < part) & (part < 4)).any():
+                        (found,) = self.m.memory.load(None, "global", of[which][read] + 4 * n + byte, np.dtype("u1"), 1)
+                        value[read] |= found.astype("u4") << np.uint32(8 * byte)
                 region, _ = self.m.memory.place("shared", int(to.max()), size)
                 region.view(whole)[(block[which] * self.m.memory.size + to[which]) // 4 + n] = value
 

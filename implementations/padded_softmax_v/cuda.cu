@@ -11,7 +11,8 @@
 // way to shared memory (place_of_token). Tiles of tokens begin at the last whole vector before n_padd; scores that are hidden are
 // replaced by -inf, whatever they are, and vectors that are hidden altogether are not read. Long rows begin first.
 // Rows of v are `pitch` elements apart. ALIGNED: rows of v begin at multiples of 16 bytes and hold whole vectors. WHOLE: so do
-// those of att.
+// those of att. More than 128 columns are shared out to blocks beside one another, which read the same rows of att, the second time
+// from the L2 cache.
 #include "_shared/cuda/flash_cluster.cuh"
 
 template <typename T, bool IEEE, bool ALIGNED, int DP, bool WHOLE, int WN, int KEYS, int STAGES>
@@ -26,18 +27,21 @@ __global__ void __launch_bounds__(WN * 32, 1)
     __shared__ float maxima[WN][16];
     unsigned char* stages = memory + Tile::ROWS_BYTES;
     float* weights = reinterpret_cast<float*>(stages + AFTER);
-    // (count, warps, groups, 2, lanes): all scores, as they were read
-    Vector<T>* kept = reinterpret_cast<Vector<T>*>(stages + AFTER + Tile::WEIGHTS_BYTES) +
-                      threadIdx.x / 32 * Part::GROUPS * 64 + threadIdx.x % 32;
+    // (count, warps, groups, 2, lanes): all scores, as they were read. If they are no WHOLE vectors, those that cover them, and a group
+    // behind the last
+    int warp = threadIdx.x / 32;
+    Vector<T>* kept = reinterpret_cast<Vector<T>*>(stages + AFTER + Tile::WEIGHTS_BYTES) + warp * Part::GROUPS * 64 + threadIdx.x % 32;
 
     Tile tile;
-    ScoreTile<T> at(16, n_padd, static_cast<int>(tokens));
+    Columns<DP> columns(blockIdx.x, gridDim.x, D);
+    ScoreTile<T> at(columns.block, columns.blocks, 16, n_padd, static_cast<int>(tokens));
+    CoveredScores<T> rows(att, at.first + tile.g, at.begin, tokens);
     int count = at.count(BN), row = at.first + tile.g, own = at.start + tile.key + tile.t * Part::SIZE;
     const T* from = att + row * tokens;
     auto place = [&](int i, int group, int h) { return kept + ((i * WN * Part::GROUPS + group) * 2 + h) * 32; };
     auto load = [&](int i, int stage) {
-        load_rows<T, ALIGNED, DP, BN, Tile::THREADS, true>(stages + stage * STAGE, v, pitch, at.start + i * BN, at.begin,
-                                                            at.end, static_cast<int>(D));
+        load_rows<T, ALIGNED, DP, BN, Tile::THREADS, true>(stages + stage * STAGE, v + columns.first, pitch, at.start + i * BN, at.begin,
+                                                            at.end, columns.count);
     };
     for (int i = 0; i < count; ++i) {
         int j = own + i * BN;
@@ -48,9 +52,13 @@ __global__ void __launch_bounds__(WN * 32, 1)
                 int number = Part::count(j, group, row + h * 8, at.begin, static_cast<int>(tokens));
                 const T* p = from + h * 8 * tokens + j + group * 4 * Part::SIZE;
                 if constexpr (WHOLE) copy_async(shared_address(place(i, group, h)), p, number > 0);
-                else *place(i, group, h) = load_part<false>(p, number);
+                else rows.copy(shared_address(place(i, group, h)), h, j + group * 4 * Part::SIZE);
             }
     }
+    if constexpr (!WHOLE)
+        if (warp == 0)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) rows.copy(shared_address(place(count, 0, h)), h, own + count * BN);
     copy_commit();
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i) {
@@ -58,6 +66,7 @@ __global__ void __launch_bounds__(WN * 32, 1)
         copy_commit();
     }
     copy_wait<STAGES - 1>();  // a lane reads what it copied itself: no barrier
+    if constexpr (!WHOLE) __syncthreads();  // or also what its neighbour did
     float s[1][KEYS / 8][4];
     auto scores = [&](int i) {  // whether the warp sees anything of tile i; then s are its scores
         int j = at.start + i * BN + tile.key;
@@ -66,7 +75,11 @@ __global__ void __launch_bounds__(WN * 32, 1)
 #pragma unroll
         for (int group = 0; group < Part::GROUPS; ++group)
 #pragma unroll
-            for (int h = 0; h < 2; ++h) part.at[group][h] = *place(i, group, h);
+            for (int h = 0; h < 2; ++h) {
+                const Vector<T>* first = place(i, group, h);
+                if constexpr (WHOLE) part.at[group][h] = *first;
+                else part.at[group][h] = shifted(*first, first[tile.t < 3 ? 1 : 64 - 3], rows.shift);
+            }
         part.unpack(s);
         if (j + KEYS > at.first + 1 || j < at.begin)
             tile.mask(s, at.first, at.begin, [&](int f, int c) { return Part::token(own + i * BN, f, c); });
@@ -90,7 +103,8 @@ __global__ void __launch_bounds__(WN * 32, 1)
     }
     copy_wait<0>();
     __syncthreads();
-    tile.epilogue(y, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages);
+    tile.epilogue(y + columns.first, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages, nullptr,
+                  columns.count);
 }
 
 #if __CUDA_ARCH__ >= 900
@@ -110,13 +124,15 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WM* WN * 32, c
 
     Tile tile;
     int rank = static_cast<int>(cluster_rank());
-    ScoreTile<T> at(blockIdx.x / CLUSTER, gridDim.x / CLUSTER, BM, n_padd, static_cast<int>(tokens));
+    Columns<DP> own(blockIdx.x / CLUSTER, gridDim.x / CLUSTER, D);
+    ScoreTile<T> at(own.block, own.blocks, BM, n_padd, static_cast<int>(tokens));
+    v += own.first;
 
     // Where a pass of all threads is 2^n rows of v, what a row of it and the pass are placed at add up, and little is left to compute.
     constexpr int CHUNKS = DP / SIZE, PASS = THREADS / CHUNKS;
     constexpr bool POWERS = (CHUNKS & (CHUNKS - 1)) == 0 && (THREADS & (THREADS - 1)) == 0;
     int in_pass = static_cast<int>(threadIdx.x) / CHUNKS, chunk = static_cast<int>(threadIdx.x) % CHUNKS, apart = static_cast<int>(pitch);
-    int columns = chunk * SIZE < D ? at.end - at.begin : 0;  // if any: tokens of which the thread copies a chunk
+    int columns = chunk * SIZE < own.count ? at.end - at.begin : 0;  // if any: tokens of which the thread copies a chunk
     unsigned place = shared_address(stages) + place_of_token<T>(in_pass) * Tile::PITCH + chunk * 16;
     auto load = [&](int i, int stage) {
         if constexpr (ALIGNED && POWERS) {
@@ -129,11 +145,12 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WM* WN * 32, c
                                static_cast<unsigned>(number + k - at.begin) < static_cast<unsigned>(columns));
         } else {
             load_rows<T, ALIGNED, DP, BN, THREADS, true>(stages + stage * STAGE, v, pitch, at.start + i * BN, at.begin, at.end,
-                                                         static_cast<int>(D));
+                                                         own.count);
         }
     };
     scores_mainloop<WHOLE, false, KEYS, STAGES, CLUSTER>(tile, at, att, tokens, rank, stages, weights, load);
 
-    cluster_epilogue<CLUSTER, DP, WN, KEYS>(tile, y, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages);
+    cluster_epilogue<CLUSTER, DP, WN, KEYS>(tile, y + own.first, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages,
+                                            own.count);
 }
 #endif

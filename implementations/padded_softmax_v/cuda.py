@@ -37,7 +37,7 @@ FILE = Path(__file__).with_suffix(".cu")
 
 
 def skip(case, variant, device):
-    if reason := attention.skip(case, device):
+    if reason := attention.skip_scores(case, device):
         return reason
     if variant == "whole_row" and whole_row_config(case, device) is None:
         return "16 rows of scores do not fit in a block's shared memory: flash takes them"
@@ -53,16 +53,19 @@ def config(case, variant, device):
 
 
 def cluster_config(case, device):
-    """64 rows, which share what is read of v, where every other multiprocessor can have as many, else 16; and more blocks of a cluster
-    until there are four for each multiprocessor: those of long rows begin first, and those of short ones fill the gaps."""
-    T, D = case.size("T", "D")
+    """64 rows, which share what is read of v, where every other multiprocessor can have as many, of 128 columns every fourth, else 16; and more
+    blocks of a cluster until there are four for each multiprocessor: those of long rows begin first, and those of short ones fill the gaps."""
+    T, columns, parts = case.sizes["T"], attention.width(case), attention.column_parts(case)
     few = 64 // case.itemsize  # tokens that a warp takes at least
-    rows64 = attention.AttentionTile(1, 4, 2, 64 if case.itemsize == 2 and D <= 64 else few, 3)
+    # scores that pass through shared memory take the room of a stage, so that a multiprocessor has two blocks
+    stages = 3 if rows_are_aligned(case, T) else 2
+    rows64 = attention.AttentionTile(1, 4, 2, 64 if case.itemsize == 2 and columns <= 64 else few, stages)
     # of 1024 tokens in float32 an H200 took 11.0 µs with 4 warps, 11.7 with 8
     rows16 = (attention.AttentionTile(1, 1, warps, few) for warps in ((4, 8) if case.itemsize == 4 else (8, 4)))
-    tiles = (rows64, *rows16) if T // multiprocessors(device) >= 32 else rows16
+    many = T * parts * max(1.0, columns / 64) >= 32 * multiprocessors(device)
+    tiles = (rows64, *rows16) if many else rows16
     tile = next(t for t in tiles if fits(case, "cluster", device, {"CLUSTER": 1} | t.config) is None)
-    blocks = -(-T // tile.rows)
+    blocks = -(-T // tile.rows) * parts
     return {"CLUSTER": next((n for n in (1, 2) if n * blocks >= 4 * multiprocessors(device)), 4)} | tile.config
 
 
@@ -79,15 +82,22 @@ def fits(case, variant, device, config):
     if variant == "cluster":
         reason = not_one_of("CLUSTER", config["CLUSTER"], attention.CLUSTERS)
         return reason or attention.fits(
-            case, device, config, tensors=1, beside=lambda tile: attention.cluster_merge(tile, case, 1), **shape
+            case, device, config, tensors=1, beside=lambda tile: beside_tiles(tile, case), **shape
         )
     return attention.fits(case, device, config, tensors=1, beside=lambda tile: scores_bytes(tile, case), **shape)
 
 
+def beside_tiles(tile, case):
+    """Shared memory of `cluster` beside that of its tiles."""
+    return attention.cluster_merge(tile, case, 1) + attention.scores_memory(tile, case)
+
+
 def scores_bytes(tile, case):
-    """Shared memory for all scores of a block's 16 rows, which may begin a vector before n_padd."""
+    """Shared memory for all scores of a block's 16 rows, which may begin a vector before n_padd, and for four vectors of each more where rows
+    of att begin anywhere."""
     T = case.sizes["T"] + 16 // case.itemsize - 1
-    return -(-T // tile.tokens) * tile.tokens * 16 * case.itemsize
+    behind = 0 if rows_are_aligned(case, case.sizes["T"]) else 16 * 64
+    return -(-T // tile.tokens) * tile.tokens * 16 * case.itemsize + behind
 
 
 def launches(case, variant, device, config):
@@ -97,14 +107,11 @@ def launches(case, variant, device, config):
     head, dtypes = (*attention.head(case), rows_are_aligned(case, T)), (case.dtype, case.dtype, "int32", case.dtype)
     if variant == "cluster":
         program = instance(FILE, "cluster", *head, config["CLUSTER"], tile.WM, tile.WN, tile.KEYS, tile.STAGES)
-        grid, memory = (
-            config["CLUSTER"] * -(-T // tile.rows),
-            tile.memory(case, 1) + attention.cluster_merge(tile, case, 1),
-        )
+        grid, memory = config["CLUSTER"] * -(-T // tile.rows), tile.memory(case, 1) + beside_tiles(tile, case)
     else:
         program = instance(FILE, "whole_row", *head, tile.WN, tile.KEYS, tile.STAGES)
         grid, memory = -(-T // tile.rows), tile.memory(case, 1) + scores_bytes(tile, case)
-    return (Launch(program, grid, tile.threads, memory, dtypes=dtypes),)
+    return (Launch(program, grid * attention.column_parts(case), tile.threads, memory, dtypes=dtypes),)
 
 
 def build(case, variant, device, config):

@@ -17,35 +17,7 @@
 // far as from any other: -inf - -inf would be NaN. Rows that see nothing have the sum 0, and epilogue() writes 0. NaN comes
 // through in the sum, also where the maximum ignores it.
 #pragma once
-#include "_shared/cuda/softmax.cuh"
-
-// Bytes from one row of a tile to the next.
-template <typename T, int DP>
-constexpr int TILE_PITCH = DP * static_cast<int>(sizeof(T)) + 16;
-
-// Where row r of a tile goes that meets weights in the order of wide loads: a lane then has vector t of each 4, element 2 f + e
-// of which is column 2 t + e of fragment f.
-template <typename T>
-__device__ __forceinline__ int place_of_token(int r) {
-    constexpr int SIZE = Vector<T>::SIZE;
-    return r / (4 * SIZE) * (4 * SIZE) + r % SIZE / 2 * 8 + r / SIZE % 4 * 2 + r % 2;
-}
-
-// Rows first … first + ROWS of `from`, `pitch` elements apart, of which D count; rows outside of [begin, end) become 0.
-template <typename T, bool ALIGNED, int DP, int ROWS, int THREADS, bool PERMUTED = false>
-__device__ __forceinline__ void load_rows(unsigned char* to, const T* from, long long pitch, int first, int begin, int end,
-                                          int D) {
-    constexpr int SIZE = Vector<T>::SIZE, CHUNKS = DP / SIZE, COUNT = ROWS * CHUNKS;
-#pragma unroll(ALIGNED && COUNT / THREADS <= 16 ? 16 : 1)
-    for (int i = threadIdx.x; i < COUNT; i += THREADS) {
-        int row = i / CHUNKS, chunk = i % CHUNKS, number = first + row;
-        int count = number >= begin && number < end ? D - chunk * SIZE : 0;
-        const T* p = from + number * pitch + chunk * SIZE;
-        unsigned char* place = to + (PERMUTED ? place_of_token<T>(row) : row) * TILE_PITCH<T, DP> + chunk * 16;
-        if constexpr (ALIGNED) copy_async(shared_address(place), p, count > 0);
-        else *reinterpret_cast<Vector<T>*>(place) = load_part<false>(p, count);
-    }
-}
+#include "_shared/cuda/attention_rows.cuh"
 
 // What a warp knows of its rows, and does with them. IEEE: float32 without tensor cores.
 template <typename T, bool IEEE, bool ALIGNED, int DP, int FM, int WM, int WN, int KEYS>
@@ -283,11 +255,13 @@ struct Attention {
         }
     }
 
-    // Writes acc / total to rows first … of y (tokens, D), 0 in those before `begin`. `rows` is ROWS_BYTES of shared memory that
-    // no other row's warp uses, `merge` MERGE_BYTES that nobody does. `highest` is the same in all lanes of a row. Where it is given,
-    // `logarithms` (tokens,) has the logarithms of rows' sums of exponentials, to the base 2: exp2(s * scale - this) is a weight.
+    // Writes acc / total to rows first … of y (tokens, D), of which the block has `columns` at most, 0 in those before `begin`. `rows` is
+    // ROWS_BYTES of shared memory that no other row's warp uses, `merge` MERGE_BYTES that nobody does. `highest` is the same in all lanes of a
+    // row. Where it is given, `logarithms` (tokens,) has the logarithms of rows' sums of exponentials, to the base 2: exp2(s * scale - this)
+    // is a weight.
     __device__ __forceinline__ void epilogue(T* y, int first, int begin, int tokens, int D, unsigned char* rows,
-                                             unsigned char* merge, float* logarithms = nullptr) {
+                                             unsigned char* merge, float* logarithms = nullptr, int columns = DP) {
+        columns = min(columns, D);
 #pragma unroll
         for (int m = 0; m < FM; ++m)
 #pragma unroll
@@ -311,7 +285,7 @@ struct Attention {
             __syncthreads();
             for (int i = threadIdx.x; i < BM * DP; i += THREADS) {
                 int r = i / DP, d = i % DP;
-                if (d >= D || first + r >= tokens) continue;
+                if (d >= columns || first + r >= tokens) continue;
                 float m = LOWEST, sum = 0.0f, all = 0.0f;
 #pragma unroll
                 for (int n = 0; n < WN; ++n) m = fmaxf(m, maxima[n * BM + r]);
@@ -348,7 +322,7 @@ struct Attention {
                 int r = row + i / (DP / SIZE), d = i % (DP / SIZE) * SIZE;
                 if (first + r >= tokens) continue;
                 auto part = *reinterpret_cast<const Vector<T>*>(rows + r * PITCH + d * sizeof(T));
-                store_part<ALIGNED>(y + static_cast<long long>(first + r) * D + d, part, D - d);
+                store_part<ALIGNED>(y + static_cast<long long>(first + r) * D + d, part, columns - d);
             }
         }
     }

@@ -38,13 +38,13 @@ class AttentionTile:
 
     def pitch(self, case):
         """Bytes of a row in shared memory."""
-        return padded(case.sizes["D"]) * case.itemsize + 16
+        return width(case) * case.itemsize + 16
 
     def memory(self, case, tensors):
         """Shared memory of a block, in bytes: its rows; stages of tiles of tokens of so many tensors, which are used again to put
         warps' results together; and, in IEEE float32 alone, weights that pass through shared memory."""
         rows, weights = self.rows * self.pitch(case), self.WM * self.WN * 16 * self.FM * (self.KEYS + 4) * 4
-        merge = self.WN * self.rows * (padded(case.sizes["D"]) + 6) * 4 if self.WN > 1 else 0
+        merge = self.WN * self.rows * (width(case) + 6) * 4 if self.WN > 1 else 0
         stages = self.STAGES * tensors * self.tokens * self.pitch(case)
         return rows + max(stages, merge) + (weights if is_ieee(case) else 0)
 
@@ -64,8 +64,17 @@ def tile_of(config):
 
 def head(case):
     """The template arguments before the tile: T, IEEE, ALIGNED, DP."""
-    D = case.sizes["D"]
-    return TYPES[case.dtype], is_ieee(case), rows_are_aligned(case, D), padded(D)
+    return TYPES[case.dtype], is_ieee(case), rows_are_aligned(case, case.sizes["D"]), width(case)
+
+
+def column_parts(case):
+    """How many blocks share the columns of some rows: as few as have no more than fit in a warp's registers."""
+    return -(-case.sizes["D"] // LARGEST_D)
+
+
+def width(case):
+    """Columns of a block, made up to a multiple of 16."""
+    return padded(-(-case.sizes["D"] // column_parts(case)))
 
 
 def padded(D):
@@ -97,11 +106,18 @@ def fits(case, device, config, tensors, beside=lambda tile: 0, **shape):
 
 
 def skip(case, device):
-    """Why no kernel on attention.cuh can run the case, or None."""
-    if reason := unsupported(device):
+    """Why no kernel on attention.cuh that multiplies q and k can run the case, or None."""
+    if reason := skip_scores(case, device):
         return reason
     if case.sizes["D"] > LARGEST_D:
         return f"rows of more than {LARGEST_D} elements do not fit in a warp's registers"
+    return None
+
+
+def skip_scores(case, device):
+    """Why no kernel on attention.cuh whose scores are given can run the case, or None. Its blocks share columns."""
+    if reason := unsupported(device):
+        return reason
     if case.sizes["T"] >= 2**30:
         return "tokens are counted in 32 bits"
     return None
@@ -177,7 +193,7 @@ def flash_cluster_fits(case, device, config, cluster):
 
 def cluster_merge(tile, case, tensors):
     """Shared memory in which blocks put their results together, beyond a tile's own, which has it for several warps alone."""
-    merge = tile.rows * (padded(case.sizes["D"]) + 6) * 4
+    merge = tile.rows * (width(case) + 6) * 4
     return max(0, merge - tile.STAGES * tensors * tile.tokens * tile.pitch(case)) if tile.WN == 1 else 0
 
 
@@ -188,15 +204,24 @@ def scores_config(case, device):
     times a latency of 1 µs.
     """
     keys = 64 if case.itemsize == 2 else 32
-    if padded(case.sizes["D"]) > 64:
+    if width(case) > 64:
         keys //= 2  # the sums take the registers
-    tiles = [AttentionTile(*t) for t in ((1, 4, 2, keys), (1, 2, 4, keys), (1, 1, 8, keys), (1, 1, 4, keys // 2))]
+    few = max(keys // 2, 64 // case.itemsize)
+    tiles = [AttentionTile(*t) for t in ((1, 4, 2, keys), (1, 2, 4, keys), (1, 1, 8, keys), (1, 1, 4, few))]
     return most_rows(tiles, case, device, scores_fit)
 
 
 def scores_fit(case, device, config):
     """Why `flash_of_scores` cannot run a config, or None. A lane loads whole vectors of att, for groups of four lanes."""
-    return fits(case, device, config, tensors=1, rows=(16,), tokens=64 // case.itemsize)
+    shape = {"rows": (16,), "tokens": 64 // case.itemsize}
+    return fits(case, device, config, tensors=1, beside=lambda tile: scores_memory(tile, case), **shape)
+
+
+def scores_memory(tile, case):
+    """Shared memory for the vectors of att that cover a stage of scores, where rows begin anywhere."""
+    if rows_are_aligned(case, case.sizes["T"]):
+        return 0
+    return tile.STAGES * tile.WM * tile.WN * 16 * (tile.KEYS * case.itemsize + 16)
 
 
 def flash_of_scores(file, case, config, normalised=False):
@@ -205,4 +230,5 @@ def flash_of_scores(file, case, config, normalised=False):
     shape = normalised, tile.WM, tile.WN, tile.KEYS, tile.STAGES
     program = instance(file, "flash_of_scores", *head(case), rows_are_aligned(case, T), *shape)
     dtypes = dtype, dtype, "int32", dtype
-    return Launch(program, -(-T // tile.rows), tile.threads, tile.memory(case, 1), dtypes=dtypes)
+    grid, memory = -(-T // tile.rows) * column_parts(case), tile.memory(case, 1) + scores_memory(tile, case)
+    return Launch(program, grid, tile.threads, memory, dtypes=dtypes)

@@ -4,12 +4,13 @@
 //
 //   flash             softmax(q kᵀ / √D) v: k and v pass through shared memory, STAGES tiles of both.
 //   flash_of_scores   softmax(att) v. A lane reads the scores that it needs itself, 16 bytes at a time, the next ones while it
-//                     computes; v passes through shared memory. NORMALISED: att are weights already, and no softmax is taken.
+//                     computes; where rows of att begin anywhere they pass through shared memory, as v does. NORMALISED: att are
+//                     weights already, and no softmax is taken.
 //
 // Tiles of tokens begin at n_padd, or at the last whole vector of att before it, so that padding is hardly ever read and few
 // tiles are masked; a warp leaves out tiles that none of its rows sees. Long rows, the last ones of a head, begin first.
 // Rows are `pitch` elements apart in q, k and v, D in y. ALIGNED promises that rows begin at multiples of 16 bytes and hold whole
-// vectors; WHOLE the same of att.
+// vectors; WHOLE the same of att. Where D columns of v do not fit in a warp's registers, blocks beside one another have the same rows.
 #pragma once
 #include "_shared/cuda/attention.cuh"
 
@@ -100,6 +101,22 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     flash_tile<T, IEEE, ALIGNED, DP, FM, WM, WN, KEYS, STAGES>(q, k, v, n_padd, y, nullptr, heads, tokens, D, pitch, scale);
 }
 
+// Which columns of v and y a block has, DP at most, and the number of its rows among those of `blocks`.
+template <int DP>
+struct Columns {
+    int first, count;
+    unsigned block, blocks;
+
+    __device__ __forceinline__ Columns(unsigned number, unsigned all, long long D)
+        : first(0), count(static_cast<int>(D)), block(number), blocks(all) {
+        if (count <= DP) return;
+        unsigned parts = (count + DP - 1) / DP;
+        block = number / parts, blocks = all / parts;
+        first = static_cast<int>(number % parts) * DP;
+        count = min(DP, count - first);
+    }
+};
+
 // What a block has: rows first …, tokens begin … end, of which the tiles start at `start`.
 template <typename T>
 struct ScoreTile {
@@ -112,7 +129,6 @@ struct ScoreTile {
         end = min(first + BM, tokens);
         start = begin / Vector<T>::SIZE * Vector<T>::SIZE;
     }
-    __device__ __forceinline__ ScoreTile(int BM, const int* n_padd, int tokens) : ScoreTile(blockIdx.x, gridDim.x, BM, n_padd, tokens) {}
     __device__ __forceinline__ int count(int BN) const { return end > begin ? (end - start + BN - 1) / BN : 0; }
 };
 
@@ -121,12 +137,35 @@ template <typename T, int KEYS>
 struct ScoreVectors {
     static constexpr int SIZE = Vector<T>::SIZE, GROUPS = KEYS / (4 * SIZE), FRAGMENTS = SIZE / 2;  // of a group
     static_assert(KEYS % (4 * SIZE) == 0, "whole groups");
+    static constexpr int COVERED = GROUPS * 64 + 16;  // vectors of shared memory that cover a warp's: a row begins within one of them
     Vector<T> at[GROUPS][2];
 
     // How many elements of vector (group, h) there are to read: none where all are hidden. j is the lane's first token.
     static __device__ __forceinline__ int count(int j, int group, int i, int begin, int tokens) {
         int column = j + group * 4 * SIZE;
         return i < tokens && column <= i && column + SIZE > begin ? tokens - column : 0;
+    }
+    // Where the first covering vector of (group, h) is; behind the last group there is one a row.
+    static __device__ __forceinline__ int covering(int group, int h, int g, int t) {
+        return group < GROUPS ? (group * 2 + h) * 32 + g * 4 + t : GROUPS * 64 + h * 8 + g;
+    }
+    // Asks for the vectors that cover the warp's, of which the lane's first token is j.
+    static __device__ __forceinline__ void cover(Vector<T>* to, const CoveredScores<T>& rows, int j, int g, int t) {
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) rows.copy(shared_address(to + covering(group, h, g, t)), h, j + group * 4 * SIZE);
+        if (t < 2) rows.copy(shared_address(to + covering(GROUPS, t, g, 0)), t, j - t * SIZE + KEYS);
+    }
+    // Takes the lane's vectors out of those that cover them.
+    __device__ __forceinline__ void uncover(const Vector<T>* from, int shift, int g, int t) {
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                int behind = t < 3 ? covering(group, h, g, t + 1) : covering(group + 1, h, g, 0);
+                at[group][h] = shifted(from[covering(group, h, g, t)], from[behind], shift);
+            }
     }
     // Fragments of vector (group, h).
     __device__ __forceinline__ void unpack(float (&s)[1][KEYS / 8][4]) const {
@@ -141,7 +180,8 @@ struct ScoreVectors {
     }
 };
 
-// What tiles first, first + STEP, … of tokens add to the sums of a block's rows. load(i, stage) asks for tile i of v.
+// What tiles first, first + STEP, … of tokens add to the sums of a block's rows. load(i, stage) asks for tile i of v. `weights` is memory for
+// weights, behind which there is that for stages of scores unless rows of att are WHOLE vectors.
 template <bool WHOLE, bool NORMALISED, int KEYS, int STAGES, int STEP, typename T, typename Tile, typename L>
 __device__ __forceinline__ void scores_mainloop(Tile& tile, const ScoreTile<T>& at, const T* att, long long tokens, int first,
                                                 unsigned char* stages, float* weights, L load) {
@@ -149,35 +189,47 @@ __device__ __forceinline__ void scores_mainloop(Tile& tile, const ScoreTile<T>& 
     constexpr int BN = Tile::BN, STAGE = Tile::TOKENS_BYTES;
     int count = at.count(BN), row = at.first + tile.row + tile.g, own = at.start + tile.key + tile.t * Part::SIZE;
     const T* from = att + row * tokens;
+    CoveredScores<T> rows(att, row, at.begin, tokens);
+    Vector<T>* covered = reinterpret_cast<Vector<T>*>(weights + Tile::WEIGHTS_BYTES / 4) + threadIdx.x / 32 * (STAGES * Part::COVERED);
+    auto ask = [&](int i, int stage) {
+        load(i, stage);
+        if constexpr (!WHOLE) Part::cover(covered + stage * Part::COVERED, rows, own + i * BN, tile.g, tile.t);
+    };
     auto read = [&](Part& part, int i) {
         int j = own + i * BN;
 #pragma unroll
         for (int group = 0; group < Part::GROUPS; ++group)
 #pragma unroll
             for (int h = 0; h < 2; ++h)
-                part.at[group][h] = load_part<WHOLE>(from + h * 8 * tokens + j + group * 4 * Part::SIZE,
-                                                     Part::count(j, group, row + h * 8, at.begin, static_cast<int>(tokens)));
+                part.at[group][h] = load_part<true>(from + h * 8 * tokens + j + group * 4 * Part::SIZE,
+                                                    Part::count(j, group, row + h * 8, at.begin, static_cast<int>(tokens)));
     };
     Part ahead;
-    read(ahead, first);
+    if constexpr (WHOLE) read(ahead, first);
 #pragma unroll
     for (int i = 0; i < STAGES - 1; ++i) {
-        if (first + i * STEP < count) load(first + i * STEP, i);
+        if (first + i * STEP < count) ask(first + i * STEP, i);
         copy_commit();
     }
     int stage = 0, next = STAGES - 1;
     for (int i = first; i < count; i += STEP) {
         copy_wait<STAGES - 2>();
         __syncthreads();
-        if (i + (STAGES - 1) * STEP < count) load(i + (STAGES - 1) * STEP, next);
+        if (i + (STAGES - 1) * STEP < count) ask(i + (STAGES - 1) * STEP, next);
         copy_commit();
         const unsigned char* now = stages + stage * STAGE;
+        const Vector<T>* scores = covered + stage * Part::COVERED;
         stage = stage + 1 == STAGES ? 0 : stage + 1;
         next = next + 1 == STAGES ? 0 : next + 1;
         int j = at.start + i * BN + tile.key;
         if (j >= at.first + tile.row + 16) continue;
-        Part part = ahead;
-        read(ahead, i + STEP);
+        Part part;
+        if constexpr (WHOLE) {
+            part = ahead;
+            read(ahead, i + STEP);
+        } else {
+            part.uncover(scores, rows.shift, tile.g, tile.t);
+        }
         float s[1][KEYS / 8][4];
         part.unpack(s);
         if (j + KEYS > at.first + tile.row + 1 || j < at.begin)
@@ -211,12 +263,14 @@ __global__ void __launch_bounds__(WM* WN * 32, 1)
     float* weights = reinterpret_cast<float*>(stages + (ALL > Tile::MERGE_BYTES ? ALL : Tile::MERGE_BYTES));
 
     Tile tile;
-    ScoreTile<T> at(Tile::BM, n_padd, static_cast<int>(tokens));
+    Columns<DP> columns(blockIdx.x, gridDim.x, D);
+    ScoreTile<T> at(columns.block, columns.blocks, Tile::BM, n_padd, static_cast<int>(tokens));
     auto load = [&](int i, int stage) {
-        load_rows<T, ALIGNED, DP, BN, Tile::THREADS, true>(stages + stage * STAGE, v, pitch, at.start + i * BN, at.begin,
-                                                            at.end, static_cast<int>(D));
+        load_rows<T, ALIGNED, DP, BN, Tile::THREADS, true>(stages + stage * STAGE, v + columns.first, pitch, at.start + i * BN, at.begin,
+                                                            at.end, columns.count);
     };
     scores_mainloop<WHOLE, NORMALISED, KEYS, STAGES, 1>(tile, at, att, tokens, 0, stages, weights, load);
     if constexpr (NORMALISED) tile.divide_by(1.0f);
-    tile.epilogue(y, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages);
+    tile.epilogue(y + columns.first, at.first, at.begin, static_cast<int>(tokens), static_cast<int>(D), memory, stages, nullptr,
+                  columns.count);
 }

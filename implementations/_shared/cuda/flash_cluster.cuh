@@ -29,11 +29,11 @@ __device__ __forceinline__ Partial merge(Of part) {
     return all;
 }
 
-// Writes rows first … of y (tokens, D) from what all blocks of the cluster have summed, 0 in those before `begin`. `rows` is ROWS_BYTES of
-// shared memory that nobody uses any more, `sums` for every warp of a row BM rows of OUT + 2 floats.
+// Writes rows first … of y (tokens, D), `columns` at most, from what all blocks of the cluster have summed, 0 in those before `begin`. `rows`
+// is ROWS_BYTES of shared memory that nobody uses any more, `sums` for every warp of a row BM rows of OUT + 2 floats.
 template <int CLUSTER, int DP, int WN, int KEYS, typename T, typename Tile>
 __device__ __forceinline__ void cluster_epilogue(const Tile& tile, T* y, int first, int begin, int tokens, int D, unsigned char* rows,
-                                                 unsigned char* merged) {
+                                                 unsigned char* merged, int columns = DP) {
     constexpr int BM = Tile::BM, OUT = Tile::OUT, QUARTERS = DP / 4, SHARE = BM * QUARTERS / CLUSTER;
     // First the block's warps, each of which has a slot, then the cluster's blocks, each of which finishes a share of the rows.
     float* sums = reinterpret_cast<float*>(merged);  // (WN, BM, OUT)
@@ -70,7 +70,7 @@ __device__ __forceinline__ void cluster_epilogue(const Tile& tile, T* y, int fir
         T* own = y + static_cast<long long>(first + r) * D + d;
 #pragma unroll
         for (int e = 0; e < 4; ++e)
-            if (d + e < D) own[e] = from_float<T>(first + r < begin ? 0.0f : all.sums.at[e] / all.total);
+            if (d + e < min(columns, D)) own[e] = from_float<T>(first + r < begin ? 0.0f : all.sums.at[e] / all.total);
     }
     cluster_arrive();  // no block ends before all have read
     cluster_wait();

@@ -19,6 +19,9 @@ WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": "default", "case": "main", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": "default", "case": "many_features", "dtype": "bfloat16", "mode": ("forward", "backward"), "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": "default", "case": ("main", "many_features"), "dtype": "float32", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
     {"variant": "persistent", "case": "large", "dtype": "bfloat16", "arch": ("sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "default", "case": "main", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"),

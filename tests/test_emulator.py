@@ -494,6 +494,19 @@ CONFIGS += [  # rows of the interaction behind one another, of no whole vectors
     for dtype in ("float32", "bfloat16")
 ]  # fmt: skip
 
+OF_DOTS = {"BLOCK_M": 1, "BLOCK_K": 128, "BLOCK_F": 128, "num_warps": 8}
+CONFIGS += [  # squares of both sides, bands, pieces of vectors and of a width, samples of a block, of dots on the tensor cores and beside them
+    ("interaction", {"M": M, "F": F, "D": D}, "default", dtype, precision, OF_DOTS | config)
+    for dtype, precision in (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee"))
+    for M, F, D, config in (
+        (5, 26, 36, {}),  # more warps than squares
+        (5, 40, 50, {"num_warps": 4}),
+        (3, 67, 7, {"BLOCK_F": 32, "num_warps": 2}),  # bands, and pieces of single elements
+        (2, 67, 44, {"BLOCK_K": 16, "num_warps": 1}),  # pieces of vectors, again for each pass
+        (11, 31, 9, {"BLOCK_M": 8, "BLOCK_F": 32, "num_warps": 1}),
+    )
+]  # fmt: skip
+
 
 @pytest.mark.parametrize(("name", "sizes", "variant", "dtype", "precision", "config"), CONFIGS)
 def test_a_config_for_larger_cards_is_right(run_cells, kernels, name, sizes, variant, dtype, precision, config):

@@ -22,6 +22,7 @@ from implementations._shared.dlrm import (
     interaction_case,
     is_outer,
     looks_up_apart,
+    pairs_skip,
     perceptrons,
     prediction_case,
     sparse_case,
@@ -49,7 +50,8 @@ TUNABLES = {
     ("modulus", "improved", "naive"): {
         "bottom_KERNEL": ("tiles", "few_rows"), "top_KERNEL": ("tiles", "few_rows"),
         "bottom_BLOCK_M": (4, 8, 16, 32, 64, 128), "bottom_BLOCK_N": (64, 128, 256), "bottom_CLUSTER": (1, 2, 4, 8), "bottom_num_stages": (2, 3, 4, 6, 8),
-        "interaction_BLOCK_M": (1, 2, 4, 8, 16, 32), "interaction_BLOCK_K": (16, 32, 64, 128),
+        "interaction_BLOCK_M": (1, 2, 4, 8), "interaction_BLOCK_K": (16, 32, 64, 128, 256, 512), "interaction_BLOCK_F": (32, 64, 128, 256, 512),
+        "interaction_num_warps": (1, 2, 4, 8),
         "top_BLOCK_M": (4, 8, 16, 32, 64, 128), "top_BLOCK_N": (64, 128, 256), "top_CLUSTER": (1, 2, 4, 8), "top_num_stages": (2, 3, 4, 6, 8),
         "outer_BLOCK_M": (16, 64, 128), "outer_BLOCK_N": (64, 128), "outer_PARTS": (1, 2, 4, 8, 16, 32, 64, 128, 256, 512), "outer_num_stages": (2, 3, 4),
     },
@@ -63,7 +65,7 @@ FILE = Path(__file__).with_suffix(".cu")
 def skip(case, variant, device):
     if reason := unsupported(device) or dlrm.skip(case, variant, device):
         return reason
-    if not is_outer(case) and (reason := interactions.skip(interaction_case(case))):
+    if not is_outer(case) and (reason := pairs_skip(interaction_case(case))):
         return reason
     reasons = ((name, perceptron.skip(part, device)) for name, part in perceptrons(case).items())
     return next((f"{name}: {reason}" for name, reason in reasons if reason), None)

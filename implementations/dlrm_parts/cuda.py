@@ -6,7 +6,7 @@ from pathlib import Path
 from implementations._shared import dlrm
 from implementations._shared.cuda import interactions, perceptron
 from implementations._shared.cuda.launch import in_turn, of_launch, prefixed, unsupported
-from implementations._shared.dlrm import dense_case, interaction_case
+from implementations._shared.dlrm import dense_case, interaction_case, pairs_skip
 
 BACKEND = "torch"
 FUSED = True
@@ -22,7 +22,8 @@ EXPECT = (  # of kernels that other folders have too, which expect the same on a
 TUNABLES = {
     ("modulus", "improved"): {
         "bottom_BLOCK_M": (16, 32, 64, 128), "bottom_BLOCK_N": (128, 256), "bottom_CLUSTER": (1, 2, 4, 8), "bottom_num_stages": (2, 3, 4, 6, 8),
-        "interaction_BLOCK_M": (1, 2, 4, 8, 16, 32), "interaction_BLOCK_K": (16, 32, 64, 128),
+        "interaction_BLOCK_M": (1, 2, 4, 8), "interaction_BLOCK_K": (16, 32, 64, 128, 256, 512), "interaction_BLOCK_F": (32, 64, 128, 256, 512),
+        "interaction_num_warps": (1, 2, 4, 8),
     },
 }  # fmt: skip
 
@@ -34,7 +35,7 @@ def skip(case, variant, device):
         return "hashing, look-up and interaction are one launch"
     if case.options["until"] == "interaction" and case.options["interaction"] == "outer":
         return "outer products have a look-up of their own"
-    if reason := unsupported(device) or dlrm.skip(case, variant, device) or interactions.skip(interaction_case(case)):
+    if reason := unsupported(device) or dlrm.skip(case, variant, device) or pairs_skip(interaction_case(case)):
         return reason
     return perceptron.skip(dense_case(case), device)
 

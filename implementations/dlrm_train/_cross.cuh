@@ -6,6 +6,97 @@
 
 // ---- dots ---------------------------------------------------------------------------------------------------------------
 
+// The `count` elements that a block staged go to `to`, which is 16-byte aligned.
+template <typename T>
+__device__ __forceinline__ void write_out(const T* staged, T* to, int count) {
+    constexpr int SIZE = Vector<T>::SIZE;
+    for (int v = threadIdx.x; v < count / SIZE; v += blockDim.x)
+        reinterpret_cast<Vector<T>*>(to)[v] = reinterpret_cast<const Vector<T>*>(staged)[v];
+    for (int e = count / SIZE * SIZE + threadIdx.x; e < count; e += blockDim.x) to[e] = staged[e];
+}
+
+// A sample's dense vector on its way into y, by a warp. It is asked for before the products: behind them nothing would hide how long
+// that takes. What it has beyond 128 elements is read when it is stored.
+template <typename T>
+struct DenseVector {
+    static constexpr int KEPT = 4;
+    const T* from;
+    int lane, D;
+    T kept[KEPT];
+
+    __device__ __forceinline__ DenseVector(const T* from, int lane, int D) : from(from), lane(lane), D(D) {
+#pragma unroll
+        for (int i = 0; i < KEPT; ++i) kept[i] = lane + i * 32 < D ? from[lane + i * 32] : T{};
+    }
+    __device__ __forceinline__ void store(T* to) const {
+#pragma unroll
+        for (int i = 0; i < KEPT; ++i)
+            if (lane + i * 32 < D) to[lane + i * 32] = kept[i];
+        for (int d = lane + KEPT * 32; d < D; d += 32) to[d] = from[d];
+    }
+};
+
+// BANDS of 8 vectors each hold a sample's F + 1. Lane (g, t) = (lane / 4, lane % 4) loads vector 8 b + g of each band b,
+// 16 bytes at a time; 4 lanes together have STEP elements of it, UNROLL such steps are on their way at once.
+template <typename T, bool STAGED, int BANDS, int UNROLL, int SAMPLES, typename Source>
+__device__ __forceinline__ void tensor_dots(const Source& source, T* __restrict__ y, long long M, int F, int D, int pitch) {
+    constexpr int SIZE = Vector<T>::SIZE, STEP = 4 * SIZE, TILES = (BANDS + 1) / 2;
+    extern __shared__ uint4 shared[];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    long long first = static_cast<long long>(blockIdx.x) * SAMPLES, sample = first + warp;
+    bool exists = sample < M;
+
+    Index own_row = exists && lane > 0 && lane <= F ? source.row(sample, lane, F) : 0, row[2 * TILES];  // of the vectors that this lane loads
+#pragma unroll
+    for (int b = 0; b < 2 * TILES; ++b) row[b] = __shfl_sync(0xffffffffu, own_row, 8 * b + g);
+
+    DenseVector<T> dense(source.dense + sample * D, lane, exists ? D : 0);
+    float c[TILES][2 * TILES][4] = {};  // 16 rows by 8 columns each
+    for (int start = t * SIZE; start - t * SIZE < D; start += UNROLL * STEP) {
+        Vector<T> x[UNROLL][2 * TILES];
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u)
+#pragma unroll
+            for (int b = 0; b < 2 * TILES; ++b) {
+                int f = 8 * b + g, k = start + u * STEP;
+                int count = b < BANDS && exists && f <= F ? min(D - k, SIZE) : 0;
+                x[u][b] = load_part<true>(source.of(sample, f, row[b], D) + k, count);
+            }
+#pragma unroll
+        for (int u = 0; u < UNROLL; ++u) {
+            unsigned word[2 * TILES][4];
+#pragma unroll
+            for (int b = 0; b < 2 * TILES; ++b)
+#pragma unroll
+                for (int w = 0; w < 4; ++w)
+                    word[b][w] = operand<T>(reinterpret_cast<const unsigned(&)[4]>(x[u][b])[w]);
+#pragma unroll
+            for (int half = 0; half < 4; half += 2)  // of the 16 bytes: one product each
+#pragma unroll
+                for (int i = 0; i < TILES; ++i)
+#pragma unroll
+                    for (int j = 0; j < 2 * i + 2 && j < BANDS; ++j) {
+                        unsigned left[4] = {word[2 * i][half], word[2 * i + 1][half], word[2 * i][half + 1],
+                                            word[2 * i + 1][half + 1]};
+                        unsigned right[2] = {word[j][half], word[j][half + 1]};
+                        multiply_add(c[i][j], left, right, T{});
+                    }
+        }
+    }
+
+    T* own = STAGED ? reinterpret_cast<T*>(shared) + warp * pitch : y + sample * pitch;
+    dense.store(own);
+    if (exists) {
+        fill_rest(own, F, D, pitch, lane, 32);
+        store_below_diagonal<BANDS>(own, c, g, t, F, D);
+    }
+    if constexpr (STAGED) {
+        __syncthreads();
+        int samples = static_cast<int>(min(M - first, static_cast<long long>(SAMPLES)));
+        write_out(reinterpret_cast<const T*>(shared), y + first * pitch, samples * pitch);
+    }
+}
+
 // Where a vector lies: the dense one as it is, or a table row, whose floats become T.
 template <typename T>
 struct CastVector {
@@ -33,7 +124,6 @@ __device__ __forceinline__ Vector<T> load_part(const CastVector<T>& from, int co
 // A source of tensor_dots: the tables' rows of the sample's ids, which are left in `rows` (M, F).
 template <typename T, bool IMPROVED>
 struct CastRows {
-    static constexpr bool LOOKS_UP = true;
     const T* dense;
     LookedUp<float, IMPROVED> looked_up;
     int* rows;
@@ -55,7 +145,7 @@ __global__ void __launch_bounds__(SAMPLES * 32)
           int D, int pitch) {
     CastRows<T, IMPROVED> source{dense, {nullptr, ids, tables, offsets, keys, positions}, rows};
     if (blockIdx.x == 0 && threadIdx.x == 0) rows[M * F] = 0;  // as `pass` leaves it
-    tensor_dots<T, true, STAGED, BANDS, UNROLL, SAMPLES>(source, crossed, M, F, D, pitch);
+    tensor_dots<T, STAGED, BANDS, UNROLL, SAMPLES>(source, crossed, M, F, D, pitch);
 }
 
 // ---- their gradient -----------------------------------------------------------------------------------------------------

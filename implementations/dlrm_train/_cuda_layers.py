@@ -18,6 +18,9 @@ from implementations.dlrm_train import _step
 
 FILE = Path(__file__).with_name("cuda_layers.cu")
 SAMPLES = 8  # of a block of `cross` and of `uncross`
+STAGED_BYTES = (
+    48 << 10
+)  # of the rows that a block of `cross` writes: beyond, they are stored where they belong, element by element
 STEPS = 2  # of D that a warp of `cross` has on their way: floats take twice the registers of what is multiplied
 HEAD_ROWS = 64  # of a block of `head`
 # Estimates: microseconds from one launch to the next, and bytes of memory in one. At main's sizes in bfloat16 an H200 took 101, 104 and 108 µs with
@@ -102,7 +105,9 @@ def launches(case, variant, device):
     T, dtype, pitch = TYPES[case.dtype], case.dtype, arrays.pitches(case)[bottom][0]
     sizes = M, *(np.int32(n) for n in (F, D, pitch))
     of_dots = dlrm.interaction_case(case)
-    staged = interactions.staged_bytes(of_dots, SAMPLES, pitch)
+    staged = SAMPLES * pitch * case.itemsize
+    if staged > STAGED_BYTES:
+        staged = 0
     grid = 2 * multiprocessors(device)
     begin = Launch(
         instance(FILE, "begin", T), grid, arrays.THREADS,

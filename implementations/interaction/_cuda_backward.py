@@ -1,8 +1,9 @@
 """interaction's backward modes in CUDA C++ (cuda_backward.cu): one launch in either form, and nothing is kept but the inputs.
 
-The only tunable is BLOCK_M, the samples of a block, of dot.
+The only tunable is BLOCK_M, the samples of a block, of dot, but one where dot_gradient_wide has it.
 """
 
+from math import gcd
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,10 @@ from implementations._shared.gpu import is_ieee, multiprocessors
 FILE = Path(__file__).with_name("cuda_backward.cu")
 SAMPLES = 8, 4, 2, 1
 SIMT_THREADS = 128
+WIDE_THREADS, WIDE_COLUMNS = (
+    256,
+    64,
+)  # of dot_gradient_wide: of a block, and of a sample's vectors that it holds at once
 COLUMNS = 128  # of a sample's vectors that dot_gradient_simt holds at once
 OUTER_THREADS, OUTER_STATIC = 512, 32 << 10
 
@@ -24,15 +29,19 @@ def skip(case, device):
     return too_large(_bytes(case, 1), device)
 
 
-def by_tensor_cores(case):
-    """Whether dot_gradient_tensor takes the case."""
-    return case.sizes["F"] <= 31 and not is_ieee(case)
+def kernel_of(case):
+    """The kernel that takes the case of dot."""
+    if case.sizes["F"] <= 31:
+        return "dot_gradient_simt" if is_ieee(case) else "dot_gradient_tensor"
+    return "dot_gradient_simt" if case.dtype == "float32" else "dot_gradient_wide"
 
 
 def config(case, device):
     """The most samples of a block that leave a multiprocessor two blocks, and every multiprocessor one."""
     if case.options["form"] == "outer":
         return {}
+    if kernel_of(case) == "dot_gradient_wide":
+        return {"BLOCK_M": 1}
     enough = multiprocessors(device)
     fitting = (
         s for s in SAMPLES if too_large(2 * _bytes(case, s), device) is None and -(-case.sizes["M"] // s) >= enough
@@ -45,13 +54,21 @@ def fits(case, device, config):
     if case.options["form"] == "outer":
         return None
     samples = config["BLOCK_M"]
-    return not_one_of("BLOCK_M", samples, SAMPLES) or too_large(_bytes(case, samples), device)
+    known = (1,) if kernel_of(case) == "dot_gradient_wide" else SAMPLES
+    return not_one_of("BLOCK_M", samples, known) or too_large(_bytes(case, samples), device)
+
+
+def _rows(case):
+    """Vectors, made up to rows of the tensor cores."""
+    return (case.sizes["F"] // 16 + 1) * 16
 
 
 def _pitch(case):
-    """Of dot_gradient_tensor, bytes of a vector in shared memory; of dot_gradient_simt, floats of a row of S."""
+    """Of dot_gradient_tensor, bytes of a vector in shared memory; of the others of a row of S: dot_gradient_wide's bytes, dot_gradient_simt's floats."""
     F, D = case.size("F", "D")
-    return -(-D // 16) * 16 * case.itemsize + 16 if by_tensor_cores(case) else -(-(F + 1) // 8) * 8
+    if kernel_of(case) == "dot_gradient_simt":
+        return -(-(F + 1) // 8) * 8
+    return (-(-D // 16) * 16 if kernel_of(case) == "dot_gradient_tensor" else _rows(case)) * case.itemsize + 16
 
 
 def _columns(case):
@@ -60,8 +77,11 @@ def _columns(case):
 
 def _sample_bytes(case):
     F = case.sizes["F"]
-    if by_tensor_cores(case):
-        return (F // 16 + 1) * 16 * _pitch(case) + -(-F * (F + 1) // 2 * case.itemsize // 16) * 16
+    if kernel_of(case) == "dot_gradient_wide":
+        staged = WIDE_THREADS // 32 * 16
+        return _rows(case) * _pitch(case) + (_rows(case) + staged) * (WIDE_COLUMNS * case.itemsize + 16)
+    if kernel_of(case) == "dot_gradient_tensor":
+        return _rows(case) * _pitch(case) + -(-F * (F + 1) // 2 * case.itemsize // 16) * 16
     return (F + 1) * (_pitch(case) + _columns(case)) * 4
 
 
@@ -85,7 +105,10 @@ def launch(case, config):
         return Launch(program, M, OUTER_THREADS, _outer_bytes(case), dtypes=dtypes, sizes=sizes)
     samples = config["BLOCK_M"]
     grid, memory, pitch = -(-M // samples), _bytes(case, samples), np.int32(_pitch(case))
-    if by_tensor_cores(case):
+    if kernel_of(case) == "dot_gradient_wide":
+        program = instance(FILE, "dot_gradient_wide", T, gcd(16, D * case.itemsize))
+        return Launch(program, M, WIDE_THREADS, memory, dtypes=dtypes, sizes=(*sizes, pitch))
+    if kernel_of(case) == "dot_gradient_tensor":
         program = instance(FILE, "dot_gradient_tensor", T, D % vector == 0, F // 16 + 1, samples)
         own = M, *sizes, pitch, np.int32(_sample_bytes(case))
         return Launch(program, grid, 32 * samples, memory, dtypes=dtypes, sizes=own)

@@ -1,4 +1,4 @@
-// dot_persistent: the dots of interactions.cuh's dot_tensor by warps that stay, each with a ring of samples that are on their way.
+// dot_persistent: the dots of up to 32 vectors by warps that stay, each with a ring of samples that are on their way.
 //
 // A sample's vectors are two pieces of memory, the dense one and all sparse ones, so the copy engine brings each in one copy. While a
 // warp multiplies one sample, STAGES - 1 others of its own are on their way: nothing waits for another warp. GROUP rows of y lie side by side from a
@@ -7,7 +7,7 @@
 #include "_shared/cuda/hopper/pipeline.cuh"
 #include "_shared/cuda/interactions.cuh"
 
-// The products of a sample's vectors x (F + 1, D), in shared memory, as tensor_dots has them in its fragments. What stands in place of
+// The products of a sample's vectors x (F + 1, D), in shared memory, straight from where they lie. What stands in place of
 // vectors beyond F does not matter, because it only enters products that nobody stores. WHOLE: D is a multiple of four lanes' vectors.
 template <typename T, bool WHOLE, int BANDS, int TILES>
 __device__ __forceinline__ void multiply_vectors(float (&c)[TILES][2 * TILES][4], const T* x, const int (&first)[2 * TILES], int t, int D) {

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from implementations._shared.cuda import interactions
 from implementations._shared.cuda.launch import unsupported
+from implementations._shared.dlrm import pairs_skip
 from implementations.interaction import _cuda_backward as backward
 from implementations.interaction import _cuda_persistent as persistent
 from implementations.interaction import _limits
@@ -18,22 +19,27 @@ WITHOUT_GPU = "emulated"
 EXPECT = (
     {"variant": "default", "case": "main", "dtype": "bfloat16", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
+    {"variant": "default", "case": "many_features", "dtype": "bfloat16", "mode": ("forward", "backward"), "arch": ("sm_80", "sm_90a", "sm_100a"),
+     "expect": "spills=0,tensor_core>=1"},
+    {"variant": "default", "case": ("main", "many_features"), "dtype": "float32", "arch": ("sm_80", "sm_90a", "sm_100a"), "expect": "spills=0"},
     {"variant": "persistent", "case": "large", "dtype": "bfloat16", "arch": ("sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
     {"variant": "default", "case": "main", "dtype": "bfloat16", "mode": "backward", "arch": ("sm_80", "sm_90a", "sm_100a"),
      "expect": "spills=0,tensor_core>=1"},
 )  # fmt: skip
-# BLOCK_M: samples of a block, or rows of a sample's outer product. BLOCK_K: elements of D that are on their way at once
+# BLOCK_M: samples of a block, or rows of a sample's outer product; the others are of dots (interactions.py)
 TUNABLES = {
-    "default": {"BLOCK_M": (1, 2, 4, 8, 16, 32), "BLOCK_K": (16, 32, 64, 128)},
+    "default": {
+        "BLOCK_M": (1, 2, 4, 8, 16, 32), "BLOCK_K": (16, 32, 64, 128, 256, 512), "BLOCK_F": (32, 64, 128, 256, 512), "num_warps": (1, 2, 4, 8),
+    },
     "persistent": {"num_stages": (2, 3, 4, 6, 8), "num_warps": (4, 8)},
-}
+}  # fmt: skip
 
 FILE = Path(__file__).with_suffix(".cu")
 
 
 def skip(case, variant, device):
-    if reason := unsupported(device) or interactions.skip(case) or _limits.skip(case, variant, device):
+    if reason := unsupported(device) or pairs_skip(case) or _limits.skip(case, variant, device):
         return reason
     if variant == "persistent":
         return persistent.skip(case, device) if case.mode == "forward" else "is for mode=forward: default"

@@ -1,21 +1,20 @@
 // interaction's gradient, each form one launch.
 //
 //   dot_gradient_tensor   up to 32 vectors a sample, on the tensor cores: float16, bfloat16, and float32 as tf32. A warp has one sample.
-//   dot_gradient_simt     the same on the float32 units (precision "ieee"), and more vectors than that.
+//   dot_gradient_wide     more vectors than that, of 16 bits: a block has one sample.
+//   dot_gradient_simt     the same of float32 on its own units: in precision "ieee", and what tf32 has no other for.
 //   outer_gradient        a block has one sample, and reads its dy once.
 //
 // dot: with S the gradients of the products, S[i][j] = S[j][i] and 0 on the diagonal, the gradient of the vectors X is S X, and dense has
 // its own columns of dy besides. X lies in shared memory, where each 16 columns are replaced by their gradient once they are multiplied.
 // outer: dx[i] is the sum over j of (dy[i][j] + dy[j][i]) x[j]. The former are sums over a row, the latter over a column.
-#include "_shared/cuda/device.cuh"
+#include "_shared/cuda/dots.cuh"
 
 // Vector f of a sample: the dense one, then the sparse ones.
 template <typename T>
 __device__ __forceinline__ T* vector_of(T* dense, T* sparse, long long sample, int f, int F, int D) {
     return f == 0 ? dense + sample * D : sparse + (sample * F + f - 1) * D;
 }
-
-__device__ __forceinline__ int below_diagonal(int i, int j) { return i * (i - 1) / 2 + j; }  // place of (i, j), j < i
 
 // Element n of a sample's dense and sparse vectors side by side.
 template <typename T>
@@ -129,6 +128,118 @@ __global__ void __launch_bounds__(SAMPLES * 32)
         int f = n / chunks, k = n % chunks * SIZE;
         auto v = *reinterpret_cast<const Vector<T>*>(x + f * pitch + k * sizeof(T));
         if (k < D) store_part<ALIGNED>(vector_of(ddense, dsparse, sample, f, F, D) + k, v, D - k);
+    }
+}
+
+// ---- dot, tensor cores, more vectors ------------------------------------------------------------------------------------
+
+template <int BYTES>
+struct Unit {
+    using Type = unsigned short;
+};
+template <>
+struct Unit<16> {
+    using Type = uint4;
+};
+template <>
+struct Unit<8> {
+    using Type = uint2;
+};
+template <>
+struct Unit<4> {
+    using Type = unsigned;
+};
+
+// A block has a sample: all of S, (rows, rows) in rows of `pitch` bytes, 0 on its diagonal and from F + 1 on, and COLUMNS columns of X at a
+// time. A warp has 16 rows of the gradient, which leave by a piece of shared memory of its own. The widest pieces that divide a vector are
+// COPY bytes.
+template <typename T, int COPY>
+__global__ void __launch_bounds__(256, 2)
+    dot_gradient_wide(const T* __restrict__ dense, const T* __restrict__ sparse, const T* __restrict__ dy, T* __restrict__ ddense,
+                      T* __restrict__ dsparse, int F, int D, int pitch) {
+    constexpr int THREADS = 256, COLUMNS = 64, STRIDE = COLUMNS * sizeof(T) + 16, EACH = 32 / sizeof(T), AHEAD = 8;
+    extern __shared__ __align__(128) unsigned char memory[];
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, rows = (F / 16 + 1) * 16, pairs = F * (F + 1) / 2;
+    long long sample = blockIdx.x;
+    unsigned char *x = memory + rows * pitch, *out = x + rows * STRIDE + warp * 16 * STRIDE;
+    dy += sample * (D + pairs);
+    auto bring = [&](int column) {
+        bring_vectors<COPY, THREADS, T>(Given<T>{dense, sparse}, nullptr, x, sample, true, 0, 0, rows, rows, column, COLUMNS, STRIDE, F, D,
+                                        threadIdx.x);
+        copy_commit();
+    };
+    bring(0);
+    for (int n = threadIdx.x; n < rows * pitch / 16; n += THREADS) reinterpret_cast<uint4*>(memory)[n] = make_uint4(0, 0, 0, 0);
+    __syncthreads();
+    int n = threadIdx.x, i = row_of_square(n) + 1, j = n - i * (i - 1) / 2;
+#pragma unroll 1
+    for (; n < pairs; n += AHEAD * THREADS) {
+        T v[AHEAD];
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k)
+            if (n + k * THREADS < pairs) v[k] = dy[D + n + k * THREADS];
+#pragma unroll
+        for (int k = 0; k < AHEAD; ++k) {
+            if (n + k * THREADS < pairs) {
+                *reinterpret_cast<T*>(memory + i * pitch + j * sizeof(T)) = v[k];
+                *reinterpret_cast<T*>(memory + j * pitch + i * sizeof(T)) = v[k];
+            }
+            j += THREADS;
+            while (j >= i) j -= i++;
+        }
+    }
+
+#pragma unroll 1
+    for (int column = 0; column < D; column += COLUMNS) {
+        if (column > 0) {
+            __syncthreads();  // all have read the columns before
+            bring(column);
+        }
+        copy_wait<0>();
+        __syncthreads();
+#pragma unroll 1
+        for (int row = warp * 16; row < rows; row += THREADS / 32 * 16) {
+            float c[COLUMNS / 16][2][4] = {};
+            unsigned from = shared_address(memory) + (row + lane % 16) * pitch + lane / 16 * 16;
+#pragma unroll 1
+            for (int k = 0; k < rows; k += EACH) {
+                unsigned a[4];
+                load_matrices(a, from + k * sizeof(T));
+#pragma unroll
+                for (int q = 0; q < COLUMNS / 16; ++q) {
+                    unsigned b[2][2];
+                    right_operands<T>(b, x + q * 16 * sizeof(T), STRIDE, k, lane);
+#pragma unroll
+                    for (int f = 0; f < 2; ++f) multiply_add(c[q][f], a, b[f], T{});
+                }
+            }
+            __syncwarp();  // its piece is stored
+#pragma unroll
+            for (int q = 0; q < COLUMNS / 16; ++q)
+#pragma unroll
+                for (int f = 0; f < 2; ++f)
+#pragma unroll
+                    for (int h = 0; h < 2; ++h) {
+                        int d = q * 16 + f * 8 + 2 * t;
+                        Pair<T> pair;
+#pragma unroll
+                        for (int e = 0; e < 2; ++e) {
+                            float own = row + g + h == 0 && column + d + e < D ? to_float(dy[column + d + e]) : 0.0f;
+                            pair.at[e] = from_float<T>(c[q][f][2 * h + e] + own);
+                        }
+                        *reinterpret_cast<Pair<T>*>(out + (g + 8 * h) * STRIDE + d * sizeof(T)) = pair;
+                    }
+            __syncwarp();
+            using Piece = typename Unit<COPY>::Type;
+            constexpr int PIECES = COLUMNS * sizeof(T) / COPY, SIZE = COPY / sizeof(T);
+#pragma unroll 4
+            for (int n = lane; n < 16 * PIECES; n += 32) {
+                int f = row + n / PIECES, d = column + n % PIECES * SIZE;
+                if (f <= F && d < D)
+                    *reinterpret_cast<Piece*>(vector_of(ddense, dsparse, sample, f, F, D) + d) =
+                        *reinterpret_cast<const Piece*>(out + n / PIECES * STRIDE + n % PIECES * COPY);
+            }
+        }
     }
 }
 

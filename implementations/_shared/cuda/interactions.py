@@ -1,76 +1,111 @@
 """The tiles of interactions.cuh, and its launch. `case` is one of interaction, or a part of a model's.
 
-BLOCK_M: samples of a block, or rows of a sample's outer product. BLOCK_K: elements of D that are on their way at once.
+BLOCK_M: samples of a block, or rows of a sample's outer product. Of dots, num_warps has each sample; BLOCK_F vectors are a band, and BLOCK_K
+elements of each are in shared memory at once.
 """
+
+from math import gcd
 
 import numpy as np
 
 from implementations._shared.cuda.launch import TYPES, Launch, instance, not_one_of, too_large
-from implementations._shared.dlrm import pairs_skip
-from implementations._shared.gpu import is_ieee
+from implementations._shared.gpu import is_ieee, multiprocessors, shared_memory
 
-FIXED = "dot_wide", "outer_flat"  # kernels without tunables
-ROWS_BYTES = 32 * 8  # of shared memory for where a sample's vectors lie
-STAGED_BYTES = 48 << 10  # of a block's rows of y: beyond, they are stored where they belong, element by element
-
-
-def skip(case):
-    """Why no kernel here can run the case, or None."""
-    if reason := pairs_skip(case):
-        return reason
-    if case.options["form"] == "dot" and case.precision == "tf32" and case.sizes["F"] > 31:
-        return "multiplies more than 32 vectors without tensor cores: precision=ieee runs it"
-    return None
+SAMPLES, DEPTHS, BANDS, WARPS = (1, 2, 4, 8), (16, 32, 64, 128, 256, 512), (32, 64, 128, 256, 512), (1, 2, 4, 8)
+STAGED_BYTES = 48 << 10  # of a sample's row of y: beyond, it is stored where it belongs, element by element
 
 
 def kernel_of(case):
     """The kernel that the case takes."""
-    F, D = case.size("F", "D")
     if case.options["form"] == "outer":
-        return "outer_flat" if D % vector(case) else "outer_rows"
-    return "dot_wide" if F > 31 else "dot_simt" if is_ieee(case) else "dot_tensor"
+        return "outer_flat" if case.sizes["D"] % vector(case) else "outer_rows"
+    return "dot_simt" if is_ieee(case) else "dot_tensor"
 
 
 def config(case, device):
-    kernel, D = kernel_of(case), case.sizes["D"]
-    if kernel in FIXED:
+    kernel = kernel_of(case)
+    if kernel == "outer_flat":
         return {}
     if kernel == "outer_rows":
         return {"BLOCK_M": 16}
-    samples = 8 if case.dtype != "float32" else 4  # the rows of so many samples are whole vectors
-    if kernel == "dot_tensor":
-        steps = -(-D // step(case)) if D % vector(case) == 0 else 1
-        return {"BLOCK_M": samples, "BLOCK_K": step(case) * min(4, 1 << (steps - 1).bit_length())}
-    depths = (depth for depth in (128, 64, 32, 16) if depth < 2 * D or depth == 16)
-    found = ({"BLOCK_M": samples, "BLOCK_K": depth} for depth in depths)
-    return next(own for own in found if fits(case, device, own) is None)
+    M, F, D = case.size("M", "F", "D")
+    enough = multiprocessors(device)
+    chosen = {"BLOCK_M": 1, "BLOCK_K": next((n for n in DEPTHS if n >= D), DEPTHS[-1])} | _bands(case, device, enough)
+    while chosen["BLOCK_K"] > DEPTHS[0] and _is_large(case, chosen, device):
+        chosen["BLOCK_K"] //= 2
+    chosen["num_warps"] = _warps(case, chosen, M * _pairs(case, chosen) <= 2 * enough)
+    # a multiprocessor has up to 32 blocks: if they are a warp with a short sample each, these are too few bytes on their way
+    if chosen["num_warps"] == 1 and 32 * enough < M and (F + 1) * D * case.itemsize < 2048:
+        chosen["BLOCK_M"] = 4
+    return chosen
+
+
+def _bands(case, device, enough):
+    """The most vectors of a band that leave enough blocks, and bring vectors as a whole. 64 or less are multiplied in one pass, so that pieces of
+    vectors are brought once."""
+    M, F, D = case.size("M", "F", "D")
+    least = next((n for n in BANDS if n > F), BANDS[-1])
+    choices = [{"BLOCK_F": n, "BLOCK_K": D} for n in (256, 128, 64, 32) if n <= least]
+    fitting = (c for c in choices if M * _pairs(case, c) >= enough and not _is_large(case, c, device))
+    return {"BLOCK_F": next(fitting, {"BLOCK_F": min(64, least)})["BLOCK_F"]}
+
+
+def _is_large(case, config, device):
+    """Whether a multiprocessor cannot have two blocks of a sample."""
+    return 2 * _bytes(case, config, columns_of_dots(case), looks_up=True) > shared_memory(device)
+
+
+def _warps(case, chosen, few):
+    """Warps of a sample. With few samples each square, a small one, has a warp, and no less than 4 bring vectors; with many no warp is without
+    a square."""
+    if few or is_ieee(case):
+        wanted = -(-_squares(case, chosen, 4) // 32) if is_ieee(case) else _squares(case, chosen, 16)
+        return next((n for n in WARPS if n >= max(wanted, 4 if few else 1)), WARPS[-1])
+    return max(n for n in WARPS if n <= _squares(case, chosen, 32))
+
+
+def _squares(case, config, side):
+    """How many squares of products the largest of a sample's blocks has."""
+    vectors = min(case.sizes["F"] + 1, config["BLOCK_F"])
+    across = -(-vectors // side)
+    return across * (across + 1) // 2 if config["BLOCK_F"] > case.sizes["F"] else across * across
+
+
+def _side(case, config):
+    """Vectors of a side of the squares: fewer where warps, or lanes, would be without one."""
+    if is_ieee(case):
+        return 4 if _squares(case, config, 2) > 32 * config["num_warps"] else 2
+    return 32 if _squares(case, config, 32) >= config["num_warps"] else 16
+
+
+def _pairs(case, config):
+    """Blocks of a sample, or of BLOCK_M of them: pairs of bands."""
+    bands = case.sizes["F"] // config["BLOCK_F"] + 1
+    return bands * (bands + 1) // 2
 
 
 def fits(case, device, config):
     """Why a config cannot run, or None."""
     kernel = kernel_of(case)
-    if kernel in FIXED:
+    if kernel == "outer_flat":
         return None
     rows = config["BLOCK_M"]
     if kernel == "outer_rows":
         return not_one_of("BLOCK_M", rows, range(1, 257))
-    depth = config["BLOCK_K"]
-    if rows > 32 or rows < 1 or rows * case.itemsize % 16:
-        return f"BLOCK_M is {rows}: a block has at most 32 samples, whose rows are together whole vectors of 16 bytes"
-    if kernel == "dot_tensor":
-        # 4 of 4 bands: 64 registers of loads
-        return not_one_of("BLOCK_K", depth, [step(case) * unroll for unroll in (1, 2, 4)])
-    return not_one_of("BLOCK_K", depth, (16, 32, 64, 128)) or too_large(
-        shared_bytes(case, config, columns_of_dots(case) + 15), device, ROWS_BYTES * rows
-    )
+    known = {"BLOCK_M": SAMPLES, "BLOCK_K": DEPTHS, "BLOCK_F": BANDS, "num_warps": WARPS}
+    if reason := next(filter(None, (not_one_of(name, config[name], values) for name, values in known.items())), None):
+        return reason
+    if rows * config["num_warps"] > 8:
+        return f"a block of {rows} samples and {config['num_warps']} warps each has more than 8 warps"
+    return too_large(rows * _bytes(case, config, columns_of_dots(case) + 15, looks_up=True), device)
 
 
 def launch(file, case, config, hashing="", pitch=None):
     """The launch of `file`, which includes interactions.cuh; of dots with a hashing, `modulus` or `improved`, of that which looks up. `pitch` is
     how many elements a row of dots takes; those past its columns become 0."""
     M, F, D = case.size("M", "F", "D")
-    kernel, rows, depth = kernel_of(case), config.get("BLOCK_M"), config.get("BLOCK_K")
-    T, sizes, aligned, dtypes = TYPES[case.dtype], (np.int32(F), np.int32(D)), D % vector(case) == 0, (case.dtype,) * 3
+    kernel, rows = kernel_of(case), config.get("BLOCK_M")
+    T, sizes, dtypes = TYPES[case.dtype], (np.int32(F), np.int32(D)), (case.dtype,) * 3
     N = (F + 1) * D
     if kernel == "outer_flat":
         grid = -(-M * N * N // (256 * vector(case)))
@@ -82,19 +117,16 @@ def launch(file, case, config, hashing="", pitch=None):
         grid = M * blocks * -(-N // rows)
         return Launch(instance(file, kernel, T, rows), grid, block, dtypes=dtypes, sizes=sizes)
     head, pitch = () if kernel == "dot_simt" else (T,), pitch or columns_of_dots(case)
-    sizes = (*sizes, np.int32(pitch))
-    name = kernel
+    name, each = kernel, _bytes(case, config, pitch, bool(hashing))
     if hashing:
         name, head = f"looked_up_{kernel}", (*head, hashing == "improved")
         dtypes = (case.dtype, "int64", case.dtype, "int64", "int32", "int32", case.dtype)
-    if kernel == "dot_wide":
-        bands = F // 32 + 1
-        return Launch(instance(file, name, *head), M * (bands * (bands + 1) // 2), 256, dtypes=dtypes, sizes=sizes)
-    tile = (depth, rows) if kernel == "dot_simt" else (F // 8 + 1, depth // step(case), rows)
-    program = instance(file, name, *head, aligned, staged_bytes(case, rows, pitch) > 0, *tile)
-    return Launch(
-        program, -(-M // rows), rows * 32, shared_bytes(case, config, pitch), dtypes=dtypes, sizes=(M, *sizes)
-    )
+    warps, copy, depth = config["num_warps"], gcd(16, D * case.itemsize), _depth(case, config)
+    staged = _staged(case, config, pitch) > 0
+    program = instance(file, name, *head, _side(case, config), copy, depth >= D, staged, warps, rows)
+    sizes = M, *sizes, *(np.int32(n) for n in (pitch, config["BLOCK_F"], depth, each))
+    grid = -(-M // rows) * _pairs(case, config)
+    return Launch(program, grid, rows * warps * 32, rows * each, dtypes=dtypes, sizes=sizes)
 
 
 def call(described, case, hashing, columns):
@@ -110,7 +142,7 @@ def vector(case):
 
 
 def step(case):
-    """Elements of D that the four lanes of a vector load at once, for tensor cores."""
+    """Elements of D that the four lanes of a vector load at once, where fragments come from where the vectors lie."""
     return 4 * vector(case)
 
 
@@ -120,15 +152,21 @@ def columns_of_dots(case):
     return D + F * (F + 1) // 2
 
 
-def staged_bytes(case, samples, pitch):
-    """Shared memory for a block's rows of y; none where they would take too much of it."""
-    size = samples * pitch * case.itemsize
-    return size if size <= STAGED_BYTES else 0
+def _depth(case, config):
+    """Elements of a vector in shared memory: whole steps of the tensor cores, 32 bytes."""
+    step = 32 // case.itemsize
+    return min(config["BLOCK_K"], -(-case.sizes["D"] // step) * step)
 
 
-def shared_bytes(case, config, pitch):
-    """Shared memory of a block of `dot_simt` or `dot_tensor`: its rows of y, and what dot_simt keeps of its vectors."""
-    kept = 0
-    if is_ieee(case):
-        kept = config["BLOCK_M"] * 4 * (case.sizes["F"] // 4 + 1) * (config["BLOCK_K"] | 4) * 4
-    return staged_bytes(case, config["BLOCK_M"], pitch) + kept
+def _staged(case, config, pitch):
+    """Shared memory for a sample's row of y, which may begin up to a vector further; none where several blocks have it, or it takes too much."""
+    size = -(-(pitch + vector(case) - 1) // vector(case)) * 16
+    return size if config["BLOCK_F"] > case.sizes["F"] and size <= STAGED_BYTES else 0
+
+
+def _bytes(case, config, pitch, looks_up):
+    """Shared memory of a sample in a block (dots.cuh)."""
+    F, band = case.sizes["F"], config["BLOCK_F"]
+    vectors = F + 1 if band > F else 2 * band
+    where = (vectors + 1) // 2 * 16 if looks_up else 0
+    return where + vectors * (_depth(case, config) * case.itemsize + 16) + _staged(case, config, pitch)

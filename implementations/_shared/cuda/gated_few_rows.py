@@ -23,7 +23,7 @@ def is_possible(case, device):
     M, N = case.size("M", "N")
     return (
         M <= ROWS
-        and M * N <= 2 * ELEMENTS * _cluster(device)
+        and M * N / _cluster(device) <= 2 * ELEMENTS
         and layer_backward.way(case, device) == "few"
         and bool(_stages(case, device))
     )
@@ -36,7 +36,10 @@ def _cluster(device):
 def config(case, device):
     """The columns of dx that gradients_few_rows would have, and as many slabs on their way as two blocks have shared memory for."""
     columns = layer_backward.config(case, device)["few_BLOCK_N"]
-    return prefixed("few", {"BLOCK_M": TILE_ROWS, "BLOCK_N": columns, "num_stages": _stages(case, device)[0], "CLUSTER": _cluster(device)})
+    return prefixed(
+        "few",
+        {"BLOCK_M": TILE_ROWS, "BLOCK_N": columns, "num_stages": _stages(case, device)[0], "CLUSTER": _cluster(device)},
+    )
 
 
 def _stages(case, device):

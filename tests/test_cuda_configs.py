@@ -481,6 +481,39 @@ def test_blocks_make_the_gradient_before_the_gate_for_themselves_where_there_is_
 
 
 @pytest.mark.parametrize(
+    ("device", "N", "cluster"), [(H200, 2048, 4), (H200, 4096, 4), (A100, 2048, 1), (A100, 4096, None)]
+)
+def test_the_gradient_before_the_gate_is_shared_by_a_cluster_where_there_are_any(device, N, cluster):
+    module, variant = module_of("geglu"), "two_accumulators"
+    case = make_case(KERNELS["geglu"], {"M": 1, "K": 1024, "N": N}, "bfloat16", mode="backward")
+    assert module.config(case, variant, device).get("few_CLUSTER") == cluster
+
+
+@pytest.mark.parametrize("columns", (113, 114, 127, 128, 129, 240, 241, 256, 1000, 6002))
+def test_strips_have_all_columns_wherever_a_row_begins(columns):
+    """Those of a row that begins amid a sector begin, and end, at the sector's begin."""
+    from implementations._shared.cuda import gated_few_rows
+
+    found = gated_few_rows.strips(columns)
+    starts = {row * columns % gated_few_rows.SECTOR for row in range(gated_few_rows.SECTOR)}
+    assert all(found * gated_few_rows.COLUMNS - start >= columns for start in starts)
+    assert (found - 1) * gated_few_rows.COLUMNS - 15 < columns
+
+
+@pytest.mark.parametrize("cluster", (1, 2, 4, 8))
+@pytest.mark.parametrize("sizes", [(1, 1024, 4096), (8, 1000, 1001), (1, 1024, 2048)])
+def test_blocks_of_few_gated_rows_run_at_once_and_fill_clusters(sizes, cluster):
+    from implementations._shared.cuda import gated_few_rows
+
+    module, variant = module_of("splacc"), "two_accumulators"
+    case = make_case(KERNELS["splacc"], dict(zip("MKN", sizes, strict=True)), "bfloat16", mode="backward")
+    chosen = module.config(case, variant, H200) | {"few_CLUSTER": cluster}
+    assert module.fits(case, variant, H200, chosen) is None
+    (launch,) = module.launches(case, variant, H200, chosen)
+    assert launch.grid % cluster == 0 and launch.grid <= gated_few_rows.blocks_at_once(cluster, H200) <= 2 * 132
+
+
+@pytest.mark.parametrize(
     ("sizes", "begins"),
     [
         ((1, 1024, 2048), ["kept_few_rows", "gated_few_rows"]), ((64, 1024, 2048), ["kept_few_rows", "pull_gate", "gradients_few_rows"]),

@@ -1,13 +1,14 @@
 // dx, dW and db of a layer with a gate and few rows, in one launch: a launch that makes dz, as gated_backward.cuh's, would take longer than what
-// it does. Some blocks have BN columns of dx, as those of gradients_few_rows (layer_backward.cuh), and make all of dz for themselves while W is on
-// its way. The others have some rows of 128 columns of dW and make what they multiply of dz: a thread has the same columns of all its rows,
-// and adds up their few products in registers.
+// it does. Some blocks have BN columns of dx, as those of gradients_few_rows (layer_backward.cuh); those of a cluster share dz, of which each makes
+// its part while W is on its way, multiplies it for all of them, and sends the sums to the one that has the columns. The other blocks have some rows of
+// 128 columns of dW and make what they multiply of dz: a thread has the same columns of all its rows, and adds up their few products in registers.
 #pragma once
 #include "_shared/cuda/layer_backward.cuh"
 
 namespace gated_rows {
 
 constexpr int COLUMNS = 128, MOST_ROWS = 512;  // of dW of a block
+constexpr int SECTOR = 16;                      // elements, of memory
 
 // SIZE neighbouring elements, which are loaded or stored at once.
 template <typename T, int SIZE>
@@ -69,49 +70,68 @@ struct Rows {
     __device__ __forceinline__ float value(T v, long long) const { return to_float(v); }
 };
 
-// Elements of a row of dz in shared memory: whole slabs, and a vector, so that neighbouring rows lie in other banks.
+// The blocks of a cluster share `CLUSTER` tiles of dx, a block of which finishes one. dz @ W is in WARPS parts, each of which has every so-many-th slab
+// of 64 columns of dz: this block's warps have SHARE of them, of all tiles. So a block makes no more of dz than its parts.
+template <int CLUSTER, int WARPS>
+struct Shared {
+    static constexpr int SHARE = WARPS / CLUSTER;
+    static_assert(WARPS % CLUSTER == 0, "a block has whole parts");
+    int warp = threadIdx.x / 32, rank = CLUSTER > 1 ? cluster_rank() : 0;
+    int tile = warp % CLUSTER, own = warp / CLUSTER, part = rank * SHARE + own;  // of this warp; own is the part among those of the block
+
+    // Slabs that a block has of so many, and the i-th of them.
+    static __device__ __forceinline__ int count(int slabs) { return (slabs + WARPS - 1) / WARPS * SHARE; }
+    __device__ __forceinline__ int slab(int i) const { return i / SHARE * WARPS + rank * SHARE + i % SHARE; }
+};
+
+// Elements of a row of a block's dz: its slabs, and a vector, so that neighbouring rows lie in other banks.
 template <typename T>
-__device__ __forceinline__ int row_pitch(int N) {
-    return (2 * N + SLAB<T> - 1) / SLAB<T> * SLAB<T> + Vector<T>::SIZE;
+__device__ __forceinline__ int row_pitch(int slabs) {
+    return slabs * SLAB<T> + Vector<T>::SIZE;
 }
 
-// All of dz to shared memory, with zeros behind each row, TOGETHER elements at once, which divide N. What several are made of is on its way before the
-// first is made.
-template <int ROWS, int TOGETHER, int THREADS, typename T, typename G>
-__device__ __forceinline__ void make_rows(T* dz, const Made<T, G>& made) {
-    constexpr int AT_ONCE = TOGETHER == 1 ? 12 : 8;  // as many as leave all else its registers
-    int N = static_cast<int>(made.N), pitch = row_pitch<T>(N), each = N / TOGETHER, count = ROWS * each;
+// The block's slabs of dz to shared memory, with zeros behind column 2N. Where HALVES, the slabs of the right half are made with those of the left,
+// by pairs: the halves are so many slabs that a block has the same of both. What several are made of is on its way before the first is made.
+template <bool HALVES, int ROWS, int THREADS, typename T, typename G, typename Parts>
+__device__ __forceinline__ void make_rows(T* dz, const Made<T, G>& made, const Parts& parts, int slabs) {
+    constexpr int TOGETHER = HALVES ? 2 : 1, AT_ONCE = HALVES ? 4 : 8;
+    int N = static_cast<int>(made.N), pitch = row_pitch<T>(slabs), width = (HALVES ? slabs / 2 : slabs) * SLAB<T>, each = width / TOGETHER;
+    int count = ROWS * each;
     auto row_of = [&](int i) { return ROWS == 1 ? 0 : i / each; };
+    auto place_of = [&](int i) { return (i - row_of(i) * each) * TOGETHER; };
+    auto column_of = [&](int i) { return parts.slab(place_of(i) / SLAB<T>) * SLAB<T> + place_of(i) % SLAB<T>; };
 #pragma unroll 1
     for (int first = threadIdx.x; first < count; first += AT_ONCE * THREADS) {
         typename Made<T, G>::template Given<TOGETHER> given[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            int at = min(first + i * THREADS, count - 1), m = row_of(at);
-            given[i] = made.template read_both<TOGETHER>(m, (at - m * each) * TOGETHER);
+            int at = first + i * THREADS, n = column_of(at);
+            if (at < count && n < 2 * N) given[i] = made.template read_both<TOGETHER>(row_of(at), n < N ? n : n - N);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            int at = first + i * THREADS, m = row_of(at);
+            int at = first + i * THREADS, n = column_of(at);
             if (at >= count) break;
             auto both = made.both(given[i]);
-            T* to = dz + m * pitch + (at - m * each) * TOGETHER;
-            *reinterpret_cast<Packed<T, TOGETHER>*>(to) = both.left, *reinterpret_cast<Packed<T, TOGETHER>*>(to + N) = both.right;
+            T* to = dz + row_of(at) * pitch + place_of(at);
+            if constexpr (HALVES) {
+                *reinterpret_cast<Packed<T, 2>*>(to) = both.left, *reinterpret_cast<Packed<T, 2>*>(to + width) = both.right;
+            } else {
+                *to = n < N ? both.left.at[0] : n < 2 * N ? both.right.at[0] : T{};
+            }
         }
     }
-#pragma unroll 1
-    for (int i = threadIdx.x; i < ROWS * (pitch - 2 * N); i += THREADS) dz[i % ROWS * pitch + 2 * N + i / ROWS] = T{};
     __syncthreads();
 }
 
 // A warp's tile of eight rows at most, whose left operand lies in shared memory as a whole: it takes no place in the ring.
-template <typename T, bool NK, int BN, int WARPS, int ROWS>
+template <typename T, bool NK, int BN, int SHARE, int ROWS>
 struct RowsWarp : few_rows::OfWarp<TensorTile<T, NK, 16, BN, 1, 1>> {
     static_assert(ROWS <= 8, "registers of rows 8 to 15 are 0");
     static constexpr int X_BYTES = 0, STAGE = BN * 128;
     const T* own;  // what the lane multiplies next
 
-    __device__ __forceinline__ RowsWarp(const T* rows, int pitch) : own(rows + this->g * pitch + threadIdx.x / 32 * SLAB<T> + 2 * this->t) {}
+    __device__ __forceinline__ RowsWarp(const T* rows, int pitch, int first) : own(rows + this->g * pitch + first * SLAB<T> + 2 * this->t) {}
     __device__ __forceinline__ void add(const unsigned char*, const unsigned char* w) {
 #pragma unroll
         for (int step = 0; step < 4; ++step) {
@@ -124,108 +144,162 @@ struct RowsWarp : few_rows::OfWarp<TensorTile<T, NK, 16, BN, 1, 1>> {
 #pragma unroll
             for (int j = 0; j < RowsWarp::FN; ++j) multiply_add(this->c[0][j], a, b[j], T{});
         }
-        own += WARPS * SLAB<T>;
+        own += SHARE * SLAB<T>;
+    }
+    // Leaves the sums of ROWS rows of `pitch` floats in block `rank`'s shared memory, where this one has `sums`.
+    template <int CLUSTER>
+    __device__ __forceinline__ void leave_in_block(float* sums, int pitch, unsigned rank) const {
+        if (this->g >= ROWS) return;
+#pragma unroll
+        for (int j = 0; j < RowsWarp::FN; ++j) {
+            float* to = sums + this->g * pitch + j * 8 + 2 * this->t;
+            float left = this->c[0][j][0], right = this->c[0][j][1];
+            if constexpr (CLUSTER > 1)
+                asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address_in_block(shared_address(to), rank)), "f"(left), "f"(right)
+                             : "memory");
+            else *reinterpret_cast<float2*>(to) = make_float2(left, right);
+        }
     }
 };
 struct NoLoader {
     __device__ __forceinline__ void load(unsigned char*) const {}
 };
 
-// Block `block`'s part of dW (rows, columns), `each` rows of COLUMNS: the sum over m of down(m, row) * across(m, column), of which MADE_ACROSS says
-// which one is dz. Rows of dW are stored SIZE elements at once. The first of the blocks that make the same of dz stores the sums of its columns in db.
-template <typename T, bool COLUMN_SUMS, bool MADE_ACROSS, int ROWS, int SIZE, int THREADS, typename Down, typename Across>
-__device__ __forceinline__ void weights(Down down, Across across, T* db, T* dW, long long rows, long long columns, long long each, unsigned block) {
+// The block's tile of dx, and what the others of its cluster need for theirs: each warp brings its own slabs of W. Sums of all parts lie beside the
+// rings, as other blocks may be still multiplying when they come, and are added in the order of the parts.
+template <bool UPRIGHT, bool HALVES, int ROWS, int BN, int WARPS, int STAGES, int CLUSTER, typename T, typename G>
+__device__ __forceinline__ void inputs(const Made<T, G>& made, const T* W, T* dx, long long K, long long whole_K, long long whole_N) {
+    using Parts = Shared<CLUSTER, WARPS>;
+    using Tile = RowsWarp<T, UPRIGHT, BN, Parts::SHARE, ROWS>;
+    constexpr int THREADS = WARPS * 32, RING = STAGES * Tile::STAGE, PITCH = few_rows::PITCH<BN>;
     extern __shared__ __align__(128) unsigned char memory[];
-    float *of_columns = reinterpret_cast<float*>(memory), *of_rows = of_columns + ROWS * COLUMNS;  // [m][column], [row][m]
-    unsigned strips = static_cast<unsigned>((columns + COLUMNS - 1) / COLUMNS);
-    long long row0 = block / strips * each, n0 = block % strips * static_cast<long long>(COLUMNS);
+    float* sums = reinterpret_cast<float*>(memory + WARPS * RING);  // [part][row][column]
+    T* dz = reinterpret_cast<T*>(sums + WARPS * ROWS * PITCH);
+    if constexpr (CLUSTER > 1) cluster_arrive_relaxed();  // before another writes here
+    Parts parts;
+    int slabs = static_cast<int>((2 * made.N + SLAB<T> - 1) / SLAB<T>), own = Parts::count(slabs), later = parts.part - parts.warp;
+    Tile tile(dz, row_pitch<T>(own), parts.own);
+    NoLoader rows;
+    few_rows::WeightLoader<UPRIGHT, T, BN, WARPS, 1> columns(W, (blockIdx.x - parts.rank + parts.tile) * static_cast<long long>(BN),
+                                                             UPRIGHT ? K : whole_K, UPRIGHT ? whole_N : 2 * made.N);
+    columns.skip(later);  // the warp's slabs are those of its part
+    few_rows::mainloop<WARPS, STAGES>(tile, memory + parts.warp * RING, rows, columns, slabs - later,
+                                      [&] { make_rows<HALVES, ROWS, THREADS>(dz, made, parts, own); });
+    if constexpr (CLUSTER > 1) cluster_wait();
+    tile.template leave_in_block<CLUSTER>(sums + parts.part * (ROWS * PITCH), PITCH, parts.tile);
+    cluster_sync<CLUSTER>();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < ROWS * BN; i += THREADS) {
+        int row = i / BN, column = i % BN;
+        long long k = blockIdx.x * static_cast<long long>(BN) + column;
+        float sum = 0.0f;
+#pragma unroll
+        for (int part = 0; part < WARPS; ++part) sum += sums[(part * ROWS + row) * PITCH + column];
+        if (k < K) dx[row * K + k] = from_float<T>(sum);
+    }
+}
+
+// Block `block`'s part of dW (rows, columns), `each` rows of COLUMNS: the sum over m of down(m, row) * across(m, column), of which MADE_ACROSS says
+// which one is dz. A row's columns begin up to SECTOR before the block's, at a whole sector of memory: so all threads but those at a row's ends store
+// whole vectors wherever rows begin. The first of the blocks that make the same of dz stores the sums of its columns in db.
+template <typename T, bool COLUMN_SUMS, bool MADE_ACROSS, int ROWS, int THREADS, typename Down, typename Across>
+__device__ __forceinline__ void weights(Down down, Across across, T* db, T* dW, long long rows, long long columns, long long each, unsigned block) {
+    constexpr int SIZE = Vector<T>::SIZE, WIDTH = COLUMNS + SECTOR, PITCH = WIDTH + WIDTH / SIZE;
+    constexpr int LANES = COLUMNS / SIZE, AT_ONCE = THREADS / LANES;  // threads of a row; rows at once
+    static_assert(AT_ONCE % SECTOR == 0, "all rows of a thread begin at the same place of a sector");
+    extern __shared__ __align__(128) unsigned char memory[];
+    float *of_columns = reinterpret_cast<float*>(memory), *of_rows = of_columns + ROWS * PITCH;  // [m][column], [row][m]
+    auto place = [](int column) { return column + column / SIZE; };                               // lanes read every SIZE-th
+    unsigned strips = static_cast<unsigned>((columns + (columns % SECTOR ? SECTOR - 1 : 0) + COLUMNS - 1) / COLUMNS);
+    long long row0 = block / strips * each, n0 = block % strips * static_cast<long long>(COLUMNS), before = n0 - SECTOR;
+    if (row0 >= rows) return;  // blocks that fill up a cluster
     int count = static_cast<int>(min(rows - row0, each)), width = static_cast<int>(min(columns - n0, static_cast<long long>(COLUMNS)));
-    // past the end the last one again, which nobody stores; all are asked for before the first is used
-    constexpr int OF_COLUMNS = (ROWS * COLUMNS + THREADS - 1) / THREADS, OF_ROWS = MOST_ROWS / THREADS;
-    auto column = [&](int i) { return n0 + min((static_cast<int>(threadIdx.x) + i * THREADS) % COLUMNS, width - 1); };
+    // outside the nearest one, which nobody stores; all are asked for before the first is used
+    constexpr int OF_COLUMNS = (ROWS * WIDTH + THREADS - 1) / THREADS, OF_ROWS = MOST_ROWS / THREADS;
+    auto column = [&](int i) { return max(0LL, min(before + (static_cast<int>(threadIdx.x) + i * THREADS) % WIDTH, columns - 1)); };
     auto row = [&](int i) { return row0 + min(static_cast<int>(threadIdx.x) + i * THREADS, count - 1); };
     typename Across::Read read_across[OF_COLUMNS];
     typename Down::Read read_down[ROWS][OF_ROWS];
 #pragma unroll
     for (int i = 0; i < OF_COLUMNS; ++i)
-        read_across[i] = across.read(min((static_cast<int>(threadIdx.x) + i * THREADS) / COLUMNS, ROWS - 1), column(i));
+        read_across[i] = across.read(min((static_cast<int>(threadIdx.x) + i * THREADS) / WIDTH, ROWS - 1), column(i));
 #pragma unroll
     for (int i = 0; i < ROWS * OF_ROWS; ++i) read_down[i / OF_ROWS][i % OF_ROWS] = down.read(i / OF_ROWS, row(i % OF_ROWS));
 #pragma unroll
     for (int i = 0; i < OF_COLUMNS; ++i)
-        if (int at = threadIdx.x + i * THREADS; at < ROWS * COLUMNS) of_columns[at] = across.value(read_across[i], column(i));
+        if (int at = threadIdx.x + i * THREADS; at < ROWS * WIDTH)
+            of_columns[at / WIDTH * PITCH + place(at % WIDTH)] = across.value(read_across[i], column(i));
 #pragma unroll
     for (int i = 0; i < ROWS * OF_ROWS; ++i)
         if (int at = threadIdx.x + i % OF_ROWS * THREADS; at < count)
             of_rows[at * ROWS + i / OF_ROWS] = down.value(read_down[i / OF_ROWS][i % OF_ROWS], row(i % OF_ROWS));
     __syncthreads();
     if (COLUMN_SUMS && (MADE_ACROSS ? row0 : n0) == 0) {
-        constexpr int STEP = MADE_ACROSS ? 1 : ROWS, STEP_OF_ROW = MADE_ACROSS ? COLUMNS : 1;
 #pragma unroll 1
         for (int i = threadIdx.x; i < (MADE_ACROSS ? width : count); i += THREADS) {
             float sum = 0.0f;
 #pragma unroll
-            for (int m = 0; m < ROWS; ++m) sum += (MADE_ACROSS ? of_columns : of_rows)[i * STEP + m * STEP_OF_ROW];
+            for (int m = 0; m < ROWS; ++m) sum += MADE_ACROSS ? of_columns[m * PITCH + place(i + SECTOR)] : of_rows[i * ROWS + m];
             db[(MADE_ACROSS ? n0 : row0) + i] = from_float<T>(sum);
         }
     }
-    constexpr int LANES = COLUMNS / SIZE, AT_ONCE = THREADS / LANES;  // threads of a row; rows at once
-    int first = threadIdx.x % LANES * SIZE;
-    if (first >= width) return;
+    int lane = threadIdx.x % LANES, r0 = threadIdx.x / LANES;
+    T* to = dW + (row0 + r0) * columns + n0;
+    int first = SECTOR - static_cast<int>(reinterpret_cast<unsigned long long>(to) / sizeof(T) % SECTOR) + lane * SIZE;
+    // of a vector's elements, those of the row
+    int begin = static_cast<int>(max(0LL, -(before + first))), end = static_cast<int>(min(static_cast<long long>(SIZE), columns - before - first));
+    if (begin >= end) return;
     float own[ROWS][SIZE];
 #pragma unroll
     for (int m = 0; m < ROWS; ++m)
 #pragma unroll
-        for (int e = 0; e < SIZE; ++e) own[m][e] = of_columns[m * COLUMNS + first + e];
-    T* to = dW + row0 * columns + n0 + first;
+        for (int e = 0; e < SIZE; ++e) own[m][e] = of_columns[m * PITCH + place(first + e)];
+    to += first - SECTOR;
 #pragma unroll(ROWS < 4 ? 4 : 2)
-    for (int r = threadIdx.x / LANES; r < count; r += AT_ONCE) {
+    for (int r = r0; r < count; r += AT_ONCE) {
         float sums[SIZE] = {};
 #pragma unroll
         for (int m = 0; m < ROWS; ++m)
 #pragma unroll
             for (int e = 0; e < SIZE; ++e) sums[e] = fmaf(of_rows[r * ROWS + m], own[m][e], sums[e]);
-        if constexpr (SIZE == Vector<T>::SIZE) {
-            Vector<T> stored;
+        Vector<T> stored;
 #pragma unroll
-            for (int e = 0; e < SIZE; e += 2) store_pair(stored, e, sums[e], sums[e + 1]);
-            store_vector(to + r * columns, stored);
+        for (int e = 0; e < SIZE; e += 2) store_pair(stored, e, sums[e], sums[e + 1]);
+        if (end - begin == SIZE) {
+            store_vector(to, stored);
         } else {
-            Packed<T, SIZE> stored;
 #pragma unroll
-            for (int e = 0; e < SIZE; ++e) stored.at[e] = from_float<T>(sums[e]);
-            *reinterpret_cast<Packed<T, SIZE>*>(to + r * columns) = stored;
+            for (int e = 0; e < SIZE; ++e)
+                if (e >= begin && e < end) to[e] = stored.at[e];
         }
+        to += AT_ONCE * columns;
     }
 }
 
 }  // namespace gated_rows
 
-// x (ROWS, K) and W (K, 2N) where UPRIGHT, else (2N, K), have rows of whole_K and whole_N elements. TOGETHER elements of dz are made at once, and
-// SIZE of a row of dW are stored so. `each` is the rows of dW of a block.
-template <typename T, typename G, bool UPRIGHT, int ROWS, int TOGETHER, int SIZE, int BN, int WARPS, int STAGES>
-__global__ void __launch_bounds__(WARPS * 32, 2)
+#if __CUDA_ARCH__ >= 900
+#define FUSEBENCH_CLUSTER(SIZE) __cluster_dims__(SIZE, 1, 1)
+#else
+#define FUSEBENCH_CLUSTER(SIZE)
+#endif
+// x (ROWS, K) and W (K, 2N) where UPRIGHT, else (2N, K), have rows of whole_K and whole_N elements. HALVES: N is WARPS whole slabs, or a multiple.
+// `each` is the rows of dW of a block.
+template <typename T, typename G, bool UPRIGHT, bool HALVES, int ROWS, int BN, int WARPS, int STAGES, int CLUSTER>
+__global__ void FUSEBENCH_CLUSTER(CLUSTER) __launch_bounds__(WARPS * 32, 2)
     gated_few_rows(const T* __restrict__ z, const T* __restrict__ dy, const T* __restrict__ W, const T* __restrict__ x, T* __restrict__ dx,
                    T* __restrict__ dW, T* __restrict__ db, long long K, long long N, long long whole_K, long long whole_N, long long each) {
     constexpr int THREADS = WARPS * 32;
     wait_for_previous_launch();
     gated_rows::Made<T, G> made{z, dy, N};
-    unsigned of_inputs = static_cast<unsigned>((K + BN - 1) / BN);
+    unsigned of_inputs = static_cast<unsigned>((K + BN * CLUSTER - 1) / (BN * CLUSTER) * CLUSTER);
     if (blockIdx.x < of_inputs) {
-        extern __shared__ __align__(128) unsigned char memory[];
-        using Tile = gated_rows::RowsWarp<T, UPRIGHT, BN, WARPS, ROWS>;
-        T* dz = reinterpret_cast<T*>(memory + WARPS * few_rows::WARP_BYTES<Tile, 16, BN, STAGES>);
-        long long n0 = blockIdx.x * static_cast<long long>(BN);
-        Tile tile(dz, gated_rows::row_pitch<T>(static_cast<int>(N)));
-        gated_rows::NoLoader rows;
-        few_rows::WeightLoader<UPRIGHT, T, BN, WARPS, 1> columns(W, n0, UPRIGHT ? K : whole_K, UPRIGHT ? whole_N : 2 * N);
-        few_rows_of<WARPS, STAGES, 16, BN, 1, true, false>(
-            tile, rows, columns, static_cast<int>((2 * N + SLAB<T> - 1) / SLAB<T>), dx, ROWS, K, 0, n0, Stored{},
-            [&] { gated_rows::make_rows<ROWS, TOGETHER, THREADS>(dz, made); }, [] { __syncthreads(); });
+        gated_rows::inputs<UPRIGHT, HALVES, ROWS, BN, WARPS, STAGES, CLUSTER>(made, W, dx, K, whole_K, whole_N);
     } else {
         gated_rows::Rows<T> rows{x, whole_K};
         if constexpr (UPRIGHT)
-            gated_rows::weights<T, G::COLUMN_SUMS, true, ROWS, SIZE, THREADS>(rows, made, db, dW, K, 2 * N, each, blockIdx.x - of_inputs);
-        else gated_rows::weights<T, G::COLUMN_SUMS, false, ROWS, SIZE, THREADS>(made, rows, db, dW, 2 * N, K, each, blockIdx.x - of_inputs);
+            gated_rows::weights<T, G::COLUMN_SUMS, true, ROWS, THREADS>(rows, made, db, dW, K, 2 * N, each, blockIdx.x - of_inputs);
+        else gated_rows::weights<T, G::COLUMN_SUMS, false, ROWS, THREADS>(made, rows, db, dW, 2 * N, K, each, blockIdx.x - of_inputs);
     }
 }
+#undef FUSEBENCH_CLUSTER

@@ -46,6 +46,7 @@ CASES = {
     "block": _sizes(2048, 16, 1024, 4096, 1024),  # of a transformer, where adapters come from
     "block_64": _sizes(2048, 64, 1024, 4096, 1024),
     "large": _sizes(8192, 16, 4096, 16384, 4096),
+    "deep": _sizes(8192, 16, 2048, 2048, 2048, 2048, 2048),
     "small": _sizes(128, 8, 64, 128, 32),
     "one": _sizes(1, 1, 1, 1, 1, 1),
     "odd": _sizes(37, 8, 13, 131, 67, 5),  # no tile divides it

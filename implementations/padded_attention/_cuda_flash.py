@@ -1,16 +1,21 @@
-"""padded_attention's flash in CUDA C++: its kernels by KERNEL, `warpgroup` on Hopper, and their tiles. Backward modes launch it too, and have
-the logarithms of each row's sum of exponentials left.
+"""padded_attention's flash in CUDA C++: its kernels by KERNEL, `warpgroup` on Hopper, and their tiles. Rows that are no whole vectors, which the
+copy engine does not take, a launch before it copies to such. Backward modes launch it too, and have the logarithms of each row's sum of
+exponentials left.
 """
 
+import math
+from dataclasses import replace
 from pathlib import Path
 
 from implementations._shared.cuda import attention
-from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
-from implementations._shared.gpu import is_ieee, multiprocessors
+from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, too_large
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 
 FOLDER = Path(__file__).parent
 # rows × tokens: 64 rows are for heads that do not fill the card, 192 for rows of 64 columns
 WARPGROUP_TILES = ((128, 128), (64, 128), (192, 128))
+COPIED_D = 33  # from which on rows are copied: less than half of a panel would be elements
+COPIERS, VECTORS = 256, 4  # threads of a block of whole_rows, and vectors of each
 
 
 def config(case, device):
@@ -54,8 +59,9 @@ def no_warpgroups(case, device, config):
         return (
             f"KERNEL=warpgroup: the sums of 192 rows of {D} columns do not fit in a block's registers; BLOCK_M=128 does"
         )
-    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D % 8 or not 64 <= D <= 128 or max(tile) > T:
-        return "KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128 in eights, T from 128"
+    least = 64 if rows_are_aligned(case, D) else COPIED_D
+    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or not least <= D <= 128 or max(tile) > T:
+        return f"KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128, in other than eights from {COPIED_D}, T from 128"
     if config["num_stages"] < 2:
         return f"num_stages is {config['num_stages']}: one is read while another is written"
     return too_large(warpgroup_bytes(case, config), device)
@@ -72,6 +78,40 @@ def warpgroup_columns(case):
     return 64 if case.sizes["D"] <= 64 else 128
 
 
+def copied(case, config):
+    """The case with rows of q, k and v as flash_warpgroup reads them: copied to whole vectors, and no less than a box has."""
+    D = case.sizes["D"]
+    if config["KERNEL"] != "warpgroup" or rows_are_aligned(case, D):
+        return case
+    return replace(case, sizes={**case.sizes, "D": max(64, filled_up(case, D))})
+
+
+def launches(case, config):
+    """Of q, k, v and their copies, where there are any, and `launch`'s."""
+    own, whole = launch(case, config), copied(case, config)
+    if whole is case:
+        return (own,)
+    B, H, T, D = case.size("B", "H", "T", "D")
+    pitch, dtypes = whole.sizes["D"], (case.dtype,) * 6
+    vectors = B * H * T * pitch * case.itemsize // 16
+    program = instance(FOLDER / "cuda.cu", "whole_rows", TYPES[case.dtype], pitch, VECTORS)
+    grid = 3 * -(-vectors // (COPIERS * VECTORS))
+    return in_turn(Launch(program, grid, COPIERS, dtypes=dtypes, sizes=(B * H * T, D)), own)
+
+
+def build(case, config):
+    """call(q, k, v (B, H, T, D), n_padd (B,) int32) → (B, H, T, D)."""
+    import numpy as np
+
+    B, H, T, D = case.size("B", "H", "T", "D")
+    *copy, own = launches(case, config)
+    attend = own.returning({4: (B, H, T, D)}, (H, T, D, D, np.float32(math.log2(math.e) / math.sqrt(D))))
+    if not copy:
+        return attend
+    of_rows = copy[0].returning(dict.fromkeys((3, 4, 5), copied(case, config).size("B", "H", "T", "D")))
+    return lambda q, k, v, n_padd: attend(*of_rows(q, k, v), n_padd)
+
+
 def launch(case, config, logarithms=False):
     """Of q, k, v, n_padd, y and, where they are to be left, logarithms (B, H, T) float32."""
     B, H, T = case.size("B", "H", "T")
@@ -81,8 +121,9 @@ def launch(case, config, logarithms=False):
         return attention.flash(FOLDER / f"cuda{kind}.cu", case, config, dtypes, kernel=f"flash{suffix}")
     file = FOLDER / (f"cuda{kind}_hopper.cu" if logarithms else "cuda.cu")
     rows, tokens, stages = config["BLOCK_M"], config["BLOCK_N"], config["num_stages"]
+    aligned = () if logarithms else (rows_are_aligned(case, case.sizes["D"]),)
     program = instance(
-        file, f"flash_warpgroup{suffix}", TYPES[case.dtype], warpgroup_columns(case), rows, tokens, stages
+        file, f"flash_warpgroup{suffix}", TYPES[case.dtype], *aligned, warpgroup_columns(case), rows, tokens, stages
     )
     boxes = (1, rows, 64), (1, tokens, 64), (1, tokens, 64)
     return Launch(

@@ -2,6 +2,8 @@
 //
 //   load_rows       rows of q, k or v as a tile. Where they are no whole vectors, a warp has one at a time, in pieces of as many bytes as
 //                   all rows begin at multiples of.
+//   store_row       a row of a result, by a warp: neighbouring lanes store neighbouring elements, or pairs. Of vectors that are stored element
+//                   by element, each store would touch as many sectors as the whole of them.
 //   CoveredScores   rows of att as the whole vectors that cover them. A lane shifts two of them into the one it wants, in registers,
 //                   through which scores pass anyhow.
 #pragma once
@@ -108,6 +110,15 @@ __device__ __forceinline__ void load_rows(unsigned char* to, const T* from, long
         else if (sizeof(T) == 4 || odd == 4) load_pieces<T, 4, DP, ROWS, THREADS, PERMUTED>(shared_address(to), from, pitch, first, begin, end, D);
         else if constexpr (sizeof(T) == 2) load_pairs<T, DP, ROWS, THREADS, PERMUTED>(to, from, pitch, first, begin, end, D);
     }
+}
+
+// The first `count` elements of a row in shared memory, which begins at a multiple of 16 bytes there, anywhere in global memory.
+template <typename T>
+__device__ __forceinline__ void store_row(T* to, const T* from, int count, int lane) {
+    if (count % 2 == 0 && address_of(to) % sizeof(Pair<T>) == 0)
+        for (int i = lane; 2 * i < count; i += 32) reinterpret_cast<Pair<T>*>(to)[i] = reinterpret_cast<const Pair<T>*>(from)[i];
+    else
+        for (int i = lane; i < count; i += 32) to[i] = from[i];
 }
 
 // ---- rows of scores --------------------------------------------------------------------------------------------------

@@ -471,6 +471,9 @@ CONFIGS = [
     ("shcsa", {"T": 150, "C": 36, "D": 40}, "padded_attention", "bfloat16", "ieee", {"attention_SPLIT": 8}),
     ("shcsa", {"T": 256, "C": 512, "D": 64}, "padded_attention", "bfloat16", "ieee", {"dense_SPLIT": 4, "attention_SPLIT": 2}),
     ("shcsa", {"T": 139, "C": 261, "D": 127}, "whole_rows", "bfloat16", "ieee", {"dense_KERNEL": "warpgroup", "attention_KERNEL": "warpgroup"}),
+    # rows of q, k and v that are copied to whole vectors; heads whose rows of y begin anywhere
+    ("padded_attention", {"B": 2, "H": 3, "T": 137, "D": 101}, "flash", "bfloat16", "ieee", {}),
+    ("padded_attention", {"B": 1, "H": 3, "T": 193, "D": 38}, "flash", "float16", "ieee", {"BLOCK_M": 192, "WARPS_M": 12}),
     ("padded_softmax_v", {"T": 150, "D": 40}, "cluster", "float16", "ieee", {"CLUSTER": 8}),
     # rows of att that begin anywhere, 64 rows a block, columns shared out to two
     ("padded_softmax_v", {"T": 333, "D": 64}, "cluster", "bfloat16", "ieee", OF_SCORES | {"num_stages": 3, "BLOCK_N": 128}),
@@ -485,6 +488,16 @@ CONFIGS = [
     ("fused_mlp", mlp(527, 121, 128, 72, 1), "default", "bfloat16", "ieee", OF_MLP | {"BLOCK_M": 128, "CLUSTER": 2}),
     ("fused_mlp", mlp(255, 68, 136, 128, 2), "default", "float16", "ieee", OF_MLP | {"BLOCK_M": 128, "CLUSTER": 1}),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("T", "D", "dtype"),
+    [(131, 65, "bfloat16"), (129, 39, "float16"), (70, 77, "bfloat16")],  # of the last one, dk and dv by mma.sync
+)
+def test_gradients_of_attention_read_copies_of_rows_that_are_no_whole_vectors(run_cells, kernels, T, D, dtype):
+    case = make_case(kernels["padded_attention"], {"B": 2, "H": 1, "T": T, "D": D}, dtype, mode="backward")
+    (record,) = run_cells([Cell(case, "cuda", "flash")])
+    assert record.status == "ok", record.reason
 
 
 OF_MODEL = {"F": 5, "V": 50, "D": 7, "LAYERS": 3, "N0": 13, "N1": 67, "N2": 40, "N3": 1, "P1": 41, "P2": 19}

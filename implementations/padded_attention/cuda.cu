@@ -2,7 +2,7 @@
 //
 //   flash       tiles of tokens with a running maximum: flash.cuh.
 //   flash_warpgroup   the same on Hopper: hopper/flash.cuh.
-//   whole_rows  before it, q, k and v in rows of whole vectors, which the copy engine wants.
+//   whole_rows  before it, q, k and v in rows of whole vectors, which the copy engine wants; of backward modes dy.
 //   whole_row   a block has 16 rows. It goes through k once and keeps all scores in shared memory, each where the lane that
 //               summed it will read it; then, with the maximum of the whole row, through v. Nothing is ever rescaled.
 //
@@ -23,36 +23,19 @@ __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
 }
 #endif
 
-// The first `count` elements from `from` on, wherever it is, the others 0: out of the two vectors that cover them. What lies outside of
-// begin … end is not read.
-template <typename T>
-__device__ __forceinline__ Vector<T> load_covered(const T* from, int count, const T* begin, const T* end) {
-    constexpr int SIZE = Vector<T>::SIZE;
-    static_assert(sizeof(T) == 2, "two elements are a word");
-    int shift = static_cast<int>(address_of(from) / sizeof(T) % SIZE);
-    const T* first = from - shift;
-    bool both = shift + count > SIZE;
-    if (first < begin || first + (both ? 2 : 1) * SIZE > end) return load_part<false>(from, count);
-    Vector<T> behind = {};
-    if (both) behind = *reinterpret_cast<const Vector<T>*>(first + SIZE);
-    Vector<T> found = shifted(*reinterpret_cast<const Vector<T>*>(first), behind, shift);
-#pragma unroll
-    for (int w = 0; w < 4; ++w) words(found)[w] &= 2 * w + 1 < count ? 0xffffffffu : 2 * w < count ? 0xffffu : 0u;
-    return found;
-}
-
-// `rows` rows of D elements of q, k and v to such of PITCH, with zeros behind D. A block has one of the three, EACH vectors a thread.
-template <typename T, int PITCH, int EACH>
+// `rows` rows of D elements of q, k and v, or of the first COUNT of them, to such of PITCH, with zeros behind D. A block has one of these, EACH
+// vectors a thread.
+template <typename T, int COUNT, int PITCH, int EACH>
 __global__ void __launch_bounds__(256)
     whole_rows(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, T* __restrict__ whole_q,
                T* __restrict__ whole_k, T* __restrict__ whole_v, long long rows, long long D) {
     wait_for_previous_launch();
     constexpr int SIZE = Vector<T>::SIZE, VECTORS = PITCH / SIZE;
     static_assert(PITCH % SIZE == 0, "whole vectors");
-    unsigned which = blockIdx.x % 3;
+    unsigned which = blockIdx.x % COUNT;
     const T* from = which == 0 ? q : which == 1 ? k : v;
     auto* to = reinterpret_cast<Vector<T>*>(which == 0 ? whole_q : which == 1 ? whole_k : whole_v);
-    long long first = blockIdx.x / 3 * (EACH * 256LL) + threadIdx.x;
+    long long first = blockIdx.x / COUNT * (EACH * 256LL) + threadIdx.x;
     Vector<T> found[EACH];
 #pragma unroll
     for (int e = 0; e < EACH; ++e) {

@@ -1,7 +1,7 @@
 """padded_attention in CUDA C++ (cuda.cu, which describes the algorithms), one launch in either variant.
 
 flash: blocks of tokens with a running maximum; on Hopper a launch before it copies rows of 16 bits that are no whole vectors. whole_row: all scores of 16 rows in shared memory, for short sequences.
-The backward modes are flash's: two launches (_cuda_backward.py).
+The backward modes are flash's: two launches, or three (_cuda_backward.py).
 """
 
 import math
@@ -90,7 +90,7 @@ def scores_bytes(tile, case):
 def launches(case, variant, device, config):
     if case.mode != "forward":
         behind = backward.launches(case, config)
-        return behind if case.mode == "backward" else (backward.forward_launch(case, device, config), *behind)
+        return behind if case.mode == "backward" else (*backward.forward_launches(case, device, config), *behind)
     if variant == "flash":
         return flash.launches(case, config)
     B, H, T, _ = case.size("B", "H", "T", "D")

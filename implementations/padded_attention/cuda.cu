@@ -35,19 +35,22 @@ __global__ void __launch_bounds__(256)
     unsigned which = blockIdx.x % COUNT;
     const T* from = which == 0 ? q : which == 1 ? k : v;
     auto* to = reinterpret_cast<Vector<T>*>(which == 0 ? whole_q : which == 1 ? whole_k : whole_v);
-    long long first = blockIdx.x / COUNT * (EACH * 256LL) + threadIdx.x;
+    long long first = blockIdx.x / COUNT * (EACH * 256LL), first_row = first / VECTORS;  // what is left to divide has 32 bits
+    int before = static_cast<int>(first % VECTORS);
     Vector<T> found[EACH];
 #pragma unroll
     for (int e = 0; e < EACH; ++e) {
-        long long row = (first + e * 256) / VECTORS;
-        int d = static_cast<int>((first + e * 256) % VECTORS) * SIZE;
+        int i = before + e * 256 + threadIdx.x, d = i % VECTORS * SIZE;
+        long long row = first_row + i / VECTORS;
         int count = row < rows ? min(static_cast<int>(D) - d, SIZE) : 0;
         found[e] = {};
         if (count > 0) found[e] = load_covered(from + row * D + d, count, from, from + rows * D);
     }
 #pragma unroll
-    for (int e = 0; e < EACH; ++e)
-        if (first + e * 256 < rows * VECTORS) store_vector(reinterpret_cast<T*>(to + first + e * 256), found[e]);
+    for (int e = 0; e < EACH; ++e) {
+        long long i = first + e * 256 + threadIdx.x;
+        if (i < rows * VECTORS) store_vector(reinterpret_cast<T*>(to + i), found[e]);
+    }
 }
 
 template <typename T, bool IEEE, bool ALIGNED, int DP, int WN, int KEYS, int STAGES>

@@ -71,9 +71,7 @@ def not_of_warpgroups(case, device, tokens):
     least = 64 if rows_are_aligned(case, D) else COPIED_D
     if tuple(device.capability) == (9, 0) and case.itemsize == 2 and least <= D <= 128 and tokens <= T:
         return None
-    return (
-        f"KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128, but for eights from {COPIED_D}, T from 128"
-    )
+    return f"KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128, of other than eights from {COPIED_D}, T from 128"
 
 
 def warpgroup_bytes(case, config):
@@ -107,9 +105,9 @@ def copy_launch(case, count=3):
     return Launch(program, grid, COPIERS, dtypes=(case.dtype,) * 6, sizes=sizes)
 
 
-def launches(case, config, logarithms=False):
+def launches(case, config):
     """The copy of rows, where there is one, and `launch`'s."""
-    own = launch(case, config, logarithms)
+    own = launch(case, config)
     return in_turn(copy_launch(case), own) if copies_rows(case, config) else (own,)
 
 

@@ -389,7 +389,7 @@ def test_delayed_sources_compile(tmp_path):
     names = {
         "fused_mlp": "mlp_cluster<float, true, false, NONE, 16, 128, 1, 4, 1, 4, 4, 4>",
         "splacc": "two_accumulators_warpgroup<bfloat16, false, 128, 256, 4, 2>",
-        "padded_attention": "token_gradients_warpgroup<bfloat16, 64, 64, 64, 3>",
+        "padded_attention": "token_gradients_warpgroup<bfloat16, true, 64, 64, 64, 3>",
     }
     for kernel, name in names.items():
         file = "cuda_backward_hopper.cu" if kernel == "padded_attention" else "cuda.cu"

@@ -170,6 +170,8 @@ def test_what_does_not_fit_is_told_before_compiling(name, case, variant, config,
         (("wide", "bfloat16"), H200, ""),
         (("batch", "bfloat16"), H200, r"BLOCK_M×BLOCK_N: 128×128, 64×128; not 128×64"),
         (("odd", "bfloat16"), H200, r"not 128×64"),
+        (({"B": 2, "H": 8, "T": 1000, "D": 101}, "bfloat16"), H200, ""),
+        (({"B": 2, "H": 8, "T": 120, "D": 101}, "bfloat16"), H200, "KERNEL=warpgroup is for Hopper"),
         (("wide", "float32"), H200, "KERNEL=warpgroup is for Hopper"),
         (("wide", "bfloat16"), A100, "KERNEL=warpgroup is for Hopper"),
     ],
@@ -236,6 +238,33 @@ def test_rows_share_what_is_read_of_v_and_more_than_128_columns_are_shared_out(T
     (launch,) = module.launches(case, "cluster", H200, own)
     assert (own["BLOCK_M"], own["num_stages"], launch.grid) == (rows, stages, grid)
     assert rows == 16 or 2 * (launch.shared_memory + 3072) <= 228 << 10
+
+
+@pytest.mark.parametrize(
+    ("D", "T", "dtype", "device", "pitch"),
+    [
+        (101, 1000, "bfloat16", H200, 104), (127, 1000, "float16", H200, 128), (33, 1000, "bfloat16", H200, 64), (66, 128, "bfloat16", H200, 72),
+        (104, 1000, "bfloat16", H200, 0), (32, 1000, "bfloat16", H200, 0), (40, 1000, "bfloat16", H200, 0), (101, 63, "bfloat16", H200, 0),
+        (101, 1000, "float32", H200, 0), (101, 1000, "bfloat16", A100, 0), (101, 1000, "bfloat16", B200, 0),
+    ],
+)  # fmt: skip
+def test_rows_that_are_no_whole_vectors_are_copied_for_hoppers_attention(D, T, dtype, device, pitch):
+    """To whole vectors, and no less than a box has; backward those of dy."""
+    module, kernel = module_of("padded_attention"), KERNELS["padded_attention"]
+    for mode, behind, tensors in (("forward", 1, 3), ("backward", 2, 1)):
+        case = make_case(kernel, {"B": 2, "H": 8, "T": T, "D": D}, dtype, mode=mode)
+        *copy, first = module.launches(case, "flash", device, module.config(case, "flash", device))[
+            : 1 - behind or None
+        ]
+        assert bool(copy) == bool(pitch)
+        if copy:
+            assert (first.program.name.split("<")[0], first.overlaps) == (
+                {1: "flash_warpgroup", 2: "query_gradients_warpgroup"}[behind],
+                True,
+            )
+            assert copy[0].program.name == f"whole_rows<{dtype}, {tensors}, {pitch}, 4>" and not copy[0].overlaps
+            vectors = 16 * T * pitch // 8
+            assert 0 <= copy[0].grid // tensors * 1024 - vectors < 1024
 
 
 @pytest.mark.parametrize("device", SHARED_BYTES, ids=lambda d: d.name)

@@ -471,6 +471,9 @@ CONFIGS = [
     ("shcsa", {"T": 150, "C": 36, "D": 40}, "padded_attention", "bfloat16", "ieee", {"attention_SPLIT": 8}),
     ("shcsa", {"T": 256, "C": 512, "D": 64}, "padded_attention", "bfloat16", "ieee", {"dense_SPLIT": 4, "attention_SPLIT": 2}),
     ("shcsa", {"T": 139, "C": 261, "D": 127}, "whole_rows", "bfloat16", "ieee", {"dense_KERNEL": "warpgroup", "attention_KERNEL": "warpgroup"}),
+    # rows of q, k and v that are copied to whole vectors; heads whose rows of y begin anywhere
+    ("padded_attention", {"B": 2, "H": 3, "T": 137, "D": 101}, "flash", "bfloat16", "ieee", {}),
+    ("padded_attention", {"B": 1, "H": 3, "T": 193, "D": 38}, "flash", "float16", "ieee", {"BLOCK_M": 192, "WARPS_M": 12}),
     ("padded_softmax_v", {"T": 150, "D": 40}, "cluster", "float16", "ieee", {"CLUSTER": 8}),
     # rows of att that begin anywhere, 64 rows a block, columns shared out to two
     ("padded_softmax_v", {"T": 333, "D": 64}, "cluster", "bfloat16", "ieee", OF_SCORES | {"num_stages": 3, "BLOCK_N": 128}),
@@ -515,6 +518,16 @@ def test_a_config_for_larger_cards_is_right(run_cells, kernels, name, sizes, var
     options = {"w_layout": "nk"} if sizes.pop("nk", 0) else None
     case = make_case(kernels[name], sizes, dtype, precision, options)
     (record,) = run_cells([Cell(case, "cuda", variant, config=config)])
+    assert record.status == "ok", record.reason
+
+
+@pytest.mark.parametrize(
+    ("T", "D", "dtype"),
+    [(131, 65, "bfloat16"), (129, 39, "float16"), (70, 77, "bfloat16")],  # of the last one, dk and dv by mma.sync
+)
+def test_gradients_of_attention_read_copies_of_rows_that_are_no_whole_vectors(run_cells, kernels, T, D, dtype):
+    case = make_case(kernels["padded_attention"], {"B": 2, "H": 1, "T": T, "D": D}, dtype, mode="backward")
+    (record,) = run_cells([Cell(case, "cuda", "flash")])
     assert record.status == "ok", record.reason
 
 

@@ -2,7 +2,8 @@
 cuda_backward_hopper.cu, which take their places on Hopper; and the choice of tiles.
 
 The tunables are KERNEL, "warpgroup" being Hopper's, BLOCK_M and BLOCK_N: of the launch `queries` a tile of rows and of tokens, of `tokens` one of
-tokens and of rows.
+tokens and of rows. Rows of 16 bits that are no whole vectors are copied for Hopper's kernels: those of q, k and v in the forward pass, whose
+copies are kept, and those of dy.
 """
 
 import math
@@ -21,7 +22,7 @@ from implementations._shared.cuda.launch import (
     prefixed,
     too_large,
 )
-from implementations._shared.gpu import is_ieee, multiprocessors
+from implementations._shared.gpu import is_ieee, multiprocessors, rows_are_aligned
 from implementations.padded_attention import _cuda_flash as flash
 
 FILE, HOPPER = (Path(__file__).with_name(name) for name in ("cuda_backward.cu", "cuda_backward_hopper.cu"))
@@ -115,15 +116,14 @@ def _misfit(case, device, name, config):
 
 def _no_warpgroups(case, device, name, config):
     """Why a launch cannot be compiled for the device or take the case, or None: no box is larger than what it is of."""
-    (T, D), tile = case.size("T", "D"), (config["BLOCK_M"], config["BLOCK_N"])
+    tile = config["BLOCK_M"], config["BLOCK_N"]
     own = WARPGROUP_TILES[name]
     known = [(rows, keys) for (columns, rows), (keys, _) in own.items() if columns == flash.warpgroup_columns(case)]
     if tile not in known:
         tiles = ", ".join(f"{rows}×{keys}" for rows, keys in known)
         return f"KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: {tiles}; not {tile[0]}×{tile[1]}"
-    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D % 8 or not 64 <= D <= 128 or max(tile) > T:
-        return "KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128 in eights, T from 128"
-    return too_large(_warpgroup_memory(case, name, config), device)
+    reason = flash.not_of_warpgroups(case, device, max(tile))
+    return reason or too_large(_warpgroup_memory(case, name, config), device)
 
 
 def fits(case, device, config):
@@ -131,21 +131,33 @@ def fits(case, device, config):
     return next(filter(None, (_misfit(case, device, name, of_launch(name, config)) for name in LAUNCHES)), None)
 
 
-def forward_launch(case, device, config):
-    """flash with the logarithms, on Hopper's kernel where the gradients are."""
-    own = {"KERNEL": _kernel(case)} | attention.flash_config(case, device)
-    on_hopper = config["queries_KERNEL"] == "warpgroup"
-    return flash.launch(case, flash.config(case, device) if on_hopper else own, logarithms=True)
+def _forward_config(case, device, config):
+    if config["queries_KERNEL"] == "warpgroup":
+        return flash.config(case, device)
+    return {"KERNEL": _kernel(case)} | attention.flash_config(case, device)
+
+
+def _copies(case, config):
+    """Whether each launch, and then whether any, reads rows that are copied first."""
+    each = [flash.copies_rows(case, of_launch(name, config)) for name in LAUNCHES]
+    return *each, any(each)
+
+
+def forward_launches(case, device, config):
+    """flash with the logarithms, on Hopper's kernel where the gradients are, behind a copy of rows where one is read."""
+    own = flash.launch(case, _forward_config(case, device, config), logarithms=True)
+    return in_turn(flash.copy_launch(case), own) if _copies(case, config)[-1] else (own,)
 
 
 def launches(case, config):
-    """`query_gradients` and `token_gradients`, or those of the same name on Hopper."""
+    """`query_gradients` and `token_gradients`, or those of the same name on Hopper, behind a copy of dy where one is read."""
     d = case.dtype
     dtypes = {
         "queries": (d, d, d, d, "int32", d, "float32", "float32", d),
         "tokens": (d, d, d, d, "int32", "float32", "float32", d, d),
     }
-    return in_turn(*(_launch(case, name, of_launch(name, config), dtypes[name]) for name in LAUNCHES))
+    copy = (flash.copy_launch(case, 1),) if _copies(case, config)[-1] else ()
+    return in_turn(*copy, *(_launch(case, name, of_launch(name, config), dtypes[name]) for name in LAUNCHES))
 
 
 def _launch(case, name, config, dtypes):
@@ -159,7 +171,8 @@ def _launch(case, name, config, dtypes):
         return Launch(program, grid, tile.threads, _memory(case, tile), dtypes=dtypes)
     columns = flash.warpgroup_columns(case)
     _, stages = WARPGROUP_TILES[name][columns, rows]
-    program = instance(HOPPER, f"{kernel}_warpgroup", TYPES[case.dtype], columns, rows, keys, stages)
+    tile = rows_are_aligned(case, case.sizes["D"]), columns, rows, keys, stages
+    program = instance(HOPPER, f"{kernel}_warpgroup", TYPES[case.dtype], *tile)
     own, others = (1, rows, 64), (1, keys, 64)  # what a copy brings of q, k, v and dy
     boxes = (own, others, others, own) if name == "queries" else (others, own, own, others)
     return Launch(program, grid, rows * 2 + 128, _warpgroup_memory(case, name, config), dtypes=dtypes, boxes=boxes)
@@ -169,18 +182,29 @@ def build(case, device, config):
     """(forward, backward); y and the logarithms (B, H, T) are kept beside the inputs."""
     shape = B, H, T, D = case.size("B", "H", "T", "D")
     scale, root = np.float32(math.log2(math.e) / math.sqrt(D)), np.float32(math.sqrt(D))
-    kept = forward_launch(case, device, config).returning({4: shape, 5: (B, H, T)}, (H, T, D, scale))
-    first, second = launches(case, config)
+    kept = forward_launches(case, device, config)[-1].returning({4: shape, 5: (B, H, T)}, (H, T, D, scale))
+    first, second = launches(case, config)[-2:]
     queries = first.returning({7: (B, H, T), 8: shape}, (H, T, D, scale, root))
     tokens = second.returning({7: shape, 8: shape}, (H, T, D, scale, root))
 
+    of_queries, of_tokens, copies = _copies(case, config)
+    whole = flash.copy(case) if copies else lambda *rows: rows
+    of_dy = (
+        flash.copy_launch(case, 1).returning({3: flash.copied_shape(case)}, absent=(1, 2, 4, 5))
+        if copies
+        else lambda dy: dy
+    )
+    of_flash = flash.copies_rows(case, _forward_config(case, device, config))
+
     def forward(q, k, v, n_padd):
-        y, logarithms = kept(q, k, v, n_padd)
-        return y, (q, k, v, n_padd, y, logarithms)
+        rows, copied = (q, k, v), whole(q, k, v)
+        y, logarithms = kept(*(copied if of_flash else rows), n_padd)
+        return y, (rows, copied, n_padd, y, logarithms)
 
     def backward(residuals, dy):
-        q, k, v, n_padd, y, logarithms = residuals
-        deltas, dq = queries(q, k, v, dy, n_padd, y, logarithms)
-        return dq, *tokens(q, k, v, dy, n_padd, logarithms, deltas)
+        rows, copied, n_padd, y, logarithms = residuals
+        rows, copied = (*rows, dy), (*copied, of_dy(dy))
+        deltas, dq = queries(*(copied if of_queries else rows), n_padd, y, logarithms)
+        return dq, *tokens(*(copied if of_tokens else rows), n_padd, logarithms, deltas)
 
     return forward, backward

@@ -1,16 +1,20 @@
-"""padded_attention's flash in CUDA C++: its kernels by KERNEL, `warpgroup` on Hopper, and their tiles. Backward modes launch it too, and have
-the logarithms of each row's sum of exponentials left.
+"""padded_attention's flash in CUDA C++: its kernels by KERNEL, `warpgroup` on Hopper, and their tiles. Rows that are no whole vectors, which the
+copy engine does not take, a launch before it copies to such. Backward modes launch it too, and have the logarithms of each row's sum of
+exponentials left.
 """
 
+import math
 from pathlib import Path
 
 from implementations._shared.cuda import attention
-from implementations._shared.cuda.launch import TYPES, Launch, instance, too_large
-from implementations._shared.gpu import is_ieee, multiprocessors
+from implementations._shared.cuda.launch import TYPES, Launch, in_turn, instance, too_large
+from implementations._shared.gpu import filled_up, is_ieee, multiprocessors, rows_are_aligned
 
 FOLDER = Path(__file__).parent
 # rows × tokens: 64 rows are for heads that do not fill the card, 192 for rows of 64 columns
 WARPGROUP_TILES = ((128, 128), (64, 128), (192, 128))
+COPIED_D = 33  # from which on rows are copied: less than half of a panel would be elements
+COPIERS, VECTORS = 256, 4  # threads of a block of whole_rows, and vectors of each
 
 
 def config(case, device):
@@ -46,7 +50,7 @@ def fits(case, device, config):
 
 def no_warpgroups(case, device, config):
     """Why flash_warpgroup cannot be compiled for the device or take the case, or None: no box is larger than what it is of."""
-    (T, D), tile = case.size("T", "D"), (config["BLOCK_M"], config["BLOCK_N"])
+    D, tile = case.sizes["D"], (config["BLOCK_M"], config["BLOCK_N"])
     if tile not in WARPGROUP_TILES or {**config, "num_stages": 2} != warpgroup(*tile):
         tiles = ", ".join(f"{rows}×{tokens}" for rows, tokens in WARPGROUP_TILES)
         return f"KERNEL=warpgroup has tiles of its own, BLOCK_M×BLOCK_N: {tiles}; WARPS_M=BLOCK_M/16, WARPS_N=1"
@@ -54,11 +58,20 @@ def no_warpgroups(case, device, config):
         return (
             f"KERNEL=warpgroup: the sums of 192 rows of {D} columns do not fit in a block's registers; BLOCK_M=128 does"
         )
-    if tuple(device.capability) != (9, 0) or case.itemsize != 2 or D % 8 or not 64 <= D <= 128 or max(tile) > T:
-        return "KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128 in eights, T from 128"
+    if reason := not_of_warpgroups(case, device, max(tile)):
+        return reason
     if config["num_stages"] < 2:
         return f"num_stages is {config['num_stages']}: one is read while another is written"
     return too_large(warpgroup_bytes(case, config), device)
+
+
+def not_of_warpgroups(case, device, tokens):
+    """Why no kernel of warpgroups whose largest side of a tile is that takes the case, or None. Rows that are no whole vectors are copied."""
+    T, D = case.size("T", "D")
+    least = 64 if rows_are_aligned(case, D) else COPIED_D
+    if tuple(device.capability) == (9, 0) and case.itemsize == 2 and least <= D <= 128 and tokens <= T:
+        return None
+    return f"KERNEL=warpgroup is for Hopper (9.0), 16 bits, D from 64 to 128, of other than eights from {COPIED_D}, T from 128"
 
 
 def warpgroup_bytes(case, config):
@@ -72,6 +85,51 @@ def warpgroup_columns(case):
     return 64 if case.sizes["D"] <= 64 else 128
 
 
+def copies_rows(case, config):
+    """Whether what kernels of warpgroups read must be copied first."""
+    return config["KERNEL"] == "warpgroup" and not rows_are_aligned(case, case.sizes["D"])
+
+
+def copied_shape(case):
+    """Of q, k and v in rows of whole vectors, and no less than a box has."""
+    B, H, T, D = case.size("B", "H", "T", "D")
+    return B, H, T, max(64, filled_up(case, D))
+
+
+def copy_launch(case, count=3):
+    """`whole_rows` of q, k and v, or of less: `count` tensors and their copies, in the places of three each."""
+    B, H, T, pitch = copied_shape(case)
+    vectors = B * H * T * pitch * case.itemsize // 16
+    program = instance(FOLDER / "cuda.cu", "whole_rows", TYPES[case.dtype], count, pitch, VECTORS)
+    grid, sizes = count * -(-vectors // (COPIERS * VECTORS)), (B * H * T, case.sizes["D"])
+    return Launch(program, grid, COPIERS, dtypes=(case.dtype,) * 6, sizes=sizes)
+
+
+def launches(case, config):
+    """The copy of rows, where there is one, and `launch`'s."""
+    own = launch(case, config)
+    return in_turn(copy_launch(case), own) if copies_rows(case, config) else (own,)
+
+
+def copy(case):
+    """A function of q, k and v, which returns their copies."""
+    return copy_launch(case).returning(dict.fromkeys((3, 4, 5), copied_shape(case)))
+
+
+def build(case, config):
+    """call(q, k, v (B, H, T, D), n_padd (B,) int32) → (B, H, T, D)."""
+    import numpy as np
+
+    B, H, T, D = case.size("B", "H", "T", "D")
+    attend = launches(case, config)[-1].returning(
+        {4: (B, H, T, D)}, (H, T, D, D, np.float32(math.log2(math.e) / math.sqrt(D)))
+    )
+    if not copies_rows(case, config):
+        return attend
+    of_rows = copy(case)
+    return lambda q, k, v, n_padd: attend(*of_rows(q, k, v), n_padd)
+
+
 def launch(case, config, logarithms=False):
     """Of q, k, v, n_padd, y and, where they are to be left, logarithms (B, H, T) float32."""
     B, H, T = case.size("B", "H", "T")
@@ -81,9 +139,8 @@ def launch(case, config, logarithms=False):
         return attention.flash(FOLDER / f"cuda{kind}.cu", case, config, dtypes, kernel=f"flash{suffix}")
     file = FOLDER / (f"cuda{kind}_hopper.cu" if logarithms else "cuda.cu")
     rows, tokens, stages = config["BLOCK_M"], config["BLOCK_N"], config["num_stages"]
-    program = instance(
-        file, f"flash_warpgroup{suffix}", TYPES[case.dtype], warpgroup_columns(case), rows, tokens, stages
-    )
+    tile = rows_are_aligned(case, case.sizes["D"]), warpgroup_columns(case), rows, tokens, stages
+    program = instance(file, f"flash_warpgroup{suffix}", TYPES[case.dtype], *tile)
     boxes = (1, rows, 64), (1, tokens, 64), (1, tokens, 64)
     return Launch(
         program, B * H * -(-T // rows), rows * 2 + 128, warpgroup_bytes(case, config), dtypes=dtypes, boxes=boxes

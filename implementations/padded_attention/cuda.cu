@@ -1,25 +1,57 @@
-// padded_attention: y = softmax(q kᵀ / √D) v, causal, from token n_padd on; one launch in either variant.
+// padded_attention: y = softmax(q kᵀ / √D) v, causal, from token n_padd on; one launch in either variant, or two.
 //
 //   flash       tiles of tokens with a running maximum: flash.cuh.
 //   flash_warpgroup   the same on Hopper: hopper/flash.cuh.
+//   whole_rows  before it, q, k and v in rows of whole vectors, which the copy engine wants; of backward modes dy.
 //   whole_row   a block has 16 rows. It goes through k once and keeps all scores in shared memory, each where the lane that
 //               summed it will read it; then, with the maximum of the whole row, through v. Nothing is ever rescaled.
 //
 // Tiles of tokens begin at n_padd, so that padding is never read and only tiles on the diagonal are masked; a warp leaves out
 // tiles that none of its rows sees. Long rows, the last ones of a head, begin first. Rows are `pitch` elements apart in q, k and
-// v, D in y. ALIGNED promises that rows begin at multiples of 16 bytes and hold whole vectors.
+// v, D in y. ALIGNED promises that rows begin at multiples of 16 bytes and hold whole vectors,
+// in flash_warpgroup those of y.
 #include "_shared/cuda/flash.cuh"
 #include "_shared/cuda/hopper/flash.cuh"
 
 #if __CUDA_ARCH__ >= 900
-template <typename T, int DP, int BM, int KEYS, int STAGES>
+template <typename T, bool ALIGNED, int DP, int BM, int KEYS, int STAGES>
 __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
     flash_warpgroup(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                     const __grid_constant__ TensorMap v, const int* __restrict__ n_padd, T* __restrict__ y, long long heads,
                     long long tokens, long long D, long long, float scale) {
-    flash_warpgroup_tile<T, DP, BM, KEYS, STAGES>(q, k, v, n_padd, y, nullptr, heads, tokens, D, scale);
+    flash_warpgroup_tile<T, DP, BM, KEYS, STAGES, ALIGNED>(q, k, v, n_padd, y, nullptr, heads, tokens, D, scale);
 }
 #endif
+
+// `rows` rows of D elements of q, k and v, or of the first COUNT of them, to such of PITCH, with zeros behind D. A block has one of these, EACH
+// vectors a thread.
+template <typename T, int COUNT, int PITCH, int EACH>
+__global__ void __launch_bounds__(256)
+    whole_rows(const T* __restrict__ q, const T* __restrict__ k, const T* __restrict__ v, T* __restrict__ whole_q,
+               T* __restrict__ whole_k, T* __restrict__ whole_v, long long rows, long long D) {
+    wait_for_previous_launch();
+    constexpr int SIZE = Vector<T>::SIZE, VECTORS = PITCH / SIZE;
+    static_assert(PITCH % SIZE == 0, "whole vectors");
+    unsigned which = blockIdx.x % COUNT;
+    const T* from = which == 0 ? q : which == 1 ? k : v;
+    auto* to = reinterpret_cast<Vector<T>*>(which == 0 ? whole_q : which == 1 ? whole_k : whole_v);
+    long long first = blockIdx.x / COUNT * (EACH * 256LL), first_row = first / VECTORS;  // what is left to divide has 32 bits
+    int before = static_cast<int>(first % VECTORS);
+    Vector<T> found[EACH];
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+        int i = before + e * 256 + threadIdx.x, d = i % VECTORS * SIZE;
+        long long row = first_row + i / VECTORS;
+        int count = row < rows ? min(static_cast<int>(D) - d, SIZE) : 0;
+        found[e] = {};
+        if (count > 0) found[e] = load_covered(from + row * D + d, count, from, from + rows * D);
+    }
+#pragma unroll
+    for (int e = 0; e < EACH; ++e) {
+        long long i = first + e * 256 + threadIdx.x;
+        if (i < rows * VECTORS) store_vector(reinterpret_cast<T*>(to + i), found[e]);
+    }
+}
 
 template <typename T, bool IEEE, bool ALIGNED, int DP, int WN, int KEYS, int STAGES>
 __global__ void __launch_bounds__(WN * 32, 1)

@@ -1,7 +1,7 @@
 """padded_attention in CUDA C++ (cuda.cu, which describes the algorithms), one launch in either variant.
 
-flash: blocks of tokens with a running maximum. whole_row: all scores of 16 rows in shared memory, for short sequences.
-The backward modes are flash's: two launches (_cuda_backward.py).
+flash: blocks of tokens with a running maximum; on Hopper a launch before it copies rows of 16 bits that are no whole vectors. whole_row: all scores of 16 rows in shared memory, for short sequences.
+The backward modes are flash's: two launches, or three (_cuda_backward.py).
 """
 
 import math
@@ -90,9 +90,9 @@ def scores_bytes(tile, case):
 def launches(case, variant, device, config):
     if case.mode != "forward":
         behind = backward.launches(case, config)
-        return behind if case.mode == "backward" else (backward.forward_launch(case, device, config), *behind)
+        return behind if case.mode == "backward" else (*backward.forward_launches(case, device, config), *behind)
     if variant == "flash":
-        return (flash.launch(case, config),)
+        return flash.launches(case, config)
     B, H, T, _ = case.size("B", "H", "T", "D")
     tile = attention.tile_of(config)
     program = instance(FILE, "whole_row", *attention.head(case), tile.WN, tile.KEYS, tile.STAGES)
@@ -104,6 +104,8 @@ def build(case, variant, device, config):
     """call(q, k, v (B, H, T, D), n_padd (B,) int32) → (B, H, T, D)."""
     if case.mode != "forward":
         return backward.build(case, device, config)
+    if variant == "flash":
+        return flash.build(case, config)
     import numpy as np
 
     B, H, T, D = case.size("B", "H", "T", "D")

@@ -2,7 +2,8 @@
 //
 // A producer warpgroup has tiles brought and consumers have 64 rows each: of the sequence in the one launch, tokens in the other, whose
 // scores are transposed. So weights and their gradients are left operands in registers, as in the forward pass, and nothing is summed
-// by two blocks. q, k, v and dy are tensor maps; they and all else are contiguous.
+// by two blocks. q, k, v and dy are tensor maps; they and all else are contiguous. ALIGNED promises that rows of y, dq, dk and dv are whole
+// vectors; those of the maps are.
 //
 // Products are under way while a warpgroup computes: those of dp beside the exponentials; in token_gradients those of dv beside ds; and
 // the scores of the next tile are queued behind the products with this one.
@@ -12,12 +13,12 @@
 #include "_shared/cuda/hopper/flash.cuh"
 
 #if __CUDA_ARCH__ >= 900
-template <typename T, int DP, int BM, int KEYS, int STAGES>
+template <typename T, bool ALIGNED, int DP, int BM, int KEYS, int STAGES>
 __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
     flash_warpgroup_logarithms(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                                const __grid_constant__ TensorMap v, const int* __restrict__ n_padd, T* __restrict__ y,
                                float* __restrict__ logarithms, long long heads, long long tokens, long long D, float scale) {
-    flash_warpgroup_tile<T, DP, BM, KEYS, STAGES>(q, k, v, n_padd, y, logarithms, heads, tokens, D, scale);
+    flash_warpgroup_tile<T, DP, BM, KEYS, STAGES, ALIGNED>(q, k, v, n_padd, y, logarithms, heads, tokens, D, scale);
 }
 
 // Of a producer thread, which does little; and of each consumer thread of blocks with BM rows: of 64, two share a multiprocessor.
@@ -26,12 +27,12 @@ template <int BM>
 constexpr int GRADIENT_REGISTERS = BM == 64 ? 256 - LOADER_REGISTERS : CONSUMER_REGISTERS<BM / 64, LOADER_REGISTERS>;
 
 // What a lane has of rows g and g + 8 of a warp's 16 of y, which is read while tiles are on their way: chunks t, t + 4, … of 16 bytes.
-template <typename T, int DP>
+template <typename T, bool ALIGNED, int DP>
 struct RowsOfY {
     static constexpr int SIZE = Vector<T>::SIZE, STEPS = DP / (4 * SIZE);
     Vector<T> at[2][STEPS];
 
-    // Of y (tokens, D), from row `first` on; behind the last one 0.
+    // Of y (tokens, D), from row `first` on; behind the last one, and behind D, 0.
     template <typename Tile>
     __device__ __forceinline__ RowsOfY(const Tile& tile, const T* y, int first, int tokens, int D) {
 #pragma unroll
@@ -40,7 +41,11 @@ struct RowsOfY {
 #pragma unroll
             for (int step = 0; step < STEPS; ++step) {
                 int d = (step * 4 + tile.t) * SIZE;
-                at[h][step] = load_part<true>(y + static_cast<long long>(number) * D + d, number < tokens ? D - d : 0);
+                const T* from = y + static_cast<long long>(number) * D + d;
+                int count = number < tokens ? D - d : 0;
+                if constexpr (ALIGNED) at[h][step] = load_part<true>(from, count);
+                else if (count > 0) at[h][step] = load_covered(from, min(count, SIZE), y, y + static_cast<long long>(tokens) * D);
+                else at[h][step] = {};
             }
         }
     }
@@ -64,14 +69,14 @@ struct RowsOfY {
     }
 };
 
-template <typename T, int DP, int BM, int KEYS, int STAGES>
+template <typename T, bool ALIGNED, int DP, int BM, int KEYS, int STAGES>
 __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
     query_gradients_warpgroup(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                               const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap dy,
                               const int* __restrict__ n_padd, const T* __restrict__ y, const float* __restrict__ logarithms,
                               float* __restrict__ deltas, T* __restrict__ dq, long long heads, long long tokens, long long D,
                               float scale, float root) {
-    using Tile = WarpgroupAttention<T, DP, BM, KEYS>;
+    using Tile = WarpgroupAttention<T, DP, BM, KEYS, ALIGNED>;
     using Stages = Pipeline<2 * STAGES, Tile::STAGE>;  // tile i of k is 2 i-th, that of v 2 i + 1-th; q and dy come with the first
     static_assert((BM - 64) / KEYS < STAGES, "what the last warpgroup alone waits for is behind all that is filled again");
     extern __shared__ __align__(1024) unsigned char memory[];
@@ -133,7 +138,7 @@ __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
             for (int c = 0; c < 4; ++c) s[0][f][c] *= dp[0][f][c] - delta[c / 2];
     };
     if (count > 0) {
-        RowsOfY<T, DP> rows(tile, y + base * D, at.first, length, width);
+        RowsOfY<T, ALIGNED, DP> rows(tile, y + base * D, at.first, length, width);
 #pragma unroll
         for (int h = 0; h < 2; ++h)
             logarithm[h] = logarithms[base + min(at.first + tile.row + h * 8 + tile.g, length - 1)];
@@ -174,14 +179,14 @@ __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
     tile.epilogue(dq + base * D, at.first, at.begin, length, width, memory, nullptr);
 }
 
-template <typename T, int DP, int BM, int ROWS, int STAGES>
+template <typename T, bool ALIGNED, int DP, int BM, int ROWS, int STAGES>
 __global__ void __launch_bounds__(BM * 2 + 128, BM == 64 ? 2 : 1)
     token_gradients_warpgroup(const __grid_constant__ TensorMap q, const __grid_constant__ TensorMap k,
                               const __grid_constant__ TensorMap v, const __grid_constant__ TensorMap dy,
                               const int* __restrict__ n_padd, const float* __restrict__ logarithms,
                               const float* __restrict__ deltas, T* __restrict__ dk, T* __restrict__ dv, long long heads,
                               long long tokens, long long D, float scale, float root) {
-    using Tile = WarpgroupAttention<T, DP, BM, ROWS>;
+    using Tile = WarpgroupAttention<T, DP, BM, ROWS, ALIGNED>;
     using Stages = Pipeline<2 * STAGES, Tile::STAGE>;  // tile n of q is 2 n-th, that of dy 2 n + 1-th; k and v come with the first
     using Statistics = Pipeline<STAGES, ROWS * 8>;     // of two rows each: both logarithms, both deltas
     extern __shared__ __align__(1024) unsigned char memory[];

@@ -318,11 +318,16 @@ struct Attention {
                     }
                 }
             __syncwarp();
-            for (int i = lane; i < FM * 16 * (DP / SIZE); i += 32) {
-                int r = row + i / (DP / SIZE), d = i % (DP / SIZE) * SIZE;
-                if (first + r >= tokens) continue;
-                auto part = *reinterpret_cast<const Vector<T>*>(rows + r * PITCH + d * sizeof(T));
-                store_part<ALIGNED>(y + static_cast<long long>(first + r) * D + d, part, columns - d);
+            if constexpr (ALIGNED) {
+                for (int i = lane; i < FM * 16 * (DP / SIZE); i += 32) {
+                    int r = row + i / (DP / SIZE), d = i % (DP / SIZE) * SIZE;
+                    if (first + r >= tokens) continue;
+                    auto part = *reinterpret_cast<const Vector<T>*>(rows + r * PITCH + d * sizeof(T));
+                    store_part<true>(y + static_cast<long long>(first + r) * D + d, part, columns - d);
+                }
+            } else {
+                for (int r = row; r < min(row + FM * 16, tokens - first); ++r)
+                    store_row(y + static_cast<long long>(first + r) * D, reinterpret_cast<const T*>(rows + r * PITCH), columns, lane);
             }
         }
     }

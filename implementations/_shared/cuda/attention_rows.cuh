@@ -2,6 +2,9 @@
 //
 //   load_rows       rows of q, k or v as a tile. Where they are no whole vectors, a warp has one at a time, in pieces of as many bytes as
 //                   all rows begin at multiples of.
+//   store_row       a row of a result, by a warp: neighbouring lanes store neighbouring elements, or pairs. Of vectors that are stored element
+//                   by element, each store would touch as many sectors as the whole of them.
+//   load_covered    a vector of 16-bit elements that begins anywhere, of the two that cover it.
 //   CoveredScores   rows of att as the whole vectors that cover them. A lane shifts two of them into the one it wants, in registers,
 //                   through which scores pass anyhow.
 #pragma once
@@ -110,6 +113,15 @@ __device__ __forceinline__ void load_rows(unsigned char* to, const T* from, long
     }
 }
 
+// The first `count` elements of a row in shared memory, which begins at a multiple of 16 bytes there, anywhere in global memory.
+template <typename T>
+__device__ __forceinline__ void store_row(T* to, const T* from, int count, int lane) {
+    if (count % 2 == 0 && address_of(to) % sizeof(Pair<T>) == 0)
+        for (int i = lane; 2 * i < count; i += 32) reinterpret_cast<Pair<T>*>(to)[i] = reinterpret_cast<const Pair<T>*>(from)[i];
+    else
+        for (int i = lane; i < count; i += 32) to[i] = from[i];
+}
+
 // ---- rows of scores --------------------------------------------------------------------------------------------------
 // As many elements as a vector has, from element `shift` of `a` on; `b` lies behind it.
 template <typename T>
@@ -127,6 +139,24 @@ __device__ __forceinline__ Vector<T> shifted(Vector<T> a, Vector<T> b, int shift
 #pragma unroll
     for (int i = 0; i < 4; ++i) words(r)[i] = EACH == 1 ? w[i] : __funnelshift_r(w[i], w[i + 1], shift % EACH * 16);
     return r;
+}
+
+// The first `count` elements from `from` on, wherever it is, the others 0: out of the two vectors that cover them. What lies outside of
+// begin … end is not read.
+template <typename T>
+__device__ __forceinline__ Vector<T> load_covered(const T* from, int count, const T* begin, const T* end) {
+    constexpr int SIZE = Vector<T>::SIZE;
+    static_assert(sizeof(T) == 2, "two elements are a word");
+    int shift = static_cast<int>(address_of(from) / sizeof(T) % SIZE);
+    const T* first = from - shift;
+    bool both = shift + count > SIZE;
+    if (first < begin || first + (both ? 2 : 1) * SIZE > end) return load_part<false>(from, count);
+    Vector<T> behind = {};
+    if (both) behind = *reinterpret_cast<const Vector<T>*>(first + SIZE);
+    Vector<T> found = shifted(*reinterpret_cast<const Vector<T>*>(first), behind, shift);
+#pragma unroll
+    for (int w = 0; w < 4; ++w) words(found)[w] &= 2 * w + 1 < count ? 0xffffffffu : 2 * w < count ? 0xffffu : 0u;
+    return found;
 }
 
 // Rows `row` and `row` + 8 of att (tokens, tokens), a lane's. A vector begins at the same element of both, since 8 rows are whole vectors.

@@ -1,5 +1,5 @@
-// Attention on Hopper's warpgroup products: elements of 16 bits, rows that begin at multiples of 16 bytes and hold whole vectors;
-// q, k and v are tensor maps (heads, tokens, D) of boxes of 64 elements of a tile's rows.
+// Attention on Hopper's warpgroup products: elements of 16 bits, rows that begin at multiples of 16 bytes and hold whole vectors, those of
+// y where they are ALIGNED; q, k and v are tensor maps (heads, tokens, D) of boxes of 64 elements of a tile's rows.
 //
 // Rows of q, k and v lie in panels of 64 elements, DP being D made up to 64 or 128 with zeros: [panel][row][128 bytes], swizzled
 // as wgmma.cuh says. For the scores that is rows of K, for the product with v it is panels of columns, so that k and v are
@@ -20,9 +20,9 @@ __device__ __forceinline__ void load_panels(unsigned to, const TensorMap& from, 
 }
 
 // The rows of warpgroups 1, 2, …, KEYS tokens at a time.
-template <typename T, int DP, int BM, int KEYS>
-struct WarpgroupAttention : Attention<T, false, true, DP, 1, BM / 16, 1, KEYS> {
-    using Base = Attention<T, false, true, DP, 1, BM / 16, 1, KEYS>;
+template <typename T, int DP, int BM, int KEYS, bool ALIGNED = true>
+struct WarpgroupAttention : Attention<T, false, ALIGNED, DP, 1, BM / 16, 1, KEYS> {
+    using Base = Attention<T, false, ALIGNED, DP, 1, BM / 16, 1, KEYS>;
     static constexpr int FN = KEYS / 8, Q_BYTES = BM * DP * 2, STAGE = KEYS * DP * 2;  // bytes in panels
     static_assert(DP == 64 || DP == 128, "whole panels");
     unsigned weights[KEYS / 16][4];

@@ -1,12 +1,13 @@
 // Flash attention on Hopper, as flash.cuh's: a producer warpgroup has the tokens brought, and consumers have 64 rows each. Boxes are
-// whole: what they have of padding in q and of tokens behind the tile is hidden. q, k and v are contiguous.
+// whole: what they have of padding in q and of tokens behind the tile is hidden. q, k and v are contiguous;
+// ALIGNED promises that rows of y are whole vectors.
 #pragma once
 #include "_shared/cuda/flash.cuh"
 #include "_shared/cuda/hopper/attention.cuh"
 
 // What a consumer does: its rows of the block's, which are first … of the sequence, with `count` tiles of tokens from `begin` on.
-template <typename T, int DP, int BM, int KEYS, typename Stages>
-__device__ __forceinline__ void flash_mainloop(WarpgroupAttention<T, DP, BM, KEYS>& tile, const Stages& pipeline,
+template <typename T, int DP, int BM, int KEYS, bool ALIGNED, typename Stages>
+__device__ __forceinline__ void flash_mainloop(WarpgroupAttention<T, DP, BM, KEYS, ALIGNED>& tile, const Stages& pipeline,
                                                unsigned char* memory, int first, int begin, int count, float scale) {
     float s[1][KEYS / 8][4], by[2];
     auto online_softmax = [&](int i) {
@@ -59,12 +60,12 @@ __device__ __forceinline__ void flash_mainloop(WarpgroupAttention<T, DP, BM, KEY
 }
 
 // `logarithms` (…, tokens) are written where they are given: epilogue() of attention.cuh.
-template <typename T, int DP, int BM, int KEYS, int STAGES>
+template <typename T, int DP, int BM, int KEYS, int STAGES, bool ALIGNED = true>
 __device__ __forceinline__ void flash_warpgroup_tile(const TensorMap& q, const TensorMap& k, const TensorMap& v,
                                                      const int* n_padd, T* y, float* logarithms, long long heads,
                                                      long long tokens, long long D, float scale) {
     constexpr int PRODUCER = BM == 192 ? 24 : PRODUCER_REGISTERS;
-    using Tile = WarpgroupAttention<T, DP, BM, KEYS>;
+    using Tile = WarpgroupAttention<T, DP, BM, KEYS, ALIGNED>;
     using Stages = Pipeline<2 * STAGES, Tile::STAGE>;  // tile i of k is 2 i-th, that of v 2 i + 1-th; q comes with the first
     static_assert(KEYS >= 64, "warpgroups differ by one tile of tokens at most, whose stages nobody waits for");
     extern __shared__ __align__(1024) unsigned char memory[];

@@ -165,11 +165,27 @@ __global__ void __launch_bounds__((F / 16 + 1) * 32, F / 16 + 1 > 16 ? 1 : 16 / 
     T* own = reinterpret_cast<T*>(x + ROWS * STRIDE);  // dense's, DEPTH of them
     dy += sample * (D + F * (F + 1) / 2);
     auto bring = [&](int start) {
-        bring_vectors<COPY, THREADS, F, D, DEPTH, T>(Given<T>{dense, sparse}, nullptr, x, sample, 0, ROWS, start, threadIdx.x);
+        bring_vectors<COPY, THREADS, F, D, DEPTH, T>(Given<T>{dense, sparse}, nullptr, x, sample, 0, F + 1, start, threadIdx.x);
         copy_commit();
-        for (int d = threadIdx.x; d < DEPTH; d += THREADS) own[d] = start + d < D ? dy[start + d] : T{};
+#pragma unroll 1
+        for (int n = threadIdx.x; n < (ROWS - F - 1) * STRIDE / 16; n += THREADS)
+            reinterpret_cast<uint4*>(x + (F + 1) * STRIDE)[n] = make_uint4(0, 0, 0, 0);
+    };
+    T of_dense[(DEPTH + THREADS - 1) / THREADS];  // asked for with the rest: its columns wait in registers
+    auto request_own = [&](int start) {
+#pragma unroll
+        for (int i = 0; i < (DEPTH + THREADS - 1) / THREADS; ++i) {
+            int d = i * THREADS + threadIdx.x;
+            of_dense[i] = d < DEPTH && start + d < D ? dy[start + d] : T{};
+        }
+    };
+    auto store_own = [&] {
+#pragma unroll
+        for (int i = 0; i < (DEPTH + THREADS - 1) / THREADS; ++i)
+            if (i * THREADS + threadIdx.x < DEPTH) own[i * THREADS + threadIdx.x] = of_dense[i];
     };
     bring(0);
+    request_own(0);
 #pragma unroll 1
     for (int first = 0; first < ROWS; first += 32)
 #pragma unroll 1
@@ -188,6 +204,8 @@ __global__ void __launch_bounds__((F / 16 + 1) * 32, F / 16 + 1 > 16 ? 1 : 16 / 
             }
         }
 
+    store_own();
+
     unsigned S = shared_address(memory), below = S + (warp * 16 + lane % 16) * PITCH + lane / 16 * 16;
     unsigned turned = S + (lane / 16 * 8 + lane % 8) * PITCH + warp * 32 + lane / 8 % 2 * 16;
 #pragma unroll 1
@@ -195,6 +213,8 @@ __global__ void __launch_bounds__((F / 16 + 1) * 32, F / 16 + 1 > 16 ? 1 : 16 / 
         if (start > 0) {
             __syncthreads();  // all have stored the columns before
             bring(start);
+            request_own(start);
+            store_own();
         }
         copy_wait<0>();
         __syncthreads();

@@ -19,11 +19,10 @@
 template <typename T>
 struct Given {
     static constexpr bool LOOKS_UP = false;
-    const T *dense, *sparse;
+    const T *dense, *vectors;
 
-    __device__ __forceinline__ const T* of(long long sample, int f, Index, int F, int D) const {
-        return f == 0 ? dense + sample * D : sparse + (sample * F - 1) * D + static_cast<long long>(f) * D;
-    }
+    // Where row 0 of those lies whose first is vector f.
+    __device__ __forceinline__ const T* sparse(long long sample, int f, int F, int D) const { return vectors + (sample * F + f - 1) * D; }
 };
 
 // In the tables, at the rows of the sample's ids (M, F).
@@ -42,9 +41,7 @@ struct LookedUp {
         if constexpr (IMPROVED) return improved_row(id, begin, end, keys, positions);
         else return modulus_row(id, begin, end);
     }
-    __device__ __forceinline__ const T* of(long long sample, int f, Index row, int, int D) const {
-        return f == 0 ? dense + sample * D : tables + row * D;
-    }
+    __device__ __forceinline__ const T* sparse(long long, int, int, int) const { return tables; }
 };
 
 __device__ __forceinline__ int below_diagonal(int i, int j) { return i * (i - 1) / 2 + j; }  // place of (i, j), j < i
@@ -113,42 +110,61 @@ __device__ __forceinline__ constexpr int row_bytes(int depth) {  // in shared me
     return depth * static_cast<int>(sizeof(T)) + 16;
 }
 
-// Two neighbouring elements of 16 bits, of which `left`, one or more, are there, from the words of memory that hold them.
-template <typename T>
-__device__ __forceinline__ unsigned two_elements(const T* from, int left) {
-    auto address = reinterpret_cast<unsigned long long>(from);
-    auto* words = reinterpret_cast<const unsigned*>(address & ~3ULL);
-    if (left == 1) return from->bits;
-    return address & 2 ? __funnelshift_r(words[0], words[1], 16) : words[0];
+// n / N of an n that is far below 2³² / N. The compiler's own division would be one of 64 bits beside addresses.
+template <unsigned N>
+__device__ __forceinline__ int quotient(unsigned n) {
+    return N == 1 ? n : __umulhi(n, 0xffffffffu / N + 1);
 }
 
-// `count` of a sample's vectors, from `first` on, come to rows of shared memory: of each DEPTH elements from `start` on, and 0 past its end. `rows`
-// says where they lie. The widest pieces that divide a vector are COPY bytes; those of odd vectors of 16 bits pass through registers.
-template <int COPY, int THREADS, int F, int D, int DEPTH, typename T, typename Source>
-__device__ __forceinline__ void bring_vectors(const Source& source, const Index* rows, unsigned char* x, long long sample, int first, int count,
-                                              int start, int thread) {
-    constexpr int BYTES = COPY < 4 ? 4 : COPY, SIZE = BYTES / sizeof(T), PIECES = DEPTH / SIZE, STRIDE = row_bytes<T>(DEPTH);
-    constexpr int DOWN = THREADS / PIECES, ACROSS = THREADS % PIECES, AHEAD = 8;
-    int n = thread / PIECES, piece = thread % PIECES;
+// `count` vectors come to rows of shared memory: of each DEPTH elements from `start` on, and 0 past its end. vector(n) is where one begins; if they
+// are CLOSE, they lie behind one another. The widest pieces that divide a vector are COPY bytes; odd ones of 16 bits pass through registers, two
+// elements to a word.
+template <int COPY, int THREADS, int D, int DEPTH, bool CLOSE, typename T, typename Vectors>
+__device__ __forceinline__ void bring_rows(const Vectors& vector, unsigned char* x, int count, int start, int thread) {
+    constexpr bool WHOLE = DEPTH >= D, RUN = CLOSE && WHOLE && COPY >= 4;  // the n-th piece of memory is the n-th of all
+    constexpr int BYTES = COPY < 4 ? 4 : COPY, SIZE = BYTES / sizeof(T), PIECES = WHOLE ? (D + SIZE - 1) / SIZE : DEPTH / SIZE;
+    constexpr int STRIDE = row_bytes<T>(DEPTH), AHEAD = COPY < 4 ? 16 : 8;
 #pragma unroll 1
-    while (n < count) {
+    for (int first = thread; first < count * PIECES; first += AHEAD * THREADS) {
+        int first_row = quotient<PIECES>(first), first_piece = first - first_row * PIECES;
+        const T* first_from = vector(0) + first * SIZE;
         unsigned v[AHEAD];
         int to[AHEAD];
 #pragma unroll
         for (int i = 0; i < AHEAD; ++i) {
-            int k = start + piece * SIZE, f = first + n;
-            bool inside = n < count && f <= F && k < D;
-            const T* from = source.of(sample, f, Source::LOOKS_UP && inside ? rows[n] : 0, F, D) + k;
-            to[i] = n < count ? n * STRIDE + piece * BYTES : -1;
-            if constexpr (COPY < 4) v[i] = inside ? two_elements(from, D - k) : 0;
-            else if (n < count) copy_bytes_async<BYTES>(shared_address(x + to[i]), inside ? from : source.dense, inside);
-            n += DOWN, piece += ACROSS;
-            if (ACROSS > 0 && piece >= PIECES) piece -= PIECES, ++n;
+            int n = first + i * THREADS;
+            bool wanted = n < count * PIECES;
+            // where threads are whole rows each has the same piece of all
+            int row = THREADS % PIECES == 0 ? first_row + i * (THREADS / PIECES) : quotient<PIECES>(n);
+            int k = start + (THREADS % PIECES == 0 ? first_piece : n - row * PIECES) * SIZE;
+            bool inside = wanted && (WHOLE || k < D);
+            const T* from = RUN ? first_from + i * THREADS * SIZE : vector(inside ? row : 0) + k;
+            int place = row * STRIDE + (k - start) * static_cast<int>(sizeof(T));
+            if constexpr (COPY < 4) v[i] = (inside ? from[0].bits : 0) | (inside && k + 1 < D ? from[1].bits : 0) << 16, to[i] = wanted ? place : -1;
+            else if (wanted) copy_bytes_async<BYTES>(shared_address(x) + place, inside ? from : vector(0), inside);
         }
 #pragma unroll
         for (int i = 0; i < AHEAD && COPY < 4; ++i)
             if (to[i] >= 0) *reinterpret_cast<unsigned*>(x + to[i]) = v[i];
     }
+    if constexpr (PIECES * SIZE < DEPTH)
+#pragma unroll 1
+        for (int row = thread; row < count; row += THREADS)
+#pragma unroll
+            for (int rest = PIECES * BYTES; rest < STRIDE - 16; rest += 4) *reinterpret_cast<unsigned*>(x + row * STRIDE + rest) = 0;
+}
+
+// `count` of a sample's vectors, from `first` on; `rows` says where the sparse ones lie.
+template <int COPY, int THREADS, int F, int D, int DEPTH, typename T, typename Source>
+__device__ __forceinline__ void bring_vectors(const Source& source, const Index* rows, unsigned char* x, long long sample, int first, int count,
+                                              int start, int thread) {
+    int behind = first == 0;  // the dense one
+    auto dense = [from = source.dense + sample * D](int) { return from; };
+    auto sparse = [table = source.sparse(sample, first + behind, F, D), rows = rows + behind](int n) {
+        return table + (Source::LOOKS_UP ? rows[n] : n) * D;
+    };
+    if (behind) bring_rows<COPY, THREADS, D, DEPTH, true, T>(dense, x, 1, start, thread);
+    bring_rows<COPY, THREADS, D, DEPTH, !Source::LOOKS_UP, T>(sparse, x + behind * row_bytes<T>(DEPTH), count - behind, start, thread);
 }
 
 // The COUNT elements that stand from staged[place] on go to y, which is as far past a multiple of 16 bytes.
@@ -355,8 +371,11 @@ __device__ __forceinline__ void dots(const Source& source, T* __restrict__ y, lo
         copy_wait<0>();
         sync();
         if (first && pair == 0)
-#pragma unroll 1
-            for (int d = thread; d < min(DEPTH, D - start); d += THREADS) own[start + d] = reinterpret_cast<const T*>(left)[d];
+#pragma unroll 4
+            for (int i = 0; i < ((WHOLE ? D : DEPTH) + THREADS - 1) / THREADS; ++i) {
+                int d = i * THREADS + thread;
+                if (d < DEPTH && start + d < D) own[start + d] = reinterpret_cast<const T*>(left)[d];
+            }
     };
     if constexpr (WHOLE) bring(0, true);
 

@@ -504,11 +504,21 @@ CONFIGS += [  # squares of both sides, bands, pieces of vectors and of a width, 
     for M, F, D, config in (
         (5, 26, 36, {}),  # more warps than squares
         (5, 40, 50, {"num_warps": 4}),
+        (5, 40, 49, {"num_warps": 1}),  # one square of a warp, of vectors in odd places
+        (3, 60, 20, {"num_warps": 1}),
         (3, 67, 7, {"BLOCK_F": 32, "num_warps": 2}),  # bands, and pieces of single elements
         (2, 67, 44, {"BLOCK_K": 16, "num_warps": 1}),  # pieces of vectors, again for each pass
         (11, 31, 9, {"BLOCK_M": 8, "BLOCK_F": 32, "num_warps": 1}),
     )
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("F", "D"), [(40, 100), (33, 131), (47, 129)])
+def test_gradients_of_dots_of_many_vectors_are_right(run_cells, kernels, F, D):
+    """Columns that are multiplied in several parts, or brought in several, and vectors in odd places."""
+    case = make_case(kernels["interaction"], {"M": 3, "F": F, "D": D}, "bfloat16", mode="backward")
+    (record,) = run_cells([Cell(case, "cuda", "default")])
+    assert record.status == "ok", record.reason
 
 
 @pytest.mark.parametrize(("name", "sizes", "variant", "dtype", "precision", "config"), CONFIGS)

@@ -14,10 +14,6 @@ from implementations._shared.gpu import is_ieee, multiprocessors
 FILE = Path(__file__).with_name("cuda_backward.cu")
 SAMPLES = 8, 4, 2, 1
 SIMT_THREADS = 128
-WIDE_THREADS, WIDE_COLUMNS = (
-    256,
-    64,
-)  # of dot_gradient_wide: of a block, and of a sample's vectors that it holds at once
 COLUMNS = 128  # of a sample's vectors that dot_gradient_simt holds at once
 OUTER_THREADS, OUTER_STATIC = 512, 32 << 10
 
@@ -71,6 +67,13 @@ def _pitch(case):
     return (-(-D // 16) * 16 if kernel_of(case) == "dot_gradient_tensor" else _rows(case)) * case.itemsize + 16
 
 
+def _wide(case):
+    """Of dot_gradient_wide (columns of a sample's vectors that are in shared memory at once, and those that a warp multiplies at once): fewer
+    of many vectors, whose S takes the most of it."""
+    columns = min(64, -(-case.sizes["D"] // 16) * 16)
+    return min(128 if case.sizes["F"] < 160 else columns, -(-case.sizes["D"] // columns) * columns), columns
+
+
 def _columns(case):
     return min(COLUMNS, -(-case.sizes["D"] // 4) * 4)
 
@@ -78,8 +81,8 @@ def _columns(case):
 def _sample_bytes(case):
     F = case.sizes["F"]
     if kernel_of(case) == "dot_gradient_wide":
-        staged = WIDE_THREADS // 32 * 16
-        return _rows(case) * _pitch(case) + (_rows(case) + staged) * (WIDE_COLUMNS * case.itemsize + 16)
+        depth, _ = _wide(case)
+        return _rows(case) * (_pitch(case) + depth * case.itemsize + 16) + depth * case.itemsize
     if kernel_of(case) == "dot_gradient_tensor":
         return _rows(case) * _pitch(case) + -(-F * (F + 1) // 2 * case.itemsize // 16) * 16
     return (F + 1) * (_pitch(case) + _columns(case)) * 4
@@ -106,8 +109,8 @@ def launch(case, config):
     samples = config["BLOCK_M"]
     grid, memory, pitch = -(-M // samples), _bytes(case, samples), np.int32(_pitch(case))
     if kernel_of(case) == "dot_gradient_wide":
-        program = instance(FILE, "dot_gradient_wide", T, gcd(16, D * case.itemsize))
-        return Launch(program, M, WIDE_THREADS, memory, dtypes=dtypes, sizes=(*sizes, pitch))
+        program = instance(FILE, "dot_gradient_wide", T, F, D, *_wide(case), gcd(16, D * case.itemsize))
+        return Launch(program, M, 2 * _rows(case), memory, dtypes=dtypes)
     if kernel_of(case) == "dot_gradient_tensor":
         program = instance(FILE, "dot_gradient_tensor", T, D % vector == 0, F // 16 + 1, samples)
         own = M, *sizes, pitch, np.int32(_sample_bytes(case))

@@ -150,95 +150,117 @@ struct Unit<4> {
     using Type = unsigned;
 };
 
-// A block has a sample: all of S, (rows, rows) in rows of `pitch` bytes, 0 on its diagonal and from F + 1 on, and COLUMNS columns of X at a
-// time. A warp has 16 rows of the gradient, which leave by a piece of shared memory of its own. The widest pieces that divide a vector are
-// COPY bytes.
-template <typename T, int COPY>
-__global__ void __launch_bounds__(256, 2)
+// A block has a sample, and a warp 16 rows of its gradient. S's part below the diagonal lies in rows of shared memory, with zeros to the end of
+// its last 16 columns; what is right of these is read transposed from below. Of X are DEPTH columns there at a time, of which each COLUMNS are
+// replaced by their gradient once all have multiplied them. The widest pieces that divide a vector are COPY bytes.
+template <typename T, int F, int D, int DEPTH, int COLUMNS, int COPY>
+__global__ void __launch_bounds__((F / 16 + 1) * 32, F / 16 + 1 > 16 ? 1 : 16 / (F / 16 + 1))
     dot_gradient_wide(const T* __restrict__ dense, const T* __restrict__ sparse, const T* __restrict__ dy, T* __restrict__ ddense,
-                      T* __restrict__ dsparse, int F, int D, int pitch) {
-    constexpr int THREADS = 256, COLUMNS = 64, STRIDE = COLUMNS * sizeof(T) + 16, EACH = 32 / sizeof(T), AHEAD = 8;
+                      T* __restrict__ dsparse) {
+    constexpr int TILES = F / 16 + 1, ROWS = TILES * 16, THREADS = TILES * 32, PITCH = row_bytes<T>(ROWS), STRIDE = row_bytes<T>(DEPTH), AHEAD = 16;
     extern __shared__ __align__(128) unsigned char memory[];
-    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, rows = (F / 16 + 1) * 16, pairs = F * (F + 1) / 2;
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     long long sample = blockIdx.x;
-    unsigned char *x = memory + rows * pitch, *out = x + rows * STRIDE + warp * 16 * STRIDE;
-    dy += sample * (D + pairs);
-    auto bring = [&](int column) {
-        bring_vectors<COPY, THREADS, T>(Given<T>{dense, sparse}, nullptr, x, sample, true, 0, 0, rows, rows, column, COLUMNS, STRIDE, F, D,
-                                        threadIdx.x);
+    unsigned char* x = memory + ROWS * PITCH;
+    T* own = reinterpret_cast<T*>(x + ROWS * STRIDE);  // dense's, DEPTH of them
+    dy += sample * (D + F * (F + 1) / 2);
+    auto bring = [&](int start) {
+        bring_vectors<COPY, THREADS, F, D, DEPTH, T>(Given<T>{dense, sparse}, nullptr, x, sample, 0, F + 1, start, threadIdx.x);
         copy_commit();
+#pragma unroll 1
+        for (int n = threadIdx.x; n < (ROWS - F - 1) * STRIDE / 16; n += THREADS)
+            reinterpret_cast<uint4*>(x + (F + 1) * STRIDE)[n] = make_uint4(0, 0, 0, 0);
+    };
+    T of_dense[(DEPTH + THREADS - 1) / THREADS];  // asked for with the rest: its columns wait in registers
+    auto request_own = [&](int start) {
+#pragma unroll
+        for (int i = 0; i < (DEPTH + THREADS - 1) / THREADS; ++i) {
+            int d = i * THREADS + threadIdx.x;
+            of_dense[i] = d < DEPTH && start + d < D ? dy[start + d] : T{};
+        }
+    };
+    auto store_own = [&] {
+#pragma unroll
+        for (int i = 0; i < (DEPTH + THREADS - 1) / THREADS; ++i)
+            if (i * THREADS + threadIdx.x < DEPTH) own[i * THREADS + threadIdx.x] = of_dense[i];
     };
     bring(0);
-    for (int n = threadIdx.x; n < rows * pitch / 16; n += THREADS) reinterpret_cast<uint4*>(memory)[n] = make_uint4(0, 0, 0, 0);
-    __syncthreads();
-    int n = threadIdx.x, i = row_of_square(n) + 1, j = n - i * (i - 1) / 2;
+    request_own(0);
 #pragma unroll 1
-    for (; n < pairs; n += AHEAD * THREADS) {
-        T v[AHEAD];
+    for (int first = 0; first < ROWS; first += 32)
+#pragma unroll 1
+        for (int row = first + warp; row < ROWS; row += AHEAD * TILES) {
+            int j = first + lane;
+            T v[AHEAD];
 #pragma unroll
-        for (int k = 0; k < AHEAD; ++k)
-            if (n + k * THREADS < pairs) v[k] = dy[D + n + k * THREADS];
-#pragma unroll
-        for (int k = 0; k < AHEAD; ++k) {
-            if (n + k * THREADS < pairs) {
-                *reinterpret_cast<T*>(memory + i * pitch + j * sizeof(T)) = v[k];
-                *reinterpret_cast<T*>(memory + j * pitch + i * sizeof(T)) = v[k];
+            for (int r = 0; r < AHEAD; ++r) {
+                int i = row + r * TILES;
+                v[r] = j < i && i <= F ? dy[D + below_diagonal(i, j)] : T{};
             }
-            j += THREADS;
-            while (j >= i) j -= i++;
+#pragma unroll
+            for (int r = 0; r < AHEAD; ++r) {
+                int i = row + r * TILES;
+                if (i < ROWS && j / 16 <= i / 16) *reinterpret_cast<T*>(memory + i * PITCH + j * sizeof(T)) = v[r];
+            }
         }
-    }
 
+    store_own();
+
+    unsigned S = shared_address(memory), below = S + (warp * 16 + lane % 16) * PITCH + lane / 16 * 16;
+    unsigned turned = S + (lane / 16 * 8 + lane % 8) * PITCH + warp * 32 + lane / 8 % 2 * 16;
 #pragma unroll 1
-    for (int column = 0; column < D; column += COLUMNS) {
-        if (column > 0) {
-            __syncthreads();  // all have read the columns before
-            bring(column);
+    for (int start = 0; start < D; start += DEPTH) {
+        if (start > 0) {
+            __syncthreads();  // all have stored the columns before
+            bring(start);
+            request_own(start);
+            store_own();
         }
         copy_wait<0>();
         __syncthreads();
 #pragma unroll 1
-        for (int row = warp * 16; row < rows; row += THREADS / 32 * 16) {
+        for (int column = 0; column < DEPTH; column += COLUMNS) {
+            unsigned char* part = x + column * sizeof(T);
             float c[COLUMNS / 16][2][4] = {};
-            unsigned from = shared_address(memory) + (row + lane % 16) * pitch + lane / 16 * 16;
 #pragma unroll 1
-            for (int k = 0; k < rows; k += EACH) {
-                unsigned a[4];
-                load_matrices(a, from + k * sizeof(T));
+            for (int k = 0; k < TILES; ++k) {
+                unsigned a[4] = {}, above[4] = {};
+                if (k <= warp) load_matrices(a, below + k * 32);
+                if (k >= warp) load_matrices_transposed(above, turned + k * 16 * PITCH);
+#pragma unroll
+                for (int r = 0; r < 4; ++r) a[r] |= above[r];
 #pragma unroll
                 for (int q = 0; q < COLUMNS / 16; ++q) {
                     unsigned b[2][2];
-                    right_operands<T>(b, x + q * 16 * sizeof(T), STRIDE, k, lane);
+                    right_operands<T>(b, part + q * 16 * sizeof(T), STRIDE, k * 16, lane);
 #pragma unroll
                     for (int f = 0; f < 2; ++f) multiply_add(c[q][f], a, b[f], T{});
                 }
             }
-            __syncwarp();  // its piece is stored
+            __syncthreads();  // all have read these columns
 #pragma unroll
             for (int q = 0; q < COLUMNS / 16; ++q)
 #pragma unroll
                 for (int f = 0; f < 2; ++f)
 #pragma unroll
                     for (int h = 0; h < 2; ++h) {
-                        int d = q * 16 + f * 8 + 2 * t;
+                        int row = warp * 16 + g + 8 * h, d = q * 16 + f * 8 + 2 * t;
                         Pair<T> pair;
 #pragma unroll
-                        for (int e = 0; e < 2; ++e) {
-                            float own = row + g + h == 0 && column + d + e < D ? to_float(dy[column + d + e]) : 0.0f;
-                            pair.at[e] = from_float<T>(c[q][f][2 * h + e] + own);
-                        }
-                        *reinterpret_cast<Pair<T>*>(out + (g + 8 * h) * STRIDE + d * sizeof(T)) = pair;
+                        for (int e = 0; e < 2; ++e)
+                            pair.at[e] = from_float<T>(c[q][f][2 * h + e] + (row == 0 ? to_float(own[column + d + e]) : 0.0f));
+                        *reinterpret_cast<Pair<T>*>(part + row * STRIDE + d * sizeof(T)) = pair;
                     }
-            __syncwarp();
-            using Piece = typename Unit<COPY>::Type;
-            constexpr int PIECES = COLUMNS * sizeof(T) / COPY, SIZE = COPY / sizeof(T);
+        }
+        __syncwarp();
+        using Piece = typename Unit<COPY>::Type;
+        constexpr int SIZE = COPY / sizeof(T), PIECES = (D < DEPTH ? D : DEPTH) / SIZE;
 #pragma unroll 4
-            for (int n = lane; n < 16 * PIECES; n += 32) {
-                int f = row + n / PIECES, d = column + n % PIECES * SIZE;
-                if (f <= F && d < D)
-                    *reinterpret_cast<Piece*>(vector_of(ddense, dsparse, sample, f, F, D) + d) =
-                        *reinterpret_cast<const Piece*>(out + n / PIECES * STRIDE + n % PIECES * COPY);
-            }
+        for (int n = lane; n < 16 * PIECES; n += 32) {
+            int f = warp * 16 + n / PIECES, d = n % PIECES * SIZE;
+            if (f <= F && start + d < D)
+                *reinterpret_cast<Piece*>(vector_of(ddense, dsparse, sample, f, F, D) + start + d) =
+                    *reinterpret_cast<const Piece*>(x + f * STRIDE + d * sizeof(T));
         }
     }
 }

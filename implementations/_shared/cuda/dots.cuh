@@ -1,8 +1,9 @@
 // The dots of DLRM's feature interaction: the products of a sample's vectors below the diagonal, for interactions.cuh's dot_….
 //
 // WARPS warps ask for all of a sample's vectors at once, which come to shared memory, and multiply them there by each other. The products
-// below the diagonal are shared out in squares: to warps on the tensor cores, to threads on the float32 units. What a row of shared memory has past a vector's end is 0; rows past the last vector do not exist: who wants one reads the
-// last vector again, because its products are stored nowhere.
+// below the diagonal are shared out in squares: to warps on the tensor cores, to threads on the float32 units. What a row of shared memory has
+// past a vector's end is 0; rows past the last vector do not exist: who wants one reads the last vector again, because its products are stored
+// nowhere.
 //
 // More vectors than `band` are bands of so many, and a block has one band against itself or an earlier one. Vectors of more than `depth`
 // elements come in pieces of that, again for each pass of the squares over the warps.
@@ -11,42 +12,7 @@
 // far past a multiple of 16 bytes as it is in y, so that it leaves in whole vectors.
 #pragma once
 
-#include "_shared/cuda/lookup.cuh"
-
-// ---- where a sample's vectors lie: the dense one is vector 0 ----------------------------------------------------------
-
-// In an array of sparse vectors (M, F, D).
-template <typename T>
-struct Given {
-    static constexpr bool LOOKS_UP = false;
-    const T *dense, *sparse;
-
-    __device__ __forceinline__ Index row(long long sample, int f, int F) const { return sample * F + f - 1; }
-    __device__ __forceinline__ const T* of(long long sample, int f, Index row, int D) const {
-        return f == 0 ? dense + sample * D : sparse + row * D;
-    }
-};
-
-// In the tables, at the rows of the sample's ids (M, F).
-template <typename T, bool IMPROVED>
-struct LookedUp {
-    static constexpr bool LOOKS_UP = true;
-    const T* dense;
-    const Index* ids;
-    const T* tables;
-    const Index* offsets;
-    const int *keys, *positions;
-
-    __device__ __forceinline__ Index row(long long sample, int f, int F) const {
-        Index id = ids[sample * F + f - 1], begin = offsets[f - 1], end = offsets[f];
-        if (!valid(id)) return offsets[F];
-        if constexpr (IMPROVED) return improved_row(id, begin, end, keys, positions);
-        else return modulus_row(id, begin, end);
-    }
-    __device__ __forceinline__ const T* of(long long sample, int f, Index row, int D) const {
-        return f == 0 ? dense + sample * D : tables + row * D;
-    }
-};
+#include "_shared/cuda/sample_vectors.cuh"
 
 __device__ __forceinline__ int below_diagonal(int i, int j) { return i * (i - 1) / 2 + j; }  // place of (i, j), j < i
 
@@ -83,72 +49,37 @@ __device__ __forceinline__ void fill_rest(T* row, int F, int D, int pitch, int t
     for (int d = D + F * (F + 1) / 2 + thread; d < pitch; d += threads) row[d] = from_float<T>(0.0f);
 }
 
-// ---- dots: vectors in shared memory, and rows of y out of it ------------------------------------------------------------
+// ---- dots: rows of y out of shared memory, and squares ------------------------------------------------------------------
 
-// Copies BYTES, 16, 8 or 4, or writes as many zero bytes where `valid` is false.
-template <int BYTES>
-__device__ __forceinline__ void copy_bytes_async(unsigned to, const void* from, bool valid) {
-    if constexpr (BYTES == 16) copy_async(to, from, valid);
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(valid ? BYTES : 0)
-                     : "memory");
-}
-
-// Of a sample's vectors two bands, or one, are `count` rows of `stride` bytes: vectors from `first` on, behind `band` of them those from `second` on.
-// Of each come `depth` elements from `start` on, and 0 past its end. `rows` says where they lie. The widest pieces that divide a vector are COPY
-// bytes; single elements pass through registers.
-template <int COPY, int THREADS, typename T, typename Source>
-__device__ __forceinline__ void bring_vectors(const Source& source, const Index* rows, unsigned char* x, long long sample, bool exists, int first,
-                                              int second, int band, int count, int start, int depth, int stride, int F, int D, int thread) {
-    constexpr int SIZE = COPY / sizeof(T), AHEAD = COPY < 4 ? 8 : 1;
-    unsigned pieces = depth / SIZE, own = thread;
-    int n = own / pieces, piece = own % pieces, down = THREADS / pieces, across = THREADS % pieces;
-#pragma unroll 1
-    while (n < count) {
-        T v[AHEAD];
-        int to[AHEAD];
-#pragma unroll
-        for (int i = 0; i < AHEAD; ++i) {
-            int k = start + piece * SIZE, f = n < band ? first + n : second + n - band;
-            bool inside = exists && n < count && f <= F && k < D;
-            Index row = !inside ? 0 : Source::LOOKS_UP ? rows[n] : source.row(sample, f, F);
-            const T* from = inside ? source.of(sample, f, row, D) + k : source.dense;
-            to[i] = n < count ? n * stride + piece * COPY : -1;
-            if constexpr (COPY < 4) v[i] = inside ? *from : T{};
-            else copy_bytes_async<COPY>(shared_address(x + to[i]), from, inside);
-            n += down, piece += across;
-            if (piece >= depth / SIZE) piece -= depth / SIZE, ++n;
-        }
-#pragma unroll
-        for (int i = 0; i < AHEAD && COPY < 4; ++i)
-            if (to[i] >= 0) *reinterpret_cast<T*>(x + to[i]) = v[i];
-    }
-}
-
-// The `count` elements that stand from staged[place] on go to y, which is as far past a multiple of 16 bytes.
-template <int THREADS, typename T>
-__device__ __forceinline__ void write_row(const T* staged, T* y, int place, int count, int thread) {
-    constexpr int SIZE = Vector<T>::SIZE;
-    T* to = y - place;
-    int end = place + count, first = (place + SIZE - 1) / SIZE * SIZE, last = max(end / SIZE * SIZE, first);  // of whole vectors
-#pragma unroll 1
-    for (int n = first + thread * SIZE; n < last; n += THREADS * SIZE) store_vector(to + n, *reinterpret_cast<const Vector<T>*>(staged + n));
-#pragma unroll 1
-    for (int n = place + thread; n < min(first, end); n += THREADS) to[n] = staged[n];
-#pragma unroll 1
-    for (int n = last + thread; n < end; n += THREADS) to[n] = staged[n];
-}
-
-// The n-th square below the diagonal or on it, row by row.
+// The n-th square below the diagonal or on it, row by row; there are up to ROWS rows of them.
+template <int ROWS>
 __device__ __forceinline__ int row_of_square(int n) {
-    int i = static_cast<int>((sqrtf(8.0f * n + 1.0f) - 1.0f) * 0.5f);
-    while (i * (i + 1) / 2 > n) --i;
-    while ((i + 1) * (i + 2) / 2 <= n) ++i;
+    int i = 0;
+    if constexpr (ROWS <= 16) {
+#pragma unroll
+        for (int row = 1; row < ROWS; ++row) i += n >= row * (row + 1) / 2;
+    } else {
+        i = static_cast<int>((sqrtf(8.0f * n + 1.0f) - 1.0f) * 0.5f);
+        while (i * (i + 1) / 2 > n) --i;
+        while ((i + 1) * (i + 2) / 2 <= n) ++i;
+    }
     return i;
 }
 
+// The COUNT elements that stand from staged[place] on go to y, which is as far past a multiple of 16 bytes.
+template <int THREADS, int COUNT, typename T>
+__device__ __forceinline__ void write_row(const T* staged, T* y, int place, int thread) {
+    constexpr int SIZE = Vector<T>::SIZE;
+    T* to = y - place;
+    int end = place + COUNT, first = (place + SIZE - 1) / SIZE * SIZE, last = max(end / SIZE * SIZE, first);  // of whole vectors
+#pragma unroll 2
+    for (int n = first + thread * SIZE; n < last; n += THREADS * SIZE) store_vector(to + n, *reinterpret_cast<const Vector<T>*>(staged + n));
+    if (place + thread < min(first, end)) to[place + thread] = staged[place + thread];
+    if (last + thread < end) to[last + thread] = staged[last + thread];
+}
+
 // Squares of products: of one band (`same`), which has `left` vectors, those that are not above the diagonal; of two all. SIDE vectors a side.
-template <int SIDE>
+template <int SIDE, int MOST>
 struct Squares {
     int across, count;
     bool same;
@@ -157,13 +88,13 @@ struct Squares {
         int down = (left + SIDE - 1) / SIDE;
         count = same ? down * (down + 1) / 2 : down * across;
     }
-    __device__ __forceinline__ int row(int n) const { return same ? row_of_square(n) : n / across; }
+    __device__ __forceinline__ int row(int n) const { return same ? row_of_square<(MOST + SIDE - 1) / SIDE>(n) : n / across; }
     __device__ __forceinline__ int column(int n, int row) const { return same ? n - row * (row + 1) / 2 : n - row * across; }
 };
 
 // ---- dots: a square of products -----------------------------------------------------------------------------------------
 
-// On the tensor cores: a warp has SIDE neighbouring vectors by as many, 16 or 32.
+// On the tensor cores: a warp has SIDE neighbouring vectors by as many, a multiple of 16.
 template <typename T, int SIDE>
 struct TensorSquare {
     static constexpr int LANES = 32, PARTS = SIDE / 16;
@@ -171,27 +102,29 @@ struct TensorSquare {
     int row, column;                    // where it begins, in its bands
     bool diagonal;
 
-    __device__ __forceinline__ TensorSquare(const Squares<SIDE>& squares, int n, int, int)
+    template <int MOST>
+    __device__ __forceinline__ TensorSquare(const Squares<SIDE, MOST>& squares, int n, int, int)
         : row(squares.row(n)), column(squares.column(n, row)), diagonal(squares.same && row == column) {
         row *= SIDE, column *= SIDE;
     }
-    // `bytes` of each vector, a multiple of 32; `lefts` and `rights` vectors are there.
-    __device__ __forceinline__ void multiply(const unsigned char* left, const unsigned char* right, int lefts, int rights, int stride, int bytes) {
-        if (diagonal) multiply_as<true>(left, right, lefts, rights, stride, bytes);
-        else multiply_as<false>(left, right, lefts, rights, stride, bytes);
+    // Of rows of STRIDE bytes all but the last 16, a multiple of 32; `lefts` and `rights` vectors are there.
+    template <int STRIDE>
+    __device__ __forceinline__ void multiply(const unsigned char* left, const unsigned char* right, int lefts, int rights) {
+        if (diagonal) multiply_as<true, STRIDE>(left, right, lefts, rights);
+        else multiply_as<false, STRIDE>(left, right, lefts, rights);
     }
     // Rows of vectors are what both operands want of the matrices: a left one's registers are two right ones'.
-    template <bool DIAGONAL>
-    __device__ __forceinline__ void multiply_as(const unsigned char* left, const unsigned char* right, int lefts, int rights, int stride, int bytes) {
+    template <bool DIAGONAL, int STRIDE>
+    __device__ __forceinline__ void multiply_as(const unsigned char* left, const unsigned char* right, int lefts, int rights) {
         int lane = threadIdx.x % 32;
         unsigned from_left[PARTS], from_right[PARTS];
 #pragma unroll
         for (int i = 0; i < PARTS; ++i) {
-            from_left[i] = shared_address(left) + min(row + 16 * i + lane % 16, lefts - 1) * stride + lane / 16 * 16;
-            from_right[i] = shared_address(right) + min(column + 16 * i + lane % 16, rights - 1) * stride + lane / 16 * 16;
+            from_left[i] = shared_address(left) + min(row + 16 * i + lane % 16, lefts - 1) * STRIDE + lane / 16 * 16;
+            from_right[i] = shared_address(right) + min(column + 16 * i + lane % 16, rights - 1) * STRIDE + lane / 16 * 16;
         }
 #pragma unroll 2
-        for (int k = 0; k < bytes; k += 32) {
+        for (int k = 0; k < STRIDE - 16; k += 32) {
             unsigned a[PARTS][4], b[PARTS][4];
 #pragma unroll
             for (int i = 0; i < PARTS; ++i) {
@@ -214,6 +147,11 @@ struct TensorSquare {
     }
     // To the products of a row of y; the bands begin with vectors `first` and `second`.
     __device__ __forceinline__ void store(T* to, int first, int second, int F) const {
+        if (diagonal) store_as<true>(to, first, second, F);
+        else store_as<false>(to, first, second, F);
+    }
+    template <bool DIAGONAL>
+    __device__ __forceinline__ void store_as(T* to, int first, int second, int F) const {
         int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
         for (int i = 0; i < PARTS; ++i)
@@ -223,7 +161,7 @@ struct TensorSquare {
                 if (below > F) continue;
                 T* own = to + below_diagonal(below, 0);
 #pragma unroll
-                for (int j = 0; j < 2 * PARTS; ++j)
+                for (int j = 0; j < 2 * (DIAGONAL ? i + 1 : PARTS); ++j)
 #pragma unroll
                     for (int e = 0; e < 2; ++e) {
                         int n = second + column + 8 * j + 2 * t + e;
@@ -242,18 +180,20 @@ struct SimtSquare {
     int row, column, down, across;
     bool diagonal;
 
-    __device__ __forceinline__ SimtSquare(const Squares<SIDE>& squares, int n, int lefts, int rights)
+    template <int MOST>
+    __device__ __forceinline__ SimtSquare(const Squares<SIDE, MOST>& squares, int n, int lefts, int rights)
         : row(squares.row(n)), column(squares.column(n, row)), down((lefts + SIDE - 1) / SIDE), across((rights + SIDE - 1) / SIDE),
           diagonal(squares.same && row == column) {}
-    __device__ __forceinline__ void multiply(const unsigned char* left, const unsigned char* right, int lefts, int rights, int stride, int bytes) {
+    template <int STRIDE>
+    __device__ __forceinline__ void multiply(const unsigned char* left, const unsigned char* right, int lefts, int rights) {
         int from_left[SIDE], from_right[SIDE];
 #pragma unroll
         for (int r = 0; r < SIDE; ++r) {
-            from_left[r] = min(row + r * down, lefts - 1) * stride;
-            from_right[r] = min(column + r * across, rights - 1) * stride;
+            from_left[r] = min(row + r * down, lefts - 1) * STRIDE;
+            from_right[r] = min(column + r * across, rights - 1) * STRIDE;
         }
 #pragma unroll 1
-        for (int k = 0; k < bytes; k += 16) {
+        for (int k = 0; k < STRIDE - 16; k += 16) {
             Vector<float> a[SIDE];
 #pragma unroll
             for (int r = 0; r < SIDE; ++r) a[r] = *reinterpret_cast<const Vector<float>*>(left + from_left[r] + k);
@@ -283,73 +223,80 @@ struct SimtSquare {
 
 // ---- dots: a block ------------------------------------------------------------------------------------------------------
 
-// A block has SAMPLES samples, each WARPS warps and `bytes` of shared memory: where its vectors lie, the vectors, and its row of y if STAGED.
-// WHOLE: a vector has no more than `depth` elements.
-template <template <int> class Square, int SIDE, int COPY, bool WHOLE, bool STAGED, int WARPS, int SAMPLES, typename T, typename Source>
-__device__ __forceinline__ void dots(const Source& source, T* __restrict__ y, long long M, int F, int D, int pitch, int band, int depth, int bytes) {
-    constexpr int THREADS = 32 * WARPS;
+// What a launch is for, all known when it is compiled, so that addresses are a base and constants: F and D, elements of a row of y, vectors of a
+// band and elements of each in shared memory, and bytes of shared memory of a sample.
+template <int F_, int D_, int PITCH_, int BAND_, int DEPTH_, int BYTES_>
+struct Sizes {
+    static constexpr int F = F_, D = D_, PITCH = PITCH_, BAND = BAND_, DEPTH = DEPTH_, BYTES = BYTES_;
+};
+
+// A block has SAMPLES samples, each WARPS warps and shared memory of its own: where its vectors lie, the vectors, and its row of y if STAGED.
+// Several samples have a warp each, which wait for no other.
+template <template <int> class Square, typename S, int SIDE, int COPY, bool STAGED, int WARPS, int SAMPLES, typename T, typename Source>
+__device__ __forceinline__ void dots(const Source& source, T* __restrict__ y, long long M) {
+    static_assert(SAMPLES == 1 || WARPS == 1);
+    constexpr int THREADS = 32 * WARPS, F = S::F, D = S::D, PITCH = S::PITCH, BAND = S::BAND, DEPTH = S::DEPTH;
+    constexpr int BANDS = F / BAND + 1, PAIRS = BANDS * (BANDS + 1) / 2, KEPT = BANDS > 1 ? 2 * BAND : F + 1, STRIDE = row_bytes<T>(DEPTH);
+    constexpr bool WHOLE = DEPTH >= D;
     extern __shared__ uint4 shared[];
     auto sync = [] {  // of those who have the same sample
         if constexpr (WARPS == 1) __syncwarp();
         else __syncthreads();
     };
-    int bands = F / band + 1, thread = threadIdx.x % THREADS, pair = 0, a = 0;
-    long long group = blockIdx.x;
-    if (bands > 1) {
-        int pairs = bands * (bands + 1) / 2;
-        pair = blockIdx.x % pairs, group = blockIdx.x / pairs, a = row_of_square(pair);
-    }
-    int b = pair - a * (a + 1) / 2, lefts = min(band, F + 1 - a * band), rights = min(band, F + 1 - b * band);
-    long long sample = group * SAMPLES + threadIdx.x / THREADS;
-    bool exists = sample < M;
-    int stride = depth * static_cast<int>(sizeof(T)) + 16;  // an odd number of 16-byte banks
-    unsigned char* memory = reinterpret_cast<unsigned char*>(shared) + threadIdx.x / THREADS * bytes;
+    int thread = threadIdx.x % THREADS, pair = BANDS > 1 ? blockIdx.x % PAIRS : 0, a = row_of_square<BANDS>(pair), b = pair - a * (a + 1) / 2;
+    int lefts = min(BAND, F + 1 - a * BAND), rights = min(BAND, F + 1 - b * BAND);
+    bool same = BANDS == 1 || a == b;
+    long long sample = static_cast<long long>(blockIdx.x / PAIRS) * SAMPLES + threadIdx.x / THREADS;
+    if (SAMPLES > 1 && sample >= M) return;
+    unsigned char* memory = reinterpret_cast<unsigned char*>(shared) + threadIdx.x / THREADS * S::BYTES;
     Index* rows = reinterpret_cast<Index*>(memory);
     if constexpr (Source::LOOKS_UP) {
-        int kept = bands > 1 ? 2 * band : F + 1;
-        for (int n = thread; n < kept; n += THREADS) {
-            int f = n < band ? a * band + n : b * band + n - band;
-            rows[n] = exists && f > 0 && f <= F ? source.row(sample, f, F) : 0;
+        for (int n = thread; n < KEPT; n += THREADS) {
+            int f = n < BAND ? a * BAND + n : b * BAND + n - BAND;
+            rows[n] = f > 0 && f <= F ? source.row(sample, f, F) : 0;
         }
-        memory += (kept + 1) / 2 * 16;
+        memory += (KEPT + 1) / 2 * 16;
         sync();
     }
-    unsigned char *left = memory, *right = a == b ? left : left + band * stride;
-    memory += (bands > 1 ? 2 * band : F + 1) * stride;
-    int place = STAGED ? sample * pitch % Vector<T>::SIZE : 0;
-    T* own = STAGED ? reinterpret_cast<T*>(memory) + place : y + sample * pitch;
+    unsigned char *left = memory, *right = same ? left : left + BAND * STRIDE;
+    memory += KEPT * STRIDE;
+    int place = STAGED ? static_cast<unsigned>(sample) * PITCH % Vector<T>::SIZE : 0;
+    T* own = STAGED ? reinterpret_cast<T*>(memory) + place : y + sample * PITCH;
 
     auto bring = [&](int start, bool first) {
-        bring_vectors<COPY, THREADS, T>(source, rows, left, sample, exists, a * band, b * band, band, a == b ? lefts : band + rights, start, depth,
-                                        stride, F, D, thread);
+        bring_vectors<COPY, THREADS, F, D, DEPTH, T>(source, rows, left, sample, a * BAND, lefts, start, thread);
+        if (!same) bring_vectors<COPY, THREADS, F, D, DEPTH, T>(source, rows + BAND, right, sample, b * BAND, rights, start, thread);
         copy_commit();
         copy_wait<0>();
         sync();
-        if (first && pair == 0 && exists)
-#pragma unroll 1
-            for (int d = thread; d < min(depth, D - start); d += THREADS) own[start + d] = reinterpret_cast<const T*>(left)[d];
+        if (first && pair == 0)
+#pragma unroll 4
+            for (int i = 0; i < ((WHOLE ? D : DEPTH) + THREADS - 1) / THREADS; ++i) {
+                int d = i * THREADS + thread;
+                if (d < DEPTH && start + d < D) own[start + d] = reinterpret_cast<const T*>(left)[d];
+            }
     };
     if constexpr (WHOLE) bring(0, true);
 
-    Squares<SIDE> squares(lefts, rights, a == b);
+    Squares<SIDE, (F < BAND ? F + 1 : BAND)> squares(lefts, rights, same);
     constexpr int AT_ONCE = THREADS / Square<SIDE>::LANES;
 #pragma unroll 1
     for (int square0 = 0; square0 < squares.count; square0 += AT_ONCE) {
         int n = square0 + thread / Square<SIDE>::LANES;
         Square<SIDE> products(squares, min(n, squares.count - 1), lefts, rights);
 #pragma unroll 1
-        for (int start = 0; start < (WHOLE ? 1 : D); start += depth) {
+        for (int start = 0; start < (WHOLE ? 1 : D); start += DEPTH) {
             if constexpr (!WHOLE) {
                 sync();  // all have read the piece before
                 bring(start, square0 == 0);
             }
-            if (n < squares.count) products.multiply(left, right, lefts, rights, stride, depth * static_cast<int>(sizeof(T)));
+            if (n < squares.count) products.template multiply<STRIDE>(left, right, lefts, rights);
         }
-        if (exists && n < squares.count) products.store(own + D, a * band, b * band, F);
+        if (n < squares.count) products.store(own + D, a * BAND, b * BAND, F);
     }
-    if (exists && pair == 0) fill_rest(own, F, D, pitch, thread, THREADS);
+    if (pair == 0) fill_rest(own, F, D, PITCH, thread, THREADS);
     if constexpr (STAGED) {
         sync();
-        if (exists) write_row<THREADS>(reinterpret_cast<const T*>(memory), y + sample * pitch, place, pitch, thread);
+        write_row<THREADS, PITCH>(reinterpret_cast<const T*>(memory), y + sample * PITCH, place, thread);
     }
 }

@@ -61,7 +61,7 @@ def _warps(case, chosen, few):
     if few or is_ieee(case):
         wanted = -(-_squares(case, chosen, 4) // 32) if is_ieee(case) else _squares(case, chosen, 16)
         return next((n for n in WARPS if n >= max(wanted, 4 if few else 1)), WARPS[-1])
-    return max(n for n in WARPS if n <= _squares(case, chosen, 32))
+    return max(n for n in WARPS if n <= max(1, _squares(case, chosen, 32) // 4))
 
 
 def _squares(case, config, side):
@@ -75,6 +75,8 @@ def _side(case, config):
     """Vectors of a side of the squares: fewer where warps, or lanes, would be without one."""
     if is_ieee(case):
         return 4 if _squares(case, config, 2) > 32 * config["num_warps"] else 2
+    if config["num_warps"] == 1 and config["BLOCK_F"] > case.sizes["F"] and case.sizes["F"] < 64:
+        return case.sizes["F"] // 16 * 16 + 16  # its only one
     return 32 if _squares(case, config, 32) >= config["num_warps"] else 16
 
 
@@ -95,8 +97,8 @@ def fits(case, device, config):
     known = {"BLOCK_M": SAMPLES, "BLOCK_K": DEPTHS, "BLOCK_F": BANDS, "num_warps": WARPS}
     if reason := next(filter(None, (not_one_of(name, config[name], values) for name, values in known.items())), None):
         return reason
-    if rows * config["num_warps"] > 8:
-        return f"a block of {rows} samples and {config['num_warps']} warps each has more than 8 warps"
+    if rows > 1 and config["num_warps"] > 1:
+        return f"a sample has {config['num_warps']} warps: several of a block have one each"
     return too_large(rows * _bytes(case, config, columns_of_dots(case) + 15, looks_up=True), device)
 
 
@@ -123,10 +125,10 @@ def launch(file, case, config, hashing="", pitch=None):
         dtypes = (case.dtype, "int64", case.dtype, "int64", "int32", "int32", case.dtype)
     warps, copy, depth = config["num_warps"], gcd(16, D * case.itemsize), _depth(case, config)
     staged = _staged(case, config, pitch) > 0
-    program = instance(file, name, *head, _side(case, config), copy, depth >= D, staged, warps, rows)
-    sizes = M, *sizes, *(np.int32(n) for n in (pitch, config["BLOCK_F"], depth, each))
+    own = f"Sizes<{F}, {D}, {pitch}, {config['BLOCK_F']}, {depth}, {each}>"
+    program = instance(file, name, *head, own, _side(case, config), copy, staged, warps, rows)
     grid = -(-M // rows) * _pairs(case, config)
-    return Launch(program, grid, rows * warps * 32, rows * each, dtypes=dtypes, sizes=sizes)
+    return Launch(program, grid, rows * warps * 32, rows * each, dtypes=dtypes, sizes=(M,))
 
 
 def call(described, case, hashing, columns):

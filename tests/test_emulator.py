@@ -591,16 +591,15 @@ GRADIENTS = [
     ("geglu", {"M": 37, "K": 134, "N": 163}, "two_accumulators", "bfloat16", "kn", {"few_BLOCK_M": 32, "few_BLOCK_N": 16, "few_num_stages": 2}),
     ("splacc", {"M": 5, "K": 136, "N": 161}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 3}),
     ("splacc", {"M": 9, "K": 136, "N": 161}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 3}),
-    # clusters that share dz: of single elements, more than a block asks for at once; rows of W filled up; slabs that reuse the ring; clusters
-    # with tiles behind the last column of dx, or fewer blocks of dW
+    # blocks that make dz: of single elements, more than a block asks for at once; rows of W filled up; slabs that reuse the ring
     ("geglu", {"M": 1, "K": 131, "N": 301}, "two_accumulators", "bfloat16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 32, "few_num_stages": 1}),
     ("geglu", {"M": 8, "K": 24, "N": 520}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 1}),
     ("splacc", {"M": 3, "K": 133, "N": 101}, "two_accumulators", "bfloat16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 64, "few_num_stages": 1}),
     ("splacc", {"M": 1, "K": 264, "N": 72}, "two_accumulators", "float16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 2}),
-    # the same of whole slabs of both halves, which are made by pairs; or a block makes all, as where there are no clusters; of rows of dW at any element
-    ("splacc", {"M": 2, "K": 133, "N": 512}, "two_accumulators", "bfloat16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 1, "few_CLUSTER": 8}),
-    ("geglu", {"M": 8, "K": 72, "N": 512}, "two_accumulators", "bfloat16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 1, "few_CLUSTER": 1}),
-    ("geglu", {"M": 1, "K": 115, "N": 301}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 1, "few_CLUSTER": 2}),
+    # the same of whole slabs of both halves, which are made by pairs; of rows of dW at any element
+    ("splacc", {"M": 2, "K": 133, "N": 512}, "two_accumulators", "bfloat16", "kn", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 1}),
+    ("geglu", {"M": 8, "K": 72, "N": 512}, "two_accumulators", "bfloat16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 1}),
+    ("geglu", {"M": 1, "K": 115, "N": 301}, "two_accumulators", "float16", "nk", {"few_BLOCK_M": 16, "few_BLOCK_N": 16, "few_num_stages": 1}),
     # in float32 rows of n, W and dz are filled up
     ("lola", {"M": 70, "K": 135, "N": 203}, "multirow", "float32", "kn", {}),
     ("lola", {"M": 67, "K": 134, "N": 201}, "multirow", "float32", "nk", {"dx_BLOCK_M": 64, "dx_BLOCK_N": 64, "dx_CLUSTER": 2}),

@@ -24,9 +24,18 @@ __device__ __forceinline__ int place_of_token(int r) {
 
 __device__ __forceinline__ unsigned long long address_of(const void* p) { return reinterpret_cast<unsigned long long>(p); }
 
-// Copies the first `count` of 16 bytes beside the computation, and writes zeros for the others.
-__device__ __forceinline__ void copy_bytes_async(unsigned to, const void* from, int count) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(count) : "memory");
+// Copies the first `count` elements of a vector, and writes zeros for the others: all or none beside the computation, some of them, as of the
+// vector with the last element of a tensor, at once. cp.async would read no more than it is told, but compute-sanitizer takes it for a read of all.
+template <typename T>
+__device__ __forceinline__ void copy_vector_async(unsigned to, const T* from, int count) {
+    constexpr int SIZE = Vector<T>::SIZE;
+    if (count <= 0 || count == SIZE) {
+        copy_async(to, from, count == SIZE);
+        return;
+    }
+    Vector<T> part = load_part<false>(from, count);
+#pragma unroll
+    for (int w = 0; w < 4; ++w) asm volatile("st.shared.u32 [%0], %1;" ::"r"(to + 4 * w), "r"(words(part)[w]) : "memory");
 }
 // Copies BYTES, 4 or 8, or writes as many zeros.
 template <int BYTES>
@@ -176,6 +185,6 @@ struct CoveredScores {
     __device__ __forceinline__ void copy(unsigned to, int h, int column) const {
         int i = row + h * 8, first = column - shift, left = min(tokens - i, SIZE) * tokens - first;
         bool shown = i < tokens && first <= i && first + SIZE > begin;
-        copy_bytes_async(to, from + h * 8 * static_cast<long long>(tokens) + column, shown ? min(SIZE, left) * static_cast<int>(sizeof(T)) : 0);
+        copy_vector_async(to, from + h * 8 * static_cast<long long>(tokens) + column, shown ? min(SIZE, left) : 0);
     }
 };

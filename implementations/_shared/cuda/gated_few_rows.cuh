@@ -1,7 +1,7 @@
 // dx, dW and db of a layer with a gate and few rows, in one launch: a launch that makes dz, as gated_backward.cuh's, would take longer than what
-// it does. Some blocks have BN columns of dx, as those of gradients_few_rows (layer_backward.cuh); those of a cluster share dz, of which each makes
-// its part while W is on its way, multiplies it for all of them, and sends the sums to the one that has the columns. The other blocks have some rows of
-// 128 columns of dW and make what they multiply of dz: a thread has the same columns of all its rows, and adds up their few products in registers.
+// it does. Some blocks have BN columns of dx, as those of gradients_few_rows (layer_backward.cuh), and make all of dz while W is on its way. The
+// other blocks have some rows of 128 columns of dW and make what they multiply of dz: a thread has the same columns of all its rows, and adds up their
+// few products in registers.
 #pragma once
 #include "_shared/cuda/layer_backward.cuh"
 
@@ -70,47 +70,32 @@ struct Rows {
     __device__ __forceinline__ float value(T v, long long) const { return to_float(v); }
 };
 
-// The blocks of a cluster share `CLUSTER` tiles of dx, a block of which finishes one. dz @ W is in WARPS parts, each of which has every so-many-th slab
-// of 64 columns of dz: this block's warps have SHARE of them, of all tiles. So a block makes no more of dz than its parts.
-template <int CLUSTER, int WARPS>
-struct Shared {
-    static constexpr int SHARE = WARPS / CLUSTER;
-    static_assert(WARPS % CLUSTER == 0, "a block has whole parts");
-    int warp = threadIdx.x / 32, rank = CLUSTER > 1 ? cluster_rank() : 0;
-    int tile = warp % CLUSTER, own = warp / CLUSTER, part = rank * SHARE + own;  // of this warp; own is the part among those of the block
-
-    // Slabs that a block has of so many, and the i-th of them.
-    static __device__ __forceinline__ int count(int slabs) { return (slabs + WARPS - 1) / WARPS * SHARE; }
-    __device__ __forceinline__ int slab(int i) const { return i / SHARE * WARPS + rank * SHARE + i % SHARE; }
-};
-
-// Elements of a row of a block's dz: its slabs, and a vector, so that neighbouring rows lie in other banks.
+// Elements of a row of dz in shared memory: its slabs, and a vector, so that neighbouring rows lie in other banks.
 template <typename T>
 __device__ __forceinline__ int row_pitch(int slabs) {
     return slabs * SLAB<T> + Vector<T>::SIZE;
 }
 
-// The block's slabs of dz to shared memory, with zeros behind column 2N. Where HALVES, the slabs of the right half are made with those of the left,
-// by pairs: the halves are so many slabs that a block has the same of both. What several are made of is on its way before the first is made.
-template <bool HALVES, int ROWS, int THREADS, typename T, typename G, typename Parts>
-__device__ __forceinline__ void make_rows(T* dz, const Made<T, G>& made, const Parts& parts, int slabs) {
+// dz to shared memory, with zeros behind column 2N. Where HALVES, which are whole slabs then, the right one is made with the left one, by pairs. What
+// several are made of is on its way before the first is made.
+template <bool HALVES, int ROWS, int THREADS, typename T, typename G>
+__device__ __forceinline__ void make_rows(T* dz, const Made<T, G>& made, int slabs) {
     constexpr int TOGETHER = HALVES ? 2 : 1, AT_ONCE = HALVES ? 4 : 8;
     int N = static_cast<int>(made.N), pitch = row_pitch<T>(slabs), width = (HALVES ? slabs / 2 : slabs) * SLAB<T>, each = width / TOGETHER;
     int count = ROWS * each;
     auto row_of = [&](int i) { return ROWS == 1 ? 0 : i / each; };
     auto place_of = [&](int i) { return (i - row_of(i) * each) * TOGETHER; };
-    auto column_of = [&](int i) { return parts.slab(place_of(i) / SLAB<T>) * SLAB<T> + place_of(i) % SLAB<T>; };
 #pragma unroll 1
     for (int first = threadIdx.x; first < count; first += AT_ONCE * THREADS) {
         typename Made<T, G>::template Given<TOGETHER> given[AT_ONCE];
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            int at = first + i * THREADS, n = column_of(at);
+            int at = first + i * THREADS, n = place_of(at);
             if (at < count && n < 2 * N) given[i] = made.template read_both<TOGETHER>(row_of(at), n < N ? n : n - N);
         }
 #pragma unroll
         for (int i = 0; i < AT_ONCE; ++i) {
-            int at = first + i * THREADS, n = column_of(at);
+            int at = first + i * THREADS, n = place_of(at);
             if (at >= count) break;
             auto both = made.both(given[i]);
             T* to = dz + row_of(at) * pitch + place_of(at);
@@ -125,7 +110,7 @@ __device__ __forceinline__ void make_rows(T* dz, const Made<T, G>& made, const P
 }
 
 // A warp's tile of eight rows at most, whose left operand lies in shared memory as a whole: it takes no place in the ring.
-template <typename T, bool NK, int BN, int SHARE, int ROWS>
+template <typename T, bool NK, int BN, int WARPS, int ROWS>
 struct RowsWarp : few_rows::OfWarp<TensorTile<T, NK, 16, BN, 1, 1>> {
     static_assert(ROWS <= 8, "registers of rows 8 to 15 are 0");
     static constexpr int X_BYTES = 0, STAGE = BN * 128;
@@ -144,57 +129,45 @@ struct RowsWarp : few_rows::OfWarp<TensorTile<T, NK, 16, BN, 1, 1>> {
 #pragma unroll
             for (int j = 0; j < RowsWarp::FN; ++j) multiply_add(this->c[0][j], a, b[j], T{});
         }
-        own += SHARE * SLAB<T>;
+        own += WARPS * SLAB<T>;
     }
-    // Leaves the sums of ROWS rows of `pitch` floats in block `rank`'s shared memory, where this one has `sums`.
-    template <int CLUSTER>
-    __device__ __forceinline__ void leave_in_block(float* sums, int pitch, unsigned rank) const {
+    // The sums of ROWS rows, to rows of `pitch` floats.
+    __device__ __forceinline__ void leave(float* sums, int pitch) const {
         if (this->g >= ROWS) return;
 #pragma unroll
-        for (int j = 0; j < RowsWarp::FN; ++j) {
-            float* to = sums + this->g * pitch + j * 8 + 2 * this->t;
-            float left = this->c[0][j][0], right = this->c[0][j][1];
-            if constexpr (CLUSTER > 1)
-                asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address_in_block(shared_address(to), rank)), "f"(left), "f"(right)
-                             : "memory");
-            else *reinterpret_cast<float2*>(to) = make_float2(left, right);
-        }
+        for (int j = 0; j < RowsWarp::FN; ++j)
+            *reinterpret_cast<float2*>(sums + this->g * pitch + j * 8 + 2 * this->t) = make_float2(this->c[0][j][0], this->c[0][j][1]);
     }
 };
 struct NoLoader {
     __device__ __forceinline__ void load(unsigned char*) const {}
 };
 
-// The block's tile of dx, and what the others of its cluster need for theirs: each warp brings its own slabs of W. Sums of all parts lie beside the
-// rings, as other blocks may be still multiplying when they come, and are added in the order of the parts.
-template <bool UPRIGHT, bool HALVES, int ROWS, int BN, int WARPS, int STAGES, int CLUSTER, typename T, typename G>
+// The block's tile of dx: each warp has every WARPS-th slab of 64 columns of dz and brings its own of W. Their sums lie beside the rings, as other
+// warps may be still multiplying, and are added in the order of the warps.
+template <bool UPRIGHT, bool HALVES, int ROWS, int BN, int WARPS, int STAGES, typename T, typename G>
 __device__ __forceinline__ void inputs(const Made<T, G>& made, const T* W, T* dx, long long K, long long whole_K, long long whole_N) {
-    using Parts = Shared<CLUSTER, WARPS>;
-    using Tile = RowsWarp<T, UPRIGHT, BN, Parts::SHARE, ROWS>;
+    using Tile = RowsWarp<T, UPRIGHT, BN, WARPS, ROWS>;
     constexpr int THREADS = WARPS * 32, RING = STAGES * Tile::STAGE, PITCH = few_rows::PITCH<BN>;
     extern __shared__ __align__(128) unsigned char memory[];
-    float* sums = reinterpret_cast<float*>(memory + WARPS * RING);  // [part][row][column]
+    float* sums = reinterpret_cast<float*>(memory + WARPS * RING);  // [warp][row][column]
     T* dz = reinterpret_cast<T*>(sums + WARPS * ROWS * PITCH);
-    if constexpr (CLUSTER > 1) cluster_arrive_relaxed();  // before another writes here
-    Parts parts;
-    int slabs = static_cast<int>((2 * made.N + SLAB<T> - 1) / SLAB<T>), own = Parts::count(slabs), later = parts.part - parts.warp;
-    Tile tile(dz, row_pitch<T>(own), parts.own);
+    int warp = threadIdx.x / 32, slabs = static_cast<int>((2 * made.N + SLAB<T> - 1) / SLAB<T>), filled = (slabs + WARPS - 1) / WARPS * WARPS;
+    Tile tile(dz, row_pitch<T>(filled), warp);
     NoLoader rows;
-    few_rows::WeightLoader<UPRIGHT, T, BN, WARPS, 1> columns(W, (blockIdx.x - parts.rank + parts.tile) * static_cast<long long>(BN),
-                                                             UPRIGHT ? K : whole_K, UPRIGHT ? whole_N : 2 * made.N);
-    columns.skip(later);  // the warp's slabs are those of its part
-    few_rows::mainloop<WARPS, STAGES>(tile, memory + parts.warp * RING, rows, columns, slabs - later,
-                                      [&] { make_rows<HALVES, ROWS, THREADS>(dz, made, parts, own); });
-    if constexpr (CLUSTER > 1) cluster_wait();
-    tile.template leave_in_block<CLUSTER>(sums + parts.part * (ROWS * PITCH), PITCH, parts.tile);
-    cluster_sync<CLUSTER>();
+    few_rows::WeightLoader<UPRIGHT, T, BN, WARPS, 1> columns(W, blockIdx.x * static_cast<long long>(BN), UPRIGHT ? K : whole_K,
+                                                             UPRIGHT ? whole_N : 2 * made.N);
+    few_rows::mainloop<WARPS, STAGES>(tile, memory + warp * RING, rows, columns, slabs,
+                                      [&] { make_rows<HALVES, ROWS, THREADS>(dz, made, filled); });
+    tile.leave(sums + warp * (ROWS * PITCH), PITCH);
+    __syncthreads();
 #pragma unroll 1
     for (int i = threadIdx.x; i < ROWS * BN; i += THREADS) {
         int row = i / BN, column = i % BN;
         long long k = blockIdx.x * static_cast<long long>(BN) + column;
         float sum = 0.0f;
 #pragma unroll
-        for (int part = 0; part < WARPS; ++part) sum += sums[(part * ROWS + row) * PITCH + column];
+        for (int w = 0; w < WARPS; ++w) sum += sums[(w * ROWS + row) * PITCH + column];
         if (k < K) dx[row * K + k] = from_float<T>(sum);
     }
 }
@@ -212,7 +185,6 @@ __device__ __forceinline__ void weights(Down down, Across across, T* db, T* dW, 
     auto place = [](int column) { return column + column / SIZE; };                               // lanes read every SIZE-th
     unsigned strips = static_cast<unsigned>((columns + (columns % SECTOR ? SECTOR - 1 : 0) + COLUMNS - 1) / COLUMNS);
     long long row0 = block / strips * each, n0 = block % strips * static_cast<long long>(COLUMNS), before = n0 - SECTOR;
-    if (row0 >= rows) return;  // blocks that fill up a cluster
     int count = static_cast<int>(min(rows - row0, each)), width = static_cast<int>(min(columns - n0, static_cast<long long>(COLUMNS)));
     // outside the nearest one, which nobody stores; all are asked for before the first is used
     constexpr int OF_COLUMNS = (ROWS * WIDTH + THREADS - 1) / THREADS, OF_ROWS = MOST_ROWS / THREADS;
@@ -278,23 +250,18 @@ __device__ __forceinline__ void weights(Down down, Across across, T* db, T* dW, 
 
 }  // namespace gated_rows
 
-#if __CUDA_ARCH__ >= 900
-#define FUSEBENCH_CLUSTER(SIZE) __cluster_dims__(SIZE, 1, 1)
-#else
-#define FUSEBENCH_CLUSTER(SIZE)
-#endif
 // x (ROWS, K) and W (K, 2N) where UPRIGHT, else (2N, K), have rows of whole_K and whole_N elements. HALVES: N is WARPS whole slabs, or a multiple.
 // `each` is the rows of dW of a block.
-template <typename T, typename G, bool UPRIGHT, bool HALVES, int ROWS, int BN, int WARPS, int STAGES, int CLUSTER>
-__global__ void FUSEBENCH_CLUSTER(CLUSTER) __launch_bounds__(WARPS * 32, 2)
+template <typename T, typename G, bool UPRIGHT, bool HALVES, int ROWS, int BN, int WARPS, int STAGES>
+__global__ void __launch_bounds__(WARPS * 32, 2)
     gated_few_rows(const T* __restrict__ z, const T* __restrict__ dy, const T* __restrict__ W, const T* __restrict__ x, T* __restrict__ dx,
                    T* __restrict__ dW, T* __restrict__ db, long long K, long long N, long long whole_K, long long whole_N, long long each) {
     constexpr int THREADS = WARPS * 32;
     wait_for_previous_launch();
     gated_rows::Made<T, G> made{z, dy, N};
-    unsigned of_inputs = static_cast<unsigned>((K + BN * CLUSTER - 1) / (BN * CLUSTER) * CLUSTER);
+    unsigned of_inputs = static_cast<unsigned>((K + BN - 1) / BN);
     if (blockIdx.x < of_inputs) {
-        gated_rows::inputs<UPRIGHT, HALVES, ROWS, BN, WARPS, STAGES, CLUSTER>(made, W, dx, K, whole_K, whole_N);
+        gated_rows::inputs<UPRIGHT, HALVES, ROWS, BN, WARPS, STAGES>(made, W, dx, K, whole_K, whole_N);
     } else {
         gated_rows::Rows<T> rows{x, whole_K};
         if constexpr (UPRIGHT)
@@ -302,4 +269,3 @@ __global__ void FUSEBENCH_CLUSTER(CLUSTER) __launch_bounds__(WARPS * 32, 2)
         else gated_rows::weights<T, G::COLUMN_SUMS, false, ROWS, THREADS>(made, rows, db, dW, 2 * N, K, each, blockIdx.x - of_inputs);
     }
 }
-#undef FUSEBENCH_CLUSTER

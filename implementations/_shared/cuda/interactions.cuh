@@ -18,8 +18,7 @@
     const T *__restrict__ dense, const Index *__restrict__ ids, const T *__restrict__ tables,                    \
         const Index *__restrict__ offsets, const int *__restrict__ keys, const int *__restrict__ positions,      \
         T *__restrict__ y
-// So many blocks of a multiprocessor leave a thread 128 registers: the compiler takes less of its own, and spills in some.
-#define BOUNDS_OF_DOTS __launch_bounds__(SAMPLES * WARPS * 32, 16 / (SAMPLES * WARPS))
+// Of dot_…: so many blocks of a multiprocessor leave a thread 128 registers: the compiler takes less of its own, and spills in some.
 #define TILES_OF_DOTS typename S, int SIDE, int COPY, bool STAGED, int WARPS, int SAMPLES
 
 template <typename T>
@@ -29,33 +28,32 @@ struct Tensor {
 };
 
 template <typename T, TILES_OF_DOTS>
-__global__ void BOUNDS_OF_DOTS dot_tensor(GIVEN(T), long long M) {
+__global__ void __launch_bounds__(SAMPLES * WARPS * 32, 16 / (SAMPLES * WARPS)) dot_tensor(GIVEN(T), long long M) {
     wait_for_previous_launch();
     dots<Tensor<T>::template Square, S, SIDE, COPY, STAGED, WARPS, SAMPLES>(Given<T>{dense, sparse}, y, M);
 }
 
 template <typename T, bool IMPROVED, TILES_OF_DOTS>
-__global__ void BOUNDS_OF_DOTS looked_up_dot_tensor(LOOKED_UP(T), long long M) {
+__global__ void __launch_bounds__(SAMPLES * WARPS * 32, 16 / (SAMPLES * WARPS)) looked_up_dot_tensor(LOOKED_UP(T), long long M) {
     wait_for_previous_launch();
     dots<Tensor<T>::template Square, S, SIDE, COPY, STAGED, WARPS, SAMPLES>(
         LookedUp<T, IMPROVED>{dense, ids, tables, offsets, keys, positions}, y, M);
 }
 
 template <TILES_OF_DOTS>
-__global__ void BOUNDS_OF_DOTS dot_simt(GIVEN(float), long long M) {
+__global__ void __launch_bounds__(SAMPLES * WARPS * 32, 16 / (SAMPLES * WARPS)) dot_simt(GIVEN(float), long long M) {
     wait_for_previous_launch();
     dots<SimtSquare, S, SIDE, COPY, STAGED, WARPS, SAMPLES>(Given<float>{dense, sparse}, y, M);
 }
 
 template <bool IMPROVED, TILES_OF_DOTS>
-__global__ void BOUNDS_OF_DOTS looked_up_dot_simt(LOOKED_UP(float), long long M) {
+__global__ void __launch_bounds__(SAMPLES * WARPS * 32, 16 / (SAMPLES * WARPS)) looked_up_dot_simt(LOOKED_UP(float), long long M) {
     wait_for_previous_launch();
     dots<SimtSquare, S, SIDE, COPY, STAGED, WARPS, SAMPLES>(
         LookedUp<float, IMPROVED>{dense, ids, tables, offsets, keys, positions}, y, M);
 }
 #undef GIVEN
 #undef LOOKED_UP
-#undef BOUNDS_OF_DOTS
 #undef TILES_OF_DOTS
 
 // ---- outer ------------------------------------------------------------------------------------------------------------

@@ -37,11 +37,6 @@ __device__ __forceinline__ void copy_vector_async(unsigned to, const T* from, in
 #pragma unroll
     for (int w = 0; w < 4; ++w) asm volatile("st.shared.u32 [%0], %1;" ::"r"(to + 4 * w), "r"(words(part)[w]) : "memory");
 }
-// Copies BYTES, 4 or 8, or writes as many zeros.
-template <int BYTES>
-__device__ __forceinline__ void copy_piece_async(unsigned to, const void* from, bool valid) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(valid ? BYTES : 0) : "memory");
-}
 
 // ---- rows of tokens --------------------------------------------------------------------------------------------------
 // A warp's rows of a tile: number, number + WARPS, … of ROWS.

@@ -176,11 +176,19 @@ __device__ __forceinline__ Vector<float> load_in_block(const Vector<float>* p, u
 __device__ __forceinline__ void copy_async(unsigned to, const void* from, bool valid) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid ? 16 : 0) : "memory");
 }
+// The same of BYTES, 16, 8 or 4, at a multiple of as many.
+template <int BYTES>
+__device__ __forceinline__ void copy_piece_async(unsigned to, const void* from, bool valid) {
+    if constexpr (BYTES == 16) copy_async(to, from, valid);
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(valid ? BYTES : 0)
+                     : "memory");
+}
 // The same of four words that may lie anywhere, of which the first `count` are read.
 __device__ __forceinline__ void copy_words_async(unsigned to, const float* from, int count) {
 #pragma unroll
     for (int i = 0; i < 4; ++i)
-        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + i * 4), "l"(from + i), "r"(i < count ? 4 : 0) : "memory");
+        copy_piece_async<4>(to + i * 4, from + i, i < count);
 }
 __device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING>

@@ -36,15 +36,6 @@ struct LookedUp {
 
 // ---- their way to shared memory -----------------------------------------------------------------------------------------
 
-// Copies BYTES, 16, 8 or 4, or writes as many zero bytes where `valid` is false.
-template <int BYTES>
-__device__ __forceinline__ void copy_bytes_async(unsigned to, const void* from, bool valid) {
-    if constexpr (BYTES == 16) copy_async(to, from, valid);
-    else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(to), "l"(from), "n"(BYTES), "r"(valid ? BYTES : 0)
-                     : "memory");
-}
-
 template <typename T>
 __device__ __forceinline__ constexpr int row_bytes(int depth) {  // in shared memory: an odd number of 16-byte banks
     return depth * static_cast<int>(sizeof(T)) + 16;
@@ -81,7 +72,7 @@ __device__ __forceinline__ void bring_rows(const Vectors& vector, unsigned char*
             const T* from = RUN ? first_from + i * THREADS * SIZE : vector(inside ? row : 0) + k;
             int place = row * STRIDE + (k - start) * static_cast<int>(sizeof(T));
             if constexpr (COPY < 4) v[i] = (inside ? from[0].bits : 0) | (inside && k + 1 < D ? from[1].bits : 0) << 16, to[i] = wanted ? place : -1;
-            else if (wanted) copy_bytes_async<BYTES>(shared_address(x) + place, inside ? from : vector(0), inside);
+            else if (wanted) copy_piece_async<BYTES>(shared_address(x) + place, inside ? from : vector(0), inside);
         }
 #pragma unroll
         for (int i = 0; i < AHEAD && COPY < 4; ++i)

@@ -33,11 +33,6 @@ __device__ __forceinline__ A one_of(int number, A a, A b, A c, A d) {
     return number == 0 ? a : number == 1 ? b : number == 2 ? c : d;
 }
 
-// Copies 4 bytes, or writes 4 zero bytes where `valid` is false (then `from` is not read).
-__device__ __forceinline__ void copy_word(unsigned to, const float* from, bool valid) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(valid ? 4 : 0) : "memory");
-}
-
 // Asks for the weights and biases of a layer's part. Four threads have a column at least, so powers of two share out the threads.
 template <bool NK, int THREADS>
 __device__ __forceinline__ void request(Layer layer, unsigned to) {
@@ -58,7 +53,7 @@ __device__ __forceinline__ void request(Layer layer, unsigned to) {
 #pragma unroll 1
         for (int k = (tid / TOGETHER >> shift) * TOGETHER + tid % TOGETHER; k <= layer.K; k += THREADS >> shift) {
             const float* from = k == layer.K ? layer.b + n : NK ? layer.W + n * layer.K + k : layer.W + k * layer.N + n;
-            copy_word(to + (k * layer.pitch + column) * 4, from, true);
+            copy_piece_async<4>(to + (k * layer.pitch + column) * 4, from, true);
         }
     }
 }
@@ -115,7 +110,7 @@ __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(4 * COLUMNS, 1
     int N_of_x = static_cast<int>(N0);
 #pragma unroll 1
     for (int i = tid; i < N_of_x * ROWS; i += THREADS)
-        copy_word(shared_address(memory) + i * 4, x + m0 * N_of_x + i % ROWS * N_of_x + i / ROWS, i % ROWS < rows);
+        copy_piece_async<4>(shared_address(memory) + i * 4, x + m0 * N_of_x + i % ROWS * N_of_x + i / ROWS, i % ROWS < rows);
     __syncthreads();
     if (tid + 1 < layer_count) barrier_arrive_and_expect(shared_address(received + tid), layers[tid].N * ROWS * 4);
     cluster_arrive_relaxed();  // this block has begun, and its barriers: others may send to it
